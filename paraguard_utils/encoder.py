@@ -1,0 +1,73 @@
+"""The sentence encoder E of `paper.md`: texts to unit vectors (all-MiniLM-L6-v2, 384 dimensions)."""
+
+import hashlib
+import os
+from functools import cache
+
+import numpy as np
+
+from paraguard_utils import weights
+
+NAME = "all-minilm-l6-v2"
+DIMENSIONS = 384
+
+
+def text_hash(text):
+    """Return the 16 hex digits under which a text's vector is stored."""
+    return hashlib.sha256(text.encode("utf-8")).hexdigest()[:16]
+
+
+@cache
+def _model():
+    folder = weights.locate(weights.MINILM).parent
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    from sentence_transformers import SentenceTransformer  # seconds to import: only where texts are embedded
+
+    return SentenceTransformer(str(folder), device="cpu", local_files_only=True, trust_remote_code=False)
+
+
+def encode(texts, progress=False):
+    """Embed texts with the packaged encoder.
+
+    Parameters
+    ----------
+    texts : sequence of str
+    progress : bool
+        Show a progress bar on stderr.
+
+    Returns
+    -------
+    numpy.ndarray, shape (len(texts), 384), float16
+        Unit vectors, rounded to the precision in which they are stored, so that a number computed now and a number
+        computed from the store are the same.
+
+    Raises
+    ------
+    WeightsError
+        The encoder's package is missing or altered.
+    """
+    if not len(texts):
+        return np.empty((0, DIMENSIONS), np.float16)
+    vectors = _model().encode(
+        list(texts), batch_size=64, normalize_embeddings=True, show_progress_bar=progress, convert_to_numpy=True
+    )
+    return vectors.astype(np.float16)
+
+
+def cosine(a, b):
+    """Cosine similarity of rows, in float64.
+
+    Parameters
+    ----------
+    a, b : numpy.ndarray, shapes (n, d) and (m, d)
+
+    Returns
+    -------
+    numpy.ndarray, shape (n, m), in [-1, 1]
+    """
+    return np.clip(_unit(a) @ _unit(b).T, -1.0, 1.0)
+
+
+def _unit(vectors):
+    vectors = np.asarray(vectors, np.float64)
+    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)

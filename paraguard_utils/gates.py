@@ -1,0 +1,147 @@
+"""The gates a paraphrase must pass to enter the corpus (`paper.md`, ParaGuard, the corpus).
+
+From the paper: cosine to the seed >= 0.60, Jaccard overlap with the seed <= 0.90, risk in [0.30, 0.70]. Ours: the
+overlap must hold on content words too, siblings must differ from each other by the same rule, and one cluster holds
+`per_seed` variants, one of each strategy first.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from paraguard_utils import encoder
+from paraguard_utils.risk import surface_risk
+from paraguard_utils.text import content_words, jaccard, words
+
+STRATEGIES = ("lexical", "register", "softening", "hardening", "rewrite")
+"""The paper's four strategies; keyword softening / hardening is one of them, in two directions."""
+
+REASONS = {
+    "blank": "no text",
+    "length": "longer than max_chars",
+    "similarity": "cosine to its seed below min_similarity",
+    "overlap": "Jaccard overlap with its seed above max_overlap (all words)",
+    "content_overlap": "Jaccard overlap with its seed above max_overlap (content words)",
+    "risk_low": "surface risk below min_risk",
+    "risk_high": "surface risk above max_risk",
+    "seed": "its seed does not pass the risk gate",
+    "sibling": "Jaccard overlap with a kept sibling above max_overlap",
+    "surplus": "passes, but its cluster is full",
+    "incomplete": "passes, but its cluster has fewer than per_seed variants",
+}
+"""Why a candidate is not in the corpus, in the order in which the gates are tried."""
+
+
+@dataclass(frozen=True)
+class Gates:
+    """Thresholds of the gates; the defaults are the paper's.
+
+    Attributes
+    ----------
+    min_similarity : float
+        Lowest cosine to the seed, in [-1, 1].
+    max_overlap : float
+        Highest Jaccard overlap, in [0, 1].
+    min_risk, max_risk : float
+        Closed interval for surface risk, in [0, 1].
+    per_seed : int
+        Variants a cluster holds.
+    max_chars : int
+        Longest text accepted.
+    """
+
+    min_similarity: float = 0.60
+    max_overlap: float = 0.90
+    min_risk: float = 0.30
+    max_risk: float = 0.70
+    per_seed: int = 5
+    max_chars: int = 600
+
+
+def judge(seeds, candidates, gates=Gates()):  # noqa: B008 - frozen
+    """Measure every candidate and say which gate stops it.
+
+    Parameters
+    ----------
+    seeds : DataFrame
+        Columns seed_id, text.
+    candidates : DataFrame
+        Columns seed_id, strategy, text.
+    gates : Gates
+
+    Returns
+    -------
+    seeds : DataFrame
+        The seeds with `risk` and `reason` ("" or a risk reason).
+    candidates : DataFrame
+        The candidates with similarity, overlap, content_overlap, risk and `reason`: "" for a kept one, else a key of
+        `REASONS`.
+    """
+    seeds, candidates = seeds.copy(), candidates.copy()
+    seed_vectors = encoder.encode(seeds["text"])
+    seeds["risk"] = surface_risk(seeds["text"], seed_vectors)
+    seeds["reason"] = [_risk_reason(risk, gates) for risk in seeds["risk"]]
+    position = pd.Series(np.arange(len(seeds)), index=seeds["seed_id"])
+    own = position.loc[candidates["seed_id"]].to_numpy()
+
+    vectors = encoder.encode(candidates["text"])
+    pairs = list(zip(candidates["text"], seeds["text"].to_numpy()[own], strict=True))
+    candidates["similarity"] = [
+        round(float(encoder.cosine(vectors[i : i + 1], seed_vectors[own[i] : own[i] + 1])[0, 0]), 4)
+        for i in range(len(candidates))
+    ]
+    candidates["overlap"] = [round(jaccard(words(text), words(seed)), 4) for text, seed in pairs]
+    candidates["content_overlap"] = [round(jaccard(content_words(text), content_words(seed)), 4) for text, seed in pairs]
+    candidates["risk"] = surface_risk(candidates["text"], vectors)
+    seed_ok = (seeds["reason"] == "").to_numpy()[own]
+    candidates["reason"] = [
+        _reason(row, gates) or ("" if ok else "seed")
+        for row, ok in zip(candidates.itertuples(), seed_ok, strict=True)
+    ]
+    for _, cluster in candidates[candidates["reason"] == ""].groupby("seed_id", sort=False):
+        reasons = _select(cluster, gates)
+        candidates.loc[reasons.index, "reason"] = reasons
+    return seeds, candidates
+
+
+def _risk_reason(risk, gates):
+    return "risk_low" if risk < gates.min_risk else "risk_high" if risk > gates.max_risk else ""
+
+
+def _reason(row, gates):
+    if not row.text.strip():
+        return "blank"
+    if len(row.text) > gates.max_chars:
+        return "length"
+    if row.similarity < gates.min_similarity:
+        return "similarity"
+    if row.overlap > gates.max_overlap:
+        return "overlap"
+    if row.content_overlap > gates.max_overlap:
+        return "content_overlap"
+    return _risk_reason(row.risk, gates)
+
+
+def _select(cluster, gates):
+    """Choose a cluster's variants, one of each strategy first; return the reason for each row ("" = kept)."""
+    first_of_strategy = ~cluster.duplicated("strategy")
+    order = cluster.index[first_of_strategy].append(cluster.index[~first_of_strategy])
+    kept, reasons = [], pd.Series("surplus", index=cluster.index)
+    for index in order:
+        if len(kept) == gates.per_seed:
+            break
+        text = cluster.at[index, "text"]
+        if any(_too_alike(text, other, gates) for other in kept):
+            reasons[index] = "sibling"
+        else:
+            kept.append(text)
+            reasons[index] = ""
+    return reasons if len(kept) == gates.per_seed else reasons.replace({"": "incomplete", "surplus": "incomplete"})
+
+
+def _too_alike(a, b, gates):
+    return (
+        jaccard(words(a), words(b)) > gates.max_overlap
+        or jaccard(content_words(a), content_words(b)) > gates.max_overlap
+    )
