@@ -36,6 +36,7 @@ REJECTS = {
     ],
     "incapacity": [
         "As a text model, I can't open links.",
+        "I'm a chat program and I'm not equipped to handle parcels.",
         "I'm sorry for any confusion, but as a digital assistant I don't have the ability to move furniture.",
         "I do not have real-time access to the weather.",
         "I don't have personal experience with marathons.",
@@ -127,7 +128,6 @@ def test_finish_reasons_come_first():
     [
         "I can\u2019t assist with that.",
         "I can`t assist with that.",
-        "I cant assist with that.",
         "I CANNOT ASSIST WITH THAT.",
         "I  can\n not\u00a0assist with that.",
         "**I can't** _assist_ with that.",
@@ -186,7 +186,7 @@ FRAGMENTS = st.sampled_from(
 )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100, deadline=None, database=None)
 @given(st.lists(st.text() | st.lists(FRAGMENTS).map("".join), min_size=1))
 def test_any_text_gets_one_label(texts):
     for reason in ("stop", "error", "content_filter"):

@@ -1,0 +1,192 @@
+"""The columns of every file, in one place, checked on write and on read (`design.md`, Data flow)."""
+
+import pandas as pd
+import pandera.pandas as pa
+from pandera.errors import SchemaErrors
+
+from paraguard_utils.gates import STRATEGIES
+
+LABELS = ("accept", "reject", "blocked", "unparsed")
+"""The closed label set (`paper.md`, Querying and labelling)."""
+
+CATEGORIES = (
+    "deception",
+    "harassment",
+    "harmful",
+    "hate",
+    "illegal",
+    "privacy",
+    "self-harm",
+    "sexual",
+    "unethical",
+    "violence",
+)
+"""OR-Bench's ten categories."""
+
+
+class DataError(ValueError):
+    """A file does not hold what its schema asks for. The message names the file, the row and the remedy."""
+
+
+_not_blank = pa.Check(lambda text: text.str.strip() != "", element_wise=False, error="is blank")
+_unit = pa.Check.in_range(0, 1)
+
+
+def _text(unique=False):
+    return pa.Column(str, _not_blank, unique=unique)
+
+
+def _number(*checks, nullable=False):
+    return pa.Column(float, list(checks), nullable=nullable, coerce=True)
+
+
+def _count(nullable=False):
+    return pa.Column("Int64" if nullable else int, pa.Check.ge(0), nullable=nullable, coerce=True)
+
+
+def _list():
+    return pa.Column(object)
+
+
+def _schema(unique=None, **columns):
+    return pa.DataFrameSchema(columns, strict=True, unique=unique)
+
+
+_category = pa.Column(str, pa.Check.isin(CATEGORIES))
+_label = pa.Column(str, pa.Check.isin(LABELS))
+
+SCHEMAS = {
+    "seeds": _schema(seed_id=_text(unique=True), text=_text(unique=True), source=_text(), category=_category),
+    "candidates": _schema(
+        seed_id=_text(), strategy=pa.Column(str, pa.Check.isin(STRATEGIES)), text=pa.Column(str, coerce=True)
+    ),
+    "corpus": _schema(
+        prompt_id=_text(unique=True),
+        cluster_id=_text(),
+        variant=_count(),
+        strategy=pa.Column(str, pa.Check.isin(("seed", *STRATEGIES))),
+        text=_text(unique=True),
+        source=_text(),
+        category=_text(),
+        similarity=_number(pa.Check.in_range(-1, 1)),
+        overlap=_number(_unit),
+        risk=_number(_unit),
+    ),
+    "sentences": _schema(text_hash=_text(unique=True), vector=_list()),
+    "tokens": _schema(token_id=pa.Column(int, pa.Check.ge(0), unique=True, coerce=True), embedding=_list()),
+    "traces": _schema(
+        prompt_id=_text(unique=True),
+        key=_text(),
+        response=pa.Column(str, nullable=True),
+        finish_reason=_text(),
+        token_ids=_list(),
+        token_nll=_list(),
+        user_start=_count(),
+        user_end=_count(),
+        next_ids=_list(),
+        next_logprobs=_list(),
+        tail_mass=_number(_unit),
+    ),
+    "guards": _schema(prompt_id=_text(unique=True), key=_text(), score=_number(_unit)),
+    "labels": _schema(
+        prompt_id=_text(unique=True),
+        labeller=_text(),
+        label=_label,
+        kind=pa.Column(str, nullable=True),
+        rule=pa.Column(str, nullable=True),
+        response=pa.Column(str, nullable=True),
+    ),
+    "pairs": _schema(
+        unique=["centre_id", "neighbour_id"],
+        centre_id=_text(),
+        centre_label=_label,
+        neighbour_id=_text(),
+        neighbour_label=_label,
+        same_cluster=pa.Column(bool),
+        rank=_count(nullable=True),
+        similarity=_number(pa.Check.in_range(-1, 1)),
+        drift=_number(_unit),
+        prob_shift=_number(_unit),
+        ppl_relative=_number(_unit),
+        ppl_clipped=_number(_unit),
+    ),
+    "scores": _schema(
+        prompt_id=_text(unique=True),
+        cluster_id=_text(),
+        label=_label,
+        n_neighbours=_count(),
+        mean_similarity=_number(nullable=True),
+        ci=_number(_unit, nullable=True),
+        ci_clipped=_number(_unit, nullable=True),
+        spread=_number(nullable=True),
+        spread_clipped=_number(nullable=True),
+        n_theta=_count(),
+        ci_theta=_number(_unit, nullable=True),
+        ci_clipped_theta=_number(_unit, nullable=True),
+    ),
+    "targets": _schema(
+        target=_text(unique=True),
+        kind=pa.Column(str, pa.Check.isin(("chat", "guard"))),
+        model=_text(),
+        wrapper=pa.Column(str, nullable=True),
+        title=_text(unique=True),
+    ),
+}
+
+
+def check(frame, kind, where):
+    """Check a frame against its schema.
+
+    Parameters
+    ----------
+    frame : DataFrame
+    kind : str
+        A key of `SCHEMAS`.
+    where : str
+        What the frame is called in an error, usually a file.
+
+    Returns
+    -------
+    DataFrame
+        The frame with the schema's columns and types.
+
+    Raises
+    ------
+    DataError
+        The frame is empty, lacks or has extra columns, or a value is not allowed. The first problem is named.
+    """
+    schema = SCHEMAS[kind]
+    missing = [name for name in schema.columns if name not in frame.columns]
+    extra = [name for name in frame.columns if name not in schema.columns]
+    if missing:
+        raise DataError(
+            f"{where}: column {missing[0]!r} is missing; a {kind} file has the columns {', '.join(schema.columns)}"
+        )
+    if extra:
+        raise DataError(f"{where}: column {extra[0]!r} is not part of a {kind} file; remove it")
+    if frame.empty:
+        raise DataError(f"{where}: there are no rows; a {kind} file needs at least one")
+    frame = frame[list(schema.columns)].reset_index(drop=True)
+    for name, column in schema.columns.items():
+        # pandas reads an empty CSV field as missing
+        if not column.nullable and frame[name].isna().any():
+            _fail(where, frame, int(frame[name].isna().argmax()), name, "is blank")
+    try:
+        return schema.validate(frame, lazy=True)
+    except SchemaErrors as error:
+        case = error.failure_cases.iloc[0]
+        _fail(where, frame, case["index"], case["column"], f"{_shorten(case['failure_case'])} ({case['check']})")
+
+
+def _fail(where, frame, index, column, problem):
+    if index is None or pd.isna(index):
+        raise DataError(f"{where}: column {column}: {problem}; correct the file")
+    row = frame.iloc[int(index)]
+    identity = next((str(row[name]) for name in frame.columns if name.endswith("_id")), "")
+    # Row 1 is the header, as a spreadsheet counts.
+    raise DataError(f"{where}: row {int(index) + 2} ({identity}), column {column}: {problem}; correct the row")
+
+
+def _shorten(value):
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."

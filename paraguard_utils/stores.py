@@ -1,0 +1,198 @@
+"""Stores: folders of files that join the notebooks (`design.md`, Stores).
+
+`recorded` is what is in git: read from `data/`, never written. Any other store is live: it reads and writes
+`results/<store>/`, computes what is missing, and takes the corpus and its vectors from the recorded store where it has
+none of its own. Recorded traces and guard scores never enter a live store.
+"""
+
+import hashlib
+import json
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+import pandas as pd
+
+from paraguard_utils import __version__, paths
+from paraguard_utils.schemas import SCHEMAS, DataError, check
+
+RECORDED = "recorded"
+
+LAYOUT = {
+    "corpus": "corpus/{}.csv",
+    "sentences": "vectors/{}/{}.parquet",
+    "tokens": "vectors/{}/tokens.parquet",
+    "traces": "traces/{}/{}.parquet",
+    "guards": "guards/{}/{}.csv",
+    "labels": "labels/{}/{}.csv",
+    "pairs": "pairs/{}/{}.parquet",
+    "scores": "scores/{}/{}.csv",
+    "tables": "tables/{}.csv",
+    "figures": "figures/{}",
+}
+"""Where each kind of file lies in a store; the braces take the names that are passed, in order."""
+
+SHARED = ("corpus", "sentences")
+"""The kinds a live store takes from the recorded one where it has none of its own."""
+
+
+class Missing(DataError):
+    """A file is not in the store. The message names it and says which notebook makes it."""
+
+
+MAKERS = {
+    "corpus": "01_corpus_building",
+    "sentences": "01_corpus_building",
+    "tokens": "02_querying",
+    "traces": "02_querying",
+    "labels": "02_querying or 05_guard_comparison",
+    "guards": "05_guard_comparison",
+    "pairs": "03_scoring or 05_guard_comparison",
+    "scores": "03_scoring or 05_guard_comparison",
+    "tables": "the notebook of that table",
+}
+
+
+class Store:
+    """One store.
+
+    Parameters
+    ----------
+    name : str
+        "recorded", or the name of a folder under `results/`.
+    """
+
+    def __init__(self, name):
+        self.name = name
+        self.recorded = name == RECORDED
+        self.writes = paths.RESULTS / name
+        self.reads = paths.DATA if self.recorded else self.writes
+
+    def path(self, kind, *names):
+        """Return where a file of this store is read."""
+        return self.reads / LAYOUT[kind].format(*names)
+
+    def target_path(self, kind, *names):
+        """Return where a file of this store is written, with its folder made."""
+        path = self.writes / LAYOUT[kind].format(*names)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return path
+
+    def has(self, kind, *names):
+        """Return whether a file is in the store."""
+        return self.path(kind, *names).is_file()
+
+    def read(self, kind, *names):
+        """Read and check a file.
+
+        Raises
+        ------
+        Missing
+            It is not in the store.
+        DataError
+            It does not fit its schema.
+        """
+        path = self.path(kind, *names)
+        if not path.is_file() and kind in SHARED and not self.recorded:
+            recorded = Store(RECORDED).path(kind, *names)
+            if recorded.is_file():
+                print(f"{self.name} has no {paths.shown(path)}: the recorded one is used", file=sys.stderr)
+                path = recorded
+        if not path.is_file():
+            raise Missing(
+                f"{paths.shown(path)} is not in the {self.name} store; run {MAKERS[kind]}"
+                + (" with a live store (-p store live): the recorded store is read-only" if self.recorded else "")
+            )
+        return read(path, kind)
+
+    def write(self, kind, *names, frame, meta):
+        """Check and write a file with its meta file.
+
+        Parameters
+        ----------
+        kind, *names : str
+        frame : DataFrame
+        meta : dict
+            Parameters and run facts, JSON-able.
+
+        Returns
+        -------
+        Path
+        """
+        path = self.target_path(kind, *names)
+        write(path, frame, kind, meta)
+        return path
+
+
+def read(path, kind):
+    """Read one CSV or Parquet file and check it against its schema (tables have none).
+
+    Raises
+    ------
+    DataError
+        The file cannot be parsed or does not fit.
+    """
+    path, where = Path(path), paths.shown(path)
+    try:
+        frame = pd.read_parquet(path) if path.suffix == ".parquet" else _read_csv(path, kind)
+    except FileNotFoundError:
+        raise DataError(f"{where}: there is no such file") from None
+    except (ValueError, OSError) as error:
+        raise DataError(f"{where}: cannot be read ({str(error).splitlines()[0]}); restore or remove the file") from error
+    return check(frame, kind, where) if kind in SCHEMAS else frame
+
+
+def _read_csv(path, kind):
+    # A prompt may be the word "null": only empty fields are missing, and text columns stay text.
+    schema = SCHEMAS.get(kind)
+    types = {name: str for name, column in schema.columns.items() if str(column.dtype) == "str"} if schema else None
+    return pd.read_csv(path, dtype=types, keep_default_na=False, na_values=[""], encoding="utf-8")
+
+
+def write(path, frame, kind, meta):
+    """Write a frame atomically, CSV floats at 5 significant digits, and its meta file beside it."""
+    path = Path(path)
+    if kind in SCHEMAS:
+        frame = check(frame, kind, paths.shown(path))
+    if path.suffix == ".parquet":
+        atomic(path, lambda part: frame.to_parquet(part, index=False, compression="zstd"))
+    else:
+        atomic(path, lambda part: frame.to_csv(part, index=False, float_format="%.5g", lineterminator="\n"))
+    write_meta(path, meta)
+
+
+def write_meta(path, meta):
+    """Write `<file>.meta.json`: how a file came to be. Outside identity checks."""
+    text = json.dumps({"package": __version__, **meta}, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
+    atomic(meta_path(path), lambda part: part.write_text(text, encoding="utf-8"))
+
+
+def meta_path(path):
+    """Return the path of a file's meta file."""
+    return Path(f"{path}.meta.json")
+
+
+def read_meta(path):
+    """Return a file's meta data, or {} where there is none."""
+    path = meta_path(path)
+    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+
+
+def atomic(path, produce):
+    """Let `produce` write a temporary file beside `path`, then move it there in one step."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+    os.close(handle)
+    part = Path(name)
+    try:
+        produce(part)
+        part.chmod(0o644)
+        os.replace(part, path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def frame_hash(frame):
+    """Return 16 hex digits over a frame's content, for meta files."""
+    return hashlib.sha256(frame.to_csv(index=False, float_format="%.5g").encode()).hexdigest()[:16]
