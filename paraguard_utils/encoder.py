@@ -5,8 +5,10 @@ import os
 from functools import cache
 
 import numpy as np
+import pandas as pd
 
 from paraguard_utils import weights
+from paraguard_utils.errors import Missing
 
 NAME = "all-minilm-l6-v2"
 DIMENSIONS = 384
@@ -49,7 +51,11 @@ def encode(texts, progress=False):
     if not len(texts):
         return np.empty((0, DIMENSIONS), np.float16)
     vectors = _model().encode(
-        list(texts), batch_size=64, normalize_embeddings=True, show_progress_bar=progress, convert_to_numpy=True
+        list(texts),
+        batch_size=64,
+        normalize_embeddings=True,
+        show_progress_bar=progress,
+        convert_to_numpy=True,
     )
     return vectors.astype(np.float16)
 
@@ -65,9 +71,58 @@ def cosine(a, b):
     -------
     numpy.ndarray, shape (n, m), in [-1, 1]
     """
-    return np.clip(_unit(a) @ _unit(b).T, -1.0, 1.0)
+    return np.clip(unit(a) @ unit(b).T, -1.0, 1.0)
 
 
-def _unit(vectors):
+def unit(vectors):
+    """Scale rows to length 1, in float64.
+
+    Parameters
+    ----------
+    vectors : numpy.ndarray, shape (n, d)
+
+    Returns
+    -------
+    numpy.ndarray, shape (n, d), float64
+    """
     vectors = np.asarray(vectors, np.float64)
     return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+
+
+def vectors(store, name, texts):
+    """Return texts' vectors from a store, embedding and keeping what is missing (in a live store only).
+
+    Parameters
+    ----------
+    store : stores.Store
+    name : str
+        The corpus the vectors belong to.
+    texts : sequence of str
+
+    Returns
+    -------
+    numpy.ndarray, shape (len(texts), 384), float16
+
+    Raises
+    ------
+    Missing
+        The recorded store lacks vectors.
+    """
+    hashes = [text_hash(text) for text in texts]
+    try:
+        known = store.read("sentences", NAME, name).set_index("text_hash")["vector"]
+    except Missing:
+        if store.recorded:
+            raise
+        known = pd.Series(dtype=object)
+    missing = {key: text for key, text in zip(hashes, texts, strict=True) if key not in known.index}
+    if missing and store.recorded:
+        raise Missing(
+            f"{len(missing)} texts of {name} have no recorded vector; run 01_corpus_building with a live store"
+        )
+    if missing:
+        new = pd.Series(list(encode(list(missing.values()), progress=True)), index=list(missing), dtype=object)
+        known = pd.concat([known, new])
+        frame = known.rename_axis("text_hash").rename("vector").reset_index()
+        store.write("sentences", NAME, name, frame=frame, meta={"encoder": NAME, "weights": weights.MINILM.sha256})
+    return np.stack([np.asarray(known[key], np.float16) for key in hashes])

@@ -98,7 +98,10 @@ class Engine:
         if self.prefix:
             with torch.inference_mode():
                 self.network(
-                    input_ids=torch.tensor([self.prefix]), past_key_values=self.cache, use_cache=True, logits_to_keep=1
+                    input_ids=torch.tensor([self.prefix]),
+                    past_key_values=self.cache,
+                    use_cache=True,
+                    logits_to_keep=1,
                 )
 
     @torch.inference_mode()
@@ -209,7 +212,9 @@ def _trace(request, logits):
     user = logits[request.user_start - length - 1 : request.user_end - length - 1].float()
     targets = torch.tensor(request.token_ids[request.user_start : request.user_end])
     nll = np.full(length, np.nan, np.float32)
-    nll[request.user_start : request.user_end] = torch.nn.functional.cross_entropy(user, targets, reduction="none").numpy()
+    nll[request.user_start : request.user_end] = torch.nn.functional.cross_entropy(
+        user, targets, reduction="none"
+    ).numpy()
     top = torch.log_softmax(logits[-1].double(), dim=-1).topk(min(TOP, logits.shape[-1]))
     return {
         "prompt_id": request.prompt_id,

@@ -11,11 +11,10 @@ import numpy as np
 import pandas as pd
 
 from paraguard_utils import encoder
+from paraguard_utils.errors import DataError
 from paraguard_utils.risk import surface_risk
+from paraguard_utils.schemas import SCHEMAS, STRATEGIES
 from paraguard_utils.text import content_words, jaccard, words
-
-STRATEGIES = ("lexical", "register", "softening", "hardening", "rewrite")
-"""The paper's four strategies; keyword softening / hardening is one of them, in two directions."""
 
 REASONS = {
     "blank": "no text",
@@ -59,7 +58,7 @@ class Gates:
     max_chars: int = 600
 
 
-def judge(seeds, candidates, gates=Gates()):  # noqa: B008 - frozen
+def judge(seeds, candidates, gates=Gates(), embed=encoder.encode):
     """Measure every candidate and say which gate stops it.
 
     Parameters
@@ -69,6 +68,8 @@ def judge(seeds, candidates, gates=Gates()):  # noqa: B008 - frozen
     candidates : DataFrame
         Columns seed_id, strategy, text.
     gates : Gates
+    embed : callable
+        Texts to sentence vectors; default: the packaged encoder.
 
     Returns
     -------
@@ -79,25 +80,23 @@ def judge(seeds, candidates, gates=Gates()):  # noqa: B008 - frozen
         `REASONS`.
     """
     seeds, candidates = seeds.copy(), candidates.copy()
-    seed_vectors = encoder.encode(seeds["text"])
-    seeds["risk"] = surface_risk(seeds["text"], seed_vectors)
+    seeds["risk"] = surface_risk(seeds["text"], embed)
     seeds["reason"] = [_risk_reason(risk, gates) for risk in seeds["risk"]]
     position = pd.Series(np.arange(len(seeds)), index=seeds["seed_id"])
     own = position.loc[candidates["seed_id"]].to_numpy()
 
-    vectors = encoder.encode(candidates["text"])
     pairs = list(zip(candidates["text"], seeds["text"].to_numpy()[own], strict=True))
-    candidates["similarity"] = [
-        round(float(encoder.cosine(vectors[i : i + 1], seed_vectors[own[i] : own[i] + 1])[0, 0]), 4)
-        for i in range(len(candidates))
-    ]
+    vectors, seed_vectors = (encoder.unit(embed(frame["text"].tolist())) for frame in (candidates, seeds))
+    cosines = np.einsum("ij,ij->i", vectors, seed_vectors[own])
+    candidates["similarity"] = cosines.round(4)
     candidates["overlap"] = [round(jaccard(words(text), words(seed)), 4) for text, seed in pairs]
-    candidates["content_overlap"] = [round(jaccard(content_words(text), content_words(seed)), 4) for text, seed in pairs]
-    candidates["risk"] = surface_risk(candidates["text"], vectors)
+    candidates["content_overlap"] = [
+        round(jaccard(content_words(text), content_words(seed)), 4) for text, seed in pairs
+    ]
+    candidates["risk"] = surface_risk(candidates["text"], embed)
     seed_ok = (seeds["reason"] == "").to_numpy()[own]
     candidates["reason"] = [
-        _reason(row, gates) or ("" if ok else "seed")
-        for row, ok in zip(candidates.itertuples(), seed_ok, strict=True)
+        _reason(row, gates) or ("" if ok else "seed") for row, ok in zip(candidates.itertuples(), seed_ok, strict=True)
     ]
     for _, cluster in candidates[candidates["reason"] == ""].groupby("seed_id", sort=False):
         reasons = _select(cluster, gates)
@@ -145,3 +144,47 @@ def _too_alike(a, b, gates):
         jaccard(words(a), words(b)) > gates.max_overlap
         or jaccard(content_words(a), content_words(b)) > gates.max_overlap
     )
+
+
+def assemble(seeds, candidates):
+    """Build the corpus from judged seeds and candidates: each complete cluster's seed, then its kept variants.
+
+    Parameters
+    ----------
+    seeds, candidates : DataFrame
+        From `judge`.
+
+    Returns
+    -------
+    DataFrame
+        The columns of a corpus file. A seed's similarity and overlap with itself are 1.
+
+    Raises
+    ------
+    DataError
+        No cluster is complete.
+    """
+    kept = candidates[candidates["reason"] == ""]
+    heads = seeds[seeds["seed_id"].isin(kept["seed_id"])].assign(strategy="seed", similarity=1.0, overlap=1.0)
+    if heads.empty:
+        raise DataError("no seed has a complete cluster of gated paraphrases; write more candidates or widen the gates")
+    rows = pd.concat([heads, kept], ignore_index=True)
+    about = seeds.set_index("seed_id")
+    rows["source"], rows["category"] = (rows["seed_id"].map(about[name]) for name in ("source", "category"))
+    rows["order"] = rows["seed_id"].map(pd.Series(range(len(seeds)), index=seeds["seed_id"]))
+    rows["place"] = rows["strategy"].map({name: i for i, name in enumerate(("seed", *STRATEGIES))})
+    rows = rows.sort_values(["order", "place"], kind="stable", ignore_index=True)
+    rows["variant"] = rows.groupby("seed_id").cumcount()
+    rows["prompt_id"] = rows["seed_id"] + "-" + rows["variant"].astype(str)
+    return rows.rename(columns={"seed_id": "cluster_id"})[list(SCHEMAS["corpus"].columns)]
+
+
+def tally(candidates):
+    """Count candidates by what became of them and by strategy: one row per reason that occurs, `kept` first."""
+    fate = candidates["reason"].replace("", "kept")
+    order = ["kept", *REASONS]
+    counts = pd.crosstab(fate, candidates["strategy"])
+    counts = counts.reindex(
+        index=[name for name in order if name in counts.index], columns=list(STRATEGIES), fill_value=0
+    )
+    return counts.assign(total=counts.sum(axis=1)).rename_axis(index="fate", columns=None).reset_index()

@@ -1,4 +1,4 @@
-"""One resolver from a model name to loaded weights (`design.md`, Embedded defaults).
+"""One resolver from a model name to loaded weights.
 
 A name is a packaged short name, a local folder, a local GGUF file or a hub id. Weights are safetensors or GGUF, never
 pickles, and no code that comes with a model is run. GGUF weights are dequantized once into a safetensors cache.
@@ -13,16 +13,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from paraguard_utils import paths, weights
+from paraguard_utils.errors import ModelError
 
 PACKAGED = {"smollm2-135m-instruct": weights.SMOLLM2}
 """Short names of the models that come as packages."""
 
 IDENTITY_FILES = ("*.safetensors", "tokenizer*", "*.jinja", "config.json", "generation_config.json")
 """The files of a folder that decide its answers: weights, tokenizer, template, configuration."""
-
-
-class ModelError(RuntimeError):
-    """A model cannot be found or used. The message says what to do."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +62,11 @@ class Model:
     network: object = field(repr=False)
 
 
+def packaged_name(name):
+    """Return the name that targets of a packaged model carry, without looking for its weights."""
+    return _slug(Path(PACKAGED[name].file).stem)
+
+
 def resolve(name):
     """Find a model's weights without loading them.
 
@@ -86,7 +88,7 @@ def resolve(name):
     """
     if name in PACKAGED:
         path = weights.locate(PACKAGED[name])
-        return Source(_slug(path.stem), PACKAGED[name].sha256, path)
+        return Source(packaged_name(name), PACKAGED[name].sha256, path)
     path = Path(name).expanduser()
     if path.suffix == ".gguf" and path.is_file():
         digest = weights.sha256(path)

@@ -1,6 +1,6 @@
 """Every directory of the project, found from this file, so that the working directory never matters.
 
-papermill runs a notebook in the caller's folder and nbval in the notebook's own (`design.md`, Notebooks).
+papermill runs a notebook in the caller's folder and nbval in the notebook's own.
 """
 
 import os

@@ -21,9 +21,8 @@ from sklearn import metrics
 from paraguard_utils import paths
 
 LABELLER = "cues-1"
-FROZEN = "1bf644a1fc339fd7c12fa7ae32ef0521b66a0d09557a9b096b38f96f9127493c"
+FROZEN = "678ccda2fa79f9387a5bc879f9b472e242a4220929e075d4bc7c4c6dbd23c02b"
 CUES = paths.DATA / "refusal_cues.csv"
-LABELS = ("accept", "reject", "blocked", "unparsed")
 KINDS = ("policy", "incapacity", "other")
 OPENING = 320
 """Characters in which an `opening` cue must lie: about the 64 tokens at which the pipeline cuts answers."""
@@ -37,17 +36,10 @@ QUOTES = str.maketrans(dict.fromkeys("\u2018\u2019\u201b\u02bc\u00b4`\u2032\uff0
 # Spelt out, because "can't" and "cannot" are one cue and not two. No alternative of the pattern begins with a
 # look-behind: `re` is several times faster where it can skip to a first letter.
 WRITTEN = {
-    "cannot": "can not",
-    "can't": "can not",
-    "won't": "will not",
-    "n't": " not",
-    "'m": " am",
-    "'s": " is",
+    **{"cannot": "can not", "can't": "can not", "won't": "will not", "n't": " not"},
+    **{"'m": " am", "'s": " is", "'re": " are", "'ll": " will", "'d": " would"},
 }
-WRITTEN |= {"'re": " are", "'ll": " will", "'d": " would"}
-CONTRACTION = re.compile(
-    r"(?:cannot|can't|won't|n't|'(?:m|re|ll|d)|'s(?:(?<=\bit's)|(?<=\bthat's)|(?<=here's)))\b"
-)
+CONTRACTION = re.compile(r"(?:cannot|can't|won't|n't|'(?:m|re|ll|d)|'s(?:(?<=\bit's)|(?<=\bthat's)|(?<=here's)))\b")
 
 
 def digest():
@@ -65,9 +57,7 @@ def cues():
         Rule, kind (one of `KINDS`), where (`opening` or `anywhere`) and pattern, for text that is normalised.
     """
     parts, found = {}, []
-    for rule, kind, where, pattern in (
-        pd.read_csv(CUES, keep_default_na=False).iloc[:, :4].itertuples(index=False)
-    ):
+    for rule, kind, where, pattern in pd.read_csv(CUES, keep_default_na=False).iloc[:, :4].itertuples(index=False):
         for name, part in parts.items():
             pattern = pattern.replace(f"{{{name}}}", part)
         if kind == "part":
@@ -128,7 +118,7 @@ def label(responses, finish_reasons):
     Returns
     -------
     pandas.DataFrame, n rows, index 0..n-1
-        `label`, one of `LABELS`; `kind`, for reject one of `KINDS`, for unparsed `empty` or `error`, else "";
+        `label`, one of `schemas.LABELS`; `kind`, for reject one of `KINDS`, for unparsed `empty` or `error`, else "";
         `rule`, the name of the cue or case that decided (`no_cue` for accept).
 
     Raises
@@ -182,9 +172,7 @@ def main(arguments=None):
     int
         Exit code: 0, or 2 after one line on standard error.
     """
-    parser = argparse.ArgumentParser(
-        prog="python -m paraguard_utils.refusals", description=main.__doc__.split("\n")[0]
-    )
+    parser = argparse.ArgumentParser(prog="python -m paraguard_utils.refusals", description=main.__doc__.split("\n")[0])
     parser.add_argument("file", help="CSV; a column finish_reason is used where there is one")
     parser.add_argument("--column", default="response", help="column of answers (default: %(default)s)")
     options = parser.parse_args(arguments)

@@ -3,7 +3,7 @@
 It is not the probability of harm: every prompt of the corpus is benign. The paper does not name its risk scorer; this
 one is ours. It is the mean of two halves:
 
-* *lexical*: 1 - prod(1 - w) over the distinct charged terms in the text, with weights from `data/risk/charged_terms.csv`
+* *lexical*: 1 - prod(1 - w) over the distinct charged terms in the text, weighted by `data/risk/charged_terms.csv`
   (`kill*` is a prefix): one strong term counts, more terms count for more, nothing exceeds 1;
 * *semantic*: 0.5 + (c - p), clipped to [0, 1], where c and p are the means of the three highest cosines to charged and
   to plain exemplar topics in `data/risk/exemplars.csv`.
@@ -46,48 +46,45 @@ def _word_weight(word):
     return max((weight for pattern, weight in _terms() if pattern.match(word)), default=0.0)
 
 
-@cache
-def _exemplars():
-    frame = pd.read_csv(EXEMPLARS)
-    vectors = encoder.encode(frame["text"].tolist())
-    charged = (frame["kind"] == "charged").to_numpy()
-    return vectors[charged], vectors[~charged]
-
-
 def lexical(text):
     """Return the charged-term half of the score for one text, in [0, 1]."""
     return 1.0 - float(np.prod([1.0 - _word_weight(word) for word in sorted(set(words(text)))]))
 
 
-def semantic(vectors):
+def semantic(texts, embed=encoder.encode):
     """Return the exemplar half of the score, in [0, 1].
 
     Parameters
     ----------
-    vectors : numpy.ndarray, shape (n, 384)
+    texts : sequence of str, length n
+    embed : callable
+        Texts to sentence vectors.
 
     Returns
     -------
     numpy.ndarray, shape (n,)
     """
+    exemplars = pd.read_csv(EXEMPLARS)
+    cosines = encoder.cosine(embed(list(texts)), embed(exemplars["text"].tolist()))
+    is_charged = (exemplars["kind"] == "charged").to_numpy()
     charged, plain = (
-        np.sort(encoder.cosine(vectors, exemplars), axis=1)[:, -NEAREST:].mean(axis=1) for exemplars in _exemplars()
+        np.sort(cosines[:, kind], axis=1)[:, -NEAREST:].mean(axis=1) for kind in (is_charged, ~is_charged)
     )
     return np.clip(0.5 + charged - plain, 0.0, 1.0)
 
 
-def surface_risk(texts, vectors):
+def surface_risk(texts, embed=encoder.encode):
     """Score how charged texts look.
 
     Parameters
     ----------
     texts : sequence of str, length n
-    vectors : numpy.ndarray, shape (n, 384)
-        Their sentence vectors.
+    embed : callable
+        Texts to sentence vectors, shape (n, 384); default: the packaged encoder.
 
     Returns
     -------
     numpy.ndarray, shape (n,), in [0, 1], rounded to 4 decimals
     """
     lexical_half = np.array([lexical(text) for text in texts])
-    return np.round((lexical_half + semantic(vectors)) / 2, 4)
+    return np.round((lexical_half + semantic(texts, embed)) / 2, 4)

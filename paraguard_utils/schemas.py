@@ -1,13 +1,16 @@
-"""The columns of every file, in one place, checked on write and on read (`design.md`, Data flow)."""
+"""The columns of every file, in one place, checked on write and on read."""
 
 import pandas as pd
 import pandera.pandas as pa
 from pandera.errors import SchemaErrors
 
-from paraguard_utils.gates import STRATEGIES
+from paraguard_utils.errors import DataError
 
 LABELS = ("accept", "reject", "blocked", "unparsed")
 """The closed label set (`paper.md`, Querying and labelling)."""
+
+STRATEGIES = ("lexical", "register", "softening", "hardening", "rewrite")
+"""The paper's four strategies; keyword softening / hardening is one of them, in two directions."""
 
 CATEGORIES = (
     "deception",
@@ -22,10 +25,6 @@ CATEGORIES = (
     "violence",
 )
 """OR-Bench's ten categories."""
-
-
-class DataError(ValueError):
-    """A file does not hold what its schema asks for. The message names the file, the row and the remedy."""
 
 
 _not_blank = pa.Check(lambda text: text.str.strip() != "", element_wise=False, error="is blank")
@@ -188,5 +187,5 @@ def _fail(where, frame, index, column, problem):
 
 
 def _shorten(value):
-    text = repr(value)
+    text = repr(value) if isinstance(value, str) else str(value)
     return text if len(text) <= 60 else text[:57] + "..."

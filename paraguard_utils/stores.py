@@ -1,4 +1,4 @@
-"""Stores: folders of files that join the notebooks (`design.md`, Stores).
+"""Stores: folders of files that join the notebooks.
 
 `recorded` is what is in git: read from `data/`, never written. Any other store is live: it reads and writes
 `results/<store>/`, computes what is missing, and takes the corpus and its vectors from the recorded store where it has
@@ -15,7 +15,8 @@ from pathlib import Path
 import pandas as pd
 
 from paraguard_utils import __version__, paths
-from paraguard_utils.schemas import SCHEMAS, DataError, check
+from paraguard_utils.errors import DataError, Missing
+from paraguard_utils.schemas import SCHEMAS, check
 
 RECORDED = "recorded"
 
@@ -35,10 +36,6 @@ LAYOUT = {
 
 SHARED = ("corpus", "sentences")
 """The kinds a live store takes from the recorded one where it has none of its own."""
-
-
-class Missing(DataError):
-    """A file is not in the store. The message names it and says which notebook makes it."""
 
 
 MAKERS = {
@@ -139,7 +136,9 @@ def read(path, kind):
     except FileNotFoundError:
         raise DataError(f"{where}: there is no such file") from None
     except (ValueError, OSError) as error:
-        raise DataError(f"{where}: cannot be read ({str(error).splitlines()[0]}); restore or remove the file") from error
+        raise DataError(
+            f"{where}: cannot be read ({str(error).splitlines()[0]}); restore or remove the file"
+        ) from error
     return check(frame, kind, where) if kind in SCHEMAS else frame
 
 

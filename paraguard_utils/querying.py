@@ -1,0 +1,415 @@
+"""Asking targets and keeping what they answer: rendering, keys, resumable traces.
+
+A trace holds model facts only. Its key is made of the weights id, the rendered text, the decoding and the dtype, and
+nothing else: a row with the right key is never asked again, a row with another key is never used.
+"""
+
+import hashlib
+import itertools
+import os
+import re
+import sys
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import yaml
+from filelock import FileLock, Timeout
+from tqdm import tqdm
+
+from paraguard_utils import models, paths, stores
+from paraguard_utils.errors import DataError, ModelError
+
+BATCH = 64
+"""Prompts per batch, which is also what a kill can lose."""
+
+DATE = "01 Jan 2025"
+"""The date put into chat templates that ask for one, so that a rendered prompt does not change overnight."""
+
+_PLACEHOLDER = "PARAGUARD-USER-TEXT"
+
+
+@dataclass(frozen=True)
+class Decoding:
+    """How answers are generated: greedily, with no stop at refusal cues.
+
+    Attributes
+    ----------
+    max_new_tokens : int
+    """
+
+    max_new_tokens: int = 64
+    method: str = "greedy"
+
+
+@dataclass(frozen=True)
+class Frame:
+    """What surrounds the user's words in a rendered prompt, and what else decides an answer.
+
+    Attributes
+    ----------
+    weights_id : str
+    dtype : str
+    prefix, suffix : str
+        Rendered text before and after the user's words.
+    decoding : Decoding
+    """
+
+    weights_id: str
+    dtype: str
+    prefix: str
+    suffix: str
+    decoding: Decoding
+
+    def key(self, text):
+        """Return the key of one prompt: 32 hex digits."""
+        parts = (
+            self.weights_id,
+            self.prefix + text + self.suffix,
+            repr(sorted(asdict(self.decoding).items())),
+            self.dtype,
+        )
+        return hashlib.sha256("\x1f".join(parts).encode("utf-8")).hexdigest()[:32]
+
+
+def wrappers():
+    """Return the committed wrappers: name to {role, fallback, reason, text}."""
+    return yaml.safe_load((paths.DATA / "wrappers.yaml").read_text(encoding="utf-8"))
+
+
+def target_name(model_name, wrapper):
+    """Return the name under which a model's answers under a wrapper are stored."""
+    return f"{model_name}--{wrapper}"
+
+
+def model_of(target):
+    """Return the model's part of a target name."""
+    return target.rpartition("--")[0]
+
+
+def surroundings(tokenizer, wrapper_text):
+    """Render a wrapper through a chat template and return the text before and after the user's words.
+
+    Without a wrapper, the shorter of two renderings is used: no system turn, or an empty one (which keeps a template
+    from injecting a text of its own). A template that has no system turn gets the wrapper as a prefix of the user's
+    turn.
+
+    Parameters
+    ----------
+    tokenizer : transformers tokenizer with a chat template
+    wrapper_text : str
+
+    Returns
+    -------
+    prefix, suffix : str
+
+    Raises
+    ------
+    ModelError
+        The template does not put the user's text into the prompt as it is.
+    """
+    from jinja2.exceptions import TemplateError
+
+    template = tokenizer.get_chat_template()
+    if "strftime_now" in template:
+        # A macro of that name hides the clock that transformers offers to templates.
+        template = "{%- macro strftime_now(format) -%}" + DATE + "{%- endmacro %}" + template
+
+    def render(system, user):
+        turns = [{"role": "system", "content": system}] if system is not None else []
+        return tokenizer.apply_chat_template(
+            [*turns, {"role": "user", "content": user}],
+            add_generation_prompt=True,
+            tokenize=False,
+            chat_template=template,
+            date_string=DATE,
+        )
+
+    try:
+        with_system = render(wrapper_text, _PLACEHOLDER)
+    except TemplateError:
+        with_system = None
+    if wrapper_text:
+        # Some templates drop a system turn silently instead of refusing it.
+        carried = with_system is not None and wrapper_text in with_system
+        rendered = with_system if carried else render(None, f"{wrapper_text}\n\n{_PLACEHOLDER}")
+    else:
+        rendered = min((r for r in (render(None, _PLACEHOLDER), with_system) if r is not None), key=len)
+    before, found, after = rendered.partition(_PLACEHOLDER)
+    if not found or _PLACEHOLDER in after or wrapper_text not in before:
+        raise ModelError("the chat template does not render the user's text once and as it is")
+    return before, after
+
+
+def check_prompts(corpus, tokenizer=None):
+    """Refuse prompts that could not be asked as they stand, before any model is loaded.
+
+    Raises
+    ------
+    DataError
+        A text starts or ends with white space, or contains a control token of the tokenizer.
+    """
+    specials = sorted(set(tokenizer.all_special_tokens)) if tokenizer else []
+    for row in corpus.itertuples():
+        if row.text != row.text.strip():
+            raise DataError(f"prompt {row.prompt_id}: text starts or ends with white space; strip it")
+        for special in specials:
+            if special in row.text:
+                raise DataError(f"prompt {row.prompt_id}: text contains the control token {special!r}; remove the row")
+
+
+def requests(corpus, tokenizer, frame):
+    """Render and tokenize every prompt of a corpus.
+
+    Parameters
+    ----------
+    corpus : DataFrame
+        Columns prompt_id, text.
+    tokenizer : transformers fast tokenizer
+    frame : Frame
+
+    Returns
+    -------
+    list of engine.Request
+    """
+    from paraguard_utils.engine import Request
+
+    rendered = [frame.prefix + text + frame.suffix for text in corpus["text"]]
+    encoded = tokenizer(rendered, add_special_tokens=False, return_offsets_mapping=True)
+    asked = []
+    for row, ids, offsets in zip(corpus.itertuples(), encoded["input_ids"], encoded["offset_mapping"], strict=True):
+        start, end = len(frame.prefix), len(frame.prefix) + len(row.text)
+        own = [i for i, (a, b) in enumerate(offsets) if b > start and a < end and b > a]
+        asked.append(Request(row.prompt_id, frame.key(row.text), tuple(ids), own[0], own[-1] + 1))
+    return asked
+
+
+class Traces:
+    """The growing traces of one target in a live store: atomic parts, compacted at the end, under one lock.
+
+    Parameters
+    ----------
+    store : stores.Store
+        Not the recorded one.
+    corpus_name, target : str
+    """
+
+    def __init__(self, store, corpus_name, target):
+        self.store, self.names = store, (corpus_name, target)
+        self.file = store.target_path("traces", corpus_name, target)
+        self.parts = self.file.with_suffix(".parts")
+        self.lock = FileLock(f"{self.file}.lock", timeout=0)
+
+    def __enter__(self):
+        try:
+            self.lock.acquire()
+        except Timeout:
+            raise DataError(
+                f"{paths.shown(self.file)} is being written by another process; wait for it or use another store"
+            ) from None
+        return self
+
+    def __exit__(self, *_):
+        self.lock.release()
+
+    def done(self, keys):
+        """Return the rows already there whose key is wanted.
+
+        A part that cannot be read is named on stderr, set aside as `*.corrupt` and asked again.
+
+        Parameters
+        ----------
+        keys : Series
+            Wanted key by prompt_id.
+
+        Returns
+        -------
+        DataFrame
+            Trace rows, one per prompt.
+        """
+        frames = []
+        for file in [
+            *([self.file] if self.file.is_file() else []),
+            *sorted(self.parts.glob("part-*.parquet")),
+        ]:
+            try:
+                frames.append(stores.read(file, "traces"))
+            except DataError as error:
+                os.replace(file, file.with_name(f"{file.name}.corrupt"))
+                print(f"{error}; it was set aside and its prompts are asked again", file=sys.stderr)
+        if not frames:
+            return pd.DataFrame()
+        rows = pd.concat(frames, ignore_index=True).drop_duplicates("prompt_id", keep="last")
+        return rows[rows["prompt_id"].map(keys).eq(rows["key"])]
+
+    def add(self, rows):
+        """Append one batch as an atomic part."""
+        taken = [int(re.search(r"part-(\d+)", file.name)[1]) for file in self.parts.glob("part-*")]
+        number = max(taken, default=-1) + 1
+        part = self.parts / f"part-{number:06d}.parquet"
+        stores.atomic(part, lambda file: pd.DataFrame(rows).to_parquet(file, index=False, compression="zstd"))
+
+    def compact(self, rows, order, meta):
+        """Write all rows in corpus order as the target's trace file, then remove the parts."""
+        rows = rows.set_index("prompt_id").loc[order].reset_index()
+        stores.write(self.file, rows, "traces", meta)
+        for part in self.parts.glob("part-*.parquet"):
+            part.unlink()
+        if self.parts.is_dir() and not any(self.parts.iterdir()):
+            self.parts.rmdir()
+        return rows
+
+
+def query(store, corpus_name, corpus, model, wrapper, decoding=Decoding(), batch=BATCH, progress=True):
+    """Ask a loaded model every prompt under one wrapper; asked prompts are never asked again.
+
+    Parameters
+    ----------
+    store : stores.Store
+        A live store.
+    corpus_name : str
+    corpus : DataFrame
+        Columns prompt_id, text.
+    model : models.Model
+    wrapper : str
+        A key of `wrappers()`.
+    decoding : Decoding
+    batch : int
+        Prompts per batch.
+    progress : bool
+
+    Returns
+    -------
+    DataFrame
+        Traces in corpus order.
+
+    Raises
+    ------
+    DataError
+        Another process writes this target, or a prompt cannot be asked.
+    """
+    from paraguard_utils.engine import Engine, batches, shared_prefix
+
+    check_prompts(corpus, model.tokenizer)
+    text = wrappers()[wrapper]["text"]
+    frame = Frame(model.weights_id, model.dtype, *surroundings(model.tokenizer, text), decoding)
+    target = target_name(model.name, wrapper)
+    asked = requests(corpus, model.tokenizer, frame)
+    keys = pd.Series({request.prompt_id: request.key for request in asked})
+    with Traces(store, corpus_name, target) as traces:
+        done = traces.done(keys)
+        known = set(done["prompt_id"]) if len(done) else set()
+        missing = [request for request in asked if request.prompt_id not in known]
+        started, new = time.monotonic(), []
+        if missing:
+            length = shared_prefix(asked)
+            engine = Engine(model, asked[0].token_ids[:length], decoding.max_new_tokens)
+            with tqdm(total=len(asked), initial=len(known), desc=target, unit="prompt", disable=not progress) as bar:
+                for group in batches(missing, batch):
+                    rows = engine.ask(group)
+                    traces.add(rows)
+                    new += rows
+                    bar.update(len(rows))
+        rows = pd.concat([done, pd.DataFrame(new)], ignore_index=True)
+        meta = {
+            "target": target,
+            "wrapper": wrapper,
+            "wrapper_text": text,
+            **{k: v for k, v in asdict(frame).items() if k != "decoding"},
+            "decoding": asdict(decoding),
+            "corpus": stores.frame_hash(corpus[["prompt_id", "text"]]),
+            "asked_now": len(missing),
+            "seconds": round(time.monotonic() - started, 1),
+        }
+        if missing or not store.has("traces", corpus_name, target):
+            return traces.compact(rows, corpus["prompt_id"], meta)
+        return rows.set_index("prompt_id").loc[corpus["prompt_id"]].reset_index()
+
+
+def recorded_traces(store, corpus_name, corpus, target, decoding=None):
+    """Read a target's traces and check that they answer this corpus.
+
+    Keys are recomputed from the meta file, so that no weights are needed.
+
+    Parameters
+    ----------
+    store : stores.Store
+    corpus_name : str
+    corpus : DataFrame
+    target : str
+    decoding : Decoding or None
+        Also checked where given.
+
+    Returns
+    -------
+    DataFrame
+        Traces in corpus order.
+
+    Raises
+    ------
+    Missing
+        No trace file.
+    DataError
+        A prompt is not in it, or its key differs; the message says in which part.
+    """
+    path = store.path("traces", corpus_name, target)
+    traces = store.read("traces", corpus_name, target).set_index("prompt_id")
+    meta = stores.read_meta(path)
+    where = paths.shown(path)
+    if "prefix" not in meta:
+        raise DataError(f"{where}: its meta file is missing; restore it beside the traces")
+    kept = Decoding(**meta["decoding"])
+    text = wrappers().get(meta["wrapper"], {}).get("text")
+    if text != meta["wrapper_text"]:
+        raise DataError(f"{where}: the wrapper {meta['wrapper']!r} has another text than when it was asked; ask again")
+    if decoding is not None and decoding != kept:
+        raise DataError(f"{where}: the decoding differs: {kept} there, {decoding} asked for; use a live store")
+    packaged = {models.packaged_name(name): file.sha256 for name, file in models.PACKAGED.items()}
+    model_name = model_of(target)
+    if packaged.get(model_name, meta["weights_id"]) != meta["weights_id"]:
+        raise DataError(
+            f"{where}: the weights differ from those of the packaged {model_name}; ask again in a live store"
+        )
+    frame = Frame(meta["weights_id"], meta["dtype"], meta["prefix"], meta["suffix"], kept)
+    for row in corpus.itertuples():
+        if row.prompt_id not in traces.index:
+            raise DataError(f"{where}: prompt {row.prompt_id} is not in it; run 02_querying with a live store")
+        if traces.at[row.prompt_id, "key"] != frame.key(row.text):
+            raise DataError(
+                f"{where}: prompt {row.prompt_id} had another text when it was asked; ask again in a live store"
+            )
+    return traces.loc[corpus["prompt_id"]].reset_index()
+
+
+def keep_tokens(store, model, traces):
+    """Write the input embeddings of every user token that occurs, so that Drift needs no weights.
+
+    Parameters
+    ----------
+    store : stores.Store
+        A live store. Tokens of earlier corpora stay in its file.
+    model : models.Model
+    traces : iterable of DataFrame
+    """
+    ids = set(itertools.chain.from_iterable(user_tokens(frame) for frame in traces))
+    if store.has("tokens", model.name):
+        ids |= set(store.read("tokens", model.name)["token_id"])
+    ids = sorted(ids)
+    table = model.network.get_input_embeddings().weight.detach()[ids].float().numpy().astype(np.float16)
+    frame = pd.DataFrame({"token_id": ids, "embedding": list(table)})
+    store.write("tokens", model.name, frame=frame, meta={"model": model.name, "weights_id": model.weights_id})
+
+
+def user_tokens(traces):
+    """Yield every token id of the user's own words in a trace frame."""
+    for row in traces.itertuples():
+        yield from row.token_ids[row.user_start : row.user_end].tolist()
+
+
+def find_targets(store, corpus_name, model_name):
+    """Return the targets of a model that have traces in a store, in wrapper order."""
+    folder = Path(store.path("traces", corpus_name, "x")).parent
+    present = {file.stem for file in folder.glob(f"{model_name}--*.parquet")}
+    return [name for wrapper in wrappers() if (name := target_name(model_name, wrapper)) in present]

@@ -1,0 +1,256 @@
+"""The commands behind the Makefile: run all notebooks live, redraw from the record, promote a live run, make a report.
+
+`python -m paraguard_utils.run {reproduce,figures,record,html}`
+"""
+
+import argparse
+import re
+import shutil
+import sys
+import time
+
+import nb_clean
+import nbformat
+import pandas as pd
+
+from paraguard_utils import models, paths, stores, tables, targets
+from paraguard_utils.errors import UserError
+from paraguard_utils.settings import LIVE
+
+CORPUS = "paraguard_mini"
+SECONDS_PER_PROMPT = 0.45
+"""For the first estimate only: measured on two cores with the default model; the progress bars know better."""
+
+MEMORY = "3 GB"
+FROM_RECORD = ("03_scoring", "04_cohort_analysis", "05_guard_comparison")
+"""The notebooks that draw the tables and figures without a model."""
+
+COMPARED = {
+    "table1_targets": ["target", "reading"],
+    "table2_cohorts": ["target", "reading", "risk", "similarity"],
+    "table3_guards": ["target", "reading"],
+    "fig3_correlations": ["target", "reading"],
+}
+"""Tables compared with the record, and the columns that identify their rows."""
+
+PROMOTED = ("corpus", "vectors", "traces", "guards", "labels", "pairs", "scores", "tables")
+"""Folders of a live store that `record` copies to `data/`."""
+
+
+def notebooks():
+    """Return the project's notebooks in order."""
+    return sorted(paths.NOTEBOOKS.glob("[0-9]*.ipynb"))
+
+
+def execute(notebook, output, parameters):
+    """Run one notebook with papermill, its progress bars on stderr.
+
+    Parameters
+    ----------
+    notebook, output : Path
+    parameters : dict
+
+    Raises
+    ------
+    UserError
+        A cell failed; the message is the cell's last line.
+    """
+    import papermill
+
+    output.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        papermill.execute_notebook(
+            notebook, output, parameters, cwd=paths.ROOT, progress_bar=False, stderr_file=sys.stderr
+        )
+    except papermill.PapermillExecutionError as error:
+        raise UserError(f"{notebook.stem}: {error.ename}: {error.evalue}") from None
+
+
+def run_all(files, store_name, selection=None):
+    """Run notebooks in order, with a line for each, and return their minutes by name."""
+    minutes = {}
+    for notebook in files:
+        if selection and notebook.stem not in selection:
+            continue
+        started = time.monotonic()
+        print(f"{notebook.stem} ...", flush=True)
+        output = paths.RESULTS / store_name / "notebooks" / notebook.name
+        execute(notebook, output, {"store": store_name} if store_name != stores.RECORDED else {})
+        minutes[notebook.stem] = (time.monotonic() - started) / 60
+        print(f"{notebook.stem} done in {minutes[notebook.stem]:.1f} min", flush=True)
+    return minutes
+
+
+def preflight():
+    """Say what a live run has to do: prompts, already done, expected minutes, memory."""
+    listed = targets.published("chat")
+    live = stores.Store(LIVE)
+    corpus = stores.Store(stores.RECORDED)
+    size = len(corpus.read("corpus", CORPUS)) if corpus.has("corpus", CORPUS) else 0
+    done = 0
+    for name in listed.index:
+        file = live.path("traces", CORPUS, name)
+        for part in [file, *file.with_suffix(".parts").glob("part-*.parquet")]:
+            done += len(pd.read_parquet(part, columns=["prompt_id"])) if part.is_file() else 0
+    total = size * len(listed)
+    minutes = max(total - done, 0) * SECONDS_PER_PROMPT / 60 + 2
+    print(
+        f"preflight: {total} prompts to ask ({size} x {len(listed)} targets), {min(done, total)} already done, "
+        f"about {minutes:.0f} min on 2 cores, {MEMORY} of memory"
+    )
+
+
+def reproduce():
+    """Run every notebook live, then compare with the record."""
+    for file in models.PACKAGED.values():
+        models.weights.locate(file)  # before anything expensive
+    preflight()
+    run_all(notebooks(), LIVE)
+    live = stores.Store(LIVE)
+    table = live.read("tables", "table1_targets")
+    print("\nTable 1\n")
+    columns = ["frr", "ci", "cr75", "cr60", "cd", "excess", "flip_rate"]
+    print(tables.shown(table, columns, ["target", "reading", "n_reject", "n_scored"]).to_string(index=False))
+    print("\nFigures:")
+    for figure in sorted((live.writes / "figures").glob("*.p[nd][gf]")):
+        print(f"  {paths.shown(figure)}")
+    print("\nDifferences to the recorded run:")
+    for line in differences(live):
+        print(f"  {line}")
+
+
+def differences(live):
+    """Describe what differs between a live store and the record: labels, then tables number by number.
+
+    Returns
+    -------
+    list of str
+    """
+    recorded = stores.Store(stores.RECORDED)
+    lines, equal, total = [], 0, 0
+    for name in [*targets.published("chat").index, *targets.published("guard").index]:
+        if not recorded.has("labels", CORPUS, name):
+            lines.append(f"labels of {name}: nothing recorded")
+            continue
+        old, new = (store.read("labels", CORPUS, name).set_index("prompt_id") for store in (recorded, live))
+        same = old["label"].eq(new["label"].reindex(old.index))
+        equal, total = equal + int(same.sum()), total + len(same)
+        lines += [f"label of {prompt} by {name}: {old['label'][prompt]} recorded" for prompt in same.index[~same]]
+    if total:
+        lines.insert(0, f"labels: {equal} of {total} equal ({equal / total:.2%})")
+    for name, keys in COMPARED.items():
+        if not recorded.has("tables", name):
+            lines.append(f"{name}: nothing recorded")
+            continue
+        # Which store a row comes from is no number.
+        old, new = (store.read("tables", name).drop(columns="store", errors="ignore") for store in (recorded, live))
+        found = tables.differences(old, new, keys)
+        lines.append(f"{name}: {len(found)} numbers differ")
+        for row in found.head(20).to_dict("records"):
+            where = ", ".join(str(row[key]) for key in keys)
+            lines.append(f"  {where}: {row['column']} {row['recorded']} recorded, {row['live']} live")
+    return lines
+
+
+def figures():
+    """Redraw every table and figure from recorded traces, without a model."""
+    run_all(notebooks(), stores.RECORDED, FROM_RECORD)
+    print(f"tables and figures are in {paths.shown(paths.RESULTS / stores.RECORDED)}")
+
+
+def record():
+    """Promote a live run to the record and execute the committed notebooks from it."""
+    live = stores.Store(LIVE)
+    missing = [name for name in COMPARED if not live.has("tables", name)]
+    if missing:
+        raise UserError(f"the live run is incomplete ({', '.join(missing)}); run make reproduce first")
+    for folder in PROMOTED:
+        _replace(live.writes / folder, paths.DATA / folder)
+    for table in ("table1_targets",):
+        path = paths.DATA / "tables" / f"{table}.csv"
+        frame = stores.read(path, "tables").assign(store=stores.RECORDED)
+        stores.write(path, frame, "tables", stores.read_meta(path))
+    kept = {path.name for path in paths.FIGURES.glob("*") if path.name in ("FIGURE_MAP.csv", "README.md")}
+    for path in paths.FIGURES.iterdir():
+        if path.name not in kept:
+            path.unlink()
+    for path in (live.writes / "figures").glob("*"):
+        if not path.name.endswith(".meta.json"):
+            shutil.copyfile(path, paths.FIGURES / path.name)
+    for notebook in notebooks():
+        print(f"{notebook.stem} ...", flush=True)
+        output = paths.RESULTS / stores.RECORDED / "notebooks" / notebook.name
+        execute(notebook, output, {})
+        nbformat.write(cleaned(nbformat.read(output, as_version=4)), notebook)
+
+
+def _replace(source, destination):
+    """Copy a folder's files over another's, and remove there what the source lacks."""
+    wanted = {
+        path.relative_to(source)
+        for path in source.rglob("*")
+        if path.is_file() and not re.search(r"\.(lock|corrupt|tmp)$|\.parts$", path.name) and ".parts" not in str(path)
+    }
+    for path in destination.rglob("*"):
+        if path.is_file() and path.relative_to(destination) not in wanted:
+            path.unlink()
+    for name in wanted:
+        (destination / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(source / name, destination / name)
+
+
+def cleaned(notebook):
+    """Remove what a run leaves behind, but keep tags, outputs and execution counts.
+
+    Parameters
+    ----------
+    notebook : nbformat.NotebookNode
+
+    Returns
+    -------
+    nbformat.NotebookNode
+    """
+    notebook = nb_clean.clean_notebook(
+        notebook, preserve_cell_metadata=["tags"], preserve_cell_outputs=True, preserve_execution_counts=True
+    )
+    notebook.metadata = {"kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"}}
+    notebook.cells = [cell for cell in notebook.cells if "injected-parameters" not in cell.metadata.get("tags", [])]
+    for number, cell in enumerate(notebook.cells):
+        cell.id = f"cell-{number}"
+        if cell.cell_type == "code":
+            # Warnings and progress bars vary from run to run.
+            cell.outputs = [output for output in cell.outputs if output.get("name") != "stderr"]
+    return notebook
+
+
+def html():
+    """Write one readable report of all recorded notebooks."""
+    from nbconvert import HTMLExporter
+
+    joined = nbformat.v4.new_notebook(metadata={"kernelspec": {"name": "python3", "display_name": "Python 3"}})
+    for notebook in notebooks():
+        joined.cells += nbformat.read(notebook, as_version=4).cells
+    for number, cell in enumerate(joined.cells):
+        cell.id = f"cell-{number}"
+    body, _ = HTMLExporter(template_name="lab", embed_images=True).from_notebook_node(
+        joined, resources={"metadata": {"name": "ParaGuard"}}
+    )
+    path = paths.RESULTS / "report.html"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(body, encoding="utf-8")
+    print(f"the report is {paths.shown(path)}")
+
+
+def main():
+    """Run one command; a user's error is one line on stderr."""
+    commands = {"reproduce": reproduce, "figures": figures, "record": record, "html": html}
+    parser = argparse.ArgumentParser(prog="python -m paraguard_utils.run", description=__doc__.splitlines()[0])
+    parser.add_argument("command", choices=commands)
+    try:
+        commands[parser.parse_args().command]()
+    except UserError as error:
+        sys.exit(str(error))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,205 @@
+"""From traces and labels to pairs, scores and the texts a reader judges: what 03 and 05 share."""
+
+import numpy as np
+import pandas as pd
+
+from paraguard_utils import encoder, metrics, paths, signals
+from paraguard_utils.errors import DataError, SettingsError
+from paraguard_utils.stores import RECORDED, Store, frame_hash
+
+
+def score_target(store, corpus_name, corpus, target, labels, traces, model_name, settings):
+    """Compare a target's prompts, score them, and write its pairs and scores.
+
+    Parameters
+    ----------
+    store : stores.Store
+    corpus_name : str
+    corpus, labels, traces : DataFrame
+        Rows in the same order. The traces may be another target's (a guard has none).
+    target : str
+    model_name : str
+        The model whose token embeddings Drift uses.
+    settings : settings.Settings
+
+    Returns
+    -------
+    pairs, scores : DataFrame
+    """
+    weights = settings.weights()
+    vectors = encoder.vectors(store, corpus_name, corpus["text"])
+    tokens = store.read("tokens", model_name)
+    frame = signals.pairs(corpus, vectors, traces, labels, tokens, settings.k)
+    scores = metrics.prompt_scores(corpus, labels, frame, weights, settings.k, settings.theta)
+    meta = {
+        "target": target,
+        "corpus": frame_hash(corpus),
+        "labels": frame_hash(labels[["prompt_id", "label"]]),
+        "tokens": model_name,
+        "k": settings.k,
+    }
+    if len(frame):
+        store.write("pairs", corpus_name, target, frame=frame, meta=meta)
+    if len(scores):
+        weighted = {"weights": [weights.drift, weights.prob_shift, weights.ppl], "theta": settings.theta}
+        store.write("scores", corpus_name, target, frame=scores, meta=meta | weighted)
+    return frame, scores
+
+
+def confused_sheet(corpus, labels, pairs, scores, weights=signals.PAPER_WEIGHTS, reading="relative", most=20):
+    """List the most confused rejections, each beside its most confusing accepted neighbour, for a human to judge.
+
+    Parameters
+    ----------
+    corpus, labels : DataFrame
+        Rows in the same order.
+    pairs, scores : DataFrame
+        One target's.
+    weights : signals.Weights
+    reading : str
+    most : int
+        Rejections listed, highest CI(r) first.
+
+    Returns
+    -------
+    DataFrame
+        rejected_id, rejected_prompt, rejected_answer, neighbour_id, neighbour_prompt, neighbour_answer, similarity,
+        drift, prob_shift, ppl, score, ci, verdict (empty: same intent / shifted / unsure).
+    """
+    text = corpus.set_index("prompt_id")["text"]
+    answer = labels.set_index("prompt_id")["response"]
+    ci = {"relative": "ci", "clipped": "ci_clipped"}[reading]
+    worst = scores[(scores["label"] == "reject") & scores[ci].notna()]
+    worst = worst.sort_values([ci, "prompt_id"], ascending=[False, True]).head(most)
+    near = pairs[pairs["rank"].notna()].assign(score=signals.score(pairs, weights, reading))
+    near = near.sort_values(["score", "neighbour_id"], ascending=[False, True]).drop_duplicates("centre_id")
+    rows = worst.merge(near, left_on="prompt_id", right_on="centre_id")
+    sheet = pd.DataFrame(
+        {
+            "rejected_id": rows["centre_id"],
+            "rejected_prompt": rows["centre_id"].map(text),
+            "rejected_answer": rows["centre_id"].map(answer),
+            "neighbour_id": rows["neighbour_id"],
+            "neighbour_prompt": rows["neighbour_id"].map(text),
+            "neighbour_answer": rows["neighbour_id"].map(answer),
+            "similarity": rows["similarity"],
+            "drift": rows["drift"],
+            "prob_shift": rows["prob_shift"],
+            "ppl": rows[signals.READINGS[reading]],
+            "score": rows["score"],
+            "ci": rows[ci],
+            "verdict": "",
+        }
+    )
+    words = [name for name in sheet if name.endswith(("_prompt", "_answer"))]
+    # A spreadsheet would run a text that starts like a formula.
+    sheet[words] = sheet[words].replace(r"\A([=+\-@\t\r])", r"'\1", regex=True)
+    return sheet
+
+
+def matching_labels(store, corpus_name, target, corpus):
+    """Read a target's labels in corpus order.
+
+    Raises
+    ------
+    DataError
+        A prompt has no label.
+    """
+    labels = store.read("labels", corpus_name, target).set_index("prompt_id")
+    absent = corpus.loc[~corpus["prompt_id"].isin(labels.index), "prompt_id"]
+    if len(absent):
+        where = paths.shown(store.path("labels", corpus_name, target))
+        raise DataError(f"{where}: prompt {absent.iloc[0]} has no label; run 02_querying again")
+    return labels.loc[corpus["prompt_id"]].reset_index()
+
+
+def beside_recorded(name, table, store, recorded):
+    """Put the recorded rows of published targets above the rows of this store; a `store` column tells them apart.
+
+    Parameters
+    ----------
+    name : str
+        Name of the table.
+    table : DataFrame
+        This store's rows.
+    store : stores.Store
+    recorded : list of str
+        Targets to take from the recorded table.
+
+    Returns
+    -------
+    DataFrame
+    """
+    table = table.assign(store=store.name)
+    if not recorded:
+        return table
+    earlier = Store(RECORDED).read("tables", name)
+    return pd.concat([earlier[earlier["target"].isin(recorded)], table], ignore_index=True)
+
+
+def rejections(scores):
+    """Stack the scored rejections of several targets, with a `target` column."""
+    frames = [
+        frame[(frame["label"] == "reject") & frame["ci"].notna()].assign(target=name) for name, frame in scores.items()
+    ]
+    return pd.concat(frames, ignore_index=True)
+
+
+def similarity_correlations(scores, clusters):
+    """Correlate CI(r) with mean neighbour similarity over each target's rejections (Fig. 3).
+
+    Parameters
+    ----------
+    scores : dict of str to DataFrame
+        By target.
+    clusters : metrics.Clusters
+
+    Returns
+    -------
+    DataFrame
+        target, reading, n, r with its interval.
+    """
+    rows = []
+    for target, frame in scores.items():
+        own = rejections({target: frame})
+        for reading, column in (("relative", "ci"), ("clipped", "ci_clipped")):
+            r = clusters.correlation(own["cluster_id"], own["mean_similarity"], own[column])
+            rows.append({"target": target, "reading": reading, "n": len(own), **metrics.columns({"r": r})})
+    return pd.DataFrame(rows)
+
+
+def focus(targets, wanted=""):
+    """Return the target a figure is about: the wanted one, else the last under the safety wrapper, else the last.
+
+    Raises
+    ------
+    SettingsError
+        The wanted target is not among them.
+    """
+    if wanted and wanted not in targets:
+        raise SettingsError(f"there is no target {wanted!r} in this store; there are {', '.join(targets)}")
+    return wanted or ([name for name in targets if name.endswith("--safety")] or targets)[-1]
+
+
+def verdicts(table):
+    """Say in words, for each row of Table 1 or 3, whether refusals are more confused than paraphrase noise.
+
+    Returns
+    -------
+    list of str
+    """
+    sentences = []
+    for row in table.to_dict("records"):
+        head = f"{row['target']} ({row['reading']}): "
+        if np.isnan(row["excess"]):
+            sentences.append(f"{head}excess is undefined ({row['note']}).")
+            continue
+        if row["excess_low"] > 0:
+            meaning = "is above zero: refused phrasings lie further from accepted ones than those from each other"
+        elif row["excess_high"] < 0:
+            meaning = "is below zero: refused phrasings lie closer to accepted ones than those to each other"
+        else:
+            meaning = "covers zero: refused phrasings are not told from paraphrase noise"
+        excess = f"{row['excess']:+.3f} [{row['excess_low']:+.3f}, {row['excess_high']:+.3f}]"
+        sentences.append(f"{head}CI {row['ci']:.3f}; the excess {excess} in {row['n_mixed']} mixed clusters {meaning}.")
+    return sentences

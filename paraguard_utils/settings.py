@@ -1,0 +1,133 @@
+"""Parameters of the notebooks: checked once, then frozen.
+
+papermill only warns about a parameter that a notebook does not have, so the check looks at the notebook's own names.
+"""
+
+import difflib
+from pathlib import Path
+from types import ModuleType
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from paraguard_utils import paths
+from paraguard_utils.errors import SettingsError, UserError
+from paraguard_utils.guards import GUARDS
+from paraguard_utils.querying import wrappers as committed_wrappers
+from paraguard_utils.signals import Weights
+from paraguard_utils.stores import RECORDED, Store
+
+LIVE = "live"
+_IPYTHON = {"In", "Out", "exit", "quit", "get_ipython", "open"}
+
+
+class Settings(BaseModel):
+    """Every parameter any notebook has; a notebook sets the ones it declares."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    store: str = Field(pattern=r"^[A-Za-z0-9][\w-]*$")
+    corpus: str = Field(pattern=r"^[A-Za-z0-9][\w.-]*$")
+    model: str = ""
+    wrappers: list[str] = []
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    max_new_tokens: int = Field(64, ge=1, le=4096)
+    batch: int = Field(64, ge=1, le=4096)
+    seeds: str = ""
+    candidates: str = ""
+    min_similarity: float = Field(0.6, ge=-1, le=1)
+    max_overlap: float = Field(0.9, ge=0, le=1)
+    min_risk: float = Field(0.3, ge=0, le=1)
+    max_risk: float = Field(0.7, ge=0, le=1)
+    k: int = Field(5, ge=1, le=100)
+    weight_drift: float = Field(0.4, ge=0, le=1)
+    weight_prob_shift: float = Field(0.1, ge=0, le=1)
+    weight_ppl: float = Field(0.5, ge=0, le=1)
+    theta: float = Field(0.6, ge=-1, le=1)
+    resamples: int = Field(2000, ge=100, le=100_000)
+    seed: int = Field(20251201, ge=0)
+    target: str = ""
+    guards: list[str] = []
+    reference: str = ""
+
+    def weights(self):
+        """Return the weights of the score."""
+        return Weights(self.weight_drift, self.weight_prob_shift, self.weight_ppl)
+
+    def open_store(self):
+        """Return the store; naming a model and leaving the store alone means the live one."""
+        return Store(LIVE if self.model and self.store == RECORDED else self.store)
+
+
+def freeze(namespace):
+    """Check a notebook's parameters; call it in the cell after them.
+
+    Parameters
+    ----------
+    namespace : dict
+        The notebook's `globals()`.
+
+    Returns
+    -------
+    Settings
+
+    Raises
+    ------
+    SettingsError
+        A name that no parameter has, or a value that is not allowed.
+    """
+    _show_user_errors_in_one_line(namespace)
+    given = {
+        name: value
+        for name, value in namespace.items()
+        if not name.startswith("_")
+        and name not in _IPYTHON
+        and not isinstance(value, ModuleType | type)
+        and not callable(value)
+    }
+    known = Settings.model_fields
+    for name in given:
+        if name not in known:
+            close = difflib.get_close_matches(name, known, n=1)
+            hint = f"; did you mean {close[0]!r}?" if close else ""
+            raise SettingsError(f"there is no parameter {name!r}{hint}")
+    try:
+        settings = Settings(**given)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise SettingsError(f"parameter {first['loc'][0]!r}: {first['msg']}, not {first['input']!r}") from None
+    settings.weights()
+    for guard in settings.guards:
+        if guard not in GUARDS:
+            raise SettingsError(f"there is no guard {guard!r}; there are {', '.join(GUARDS)}")
+    for wrapper in settings.wrappers:
+        if wrapper not in committed_wrappers():
+            raise SettingsError(
+                f"there is no wrapper {wrapper!r}; data/wrappers.yaml has {', '.join(committed_wrappers())}"
+            )
+    return settings
+
+
+def input_file(name):
+    """Return the path of an input file given relative to the caller's folder or to the project.
+
+    Raises
+    ------
+    SettingsError
+        There is no such file.
+    """
+    for path in (Path(name).expanduser(), paths.ROOT / name):
+        if path.is_file():
+            return path
+    raise SettingsError(f"there is no file {name!r}, neither here nor in the project's folder")
+
+
+def _show_user_errors_in_one_line(namespace):
+    shell = namespace["get_ipython"]() if "get_ipython" in namespace else None
+    if shell is not None:
+        shell.set_custom_exc(
+            (UserError,),
+            lambda shell, kind, error, _trace, tb_offset=None: shell._showtraceback(
+                kind, error, [f"{kind.__name__}: {error}"]
+            ),
+        )

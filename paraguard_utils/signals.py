@@ -1,0 +1,268 @@
+"""Neighbours and the three token-level signals between two prompts (`paper.md`, Neighbours, signals, score).
+
+Everything is computed in float64 from recorded vectors, and ties are broken by prompt_id, so that the numbers are the
+same on every processor. All three signals are symmetric and 0 for identical prompts.
+"""
+
+from dataclasses import dataclass
+
+import faiss
+import numpy as np
+import pandas as pd
+
+from paraguard_utils.encoder import unit
+from paraguard_utils.errors import SettingsError
+
+K = 5
+"""Neighbours per rejection, from the paper."""
+
+READINGS = {"relative": "ppl_relative", "clipped": "ppl_clipped"}
+"""The two readings of the PPL contrast and their columns in a pairs file."""
+
+_SLACK = 32  # float32 search may order near-ties wrongly; that many more are fetched and ordered again in float64
+
+
+@dataclass(frozen=True)
+class Weights:
+    """Weights of the score; the defaults are the paper's. They sum to 1, so that a score lies in [0, 1].
+
+    Attributes
+    ----------
+    drift, prob_shift, ppl : float, >= 0
+    """
+
+    drift: float = 0.4
+    prob_shift: float = 0.1
+    ppl: float = 0.5
+
+    def __post_init__(self):
+        values = (self.drift, self.prob_shift, self.ppl)
+        if min(values) < 0 or abs(sum(values) - 1) > 1e-9:
+            raise SettingsError(f"weights must be >= 0 and sum to 1, not {values}")
+
+    def without_prob_shift(self):
+        """Return the same weights with ProbShift left out and the others scaled up: it leaks the decision."""
+        rest = self.drift + self.ppl
+        return Weights(self.drift / rest, 0.0, self.ppl / rest)
+
+
+PAPER_WEIGHTS = Weights()
+
+
+def perplexity(traces):
+    """Perplexity of each prompt's own words under the target: exp(mean cross-entropy).
+
+    Parameters
+    ----------
+    traces : DataFrame
+        Columns token_nll, user_start, user_end.
+
+    Returns
+    -------
+    numpy.ndarray, shape (n,), > 0
+    """
+    means = [
+        np.mean(np.asarray(row.token_nll, np.float64)[row.user_start : row.user_end]) for row in traces.itertuples()
+    ]
+    return np.exp(np.array(means))
+
+
+def ppl_relative(a, b):
+    """PPL contrast, reading `relative`: 1 - min/max of the two perplexities, in [0, 1)."""
+    return 1.0 - np.minimum(a, b) / np.maximum(a, b)
+
+
+def ppl_clipped(a, b):
+    """PPL contrast, reading `clipped`: min(1, |difference of the two perplexities|), in [0, 1]."""
+    return np.minimum(1.0, np.abs(np.asarray(a) - np.asarray(b)))
+
+
+def drift(a, b):
+    """Embedding distance between aligned tokens.
+
+    1 - (mean_i max_j cos(a_i, b_j) + mean_j max_i cos(b_j, a_i)) / 2, clipped to [0, 1].
+
+    Parameters
+    ----------
+    a, b : numpy.ndarray, shapes (n, d) and (m, d)
+        Token vectors of unit length.
+
+    Returns
+    -------
+    float, in [0, 1]
+    """
+    cosines = a @ b.T
+    return float(np.clip(1.0 - (cosines.max(axis=1).mean() + cosines.max(axis=0).mean()) / 2, 0.0, 1.0))
+
+
+def prob_shift(ids_a, probs_a, tail_a, ids_b, probs_b, tail_b):
+    """Total variation between two next-token distributions known by their top tokens and the mass of the rest.
+
+    A token outside one side's top counts as 0 there, and the tails are compared as one further token. The true value
+    lies within max(tail_a, tail_b) of the result.
+
+    Parameters
+    ----------
+    ids_a, ids_b : numpy.ndarray of int, shapes (n,) and (m,)
+        Distinct token ids.
+    probs_a, probs_b : numpy.ndarray of float64
+        Their probabilities.
+    tail_a, tail_b : float
+        Mass of all other tokens.
+
+    Returns
+    -------
+    float, in [0, 1]
+    """
+    _, at_a, at_b = np.intersect1d(ids_a, ids_b, assume_unique=True, return_indices=True)
+    shared = np.abs(probs_a[at_a] - probs_b[at_b]).sum()
+    only = (probs_a.sum() - probs_a[at_a].sum()) + (probs_b.sum() - probs_b[at_b].sum())
+    return float(np.clip((shared + only + abs(tail_a - tail_b)) / 2, 0.0, 1.0))
+
+
+def nearest(vectors, ids, centres, pool, k):
+    """Find each centre's k nearest members of a pool, itself left out.
+
+    Parameters
+    ----------
+    vectors : numpy.ndarray, shape (n, d)
+        Sentence vectors.
+    ids : numpy.ndarray of str, shape (n,)
+        Break ties.
+    centres, pool : numpy.ndarray of int
+        Row numbers.
+    k : int
+
+    Returns
+    -------
+    DataFrame
+        Columns centre, neighbour (row numbers), similarity (cosine, float64), rank (from 1). Fewer than k rows where
+        the pool is small.
+    """
+    if not len(pool) or not len(centres):
+        return pd.DataFrame({"centre": [], "neighbour": [], "similarity": [], "rank": []}).astype(
+            {"centre": int, "neighbour": int, "similarity": float, "rank": int}
+        )
+    units = unit(vectors)
+    index = faiss.IndexFlatIP(units.shape[1])
+    index.add(units[pool].astype(np.float32))
+    depth = min(len(pool), k + 1 + _SLACK)
+    _, found = index.search(units[centres].astype(np.float32), depth)
+    frame = pd.DataFrame({"centre": np.repeat(centres, depth), "neighbour": pool[found.ravel()]})
+    frame = frame[frame["centre"] != frame["neighbour"]]
+    frame["similarity"] = similarity(units, frame)
+    frame = _ordered(frame, ids)
+    frame["rank"] = frame.groupby("centre").cumcount() + 1
+    return frame[frame["rank"] <= k].reset_index(drop=True)
+
+
+def similarity(units, frame):
+    """Cosine between the rows `centre` and `neighbour` of unit vectors, in [-1, 1]."""
+    cosines = np.einsum("ij,ij->i", units[frame["centre"]], units[frame["neighbour"]])
+    return np.clip(cosines, -1.0, 1.0)
+
+
+def _ordered(frame, ids):
+    tie = frame["similarity"].round(12)
+    return (
+        frame.assign(tie=-tie, name=ids[frame["neighbour"]])
+        .sort_values(["centre", "tie", "name"])
+        .drop(columns=["tie", "name"])
+        .reset_index(drop=True)
+    )
+
+
+def pairs(corpus, vectors, traces, labels, tokens, k=K):
+    """Compare every accepted or rejected prompt with accepted neighbours.
+
+    Rejected centres give the confusion scores, accepted centres their floor. Besides the k nearest in the corpus, all
+    accepted prompts of the centre's own cluster are there (without a rank where they are not among the k).
+
+    Parameters
+    ----------
+    corpus : DataFrame
+        Columns prompt_id, cluster_id.
+    vectors : numpy.ndarray, shape (n, d)
+        Sentence vectors in corpus order.
+    traces, labels : DataFrame
+        Rows in corpus order.
+    tokens : DataFrame
+        Columns token_id, embedding.
+    k : int
+
+    Returns
+    -------
+    DataFrame
+        The columns of a pairs file; empty where nothing was accepted.
+    """
+    ids, cluster = corpus["prompt_id"].to_numpy(), corpus["cluster_id"].to_numpy()
+    label = labels["label"].to_numpy()
+    accepted, centres = (
+        np.flatnonzero(label == "accept"),
+        np.flatnonzero(np.isin(label, ["accept", "reject"])),
+    )
+    found = nearest(vectors, ids, centres, accepted, k)
+    own = _own_cluster(cluster, centres, accepted)
+    own["similarity"] = similarity(unit(vectors), own)
+    frame = pd.concat([found, own], ignore_index=True).drop_duplicates(["centre", "neighbour"])
+    frame["rank"] = frame["rank"].astype("Int64")
+    frame = frame.sort_values(["centre", "rank", "neighbour"], ignore_index=True)
+
+    a, b = frame["centre"].to_numpy(int), frame["neighbour"].to_numpy(int)
+    ppl = perplexity(traces)
+    return pd.DataFrame(
+        {
+            "centre_id": ids[a],
+            "centre_label": label[a],
+            "neighbour_id": ids[b],
+            "neighbour_label": label[b],
+            "same_cluster": cluster[a] == cluster[b],
+            "rank": frame["rank"],
+            "similarity": frame["similarity"],
+            "drift": _drifts(traces, tokens, a, b),
+            "prob_shift": _prob_shifts(traces, a, b),
+            "ppl_relative": ppl_relative(ppl[a], ppl[b]),
+            "ppl_clipped": ppl_clipped(ppl[a], ppl[b]),
+        }
+    )
+
+
+def score(frame, weights=PAPER_WEIGHTS, reading="relative"):
+    """Weighted sum of the three signals of a pairs frame, in [0, 1].
+
+    Parameters
+    ----------
+    frame : DataFrame
+        Columns drift, prob_shift and the PPL contrast's.
+    weights : Weights
+    reading : str
+        A key of `READINGS`.
+
+    Returns
+    -------
+    Series
+    """
+    contrast = frame[READINGS[reading]]
+    return weights.drift * frame["drift"] + weights.prob_shift * frame["prob_shift"] + weights.ppl * contrast
+
+
+def _own_cluster(cluster, centres, accepted):
+    """All pairs of a centre and another accepted prompt of its own cluster, unranked."""
+    left = pd.DataFrame({"centre": centres, "cluster": cluster[centres]})
+    right = pd.DataFrame({"neighbour": accepted, "cluster": cluster[accepted]})
+    frame = left.merge(right, on="cluster")
+    return frame.loc[frame["centre"] != frame["neighbour"], ["centre", "neighbour"]].assign(rank=pd.NA)
+
+
+def _drifts(traces, tokens, a, b):
+    table = unit(np.stack(tokens["embedding"].to_numpy()))
+    position = pd.Series(np.arange(len(tokens)), index=tokens["token_id"])
+    own = [table[position.loc[row.token_ids[row.user_start : row.user_end]].to_numpy()] for row in traces.itertuples()]
+    return [drift(own[i], own[j]) for i, j in zip(a, b, strict=True)]
+
+
+def _prob_shifts(traces, a, b):
+    ids = traces["next_ids"].tolist()
+    probs = [np.exp(np.asarray(logs, np.float64)) for logs in traces["next_logprobs"]]
+    tails = traces["tail_mass"].tolist()
+    return [prob_shift(ids[i], probs[i], tails[i], ids[j], probs[j], tails[j]) for i, j in zip(a, b, strict=True)]

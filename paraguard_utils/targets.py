@@ -1,0 +1,105 @@
+"""Targets: whatever accepts or rejects a prompt.
+
+`data/targets.csv` lists the published ones. A user's model adds its own, one per wrapper.
+"""
+
+import pandas as pd
+
+from paraguard_utils import models, paths, querying, stores
+from paraguard_utils.refusals import LABELLER, label
+
+
+def published(kind):
+    """Return the published targets of a kind, "chat" or "guard", as a frame indexed by target."""
+    frame = stores.read(paths.DATA / "targets.csv", "targets")
+    return frame[frame["kind"] == kind].set_index("target")
+
+
+def titles(names):
+    """Return how targets are called in tables and figures; one that is not published keeps its name."""
+    known = stores.read(paths.DATA / "targets.csv", "targets").set_index("target")["title"]
+    return [known.get(name, name) for name in names]
+
+
+def ask(store, corpus_name, corpus, settings):
+    """Return every chat target's traces: read from the recorded store, or asked where a live one lacks them.
+
+    Parameters
+    ----------
+    store : stores.Store
+    corpus_name : str
+    corpus : DataFrame
+    settings : settings.Settings
+        model, wrappers, dtype, max_new_tokens and batch are used.
+
+    Returns
+    -------
+    dict of str to DataFrame
+        Traces by target, in corpus order.
+
+    Raises
+    ------
+    UserError
+        The recorded store lacks a trace, a prompt or a model is not fit to be asked.
+    """
+    decoding = querying.Decoding(settings.max_new_tokens)
+    querying.check_prompts(corpus)
+    listed = published("chat")
+    listed = listed[listed["wrapper"].isin(settings.wrappers)]
+    if store.recorded:
+        return {name: querying.recorded_traces(store, corpus_name, corpus, name, decoding) for name in listed.index}
+    traces = {}
+    # Every name is resolved before the first, expensive, load.
+    sources = [models.resolve(name) for name in ([settings.model] if settings.model else listed["model"].unique())]
+    for source in sources:
+        model = models.load(source, settings.dtype)
+        own = {
+            querying.target_name(model.name, wrapper): querying.query(
+                store, corpus_name, corpus, model, wrapper, decoding, settings.batch
+            )
+            for wrapper in settings.wrappers
+        }
+        querying.keep_tokens(store, model, own.values())
+        traces |= own
+    return traces
+
+
+def label_answers(traces):
+    """Label a target's answers: the columns of a labels file, in trace order."""
+    labels = label(traces["response"], traces["finish_reason"])
+    return pd.DataFrame(
+        {
+            "prompt_id": traces["prompt_id"],
+            "labeller": LABELLER,
+            **{name: labels[name].replace("", None) for name in ("label", "kind", "rule")},
+            "response": traces["response"],
+        }
+    )
+
+
+def to_score(store, corpus_name, settings):
+    """Return the chat targets that 03 and 04 describe, and those of them whose rows must come from the record.
+
+    The published targets, then the targets of the user's model. A live store may hold the user's only: the published
+    rows then come from the recorded tables, because a recorded trace never enters a live store.
+
+    Returns
+    -------
+    own : list of str
+        Targets with traces in this store.
+    recorded : list of str
+        Published targets without.
+    """
+    listed = list(published("chat").index)
+    if store.recorded:
+        return listed, []
+    own = [name for name in listed if store.has("traces", corpus_name, name)]
+    if settings.model:
+        name = models.resolve(settings.model).name
+        found = querying.find_targets(store, corpus_name, name)
+        if not found:
+            store.read("traces", corpus_name, querying.target_name(name, "safety"))
+        own += [target for target in found if target not in own]
+    if not own:
+        store.read("traces", corpus_name, listed[0])
+    return own, [name for name in listed if name not in own]

@@ -1,0 +1,42 @@
+import pandas as pd
+import pytest
+
+
+@pytest.fixture
+def results(tmp_path, monkeypatch):
+    """Live stores below a temporary folder."""
+    from paraguard_utils import paths
+
+    monkeypatch.setattr(paths, "RESULTS", tmp_path / "results")
+    return tmp_path / "results"
+
+
+@pytest.fixture(scope="session")
+def tiny_folder(tmp_path_factory):
+    """A tiny chat model in a folder."""
+    import tiny
+
+    return tiny.write(tmp_path_factory.mktemp("models") / "Tiny Chat")
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tiny_folder):
+    """The tiny chat model, loaded."""
+    from paraguard_utils import models
+
+    return models.load(models.resolve(str(tiny_folder)))
+
+
+@pytest.fixture(scope="session")
+def recorded_corpus():
+    """The recorded corpus."""
+    from paraguard_utils import stores
+
+    return stores.Store("recorded").read("corpus", "paraguard_mini")
+
+
+@pytest.fixture
+def prompts():
+    """Nine short prompts of different lengths."""
+    texts = ["how do I " + "kill a process " * i + f"{i}" for i in range(9)]
+    return pd.DataFrame({"prompt_id": [f"p{i}" for i in range(9)], "text": texts})

@@ -1,0 +1,250 @@
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import binomtest
+from worlds import world
+
+from paraguard_utils import cohorts, metrics, scoring, signals
+from paraguard_utils.schemas import check
+
+
+def summary(corpus, vectors, traces, labels, tokens, reading="relative", k=5):
+    pairs = signals.pairs(corpus, vectors, traces, labels, tokens, k)
+    scores = metrics.prompt_scores(corpus, labels, pairs, k=k)
+    clusters = metrics.Clusters(corpus["cluster_id"], resamples=200)
+    return pairs, scores, metrics.table_row("t", corpus, labels, pairs, scores, clusters, reading)
+
+
+def hand_pairs():
+    # two rejections; r1 has neighbours with scores 0.4 and 0.6, r2 one with 0.9 (drift = score / 0.4, others 0)
+    rows = [("r1", "a1", 1, 0.7, 0.4), ("r1", "a2", 2, 0.5, 0.6), ("r2", "a1", 1, 0.65, 0.9)]
+    return pd.DataFrame(
+        {
+            "centre_id": [row[0] for row in rows],
+            "centre_label": "reject",
+            "neighbour_id": [row[1] for row in rows],
+            "neighbour_label": "accept",
+            "same_cluster": False,
+            "rank": pd.array([row[2] for row in rows], "Int64"),
+            "similarity": [row[3] for row in rows],
+            "drift": [row[4] for row in rows],
+            "prob_shift": 0.0,
+            "ppl_relative": 0.0,
+            "ppl_clipped": 0.0,
+        }
+    )
+
+
+def test_ci_by_hand():
+    corpus = pd.DataFrame({"prompt_id": ["r1", "r2", "a1", "a2"], "cluster_id": ["x", "y", "x", "y"]})
+    labels = pd.DataFrame({"prompt_id": corpus["prompt_id"], "label": ["reject", "reject", "accept", "accept"]})
+    scores = metrics.prompt_scores(corpus, labels, hand_pairs(), signals.Weights(1, 0, 0)).set_index("prompt_id")
+    # CI(r1) = (0.4 + 0.6) / 2 = 0.5, CI(r2) = 0.9
+    assert scores.loc["r1", "ci"] == pytest.approx(0.5)
+    assert scores.loc["r2", "ci"] == pytest.approx(0.9)
+    # only r1's first neighbour and r2's reach 0.60
+    assert scores.loc["r1", "ci_theta"] == pytest.approx(0.4)
+    assert scores.loc["r1", ["n_neighbours", "n_theta"]].tolist() == [2, 1]
+    # spread of (0.4, 0.6) = 0.1
+    assert scores.loc["r1", "spread"] == pytest.approx(0.1)
+    assert math.isnan(scores.loc["a1", "ci"])
+
+    clusters = metrics.Clusters(corpus["cluster_id"], resamples=200)
+    row = metrics.table_row(
+        "t", corpus, labels, hand_pairs(), scores.reset_index(), clusters, weights=signals.Weights(0.9, 0, 0.1)
+    )
+    # CI = (0.5 + 0.9) / 2 = 0.7; one of two reaches 0.60 and 0.75; CD = sqrt(2 * 0.2^2 / 1) = 0.2828
+    assert row["ci"] == pytest.approx(0.7)
+    assert row["cr60"] == row["cr75"] == pytest.approx(0.5)
+    assert row["cd"] == pytest.approx(0.2 * math.sqrt(2))
+    # 2 rejected of 4 scored; both clusters are mixed, 1 bit each; no cluster has two acceptances
+    assert row["frr"] == pytest.approx(0.5)
+    assert row["flip_rate"] == 1.0
+    assert row["flip_entropy"] == pytest.approx(1.0)
+    assert math.isnan(row["excess"]) and "excess is undefined" in row["note"]
+
+
+def test_excess_by_hand():
+    corpus = pd.DataFrame({"prompt_id": ["r", "a", "b"], "cluster_id": ["x"] * 3})
+    frame = pd.DataFrame(
+        {
+            "centre_id": ["r", "r", "a", "b"],
+            "centre_label": ["reject", "reject", "accept", "accept"],
+            "same_cluster": True,
+            "drift": [0.6, 0.8, 0.3, 0.3],
+            "prob_shift": 0.0,
+            "ppl_relative": 0.0,
+        }
+    )
+    # (0.6 + 0.8) / 2 - 0.3 = 0.4
+    assert metrics.excess(corpus, frame, signals.Weights(1, 0, 0))["excess"].tolist() == pytest.approx([0.4])
+
+
+def test_flip_entropy_by_hand():
+    corpus = pd.DataFrame({"cluster_id": ["x"] * 4 + ["y"] * 2 + ["z"] * 2})
+    labels = pd.DataFrame({"label": ["reject", "accept", "accept", "accept", "reject", "reject", "accept", "blocked"]})
+    found = metrics.flips(corpus, labels)
+    # x: H(1/4) = 0.8113 bits; y is decided one way; z has one scored prompt only and is left out
+    assert found["cluster_id"].tolist() == ["x", "y"]
+    assert found["entropy"].tolist() == pytest.approx([0.811278, 0.0], abs=1e-6)
+    assert found["mixed"].tolist() == [True, False]
+
+
+def test_frr_counts_neither_blocked_nor_unparsed():
+    corpus, *_, labels, _ = world(["accept", "reject", "blocked", "unparsed"], ["a", "b", "c", "d"])
+    row = metrics.rate_row("t", corpus, labels, metrics.Clusters(corpus["cluster_id"], resamples=200))
+    # 1 of 2 scored; with blocked as rejection 2 of 3
+    assert (row["n_scored"], row["n_prompts"]) == (2, 4)
+    assert row["frr"] == pytest.approx(1 / 2)
+    assert row["frr_blocked"] == pytest.approx(2 / 3)
+
+
+@pytest.mark.parametrize(
+    ("labels", "reason"),
+    [
+        (["accept"] * 6, "no rejection"),
+        (["reject"] * 6, "no accepted prompt"),
+        (["blocked"] * 6, "no accepted prompt"),
+    ],
+)
+def test_undefined_is_nan_with_a_reason(labels, reason):
+    *_, row = summary(*world(labels, list("aabbcc")))
+    assert reason in row["note"]
+    for name in ("ci", "cr60", "cr75", "cd", "excess", "ci_theta"):
+        assert math.isnan(row[name]) and math.isnan(row[f"{name}_low"]) and math.isnan(row[f"{name}_high"])
+
+
+def test_fewer_than_k_accepted_uses_what_there_is_and_says_so():
+    _, scores, row = summary(*world(["reject", "reject", "accept", "accept"], list("aabb")))
+    assert scores.loc[scores["label"] == "reject", "n_neighbours"].tolist() == [2, 2]
+    assert row["n_short"] == 2
+    assert row["few"]
+
+
+def test_one_rejection_has_no_cd():
+    *_, row = summary(*world(["reject"] + ["accept"] * 7, list("aabbccdd")))
+    assert math.isnan(row["cd"]) and "CD is undefined" in row["note"]
+    assert not math.isnan(row["ci"])
+
+
+def test_exact_interval_for_all_and_none():
+    clusters = metrics.Clusters(list("abcde"), resamples=200)
+    # 0 of 5 clusters: [0, 1 - 0.025^(1/5)] = [0, 0.5218]
+    assert clusters.share(list("abcde"), [False] * 5) == pytest.approx((0.0, 0.0, 1 - 0.025 ** (1 / 5)))
+    assert clusters.share(list("abcde"), [True] * 5) == pytest.approx((1.0, 0.025 ** (1 / 5), 1.0))
+    # clusters count, not prompts
+    assert clusters.share(list("aab"), [True] * 3)[1] == pytest.approx(binomtest(2, 2).proportion_ci().low)
+
+
+def test_bootstrap_interval_of_a_mean_matches_a_plain_loop():
+    rng = np.random.default_rng(3)
+    ids = np.repeat([f"c{i}" for i in range(12)], 3)
+    values = rng.uniform(size=36)
+    clusters = metrics.Clusters(ids, resamples=300, seed=5)
+    means = []
+    names = sorted(set(ids))
+    for counts in metrics.resampled_counts(12, 300, 5):
+        drawn = [
+            value for name, count in zip(names, counts, strict=True) for value in list(values[ids == name]) * int(count)
+        ]
+        means.append(np.mean(drawn))
+    expected = (values.mean(), *np.percentile(means, [2.5, 97.5]))
+    assert clusters.mean(ids, values) == pytest.approx(expected)
+
+
+def test_correlation_and_deviation_match_numpy():
+    rng = np.random.default_rng(1)
+    ids, x, y = np.repeat(list("abcdef"), 4), rng.normal(size=24), rng.normal(size=24)
+    clusters = metrics.Clusters(ids, resamples=200)
+    assert clusters.correlation(ids, x, y)[0] == pytest.approx(np.corrcoef(x, y)[0, 1])
+    assert clusters.deviation(ids, x)[0] == pytest.approx(np.std(x, ddof=1))
+
+
+def test_identical_prompts_score_zero():
+    corpus, vectors, traces, labels, tokens = world(["reject"] + ["accept"] * 6, ["a"] * 7)
+    for name in traces.columns.drop(["prompt_id", "key"]):
+        traces[name] = [traces[name].iloc[0]] * len(traces)
+    pairs, _, row = summary(corpus, np.repeat(vectors[:1], 7, axis=0), traces, labels, tokens)
+    for name in ("drift", "prob_shift", "ppl_relative", "ppl_clipped"):
+        assert pairs[name].to_numpy() == pytest.approx(0, abs=1e-9)
+    assert pairs["similarity"].to_numpy() == pytest.approx(1)
+    assert row["ci"] == pytest.approx(0, abs=1e-9)
+
+
+labels_of_clusters = st.lists(
+    st.lists(st.sampled_from(["accept", "reject", "blocked", "unparsed"]), min_size=1, max_size=6),
+    min_size=1,
+    max_size=8,
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(labels_of_clusters, st.integers(0, 1000))
+def test_everything_lies_in_its_range_and_fits_its_schema(groups, seed):
+    labels = [label for group in groups for label in group]
+    clusters = [f"c{i}" for i, group in enumerate(groups) for _ in group]
+    pairs, scores, row = summary(*world(labels, clusters, seed))
+    if len(pairs):
+        check(pairs, "pairs", "pairs")
+        assert (pairs["neighbour_label"] == "accept").all()
+        assert (pairs["centre_id"] != pairs["neighbour_id"]).all()
+    if len(scores):
+        check(scores, "scores", "scores")
+    for name in ("frr", "ci", "cr60", "cr75", "flip_rate", "flip_entropy", "ci_theta"):
+        assert math.isnan(row[name]) or 0 <= row[name] <= 1
+        assert math.isnan(row[name]) or -1e-9 <= row[f"{name}_low"] <= row[f"{name}_high"] <= 1 + 1e-9
+    assert row["cr75"] <= row["cr60"] or math.isnan(row["cr60"])
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.randoms(use_true_random=False))
+def test_the_order_of_rows_changes_nothing(random):
+    labels = random.choices(["accept", "reject"], k=24)
+    corpus, vectors, traces, labels, tokens = world(labels, [f"c{i // 4}" for i in range(24)])
+    order = random.sample(range(24), 24)
+    moved = [frame.iloc[order].reset_index(drop=True) for frame in (corpus, traces, labels)]
+    first = summary(corpus, vectors, traces, labels, tokens)[2]
+    second = summary(moved[0], vectors[order], moved[1], moved[2], tokens)[2]
+    for name, value in first.items():
+        assert second[name] == (pytest.approx(value, nan_ok=True) if isinstance(value, float) else value), name
+
+
+def test_cohort_cells_add_up():
+    labels = ["accept", "reject", "reject", "accept"] * 9
+    corpus, vectors, traces, labels, tokens = world(labels, [f"c{i // 4}" for i in range(36)])
+    _, scores, row = summary(corpus, vectors, traces, labels, tokens)
+    clusters = metrics.Clusters(corpus["cluster_id"], resamples=200)
+    table = cohorts.table("t", cohorts.members(corpus, scores), clusters)
+    table = table[table["reading"] == "relative"].set_index(["risk", "similarity"])
+    cells = table.loc[[(a, b) for a in cohorts.BINS for b in cohorts.BINS]]
+    assert cells["n"].sum() == table.loc[("all", "all"), "n"] == row["n_reject"]
+    assert table.loc[("all", "all"), "ci"] == pytest.approx(row["ci"])
+    assert np.nansum(cells["ci"] * cells["n"]) == pytest.approx(row["ci"] * row["n_reject"])
+    assert (cells.loc[cells["n"] == 0, "note"] == "no rejection in this cohort").all()
+
+
+def test_thirds_by_hand():
+    assert cohorts.thirds(pd.Series([1.0, 2, 3, 4, 5, 6])).tolist() == [
+        "low",
+        "low",
+        "middle",
+        "middle",
+        "high",
+        "high",
+    ]
+    assert set(cohorts.thirds(pd.Series([1.0, 1, 1]))) == {"low"}
+
+
+def test_confused_sheet_disarms_formulas_and_keeps_ids():
+    corpus, vectors, traces, labels, tokens = world(["reject"] + ["accept"] * 5, ["a"] * 6)
+    corpus.loc[0, "text"] = '=HYPERLINK("x")'
+    labels["response"] = "-1"
+    pairs, scores, _ = summary(corpus, vectors, traces, labels, tokens)
+    sheet = scoring.confused_sheet(corpus, labels, pairs, scores)
+    assert sheet["rejected_prompt"].tolist() == ['\'=HYPERLINK("x")']
+    assert sheet["rejected_answer"].tolist() == ["'-1"]
+    assert sheet["rejected_id"].tolist() == ["p000"] and sheet["verdict"].tolist() == [""]

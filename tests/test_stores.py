@@ -1,0 +1,110 @@
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from paraguard_utils import paths, stores, tables
+from paraguard_utils.errors import DataError, Missing
+from paraguard_utils.schemas import check
+
+
+def corpus(**changes):
+    row = {
+        "prompt_id": "a-0",
+        "cluster_id": "a",
+        "variant": 0,
+        "strategy": "seed",
+        "text": "null",
+        "source": "test",
+        "category": "hate",
+        "similarity": 1.0,
+        "overlap": 1.0,
+        "risk": 0.5,
+    }
+    return pd.DataFrame([row, row | {"prompt_id": "a-1", "variant": 1, "text": "NA"} | changes])
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"text": "  "}, r"x.csv: row 3 \(a-1\), column text: .*is blank"),
+        ({"text": None}, r"x.csv: row 3 \(a-1\), column text: is blank"),
+        ({"text": "null"}, r"x.csv: row \d \(a-\d\), column text: "),
+        ({"risk": 1.2}, r"x.csv: row 3 \(a-1\), column risk: 1.2"),
+        ({"strategy": "lexcial"}, r"x.csv: row 3 \(a-1\), column strategy: 'lexcial'"),
+    ],
+)
+def test_errors_name_file_row_and_column(changes, message):
+    with pytest.raises(DataError, match=message):
+        check(corpus(**changes), "corpus", "x.csv")
+
+
+def test_columns_and_emptiness():
+    with pytest.raises(DataError, match="column 'risk' is missing"):
+        check(corpus().drop(columns="risk"), "corpus", "x.csv")
+    with pytest.raises(DataError, match="column 'riks' is not part"):
+        check(corpus().assign(riks=1), "corpus", "x.csv")
+    with pytest.raises(DataError, match="no rows"):
+        check(corpus().head(0), "corpus", "x.csv")
+
+
+def test_words_that_look_missing_survive(results):
+    store = stores.Store("test")
+    store.write("corpus", "c", frame=corpus(), meta={})
+    assert store.read("corpus", "c")["text"].tolist() == ["null", "NA"]
+
+
+_texts = st.text(st.characters(codec="utf-8", exclude_characters="\x00\r"), min_size=1).filter(str.strip)
+
+
+@given(_texts)
+def test_any_text_survives_a_csv(tmp_path_factory, text):
+    path = tmp_path_factory.mktemp("csv") / "c.csv"
+    frame = corpus(text=text + "x")
+    stores.write(path, frame, "corpus", {})
+    assert stores.read(path, "corpus")["text"].tolist() == frame["text"].tolist()
+
+
+def test_a_wrong_encoding_is_one_clear_error(tmp_path):
+    path = tmp_path / "c.csv"
+    path.write_bytes("seed_id,text,source,category\n1,caf\xe9,x,hate\n".encode("latin-1"))
+    with pytest.raises(DataError, match="cannot be read"):
+        stores.read(path, "seeds")
+
+
+def test_recorded_is_read_only_and_never_writes_to_tracked_files(results):
+    store = stores.Store("recorded")
+    assert store.reads == paths.DATA
+    assert store.target_path("tables", "x").is_relative_to(results)
+    with pytest.raises(Missing, match="read-only"):
+        store.read("traces", "paraguard_mini", "nobody")
+
+
+def test_a_live_store_takes_the_recorded_corpus_but_no_recorded_trace(results, capsys):
+    store = stores.Store("mine")
+    assert len(store.read("corpus", "paraguard_mini"))
+    assert "the recorded one is used" in capsys.readouterr().err
+    with pytest.raises(Missing, match="run 02_querying"):
+        store.read("traces", "paraguard_mini", "smollm2-135m-instruct-q4_1--safety")
+
+
+def test_a_failed_write_leaves_the_old_file(tmp_path):
+    path = tmp_path / "x.csv"
+    stores.write(path, pd.DataFrame({"a": [1]}), "tables", {})
+
+    def fails(part):
+        part.write_text("half")
+        raise OSError("disk full")
+
+    with pytest.raises(OSError, match="disk full"):
+        stores.atomic(path, fails)
+    assert path.read_text() == "a\n1\n"
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["x.csv", "x.csv.meta.json"]
+
+
+def test_differences_by_hand():
+    old = pd.DataFrame({"t": ["a", "b"], "x": [0.5, None], "y": ["s", "s"]})
+    new = pd.DataFrame({"t": ["a", "b"], "x": [0.50000001, 0.1], "y": ["s", "t"]})
+    found = tables.differences(old, new, ["t"])
+    assert found[["t", "column"]].to_numpy().tolist() == [["b", "x"], ["b", "y"]]
+    assert tables.differences(old, old, ["t"]).empty
