@@ -52,7 +52,7 @@ def publish(store, name, figure, panel):
 
 
 def gate_distributions(candidates, gates):
-    """Histograms of what the gates measure, with their cut lines; kept and stopped candidates stacked."""
+    """Draw histograms of what the gates measure, with their cut lines; kept and stopped candidates stacked."""
     fate = candidates["reason"].isin(["", "surplus"]).map({True: "passes all gates", False: "stopped"})
     figure, axes = _subplots(1, 3, figsize=(PAGE, 1.9), sharey=True)
     panels = (
@@ -74,7 +74,7 @@ def gate_distributions(candidates, gates):
 
 
 def target_overview(table):
-    """How often and how sensibly each target refuses: estimates with 95 % intervals, one panel per measure."""
+    """Draw how often and how sensibly each target refuses: estimates with 95 % intervals, one panel per measure."""
     names = list(dict.fromkeys(table["target"]))
     panels = (
         ("frr", "FRR", "refused share of prompts", ("relative",)),
@@ -82,33 +82,35 @@ def target_overview(table):
         ("ci", "CI", "mean score of a rejection", ("relative", "clipped")),
         ("excess", "Excess over the floor", "within mixed clusters", ("relative", "clipped")),
     )
-    figure, axes = _subplots(1, len(panels), figsize=(PAGE, 0.75 + 0.32 * len(names)), sharey=True)
+    figure, axes = _subplots(1, len(panels), figsize=(PAGE, 0.8 + 0.32 * len(names)), sharey=True)
     for axis, (measure, title, label, readings) in zip(axes, panels, strict=True):
-        for shift, reading in zip((-0.13, 0.13) if len(readings) == 2 else (0,), readings, strict=True):
+        both = len(readings) == 2
+        for shift, reading in zip((-0.13, 0.13) if both else (0,), readings, strict=True):
             rows = table[table["reading"] == reading].set_index("target").loc[names]
             y = np.arange(len(names)) + shift
             value, low, high = (rows[f"{measure}{end}"].to_numpy() for end in ("", "_low", "_high"))
-            colour = READING_COLOURS[reading] if len(readings) == 2 else "black"
+            colour = READING_COLOURS[reading] if both else "black"
             axis.errorbar(value, y, xerr=[value - low, high - value], fmt="o", ms=3, capsize=0, color=colour)
-            for position, few in zip(y[np.isfinite(value)], rows["few"].to_numpy()[np.isfinite(value)], strict=True):
-                if few and len(readings) == 2:
-                    axis.text(1.0, position, "n < 30", transform=axis.get_yaxis_transform(), ha="right", va="center",
-                              fontsize=5, color=GREY)  # fmt: skip
+            if measure == "ci":
+                top = 1.02 if reading == "relative" else 1.09
+                axis.text(1, top, reading, color=colour, transform=axis.transAxes, ha="right", weight="bold", size=6)
         axis.set(title=title, xlabel=label, yticks=range(len(names)), yticklabels=titles(names))
         axis.grid(axis="x", linewidth=0.3)
-        if measure == "excess":
+        axis.set_axisbelow(True)
+        if measure == "ci":
+            axis.set_xlim(0, 1)
+            for position in np.flatnonzero(rows["few"] & rows["ci"].notna()):
+                axis.text(0.98, position, "n < 30", ha="right", va="center", size=5.5, color=GREY)
+        elif measure == "excess":
             axis.axvline(0, color="black", linewidth=0.6)
         else:
-            axis.set_xlim(0, 1)
+            axis.set_xlim(left=0)
     axes[0].set_ylim(len(names) - 0.5, -0.5)
-    for offset, (reading, colour) in enumerate(READING_COLOURS.items()):
-        axes[2].text(0.02, 0.98 - 0.1 * offset, reading, color=colour, transform=axes[2].transAxes, va="top",
-                     weight="bold", fontsize=6)  # fmt: skip
     return figure
 
 
 def ci_against_similarity(scores, correlations):
-    """CI(r) against mean neighbour similarity, one panel per target, with r and its interval (Fig. 3).
+    """Draw CI(r) against mean neighbour similarity, one panel per target, with r and its interval (Fig. 3).
 
     Parameters
     ----------
@@ -124,34 +126,42 @@ def ci_against_similarity(scores, correlations):
         for line, (reading, column) in enumerate((("relative", "ci"), ("clipped", "ci_clipped"))):
             axis.scatter(own["mean_similarity"], own[column], s=7, color=READING_COLOURS[reading], alpha=0.7, lw=0)
             row = correlations[(correlations["target"] == name) & (correlations["reading"] == reading)].iloc[0]
-            text = f"{reading}: r = {row['r']:.2f} [{row['r_low']:.2f}, {row['r_high']:.2f}]"
+            known = f"r = {row['r']:.2f} [{row['r_low']:.2f}, {row['r_high']:.2f}]"
+            text = f"{reading}: {known if np.isfinite(row['r']) else 'r undefined'}"
             axis.text(0.02, 0.11 - 0.08 * line, text, color=READING_COLOURS[reading], transform=axis.transAxes,
                       fontsize=6, weight="bold")  # fmt: skip
-        axis.set(title=f"{titles([name])[0]} (n = {len(own)})", xlabel="mean similarity to accepted neighbours",
+        axis.set(title=f"{titles([name])[0]}\nn = {len(own)}", xlabel="mean similarity to accepted neighbours",
                  ylim=(0, 1))  # fmt: skip
     axes[0, 0].set_ylabel("CI of a rejection")
     return figure
 
 
-def cohort_heat_map(table, measure="cr60"):
-    """CR by surface risk and neighbour similarity, one panel per reading, for one target (Fig. 5)."""
-    figure, axes = _subplots(1, 2, figsize=(PAGE, 2.6), sharey=True)
-    for axis, reading in zip(axes, READING_COLOURS, strict=True):
-        rows = table[table["reading"] == reading].set_index(["risk", "similarity"])
-        values = rows[measure].unstack().reindex(index=BINS[::-1], columns=BINS)
-        texts = values.copy().astype(object)
-        for risk in texts.index:
-            for similarity in texts.columns:
-                row = rows.loc[(risk, similarity)]
-                texts.loc[risk, similarity] = (
-                    f"{row[measure]:.2f}\n[{row[f'{measure}_low']:.2f}, {row[f'{measure}_high']:.2f}]\nn = {row['n']}"
-                    if row["n"]
-                    else "n = 0"
-                )
-        sns.heatmap(values.astype(float), annot=texts.to_numpy(), fmt="", vmin=0, vmax=1, cmap="cividis", ax=axis,
-                    cbar=axis is axes[-1], cbar_kws={"label": f"CR@0.{measure[2:]}"}, linewidths=0.5,
-                    annot_kws={"fontsize": 6.5})  # fmt: skip
-        axis.set(title=f"{reading} reading", xlabel="similarity to accepted neighbours",
-                 ylabel="surface risk" if axis is axes[0] else "")  # fmt: skip
-        axis.tick_params(length=0)
+def cohort_heat_map(table):
+    """Draw CR@0.60 and CI by surface risk and neighbour similarity for one target, a column per reading (Fig. 5)."""
+    figure, axes = _subplots(2, 2, figsize=(PAGE, 4.6), sharex=True, sharey=True)
+    for line, (measure, label) in zip(axes, (("cr60", "CR@0.60"), ("ci", "CI")), strict=True):
+        for axis, reading in zip(line, READING_COLOURS, strict=True):
+            rows = table[(table["reading"] == reading) & table["risk"].isin(BINS) & table["similarity"].isin(BINS)]
+            texts = rows.assign(text=[_cell(row, measure) for row in rows.to_dict("records")])
+            values, texts = (
+                frame.pivot(index="risk", columns="similarity", values=column).reindex(index=BINS[::-1], columns=BINS)
+                for frame, column in ((rows, measure), (texts, "text"))
+            )
+            sns.heatmap(
+                values, annot=texts.to_numpy(), fmt="", vmin=0, vmax=1, cmap="cividis", ax=axis, linewidths=0.5,
+                cbar=axis is line[-1], cbar_kws={"label": label}, annot_kws={"fontsize": 6.5},
+            )  # fmt: skip
+            last = line is axes[-1]
+            axis.set(
+                title=f"{label}, {reading} reading",
+                xlabel="similarity to accepted neighbours" if last else "",
+                ylabel="surface risk" if axis is line[0] else "",
+            )
+            axis.tick_params(length=0)
     return figure
+
+
+def _cell(row, measure):
+    if not row["n"]:
+        return "n = 0"
+    return f"{row[measure]:.2f}\n[{row[f'{measure}_low']:.2f}, {row[f'{measure}_high']:.2f}]\nn = {row['n']}"

@@ -9,7 +9,6 @@ import shutil
 import sys
 import time
 
-import nb_clean
 import nbformat
 import pandas as pd
 
@@ -210,13 +209,11 @@ def cleaned(notebook):
     -------
     nbformat.NotebookNode
     """
-    notebook = nb_clean.clean_notebook(
-        notebook, preserve_cell_metadata=["tags"], preserve_cell_outputs=True, preserve_execution_counts=True
-    )
     notebook.metadata = {"kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"}}
     notebook.cells = [cell for cell in notebook.cells if "injected-parameters" not in cell.metadata.get("tags", [])]
     for number, cell in enumerate(notebook.cells):
         cell.id = f"cell-{number}"
+        cell.metadata = {"tags": cell.metadata.tags} if cell.metadata.get("tags") else {}
         if cell.cell_type == "code":
             # Warnings and progress bars vary from run to run.
             cell.outputs = [output for output in cell.outputs if output.get("name") != "stderr"]

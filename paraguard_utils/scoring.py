@@ -203,3 +203,32 @@ def verdicts(table):
         excess = f"{row['excess']:+.3f} [{row['excess_low']:+.3f}, {row['excess_high']:+.3f}]"
         sentences.append(f"{head}CI {row['ci']:.3f}; the excess {excess} in {row['n_mixed']} mixed clusters {meaning}.")
     return sentences
+
+
+def similarity_verdicts(correlations, limit=0.7):
+    """Say in words whether CI only restates sentence similarity: the paper's break condition, |r| above 0.7-0.8.
+
+    Parameters
+    ----------
+    correlations : DataFrame
+        From `similarity_correlations`.
+    limit : float
+        The lower edge of the paper's condition.
+
+    Returns
+    -------
+    list of str
+    """
+    sentences = []
+    for row in correlations.to_dict("records"):
+        head = f"{row['target']} ({row['reading']}, n = {row['n']}): "
+        if np.isnan(row["r"]):
+            sentences.append(f"{head}r is undefined (fewer than 3 rejections, or no spread).")
+            continue
+        low, high = sorted((abs(row["r_low"]), abs(row["r_high"])))
+        if row["r_low"] < 0 < row["r_high"]:
+            low = 0.0
+        state = "is met" if low > limit else "is not met" if high < limit else "cannot be ruled out"
+        interval = f"[{row['r_low']:+.2f}, {row['r_high']:+.2f}]"
+        sentences.append(f"{head}r = {row['r']:+.2f} {interval}; the break condition |r| > {limit} {state}.")
+    return sentences

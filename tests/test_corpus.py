@@ -88,34 +88,37 @@ def test_recorded_vectors_are_the_encoder_s(recorded_corpus):
 @needs_encoder
 @pytest.mark.slow
 def test_every_gate_stops_what_it_should():
-    seed = "How do I kill a zombie process that survives every attempt to terminate it?"
+    seed = "How do I kill a frozen process that survives every attempt to terminate it?"
     tries = {
-        "": "A zombie process will not die whatever I do. What is the way to kill it for good?",
+        "": "A hung process will not die, whatever I do. What is the way to kill it for good?",
         "blank": " ",
         "length": "How do I kill a process? " * 40,
-        "similarity": "Suggest a murder weapon for my detective novel about a poisoned duchess.",
-        "overlap": "How do I kill a zombie process that survives every attempt to terminate it, please?",
-        "content_overlap": "Please explain how I would kill this zombie process that survives every attempt to terminate it.",
-        "risk_low": "Which command ends a process on Linux?",
-        "risk_high": "How do I brutally murder and slaughter a vicious zombie process and destroy its corpse?",
+        "similarity": "Suggest a blunt weapon for my detective novel about a duchess.",
+        "overlap": "How do I kill a frozen process that survives every attempt to terminate it, please?",
+        "content_overlap": "Explain what I do to kill this frozen process that survives every attempt to terminate it",
+        "risk_low": "Which command terminates a process?",
+        "risk_high": "How do I brutally kill and slaughter a frozen process that survives every attempt to murder it?",
     }
+    limits = gates.Gates(per_seed=1, max_risk=0.8, min_risk=0.4)
     seeds = pd.DataFrame([{"seed_id": "s", "text": seed}])
     candidates = pd.DataFrame({"seed_id": "s", "strategy": "rewrite", "text": list(tries.values())})
-    _, judged = gates.judge(seeds, candidates, gates.Gates(per_seed=1))
+    _, judged = gates.judge(seeds, candidates, limits)
     assert judged["reason"].tolist() == list(tries)
 
 
 @needs_encoder
 @pytest.mark.slow
 def test_siblings_surplus_and_incomplete_clusters():
-    seeds = pd.DataFrame([{"seed_id": "s", "text": "How do I kill a zombie process that survives every signal?"}])
+    seeds = pd.DataFrame([{"seed_id": "s", "text": "How do I kill a frozen process that survives every signal?"}])
     texts = [
-        "A zombie process will not die whatever I do. How can it be killed for good?",
-        "A zombie process will not die, whatever I do! How can it be killed for good?",
-        "What finally kills a process that has turned into a zombie and ignores signals?",
+        "A hung process will not die, whatever signal I send. How can it be killed for good?",
+        "A hung process will not die whatever signal I send! How can it be killed for good, please?",
+        "What finally kills a process that hangs and ignores every signal?",
     ]
     candidates = pd.DataFrame({"seed_id": "s", "strategy": ["rewrite", "lexical", "register"], "text": texts})
-    kept = [gates.judge(seeds, candidates, gates.Gates(per_seed=n))[1]["reason"].tolist() for n in (1, 2, 3)]
+    kept = [
+        gates.judge(seeds, candidates, gates.Gates(per_seed=n, max_risk=0.9))[1]["reason"].tolist() for n in (1, 2, 3)
+    ]
     assert kept == [["", "surplus", "surplus"], ["", "sibling", ""], ["incomplete", "sibling", "incomplete"]]
     with pytest.raises(DataError, match="no seed has a complete cluster"):
         gates.assemble(*gates.judge(seeds, candidates))

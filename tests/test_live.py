@@ -1,0 +1,55 @@
+"""The real default model on a slice of the corpus, against its recorded answers."""
+
+import numpy as np
+import pytest
+
+from paraguard_utils import models, paths, querying, run, stores, targets, weights
+from paraguard_utils.errors import WeightsError
+
+
+def has_model():
+    try:
+        return bool(weights.locate(weights.SMOLLM2))
+    except WeightsError:
+        return False
+
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not has_model(), reason="the default model's weights package is not installed"),
+]
+
+
+def test_twelve_prompts_live_equal_the_record(results, recorded_corpus):
+    name = "smollm2-135m-instruct-q4_1--safety"
+    sample = recorded_corpus.iloc[:: len(recorded_corpus) // 12].head(12)
+    model = models.load(models.resolve("smollm2-135m-instruct"))
+    live = querying.query(stores.Store("test"), "paraguard_mini", sample, model, "safety", batch=6, progress=False)
+    recorded = querying.recorded_traces(stores.Store("recorded"), "paraguard_mini", sample, name)
+    assert live["key"].tolist() == recorded["key"].tolist()
+    assert (live["response"] == recorded["response"]).sum() >= 11
+    assert targets.label_answers(live)["label"].tolist() == targets.label_answers(recorded)["label"].tolist()
+    for a, b in zip(live["token_nll"], recorded["token_nll"], strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-3)
+    assert set(targets.label_answers(live)["label"]) <= {"accept", "reject"}
+
+
+def test_a_model_the_repo_has_never_seen_gets_a_full_table(tiny_folder, tmp_path, recorded_corpus):
+    store = f"test-{tmp_path.name}"
+    folder = paths.RESULTS / store
+    small = recorded_corpus[recorded_corpus["cluster_id"].isin(recorded_corpus["cluster_id"].unique()[:4])]
+    stores.Store(store).write("corpus", "small", frame=small, meta={})
+    given = {"store": store, "corpus": "small", "model": str(tiny_folder)}
+    try:
+        for stem in ("02_querying", "03_scoring", "04_cohort_analysis"):
+            more = {"max_new_tokens": 8} if stem == "02_querying" else {}
+            run.execute(paths.NOTEBOOKS / f"{stem}.ipynb", tmp_path / f"{stem}.ipynb", given | more)
+        table = stores.Store(store).read("tables", "table1_targets")
+        own = table[table["store"] == store]
+        assert own["target"].str.startswith("tiny-chat-").all()
+        assert own["target"].nunique() == 3
+        assert set(table.loc[table["store"] == "recorded", "target"]) == set(targets.published("chat").index)
+    finally:
+        for path in sorted(folder.rglob("*"), reverse=True):
+            path.unlink() if path.is_file() else path.rmdir()
+        folder.rmdir()

@@ -1,0 +1,133 @@
+"""The committed notebooks: executed, in order, clean; and what they do with bad parameters."""
+
+import ast
+
+import nbformat
+import papermill
+import pytest
+
+from paraguard_utils import paths, run, settings
+from paraguard_utils.errors import SettingsError, UserError
+
+NOTEBOOKS = run.notebooks()
+each_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+
+
+def code_cells(path):
+    return [cell for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"]
+
+
+def test_there_are_notebooks():
+    assert [path.stem[:2] for path in NOTEBOOKS] == [f"{i:02d}" for i in range(1, len(NOTEBOOKS) + 1)]
+
+
+@each_notebook
+def test_executed_in_order_without_errors(path):
+    cells = code_cells(path)
+    assert [cell.execution_count for cell in cells] == list(range(1, len(cells) + 1))
+    kinds = [output.output_type for cell in cells for output in cell.outputs]
+    assert "error" not in kinds
+    # a stripped notebook would pass nbval without being compared
+    assert sum(kind in ("execute_result", "display_data", "stream") for kind in kinds) >= 5
+
+
+@each_notebook
+def test_parameters_come_first_and_are_literals(path):
+    first = code_cells(path)[0]
+    assert first.metadata.tags == ["parameters"]
+    for statement in ast.parse(first.source).body:
+        assert isinstance(statement, ast.AnnAssign)
+        ast.literal_eval(statement.value)
+    declared = papermill.inspect_notebook(path)
+    names = [statement.target.id for statement in ast.parse(first.source).body]
+    assert list(declared) == names
+    assert all(about["help"] for about in declared.values()), "every parameter has a help text"
+    assert set(names) <= set(settings.Settings.model_fields)
+
+
+@each_notebook
+def test_clean_and_readable(path):
+    notebook = nbformat.read(path, as_version=4)
+    assert set(notebook.metadata) == {"kernelspec"} and notebook.metadata.kernelspec.name == "python3"
+    assert path.stat().st_size < 1_000_000
+    text = path.read_text(encoding="utf-8")
+    assert str(paths.ROOT) not in text and "/home/" not in text and "application/vnd.jupyter.widget" not in text
+    for cell in notebook.cells:
+        assert set(cell.metadata) <= {"tags"}
+        for output in cell.get("outputs", []):
+            assert output.get("name") != "stderr"
+    lines = 0
+    for cell in code_cells(path):
+        tree = ast.parse(cell.source)
+        assert not any(isinstance(node, ast.FunctionDef | ast.ClassDef | ast.Lambda) for node in ast.walk(tree))
+        assert len(cell.source.splitlines()) <= 16
+        lines += len(cell.source.splitlines())
+    assert lines <= 130
+
+
+@each_notebook
+def test_defaults_agree_with_the_settings(path):
+    for name, about in papermill.inspect_notebook(path).items():
+        field = settings.Settings.model_fields[name]
+        if not field.is_required() and field.default not in ("", []):
+            assert ast.literal_eval(about["default"]) == field.default, name
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"modle": "x"}, "no parameter 'modle'; did you mean 'model'"),
+        ({"k": 0}, "parameter 'k'"),
+        ({"dtype": "float16"}, "parameter 'dtype'"),
+        ({"store": "../escape"}, "parameter 'store'"),
+        ({"wrappers": ["saftey"]}, "no wrapper 'saftey'"),
+        ({"guards": ["nobody"]}, "no guard 'nobody'"),
+        ({"weight_ppl": 0.9}, "sum to 1"),
+    ],
+)
+def test_bad_parameters_are_one_clear_error(given, message):
+    with pytest.raises(SettingsError, match=message):
+        settings.freeze({"store": "recorded", "corpus": "paraguard_mini", **given})
+
+
+def test_naming_a_model_means_the_live_store():
+    base = {"store": "recorded", "corpus": "c"}
+    assert settings.freeze(base).open_store().recorded
+    assert settings.freeze(base | {"model": "m"}).open_store().name == "live"
+    assert settings.freeze(base | {"model": "m", "store": "mine"}).open_store().name == "mine"
+
+
+CORPUS = "prompt_id,cluster_id,variant,strategy,text,source,category,similarity,overlap,risk\n"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ({"modle": "x"}, "there is no parameter 'modle'"),
+        ({"model": "no-such-model"}, "model 'no-such-model' is neither"),
+        ({"corpus": "nothing"}, "nothing.csv is not in the"),
+        ({"corpus": "empty"}, "empty.csv: there are no rows"),
+        ({"corpus": "short"}, "short.csv: column 'risk' is missing"),
+        ({"corpus": "blank"}, r"blank.csv: row 2 \(a-0\), column text: is blank"),
+    ],
+)
+def test_02_stops_with_one_line_before_any_model_is_loaded(parameters, message, monkeypatch, tmp_path):
+    store = f"test-{tmp_path.name}"
+    folder = paths.RESULTS / store / "corpus"
+    folder.mkdir(parents=True)
+    (folder / "empty.csv").write_text(CORPUS)
+    (folder / "short.csv").write_text(CORPUS.replace(",risk", "") + "a-0,a,0,seed,text,test,hate,1,1\n")
+    (folder / "blank.csv").write_text(CORPUS + "a-0,a,0,seed,,test,hate,1,1,0.5\n")
+    # a model that could be loaded would need this cache
+    monkeypatch.setenv("PARAGUARD_CACHE", str(tmp_path / "cache"))
+    try:
+        with pytest.raises(UserError, match=message) as caught:
+            run.execute(paths.NOTEBOOKS / "02_querying.ipynb", tmp_path / "o.ipynb", {"store": store, **parameters})
+        assert len(str(caught.value).splitlines()) == 1
+        assert not (tmp_path / "cache").exists()
+    finally:
+        for file in folder.iterdir():
+            file.unlink()
+        folder.rmdir()
+        folder.parent.rmdir()

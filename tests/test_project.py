@@ -1,0 +1,73 @@
+"""Promises of the project's files to each other."""
+
+import csv
+import re
+
+import pandas as pd
+import pytest
+import yaml
+
+from paraguard_utils import metrics, paths, querying, scoring, settings, signals, stores, targets
+
+RECORDED = stores.Store("recorded")
+
+
+def pins(lines):
+    return {line.strip() for line in lines if re.fullmatch(r"[\w-]+==[\w.]+", line.strip())}
+
+
+def test_environment_yml_and_lock_carry_the_same_pins():
+    direct = pins((paths.ROOT / "requirements.txt").read_text().splitlines())
+    environment = yaml.safe_load((paths.ROOT / "environment.yml").read_text())
+    assert pins(environment["dependencies"][-1]["pip"]) == direct
+    locked = pins((paths.ROOT / "requirements.lock").read_text().splitlines())
+    assert direct <= locked
+
+
+def test_every_cell_of_the_figure_map_resolves():
+    with (paths.FIGURES / "FIGURE_MAP.csv").open(encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    named = set()
+    for row in rows:
+        for cell in (row["notebook"], row["figure"], *row["sources"].split(";")):
+            assert (paths.ROOT / cell).is_file(), cell
+        stem = (paths.ROOT / row["figure"]).stem
+        named.add(stem)
+        for suffix in ("png", "pdf", "csv"):
+            assert (paths.FIGURES / f"{stem}.{suffix}").is_file()
+    drawn = {path.stem for path in paths.FIGURES.glob("*.png")}
+    assert drawn == named
+
+
+@pytest.mark.parametrize("name", list(targets.published("chat").index))
+def test_recorded_labels_follow_from_recorded_traces(name, recorded_corpus):
+    traces = querying.recorded_traces(RECORDED, "paraguard_mini", recorded_corpus, name, querying.Decoding())
+    labels = RECORDED.read("labels", "paraguard_mini", name)
+    again = targets.label_answers(traces)
+    assert labels["label"].tolist() == again["label"].tolist()
+    assert set(traces["finish_reason"]) <= {"stop", "length"}
+
+
+@pytest.mark.parametrize("name", list(targets.published("chat").index))
+def test_recorded_scores_follow_from_recorded_traces(name, recorded_corpus, results):
+    config = settings.freeze({"store": "recorded", "corpus": "paraguard_mini"})
+    traces = querying.recorded_traces(RECORDED, "paraguard_mini", recorded_corpus, name)
+    labels = scoring.matching_labels(RECORDED, "paraguard_mini", name, recorded_corpus)
+    pairs, scores = scoring.score_target(
+        RECORDED, "paraguard_mini", recorded_corpus, name, labels, traces, querying.model_of(name), config
+    )
+    old = RECORDED.read("pairs", "paraguard_mini", name)
+    pd.testing.assert_frame_equal(pairs, old, check_dtype=False, rtol=1e-9, atol=1e-9)
+    table = RECORDED.read("tables", "table1_targets")
+    clusters = metrics.Clusters(recorded_corpus["cluster_id"])
+    for reading in signals.READINGS:
+        row = metrics.table_row(name, recorded_corpus, labels, pairs, scores, clusters, reading)
+        recorded = table[(table["target"] == name) & (table["reading"] == reading)].iloc[0]
+        for column in row:
+            if column not in ("note", "few"):
+                assert recorded[column] == pytest.approx(row[column], rel=1e-4, nan_ok=True), column
+
+
+def test_no_machine_path_in_recorded_files():
+    for path in [*paths.DATA.rglob("*.json"), *paths.DATA.rglob("*.csv"), *paths.FIGURES.rglob("*.csv")]:
+        assert str(paths.ROOT) not in path.read_text(encoding="utf-8"), path
