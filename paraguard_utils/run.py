@@ -4,6 +4,7 @@
 """
 
 import argparse
+import os
 import re
 import shutil
 import sys
@@ -55,11 +56,20 @@ def execute(notebook, output, parameters):
         A cell failed; the message is the cell's last line.
     """
     import papermill
+    from traitlets.config import Config
 
+    os.environ.setdefault("PYTHONWARNINGS", "ignore:IProgress not found")
     output.parent.mkdir(parents=True, exist_ok=True)
     try:
         papermill.execute_notebook(
-            notebook, output, parameters, cwd=paths.ROOT, progress_bar=False, stderr_file=sys.stderr
+            notebook,
+            output,
+            parameters,
+            cwd=paths.ROOT,
+            progress_bar=False,
+            stderr_file=sys.stderr,
+            # Local sockets instead of TCP ports: nothing on the machine can listen in.
+            config=Config({"KernelManager": {"transport": "ipc"}}),
         )
     except papermill.PapermillExecutionError as error:
         raise UserError(f"{notebook.stem}: {error.ename}: {error.evalue}") from None

@@ -133,6 +133,12 @@ SCHEMAS = {
 }
 
 
+def text_columns(kind):
+    """Return the names of a kind's text columns."""
+    text = pa.Column(str).dtype
+    return [name for name, column in SCHEMAS[kind].columns.items() if column.dtype == text]
+
+
 def check(frame, kind, where):
     """Check a frame against its schema.
 

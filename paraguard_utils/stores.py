@@ -16,7 +16,7 @@ import pandas as pd
 
 from paraguard_utils import __version__, paths
 from paraguard_utils.errors import DataError, Missing
-from paraguard_utils.schemas import SCHEMAS, check
+from paraguard_utils.schemas import SCHEMAS, check, text_columns
 
 RECORDED = "recorded"
 
@@ -144,8 +144,7 @@ def read(path, kind):
 
 def _read_csv(path, kind):
     # A prompt may be the word "null": only empty fields are missing, and text columns stay text.
-    schema = SCHEMAS.get(kind)
-    types = {name: str for name, column in schema.columns.items() if str(column.dtype) == "str"} if schema else None
+    types = dict.fromkeys(text_columns(kind), str) if kind in SCHEMAS else None
     return pd.read_csv(path, dtype=types, keep_default_na=False, na_values=[""], encoding="utf-8")
 
 

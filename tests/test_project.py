@@ -13,7 +13,8 @@ RECORDED = stores.Store("recorded")
 
 
 def pins(lines):
-    return {line.strip() for line in lines if re.fullmatch(r"[\w-]+==[\w.]+", line.strip())}
+    names = (line.strip().lower().replace("_", "-") for line in lines)
+    return {name for name in names if re.fullmatch(r"[\w-]+==[\w.]+", name)}
 
 
 def test_environment_yml_and_lock_carry_the_same_pins():
@@ -65,7 +66,7 @@ def test_recorded_scores_follow_from_recorded_traces(name, recorded_corpus, resu
         recorded = table[(table["target"] == name) & (table["reading"] == reading)].iloc[0]
         for column in row:
             if column not in ("note", "few"):
-                assert recorded[column] == pytest.approx(row[column], rel=1e-4, nan_ok=True), column
+                assert recorded[column] == pytest.approx(value, rel=1e-4, nan_ok=True), column
 
 
 def test_no_machine_path_in_recorded_files():
