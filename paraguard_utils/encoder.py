@@ -89,7 +89,7 @@ def unit(vectors):
     return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
 
 
-def vectors(store, name, texts):
+def vectors(store, name, texts, earlier=False):
     """Return texts' vectors from a store, embedding and keeping what is missing (in a live store only).
 
     Parameters
@@ -98,6 +98,8 @@ def vectors(store, name, texts):
     name : str
         The corpus the vectors belong to.
     texts : sequence of str
+    earlier : bool
+        They are an earlier notebook's product: recorded ones will do.
 
     Returns
     -------
@@ -110,7 +112,8 @@ def vectors(store, name, texts):
     """
     hashes = [text_hash(text) for text in texts]
     try:
-        known = store.read("sentences", NAME, name).set_index("text_hash")["vector"]
+        read = store.read_earlier if earlier else store.read
+        known = read("sentences", NAME, name).set_index("text_hash")["vector"]
     except Missing:
         if store.recorded:
             raise

@@ -8,6 +8,7 @@ import hashlib
 import itertools
 import os
 import re
+import resource
 import sys
 import time
 from dataclasses import asdict, dataclass
@@ -322,6 +323,7 @@ def query(store, corpus_name, corpus, model, wrapper, decoding=Decoding(), batch
             "corpus": stores.frame_hash(corpus[["prompt_id", "text"]]),
             "asked_now": len(missing),
             "seconds": round(time.monotonic() - started, 1),
+            "peak_gb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20, 2),
         }
         if missing or not store.has("traces", corpus_name, target):
             return traces.compact(rows, corpus["prompt_id"], meta)

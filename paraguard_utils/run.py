@@ -18,13 +18,10 @@ from paraguard_utils.errors import UserError
 from paraguard_utils.settings import LIVE
 
 CORPUS = "paraguard_mini"
-SECONDS_PER_PROMPT = 0.45
-"""For the first estimate only: measured on two cores with the default model; the progress bars know better."""
-
-MEMORY = "3 GB"
 FROM_RECORD = ("03_scoring", "04_cohort_analysis", "05_guard_comparison")
 """The notebooks that draw the tables and figures without a model."""
 
+MINUTES = "notebook_minutes"
 COMPARED = {
     "table1_targets": ["target", "reading"],
     "table2_cohorts": ["target", "reading", "risk", "similarity"],
@@ -85,9 +82,38 @@ def run_all(files, store_name, selection=None):
         print(f"{notebook.stem} ...", flush=True)
         output = paths.RESULTS / store_name / "notebooks" / notebook.name
         execute(notebook, output, {"store": store_name} if store_name != stores.RECORDED else {})
-        minutes[notebook.stem] = (time.monotonic() - started) / 60
+        minutes[notebook.stem] = round((time.monotonic() - started) / 60, 1)
         print(f"{notebook.stem} done in {minutes[notebook.stem]:.1f} min", flush=True)
     return minutes
+
+
+def keep_minutes(minutes, store):
+    """Write how long each notebook took, in a run from scratch: a resumed run never replaces a longer one."""
+    earlier = (
+        store.read("tables", MINUTES) if store.has("tables", MINUTES) else pd.DataFrame(columns=["notebook", "minutes"])
+    )
+    longest = {row.notebook: max(row.minutes, minutes.get(row.notebook, 0)) for row in earlier.itertuples()}
+    frame = pd.DataFrame((minutes | longest).items(), columns=["notebook", "minutes"])
+    store.write("tables", MINUTES, frame=frame, meta={})
+
+
+def with_minutes(readme, minutes):
+    """Put the recorded minutes into the last cell of each notebook's row in the README.
+
+    Parameters
+    ----------
+    readme : str
+    minutes : DataFrame
+        notebook, minutes.
+
+    Returns
+    -------
+    str
+    """
+    for row in minutes.itertuples():
+        line = re.compile(rf"^(\|.*notebooks/{row.notebook}\.ipynb.*\|)[^|]*\|$", re.MULTILINE)
+        readme = line.sub(rf"\1 {row.minutes:g} |", readme)
+    return readme
 
 
 def preflight():
@@ -102,10 +128,15 @@ def preflight():
         for part in [file, *file.with_suffix(".parts").glob("part-*.parquet")]:
             done += len(pd.read_parquet(part, columns=["prompt_id"])) if part.is_file() else 0
     total = size * len(listed)
-    minutes = max(total - done, 0) * SECONDS_PER_PROMPT / 60 + 2
+    earlier = [stores.read_meta(corpus.path("traces", CORPUS, name)) for name in listed.index]
+    asked = sum(meta.get("asked_now", 0) for meta in earlier)
+    expected = "unknown minutes"
+    if asked:
+        minutes = max(total - done, 0) * sum(meta["seconds"] for meta in earlier) / asked / 60
+        memory = max(meta["peak_gb"] for meta in earlier)
+        expected = f"about {minutes:.0f} min of asking and {memory:.1f} GB of memory, as in the recorded run"
     print(
-        f"preflight: {total} prompts to ask ({size} x {len(listed)} targets), {min(done, total)} already done, "
-        f"about {minutes:.0f} min on 2 cores, {MEMORY} of memory"
+        f"preflight: {total} prompts to ask ({size} x {len(listed)} targets), {min(done, total)} already done, {expected}"
     )
 
 
@@ -114,8 +145,8 @@ def reproduce():
     for file in models.PACKAGED.values():
         models.weights.locate(file)  # before anything expensive
     preflight()
-    run_all(notebooks(), LIVE)
     live = stores.Store(LIVE)
+    keep_minutes(run_all(notebooks(), LIVE), live)
     table = live.read("tables", "table1_targets")
     print("\nTable 1\n")
     columns = ["frr", "ci", "cr75", "cr60", "cd", "excess", "flip_rate"]
@@ -170,15 +201,14 @@ def figures():
 def record():
     """Promote a live run to the record and execute the committed notebooks from it."""
     live = stores.Store(LIVE)
-    missing = [name for name in COMPARED if not live.has("tables", name)]
+    missing = [name for name in (*COMPARED, MINUTES) if not live.has("tables", name)]
     if missing:
         raise UserError(f"the live run is incomplete ({', '.join(missing)}); run make reproduce first")
     for folder in PROMOTED:
         _replace(live.writes / folder, paths.DATA / folder)
-    for table in ("table1_targets",):
-        path = paths.DATA / "tables" / f"{table}.csv"
-        frame = stores.read(path, "tables").assign(store=stores.RECORDED)
-        stores.write(path, frame, "tables", stores.read_meta(path))
+    path = paths.DATA / "tables" / "table1_targets.csv"
+    frame = stores.read(path, "tables").assign(store=stores.RECORDED)
+    stores.write(path, frame, "tables", stores.read_meta(path))
     kept = {path.name for path in paths.FIGURES.glob("*") if path.name in ("FIGURE_MAP.csv", "README.md")}
     for path in paths.FIGURES.iterdir():
         if path.name not in kept:
@@ -191,6 +221,10 @@ def record():
         output = paths.RESULTS / stores.RECORDED / "notebooks" / notebook.name
         execute(notebook, output, {})
         nbformat.write(cleaned(nbformat.read(output, as_version=4)), notebook)
+
+    readme = paths.ROOT / "README.md"
+    minutes = stores.Store(stores.RECORDED).read("tables", MINUTES)
+    readme.write_text(with_minutes(readme.read_text(encoding="utf-8"), minutes), encoding="utf-8")
 
 
 def _replace(source, destination):

@@ -27,7 +27,7 @@ def score_target(store, corpus_name, corpus, target, labels, traces, model_name,
     pairs, scores : DataFrame
     """
     weights = settings.weights()
-    vectors = encoder.vectors(store, corpus_name, corpus["text"])
+    vectors = encoder.vectors(store, corpus_name, corpus["text"], earlier=True)
     tokens = store.read("tokens", model_name)
     frame = signals.pairs(corpus, vectors, traces, labels, tokens, settings.k)
     scores = metrics.prompt_scores(corpus, labels, frame, weights, settings.k, settings.theta)
@@ -194,7 +194,9 @@ def verdicts(table):
         if np.isnan(row["excess"]):
             sentences.append(f"{head}excess is undefined ({row['note']}).")
             continue
-        if row["excess_low"] > 0:
+        if row["few"]:
+            meaning = f"is not judged on {row['n_reject']} rejections"
+        elif row["excess_low"] > 0:
             meaning = "is above zero: refused phrasings lie further from accepted ones than those from each other"
         elif row["excess_high"] < 0:
             meaning = "is below zero: refused phrasings lie closer to accepted ones than those to each other"

@@ -34,10 +34,6 @@ LAYOUT = {
 }
 """Where each kind of file lies in a store; the braces take the names that are passed, in order."""
 
-SHARED = ("corpus", "sentences")
-"""The kinds a live store takes from the recorded one where it has none of its own."""
-
-
 MAKERS = {
     "corpus": "01_corpus_building",
     "sentences": "01_corpus_building",
@@ -91,17 +87,28 @@ class Store:
             It does not fit its schema.
         """
         path = self.path(kind, *names)
-        if not path.is_file() and kind in SHARED and not self.recorded:
-            recorded = Store(RECORDED).path(kind, *names)
-            if recorded.is_file():
-                print(f"{self.name} has no {paths.shown(path)}: the recorded one is used", file=sys.stderr)
-                path = recorded
         if not path.is_file():
             raise Missing(
                 f"{paths.shown(path)} is not in the {self.name} store; run {MAKERS[kind]}"
                 + (" with a live store (-p store live): the recorded store is read-only" if self.recorded else "")
             )
         return read(path, kind)
+
+    def read_earlier(self, kind, *names):
+        """Read the product of an earlier notebook: a live store without one takes the recorded one, and says so.
+
+        Only for the corpus and its vectors: a recorded trace or guard score never enters a live store.
+
+        Raises
+        ------
+        Missing
+            It is in neither store.
+        """
+        recorded = Store(RECORDED)
+        if self.has(kind, *names) or not recorded.has(kind, *names):
+            return self.read(kind, *names)
+        print(f"{paths.shown(self.path(kind, *names))} is not there: the recorded one is used", file=sys.stderr)
+        return recorded.read(kind, *names)
 
     def write(self, kind, *names, frame, meta):
         """Check and write a file with its meta file.
