@@ -88,12 +88,11 @@ def run_all(files, store_name, selection=None):
 
 
 def keep_minutes(minutes, store):
-    """Write how long each notebook took, in a run from scratch: a resumed run never replaces a longer one."""
-    earlier = (
-        store.read("tables", MINUTES) if store.has("tables", MINUTES) else pd.DataFrame(columns=["notebook", "minutes"])
-    )
-    longest = {row.notebook: max(row.minutes, minutes.get(row.notebook, 0)) for row in earlier.itertuples()}
-    frame = pd.DataFrame((minutes | longest).items(), columns=["notebook", "minutes"])
+    """Write how long each notebook took in a run from scratch: a resumed run never replaces a longer one."""
+    if store.has("tables", MINUTES):
+        earlier = store.read("tables", MINUTES).itertuples()
+        minutes = minutes | {row.notebook: max(row.minutes, minutes.get(row.notebook, 0)) for row in earlier}
+    frame = pd.DataFrame(minutes.items(), columns=["notebook", "minutes"])
     store.write("tables", MINUTES, frame=frame, meta={})
 
 
@@ -130,14 +129,12 @@ def preflight():
     total = size * len(listed)
     earlier = [stores.read_meta(corpus.path("traces", CORPUS, name)) for name in listed.index]
     asked = sum(meta.get("asked_now", 0) for meta in earlier)
-    expected = "unknown minutes"
+    line = f"preflight: {total} prompts to ask ({size} x {len(listed)} targets), {min(done, total)} already done"
     if asked:
         minutes = max(total - done, 0) * sum(meta["seconds"] for meta in earlier) / asked / 60
-        memory = max(meta["peak_gb"] for meta in earlier)
-        expected = f"about {minutes:.0f} min of asking and {memory:.1f} GB of memory, as in the recorded run"
-    print(
-        f"preflight: {total} prompts to ask ({size} x {len(listed)} targets), {min(done, total)} already done, {expected}"
-    )
+        memory = max(meta.get("peak_gb", 0) for meta in earlier)
+        line += f", about {minutes:.0f} min of asking and {memory:.1f} GB of memory, as in the recorded run"
+    print(line, flush=True)
 
 
 def reproduce():

@@ -4,10 +4,11 @@ import csv
 import re
 
 import pandas as pd
+import papermill
 import pytest
 import yaml
 
-from paraguard_utils import metrics, paths, querying, scoring, settings, signals, stores, targets
+from paraguard_utils import metrics, paths, querying, run, scoring, settings, signals, stores, targets
 
 RECORDED = stores.Store("recorded")
 
@@ -72,3 +73,20 @@ def test_recorded_scores_follow_from_recorded_traces(name, recorded_corpus, resu
 def test_no_machine_path_in_recorded_files():
     for path in [*paths.DATA.rglob("*.json"), *paths.DATA.rglob("*.csv"), *paths.FIGURES.rglob("*.csv")]:
         assert str(paths.ROOT) not in path.read_text(encoding="utf-8"), path
+
+
+def test_the_readme_has_the_recorded_minutes():
+    readme = (paths.ROOT / "README.md").read_text(encoding="utf-8")
+    minutes = RECORDED.read("tables", run.MINUTES)
+    assert set(minutes["notebook"]) == {path.stem for path in run.notebooks()}
+    assert run.with_minutes(readme, minutes) == readme
+    for row in minutes.itertuples():
+        assert f"notebooks/{row.notebook}.ipynb" in readme
+
+
+@pytest.mark.parametrize("path", sorted((paths.ROOT / "params").glob("*.yaml")), ids=lambda path: path.stem)
+def test_parameter_files_fit_the_query_notebook(path):
+    given = yaml.safe_load(path.read_text(encoding="utf-8"))
+    declared = papermill.inspect_notebook(paths.NOTEBOOKS / "02_querying.ipynb")
+    assert set(given) <= set(declared)
+    settings.freeze({"store": "recorded", "corpus": "paraguard_mini"} | given)

@@ -82,7 +82,9 @@ def test_recorded_is_read_only_and_never_writes_to_tracked_files(results):
 
 def test_a_live_store_takes_the_recorded_corpus_but_no_recorded_trace(results, capsys):
     store = stores.Store("mine")
-    assert len(store.read("corpus", "paraguard_mini"))
+    with pytest.raises(Missing, match="run 01_corpus_building"):
+        store.read("corpus", "paraguard_mini")
+    assert len(store.read_earlier("corpus", "paraguard_mini"))
     assert "the recorded one is used" in capsys.readouterr().err
     with pytest.raises(Missing, match="run 02_querying"):
         store.read("traces", "paraguard_mini", "smollm2-135m-instruct-q4_1--safety")
