@@ -24,18 +24,19 @@ def _model():
     folder = weights.locate(weights.MINILM).parent
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     from sentence_transformers import SentenceTransformer  # seconds to import: only where texts are embedded
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
 
     return SentenceTransformer(str(folder), device="cpu", local_files_only=True, trust_remote_code=False)
 
 
-def encode(texts, progress=False):
-    """Embed texts with the packaged encoder.
+def encode(texts):
+    """Embed texts with the packaged encoder; many texts show a progress bar on stderr.
 
     Parameters
     ----------
     texts : sequence of str
-    progress : bool
-        Show a progress bar on stderr.
 
     Returns
     -------
@@ -54,7 +55,7 @@ def encode(texts, progress=False):
         list(texts),
         batch_size=64,
         normalize_embeddings=True,
-        show_progress_bar=progress,
+        show_progress_bar=len(texts) > 1000,
         convert_to_numpy=True,
     )
     return vectors.astype(np.float16)
@@ -124,7 +125,7 @@ def vectors(store, name, texts, earlier=False):
             f"{len(missing)} texts of {name} have no recorded vector; run 01_corpus_building with a live store"
         )
     if missing:
-        new = pd.Series(list(encode(list(missing.values()), progress=True)), index=list(missing), dtype=object)
+        new = pd.Series(list(encode(list(missing.values()))), index=list(missing), dtype=object)
         known = pd.concat([known, new])
         frame = known.rename_axis("text_hash").rename("vector").reset_index()
         store.write("sentences", NAME, name, frame=frame, meta={"encoder": NAME, "weights": weights.MINILM.sha256})

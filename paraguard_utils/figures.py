@@ -30,7 +30,7 @@ def _subplots(*args, **kwargs):
     return plt.subplots(*args, **kwargs)
 
 
-def publish(store, name, figure, panel):
+def publish(store, name, figure, panel, meta):
     """Write a figure as PNG, PDF and panel CSV under the store's `figures/`, show the PNG and return nothing.
 
     Parameters
@@ -41,13 +41,15 @@ def publish(store, name, figure, panel):
     figure : matplotlib.figure.Figure
     panel : DataFrame
         The numbers that are drawn.
+    meta : dict
+        Parameters and hashes of inputs.
     """
     png, pdf = (store.target_path("figures", f"{name}.{suffix}") for suffix in ("png", "pdf"))
     # No software version and no date: the same figure is the same bytes.
     figure.savefig(png, metadata={"Software": None})
     figure.savefig(pdf, metadata={"CreationDate": None, "Creator": None, "Producer": None})
     plt.close(figure)
-    write(store.target_path("figures", f"{name}.csv"), panel, "panel", {"figure": name})
+    write(store.target_path("figures", f"{name}.csv"), panel, "panel", meta)
     display(Image(png.read_bytes(), width=round(figure.get_figwidth() * 110), alt=name.replace("_", " ")))
 
 
@@ -79,8 +81,8 @@ def target_overview(table):
     panels = (
         ("frr", "FRR", "refused share of prompts", ("relative",)),
         ("flip_rate", "Flip rate", "clusters decided both ways", ("relative",)),
-        ("ci", "CI", "mean score of a rejection", ("relative", "clipped")),
-        ("excess", "Excess over the floor", "within mixed clusters", ("relative", "clipped")),
+        ("ci", "CI (ring: floor)", "mean score", ("relative", "clipped")),
+        ("excess", "Excess", "score, within mixed clusters", ("relative", "clipped")),
     )
     figure, axes = _subplots(1, len(panels), figsize=(PAGE, 0.8 + 0.32 * len(names)), sharey=True)
     for axis, (measure, title, label, readings) in zip(axes, panels, strict=True):
@@ -92,6 +94,7 @@ def target_overview(table):
             colour = READING_COLOURS[reading] if both else "black"
             axis.errorbar(value, y, xerr=[value - low, high - value], fmt="o", ms=3, capsize=0, color=colour)
             if measure == "ci":
+                axis.plot(rows["floor"], y, "o", ms=4.5, mfc="none", mec=colour, mew=0.7, linestyle="none")
                 top = 1.02 if reading == "relative" else 1.09
                 axis.text(1, top, reading, color=colour, transform=axis.transAxes, ha="right", weight="bold", size=6)
         axis.set(title=title, xlabel=label, yticks=range(len(names)), yticklabels=titles(names))

@@ -82,7 +82,12 @@ def scores(store, corpus_name, corpus, name):
         The recorded store lacks the guard, or its scores are for other texts or another version.
     """
     guard = GUARDS[name]
-    version = metadata.version(guard.package)
+    try:
+        version = metadata.version(guard.package)
+    except metadata.PackageNotFoundError:
+        raise Missing(
+            f"the package {guard.package} is not installed; run: python -m pip install {guard.package}"
+        ) from None
     keys = [hashlib.sha256(f"{guard.package} {version}\x1f{text}".encode()).hexdigest()[:32] for text in corpus["text"]]
     if store.recorded or store.has("guards", corpus_name, name):
         frame = store.read("guards", corpus_name, name)

@@ -26,6 +26,9 @@ SEED = 20251201
 FEW = 30
 """Fewer rejections than this, and CI and CR are flagged."""
 
+FEW_CLUSTERS = 10
+"""Fewer mixed clusters than this, and the excess is not judged: percentile intervals are too narrow then."""
+
 
 def prompt_scores(corpus, labels, frame, weights=PAPER_WEIGHTS, k=K, theta=THETA):
     """Average the scores of each centre's neighbours.
@@ -113,34 +116,40 @@ class Clusters:
         """
         return np.bincount(self.codes.loc[cluster_ids], weights=np.asarray(values, float), minlength=len(self.codes))
 
-    def estimate(self, statistic, *sums):
+    def estimate(self, statistic, n, *sums):
         """Apply a statistic to the corpus and to every resample.
 
         Parameters
         ----------
         statistic : callable
-            Takes one array per element of `sums`, returns an array; works on totals.
+            Takes the totals of `n` and of each of `sums`, returns an array.
+        n : numpy.ndarray, shape (n_clusters,)
+            Values per cluster.
         *sums : numpy.ndarray, shape (n_clusters,)
 
         Returns
         -------
         value : float
         low, high : float
-            2.5th and 97.5th percentile over the resamples in which the statistic is defined.
+            2.5th and 97.5th percentile over the resamples in which the statistic is defined; NaN where fewer than two
+            clusters have values, because resampling one cluster shows no spread.
         """
+        sums = (n, *sums)
         with np.errstate(divide="ignore", invalid="ignore"):
             value = float(statistic(*(np.array([column.sum()]) for column in sums))[0])
             draws = statistic(*(self.counts @ column for column in sums))
         draws = draws[np.isfinite(draws)]
-        if not np.isfinite(value) or not len(draws):
+        if not np.isfinite(value):
             return np.nan, np.nan, np.nan
+        if np.count_nonzero(n) < 2 or not len(draws):
+            return value, np.nan, np.nan
         low, high = np.percentile(draws, [2.5, 97.5])
         return value, float(low), float(high)
 
     def mean(self, cluster_ids, values):
         """Return the mean of per-prompt values with its interval; NaN without values."""
         ones = np.ones(len(values))
-        return self.estimate(_ratio, self.sums(cluster_ids, values), self.sums(cluster_ids, ones))
+        return self.estimate(_mean, self.sums(cluster_ids, ones), self.sums(cluster_ids, values))
 
     def share(self, cluster_ids, hits):
         """Return the share of prompts that hit, with its interval; exact on clusters for 0 of n and n of n."""
@@ -170,8 +179,8 @@ class Clusters:
         return self.estimate(_correlation, *columns)
 
 
-def _ratio(numerator, denominator):
-    return numerator / denominator
+def _mean(n, total):
+    return total / n
 
 
 def _deviation(n, total, squares):
@@ -274,7 +283,7 @@ def rate_row(target, corpus, labels, clusters):
     }
 
 
-def table_row(target, corpus, labels, frame, scores, clusters, reading="relative", weights=PAPER_WEIGHTS):
+def table_row(target, corpus, labels, frame, scores, clusters, reading="relative", weights=PAPER_WEIGHTS, k=K):
     """Summarise one target in one reading of the PPL contrast: one row of Tables 1 and 3.
 
     Parameters
@@ -289,39 +298,46 @@ def table_row(target, corpus, labels, frame, scores, clusters, reading="relative
     clusters : Clusters
     reading : str
     weights : signals.Weights
+    k : int
+        Neighbours a rejection should have.
 
     Returns
     -------
     dict
         What `rate_row` gives, and the estimates in this reading, each `x` with `x_low` and `x_high` (95 %): ci, cr60,
-        cr75, cd; spread (of scores inside a neighbourhood); share_theta and ci_theta (neighbours at least theta similar
-        only); excess, with and without ProbShift. `few` flags fewer than 30 rejections; `note` says why something is
-        NaN.
+        cr75, cd; floor, the CI of accepted prompts (unmatched); spread, of the scores inside a neighbourhood;
+        share_theta and ci_theta, with neighbours at least theta similar only; excess, with and without ProbShift.
+        `n_short` counts rejections with fewer than k neighbours, `few` flags fewer than 30 rejections, `note` says why
+        something is NaN.
     """
     suffix = {"relative": "", "clipped": "_clipped"}[reading]
     rejected = scores[(scores["label"] == "reject") & scores["ci"].notna()]
+    accepted = scores[(scores["label"] == "accept") & scores["ci"].notna()]
     ids, ci = rejected["cluster_id"], rejected[f"ci{suffix}"]
     close = rejected[rejected["n_theta"] > 0]
     paired = excess(corpus, frame, weights, reading)
-    fair = excess(corpus, frame, weights.without_prob_shift(), reading)
+    rest = weights.without_prob_shift()
+    fair = excess(corpus, frame, rest, reading) if rest else paired.head(0)
     estimates = {
         "ci": clusters.mean(ids, ci),
         **{f"cr{round(tau * 100)}": clusters.share(ids, ci >= tau) for tau in TAUS},
         "cd": clusters.deviation(ids, ci),
+        "floor": clusters.mean(accepted["cluster_id"], accepted[f"ci{suffix}"]),
         "spread": clusters.mean(ids, rejected[f"spread{suffix}"]),
         "share_theta": clusters.share(ids, rejected["n_theta"] > 0),
         "ci_theta": clusters.mean(close["cluster_id"], close[f"ci{suffix}_theta"]),
         "excess": clusters.mean(paired["cluster_id"], paired["excess"]),
         "excess_no_prob_shift": clusters.mean(fair["cluster_id"], fair["excess"]),
     }
+    n_short = int((rejected["n_neighbours"] < k).sum())
     return {
         **rate_row(target, corpus, labels, clusters),
         "reading": reading,
         **columns(estimates),
         "n_mixed": len(paired),
-        "n_short": int((rejected["n_neighbours"] < K).sum()),
+        "n_short": n_short,
         "few": len(rejected) < FEW,
-        "note": _note(labels["label"], len(paired), len(close)),
+        "note": _note(labels["label"], len(paired), len(close), n_short, k),
     }
 
 
@@ -334,13 +350,15 @@ def columns(estimates):
     }
 
 
-def _note(label, n_mixed, n_close):
+def _note(label, n_mixed, n_close, n_short, k):
     n_reject = (label == "reject").sum()
     if not (label == "accept").any():
         return "no accepted prompt: CI, CR and CD are undefined"
     if not n_reject:
         return "no rejection: CI, CR and CD are undefined"
     reasons = []
+    if n_short:
+        reasons.append(f"{n_short} rejections have fewer than {k} neighbours")
     if n_reject < 2:
         reasons.append("one rejection: CD is undefined")
     if not n_close:

@@ -18,7 +18,7 @@ from paraguard_utils.errors import ModelError
 PACKAGED = {"smollm2-135m-instruct": weights.SMOLLM2}
 """Short names of the models that come as packages."""
 
-IDENTITY_FILES = ("*.safetensors", "tokenizer*", "*.jinja", "config.json", "generation_config.json")
+IDENTITY_FILES = ("*.safetensors", "*.json", "*.jinja", "*.model", "merges.txt", "vocab.txt")
 """The files of a folder that decide its answers: weights, tokenizer, template, configuration."""
 
 
@@ -35,11 +35,14 @@ class Source:
         the commit (hub).
     path : Path
         A folder in transformers' layout, or a GGUF file.
+    argument : str
+        The name it was resolved from.
     """
 
     name: str
     weights_id: str
     path: Path
+    argument: str
 
 
 @dataclass(frozen=True)
@@ -48,7 +51,7 @@ class Model:
 
     Attributes
     ----------
-    name, weights_id : str
+    name, weights_id, argument : str
         As in `Source`.
     dtype : str
         Name of the torch dtype of the weights.
@@ -57,6 +60,7 @@ class Model:
 
     name: str
     weights_id: str
+    argument: str
     dtype: str
     tokenizer: object = field(repr=False)
     network: object = field(repr=False)
@@ -88,14 +92,14 @@ def resolve(name):
     """
     if name in PACKAGED:
         path = weights.locate(PACKAGED[name])
-        return Source(packaged_name(name), PACKAGED[name].sha256, path)
+        return Source(packaged_name(name), PACKAGED[name].sha256, path, name)
     path = Path(name).expanduser()
     if path.suffix == ".gguf" and path.is_file():
         digest = weights.sha256(path)
-        return Source(f"{_slug(path.stem)}-{digest[:8]}", digest, path)
+        return Source(f"{_slug(path.stem)}-{digest[:8]}", digest, path, name)
     if path.is_dir():
         digest = _folder_digest(path)
-        return Source(f"{_slug(path.resolve().name)}-{digest[:8]}", digest, path)
+        return Source(f"{_slug(path.resolve().name)}-{digest[:8]}", digest, path, name)
     if re.fullmatch(r"[\w.-]+/[\w.-]+", name) and not name.startswith((".", "~")):
         return _from_hub(name)
     raise ModelError(
@@ -124,7 +128,9 @@ def load(source, dtype="float32"):
     """
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers.utils import logging
 
+    logging.disable_progress_bar()
     folder = _converted(source) if source.path.suffix == ".gguf" else source.path
     options = {"local_files_only": True, "trust_remote_code": False}
     try:
@@ -142,7 +148,7 @@ def load(source, dtype="float32"):
         )
     except (OSError, ValueError) as error:
         raise ModelError(f"model {source.name}: its weights cannot be loaded: {_first_line(error)}") from error
-    return Model(source.name, source.weights_id, dtype, tokenizer, network.eval())
+    return Model(source.name, source.weights_id, source.argument, dtype, tokenizer, network.eval())
 
 
 def _slug(name):
@@ -167,10 +173,10 @@ def _from_hub(name):
 
     try:
         # The folder of a hub snapshot is named by its commit.
-        folder = Path(snapshot_download(name, allow_patterns=[*IDENTITY_FILES, "*.json", "*.model", "*.txt"]))
+        folder = Path(snapshot_download(name, allow_patterns=list(IDENTITY_FILES)))
     except Exception as error:  # the hub raises many kinds: offline, unknown, gated
         raise ModelError(f"hub model {name} cannot be fetched ({_first_line(error)}); pass a local folder") from error
-    return Source(_slug(name.replace("/", "_")), folder.name, folder)
+    return Source(_slug(name.replace("/", "_")), folder.name, folder, name)
 
 
 def _converted(source):

@@ -12,7 +12,6 @@ import resource
 import sys
 import time
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -28,6 +27,9 @@ BATCH = 64
 
 DATE = "01 Jan 2025"
 """The date put into chat templates that ask for one, so that a rendered prompt does not change overnight."""
+
+IDENTITY = ("weights_id", "dtype", "prefix", "suffix", "decoding", "wrapper", "wrapper_text")
+"""What a trace's meta file must tell, so that keys can be recomputed without weights."""
 
 _PLACEHOLDER = "PARAGUARD-USER-TEXT"
 
@@ -126,6 +128,7 @@ def surroundings(tokenizer, wrapper_text):
             tokenize=False,
             chat_template=template,
             date_string=DATE,
+            enable_thinking=False,  # where a template offers it: the first token of an answer must be the answer's
         )
 
     try:
@@ -242,8 +245,18 @@ class Traces:
                 print(f"{error}; it was set aside and its prompts are asked again", file=sys.stderr)
         if not frames:
             return pd.DataFrame()
-        rows = pd.concat(frames, ignore_index=True).drop_duplicates("prompt_id", keep="last")
-        return rows[rows["prompt_id"].map(keys).eq(rows["key"])]
+        rows = pd.concat(frames, ignore_index=True)
+        rows = rows[rows["prompt_id"].map(keys).eq(rows["key"])]
+        return rows.drop_duplicates("prompt_id", keep="last")
+
+    def finished(self, meta):
+        """Return whether the trace file is compacted and its meta file tells how these rows were asked."""
+        known = stores.read_meta(self.file)
+        return (
+            self.file.is_file()
+            and not any(self.parts.glob("part-*.parquet"))
+            and all(known.get(name) == meta[name] for name in IDENTITY)
+        )
 
     def add(self, rows):
         """Append one batch as an atomic part."""
@@ -316,6 +329,7 @@ def query(store, corpus_name, corpus, model, wrapper, decoding=Decoding(), batch
         rows = pd.concat([done, pd.DataFrame(new)], ignore_index=True)
         meta = {
             "target": target,
+            "model": model.argument,
             "wrapper": wrapper,
             "wrapper_text": text,
             **{k: v for k, v in asdict(frame).items() if k != "decoding"},
@@ -325,12 +339,12 @@ def query(store, corpus_name, corpus, model, wrapper, decoding=Decoding(), batch
             "seconds": round(time.monotonic() - started, 1),
             "peak_gb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20, 2),
         }
-        if missing or not store.has("traces", corpus_name, target):
+        if missing or not traces.finished(meta):
             return traces.compact(rows, corpus["prompt_id"], meta)
         return rows.set_index("prompt_id").loc[corpus["prompt_id"]].reset_index()
 
 
-def recorded_traces(store, corpus_name, corpus, target, decoding=None):
+def recorded_traces(store, corpus_name, corpus, target, decoding=None, dtype=None):
     """Read a target's traces and check that they answer this corpus.
 
     Keys are recomputed from the meta file, so that no weights are needed.
@@ -342,6 +356,7 @@ def recorded_traces(store, corpus_name, corpus, target, decoding=None):
     corpus : DataFrame
     target : str
     decoding : Decoding or None
+    dtype : str or None
         Also checked where given.
 
     Returns
@@ -360,7 +375,7 @@ def recorded_traces(store, corpus_name, corpus, target, decoding=None):
     traces = store.read("traces", corpus_name, target).set_index("prompt_id")
     meta = stores.read_meta(path)
     where = paths.shown(path)
-    if "prefix" not in meta:
+    if not set(IDENTITY) <= set(meta):
         raise DataError(f"{where}: its meta file is missing; restore it beside the traces")
     kept = Decoding(**meta["decoding"])
     text = wrappers().get(meta["wrapper"], {}).get("text")
@@ -368,6 +383,8 @@ def recorded_traces(store, corpus_name, corpus, target, decoding=None):
         raise DataError(f"{where}: the wrapper {meta['wrapper']!r} has another text than when it was asked; ask again")
     if decoding is not None and decoding != kept:
         raise DataError(f"{where}: the decoding differs: {kept} there, {decoding} asked for; use a live store")
+    if dtype is not None and dtype != meta["dtype"]:
+        raise DataError(f"{where}: the dtype differs: {meta['dtype']} there, {dtype} asked for; use a live store")
     packaged = {models.packaged_name(name): file.sha256 for name, file in models.PACKAGED.items()}
     model_name = model_of(target)
     if packaged.get(model_name, meta["weights_id"]) != meta["weights_id"]:
@@ -410,8 +427,13 @@ def user_tokens(traces):
         yield from row.token_ids[row.user_start : row.user_end].tolist()
 
 
-def find_targets(store, corpus_name, model_name):
-    """Return the targets of a model that have traces in a store, in wrapper order."""
-    folder = Path(store.path("traces", corpus_name, "x")).parent
-    present = {file.stem for file in folder.glob(f"{model_name}--*.parquet")}
-    return [name for wrapper in wrappers() if (name := target_name(model_name, wrapper)) in present]
+def find_targets(store, corpus_name, model):
+    """Return the targets in a store that were asked with this `model` parameter, in wrapper order; needs no weights."""
+    folder = store.path("traces", corpus_name, "x").parent
+    asked = {file.stem: stores.read_meta(file) for file in folder.glob("*.parquet")}
+    return [
+        name
+        for wrapper in wrappers()
+        for name, meta in sorted(asked.items())
+        if meta.get("model") == model and meta["wrapper"] == wrapper
+    ]

@@ -13,14 +13,11 @@ import time
 import nbformat
 import pandas as pd
 
-from paraguard_utils import models, paths, stores, tables, targets
+from paraguard_utils import encoder, models, paths, querying, stores, tables, targets
 from paraguard_utils.errors import UserError
 from paraguard_utils.settings import LIVE
 
 CORPUS = "paraguard_mini"
-FROM_RECORD = ("03_scoring", "04_cohort_analysis", "05_guard_comparison")
-"""The notebooks that draw the tables and figures without a model."""
-
 MINUTES = "notebook_minutes"
 COMPARED = {
     "table1_targets": ["target", "reading"],
@@ -72,12 +69,10 @@ def execute(notebook, output, parameters):
         raise UserError(f"{notebook.stem}: {error.ename}: {error.evalue}") from None
 
 
-def run_all(files, store_name, selection=None):
-    """Run notebooks in order, with a line for each, and return their minutes by name."""
+def run_all(store_name):
+    """Run all notebooks in order, with a line for each, and return their minutes by name."""
     minutes = {}
-    for notebook in files:
-        if selection and notebook.stem not in selection:
-            continue
+    for notebook in notebooks():
         started = time.monotonic()
         print(f"{notebook.stem} ...", flush=True)
         output = paths.RESULTS / store_name / "notebooks" / notebook.name
@@ -85,15 +80,6 @@ def run_all(files, store_name, selection=None):
         minutes[notebook.stem] = round((time.monotonic() - started) / 60, 1)
         print(f"{notebook.stem} done in {minutes[notebook.stem]:.1f} min", flush=True)
     return minutes
-
-
-def keep_minutes(minutes, store):
-    """Write how long each notebook took in a run from scratch: a resumed run never replaces a longer one."""
-    if store.has("tables", MINUTES):
-        earlier = store.read("tables", MINUTES).itertuples()
-        minutes = minutes | {row.notebook: max(row.minutes, minutes.get(row.notebook, 0)) for row in earlier}
-    frame = pd.DataFrame(minutes.items(), columns=["notebook", "minutes"])
-    store.write("tables", MINUTES, frame=frame, meta={})
 
 
 def with_minutes(readme, minutes):
@@ -116,7 +102,7 @@ def with_minutes(readme, minutes):
 
 
 def preflight():
-    """Say what a live run has to do: prompts, already done, expected minutes, memory."""
+    """Say what a live run has to do: prompts, already done, expected minutes, memory; return how many are done."""
     listed = targets.published("chat")
     live = stores.Store(LIVE)
     corpus = stores.Store(stores.RECORDED)
@@ -135,15 +121,19 @@ def preflight():
         memory = max(meta.get("peak_gb", 0) for meta in earlier)
         line += f", about {minutes:.0f} min of asking and {memory:.1f} GB of memory, as in the recorded run"
     print(line, flush=True)
+    return done
 
 
 def reproduce():
     """Run every notebook live, then compare with the record."""
     for file in models.PACKAGED.values():
         models.weights.locate(file)  # before anything expensive
-    preflight()
+    done = preflight()
     live = stores.Store(LIVE)
-    keep_minutes(run_all(notebooks(), LIVE), live)
+    minutes = run_all(LIVE)
+    if not done:  # a resumed run says nothing about how long the whole takes
+        frame = pd.DataFrame(minutes.items(), columns=["notebook", "minutes"])
+        live.write("tables", MINUTES, frame=frame, meta={})
     table = live.read("tables", "table1_targets")
     print("\nTable 1\n")
     columns = ["frr", "ci", "cr75", "cr60", "cd", "excess", "flip_rate"]
@@ -191,52 +181,64 @@ def differences(live):
 
 def figures():
     """Redraw every table and figure from recorded traces, without a model."""
-    run_all(notebooks(), stores.RECORDED, FROM_RECORD)
+    run_all(stores.RECORDED)
     print(f"tables and figures are in {paths.shown(paths.RESULTS / stores.RECORDED)}")
 
 
 def record():
-    """Promote a live run to the record and execute the committed notebooks from it."""
+    """Promote a live run to the record and execute the committed notebooks from it.
+
+    Only the project's corpus and its published targets are promoted, whatever else the live store holds.
+    """
     live = stores.Store(LIVE)
-    missing = [name for name in (*COMPARED, MINUTES) if not live.has("tables", name)]
-    if missing:
-        raise UserError(f"the live run is incomplete ({', '.join(missing)}); run make reproduce first")
+    for name in (*COMPARED, MINUTES):
+        if not live.has("tables", name):
+            raise UserError(f"the live store has no table {name}; run make reproduce, from scratch, first")
+    known = [*targets.published("chat").index, *targets.published("guard").index]
+    for name in COMPARED:
+        meta = stores.read_meta(live.path("tables", name))["parameters"]
+        rows = live.read("tables", name)
+        if meta["corpus"] != CORPUS or not set(rows["target"]) <= set(known) or meta.get("model"):
+            raise UserError(f"the live table {name} is of another corpus or other targets; run make reproduce first")
     for folder in PROMOTED:
-        _replace(live.writes / folder, paths.DATA / folder)
+        _replace(live.writes / folder, paths.DATA / folder, known)
     path = paths.DATA / "tables" / "table1_targets.csv"
     frame = stores.read(path, "tables").assign(store=stores.RECORDED)
     stores.write(path, frame, "tables", stores.read_meta(path))
-    kept = {path.name for path in paths.FIGURES.glob("*") if path.name in ("FIGURE_MAP.csv", "README.md")}
-    for path in paths.FIGURES.iterdir():
-        if path.name not in kept:
-            path.unlink()
-    for path in (live.writes / "figures").glob("*"):
-        if not path.name.endswith(".meta.json"):
-            shutil.copyfile(path, paths.FIGURES / path.name)
-    for notebook in notebooks():
-        print(f"{notebook.stem} ...", flush=True)
-        output = paths.RESULTS / stores.RECORDED / "notebooks" / notebook.name
-        execute(notebook, output, {})
-        nbformat.write(cleaned(nbformat.read(output, as_version=4)), notebook)
-
+    figure_map = (paths.FIGURES / "FIGURE_MAP.csv").read_bytes()
+    _replace(live.writes / "figures", paths.FIGURES, known)
+    (paths.FIGURES / "FIGURE_MAP.csv").write_bytes(figure_map)
     readme = paths.ROOT / "README.md"
     minutes = stores.Store(stores.RECORDED).read("tables", MINUTES)
     readme.write_text(with_minutes(readme.read_text(encoding="utf-8"), minutes), encoding="utf-8")
+    run_all(stores.RECORDED)
+    for notebook in notebooks():
+        executed = paths.RESULTS / stores.RECORDED / "notebooks" / notebook.name
+        nbformat.write(cleaned(nbformat.read(executed, as_version=4)), notebook)
 
 
-def _replace(source, destination):
-    """Copy a folder's files over another's, and remove there what the source lacks."""
-    wanted = {
-        path.relative_to(source)
-        for path in source.rglob("*")
-        if path.is_file() and not re.search(r"\.(lock|corrupt|tmp)$|\.parts$", path.name) and ".parts" not in str(path)
-    }
+def _replace(source, destination, targets):
+    """Copy a live folder's publishable files over another's, and remove there what is not among them."""
+    wanted = {path.relative_to(source) for path in source.rglob("*") if path.is_file() and _publishable(path, targets)}
     for path in destination.rglob("*"):
         if path.is_file() and path.relative_to(destination) not in wanted:
             path.unlink()
     for name in wanted:
         (destination / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(source / name, destination / name)
+
+
+def _publishable(path, targets):
+    stem = path.name.removesuffix(".meta.json").rpartition(".")[0]
+    if path.suffix in (".lock", ".corrupt", ".tmp") or ".parts" in path.parent.name:
+        return False
+    if path.parents[1].name in ("traces", "guards", "labels", "pairs", "scores"):
+        return path.parent.name == CORPUS and stem in targets
+    if path.parent.name == "corpus" or path.parent.name == encoder.NAME:
+        return stem == CORPUS
+    if path.parents[1].name == "vectors":
+        return path.parent.name in {querying.model_of(name) for name in targets}
+    return not stem.startswith("most_confused_") or stem.removeprefix("most_confused_") in targets
 
 
 def cleaned(notebook):

@@ -133,6 +133,10 @@ SCHEMAS = {
 }
 
 
+MAY_BE_EMPTY = ("pairs", "scores")
+"""A target may accept nothing, or give nothing that can be read."""
+
+
 def text_columns(kind):
     """Return the names of a kind's text columns."""
     text = pa.Column(str).dtype
@@ -169,8 +173,10 @@ def check(frame, kind, where):
         )
     if extra:
         raise DataError(f"{where}: column {extra[0]!r} is not part of a {kind} file; remove it")
-    if frame.empty:
+    if frame.empty and kind not in MAY_BE_EMPTY:
         raise DataError(f"{where}: there are no rows; a {kind} file needs at least one")
+    if frame.empty:  # no value tells the types
+        return pd.DataFrame({name: pd.Series(dtype=column.dtype.type) for name, column in schema.columns.items()})
     frame = frame[list(schema.columns)].reset_index(drop=True)
     for name, column in schema.columns.items():
         # pandas reads an empty CSV field as missing

@@ -5,7 +5,11 @@ import pandas as pd
 
 from paraguard_utils import encoder, metrics, paths, signals
 from paraguard_utils.errors import DataError, SettingsError
-from paraguard_utils.stores import RECORDED, Store, frame_hash
+from paraguard_utils.refusals import LABELLER
+from paraguard_utils.stores import RECORDED, Store, frame_hash, read_meta
+
+COMPARABLE = {"corpus", "k", "weight_drift", "weight_prob_shift", "weight_ppl", "theta"}
+"""What two runs must share for their rows to stand in one table."""
 
 
 def score_target(store, corpus_name, corpus, target, labels, traces, model_name, settings):
@@ -31,18 +35,9 @@ def score_target(store, corpus_name, corpus, target, labels, traces, model_name,
     tokens = store.read("tokens", model_name)
     frame = signals.pairs(corpus, vectors, traces, labels, tokens, settings.k)
     scores = metrics.prompt_scores(corpus, labels, frame, weights, settings.k, settings.theta)
-    meta = {
-        "target": target,
-        "corpus": frame_hash(corpus),
-        "labels": frame_hash(labels[["prompt_id", "label"]]),
-        "tokens": model_name,
-        "k": settings.k,
-    }
-    if len(frame):
-        store.write("pairs", corpus_name, target, frame=frame, meta=meta)
-    if len(scores):
-        weighted = {"weights": [weights.drift, weights.prob_shift, weights.ppl], "theta": settings.theta}
-        store.write("scores", corpus_name, target, frame=scores, meta=meta | weighted)
+    meta = settings.meta(corpus=corpus, labels=labels_hash(labels), traces=answers_hash(traces), tokens=model_name)
+    store.write("pairs", corpus_name, target, frame=frame, meta=meta)
+    store.write("scores", corpus_name, target, frame=scores, meta=meta)
     return frame, scores
 
 
@@ -97,23 +92,62 @@ def confused_sheet(corpus, labels, pairs, scores, weights=signals.PAPER_WEIGHTS,
     return sheet
 
 
-def matching_labels(store, corpus_name, target, corpus):
-    """Read a target's labels in corpus order.
+def matching_labels(store, corpus_name, target, traces):
+    """Read a target's labels and check that they are of these traces.
+
+    Parameters
+    ----------
+    store : stores.Store
+    corpus_name, target : str
+    traces : DataFrame
+
+    Returns
+    -------
+    DataFrame
+        Labels in trace order.
 
     Raises
     ------
     DataError
-        A prompt has no label.
+        The labels are of other answers, or of another version of the labeller.
     """
-    labels = store.read("labels", corpus_name, target).set_index("prompt_id")
-    absent = corpus.loc[~corpus["prompt_id"].isin(labels.index), "prompt_id"]
-    if len(absent):
-        where = paths.shown(store.path("labels", corpus_name, target))
-        raise DataError(f"{where}: prompt {absent.iloc[0]} has no label; run 02_querying again")
-    return labels.loc[corpus["prompt_id"]].reset_index()
+    path = store.path("labels", corpus_name, target)
+    labels = store.read("labels", corpus_name, target)
+    if read_meta(path)["inputs"]["traces"] != answers_hash(traces):
+        raise DataError(f"{paths.shown(path)}: labels of other answers than the traces hold; run 02_querying again")
+    if set(labels["labeller"]) != {LABELLER}:
+        raise DataError(f"{paths.shown(path)}: labelled by another labeller than {LABELLER}; run 02_querying again")
+    return labels.set_index("prompt_id").loc[traces["prompt_id"]].reset_index()
 
 
-def beside_recorded(name, table, store, recorded):
+def matching_scores(store, corpus_name, target, corpus):
+    """Read a target's scores and check that they are of this corpus and of the labels in the store.
+
+    Raises
+    ------
+    DataError
+        They are not.
+    """
+    path = store.path("scores", corpus_name, target)
+    scores = store.read("scores", corpus_name, target)
+    labels = store.read("labels", corpus_name, target)
+    inputs = read_meta(path)["inputs"]
+    if inputs["corpus"] != frame_hash(corpus) or inputs["labels"] != labels_hash(labels):
+        raise DataError(f"{paths.shown(path)}: scores of another corpus or other labels; run 03_scoring again")
+    return scores
+
+
+def answers_hash(traces):
+    """Return the hash that ties labels to the answers they describe, whatever the order of rows."""
+    return frame_hash(traces[["prompt_id", "key", "response"]].sort_values("prompt_id"))
+
+
+def labels_hash(labels):
+    """Return the hash that ties scores to labels, whatever the order of rows."""
+    return frame_hash(labels[["prompt_id", "label"]].sort_values("prompt_id"))
+
+
+def beside_recorded(name, table, store, recorded, meta):
     """Put the recorded rows of published targets above the rows of this store; a `store` column tells them apart.
 
     Parameters
@@ -124,7 +158,9 @@ def beside_recorded(name, table, store, recorded):
         This store's rows.
     store : stores.Store
     recorded : list of str
-        Targets to take from the recorded table.
+        Targets to take from the recorded table; none are where corpus or scoring parameters differ.
+    meta : dict
+        What the table's meta file will say.
 
     Returns
     -------
@@ -133,8 +169,15 @@ def beside_recorded(name, table, store, recorded):
     table = table.assign(store=store.name)
     if not recorded:
         return table
-    earlier = Store(RECORDED).read("tables", name)
-    return pd.concat([earlier[earlier["target"].isin(recorded)], table], ignore_index=True)
+    earlier = Store(RECORDED)
+    known = read_meta(earlier.path("tables", name))
+    for part in ("parameters", "inputs"):
+        for key in COMPARABLE & set(meta[part]):
+            if known[part].get(key) != meta[part][key]:
+                print(f"the recorded targets are left out: they were scored with another {key}")
+                return table
+    rows = earlier.read("tables", name)
+    return pd.concat([rows[rows["target"].isin(recorded)], table], ignore_index=True)
 
 
 def rejections(scores):
@@ -194,7 +237,7 @@ def verdicts(table):
         if np.isnan(row["excess"]):
             sentences.append(f"{head}excess is undefined ({row['note']}).")
             continue
-        if row["few"]:
+        if row["few"] or row["n_mixed"] < metrics.FEW_CLUSTERS:
             meaning = f"is not judged on {row['n_reject']} rejections"
         elif row["excess_low"] > 0:
             meaning = "is above zero: refused phrasings lie further from accepted ones than those from each other"

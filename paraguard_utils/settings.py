@@ -15,7 +15,7 @@ from paraguard_utils.errors import SettingsError, UserError
 from paraguard_utils.guards import GUARDS
 from paraguard_utils.querying import wrappers as committed_wrappers
 from paraguard_utils.signals import Weights
-from paraguard_utils.stores import RECORDED, Store
+from paraguard_utils.stores import RECORDED, Store, frame_hash
 
 LIVE = "live"
 _IPYTHON = {"In", "Out", "exit", "quit", "get_ipython", "open"}
@@ -49,6 +49,17 @@ class Settings(BaseModel):
     target: str = ""
     guards: list[str] = []
     reference: str = ""
+
+    def meta(self, **inputs):
+        """Return what a derived file's meta file says: the notebook's parameters and the hashes of its inputs.
+
+        Parameters
+        ----------
+        **inputs : DataFrame or str
+            Frames are hashed, strings kept.
+        """
+        hashes = {name: value if isinstance(value, str) else frame_hash(value) for name, value in inputs.items()}
+        return {"parameters": self.model_dump(exclude_unset=True), "inputs": hashes}
 
     def weights(self):
         """Return the weights of the score."""
@@ -85,18 +96,21 @@ def freeze(namespace):
         and not isinstance(value, ModuleType | type)
         and not callable(value)
     }
-    known = Settings.model_fields
+    known = namespace.get("__annotations__", Settings.model_fields)
     for name in given:
         if name not in known:
             close = difflib.get_close_matches(name, known, n=1)
             hint = f"; did you mean {close[0]!r}?" if close else ""
-            raise SettingsError(f"there is no parameter {name!r}{hint}")
+            raise SettingsError(f"this notebook has no parameter {name!r}{hint}")
     try:
         settings = Settings(**given)
     except ValidationError as error:
         first = error.errors()[0]
         raise SettingsError(f"parameter {first['loc'][0]!r}: {first['msg']}, not {first['input']!r}") from None
     settings.weights()
+    for name in ("wrappers", "guards"):
+        if name in given and not given[name]:
+            raise SettingsError(f"parameter {name!r} names nothing")
     for guard in settings.guards:
         if guard not in GUARDS:
             raise SettingsError(f"there is no guard {guard!r}; there are {', '.join(GUARDS)}")

@@ -41,9 +41,9 @@ class Weights:
             raise SettingsError(f"weights must be >= 0 and sum to 1, not {values}")
 
     def without_prob_shift(self):
-        """Return the same weights with ProbShift left out and the others scaled up: it leaks the decision."""
+        """Return the weights with ProbShift, which leaks the decision, left out; None if nothing else has weight."""
         rest = self.drift + self.ppl
-        return Weights(self.drift / rest, 0.0, self.ppl / rest)
+        return Weights(self.drift / rest, 0.0, self.ppl / rest) if rest else None
 
 
 PAPER_WEIGHTS = Weights()

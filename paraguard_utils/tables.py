@@ -28,8 +28,10 @@ def shown(frame, estimates, others=()):
 
 
 def interval(value, low, high):
-    """Format one estimate with its interval; a dash where it is undefined."""
-    return "–" if np.isnan(value) else f"{value:.3f} [{low:.3f}, {high:.3f}]"
+    """Format one estimate with its interval; a dash where either is undefined."""
+    if np.isnan(value):
+        return "–"
+    return f"{value:.3f} [–]" if np.isnan(low) else f"{value:.3f} [{low:.3f}, {high:.3f}]"
 
 
 def differences(recorded, live, keys):
@@ -47,15 +49,11 @@ def differences(recorded, live, keys):
         keys, column, recorded, live: one row per cell that differs by more than 5 significant digits show, or that is
         in one table only.
     """
-    both = recorded.merge(live, on=list(keys), how="outer", suffixes=("|recorded", "|live"), indicator=True)
-    rows = []
-    values = [name for name in recorded if name not in keys and name in live]
-    for row in both.to_dict("records"):
-        for name in values:
-            a, b = row[f"{name}|recorded"], row[f"{name}|live"]
-            if not _same(a, b):
-                rows.append({**{key: row[key] for key in keys}, "column": name, "recorded": a, "live": b})
-    return pd.DataFrame(rows, columns=[*keys, "column", "recorded", "live"])
+    keys = list(keys)
+    old, new = (frame.astype(object).melt(keys, var_name="column") for frame in (recorded, live))
+    both = old.merge(new, on=[*keys, "column"], how="outer", suffixes=("_recorded", "_live"))
+    differs = [not _same(a, b) for a, b in zip(both["value_recorded"], both["value_live"], strict=True)]
+    return both[differs].rename(columns=lambda name: name.removeprefix("value_")).reset_index(drop=True)
 
 
 def _same(a, b):

@@ -6,6 +6,7 @@
 import pandas as pd
 
 from paraguard_utils import models, paths, querying, stores
+from paraguard_utils.errors import Missing
 from paraguard_utils.refusals import LABELLER, label
 
 
@@ -47,7 +48,10 @@ def ask(store, corpus_name, corpus, settings):
     listed = published("chat")
     listed = listed[listed["wrapper"].isin(settings.wrappers)]
     if store.recorded:
-        return {name: querying.recorded_traces(store, corpus_name, corpus, name, decoding) for name in listed.index}
+        return {
+            name: querying.recorded_traces(store, corpus_name, corpus, name, decoding, settings.dtype)
+            for name in listed.index
+        }
     traces = {}
     # Every name is resolved before the first, expensive, load.
     sources = [models.resolve(name) for name in ([settings.model] if settings.model else listed["model"].unique())]
@@ -95,10 +99,12 @@ def to_score(store, corpus_name, settings):
         return listed, []
     own = [name for name in listed if store.has("traces", corpus_name, name)]
     if settings.model:
-        name = models.resolve(settings.model).name
-        found = querying.find_targets(store, corpus_name, name)
+        found = querying.find_targets(store, corpus_name, settings.model)
         if not found:
-            store.read("traces", corpus_name, querying.target_name(name, "safety"))
+            raise Missing(
+                f"the {store.name} store has no traces of model {settings.model!r} on {corpus_name}; "
+                "run 02_querying with the same parameters first"
+            )
         own += [target for target in found if target not in own]
     if not own:
         store.read("traces", corpus_name, listed[0])

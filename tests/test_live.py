@@ -1,5 +1,7 @@
 """The real default model on a slice of the corpus, against its recorded answers."""
 
+import shutil
+
 import numpy as np
 import pytest
 
@@ -34,22 +36,32 @@ def test_twelve_prompts_live_equal_the_record(results, recorded_corpus):
     assert set(targets.label_answers(live)["label"]) <= {"accept", "reject"}
 
 
-def test_a_model_the_repo_has_never_seen_gets_a_full_table(tiny_folder, tmp_path, recorded_corpus):
-    store = f"test-{tmp_path.name}"
-    folder = paths.RESULTS / store
+@pytest.fixture
+def store_name(tmp_path):
+    """Name of a live store in the project itself, since notebooks run in processes of their own; removed afterwards."""
+    name = f"test-{tmp_path.name}"
+    yield name
+    shutil.rmtree(paths.RESULTS / name, ignore_errors=True)
+
+
+def run_02_to_04(parameters, folder):
+    for stem in ("02_querying", "03_scoring", "04_cohort_analysis"):
+        more = {"max_new_tokens": 8} if stem == "02_querying" else {}
+        run.execute(paths.NOTEBOOKS / f"{stem}.ipynb", folder / f"{stem}.ipynb", parameters | more)
+
+
+def test_a_model_the_repo_has_never_seen_gets_a_full_table(tiny_folder, tmp_path, store_name):
+    run_02_to_04({"store": store_name, "model": str(tiny_folder)}, tmp_path)
+    table = stores.Store(store_name).read("tables", "table1_targets")
+    own = table[table["store"] == store_name]
+    assert own["target"].str.startswith("tiny-chat-").all()
+    assert own["target"].nunique() == 3
+    assert set(table.loc[table["store"] == "recorded", "target"]) == set(targets.published("chat").index)
+
+
+def test_another_corpus_stands_alone(tiny_folder, tmp_path, recorded_corpus, store_name):
     small = recorded_corpus[recorded_corpus["cluster_id"].isin(recorded_corpus["cluster_id"].unique()[:4])]
-    stores.Store(store).write("corpus", "small", frame=small, meta={})
-    given = {"store": store, "corpus": "small", "model": str(tiny_folder)}
-    try:
-        for stem in ("02_querying", "03_scoring", "04_cohort_analysis"):
-            more = {"max_new_tokens": 8} if stem == "02_querying" else {}
-            run.execute(paths.NOTEBOOKS / f"{stem}.ipynb", tmp_path / f"{stem}.ipynb", given | more)
-        table = stores.Store(store).read("tables", "table1_targets")
-        own = table[table["store"] == store]
-        assert own["target"].str.startswith("tiny-chat-").all()
-        assert own["target"].nunique() == 3
-        assert set(table.loc[table["store"] == "recorded", "target"]) == set(targets.published("chat").index)
-    finally:
-        for path in sorted(folder.rglob("*"), reverse=True):
-            path.unlink() if path.is_file() else path.rmdir()
-        folder.rmdir()
+    stores.Store(store_name).write("corpus", "small", frame=small, meta={})
+    run_02_to_04({"store": store_name, "corpus": "small", "model": str(tiny_folder)}, tmp_path)
+    table = stores.Store(store_name).read("tables", "table1_targets")
+    assert set(table["store"]) == {store_name} and (table["n_prompts"] == 24).all()

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from scipy.stats import binomtest
 from worlds import world
 
-from paraguard_utils import cohorts, metrics, scoring, signals
+from paraguard_utils import cohorts, metrics, scoring, signals, stores
 from paraguard_utils.schemas import check
 
 
@@ -109,6 +109,7 @@ def test_frr_counts_neither_blocked_nor_unparsed():
         (["accept"] * 6, "no rejection"),
         (["reject"] * 6, "no accepted prompt"),
         (["blocked"] * 6, "no accepted prompt"),
+        (["unparsed"] * 6, "no accepted prompt"),
     ],
 )
 def test_undefined_is_nan_with_a_reason(labels, reason):
@@ -164,6 +165,78 @@ def test_correlation_and_deviation_match_numpy():
     assert clusters.deviation(ids, x)[0] == pytest.approx(np.std(x, ddof=1))
 
 
+@pytest.mark.parametrize("label", ["unparsed", "reject"])
+def test_empty_pairs_and_scores_survive_the_store(results, label):
+    corpus, vectors, traces, labels, tokens = world([label] * 4, list("aabb"))
+    pairs, scores, _ = summary(corpus, vectors, traces, labels, tokens)
+    store = stores.Store("test")
+    store.write("pairs", "c", "t", frame=pairs, meta={})
+    store.write("scores", "c", "t", frame=scores, meta={})
+    assert store.read("pairs", "c", "t").empty
+    read = store.read("scores", "c", "t")
+    assert len(read) == (4 if label == "reject" else 0)
+    clusters = metrics.Clusters(corpus["cluster_id"], resamples=200)
+    table = cohorts.table("t", cohorts.members(corpus, read), clusters)
+    assert (table["n"] == 0).all() and table["cr60"].isna().all()
+    assert len(cohorts.verdicts(table)) == 2
+
+
+def test_one_cluster_shows_no_spread():
+    clusters = metrics.Clusters(list("aab"), resamples=200)
+    value, low, high = clusters.mean(list("aa"), [0.2, 0.4])
+    assert value == pytest.approx(0.3) and math.isnan(low) and math.isnan(high)
+
+
+def test_a_verdict_needs_rejections_and_mixed_clusters():
+    row = {"target": "t", "reading": "relative", "ci": 0.4, "excess": 0.1, "excess_low": 0.05, "excess_high": 0.15}
+    row |= {"few": False, "n_reject": 50, "n_mixed": 20, "note": ""}
+    frames = [row, row | {"few": True}, row | {"n_mixed": 2}, row | {"excess_low": -0.1}, row | {"excess": math.nan}]
+    sentences = scoring.verdicts(pd.DataFrame(frames))
+    for sentence, words in zip(
+        sentences, ["is above zero", "is not judged", "is not judged", "covers zero", "is undefined"], strict=True
+    ):
+        assert words in sentence
+
+
+def test_pairs_by_hand():
+    # r and a, b share a cluster; c is alone. Tokens: 0 = e1, 1 = e2. User tokens: r: e1 | a: e1 e2 | b: e2 | c: e1.
+    corpus = pd.DataFrame({"prompt_id": list("rabc"), "cluster_id": ["x", "x", "x", "y"]})
+    labels = pd.DataFrame({"prompt_id": list("rabc"), "label": ["reject", "accept", "accept", "accept"]})
+    tokens = pd.DataFrame({"token_id": [0, 1], "embedding": [np.array([2.0, 0]), np.array([0, 3.0])]})
+    vectors = np.array([[1, 0], [1, 1], [0, 1], [2, 1]], np.float16)
+    ids = [[9, 0, 9], [9, 0, 1, 9], [9, 1, 9], [9, 0, 9]]
+    losses = [np.log([7, 2, 7]), np.log([7, 2, 8, 7]), np.log([7, 8, 7]), np.log([7, 2, 7])]
+    first = [[5, 6], [5, 6], [6, 7], [5, 6]]
+    probs = [[0.6, 0.3], [0.5, 0.4], [0.8, 0.1], [0.6, 0.3]]
+    traces = pd.DataFrame(
+        {
+            "prompt_id": list("rabc"),
+            "token_ids": [np.array(row) for row in ids],
+            "token_nll": losses,
+            "user_start": 1,
+            "user_end": [2, 3, 2, 2],
+            "next_ids": [np.array(row) for row in first],
+            "next_logprobs": [np.log(row) for row in probs],
+            "tail_mass": 0.1,
+        }
+    )
+    found = signals.pairs(corpus, vectors, traces, labels, tokens, k=2).set_index(["centre_id", "neighbour_id"])
+    # cosines of r: c 2/sqrt(5) = 0.894, a 1/sqrt(2) = 0.707, b 0; k = 2 ranks c and a, b is there as a sibling
+    assert found.loc["r", "rank"].fillna(0).to_dict() == {"c": 1, "a": 2, "b": 0}
+    assert found.loc["r", "same_cluster"].to_dict() == {"c": False, "a": True, "b": True}
+    assert found.loc[("r", "c"), "similarity"] == pytest.approx(2 / math.sqrt(5))
+    # drift r-a: 1 - (1 + (1 + 0) / 2) / 2 = 0.25; r-b: orthogonal, 1; r-c: same token, 0
+    assert found.loc["r", "drift"].to_dict() == pytest.approx({"c": 0, "a": 0.25, "b": 1})
+    # ppl r 2, a sqrt(2 * 8) = 4, b 8, c 2: relative 1 - 2/4 = 0.5, 1 - 2/8 = 0.75, 0; clipped 1, 1, 0
+    assert found.loc["r", "ppl_relative"].to_dict() == pytest.approx({"c": 0, "a": 0.5, "b": 0.75})
+    assert found.loc["r", "ppl_clipped"].to_dict() == pytest.approx({"c": 0, "a": 1, "b": 1})
+    # shift r-a: (0.1 + 0.1) / 2 = 0.1; r-b: token 6 |0.3 - 0.8| = 0.5, 5 alone 0.6, 7 alone 0.1: 1.2 / 2 = 0.6
+    assert found.loc["r", "prob_shift"].to_dict() == pytest.approx({"c": 0, "a": 0.1, "b": 0.6})
+    # excess, Drift only: (r-a 0.25 + r-b 1) / 2 - (a-b, b-a: 1 - ((0 + 1) / 2 + 1) / 2 = 0.25) = 0.375; r-c is outside
+    frame = found.reset_index()
+    assert metrics.excess(corpus, frame, signals.Weights(1, 0, 0))["excess"].tolist() == pytest.approx([0.375])
+
+
 def test_identical_prompts_score_zero():
     corpus, vectors, traces, labels, tokens = world(["reject"] + ["accept"] * 6, ["a"] * 7)
     for name in traces.columns.drop(["prompt_id", "key"]):
@@ -188,15 +261,13 @@ def test_everything_lies_in_its_range_and_fits_its_schema(groups, seed):
     labels = [label for group in groups for label in group]
     clusters = [f"c{i}" for i, group in enumerate(groups) for _ in group]
     pairs, scores, row = summary(*world(labels, clusters, seed))
-    if len(pairs):
-        check(pairs, "pairs", "pairs")
-        assert (pairs["neighbour_label"] == "accept").all()
-        assert (pairs["centre_id"] != pairs["neighbour_id"]).all()
-    if len(scores):
-        check(scores, "scores", "scores")
+    check(pairs, "pairs", "pairs")
+    check(scores, "scores", "scores")
+    assert (pairs["neighbour_label"] == "accept").all()
+    assert (pairs["centre_id"] != pairs["neighbour_id"]).all()
     for name in ("frr", "ci", "cr60", "cr75", "flip_rate", "flip_entropy", "ci_theta"):
         assert math.isnan(row[name]) or 0 <= row[name] <= 1
-        assert math.isnan(row[name]) or -1e-9 <= row[f"{name}_low"] <= row[f"{name}_high"] <= 1 + 1e-9
+        assert math.isnan(row[f"{name}_low"]) or -1e-9 <= row[f"{name}_low"] <= row[f"{name}_high"] <= 1 + 1e-9
     assert row["cr75"] <= row["cr60"] or math.isnan(row["cr60"])
 
 

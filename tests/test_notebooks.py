@@ -83,11 +83,17 @@ def test_defaults_agree_with_the_settings(path):
         ({"wrappers": ["saftey"]}, "no wrapper 'saftey'"),
         ({"guards": ["nobody"]}, "no guard 'nobody'"),
         ({"weight_ppl": 0.9}, "sum to 1"),
+        ({"guards": []}, "'guards' names nothing"),
     ],
 )
 def test_bad_parameters_are_one_clear_error(given, message):
     with pytest.raises(SettingsError, match=message):
         settings.freeze({"store": "recorded", "corpus": "paraguard_mini", **given})
+
+
+def test_a_parameter_of_another_notebook_is_refused():
+    with pytest.raises(SettingsError, match="no parameter 'k'"):
+        settings.freeze({"__annotations__": {"store": str, "corpus": str}, "store": "recorded", "corpus": "c", "k": 10})
 
 
 def test_naming_a_model_means_the_live_store():
@@ -104,7 +110,7 @@ CORPUS = "prompt_id,cluster_id,variant,strategy,text,source,category,similarity,
 @pytest.mark.parametrize(
     ("parameters", "message"),
     [
-        ({"modle": "x"}, "there is no parameter 'modle'"),
+        ({"modle": "x"}, "this notebook has no parameter 'modle'"),
         ({"model": "no-such-model"}, "model 'no-such-model' is neither"),
         ({"corpus": "nothing"}, "nothing.csv is not in the"),
         ({"corpus": "empty"}, "empty.csv: there are no rows"),

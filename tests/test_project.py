@@ -54,7 +54,7 @@ def test_recorded_labels_follow_from_recorded_traces(name, recorded_corpus):
 def test_recorded_scores_follow_from_recorded_traces(name, recorded_corpus, results):
     config = settings.freeze({"store": "recorded", "corpus": "paraguard_mini"})
     traces = querying.recorded_traces(RECORDED, "paraguard_mini", recorded_corpus, name)
-    labels = scoring.matching_labels(RECORDED, "paraguard_mini", name, recorded_corpus)
+    labels = scoring.matching_labels(RECORDED, "paraguard_mini", name, traces)
     pairs, scores = scoring.score_target(
         RECORDED, "paraguard_mini", recorded_corpus, name, labels, traces, querying.model_of(name), config
     )

@@ -90,6 +90,42 @@ def test_a_changed_prompt_or_wrapper_is_asked_again(results, prompts, tiny_model
     assert len(asked) == 1 + 9
 
 
+def test_going_back_to_an_earlier_decoding_asks_nothing_again(results, prompts, tiny_model, monkeypatch):
+    first = ask(prompts, tiny_model, tokens=4)
+    store, target = stores.Store("test"), querying.target_name(tiny_model.name, "safety")
+    real = querying.Traces.compact
+
+    def dies(*_):
+        raise Killed
+
+    monkeypatch.setattr(querying.Traces, "compact", dies)
+    with pytest.raises(Killed):
+        ask(prompts, tiny_model, tokens=6)
+    monkeypatch.setattr(querying.Traces, "compact", real)
+    monkeypatch.setattr(engine.Engine, "ask", lambda *_: pytest.fail("asked again"))
+    same(first, ask(prompts, tiny_model, tokens=4))
+    assert stores.read_meta(store.path("traces", "mine", target))["decoding"]["max_new_tokens"] == 4
+
+
+@pytest.mark.parametrize("step", ["write_meta", "compact"])
+def test_a_kill_while_compacting_is_mended_by_the_next_run(results, prompts, tiny_model, monkeypatch, step):
+    owner = stores if step == "write_meta" else querying.Traces
+    real = getattr(owner, step)
+
+    def dies(*_):
+        raise Killed
+
+    monkeypatch.setattr(owner, step, dies)
+    with pytest.raises(Killed):
+        ask(prompts, tiny_model)
+    monkeypatch.setattr(owner, step, real)
+    monkeypatch.setattr(engine.Engine, "ask", lambda *_: pytest.fail("asked again"))
+    traces = ask(prompts, tiny_model)
+    target = querying.target_name(tiny_model.name, "safety")
+    same(traces, querying.recorded_traces(stores.Store("test"), "mine", prompts, target))
+    assert not list((results / "test" / "traces" / "mine").glob("*.parts"))
+
+
 class Killed(BaseException):
     pass
 
@@ -164,6 +200,8 @@ def test_recorded_traces_name_the_part_of_the_key_that_differs(results, prompts,
     assert read(prompts)["prompt_id"].tolist() == prompts["prompt_id"].tolist()
     with pytest.raises(DataError, match="decoding differs"):
         read(prompts, querying.Decoding(7))
+    with pytest.raises(DataError, match="dtype differs: float32 there, bfloat16"):
+        querying.recorded_traces(store, "mine", prompts, target, dtype="bfloat16")
     with pytest.raises(DataError, match="prompt p1 had another text"):
         read(prompts.assign(text=prompts["text"].replace(prompts["text"][1], "x")))
     with pytest.raises(DataError, match="prompt new is not in it"):
