@@ -103,6 +103,16 @@ def test_naming_a_model_means_the_live_store():
     assert settings.freeze(base | {"model": "m", "store": "mine"}).open_store().name == "mine"
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("stem", "parameter"), [("04_cohort_analysis", "target"), ("05_guard_comparison", "reference")]
+)
+def test_an_unknown_target_is_one_clear_error(stem, parameter, tmp_path):
+    with pytest.raises(UserError, match="there is no target 'nobody' in this store; there are smollm2") as caught:
+        run.execute(paths.NOTEBOOKS / f"{stem}.ipynb", tmp_path / "o.ipynb", {parameter: "nobody"})
+    assert len(str(caught.value).splitlines()) == 1
+
+
 CORPUS = "prompt_id,cluster_id,variant,strategy,text,source,category,similarity,overlap,risk\n"
 
 
