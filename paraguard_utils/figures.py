@@ -13,6 +13,7 @@ from IPython.display import Image, display
 from matplotlib import pyplot as plt
 
 from paraguard_utils.cohorts import BINS
+from paraguard_utils.metrics import FEW_CLUSTERS
 from paraguard_utils.stores import write
 from paraguard_utils.targets import titles
 
@@ -82,7 +83,7 @@ def target_overview(table):
         ("frr", "FRR", "refused share of prompts", ("relative",)),
         ("flip_rate", "Flip rate", "clusters decided both ways", ("relative",)),
         ("ci", "CI (ring: floor)", "mean score", ("relative", "clipped")),
-        ("excess", "Excess", "score, within mixed clusters", ("relative", "clipped")),
+        ("excess", "Excess", "within mixed clusters", ("relative", "clipped")),
     )
     figure, axes = _subplots(1, len(panels), figsize=(PAGE, 0.8 + 0.32 * len(names)), sharey=True)
     for axis, (measure, title, label, readings) in zip(axes, panels, strict=True):
@@ -106,6 +107,10 @@ def target_overview(table):
                 axis.text(0.98, position, "n < 30", ha="right", va="center", size=5.5, color=GREY)
         elif measure == "excess":
             axis.axvline(0, color="black", linewidth=0.6)
+            for position in np.flatnonzero(rows["n_mixed"].between(1, FEW_CLUSTERS - 1)):
+                text = f"only {rows['n_mixed'].iloc[position]} clusters"
+                axis.text(0.98, position - 0.33, text, transform=axis.get_yaxis_transform(), ha="right", va="center",
+                          size=5.5, color=GREY)  # fmt: skip
         else:
             axis.set_xlim(left=0)
     axes[0].set_ylim(len(names) - 0.5, -0.5)
@@ -142,7 +147,7 @@ def ci_against_similarity(scores, correlations):
 def cohort_heat_map(table):
     """Draw CR@0.60 and CI by surface risk and neighbour similarity for one target, a column per reading (Fig. 5)."""
     figure, axes = _subplots(2, 2, figsize=(PAGE, 4.6), sharex=True, sharey=True)
-    for line, (measure, label) in zip(axes, (("cr60", "CR@0.60"), ("ci", "CI")), strict=True):
+    for number, (line, (measure, label)) in enumerate(zip(axes, (("cr60", "CR@0.60"), ("ci", "CI")), strict=True)):
         for axis, reading in zip(line, READING_COLOURS, strict=True):
             rows = table[(table["reading"] == reading) & table["risk"].isin(BINS) & table["similarity"].isin(BINS)]
             texts = rows.assign(text=[_cell(row, measure) for row in rows.to_dict("records")])
@@ -151,13 +156,12 @@ def cohort_heat_map(table):
                 for frame, column in ((rows, measure), (texts, "text"))
             )
             sns.heatmap(
-                values, annot=texts.to_numpy(), fmt="", vmin=0, vmax=1, cmap="cividis", ax=axis, linewidths=0.5,
+                values, annot=texts.to_numpy(), fmt="", vmin=0, vmax=1, cmap="Blues", ax=axis, linewidths=0.5,
                 cbar=axis is line[-1], cbar_kws={"label": label}, annot_kws={"fontsize": 6.5},
             )  # fmt: skip
-            last = line is axes[-1]
             axis.set(
                 title=f"{label}, {reading} reading",
-                xlabel="similarity to accepted neighbours" if last else "",
+                xlabel="similarity to accepted neighbours" if number else "",
                 ylabel="surface risk" if axis is line[0] else "",
             )
             axis.tick_params(length=0)
