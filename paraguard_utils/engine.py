@@ -11,6 +11,10 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from transformers import DynamicCache
+from transformers.cache_utils import DynamicLayer
+
+SHRINK = 7 / 8
+"""Rows leave a batch when this share of it or less is still going: leaving copies the whole cache."""
 
 TOP = 64
 """Next-token candidates kept in a trace; the mass of all others is `tail_mass`."""
@@ -74,6 +78,38 @@ def batches(requests, size):
     return [ordered[i : i + size] for i in range(0, len(ordered), size)]
 
 
+class RoomyLayer(DynamicLayer):
+    """A cache layer that writes into room kept free behind its keys and values, instead of copying all of them."""
+
+    room = 64
+
+    def update(self, key_states, value_states, *args, **kwargs):
+        """Append keys and values, shape (batch, heads, tokens, dimensions); return all so far."""
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+            self.keys, self.values = key_states[..., :0, :], value_states[..., :0, :]
+            self.buffers = None
+        old, new = self.keys.shape[-2], self.keys.shape[-2] + key_states.shape[-2]
+        if self.buffers is None or self.buffers[0].shape[-2] < new:
+            shape = (*key_states.shape[:2], new + self.room)
+            self.buffers = tuple(states.new_empty(*shape, states.shape[-1]) for states in (key_states, value_states))
+            self.buffers[0][..., :old, :], self.buffers[1][..., :old, :] = self.keys, self.values
+        self.buffers[0][..., old:new, :], self.buffers[1][..., old:new, :] = key_states, value_states
+        self.keys, self.values = (buffer[..., :new, :] for buffer in self.buffers)
+        return self.keys, self.values
+
+    def replace(self, keys, values):
+        """Take other keys and values, for example of fewer or more rows."""
+        self.keys, self.values, self.buffers = keys, values, None
+
+
+def _cache(config):
+    """Return an empty cache for a model; layers with a window keep the library's own class."""
+    cache = DynamicCache(config=config)
+    cache.layers = [RoomyLayer() if type(layer) is DynamicLayer else layer for layer in cache.layers]
+    return cache
+
+
 class Engine:
     """Answers batches of requests with one loaded model.
 
@@ -94,7 +130,7 @@ class Engine:
         self.prefill_size = prefill_size
         self.prefix = tuple(prefix)
         self.stops = _stop_ids(model)
-        self.cache = DynamicCache(config=self.network.config)
+        self.cache = _cache(self.network.config)
         if self.prefix:
             with torch.inference_mode():
                 self.network(
@@ -143,7 +179,8 @@ class Engine:
             mask[row, shared + width - len(suffix) :] = 1
         keep = max(len(request.token_ids) - request.user_start for request in part) + 1
         cache = copy.deepcopy(self.cache)
-        cache.batch_repeat_interleave(len(part))
+        if shared:
+            _rearrange(cache, lambda states: states.expand(len(part), *states.shape[1:]))
         logits = self.network(
             input_ids=ids,
             attention_mask=mask,
@@ -159,23 +196,22 @@ class Engine:
         """Continue greedily from the first answer tokens; return (tokens, finish_reason) per row."""
         answers = [[] for _ in first]
         reasons = ["length"] * len(first)
-        active = torch.arange(len(first))
+        rows = torch.arange(len(first))  # which answer each row of the batch belongs to
+        going = torch.ones(len(first), dtype=torch.bool)
         token = torch.tensor(first)
         for step in range(self.max_new_tokens):
-            ended = torch.isin(token, self.stops)
-            for row, value, end in zip(active.tolist(), token.tolist(), ended.tolist(), strict=True):
-                if end:
-                    reasons[row] = "stop"
-                else:
+            going &= ~torch.isin(token, self.stops)
+            for row, value, goes in zip(rows.tolist(), token.tolist(), going.tolist(), strict=True):
+                if goes:
                     answers[row].append(value)
-            if ended.any():
-                going = torch.nonzero(~ended).squeeze(1)
-                active, token, mask = active[going], token[going], mask[going]
-                if not len(active):
-                    break
-                cache.batch_select_indices(going)
-            if step == self.max_new_tokens - 1:
+                else:
+                    reasons[row] = "stop"
+            if step == self.max_new_tokens - 1 or not going.any():
                 break
+            if going.sum() <= len(going) * SHRINK:
+                kept = torch.nonzero(going).squeeze(1)
+                rows, token, mask, going = rows[kept], token[kept], mask[kept], going[kept]
+                _rearrange(cache, lambda states, kept=kept: states[kept])
             position = mask.sum(1, keepdim=True)
             mask = torch.cat([mask, torch.ones_like(position)], dim=1)
             logits = self.network(
@@ -196,13 +232,22 @@ def _stop_ids(model):
     return torch.tensor(sorted(ids - {None}), dtype=torch.long)
 
 
+def _rearrange(cache, change):
+    """Apply a change to the keys and to the values of every layer."""
+    for layer in cache.layers:
+        if isinstance(layer, RoomyLayer):
+            layer.replace(change(layer.keys), change(layer.values))
+        else:
+            layer.keys, layer.values = change(layer.keys), change(layer.values)
+
+
 def _joined(caches):
     """Stack caches of equal length along the batch dimension."""
-    first = caches[0]
-    for index, layer in enumerate(first.layers):
-        layer.keys = torch.cat([cache.layers[index].keys for cache in caches])
-        layer.values = torch.cat([cache.layers[index].values for cache in caches])
-    return first
+    keys = [[cache.layers[i].keys for cache in caches] for i in range(len(caches[0].layers))]
+    values = [[cache.layers[i].values for cache in caches] for i in range(len(caches[0].layers))]
+    parts = iter([part for pair in zip(keys, values, strict=True) for part in pair])
+    _rearrange(caches[0], lambda _: torch.cat(next(parts)))
+    return caches[0]
 
 
 def _trace(request, logits):

@@ -96,8 +96,9 @@ def target_overview(table):
             axis.errorbar(value, y, xerr=[value - low, high - value], fmt="o", ms=3, capsize=0, color=colour)
             if measure == "ci":
                 axis.plot(rows["floor"], y, "o", ms=4.5, mfc="none", mec=colour, mew=0.7, linestyle="none")
-                top = 1.02 if reading == "relative" else 1.09
-                axis.text(1, top, reading, color=colour, transform=axis.transAxes, ha="right", weight="bold", size=6)
+                up = 2 if reading == "relative" else 9
+                axis.annotate(reading, (1, 1), xytext=(0, up), xycoords="axes fraction", textcoords="offset points",
+                              ha="right", color=colour, weight="bold", size=6)  # fmt: skip
         axis.set(title=title, xlabel=label, yticks=range(len(names)), yticklabels=titles(names))
         axis.grid(axis="x", linewidth=0.3)
         axis.set_axisbelow(True)
@@ -110,9 +111,13 @@ def target_overview(table):
             for position in np.flatnonzero(rows["n_mixed"].between(1, FEW_CLUSTERS - 1)):
                 text = f"only {rows['n_mixed'].iloc[position]} clusters"
                 axis.text(0.98, position - 0.33, text, transform=axis.get_yaxis_transform(), ha="right", va="center",
-                          size=5.5, color=GREY)  # fmt: skip
+                          size=5.5, color=GREY, bbox={"color": "white", "pad": 0.5})  # fmt: skip
         else:
             axis.set_xlim(left=0)
+        for position in np.flatnonzero(rows[measure].isna()):
+            axis.text(
+                0.02, position, "undefined", transform=axis.get_yaxis_transform(), va="center", size=5.5, color=GREY
+            )
     axes[0].set_ylim(len(names) - 0.5, -0.5)
     return figure
 
@@ -164,6 +169,8 @@ def cohort_heat_map(table):
                 xlabel="similarity to accepted neighbours" if number else "",
                 ylabel="surface risk" if axis is line[0] else "",
             )
+            for y, x in np.argwhere(values.isna().to_numpy()):
+                axis.text(x + 0.5, y + 0.5, "n = 0", ha="center", va="center", size=6.5, color=GREY)
             axis.tick_params(length=0)
     return figure
 

@@ -167,7 +167,17 @@ def assemble(seeds, candidates):
     kept = candidates[candidates["reason"] == ""]
     heads = seeds[seeds["seed_id"].isin(kept["seed_id"])].assign(strategy="seed", similarity=1.0, overlap=1.0)
     if heads.empty:
-        raise DataError("no seed has a complete cluster of gated paraphrases; write more candidates or widen the gates")
+        best = progress(seeds, candidates).sort_values("variants", kind="stable").iloc[-1]
+        stopped = seeds[seeds["reason"] != ""]
+        if len(stopped) == len(seeds):
+            example = f"{stopped['seed_id'].iloc[0]}: {stopped['risk'].iloc[0]:.2f}"
+            raise DataError(
+                f"all {len(seeds)} seeds fail the risk gate ({example}); reword them, or move min_risk or max_risk"
+            )
+        raise DataError(
+            f"no seed has a complete cluster of gated paraphrases; the best is {best['seed_id']} with "
+            f"{best['variants']} that pass; write more candidates or widen the gates"
+        )
     rows = pd.concat([heads, kept], ignore_index=True)
     about = seeds.set_index("seed_id")
     rows["source"], rows["category"] = (rows["seed_id"].map(about[name]) for name in ("source", "category"))
@@ -177,6 +187,28 @@ def assemble(seeds, candidates):
     rows["variant"] = rows.groupby("seed_id").cumcount()
     rows["prompt_id"] = rows["seed_id"] + "-" + rows["variant"].astype(str)
     return rows.rename(columns={"seed_id": "cluster_id"})[list(SCHEMAS["corpus"].columns)]
+
+
+def progress(seeds, candidates):
+    """Say for each seed whether it passes and how many of its candidates do.
+
+    Parameters
+    ----------
+    seeds, candidates : DataFrame
+        From `judge`.
+
+    Returns
+    -------
+    DataFrame
+        seed_id, risk, reason (of the seed), variants (candidates that pass every gate), candidates.
+    """
+    passing = candidates[candidates["reason"].isin(["", "surplus", "incomplete"])]
+    counts = {"variants": passing, "candidates": candidates}
+    sizes = {
+        name: seeds["seed_id"].map(rows.groupby("seed_id").size()).fillna(0).astype(int)
+        for name, rows in counts.items()
+    }
+    return seeds[["seed_id", "risk", "reason"]].assign(**sizes).reset_index(drop=True)
 
 
 def tally(candidates):

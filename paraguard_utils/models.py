@@ -15,7 +15,7 @@ from pathlib import Path
 from paraguard_utils import paths, weights
 from paraguard_utils.errors import ModelError
 
-PACKAGED = {"smollm2-135m-instruct": weights.SMOLLM2}
+PACKAGED = {"smollm2-135m-instruct": weights.SMOLLM2, "qwen2.5-coder-0.5b-instruct": weights.QWEN_CODER}
 """Short names of the models that come as packages."""
 
 IDENTITY_FILES = ("*.safetensors", "*.json", "*.jinja", "*.model", "merges.txt", "vocab.txt")
@@ -68,7 +68,7 @@ class Model:
 
 def packaged_name(name):
     """Return the name that targets of a packaged model carry, without looking for its weights."""
-    return _slug(Path(PACKAGED[name].file).stem)
+    return _slug(Path(PACKAGED[name].name).stem)
 
 
 def resolve(name):
@@ -130,6 +130,8 @@ def load(source, dtype="float32"):
     from transformers import AutoModelForCausalLM, AutoTokenizer
     from transformers.utils import logging
 
+    from paraguard_utils.packing import pack
+
     logging.disable_progress_bar()
     folder = _converted(source) if source.path.suffix == ".gguf" else source.path
     options = {"local_files_only": True, "trust_remote_code": False}
@@ -148,7 +150,9 @@ def load(source, dtype="float32"):
         )
     except (OSError, ValueError) as error:
         raise ModelError(f"model {source.name}: its weights cannot be loaded: {_first_line(error)}") from error
-    return Model(source.name, source.weights_id, source.argument, dtype, tokenizer, network.eval())
+    network.eval()
+    pack(network)
+    return Model(source.name, source.weights_id, source.argument, dtype, tokenizer, network)
 
 
 def _slug(name):

@@ -126,8 +126,8 @@ def preflight():
 
 def reproduce():
     """Run every notebook live, then compare with the record."""
-    for file in models.PACKAGED.values():
-        models.weights.locate(file)  # before anything expensive
+    for name in targets.published("chat")["model"].unique():
+        models.resolve(name)  # before anything expensive
     done = preflight()
     live = stores.Store(LIVE)
     minutes = run_all(LIVE)
@@ -272,7 +272,7 @@ def html():
         joined.cells += nbformat.read(notebook, as_version=4).cells
     for number, cell in enumerate(joined.cells):
         cell.id = f"cell-{number}"
-    body, _ = HTMLExporter(template_name="lab", embed_images=True).from_notebook_node(
+    body, _ = HTMLExporter(template_name="classic", embed_images=True).from_notebook_node(
         joined, resources={"metadata": {"name": "ParaGuard"}}
     )
     path = paths.RESULTS / "report.html"

@@ -31,6 +31,10 @@ _not_blank = pa.Check(lambda text: text.str.strip() != "", element_wise=False, e
 _unit = pa.Check.in_range(0, 1)
 
 
+def _one_of(values):
+    return pa.Check.isin(values, error=f"is not one of {', '.join(values)}")
+
+
 def _text(unique=False):
     return pa.Column(str, _not_blank, unique=unique)
 
@@ -51,19 +55,19 @@ def _schema(unique=None, **columns):
     return pa.DataFrameSchema(columns, strict=True, unique=unique)
 
 
-_category = pa.Column(str, pa.Check.isin(CATEGORIES))
-_label = pa.Column(str, pa.Check.isin(LABELS))
+_category = pa.Column(str, _one_of(CATEGORIES))
+_label = pa.Column(str, _one_of(LABELS))
 
 SCHEMAS = {
     "seeds": _schema(seed_id=_text(unique=True), text=_text(unique=True), source=_text(), category=_category),
     "candidates": _schema(
-        seed_id=_text(), strategy=pa.Column(str, pa.Check.isin(STRATEGIES)), text=pa.Column(str, coerce=True)
+        seed_id=_text(), strategy=pa.Column(str, _one_of(STRATEGIES)), text=pa.Column(str, coerce=True)
     ),
     "corpus": _schema(
         prompt_id=_text(unique=True),
         cluster_id=_text(),
         variant=_count(),
-        strategy=pa.Column(str, pa.Check.isin(("seed", *STRATEGIES))),
+        strategy=pa.Column(str, _one_of(("seed", *STRATEGIES))),
         text=_text(unique=True),
         source=_text(),
         category=_text(),
@@ -125,7 +129,7 @@ SCHEMAS = {
     ),
     "targets": _schema(
         target=_text(unique=True),
-        kind=pa.Column(str, pa.Check.isin(("chat", "guard"))),
+        kind=pa.Column(str, _one_of(("chat", "guard"))),
         model=_text(),
         wrapper=pa.Column(str, nullable=True),
         title=_text(unique=True),

@@ -245,7 +245,9 @@ def verdicts(table):
             meaning = "is below zero: refused phrasings lie closer to accepted ones than those to each other"
         else:
             meaning = "covers zero: refused phrasings are not told from paraphrase noise"
-        excess = f"{row['excess']:+.3f} [{row['excess_low']:+.3f}, {row['excess_high']:+.3f}]"
+        known = np.isfinite(row["excess_low"])
+        bounds = f"{row['excess_low']:+.3f}, {row['excess_high']:+.3f}" if known else "–"
+        excess = f"{row['excess']:+.3f} [{bounds}]"
         sentences.append(f"{head}CI {row['ci']:.3f}; the excess {excess} in {row['n_mixed']} mixed clusters {meaning}.")
     return sentences
 

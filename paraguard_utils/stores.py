@@ -8,6 +8,7 @@ none of its own. Recorded traces and guard scores never enter a live store.
 import hashlib
 import json
 import os
+import re
 import sys
 import tempfile
 from pathlib import Path
@@ -88,10 +89,13 @@ class Store:
         """
         path = self.path(kind, *names)
         if not path.is_file():
-            raise Missing(
-                f"{paths.shown(path)} is not in the {self.name} store; run {MAKERS[kind]}"
-                + (" with a live store (-p store live): the recorded store is read-only" if self.recorded else "")
+            remedy = (
+                f"restore it (git checkout -- data), or run {MAKERS[kind]} with a live store (-p store live): "
+                "the recorded store is read-only"
+                if self.recorded
+                else f"run {MAKERS[kind]} with the same -p store, -p corpus and -p model"
             )
+            raise Missing(f"{paths.shown(path)} is not in the {self.name} store; {remedy}")
         return read(path, kind)
 
     def read_earlier(self, kind, *names):
@@ -142,6 +146,12 @@ def read(path, kind):
         frame = pd.read_parquet(path) if path.suffix == ".parquet" else _read_csv(path, kind)
     except FileNotFoundError:
         raise DataError(f"{where}: there is no such file") from None
+    except UnicodeDecodeError as error:
+        text = path.read_bytes().decode("utf-8", "surrogateescape")
+        row = text[: re.search("[\udc80-\udcff]", text).start()].count("\n") + 1
+        raise DataError(f"{where}: row {row} is not UTF-8; save the file as CSV UTF-8") from error
+    except pd.errors.ParserError as error:
+        raise DataError(f"{where}: {str(error).strip()}; save the file as comma-separated CSV UTF-8") from error
     except (ValueError, OSError) as error:
         raise DataError(
             f"{where}: cannot be read ({str(error).splitlines()[0]}); restore or remove the file"

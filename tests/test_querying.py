@@ -30,21 +30,19 @@ def same(first, second):
             ) else (np.testing.assert_array_equal(a, b))
 
 
-def test_traces_agree_with_a_plain_forward_pass_and_generate(results, prompts, tiny_model):
-    traces = ask(prompts, tiny_model, batch=4, tokens=12)
+def assert_plain(traces, prompts, model, tokens):
+    """Traces must be those of a plain forward pass, answers those of the library's own greedy generation."""
     check(traces, "traces", "traces")
-    meta = stores.read_meta(
-        stores.Store("test").path("traces", "mine", querying.target_name(tiny_model.name, "safety"))
-    )
+    meta = stores.read_meta(stores.Store("test").path("traces", "mine", querying.target_name(model.name, "safety")))
     for row, text in zip(traces.itertuples(), prompts["text"], strict=True):
         rendered = meta["prefix"] + text + meta["suffix"]
-        ids = tiny_model.tokenizer(rendered, add_special_tokens=False, return_tensors="pt")["input_ids"]
+        ids = model.tokenizer(rendered, add_special_tokens=False, return_tensors="pt")["input_ids"]
         assert row.token_ids.tolist() == ids[0].tolist()
-        assert tiny_model.tokenizer.decode(row.token_ids[row.user_start : row.user_end]) == text
+        assert model.tokenizer.decode(row.token_ids[row.user_start : row.user_end]) == text
         with torch.inference_mode():
-            logits = tiny_model.network(ids).logits[0].double()
-            answer = tiny_model.network.generate(
-                ids, attention_mask=torch.ones_like(ids), max_new_tokens=12, do_sample=False
+            logits = model.network(ids).logits[0].double()
+            answer = model.network.generate(
+                ids, attention_mask=torch.ones_like(ids), max_new_tokens=tokens, do_sample=False
             )[0, ids.shape[1] :]
         nll = -torch.log_softmax(logits[:-1], -1).gather(1, ids[0, 1:, None])[:, 0].numpy()
         np.testing.assert_allclose(
@@ -54,8 +52,27 @@ def test_traces_agree_with_a_plain_forward_pass_and_generate(results, prompts, t
         next_probs = torch.softmax(logits[-1], -1)
         np.testing.assert_allclose(np.exp(row.next_logprobs), next_probs[row.next_ids].numpy(), atol=1e-5)
         assert row.tail_mass == pytest.approx(1 - float(next_probs.topk(64).values.sum()), abs=1e-5)
-        assert row.response == tiny_model.tokenizer.decode(answer, skip_special_tokens=True).strip()
+        assert row.response == model.tokenizer.decode(answer, skip_special_tokens=True).strip()
         assert row.finish_reason == ("stop" if 1 in answer.tolist() else "length")
+
+
+@pytest.mark.parametrize(
+    ("family", "more"),
+    [
+        ("llama", {}),
+        ("mistral", {}),
+        ("qwen2", {}),
+        ("gemma", {"head_dim": 8}),
+        ("gemma2", {"head_dim": 8, "query_pre_attn_scalar": 8}),
+        ("phi3", {}),
+    ],
+)
+def test_traces_agree_with_a_plain_forward_pass_and_generate(results, prompts, tmp_path, monkeypatch, family, more):
+    monkeypatch.setattr(engine.RoomyLayer, "room", 8)
+    prompts = prompts.head(6)
+    folder = tiny.write(tmp_path / family, family=family, **more)
+    model = models.load(models.resolve(str(folder)))
+    assert_plain(ask(prompts, model, batch=4, tokens=20), prompts, model, tokens=20)
 
 
 def test_batch_size_changes_nothing(results, prompts, tiny_model):

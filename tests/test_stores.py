@@ -31,7 +31,7 @@ def corpus(**changes):
         ({"text": None}, r"x.csv: row 3 \(a-1\), column text: is blank"),
         ({"text": "null"}, r"x.csv: row \d \(a-\d\), column text: "),
         ({"risk": 1.2}, r"x.csv: row 3 \(a-1\), column risk: 1.2"),
-        ({"strategy": "lexcial"}, r"x.csv: row 3 \(a-1\), column strategy: 'lexcial'"),
+        ({"strategy": "lexcial"}, r"x.csv: row 3 \(a-1\), column strategy: 'lexcial' \(is not one of seed, lexical, "),
     ],
 )
 def test_errors_name_file_row_and_column(changes, message):
@@ -68,7 +68,14 @@ def test_any_text_survives_a_csv(tmp_path_factory, text):
 def test_a_wrong_encoding_is_one_clear_error(tmp_path):
     path = tmp_path / "c.csv"
     path.write_bytes("seed_id,text,source,category\n1,caf\xe9,x,hate\n".encode("latin-1"))
-    with pytest.raises(DataError, match="cannot be read"):
+    with pytest.raises(DataError, match="row 2 is not UTF-8"):
+        stores.read(path, "seeds")
+
+
+def test_a_semicolon_file_says_what_to_save(tmp_path):
+    path = tmp_path / "c.csv"
+    path.write_text("seed_id;text;source;category\n1;a, b;x;hate\n2;c, d, e;x;hate\n")
+    with pytest.raises(DataError, match="save the file as comma-separated CSV"):
         stores.read(path, "seeds")
 
 

@@ -2,7 +2,7 @@
 
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
 
 CHATML = (
     "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
@@ -13,8 +13,8 @@ INJECTS = "{% if messages[0]['role'] != 'system' %}<|im_start|>system\nBe Tiny.<
 DATED = "<|im_start|>{{ strftime_now('%d %b %Y') }}\n" + CHATML
 
 
-def write(folder, template=CHATML, seed=0):
-    """Write a two-layer Llama with a byte-level tokenizer; return the folder."""
+def write(folder, template=CHATML, seed=0, family="llama", **more):
+    """Write a two-layer model of a family with a byte-level tokenizer; return the folder."""
     torch.manual_seed(seed)
     trainer = trainers.BpeTrainer(
         vocab_size=320,
@@ -31,7 +31,8 @@ def write(folder, template=CHATML, seed=0):
     )
     if template:
         tokenizer.chat_template = template
-    config = LlamaConfig(
+    config = AutoConfig.for_model(
+        family,
         vocab_size=320,
         hidden_size=32,
         intermediate_size=48,
@@ -43,7 +44,8 @@ def write(folder, template=CHATML, seed=0):
         eos_token_id=1,
         pad_token_id=1,
         initializer_range=0.3,
+        **more,
     )
-    LlamaForCausalLM(config).save_pretrained(folder)
+    AutoModelForCausalLM.from_config(config).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder

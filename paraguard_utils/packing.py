@@ -1,0 +1,56 @@
+"""Linear layers with weights laid out once for the CPU's matrix kernels.
+
+PyTorch reorders a weight on every call; for the small products of decoding that costs more than the product. oneDNN's
+operators take a weight that was reordered once. They are private, so they are used only with the torch release they
+were tested with; any other keeps the plain layers, slower and with the same results up to rounding.
+"""
+
+import torch
+from torch import nn
+
+TESTED = "2.13."
+ROWS = 64
+"""Rows the layout is chosen for: a decoding batch."""
+
+
+class PackedLinear(nn.Module):
+    """An `nn.Linear` for inference.
+
+    Parameters
+    ----------
+    linear : torch.nn.Linear
+        On the CPU; its weight is not kept.
+    """
+
+    def __init__(self, linear):
+        super().__init__()
+        self.weight = torch.ops.mkldnn._reorder_linear_weight(linear.weight.detach(), ROWS)
+        self.bias = None if linear.bias is None else linear.bias.detach()
+
+    def forward(self, inputs):
+        """Return inputs @ weight.T + bias."""
+        return torch.ops.mkldnn._linear_pointwise(inputs, self.weight, self.bias, "none", [], "")
+
+
+def pack(network):
+    """Replace every plain linear layer of a network on the CPU; leave the network alone where that is not safe.
+
+    Parameters
+    ----------
+    network : torch.nn.Module
+        Changed in place; for inference only afterwards.
+
+    Returns
+    -------
+    bool
+        Whether layers were replaced.
+    """
+    parameters = list(network.parameters())
+    usable = torch.__version__.startswith(TESTED) and torch.backends.mkldnn.is_available()
+    if not usable or any(p.device.type != "cpu" or p.dtype is not torch.float32 for p in parameters):
+        return False
+    for module in list(network.modules()):
+        for name, child in list(module.named_children()):
+            if type(child) is nn.Linear:
+                setattr(module, name, PackedLinear(child))
+    return True
