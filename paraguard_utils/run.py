@@ -4,6 +4,7 @@
 """
 
 import argparse
+import contextlib
 import os
 import re
 import shutil
@@ -111,7 +112,8 @@ def preflight():
     for name in listed.index:
         file = live.path("traces", CORPUS, name)
         for part in [file, *file.with_suffix(".parts").glob("part-*.parquet")]:
-            done += len(pd.read_parquet(part, columns=["prompt_id"])) if part.is_file() else 0
+            with contextlib.suppress(OSError, ValueError):  # missing or damaged: asked again
+                done += len(pd.read_parquet(part, columns=["prompt_id"]))
     total = size * len(listed)
     earlier = [stores.read_meta(corpus.path("traces", CORPUS, name)) for name in listed.index]
     asked = sum(meta.get("asked_now", 0) for meta in earlier)
