@@ -25,8 +25,8 @@ def read_inputs(seeds, candidates):
         A file is missing or does not fit, or a candidate names a seed that is not there.
     """
     seed_file, candidate_file = input_file(seeds), input_file(candidates)
-    seed_rows = stores.read(seed_file, "seeds")
-    candidate_rows = stores.read(candidate_file, "candidates")
+    seed_rows = _stripped(stores.read(seed_file, "seeds"))
+    candidate_rows = _stripped(stores.read(candidate_file, "candidates"))
     orphans = ~candidate_rows["seed_id"].isin(seed_rows["seed_id"])
     if orphans.any():
         row = int(orphans.to_numpy().argmax())
@@ -35,6 +35,11 @@ def read_inputs(seeds, candidates):
             f"is not in {paths.shown(seed_file)}; add the seed or remove the row"
         )
     return seed_rows, candidate_rows
+
+
+def _stripped(frame):
+    """Remove white space around texts: a prompt is asked as it stands."""
+    return frame.assign(text=frame["text"].str.strip())
 
 
 def embedder(store, corpus_name):

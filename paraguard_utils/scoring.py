@@ -238,7 +238,7 @@ def verdicts(table):
             sentences.append(f"{head}excess is undefined ({row['note']}).")
             continue
         if row["few"] or row["n_mixed"] < metrics.FEW_CLUSTERS:
-            meaning = f"is not judged on {row['n_reject']} rejections"
+            meaning = f"is not judged: too few ({row['n_reject']} rejections)"
         elif row["excess_low"] > 0:
             meaning = "is above zero: refused phrasings lie further from accepted ones than those from each other"
         elif row["excess_high"] < 0:
