@@ -5,6 +5,7 @@ import pandera.pandas as pa
 from pandera.errors import SchemaErrors
 
 from paraguard_utils.errors import DataError
+from paraguard_utils.text import CONTROL
 
 LABELS = ("accept", "reject", "blocked", "unparsed")
 """The closed label set (`paper.md`, Querying and labelling)."""
@@ -28,6 +29,7 @@ CATEGORIES = (
 
 
 _not_blank = pa.Check(lambda text: text.str.strip() != "", element_wise=False, error="is blank")
+_no_control = pa.Check(lambda text: CONTROL.search(text) is None, element_wise=True, error="has a control character")
 _unit = pa.Check.in_range(0, 1)
 
 
@@ -36,7 +38,7 @@ def _one_of(values):
 
 
 def _text(unique=False):
-    return pa.Column(str, _not_blank, unique=unique)
+    return pa.Column(str, [_not_blank, _no_control], unique=unique)
 
 
 def _number(*checks, nullable=False):
@@ -61,7 +63,7 @@ _label = pa.Column(str, _one_of(LABELS))
 SCHEMAS = {
     "seeds": _schema(seed_id=_text(unique=True), text=_text(unique=True), source=_text(), category=_category),
     "candidates": _schema(
-        seed_id=_text(), strategy=pa.Column(str, _one_of(STRATEGIES)), text=pa.Column(str, coerce=True)
+        seed_id=_text(), strategy=pa.Column(str, _one_of(STRATEGIES)), text=pa.Column(str, _no_control, coerce=True)
     ),
     "corpus": _schema(
         prompt_id=_text(unique=True),

@@ -8,6 +8,7 @@ import pandas as pd
 from paraguard_utils import models, paths, querying, stores
 from paraguard_utils.errors import Missing
 from paraguard_utils.refusals import LABELLER, label
+from paraguard_utils.text import readable
 
 
 def published(kind):
@@ -76,7 +77,7 @@ def label_answers(traces):
             "prompt_id": traces["prompt_id"],
             "labeller": LABELLER,
             **{name: labels[name].replace("", None) for name in ("label", "kind", "rule")},
-            "response": traces["response"],
+            "response": traces["response"].map(readable, na_action="ignore"),
         }
     )
 

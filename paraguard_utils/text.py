@@ -14,6 +14,15 @@ STOPWORDS = frozenset(
 )
 
 
+CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
+"""Characters that a CSV file cannot carry or a reader cannot see; tab and line feed are not among them."""
+
+
+def readable(text):
+    """Return a text with control characters replaced by U+FFFD."""
+    return CONTROL.sub("\ufffd", text)
+
+
 def words(text):
     """Return the lower-cased word tokens of a text, in order, typographic apostrophes made plain."""
     return WORD.findall(text.lower().replace("’", "'"))

@@ -1,11 +1,12 @@
 import pandas as pd
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
-from paraguard_utils import paths, stores, tables
+from paraguard_utils import paths, stores, tables, targets
 from paraguard_utils.errors import DataError, Missing
 from paraguard_utils.schemas import check
+from paraguard_utils.text import CONTROL
 
 
 def corpus(**changes):
@@ -54,15 +55,34 @@ def test_words_that_look_missing_survive(results):
     assert store.read("corpus", "c")["text"].tolist() == ["null", "NA"]
 
 
-_texts = st.text(st.characters(codec="utf-8", exclude_characters="\x00\r"), min_size=1).filter(str.strip)
+_any_text = st.text(st.characters(codec="utf-8"), min_size=1)
 
 
-@given(_texts)
+@given(_any_text.filter(lambda text: text.strip() and not CONTROL.search(text)))
 def test_any_text_survives_a_csv(tmp_path_factory, text):
     path = tmp_path_factory.mktemp("csv") / "c.csv"
     frame = corpus(text=text + "x")
     stores.write(path, frame, "corpus", {})
     assert stores.read(path, "corpus")["text"].tolist() == frame["text"].tolist()
+
+
+@given(_any_text)
+@example("carriage\rreturn")
+@example("nul\x00 and escape\x1b")
+def test_any_answer_survives_as_a_label(tmp_path_factory, text):
+    path = tmp_path_factory.mktemp("csv") / "c.csv"
+    traces = pd.DataFrame({"prompt_id": ["a", "b"], "response": [text, "yes"], "finish_reason": "stop"})
+    labels = targets.label_answers(traces)
+    stores.write(path, labels, "labels", {})
+    read = stores.read(path, "labels")
+    assert read["response"].tolist() == [CONTROL.sub("\ufffd", text), "yes"]
+    assert read["label"].tolist() == labels["label"].tolist()
+
+
+@pytest.mark.parametrize("character", ["\r", "\x00", "\x1b"])
+def test_control_characters_in_prompts_are_named(character):
+    with pytest.raises(DataError, match=r"row 3 \(a-1\), column text: .*has a control character"):
+        check(corpus(text=f"a{character}b"), "corpus", "x.csv")
 
 
 def test_a_wrong_encoding_is_one_clear_error(tmp_path):
