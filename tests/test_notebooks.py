@@ -131,7 +131,7 @@ CORPUS = "prompt_id,cluster_id,variant,strategy,text,source,category,similarity,
 def test_02_stops_with_one_line_before_any_model_is_loaded(parameters, message, monkeypatch, tmp_path):
     store = f"test-{tmp_path.name}"
     folder = paths.RESULTS / store / "corpus"
-    folder.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
     (folder / "empty.csv").write_text(CORPUS)
     (folder / "short.csv").write_text(CORPUS.replace(",risk", "") + "a-0,a,0,seed,text,test,hate,1,1\n")
     (folder / "blank.csv").write_text(CORPUS + "a-0,a,0,seed,,test,hate,1,1,0.5\n")
