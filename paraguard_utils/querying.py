@@ -201,7 +201,6 @@ class Traces:
     """
 
     def __init__(self, store, corpus_name, target):
-        self.store, self.names = store, (corpus_name, target)
         self.file = store.target_path("traces", corpus_name, target)
         self.parts = self.file.with_suffix(".parts")
         self.lock = FileLock(f"{self.file}.lock", timeout=0)
