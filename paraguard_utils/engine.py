@@ -11,7 +11,15 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from transformers import DynamicCache
-from transformers.cache_utils import DynamicLayer
+from transformers.cache_utils import DummyLayer, DynamicLayer, DynamicSlidingWindowLayer
+
+from paraguard_utils.errors import ModelError
+
+PREFILL = 320
+"""Token positions in one prefill: enough to keep the matrix products busy, few enough for the processor's caches."""
+
+POSITIONS = 32_768
+"""Token positions in the cache of one batch; long prompts are asked in smaller batches."""
 
 SHRINK = 7 / 8
 """Rows leave a batch when this share of it or less is still going: leaving copies the whole cache."""
@@ -62,51 +70,65 @@ def shared_prefix(requests):
     return max(length, 0)
 
 
-def batches(requests, size):
+def batches(requests, size, more=0, positions=POSITIONS):
     """Split requests into batches of similar length, longest first, so that memory trouble shows at once.
 
     Parameters
     ----------
     requests : sequence of Request
     size : int, > 0
+        Most rows in a batch.
+    more : int
+        Tokens that each row may still get.
+    positions : int
+        Most token positions in a batch, padding included; a batch has one row at least.
 
     Returns
     -------
     list of list of Request
     """
     ordered = sorted(requests, key=lambda request: (-len(request.token_ids), request.prompt_id))
-    return [ordered[i : i + size] for i in range(0, len(ordered), size)]
+    found = []
+    while ordered:
+        rows = max(1, min(size, positions // (len(ordered[0].token_ids) + more)))
+        found.append(ordered[:rows])
+        ordered = ordered[rows:]
+    return found
 
 
 class RoomyLayer(DynamicLayer):
     """A cache layer that writes into room kept free behind its keys and values, instead of copying all of them."""
 
     room = 64
+    given = buffers = None
 
     def update(self, key_states, value_states, *args, **kwargs):
         """Append keys and values, shape (batch, heads, tokens, dimensions); return all so far."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
             self.keys, self.values = key_states[..., :0, :], value_states[..., :0, :]
-            self.buffers = None
         old, new = self.keys.shape[-2], self.keys.shape[-2] + key_states.shape[-2]
-        if self.buffers is None or self.buffers[0].shape[-2] < new:
+        # Keys that are not those returned last time were selected, repeated or joined since: the room is not theirs.
+        if self.keys is not self.given or self.buffers[0].shape[-2] < new:
             shape = (*key_states.shape[:2], new + self.room)
             self.buffers = tuple(states.new_empty(*shape, states.shape[-1]) for states in (key_states, value_states))
             self.buffers[0][..., :old, :], self.buffers[1][..., :old, :] = self.keys, self.values
         self.buffers[0][..., old:new, :], self.buffers[1][..., old:new, :] = key_states, value_states
         self.keys, self.values = (buffer[..., :new, :] for buffer in self.buffers)
+        self.given = self.keys
         return self.keys, self.values
 
-    def replace(self, keys, values):
-        """Take other keys and values, for example of fewer or more rows."""
-        self.keys, self.values, self.buffers = keys, values, None
 
-
-def _cache(config):
+def _empty_cache(config):
     """Return an empty cache for a model; layers with a window keep the library's own class."""
     cache = DynamicCache(config=config)
     cache.layers = [RoomyLayer() if type(layer) is DynamicLayer else layer for layer in cache.layers]
+    for layer in cache.layers:
+        if type(layer) not in (RoomyLayer, DynamicSlidingWindowLayer, DummyLayer):
+            raise ModelError(
+                f"a model of type {config.model_type} keeps a state ({type(layer).__name__}) that cannot be asked in "
+                "padded batches; only models with keys and values in every layer are supported"
+            )
     return cache
 
 
@@ -119,25 +141,25 @@ class Engine:
     prefix : sequence of int
         Leading tokens shared by every request that will be asked; may be empty.
     max_new_tokens : int
-    prefill_size : int
-        Rows per prefill, which bounds the memory of the output layer.
+
+    Raises
+    ------
+    ModelError
+        The model keeps a state other than keys and values.
     """
 
-    def __init__(self, model, prefix=(), max_new_tokens=64, prefill_size=16):
+    def __init__(self, model, prefix=(), max_new_tokens=64):
         self.network = model.network
+        self.device = model.network.device
         self.tokenizer = model.tokenizer
         self.max_new_tokens = max_new_tokens
-        self.prefill_size = prefill_size
         self.prefix = tuple(prefix)
-        self.stops = _stop_ids(model)
-        self.cache = _cache(self.network.config)
+        self.stops = self._tensor(_stop_ids(model))
+        self.cache = _empty_cache(self.network.config)
         if self.prefix:
             with torch.inference_mode():
                 self.network(
-                    input_ids=torch.tensor([self.prefix]),
-                    past_key_values=self.cache,
-                    use_cache=True,
-                    logits_to_keep=1,
+                    input_ids=self._tensor([self.prefix]), past_key_values=self.cache, use_cache=True, logits_to_keep=1
                 )
 
     @torch.inference_mode()
@@ -154,51 +176,58 @@ class Engine:
         list of dict
             One trace row per request, in the order given, with the columns of `schemas.SCHEMAS["traces"]`.
         """
-        width = max(len(request.token_ids) for request in batch) - len(self.prefix)
+        shared = len(self.prefix)
+        order = sorted(range(len(batch)), key=lambda i: -len(batch[i].token_ids))
         rows, caches, masks = [], [], []
-        for start in range(0, len(batch), self.prefill_size):
-            part = batch[start : start + self.prefill_size]
+        while len(rows) < len(batch):
+            width = len(batch[order[len(rows)]].token_ids) - shared
+            part = [batch[i] for i in order[len(rows) : len(rows) + max(1, PREFILL // width)]]
             traced, cache, mask = self._prefill(part, width)
             rows += traced
             caches.append(cache)
             masks.append(mask)
-        answers = self._decode(_joined(caches), torch.cat(masks), [row["next_ids"][0] for row in rows])
+        wide = masks[0].shape[1]
+        mask = torch.cat([torch.nn.functional.pad(mask, (wide - mask.shape[1], 0)) for mask in masks])
+        answers = self._decode(_joined(caches), mask, self._tensor([row["next_ids"][0] for row in rows]))
         for row, (tokens, finish_reason) in zip(rows, answers, strict=True):
             row["response"] = self.tokenizer.decode(tokens, skip_special_tokens=True).strip()
             row["finish_reason"] = finish_reason
-        return rows
+        return [row for _, row in sorted(zip(order, rows, strict=True), key=lambda pair: pair[0])]
+
+    def _tensor(self, values):
+        return torch.tensor(values, dtype=torch.long, device=self.device)
 
     def _prefill(self, part, width):
+        """Run prompts, left-padded to `width` behind the shared prefix; return trace rows, cache and mask."""
         shared = len(self.prefix)
-        suffixes = [request.token_ids[shared:] for request in part]
-        ids = torch.zeros(len(part), width, dtype=torch.long)
-        mask = torch.zeros(len(part), shared + width, dtype=torch.long)
-        mask[:, :shared] = 1
-        for row, suffix in enumerate(suffixes):
-            ids[row, width - len(suffix) :] = torch.tensor(suffix)
-            mask[row, shared + width - len(suffix) :] = 1
-        keep = max(len(request.token_ids) - request.user_start for request in part) + 1
+        own = [len(request.token_ids) - shared for request in part]
+        ids = self._tensor([[0] * (width - n) + list(r.token_ids[shared:]) for r, n in zip(part, own, strict=True)])
+        mask = self._tensor([[1] * shared + [0] * (width - n) + [1] * n for n in own])
+        # The output layer is needed where the next token is one of the user's, and at the end.
+        keep = torch.zeros(len(part), width, dtype=torch.bool)
+        for row, request in enumerate(part):
+            end = width - len(request.token_ids)
+            keep[row, end + request.user_start - 1 : end + request.user_end - 1] = True
+        keep[:, -1] = True
         cache = copy.deepcopy(self.cache)
         if shared:
-            _rearrange(cache, lambda states: states.expand(len(part), *states.shape[1:]))
+            cache.batch_repeat_interleave(len(part))
         logits = self.network(
             input_ids=ids,
             attention_mask=mask,
             position_ids=(mask.cumsum(1) - 1).clamp(min=0)[:, shared:],
             past_key_values=cache,
             use_cache=True,
-            logits_to_keep=keep,
+            logits_to_keep=keep.to(self.device),
         ).logits
-        rows = [_trace(request, logits[row]) for row, request in enumerate(part)]
-        return rows, cache, mask
+        return _traces(part, logits), cache, mask
 
-    def _decode(self, cache, mask, first):
+    def _decode(self, cache, mask, token):
         """Continue greedily from the first answer tokens; return (tokens, finish_reason) per row."""
-        answers = [[] for _ in first]
-        reasons = ["length"] * len(first)
-        rows = torch.arange(len(first))  # which answer each row of the batch belongs to
-        going = torch.ones(len(first), dtype=torch.bool)
-        token = torch.tensor(first)
+        answers = [[] for _ in token]
+        reasons = ["length"] * len(token)
+        rows = torch.arange(len(token), device=self.device)  # which answer each row of the batch belongs to
+        going = torch.ones_like(rows, dtype=torch.bool)
         for step in range(self.max_new_tokens):
             going &= ~torch.isin(token, self.stops)
             for row, value, goes in zip(rows.tolist(), token.tolist(), going.tolist(), strict=True):
@@ -211,7 +240,7 @@ class Engine:
             if going.sum() <= len(going) * SHRINK:
                 kept = torch.nonzero(going).squeeze(1)
                 rows, token, mask, going = rows[kept], token[kept], mask[kept], going[kept]
-                _rearrange(cache, lambda states, kept=kept: states[kept])
+                cache.batch_select_indices(kept)
             position = mask.sum(1, keepdim=True)
             mask = torch.cat([mask, torch.ones_like(position)], dim=1)
             logits = self.network(
@@ -229,46 +258,58 @@ class Engine:
 def _stop_ids(model):
     ids = model.network.generation_config.eos_token_id
     ids = set(ids if isinstance(ids, list) else [ids]) | {model.tokenizer.eos_token_id}
-    return torch.tensor(sorted(ids - {None}), dtype=torch.long)
-
-
-def _rearrange(cache, change):
-    """Apply a change to the keys and to the values of every layer."""
-    for layer in cache.layers:
-        if isinstance(layer, RoomyLayer):
-            layer.replace(change(layer.keys), change(layer.values))
-        else:
-            layer.keys, layer.values = change(layer.keys), change(layer.values)
+    return sorted(ids - {None})
 
 
 def _joined(caches):
-    """Stack caches of equal length along the batch dimension."""
-    keys = [[cache.layers[i].keys for cache in caches] for i in range(len(caches[0].layers))]
-    values = [[cache.layers[i].values for cache in caches] for i in range(len(caches[0].layers))]
-    parts = iter([part for pair in zip(keys, values, strict=True) for part in pair])
-    _rearrange(caches[0], lambda _: torch.cat(next(parts)))
+    """Stack caches along the batch dimension, right-aligned; the first is the longest and gives the layers."""
+    for layers in zip(*(cache.layers for cache in caches), strict=True):
+        if layers[0].keys is None:
+            continue
+        wide = layers[0].keys.shape[-2]
+        room = layers[0].room if isinstance(layers[0], RoomyLayer) else 0
+        buffers = []
+        for name in ("keys", "values"):
+            parts = [getattr(layer, name) for layer in layers]
+            _, heads, _, size = parts[0].shape
+            buffers.append(parts[0].new_zeros(sum(map(len, parts)), heads, wide + room, size))
+            for part, rows in zip(parts, buffers[-1].split([len(part) for part in parts]), strict=True):
+                rows[..., wide - part.shape[-2] : wide, :] = part
+        for layer in layers[1:]:  # not needed any more, and large
+            layer.keys = layer.values = layer.given = layer.buffers = None
+        layers[0].keys, layers[0].values = (buffer[..., :wide, :] for buffer in buffers)
+        layers[0].given, layers[0].buffers = layers[0].keys, tuple(buffers)
     return caches[0]
 
 
-def _trace(request, logits):
-    """Read a trace row off the trailing logits of one prompt, shape (keep, vocabulary)."""
-    length = len(request.token_ids)
-    # Column -1 predicts the first answer token, so column j - length - 1 predicts prompt token j.
-    user = logits[request.user_start - length - 1 : request.user_end - length - 1].float()
-    targets = torch.tensor(request.token_ids[request.user_start : request.user_end])
-    nll = np.full(length, np.nan, np.float32)
-    nll[request.user_start : request.user_end] = torch.nn.functional.cross_entropy(
-        user, targets, reduction="none"
-    ).numpy()
-    top = torch.log_softmax(logits[-1].double(), dim=-1).topk(min(TOP, logits.shape[-1]))
-    return {
-        "prompt_id": request.prompt_id,
-        "key": request.key,
-        "token_ids": np.array(request.token_ids, np.int32),
-        "token_nll": nll,
-        "user_start": request.user_start,
-        "user_end": request.user_end,
-        "next_ids": top.indices.numpy().astype(np.int32),
-        "next_logprobs": top.values.numpy().astype(np.float32),
-        "tail_mass": float(max(0.0, 1.0 - top.values.exp().sum())),
-    }
+def _traces(part, logits):
+    """Read trace rows off the logits of prompts: for each, its user tokens and then its end; (rows, vocabulary)."""
+    counts = [request.user_end - request.user_start for request in part]
+    last = torch.tensor(counts, device=logits.device).add(1).cumsum(0) - 1
+    user = torch.ones(len(logits), dtype=torch.bool, device=logits.device)
+    user[last] = False
+    targets = [token for request in part for token in request.token_ids[request.user_start : request.user_end]]
+    losses = torch.nn.functional.cross_entropy(
+        logits[user].float(), torch.tensor(targets, device=logits.device), reduction="none"
+    )
+    losses = losses.cpu().split(counts)
+    top = torch.log_softmax(logits[last].double(), dim=-1).topk(min(TOP, logits.shape[-1]))
+    indices, logprobs = top.indices.cpu().numpy().astype(np.int32), top.values.cpu().numpy()
+    rows = []
+    for request, loss, ids, logps in zip(part, losses, indices, logprobs, strict=True):
+        nll = np.full(len(request.token_ids), np.nan, np.float32)
+        nll[request.user_start : request.user_end] = loss.numpy()
+        rows.append(
+            {
+                "prompt_id": request.prompt_id,
+                "key": request.key,
+                "token_ids": np.array(request.token_ids, np.int32),
+                "token_nll": nll,
+                "user_start": request.user_start,
+                "user_end": request.user_end,
+                "next_ids": ids,
+                "next_logprobs": logps.astype(np.float32),
+                "tail_mass": float(max(0.0, 1.0 - np.exp(logps).sum())),
+            }
+        )
+    return rows

@@ -108,7 +108,7 @@ def resolve(name):
     )
 
 
-def load(source, dtype="float32"):
+def load(source, dtype="float32", packed=True):
     """Load a resolved model for inference.
 
     Parameters
@@ -116,6 +116,8 @@ def load(source, dtype="float32"):
     source : Source
     dtype : str
         "float32" or "bfloat16".
+    packed : bool
+        Lay the weights out for the CPU's matrix kernels, where that is possible (`packing.pack`).
 
     Returns
     -------
@@ -151,7 +153,8 @@ def load(source, dtype="float32"):
     except (OSError, ValueError) as error:
         raise ModelError(f"model {source.name}: its weights cannot be loaded: {_first_line(error)}") from error
     network.eval()
-    pack(network)
+    if packed:
+        pack(network)
     return Model(source.name, source.weights_id, source.argument, dtype, tokenizer, network)
 
 

@@ -47,7 +47,7 @@ def pack(network):
     """
     parameters = list(network.parameters())
     usable = torch.__version__.startswith(TESTED) and torch.backends.mkldnn.is_available()
-    if not usable or any(p.device.type != "cpu" or p.dtype is not torch.float32 for p in parameters):
+    if not usable or any(p.device.type != "cpu" or p.dtype not in (torch.float32, torch.bfloat16) for p in parameters):
         return False
     for module in list(network.modules()):
         for name, child in list(module.named_children()):

@@ -22,7 +22,7 @@ from tqdm import tqdm
 from paraguard_utils import models, paths, stores
 from paraguard_utils.errors import DataError, ModelError
 
-BATCH = 64
+BATCH = 128
 """Prompts per batch, which is also what a kill can lose."""
 
 DATE = "01 Jan 2025"
@@ -303,7 +303,7 @@ def query(store, corpus_name, corpus, model, wrapper, decoding=Decoding(), batch
     DataError
         Another process writes this target, or a prompt cannot be asked.
     """
-    from paraguard_utils.engine import Engine, batches, shared_prefix
+    from paraguard_utils.engine import Engine, shared_prefix
 
     check_prompts(corpus, model.tokenizer)
     text = wrappers()[wrapper]["text"]
@@ -320,7 +320,7 @@ def query(store, corpus_name, corpus, model, wrapper, decoding=Decoding(), batch
             length = shared_prefix(asked)
             engine = Engine(model, asked[0].token_ids[:length], decoding.max_new_tokens)
             with tqdm(total=len(asked), initial=len(known), desc=target, unit="prompt", disable=not progress) as bar:
-                for group in batches(missing, batch):
+                for group in _groups(asked, known, batch, decoding.max_new_tokens):
                     rows = engine.ask(group)
                     traces.add(rows)
                     new += rows
@@ -341,6 +341,20 @@ def query(store, corpus_name, corpus, model, wrapper, decoding=Decoding(), batch
         if missing or not traces.finished(meta):
             return traces.compact(rows, corpus["prompt_id"], meta)
         return rows.set_index("prompt_id").loc[corpus["prompt_id"]].reset_index()
+
+
+def _groups(asked, known, size, more):
+    """Return the batches still to be asked: those of an unbroken run where a whole batch is missing, then the rest.
+
+    A batch decides the padding and with it the last bits of every number, so a resumed run keeps the batches.
+    """
+    from paraguard_utils.engine import batches
+
+    whole = batches(asked, size, more)
+    open_ = [[request for request in group if request.prompt_id not in known] for group in whole]
+    kept = [group for group, left in zip(whole, open_, strict=True) if len(left) == len(group)]
+    rest = [request for group, left in zip(whole, open_, strict=True) if len(left) < len(group) for request in left]
+    return kept + batches(rest, size, more)
 
 
 def recorded_traces(store, corpus_name, corpus, target, decoding=None, dtype=None):
