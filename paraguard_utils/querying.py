@@ -31,6 +31,9 @@ DATE = "01 Jan 2025"
 IDENTITY = ("weights_id", "dtype", "prefix", "suffix", "decoding", "wrapper", "wrapper_text")
 """What a trace's meta file must tell, so that keys can be recomputed without weights."""
 
+OPEN_THOUGHT = re.compile(r"(<think(?:ing)?>)\s*\Z")
+"""A thinking block that a chat template opens by itself, so that the model's answer begins inside it."""
+
 _PLACEHOLDER = "PARAGUARD-USER-TEXT"
 
 
@@ -144,6 +147,11 @@ def surroundings(tokenizer, wrapper_text):
     before, found, after = rendered.partition(_PLACEHOLDER)
     if not found or _PLACEHOLDER in after or wrapper_text not in before:
         raise ModelError("the chat template does not render the user's text once and as it is")
+    if not before:
+        raise ModelError(
+            "the chat template puts nothing before the user's text, so its first word has no probability; "
+            "let the template begin with the model's start token"
+        )
     return before, after
 
 
@@ -212,6 +220,8 @@ class Traces:
             raise DataError(
                 f"{paths.shown(self.file)} is being written by another process; wait for it or use another store"
             ) from None
+        for leftover in [*self.file.parent.glob(f".{self.file.name}.*.tmp"), *self.parts.glob(".part-*.tmp")]:
+            leftover.unlink()  # of a run that was killed while writing
         return self
 
     def __exit__(self, *_):
@@ -278,6 +288,8 @@ class Traces:
 def query(store, corpus_name, corpus, model, wrapper, decoding=Decoding(), batch=BATCH, progress=True):
     """Ask a loaded model every prompt under one wrapper; asked prompts are never asked again.
 
+    A thinking block that the chat template opens is part of the answer, so that it can be told from what follows it.
+
     Parameters
     ----------
     store : stores.Store
@@ -319,9 +331,12 @@ def query(store, corpus_name, corpus, model, wrapper, decoding=Decoding(), batch
         if missing:
             length = shared_prefix(asked)
             engine = Engine(model, asked[0].token_ids[:length], decoding.max_new_tokens)
+            opened = OPEN_THOUGHT.search(frame.suffix)
             with tqdm(total=len(asked), initial=len(known), desc=target, unit="prompt", disable=not progress) as bar:
                 for group in _groups(asked, known, batch, decoding.max_new_tokens):
                     rows = engine.ask(group)
+                    for row in rows if opened else ():
+                        row["response"] = f"{opened[1]}\n{row['response']}"
                     traces.add(rows)
                     new += rows
                     bar.update(len(rows))
@@ -333,6 +348,7 @@ def query(store, corpus_name, corpus, model, wrapper, decoding=Decoding(), batch
             "wrapper_text": text,
             **{k: v for k, v in asdict(frame).items() if k != "decoding"},
             "decoding": asdict(decoding),
+            "device": str(model.network.device),
             "corpus": stores.frame_hash(corpus[["prompt_id", "text"]]),
             "asked_now": len(missing),
             "seconds": round(time.monotonic() - started, 1),
@@ -429,7 +445,7 @@ def keep_tokens(store, model, traces):
     if store.has("tokens", model.name):
         ids |= set(store.read("tokens", model.name)["token_id"])
     ids = sorted(ids)
-    table = model.network.get_input_embeddings().weight.detach()[ids].float().numpy().astype(np.float16)
+    table = model.network.get_input_embeddings().weight.detach()[ids].float().cpu().numpy().astype(np.float16)
     frame = pd.DataFrame({"token_id": ids, "embedding": list(table)})
     store.write("tokens", model.name, frame=frame, meta={"model": model.name, "weights_id": model.weights_id})
 

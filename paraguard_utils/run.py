@@ -1,6 +1,6 @@
 """The commands behind the Makefile: run all notebooks live, redraw from the record, promote a live run, make a report.
 
-`python -m paraguard_utils.run {reproduce,figures,record,html}`
+`python -m paraguard_utils.run {reproduce,second-family,figures,record,html}`
 """
 
 import argparse
@@ -28,8 +28,13 @@ COMPARED = {
 }
 """Tables compared with the record, and the columns that identify their rows."""
 
-PROMOTED = ("corpus", "vectors", "traces", "guards", "labels", "pairs", "scores", "tables")
+PROMOTED = ("corpus", "vectors", "traces", "guards", "labels")
 """Folders of a live store that `record` copies to `data/`."""
+
+DERIVED = ("pairs", "scores", "tables")
+"""Folders that the recorded notebooks then make from them, and that replace those in `data/`."""
+
+SECOND_FAMILY = "qwen2.5-coder-0.5b-instruct"
 
 
 def notebooks():
@@ -70,8 +75,19 @@ def execute(notebook, output, parameters):
         raise UserError(f"{notebook.stem}: {error.ename}: {error.evalue}") from None
 
 
-def run_all(store_name):
-    """Run all notebooks in order, with a line for each, and return their minutes by name."""
+def run_all(store_name, after=None):
+    """Run all notebooks in order, with a line for each, and return their minutes by name.
+
+    Parameters
+    ----------
+    store_name : str
+    after : callable or None
+        Called without arguments after each notebook.
+
+    Returns
+    -------
+    dict of str to float
+    """
     minutes = {}
     for notebook in notebooks():
         started = time.monotonic()
@@ -80,6 +96,8 @@ def run_all(store_name):
         execute(notebook, output, {"store": store_name} if store_name != stores.RECORDED else {})
         minutes[notebook.stem] = round((time.monotonic() - started) / 60, 1)
         print(f"{notebook.stem} done in {minutes[notebook.stem]:.1f} min", flush=True)
+        if after is not None:
+            after()
     return minutes
 
 
@@ -104,7 +122,7 @@ def with_minutes(readme, minutes):
 
 def preflight():
     """Say what a live run has to do: prompts, already done, expected minutes, memory; return how many are done."""
-    listed = targets.published("chat")
+    listed = targets.published("chat").query("default == 'yes'")
     live = stores.Store(LIVE)
     corpus = stores.Store(stores.RECORDED)
     size = len(corpus.read("corpus", CORPUS)) if corpus.has("corpus", CORPUS) else 0
@@ -128,7 +146,7 @@ def preflight():
 
 def reproduce():
     """Run every notebook live, then compare with the record."""
-    for name in targets.published("chat")["model"].unique():
+    for name in targets.default_models():
         models.resolve(name)  # before anything expensive
     done = preflight()
     live = stores.Store(LIVE)
@@ -148,6 +166,14 @@ def reproduce():
         print(f"  {line}")
 
 
+def second_family():
+    """Ask the optional second family in the live store."""
+    models.resolve(SECOND_FAMILY)
+    output = paths.RESULTS / LIVE / "notebooks" / "02_second_family.ipynb"
+    execute(paths.NOTEBOOKS / "02_querying.ipynb", output, {"store": LIVE, "model": SECOND_FAMILY})
+    print("make reproduce scores it beside the default one")
+
+
 def differences(live):
     """Describe what differs between a live store and the record: labels, then tables number by number.
 
@@ -157,7 +183,12 @@ def differences(live):
     """
     recorded = stores.Store(stores.RECORDED)
     lines, equal, total = [], 0, 0
-    for name in [*targets.published("chat").index, *targets.published("guard").index]:
+    known = [*targets.published("chat").index, *targets.published("guard").index]
+    asked = [name for name in known if live.has("labels", CORPUS, name)]
+    for name in known:
+        if name not in asked:
+            lines.append(f"labels of {name}: not asked in this store, its rows are the recorded ones")
+            continue
         if not recorded.has("labels", CORPUS, name):
             lines.append(f"labels of {name}: nothing recorded")
             continue
@@ -173,6 +204,7 @@ def differences(live):
             continue
         # Which store a row comes from is no number.
         old, new = (store.read("tables", name).drop(columns="store", errors="ignore") for store in (recorded, live))
+        old, new = (frame[frame["target"].isin(asked)] for frame in (old, new))
         found = tables.differences(old, new, keys)
         lines.append(f"{name}: {len(found)} numbers differ")
         for row in found.head(20).to_dict("records"):
@@ -190,7 +222,9 @@ def figures():
 def record():
     """Promote a live run to the record and execute the committed notebooks from it.
 
-    Only the project's corpus and its published targets are promoted, whatever else the live store holds.
+    Only the project's corpus and its published targets are promoted, whatever else the live store holds; a target that
+    a live run does not ask by default keeps its recorded files where the live store lacks them. Tables and figures are
+    those that the recorded notebooks make from what was promoted.
     """
     live = stores.Store(LIVE)
     for name in (*COMPARED, MINUTES):
@@ -202,36 +236,81 @@ def record():
         rows = live.read("tables", name)
         if meta["corpus"] != CORPUS or not set(rows["target"]) <= set(known) or meta.get("model"):
             raise UserError(f"the live table {name} is of another corpus or other targets; run make reproduce first")
+    recorded = stores.Store(stores.RECORDED)
+    kept = _kept(live, recorded)
     for folder in PROMOTED:
-        _replace(live.writes / folder, paths.DATA / folder, known)
-    path = paths.DATA / "tables" / "table1_targets.csv"
-    frame = stores.read(path, "tables").assign(store=stores.RECORDED)
-    stores.write(path, frame, "tables", stores.read_meta(path))
+        _replace(live.writes / folder, paths.DATA / folder, known, kept)
+    shutil.rmtree(recorded.writes, ignore_errors=True)  # what an earlier version drew must not be promoted
+    # 04 reads the scores that 03 makes.
+    run_all(stores.RECORDED, after=lambda: [_copy(recorded.writes / d, paths.DATA / d, known) for d in DERIVED])
+    minutes = live.read("tables", MINUTES)
+    recorded.write("tables", MINUTES, frame=minutes, meta={})
+    for folder in DERIVED:
+        _replace(recorded.writes / folder, paths.DATA / folder, known)
     figure_map = (paths.FIGURES / "FIGURE_MAP.csv").read_bytes()
-    _replace(live.writes / "figures", paths.FIGURES, known)
+    _replace(recorded.writes / "figures", paths.FIGURES, known)
     (paths.FIGURES / "FIGURE_MAP.csv").write_bytes(figure_map)
     readme = paths.ROOT / "README.md"
-    minutes = stores.Store(stores.RECORDED).read("tables", MINUTES)
     readme.write_text(with_minutes(readme.read_text(encoding="utf-8"), minutes), encoding="utf-8")
-    run_all(stores.RECORDED)
     for notebook in notebooks():
         executed = paths.RESULTS / stores.RECORDED / "notebooks" / notebook.name
         nbformat.write(cleaned(nbformat.read(executed, as_version=4)), notebook)
 
 
-def _replace(source, destination, targets):
-    """Copy a live folder's publishable files over another's, and remove there what is not among them."""
-    wanted = {path.relative_to(source) for path in source.rglob("*") if path.is_file() and _publishable(path, targets)}
-    for path in destination.rglob("*"):
-        if path.is_file() and path.relative_to(destination) not in wanted:
-            path.unlink()
+def _kept(live, recorded):
+    """Return the published targets that keep their recorded files because the live store has not asked them.
+
+    Raises
+    ------
+    UserError
+        A target is half in the live store, or in neither, or the corpus it was asked is another one.
+    """
+    kept = []
+    for kind, product in (("chat", "traces"), ("guard", "guards")):
+        for name, default in targets.published(kind)["default"].items():
+            there = [live.has(part, CORPUS, name) for part in (product, "labels")]
+            if all(there):
+                continue
+            if default == "yes" or any(there) or not recorded.has("labels", CORPUS, name):
+                command = "reproduce" if default == "yes" else "second-family"
+                raise UserError(f"the live store lacks answers of {name}, or their labels; run make {command}")
+            kept.append(name)
+    if kept and live.has("corpus", CORPUS):
+        corpora = [stores.frame_hash(store.read("corpus", CORPUS)) for store in (live, recorded)]
+        if corpora[0] != corpora[1]:
+            raise UserError(f"the corpus has changed, and {kept[0]} was not asked again; run make second-family")
+    return kept
+
+
+def _copy(source, destination, targets, kept=()):
+    """Copy a folder's publishable files over another's, but none of a kept target; return their relative paths."""
+    found = [path for path in source.rglob("*") if path.is_file() and _publishable(path, targets)]
+    wanted = {path.relative_to(source) for path in found if not _is_of(path, kept)}
     for name in wanted:
         (destination / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(source / name, destination / name)
+    return wanted
+
+
+def _replace(source, destination, targets, kept=()):
+    """Copy a folder's publishable files over another's, and remove there what is neither among them nor kept."""
+    wanted = _copy(source, destination, targets, kept)
+    for path in destination.rglob("*"):
+        if path.is_file() and path.relative_to(destination) not in wanted and not _is_of(path, kept):
+            path.unlink()
+
+
+def _is_of(path, targets):
+    """Return whether a file belongs to one of these targets, or to the model of one."""
+    return _stem(path) in targets or path.parent.name in {querying.model_of(name) for name in targets}
+
+
+def _stem(path):
+    return path.name.removesuffix(".meta.json").rpartition(".")[0]
 
 
 def _publishable(path, targets):
-    stem = path.name.removesuffix(".meta.json").rpartition(".")[0]
+    stem = _stem(path)
     if path.suffix in (".lock", ".corrupt", ".tmp") or ".parts" in path.parent.name:
         return False
     if path.parents[1].name in ("traces", "guards", "labels", "pairs", "scores"):
@@ -285,7 +364,13 @@ def html():
 
 def main():
     """Run one command; a user's error is one line on stderr."""
-    commands = {"reproduce": reproduce, "figures": figures, "record": record, "html": html}
+    commands = {
+        "reproduce": reproduce,
+        "second-family": second_family,
+        "figures": figures,
+        "record": record,
+        "html": html,
+    }
     parser = argparse.ArgumentParser(prog="python -m paraguard_utils.run", description=__doc__.splitlines()[0])
     parser.add_argument("command", choices=commands)
     try:

@@ -134,6 +134,7 @@ SCHEMAS = {
         kind=pa.Column(str, _one_of(("chat", "guard"))),
         model=_text(),
         wrapper=pa.Column(str, nullable=True),
+        default=pa.Column(str, _one_of(("yes", "no"))),
         title=_text(unique=True),
     ),
 }

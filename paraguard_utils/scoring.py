@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 
 from paraguard_utils import encoder, metrics, paths, signals
-from paraguard_utils.errors import DataError, SettingsError
+from paraguard_utils.errors import DataError
 from paraguard_utils.refusals import LABELLER
 from paraguard_utils.stores import RECORDED, Store, frame_hash, read_meta
 
@@ -209,19 +209,6 @@ def similarity_correlations(scores, clusters):
             r = clusters.correlation(own["cluster_id"], own["mean_similarity"], own[column])
             rows.append({"target": target, "reading": reading, "n": len(own), **metrics.columns({"r": r})})
     return pd.DataFrame(rows)
-
-
-def focus(targets, wanted=""):
-    """Return the target a figure is about: the wanted one, else the last under the safety wrapper, else the last.
-
-    Raises
-    ------
-    SettingsError
-        The wanted target is not among them.
-    """
-    if wanted and wanted not in targets:
-        raise SettingsError(f"there is no target {wanted!r} in this store; there are {', '.join(targets)}")
-    return wanted or ([name for name in targets if name.endswith("--safety")] or targets)[-1]
 
 
 def verdicts(table):

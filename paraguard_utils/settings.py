@@ -31,8 +31,10 @@ class Settings(BaseModel):
     model: str = ""
     wrappers: list[str] = []
     dtype: Literal["float32", "bfloat16"] = "float32"
+    device: str = Field("cpu", pattern=r"^(cpu|cuda(:\d+)?)$")
+    without_template: Literal["error", "plain"] = "error"
     max_new_tokens: int = Field(64, ge=1, le=4096)
-    batch: int = Field(64, ge=1, le=4096)
+    batch: int = Field(128, ge=1, le=4096)
     seeds: str = ""
     candidates: str = ""
     min_similarity: float = Field(0.6, ge=-1, le=1)

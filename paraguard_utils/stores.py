@@ -195,17 +195,30 @@ def read_meta(path):
 
 
 def atomic(path, produce):
-    """Let `produce` write a temporary file beside `path`, then move it there in one step."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
-    os.close(handle)
-    part = Path(name)
+    """Let `produce` write a temporary file beside `path`, then move it there in one step.
+
+    Raises
+    ------
+    DataError
+        The disk is full, or the folder cannot be written; `path` is as it was.
+    """
+    part = None
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+        os.close(handle)
+        part = Path(name)
         produce(part)
         part.chmod(0o644)
         os.replace(part, path)
+    except OSError as error:
+        raise DataError(
+            f"{paths.shown(path)} cannot be written ({error.strerror or str(error).splitlines()[0]}); mend that and "
+            "run again: what was written before is kept"
+        ) from error
     finally:
-        part.unlink(missing_ok=True)
+        if part is not None:
+            part.unlink(missing_ok=True)
 
 
 def frame_hash(frame):

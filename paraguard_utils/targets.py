@@ -6,7 +6,7 @@
 import pandas as pd
 
 from paraguard_utils import models, paths, querying, stores
-from paraguard_utils.errors import Missing
+from paraguard_utils.errors import Missing, SettingsError
 from paraguard_utils.refusals import LABELLER, label
 from paraguard_utils.text import readable
 
@@ -17,6 +17,12 @@ def published(kind):
     return frame[frame["kind"] == kind].set_index("target")
 
 
+def default_models():
+    """Return the model names of the published chat targets that a live run asks without being told."""
+    listed = published("chat")
+    return list(listed.loc[listed["default"] == "yes", "model"].unique())
+
+
 def titles(names):
     """Return how targets are called in tables and figures; one that is not published keeps its name."""
     known = stores.read(paths.DATA / "targets.csv", "targets").set_index("target")["title"]
@@ -24,7 +30,9 @@ def titles(names):
 
 
 def ask(store, corpus_name, corpus, settings):
-    """Return every chat target's traces: read from the recorded store, or asked where a live one lacks them.
+    """Return chat targets' traces: read from the recorded store, or asked where a live one lacks them.
+
+    Without a model of the user's, the recorded store gives all published targets and a live one asks the default ones.
 
     Parameters
     ----------
@@ -32,7 +40,7 @@ def ask(store, corpus_name, corpus, settings):
     corpus_name : str
     corpus : DataFrame
     settings : settings.Settings
-        model, wrappers, dtype, max_new_tokens and batch are used.
+        model, wrappers, dtype, device, without_template, max_new_tokens and batch are used.
 
     Returns
     -------
@@ -54,10 +62,11 @@ def ask(store, corpus_name, corpus, settings):
             for name in listed.index
         }
     traces = {}
+    models.check_device(settings.device)
     # Every name is resolved before the first, expensive, load.
-    sources = [models.resolve(name) for name in ([settings.model] if settings.model else listed["model"].unique())]
+    sources = [models.resolve(name) for name in ([settings.model] if settings.model else default_models())]
     for source in sources:
-        model = models.load(source, settings.dtype)
+        model = models.load(source, settings.dtype, settings.device, settings.without_template)
         own = {
             querying.target_name(model.name, wrapper): querying.query(
                 store, corpus_name, corpus, model, wrapper, decoding, settings.batch
@@ -82,6 +91,29 @@ def label_answers(traces):
     )
 
 
+def focus(names, model="", wanted=""):
+    """Return the target a figure is about: the wanted one, else the first under the safety wrapper, else the first.
+
+    Parameters
+    ----------
+    names : list of str
+        Targets with scores.
+    model : str
+        The user's model, where there is one: only its targets count.
+    wanted : str
+
+    Raises
+    ------
+    SettingsError
+        The wanted target is not among them.
+    """
+    if wanted and wanted not in names:
+        raise SettingsError(f"there is no target {wanted!r} in this store; there are {', '.join(names)}")
+    known = published("chat")["model"]
+    own = [name for name in names if known.get(name, model) == model] if model else names
+    return wanted or ([name for name in own if name.endswith("--safety")] or own)[0]
+
+
 def to_score(store, corpus_name, settings):
     """Return the chat targets that 03 and 04 describe, and those of them whose rows must come from the record.
 
@@ -91,14 +123,14 @@ def to_score(store, corpus_name, settings):
     Returns
     -------
     own : list of str
-        Targets with traces in this store.
+        Targets with traces and labels in this store.
     recorded : list of str
         Published targets without.
     """
     listed = list(published("chat").index)
     if store.recorded:
         return listed, []
-    own = [name for name in listed if store.has("traces", corpus_name, name)]
+    own = [name for name in listed if all(store.has(kind, corpus_name, name) for kind in ("traces", "labels"))]
     if settings.model:
         found = querying.find_targets(store, corpus_name, settings.model)
         if not found:

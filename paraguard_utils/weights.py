@@ -89,18 +89,21 @@ def locate(packaged):
         return path
     path = paths.CACHE / "weights" / packaged.name
     if not path.is_file() or sha256(path) != packaged.sha256:
-        digest = hashlib.sha256()
-        path.parent.mkdir(parents=True, exist_ok=True)
         joined = path.with_suffix(f".{os.getpid()}.tmp")
-        with joined.open("wb") as file:
-            for part in parts:
-                content = part.read_bytes()
-                digest.update(content)
-                file.write(content)
-        if digest.hexdigest() != packaged.sha256:
-            joined.unlink()
-        _compare(packaged, digest.hexdigest())
-        joined.replace(path)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with joined.open("wb") as file:
+                for part in parts:
+                    file.write(part.read_bytes())
+            _compare(packaged, sha256(joined))
+            joined.replace(path)
+        except OSError as error:
+            raise WeightsError(
+                f"{paths.shown(path)} cannot be written ({error.strerror}); free some space, or move the cache with "
+                "PARAGUARD_CACHE"
+            ) from error
+        finally:
+            joined.unlink(missing_ok=True)
     return path
 
 

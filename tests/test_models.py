@@ -37,8 +37,16 @@ def test_a_folder_without_safetensors_is_refused(tmp_path):
 
 def test_a_model_without_a_chat_template_is_refused(tmp_path):
     folder = tiny.write(tmp_path / "plain", template=None)
-    with pytest.raises(ModelError, match="no chat template"):
+    with pytest.raises(ModelError, match=r"no chat template; .* -p without_template plain"):
         models.load(models.resolve(str(folder)))
+
+
+def test_a_device_that_is_not_there_is_one_clear_error():
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    with pytest.raises(ModelError, match=r"device 'cuda' cannot be used: .*; use cpu") as caught:
+        models.check_device("cuda")
+    assert len(str(caught.value).splitlines()) == 1
 
 
 def test_a_missing_package_names_the_command():
@@ -68,12 +76,11 @@ def test_parts_are_joined_once_and_checked(tmp_path, monkeypatch):
         weights.locate(weights.PackagedFile("joined.gguf", "0" * 64, parts))
 
 
-def test_packed_layers_agree_with_plain_ones(tiny_folder, monkeypatch):
+def test_packed_layers_agree_with_plain_ones(tiny_folder):
     ids = torch.arange(2, 60)[None]
     source = models.resolve(str(tiny_folder))
     packed = models.load(source).network
-    monkeypatch.setattr(packing, "pack", lambda network: False)
-    plain = models.load(source).network
+    plain = models.load(source, packed=False).network
     assert any(isinstance(module, packing.PackedLinear) for module in packed.modules())
     assert not any(isinstance(module, packing.PackedLinear) for module in plain.modules())
     with torch.inference_mode():
@@ -81,8 +88,8 @@ def test_packed_layers_agree_with_plain_ones(tiny_folder, monkeypatch):
 
 
 def test_what_cannot_be_packed_stays_plain(monkeypatch):
-    half = torch.nn.Sequential(torch.nn.Linear(4, 4, dtype=torch.bfloat16))
-    assert not packing.pack(half) and type(half[0]) is torch.nn.Linear
+    double = torch.nn.Sequential(torch.nn.Linear(4, 4, dtype=torch.float64))
+    assert not packing.pack(double) and type(double[0]) is torch.nn.Linear
     monkeypatch.setattr(packing, "TESTED", "0.0.")
     other = torch.nn.Sequential(torch.nn.Linear(4, 4))
     assert not packing.pack(other) and type(other[0]) is torch.nn.Linear

@@ -1,0 +1,38 @@
+"""What the tests of asking share."""
+
+import numpy as np
+
+from paraguard_utils import querying, stores
+
+NUMBERS = ("token_nll", "next_logprobs", "tail_mass")
+
+
+class Killed(BaseException):
+    """Stands for a process that ends in the middle."""
+
+
+def ask(prompts, model, wrapper="safety", batch=2, tokens=6, **options):
+    """Ask into the store `test`."""
+    decoding = querying.Decoding(tokens)
+    return querying.query(
+        stores.Store("test"), "mine", prompts, model, wrapper, decoding, batch, **{"progress": False, **options}
+    )
+
+
+def same(first, second):
+    """Traces are equal, their floats up to rounding."""
+    assert len(first) == len(second)
+    for name in first.columns:
+        for a, b in zip(first[name], second[name], strict=True):
+            if name in NUMBERS:
+                np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+            else:
+                np.testing.assert_array_equal(a, b)
+
+
+def identical(first, second):
+    """Traces are equal bit for bit."""
+    assert len(first) == len(second)
+    for name in first.columns:
+        for a, b in zip(first[name], second[name], strict=True):
+            np.testing.assert_array_equal(a, b)

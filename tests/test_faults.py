@@ -1,0 +1,273 @@
+"""The store under faults: nothing lost beyond one batch, nothing doubled, corruption named and the rest kept."""
+
+import contextlib
+import multiprocessing
+import os
+import random
+import resource
+import shutil
+import signal
+import time
+
+import pandas as pd
+import pytest
+import tiny
+from asking import Killed, ask, identical, same
+
+from paraguard_utils import engine, models, paths, querying, stores, targets
+from paraguard_utils.errors import DataError
+
+KILLS = 50
+
+
+@pytest.fixture
+def many():
+    """Forty prompts of many lengths."""
+    texts = ["how do I " + "kill a process " * (i % 9) + f"number {i}" for i in range(40)]
+    return pd.DataFrame({"prompt_id": [f"p{i:02d}" for i in range(40)], "text": texts})
+
+
+def folder_of(results):
+    return results / "test" / "traces" / "mine"
+
+
+def parts(results):
+    return sorted(folder_of(results).glob("*.parts/part-*.parquet"))
+
+
+CONTEXT = multiprocessing.get_context("forkserver")
+CONTEXT.set_forkserver_preload(["transformers.models.llama.modeling_llama", "paraguard_utils.engine"])
+
+
+def in_a_process(function, *arguments):
+    """Start a function in another process, forked from one that has loaded the libraries already."""
+    process = CONTEXT.Process(target=function, args=arguments)
+    process.start()
+    return process
+
+
+def query_there(results, name, prompts, options=None, loaded=None):
+    """Ask in a process of its own; tell when the model is there."""
+    paths.RESULTS = results
+    model = models.load(models.resolve(str(name)))
+    if loaded is not None:
+        loaded.set()
+    ask(prompts, model, **(options or {}))
+
+
+def kill_at_random(results, name, prompts, kills, seed=0, **options):
+    """Start a query again and again and kill -9 it after a random time; return the rows that stood at each kill."""
+    chance = random.Random(seed)
+    stood, longest = [], None
+    while len(stood) < kills:
+        loaded = CONTEXT.Event()
+        process = in_a_process(query_there, results, name, prompts, options, loaded)
+        assert loaded.wait(300)
+        started = time.monotonic()
+        process.join(longest and chance.uniform(0, longest))  # the first gets through and tells the time
+        longest = longest or time.monotonic() - started
+        if process.is_alive():
+            os.kill(process.pid, signal.SIGKILL)
+            process.join()
+            stood.append(sum(len(pd.read_parquet(file)) for file in parts(results)))
+        else:
+            assert process.exitcode == 0
+            shutil.rmtree(results / "test")  # it got through: begin again
+    return stood
+
+
+@pytest.mark.slow
+def test_fifty_kills_at_random_moments_and_one_resume(results, many, tiny_folder, tiny_model):
+    whole = ask(many, tiny_model)
+    (results / "test").rename(results / "whole")
+    stood = kill_at_random(results, tiny_folder, many, KILLS)
+    assert len(set(stood)) > 5, "the kills fell at different moments"
+    resumed = ask(many, tiny_model)
+    identical(whole, resumed)
+    assert targets.label_answers(whole).equals(targets.label_answers(resumed))
+    left = [file.name for file in folder_of(results).rglob("*") if file.suffix != ".lock"]
+    target = querying.target_name(tiny_model.name, "safety")
+    assert sorted(left) == [f"{target}.parquet", f"{target}.parquet.meta.json"], "neither parts nor temporary files"
+
+
+@pytest.mark.parametrize("step", ["write_meta", "compact"])
+def test_a_kill_while_compacting_is_mended_by_the_next_run(results, prompts, tiny_model, monkeypatch, step):
+    owner = stores if step == "write_meta" else querying.Traces
+    real = getattr(owner, step)
+
+    def dies(*_):
+        raise Killed
+
+    monkeypatch.setattr(owner, step, dies)
+    with pytest.raises(Killed):
+        ask(prompts, tiny_model)
+    monkeypatch.setattr(owner, step, real)
+    monkeypatch.setattr(engine.Engine, "ask", lambda *_: pytest.fail("asked again"))
+    traces = ask(prompts, tiny_model)
+    target = querying.target_name(tiny_model.name, "safety")
+    same(traces, querying.recorded_traces(stores.Store("test"), "mine", prompts, target))
+    assert not list((results / "test" / "traces" / "mine").glob("*.parts"))
+
+
+def test_a_failure_between_parts_loses_one_batch_at_most(results, prompts, tiny_model, monkeypatch):
+    whole = ask(prompts, tiny_model)
+    (results / "test").rename(results / "whole")
+    real, calls = engine.Engine.ask, []
+
+    def dies(self, batch):
+        calls.append(batch)
+        if len(calls) == 3:
+            raise Killed
+        return real(self, batch)
+
+    monkeypatch.setattr(engine.Engine, "ask", dies)
+    with pytest.raises(Killed):
+        ask(prompts, tiny_model)
+    parts = sorted((results / "test" / "traces" / "mine").glob("*.parts/*.parquet"))
+    assert len(parts) == 2
+    monkeypatch.setattr(engine.Engine, "ask", real)
+    identical(whole, ask(prompts, tiny_model))
+    assert not list((results / "test" / "traces" / "mine").glob("*.parts"))
+
+
+def held(results, name, prompts):
+    """Ask so slowly that another process comes in between."""
+    real = engine.Engine.ask
+    engine.Engine.ask = lambda self, batch: time.sleep(0.2) or real(self, batch)
+    query_there(results, name, prompts)
+
+
+@pytest.mark.slow
+def test_two_processes_on_one_store(results, prompts, tiny_folder, tiny_model):
+    process = in_a_process(held, results, tiny_folder, prompts)
+    deadline = time.monotonic() + 120
+    while not parts(results):
+        assert process.is_alive() and time.monotonic() < deadline
+        time.sleep(0.02)
+    with pytest.raises(DataError, match="written by another process"):
+        ask(prompts, tiny_model)
+    # another target of the same store is free
+    ask(prompts, tiny_model, wrapper="none")
+    process.join()
+    assert process.exitcode == 0
+    (results / "test").rename(results / "other")
+    there = next((results / "other" / "traces" / "mine").glob("*--safety.parquet"))
+    identical(ask(prompts, tiny_model), pd.read_parquet(there))
+
+
+def on_a_full_disk(results, name, prompts, report):
+    """Ask until the third batch finds no room: the kernel itself refuses to let a file grow."""
+    real, calls = engine.Engine.ask, []
+
+    def fills(self, batch):
+        calls.append(batch)
+        if len(calls) == 3:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (1000, resource.RLIM_INFINITY))
+        return real(self, batch)
+
+    engine.Engine.ask = fills
+    try:
+        query_there(results, name, prompts)
+    except DataError as error:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+        report.write_text(str(error))
+
+
+@pytest.mark.slow
+def test_a_full_disk_is_one_clear_line_and_loses_one_batch(results, prompts, tiny_folder, tiny_model, tmp_path):
+    report = tmp_path / "report.txt"
+    process = in_a_process(on_a_full_disk, results, tiny_folder, prompts, report)
+    process.join()
+    assert process.exitcode == 0
+    text = report.read_text()
+    assert "part-000002.parquet cannot be written (" in text and "what was written before is kept" in text
+    assert len(text.splitlines()) == 1
+    assert len(parts(results)) == 2 and not list(folder_of(results).rglob("*.tmp"))
+    resumed = ask(prompts, tiny_model)
+    (results / "test").rename(results / "filled")
+    identical(ask(prompts, tiny_model), resumed)
+
+
+@pytest.mark.parametrize("damage", ["truncated", "emptied", "overwritten"])
+def test_a_damaged_part_is_named_set_aside_and_asked_again(results, prompts, tiny_model, monkeypatch, capsys, damage):
+    whole = ask(prompts, tiny_model)
+    (results / "test").rename(results / "whole")
+    monkeypatch.setattr(querying.Traces, "compact", dies)
+    with pytest.raises(Killed):
+        ask(prompts, tiny_model)
+    monkeypatch.undo()
+    monkeypatch.setattr(paths, "RESULTS", results)
+    part = parts(results)[1]
+    content = part.read_bytes()
+    part.write_bytes({"truncated": content[:-100], "emptied": b"", "overwritten": b"x" * len(content)}[damage])
+    asked, real = [], engine.Engine.ask
+    monkeypatch.setattr(engine.Engine, "ask", lambda self, batch: asked.extend(batch) or real(self, batch))
+    identical(whole, ask(prompts, tiny_model))
+    assert len(asked) == 2, "the damaged batch only"
+    assert part.name in capsys.readouterr().err
+    assert [file.name for file in folder_of(results).glob("*.parts/*")] == [f"{part.name}.corrupt"]
+
+
+def dies(*_):
+    raise Killed
+
+
+def test_a_truncated_trace_file_is_named_set_aside_and_asked_again(results, prompts, tiny_model, capsys):
+    whole = ask(prompts, tiny_model)
+    file = stores.Store("test").path("traces", "mine", querying.target_name(tiny_model.name, "safety"))
+    file.write_bytes(file.read_bytes()[:-100])
+    identical(whole, ask(prompts, tiny_model))
+    assert file.with_name(f"{file.name}.corrupt").is_file()
+    assert "asked again" in capsys.readouterr().err
+
+
+def test_what_a_killed_write_left_behind_is_removed(results, prompts, tiny_model):
+    first = ask(prompts, tiny_model)
+    target = querying.target_name(tiny_model.name, "safety")
+    for name in (f".{target}.parquet.abc.tmp", f"{target}.parts/.part-000000.parquet.abc.tmp"):
+        file = folder_of(results) / name
+        file.parent.mkdir(exist_ok=True)
+        file.write_bytes(b"half")
+    same(first, ask(prompts, tiny_model))
+    assert not list(folder_of(results).rglob("*.tmp"))
+
+
+def test_a_clock_that_goes_backwards_changes_nothing(results, many, tiny_model, monkeypatch):
+    whole = ask(many, tiny_model)
+    (results / "test").rename(results / "whole")
+    now = [2e9]
+
+    def backwards():
+        now[0] -= 3600
+        return now[0]
+
+    monkeypatch.setattr(time, "time", backwards)
+    real = querying.Traces.add
+
+    def dies_late(self, rows):
+        real(self, rows)
+        newest = parts(results)[-1]
+        os.utime(newest, (backwards(), now[0]))  # the later the part, the older it looks
+        if len(parts(results)) == 5:
+            raise Killed
+
+    monkeypatch.setattr(querying.Traces, "add", dies_late)
+    with contextlib.suppress(Killed):
+        ask(many, tiny_model, progress=True)
+    assert len(parts(results)) == 5
+    monkeypatch.setattr(querying.Traces, "add", real)
+    identical(whole, ask(many, tiny_model, progress=True))
+    meta = stores.read_meta(next(folder_of(results).glob("*.parquet")))
+    assert meta["asked_now"] == 40 - 5 * 2 and meta["seconds"] >= 0
+
+
+def test_a_changed_model_file_is_another_target(results, prompts, tmp_path):
+    folder = tiny.write(tmp_path / "model")
+    first = ask(prompts, models.load(models.resolve(str(folder))))
+    tiny.write(folder, seed=1)
+    second = ask(prompts, models.load(models.resolve(str(folder))))
+    assert not set(first["key"]) & set(second["key"]) and (first["response"] != second["response"]).any()
+    stored = sorted(folder_of(results).glob("*.parquet"))
+    assert len(stored) == 2
+    old = next(pd.read_parquet(file) for file in stored if pd.read_parquet(file)["key"].equals(first["key"]))
+    identical(first, old)
