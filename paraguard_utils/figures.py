@@ -133,8 +133,13 @@ def ci_against_similarity(scores, correlations):
         target, reading, r, r_low, r_high.
     """
     names = list(dict.fromkeys(correlations["target"]))
-    figure, axes = _subplots(1, len(names), figsize=(PAGE, 2.2), sharex=True, sharey=True, squeeze=False)
-    for axis, name in zip(axes[0], names, strict=True):
+    lines = -(-len(names) // 3)
+    figure, axes = _subplots(
+        lines, min(len(names), 3), figsize=(PAGE, 2.2 * lines), sharex=True, sharey=True, squeeze=False
+    )
+    for axis in axes.flat[len(names) :]:
+        axis.set_visible(False)
+    for axis, name in zip(axes.flat, names, strict=False):
         own = scores[scores["target"] == name]
         for line, (reading, column) in enumerate((("relative", "ci"), ("clipped", "ci_clipped"))):
             axis.scatter(own["mean_similarity"], own[column], s=7, color=READING_COLOURS[reading], alpha=0.7, lw=0)
@@ -143,9 +148,11 @@ def ci_against_similarity(scores, correlations):
             text = f"{reading}: {known if np.isfinite(row['r']) else 'r undefined'}"
             axis.text(0.02, 0.11 - 0.08 * line, text, color=READING_COLOURS[reading], transform=axis.transAxes,
                       fontsize=6, weight="bold")  # fmt: skip
-        axis.set(title=f"{titles([name])[0]}\nn = {len(own)}", xlabel="mean similarity to accepted neighbours",
-                 ylim=(0, 1))  # fmt: skip
-    axes[0, 0].set_ylabel("CI of a rejection")
+        axis.set(title=f"{titles([name])[0]}\nn = {len(own)}", ylim=(0, 1))
+    for axis in axes[-1]:
+        axis.set_xlabel("mean similarity to accepted neighbours")
+    for axis in axes[:, 0]:
+        axis.set_ylabel("CI of a rejection")
     return figure
 
 

@@ -16,13 +16,16 @@ FAMILIES = [
     ("mistral", {"sliding_window": None}),
     ("mistral", {"sliding_window": 24}),
     ("qwen2", {}),
+    ("qwen3", {"head_dim": 8}),
     ("gemma", {"head_dim": 8}),
     ("gemma2", {"head_dim": 8, "query_pre_attn_scalar": 8, "sliding_window": 24}),
     ("gemma3_text", {"head_dim": 8, "query_pre_attn_scalar": 8, "sliding_window": 24}),
     ("phi", {}),
     ("phi3", {}),
+    ("gpt2", {}),
+    ("mpt", {"d_model": 32, "n_heads": 4, "n_layers": 2}),
 ]
-"""Windows of 24 tokens are shorter than the prompts."""
+"""Windows of 24 tokens are shorter than the prompts; MPT tells distances from places in the cache."""
 
 
 def assert_plain(traces, prompts, model, tokens):

@@ -4,6 +4,8 @@ import shutil
 
 import numpy as np
 import pytest
+import test_engine
+import tiny
 
 from paraguard_utils import models, paths, querying, run, stores, targets, weights
 from paraguard_utils.errors import WeightsError
@@ -57,6 +59,36 @@ def test_a_model_the_repo_has_never_seen_gets_a_full_table(tiny_folder, tmp_path
     assert own["target"].str.startswith("tiny-chat-").all()
     assert own["target"].nunique() == 3
     assert set(table.loc[table["store"] == "recorded", "target"]) == set(targets.published("chat").index)
+
+
+@pytest.mark.parametrize(("family", "more"), test_engine.FAMILIES)
+def test_papermill_asks_every_architecture(family, more, tmp_path, recorded_corpus, store_name):
+    store = stores.Store(store_name)
+    store.write("corpus", "small", frame=recorded_corpus.head(12), meta={})
+    folder = tiny.write(tmp_path / family, family=family, **more)
+    parameters = {"store": store_name, "corpus": "small", "model": str(folder), "max_new_tokens": 8}
+    run.execute(paths.NOTEBOOKS / "02_querying.ipynb", tmp_path / "02.ipynb", parameters)
+    found = querying.find_targets(store, "small", str(folder))
+    assert [name.rpartition("--")[2] for name in found] == ["none", "safety", "strict"]
+    for name in found:
+        traces = store.read("traces", "small", name)
+        assert traces["prompt_id"].tolist() == recorded_corpus["prompt_id"].head(12).tolist()
+        assert len(store.read("labels", "small", name)) == 12
+
+
+def test_converted_weights_that_were_changed_are_made_again(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(paths, "CACHE", tmp_path)
+    source = models.resolve("smollm2-135m-instruct")
+    first = models._converted(source)
+    assert models._converted(source) == first and not capsys.readouterr().err
+    file = first / "model.safetensors"
+    before = weights.sha256(file)
+    with file.open("r+b") as handle:
+        handle.seek(-1000, 2)
+        handle.write(b"damage")
+    models._converted(source)
+    assert weights.sha256(file) == before
+    assert "it is made again" in capsys.readouterr().err
 
 
 def test_another_corpus_stands_alone(tiny_folder, tmp_path, recorded_corpus, store_name):

@@ -1,0 +1,97 @@
+"""What is promoted to the record, what is kept there, and which target a figure is about."""
+
+import pandas as pd
+import pytest
+
+from paraguard_utils import models, paths, run, settings, stores, targets
+from paraguard_utils.errors import SettingsError, UserError
+
+CHAT = list(targets.published("chat").index)
+OPTIONAL = [name for name, default in targets.published("chat")["default"].items() if default == "no"]
+
+
+def put(folder, text, *names):
+    for name in names:
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+
+def test_promoting_replaces_removes_and_keeps(tmp_path):
+    live, data = tmp_path / "live" / "traces", tmp_path / "data" / "traces"
+    asked, kept = f"paraguard_mini/{CHAT[0]}.parquet", f"paraguard_mini/{OPTIONAL[0]}.parquet"
+    strangers = ["paraguard_mini/stranger--safety.parquet", f"mine/{CHAT[0]}.parquet"]
+    put(live, "new", asked, f"{asked}.meta.json", kept, f"{asked}.lock", *strangers)
+    put(data, "old", asked, kept, f"{kept}.meta.json", "paraguard_mini/gone--safety.parquet")
+    run._replace(live, data, CHAT, kept=[OPTIONAL[0]])
+    found = {str(path.relative_to(data)): path.read_text() for path in data.rglob("*") if path.is_file()}
+    assert found == {asked: "new", f"{asked}.meta.json": "new", kept: "old", f"{kept}.meta.json": "old"}
+
+
+def test_a_kept_targets_token_vectors_are_kept_too(tmp_path):
+    live, data = tmp_path / "live" / "vectors", tmp_path / "data" / "vectors"
+    model = OPTIONAL[0].rpartition("--")[0]
+    put(live, "new", f"{model}/tokens.parquet")
+    put(data, "old", f"{model}/tokens.parquet")
+    run._replace(live, data, CHAT, kept=OPTIONAL)
+    assert (data / model / "tokens.parquet").read_text() == "old"
+
+
+def test_only_what_is_asked_on_request_may_stay_behind(results):
+    live, recorded = stores.Store("live"), stores.Store("recorded")
+    with pytest.raises(UserError, match=f"the live store lacks answers of {CHAT[0]}, .* run make reproduce"):
+        run._kept(live, recorded)
+    for kind, product in (("chat", "traces"), ("guard", "guards")):
+        for name in targets.published(kind).query("default == 'yes'").index:
+            put(live.writes, "x", f"{product}/paraguard_mini/{name}.parquet", f"{product}/paraguard_mini/{name}.csv")
+            put(live.writes, "x", f"labels/paraguard_mini/{name}.csv")
+    assert run._kept(live, recorded) == OPTIONAL
+    put(live.writes, "x", f"traces/paraguard_mini/{OPTIONAL[1]}.parquet")  # asked, but not labelled
+    with pytest.raises(UserError, match=f"lacks answers of {OPTIONAL[1]}, .* run make second-family"):
+        run._kept(live, recorded)
+
+
+def test_a_target_kept_from_another_corpus_is_refused(results, recorded_corpus, monkeypatch):
+    live = stores.Store("live")
+    for product in ("traces", "guards"):
+        for name in targets.published("chat" if product == "traces" else "guard").query("default == 'yes'").index:
+            put(live.writes, "x", f"{product}/paraguard_mini/{name}.parquet", f"{product}/paraguard_mini/{name}.csv")
+            put(live.writes, "x", f"labels/paraguard_mini/{name}.csv")
+    live.write("corpus", "paraguard_mini", frame=recorded_corpus.assign(risk=0.5), meta={})
+    with pytest.raises(UserError, match=f"the corpus has changed, and {OPTIONAL[0]} was not asked again"):
+        run._kept(live, stores.Store("recorded"))
+
+
+@pytest.mark.parametrize(
+    ("names", "model", "expected"),
+    [
+        (CHAT, "", "smollm2-135m-instruct-q4_1--safety"),
+        (CHAT, "qwen2.5-coder-0.5b-instruct", "qwen2.5-coder-0.5b-instruct-q4_k_m--safety"),
+        ([*CHAT, "mine--none", "mine--safety"], "mine-folder", "mine--safety"),
+        ([*CHAT, "mine--none", "mine--strict"], "mine-folder", "mine--none"),
+        (OPTIONAL, "", OPTIONAL[1]),
+    ],
+)
+def test_the_focus_is_the_users_model_or_the_default_one(names, model, expected):
+    assert targets.focus(names, model) == expected
+
+
+def test_a_wanted_focus_must_be_there():
+    assert targets.focus(CHAT, wanted=CHAT[0]) == CHAT[0]
+    with pytest.raises(SettingsError, match="no target 'nobody'"):
+        targets.focus(CHAT, wanted="nobody")
+
+
+def test_a_target_that_was_asked_but_not_labelled_is_not_scored(results):
+    store = stores.Store("mine")
+    put(store.writes, "x", f"traces/c/{CHAT[0]}.parquet", f"labels/c/{CHAT[0]}.csv", f"traces/c/{OPTIONAL[0]}.parquet")
+    config = settings.freeze({"store": "mine", "corpus": "c"})
+    own, recorded = targets.to_score(store, "c", config)
+    assert own == [CHAT[0]] and recorded == [name for name in CHAT if name != CHAT[0]]
+
+
+def test_the_default_models_do_not_include_the_optional_family():
+    assert targets.default_models() == ["smollm2-135m-instruct"]
+    assert run.SECOND_FAMILY in models.PACKAGED and run.SECOND_FAMILY not in targets.default_models()
+    given = pd.read_csv(paths.DATA / "targets.csv", keep_default_na=False)
+    assert set(given.loc[given["default"] == "no", "model"]) == {run.SECOND_FAMILY}
