@@ -110,16 +110,22 @@ class RoomyLayer(DynamicLayer):
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
             self.keys, self.values = key_states[..., :0, :], value_states[..., :0, :]
-        old, new = self.keys.shape[-2], self.keys.shape[-2] + key_states.shape[-2]
-        # Keys that are not those returned last time were selected, repeated or joined since: the room is not theirs.
+        old, more = self.keys.shape[-2], key_states.shape[-2]
+        new = old + more
+        # Keys that are not those returned last time were selected or repeated since: the room is not theirs.
         if self.keys is not self.given or self.buffers[0].shape[-2] < new:
-            shape = (*key_states.shape[:2], new + self.room)
+            shape = (*key_states.shape[:2], new + (self.room if more == 1 else 0))  # a prefill needs no room
             self.buffers = tuple(states.new_empty(*shape, states.shape[-1]) for states in (key_states, value_states))
             self.buffers[0][..., :old, :], self.buffers[1][..., :old, :] = self.keys, self.values
         self.buffers[0][..., old:new, :], self.buffers[1][..., old:new, :] = key_states, value_states
         self.keys, self.values = (buffer[..., :new, :] for buffer in self.buffers)
         self.given = self.keys
         return self.keys, self.values
+
+    def batch_select_indices(self, indices):
+        """Keep some rows, and let go of the room behind all of them at once: it is as large as the cache."""
+        super().batch_select_indices(indices)
+        self.given = self.buffers = None
 
 
 def _empty_cache(config):
@@ -185,17 +191,17 @@ class Engine:
         """
         shared = len(self.prefix)
         order = sorted(range(len(batch)), key=lambda i: -len(batch[i].token_ids))
-        rows, caches, masks = [], [], []
+        rows, cache, masks = [], None, []
         while len(rows) < len(batch):
             width = len(batch[order[len(rows)]].token_ids) - shared
             part = [batch[i] for i in order[len(rows) : len(rows) + max(1, PREFILL // width)]]
-            traced, cache, mask = self._prefill(part, width)
+            traced, own, mask = self._prefill(part, width)
+            cache = _merged(cache, own, len(rows), len(batch))
             rows += traced
-            caches.append(cache)
             masks.append(mask)
         wide = masks[0].shape[1]
         mask = torch.cat([torch.nn.functional.pad(mask, (wide - mask.shape[1], 0)) for mask in masks])
-        answers = self._decode(_joined(caches), mask, self._tensor([row["next_ids"][0] for row in rows]))
+        answers = self._decode(cache, mask, self._tensor([row["next_ids"][0] for row in rows]))
         for row, (tokens, finish_reason) in zip(rows, answers, strict=True):
             row["response"] = self.tokenizer.decode(tokens, skip_special_tokens=True).strip()
             row["finish_reason"] = finish_reason
@@ -261,27 +267,38 @@ def _stop_ids(model):
     return sorted(ids - {None})
 
 
-def _joined(caches):
-    """Stack caches along the batch dimension, right-aligned; the first is the longest and gives the layers."""
-    for layers in zip(*(cache.layers for cache in caches), strict=True):
-        if layers[0].keys is None:
+def _merged(whole, cache, row, rows):
+    """Put the keys and values of one prefill into their rows of the batch's cache, right-aligned.
+
+    Parameters
+    ----------
+    whole : DynamicCache or None
+        The batch's cache; None for the first prefill, which is the longest, and whose layers become the batch's.
+    cache : DynamicCache
+    row, rows : int
+        The prefill's first row, and the rows of the batch.
+
+    Returns
+    -------
+    DynamicCache
+    """
+    whole = whole or cache
+    for into, layer in zip(whole.layers, cache.layers, strict=True):
+        if layer.keys is None:
             continue
-        wide = layers[0].keys.shape[-2]
-        room = layers[0].room if isinstance(layers[0], RoomyLayer) else 0
-        buffers = []
-        for name in ("keys", "values"):
-            parts = [getattr(layer, name) for layer in layers]
-            _, heads, _, size = parts[0].shape
-            buffers.append(parts[0].new_empty(sum(map(len, parts)), heads, wide + room, size))
-            for part, rows in zip(parts, buffers[-1].split([len(part) for part in parts]), strict=True):
-                rows[..., : wide - part.shape[-2], :] = 0  # masked, but not to be whatever lies in memory
-                rows[..., wide - part.shape[-2] : wide, :] = part
-        for layer in layers[1:]:  # not needed any more, and large
-            layer.keys = layer.values = layer.given = layer.buffers = None
-        layers[0].keys, layers[0].values = (buffer[..., :wide, :] for buffer in buffers)
-        if room:
-            layers[0].given, layers[0].buffers = layers[0].keys, tuple(buffers)
-    return caches[0]
+        states = (layer.keys, layer.values)
+        if into is layer:
+            _, heads, wide, _ = layer.keys.shape
+            room = layer.room if isinstance(layer, RoomyLayer) else 0
+            buffers = [part.new_empty(rows, heads, wide + room, part.shape[-1]) for part in states]
+            into.keys, into.values = (buffer[..., :wide, :] for buffer in buffers)
+            if room:
+                into.given, into.buffers = into.keys, buffers
+        for own, part in zip((into.keys, into.values), states, strict=True):
+            own = own[row : row + len(part)]
+            own[..., : own.shape[-2] - part.shape[-2], :] = 0  # masked, but not to be whatever lies in memory
+            own[..., own.shape[-2] - part.shape[-2] :, :] = part
+    return whole
 
 
 def _traces(part, logits):
