@@ -282,7 +282,7 @@ def _merged(whole, cache, row, rows):
     -------
     DynamicCache
     """
-    whole = whole or cache
+    whole = cache if whole is None else whole
     for into, layer in zip(whole.layers, cache.layers, strict=True):
         if layer.keys is None:
             continue

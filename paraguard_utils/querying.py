@@ -22,7 +22,7 @@ from tqdm import tqdm
 from paraguard_utils import models, paths, stores
 from paraguard_utils.errors import DataError, ModelError
 
-BATCH = 128
+BATCH = 64
 """Prompts per batch, which is also what a kill can lose."""
 
 DATE = "01 Jan 2025"

@@ -34,7 +34,7 @@ class Settings(BaseModel):
     device: str = Field("cpu", pattern=r"^(cpu|cuda(:\d+)?)$")
     without_template: Literal["error", "plain"] = "error"
     max_new_tokens: int = Field(64, ge=1, le=4096)
-    batch: int = Field(128, ge=1, le=4096)
+    batch: int = Field(64, ge=1, le=4096)
     seeds: str = ""
     candidates: str = ""
     min_similarity: float = Field(0.6, ge=-1, le=1)
