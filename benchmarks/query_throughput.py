@@ -18,7 +18,7 @@ import torch
 from tqdm import tqdm
 
 from paraguard_utils import models, paths, querying, refusals, stores
-from paraguard_utils.engine import Engine, batches, shared_prefix
+from paraguard_utils.engine import Engine, batches, shared_prefix, stop_ids
 
 SIZES = (1, 16, 64)
 """Further decode batches whose answers must be the same."""
@@ -76,7 +76,7 @@ def trimmed(tokens, stops):
 def generated(model, requests, size, new):
     """Ask with the library's `generate`, `size` prompts at a time, and run each batch once more for the trace."""
     network, pad = model.network, 0
-    stops = set(Engine(model).stops.tolist())
+    stops = set(stop_ids(model))
     answers, losses = [], []
     for start in tqdm(range(0, len(requests), size), desc=f"generate {size}"):
         part = requests[start : start + size]
@@ -174,10 +174,9 @@ def compared(way, found, seconds, usual, tokenizer):
     }
 
 
-def measure(options):
+def measure(options, corpus):
     """Run every way and return the table: for the ways that are run in turn more than once, the quicker run."""
     source = models.resolve(options.model)
-    corpus = prompts(options)
     table, usual = [], None
     plain = models.load(source, packed=False)
     frame = querying.Frame(
@@ -249,11 +248,12 @@ def main():
     parser.add_argument("--repeats", type=int, default=2, help="runs of the headline ways (default: %(default)s)")
     parser.add_argument("--output", type=Path, default=paths.RESULTS / "benchmarks" / "query_throughput.csv")
     options = parser.parse_args()
-    table = measure(options)
+    corpus = prompts(options)
+    table = measure(options, corpus)
     meta = {
         "model": options.model,
         "wrapper": options.wrapper,
-        "prompts": len(prompts(options)),
+        "prompts": len(corpus),
         "new_tokens": options.new,
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,

@@ -164,7 +164,7 @@ class Engine:
         self.device = model.network.device
         self.tokenizer = model.tokenizer
         self.max_new_tokens = max_new_tokens
-        self.stops = self._tensor(_stop_ids(model))
+        self.stops = self._tensor(stop_ids(model))
         self.cache = _empty_cache(self.network.config)
         self.positions = "position_ids" in inspect.signature(self.network.forward).parameters
         windows = any(isinstance(layer, DynamicSlidingWindowLayer) for layer in self.cache.layers)
@@ -261,7 +261,8 @@ class Engine:
         return list(zip(answers, reasons, strict=True))
 
 
-def _stop_ids(model):
+def stop_ids(model):
+    """Return the tokens that end an answer, by the model's generation settings and its tokenizer, in order."""
     ids = model.network.generation_config.eos_token_id
     ids = set(ids if isinstance(ids, list) else [ids]) | {model.tokenizer.eos_token_id}
     return sorted(ids - {None})

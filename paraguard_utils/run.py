@@ -122,7 +122,7 @@ def with_minutes(readme, minutes):
 
 def preflight():
     """Say what a live run has to do: prompts, already done, expected minutes, memory; return how many are done."""
-    listed = targets.published("chat").query("default == 'yes'")
+    listed = targets.by_default()
     live = stores.Store(LIVE)
     corpus = stores.Store(stores.RECORDED)
     size = len(corpus.read("corpus", CORPUS)) if corpus.has("corpus", CORPUS) else 0

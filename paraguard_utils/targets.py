@@ -17,10 +17,14 @@ def published(kind):
     return frame[frame["kind"] == kind].set_index("target")
 
 
+def by_default():
+    """Return the published chat targets that a live run asks without being told, as `published` does."""
+    return published("chat").query("default == 'yes'")
+
+
 def default_models():
-    """Return the model names of the published chat targets that a live run asks without being told."""
-    listed = published("chat")
-    return list(listed.loc[listed["default"] == "yes", "model"].unique())
+    """Return the model names of `by_default`."""
+    return list(by_default()["model"].unique())
 
 
 def titles(names):

@@ -11,6 +11,11 @@ class Killed(BaseException):
     """Stands for a process that ends in the middle."""
 
 
+def dies(*_):
+    """Stand in for a step that the process does not survive."""
+    raise Killed
+
+
 def ask(prompts, model, wrapper="safety", batch=2, tokens=6, **options):
     """Ask into the store `test`."""
     decoding = querying.Decoding(tokens)

@@ -12,7 +12,7 @@ import time
 import pandas as pd
 import pytest
 import tiny
-from asking import Killed, ask, identical, same
+from asking import Killed, ask, dies, identical, same
 
 from paraguard_utils import engine, models, paths, querying, stores, targets
 from paraguard_utils.errors import DataError
@@ -95,9 +95,6 @@ def test_a_kill_while_compacting_is_mended_by_the_next_run(results, prompts, tin
     owner = stores if step == "write_meta" else querying.Traces
     real = getattr(owner, step)
 
-    def dies(*_):
-        raise Killed
-
     monkeypatch.setattr(owner, step, dies)
     with pytest.raises(Killed):
         ask(prompts, tiny_model)
@@ -114,17 +111,16 @@ def test_a_failure_between_parts_loses_one_batch_at_most(results, prompts, tiny_
     (results / "test").rename(results / "whole")
     real, calls = engine.Engine.ask, []
 
-    def dies(self, batch):
+    def dies_third(self, batch):
         calls.append(batch)
         if len(calls) == 3:
             raise Killed
         return real(self, batch)
 
-    monkeypatch.setattr(engine.Engine, "ask", dies)
+    monkeypatch.setattr(engine.Engine, "ask", dies_third)
     with pytest.raises(Killed):
         ask(prompts, tiny_model)
-    parts = sorted((results / "test" / "traces" / "mine").glob("*.parts/*.parquet"))
-    assert len(parts) == 2
+    assert len(parts(results)) == 2
     monkeypatch.setattr(engine.Engine, "ask", real)
     identical(whole, ask(prompts, tiny_model))
     assert not list((results / "test" / "traces" / "mine").glob("*.parts"))
@@ -206,10 +202,6 @@ def test_a_damaged_part_is_named_set_aside_and_asked_again(results, prompts, tin
     assert len(asked) == 2, "the damaged batch only"
     assert part.name in capsys.readouterr().err
     assert [file.name for file in folder_of(results).glob("*.parts/*")] == [f"{part.name}.corrupt"]
-
-
-def dies(*_):
-    raise Killed
 
 
 def test_a_truncated_trace_file_is_named_set_aside_and_asked_again(results, prompts, tiny_model, capsys):

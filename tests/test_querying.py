@@ -1,7 +1,7 @@
 import pandas as pd
 import pytest
 import tiny
-from asking import Killed, ask, same
+from asking import Killed, ask, dies, same
 
 from paraguard_utils import engine, models, querying, stores, targets
 from paraguard_utils.errors import DataError, ModelError
@@ -37,9 +37,6 @@ def test_going_back_to_an_earlier_decoding_asks_nothing_again(results, prompts, 
     first = ask(prompts, tiny_model, tokens=4)
     store, target = stores.Store("test"), querying.target_name(tiny_model.name, "safety")
     real = querying.Traces.compact
-
-    def dies(*_):
-        raise Killed
 
     monkeypatch.setattr(querying.Traces, "compact", dies)
     with pytest.raises(Killed):

@@ -17,6 +17,14 @@ def put(folder, text, *names):
         path.write_text(text)
 
 
+def put_defaults(live):
+    """Stand for a live run of every target that is asked by default."""
+    for kind, product in (("chat", "traces"), ("guard", "guards")):
+        for name in targets.published(kind).query("default == 'yes'").index:
+            put(live.writes, "x", f"{product}/paraguard_mini/{name}.parquet", f"{product}/paraguard_mini/{name}.csv")
+            put(live.writes, "x", f"labels/paraguard_mini/{name}.csv")
+
+
 def test_promoting_replaces_removes_and_keeps(tmp_path):
     live, data = tmp_path / "live" / "traces", tmp_path / "data" / "traces"
     asked, kept = f"paraguard_mini/{CHAT[0]}.parquet", f"paraguard_mini/{OPTIONAL[0]}.parquet"
@@ -41,22 +49,16 @@ def test_only_what_is_asked_on_request_may_stay_behind(results):
     live, recorded = stores.Store("live"), stores.Store("recorded")
     with pytest.raises(UserError, match=f"the live store lacks answers of {CHAT[0]}, .* run make reproduce"):
         run._kept(live, recorded)
-    for kind, product in (("chat", "traces"), ("guard", "guards")):
-        for name in targets.published(kind).query("default == 'yes'").index:
-            put(live.writes, "x", f"{product}/paraguard_mini/{name}.parquet", f"{product}/paraguard_mini/{name}.csv")
-            put(live.writes, "x", f"labels/paraguard_mini/{name}.csv")
+    put_defaults(live)
     assert run._kept(live, recorded) == OPTIONAL
     put(live.writes, "x", f"traces/paraguard_mini/{OPTIONAL[1]}.parquet")  # asked, but not labelled
     with pytest.raises(UserError, match=f"lacks answers of {OPTIONAL[1]}, .* run make second-family"):
         run._kept(live, recorded)
 
 
-def test_a_target_kept_from_another_corpus_is_refused(results, recorded_corpus, monkeypatch):
+def test_a_target_kept_from_another_corpus_is_refused(results, recorded_corpus):
     live = stores.Store("live")
-    for product in ("traces", "guards"):
-        for name in targets.published("chat" if product == "traces" else "guard").query("default == 'yes'").index:
-            put(live.writes, "x", f"{product}/paraguard_mini/{name}.parquet", f"{product}/paraguard_mini/{name}.csv")
-            put(live.writes, "x", f"labels/paraguard_mini/{name}.csv")
+    put_defaults(live)
     live.write("corpus", "paraguard_mini", frame=recorded_corpus.assign(risk=0.5), meta={})
     with pytest.raises(UserError, match=f"the corpus has changed, and {OPTIONAL[0]} was not asked again"):
         run._kept(live, stores.Store("recorded"))
