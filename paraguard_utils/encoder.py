@@ -61,6 +61,25 @@ def encode(texts):
     return vectors.astype(np.float16)
 
 
+def remembering(embed):
+    """Return a function from texts to vectors that asks `embed` for each text once.
+
+    Parameters
+    ----------
+    embed : callable
+        Texts to sentence vectors.
+    """
+    known = {}
+
+    def remembered(texts):
+        new = list(dict.fromkeys(text for text in texts if text not in known))
+        if new:
+            known.update(zip(new, embed(new), strict=True))
+        return np.stack([known[text] for text in texts]) if len(texts) else embed([])
+
+    return remembered
+
+
 def cosine(a, b):
     """Cosine similarity of rows, in float64.
 

@@ -1,40 +1,57 @@
 """The gates a paraphrase must pass to enter the corpus (`paper.md`, ParaGuard, the corpus).
 
 From the paper: cosine to the seed >= 0.60, Jaccard overlap with the seed <= 0.90, risk in [0.30, 0.70]. Ours: the
-overlap must hold on content words too, siblings must differ from each other by the same rule, and one cluster holds
-`per_seed` variants, one of each strategy first.
+overlap must hold on content words and among siblings too; one paraphrase a cluster at most is the seed's own words in
+another frame; a text must be of sane length, in English and nowhere else in the corpus; and a cluster holds `per_seed`
+variants with all four strategies among them, chosen to be as different from each other as its candidates allow.
 """
 
 from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
+from py3langid import langid
+from sklearn.preprocessing import MultiLabelBinarizer
 
 from paraguard_utils import encoder
 from paraguard_utils.errors import DataError
 from paraguard_utils.risk import surface_risk
 from paraguard_utils.schemas import SCHEMAS, STRATEGIES
-from paraguard_utils.text import content_words, jaccard, words
+from paraguard_utils.text import content_words, hidden, key, only_framed, words
 
 REASONS = {
     "blank": "no text",
-    "length": "longer than max_chars",
+    "characters": "a control, direction or other invisible character",
+    "formula": "begins like a spreadsheet's formula (= + - @)",
+    "length": "longer than max_chars, or more than max_length_ratio times as long or short as its seed",
+    "language": "not English",
+    "duplicate": "the same words as its seed or as an earlier text",
     "similarity": "cosine to its seed below min_similarity",
     "overlap": "Jaccard overlap with its seed above max_overlap (all words)",
     "content_overlap": "Jaccard overlap with its seed above max_overlap (content words)",
-    "risk_low": "surface risk below min_risk",
-    "risk_high": "surface risk above max_risk",
-    "seed": "its seed does not pass the risk gate",
+    "risk_low": "risk below min_risk",
+    "risk_high": "risk above max_risk",
+    "seed": "its seed does not pass the risk or sanity gates",
+    "frame": "its seed's own words in another frame, and its cluster has max_framed of these",
     "sibling": "Jaccard overlap with a kept sibling above max_overlap",
     "surplus": "passes, but its cluster is full",
-    "incomplete": "passes, but its cluster has fewer than per_seed variants",
+    "incomplete": "passes, but its cluster has fewer than per_seed variants or lacks a strategy",
 }
 """Why a candidate is not in the corpus, in the order in which the gates are tried."""
+
+SELECTED = ("frame", "sibling", "surplus", "incomplete")
+"""Reasons that a candidate meets only beside its siblings: alone it passes."""
+
+PAPER_STRATEGY = {name: name for name in STRATEGIES} | {"softening": "keywords", "hardening": "keywords"}
+"""The paper's four strategies: keyword softening / hardening is one."""
+
+ENGLISH = frozenset({"en", "pcm"})
+"""What the language identifier calls English; chatty lower-case English is close to its Nigerian Pidgin."""
 
 
 @dataclass(frozen=True)
 class Gates:
-    """Thresholds of the gates; the defaults are the paper's.
+    """Thresholds of the gates; the first four are the paper's.
 
     Attributes
     ----------
@@ -43,11 +60,17 @@ class Gates:
     max_overlap : float
         Highest Jaccard overlap, in [0, 1].
     min_risk, max_risk : float
-        Closed interval for surface risk, in [0, 1].
+        Closed interval for risk, in [0, 1].
     per_seed : int
         Variants a cluster holds.
+    max_framed : int
+        Variants of a cluster that may be its seed's own words in another frame (`text.only_framed`).
+    min_strategies : int
+        How many of the paper's four strategies a cluster must hold, in [1, 4].
     max_chars : int
         Longest text accepted.
+    max_length_ratio : float
+        Largest ratio of a candidate's number of words to its seed's, or the reverse.
     """
 
     min_similarity: float = 0.60
@@ -55,10 +78,13 @@ class Gates:
     min_risk: float = 0.30
     max_risk: float = 0.70
     per_seed: int = 5
+    max_framed: int = 1
+    min_strategies: int = 4
     max_chars: int = 600
+    max_length_ratio: float = 3.0
 
 
-def judge(seeds, candidates, gates=Gates(), embed=encoder.encode):
+def judge(seeds, candidates, gates=Gates(), embed=encoder.encode, risk=surface_risk, taken=()):
     """Measure every candidate and say which gate stops it.
 
     Parameters
@@ -70,80 +96,140 @@ def judge(seeds, candidates, gates=Gates(), embed=encoder.encode):
     gates : Gates
     embed : callable
         Texts to sentence vectors; default: the packaged encoder.
+    risk : callable
+        Texts and `embed` to risks in [0, 1] (`risk.scorer`).
+    taken : collection of str
+        Texts, as `text.key` has them, that stand elsewhere in the corpus.
 
     Returns
     -------
     seeds : DataFrame
-        The seeds with `risk` and `reason` ("" or a risk reason).
+        The seeds with `risk` and `reason` ("" or a sanity or risk reason).
     candidates : DataFrame
-        The candidates with similarity, overlap, content_overlap, risk and `reason`: "" for a kept one, else a key of
-        `REASONS`.
+        The candidates with similarity, overlap, content_overlap, framed (the seed's own words in another frame), risk
+        and `reason`: "" for a kept one, else a key of `REASONS`.
     """
-    seeds, candidates = seeds.copy(), candidates.copy()
-    seeds["risk"] = surface_risk(seeds["text"], embed)
-    seeds["reason"] = [_risk_reason(risk, gates) for risk in seeds["risk"]]
-    position = pd.Series(np.arange(len(seeds)), index=seeds["seed_id"])
-    own = position.loc[candidates["seed_id"]].to_numpy()
+    seeds, candidates = seeds.reset_index(drop=True), candidates.reset_index(drop=True)
+    embed = encoder.remembering(embed)
+    own = pd.Series(seeds.index, index=seeds["seed_id"]).loc[candidates["seed_id"]].to_numpy()
+    own_text = seeds["text"].to_numpy()[own]
+    seeds["risk"] = risk(seeds["text"], embed)
+    seeds["reason"] = _first(
+        _insane(seeds["text"], gates), _repeated((), seeds["text"], taken), _risky(seeds["risk"], gates)
+    )
 
-    pairs = list(zip(candidates["text"], seeds["text"].to_numpy()[own], strict=True))
     vectors, seed_vectors = (encoder.unit(embed(frame["text"].tolist())) for frame in (candidates, seeds))
-    cosines = np.einsum("ij,ij->i", vectors, seed_vectors[own])
-    candidates["similarity"] = cosines.round(4)
-    candidates["overlap"] = [round(jaccard(words(text), words(seed)), 4) for text, seed in pairs]
-    candidates["content_overlap"] = [
-        round(jaccard(content_words(text), content_words(seed)), 4) for text, seed in pairs
-    ]
-    candidates["risk"] = surface_risk(candidates["text"], embed)
-    seed_ok = (seeds["reason"] == "").to_numpy()[own]
-    candidates["reason"] = [
-        _reason(row, gates) or ("" if ok else "seed") for row, ok in zip(candidates.itertuples(), seed_ok, strict=True)
-    ]
-    for _, cluster in candidates[candidates["reason"] == ""].groupby("seed_id", sort=False):
-        reasons = _select(cluster, gates)
-        candidates.loc[reasons.index, "reason"] = reasons
+    candidates["similarity"] = np.einsum("ij,ij->i", vectors, seed_vectors[own]).round(4)
+    for column, tokens in (("overlap", words), ("content_overlap", content_words)):
+        bags = _bags([*seeds["text"], *candidates["text"]], tokens)
+        candidates[column] = _paired_jaccard(bags[len(seeds) :], bags[own]).round(4)
+    pairs = list(zip(candidates["text"], own_text, strict=True))
+    candidates["framed"] = [only_framed(text, seed) for text, seed in pairs]
+    candidates["risk"] = risk(candidates["text"], embed)
+    candidates["reason"] = _first(
+        _insane(candidates["text"], gates),
+        np.where([_odd_length(*pair, gates) for pair in pairs], "length", ""),
+        _repeated(seeds["text"], candidates["text"], taken),
+        np.where(candidates["similarity"] < gates.min_similarity, "similarity", ""),
+        np.where(candidates["overlap"] > gates.max_overlap, "overlap", ""),
+        np.where(candidates["content_overlap"] > gates.max_overlap, "content_overlap", ""),
+        _risky(candidates["risk"], gates),
+        np.where((seeds["reason"] == "").to_numpy()[own], "", "seed"),
+    )
+    passing = candidates[candidates["reason"] == ""]
+    for _, cluster in passing.groupby("seed_id", sort=False):
+        candidates.loc[cluster.index, "reason"] = _select(cluster, gates)
     return seeds, candidates
 
 
-def _risk_reason(risk, gates):
-    return "risk_low" if risk < gates.min_risk else "risk_high" if risk > gates.max_risk else ""
+def _first(*reasons):
+    """Return for each row the first reason that is not empty."""
+    found = np.array(reasons[0], dtype=object)
+    for later in reasons[1:]:
+        found = np.where(found == "", np.asarray(later, dtype=object), found)
+    return found
 
 
-def _reason(row, gates):
-    if not row.text.strip():
-        return "blank"
-    if len(row.text) > gates.max_chars:
-        return "length"
-    if row.similarity < gates.min_similarity:
-        return "similarity"
-    if row.overlap > gates.max_overlap:
-        return "overlap"
-    if row.content_overlap > gates.max_overlap:
-        return "content_overlap"
-    return _risk_reason(row.risk, gates)
+def _insane(texts, gates):
+    """Say what is wrong with each text by itself."""
+    return [
+        "blank" if not words(text)
+        else "characters" if hidden(text)
+        else "formula" if text.lstrip()[0] in "=+-@"
+        else "length" if len(text) > gates.max_chars
+        else "language" if langid.classify(text)[0] not in ENGLISH
+        else ""
+        for text in texts
+    ]  # fmt: skip
+
+
+def _odd_length(text, seed, gates):
+    longer, shorter = sorted((len(words(text)), len(words(seed))), reverse=True)
+    return longer > gates.max_length_ratio * shorter
+
+
+def _repeated(before, texts, taken):
+    """Mark texts with the same words, in the same order, as one before them."""
+    keys = pd.Series([key(text) for text in (*before, *texts)], dtype=object)
+    return np.where((keys.duplicated() | keys.isin(taken))[len(before) :], "duplicate", "")
+
+
+def _risky(risks, gates):
+    return np.select([risks < gates.min_risk, risks > gates.max_risk], ["risk_low", "risk_high"], "")
+
+
+def _bags(texts, tokens):
+    """Return which token stands in which text: a sparse 0/1 matrix, texts by tokens."""
+    return MultiLabelBinarizer(sparse_output=True).fit_transform([set(tokens(text)) for text in texts]).tocsr()
+
+
+def _paired_jaccard(a, b):
+    """Jaccard overlap of row i of `a` with row i of `b`; 1 where both are empty."""
+    return _ratio(np.asarray(a.multiply(b).sum(axis=1)).ravel(), _sizes(a), _sizes(b))
+
+
+def _jaccard_matrix(bags):
+    """Jaccard overlap of every row with every row."""
+    sizes = _sizes(bags)
+    return _ratio((bags @ bags.T).toarray(), sizes[:, None], sizes[None, :])
+
+
+def _sizes(bags):
+    return np.asarray(bags.sum(axis=1)).ravel()
+
+
+def _ratio(common, a, b):
+    union = a + b - common
+    return np.where(union == 0, 1.0, common / np.maximum(union, 1))
 
 
 def _select(cluster, gates):
-    """Choose a cluster's variants, one of each strategy first; return the reason for each row ("" = kept)."""
-    first_of_strategy = ~cluster.duplicated("strategy")
-    order = cluster.index[first_of_strategy].append(cluster.index[~first_of_strategy])
-    kept, reasons = [], pd.Series("surplus", index=cluster.index)
-    for index in order:
-        if len(kept) == gates.per_seed:
+    """Choose a cluster's variants and return the reason for each row ("" = kept).
+
+    Farthest first: the candidate that overlaps least with its seed, then again and again the one whose largest overlap
+    with those kept is smallest, a strategy that is not there yet before one that is; the earlier one in a tie.
+    """
+    overlap = np.maximum(*(_jaccard_matrix(_bags(cluster["text"], tokens)) for tokens in (words, content_words)))
+    framed, strategy = cluster["framed"].to_numpy(), cluster["strategy"].to_numpy()
+    nearest = cluster[["overlap", "content_overlap"]].max(axis=1).to_numpy()
+    reasons, kept = np.full(len(cluster), "", dtype=object), []
+    while True:
+        if framed[kept].sum() >= gates.max_framed:
+            reasons[framed & (reasons == "")] = "frame"
+        reasons[(nearest > gates.max_overlap) & (reasons == "")] = "sibling"
+        reasons[kept] = ""
+        left = [i for i in range(len(cluster)) if reasons[i] == "" and i not in kept]
+        if len(kept) == gates.per_seed or not left:
             break
-        text = cluster.at[index, "text"]
-        if any(_too_alike(text, other, gates) for other in kept):
-            reasons[index] = "sibling"
-        else:
-            kept.append(text)
-            reasons[index] = ""
-    return reasons if len(kept) == gates.per_seed else reasons.replace({"": "incomplete", "surplus": "incomplete"})
-
-
-def _too_alike(a, b, gates):
-    return (
-        jaccard(words(a), words(b)) > gates.max_overlap
-        or jaccard(content_words(a), content_words(b)) > gates.max_overlap
-    )
+        there = set(strategy[kept])
+        best = min(left, key=lambda i: (strategy[i] in there, nearest[i]))
+        kept.append(best)
+        nearest = overlap[kept].max(axis=0)
+    reasons[left] = "surplus"
+    strategies = {PAPER_STRATEGY[name] for name in strategy[kept]}
+    if len(kept) < gates.per_seed or len(strategies) < gates.min_strategies:
+        reasons[np.isin(reasons, ["", "surplus"])] = "incomplete"
+    return reasons
 
 
 def assemble(seeds, candidates):
@@ -170,9 +256,10 @@ def assemble(seeds, candidates):
         best = progress(seeds, candidates).sort_values("variants", kind="stable").iloc[-1]
         stopped = seeds[seeds["reason"] != ""]
         if len(stopped) == len(seeds):
-            example = f"{stopped['seed_id'].iloc[0]}: {stopped['risk'].iloc[0]:.2f}"
+            first = stopped.iloc[0]
             raise DataError(
-                f"all {len(seeds)} seeds fail the risk gate ({example}); reword them, or move min_risk or max_risk"
+                f"all {len(seeds)} seeds are stopped ({first['seed_id']}: {REASONS[first['reason']]}, risk "
+                f"{first['risk']:.2f}); reword them, or move min_risk or max_risk"
             )
         raise DataError(
             f"no seed has a complete cluster of gated paraphrases; the best is {best['seed_id']} with "
@@ -202,7 +289,7 @@ def progress(seeds, candidates):
     DataFrame
         seed_id, risk, reason (of the seed), variants (candidates that pass every gate), candidates.
     """
-    passing = candidates[candidates["reason"].isin(["", "surplus", "incomplete"])]
+    passing = candidates[candidates["reason"].isin(["", *SELECTED])]
     counts = {"variants": passing, "candidates": candidates}
     sizes = {
         name: seeds["seed_id"].map(rows.groupby("seed_id").size()).fillna(0).astype(int)
@@ -212,11 +299,51 @@ def progress(seeds, candidates):
 
 
 def tally(candidates):
-    """Count candidates by what became of them and by strategy: one row per reason that occurs, `kept` first."""
-    fate = candidates["reason"].replace("", "kept")
-    order = ["kept", *REASONS]
-    counts = pd.crosstab(fate, candidates["strategy"])
-    counts = counts.reindex(
-        index=[name for name in order if name in counts.index], columns=list(STRATEGIES), fill_value=0
+    """Count candidates by generator, by what became of them and by strategy.
+
+    Parameters
+    ----------
+    candidates : DataFrame
+        From `judge`, with a column generator.
+
+    Returns
+    -------
+    DataFrame
+        generator, fate (`kept`, then the reasons that occur, in the order of `REASONS`), a column per strategy, total,
+        share (of the generator's candidates).
+    """
+    fate = pd.Categorical(candidates["reason"].replace("", "kept"), ["kept", *REASONS])
+    counts = pd.crosstab([candidates["generator"], fate], candidates["strategy"], rownames=["generator", "fate"])
+    counts = counts.reindex(columns=list(STRATEGIES), fill_value=0)
+    counts = counts.assign(total=counts.sum(axis=1)).query("total > 0").rename_axis(columns=None).reset_index()
+    return counts.assign(
+        fate=counts["fate"].astype(str), share=counts["total"] / counts.groupby("generator")["total"].transform("sum")
     )
-    return counts.assign(total=counts.sum(axis=1)).rename_axis(index="fate", columns=None).reset_index()
+
+
+MEASURES = {"similarity": "cosine to the seed", "content_overlap": "content-word overlap", "risk": "risk"}
+BIN = 0.05
+
+
+def histogram(candidates):
+    """Count candidates by what the gates measure.
+
+    Parameters
+    ----------
+    candidates : DataFrame
+        From `judge`.
+
+    Returns
+    -------
+    DataFrame
+        measure (a key of `MEASURES`), low (lower edge of a bin of width 0.05; a negative cosine counts in the first),
+        passes and stopped (candidates that pass every gate alone, and the others).
+    """
+    alone = candidates["reason"].isin(["", *SELECTED])
+    edges = np.linspace(0, 1, round(1 / BIN) + 1)
+    lines = []
+    for measure in MEASURES:
+        values = candidates[measure].clip(0, 1)
+        passes, stopped = (np.histogram(values[mask], edges)[0] for mask in (alone, ~alone))
+        lines.append(pd.DataFrame({"measure": measure, "low": edges[:-1], "passes": passes, "stopped": stopped}))
+    return pd.concat(lines, ignore_index=True)

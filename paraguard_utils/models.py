@@ -186,6 +186,49 @@ def load(source, dtype="float32", device="cpu", without_template="error", packed
     return Model(source.name, source.weights_id, source.argument, dtype, tokenizer, network)
 
 
+def load_classifier(source, batch=32):
+    """Load a resolved text classifier.
+
+    Parameters
+    ----------
+    source : Source
+    batch : int
+        Texts a forward pass.
+
+    Returns
+    -------
+    classify : callable
+        A sequence of n texts to probabilities, shape (n, number of labels).
+    labels : list of str
+
+    Raises
+    ------
+    ModelError
+        It is no text classifier with safetensors weights, or needs foreign code.
+    """
+    import torch
+    from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+    options = {"local_files_only": True, "trust_remote_code": False}
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(source.path, **options)
+        network = AutoModelForSequenceClassification.from_pretrained(source.path, use_safetensors=True, **options)
+    except (OSError, ValueError) as error:
+        raise ModelError(f"classifier {source.name} cannot be loaded: {_first_line(error)}") from error
+    network.eval()
+
+    @torch.inference_mode()
+    def classify(texts):
+        texts = list(texts)
+        rows = [torch.empty((0, network.config.num_labels), dtype=torch.float64)]
+        for start in range(0, len(texts), batch):
+            inputs = tokenizer(texts[start : start + batch], padding=True, truncation=True, return_tensors="pt")
+            rows.append(network(**inputs).logits.double().softmax(-1))
+        return torch.cat(rows).numpy()
+
+    return classify, [network.config.id2label[i] for i in range(network.config.num_labels)]
+
+
 def _slug(name):
     name = re.sub(r"\.(?=i?q\d)", "-", name.lower())  # a GGUF's quantization: Model.Q4_1 -> model-q4_1
     return re.sub(r"-{2,}", "-", re.sub(r"[^a-z0-9._-]+", "-", name)).strip("-.")

@@ -9,17 +9,22 @@ one is ours. It is the mean of two halves:
   to plain exemplar topics in `data/risk/exemplars.csv`.
 
 The scorer is frozen: `VERSION` names this rule and `FROZEN` is the digest of its data. Changing either is a new version
-and means a new corpus.
+and means a new corpus. A guard or a text classifier can take its place (`scorer`).
 """
 
 import hashlib
 import re
+from dataclasses import dataclass
 from functools import cache
+from importlib import metadata
 
 import numpy as np
 import pandas as pd
+from sklearn.metrics import roc_auc_score
 
-from paraguard_utils import encoder, paths
+from paraguard_utils import encoder, models, paths
+from paraguard_utils.errors import SettingsError
+from paraguard_utils.guards import GUARDS
 from paraguard_utils.text import words
 
 VERSION = "surface-risk-1"
@@ -44,6 +49,11 @@ def _terms():
 @cache
 def _word_weight(word):
     return max((weight for pattern, weight in _terms() if pattern.match(word)), default=0.0)
+
+
+def charged_terms(text):
+    """Return how many distinct charged terms stand in a text: the plain keyword count."""
+    return sum(_word_weight(word) > 0 for word in set(words(text)))
 
 
 def lexical(text):
@@ -88,3 +98,125 @@ def surface_risk(texts, embed=encoder.encode):
     """
     lexical_half = np.array([lexical(text) for text in texts])
     return np.round((lexical_half + semantic(texts, embed)) / 2, 4)
+
+
+BIN = 0.05
+
+
+def distribution(frame):
+    """Describe risks by group.
+
+    Parameters
+    ----------
+    frame : DataFrame
+        Columns group, risk.
+
+    Returns
+    -------
+    DataFrame
+        group, low (lower edge of a bin of width 0.05), n (texts in it), texts (in the group), median, within (share in
+        the paper's gate, 0.30 to 0.70).
+    """
+    lines = []
+    edges = np.linspace(0, 1, round(1 / BIN) + 1)
+    for group, risks in frame.groupby("group", sort=False)["risk"]:
+        about = {"texts": len(risks), "median": risks.median(), "within": risks.between(0.3, 0.7).mean()}
+        counts, _ = np.histogram(risks, edges)
+        lines += [{"group": group, "low": low, "n": n} | about for low, n in zip(edges, counts, strict=False)]
+    return pd.DataFrame(lines)
+
+
+def areas(texts, unsafe, scorer, embed=encoder.encode, resamples=2000, seed=20251201):
+    """Areas under the ROC curve of a risk scorer and of the plain keyword count, as information: neither detects harm.
+
+    Parameters
+    ----------
+    texts : sequence of str, length n
+    unsafe : numpy.ndarray of bool, shape (n,)
+    scorer : Scorer
+    embed : callable
+    resamples, seed : int
+        Of the bootstrap over prompts, the same prompts for both scorers.
+
+    Returns
+    -------
+    DataFrame
+        scorer, safe, unsafe (numbers of texts), auc, auc_low, auc_high (95 % interval); a last row with the difference.
+    """
+    values = {
+        scorer.identity.split()[0]: scorer.score(texts, embed),
+        "keyword count": np.array([charged_terms(text) for text in texts]),
+    }
+    generator = np.random.default_rng(seed)
+    draws = generator.integers(len(unsafe), size=(resamples, len(unsafe)))
+    draws = [rows for rows in draws if 0 < unsafe[rows].sum() < len(rows)]
+    found = {name: [roc_auc_score(unsafe[rows], value[rows]) for rows in draws] for name, value in values.items()}
+    known = {name: roc_auc_score(unsafe, value) for name, value in values.items()}
+    first, second = values
+    found["difference"] = np.subtract(found[first], found[second])
+    known["difference"] = known[first] - known[second]
+    intervals = [np.percentile(found[name], [2.5, 97.5]) for name in known]
+    return pd.DataFrame(
+        {
+            "scorer": list(known),
+            "safe": int((~unsafe).sum()),
+            "unsafe": int(unsafe.sum()),
+            "auc": list(known.values()),
+            "auc_low": [low for low, _ in intervals],
+            "auc_high": [high for _, high in intervals],
+        }
+    )
+
+
+@dataclass(frozen=True)
+class Scorer:
+    """A risk scorer.
+
+    Attributes
+    ----------
+    identity : str
+        Name and version or digest, for meta files.
+    score : callable
+        Texts and a function from texts to sentence vectors, to risks in [0, 1].
+    """
+
+    identity: str
+    score: object
+
+
+def scorer(name):
+    """Return a risk scorer by name.
+
+    Parameters
+    ----------
+    name : str
+        `VERSION`, a guard (a key of `guards.GUARDS`), or `MODEL#LABEL`: a text classifier, as a folder or hub id, and
+        the label whose probability is the risk.
+
+    Returns
+    -------
+    Scorer
+
+    Raises
+    ------
+    SettingsError
+        There is no such scorer, or the classifier has no such label.
+    ModelError
+        The classifier cannot be found or loaded.
+    """
+    if name == VERSION:
+        return Scorer(f"{VERSION} {digest()[:16]}", surface_risk)
+    if name in GUARDS:
+        guard = GUARDS[name]
+        return Scorer(f"{name} {metadata.version(guard.package)}", lambda texts, embed: np.array(guard.score(texts)))
+    folder, mark, label = name.rpartition("#")
+    if not mark:
+        raise SettingsError(
+            f"there is no risk scorer {name!r}; there are {', '.join([VERSION, *GUARDS])}, and MODEL#LABEL for a text "
+            "classifier"
+        )
+    source = models.resolve(folder)
+    classify, labels = models.load_classifier(source)
+    if label not in labels:
+        raise SettingsError(f"the classifier {source.name} has no label {label!r}; it has {', '.join(labels)}")
+    return Scorer(f"{source.name}#{label}", lambda texts, embed: classify(texts)[:, labels.index(label)])

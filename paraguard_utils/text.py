@@ -1,6 +1,7 @@
 """Words and their overlap, as the gates and the risk scorer see them."""
 
 import re
+import unicodedata
 
 WORD = re.compile(r"[^\W_]+(?:['-][^\W_]+)*")
 
@@ -23,14 +24,39 @@ def readable(text):
     return CONTROL.sub("\ufffd", text)
 
 
+HIDDEN = frozenset({"Cc", "Cf", "Co", "Cs", "Cn"})
+
+
+def hidden(text):
+    """Return whether a text holds a character that no reader sees: control, direction, zero-width, unassigned."""
+    return any(unicodedata.category(mark) in HIDDEN for mark in text if mark not in "\t\n")
+
+
 def words(text):
     """Return the lower-cased word tokens of a text, in order, typographic apostrophes made plain."""
     return WORD.findall(text.lower().replace("’", "'"))
 
 
+def key(text):
+    """Return a text's words, joined: two texts with the same key differ in case, marks or spaces only."""
+    return " ".join(words(text))
+
+
 def content_words(text):
     """Return the set of word tokens that are not stop words."""
     return frozenset(words(text)) - STOPWORDS
+
+
+def only_framed(text, seed):
+    """Return whether a paraphrase is its seed in another frame.
+
+    It is when all content words of one stand in the other, in the same order: a polite opening, a context in front or a
+    clause behind was added or left out, and nothing was said in other words.
+    """
+    a, b = ([word for word in words(side) if word not in STOPWORDS] for side in (text, seed))
+    shorter, longer = sorted((a, b), key=len)
+    rest = iter(longer)
+    return all(word in rest for word in shorter)
 
 
 def jaccard(a, b):
