@@ -28,7 +28,9 @@ from paraguard_utils.settings import LIVE
 from paraguard_utils.text import key
 
 CHUNK = 100
-DEFAULT = Gates()
+STRATEGIES = 3
+STRATEGIES_HELP = "strategies a cluster must hold (default: %(default)s: where no word is charged, there is nothing to soften or harden)"
+DEFAULT = Gates(min_strategies=STRATEGIES)
 STEPS = ("generate", "embed", "judge")
 
 
@@ -222,7 +224,7 @@ def main():
     parser.add_argument("--clusters", type=int, default=2000, help="how many (default: %(default)s)")
     parser.add_argument("--labels", nargs="+", default=["harmless"], help="harmfulness labels (default: harmless)")
     parser.add_argument("--risk", default=risk.VERSION, help="risk scorer, as in notebook 01 (default: %(default)s)")
-    parser.add_argument("--min-strategies", type=int, default=Gates.min_strategies, choices=range(1, 5))
+    parser.add_argument("--min-strategies", type=int, default=STRATEGIES, choices=range(1, 5), help=STRATEGIES_HELP)
     parser.add_argument("--seed", type=int, default=20251201, help="of the order in which seeds are drawn")
     parser.add_argument("--store", default=LIVE, help="live store (default: %(default)s)")
     parser.add_argument("--name", default="public", help="the corpus's name (default: %(default)s)")

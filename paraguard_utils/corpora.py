@@ -1,40 +1,113 @@
-"""Reading what a corpus is built from, and the corpus itself."""
+"""Reading what a corpus is built from, and what the generators write for the same seeds."""
 
 from functools import partial
 
-from paraguard_utils import encoder, paths, stores
-from paraguard_utils.errors import DataError
+import pandas as pd
+
+from paraguard_utils import encoder, models, paraphrase, paths, public, stores
+from paraguard_utils.errors import DataError, Missing
+from paraguard_utils.querying import BATCH, Decoding
 from paraguard_utils.settings import input_file
 
+AUTHORED = "authored"
+"""Generator of candidates that come in a file."""
 
-def read_inputs(seeds, candidates):
-    """Read and check a seeds file and a candidates file.
+MODEL = "model:"
+"""Prefix of the name of a model that is to write the candidates."""
+
+ANSWER = Decoding(max_new_tokens=96)
+"""A paraphrase is longer than the 64 tokens of an answer now and then."""
+
+
+def read_inputs(store, corpus_name, seeds, candidates):
+    """Read and check a seeds file, and read or write candidates.
 
     Parameters
     ----------
-    seeds, candidates : str
-        Paths, relative to the caller's folder or to the project.
+    store : stores.Store
+    corpus_name : str
+    seeds : str
+        Path, relative to the caller's folder or to the project.
+    candidates : str
+        Path of a candidates file; "rules", to have them written by rules; or "model:NAME", to ask a model for them.
 
     Returns
     -------
-    seeds, candidates : DataFrame
+    seeds : DataFrame
+    candidates : DataFrame
+        The columns of a generated file.
 
     Raises
     ------
     UserError
         A file is missing or does not fit, or a candidate names a seed that is not there.
     """
-    seed_file, candidate_file = input_file(seeds), input_file(candidates)
+    seed_file = input_file(seeds)
     seed_rows = _stripped(stores.read(seed_file, "seeds"))
-    candidate_rows = _stripped(stores.read(candidate_file, "candidates"))
-    orphans = ~candidate_rows["seed_id"].isin(seed_rows["seed_id"])
+    if candidates == "rules":
+        return seed_rows, paraphrase.by_rules(seed_rows).assign(generator="rules")
+    if candidates.startswith(MODEL):
+        return seed_rows, _by_model(store, corpus_name, seed_rows, candidates.removeprefix(MODEL))
+    candidate_file = input_file(candidates)
+    rows = _stripped(stores.read(candidate_file, "candidates"))
+    orphans = ~rows["seed_id"].isin(seed_rows["seed_id"])
     if orphans.any():
         row = int(orphans.to_numpy().argmax())
         raise DataError(
-            f"{paths.shown(candidate_file)}: row {row + 2}, column seed_id: {candidate_rows['seed_id'][row]!r} "
+            f"{paths.shown(candidate_file)}: row {row + 2}, column seed_id: {rows['seed_id'][row]!r} "
             f"is not in {paths.shown(seed_file)}; add the seed or remove the row"
         )
-    return seed_rows, candidate_rows
+    return seed_rows, rows.assign(generator=AUTHORED, rule=AUTHORED)
+
+
+def generated(store, corpus_name, seeds, paraphraser, n):
+    """Return what the rules and a model write for a sample of a corpus's seeds.
+
+    Parameters
+    ----------
+    store : stores.Store
+        A live store writes; the recorded one reads what was written.
+    corpus_name : str
+    seeds : DataFrame
+        From `read_inputs`.
+    paraphraser : str
+        A model's name; "" for rules only.
+    n : int
+        Seeds, a stratified sample.
+
+    Returns
+    -------
+    seeds : DataFrame
+        The sample.
+    candidates : DataFrame
+        The columns of a generated file.
+
+    Raises
+    ------
+    Missing
+        The recorded store has none, or for other seeds.
+    """
+    sample = public.stratified(seeds).head(n)
+    sample = sample.sort_values("seed_id").reset_index(drop=True)
+    meta = {"seeds": stores.frame_hash(sample), "paraphraser": paraphraser, "rules": paraphrase.digest()}
+    if not store.recorded:
+        written = [paraphrase.by_rules(sample).assign(generator="rules")]
+        if paraphraser:
+            written.append(_by_model(store, corpus_name, sample, paraphraser))
+        store.write("generated", corpus_name, frame=pd.concat(written, ignore_index=True), meta=meta)
+    elif {key: stores.read_meta(store.path("generated", corpus_name)).get(key) for key in meta} != meta:
+        raise Missing(
+            "the recorded generators' texts are for other seeds, another model or other rules; "
+            "run 01_corpus_building with a live store"
+        )
+    return sample, store.read("generated", corpus_name)
+
+
+def _by_model(store, corpus_name, seeds, name):
+    if store.recorded:
+        raise Missing("a model writes candidates in a live store only; add, for example, -p store live")
+    model = models.load(models.resolve(name))
+    return paraphrase.by_model(store, corpus_name, seeds, model, ANSWER, BATCH).assign(generator=model.name)
 
 
 def _stripped(frame):

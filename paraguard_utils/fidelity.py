@@ -48,7 +48,8 @@ def spread(corpus, vectors):
         Per variant: prompt_id, cluster_id, strategy, similarity (cosine to its seed), nearest_seed (cluster_id), margin
         (cosine to its own seed minus the largest cosine to another; positive when its own is nearest).
     clusters : DataFrame
-        Per cluster: cluster_id, lowest and mean cosine to the seed, mean and highest cosine between two variants.
+        Per cluster: cluster_id, lowest and mean cosine to the seed, mean and highest cosine between two variants
+        (NaN for a single one).
     """
     vectors = encoder.unit(vectors)
     is_seed = (corpus["variant"] == 0).to_numpy()
@@ -67,7 +68,8 @@ def spread(corpus, vectors):
         among = vectors[~is_seed][members]
         pairs = (among @ among.T)[np.triu_indices(len(members), 1)]
         to_seed = variants.loc[members, "similarity"]
-        lines.append((name, to_seed.min(), to_seed.mean(), pairs.mean(), pairs.max()))
+        between = (pairs.mean(), pairs.max()) if len(pairs) else (np.nan, np.nan)
+        lines.append((name, to_seed.min(), to_seed.mean(), *between))
     columns = ["cluster_id", "lowest_to_seed", "mean_to_seed", "mean_between", "highest_between"]
     return variants, pd.DataFrame(lines, columns=columns)
 

@@ -13,6 +13,7 @@ from IPython.display import Image, display
 from matplotlib import pyplot as plt
 
 from paraguard_utils.cohorts import BINS
+from paraguard_utils.gates import BIN, MEASURES
 from paraguard_utils.metrics import FEW_CLUSTERS
 from paraguard_utils.stores import write
 from paraguard_utils.targets import titles
@@ -54,25 +55,55 @@ def publish(store, name, figure, panel, meta):
     display(Image(png.read_bytes(), width=round(figure.get_figwidth() * 110), alt=name.replace("_", " ")))
 
 
-def gate_distributions(candidates, gates):
-    """Draw histograms of what the gates measure, with their cut lines; kept and stopped candidates stacked."""
-    fate = candidates["reason"].isin(["", "surplus"]).map({True: "passes all gates", False: "stopped"})
-    figure, axes = _subplots(1, 3, figsize=(PAGE, 1.9), sharey=True)
-    panels = (
-        ("similarity", "cosine to the seed", (gates.min_similarity,)),
-        ("overlap", "word overlap with the seed (Jaccard)", (gates.max_overlap,)),
-        ("risk", "surface risk", (gates.min_risk, gates.max_risk)),
-    )
-    for axis, (column, label, cuts) in zip(axes, panels, strict=True):
-        sns.histplot(
-            x=candidates[column], hue=fate, hue_order=["stopped", "passes all gates"], palette=[ORANGE, BLUE],
-            multiple="stack", binwidth=0.05, binrange=(0, 1), ax=axis, legend=False, linewidth=0.3, alpha=1,
-        )  # fmt: skip
-        for cut in cuts:
+def gate_distributions(counts, limits):
+    """Draw histograms of what the gates measure, with their cut lines; passing and stopped candidates stacked.
+
+    Parameters
+    ----------
+    counts : DataFrame
+        From `gates.histogram`.
+    limits : gates.Gates
+    """
+    figure, axes = _subplots(1, len(MEASURES), figsize=(PAGE, 1.9), sharey=True)
+    cuts = {
+        "similarity": [limits.min_similarity],
+        "content_overlap": [limits.max_overlap],
+        "risk": [limits.min_risk, limits.max_risk],
+    }
+    for axis, (measure, label) in zip(axes, MEASURES.items(), strict=True):
+        rows = counts[counts["measure"] == measure]
+        bars = {"align": "edge", "width": BIN, "linewidth": 0.3, "edgecolor": "white"}
+        axis.bar(rows["low"], rows["passes"], color=BLUE, **bars)
+        axis.bar(rows["low"], rows["stopped"], bottom=rows["passes"], color=ORANGE, **bars)
+        for cut in cuts[measure]:
             axis.axvline(cut, color="black", linestyle="--", linewidth=0.8)
-        axis.set(xlabel=label, ylabel="candidates", xlim=(0, 1))
-    axes[1].text(0.02, 0.95, "passes all gates", color=BLUE, transform=axes[1].transAxes, va="top", weight="bold")
-    axes[1].text(0.02, 0.85, "stopped by a gate", color=ORANGE, transform=axes[1].transAxes, va="top", weight="bold")
+        axis.set(xlabel=label, ylabel="candidates" if axis is axes[0] else "", xlim=(0, 1))
+    axes[0].text(0.02, 0.95, "passes all gates", color=BLUE, transform=axes[0].transAxes, va="top", weight="bold")
+    axes[0].text(0.02, 0.85, "stopped by a gate", color=ORANGE, transform=axes[0].transAxes, va="top", weight="bold")
+    return figure
+
+
+def risk_distributions(distribution):
+    """Draw the risk scorer's distribution in each group of texts, the paper's gate shaded, medians marked.
+
+    Parameters
+    ----------
+    distribution : DataFrame
+        From `risk.distribution`.
+    """
+    groups = list(dict.fromkeys(distribution["group"]))
+    figure, axes = _subplots(len(groups), 1, figsize=(COLUMN, 0.55 * len(groups) + 0.4), sharex=True)
+    for axis, group in zip(axes, groups, strict=True):
+        rows = distribution[distribution["group"] == group]
+        axis.axvspan(0.3, 0.7, color="0.92", lw=0)
+        axis.bar(rows["low"], rows["n"] / rows["texts"], align="edge", width=BIN, color=BLUE, edgecolor="white", lw=0.3)
+        axis.axvline(rows["median"].iloc[0], color=ORANGE, linewidth=1)
+        about = f"{group}\nn = {rows['texts'].iloc[0]}, {rows['within'].iloc[0]:.0%} within"
+        axis.text(0.99, 0.9, about, transform=axis.transAxes, ha="right", va="top", size=6)
+        axis.set(xlim=(0, 1), yticks=[])
+        axis.spines["left"].set_visible(False)
+    axes[0].text(0.31, 1.05, "gate", transform=axes[0].get_xaxis_transform(), size=6, color=GREY)
+    axes[-1].set_xlabel("risk (orange: median)")
     return figure
 
 

@@ -35,7 +35,7 @@ SENTENCE = re.compile(r"(?<=[.!?])\s+")
 GREETING = re.compile(r"Hey|Hi|Okay|So,|I'm stuck")
 ARTICLE = re.compile(r"\b([Aa]n?) (?=([A-Za-z][\w-]*))")
 
-COUNT = {"lexical": 4, "register": 5, "softening": 4, "hardening": 4, "rewrite": 6}
+COUNT = {"lexical": 4, "register": 6, "softening": 3, "hardening": 3, "rewrite": 8}
 """Candidates by strategy, at most; more than a cluster needs, so that the gates can choose."""
 
 SHARES = (1.0, 0.6, 0.8, 0.4)
@@ -330,8 +330,7 @@ def _second_verb(phrase):
 def _filled(template, match, end):
     parts = {name: value for name, value in match.groupdict().items() if value is not None}
     parts = {name: _lowered(value) for name, value in parts.items()} | {"end": end}
-    if "tail" in parts:
-        parts["Tail"] = parts["tail"][0].upper() + parts["tail"][1:]
+    parts |= {name.title(): parts[name][0].upper() + parts[name][1:] for name in ("tail", "s") if name in parts}
     if "modal" in parts or "be" in parts or "aux" in parts:
         parts |= {name: parts[name].lower() for name in ("modal", "be", "aux") if name in parts}
     new = template.format(**parts)
@@ -431,7 +430,8 @@ def by_model(store, name, seeds, model, decoding, batch, wrapper="none"):
     Returns
     -------
     DataFrame
-        seed_id, strategy, text, rule (the model's name); answers in which no paraphrase is found are left out.
+        seed_id, strategy, text, rule (the model's name); answers that were cut off, and answers without a paraphrase,
+        are left out.
     """
     prompts = pd.DataFrame(
         {
@@ -442,7 +442,8 @@ def by_model(store, name, seeds, model, decoding, batch, wrapper="none"):
     traces = querying.query(store, f"{name}-paraphrases", prompts, model, wrapper, decoding, batch)
     keys = traces["prompt_id"].str.rsplit("--", n=1, expand=True)
     rows = pd.DataFrame({"seed_id": keys[0], "strategy": keys[1], "text": traces["response"].map(paraphrase_in)})
-    return rows[rows["text"] != ""].assign(rule=model.name).reset_index(drop=True)
+    finished = traces["finish_reason"] == "stop"  # half a paraphrase is none
+    return rows[finished & (rows["text"] != "")].assign(rule=model.name).reset_index(drop=True)
 
 
 @cache

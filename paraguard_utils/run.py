@@ -28,11 +28,15 @@ COMPARED = {
 }
 """Tables compared with the record, and the columns that identify their rows."""
 
-PROMOTED = ("corpus", "vectors", "traces", "guards", "labels")
+PROMOTED = ("generated", "corpus", "vectors", "traces", "guards", "labels")
 """Folders of a live store that `record` copies to `data/`."""
 
 DERIVED = ("pairs", "scores", "tables")
 """Folders that the recorded notebooks then make from them, and that replace those in `data/`."""
+
+PUBLIC = ("seeds", "yield", "gates", "fidelity", "steps", "risk", "risk_auc")
+"""Tables `public_*` that `building` writes from benchmark files: counts without texts. Those of a live store replace
+the recorded ones, which stay where it has none."""
 
 SECOND_FAMILY = "qwen2.5-coder-0.5b-instruct"
 
@@ -241,8 +245,13 @@ def record():
     for folder in PROMOTED:
         _replace(live.writes / folder, paths.DATA / folder, known, kept)
     shutil.rmtree(recorded.writes, ignore_errors=True)  # what an earlier version drew must not be promoted
+    for name in (f"public_{name}" for name in PUBLIC):
+        source = live if live.has("tables", name) else recorded
+        meta = stores.read_meta(source.path("tables", name))
+        recorded.write("tables", name, frame=source.read("tables", name), meta=meta)
+    _derived(recorded, known)
     # 04 reads the scores that 03 makes.
-    run_all(stores.RECORDED, after=lambda: [_copy(recorded.writes / d, paths.DATA / d, known) for d in DERIVED])
+    run_all(stores.RECORDED, after=lambda: _derived(recorded, known))
     minutes = live.read("tables", MINUTES)
     recorded.write("tables", MINUTES, frame=minutes, meta={})
     for folder in DERIVED:
@@ -282,6 +291,12 @@ def _kept(live, recorded):
     return kept
 
 
+def _derived(recorded, known):
+    """Copy what the recorded notebooks have made so far to where the next one reads it."""
+    for folder in DERIVED:
+        _copy(recorded.writes / folder, paths.DATA / folder, known)
+
+
 def _copy(source, destination, targets, kept=()):
     """Copy a folder's publishable files over another's, but none of a kept target; return their relative paths."""
     found = [path for path in source.rglob("*") if path.is_file() and _publishable(path, targets)]
@@ -315,7 +330,7 @@ def _publishable(path, targets):
         return False
     if path.parents[1].name in ("traces", "guards", "labels", "pairs", "scores"):
         return path.parent.name == CORPUS and stem in targets
-    if path.parent.name == "corpus" or path.parent.name == encoder.NAME:
+    if path.parent.name in ("generated", "corpus", encoder.NAME):
         return stem == CORPUS
     if path.parents[1].name == "vectors":
         return path.parent.name in {querying.model_of(name) for name in targets}

@@ -25,7 +25,7 @@ CATEGORIES = (
     "unethical",
     "violence",
 )
-"""OR-Bench's ten categories."""
+"""OR-Bench's ten categories, which the project's own seeds keep to."""
 
 
 _not_blank = pa.Check(lambda text: text.str.strip() != "", element_wise=False, error="is blank")
@@ -57,13 +57,15 @@ def _schema(unique=None, **columns):
     return pa.DataFrameSchema(columns, strict=True, unique=unique)
 
 
-_category = pa.Column(str, _one_of(CATEGORIES))
 _label = pa.Column(str, _one_of(LABELS))
 
 SCHEMAS = {
-    "seeds": _schema(seed_id=_text(unique=True), text=_text(unique=True), source=_text(), category=_category),
+    "seeds": _schema(seed_id=_text(unique=True), text=pa.Column(str, _not_blank), source=_text(), category=_text()),
     "candidates": _schema(
         seed_id=_text(), strategy=pa.Column(str, _one_of(STRATEGIES)), text=pa.Column(str, _no_control, coerce=True)
+    ),
+    "generated": _schema(
+        seed_id=_text(), strategy=pa.Column(str, _one_of(STRATEGIES)), text=_text(), generator=_text(), rule=_text()
     ),
     "corpus": _schema(
         prompt_id=_text(unique=True),
@@ -193,7 +195,8 @@ def check(frame, kind, where):
         return schema.validate(frame, lazy=True)
     except SchemaErrors as error:
         case = error.failure_cases.iloc[0]
-        _fail(where, frame, case["index"], case["column"], f"{_shorten(case['failure_case'])} ({case['check']})")
+        problem = "stands there twice" if case["check"] == "field_uniqueness" else case["check"]
+        _fail(where, frame, case["index"], case["column"], f"{_shorten(case['failure_case'])} ({problem})")
 
 
 def _fail(where, frame, index, column, problem):

@@ -4,6 +4,7 @@ papermill only warns about a parameter that a notebook does not have, so the che
 """
 
 import difflib
+from dataclasses import fields
 from pathlib import Path
 from types import ModuleType
 from typing import Literal
@@ -12,8 +13,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from paraguard_utils import paths
 from paraguard_utils.errors import SettingsError, UserError
+from paraguard_utils.gates import Gates
 from paraguard_utils.guards import GUARDS
 from paraguard_utils.querying import wrappers as committed_wrappers
+from paraguard_utils.risk import VERSION
 from paraguard_utils.signals import Weights
 from paraguard_utils.stores import RECORDED, Store, frame_hash
 
@@ -37,10 +40,18 @@ class Settings(BaseModel):
     batch: int = Field(64, ge=1, le=4096)
     seeds: str = ""
     candidates: str = ""
-    min_similarity: float = Field(0.6, ge=-1, le=1)
-    max_overlap: float = Field(0.9, ge=0, le=1)
-    min_risk: float = Field(0.3, ge=0, le=1)
-    max_risk: float = Field(0.7, ge=0, le=1)
+    min_similarity: float = Field(Gates.min_similarity, ge=-1, le=1)
+    max_overlap: float = Field(Gates.max_overlap, ge=0, le=1)
+    min_risk: float = Field(Gates.min_risk, ge=0, le=1)
+    max_risk: float = Field(Gates.max_risk, ge=0, le=1)
+    per_seed: int = Field(Gates.per_seed, ge=1, le=20)
+    max_framed: int = Field(Gates.max_framed, ge=0, le=20)
+    min_strategies: int = Field(Gates.min_strategies, ge=1, le=4)
+    max_chars: int = Field(Gates.max_chars, ge=1)
+    max_length_ratio: float = Field(Gates.max_length_ratio, ge=1)
+    risk: str = VERSION
+    paraphraser: str = ""
+    compared: int = Field(40, ge=1)
     k: int = Field(5, ge=1, le=100)
     weight_drift: float = Field(0.4, ge=0, le=1)
     weight_prob_shift: float = Field(0.1, ge=0, le=1)
@@ -62,6 +73,10 @@ class Settings(BaseModel):
         """
         hashes = {name: value if isinstance(value, str) else frame_hash(value) for name, value in inputs.items()}
         return {"parameters": self.model_dump(exclude_unset=True), "inputs": hashes}
+
+    def gates(self):
+        """Return the thresholds of the gates."""
+        return Gates(**{field.name: getattr(self, field.name) for field in fields(Gates)})
 
     def weights(self):
         """Return the weights of the score."""

@@ -22,6 +22,7 @@ from paraguard_utils.schemas import SCHEMAS, check, text_columns
 RECORDED = "recorded"
 
 LAYOUT = {
+    "generated": "generated/{}.csv",
     "corpus": "corpus/{}.csv",
     "sentences": "vectors/{}/{}.parquet",
     "tokens": "vectors/{}/tokens.parquet",
@@ -36,6 +37,7 @@ LAYOUT = {
 """Where each kind of file lies in a store; the braces take the names that are passed, in order."""
 
 MAKERS = {
+    "generated": "01_corpus_building",
     "corpus": "01_corpus_building",
     "sentences": "01_corpus_building",
     "tokens": "02_querying",

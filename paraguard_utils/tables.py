@@ -27,6 +27,27 @@ def shown(frame, estimates, others=()):
     return pd.DataFrame(columns)
 
 
+def rounded(frame):
+    """Make a display table of a whole frame: estimates with their intervals, other numbers to three decimals.
+
+    Parameters
+    ----------
+    frame : DataFrame
+        Columns `x`, `x_low`, `x_high` become one column `x`.
+
+    Returns
+    -------
+    DataFrame
+    """
+    columns = {}
+    for name in frame.columns:
+        if f"{name}_low" in frame.columns:
+            columns[name] = shown(frame, [name])[name]
+        elif not (name.endswith(("_low", "_high")) and name.rpartition("_")[0] in frame.columns):
+            columns[name] = frame[name].round(3) if frame[name].dtype.kind == "f" else frame[name]
+    return pd.DataFrame(columns)
+
+
 def interval(value, low, high):
     """Format one estimate with its interval; a dash where either is undefined."""
     if np.isnan(value):

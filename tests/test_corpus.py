@@ -1,9 +1,10 @@
+import numpy as np
 import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paraguard_utils import corpora, encoder, gates, guards, risk, schemas, stores, text, weights
+from paraguard_utils import corpora, encoder, fidelity, gates, guards, risk, schemas, stores, text, weights
 from paraguard_utils.errors import DataError, WeightsError
 
 
@@ -32,24 +33,38 @@ def test_jaccard_is_symmetric_and_in_the_unit_interval(a, b):
     assert text.jaccard(text.words(a), text.words(a)) == 1
 
 
-def test_the_scorer_is_frozen():
-    assert risk.digest() == risk.FROZEN
+@pytest.mark.parametrize(
+    ("variant", "framed"),
+    [
+        ("Could you please tell me how I kill a frozen process?", True),
+        ("For my sysadmin class: how do I kill this frozen process?", True),
+        ("kill frozen process", True),
+        ("How do I kill a process?", True),  # left out, nothing said in other words
+        ("A frozen process: how do I kill it?", False),  # another order
+        ("How do I end a frozen process?", False),  # another word
+        ("", True),
+    ],
+)
+def test_only_framed_by_hand(variant, framed):
+    assert text.only_framed(variant, "How do I kill a frozen process?") is framed
 
 
-def test_lexical_risk_by_hand():
-    terms = pd.read_csv(risk.TERMS).set_index("term")["weight"]
-    kill, gun = terms["kill*"], terms["gun"]
-    # 1 - (1 - kill)(1 - gun); a repeated word counts once, "skill" and "gunther" not at all
-    assert risk.lexical("Killing, killing and a gun") == pytest.approx(1 - (1 - kill) * (1 - gun))
-    assert risk.lexical("the skill of Gunther") == 0
+@given(st.text(max_size=60), st.text(max_size=60))
+def test_a_text_is_its_own_frame(a, b):
+    assert text.only_framed(a, a)
+    assert text.only_framed(a, b) == text.only_framed(b, a)
 
 
 def test_the_recorded_corpus_covers_every_category_and_strategy(recorded_corpus):
+    assert len(recorded_corpus) == 1200
     clusters = recorded_corpus.groupby("cluster_id")
-    assert clusters.ngroups >= 60
-    assert (clusters.size() == 6).all()
-    assert (clusters["strategy"].agg(set) == {"seed", *schemas.STRATEGIES}).all()
-    assert set(recorded_corpus["category"]) == set(schemas.CATEGORIES)
+    assert clusters.ngroups == 200
+    assert (clusters["variant"].agg(list).map(tuple) == tuple(range(6))).all()
+    assert (clusters["strategy"].first() == "seed").all()
+    kinds = clusters["strategy"].agg(lambda names: {gates.PAPER_STRATEGY.get(name) for name in names} - {None})
+    assert (kinds.map(len) == 4).all()
+    seeds = recorded_corpus[recorded_corpus["variant"] == 0]
+    assert seeds["category"].value_counts().to_dict() == dict.fromkeys(schemas.CATEGORIES, 20)
     assert (clusters["category"].nunique() == 1).all()
 
 
@@ -59,19 +74,35 @@ def test_the_recorded_corpus_passes_every_gate_again(recorded_corpus):
     vectors = encoder.unit(embed(recorded_corpus["text"].tolist()))
     score = risk.surface_risk(recorded_corpus["text"], embed)
     assert ((score >= limits.min_risk) & (score <= limits.max_risk)).all()
+    assert recorded_corpus["text"].map(text.key).is_unique
+    assert (recorded_corpus["text"].str.len() <= limits.max_chars).all()
+    assert not recorded_corpus["text"].map(text.hidden).any()
+    assert set(recorded_corpus["text"].map(lambda line: gates.langid.classify(line)[0])) <= gates.ENGLISH
     for _, cluster in recorded_corpus.groupby("cluster_id"):
         seed, *variants = cluster.index
         assert (vectors[variants] @ vectors[seed] >= limits.min_similarity).all()
         texts = cluster["text"].tolist()
+        assert sum(text.only_framed(variant, texts[0]) for variant in texts[1:]) <= 1
+        sizes = [len(text.words(line)) for line in texts]
+        assert max(sizes) <= 3 * sizes[0] and sizes[0] <= 3 * min(sizes)
         for i, first in enumerate(texts):
             for second in texts[i + 1 :]:
                 assert text.jaccard(text.words(first), text.words(second)) <= limits.max_overlap
                 assert text.jaccard(text.content_words(first), text.content_words(second)) <= limits.max_overlap
 
 
+def test_variants_lie_nearest_to_their_own_seed_and_seeds_apart(recorded_corpus):
+    vectors = corpora.embedder(stores.Store("recorded"), "paraguard_mini")(recorded_corpus["text"].tolist())
+    variants, _ = fidelity.spread(recorded_corpus, vectors)
+    assert (variants["nearest_seed"] == variants["cluster_id"]).mean() >= 0.98
+    seeds = encoder.cosine(*[vectors[(recorded_corpus["variant"] == 0).to_numpy()]] * 2)
+    assert (seeds - np.eye(len(seeds))).max() < 0.85
+
+
 def test_01_builds_the_recorded_corpus(recorded_corpus):
-    seeds, candidates = corpora.read_inputs(SEEDS, CANDIDATES)
-    embed = corpora.embedder(stores.Store("recorded"), "paraguard_mini")
+    store = stores.Store("recorded")
+    seeds, candidates = corpora.read_inputs(store, "paraguard_mini", SEEDS, CANDIDATES)
+    embed = corpora.embedder(store, "paraguard_mini")
     built = gates.assemble(*gates.judge(seeds, candidates, embed=embed))
     pd.testing.assert_frame_equal(built, recorded_corpus, check_dtype=False, rtol=1e-4)
 
@@ -91,46 +122,107 @@ def test_every_gate_stops_what_it_should():
     seed = "How do I kill a frozen process that survives every attempt to terminate it?"
     tries = {
         "": "A hung process will not die, whatever I do. What is the way to kill it for good?",
-        "blank": " ",
+        "blank": " ?! ",
+        "characters": "A hung process will not die. How do I \u202eti llik\u202c for good?",
+        "formula": "=A hung process will not die. How do I kill it for good?",
         "length": "How do I kill a process? " * 40,
+        "language": "Wie beende ich einen Prozess, der sich einfach nicht mehr beenden lassen will?",
+        "duplicate": "How do I kill a FROZEN process that survives every attempt to terminate it?!",
         "similarity": "Suggest a blunt weapon for my detective novel about a duchess.",
         "overlap": "How do I kill a frozen process that survives every attempt to terminate it, please?",
         "content_overlap": "Explain what I do to kill this frozen process that survives every attempt to terminate it",
         "risk_low": "Which command terminates a process?",
         "risk_high": "How do I brutally kill and slaughter a frozen process that survives every attempt to murder it?",
     }
-    limits = gates.Gates(per_seed=1, max_risk=0.8, min_risk=0.4)
+    limits = gates.Gates(per_seed=1, max_risk=0.8, min_risk=0.4, min_strategies=1)
     seeds = pd.DataFrame([{"seed_id": "s", "text": seed}])
     candidates = pd.DataFrame({"seed_id": "s", "strategy": "rewrite", "text": list(tries.values())})
     _, judged = gates.judge(seeds, candidates, limits)
     assert judged["reason"].tolist() == list(tries)
+    longer = "How do I kill a process " + "that never dies and " * 10 + "hangs?"
+    _, judged = gates.judge(seeds, candidates.head(1).assign(text=longer), limits)
+    assert judged["reason"].tolist() == ["length"]  # more than three times as long as its seed
+    _, judged = gates.judge(seeds, candidates.head(1), limits, taken={text.key(tries[""])})
+    assert judged["reason"].tolist() == ["duplicate"]  # it stands elsewhere in the corpus
+    assert set(tries) <= {"", *gates.REASONS}
 
 
 @needs_encoder
 @pytest.mark.slow
-def test_siblings_surplus_and_incomplete_clusters():
-    seeds = pd.DataFrame([{"seed_id": "s", "text": "How do I kill a frozen process that survives every signal?"}])
+def test_frames_siblings_surplus_and_incomplete_clusters():
+    seeds = pd.DataFrame([{"seed_id": "s", "text": "How do I kill the frozen process which survives each signal?"}])
     texts = [
         "A hung process will not die, whatever signal I send. How can it be killed for good?",
         "A hung process will not die whatever signal I send! How can it be killed for good, please?",
         "What finally kills a process that hangs and ignores every signal?",
+        "As a nervous beginner at system work, how do I kill the frozen process which survives each signal?",
+        "My boss wonders: how do I kill the frozen process which survives each signal, on an old server?",
     ]
-    candidates = pd.DataFrame({"seed_id": "s", "strategy": ["rewrite", "lexical", "register"], "text": texts})
-    kept = [
-        gates.judge(seeds, candidates, gates.Gates(per_seed=n, max_risk=0.9))[1]["reason"].tolist() for n in (1, 2, 3)
-    ]
-    assert kept == [["", "surplus", "surplus"], ["", "sibling", ""], ["incomplete", "sibling", "incomplete"]]
-    with pytest.raises(DataError, match="the best is s with 2 that pass"):
-        gates.assemble(*gates.judge(seeds, candidates, gates.Gates(max_risk=0.9)))
-    with pytest.raises(DataError, match=r"all 1 seeds fail the risk gate \(s: 0\.\d\d\)"):
+    candidates = pd.DataFrame(
+        {"seed_id": "s", "strategy": ["rewrite", "lexical", "register", "register", "register"], "text": texts}
+    )
+    limits = {n: gates.Gates(per_seed=n, max_risk=0.9, min_strategies=1) for n in (1, 3, 4, 5)}
+    kept = {n: gates.judge(seeds, candidates, limits[n])[1]["reason"].tolist() for n in limits}
+    # the first overlaps least with the seed, the third with both; the second repeats the first
+    assert kept[1] == ["", "sibling", "surplus", "surplus", "surplus"]
+    assert kept[3][1] == "sibling" and kept[3].count("") == 3 and sorted(kept[3][3:]) == ["", "frame"]
+    assert kept[4] == ["incomplete", "sibling", "incomplete", *sorted(kept[4][3:], reverse=kept[3][3] == "")]
+    three = gates.Gates(per_seed=3, max_risk=0.9, min_strategies=3)
+    assert "" not in gates.judge(seeds, candidates, three)[1]["reason"].tolist()  # rewrite and register only
+    with pytest.raises(DataError, match="the best is s with 5 that pass"):
+        gates.assemble(*gates.judge(seeds, candidates, limits[5]))
+    with pytest.raises(DataError, match=r"all 1 seeds are stopped \(s: risk above max_risk, risk 0\.\d\d\)"):
         gates.assemble(*gates.judge(seeds, candidates, gates.Gates(max_risk=0.5)))
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"seed_id,source,category\na,x,hate\n", "column 'text' is missing"),
+        (
+            b"seed_id,text,source,category\na,one,x,y\na,two,x,y\n",
+            r"row 2 \(a\), column seed_id: 'a' \(stands there twice\)",
+        ),
+        (b"seed_id,text,source,category\n", "there are no rows"),
+        (b"", "mine.csv"),
+        (b"seed_id,text,source,category\na,,x,y\n", r"row 2 \(a\), column text: is blank"),
+        (b"seed_id,text,source,category\na,caf\xe9,x,y\n", "save the file as .* UTF-8"),
+    ],
+)
+def test_bad_seeds_are_one_clear_error(tmp_path, content, message):
+    (tmp_path / "mine.csv").write_bytes(content)
+    with pytest.raises(DataError, match=message) as caught:
+        corpora.read_inputs(stores.Store("test"), "mine", str(tmp_path / "mine.csv"), "rules")
+    assert len(str(caught.value).splitlines()) == 1
+
+
+ODD = {
+    "characters": "How do I kill\x07 a process?",
+    "formula": '=HYPERLINK("http://x","How do I kill a process")',
+    "length": "kill " * 10_000,
+    "language": "كيف أقتل عملية لا تستجيب",
+    "duplicate": "how do I kill a thread",
+}
+
+
+@needs_encoder
+@pytest.mark.slow
+def test_odd_seeds_are_counted_skips(tmp_path):
+    texts = ["How do I kill a thread?", *ODD.values()]
+    frame = pd.DataFrame(
+        {"seed_id": [f"s{i}" for i in range(len(texts))], "text": texts, "source": "x", "category": "y"}
+    )
+    frame.to_csv(tmp_path / "mine.csv", index=False)
+    seeds, candidates = corpora.read_inputs(stores.Store("test"), "mine", str(tmp_path / "mine.csv"), "rules")
+    judged, _ = gates.judge(seeds, candidates)
+    assert judged["reason"].tolist() == ["", *ODD]
 
 
 def test_a_candidate_without_its_seed_is_named(tmp_path):
     (tmp_path / "s.csv").write_text("seed_id,text,source,category\na,text,x,hate\n")
     (tmp_path / "c.csv").write_text("seed_id,strategy,text\na,lexical,one\nb,lexical,two\n")
     with pytest.raises(DataError, match="row 3, column seed_id: 'b' is not in"):
-        corpora.read_inputs(str(tmp_path / "s.csv"), str(tmp_path / "c.csv"))
+        corpora.read_inputs(stores.Store("test"), "mine", str(tmp_path / "s.csv"), str(tmp_path / "c.csv"))
 
 
 @pytest.mark.parametrize("name", list(guards.GUARDS))

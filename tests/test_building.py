@@ -1,0 +1,119 @@
+"""A corpus from a pool of seeds: complete, resumable, the same bytes again."""
+
+import argparse
+
+import pandas as pd
+import pytest
+from asking import Killed, dies
+from filelock import FileLock
+from test_corpus import needs_encoder
+
+from paraguard_utils import building, corpora, gates, public, risk, stores
+from paraguard_utils.errors import DataError
+
+pytestmark = [needs_encoder, pytest.mark.slow]
+LIMITS = gates.Gates(min_strategies=1)
+
+
+@pytest.fixture(scope="module")
+def pool():
+    """Thirty seeds of the project's own, in stratified order, and four that no corpus should take."""
+    seeds = public.stratified(stores.read(corpora.input_file("data/seeds/paraguard_mini.csv"), "seeds")).head(30)
+    bad = ["=cmd()", "kill " * 10_000, "كيف أقتل عملية", "kill \u202eeht\u202c process"]
+    extra = pd.DataFrame({"text": bad}).assign(seed_id=lambda x: "bad-" + x.index.astype(str), source="x", category="y")
+    return pd.concat([seeds.head(5), extra, seeds.tail(25)], ignore_index=True)
+
+
+@pytest.fixture(autouse=True)
+def short_parts(monkeypatch):
+    """Parts of ten seeds."""
+    monkeypatch.setattr(building, "CHUNK", 10)
+
+
+def made(results):
+    return {path.name: path.read_bytes() for path in (results / "test" / "building" / "mine").glob("*.parquet")}
+
+
+def build(pool, wanted=8, limits=LIMITS):
+    return building.build(stores.Store("test"), "mine", pool, wanted, limits, progress=False)
+
+
+def test_a_pool_becomes_complete_clusters_and_counted_skips(results, pool):
+    corpus, seeds, candidates, steps = build(pool)
+    assert (corpus.groupby("cluster_id").size() == 6).all() and corpus["cluster_id"].nunique() == 8
+    reasons = seeds.set_index("seed_id")["reason"]
+    assert reasons.filter(like="bad").tolist() == ["formula", "length", "language", "characters"]
+    assert corpus["cluster_id"].tolist() == sorted(
+        corpus["cluster_id"], key=lambda name: pool["seed_id"].tolist().index(name)
+    )
+    store = stores.Store("test")
+    again, judged = gates.judge(
+        pool[pool["seed_id"].isin(corpus["cluster_id"])],
+        corpus[corpus["variant"] > 0].rename(columns={"cluster_id": "seed_id"})[["seed_id", "strategy", "text"]],
+        LIMITS,
+        corpora.embedder(store, "mine"),  # every vector is in the store
+    )
+    assert (again["reason"] == "").all() and (judged["reason"] == "").all()
+    yields = building.seed_yield(seeds, pool).set_index("source").loc["all"]
+    assert yields["insane"] == 4 and yields["drawn"] == len(seeds)
+    assert yields["complete"] == candidates.loc[candidates["reason"] == "", "seed_id"].nunique()
+    assert yields["drawn"] == yields[["insane", "risk_low", "risk_high", "within"]].sum()
+    assert steps["step"].tolist() == list(building.STEPS) and (steps["seconds_per_1000"] > 0).all()
+
+
+def test_what_was_made_before_a_kill_is_kept_and_the_rest_comes_out_the_same(results, pool, monkeypatch):
+    build(pool)
+    whole, corpus = made(results), (results / "test" / "corpus" / "mine.csv").read_bytes()
+    assert len(whole) >= 2
+    for path in [*(results / "test").rglob("*.parquet"), *(results / "test").rglob("*.csv")]:
+        path.unlink()
+    with monkeypatch.context() as patch:
+        patch.setattr(building.paraphrase, "by_rules", second_time(building.paraphrase.by_rules, dies))
+        with pytest.raises(Killed):
+            build(pool)
+    before = made(results)
+    assert len(before) == 1
+    damaged = results / "test" / "building" / "mine" / sorted(whole)[1]
+    damaged.write_bytes(whole[damaged.name][:1000])  # half a part, as a disk may leave it
+    with monkeypatch.context() as patch:
+        patch.setattr(building.paraphrase, "by_rules", second_time(building.paraphrase.by_rules, len, len(whole)))
+        build(pool)
+    assert made(results) == whole
+    assert (results / "test" / "corpus" / "mine.csv").read_bytes() == corpus
+
+
+def second_time(function, instead, after=2):
+    """Return `function`, which the call number `after` replaces by another."""
+    calls = []
+
+    def replaced(*arguments):
+        calls.append(arguments)
+        return (instead if len(calls) == after else function)(*arguments)
+
+    return replaced
+
+
+def test_other_thresholds_begin_anew(results, pool):
+    build(pool, 2)
+    first = set(made(results))
+    build(pool, 2, gates.Gates(min_strategies=1, max_overlap=0.85))
+    assert first < set(made(results))
+
+
+def test_a_pool_that_is_too_small_says_how_many_it_allows(results, pool, capsys, monkeypatch, tmp_path):
+    pool.rename(columns={"text": "prompt"})[["prompt", "category"]].head(9).to_csv(tmp_path / "or.csv", index=False)
+    options = argparse.Namespace(
+        store="test", name="mine", risk=risk.VERSION, labels=["harmless"], seed=1, clusters=50, min_strategies=1,
+        xstest=None,
+    )  # fmt: skip
+    building.run(options, {"orbench": tmp_path / "or.csv"})
+    assert "(50 wanted: the pool allows no more)" in capsys.readouterr().out
+    for name in ("seeds", "yield", "gates", "fidelity", "steps"):
+        assert len(stores.Store("test").read("tables", f"mine_{name}"))
+
+
+def test_two_processes_do_not_build_one_corpus(results, pool):
+    folder = results / "test" / "building" / "mine"
+    folder.mkdir(parents=True)
+    with FileLock(folder / ".lock"), pytest.raises(DataError, match="another process builds mine"):
+        build(pool)

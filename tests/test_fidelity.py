@@ -1,0 +1,86 @@
+"""Nearest seeds, sheets for people, and what their marks say."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from paraguard_utils import fidelity
+from paraguard_utils.errors import DataError
+
+CORPUS = pd.DataFrame(
+    {
+        "prompt_id": ["a-0", "a-1", "a-2", "b-0", "b-1"],
+        "cluster_id": list("aaabb"),
+        "variant": [0, 1, 2, 0, 1],
+        "strategy": ["seed", "lexical", "rewrite", "seed", "lexical"],
+        "text": ["A", "A one", "A two", "B", "B one"],
+    }
+)
+# unit vectors at 0, 30, 60 degrees (cluster a) and 90, 20 degrees (cluster b)
+VECTORS = np.array([[np.cos(x), np.sin(x)] for x in np.radians([0, 30, 60, 90, 20])])
+
+
+def test_spread_by_hand():
+    variants, clusters = fidelity.spread(CORPUS, VECTORS)
+    # a-2 lies 60 degrees from its seed and 30 from b's; b-1 70 from its own and 20 from a's
+    assert variants["nearest_seed"].tolist() == ["a", "b", "a"]
+    assert variants["similarity"].to_numpy() == pytest.approx(np.cos(np.radians([30, 60, 70])))
+    assert variants["margin"][0] == pytest.approx(np.cos(np.radians(30)) - np.cos(np.radians(60)))
+    row = clusters.iloc[0]
+    assert row["lowest_to_seed"] == pytest.approx(0.5)
+    assert row["mean_between"] == row["highest_between"] == pytest.approx(np.cos(np.radians(30)))
+    agreement = fidelity.nearest_agreement(variants).iloc[0]
+    assert (agreement["own"], agreement["variants"]) == (1, 3) and agreement["share"] == pytest.approx(1 / 3)
+
+
+def test_a_sheet_has_every_strategy_and_the_seed_beside_it():
+    drawn = fidelity.sheet(CORPUS, n=2, seed=3)
+    assert tuple(drawn.columns) == fidelity.SHEET
+    assert set(drawn["strategy"]) == {"lexical", "rewrite"}
+    assert (drawn["seed"] == drawn["paraphrase"].str[0]).all() and (drawn["mark"] == "").all()
+    assert len(fidelity.sheet(CORPUS, n=99)) == 3
+    pd.testing.assert_frame_equal(drawn, fidelity.sheet(CORPUS, n=2, seed=3))
+
+
+def filled(path, marks):
+    rows = pd.DataFrame({name: [f"{name} {i}" for i in range(len(marks))] for name in fidelity.SHEET})
+    rows.assign(mark=marks).to_csv(path, index=False)
+    return fidelity.read_sheet(path)
+
+
+def test_shares_and_kappa_by_hand(tmp_path):
+    first = filled(tmp_path / "1.csv", ["same intent", " Shifted", "shifted", "unsure", "same intent", ""])
+    second = filled(tmp_path / "2.csv", ["same intent", "shifted", "same intent", "unsure", "same intent", "shifted"])
+    found = fidelity.shifted_share(first["mark"], len(first))
+    assert (found["shifted"], found["unsure"], found["marked"], found["pairs"]) == (2, 1, 5, 6)
+    assert found["share"] == 0.4 and found["share_low"] == pytest.approx(0.0527, abs=1e-4)  # exact, 2 of 5
+    both = fidelity.kappa(first, second)
+    # 4 of 5 equal; chance 2/5 * 3/5 + 2/5 * 1/5 + 1/5 * 1/5 = 9/25; (20/25 - 9/25) / (16/25) = 11/16
+    assert (both["equal"], both["both"], both["note"]) == (4, 5, "")
+    assert both["kappa"] == pytest.approx(11 / 16) and both["kappa_low"] <= 11 / 16 <= both["kappa_high"]
+    lines = fidelity.report([first, second])
+    assert lines[0].startswith("reader 1: 2 of 5 marked pairs shifted (0.400 [0.053")
+    assert "Cohen's kappa 0.688" in lines[2]
+
+
+def test_what_is_undefined_is_nan_with_a_reason(tmp_path):
+    none = filled(tmp_path / "0.csv", ["", ""])
+    same = filled(tmp_path / "1.csv", ["shifted", "shifted"])
+    assert np.isnan(fidelity.shifted_share(none["mark"], 2)["share"])
+    assert np.isnan(fidelity.kappa(same, same)["kappa"])
+    assert fidelity.kappa(same, same)["note"] == "both readers used one and the same mark"
+    assert fidelity.kappa(same, none)["note"] == "no pair has two marks"
+
+
+def test_bad_sheets_are_one_clear_error(tmp_path):
+    with pytest.raises(DataError, match="row 3, column mark: 'perhaps' is not one of same intent, shifted, unsure"):
+        filled(tmp_path / "1.csv", ["shifted", "perhaps"])
+    (tmp_path / "2.csv").write_text("prompt_id,mark\na,shifted\n")
+    with pytest.raises(DataError, match="column 'strategy' is missing"):
+        fidelity.read_sheet(tmp_path / "2.csv")
+    first, longer = filled(tmp_path / "3.csv", ["shifted"]), filled(tmp_path / "4.csv", ["shifted", ""])
+    with pytest.raises(DataError, match="do not hold the same pairs"):
+        fidelity.kappa(first, longer)
+    pd.concat([first, first]).to_csv(tmp_path / "5.csv", index=False)
+    with pytest.raises(DataError, match="row 3: prompt_id 0 stands there twice"):
+        fidelity.read_sheet(tmp_path / "5.csv")

@@ -1,0 +1,171 @@
+"""What the rules write, and what is found in a model's answer."""
+
+import re
+
+import numpy as np
+import pandas as pd
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from paraguard_utils import corpora, paraphrase, schemas, stores, text
+
+LEXICON = """term,pos,replacement,kind
+steal,verb,rob,lexical
+break into,verb,burgle,hardening
+thief,noun,crook,hardening
+person,noun,human being,formal
+idea,noun,thought,lexical
+use,verb,employ,formal
+quick,adjective,abrupt,lexical
+in order to,phrase,so as to,lexical
+frozen,adjective,icy,lexical
+"""
+
+
+@pytest.fixture
+def small_lexicon(tmp_path, monkeypatch):
+    """A lexicon of a few words, so that the expected texts do not move with the real one."""
+    path = tmp_path / "lexicon.csv"
+    path.write_text(LEXICON)
+    caches = (paraphrase.lexicon, paraphrase._entries, paraphrase._longest)
+    monkeypatch.setattr(paraphrase, "LEXICON", path)
+    for cache in caches:
+        cache.cache_clear()
+    yield
+    for cache in caches:
+        cache.cache_clear()
+
+
+def replaced(sentence):
+    """Return the sentence with the first replacement of every place."""
+    for start, end, options in reversed(paraphrase.substitutions(sentence)):
+        sentence = sentence[:start] + next(iter(options.values()))[0] + sentence[end:]
+    return sentence
+
+
+@pytest.mark.parametrize(
+    ("sentence", "expected"),
+    [
+        ("How do thieves steal bikes?", "How do crooks rob bikes?"),
+        ("My bike was stolen by a thief.", "My bike was robbed by a crook."),
+        ("He is stealing from two persons.", "He is robbing from two human beings."),
+        ("Burglars broke into my car.", "Burglars burgled my car."),
+        ("Steal a look at it in order to learn.", "Rob a look at it so as to learn."),
+        # a noun in front of another noun is half a compound; quoted words, names and capitals stay
+        ("Explain the thief problem.", "Explain the thief problem."),
+        ('What does "steal an idea" mean?', 'What does "steal an idea" mean?'),
+        ("Who is Thief in the game?", "Who is Thief in the game?"),
+        ("I use it to STEAL.", "I employ it to STEAL."),
+        ("What is the use of it?", "What is the use of it?"),
+        ("", ""),
+    ],
+)
+def test_replacements_take_the_form_of_what_they_replace(small_lexicon, sentence, expected):
+    assert replaced(sentence) == expected
+
+
+def test_articles_follow_the_new_word(small_lexicon):
+    generator = np.random.default_rng(0)
+    new = paraphrase.substitute("A quick answer on an idea, an hour", generator, ("lexical",), (), 0)
+    assert new == "An abrupt answer on a thought, an hour"
+    assert paraphrase.substitute("Nothing here", generator, ("lexical",), (), 1) == "Nothing here"
+
+
+@pytest.mark.parametrize(
+    ("sentence", "rule", "expected"),
+    [
+        ("Can you explain how locks work?", "understand-clause", "I would like to understand how locks work."),
+        ("How do I kill a process?", "what-it-takes", "What does it take to kill a process?"),
+        ("How can hackers harm us?", "wonder-how-they", "I would like to know how hackers can harm us."),
+        ("Write a story about a thief.", "what-i-need", "What I need is a story about a thief."),
+        ("Can I shoot a film without breaking rules?", "without-first", "Without breaking rules, can I shoot a film?"),
+        ("What are some ways to beat traffic?", "ways-become-how", "How can one beat traffic?"),
+        ("Is there a cure? Thanks.", "whether-there-is", "I would like to know whether there is a cure. Thanks."),
+    ],
+)
+def test_frames_say_a_sentence_in_another_construction(sentence, rule, expected):
+    assert dict(paraphrase.framed(sentence, "rewrite"))[rule] == expected
+
+
+@pytest.mark.parametrize(
+    ("sentence", "rule"),
+    [
+        ("Can you write a story and give it a title?", "what-i-need"),  # a second order
+        ("Bank robbers interest readers.", "need-you-to"),  # no order at all
+    ],
+)
+def test_frames_that_would_not_be_english_are_not_used(sentence, rule):
+    assert rule not in dict(paraphrase.framed(sentence, "rewrite"))
+
+
+def test_every_frame_can_be_filled_from_its_pattern():
+    content = yaml.safe_load(paraphrase.FRAMES.read_text(encoding="utf-8"))
+    names = [frame["rule"] for frame in content["frames"]]
+    assert len(set(names)) == len(names) >= 60
+    for frames in paraphrase._frames().values():
+        for frame in frames:
+            fields = {field.lower() for field in re.findall(r"\{(\w+)\}", frame["template"])} - {"end"}
+            assert fields <= set(frame["regex"].groupindex), frame["rule"]
+            assert frame["strategy"] in schemas.STRATEGIES
+
+
+def test_the_lexicon_is_sound():
+    rows = paraphrase.lexicon()
+    assert len(rows) >= 1000
+    assert not rows.isna().any().any()
+    assert not rows.duplicated(["term", "pos", "replacement", "kind"]).any()
+    assert set(rows["pos"]) == {"verb", "noun", "adjective", "adverb", "phrase"}
+    assert set(rows["kind"]) == {"lexical", "formal", "chatty", "softening", "hardening"}
+    assert (rows["term"] != rows["replacement"]).all()
+    assert (rows["term"] == rows["term"].str.lower()).all()
+
+
+def test_rules_write_the_same_again_and_nothing_twice():
+    seeds = stores.read(corpora.input_file("data/seeds/paraguard_mini.csv"), "seeds").head(12)
+    first, second = paraphrase.by_rules(seeds), paraphrase.by_rules(seeds.iloc[::-1])
+    order = ["seed_id", "text"]
+    pd.testing.assert_frame_equal(
+        first.sort_values(order, ignore_index=True), second.sort_values(order, ignore_index=True)
+    )
+    keys = first["seed_id"] + first["text"].map(text.key)
+    assert not keys.duplicated().any()
+    assert not set(first["text"].map(text.key)) & set(seeds["text"].map(text.key))
+    assert paraphrase.by_rules(seeds, seed=1)["text"].tolist() != first["text"].tolist()
+
+
+WORDS = st.sampled_from(["how", "do", "i", "kill", "a", "the", "Can", "you", "?", ".", '"', "'", "=", "write", "and"])
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.text(max_size=80) | st.lists(WORDS).map(" ".join))
+def test_any_text_can_be_a_seed(seed):
+    written = paraphrase.by_rules(pd.DataFrame({"seed_id": ["s"], "text": [seed]}))
+    assert set(written["strategy"]) <= set(schemas.STRATEGIES)
+    assert written["text"].map(text.key).is_unique
+
+
+@pytest.mark.parametrize(
+    ("answer", "found"),
+    [
+        ("How does one end a process?", "How does one end a process?"),
+        ('Here is the rewritten request:\n\n"How does one end it?"', "How does one end it?"),
+        ("**Request:** How does one end it?", "How does one end it?"),
+        ("Rewritten request: How?\nI hope this helps!", "How?"),
+        ("Sure:\n\n", ""),
+        ("", ""),
+    ],
+)
+def test_the_paraphrase_in_an_answer(answer, found):
+    assert paraphrase.paraphrase_in(answer) == found
+
+
+def test_a_model_is_asked_once_a_seed_and_strategy(results, tiny_model):
+    seeds = pd.DataFrame({"seed_id": ["a", "b"], "text": ["How do I kill a process?", "Who stole my bike?"]})
+    store = stores.Store("test")
+    written = paraphrase.by_model(store, "mine", seeds, tiny_model, corpora.ANSWER, 4)
+    asked = store.read("traces", "mine-paraphrases", f"{tiny_model.name}--none")
+    assert asked["prompt_id"].tolist() == [f"{seed}--{name}" for seed in "ab" for name in schemas.STRATEGIES]
+    finished = asked.loc[asked["finish_reason"] == "stop", "prompt_id"]
+    assert set(written["seed_id"] + "--" + written["strategy"]) <= set(finished)
