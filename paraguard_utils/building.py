@@ -29,7 +29,7 @@ from paraguard_utils.text import key
 
 CHUNK = 100
 STRATEGIES = 3
-STRATEGIES_HELP = "strategies a cluster must hold (default: %(default)s: where no word is charged, there is nothing to soften or harden)"
+STRATEGIES_HELP = "strategies a cluster must hold (default: %(default)s: many a prompt has no word to soften or harden)"
 DEFAULT = Gates(min_strategies=STRATEGIES)
 STEPS = ("generate", "embed", "judge")
 

@@ -38,6 +38,9 @@ ARTICLE = re.compile(r"\b([Aa]n?) (?=([A-Za-z][\w-]*))")
 COUNT = {"lexical": 4, "register": 6, "softening": 3, "hardening": 3, "rewrite": 8}
 """Candidates by strategy, at most; more than a cluster needs, so that the gates can choose."""
 
+FRAMES_WANTED = 4
+"""Frames in which a strategy should say a text, where special ones are fewer."""
+
 SHARES = (1.0, 0.6, 0.8, 0.4)
 """Shares of a text's replaceable words that are replaced, in turn."""
 
@@ -81,6 +84,12 @@ def _frames():
         pattern = re.sub(r"\{([A-Z]+)\}", lambda match: content["macros"][match[1]], frame["pattern"])
         frames.setdefault(frame["strategy"], []).append(frame | {"regex": re.compile(pattern, re.IGNORECASE)})
     return frames
+
+
+@cache
+def _fit_any():
+    """Return the names of the frames whose pattern is a whole sentence."""
+    return {frame["rule"] for frames in _frames().values() for frame in frames if frame["pattern"] == "(?P<s>.+)"}
 
 
 def digest():
@@ -397,12 +406,18 @@ def _candidates(text, seed):
 
 
 def _bases(text, strategy, generator):
-    """List what a strategy's substitutions start from: the text itself, or the text in frames, tones in turn."""
+    """List what a strategy's substitutions start from: the text itself, or the text in frames, tones in turn.
+
+    Frames that fit any sentence say less in other words, so they only fill up to `FRAMES_WANTED`.
+    """
     count = COUNT[strategy]
     if strategy not in _frames():
         return [(strategy, text)] * count
     found = framed(text, strategy)
     order = [found[i] for i in generator.permutation(len(found))]
+    order.sort(key=lambda base: base[0] in _fit_any())
+    special = sum(rule not in _fit_any() for rule, _ in order)
+    order = order[: max(special, FRAMES_WANTED)]
     tones = [rule.partition("-")[0] if strategy == "register" else "" for rule, _ in order]
     turns = [tones[:i].count(tone) for i, tone in enumerate(tones)]
     order = [order[i] for i in np.argsort(turns, kind="stable")]
