@@ -14,6 +14,8 @@ import resource
 import sys
 import time
 from dataclasses import asdict
+from importlib import metadata
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -21,11 +23,11 @@ from filelock import FileLock, Timeout
 from scipy.stats import binomtest
 from tqdm import tqdm
 
-from paraguard_utils import __version__, encoder, fidelity, gates, paraphrase, paths, public, risk, stores, weights
+from paraguard_utils import encoder, fidelity, gates, paraphrase, paths, public, risk, stores, weights
 from paraguard_utils.errors import DataError, UserError
 from paraguard_utils.gates import Gates
 from paraguard_utils.settings import LIVE
-from paraguard_utils.text import key
+from paraguard_utils.text import key as text_key
 
 CHUNK = 100
 STRATEGIES = 3
@@ -82,9 +84,8 @@ def build(store, name, pool, wanted, limits=DEFAULT, scorer=None, embed=encoder.
 def _parts(folder, pool, wanted, limits, scorer, embed, progress):
     """Make or read parts until enough clusters are complete; return (seeds, candidates, vectors, seconds) of each."""
     parts, taken, complete = [], set(), 0
-    chain = hashlib.sha256(
-        json.dumps([__version__, asdict(limits), scorer.identity, paraphrase.digest(), weights.MINILM.sha256]).encode()
-    )
+    made_by = [asdict(limits), scorer.identity, weights.MINILM.sha256, *_code()]
+    chain = hashlib.sha256(json.dumps(made_by).encode())
     with tqdm(total=wanted, desc="clusters", unit="cluster", disable=not progress) as bar:
         for number, start in enumerate(range(0, len(pool), CHUNK)):
             if complete >= wanted:
@@ -98,11 +99,18 @@ def _parts(folder, pool, wanted, limits, scorer, embed, progress):
                 stores.atomic(path, lambda part, rows=rows: rows.to_parquet(part, index=False, compression="zstd"))
                 stores.write_meta(path, {"seconds": seconds})
             parts.append((rows, seconds))
-            taken.update(key(text) for text in rows.loc[rows["reason"] == "", "text"])
+            taken.update(text_key(text) for text in rows.loc[rows["reason"] == "", "text"])
             new = rows.loc[(rows["reason"] == "") & (rows["strategy"] != "seed"), "seed_id"].nunique()
             bar.update(min(new, wanted - complete))
             complete += new
     return parts
+
+
+def _code():
+    """Return digests and versions of everything that decides what a part holds, beside the seeds and the settings."""
+    files = [Path(module.__file__) for module in (paraphrase, gates, risk, encoder, sys.modules[text_key.__module__])]
+    versions = [metadata.version(name) for name in ("textblob", "lemminflect", "inflect", "py3langid")]
+    return [*(hashlib.sha256(file.read_bytes()).hexdigest() for file in files), paraphrase.digest(), *versions]
 
 
 def _read_part(path):
@@ -124,12 +132,13 @@ def _make_part(seeds, limits, scorer, embed, taken):
         vectors.update(zip(texts, found, strict=True))
         return found
 
+    remembered = encoder.remembering(timed)
     started = time.perf_counter()
-    sane, _ = gates.judge(seeds, _NONE, limits, timed, scorer.score, taken)
+    sane, _ = gates.judge(seeds, _NONE, limits, remembered, scorer.score, taken)
     judged = time.perf_counter()
     candidates = paraphrase.by_rules(sane[sane["reason"] == ""])
     generated = time.perf_counter()
-    judged_seeds, candidates = gates.judge(seeds, candidates, limits, encoder.remembering(timed), scorer.score, taken)
+    judged_seeds, candidates = gates.judge(seeds, candidates, limits, remembered, scorer.score, taken)
     seconds["generate"] = generated - judged
     seconds["judge"] = time.perf_counter() - started - seconds["generate"] - seconds["embed"]
     heads = judged_seeds.assign(
@@ -196,8 +205,9 @@ def seed_yield(seeds, pool):
     Returns
     -------
     DataFrame
-        source ("all" last), pool, drawn, stopped by sanity, risk_low, risk_high, within (seeds within the gates),
-        complete, share (complete of within) with its exact 95 % interval.
+        source ("all" last), pool, drawn, insane (stopped by a sanity gate), risk_low, risk_high, within (seeds within
+        the gates), complete (with those of the last part that were not needed), share (complete of within) with its
+        exact 95 % interval.
     """
     lines = []
     for source in [*sorted(set(pool["source"])), "all"]:
@@ -215,13 +225,22 @@ def seed_yield(seeds, pool):
     return pd.DataFrame(lines)
 
 
+def positive(text):
+    """Read a number of at least 1 from the command line."""
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1 on")
+    return int(text)
+
+
 def main():
     """Build a public corpus and write the tables that describe it."""
     parser = argparse.ArgumentParser(description="Build a corpus of gated paraphrases from public benchmarks' seeds.")
     for name, benchmark in public.BENCHMARKS.items():
-        parser.add_argument(f"--{name}", metavar="FILE", help=f"{benchmark.source}, as published")
+        parser.add_argument(
+            f"--{name}", metavar="FILE", help=f"{benchmark.source}, as published ({benchmark.citation})"
+        )
     parser.add_argument("--xstest", metavar="FILE", help="XSTest's prompts: describe the risk scorer on them too")
-    parser.add_argument("--clusters", type=int, default=2000, help="how many (default: %(default)s)")
+    parser.add_argument("--clusters", type=positive, default=2000, help="how many (default: %(default)s)")
     parser.add_argument("--labels", nargs="+", default=["harmless"], help="harmfulness labels (default: harmless)")
     parser.add_argument("--risk", default=risk.VERSION, help="risk scorer, as in notebook 01 (default: %(default)s)")
     parser.add_argument("--min-strategies", type=int, default=STRATEGIES, choices=range(1, 5), help=STRATEGIES_HELP)
@@ -255,7 +274,7 @@ def run(options, files):
     variants, _ = fidelity.spread(corpus, vectors)
     results = {
         "seeds": seed_yield(seeds, pool),
-        "yield": gates.tally(candidates),
+        "yield": gates.tally(candidates.join(seeds.set_index("seed_id")["source"], on="seed_id"), by="source"),
         "gates": gates.histogram(candidates),
         "fidelity": fidelity.nearest_agreement(variants),
         "steps": steps,
@@ -275,7 +294,7 @@ def run(options, files):
 def describe_risk(store, options, found, scorer):
     """Write the risk scorer's distribution by source and its AUC on XSTest."""
     xstest = public.read_xstest(options.xstest)
-    own = stores.Store(stores.RECORDED).read("corpus", "paraguard_mini")
+    own = store.read_earlier("corpus", "paraguard_mini")
     texts = pd.concat(
         [
             own.assign(group="ParaGuard mini", source="ParaGuard mini")[["group", "text"]],
@@ -286,7 +305,9 @@ def describe_risk(store, options, found, scorer):
     )
     texts["risk"] = scorer.score(texts["text"], encoder.encode)
     meta = {"risk": scorer.identity}
-    store.write("tables", f"{options.name}_risk", frame=risk.distribution(texts), meta=meta)
+    store.write(
+        "tables", f"{options.name}_risk", frame=risk.distribution(texts, DEFAULT.min_risk, DEFAULT.max_risk), meta=meta
+    )
     areas = risk.areas(xstest["text"], (xstest["label"] == "unsafe").to_numpy(), scorer)
     store.write("tables", f"{options.name}_risk_auc", frame=areas, meta=meta)
     print(f"\nrisk on XSTest\n{areas.to_string(index=False, float_format='%.3f')}\n")

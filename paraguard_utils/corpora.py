@@ -4,7 +4,7 @@ from functools import partial
 
 import pandas as pd
 
-from paraguard_utils import encoder, models, paraphrase, paths, public, stores
+from paraguard_utils import encoder, gates, models, paraphrase, paths, public, stores
 from paraguard_utils.errors import DataError, Missing
 from paraguard_utils.querying import BATCH, Decoding
 from paraguard_utils.settings import input_file
@@ -29,7 +29,8 @@ def read_inputs(store, corpus_name, seeds, candidates):
     seeds : str
         Path, relative to the caller's folder or to the project.
     candidates : str
-        Path of a candidates file; "rules", to have them written by rules; or "model:NAME", to ask a model for them.
+        Path of a candidates file; "rules", to have them written by rules; or "model:NAME", to ask a model for them
+        (both for seeds that pass the sanity gates).
 
     Returns
     -------
@@ -44,10 +45,11 @@ def read_inputs(store, corpus_name, seeds, candidates):
     """
     seed_file = input_file(seeds)
     seed_rows = _stripped(stores.read(seed_file, "seeds"))
+    sane = seed_rows[[reason == "" for reason in gates.insane(seed_rows["text"])]]
     if candidates == "rules":
-        return seed_rows, paraphrase.by_rules(seed_rows).assign(generator="rules")
+        return seed_rows, paraphrase.by_rules(sane).assign(generator="rules")
     if candidates.startswith(MODEL):
-        return seed_rows, _by_model(store, corpus_name, seed_rows, candidates.removeprefix(MODEL))
+        return seed_rows, _by_model(store, corpus_name, sane, candidates.removeprefix(MODEL))
     candidate_file = input_file(candidates)
     rows = _stripped(stores.read(candidate_file, "candidates"))
     orphans = ~rows["seed_id"].isin(seed_rows["seed_id"])

@@ -29,9 +29,6 @@ MARKS = ("same intent", "shifted", "unsure")
 SHEET = ("prompt_id", "strategy", "seed", "paraphrase", "mark", "comment")
 """Columns of a sheet; `mark` and `comment` are for the reader."""
 
-SHIFT_LIMIT = 0.10
-"""Share of shifted pairs from which on the paper's metrics would mix nuance with instability (`paper.md`)."""
-
 
 def spread(corpus, vectors):
     """Measure how close the texts of each cluster lie.
@@ -159,6 +156,8 @@ def read_sheet(path):
 def shifted_share(marks, n_pairs):
     """Share of marked pairs that were marked as shifted, `unsure` among the marked.
 
+    A sheet holds as many pairs of each strategy as it can, so this is the share on the sheet, not in the corpus.
+
     Parameters
     ----------
     marks : Series of str
@@ -251,6 +250,8 @@ def main():
     read = commands.add_parser("read", help="read one or two filled-in sheets")
     read.add_argument("files", nargs="+")
     options = parser.parse_args()
+    if options.command == "read" and len(options.files) > 2:
+        parser.error("one or two sheets can be read")
     try:
         if options.command == "read":
             print("\n".join(report([read_sheet(input_file(name)) for name in options.files])))

@@ -13,8 +13,9 @@ from IPython.display import Image, display
 from matplotlib import pyplot as plt
 
 from paraguard_utils.cohorts import BINS
-from paraguard_utils.gates import BIN, MEASURES
+from paraguard_utils.gates import MEASURES
 from paraguard_utils.metrics import FEW_CLUSTERS
+from paraguard_utils.risk import BIN
 from paraguard_utils.stores import write
 from paraguard_utils.targets import titles
 
@@ -83,26 +84,27 @@ def gate_distributions(counts, limits):
     return figure
 
 
-def risk_distributions(distribution):
+def risk_distributions(distribution, limits):
     """Draw the risk scorer's distribution in each group of texts, the paper's gate shaded, medians marked.
 
     Parameters
     ----------
     distribution : DataFrame
         From `risk.distribution`.
+    limits : gates.Gates
     """
     groups = list(dict.fromkeys(distribution["group"]))
     figure, axes = _subplots(len(groups), 1, figsize=(COLUMN, 0.55 * len(groups) + 0.4), sharex=True)
     for axis, group in zip(axes, groups, strict=True):
         rows = distribution[distribution["group"] == group]
-        axis.axvspan(0.3, 0.7, color="0.92", lw=0)
+        axis.axvspan(limits.min_risk, limits.max_risk, color="0.92", lw=0)
         axis.bar(rows["low"], rows["n"] / rows["texts"], align="edge", width=BIN, color=BLUE, edgecolor="white", lw=0.3)
         axis.axvline(rows["median"].iloc[0], color=ORANGE, linewidth=1)
         about = f"{group}\nn = {rows['texts'].iloc[0]}, {rows['within'].iloc[0]:.0%} within"
         axis.text(0.99, 0.9, about, transform=axis.transAxes, ha="right", va="top", size=6)
         axis.set(xlim=(0, 1), yticks=[])
         axis.spines["left"].set_visible(False)
-    axes[0].text(0.31, 1.05, "gate", transform=axes[0].get_xaxis_transform(), size=6, color=GREY)
+    axes[0].text(limits.min_risk + 0.01, 1.05, "gate", transform=axes[0].get_xaxis_transform(), size=6, color=GREY)
     axes[-1].set_xlabel("risk (orange: median)")
     return figure
 

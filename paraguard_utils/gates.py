@@ -3,7 +3,7 @@
 From the paper: cosine to the seed >= 0.60, Jaccard overlap with the seed <= 0.90, risk in [0.30, 0.70]. Ours: the
 overlap must hold on content words and among siblings too; one paraphrase a cluster at most is the seed's own words in
 another frame; a text must be of sane length, in English and nowhere else in the corpus; and a cluster holds `per_seed`
-variants with all four strategies among them, chosen to be as different from each other as its candidates allow.
+variants with all four strategies among them, chosen greedily to differ from each other.
 """
 
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from sklearn.preprocessing import MultiLabelBinarizer
 
 from paraguard_utils import encoder
 from paraguard_utils.errors import DataError
-from paraguard_utils.risk import surface_risk
+from paraguard_utils.risk import BIN, surface_risk
 from paraguard_utils.schemas import SCHEMAS, STRATEGIES
 from paraguard_utils.text import content_words, hidden, key, only_framed, words
 
@@ -115,19 +115,19 @@ def judge(seeds, candidates, gates=Gates(), embed=encoder.encode, risk=surface_r
     own_text = seeds["text"].to_numpy()[own]
     seeds["risk"] = risk(seeds["text"], embed)
     seeds["reason"] = _first(
-        _insane(seeds["text"], gates), _repeated((), seeds["text"], taken), _risky(seeds["risk"], gates)
+        insane(seeds["text"], gates), _repeated((), seeds["text"], taken), _risky(seeds["risk"], gates)
     )
 
     vectors, seed_vectors = (encoder.unit(embed(frame["text"].tolist())) for frame in (candidates, seeds))
-    candidates["similarity"] = np.einsum("ij,ij->i", vectors, seed_vectors[own]).round(4)
+    candidates["similarity"] = np.einsum("ij,ij->i", vectors, seed_vectors[own])
     for column, tokens in (("overlap", words), ("content_overlap", content_words)):
         bags = _bags([*seeds["text"], *candidates["text"]], tokens)
-        candidates[column] = _paired_jaccard(bags[len(seeds) :], bags[own]).round(4)
+        candidates[column] = _paired_jaccard(bags[len(seeds) :], bags[own])
     pairs = list(zip(candidates["text"], own_text, strict=True))
     candidates["framed"] = [only_framed(text, seed) for text, seed in pairs]
     candidates["risk"] = risk(candidates["text"], embed)
     candidates["reason"] = _first(
-        _insane(candidates["text"], gates),
+        insane(candidates["text"], gates),
         np.where([_odd_length(*pair, gates) for pair in pairs], "length", ""),
         _repeated(seeds["text"], candidates["text"], taken),
         np.where(candidates["similarity"] < gates.min_similarity, "similarity", ""),
@@ -139,7 +139,8 @@ def judge(seeds, candidates, gates=Gates(), embed=encoder.encode, risk=surface_r
     passing = candidates[candidates["reason"] == ""]
     for _, cluster in passing.groupby("seed_id", sort=False):
         candidates.loc[cluster.index, "reason"] = _select(cluster, gates)
-    return seeds, candidates
+    measures = ["similarity", "overlap", "content_overlap"]
+    return seeds, candidates.assign(**candidates[measures].round(4))
 
 
 def _first(*reasons):
@@ -150,8 +151,8 @@ def _first(*reasons):
     return found
 
 
-def _insane(texts, gates):
-    """Say what is wrong with each text by itself."""
+def insane(texts, gates=Gates()):
+    """Say what is wrong with each text by itself: a sanity reason, or ""."""
     return [
         "blank" if not words(text)
         else "characters" if hidden(text)
@@ -206,11 +207,22 @@ def _ratio(common, a, b):
 def _select(cluster, gates):
     """Choose a cluster's variants and return the reason for each row ("" = kept).
 
-    Farthest first: the candidate that overlaps least with its seed, then again and again the one whose largest overlap
-    with those kept is smallest, a strategy that is not there yet before one that is; the earlier one in a tie.
+    Farthest first, a greedy way to texts that differ: the candidate that overlaps least with its seed, then again and
+    again the one whose largest overlap with those kept is smallest, a label that is not there yet before one that is;
+    the earlier one in a tie. Where that does not lead to a complete cluster, once more with the paper's four strategies
+    for labels and frames last.
     """
     overlap = np.maximum(*(_jaccard_matrix(_bags(cluster["text"], tokens)) for tokens in (words, content_words)))
-    framed, strategy = cluster["framed"].to_numpy(), cluster["strategy"].to_numpy()
+    framed, label = cluster["framed"].to_numpy(), cluster["strategy"]
+    reasons = _farthest_first(cluster, gates, overlap, label.to_numpy(), np.zeros(len(cluster)))
+    if "incomplete" in reasons:
+        again = _farthest_first(cluster, gates, overlap, label.map(PAPER_STRATEGY).to_numpy(), framed)
+        reasons = reasons if "incomplete" in again else again
+    return reasons
+
+
+def _farthest_first(cluster, gates, overlap, label, late):
+    framed = cluster["framed"].to_numpy()
     nearest = cluster[["overlap", "content_overlap"]].max(axis=1).to_numpy()
     reasons, kept = np.full(len(cluster), "", dtype=object), []
     while True:
@@ -221,12 +233,11 @@ def _select(cluster, gates):
         left = [i for i in range(len(cluster)) if reasons[i] == "" and i not in kept]
         if len(kept) == gates.per_seed or not left:
             break
-        there = set(strategy[kept])
-        best = min(left, key=lambda i: (strategy[i] in there, nearest[i]))
-        kept.append(best)
+        there = set(label[kept])
+        kept.append(min(left, key=lambda i: (label[i] in there, late[i], nearest[i])))
         nearest = overlap[kept].max(axis=0)
     reasons[left] = "surplus"
-    strategies = {PAPER_STRATEGY[name] for name in strategy[kept]}
+    strategies = set(cluster["strategy"].iloc[kept].map(PAPER_STRATEGY))
     if len(kept) < gates.per_seed or len(strategies) < gates.min_strategies:
         reasons[np.isin(reasons, ["", "surplus"])] = "incomplete"
     return reasons
@@ -262,8 +273,9 @@ def assemble(seeds, candidates):
                 f"{first['risk']:.2f}); reword them, or move min_risk or max_risk"
             )
         raise DataError(
-            f"no seed has a complete cluster of gated paraphrases; the best is {best['seed_id']} with "
-            f"{best['variants']} that pass; write more candidates or widen the gates"
+            f"no seed has a complete cluster; the best is {best['seed_id']} with {best['variants']} paraphrases that "
+            "pass alone, but too few of them differ enough from each other, or a strategy is missing; write more "
+            "candidates or widen the gates"
         )
     rows = pd.concat([heads, kept], ignore_index=True)
     about = seeds.set_index("seed_id")
@@ -298,31 +310,31 @@ def progress(seeds, candidates):
     return seeds[["seed_id", "risk", "reason"]].assign(**sizes).reset_index(drop=True)
 
 
-def tally(candidates):
-    """Count candidates by generator, by what became of them and by strategy.
+def tally(candidates, by="generator"):
+    """Count candidates by generator or source, by what became of them and by strategy.
 
     Parameters
     ----------
     candidates : DataFrame
-        From `judge`, with a column generator.
+        From `judge`, with the column `by`.
+    by : str
 
     Returns
     -------
     DataFrame
-        generator, fate (`kept`, then the reasons that occur, in the order of `REASONS`), a column per strategy, total,
-        share (of the generator's candidates).
+        `by`, fate (`kept`, then the reasons that occur, in the order of `REASONS`), a column per strategy, total,
+        share (of the candidates in the same `by`).
     """
     fate = pd.Categorical(candidates["reason"].replace("", "kept"), ["kept", *REASONS])
-    counts = pd.crosstab([candidates["generator"], fate], candidates["strategy"], rownames=["generator", "fate"])
+    counts = pd.crosstab([candidates[by], fate], candidates["strategy"], rownames=[by, "fate"])
     counts = counts.reindex(columns=list(STRATEGIES), fill_value=0)
     counts = counts.assign(total=counts.sum(axis=1)).query("total > 0").rename_axis(columns=None).reset_index()
     return counts.assign(
-        fate=counts["fate"].astype(str), share=counts["total"] / counts.groupby("generator")["total"].transform("sum")
+        fate=counts["fate"].astype(str), share=counts["total"] / counts.groupby(by)["total"].transform("sum")
     )
 
 
 MEASURES = {"similarity": "cosine to the seed", "content_overlap": "content-word overlap", "risk": "risk"}
-BIN = 0.05
 
 
 def histogram(candidates):

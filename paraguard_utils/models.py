@@ -187,7 +187,7 @@ def load(source, dtype="float32", device="cpu", without_template="error", packed
 
 
 def load_classifier(source, batch=32):
-    """Load a resolved text classifier.
+    """Load a resolved text classifier: probabilities by softmax, or by sigmoid where labels exclude no others.
 
     Parameters
     ----------
@@ -216,6 +216,7 @@ def load_classifier(source, batch=32):
     except (OSError, ValueError) as error:
         raise ModelError(f"classifier {source.name} cannot be loaded: {_first_line(error)}") from error
     network.eval()
+    independent = network.config.num_labels == 1 or network.config.problem_type == "multi_label_classification"
 
     @torch.inference_mode()
     def classify(texts):
@@ -223,7 +224,8 @@ def load_classifier(source, batch=32):
         rows = [torch.empty((0, network.config.num_labels), dtype=torch.float64)]
         for start in range(0, len(texts), batch):
             inputs = tokenizer(texts[start : start + batch], padding=True, truncation=True, return_tensors="pt")
-            rows.append(network(**inputs).logits.double().softmax(-1))
+            logits = network(**inputs).logits.double()
+            rows.append(logits.sigmoid() if independent else logits.softmax(-1))
         return torch.cat(rows).numpy()
 
     return classify, [network.config.id2label[i] for i in range(network.config.num_labels)]

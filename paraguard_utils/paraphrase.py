@@ -21,8 +21,9 @@ import yaml
 from textblob.en import tag as part_of_speech_tags
 
 from paraguard_utils import paths, querying
+from paraguard_utils.refusals import THINKING
 from paraguard_utils.schemas import STRATEGIES
-from paraguard_utils.text import readable, words
+from paraguard_utils.text import key, readable
 
 LEXICON = paths.DATA / "generation" / "lexicon.csv"
 FRAMES = paths.DATA / "generation" / "frames.yaml"
@@ -32,8 +33,9 @@ VERSION = "rules-1"
 TOKEN = re.compile(r"[^\W_]+(?:['’-][^\W_]+)*|[^\w\s]|_")
 QUOTED = re.compile(r"([\"“«'‘`]).*?([\"”»'’`])(?=\W|$)")
 SENTENCE = re.compile(r"(?<=[.!?])\s+")
+ANNOUNCED = re.compile(r"(?i)^(?:sure|certainly|of course|here|re-?written|paraphrased?|new|request|version)[^:?]*:\W*")
 GREETING = re.compile(r"Hey|Hi|Okay|So,|I'm stuck")
-ARTICLE = re.compile(r"\b([Aa]n?) (?=([A-Za-z][\w-]*))")
+ARTICLE = re.compile(r"\b([Aa])n? \Z")
 
 COUNT = {"lexical": 4, "register": 6, "softening": 3, "hardening": 3, "rewrite": 8}
 """Candidates by strategy, at most; more than a cluster needs, so that the gates can choose."""
@@ -49,6 +51,9 @@ _BEFORE_VERB = frozenset(
 )
 _BEFORE_NOUN = frozenset(
     """a an any each every her his its my no of our some that the their these this those your""".split()  # noqa: SIM905
+)
+_BEFORE_TO_VERB = frozenset(
+    """able going how like looking me need order steps trying try us used want wants way ways where you""".split()  # noqa: SIM905
 )
 _BE_HAVE = frozenset(
     """am are be been being get gets getting got had has have having is was were""".split()  # noqa: SIM905
@@ -173,8 +178,8 @@ def _options(i, length, tokens, lowered, tags):
     if any(not token[0].isalpha() for token in span) or any(t[2] != t[2].lower() for t in tokens[i + 1 : i + length]):
         return {}
     options = {}
-    for pos, key in _readings(i, length, span, lowered, tags):
-        for row in _entries().get(key, ()):
+    for pos, term in _readings(i, length, span, lowered, tags):
+        for row in _entries().get(term, ()):
             if row.pos == pos[0]:
                 new = _shaped(row.replacement, *pos)
                 new = new[0].upper() + new[1:] if tokens[i][2][0].isupper() else new
@@ -188,7 +193,9 @@ def _readings(i, length, span, lowered, tags):
     after_tag = tags[i + length] if i + length < len(tags) else ""
     first, last, tag = span[0], span[-1], tags[i]
     readings = [(("phrase", ""), tuple(span))]
-    form = _verb_form(first, before, tag, i)
+    earlier = lowered[i - 2] if i > 1 else ""
+    after = lowered[i + 1] if i + 1 < len(lowered) else ""
+    form = _verb_form(first, before, earlier, after, tag, i)
     if form:
         readings.append((("verb", form), (_lemma(first, "VERB"), *span[1:])))
     is_head = not after_tag.startswith("NN") and after_tag != "POS"
@@ -202,13 +209,13 @@ def _readings(i, length, span, lowered, tags):
     return readings
 
 
-def _verb_form(word, before, tag, position):
+def _verb_form(word, before, earlier, after, tag, position):
     """Return the Penn tag of the verb form that a word has in its place, or "" when it is no verb or in doubt."""
     lemma = _lemma(word, "VERB")
-    if not _can_be_verb(lemma):
+    if not _can_be_verb(lemma) or (word, after) == ("used", "to"):
         return ""
     if word == lemma:
-        if before in _BEFORE_NOUN:
+        if before in _BEFORE_NOUN or (before == "to" and tag == "NN" and earlier not in _BEFORE_TO_VERB):
             return ""
         if before in _BEFORE_VERB or (tag in ("VB", "VBP") and position) or (position == 0 and _can_start(word, tag)):
             return "VB"
@@ -265,13 +272,18 @@ def substitute(text, generator, always, beside, share):
     count = min(len(others), max(1, round(share * len(others))))
     picked = [others[i] for i in generator.permutation(len(others))[:count]]
     for start, end, found in sorted([*needed, *picked], reverse=True):
-        text = text[:start] + found[generator.integers(len(found))] + text[end:]
-    return ARTICLE.sub(_article, text)
+        new = found[generator.integers(len(found))]
+        text = _with_article(text[:start], new) + new + text[end:]
+    return text
 
 
-def _article(match):
-    article = _articles().a(match[2]).split()[0]
-    return (article.capitalize() if match[1][0] == "A" else article) + " "
+def _with_article(before, new):
+    """Return the text in front of a replacement, an article at its end made to fit."""
+    match = ARTICLE.search(before)
+    if not match or not new[0].isalpha():
+        return before
+    article = _articles().a(new).split()[0]
+    return before[: match.start()] + match[1] + article[1:] + " "
 
 
 def framed(text, strategy):
@@ -293,39 +305,52 @@ def framed(text, strategy):
     for frame in _frames()[strategy]:
         for number, sentence in enumerate(sentences[:1] if GREETING.match(frame["template"]) else sentences):
             body, end = re.fullmatch(r"(.*?)[\s,;:]*([.!?]*)", sentence, re.DOTALL).groups()
-            kind = "question" if end.endswith("?") else "statement"
+            kind = _kind(body, end)
             match = frame["regex"].fullmatch(body) if frame.get("of", kind) == kind else None
-            if match and _fits(match, body, "{VP}" in frame["pattern"]):
+            if match and _fits(match, body, frame["pattern"]):
                 new = _filled(frame["template"], match, end or ".")
                 found.append((frame["rule"], " ".join([*sentences[:number], new, *sentences[number + 1 :]])))
                 break
     return found
 
 
-def _fits(match, body, is_order):
+def _kind(body, end):
+    if end.endswith("?"):
+        return "question"
+    first = re.sub(r"^(?:please|kindly) ", "", body.lower()).partition(" ")[0]
+    return "order" if first in _ORDERS else "statement"
+
+
+def _fits(match, body, pattern):
+    """Return whether what a pattern has matched is what it looks like."""
     groups = match.groupdict()
-    if is_order:
+    if "{VP}" in pattern:
         first = groups["vp"].split()[0]
-        if not first.islower() and not body.startswith(first):
+        if (not first.islower() and not body.startswith(first)) or not _can_be_verb(first.lower()):
             return False
-        if not _can_be_verb(first.lower()) or (body.startswith(first) and first.lower() not in _ORDERS):
+        asks = any(macro in pattern for macro in ("{ASK}", "{DO}", "{ORDER}"))
+        if asks and first.lower() not in _ORDERS:  # "Can you die of it?" asks for nothing to be done
             return False
-    if "np" in groups and (
-        _second_verb(groups["np"]) or groups["np"].split()[0].lower() in ("how", "why", "what", "to")
-    ):
+    if groups.get("np", "a").split()[0].lower() in ("how", "why", "what", "to"):
         return False
-    if "clause" in groups and _second_verb(groups["clause"]):
+    if any(_second_verb(groups[name]) for name in ("np", "clause") if name in groups):
         return False
     return not ("s" in groups and body.lower().startswith(("hi", "hello", "hey", "dear")))
 
 
 _ORDERS = frozenset(
-    """add advise analyze answer apply argue assemble assess assist build calculate clarify compare compile
-    compose conduct construct craft create define demonstrate describe design detail determine develop devise
-    discuss draft elaborate evaluate examine explain explore find formulate generate give guide help identify
-    illustrate imagine imitate implement improve instruct invent investigate list make name offer outline paint
-    plan predict prepare present produce propose provide recommend review rewrite share show simulate solve
-    suggest summarize teach tell train translate walk write""".split()  # noqa: SIM905
+    """act add address advise analyse analyze answer apply argue assemble assess assist assume brainstorm break
+    build calculate check clarify code come compare compile compose conceive conduct construct contrast convert
+    convince correct count craft create critique debug define deliver demonstrate describe design detail
+    determine develop devise direct discover discuss display do draft draw edit elaborate enlighten enlist
+    enumerate establish estimate evaluate examine exemplify expand explain explore extract find fix format
+    formulate generate give guess guide help hypothesize identify illustrate imagine imitate implement improve
+    inform input instruct interpret invent investigate itemize let list make map name narrate offer optimize
+    outline paint paraphrase perform plan play point predict prepare present pretend process produce program
+    proofread propose provide put quote rank rate read recite recommend reflect remind render rephrase report
+    research respond review rewrite role-play roleplay scan search select send share show simulate sketch solve
+    speak specify spell start state suggest summarise summarize supply talk teach tell think trace train
+    transform translate try turn update use verify visualize walk write""".split()  # noqa: SIM905
 )
 """Verbs with which a request may begin; others at the start of a sentence may be nouns."""
 
@@ -378,11 +403,10 @@ def by_rules(seeds, seed=20251201):
     """
     rows = []
     for seed_id, text in zip(seeds["seed_id"], seeds["text"], strict=True):
-        known = {tuple(words(text))}
+        known = {key(text)}
         for strategy, rule, new in _candidates(text, seed):
-            key = tuple(words(new))
-            if key not in known:
-                known.add(key)
+            if key(new) not in known:
+                known.add(key(new))
                 rows.append((seed_id, strategy, new, rule))
     return pd.DataFrame(rows, columns=["seed_id", "strategy", "text", "rule"])
 
@@ -425,7 +449,7 @@ def _bases(text, strategy, generator):
 
 
 def by_model(store, name, seeds, model, decoding, batch, wrapper="none"):
-    """Ask a chat model for one paraphrase of each seed in each strategy.
+    """Ask a chat model for a paraphrase of each seed in each strategy, once for each wording of the request.
 
     Parameters
     ----------
@@ -449,13 +473,15 @@ def by_model(store, name, seeds, model, decoding, batch, wrapper="none"):
         are left out.
     """
     prompts = pd.DataFrame(
-        {
-            "prompt_id": [f"{seed_id}--{strategy}" for seed_id in seeds["seed_id"] for strategy in STRATEGIES],
-            "text": [requests()[strategy].format(text=text) for text in seeds["text"] for strategy in STRATEGIES],
-        }
+        [
+            {"prompt_id": f"{seed_id}--{strategy}--{number}", "text": wording.format(text=text)}
+            for seed_id, text in zip(seeds["seed_id"], seeds["text"], strict=True)
+            for strategy in STRATEGIES
+            for number, wording in enumerate(requests()[strategy])
+        ]
     )
     traces = querying.query(store, f"{name}-paraphrases", prompts, model, wrapper, decoding, batch)
-    keys = traces["prompt_id"].str.rsplit("--", n=1, expand=True)
+    keys = traces["prompt_id"].str.rsplit("--", n=2, expand=True)
     rows = pd.DataFrame({"seed_id": keys[0], "strategy": keys[1], "text": traces["response"].map(paraphrase_in)})
     finished = traces["finish_reason"] == "stop"  # half a paraphrase is none
     return rows[finished & (rows["text"] != "")].assign(rule=model.name).reset_index(drop=True)
@@ -479,11 +505,9 @@ def paraphrase_in(answer):
     str
         "" where there is none.
     """
-    for line in readable(answer).splitlines():
-        line = re.sub(
-            r"^\W*(?:(?:re-?written|paraphrased?|new) )?(?:request|version|paraphrase)\W*:\W*", "", line, flags=re.I
-        )
-        line = line.strip(' \t*"“”`-')
+    for line in THINKING.sub("", readable(answer)).splitlines():
+        line = re.sub(r"^\W*(?:\d+[.)]\s+)?", "", line)
+        line = ANNOUNCED.sub("", line).strip(' \t*"“”`-')
         if line and not line.endswith(":"):
             return line
     return ""

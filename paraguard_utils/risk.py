@@ -101,28 +101,31 @@ def surface_risk(texts, embed=encoder.encode):
 
 
 BIN = 0.05
+"""Width of a bin in histograms of what the gates measure."""
 
 
-def distribution(frame):
+def distribution(frame, low, high):
     """Describe risks by group.
 
     Parameters
     ----------
     frame : DataFrame
         Columns group, risk.
+    low, high : float
+        The gate's limits.
 
     Returns
     -------
     DataFrame
-        group, low (lower edge of a bin of width 0.05), n (texts in it), texts (in the group), median, within (share in
-        the paper's gate, 0.30 to 0.70).
+        group, low (lower edge of a bin of width 0.05), n (texts in it), texts (in the group), median, within (share
+        inside the gate).
     """
     lines = []
     edges = np.linspace(0, 1, round(1 / BIN) + 1)
     for group, risks in frame.groupby("group", sort=False)["risk"]:
-        about = {"texts": len(risks), "median": risks.median(), "within": risks.between(0.3, 0.7).mean()}
+        about = {"texts": len(risks), "median": risks.median(), "within": risks.between(low, high).mean()}
         counts, _ = np.histogram(risks, edges)
-        lines += [{"group": group, "low": low, "n": n} | about for low, n in zip(edges, counts, strict=False)]
+        lines += [{"group": group, "low": edge, "n": n} | about for edge, n in zip(edges, counts, strict=False)]
     return pd.DataFrame(lines)
 
 
@@ -219,4 +222,6 @@ def scorer(name):
     classify, labels = models.load_classifier(source)
     if label not in labels:
         raise SettingsError(f"the classifier {source.name} has no label {label!r}; it has {', '.join(labels)}")
-    return Scorer(f"{source.name}#{label}", lambda texts, embed: classify(texts)[:, labels.index(label)])
+    return Scorer(
+        f"{source.name}#{label} {source.weights_id[:16]}", lambda texts, embed: classify(texts)[:, labels.index(label)]
+    )

@@ -51,7 +51,7 @@ class Settings(BaseModel):
     max_length_ratio: float = Field(Gates.max_length_ratio, ge=1)
     risk: str = VERSION
     paraphraser: str = ""
-    compared: int = Field(40, ge=1)
+    compared: int = Field(20, ge=1)
     k: int = Field(5, ge=1, le=100)
     weight_drift: float = Field(0.4, ge=0, le=1)
     weight_prob_shift: float = Field(0.1, ge=0, le=1)

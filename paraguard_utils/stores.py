@@ -46,7 +46,7 @@ MAKERS = {
     "guards": "05_guard_comparison",
     "pairs": "03_scoring or 05_guard_comparison",
     "scores": "03_scoring or 05_guard_comparison",
-    "tables": "the notebook of that table",
+    "tables": "the notebook of that table (python -m paraguard_utils.building for public_*)",
 }
 
 
@@ -103,7 +103,8 @@ class Store:
     def read_earlier(self, kind, *names):
         """Read the product of an earlier notebook: a live store without one takes the recorded one, and says so.
 
-        Only for the corpus and its vectors: a recorded trace or guard score never enters a live store.
+        Only for the corpus, its vectors and the counts over public benchmarks: a recorded trace or guard score never
+        enters a live store.
 
         Raises
         ------

@@ -169,7 +169,7 @@ def test_frames_siblings_surplus_and_incomplete_clusters():
     assert kept[4] == ["incomplete", "sibling", "incomplete", *sorted(kept[4][3:], reverse=kept[3][3] == "")]
     three = gates.Gates(per_seed=3, max_risk=0.9, min_strategies=3)
     assert "" not in gates.judge(seeds, candidates, three)[1]["reason"].tolist()  # rewrite and register only
-    with pytest.raises(DataError, match="the best is s with 5 that pass"):
+    with pytest.raises(DataError, match="the best is s with 5 paraphrases that pass alone"):
         gates.assemble(*gates.judge(seeds, candidates, limits[5]))
     with pytest.raises(DataError, match=r"all 1 seeds are stopped \(s: risk above max_risk, risk 0\.\d\d\)"):
         gates.assemble(*gates.judge(seeds, candidates, gates.Gates(max_risk=0.5)))

@@ -98,3 +98,24 @@ def test_another_corpus_stands_alone(tiny_folder, tmp_path, recorded_corpus, sto
     run_02_to_04({"store": store_name, "corpus": "small", "model": str(tiny_folder)}, tmp_path)
     table = stores.Store(store_name).read("tables", "table1_targets")
     assert set(table["store"]) == {store_name} and (table["n_prompts"] == 24).all()
+
+
+def test_seeds_without_candidates_become_a_corpus(tmp_path, store_name):
+    seeds = stores.read(paths.DATA / "seeds" / "paraguard_mini.csv", "seeds").iloc[::20]
+    seeds.to_csv(tmp_path / "seeds.csv", index=False)
+    parameters = {
+        "store": store_name,
+        "corpus": "mine",
+        "seeds": str(tmp_path / "seeds.csv"),
+        "candidates": "rules",
+        "paraphraser": "",
+        "min_strategies": 1,
+        "compared": 2,
+    }
+    run.execute(paths.NOTEBOOKS / "01_corpus_building.ipynb", tmp_path / "01.ipynb", parameters)
+    store = stores.Store(store_name)
+    corpus = store.read("corpus", "mine")
+    assert (corpus.groupby("cluster_id").size() == 6).all() and len(corpus) >= 12
+    assert set(corpus["cluster_id"]) <= set(seeds["seed_id"])
+    assert set(store.read("generated", "mine")["generator"]) == {"rules"}
+    assert set(store.read("tables", "corpus_yield")["generator"]) == {"rules"}

@@ -59,6 +59,7 @@ def replaced(sentence):
         ("Who is Thief in the game?", "Who is Thief in the game?"),
         ("I use it to STEAL.", "I employ it to STEAL."),
         ("What is the use of it?", "What is the use of it?"),
+        ("I used to use it.", "I used to employ it."),
         ("", ""),
     ],
 )
@@ -71,6 +72,11 @@ def test_articles_follow_the_new_word(small_lexicon):
     new = paraphrase.substitute("A quick answer on an idea, an hour", generator, ("lexical",), (), 0)
     assert new == "An abrupt answer on a thought, an hour"
     assert paraphrase.substitute("Nothing here", generator, ("lexical",), (), 1) == "Nothing here"
+    # an A that is no article stays
+    assert (
+        paraphrase.substitute("Vitamin A eaten on an idea", generator, ("lexical",), (), 0)
+        == "Vitamin A eaten on a thought"
+    )
 
 
 @pytest.mark.parametrize(
@@ -80,7 +86,7 @@ def test_articles_follow_the_new_word(small_lexicon):
         ("How do I kill a process?", "what-it-takes", "What does it take to kill a process?"),
         ("How can hackers harm us?", "wonder-how-they", "I would like to know how hackers can harm us."),
         ("Write a story about a thief.", "what-i-need", "What I need is a story about a thief."),
-        ("Can I shoot a film without breaking rules?", "without-first", "Without breaking rules, can I shoot a film?"),
+        ("How do I film without breaking rules?", "without-first", "Without breaking rules, how do I film?"),
         ("What are some ways to beat traffic?", "ways-become-how", "How can one beat traffic?"),
         ("Is there a cure? Thanks.", "whether-there-is", "I would like to know whether there is a cure. Thanks."),
     ],
@@ -94,6 +100,14 @@ def test_frames_say_a_sentence_in_another_construction(sentence, rule, expected)
     [
         ("Can you write a story and give it a title?", "what-i-need"),  # a second order
         ("Bank robbers interest readers.", "need-you-to"),  # no order at all
+        ("Can you die from drinking coffee?", "would-like-you-to"),  # nothing is asked for
+        ("What is an effective way to kill weeds?", "meant-by"),
+        ("How can a drug dealer harm a town?", "wonder-how-they"),  # where the subject ends is in doubt
+        ("Write a speech arguing for drug use.", "purpose-first"),
+        ("Explain how people sleep without taking pills.", "without-first"),  # which verb it belongs to is in doubt
+        ("My neighbor is a tyrant.", "hand-over"),
+        ("Write some jokes.", "help-with-making"),
+        ("Make the children cry.", "what-i-need"),
     ],
 )
 def test_frames_that_would_not_be_english_are_not_used(sentence, rule):
@@ -154,6 +168,10 @@ def test_any_text_can_be_a_seed(seed):
         ("**Request:** How does one end it?", "How does one end it?"),
         ("Rewritten request: How?\nI hope this helps!", "How?"),
         ("Sure:\n\n", ""),
+        ("<think>They want: words.</think>\nHow does one end it?", "How does one end it?"),
+        ("Here is the rewritten request: How does one end it?", "How does one end it?"),
+        ("Sure, here's a paraphrase: How?", "How?"),
+        ("1. How does one end it?\n2. What ends it?", "How does one end it?"),
         ("", ""),
     ],
 )
@@ -166,6 +184,8 @@ def test_a_model_is_asked_once_a_seed_and_strategy(results, tiny_model):
     store = stores.Store("test")
     written = paraphrase.by_model(store, "mine", seeds, tiny_model, corpora.ANSWER, 4)
     asked = store.read("traces", "mine-paraphrases", f"{tiny_model.name}--none")
-    assert asked["prompt_id"].tolist() == [f"{seed}--{name}" for seed in "ab" for name in schemas.STRATEGIES]
-    finished = asked.loc[asked["finish_reason"] == "stop", "prompt_id"]
+    assert asked["prompt_id"].tolist() == [
+        f"{seed}--{name}--{number}" for seed in "ab" for name in schemas.STRATEGIES for number in (0, 1)
+    ]
+    finished = asked.loc[asked["finish_reason"] == "stop", "prompt_id"].str.rsplit("--", n=1).str[0]
     assert set(written["seed_id"] + "--" + written["strategy"]) <= set(finished)
