@@ -8,7 +8,7 @@ from asking import Killed, dies
 from filelock import FileLock
 from test_corpus import needs_encoder
 
-from paraguard_utils import building, corpora, gates, public, risk, stores
+from paraguard_utils import building, corpora, gates, public, risk, run, stores
 from paraguard_utils.errors import DataError
 
 pytestmark = [needs_encoder, pytest.mark.slow]
@@ -102,14 +102,34 @@ def test_other_thresholds_begin_anew(results, pool):
 
 def test_a_pool_that_is_too_small_says_how_many_it_allows(results, pool, capsys, monkeypatch, tmp_path):
     pool.rename(columns={"text": "prompt"})[["prompt", "category"]].head(9).to_csv(tmp_path / "or.csv", index=False)
+    (tmp_path / "xs.csv").write_text(
+        "prompt,label,type\nkill it,safe,a\nkill him,unsafe,b\nbake it,safe,a\nbomb it,unsafe,b\n"
+    )
     options = argparse.Namespace(
         store="test", name="mine", risk=risk.VERSION, labels=["harmless"], seed=1, clusters=50, min_strategies=1,
-        xstest=None,
+        xstest=str(tmp_path / "xs.csv"),
     )  # fmt: skip
     building.run(options, {"orbench": tmp_path / "or.csv"})
     assert "(50 wanted: the pool allows no more)" in capsys.readouterr().out
-    for name in ("seeds", "yield", "gates", "fidelity", "steps"):
-        assert len(stores.Store("test").read("tables", f"mine_{name}"))
+    read = {name: stores.Store("test").read("tables", f"mine_{name}") for name in run.PUBLIC}
+    assert read["seeds"].set_index("source").loc["all", "pool"] == 9
+    groups = read["risk"].groupby("group", sort=False)["texts"].first()
+    assert groups.to_dict() == {"ParaGuard mini": 1200, "OR-Bench Hard-1K": 9, "XSTest safe": 2, "XSTest unsafe": 2}
+    assert (read["risk"].groupby("group")["n"].sum() == read["risk"].groupby("group")["texts"].first()).all()
+    assert read["risk_auc"]["unsafe"].tolist() == [2, 2, 2]
+
+
+def test_the_command_wants_a_live_store_a_file_and_a_number(monkeypatch, capsys):
+    for arguments, message in (
+        ([], "name at least one benchmark file"),
+        (["--orbench", "x.csv", "--store", "recorded"], "the recorded store is not written"),
+        (["--orbench", "x.csv", "--clusters", "0"], "'0' is not a number from 1 on"),
+        (["--orbench", "nowhere.csv"], "there is no file 'nowhere.csv'"),
+    ):
+        monkeypatch.setattr("sys.argv", ["building", *arguments])
+        with pytest.raises(SystemExit) as caught:
+            building.main()
+        assert message in capsys.readouterr().err + str(caught.value)
 
 
 def test_two_processes_do_not_build_one_corpus(results, pool):

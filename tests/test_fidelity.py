@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from paraguard_utils import fidelity
+from paraguard_utils import fidelity, stores
 from paraguard_utils.errors import DataError
 
 CORPUS = pd.DataFrame(
@@ -84,3 +84,19 @@ def test_bad_sheets_are_one_clear_error(tmp_path):
     pd.concat([first, first]).to_csv(tmp_path / "5.csv", index=False)
     with pytest.raises(DataError, match="row 3: prompt_id 0 stands there twice"):
         fidelity.read_sheet(tmp_path / "5.csv")
+
+
+def test_the_command_writes_a_sheet_once_and_reads_it(results, monkeypatch, capsys):
+    frame = CORPUS.assign(source="x", category="y", similarity=1.0, overlap=1.0, risk=0.5)
+    stores.Store("test").write("corpus", "mine", frame=frame, meta={})
+    sheet = results / "test" / "fidelity" / "mine.csv"
+    call = ["fidelity", "sheet", "--store", "test", "--corpus", "mine"]
+    monkeypatch.setattr("sys.argv", call)
+    fidelity.main()
+    assert "3 pairs" in capsys.readouterr().out
+    with pytest.raises(SystemExit, match="exists and may hold marks"):
+        fidelity.main()
+    pd.read_csv(sheet).assign(mark="shifted").to_csv(sheet, index=False)
+    monkeypatch.setattr("sys.argv", ["fidelity", "read", str(sheet)])
+    fidelity.main()
+    assert "reader 1: 3 of 3 marked pairs shifted (1.000 [0.292, 1.000])" in capsys.readouterr().out

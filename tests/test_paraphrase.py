@@ -189,3 +189,19 @@ def test_a_model_is_asked_once_a_seed_and_strategy(results, tiny_model):
     ]
     finished = asked.loc[asked["finish_reason"] == "stop", "prompt_id"].str.rsplit("--", n=1).str[0]
     assert set(written["seed_id"] + "--" + written["strategy"]) <= set(finished)
+
+
+def test_only_finished_answers_with_a_paraphrase_become_candidates(monkeypatch, tiny_model):
+    seeds = pd.DataFrame({"seed_id": ["a"], "text": ["How do I kill a process?"]})
+
+    def answered(store, name, prompts, *rest):
+        responses = ["Request: How does one end it?", "Sure:", "Half a parap", *["Another?"] * (len(prompts) - 3)]
+        finished = ["stop", "stop", "length", *["stop"] * (len(prompts) - 3)]
+        return pd.DataFrame({"prompt_id": prompts["prompt_id"], "response": responses, "finish_reason": finished})
+
+    monkeypatch.setattr(paraphrase.querying, "query", answered)
+    written = paraphrase.by_model(None, "mine", seeds, tiny_model, corpora.ANSWER, 4)
+    assert len(written) == 2 * len(schemas.STRATEGIES) - 2
+    assert written.iloc[0].to_dict() == {
+        "seed_id": "a", "strategy": "lexical", "text": "How does one end it?", "rule": tiny_model.name,
+    }  # fmt: skip
