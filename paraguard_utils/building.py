@@ -9,6 +9,7 @@ store; only tables of counts are fit to be published.
 
 import argparse
 import hashlib
+import inspect
 import json
 import resource
 import sys
@@ -108,7 +109,7 @@ def _parts(folder, pool, wanted, limits, scorer, embed, progress):
 
 def _code():
     """Return digests and versions of everything that decides what a part holds, beside the seeds and the settings."""
-    files = [Path(module.__file__) for module in (paraphrase, gates, risk, encoder, sys.modules[text_key.__module__])]
+    files = [Path(inspect.getfile(source)) for source in (paraphrase, gates, risk, encoder, text_key)]
     versions = [metadata.version(name) for name in ("textblob", "lemminflect", "inflect", "py3langid")]
     return [*(hashlib.sha256(file.read_bytes()).hexdigest() for file in files), paraphrase.digest(), *versions]
 

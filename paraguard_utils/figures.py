@@ -100,8 +100,8 @@ def risk_distributions(distribution, limits):
         axis.axvspan(limits.min_risk, limits.max_risk, color="0.92", lw=0)
         axis.bar(rows["low"], rows["n"] / rows["texts"], align="edge", width=BIN, color=BLUE, edgecolor="white", lw=0.3)
         axis.axvline(rows["median"].iloc[0], color=ORANGE, linewidth=1)
-        about = f"{group}\nn = {rows['texts'].iloc[0]}, {rows['within'].iloc[0]:.0%} within"
-        axis.text(0.99, 0.9, about, transform=axis.transAxes, ha="right", va="top", size=6)
+        about = f"{group}\nn = {rows['texts'].iloc[0]}\n{rows['within'].iloc[0]:.0%} within"
+        axis.text(0.99, 0.9, about, transform=axis.transAxes, ha="right", va="top", size=5.5)
         axis.set(xlim=(0, 1), yticks=[])
         axis.spines["left"].set_visible(False)
     axes[0].text(limits.min_risk + 0.01, 1.05, "gate", transform=axes[0].get_xaxis_transform(), size=6, color=GREY)
@@ -113,8 +113,8 @@ def target_overview(table):
     """Draw how often and how sensibly each target refuses: estimates with 95 % intervals, one panel per measure."""
     names = list(dict.fromkeys(table["target"]))
     panels = (
-        ("frr", "FRR", "refused share of prompts", ("relative",)),
-        ("flip_rate", "Flip rate", "clusters decided both ways", ("relative",)),
+        ("frr", "FRR", "share of prompts", ("relative",)),
+        ("flip_rate", "Flip rate", "share of clusters", ("relative",)),
         ("ci", "CI (ring: floor)", "mean score", ("relative", "clipped")),
         ("excess", "Excess", "within mixed clusters", ("relative", "clipped")),
     )

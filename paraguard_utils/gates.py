@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 from py3langid import langid
+from scipy.stats import binomtest
 from sklearn.preprocessing import MultiLabelBinarizer
 
 from paraguard_utils import encoder
@@ -332,6 +333,30 @@ def tally(candidates, by="generator"):
     return counts.assign(
         fate=counts["fate"].astype(str), share=counts["total"] / counts.groupby(by)["total"].transform("sum")
     )
+
+
+def completed(candidates, n_seeds):
+    """Count the seeds for which each generator's candidates make a complete cluster.
+
+    Parameters
+    ----------
+    candidates : DataFrame
+        From `judge`, with a column generator; each generator judged by itself.
+    n_seeds : int
+        Seeds that each generator was given.
+
+    Returns
+    -------
+    DataFrame
+        generator, complete, seeds, share with its exact (Clopper-Pearson) 95 % interval.
+    """
+    lines = []
+    for name, rows in candidates.groupby("generator", sort=False):
+        complete = rows.loc[rows["reason"] == "", "seed_id"].nunique()
+        low, high = binomtest(complete, n_seeds).proportion_ci()
+        share = {"share": complete / n_seeds, "share_low": low, "share_high": high}
+        lines.append({"generator": name, "complete": complete, "seeds": n_seeds} | share)
+    return pd.DataFrame(lines)
 
 
 MEASURES = {"similarity": "cosine to the seed", "content_overlap": "content-word overlap", "risk": "risk"}

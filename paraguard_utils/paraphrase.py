@@ -32,7 +32,7 @@ VERSION = "rules-1"
 
 TOKEN = re.compile(r"[^\W_]+(?:['’-][^\W_]+)*|[^\w\s]|_")
 QUOTED = re.compile(r"([\"“«'‘`]).*?([\"”»'’`])(?=\W|$)")
-SENTENCE = re.compile(r"(?<=[.!?])\s+")
+SENTENCE = re.compile(r"(?<=[\w)\"'][\w)\"'][.!?])\s+")
 ANNOUNCED = re.compile(r"(?i)^(?:sure|certainly|of course|here|re-?written|paraphrased?|new|request|version)[^:?]*:\W*")
 GREETING = re.compile(r"Hey|Hi|Okay|So,|I'm stuck")
 ARTICLE = re.compile(r"\b([Aa])n? \Z")
@@ -51,6 +51,9 @@ _BEFORE_VERB = frozenset(
 )
 _BEFORE_NOUN = frozenset(
     """a an any each every her his its my no of our some that the their these this those your""".split()  # noqa: SIM905
+)
+_BEFORE_PARTICIPLE = _BEFORE_NOUN | frozenset(
+    ["about", "and", "as", "at", "by", "for", "from", "in", "on", "or", "over", "to", "under", "with"]
 )
 _BEFORE_TO_VERB = frozenset(
     """able going how like looking me need order steps trying try us used want wants way ways where you""".split()  # noqa: SIM905
@@ -196,6 +199,8 @@ def _readings(i, length, span, lowered, tags):
     earlier = lowered[i - 2] if i > 1 else ""
     after = lowered[i + 1] if i + 1 < len(lowered) else ""
     form = _verb_form(first, before, earlier, after, tag, i)
+    if form in ("VBD", "VBN") and after_tag.startswith(("NN", "JJ")) and before in _BEFORE_PARTICIPLE:
+        form = ""  # "on supervised release": an adjective, whose substitutes are not the verb's
     if form:
         readings.append((("verb", form), (_lemma(first, "VERB"), *span[1:])))
     is_head = not after_tag.startswith("NN") and after_tag != "POS"
@@ -298,7 +303,7 @@ def framed(text, strategy):
     Returns
     -------
     list of (str, str)
-        Names of rules and the texts they give, in the order of `frames.yaml`; the catch-all frames last.
+        Names of rules and the texts they give, in the order of `frames.yaml`.
     """
     sentences = SENTENCE.split(text.strip())
     found = []

@@ -60,6 +60,7 @@ def replaced(sentence):
         ("I use it to STEAL.", "I employ it to STEAL."),
         ("What is the use of it?", "What is the use of it?"),
         ("I used to use it.", "I used to employ it."),
+        ("The police live on stolen goods.", "The police live on stolen goods."),  # a participle for an adjective
         ("", ""),
     ],
 )
@@ -88,6 +89,7 @@ def test_articles_follow_the_new_word(small_lexicon):
         ("Write a story about a thief.", "what-i-need", "What I need is a story about a thief."),
         ("How do I film without breaking rules?", "without-first", "Without breaking rules, how do I film?"),
         ("What are some ways to beat traffic?", "ways-become-how", "How can one beat traffic?"),
+        ("How do I kill a. NET process?", "what-it-takes", "What does it take to kill a. NET process?"),
         ("Is there a cure? Thanks.", "whether-there-is", "I would like to know whether there is a cure. Thanks."),
     ],
 )

@@ -43,6 +43,13 @@ def test_tally_by_hand():
     assert found["share"].round(3).tolist() == [1.0, 0.333, 0.333, 0.333]
 
 
+def test_completed_by_hand():
+    rows = JUDGED.assign(seed_id=["a", "a", "b", "b"])
+    found = gates.completed(rows, 4).set_index("generator")
+    assert found["complete"].to_dict() == {"rules": 1, "authored": 1} and (found["share"] == 0.25).all()
+    assert round(found["share_low"]["rules"], 4) == 0.0063  # exact: 1 - (1 - 0.0063)^4 = 0.025
+
+
 def test_histogram_by_hand():
     found = gates.histogram(JUDGED).set_index(["measure", "low"])
     assert found.groupby("measure")[["passes", "stopped"]].sum().to_numpy().tolist() == [[3, 1]] * 3
