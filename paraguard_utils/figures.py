@@ -135,6 +135,7 @@ def target_overview(table):
         axis.set(title=title, xlabel=label, yticks=range(len(names)), yticklabels=titles(names))
         axis.grid(axis="x", linewidth=0.3)
         axis.set_axisbelow(True)
+        axis.locator_params(axis="x", nbins=3)
         if measure == "ci":
             axis.set_xlim(0, 1)
             for position in np.flatnonzero(rows["few"] & rows["ci"].notna()):

@@ -23,7 +23,7 @@ from textblob.en import tag as part_of_speech_tags
 from paraguard_utils import paths, querying
 from paraguard_utils.refusals import THINKING
 from paraguard_utils.schemas import STRATEGIES
-from paraguard_utils.text import key, readable
+from paraguard_utils.text import content_words, key, readable
 
 LEXICON = paths.DATA / "generation" / "lexicon.csv"
 FRAMES = paths.DATA / "generation" / "frames.yaml"
@@ -265,7 +265,8 @@ def substitute(text, generator, always, beside, share):
     Returns
     -------
     str
-        The text itself where there is nothing to replace.
+        The text itself where there is nothing to replace, or only by words that it holds already ("laws and rules"
+        must not become "rules and rules").
     """
     needed, others = [], []
     for start, end, options in substitutions(text):
@@ -277,8 +278,11 @@ def substitute(text, generator, always, beside, share):
     count = min(len(others), max(1, round(share * len(others))))
     picked = [others[i] for i in generator.permutation(len(others))[:count]]
     for start, end, found in sorted([*needed, *picked], reverse=True):
-        new = found[generator.integers(len(found))]
-        text = _with_article(text[:start], new) + new + text[end:]
+        around = content_words(f"{text[:start]} {text[end:]}")
+        fresh = [new for new in found if not content_words(new) & around]
+        if fresh:
+            new = fresh[generator.integers(len(fresh))]
+            text = _with_article(text[:start], new) + new + text[end:]
     return text
 
 

@@ -73,6 +73,8 @@ def test_articles_follow_the_new_word(small_lexicon):
     new = paraphrase.substitute("A quick answer on an idea, an hour", generator, ("lexical",), (), 0)
     assert new == "An abrupt answer on a thought, an hour"
     assert paraphrase.substitute("Nothing here", generator, ("lexical",), (), 1) == "Nothing here"
+    # nothing becomes a word that stands there already
+    assert paraphrase.substitute("An idea and a thought", generator, ("lexical",), (), 0) == "An idea and a thought"
     # an A that is no article stays
     assert (
         paraphrase.substitute("Vitamin A eaten on an idea", generator, ("lexical",), (), 0)
