@@ -21,12 +21,12 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 from filelock import FileLock, Timeout
-from scipy.stats import binomtest
 from tqdm import tqdm
 
 from paraguard_utils import encoder, fidelity, gates, paraphrase, paths, public, risk, stores, weights
 from paraguard_utils.errors import DataError, UserError
 from paraguard_utils.gates import Gates
+from paraguard_utils.metrics import SEED, exact_share
 from paraguard_utils.settings import LIVE
 from paraguard_utils.text import key as text_key
 
@@ -83,7 +83,7 @@ def build(store, name, pool, wanted, limits=DEFAULT, scorer=None, embed=encoder.
 
 
 def _parts(folder, pool, wanted, limits, scorer, embed, progress):
-    """Make or read parts until enough clusters are complete; return (seeds, candidates, vectors, seconds) of each."""
+    """Make or read parts until enough clusters are complete; return (rows, seconds) of each."""
     parts, taken, complete = [], set(), 0
     made_by = [asdict(limits), scorer.identity, weights.MINILM.sha256, *_code()]
     chain = hashlib.sha256(json.dumps(made_by).encode())
@@ -135,9 +135,9 @@ def _make_part(seeds, limits, scorer, embed, taken):
 
     remembered = encoder.remembering(timed)
     started = time.perf_counter()
-    sane, _ = gates.judge(seeds, _NONE, limits, remembered, scorer.score, taken)
+    first = gates.judge_seeds(seeds, limits, remembered, scorer.score, taken)
     judged = time.perf_counter()
-    candidates = paraphrase.by_rules(sane[sane["reason"] == ""])
+    candidates = paraphrase.by_rules(first[first["reason"] == ""])
     generated = time.perf_counter()
     judged_seeds, candidates = gates.judge(seeds, candidates, limits, remembered, scorer.score, taken)
     seconds["generate"] = generated - judged
@@ -162,9 +162,6 @@ def _make_part(seeds, limits, scorer, embed, taken):
         vectors[text] if reason == "" else None for text, reason in zip(rows["text"], rows["reason"], strict=True)
     ]
     return rows, seconds
-
-
-_NONE = pd.DataFrame({"seed_id": pd.Series(dtype=str), "strategy": pd.Series(dtype=str), "text": pd.Series(dtype=str)})
 
 
 def _joined(store, name, pool, wanted, limits, scorer, parts):
@@ -214,14 +211,13 @@ def seed_yield(seeds, pool):
     for source in [*sorted(set(pool["source"])), "all"]:
         own, of_pool = (frame if source == "all" else frame[frame["source"] == source] for frame in (seeds, pool))
         within, complete = int((own["reason"] == "").sum()), int(own["complete"].sum())
-        low, high = binomtest(complete, within).proportion_ci() if within else (np.nan, np.nan)
         risky = {name: int((own["reason"] == name).sum()) for name in ("risk_low", "risk_high")}
         lines.append(
             {"source": source, "pool": len(of_pool), "drawn": len(own)}
             | {"insane": len(own) - within - sum(risky.values())}
             | risky
             | {"within": within, "complete": complete}
-            | {"share": complete / within if within else np.nan, "share_low": low, "share_high": high}
+            | exact_share(complete, within)
         )
     return pd.DataFrame(lines)
 
@@ -245,7 +241,7 @@ def main():
     parser.add_argument("--labels", nargs="+", default=["harmless"], help="harmfulness labels (default: harmless)")
     parser.add_argument("--risk", default=risk.VERSION, help="risk scorer, as in notebook 01 (default: %(default)s)")
     parser.add_argument("--min-strategies", type=int, default=STRATEGIES, choices=range(1, 5), help=STRATEGIES_HELP)
-    parser.add_argument("--seed", type=int, default=20251201, help="of the order in which seeds are drawn")
+    parser.add_argument("--seed", type=int, default=SEED, help="of the order in which seeds are drawn")
     parser.add_argument("--store", default=LIVE, help="live store (default: %(default)s)")
     parser.add_argument("--name", default="public", help="the corpus's name (default: %(default)s)")
     options = parser.parse_args()
@@ -282,7 +278,8 @@ def run(options, files):
     }
     for name, frame in results.items():
         store.write("tables", f"{options.name}_{name}", frame=frame, meta=meta)
-        print(f"\n{name}\n{frame.to_string(index=False, float_format='%.3f')}" if name != "gates" else "", end="\n")
+        if name != "gates":  # a histogram is for the figure
+            print(f"\n{name}\n{frame.to_string(index=False, float_format='%.3f')}\n")
     if options.xstest:
         describe_risk(store, options, found, scorer)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
@@ -298,7 +295,7 @@ def describe_risk(store, options, found, scorer):
     own = store.read_earlier("corpus", "paraguard_mini")
     texts = pd.concat(
         [
-            own.assign(group="ParaGuard mini", source="ParaGuard mini")[["group", "text"]],
+            own.assign(group="ParaGuard mini")[["group", "text"]],
             found.assign(group=found["source"].str.split(" + ", regex=False).str[0])[["group", "text"]],
             xstest.assign(group="XSTest " + xstest["label"])[["group", "text"]],
         ],

@@ -14,12 +14,11 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from scipy.stats import binomtest
 from sklearn.metrics import cohen_kappa_score
 
 from paraguard_utils import encoder, paths, stores
 from paraguard_utils.errors import DataError, UserError
-from paraguard_utils.metrics import RESAMPLES, SEED, Clusters, resampled_counts
+from paraguard_utils.metrics import RESAMPLES, SEED, Clusters, exact_share, resampled_counts
 from paraguard_utils.public import read_csv
 from paraguard_utils.settings import input_file
 
@@ -172,16 +171,12 @@ def shifted_share(marks, n_pairs):
     """
     marks = marks[marks != ""]
     shifted, marked = int((marks == "shifted").sum()), len(marks)
-    low, high = binomtest(shifted, marked).proportion_ci() if marked else (np.nan, np.nan)
     return {
         "shifted": shifted,
         "unsure": int((marks == "unsure").sum()),
         "marked": marked,
         "pairs": n_pairs,
-        "share": shifted / marked if marked else np.nan,
-        "share_low": low,
-        "share_high": high,
-    }
+    } | exact_share(shifted, marked)
 
 
 def kappa(first, second, resamples=RESAMPLES, seed=SEED):

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 from py3langid import langid
-from scipy.stats import binomtest
 from sklearn.preprocessing import MultiLabelBinarizer
 
 from paraguard_utils import encoder
 from paraguard_utils.errors import DataError
+from paraguard_utils.metrics import exact_share
 from paraguard_utils.risk import BIN, surface_risk
 from paraguard_utils.schemas import SCHEMAS, STRATEGIES
 from paraguard_utils.text import content_words, hidden, key, only_framed, words
@@ -110,15 +110,10 @@ def judge(seeds, candidates, gates=Gates(), embed=encoder.encode, risk=surface_r
         The candidates with similarity, overlap, content_overlap, framed (the seed's own words in another frame), risk
         and `reason`: "" for a kept one, else a key of `REASONS`.
     """
-    seeds, candidates = seeds.reset_index(drop=True), candidates.reset_index(drop=True)
     embed = encoder.remembering(embed)
+    seeds, candidates = judge_seeds(seeds, gates, embed, risk, taken), candidates.reset_index(drop=True)
     own = pd.Series(seeds.index, index=seeds["seed_id"]).loc[candidates["seed_id"]].to_numpy()
     own_text = seeds["text"].to_numpy()[own]
-    seeds["risk"] = risk(seeds["text"], embed)
-    seeds["reason"] = _first(
-        insane(seeds["text"], gates), _repeated((), seeds["text"], taken), _risky(seeds["risk"], gates)
-    )
-
     vectors, seed_vectors = (encoder.unit(embed(frame["text"].tolist())) for frame in (candidates, seeds))
     candidates["similarity"] = np.einsum("ij,ij->i", vectors, seed_vectors[own])
     for column, tokens in (("overlap", words), ("content_overlap", content_words)):
@@ -142,6 +137,29 @@ def judge(seeds, candidates, gates=Gates(), embed=encoder.encode, risk=surface_r
         candidates.loc[cluster.index, "reason"] = _select(cluster, gates)
     measures = ["similarity", "overlap", "content_overlap"]
     return seeds, candidates.assign(**candidates[measures].round(4))
+
+
+def judge_seeds(seeds, gates=Gates(), embed=encoder.encode, risk=surface_risk, taken=()):
+    """Say which gate stops each seed.
+
+    Parameters
+    ----------
+    seeds : DataFrame
+        Columns seed_id, text.
+    gates, embed, risk, taken
+        As in `judge`.
+
+    Returns
+    -------
+    DataFrame
+        The seeds with `risk` and `reason` ("" or a sanity or risk reason).
+    """
+    seeds = seeds.reset_index(drop=True)
+    seeds["risk"] = risk(seeds["text"], embed)
+    seeds["reason"] = _first(
+        insane(seeds["text"], gates), _repeated((), seeds["text"], taken), _risky(seeds["risk"], gates)
+    )
+    return seeds
 
 
 def _first(*reasons):
@@ -353,9 +371,8 @@ def completed(candidates, n_seeds):
     lines = []
     for name, rows in candidates.groupby("generator", sort=False):
         complete = rows.loc[rows["reason"] == "", "seed_id"].nunique()
-        low, high = binomtest(complete, n_seeds).proportion_ci()
-        share = {"share": complete / n_seeds, "share_low": low, "share_high": high}
-        lines.append({"generator": name, "complete": complete, "seeds": n_seeds} | share)
+        counts = {"generator": name, "complete": complete, "seeds": n_seeds}
+        lines.append(counts | exact_share(complete, n_seeds))
     return pd.DataFrame(lines)
 
 

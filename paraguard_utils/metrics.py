@@ -179,6 +179,22 @@ class Clusters:
         return self.estimate(_correlation, *columns)
 
 
+def exact_share(hits, n):
+    """Share of independent trials that hit, with its exact (Clopper-Pearson) 95 % interval.
+
+    Parameters
+    ----------
+    hits, n : int
+
+    Returns
+    -------
+    dict
+        share, share_low, share_high; NaN without trials.
+    """
+    low, high = binomtest(hits, n).proportion_ci() if n else (np.nan, np.nan)
+    return {"share": hits / n if n else np.nan, "share_low": low, "share_high": high}
+
+
 def _mean(n, total):
     return total / n
 

@@ -21,6 +21,7 @@ import yaml
 from textblob.en import tag as part_of_speech_tags
 
 from paraguard_utils import paths, querying
+from paraguard_utils.metrics import SEED
 from paraguard_utils.refusals import THINKING
 from paraguard_utils.schemas import STRATEGIES
 from paraguard_utils.text import content_words, key, readable
@@ -395,7 +396,7 @@ _OPENERS = frozenset(
 )
 
 
-def by_rules(seeds, seed=20251201):
+def by_rules(seeds, seed=SEED):
     """Write candidates for seeds by rules.
 
     Parameters

@@ -12,6 +12,7 @@ import pandas as pd
 
 from paraguard_utils import paths
 from paraguard_utils.errors import DataError
+from paraguard_utils.metrics import SEED
 from paraguard_utils.settings import input_file
 from paraguard_utils.text import key
 
@@ -167,7 +168,7 @@ def read_csv(path):
     return rows
 
 
-def stratified(seeds, seed=20251201):
+def stratified(seeds, seed=SEED):
     """Put seeds in an order whose first n rows are, for every n, a stratified random sample by source and category.
 
     Within a stratum the order is random; row i of a stratum of m rows is placed at (i + u) / m, u uniform in [0, 1) and

@@ -25,6 +25,7 @@ from sklearn.metrics import roc_auc_score
 from paraguard_utils import encoder, models, paths
 from paraguard_utils.errors import SettingsError
 from paraguard_utils.guards import GUARDS
+from paraguard_utils.metrics import RESAMPLES, SEED
 from paraguard_utils.text import words
 
 VERSION = "surface-risk-1"
@@ -129,7 +130,7 @@ def distribution(frame, low, high):
     return pd.DataFrame(lines)
 
 
-def areas(texts, unsafe, scorer, embed=encoder.encode, resamples=2000, seed=20251201):
+def areas(texts, unsafe, scorer, embed=encoder.encode, resamples=RESAMPLES, seed=SEED):
     """Areas under the ROC curve of a risk scorer and of the plain keyword count, as information: neither detects harm.
 
     Parameters

@@ -240,16 +240,16 @@ def record():
         rows = live.read("tables", name)
         if meta["corpus"] != CORPUS or not set(rows["target"]) <= set(known) or meta.get("model"):
             raise UserError(f"the live table {name} is of another corpus or other targets; run make reproduce first")
-    recorded = stores.Store(stores.RECORDED)
-    kept = _kept(live, recorded)
-    for folder in PROMOTED:
-        _replace(live.writes / folder, paths.DATA / folder, known, kept)
-    shutil.rmtree(recorded.writes, ignore_errors=True)  # what an earlier version drew must not be promoted
     described = live.read("tables", "public_risk") if live.has("tables", "public_risk") else None
     if described is not None and described["texts"].iloc[0] != len(live.read("corpus", CORPUS)):
         raise UserError(
             "the live table public_risk describes another corpus; run python -m paraguard_utils.building again"
         )
+    recorded = stores.Store(stores.RECORDED)
+    kept = _kept(live, recorded)
+    for folder in PROMOTED:
+        _replace(live.writes / folder, paths.DATA / folder, known, kept)
+    shutil.rmtree(recorded.writes, ignore_errors=True)  # what an earlier version drew must not be promoted
     for name in (f"public_{name}" for name in PUBLIC):
         source = live if live.has("tables", name) else recorded
         meta = stores.read_meta(source.path("tables", name))
