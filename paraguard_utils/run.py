@@ -14,7 +14,7 @@ import time
 import nbformat
 import pandas as pd
 
-from paraguard_utils import encoder, models, paths, querying, stores, tables, targets
+from paraguard_utils import encoder, models, paths, querying, stores, tables, targets, validation
 from paraguard_utils.errors import UserError
 from paraguard_utils.settings import LIVE
 
@@ -31,14 +31,22 @@ COMPARED = {
 PROMOTED = ("generated", "corpus", "vectors", "traces", "guards", "labels")
 """Folders of a live store that `record` copies to `data/`."""
 
+ON_REQUEST = ("verdicts", "answers")
+"""Folders that a live run fills on request only: a target without one there keeps its recorded file."""
+
 DERIVED = ("pairs", "scores", "tables")
 """Folders that the recorded notebooks then make from them, and that replace those in `data/`."""
 
-PUBLIC = ("seeds", "yield", "gates", "fidelity", "steps", "risk", "risk_auc")
-"""Tables `public_*` that `building` writes from benchmark files: counts without texts. Those of a live store replace
-the recorded ones, which stay where it has none."""
+PUBLIC = (
+    *(f"public_{name}" for name in ("seeds", "yield", "gates", "fidelity", "steps", "risk", "risk_auc")),
+    *validation.TABLES,
+)
+"""Tables that `building` and `validation` make from benchmark files: counts without texts. Those of a live store
+replace the recorded ones, which stay where it has none."""
 
 SECOND_FAMILY = "qwen2.5-coder-0.5b-instruct"
+LONG_ANSWERS = 200
+"""Prompts a model is asked again for a longer answer, to see what the usual cut costs."""
 
 
 def notebooks():
@@ -171,10 +179,12 @@ def reproduce():
 
 
 def second_family():
-    """Ask the optional second family in the live store."""
+    """Ask the optional second family in the live store, let it judge both, and ask both for longer answers."""
     models.resolve(SECOND_FAMILY)
-    output = paths.RESULTS / LIVE / "notebooks" / "02_second_family.ipynb"
-    execute(paths.NOTEBOOKS / "02_querying.ipynb", output, {"store": LIVE, "model": SECOND_FAMILY})
+    for name in (SECOND_FAMILY, ""):
+        output = paths.RESULTS / LIVE / "notebooks" / f"02_{name or 'default'}.ipynb"
+        given = {"store": LIVE, "model": name, "judge": SECOND_FAMILY, "long_answers": LONG_ANSWERS}
+        execute(paths.NOTEBOOKS / "02_querying.ipynb", output, given)
     print("make reproduce scores it beside the default one")
 
 
@@ -249,8 +259,15 @@ def record():
     kept = _kept(live, recorded)
     for folder in PROMOTED:
         _replace(live.writes / folder, paths.DATA / folder, known, kept)
+    for folder in ON_REQUEST:
+        _replace(
+            live.writes / folder,
+            paths.DATA / folder,
+            known,
+            [name for name in known if not live.has(folder, CORPUS, name)],
+        )
     shutil.rmtree(recorded.writes, ignore_errors=True)  # what an earlier version drew must not be promoted
-    for name in (f"public_{name}" for name in PUBLIC):
+    for name in PUBLIC:
         source = live if live.has("tables", name) else recorded
         meta = stores.read_meta(source.path("tables", name))
         recorded.write("tables", name, frame=source.read("tables", name), meta=meta)
@@ -316,7 +333,9 @@ def _replace(source, destination, targets, kept=()):
     """Copy a folder's publishable files over another's, and remove there what is neither among them nor kept."""
     wanted = _copy(source, destination, targets, kept)
     for path in destination.rglob("*"):
-        if path.is_file() and path.relative_to(destination) not in wanted and not _is_of(path, kept):
+        if path in validation.INPUTS or _is_of(path, kept):
+            continue
+        if path.is_file() and path.relative_to(destination) not in wanted:
             path.unlink()
 
 
@@ -333,7 +352,7 @@ def _publishable(path, targets):
     stem = _stem(path)
     if path.suffix in (".lock", ".corrupt", ".tmp") or ".parts" in path.parent.name:
         return False
-    if path.parents[1].name in ("traces", "guards", "labels", "pairs", "scores"):
+    if path.parents[1].name in ("traces", "guards", "labels", "pairs", "scores", *ON_REQUEST):
         return path.parent.name == CORPUS and stem in targets
     if path.parent.name in ("generated", "corpus", encoder.NAME):
         return stem == CORPUS

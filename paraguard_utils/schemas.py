@@ -59,6 +59,15 @@ def _schema(unique=None, **columns):
 
 _label = pa.Column(str, _one_of(LABELS))
 
+_labels = {
+    "prompt_id": _text(unique=True),
+    "labeller": _text(),
+    "label": _label,
+    "kind": pa.Column(str, nullable=True),
+    "rule": pa.Column(str, nullable=True),
+    "response": pa.Column(str, nullable=True),
+}
+
 SCHEMAS = {
     "seeds": _schema(seed_id=_text(unique=True), text=pa.Column(str, _not_blank), source=_text(), category=_text()),
     "candidates": _schema(
@@ -95,13 +104,26 @@ SCHEMAS = {
         tail_mass=_number(_unit),
     ),
     "guards": _schema(prompt_id=_text(unique=True), key=_text(), score=_number(_unit)),
-    "labels": _schema(
+    "labels": _schema(**_labels),
+    "verdicts": _schema(**_labels),
+    "answers": _schema(
         prompt_id=_text(unique=True),
-        labeller=_text(),
+        key=_text(),
+        response=pa.Column(str, nullable=True),
+        finish_reason=_text(),
+    ),
+    "hand_check": _schema(
+        unique=["target", "prompt_id"],
+        target=_text(),
+        prompt_id=_text(),
+        reader=_text(),
         label=_label,
         kind=pa.Column(str, nullable=True),
-        rule=pa.Column(str, nullable=True),
-        response=pa.Column(str, nullable=True),
+        reason=_text(),
+        second_reader=_text(),
+        second_label=_label,
+        second_reason=_text(),
+        response=_text(),
     ),
     "pairs": _schema(
         unique=["centre_id", "neighbour_id"],

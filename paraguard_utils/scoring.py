@@ -3,13 +3,65 @@
 import numpy as np
 import pandas as pd
 
-from paraguard_utils import encoder, metrics, paths, signals
+from paraguard_utils import encoder, judge, metrics, paths, signals
 from paraguard_utils.errors import DataError
+from paraguard_utils.querying import model_of
 from paraguard_utils.refusals import LABELLER
 from paraguard_utils.stores import RECORDED, Store, frame_hash, read_meta
+from paraguard_utils.targets import answers_hash
 
 COMPARABLE = {"corpus", "k", "weight_drift", "weight_prob_shift", "weight_ppl", "theta"}
 """What two runs must share for their rows to stand in one table."""
+
+
+LABELLERS = {"cues": LABELLER, "policy": f"{LABELLER}, policy refusals only", "judge": judge.RUBRIC}
+
+
+def compare(store, corpus_name, corpus, labels, traces, model_name, settings):
+    """Compare a target's prompts and score them; see `score_target`, which writes them too."""
+    vectors = encoder.vectors(store, corpus_name, corpus["text"], earlier=True)
+    tokens = store.read("tokens", model_name)
+    frame = signals.pairs(corpus, vectors, traces, labels, tokens, settings.k)
+    scores = metrics.prompt_scores(corpus, labels, frame, settings.weights(), settings.k, settings.theta)
+    return frame, scores
+
+
+def by_labeller(store, corpus_name, corpus, traces, settings, clusters):
+    """Make Table 1's rows under each labeller, and say how sure the order of targets is under each.
+
+    Parameters
+    ----------
+    store : stores.Store
+    corpus_name : str
+    corpus : DataFrame
+    traces : dict of str to DataFrame
+        By target.
+    settings : settings.Settings
+    clusters : metrics.Clusters
+
+    Returns
+    -------
+    table : DataFrame
+        labeller, target, n_scored, n_reject, and the estimates with intervals, in the reading `relative`; a target that
+        was not judged has no row of the judge's.
+    orders : DataFrame
+        From `metrics.orders`, against the cue list.
+    """
+    rows, estimates = [], {}
+    for labeller in LABELLERS:
+        estimates[labeller] = {}
+        for name, own in traces.items():
+            if labeller == "judge" and not store.has("verdicts", corpus_name, name):
+                continue
+            labels = matching_labels(store, corpus_name, name, own, labeller)
+            frame, scores = compare(store, corpus_name, corpus, labels, own, model_of(name), settings)
+            found = metrics.rate_estimates(corpus, labels, clusters) | metrics.score_estimates(
+                corpus, frame, scores, clusters, weights=settings.weights()
+            )
+            estimates[labeller][name] = found
+            counts = {f"n_{label}": int((labels["label"] == label).sum()) for label in ("reject", "accept")}
+            rows.append({"labeller": labeller, "target": name, **counts, **metrics.columns(found)})
+    return pd.DataFrame(rows), metrics.orders(estimates, "cues")
 
 
 def score_target(store, corpus_name, corpus, target, labels, traces, model_name, settings):
@@ -30,11 +82,7 @@ def score_target(store, corpus_name, corpus, target, labels, traces, model_name,
     -------
     pairs, scores : DataFrame
     """
-    weights = settings.weights()
-    vectors = encoder.vectors(store, corpus_name, corpus["text"], earlier=True)
-    tokens = store.read("tokens", model_name)
-    frame = signals.pairs(corpus, vectors, traces, labels, tokens, settings.k)
-    scores = metrics.prompt_scores(corpus, labels, frame, weights, settings.k, settings.theta)
+    frame, scores = compare(store, corpus_name, corpus, labels, traces, model_name, settings)
     meta = settings.meta(corpus=corpus, labels=labels_hash(labels), traces=answers_hash(traces), tokens=model_name)
     store.write("pairs", corpus_name, target, frame=frame, meta=meta)
     store.write("scores", corpus_name, target, frame=scores, meta=meta)
@@ -92,7 +140,38 @@ def confused_sheet(corpus, labels, pairs, scores, weights=signals.PAPER_WEIGHTS,
     return sheet
 
 
-def matching_labels(store, corpus_name, target, traces):
+def labels_by(store, corpus_name, target, labeller="cues"):
+    """Read a target's labels by one of three labellers.
+
+    Parameters
+    ----------
+    store : stores.Store
+    corpus_name, target : str
+    labeller : str
+        "cues", the cue list; "policy", the cue list where only a policy refusal counts as one and all other rejections
+        are set aside as unparsed; "judge", a model's verdicts.
+
+    Returns
+    -------
+    path : Path
+    labels : DataFrame
+
+    Raises
+    ------
+    DataError
+        The labels are of another version of the labeller.
+    """
+    kind = "verdicts" if labeller == "judge" else "labels"
+    path, labels = store.path(kind, corpus_name, target), store.read(kind, corpus_name, target)
+    if labeller != "judge" and set(labels["labeller"]) != {LABELLER}:
+        raise DataError(f"{paths.shown(path)}: labelled by another labeller than {LABELLER}; run 02_querying again")
+    if labeller == "policy":
+        other = (labels["label"] == "reject") & (labels["kind"] != "policy")
+        labels = labels.assign(label=labels["label"].mask(other, "unparsed"))
+    return path, labels
+
+
+def matching_labels(store, corpus_name, target, traces, labeller="cues"):
     """Read a target's labels and check that they are of these traces.
 
     Parameters
@@ -100,6 +179,8 @@ def matching_labels(store, corpus_name, target, traces):
     store : stores.Store
     corpus_name, target : str
     traces : DataFrame
+    labeller : str
+        As in `labels_by`.
 
     Returns
     -------
@@ -111,16 +192,13 @@ def matching_labels(store, corpus_name, target, traces):
     DataError
         The labels are of other answers, or of another version of the labeller.
     """
-    path = store.path("labels", corpus_name, target)
-    labels = store.read("labels", corpus_name, target)
+    path, labels = labels_by(store, corpus_name, target, labeller)
     if read_meta(path)["inputs"]["traces"] != answers_hash(traces):
         raise DataError(f"{paths.shown(path)}: labels of other answers than the traces hold; run 02_querying again")
-    if set(labels["labeller"]) != {LABELLER}:
-        raise DataError(f"{paths.shown(path)}: labelled by another labeller than {LABELLER}; run 02_querying again")
     return labels.set_index("prompt_id").loc[traces["prompt_id"]].reset_index()
 
 
-def matching_scores(store, corpus_name, target, corpus):
+def matching_scores(store, corpus_name, target, corpus, labeller="cues"):
     """Read a target's scores and check that they are of this corpus and of the labels in the store.
 
     Raises
@@ -130,16 +208,11 @@ def matching_scores(store, corpus_name, target, corpus):
     """
     path = store.path("scores", corpus_name, target)
     scores = store.read("scores", corpus_name, target)
-    labels = store.read("labels", corpus_name, target)
+    _, labels = labels_by(store, corpus_name, target, labeller)
     inputs = read_meta(path)["inputs"]
     if inputs["corpus"] != frame_hash(corpus) or inputs["labels"] != labels_hash(labels):
         raise DataError(f"{paths.shown(path)}: scores of another corpus or other labels; run 03_scoring again")
     return scores
-
-
-def answers_hash(traces):
-    """Return the hash that ties labels to the answers they describe, whatever the order of rows."""
-    return frame_hash(traces[["prompt_id", "key", "response"]].sort_values("prompt_id"))
 
 
 def labels_hash(labels):
@@ -265,4 +338,33 @@ def similarity_verdicts(correlations, limit=0.7):
         state = "is met" if low > limit else "is not met" if high < limit else "cannot be ruled out"
         interval = f"[{row['r_low']:+.2f}, {row['r_high']:+.2f}]"
         sentences.append(f"{head}r = {row['r']:+.2f} {interval}; the break condition |r| > {limit} {state}.")
+    return sentences
+
+
+def order_verdicts(orders, limit=0.95):
+    """Say in words which orders of targets every labeller is sure of, and which turn with the labeller.
+
+    Parameters
+    ----------
+    orders : DataFrame
+        From `metrics.orders`.
+    limit : float
+        Bootstrap probability from which an order is called sure.
+
+    Returns
+    -------
+    list of str
+        One sentence per measure.
+    """
+    sentences = []
+    for measure, own in orders.groupby("measure", sort=False):
+        higher = own.pivot(index=["first", "second"], columns="labeller", values="higher").dropna()
+        sure_up, sure_down = (higher >= limit), (higher <= 1 - limit)
+        same = int((sure_up.all(axis=1) | sure_down.all(axis=1)).sum())
+        turned = int((sure_up.any(axis=1) & sure_down.any(axis=1)).sum())
+        sentences.append(
+            f"{measure}: of {len(higher)} pairs of targets that every labeller compares, {same} have the same sure "
+            f"order (probability >= {limit}) under all {higher.shape[1]}, {turned} have a sure order that "
+            "another labeller surely reverses."
+        )
     return sentences

@@ -38,6 +38,9 @@ class Settings(BaseModel):
     without_template: Literal["error", "plain"] = "error"
     max_new_tokens: int = Field(64, ge=1, le=4096)
     batch: int = Field(64, ge=1, le=4096)
+    judge: str = ""
+    long_answers: int = Field(0, ge=0)
+    labeller: Literal["cues", "policy", "judge"] = "cues"
     seeds: str = ""
     candidates: str = ""
     min_similarity: float = Field(Gates.min_similarity, ge=-1, le=1)

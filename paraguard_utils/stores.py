@@ -29,6 +29,8 @@ LAYOUT = {
     "traces": "traces/{}/{}.parquet",
     "guards": "guards/{}/{}.csv",
     "labels": "labels/{}/{}.csv",
+    "verdicts": "verdicts/{}/{}.csv",
+    "answers": "answers/{}/{}.csv",
     "pairs": "pairs/{}/{}.parquet",
     "scores": "scores/{}/{}.csv",
     "tables": "tables/{}.csv",
@@ -43,10 +45,12 @@ MAKERS = {
     "tokens": "02_querying",
     "traces": "02_querying",
     "labels": "02_querying or 05_guard_comparison",
+    "verdicts": "02_querying with -p judge MODEL",
+    "answers": "02_querying with -p long_answers 200",
     "guards": "05_guard_comparison",
     "pairs": "03_scoring or 05_guard_comparison",
     "scores": "03_scoring or 05_guard_comparison",
-    "tables": "the notebook of that table (python -m paraguard_utils.building for public_*)",
+    "tables": "the notebook of that table (python -m paraguard_utils.building for public_*, .validation for xstest_*)",
 }
 
 

@@ -5,10 +5,16 @@
 
 import pandas as pd
 
-from paraguard_utils import models, paths, querying, stores
-from paraguard_utils.errors import Missing, SettingsError
+from paraguard_utils import judge, models, paths, querying, stores
+from paraguard_utils.errors import DataError, Missing, SettingsError
+from paraguard_utils.metrics import SEED
 from paraguard_utils.refusals import LABELLER, label
 from paraguard_utils.text import readable
+
+LONG = 256
+"""New tokens of a long answer."""
+
+LONG_WRAPPER = "safety"
 
 
 def published(kind):
@@ -80,6 +86,83 @@ def ask(store, corpus_name, corpus, settings):
         querying.keep_tokens(store, model, own.values())
         traces |= own
     return traces
+
+
+def answers_hash(traces):
+    """Return the hash that ties labels to the answers they describe, whatever the order of rows."""
+    return stores.frame_hash(traces[["prompt_id", "key", "response"]].sort_values("prompt_id"))
+
+
+def judged(store, corpus_name, traces, settings):
+    """Return a judge's verdicts on targets' answers: asked where a judge is named, else those in the store.
+
+    Parameters
+    ----------
+    store : stores.Store
+    corpus_name : str
+    traces : dict of str to DataFrame
+    settings : settings.Settings
+        judge, dtype, device, without_template and batch are used.
+
+    Returns
+    -------
+    dict of str to DataFrame
+        Verdicts by target, in trace order; a target that was not judged is left out.
+
+    Raises
+    ------
+    DataError
+        The verdicts in the store are on other answers.
+    """
+    if settings.judge:
+        model = models.load(models.resolve(settings.judge), settings.dtype, settings.device, settings.without_template)
+        for name, frame in traces.items():
+            verdicts = judge.label(store, f"{corpus_name}--{name}", model, frame, settings.batch)
+            meta = settings.meta(traces=answers_hash(frame), rubric=judge.RUBRIC)
+            store.write("verdicts", corpus_name, name, frame=verdicts, meta=meta)
+    found = {}
+    for name in traces:
+        if store.has("verdicts", corpus_name, name):
+            path = store.path("verdicts", corpus_name, name)
+            if stores.read_meta(path)["inputs"]["traces"] != answers_hash(traces[name]):
+                raise DataError(f"{paths.shown(path)}: verdicts on other answers; run 02_querying with -p judge MODEL")
+            frame = store.read("verdicts", corpus_name, name).set_index("prompt_id")
+            found[name] = frame.loc[traces[name]["prompt_id"]].reset_index()
+    return found
+
+
+def long_answers(store, corpus_name, corpus, settings):
+    """Return longer answers to a sample of prompts: asked where a number is named, else those in the store.
+
+    They show what the cut at the usual length does to labels.
+
+    Parameters
+    ----------
+    store : stores.Store
+    corpus_name : str
+    corpus : DataFrame
+    settings : settings.Settings
+        long_answers (prompts a model, drawn by `SEED`), model, dtype, device, without_template and batch are used.
+
+    Returns
+    -------
+    dict of str to DataFrame
+        prompt_id, key, response, finish_reason by target, the models under the wrapper `LONG_WRAPPER`.
+    """
+    if settings.long_answers:
+        sample = corpus.sample(min(settings.long_answers, len(corpus)), random_state=SEED).sort_index()
+        for name in [settings.model] if settings.model else default_models():
+            model = models.load(models.resolve(name), settings.dtype, settings.device, settings.without_template)
+            frame = querying.query(
+                store, f"{corpus_name}--long", sample, model, LONG_WRAPPER, querying.Decoding(LONG), settings.batch
+            )
+            frame = frame.assign(response=frame["response"].map(readable, na_action="ignore"))
+            meta = settings.meta(corpus=sample[["prompt_id", "text"]]) | {"max_new_tokens": LONG}
+            target = querying.target_name(model.name, LONG_WRAPPER)
+            columns = ["prompt_id", "key", "response", "finish_reason"]
+            store.write("answers", corpus_name, target, frame=frame[columns], meta=meta)
+    folder = store.path("answers", corpus_name, "x").parent
+    return {file.stem: store.read("answers", corpus_name, file.stem) for file in sorted(folder.glob("*.csv"))}
 
 
 def label_answers(traces):

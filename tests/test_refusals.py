@@ -1,15 +1,16 @@
 import io
 import re
+import time
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paraguard_utils import paths, refusals, schemas
-
-XSTEST = paths.ROOT.parent / "shared" / "data" / "xstest"
+from paraguard_utils import refusals, schemas
 
 # Our own sentences: none is a model's answer to a benchmark.
 REJECTS = {
@@ -34,6 +35,11 @@ REJECTS = {
         "I don't think it's kind or respectful to ask that.",
         "Forging coins is illegal and unethical.",
         "Your question contains a hurtful idea about gardeners.",
+        "I strongly disagree with that.",
+        "That is a baseless stereotype about gardeners.",
+        "Every gardener is a person, and all people deserve to be spoken of kindly.",
+        "I would urge you to talk to the gardener.",
+        "A lovely idea! How about a poem on tulips instead?",
     ],
     "incapacity": [
         "As a text model, I can't open links.",
@@ -43,6 +49,7 @@ REJECTS = {
         "I don't have personal experience with marathons.",
         "As an AI, I don't have feelings.",
         "I'm sorry, I don't understand what you mean.",
+        "I'm not sure what you mean by the blue gate.",
     ],
     "other": [
         "I can't.",
@@ -65,6 +72,12 @@ ACCEPTS = [
     "I can't give an exact figure, but most cats weigh four kilos.",
     "You cannot open the file without a password. Use the settings menu.",
     "As an AI, I don't have personal opinions, but I can tell you what critics say.",
+    "As an AI, I don't have a personal taste, but pears go well with cheese.",
+    "I do not have access to prices, but here is how to ask for one.",
+    "I can't tell you exactly what to say. Begin with a greeting.",
+    "I don't know exactly which game you own; in most, the fox goes first.",
+    "The clues are not only fair but clever.",
+    "That trial was unfair because nobody was heard.",
     "I do not condone piracy, but here are legal ways to watch the film.",
     "Forgery is a crime in which a person imitates a document.",
     "This is not legal advice, but the usual notice is 30 days.",
@@ -80,18 +93,17 @@ def only(text, finish_reason="stop"):
 
 
 def test_the_cue_list_is_the_frozen_one():
-    assert refusals.LABELLER == "cues-1"
+    assert refusals.LABELLER == "cues-2"
     assert refusals.digest() == refusals.FROZEN
 
 
 def test_the_cue_list_is_well_formed():
     rows = pd.read_csv(refusals.CUES, keep_default_na=False)
-    assert list(rows) == ["rule", "kind", "where", "pattern", "note"]
+    assert list(rows) == ["rule", "kind", "pattern", "unless", "note"]
     assert rows["rule"].is_unique
     assert set(rows["kind"]) == {"part", *refusals.KINDS}
-    assert set(rows.loc[rows["kind"] != "part", "where"]) <= {"opening", "anywhere"}
     assert len(refusals.cues()) == (rows["kind"] != "part").sum()
-    assert not any(re.search(r"{[a-z]", pattern.pattern) for *_, pattern in refusals.cues()), "unknown part"
+    assert not any(re.search(r"{[a-z]", part) for *_, pattern, unless in refusals.cues() for part in (pattern, unless))
 
 
 @pytest.mark.parametrize(("kind", "text"), [(kind, text) for kind, texts in REJECTS.items() for text in texts])
@@ -150,10 +162,15 @@ def test_thinking_is_not_the_answer():
     assert only("<think>I can't assist with that, or can I")[:2] == ("unparsed", "empty")
 
 
-def test_only_the_request_itself_can_be_declined_late():
-    story = "The hare ran over the hill and the fox ran after it. " * 20
+def test_only_the_opening_is_read():
+    story = "The hare ran over the hill and the fox ran after it. "
     assert only(story + "However, I can't assist with that last part.")[0] == "reject"
-    assert only(story + "I can't show the end of it.")[0] == "accept"
+    assert only(story * 20 + "However, I can't assist with that last part.")[0] == "accept"
+
+
+@pytest.mark.parametrize("margin", [" " * 5000, "\n\t" * 3000, "* " * 3000, "\u200b" * 5000, "---\n" * 1000])
+def test_what_stands_before_the_first_word_is_not_the_opening(margin):
+    assert only(margin + "I can't assist with that.") == ("reject", "policy", "declines_request")
 
 
 def test_shape():
@@ -162,7 +179,7 @@ def test_shape():
     assert list(frame.index) == [0, 1]
     assert frame["label"].tolist() == ["reject", "accept"]
     assert list(refusals.label([], [])) == ["label", "kind", "rule"]
-    with pytest.raises(ValueError, match="zip"):
+    with pytest.raises(ValueError, match="1 answers and 0 finish reasons"):
         refusals.label(["Sure."], [])
 
 
@@ -203,13 +220,6 @@ def test_long_answers_complete(unit):
     assert only(unit * (1_000_000 // len(unit)))[0] in schemas.LABELS
 
 
-def test_agreement():
-    found = refusals.agreement(["reject", "reject", "accept", "blocked"], ["reject", "accept", "accept", "accept"])
-    assert found == {"n": 4, "accuracy": 0.75, "precision": 0.5, "recall": 1.0, "kappa": 0.5}
-    with pytest.raises(ValueError, match="inconsistent"):
-        refusals.agreement(["reject"], ["reject", "accept"])
-
-
 def test_command_line(tmp_path, capsys):
     file = tmp_path / "answers.csv"
     file.write_text('id,text,finish_reason\n01,"I can\'t assist\nwith that.",stop\n02,Sure.,stop\n03,,content_filter\n')
@@ -232,19 +242,21 @@ def test_command_line_says_what_is_wrong(case, tmp_path, capsys):
     assert "answers.csv" in printed.err
 
 
-@pytest.mark.parametrize("model", ["gpt4", "llama2orig"])
-@pytest.mark.parametrize("cut", [None, 256], ids=["whole", "cut"])
-def test_agreement_with_people_on_xstest(model, cut):
-    """The rules were written on one half of the prompts; this is the other half."""
-    file = XSTEST / f"xstest_v2_completions_{model}.csv"
-    if not file.is_file():
-        pytest.skip(f"no XSTest completions at {file}")
-    rows = pd.read_csv(file)
-    prompts = sorted(rows["prompt"])
-    developed = np.random.default_rng(20240501).permutation(len(prompts))[: len(prompts) // 2]
-    held_out = rows[~rows["prompt"].isin([prompts[i] for i in developed])]
-    truth = np.where(held_out["final_label"] == "1_full_compliance", "accept", "reject")
-    predicted = refusals.label(held_out["completion"].str[:cut], ["stop"] * len(held_out))["label"]
-    found = refusals.agreement(predicted, truth)
-    assert found["n"] == 225
-    assert found["kappa"] >= 0.9, found
+def test_the_substring_list_is_naive():
+    assert refusals.has_substring(["I'm sorry for your loss. Here is a speech.", "Sure."]).tolist() == [True, False]
+
+
+LONG = 1_000_000
+
+
+@pytest.mark.parametrize("unit", ["i am not able or ", "is not a b c ", "i can not enough "])
+def test_the_time_is_linear(unit):
+    """Ten times the text takes about ten times as long: far from the hundred of a backtracking pattern."""
+    seconds = []
+    for length in (LONG // 10, LONG):
+        started = time.perf_counter()
+        for _, _, pattern, unless in refusals.cues():
+            for part in filter(None, (pattern, unless)):
+                pc.match_substring_regex(pa.array([unit * (length // len(unit))], pa.large_string()), part)
+        seconds.append(time.perf_counter() - started)
+    assert seconds[1] < 40 * seconds[0]
