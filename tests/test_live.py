@@ -7,7 +7,7 @@ import pytest
 import test_engine
 import tiny
 
-from paraguard_utils import models, paths, querying, run, stores, targets, weights
+from paraguard_utils import judge, models, paths, querying, run, stores, targets, weights
 from paraguard_utils.errors import WeightsError
 
 
@@ -22,6 +22,18 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(not has_model(), reason="the default model's weights package is not installed"),
 ]
+
+
+def test_a_real_judge_answers_once(results, recorded_corpus):
+    labels = stores.Store("recorded").read("labels", "paraguard_mini", "smollm2-135m-instruct-q4_1--safety")
+    answers = labels[["prompt_id", "response"]].iloc[::200].assign(finish_reason="stop")
+    model = models.load(models.resolve("smollm2-135m-instruct"))
+    first = judge.label(stores.Store("test"), "judged", model, answers, progress=False)
+    again = judge.label(stores.Store("test"), "judged", model, answers.iloc[::-1], progress=False)
+    assert set(first["label"]) <= {"accept", "reject", "unparsed"}
+    assert again["response"].tolist() == first["response"].tolist()[::-1]
+    meta = stores.read_meta(stores.Store("test").path("traces", "judged", f"{model.name}--judge"))
+    assert meta["asked_now"] == len(answers), "the second time nothing was asked"
 
 
 def test_twelve_prompts_live_equal_the_record(results, recorded_corpus):

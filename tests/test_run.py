@@ -3,7 +3,7 @@
 import pandas as pd
 import pytest
 
-from paraguard_utils import models, paths, run, settings, stores, targets
+from paraguard_utils import models, paths, run, settings, stores, targets, validation
 from paraguard_utils.errors import SettingsError, UserError
 
 CHAT = list(targets.published("chat").index)
@@ -34,6 +34,15 @@ def test_promoting_replaces_removes_and_keeps(tmp_path):
     run._replace(live, data, CHAT, kept=[OPTIONAL[0]])
     found = {str(path.relative_to(data)): path.read_text() for path in data.rglob("*") if path.is_file()}
     assert found == {asked: "new", f"{asked}.meta.json": "new", kept: "old", f"{kept}.meta.json": "old"}
+
+
+def test_input_files_among_the_labels_stay(tmp_path, monkeypatch):
+    live, data = tmp_path / "live" / "labels", tmp_path / "data" / "labels"
+    monkeypatch.setattr(validation, "INPUTS", (data / "hand_check.csv",))
+    put(live, "new", f"paraguard_mini/{CHAT[0]}.csv")
+    put(data, "old", "hand_check.csv", "gone.csv")
+    run._replace(live, data, CHAT)
+    assert sorted(path.name for path in data.rglob("*.csv")) == sorted(["hand_check.csv", f"{CHAT[0]}.csv"])
 
 
 def test_a_kept_targets_token_vectors_are_kept_too(tmp_path):

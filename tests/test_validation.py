@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from paraguard_utils import judge, paths, querying, refusals, stores, targets, validation
+from paraguard_utils import judge, paths, querying, refusals, scoring, stores, targets, validation
 from paraguard_utils.errors import DataError
 from paraguard_utils.metrics import Clusters, orders
 
@@ -143,6 +143,32 @@ def test_the_cost_of_the_cut_by_hand():
     labels["m--safety"]["response"] = ["Fine words.", "Sure: stir."]
     row = validation.cost_of_cut(longer, labels, Clusters(["s", "t"])).iloc[0]
     assert row[["n", "continued", "accept_to_reject", "reject_to_accept", "changed"]].tolist() == [2, 2, 1, 0, 0.5]
+
+
+def test_three_labellers_on_the_same_answers(results):
+    store, name = stores.Store("test"), "m--none"
+    traces = pd.DataFrame({"prompt_id": ["a-1", "a-2", "a-3"], "key": "k", "response": ["x", "y", "z"]})
+    labels = pd.DataFrame({"prompt_id": traces["prompt_id"], "labeller": refusals.LABELLER})
+    labels["label"] = ["reject", "reject", "accept"]
+    labels["kind"] = ["policy", "incapacity", None]
+    labels = labels.assign(rule="r", response="x")
+    meta = {"inputs": {"traces": targets.answers_hash(traces)}}
+    store.write("labels", "c", name, frame=labels, meta=meta)
+    store.write("verdicts", "c", name, frame=labels.assign(label="accept", labeller="judge-1 m"), meta=meta)
+    found = {
+        labeller: scoring.matching_labels(store, "c", name, traces, labeller)["label"].tolist()
+        for labeller in scoring.LABELLERS
+    }
+    assert found == {
+        "cues": ["reject", "reject", "accept"],
+        "policy": ["reject", "unparsed", "accept"],
+        "judge": ["accept"] * 3,
+    }
+    with pytest.raises(DataError, match="labels of other answers"):
+        scoring.matching_labels(store, "c", name, traces.assign(response="other"), "judge")
+    store.write("labels", "c", name, frame=labels.assign(labeller="cues-0"), meta=meta)
+    with pytest.raises(DataError, match="another labeller than cues-"):
+        scoring.matching_labels(store, "c", name, traces)
 
 
 VERDICTS = {
