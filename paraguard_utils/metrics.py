@@ -213,10 +213,18 @@ class Clusters:
         dict of str to Estimate
             accuracy, precision, recall, each in [0, 1], and kappa (Cohen's) in [-1, 1]; NaN where undefined.
         """
+        ids = np.asarray(cluster_ids, dtype=object)
         predicted, truth = (np.asarray(labels, dtype=object) == "reject" for labels in (predicted, truth))
         cells = (np.ones(len(truth)), predicted & truth, predicted, truth)
-        sums = [self.sums(cluster_ids, cell) for cell in cells]
-        return {name: self.estimate(statistic, *sums) for name, statistic in _AGREEMENT.items()}
+        kappa = self.estimate(_kappa, *(self.sums(ids, cell) for cell in cells))
+        if len(set(kappa.draws[np.isfinite(kappa.draws)])) < 2:
+            kappa = Estimate(kappa[0], np.nan, np.nan, kappa.draws)  # resampling shows no spread
+        return {
+            "accuracy": self.share(ids, predicted == truth),
+            "precision": self.share(ids[predicted], truth[predicted]),
+            "recall": self.share(ids[truth], predicted[truth]),
+            "kappa": kappa,
+        }
 
 
 def exact_share(hits, n):
@@ -248,21 +256,10 @@ def _correlation(n, x, y, xx, yy, xy):
     return (xy - x * y / n) / np.sqrt((xx - x**2 / n) * (yy - y**2 / n))
 
 
-def _accuracy(n, both, first, second):
-    return (n - first - second + 2 * both) / n
-
-
 def _kappa(n, both, first, second):
+    equal = (n - first - second + 2 * both) / n
     chance = (first * second + (n - first) * (n - second)) / n**2
-    return (_accuracy(n, both, first, second) - chance) / (1 - chance)
-
-
-_AGREEMENT = {
-    "accuracy": _accuracy,
-    "precision": lambda n, both, first, second: both / first,
-    "recall": lambda n, both, first, second: both / second,
-    "kappa": _kappa,
-}
+    return (equal - chance) / (1 - chance)
 
 
 def flips(corpus, labels):

@@ -60,7 +60,8 @@ def by_labeller(store, corpus_name, corpus, traces, settings, clusters):
             )
             estimates[labeller][name] = found
             counts = {f"n_{label}": int((labels["label"] == label).sum()) for label in ("reject", "accept")}
-            rows.append({"labeller": labeller, "target": name, **counts, **metrics.columns(found)})
+            few = counts["n_reject"] < metrics.FEW
+            rows.append({"labeller": labeller, "target": name, **counts, "few": few, **metrics.columns(found)})
     return pd.DataFrame(rows), metrics.orders(estimates, "cues")
 
 

@@ -171,7 +171,7 @@ def rates(rows, labels):
             share = clusters.share(own["prompt"], refused)
             lines.append({"file": file, "by": name, "n": len(own), **columns({"share": share}), "source": "this run"})
         lines += published[published["file"] == file].to_dict("records")
-    return pd.DataFrame(lines)
+    return pd.DataFrame(lines).astype({"n": "Int64"})
 
 
 def confusion(rows, labelled):
@@ -286,7 +286,8 @@ def cost_of_cut(longer, labels, clusters):
     -------
     DataFrame
         target, n, continued (the long answer begins with the usual one), accept_to_reject and reject_to_accept (what
-        the cut calls the first and the whole calls the second), and changed with its interval.
+        the cut calls the first and the whole calls the second), declined_later (accepted answers that decline the
+        request after their opening, where the labeller does not read), and changed with its interval.
     """
     lines = []
     for name, frame in longer.items():
@@ -297,14 +298,23 @@ def cost_of_cut(longer, labels, clusters):
             for long, text in zip(frame["response"], short["response"], strict=True)
         ]
         usual = short["label"].to_numpy()
+        later = [_declines_later(text) for text in frame["response"]]
         ids = frame["prompt_id"].str.rpartition("-")[0]
         lines.append(
             {"target": name, "n": len(frame), "continued": int(sum(same))}
             | {"accept_to_reject": int(((usual == "accept") & (whole == "reject")).sum())}
             | {"reject_to_accept": int(((usual == "reject") & (whole == "accept")).sum())}
+            | {"declined_later": int(((whole == "accept") & later).sum())}
             | columns({"changed": clusters.share(ids, usual != whole)})
         )
     return pd.DataFrame(lines)
+
+
+def _declines_later(text):
+    """Tell whether the cue that declines a request as such stands behind an answer's opening."""
+    step = refusals.OPENING // 2  # overlapping windows, so that no cue is cut in two
+    parts = [text[start : start + refusals.OPENING] for start in range(step, len(text), step)] if text else []
+    return bool(refusals.label(parts, [""] * len(parts))["rule"].isin(["declines_request"]).any())
 
 
 def side_by_side(labels, verdicts, clusters, cluster_ids):

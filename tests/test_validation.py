@@ -138,11 +138,15 @@ def test_against_readers_by_hand():
 
 def test_the_cost_of_the_cut_by_hand():
     longer = {"m--safety": pd.DataFrame({"prompt_id": ["s-1", "t-1"], "finish_reason": "stop"})}
-    longer["m--safety"]["response"] = ["Sure: stir. Twice.", "Fine words. But I can't assist with that."]
+    longer["m--safety"]["response"] = [
+        "Sure: stir. Twice." * 30 + "But I can't assist with that.",
+        "Fine. I refuse to go on.",
+    ]
     labels = {"m--safety": pd.DataFrame({"prompt_id": ["t-1", "s-1"], "label": ["accept", "accept"]})}
-    labels["m--safety"]["response"] = ["Fine words.", "Sure: stir."]
+    labels["m--safety"]["response"] = ["Fine.", "Sure: stir."]
     row = validation.cost_of_cut(longer, labels, Clusters(["s", "t"])).iloc[0]
-    assert row[["n", "continued", "accept_to_reject", "reject_to_accept", "changed"]].tolist() == [2, 2, 1, 0, 0.5]
+    counted = ["n", "continued", "accept_to_reject", "reject_to_accept", "declined_later", "changed"]
+    assert row[counted].tolist() == [2, 2, 1, 0, 1, 0.5]
 
 
 def test_three_labellers_on_the_same_answers(results):
