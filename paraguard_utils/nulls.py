@@ -1,0 +1,299 @@
+"""What a confusion score is worth against chance: matched floors and permutations (`paper.md`, Threats 1-3).
+
+Accepted prompts differ from their accepted neighbours too, and rejections sit further from theirs. So a rejection's
+score is compared with accepted-accepted pairs that are as similar, as often of one cluster and as different in length
+(the *matched floor*), and with what the same clusters give when their labels are dealt out anew (the *permutation*).
+Estimates weigh both sides anew in every resample of clusters, so the floor's own uncertainty is in the interval.
+"""
+
+import numpy as np
+import pandas as pd
+
+from paraguard_utils.metrics import Estimate
+
+BINS = {"similarity": 20, "length": 3}
+"""Bins in which pairs are matched, of equal counts of rejected-accepted pairs (ours). `same_cluster` is matched as it
+is."""
+
+CONTRAST_BINS = 10
+
+
+def details(corpus, frame, lengths, perplexities):
+    """Add to a pairs frame what pairs are matched on.
+
+    Parameters
+    ----------
+    corpus : DataFrame
+        Columns prompt_id, cluster_id.
+    frame : DataFrame
+        A pairs file.
+    lengths : numpy.ndarray of int, shape (n,)
+        Tokens of each prompt's own words, in corpus order.
+    perplexities : numpy.ndarray, shape (n,)
+        In corpus order.
+
+    Returns
+    -------
+    DataFrame
+        With cluster_id (of the centre), length (|ln ratio| of the two lengths) and contrast (|ln ratio| of the two
+        perplexities), both >= 0.
+    """
+    known = pd.DataFrame({"cluster_id": corpus["cluster_id"], "length": np.log(lengths), "ppl": np.log(perplexities)})
+    known.index = corpus["prompt_id"]
+    a, b = known.loc[frame["centre_id"]], known.loc[frame["neighbour_id"]]
+    return frame.assign(
+        cluster_id=a["cluster_id"].to_numpy(),
+        length=np.abs(a["length"].to_numpy() - b["length"].to_numpy()),
+        contrast=np.abs(a["ppl"].to_numpy() - b["ppl"].to_numpy()),
+    )
+
+
+def strata(frame, names=("same_cluster", *BINS), bins=BINS):
+    """Give each pair the number of its stratum: a combination of values, numbers binned.
+
+    Bins end at the quantiles of the rejected-accepted pairs.
+
+    Parameters
+    ----------
+    frame : DataFrame
+        Ranked pairs with a column centre_label.
+    names : sequence of str
+        Columns to match on.
+    bins : dict of str to int
+        Bins of the columns that are numbers; the others are taken as they are.
+
+    Returns
+    -------
+    numpy.ndarray of int, shape (pairs,)
+    """
+    rejected = (frame["centre_label"] == "reject").to_numpy()
+    codes = []
+    for name in names:
+        values = frame[name].to_numpy()
+        if name in bins:
+            edges = np.unique(np.quantile(values[rejected], np.linspace(0, 1, bins[name] + 1)[1:-1]))
+            values = np.searchsorted(edges, values, side="right")
+        codes.append(pd.factorize(values, sort=True)[0])
+    return pd.factorize(pd.MultiIndex.from_arrays(codes))[0]
+
+
+def standardised(clusters, frame, stratum, values):
+    """Mean value of rejected-accepted pairs minus that of accepted-accepted pairs of the same strata.
+
+    The floor is the accepted pairs' mean, each stratum weighted by its number of rejected pairs. A stratum without
+    accepted pairs has no floor and is left out on both sides.
+
+    Parameters
+    ----------
+    clusters : metrics.Clusters
+    frame : DataFrame
+        Columns cluster_id, centre_label.
+    stratum : numpy.ndarray of int
+    values : numpy.ndarray of float
+
+    Returns
+    -------
+    floor, excess : Estimate
+    matched : float
+        Share of rejected pairs in a stratum that has accepted ones, in [0, 1].
+    """
+    rejected = (frame["centre_label"] == "reject").to_numpy()
+    code = clusters.codes.loc[frame["cluster_id"]].to_numpy()
+    size = (len(clusters.codes), stratum.max() + 1 if len(stratum) else 0)
+
+    def table(rows, weights):
+        return np.bincount(
+            code[rows] * size[1] + stratum[rows], weights=weights[rows], minlength=size[0] * size[1]
+        ).reshape(size)
+
+    ones = np.ones(len(frame))
+    sums = [table(rows, weights) for rows in (rejected, ~rejected) for weights in (ones, values)]
+    matched = (sums[0].sum(0) * (sums[2].sum(0) > 0)).sum() / max(rejected.sum(), 1)
+
+    def totals(counts):
+        n_r, s_r, n_a, s_a = (counts @ part for part in sums)
+        both = (n_r > 0) & (n_a > 0)
+        weight = np.where(both, n_r, 0)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            floor = (weight * np.where(both, s_a / n_a, 0)).sum(-1) / weight.sum(-1)
+            mean = np.where(both, s_r, 0).sum(-1) / weight.sum(-1)
+        return floor, mean - floor
+
+    value = totals(np.ones((1, size[0])))
+    draws = totals(clusters.counts)
+    return (*(_estimate(one[0], many) for one, many in zip(value, draws, strict=True)), float(matched))
+
+
+def _estimate(value, draws):
+    defined = draws[np.isfinite(draws)]
+    if not np.isfinite(value) or len(defined) < 2:
+        return Estimate(np.nan, np.nan, np.nan, draws)
+    return Estimate(float(value), *(float(x) for x in np.percentile(defined, [2.5, 97.5])), draws)
+
+
+def within(clusters, frame, values, contrast=None):
+    """Primary excess by a weighted regression inside clusters, with or without the perplexity contrast beside it.
+
+    In every cluster with at least one rejected and two accepted prompts, rejected-accepted pairs together weigh as much
+    as accepted-accepted pairs, and all such clusters weigh the same; the coefficient of "rejected" is then the mean of
+    the clusters' differences of means. With `contrast`, a constant for each of `CONTRAST_BINS` and a curve in it stand
+    beside: what is left is the excess among pairs of equal contrast. (Ours.)
+
+    Parameters
+    ----------
+    clusters : metrics.Clusters
+    frame : DataFrame
+        Pairs of one cluster: columns cluster_id, centre_label.
+    values : numpy.ndarray of float, shape (pairs,)
+    contrast : numpy.ndarray of float, shape (pairs,), optional
+        |ln ratio| of the two perplexities.
+
+    Returns
+    -------
+    Estimate
+    """
+    rejected = (frame["centre_label"] == "reject").to_numpy()
+    code = clusters.codes.loc[frame["cluster_id"]].to_numpy()
+    n = len(clusters.codes)
+    both = (np.bincount(code[rejected], minlength=n) > 0) & (np.bincount(code[~rejected], minlength=n) > 0)
+    keep = both[code]
+    if not keep.any():
+        return clusters.undefined()
+    rejected, code, values = rejected[keep], code[keep], np.asarray(values, float)[keep]
+    group = 2 * code + rejected
+    weight = 1.0 / np.bincount(group, minlength=2 * n)[group]
+    columns = [rejected.astype(float)]
+    if contrast is not None:
+        contrast = np.asarray(contrast, float)[keep]
+        edges = np.unique(np.quantile(contrast[rejected], np.linspace(0, 1, CONTRAST_BINS + 1)[1:-1]))
+        place = np.searchsorted(edges, contrast, side="right")
+        columns += [1 - np.exp(-contrast), *(place == i for i in range(1, len(edges) + 1))]
+    table = np.column_stack([*columns, values]).astype(float)
+    # Weighted means of each cluster, whose weights sum to 2, are taken out of everything.
+    means = np.stack([np.bincount(code, weight * column, minlength=n) / 2 for column in table.T], axis=1)
+    table = table - means[code]
+    width = table.shape[1]
+    products = (weight[:, None, None] * table[:, :, None] * table[:, None, :]).reshape(len(table), -1)
+    sums = np.stack([np.bincount(code, column, minlength=n) for column in products.T], axis=1)
+
+    def coefficient(counts):
+        total = (counts @ sums).reshape(-1, width, width)
+        inverse = np.linalg.pinv(total[:, :-1, :-1], hermitian=True)
+        found = (inverse @ total[:, :-1, -1:])[:, 0, 0]
+        return np.where(total[:, 0, 0] > 1e-12, found, np.nan)
+
+    return _estimate(coefficient(np.ones((1, n)))[0], coefficient(clusters.counts))
+
+
+def above_floor(clusters, centres, stratum, quantile=0.95):
+    """CR@floor: share of rejections whose CI lies above a quantile of the matched floor's.
+
+    The floor is the accepted centres' CI, each stratum weighted to its number of rejections; the quantile is taken anew
+    in every resample.
+
+    Parameters
+    ----------
+    clusters : metrics.Clusters
+    centres : DataFrame
+        Columns cluster_id, centre_label, ci; one row per scored prompt.
+    stratum : numpy.ndarray of int
+    quantile : float
+
+    Returns
+    -------
+    share : Estimate
+    threshold : Estimate
+        The quantile itself, in the unit of CI.
+    """
+    ci = centres["ci"].to_numpy()
+    rejected = (centres["centre_label"] == "reject").to_numpy()
+    code = clusters.codes.loc[centres["cluster_id"]].to_numpy()
+    order = np.flatnonzero(~rejected)
+    order = order[np.argsort(ci[order], kind="stable")]
+    width = stratum.max() + 1 if len(stratum) else 0
+    if not rejected.any() or not len(order):
+        return clusters.undefined(), clusters.undefined()
+    member = np.zeros((len(ci), width))
+    member[np.arange(len(ci)), stratum] = 1
+
+    def share(counts):
+        found = []
+        for part in np.array_split(counts, max(1, len(counts) * len(ci) // 10_000_000)):
+            times = part[:, code]
+            wanted, there = times[:, rejected] @ member[rejected], times[:, ~rejected] @ member[~rejected]
+            ratio = np.divide(wanted, there, out=np.zeros_like(wanted), where=there > 0)
+            weight = np.cumsum(times[:, order] * ratio[:, stratum[order]], axis=1)
+            total = weight[:, -1:]
+            first = (weight < quantile * total).sum(axis=1)
+            threshold = np.where(total[:, 0] > 0, ci[order[np.minimum(first, len(order) - 1)]], np.nan)
+            above = (times[:, rejected] * (ci[rejected] > threshold[:, None])).sum(1)
+            with np.errstate(divide="ignore", invalid="ignore"):
+                found.append(np.column_stack([above / times[:, rejected].sum(1), threshold]))
+        found = np.concatenate(found)
+        found[np.isnan(found[:, 1]), 0] = np.nan
+        return found.T
+
+    value, draws = share(np.ones((1, len(clusters.codes)))), share(clusters.counts)
+    return tuple(_estimate(one[0], many) for one, many in zip(value, draws, strict=True))
+
+
+def permuted(cluster, label, candidates, scores, k, draws, seed):
+    """Deal the labels out anew inside clusters and retrieve neighbours again.
+
+    Parameters
+    ----------
+    cluster : numpy.ndarray of int, shape (n,)
+    label : numpy.ndarray of bool, shape (n,)
+        Whether a prompt is rejected.
+    candidates : numpy.ndarray of int, shape (n, depth)
+        Each prompt's nearest prompts of any label, nearest first; -1 for none.
+    scores : numpy.ndarray, shape (n, depth)
+        Of each prompt with each candidate.
+    k : int
+    draws : int
+    seed : int
+
+    Returns
+    -------
+    ci : float
+        Mean CI(r) of the labels as they are.
+    null : numpy.ndarray, shape (draws,)
+        Mean CI(r) of each permutation.
+    short : int
+        Rejections with fewer than k accepted candidates, over all permutations.
+    """
+    rng = np.random.default_rng(seed)
+    known = candidates >= 0
+
+    def mean_ci(rejected):
+        rows = np.flatnonzero(rejected)
+        near = known[rows] & ~rejected[candidates[rows]]
+        near &= np.cumsum(near, axis=1) <= k
+        count = near.sum(1)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            ci = (scores[rows] * near).sum(1) / count
+        return np.nanmean(ci) if (count > 0).any() else np.nan, int((count < k).sum())
+
+    value, _ = mean_ci(label)
+    null, short = np.empty(draws), 0
+    order = np.argsort(cluster, kind="stable")
+    for draw in range(draws):
+        mixed = order[np.lexsort((rng.random(len(cluster)), cluster[order]))]
+        dealt = np.empty_like(label)
+        dealt[order] = label[mixed]
+        null[draw], few = mean_ci(dealt)
+        short += few
+    return value, null, short
+
+
+def p_value(value, null):
+    """Return the share of permutations at least as large as the value: (1 + b) / (1 + B), in (0, 1].
+
+    Parameters
+    ----------
+    value : float
+    null : numpy.ndarray, shape (B,)
+        NaN draws, in which no rejection had a neighbour, are left out.
+    """
+    null = null[np.isfinite(null)]
+    return float((1 + np.count_nonzero(null >= value - 1e-12)) / (1 + len(null))) if np.isfinite(value) else np.nan

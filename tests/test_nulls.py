@@ -1,0 +1,117 @@
+"""Floors and permutations: hand-worked cases, and worlds whose truth is known."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from paraguard_utils import metrics, nulls
+from paraguard_utils.metrics import Clusters
+
+
+def pairs(*rows):
+    """Pairs as (cluster, centre's label, similarity, score)."""
+    frame = pd.DataFrame(rows, columns=["cluster_id", "centre_label", "similarity", "score"])
+    return frame.assign(same_cluster=True, length=0.0)
+
+
+def test_the_matched_floor_by_hand():
+    frame = pairs(
+        ("a", "reject", 0.9, 0.3),
+        ("a", "reject", 0.9, 0.5),
+        ("a", "reject", 0.5, 0.8),
+        ("b", "accept", 0.9, 0.2),
+        ("b", "accept", 0.5, 0.4),
+        ("b", "accept", 0.5, 0.6),
+    )
+    stratum = (frame["similarity"] < 0.7).to_numpy(int)
+    floor, excess, matched = nulls.standardised(Clusters(["a", "b"]), frame, stratum, frame["score"].to_numpy())
+    # floor: (2 * 0.2 + 1 * (0.4 + 0.6) / 2) / 3 = 0.3; rejected mean (0.3 + 0.5 + 0.8) / 3
+    assert floor[0] == pytest.approx(0.3) and excess[0] == pytest.approx(1.6 / 3 - 0.3) and matched == 1.0
+
+
+def test_a_stratum_without_accepted_pairs_is_left_out_on_both_sides():
+    frame = pairs(("a", "reject", 0.9, 0.3), ("a", "reject", 0.1, 0.9), ("b", "accept", 0.9, 0.2))
+    _, excess, matched = nulls.standardised(Clusters(["a", "b"]), frame, np.array([0, 1, 0]), frame["score"].to_numpy())
+    assert excess[0] == pytest.approx(0.1) and matched == 0.5
+
+
+def test_strata_are_bins_of_the_rejected_pairs():
+    frame = pairs(
+        *(("a", "reject", s, 0.0) for s in (0.1, 0.2, 0.3, 0.4)), ("b", "accept", 0.15, 0), ("b", "accept", 0.9, 0)
+    )
+    found = nulls.strata(frame, ["similarity"], {"similarity": 2})
+    assert found.tolist() == [0, 0, 1, 1, 0, 1]
+
+
+def test_inside_clusters_the_regression_is_the_primary_excess():
+    rng = np.random.default_rng(1)
+    corpus = pd.DataFrame({"prompt_id": [f"p{i}" for i in range(30)], "cluster_id": np.repeat(list("abcdef"), 5)})
+    label = np.where(rng.random(30) < 0.4, "reject", "accept")
+    rows = [(i, j) for i in range(30) for j in range(30) if i != j and i // 5 == j // 5 and label[j] == "accept"]
+    a = np.array(rows)[:, 0]
+    frame = pd.DataFrame(
+        {"centre_id": corpus["prompt_id"][a].to_numpy(), "centre_label": label[a], "same_cluster": True}
+    )
+    for name in ("drift", "prob_shift", "ppl_relative", "ppl_clipped"):
+        frame[name] = rng.random(len(frame))
+    expected = metrics.excess(corpus, frame)["excess"].mean()
+    frame["cluster_id"] = corpus["cluster_id"][a].to_numpy()
+    found = nulls.within(Clusters(corpus["cluster_id"]), frame, metrics.score(frame))
+    assert found[0] == pytest.approx(expected, abs=1e-12) and found[1] < found[0] < found[2]
+
+
+def test_what_the_contrast_explains_is_gone():
+    rng = np.random.default_rng(0)
+    frame = pairs(*((str(i // 12), "reject" if i % 12 < 6 else "accept", 0.5, 0.0) for i in range(600)))
+    contrast = rng.random(600) + (frame["centre_label"] == "reject")
+    score = 0.5 * (1 - np.exp(-contrast)) + 0.01 * rng.normal(size=600)
+    clusters = Clusters(frame["cluster_id"])
+    raw, left = nulls.within(clusters, frame, score), nulls.within(clusters, frame, score, contrast)
+    assert raw[1] > 0.05 and left[1] < 0 < left[2]
+
+
+def test_no_mixed_cluster_is_undefined():
+    frame = pairs(("a", "reject", 0.5, 0.3), ("b", "accept", 0.5, 0.3))
+    assert np.isnan(nulls.within(Clusters(["a", "b"]), frame, frame["score"])[0])
+
+
+def test_the_share_above_the_floor_by_hand():
+    centres = pd.DataFrame(
+        {
+            "cluster_id": list("aabbbb"),
+            "centre_label": ["reject"] * 2 + ["accept"] * 4,
+            "ci": [0.35, 0.9, 0.1, 0.2, 0.3, 0.8],
+        }
+    )
+    share, threshold = nulls.above_floor(Clusters(["a", "b"]), centres, np.zeros(6, int), quantile=0.5)
+    assert threshold[0] == 0.2 and share[0] == 1.0
+    # Stratum 1 alone holds rejections, so the floor is its two accepted centres: the median is 0.3.
+    share, threshold = nulls.above_floor(Clusters(["a", "b"]), centres, np.array([1, 1, 0, 0, 1, 1]), quantile=0.5)
+    assert threshold[0] == 0.3 and share[0] == 1.0
+    share, _ = nulls.above_floor(Clusters(["a", "b"]), centres, np.array([1, 1, 0, 0, 1, 1]))
+    assert share[0] == 0.5, "0.9 lies above 0.8, and 0.35 does not"
+
+
+CANDIDATES = np.array([[1, 2, 3], [0, 2, 3], [3, 0, 1], [2, 1, 0]])
+SCORES = np.array([[0.1, 0.2, 0.3], [0.1, 0.4, 0.5], [0.6, 0.2, 0.4], [0.6, 0.5, 0.3]])
+
+
+def test_permutations_by_hand():
+    cluster, label = np.array([0, 0, 1, 1]), np.array([True, False, False, False])
+    value, null, short = nulls.permuted(cluster, label, CANDIDATES, SCORES, k=2, draws=200, seed=0)
+    # 0 is rejected: its two nearest accepted are 1 and 2, mean (0.1 + 0.2) / 2; or 1 is: 0 and 2, mean (0.1 + 0.4) / 2
+    assert value == pytest.approx(0.15) and set(null.round(6)) == {0.15, 0.25} and short == 0
+    assert nulls.p_value(value, null) == 1.0
+    assert nulls.p_value(0.25, null) == pytest.approx((1 + (null > 0.2).sum()) / 201)
+    assert np.isnan(nulls.p_value(np.nan, null))
+
+
+@settings(max_examples=50, deadline=None, database=None)
+@given(st.lists(st.booleans(), min_size=4, max_size=4), st.integers(0, 99))
+def test_permutations_stay_inside_clusters(labels, seed):
+    """Where all prompts of every cluster share a label nothing can be dealt anew."""
+    label = np.repeat(labels[:2], 2)
+    value, null, _ = nulls.permuted(np.array([0, 0, 1, 1]), label, CANDIDATES, SCORES, 1, 5, seed)
+    assert np.array_equal(null, np.full(5, value), equal_nan=True)
