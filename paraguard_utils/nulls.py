@@ -6,9 +6,12 @@ score is compared with accepted-accepted pairs that are as similar, as often of 
 Estimates weigh both sides anew in every resample of clusters, so the floor's own uncertainty is in the interval.
 """
 
+from dataclasses import dataclass
+
 import numpy as np
 import pandas as pd
 
+from paraguard_utils import signals
 from paraguard_utils.metrics import Estimate
 
 BINS = {"similarity": 20, "length": 3}
@@ -16,6 +19,11 @@ BINS = {"similarity": 20, "length": 3}
 is."""
 
 CONTRAST_BINS = 10
+
+DEPTH = 24
+"""Nearest prompts of any label among which a permutation looks for accepted ones."""
+
+PERMUTATIONS = 999
 
 
 def details(corpus, frame, lengths, perplexities):
@@ -235,6 +243,92 @@ def above_floor(clusters, centres, stratum, quantile=0.95):
 
     value, draws = share(np.ones((1, len(clusters.codes)))), share(clusters.counts)
     return tuple(_estimate(one[0], many) for one, many in zip(value, draws, strict=True))
+
+
+OF_CENTRES = ("mates", "similarity", "length")
+"""What the floor's centres are matched on: how many neighbours are of the own cluster, and their mean similarity and
+difference in length."""
+
+BINS_OF_CENTRES = {"similarity": 5, "length": 2}
+
+
+def centres(near, scores):
+    """Average ranked pairs into one row per centre, for `above_floor`.
+
+    Parameters
+    ----------
+    near : DataFrame
+        Ranked pairs, from `details`.
+    scores : Series
+
+    Returns
+    -------
+    DataFrame
+        cluster_id, centre_label, ci, mates, similarity, length.
+    """
+    by = near.assign(ci=scores).groupby("centre_id", sort=False)
+    frame = by.agg(
+        cluster_id=("cluster_id", "first"),
+        centre_label=("centre_label", "first"),
+        ci=("ci", "mean"),
+        mates=("same_cluster", "sum"),
+        similarity=("similarity", "mean"),
+        length=("length", "mean"),
+    )
+    return frame.reset_index(drop=True)
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """Every scored prompt's nearest scored prompts, of any label: what a permutation retrieves neighbours from.
+
+    Attributes
+    ----------
+    cluster : numpy.ndarray of int, shape (n,)
+    rejected : numpy.ndarray of bool, shape (n,)
+    near : numpy.ndarray of int, shape (n, depth)
+        Row numbers among the scored prompts, nearest first; -1 for none.
+    pairs : tuple of numpy.ndarray of int
+        Row numbers in the corpus of every prompt and candidate, where there is one.
+    """
+
+    cluster: np.ndarray
+    rejected: np.ndarray
+    near: np.ndarray
+    pairs: tuple
+
+    def permuted(self, scores, k, seed, draws=PERMUTATIONS):
+        """Deal labels out anew inside clusters; see `permuted`."""
+        table = np.zeros(self.near.shape)
+        table[self.near >= 0] = scores
+        return permuted(self.cluster, self.rejected, self.near, table, k, draws, seed)
+
+
+def candidates(vectors, corpus, labels, depth=DEPTH):
+    """Find every scored prompt's nearest scored prompts.
+
+    Parameters
+    ----------
+    vectors : numpy.ndarray, shape (n, d)
+        Sentence vectors in corpus order.
+    corpus, labels : DataFrame
+        Rows in the same order.
+    depth : int
+
+    Returns
+    -------
+    Candidates
+    """
+    label = labels["label"].to_numpy()
+    scored = np.flatnonzero(np.isin(label, ["accept", "reject"]))
+    found = signals.nearest(vectors, corpus["prompt_id"].to_numpy(), scored, scored, depth)
+    place = np.full(len(label), -1)
+    place[scored] = np.arange(len(scored))
+    near = np.full((len(scored), depth), -1)
+    a, b = found["centre"].to_numpy(int), found["neighbour"].to_numpy(int)
+    near[place[a], found["rank"].to_numpy(int) - 1] = place[b]
+    cluster = pd.factorize(corpus["cluster_id"])[0][scored]
+    return Candidates(cluster, label[scored] == "reject", near, (a, b))
 
 
 def permuted(cluster, label, candidates, scores, k, draws, seed):

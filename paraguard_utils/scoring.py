@@ -3,7 +3,7 @@
 import numpy as np
 import pandas as pd
 
-from paraguard_utils import encoder, judge, metrics, paths, signals
+from paraguard_utils import encoder, judge, metrics, nulls, paths, signals
 from paraguard_utils.errors import DataError
 from paraguard_utils.querying import model_of
 from paraguard_utils.refusals import LABELLER
@@ -63,6 +63,66 @@ def by_labeller(store, corpus_name, corpus, traces, settings, clusters):
             few = counts["n_reject"] < metrics.FEW
             rows.append({"labeller": labeller, "target": name, **counts, "few": few, **metrics.columns(found)})
     return pd.DataFrame(rows), metrics.orders(estimates, "cues")
+
+
+def chance(store, corpus_name, corpus, target, labels, traces, pairs, settings, clusters):
+    """Compare a target's confusion with chance: matched floors, single signals, permutations (`paper.md`, Threats 1-5).
+
+    Parameters
+    ----------
+    store : stores.Store
+    corpus_name : str
+    corpus, labels, traces : DataFrame
+        Rows in the same order.
+    target : str
+    pairs : DataFrame
+        The target's pairs.
+    settings : settings.Settings
+    clusters : metrics.Clusters
+
+    Returns
+    -------
+    DataFrame, one row per reading
+        target, reading, few, n_mixed; ci_matched, floor_matched and excess_matched over rejected pairs that have a
+        matched floor, and matched, their share; cr_floor, the share of rejections above the matched floor's 95th
+        percentile, and floor95, that percentile; excess (primary), excess_no_prob_shift, excess_drift,
+        excess_prob_shift, excess_ppl, each by itself, and excess_equal_contrast, among pairs of equal perplexity
+        contrast; ci_null, the mean CI over permutations of labels inside clusters, and p of CI against them.
+    """
+    lengths = (traces["user_end"] - traces["user_start"]).to_numpy()
+    frame = nulls.details(corpus, pairs, lengths, signals.perplexity(traces))
+    near = frame[frame["rank"].le(settings.k).fillna(False).astype(bool)]
+    own = frame[frame["same_cluster"]]
+    n_reject, n_mixed = int((labels["label"] == "reject").sum()), len(metrics.excess(corpus, pairs))
+    few = n_reject < metrics.FEW or n_mixed < metrics.FEW_CLUSTERS
+    weights, rest = settings.weights(), settings.weights().without_prob_shift()
+    stratum = nulls.strata(near)
+    dealt = nulls.candidates(encoder.vectors(store, corpus_name, corpus["text"], earlier=True), corpus, labels)
+    signal = signals.compare(traces, store.read("tokens", model_of(target)), *dealt.pairs)
+    rows = []
+    for reading, ppl in signals.READINGS.items():
+        floor, excess, matched = nulls.standardised(
+            clusters, near, stratum, signals.score(near, weights, reading).to_numpy()
+        )
+        centres = nulls.centres(near, signals.score(near, weights, reading))
+        cr_floor, floor95 = nulls.above_floor(
+            clusters, centres, nulls.strata(centres, nulls.OF_CENTRES, nulls.BINS_OF_CENTRES)
+        )
+        found = {"floor_matched": floor, "excess_matched": excess, "cr_floor": cr_floor, "floor95": floor95}
+        found["excess"] = nulls.within(clusters, own, signals.score(own, weights, reading))
+        if rest:
+            found["excess_no_prob_shift"] = nulls.within(clusters, own, signals.score(own, rest, reading))
+        for name in ("drift", "prob_shift"):
+            found[f"excess_{name}"] = nulls.within(clusters, own, own[name])
+        found["excess_ppl"] = nulls.within(clusters, own, own[ppl])
+        found["excess_equal_contrast"] = nulls.within(
+            clusters, own, signals.score(own, weights, reading), own["contrast"]
+        )
+        ci, null, short = dealt.permuted(signals.score(signal, weights, reading), settings.k, settings.seed)
+        row = {"target": target, "reading": reading, "n_reject": n_reject, "n_mixed": n_mixed, "few": few}
+        row |= {"matched": matched, **metrics.columns(found), "ci": ci, "ci_null": float(np.nanmean(null))}
+        rows.append(row | {"p": nulls.p_value(ci, null), "short": short})
+    return pd.DataFrame(rows)
 
 
 def score_target(store, corpus_name, corpus, target, labels, traces, model_name, settings):
@@ -367,5 +427,40 @@ def order_verdicts(orders, limit=0.95):
             f"{measure}: of {len(higher)} pairs of targets that every labeller compares, {same} have the same sure "
             f"order (probability >= {limit}) under all {higher.shape[1]}, {turned} have a sure order that "
             "another labeller surely reverses."
+        )
+    return sentences
+
+
+def chance_verdicts(table):
+    """Say in words whether refusals are more confused than paraphrase noise, and whether wording separates them.
+
+    Parameters
+    ----------
+    table : DataFrame
+        From `chance`.
+
+    Returns
+    -------
+    list of str
+    """
+    sentences = []
+    for row in table.to_dict("records"):
+        head = f"{row['target']} ({row['reading']}): "
+        if row["few"] or not np.isfinite(row["excess_low"]):
+            sentences.append(f"{head}not judged ({row['n_reject']} rejections, {row['n_mixed']} mixed clusters).")
+            continue
+        primary, matched, left = (
+            f"{row[name]:+.3f} [{row[f'{name}_low']:+.3f}, {row[f'{name}_high']:+.3f}]"
+            for name in ("excess", "excess_matched", "excess_equal_contrast")
+        )
+        above = row["excess_low"] > 0
+        more = "more confused than paraphrase noise" if above else "not told from paraphrase noise"
+        sentence = f"{head}refusals are {more} (excess {primary}; over the matched floor {matched})"
+        if above and row["excess_equal_contrast_low"] <= 0 <= row["excess_equal_contrast_high"]:
+            sentence += f", and separable by wording: at equal perplexity contrast {left} is left"
+        elif above:
+            sentence += f", beyond what perplexity separates: at equal perplexity contrast {left} is left"
+        sentences.append(
+            f"{sentence}; dealt out anew inside clusters, labels give a CI as high with p = {row['p']:.3f}."
         )
     return sentences

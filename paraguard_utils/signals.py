@@ -209,8 +209,7 @@ def pairs(corpus, vectors, traces, labels, tokens, k=K):
     frame = frame.sort_values(["centre", "rank", "neighbour"], ignore_index=True)
 
     a, b = frame["centre"].to_numpy(int), frame["neighbour"].to_numpy(int)
-    ppl = perplexity(traces)
-    return pd.DataFrame(
+    about = pd.DataFrame(
         {
             "centre_id": ids[a],
             "centre_label": label[a],
@@ -219,12 +218,39 @@ def pairs(corpus, vectors, traces, labels, tokens, k=K):
             "same_cluster": cluster[a] == cluster[b],
             "rank": frame["rank"],
             "similarity": frame["similarity"],
+        }
+    )
+    return about.join(compare(traces, tokens, a, b))
+
+
+def compare(traces, tokens, a, b):
+    """Compute the signals between prompts.
+
+    Parameters
+    ----------
+    traces, tokens : DataFrame
+        As in `pairs`.
+    a, b : numpy.ndarray of int, shape (m,)
+        Row numbers of the prompts compared.
+
+    Returns
+    -------
+    DataFrame, m rows
+        drift, prob_shift, ppl_relative, ppl_clipped, each in [0, 1].
+    """
+    # The signals are symmetric, and most pairs come in both directions.
+    ends, place = np.unique(np.sort(np.column_stack([a, b]), axis=1), axis=0, return_inverse=True)
+    a, b = ends.T
+    ppl = perplexity(traces)
+    frame = pd.DataFrame(
+        {
             "drift": _drifts(traces, tokens, a, b),
             "prob_shift": _prob_shifts(traces, a, b),
             "ppl_relative": ppl_relative(ppl[a], ppl[b]),
             "ppl_clipped": ppl_clipped(ppl[a], ppl[b]),
         }
     )
+    return frame.iloc[place].reset_index(drop=True)
 
 
 def score(frame, weights=PAPER_WEIGHTS, reading="relative"):
