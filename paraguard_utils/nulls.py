@@ -75,6 +75,8 @@ def strata(frame, names=("same_cluster", *BINS), bins=BINS):
     numpy.ndarray of int, shape (pairs,)
     """
     rejected = (frame["centre_label"] == "reject").to_numpy()
+    if not rejected.any():
+        return np.zeros(len(frame), int)
     codes = []
     for name in names:
         values = frame[name].to_numpy()

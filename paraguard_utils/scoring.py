@@ -120,7 +120,7 @@ def chance(store, corpus_name, corpus, target, labels, traces, pairs, settings, 
         )
         ci, null, short = dealt.permuted(signals.score(signal, weights, reading), settings.k, settings.seed)
         row = {"target": target, "reading": reading, "n_reject": n_reject, "n_mixed": n_mixed, "few": few}
-        row |= {"matched": matched, **metrics.columns(found), "ci": ci, "ci_null": float(np.nanmean(null))}
+        row |= {"matched": matched, **metrics.columns(found), "ci": ci, "ci_null": float(np.mean(null))}
         rows.append(row | {"p": nulls.p_value(ci, null), "short": short})
     return pd.DataFrame(rows)
 

@@ -1,13 +1,17 @@
 """Floors and permutations: hand-worked cases, and worlds whose truth is known."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pandas as pd
 import pytest
+import worlds
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paraguard_utils import metrics, nulls
+from paraguard_utils import metrics, nulls, scoring, signals
 from paraguard_utils.metrics import Clusters
+from paraguard_utils.settings import freeze
 
 
 def pairs(*rows):
@@ -115,3 +119,34 @@ def test_permutations_stay_inside_clusters(labels, seed):
     label = np.repeat(labels[:2], 2)
     value, null, _ = nulls.permuted(np.array([0, 0, 1, 1]), label, CANDIDATES, SCORES, 1, 5, seed)
     assert np.array_equal(null, np.full(5, value), equal_nan=True)
+
+
+CASES = {
+    "mixed": ["accept", "reject", "accept"] * 20,
+    "all accepted": ["accept"] * 60,
+    "all rejected": ["reject"] * 60,
+    "one accepted": ["accept"] + ["reject"] * 59,
+    "nothing scored": ["unparsed"] * 60,
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_chance_of_any_labels(case, monkeypatch):
+    corpus, vectors, traces, labels, tokens = worlds.world(CASES[case], np.repeat([f"c{i}" for i in range(10)], 6))
+    monkeypatch.setattr(scoring.encoder, "vectors", lambda *_, **__: vectors)
+    store = SimpleNamespace(read=lambda *_: tokens)
+    config = freeze({"store": "test", "corpus": "c"})
+    clusters = Clusters(corpus["cluster_id"], resamples=100)
+    frame = signals.pairs(corpus, vectors, traces, labels, tokens)
+    table = scoring.chance(store, "c", corpus, "m--none", labels, traces, frame, config, clusters)
+    assert table["reading"].tolist() == ["relative", "clipped"]
+    expected = metrics.excess(corpus, frame)["excess"].mean()
+    assert table["excess"][0] == pytest.approx(expected, nan_ok=True, abs=1e-12)
+    if case == "mixed":
+        scores = metrics.prompt_scores(corpus, labels, frame)
+        assert table["ci"][0] == pytest.approx(scores.loc[scores["label"] == "reject", "ci"].mean())
+        assert 0 < table["p"][0] <= 1 and table["excess_matched_low"][0] < table["excess_matched_high"][0]
+    else:
+        assert table["excess_matched"].isna().all()
+    sentences = scoring.chance_verdicts(table)
+    assert len(sentences) == 2 and all("not judged" in sentence for sentence in sentences)
