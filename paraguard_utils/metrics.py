@@ -111,6 +111,12 @@ class Estimate(tuple):
         made.draws = draws
         return made
 
+    @classmethod
+    def percentile(cls, value, draws):
+        """Return the estimate whose interval is the draws' 2.5th and 97.5th percentile, over those that are defined."""
+        low, high = np.percentile(draws[np.isfinite(draws)], [2.5, 97.5])
+        return cls(float(value), float(low), float(high), draws)
+
 
 class Clusters:
     """The clusters of one corpus and their resamples: turns per-prompt values into estimates with intervals.
@@ -156,13 +162,11 @@ class Clusters:
         with np.errstate(divide="ignore", invalid="ignore"):
             value = float(statistic(*(np.array([column.sum()]) for column in sums))[0])
             draws = statistic(*(self.counts @ column for column in sums))
-        defined = draws[np.isfinite(draws)]
         if not np.isfinite(value):
             return self.undefined()
-        if np.count_nonzero(n) < 2 or not len(defined):
+        if np.count_nonzero(n) < 2 or not np.isfinite(draws).any():
             return Estimate(value, np.nan, np.nan, draws)
-        low, high = np.percentile(defined, [2.5, 97.5])
-        return Estimate(value, float(low), float(high), draws)
+        return Estimate.percentile(value, draws)
 
     def undefined(self):
         """Return the estimate of what is undefined."""

@@ -135,10 +135,9 @@ def standardised(clusters, frame, stratum, values):
 
 
 def _estimate(value, draws):
-    defined = draws[np.isfinite(draws)]
-    if not np.isfinite(value) or len(defined) < 2:
+    if not np.isfinite(value) or np.isfinite(draws).sum() < 2:
         return Estimate(np.nan, np.nan, np.nan, draws)
-    return Estimate(float(value), *(float(x) for x in np.percentile(defined, [2.5, 97.5])), draws)
+    return Estimate.percentile(value, draws)
 
 
 def within(clusters, frame, values, contrast=None):

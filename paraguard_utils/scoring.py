@@ -26,7 +26,7 @@ def compare(store, corpus_name, corpus, labels, traces, model_name, settings):
     return frame, scores
 
 
-def by_labeller(store, corpus_name, corpus, traces, settings, clusters):
+def by_labeller(store, corpus_name, corpus, traces, scored, settings, clusters):
     """Make Table 1's rows under each labeller, and say how sure the order of targets is under each.
 
     Parameters
@@ -36,6 +36,8 @@ def by_labeller(store, corpus_name, corpus, traces, settings, clusters):
     corpus : DataFrame
     traces : dict of str to DataFrame
         By target.
+    scored : dict of str to (DataFrame, DataFrame, DataFrame)
+        Labels, pairs and scores by target, under `settings.labeller`: they need not be computed again.
     settings : settings.Settings
     clusters : metrics.Clusters
 
@@ -53,8 +55,11 @@ def by_labeller(store, corpus_name, corpus, traces, settings, clusters):
         for name, own in traces.items():
             if labeller == "judge" and not store.has("verdicts", corpus_name, name):
                 continue
-            labels = matching_labels(store, corpus_name, name, own, labeller)
-            frame, scores = compare(store, corpus_name, corpus, labels, own, model_of(name), settings)
+            if labeller == settings.labeller:
+                labels, frame, scores = scored[name]
+            else:
+                labels = matching_labels(store, corpus_name, name, own, labeller)
+                frame, scores = compare(store, corpus_name, corpus, labels, own, model_of(name), settings)
             found = metrics.rate_estimates(corpus, labels, clusters) | metrics.score_estimates(
                 corpus, frame, scores, clusters, weights=settings.weights()
             )

@@ -76,7 +76,7 @@ def ask(store, corpus_name, corpus, settings):
     # Every name is resolved before the first, expensive, load.
     sources = [models.resolve(name) for name in ([settings.model] if settings.model else default_models())]
     for source in sources:
-        model = models.load(source, settings.dtype, settings.device, settings.without_template)
+        model = _load(source, settings)
         own = {
             querying.target_name(model.name, wrapper): querying.query(
                 store, corpus_name, corpus, model, wrapper, decoding, settings.batch
@@ -86,6 +86,10 @@ def ask(store, corpus_name, corpus, settings):
         querying.keep_tokens(store, model, own.values())
         traces |= own
     return traces
+
+
+def _load(source, settings):
+    return models.load(source, settings.dtype, settings.device, settings.without_template)
 
 
 def answers_hash(traces):
@@ -115,7 +119,7 @@ def judged(store, corpus_name, traces, settings):
         The verdicts in the store are on other answers.
     """
     if settings.judge:
-        model = models.load(models.resolve(settings.judge), settings.dtype, settings.device, settings.without_template)
+        model = _load(models.resolve(settings.judge), settings)
         for name, frame in traces.items():
             verdicts = judge.label(store, f"{corpus_name}--{name}", model, frame, settings.batch)
             meta = settings.meta(traces=answers_hash(frame), rubric=judge.RUBRIC)
@@ -152,7 +156,7 @@ def long_answers(store, corpus_name, corpus, settings):
     if settings.long_answers:
         sample = corpus.sample(min(settings.long_answers, len(corpus)), random_state=SEED).sort_index()
         for name in [settings.model] if settings.model else default_models():
-            model = models.load(models.resolve(name), settings.dtype, settings.device, settings.without_template)
+            model = _load(models.resolve(name), settings)
             frame = querying.query(
                 store, f"{corpus_name}--long", sample, model, LONG_WRAPPER, querying.Decoding(LONG), settings.batch
             )
