@@ -21,6 +21,7 @@ from tqdm import tqdm
 
 from paraguard_utils import models, paths, stores
 from paraguard_utils.errors import DataError, ModelError
+from paraguard_utils.text import readable
 
 BATCH = 64
 """Prompts per batch, which is also what a kill can lose."""
@@ -432,7 +433,7 @@ def recorded_traces(store, corpus_name, corpus, target, decoding=None, dtype=Non
 
 
 def keep_tokens(store, model, traces):
-    """Write the input embeddings of every user token that occurs, so that Drift needs no weights.
+    """Write the text and input embedding of every user token that occurs, so that Drift needs no weights.
 
     Parameters
     ----------
@@ -446,7 +447,9 @@ def keep_tokens(store, model, traces):
         ids |= set(store.read("tokens", model.name)["token_id"])
     ids = sorted(ids)
     table = model.network.get_input_embeddings().weight.detach()[ids].float().cpu().numpy().astype(np.float16)
-    frame = pd.DataFrame({"token_id": ids, "embedding": list(table)})
+    # A token may be part of a character: what cannot be decoded alone is U+FFFD.
+    words = [readable(model.tokenizer.decode([number])) for number in ids]
+    frame = pd.DataFrame({"token_id": ids, "text": words, "embedding": list(table)})
     store.write("tokens", model.name, frame=frame, meta={"model": model.name, "weights_id": model.weights_id})
 
 

@@ -89,7 +89,9 @@ SCHEMAS = {
         risk=_number(_unit),
     ),
     "sentences": _schema(text_hash=_text(unique=True), vector=_list()),
-    "tokens": _schema(token_id=pa.Column(int, pa.Check.ge(0), unique=True, coerce=True), embedding=_list()),
+    "tokens": _schema(
+        token_id=pa.Column(int, pa.Check.ge(0), unique=True, coerce=True), text=pa.Column(str), embedding=_list()
+    ),
     "traces": _schema(
         prompt_id=_text(unique=True),
         key=_text(),

@@ -187,7 +187,7 @@ def pairs(corpus, vectors, traces, labels, tokens, k=K):
     traces, labels : DataFrame
         Rows in corpus order.
     tokens : DataFrame
-        Columns token_id, embedding.
+        Columns token_id, text, embedding.
     k : int
 
     Returns
@@ -280,10 +280,49 @@ def _own_cluster(cluster, centres, accepted):
     return frame.loc[frame["centre"] != frame["neighbour"], ["centre", "neighbour"]].assign(rank=pd.NA)
 
 
-def _drifts(traces, tokens, a, b):
-    table = unit(np.stack(tokens["embedding"].to_numpy()))
+def alignment(trace, other, tokens):
+    """Align every token of one prompt with the token of another that is nearest to it, as Drift does.
+
+    Parameters
+    ----------
+    trace, other : Series
+        Rows of a traces file.
+    tokens : DataFrame
+        As in `pairs`.
+
+    Returns
+    -------
+    DataFrame, one row per token of the first prompt's own words, in order
+        token, nearest (texts), place (of `nearest` in the other prompt, from 0), distance (1 - cosine, in [0, 2]). The
+        mean distance of both directions, averaged, is Drift.
+    """
+    used = tokens[tokens["token_id"].isin({*_words(trace), *_words(other)})]
+    (here, there), table = _rows([trace, other], used), _unit_embeddings(used)
+    text = used["text"].to_numpy()
+    cosines = table[here] @ table[there].T
+    place = cosines.argmax(axis=1)
+    return pd.DataFrame(
+        {"token": text[here], "nearest": text[there][place], "place": place, "distance": 1 - cosines.max(axis=1)}
+    )
+
+
+def _unit_embeddings(tokens):
+    return unit(np.stack(tokens["embedding"].to_numpy()))
+
+
+def _words(trace):
+    return trace.token_ids[trace.user_start : trace.user_end]
+
+
+def _rows(traces, tokens):
+    """Rows of `tokens` that each prompt's own words are."""
     position = pd.Series(np.arange(len(tokens)), index=tokens["token_id"])
-    own = [table[position.loc[row.token_ids[row.user_start : row.user_end]].to_numpy()] for row in traces.itertuples()]
+    return [position.loc[_words(trace)].to_numpy() for trace in traces]
+
+
+def _drifts(traces, tokens, a, b):
+    table = _unit_embeddings(tokens)
+    own = [table[rows] for rows in _rows(traces.itertuples(), tokens)]
     return [drift(own[i], own[j]) for i, j in zip(a, b, strict=True)]
 
 

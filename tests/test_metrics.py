@@ -202,7 +202,7 @@ def test_pairs_by_hand():
     # r and a, b share a cluster; c is alone. Tokens: 0 = e1, 1 = e2. User tokens: r: e1 | a: e1 e2 | b: e2 | c: e1.
     corpus = pd.DataFrame({"prompt_id": list("rabc"), "cluster_id": ["x", "x", "x", "y"]})
     labels = pd.DataFrame({"prompt_id": list("rabc"), "label": ["reject", "accept", "accept", "accept"]})
-    tokens = pd.DataFrame({"token_id": [0, 1], "embedding": [np.array([2.0, 0]), np.array([0, 3.0])]})
+    tokens = pd.DataFrame({"token_id": [0, 1], "text": ["a", "b"], "embedding": [np.array([2.0, 0]), np.array([0, 3.0])]})
     vectors = np.array([[1, 0], [1, 1], [0, 1], [2, 1]], np.float16)
     ids = [[9, 0, 9], [9, 0, 1, 9], [9, 1, 9], [9, 0, 9]]
     losses = [np.log([7, 2, 7]), np.log([7, 2, 8, 7]), np.log([7, 8, 7]), np.log([7, 2, 7])]

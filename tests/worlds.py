@@ -46,6 +46,10 @@ def world(labels, clusters, seed=0):
         )
     labelled = pd.DataFrame({"prompt_id": corpus["prompt_id"], "label": labels})
     tokens = pd.DataFrame(
-        {"token_id": range(VOCABULARY), "embedding": list(rng.normal(size=(VOCABULARY, DIMENSIONS)).astype(np.float16))}
+        {
+            "token_id": range(VOCABULARY),
+            "text": [f"w{i}" for i in range(VOCABULARY)],
+            "embedding": list(rng.normal(size=(VOCABULARY, DIMENSIONS)).astype(np.float16)),
+        }
     )
     return corpus, rng.normal(size=(n, DIMENSIONS)).astype(np.float16), pd.DataFrame(rows), labelled, tokens
