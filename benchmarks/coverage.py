@@ -1,13 +1,24 @@
-"""Do the intervals cover what is true? Worlds with known truth, scored by the package's own estimators.
+"""Do the intervals cover what is true? Worlds with known truth, scored by the package's own functions.
 
-`python benchmarks/coverage.py [WORLDS]` writes `benchmarks/coverage.csv`: for each kind of world the share of worlds
-whose 95 % interval covers zero, the mean estimate and its standard deviation. A world has 200 clusters of six prompts,
-with a place in a space of meanings, a log-perplexity and a length that clusters share in part; its rule of refusing is
+`python benchmarks/coverage.py [WORLDS]` writes `benchmarks/coverage.csv`: for each kind of world and each estimate the
+truth, the share of worlds whose 95 % interval covers it, the mean estimate and its standard deviation, and the share of
+worlds in which the interval lies above zero. A world has 200 clusters of six prompts, with a place in a space of
+meanings, a log-perplexity and a length that clusters share in part; its rule of refusing is
 
 - independent: every prompt with the same probability;
 - clusters: at random inside clusters whose rates differ;
-- perplexity: every prompt above a perplexity, so that refusals are separable by wording.
+- perplexity: every prompt above a perplexity, so that refusals are separable by wording;
+- near-identical: whole clusters, but of two near-identical prompts in each cluster one is decided the other way with
+  probability 0.2.
+
+An excess is truly 0 under the first two rules, and so is what is left at equal perplexity contrast under the third. The
+truth of the other estimates is their mean over all worlds of a kind, and 0.2 where the rule says so. Finished worlds
+are kept in `results/coverage/`: a run that is cut short goes on where it was.
 """
+
+import os
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # two processes share two cores
 
 import sys
 from concurrent.futures import ProcessPoolExecutor
@@ -16,11 +27,15 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from paraguard_utils import nulls, signals, stores
-from paraguard_utils.metrics import Clusters
+from paraguard_utils import metrics, nulls, paths, scoring, signals, stores, validity
 
 CLUSTERS, SIZE, DIMENSIONS = 200, 6, 12
-RULES = ("independent", "clusters", "perplexity")
+RULES = ("independent", "clusters", "perplexity", "near-identical")
+TAU = 0.3
+"""CR is taken at a threshold that the worlds' scores reach."""
+
+RESAMPLES = 1000
+BATCH = 100
 
 
 def world(rule, seed):
@@ -28,9 +43,10 @@ def world(rule, seed):
 
     Returns
     -------
-    ranked, own : DataFrame
-        Pairs with the k nearest accepted prompts, and pairs inside clusters: cluster_id, centre, centre_label,
-        same_cluster, similarity, length, contrast, score.
+    corpus, labels, pairs : DataFrame
+        As the package has them; texts share no words.
+    vectors : numpy.ndarray, shape (n, DIMENSIONS)
+    lengths, perplexities : numpy.ndarray, shape (n,)
     """
     rng = np.random.default_rng([seed, RULES.index(rule)])
     cluster = np.repeat(np.arange(CLUSTERS), SIZE)
@@ -40,59 +56,142 @@ def world(rule, seed):
         return cluster_spread * rng.normal(size=(CLUSTERS, *shape))[cluster] + own_spread * rng.normal(size=(n, *shape))
 
     place = shared(1, 0.7, DIMENSIONS)
-    place /= np.linalg.norm(place, axis=1, keepdims=True)
     perplexity, length, noise = shared(0.5, 0.4), shared(0.3, 0.2), rng.random(n)
+    if rule == "near-identical":
+        first = np.arange(0, n, SIZE)
+        for values, step in ((place, 0.02), (perplexity, 0.02), (length, 0.02), (noise, 0.02)):
+            values[first + 1] = values[first] + step * rng.normal(size=values[first].shape)
+    place /= np.linalg.norm(place, axis=1, keepdims=True)
+    whole = (rng.random(CLUSTERS) < 0.2)[cluster]
+    if rule == "near-identical":
+        whole[first[rng.random(CLUSTERS) < 0.2] + 1] ^= True
     rejected = {
-        "independent": lambda: rng.random(n) < 0.2,
-        "clusters": lambda: rng.random(n) < rng.beta(0.5, 2, CLUSTERS)[cluster],
-        "perplexity": lambda: perplexity > np.quantile(perplexity, 0.8),
-    }[rule]()
+        "independent": rng.random(n) < 0.2,
+        "clusters": rng.random(n) < rng.beta(0.5, 2, CLUSTERS)[cluster],
+        "perplexity": perplexity > np.quantile(perplexity, 0.8),
+        "near-identical": whole,
+    }[rule]
+    ids = np.array([f"p{i:04d}" for i in range(n)])
+    label = np.where(rejected, "reject", "accept")
+    text = [f"w{i}" for i in range(n)]
+    corpus = pd.DataFrame({"prompt_id": ids, "cluster_id": [f"c{i:03d}" for i in cluster], "text": text})
+
     cosines = place @ place.T
     np.fill_diagonal(cosines, -2)
     accepted = np.flatnonzero(~rejected)
-    near = accepted[np.argpartition(-cosines[:, accepted], signals.K, axis=1)[:, : signals.K]]
-    mates = np.arange(n).reshape(CLUSTERS, SIZE)[cluster]
-    kept = (mates != np.arange(n)[:, None]) & ~rejected[mates]
-    found = []
-    for a, b in (
-        (np.repeat(np.arange(n), signals.K), near.ravel()),
-        (np.repeat(np.arange(n), SIZE)[kept.ravel()], mates[kept]),
-    ):
-        contrast = np.abs(perplexity[a] - perplexity[b])
-        frame = pd.DataFrame({"cluster_id": cluster[a], "centre": a, "same_cluster": cluster[a] == cluster[b]})
-        frame["centre_label"] = np.where(rejected[a], "reject", "accept")
-        frame["similarity"], frame["contrast"] = cosines[a, b], contrast
-        frame["length"] = np.abs(length[a] - length[b])
-        frame["score"] = 0.2 * (1 - cosines[a, b]) + 0.1 * np.abs(noise[a] - noise[b]) + 0.5 * (1 - np.exp(-contrast))
-        found.append(frame)
-    return tuple(found)
+    near = accepted[np.argsort(-cosines[:, accepted], axis=1)[:, : signals.K]]
+    rank = {(a, b): i + 1 for a, row in enumerate(near) for i, b in enumerate(row)}
+    mates = {(a, b) for a in range(n) for b in range(a - a % SIZE, a - a % SIZE + SIZE) if a != b and not rejected[b]}
+    a, b = np.array(sorted({*rank, *mates})).T
+    contrast = np.abs(perplexity[a] - perplexity[b])
+    pairs = pd.DataFrame(
+        {
+            "centre_id": ids[a],
+            "centre_label": label[a],
+            "neighbour_id": ids[b],
+            "same_cluster": cluster[a] == cluster[b],
+            "rank": pd.array([rank.get(pair) for pair in zip(a, b, strict=True)], dtype="Int64"),
+            "similarity": cosines[a, b],
+            "drift": (1 - cosines[a, b]) / 2,
+            "prob_shift": np.clip(np.abs(noise[a] - noise[b]), 0, 1),
+            "ppl_relative": 1 - np.exp(-contrast),
+            "ppl_clipped": np.minimum(1, contrast),
+        }
+    )
+    labels = pd.DataFrame({"prompt_id": ids, "label": label})
+    return corpus, labels, pairs, place, np.exp(length), np.exp(perplexity)
 
 
 def measure(task):
-    """Estimate one world's excess in three ways; return rows (rule, estimator, value, low, high)."""
+    """Estimate one world; return rows (rule, estimate, value, low, high) and what the package says of it."""
     rule, seed = task
-    clusters = Clusters(range(CLUSTERS), resamples=1000, seed=seed)
-    ranked, own = world(rule, seed)
-    found = {
-        "primary": nulls.within(clusters, own, own["score"]),
-        "matched": nulls.standardised(clusters, ranked, nulls.strata(ranked), ranked["score"].to_numpy())[1],
-        "at equal perplexity contrast": nulls.within(clusters, own, own["score"], own["contrast"]),
+    corpus, labels, pairs, vectors, lengths, perplexities = world(rule, seed)
+    clusters = metrics.Clusters(corpus["cluster_id"], RESAMPLES, seed)
+    scores = metrics.prompt_scores(corpus, labels, pairs)
+    frame = nulls.details(corpus, pairs, lengths, perplexities)
+    near, own = frame[frame["rank"].notna()], frame[frame["same_cluster"]]
+    estimates, _ = nulls.estimates(clusters, near, own, signals.PAPER_WEIGHTS, "relative")
+    rejected = scores[(scores["label"] == "reject") & scores["ci"].notna()]
+    ids = rejected["cluster_id"]
+    excess = metrics.excess(corpus, pairs)
+    estimates |= {
+        **metrics.rate_estimates(corpus, labels, clusters),
+        "ci": clusters.mean(ids, rejected["ci"]),
+        "cr": clusters.share(ids, rejected["ci"] >= TAU),
+        "cd": clusters.deviation(ids, rejected["ci"]),
+        "excess": clusters.mean(excess["cluster_id"], excess["excess"]),
     }
-    return [(rule, name, *estimate) for name, estimate in found.items()]
+    row = {"target": rule, "reading": "relative", "few": False, "n_mixed": len(excess), "n_reject": len(rejected)}
+    row |= {"p": np.nan, **metrics.columns(estimates)}
+    found = {"separable": "separable by wording:" in scoring.chance_verdicts(pd.DataFrame([row]))[0]}
+    if rule == "near-identical":
+        together = validity.own_pairs(corpus, vectors)
+        shares = validity.flip_shares(together, {rule: labels}, clusters).iloc[0]
+        estimates["flip_near"] = tuple(shares[["flip_near", "flip_near_low", "flip_near_high"]])
+        tail = validity.low_tail(corpus, {rule: pairs})
+        rule_says = shares["n_near_flipped"]
+        found |= {"tail_finds": len(tail) / rule_says, "tail_share_below": tail["share_below"].median()}
+    rows = [(rule, seed, name, *estimates[name]) for name in MEASURES if name in estimates]
+    return rows + [(rule, seed, name, float(value), np.nan, np.nan) for name, value in found.items()]
+
+
+MEASURES = {
+    "frr": "FRR",
+    "flip_rate": "flip rate",
+    "ci": "CI",
+    "cr": f"CR@{TAU}",
+    "cd": "CD",
+    "excess": "primary excess",
+    "excess_matched": "excess over the matched floor",
+    "cr_floor": "CR@floor",
+    "excess_equal_contrast": "excess at equal perplexity contrast",
+    "flip_near": "near-identical pairs decided differently",
+}
+KNOWN = {
+    **{(rule, name): 0.0 for rule in ("independent", "clusters") for name in ("excess", "excess_matched")},
+    **{(rule, "excess_equal_contrast"): 0.0 for rule in RULES[:3]},
+    ("independent", "frr"): 0.2,
+    ("perplexity", "frr"): 0.2,
+    ("near-identical", "flip_rate"): 0.2,
+    ("near-identical", "flip_near"): 0.2,
+}
+"""What is true by the rule; elsewhere the truth is the mean over all worlds."""
+
+
+def summary(rows):
+    """Make the table of coverage from the rows of all worlds."""
+    table = []
+    for (rule, name), own in rows.groupby(["rule", "estimate"], sort=False):
+        row = {"rule": rule, "estimate": MEASURES.get(name, name), "worlds": len(own), "mean": own["value"].mean()}
+        row["deviation"] = own["value"].std()
+        if name in MEASURES:
+            truth = KNOWN.get((rule, name), own["value"].mean())
+            row |= {"truth": truth, "known": (rule, name) in KNOWN}
+            row["covered"] = ((own["low"] <= truth) & (truth <= own["high"])).mean()
+            row["above_zero"] = (own["low"] > 0).mean()
+        table.append(row)
+    return pd.DataFrame(table)
 
 
 def main():
-    """Run all worlds on two processes and write the table."""
+    """Measure the worlds that are missing on two processes, and write the table."""
     worlds = int(sys.argv[1]) if len(sys.argv) > 1 else 2000
-    tasks = [(rule, seed) for rule in RULES for seed in range(worlds)]
+    folder = paths.RESULTS / "coverage"
+    frames = []
     with ProcessPoolExecutor(2) as pool:
-        rows = [row for rows in pool.map(measure, tasks, chunksize=20) for row in rows]
-    frame = pd.DataFrame(rows, columns=["rule", "estimator", "value", "low", "high"])
-    frame["covers"] = (frame["low"] <= 0) & (frame["high"] >= 0)
-    table = frame.groupby(["rule", "estimator"], sort=False).agg(
-        worlds=("value", "size"), covers_zero=("covers", "mean"), mean=("value", "mean"), deviation=("value", "std")
-    )
-    stores.write(Path(__file__).with_suffix(".csv"), table.reset_index(), "tables", {"worlds": worlds})
+        for rule in RULES:
+            for start in range(0, worlds, BATCH):
+                path = folder / f"{rule}-{start}.parquet"
+                if not path.is_file():
+                    tasks = [(rule, seed) for seed in range(start, min(start + BATCH, worlds))]
+                    rows = [row for rows in pool.map(measure, tasks, chunksize=5) for row in rows]
+                    frame = pd.DataFrame(rows, columns=["rule", "seed", "estimate", "value", "low", "high"])
+                    stores.write(path, frame, "coverage", {"worlds": len(tasks), "resamples": RESAMPLES})
+                    print(path.stem, flush=True)
+                frames.append(pd.read_parquet(path))
+    rows = pd.concat(frames)
+    table = summary(rows[rows["seed"] < worlds])
+    stores.write(Path(__file__).with_suffix(".csv"), table, "tables", {"worlds": worlds, "resamples": RESAMPLES})
     print(table.round(4).to_string())
 
 

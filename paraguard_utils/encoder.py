@@ -151,3 +151,21 @@ def vectors(store, name, texts, earlier=False):
         frame = known.rename_axis("text_hash").rename("vector").reset_index()
         store.write("sentences", NAME, name, frame=frame, meta={"encoder": NAME, "weights": weights.MINILM.sha256})
     return np.stack([np.asarray(known[key], np.float16) for key in hashes])
+
+
+def token_vectors(texts):
+    """Return the encoder's contextual vectors of each text's tokens, its two marks left out.
+
+    Parameters
+    ----------
+    texts : sequence of str
+
+    Returns
+    -------
+    list of numpy.ndarray, shapes (tokens, 384), float64
+        Unit vectors.
+    """
+    found = _model().encode(
+        list(texts), batch_size=64, output_value="token_embeddings", show_progress_bar=len(texts) > 1000
+    )
+    return [unit(vectors.float().cpu().numpy()[1:-1]) for vectors in found]

@@ -4,20 +4,29 @@ Each function takes frames and returns a matplotlib figure; `publish` writes it 
 shows the PNG.
 """
 
+from itertools import pairwise
 from pathlib import Path
+from textwrap import fill
 
 import matplotlib as mpl
 import numpy as np
 import seaborn as sns
 from IPython.display import Image, display
+from matplotlib import patheffects
 from matplotlib import pyplot as plt
+from matplotlib.collections import LineCollection
+from matplotlib.font_manager import FontProperties, findfont, get_font
+from matplotlib.patches import Rectangle
+from matplotlib.textpath import text_to_path
 
+from paraguard_utils import signals
 from paraguard_utils.cohorts import BINS
 from paraguard_utils.gates import MEASURES
-from paraguard_utils.metrics import FEW_CLUSTERS
+from paraguard_utils.metrics import FEW, FEW_CLUSTERS
 from paraguard_utils.risk import BIN
 from paraguard_utils.stores import write
 from paraguard_utils.targets import titles
+from paraguard_utils.text import readable
 
 COLUMN, PAGE = 3.35, 6.9
 """Figure widths in inches: one and two columns of a paper."""
@@ -79,8 +88,12 @@ def gate_distributions(counts, limits):
         for cut in cuts[measure]:
             axis.axvline(cut, color="black", linestyle="--", linewidth=0.8)
         axis.set(xlabel=label, ylabel="candidates" if axis is axes[0] else "", xlim=(0, 1))
-    axes[0].text(0.02, 0.95, "passes all gates", color=BLUE, transform=axes[0].transAxes, va="top", weight="bold")
-    axes[0].text(0.02, 0.85, "stopped by a gate", color=ORANGE, transform=axes[0].transAxes, va="top", weight="bold")
+    totals = counts[counts["measure"] == next(iter(MEASURES))]
+    fates = (("passes", "pass all gates", BLUE), ("stopped", "stopped by a gate", ORANGE))
+    for line, (fate, words, colour) in enumerate(fates):
+        text = f"{totals[fate].sum()} {words}"
+        axes[0].text(0.02, 0.95 - 0.1 * line, text, color=colour, transform=axes[0].transAxes, va="top", weight="bold",
+                     size=6)  # fmt: skip
     return figure
 
 
@@ -115,9 +128,14 @@ def target_overview(table):
     panels = (
         ("frr", "FRR", "share of prompts", ("relative",)),
         ("flip_rate", "Flip rate", "share of clusters", ("relative",)),
-        ("ci", "CI (ring: floor)", "mean score", ("relative", "clipped")),
+        ("ci", "CI, ring: floor", "mean score", ("relative", "clipped")),
         ("excess", "Excess", "within mixed clusters", ("relative", "clipped")),
     )
+    counts = table.drop_duplicates("target").set_index("target").loc[names, ["n_reject", "n_scored"]]
+    counted = [
+        f"{title}\n{row.n_reject} of {row.n_scored} rejected"
+        for title, row in zip(titles(names), counts.itertuples(), strict=True)
+    ]
     figure, axes = _subplots(1, len(panels), figsize=(PAGE, 0.8 + 0.32 * len(names)), sharey=True)
     for axis, (measure, title, label, readings) in zip(axes, panels, strict=True):
         both = len(readings) == 2
@@ -128,11 +146,14 @@ def target_overview(table):
             colour = READING_COLOURS[reading] if both else "black"
             axis.errorbar(value, y, xerr=[value - low, high - value], fmt="o", ms=3, capsize=0, color=colour)
             if measure == "ci":
-                axis.plot(rows["floor"], y, "o", ms=4.5, mfc="none", mec=colour, mew=0.7, linestyle="none")
+                floor, low, high = (rows[f"floor{end}"].to_numpy() for end in ("", "_low", "_high"))
+                axis.errorbar(floor, y, xerr=[floor - low, high - floor], fmt="o", ms=4.5, mfc="none", mew=0.7,
+                              elinewidth=0.7, capsize=0, color=colour)  # fmt: skip
                 up = 2 if reading == "relative" else 9
                 axis.annotate(reading, (1, 1), xytext=(0, up), xycoords="axes fraction", textcoords="offset points",
                               ha="right", color=colour, weight="bold", size=6)  # fmt: skip
-        axis.set(title=title, xlabel=label, yticks=range(len(names)), yticklabels=titles(names))
+        axis.set(title=title, xlabel=label, yticks=range(len(names)), yticklabels=counted)
+        axis.tick_params(axis="y", length=0)
         axis.grid(axis="x", linewidth=0.3)
         axis.set_axisbelow(True)
         axis.locator_params(axis="x", nbins=3)
@@ -182,7 +203,8 @@ def ci_against_similarity(scores, correlations):
             text = f"{reading}: {known if np.isfinite(row['r']) else 'r undefined'}"
             axis.text(0.02, 0.11 - 0.08 * line, text, color=READING_COLOURS[reading], transform=axis.transAxes,
                       fontsize=6, weight="bold")  # fmt: skip
-        axis.set(title=f"{titles([name])[0]}\nn = {len(own)}", ylim=(0, 1))
+        few = f", fewer than {FEW}" if len(own) < FEW else ""
+        axis.set(title=f"{titles([name])[0]}\nn = {len(own)}{few}", ylim=(0, 1))
     for axis in axes[-1]:
         axis.set_xlabel("mean similarity to accepted neighbours")
     for axis in axes[:, 0]:
@@ -220,3 +242,452 @@ def _cell(row, measure):
     if not row["n"]:
         return "n = 0"
     return f"{row[measure]:.2f}\n[{row[f'{measure}_low']:.2f}, {row[f'{measure}_high']:.2f}]\nn = {row['n']}"
+
+
+def confusion_map(points, lines, title):
+    """Draw prompts in a plane, and lines from the most confused rejections to their accepted neighbours.
+
+    Parameters
+    ----------
+    points, lines : DataFrame
+        From `views.map_points`. Distances are only a sketch of cosines.
+    title : str
+    """
+    figure, axis = _subplots(figsize=(0.75 * PAGE, 0.75 * PAGE + 0.3))
+    looks = {
+        "accept": ("accepted", {"marker": "o", "s": 7, "facecolors": "none", "edgecolors": BLUE, "linewidths": 0.5}),
+        "reject": ("rejected", {"marker": "x", "s": 8, "color": ORANGE, "linewidths": 0.7}),
+    }
+    for label, (word, look) in looks.items():
+        rows = points[points["label"] == label]
+        axis.scatter(rows["x"], rows["y"], label=f"{word} (n = {len(rows)})", **look)
+    ends = lines[["x", "y", "x_to", "y_to"]].to_numpy().reshape(-1, 2, 2)
+    axis.add_collection(LineCollection(ends, colors="black", linewidths=0.5))
+    numbered = points[points["number"].notna()].sort_values("number")
+    axis.scatter(numbered["x"], numbered["y"], marker="x", s=16, color=ORANGE, linewidths=1.2, zorder=3)
+    # One unit of length in the plane, about, for 8 points on paper.
+    unit = 8 * np.ptp(points[["x", "y"]].to_numpy(), axis=0).max(initial=0) / (0.75 * PAGE * 72)
+    halo = [patheffects.withStroke(linewidth=1.5, foreground="white")]
+    for number, place in zip(numbered["number"], _beside(numbered[["x", "y"]].to_numpy(), ends, unit), strict=True):
+        axis.text(*place, str(number), size=7, weight="bold", ha="center", va="center", zorder=4, path_effects=halo)
+    axis.set_title(title, parse_math=False)
+    axis.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=2, frameon=False, labelcolor=[BLUE, ORANGE],
+                markerscale=1.5, handletextpad=0, borderpad=0, columnspacing=1)  # fmt: skip
+    axis.set_xlabel("t-SNE of sentence vectors: distances are only a sketch of cosines", size=5.5, color=GREY)
+    axis.margins(0.02)
+    axis.set(xticks=[], yticks=[], aspect="equal")
+    axis.spines[:].set_visible(False)
+    return figure
+
+
+def _beside(points, lines, unit):
+    """Find a place for a label one `unit` from each point: of 16 directions the one furthest from what is drawn.
+
+    Parameters
+    ----------
+    points : numpy.ndarray, shape (n, 2)
+    lines : numpy.ndarray, shape (m, 2, 2)
+        Ends of the lines that labels keep away from.
+    unit : float
+
+    Returns
+    -------
+    numpy.ndarray, shape (n, 2)
+    """
+    angles = np.arange(16) * np.pi / 8
+    ring = unit * np.column_stack([np.cos(angles), np.sin(angles)])
+    along = np.linspace(0, 1, 50)[:, None, None]
+    drawn = ((1 - along) * lines[:, 0] + along * lines[:, 1]).reshape(-1, 2)
+    places = np.empty((0, 2))
+    for point in points:
+        # Labels are broader than lines: one counts as a unit nearer than it is.
+        free = [
+            np.hypot(*(near[:, None] - (point + ring)[None]).T).min(axis=1, initial=4 * unit) - less * unit
+            for near, less in ((np.vstack([drawn, points]), 0), (places, 1))
+        ]
+        places = np.vstack([places, (point + ring)[np.argmax(np.minimum(*free).round(9))]])
+    return places
+
+
+TOKEN_SIZE, LINE, INDENT, LINES = 6, 9.5, 36, 3
+"""Token view: font size, height of a line and indent of a prompt, in points; most lines of one prompt."""
+
+
+def token_view(shown, title):
+    """Draw rejections above their nearest accepted neighbours, each token shaded by its distance to the other prompt.
+
+    Parameters
+    ----------
+    shown : DataFrame
+        From `views.token_pairs`.
+    title : str
+    """
+    width, height, laid = PAGE * 72, 2.2 * LINE, []
+    for (_, side), rows in shown.groupby(["number", "side"], sort=False):
+        height += 1.7 * LINE if side == "rejected" else 0.0
+        marks = _set(rows["token"], width - INDENT)
+        laid.append((side, rows, height, marks))
+        height += LINE * (1 + marks[-1][0])
+    height += LINE / 2
+    figure, axis = _subplots(figsize=(PAGE, height / 72))
+    figure.set_layout_engine("none")
+    axis.set(position=(0, 0, 1, 1), xlim=(0, width), ylim=(height, 0))
+    axis.axis("off")
+    plain = {"va": "center", "size": TOKEN_SIZE, "parse_math": False}
+    axis.text(0, 0.8 * LINE, title, **(plain | {"size": 7.5}))
+    shades = mpl.cm.ScalarMappable(mpl.colors.Normalize(0, 1, clip=True), "Blues")
+    for side, rows, top, marks in laid:
+        if side == "rejected":
+            pair = rows.iloc[0]
+            kin = "same cluster" if pair["same_cluster"] else "other cluster"
+            about = (
+                f"CI {pair['ci']:.3f}    similarity {pair['similarity']:.2f}, {kin}    Drift {pair['drift']:.2f}"
+                f"    ProbShift {pair['prob_shift']:.2f}    PPL contrast {pair['ppl_relative']:.2f}"
+            )
+            axis.text(0, top - 0.6 * LINE, str(pair["number"]), **(plain | {"size": 7, "weight": "bold"}))
+            axis.text(INDENT, top - 0.6 * LINE, about, **plain)
+        axis.text(0, top + LINE / 2, side, color={"rejected": ORANGE, "accepted": BLUE}[side], weight="bold", **plain)
+        for (line, left, size, text), distance in zip(marks, rows["distance"], strict=False):
+            x, y = INDENT + left, top + LINE * line
+            shade = shades.to_rgba(distance)
+            axis.add_patch(Rectangle((x, y + 0.4), size, LINE - 0.8, facecolor=shade, linewidth=0))
+            axis.text(x, y + LINE / 2, text, color=_readable_on(shade), **plain)
+        if len(marks) < len(rows):
+            line, left, size, _ = marks[-1]
+            axis.text(INDENT + left + size, top + LINE * (line + 0.5), " …", **plain)
+    bar = figure.add_axes((1 - 84 / width, 1 - 0.9 * LINE / height, 80 / width, 4 / height))
+    figure.colorbar(shades, cax=bar, orientation="horizontal", ticks=[0, 0.5, 1])
+    bar.tick_params(labelsize=5.5, length=1.5, pad=1)
+    bar.set_xticks([0, 0.5, 1], ["0", "0.5", "1"])
+    axis.text(width - 94, 0.7 * LINE, "distance of a token to its nearest in the other prompt (1 - cosine)", ha="right",
+              **plain)  # fmt: skip
+    if not len(shown):
+        axis.text(0, 2.2 * LINE, "no rejection has an accepted neighbour", **plain)
+    return figure
+
+
+def _set(tokens, width):
+    """Set tokens in lines no wider than `width` points, broken before a word where one fits into a line.
+
+    Returns
+    -------
+    list of (int, float, float, str)
+        Line, left edge, width and drawn text of each token that finds room in `LINES` lines.
+    """
+    texts = [_drawn(token) for token in tokens]
+    sizes = [_width(text) for text in texts]
+    starts = [place for place, text in enumerate(texts) if place == 0 or text.startswith(" ")]
+    marks, line, left = [], 0, 0.0
+    for start, stop in pairwise([*starts, len(texts)]):
+        whole = sum(sizes[start:stop])
+        for place in range(start, stop):
+            # A script without spaces is one long word: it breaks between tokens.
+            needed = whole if place == start and whole <= width else sizes[place]
+            if left and left + needed > width - (_ELLIPSIS if line == LINES - 1 else 0):
+                line, left = line + 1, 0.0
+            if line == LINES:
+                return marks
+            text = texts[place] if left else texts[place].lstrip(" ")
+            size = sizes[place] if text == texts[place] else _width(text)
+            marks.append((line, left, size, text))
+            left += size
+    return marks
+
+
+_FONT = FontProperties(family="DejaVu Sans", size=TOKEN_SIZE)
+_ELLIPSIS = 8  # points that the mark of a cut prompt takes
+
+
+def _width(text):
+    return text_to_path.get_text_width_height_descent(text, _FONT, ismath=False)[0]
+
+
+def _drawn(text):
+    """Return a token's text as the font can draw it: a line feed as a mark, an empty box for a missing glyph."""
+    glyphs = get_font(findfont(_FONT))
+    text = readable(text.replace("\n", "↵").replace("\t", " "))
+    return "".join(mark if glyphs.get_char_index(ord(mark)) else "□" for mark in text)
+
+
+def _readable_on(colour):
+    """Black or white, whichever has the higher contrast (WCAG 2) on a colour."""
+    channels = np.array(mpl.colors.to_rgb(colour))
+    linear = np.where(channels <= 0.04045, channels / 12.92, ((channels + 0.055) / 1.055) ** 2.4)
+    luminance = linear @ [0.2126, 0.7152, 0.0722]
+    return "black" if (luminance + 0.05) / 0.05 > 1.05 / (luminance + 0.05) else "white"
+
+
+def ci_correlates(table, titled, parts, limit):
+    """Draw what CI(r) correlates with: r with its interval, a row per covariate, a panel per target.
+
+    Parameters
+    ----------
+    table : DataFrame
+        From `validity.correlations`.
+    titled, parts : dict of str to str
+        Titles of the covariates and of the signals, which are parts of CI.
+    limit : float
+        The paper's break condition on |r|, dashed.
+    """
+    names, rows = list(dict.fromkeys(table["target"])), [*titled, *parts]
+    figure, axes = _target_panels(names, [*titled.values(), *(f"{part} (part of CI)" for part in parts.values())], 3)
+    for axis, name in zip(axes, names, strict=True):
+        own = table[table["target"] == name]
+        axis.axhspan(len(titled) - 0.5, len(rows) - 0.5, color="0.93", lw=0)
+        for x, style in ((0, "-"), (-limit, "--"), (limit, "--")):
+            axis.axvline(x, color=GREY if x else "black", linestyle=style, linewidth=0.6)
+        for shift, (reading, colour) in zip((-0.15, 0.15), READING_COLOURS.items(), strict=True):
+            found = own[own["reading"] == reading].set_index("covariate").loc[rows]
+            value, low, high = (found[f"r{end}"].to_numpy() for end in ("", "_low", "_high"))
+            y = np.arange(len(rows)) + shift
+            axis.errorbar(value, y, xerr=[value - low, high - value], fmt="o", ms=2.5, lw=0.9, color=colour)
+            for position in np.flatnonzero(np.isnan(value)):
+                axis.text(-0.97, y[position], "undefined", va="center", size=5, color=colour)
+        few = " (few)" if own["few"].any() else ""
+        axis.set_title(f"{axis.get_title('left')}, n = {own['n'].max()}{few}", fontsize=7)
+    axes[0].set(xlim=(-1.03, 1.03), xticks=[-1, -0.5, 0, 0.5, 1], xticklabels=["−1", "−0.5", "0", "0.5", "1"])
+    for x, (reading, colour) in zip((-36, -4), READING_COLOURS.items(), strict=True):
+        axes[0].annotate(reading, (0, 1), xytext=(x, 3), xycoords="axes fraction", textcoords="offset points",
+                         ha="right", color=colour, weight="bold", size=6)  # fmt: skip
+    figure.supxlabel("r with CI of a rejection (dashed: the break condition)", size=7)
+    return figure
+
+
+def strategy_flips(table):
+    """Draw how often each strategy flips its seed's decision: to refusal rightwards, to acceptance leftwards.
+
+    Parameters
+    ----------
+    table : DataFrame
+        From `cohorts.groups`; a panel per target.
+    """
+    names = list(dict.fromkeys(table["target"]))
+    table = table[(table["kind"] == "strategy") & (table["n_flip"] > 0)]
+    strategies = list(dict.fromkeys(table["group"])) or ["no variant"]
+    figure, axes = _target_panels(names, strategies, across=3)
+    sides = (("to_reject", 1, ORANGE, "to refusal"), ("to_accept", -1, BLUE, "to acceptance"))
+    for axis, name in zip(axes, names, strict=True):
+        rows = table[table["target"] == name].set_index("group").reindex(strategies)
+        for measure, sign, colour, side in sides:
+            value, low, high = (sign * rows[f"{measure}{end}"].to_numpy() for end in ("", "_low", "_high"))
+            axis.barh(range(len(strategies)), value, height=0.6, color=colour, alpha=0.3, linewidth=0)
+            axis.hlines(range(len(strategies)), low, high, color=colour, linewidth=1)
+            axis.plot(value, range(len(strategies)), "o", ms=3, color=colour)
+            axis.text(0.5 + 0.03 * sign, 1.01, side, transform=axis.transAxes, color=colour, size=6, weight="bold",
+                      ha="left" if sign > 0 else "right", va="bottom")  # fmt: skip
+        axis.axvline(0, color="black", linewidth=0.6)
+        least, most = (int(bound) for bound in rows["n_flip"].fillna(0).agg(["min", "max"]))
+        counted = f"n = {least}" if least == most else f"n = {least} to {most}"
+        axis.set_title(f"{axis.get_title('left')}, {counted}", fontsize=7, pad=13)
+    edge = 1.05 * table[["to_reject_high", "to_accept_high"]].max().max()
+    axes[0].set_xlim((-edge, edge) if edge > 0 else (-1, 1))
+    axes[0].xaxis.set_major_formatter(lambda value, _: f"{abs(value):g}")
+    figure.supxlabel("share of variants decided otherwise than their seed (n: variants of a strategy)", size=7)
+    return figure
+
+
+def cohort_regression(table, adjustment):
+    """Draw odds ratios of refusal with 95 % intervals, a panel per target; filled where sure after Holm's correction.
+
+    Parameters
+    ----------
+    table : DataFrame
+        From `cohorts.regression`.
+    adjustment : str
+        The term that is adjusted for and not tested, drawn in grey.
+    """
+    names, terms = (list(dict.fromkeys(table[column])) for column in ("target", "term"))
+    figure, axes = _target_panels(names, terms, across=4)
+    for axis, name in zip(axes, names, strict=True):
+        rows = table[table["target"] == name].set_index("term").reindex(terms)
+        for y, (term, row) in enumerate(rows.iterrows()):
+            colour = GREY if term == adjustment else BLUE
+            axis.hlines(y, row["odds_ratio_low"], row["odds_ratio_high"], color=colour, linewidth=1)
+            inner = colour if row["p_holm"] < 0.05 else "white"
+            axis.plot(row["odds_ratio"], y, "o", ms=3.5, mfc=inner, mec=colour, mew=0.9)
+        axis.axvline(1, color="black", linewidth=0.6)
+        counted = f"{rows['n_reject'].iloc[0]} of {rows['n'].iloc[0]} refused"
+        axis.set_title(f"{axis.get_title('left')}\n{counted}", fontsize=7)
+        if rows["odds_ratio"].isna().all():
+            axis.text(0.5, 0.5, fill(rows["note"].iloc[0], 22), transform=axis.transAxes, ha="center", va="center",
+                      size=6, color=GREY, bbox={"color": "white", "pad": 1})  # fmt: skip
+        else:
+            for y in np.flatnonzero(rows["odds_ratio"].isna()):
+                axis.text(1.05, y, "undefined", va="center", size=5.5, color=GREY)
+    axes[0].set_xscale("log")
+    edge = 1.1 * np.nanmax([2.0, *np.exp(np.abs(np.log(table[["odds_ratio_low", "odds_ratio_high"]]))).max()])
+    ticks = [tick for tick in (0.1, 0.25, 0.5, 1, 2, 4, 10) if 1 / edge <= tick <= edge]
+    axes[0].set(xlim=(1 / edge, edge))
+    axes[0].set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+    axes[0].minorticks_off()
+    figure.supxlabel(
+        "odds ratio of refusal: strategies against their seed, others per standard deviation "
+        "(filled: p < 0.05 after Holm's correction)", size=7,
+    )  # fmt: skip
+    return figure
+
+
+def _target_panels(names, rows, across):
+    """Make a panel per target with shared axes and a line per row, top to bottom; return the figure and the panels."""
+    lines, across = -(-len(names) // across), min(across, len(names))
+    figure, axes = _subplots(
+        lines, across, figsize=(PAGE, 0.3 + (0.55 + 0.15 * len(rows)) * lines), sharex=True, sharey=True, squeeze=False
+    )
+    for axis in axes.flat[len(names) :]:
+        axis.set_visible(False)
+    for place, axis in enumerate(axes.flat[: len(names)]):
+        axis.set_title(titles([names[place]])[0].replace(", ", "\n"), fontsize=7)
+        axis.yaxis.set_tick_params(length=0)
+        axis.grid(axis="x", linewidth=0.3)
+        axis.set_axisbelow(True)
+        axis.xaxis.set_tick_params(labelbottom=place + across >= len(names))
+    axes[0, 0].set_yticks(range(len(rows)), rows)
+    axes[0, 0].set_ylim(len(rows) - 0.5, -0.5)
+    return figure, list(axes.flat[: len(names)])
+
+
+STYLES = {"none": ":", "safety": "-", "strict": "--"}
+
+
+def weight_simplex(table):
+    """Draw each target's excess under every weighting of the three signals; filled where its interval lies above 0.
+
+    Parameters
+    ----------
+    table : DataFrame
+        The dimension `weights` of the sensitivity table: target, setting ("drift/prob_shift/ppl"), excess, excess_low.
+    """
+    names = list(dict.fromkeys(table["target"]))
+    lines = -(-len(names) // 3)
+    figure, axes = _subplots(lines, 3, figsize=(PAGE, 2.25 * lines), squeeze=False)
+    parts = table["setting"].str.split("/", expand=True).astype(float).to_numpy()
+    x, y = parts[:, 2] + parts[:, 1] / 2, parts[:, 1] * np.sqrt(3) / 2
+    scale = mpl.colors.Normalize(min(0.0, table["excess"].min()), table["excess"].max())
+    colours = mpl.colormaps["cividis"]
+    for axis in axes.flat[len(names) :]:
+        axis.set_visible(False)
+    for axis, name, title in zip(axes.flat, names, titles(names), strict=False):
+        mine = (table["target"] == name).to_numpy()
+        shade = colours(scale(table.loc[mine, "excess"]))
+        above = (table.loc[mine, "excess_low"] > 0).to_numpy()
+        face = np.where(above[:, None], shade, (1, 1, 1, 1))
+        axis.scatter(x[mine], y[mine], s=34, c=face, edgecolors=shade, linewidths=1.1)
+        paper = mine & (table["setting"] == "0.4/0.1/0.5").to_numpy()
+        axis.scatter(x[paper], y[paper], s=90, facecolors="none", edgecolors="black", linewidths=0.9)
+        for text, place, up in (
+            ("Drift", (0, -0.1), "top"),
+            ("PPL", (1, -0.1), "top"),
+            ("ProbShift", (0.5, 0.95), "bottom"),
+        ):
+            axis.text(*place, text, ha="center", va=up, size=6.5)
+        axis.set(xlim=(-0.12, 1.12), ylim=(-0.2, 1.0), aspect="equal")
+        axis.set_title(title, y=1.02)
+        axis.axis("off")
+    bar = figure.colorbar(mpl.cm.ScalarMappable(scale, colours), ax=axes, shrink=0.6, pad=0.01)
+    bar.set_label("excess (ring: the paper's weights; hollow: interval reaches 0)", size=6)
+    return figure
+
+
+def against_k(table):
+    """Draw CI, CR@0.60 and CD against the number of neighbours, a line and its 95 % band per target.
+
+    Parameters
+    ----------
+    table : DataFrame
+        The dimension `k` of the sensitivity table.
+    """
+    figure, axes = _subplots(1, 3, figsize=(PAGE, 2.3))
+    names = list(dict.fromkeys(table["target"]))
+    families = list(dict.fromkeys(name.rpartition("--")[0] for name in names))
+    ends = {}
+    for axis, (measure, label) in zip(axes, (("cr60", "CR@0.60"), ("cd", "CD"), ("ci", "CI")), strict=True):
+        for name in names:
+            rows = table[table["target"] == name]
+            k = rows["setting"].astype(int)
+            family, _, wrapper = name.rpartition("--")
+            colour = (BLUE, ORANGE, GREEN)[families.index(family) % 3]
+            axis.plot(k, rows[measure], color=colour, linestyle=STYLES.get(wrapper, "-."))
+            axis.fill_between(k, rows[f"{measure}_low"], rows[f"{measure}_high"], color=colour, alpha=0.1, lw=0)
+            ends[name] = (rows[measure].iloc[-1], colour)
+        axis.axvline(signals.K, color=GREY, linewidth=0.6)
+        axis.set(xlabel="k (grey line: the paper's)", ylabel=label, xlim=(1, k.max()), ylim=(0, None))
+        axis.set_xticks([1, 5, 10, 15, 20])
+    step = axes[-1].get_ylim()[1] * 0.07
+    for family in families:
+        own = sorted((name for name in ends if name.startswith(f"{family}--")), key=ends.get)
+        middle = np.mean([ends[name][0] for name in own])
+        for number, name in enumerate(own):
+            place = (k.max() * 1.03, middle + (number - (len(own) - 1) / 2) * step)
+            axes[-1].annotate(titles([name])[0], place, size=5.5, color=ends[name][1], va="center",
+                              annotation_clip=False)  # fmt: skip
+    return figure
+
+
+def cr_curve(curve):
+    """Draw CR against tau beside what permuted labels give, a panel per target.
+
+    Parameters
+    ----------
+    curve : DataFrame
+        target, reading, tau, cr, null, null_low, null_high.
+    """
+    names = list(dict.fromkeys(curve["target"]))
+    lines = -(-len(names) // 3)
+    figure, axes = _subplots(lines, 3, figsize=(PAGE, 1.9 * lines), sharex=True, sharey=True, squeeze=False)
+    for axis in axes.flat[len(names) :]:
+        axis.set_visible(False)
+    for axis, name, title in zip(axes.flat, names, titles(names), strict=False):
+        for reading, colour in READING_COLOURS.items():
+            rows = curve[(curve["target"] == name) & (curve["reading"] == reading)]
+            axis.fill_between(rows["tau"], rows["null_low"], rows["null_high"], color="0.75", lw=0)
+            axis.plot(rows["tau"], rows["null"], color=GREY, linewidth=0.7)
+            axis.plot(rows["tau"], rows["cr"], color=colour, marker="o", ms=1.8)
+            half = rows.loc[(rows["cr"] >= 0.5), "tau"].max()
+            if np.isfinite(half):
+                side = -0.03 if reading == "relative" else 0.06
+                axis.text(half + side, 0.5, reading, color=colour, size=6, ha="right" if side < 0 else "left")
+        axis.set(title=title, xlim=(0, 1), ylim=(0, 1.02))
+    for axis in axes[-1]:
+        axis.set_xlabel("tau")
+    for axis in axes[:, 0]:
+        axis.set_ylabel("CR@tau")
+    axes[0, 0].text(0.03, 0.06, "grey: permuted labels,\n95 % of permutations", size=5.5, color=GREY)
+    return figure
+
+
+def settings_overview(table, default):
+    """Draw CI and excess under the settings of several dimensions, a column per target, intervals drawn.
+
+    Parameters
+    ----------
+    table : DataFrame
+        Rows of the sensitivity table; those without an excess are left out of its panels.
+    default : dict of str to str
+        The usual setting of each dimension, drawn in black.
+    """
+    names = list(dict.fromkeys(table["target"]))
+    moving = table[table["excess"].notna()]
+    heights = [len(part.groupby(["dimension", "setting"])) for part in (table, moving)]
+    figure, axes = _subplots(2, len(names), figsize=(PAGE, 0.15 * sum(heights) + 1.5), sharey="row", sharex="row",
+                             squeeze=False, height_ratios=heights)  # fmt: skip
+    for line, part, (measure, label) in zip(axes, (table, moving), (("ci", "CI"), ("excess", "excess")), strict=True):
+        keys = list(dict.fromkeys(zip(part["dimension"], part["setting"], strict=True)))
+        for axis, name, title in zip(line, names, titles(names), strict=True):
+            rows = part[part["target"] == name].set_index(["dimension", "setting"]).loc[keys]
+            usual = np.array([default[dimension] == setting for dimension, setting in keys])
+            for which, colour in ((usual, "black"), (~usual, BLUE)):
+                value, low, high = (rows.loc[which, f"{measure}{end}"].to_numpy() for end in ("", "_low", "_high"))
+                axis.errorbar(value, np.flatnonzero(which), xerr=[value - low, high - value], fmt="o", ms=2.2,
+                              elinewidth=0.7, color=colour)  # fmt: skip
+            for place in range(1, len(keys)):
+                if keys[place][0] != keys[place - 1][0]:
+                    axis.axhline(place - 0.5, color="0.8", linewidth=0.5)
+            axis.set(xlabel=label, ylim=(len(keys) - 0.5, -0.5), yticks=range(len(keys)))
+            axis.set_yticklabels([f"{dimension}: {setting}" for dimension, setting in keys], size=5.5)
+            axis.grid(axis="x", linewidth=0.3)
+            axis.locator_params(axis="x", nbins=3)
+            if measure == "excess":
+                axis.axvline(0, color="black", linewidth=0.6)
+            else:
+                axis.set_title(title.replace(", ", ",\n"), size=6)
+    return figure

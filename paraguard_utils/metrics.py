@@ -13,6 +13,7 @@ import itertools
 import numpy as np
 import pandas as pd
 from scipy.stats import binomtest
+from statsmodels.stats.multitest import multipletests
 
 from paraguard_utils.schemas import LABELS
 from paraguard_utils.signals import PAPER_WEIGHTS, READINGS, K, score
@@ -51,8 +52,9 @@ def prompt_scores(corpus, labels, frame, weights=PAPER_WEIGHTS, k=K, theta=THETA
     -------
     DataFrame
         The columns of a scores file: one row per accepted or rejected prompt. `ci` and `spread` (standard deviation of
-        the scores inside the neighbourhood) are in the reading `relative`, `ci_clipped` and `spread_clipped` in
-        `clipped`. NaN where a centre has no neighbour.
+        the scores inside the neighbourhood, dividing by their number) are in the reading `relative`, `ci_clipped` and
+        `spread_clipped` in `clipped`; n_theta counts the neighbours at least theta similar. NaN where a centre has no
+        neighbour.
     """
     near = frame[frame["rank"].le(k).fillna(False).astype(bool)]
     near = near.assign(**{reading: score(near, weights, reading) for reading in READINGS})
@@ -113,8 +115,14 @@ class Estimate(tuple):
 
     @classmethod
     def percentile(cls, value, draws):
-        """Return the estimate whose interval is the draws' 2.5th and 97.5th percentile, over those that are defined."""
-        low, high = np.percentile(draws[np.isfinite(draws)], [2.5, 97.5])
+        """Return the estimate whose interval is the draws' 2.5th and 97.5th percentile, over those that are defined.
+
+        Where fewer than two are, there is no interval; where the value is undefined, nothing is.
+        """
+        known = draws[np.isfinite(draws)]
+        if not np.isfinite(value):
+            return cls(np.nan, np.nan, np.nan, np.full_like(draws, np.nan))
+        low, high = np.percentile(known, [2.5, 97.5]) if len(known) > 1 else (np.nan, np.nan)
         return cls(float(value), float(low), float(high), draws)
 
 
@@ -162,9 +170,7 @@ class Clusters:
         with np.errstate(divide="ignore", invalid="ignore"):
             value = float(statistic(*(np.array([column.sum()]) for column in sums))[0])
             draws = statistic(*(self.counts @ column for column in sums))
-        if not np.isfinite(value):
-            return self.undefined()
-        if np.count_nonzero(n) < 2 or not np.isfinite(draws).any():
+        if np.count_nonzero(n) < 2 and np.isfinite(value):
             return Estimate(value, np.nan, np.nan, draws)
         return Estimate.percentile(value, draws)
 
@@ -183,7 +189,8 @@ class Clusters:
         if (len(hits) and hits.all()) or (not hits.any() and len(hits)):
             n = len(set(cluster_ids))
             exact = binomtest(n if hits.all() else 0, n).proportion_ci(0.95, method="exact")
-            draws = np.full(len(self.counts), float(hits.all()))
+            there = self.counts @ self.sums(cluster_ids, np.ones(len(hits)))
+            draws = np.where(there > 0, float(hits.all()), np.nan)
             return Estimate(float(hits.all()), float(exact.low), float(exact.high), draws)
         return self.mean(cluster_ids, hits)
 
@@ -454,41 +461,83 @@ def table_row(target, corpus, labels, frame, scores, clusters, reading="relative
 ORDERED = ("frr", "flip_rate", "ci", "excess")
 
 
-def orders(estimates, reference, measures=ORDERED):
-    """Say how sure the order of any two targets is, and how probably another labelling reverses it.
-
-    Both come from the same resampled clusters (`paper.md`, threats 6 and 7).
+def differences(estimates, measures=ORDERED):
+    """Compare every two targets on the same resampled clusters (`paper.md`, Threats 6).
 
     Parameters
     ----------
-    estimates : dict of str to dict of str to dict of str to Estimate
-        By labeller, target and measure.
-    reference : str
-        The labeller whose order the others are compared with.
+    estimates : dict of str to dict of str to Estimate
+        By target and measure.
     measures : sequence of str
 
     Returns
     -------
     DataFrame
-        measure, first, second, labeller, higher: the share of resamples in which the first target's estimate is higher
+        measure, first, second, difference (first minus second) with its interval; p, two-sided: twice the share of
+        resamples on the other side of 0, at least 2 / (1 + B); p_holm, p adjusted by Holm over the pairs of targets of
+        one measure. NaN where an estimate is undefined.
+    """
+    rows = []
+    for measure in measures:
+        for first, second in itertools.combinations(estimates, 2):
+            one, other = estimates[first][measure], estimates[second][measure]
+            draws = one.draws - other.draws
+            found = Estimate.percentile(one[0] - other[0], draws)
+            known = draws[np.isfinite(draws)]
+            beyond = 1 + min(np.count_nonzero(known <= 0), np.count_nonzero(known >= 0))
+            row = {"measure": measure, "first": first, "second": second, **columns({"difference": found})}
+            rows.append(row | {"p": min(1.0, 2 * beyond / (1 + len(known))) if np.isfinite(found[1]) else np.nan})
+    table = pd.DataFrame(rows)
+    table["p_holm"] = table.groupby("measure")["p"].transform(_holm)
+    return table
+
+
+def _holm(p):
+    adjusted = np.full(len(p), np.nan)
+    known = p.notna().to_numpy()
+    if known.any():
+        adjusted[known] = multipletests(p[known], method="holm")[1]
+    return adjusted
+
+
+def orders(estimates, reference, measures=ORDERED):
+    """Say how sure the order of any two targets is, and how probably another setting reverses it.
+
+    Both come from the same resampled clusters (`paper.md`, Threats 6 and 7).
+
+    Parameters
+    ----------
+    estimates : dict of str to dict of str to dict of str to Estimate
+        By setting (of a labeller, a weight, a threshold ...), target and measure.
+    reference : str
+        The setting whose order the others are compared with.
+    measures : sequence of str
+
+    Returns
+    -------
+    DataFrame
+        measure, first, second, setting, higher: the share of resamples in which the first target's estimate is higher
         (ties count half); reversed: the share in which the order is the other way round than by the reference. NaN
         where an estimate is undefined in every resample.
     """
     rows = []
     for measure in measures:
         for first, second in itertools.combinations(estimates[reference], 2):
-            known = None
-            for labeller, found in estimates.items():
+            known = _signs(estimates[reference], first, second, measure)
+            for setting, found in estimates.items():
                 if first not in found or second not in found:
                     continue
-                signs = np.sign(found[first][measure].draws - found[second][measure].draws)
-                known = signs if labeller == reference else known
+                signs = _signs(found, first, second, measure)
                 both = np.isfinite(signs) & np.isfinite(known)
-                row = {"measure": measure, "first": first, "second": second, "labeller": labeller}
+                row = {"measure": measure, "first": first, "second": second, "setting": setting}
                 row["higher"] = float(((signs[both] + 1) / 2).mean()) if both.any() else np.nan
                 row["reversed"] = float((signs * known < 0)[both].mean()) if both.any() else np.nan
                 rows.append(row)
     return pd.DataFrame(rows)
+
+
+def _signs(found, first, second, measure):
+    return np.sign(found[first][measure].draws - found[second][measure].draws)
 
 
 def columns(estimates):

@@ -20,8 +20,11 @@ is."""
 
 CONTRAST_BINS = 10
 
-DEPTH = 24
-"""Nearest prompts of any label among which a permutation looks for accepted ones."""
+DEPTH = 16
+"""Nearest prompts of any label among which a permutation looks for accepted ones, where everything is accepted."""
+
+CURVE = np.linspace(0, 1, 21)
+"""Values of tau at which CR is drawn."""
 
 PERMUTATIONS = 999
 
@@ -59,7 +62,8 @@ def details(corpus, frame, lengths, perplexities):
 def strata(frame, names=("same_cluster", *BINS), bins=BINS):
     """Give each pair the number of its stratum: a combination of values, numbers binned.
 
-    Bins end at the quantiles of the rejected-accepted pairs.
+    Bins end at the inner quantiles of the rejected-accepted pairs, interpolated; a value on an end lies in the bin
+    above. The ends stay the same in every resample.
 
     Parameters
     ----------
@@ -81,10 +85,16 @@ def strata(frame, names=("same_cluster", *BINS), bins=BINS):
     for name in names:
         values = frame[name].to_numpy()
         if name in bins:
-            edges = np.unique(np.quantile(values[rejected], np.linspace(0, 1, bins[name] + 1)[1:-1]))
-            values = np.searchsorted(edges, values, side="right")
+            values, _ = _binned(values, values[rejected], bins[name])
         codes.append(pd.factorize(values, sort=True)[0])
     return pd.factorize(pd.MultiIndex.from_arrays(codes))[0]
+
+
+def _binned(values, reference, bins):
+    """Return each value's bin, of equal counts of the reference values, and the number of bins."""
+    # Rounded, so that a value that an end should equal does not fall beside it.
+    ends = np.unique(np.quantile(reference.round(12), np.linspace(0, 1, bins + 1)[1:-1]).round(12))
+    return np.searchsorted(ends, values.round(12), side="right"), len(ends) + 1
 
 
 def standardised(clusters, frame, stratum, values):
@@ -105,7 +115,7 @@ def standardised(clusters, frame, stratum, values):
     -------
     floor, excess : Estimate
     matched : float
-        Share of rejected pairs in a stratum that has accepted ones, in [0, 1].
+        Share of rejected pairs in a stratum that has accepted ones, in [0, 1]; NaN without rejected pairs.
     """
     rejected = (frame["centre_label"] == "reject").to_numpy()
     code = clusters.codes.loc[frame["cluster_id"]].to_numpy()
@@ -118,7 +128,7 @@ def standardised(clusters, frame, stratum, values):
 
     ones = np.ones(len(frame))
     sums = [table(rows, weights) for rows in (rejected, ~rejected) for weights in (ones, values)]
-    matched = (sums[0].sum(0) * (sums[2].sum(0) > 0)).sum() / max(rejected.sum(), 1)
+    matched = (sums[0].sum(0) * (sums[2].sum(0) > 0)).sum() / rejected.sum() if rejected.any() else np.nan
 
     def totals(counts):
         n_r, s_r, n_a, s_a = (counts @ part for part in sums)
@@ -131,13 +141,7 @@ def standardised(clusters, frame, stratum, values):
 
     value = totals(np.ones((1, size[0])))
     draws = totals(clusters.counts)
-    return (*(_estimate(one[0], many) for one, many in zip(value, draws, strict=True)), float(matched))
-
-
-def _estimate(value, draws):
-    if not np.isfinite(value) or np.isfinite(draws).sum() < 2:
-        return Estimate(np.nan, np.nan, np.nan, draws)
-    return Estimate.percentile(value, draws)
+    return (*(Estimate.percentile(one[0], many) for one, many in zip(value, draws, strict=True)), float(matched))
 
 
 def within(clusters, frame, values, contrast=None):
@@ -145,8 +149,9 @@ def within(clusters, frame, values, contrast=None):
 
     In every cluster with at least one rejected and two accepted prompts, rejected-accepted pairs together weigh as much
     as accepted-accepted pairs, and all such clusters weigh the same; the coefficient of "rejected" is then the mean of
-    the clusters' differences of means. With `contrast`, a constant for each of `CONTRAST_BINS` and a curve in it stand
-    beside: what is left is the excess among pairs of equal contrast. (Ours.)
+    the clusters' differences of means. With `contrast`, a constant for each of `CONTRAST_BINS` (equal counts of these
+    rejected-accepted pairs, the same in every resample) and 1 - exp(-contrast) stand beside: what is left is the excess
+    among pairs of equal contrast. NaN where the contrast alone tells which pairs are rejected. (Ours.)
 
     Parameters
     ----------
@@ -174,9 +179,8 @@ def within(clusters, frame, values, contrast=None):
     columns = [rejected.astype(float)]
     if contrast is not None:
         contrast = np.asarray(contrast, float)[keep]
-        edges = np.unique(np.quantile(contrast[rejected], np.linspace(0, 1, CONTRAST_BINS + 1)[1:-1]))
-        place = np.searchsorted(edges, contrast, side="right")
-        columns += [1 - np.exp(-contrast), *(place == i for i in range(1, len(edges) + 1))]
+        place, bins = _binned(contrast, contrast[rejected], CONTRAST_BINS)
+        columns += [1 - np.exp(-contrast), *(place == i for i in range(1, bins))]
     table = np.column_stack([*columns, values]).astype(float)
     # Weighted means of each cluster, whose weights sum to 2, are taken out of everything.
     means = np.stack([np.bincount(code, weight * column, minlength=n) / 2 for column in table.T], axis=1)
@@ -187,18 +191,57 @@ def within(clusters, frame, values, contrast=None):
 
     def coefficient(counts):
         total = (counts @ sums).reshape(-1, width, width)
-        inverse = np.linalg.pinv(total[:, :-1, :-1], hermitian=True)
-        found = (inverse @ total[:, :-1, -1:])[:, 0, 0]
-        return np.where(total[:, 0, 0] > 1e-12, found, np.nan)
+        # "Rejected" and the values, less what the other columns explain of them.
+        others = total[:, 1:-1, 1:-1]
+        explained = total[:, [0, -1], 1:-1] @ np.linalg.pinv(others, hermitian=True) @ total[:, 1:-1, [0]]
+        own, joint = total[:, 0, 0] - explained[:, 0, 0], total[:, -1, 0] - explained[:, 1, 0]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return np.where(own > 1e-9 * total[:, 0, 0], joint / own, np.nan)
 
-    return _estimate(coefficient(np.ones((1, n)))[0], coefficient(clusters.counts))
+    return Estimate.percentile(coefficient(np.ones((1, n)))[0], coefficient(clusters.counts))
+
+
+def estimates(clusters, near, own, weights, reading):
+    """Compare one target's confusion with matched floors, signal by signal, with and without ProbShift.
+
+    Parameters
+    ----------
+    clusters : metrics.Clusters
+    near, own : DataFrame
+        Pairs from `details`: those with the k nearest accepted prompts, and those of one cluster.
+    weights : signals.Weights
+    reading : str
+
+    Returns
+    -------
+    found : dict of str to Estimate
+        floor_matched and excess_matched (secondary); cr_floor, the share of rejections above the matched floor's 95th
+        percentile, and floor95, that percentile; excess_drift, excess_prob_shift, excess_ppl: the primary excess of
+        each signal alone; excess_equal_contrast: the primary excess among pairs of equal perplexity contrast, and the
+        same without ProbShift.
+    matched : float
+        Share of rejected pairs that have a matched floor, in [0, 1].
+    """
+    scores = signals.score(near, weights, reading)
+    floor, excess, matched = standardised(clusters, near, strata(near), scores.to_numpy())
+    table = centres(near, scores)
+    cr_floor, floor95 = above_floor(clusters, table, strata(table, OF_CENTRES, BINS_OF_CENTRES))
+    found = {"floor_matched": floor, "excess_matched": excess, "cr_floor": cr_floor, "floor95": floor95}
+    for name, column in (("drift", "drift"), ("prob_shift", "prob_shift"), ("ppl", signals.READINGS[reading])):
+        found[f"excess_{name}"] = within(clusters, own, own[column])
+    rest = weights.without_prob_shift()
+    for name, used in (("", weights), ("_no_prob_shift", rest)):
+        known = within(clusters, own, signals.score(own, used, reading), own["contrast"]) if used else None
+        found[f"excess_equal_contrast{name}"] = known or clusters.undefined()
+    return found, matched
 
 
 def above_floor(clusters, centres, stratum, quantile=0.95):
     """CR@floor: share of rejections whose CI lies above a quantile of the matched floor's.
 
-    The floor is the accepted centres' CI, each stratum weighted to its number of rejections; the quantile is taken anew
-    in every resample.
+    The floor is the accepted centres' CI, each stratum weighted to its number of rejections; the quantile, the smallest
+    CI at which that share of the weight is reached, is taken anew in every resample. Rejections of strata without
+    accepted centres add nothing to the floor, and are compared with it.
 
     Parameters
     ----------
@@ -243,7 +286,7 @@ def above_floor(clusters, centres, stratum, quantile=0.95):
         return found.T
 
     value, draws = share(np.ones((1, len(clusters.codes)))), share(clusters.counts)
-    return tuple(_estimate(one[0], many) for one, many in zip(value, draws, strict=True))
+    return tuple(Estimate.percentile(one[0], many) for one, many in zip(value, draws, strict=True))
 
 
 OF_CENTRES = ("mates", "similarity", "length")
@@ -298,11 +341,11 @@ class Candidates:
     near: np.ndarray
     pairs: tuple
 
-    def permuted(self, scores, k, seed, draws=PERMUTATIONS):
-        """Deal labels out anew inside clusters; see `permuted`."""
-        table = np.zeros(self.near.shape)
+    def permuted(self, scores, statistic, k, seed, draws=PERMUTATIONS):
+        """Deal labels out anew inside clusters; `scores` are those of `pairs`, shape (pairs, m). See `permuted`."""
+        table = np.zeros((*self.near.shape, scores.shape[1]))
         table[self.near >= 0] = scores
-        return permuted(self.cluster, self.rejected, self.near, table, k, draws, seed)
+        return permuted(self.cluster, self.rejected, self.near, table, statistic, k, draws, seed)
 
 
 def candidates(vectors, corpus, labels, depth=DEPTH):
@@ -315,6 +358,7 @@ def candidates(vectors, corpus, labels, depth=DEPTH):
     corpus, labels : DataFrame
         Rows in the same order.
     depth : int
+        Candidates looked at where everything is accepted; the fewer are, the deeper the search.
 
     Returns
     -------
@@ -322,17 +366,18 @@ def candidates(vectors, corpus, labels, depth=DEPTH):
     """
     label = labels["label"].to_numpy()
     scored = np.flatnonzero(np.isin(label, ["accept", "reject"]))
-    found = signals.nearest(vectors, corpus["prompt_id"].to_numpy(), scored, scored, depth)
+    depth = int(np.ceil(depth * len(scored) / max((label == "accept").sum(), 1)))
+    found = signals.nearest(vectors, corpus["prompt_id"].to_numpy(), scored, scored, min(depth, len(scored)))
     place = np.full(len(label), -1)
     place[scored] = np.arange(len(scored))
-    near = np.full((len(scored), depth), -1)
+    near = np.full((len(scored), found["rank"].max() if len(found) else 0), -1)
     a, b = found["centre"].to_numpy(int), found["neighbour"].to_numpy(int)
     near[place[a], found["rank"].to_numpy(int) - 1] = place[b]
     cluster = pd.factorize(corpus["cluster_id"])[0][scored]
     return Candidates(cluster, label[scored] == "reject", near, (a, b))
 
 
-def permuted(cluster, label, candidates, scores, k, draws, seed):
+def permuted(cluster, label, candidates, scores, statistic, k, draws, seed):
     """Deal the labels out anew inside clusters and retrieve neighbours again.
 
     Parameters
@@ -342,43 +387,47 @@ def permuted(cluster, label, candidates, scores, k, draws, seed):
         Whether a prompt is rejected.
     candidates : numpy.ndarray of int, shape (n, depth)
         Each prompt's nearest prompts of any label, nearest first; -1 for none.
-    scores : numpy.ndarray, shape (n, depth)
-        Of each prompt with each candidate.
+    scores : numpy.ndarray, shape (n, depth, m)
+        Of each prompt with each candidate, m of them (a reading each).
+    statistic : callable
+        From CI(r) of the rejections that have a neighbour, shape (rejections, m), to an array.
     k : int
     draws : int
     seed : int
 
     Returns
     -------
-    ci : float
-        Mean CI(r) of the labels as they are.
-    null : numpy.ndarray, shape (draws,)
-        Mean CI(r) of each permutation.
-    short : int
-        Rejections with fewer than k accepted candidates, over all permutations.
+    value : numpy.ndarray
+        The statistic of the labels as they are; NaN without rejections that have a neighbour.
+    null : numpy.ndarray, shape (draws, ...)
+        The statistic of each permutation.
+    short : float
+        Share of rejections with fewer than k accepted candidates, over all permutations; NaN without rejections.
     """
     rng = np.random.default_rng(seed)
     known = candidates >= 0
+    nothing = np.full_like(statistic(np.zeros((1, scores.shape[2]))), np.nan, dtype=float)
 
-    def mean_ci(rejected):
+    def measured(rejected):
         rows = np.flatnonzero(rejected)
         near = known[rows] & ~rejected[candidates[rows]]
         near &= np.cumsum(near, axis=1) <= k
         count = near.sum(1)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            ci = (scores[rows] * near).sum(1) / count
-        return np.nanmean(ci) if (count > 0).any() else np.nan, int((count < k).sum())
+        some = count > 0
+        ci = np.einsum("rdm,rd->rm", scores[rows[some]], near[some]) / count[some, None]
+        return statistic(ci) if some.any() else nothing, int((count < k).sum())
 
-    value, _ = mean_ci(label)
-    null, short = np.empty(draws), 0
+    value, _ = measured(label)
+    null, short = [], 0
     order = np.argsort(cluster, kind="stable")
-    for draw in range(draws):
+    for _ in range(draws):
         mixed = order[np.lexsort((rng.random(len(cluster)), cluster[order]))]
         dealt = np.empty_like(label)
         dealt[order] = label[mixed]
-        null[draw], few = mean_ci(dealt)
+        found, few = measured(dealt)
+        null.append(found)
         short += few
-    return value, null, short
+    return value, np.array(null), short / (draws * label.sum()) if label.any() else np.nan
 
 
 def p_value(value, null):

@@ -5,26 +5,28 @@
 
 import argparse
 import contextlib
+import itertools
 import os
-import re
 import shutil
 import sys
 import time
+from concurrent.futures import ProcessPoolExecutor
 
 import nbformat
 import pandas as pd
 
-from paraguard_utils import encoder, models, paths, querying, stores, tables, targets, validation
+from paraguard_utils import encoder, explorer, models, numbers, paths, querying, stores, tables, targets, validation
 from paraguard_utils.errors import UserError
-from paraguard_utils.settings import LIVE
+from paraguard_utils.settings import LIVE, freeze
 
 CORPUS = "paraguard_mini"
 MINUTES = "notebook_minutes"
 COMPARED = {
     "table1_targets": ["target", "reading"],
-    "table2_cohorts": ["target", "reading", "risk", "similarity"],
+    "table2_cohorts": ["target", "reading", "bins", "risk", "similarity"],
     "table3_guards": ["target", "reading"],
-    "fig3_correlations": ["target", "reading"],
+    "ci_correlations": ["target", "reading", "covariate"],
+    "sensitivity": ["dimension", "setting", "target"],
 }
 """Tables compared with the record, and the columns that identify their rows."""
 
@@ -34,7 +36,7 @@ PROMOTED = ("generated", "corpus", "vectors", "traces", "guards", "labels")
 ON_REQUEST = ("verdicts", "answers")
 """Folders that a live run fills on request only: a target without one there keeps its recorded file."""
 
-DERIVED = ("pairs", "scores", "tables")
+DERIVED = ("pairs", "scores", "training", "tables")
 """Folders that the recorded notebooks then make from them, and that replace those in `data/`."""
 
 PUBLIC = (
@@ -87,49 +89,38 @@ def execute(notebook, output, parameters):
         raise UserError(f"{notebook.stem}: {error.ename}: {error.evalue}") from None
 
 
-def run_all(store_name, after=None):
-    """Run all notebooks in order, with a line for each, and return their minutes by name.
+def run_all(store_name, after=None, at_once=1):
+    """Run all notebooks, with a line for each, and return their minutes by name.
 
     Parameters
     ----------
     store_name : str
     after : callable or None
         Called without arguments after each notebook.
+    at_once : int
+        Notebooks run side by side; more than one only where none reads what another writes.
 
     Returns
     -------
     dict of str to float
     """
     minutes = {}
-    for notebook in notebooks():
-        started = time.monotonic()
-        print(f"{notebook.stem} ...", flush=True)
-        output = paths.RESULTS / store_name / "notebooks" / notebook.name
-        execute(notebook, output, {"store": store_name} if store_name != stores.RECORDED else {})
-        minutes[notebook.stem] = round((time.monotonic() - started) / 60, 1)
-        print(f"{notebook.stem} done in {minutes[notebook.stem]:.1f} min", flush=True)
-        if after is not None:
-            after()
+    with ProcessPoolExecutor(at_once) as pool:
+        for name, taken in pool.map(_timed, notebooks(), itertools.repeat(store_name)):
+            minutes[name] = taken
+            if after is not None:
+                after()
     return minutes
 
 
-def with_minutes(readme, minutes):
-    """Put the recorded minutes into the last cell of each notebook's row in the README.
-
-    Parameters
-    ----------
-    readme : str
-    minutes : DataFrame
-        notebook, minutes.
-
-    Returns
-    -------
-    str
-    """
-    for row in minutes.itertuples():
-        line = re.compile(rf"^(\|.*notebooks/{row.notebook}\.ipynb.*\|)[^|]*\|$", re.MULTILINE)
-        readme = line.sub(rf"\1 {row.minutes:g} |", readme)
-    return readme
+def _timed(notebook, store_name):
+    started = time.monotonic()
+    print(f"{notebook.stem} ...", flush=True)
+    output = paths.RESULTS / store_name / "notebooks" / notebook.name
+    execute(notebook, output, {"store": store_name} if store_name != stores.RECORDED else {})
+    minutes = round((time.monotonic() - started) / 60, 1)
+    print(f"{notebook.stem} done in {minutes:.1f} min", flush=True)
+    return notebook.stem, minutes
 
 
 def preflight():
@@ -229,7 +220,8 @@ def differences(live):
 
 def figures():
     """Redraw every table and figure from recorded traces, without a model."""
-    run_all(stores.RECORDED)
+    # Every notebook reads the record, and none what another has just written.
+    run_all(stores.RECORDED, at_once=os.process_cpu_count() if hasattr(os, "process_cpu_count") else os.cpu_count())
     print(f"tables and figures are in {paths.shown(paths.RESULTS / stores.RECORDED)}")
 
 
@@ -281,11 +273,16 @@ def record():
     figure_map = (paths.FIGURES / "FIGURE_MAP.csv").read_bytes()
     _replace(recorded.writes / "figures", paths.FIGURES, known)
     (paths.FIGURES / "FIGURE_MAP.csv").write_bytes(figure_map)
+    known = numbers.collect(recorded)
+    stores.write(paths.DATA / "tables" / f"{numbers.NAME}.csv", known, "tables", {})
     readme = paths.ROOT / "README.md"
-    readme.write_text(with_minutes(readme.read_text(encoding="utf-8"), minutes), encoding="utf-8")
+    readme.write_text(numbers.filled(readme.read_text(encoding="utf-8"), known), encoding="utf-8")
     for notebook in notebooks():
-        executed = paths.RESULTS / stores.RECORDED / "notebooks" / notebook.name
-        nbformat.write(cleaned(nbformat.read(executed, as_version=4)), notebook)
+        executed = cleaned(nbformat.read(paths.RESULTS / stores.RECORDED / "notebooks" / notebook.name, as_version=4))
+        for cell in executed.cells:
+            if cell.cell_type == "markdown":
+                cell.source = numbers.filled(cell.source, known)
+        nbformat.write(executed, notebook)
 
 
 def _kept(live, recorded):
@@ -352,10 +349,10 @@ def _publishable(path, targets):
     stem = _stem(path)
     if path.suffix in (".lock", ".corrupt", ".tmp") or ".parts" in path.parent.name:
         return False
-    if path.parents[1].name in ("traces", "guards", "labels", "pairs", "scores", *ON_REQUEST):
+    if path.parents[1].name in ("traces", "guards", "labels", "pairs", "scores", "training", *ON_REQUEST):
         return path.parent.name == CORPUS and stem in targets
     if path.parent.name in ("generated", "corpus", encoder.NAME):
-        return stem == CORPUS
+        return stem.removesuffix(".drifts") == CORPUS
     if path.parents[1].name == "vectors":
         return path.parent.name in {querying.model_of(name) for name in targets}
     return not stem.startswith("most_confused_") or stem.removeprefix("most_confused_") in targets
@@ -384,7 +381,7 @@ def cleaned(notebook):
 
 
 def html():
-    """Write one readable report of all recorded notebooks."""
+    """Write one readable report of all recorded notebooks, and the explorer of all recorded rejections."""
     from nbconvert import HTMLExporter
 
     joined = nbformat.v4.new_notebook(metadata={"kernelspec": {"name": "python3", "display_name": "Python 3"}})
@@ -399,6 +396,9 @@ def html():
     path.parent.mkdir(exist_ok=True)
     path.write_text(body, encoding="utf-8")
     print(f"the report is {paths.shown(path)}")
+    page = paths.RESULTS / "explorer.html"
+    explorer.write(stores.Store(stores.RECORDED), CORPUS, freeze({"store": stores.RECORDED, "corpus": CORPUS}), page)
+    print(f"the explorer is {paths.shown(page)}")
 
 
 def main():

@@ -89,6 +89,9 @@ SCHEMAS = {
         risk=_number(_unit),
     ),
     "sentences": _schema(text_hash=_text(unique=True), vector=_list()),
+    "drifts": _schema(
+        unique=["first_hash", "second_hash"], first_hash=_text(), second_hash=_text(), drift=_number(_unit)
+    ),
     "tokens": _schema(
         token_id=pa.Column(int, pa.Check.ge(0), unique=True, coerce=True), text=pa.Column(str), embedding=_list()
     ),

@@ -3,18 +3,16 @@
 import numpy as np
 import pandas as pd
 
-from paraguard_utils import encoder, judge, metrics, nulls, paths, signals
+from paraguard_utils import encoder, metrics, nulls, paths, signals
 from paraguard_utils.errors import DataError
 from paraguard_utils.querying import model_of
 from paraguard_utils.refusals import LABELLER
 from paraguard_utils.stores import RECORDED, Store, frame_hash, read_meta
 from paraguard_utils.targets import answers_hash
+from paraguard_utils.text import formula_safe
 
 COMPARABLE = {"corpus", "k", "weight_drift", "weight_prob_shift", "weight_ppl", "theta"}
 """What two runs must share for their rows to stand in one table."""
-
-
-LABELLERS = {"cues": LABELLER, "policy": f"{LABELLER}, policy refusals only", "judge": judge.RUBRIC}
 
 
 def compare(store, corpus_name, corpus, labels, traces, model_name, settings):
@@ -24,50 +22,6 @@ def compare(store, corpus_name, corpus, labels, traces, model_name, settings):
     frame = signals.pairs(corpus, vectors, traces, labels, tokens, settings.k)
     scores = metrics.prompt_scores(corpus, labels, frame, settings.weights(), settings.k, settings.theta)
     return frame, scores
-
-
-def by_labeller(store, corpus_name, corpus, traces, scored, settings, clusters):
-    """Make Table 1's rows under each labeller, and say how sure the order of targets is under each.
-
-    Parameters
-    ----------
-    store : stores.Store
-    corpus_name : str
-    corpus : DataFrame
-    traces : dict of str to DataFrame
-        By target.
-    scored : dict of str to (DataFrame, DataFrame, DataFrame)
-        Labels, pairs and scores by target, under `settings.labeller`: they need not be computed again.
-    settings : settings.Settings
-    clusters : metrics.Clusters
-
-    Returns
-    -------
-    table : DataFrame
-        labeller, target, n_scored, n_reject, and the estimates with intervals, in the reading `relative`; a target that
-        was not judged has no row of the judge's.
-    orders : DataFrame
-        From `metrics.orders`, against the cue list.
-    """
-    rows, estimates = [], {}
-    for labeller in LABELLERS:
-        estimates[labeller] = {}
-        for name, own in traces.items():
-            if labeller == "judge" and not store.has("verdicts", corpus_name, name):
-                continue
-            if labeller == settings.labeller:
-                labels, frame, scores = scored[name]
-            else:
-                labels = matching_labels(store, corpus_name, name, own, labeller)
-                frame, scores = compare(store, corpus_name, corpus, labels, own, model_of(name), settings)
-            found = metrics.rate_estimates(corpus, labels, clusters) | metrics.score_estimates(
-                corpus, frame, scores, clusters, weights=settings.weights()
-            )
-            estimates[labeller][name] = found
-            counts = {f"n_{label}": int((labels["label"] == label).sum()) for label in ("reject", "accept")}
-            few = counts["n_reject"] < metrics.FEW
-            rows.append({"labeller": labeller, "target": name, **counts, "few": few, **metrics.columns(found)})
-    return pd.DataFrame(rows), metrics.orders(estimates, "cues")
 
 
 def chance(store, corpus_name, corpus, target, labels, traces, pairs, settings, clusters):
@@ -87,47 +41,39 @@ def chance(store, corpus_name, corpus, target, labels, traces, pairs, settings, 
 
     Returns
     -------
-    DataFrame, one row per reading
-        target, reading, few, n_mixed; ci_matched, floor_matched and excess_matched over rejected pairs that have a
-        matched floor, and matched, their share; cr_floor, the share of rejections above the matched floor's 95th
-        percentile, and floor95, that percentile; excess (primary), excess_no_prob_shift, excess_drift,
-        excess_prob_shift, excess_ppl, each by itself, and excess_equal_contrast, among pairs of equal perplexity
-        contrast; ci_null, the mean CI over permutations of labels inside clusters, and p of CI against them.
+    rows : DataFrame, one per reading
+        target, reading; matched and the estimates of `nulls.estimates`; ci_null, the mean CI over permutations of
+        labels inside clusters, p of CI against them, and short, the share of permuted rejections with too few
+        neighbours.
+    curve : DataFrame, one row per reading and tau
+        target, reading, tau, cr, and the permutations' mean with the range that 95 % of them lie in: null, null_low,
+        null_high.
     """
     lengths = (traces["user_end"] - traces["user_start"]).to_numpy()
     frame = nulls.details(corpus, pairs, lengths, signals.perplexity(traces))
     near = frame[frame["rank"].le(settings.k).fillna(False).astype(bool)]
     own = frame[frame["same_cluster"]]
-    n_reject, n_mixed = int((labels["label"] == "reject").sum()), len(metrics.excess(corpus, pairs))
-    few = n_reject < metrics.FEW or n_mixed < metrics.FEW_CLUSTERS
-    weights, rest = settings.weights(), settings.weights().without_prob_shift()
-    stratum = nulls.strata(near)
+    weights = settings.weights()
     dealt = nulls.candidates(encoder.vectors(store, corpus_name, corpus["text"], earlier=True), corpus, labels)
-    signal = signals.compare(traces, store.read("tokens", model_of(target)), *dealt.pairs)
-    rows = []
-    for reading, ppl in signals.READINGS.items():
-        floor, excess, matched = nulls.standardised(
-            clusters, near, stratum, signals.score(near, weights, reading).to_numpy()
-        )
-        centres = nulls.centres(near, signals.score(near, weights, reading))
-        cr_floor, floor95 = nulls.above_floor(
-            clusters, centres, nulls.strata(centres, nulls.OF_CENTRES, nulls.BINS_OF_CENTRES)
-        )
-        found = {"floor_matched": floor, "excess_matched": excess, "cr_floor": cr_floor, "floor95": floor95}
-        found["excess"] = nulls.within(clusters, own, signals.score(own, weights, reading))
-        if rest:
-            found["excess_no_prob_shift"] = nulls.within(clusters, own, signals.score(own, rest, reading))
-        for name in ("drift", "prob_shift"):
-            found[f"excess_{name}"] = nulls.within(clusters, own, own[name])
-        found["excess_ppl"] = nulls.within(clusters, own, own[ppl])
-        found["excess_equal_contrast"] = nulls.within(
-            clusters, own, signals.score(own, weights, reading), own["contrast"]
-        )
-        ci, null, short = dealt.permuted(signals.score(signal, weights, reading), settings.k, settings.seed)
-        row = {"target": target, "reading": reading, "n_reject": n_reject, "n_mixed": n_mixed, "few": few}
-        row |= {"matched": matched, **metrics.columns(found), "ci": ci, "ci_null": float(np.mean(null))}
-        rows.append(row | {"p": nulls.p_value(ci, null), "short": short})
-    return pd.DataFrame(rows)
+    compared = signals.compare(traces, store.read("tokens", model_of(target)), *dealt.pairs)
+    scores = np.column_stack([signals.score(compared, weights, reading) for reading in signals.READINGS])
+    value, null, short = dealt.permuted(scores, _mean_and_curve, settings.k, settings.seed)
+    rows, curves = [], []
+    for column, reading in enumerate(signals.READINGS):
+        found, matched = nulls.estimates(clusters, near, own, weights, reading)
+        ci, many = value[0, column], null[:, 0, column]
+        row = {"target": target, "reading": reading, "matched": matched, **metrics.columns(found)}
+        row |= {"ci_null": many.mean(), "p": nulls.p_value(ci, many), "short": short}
+        rows.append(row)
+        low, high = np.quantile(null[:, 1:, column], [0.025, 0.975], axis=0)
+        shares = {"cr": value[1:, column], "null": null[:, 1:, column].mean(0), "null_low": low, "null_high": high}
+        curves.append(pd.DataFrame({"target": target, "reading": reading, "tau": nulls.CURVE, **shares}))
+    return pd.DataFrame(rows), pd.concat(curves, ignore_index=True)
+
+
+def _mean_and_curve(ci):
+    """Dataset CI, then CR at every tau of the curve, a column per reading."""
+    return np.vstack([ci.mean(0), (ci[:, None] >= nulls.CURVE[:, None]).mean(0)])
 
 
 def score_target(store, corpus_name, corpus, target, labels, traces, model_name, settings):
@@ -201,8 +147,7 @@ def confused_sheet(corpus, labels, pairs, scores, weights=signals.PAPER_WEIGHTS,
         }
     )
     words = [name for name in sheet if name.endswith(("_prompt", "_answer"))]
-    # A spreadsheet would run a text that starts like a formula.
-    sheet[words] = sheet[words].replace(r"\A([=+\-@\t\r])", r"'\1", regex=True)
+    sheet[words] = formula_safe(sheet[words])
     return sheet
 
 
@@ -327,29 +272,6 @@ def rejections(scores):
     return pd.concat(frames, ignore_index=True)
 
 
-def similarity_correlations(scores, clusters):
-    """Correlate CI(r) with mean neighbour similarity over each target's rejections (Fig. 3).
-
-    Parameters
-    ----------
-    scores : dict of str to DataFrame
-        By target.
-    clusters : metrics.Clusters
-
-    Returns
-    -------
-    DataFrame
-        target, reading, n, r with its interval.
-    """
-    rows = []
-    for target, frame in scores.items():
-        own = rejections({target: frame})
-        for reading, column in (("relative", "ci"), ("clipped", "ci_clipped")):
-            r = clusters.correlation(own["cluster_id"], own["mean_similarity"], own[column])
-            rows.append({"target": target, "reading": reading, "n": len(own), **metrics.columns({"r": r})})
-    return pd.DataFrame(rows)
-
-
 def verdicts(table):
     """Say in words, for each row of Table 1 or 3, whether refusals are more confused than paraphrase noise.
 
@@ -378,71 +300,13 @@ def verdicts(table):
     return sentences
 
 
-def similarity_verdicts(correlations, limit=0.7):
-    """Say in words whether CI only restates sentence similarity: the paper's break condition, |r| above 0.7-0.8.
-
-    Parameters
-    ----------
-    correlations : DataFrame
-        From `similarity_correlations`.
-    limit : float
-        The lower edge of the paper's condition.
-
-    Returns
-    -------
-    list of str
-    """
-    sentences = []
-    for row in correlations.to_dict("records"):
-        head = f"{row['target']} ({row['reading']}, n = {row['n']}): "
-        if np.isnan(row["r"]):
-            sentences.append(f"{head}r is undefined (fewer than 3 rejections, or no spread).")
-            continue
-        low, high = sorted((abs(row["r_low"]), abs(row["r_high"])))
-        if row["r_low"] < 0 < row["r_high"]:
-            low = 0.0
-        state = "is met" if low > limit else "is not met" if high < limit else "cannot be ruled out"
-        interval = f"[{row['r_low']:+.2f}, {row['r_high']:+.2f}]"
-        sentences.append(f"{head}r = {row['r']:+.2f} {interval}; the break condition |r| > {limit} {state}.")
-    return sentences
-
-
-def order_verdicts(orders, limit=0.95):
-    """Say in words which orders of targets every labeller is sure of, and which turn with the labeller.
-
-    Parameters
-    ----------
-    orders : DataFrame
-        From `metrics.orders`.
-    limit : float
-        Bootstrap probability from which an order is called sure.
-
-    Returns
-    -------
-    list of str
-        One sentence per measure.
-    """
-    sentences = []
-    for measure, own in orders.groupby("measure", sort=False):
-        higher = own.pivot(index=["first", "second"], columns="labeller", values="higher").dropna()
-        sure_up, sure_down = (higher >= limit), (higher <= 1 - limit)
-        same = int((sure_up.all(axis=1) | sure_down.all(axis=1)).sum())
-        turned = int((sure_up.any(axis=1) & sure_down.any(axis=1)).sum())
-        sentences.append(
-            f"{measure}: of {len(higher)} pairs of targets that every labeller compares, {same} have the same sure "
-            f"order (probability >= {limit}) under all {higher.shape[1]}, {turned} have a sure order that "
-            "another labeller surely reverses."
-        )
-    return sentences
-
-
 def chance_verdicts(table):
     """Say in words whether refusals are more confused than paraphrase noise, and whether wording separates them.
 
     Parameters
     ----------
     table : DataFrame
-        From `chance`.
+        Table 1.
 
     Returns
     -------
@@ -451,21 +315,61 @@ def chance_verdicts(table):
     sentences = []
     for row in table.to_dict("records"):
         head = f"{row['target']} ({row['reading']}): "
-        if row["few"] or not np.isfinite(row["excess_low"]):
+        if row["few"] or row["n_mixed"] < metrics.FEW_CLUSTERS or not np.isfinite(row["excess_low"]):
             sentences.append(f"{head}not judged ({row['n_reject']} rejections, {row['n_mixed']} mixed clusters).")
             continue
-        primary, matched, left = (
+        primary, matched, left, rest = (
             f"{row[name]:+.3f} [{row[f'{name}_low']:+.3f}, {row[f'{name}_high']:+.3f}]"
-            for name in ("excess", "excess_matched", "excess_equal_contrast")
+            for name in ("excess", "excess_matched", "excess_equal_contrast", "excess_equal_contrast_no_prob_shift")
         )
         above = row["excess_low"] > 0
         more = "more confused than paraphrase noise" if above else "not told from paraphrase noise"
         sentence = f"{head}refusals are {more} (excess {primary}; over the matched floor {matched})"
-        if above and row["excess_equal_contrast_low"] <= 0 <= row["excess_equal_contrast_high"]:
+        if above and row["excess_equal_contrast_low"] <= 0:
             sentence += f", and separable by wording: at equal perplexity contrast {left} is left"
+        elif above and row["excess_equal_contrast_no_prob_shift_low"] <= 0:
+            sentence += f", and separable by wording but for ProbShift: at equal perplexity contrast {left} is left, "
+            sentence += f"{rest} without ProbShift"
         elif above:
-            sentence += f", beyond what perplexity separates: at equal perplexity contrast {left} is left"
+            sentence += f", beyond what perplexity separates: at equal perplexity contrast {left} is left, "
+            sentence += f"{rest} without ProbShift"
         sentences.append(
             f"{sentence}; dealt out anew inside clusters, labels give a CI as high with p = {row['p']:.3f}."
         )
+    return sentences
+
+
+def difference_verdicts(between, table, limit=0.05):
+    """Say in words how many pairs of targets differ in each measure after Holm's adjustment.
+
+    Parameters
+    ----------
+    between : DataFrame
+        From `metrics.differences`.
+    table : DataFrame
+        Table 1: targets with few rejections are left out of CI and excess.
+    limit : float
+        Adjusted p from which a difference is no longer called one.
+
+    Returns
+    -------
+    list of str
+        One sentence per measure.
+    """
+    once = table.drop_duplicates("target").set_index("target")
+    few = set(once.index[once["few"] | (once["n_mixed"] < metrics.FEW_CLUSTERS)])
+    sentences = []
+    for measure, own in between.groupby("measure", sort=False):
+        if measure in ("ci", "excess"):
+            own = own[~own["first"].isin(few) & ~own["second"].isin(few)]
+        judged = own[own["difference"].notna()]
+        differ = judged[judged["p_holm"] < limit]
+        sentence = f"{measure}: {len(differ)} of {len(judged)} pairs of targets differ (p < {limit} after Holm)"
+        if len(differ):
+            most = differ.loc[differ["difference"].abs().idxmax()]
+            sentence += (
+                f"; most of all {most['first']} and {most['second']}, by {most['difference']:+.3f} "
+                f"[{most['difference_low']:+.3f}, {most['difference_high']:+.3f}]"
+            )
+        sentences.append(sentence + ".")
     return sentences

@@ -5,10 +5,13 @@ same on every processor. All three signals are symmetric and 0 for identical pro
 """
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import faiss
 import numpy as np
 import pandas as pd
+from scipy import sparse
+from threadpoolctl import threadpool_limits
 
 from paraguard_utils.encoder import unit
 from paraguard_utils.errors import SettingsError
@@ -20,6 +23,8 @@ READINGS = {"relative": "ppl_relative", "clipped": "ppl_clipped"}
 """The two readings of the PPL contrast and their columns in a pairs file."""
 
 _SLACK = 32  # float32 search may order near-ties wrongly; that many more are fetched and ordered again in float64
+_BATCH = 1024  # pairs whose vectors are in memory at the same time
+_KEPT = 256  # prompts whose token vectors are
 
 
 @dataclass(frozen=True)
@@ -147,29 +152,32 @@ def nearest(vectors, ids, centres, pool, k):
     index = faiss.IndexFlatIP(units.shape[1])
     index.add(units[pool].astype(np.float32))
     depth = min(len(pool), k + 1 + _SLACK)
+    centres = np.sort(centres)
     _, found = index.search(units[centres].astype(np.float32), depth)
-    frame = pd.DataFrame({"centre": np.repeat(centres, depth), "neighbour": pool[found.ravel()]})
-    frame = frame[frame["centre"] != frame["neighbour"]]
-    frame["similarity"] = similarity(units, frame)
-    frame = _ordered(frame, ids)
-    frame["rank"] = frame.groupby("centre").cumcount() + 1
-    return frame[frame["rank"] <= k].reset_index(drop=True)
+    found = pool[found]
+    ends = {"centre": np.repeat(centres, depth), "neighbour": found.ravel()}
+    cosines = similarity(units, ends).reshape(found.shape)
+    cosines[found == centres[:, None]] = -np.inf
+    tie = np.unique(ids, return_inverse=True)[1][found]
+    order = np.lexsort((tie, -cosines.round(12)))[:, :k]
+    found, cosines = (np.take_along_axis(table, order, axis=1) for table in (found, cosines))
+    other = found != centres[:, None]
+    row, column = np.nonzero(other)
+    return pd.DataFrame(
+        {"centre": centres[row], "neighbour": found[other], "similarity": cosines[other], "rank": column + 1}
+    )
 
 
 def similarity(units, frame):
     """Cosine between the rows `centre` and `neighbour` of unit vectors, in [-1, 1]."""
-    cosines = np.einsum("ij,ij->i", units[frame["centre"]], units[frame["neighbour"]])
-    return np.clip(cosines, -1.0, 1.0)
+    a, b = np.asarray(frame["centre"]), np.asarray(frame["neighbour"])
+    cosines = [np.einsum("ij,ij->i", units[a[part]], units[b[part]]) for part in _parts(len(a))]
+    return np.clip(np.concatenate(cosines), -1.0, 1.0)
 
 
-def _ordered(frame, ids):
-    tie = frame["similarity"].round(12)
-    return (
-        frame.assign(tie=-tie, name=ids[frame["neighbour"]])
-        .sort_values(["centre", "tie", "name"])
-        .drop(columns=["tie", "name"])
-        .reset_index(drop=True)
-    )
+def _parts(n):
+    """Cut n rows into slices of at most `_BATCH`; at least one."""
+    return [slice(start, start + _BATCH) for start in range(0, max(n, 1), _BATCH)]
 
 
 def pairs(corpus, vectors, traces, labels, tokens, k=K):
@@ -239,8 +247,8 @@ def compare(traces, tokens, a, b):
         drift, prob_shift, ppl_relative, ppl_clipped, each in [0, 1].
     """
     # The signals are symmetric, and most pairs come in both directions.
-    ends, place = np.unique(np.sort(np.column_stack([a, b]), axis=1), axis=0, return_inverse=True)
-    a, b = ends.T
+    ends, place = np.unique(np.minimum(a, b) * len(traces) + np.maximum(a, b), return_inverse=True)
+    a, b = np.divmod(ends, max(len(traces), 1))
     ppl = perplexity(traces)
     frame = pd.DataFrame(
         {
@@ -316,18 +324,32 @@ def _words(trace):
 
 def _rows(traces, tokens):
     """Rows of `tokens` that each prompt's own words are."""
+    words = [_words(trace) for trace in traces]
     position = pd.Series(np.arange(len(tokens)), index=tokens["token_id"])
-    return [position.loc[_words(trace)].to_numpy() for trace in traces]
+    rows = position.loc[_joined(words, int)].to_numpy()
+    return np.split(rows, np.cumsum([len(own) for own in words]))[:-1]
+
+
+def _joined(arrays, dtype):
+    return np.concatenate([np.empty(0, dtype), *arrays], dtype=dtype)
 
 
 def _drifts(traces, tokens, a, b):
-    table = _unit_embeddings(tokens)
-    own = [table[rows] for rows in _rows(traces.itertuples(), tokens)]
-    return [drift(own[i], own[j]) for i, j in zip(a, b, strict=True)]
+    """`drift` of many pairs."""
+    table, rows = _unit_embeddings(tokens), _rows(traces.itertuples(), tokens)
+    # Pairs come sorted and mates lie side by side: few prompts' vectors serve most pairs, and all would fill gigabytes.
+    own = lru_cache(_KEPT)(lambda i: table[rows[i]])
+    with threadpool_limits(1, "blas"):  # products this small gain nothing from threads, and lose much on a busy machine
+        return np.array([drift(own(i), own(j)) for i, j in zip(a.tolist(), b.tolist(), strict=True)])
 
 
 def _prob_shifts(traces, a, b):
-    ids = traces["next_ids"].tolist()
-    probs = [np.exp(np.asarray(logs, np.float64)) for logs in traces["next_logprobs"]]
-    tails = traces["tail_mass"].tolist()
-    return [prob_shift(ids[i], probs[i], tails[i], ids[j], probs[j], tails[j]) for i, j in zip(a, b, strict=True)]
+    """`prob_shift` of many pairs: in a sparse row per prompt, a token outside its top is 0."""
+    ids = _joined(traces["next_ids"], int)
+    ends = np.cumsum([0, *traces["next_ids"].map(len)])
+    shape = (len(traces), ids.max(initial=0) + 1)
+    probs = sparse.csr_array((np.exp(_joined(traces["next_logprobs"], float)), ids, ends), shape)
+    probs.sort_indices()  # once, or scipy does it for every batch
+    tails = traces["tail_mass"].to_numpy()
+    shared = [abs(probs[a[part]] - probs[b[part]]).sum(axis=1) for part in _parts(len(a))]
+    return np.clip((np.concatenate(shared) + np.abs(tails[a] - tails[b])) / 2, 0.0, 1.0)

@@ -25,6 +25,7 @@ LAYOUT = {
     "generated": "generated/{}.csv",
     "corpus": "corpus/{}.csv",
     "sentences": "vectors/{}/{}.parquet",
+    "drifts": "vectors/{}/{}.drifts.parquet",
     "tokens": "vectors/{}/tokens.parquet",
     "traces": "traces/{}/{}.parquet",
     "guards": "guards/{}/{}.csv",
@@ -33,6 +34,7 @@ LAYOUT = {
     "answers": "answers/{}/{}.csv",
     "pairs": "pairs/{}/{}.parquet",
     "scores": "scores/{}/{}.csv",
+    "training": "training/{}/{}.jsonl",
     "tables": "tables/{}.csv",
     "figures": "figures/{}",
 }
@@ -42,6 +44,7 @@ MAKERS = {
     "generated": "01_corpus_building",
     "corpus": "01_corpus_building",
     "sentences": "01_corpus_building",
+    "drifts": "06_sensitivity",
     "tokens": "02_querying",
     "traces": "02_querying",
     "labels": "02_querying or 05_guard_comparison",

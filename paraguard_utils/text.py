@@ -64,3 +64,8 @@ def jaccard(a, b):
     a, b = frozenset(a), frozenset(b)
     union = a | b
     return len(a & b) / len(union) if union else 1.0
+
+
+def formula_safe(cells):
+    """Return a Series or frame of texts with an apostrophe before each that a spreadsheet would run as a formula."""
+    return cells.replace(r"\A([=+\-@\t\r])", r"'\1", regex=True)

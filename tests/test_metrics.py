@@ -202,7 +202,9 @@ def test_pairs_by_hand():
     # r and a, b share a cluster; c is alone. Tokens: 0 = e1, 1 = e2. User tokens: r: e1 | a: e1 e2 | b: e2 | c: e1.
     corpus = pd.DataFrame({"prompt_id": list("rabc"), "cluster_id": ["x", "x", "x", "y"]})
     labels = pd.DataFrame({"prompt_id": list("rabc"), "label": ["reject", "accept", "accept", "accept"]})
-    tokens = pd.DataFrame({"token_id": [0, 1], "text": ["a", "b"], "embedding": [np.array([2.0, 0]), np.array([0, 3.0])]})
+    tokens = pd.DataFrame(
+        {"token_id": [0, 1], "text": ["a", "b"], "embedding": [np.array([2.0, 0]), np.array([0, 3.0])]}
+    )
     vectors = np.array([[1, 0], [1, 1], [0, 1], [2, 1]], np.float16)
     ids = [[9, 0, 9], [9, 0, 1, 9], [9, 1, 9], [9, 0, 9]]
     losses = [np.log([7, 2, 7]), np.log([7, 2, 8, 7]), np.log([7, 8, 7]), np.log([7, 2, 7])]
@@ -319,3 +321,44 @@ def test_confused_sheet_disarms_formulas_and_keeps_ids():
     assert sheet["rejected_prompt"].tolist() == ['\'=HYPERLINK("x")']
     assert sheet["rejected_answer"].tolist() == ["'-1"]
     assert sheet["rejected_id"].tolist() == ["p000"] and sheet["verdict"].tolist() == [""]
+
+
+def test_differences_are_paired_and_holm_adjusted():
+    def drawn(value, draws):
+        return {"frr": metrics.Estimate.percentile(value, np.array(draws, float))}
+
+    steps = np.arange(999)
+    targets = {"a": drawn(0.5, 0.5 + steps), "b": drawn(0.4, 0.4 + steps), "c": drawn(0.45, 500 - steps)}
+    found = metrics.differences(targets, ["frr"]).set_index(["first", "second"])
+    # a - b is 0.1 in every resample: none lies on the other side of 0, so p = 2 * 1 / 1000
+    assert found.loc[("a", "b"), ["difference", "difference_low", "difference_high"]].tolist() == pytest.approx(
+        [0.1] * 3
+    )
+    assert found.loc[("a", "b"), "p"] == pytest.approx(0.002)
+    # a - c = 2 * step - 499.5 is below 0 for 250 of 999, b - c = 2 * step - 499.6 too: p = 2 * 251 / 1000
+    assert found.loc[("a", "c"), "p"] == pytest.approx(0.502)
+    # Holm: the smallest of three p times 3; the other two times 2 and 1, made monotone
+    assert found["p_holm"].tolist() == pytest.approx([0.006, 1.0, 1.0])
+
+
+def test_what_cannot_be_compared_is_undefined():
+    nothing = metrics.Estimate(np.nan, np.nan, np.nan, np.full(9, np.nan))
+    known = metrics.Estimate.percentile(1.0, np.ones(9))
+    found = metrics.differences({"a": {"ci": nothing}, "b": {"ci": known}, "c": {"ci": known}}, ["ci"])
+    assert found["difference"].isna().tolist() == [True, True, False] and found["p_holm"].tolist()[2] == 1.0
+    assert found["p_holm"].isna().tolist() == [True, True, False]
+
+
+def estimates(**values):
+    """Make estimates of one measure from one value per cluster."""
+    clusters = metrics.Clusters(list("abc"), resamples=500)
+    return {name: {"frr": clusters.mean(list("abc"), numbers)} for name, numbers in values.items()}
+
+
+def test_orders_by_hand():
+    found = metrics.orders(
+        {"cues": estimates(x=[1, 1, 1], y=[0, 0, 0]), "judge": estimates(x=[0, 0, 0], y=[1, 1, 1])}, "cues", ["frr"]
+    )
+    assert found["higher"].tolist() == [1.0, 0.0] and found["reversed"].tolist() == [0.0, 1.0]
+    tied = metrics.orders({"cues": estimates(x=[1, 0, 0], y=[1, 0, 0])}, "cues", ["frr"])
+    assert tied["higher"].tolist() == [0.5] and tied["reversed"].tolist() == [0.0]

@@ -99,13 +99,18 @@ def test_the_share_above_the_floor_by_hand():
 
 
 CANDIDATES = np.array([[1, 2, 3], [0, 2, 3], [3, 0, 1], [2, 1, 0]])
-SCORES = np.array([[0.1, 0.2, 0.3], [0.1, 0.4, 0.5], [0.6, 0.2, 0.4], [0.6, 0.5, 0.3]])
+SCORES = np.array([[0.1, 0.2, 0.3], [0.1, 0.4, 0.5], [0.6, 0.2, 0.4], [0.6, 0.5, 0.3]])[..., None]
+
+
+def mean(ci):
+    return ci.mean(0)
 
 
 def test_permutations_by_hand():
     cluster, label = np.array([0, 0, 1, 1]), np.array([True, False, False, False])
-    value, null, short = nulls.permuted(cluster, label, CANDIDATES, SCORES, k=2, draws=200, seed=0)
+    (value,), null, short = nulls.permuted(cluster, label, CANDIDATES, SCORES, mean, k=2, draws=200, seed=0)
     # 0 is rejected: its two nearest accepted are 1 and 2, mean (0.1 + 0.2) / 2; or 1 is: 0 and 2, mean (0.1 + 0.4) / 2
+    null = null[:, 0]
     assert value == pytest.approx(0.15) and set(null.round(6)) == {0.15, 0.25} and short == 0
     assert nulls.p_value(value, null) == 1.0
     assert nulls.p_value(0.25, null) == pytest.approx((1 + (null > 0.2).sum()) / 201)
@@ -117,8 +122,25 @@ def test_permutations_by_hand():
 def test_permutations_stay_inside_clusters(labels, seed):
     """Where all prompts of every cluster share a label nothing can be dealt anew."""
     label = np.repeat(labels[:2], 2)
-    value, null, _ = nulls.permuted(np.array([0, 0, 1, 1]), label, CANDIDATES, SCORES, 1, 5, seed)
-    assert np.array_equal(null, np.full(5, value), equal_nan=True)
+    value, null, _ = nulls.permuted(np.array([0, 0, 1, 1]), label, CANDIDATES, SCORES, mean, 1, 5, seed)
+    assert np.array_equal(null, np.tile(value, (5, 1)), equal_nan=True)
+
+
+def test_where_much_is_rejected_the_search_is_deeper():
+    rng = np.random.default_rng(0)
+    corpus = pd.DataFrame({"prompt_id": [f"p{i:02d}" for i in range(40)], "cluster_id": np.repeat(range(10), 4)})
+    labels = pd.DataFrame({"label": ["reject"] * 30 + ["accept"] * 8 + ["unparsed"] * 2})
+    found = nulls.candidates(rng.normal(size=(40, 6)), corpus, labels, depth=3)
+    # 38 are scored and 8 of them accepted: 3 * 38 / 8 = 14.25, so 15 of any label are looked at
+    assert found.near.shape == (38, 15) and (found.near >= 0).all() and found.near.max() == 37
+
+
+def test_rejections_short_of_neighbours_are_counted():
+    cluster, label = np.array([0, 0, 1, 1]), np.array([True, True, True, False])
+    candidates = np.array([[1, -1], [0, -1], [3, -1], [2, -1]])
+    (value,), null, short = nulls.permuted(cluster, label, candidates, SCORES[:, :2], mean, k=1, draws=50, seed=0)
+    # 0 and 1 have no accepted candidate whatever is dealt; of 2 and 3 one is rejected and finds the other: 0.6
+    assert value == 0.6 and set(null[:, 0]) == {0.6} and short == pytest.approx(2 / 3)
 
 
 CASES = {
@@ -138,15 +160,17 @@ def test_chance_of_any_labels(case, monkeypatch):
     config = freeze({"store": "test", "corpus": "c"})
     clusters = Clusters(corpus["cluster_id"], resamples=100)
     frame = signals.pairs(corpus, vectors, traces, labels, tokens)
-    table = scoring.chance(store, "c", corpus, "m--none", labels, traces, frame, config, clusters)
-    assert table["reading"].tolist() == ["relative", "clipped"]
-    expected = metrics.excess(corpus, frame)["excess"].mean()
-    assert table["excess"][0] == pytest.approx(expected, nan_ok=True, abs=1e-12)
+    table, curve = scoring.chance(store, "c", corpus, "m--none", labels, traces, frame, config, clusters)
+    scores = metrics.prompt_scores(corpus, labels, frame)
+    row = metrics.table_row("m--none", corpus, labels, frame, scores, clusters)
+    table = table.merge(pd.DataFrame([row]), on=["target", "reading"])
+    assert len(curve) == 2 * len(nulls.CURVE)
     if case == "mixed":
-        scores = metrics.prompt_scores(corpus, labels, frame)
-        assert table["ci"][0] == pytest.approx(scores.loc[scores["label"] == "reject", "ci"].mean())
+        rejected = scores.loc[scores["label"] == "reject", "ci"]
+        shares = curve[curve["reading"] == "relative"].set_index("tau")["cr"]
+        assert shares[0.5] == pytest.approx((rejected >= 0.5).mean()) and shares[0.0] == 1.0
         assert 0 < table["p"][0] <= 1 and table["excess_matched_low"][0] < table["excess_matched_high"][0]
     else:
         assert table["excess_matched"].isna().all()
     sentences = scoring.chance_verdicts(table)
-    assert len(sentences) == 2 and all("not judged" in sentence for sentence in sentences)
+    assert len(sentences) == 1 and all("not judged" in sentence for sentence in sentences)

@@ -3,12 +3,14 @@
 import csv
 import re
 
+import nbformat
 import pandas as pd
 import papermill
 import pytest
 import yaml
 
-from paraguard_utils import metrics, paths, querying, run, scoring, settings, signals, stores, targets
+from paraguard_utils import metrics, numbers, paths, querying, run, scoring, settings, signals, stores, targets
+from paraguard_utils.errors import DataError
 
 RECORDED = stores.Store("recorded")
 
@@ -75,13 +77,27 @@ def test_no_machine_path_in_recorded_files():
         assert str(paths.ROOT) not in path.read_text(encoding="utf-8"), path
 
 
-def test_the_readme_has_the_recorded_minutes():
-    readme = (paths.ROOT / "README.md").read_text(encoding="utf-8")
-    minutes = RECORDED.read("tables", run.MINUTES)
-    assert set(minutes["notebook"]) == {path.stem for path in run.notebooks()}
-    assert run.with_minutes(readme, minutes) == readme
-    for row in minutes.itertuples():
-        assert f"notebooks/{row.notebook}.ipynb" in readme
+def test_the_recorded_numbers_follow_from_the_recorded_tables():
+    pd.testing.assert_frame_equal(RECORDED.read("tables", numbers.NAME), numbers.collect(RECORDED))
+
+
+def test_prose_has_the_recorded_numbers():
+    known = RECORDED.read("tables", numbers.NAME)
+    texts = [(paths.ROOT / "README.md").read_text(encoding="utf-8")]
+    for path in run.notebooks():
+        cells = nbformat.read(path, as_version=4).cells
+        texts += [cell.source for cell in cells if cell.cell_type == "markdown"]
+        assert f"<!--=minutes.{path.stem}-->" in texts[0], "the README's table has a row for every notebook"
+    assert sum("<!--=" in text for text in texts) >= 4
+    for text in texts:
+        assert numbers.filled(text, known) == text
+
+
+def test_a_number_that_is_not_there_is_an_error():
+    known = pd.DataFrame({"key": ["a.b"], "text": ["1.5"]})
+    assert numbers.filled("x <!--=a.b-->0<!--=--> y", known) == "x <!--=a.b-->1.5<!--=--> y"
+    with pytest.raises(DataError, match=r"no number 'a\.c'"):
+        numbers.filled("x <!--=a.c-->0<!--=-->", known)
 
 
 @pytest.mark.parametrize("path", sorted((paths.ROOT / "params").glob("*.yaml")), ids=lambda path: path.stem)

@@ -1,7 +1,9 @@
+from unittest import mock
+
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
@@ -112,3 +114,86 @@ def test_nearest_agrees_with_brute_force(vectors, k):
         assert own["similarity"].to_numpy() == pytest.approx([cosines[j] for j in best], abs=1e-9)
         if len({round(value, 9) for value in cosines.values()}) == len(cosines):
             assert own["neighbour"].tolist() == best
+
+
+@pytest.mark.parametrize("pool", [[], [0]])
+def test_nearest_finds_nothing_in_a_pool_without_others(pool):
+    found = signals.nearest(np.eye(2), np.array(["a", "b"]), np.array([0]), np.array(pool, int), k=2)
+    assert found.empty
+    assert found.columns.tolist() == ["centre", "neighbour", "similarity", "rank"]
+
+
+def asked(prompts, seed):
+    """Traces and tokens of prompts given by their own words' ids and the first tokens their answers may begin with."""
+    rng = np.random.default_rng(seed)
+    rows = []
+    for words, first in prompts:
+        *top, tail = rng.dirichlet(np.ones(len(first) + 1))
+        rows.append(
+            {
+                "token_ids": np.array([99, *words, 99], np.int32),  # a template's tokens have no vector here
+                "token_nll": rng.uniform(0, 5, len(words) + 2).astype(np.float32),
+                "user_start": 1,
+                "user_end": len(words) + 1,
+                "next_ids": np.array(first, np.int32),
+                "next_logprobs": np.log(np.array(top)).astype(np.float32),
+                "tail_mass": tail,
+            }
+        )
+    ids = rng.permutation(10)
+    vectors = list(rng.normal(size=(10, 3)).astype(np.float16))
+    return pd.DataFrame(rows), pd.DataFrame({"token_id": ids, "text": ids.astype(str), "embedding": vectors})
+
+
+def one_by_one(traces, tokens, a, b):
+    """The signals of each pair from the definitions, in plain loops."""
+    vector = {row.token_id: unit(row.embedding[None])[0] for row in tokens.itertuples()}
+    found = []
+    for i, j in zip(a, b, strict=True):
+        ends = [traces.loc[i], traces.loc[j]]
+        own = [np.stack([vector[token] for token in end["token_ids"][1:-1]]) for end in ends]
+        first = [(end["next_ids"], np.exp(end["next_logprobs"].astype(float)), end["tail_mass"]) for end in ends]
+        ppl = [np.exp(end["token_nll"][1:-1].astype(float).mean()) for end in ends]
+        contrasts = signals.ppl_relative(*ppl), signals.ppl_clipped(*ppl)
+        found.append((signals.drift(*own), signals.prob_shift(*first[0], *first[1]), *contrasts))
+    return np.array(found).reshape(-1, 4)
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.lists(st.integers(0, 9), min_size=1, max_size=5),
+            st.lists(st.integers(0, 9), max_size=4, unique=True),
+        ),
+        min_size=1,
+        max_size=5,
+    ),
+    st.integers(0, 1000),
+    st.integers(1, 8),
+)
+@example([([0], [])], 0, 1)  # one token, nothing known about the answer but its tail
+@example([([0], [1, 2]), ([0], [2, 1])], 0, 1)  # the same word and the same first tokens
+@example([([0, 1], [1, 2]), ([2], [3, 4])], 0, 1)  # nothing in common
+def test_signals_of_many_pairs_are_those_of_each_pair(prompts, seed, batch):
+    traces, tokens = asked(prompts, seed)
+    a, b = np.divmod(np.arange(len(prompts) ** 2), len(prompts))
+    with mock.patch.object(signals, "_BATCH", batch), mock.patch.object(signals, "_KEPT", batch):
+        found = signals.compare(traces, tokens, a, b)
+    np.testing.assert_allclose(found.to_numpy(), one_by_one(traces, tokens, a, b), rtol=0, atol=1e-12)
+    assert found["prob_shift"][a == b].eq(0).all()
+
+
+@pytest.mark.parametrize("m", [0, 1])
+def test_signals_of_one_pair_and_of_none(m):
+    traces, tokens = asked([([0, 1], [1, 2]), ([1], [2, 3])], seed=1)
+    a, b = np.array([1])[:m], np.array([0])[:m]
+    found = signals.compare(traces, tokens, a, b)
+    np.testing.assert_allclose(found.to_numpy(), one_by_one(traces, tokens, a, b), rtol=0, atol=1e-12)
+    assert found.columns.tolist() == ["drift", "prob_shift", "ppl_relative", "ppl_clipped"]
+    assert found.dtypes.eq(float).all()
+
+
+def test_a_word_without_a_vector_is_an_error():
+    traces, tokens = asked([([0], [1]), ([1], [1])], seed=1)
+    with pytest.raises(KeyError):
+        signals.compare(traces, tokens[tokens["token_id"] != 1], np.array([0]), np.array([1]))

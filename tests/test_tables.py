@@ -1,9 +1,16 @@
 """Tables as a reader sees them, and the counts that 01 shows."""
 
+import re
+
 import numpy as np
 import pandas as pd
+from bs4 import BeautifulSoup
+from hypothesis import given
+from hypothesis import strategies as st
+from markdown_it import MarkdownIt
 
-from paraguard_utils import gates, tables
+from paraguard_utils import gates, stores, tables
+from paraguard_utils.text import readable
 
 
 def test_rounded_joins_estimates_with_their_intervals():
@@ -56,3 +63,96 @@ def test_histogram_by_hand():
     similarity = found.loc["similarity"]
     # 1.0 falls into the last bin, a negative cosine into the first, 0.05 into the second; "sibling" passes alone
     assert similarity["stopped"].iloc[-1] == 1 and similarity["passes"].iloc[:2].tolist() == [1, 1]
+
+
+MARKED = pd.DataFrame(
+    {
+        "target": ["a_b", "c"],
+        "text": ["50 % & #1 ~ ^ \\ {x} $y$", "[not an option] |*bold*|\n<b>`–"],
+        "frr": ["0.100 [–]", "–"],
+        "excess": ["-0.100 [-0.200, +0.050]", "0.300 [0.200, 0.400]"],
+        "few": [True, False],
+        "p": [0.5, np.nan],
+        "note": [None, np.nan],
+    }
+)
+
+
+def test_latex_by_hand():
+    lines = tables.latex(MARKED, "5 % of _all_", "mine").splitlines()
+    assert lines == [
+        r"\begin{table*}[t]",
+        r"\centering",
+        r"\footnotesize\setlength{\tabcolsep}{3pt}",
+        r"\caption{5 \% of \_all\_}",
+        r"\label{tab:mine}",
+        r"\begin{tabular}{llrrlrl}",
+        r"\toprule",
+        r"target & text & FRR & excess & few & p & note \\",
+        r"\midrule",
+        r"a\_b & 50 \% \& \#1 \textasciitilde{} \textasciicircum{} \textbackslash{} \{x\} \$y\$ & 0.100 [--] & "
+        r"$-$0.100 [$-$0.200, +0.050] & yes & 0.500 & -- \\",
+        r"c & {[}not an option] \textbar{}*bold*\textbar{} \textless{}b\textgreater{}`-- & -- & "
+        r"0.300 [0.200, 0.400] & no & -- & -- \\",
+        r"\bottomrule",
+        r"\end{tabular}",
+        r"\end{table*}",
+    ]
+
+
+def test_a_narrow_table_stays_in_its_column():
+    lines = tables.latex(MARKED[["excess"]], "", "x").splitlines()
+    assert lines[0] == r"\begin{table}[t]" and not any("footnotesize" in line for line in lines)
+
+
+def test_markdown_by_hand():
+    lines = tables.markdown(MARKED[["text", "excess"]], "5 % of _all_").splitlines()
+    assert lines[:2] == [r"5 % of \_all\_", ""]
+    cells = [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in lines[2:]]
+    assert cells[0] == ["text", "excess"]
+    assert cells[1][0].startswith(":-") and cells[1][1].endswith("-:")
+    assert cells[2:] == [
+        [r"50 % \& \#1 \~ ^ \\ \{x\} \$y\$", "-0.100 [-0.200, +0.050]"],
+        [r"\[not an option\] \|\*bold\*\| \<b\>\`–", "0.300 [0.200, 0.400]"],
+    ]
+
+
+@given(st.lists(st.text(max_size=20), min_size=1, max_size=4))
+def test_markdown_shows_every_text_as_it_is(texts):
+    frame = pd.DataFrame({"first": texts, "second": "x"})
+    page = BeautifulSoup(
+        MarkdownIt("gfm-like", {"linkify": False}).render(tables.markdown(frame, "all")), "html.parser"
+    )
+    cells = [row.find_all("td")[0] for row in page.find_all("tr")[1:]]
+    assert [cell.get_text() for cell in cells] == [readable(" ".join(text.split())) for text in texts]
+    assert not any(cell.find_all(True) for cell in cells)
+
+
+@given(st.text(alphabet='ab[*\\{}$&%#_^~|<>\n" –', max_size=12))
+def test_latex_cells_hold_no_bare_markup(text):
+    row = tables.latex(pd.DataFrame({"first": [text], "second": [1]}), "", "x").split("\\midrule\n")[1].split("\n")[0]
+    body = row.removesuffix(r" & 1 \\")
+    assert body[:1] not in ("[", "*")
+    for command in ("textbackslash", "textasciitilde", "textasciicircum", "textless", "textgreater", "textbar"):
+        body = body.replace(f"\\{command}{{}}", "")
+    body = body.replace("{[}", "[").replace("{*}", "*")
+    assert not re.search(r"(?<!\\)[&%$#_{}]|[~^<>|]|\\[^&%$#_{}]|\\$", body), body
+
+
+def test_published_tables_are_the_same_bytes_and_keep_every_column(results):
+    store = stores.Store("live")
+    frame = pd.DataFrame({"n_reject": [1], "rejections": [2]})  # both are headed "rejections"
+    found = []
+    for _ in range(2):
+        assert tables.publish(store, "mine", frame, "two") is None
+        found.append([(results / "live/tables" / f"mine.{suffix}").read_bytes() for suffix in ("tex", "md")])
+    assert found[0] == found[1]
+    assert b"rejections & rejections" in found[0][0] and b"1 & 2" in found[0][0]
+    assert sorted(path.name for path in (results / "live/tables").iterdir()) == ["mine.md", "mine.tex"]
+
+
+def test_published_targets_carry_their_titles_and_a_table_may_be_empty():
+    frame = pd.DataFrame({"target": ["smollm2-135m-instruct-q4_1--safety", "my_model--safety"], "ci": ["–", "–"]})
+    text = tables.markdown(frame, "")
+    assert "SmolLM2-135M, safety wrapper" in text and r"my\_model--safety" in text
+    assert r"\midrule" in tables.latex(frame[:0], "none", "x") and "| target" in tables.markdown(frame[:0], "none")

@@ -4,9 +4,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from paraguard_utils import judge, paths, querying, refusals, scoring, stores, targets, validation
+from paraguard_utils import judge, paths, querying, refusals, scoring, sensitivity, stores, targets, validation
 from paraguard_utils.errors import DataError
-from paraguard_utils.metrics import Clusters, orders
+from paraguard_utils.metrics import Clusters
 
 XSTEST = paths.ROOT.parent / "shared" / "data" / "xstest"
 RECORDED = stores.Store("recorded")
@@ -25,21 +25,6 @@ def test_agreement_by_hand():
     }
     assert all(np.isnan(estimate[0]) == np.isnan(estimate[1]) for estimate in found.values())
     assert np.isnan(Clusters(["a", "b"]).agreement(["a", "b"], ["accept"] * 2, ["accept"] * 2)["kappa"][0])
-
-
-def estimates(**values):
-    """Make estimates of one measure from one value per cluster."""
-    clusters = Clusters(list("abc"), resamples=500)
-    return {name: {"frr": clusters.mean(list("abc"), numbers)} for name, numbers in values.items()}
-
-
-def test_orders_by_hand():
-    found = orders(
-        {"cues": estimates(x=[1, 1, 1], y=[0, 0, 0]), "judge": estimates(x=[0, 0, 0], y=[1, 1, 1])}, "cues", ["frr"]
-    )
-    assert found["higher"].tolist() == [1.0, 0.0] and found["reversed"].tolist() == [0.0, 1.0]
-    tied = orders({"cues": estimates(x=[1, 0, 0], y=[1, 0, 0])}, "cues", ["frr"])
-    assert tied["higher"].tolist() == [0.5] and tied["reversed"].tolist() == [0.0]
 
 
 @pytest.fixture
@@ -161,7 +146,7 @@ def test_three_labellers_on_the_same_answers(results):
     store.write("verdicts", "c", name, frame=labels.assign(label="accept", labeller="judge-1 m"), meta=meta)
     found = {
         labeller: scoring.matching_labels(store, "c", name, traces, labeller)["label"].tolist()
-        for labeller in scoring.LABELLERS
+        for labeller in sensitivity.LABELLERS
     }
     assert found == {
         "cues": ["reject", "reject", "accept"],

@@ -1,0 +1,169 @@
+"""Settings varied one at a time: hand-worked cases, agreement with the usual scores, and searches of known outcome."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from worlds import world
+
+from paraguard_utils import encoder, metrics, sensitivity, signals, stores
+from paraguard_utils.errors import Missing
+from paraguard_utils.signals import PAPER_WEIGHTS, Weights
+
+LABELS = ["accept", "reject", "accept", "accept", "reject", "accept"] * 10
+CLUSTERS = np.repeat([f"c{i}" for i in range(10)], 6)
+
+
+@pytest.fixture(scope="module")
+def laid_out():
+    corpus, vectors, traces, labels, tokens = world(LABELS, CLUSTERS)
+    clusters = metrics.Clusters(corpus["cluster_id"], resamples=200)
+    pairs = signals.pairs(corpus, vectors, traces, labels, tokens, sensitivity.DEEP)
+    frame = sensitivity.laid_out(pairs, corpus, signals.perplexity(traces), clusters)
+    return corpus, labels, pairs, frame, clusters
+
+
+def test_the_simplex():
+    made = sensitivity.simplex()
+    assert len(made) == 66 == len(set(made.values()))
+    assert made["0.4/0.1/0.5"] == PAPER_WEIGHTS and made["1/0/0"] == Weights(1, 0, 0)
+    assert sensitivity.DEFAULTS["weights"] in made
+
+
+@pytest.mark.parametrize(("k", "weights"), [(5, PAPER_WEIGHTS), (3, Weights(0.2, 0.3, 0.5)), (20, Weights(0, 0, 1))])
+def test_a_setting_gives_what_the_usual_scores_give(laid_out, k, weights):
+    corpus, labels, pairs, frame, clusters = laid_out
+    scores = metrics.prompt_scores(corpus, labels, pairs, weights, k)
+    expected = metrics.score_estimates(corpus, pairs, scores, clusters, weights=weights)
+    found = sensitivity.estimates(clusters, frame, signals.score(frame, weights).to_numpy(), sensitivity.near(frame, k))
+    for measure, estimate in found.items():
+        assert estimate == pytest.approx(expected[measure], abs=1e-12), measure
+        assert np.allclose(estimate.draws, expected[measure].draws, equal_nan=True)
+
+
+def test_theta_gives_what_the_theta_columns_give(laid_out):
+    corpus, labels, pairs, frame, clusters = laid_out
+    scores = metrics.prompt_scores(corpus, labels, pairs, theta=0.3)
+    expected = metrics.score_estimates(corpus, pairs, scores, clusters)["ci_theta"]
+    found = sensitivity.estimates(clusters, frame, signals.score(frame).to_numpy(), sensitivity.near(frame, theta=0.3))
+    assert found["ci"] == pytest.approx(expected, abs=1e-12)
+
+
+def small():
+    """One cluster x of a rejected r and accepted a, b, and an accepted c elsewhere."""
+    corpus = pd.DataFrame({"prompt_id": list("rabc"), "cluster_id": list("xxxy")})
+    rows = [
+        ("r", "reject", "c", False, 1, 0.9, 0.8),
+        ("r", "reject", "b", True, 2, 0.7, 0.4),
+        ("r", "reject", "a", True, None, 0.5, 0.2),
+        ("a", "accept", "b", True, 1, 0.6, 0.1),
+    ]
+    names = ["centre_id", "centre_label", "neighbour_id", "same_cluster", "rank", "similarity", "drift"]
+    frame = pd.DataFrame(rows, columns=names).astype({"rank": "Int64"})
+    frame = frame.assign(prob_shift=0.0, ppl_relative=0.0, ppl_clipped=0.0)
+    clusters = metrics.Clusters(corpus["cluster_id"], resamples=50)
+    return sensitivity.laid_out(frame, corpus, np.array([2.0, 4.0, 8.0, 3.0]), clusters), clusters
+
+
+def test_neighbours_by_hand():
+    frame, clusters = small()
+    drift = frame["drift"].to_numpy()
+
+    def ci(**setting):
+        return sensitivity.estimates(clusters, frame, drift, sensitivity.near(frame, **setting))["ci"][0]
+
+    assert ci() == pytest.approx(0.6)  # ranked: c and b, (0.8 + 0.4) / 2
+    assert ci(k=1) == pytest.approx(0.8) and ci(theta=0.8) == pytest.approx(0.8)
+    assert ci(scope="own cluster") == pytest.approx(0.3)  # b and a, (0.4 + 0.2) / 2
+    assert ci(k=1, scope="own cluster") == pytest.approx(0.4)  # b is the nearer one
+    assert np.isnan(ci(theta=0.95))
+
+
+def test_minmax_by_hand():
+    frame, _ = small()
+    # Ranked pairs have drifts 0.8, 0.4, 0.1: 0.4 becomes (0.4 - 0.1) / 0.7; the unranked 0.2 is scaled the same way.
+    assert frame["drift_minmax"].tolist() == pytest.approx([1, 3 / 7, 1 / 7, 0])
+    # Differences of perplexity: |2 - 3|, |2 - 8|, |2 - 4|, |4 - 8| = 1, 6, 2, 4; ranked ones span 1 to 6.
+    assert frame["ppl_minmax"].tolist() == pytest.approx([0, 1, 0.2, 0.6])
+    assert (frame["prob_shift_minmax"] == 0).all(), "a signal without spread"
+
+
+def test_separation_by_hand():
+    frame, _ = small()
+    # In x: rejected-accepted drifts 0.4 and 0.2, accepted-accepted 0.1. All lie higher; ProbShift is 0 everywhere.
+    cluster, auc = sensitivity.separation(frame, [Weights(1, 0, 0), Weights(0, 1, 0)])
+    assert cluster.tolist() == [0] and auc.tolist() == [[1.0, 0.5]]
+    frame.loc[3, "drift"] = 0.3
+    assert sensitivity.separation(frame, [Weights(1, 0, 0)])[1].tolist() == [[0.5]]
+
+
+def planted(signal, strength, seed=0):
+    """Return own-cluster pairs of 60 clusters in which rejected pairs have more of one signal."""
+    rng = np.random.default_rng(seed)
+    cluster = np.repeat(np.arange(60), 8)
+    rejected = np.tile([True, False], 240)
+    frame = pd.DataFrame(rng.random((480, 3)), columns=["drift", "prob_shift", "ppl_relative"])
+    frame[signal] = (frame[signal] + strength * rejected) / (1 + strength)
+    return frame.assign(ppl_clipped=frame["ppl_relative"], same_cluster=True, cluster=cluster, rejected=rejected)
+
+
+def test_the_search_finds_the_signal_that_separates():
+    clusters = metrics.Clusters(range(60), resamples=500)
+    found = sensitivity.grid_search(clusters, {"t": planted("prob_shift", 1.0)})
+    row = found.set_index(["target", "reading", "prob_shift"]).loc[("t", "relative", "with")]
+    best = sensitivity.simplex()[row["best"]]
+    assert best.prob_shift >= 0.5 and row["auc_held_out"] > 0.9 and row["gain_low"] > 0
+    assert sum(int(part.split("(")[1][0]) for part in row["chosen"].split("; ")) == sensitivity.FOLDS
+    without = found.set_index(["target", "reading", "prob_shift"]).loc[("t", "relative", "without")]
+    assert sensitivity.simplex()[without["best"]].prob_shift == 0 and without["auc_held_out"] < 0.6
+    assert len(found) == 2 * 2 * 2 and (found["auc_best"] >= found["auc_held_out"] - 1e-12).all()
+
+
+def test_held_out_chance_is_chance():
+    clusters = metrics.Clusters(range(60), resamples=500)
+    rows = [sensitivity.grid_search(clusters, {"t": planted("drift", 0.0, seed)}).iloc[0] for seed in range(8)]
+    assert np.mean([row["auc_best"] for row in rows]) > 0.51, "what is chosen and judged on the same clusters"
+    assert abs(np.mean([row["auc_held_out"] for row in rows]) - 0.5) < 0.02
+
+
+def test_too_few_clusters_to_search():
+    frame, clusters = small()
+    found = sensitivity.grid_search(clusters, {"t": frame})
+    assert found["gain"].isna().all() and found["few"].all() and (found["best"] == "").all()
+    assert all("too few" in sentence for sentence in sensitivity.search_verdicts(found))
+
+
+def test_tables_and_sentences(laid_out):
+    _, _, _, frame, clusters = laid_out
+    frame = frame.assign(drift_centred=frame["drift"], drift_encoder=1 - frame["drift"])
+    found = sensitivity.vary(clusters, {"a--x": frame, "b--x": frame.assign(drift=frame["drift"] / 2)})
+    table, orders = sensitivity.table(found), sensitivity.orders(found)
+    assert table.groupby("dimension")["setting"].nunique().to_dict() == {
+        "weights": 66, "k": 20, "theta": 8, "scaling": 3, "drift space": 3, "neighbours": 2, "tau": 21,
+    }  # fmt: skip
+    usual = table[[row.setting == sensitivity.DEFAULTS[row.dimension] for row in table.itertuples()]]
+    assert usual[usual["dimension"] != "tau"].groupby("target")["ci"].nunique().eq(1).all(), "one default everywhere"
+    # b's Drift is half of a's, so a's CI is higher wherever Drift has weight.
+    higher = orders[(orders["dimension"] == "weights") & (orders["measure"] == "ci")].set_index("setting")["higher"]
+    assert higher["1/0/0"] == 1.0 and higher["0/0/1"] == 0.5
+    assert len(sensitivity.range_verdicts(table)) == 6
+    assert "k (20 settings, 1 pairs of targets): ci 1 always, 1 sometimes, 0 reversed" in "".join(
+        sensitivity.order_verdicts(orders)
+    )
+    assert table.loc[table["dimension"].isin(sensitivity.CHOOSE_NEIGHBOURS), "excess"].isna().all()
+    assert sensitivity.order_verdicts(orders, few=["a--x"]) == [], "one target has no order"
+
+
+def test_drift_in_the_encoders_space(results):
+    store = stores.Store("mine")
+    texts = ["how do I kill a process", "how can I end a process", "what is the capital of France"]
+    first, second = [texts[0]] * 3, texts
+    found = sensitivity.token_drifts(store, "c", first, second)
+    own = encoder.token_vectors(texts)
+    # "how do i kill a process" is six words of the encoder's vocabulary, its two marks are left out.
+    assert own[0].shape == (6, encoder.DIMENSIONS)
+    assert found == pytest.approx([0, signals.drift(own[0], own[1]), signals.drift(own[0], own[2])], abs=1e-6)
+    assert found[0] < found[1] < found[2]
+    again = sensitivity.token_drifts(store, "c", second, first)
+    assert again.tolist() == found.tolist(), "kept, and symmetric"
+    with pytest.raises(Missing, match=r"3 pairs of c have no recorded Drift .* run 06_sensitivity with a live store"):
+        sensitivity.token_drifts(stores.Store("recorded"), "c", first, second)
