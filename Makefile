@@ -37,7 +37,7 @@ test: $(READY) ## run the whole test suite, notebooks included
 figures: $(READY) ## redraw all tables and figures from recorded traces, without a model
 	$(PY) -m paraguard_utils.run figures
 
-html: $(READY) ## write results/report.html, one readable report of all notebooks
+html: $(READY) ## write results/report.html, one readable report, and results/explorer.html, every refusal beside its neighbours
 	$(PY) -m paraguard_utils.run html
 
 record: $(READY) ## promote results/live to data/, figures/ and the committed notebooks

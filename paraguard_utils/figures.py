@@ -10,6 +10,7 @@ from textwrap import fill
 
 import matplotlib as mpl
 import numpy as np
+import PIL.Image
 import seaborn as sns
 from IPython.display import Image, display
 from matplotlib import patheffects
@@ -59,6 +60,9 @@ def publish(store, name, figure, panel, meta):
     png, pdf = (store.target_path("figures", f"{name}.{suffix}") for suffix in ("png", "pdf"))
     # No software version and no date: the same figure is the same bytes.
     figure.savefig(png, metadata={"Software": None})
+    # 256 colours are enough for a chart, and a notebook that shows it stays small.
+    with PIL.Image.open(png) as drawn:
+        drawn.convert("RGB").quantize(256, dither=PIL.Image.Dither.NONE).save(png, optimize=True)
     figure.savefig(pdf, metadata={"CreationDate": None, "Creator": None, "Producer": None})
     plt.close(figure)
     write(store.target_path("figures", f"{name}.csv"), panel, "panel", meta)
@@ -123,13 +127,19 @@ def risk_distributions(distribution, limits):
 
 
 def target_overview(table):
-    """Draw how often and how sensibly each target refuses: estimates with 95 % intervals, one panel per measure."""
+    """Draw how often and how sensibly each target refuses: estimates with 95 % intervals, one panel per measure.
+
+    Rings are the floor of CI: the matched one where the table has it, else the CI of accepted prompts.
+    """
     names = list(dict.fromkeys(table["target"]))
+    matched = "floor_matched" in table
+    floor_column, floor_name = ("floor_matched", "matched floor") if matched else ("floor", "floor")
     panels = (
-        ("frr", "FRR", "share of prompts", ("relative",)),
-        ("flip_rate", "Flip rate", "share of clusters", ("relative",)),
-        ("ci", "CI, ring: floor", "mean score", ("relative", "clipped")),
-        ("excess", "Excess", "within mixed clusters", ("relative", "clipped")),
+        ("frr", "FRR", "share of\nprompts", ("relative",)),
+        ("flip_rate", "Flip rate", "share of\nclusters", ("relative",)),
+        ("ci", "CI", f"mean score,\nring: {floor_name}", ("relative", "clipped")),
+        ("excess", "Excess", "within\nmixed clusters", ("relative", "clipped")),
+        *([("excess_matched", "Excess", "over the\nmatched floor", ("relative", "clipped"))] if matched else []),
     )
     counts = table.drop_duplicates("target").set_index("target").loc[names, ["n_reject", "n_scored"]]
     counted = [
@@ -146,7 +156,7 @@ def target_overview(table):
             colour = READING_COLOURS[reading] if both else "black"
             axis.errorbar(value, y, xerr=[value - low, high - value], fmt="o", ms=3, capsize=0, color=colour)
             if measure == "ci":
-                floor, low, high = (rows[f"floor{end}"].to_numpy() for end in ("", "_low", "_high"))
+                floor, low, high = (rows[f"{floor_column}{end}"].to_numpy() for end in ("", "_low", "_high"))
                 axis.errorbar(floor, y, xerr=[floor - low, high - floor], fmt="o", ms=4.5, mfc="none", mew=0.7,
                               elinewidth=0.7, capsize=0, color=colour)  # fmt: skip
                 up = 2 if reading == "relative" else 9
@@ -161,6 +171,8 @@ def target_overview(table):
             axis.set_xlim(0, 1)
             for position in np.flatnonzero(rows["few"] & rows["ci"].notna()):
                 axis.text(0.98, position, "n < 30", ha="right", va="center", size=5.5, color=GREY)
+        elif measure == "excess_matched":
+            axis.axvline(0, color="black", linewidth=0.6)
         elif measure == "excess":
             axis.axvline(0, color="black", linewidth=0.6)
             for position in np.flatnonzero(rows["n_mixed"].between(1, FEW_CLUSTERS - 1)):
@@ -651,7 +663,7 @@ def cr_curve(curve):
         axis.set_xlabel("tau")
     for axis in axes[:, 0]:
         axis.set_ylabel("CR@tau")
-    axes[0, 0].text(0.03, 0.06, "grey: permuted labels,\n95 % of permutations", size=5.5, color=GREY)
+    axes[0, 0].text(0.99, 0.78, "grey: 95 % of\npermutations", size=5.5, color=GREY, ha="right")
     return figure
 
 

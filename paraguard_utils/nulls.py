@@ -265,15 +265,17 @@ def above_floor(clusters, centres, stratum, quantile=0.95):
     width = stratum.max() + 1 if len(stratum) else 0
     if not rejected.any() or not len(order):
         return clusters.undefined(), clusters.undefined()
-    member = np.zeros((len(ci), width))
-    member[np.arange(len(ci)), stratum] = 1
+    n = len(clusters.codes)
+    here, there = (
+        np.bincount(code[rows] * width + stratum[rows], minlength=n * width).reshape(n, width)
+        for rows in (rejected, ~rejected)
+    )
 
     def share(counts):
         found = []
         for part in np.array_split(counts, max(1, len(counts) * len(ci) // 10_000_000)):
-            times = part[:, code]
-            wanted, there = times[:, rejected] @ member[rejected], times[:, ~rejected] @ member[~rejected]
-            ratio = np.divide(wanted, there, out=np.zeros_like(wanted), where=there > 0)
+            times, wanted, found_there = part[:, code], part @ here, part @ there
+            ratio = np.divide(wanted, found_there, out=np.zeros_like(wanted), where=found_there > 0)
             weight = np.cumsum(times[:, order] * ratio[:, stratum[order]], axis=1)
             total = weight[:, -1:]
             first = (weight < quantile * total).sum(axis=1)
@@ -331,7 +333,7 @@ class Candidates:
     cluster : numpy.ndarray of int, shape (n,)
     rejected : numpy.ndarray of bool, shape (n,)
     near : numpy.ndarray of int, shape (n, depth)
-        Row numbers among the scored prompts, nearest first; -1 for none.
+        Row numbers among the scored prompts, nearest first; -1 for none, and for what no permutation can use.
     pairs : tuple of numpy.ndarray of int
         Row numbers in the corpus of every prompt and candidate, where there is one.
     """
@@ -348,7 +350,7 @@ class Candidates:
         return permuted(self.cluster, self.rejected, self.near, table, statistic, k, draws, seed)
 
 
-def candidates(vectors, corpus, labels, depth=DEPTH):
+def candidates(vectors, corpus, labels, k, depth=DEPTH):
     """Find every scored prompt's nearest scored prompts.
 
     Parameters
@@ -357,6 +359,8 @@ def candidates(vectors, corpus, labels, depth=DEPTH):
         Sentence vectors in corpus order.
     corpus, labels : DataFrame
         Rows in the same order.
+    k : int
+        Neighbours a rejection should have.
     depth : int
         Candidates looked at where everything is accepted; the fewer are, the deeper the search.
 
@@ -373,8 +377,18 @@ def candidates(vectors, corpus, labels, depth=DEPTH):
     near = np.full((len(scored), found["rank"].max() if len(found) else 0), -1)
     a, b = found["centre"].to_numpy(int), found["neighbour"].to_numpy(int)
     near[place[a], found["rank"].to_numpy(int) - 1] = place[b]
-    cluster = pd.factorize(corpus["cluster_id"])[0][scored]
-    return Candidates(cluster, label[scored] == "reject", near, (a, b))
+    cluster, rejected = pd.factorize(corpus["cluster_id"])[0][scored], label[scored] == "reject"
+    near[_unused(near, cluster, rejected, k)] = -1
+    a, column = np.nonzero(near >= 0)
+    return Candidates(cluster, rejected, near, (scored[a], scored[near[a, column]]))
+
+
+def _unused(near, cluster, rejected, k):
+    """Where no permutation looks: it leaves every cluster its number of rejections."""
+    share = (np.bincount(cluster, rejected) / np.maximum(np.bincount(cluster), 1))[cluster]
+    always, never = (near >= 0) & (share[near] == 0), (near >= 0) & (share[near] == 1)
+    beyond = np.cumsum(always, axis=1) - always >= k  # k nearer ones are accepted whatever is dealt
+    return never | beyond | (share == 0)[:, None]
 
 
 def permuted(cluster, label, candidates, scores, statistic, k, draws, seed):
@@ -421,7 +435,7 @@ def permuted(cluster, label, candidates, scores, statistic, k, draws, seed):
     null, short = [], 0
     order = np.argsort(cluster, kind="stable")
     for _ in range(draws):
-        mixed = order[np.lexsort((rng.random(len(cluster)), cluster[order]))]
+        mixed = order[np.argsort(cluster[order] + rng.random(len(cluster)))]
         dealt = np.empty_like(label)
         dealt[order] = label[mixed]
         found, few = measured(dealt)

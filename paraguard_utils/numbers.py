@@ -76,6 +76,7 @@ def collect(store):
         found[f"{name}.matched_share"] = _range(share, percent=True)
     found |= _correlations(store.read("tables", "ci_correlations"))
     found |= _search(store.read("tables", "grid_search"))
+    found |= _cohorts(store.read("tables", "table2_groups"), store.read("tables", "table2_regression"))
     for row in store.read("tables", "notebook_minutes").itertuples():
         found[f"minutes.{row.notebook}"] = f"{row.minutes:g}"
     return pd.DataFrame(found.items(), columns=["key", "text"])
@@ -97,6 +98,18 @@ def _search(table):
         found[f"{key}.best"] = row["best"]
         for name in ("auc_held_out", "auc_paper", "gain"):
             found[f"{key}.{name}"] = f"{row[name]:.3f} [{row[f'{name}_low']:.3f}, {row[f'{name}_high']:.3f}]"
+    return found
+
+
+def _cohorts(groups, regression):
+    """Flip rates by strategy, as a range over all targets, and the odds ratios of all targets together."""
+    found = {}
+    for strategy, rows in groups[groups["kind"] == "strategy"].groupby("group"):
+        if rows["flip"].notna().any():
+            found[f"flip.{strategy}"] = _range(rows["flip"])
+    for row in regression[regression["target"] == "all targets"].to_dict("records"):
+        low, high = row["odds_ratio_low"], row["odds_ratio_high"]
+        found[f"odds.{row['term']}"] = f"{row['odds_ratio']:.2f} [{low:.2f}, {high:.2f}]"
     return found
 
 

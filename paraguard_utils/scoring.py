@@ -54,7 +54,9 @@ def chance(store, corpus_name, corpus, target, labels, traces, pairs, settings, 
     near = frame[frame["rank"].le(settings.k).fillna(False).astype(bool)]
     own = frame[frame["same_cluster"]]
     weights = settings.weights()
-    dealt = nulls.candidates(encoder.vectors(store, corpus_name, corpus["text"], earlier=True), corpus, labels)
+    dealt = nulls.candidates(
+        encoder.vectors(store, corpus_name, corpus["text"], earlier=True), corpus, labels, settings.k
+    )
     compared = signals.compare(traces, store.read("tokens", model_of(target)), *dealt.pairs)
     scores = np.column_stack([signals.score(compared, weights, reading) for reading in signals.READINGS])
     value, null, short = dealt.permuted(scores, _mean_and_curve, settings.k, settings.seed)

@@ -747,7 +747,7 @@ def test_permutations_are_the_deals_inside_clusters():
     expected = [[dealt_ci(two.prompts, way, pair, reading) for reading in READINGS] for way in ways]
     given = {prompt.id for prompt in two.prompts.values() if prompt.label == "reject"}
 
-    near = nulls.candidates(two.vectors, two.corpus, two.labels)
+    near = nulls.candidates(two.vectors, two.corpus, two.labels, K)
     signal = signals.compare(two.traces, two.tokens, *near.pairs)
     scores = np.column_stack([signals.score(signal, two.weights, reading) for reading in READINGS])
     value, null, short = near.permuted(scores, lambda ci: ci.mean(axis=0), K, seed=0, draws=1200)

@@ -14,7 +14,20 @@ from hypothesis import strategies as st
 from matplotlib.text import Text
 from worlds import world
 
-from paraguard_utils import figures, gates, metrics, paths, scoring, signals, stores, views
+from paraguard_utils import cohorts as cohort_tables
+from paraguard_utils import (
+    figures,
+    gates,
+    metrics,
+    nulls,
+    paths,
+    scoring,
+    sensitivity,
+    signals,
+    stores,
+    validity,
+    views,
+)
 from paraguard_utils.cohorts import BINS
 
 LABELS = ["reject", "accept", "accept", "reject", "accept", "blocked", "reject", "accept"] * 6
@@ -41,7 +54,32 @@ def drawn():
     group = {"group": "mine", "texts": 4, "low": [0.3, 0.5], "n": [1, 3], "median": 0.5, "within": 1.0}
     groups_of_risk = pd.concat([pd.DataFrame(group), pd.DataFrame(group | {"group": "theirs"})])
     limits = gates.Gates()
+    frame = sensitivity.laid_out(pairs, corpus, signals.perplexity(traces), groups)
+    frame = frame.assign(drift_centred=frame["drift"], drift_encoder=frame["drift"] / 2)
+    settings = sensitivity.table(sensitivity.vary(groups, {"mine--safety": frame}))
+    chosen = {name: settings[settings["dimension"] == name] for name in ("weights", "k", "scaling")}
+    taus = pd.DataFrame({"target": "mine", "reading": "relative", "tau": nulls.CURVE, "cr": 1 - nulls.CURVE})
+    taus = taus.assign(null=taus["cr"] / 2, null_low=taus["cr"] / 3, null_high=taus["cr"])
+    about = {"mine": validity.covariates(corpus, traces, labels, pairs, scores)}
+    correlates = validity.correlations(about, groups)
+    strategies = corpus.assign(strategy=(["seed", "lexical", "register", "rewrite"] * len(corpus))[: len(corpus)])
+    strategies["variant"] = [i % 4 for i in range(len(corpus))]
+    by_group = cohort_tables.groups("mine", strategies, scores, groups)
+    fitted = cohort_tables.regression(strategies, {"mine": scores})
     return {
+        "weight_simplex": (figures.weight_simplex(chosen["weights"]), chosen["weights"]),
+        "against_k": (figures.against_k(chosen["k"]), chosen["k"]),
+        "settings_overview": (
+            figures.settings_overview(chosen["scaling"], sensitivity.DEFAULTS),
+            chosen["scaling"],
+        ),
+        "cr_curve": (figures.cr_curve(taus), taus),
+        "ci_correlates": (
+            figures.ci_correlates(correlates, validity.COVARIATES, validity.SIGNALS, validity.LIMIT),
+            correlates,
+        ),
+        "strategy_flips": (figures.strategy_flips(by_group), by_group),
+        "cohort_regression": (figures.cohort_regression(fitted, cohort_tables.ADJUSTMENT), fitted),
         "target_overview": (figures.target_overview(table), table),
         "ci_against_similarity": (figures.ci_against_similarity(rejections, correlations), rejections),
         "cohort_heat_map": (figures.cohort_heat_map(cohorts), cohorts),

@@ -130,9 +130,23 @@ def test_where_much_is_rejected_the_search_is_deeper():
     rng = np.random.default_rng(0)
     corpus = pd.DataFrame({"prompt_id": [f"p{i:02d}" for i in range(40)], "cluster_id": np.repeat(range(10), 4)})
     labels = pd.DataFrame({"label": ["reject"] * 30 + ["accept"] * 8 + ["unparsed"] * 2})
-    found = nulls.candidates(rng.normal(size=(40, 6)), corpus, labels, depth=3)
+    found = nulls.candidates(rng.normal(size=(40, 6)), corpus, labels, k=3, depth=3)
     # 38 are scored and 8 of them accepted: 3 * 38 / 8 = 14.25, so 15 of any label are looked at
-    assert found.near.shape == (38, 15) and (found.near >= 0).all() and found.near.max() == 37
+    assert found.near.shape == (38, 15) and found.near.max() == 37
+
+
+@settings(max_examples=30, deadline=None, database=None)
+@given(st.lists(st.booleans(), min_size=36, max_size=36), st.integers(0, 99))
+def test_what_permutations_cannot_use_is_left_out(labels, seed):
+    """The same draws over the same candidates, with and without those that no draw can use."""
+    rng = np.random.default_rng(seed)
+    cluster, label = np.repeat(np.arange(9), 4), np.array(labels)
+    near = np.array([rng.permutation(np.delete(np.arange(36), i))[:20] for i in range(36)])
+    scores = rng.random((36, 20, 1))
+    used = np.where(nulls._unused(near, cluster, label, 3), -1, near)
+    one, other = (nulls.permuted(cluster, label, kept, scores, mean, 3, 20, seed) for kept in (near, used))
+    for before, after in zip(one, other, strict=True):
+        assert np.allclose(before, after, equal_nan=True)
 
 
 def test_rejections_short_of_neighbours_are_counted():

@@ -338,9 +338,9 @@ def test_on_recorded_answers(recorded_corpus):
     assert np.allclose(parts, made["ci"], atol=1e-12)
     table = validity.correlations({name: made}, metrics.Clusters(recorded_corpus["cluster_id"]))
     same = table[table["covariate"] == "similarity"].set_index("reading")
-    fig3 = recorded.read("tables", "fig3_correlations").query("target == @name").set_index("reading")
+    kept = recorded.read("tables", "ci_correlations").query("target == @name and covariate == 'similarity'")
     for column in ("n", "r", "r_low", "r_high"):
-        assert same[column].to_numpy() == pytest.approx(fig3[column].to_numpy(), rel=1e-4)
+        assert same[column].to_numpy() == pytest.approx(kept[column].to_numpy(), rel=1e-4)
     rejected = set(labels.loc[labels["label"] == "reject", "prompt_id"])
     made = validity.training_examples(name, recorded_corpus, traces, pairs)
     accepted = labels[labels["label"] == "accept"].set_index("prompt_id")
