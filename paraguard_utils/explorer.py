@@ -21,12 +21,8 @@ import pandas as pd
 from markupsafe import Markup
 
 from paraguard_utils import metrics, paths, querying, schemas, scoring, settings, signals, stores, targets
-from paraguard_utils.cohorts import BINS
+from paraguard_utils.cohorts import BINS, RISK_EDGES, between
 from paraguard_utils.errors import DataError, UserError
-
-RISK_EDGES = (0.5, 0.6)
-"""Where surface risk turns from low to middle and from middle to high, by our choice: the same for every target, unlike
-the thirds of Table 2."""
 
 PAIR_FIELDS = ("similarity", "drift", "prob_shift", *signals.READINGS.values())
 """What the page says of a rejection and a neighbour, beside the score in each of `signals.READINGS`."""
@@ -138,7 +134,7 @@ def contents(corpus, data, about):
     columns = ["prompt_id", "cluster_id", "strategy", "source", "category", "risk", "text"]
     shown, rejections = [], []
     for number, (name, own) in enumerate(data.items()):
-        rows = signals._rows(own.traces.itertuples(), own.tokens)
+        rows = signals.token_rows(own.traces.itertuples(), own.tokens)
         near = _near(own, rows, about, place)
         tokens, words = _words(own, rows, {*near["centre"], *near["neighbour"]})
         shown.append(
@@ -159,15 +155,10 @@ def contents(corpus, data, about):
             rejections.append({"target": number, "prompt": at, **numbers, "near": by_centre[at]})
     return {
         "decisions": schemas.LABELS,
-        "prompts": corpus[columns].assign(bin=risk_bins(corpus["risk"])).to_dict("records"),
+        "prompts": corpus[columns].assign(bin=between(corpus["risk"], RISK_EDGES)).to_dict("records"),
         "targets": shown,
         "rejections": rejections,
     }
-
-
-def risk_bins(risk):
-    """Return the fixed bin of each risk, a member of `cohorts.BINS`; a bin holds its lower edge."""
-    return pd.cut(risk, [-np.inf, *RISK_EDGES, np.inf], labels=list(BINS), right=False).astype(str)
 
 
 def _near(own, rows, about, place):
@@ -178,15 +169,13 @@ def _near(own, rows, about, place):
     near = near.join(pairs[list(PAIR_FIELDS)].round(4))
     for reading in signals.READINGS:
         near[f"score_{reading}"] = signals.score(pairs, about.weights, reading).round(4)
-    table = signals._unit_embeddings(own.tokens)
-    aligned = [_aligned(table[rows[a]], table[rows[b]]) for a, b in zip(near["centre"], near["neighbour"], strict=True)]
-    return near.assign(nearest=[at for at, _ in aligned], hundredths=[distances for _, distances in aligned])
-
-
-def _aligned(a, b):
-    """`signals.alignment` of two prompts' token vectors: places and distances (in hundredths), as lists."""
-    cosines = a @ b.T
-    return cosines.argmax(axis=1).tolist(), np.rint(100 * (1 - cosines.max(axis=1))).astype(int).tolist()
+    table = signals.unit_embeddings(own.tokens)
+    ends = zip(near["centre"], near["neighbour"], strict=True)
+    aligned = [signals.nearest_tokens(table[rows[a]], table[rows[b]]) for a, b in ends]
+    return near.assign(
+        nearest=[place.tolist() for place, _ in aligned],
+        hundredths=[np.rint(100 * distance).astype(int).tolist() for _, distance in aligned],
+    )
 
 
 def _words(own, rows, prompts):

@@ -305,16 +305,33 @@ def alignment(trace, other, tokens):
         mean distance of both directions, averaged, is Drift.
     """
     used = tokens[tokens["token_id"].isin({*_words(trace), *_words(other)})]
-    (here, there), table = _rows([trace, other], used), _unit_embeddings(used)
+    (here, there), table = token_rows([trace, other], used), unit_embeddings(used)
     text = used["text"].to_numpy()
-    cosines = table[here] @ table[there].T
-    place = cosines.argmax(axis=1)
-    return pd.DataFrame(
-        {"token": text[here], "nearest": text[there][place], "place": place, "distance": 1 - cosines.max(axis=1)}
-    )
+    place, distance = nearest_tokens(table[here], table[there])
+    return pd.DataFrame({"token": text[here], "nearest": text[there][place], "place": place, "distance": distance})
 
 
-def _unit_embeddings(tokens):
+def nearest_tokens(a, b):
+    """Find for every token of one prompt the nearest of another.
+
+    Parameters
+    ----------
+    a, b : numpy.ndarray, shapes (n, d) and (m, d)
+        Token vectors of unit length.
+
+    Returns
+    -------
+    place : numpy.ndarray of int, shape (n,)
+        The first of equally near ones (in 12 decimals).
+    distance : numpy.ndarray, shape (n,)
+        1 - cosine, in [0, 2].
+    """
+    distances = np.round(1 - a @ b.T, 12) + 0.0  # equal tokens are 0, and not a little more or less
+    return distances.argmin(axis=1), distances.min(axis=1)
+
+
+def unit_embeddings(tokens):
+    """Return the token vectors of a tokens file, scaled to length 1 in float64, shape (tokens, d)."""
     return unit(np.stack(tokens["embedding"].to_numpy()))
 
 
@@ -322,8 +339,19 @@ def _words(trace):
     return trace.token_ids[trace.user_start : trace.user_end]
 
 
-def _rows(traces, tokens):
-    """Rows of `tokens` that each prompt's own words are."""
+def token_rows(traces, tokens):
+    """Find the rows of a tokens file that each prompt's own words are.
+
+    Parameters
+    ----------
+    traces : iterable of Series or named tuple
+        Rows of a traces file.
+    tokens : DataFrame
+
+    Returns
+    -------
+    list of numpy.ndarray of int
+    """
     words = [_words(trace) for trace in traces]
     position = pd.Series(np.arange(len(tokens)), index=tokens["token_id"])
     rows = position.loc[_joined(words, int)].to_numpy()
@@ -336,7 +364,7 @@ def _joined(arrays, dtype):
 
 def _drifts(traces, tokens, a, b):
     """`drift` of many pairs."""
-    table, rows = _unit_embeddings(tokens), _rows(traces.itertuples(), tokens)
+    table, rows = unit_embeddings(tokens), token_rows(traces.itertuples(), tokens)
     # Pairs come sorted and mates lie side by side: few prompts' vectors serve most pairs, and all would fill gigabytes.
     own = lru_cache(_KEPT)(lambda i: table[rows[i]])
     with threadpool_limits(1, "blas"):  # products this small gain nothing from threads, and lose much on a busy machine

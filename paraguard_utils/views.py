@@ -8,6 +8,7 @@ import pandas as pd
 from sklearn.decomposition import PCA
 from sklearn.manifold import TSNE
 from sklearn.neighbors import NearestNeighbors
+from threadpoolctl import threadpool_limits
 
 from paraguard_utils import scoring, signals
 from paraguard_utils.encoder import unit
@@ -17,6 +18,7 @@ MOST = 10
 """Rejections that the two figures number."""
 
 _PERPLEXITY = 30  # t-SNE's own, about the number of neighbours it tries to keep: scikit-learn's default
+_STEPS = 500  # half of scikit-learn's default: as many neighbours are kept
 _FEWEST = 10  # prompts below which there are no neighbourhoods to keep, and PCA alone is drawn
 
 
@@ -67,8 +69,9 @@ def plane(vectors, seed=SEED):
         return start.round(3)
     perplexity = min(_PERPLEXITY, (len(units) - 1) / 3)
     # Euclidean between unit vectors: its square is 2 (1 - cosine).
-    found = TSNE(init=(start * 1e-4).astype(np.float32), perplexity=perplexity, random_state=seed)
-    return found.fit_transform(units).astype(float).round(3)
+    found = TSNE(init=(start * 1e-4).astype(np.float32), perplexity=perplexity, max_iter=_STEPS, random_state=seed)
+    with threadpool_limits(1):  # on a busy machine its threads wait for each other
+        return found.fit_transform(units).astype(float).round(3)
 
 
 def map_points(corpus, vectors, labels, pairs, scores, most=MOST, seed=SEED):

@@ -155,10 +155,10 @@ def test_filters_leave_exactly_the_rows_that_fit(tab):
         ({"target": "gamma (0)"}, []),
         ({"category": f"{HOSTILE_CATEGORY} (2)"}, ["p005 beta", "p004 alpha"]),
         ({"strategy": "lexical (3)"}, ["p001 alpha", "p001 beta", "p005 beta"]),
-        # p000 0.45 and p005 0.40 are low, p001 0.50 is middle (a bin holds its lower edge), p004 0.65 is high
-        ({"bin": "low, < 0.50 (2)"}, ["p000 alpha", "p005 beta"]),
-        ({"bin": "middle, 0.50 to < 0.60 (2)"}, ["p001 alpha", "p001 beta"]),
-        ({"bin": "high, ≥ 0.60 (1)"}, ["p004 alpha"]),
+        # the gate's 0.30 to 0.70 in thirds: p005 0.40 is low, p000 0.45 and p001 0.50 are middle, p004 0.65 is high
+        ({"bin": "low, < 0.43 (1)"}, ["p005 beta"]),
+        ({"bin": "middle, 0.43 to < 0.57 (3)"}, ["p001 alpha", "p001 beta", "p000 alpha"]),
+        ({"bin": "high, ≥ 0.57 (1)"}, ["p004 alpha"]),
         ({"least": "0.45", "most": "0.5"}, ["p001 alpha", "p001 beta", "p000 alpha"]),
         ({"similar": "0.6"}, ["p001 alpha", "p001 beta", "p000 alpha"]),  # p000: (0.9 + 0.3) / 2
         ({"target": "beta (2)", "strategy": "lexical (3)", "least": "0.45"}, ["p001 beta"]),
