@@ -138,8 +138,8 @@ def target_overview(table):
         ("frr", "FRR", "share of\nprompts", ("relative",)),
         ("flip_rate", "Flip rate", "share of\nclusters", ("relative",)),
         ("ci", "CI", f"mean score,\nring: {floor_name}", ("relative", "clipped")),
-        ("excess", "Excess", "within\nmixed clusters", ("relative", "clipped")),
-        *([("excess_matched", "Excess", "over the\nmatched floor", ("relative", "clipped"))] if matched else []),
+        ("excess", "Excess inside", "mixed\nclusters", ("relative", "clipped")),
+        *([("excess_matched", "Excess over", "the matched\nfloor", ("relative", "clipped"))] if matched else []),
     )
     counts = table.drop_duplicates("target").set_index("target").loc[names, ["n_reject", "n_scored"]]
     counted = [
@@ -247,6 +247,8 @@ def cohort_heat_map(table):
             for y, x in np.argwhere(values.isna().to_numpy()):
                 axis.text(x + 0.5, y + 0.5, "n = 0", ha="center", va="center", size=6.5, color=GREY)
             axis.tick_params(length=0)
+    name = titles([table["target"].iloc[0]])[0] if len(table) else ""
+    figure.suptitle(f"{name}, by thirds of its rejections (fewer than 30 in a cell are a rough guess)", size=7.5)
     return figure
 
 
@@ -611,6 +613,7 @@ def against_k(table):
     figure, axes = _subplots(1, 3, figsize=(PAGE, 2.3))
     names = list(dict.fromkeys(table["target"]))
     families = list(dict.fromkeys(name.rpartition("--")[0] for name in names))
+    deepest = table["setting"].astype(int).max() if len(table) else signals.K
     ends = {}
     for axis, (measure, label) in zip(axes, (("cr60", "CR@0.60"), ("cd", "CD"), ("ci", "CI")), strict=True):
         for name in names:
@@ -620,16 +623,17 @@ def against_k(table):
             colour = (BLUE, ORANGE, GREEN)[families.index(family) % 3]
             axis.plot(k, rows[measure], color=colour, linestyle=STYLES.get(wrapper, "-."))
             axis.fill_between(k, rows[f"{measure}_low"], rows[f"{measure}_high"], color=colour, alpha=0.1, lw=0)
-            ends[name] = (rows[measure].iloc[-1], colour)
+            if np.isfinite(rows[measure].iloc[-1]):
+                ends[name] = (rows[measure].iloc[-1], colour)
         axis.axvline(signals.K, color=GREY, linewidth=0.6)
-        axis.set(xlabel="k (grey line: the paper's)", ylabel=label, xlim=(1, k.max()), ylim=(0, None))
+        axis.set(xlabel="k (grey line: the paper's)", ylabel=label, xlim=(1, deepest), ylim=(0, None))
         axis.set_xticks([1, 5, 10, 15, 20])
     step = axes[-1].get_ylim()[1] * 0.07
     for family in families:
-        own = sorted((name for name in ends if name.startswith(f"{family}--")), key=ends.get)
-        middle = np.mean([ends[name][0] for name in own])
+        own = sorted((name for name in ends if name.rpartition("--")[0] == family), key=ends.get)
+        middle = np.mean([ends[name][0] for name in own]) if own else 0
         for number, name in enumerate(own):
-            place = (k.max() * 1.03, middle + (number - (len(own) - 1) / 2) * step)
+            place = (deepest * 1.03, middle + (number - (len(own) - 1) / 2) * step)
             axes[-1].annotate(titles([name])[0], place, size=5.5, color=ends[name][1], va="center",
                               annotation_clip=False)  # fmt: skip
     return figure
@@ -679,14 +683,14 @@ def settings_overview(table, default):
     """
     names = list(dict.fromkeys(table["target"]))
     moving = table[table["excess"].notna()]
-    heights = [len(part.groupby(["dimension", "setting"])) for part in (table, moving)]
+    heights = [max(1, len(part.groupby(["dimension", "setting"]))) for part in (table, moving)]
     figure, axes = _subplots(2, len(names), figsize=(PAGE, 0.15 * sum(heights) + 1.5), sharey="row", sharex="row",
                              squeeze=False, height_ratios=heights)  # fmt: skip
     for line, part, (measure, label) in zip(axes, (table, moving), (("ci", "CI"), ("excess", "excess")), strict=True):
         keys = list(dict.fromkeys(zip(part["dimension"], part["setting"], strict=True)))
         for axis, name, title in zip(line, names, titles(names), strict=True):
-            rows = part[part["target"] == name].set_index(["dimension", "setting"]).loc[keys]
-            usual = np.array([default[dimension] == setting for dimension, setting in keys])
+            rows = part[part["target"] == name].set_index(["dimension", "setting"]).reindex(keys)
+            usual = np.array([default[dimension] == setting for dimension, setting in keys], bool)
             for which, colour in ((usual, "black"), (~usual, BLUE)):
                 value, low, high = (rows.loc[which, f"{measure}{end}"].to_numpy() for end in ("", "_low", "_high"))
                 axis.errorbar(value, np.flatnonzero(which), xerr=[value - low, high - value], fmt="o", ms=2.2,
@@ -694,7 +698,7 @@ def settings_overview(table, default):
             for place in range(1, len(keys)):
                 if keys[place][0] != keys[place - 1][0]:
                     axis.axhline(place - 0.5, color="0.8", linewidth=0.5)
-            axis.set(xlabel=label, ylim=(len(keys) - 0.5, -0.5), yticks=range(len(keys)))
+            axis.set(xlabel=label, ylim=(max(len(keys), 1) - 0.5, -0.5), yticks=range(len(keys)))
             axis.set_yticklabels([f"{dimension}: {setting}" for dimension, setting in keys], size=5.5)
             axis.grid(axis="x", linewidth=0.3)
             axis.locator_params(axis="x", nbins=3)

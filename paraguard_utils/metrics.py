@@ -82,7 +82,8 @@ def prompt_scores(corpus, labels, frame, weights=PAPER_WEIGHTS, k=K, theta=THETA
     result = base.assign(**{name: base["prompt_id"].map(values) for name, values in columns.items()})
     counts = ["n_neighbours", "n_theta"]
     result[counts] = result[counts].fillna(0).astype(int)
-    return result.reset_index(drop=True)
+    numbers = [name for name in columns if name not in counts]
+    return result.astype(dict.fromkeys(numbers, float)).reset_index(drop=True)  # also where there is no row
 
 
 def resampled_counts(n_clusters, resamples=RESAMPLES, seed=SEED):
@@ -339,18 +340,29 @@ def rate_estimates(corpus, labels, clusters):
     -------
     dict of str to Estimate
         frr = reject / (accept + reject); frr_blocked, the same with `blocked` counted as rejection; flip_rate, the
-        share of clusters decided both ways; flip_entropy in bits.
+        share of clusters decided both ways; flip_random, what it would be if each prompt were refused at random with
+        probability frr (ours); flip_entropy in bits.
     """
     cluster, label = corpus["cluster_id"].to_numpy(), labels["label"].to_numpy()
     scored = np.isin(label, ["accept", "reject"])
     decided = np.isin(label, ["accept", "reject", "blocked"])
     by_cluster = flips(corpus, labels)
+    frr = clusters.share(cluster[scored], label[scored] == "reject")
+    sizes = (by_cluster["accepted"] + by_cluster["rejected"]).to_numpy()
     return {
-        "frr": clusters.share(cluster[scored], label[scored] == "reject"),
+        "frr": frr,
         "frr_blocked": clusters.share(cluster[decided], label[decided] != "accept"),
         "flip_rate": clusters.share(by_cluster["cluster_id"], by_cluster["mixed"]),
+        "flip_random": Estimate.percentile(_flips_at(np.array([frr[0]]), sizes)[0], _flips_at(frr.draws, sizes)),
         "flip_entropy": clusters.mean(by_cluster["cluster_id"], by_cluster["entropy"]),
     }
+
+
+def _flips_at(rate, sizes):
+    """Share of clusters of these sizes that are decided both ways where prompts are refused independently at a rate."""
+    share, times = np.unique(sizes, return_counts=True)
+    mixed = 1 - rate[:, None] ** share - (1 - rate[:, None]) ** share
+    return mixed @ times / max(times.sum(), 1) if len(share) else np.full(len(rate), np.nan)
 
 
 def rate_row(target, corpus, labels, clusters):
@@ -487,9 +499,9 @@ def differences(estimates, measures=ORDERED):
             beyond = 1 + min(np.count_nonzero(known <= 0), np.count_nonzero(known >= 0))
             row = {"measure": measure, "first": first, "second": second, **columns({"difference": found})}
             rows.append(row | {"p": min(1.0, 2 * beyond / (1 + len(known))) if np.isfinite(found[1]) else np.nan})
-    table = pd.DataFrame(rows)
-    table["p_holm"] = table.groupby("measure")["p"].transform(_holm)
-    return table
+    names = ["measure", "first", "second", "difference", "difference_low", "difference_high", "p"]
+    table = pd.DataFrame(rows, columns=names)  # one target has no difference
+    return table.assign(p_holm=table.groupby("measure")["p"].transform(_holm))
 
 
 def _holm(p):
@@ -533,7 +545,7 @@ def orders(estimates, reference, measures=ORDERED):
                 row["higher"] = float(((signs[both] + 1) / 2).mean()) if both.any() else np.nan
                 row["reversed"] = float((signs * known < 0)[both].mean()) if both.any() else np.nan
                 rows.append(row)
-    return pd.DataFrame(rows)
+    return pd.DataFrame(rows, columns=["measure", "first", "second", "setting", "higher", "reversed"])
 
 
 def _signs(found, first, second, measure):

@@ -20,10 +20,13 @@ is."""
 
 CONTRAST_BINS = 10
 
+DEEPEST = 400
+"""The most a permutation looks at, however few prompts are accepted."""
+
 DEPTH = 16
 """Nearest prompts of any label among which a permutation looks for accepted ones, where everything is accepted."""
 
-CURVE = np.linspace(0, 1, 21)
+CURVE = np.linspace(0, 1, 21).round(2)
 """Values of tau at which CR is drawn."""
 
 PERMUTATIONS = 999
@@ -370,8 +373,9 @@ def candidates(vectors, corpus, labels, k, depth=DEPTH):
     """
     label = labels["label"].to_numpy()
     scored = np.flatnonzero(np.isin(label, ["accept", "reject"]))
-    depth = int(np.ceil(depth * len(scored) / max((label == "accept").sum(), 1)))
-    found = signals.nearest(vectors, corpus["prompt_id"].to_numpy(), scored, scored, min(depth, len(scored)))
+    accepted = int((label == "accept").sum())
+    depth = min(int(np.ceil(depth * len(scored) / accepted)), len(scored), DEEPEST) if accepted else 0
+    found = signals.nearest(vectors, corpus["prompt_id"].to_numpy(), scored, scored, depth)
     place = np.full(len(label), -1)
     place[scored] = np.arange(len(scored))
     near = np.full((len(scored), found["rank"].max() if len(found) else 0), -1)

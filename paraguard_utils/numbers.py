@@ -9,10 +9,12 @@ import re
 import numpy as np
 import pandas as pd
 
+from paraguard_utils import paths, scoring, sensitivity, stores, tables, validity
 from paraguard_utils.errors import DataError
-from paraguard_utils.metrics import FEW_CLUSTERS
+from paraguard_utils.metrics import FEW, FEW_CLUSTERS
 
 NAME = "numbers"
+COVERAGE = paths.ROOT / "benchmarks" / "coverage.csv"
 PLACE = re.compile(r"<!--=([\w.-]+)-->.*?<!--=-->", re.DOTALL)
 
 
@@ -56,7 +58,7 @@ def collect(store):
     DataFrame
         key, text. `a.NAME` is an estimate of Table 1 in the reading `relative`, and `a_clipped.NAME` in `clipped`, as a
         range over the judged targets (at least 30 rejections and 10 mixed clusters); `above.NAME` counts the targets
-        whose interval lies above 0.
+        whose interval lies above 0; `all.NAME` is a range over all targets.
     """
     found = {}
     table1 = store.read("tables", "table1_targets")
@@ -72,11 +74,20 @@ def collect(store):
             found[f"{name}.{measure}"] = _range(rows[measure])
             found[f"{name.replace('a', 'above', 1)}.{measure}"] = _whole((rows[f"{measure}_low"] > 0).sum())
         found[f"{name}.p"] = _range(rows["p"])
-        share = rows["excess_matched"] / rows["ci"]
-        found[f"{name}.matched_share"] = _range(share, percent=True)
+        found[f"{name}.over_null"] = _range(rows["ci"] - rows["ci_null"])
+        chance = (rows["cr_floor_low"] <= 0.05) & (rows["cr_floor_high"] >= 0.05)
+        found[f"{name}.cr_floor_chance"] = _whole(chance.sum())
+    once = table1.drop_duplicates("target")
+    found |= {f"all.{measure}": _range(once[measure]) for measure in ("frr", "flip_rate", "flip_random")}
+    found["all.flips_below_random"] = _whole((once["flip_rate_high"] < once["flip_random"]).sum())
+    between = scoring.judged_differences(store.read("tables", "table1_differences"), table1)
+    for measure, rows in between.groupby("measure"):
+        found[f"differ.{measure}"] = f"{(rows['p_holm'] < 0.05).sum()} of {len(rows)}"
+    found |= _sensitivity(store)
     found |= _correlations(store.read("tables", "ci_correlations"))
     found |= _search(store.read("tables", "grid_search"))
     found |= _cohorts(store.read("tables", "table2_groups"), store.read("tables", "table2_regression"))
+    found |= _coverage(stores.read(COVERAGE, "tables"))
     for row in store.read("tables", "notebook_minutes").itertuples():
         found[f"minutes.{row.notebook}"] = f"{row.minutes:g}"
     return pd.DataFrame(found.items(), columns=["key", "text"])
@@ -86,7 +97,28 @@ def _correlations(table):
     """Ranges of r over judged targets, by covariate."""
     found = {}
     for (reading, covariate), rows in table[~table["few"]].groupby(["reading", "covariate"]):
-        found[f"r.{reading}.{covariate}"] = _range(rows["r"], signs=True)
+        found[f"r.{reading}.{covariate}"] = _range(rows["r"], style="+.2f")
+        met, unclear = validity.breaks(rows)
+        found |= {f"met.{reading}.{covariate}": _whole(met.sum())}
+        found |= {f"unclear.{reading}.{covariate}": _whole(unclear.sum())}
+    return found
+
+
+def _sensitivity(store):
+    """Orders of judged targets by dimension, and what each labeller says of each target."""
+    found = {}
+    values = store.read("tables", "sensitivity")
+    counts = sensitivity.order_counts(store.read("tables", "sensitivity_orders"), values)
+    for row in counts.itertuples():
+        key = f"orders.{row.dimension.replace(' ', '_')}.{row.measure}"
+        found |= {f"{key}.always": f"{row.always} of {row.pairs}", f"{key}.reversed": _whole(row.reversed)}
+    weights = values[(values["dimension"] == "weights") & (values["n"] >= FEW)]
+    above = (weights["excess_low"] > 0).groupby(weights["target"]).mean()
+    found["weights.always_above"] = _whole((above == 1).sum())
+    for row in values[values["dimension"] == "labeller"].to_dict("records"):
+        for measure in ("frr", "flip_rate", "excess"):
+            numbers = (row[measure], row[f"{measure}_low"], row[f"{measure}_high"])
+            found[f"labeller.{row['setting']}.{row['target']}.{measure}"] = tables.interval(*numbers)
     return found
 
 
@@ -97,7 +129,7 @@ def _search(table):
         key = f"search.{row['reading']}.{row['prob_shift']}"
         found[f"{key}.best"] = row["best"]
         for name in ("auc_held_out", "auc_paper", "gain"):
-            found[f"{key}.{name}"] = f"{row[name]:.3f} [{row[f'{name}_low']:.3f}, {row[f'{name}_high']:.3f}]"
+            found[f"{key}.{name}"] = tables.interval(row[name], row[f"{name}_low"], row[f"{name}_high"])
     return found
 
 
@@ -113,12 +145,23 @@ def _cohorts(groups, regression):
     return found
 
 
+def _coverage(table):
+    """Share of worlds whose interval covers the truth, as a range over the kinds of worlds."""
+    found = {"worlds": _whole(table["worlds"].max())}
+    for name, estimate in (("ci", "CI"), ("cd", "CD"), ("excess", "primary excess")):
+        found[f"covered.{name}"] = _range(table.loc[table["estimate"] == estimate, "covered"], style=".1%")
+    null = table["rule"].isin(["independent", "clusters"])
+    for name, estimate in (("excess", "primary excess"), ("matched", "excess over the matched floor")):
+        found[f"null.{name}"] = _range(table.loc[null & (table["estimate"] == estimate), "covered"], style=".1%")
+    cr = table["estimate"].str.startswith("CR@0")
+    return found | {"covered.cr": _range(table.loc[cr, "covered"], style=".1%")}
+
+
 def _whole(number):
     return f"{int(number):,}"
 
 
-def _range(values, percent=False, signs=False):
+def _range(values, style=".3f"):
     low, high = np.nanmin(values), np.nanmax(values)
-    style = ".0%" if percent else "+.2f" if signs else ".3f"
     texts = [format(value, style) for value in (low, high)]
     return texts[0] if texts[0] == texts[1] else " to ".join(texts)

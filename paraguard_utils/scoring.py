@@ -3,15 +3,16 @@
 import numpy as np
 import pandas as pd
 
-from paraguard_utils import encoder, metrics, nulls, paths, signals
+from paraguard_utils import encoder, metrics, nulls, paths, signals, tables
 from paraguard_utils.errors import DataError
 from paraguard_utils.querying import model_of
 from paraguard_utils.refusals import LABELLER
+from paraguard_utils.settings import Settings
 from paraguard_utils.stores import RECORDED, Store, frame_hash, read_meta
-from paraguard_utils.targets import answers_hash
-from paraguard_utils.text import formula_safe
+from paraguard_utils.targets import answers_hash, titles
+from paraguard_utils.text import formula_safe, readable
 
-COMPARABLE = {"corpus", "k", "weight_drift", "weight_prob_shift", "weight_ppl", "theta"}
+COMPARABLE = {"corpus", "labeller", "k", "weight_drift", "weight_prob_shift", "weight_ppl", "theta"}
 """What two runs must share for their rows to stand in one table."""
 
 
@@ -208,7 +209,35 @@ def matching_labels(store, corpus_name, target, traces, labeller="cues"):
     path, labels = labels_by(store, corpus_name, target, labeller)
     if read_meta(path)["inputs"]["traces"] != answers_hash(traces):
         raise DataError(f"{paths.shown(path)}: labels of other answers than the traces hold; run 02_querying again")
-    return labels.set_index("prompt_id").loc[traces["prompt_id"]].reset_index()
+    labels = labels.set_index("prompt_id").loc[traces["prompt_id"]].reset_index()
+    if labeller == "judge":  # whose own words stand in its file
+        labels["response"] = traces["response"].map(readable, na_action="ignore").to_numpy()
+    return labels
+
+
+def matching_curve(store, corpus, labels):
+    """Read the table `cr_curve` and check that it is of this corpus, of these labels, and of the usual score.
+
+    Parameters
+    ----------
+    store : stores.Store
+    corpus : DataFrame
+    labels : dict of str to DataFrame
+        By target.
+
+    Raises
+    ------
+    DataError
+        It is not.
+    """
+    path = store.path("tables", "cr_curve")
+    curve, meta = store.read("tables", "cr_curve"), read_meta(path)
+    expected = {"corpus": frame_hash(corpus), **{name: labels_hash(frame) for name, frame in labels.items()}}
+    usual = Settings(store=store.name, corpus="usual").model_dump()
+    scored = {name: meta["parameters"].get(name, usual[name]) for name in COMPARABLE & set(usual) - {"corpus"}}
+    if meta["inputs"] != expected or any(value != usual[name] for name, value in scored.items()):
+        raise DataError(f"{paths.shown(path)}: of other answers, labels or parameters; run 03_scoring again")
+    return curve
 
 
 def matching_scores(store, corpus_name, target, corpus, labeller="cues"):
@@ -283,7 +312,7 @@ def verdicts(table):
     """
     sentences = []
     for row in table.to_dict("records"):
-        head = f"{row['target']} ({row['reading']}): "
+        head = f"{titles([row['target']])[0]} ({row['reading']}): "
         if np.isnan(row["excess"]):
             sentences.append(f"{head}excess is undefined ({row['note']}).")
             continue
@@ -303,7 +332,7 @@ def verdicts(table):
 
 
 def chance_verdicts(table):
-    """Say in words whether refusals are more confused than paraphrase noise, and whether wording separates them.
+    """Say in words whether refused phrasings lie further off than chance puts them, and whether wording separates them.
 
     Parameters
     ----------
@@ -316,29 +345,60 @@ def chance_verdicts(table):
     """
     sentences = []
     for row in table.to_dict("records"):
-        head = f"{row['target']} ({row['reading']}): "
+        head = f"{titles([row['target']])[0]} ({row['reading']}): "
         if row["few"] or row["n_mixed"] < metrics.FEW_CLUSTERS or not np.isfinite(row["excess_low"]):
             sentences.append(f"{head}not judged ({row['n_reject']} rejections, {row['n_mixed']} mixed clusters).")
             continue
-        primary, matched, left, rest = (
-            f"{row[name]:+.3f} [{row[f'{name}_low']:+.3f}, {row[f'{name}_high']:+.3f}]"
-            for name in ("excess", "excess_matched", "excess_equal_contrast", "excess_equal_contrast_no_prob_shift")
+        primary, matched, left, rest, floor = (
+            tables.interval(row[name], row[f"{name}_low"], row[f"{name}_high"])
+            for name in (
+                "excess",
+                "excess_matched",
+                "excess_equal_contrast",
+                "excess_equal_contrast_no_prob_shift",
+                "cr_floor",
+            )
         )
-        above = row["excess_low"] > 0
-        more = "more confused than paraphrase noise" if above else "not told from paraphrase noise"
-        sentence = f"{head}refusals are {more} (excess {primary}; over the matched floor {matched})"
-        if above and row["excess_equal_contrast_low"] <= 0:
-            sentence += f", and separable by wording: at equal perplexity contrast {left} is left"
-        elif above and row["excess_equal_contrast_no_prob_shift_low"] <= 0:
-            sentence += f", and separable by wording but for ProbShift: at equal perplexity contrast {left} is left, "
-            sentence += f"{rest} without ProbShift"
-        elif above:
-            sentence += f", beyond what perplexity separates: at equal perplexity contrast {left} is left, "
-            sentence += f"{rest} without ProbShift"
+        above, remains = row["excess_low"] > 0, row["excess_equal_contrast_low"] > 0
+        if above:
+            sentence = "refused phrasings lie further from accepted ones than these from each other"
+        elif row["excess_high"] < 0:
+            sentence = "refused phrasings lie closer to accepted ones than these to each other"
+        else:
+            sentence = "inside clusters refused phrasings are not told from accepted ones"
+        sentence += f" (excess {primary}; over the matched floor {matched})"
+        if np.isnan(row["excess_equal_contrast_low"]):
+            sentence += "; what is left at equal perplexity contrast is undefined"
+        elif above and not remains:
+            sentence += f", and are separable by wording: at equal perplexity contrast {left} is left"
+        else:
+            sentence += ", beyond what perplexity separates" if above else ""
+            sentence += f"; at equal perplexity contrast {left} is left, {rest} without ProbShift"
         sentences.append(
-            f"{sentence}; dealt out anew inside clusters, labels give a CI as high with p = {row['p']:.3f}."
+            f"{head}{sentence}. CR@floor is {floor} (chance: 0.05). Dealt out anew inside clusters, labels give a CI "
+            f"of {row['ci_null']:.3f} instead of {row['ci']:.3f} (p = {row['p']:.3f})."
         )
     return sentences
+
+
+def judged_differences(between, table):
+    """Leave out of the differences in CI and excess what rests on targets with few rejections or mixed clusters.
+
+    Parameters
+    ----------
+    between : DataFrame
+        From `metrics.differences`.
+    table : DataFrame
+        Table 1.
+
+    Returns
+    -------
+    DataFrame
+        Rows of `between` with a difference.
+    """
+    few = set(table.loc[table["few"] | (table["n_mixed"] < metrics.FEW_CLUSTERS), "target"])
+    unsure = between["measure"].isin(["ci", "excess"]) & (between["first"].isin(few) | between["second"].isin(few))
+    return between[~unsure & between["difference"].notna()]
 
 
 def difference_verdicts(between, table, limit=0.05):
@@ -349,7 +409,7 @@ def difference_verdicts(between, table, limit=0.05):
     between : DataFrame
         From `metrics.differences`.
     table : DataFrame
-        Table 1: targets with few rejections are left out of CI and excess.
+        Table 1.
     limit : float
         Adjusted p from which a difference is no longer called one.
 
@@ -358,20 +418,14 @@ def difference_verdicts(between, table, limit=0.05):
     list of str
         One sentence per measure.
     """
-    once = table.drop_duplicates("target").set_index("target")
-    few = set(once.index[once["few"] | (once["n_mixed"] < metrics.FEW_CLUSTERS)])
     sentences = []
-    for measure, own in between.groupby("measure", sort=False):
-        if measure in ("ci", "excess"):
-            own = own[~own["first"].isin(few) & ~own["second"].isin(few)]
-        judged = own[own["difference"].notna()]
+    for measure, judged in judged_differences(between, table).groupby("measure", sort=False):
         differ = judged[judged["p_holm"] < limit]
         sentence = f"{measure}: {len(differ)} of {len(judged)} pairs of targets differ (p < {limit} after Holm)"
         if len(differ):
             most = differ.loc[differ["difference"].abs().idxmax()]
-            sentence += (
-                f"; most of all {most['first']} and {most['second']}, by {most['difference']:+.3f} "
-                f"[{most['difference_low']:+.3f}, {most['difference_high']:+.3f}]"
-            )
+            first, second = titles([most["first"], most["second"]])
+            size = tables.interval(most["difference"], most["difference_low"], most["difference_high"])
+            sentence += f"; most of all {first} and {second}, by {size}"
         sentences.append(sentence + ".")
     return sentences

@@ -10,12 +10,13 @@ import numpy as np
 import pandas as pd
 from sklearn.model_selection import KFold
 
-from paraguard_utils import encoder, judge, metrics, nulls, scoring, signals
+from paraguard_utils import encoder, judge, metrics, nulls, scoring, signals, stores
 from paraguard_utils.errors import Missing
 from paraguard_utils.metrics import FEW, FEW_CLUSTERS, SEED, THETA
 from paraguard_utils.querying import model_of
 from paraguard_utils.refusals import LABELLER
 from paraguard_utils.signals import PAPER_WEIGHTS, READINGS, K, Weights
+from paraguard_utils.targets import titles
 from paraguard_utils.weights import MINILM
 
 DEEP = 20
@@ -34,6 +35,9 @@ FOLDS = 5
 
 ORDERED = ("frr", "flip_rate", "ci", "cr60", "cd", "cr", "excess")
 """Measures by which targets are ordered, where a dimension has them; `cr` is CR at the tau varied."""
+
+RATES = ("frr", "flip_rate")
+"""Measures that are defined without a rejection."""
 
 LABELLERS = {"cues": LABELLER, "policy": f"{LABELLER}, policy refusals only", "judge": judge.RUBRIC}
 
@@ -115,10 +119,13 @@ def token_drifts(store, name, first, second):
         The recorded store lacks some.
     """
     keys = [tuple(sorted(map(encoder.text_hash, pair))) for pair in zip(first, second, strict=True)]
-    try:
-        known = store.read_earlier("drifts", encoder.NAME, name)
-    except Missing:
-        known = pd.DataFrame({"first_hash": [], "second_hash": [], "drift": []})
+    # Recorded ones and this store's own, so that what is promoted holds them all.
+    there = [
+        one for one in dict.fromkeys((stores.Store(stores.RECORDED), store)) if one.has("drifts", encoder.NAME, name)
+    ]
+    known = [one.read("drifts", encoder.NAME, name) for one in there]
+    names = ["first_hash", "second_hash", "drift"]
+    known = pd.concat(known, ignore_index=True).drop_duplicates(names[:2]) if known else pd.DataFrame(columns=names)
     drifts = dict(zip(zip(known["first_hash"], known["second_hash"], strict=True), known["drift"], strict=True))
     missing = {key: pair for key, pair in zip(keys, zip(first, second, strict=True), strict=True) if key not in drifts}
     if missing and store.recorded:
@@ -130,8 +137,10 @@ def token_drifts(store, name, first, second):
         texts = list(dict.fromkeys(text for pair in missing.values() for text in pair))
         own = dict(zip(texts, encoder.token_vectors(texts), strict=True))
         drifts |= {key: signals.drift(own[a], own[b]) for key, (a, b) in missing.items()}
-        frame = pd.DataFrame([(*key, value) for key, value in drifts.items()], columns=list(known))
-        store.write("drifts", encoder.NAME, name, frame=frame, meta={"encoder": encoder.NAME, "weights": MINILM.sha256})
+    if not store.recorded and (missing or not store.has("drifts", encoder.NAME, name)):
+        frame = pd.DataFrame([(*key, value) for key, value in drifts.items()], columns=names)
+        meta = {"encoder": encoder.NAME, "weights": MINILM.sha256}
+        store.write("drifts", encoder.NAME, name, frame=frame, meta=meta)
     return np.array([drifts[key] for key in keys], float)
 
 
@@ -228,7 +237,7 @@ def estimates(clusters, frame, scores, near):
     Returns
     -------
     dict of str to Estimate
-        ci, cr60, cd over rejections with a neighbour; excess (primary).
+        ci, cr60, cd over rejections with a neighbour; excess (primary). And n, the number of these rejections.
     """
     cluster, ci = confusion(frame, scores, near)
     names = clusters.codes.index.to_numpy()
@@ -241,6 +250,7 @@ def estimates(clusters, frame, scores, near):
     excess = means[1::2] - means[::2]
     mixed = np.isfinite(excess)
     return {
+        "n": len(ci),
         "ci": clusters.mean(ids, ci),
         "cr60": clusters.share(ids, ci >= 0.6),
         "cd": clusters.deviation(ids, ci),
@@ -295,7 +305,7 @@ def vary(clusters, frames):
         cluster, ci = confusion(frame, scores, usual)
         ids = clusters.codes.index.to_numpy()[cluster]
         for tau in nulls.CURVE:
-            put("tau", f"{tau:.2f}", name, {"cr": clusters.share(ids, ci >= tau)})
+            put("tau", f"{tau:.2f}", name, {"n": len(ci), "cr": clusters.share(ids, ci >= tau)})
     return found
 
 
@@ -328,18 +338,27 @@ def by_labeller(store, corpus_name, corpus, traces, settings, clusters):
                 continue
             labels = scoring.matching_labels(store, corpus_name, name, own, labeller)
             frame, scores = scoring.compare(store, corpus_name, corpus, labels, own, model_of(name), settings)
-            estimates[labeller][name] = metrics.rate_estimates(corpus, labels, clusters) | metrics.score_estimates(
-                corpus, frame, scores, clusters, weights=settings.weights()
-            )
             counts = {f"n_{label}": int((labels["label"] == label).sum()) for label in ("reject", "accept")}
-            rows.append({"labeller": labeller, "target": name, **counts, "few": counts["n_reject"] < FEW})
+            n = int(((scores["label"] == "reject") & scores["ci"].notna()).sum())
+            rows.append({"labeller": labeller, "target": name, **counts, "few": n < FEW})
+            estimates[labeller][name] = {
+                "n": n,
+                **metrics.rate_estimates(corpus, labels, clusters),
+                **metrics.score_estimates(corpus, frame, scores, clusters, weights=settings.weights()),
+            }
     return pd.DataFrame(rows), estimates
 
 
 def table(found):
-    """Lay out estimates by dimension, setting and target, a row each, with intervals."""
+    """Lay out estimates by dimension, setting and target, a row each, with n (rejections) and intervals."""
     return pd.DataFrame(
-        {"dimension": dimension, "setting": setting, "target": target, **metrics.columns(own)}
+        {
+            "dimension": dimension,
+            "setting": setting,
+            "target": target,
+            "n": own["n"],
+            **metrics.columns({name: estimate for name, estimate in own.items() if name != "n"}),
+        }
         for dimension, settings in found.items()
         for setting, targets in settings.items()
         for target, own in targets.items()
@@ -399,7 +418,8 @@ def grid_search(clusters, frames, folds=FOLDS, seed=SEED):
     """Search the weights that tell confused pairs best, cross-validated by cluster, with and without ProbShift.
 
     The criterion (ours) is the mean over mixed clusters of `separation`. In each fold the weights are chosen on the
-    other folds' clusters; of equal ones the first of `simplex` is taken.
+    other folds' clusters; of equal ones the first of `simplex` is taken. Intervals resample clusters with each fold's
+    choice fixed, so they leave out that another sample would have chosen otherwise.
 
     Parameters
     ----------
@@ -468,15 +488,13 @@ def _searched(clusters, ids, auc, paper, folds, seed):
     return {"best": mean.argmax(), "chosen": chosen, "auc_best": mean.max(), **metrics.columns(found)}
 
 
-def range_verdicts(table, few=()):
+def range_verdicts(table):
     """Say in words how far CI moves with each dimension, and where the excess stays above zero.
 
     Parameters
     ----------
     table : DataFrame
-        From `table`.
-    few : sequence of str
-        Targets with too few rejections to be judged.
+        From `table`; what rests on fewer than 30 rejections is left out.
 
     Returns
     -------
@@ -484,17 +502,15 @@ def range_verdicts(table, few=()):
         One sentence per dimension that has these measures.
     """
     sentences = []
-    for dimension, own in table[~table["target"].isin(few)].groupby("dimension", sort=False):
-        own = own[own["ci"].notna()]
-        if own.empty:
-            continue
+    judged = table[(table["n"] >= FEW) & table["ci"].notna()]
+    for dimension, own in judged.groupby("dimension", sort=False):
         usual = own[own["setting"] == DEFAULTS[dimension]].set_index("target")
         spans = own.groupby("target", sort=False)["ci"].agg(["min", "max"])
         widest = (spans["max"] - spans["min"]).idxmax()
         sentence = (
-            f"{dimension} ({own['setting'].nunique()} settings): CI moves most for {widest}, from "
+            f"{dimension} ({own['setting'].nunique()} settings): CI moves most for {titles([widest])[0]}, from "
             f"{spans.loc[widest, 'min']:.3f} to {spans.loc[widest, 'max']:.3f} (default "
-            f"{usual.loc[widest, 'ci']:.3f})"
+            f"{usual['ci'].get(widest, np.nan):.3f})"
         )
         if dimension not in CHOOSE_NEIGHBOURS:
             above = own.assign(above=own["excess_low"] > 0).groupby("target", sort=False)["above"].mean()
@@ -507,36 +523,69 @@ def range_verdicts(table, few=()):
     return sentences
 
 
-def order_verdicts(orders, few=(), limit=0.95):
-    """Say in words which orders of targets every setting of a dimension is sure of, and which turn with the setting.
+def order_counts(orders, table, limit=0.95):
+    """Count which orders of targets every setting of a dimension is sure of, and which turn with the setting.
 
     Parameters
     ----------
     orders : DataFrame
         From `orders`.
-    few : sequence of str
-        Targets with too few rejections to be judged.
+    table : DataFrame
+        From `table`: what rests on fewer than 30 rejections orders nothing but rates.
     limit : float
         Bootstrap probability from which an order is called sure.
 
     Returns
     -------
+    DataFrame
+        dimension, measure, settings, pairs (of targets, compared under the default and another setting); of these
+        always: one sure order under every setting that compares them; sometimes: a sure order under at least one;
+        reversed: sure orders that contradict each other.
+    """
+    rows = []
+    few = table[table["n"] < FEW].set_index(["dimension", "setting", "target"]).index
+    unsure = [
+        pd.MultiIndex.from_frame(orders[["dimension", "setting", side]]).isin(few) for side in ("first", "second")
+    ]
+    judged = orders[orders["measure"].isin(RATES) | ~np.logical_or(*unsure)]
+    for (dimension, measure), own in judged.groupby(["dimension", "measure"], sort=False):
+        higher = own.pivot(index=["first", "second"], columns="setting", values="higher")
+        higher = higher[higher.notna().sum(axis=1) > 1]
+        if higher.empty:
+            continue
+        up, down = (higher >= limit).where(higher.notna()), (higher <= 1 - limit).where(higher.notna())
+        row = {"dimension": dimension, "measure": measure, "settings": higher.shape[1], "pairs": len(higher)}
+        row["always"] = int((up.min(axis=1).eq(1) | down.min(axis=1).eq(1)).sum())
+        row["sometimes"] = int((up.max(axis=1).eq(1) | down.max(axis=1).eq(1)).sum())
+        row["reversed"] = int((up.max(axis=1).eq(1) & down.max(axis=1).eq(1)).sum())
+        rows.append(row)
+    names = ["dimension", "measure", "settings", "pairs", "always", "sometimes", "reversed"]
+    return pd.DataFrame(rows, columns=names)
+
+
+def order_verdicts(counts):
+    """Say in words which measure keeps the order of targets under which choices.
+
+    Parameters
+    ----------
+    counts : DataFrame
+        From `order_counts`.
+
+    Returns
+    -------
     list of str
-        One sentence per dimension.
+        One sentence per measure that more than one dimension moves.
     """
     sentences = []
-    judged = orders[~orders["first"].isin(few) & ~orders["second"].isin(few)]
-    for dimension, rows in judged.groupby("dimension", sort=False):
-        parts = []
-        for measure, own in rows.groupby("measure", sort=False):
-            higher = own.pivot(index=["first", "second"], columns="setting", values="higher").dropna()
-            up, down = higher >= limit, higher <= 1 - limit
-            same = int((up.all(axis=1) | down.all(axis=1)).sum())
-            some = int((up | down).any(axis=1).sum())
-            turned = int((up.any(axis=1) & down.any(axis=1)).sum())
-            parts.append(f"{measure} {same} always, {some} sometimes, {turned} reversed")
-        number = rows["setting"].nunique()
-        sentences.append(f"{dimension} ({number} settings, {len(higher)} pairs of targets): {'; '.join(parts)}.")
+    for measure, rows in counts.groupby("measure", sort=False):
+        if len(rows) < 2:
+            continue
+        kept = ", ".join(f"{row.always} of {row.pairs} under every {row.dimension}" for row in rows.itertuples())
+        turned = rows[rows["reversed"] > 0]
+        reversals = ", ".join(f"{row.reversed} under {row.dimension}" for row in turned.itertuples())
+        sentences.append(
+            f"{measure}: pairs of targets that keep one sure order: {kept}; surely reversed: {reversals or 'none'}."
+        )
     return sentences
 
 
@@ -590,12 +639,13 @@ def curve_verdicts(curve, few=()):
         One sentence per target and reading.
     """
     sentences = []
-    for (target, reading), own in curve[~curve["target"].isin(few)].groupby(["target", "reading"], sort=False):
+    judged = curve[~curve["target"].isin(few) & curve["cr"].notna()]
+    for (target, reading), own in judged.groupby(["target", "reading"], sort=False):
         above = own[own["cr"] > own["null_high"] + 1e-12]
         largest = own.loc[(own["cr"] - own["null"]).idxmax()]
         sentences.append(
-            f"{target} ({reading}): CR lies above the middle 95 % of permutations at {len(above)} of {len(own)} values "
-            f"of tau; the gap is widest at tau = {largest['tau']:.2f}, {largest['cr']:.3f} against "
+            f"{titles([target])[0]} ({reading}): CR lies above the middle 95 % of permutations at {len(above)} of "
+            f"{len(own)} values of tau; the gap is widest at tau = {largest['tau']:.2f}, {largest['cr']:.3f} against "
             f"{largest['null']:.3f}."
         )
     return sentences

@@ -26,6 +26,7 @@ HEADINGS = {
     "excess_no_prob_shift": "excess without ProbShift",
     "excess_ppl": "excess, PPL contrast",
     "excess_prob_shift": "excess, ProbShift",
+    "flip_random": "flip rate at random",
     "floor_matched": "matched floor",
     "frr": "FRR",
     "frr_blocked": "FRR with blocked",
@@ -101,7 +102,8 @@ def interval(value, low, high):
     """Format one estimate with its interval; a dash where either is undefined."""
     if np.isnan(value):
         return "–"
-    return f"{value:.3f} [–]" if np.isnan(low) else f"{value:.3f} [{low:.3f}, {high:.3f}]"
+    texts = [f"{round(number, 3) + 0.0:.3f}" for number in (value, low, high)]  # no -0.000
+    return f"{texts[0]} [–]" if np.isnan(low) else f"{texts[0]} [{texts[1]}, {texts[2]}]"
 
 
 def publish(store, name, shown, caption):

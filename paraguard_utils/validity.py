@@ -14,6 +14,7 @@ import pandas as pd
 from paraguard_utils import metrics, signals, stores, text
 from paraguard_utils.encoder import unit
 from paraguard_utils.metrics import FEW
+from paraguard_utils.targets import titles
 
 COVARIATES = {
     "similarity": "similarity to neighbours",
@@ -32,6 +33,9 @@ CI = {"relative": "ci", "clipped": "ci_clipped"}
 
 LIMIT = 0.7
 """The lower edge of the paper's break condition on the correlation with similarity."""
+
+OPENING = 60
+"""Characters of an answer in which an apology is looked for (ours)."""
 
 NEAR_SIMILARITY, NEAR_OVERLAP = 0.95, 0.8
 """Two prompts are near-identical from this similarity or this content-word overlap on (ours)."""
@@ -210,7 +214,7 @@ def verdicts(table, limit=LIMIT):
     """
     judged = table[~table["few"] & table["r_low"].notna()]
     rest = [target for target in dict.fromkeys(table["target"]) if target not in set(judged["target"])]
-    sentences = [f"Not judged, fewer than {FEW} rejections or no spread: {', '.join(rest)}."] if rest else []
+    sentences = [f"Not judged, fewer than {FEW} rejections or no spread: {', '.join(titles(rest))}."] if rest else []
     for name, title in (COVARIATES | SIGNALS).items():
         parts = []
         for reading, rows in judged[judged["covariate"] == name].groupby("reading", sort=False):
@@ -222,7 +226,7 @@ def verdicts(table, limit=LIMIT):
             else:
                 part += f"its interval above 0 in {_count(above)} and below 0 in {_count(below)} targets"
             if name == "similarity":
-                met, unclear = _breaks(rows, limit)
+                met, unclear = breaks(rows, limit)
                 part += f", the break condition |r| > {limit} met in {_count(met)}, not ruled out in {_count(unclear)}"
             parts.append(part)
         if parts:
@@ -230,8 +234,20 @@ def verdicts(table, limit=LIMIT):
     return sentences
 
 
-def _breaks(rows, limit):
-    """Return where |r| is above the limit for sure, and where it only may be."""
+def breaks(rows, limit=LIMIT):
+    """Return where |r| is above the limit for sure, and where it only may be.
+
+    Parameters
+    ----------
+    rows : DataFrame
+        Columns r_low, r_high.
+    limit : float
+
+    Returns
+    -------
+    met, unclear : Series of bool
+        The whole interval lies beyond the limit; or it holds the limit.
+    """
     low, high = rows["r_low"], rows["r_high"]
     met = (low > limit) | (high < -limit)
     return met, ~met & ((low <= -limit) | (high >= limit))
@@ -258,7 +274,7 @@ def explained_verdicts(table):
         least, most = rows.loc[rows["r2_adjusted"].idxmin()], rows.loc[rows["r2_adjusted"].idxmax()]
         ends = (
             f"{row['r2_adjusted']:.2f} [{row['r2_adjusted_low']:.2f}, {row['r2_adjusted_high']:.2f}] "
-            f"({row['target']}, n = {row['n']})"
+            f"({titles([row['target']])[0]}, n = {row['n']})"
             for row in (least, most)
         )
         ends = " to ".join(dict.fromkeys(ends))  # one target is both
@@ -412,7 +428,7 @@ def tail_verdicts(shares, tail):
     """
     sentences = []
     for row in shares.to_dict("records"):
-        head = f"{row['target']}: "
+        head = f"{titles([row['target']])[0]}: "
         if not row["n_near"]:
             sentences.append(f"{head}no two prompts of one cluster are near-identical and scored.")
             continue
@@ -483,7 +499,8 @@ def training_examples(target, corpus, traces, pairs):
     """Make chat examples that ask a rejected phrasing and answer as the target answered an accepted one.
 
     The answers are the target's own, cut at the recorded length and not checked for quality: they are ready for
-    fine-tuning after a review. One cut at the length (`complete` is false) would teach the model to stop in the middle.
+    fine-tuning after a review. One cut at the length (`complete` is false) would teach the model to stop in the middle,
+    one that begins with an apology (`apology` is true) to apologise where the label rule saw no refusal.
     The user's turn is the bare prompt: a wrapper's system turn is the trainer's to add.
 
     Parameters
@@ -499,8 +516,9 @@ def training_examples(target, corpus, traces, pairs):
     -------
     list of dict
         One per rejected prompt with an accepted one in its cluster, in corpus order: messages (user, assistant),
-        target, cluster_id, prompt_id, answered_as (the accepted prompt's id), complete. The accepted phrasing is the
-        most similar one with an answer that ended by itself, else the most similar one.
+        target, cluster_id, prompt_id, answered_as (the accepted prompt's id), complete, apology. The accepted phrasing
+        is the most similar one with an answer that ended by itself and is no apology, else one without an apology,
+        else one that ended by itself, else the most similar one.
     """
     prompts = corpus.set_index("prompt_id")
     answers = traces.set_index("prompt_id")
@@ -509,7 +527,8 @@ def training_examples(target, corpus, traces, pairs):
         answer=rows["neighbour_id"].map(answers["response"]),
         complete=rows["neighbour_id"].map(answers["finish_reason"]) == "stop",
     ).dropna(subset="answer")
-    rows = rows.sort_values(["complete", "similarity", "neighbour_id"], ascending=[False, False, True])
+    rows = rows.assign(apology=rows["answer"].str[:OPENING].str.contains("sorry|apolog", case=False))
+    rows = rows.sort_values(["apology", "complete", "similarity", "neighbour_id"], ascending=[True, False, False, True])
     rows = rows.drop_duplicates("centre_id").set_index("centre_id")
     rows = rows.loc[[name for name in prompts.index if name in rows.index]]
     return [
@@ -523,23 +542,51 @@ def training_examples(target, corpus, traces, pairs):
             "prompt_id": row.Index,
             "answered_as": row.neighbour_id,
             "complete": bool(row.complete),
+            "apology": bool(row.apology),
         }
         for row in rows.itertuples()
     ]
+
+
+def example_counts(examples):
+    """Count training examples.
+
+    Parameters
+    ----------
+    examples : dict of str to list of dict
+        From `training_examples`, by target.
+
+    Returns
+    -------
+    DataFrame, one row per target
+        target, examples, complete, apology, usable (complete and no apology).
+    """
+    return pd.DataFrame(
+        {
+            "target": target,
+            "examples": len(rows),
+            "complete": sum(row["complete"] for row in rows),
+            "apology": sum(row["apology"] for row in rows),
+            "usable": sum(row["complete"] and not row["apology"] for row in rows),
+        }
+        for target, rows in examples.items()
+    )
 
 
 # JSON allows them inside a string, but many readers end a line at them.
 _LINE_ENDS = {ord(mark): f"\\u{ord(mark):04x}" for mark in "\x85\u2028\u2029"}
 
 
-def write_jsonl(path, examples):
-    """Write objects as JSON lines, UTF-8, one a line whatever a text holds, in one step.
+def write_jsonl(path, examples, meta):
+    """Write objects as JSON lines, UTF-8, one a line whatever a text holds, in one step, with a meta file beside them.
 
     Parameters
     ----------
     path : Path
     examples : sequence of dict
         JSON-able.
+    meta : dict
+        Parameters and hashes of inputs.
 
     Raises
     ------
@@ -549,3 +596,4 @@ def write_jsonl(path, examples):
     lines = (json.dumps(example, ensure_ascii=False, allow_nan=False).translate(_LINE_ENDS) for example in examples)
     content = "".join(f"{line}\n" for line in lines)
     stores.atomic(path, lambda part: part.write_text(content, encoding="utf-8", newline="\n"))
+    stores.write_meta(path, meta)

@@ -47,7 +47,7 @@ def drawn():
     correlations = correlations.assign(r_low=-0.3, r_high=0.1)
     cells = pd.MultiIndex.from_product([signals.READINGS, BINS, BINS], names=["reading", "risk", "similarity"])
     estimates = {f"{name}{end}": 0.5 for name in ("ci", "cr60") for end in ("", "_low", "_high")}
-    cohorts = cells.to_frame(index=False).assign(n=40, few=False, **estimates)
+    cohorts = cells.to_frame(index=False).assign(target="mine", n=40, few=False, **estimates)
     points, lines = views.map_points(corpus, vectors, labels, pairs, scores)
     shown = views.token_pairs(traces, tokens, pairs, scores)
     counts = pd.DataFrame({"measure": list(gates.MEASURES), "low": 0.5, "passes": [3, 4, 5], "stopped": [1, 0, 2]})

@@ -8,7 +8,7 @@ import test_engine
 import tiny
 
 from paraguard_utils import judge, models, paths, querying, run, stores, targets, weights
-from paraguard_utils.errors import WeightsError
+from paraguard_utils.errors import UserError, WeightsError
 
 
 def has_model():
@@ -58,14 +58,14 @@ def store_name(tmp_path):
     shutil.rmtree(paths.RESULTS / name, ignore_errors=True)
 
 
-def run_02_to_04(parameters, folder):
-    for stem in ("02_querying", "03_scoring", "04_cohort_analysis"):
+def run_after_01(parameters, folder, stems=("02_querying", "03_scoring", "04_cohort_analysis", "06_sensitivity")):
+    for stem in stems:
         more = {"max_new_tokens": 8} if stem == "02_querying" else {}
         run.execute(paths.NOTEBOOKS / f"{stem}.ipynb", folder / f"{stem}.ipynb", parameters | more)
 
 
 def test_a_model_the_repo_has_never_seen_gets_a_full_table(tiny_folder, tmp_path, store_name):
-    run_02_to_04({"store": store_name, "model": str(tiny_folder)}, tmp_path)
+    run_after_01({"store": store_name, "model": str(tiny_folder)}, tmp_path)
     table = stores.Store(store_name).read("tables", "table1_targets")
     own = table[table["store"] == store_name]
     assert own["target"].str.startswith("tiny-chat-").all()
@@ -107,9 +107,13 @@ def test_converted_weights_that_were_changed_are_made_again(tmp_path, monkeypatc
 def test_another_corpus_stands_alone(tiny_folder, tmp_path, recorded_corpus, store_name):
     small = recorded_corpus[recorded_corpus["cluster_id"].isin(recorded_corpus["cluster_id"].unique()[:4])]
     stores.Store(store_name).write("corpus", "small", frame=small, meta={})
-    run_02_to_04({"store": store_name, "corpus": "small", "model": str(tiny_folder)}, tmp_path)
+    given = {"store": store_name, "corpus": "small", "model": str(tiny_folder)}
+    run_after_01(given, tmp_path)
     table = stores.Store(store_name).read("tables", "table1_targets")
     assert set(table["store"]) == {store_name} and (table["n_prompts"] == 24).all()
+    run.execute(paths.NOTEBOOKS / "03_scoring.ipynb", tmp_path / "03.ipynb", given | {"k": 3})
+    with pytest.raises(UserError, match=r"cr_curve.csv: of other answers, labels or parameters; run 03_scoring again"):
+        run.execute(paths.NOTEBOOKS / "06_sensitivity.ipynb", tmp_path / "06.ipynb", given)
 
 
 def test_seeds_without_candidates_become_a_corpus(tmp_path, store_name):

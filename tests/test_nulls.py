@@ -149,6 +149,15 @@ def test_what_permutations_cannot_use_is_left_out(labels, seed):
         assert np.allclose(before, after, equal_nan=True)
 
 
+def test_without_an_accepted_prompt_nothing_is_looked_for():
+    corpus = pd.DataFrame({"prompt_id": [f"p{i}" for i in range(30)], "cluster_id": np.repeat(range(5), 6)})
+    labels = pd.DataFrame({"label": ["reject"] * 30})
+    found = nulls.candidates(np.random.default_rng(0).normal(size=(30, 6)), corpus, labels, k=5)
+    assert found.near.shape == (30, 0) and len(found.pairs[0]) == 0
+    value, null, short = found.permuted(np.zeros((0, 1)), mean, k=5, seed=0, draws=3)
+    assert np.isnan(value).all() and np.isnan(null).all() and short == 1.0
+
+
 def test_rejections_short_of_neighbours_are_counted():
     cluster, label = np.array([0, 0, 1, 1]), np.array([True, True, True, False])
     candidates = np.array([[1, -1], [0, -1], [3, -1], [2, -1]])

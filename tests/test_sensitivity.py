@@ -1,11 +1,13 @@
 """Settings varied one at a time: hand-worked cases, agreement with the usual scores, and searches of known outcome."""
 
+import io
+
 import numpy as np
 import pandas as pd
 import pytest
 from worlds import world
 
-from paraguard_utils import encoder, metrics, sensitivity, signals, stores
+from paraguard_utils import encoder, figures, metrics, sensitivity, signals, stores
 from paraguard_utils.errors import Missing
 from paraguard_utils.signals import PAPER_WEIGHTS, Weights
 
@@ -35,6 +37,7 @@ def test_a_setting_gives_what_the_usual_scores_give(laid_out, k, weights):
     scores = metrics.prompt_scores(corpus, labels, pairs, weights, k)
     expected = metrics.score_estimates(corpus, pairs, scores, clusters, weights=weights)
     found = sensitivity.estimates(clusters, frame, signals.score(frame, weights).to_numpy(), sensitivity.near(frame, k))
+    assert found.pop("n") == (scores["label"] == "reject").sum()
     for measure, estimate in found.items():
         assert estimate == pytest.approx(expected[measure], abs=1e-12), measure
         assert np.allclose(estimate.draws, expected[measure].draws, equal_nan=True)
@@ -145,12 +148,42 @@ def test_tables_and_sentences(laid_out):
     # b's Drift is half of a's, so a's CI is higher wherever Drift has weight.
     higher = orders[(orders["dimension"] == "weights") & (orders["measure"] == "ci")].set_index("setting")["higher"]
     assert higher["1/0/0"] == 1.0 and higher["0/0/1"] == 0.5
-    assert len(sensitivity.range_verdicts(table)) == 6
-    assert "k (20 settings, 1 pairs of targets): ci 1 always, 1 sometimes, 0 reversed" in "".join(
-        sensitivity.order_verdicts(orders)
+    assert len(sensitivity.range_verdicts(table.assign(n=30))) == 6 and sensitivity.range_verdicts(table) == []
+    counts = sensitivity.order_counts(orders, table.assign(n=30)).set_index(["dimension", "measure"])
+    assert counts.loc[("k", "ci")].tolist() == [20, 1, 1, 1, 0]
+    assert counts.loc[("weights", "ci"), ["always", "sometimes"]].tolist() == [0, 1], "no order at 0/0/1"
+    assert any(
+        s.startswith("ci: ") and "1 of 1 under every k" in s for s in sensitivity.order_verdicts(counts.reset_index())
     )
     assert table.loc[table["dimension"].isin(sensitivity.CHOOSE_NEIGHBOURS), "excess"].isna().all()
-    assert sensitivity.order_verdicts(orders, few=["a--x"]) == [], "one target has no order"
+    few = table.assign(n=table["target"].map({"a--x": 29, "b--x": 30}))
+    assert sensitivity.order_counts(orders, few).empty, "one target has no order"
+
+
+@pytest.mark.parametrize("labels", [["accept"] * 60, ["reject"] * 60, ["reject"] + ["accept"] * 59])
+def test_one_target_with_hardly_anything_to_score(labels):
+    corpus, vectors, traces, labelled, tokens = world(labels, CLUSTERS)
+    clusters = metrics.Clusters(corpus["cluster_id"], resamples=50)
+    pairs = signals.pairs(corpus, vectors, traces, labelled, tokens, sensitivity.DEEP)
+    frame = sensitivity.laid_out(pairs, corpus, signals.perplexity(traces), clusters)
+    found = sensitivity.vary(clusters, {"t--x": frame.assign(drift_centred=0.5, drift_encoder=0.5)})
+    values, orders = sensitivity.table(found), sensitivity.orders(found)
+    assert len(values) == 123 and orders.empty
+    assert sensitivity.order_verdicts(sensitivity.order_counts(orders, values)) == []
+    some = "reject" in labels and "accept" in labels
+    assert len(sensitivity.range_verdicts(values.assign(n=30))) == (6 if some else 0)
+    undefined = pd.DataFrame({"target": "t--x", "reading": "relative", "tau": [0, 1], "cr": np.nan, "null": np.nan})
+    assert sensitivity.curve_verdicts(undefined.assign(null_high=np.nan)) == []
+    searched = sensitivity.grid_search(clusters, {"t--x": frame})
+    assert all("too few" in sentence for sentence in sensitivity.search_verdicts(searched))
+    by_k = values[values["dimension"] == "k"]
+    for figure in (
+        figures.weight_simplex(values[values["dimension"] == "weights"]),
+        figures.against_k(by_k),
+        figures.against_k(by_k.head(0)),
+        figures.settings_overview(values[values["dimension"] == "scaling"], sensitivity.DEFAULTS),
+    ):
+        figure.savefig(io.BytesIO())
 
 
 def test_drift_in_the_encoders_space(results):
@@ -165,5 +198,11 @@ def test_drift_in_the_encoders_space(results):
     assert found[0] < found[1] < found[2]
     again = sensitivity.token_drifts(store, "c", second, first)
     assert again.tolist() == found.tolist(), "kept, and symmetric"
+    recorded = stores.Store("recorded").read("drifts", encoder.NAME, "paraguard_mini")
+    texts = stores.Store("recorded").read("corpus", "paraguard_mini")["text"].iloc[:2].tolist()
+    assert encoder.text_hash(texts[0]) in set(recorded["first_hash"]) | set(recorded["second_hash"])
+    sensitivity.token_drifts(store, "paraguard_mini", texts[:1], texts[1:])
+    kept = store.read("drifts", encoder.NAME, "paraguard_mini")
+    assert len(kept) == len(recorded), "a live store holds the recorded ones too, so that record keeps them"
     with pytest.raises(Missing, match=r"3 pairs of c have no recorded Drift .* run 06_sensitivity with a live store"):
         sensitivity.token_drifts(stores.Store("recorded"), "c", first, second)

@@ -153,6 +153,8 @@ def test_three_labellers_on_the_same_answers(results):
         "policy": ["reject", "unparsed", "accept"],
         "judge": ["accept"] * 3,
     }
+    judged = scoring.matching_labels(store, "c", name, traces, "judge")
+    assert judged["response"].tolist() == traces["response"].tolist(), "the target's words, not the judge's"
     with pytest.raises(DataError, match="labels of other answers"):
         scoring.matching_labels(store, "c", name, traces.assign(response="other"), "judge")
     store.write("labels", "c", name, frame=labels.assign(labeller="cues-0"), meta=meta)

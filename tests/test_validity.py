@@ -282,11 +282,19 @@ def test_examples_prefer_a_finished_answer_then_similarity():
         "prompt_id": "p000",
         "answered_as": "p003",
         "complete": True,
+        "apology": False,
     }
+    (row,) = validity.example_counts({"t": [first, second]}).to_dict("records")
+    assert row == {"target": "t", "examples": 2, "complete": 1, "apology": 0, "usable": 1}
     # the only accepted prompt of b was cut; c has none
     assert (second["prompt_id"], second["answered_as"], second["complete"]) == ("p004", "p005", False)
     traces.loc[3, "response"] = None
     assert validity.training_examples("t", corpus, traces, pairs)[0]["answered_as"] == "p002"
+    traces.loc[2, "response"] = "I'm Sorry, but yes"
+    assert validity.training_examples("t", corpus, traces, pairs)[0]["answered_as"] == "p001", "cut, but no apology"
+    traces.loc[1, "response"] = "I apologize, yes"
+    first, _ = validity.training_examples("t", corpus, traces, pairs)
+    assert (first["answered_as"], first["apology"], first["complete"]) == ("p002", True, True)
 
 
 @examples(max_examples=60, deadline=None)
@@ -294,7 +302,7 @@ def test_examples_prefer_a_finished_answer_then_similarity():
 def test_jsonl_round_trip(tmp_path_factory, texts):
     path = tmp_path_factory.getbasetemp() / "round.jsonl"
     made = [{"messages": [{"role": "user", "content": content}]} for content in texts]
-    validity.write_jsonl(path, made)
+    validity.write_jsonl(path, made, {})
     content = path.read_bytes().decode("utf-8")
     assert [json.loads(line) for line in content.splitlines()] == made
     assert content.count("\n") == len(made)
@@ -302,12 +310,12 @@ def test_jsonl_round_trip(tmp_path_factory, texts):
 
 def test_jsonl_keeps_hard_texts_on_their_lines(tmp_path):
     hard = ['a\nb\r\n"c"', "\u2028 \u2029 \x85 \x0b \x1c \x00", "Ünïcode 漢字 😀", "<script>"]
-    validity.write_jsonl(tmp_path / "new" / "x.jsonl", [{"content": one} for one in hard])
+    validity.write_jsonl(tmp_path / "new" / "x.jsonl", [{"content": one} for one in hard], {})
     lines = (tmp_path / "new" / "x.jsonl").read_text(encoding="utf-8").splitlines()
     assert [json.loads(line)["content"] for line in lines] == hard
     assert "漢字" in lines[2]
     with pytest.raises(ValueError, match="JSON compliant"):
-        validity.write_jsonl(tmp_path / "new" / "x.jsonl", [{"ci": float("nan")}])
+        validity.write_jsonl(tmp_path / "new" / "x.jsonl", [{"ci": float("nan")}], {})
     assert len((tmp_path / "new" / "x.jsonl").read_text(encoding="utf-8").splitlines()) == 4
 
 
