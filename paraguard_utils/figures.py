@@ -133,13 +133,17 @@ def target_overview(table):
     """
     names = list(dict.fromkeys(table["target"]))
     matched = "floor_matched" in table
-    floor_column, floor_name = ("floor_matched", "matched floor") if matched else ("floor", "floor")
+    floor_column, floor_name = ("floor_matched", "matched floor") if matched else ("floor", "unmatched floor")
     panels = (
         ("frr", "FRR", "share of\nprompts", ("relative",)),
         ("flip_rate", "Flip rate", "share of\nclusters", ("relative",)),
         ("ci", "CI", f"mean score,\nring: {floor_name}", ("relative", "clipped")),
-        ("excess", "Excess inside", "mixed\nclusters", ("relative", "clipped")),
-        *([("excess_matched", "Excess over", "the matched\nfloor", ("relative", "clipped"))] if matched else []),
+        ("excess", "Excess in clusters", "rejected minus\naccepted pairs", ("relative", "clipped")),
+        *(
+            [("excess_matched", "Excess over floor", "CI minus\nmatched floor", ("relative", "clipped"))]
+            if matched
+            else []
+        ),
     )
     counts = table.drop_duplicates("target").set_index("target").loc[names, ["n_reject", "n_scored"]]
     counted = [
@@ -629,12 +633,14 @@ def against_k(table):
         axis.set(xlabel="k (grey line: the paper's)", ylabel=label, xlim=(1, deepest), ylim=(0, None))
         axis.set_xticks([1, 5, 10, 15, 20])
     step = axes[-1].get_ylim()[1] * 0.07
-    for family in families:
-        own = sorted((name for name in ends if name.rpartition("--")[0] == family), key=ends.get)
-        middle = np.mean([ends[name][0] for name in own]) if own else 0
+    blocks = [sorted((name for name in ends if name.rpartition("--")[0] == one), key=ends.get) for one in families]
+    top = -np.inf
+    for own in sorted(filter(None, blocks), key=lambda own: ends[own[0]]):
+        middle = np.mean([ends[name][0] for name in own])
+        bottom = max(middle - step * (len(own) - 1) / 2, top + step)
         for number, name in enumerate(own):
-            place = (deepest * 1.03, middle + (number - (len(own) - 1) / 2) * step)
-            axes[-1].annotate(titles([name])[0], place, size=5.5, color=ends[name][1], va="center",
+            top = bottom + number * step
+            axes[-1].annotate(titles([name])[0], (deepest * 1.03, top), size=5.5, color=ends[name][1], va="center",
                               annotation_clip=False)  # fmt: skip
     return figure
 

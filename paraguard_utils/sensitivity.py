@@ -580,11 +580,12 @@ def order_verdicts(counts):
     for measure, rows in counts.groupby("measure", sort=False):
         if len(rows) < 2:
             continue
-        kept = ", ".join(f"{row.always} of {row.pairs} under every {row.dimension}" for row in rows.itertuples())
+        kept = ", ".join(f"{row.dimension} {row.always} of {row.pairs}" for row in rows.itertuples())
         turned = rows[rows["reversed"] > 0]
-        reversals = ", ".join(f"{row.reversed} under {row.dimension}" for row in turned.itertuples())
+        reversals = ", ".join(f"{row.dimension} {row.reversed}" for row in turned.itertuples())
         sentences.append(
-            f"{measure}: pairs of targets that keep one sure order: {kept}; surely reversed: {reversals or 'none'}."
+            f"{measure}, pairs of targets that keep one sure order, by the choice varied: {kept}. Pairs surely "
+            f"reversed: {reversals or 'none'}."
         )
     return sentences
 
