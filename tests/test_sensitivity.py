@@ -152,7 +152,7 @@ def test_tables_and_sentences(laid_out):
     counts = sensitivity.order_counts(orders, table.assign(n=30)).set_index(["dimension", "measure"])
     assert counts.loc[("k", "ci")].tolist() == [20, 1, 1, 1, 0]
     assert counts.loc[("weights", "ci"), ["always", "sometimes"]].tolist() == [0, 1], "no order at 0/0/1"
-    assert any(s.startswith("ci: ") and "k 1 of 1" in s for s in sensitivity.order_verdicts(counts.reset_index()))
+    assert any(s.startswith("ci, ") and "k 1 of 1" in s for s in sensitivity.order_verdicts(counts.reset_index()))
     assert table.loc[table["dimension"].isin(sensitivity.CHOOSE_NEIGHBOURS), "excess"].isna().all()
     few = table.assign(n=table["target"].map({"a--x": 29, "b--x": 30}))
     assert sensitivity.order_counts(orders, few).empty, "one target has no order"
