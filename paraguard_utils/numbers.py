@@ -68,15 +68,15 @@ def collect(store):
     found["judged"] = _whole(table1.loc[~few, "target"].nunique())
     found["prompts"] = _whole(table1["n_prompts"].iloc[0])
     found["clusters"] = _whole(table1["n_clusters"].max())
-    for reading, name in (("relative", "a"), ("clipped", "a_clipped")):
+    for reading, end in (("relative", ""), ("clipped", "_clipped")):
         rows = judged.loc[[reading]]
         for measure in [column for column in table1 if f"{column}_low" in table1]:
-            found[f"{name}.{measure}"] = _range(rows[measure])
-            found[f"{name.replace('a', 'above', 1)}.{measure}"] = _whole((rows[f"{measure}_low"] > 0).sum())
-        found[f"{name}.p"] = _range(rows["p"])
-        found[f"{name}.over_null"] = _range(rows["ci"] - rows["ci_null"])
+            found[f"a{end}.{measure}"] = _range(rows[measure])
+            found[f"above{end}.{measure}"] = _whole((rows[f"{measure}_low"] > 0).sum())
+        found[f"a{end}.p"] = _range(rows["p"])
+        found[f"a{end}.over_null"] = _range(rows["ci"] - rows["ci_null"])
         chance = (rows["cr_floor_low"] <= 0.05) & (rows["cr_floor_high"] >= 0.05)
-        found[f"{name}.cr_floor_chance"] = _whole(chance.sum())
+        found[f"a{end}.cr_floor_chance"] = _whole(chance.sum())
     once = table1.drop_duplicates("target")
     found |= {f"all.{measure}": _range(once[measure]) for measure in ("frr", "flip_rate", "flip_random")}
     found["all.flips_below_random"] = _whole((once["flip_rate_high"] < once["flip_random"]).sum())

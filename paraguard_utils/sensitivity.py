@@ -120,10 +120,8 @@ def token_drifts(store, name, first, second):
     """
     keys = [tuple(sorted(map(encoder.text_hash, pair))) for pair in zip(first, second, strict=True)]
     # Recorded ones and this store's own, so that what is promoted holds them all.
-    there = [
-        one for one in dict.fromkeys((stores.Store(stores.RECORDED), store)) if one.has("drifts", encoder.NAME, name)
-    ]
-    known = [one.read("drifts", encoder.NAME, name) for one in there]
+    there = [stores.Store(one) for one in dict.fromkeys((stores.RECORDED, store.name))]
+    known = [one.read("drifts", encoder.NAME, name) for one in there if one.has("drifts", encoder.NAME, name)]
     names = ["first_hash", "second_hash", "drift"]
     known = pd.concat(known, ignore_index=True).drop_duplicates(names[:2]) if known else pd.DataFrame(columns=names)
     drifts = dict(zip(zip(known["first_hash"], known["second_hash"], strict=True), known["drift"], strict=True))
