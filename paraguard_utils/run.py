@@ -383,6 +383,8 @@ def cleaned(notebook):
     nbformat.NotebookNode
     """
     notebook.metadata = {"kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"}}
+    from nbconvert.preprocessors import CoalesceStreamsPreprocessor
+
     notebook.cells = [cell for cell in notebook.cells if "injected-parameters" not in cell.metadata.get("tags", [])]
     for number, cell in enumerate(notebook.cells):
         cell.id = f"cell-{number}"
@@ -390,6 +392,8 @@ def cleaned(notebook):
         if cell.cell_type == "code":
             # Warnings and progress bars vary from run to run.
             cell.outputs = [output for output in cell.outputs if output.get("name") != "stderr"]
+    # What is printed arrives in pieces that vary from run to run.
+    notebook, _ = CoalesceStreamsPreprocessor().preprocess(notebook, {})
     return notebook
 
 

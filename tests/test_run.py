@@ -1,5 +1,6 @@
 """What is promoted to the record, what is kept there, and which target a figure is about."""
 
+import nbformat
 import pandas as pd
 import pytest
 
@@ -106,3 +107,13 @@ def test_the_default_models_do_not_include_the_optional_family():
     assert run.SECOND_FAMILY in models.PACKAGED and run.SECOND_FAMILY not in targets.default_models()
     given = pd.read_csv(paths.DATA / "targets.csv", keep_default_na=False)
     assert set(given.loc[given["default"] == "no", "model"]) == {run.SECOND_FAMILY}
+
+
+def test_a_cleaned_notebook_has_one_stream_a_cell_and_none_of_stderr():
+    outputs = [nbformat.v4.new_output("stream", name=name, text=text) for name, text in
+               (("stdout", "a\n"), ("stderr", "w"), ("stdout", "b\n"))]  # fmt: skip
+    cell = nbformat.v4.new_code_cell("print()", outputs=outputs, metadata={"papermill": {}, "tags": ["t"]})
+    injected = nbformat.v4.new_code_cell("k = 1", metadata={"tags": ["injected-parameters"]})
+    made = run.cleaned(nbformat.v4.new_notebook(cells=[cell, injected]))
+    (kept,) = made.cells
+    assert [output.text for output in kept.outputs] == ["a\nb\n"] and kept.metadata == {"tags": ["t"]}
