@@ -382,9 +382,9 @@ def cleaned(notebook):
     -------
     nbformat.NotebookNode
     """
-    notebook.metadata = {"kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"}}
     from nbconvert.preprocessors import CoalesceStreamsPreprocessor
 
+    notebook.metadata = {"kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"}}
     notebook.cells = [cell for cell in notebook.cells if "injected-parameters" not in cell.metadata.get("tags", [])]
     for number, cell in enumerate(notebook.cells):
         cell.id = f"cell-{number}"
