@@ -12,10 +12,9 @@ import pandas as pd
 from statsmodels.genmod.cov_struct import Exchangeable
 from statsmodels.genmod.families import Binomial
 from statsmodels.genmod.generalized_estimating_equations import GEE
-from statsmodels.stats.multitest import multipletests
 
 from paraguard_utils.gates import Gates
-from paraguard_utils.metrics import FEW, FEW_CLUSTERS, TAUS, THETA, Estimate, columns
+from paraguard_utils.metrics import CI, FEW, FEW_CLUSTERS, TAUS, THETA, Estimate, columns, holm, rejections
 from paraguard_utils.schemas import STRATEGIES
 from paraguard_utils.targets import titles
 from paraguard_utils.text import words
@@ -30,9 +29,6 @@ RISK_EDGES = tuple(Gates.min_risk + (Gates.max_risk - Gates.min_risk) * part for
 
 SIMILARITY_EDGES = (THETA, 0.80)
 """Fixed edges of similarity (ours): below theta neighbours are no paraphrases on average; 0.80 halves what is above."""
-
-READINGS = {"relative": "ci", "clipped": "ci_clipped"}
-"""Column of a scores file by reading of the PPL contrast."""
 
 KINDS = ("strategy", "category")
 
@@ -98,7 +94,7 @@ def members(corpus, scores, bins="quantile"):
     DataFrame
         The scored rejections with risk, bins, risk_bin and similarity_bin.
     """
-    rejected = scores[(scores["label"] == "reject") & scores["ci"].notna()]
+    rejected = rejections(scores)
     rejected = rejected.merge(corpus[["prompt_id", "risk"]], on="prompt_id")
     if bins == "quantile":
         risk, similarity = thirds(rejected["risk"]), thirds(rejected["mean_similarity"])
@@ -128,7 +124,7 @@ def table(target, rejected, clusters, bins="quantile"):
         resamples, with the number of `rest_clusters`. NaN in empty cells, and `note` says so.
     """
     rows = []
-    for reading, column in READINGS.items():
+    for reading, column in CI.items():
         for risk_bin in (*BINS, "all"):
             for similarity_bin in (*BINS, "all"):
                 inside = pd.Series(True, index=rejected.index)
@@ -262,11 +258,11 @@ def _variants(cell):
 
 
 def _group(cell, clusters):
-    rejected = cell[(cell["label"] == "reject") & cell["ci"].notna()]
+    rejected = rejections(cell)
     variants = _variants(cell)
     ids, flipped = variants["cluster_id"], variants["label"] != variants["seed"]
     estimates = {"frr": clusters.share(cell["cluster_id"], cell["label"] == "reject")}
-    for reading, column in READINGS.items():
+    for reading, column in CI.items():
         end = "" if reading == "relative" else f"_{reading}"
         estimates[f"ci{end}"] = clusters.mean(rejected["cluster_id"], rejected[column])
         estimates[f"cr60{end}"] = clusters.share(rejected["cluster_id"], rejected[column] >= 0.60)
@@ -357,8 +353,7 @@ def regression(corpus, scores):
     pooled = result["target"] == POOLED
     for family in (pooled, ~pooled):
         tested = family & result["p"].notna() & (result["term"] != ADJUSTMENT)
-        if tested.any():
-            result.loc[tested, "p_holm"] = multipletests(result.loc[tested, "p"], method="holm")[1]
+        result.loc[tested, "p_holm"] = holm(result.loc[tested, "p"])
     return result
 
 

@@ -163,7 +163,7 @@ def contents(corpus, data, about):
 
 def _near(own, rows, about, place):
     """Rejections and their k neighbours by place in the corpus, with signals, scores and aligned tokens."""
-    used = own.pairs["rank"].le(about.k).fillna(False).astype(bool) & (own.pairs["centre_label"] == "reject")
+    used = signals.ranked(own.pairs, about.k) & (own.pairs["centre_label"] == "reject")
     pairs = own.pairs[used].sort_values(["centre_id", "rank"])
     near = pd.DataFrame({end: pairs[f"{end}_id"].map(place).astype(int) for end in ("centre", "neighbour")})
     near = near.join(pairs[list(PAIR_FIELDS)].round(4))

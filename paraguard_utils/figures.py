@@ -23,7 +23,7 @@ from matplotlib.textpath import text_to_path
 from paraguard_utils import signals
 from paraguard_utils.cohorts import BINS
 from paraguard_utils.gates import MEASURES
-from paraguard_utils.metrics import FEW, FEW_CLUSTERS
+from paraguard_utils.metrics import CI, FEW, FEW_CLUSTERS
 from paraguard_utils.risk import BIN
 from paraguard_utils.stores import write
 from paraguard_utils.targets import titles
@@ -212,7 +212,7 @@ def ci_against_similarity(scores, correlations):
         axis.set_visible(False)
     for axis, name in zip(axes.flat, names, strict=False):
         own = scores[scores["target"] == name]
-        for line, (reading, column) in enumerate((("relative", "ci"), ("clipped", "ci_clipped"))):
+        for line, (reading, column) in enumerate(CI.items()):
             axis.scatter(own["mean_similarity"], own[column], s=7, color=READING_COLOURS[reading], alpha=0.7, lw=0)
             row = correlations[(correlations["target"] == name) & (correlations["reading"] == reading)].iloc[0]
             known = f"r = {row['r']:.2f} [{row['r_low']:.2f}, {row['r_high']:.2f}]"

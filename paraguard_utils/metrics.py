@@ -16,7 +16,7 @@ from scipy.stats import binomtest
 from statsmodels.stats.multitest import multipletests
 
 from paraguard_utils.schemas import LABELS
-from paraguard_utils.signals import PAPER_WEIGHTS, READINGS, K, score
+from paraguard_utils.signals import PAPER_WEIGHTS, READINGS, K, ranked, score
 
 TAUS = (0.60, 0.75)
 """Thresholds of CR: the paper's guard table uses 0.60, its models 0.75."""
@@ -31,6 +31,15 @@ FEW = 30
 
 FEW_CLUSTERS = 10
 """Fewer mixed clusters than this, and the excess is not judged: percentile intervals are too narrow then."""
+
+
+CI = {"relative": "ci", "clipped": "ci_clipped"}
+"""Column of a scores file that holds CI in each reading."""
+
+
+def rejections(scores):
+    """Return the rows of a scores file that CI, CR and CD are over: rejections with an accepted neighbour."""
+    return scores[(scores["label"] == "reject") & scores["ci"].notna()]
 
 
 def prompt_scores(corpus, labels, frame, weights=PAPER_WEIGHTS, k=K, theta=THETA):
@@ -56,7 +65,7 @@ def prompt_scores(corpus, labels, frame, weights=PAPER_WEIGHTS, k=K, theta=THETA
         `spread_clipped` in `clipped`; n_theta counts the neighbours at least theta similar. NaN where a centre has no
         neighbour.
     """
-    near = frame[frame["rank"].le(k).fillna(False).astype(bool)]
+    near = frame[ranked(frame, k)]
     near = near.assign(**{reading: score(near, weights, reading) for reading in READINGS})
     base = pd.DataFrame(
         {
@@ -463,7 +472,7 @@ def table_row(target, corpus, labels, frame, scores, clusters, reading="relative
         clusters with an excess, `n_short` rejections with fewer than k neighbours, `few` flags fewer than 30
         rejections, `note` says why something is NaN.
     """
-    rejected = scores[(scores["label"] == "reject") & scores["ci"].notna()]
+    rejected = rejections(scores)
     n_mixed = len(excess(corpus, frame, weights, reading))
     n_short = int((rejected["n_neighbours"] < k).sum())
     return {
@@ -508,10 +517,20 @@ def differences(estimates, measures=ORDERED):
             rows.append(row | {"p": min(1.0, 2 * beyond / (1 + len(known))) if np.isfinite(found[1]) else np.nan})
     names = ["measure", "first", "second", "difference", "difference_low", "difference_high", "p"]
     table = pd.DataFrame(rows, columns=names)  # one target has no difference
-    return table.assign(p_holm=table.groupby("measure")["p"].transform(_holm))
+    return table.assign(p_holm=table.groupby("measure")["p"].transform(holm))
 
 
-def _holm(p):
+def holm(p):
+    """Adjust p-values by Holm; NaN stays NaN and counts for nothing.
+
+    Parameters
+    ----------
+    p : Series of float
+
+    Returns
+    -------
+    numpy.ndarray
+    """
     adjusted = np.full(len(p), np.nan)
     known = p.notna().to_numpy()
     if known.any():

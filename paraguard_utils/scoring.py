@@ -52,7 +52,7 @@ def chance(store, corpus_name, corpus, target, labels, traces, pairs, settings, 
     """
     lengths = (traces["user_end"] - traces["user_start"]).to_numpy()
     frame = nulls.details(corpus, pairs, lengths, signals.perplexity(traces))
-    near = frame[frame["rank"].le(settings.k).fillna(False).astype(bool)]
+    near = frame[signals.ranked(frame, settings.k)]
     own = frame[frame["same_cluster"]]
     weights = settings.weights()
     dealt = nulls.candidates(
@@ -126,9 +126,8 @@ def confused_sheet(corpus, labels, pairs, scores, weights=signals.PAPER_WEIGHTS,
     """
     text = corpus.set_index("prompt_id")["text"]
     answer = labels.set_index("prompt_id")["response"]
-    ci = {"relative": "ci", "clipped": "ci_clipped"}[reading]
-    worst = scores[(scores["label"] == "reject") & scores[ci].notna()]
-    worst = worst.sort_values([ci, "prompt_id"], ascending=[False, True]).head(most)
+    ci = metrics.CI[reading]
+    worst = metrics.rejections(scores).sort_values([ci, "prompt_id"], ascending=[False, True]).head(most)
     near = pairs[pairs["rank"].notna()].assign(score=signals.score(pairs, weights, reading))
     near = near.sort_values(["score", "neighbour_id"], ascending=[False, True]).drop_duplicates("centre_id")
     rows = worst.merge(near, left_on="prompt_id", right_on="centre_id")
@@ -297,9 +296,7 @@ def beside_recorded(name, table, store, recorded, meta):
 
 def rejections(scores):
     """Stack the scored rejections of several targets, with a `target` column."""
-    frames = [
-        frame[(frame["label"] == "reject") & frame["ci"].notna()].assign(target=name) for name, frame in scores.items()
-    ]
+    frames = [metrics.rejections(frame).assign(target=name) for name, frame in scores.items()]
     return pd.concat(frames, ignore_index=True)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 from sklearn.model_selection import KFold
 
-from paraguard_utils import encoder, judge, metrics, nulls, scoring, signals, stores
+from paraguard_utils import encoder, judge, metrics, nulls, scoring, signals, stores, tables
 from paraguard_utils.errors import Missing
 from paraguard_utils.metrics import FEW, FEW_CLUSTERS, SEED, THETA
 from paraguard_utils.querying import model_of
@@ -89,7 +89,7 @@ def compared(store, corpus_name, corpus, traces, labels, tokens, clusters):
     frame = signals.pairs(corpus, vectors, traces, labels, tokens, DEEP)
     place = pd.Series(np.arange(len(corpus)), index=corpus["prompt_id"])
     a, b = (place.loc[frame[name]].to_numpy() for name in ("centre_id", "neighbour_id"))
-    usual = (frame["rank"].le(K).fillna(False) | frame["same_cluster"]).to_numpy(bool)
+    usual = (signals.ranked(frame, K) | frame["same_cluster"]).to_numpy(bool)
     centred = np.stack(tokens["embedding"].to_numpy()).astype(np.float64)
     centred = tokens.assign(embedding=list(centred - centred.mean(axis=0)))
     frame[["drift_centred", "drift_encoder"]] = np.nan
@@ -174,7 +174,7 @@ def laid_out(frame, corpus, perplexities, clusters):
     )
     own = frame[frame["same_cluster"]].sort_values(["similarity", "neighbour_id"], ascending=[False, True])
     frame["own_rank"] = own.groupby("centre").cumcount() + 1
-    scored = frame["rank"].le(K).fillna(False).astype(bool)
+    scored = signals.ranked(frame, K)
     for name in ("drift_minmax", "prob_shift_minmax", "ppl_minmax"):
         low, high = frame.loc[scored, name].min(), frame.loc[scored, name].max()
         frame[name] = ((frame[name] - low) / (high - low)).clip(0, 1) if high > low else 0.0
@@ -337,7 +337,7 @@ def by_labeller(store, corpus_name, corpus, traces, settings, clusters):
             labels = scoring.matching_labels(store, corpus_name, name, own, labeller)
             frame, scores = scoring.compare(store, corpus_name, corpus, labels, own, model_of(name), settings)
             counts = {f"n_{label}": int((labels["label"] == label).sum()) for label in ("reject", "accept")}
-            n = int(((scores["label"] == "reject") & scores["ci"].notna()).sum())
+            n = len(metrics.rejections(scores))
             rows.append({"labeller": labeller, "target": name, **counts, "few": n < FEW})
             estimates[labeller][name] = {
                 "n": n,
@@ -609,7 +609,7 @@ def search_verdicts(searched):
             sentences.append(f"{reading}, {which} ProbShift: too few mixed clusters to search.")
             continue
         held_out, paper, gain = (
-            f"{pooled[name]:.3f} [{pooled[f'{name}_low']:.3f}, {pooled[f'{name}_high']:.3f}]"
+            tables.interval(pooled[name], pooled[f"{name}_low"], pooled[f"{name}_high"])
             for name in ("auc_held_out", "auc_paper", "gain")
         )
         better, worse = int((judged["gain_low"] > 0).sum()), int((judged["gain_high"] < 0).sum())

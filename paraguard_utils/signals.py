@@ -231,6 +231,11 @@ def pairs(corpus, vectors, traces, labels, tokens, k=K):
     return about.join(compare(traces, tokens, a, b))
 
 
+def ranked(frame, k):
+    """Return which pairs are of the k nearest, a Series of bool; a pair of one cluster beyond them has no rank."""
+    return frame["rank"].le(k).fillna(False).astype(bool)
+
+
 def compare(traces, tokens, a, b):
     """Compute the signals between prompts.
 

@@ -13,7 +13,7 @@ import pandas as pd
 
 from paraguard_utils import metrics, signals, stores, text
 from paraguard_utils.encoder import unit
-from paraguard_utils.metrics import FEW
+from paraguard_utils.metrics import CI, FEW
 from paraguard_utils.targets import titles
 
 COVARIATES = {
@@ -28,8 +28,6 @@ COVARIATES = {
 
 SIGNALS = {"drift": "Drift", "prob_shift": "ProbShift", "ppl": "PPL contrast"}
 """The three parts of the score: CI is the weighted sum of their means."""
-
-CI = {"relative": "ci", "clipped": "ci_clipped"}
 
 LIMIT = 0.7
 """The lower edge of the paper's break condition on the correlation with similarity."""
@@ -81,7 +79,7 @@ def covariates(corpus, traces, labels, pairs, scores, k=signals.K):
         clusters a high rate by construction; NaN where there is no other), flip_entropy (of its cluster, itself
         included, in bits); drift, prob_shift, ppl_relative, ppl_clipped, means over its neighbours.
     """
-    near = pairs[(pairs["centre_label"] == "reject") & pairs["rank"].le(k).fillna(False).astype(bool)]
+    near = pairs[(pairs["centre_label"] == "reject") & signals.ranked(pairs, k)]
     near = near.assign(jaccard=overlaps(corpus, near["centre_id"], near["neighbour_id"]))
     means = near.groupby("centre_id")[["jaccard", "drift", "prob_shift", *signals.READINGS.values()]].mean()
     own = pd.DataFrame(
@@ -91,9 +89,7 @@ def covariates(corpus, traces, labels, pairs, scores, k=signals.K):
     decided = metrics.flips(corpus, labels).set_index("cluster_id")
     others = decided["accepted"] + decided["rejected"] - 1
     about = pd.DataFrame({"cluster_frr": (decided["rejected"] - 1) / others, "flip_entropy": decided["entropy"]})
-    rows = scores[(scores["label"] == "reject") & scores["ci"].notna()].rename(
-        columns={"mean_similarity": "similarity"}
-    )
+    rows = metrics.rejections(scores).rename(columns={"mean_similarity": "similarity"})
     rows = rows[["prompt_id", "cluster_id", *CI.values(), "similarity"]]
     rows = rows.join(means, on="prompt_id").join(own, on="prompt_id").join(about, on="cluster_id")
     return rows.reset_index(drop=True)

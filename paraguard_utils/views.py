@@ -155,7 +155,7 @@ def token_pairs(traces, tokens, pairs, scores, most=MOST):
     """
     of_pair = ["similarity", "same_cluster", "drift", "prob_shift", "ppl_relative"]
     columns = ["number", "side", "prompt_id", "place", "token", "nearest", "distance", "ci", *of_pair]
-    near = pairs[pairs["rank"].eq(1).fillna(False).astype(bool)]
+    near = pairs[signals.ranked(pairs, 1)]
     rows = most_confused(scores, most).merge(near, left_on="prompt_id", right_on="centre_id")
     trace = {row.prompt_id: row for row in traces.itertuples()}
     frames = []
