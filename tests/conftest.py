@@ -1,5 +1,16 @@
+import hypothesis
 import pandas as pd
 import pytest
+
+# The same examples on every machine, and no verdict that hangs on how busy it is.
+hypothesis.settings.register_profile(
+    "paraguard",
+    deadline=None,
+    database=None,
+    derandomize=True,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+)
+hypothesis.settings.load_profile("paraguard")
 
 
 @pytest.fixture

@@ -123,7 +123,7 @@ labels = st.sampled_from(["accept", "reject", "unparsed"])
 clusters_of_three = st.lists(st.tuples(labels, labels, labels), min_size=1, max_size=10)
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(clusters_of_three)
 def test_flips_split_into_their_directions_and_groups_add_up(decisions):
     names = ("seed", "lexical", "rewrite")

@@ -7,7 +7,7 @@ import random
 import resource
 import shutil
 import signal
-import time
+import sys
 
 import pandas as pd
 import pytest
@@ -46,44 +46,72 @@ def in_a_process(function, *arguments):
     return process
 
 
-def query_there(results, name, prompts, options=None, loaded=None):
-    """Ask in a process of its own; tell when the model is there."""
+def query_there(results, name, prompts, options=None):
+    """Ask in a process of its own."""
     paths.RESULTS = results
     model = models.load(models.resolve(str(name)))
-    if loaded is not None:
-        loaded.set()
     ask(prompts, model, **(options or {}))
 
 
+def query_to_a_call(results, name, prompts, options, last, report):
+    """Ask in a process of its own, killed as by `kill -9` at the given call of any function since the first batch.
+
+    Calls into libraries count too, so a kill falls between any two steps of asking and of writing. Without a last call,
+    report how many there were.
+    """
+    real, made = engine.Engine.ask, 0
+
+    def count(frame, event, _):
+        nonlocal made
+        made += event in ("call", "c_call")
+        if made == last:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def counted(self, batch):
+        sys.setprofile(count)
+        return real(self, batch)
+
+    model = models.load(models.resolve(str(name)))
+    paths.RESULTS = results / "first"
+    ask(prompts.head(2), model, **options)  # what is imported or made once does not count
+    paths.RESULTS, engine.Engine.ask = results, counted
+    ask(prompts, model, **options)
+    sys.setprofile(None)
+    report.send(made)
+
+
+def query_killed(results, name, prompts, options, last=None):
+    """Return how many calls asking made, or None where it was killed before."""
+    receives, sends = CONTEXT.Pipe(duplex=False)
+    process = in_a_process(query_to_a_call, results, name, prompts, options, last, sends)
+    sends.close()
+    process.join()
+    assert process.exitcode in (0, -signal.SIGKILL)
+    return receives.recv() if process.exitcode == 0 else None
+
+
 def kill_at_random(results, name, prompts, kills, seed=0, **options):
-    """Start a query again and again and kill -9 it after a random time; return the rows that stood at each kill."""
-    chance = random.Random(seed)
-    stood, longest = [], float("inf")
+    """Start a query again and again and kill it at a random call; return the rows that stood at each kill."""
+    chance, stood = random.Random(seed), []
+    whole = query_killed(results, name, prompts, options)
+    shutil.rmtree(results / "test")
     while len(stood) < kills:
-        loaded = CONTEXT.Event()
-        process = in_a_process(query_there, results, name, prompts, options, loaded)
-        assert loaded.wait(300)
-        started = time.monotonic()
-        process.join(None if longest == float("inf") else chance.uniform(0, longest))
-        if process.is_alive():
-            os.kill(process.pid, signal.SIGKILL)
-            process.join()
+        there = sum(len(pd.read_parquet(file)) for file in parts(results))
+        calls = whole * (len(prompts) - there) // len(prompts)
+        if calls and query_killed(results, name, prompts, options, chance.randint(1, calls)) is None:
             stood.append(sum(len(pd.read_parquet(file)) for file in parts(results)))
         else:
-            assert process.exitcode == 0
-            longest = min(longest, time.monotonic() - started)  # the machine may have been busy at first
-            shutil.rmtree(results / "test")  # it got through: begin again
+            shutil.rmtree(results / "test")  # it got through, or nothing is left to ask: begin again
     return stood
 
 
 @pytest.mark.slow
 def test_fifty_kills_at_random_moments_and_one_resume(results, many, tiny_folder, tiny_model):
-    long = {"tokens": 60}  # asking takes most of the time, so most kills fall into it
-    whole = ask(many, tiny_model, **long)
+    whole = ask(many, tiny_model)
     (results / "test").rename(results / "whole")
-    stood = kill_at_random(results, tiny_folder, many, KILLS, **long)
+    stood = kill_at_random(results, tiny_folder, many, KILLS)
     assert len(set(stood)) > 5, "the kills fell at different moments"
-    resumed = ask(many, tiny_model, **long)
+    resumed = ask(many, tiny_model)
     identical(whole, resumed)
     assert targets.label_answers(whole).equals(targets.label_answers(resumed))
     left = [file.name for file in folder_of(results).rglob("*") if file.suffix != ".lock"]
@@ -127,24 +155,29 @@ def test_a_failure_between_parts_loses_one_batch_at_most(results, prompts, tiny_
     assert not list((results / "test" / "traces" / "mine").glob("*.parts"))
 
 
-def held(results, name, prompts):
-    """Ask so slowly that another process comes in between."""
-    real = engine.Engine.ask
-    engine.Engine.ask = lambda self, batch: time.sleep(0.2) or real(self, batch)
+def held(results, name, prompts, begun, go_on):
+    """Ask, and after the first batch wait until another process has come in between."""
+    real = querying.Traces.add
+
+    def waits(self, rows):
+        real(self, rows)
+        begun.set()
+        go_on.wait()
+
+    querying.Traces.add = waits
     query_there(results, name, prompts)
 
 
 @pytest.mark.slow
 def test_two_processes_on_one_store(results, prompts, tiny_folder, tiny_model):
-    process = in_a_process(held, results, tiny_folder, prompts)
-    deadline = time.monotonic() + 120
-    while not parts(results):
-        assert process.is_alive() and time.monotonic() < deadline
-        time.sleep(0.02)
+    begun, go_on = CONTEXT.Event(), CONTEXT.Event()
+    process = in_a_process(held, results, tiny_folder, prompts, begun, go_on)
+    begun.wait()
     with pytest.raises(DataError, match="written by another process"):
         ask(prompts, tiny_model)
     # another target of the same store is free
     ask(prompts, tiny_model, wrapper="none")
+    go_on.set()
     process.join()
     assert process.exitcode == 0
     (results / "test").rename(results / "other")
@@ -234,7 +267,7 @@ def test_a_clock_that_goes_backwards_changes_nothing(results, many, tiny_model, 
         now[0] -= 3600
         return now[0]
 
-    monkeypatch.setattr(time, "time", backwards)
+    monkeypatch.setattr("time.time", backwards)
     real = querying.Traces.add
 
     def dies_late(self, rows):

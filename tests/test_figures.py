@@ -139,7 +139,7 @@ def test_tokens_are_drawn_as_they_are(tmp_path):
     st.lists(st.text(alphabet=" ab中\n$.", min_size=1, max_size=30), min_size=1, max_size=60),
     st.integers(120, 500),
 )
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_lines_hold_every_token_in_order_and_end_at_the_edge(words, width):
     marks = figures._set(words, width)
     assert [text.strip(" ") for *_, text in marks] == [figures._drawn(word).strip(" ") for word in words[: len(marks)]]

@@ -257,7 +257,7 @@ labels_of_clusters = st.lists(
 )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(labels_of_clusters, st.integers(0, 1000))
 def test_everything_lies_in_its_range_and_fits_its_schema(groups, seed):
     labels = [label for group in groups for label in group]
@@ -273,7 +273,7 @@ def test_everything_lies_in_its_range_and_fits_its_schema(groups, seed):
     assert row["cr75"] <= row["cr60"] or math.isnan(row["cr60"])
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(st.randoms(use_true_random=False))
 def test_the_order_of_rows_changes_nothing(random):
     labels = random.choices(["accept", "reject"], k=24)

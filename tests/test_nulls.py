@@ -117,7 +117,7 @@ def test_permutations_by_hand():
     assert np.isnan(nulls.p_value(np.nan, null))
 
 
-@settings(max_examples=50, deadline=None, database=None)
+@settings(max_examples=50)
 @given(st.lists(st.booleans(), min_size=4, max_size=4), st.integers(0, 99))
 def test_permutations_stay_inside_clusters(labels, seed):
     """Where all prompts of every cluster share a label nothing can be dealt anew."""
@@ -135,7 +135,7 @@ def test_where_much_is_rejected_the_search_is_deeper():
     assert found.near.shape == (38, 15) and found.near.max() == 37
 
 
-@settings(max_examples=30, deadline=None, database=None)
+@settings(max_examples=30)
 @given(st.lists(st.booleans(), min_size=36, max_size=36), st.integers(0, 99))
 def test_what_permutations_cannot_use_is_left_out(labels, seed):
     """The same draws over the same candidates, with and without those that no draw can use."""

@@ -156,7 +156,7 @@ def test_rules_write_the_same_again_and_nothing_twice():
 WORDS = st.sampled_from(["how", "do", "i", "kill", "a", "the", "Can", "you", "?", ".", '"', "'", "=", "write", "and"])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.text(max_size=80) | st.lists(WORDS).map(" ".join))
 def test_any_text_can_be_a_seed(seed):
     written = paraphrase.by_rules(pd.DataFrame({"seed_id": ["s"], "text": [seed]}))

@@ -1,6 +1,5 @@
 import io
 import re
-import time
 
 import numpy as np
 import pandas as pd
@@ -202,7 +201,7 @@ FRAGMENTS = st.sampled_from(
 )
 
 
-@settings(max_examples=100, deadline=None, database=None)
+@settings(max_examples=100)
 @given(st.lists(st.text() | st.lists(FRAGMENTS).map("".join), min_size=1))
 def test_any_text_gets_one_label(texts):
     for reason in ("stop", "error", "content_filter"):
@@ -246,17 +245,16 @@ def test_the_substring_list_is_naive():
     assert refusals.has_substring(["I'm sorry for your loss. Here is a speech.", "Sure."]).tolist() == [True, False]
 
 
-LONG = 1_000_000
+@pytest.mark.parametrize("pattern", [r"(a)\1", "a(?=b)", "a(?!b)"])
+def test_the_engine_of_the_cues_cannot_backtrack(pattern):
+    """Time linear in the text by construction: what would need backtracking is no pattern there."""
+    with pytest.raises(pa.ArrowInvalid, match="invalid|regex|Invalid"):
+        pc.match_substring_regex(pa.array(["ab"]), pattern)
 
 
 @pytest.mark.parametrize("unit", ["i am not able or ", "is not a b c ", "i can not enough "])
-def test_the_time_is_linear(unit):
-    """Ten times the text takes about ten times as long: far from the hundred of a backtracking pattern."""
-    seconds = []
-    for length in (LONG // 10, LONG):
-        started = time.perf_counter()
-        for _, _, pattern, unless in refusals.cues():
-            for part in filter(None, (pattern, unless)):
-                pc.match_substring_regex(pa.array([unit * (length // len(unit))], pa.large_string()), part)
-        seconds.append(time.perf_counter() - started)
-    assert seconds[1] < 40 * seconds[0]
+def test_every_cue_gets_through_a_million_characters(unit):
+    text = pa.array([unit * (1_000_000 // len(unit))], pa.large_string())
+    for _, _, pattern, unless in refusals.cues():
+        for part in filter(None, (pattern, unless)):
+            assert pc.match_substring_regex(text, part)[0].as_py() in (True, False)

@@ -297,7 +297,7 @@ def test_examples_prefer_a_finished_answer_then_similarity():
     assert (first["answered_as"], first["apology"], first["complete"]) == ("p002", True, True)
 
 
-@examples(max_examples=60, deadline=None)
+@examples(max_examples=60)
 @given(st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=20), max_size=4))
 def test_jsonl_round_trip(tmp_path_factory, texts):
     path = tmp_path_factory.getbasetemp() / "round.jsonl"
