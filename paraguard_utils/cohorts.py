@@ -9,6 +9,7 @@ import warnings
 
 import numpy as np
 import pandas as pd
+from scipy.stats import norm
 from statsmodels.genmod.cov_struct import Exchangeable
 from statsmodels.genmod.families import Binomial
 from statsmodels.genmod.generalized_estimating_equations import GEE
@@ -34,6 +35,9 @@ KINDS = ("strategy", "category")
 
 EVENTS = 10
 """Refusals, and acceptances, that a regression needs for each of its terms; a rule of thumb for logistic models."""
+
+ROUNDING = 1e-12
+"""Variance of a log odds ratio up to which it counts as none."""
 
 LARGEST = 10.0
 """Log odds ratio beyond which, either way, an estimate is read as separation that no maximum of the likelihood ends."""
@@ -335,7 +339,8 @@ def regression(corpus, scores):
         target beside those shown, and needs two targets that have both decisions. Holm's correction runs over all terms
         of all targets, and apart from them over those of `POOLED`; `ADJUSTMENT` is not tested. NaN with a `note` where
         refusals or acceptances are too few (`EVENTS` per term), a strategy is always or never refused, terms have no
-        spread or are collinear, or the fit does not converge.
+        spread or are collinear, or the fit does not converge; interval and p alone where a term's effect has no
+        variance between clusters.
     """
     terms = design(corpus)
     rows, stacked = [], []
@@ -386,10 +391,16 @@ def _odds(target, frame, refused, cluster_ids, shown):
             "n": len(frame),
             "n_reject": int(refused.sum()),
             "n_clusters": len(set(cluster_ids)),
-            "note": reason or notes.get(name, "adjusted for, not tested" if name == ADJUSTMENT else ""),
+            "note": reason or notes.get(name) or _fitted_note(name, fitted[name]),
         }
         for name in shown
     ]
+
+
+def _fitted_note(name, estimate):
+    if name == ADJUSTMENT:
+        return "adjusted for, not tested"
+    return "no variance between clusters" if np.isnan(estimate[3]) else ""
 
 
 def _too_few(refused, terms):
@@ -415,12 +426,17 @@ def _fit(frame, refused, cluster_ids):
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")  # what the warnings are about is checked below
         found = model.fit(maxiter=100, ctol=1e-8)
-    if not found.converged or not np.isfinite(found.bse).all():
+    variance = np.diag(found.cov_params())
+    if not found.converged or not np.isfinite(variance).all():
         return {}, "the fit does not converge"
     if found.params[frame.columns].abs().max() > LARGEST:
         return {}, "a term separates refusals from acceptances"
-    bounds = np.exp(found.conf_int())
-    values = zip(np.exp(found.params), bounds[0], bounds[1], found.pvalues, strict=True)
+    # Where nothing varies between clusters, rounding decides between +1e-19 and -1e-19: neither is a variance.
+    deviation = np.sqrt(np.where(variance > ROUNDING, variance, np.nan))
+    log_odds = found.params.to_numpy()
+    low, high = (np.exp(log_odds + side * norm.isf(0.025) * deviation) for side in (-1, 1))
+    p = 2 * norm.sf(np.abs(log_odds) / deviation)
+    values = zip(np.exp(log_odds), low, high, p, strict=True)
     return dict(zip(exposed.columns, (tuple(map(float, row)) for row in values), strict=True)), ""
 
 

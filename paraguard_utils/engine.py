@@ -15,6 +15,7 @@ from transformers import DynamicCache
 from transformers.cache_utils import DummyLayer, DynamicLayer, DynamicSlidingWindowLayer
 
 from paraguard_utils.errors import ModelError
+from paraguard_utils.threads import Threads
 
 PREFILL = 320
 """Token positions in one prefill: enough to keep the matrix products busy, few enough for the processor's caches."""
@@ -162,6 +163,7 @@ class Engine:
     def __init__(self, model, prefix=(), max_new_tokens=64):
         self.network = model.network
         self.device = model.network.device
+        self.threads = Threads(self.device)
         self.tokenizer = model.tokenizer
         self.max_new_tokens = max_new_tokens
         self.stops = self._tensor(stop_ids(model))
@@ -175,9 +177,8 @@ class Engine:
                     input_ids=self._tensor([self.prefix]), past_key_values=self.cache, use_cache=True, logits_to_keep=1
                 )
 
-    @torch.inference_mode()
     def ask(self, batch):
-        """Answer one batch.
+        """Answer one batch, with as many threads as find a core each.
 
         Parameters
         ----------
@@ -189,6 +190,10 @@ class Engine:
         list of dict
             One trace row per request, in the order given, with the columns of `schemas.SCHEMAS["traces"]`.
         """
+        with torch.inference_mode(), self.threads:
+            return self._ask(batch)
+
+    def _ask(self, batch):
         shared = len(self.prefix)
         order = sorted(range(len(batch)), key=lambda i: -len(batch[i].token_ids))
         rows, cache, masks = [], None, []
@@ -231,6 +236,7 @@ class Engine:
 
     def _forward(self, ids, mask, positions, cache, keep):
         """Run the model on new tokens; return the logits of those to keep."""
+        self.threads.fit()
         more = {"position_ids": positions} if self.positions else {}
         return self.network(
             input_ids=ids, attention_mask=mask, past_key_values=cache, use_cache=True, logits_to_keep=keep, **more

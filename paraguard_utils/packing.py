@@ -32,6 +32,11 @@ class PackedLinear(nn.Module):
         return torch.ops.mkldnn._linear_pointwise(inputs, self.weight, self.bias, "none", [], "")
 
 
+def has_bfloat16_units():
+    """Return whether the processor multiplies bfloat16 itself; one with AVX2 alone does not."""
+    return torch.ops.mkldnn._is_mkldnn_bf16_supported()
+
+
 def pack(network):
     """Replace every plain linear layer of a network on the CPU; leave the network alone where that is not safe.
 
@@ -48,7 +53,7 @@ def pack(network):
     if not torch.__version__.startswith(TESTED) or not torch.backends.mkldnn.is_available():
         return False
     known = {torch.float32}
-    if torch.ops.mkldnn._is_mkldnn_bf16_supported():
+    if has_bfloat16_units():
         known.add(torch.bfloat16)
     if any(p.device.type != "cpu" or p.dtype not in known for p in network.parameters()):
         return False

@@ -249,6 +249,25 @@ def test_targets_are_pooled_and_corrected_as_families():
     assert pooled["p_holm"].min() == pytest.approx(min(1, 7 * pooled["p"].drop("length").min()))
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_a_target_that_decides_as_another_does_not_spoil_the_pooled_fit(seed):
+    # The second target's own term is 0 in every cluster: its variance is 0, or what rounding leaves of it, +-1e-19.
+    corpus, scores = drawn({"register": 1.5}, n=60, seed=seed)
+    table = cohorts.regression(corpus, {"a": scores, "b": scores})
+    pooled = table[table["target"] == cohorts.POOLED].set_index("term")
+    assert pooled[["odds_ratio", "odds_ratio_low", "odds_ratio_high", "p"]].notna().all().all()
+    assert (pooled["note"].drop(cohorts.ADJUSTMENT) == "").all()
+
+
+def test_a_term_without_variance_between_clusters_has_an_estimate_but_no_interval():
+    # In every cluster the variant is decided as the seed: log odds 0, variance 0
+    corpus, scores = asked(pairs_of(20, 0, 0, 20))
+    table = cohorts.regression(corpus, {"t": scores}).set_index("term")
+    assert table.loc["lexical", "odds_ratio"] == pytest.approx(1)
+    assert table.loc["lexical", ["odds_ratio_low", "odds_ratio_high", "p", "p_holm"]].isna().all()
+    assert table.loc["lexical", "note"] == "no variance between clusters"
+
+
 def test_seeds_have_no_similarity_of_their_own():
     corpus, _ = asked(pairs_of(1, 1, 1, 1))
     corpus.loc[corpus["variant"] == 1, "similarity"] = [0.6, 0.7, 0.8, 0.9]

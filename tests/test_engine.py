@@ -1,12 +1,14 @@
 """The engine against the library's own forward pass and generation, on every architecture it is meant for."""
 
+import itertools
+
 import numpy as np
 import pytest
 import tiny
 import torch
 from asking import ask, same
 
-from paraguard_utils import engine, models, packing, querying, stores
+from paraguard_utils import engine, models, packing, querying, stores, threads
 from paraguard_utils.engine import Request
 from paraguard_utils.errors import ModelError
 from paraguard_utils.schemas import check
@@ -91,6 +93,37 @@ def test_batches_are_bounded_in_rows_and_positions():
     assert [len(batch) for batch in engine.batches(requests[:3], 16, positions=5)] == [1, 1, 1]
 
 
+def test_threads_fit_the_cores_that_others_leave():
+    # two threads on two idle cores spin all the time: 2.0 used, 0.0 idle
+    assert threads.fitting(2.0, 0.0, 2) == 2
+    # another process takes a core: three threads share two cores, this process gets 2 * 2/3 = 1.33
+    assert threads.fitting(1.33, 0.0, 2) == 1
+    # it has gone: one thread used, one core idle
+    assert threads.fitting(1.0, 1.0, 2) == 2
+    # half a core taken: 1.5 is nearer to one thread; a fifth of one: two threads
+    assert [threads.fitting(1.0, idle, 2) for idle in (0.5, 0.8)] == [1, 2]
+    # one of sixteen cores taken; never more than there were, never none
+    assert threads.fitting(15.06, 0.0, 16) == 15
+    assert threads.fitting(1.0, 60.0, 2) == 2 and threads.fitting(0.0, 0.0, 2) == 1
+
+
+def test_the_number_of_threads_changes_no_answer_and_is_put_back(results, prompts, tiny_model, monkeypatch):
+    before = torch.get_num_threads()
+    traces = ask(prompts, tiny_model)
+    (results / "test").rename(results / "other")
+    used = []
+    monkeypatch.setattr(threads, "EVERY", 0.0)
+    monkeypatch.setattr(threads.Threads, "_set", lambda self, n: used.append(n) or torch.set_num_threads(n))
+    torch.set_num_threads(2)
+    counts = itertools.cycle([1, 2])
+    monkeypatch.setattr(threads, "fitting", lambda *_: next(counts))
+    try:
+        same(traces, ask(prompts, tiny_model))
+        assert set(used) == {1, 2} and torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+
+
 def test_no_tensor_forgets_the_models_device(results, prompts, tiny_model):
     # Where nothing else is said, tensors now land on a device without data, and mixing devices fails.
     with torch.device("meta"):
@@ -99,9 +132,19 @@ def test_no_tensor_forgets_the_models_device(results, prompts, tiny_model):
     same(traces, ask(prompts, tiny_model))
 
 
-def test_bfloat16_is_packed_too_and_stays_near_float32(results, prompts, tiny_folder, tiny_model):
+def is_packed(model):
+    return any(isinstance(module, packing.PackedLinear) for module in model.network.modules())
+
+
+def test_bfloat16_is_packed_only_where_the_processor_has_units_for_it(tiny_folder, monkeypatch):
+    for offered in {False, packing.has_bfloat16_units()}:
+        monkeypatch.setattr(packing, "has_bfloat16_units", lambda offered=offered: offered)
+        assert is_packed(models.load(models.resolve(str(tiny_folder)), "bfloat16")) == offered
+        assert is_packed(models.load(models.resolve(str(tiny_folder))))
+
+
+def test_bfloat16_stays_near_float32_packed_or_not(results, prompts, tiny_folder, tiny_model):
     half = models.load(models.resolve(str(tiny_folder)), "bfloat16")
-    assert any(isinstance(module, packing.PackedLinear) for module in half.network.modules())
     low = ask(prompts, half)
     meta = stores.read_meta(stores.Store("test").path("traces", "mine", querying.target_name(half.name, "safety")))
     assert meta["dtype"] == "bfloat16" and meta["device"] == "cpu"
