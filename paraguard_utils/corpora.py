@@ -1,5 +1,6 @@
 """Reading what a corpus is built from, and what the generators write for the same seeds."""
 
+import sys
 from functools import partial
 
 import pandas as pd
@@ -63,7 +64,7 @@ def read_inputs(store, corpus_name, seeds, candidates):
 
 
 def generated(store, corpus_name, seeds, paraphraser, n):
-    """Return what the rules and a model write for a sample of a corpus's seeds.
+    """Return what the rules and a model write for a sample of a corpus's seeds, where that was asked for.
 
     Parameters
     ----------
@@ -73,7 +74,7 @@ def generated(store, corpus_name, seeds, paraphraser, n):
     seeds : DataFrame
         From `read_inputs`.
     paraphraser : str
-        A model's name; "" for rules only.
+        A model's name, to have the rules and the model write; "rules", for rules only; "", for what the store has.
     n : int
         Seeds, a stratified sample.
 
@@ -82,26 +83,33 @@ def generated(store, corpus_name, seeds, paraphraser, n):
     seeds : DataFrame
         The sample.
     candidates : DataFrame
-        The columns of a generated file.
+        The columns of a generated file; no rows where nothing was asked for and the store has none for these seeds.
 
     Raises
     ------
     Missing
-        The recorded store has none, or for other seeds.
+        The recorded store has none by this model, or for other seeds.
     """
     sample = public.stratified(seeds).head(n)
     sample = sample.sort_values("seed_id").reset_index(drop=True)
-    meta = {"seeds": stores.frame_hash(sample), "paraphraser": paraphraser, "rules": paraphrase.digest()}
-    if not store.recorded:
+    meta = {"seeds": stores.frame_hash(sample), "rules": paraphrase.digest()}
+    if paraphraser:
+        meta["paraphraser"] = paraphraser
+    known = stores.read_meta(store.path("generated", corpus_name))
+    there = {key: known.get(key) for key in meta} == meta
+    if paraphraser and not store.recorded:
         written = [paraphrase.by_rules(sample).assign(generator="rules")]
-        if paraphraser:
+        if paraphraser != "rules":
             written.append(_by_model(store, corpus_name, sample, paraphraser))
         store.write("generated", corpus_name, frame=pd.concat(written, ignore_index=True), meta=meta)
-    elif {key: stores.read_meta(store.path("generated", corpus_name)).get(key) for key in meta} != meta:
+    elif paraphraser and not there:
         raise Missing(
             "the recorded generators' texts are for other seeds, another model or other rules; "
             "run 01_corpus_building with a live store"
         )
+    elif not there:
+        print("generators are not compared; -p paraphraser rules, or a model's name, has them write", file=sys.stderr)
+        return sample, pd.DataFrame(columns=["generator"])
     return sample, store.read("generated", corpus_name)
 
 

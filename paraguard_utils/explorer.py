@@ -233,7 +233,7 @@ def read(store, corpus_name, corpus, names):
             )
         traces = querying.recorded_traces(store, corpus_name, corpus, name)
         labels = scoring.matching_labels(store, corpus_name, name, traces, known.labeller)
-        scores = scoring.matching_scores(store, corpus_name, name, corpus, known.labeller)
+        scores = scoring.matching_scores(store, corpus_name, name, corpus, known)
         pairs = store.read("pairs", corpus_name, name)
         again = metrics.prompt_scores(corpus, labels, pairs, known.weights(), known.k, known.theta)
         if not np.allclose(again[["ci", "ci_clipped"]], scores[["ci", "ci_clipped"]], rtol=1e-4, equal_nan=True):

@@ -628,7 +628,7 @@ def against_k(table):
             axis.plot(k, rows[measure], color=colour, linestyle=STYLES.get(wrapper, "-."))
             axis.fill_between(k, rows[f"{measure}_low"], rows[f"{measure}_high"], color=colour, alpha=0.1, lw=0)
             if np.isfinite(rows[measure].iloc[-1]):
-                ends[name] = (rows[measure].iloc[-1], colour)
+                ends[name] = (rows[measure].iloc[-1], colour, STYLES.get(wrapper, "-."))
         axis.axvline(signals.K, color=GREY, linewidth=0.6)
         axis.set(xlabel="k (grey line: the paper's)", ylabel=label, xlim=(1, deepest), ylim=(0, None))
         axis.set_xticks([1, 5, 10, 15, 20])
@@ -640,7 +640,10 @@ def against_k(table):
         bottom = max(middle - step * (len(own) - 1) / 2, top + step)
         for number, name in enumerate(own):
             top = bottom + number * step
-            axes[-1].annotate(titles([name])[0], (deepest * 1.03, top), size=5.5, color=ends[name][1], va="center",
+            _, colour, style = ends[name]
+            sample = (deepest * 1.03, deepest * 1.19)
+            axes[-1].plot(sample, (top, top), color=colour, linestyle=style, linewidth=1.1, clip_on=False)
+            axes[-1].annotate(titles([name])[0], (deepest * 1.22, top), size=5.5, color=colour, va="center",
                               annotation_clip=False)  # fmt: skip
     return figure
 

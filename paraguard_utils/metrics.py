@@ -24,6 +24,9 @@ TAUS = (0.60, 0.75)
 THETA = 0.60
 """Similarity below which a neighbour is no paraphrase: the corpus gate's own threshold."""
 
+ROUNDING = 1e-9
+"""Variance of a standardized value in a resample up to which it counts as none."""
+
 RESAMPLES = 2000
 SEED = 20251201
 FEW = 30
@@ -218,7 +221,7 @@ class Clusters:
         x, y = np.asarray(x, float), np.asarray(y, float)
         if len(x) < 3 or np.ptp(x) == 0 or np.ptp(y) == 0:
             return self.undefined()
-        x, y = x - x.mean(), y - y.mean()
+        x, y = (x - x.mean()) / x.std(), (y - y.mean()) / y.std()
         columns = (self.sums(cluster_ids, column) for column in (np.ones(len(x)), x, y, x * x, y * y, x * y))
         return self.estimate(_correlation, *columns)
 
@@ -274,7 +277,10 @@ def _deviation(n, total, squares):
 
 
 def _correlation(n, x, y, xx, yy, xy):
-    return (xy - x * y / n) / np.sqrt((xx - x**2 / n) * (yy - y**2 / n))
+    """Pearson's r from sums of standardized values; NaN where a resample leaves no spread but rounding."""
+    spreads = xx / n - (x / n) ** 2, yy / n - (y / n) ** 2
+    known = (spreads[0] > ROUNDING) & (spreads[1] > ROUNDING)
+    return np.where(known, (xy / n - x * y / n**2) / np.sqrt(spreads[0] * spreads[1]), np.nan)
 
 
 def _kappa(n, both, first, second):

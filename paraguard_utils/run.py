@@ -1,26 +1,22 @@
-"""The commands behind the Makefile: run all notebooks live, redraw from the record, promote a live run, make a report.
+"""What the command line does: run notebooks, redraw from the record, promote a live run, make a report."""
 
-`python -m paraguard_utils.run {reproduce,second-family,figures,record,html}`
-"""
-
-import argparse
-import contextlib
-import itertools
+import difflib
+import multiprocessing
 import os
 import shutil
 import sys
 import tempfile
 import time
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 
 import nbformat
 import pandas as pd
 
 from paraguard_utils import encoder, explorer, models, numbers, paths, querying, stores, tables, targets, validation
-from paraguard_utils.errors import UserError
-from paraguard_utils.settings import LIVE, freeze
+from paraguard_utils.errors import SettingsError, UserError
+from paraguard_utils.settings import CORPUS, LIVE, check, freeze
 
-CORPUS = "paraguard_mini"
 MINUTES = "notebook_minutes"
 RESUME = ("01_corpus_building", "02_querying", "05_guard_comparison")
 """Notebooks that embed, ask or score, and in a live store do only what is missing."""
@@ -48,6 +44,9 @@ PUBLIC = (
 )
 """Tables that `building` and `validation` make from benchmark files: counts without texts. Those of a live store
 replace the recorded ones, which stay where it has none."""
+
+PARAPHRASER = "smollm2-135m-instruct"
+"""The model whose paraphrases 01 shows beside the rules'."""
 
 SECOND_FAMILY = "qwen2.5-coder-0.5b-instruct"
 LONG_ANSWERS = 200
@@ -87,83 +86,138 @@ def execute(notebook, output, parameters):
                 parameters,
                 cwd=paths.ROOT,
                 progress_bar=False,
+                start_timeout=600,  # a busy machine is no error
                 stderr_file=sys.stderr,
                 config=sockets,
             )
         except papermill.PapermillExecutionError as error:
             raise UserError(f"{notebook.stem}: {error.ename}: {error.evalue}") from None
+        except RuntimeError as error:  # DeadKernelError, or a kernel that died while it started
+            raise UserError(
+                f"{notebook.stem} stopped: its kernel died, killed or out of memory ({error}); what it had finished is "
+                f"kept in {paths.shown(paths.RESULTS)}, and the same command goes on there"
+            ) from None
 
 
-def run_all(store_name, after=None, at_once=1):
-    """Run all notebooks, with a line for each, and return their minutes by name.
+def run_all(store_name, given=None, chosen=None, after=None):
+    """Run notebooks one after another, with a line for each; the first that fails ends it.
 
     Parameters
     ----------
     store_name : str
+    given : dict of str to dict
+        Parameters by notebook.
+    chosen : list of Path
+        Default: all.
     after : callable or None
         Called without arguments after each notebook.
-    at_once : int
-        Notebooks run side by side; more than one only where none reads what another writes.
 
     Returns
     -------
     dict of str to float
+        Minutes by notebook.
     """
     minutes = {}
-    # Side by side the last, longest one is started first.
-    wanted = notebooks()[::-1] if at_once > 1 else notebooks()
-    with ProcessPoolExecutor(at_once) as pool:
-        for name, taken in pool.map(_timed, wanted, itertools.repeat(store_name)):
-            minutes[name] = taken
-            if after is not None:
-                after()
+    for notebook in chosen or notebooks():
+        minutes[notebook.stem] = _timed(notebook, store_name, (given or {}).get(notebook.stem, {}))
+        if after is not None:
+            after()
     return minutes
 
 
-def _timed(notebook, store_name):
+def redraw():
+    """Run all notebooks on the recorded store side by side: none reads what another writes.
+
+    Raises
+    ------
+    UserError
+        One of them failed; the others are stopped.
+    """
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
+    with ProcessPoolExecutor(cores) as pool:
+        # The last, longest one is started first.
+        running = [pool.submit(_timed, notebook, stores.RECORDED, {}) for notebook in notebooks()[::-1]]
+        try:
+            for done in as_completed(running):
+                done.result()
+        except BaseException as error:
+            pool.shutdown(wait=False, cancel_futures=True)
+            for process in multiprocessing.active_children():
+                process.terminate()
+            if isinstance(error, BrokenProcessPool):
+                raise UserError(
+                    "a notebook's process died, killed or out of memory; run the same command again"
+                ) from None
+            raise
+
+
+def _timed(notebook, store_name, given):
     if store_name == stores.RECORDED:
         # No model runs: one thread a notebook is faster where notebooks run side by side.
         os.environ["OMP_NUM_THREADS"] = "1"
     started = time.monotonic()
     print(f"{notebook.stem} ...", flush=True)
     output = paths.RESULTS / store_name / "notebooks" / notebook.name
-    execute(notebook, output, {"store": store_name} if store_name != stores.RECORDED else {})
+    execute(notebook, output, given | ({"store": store_name} if store_name != stores.RECORDED else {}))
     minutes = round((time.monotonic() - started) / 60, 1)
     print(f"{notebook.stem} done in {minutes:.1f} min", flush=True)
-    return notebook.stem, minutes
+    return minutes
 
 
-def preflight():
-    """Say what a live run has to do: prompts, already done, expected minutes, memory; return how many are done."""
-    listed = targets.by_default()
-    live = stores.Store(LIVE)
-    corpus = stores.Store(stores.RECORDED)
-    size = len(corpus.read("corpus", CORPUS)) if corpus.has("corpus", CORPUS) else 0
-    done = 0
-    for name in listed.index:
-        file = live.path("traces", CORPUS, name)
-        for part in [file, *file.with_suffix(".parts").glob("part-*.parquet")]:
-            with contextlib.suppress(OSError, ValueError):  # missing or damaged: asked again
-                done += len(pd.read_parquet(part, columns=["prompt_id"]))
-    total = size * len(listed)
-    earlier = [stores.read_meta(corpus.path("traces", CORPUS, name)) for name in listed.index]
-    asked = sum(meta.get("asked_now", 0) for meta in earlier)
-    line = f"preflight: {total} prompts to ask ({size} x {len(listed)} targets), {min(done, total)} already done"
-    if asked:
-        minutes = max(total - done, 0) * sum(meta["seconds"] for meta in earlier) / asked / 60
-        memory = max(meta.get("peak_gb", 0) for meta in earlier)
-        line += f", about {minutes:.0f} min of asking and {memory:.1f} GB of memory, as in the recorded run"
-    print(line, flush=True)
-    return done
+def declared(notebook):
+    """Return the names of a notebook's parameters."""
+    import papermill
+
+    return list(papermill.inspect_notebook(notebook))
+
+
+def run(wanted=(), given=None):
+    """Run some notebooks in order with the same parameters, each taking those it has.
+
+    Parameters
+    ----------
+    wanted : sequence of str
+        Numbers or names of notebooks ("02", "02_querying"); none: 02 to 06.
+    given : dict
+        Parameters by name.
+
+    Raises
+    ------
+    UserError
+        Nothing has such a name, a value is not allowed, or a notebook failed.
+    """
+    given = given or {}
+    chosen = [path for path in notebooks() if path.stem[:2] != "01"]
+    if wanted:
+        known = {name: path for path in notebooks() for name in (path.stem, path.stem[:2])}
+        for name in wanted:
+            if name not in known:
+                raise SettingsError(
+                    f"there is no notebook {name!r}; there are {', '.join(p.stem for p in notebooks())}"
+                )
+        chosen = sorted({known[name] for name in wanted})
+    takes = {path.stem: declared(path) for path in chosen}
+    everywhere = sorted(set().union(*takes.values()))
+    for name in given:
+        if name not in everywhere:
+            close = difflib.get_close_matches(name, everywhere, n=1)
+            hint = f"; did you mean {close[0]!r}?" if close else ""
+            raise SettingsError(f"no notebook of {', '.join(takes)} has a parameter {name!r}{hint}")
+    usual = {"store": stores.RECORDED, "corpus": CORPUS}
+    store = check(usual | given).open_store()
+    by_notebook = {stem: {name: given[name] for name in names if name in given} for stem, names in takes.items()}
+    run_all(store.name, by_notebook, chosen)
+    print(f"tables, figures and executed notebooks are in {paths.shown(store.writes)}")
 
 
 def reproduce():
     """Run every notebook live, then compare with the record."""
     for name in targets.default_models():
         models.resolve(name)  # before anything expensive
-    done = preflight()
     live = stores.Store(LIVE)
-    minutes = run_all(LIVE)
+    size = len(stores.Store(stores.RECORDED).read("corpus", CORPUS))
+    done = targets.preflight(live, CORPUS, size, list(targets.by_default().index))
+    minutes = run_all(LIVE, {"01_corpus_building": {"paraphraser": PARAPHRASER}})
     earlier = dict(live.read("tables", MINUTES).to_numpy()) if live.has("tables", MINUTES) else {}
     if done:  # what goes on where it was says nothing about how long the whole takes
         minutes |= {name: earlier[name] for name in RESUME if name in earlier}
@@ -223,18 +277,13 @@ def differences(live):
         # Which store a row comes from is no number.
         old, new = (store.read("tables", name).drop(columns="store", errors="ignore") for store in (recorded, live))
         old, new = (frame[frame["target"].isin(asked)] for frame in (old, new))
-        found = tables.differences(old, new, keys)
-        lines.append(f"{name}: {len(found)} numbers differ")
-        for row in found.head(20).to_dict("records"):
-            where = ", ".join(str(row[key]) for key in keys)
-            lines.append(f"  {where}: {row['column']} {row['recorded']} recorded, {row['live']} live")
+        lines += tables.told_differences(name, tables.differences(old, new, keys), keys)
     return lines
 
 
 def figures():
     """Redraw every table and figure from recorded traces, without a model."""
-    # Every notebook reads the record, and none what another has just written.
-    run_all(stores.RECORDED, at_once=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1)
+    redraw()
     print(f"tables and figures are in {paths.shown(paths.RESULTS / stores.RECORDED)}")
 
 
@@ -276,11 +325,15 @@ def record():
         source = live if live.has("tables", name) else recorded
         meta = stores.read_meta(source.path("tables", name))
         recorded.write("tables", name, frame=source.read("tables", name), meta=meta)
+    recorded.write("tables", MINUTES, frame=live.read("tables", MINUTES), meta={})
+    _draw_anew(recorded, known)
+
+
+def _draw_anew(recorded, known):
+    """Make tables, figures, numbers and executed notebooks from the recorded traces, and put them in their places."""
     _derived(recorded, known)
     # 04 reads the scores that 03 makes.
     run_all(stores.RECORDED, after=lambda: _derived(recorded, known))
-    minutes = live.read("tables", MINUTES)
-    recorded.write("tables", MINUTES, frame=minutes, meta={})
     for folder in DERIVED:
         _replace(recorded.writes / folder, paths.DATA / folder, known)
     figure_map = (paths.FIGURES / "FIGURE_MAP.csv").read_bytes()
@@ -416,24 +469,3 @@ def html():
     page = paths.RESULTS / "explorer.html"
     explorer.write(stores.Store(stores.RECORDED), CORPUS, freeze({"store": stores.RECORDED, "corpus": CORPUS}), page)
     print(f"the explorer is {paths.shown(page)}")
-
-
-def main():
-    """Run one command; a user's error is one line on stderr."""
-    commands = {
-        "reproduce": reproduce,
-        "second-family": second_family,
-        "figures": figures,
-        "record": record,
-        "html": html,
-    }
-    parser = argparse.ArgumentParser(prog="python -m paraguard_utils.run", description=__doc__.splitlines()[0])
-    parser.add_argument("command", choices=commands)
-    try:
-        commands[parser.parse_args().command]()
-    except UserError as error:
-        sys.exit(str(error))
-
-
-if __name__ == "__main__":
-    main()

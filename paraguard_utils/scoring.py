@@ -5,12 +5,15 @@ import pandas as pd
 
 from paraguard_utils import encoder, metrics, nulls, paths, signals, tables
 from paraguard_utils.errors import DataError
-from paraguard_utils.querying import model_of
+from paraguard_utils.querying import model_of, recorded_traces
 from paraguard_utils.refusals import LABELLER
 from paraguard_utils.settings import Settings
 from paraguard_utils.stores import RECORDED, Store, frame_hash, read_meta
 from paraguard_utils.targets import answers_hash, titles
 from paraguard_utils.text import formula_safe, readable
+
+DECIMALS = 6
+"""Decimals of similarities and signals in a pairs file."""
 
 COMPARABLE = {"corpus", "labeller", "k", "weight_drift", "weight_prob_shift", "weight_ppl", "theta"}
 """What two runs must share for their rows to stand in one table."""
@@ -99,7 +102,8 @@ def score_target(store, corpus_name, corpus, target, labels, traces, model_name,
     """
     frame, scores = compare(store, corpus_name, corpus, labels, traces, model_name, settings)
     meta = settings.meta(corpus=corpus, labels=labels_hash(labels), traces=answers_hash(traces), tokens=model_name)
-    store.write("pairs", corpus_name, target, frame=frame, meta=meta)
+    # Processors differ in the sixteenth digit: what is written is the same on all of them.
+    store.write("pairs", corpus_name, target, frame=frame.round(DECIMALS), meta=meta)
     store.write("scores", corpus_name, target, frame=scores, meta=meta)
     return frame, scores
 
@@ -239,20 +243,29 @@ def matching_curve(store, corpus, labels):
     return curve
 
 
-def matching_scores(store, corpus_name, target, corpus, labeller="cues"):
+def matching_scores(store, corpus_name, target, corpus, settings):
     """Read a target's scores and check that they are of this corpus and of the labels in the store.
+
+    The record holds scores under the cue list only; under another labeller they are made anew from its traces.
 
     Raises
     ------
     DataError
         They are not.
     """
+    if store.recorded and settings.labeller != "cues":
+        traces = recorded_traces(store, corpus_name, corpus, target)
+        labels = matching_labels(store, corpus_name, target, traces, settings.labeller)
+        return compare(store, corpus_name, corpus, labels, traces, model_of(target), settings)[1]
     path = store.path("scores", corpus_name, target)
     scores = store.read("scores", corpus_name, target)
-    _, labels = labels_by(store, corpus_name, target, labeller)
+    _, labels = labels_by(store, corpus_name, target, settings.labeller)
     inputs = read_meta(path)["inputs"]
     if inputs["corpus"] != frame_hash(corpus) or inputs["labels"] != labels_hash(labels):
-        raise DataError(f"{paths.shown(path)}: scores of another corpus or other labels; run 03_scoring again")
+        raise DataError(
+            f"{paths.shown(path)}: scores of another corpus or other labels; run 03_scoring again, with "
+            f"-p labeller {settings.labeller}"
+        )
     return scores
 
 

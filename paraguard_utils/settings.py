@@ -20,6 +20,9 @@ from paraguard_utils.risk import VERSION
 from paraguard_utils.signals import Weights
 from paraguard_utils.stores import RECORDED, Store, frame_hash
 
+CORPUS = "paraguard_mini"
+"""The project's own corpus."""
+
 LIVE = "live"
 _IPYTHON = {"In", "Out", "exit", "quit", "get_ipython", "open"}
 
@@ -122,12 +125,34 @@ def freeze(namespace):
             close = difflib.get_close_matches(name, known, n=1)
             hint = f"; did you mean {close[0]!r}?" if close else ""
             raise SettingsError(f"this notebook has no parameter {name!r}{hint}")
+    return check(given)
+
+
+def check(given):
+    """Check the values of parameters and freeze them.
+
+    Parameters
+    ----------
+    given : dict
+
+    Returns
+    -------
+    Settings
+
+    Raises
+    ------
+    SettingsError
+        A value that is not allowed, or two that do not go together.
+    """
     try:
         settings = Settings(**given)
     except ValidationError as error:
-        first = error.errors()[0]
-        raise SettingsError(f"parameter {first['loc'][0]!r}: {first['msg']}, not {first['input']!r}") from None
+        raise SettingsError(_told(error.errors()[0])) from None
     settings.weights()
+    if settings.min_risk > settings.max_risk:
+        raise SettingsError(
+            f"parameter 'min_risk': {settings.min_risk} lies above max_risk, {settings.max_risk}; no text could pass"
+        )
     for name in ("wrappers", "guards"):
         if name in given and not given[name]:
             raise SettingsError(f"parameter {name!r} names nothing")
@@ -140,6 +165,20 @@ def freeze(namespace):
                 f"there is no wrapper {wrapper!r}; data/wrappers.yaml has {', '.join(committed_wrappers())}"
             )
     return settings
+
+
+def _told(error):
+    """Say in words what is wrong with a parameter, and how to give it where that is not plain."""
+    name, value = error["loc"][0], error["input"]
+    if error["type"] == "list_type":
+        listed = [part.strip() for part in str(value).strip("[]").split(",")]
+        return (
+            f"parameter {name!r} is a list, not {value!r}; give it as -y '{name}: [{', '.join(listed)}]' to papermill, "
+            f"or as -p {name}='[{', '.join(listed)}]' to paraguard run"
+        )
+    if name in ("store", "corpus") and error["type"] == "string_pattern_mismatch":
+        return f"parameter {name!r}: {value!r} is no name of a {name}; use letters, digits, - and _"
+    return f"parameter {name!r}: {error['msg']}, not {value!r}"
 
 
 def input_file(name):

@@ -201,8 +201,12 @@ def _tex(text, number):
     return f"{{{escaped[0]}}}{escaped[1:]}" if escaped[:1] in ("[", "*") else escaped
 
 
+TOLERANCE = 0.01
+"""Two runs agree in a number if they differ by at most this share of its 95 % interval, or of itself without one."""
+
+
 def differences(recorded, live, keys):
-    """Compare two versions of a table number by number.
+    """Compare two versions of a table number by number, in the rows and columns that both have.
 
     Parameters
     ----------
@@ -213,19 +217,58 @@ def differences(recorded, live, keys):
     Returns
     -------
     DataFrame
-        keys, column, recorded, live: one row per cell that differs by more than 5 significant digits show, or that is
-        in one table only.
+        keys, column, recorded, live, share: one row per compared cell. share is the difference as a share of the width
+        of the recorded 95 % interval of that number; of its own size where it has none; infinite for different texts,
+        or where one of the two is undefined; 0 where both are.
     """
     keys = list(keys)
     old, new = (frame.astype(object).melt(keys, var_name="column") for frame in (recorded, live))
-    both = old.merge(new, on=[*keys, "column"], how="outer", suffixes=("_recorded", "_live"))
-    differs = [not _same(a, b) for a, b in zip(both["value_recorded"], both["value_live"], strict=True)]
-    return both[differs].rename(columns=lambda name: name.removeprefix("value_")).reset_index(drop=True)
+    both = old.merge(new, on=[*keys, "column"], suffixes=("_recorded", "_live"))
+    both = both.rename(columns=lambda name: name.removeprefix("value_"))
+    ends = both["column"].str.replace(r"_(low|high)$", "", regex=True)
+    width = pd.Series(np.nan, index=both.index)
+    for name in ends.unique():
+        if {f"{name}_low", f"{name}_high"} <= set(recorded):
+            widths = recorded.set_index(keys)[f"{name}_high"] - recorded.set_index(keys)[f"{name}_low"]
+            own = ends == name
+            width[own] = widths.reindex(pd.MultiIndex.from_frame(both.loc[own, keys])).to_numpy()
+    cells = zip(both["recorded"], both["live"], width, strict=True)
+    return both.assign(share=[_share(old, new, wide) for old, new, wide in cells])
 
 
-def _same(a, b):
-    if pd.isna(a) or pd.isna(b):
-        return bool(pd.isna(a) and pd.isna(b))
-    if isinstance(a, str) or isinstance(b, str):
-        return a == b
-    return bool(np.isclose(a, b, rtol=1e-4, atol=1e-9))
+def _share(old, new, width):
+    if pd.isna(old) or pd.isna(new):
+        return 0.0 if pd.isna(old) and pd.isna(new) else np.inf
+    if isinstance(old, str | bool) or isinstance(new, str | bool):
+        return 0.0 if old == new else np.inf
+    # Without an interval, or one without width, a number is measured by its own size.
+    size = width if np.isfinite(width) and width > 0 else max(abs(old), abs(new))
+    return abs(old - new) / size if old != new else 0.0
+
+
+def told_differences(name, compared, keys):
+    """Say in lines how a table differs from the recorded one: beyond `TOLERANCE` cell by cell, else in one line.
+
+    Parameters
+    ----------
+    name : str
+        Of the table.
+    compared : DataFrame
+        From `differences`.
+    keys : sequence of str
+
+    Returns
+    -------
+    list of str
+    """
+    if compared.empty:
+        return [f"{name}: no row that both runs computed"]
+    found = compared[compared["share"] > TOLERANCE].sort_values("share", ascending=False, kind="stable")
+    near = compared[np.isfinite(compared["share"].astype(float))]
+    largest = f"; largest difference {near['share'].max():.2%}" if len(near) else ""
+    about = "of the interval's width (of the number where it has none)"
+    lines = [f"{name}: {len(found)} of {len(compared)} numbers differ by more than {TOLERANCE:.0%} {about}{largest}"]
+    for row in found.head(20).to_dict("records"):
+        where = ", ".join(str(row[key]) for key in keys)
+        lines.append(f"  {where}: {row['column']} {row['recorded']} recorded, {row['live']} live")
+    return lines

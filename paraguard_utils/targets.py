@@ -3,6 +3,9 @@
 `data/targets.csv` lists the published ones. A user's model adds its own, one per wrapper.
 """
 
+import contextlib
+import sys
+
 import pandas as pd
 
 from paraguard_utils import judge, models, paths, querying, stores
@@ -37,6 +40,46 @@ def titles(names):
     """Return how targets are called in tables and figures; one that is not published keeps its name."""
     known = stores.read(paths.DATA / "targets.csv", "targets").set_index("target")["title"]
     return [known.get(name, name) for name in names]
+
+
+def preflight(store, corpus_name, size, names):
+    """Say on stderr what asking has to do: prompts, already done, and, where known, minutes and memory.
+
+    Parameters
+    ----------
+    store : stores.Store
+        A live store.
+    corpus_name : str
+    size : int
+        Prompts of the corpus.
+    names : list of str
+        Targets.
+
+    Returns
+    -------
+    int
+        Prompts already done.
+    """
+    done, rates, memory = 0, [], []
+    for name in names:
+        file = store.path("traces", corpus_name, name)
+        for part in [file, *file.with_suffix(".parts").glob("part-*.parquet")]:
+            with contextlib.suppress(OSError, ValueError):  # missing or damaged: asked again
+                done += len(pd.read_parquet(part, columns=["prompt_id"]))
+        earlier = stores.read_meta(stores.Store(stores.RECORDED).path("traces", corpus_name, name))
+        if earlier.get("asked_now"):
+            rates.append(earlier["seconds"] / earlier["asked_now"] / 60)
+            memory.append(earlier.get("peak_gb", 0))
+    total = size * len(names)
+    line = f"preflight: {total} prompts to ask ({size} x {len(names)} targets), {min(done, total)} already done"
+    left = max(total - done, 0)
+    if left and len(rates) == len(names):
+        minutes = left * sum(rates) / len(rates)
+        line += f", about {minutes:.0f} min and {max(memory):.1f} GB of memory, as in the recorded run"
+    elif left:
+        line += "; the progress bar tells the minutes after the first batch"
+    print(line, file=sys.stderr, flush=True)
+    return done
 
 
 def ask(store, corpus_name, corpus, settings):
@@ -75,6 +118,8 @@ def ask(store, corpus_name, corpus, settings):
     models.check_device(settings.device)
     # Every name is resolved before the first, expensive, load.
     sources = [models.resolve(name) for name in ([settings.model] if settings.model else default_models())]
+    names = [querying.target_name(source.name, wrapper) for source in sources for wrapper in settings.wrappers]
+    preflight(store, corpus_name, len(corpus), names)
     for source in sources:
         model = _load(source, settings)
         own = {

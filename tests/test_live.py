@@ -124,7 +124,7 @@ def test_seeds_without_candidates_become_a_corpus(tmp_path, store_name):
         "corpus": "mine",
         "seeds": str(tmp_path / "seeds.csv"),
         "candidates": "rules",
-        "paraphraser": "",
+        "paraphraser": "rules",
         "min_strategies": 1,
         "compared": 2,
     }
