@@ -98,13 +98,21 @@ def main():
                 with beside(share):
                     command = [sys.executable, __file__, "--ask", "-n", str(options.n), "--new", str(options.new)]
                     done = subprocess.run(
-                        command, env=os.environ | environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=True
+                        command,
+                        env=os.environ | environment,
+                        stdout=subprocess.PIPE,
+                        stderr=subprocess.DEVNULL,
+                        check=True,
                     )
-                rows += [{"setting": setting, "load": load, "prompts_per_second": rate} for rate in json.loads(done.stdout)]
+                rows += [
+                    {"setting": setting, "load": load, "prompts_per_second": rate} for rate in json.loads(done.stdout)
+                ]
                 print(rows[-1], file=sys.stderr, flush=True)
     table = pd.DataFrame(rows).groupby(["setting", "load"], sort=False)["prompts_per_second"].max().unstack()
     table = table[list(LOADS)].reset_index()
-    stores.write(options.output, table, "tables", {"prompts": options.n, "new_tokens": options.new, "cores": os.cpu_count()})
+    stores.write(
+        options.output, table, "tables", {"prompts": options.n, "new_tokens": options.new, "cores": os.cpu_count()}
+    )
     print(table.to_string(index=False, float_format="%.3g"))
     print(f"written to {paths.shown(options.output)}")
 

@@ -63,13 +63,13 @@ def collect(store):
     found = {}
     table1 = store.read("tables", "table1_targets")
     few = table1["few"] | (table1["n_mixed"] < FEW_CLUSTERS)
-    judged = table1[~few].set_index("reading")
+    judged = table1[~few]
     found["targets"] = _whole(table1["target"].nunique())
     found["judged"] = _whole(table1.loc[~few, "target"].nunique())
     found["prompts"] = _whole(table1["n_prompts"].iloc[0])
     found["clusters"] = _whole(table1["n_clusters"].max())
     for reading, end in (("relative", ""), ("clipped", "_clipped")):
-        rows = judged.loc[[reading]]
+        rows = judged[judged["reading"] == reading]
         for measure in [column for column in table1 if f"{column}_low" in table1]:
             found[f"a{end}.{measure}"] = _range(rows[measure])
             found[f"above{end}.{measure}"] = _whole((rows[f"{measure}_low"] > 0).sum())

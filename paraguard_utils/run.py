@@ -265,7 +265,8 @@ def differences(live):
             lines.append(f"labels of {name}: nothing recorded")
             continue
         old, new = (store.read("labels", CORPUS, name).set_index("prompt_id") for store in (recorded, live))
-        same = old["label"].eq(new["label"].reindex(old.index))
+        both = old.index.intersection(new.index)  # an interrupted store may hold fewer
+        same = old.loc[both, "label"].eq(new.loc[both, "label"])
         equal, total = equal + int(same.sum()), total + len(same)
         lines += [f"label of {prompt} by {name}: {old['label'][prompt]} recorded" for prompt in same.index[~same]]
     if total:
@@ -295,9 +296,9 @@ def record():
     those that the recorded notebooks make from what was promoted.
     """
     live = stores.Store(LIVE)
-    for name in (*COMPARED, MINUTES):
+    for name in COMPARED:
         if not live.has("tables", name):
-            raise UserError(f"the live store has no table {name}; run make reproduce, from scratch, first")
+            raise UserError(f"the live store has no table {name}; run make reproduce first")
     known = [*targets.published("chat").index, *targets.published("guard").index]
     for name in COMPARED:
         meta = stores.read_meta(live.path("tables", name))["parameters"]
@@ -325,7 +326,9 @@ def record():
         source = live if live.has("tables", name) else recorded
         meta = stores.read_meta(source.path("tables", name))
         recorded.write("tables", name, frame=source.read("tables", name), meta=meta)
-    recorded.write("tables", MINUTES, frame=live.read("tables", MINUTES), meta={})
+    # A run that was interrupted does not know how long it took: the minutes of the record stay.
+    timed = live if live.has("tables", MINUTES) else recorded
+    recorded.write("tables", MINUTES, frame=timed.read("tables", MINUTES), meta={})
     _draw_anew(recorded, known)
 
 

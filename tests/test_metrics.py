@@ -157,6 +157,17 @@ def test_bootstrap_interval_of_a_mean_matches_a_plain_loop():
     assert clusters.mean(ids, values) == pytest.approx(expected)
 
 
+def test_a_resample_without_spread_has_no_correlation():
+    # clusters a and b: three rejections each, of one value of x each; a resample of one of them alone has no spread
+    clusters = metrics.Clusters(list("aaabbb"), resamples=400)
+    x = np.array([0.1, 0.1, 0.1, 0.7, 0.7, 0.7])
+    found = clusters.correlation(list("aaabbb"), x, np.array([0.31, 0.35, 0.33, 0.62, 0.64, 0.6]))
+    alone = (clusters.counts == 0).any(axis=1)
+    assert alone.any() and np.isnan(found.draws[alone]).all()
+    assert found.draws[~alone] == pytest.approx(found[0], abs=0.02)
+    assert found[1] > 0.9
+
+
 def test_correlation_and_deviation_match_numpy():
     rng = np.random.default_rng(1)
     ids, x, y = np.repeat(list("abcdef"), 4), rng.normal(size=24), rng.normal(size=24)

@@ -84,6 +84,12 @@ def test_defaults_agree_with_the_settings(path):
         ({"guards": ["nobody"]}, "no guard 'nobody'"),
         ({"weight_ppl": 0.9}, "sum to 1"),
         ({"guards": []}, "'guards' names nothing"),
+        (
+            {"wrappers": "safety"},
+            r"'wrappers' is a list, not 'safety'; give it as -y 'wrappers: \[safety\]'",
+        ),
+        ({"store": "a b"}, "'a b' is no name of a store; use letters, digits, - and _$"),
+        ({"min_risk": 0.8, "max_risk": 0.2}, "'min_risk': 0.8 lies above max_risk, 0.2"),
     ],
 )
 def test_bad_parameters_are_one_clear_error(given, message):
@@ -94,6 +100,45 @@ def test_bad_parameters_are_one_clear_error(given, message):
 def test_a_parameter_of_another_notebook_is_refused():
     with pytest.raises(SettingsError, match="no parameter 'k'"):
         settings.freeze({"__annotations__": {"store": str, "corpus": str}, "store": "recorded", "corpus": "c", "k": 10})
+
+
+@pytest.mark.parametrize(
+    ("wanted", "given", "message"),
+    [
+        (["9"], {}, "there is no notebook '9'; there are 01_corpus_building, "),
+        (["02"], {"k": 3}, "no notebook of 02_querying has a parameter 'k'"),
+        ([], {"wrapper": ["none"]}, "did you mean 'wrappers'"),
+        ([], {"wrappers": "none"}, "'wrappers' is a list"),
+    ],
+)
+def test_a_bad_request_stops_before_any_notebook_runs(wanted, given, message, monkeypatch):
+    monkeypatch.setattr(run, "execute", lambda *_: pytest.fail("a notebook was run"))
+    with pytest.raises(SettingsError, match=message):
+        run.run(wanted, given)
+
+
+def test_notebooks_get_the_parameters_they_have_in_order(monkeypatch, results):
+    ran = []
+    monkeypatch.setattr(run, "execute", lambda notebook, output, given: ran.append((notebook.stem, given)))
+    run.run((), {"model": "m", "max_new_tokens": 8, "labeller": "policy"})
+    assert [stem[:2] for stem, _ in ran] == ["02", "03", "04", "05", "06"]
+    every = {"model": "m", "store": "live"}
+    assert ran[0][1] == every | {"max_new_tokens": 8} and ran[1][1] == every | {"labeller": "policy"}
+    assert ran[3][1] == every
+
+
+def test_a_notebook_that_fails_ends_the_run(monkeypatch, results):
+    ran = []
+
+    def fails(notebook, *_):
+        ran.append(notebook.stem[:2])
+        if len(ran) == 2:
+            raise UserError("03_scoring stopped")
+
+    monkeypatch.setattr(run, "execute", fails)
+    with pytest.raises(UserError, match="03_scoring stopped"):
+        run.run((), {"model": "m"})
+    assert ran == ["02", "03"]
 
 
 def test_naming_a_model_means_the_live_store():
@@ -111,6 +156,11 @@ def test_an_unknown_target_is_one_clear_error(stem, parameter, tmp_path):
     with pytest.raises(UserError, match="there is no target 'nobody' in this store; there are smollm2") as caught:
         run.execute(paths.NOTEBOOKS / f"{stem}.ipynb", tmp_path / "o.ipynb", {parameter: "nobody"})
     assert len(str(caught.value).splitlines()) == 1
+
+
+@pytest.mark.slow
+def test_cohorts_can_be_drawn_from_the_record_under_another_labeller(tmp_path):
+    run.execute(paths.NOTEBOOKS / "04_cohort_analysis.ipynb", tmp_path / "o.ipynb", {"labeller": "policy"})
 
 
 CORPUS = "prompt_id,cluster_id,variant,strategy,text,source,category,similarity,overlap,risk\n"

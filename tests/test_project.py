@@ -1,15 +1,31 @@
 """Promises of the project's files to each other."""
 
 import csv
+import hashlib
 import re
+from pathlib import Path
 
 import nbformat
 import pandas as pd
 import papermill
 import pytest
 import yaml
+from processors import elsewhere
 
-from paraguard_utils import metrics, numbers, paths, querying, run, scoring, settings, signals, stores, targets
+from paraguard_utils import figures as figures_module
+from paraguard_utils import (
+    metrics,
+    numbers,
+    paths,
+    querying,
+    run,
+    scoring,
+    settings,
+    signals,
+    stores,
+    targets,
+    validity,
+)
 from paraguard_utils.errors import DataError
 
 RECORDED = stores.Store("recorded")
@@ -61,7 +77,7 @@ def test_recorded_scores_follow_from_recorded_traces(name, recorded_corpus, resu
         RECORDED, "paraguard_mini", recorded_corpus, name, labels, traces, querying.model_of(name), config
     )
     old = RECORDED.read("pairs", "paraguard_mini", name)
-    pd.testing.assert_frame_equal(pairs, old, check_dtype=False, rtol=1e-9, atol=1e-9)
+    pd.testing.assert_frame_equal(pairs, old, check_dtype=False, rtol=0, atol=0.51 * 10.0**-scoring.DECIMALS)
     table = RECORDED.read("tables", "table1_targets")
     clusters = metrics.Clusters(recorded_corpus["cluster_id"])
     for reading in signals.READINGS:
@@ -70,6 +86,50 @@ def test_recorded_scores_follow_from_recorded_traces(name, recorded_corpus, resu
         for column, value in row.items():
             if isinstance(value, float | int):
                 assert recorded[column] == pytest.approx(value, rel=1e-4, nan_ok=True), column
+
+
+def written(folder):
+    """Score the target with the fewest refusals as 03 does; the hashes of what is written under a folder."""
+    name = "smollm2-135m-instruct-q4_1--none"
+    config = settings.freeze({"store": "recorded", "corpus": "paraguard_mini"})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(paths, "RESULTS", Path(folder))
+        corpus = RECORDED.read("corpus", "paraguard_mini")
+        store = stores.Store("recorded")
+        traces = querying.recorded_traces(store, "paraguard_mini", corpus, name)
+        labels = scoring.matching_labels(store, "paraguard_mini", name, traces)
+        pairs, scores = scoring.score_target(
+            store, "paraguard_mini", corpus, name, labels, traces, querying.model_of(name), config
+        )
+        about = {name: validity.covariates(corpus, traces, labels, pairs, scores)}
+        correlations = validity.correlations(about, metrics.Clusters(corpus["cluster_id"]))
+        store.write("tables", "ci_correlations", frame=correlations, meta={})
+        figures = figures_module.ci_correlates(correlations, validity.COVARIATES, validity.SIGNALS, validity.LIMIT)
+        patch.setattr(figures_module, "display", lambda *_, **__: None)
+        figures_module.publish(store, "ci_correlates", figures, correlations, {})
+    files = sorted(path for path in Path(folder).rglob("*") if path.is_file())
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+@pytest.mark.slow
+def test_what_is_written_does_not_depend_on_the_processor(tmp_path):
+    own = written(tmp_path / "own")
+    assert {"ci_correlations.csv", "ci_correlates.png", "smollm2-135m-instruct-q4_1--none.parquet"} <= set(own)
+    assert elsewhere("test_project", "written", tmp_path / "other") == str(own)
+
+
+def test_the_record_can_be_scored_under_another_labeller(recorded_corpus):
+    name = "smollm2-135m-instruct-q4_1--safety"
+    given = {"store": "recorded", "corpus": "paraguard_mini"}
+    usual, policy = (
+        scoring.matching_scores(
+            RECORDED, "paraguard_mini", name, recorded_corpus, settings.freeze(given | {"labeller": labeller})
+        )
+        for labeller in ("cues", "policy")
+    )
+    kinds = RECORDED.read("labels", "paraguard_mini", name)["kind"].value_counts()
+    assert (policy["label"] == "reject").sum() == kinds["policy"] < (usual["label"] == "reject").sum()
+    assert (policy["label"] == "accept").sum() == (usual["label"] == "accept").sum()
 
 
 def test_no_machine_path_in_recorded_files():

@@ -248,7 +248,7 @@ def test_the_substring_list_is_naive():
 @pytest.mark.parametrize("pattern", [r"(a)\1", "a(?=b)", "a(?!b)"])
 def test_the_engine_of_the_cues_cannot_backtrack(pattern):
     """Time linear in the text by construction: what would need backtracking is no pattern there."""
-    with pytest.raises(pa.ArrowInvalid, match="invalid|regex|Invalid"):
+    with pytest.raises(pa.ArrowInvalid, match=r"(?i)invalid"):
         pc.match_substring_regex(pa.array(["ab"]), pattern)
 
 

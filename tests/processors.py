@@ -1,0 +1,34 @@
+"""Doing the same work again as a processor without AVX-512 would."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from paraguard_utils import paths
+
+AVX2 = {
+    "ONEDNN_MAX_CPU_ISA": "AVX2",
+    "ATEN_CPU_CAPABILITY": "avx2",
+    "OPENBLAS_CORETYPE": "Haswell",
+    "MKL_ENABLE_INSTRUCTIONS": "AVX2",
+    "FAISS_OPT_LEVEL": "avx2",
+}
+"""Instruction sets that the libraries may use; numpy has a list of what it may not."""
+
+
+def environment():
+    """Return the environment of a process held to AVX2."""
+    from numpy._core._multiarray_umath import __cpu_dispatch__, __cpu_features__
+
+    beyond = [name for name in __cpu_dispatch__ if name not in ("X86_V3", "AVX2", "FMA3") and __cpu_features__[name]]
+    return os.environ | AVX2 | {"NPY_DISABLE_CPU_FEATURES": " ".join(beyond)}
+
+
+def elsewhere(module, function, *arguments):
+    """Call a function of a test module with texts in a process held to AVX2; return what it printed."""
+    code = f"import sys; sys.path.insert(0, sys.argv[1]); import {module}; print({module}.{function}(*sys.argv[2:]))"
+    command = [sys.executable, "-c", code, str(Path(__file__).parent), *map(str, arguments)]
+    return subprocess.run(
+        command, stdout=subprocess.PIPE, text=True, cwd=paths.ROOT, env=environment(), check=True
+    ).stdout.strip()

@@ -1,0 +1,183 @@
+"""The documented commands in a fresh clone, as written, on a tiny corpus with a tiny model; and a kernel that dies."""
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from test_live import has_model
+
+from paraguard_utils import models, paths, querying, stores, targets
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not has_model(), reason="the default model's weights package is not installed"),
+]
+
+SEEDS = 8
+HUB = "Qwen/Qwen2.5-7B-Instruct"
+
+RECORD = ("make figures", "make html", ".venv/bin/python -m paraguard_utils.fidelity")
+"""Commands on the recorded store, which is whole or not there: run in a clone that has not been cut."""
+
+NOT_RUN = {
+    "make test": "this is it",
+    "make second-family": "fetches 467 MB of packages",
+    "make reproduce": "run below, killed and resumed",
+    "make record": "promotes the project's own corpus and targets only",
+    ".venv/bin/python -m paraguard_utils.building": "needs downloaded benchmarks; test_building runs it",
+    ".venv/bin/python -m paraguard_utils.validation": "needs downloaded benchmarks; test_validation runs it",
+}
+"""Documented commands that are not run as written, by their beginning, and why."""
+
+KILL = """
+import os, signal
+from pathlib import Path
+from paraguard_utils import querying
+
+real = querying.Traces.add
+
+def add(self, rows):
+    real(self, rows)
+    killed = Path(os.environ["KILLED"])
+    if self.file.parent.name == "paraguard_mini" and not killed.exists():
+        killed.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+querying.Traces.add = add
+"""
+"""What IPython runs as a kernel starts: after the first batch that 02 keeps, the kernel is killed, once."""
+
+
+def copy_to(root):
+    """Copy the project's files, as a clone has them, with the same packages that `make` would set up there."""
+    listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    files = subprocess.run(listed, cwd=paths.ROOT, stdout=subprocess.PIPE, text=True, check=True).stdout
+    for name in filter(None, files.split("\0")):
+        if (paths.ROOT / name).is_file():
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(paths.ROOT / name, root / name)
+    (root / ".venv").mkdir()
+    for part in Path(sys.prefix).iterdir():
+        if part.name != ".ready":
+            (root / ".venv" / part.name).symlink_to(part)
+    (root / ".venv" / ".ready").touch()
+    return root
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A clone as it is."""
+    return copy_to(tmp_path_factory.mktemp("whole"))
+
+
+@pytest.fixture(scope="module")
+def clone(tmp_path_factory, tiny_folder):
+    """A clone with a tiny corpus and a tiny model as the only published one."""
+    root = copy_to(tmp_path_factory.mktemp("clone"))
+    seeds = stores.read(root / "data/seeds/paraguard_mini.csv", "seeds").head(SEEDS)
+    seeds.to_csv(root / "data/seeds/paraguard_mini.csv", index=False)
+    candidates = stores.read(root / "data/candidates/paraguard_mini.csv", "candidates")
+    candidates[candidates["seed_id"].isin(seeds["seed_id"])].to_csv(
+        root / "data/candidates/paraguard_mini.csv", index=False
+    )
+    corpus = stores.read(root / "data/corpus/paraguard_mini.csv", "corpus")
+    corpus[corpus["cluster_id"].isin(seeds["seed_id"])].to_csv(root / "data/corpus/paraguard_mini.csv", index=False)
+    listed = pd.read_csv(root / "data/targets.csv", keep_default_na=False)
+    guards = listed[listed["kind"] == "guard"]
+    chat = listed[listed["default"].eq("yes") & listed["kind"].eq("chat")].assign(model=str(tiny_folder))
+    name = models.resolve(str(tiny_folder)).name
+    chat["target"] = [querying.target_name(name, wrapper) for wrapper in chat["wrapper"]]
+    pd.concat([chat, guards]).to_csv(root / "data/targets.csv", index=False)
+    return root
+
+
+def call(command, clone, **environment):
+    """Run one command line in the clone; return its exit status and what it printed, both streams together."""
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
+    own = {"PYTHONPATH": str(clone), "PARAGUARD_CACHE": str(paths.CACHE)}
+    done = subprocess.run(
+        command,
+        shell=True,
+        cwd=clone,
+        env=inherited | own | environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    return done.returncode, done.stdout
+
+
+def documented():
+    """Return every command of README and data card: lines of their code blocks, and code in their sentences."""
+    found = []
+    for page in (paths.ROOT / "README.md", paths.DATA / "README.md"):
+        text = page.read_text(encoding="utf-8")
+        fences = re.findall(r"^```\w*\n(.*?)^```", text, flags=re.DOTALL | re.MULTILINE)
+        lines = [line for block in fences for line in block.replace("\\\n", " ").splitlines()]
+        spans = re.findall(r"`([^`]+)`", re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE))
+        for line in [*lines, *spans]:
+            line = " ".join(line.partition("  #")[0].split())
+            if re.match(r"(make [a-z]|\.venv/bin/)", line) and line not in found:
+                found.append(line)
+    return found
+
+
+def runnable():
+    return [command for command in documented() if not command.startswith(tuple(NOT_RUN))]
+
+
+def test_every_exception_is_documented():
+    assert all(any(command.startswith(start) for command in documented()) for start in NOT_RUN)
+    assert len(runnable()) >= 10
+
+
+def last_lines(printed):
+    """Return the lines before those that make adds."""
+    return [line for line in re.split(r"[\r\n]+", printed) if line.strip() and not line.startswith("make:")]
+
+
+def test_a_kernel_that_dies_ends_the_run_with_one_line_and_a_rerun_goes_on(clone, tmp_path):
+    startup = tmp_path / "ipython" / "profile_default" / "startup"
+    startup.mkdir(parents=True)
+    (startup / "00-kill.py").write_text(KILL)
+    dies = {"IPYTHONDIR": str(tmp_path / "ipython"), "KILLED": str(tmp_path / "killed")}
+    status, printed = call("make reproduce", clone, **dies)
+    lines = last_lines(printed)
+    assert status != 0 and (tmp_path / "killed").exists()
+    assert lines[-1].startswith("02_querying stopped: its kernel died") and "same command goes on" in lines[-1]
+    assert not any("Traceback" in line or line.startswith("03_scoring") for line in lines), printed
+    prompts, traces = SEEDS * 6, clone / "results" / "live" / "traces" / "paraguard_mini"
+    first = next(iter(targets.published("chat")["wrapper"]))
+    (part,) = traces.glob("*.parts/*.parquet")
+    kept = pd.read_parquet(part)
+    assert part.parent.name.endswith(f"--{first}.parts") and len(kept) == prompts
+
+    status, printed = call("make reproduce", clone)
+    assert status == 0, printed
+    assert f"preflight: {3 * prompts} prompts to ask ({prompts} x 3 targets), {prompts} already done" in printed
+    assert "Differences to the recorded run:" in printed and "Traceback" not in printed
+    done = pd.read_parquet(next(traces.glob(f"*--{first}.parquet")))
+    assert set(done["key"]) == set(kept["key"])
+
+
+@pytest.mark.parametrize("command", runnable())
+def test_every_documented_command_runs_as_written(command, request, tiny_folder):
+    clone = request.getfixturevalue("whole" if command.startswith(RECORD) else "clone")
+    (clone / "answers.csv").write_text("id,completion\n1,I cannot help with that.\n")
+    model = shlex.quote(str(tiny_folder))
+    status, printed = call(re.sub(rf"{HUB}|\bMODEL\b", lambda _: model, command), clone)
+    assert status == 0, printed
+    assert "Traceback" not in printed
+    if command.startswith(".venv/bin/papermill notebooks/02"):
+        assert "preflight: " in printed and "prompt/s]" in printed, "progress shows in the terminal"
+    if command == f".venv/bin/paraguard run --model {HUB}":
+        assert "06_sensitivity done" in printed and "prompt/s]" in printed
+        table = pd.read_csv(clone / "results/live/tables/table1_targets.csv")
+        assert table["target"].str.startswith("tiny-chat-").any()
