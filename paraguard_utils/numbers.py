@@ -162,6 +162,8 @@ def _whole(number):
 
 
 def _range(values, style=".3f"):
+    if not np.isfinite(values).any():
+        return "–"
     low, high = np.nanmin(values), np.nanmax(values)
     texts = [format(value, style) for value in (low, high)]
     return texts[0] if texts[0] == texts[1] else " to ".join(texts)
