@@ -19,7 +19,7 @@ pytestmark = [
     pytest.mark.skipif(not has_model(), reason="the default model's weights package is not installed"),
 ]
 
-SEEDS = 8
+SEEDS = 4
 HUB = "Qwen/Qwen2.5-7B-Instruct"
 
 RECORD = ("make figures", "make html", ".venv/bin/python -m paraguard_utils.fidelity")
@@ -171,13 +171,17 @@ def test_a_kernel_that_dies_ends_the_run_with_one_line_and_a_rerun_goes_on(clone
 def test_every_documented_command_runs_as_written(command, request, tiny_folder):
     clone = request.getfixturevalue("whole" if command.startswith(RECORD) else "clone")
     (clone / "answers.csv").write_text("id,completion\n1,I cannot help with that.\n")
+    asks = command.startswith((".venv/bin/papermill notebooks/02", f".venv/bin/paraguard run --model {HUB}"))
+    if asks:
+        shutil.rmtree(clone / "results" / "live" / "traces", ignore_errors=True)
     model = shlex.quote(str(tiny_folder))
     status, printed = call(re.sub(rf"{HUB}|\bMODEL\b", lambda _: model, command), clone)
     assert status == 0, printed
     assert "Traceback" not in printed
-    if command.startswith(".venv/bin/papermill notebooks/02"):
-        assert "preflight: " in printed and "prompt/s]" in printed, "progress shows in the terminal"
+    if asks:
+        assert f"preflight: {SEEDS * 18} prompts to ask ({SEEDS * 6} x 3 targets), 0 already done" in printed
+        assert f"{SEEDS * 6}/{SEEDS * 6}" in printed and "prompt/s]" in printed, "progress shows in the terminal"
     if command == f".venv/bin/paraguard run --model {HUB}":
-        assert "06_sensitivity done" in printed and "prompt/s]" in printed
+        assert "06_sensitivity done" in printed
         table = pd.read_csv(clone / "results/live/tables/table1_targets.csv")
         assert table["target"].str.startswith("tiny-chat-").any()
