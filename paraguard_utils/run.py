@@ -1,6 +1,5 @@
 """What the command line does: run notebooks, redraw from the record, promote a live run, make a report."""
 
-import difflib
 import multiprocessing
 import os
 import shutil
@@ -15,7 +14,7 @@ import pandas as pd
 
 from paraguard_utils import encoder, explorer, models, numbers, paths, querying, stores, tables, targets, validation
 from paraguard_utils.errors import SettingsError, UserError
-from paraguard_utils.settings import CORPUS, LIVE, check, freeze
+from paraguard_utils.settings import CORPUS, LIVE, check, freeze, near
 
 MINUTES = "notebook_minutes"
 RESUME = ("01_corpus_building", "02_querying", "05_guard_comparison")
@@ -144,6 +143,7 @@ def redraw():
             pool.shutdown(wait=False, cancel_futures=True)
             for process in multiprocessing.active_children():
                 process.terminate()
+                process.join()
             if isinstance(error, BrokenProcessPool):
                 raise UserError(
                     "a notebook's process died, killed or out of memory; run the same command again"
@@ -200,9 +200,7 @@ def run(wanted=(), given=None):
     everywhere = sorted(set().union(*takes.values()))
     for name in given:
         if name not in everywhere:
-            close = difflib.get_close_matches(name, everywhere, n=1)
-            hint = f"; did you mean {close[0]!r}?" if close else ""
-            raise SettingsError(f"no notebook of {', '.join(takes)} has a parameter {name!r}{hint}")
+            raise SettingsError(f"no notebook of {', '.join(takes)} has a parameter {name!r}{near(name, everywhere)}")
     usual = {"store": stores.RECORDED, "corpus": CORPUS}
     store = check(usual | given).open_store()
     by_notebook = {stem: {name: given[name] for name in names if name in given} for stem, names in takes.items()}

@@ -122,10 +122,14 @@ def freeze(namespace):
     known = namespace.get("__annotations__", Settings.model_fields)
     for name in given:
         if name not in known:
-            close = difflib.get_close_matches(name, known, n=1)
-            hint = f"; did you mean {close[0]!r}?" if close else ""
-            raise SettingsError(f"this notebook has no parameter {name!r}{hint}")
+            raise SettingsError(f"this notebook has no parameter {name!r}{near(name, known)}")
     return check(given)
+
+
+def near(name, known):
+    """Return the end of an error about an unknown name: the known one that was probably meant, or nothing."""
+    close = difflib.get_close_matches(name, known, n=1)
+    return f"; did you mean {close[0]!r}?" if close else ""
 
 
 def check(given):

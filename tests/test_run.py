@@ -1,5 +1,9 @@
 """What is promoted to the record, what is kept there, and which target a figure is about."""
 
+import multiprocessing
+import os
+import signal
+
 import nbformat
 import pandas as pd
 import pytest
@@ -107,6 +111,29 @@ def test_the_default_models_do_not_include_the_optional_family():
     assert run.SECOND_FAMILY in models.PACKAGED and run.SECOND_FAMILY not in targets.default_models()
     given = pd.read_csv(paths.DATA / "targets.csv", keep_default_na=False)
     assert set(given.loc[given["default"] == "no", "model"]) == {run.SECOND_FAMILY}
+
+
+def one_fails(notebook, *_):
+    """Fail in the longest notebook; all others never end."""
+    if notebook.stem.startswith("06"):
+        raise UserError("06_sensitivity: there is no such thing")
+    signal.pause()
+
+
+def one_is_killed(notebook, *_):
+    if notebook.stem.startswith("06"):
+        os.kill(os.getpid(), signal.SIGKILL)
+    signal.pause()
+
+
+@pytest.mark.parametrize(
+    ("timed", "message"), [(one_fails, "no such thing"), (one_is_killed, "process died, killed or out of memory")]
+)
+def test_a_notebook_that_fails_stops_those_beside_it(timed, message, monkeypatch):
+    monkeypatch.setattr(run, "_timed", timed)
+    with pytest.raises(UserError, match=message):
+        run.redraw()
+    assert multiprocessing.active_children() == []
 
 
 def test_a_cleaned_notebook_has_one_stream_a_cell_and_none_of_stderr():
