@@ -185,3 +185,6 @@ def test_every_documented_command_runs_as_written(command, request, tiny_folder)
         assert "06_sensitivity done" in printed
         table = pd.read_csv(clone / "results/live/tables/table1_targets.csv")
         assert table["target"].str.startswith("tiny-chat-").any()
+    if command.startswith(".venv/bin/paraguard run 01"):
+        assert (clone / "results/mine/corpus/mine.csv").is_file()
+        assert not (clone / "results/mine/generated").exists(), "generators write on request only"
