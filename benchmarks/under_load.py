@@ -1,12 +1,12 @@
 """How the engine fares beside another process, side by side in one run: thread settings alone and under load.
 
-`.venv/bin/python benchmarks/under_load.py` takes about ten minutes on two cores. Each setting asks the same prompts in
-a process of its own: alone, beside a process that takes half a core, and beside one that takes a whole core. Settings
-take turns, so that what else happens on the machine falls on all of them. Only the ratios mean something elsewhere.
+`.venv/bin/python benchmarks/under_load.py` takes about twenty minutes on two cores. Each setting asks the same prompts
+in a process of its own: alone, and beside a process that takes a quarter of a core, half of one, or a whole one.
+Settings take turns, so that what else happens on the machine falls on all of them. Only the ratios mean something
+elsewhere.
 """
 
 import argparse
-import json
 import multiprocessing
 import os
 import subprocess
@@ -49,14 +49,16 @@ def beside(share):
     process = multiprocessing.Process(target=busy, args=(share,), daemon=True) if share else None
     if process:
         process.start()
-    yield
-    if process:
-        process.terminate()
-        process.join()
+    try:
+        yield
+    finally:
+        if process:
+            process.terminate()
+            process.join()
 
 
-def ask(n, new, repeats):
-    """Ask the packaged default model the same prompts some times; print the rate of each time as JSON."""
+def ask(n, new):
+    """Ask the packaged default model the same prompts; print the rate."""
     from query_throughput import engine
 
     from paraguard_utils import models, querying, threads
@@ -72,12 +74,9 @@ def ask(n, new, repeats):
     )
     requests = querying.requests(corpus, model.tokenizer, frame)
     engine(model, requests[:4], 4, 4)  # the first calls of a process are slow, and not what is measured
-    rates = []
-    for _ in range(repeats):
-        started = time.perf_counter()
-        engine(model, requests, querying.BATCH, new)
-        rates.append(n / (time.perf_counter() - started))
-    print(json.dumps(rates))
+    started = time.perf_counter()
+    engine(model, requests, querying.BATCH, new)
+    print(n / (time.perf_counter() - started))
 
 
 def main():
@@ -90,7 +89,7 @@ def main():
     parser.add_argument("--ask", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.ask:
-        return ask(options.n, options.new, 1)
+        return ask(options.n, options.new)
     rows = []
     for _ in range(options.repeats):
         for load, share in LOADS.items():
@@ -104,9 +103,7 @@ def main():
                         stderr=subprocess.DEVNULL,
                         check=True,
                     )
-                rows += [
-                    {"setting": setting, "load": load, "prompts_per_second": rate} for rate in json.loads(done.stdout)
-                ]
+                rows.append({"setting": setting, "load": load, "prompts_per_second": float(done.stdout)})
                 print(rows[-1], file=sys.stderr, flush=True)
     table = pd.DataFrame(rows).groupby(["setting", "load"], sort=False)["prompts_per_second"].max().unstack()
     table = table[list(LOADS)].reset_index()

@@ -8,6 +8,7 @@ import yaml
 
 from paraguard_utils import run as runs
 from paraguard_utils.errors import SettingsError, UserError
+from paraguard_utils.settings import CORPUS
 
 app = typer.Typer(
     add_completion=False,
@@ -25,14 +26,16 @@ def run(
         list[str] | None, typer.Argument(help="Numbers, such as 02 03.", show_default="02 to 06")
     ] = None,
     model: Annotated[str, typer.Option(help="Hub id, folder, .gguf file or packaged name.")] = "",
-    store: Annotated[str, typer.Option(help="Folder under results/.", show_default="live with a model")] = "",
-    corpus: Annotated[str, typer.Option(help="Name of a corpus.", show_default="paraguard_mini")] = "",
+    store: Annotated[
+        str, typer.Option(help="Folder under results/.", show_default="recorded, or live with a model")
+    ] = "",
+    corpus: Annotated[str, typer.Option(help="Name of a corpus.", show_default=CORPUS)] = "",
     parameter: Annotated[
         list[str] | None,
         typer.Option("-p", "--parameter", metavar="NAME=VALUE", help="Any parameter of these notebooks; repeatable."),
     ] = None,
 ):
-    """Run notebooks in order, with progress on the terminal; what is there already is not computed again.
+    """Run notebooks in order, with progress on the terminal; what was asked already is not asked again.
 
     Example: paraguard run --model Qwen/Qwen2.5-7B-Instruct -p wrappers="[none, safety]"
     """
@@ -41,10 +44,10 @@ def run(
         name, equals, value = text.partition("=")
         try:
             given[name] = yaml.safe_load(value)
-        except yaml.YAMLError:
+        except (yaml.YAMLError, ValueError):  # such as a date that is none
             equals = ""
         if not equals:
-            raise SettingsError(f"-p {text!r} is not NAME=VALUE, the value as in YAML")
+            raise SettingsError(f"-p {text}: write -p NAME=VALUE, for example -p k=3 or -p wrappers='[none, safety]'")
     runs.run(notebooks or (), given)
 
 
@@ -79,11 +82,13 @@ def html():
 
 
 def main():
-    """Run one command; a user's error is one line on stderr."""
+    """Run one command; a user's error, or a file that the system refuses, is one line on stderr."""
     try:
         app()
     except UserError as error:
         sys.exit(str(error))
+    except OSError as error:
+        sys.exit(f"{error.filename or 'a file'}: {error.strerror or error}; mend that and run the same command again")
 
 
 if __name__ == "__main__":

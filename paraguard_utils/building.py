@@ -27,7 +27,7 @@ from paraguard_utils import encoder, fidelity, gates, paraphrase, paths, public,
 from paraguard_utils.errors import DataError, UserError
 from paraguard_utils.gates import Gates
 from paraguard_utils.metrics import SEED, exact_share
-from paraguard_utils.settings import LIVE
+from paraguard_utils.settings import CORPUS, LIVE
 from paraguard_utils.text import key as text_key
 
 CHUNK = 100
@@ -292,7 +292,7 @@ def run(options, files):
 def describe_risk(store, options, found, scorer):
     """Write the risk scorer's distribution by source and its AUC on XSTest."""
     xstest = public.read_xstest(options.xstest)
-    own = store.read_earlier("corpus", "paraguard_mini")
+    own = store.read_earlier("corpus", CORPUS)
     texts = pd.concat(
         [
             own.assign(group="ParaGuard mini")[["group", "text"]],

@@ -108,14 +108,14 @@ def generated(store, corpus_name, seeds, paraphraser, n):
             "run 01_corpus_building with a live store"
         )
     elif not there:
-        print("generators are not compared; -p paraphraser rules, or a model's name, has them write", file=sys.stderr)
+        print("generators are not compared: that takes a live store and paraphraser=rules, or =MODEL", file=sys.stderr)
         return sample, pd.DataFrame(columns=["generator"])
     return sample, store.read("generated", corpus_name)
 
 
 def _by_model(store, corpus_name, seeds, name):
     if store.recorded:
-        raise Missing("a model writes candidates in a live store only; add, for example, -p store live")
+        raise Missing("a model writes candidates in a live store only; add, for example, store=live")
     model = models.load(models.resolve(name))
     return paraphrase.by_model(store, corpus_name, seeds, model, ANSWER, BATCH).assign(generator=model.name)
 

@@ -137,7 +137,7 @@ def vectors(store, name, texts, earlier=False):
     except Missing:
         if store.recorded:
             raise Missing(
-                f"the corpus {name!r} has no recorded vectors; name a live store, for example -p store live"
+                f"the corpus {name!r} has no recorded vectors; name a live store, for example store=live"
             ) from None
         known = pd.Series(dtype=object)
     missing = {key: text for key, text in zip(hashes, texts, strict=True) if key not in known.index}

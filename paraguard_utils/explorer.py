@@ -278,7 +278,7 @@ def main():
     """Write one page on which the rejections of a store can be explored, without a network."""
     parser = argparse.ArgumentParser(prog="python -m paraguard_utils.explorer", description=main.__doc__)
     parser.add_argument("--store", default=stores.RECORDED, help="a store with scores (default: %(default)s)")
-    parser.add_argument("--corpus", default="paraguard_mini", help="the corpus's name (default: %(default)s)")
+    parser.add_argument("--corpus", default=settings.CORPUS, help="the corpus's name (default: %(default)s)")
     parser.add_argument("--model", default="", help="also this model's targets; implies the live store")
     options = parser.parse_args()
     path = paths.RESULTS / "explorer.html"

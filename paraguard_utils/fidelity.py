@@ -20,7 +20,7 @@ from paraguard_utils import encoder, paths, stores
 from paraguard_utils.errors import DataError, UserError
 from paraguard_utils.metrics import RESAMPLES, SEED, Clusters, exact_share, resampled_counts
 from paraguard_utils.public import read_csv
-from paraguard_utils.settings import input_file
+from paraguard_utils.settings import CORPUS, input_file
 
 MARKS = ("same intent", "shifted", "unsure")
 """What a reader may write beside a pair."""
@@ -239,7 +239,7 @@ def main():
     commands = parser.add_subparsers(dest="command", required=True)
     draw = commands.add_parser("sheet", help="write an empty sheet")
     draw.add_argument("--store", default=stores.RECORDED)
-    draw.add_argument("--corpus", default="paraguard_mini")
+    draw.add_argument("--corpus", default=CORPUS)
     draw.add_argument("--n", type=int, default=100, help="pairs (default: %(default)s)")
     draw.add_argument("--seed", type=int, default=SEED)
     read = commands.add_parser("read", help="read one or two filled-in sheets")

@@ -171,7 +171,7 @@ def load(source, dtype="float32", device="cpu", without_template="error", packed
         if without_template != "plain":
             raise ModelError(
                 f"model {source.name} has no chat template; use its instruction-tuned version, add a "
-                "chat_template.jinja to its folder, or pass -p without_template plain"
+                "chat_template.jinja to its folder, or pass without_template=plain"
             )
         tokenizer.chat_template = PLAIN_TEMPLATE.read_text(encoding="utf-8")
     try:

@@ -44,9 +44,6 @@ PUBLIC = (
 """Tables that `building` and `validation` make from benchmark files: counts without texts. Those of a live store
 replace the recorded ones, which stay where it has none."""
 
-PARAPHRASER = "smollm2-135m-instruct"
-"""The model whose paraphrases 01 shows beside the rules'."""
-
 SECOND_FAMILY = "qwen2.5-coder-0.5b-instruct"
 LONG_ANSWERS = 200
 """Prompts a model is asked again for a longer answer, to see what the usual cut costs."""
@@ -68,9 +65,10 @@ def execute(notebook, output, parameters):
     Raises
     ------
     UserError
-        A cell failed; the message is the cell's last line.
+        A cell failed, and the message is its last line; or the kernel died.
     """
     import papermill
+    from nbclient.exceptions import DeadKernelError
     from traitlets.config import Config
 
     os.environ.setdefault("PYTHONWARNINGS", "ignore:IProgress not found")
@@ -91,11 +89,16 @@ def execute(notebook, output, parameters):
             )
         except papermill.PapermillExecutionError as error:
             raise UserError(f"{notebook.stem}: {error.ename}: {error.evalue}") from None
-        except RuntimeError as error:  # DeadKernelError, or a kernel that died while it started
+        except DeadKernelError:
+            store = parameters.get("store", stores.RECORDED)
+            kept = (
+                f"what was asked is kept in {paths.shown(paths.RESULTS / store)}; " if store != stores.RECORDED else ""
+            )
             raise UserError(
-                f"{notebook.stem} stopped: its kernel died, killed or out of memory ({error}); what it had finished is "
-                f"kept in {paths.shown(paths.RESULTS)}, and the same command goes on there"
+                f"{notebook.stem} stopped: its kernel died (killed, or out of memory); {kept}run the same command again"
             ) from None
+        except RuntimeError as error:
+            raise UserError(f"{notebook.stem}: its kernel did not start: {error}; run the same command again") from None
 
 
 def run_all(store_name, given=None, chosen=None, after=None):
@@ -133,7 +136,8 @@ def redraw():
         One of them failed; the others are stopped.
     """
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
-    with ProcessPoolExecutor(cores) as pool:
+    # No model runs, so one thread a notebook is faster.
+    with ProcessPoolExecutor(cores, initializer=os.environ.update, initargs=({"OMP_NUM_THREADS": "1"},)) as pool:
         # The last, longest one is started first.
         running = [pool.submit(_timed, notebook, stores.RECORDED, {}) for notebook in notebooks()[::-1]]
         try:
@@ -152,9 +156,6 @@ def redraw():
 
 
 def _timed(notebook, store_name, given):
-    if store_name == stores.RECORDED:
-        # No model runs: one thread a notebook is faster where notebooks run side by side.
-        os.environ["OMP_NUM_THREADS"] = "1"
     started = time.monotonic()
     print(f"{notebook.stem} ...", flush=True)
     output = paths.RESULTS / store_name / "notebooks" / notebook.name
@@ -214,8 +215,10 @@ def reproduce():
         models.resolve(name)  # before anything expensive
     live = stores.Store(LIVE)
     size = len(stores.Store(stores.RECORDED).read("corpus", CORPUS))
-    done = targets.preflight(live, CORPUS, size, list(targets.by_default().index))
-    minutes = run_all(LIVE, {"01_corpus_building": {"paraphraser": PARAPHRASER}})
+    usual = check({"store": LIVE, "corpus": CORPUS})
+    done = targets.preflight(live, CORPUS, size, list(targets.by_default().index), usual)
+    # The default model shows in 01 what a model writes beside the rules.
+    minutes = run_all(LIVE, {"01_corpus_building": {"paraphraser": targets.default_models()[0]}})
     earlier = dict(live.read("tables", MINUTES).to_numpy()) if live.has("tables", MINUTES) else {}
     if done:  # what goes on where it was says nothing about how long the whole takes
         minutes |= {name: earlier[name] for name in RESUME if name in earlier}

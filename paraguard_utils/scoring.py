@@ -264,7 +264,7 @@ def matching_scores(store, corpus_name, target, corpus, settings):
     if inputs["corpus"] != frame_hash(corpus) or inputs["labels"] != labels_hash(labels):
         raise DataError(
             f"{paths.shown(path)}: scores of another corpus or other labels; run 03_scoring again, with "
-            f"-p labeller {settings.labeller}"
+            f"labeller={settings.labeller}"
         )
     return scores
 

@@ -175,13 +175,14 @@ def _told(error):
     """Say in words what is wrong with a parameter, and how to give it where that is not plain."""
     name, value = error["loc"][0], error["input"]
     if error["type"] == "list_type":
-        listed = [part.strip() for part in str(value).strip("[]").split(",")]
+        listed = value if isinstance(value, str) and value else "one, two"
         return (
-            f"parameter {name!r} is a list, not {value!r}; give it as -y '{name}: [{', '.join(listed)}]' to papermill, "
-            f"or as -p {name}='[{', '.join(listed)}]' to paraguard run"
+            f"parameter {name!r} is a list, not {value!r}; give it as -y '{name}: [{listed}]' to papermill, or as "
+            f"-p {name}='[{listed}]' to paraguard run"
         )
     if name in ("store", "corpus") and error["type"] == "string_pattern_mismatch":
-        return f"parameter {name!r}: {value!r} is no name of a {name}; use letters, digits, - and _"
+        allowed = "letters, digits, - and _, a letter or digit first"
+        return f"parameter {name!r}: {value!r} is no name of a {name}; use {allowed}"
     return f"parameter {name!r}: {error['msg']}, not {value!r}"
 
 

@@ -48,8 +48,8 @@ MAKERS = {
     "tokens": "02_querying",
     "traces": "02_querying",
     "labels": "02_querying or 05_guard_comparison",
-    "verdicts": "02_querying with -p judge MODEL",
-    "answers": "02_querying with -p long_answers 200",
+    "verdicts": "02_querying with judge=MODEL",
+    "answers": "02_querying with long_answers=200",
     "guards": "05_guard_comparison",
     "pairs": "03_scoring or 05_guard_comparison",
     "scores": "03_scoring or 05_guard_comparison",
@@ -99,10 +99,10 @@ class Store:
         path = self.path(kind, *names)
         if not path.is_file():
             remedy = (
-                f"restore it (git checkout -- data), or run {MAKERS[kind]} with a live store (-p store live): "
+                f"restore it (git checkout -- data), or run {MAKERS[kind]} with a live store (store=live): "
                 "the recorded store is read-only"
                 if self.recorded
-                else f"run {MAKERS[kind]} with the same -p store, -p corpus and -p model"
+                else f"run {MAKERS[kind]} with the same store, corpus and model"
             )
             raise Missing(f"{paths.shown(path)} is not in the {self.name} store; {remedy}")
         return read(path, kind)

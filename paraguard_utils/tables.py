@@ -204,6 +204,9 @@ def _tex(text, number):
 TOLERANCE = 0.01
 """Two runs agree in a number if they differ by at most this share of its 95 % interval, or of itself without one."""
 
+SMALLEST = 1e-6
+"""Numbers without an interval are measured by at least this."""
+
 
 def differences(recorded, live, keys):
     """Compare two versions of a table number by number, in the rows and columns that both have.
@@ -242,8 +245,8 @@ def _share(old, new, width):
     if isinstance(old, str | bool) or isinstance(new, str | bool):
         return 0.0 if old == new else np.inf
     # Without an interval, or one without width, a number is measured by its own size.
-    size = width if np.isfinite(width) and width > 0 else max(abs(old), abs(new))
-    return abs(old - new) / size if old != new else 0.0
+    size = width if np.isfinite(width) and width > 0 else max(abs(old), abs(new), SMALLEST)
+    return abs(old - new) / size
 
 
 def told_differences(name, compared, keys):
@@ -264,10 +267,13 @@ def told_differences(name, compared, keys):
     if compared.empty:
         return [f"{name}: no row that both runs computed"]
     found = compared[compared["share"] > TOLERANCE].sort_values("share", ascending=False, kind="stable")
-    near = compared[np.isfinite(compared["share"].astype(float))]
-    largest = f"; largest difference {near['share'].max():.2%}" if len(near) else ""
-    about = "of the interval's width (of the number where it has none)"
-    lines = [f"{name}: {len(found)} of {len(compared)} numbers differ by more than {TOLERANCE:.0%} {about}{largest}"]
+    numbers = compared["share"][np.isfinite(compared["share"])]
+    lines = [
+        f"{name}: {(numbers > TOLERANCE).sum()} of {len(numbers)} numbers differ by more than {TOLERANCE:.0%} of the "
+        f"interval's width (of the number where it has none); largest difference {numbers.max():.2%}"
+    ]
+    if len(numbers) < len(compared):
+        lines.append(f"  {len(compared) - len(numbers)} texts differ, or are undefined in one run")
     for row in found.head(20).to_dict("records"):
         where = ", ".join(str(row[key]) for key in keys)
         lines.append(f"  {where}: {row['column']} {row['recorded']} recorded, {row['live']} live")

@@ -5,6 +5,7 @@
 
 import contextlib
 import sys
+from dataclasses import asdict
 
 import pandas as pd
 
@@ -42,7 +43,7 @@ def titles(names):
     return [known.get(name, name) for name in names]
 
 
-def preflight(store, corpus_name, size, names):
+def preflight(store, corpus_name, size, names, settings):
     """Say on stderr what asking has to do: prompts, already done, and, where known, minutes and memory.
 
     Parameters
@@ -54,20 +55,24 @@ def preflight(store, corpus_name, size, names):
         Prompts of the corpus.
     names : list of str
         Targets.
+    settings : settings.Settings
+        max_new_tokens, dtype and device: what was asked otherwise is asked again.
 
     Returns
     -------
     int
-        Prompts already done.
+        Prompts already done, those of an interrupted run among them.
     """
+    way = {"decoding": asdict(querying.Decoding(settings.max_new_tokens)), "dtype": settings.dtype}
     done, rates, memory = 0, [], []
     for name in names:
         file = store.path("traces", corpus_name, name)
-        for part in [file, *file.with_suffix(".parts").glob("part-*.parquet")]:
+        asked = [file] if way.items() <= stores.read_meta(file).items() else []
+        for part in [*asked, *file.with_suffix(".parts").glob("part-*.parquet")]:
             with contextlib.suppress(OSError, ValueError):  # missing or damaged: asked again
                 done += len(pd.read_parquet(part, columns=["prompt_id"]))
         earlier = stores.read_meta(stores.Store(stores.RECORDED).path("traces", corpus_name, name))
-        if earlier.get("asked_now"):
+        if earlier.get("asked_now") and (way | {"device": settings.device}).items() <= earlier.items():
             rates.append(earlier["seconds"] / earlier["asked_now"] / 60)
             memory.append(earlier.get("peak_gb", 0))
     total = size * len(names)
@@ -119,7 +124,7 @@ def ask(store, corpus_name, corpus, settings):
     # Every name is resolved before the first, expensive, load.
     sources = [models.resolve(name) for name in ([settings.model] if settings.model else default_models())]
     names = [querying.target_name(source.name, wrapper) for source in sources for wrapper in settings.wrappers]
-    preflight(store, corpus_name, len(corpus), names)
+    preflight(store, corpus_name, len(corpus), names, settings)
     for source in sources:
         model = _load(source, settings)
         own = {
@@ -174,7 +179,7 @@ def judged(store, corpus_name, traces, settings):
         if store.has("verdicts", corpus_name, name):
             path = store.path("verdicts", corpus_name, name)
             if stores.read_meta(path)["inputs"]["traces"] != answers_hash(traces[name]):
-                raise DataError(f"{paths.shown(path)}: verdicts on other answers; run 02_querying with -p judge MODEL")
+                raise DataError(f"{paths.shown(path)}: verdicts on other answers; run 02_querying with judge=MODEL")
             frame = store.read("verdicts", corpus_name, name).set_index("prompt_id")
             found[name] = frame.loc[traces[name]["prompt_id"]].reset_index()
     return found

@@ -63,8 +63,10 @@ class Threads:
         if self.most == 1 or time.monotonic() - self.seen[0] < EVERY:
             return
         before, self.seen = self.seen, _seen()
-        seconds, used, idle = (new - old for new, old in zip(self.seen, before, strict=True))
-        self.now = fitting(used / seconds, idle / seconds, self.most)
+        seconds, used, idle, counted = (new - old for new, old in zip(self.seen, before, strict=True))
+        # Some containers count no idle time, or that of other cores: then nothing is known, and nothing given up.
+        known = counted > 0.5 * seconds * self.most
+        self.now = fitting(used / seconds, idle / seconds, self.most) if known else self.most
         self._set(self.now)
 
     def _set(self, threads):
@@ -73,8 +75,9 @@ class Threads:
 
 
 def _seen():
-    """Return three clocks in seconds: the wall's, this process's, and the idle time of the cores it may use."""
+    """Return four clocks in seconds: the wall's, this process's, and idle and all time of the cores it may use."""
     times = psutil.cpu_times(percpu=True)
     own = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(len(times))
-    idle = sum(times[core].idle + getattr(times[core], "iowait", 0.0) for core in own if core < len(times))
-    return time.monotonic(), time.process_time(), idle
+    own = [times[core] for core in own if core < len(times)]
+    idle = sum(core.idle + getattr(core, "iowait", 0.0) for core in own)
+    return time.monotonic(), time.process_time(), idle, sum(map(sum, own))

@@ -27,6 +27,7 @@ RECORD = ("make figures", "make html", ".venv/bin/python -m paraguard_utils.fide
 
 NOT_RUN = {
     "make test": "this is it",
+    "make setup": "the packages are those that the tests run with",
     "make second-family": "fetches 467 MB of packages",
     "make reproduce": "run below, killed and resumed",
     "make record": "promotes the project's own corpus and targets only",
@@ -151,7 +152,10 @@ def test_a_kernel_that_dies_ends_the_run_with_one_line_and_a_rerun_goes_on(clone
     status, printed = call("make reproduce", clone, **dies)
     lines = last_lines(printed)
     assert status != 0 and (tmp_path / "killed").exists()
-    assert lines[-1].startswith("02_querying stopped: its kernel died") and "same command goes on" in lines[-1]
+    assert lines[-1] == (
+        "02_querying stopped: its kernel died (killed, or out of memory); what was asked is kept in results/live; "
+        "run the same command again"
+    )
     assert not any("Traceback" in line or line.startswith("03_scoring") for line in lines), printed
     prompts, traces = SEEDS * 6, clone / "results" / "live" / "traces" / "paraguard_mini"
     first = next(iter(targets.published("chat")["wrapper"]))

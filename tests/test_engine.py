@@ -107,6 +107,25 @@ def test_threads_fit_the_cores_that_others_leave():
     assert threads.fitting(1.0, 60.0, 2) == 2 and threads.fitting(0.0, 0.0, 2) == 1
 
 
+@pytest.mark.parametrize(
+    ("idle", "counted", "expected"),
+    [
+        (0.0, 4.0, 1),  # two cores, two seconds, one of them this process's: another has taken a core
+        (2.0, 4.0, 2),  # the other core was idle
+        (0.0, 0.0, 2),  # nothing is counted: nothing is known
+    ],
+)
+def test_threads_are_given_up_only_where_cores_are_counted(monkeypatch, idle, counted, expected):
+    looks = iter([(0.0, 0.0, 0.0, 0.0), (2.0, 2.0, idle, counted)])
+    monkeypatch.setattr(threads, "_seen", lambda: next(looks))
+    monkeypatch.setattr(threads, "EVERY", -float("inf"))
+    monkeypatch.setattr(threads.Threads, "_set", lambda *_: None)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    fitted = threads.Threads(torch.device("cpu"))
+    fitted.fit()
+    assert fitted.now == expected
+
+
 def test_the_number_of_threads_changes_no_answer_and_is_put_back(results, prompts, tiny_model, monkeypatch):
     before = torch.get_num_threads()
     traces = ask(prompts, tiny_model)

@@ -17,7 +17,8 @@ from asking import Killed, ask, dies, identical, same
 from paraguard_utils import engine, models, paths, querying, stores, targets
 from paraguard_utils.errors import DataError
 
-KILLS = 50
+KILLS = int(os.environ.get("PARAGUARD_KILLS", "12"))
+"""Kills in a row; fifty take about a minute and a half."""
 
 
 @pytest.fixture
@@ -106,7 +107,7 @@ def kill_at_random(results, name, prompts, kills, seed=0, **options):
 
 
 @pytest.mark.slow
-def test_fifty_kills_at_random_moments_and_one_resume(results, many, tiny_folder, tiny_model):
+def test_kills_at_random_moments_and_one_resume(results, many, tiny_folder, tiny_model):
     whole = ask(many, tiny_model)
     (results / "test").rename(results / "whole")
     stood = kill_at_random(results, tiny_folder, many, KILLS)

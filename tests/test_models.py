@@ -37,7 +37,7 @@ def test_a_folder_without_safetensors_is_refused(tmp_path):
 
 def test_a_model_without_a_chat_template_is_refused(tmp_path):
     folder = tiny.write(tmp_path / "plain", template=None)
-    with pytest.raises(ModelError, match=r"no chat template; .* -p without_template plain"):
+    with pytest.raises(ModelError, match=r"no chat template; .* without_template=plain"):
         models.load(models.resolve(str(folder)))
 
 

@@ -88,7 +88,7 @@ def test_defaults_agree_with_the_settings(path):
             {"wrappers": "safety"},
             r"'wrappers' is a list, not 'safety'; give it as -y 'wrappers: \[safety\]'",
         ),
-        ({"store": "a b"}, "'a b' is no name of a store; use letters, digits, - and _$"),
+        ({"store": "a b"}, "'a b' is no name of a store; use letters, digits, - and _, a letter or digit first"),
         ({"min_risk": 0.8, "max_risk": 0.2}, "'min_risk': 0.8 lies above max_risk, 0.2"),
     ],
 )
