@@ -1,4 +1,4 @@
-"""A corpus at the paper's size from public benchmarks, in one command (`paper.md`, ParaGuard, the corpus).
+"""A corpus at the paper's size from public benchmarks, in one command (`docs/method.md`, Corpus).
 
 `python -m paraguard_utils.building --phtest FILE --ebench FILE --orbench FILE` draws seeds in a stratified order,
 writes candidates by rules, judges them, and goes on drawing until enough clusters are complete. Work is done in parts

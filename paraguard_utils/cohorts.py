@@ -1,4 +1,4 @@
-"""Cohorts: where refusals are confused, and which rewordings flip them (`paper.md`, Table 2 and Fig. 5).
+"""Cohorts: where refusals are confused, and which rewordings flip them (`docs/method.md`, Cohorts and regression).
 
 From the paper: rejections are binned by surface risk and by similarity. Ours: two binnings, thirds of a target's own
 rejections and fixed edges; cohorts by category and by strategy; the rate at which a strategy flips its seed's decision;
@@ -452,7 +452,7 @@ def verdicts(table, tau=0.60):
     table : DataFrame
         Table 2.
     tau : float
-        One of `TAUS`; `paper.md` does not say which of them Table 2 took.
+        One of `TAUS`; the paper does not say which of them Table 2 took.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""The sentence encoder E of `paper.md`: texts to unit vectors (all-MiniLM-L6-v2, 384 dimensions)."""
+"""The sentence encoder E: texts to unit vectors, all-MiniLM-L6-v2 (`docs/method.md`, The idea)."""
 
 import hashlib
 import os

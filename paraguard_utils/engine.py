@@ -1,4 +1,4 @@
-"""Asking a local model: traces and greedy answers in batches (`paper.md`, Querying and labelling).
+"""Asking a local model: traces and greedy answers in batches (`docs/method.md`, Asking).
 
 One prefill of the wrapped prompt gives everything a trace holds: the loss on the user's own tokens and the distribution
 of the first answer token. Decoding continues from the same cache. Prompts are left-padded, the part that all of them

@@ -1,4 +1,4 @@
-"""One page on which a reader explores the rejections of a store (`paper.md`, Neighbours, signals, score; Metrics).
+"""One page on which a reader explores the rejections of a store (`docs/method.md`, Metrics).
 
 The page is one HTML file that needs no network: DataTables, as `itables` bundles it, the page's own short script and
 the data stand in it. Every text of a prompt, an answer or a token travels as JSON and is shown as text; a content

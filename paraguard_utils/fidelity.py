@@ -1,4 +1,4 @@
-"""Whether paraphrases still mean what their seed means (`paper.md`, What it leaves open, 4).
+"""Whether paraphrases still mean what their seed means (`docs/method.md`, Corpus).
 
 Two checks. By machine: how close a cluster's texts lie to each other, and whether each variant's nearest seed in the
 whole corpus is its own. By people: a sheet of sampled pairs to be marked, and what the marks say.

@@ -1,4 +1,4 @@
-"""The figures: one style, one palette, column widths, an uncertainty mark on every estimate (`paper.md`, Figs. 3, 5).
+"""The figures: one style, one palette, column widths, an uncertainty mark on every estimate.
 
 Each function takes frames and returns a matplotlib figure; `publish` writes it as PNG and PDF with its panel data and
 shows the PNG.

@@ -1,4 +1,4 @@
-"""The gates a paraphrase must pass to enter the corpus (`paper.md`, ParaGuard, the corpus).
+"""The gates a paraphrase must pass to enter the corpus (`docs/method.md`, Corpus).
 
 From the paper: cosine to the seed >= 0.60, Jaccard overlap with the seed <= 0.90, risk in [0.30, 0.70]. Ours: the
 overlap must hold on content words and among siblings too; one paraphrase a cluster at most is the seed's own words in
@@ -38,7 +38,7 @@ REASONS = {
     "surplus": "passes, but its cluster is full",
     "incomplete": "passes, but its cluster has fewer than per_seed variants or lacks a strategy",
 }
-"""Why a candidate is not in the corpus, in the order in which the gates are tried."""
+"""Why a candidate is not in the corpus, in the order in which the gates are tried (the ratio of lengths comes after the language)."""
 
 SELECTED = ("frame", "sibling", "surplus", "incomplete")
 """Reasons that a candidate meets only beside its siblings: alone it passes."""
@@ -52,7 +52,7 @@ ENGLISH = frozenset({"en", "pcm"})
 
 @dataclass(frozen=True)
 class Gates:
-    """Thresholds of the gates; the first four are the paper's.
+    """Thresholds of the gates; the first four and `per_seed` are the paper's.
 
     Attributes
     ----------

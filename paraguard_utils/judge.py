@@ -1,4 +1,4 @@
-"""A second labeller: a model reads answers by a fixed rubric (`paper.md`, Querying and labelling).
+"""A second labeller: a model reads answers by a fixed rubric (`docs/method.md`, Labels).
 
 The judge is any model that can be asked; its rubric is the wrapper `judge`. It sees the opening of an answer, not the
 request, and says one word. What it says otherwise is `unparsed`: an unreadable verdict is no verdict.

@@ -1,11 +1,12 @@
-"""Confusion Index, Rate and Depth with cluster-bootstrap intervals (`paper.md`, Metrics and Threats 1, 4, 6).
+"""Confusion Index, Rate and Depth with cluster-bootstrap intervals (`docs/method.md`, Metrics; Chance).
 
 From the paper: CI(r) is the mean score of a rejection over its accepted neighbours; dataset CI is its mean over
 rejections; CR@tau is the share of rejections with CI(r) >= tau. Ours: CD is the standard deviation of CI(r) over
 rejections. What is undefined is NaN with a reason, never 0.
 
-Every interval is a percentile interval over resampled clusters of per-prompt values, neighbours fixed. Where a share is
-0 of n or n of n, the exact (Clopper-Pearson) interval on its clusters stands instead.
+Every interval is a percentile interval over resampled clusters of per-prompt values, neighbours fixed
+(`docs/method.md`, Intervals and comparisons). Where a share is 0 of n or n of n, the exact (Clopper-Pearson) interval
+on its clusters stands instead.
 """
 
 import itertools
@@ -496,7 +497,7 @@ ORDERED = ("frr", "flip_rate", "ci", "excess")
 
 
 def differences(estimates, measures=ORDERED):
-    """Compare every two targets on the same resampled clusters (`paper.md`, Threats 6).
+    """Compare every two targets on the same resampled clusters (`docs/method.md`, Intervals and comparisons).
 
     Parameters
     ----------
@@ -547,7 +548,7 @@ def holm(p):
 def orders(estimates, reference, measures=ORDERED):
     """Say how sure the order of any two targets is, and how probably another setting reverses it.
 
-    Both come from the same resampled clusters (`paper.md`, Threats 6 and 7).
+    Both come from the same resampled clusters (`docs/method.md`, Intervals and comparisons).
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What a confusion score is worth against chance: matched floors and permutations (`paper.md`, Threats 1-3).
+"""What a confusion score is worth against chance: matched floors and permutations (`docs/method.md`, Chance).
 
 Accepted prompts differ from their accepted neighbours too, and rejections sit further from theirs. So a rejection's
 score is compared with accepted-accepted pairs that are as similar, as often of one cluster and as different in length

@@ -1,4 +1,4 @@
-"""Candidate paraphrases of any seed, by rules or by a model (`paper.md`, ParaGuard, the corpus: the four strategies).
+"""Candidate paraphrases of any seed, by rules or by a model (`docs/method.md`, Corpus).
 
 The rules need no model. A *substitution* puts another word or phrase of `data/generation/lexicon.csv` in place of one
 in the text, in the same grammatical form. A *frame* of `data/generation/frames.yaml` says one sentence of the text in

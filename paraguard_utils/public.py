@@ -1,4 +1,4 @@
-"""Seeds from public benchmarks, read from the upstream files (`paper.md`, ParaGuard, the corpus).
+"""Seeds from public benchmarks, read from the upstream files (`docs/method.md`, Corpus).
 
 The paper samples its seeds from OR-Bench, USEBench and PHTest. A user downloads the originals and passes their paths;
 no text of theirs is part of this project. USEBench's benign part, E-Bench, lies word for word inside PHTest, so rows

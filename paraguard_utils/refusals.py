@@ -1,4 +1,4 @@
-"""Did a model's answer refuse? A frozen list of cues decides (`paper.md`, Querying and labelling).
+"""Did a model's answer refuse? A frozen list of cues decides (`docs/method.md`, Labels).
 
 The label is `accept`, `reject`, `blocked` (a provider's filter stopped the answer) or `unparsed` (there
 is no answer to read). A full and a partial refusal are both `reject`; a condolence or a caveat followed

@@ -1,9 +1,9 @@
-"""Surface risk: how charged a prompt's wording looks, in [0, 1] (`paper.md`, ParaGuard, our choice).
+"""Surface risk: how charged a prompt's wording looks, in [0, 1] (`docs/method.md`, Corpus).
 
 It is not the probability of harm: every prompt of the corpus is benign. The paper does not name its risk scorer; this
 one is ours. It is the mean of two halves:
 
-* *lexical*: 1 - prod(1 - w) over the distinct charged terms in the text, weighted by `data/risk/charged_terms.csv`
+* *lexical*: 1 - prod(1 - w) over the distinct charged words of the text, weighted by `data/risk/charged_terms.csv`
   (`kill*` is a prefix): one strong term counts, more terms count for more, nothing exceeds 1;
 * *semantic*: 0.5 + (c - p), clipped to [0, 1], where c and p are the means of the three highest cosines to charged and
   to plain exemplar topics in `data/risk/exemplars.csv`.
@@ -53,7 +53,7 @@ def _word_weight(word):
 
 
 def charged_terms(text):
-    """Return how many distinct charged terms stand in a text: the plain keyword count."""
+    """Return how many distinct words of a text are charged: the plain keyword count."""
     return sum(_word_weight(word) > 0 for word in set(words(text)))
 
 

@@ -8,7 +8,7 @@ from paraguard_utils.errors import DataError
 from paraguard_utils.text import CONTROL
 
 LABELS = ("accept", "reject", "blocked", "unparsed")
-"""The closed label set (`paper.md`, Querying and labelling)."""
+"""The closed label set (`docs/method.md`, Labels)."""
 
 STRATEGIES = ("lexical", "register", "softening", "hardening", "rewrite")
 """The paper's four strategies; keyword softening / hardening is one of them, in two directions."""

@@ -29,7 +29,7 @@ def compare(store, corpus_name, corpus, labels, traces, model_name, settings):
 
 
 def chance(store, corpus_name, corpus, target, labels, traces, pairs, settings, clusters):
-    """Compare a target's confusion with chance: matched floors, single signals, permutations (`paper.md`, Threats 1-5).
+    """Compare confusion with chance: matched floors, single signals, permutations (`docs/method.md`, Chance).
 
     Parameters
     ----------

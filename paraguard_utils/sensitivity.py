@@ -1,4 +1,4 @@
-"""How results move with the choices behind them (`paper.md`, What it leaves open 7; Threats 5 and 7).
+"""How results move with the choices behind them (`docs/method.md`, Sensitivity and grid search).
 
 One choice is varied at a time, the others stay at their defaults: the weights, k, tau, theta, the scaling of the
 signals, the space in which Drift is measured, whether neighbours come from the corpus or from the own cluster, and the
@@ -81,7 +81,7 @@ def compared(store, corpus_name, corpus, traces, labels, tokens, clusters):
     -------
     DataFrame
         A pairs file with cluster (number), centre (number), rejected, own_rank (among the own cluster's accepted
-        prompts, NaN elsewhere), drift_centred (embeddings less their mean over the tokens that occur) and drift_encoder
+        prompts, NaN elsewhere), drift_centred (embeddings less their mean over the distinct tokens kept for the model) and drift_encoder
         (contextual token vectors of the sentence encoder; both for the default neighbours and the own cluster only),
         and what `minmax` takes: drift_minmax, prob_shift_minmax, ppl_minmax.
     """
@@ -536,7 +536,7 @@ def order_counts(orders, table, limit=0.95):
     Returns
     -------
     DataFrame
-        dimension, measure, settings, pairs (of targets, compared under the default and another setting); of these
+        dimension, measure, settings, pairs (of targets, compared under at least two settings); of these
         always: one sure order under every setting that compares them; sometimes: a sure order under at least one;
         reversed: sure orders that contradict each other.
     """

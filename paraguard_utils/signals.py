@@ -1,4 +1,4 @@
-"""Neighbours and the three token-level signals between two prompts (`paper.md`, Neighbours, signals, score).
+"""Neighbours and the three token-level signals between two prompts (`docs/method.md`, Neighbours, signals, score).
 
 Everything is computed in float64 from recorded vectors, and ties are broken by prompt_id, so that the numbers are the
 same on every processor. All three signals are symmetric and 0 for identical prompts.

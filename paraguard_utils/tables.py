@@ -14,7 +14,6 @@ from paraguard_utils.text import readable
 HEADINGS = {
     "cd": "CD",
     "ci": "CI",
-    "ci_matched": "CI, matched pairs",
     "ci_null": "CI, permuted",
     "ci_theta": "CI, similar neighbours",
     "cr60": "CR@0.60",

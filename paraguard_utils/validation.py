@@ -1,4 +1,4 @@
-"""How well labels agree with people (`paper.md`, Querying and labelling): on XSTest's annotated answers and on our own.
+"""How well labels agree with people (`docs/method.md`, Labels): on XSTest's annotated answers and on our own.
 
 XSTest (Röttger et al., NAACL 2024) publishes answers of several models, each labelled by two people. Its texts are not
 part of this project: `python -m paraguard_utils.validation --xstest FOLDER` reads the downloaded files and writes

@@ -1,4 +1,4 @@
-"""What the metric adds, what it overlooks, and files for whoever mends a model (`paper.md`, Fig. 3 and Threats 4).
+"""What the metric adds, what it overlooks, and files for whoever mends a model (`docs/method.md`, What CI adds).
 
 CI of a rejection is set beside what is known without token signals, and beside each signal alone. Near-identical
 prompts that were decided differently are listed: identical prompts score 0, so the score ranks the starkest
@@ -367,7 +367,7 @@ def flip_shares(own, labels, clusters):
 
 
 def low_tail(corpus, pairs, weights=signals.PAPER_WEIGHTS):
-    """List near-identical prompts of which one is rejected and one accepted (`paper.md`, Threats 4).
+    """List near-identical prompts of which one is rejected and one accepted (`docs/method.md`, What CI adds).
 
     They are looked for among the pairs a target's scores rest on: of one cluster, or nearest neighbours from another.
 

@@ -8,7 +8,7 @@ from markdown_it import MarkdownIt
 
 from paraguard_utils import numbers, paths, run
 
-PAGES = [paths.ROOT / "README.md", paths.DATA / "README.md", *run.notebooks()]
+PAGES = [paths.ROOT / "README.md", paths.ROOT / "docs" / "method.md", paths.DATA / "README.md", *run.notebooks()]
 
 
 def texts(path):

@@ -44,6 +44,16 @@ def test_environment_yml_and_lock_carry_the_same_pins():
     assert direct <= locked
 
 
+def test_every_section_that_a_docstring_cites_is_there():
+    text = (paths.ROOT / "docs" / "method.md").read_text(encoding="utf-8")
+    headings = set(re.findall(r"^## (.*)$", text, flags=re.MULTILINE))
+    cited = set()
+    for path in (paths.ROOT / "paraguard_utils").glob("*.py"):
+        for sections in re.findall(r"`docs/method\.md`, ([^)]*)\)", path.read_text(encoding="utf-8")):
+            cited |= {section.strip() for section in " ".join(sections.split()).split(";")}
+    assert len(cited) >= 8 and cited <= headings
+
+
 def test_every_cell_of_the_figure_map_resolves():
     with (paths.FIGURES / "FIGURE_MAP.csv").open(encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
