@@ -38,7 +38,8 @@ REASONS = {
     "surplus": "passes, but its cluster is full",
     "incomplete": "passes, but its cluster has fewer than per_seed variants or lacks a strategy",
 }
-"""Why a candidate is not in the corpus, in the order in which the gates are tried (the ratio of lengths comes after the language)."""
+"""Why a candidate is not in the corpus, in the order in which the gates are tried; lengths are compared last of the
+sanity gates."""
 
 SELECTED = ("frame", "sibling", "surplus", "incomplete")
 """Reasons that a candidate meets only beside its siblings: alone it passes."""

@@ -81,9 +81,9 @@ def compared(store, corpus_name, corpus, traces, labels, tokens, clusters):
     -------
     DataFrame
         A pairs file with cluster (number), centre (number), rejected, own_rank (among the own cluster's accepted
-        prompts, NaN elsewhere), drift_centred (embeddings less their mean over the distinct tokens kept for the model) and drift_encoder
-        (contextual token vectors of the sentence encoder; both for the default neighbours and the own cluster only),
-        and what `minmax` takes: drift_minmax, prob_shift_minmax, ppl_minmax.
+        prompts, NaN elsewhere), drift_centred (embeddings less their mean over the distinct tokens kept for the model)
+        and drift_encoder (contextual token vectors of the sentence encoder; both for the default neighbours and the
+        own cluster only), and what `minmax` takes: drift_minmax, prob_shift_minmax, ppl_minmax.
     """
     vectors = encoder.vectors(store, corpus_name, corpus["text"], earlier=True)
     frame = signals.pairs(corpus, vectors, traces, labels, tokens, DEEP)
