@@ -436,8 +436,9 @@ def _fit(frame, refused, cluster_ids):
     log_odds = found.params.to_numpy()
     low, high = (np.exp(log_odds + side * norm.isf(0.025) * deviation) for side in (-1, 1))
     p = 2 * norm.sf(np.abs(log_odds) / deviation)
-    values = zip(np.exp(log_odds), low, high, p, strict=True)
-    return dict(zip(exposed.columns, (tuple(map(float, row)) for row in values), strict=True)), ""
+    # The fit is iterative, so processors differ in the last digits: nine are the same on all of them.
+    values = ([float(f"{value:.9g}") for value in row] for row in zip(np.exp(log_odds), low, high, p, strict=True))
+    return dict(zip(exposed.columns, map(tuple, values), strict=True)), ""
 
 
 def verdicts(table, tau=0.60):
