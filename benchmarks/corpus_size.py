@@ -16,7 +16,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from paraguard_utils import models, paths, querying, stores
+from paraguard_utils import paths, stores
+from paraguard_utils.models import loading, prompting, trace_store
 
 NAME = "benchmark-corpus-size"
 
@@ -35,10 +36,10 @@ def ask(size, options):
     shutil.rmtree(store.writes, ignore_errors=True)
     corpus = sized(stores.Store(stores.RECORDED).read("corpus", "paraguard_mini"), size)
     started = time.perf_counter()
-    model = models.load(models.resolve(options.model))
+    model = loading.load(loading.resolve(options.model))
     loaded = time.perf_counter()
     for wrapper in options.wrappers:
-        querying.query(store, f"size-{size}", corpus, model, wrapper, querying.Decoding(options.new))
+        trace_store.query(store, f"size-{size}", corpus, model, wrapper, prompting.Decoding(options.new))
     seconds = time.perf_counter() - loaded
     asked = size * len(options.wrappers)
     shutil.rmtree(store.writes)

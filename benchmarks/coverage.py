@@ -27,7 +27,10 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from paraguard_utils import metrics, nulls, paths, scoring, signals, stores, validity
+from paraguard_utils import bootstrap, paths, stores
+from paraguard_utils.report import findings
+from paraguard_utils.scoring import chance, confusion, near_identical, signals
+from paraguard_utils.settings import PAPER_WEIGHTS
 
 CLUSTERS, SIZE, DIMENSIONS = 200, 6, 12
 RULES = ("independent", "clusters", "perplexity", "near-identical")
@@ -106,29 +109,29 @@ def measure(task):
     """Estimate one world; return rows (rule, estimate, value, low, high) and what the package says of it."""
     rule, seed = task
     corpus, labels, pairs, vectors, lengths, perplexities = world(rule, seed)
-    clusters = metrics.Clusters(corpus["cluster_id"], RESAMPLES, seed)
-    scores = metrics.prompt_scores(corpus, labels, pairs)
-    frame = nulls.details(corpus, pairs, lengths, perplexities)
+    clusters = bootstrap.Clusters(corpus["cluster_id"], RESAMPLES, seed)
+    scores = confusion.prompt_scores(corpus, labels, pairs)
+    frame = chance.details(corpus, pairs, lengths, perplexities)
     near, own = frame[frame["rank"].notna()], frame[frame["same_cluster"]]
-    estimates, _ = nulls.estimates(clusters, near, own, signals.PAPER_WEIGHTS, "relative")
+    estimates, _ = chance.estimates(clusters, near, own, PAPER_WEIGHTS, "relative")
     rejected = scores[(scores["label"] == "reject") & scores["ci"].notna()]
     ids = rejected["cluster_id"]
-    excess = metrics.excess(corpus, pairs)
+    excess = confusion.excess(corpus, pairs)
     estimates |= {
-        **metrics.rate_estimates(corpus, labels, clusters),
+        **confusion.rate_estimates(corpus, labels, clusters),
         "ci": clusters.mean(ids, rejected["ci"]),
         "cr": clusters.share(ids, rejected["ci"] >= TAU),
         "cd": clusters.deviation(ids, rejected["ci"]),
         "excess": clusters.mean(excess["cluster_id"], excess["excess"]),
     }
     row = {"target": rule, "reading": "relative", "few": False, "n_mixed": len(excess), "n_reject": len(rejected)}
-    row |= {"p": np.nan, **metrics.columns(estimates)}
-    found = {"separable": "separable by wording:" in scoring.chance_verdicts(pd.DataFrame([row]))[0]}
+    row |= {"p": np.nan, **bootstrap.columns(estimates)}
+    found = {"separable": "separable by wording:" in findings.chance_verdicts(pd.DataFrame([row]))[0]}
     if rule == "near-identical":
-        together = validity.own_pairs(corpus, vectors)
-        shares = validity.flip_shares(together, {rule: labels}, clusters).iloc[0]
+        together = near_identical.own_pairs(corpus, vectors)
+        shares = near_identical.flip_shares(together, {rule: labels}, clusters).iloc[0]
         estimates["flip_near"] = tuple(shares[["flip_near", "flip_near_low", "flip_near_high"]])
-        tail = validity.low_tail(corpus, {rule: pairs})
+        tail = near_identical.low_tail(corpus, {rule: pairs})
         rule_says = shares["n_near_flipped"]
         found |= {"tail_finds": len(tail) / rule_says, "tail_share_below": tail["share_below"].median()}
     rows = [(rule, seed, name, *estimates[name]) for name in MEASURES if name in estimates]

@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from paraguard_utils import refusals, stores, targets
+from paraguard_utils import registry, stores
+from paraguard_utils.querying import refusals
 
 ANSWERS = 12_000
 ROUNDS = 5
@@ -19,7 +20,7 @@ ROUNDS = 5
 def main():
     """Time both ways in turn; keep the better round of each."""
     store = stores.Store(stores.RECORDED)
-    frames = [store.read("labels", "paraguard_mini", name) for name in targets.published("chat").index]
+    frames = [store.read("labels", "paraguard_mini", name) for name in registry.published("chat").index]
     texts = np.resize(pd.concat(frames)["response"].fillna("").to_numpy(), ANSWERS)
     rows = []
     for length, given in (("recorded", list(texts)), ("long", [text * 10 for text in texts])):

@@ -17,8 +17,10 @@ import pandas as pd
 import torch
 from tqdm import tqdm
 
-from paraguard_utils import models, paths, querying, refusals, stores
-from paraguard_utils.engine import Engine, batches, shared_prefix, stop_ids
+from paraguard_utils import paths, registry, stores
+from paraguard_utils.models import loading, prompting
+from paraguard_utils.models.engine import Engine, batches, shared_prefix, stop_ids
+from paraguard_utils.querying import refusals
 
 SIZES = (1, 16, 64)
 """Further decode batches whose answers must be the same."""
@@ -176,16 +178,16 @@ def compared(way, found, seconds, usual, tokenizer):
 
 def measure(options, corpus):
     """Run every way and return the table: for the ways that are run in turn more than once, the quicker run."""
-    source = models.resolve(options.model)
+    source = loading.resolve(options.model)
     table, usual = [], None
-    plain = models.load(source, packed=False)
-    frame = querying.Frame(
+    plain = loading.load(source, packed=False)
+    frame = prompting.Frame(
         source.weights_id,
         "float32",
-        *querying.surroundings(plain.tokenizer, querying.wrappers()[options.wrapper]["text"]),
-        querying.Decoding(options.new),
+        *prompting.surroundings(plain.tokenizer, registry.wrappers()[options.wrapper]["text"]),
+        prompting.Decoding(options.new),
     )
-    requests = querying.requests(corpus, plain.tokenizer, frame)
+    requests = prompting.requests(corpus, plain.tokenizer, frame)
     flops = prefill_flops(plain, requests)
     engine(plain, requests[:4], 4, 4)  # the first calls of a process are slow, and not what is measured
 
@@ -201,7 +203,7 @@ def measure(options, corpus):
         return found
 
     usual = timed(USUAL, generated, plain, requests, 1, options.new)
-    packed = models.load(source)
+    packed = loading.load(source)
     for _ in range(options.repeats):
         timed(GENERATE, generated, plain, requests, 16, options.new)
         timed(ENGINE, engine, packed, requests, 128, options.new)
@@ -210,7 +212,7 @@ def measure(options, corpus):
     for size in SIZES:
         timed(f"engine, float32, batch {size}", engine, packed, requests, size, options.new)
     timed("engine, float32, plain layers, batch 128", engine, plain, requests, 128, options.new)
-    half = models.load(source, "bfloat16")
+    half = loading.load(source, "bfloat16")
     timed("engine, bfloat16, batch 128", engine, half, requests, 128, options.new, dtype=torch.bfloat16)
     table = pd.DataFrame(table)
     best = table.groupby("way", sort=False)["seconds"].idxmin()

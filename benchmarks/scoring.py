@@ -21,7 +21,10 @@ import faiss
 import numpy as np
 import pandas as pd
 
-from paraguard_utils import encoder, metrics, scoring, settings, signals, stores
+from paraguard_utils import bootstrap, stores
+from paraguard_utils.models import encoder, prompting
+from paraguard_utils.scoring import confusion, signals
+from paraguard_utils.settings import Settings
 
 NAME = "benchmark-scoring"
 TARGET = "synthetic--none"
@@ -82,23 +85,23 @@ def measure(n, resamples, chance):
 
     before = time.process_time()
     pairs = timed("pairs", signals.pairs, corpus, vectors, traces, labels, tokens)
-    scores = timed("prompt_scores", metrics.prompt_scores, corpus, labels, pairs)
-    clusters = timed("resamples", metrics.Clusters, corpus["cluster_id"], resamples)
+    scores = timed("prompt_scores", confusion.prompt_scores, corpus, labels, pairs)
+    clusters = timed("resamples", bootstrap.Clusters, corpus["cluster_id"], resamples)
     for reading in signals.READINGS:
         given = (TARGET, corpus, labels, pairs, scores, clusters, reading)
-        timed(f"table_row_{reading}", metrics.table_row, *given)
+        timed(f"table_row_{reading}", confusion.table_row, *given)
     row |= {"pairs": len(pairs), "seconds": sum(seconds.values()), "cpu_seconds": time.process_time() - before}
     row["peak_gb"] = peak()
     label = labels["label"].to_numpy()
     every, accepted = np.arange(n), np.flatnonzero(label == "accept")
     timed("search", signals.nearest, vectors, corpus["prompt_id"].to_numpy(), every, accepted, signals.K)
     if chance:
-        store, config = stores.Store(NAME), settings.Settings(store=NAME, corpus=NAME, resamples=resamples)
+        store, config = stores.Store(NAME), Settings(store=NAME, corpus=NAME, resamples=resamples)
         hashes = [encoder.text_hash(text) for text in corpus["text"]]
         sentences = pd.DataFrame({"text_hash": hashes, "vector": list(vectors)})
         store.write("sentences", encoder.NAME, NAME, frame=sentences, meta={})
-        store.write("tokens", scoring.model_of(TARGET), frame=tokens, meta={})
-        timed("chance", scoring.chance, store, NAME, corpus, TARGET, labels, traces, pairs, config, clusters)
+        store.write("tokens", prompting.model_of(TARGET), frame=tokens, meta={})
+        timed("chance", chance.against_chance, store, NAME, corpus, TARGET, labels, traces, pairs, config, clusters)
         row["chance_peak_gb"] = peak()
         shutil.rmtree(store.writes)
     return row | {f"{name}_seconds": value for name, value in seconds.items()}
@@ -108,7 +111,7 @@ def main():
     """Measure each size, print the table and write it with its meta file."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--sizes", nargs="+", type=int, default=SIZES)
-    parser.add_argument("--resamples", type=int, default=metrics.RESAMPLES)
+    parser.add_argument("--resamples", type=int, default=bootstrap.RESAMPLES)
     parser.add_argument("--without-chance", action="store_true", help="leave floors and permutations out")
     parser.add_argument("--output", type=Path, default=Path(__file__).with_suffix(".csv"))
     options = parser.parse_args()

@@ -17,7 +17,8 @@ from pathlib import Path
 
 import pandas as pd
 
-from paraguard_utils import paths, stores
+from paraguard_utils import paths, registry, stores
+from paraguard_utils.models import loading, prompting, threads, trace_store
 
 SETTINGS = {
     "threads fitted (the engine)": {},
@@ -61,21 +62,19 @@ def ask(n, new):
     """Ask the packaged default model the same prompts; print the rate."""
     from query_throughput import engine
 
-    from paraguard_utils import models, querying, threads
-
     if "FIXED" in os.environ:
         threads.EVERY = float("inf")
-    source = models.resolve("smollm2-135m-instruct")
-    model = models.load(source)
+    source = loading.resolve("smollm2-135m-instruct")
+    model = loading.load(source)
     corpus = stores.Store(stores.RECORDED).read("corpus", "paraguard_mini").sample(n, random_state=1)
-    text = querying.wrappers()["safety"]["text"]
-    frame = querying.Frame(
-        source.weights_id, "float32", *querying.surroundings(model.tokenizer, text), querying.Decoding(new)
+    text = registry.wrappers()["safety"]["text"]
+    frame = prompting.Frame(
+        source.weights_id, "float32", *prompting.surroundings(model.tokenizer, text), prompting.Decoding(new)
     )
-    requests = querying.requests(corpus, model.tokenizer, frame)
+    requests = prompting.requests(corpus, model.tokenizer, frame)
     engine(model, requests[:4], 4, 4)  # the first calls of a process are slow, and not what is measured
     started = time.perf_counter()
-    engine(model, requests, querying.BATCH, new)
+    engine(model, requests, trace_store.BATCH, new)
     print(n / (time.perf_counter() - started))
 
 

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 import yaml
 
+from paraguard_utils import record as records
 from paraguard_utils import run as runs
 from paraguard_utils.errors import SettingsError, UserError
 from paraguard_utils.settings import CORPUS
@@ -72,7 +73,7 @@ def figures():
 @app.command()
 def record():
     """Promote a live run to data/, figures/ and the committed notebooks."""
-    runs.record()
+    records.record()
 
 
 @app.command()

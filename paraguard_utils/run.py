@@ -2,7 +2,6 @@
 
 import multiprocessing
 import os
-import shutil
 import sys
 import tempfile
 import time
@@ -12,37 +11,18 @@ from concurrent.futures.process import BrokenProcessPool
 import nbformat
 import pandas as pd
 
-from paraguard_utils import encoder, explorer, models, numbers, paths, querying, stores, tables, targets, validation
+from paraguard_utils import paths, registry, stores
 from paraguard_utils.errors import SettingsError, UserError
-from paraguard_utils.settings import CORPUS, LIVE, check, freeze, near
+from paraguard_utils.models import loading
+from paraguard_utils.querying import targets
+from paraguard_utils.report import compare, explorer, tables
+from paraguard_utils.settings import CORPUS, check, freeze, near
+from paraguard_utils.stores import LIVE
 
 MINUTES = "notebook_minutes"
 RESUME = ("01_corpus_building", "02_querying", "05_guard_comparison")
 """Notebooks that embed, ask or score, and in a live store do only what is missing."""
-COMPARED = {
-    "table1_targets": ["target", "reading"],
-    "table2_cohorts": ["target", "reading", "bins", "risk", "similarity"],
-    "table3_guards": ["target", "reading"],
-    "ci_correlations": ["target", "reading", "covariate"],
-    "sensitivity": ["dimension", "setting", "target"],
-}
-"""Tables compared with the record, and the columns that identify their rows."""
 
-PROMOTED = ("generated", "corpus", "vectors", "traces", "guards", "labels")
-"""Folders of a live store that `record` copies to `data/`."""
-
-ON_REQUEST = ("verdicts", "answers")
-"""Folders that a live run fills on request only: a target without one there keeps its recorded file."""
-
-DERIVED = ("pairs", "scores", "training", "tables")
-"""Folders that the recorded notebooks then make from them, and that replace those in `data/`."""
-
-PUBLIC = (
-    *(f"public_{name}" for name in ("seeds", "yield", "gates", "fidelity", "steps", "risk", "risk_auc")),
-    *validation.TABLES,
-)
-"""Tables that `building` and `validation` make from benchmark files: counts without texts. Those of a live store
-replace the recorded ones, which stay where it has none."""
 
 SECOND_FAMILY = "qwen2.5-coder-0.5b-instruct"
 LONG_ANSWERS = 200
@@ -211,14 +191,14 @@ def run(wanted=(), given=None):
 
 def reproduce():
     """Run every notebook live, then compare with the record."""
-    for name in targets.default_models():
-        models.resolve(name)  # before anything expensive
+    for name in registry.default_models():
+        loading.resolve(name)  # before anything expensive
     live = stores.Store(LIVE)
     size = len(stores.Store(stores.RECORDED).read("corpus", CORPUS))
     usual = check({"store": LIVE, "corpus": CORPUS})
-    done = targets.preflight(live, CORPUS, size, list(targets.by_default().index), usual)
+    done = targets.preflight(live, CORPUS, size, list(registry.by_default().index), usual)
     # The default model shows in 01 what a model writes beside the rules.
-    minutes = run_all(LIVE, {"01_corpus_building": {"paraphraser": targets.default_models()[0]}})
+    minutes = run_all(LIVE, {"01_corpus_building": {"paraphraser": registry.default_models()[0]}})
     earlier = dict(live.read("tables", MINUTES).to_numpy()) if live.has("tables", MINUTES) else {}
     if done:  # what goes on where it was says nothing about how long the whole takes
         minutes |= {name: earlier[name] for name in RESUME if name in earlier}
@@ -233,13 +213,13 @@ def reproduce():
     for figure in sorted((live.writes / "figures").glob("*.p[nd][gf]")):
         print(f"  {paths.shown(figure)}")
     print("\nDifferences to the recorded run:")
-    for line in differences(live):
+    for line in compare.with_record(live):
         print(f"  {line}")
 
 
 def second_family():
     """Ask the optional second family in the live store, let it judge both, and ask both for longer answers."""
-    models.resolve(SECOND_FAMILY)
+    loading.resolve(SECOND_FAMILY)
     for name in (SECOND_FAMILY, ""):
         output = paths.RESULTS / LIVE / "notebooks" / f"02_{name or 'default'}.ipynb"
         given = {"store": LIVE, "model": name, "judge": SECOND_FAMILY, "long_answers": LONG_ANSWERS}
@@ -247,211 +227,10 @@ def second_family():
     print("make reproduce scores it beside the default one")
 
 
-def differences(live):
-    """Describe what differs between a live store and the record: labels, then tables number by number.
-
-    Returns
-    -------
-    list of str
-    """
-    recorded = stores.Store(stores.RECORDED)
-    lines, equal, total = [], 0, 0
-    known = [*targets.published("chat").index, *targets.published("guard").index]
-    asked = [name for name in known if live.has("labels", CORPUS, name)]
-    for name in known:
-        if name not in asked:
-            lines.append(f"labels of {name}: not asked in this store, its rows are the recorded ones")
-            continue
-        if not recorded.has("labels", CORPUS, name):
-            lines.append(f"labels of {name}: nothing recorded")
-            continue
-        old, new = (store.read("labels", CORPUS, name).set_index("prompt_id") for store in (recorded, live))
-        both = old.index.intersection(new.index)  # an interrupted store may hold fewer
-        same = old.loc[both, "label"].eq(new.loc[both, "label"])
-        equal, total = equal + int(same.sum()), total + len(same)
-        lines += [f"label of {prompt} by {name}: {old['label'][prompt]} recorded" for prompt in same.index[~same]]
-    if total:
-        lines.insert(0, f"labels: {equal} of {total} equal ({equal / total:.2%})")
-    for name, keys in COMPARED.items():
-        if not recorded.has("tables", name):
-            lines.append(f"{name}: nothing recorded")
-            continue
-        # Which store a row comes from is no number.
-        old, new = (store.read("tables", name).drop(columns="store", errors="ignore") for store in (recorded, live))
-        old, new = (frame[frame["target"].isin(asked)] for frame in (old, new))
-        lines += tables.told_differences(name, tables.differences(old, new, keys), keys)
-    return lines
-
-
 def figures():
     """Redraw every table and figure from recorded traces, without a model."""
     redraw()
     print(f"tables and figures are in {paths.shown(paths.RESULTS / stores.RECORDED)}")
-
-
-def record():
-    """Promote a live run to the record and execute the committed notebooks from it.
-
-    Only the project's corpus and its published targets are promoted, whatever else the live store holds; a target that
-    a live run does not ask by default keeps its recorded files where the live store lacks them. Tables and figures are
-    those that the recorded notebooks make from what was promoted.
-    """
-    live = stores.Store(LIVE)
-    for name in COMPARED:
-        if not live.has("tables", name):
-            raise UserError(f"the live store has no table {name}; run make reproduce first")
-    known = [*targets.published("chat").index, *targets.published("guard").index]
-    for name in COMPARED:
-        meta = stores.read_meta(live.path("tables", name))["parameters"]
-        rows = live.read("tables", name)
-        if meta["corpus"] != CORPUS or not set(rows["target"]) <= set(known) or meta.get("model"):
-            raise UserError(f"the live table {name} is of another corpus or other targets; run make reproduce first")
-    described = live.read("tables", "public_risk") if live.has("tables", "public_risk") else None
-    if described is not None and described["texts"].iloc[0] != len(live.read("corpus", CORPUS)):
-        raise UserError(
-            "the live table public_risk describes another corpus; run python -m paraguard_utils.building again"
-        )
-    recorded = stores.Store(stores.RECORDED)
-    kept = _kept(live, recorded)
-    for folder in PROMOTED:
-        _replace(live.writes / folder, paths.DATA / folder, known, kept)
-    for folder in ON_REQUEST:
-        _replace(
-            live.writes / folder,
-            paths.DATA / folder,
-            known,
-            [name for name in known if not live.has(folder, CORPUS, name)],
-        )
-    shutil.rmtree(recorded.writes, ignore_errors=True)  # what an earlier version drew must not be promoted
-    for name in PUBLIC:
-        source = live if live.has("tables", name) else recorded
-        meta = stores.read_meta(source.path("tables", name))
-        recorded.write("tables", name, frame=source.read("tables", name), meta=meta)
-    # A run that was interrupted does not know how long it took: the minutes of the record stay.
-    timed = live if live.has("tables", MINUTES) else recorded
-    recorded.write("tables", MINUTES, frame=timed.read("tables", MINUTES), meta={})
-    _draw_anew(recorded, known)
-
-
-def _draw_anew(recorded, known):
-    """Make tables, figures, numbers and executed notebooks from the recorded traces, and put them in their places."""
-    _derived(recorded, known)
-    # 04 reads the scores that 03 makes.
-    run_all(stores.RECORDED, after=lambda: _derived(recorded, known))
-    for folder in DERIVED:
-        _replace(recorded.writes / folder, paths.DATA / folder, known)
-    figure_map = (paths.FIGURES / "FIGURE_MAP.csv").read_bytes()
-    _replace(recorded.writes / "figures", paths.FIGURES, known)
-    (paths.FIGURES / "FIGURE_MAP.csv").write_bytes(figure_map)
-    known = numbers.collect(recorded)
-    stores.write(paths.DATA / "tables" / f"{numbers.NAME}.csv", known, "tables", {})
-    readme = paths.ROOT / "README.md"
-    readme.write_text(numbers.filled(readme.read_text(encoding="utf-8"), known), encoding="utf-8")
-    for notebook in notebooks():
-        executed = cleaned(nbformat.read(paths.RESULTS / stores.RECORDED / "notebooks" / notebook.name, as_version=4))
-        for cell in executed.cells:
-            if cell.cell_type == "markdown":
-                cell.source = numbers.filled(cell.source, known)
-        nbformat.write(executed, notebook)
-
-
-def _kept(live, recorded):
-    """Return the published targets that keep their recorded files because the live store has not asked them.
-
-    Raises
-    ------
-    UserError
-        A target is half in the live store, or in neither, or the corpus it was asked is another one.
-    """
-    kept = []
-    for kind, product in (("chat", "traces"), ("guard", "guards")):
-        for name, default in targets.published(kind)["default"].items():
-            there = [live.has(part, CORPUS, name) for part in (product, "labels")]
-            if all(there):
-                continue
-            if default == "yes" or any(there) or not recorded.has("labels", CORPUS, name):
-                command = "reproduce" if default == "yes" else "second-family"
-                raise UserError(f"the live store lacks answers of {name}, or their labels; run make {command}")
-            kept.append(name)
-    if kept and live.has("corpus", CORPUS):
-        corpora = [stores.frame_hash(store.read("corpus", CORPUS)) for store in (live, recorded)]
-        if corpora[0] != corpora[1]:
-            raise UserError(f"the corpus has changed, and {kept[0]} was not asked again; run make second-family")
-    return kept
-
-
-def _derived(recorded, known):
-    """Copy what the recorded notebooks have made so far to where the next one reads it."""
-    for folder in DERIVED:
-        _copy(recorded.writes / folder, paths.DATA / folder, known)
-
-
-def _copy(source, destination, targets, kept=()):
-    """Copy a folder's publishable files over another's, but none of a kept target; return their relative paths."""
-    found = [path for path in source.rglob("*") if path.is_file() and _publishable(path, targets)]
-    wanted = {path.relative_to(source) for path in found if not _is_of(path, kept)}
-    for name in wanted:
-        (destination / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(source / name, destination / name)
-    return wanted
-
-
-def _replace(source, destination, targets, kept=()):
-    """Copy a folder's publishable files over another's, and remove there what is neither among them nor kept."""
-    wanted = _copy(source, destination, targets, kept)
-    for path in destination.rglob("*"):
-        if path in validation.INPUTS or _is_of(path, kept):
-            continue
-        if path.is_file() and path.relative_to(destination) not in wanted:
-            path.unlink()
-
-
-def _is_of(path, targets):
-    """Return whether a file belongs to one of these targets, or to the model of one."""
-    return _stem(path) in targets or path.parent.name in {querying.model_of(name) for name in targets}
-
-
-def _stem(path):
-    return path.name.removesuffix(".meta.json").rpartition(".")[0]
-
-
-def _publishable(path, targets):
-    stem = _stem(path)
-    if path.suffix in (".lock", ".corrupt", ".tmp") or ".parts" in path.parent.name:
-        return False
-    if path.parents[1].name in ("traces", "guards", "labels", "pairs", "scores", "training", *ON_REQUEST):
-        return path.parent.name == CORPUS and stem in targets
-    if path.parent.name in ("generated", "corpus", encoder.NAME):
-        return stem.removesuffix(".drifts") == CORPUS
-    if path.parents[1].name == "vectors":
-        return path.parent.name in {querying.model_of(name) for name in targets}
-    return not stem.startswith("most_confused_") or stem.removeprefix("most_confused_") in targets
-
-
-def cleaned(notebook):
-    """Remove what a run leaves behind, but keep tags, outputs and execution counts.
-
-    Parameters
-    ----------
-    notebook : nbformat.NotebookNode
-
-    Returns
-    -------
-    nbformat.NotebookNode
-    """
-    from nbconvert.preprocessors import CoalesceStreamsPreprocessor
-
-    notebook.metadata = {"kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"}}
-    notebook.cells = [cell for cell in notebook.cells if "injected-parameters" not in cell.metadata.get("tags", [])]
-    for number, cell in enumerate(notebook.cells):
-        cell.id = f"cell-{number}"
-        cell.metadata = {"tags": cell.metadata.tags} if cell.metadata.get("tags") else {}
-        if cell.cell_type == "code":
-            # Warnings and progress bars vary from run to run.
-            cell.outputs = [output for output in cell.outputs if output.get("name") != "stderr"]
-    # What is printed arrives in pieces that vary from run to run.
-    notebook, _ = CoalesceStreamsPreprocessor().preprocess(notebook, {})
-    return notebook
 
 
 def html():

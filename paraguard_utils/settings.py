@@ -4,26 +4,57 @@ papermill only warns about a parameter that a notebook does not have, so the che
 """
 
 import difflib
-from dataclasses import fields
-from pathlib import Path
+from dataclasses import dataclass, fields
 from types import ModuleType
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from paraguard_utils import paths
 from paraguard_utils.errors import SettingsError, UserError
-from paraguard_utils.gates import Gates
-from paraguard_utils.guards import GUARDS
-from paraguard_utils.querying import wrappers as committed_wrappers
-from paraguard_utils.risk import VERSION
-from paraguard_utils.signals import Weights
-from paraguard_utils.stores import RECORDED, Store, frame_hash
+from paraguard_utils.registry import published
+from paraguard_utils.registry import wrappers as committed_wrappers
+from paraguard_utils.stores import LIVE, RECORDED, Store, frame_hash
+
+
+@dataclass(frozen=True)
+class Gates:
+    """Thresholds of the gates; the first four and `per_seed` are the paper's.
+
+    Attributes
+    ----------
+    min_similarity : float
+        Lowest cosine to the seed, in [-1, 1].
+    max_overlap : float
+        Highest Jaccard overlap, in [0, 1].
+    min_risk, max_risk : float
+        Closed interval for risk, in [0, 1].
+    per_seed : int
+        Variants a cluster holds.
+    max_framed : int
+        Variants of a cluster that may be its seed's own words in another frame (`text.only_framed`).
+    min_strategies : int
+        How many of the paper's four strategies a cluster must hold, in [1, 4].
+    max_chars : int
+        Longest text accepted.
+    max_length_ratio : float
+        Largest ratio of a candidate's number of words to its seed's, or the reverse.
+    """
+
+    min_similarity: float = 0.60
+    max_overlap: float = 0.90
+    min_risk: float = 0.30
+    max_risk: float = 0.70
+    per_seed: int = 5
+    max_framed: int = 1
+    min_strategies: int = 4
+    max_chars: int = 600
+    max_length_ratio: float = 3.0
+
 
 CORPUS = "paraguard_mini"
 """The project's own corpus."""
 
-LIVE = "live"
+
 _IPYTHON = {"In", "Out", "exit", "quit", "get_ipython", "open"}
 
 
@@ -55,7 +86,7 @@ class Settings(BaseModel):
     min_strategies: int = Field(Gates.min_strategies, ge=1, le=4)
     max_chars: int = Field(Gates.max_chars, ge=1)
     max_length_ratio: float = Field(Gates.max_length_ratio, ge=1)
-    risk: str = VERSION
+    risk: str = "surface-risk-1"
     paraphraser: str = ""
     compared: int = Field(20, ge=1)
     k: int = Field(5, ge=1, le=100)
@@ -160,9 +191,10 @@ def check(given):
     for name in ("wrappers", "guards"):
         if name in given and not given[name]:
             raise SettingsError(f"parameter {name!r} names nothing")
+    known = published("guard").index
     for guard in settings.guards:
-        if guard not in GUARDS:
-            raise SettingsError(f"there is no guard {guard!r}; there are {', '.join(GUARDS)}")
+        if guard not in known:
+            raise SettingsError(f"there is no guard {guard!r}; there are {', '.join(known)}")
     for wrapper in settings.wrappers:
         if wrapper not in committed_wrappers():
             raise SettingsError(
@@ -186,20 +218,6 @@ def _told(error):
     return f"parameter {name!r}: {error['msg']}, not {value!r}"
 
 
-def input_file(name):
-    """Return the path of an input file given relative to the caller's folder or to the project.
-
-    Raises
-    ------
-    SettingsError
-        There is no such file.
-    """
-    for path in (Path(name).expanduser(), paths.ROOT / name):
-        if path.is_file():
-            return path
-    raise SettingsError(f"there is no file {name!r}, neither here nor in the project's folder")
-
-
 def _show_user_errors_in_one_line(namespace):
     shell = namespace["get_ipython"]() if "get_ipython" in namespace else None
     if shell is not None:
@@ -209,3 +227,30 @@ def _show_user_errors_in_one_line(namespace):
                 kind, error, [f"{kind.__name__}: {error}"]
             ),
         )
+
+
+@dataclass(frozen=True)
+class Weights:
+    """Weights of the score; the defaults are the paper's. They sum to 1, so that a score lies in [0, 1].
+
+    Attributes
+    ----------
+    drift, prob_shift, ppl : float, >= 0
+    """
+
+    drift: float = 0.4
+    prob_shift: float = 0.1
+    ppl: float = 0.5
+
+    def __post_init__(self):
+        values = (self.drift, self.prob_shift, self.ppl)
+        if min(values) < 0 or abs(sum(values) - 1) > 1e-9:
+            raise SettingsError(f"weights must be >= 0 and sum to 1, not {values}")
+
+    def without_prob_shift(self):
+        """Return the weights with ProbShift, which leaks the decision, left out; None if nothing else has weight."""
+        rest = self.drift + self.ppl
+        return Weights(self.drift / rest, 0.0, self.ppl / rest) if rest else None
+
+
+PAPER_WEIGHTS = Weights()

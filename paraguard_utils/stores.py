@@ -19,6 +19,30 @@ from paraguard_utils import __version__, paths
 from paraguard_utils.errors import DataError, Missing
 from paraguard_utils.schemas import SCHEMAS, check, text_columns
 
+
+def read_upstream(path):
+    """Read an upstream CSV file with every field as text, empty fields as "".
+
+    Raises
+    ------
+    DataError
+        It is not CSV in UTF-8, or has no rows.
+    """
+    where = paths.shown(path)
+    try:
+        rows = pd.read_csv(path, dtype=str, keep_default_na=False, encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise DataError(f"{where}: is not UTF-8 (byte {error.start}); save the file as CSV UTF-8") from error
+    except (pd.errors.ParserError, pd.errors.EmptyDataError) as error:
+        raise DataError(f"{where}: cannot be read as CSV ({str(error).strip()}); pass the upstream file") from error
+    if rows.empty:
+        raise DataError(f"{where}: there are no rows; pass the upstream file")
+    return rows
+
+
+LIVE = "live"
+
+
 RECORDED = "recorded"
 
 LAYOUT = {
@@ -53,7 +77,7 @@ MAKERS = {
     "guards": "05_guard_comparison",
     "pairs": "03_scoring or 05_guard_comparison",
     "scores": "03_scoring or 05_guard_comparison",
-    "tables": "the notebook of that table (python -m paraguard_utils.building for public_*, .validation for xstest_*)",
+    "tables": "the notebook of that table (corpus.build for public_*, querying.agreement for xstest_*)",
 }
 
 

@@ -69,3 +69,7 @@ def jaccard(a, b):
 def formula_safe(cells):
     """Return a Series or frame of texts with an apostrophe before each that a spreadsheet would run as a formula."""
     return cells.replace(r"\A([=+\-@\t\r])", r"'\1", regex=True)
+
+
+# Thinking that was cut off before its end has no answer after it.
+THINKING = re.compile(r"(?is)\A\s*<think(?:ing)?>(?:.*?</think(?:ing)?>|.*)")

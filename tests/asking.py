@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from paraguard_utils import querying, stores
+from paraguard_utils import stores
+from paraguard_utils.models import prompting, trace_store
 
 NUMBERS = ("token_nll", "next_logprobs", "tail_mass")
 
@@ -18,8 +19,8 @@ def dies(*_):
 
 def ask(prompts, model, wrapper="safety", batch=2, tokens=6, **options):
     """Ask into the store `test`."""
-    decoding = querying.Decoding(tokens)
-    return querying.query(
+    decoding = prompting.Decoding(tokens)
+    return trace_store.query(
         stores.Store("test"), "mine", prompts, model, wrapper, decoding, batch, **{"progress": False, **options}
     )
 

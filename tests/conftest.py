@@ -33,9 +33,9 @@ def tiny_folder(tmp_path_factory):
 @pytest.fixture(scope="session")
 def tiny_model(tiny_folder):
     """The tiny chat model, loaded."""
-    from paraguard_utils import models
+    from paraguard_utils.models import loading
 
-    return models.load(models.resolve(str(tiny_folder)))
+    return loading.load(loading.resolve(str(tiny_folder)))
 
 
 @pytest.fixture(scope="session")

@@ -20,7 +20,9 @@ import worlds
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paraguard_utils import metrics, nulls, signals
+from paraguard_utils import bootstrap
+from paraguard_utils.scoring import chance, confusion, signals
+from paraguard_utils.settings import Weights
 
 NAN = math.nan
 K, THETA = 5, 0.60
@@ -268,7 +270,7 @@ def ratio(part, whole):
     return part / whole if whole else NAN
 
 
-def confusion(centres):
+def summary_of(centres):
     """CI, CR, CD, and the floor: how much accepted prompts differ from their accepted neighbours."""
     known = [centre for centre in centres if centre.n_neighbours]
     rejected = [centre for centre in known if centre.label == "reject"]
@@ -511,9 +513,9 @@ def exactly(value):
 def both_versions(labels, seed, weights=WEIGHTS, resamples=25):
     """The package's frames and the second version's lists, of one world."""
     corpus, vectors, traces, labelled, tokens = world(labels, seed)
-    chosen = signals.Weights(weights["drift"], weights["prob_shift"], weights["ppl"])
+    chosen = Weights(weights["drift"], weights["prob_shift"], weights["ppl"])
     frame = signals.pairs(corpus, vectors, traces, labelled, tokens, K)
-    detailed = nulls.details(
+    detailed = chance.details(
         corpus, frame, (traces["user_end"] - traces["user_start"]).to_numpy(), signals.perplexity(traces)
     )
     prompts = read(corpus, vectors, traces, labelled, tokens)
@@ -527,8 +529,8 @@ def both_versions(labels, seed, weights=WEIGHTS, resamples=25):
         frame=frame,
         ranked=detailed[detailed["rank"].notna()],
         own=detailed[detailed["same_cluster"]],
-        scores=metrics.prompt_scores(corpus, labelled, frame, chosen, K, THETA),
-        clusters=metrics.Clusters(corpus["cluster_id"], resamples=resamples, seed=seed),
+        scores=confusion.prompt_scores(corpus, labelled, frame, chosen, K, THETA),
+        clusters=bootstrap.Clusters(corpus["cluster_id"], resamples=resamples, seed=seed),
         prompts=prompts,
         pairs=compare(prompts),
     )
@@ -574,7 +576,7 @@ def table(prompts, pairs, centres, reading, weights):
     rest = without_prob_shift(weights)
     return {
         **rates(prompts),
-        **confusion(centres),
+        **summary_of(centres),
         "excess": mean(list(excesses(pairs, lambda pair: pair.score(reading, weights)).values())),
         "excess_no_prob_shift": mean(list(excesses(pairs, lambda pair: pair.score(reading, rest)).values())),
     }
@@ -584,7 +586,7 @@ def assert_tables_agree(two, weights):
     for reading in READINGS:
         centres = describe(two.prompts, two.pairs, reading, weights)
         expected = table(two.prompts.values(), two.pairs, centres, reading, weights)
-        row = metrics.table_row(
+        row = confusion.table_row(
             "t", two.corpus, two.labels, two.frame, two.scores, two.clusters, reading, two.weights, K
         )
         assert {name: row[name] for name in expected} == exactly(expected)
@@ -615,7 +617,7 @@ def test_the_corpora_can_tell():
         assert any(len({round(pair.similarity, 12) for pair in own}) < K for own in near.values())
         for reading, share in (("relative", "cr60"), ("clipped", "cr75")):
             centres = describe(two.prompts, two.pairs, reading)
-            assert 0 < confusion(centres)[share] < 1
+            assert 0 < summary_of(centres)[share] < 1
             assert {0, 5} < {centre.n_theta for centre in centres} and {0, 1, 2, 3} <= {c.mates for c in centres}
 
 
@@ -631,7 +633,7 @@ def test_any_labels(often, random, seed):
     assert_scores_agree(two, WEIGHTS)
     assert_tables_agree(two, WEIGHTS)
     for reading in READINGS:
-        excess = nulls.within(two.clusters, two.own, signals.score(two.own, two.weights, reading))
+        excess = chance.within(two.clusters, two.own, signals.score(two.own, two.weights, reading))
         assert excess[0] == exactly(within(two.pairs, lambda pair, name=reading: pair.score(name)))
 
 
@@ -641,20 +643,20 @@ def test_any_labels(often, random, seed):
 def package_estimates(two, reading):
     """Estimates of the package: name -> Estimate."""
     score, own = (signals.score(frame, two.weights, reading) for frame in (two.ranked, two.own))
-    centres = nulls.centres(two.ranked, score)
-    floor, matched, share = nulls.standardised(two.clusters, two.ranked, nulls.strata(two.ranked), score.to_numpy())
-    cr_floor, threshold = nulls.above_floor(
-        two.clusters, centres, nulls.strata(centres, nulls.OF_CENTRES, nulls.BINS_OF_CENTRES)
+    centres = chance.centres(two.ranked, score)
+    floor, matched, share = chance.standardised(two.clusters, two.ranked, chance.strata(two.ranked), score.to_numpy())
+    cr_floor, threshold = chance.above_floor(
+        two.clusters, centres, chance.strata(centres, chance.OF_CENTRES, chance.BINS_OF_CENTRES)
     )
     found = {
-        **metrics.rate_estimates(two.corpus, two.labels, two.clusters),
-        **metrics.score_estimates(two.corpus, two.frame, two.scores, two.clusters, reading, two.weights),
+        **confusion.rate_estimates(two.corpus, two.labels, two.clusters),
+        **confusion.score_estimates(two.corpus, two.frame, two.scores, two.clusters, reading, two.weights),
         "floor_matched": floor,
         "excess_matched": matched,
         "cr_floor": cr_floor,
         "floor95": threshold,
-        "excess_within": nulls.within(two.clusters, two.own, own),
-        "excess_equal_contrast": nulls.within(two.clusters, two.own, own, two.own["contrast"]),
+        "excess_within": chance.within(two.clusters, two.own, own),
+        "excess_equal_contrast": chance.within(two.clusters, two.own, own, two.own["contrast"]),
     }
     return found, share
 
@@ -724,7 +726,7 @@ def test_a_value_on_the_end_of_a_bin_belongs_to_the_bin_above():
     # quintiles of six values are the second to the fifth of them: 0.1 | 0.2 | 0.3 | 0.4 | 0.5 0.6
     assert [bin_of(value, edges(values, 5)) for value in values] == [0, 1, 2, 3, 4, 4]
     frame = pd.DataFrame({"centre_label": "reject", "similarity": values})
-    assert nulls.strata(frame, ["similarity"], {"similarity": 5}).tolist() == [0, 1, 2, 3, 4, 4]
+    assert chance.strata(frame, ["similarity"], {"similarity": 5}).tolist() == [0, 1, 2, 3, 4, 4]
 
 
 def test_one_ratio_of_lengths_is_one_value():
@@ -732,8 +734,8 @@ def test_one_ratio_of_lengths_is_one_value():
     ids = [f"p{n}" for n in lengths]
     corpus = pd.DataFrame({"prompt_id": ids, "cluster_id": "c"})
     frame = pd.DataFrame({"centre_id": ids[:15], "neighbour_id": ids[1::2], "centre_label": "reject"})
-    twice = nulls.details(corpus, frame, lengths, np.ones(30))  # 1 : 2, 2 : 4, ..., 15 : 30
-    assert len(set(nulls.strata(twice, ["length"], {"length": 3}))) == 1
+    twice = chance.details(corpus, frame, lengths, np.ones(30))  # 1 : 2, 2 : 4, ..., 15 : 30
+    assert len(set(chance.strata(twice, ["length"], {"length": 3}))) == 1
 
 
 # Permutations ---------------------------------------------------------------------------------------------------------
@@ -751,13 +753,13 @@ def test_permutations_are_the_deals_inside_clusters():
     expected = [[dealt_ci(two.prompts, way, pair, reading) for reading in READINGS] for way in ways]
     given = {prompt.id for prompt in two.prompts.values() if prompt.label == "reject"}
 
-    near = nulls.candidates(two.vectors, two.corpus, two.labels, K)
+    near = chance.candidates(two.vectors, two.corpus, two.labels, K)
     signal = signals.compare(two.traces, two.tokens, *near.pairs)
     scores = np.column_stack([signals.score(signal, two.weights, reading) for reading in READINGS])
     value, null, short = near.permuted(scores, lambda ci: ci.mean(axis=0), K, seed=0, draws=1200)
     assert short == 0
     assert list(value) == exactly(expected[ways.index(given)])
-    assert list(value) == exactly([confusion(describe(two.prompts, two.pairs, reading))["ci"] for reading in READINGS])
+    assert list(value) == exactly([summary_of(describe(two.prompts, two.pairs, reading))["ci"] for reading in READINGS])
     for place in range(len(READINGS)):
         own = [row[place] for row in expected]
         drawn = Counter(min(range(60), key=lambda i: abs(own[i] - one)) for one in null[:, place])
@@ -765,4 +767,4 @@ def test_permutations_are_the_deals_inside_clusters():
         # 20 of each are expected; chi-square with 59 degrees of freedom exceeds 110 once in 20,000 times
         assert sum((drawn[i] - 20) ** 2 / 20 for i in range(60)) < 110
         below = sum(one >= own[ways.index(given)] - 1e-12 for one in null[:, place])
-        assert nulls.p_value(value[place], null[:, place]) == exactly((1 + below) / 1201)
+        assert chance.p_value(value[place], null[:, place]) == exactly((1 + below) / 1201)

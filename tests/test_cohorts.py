@@ -8,8 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paraguard_utils import cohorts, figures, metrics
+from paraguard_utils import bootstrap
+from paraguard_utils.report import figures, findings
 from paraguard_utils.schemas import STRATEGIES
+from paraguard_utils.scoring import cohorts, regression
 
 
 def asked(rows):
@@ -56,7 +58,7 @@ def test_the_gap_by_hand():
     corpus, scores = asked([(f"c{i}", "seed", "reject") for i in range(8)])
     corpus["risk"] = [0.65] * 4 + [0.35] * 4
     scores["ci"] = [0.7, 0.7, 0.5, 0.5, 0.7, 0.5, 0.5, 0.5]
-    clusters = metrics.Clusters(corpus["cluster_id"], resamples=300)
+    clusters = bootstrap.Clusters(corpus["cluster_id"], resamples=300)
     table = cohorts.table("t", cohorts.members(corpus, scores, "fixed"), clusters, "fixed")
     cells = table[table["reading"] == "relative"].set_index(["risk", "similarity"])
     charged = cells.loc[("high", "all")]
@@ -74,7 +76,7 @@ def test_the_gap_by_hand():
 
 
 def test_a_gap_to_nobody_or_everybody_still_has_a_width():
-    clusters = metrics.Clusters([f"c{i}" for i in range(10)], resamples=300)
+    clusters = bootstrap.Clusters([f"c{i}" for i in range(10)], resamples=300)
     ids = np.array([f"c{i}" for i in range(10)])
     none, every = clusters.share(ids[:4], [False] * 4), clusters.share(ids[4:], [True] * 6)
     value, low, high = cohorts.gap(none, every)
@@ -85,7 +87,7 @@ def test_a_gap_to_nobody_or_everybody_still_has_a_width():
 
 
 def test_a_gap_with_an_unknown_interval_has_none():
-    clusters = metrics.Clusters(list("aabb"), resamples=50)
+    clusters = bootstrap.Clusters(list("aabb"), resamples=50)
     alone, known = clusters.mean(["a", "a"], [0.0, 1.0]), clusters.mean(list("aabb"), [0.0, 1.0, 1.0, 1.0])
     assert math.isnan(alone[1])
     value, low, high = cohorts.gap(alone, known)
@@ -100,7 +102,7 @@ def test_flips_by_hand():
         ("d", "seed", "unparsed"), ("d", "lexical", "reject"), ("d", "register", "accept"),
     ]  # fmt: skip
     corpus, scores = asked(rows)
-    clusters = metrics.Clusters(corpus["cluster_id"], resamples=200)
+    clusters = bootstrap.Clusters(corpus["cluster_id"], resamples=200)
     table = cohorts.groups("t", corpus, scores, clusters)
     lexical, register, seed = (
         table[(table["kind"] == "strategy") & (table["group"] == name)].iloc[0]
@@ -129,7 +131,7 @@ def test_flips_split_into_their_directions_and_groups_add_up(decisions):
     names = ("seed", "lexical", "rewrite")
     rows = [(f"c{i}", name, label) for i, row in enumerate(decisions) for name, label in zip(names, row, strict=True)]
     corpus, scores = asked(rows)
-    clusters = metrics.Clusters(corpus["cluster_id"], resamples=50)
+    clusters = bootstrap.Clusters(corpus["cluster_id"], resamples=50)
     table = cohorts.groups("t", corpus, scores, clusters)
     assert table["flip"].to_numpy() == pytest.approx((table["to_reject"] + table["to_accept"]).to_numpy(), nan_ok=True)
     for measure in ("n_scored", "n_reject", "n_flip"):
@@ -141,13 +143,13 @@ def test_flips_split_into_their_directions_and_groups_add_up(decisions):
         if rows["frr"].notna().any():
             assert rows["frr_most"].sum() == pytest.approx(1), kind
     assert (table.loc[table["n_reject"] == 0, "note"].str.contains("no scored rejection")).all()
-    assert len(cohorts.group_verdicts(table)) == 1
+    assert len(findings.group_verdicts(table)) == 1
 
 
 def test_the_odds_ratio_by_hand():
     # 100 clusters: refused are both 20, the seed only 10, the variant only 30, neither 40
     corpus, scores = asked(pairs_of(20, 10, 30, 40))
-    row = cohorts.regression(corpus, {"t": scores}).set_index("term").loc["lexical"]
+    row = regression.regression(corpus, {"t": scores}).set_index("term").loc["lexical"]
     # seeds 30 of 100, variants 50 of 100: (50 / 50) / (30 / 70) = 7 / 3
     assert row["odds_ratio"] == pytest.approx(7 / 3, rel=1e-5)
     # var = 1 / (n p q) of each, minus twice the covariance (p11 - p1 p2) / (n p1 q1 p2 q2)
@@ -160,7 +162,7 @@ def test_the_odds_ratio_by_hand():
 
 def test_a_term_without_spread_is_not_estimated():
     corpus, scores = asked(pairs_of(20, 10, 30, 40))
-    table = cohorts.regression(corpus, {"t": scores}).set_index("term")
+    table = regression.regression(corpus, {"t": scores}).set_index("term")
     notes = table.drop(index="lexical")["note"]
     assert table.drop(index="lexical")["odds_ratio"].isna().all()
     assert (notes[["register", "softening", "hardening", "rewrite"]] == "no scored variant").all()
@@ -170,19 +172,19 @@ def test_a_term_without_spread_is_not_estimated():
 def test_too_few_refusals_are_a_reason_and_not_a_number():
     # 2 * 3 + 3 + 3 = 12 refusals are enough for one term and too few for two
     corpus, scores = asked(pairs_of(3, 3, 3, 91))
-    table = cohorts.regression(corpus, {"t": scores}).set_index("term")
+    table = regression.regression(corpus, {"t": scores}).set_index("term")
     assert table.loc["lexical", "odds_ratio"] == pytest.approx(1)
     corpus["risk"] = np.linspace(0.3, 0.7, len(corpus))
-    table = cohorts.regression(corpus, {"t": scores}).set_index("term")
+    table = regression.regression(corpus, {"t": scores}).set_index("term")
     assert table[["odds_ratio", "p", "p_holm"]].isna().all(axis=None)
     assert table.loc["risk", "note"] == "12 refusals for 2 terms, fewer than 10 a term"
-    assert cohorts.regression_verdicts(table.reset_index())
+    assert findings.regression_verdicts(table.reset_index())
 
 
 def test_a_strategy_that_is_never_refused_is_left_out():
     rows = pairs_of(20, 10, 30, 40) + [(f"c{i:03d}", "softening", "accept") for i in range(50)]
     corpus, scores = asked(rows)
-    table = cohorts.regression(corpus, {"t": scores}).set_index("term")
+    table = regression.regression(corpus, {"t": scores}).set_index("term")
     assert table.loc["softening", "note"] == "no variant is refused (separation)"
     assert math.isnan(table.loc["softening", "odds_ratio"])
     assert table.loc["lexical", "odds_ratio"] == pytest.approx(7 / 3, rel=1e-5)
@@ -193,7 +195,7 @@ def test_a_covariate_that_separates_is_no_estimate():
     corpus, scores = asked(pairs_of(20, 10, 30, 40))
     refused = corpus["prompt_id"].map(scores.set_index("prompt_id")["label"]) == "reject"
     corpus["risk"] = np.where(refused, 0.6, 0.4) + np.linspace(0, 0.05, len(corpus))
-    table = cohorts.regression(corpus, {"t": scores}).set_index("term")
+    table = regression.regression(corpus, {"t": scores}).set_index("term")
     assert table["odds_ratio"].isna().all() and table.loc["risk", "note"]
 
 
@@ -220,7 +222,7 @@ def drawn(slopes, n=150, seed=0):
 def test_planted_effects_are_found_and_others_are_not():
     planted = {"register": 1.5, "risk": -0.8, "similarity": 0.6}
     corpus, scores = drawn(planted)
-    table = cohorts.regression(corpus, {"t": scores})
+    table = regression.regression(corpus, {"t": scores})
     found = table.set_index("term")
     sure = set(found.index[found["p_holm"] < 0.05])
     assert set(planted) <= sure
@@ -230,14 +232,14 @@ def test_planted_effects_are_found_and_others_are_not():
         assert 0.6 < math.log(found.loc[term, "odds_ratio"]) / slope < 1.3
     assert found["p_holm"].dropna().ge(found["p"][found["p_holm"].notna()]).all()
     assert math.isnan(found.loc["length", "p_holm"]) and found.loc["length", "odds_ratio"] > 0
-    text = " ".join(cohorts.regression_verdicts(table))
+    text = " ".join(findings.regression_verdicts(table))
     assert "Register raises" in text and "Risk, per standard deviation, lowers" in text
 
 
 def test_targets_are_pooled_and_corrected_as_families():
     corpus, scores = drawn({"register": 1.5})
-    table = cohorts.regression(corpus, {"a": scores, "b": scores, "c": scores.assign(label="accept")})
-    one, two, pooled = (table[table["target"] == name].set_index("term") for name in ("a", "b", cohorts.POOLED))
+    table = regression.regression(corpus, {"a": scores, "b": scores, "c": scores.assign(label="accept")})
+    one, two, pooled = (table[table["target"] == name].set_index("term") for name in ("a", "b", regression.POOLED))
     pd.testing.assert_frame_equal(one.drop(columns="target"), two.drop(columns="target"))
     # the same answers twice are no new clusters: odds ratios and intervals hardly move (only their weights do)
     for end in ("", "_low", "_high"):
@@ -253,16 +255,16 @@ def test_targets_are_pooled_and_corrected_as_families():
 def test_a_target_that_decides_as_another_does_not_spoil_the_pooled_fit(seed):
     # The second target's own term is 0 in every cluster: its variance is 0, or what rounding leaves of it, +-1e-19.
     corpus, scores = drawn({"register": 1.5}, n=60, seed=seed)
-    table = cohorts.regression(corpus, {"a": scores, "b": scores})
-    pooled = table[table["target"] == cohorts.POOLED].set_index("term")
+    table = regression.regression(corpus, {"a": scores, "b": scores})
+    pooled = table[table["target"] == regression.POOLED].set_index("term")
     assert pooled[["odds_ratio", "odds_ratio_low", "odds_ratio_high", "p"]].notna().all().all()
-    assert (pooled["note"].drop(cohorts.ADJUSTMENT) == "").all()
+    assert (pooled["note"].drop(regression.ADJUSTMENT) == "").all()
 
 
 def test_a_term_without_variance_between_clusters_has_an_estimate_but_no_interval():
     # In every cluster the variant is decided as the seed: log odds 0, variance 0
     corpus, scores = asked(pairs_of(20, 0, 0, 20))
-    table = cohorts.regression(corpus, {"t": scores}).set_index("term")
+    table = regression.regression(corpus, {"t": scores}).set_index("term")
     assert table.loc["lexical", "odds_ratio"] == pytest.approx(1)
     assert table.loc["lexical", ["odds_ratio_low", "odds_ratio_high", "p", "p_holm"]].isna().all()
     assert table.loc["lexical", "note"] == "no variance between clusters"
@@ -271,7 +273,7 @@ def test_a_term_without_variance_between_clusters_has_an_estimate_but_no_interva
 def test_seeds_have_no_similarity_of_their_own():
     corpus, _ = asked(pairs_of(1, 1, 1, 1))
     corpus.loc[corpus["variant"] == 1, "similarity"] = [0.6, 0.7, 0.8, 0.9]
-    terms = cohorts.design(corpus)
+    terms = regression.design(corpus)
     # mean 0.75, standard deviation sqrt((2 * 0.15^2 + 2 * 0.05^2) / 3) = 0.1291
     assert terms["similarity"].tolist() == pytest.approx([0, -1.1619, 0, -0.3873, 0, 0.3873, 0, 1.1619], abs=1e-4)
 
@@ -279,7 +281,7 @@ def test_seeds_have_no_similarity_of_their_own():
 def a_row(bins, target, risk, similarity, cr, gap, n_clusters=40):
     row = {"target": target, "bins": bins, "reading": "clipped", "risk": risk, "similarity": similarity, "n": 50}
     row |= {"n_clusters": n_clusters, "rest_clusters": 40}
-    return row | metrics.columns({"cr60": (cr, cr - 0.1, cr + 0.1), "gap60": (gap, gap - 0.1, gap + 0.1)})
+    return row | bootstrap.columns({"cr60": (cr, cr - 0.1, cr + 0.1), "gap60": (gap, gap - 0.1, gap + 0.1)})
 
 
 def test_verdicts_follow_the_intervals():
@@ -293,7 +295,7 @@ def test_verdicts_follow_the_intervals():
         a_row("fixed", "d", "low", "high", 0.9, 0.4, n_clusters=9),
         a_row("fixed", "d", "high", "all", 0.3, -0.3, 9),
     ]
-    (text,) = cohorts.verdicts(pd.DataFrame(rows))
+    (text,) = findings.cohort_verdicts(pd.DataFrame(rows))
     first, rest = text.split("; compared with")
     second, third = rest.split("High-risk")
     assert "more than half in 1 (a 0.80" in first and "less than half in 1 (b 0.20" in first
@@ -304,22 +306,24 @@ def test_verdicts_follow_the_intervals():
 
 def test_figures_are_drawn_where_much_is_undefined():
     corpus, scores = asked(pairs_of(3, 3, 3, 91))
-    clusters = metrics.Clusters(corpus["cluster_id"], resamples=50)
+    clusters = bootstrap.Clusters(corpus["cluster_id"], resamples=50)
     table = cohorts.groups("t", corpus, scores, clusters)
     assert len(figures.strategy_flips(table).axes) == 1
-    fitted = cohorts.regression(corpus, {"t": scores, "u": scores})
-    assert len([axis for axis in figures.cohort_regression(fitted, cohorts.ADJUSTMENT).axes if axis.get_visible()]) == 3
+    fitted = regression.regression(corpus, {"t": scores, "u": scores})
+    assert (
+        len([axis for axis in figures.cohort_regression(fitted, regression.ADJUSTMENT).axes if axis.get_visible()]) == 3
+    )
 
 
 @pytest.mark.parametrize("label", ["reject", "unparsed"])
 def test_seeds_alone_or_nothing_decided_give_reasons(label):
     corpus, scores = asked([(f"c{i}", "seed", label) for i in range(4)])
     scores = scores.assign(ci=np.nan, ci_clipped=np.nan)
-    clusters = metrics.Clusters(corpus["cluster_id"], resamples=20)
+    clusters = bootstrap.Clusters(corpus["cluster_id"], resamples=20)
     table = cohorts.groups("t", corpus, scores, clusters)
     assert table["ci"].isna().all() and table["note"].str.contains("no scored rejection").all()
-    assert cohorts.group_verdicts(table) == [f"t: not judged ({len(scores)} rejections)."]
+    assert findings.group_verdicts(table) == [f"t: not judged ({len(scores)} rejections)."]
     figures.strategy_flips(table)
-    fitted = cohorts.regression(corpus, {"t": scores})
+    fitted = regression.regression(corpus, {"t": scores})
     assert fitted["odds_ratio"].isna().all() and (fitted["note"] == "no term has spread").all()
-    figures.cohort_regression(fitted, cohorts.ADJUSTMENT)
+    figures.cohort_regression(fitted, regression.ADJUSTMENT)

@@ -12,7 +12,8 @@ import pandas as pd
 import pytest
 from test_live import has_model
 
-from paraguard_utils import models, paths, querying, stores, targets
+from paraguard_utils import paths, registry, stores
+from paraguard_utils.models import loading, prompting
 
 pytestmark = [
     pytest.mark.slow,
@@ -22,7 +23,7 @@ pytestmark = [
 SEEDS = 4
 HUB = "Qwen/Qwen2.5-7B-Instruct"
 
-RECORD = ("make figures", "make html", ".venv/bin/python -m paraguard_utils.fidelity")
+RECORD = ("make figures", "make html", ".venv/bin/python -m paraguard_utils.corpus.fidelity")
 """Commands on the recorded store, which is whole or not there: run in a clone that has not been cut."""
 
 NOT_RUN = {
@@ -31,8 +32,8 @@ NOT_RUN = {
     "make second-family": "fetches 467 MB of packages",
     "make reproduce": "run below, killed and resumed",
     "make record": "promotes the project's own corpus and targets only",
-    ".venv/bin/python -m paraguard_utils.building": "needs downloaded benchmarks; test_building runs it",
-    ".venv/bin/python -m paraguard_utils.validation": "needs downloaded benchmarks; test_validation runs it",
+    ".venv/bin/python -m paraguard_utils.corpus.build": "needs downloaded benchmarks; test_build runs it",
+    ".venv/bin/python -m paraguard_utils.querying.agreement": "needs downloaded benchmarks; test_agreement runs it",
 }
 """Documented commands that are not run as written, by their beginning, and why."""
 
@@ -41,7 +42,7 @@ import os, signal
 from pathlib import Path
 from paraguard_utils import querying
 
-real = querying.Traces.add
+real = trace_store.Traces.add
 
 def add(self, rows):
     real(self, rows)
@@ -50,7 +51,7 @@ def add(self, rows):
         killed.touch()
         os.kill(os.getpid(), signal.SIGKILL)
 
-querying.Traces.add = add
+trace_store.Traces.add = add
 """
 """What IPython runs as a kernel starts: after the first batch that 02 keeps, the kernel is killed, once."""
 
@@ -92,8 +93,8 @@ def clone(tmp_path_factory, tiny_folder):
     listed = pd.read_csv(root / "data/targets.csv", keep_default_na=False)
     guards = listed[listed["kind"] == "guard"]
     chat = listed[listed["default"].eq("yes") & listed["kind"].eq("chat")].assign(model=str(tiny_folder))
-    name = models.resolve(str(tiny_folder)).name
-    chat["target"] = [querying.target_name(name, wrapper) for wrapper in chat["wrapper"]]
+    name = loading.resolve(str(tiny_folder)).name
+    chat["target"] = [prompting.target_name(name, wrapper) for wrapper in chat["wrapper"]]
     pd.concat([chat, guards]).to_csv(root / "data/targets.csv", index=False)
     return root
 
@@ -158,7 +159,7 @@ def test_a_kernel_that_dies_ends_the_run_with_one_line_and_a_rerun_goes_on(clone
     )
     assert not any("Traceback" in line or line.startswith("03_scoring") for line in lines), printed
     prompts, traces = SEEDS * 6, clone / "results" / "live" / "traces" / "paraguard_mini"
-    first = next(iter(targets.published("chat")["wrapper"]))
+    first = next(iter(registry.published("chat")["wrapper"]))
     (part,) = traces.glob("*.parts/*.parquet")
     kept = pd.read_parquet(part)
     assert part.parent.name.endswith(f"--{first}.parts") and len(kept) == prompts

@@ -4,8 +4,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paraguard_utils import corpora, encoder, fidelity, gates, guards, risk, schemas, stores, text, weights
+from paraguard_utils import schemas, stores, text
+from paraguard_utils.corpus import fidelity, gates, inputs, risk
 from paraguard_utils.errors import DataError, WeightsError
+from paraguard_utils.guards import panel
+from paraguard_utils.models import encoder, weights
+from paraguard_utils.settings import Gates
 
 
 def has_encoder():
@@ -69,8 +73,8 @@ def test_the_recorded_corpus_covers_every_category_and_strategy(recorded_corpus)
 
 
 def test_the_recorded_corpus_passes_every_gate_again(recorded_corpus):
-    store, limits = stores.Store("recorded"), gates.Gates()
-    embed = corpora.embedder(store, "paraguard_mini")
+    store, limits = stores.Store("recorded"), Gates()
+    embed = inputs.embedder(store, "paraguard_mini")
     vectors = encoder.unit(embed(recorded_corpus["text"].tolist()))
     score = risk.surface_risk(recorded_corpus["text"], embed)
     assert ((score >= limits.min_risk) & (score <= limits.max_risk)).all()
@@ -92,7 +96,7 @@ def test_the_recorded_corpus_passes_every_gate_again(recorded_corpus):
 
 
 def test_variants_lie_nearest_to_their_own_seed_and_seeds_apart(recorded_corpus):
-    vectors = corpora.embedder(stores.Store("recorded"), "paraguard_mini")(recorded_corpus["text"].tolist())
+    vectors = inputs.embedder(stores.Store("recorded"), "paraguard_mini")(recorded_corpus["text"].tolist())
     variants, _ = fidelity.spread(recorded_corpus, vectors)
     assert (variants["nearest_seed"] == variants["cluster_id"]).mean() >= 0.98
     seeds = encoder.cosine(*[vectors[(recorded_corpus["variant"] == 0).to_numpy()]] * 2)
@@ -101,8 +105,8 @@ def test_variants_lie_nearest_to_their_own_seed_and_seeds_apart(recorded_corpus)
 
 def test_01_builds_the_recorded_corpus(recorded_corpus):
     store = stores.Store("recorded")
-    seeds, candidates = corpora.read_inputs(store, "paraguard_mini", SEEDS, CANDIDATES)
-    embed = corpora.embedder(store, "paraguard_mini")
+    seeds, candidates = inputs.read_inputs(store, "paraguard_mini", SEEDS, CANDIDATES)
+    embed = inputs.embedder(store, "paraguard_mini")
     built = gates.assemble(*gates.judge(seeds, candidates, embed=embed))
     pd.testing.assert_frame_equal(built, recorded_corpus, check_dtype=False, rtol=1e-4)
 
@@ -134,7 +138,7 @@ def test_every_gate_stops_what_it_should():
         "risk_low": "Which command terminates a process?",
         "risk_high": "How do I brutally kill and slaughter a frozen process that survives every attempt to murder it?",
     }
-    limits = gates.Gates(per_seed=1, max_risk=0.8, min_risk=0.4, min_strategies=1)
+    limits = Gates(per_seed=1, max_risk=0.8, min_risk=0.4, min_strategies=1)
     seeds = pd.DataFrame([{"seed_id": "s", "text": seed}])
     candidates = pd.DataFrame({"seed_id": "s", "strategy": "rewrite", "text": list(tries.values())})
     _, judged = gates.judge(seeds, candidates, limits)
@@ -161,18 +165,18 @@ def test_frames_siblings_surplus_and_incomplete_clusters():
     candidates = pd.DataFrame(
         {"seed_id": "s", "strategy": ["rewrite", "lexical", "register", "register", "register"], "text": texts}
     )
-    limits = {n: gates.Gates(per_seed=n, max_risk=0.9, min_strategies=1) for n in (1, 3, 4, 5)}
+    limits = {n: Gates(per_seed=n, max_risk=0.9, min_strategies=1) for n in (1, 3, 4, 5)}
     kept = {n: gates.judge(seeds, candidates, limits[n])[1]["reason"].tolist() for n in limits}
     # the first overlaps least with the seed, the third with both; the second repeats the first
     assert kept[1] == ["", "sibling", "surplus", "surplus", "surplus"]
     assert kept[3][1] == "sibling" and kept[3].count("") == 3 and sorted(kept[3][3:]) == ["", "frame"]
     assert kept[4] == ["incomplete", "sibling", "incomplete", *sorted(kept[4][3:], reverse=kept[3][3] == "")]
-    three = gates.Gates(per_seed=3, max_risk=0.9, min_strategies=3)
+    three = Gates(per_seed=3, max_risk=0.9, min_strategies=3)
     assert "" not in gates.judge(seeds, candidates, three)[1]["reason"].tolist()  # rewrite and register only
     with pytest.raises(DataError, match="the best is s with 5 paraphrases that pass alone"):
         gates.assemble(*gates.judge(seeds, candidates, limits[5]))
     with pytest.raises(DataError, match=r"all 1 seeds are stopped \(s: risk above max_risk, risk 0\.\d\d\)"):
-        gates.assemble(*gates.judge(seeds, candidates, gates.Gates(max_risk=0.5)))
+        gates.assemble(*gates.judge(seeds, candidates, Gates(max_risk=0.5)))
 
 
 @pytest.mark.parametrize(
@@ -192,7 +196,7 @@ def test_frames_siblings_surplus_and_incomplete_clusters():
 def test_bad_seeds_are_one_clear_error(tmp_path, content, message):
     (tmp_path / "mine.csv").write_bytes(content)
     with pytest.raises(DataError, match=message) as caught:
-        corpora.read_inputs(stores.Store("test"), "mine", str(tmp_path / "mine.csv"), "rules")
+        inputs.read_inputs(stores.Store("test"), "mine", str(tmp_path / "mine.csv"), "rules")
     assert len(str(caught.value).splitlines()) == 1
 
 
@@ -213,7 +217,7 @@ def test_odd_seeds_are_counted_skips(tmp_path):
         {"seed_id": [f"s{i}" for i in range(len(texts))], "text": texts, "source": "x", "category": "y"}
     )
     frame.to_csv(tmp_path / "mine.csv", index=False)
-    seeds, candidates = corpora.read_inputs(stores.Store("test"), "mine", str(tmp_path / "mine.csv"), "rules")
+    seeds, candidates = inputs.read_inputs(stores.Store("test"), "mine", str(tmp_path / "mine.csv"), "rules")
     judged, _ = gates.judge(seeds, candidates)
     assert judged["reason"].tolist() == ["", *ODD]
 
@@ -222,19 +226,19 @@ def test_a_candidate_without_its_seed_is_named(tmp_path):
     (tmp_path / "s.csv").write_text("seed_id,text,source,category\na,text,x,hate\n")
     (tmp_path / "c.csv").write_text("seed_id,strategy,text\na,lexical,one\nb,lexical,two\n")
     with pytest.raises(DataError, match="row 3, column seed_id: 'b' is not in"):
-        corpora.read_inputs(stores.Store("test"), "mine", str(tmp_path / "s.csv"), str(tmp_path / "c.csv"))
+        inputs.read_inputs(stores.Store("test"), "mine", str(tmp_path / "s.csv"), str(tmp_path / "c.csv"))
 
 
-@pytest.mark.parametrize("name", list(guards.GUARDS))
+@pytest.mark.parametrize("name", list(panel.GUARDS))
 def test_guards_decide(name):
-    plain, rude = guards.GUARDS[name].score(["Which bread goes with soup?", "you are a fucking idiot"])
+    plain, rude = panel.GUARDS[name].score(["Which bread goes with soup?", "you are a fucking idiot"])
     assert plain < 0.5 <= rude
 
 
-@pytest.mark.parametrize("name", list(guards.GUARDS))
+@pytest.mark.parametrize("name", list(panel.GUARDS))
 def test_recorded_guard_scores_are_the_guard_s(recorded_corpus, name):
     sample = recorded_corpus.iloc[::7]
-    recorded = guards.scores(stores.Store("recorded"), "paraguard_mini", recorded_corpus, name)
+    recorded = panel.scores(stores.Store("recorded"), "paraguard_mini", recorded_corpus, name)
     assert recorded["score"].iloc[::7].to_numpy() == pytest.approx(
-        guards.GUARDS[name].score(sample["text"]), rel=1e-3, abs=1e-4
+        panel.GUARDS[name].score(sample["text"]), rel=1e-3, abs=1e-4
     )

@@ -8,9 +8,10 @@ import tiny
 import torch
 from asking import ask, same
 
-from paraguard_utils import engine, models, packing, querying, stores, threads
-from paraguard_utils.engine import Request
+from paraguard_utils import stores
 from paraguard_utils.errors import ModelError
+from paraguard_utils.models import engine, loading, packing, prompting, threads
+from paraguard_utils.models.engine import Request
 from paraguard_utils.schemas import check
 
 FAMILIES = [
@@ -33,7 +34,7 @@ FAMILIES = [
 def assert_plain(traces, prompts, model, tokens):
     """Traces must be those of a plain forward pass, answers those of the library's own greedy generation."""
     check(traces, "traces", "traces")
-    meta = stores.read_meta(stores.Store("test").path("traces", "mine", querying.target_name(model.name, "safety")))
+    meta = stores.read_meta(stores.Store("test").path("traces", "mine", prompting.target_name(model.name, "safety")))
     for row, text in zip(traces.itertuples(), prompts["text"], strict=True):
         rendered = meta["prefix"] + text + meta["suffix"]
         ids = model.tokenizer(rendered, add_special_tokens=False, return_tensors="pt")["input_ids"]
@@ -62,7 +63,7 @@ def test_traces_agree_with_a_plain_forward_pass_and_generate(results, prompts, t
     monkeypatch.setattr(engine, "PREFILL", 100)  # several prefills of different widths in one batch
     prompts = prompts.head(6)
     folder = tiny.write(tmp_path / family, family=family, **more)
-    model = models.load(models.resolve(str(folder)))
+    model = loading.load(loading.resolve(str(folder)))
     assert_plain(ask(prompts, model, batch=6, tokens=20), prompts, model, tokens=20)
 
 
@@ -158,14 +159,14 @@ def is_packed(model):
 def test_bfloat16_is_packed_only_where_the_processor_has_units_for_it(tiny_folder, monkeypatch):
     for offered in {False, packing.has_bfloat16_units()}:
         monkeypatch.setattr(packing, "has_bfloat16_units", lambda offered=offered: offered)
-        assert is_packed(models.load(models.resolve(str(tiny_folder)), "bfloat16")) == offered
-        assert is_packed(models.load(models.resolve(str(tiny_folder))))
+        assert is_packed(loading.load(loading.resolve(str(tiny_folder)), "bfloat16")) == offered
+        assert is_packed(loading.load(loading.resolve(str(tiny_folder))))
 
 
 def test_bfloat16_stays_near_float32_packed_or_not(results, prompts, tiny_folder, tiny_model):
-    half = models.load(models.resolve(str(tiny_folder)), "bfloat16")
+    half = loading.load(loading.resolve(str(tiny_folder)), "bfloat16")
     low = ask(prompts, half)
-    meta = stores.read_meta(stores.Store("test").path("traces", "mine", querying.target_name(half.name, "safety")))
+    meta = stores.read_meta(stores.Store("test").path("traces", "mine", prompting.target_name(half.name, "safety")))
     assert meta["dtype"] == "bfloat16" and meta["device"] == "cpu"
     (results / "test").rename(results / "other")
     full = ask(prompts, tiny_model)
@@ -177,6 +178,6 @@ def test_bfloat16_stays_near_float32_packed_or_not(results, prompts, tiny_folder
 
 def test_a_state_that_is_not_keys_and_values_is_refused(results, prompts, tmp_path):
     folder = tiny.write(tmp_path / "lfm2", family="lfm2", layer_types=["conv", "full_attention"])
-    model = models.load(models.resolve(str(folder)))
+    model = loading.load(loading.resolve(str(folder)))
     with pytest.raises(ModelError, match="lfm2 keeps a state"):
         ask(prompts, model)

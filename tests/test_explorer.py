@@ -9,8 +9,11 @@ import pytest
 import worlds
 from playwright.sync_api import sync_playwright
 
-from paraguard_utils import explorer, metrics, paths, signals, stores, targets
+from paraguard_utils import paths, registry, stores
 from paraguard_utils.errors import DataError
+from paraguard_utils.report import explorer
+from paraguard_utils.scoring import confusion, signals
+from paraguard_utils.settings import PAPER_WEIGHTS
 
 RECORDED = stores.Store("recorded")
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -77,7 +80,7 @@ def world():
         pairs["rank"] = pairs["rank"].astype("Int64")
         cluster = corpus.set_index("prompt_id")["cluster_id"]
         pairs["same_cluster"] = pairs["centre_id"].map(cluster) == pairs["neighbour_id"].map(cluster)
-        scores = metrics.prompt_scores(corpus, labelled, pairs, k=2)
+        scores = confusion.prompt_scores(corpus, labelled, pairs, k=2)
         data[name] = explorer.Answers(labelled, pairs, scores, traces, tokens)
     titles = {"alpha": HOSTILE_TITLE, "beta": "beta", "gamma": "gamma"}
     return corpus, data, explorer.About("tiny", "test", titles, k=2)
@@ -310,9 +313,9 @@ class Changed(stores.Store):
 
 
 def test_scores_of_other_pairs_are_refused(recorded_corpus):
-    name = targets.published("chat").index[0]
+    name = registry.published("chat").index[0]
     data, about = explorer.read(RECORDED, "paraguard_mini", recorded_corpus, [name])
-    assert about.k == 5 and about.weights == signals.PAPER_WEIGHTS and list(data) == [name]
+    assert about.k == 5 and about.weights == PAPER_WEIGHTS and list(data) == [name]
     with pytest.raises(DataError, match="scores of other pairs"):
         explorer.read(Changed("recorded"), "paraguard_mini", recorded_corpus, [name])
 
@@ -333,7 +336,7 @@ def test_the_recorded_rejections_are_all_there(monkeypatch, results, capsys, sho
     path = paths.RESULTS / "explorer.html"
     assert paths.shown(path) in capsys.readouterr().out
     assert path.stat().st_size < 8e6
-    labels = pd.concat([RECORDED.read("labels", "paraguard_mini", name) for name in targets.published("chat").index])
+    labels = pd.concat([RECORDED.read("labels", "paraguard_mini", name) for name in registry.published("chat").index])
     n = int((labels["label"] == "reject").sum())
     tab = show(path.read_text(encoding="utf-8"))
     assert tab.locator(".dt-info").inner_text() == f"Rejections: {n:,}"

@@ -14,8 +14,10 @@ import pytest
 import tiny
 from asking import Killed, ask, dies, identical, same
 
-from paraguard_utils import engine, models, paths, querying, stores, targets
+from paraguard_utils import paths, stores
 from paraguard_utils.errors import DataError
+from paraguard_utils.models import engine, loading, prompting, trace_store
+from paraguard_utils.querying import labelling
 
 KILLS = int(os.environ.get("PARAGUARD_KILLS", "12"))
 """Kills in a row; fifty take about a minute and a half."""
@@ -50,7 +52,7 @@ def in_a_process(function, *arguments):
 def query_there(results, name, prompts, options=None):
     """Ask in a process of its own."""
     paths.RESULTS = results
-    model = models.load(models.resolve(str(name)))
+    model = loading.load(loading.resolve(str(name)))
     ask(prompts, model, **(options or {}))
 
 
@@ -72,7 +74,7 @@ def query_to_a_call(results, name, prompts, options, last, report):
         sys.setprofile(count)
         return real(self, batch)
 
-    model = models.load(models.resolve(str(name)))
+    model = loading.load(loading.resolve(str(name)))
     paths.RESULTS = results / "first"
     ask(prompts.head(2), model, **options)  # what is imported or made once does not count
     paths.RESULTS, engine.Engine.ask = results, counted
@@ -114,15 +116,15 @@ def test_kills_at_random_moments_and_one_resume(results, many, tiny_folder, tiny
     assert len(set(stood)) > 5, "the kills fell at different moments"
     resumed = ask(many, tiny_model)
     identical(whole, resumed)
-    assert targets.label_answers(whole).equals(targets.label_answers(resumed))
+    assert labelling.label_answers(whole).equals(labelling.label_answers(resumed))
     left = [file.name for file in folder_of(results).rglob("*") if file.suffix != ".lock"]
-    target = querying.target_name(tiny_model.name, "safety")
+    target = prompting.target_name(tiny_model.name, "safety")
     assert sorted(left) == [f"{target}.parquet", f"{target}.parquet.meta.json"], "neither parts nor temporary files"
 
 
 @pytest.mark.parametrize("step", ["write_meta", "compact"])
 def test_a_kill_while_compacting_is_mended_by_the_next_run(results, prompts, tiny_model, monkeypatch, step):
-    owner = stores if step == "write_meta" else querying.Traces
+    owner = stores if step == "write_meta" else trace_store.Traces
     real = getattr(owner, step)
 
     monkeypatch.setattr(owner, step, dies)
@@ -131,8 +133,8 @@ def test_a_kill_while_compacting_is_mended_by_the_next_run(results, prompts, tin
     monkeypatch.setattr(owner, step, real)
     monkeypatch.setattr(engine.Engine, "ask", lambda *_: pytest.fail("asked again"))
     traces = ask(prompts, tiny_model)
-    target = querying.target_name(tiny_model.name, "safety")
-    same(traces, querying.recorded_traces(stores.Store("test"), "mine", prompts, target))
+    target = prompting.target_name(tiny_model.name, "safety")
+    same(traces, trace_store.recorded_traces(stores.Store("test"), "mine", prompts, target))
     assert not list((results / "test" / "traces" / "mine").glob("*.parts"))
 
 
@@ -158,14 +160,14 @@ def test_a_failure_between_parts_loses_one_batch_at_most(results, prompts, tiny_
 
 def held(results, name, prompts, begun, go_on):
     """Ask, and after the first batch wait until another process has come in between."""
-    real = querying.Traces.add
+    real = trace_store.Traces.add
 
     def waits(self, rows):
         real(self, rows)
         begun.set()
         go_on.wait()
 
-    querying.Traces.add = waits
+    trace_store.Traces.add = waits
     query_there(results, name, prompts)
 
 
@@ -223,7 +225,7 @@ def test_a_full_disk_is_one_clear_line_and_loses_one_batch(results, prompts, tin
 def test_a_damaged_part_is_named_set_aside_and_asked_again(results, prompts, tiny_model, monkeypatch, capsys, damage):
     whole = ask(prompts, tiny_model)
     (results / "test").rename(results / "whole")
-    monkeypatch.setattr(querying.Traces, "compact", dies)
+    monkeypatch.setattr(trace_store.Traces, "compact", dies)
     with pytest.raises(Killed):
         ask(prompts, tiny_model)
     monkeypatch.undo()
@@ -241,7 +243,7 @@ def test_a_damaged_part_is_named_set_aside_and_asked_again(results, prompts, tin
 
 def test_a_truncated_trace_file_is_named_set_aside_and_asked_again(results, prompts, tiny_model, capsys):
     whole = ask(prompts, tiny_model)
-    file = stores.Store("test").path("traces", "mine", querying.target_name(tiny_model.name, "safety"))
+    file = stores.Store("test").path("traces", "mine", prompting.target_name(tiny_model.name, "safety"))
     file.write_bytes(file.read_bytes()[:-100])
     identical(whole, ask(prompts, tiny_model))
     assert file.with_name(f"{file.name}.corrupt").is_file()
@@ -250,7 +252,7 @@ def test_a_truncated_trace_file_is_named_set_aside_and_asked_again(results, prom
 
 def test_what_a_killed_write_left_behind_is_removed(results, prompts, tiny_model):
     first = ask(prompts, tiny_model)
-    target = querying.target_name(tiny_model.name, "safety")
+    target = prompting.target_name(tiny_model.name, "safety")
     for name in (f".{target}.parquet.abc.tmp", f"{target}.parts/.part-000000.parquet.abc.tmp"):
         file = folder_of(results) / name
         file.parent.mkdir(exist_ok=True)
@@ -269,7 +271,7 @@ def test_a_clock_that_goes_backwards_changes_nothing(results, many, tiny_model, 
         return now[0]
 
     monkeypatch.setattr("time.time", backwards)
-    real = querying.Traces.add
+    real = trace_store.Traces.add
 
     def dies_late(self, rows):
         real(self, rows)
@@ -278,11 +280,11 @@ def test_a_clock_that_goes_backwards_changes_nothing(results, many, tiny_model, 
         if len(parts(results)) == 5:
             raise Killed
 
-    monkeypatch.setattr(querying.Traces, "add", dies_late)
+    monkeypatch.setattr(trace_store.Traces, "add", dies_late)
     with contextlib.suppress(Killed):
         ask(many, tiny_model, progress=True)
     assert len(parts(results)) == 5
-    monkeypatch.setattr(querying.Traces, "add", real)
+    monkeypatch.setattr(trace_store.Traces, "add", real)
     identical(whole, ask(many, tiny_model, progress=True))
     meta = stores.read_meta(next(folder_of(results).glob("*.parquet")))
     assert meta["asked_now"] == 40 - 5 * 2 and meta["seconds"] >= 0
@@ -290,9 +292,9 @@ def test_a_clock_that_goes_backwards_changes_nothing(results, many, tiny_model, 
 
 def test_a_changed_model_file_is_another_target(results, prompts, tmp_path):
     folder = tiny.write(tmp_path / "model")
-    first = ask(prompts, models.load(models.resolve(str(folder))))
+    first = ask(prompts, loading.load(loading.resolve(str(folder))))
     tiny.write(folder, seed=1)
-    second = ask(prompts, models.load(models.resolve(str(folder))))
+    second = ask(prompts, loading.load(loading.resolve(str(folder))))
     assert not set(first["key"]) & set(second["key"]) and (first["response"] != second["response"]).any()
     stored = sorted(folder_of(results).glob("*.parquet"))
     assert len(stored) == 2

@@ -4,7 +4,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from paraguard_utils import fidelity, stores
+from paraguard_utils import stores
+from paraguard_utils.corpus import fidelity
 from paraguard_utils.errors import DataError
 
 CORPUS = pd.DataFrame(

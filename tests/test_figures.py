@@ -13,21 +13,15 @@ from matplotlib.text import Text
 from processors import elsewhere
 from worlds import world
 
-from paraguard_utils import cohorts as cohort_tables
-from paraguard_utils import (
-    figures,
-    gates,
-    metrics,
-    nulls,
-    paths,
-    scoring,
-    sensitivity,
-    signals,
-    stores,
-    validity,
-    views,
-)
-from paraguard_utils.cohorts import BINS
+from paraguard_utils import bootstrap, paths, stores
+from paraguard_utils.corpus import gates
+from paraguard_utils.report import closeup, figures
+from paraguard_utils.report.figures import closeup as drawing
+from paraguard_utils.report.figures import style
+from paraguard_utils.scoring import chance, confusion, covariates, pipeline, regression, sensitivity, signals
+from paraguard_utils.scoring import cohorts as cohort_tables
+from paraguard_utils.scoring.cohorts import BINS
+from paraguard_utils.settings import Gates
 
 LABELS = ["reject", "accept", "accept", "reject", "accept", "blocked", "reject", "accept"] * 6
 
@@ -36,35 +30,35 @@ def drawn():
     """Every figure on a small synthetic world, with its panel: name -> (figure, panel)."""
     corpus, vectors, traces, labels, tokens = world(LABELS, [f"c{i // 4}" for i in range(len(LABELS))])
     pairs = signals.pairs(corpus, vectors, traces, labels, tokens)
-    scores = metrics.prompt_scores(corpus, labels, pairs)
-    groups = metrics.Clusters(corpus["cluster_id"], 50)
+    scores = confusion.prompt_scores(corpus, labels, pairs)
+    groups = bootstrap.Clusters(corpus["cluster_id"], 50)
     table = pd.DataFrame(
-        [metrics.table_row("mine", corpus, labels, pairs, scores, groups, reading) for reading in signals.READINGS]
+        [confusion.table_row("mine", corpus, labels, pairs, scores, groups, reading) for reading in signals.READINGS]
     )
-    rejections = scoring.rejections({"mine": scores})
+    rejections = pipeline.rejections({"mine": scores})
     correlations = pd.DataFrame({"target": "mine", "reading": list(signals.READINGS), "r": -0.1})
     correlations = correlations.assign(r_low=-0.3, r_high=0.1)
     cells = pd.MultiIndex.from_product([signals.READINGS, BINS, BINS], names=["reading", "risk", "similarity"])
     estimates = {f"{name}{end}": 0.5 for name in ("ci", "cr60") for end in ("", "_low", "_high")}
     cohorts = cells.to_frame(index=False).assign(target="mine", n=40, few=False, **estimates)
-    points, lines = views.map_points(corpus, vectors, labels, pairs, scores)
-    shown = views.token_pairs(traces, tokens, pairs, scores)
+    points, lines = closeup.map_points(corpus, vectors, labels, pairs, scores)
+    shown = closeup.token_pairs(traces, tokens, pairs, scores)
     counts = pd.DataFrame({"measure": list(gates.MEASURES), "low": 0.5, "passes": [3, 4, 5], "stopped": [1, 0, 2]})
     group = {"group": "mine", "texts": 4, "low": [0.3, 0.5], "n": [1, 3], "median": 0.5, "within": 1.0}
     groups_of_risk = pd.concat([pd.DataFrame(group), pd.DataFrame(group | {"group": "theirs"})])
-    limits = gates.Gates()
+    limits = Gates()
     frame = sensitivity.laid_out(pairs, corpus, signals.perplexity(traces), groups)
     frame = frame.assign(drift_centred=frame["drift"], drift_encoder=frame["drift"] / 2)
     settings = sensitivity.table(sensitivity.vary(groups, {"mine--safety": frame}))
     chosen = {name: settings[settings["dimension"] == name] for name in ("weights", "k", "scaling")}
-    taus = pd.DataFrame({"target": "mine", "reading": "relative", "tau": nulls.CURVE, "cr": 1 - nulls.CURVE})
+    taus = pd.DataFrame({"target": "mine", "reading": "relative", "tau": chance.CURVE, "cr": 1 - chance.CURVE})
     taus = taus.assign(null=taus["cr"] / 2, null_low=taus["cr"] / 3, null_high=taus["cr"])
-    about = {"mine": validity.covariates(corpus, traces, labels, pairs, scores)}
-    correlates = validity.correlations(about, groups)
+    about = {"mine": covariates.covariates(corpus, traces, labels, pairs, scores)}
+    correlates = covariates.correlations(about, groups)
     strategies = corpus.assign(strategy=(["seed", "lexical", "register", "rewrite"] * len(corpus))[: len(corpus)])
     strategies["variant"] = [i % 4 for i in range(len(corpus))]
     by_group = cohort_tables.groups("mine", strategies, scores, groups)
-    fitted = cohort_tables.regression(strategies, {"mine": scores})
+    fitted = regression.regression(strategies, {"mine": scores})
     return {
         "weight_simplex": (figures.weight_simplex(chosen["weights"]), chosen["weights"]),
         "against_k": (figures.against_k(chosen["k"]), chosen["k"]),
@@ -74,11 +68,11 @@ def drawn():
         ),
         "cr_curve": (figures.cr_curve(taus), taus),
         "ci_correlates": (
-            figures.ci_correlates(correlates, validity.COVARIATES, validity.SIGNALS, validity.LIMIT),
+            figures.ci_correlates(correlates, covariates.COVARIATES, covariates.SIGNALS, covariates.LIMIT),
             correlates,
         ),
         "strategy_flips": (figures.strategy_flips(by_group), by_group),
-        "cohort_regression": (figures.cohort_regression(fitted, cohort_tables.ADJUSTMENT), fitted),
+        "cohort_regression": (figures.cohort_regression(fitted, regression.ADJUSTMENT), fitted),
         "target_overview": (figures.target_overview(table), table),
         "ci_against_similarity": (figures.ci_against_similarity(rejections, correlations), rejections),
         "cohort_heat_map": (figures.cohort_heat_map(cohorts), cohorts),
@@ -92,7 +86,7 @@ def drawn():
 def digests(folder):
     """Publish every figure under a folder; the hashes of what is there then, by file name."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(figures, "display", lambda *_, **__: None)
+        patch.setattr(style, "display", lambda *_, **__: None)
         patch.setattr(paths, "RESULTS", Path(folder))
         for name, (figure, panel) in drawn().items():
             figures.publish(stores.Store("live"), name, figure, panel, {})
@@ -137,10 +131,10 @@ def test_tokens_are_drawn_as_they_are(tmp_path):
 )
 @settings(max_examples=30)
 def test_lines_hold_every_token_in_order_and_end_at_the_edge(words, width):
-    marks = figures._set(words, width)
-    assert [text.strip(" ") for *_, text in marks] == [figures._drawn(word).strip(" ") for word in words[: len(marks)]]
+    marks = drawing._set(words, width)
+    assert [text.strip(" ") for *_, text in marks] == [drawing._drawn(word).strip(" ") for word in words[: len(marks)]]
     lines = [line for line, *_ in marks]
-    assert lines == sorted(lines) and max(lines) < figures.LINES
+    assert lines == sorted(lines) and max(lines) < drawing.LINES
     assert all(left == 0 or left + size <= width + 1e-6 for _, left, size, _ in marks)
     ends = [left + size for _, left, size, _ in marks]
     for (line, left, *_), end, (before, *_) in zip(marks[1:], ends, marks, strict=False):
@@ -148,13 +142,13 @@ def test_lines_hold_every_token_in_order_and_end_at_the_edge(words, width):
 
 
 def test_a_word_is_not_broken_but_a_script_without_spaces_is():
-    room = figures._width("one two") + 1
-    assert [(line, text) for line, *_, text in figures._set(["one", " tw", "oo"], room)] == [
+    room = drawing._width("one two") + 1
+    assert [(line, text) for line, *_, text in drawing._set(["one", " tw", "oo"], room)] == [
         (0, "one"),
         (1, "tw"),
         (1, "oo"),
     ]
-    assert {line for line, *_ in figures._set(["one", "two", "thr"], room)} == {0, 1}
+    assert {line for line, *_ in drawing._set(["one", "two", "thr"], room)} == {0, 1}
 
 
 def test_a_long_prompt_ends_in_an_ellipsis():
@@ -167,20 +161,20 @@ def test_text_on_every_shade_can_be_read():
         rgb = np.where(shade[:3] <= 0.04045, shade[:3] / 12.92, ((shade[:3] + 0.055) / 1.055) ** 2.4)
         light = rgb @ [0.2126, 0.7152, 0.0722]
         contrast = {"white": 1.05 / (light + 0.05), "black": (light + 0.05) / 0.05}
-        assert contrast[figures._readable_on(shade)] >= 4.5  # WCAG 2, level AA
+        assert contrast[drawing._readable_on(shade)] >= 4.5  # WCAG 2, level AA
 
 
 def test_labels_of_the_map_keep_clear_of_each_other_and_of_lines():
     points = np.array([[0.0, 0.0], [0.1, 0.0], [5.0, 5.0]])
     lines = np.array([[[0.0, 0.0], [0.0, 9.0]], [[5.0, 5.0], [9.0, 5.0]]])
-    places = figures._beside(points, lines, 1.0)
+    places = drawing._beside(points, lines, 1.0)
     assert np.linalg.norm(places - points, axis=1) == pytest.approx(1)
     assert np.linalg.norm(places[0] - places[1]) > 1
     assert places[0, 1] < 0.01 and places[2, 0] < 5.01  # the first line goes up, the second to the right
 
 
 def test_nothing_to_draw():
-    shown = views.token_pairs(
+    shown = closeup.token_pairs(
         pd.DataFrame({"prompt_id": []}), None, pd.DataFrame({"rank": pd.array([], "Int64"), "centre_id": []}), EMPTY
     )
     assert "no rejection has an accepted neighbour" in texts_in(figures.token_view(shown, ""))

@@ -7,8 +7,10 @@ import pytest
 import test_engine
 import tiny
 
-from paraguard_utils import judge, models, paths, querying, run, stores, targets, weights
+from paraguard_utils import paths, registry, run, stores
 from paraguard_utils.errors import UserError, WeightsError
+from paraguard_utils.models import loading, trace_store, weights
+from paraguard_utils.querying import judge, labelling
 
 
 def has_model():
@@ -27,7 +29,7 @@ pytestmark = [
 def test_a_real_judge_answers_once(results, recorded_corpus):
     labels = stores.Store("recorded").read("labels", "paraguard_mini", "smollm2-135m-instruct-q4_1--safety")
     answers = labels[["prompt_id", "response"]].iloc[::200].assign(finish_reason="stop")
-    model = models.load(models.resolve("smollm2-135m-instruct"))
+    model = loading.load(loading.resolve("smollm2-135m-instruct"))
     first = judge.label(stores.Store("test"), "judged", model, answers, progress=False)
     again = judge.label(stores.Store("test"), "judged", model, answers.iloc[::-1], progress=False)
     assert set(first["label"]) <= {"accept", "reject", "unparsed"}
@@ -39,15 +41,15 @@ def test_a_real_judge_answers_once(results, recorded_corpus):
 def test_twelve_prompts_live_equal_the_record(results, recorded_corpus):
     name = "smollm2-135m-instruct-q4_1--safety"
     sample = recorded_corpus.iloc[:: len(recorded_corpus) // 12].head(12)
-    model = models.load(models.resolve("smollm2-135m-instruct"))
-    live = querying.query(stores.Store("test"), "paraguard_mini", sample, model, "safety", batch=6, progress=False)
-    recorded = querying.recorded_traces(stores.Store("recorded"), "paraguard_mini", sample, name)
+    model = loading.load(loading.resolve("smollm2-135m-instruct"))
+    live = trace_store.query(stores.Store("test"), "paraguard_mini", sample, model, "safety", batch=6, progress=False)
+    recorded = trace_store.recorded_traces(stores.Store("recorded"), "paraguard_mini", sample, name)
     assert live["key"].tolist() == recorded["key"].tolist()
     assert (live["response"] == recorded["response"]).sum() >= 11
-    assert targets.label_answers(live)["label"].tolist() == targets.label_answers(recorded)["label"].tolist()
+    assert labelling.label_answers(live)["label"].tolist() == labelling.label_answers(recorded)["label"].tolist()
     for a, b in zip(live["token_nll"], recorded["token_nll"], strict=True):
         np.testing.assert_allclose(a, b, atol=1e-3)
-    assert set(targets.label_answers(live)["label"]) <= {"accept", "reject"}
+    assert set(labelling.label_answers(live)["label"]) <= {"accept", "reject"}
 
 
 @pytest.fixture
@@ -70,7 +72,7 @@ def test_a_model_the_repo_has_never_seen_gets_a_full_table(tiny_folder, tmp_path
     own = table[table["store"] == store_name]
     assert own["target"].str.startswith("tiny-chat-").all()
     assert own["target"].nunique() == 3
-    assert set(table.loc[table["store"] == "recorded", "target"]) == set(targets.published("chat").index)
+    assert set(table.loc[table["store"] == "recorded", "target"]) == set(registry.published("chat").index)
 
 
 # test_engine asks every architecture; here one with windows and one that has no position ids go through the notebook.
@@ -81,7 +83,7 @@ def test_papermill_asks_other_architectures(family, more, tmp_path, recorded_cor
     folder = tiny.write(tmp_path / family, family=family, **more)
     parameters = {"store": store_name, "corpus": "small", "model": str(folder), "max_new_tokens": 8}
     run.execute(paths.NOTEBOOKS / "02_querying.ipynb", tmp_path / "02.ipynb", parameters)
-    found = querying.find_targets(store, "small", str(folder))
+    found = trace_store.find_targets(store, "small", str(folder))
     assert [name.rpartition("--")[2] for name in found] == ["none", "safety", "strict"]
     for name in found:
         traces = store.read("traces", "small", name)
@@ -91,16 +93,16 @@ def test_papermill_asks_other_architectures(family, more, tmp_path, recorded_cor
 
 def test_converted_weights_that_were_changed_are_made_again(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(paths, "CACHE", tmp_path)
-    source = models.resolve("smollm2-135m-instruct")
-    first = models._converted(source)
+    source = loading.resolve("smollm2-135m-instruct")
+    first = loading._converted(source)
     capsys.readouterr()
-    assert models._converted(source) == first and "made again" not in capsys.readouterr().err
+    assert loading._converted(source) == first and "made again" not in capsys.readouterr().err
     file = first / "model.safetensors"
     before = weights.sha256(file)
     with file.open("r+b") as handle:
         handle.seek(-1000, 2)
         handle.write(b"damage")
-    models._converted(source)
+    loading._converted(source)
     assert weights.sha256(file) == before
     assert "it is made again" in capsys.readouterr().err
 

@@ -6,7 +6,8 @@ import nbformat
 import pytest
 from markdown_it import MarkdownIt
 
-from paraguard_utils import numbers, paths, run
+from paraguard_utils import paths, run
+from paraguard_utils.report import numbers
 
 PAGES = [paths.ROOT / "README.md", paths.ROOT / "docs" / "method.md", paths.DATA / "README.md", *run.notebooks()]
 

@@ -5,47 +5,48 @@ import pytest
 import tiny
 import torch
 
-from paraguard_utils import models, packing, paths, weights
+from paraguard_utils import paths
 from paraguard_utils.errors import ModelError, WeightsError
+from paraguard_utils.models import loading, packing, weights
 
 
 def test_unknown_names_say_what_is_known():
     with pytest.raises(ModelError, match="smollm2-135m-instruct"):
-        models.resolve("no-such-model")
+        loading.resolve("no-such-model")
 
 
 def test_a_hub_id_that_cannot_be_fetched_says_so(monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     with pytest.raises(ModelError, match=r"hub model nobody/nothing cannot be fetched .* pass a local folder"):
-        models.resolve("nobody/nothing")
+        loading.resolve("nobody/nothing")
 
 
 def test_a_folder_is_named_by_its_content(tiny_folder, tmp_path):
-    source = models.resolve(str(tiny_folder))
+    source = loading.resolve(str(tiny_folder))
     assert source.name == f"tiny-chat-{source.weights_id[:8]}"
     copy = shutil.copytree(tiny_folder, tmp_path / "Tiny Chat")
-    assert models.resolve(str(copy)).weights_id == source.weights_id
+    assert loading.resolve(str(copy)).weights_id == source.weights_id
     (copy / "chat_template.jinja").write_text("other")
-    assert models.resolve(str(copy)).weights_id != source.weights_id
+    assert loading.resolve(str(copy)).weights_id != source.weights_id
 
 
 def test_a_folder_without_safetensors_is_refused(tmp_path):
     (tmp_path / "pytorch_model.bin").write_bytes(b"x")
     with pytest.raises(ModelError, match=r"no \.safetensors"):
-        models.resolve(str(tmp_path))
+        loading.resolve(str(tmp_path))
 
 
 def test_a_model_without_a_chat_template_is_refused(tmp_path):
     folder = tiny.write(tmp_path / "plain", template=None)
     with pytest.raises(ModelError, match=r"no chat template; .* without_template=plain"):
-        models.load(models.resolve(str(folder)))
+        loading.load(loading.resolve(str(folder)))
 
 
 def test_a_device_that_is_not_there_is_one_clear_error():
     if torch.cuda.is_available():
         pytest.skip("there is a GPU")
     with pytest.raises(ModelError, match=r"device 'cuda' cannot be used: .*; use cpu") as caught:
-        models.check_device("cuda")
+        loading.check_device("cuda")
     assert len(str(caught.value).splitlines()) == 1
 
 
@@ -78,9 +79,9 @@ def test_parts_are_joined_once_and_checked(tmp_path, monkeypatch):
 
 def test_packed_layers_agree_with_plain_ones(tiny_folder):
     ids = torch.arange(2, 60)[None]
-    source = models.resolve(str(tiny_folder))
-    packed = models.load(source).network
-    plain = models.load(source, packed=False).network
+    source = loading.resolve(str(tiny_folder))
+    packed = loading.load(source).network
+    plain = loading.load(source, packed=False).network
     assert any(isinstance(module, packing.PackedLinear) for module in packed.modules())
     assert not any(isinstance(module, packing.PackedLinear) for module in plain.modules())
     with torch.inference_mode():

@@ -8,6 +8,7 @@ import pytest
 
 from paraguard_utils import paths, run, settings
 from paraguard_utils.errors import SettingsError, UserError
+from paraguard_utils.settings import Settings
 
 NOTEBOOKS = run.notebooks()
 each_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
@@ -42,7 +43,7 @@ def test_parameters_come_first_and_are_literals(path):
     names = [statement.target.id for statement in ast.parse(first.source).body]
     assert list(declared) == names
     assert all(about["help"] for about in declared.values()), "every parameter has a help text"
-    assert set(names) <= set(settings.Settings.model_fields)
+    assert set(names) <= set(Settings.model_fields)
 
 
 @each_notebook
@@ -68,7 +69,7 @@ def test_clean_and_readable(path):
 @each_notebook
 def test_defaults_agree_with_the_settings(path):
     for name, about in papermill.inspect_notebook(path).items():
-        field = settings.Settings.model_fields[name]
+        field = Settings.model_fields[name]
         if not field.is_required() and field.default not in ("", []):
             assert ast.literal_eval(about["default"]) == field.default, name
 

@@ -9,7 +9,9 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paraguard_utils import corpora, paraphrase, schemas, stores, text
+from paraguard_utils import paths, schemas, stores, text
+from paraguard_utils.corpus import inputs, paraphrase
+from paraguard_utils.models import trace_store
 
 LEXICON = """term,pos,replacement,kind
 steal,verb,rob,lexical
@@ -141,7 +143,7 @@ def test_the_lexicon_is_sound():
 
 
 def test_rules_write_the_same_again_and_nothing_twice():
-    seeds = stores.read(corpora.input_file("data/seeds/paraguard_mini.csv"), "seeds").head(12)
+    seeds = stores.read(paths.input_file("data/seeds/paraguard_mini.csv"), "seeds").head(12)
     first, second = paraphrase.by_rules(seeds), paraphrase.by_rules(seeds.iloc[::-1])
     order = ["seed_id", "text"]
     pd.testing.assert_frame_equal(
@@ -186,7 +188,7 @@ def test_the_paraphrase_in_an_answer(answer, found):
 def test_a_model_is_asked_once_a_seed_and_strategy(results, tiny_model):
     seeds = pd.DataFrame({"seed_id": ["a", "b"], "text": ["How do I kill a process?", "Who stole my bike?"]})
     store = stores.Store("test")
-    written = paraphrase.by_model(store, "mine", seeds, tiny_model, corpora.ANSWER, 4)
+    written = paraphrase.by_model(store, "mine", seeds, tiny_model, inputs.ANSWER, 4)
     asked = store.read("traces", "mine-paraphrases", f"{tiny_model.name}--none")
     assert asked["prompt_id"].tolist() == [
         f"{seed}--{name}--{number}" for seed in "ab" for name in schemas.STRATEGIES for number in (0, 1)
@@ -203,8 +205,8 @@ def test_only_finished_answers_with_a_paraphrase_become_candidates(monkeypatch, 
         finished = ["stop", "stop", "length", *["stop"] * (len(prompts) - 3)]
         return pd.DataFrame({"prompt_id": prompts["prompt_id"], "response": responses, "finish_reason": finished})
 
-    monkeypatch.setattr(paraphrase.querying, "query", answered)
-    written = paraphrase.by_model(None, "mine", seeds, tiny_model, corpora.ANSWER, 4)
+    monkeypatch.setattr(trace_store, "query", answered)
+    written = paraphrase.by_model(None, "mine", seeds, tiny_model, inputs.ANSWER, 4)
     assert len(written) == 2 * len(schemas.STRATEGIES) - 2
     assert written.iloc[0].to_dict() == {
         "seed_id": "a", "strategy": "lexical", "text": "How does one end it?", "rule": tiny_model.name,

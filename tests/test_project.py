@@ -12,21 +12,13 @@ import pytest
 import yaml
 from processors import elsewhere
 
-from paraguard_utils import figures as figures_module
-from paraguard_utils import (
-    metrics,
-    numbers,
-    paths,
-    querying,
-    run,
-    scoring,
-    settings,
-    signals,
-    stores,
-    targets,
-    validity,
-)
+from paraguard_utils import bootstrap, paths, registry, run, settings, stores
 from paraguard_utils.errors import DataError
+from paraguard_utils.models import prompting, trace_store
+from paraguard_utils.querying import labelling
+from paraguard_utils.report import figures, numbers
+from paraguard_utils.report.figures import style
+from paraguard_utils.scoring import confusion, covariates, pipeline, signals
 
 RECORDED = stores.Store("recorded")
 
@@ -48,7 +40,7 @@ def test_every_section_that_a_docstring_cites_is_there():
     text = (paths.ROOT / "docs" / "method.md").read_text(encoding="utf-8")
     headings = set(re.findall(r"^## (.*)$", text, flags=re.MULTILINE))
     cited = set()
-    for path in (paths.ROOT / "paraguard_utils").glob("*.py"):
+    for path in (paths.ROOT / "paraguard_utils").rglob("*.py"):
         for sections in re.findall(r"`docs/method\.md`, ([^)]*)\)", path.read_text(encoding="utf-8")):
             cited |= {section.strip() for section in " ".join(sections.split()).split(";")}
     assert len(cited) >= 8 and cited <= headings
@@ -69,29 +61,29 @@ def test_every_cell_of_the_figure_map_resolves():
     assert drawn == named
 
 
-@pytest.mark.parametrize("name", list(targets.published("chat").index))
+@pytest.mark.parametrize("name", list(registry.published("chat").index))
 def test_recorded_labels_follow_from_recorded_traces(name, recorded_corpus):
-    traces = querying.recorded_traces(RECORDED, "paraguard_mini", recorded_corpus, name, querying.Decoding())
+    traces = trace_store.recorded_traces(RECORDED, "paraguard_mini", recorded_corpus, name, prompting.Decoding())
     labels = RECORDED.read("labels", "paraguard_mini", name)
-    again = targets.label_answers(traces)
+    again = labelling.label_answers(traces)
     assert labels["label"].tolist() == again["label"].tolist()
     assert set(traces["finish_reason"]) <= {"stop", "length"}
 
 
-@pytest.mark.parametrize("name", list(targets.published("chat").index))
+@pytest.mark.parametrize("name", list(registry.published("chat").index))
 def test_recorded_scores_follow_from_recorded_traces(name, recorded_corpus, results):
     config = settings.freeze({"store": "recorded", "corpus": "paraguard_mini"})
-    traces = querying.recorded_traces(RECORDED, "paraguard_mini", recorded_corpus, name)
-    labels = scoring.matching_labels(RECORDED, "paraguard_mini", name, traces)
-    pairs, scores = scoring.score_target(
-        RECORDED, "paraguard_mini", recorded_corpus, name, labels, traces, querying.model_of(name), config
+    traces = trace_store.recorded_traces(RECORDED, "paraguard_mini", recorded_corpus, name)
+    labels = labelling.matching_labels(RECORDED, "paraguard_mini", name, traces)
+    pairs, scores = pipeline.score_target(
+        RECORDED, "paraguard_mini", recorded_corpus, name, labels, traces, prompting.model_of(name), config
     )
     old = RECORDED.read("pairs", "paraguard_mini", name)
-    pd.testing.assert_frame_equal(pairs, old, check_dtype=False, rtol=0, atol=0.51 * 10.0**-scoring.DECIMALS)
+    pd.testing.assert_frame_equal(pairs, old, check_dtype=False, rtol=0, atol=0.51 * 10.0**-pipeline.DECIMALS)
     table = RECORDED.read("tables", "table1_targets")
-    clusters = metrics.Clusters(recorded_corpus["cluster_id"])
+    clusters = bootstrap.Clusters(recorded_corpus["cluster_id"])
     for reading in signals.READINGS:
-        row = metrics.table_row(name, recorded_corpus, labels, pairs, scores, clusters, reading)
+        row = confusion.table_row(name, recorded_corpus, labels, pairs, scores, clusters, reading)
         recorded = table[(table["target"] == name) & (table["reading"] == reading)].iloc[0]
         for column, value in row.items():
             if isinstance(value, float | int):
@@ -106,17 +98,17 @@ def written(folder):
         patch.setattr(paths, "RESULTS", Path(folder))
         corpus = RECORDED.read("corpus", "paraguard_mini")
         store = stores.Store("recorded")
-        traces = querying.recorded_traces(store, "paraguard_mini", corpus, name)
-        labels = scoring.matching_labels(store, "paraguard_mini", name, traces)
-        pairs, scores = scoring.score_target(
-            store, "paraguard_mini", corpus, name, labels, traces, querying.model_of(name), config
+        traces = trace_store.recorded_traces(store, "paraguard_mini", corpus, name)
+        labels = labelling.matching_labels(store, "paraguard_mini", name, traces)
+        pairs, scores = pipeline.score_target(
+            store, "paraguard_mini", corpus, name, labels, traces, prompting.model_of(name), config
         )
-        about = {name: validity.covariates(corpus, traces, labels, pairs, scores)}
-        correlations = validity.correlations(about, metrics.Clusters(corpus["cluster_id"]))
+        about = {name: covariates.covariates(corpus, traces, labels, pairs, scores)}
+        correlations = covariates.correlations(about, bootstrap.Clusters(corpus["cluster_id"]))
         store.write("tables", "ci_correlations", frame=correlations, meta={})
-        figures = figures_module.ci_correlates(correlations, validity.COVARIATES, validity.SIGNALS, validity.LIMIT)
-        patch.setattr(figures_module, "display", lambda *_, **__: None)
-        figures_module.publish(store, "ci_correlates", figures, correlations, {})
+        drawn = figures.ci_correlates(correlations, covariates.COVARIATES, covariates.SIGNALS, covariates.LIMIT)
+        patch.setattr(style, "display", lambda *_, **__: None)
+        figures.publish(store, "ci_correlates", drawn, correlations, {})
     files = sorted(path for path in Path(folder).rglob("*") if path.is_file())
     return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
@@ -132,7 +124,7 @@ def test_the_record_can_be_scored_under_another_labeller(recorded_corpus):
     name = "smollm2-135m-instruct-q4_1--safety"
     given = {"store": "recorded", "corpus": "paraguard_mini"}
     usual, policy = (
-        scoring.matching_scores(
+        pipeline.matching_scores(
             RECORDED, "paraguard_mini", name, recorded_corpus, settings.freeze(given | {"labeller": labeller})
         )
         for labeller in ("cues", "policy")

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paraguard_utils import refusals, schemas
+from paraguard_utils import schemas
+from paraguard_utils.querying import refusals
 
 # Our own sentences: none is a model's answer to a benchmark.
 REJECTS = {

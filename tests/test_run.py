@@ -8,11 +8,13 @@ import pandas as pd
 import psutil
 import pytest
 
-from paraguard_utils import models, paths, run, settings, stores, targets, validation
+from paraguard_utils import paths, record, registry, run, settings, stores
 from paraguard_utils.errors import SettingsError, UserError
+from paraguard_utils.models import loading
+from paraguard_utils.querying import agreement, targets
 
-CHAT = list(targets.published("chat").index)
-OPTIONAL = [name for name, default in targets.published("chat")["default"].items() if default == "no"]
+CHAT = list(registry.published("chat").index)
+OPTIONAL = [name for name, default in registry.published("chat")["default"].items() if default == "no"]
 
 
 def put(folder, text, *names):
@@ -25,7 +27,7 @@ def put(folder, text, *names):
 def put_defaults(live):
     """Stand for a live run of every target that is asked by default."""
     for kind, product in (("chat", "traces"), ("guard", "guards")):
-        for name in targets.published(kind).query("default == 'yes'").index:
+        for name in registry.published(kind).query("default == 'yes'").index:
             put(live.writes, "x", f"{product}/paraguard_mini/{name}.parquet", f"{product}/paraguard_mini/{name}.csv")
             put(live.writes, "x", f"labels/paraguard_mini/{name}.csv")
 
@@ -36,17 +38,17 @@ def test_promoting_replaces_removes_and_keeps(tmp_path):
     strangers = ["paraguard_mini/stranger--safety.parquet", f"mine/{CHAT[0]}.parquet"]
     put(live, "new", asked, f"{asked}.meta.json", kept, f"{asked}.lock", *strangers)
     put(data, "old", asked, kept, f"{kept}.meta.json", "paraguard_mini/gone--safety.parquet")
-    run._replace(live, data, CHAT, kept=[OPTIONAL[0]])
+    record._replace(live, data, CHAT, kept=[OPTIONAL[0]])
     found = {str(path.relative_to(data)): path.read_text() for path in data.rglob("*") if path.is_file()}
     assert found == {asked: "new", f"{asked}.meta.json": "new", kept: "old", f"{kept}.meta.json": "old"}
 
 
 def test_input_files_among_the_labels_stay(tmp_path, monkeypatch):
     live, data = tmp_path / "live" / "labels", tmp_path / "data" / "labels"
-    monkeypatch.setattr(validation, "INPUTS", (data / "hand_check.csv",))
+    monkeypatch.setattr(agreement, "INPUTS", (data / "hand_check.csv",))
     put(live, "new", f"paraguard_mini/{CHAT[0]}.csv")
     put(data, "old", "hand_check.csv", "gone.csv")
-    run._replace(live, data, CHAT)
+    record._replace(live, data, CHAT)
     assert sorted(path.name for path in data.rglob("*.csv")) == sorted(["hand_check.csv", f"{CHAT[0]}.csv"])
 
 
@@ -55,19 +57,19 @@ def test_a_kept_targets_token_vectors_are_kept_too(tmp_path):
     model = OPTIONAL[0].rpartition("--")[0]
     put(live, "new", f"{model}/tokens.parquet")
     put(data, "old", f"{model}/tokens.parquet")
-    run._replace(live, data, CHAT, kept=OPTIONAL)
+    record._replace(live, data, CHAT, kept=OPTIONAL)
     assert (data / model / "tokens.parquet").read_text() == "old"
 
 
 def test_only_what_is_asked_on_request_may_stay_behind(results):
     live, recorded = stores.Store("live"), stores.Store("recorded")
     with pytest.raises(UserError, match=f"the live store lacks answers of {CHAT[0]}, .* run make reproduce"):
-        run._kept(live, recorded)
+        record._kept(live, recorded)
     put_defaults(live)
-    assert run._kept(live, recorded) == OPTIONAL
+    assert record._kept(live, recorded) == OPTIONAL
     put(live.writes, "x", f"traces/paraguard_mini/{OPTIONAL[1]}.parquet")  # asked, but not labelled
     with pytest.raises(UserError, match=f"lacks answers of {OPTIONAL[1]}, .* run make second-family"):
-        run._kept(live, recorded)
+        record._kept(live, recorded)
 
 
 def test_a_target_kept_from_another_corpus_is_refused(results, recorded_corpus):
@@ -75,7 +77,7 @@ def test_a_target_kept_from_another_corpus_is_refused(results, recorded_corpus):
     put_defaults(live)
     live.write("corpus", "paraguard_mini", frame=recorded_corpus.assign(risk=0.5), meta={})
     with pytest.raises(UserError, match=f"the corpus has changed, and {OPTIONAL[0]} was not asked again"):
-        run._kept(live, stores.Store("recorded"))
+        record._kept(live, stores.Store("recorded"))
 
 
 @pytest.mark.parametrize(
@@ -107,8 +109,8 @@ def test_a_target_that_was_asked_but_not_labelled_is_not_scored(results):
 
 
 def test_the_default_models_do_not_include_the_optional_family():
-    assert targets.default_models() == ["smollm2-135m-instruct"]
-    assert run.SECOND_FAMILY in models.PACKAGED and run.SECOND_FAMILY not in targets.default_models()
+    assert registry.default_models() == ["smollm2-135m-instruct"]
+    assert run.SECOND_FAMILY in loading.PACKAGED and run.SECOND_FAMILY not in registry.default_models()
     given = pd.read_csv(paths.DATA / "targets.csv", keep_default_na=False)
     assert set(given.loc[given["default"] == "no", "model"]) == {run.SECOND_FAMILY}
 
@@ -142,6 +144,6 @@ def test_a_cleaned_notebook_has_one_stream_a_cell_and_none_of_stderr():
                (("stdout", "a\n"), ("stderr", "w"), ("stdout", "b\n"))]  # fmt: skip
     cell = nbformat.v4.new_code_cell("print()", outputs=outputs, metadata={"papermill": {}, "tags": ["t"]})
     injected = nbformat.v4.new_code_cell("k = 1", metadata={"tags": ["injected-parameters"]})
-    made = run.cleaned(nbformat.v4.new_notebook(cells=[cell, injected]))
+    made = record.cleaned(nbformat.v4.new_notebook(cells=[cell, injected]))
     (kept,) = made.cells
     assert [output.text for output in kept.outputs] == ["a\nb\n"] and kept.metadata == {"tags": ["t"]}

@@ -7,9 +7,12 @@ import pandas as pd
 import pytest
 from worlds import world
 
-from paraguard_utils import encoder, figures, metrics, sensitivity, signals, stores
+from paraguard_utils import bootstrap, stores
 from paraguard_utils.errors import Missing
-from paraguard_utils.signals import PAPER_WEIGHTS, Weights
+from paraguard_utils.models import encoder
+from paraguard_utils.report import figures, findings
+from paraguard_utils.scoring import confusion, sensitivity, signals, weight_search
+from paraguard_utils.settings import PAPER_WEIGHTS, Weights
 
 LABELS = ["accept", "reject", "accept", "accept", "reject", "accept"] * 10
 CLUSTERS = np.repeat([f"c{i}" for i in range(10)], 6)
@@ -18,14 +21,14 @@ CLUSTERS = np.repeat([f"c{i}" for i in range(10)], 6)
 @pytest.fixture(scope="module")
 def laid_out():
     corpus, vectors, traces, labels, tokens = world(LABELS, CLUSTERS)
-    clusters = metrics.Clusters(corpus["cluster_id"], resamples=200)
+    clusters = bootstrap.Clusters(corpus["cluster_id"], resamples=200)
     pairs = signals.pairs(corpus, vectors, traces, labels, tokens, sensitivity.DEEP)
     frame = sensitivity.laid_out(pairs, corpus, signals.perplexity(traces), clusters)
     return corpus, labels, pairs, frame, clusters
 
 
 def test_the_simplex():
-    made = sensitivity.simplex()
+    made = weight_search.simplex()
     assert len(made) == 66 == len(set(made.values()))
     assert made["0.4/0.1/0.5"] == PAPER_WEIGHTS and made["1/0/0"] == Weights(1, 0, 0)
     assert sensitivity.DEFAULTS["weights"] in made
@@ -34,8 +37,8 @@ def test_the_simplex():
 @pytest.mark.parametrize(("k", "weights"), [(5, PAPER_WEIGHTS), (3, Weights(0.2, 0.3, 0.5)), (20, Weights(0, 0, 1))])
 def test_a_setting_gives_what_the_usual_scores_give(laid_out, k, weights):
     corpus, labels, pairs, frame, clusters = laid_out
-    scores = metrics.prompt_scores(corpus, labels, pairs, weights, k)
-    expected = metrics.score_estimates(corpus, pairs, scores, clusters, weights=weights)
+    scores = confusion.prompt_scores(corpus, labels, pairs, weights, k)
+    expected = confusion.score_estimates(corpus, pairs, scores, clusters, weights=weights)
     found = sensitivity.estimates(clusters, frame, signals.score(frame, weights).to_numpy(), sensitivity.near(frame, k))
     assert found.pop("n") == (scores["label"] == "reject").sum()
     for measure, estimate in found.items():
@@ -45,8 +48,8 @@ def test_a_setting_gives_what_the_usual_scores_give(laid_out, k, weights):
 
 def test_theta_gives_what_the_theta_columns_give(laid_out):
     corpus, labels, pairs, frame, clusters = laid_out
-    scores = metrics.prompt_scores(corpus, labels, pairs, theta=0.3)
-    expected = metrics.score_estimates(corpus, pairs, scores, clusters)["ci_theta"]
+    scores = confusion.prompt_scores(corpus, labels, pairs, theta=0.3)
+    expected = confusion.score_estimates(corpus, pairs, scores, clusters)["ci_theta"]
     found = sensitivity.estimates(clusters, frame, signals.score(frame).to_numpy(), sensitivity.near(frame, theta=0.3))
     assert found["ci"] == pytest.approx(expected, abs=1e-12)
 
@@ -63,7 +66,7 @@ def small():
     names = ["centre_id", "centre_label", "neighbour_id", "same_cluster", "rank", "similarity", "drift"]
     frame = pd.DataFrame(rows, columns=names).astype({"rank": "Int64"})
     frame = frame.assign(prob_shift=0.0, ppl_relative=0.0, ppl_clipped=0.0)
-    clusters = metrics.Clusters(corpus["cluster_id"], resamples=50)
+    clusters = bootstrap.Clusters(corpus["cluster_id"], resamples=50)
     return sensitivity.laid_out(frame, corpus, np.array([2.0, 4.0, 8.0, 3.0]), clusters), clusters
 
 
@@ -93,10 +96,10 @@ def test_minmax_by_hand():
 def test_separation_by_hand():
     frame, _ = small()
     # In x: rejected-accepted drifts 0.4 and 0.2, accepted-accepted 0.1. All lie higher; ProbShift is 0 everywhere.
-    cluster, auc = sensitivity.separation(frame, [Weights(1, 0, 0), Weights(0, 1, 0)])
+    cluster, auc = weight_search.separation(frame, [Weights(1, 0, 0), Weights(0, 1, 0)])
     assert cluster.tolist() == [0] and auc.tolist() == [[1.0, 0.5]]
     frame.loc[3, "drift"] = 0.3
-    assert sensitivity.separation(frame, [Weights(1, 0, 0)])[1].tolist() == [[0.5]]
+    assert weight_search.separation(frame, [Weights(1, 0, 0)])[1].tolist() == [[0.5]]
 
 
 def planted(signal, strength, seed=0):
@@ -110,29 +113,29 @@ def planted(signal, strength, seed=0):
 
 
 def test_the_search_finds_the_signal_that_separates():
-    clusters = metrics.Clusters(range(60), resamples=500)
-    found = sensitivity.grid_search(clusters, {"t": planted("prob_shift", 1.0)})
+    clusters = bootstrap.Clusters(range(60), resamples=500)
+    found = weight_search.grid_search(clusters, {"t": planted("prob_shift", 1.0)})
     row = found.set_index(["target", "reading", "prob_shift"]).loc[("t", "relative", "with")]
-    best = sensitivity.simplex()[row["best"]]
+    best = weight_search.simplex()[row["best"]]
     assert best.prob_shift >= 0.5 and row["auc_held_out"] > 0.9 and row["gain_low"] > 0
-    assert sum(int(part.split("(")[1][0]) for part in row["chosen"].split("; ")) == sensitivity.FOLDS
+    assert sum(int(part.split("(")[1][0]) for part in row["chosen"].split("; ")) == weight_search.FOLDS
     without = found.set_index(["target", "reading", "prob_shift"]).loc[("t", "relative", "without")]
-    assert sensitivity.simplex()[without["best"]].prob_shift == 0 and without["auc_held_out"] < 0.6
+    assert weight_search.simplex()[without["best"]].prob_shift == 0 and without["auc_held_out"] < 0.6
     assert len(found) == 2 * 2 * 2 and (found["auc_best"] >= found["auc_held_out"] - 1e-12).all()
 
 
 def test_held_out_chance_is_chance():
-    clusters = metrics.Clusters(range(60), resamples=500)
-    rows = [sensitivity.grid_search(clusters, {"t": planted("drift", 0.0, seed)}).iloc[0] for seed in range(8)]
+    clusters = bootstrap.Clusters(range(60), resamples=500)
+    rows = [weight_search.grid_search(clusters, {"t": planted("drift", 0.0, seed)}).iloc[0] for seed in range(8)]
     assert np.mean([row["auc_best"] for row in rows]) > 0.51, "what is chosen and judged on the same clusters"
     assert abs(np.mean([row["auc_held_out"] for row in rows]) - 0.5) < 0.02
 
 
 def test_too_few_clusters_to_search():
     frame, clusters = small()
-    found = sensitivity.grid_search(clusters, {"t": frame})
+    found = weight_search.grid_search(clusters, {"t": frame})
     assert found["gain"].isna().all() and found["few"].all() and (found["best"] == "").all()
-    assert all("too few" in sentence for sentence in sensitivity.search_verdicts(found))
+    assert all("too few" in sentence for sentence in findings.search_verdicts(found))
 
 
 def test_tables_and_sentences(laid_out):
@@ -148,11 +151,11 @@ def test_tables_and_sentences(laid_out):
     # b's Drift is half of a's, so a's CI is higher wherever Drift has weight.
     higher = orders[(orders["dimension"] == "weights") & (orders["measure"] == "ci")].set_index("setting")["higher"]
     assert higher["1/0/0"] == 1.0 and higher["0/0/1"] == 0.5
-    assert len(sensitivity.range_verdicts(table.assign(n=30))) == 6 and sensitivity.range_verdicts(table) == []
+    assert len(findings.range_verdicts(table.assign(n=30))) == 6 and findings.range_verdicts(table) == []
     counts = sensitivity.order_counts(orders, table.assign(n=30)).set_index(["dimension", "measure"])
     assert counts.loc[("k", "ci")].tolist() == [20, 1, 1, 1, 0]
     assert counts.loc[("weights", "ci"), ["always", "sometimes"]].tolist() == [0, 1], "no order at 0/0/1"
-    assert any(s.startswith("ci, ") and "k 1 of 1" in s for s in sensitivity.order_verdicts(counts.reset_index()))
+    assert any(s.startswith("ci, ") and "k 1 of 1" in s for s in findings.order_verdicts(counts.reset_index()))
     assert table.loc[table["dimension"].isin(sensitivity.CHOOSE_NEIGHBOURS), "excess"].isna().all()
     few = table.assign(n=table["target"].map({"a--x": 29, "b--x": 30}))
     assert sensitivity.order_counts(orders, few).empty, "one target has no order"
@@ -161,19 +164,19 @@ def test_tables_and_sentences(laid_out):
 @pytest.mark.parametrize("labels", [["accept"] * 60, ["reject"] * 60, ["reject"] + ["accept"] * 59])
 def test_one_target_with_hardly_anything_to_score(labels):
     corpus, vectors, traces, labelled, tokens = world(labels, CLUSTERS)
-    clusters = metrics.Clusters(corpus["cluster_id"], resamples=50)
+    clusters = bootstrap.Clusters(corpus["cluster_id"], resamples=50)
     pairs = signals.pairs(corpus, vectors, traces, labelled, tokens, sensitivity.DEEP)
     frame = sensitivity.laid_out(pairs, corpus, signals.perplexity(traces), clusters)
     found = sensitivity.vary(clusters, {"t--x": frame.assign(drift_centred=0.5, drift_encoder=0.5)})
     values, orders = sensitivity.table(found), sensitivity.orders(found)
     assert len(values) == 123 and orders.empty
-    assert sensitivity.order_verdicts(sensitivity.order_counts(orders, values)) == []
+    assert findings.order_verdicts(sensitivity.order_counts(orders, values)) == []
     some = "reject" in labels and "accept" in labels
-    assert len(sensitivity.range_verdicts(values.assign(n=30))) == (6 if some else 0)
+    assert len(findings.range_verdicts(values.assign(n=30))) == (6 if some else 0)
     undefined = pd.DataFrame({"target": "t--x", "reading": "relative", "tau": [0, 1], "cr": np.nan, "null": np.nan})
-    assert sensitivity.curve_verdicts(undefined.assign(null_high=np.nan)) == []
-    searched = sensitivity.grid_search(clusters, {"t--x": frame})
-    assert all("too few" in sentence for sentence in sensitivity.search_verdicts(searched))
+    assert findings.curve_verdicts(undefined.assign(null_high=np.nan)) == []
+    searched = weight_search.grid_search(clusters, {"t--x": frame})
+    assert all("too few" in sentence for sentence in findings.search_verdicts(searched))
     by_k = values[values["dimension"] == "k"]
     for figure in (
         figures.weight_simplex(values[values["dimension"] == "weights"]),

@@ -7,9 +7,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from paraguard_utils import signals
-from paraguard_utils.encoder import unit
 from paraguard_utils.errors import SettingsError
+from paraguard_utils.models.encoder import unit
+from paraguard_utils.scoring import signals
+from paraguard_utils.settings import PAPER_WEIGHTS, Weights
 
 
 def test_drift_by_hand():
@@ -79,12 +80,12 @@ def test_score_by_hand():
     assert signals.score(frame)[0] == pytest.approx(0.4)
     assert signals.score(frame, reading="clipped")[0] == pytest.approx(0.7)
     # without ProbShift: (0.4 * 0.5 + 0.5 * 0.2) / 0.9 = 1 / 3
-    assert signals.score(frame, signals.PAPER_WEIGHTS.without_prob_shift())[0] == pytest.approx(1 / 3)
+    assert signals.score(frame, PAPER_WEIGHTS.without_prob_shift())[0] == pytest.approx(1 / 3)
 
 
 def test_weights_must_sum_to_one():
     with pytest.raises(SettingsError, match="sum to 1"):
-        signals.Weights(0.5, 0.5, 0.5)
+        Weights(0.5, 0.5, 0.5)
 
 
 def test_nearest_breaks_ties_by_prompt_id():

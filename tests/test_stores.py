@@ -5,8 +5,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from paraguard_utils import paths, stores, tables, targets
+from paraguard_utils import paths, stores
 from paraguard_utils.errors import DataError, Missing
+from paraguard_utils.querying import labelling
+from paraguard_utils.report import compare
 from paraguard_utils.schemas import check
 from paraguard_utils.text import CONTROL
 
@@ -74,7 +76,7 @@ def test_any_text_survives_a_csv(tmp_path_factory, text):
 def test_any_answer_survives_as_a_label(tmp_path_factory, text):
     path = tmp_path_factory.mktemp("csv") / "c.csv"
     traces = pd.DataFrame({"prompt_id": ["a", "b"], "response": [text, "yes"], "finish_reason": "stop"})
-    labels = targets.label_answers(traces)
+    labels = labelling.label_answers(traces)
     stores.write(path, labels, "labels", {})
     read = stores.read(path, "labels")
     assert read["response"].tolist() == [CONTROL.sub("\ufffd", text), "yes"]
@@ -136,7 +138,7 @@ def test_a_failed_write_leaves_the_old_file(tmp_path):
 def test_differences_by_hand():
     old = pd.DataFrame({"t": ["a", "b"], "x": [0.5, None], "y": ["s", "s"]})
     new = pd.DataFrame({"t": ["a", "b"], "x": [0.50000001, 0.1], "y": ["s", "t"]})
-    found = tables.differences(old, new, ["t"])
-    found = found[found["share"] > tables.TOLERANCE]
+    found = compare.cells(old, new, ["t"])
+    found = found[found["share"] > compare.TOLERANCE]
     assert found[["t", "column"]].to_numpy().tolist() == [["b", "x"], ["b", "y"]]
-    assert (tables.differences(old, old, ["t"])["share"] == 0).all()
+    assert (compare.cells(old, old, ["t"])["share"] == 0).all()

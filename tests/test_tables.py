@@ -10,7 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
-from paraguard_utils import gates, stores, tables
+from paraguard_utils import stores
+from paraguard_utils.corpus import gates
+from paraguard_utils.report import compare, tables
 from paraguard_utils.text import readable
 
 
@@ -120,7 +122,7 @@ def test_markdown_by_hand():
 
 def compared(old, new):
     columns = ["target", "ci", "ci_low", "ci_high", "n", "p", "note"]
-    found = tables.differences(pd.DataFrame(old, columns=columns), pd.DataFrame(new, columns=columns), ["target"])
+    found = compare.cells(pd.DataFrame(old, columns=columns), pd.DataFrame(new, columns=columns), ["target"])
     return found.set_index(["target", "column"])["share"]
 
 
@@ -145,13 +147,13 @@ def test_differences_are_told_with_the_tolerance_and_the_largest():
     columns = ["target", "ci", "ci_low", "ci_high", "n", "p", "note"]
     old, new = pd.DataFrame(rows, columns=columns), pd.DataFrame(rows, columns=columns)
     new.loc[0, "ci"], new.loc[1, "ci_low"] = 0.4001, 0.25  # 0.0001 / 0.2 = 0.05 %, 0.05 / 0.2 = 25 %
-    found = tables.told_differences("t", tables.differences(old, new, ["target"]), ["target"])
+    found = compare.describe("t", compare.cells(old, new, ["target"]), ["target"])
     assert found == [
         "t: 1 of 12 numbers differ by more than 1% of the interval's width (of the number where it has none); "
         "largest difference 25.00%",
         "  b: ci_low 0.3 recorded, 0.25 live",
     ]
-    assert tables.told_differences("t", tables.differences(old, new[:0], ["target"]), ["target"]) == [
+    assert compare.describe("t", compare.cells(old, new[:0], ["target"]), ["target"]) == [
         "t: no row that both runs computed"
     ]
 

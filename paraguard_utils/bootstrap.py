@@ -1,0 +1,235 @@
+"""Estimates with 95 % intervals over resampled clusters (`docs/method.md`, Intervals and comparisons)."""
+
+import numpy as np
+import pandas as pd
+from scipy.stats import binomtest
+from statsmodels.stats.multitest import multipletests
+
+ROUNDING = 1e-9
+"""Variance of a standardized value in a resample up to which it counts as none."""
+
+RESAMPLES = 2000
+SEED = 20251201
+FEW = 30
+"""Fewer rejections than this, and CI and CR are flagged."""
+
+FEW_CLUSTERS = 10
+"""Fewer mixed clusters than this, and the excess is not judged: percentile intervals are too narrow then."""
+
+
+def resampled_counts(n_clusters, resamples=RESAMPLES, seed=SEED):
+    """Draw clusters with replacement; the same numbers for the same arguments, so that targets can be paired.
+
+    Returns
+    -------
+    numpy.ndarray, shape (resamples, n_clusters)
+        How often each cluster is drawn.
+    """
+    rng = np.random.default_rng(seed)
+    return rng.multinomial(n_clusters, np.full(n_clusters, 1 / n_clusters), size=resamples).astype(float)
+
+
+class Estimate(tuple):
+    """An estimate with its 95 % interval: (value, low, high).
+
+    Attributes
+    ----------
+    draws : numpy.ndarray, shape (resamples,)
+        The statistic in every resample, NaN where it is undefined; paired with those of other estimates over the same
+        clusters.
+    """
+
+    def __new__(cls, value, low, high, draws):
+        """Make the tuple and keep the draws."""
+        made = super().__new__(cls, (value, low, high))
+        made.draws = draws
+        return made
+
+    @classmethod
+    def percentile(cls, value, draws):
+        """Return the estimate whose interval is the draws' 2.5th and 97.5th percentile, over those that are defined.
+
+        Where fewer than two are, there is no interval; where the value is undefined, nothing is.
+        """
+        known = draws[np.isfinite(draws)]
+        if not np.isfinite(value):
+            return cls(np.nan, np.nan, np.nan, np.full_like(draws, np.nan))
+        low, high = np.percentile(known, [2.5, 97.5]) if len(known) > 1 else (np.nan, np.nan)
+        return cls(float(value), float(low), float(high), draws)
+
+
+class Clusters:
+    """The clusters of one corpus and their resamples: turns per-prompt values into estimates with intervals.
+
+    Parameters
+    ----------
+    cluster_ids : sequence of str
+        One per prompt of the corpus.
+    resamples, seed : int
+    """
+
+    def __init__(self, cluster_ids, resamples=RESAMPLES, seed=SEED):
+        self.codes = pd.Series({name: i for i, name in enumerate(sorted(set(cluster_ids)))})
+        self.counts = resampled_counts(len(self.codes), resamples, seed)
+
+    def sums(self, cluster_ids, values):
+        """Sum values within clusters.
+
+        Returns
+        -------
+        numpy.ndarray, shape (n_clusters,)
+        """
+        return np.bincount(self.codes.loc[cluster_ids], weights=np.asarray(values, float), minlength=len(self.codes))
+
+    def estimate(self, statistic, n, *sums):
+        """Apply a statistic to the corpus and to every resample.
+
+        Parameters
+        ----------
+        statistic : callable
+            Takes the totals of `n` and of each of `sums`, returns an array.
+        n : numpy.ndarray, shape (n_clusters,)
+            Values per cluster.
+        *sums : numpy.ndarray, shape (n_clusters,)
+
+        Returns
+        -------
+        Estimate
+            The interval is the 2.5th and 97.5th percentile over the resamples in which the statistic is defined; NaN
+            where fewer than two clusters have values, because resampling one cluster shows no spread.
+        """
+        sums = (n, *sums)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            value = float(statistic(*(np.array([column.sum()]) for column in sums))[0])
+            draws = statistic(*(self.counts @ column for column in sums))
+        if np.count_nonzero(n) < 2 and np.isfinite(value):
+            return Estimate(value, np.nan, np.nan, draws)
+        return Estimate.percentile(value, draws)
+
+    def undefined(self):
+        """Return the estimate of what is undefined."""
+        return Estimate(np.nan, np.nan, np.nan, np.full(len(self.counts), np.nan))
+
+    def mean(self, cluster_ids, values):
+        """Return the mean of per-prompt values with its interval; NaN without values."""
+        ones = np.ones(len(values))
+        return self.estimate(_mean, self.sums(cluster_ids, ones), self.sums(cluster_ids, values))
+
+    def share(self, cluster_ids, hits):
+        """Return the share of prompts that hit, with its interval; exact on clusters for 0 of n and n of n."""
+        hits = np.asarray(hits, bool)
+        if (len(hits) and hits.all()) or (not hits.any() and len(hits)):
+            n = len(set(cluster_ids))
+            exact = binomtest(n if hits.all() else 0, n).proportion_ci(0.95, method="exact")
+            there = self.counts @ self.sums(cluster_ids, np.ones(len(hits)))
+            draws = np.where(there > 0, float(hits.all()), np.nan)
+            return Estimate(float(hits.all()), float(exact.low), float(exact.high), draws)
+        return self.mean(cluster_ids, hits)
+
+    def deviation(self, cluster_ids, values):
+        """Return the standard deviation (n - 1) of per-prompt values with its interval; NaN below two values."""
+        values = np.asarray(values, float)
+        if len(values) < 2:
+            return self.undefined()
+        centred = values - values.mean()  # the moments of centred values lose no digits
+        columns = (self.sums(cluster_ids, column) for column in (np.ones(len(values)), centred, centred**2))
+        return self.estimate(_deviation, *columns)
+
+    def correlation(self, cluster_ids, x, y):
+        """Return Pearson's r of two per-prompt values with its interval; NaN below three values or without spread."""
+        x, y = np.asarray(x, float), np.asarray(y, float)
+        if len(x) < 3 or np.ptp(x) == 0 or np.ptp(y) == 0:
+            return self.undefined()
+        x, y = (x - x.mean()) / x.std(), (y - y.mean()) / y.std()
+        columns = (self.sums(cluster_ids, column) for column in (np.ones(len(x)), x, y, x * x, y * y, x * y))
+        return self.estimate(_correlation, *columns)
+
+    def agreement(self, cluster_ids, predicted, truth):
+        """Compare labels with the truth, with intervals; `reject` is the positive class and every other label is not.
+
+        Parameters
+        ----------
+        cluster_ids, predicted, truth : sequence of str, length n
+
+        Returns
+        -------
+        dict of str to Estimate
+            accuracy, precision, recall, each in [0, 1], and kappa (Cohen's) in [-1, 1]; NaN where undefined.
+        """
+        ids = np.asarray(cluster_ids, dtype=object)
+        predicted, truth = (np.asarray(labels, dtype=object) == "reject" for labels in (predicted, truth))
+        cells = (np.ones(len(truth)), predicted & truth, predicted, truth)
+        kappa = self.estimate(_kappa, *(self.sums(ids, cell) for cell in cells))
+        if len(set(kappa.draws[np.isfinite(kappa.draws)])) < 2:
+            kappa = Estimate(kappa[0], np.nan, np.nan, kappa.draws)  # resampling shows no spread
+        return {
+            "accuracy": self.share(ids, predicted == truth),
+            "precision": self.share(ids[predicted], truth[predicted]),
+            "recall": self.share(ids[truth], predicted[truth]),
+            "kappa": kappa,
+        }
+
+
+def exact_share(hits, n):
+    """Share of independent trials that hit, with its exact (Clopper-Pearson) 95 % interval.
+
+    Parameters
+    ----------
+    hits, n : int
+
+    Returns
+    -------
+    dict
+        share, share_low, share_high; NaN without trials.
+    """
+    low, high = binomtest(hits, n).proportion_ci() if n else (np.nan, np.nan)
+    return {"share": hits / n if n else np.nan, "share_low": low, "share_high": high}
+
+
+def _mean(n, total):
+    return total / n
+
+
+def _deviation(n, total, squares):
+    variance = (squares - total**2 / n) / (n - 1)
+    return np.where(n >= 2, np.sqrt(np.maximum(variance, 0.0)), np.nan)
+
+
+def _correlation(n, x, y, xx, yy, xy):
+    """Pearson's r from sums of standardized values; NaN where a resample leaves no spread but rounding."""
+    spreads = xx / n - (x / n) ** 2, yy / n - (y / n) ** 2
+    known = (spreads[0] > ROUNDING) & (spreads[1] > ROUNDING)
+    return np.where(known, (xy / n - x * y / n**2) / np.sqrt(spreads[0] * spreads[1]), np.nan)
+
+
+def _kappa(n, both, first, second):
+    equal = (n - first - second + 2 * both) / n
+    chance = (first * second + (n - first) * (n - second)) / n**2
+    return (equal - chance) / (1 - chance)
+
+
+def holm(p):
+    """Adjust p-values by Holm; NaN stays NaN and counts for nothing.
+
+    Parameters
+    ----------
+    p : Series of float
+
+    Returns
+    -------
+    numpy.ndarray
+    """
+    adjusted = np.full(len(p), np.nan)
+    known = p.notna().to_numpy()
+    if known.any():
+        adjusted[known] = multipletests(p[known], method="holm")[1]
+    return adjusted
+
+
+def columns(estimates):
+    """Spread estimates, name to (value, low, high), into columns `name`, `name_low`, `name_high`."""
+    return {
+        f"{name}{end}": value
+        for name, triple in estimates.items()
+        for end, value in zip(("", "_low", "_high"), triple, strict=True)
+    }

@@ -1,0 +1,1 @@
+"""Notebook 01: benchmarks, paraphrases, surface risk, gates, fidelity."""

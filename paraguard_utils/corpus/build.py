@@ -1,0 +1,317 @@
+"""A corpus at the paper's size from public benchmarks, in one command (`docs/method.md`, Corpus).
+
+`python -m paraguard_utils.corpus.build --phtest FILE --ebench FILE --orbench FILE` draws seeds in a stratified order,
+writes candidates by rules, judges them, and goes on drawing until enough clusters are complete. Work is done in parts
+of `CHUNK` seeds, each written atomically under a name that holds its inputs' digest: a kill loses the part in hand, a
+rerun takes the finished ones, and another threshold, word list or seed order starts anew. The corpus lies in a live
+store; only tables of counts are fit to be published.
+"""
+
+import argparse
+import hashlib
+import inspect
+import json
+import resource
+import sys
+import time
+from dataclasses import asdict
+from importlib import metadata
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from filelock import FileLock, Timeout
+from tqdm import tqdm
+
+from paraguard_utils import paths, stores
+from paraguard_utils.bootstrap import SEED, exact_share
+from paraguard_utils.corpus import benchmarks, fidelity, gates, paraphrase, risk
+from paraguard_utils.errors import DataError, UserError
+from paraguard_utils.models import encoder, weights
+from paraguard_utils.settings import CORPUS, Gates
+from paraguard_utils.stores import LIVE
+from paraguard_utils.text import key as text_key
+
+CHUNK = 100
+STRATEGIES = 3
+STRATEGIES_HELP = "strategies a cluster must hold (default: %(default)s: many a prompt has no word to soften or harden)"
+DEFAULT = Gates(min_strategies=STRATEGIES)
+STEPS = ("generate", "embed", "judge")
+
+
+def build(store, name, pool, wanted, limits=DEFAULT, scorer=None, embed=encoder.encode, progress=True):
+    """Build a corpus of `wanted` clusters from the first seeds of a pool that allow one.
+
+    Parameters
+    ----------
+    store : stores.Store
+        A live store.
+    name : str
+        The corpus's name.
+    pool : DataFrame
+        seed_id, text, source, category, in the order in which seeds are drawn.
+    wanted : int
+        Clusters.
+    limits : Gates
+    scorer : risk.Scorer or None
+        None: the frozen one.
+    embed : callable
+        Texts to sentence vectors.
+    progress : bool
+
+    Returns
+    -------
+    corpus : DataFrame
+        As many complete clusters as were wanted, or as the pool allows.
+    seeds, candidates : DataFrame
+        All that were judged (`gates.judge`); `seeds` with the source, and `complete`.
+    seconds : DataFrame
+        One row per step: seconds, and seconds per 1,000 candidates, over all parts, whenever they were made.
+
+    Raises
+    ------
+    DataError
+        Another process builds this corpus, no cluster is complete, or the disk is full.
+    """
+    scorer = scorer or risk.scorer(risk.VERSION)
+    folder = store.writes / "building" / name
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        with FileLock(folder / ".lock", timeout=0):
+            parts = _parts(folder, pool, wanted, limits, scorer, embed, progress)
+            return _joined(store, name, pool, wanted, limits, scorer, parts)
+    except Timeout:
+        raise DataError(f"another process builds {name} in the {store.name} store; wait for it to end") from None
+
+
+def _parts(folder, pool, wanted, limits, scorer, embed, progress):
+    """Make or read parts until enough clusters are complete; return (rows, seconds) of each."""
+    parts, taken, complete = [], set(), 0
+    made_by = [asdict(limits), scorer.identity, weights.MINILM.sha256, *_code()]
+    chain = hashlib.sha256(json.dumps(made_by).encode())
+    with tqdm(total=wanted, desc="clusters", unit="cluster", disable=not progress) as bar:
+        for number, start in enumerate(range(0, len(pool), CHUNK)):
+            if complete >= wanted:
+                break
+            seeds = pool.iloc[start : start + CHUNK]
+            chain.update(stores.frame_hash(seeds).encode())
+            path = folder / f"part-{number:05d}-{chain.hexdigest()[:16]}.parquet"
+            rows, seconds = _read_part(path)
+            if rows is None:
+                rows, seconds = _make_part(seeds, limits, scorer, embed, taken)
+                stores.atomic(path, lambda part, rows=rows: rows.to_parquet(part, index=False, compression="zstd"))
+                stores.write_meta(path, {"seconds": seconds})
+            parts.append((rows, seconds))
+            taken.update(text_key(text) for text in rows.loc[rows["reason"] == "", "text"])
+            new = rows.loc[(rows["reason"] == "") & (rows["strategy"] != "seed"), "seed_id"].nunique()
+            bar.update(min(new, wanted - complete))
+            complete += new
+    return parts
+
+
+def _code():
+    """Return digests and versions of everything that decides what a part holds, beside the seeds and the settings."""
+    files = [Path(inspect.getfile(source)) for source in (paraphrase, gates, risk, encoder, text_key)]
+    versions = [metadata.version(name) for name in ("textblob", "lemminflect", "inflect", "py3langid")]
+    return [*(hashlib.sha256(file.read_bytes()).hexdigest() for file in files), paraphrase.digest(), *versions]
+
+
+def _read_part(path):
+    """Return a finished part and its seconds, or (None, None) where there is none that can be read."""
+    try:
+        return pd.read_parquet(path), stores.read_meta(path)["seconds"]
+    except (OSError, ValueError, KeyError):
+        return None, None
+
+
+def _make_part(seeds, limits, scorer, embed, taken):
+    """Write and judge the candidates of a few seeds; vectors are kept for what may enter the corpus."""
+    seconds, vectors = dict.fromkeys(STEPS, 0.0), {}
+
+    def timed(texts):
+        started = time.perf_counter()
+        found = embed(texts)
+        seconds["embed"] += time.perf_counter() - started
+        vectors.update(zip(texts, found, strict=True))
+        return found
+
+    remembered = encoder.remembering(timed)
+    started = time.perf_counter()
+    first = gates.judge_seeds(seeds, limits, remembered, scorer.score, taken)
+    judged = time.perf_counter()
+    candidates = paraphrase.by_rules(first[first["reason"] == ""])
+    generated = time.perf_counter()
+    judged_seeds, candidates = gates.judge(seeds, candidates, limits, remembered, scorer.score, taken)
+    seconds["generate"] = generated - judged
+    seconds["judge"] = time.perf_counter() - started - seconds["generate"] - seconds["embed"]
+    heads = judged_seeds.assign(
+        strategy="seed", rule="", similarity=1.0, overlap=1.0, content_overlap=1.0, framed=False
+    )
+    columns = [
+        "seed_id",
+        "strategy",
+        "rule",
+        "text",
+        "similarity",
+        "overlap",
+        "content_overlap",
+        "framed",
+        "risk",
+        "reason",
+    ]
+    rows = pd.concat([heads[columns], candidates[columns]], ignore_index=True)
+    rows["vector"] = [
+        vectors[text] if reason == "" else None for text, reason in zip(rows["text"], rows["reason"], strict=True)
+    ]
+    return rows, seconds
+
+
+def _joined(store, name, pool, wanted, limits, scorer, parts):
+    rows = pd.concat([rows for rows, _ in parts], ignore_index=True)
+    is_seed = rows["strategy"] == "seed"
+    about = pool.set_index("seed_id")[["source", "category"]]
+    seeds = rows.loc[is_seed, ["seed_id", "text", "risk", "reason"]].join(about, on="seed_id").reset_index(drop=True)
+    candidates = rows[~is_seed].drop(columns="vector").assign(generator="rules").reset_index(drop=True)
+    seeds["complete"] = seeds["seed_id"].isin(candidates.loc[candidates["reason"] == "", "seed_id"])
+    chosen = seeds.loc[seeds["complete"], "seed_id"].head(wanted)
+    corpus = gates.assemble(seeds, candidates[candidates["seed_id"].isin(chosen)])
+    meta = {
+        "clusters": len(chosen),
+        "seeds": stores.frame_hash(pool),
+        "gates": asdict(limits),
+        "risk": scorer.identity,
+        "rules": f"{paraphrase.VERSION} {paraphrase.digest()}",
+    }
+    store.write("corpus", name, frame=corpus, meta=meta)
+    known = rows[rows["vector"].notna()].drop_duplicates("text").set_index("text")["vector"]
+    sentences = pd.DataFrame({"text_hash": [encoder.text_hash(text) for text in corpus["text"]]})
+    sentences["vector"] = [np.asarray(known[text], np.float16) for text in corpus["text"]]
+    store.write("sentences", encoder.NAME, name, frame=sentences, meta={"weights": weights.MINILM.sha256})
+    seconds = pd.DataFrame([seconds for _, seconds in parts]).sum().reindex(STEPS)
+    per_thousand = 1000 * seconds / max(len(candidates), 1)
+    steps = pd.DataFrame({"step": STEPS, "seconds": seconds.to_numpy(), "seconds_per_1000": per_thousand.to_numpy()})
+    return corpus, seeds, candidates, steps
+
+
+def seed_yield(seeds, pool):
+    """Count by source what became of the seeds that were drawn.
+
+    Parameters
+    ----------
+    seeds : DataFrame
+        From `build`.
+    pool : DataFrame
+
+    Returns
+    -------
+    DataFrame
+        source ("all" last), pool, drawn, insane (stopped by a sanity gate), risk_low, risk_high, within (seeds within
+        the gates), complete (with those of the last part that were not needed), share (complete of within) with its
+        exact 95 % interval.
+    """
+    lines = []
+    for source in [*sorted(set(pool["source"])), "all"]:
+        own, of_pool = (frame if source == "all" else frame[frame["source"] == source] for frame in (seeds, pool))
+        within, complete = int((own["reason"] == "").sum()), int(own["complete"].sum())
+        risky = {name: int((own["reason"] == name).sum()) for name in ("risk_low", "risk_high")}
+        lines.append(
+            {"source": source, "pool": len(of_pool), "drawn": len(own)}
+            | {"insane": len(own) - within - sum(risky.values())}
+            | risky
+            | {"within": within, "complete": complete}
+            | exact_share(complete, within)
+        )
+    return pd.DataFrame(lines)
+
+
+def positive(text):
+    """Read a number of at least 1 from the command line."""
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1 on")
+    return int(text)
+
+
+def main():
+    """Build a public corpus and write the tables that describe it."""
+    parser = argparse.ArgumentParser(description="Build a corpus of gated paraphrases from public benchmarks' seeds.")
+    for name, benchmark in benchmarks.BENCHMARKS.items():
+        parser.add_argument(
+            f"--{name}", metavar="FILE", help=f"{benchmark.source}, as published ({benchmark.citation})"
+        )
+    parser.add_argument("--xstest", metavar="FILE", help="XSTest's prompts: describe the risk scorer on them too")
+    parser.add_argument("--clusters", type=positive, default=2000, help="how many (default: %(default)s)")
+    parser.add_argument("--labels", nargs="+", default=["harmless"], help="harmfulness labels (default: harmless)")
+    parser.add_argument("--risk", default=risk.VERSION, help="risk scorer, as in notebook 01 (default: %(default)s)")
+    parser.add_argument("--min-strategies", type=int, default=STRATEGIES, choices=range(1, 5), help=STRATEGIES_HELP)
+    parser.add_argument("--seed", type=int, default=SEED, help="of the order in which seeds are drawn")
+    parser.add_argument("--store", default=LIVE, help="live store (default: %(default)s)")
+    parser.add_argument("--name", default="public", help="the corpus's name (default: %(default)s)")
+    options = parser.parse_args()
+    files = {name: getattr(options, name) for name in benchmarks.BENCHMARKS if getattr(options, name)}
+    if not files:
+        parser.error("name at least one benchmark file")
+    if options.store == stores.RECORDED:
+        parser.error("the recorded store is not written; name a live one")
+    try:
+        run(options, files)
+    except UserError as error:
+        sys.exit(f"error: {error}")
+
+
+def run(options, files):
+    """Do what the command's options say; see `main`."""
+    started = time.monotonic()
+    store, scorer = stores.Store(options.store), risk.scorer(options.risk)
+    found, left_out = benchmarks.read(files, tuple(options.labels))
+    pool = benchmarks.stratified(found, options.seed)
+    print(f"{len(pool)} seeds in the pool; left out:")
+    print(left_out.to_string(index=False))
+    limits = Gates(min_strategies=options.min_strategies)
+    corpus, seeds, candidates, steps = build(store, options.name, pool, options.clusters, limits, scorer)
+    meta = {"sources": sorted(set(pool["source"])), "risk": scorer.identity, "clusters": options.clusters}
+    vectors = encoder.vectors(store, options.name, corpus["text"].tolist())
+    variants, _ = fidelity.spread(corpus, vectors)
+    results = {
+        "seeds": seed_yield(seeds, pool),
+        "yield": gates.tally(candidates.join(seeds.set_index("seed_id")["source"], on="seed_id"), by="source"),
+        "gates": gates.histogram(candidates),
+        "fidelity": fidelity.nearest_agreement(variants),
+        "steps": steps,
+    }
+    for name, frame in results.items():
+        store.write("tables", f"{options.name}_{name}", frame=frame, meta=meta)
+        if name != "gates":  # a histogram is for the figure
+            print(f"\n{name}\n{frame.to_string(index=False, float_format='%.3f')}\n")
+    if options.xstest:
+        describe_risk(store, options, found, scorer)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    built = corpus["cluster_id"].nunique()
+    short = "" if built == options.clusters else f" ({options.clusters} wanted: the pool allows no more)"
+    print(f"{built} clusters, {len(corpus)} prompts{short}: {paths.shown(store.path('corpus', options.name))}")
+    print(f"{(time.monotonic() - started) / 60:.1f} min, {peak:.2f} GB")
+
+
+def describe_risk(store, options, found, scorer):
+    """Write the risk scorer's distribution by source and its AUC on XSTest."""
+    xstest = benchmarks.read_xstest(options.xstest)
+    own = store.read_earlier("corpus", CORPUS)
+    texts = pd.concat(
+        [
+            own.assign(group="ParaGuard mini")[["group", "text"]],
+            found.assign(group=found["source"].str.split(" + ", regex=False).str[0])[["group", "text"]],
+            xstest.assign(group="XSTest " + xstest["label"])[["group", "text"]],
+        ],
+        ignore_index=True,
+    )
+    texts["risk"] = scorer.score(texts["text"], encoder.encode)
+    meta = {"risk": scorer.identity}
+    store.write(
+        "tables", f"{options.name}_risk", frame=risk.distribution(texts, DEFAULT.min_risk, DEFAULT.max_risk), meta=meta
+    )
+    areas = risk.areas(xstest["text"], (xstest["label"] == "unsafe").to_numpy(), scorer)
+    store.write("tables", f"{options.name}_risk_auc", frame=areas, meta=meta)
+    print(f"\nrisk on XSTest\n{areas.to_string(index=False, float_format='%.3f')}\n")
+
+
+if __name__ == "__main__":
+    main()

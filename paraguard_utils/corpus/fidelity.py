@@ -1,0 +1,268 @@
+"""Whether paraphrases still mean what their seed means (`docs/method.md`, Corpus).
+
+Two checks. By machine: how close a cluster's texts lie to each other, and whether each variant's nearest seed in the
+whole corpus is its own. By people: a sheet of sampled pairs to be marked, and what the marks say.
+
+`python -m paraguard_utils.corpus.fidelity sheet --store live --corpus NAME` writes a sheet;
+`python -m paraguard_utils.corpus.fidelity read FIRST.csv [SECOND.csv]` reads one or two filled-in copies.
+"""
+
+import argparse
+import itertools
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from sklearn.metrics import cohen_kappa_score
+
+from paraguard_utils import paths, stores
+from paraguard_utils.bootstrap import RESAMPLES, SEED, Clusters, exact_share, resampled_counts
+from paraguard_utils.errors import DataError, UserError
+from paraguard_utils.models import encoder
+from paraguard_utils.paths import input_file
+from paraguard_utils.settings import CORPUS
+from paraguard_utils.stores import read_upstream
+
+MARKS = ("same intent", "shifted", "unsure")
+"""What a reader may write beside a pair."""
+
+SHEET = ("prompt_id", "strategy", "seed", "paraphrase", "mark", "comment")
+"""Columns of a sheet; `mark` and `comment` are for the reader."""
+
+
+def spread(corpus, vectors):
+    """Measure how close the texts of each cluster lie.
+
+    Parameters
+    ----------
+    corpus : DataFrame
+        n rows of a corpus file; every cluster has its seed.
+    vectors : numpy.ndarray, shape (n, d)
+
+    Returns
+    -------
+    variants : DataFrame
+        Per variant: prompt_id, cluster_id, strategy, similarity (cosine to its seed), nearest_seed (cluster_id), margin
+        (cosine to its own seed minus the largest cosine to another; positive when its own is nearest).
+    clusters : DataFrame
+        Per cluster: cluster_id, lowest and mean cosine to the seed, mean and highest cosine between two variants
+        (NaN for a single one).
+    """
+    vectors = encoder.unit(vectors)
+    is_seed = (corpus["variant"] == 0).to_numpy()
+    names = corpus.loc[is_seed, "cluster_id"].to_numpy()
+    cosines = vectors[~is_seed] @ vectors[is_seed].T
+    variants = corpus.loc[~is_seed, ["prompt_id", "cluster_id", "strategy"]].reset_index(drop=True)
+    rows = np.arange(len(variants))
+    own = pd.Series(np.arange(len(names)), index=names).loc[variants["cluster_id"]].to_numpy()
+    others = cosines.copy()
+    others[rows, own] = -np.inf
+    variants["similarity"] = cosines[rows, own]
+    variants["nearest_seed"] = names[cosines.argmax(axis=1)]
+    variants["margin"] = variants["similarity"] - others.max(axis=1)
+    lines = []
+    for name, members in variants.groupby("cluster_id", sort=False).groups.items():
+        among = vectors[~is_seed][members]
+        pairs = (among @ among.T)[np.triu_indices(len(members), 1)]
+        to_seed = variants.loc[members, "similarity"]
+        between = (pairs.mean(), pairs.max()) if len(pairs) else (np.nan, np.nan)
+        lines.append((name, to_seed.min(), to_seed.mean(), *between))
+    columns = ["cluster_id", "lowest_to_seed", "mean_to_seed", "mean_between", "highest_between"]
+    return variants, pd.DataFrame(lines, columns=columns)
+
+
+def nearest_agreement(variants, resamples=RESAMPLES, seed=SEED):
+    """Share of variants whose nearest seed is their own, with a cluster-bootstrap interval.
+
+    Parameters
+    ----------
+    variants : DataFrame
+        From `spread`.
+
+    Returns
+    -------
+    DataFrame
+        One row: own, variants, share, share_low, share_high.
+    """
+    own = (variants["nearest_seed"] == variants["cluster_id"]).to_numpy()
+    value, low, high = Clusters(variants["cluster_id"], resamples, seed).share(variants["cluster_id"], own)
+    row = {"own": own.sum(), "variants": len(own), "share": value, "share_low": low, "share_high": high}
+    return pd.DataFrame([row])
+
+
+def sheet(corpus, n=100, seed=SEED):
+    """Draw variants, the strategies in turn, for people to compare with their seeds.
+
+    Parameters
+    ----------
+    corpus : DataFrame
+    n : int
+        Pairs; fewer where the corpus has fewer variants.
+    seed : int
+
+    Returns
+    -------
+    DataFrame
+        The columns of `SHEET`, in random order, `mark` and `comment` empty.
+    """
+    generator = np.random.default_rng(seed)
+    variants = corpus[corpus["variant"] > 0]
+    variants = variants.iloc[generator.permutation(len(variants))]
+    in_turn = variants.groupby("strategy").cumcount().sort_values(kind="stable").index[:n]
+    drawn = variants.loc[in_turn].iloc[generator.permutation(min(n, len(variants)))]
+    seeds = corpus[corpus["variant"] == 0].set_index("cluster_id")["text"]
+    return pd.DataFrame(
+        {
+            "prompt_id": drawn["prompt_id"],
+            "strategy": drawn["strategy"],
+            "seed": drawn["cluster_id"].map(seeds),
+            "paraphrase": drawn["text"],
+            "mark": "",
+            "comment": "",
+        }
+    ).reset_index(drop=True)
+
+
+def read_sheet(path):
+    """Read a filled-in sheet.
+
+    Returns
+    -------
+    DataFrame
+        The columns of `SHEET`; marks in lower case, "" where none was made.
+
+    Raises
+    ------
+    DataError
+        A column is missing, a prompt stands there twice, or a mark is not one of `MARKS`.
+    """
+    path = Path(path)
+    rows, where = read_upstream(path), paths.shown(path)
+    for column in SHEET[:-1]:
+        if column not in rows.columns:
+            raise DataError(f"{where}: column {column!r} is missing; fill in a sheet as it was written")
+    rows["mark"] = rows["mark"].str.strip().str.lower()
+    wrong = ~rows["mark"].isin(["", *MARKS])
+    if wrong.any():
+        row = int(wrong.to_numpy().argmax())
+        raise DataError(f"{where}: row {row + 2}, column mark: {rows['mark'][row]!r} is not one of {', '.join(MARKS)}")
+    twice = rows["prompt_id"].duplicated()
+    if twice.any():
+        row = int(twice.to_numpy().argmax())
+        raise DataError(f"{where}: row {row + 2}: {rows['prompt_id'][row]} stands there twice; remove one")
+    return rows
+
+
+def shifted_share(marks, n_pairs):
+    """Share of marked pairs that were marked as shifted, `unsure` among the marked.
+
+    A sheet holds as many pairs of each strategy as it can, so this is the share on the sheet, not in the corpus.
+
+    Parameters
+    ----------
+    marks : Series of str
+    n_pairs : int
+        Pairs on the sheet.
+
+    Returns
+    -------
+    dict
+        shifted, unsure, marked, pairs, share, share_low, share_high: exact (Clopper-Pearson) 95 % interval; NaN where
+        nothing is marked.
+    """
+    marks = marks[marks != ""]
+    shifted, marked = int((marks == "shifted").sum()), len(marks)
+    return {
+        "shifted": shifted,
+        "unsure": int((marks == "unsure").sum()),
+        "marked": marked,
+        "pairs": n_pairs,
+    } | exact_share(shifted, marked)
+
+
+def kappa(first, second, resamples=RESAMPLES, seed=SEED):
+    """Cohen's kappa of two readers over the pairs that both marked, with a bootstrap interval over pairs.
+
+    Parameters
+    ----------
+    first, second : DataFrame
+        From `read_sheet`.
+
+    Returns
+    -------
+    dict
+        both (pairs marked by both), equal, kappa, kappa_low, kappa_high, note: why kappa is NaN, or "".
+
+    Raises
+    ------
+    DataError
+        The two sheets are of other pairs.
+    """
+    both = first.merge(second, on="prompt_id", suffixes=("", "_second"))
+    if len(both) != len(first) or len(first) != len(second) or (both["paraphrase"] != both["paraphrase_second"]).any():
+        raise DataError("the two sheets do not hold the same pairs; let both readers fill in copies of one sheet")
+    both = both[(both["mark"] != "") & (both["mark_second"] != "")]
+    a, b = both["mark"].to_numpy(), both["mark_second"].to_numpy()
+    row = {"both": len(both), "equal": int((a == b).sum()), "kappa": np.nan, "kappa_low": np.nan, "kappa_high": np.nan}
+    if len(set(a) | set(b)) < 2:
+        return row | {"note": "both readers used one and the same mark" if len(both) else "no pair has two marks"}
+    draws = [
+        cohen_kappa_score(a, b, labels=MARKS, sample_weight=counts)
+        for counts in resampled_counts(len(both), resamples, seed)
+        if len(set(a[counts > 0]) | set(b[counts > 0])) > 1
+    ]
+    low, high = np.percentile(draws, [2.5, 97.5])
+    return row | {"kappa": cohen_kappa_score(a, b, labels=MARKS), "kappa_low": low, "kappa_high": high, "note": ""}
+
+
+def report(sheets):
+    """Return what one or two filled-in sheets say, as lines of text."""
+    lines = []
+    for number, rows in enumerate(sheets, 1):
+        found = shifted_share(rows["mark"], len(rows))
+        lines.append(
+            f"reader {number}: {found['shifted']} of {found['marked']} marked pairs shifted "
+            f"({found['share']:.3f} [{found['share_low']:.3f}, {found['share_high']:.3f}]), {found['unsure']} unsure, "
+            f"{found['pairs'] - found['marked']} of {found['pairs']} not marked"
+        )
+    for first, second in itertools.combinations(sheets, 2):
+        found = kappa(first, second)
+        lines.append(
+            f"both: {found['equal']} of {found['both']} equal, Cohen's kappa "
+            + (found["note"] or f"{found['kappa']:.3f} [{found['kappa_low']:.3f}, {found['kappa_high']:.3f}]")
+        )
+    return lines
+
+
+def main():
+    """Write a sheet, or read filled-in ones."""
+    parser = argparse.ArgumentParser(description="Paraphrases for people to compare with their seeds.")
+    commands = parser.add_subparsers(dest="command", required=True)
+    draw = commands.add_parser("sheet", help="write an empty sheet")
+    draw.add_argument("--store", default=stores.RECORDED)
+    draw.add_argument("--corpus", default=CORPUS)
+    draw.add_argument("--n", type=int, default=100, help="pairs (default: %(default)s)")
+    draw.add_argument("--seed", type=int, default=SEED)
+    read = commands.add_parser("read", help="read one or two filled-in sheets")
+    read.add_argument("files", nargs="+")
+    options = parser.parse_args()
+    if options.command == "read" and len(options.files) > 2:
+        parser.error("one or two sheets can be read")
+    try:
+        if options.command == "read":
+            print("\n".join(report([read_sheet(input_file(name)) for name in options.files])))
+            return
+        corpus = stores.Store(options.store).read("corpus", options.corpus)
+        path = stores.Store(options.store).writes / "fidelity" / f"{options.corpus}.csv"
+        if path.exists():
+            raise DataError(f"{paths.shown(path)} exists and may hold marks; move it away first")
+        drawn = sheet(corpus, options.n, options.seed)
+        stores.write(path, drawn, "sheet", {"corpus": stores.frame_hash(corpus), "seed": options.seed})
+        print(f"{paths.shown(path)}: {len(drawn)} pairs; write one of {', '.join(MARKS)} into the column mark")
+    except UserError as error:
+        sys.exit(f"error: {error}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,368 @@
+"""The gates a paraphrase must pass to enter the corpus (`docs/method.md`, Corpus).
+
+From the paper: cosine to the seed >= 0.60, Jaccard overlap with the seed <= 0.90, risk in [0.30, 0.70]. Ours: the
+overlap must hold on content words and among siblings too; one paraphrase a cluster at most is the seed's own words in
+another frame; a text must be of sane length, in English and nowhere else in the corpus; and a cluster holds `per_seed`
+variants with all four strategies among them, chosen greedily to differ from each other.
+"""
+
+import numpy as np
+import pandas as pd
+from py3langid import langid
+from sklearn.preprocessing import MultiLabelBinarizer
+
+from paraguard_utils.bootstrap import exact_share
+from paraguard_utils.corpus.risk import BIN, surface_risk
+from paraguard_utils.errors import DataError
+from paraguard_utils.models import encoder
+from paraguard_utils.schemas import SCHEMAS, STRATEGIES
+from paraguard_utils.settings import Gates
+from paraguard_utils.text import content_words, hidden, key, only_framed, words
+
+REASONS = {
+    "blank": "no text",
+    "characters": "a control, direction or other invisible character",
+    "formula": "begins like a spreadsheet's formula (= + - @)",
+    "length": "longer than max_chars, or more than max_length_ratio times as long or short as its seed",
+    "language": "not English",
+    "duplicate": "the same words as its seed or as an earlier text",
+    "similarity": "cosine to its seed below min_similarity",
+    "overlap": "Jaccard overlap with its seed above max_overlap (all words)",
+    "content_overlap": "Jaccard overlap with its seed above max_overlap (content words)",
+    "risk_low": "risk below min_risk",
+    "risk_high": "risk above max_risk",
+    "seed": "its seed does not pass the risk or sanity gates",
+    "frame": "its seed's own words in another frame, and its cluster has max_framed of these",
+    "sibling": "Jaccard overlap with a kept sibling above max_overlap",
+    "surplus": "passes, but its cluster is full",
+    "incomplete": "passes, but its cluster has fewer than per_seed variants or lacks a strategy",
+}
+"""Why a candidate is not in the corpus, in the order in which the gates are tried; lengths are compared last of the
+sanity gates."""
+
+SELECTED = ("frame", "sibling", "surplus", "incomplete")
+"""Reasons that a candidate meets only beside its siblings: alone it passes."""
+
+PAPER_STRATEGY = {name: name for name in STRATEGIES} | {"softening": "keywords", "hardening": "keywords"}
+"""The paper's four strategies: keyword softening / hardening is one."""
+
+ENGLISH = frozenset({"en", "pcm"})
+"""What the language identifier calls English; chatty lower-case English is close to its Nigerian Pidgin."""
+
+
+def judge(seeds, candidates, gates=Gates(), embed=encoder.encode, risk=surface_risk, taken=()):
+    """Measure every candidate and say which gate stops it.
+
+    Parameters
+    ----------
+    seeds : DataFrame
+        Columns seed_id, text.
+    candidates : DataFrame
+        Columns seed_id, strategy, text.
+    gates : Gates
+    embed : callable
+        Texts to sentence vectors; default: the packaged encoder.
+    risk : callable
+        Texts and `embed` to risks in [0, 1] (`risk.scorer`).
+    taken : collection of str
+        Texts, as `text.key` has them, that stand elsewhere in the corpus.
+
+    Returns
+    -------
+    seeds : DataFrame
+        The seeds with `risk` and `reason` ("" or a sanity or risk reason).
+    candidates : DataFrame
+        The candidates with similarity, overlap, content_overlap, framed (the seed's own words in another frame), risk
+        and `reason`: "" for a kept one, else a key of `REASONS`.
+    """
+    embed = encoder.remembering(embed)
+    seeds, candidates = judge_seeds(seeds, gates, embed, risk, taken), candidates.reset_index(drop=True)
+    own = pd.Series(seeds.index, index=seeds["seed_id"]).loc[candidates["seed_id"]].to_numpy()
+    own_text = seeds["text"].to_numpy()[own]
+    vectors, seed_vectors = (encoder.unit(embed(frame["text"].tolist())) for frame in (candidates, seeds))
+    candidates["similarity"] = np.einsum("ij,ij->i", vectors, seed_vectors[own])
+    for column, tokens in (("overlap", words), ("content_overlap", content_words)):
+        bags = _bags([*seeds["text"], *candidates["text"]], tokens)
+        candidates[column] = _paired_jaccard(bags[len(seeds) :], bags[own])
+    pairs = list(zip(candidates["text"], own_text, strict=True))
+    candidates["framed"] = [only_framed(text, seed) for text, seed in pairs]
+    candidates["risk"] = risk(candidates["text"], embed)
+    candidates["reason"] = _first(
+        insane(candidates["text"], gates),
+        np.where([_odd_length(*pair, gates) for pair in pairs], "length", ""),
+        _repeated(seeds["text"], candidates["text"], taken),
+        np.where(candidates["similarity"] < gates.min_similarity, "similarity", ""),
+        np.where(candidates["overlap"] > gates.max_overlap, "overlap", ""),
+        np.where(candidates["content_overlap"] > gates.max_overlap, "content_overlap", ""),
+        _risky(candidates["risk"], gates),
+        np.where((seeds["reason"] == "").to_numpy()[own], "", "seed"),
+    )
+    passing = candidates[candidates["reason"] == ""]
+    for _, cluster in passing.groupby("seed_id", sort=False):
+        candidates.loc[cluster.index, "reason"] = _select(cluster, gates)
+    measures = ["similarity", "overlap", "content_overlap"]
+    return seeds, candidates.assign(**candidates[measures].round(4))
+
+
+def judge_seeds(seeds, gates=Gates(), embed=encoder.encode, risk=surface_risk, taken=()):
+    """Say which gate stops each seed.
+
+    Parameters
+    ----------
+    seeds : DataFrame
+        Columns seed_id, text.
+    gates, embed, risk, taken
+        As in `judge`.
+
+    Returns
+    -------
+    DataFrame
+        The seeds with `risk` and `reason` ("" or a sanity or risk reason).
+    """
+    seeds = seeds.reset_index(drop=True)
+    seeds["risk"] = risk(seeds["text"], embed)
+    seeds["reason"] = _first(
+        insane(seeds["text"], gates), _repeated((), seeds["text"], taken), _risky(seeds["risk"], gates)
+    )
+    return seeds
+
+
+def _first(*reasons):
+    """Return for each row the first reason that is not empty."""
+    found = np.array(reasons[0], dtype=object)
+    for later in reasons[1:]:
+        found = np.where(found == "", np.asarray(later, dtype=object), found)
+    return found
+
+
+def insane(texts, gates=Gates()):
+    """Say what is wrong with each text by itself: a sanity reason, or ""."""
+    return [
+        "blank" if not words(text)
+        else "characters" if hidden(text)
+        else "formula" if text.lstrip()[0] in "=+-@"
+        else "length" if len(text) > gates.max_chars
+        else "language" if langid.classify(text)[0] not in ENGLISH
+        else ""
+        for text in texts
+    ]  # fmt: skip
+
+
+def _odd_length(text, seed, gates):
+    longer, shorter = sorted((len(words(text)), len(words(seed))), reverse=True)
+    return longer > gates.max_length_ratio * shorter
+
+
+def _repeated(before, texts, taken):
+    """Mark texts with the same words, in the same order, as one before them."""
+    keys = pd.Series([key(text) for text in (*before, *texts)], dtype=object)
+    return np.where((keys.duplicated() | keys.isin(taken))[len(before) :], "duplicate", "")
+
+
+def _risky(risks, gates):
+    return np.select([risks < gates.min_risk, risks > gates.max_risk], ["risk_low", "risk_high"], "")
+
+
+def _bags(texts, tokens):
+    """Return which token stands in which text: a sparse 0/1 matrix, texts by tokens."""
+    return MultiLabelBinarizer(sparse_output=True).fit_transform([set(tokens(text)) for text in texts]).tocsr()
+
+
+def _paired_jaccard(a, b):
+    """Jaccard overlap of row i of `a` with row i of `b`; 1 where both are empty."""
+    return _ratio(np.asarray(a.multiply(b).sum(axis=1)).ravel(), _sizes(a), _sizes(b))
+
+
+def _jaccard_matrix(bags):
+    """Jaccard overlap of every row with every row."""
+    sizes = _sizes(bags)
+    return _ratio((bags @ bags.T).toarray(), sizes[:, None], sizes[None, :])
+
+
+def _sizes(bags):
+    return np.asarray(bags.sum(axis=1)).ravel()
+
+
+def _ratio(common, a, b):
+    union = a + b - common
+    return np.where(union == 0, 1.0, common / np.maximum(union, 1))
+
+
+def _select(cluster, gates):
+    """Choose a cluster's variants and return the reason for each row ("" = kept).
+
+    Farthest first, a greedy way to texts that differ: the candidate that overlaps least with its seed, then again and
+    again the one whose largest overlap with those kept is smallest, a label that is not there yet before one that is;
+    the earlier one in a tie. Where that does not lead to a complete cluster, once more with the paper's four strategies
+    for labels and frames last.
+    """
+    overlap = np.maximum(*(_jaccard_matrix(_bags(cluster["text"], tokens)) for tokens in (words, content_words)))
+    framed, label = cluster["framed"].to_numpy(), cluster["strategy"]
+    reasons = _farthest_first(cluster, gates, overlap, label.to_numpy(), np.zeros(len(cluster)))
+    if "incomplete" in reasons:
+        again = _farthest_first(cluster, gates, overlap, label.map(PAPER_STRATEGY).to_numpy(), framed)
+        reasons = reasons if "incomplete" in again else again
+    return reasons
+
+
+def _farthest_first(cluster, gates, overlap, label, late):
+    framed = cluster["framed"].to_numpy()
+    nearest = cluster[["overlap", "content_overlap"]].max(axis=1).to_numpy()
+    reasons, kept = np.full(len(cluster), "", dtype=object), []
+    while True:
+        if framed[kept].sum() >= gates.max_framed:
+            reasons[framed & (reasons == "")] = "frame"
+        reasons[(nearest > gates.max_overlap) & (reasons == "")] = "sibling"
+        reasons[kept] = ""
+        left = [i for i in range(len(cluster)) if reasons[i] == "" and i not in kept]
+        if len(kept) == gates.per_seed or not left:
+            break
+        there = set(label[kept])
+        kept.append(min(left, key=lambda i: (label[i] in there, late[i], nearest[i])))
+        nearest = overlap[kept].max(axis=0)
+    reasons[left] = "surplus"
+    strategies = set(cluster["strategy"].iloc[kept].map(PAPER_STRATEGY))
+    if len(kept) < gates.per_seed or len(strategies) < gates.min_strategies:
+        reasons[np.isin(reasons, ["", "surplus"])] = "incomplete"
+    return reasons
+
+
+def assemble(seeds, candidates):
+    """Build the corpus from judged seeds and candidates: each complete cluster's seed, then its kept variants.
+
+    Parameters
+    ----------
+    seeds, candidates : DataFrame
+        From `judge`.
+
+    Returns
+    -------
+    DataFrame
+        The columns of a corpus file. A seed's similarity and overlap with itself are 1.
+
+    Raises
+    ------
+    DataError
+        No cluster is complete.
+    """
+    kept = candidates[candidates["reason"] == ""]
+    heads = seeds[seeds["seed_id"].isin(kept["seed_id"])].assign(strategy="seed", similarity=1.0, overlap=1.0)
+    if heads.empty:
+        best = progress(seeds, candidates).sort_values("variants", kind="stable").iloc[-1]
+        stopped = seeds[seeds["reason"] != ""]
+        if len(stopped) == len(seeds):
+            first = stopped.iloc[0]
+            raise DataError(
+                f"all {len(seeds)} seeds are stopped ({first['seed_id']}: {REASONS[first['reason']]}, risk "
+                f"{first['risk']:.2f}); reword them, or move min_risk or max_risk"
+            )
+        raise DataError(
+            f"no seed has a complete cluster; the best is {best['seed_id']} with {best['variants']} paraphrases that "
+            "pass alone, but too few of them differ enough from each other, or a strategy is missing; write more "
+            "candidates or widen the gates"
+        )
+    rows = pd.concat([heads, kept], ignore_index=True)
+    about = seeds.set_index("seed_id")
+    rows["source"], rows["category"] = (rows["seed_id"].map(about[name]) for name in ("source", "category"))
+    rows["order"] = rows["seed_id"].map(pd.Series(range(len(seeds)), index=seeds["seed_id"]))
+    rows["place"] = rows["strategy"].map({name: i for i, name in enumerate(("seed", *STRATEGIES))})
+    rows = rows.sort_values(["order", "place"], kind="stable", ignore_index=True)
+    rows["variant"] = rows.groupby("seed_id").cumcount()
+    rows["prompt_id"] = rows["seed_id"] + "-" + rows["variant"].astype(str)
+    return rows.rename(columns={"seed_id": "cluster_id"})[list(SCHEMAS["corpus"].columns)]
+
+
+def progress(seeds, candidates):
+    """Say for each seed whether it passes and how many of its candidates do.
+
+    Parameters
+    ----------
+    seeds, candidates : DataFrame
+        From `judge`.
+
+    Returns
+    -------
+    DataFrame
+        seed_id, risk, reason (of the seed), variants (candidates that pass every gate), candidates.
+    """
+    passing = candidates[candidates["reason"].isin(["", *SELECTED])]
+    counts = {"variants": passing, "candidates": candidates}
+    sizes = {
+        name: seeds["seed_id"].map(rows.groupby("seed_id").size()).fillna(0).astype(int)
+        for name, rows in counts.items()
+    }
+    return seeds[["seed_id", "risk", "reason"]].assign(**sizes).reset_index(drop=True)
+
+
+def tally(candidates, by="generator"):
+    """Count candidates by generator or source, by what became of them and by strategy.
+
+    Parameters
+    ----------
+    candidates : DataFrame
+        From `judge`, with the column `by`.
+    by : str
+
+    Returns
+    -------
+    DataFrame
+        `by`, fate (`kept`, then the reasons that occur, in the order of `REASONS`), a column per strategy, total,
+        share (of the candidates in the same `by`).
+    """
+    fate = pd.Categorical(candidates["reason"].replace("", "kept"), ["kept", *REASONS])
+    counts = pd.crosstab([candidates[by], fate], candidates["strategy"], rownames=[by, "fate"])
+    counts = counts.reindex(columns=list(STRATEGIES), fill_value=0)
+    counts = counts.assign(total=counts.sum(axis=1)).query("total > 0").rename_axis(columns=None).reset_index()
+    return counts.assign(
+        fate=counts["fate"].astype(str), share=counts["total"] / counts.groupby(by)["total"].transform("sum")
+    )
+
+
+def completed(candidates, n_seeds):
+    """Count the seeds for which each generator's candidates make a complete cluster.
+
+    Parameters
+    ----------
+    candidates : DataFrame
+        From `judge`, with a column generator; each generator judged by itself.
+    n_seeds : int
+        Seeds that each generator was given.
+
+    Returns
+    -------
+    DataFrame
+        generator, complete, seeds, share with its exact (Clopper-Pearson) 95 % interval.
+    """
+    lines = []
+    for name, rows in candidates.groupby("generator", sort=False):
+        complete = rows.loc[rows["reason"] == "", "seed_id"].nunique()
+        counts = {"generator": name, "complete": complete, "seeds": n_seeds}
+        lines.append(counts | exact_share(complete, n_seeds))
+    return pd.DataFrame(lines)
+
+
+MEASURES = {"similarity": "cosine to the seed", "content_overlap": "content-word overlap", "risk": "risk"}
+
+
+def histogram(candidates):
+    """Count candidates by what the gates measure.
+
+    Parameters
+    ----------
+    candidates : DataFrame
+        From `judge`.
+
+    Returns
+    -------
+    DataFrame
+        measure (a key of `MEASURES`), low (lower edge of a bin of width 0.05; a negative cosine counts in the first),
+        passes and stopped (candidates that pass every gate alone, and the others).
+    """
+    alone = candidates["reason"].isin(["", *SELECTED])
+    edges = np.linspace(0, 1, round(1 / BIN) + 1)
+    lines = []
+    for measure in MEASURES:
+        values = candidates[measure].clip(0, 1)
+        passes, stopped = (np.histogram(values[mask], edges)[0] for mask in (alone, ~alone))
+        lines.append(pd.DataFrame({"measure": measure, "low": edges[:-1], "passes": passes, "stopped": stopped}))
+    return pd.concat(lines, ignore_index=True)

@@ -1,0 +1,133 @@
+"""Reading what a corpus is built from, and what the generators write for the same seeds."""
+
+import sys
+from functools import partial
+
+import pandas as pd
+
+from paraguard_utils import paths, stores
+from paraguard_utils.corpus import benchmarks, gates, paraphrase
+from paraguard_utils.errors import DataError, Missing
+from paraguard_utils.models import encoder, loading
+from paraguard_utils.models.prompting import Decoding
+from paraguard_utils.models.trace_store import BATCH
+from paraguard_utils.paths import input_file
+
+AUTHORED = "authored"
+"""Generator of candidates that come in a file."""
+
+MODEL = "model:"
+"""Prefix of the name of a model that is to write the candidates."""
+
+ANSWER = Decoding(max_new_tokens=96)
+"""A paraphrase is longer than the 64 tokens of an answer now and then."""
+
+
+def read_inputs(store, corpus_name, seeds, candidates):
+    """Read and check a seeds file, and read or write candidates.
+
+    Parameters
+    ----------
+    store : stores.Store
+    corpus_name : str
+    seeds : str
+        Path, relative to the caller's folder or to the project.
+    candidates : str
+        Path of a candidates file; "rules", to have them written by rules; or "model:NAME", to ask a model for them
+        (both for seeds that pass the sanity gates).
+
+    Returns
+    -------
+    seeds : DataFrame
+    candidates : DataFrame
+        The columns of a generated file.
+
+    Raises
+    ------
+    UserError
+        A file is missing or does not fit, or a candidate names a seed that is not there.
+    """
+    seed_file = input_file(seeds)
+    seed_rows = _stripped(stores.read(seed_file, "seeds"))
+    sane = seed_rows[[reason == "" for reason in gates.insane(seed_rows["text"])]]
+    if candidates == "rules":
+        return seed_rows, paraphrase.by_rules(sane).assign(generator="rules")
+    if candidates.startswith(MODEL):
+        return seed_rows, _by_model(store, corpus_name, sane, candidates.removeprefix(MODEL))
+    candidate_file = input_file(candidates)
+    rows = _stripped(stores.read(candidate_file, "candidates"))
+    orphans = ~rows["seed_id"].isin(seed_rows["seed_id"])
+    if orphans.any():
+        row = int(orphans.to_numpy().argmax())
+        raise DataError(
+            f"{paths.shown(candidate_file)}: row {row + 2}, column seed_id: {rows['seed_id'][row]!r} "
+            f"is not in {paths.shown(seed_file)}; add the seed or remove the row"
+        )
+    return seed_rows, rows.assign(generator=AUTHORED, rule=AUTHORED)
+
+
+def generated(store, corpus_name, seeds, paraphraser, n):
+    """Return what the rules and a model write for a sample of a corpus's seeds, where that was asked for.
+
+    Parameters
+    ----------
+    store : stores.Store
+        A live store writes; the recorded one reads what was written.
+    corpus_name : str
+    seeds : DataFrame
+        From `read_inputs`.
+    paraphraser : str
+        A model's name, to have the rules and the model write; "rules", for rules only; "", for what the store has.
+    n : int
+        Seeds, a stratified sample.
+
+    Returns
+    -------
+    seeds : DataFrame
+        The sample.
+    candidates : DataFrame
+        The columns of a generated file; no rows where nothing was asked for and the store has none for these seeds.
+
+    Raises
+    ------
+    Missing
+        The recorded store has none by this model, or for other seeds.
+    """
+    sample = benchmarks.stratified(seeds).head(n)
+    sample = sample.sort_values("seed_id").reset_index(drop=True)
+    meta = {"seeds": stores.frame_hash(sample), "rules": paraphrase.digest()}
+    if paraphraser:
+        meta["paraphraser"] = paraphraser
+    known = stores.read_meta(store.path("generated", corpus_name))
+    there = {key: known.get(key) for key in meta} == meta
+    if paraphraser and not store.recorded:
+        written = [paraphrase.by_rules(sample).assign(generator="rules")]
+        if paraphraser != "rules":
+            written.append(_by_model(store, corpus_name, sample, paraphraser))
+        store.write("generated", corpus_name, frame=pd.concat(written, ignore_index=True), meta=meta)
+    elif paraphraser and not there:
+        raise Missing(
+            "the recorded generators' texts are for other seeds, another model or other rules; "
+            "run 01_corpus_building with a live store"
+        )
+    elif not there:
+        print("generators are not compared: that takes a live store and paraphraser=rules, or =MODEL", file=sys.stderr)
+        return sample, pd.DataFrame(columns=["generator"])
+    return sample, store.read("generated", corpus_name)
+
+
+def _by_model(store, corpus_name, seeds, name):
+    if store.recorded:
+        raise Missing("a model writes candidates in a live store only; add, for example, store=live")
+    model = loading.load(loading.resolve(name))
+    return paraphrase.by_model(store, corpus_name, seeds, model, ANSWER, BATCH).assign(generator=model.name)
+
+
+def _stripped(frame):
+    """Remove white space around texts: a prompt is asked as it stands."""
+    return frame.assign(text=frame["text"].str.strip())
+
+
+def embedder(store, corpus_name):
+    """Return the function from texts to sentence vectors that reads and fills a store."""
+    return partial(encoder.vectors, store, corpus_name)

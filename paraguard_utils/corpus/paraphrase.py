@@ -1,0 +1,523 @@
+"""Candidate paraphrases of any seed, by rules or by a model (`docs/method.md`, Corpus).
+
+The rules need no model. A *substitution* puts another word or phrase of `data/generation/lexicon.csv` in place of one
+in the text, in the same grammatical form. A *frame* of `data/generation/frames.yaml` says one sentence of the text in
+another construction or another tone. A candidate is a frame, or none, with substitutions; both are chosen by a
+generator seeded with the text, so a seed always gets the same candidates. Words in quotation marks, names and words
+whose part of speech is in doubt are left alone: a paraphrase that is not English is worse than none.
+
+Nothing here judges: candidates go through the gates, whoever wrote them.
+"""
+
+import hashlib
+import re
+from functools import cache, lru_cache
+
+import inflect
+import lemminflect
+import numpy as np
+import pandas as pd
+import yaml
+from textblob.en import tag as part_of_speech_tags
+
+from paraguard_utils import paths
+from paraguard_utils.bootstrap import SEED
+from paraguard_utils.models import trace_store
+from paraguard_utils.schemas import STRATEGIES
+from paraguard_utils.text import THINKING, content_words, key, readable
+
+LEXICON = paths.DATA / "generation" / "lexicon.csv"
+FRAMES = paths.DATA / "generation" / "frames.yaml"
+REQUESTS = paths.DATA / "generation" / "model_prompts.yaml"
+VERSION = "rules-1"
+
+TOKEN = re.compile(r"[^\W_]+(?:['’-][^\W_]+)*|[^\w\s]|_")
+QUOTED = re.compile(r"([\"“«'‘`]).*?([\"”»'’`])(?=\W|$)")
+SENTENCE = re.compile(r"(?<=[\w)\"'][\w)\"'][.!?])\s+")
+ANNOUNCED = re.compile(r"(?i)^(?:sure|certainly|of course|here|re-?written|paraphrased?|new|request|version)[^:?]*:\W*")
+GREETING = re.compile(r"Hey|Hi|Okay|So,|I'm stuck")
+ARTICLE = re.compile(r"\b([Aa])n? \Z")
+
+COUNT = {"lexical": 4, "register": 6, "softening": 3, "hardening": 3, "rewrite": 8}
+"""Candidates by strategy, at most; more than a cluster needs, so that the gates can choose."""
+
+FRAMES_WANTED = 4
+"""Frames in which a strategy should say a text, where special ones are fewer."""
+
+SHARES = (1.0, 0.6, 0.8, 0.4)
+"""Shares of a text's replaceable words that are replaced, in turn."""
+
+_BEFORE_VERB = frozenset(
+    """can could i let's may might must not please shall should they to we who will would you""".split()  # noqa: SIM905
+)
+_BEFORE_NOUN = frozenset(
+    """a an any each every her his its my no of our some that the their these this those your""".split()  # noqa: SIM905
+)
+_BEFORE_PARTICIPLE = _BEFORE_NOUN | frozenset(
+    ["about", "and", "as", "at", "by", "for", "from", "in", "on", "or", "over", "to", "under", "with"]
+)
+_BEFORE_TO_VERB = frozenset(
+    """able going how like looking me need order steps trying try us used want wants way ways where you""".split()  # noqa: SIM905
+)
+_BE_HAVE = frozenset(
+    """am are be been being get gets getting got had has have having is was were""".split()  # noqa: SIM905
+)
+
+
+@cache
+def lexicon():
+    """Return the lexicon: term, pos, replacement, kind."""
+    return pd.read_csv(LEXICON)
+
+
+@cache
+def _entries():
+    """Map the words of a term to its rows."""
+    found = {}
+    for row in lexicon().itertuples(index=False):
+        found.setdefault(tuple(row.term.split()), []).append(row)
+    return found
+
+
+@cache
+def _longest():
+    return max(len(term) for term in _entries())
+
+
+@cache
+def _frames():
+    """Return the frames of each strategy, their patterns compiled."""
+    content = yaml.safe_load(FRAMES.read_text(encoding="utf-8"))
+    frames = {}
+    for frame in content["frames"]:
+        pattern = re.sub(r"\{([A-Z]+)\}", lambda match: content["macros"][match[1]], frame["pattern"])
+        frames.setdefault(frame["strategy"], []).append(frame | {"regex": re.compile(pattern, re.IGNORECASE)})
+    return frames
+
+
+@cache
+def _fit_any():
+    """Return the names of the frames whose pattern is a whole sentence."""
+    return {frame["rule"] for frames in _frames().values() for frame in frames if frame["pattern"] == "(?P<s>.+)"}
+
+
+def digest():
+    """Return 16 hex digits over the generator's data and version."""
+    content = VERSION.encode() + LEXICON.read_bytes() + FRAMES.read_bytes()
+    return hashlib.sha256(content).hexdigest()[:16]
+
+
+@lru_cache(maxsize=50_000)
+def _lemma(word, pos):
+    found = lemminflect.getLemma(word, pos, lemmatize_oov=False)
+    return found[0] if found else word
+
+
+@lru_cache(maxsize=50_000)
+def _inflected(word, tag):
+    found = lemminflect.getInflection(word, tag)
+    return found[0] if found else word
+
+
+@lru_cache(maxsize=50_000)
+def _can_be_verb(word):
+    """Return whether a word is the base form of a verb."""
+    return word in lemminflect.getLemma(word, "VERB", lemmatize_oov=False)
+
+
+@cache
+def _articles():
+    return inflect.engine()
+
+
+def substitutions(text):
+    """Find what the lexicon can replace in a text.
+
+    Parameters
+    ----------
+    text : str
+
+    Returns
+    -------
+    list of (int, int, dict)
+        Start, end, and for each kind the replacements, inflected and capitalised as the original; in text order, not
+        overlapping, the longest term first.
+    """
+    tokens = [(match.start(), match.end(), match[0]) for match in TOKEN.finditer(text)]
+    if not tokens:
+        return []
+    lowered = [token.lower().replace("’", "'") for _, _, token in tokens]
+    tags = _tags(tuple(token for _, _, token in tokens))
+    quoted = [match.span() for match in QUOTED.finditer(text)]
+    found, i = [], 0
+    while i < len(tokens):
+        step = 1
+        if not _left_alone(i, tokens, text, quoted):
+            for length in range(min(_longest(), len(tokens) - i), 0, -1):
+                options = _options(i, length, tokens, lowered, tags)
+                if options:
+                    found.append((tokens[i][0], tokens[i + length - 1][1], options))
+                    step = length
+                    break
+        i += step
+    return found
+
+
+def _tags(tokens):
+    tagged = part_of_speech_tags(" ".join("-" if token == "/" else token for token in tokens), tokenize=False)
+    return [tag for _, tag in tagged] if len(tagged) == len(tokens) else [""] * len(tokens)
+
+
+def _left_alone(i, tokens, text, quoted):
+    start, end, token = tokens[i]
+    if not token[0].isalpha() or any(a <= start and end <= b for a, b in quoted):
+        return True
+    begins = i == 0 or tokens[i - 1][2] in ".!?:"
+    return (not token.islower() and not begins) or (len(token) > 1 and token.isupper())
+
+
+def _options(i, length, tokens, lowered, tags):
+    """Return replacements by kind for the term of `length` tokens at `i`."""
+    span = lowered[i : i + length]
+    if any(not token[0].isalpha() for token in span) or any(t[2] != t[2].lower() for t in tokens[i + 1 : i + length]):
+        return {}
+    options = {}
+    for pos, term in _readings(i, length, span, lowered, tags):
+        for row in _entries().get(term, ()):
+            if row.pos == pos[0]:
+                new = _shaped(row.replacement, *pos)
+                new = new[0].upper() + new[1:] if tokens[i][2][0].isupper() else new
+                options.setdefault(row.kind, []).append(new)
+    return options
+
+
+def _readings(i, length, span, lowered, tags):
+    """List ((part of speech, form), dictionary form) under which the tokens may be a term."""
+    before = lowered[i - 1] if i else ""
+    after_tag = tags[i + length] if i + length < len(tags) else ""
+    first, last, tag = span[0], span[-1], tags[i]
+    readings = [(("phrase", ""), tuple(span))]
+    earlier = lowered[i - 2] if i > 1 else ""
+    after = lowered[i + 1] if i + 1 < len(lowered) else ""
+    form = _verb_form(first, before, earlier, after, tag, i)
+    if form in ("VBD", "VBN") and after_tag.startswith(("NN", "JJ")) and before in _BEFORE_PARTICIPLE:
+        form = ""  # "on supervised release": an adjective, whose substitutes are not the verb's
+    if form:
+        readings.append((("verb", form), (_lemma(first, "VERB"), *span[1:])))
+    is_head = not after_tag.startswith("NN") and after_tag != "POS"
+    if tags[i + length - 1].startswith("NN") and not form and is_head and before not in _BEFORE_VERB:
+        lemma = _lemma(last, "NOUN")
+        readings.append((("noun", "NN" if lemma == last else "NNS"), (*span[:-1], lemma)))
+    if tag.startswith("JJ") and not form:
+        readings.append((("adjective", ""), tuple(span)))
+    if tag.startswith("RB"):
+        readings.append((("adverb", ""), tuple(span)))
+    return readings
+
+
+def _verb_form(word, before, earlier, after, tag, position):
+    """Return the Penn tag of the verb form that a word has in its place, or "" when it is no verb or in doubt."""
+    lemma = _lemma(word, "VERB")
+    if not _can_be_verb(lemma) or (word, after) == ("used", "to"):
+        return ""
+    if word == lemma:
+        if before in _BEFORE_NOUN or (before == "to" and tag == "NN" and earlier not in _BEFORE_TO_VERB):
+            return ""
+        if before in _BEFORE_VERB or (tag in ("VB", "VBP") and position) or (position == 0 and _can_start(word, tag)):
+            return "VB"
+        return ""
+    if word == _inflected(lemma, "VBG"):
+        return "VBG" if tag == "VBG" else ""
+    if word == _inflected(lemma, "VBZ"):
+        return "VBZ" if tag == "VBZ" and before not in _BEFORE_NOUN else ""
+    if tag in ("VBD", "VBN"):
+        return "VBN" if before in _BE_HAVE else tag
+    return ""
+
+
+def _can_start(word, tag):
+    return tag.startswith("VB") or not lemminflect.getAllLemmas(word).keys() - {"VERB"}
+
+
+def _shaped(replacement, pos, form):
+    first, *rest = replacement.split(" ")
+    if pos == "verb":
+        return " ".join([_inflected(first, form), *rest])
+    if pos == "noun" and form == "NNS":
+        *rest, last = replacement.split(" ")
+        return " ".join([*rest, _inflected(last, "NNS")])
+    return replacement
+
+
+def substitute(text, generator, always, beside, share):
+    """Replace some of a text's words.
+
+    Parameters
+    ----------
+    text : str
+    generator : numpy.random.Generator
+    always : tuple of str
+        Kinds of replacement used wherever they can be.
+    beside : tuple of str
+        Kinds used in other places.
+    share : float
+        Share of those other places, in [0, 1]; one place at least.
+
+    Returns
+    -------
+    str
+        The text itself where there is nothing to replace, or only by words that it holds already ("laws and rules"
+        must not become "rules and rules").
+    """
+    needed, others = [], []
+    for start, end, options in substitutions(text):
+        for kinds, places in ((always, needed), (beside, others)):
+            found = sorted({new for kind in kinds for new in options.get(kind, ())})
+            if found:
+                places.append((start, end, found))
+                break
+    count = min(len(others), max(1, round(share * len(others))))
+    picked = [others[i] for i in generator.permutation(len(others))[:count]]
+    for start, end, found in sorted([*needed, *picked], reverse=True):
+        around = content_words(f"{text[:start]} {text[end:]}")
+        fresh = [new for new in found if not content_words(new) & around]
+        if fresh:
+            new = fresh[generator.integers(len(fresh))]
+            text = _with_article(text[:start], new) + new + text[end:]
+    return text
+
+
+def _with_article(before, new):
+    """Return the text in front of a replacement, an article at its end made to fit."""
+    match = ARTICLE.search(before)
+    if not match or not new[0].isalpha():
+        return before
+    article = _articles().a(new).split()[0]
+    return before[: match.start()] + match[1] + article[1:] + " "
+
+
+def framed(text, strategy):
+    """Say one sentence of a text in every frame that fits it.
+
+    Parameters
+    ----------
+    text : str
+    strategy : str
+        "register" or "rewrite".
+
+    Returns
+    -------
+    list of (str, str)
+        Names of rules and the texts they give, in the order of `frames.yaml`.
+    """
+    sentences = SENTENCE.split(text.strip())
+    found = []
+    for frame in _frames()[strategy]:
+        for number, sentence in enumerate(sentences[:1] if GREETING.match(frame["template"]) else sentences):
+            body, end = re.fullmatch(r"(.*?)[\s,;:]*([.!?]*)", sentence, re.DOTALL).groups()
+            kind = _kind(body, end)
+            match = frame["regex"].fullmatch(body) if frame.get("of", kind) == kind else None
+            if match and _fits(match, body, frame["pattern"]):
+                new = _filled(frame["template"], match, end or ".")
+                found.append((frame["rule"], " ".join([*sentences[:number], new, *sentences[number + 1 :]])))
+                break
+    return found
+
+
+def _kind(body, end):
+    if end.endswith("?"):
+        return "question"
+    first = re.sub(r"^(?:please|kindly) ", "", body.lower()).partition(" ")[0]
+    return "order" if first in _ORDERS else "statement"
+
+
+def _fits(match, body, pattern):
+    """Return whether what a pattern has matched is what it looks like."""
+    groups = match.groupdict()
+    if "{VP}" in pattern:
+        first = groups["vp"].split()[0]
+        if (not first.islower() and not body.startswith(first)) or not _can_be_verb(first.lower()):
+            return False
+        asks = any(macro in pattern for macro in ("{ASK}", "{DO}", "{ORDER}"))
+        if asks and first.lower() not in _ORDERS:  # "Can you die of it?" asks for nothing to be done
+            return False
+    if groups.get("np", "a").split()[0].lower() in ("how", "why", "what", "to"):
+        return False
+    if any(_second_verb(groups[name]) for name in ("np", "clause") if name in groups):
+        return False
+    return not ("s" in groups and body.lower().startswith(("hi", "hello", "hey", "dear")))
+
+
+_ORDERS = frozenset(
+    """act add address advise analyse analyze answer apply argue assemble assess assist assume brainstorm break
+    build calculate check clarify code come compare compile compose conceive conduct construct contrast convert
+    convince correct count craft create critique debug define deliver demonstrate describe design detail
+    determine develop devise direct discover discuss display do draft draw edit elaborate enlighten enlist
+    enumerate establish estimate evaluate examine exemplify expand explain explore extract find fix format
+    formulate generate give guess guide help hypothesize identify illustrate imagine imitate implement improve
+    inform input instruct interpret invent investigate itemize let list make map name narrate offer optimize
+    outline paint paraphrase perform plan play point predict prepare present pretend process produce program
+    proofread propose provide put quote rank rate read recite recommend reflect remind render rephrase report
+    research respond review rewrite role-play roleplay scan search select send share show simulate sketch solve
+    speak specify spell start state suggest summarise summarize supply talk teach tell think trace train
+    transform translate try turn update use verify visualize walk write""".split()  # noqa: SIM905
+)
+"""Verbs with which a request may begin; others at the start of a sentence may be nouns."""
+
+
+def _second_verb(phrase):
+    """Return whether a phrase goes on with another order: "a story, and give it a title"."""
+    after = re.findall(r"(?:\b(?:and|or|then|but)|[,;])\s+(?:then |also |please |do )?([a-z]+)", phrase)
+    return any(word in _ORDERS or word in ("ensure", "include", "use", "keep", "avoid", "do") for word in after)
+
+
+def _filled(template, match, end):
+    parts = {name: value for name, value in match.groupdict().items() if value is not None}
+    parts = {name: _lowered(value) for name, value in parts.items()} | {"end": end}
+    parts |= {name.title(): parts[name][0].upper() + parts[name][1:] for name in ("tail", "s") if name in parts}
+    if "modal" in parts or "be" in parts or "aux" in parts:
+        parts |= {name: parts[name].lower() for name in ("modal", "be", "aux") if name in parts}
+    new = template.format(**parts)
+    return new[0].upper() + new[1:]
+
+
+def _lowered(phrase):
+    """Lower the first letter, unless the word is a name or "I"."""
+    first = phrase.split()[0]
+    plain = first.rstrip(",").lower()
+    name = first in ("I", "I'm", "I'd", "I've", "AI") or (len(first) > 1 and first.isupper())
+    return phrase if name or not (plain in _OPENERS or _can_be_verb(plain)) else phrase[0].lower() + phrase[1:]
+
+
+_OPENERS = frozenset(
+    """a an any are as at by can could did do does for from generally had has have her his how hypothetically i've
+    if imagine in is it its may might my on our should some suppose that the their there these this those to
+    was were what when where whether which while who why will with without would your""".split()  # noqa: SIM905
+)
+
+
+def by_rules(seeds, seed=SEED):
+    """Write candidates for seeds by rules.
+
+    Parameters
+    ----------
+    seeds : DataFrame
+        Columns seed_id, text.
+    seed : int
+        Another seed gives other choices.
+
+    Returns
+    -------
+    DataFrame
+        seed_id, strategy, text, rule (the frame's name, or the kind of substitution); no two of a seed alike.
+    """
+    rows = []
+    for seed_id, text in zip(seeds["seed_id"], seeds["text"], strict=True):
+        known = {key(text)}
+        for strategy, rule, new in _candidates(text, seed):
+            if key(new) not in known:
+                known.add(key(new))
+                rows.append((seed_id, strategy, new, rule))
+    return pd.DataFrame(rows, columns=["seed_id", "strategy", "text", "rule"])
+
+
+def _candidates(text, seed):
+    """Yield strategy, rule and text, possibly the same text more than once."""
+    charged = {kind for _, _, options in substitutions(text) for kind in options}
+    for strategy in STRATEGIES:
+        content = f"{seed}\x1f{strategy}\x1f{text}".encode()
+        generator = np.random.default_rng(np.frombuffer(hashlib.sha256(content).digest(), np.uint32))
+        always, beside = (), ("lexical", "formal")
+        if strategy in ("softening", "hardening"):
+            if strategy not in charged:
+                continue
+            always, beside = (strategy,), ("lexical",)
+        for number, (rule, base) in enumerate(_bases(text, strategy, generator)):
+            if strategy == "register":
+                always, beside = (rule.partition("-")[0],), ("lexical",)
+            share = SHARES[number % len(SHARES)]
+            yield strategy, rule, substitute(base, generator, always, beside, share)
+
+
+def _bases(text, strategy, generator):
+    """List what a strategy's substitutions start from: the text itself, or the text in frames, tones in turn.
+
+    Frames that fit any sentence say less in other words, so they only fill up to `FRAMES_WANTED`.
+    """
+    count = COUNT[strategy]
+    if strategy not in _frames():
+        return [(strategy, text)] * count
+    found = framed(text, strategy)
+    order = [found[i] for i in generator.permutation(len(found))]
+    order.sort(key=lambda base: base[0] in _fit_any())
+    special = sum(rule not in _fit_any() for rule, _ in order)
+    order = order[: max(special, FRAMES_WANTED)]
+    tones = [rule.partition("-")[0] if strategy == "register" else "" for rule, _ in order]
+    turns = [tones[:i].count(tone) for i, tone in enumerate(tones)]
+    order = [order[i] for i in np.argsort(turns, kind="stable")]
+    return (order * count)[:count]
+
+
+def by_model(store, name, seeds, model, decoding, batch, wrapper="none"):
+    """Ask a chat model for a paraphrase of each seed in each strategy, once for each wording of the request.
+
+    Parameters
+    ----------
+    store : stores.Store
+        A live store; the answers are kept there as traces of the corpus `<name>-paraphrases`.
+    name : str
+        The corpus the candidates are for.
+    seeds : DataFrame
+        Columns seed_id, text.
+    model : loading.Model
+    decoding : prompting.Decoding
+    batch : int
+        Prompts per batch.
+    wrapper : str
+        Wrapper under which it is asked.
+
+    Returns
+    -------
+    DataFrame
+        seed_id, strategy, text, rule (the model's name); answers that were cut off, and answers without a paraphrase,
+        are left out.
+    """
+    prompts = pd.DataFrame(
+        [
+            {"prompt_id": f"{seed_id}--{strategy}--{number}", "text": wording.format(text=text)}
+            for seed_id, text in zip(seeds["seed_id"], seeds["text"], strict=True)
+            for strategy in STRATEGIES
+            for number, wording in enumerate(requests()[strategy])
+        ]
+    )
+    traces = trace_store.query(store, f"{name}-paraphrases", prompts, model, wrapper, decoding, batch)
+    keys = traces["prompt_id"].str.rsplit("--", n=2, expand=True)
+    rows = pd.DataFrame({"seed_id": keys[0], "strategy": keys[1], "text": traces["response"].map(paraphrase_in)})
+    finished = traces["finish_reason"] == "stop"  # half a paraphrase is none
+    return rows[finished & (rows["text"] != "")].assign(rule=model.name).reset_index(drop=True)
+
+
+@cache
+def requests():
+    """Return what a model is asked for, by strategy."""
+    return yaml.safe_load(REQUESTS.read_text(encoding="utf-8"))
+
+
+def paraphrase_in(answer):
+    """Find the paraphrase in a model's answer: its first line that is not an announcement, without quotation marks.
+
+    Parameters
+    ----------
+    answer : str
+
+    Returns
+    -------
+    str
+        "" where there is none.
+    """
+    for line in THINKING.sub("", readable(answer)).splitlines():
+        line = re.sub(r"^\W*(?:\d+[.)]\s+)?", "", line)
+        line = ANNOUNCED.sub("", line).strip(' \t*"“”`-')
+        if line and not line.endswith(":"):
+            return line
+    return ""

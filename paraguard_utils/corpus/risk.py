@@ -1,0 +1,229 @@
+"""Surface risk: how charged a prompt's wording looks, in [0, 1] (`docs/method.md`, Corpus).
+
+It is not the probability of harm: every prompt of the corpus is benign. The paper does not name its risk scorer; this
+one is ours. It is the mean of two halves:
+
+* *lexical*: 1 - prod(1 - w) over the distinct charged words of the text, weighted by `data/risk/charged_terms.csv`
+  (`kill*` is a prefix): one strong term counts, more terms count for more, nothing exceeds 1;
+* *semantic*: 0.5 + (c - p), clipped to [0, 1], where c and p are the means of the three highest cosines to charged and
+  to plain exemplar topics in `data/risk/exemplars.csv`.
+
+The scorer is frozen: `VERSION` names this rule and `FROZEN` is the digest of its data. Changing either is a new version
+and means a new corpus. A guard or a text classifier can take its place (`scorer`).
+"""
+
+import hashlib
+import re
+from dataclasses import dataclass
+from functools import cache
+from importlib import metadata
+
+import numpy as np
+import pandas as pd
+from sklearn.metrics import roc_auc_score
+
+from paraguard_utils import paths
+from paraguard_utils.bootstrap import RESAMPLES, SEED
+from paraguard_utils.errors import SettingsError
+from paraguard_utils.guards.panel import GUARDS
+from paraguard_utils.models import encoder, loading
+from paraguard_utils.text import words
+
+VERSION = "surface-risk-1"
+FROZEN = "87dc87cdc23b1aae2806b545a40c1c9aaffc2a56c776c539002e2fe5b4ae6d5f"
+NEAREST = 3
+TERMS = paths.DATA / "risk" / "charged_terms.csv"
+EXEMPLARS = paths.DATA / "risk" / "exemplars.csv"
+
+
+def digest():
+    """Return the SHA-256 over the scorer's data files."""
+    return hashlib.sha256(TERMS.read_bytes() + EXEMPLARS.read_bytes()).hexdigest()
+
+
+@cache
+def _terms():
+    frame = pd.read_csv(TERMS)
+    patterns = [re.compile(term.replace("*", r"[\w-]*") + r"\Z") for term in frame["term"]]
+    return list(zip(patterns, frame["weight"], strict=True))
+
+
+@cache
+def _word_weight(word):
+    return max((weight for pattern, weight in _terms() if pattern.match(word)), default=0.0)
+
+
+def charged_terms(text):
+    """Return how many distinct words of a text are charged: the plain keyword count."""
+    return sum(_word_weight(word) > 0 for word in set(words(text)))
+
+
+def lexical(text):
+    """Return the charged-term half of the score for one text, in [0, 1]."""
+    return 1.0 - float(np.prod([1.0 - _word_weight(word) for word in sorted(set(words(text)))]))
+
+
+def semantic(texts, embed=encoder.encode):
+    """Return the exemplar half of the score, in [0, 1].
+
+    Parameters
+    ----------
+    texts : sequence of str, length n
+    embed : callable
+        Texts to sentence vectors.
+
+    Returns
+    -------
+    numpy.ndarray, shape (n,)
+    """
+    exemplars = pd.read_csv(EXEMPLARS)
+    cosines = encoder.cosine(embed(list(texts)), embed(exemplars["text"].tolist()))
+    is_charged = (exemplars["kind"] == "charged").to_numpy()
+    charged, plain = (
+        np.sort(cosines[:, kind], axis=1)[:, -NEAREST:].mean(axis=1) for kind in (is_charged, ~is_charged)
+    )
+    return np.clip(0.5 + charged - plain, 0.0, 1.0)
+
+
+def surface_risk(texts, embed=encoder.encode):
+    """Score how charged texts look.
+
+    Parameters
+    ----------
+    texts : sequence of str, length n
+    embed : callable
+        Texts to sentence vectors, shape (n, 384); default: the packaged encoder.
+
+    Returns
+    -------
+    numpy.ndarray, shape (n,), in [0, 1], rounded to 4 decimals
+    """
+    lexical_half = np.array([lexical(text) for text in texts])
+    return np.round((lexical_half + semantic(texts, embed)) / 2, 4)
+
+
+BIN = 0.05
+"""Width of a bin in histograms of what the gates measure."""
+
+
+def distribution(frame, low, high):
+    """Describe risks by group.
+
+    Parameters
+    ----------
+    frame : DataFrame
+        Columns group, risk.
+    low, high : float
+        The gate's limits.
+
+    Returns
+    -------
+    DataFrame
+        group, low (lower edge of a bin of width 0.05), n (texts in it), texts (in the group), median, within (share
+        inside the gate).
+    """
+    lines = []
+    edges = np.linspace(0, 1, round(1 / BIN) + 1)
+    for group, risks in frame.groupby("group", sort=False)["risk"]:
+        about = {"texts": len(risks), "median": risks.median(), "within": risks.between(low, high).mean()}
+        counts, _ = np.histogram(risks, edges)
+        lines += [{"group": group, "low": edge, "n": n} | about for edge, n in zip(edges, counts, strict=False)]
+    return pd.DataFrame(lines)
+
+
+def areas(texts, unsafe, scorer, embed=encoder.encode, resamples=RESAMPLES, seed=SEED):
+    """Areas under the ROC curve of a risk scorer and of the plain keyword count, as information: neither detects harm.
+
+    Parameters
+    ----------
+    texts : sequence of str, length n
+    unsafe : numpy.ndarray of bool, shape (n,)
+    scorer : Scorer
+    embed : callable
+    resamples, seed : int
+        Of the bootstrap over prompts, the same prompts for both scorers.
+
+    Returns
+    -------
+    DataFrame
+        scorer, safe, unsafe (numbers of texts), auc, auc_low, auc_high (95 % interval); a last row with the difference.
+    """
+    values = {
+        scorer.identity.split()[0]: scorer.score(texts, embed),
+        "keyword count": np.array([charged_terms(text) for text in texts]),
+    }
+    generator = np.random.default_rng(seed)
+    draws = generator.integers(len(unsafe), size=(resamples, len(unsafe)))
+    draws = [rows for rows in draws if 0 < unsafe[rows].sum() < len(rows)]
+    found = {name: [roc_auc_score(unsafe[rows], value[rows]) for rows in draws] for name, value in values.items()}
+    known = {name: roc_auc_score(unsafe, value) for name, value in values.items()}
+    first, second = values
+    found["difference"] = np.subtract(found[first], found[second])
+    known["difference"] = known[first] - known[second]
+    intervals = [np.percentile(found[name], [2.5, 97.5]) for name in known]
+    return pd.DataFrame(
+        {
+            "scorer": list(known),
+            "safe": int((~unsafe).sum()),
+            "unsafe": int(unsafe.sum()),
+            "auc": list(known.values()),
+            "auc_low": [low for low, _ in intervals],
+            "auc_high": [high for _, high in intervals],
+        }
+    )
+
+
+@dataclass(frozen=True)
+class Scorer:
+    """A risk scorer.
+
+    Attributes
+    ----------
+    identity : str
+        Name and version or digest, for meta files.
+    score : callable
+        Texts and a function from texts to sentence vectors, to risks in [0, 1].
+    """
+
+    identity: str
+    score: object
+
+
+def scorer(name):
+    """Return a risk scorer by name.
+
+    Parameters
+    ----------
+    name : str
+        `VERSION`, a guard (a key of `panel.GUARDS`), or `MODEL#LABEL`: a text classifier, as a folder or hub id, and
+        the label whose probability is the risk.
+
+    Returns
+    -------
+    Scorer
+
+    Raises
+    ------
+    SettingsError
+        There is no such scorer, or the classifier has no such label.
+    ModelError
+        The classifier cannot be found or loaded.
+    """
+    if name == VERSION:
+        return Scorer(f"{VERSION} {digest()[:16]}", surface_risk)
+    if name in GUARDS:
+        guard = GUARDS[name]
+        return Scorer(f"{name} {metadata.version(guard.package)}", lambda texts, embed: np.array(guard.score(texts)))
+    folder, mark, label = name.rpartition("#")
+    if not mark:
+        raise SettingsError(
+            f"there is no risk scorer {name!r}; there are {', '.join([VERSION, *GUARDS])}, and MODEL#LABEL for a text "
+            "classifier"
+        )
+    source = loading.resolve(folder)
+    classify, labels = loading.load_classifier(source)
+    if label not in labels:
+        raise SettingsError(f"the classifier {source.name} has no label {label!r}; it has {', '.join(labels)}")
+    return Scorer(
+        f"{source.name}#{label} {source.weights_id[:16]}", lambda texts, embed: classify(texts)[:, labels.index(label)]
+    )

@@ -1,0 +1,1 @@
+"""Notebook 05: guards that decide by themselves."""

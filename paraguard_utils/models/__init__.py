@@ -1,0 +1,1 @@
+"""From a model name to answers: weights, loading, prompts, the engine, traces."""

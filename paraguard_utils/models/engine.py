@@ -1,0 +1,343 @@
+"""Asking a local model: traces and greedy answers in batches (`docs/method.md`, Asking).
+
+One prefill of the wrapped prompt gives everything a trace holds: the loss on the user's own tokens and the distribution
+of the first answer token. Decoding continues from the same cache. Prompts are left-padded, the part that all of them
+share is computed once, and there is no stop at refusal cues: the label rule must not decide what is generated.
+"""
+
+import copy
+import inspect
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from transformers import DynamicCache
+from transformers.cache_utils import DummyLayer, DynamicLayer, DynamicSlidingWindowLayer
+
+from paraguard_utils.errors import ModelError
+from paraguard_utils.models.threads import Threads
+
+PREFILL = 320
+"""Token positions in one prefill: enough to keep the matrix products busy, few enough for the processor's caches."""
+
+POSITIONS = 32_768
+"""Token positions in the cache of one batch; long prompts are asked in smaller batches."""
+
+SHRINK = 7 / 8
+"""Rows leave a batch when this share of it or less is still going: leaving copies the whole cache."""
+
+NO_TARGET = -100
+
+TOP = 64
+"""Next-token candidates kept in a trace; the mass of all others is `tail_mass`."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """One rendered prompt, tokenized.
+
+    Attributes
+    ----------
+    prompt_id, key : str
+    token_ids : tuple of int
+        The whole rendered prompt.
+    user_start, user_end : int
+        Half-open range of the user's own words in `token_ids`.
+    """
+
+    prompt_id: str
+    key: str
+    token_ids: tuple
+    user_start: int
+    user_end: int
+
+
+def shared_prefix(requests):
+    """Return how many leading tokens all requests share, short of any user's first word.
+
+    The token before the user's first word is left out, because it predicts that word.
+
+    Parameters
+    ----------
+    requests : sequence of Request, not empty
+
+    Returns
+    -------
+    int, >= 0
+    """
+    first = requests[0].token_ids
+    length = min(request.user_start for request in requests) - 1
+    for request in requests:
+        ids = request.token_ids
+        while length > 0 and ids[:length] != first[:length]:
+            length -= 1
+    return max(length, 0)
+
+
+def batches(requests, size, more=0, positions=POSITIONS):
+    """Split requests into batches of similar length, longest first, so that memory trouble shows at once.
+
+    Parameters
+    ----------
+    requests : sequence of Request
+    size : int, > 0
+        Most rows in a batch.
+    more : int
+        Tokens that each row may still get.
+    positions : int
+        Most token positions in a batch, padding included; a batch has one row at least.
+
+    Returns
+    -------
+    list of list of Request
+    """
+    ordered = sorted(requests, key=lambda request: (-len(request.token_ids), request.prompt_id))
+    found = []
+    while ordered:
+        rows = max(1, min(size, positions // (len(ordered[0].token_ids) + more)))
+        found.append(ordered[:rows])
+        ordered = ordered[rows:]
+    return found
+
+
+class RoomyLayer(DynamicLayer):
+    """A cache layer that writes into room kept free behind its keys and values, instead of copying all of them."""
+
+    room = 64
+    given = buffers = None
+
+    def update(self, key_states, value_states, *args, **kwargs):
+        """Append keys and values, shape (batch, heads, tokens, dimensions); return all so far."""
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+            self.keys, self.values = key_states[..., :0, :], value_states[..., :0, :]
+        old, more = self.keys.shape[-2], key_states.shape[-2]
+        new = old + more
+        # Keys that are not those returned last time were selected or repeated since: the room is not theirs.
+        if self.keys is not self.given or self.buffers[0].shape[-2] < new:
+            shape = (*key_states.shape[:2], new + (self.room if more == 1 else 0))  # a prefill needs no room
+            self.buffers = tuple(states.new_empty(*shape, states.shape[-1]) for states in (key_states, value_states))
+            self.buffers[0][..., :old, :], self.buffers[1][..., :old, :] = self.keys, self.values
+        self.buffers[0][..., old:new, :], self.buffers[1][..., old:new, :] = key_states, value_states
+        self.keys, self.values = (buffer[..., :new, :] for buffer in self.buffers)
+        self.given = self.keys
+        return self.keys, self.values
+
+    def batch_select_indices(self, indices):
+        """Keep some rows, and let go of the room behind all of them at once: it is as large as the cache."""
+        super().batch_select_indices(indices)
+        self.given = self.buffers = None
+
+
+def _empty_cache(config):
+    """Return an empty cache for a model; layers with a window keep the library's own class."""
+    cache = DynamicCache(config=config)
+    cache.layers = [RoomyLayer() if type(layer) is DynamicLayer else layer for layer in cache.layers]
+    for layer in cache.layers:
+        if type(layer) not in (RoomyLayer, DynamicSlidingWindowLayer, DummyLayer):
+            raise ModelError(
+                f"a model of type {config.model_type} keeps a state ({type(layer).__name__}) that cannot be asked in "
+                "padded batches; only models with keys and values in every layer are supported"
+            )
+    return cache
+
+
+class Engine:
+    """Answers batches of requests with one loaded model.
+
+    Parameters
+    ----------
+    model : paraguard_utils.models.Model
+    prefix : sequence of int
+        Leading tokens shared by every request that will be asked; may be empty. They are computed once, unless the
+        model tells distances from places in the cache (a sliding window, no position ids): then each prompt is
+        computed whole, because the padding would lie between the prefix and the rest.
+    max_new_tokens : int
+
+    Raises
+    ------
+    ModelError
+        The model keeps a state other than keys and values.
+    """
+
+    def __init__(self, model, prefix=(), max_new_tokens=64):
+        self.network = model.network
+        self.device = model.network.device
+        self.threads = Threads(self.device)
+        self.tokenizer = model.tokenizer
+        self.max_new_tokens = max_new_tokens
+        self.stops = self._tensor(stop_ids(model))
+        self.cache = _empty_cache(self.network.config)
+        self.positions = "position_ids" in inspect.signature(self.network.forward).parameters
+        windows = any(isinstance(layer, DynamicSlidingWindowLayer) for layer in self.cache.layers)
+        self.prefix = tuple(prefix) if self.positions and not windows else ()
+        if self.prefix:
+            with torch.inference_mode():
+                self.network(
+                    input_ids=self._tensor([self.prefix]), past_key_values=self.cache, use_cache=True, logits_to_keep=1
+                )
+
+    def ask(self, batch):
+        """Answer one batch, with as many threads as find a core each.
+
+        Parameters
+        ----------
+        batch : sequence of Request, not empty
+            All start with the engine's prefix.
+
+        Returns
+        -------
+        list of dict
+            One trace row per request, in the order given, with the columns of `schemas.SCHEMAS["traces"]`.
+        """
+        with torch.inference_mode(), self.threads:
+            return self._ask(batch)
+
+    def _ask(self, batch):
+        shared = len(self.prefix)
+        order = sorted(range(len(batch)), key=lambda i: -len(batch[i].token_ids))
+        rows, cache, masks = [], None, []
+        while len(rows) < len(batch):
+            width = len(batch[order[len(rows)]].token_ids) - shared
+            part = [batch[i] for i in order[len(rows) : len(rows) + max(1, PREFILL // width)]]
+            traced, own, mask = self._prefill(part, width)
+            cache = _merged(cache, own, len(rows), len(batch))
+            rows += traced
+            masks.append(mask)
+        wide = masks[0].shape[1]
+        mask = torch.cat([torch.nn.functional.pad(mask, (wide - mask.shape[1], 0)) for mask in masks])
+        answers = self._decode(cache, mask, self._tensor([row["next_ids"][0] for row in rows]))
+        for row, (tokens, finish_reason) in zip(rows, answers, strict=True):
+            row["response"] = self.tokenizer.decode(tokens, skip_special_tokens=True).strip()
+            row["finish_reason"] = finish_reason
+        return [row for _, row in sorted(zip(order, rows, strict=True), key=lambda pair: pair[0])]
+
+    def _tensor(self, values):
+        return torch.tensor(values, dtype=torch.long, device=self.device)
+
+    def _prefill(self, part, width):
+        """Run prompts, left-padded to `width` behind the shared prefix; return trace rows, cache and mask."""
+        shared = len(self.prefix)
+        own = [len(request.token_ids) - shared for request in part]
+        ids = self._tensor([[0] * (width - n) + list(r.token_ids[shared:]) for r, n in zip(part, own, strict=True)])
+        mask = self._tensor([[1] * shared + [0] * (width - n) + [1] * n for n in own])
+        # The output layer is needed where the next token is one of the user's, and at the end.
+        keep = torch.zeros(len(part), width, dtype=torch.bool, device="cpu")
+        for row, request in enumerate(part):
+            end = width - len(request.token_ids)
+            keep[row, end + request.user_start - 1 : end + request.user_end - 1] = True
+        keep[:, -1] = True
+        cache = copy.deepcopy(self.cache)
+        if shared:
+            cache.batch_repeat_interleave(len(part))
+        positions = (mask.cumsum(1) - 1).clamp(min=0)[:, shared:]
+        logits = self._forward(ids, mask, positions, cache, keep.to(self.device))
+        return _traces(part, logits), cache, mask
+
+    def _forward(self, ids, mask, positions, cache, keep):
+        """Run the model on new tokens; return the logits of those to keep."""
+        self.threads.fit()
+        more = {"position_ids": positions} if self.positions else {}
+        return self.network(
+            input_ids=ids, attention_mask=mask, past_key_values=cache, use_cache=True, logits_to_keep=keep, **more
+        ).logits
+
+    def _decode(self, cache, mask, token):
+        """Continue greedily from the first answer tokens; return (tokens, finish_reason) per row."""
+        answers = [[] for _ in token]
+        reasons = ["length"] * len(token)
+        rows = torch.arange(len(token), device=self.device)  # which answer each row of the batch belongs to
+        going = torch.ones_like(rows, dtype=torch.bool)
+        for step in range(self.max_new_tokens):
+            going &= ~torch.isin(token, self.stops)
+            for row, value, goes in zip(rows.tolist(), token.tolist(), going.tolist(), strict=True):
+                if goes:
+                    answers[row].append(value)
+                else:
+                    reasons[row] = "stop"
+            if step == self.max_new_tokens - 1 or not going.any():
+                break
+            if going.sum() <= len(going) * SHRINK:
+                kept = torch.nonzero(going).squeeze(1)
+                rows, token, mask, going = rows[kept], token[kept], mask[kept], going[kept]
+                cache.batch_select_indices(kept)
+            position = mask.sum(1, keepdim=True)
+            mask = torch.cat([mask, torch.ones_like(position)], dim=1)
+            token = self._forward(token[:, None], mask, position, cache, 1)[:, -1].argmax(-1)
+        return list(zip(answers, reasons, strict=True))
+
+
+def stop_ids(model):
+    """Return the tokens that end an answer, by the model's generation settings and its tokenizer, in order."""
+    ids = model.network.generation_config.eos_token_id
+    ids = set(ids if isinstance(ids, list) else [ids]) | {model.tokenizer.eos_token_id}
+    return sorted(ids - {None})
+
+
+def _merged(whole, cache, row, rows):
+    """Put the keys and values of one prefill into their rows of the batch's cache, right-aligned.
+
+    Parameters
+    ----------
+    whole : DynamicCache or None
+        The batch's cache; None for the first prefill, which is the longest, and whose layers become the batch's.
+    cache : DynamicCache
+    row, rows : int
+        The prefill's first row, and the rows of the batch.
+
+    Returns
+    -------
+    DynamicCache
+    """
+    whole = cache if whole is None else whole
+    for into, layer in zip(whole.layers, cache.layers, strict=True):
+        if layer.keys is None:
+            continue
+        states = (layer.keys, layer.values)
+        if into is layer:
+            _, heads, wide, _ = layer.keys.shape
+            room = layer.room if isinstance(layer, RoomyLayer) else 0
+            buffers = [part.new_empty(rows, heads, wide + room, part.shape[-1]) for part in states]
+            into.keys, into.values = (buffer[..., :wide, :] for buffer in buffers)
+            if room:
+                into.given, into.buffers = into.keys, buffers
+        for own, part in zip((into.keys, into.values), states, strict=True):
+            own = own[row : row + len(part)]
+            own[..., : own.shape[-2] - part.shape[-2], :] = 0  # masked, but not to be whatever lies in memory
+            own[..., own.shape[-2] - part.shape[-2] :, :] = part
+    return whole
+
+
+def _traces(part, logits):
+    """Read trace rows off the logits of prompts: for each, its user tokens and then its end; (rows, vocabulary)."""
+    counts = [request.user_end - request.user_start for request in part]
+    last = torch.tensor(counts, device=logits.device).add(1).cumsum(0) - 1
+    # A row's last logits are of its answer: no target, and leaving them out here would copy all others.
+    targets = [(*request.token_ids[request.user_start : request.user_end], NO_TARGET) for request in part]
+    losses = torch.nn.functional.cross_entropy(
+        logits.float(),
+        torch.tensor([token for own in targets for token in own], device=logits.device),
+        reduction="none",
+        ignore_index=NO_TARGET,
+    )
+    losses = losses.cpu().split([len(own) for own in targets])
+    top = torch.log_softmax(logits[last].cpu().double(), dim=-1).topk(min(TOP, logits.shape[-1]))
+    indices, logprobs = top.indices.numpy().astype(np.int32), top.values.numpy()
+    rows = []
+    for request, loss, ids, logps in zip(part, losses, indices, logprobs, strict=True):
+        nll = np.full(len(request.token_ids), np.nan, np.float32)
+        nll[request.user_start : request.user_end] = loss[:-1].numpy()
+        rows.append(
+            {
+                "prompt_id": request.prompt_id,
+                "key": request.key,
+                "token_ids": np.array(request.token_ids, np.int32),
+                "token_nll": nll,
+                "user_start": request.user_start,
+                "user_end": request.user_end,
+                "next_ids": ids,
+                "next_logprobs": logps.astype(np.float32),
+                "tail_mass": float(max(0.0, 1.0 - np.exp(logps).sum())),
+            }
+        )
+    return rows

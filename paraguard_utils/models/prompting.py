@@ -1,0 +1,172 @@
+"""From a prompt to what a model is asked: wrappers, chat templates, decoding, keys (`docs/method.md`, Asking)."""
+
+import hashlib
+import re
+from dataclasses import asdict, dataclass
+
+from paraguard_utils.errors import DataError, ModelError
+
+DATE = "01 Jan 2025"
+"""The date put into chat templates that ask for one, so that a rendered prompt does not change overnight."""
+
+
+OPEN_THOUGHT = re.compile(r"(<think(?:ing)?>)\s*\Z")
+"""A thinking block that a chat template opens by itself, so that the model's answer begins inside it."""
+
+_PLACEHOLDER = "PARAGUARD-USER-TEXT"
+
+
+@dataclass(frozen=True)
+class Decoding:
+    """How answers are generated: greedily, with no stop at refusal cues.
+
+    Attributes
+    ----------
+    max_new_tokens : int
+    """
+
+    max_new_tokens: int = 64
+    method: str = "greedy"
+
+
+@dataclass(frozen=True)
+class Frame:
+    """What surrounds the user's words in a rendered prompt, and what else decides an answer.
+
+    Attributes
+    ----------
+    weights_id : str
+    dtype : str
+    prefix, suffix : str
+        Rendered text before and after the user's words.
+    decoding : Decoding
+    """
+
+    weights_id: str
+    dtype: str
+    prefix: str
+    suffix: str
+    decoding: Decoding
+
+    def key(self, text):
+        """Return the key of one prompt: 32 hex digits."""
+        parts = (
+            self.weights_id,
+            self.prefix + text + self.suffix,
+            repr(sorted(asdict(self.decoding).items())),
+            self.dtype,
+        )
+        return hashlib.sha256("\x1f".join(parts).encode("utf-8")).hexdigest()[:32]
+
+
+def target_name(model_name, wrapper):
+    """Return the name under which a model's answers under a wrapper are stored."""
+    return f"{model_name}--{wrapper}"
+
+
+def model_of(target):
+    """Return the model's part of a target name."""
+    return target.rpartition("--")[0]
+
+
+def surroundings(tokenizer, wrapper_text):
+    """Render a wrapper through a chat template and return the text before and after the user's words.
+
+    Without a wrapper, the shorter of two renderings is used: no system turn, or an empty one (which keeps a template
+    from injecting a text of its own). A template that has no system turn gets the wrapper as a prefix of the user's
+    turn.
+
+    Parameters
+    ----------
+    tokenizer : transformers tokenizer with a chat template
+    wrapper_text : str
+
+    Returns
+    -------
+    prefix, suffix : str
+
+    Raises
+    ------
+    ModelError
+        The template does not put the user's text into the prompt as it is.
+    """
+    from jinja2.exceptions import TemplateError
+
+    template = tokenizer.get_chat_template()
+    if "strftime_now" in template:
+        # A macro of that name hides the clock that transformers offers to templates.
+        template = "{%- macro strftime_now(format) -%}" + DATE + "{%- endmacro %}" + template
+
+    def render(system, user):
+        turns = [{"role": "system", "content": system}] if system is not None else []
+        return tokenizer.apply_chat_template(
+            [*turns, {"role": "user", "content": user}],
+            add_generation_prompt=True,
+            tokenize=False,
+            chat_template=template,
+            date_string=DATE,
+            enable_thinking=False,  # where a template offers it: the first token of an answer must be the answer's
+        )
+
+    try:
+        with_system = render(wrapper_text, _PLACEHOLDER)
+    except TemplateError:
+        with_system = None
+    if wrapper_text:
+        # Some templates drop a system turn silently instead of refusing it.
+        carried = with_system is not None and wrapper_text in with_system
+        rendered = with_system if carried else render(None, f"{wrapper_text}\n\n{_PLACEHOLDER}")
+    else:
+        rendered = min((r for r in (render(None, _PLACEHOLDER), with_system) if r is not None), key=len)
+    before, found, after = rendered.partition(_PLACEHOLDER)
+    if not found or _PLACEHOLDER in after or wrapper_text not in before:
+        raise ModelError("the chat template does not render the user's text once and as it is")
+    if not before:
+        raise ModelError(
+            "the chat template puts nothing before the user's text, so its first word has no probability; "
+            "let the template begin with the model's start token"
+        )
+    return before, after
+
+
+def check_prompts(corpus, tokenizer=None):
+    """Refuse prompts that could not be asked as they stand, before any model is loaded.
+
+    Raises
+    ------
+    DataError
+        A text starts or ends with white space, or contains a control token of the tokenizer.
+    """
+    specials = sorted(set(tokenizer.all_special_tokens)) if tokenizer else []
+    for row in corpus.itertuples():
+        if row.text != row.text.strip():
+            raise DataError(f"prompt {row.prompt_id}: text starts or ends with white space; strip it")
+        for special in specials:
+            if special in row.text:
+                raise DataError(f"prompt {row.prompt_id}: text contains the control token {special!r}; remove the row")
+
+
+def requests(corpus, tokenizer, frame):
+    """Render and tokenize every prompt of a corpus.
+
+    Parameters
+    ----------
+    corpus : DataFrame
+        Columns prompt_id, text.
+    tokenizer : transformers fast tokenizer
+    frame : Frame
+
+    Returns
+    -------
+    list of engine.Request
+    """
+    from paraguard_utils.models.engine import Request
+
+    rendered = [frame.prefix + text + frame.suffix for text in corpus["text"]]
+    encoded = tokenizer(rendered, add_special_tokens=False, return_offsets_mapping=True)
+    asked = []
+    for row, ids, offsets in zip(corpus.itertuples(), encoded["input_ids"], encoded["offset_mapping"], strict=True):
+        start, end = len(frame.prefix), len(frame.prefix) + len(row.text)
+        own = [i for i, (a, b) in enumerate(offsets) if b > start and a < end and b > a]
+        asked.append(Request(row.prompt_id, frame.key(row.text), tuple(ids), own[0], own[-1] + 1))
+    return asked

@@ -1,0 +1,303 @@
+"""Asking targets and keeping what they answer: rendering, keys, resumable traces.
+
+A trace holds model facts only. Its key is made of the weights id, the rendered text, the decoding and the dtype, and
+nothing else: a row with the right key is never asked again, a row with another key is never used.
+"""
+
+import itertools
+import os
+import re
+import resource
+import sys
+import time
+from dataclasses import asdict
+
+import numpy as np
+import pandas as pd
+from filelock import FileLock, Timeout
+from tqdm import tqdm
+
+from paraguard_utils import paths, registry, stores
+from paraguard_utils.errors import DataError
+from paraguard_utils.models import loading, prompting
+from paraguard_utils.models.prompting import OPEN_THOUGHT, Decoding, Frame
+from paraguard_utils.text import readable
+
+BATCH = 64
+"""Prompts per batch, which is also what a kill can lose."""
+
+
+IDENTITY = ("weights_id", "dtype", "prefix", "suffix", "decoding", "wrapper", "wrapper_text")
+"""What a trace's meta file must tell, so that keys can be recomputed without weights."""
+
+
+class Traces:
+    """The growing traces of one target in a live store: atomic parts, compacted at the end, under one lock.
+
+    Parameters
+    ----------
+    store : stores.Store
+        Not the recorded one.
+    corpus_name, target : str
+    """
+
+    def __init__(self, store, corpus_name, target):
+        self.file = store.target_path("traces", corpus_name, target)
+        self.parts = self.file.with_suffix(".parts")
+        self.lock = FileLock(f"{self.file}.lock", timeout=0)
+
+    def __enter__(self):
+        try:
+            self.lock.acquire()
+        except Timeout:
+            raise DataError(
+                f"{paths.shown(self.file)} is being written by another process; wait for it or use another store"
+            ) from None
+        for leftover in [*self.file.parent.glob(f".{self.file.name}.*.tmp"), *self.parts.glob(".part-*.tmp")]:
+            leftover.unlink()  # of a run that was killed while writing
+        return self
+
+    def __exit__(self, *_):
+        self.lock.release()
+
+    def done(self, keys):
+        """Return the rows already there whose key is wanted.
+
+        A part that cannot be read is named on stderr, set aside as `*.corrupt` and asked again.
+
+        Parameters
+        ----------
+        keys : Series
+            Wanted key by prompt_id.
+
+        Returns
+        -------
+        DataFrame
+            Trace rows, one per prompt.
+        """
+        frames = []
+        for file in [
+            *([self.file] if self.file.is_file() else []),
+            *sorted(self.parts.glob("part-*.parquet")),
+        ]:
+            try:
+                frames.append(stores.read(file, "traces"))
+            except DataError as error:
+                os.replace(file, file.with_name(f"{file.name}.corrupt"))
+                print(f"{error}; it was set aside and its prompts are asked again", file=sys.stderr)
+        if not frames:
+            return pd.DataFrame()
+        rows = pd.concat(frames, ignore_index=True)
+        rows = rows[rows["prompt_id"].map(keys).eq(rows["key"])]
+        return rows.drop_duplicates("prompt_id", keep="last")
+
+    def finished(self, meta):
+        """Return whether the trace file is compacted and its meta file tells how these rows were asked."""
+        known = stores.read_meta(self.file)
+        return (
+            self.file.is_file()
+            and not any(self.parts.glob("part-*.parquet"))
+            and all(known.get(name) == meta[name] for name in IDENTITY)
+        )
+
+    def add(self, rows):
+        """Append one batch as an atomic part."""
+        taken = [int(re.search(r"part-(\d+)", file.name)[1]) for file in self.parts.glob("part-*")]
+        number = max(taken, default=-1) + 1
+        part = self.parts / f"part-{number:06d}.parquet"
+        stores.atomic(part, lambda file: pd.DataFrame(rows).to_parquet(file, index=False, compression="zstd"))
+
+    def compact(self, rows, order, meta):
+        """Write all rows in corpus order as the target's trace file, then remove the parts."""
+        rows = rows.set_index("prompt_id").loc[order].reset_index()
+        stores.write(self.file, rows, "traces", meta)
+        for part in self.parts.glob("part-*.parquet"):
+            part.unlink()
+        if self.parts.is_dir() and not any(self.parts.iterdir()):
+            self.parts.rmdir()
+        return rows
+
+
+def query(store, corpus_name, corpus, model, wrapper, decoding=Decoding(), batch=BATCH, progress=True):
+    """Ask a loaded model every prompt under one wrapper; asked prompts are never asked again.
+
+    A thinking block that the chat template opens is part of the answer, so that it can be told from what follows it.
+
+    Parameters
+    ----------
+    store : stores.Store
+        A live store.
+    corpus_name : str
+    corpus : DataFrame
+        Columns prompt_id, text.
+    model : loading.Model
+    wrapper : str
+        A key of `wrappers()`.
+    decoding : Decoding
+    batch : int
+        Prompts per batch.
+    progress : bool
+
+    Returns
+    -------
+    DataFrame
+        Traces in corpus order.
+
+    Raises
+    ------
+    DataError
+        Another process writes this target, or a prompt cannot be asked.
+    """
+    from paraguard_utils.models.engine import Engine, shared_prefix
+
+    prompting.check_prompts(corpus, model.tokenizer)
+    text = registry.wrappers()[wrapper]["text"]
+    frame = Frame(model.weights_id, model.dtype, *prompting.surroundings(model.tokenizer, text), decoding)
+    target = prompting.target_name(model.name, wrapper)
+    asked = prompting.requests(corpus, model.tokenizer, frame)
+    keys = pd.Series({request.prompt_id: request.key for request in asked})
+    with Traces(store, corpus_name, target) as traces:
+        done = traces.done(keys)
+        known = set(done["prompt_id"]) if len(done) else set()
+        missing = [request for request in asked if request.prompt_id not in known]
+        started, new = time.monotonic(), []
+        if missing:
+            length = shared_prefix(asked)
+            engine = Engine(model, asked[0].token_ids[:length], decoding.max_new_tokens)
+            opened = OPEN_THOUGHT.search(frame.suffix)
+            with tqdm(total=len(asked), initial=len(known), desc=target, unit="prompt", disable=not progress) as bar:
+                for group in _groups(asked, known, batch, decoding.max_new_tokens):
+                    rows = engine.ask(group)
+                    for row in rows if opened else ():
+                        row["response"] = f"{opened[1]}\n{row['response']}"
+                    traces.add(rows)
+                    new += rows
+                    bar.update(len(rows))
+        rows = pd.concat([done, pd.DataFrame(new)], ignore_index=True)
+        meta = {
+            "target": target,
+            "model": model.argument,
+            "wrapper": wrapper,
+            "wrapper_text": text,
+            **{k: v for k, v in asdict(frame).items() if k != "decoding"},
+            "decoding": asdict(decoding),
+            "device": str(model.network.device),
+            "corpus": stores.frame_hash(corpus[["prompt_id", "text"]]),
+            "asked_now": len(missing),
+            "seconds": round(time.monotonic() - started, 1),
+            "peak_gb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20, 2),
+        }
+        if missing or not traces.finished(meta):
+            return traces.compact(rows, corpus["prompt_id"], meta)
+        return rows.set_index("prompt_id").loc[corpus["prompt_id"]].reset_index()
+
+
+def _groups(asked, known, size, more):
+    """Return the batches still to be asked: those of an unbroken run where a whole batch is missing, then the rest.
+
+    A batch decides the padding and with it the last bits of every number, so a resumed run keeps the batches.
+    """
+    from paraguard_utils.models.engine import batches
+
+    whole = batches(asked, size, more)
+    open_ = [[request for request in group if request.prompt_id not in known] for group in whole]
+    kept = [group for group, left in zip(whole, open_, strict=True) if len(left) == len(group)]
+    rest = [request for group, left in zip(whole, open_, strict=True) if len(left) < len(group) for request in left]
+    return kept + batches(rest, size, more)
+
+
+def recorded_traces(store, corpus_name, corpus, target, decoding=None, dtype=None):
+    """Read a target's traces and check that they answer this corpus.
+
+    Keys are recomputed from the meta file, so that no weights are needed.
+
+    Parameters
+    ----------
+    store : stores.Store
+    corpus_name : str
+    corpus : DataFrame
+    target : str
+    decoding : Decoding or None
+    dtype : str or None
+        Also checked where given.
+
+    Returns
+    -------
+    DataFrame
+        Traces in corpus order.
+
+    Raises
+    ------
+    Missing
+        No trace file.
+    DataError
+        A prompt is not in it, or its key differs; the message says in which part.
+    """
+    path = store.path("traces", corpus_name, target)
+    traces = store.read("traces", corpus_name, target).set_index("prompt_id")
+    meta = stores.read_meta(path)
+    where = paths.shown(path)
+    if not set(IDENTITY) <= set(meta):
+        raise DataError(f"{where}: its meta file is missing; restore it beside the traces")
+    kept = Decoding(**meta["decoding"])
+    text = registry.wrappers().get(meta["wrapper"], {}).get("text")
+    if text != meta["wrapper_text"]:
+        raise DataError(f"{where}: the wrapper {meta['wrapper']!r} has another text than when it was asked; ask again")
+    if decoding is not None and decoding != kept:
+        raise DataError(f"{where}: the decoding differs: {kept} there, {decoding} asked for; use a live store")
+    if dtype is not None and dtype != meta["dtype"]:
+        raise DataError(f"{where}: the dtype differs: {meta['dtype']} there, {dtype} asked for; use a live store")
+    packaged = {loading.packaged_name(name): file.sha256 for name, file in loading.PACKAGED.items()}
+    model_name = prompting.model_of(target)
+    if packaged.get(model_name, meta["weights_id"]) != meta["weights_id"]:
+        raise DataError(
+            f"{where}: the weights differ from those of the packaged {model_name}; ask again in a live store"
+        )
+    frame = Frame(meta["weights_id"], meta["dtype"], meta["prefix"], meta["suffix"], kept)
+    for row in corpus.itertuples():
+        if row.prompt_id not in traces.index:
+            raise DataError(f"{where}: prompt {row.prompt_id} is not in it; run 02_querying with a live store")
+        if traces.at[row.prompt_id, "key"] != frame.key(row.text):
+            raise DataError(
+                f"{where}: prompt {row.prompt_id} had another text when it was asked; ask again in a live store"
+            )
+    return traces.loc[corpus["prompt_id"]].reset_index()
+
+
+def keep_tokens(store, model, traces):
+    """Write the text and input embedding of every user token that occurs, so that Drift needs no weights.
+
+    Parameters
+    ----------
+    store : stores.Store
+        A live store. Tokens of earlier corpora stay in its file.
+    model : loading.Model
+    traces : iterable of DataFrame
+    """
+    ids = set(itertools.chain.from_iterable(user_tokens(frame) for frame in traces))
+    if store.has("tokens", model.name):
+        ids |= set(store.read("tokens", model.name)["token_id"])
+    ids = sorted(ids)
+    table = model.network.get_input_embeddings().weight.detach()[ids].float().cpu().numpy().astype(np.float16)
+    # A token may be part of a character: what cannot be decoded alone is U+FFFD.
+    words = [readable(model.tokenizer.decode([number])) for number in ids]
+    frame = pd.DataFrame({"token_id": ids, "text": words, "embedding": list(table)})
+    store.write("tokens", model.name, frame=frame, meta={"model": model.name, "weights_id": model.weights_id})
+
+
+def user_tokens(traces):
+    """Yield every token id of the user's own words in a trace frame."""
+    for row in traces.itertuples():
+        yield from row.token_ids[row.user_start : row.user_end].tolist()
+
+
+def find_targets(store, corpus_name, model):
+    """Return the targets in a store that were asked with this `model` parameter, in wrapper order; needs no weights."""
+    folder = store.path("traces", corpus_name, "x").parent
+    asked = {file.stem: stores.read_meta(file) for file in folder.glob("*.parquet")}
+    return [
+        name
+        for wrapper in registry.wrappers()
+        for name, meta in sorted(asked.items())
+        if meta.get("model") == model and meta["wrapper"] == wrapper
+    ]

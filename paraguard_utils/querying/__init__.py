@@ -1,0 +1,1 @@
+"""Notebook 02: targets, and the labels of their answers."""

@@ -1,0 +1,416 @@
+"""How well labels agree with people (`docs/method.md`, Labels): on XSTest's annotated answers and on our own.
+
+XSTest (Röttger et al., NAACL 2024) publishes answers of several models, each labelled by two people. Its texts are not
+part of this project: `python -m paraguard_utils.querying.agreement --xstest FOLDER` reads the downloaded files
+and writes counts into a live store's tables `xstest_*`. Rules were written on one half of its prompts, drawn by seed;
+the other half was never read. A full and a partial refusal both count as refusal.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from paraguard_utils import paths, registry, stores
+from paraguard_utils.bootstrap import Clusters, columns
+from paraguard_utils.errors import DataError, UserError
+from paraguard_utils.models import loading
+from paraguard_utils.querying import judge, refusals
+from paraguard_utils.stores import LIVE
+
+SPLIT = 20240501
+CUT = 64
+"""New tokens to which the pipeline cuts answers."""
+
+COMPLIANCE = "1_full_compliance"
+COLUMNS = ("id", "type", "prompt", "completion", "annotation_1", "annotation_2", "final_label")
+HAND_CHECK = paths.DATA / "labels" / "hand_check.csv"
+DECISIONS = paths.DATA / "labels" / "xstest_decisions.csv"
+PUBLISHED = paths.DATA / "labels" / "published_rates.csv"
+INPUTS = (HAND_CHECK, DECISIONS, PUBLISHED)
+TABLES = ("xstest_agreement", "xstest_rates", "xstest_types", "xstest_confusion", "xstest_errors")
+
+
+def developed(prompts):
+    """Return the half of the prompts on which rules were written.
+
+    Parameters
+    ----------
+    prompts : iterable of str
+
+    Returns
+    -------
+    set of str
+    """
+    listed = sorted(set(prompts))
+    return {listed[i] for i in np.random.default_rng(SPLIT).permutation(len(listed))[: len(listed) // 2]}
+
+
+def read_answers(folder):
+    """Read every `xstest_v2_completions_<model>.csv` of a folder.
+
+    Parameters
+    ----------
+    folder : Path
+
+    Returns
+    -------
+    DataFrame
+        file (the model's name), half ("developed" or "held out"), people ("reject" or "accept"), differ (the annotators
+        did, on refusing), and the file's own columns.
+
+    Raises
+    ------
+    DataError
+        There is no such file, or one lacks a column.
+    """
+    files = sorted(Path(folder).glob("xstest_v2_completions_*.csv"))
+    if not files:
+        raise DataError(f"{folder}: there is no xstest_v2_completions_*.csv; pass XSTest's folder of labelled answers")
+    frames = []
+    for file in files:
+        rows = stores.read_upstream(file)
+        for name in COLUMNS:
+            if name not in rows:
+                raise DataError(f"{paths.shown(file)}: column {name!r} is missing; pass the upstream file")
+        refused = {name: rows[name] != COMPLIANCE for name in ("annotation_1", "annotation_2", "final_label")}
+        frames.append(
+            rows.assign(
+                file=file.stem.rpartition("_")[2],
+                half=np.where(rows["prompt"].isin(developed(rows["prompt"])), "developed", "held out"),
+                people=np.where(refused["final_label"], "reject", "accept"),
+                differ=refused["annotation_1"] != refused["annotation_2"],
+            )
+        )
+    return pd.concat(frames, ignore_index=True)
+
+
+def cut(texts, tokenizer, tokens=CUT):
+    """Cut answers after so many tokens, as the pipeline does."""
+    encoded = tokenizer(list(texts), add_special_tokens=False)["input_ids"]
+    return [tokenizer.decode(ids[:tokens], skip_special_tokens=True).strip() for ids in encoded]
+
+
+def agreement(rows, labels):
+    """Compare labellers with people, by file and part.
+
+    Parameters
+    ----------
+    rows : DataFrame
+        From `read_answers`.
+    labels : dict of str to sequence of str
+        Labels by labeller, in the order of the rows.
+
+    Returns
+    -------
+    DataFrame
+        file, part (held out, developed, and over both halves: all, annotators agree, annotators differ), labeller, n,
+        refused (by people), unparsed, and accuracy, precision, recall and kappa with bootstrap intervals over prompts.
+    """
+    lines = []
+    for file, own in rows.groupby("file"):
+        parts = {"held out": own["half"] == "held out", "developed": own["half"] == "developed", "all": own["id"] != ""}
+        parts |= {"annotators agree": ~own["differ"], "annotators differ": own["differ"]}
+        for part, members in parts.items():
+            found = own[members]
+            if found.empty:
+                continue
+            clusters = Clusters(found["prompt"])
+            for name, given in labels.items():
+                given = np.asarray(given, dtype=object)[found.index]
+                lines.append(
+                    {"file": file, "part": part, "labeller": name, "n": len(found)}
+                    | {
+                        "refused": int((found["people"] == "reject").sum()),
+                        "unparsed": int((given == "unparsed").sum()),
+                    }
+                    | columns(clusters.agreement(found["prompt"], given, found["people"]))
+                )
+    return pd.DataFrame(lines)
+
+
+def by_type(rows, labels):
+    """Compare one labeller with people by prompt type, over both halves.
+
+    Returns
+    -------
+    DataFrame
+        file, type, n, refused (by people), rejected (by the labeller), and accuracy with its interval.
+    """
+    lines = []
+    for (file, kind), own in rows.groupby(["file", "type"]):
+        given = np.asarray(labels, dtype=object)[own.index]
+        equal = (given == "reject") == (own["people"] == "reject").to_numpy()
+        counts = {"n": len(own), "refused": int((own["people"] == "reject").sum())}
+        counts["rejected"] = int((given == "reject").sum())
+        share = Clusters(own["prompt"]).share(own["prompt"], equal)
+        lines.append({"file": file, "type": kind, **counts, **columns({"accuracy": share})})
+    return pd.DataFrame(lines)
+
+
+def rates(rows, labels):
+    """Say how much each way of labelling calls refused among the safe prompts, beside published ways.
+
+    Parameters
+    ----------
+    rows : DataFrame
+    labels : dict of str to sequence of str
+
+    Returns
+    -------
+    DataFrame
+        file, by, n, share with its interval (none for a published share), source.
+    """
+    published = pd.read_csv(PUBLISHED)
+    lines = []
+    safe = rows[~rows["type"].str.startswith("contrast")]
+    for file, own in safe.groupby("file"):
+        clusters = Clusters(own["prompt"])
+        for name, given in {"people": rows["people"], **labels}.items():
+            refused = np.asarray(given, dtype=object)[own.index] == "reject"
+            share = clusters.share(own["prompt"], refused)
+            lines.append({"file": file, "by": name, "n": len(own), **columns({"share": share}), "source": "this run"})
+        lines += published[published["file"] == file].to_dict("records")
+    return pd.DataFrame(lines).astype({"n": "Int64"})
+
+
+def confusion(rows, labelled):
+    """Count people's three labels against the labeller's kinds.
+
+    Parameters
+    ----------
+    rows : DataFrame
+    labelled : DataFrame
+        From `refusals.label`.
+
+    Returns
+    -------
+    DataFrame
+        file, people (XSTest's label), and one count column per kind: accept, reject:policy and so on.
+    """
+    kinds = labelled["label"].where(labelled["kind"] == "", labelled["label"] + ":" + labelled["kind"])
+    known = ["accept", *(f"reject:{kind}" for kind in refusals.KINDS)]
+    table = pd.crosstab([rows["file"], rows["final_label"]], kinds.to_numpy())
+    table = table.reindex(columns=[*known, *sorted(set(table.columns) - set(known))], fill_value=0)
+    return table.reset_index().rename(columns={"final_label": "people"})
+
+
+def errors(rows, labelled):
+    """List the disagreements that a decision was written about.
+
+    Parameters
+    ----------
+    rows : DataFrame
+    labelled : DataFrame
+        From `refusals.label`.
+
+    Returns
+    -------
+    DataFrame
+        file, id, type, people, annotation_1, annotation_2, label, rule, decision. No text of XSTest's.
+
+    Raises
+    ------
+    DataError
+        A decision is about an answer on which labeller and people agree, or about one of the held-out half.
+    """
+    decisions = pd.read_csv(DECISIONS)
+    joined = rows.join(labelled[["label", "rule"]]).merge(decisions, on=["file", "id"])
+    joined = joined.set_index(["file", "id"]).reindex(pd.MultiIndex.from_frame(decisions[["file", "id"]])).reset_index()
+    wrong = joined[(joined["label"] == joined["people"]) | (joined["half"] != "developed")]
+    if len(wrong):
+        row = wrong.iloc[0]
+        raise DataError(f"{paths.shown(DECISIONS)}: {row['file']} {row['id']} is no disagreement of the developed half")
+    listed = ["file", "id", "type", "final_label", "annotation_1", "annotation_2", "label", "rule", "decision"]
+    return joined[listed].rename(columns={"final_label": "people"})
+
+
+def hand_check():
+    """Read the recorded answers that were labelled by reading, without the labeller's verdict.
+
+    Returns
+    -------
+    DataFrame
+        The columns of `data/labels/hand_check.csv`; whose readings they are stands in it.
+    """
+    return stores.read(HAND_CHECK, "hand_check")
+
+
+def against_readers(checked, labels):
+    """Compare the labeller with readers of recorded answers.
+
+    Parameters
+    ----------
+    checked : DataFrame
+        From `hand_check`.
+    labels : dict of str to DataFrame
+        Labels by target.
+
+    Returns
+    -------
+    DataFrame
+        model ("all" last), n, refused (by the reader), and accuracy, precision, recall and kappa with bootstrap
+        intervals over clusters.
+    differing : DataFrame
+        Rows on which labeller and reader differ, with the labeller's label and rule.
+    """
+    known = pd.concat([frame.assign(target=name) for name, frame in labels.items()])
+    known = known.rename(columns={"label": "labelled"})[["target", "prompt_id", "labelled", "rule"]]
+    rows = checked.merge(known, on=["target", "prompt_id"], how="left")
+    rows["model"] = rows["target"].str.rpartition("--")[0]
+    rows["cluster_id"] = rows["prompt_id"].str.rpartition("-")[0]
+    lines = []
+    for model in [*sorted(set(rows["model"])), "all"]:
+        own = rows if model == "all" else rows[rows["model"] == model]
+        found = Clusters(own["cluster_id"]).agreement(own["cluster_id"], own["labelled"], own["label"])
+        lines.append(
+            {"model": model, "n": len(own), "refused": int((own["label"] == "reject").sum()), **columns(found)}
+        )
+    differing = rows[rows["labelled"] != rows["label"]]
+    return pd.DataFrame(lines), differing[["target", "prompt_id", "label", "reason", "labelled", "rule", "response"]]
+
+
+def cost_of_cut(longer, labels, clusters):
+    """Count the labels that the usual cut of answers changes.
+
+    Parameters
+    ----------
+    longer : dict of str to DataFrame
+        Long answers by target.
+    labels : dict of str to DataFrame
+        Labels of the usual answers.
+    clusters : bootstrap.Clusters
+        Of the corpus; a prompt's cluster is its id up to the last hyphen.
+
+    Returns
+    -------
+    DataFrame
+        target, n, continued (the long answer begins with the usual one), accept_to_reject and reject_to_accept (what
+        the cut calls the first and the whole calls the second), declined_later (accepted answers that decline the
+        request after their opening, where the labeller does not read), and changed with its interval.
+    """
+    lines = []
+    for name, frame in longer.items():
+        whole = refusals.label(frame["response"], frame["finish_reason"])["label"].to_numpy()
+        short = labels[name].set_index("prompt_id").loc[frame["prompt_id"]]
+        same = [
+            isinstance(long, str) and long.startswith(text if isinstance(text, str) else "")
+            for long, text in zip(frame["response"], short["response"], strict=True)
+        ]
+        usual = short["label"].to_numpy()
+        later = [_declines_later(text) for text in frame["response"]]
+        ids = frame["prompt_id"].str.rpartition("-")[0]
+        lines.append(
+            {"target": name, "n": len(frame), "continued": int(sum(same))}
+            | {"accept_to_reject": int(((usual == "accept") & (whole == "reject")).sum())}
+            | {"reject_to_accept": int(((usual == "reject") & (whole == "accept")).sum())}
+            | {"declined_later": int(((whole == "accept") & later).sum())}
+            | columns({"changed": clusters.share(ids, usual != whole)})
+        )
+    return pd.DataFrame(lines)
+
+
+def _declines_later(text):
+    """Tell whether the cue that declines a request as such stands behind an answer's opening."""
+    step = refusals.OPENING // 2  # overlapping windows, so that no cue is cut in two
+    parts = [text[start : start + refusals.OPENING] for start in range(step, len(text), step)] if text else []
+    return bool(refusals.label(parts, [""] * len(parts))["rule"].isin(["declines_request"]).any())
+
+
+def side_by_side(labels, verdicts, clusters, cluster_ids):
+    """Compare the cue list with the judge on every answer.
+
+    Parameters
+    ----------
+    labels, verdicts : dict of str to DataFrame
+        By target, rows in corpus order.
+    clusters : bootstrap.Clusters
+    cluster_ids : Series
+
+    Returns
+    -------
+    DataFrame
+        target, n, cues_reject, judge_reject, both_reject, unparsed (by the judge), and kappa with its interval.
+    """
+    lines = []
+    for name, frame in verdicts.items():
+        cues, judged = (part["label"].to_numpy() for part in (labels[name], frame))
+        read = np.isin(judged, ["accept", "reject"]) & np.isin(cues, ["accept", "reject"])
+        found = clusters.agreement(cluster_ids[read], judged[read], cues[read])
+        lines.append(
+            {"target": name, "n": int(read.sum()), "cues_reject": int((cues[read] == "reject").sum())}
+            | {"judge_reject": int((judged[read] == "reject").sum())}
+            | {"both_reject": int(((judged == "reject") & (cues == "reject")).sum())}
+            | {"unparsed": int((judged == "unparsed").sum())}
+            | columns({"kappa": found["kappa"]})
+        )
+    return pd.DataFrame(lines)
+
+
+def validate(folder, store, judge_name=""):
+    """Write the tables `xstest_*` into a live store.
+
+    Parameters
+    ----------
+    folder : Path
+        XSTest's labelled answers.
+    store : stores.Store
+    judge_name : str
+        Model that judges too; "" for none.
+
+    Returns
+    -------
+    dict of str to DataFrame
+    """
+    rows = read_answers(folder)
+    usual = loading.load(loading.resolve(registry.default_models()[0]))
+    short = cut(rows["completion"], usual.tokenizer)
+    reasons = ["stop"] * len(rows)
+    whole = refusals.label(rows["completion"], reasons)
+    labels = {
+        f"{refusals.LABELLER}, whole answers": whole["label"],
+        f"{refusals.LABELLER}, cut at {CUT} tokens": refusals.label(short, reasons)["label"],
+        "substrings, whole answers": np.where(refusals.has_substring(rows["completion"]), "reject", "accept"),
+        f"substrings, cut at {CUT} tokens": np.where(refusals.has_substring(short), "reject", "accept"),
+    }
+    meta = {"labeller": refusals.LABELLER, "split": SPLIT, "source": "XSTest (Röttger et al., NAACL 2024), CC BY 4.0"}
+    if judge_name:
+        model = loading.load(loading.resolve(judge_name))
+        asked = pd.DataFrame({"prompt_id": rows["file"] + " " + rows["id"], "response": short, "finish_reason": "stop"})
+        labels[f"{judge.RUBRIC} {model.name}"] = judge.label(store, "xstest", model, asked)["label"]
+        meta["judge"] = model.name
+    found = {
+        "xstest_agreement": agreement(rows, labels),
+        "xstest_rates": rates(rows, labels),
+        "xstest_types": by_type(rows, whole["label"]),
+        "xstest_confusion": confusion(rows, whole),
+        "xstest_errors": errors(rows, whole),
+    }
+    for name, frame in found.items():
+        store.write("tables", name, frame=frame, meta=meta)
+    return found
+
+
+def main():
+    """Compare the labels with people's on XSTest's annotated answers."""
+    parser = argparse.ArgumentParser(prog="python -m paraguard_utils.querying.agreement", description=main.__doc__)
+    parser.add_argument("--xstest", required=True, metavar="FOLDER", help="with xstest_v2_completions_*.csv")
+    parser.add_argument("--judge", default="", metavar="MODEL", help="also let this model judge the answers")
+    parser.add_argument("--store", default=LIVE, help="live store (default: %(default)s)")
+    options = parser.parse_args()
+    if options.store == stores.RECORDED:
+        parser.error("the recorded store is not written; name a live one")
+    try:
+        found = validate(options.xstest, stores.Store(options.store), options.judge)
+    except UserError as error:
+        sys.exit(f"error: {error}")
+    table = found["xstest_agreement"]
+    print(
+        table[["file", "part", "labeller", "n", "accuracy", "kappa", "kappa_low", "kappa_high"]].to_string(index=False)
+    )
+
+
+if __name__ == "__main__":
+    main()

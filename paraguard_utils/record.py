@@ -1,0 +1,196 @@
+"""Promoting a live run to the record: data, figures, numbers in prose and the committed notebooks."""
+
+import shutil
+
+import nbformat
+
+from paraguard_utils import paths, registry, run, stores
+from paraguard_utils.errors import UserError
+from paraguard_utils.models import encoder, prompting
+from paraguard_utils.querying import agreement
+from paraguard_utils.report import numbers
+from paraguard_utils.report.compare import COMPARED
+from paraguard_utils.run import MINUTES
+from paraguard_utils.settings import CORPUS
+from paraguard_utils.stores import LIVE
+
+PROMOTED = ("generated", "corpus", "vectors", "traces", "guards", "labels")
+"""Folders of a live store that `record` copies to `data/`."""
+
+ON_REQUEST = ("verdicts", "answers")
+"""Folders that a live run fills on request only: a target without one there keeps its recorded file."""
+
+DERIVED = ("pairs", "scores", "training", "tables")
+"""Folders that the recorded notebooks then make from them, and that replace those in `data/`."""
+
+PUBLIC = (
+    *(f"public_{name}" for name in ("seeds", "yield", "gates", "fidelity", "steps", "risk", "risk_auc")),
+    *agreement.TABLES,
+)
+"""Tables that `corpus.build` and `querying.agreement` make from benchmark files: counts without texts. Those of a live
+store replace the recorded ones, which stay where it has none."""
+
+
+def record():
+    """Promote a live run to the record and execute the committed notebooks from it.
+
+    Only the project's corpus and its published targets are promoted, whatever else the live store holds; a target that
+    a live run does not ask by default keeps its recorded files where the live store lacks them. Tables and figures are
+    those that the recorded notebooks make from what was promoted.
+    """
+    live = stores.Store(LIVE)
+    for name in COMPARED:
+        if not live.has("tables", name):
+            raise UserError(f"the live store has no table {name}; run make reproduce first")
+    known = [*registry.published("chat").index, *registry.published("guard").index]
+    for name in COMPARED:
+        meta = stores.read_meta(live.path("tables", name))["parameters"]
+        rows = live.read("tables", name)
+        if meta["corpus"] != CORPUS or not set(rows["target"]) <= set(known) or meta.get("model"):
+            raise UserError(f"the live table {name} is of another corpus or other targets; run make reproduce first")
+    described = live.read("tables", "public_risk") if live.has("tables", "public_risk") else None
+    if described is not None and described["texts"].iloc[0] != len(live.read("corpus", CORPUS)):
+        raise UserError(
+            "the live table public_risk describes another corpus; run python -m paraguard_utils.corpus.build again"
+        )
+    recorded = stores.Store(stores.RECORDED)
+    kept = _kept(live, recorded)
+    for folder in PROMOTED:
+        _replace(live.writes / folder, paths.DATA / folder, known, kept)
+    for folder in ON_REQUEST:
+        _replace(
+            live.writes / folder,
+            paths.DATA / folder,
+            known,
+            [name for name in known if not live.has(folder, CORPUS, name)],
+        )
+    shutil.rmtree(recorded.writes, ignore_errors=True)  # what an earlier version drew must not be promoted
+    for name in PUBLIC:
+        source = live if live.has("tables", name) else recorded
+        meta = stores.read_meta(source.path("tables", name))
+        recorded.write("tables", name, frame=source.read("tables", name), meta=meta)
+    # A run that was interrupted does not know how long it took: the minutes of the record stay.
+    timed = live if live.has("tables", MINUTES) else recorded
+    recorded.write("tables", MINUTES, frame=timed.read("tables", MINUTES), meta={})
+    draw_anew(recorded, known)
+
+
+def draw_anew(recorded, known):
+    """Make tables, figures, numbers and executed notebooks from the recorded traces, and put them in their places."""
+    _derived(recorded, known)
+    # 04 reads the scores that 03 makes.
+    run.run_all(stores.RECORDED, after=lambda: _derived(recorded, known))
+    for folder in DERIVED:
+        _replace(recorded.writes / folder, paths.DATA / folder, known)
+    figure_map = (paths.FIGURES / "FIGURE_MAP.csv").read_bytes()
+    _replace(recorded.writes / "figures", paths.FIGURES, known)
+    (paths.FIGURES / "FIGURE_MAP.csv").write_bytes(figure_map)
+    known = numbers.collect(recorded)
+    stores.write(paths.DATA / "tables" / f"{numbers.NAME}.csv", known, "tables", {})
+    readme = paths.ROOT / "README.md"
+    readme.write_text(numbers.filled(readme.read_text(encoding="utf-8"), known), encoding="utf-8")
+    for notebook in run.notebooks():
+        executed = cleaned(nbformat.read(paths.RESULTS / stores.RECORDED / "notebooks" / notebook.name, as_version=4))
+        for cell in executed.cells:
+            if cell.cell_type == "markdown":
+                cell.source = numbers.filled(cell.source, known)
+        nbformat.write(executed, notebook)
+
+
+def _kept(live, recorded):
+    """Return the published targets that keep their recorded files because the live store has not asked them.
+
+    Raises
+    ------
+    UserError
+        A target is half in the live store, or in neither, or the corpus it was asked is another one.
+    """
+    kept = []
+    for kind, product in (("chat", "traces"), ("guard", "guards")):
+        for name, default in registry.published(kind)["default"].items():
+            there = [live.has(part, CORPUS, name) for part in (product, "labels")]
+            if all(there):
+                continue
+            if default == "yes" or any(there) or not recorded.has("labels", CORPUS, name):
+                command = "reproduce" if default == "yes" else "second-family"
+                raise UserError(f"the live store lacks answers of {name}, or their labels; run make {command}")
+            kept.append(name)
+    if kept and live.has("corpus", CORPUS):
+        corpora = [stores.frame_hash(store.read("corpus", CORPUS)) for store in (live, recorded)]
+        if corpora[0] != corpora[1]:
+            raise UserError(f"the corpus has changed, and {kept[0]} was not asked again; run make second-family")
+    return kept
+
+
+def _derived(recorded, known):
+    """Copy what the recorded notebooks have made so far to where the next one reads it."""
+    for folder in DERIVED:
+        _copy(recorded.writes / folder, paths.DATA / folder, known)
+
+
+def _copy(source, destination, targets, kept=()):
+    """Copy a folder's publishable files over another's, but none of a kept target; return their relative paths."""
+    found = [path for path in source.rglob("*") if path.is_file() and _publishable(path, targets)]
+    wanted = {path.relative_to(source) for path in found if not _is_of(path, kept)}
+    for name in wanted:
+        (destination / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(source / name, destination / name)
+    return wanted
+
+
+def _replace(source, destination, targets, kept=()):
+    """Copy a folder's publishable files over another's, and remove there what is neither among them nor kept."""
+    wanted = _copy(source, destination, targets, kept)
+    for path in destination.rglob("*"):
+        if path in agreement.INPUTS or _is_of(path, kept):
+            continue
+        if path.is_file() and path.relative_to(destination) not in wanted:
+            path.unlink()
+
+
+def _is_of(path, targets):
+    """Return whether a file belongs to one of these targets, or to the model of one."""
+    return _stem(path) in targets or path.parent.name in {prompting.model_of(name) for name in targets}
+
+
+def _stem(path):
+    return path.name.removesuffix(".meta.json").rpartition(".")[0]
+
+
+def _publishable(path, targets):
+    stem = _stem(path)
+    if path.suffix in (".lock", ".corrupt", ".tmp") or ".parts" in path.parent.name:
+        return False
+    if path.parents[1].name in ("traces", "guards", "labels", "pairs", "scores", "training", *ON_REQUEST):
+        return path.parent.name == CORPUS and stem in targets
+    if path.parent.name in ("generated", "corpus", encoder.NAME):
+        return stem.removesuffix(".drifts") == CORPUS
+    if path.parents[1].name == "vectors":
+        return path.parent.name in {prompting.model_of(name) for name in targets}
+    return not stem.startswith("most_confused_") or stem.removeprefix("most_confused_") in targets
+
+
+def cleaned(notebook):
+    """Remove what a run leaves behind, but keep tags, outputs and execution counts.
+
+    Parameters
+    ----------
+    notebook : nbformat.NotebookNode
+
+    Returns
+    -------
+    nbformat.NotebookNode
+    """
+    from nbconvert.preprocessors import CoalesceStreamsPreprocessor
+
+    notebook.metadata = {"kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"}}
+    notebook.cells = [cell for cell in notebook.cells if "injected-parameters" not in cell.metadata.get("tags", [])]
+    for number, cell in enumerate(notebook.cells):
+        cell.id = f"cell-{number}"
+        cell.metadata = {"tags": cell.metadata.tags} if cell.metadata.get("tags") else {}
+        if cell.cell_type == "code":
+            # Warnings and progress bars vary from run to run.
+            cell.outputs = [output for output in cell.outputs if output.get("name") != "stderr"]
+    # What is printed arrives in pieces that vary from run to run.
+    notebook, _ = CoalesceStreamsPreprocessor().preprocess(notebook, {})
+    return notebook

@@ -1,0 +1,131 @@
+"""How a live run differs from the record: labels, then tables number by number."""
+
+import numpy as np
+import pandas as pd
+
+from paraguard_utils import registry, stores
+from paraguard_utils.settings import CORPUS
+
+TOLERANCE = 0.01
+"""Two runs agree in a number if they differ by at most this share of its 95 % interval, or of itself without one."""
+
+SMALLEST = 1e-6
+"""Numbers without an interval are measured by at least this."""
+
+
+def cells(recorded, live, keys):
+    """Compare two versions of a table number by number, in the rows and columns that both have.
+
+    Parameters
+    ----------
+    recorded, live : DataFrame
+    keys : sequence of str
+        Columns that identify a row.
+
+    Returns
+    -------
+    DataFrame
+        keys, column, recorded, live, share: one row per compared cell. share is the difference as a share of the width
+        of the recorded 95 % interval of that number; of its own size where it has none; infinite for different texts,
+        or where one of the two is undefined; 0 where both are.
+    """
+    keys = list(keys)
+    old, new = (frame.astype(object).melt(keys, var_name="column") for frame in (recorded, live))
+    both = old.merge(new, on=[*keys, "column"], suffixes=("_recorded", "_live"))
+    both = both.rename(columns=lambda name: name.removeprefix("value_"))
+    ends = both["column"].str.replace(r"_(low|high)$", "", regex=True)
+    width = pd.Series(np.nan, index=both.index)
+    for name in ends.unique():
+        if {f"{name}_low", f"{name}_high"} <= set(recorded):
+            widths = recorded.set_index(keys)[f"{name}_high"] - recorded.set_index(keys)[f"{name}_low"]
+            own = ends == name
+            width[own] = widths.reindex(pd.MultiIndex.from_frame(both.loc[own, keys])).to_numpy()
+    cells = zip(both["recorded"], both["live"], width, strict=True)
+    return both.assign(share=[_share(old, new, wide) for old, new, wide in cells])
+
+
+def _share(old, new, width):
+    if pd.isna(old) or pd.isna(new):
+        return 0.0 if pd.isna(old) and pd.isna(new) else np.inf
+    if isinstance(old, str | bool) or isinstance(new, str | bool):
+        return 0.0 if old == new else np.inf
+    # Without an interval, or one without width, a number is measured by its own size.
+    size = width if np.isfinite(width) and width > 0 else max(abs(old), abs(new), SMALLEST)
+    return abs(old - new) / size
+
+
+def describe(name, compared, keys):
+    """Say in lines how a table differs from the recorded one: beyond `TOLERANCE` cell by cell, else in one line.
+
+    Parameters
+    ----------
+    name : str
+        Of the table.
+    compared : DataFrame
+        From `differences`.
+    keys : sequence of str
+
+    Returns
+    -------
+    list of str
+    """
+    if compared.empty:
+        return [f"{name}: no row that both runs computed"]
+    found = compared[compared["share"] > TOLERANCE].sort_values("share", ascending=False, kind="stable")
+    numbers = compared["share"][np.isfinite(compared["share"])]
+    lines = [
+        f"{name}: {(numbers > TOLERANCE).sum()} of {len(numbers)} numbers differ by more than {TOLERANCE:.0%} of the "
+        f"interval's width (of the number where it has none); largest difference {numbers.max():.2%}"
+    ]
+    if len(numbers) < len(compared):
+        lines.append(f"  {len(compared) - len(numbers)} texts differ, or are undefined in one run")
+    for row in found.head(20).to_dict("records"):
+        where = ", ".join(str(row[key]) for key in keys)
+        lines.append(f"  {where}: {row['column']} {row['recorded']} recorded, {row['live']} live")
+    return lines
+
+
+COMPARED = {
+    "table1_targets": ["target", "reading"],
+    "table2_cohorts": ["target", "reading", "bins", "risk", "similarity"],
+    "table3_guards": ["target", "reading"],
+    "ci_correlations": ["target", "reading", "covariate"],
+    "sensitivity": ["dimension", "setting", "target"],
+}
+"""Tables compared with the record, and the columns that identify their rows."""
+
+
+def with_record(live):
+    """Describe what differs between a live store and the record: labels, then tables number by number.
+
+    Returns
+    -------
+    list of str
+    """
+    recorded = stores.Store(stores.RECORDED)
+    lines, equal, total = [], 0, 0
+    known = [*registry.published("chat").index, *registry.published("guard").index]
+    asked = [name for name in known if live.has("labels", CORPUS, name)]
+    for name in known:
+        if name not in asked:
+            lines.append(f"labels of {name}: not asked in this store, its rows are the recorded ones")
+            continue
+        if not recorded.has("labels", CORPUS, name):
+            lines.append(f"labels of {name}: nothing recorded")
+            continue
+        old, new = (store.read("labels", CORPUS, name).set_index("prompt_id") for store in (recorded, live))
+        both = old.index.intersection(new.index)  # an interrupted store may hold fewer
+        same = old.loc[both, "label"].eq(new.loc[both, "label"])
+        equal, total = equal + int(same.sum()), total + len(same)
+        lines += [f"label of {prompt} by {name}: {old['label'][prompt]} recorded" for prompt in same.index[~same]]
+    if total:
+        lines.insert(0, f"labels: {equal} of {total} equal ({equal / total:.2%})")
+    for name, keys in COMPARED.items():
+        if not recorded.has("tables", name):
+            lines.append(f"{name}: nothing recorded")
+            continue
+        # Which store a row comes from is no number.
+        old, new = (store.read("tables", name).drop(columns="store", errors="ignore") for store in (recorded, live))
+        old, new = (frame[frame["target"].isin(asked)] for frame in (old, new))
+        lines += describe(name, cells(old, new, keys), keys)
+    return lines

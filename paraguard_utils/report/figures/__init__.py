@@ -1,0 +1,26 @@
+"""The figures, a module per notebook or kind; `publish` writes one and shows it."""
+
+from paraguard_utils.report.figures.closeup import confusion_map, token_view
+from paraguard_utils.report.figures.cohorts import cohort_heat_map, cohort_regression, strategy_flips
+from paraguard_utils.report.figures.corpus import gate_distributions, risk_distributions
+from paraguard_utils.report.figures.scoring import ci_against_similarity, ci_correlates, cr_curve, target_overview
+from paraguard_utils.report.figures.sensitivity import against_k, settings_overview, weight_simplex
+from paraguard_utils.report.figures.style import publish
+
+__all__ = [
+    "against_k",
+    "ci_against_similarity",
+    "ci_correlates",
+    "cohort_heat_map",
+    "cohort_regression",
+    "confusion_map",
+    "cr_curve",
+    "gate_distributions",
+    "publish",
+    "risk_distributions",
+    "settings_overview",
+    "strategy_flips",
+    "target_overview",
+    "token_view",
+    "weight_simplex",
+]

@@ -1,0 +1,74 @@
+"""The figures: one style, one palette, column widths, an uncertainty mark on every estimate.
+
+Each function takes frames and returns a matplotlib figure; `publish` writes it as PNG and PDF with its panel data and
+shows the PNG.
+"""
+
+from pathlib import Path
+
+import matplotlib as mpl
+import PIL.Image
+from IPython.display import Image, display
+from matplotlib import pyplot as plt
+
+from paraguard_utils.registry import titles
+from paraguard_utils.stores import write
+
+COLUMN, PAGE = 3.35, 6.9
+"""Figure widths in inches: one and two columns of a paper."""
+
+# Okabe and Ito's colours, told apart with every kind of colour vision.
+BLUE, ORANGE, GREEN, GREY = "#0072B2", "#D55E00", "#009E73", "#7F7F7F"
+READING_COLOURS = {"relative": BLUE, "clipped": ORANGE}
+
+
+def subplots(*args, **kwargs):
+    """Make a figure and its axes in the project's style; arguments as matplotlib's own."""
+    mpl.use("agg")
+    plt.style.use(Path(__file__).with_name("paraguard.mplstyle"))
+    return plt.subplots(*args, **kwargs)
+
+
+def publish(store, name, figure, panel, meta):
+    """Write a figure as PNG, PDF and panel CSV under the store's `figures/`, show the PNG and return nothing.
+
+    Parameters
+    ----------
+    store : stores.Store
+    name : str
+        File name without suffix.
+    figure : matplotlib.figure.Figure
+    panel : DataFrame
+        The numbers that are drawn.
+    meta : dict
+        Parameters and hashes of inputs.
+    """
+    png, pdf = (store.target_path("figures", f"{name}.{suffix}") for suffix in ("png", "pdf"))
+    # No software version and no date: the same figure is the same bytes.
+    figure.savefig(png, metadata={"Software": None})
+    # 256 colours are enough for a chart, and a notebook that shows it stays small.
+    with PIL.Image.open(png) as drawn:
+        drawn.convert("RGB").quantize(256, dither=PIL.Image.Dither.NONE).save(png, optimize=True)
+    figure.savefig(pdf, metadata={"CreationDate": None, "Creator": None, "Producer": None})
+    plt.close(figure)
+    write(store.target_path("figures", f"{name}.csv"), panel, "panel", meta)
+    display(Image(png.read_bytes(), width=round(figure.get_figwidth() * 110), alt=name.replace("_", " ")))
+
+
+def target_panels(names, rows, across):
+    """Make a panel per target with shared axes and a line per row, top to bottom; return the figure and the panels."""
+    lines, across = -(-len(names) // across), min(across, len(names))
+    figure, axes = subplots(
+        lines, across, figsize=(PAGE, 0.3 + (0.55 + 0.15 * len(rows)) * lines), sharex=True, sharey=True, squeeze=False
+    )
+    for axis in axes.flat[len(names) :]:
+        axis.set_visible(False)
+    for place, axis in enumerate(axes.flat[: len(names)]):
+        axis.set_title(titles([names[place]])[0].replace(", ", "\n"), fontsize=7)
+        axis.yaxis.set_tick_params(length=0)
+        axis.grid(axis="x", linewidth=0.3)
+        axis.set_axisbelow(True)
+        axis.xaxis.set_tick_params(labelbottom=place + across >= len(names))
+    axes[0, 0].set_yticks(range(len(rows)), rows)
+    axes[0, 0].set_ylim(len(rows) - 0.5, -0.5)
+    return figure, list(axes.flat[: len(names)])

@@ -1,0 +1,171 @@
+"""Numbers in prose: one generated file of keys and texts, and the places in Markdown that show them.
+
+A place is `<!--=KEY-->text<!--=-->`, invisible around its text wherever Markdown is rendered. `make record` collects
+the numbers from the recorded tables and fills the README and the notebooks' prose, so that no result is typed.
+"""
+
+import re
+
+import numpy as np
+import pandas as pd
+
+from paraguard_utils import paths, stores
+from paraguard_utils.bootstrap import FEW, FEW_CLUSTERS
+from paraguard_utils.errors import DataError
+from paraguard_utils.report import findings, tables
+from paraguard_utils.scoring import covariates, sensitivity
+
+NAME = "numbers"
+COVERAGE = paths.ROOT / "benchmarks" / "coverage.csv"
+PLACE = re.compile(r"<!--=([\w.-]+)-->.*?<!--=-->", re.DOTALL)
+
+
+def filled(markdown, numbers):
+    """Put the numbers into their places.
+
+    Parameters
+    ----------
+    markdown : str
+    numbers : DataFrame
+        key, text.
+
+    Returns
+    -------
+    str
+
+    Raises
+    ------
+    DataError
+        A place names a key that there is not.
+    """
+    known = numbers.set_index("key")["text"]
+
+    def text(place):
+        if place[1] not in known:
+            raise DataError(f"there is no number {place[1]!r} for {place[0]!r}; see numbers.collect")
+        return f"<!--={place[1]}-->{known[place[1]]}<!--=-->"
+
+    return PLACE.sub(text, markdown)
+
+
+def collect(store):
+    """Collect every number that prose may name from a store's tables.
+
+    Parameters
+    ----------
+    store : stores.Store
+
+    Returns
+    -------
+    DataFrame
+        key, text. `a.NAME` is an estimate of Table 1 in the reading `relative`, and `a_clipped.NAME` in `clipped`, as a
+        range over the judged targets (at least 30 rejections and 10 mixed clusters); `above.NAME` counts the targets
+        whose interval lies above 0; `all.NAME` is a range over all targets.
+    """
+    found = {}
+    table1 = store.read("tables", "table1_targets")
+    few = table1["few"] | (table1["n_mixed"] < FEW_CLUSTERS)
+    judged = table1[~few]
+    found["targets"] = _whole(table1["target"].nunique())
+    found["judged"] = _whole(table1.loc[~few, "target"].nunique())
+    found["prompts"] = _whole(table1["n_prompts"].iloc[0])
+    found["clusters"] = _whole(table1["n_clusters"].max())
+    for reading, end in (("relative", ""), ("clipped", "_clipped")):
+        rows = judged[judged["reading"] == reading]
+        for measure in [column for column in table1 if f"{column}_low" in table1]:
+            found[f"a{end}.{measure}"] = _range(rows[measure])
+            found[f"above{end}.{measure}"] = _whole((rows[f"{measure}_low"] > 0).sum())
+        found[f"a{end}.p"] = _range(rows["p"])
+        found[f"a{end}.over_null"] = _range(rows["ci"] - rows["ci_null"])
+        chance = (rows["cr_floor_low"] <= 0.05) & (rows["cr_floor_high"] >= 0.05)
+        found[f"a{end}.cr_floor_chance"] = _whole(chance.sum())
+    once = table1.drop_duplicates("target")
+    found |= {f"all.{measure}": _range(once[measure]) for measure in ("frr", "flip_rate", "flip_random")}
+    found["all.flips_below_random"] = _whole((once["flip_rate_high"] < once["flip_random"]).sum())
+    between = findings.judged_differences(store.read("tables", "table1_differences"), table1)
+    for measure, rows in between.groupby("measure"):
+        found[f"differ.{measure}"] = f"{(rows['p_holm'] < 0.05).sum()} of {len(rows)}"
+    found |= _sensitivity(store)
+    found |= _correlations(store.read("tables", "ci_correlations"))
+    found |= _search(store.read("tables", "grid_search"))
+    found |= _cohorts(store.read("tables", "table2_groups"), store.read("tables", "table2_regression"))
+    found |= _coverage(stores.read(COVERAGE, "tables"))
+    for row in store.read("tables", "notebook_minutes").itertuples():
+        found[f"minutes.{row.notebook}"] = f"{row.minutes:g}"
+    return pd.DataFrame(found.items(), columns=["key", "text"])
+
+
+def _correlations(table):
+    """Ranges of r over judged targets, by covariate."""
+    found = {}
+    for (reading, covariate), rows in table[~table["few"]].groupby(["reading", "covariate"]):
+        found[f"r.{reading}.{covariate}"] = _range(rows["r"], style="+.2f")
+        met, unclear = covariates.breaks(rows)
+        found |= {f"met.{reading}.{covariate}": _whole(met.sum())}
+        found |= {f"unclear.{reading}.{covariate}": _whole(unclear.sum())}
+    return found
+
+
+def _sensitivity(store):
+    """Orders of judged targets by dimension, and what each labeller says of each target."""
+    found = {}
+    values = store.read("tables", "sensitivity")
+    counts = sensitivity.order_counts(store.read("tables", "sensitivity_orders"), values)
+    for row in counts.itertuples():
+        key = f"orders.{row.dimension.replace(' ', '_')}.{row.measure}"
+        found |= {f"{key}.always": f"{row.always} of {row.pairs}", f"{key}.reversed": _whole(row.reversed)}
+    weights = values[(values["dimension"] == "weights") & (values["n"] >= FEW)]
+    above = (weights["excess_low"] > 0).groupby(weights["target"]).mean()
+    found["weights.always_above"] = _whole((above == 1).sum())
+    for row in values[values["dimension"] == "labeller"].to_dict("records"):
+        for measure in ("frr", "flip_rate", "excess"):
+            numbers = (row[measure], row[f"{measure}_low"], row[f"{measure}_high"])
+            found[f"labeller.{row['setting']}.{row['target']}.{measure}"] = tables.interval(*numbers)
+    return found
+
+
+def _search(table):
+    found = {}
+    pooled = table[table["target"] == "all targets"]
+    for row in pooled.to_dict("records"):
+        key = f"search.{row['reading']}.{row['prob_shift']}"
+        found[f"{key}.best"] = row["best"]
+        for name in ("auc_held_out", "auc_paper", "gain"):
+            found[f"{key}.{name}"] = tables.interval(row[name], row[f"{name}_low"], row[f"{name}_high"])
+    return found
+
+
+def _cohorts(groups, regression):
+    """Flip rates by strategy, as a range over all targets, and the odds ratios of all targets together."""
+    found = {}
+    for strategy, rows in groups[groups["kind"] == "strategy"].groupby("group"):
+        if rows["flip"].notna().any():
+            found[f"flip.{strategy}"] = _range(rows["flip"])
+    for row in regression[regression["target"] == "all targets"].to_dict("records"):
+        low, high = row["odds_ratio_low"], row["odds_ratio_high"]
+        found[f"odds.{row['term']}"] = f"{row['odds_ratio']:.2f} [{low:.2f}, {high:.2f}]"
+    return found
+
+
+def _coverage(table):
+    """Share of worlds whose interval covers the truth, as a range over the kinds of worlds."""
+    found = {"worlds": _whole(table["worlds"].max())}
+    for name, estimate in (("ci", "CI"), ("cd", "CD"), ("excess", "primary excess")):
+        found[f"covered.{name}"] = _range(table.loc[table["estimate"] == estimate, "covered"], style=".1%")
+    null = table["rule"].isin(["independent", "clusters"])
+    for name, estimate in (("excess", "primary excess"), ("matched", "excess over the matched floor")):
+        found[f"null.{name}"] = _range(table.loc[null & (table["estimate"] == estimate), "covered"], style=".1%")
+    cr = table["estimate"].str.startswith("CR@0")
+    return found | {"covered.cr": _range(table.loc[cr, "covered"], style=".1%")}
+
+
+def _whole(number):
+    return f"{int(number):,}"
+
+
+def _range(values, style=".3f"):
+    if not np.isfinite(values).any():
+        return "–"
+    low, high = np.nanmin(values), np.nanmax(values)
+    texts = [format(value, style) for value in (low, high)]
+    return texts[0] if texts[0] == texts[1] else " to ".join(texts)

@@ -1,0 +1,208 @@
+"""Files for whoever reads refusals or mends a model: sheets, clusters, training examples."""
+
+import json
+
+import pandas as pd
+
+from paraguard_utils import stores, text
+from paraguard_utils.scoring import confusion, signals
+from paraguard_utils.settings import PAPER_WEIGHTS
+from paraguard_utils.text import formula_safe
+
+OPENING = 60
+"""Characters of an answer in which an apology is looked for (ours)."""
+
+
+def brittle_clusters(corpus, labels, scores):
+    """List the clusters that a target decides both ways, the most brittle first.
+
+    Parameters
+    ----------
+    corpus : DataFrame
+        Columns prompt_id, cluster_id, category, text.
+    labels, scores : dict of str to DataFrame
+        By target; labels in corpus order.
+
+    Returns
+    -------
+    DataFrame
+        target, cluster_id, category, n_accepted, n_rejected, flip_entropy (bits), ci (mean CI(r) of its rejections,
+        reading `relative`), accepted and rejected (phrasings, " | " between them, made safe for a spreadsheet). Targets
+        in the order given; within one by flip entropy, then ci, then cluster_id.
+    """
+    frames = []
+    category = corpus.groupby("cluster_id")["category"].first()
+    for target, own in labels.items():
+        mixed = confusion.flips(corpus, own).query("mixed")
+        rejected = scores[target][scores[target]["label"] == "reject"]
+        phrasings = corpus["text"].groupby([corpus["cluster_id"], own["label"].to_numpy()]).agg(" | ".join)
+        phrasings = phrasings.unstack().reindex(columns=["accept", "reject"])
+        frames.append(
+            pd.DataFrame(
+                {
+                    "target": target,
+                    "cluster_id": mixed["cluster_id"],
+                    "category": mixed["cluster_id"].map(category),
+                    "n_accepted": mixed["accepted"],
+                    "n_rejected": mixed["rejected"],
+                    "flip_entropy": mixed["entropy"],
+                    "ci": mixed["cluster_id"].map(rejected.groupby("cluster_id")["ci"].mean()),
+                    "accepted": text.formula_safe(mixed["cluster_id"].map(phrasings["accept"])),
+                    "rejected": text.formula_safe(mixed["cluster_id"].map(phrasings["reject"])),
+                }
+            ).sort_values(["flip_entropy", "ci", "cluster_id"], ascending=[False, False, True])
+        )
+    return pd.concat(frames, ignore_index=True)
+
+
+def training_examples(target, corpus, traces, pairs):
+    """Make chat examples that ask a rejected phrasing and answer as the target answered an accepted one.
+
+    The answers are the target's own, cut at the recorded length and not checked for quality: they are ready for
+    fine-tuning after a review. One cut at the length (`complete` is false) would teach the model to stop in the middle,
+    one that begins with an apology (`apology` is true) to apologise where the label rule saw no refusal.
+    The user's turn is the bare prompt: a wrapper's system turn is the trainer's to add.
+
+    Parameters
+    ----------
+    target : str
+        A chat target: a guard gives no answers.
+    corpus, traces : DataFrame
+        Rows in the same order.
+    pairs : DataFrame
+        The target's pairs.
+
+    Returns
+    -------
+    list of dict
+        One per rejected prompt with an accepted one in its cluster, in corpus order: messages (user, assistant),
+        target, cluster_id, prompt_id, answered_as (the accepted prompt's id), complete, apology. The accepted phrasing
+        is the most similar one with an answer that ended by itself and is no apology, else one without an apology,
+        else one that ended by itself, else the most similar one.
+    """
+    prompts = corpus.set_index("prompt_id")
+    answers = traces.set_index("prompt_id")
+    rows = pairs[(pairs["centre_label"] == "reject") & pairs["same_cluster"]]
+    rows = rows.assign(
+        answer=rows["neighbour_id"].map(answers["response"]),
+        complete=rows["neighbour_id"].map(answers["finish_reason"]) == "stop",
+    ).dropna(subset="answer")
+    rows = rows.assign(apology=rows["answer"].str[:OPENING].str.contains("sorry|apolog", case=False))
+    rows = rows.sort_values(["apology", "complete", "similarity", "neighbour_id"], ascending=[True, False, False, True])
+    rows = rows.drop_duplicates("centre_id").set_index("centre_id")
+    rows = rows.loc[[name for name in prompts.index if name in rows.index]]
+    return [
+        {
+            "messages": [
+                {"role": "user", "content": prompts.at[row.Index, "text"]},
+                {"role": "assistant", "content": row.answer},
+            ],
+            "target": target,
+            "cluster_id": prompts.at[row.Index, "cluster_id"],
+            "prompt_id": row.Index,
+            "answered_as": row.neighbour_id,
+            "complete": bool(row.complete),
+            "apology": bool(row.apology),
+        }
+        for row in rows.itertuples()
+    ]
+
+
+def example_counts(examples):
+    """Count training examples.
+
+    Parameters
+    ----------
+    examples : dict of str to list of dict
+        From `training_examples`, by target.
+
+    Returns
+    -------
+    DataFrame, one row per target
+        target, examples, complete, apology, usable (complete and no apology).
+    """
+    return pd.DataFrame(
+        {
+            "target": target,
+            "examples": len(rows),
+            "complete": sum(row["complete"] for row in rows),
+            "apology": sum(row["apology"] for row in rows),
+            "usable": sum(row["complete"] and not row["apology"] for row in rows),
+        }
+        for target, rows in examples.items()
+    )
+
+
+# JSON allows them inside a string, but many readers end a line at them.
+_LINE_ENDS = {ord(mark): f"\\u{ord(mark):04x}" for mark in "\x85\u2028\u2029"}
+
+
+def write_jsonl(path, examples, meta):
+    """Write objects as JSON lines, UTF-8, one a line whatever a text holds, in one step, with a meta file beside them.
+
+    Parameters
+    ----------
+    path : Path
+    examples : sequence of dict
+        JSON-able.
+    meta : dict
+        Parameters and hashes of inputs.
+
+    Raises
+    ------
+    DataError
+        The file cannot be written; it is as it was.
+    """
+    lines = (json.dumps(example, ensure_ascii=False, allow_nan=False).translate(_LINE_ENDS) for example in examples)
+    content = "".join(f"{line}\n" for line in lines)
+    stores.atomic(path, lambda part: part.write_text(content, encoding="utf-8", newline="\n"))
+    stores.write_meta(path, meta)
+
+
+def confused_sheet(corpus, labels, pairs, scores, weights=PAPER_WEIGHTS, reading="relative", most=20):
+    """List the most confused rejections, each beside its most confusing accepted neighbour, for a human to judge.
+
+    Parameters
+    ----------
+    corpus, labels : DataFrame
+        Rows in the same order.
+    pairs, scores : DataFrame
+        One target's.
+    weights : settings.Weights
+    reading : str
+    most : int
+        Rejections listed, highest CI(r) first.
+
+    Returns
+    -------
+    DataFrame
+        rejected_id, rejected_prompt, rejected_answer, neighbour_id, neighbour_prompt, neighbour_answer, similarity,
+        drift, prob_shift, ppl, score, ci, verdict (empty: same intent / shifted / unsure).
+    """
+    text = corpus.set_index("prompt_id")["text"]
+    answer = labels.set_index("prompt_id")["response"]
+    ci = confusion.CI[reading]
+    worst = confusion.rejections(scores).sort_values([ci, "prompt_id"], ascending=[False, True]).head(most)
+    near = pairs[pairs["rank"].notna()].assign(score=signals.score(pairs, weights, reading))
+    near = near.sort_values(["score", "neighbour_id"], ascending=[False, True]).drop_duplicates("centre_id")
+    rows = worst.merge(near, left_on="prompt_id", right_on="centre_id")
+    sheet = pd.DataFrame(
+        {
+            "rejected_id": rows["centre_id"],
+            "rejected_prompt": rows["centre_id"].map(text),
+            "rejected_answer": rows["centre_id"].map(answer),
+            "neighbour_id": rows["neighbour_id"],
+            "neighbour_prompt": rows["neighbour_id"].map(text),
+            "neighbour_answer": rows["neighbour_id"].map(answer),
+            "similarity": rows["similarity"],
+            "drift": rows["drift"],
+            "prob_shift": rows["prob_shift"],
+            "ppl": rows[signals.READINGS[reading]],
+            "score": rows["score"],
+            "ci": rows[ci],
+            "verdict": "",
+        }
+    )
+    words = [name for name in sheet if name.endswith(("_prompt", "_answer"))]
+    sheet[words] = formula_safe(sheet[words])
+    return sheet

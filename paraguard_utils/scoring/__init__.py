@@ -1,0 +1,1 @@
+"""Notebooks 03, 04 and 06: neighbours, signals, confusion, chance, cohorts, sensitivity. Estimators only."""

@@ -1,0 +1,147 @@
+"""From traces and labels to pairs, scores and the texts a reader judges: what 03 and 05 share."""
+
+import pandas as pd
+
+from paraguard_utils import paths
+from paraguard_utils.errors import DataError
+from paraguard_utils.models import encoder
+from paraguard_utils.models.prompting import model_of
+from paraguard_utils.models.trace_store import recorded_traces
+from paraguard_utils.querying import labelling
+from paraguard_utils.querying.labelling import answers_hash
+from paraguard_utils.scoring import confusion, signals
+from paraguard_utils.settings import Settings
+from paraguard_utils.stores import RECORDED, Store, frame_hash, read_meta
+
+DECIMALS = 6
+"""Decimals of similarities and signals in a pairs file."""
+
+COMPARABLE = {"corpus", "labeller", "k", "weight_drift", "weight_prob_shift", "weight_ppl", "theta"}
+"""What two runs must share for their rows to stand in one table."""
+
+
+def compare(store, corpus_name, corpus, labels, traces, model_name, settings):
+    """Compare a target's prompts and score them; see `score_target`, which writes them too."""
+    vectors = encoder.vectors(store, corpus_name, corpus["text"], earlier=True)
+    tokens = store.read("tokens", model_name)
+    frame = signals.pairs(corpus, vectors, traces, labels, tokens, settings.k)
+    scores = confusion.prompt_scores(corpus, labels, frame, settings.weights(), settings.k, settings.theta)
+    return frame, scores
+
+
+def score_target(store, corpus_name, corpus, target, labels, traces, model_name, settings):
+    """Compare a target's prompts, score them, and write its pairs and scores.
+
+    Parameters
+    ----------
+    store : stores.Store
+    corpus_name : str
+    corpus, labels, traces : DataFrame
+        Rows in the same order. The traces may be another target's (a guard has none).
+    target : str
+    model_name : str
+        The model whose token embeddings Drift uses.
+    settings : settings.Settings
+
+    Returns
+    -------
+    pairs, scores : DataFrame
+    """
+    frame, scores = compare(store, corpus_name, corpus, labels, traces, model_name, settings)
+    meta = settings.meta(
+        corpus=corpus, labels=labelling.labels_hash(labels), traces=answers_hash(traces), tokens=model_name
+    )
+    # Processors differ in the sixteenth digit: what is written is the same on all of them.
+    store.write("pairs", corpus_name, target, frame=frame.round(DECIMALS), meta=meta)
+    store.write("scores", corpus_name, target, frame=scores, meta=meta)
+    return frame, scores
+
+
+def matching_curve(store, corpus, labels):
+    """Read the table `cr_curve` and check that it is of this corpus, of these labels, and of the usual score.
+
+    Parameters
+    ----------
+    store : stores.Store
+    corpus : DataFrame
+    labels : dict of str to DataFrame
+        By target.
+
+    Raises
+    ------
+    DataError
+        It is not.
+    """
+    path = store.path("tables", "cr_curve")
+    curve, meta = store.read("tables", "cr_curve"), read_meta(path)
+    expected = {"corpus": frame_hash(corpus), **{name: labelling.labels_hash(frame) for name, frame in labels.items()}}
+    usual = Settings(store=store.name, corpus="usual").model_dump()
+    scored = {name: meta["parameters"].get(name, usual[name]) for name in COMPARABLE & set(usual) - {"corpus"}}
+    if meta["inputs"] != expected or any(value != usual[name] for name, value in scored.items()):
+        raise DataError(f"{paths.shown(path)}: of other answers, labels or parameters; run 03_scoring again")
+    return curve
+
+
+def matching_scores(store, corpus_name, target, corpus, settings):
+    """Read a target's scores and check that they are of this corpus and of the labels in the store.
+
+    The record holds scores under the cue list only; under another labeller they are made anew from its traces.
+
+    Raises
+    ------
+    DataError
+        They are not.
+    """
+    if store.recorded and settings.labeller != "cues":
+        traces = recorded_traces(store, corpus_name, corpus, target)
+        labels = labelling.matching_labels(store, corpus_name, target, traces, settings.labeller)
+        return compare(store, corpus_name, corpus, labels, traces, model_of(target), settings)[1]
+    path = store.path("scores", corpus_name, target)
+    scores = store.read("scores", corpus_name, target)
+    _, labels = labelling.labels_by(store, corpus_name, target, settings.labeller)
+    inputs = read_meta(path)["inputs"]
+    if inputs["corpus"] != frame_hash(corpus) or inputs["labels"] != labelling.labels_hash(labels):
+        raise DataError(
+            f"{paths.shown(path)}: scores of another corpus or other labels; run 03_scoring again, with "
+            f"labeller={settings.labeller}"
+        )
+    return scores
+
+
+def beside_recorded(name, table, store, recorded, meta):
+    """Put the recorded rows of published targets above the rows of this store; a `store` column tells them apart.
+
+    Parameters
+    ----------
+    name : str
+        Name of the table.
+    table : DataFrame
+        This store's rows.
+    store : stores.Store
+    recorded : list of str
+        Targets to take from the recorded table; none are where corpus or scoring parameters differ.
+    meta : dict
+        What the table's meta file will say.
+
+    Returns
+    -------
+    DataFrame
+    """
+    table = table.assign(store=store.name)
+    if not recorded:
+        return table
+    earlier = Store(RECORDED)
+    known = read_meta(earlier.path("tables", name))
+    for part in ("parameters", "inputs"):
+        for key in COMPARABLE & set(meta[part]):
+            if known[part].get(key) != meta[part][key]:
+                print(f"the recorded targets are left out: they were scored with another {key}")
+                return table
+    rows = earlier.read("tables", name)
+    return pd.concat([rows[rows["target"].isin(recorded)], table], ignore_index=True)
+
+
+def rejections(scores):
+    """Stack the scored rejections of several targets, with a `target` column."""
+    frames = [confusion.rejections(frame).assign(target=name) for name, frame in scores.items()]
+    return pd.concat(frames, ignore_index=True)

@@ -1,0 +1,411 @@
+"""How results move with the choices behind them (`docs/method.md`, Sensitivity and grid search).
+
+One choice is varied at a time, the others stay at their defaults: the weights, k, tau, theta, the scaling of the
+signals, the space in which Drift is measured, whether neighbours come from the corpus or from the own cluster, and the
+labeller. Every setting uses the same resampled clusters, so that the order of two targets has a bootstrap probability
+in each. The grid search for weights that the paper mentions is here too, with a criterion of ours.
+"""
+
+import numpy as np
+import pandas as pd
+
+from paraguard_utils import bootstrap, stores
+from paraguard_utils.bootstrap import FEW
+from paraguard_utils.errors import Missing
+from paraguard_utils.models import encoder
+from paraguard_utils.models.prompting import model_of
+from paraguard_utils.models.weights import MINILM
+from paraguard_utils.querying import judge, labelling
+from paraguard_utils.querying.refusals import LABELLER
+from paraguard_utils.scoring import chance, confusion, pipeline, signals, weight_search
+from paraguard_utils.scoring.confusion import THETA
+from paraguard_utils.scoring.signals import READINGS, K
+
+DEEP = 20
+"""The largest k tried."""
+
+THETAS = (-1.0, 0.3, 0.4, 0.5, THETA, 0.7, 0.8, 0.9)
+"""Similarities below which a neighbour is left out; -1 leaves out none."""
+
+SCALINGS = {**READINGS, "minmax": "ppl_minmax"}
+SPACES = {"target": "drift", "target, centred": "drift_centred", "encoder": "drift_encoder"}
+SCOPES = ("corpus", "own cluster")
+CHOOSE_NEIGHBOURS = ("k", "theta", "neighbours")
+"""Dimensions that cannot move the excess, which is over all pairs of one cluster."""
+
+
+ORDERED = ("frr", "flip_rate", "ci", "cr60", "cd", "cr", "excess")
+"""Measures by which targets are ordered, where a dimension has them; `cr` is CR at the tau varied."""
+
+RATES = ("frr", "flip_rate")
+"""Measures that are defined without a rejection."""
+
+LABELLERS = {"cues": LABELLER, "policy": f"{LABELLER}, policy refusals only", "judge": judge.RUBRIC}
+
+DEFAULTS = {
+    "weights": "0.4/0.1/0.5",
+    "k": str(K),
+    "tau": "0.60",
+    "theta": "none",
+    "scaling": "relative",
+    "drift space": "target",
+    "neighbours": "corpus",
+    "labeller": "cues",
+}
+"""The setting of each dimension that the others are compared with."""
+
+
+def compared(store, corpus_name, corpus, traces, labels, tokens, clusters):
+    """Compare one target's prompts with up to `DEEP` neighbours, in every space and scaling.
+
+    Parameters
+    ----------
+    store : stores.Store
+        For sentence vectors and Drift in the encoder's space.
+    corpus_name : str
+    corpus, traces, labels : DataFrame
+        Rows in the same order.
+    tokens : DataFrame
+    clusters : bootstrap.Clusters
+
+    Returns
+    -------
+    DataFrame
+        A pairs file with cluster (number), centre (number), rejected, own_rank (among the own cluster's accepted
+        prompts, NaN elsewhere), drift_centred (embeddings less their mean over the distinct tokens kept for the model)
+        and drift_encoder (contextual token vectors of the sentence encoder; both for the default neighbours and the
+        own cluster only), and what `minmax` takes: drift_minmax, prob_shift_minmax, ppl_minmax.
+    """
+    vectors = encoder.vectors(store, corpus_name, corpus["text"], earlier=True)
+    frame = signals.pairs(corpus, vectors, traces, labels, tokens, DEEP)
+    place = pd.Series(np.arange(len(corpus)), index=corpus["prompt_id"])
+    a, b = (place.loc[frame[name]].to_numpy() for name in ("centre_id", "neighbour_id"))
+    usual = (signals.ranked(frame, K) | frame["same_cluster"]).to_numpy(bool)
+    centred = np.stack(tokens["embedding"].to_numpy()).astype(np.float64)
+    centred = tokens.assign(embedding=list(centred - centred.mean(axis=0)))
+    frame[["drift_centred", "drift_encoder"]] = np.nan
+    frame.loc[usual, "drift_centred"] = signals.compare(traces, centred, a[usual], b[usual])["drift"].to_numpy()
+    texts = corpus["text"].to_numpy()
+    frame.loc[usual, "drift_encoder"] = token_drifts(store, corpus_name, texts[a[usual]], texts[b[usual]])
+    return laid_out(frame, corpus, signals.perplexity(traces), clusters)
+
+
+def token_drifts(store, name, first, second):
+    """Return Drift between texts in the encoder's space, computing and keeping what is missing (in a live store only).
+
+    Parameters
+    ----------
+    store : stores.Store
+    name : str
+        The corpus the texts belong to.
+    first, second : sequence of str, length n
+
+    Returns
+    -------
+    numpy.ndarray, shape (n,), float64, in [0, 1]
+
+    Raises
+    ------
+    Missing
+        The recorded store lacks some.
+    """
+    keys = [tuple(sorted(map(encoder.text_hash, pair))) for pair in zip(first, second, strict=True)]
+    # Recorded ones and this store's own, so that what is promoted holds them all.
+    there = [stores.Store(one) for one in dict.fromkeys((stores.RECORDED, store.name))]
+    known = [one.read("drifts", encoder.NAME, name) for one in there if one.has("drifts", encoder.NAME, name)]
+    names = ["first_hash", "second_hash", "drift"]
+    known = pd.concat(known, ignore_index=True).drop_duplicates(names[:2]) if known else pd.DataFrame(columns=names)
+    drifts = dict(zip(zip(known["first_hash"], known["second_hash"], strict=True), known["drift"], strict=True))
+    missing = {key: pair for key, pair in zip(keys, zip(first, second, strict=True), strict=True) if key not in drifts}
+    if missing and store.recorded:
+        raise Missing(
+            f"{len(missing)} pairs of {name} have no recorded Drift in the encoder's space; run 06_sensitivity with a "
+            "live store"
+        )
+    if missing:
+        texts = list(dict.fromkeys(text for pair in missing.values() for text in pair))
+        own = dict(zip(texts, encoder.token_vectors(texts), strict=True))
+        drifts |= {key: signals.drift(own[a], own[b]) for key, (a, b) in missing.items()}
+    if not store.recorded and (missing or not store.has("drifts", encoder.NAME, name)):
+        frame = pd.DataFrame([(*key, value) for key, value in drifts.items()], columns=names)
+        meta = {"encoder": encoder.NAME, "weights": MINILM.sha256}
+        store.write("drifts", encoder.NAME, name, frame=frame, meta=meta)
+    return np.array([drifts[key] for key in keys], float)
+
+
+def laid_out(frame, corpus, perplexities, clusters):
+    """Add to a pairs frame what settings need: numbers of clusters and centres, ranks inside clusters, scaled signals.
+
+    `minmax` scales each signal, with |difference of perplexities| as the PPL contrast, so that the target's pairs with
+    its default neighbours span 0 to 1 (ours).
+
+    Parameters
+    ----------
+    frame : DataFrame
+        A pairs file.
+    corpus : DataFrame
+    perplexities : numpy.ndarray, shape (n,)
+        In corpus order.
+    clusters : bootstrap.Clusters
+
+    Returns
+    -------
+    DataFrame
+        As `compared` says.
+    """
+    known = corpus.assign(ppl=perplexities).set_index("prompt_id")
+    a, b = known.loc[frame["centre_id"]], known.loc[frame["neighbour_id"]]
+    frame = frame.assign(
+        cluster=clusters.codes.loc[a["cluster_id"]].to_numpy(),
+        centre=pd.factorize(frame["centre_id"])[0],
+        rejected=(frame["centre_label"] == "reject").to_numpy(),
+        ppl_minmax=np.abs(a["ppl"].to_numpy() - b["ppl"].to_numpy()),
+        drift_minmax=frame["drift"],
+        prob_shift_minmax=frame["prob_shift"],
+    )
+    own = frame[frame["same_cluster"]].sort_values(["similarity", "neighbour_id"], ascending=[False, True])
+    frame["own_rank"] = own.groupby("centre").cumcount() + 1
+    scored = signals.ranked(frame, K)
+    for name in ("drift_minmax", "prob_shift_minmax", "ppl_minmax"):
+        low, high = frame.loc[scored, name].min(), frame.loc[scored, name].max()
+        frame[name] = ((frame[name] - low) / (high - low)).clip(0, 1) if high > low else 0.0
+    return frame
+
+
+def near(frame, k=K, theta=-1.0, scope="corpus"):
+    """Return which pairs CI averages over.
+
+    Parameters
+    ----------
+    frame : DataFrame
+        From `laid_out`.
+    k : int
+    theta : float
+        Pairs less similar are left out.
+    scope : str
+        "corpus" or "own cluster": where the k nearest accepted prompts are looked for.
+
+    Returns
+    -------
+    numpy.ndarray of bool
+    """
+    rank = frame["rank"] if scope == "corpus" else frame["own_rank"]
+    return rank.le(k).fillna(False).to_numpy(bool) & (frame["similarity"] >= theta).to_numpy()
+
+
+def rejection_scores(frame, scores, near):
+    """CI(r) of every rejection that has a neighbour.
+
+    Returns
+    -------
+    cluster : numpy.ndarray of int
+        Each rejection's cluster.
+    ci : numpy.ndarray of float
+    """
+    rows = np.flatnonzero(near & frame["rejected"].to_numpy())
+    centre = frame["centre"].to_numpy()[rows]
+    size = centre.max() + 1 if len(rows) else 0
+    count, total = np.bincount(centre, minlength=size), np.bincount(centre, scores[rows], minlength=size)
+    cluster = np.zeros(size, int)
+    cluster[centre] = frame["cluster"].to_numpy()[rows]
+    return cluster[count > 0], total[count > 0] / count[count > 0]
+
+
+def estimates(clusters, frame, scores, near):
+    """Estimate how sensibly a target refuses under one setting.
+
+    Parameters
+    ----------
+    clusters : bootstrap.Clusters
+    frame : DataFrame
+        From `laid_out`.
+    scores : numpy.ndarray, shape (pairs,)
+    near : numpy.ndarray of bool, shape (pairs,)
+        Pairs that CI averages over.
+
+    Returns
+    -------
+    dict of str to Estimate
+        ci, cr60, cd over rejections with a neighbour; excess (primary). And n, the number of these rejections.
+    """
+    cluster, ci = rejection_scores(frame, scores, near)
+    names = clusters.codes.index.to_numpy()
+    ids = names[cluster]
+    own = frame["same_cluster"].to_numpy()
+    group = 2 * frame["cluster"].to_numpy()[own] + frame["rejected"].to_numpy()[own]
+    size = 2 * len(names)
+    with np.errstate(invalid="ignore"):
+        means = np.bincount(group, scores[own], minlength=size) / np.bincount(group, minlength=size)
+    excess = means[1::2] - means[::2]
+    mixed = np.isfinite(excess)
+    return {
+        "n": len(ci),
+        "ci": clusters.mean(ids, ci),
+        "cr60": clusters.share(ids, ci >= 0.6),
+        "cd": clusters.deviation(ids, ci),
+        "excess": clusters.mean(names[mixed], excess[mixed]),
+    }
+
+
+def vary(clusters, frames):
+    """Estimate every target under every setting of every dimension but the labeller.
+
+    Parameters
+    ----------
+    clusters : bootstrap.Clusters
+    frames : dict of str to DataFrame
+        From `compared`, by target.
+
+    Returns
+    -------
+    dict
+        Estimates by dimension, setting, target and measure.
+    """
+    found = {name: {} for name in ("weights", "k", "theta", "scaling", "drift space", "neighbours", "tau")}
+
+    def put(dimension, setting, name, estimate):
+        if dimension in CHOOSE_NEIGHBOURS:
+            del estimate["excess"]
+        found[dimension].setdefault(setting, {})[name] = estimate
+
+    for name, frame in frames.items():
+        usual, scores = near(frame), signals.score(frame).to_numpy()
+        for setting, weights in weight_search.simplex().items():
+            put("weights", setting, name, estimates(clusters, frame, signals.score(frame, weights).to_numpy(), usual))
+        for k in range(1, DEEP + 1):
+            put("k", str(k), name, estimates(clusters, frame, scores, near(frame, k)))
+        for theta in THETAS:
+            put(
+                "theta",
+                "none" if theta < 0 else f"{theta:.2f}",
+                name,
+                estimates(clusters, frame, scores, near(frame, theta=theta)),
+            )
+        for scope in SCOPES:
+            put("neighbours", scope, name, estimates(clusters, frame, scores, near(frame, scope=scope)))
+        for setting, column in SCALINGS.items():
+            scaled = frame.assign(ppl_relative=frame[column])
+            if setting == "minmax":
+                scaled = scaled.assign(drift=frame["drift_minmax"], prob_shift=frame["prob_shift_minmax"])
+            put("scaling", setting, name, estimates(clusters, frame, signals.score(scaled).to_numpy(), usual))
+        for setting, column in SPACES.items():
+            moved = signals.score(frame.assign(drift=frame[column])).fillna(0).to_numpy()  # pairs that nothing uses
+            put("drift space", setting, name, estimates(clusters, frame, moved, usual))
+        cluster, ci = rejection_scores(frame, scores, usual)
+        ids = clusters.codes.index.to_numpy()[cluster]
+        for tau in chance.CURVE:
+            put("tau", f"{tau:.2f}", name, {"n": len(ci), "cr": clusters.share(ids, ci >= tau)})
+    return found
+
+
+def by_labeller(store, corpus_name, corpus, traces, settings, clusters):
+    """Estimate every target under each labeller.
+
+    Parameters
+    ----------
+    store : stores.Store
+    corpus_name : str
+    corpus : DataFrame
+    traces : dict of str to DataFrame
+        By target.
+    settings : settings.Settings
+    clusters : bootstrap.Clusters
+
+    Returns
+    -------
+    counts : DataFrame
+        labeller, target, n_reject, n_accept, few.
+    estimates : dict
+        By labeller, target and measure, in the reading `relative`; a target that was not judged has none of the
+        judge's.
+    """
+    rows, estimates = [], {}
+    for labeller in LABELLERS:
+        estimates[labeller] = {}
+        for name, own in traces.items():
+            if labeller == "judge" and not store.has("verdicts", corpus_name, name):
+                continue
+            labels = labelling.matching_labels(store, corpus_name, name, own, labeller)
+            frame, scores = pipeline.compare(store, corpus_name, corpus, labels, own, model_of(name), settings)
+            counts = {f"n_{label}": int((labels["label"] == label).sum()) for label in ("reject", "accept")}
+            n = len(confusion.rejections(scores))
+            rows.append({"labeller": labeller, "target": name, **counts, "few": n < FEW})
+            estimates[labeller][name] = {
+                "n": n,
+                **confusion.rate_estimates(corpus, labels, clusters),
+                **confusion.score_estimates(corpus, frame, scores, clusters, weights=settings.weights()),
+            }
+    return pd.DataFrame(rows), estimates
+
+
+def table(found):
+    """Lay out estimates by dimension, setting and target, a row each, with n (rejections) and intervals."""
+    return pd.DataFrame(
+        {
+            "dimension": dimension,
+            "setting": setting,
+            "target": target,
+            "n": own["n"],
+            **bootstrap.columns({name: estimate for name, estimate in own.items() if name != "n"}),
+        }
+        for dimension, settings in found.items()
+        for setting, targets in settings.items()
+        for target, own in targets.items()
+    )
+
+
+def orders(found):
+    """Say how sure the order of any two targets is under every setting; see `confusion.orders`.
+
+    Returns
+    -------
+    DataFrame
+        dimension, then the columns of `confusion.orders`.
+    """
+    parts = []
+    for dimension, settings in found.items():
+        measures = [name for name in next(iter(settings[DEFAULTS[dimension]].values())) if name in ORDERED]
+        part = confusion.orders(settings, DEFAULTS[dimension], measures)
+        part.insert(0, "dimension", dimension)
+        parts.append(part)
+    return pd.concat(parts, ignore_index=True)
+
+
+def order_counts(orders, table, limit=0.95):
+    """Count which orders of targets every setting of a dimension is sure of, and which turn with the setting.
+
+    Parameters
+    ----------
+    orders : DataFrame
+        From `orders`.
+    table : DataFrame
+        From `table`: what rests on fewer than 30 rejections orders nothing but rates.
+    limit : float
+        Bootstrap probability from which an order is called sure.
+
+    Returns
+    -------
+    DataFrame
+        dimension, measure, settings, pairs (of targets, compared under at least two settings); of these
+        always: one sure order under every setting that compares them; sometimes: a sure order under at least one;
+        reversed: sure orders that contradict each other.
+    """
+    rows = []
+    few = table[table["n"] < FEW].set_index(["dimension", "setting", "target"]).index
+    unsure = [
+        pd.MultiIndex.from_frame(orders[["dimension", "setting", side]]).isin(few) for side in ("first", "second")
+    ]
+    judged = orders[orders["measure"].isin(RATES) | ~np.logical_or(*unsure)]
+    for (dimension, measure), own in judged.groupby(["dimension", "measure"], sort=False):
+        higher = own.pivot(index=["first", "second"], columns="setting", values="higher")
+        higher = higher[higher.notna().sum(axis=1) > 1]
+        if higher.empty:
+            continue
+        up, down = (higher >= limit).where(higher.notna()), (higher <= 1 - limit).where(higher.notna())
+        row = {"dimension": dimension, "measure": measure, "settings": higher.shape[1], "pairs": len(higher)}
+        row["always"] = int((up.min(axis=1).eq(1) | down.min(axis=1).eq(1)).sum())
+        row["sometimes"] = int((up.max(axis=1).eq(1) | down.max(axis=1).eq(1)).sum())
+        row["reversed"] = int((up.max(axis=1).eq(1) & down.max(axis=1).eq(1)).sum())
+        rows.append(row)
+    names = ["dimension", "measure", "settings", "pairs", "always", "sometimes", "reversed"]
+    return pd.DataFrame(rows, columns=names)

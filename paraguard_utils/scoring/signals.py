@@ -1,0 +1,360 @@
+"""Neighbours and the three token-level signals between two prompts (`docs/method.md`, Neighbours, signals, score).
+
+Everything is computed in float64 from recorded vectors, and ties are broken by prompt_id, so that the numbers are the
+same on every processor. All three signals are symmetric and 0 for identical prompts.
+"""
+
+from functools import lru_cache
+
+import faiss
+import numpy as np
+import pandas as pd
+from scipy import sparse
+from threadpoolctl import threadpool_limits
+
+from paraguard_utils.models.encoder import unit
+from paraguard_utils.settings import PAPER_WEIGHTS
+
+K = 5
+"""Neighbours per rejection, from the paper."""
+
+READINGS = {"relative": "ppl_relative", "clipped": "ppl_clipped"}
+"""The two readings of the PPL contrast and their columns in a pairs file."""
+
+_SLACK = 32  # float32 search may order near-ties wrongly; that many more are fetched and ordered again in float64
+_BATCH = 1024  # pairs whose vectors are in memory at the same time
+_KEPT = 256  # prompts whose token vectors are
+
+
+def perplexity(traces):
+    """Perplexity of each prompt's own words under the target: exp(mean cross-entropy).
+
+    Parameters
+    ----------
+    traces : DataFrame
+        Columns token_nll, user_start, user_end.
+
+    Returns
+    -------
+    numpy.ndarray, shape (n,), > 0
+    """
+    means = [
+        np.mean(np.asarray(row.token_nll, np.float64)[row.user_start : row.user_end]) for row in traces.itertuples()
+    ]
+    return np.exp(np.array(means))
+
+
+def ppl_relative(a, b):
+    """PPL contrast, reading `relative`: 1 - min/max of the two perplexities, in [0, 1)."""
+    return 1.0 - np.minimum(a, b) / np.maximum(a, b)
+
+
+def ppl_clipped(a, b):
+    """PPL contrast, reading `clipped`: min(1, |difference of the two perplexities|), in [0, 1]."""
+    return np.minimum(1.0, np.abs(np.asarray(a) - np.asarray(b)))
+
+
+def drift(a, b):
+    """Embedding distance between aligned tokens.
+
+    1 - (mean_i max_j cos(a_i, b_j) + mean_j max_i cos(b_j, a_i)) / 2, clipped to [0, 1].
+
+    Parameters
+    ----------
+    a, b : numpy.ndarray, shapes (n, d) and (m, d)
+        Token vectors of unit length.
+
+    Returns
+    -------
+    float, in [0, 1]
+    """
+    cosines = a @ b.T
+    return float(np.clip(1.0 - (cosines.max(axis=1).mean() + cosines.max(axis=0).mean()) / 2, 0.0, 1.0))
+
+
+def prob_shift(ids_a, probs_a, tail_a, ids_b, probs_b, tail_b):
+    """Total variation between two next-token distributions known by their top tokens and the mass of the rest.
+
+    A token outside one side's top counts as 0 there, and the tails are compared as one further token. The true value
+    lies within max(tail_a, tail_b) of the result.
+
+    Parameters
+    ----------
+    ids_a, ids_b : numpy.ndarray of int, shapes (n,) and (m,)
+        Distinct token ids.
+    probs_a, probs_b : numpy.ndarray of float64
+        Their probabilities.
+    tail_a, tail_b : float
+        Mass of all other tokens.
+
+    Returns
+    -------
+    float, in [0, 1]
+    """
+    _, at_a, at_b = np.intersect1d(ids_a, ids_b, assume_unique=True, return_indices=True)
+    shared = np.abs(probs_a[at_a] - probs_b[at_b]).sum()
+    only = (probs_a.sum() - probs_a[at_a].sum()) + (probs_b.sum() - probs_b[at_b].sum())
+    return float(np.clip((shared + only + abs(tail_a - tail_b)) / 2, 0.0, 1.0))
+
+
+def nearest(vectors, ids, centres, pool, k):
+    """Find each centre's k nearest members of a pool, itself left out.
+
+    Parameters
+    ----------
+    vectors : numpy.ndarray, shape (n, d)
+        Sentence vectors.
+    ids : numpy.ndarray of str, shape (n,)
+        Break ties.
+    centres, pool : numpy.ndarray of int
+        Row numbers.
+    k : int
+
+    Returns
+    -------
+    DataFrame
+        Columns centre, neighbour (row numbers), similarity (cosine, float64), rank (from 1). Fewer than k rows where
+        the pool is small.
+    """
+    if not len(pool) or not len(centres):
+        return pd.DataFrame({"centre": [], "neighbour": [], "similarity": [], "rank": []}).astype(
+            {"centre": int, "neighbour": int, "similarity": float, "rank": int}
+        )
+    units = unit(vectors)
+    index = faiss.IndexFlatIP(units.shape[1])
+    index.add(units[pool].astype(np.float32))
+    depth = min(len(pool), k + 1 + _SLACK)
+    centres = np.sort(centres)
+    _, found = index.search(units[centres].astype(np.float32), depth)
+    found = pool[found]
+    ends = {"centre": np.repeat(centres, depth), "neighbour": found.ravel()}
+    cosines = similarity(units, ends).reshape(found.shape)
+    cosines[found == centres[:, None]] = -np.inf
+    tie = np.unique(ids, return_inverse=True)[1][found]
+    order = np.lexsort((tie, -cosines.round(12)))[:, :k]
+    found, cosines = (np.take_along_axis(table, order, axis=1) for table in (found, cosines))
+    other = found != centres[:, None]
+    row, column = np.nonzero(other)
+    return pd.DataFrame(
+        {"centre": centres[row], "neighbour": found[other], "similarity": cosines[other], "rank": column + 1}
+    )
+
+
+def similarity(units, frame):
+    """Cosine between the rows `centre` and `neighbour` of unit vectors, in [-1, 1]."""
+    a, b = np.asarray(frame["centre"]), np.asarray(frame["neighbour"])
+    cosines = [np.einsum("ij,ij->i", units[a[part]], units[b[part]]) for part in _parts(len(a))]
+    return np.clip(np.concatenate(cosines), -1.0, 1.0)
+
+
+def _parts(n):
+    """Cut n rows into slices of at most `_BATCH`; at least one."""
+    return [slice(start, start + _BATCH) for start in range(0, max(n, 1), _BATCH)]
+
+
+def pairs(corpus, vectors, traces, labels, tokens, k=K):
+    """Compare every accepted or rejected prompt with accepted neighbours.
+
+    Rejected centres give the confusion scores, accepted centres their floor. Besides the k nearest in the corpus, all
+    accepted prompts of the centre's own cluster are there (without a rank where they are not among the k).
+
+    Parameters
+    ----------
+    corpus : DataFrame
+        Columns prompt_id, cluster_id.
+    vectors : numpy.ndarray, shape (n, d)
+        Sentence vectors in corpus order.
+    traces, labels : DataFrame
+        Rows in corpus order.
+    tokens : DataFrame
+        Columns token_id, text, embedding.
+    k : int
+
+    Returns
+    -------
+    DataFrame
+        The columns of a pairs file; empty where nothing was accepted.
+    """
+    ids, cluster = corpus["prompt_id"].to_numpy(), corpus["cluster_id"].to_numpy()
+    label = labels["label"].to_numpy()
+    accepted, centres = (
+        np.flatnonzero(label == "accept"),
+        np.flatnonzero(np.isin(label, ["accept", "reject"])),
+    )
+    found = nearest(vectors, ids, centres, accepted, k)
+    own = _own_cluster(cluster, centres, accepted)
+    own["similarity"] = similarity(unit(vectors), own)
+    frame = pd.concat([found, own], ignore_index=True).drop_duplicates(["centre", "neighbour"])
+    frame["rank"] = frame["rank"].astype("Int64")
+    frame = frame.sort_values(["centre", "rank", "neighbour"], ignore_index=True)
+
+    a, b = frame["centre"].to_numpy(int), frame["neighbour"].to_numpy(int)
+    about = pd.DataFrame(
+        {
+            "centre_id": ids[a],
+            "centre_label": label[a],
+            "neighbour_id": ids[b],
+            "neighbour_label": label[b],
+            "same_cluster": cluster[a] == cluster[b],
+            "rank": frame["rank"],
+            "similarity": frame["similarity"],
+        }
+    )
+    return about.join(compare(traces, tokens, a, b))
+
+
+def ranked(frame, k):
+    """Return which pairs are of the k nearest, a Series of bool; a pair of one cluster beyond them has no rank."""
+    return frame["rank"].le(k).fillna(False).astype(bool)
+
+
+def compare(traces, tokens, a, b):
+    """Compute the signals between prompts.
+
+    Parameters
+    ----------
+    traces, tokens : DataFrame
+        As in `pairs`.
+    a, b : numpy.ndarray of int, shape (m,)
+        Row numbers of the prompts compared.
+
+    Returns
+    -------
+    DataFrame, m rows
+        drift, prob_shift, ppl_relative, ppl_clipped, each in [0, 1].
+    """
+    # The signals are symmetric, and most pairs come in both directions.
+    ends, place = np.unique(np.minimum(a, b) * len(traces) + np.maximum(a, b), return_inverse=True)
+    a, b = np.divmod(ends, max(len(traces), 1))
+    ppl = perplexity(traces)
+    frame = pd.DataFrame(
+        {
+            "drift": _drifts(traces, tokens, a, b),
+            "prob_shift": _prob_shifts(traces, a, b),
+            "ppl_relative": ppl_relative(ppl[a], ppl[b]),
+            "ppl_clipped": ppl_clipped(ppl[a], ppl[b]),
+        }
+    )
+    return frame.iloc[place].reset_index(drop=True)
+
+
+def score(frame, weights=PAPER_WEIGHTS, reading="relative"):
+    """Weighted sum of the three signals of a pairs frame, in [0, 1].
+
+    Parameters
+    ----------
+    frame : DataFrame
+        Columns drift, prob_shift and the PPL contrast's.
+    weights : Weights
+    reading : str
+        A key of `READINGS`.
+
+    Returns
+    -------
+    Series
+    """
+    contrast = frame[READINGS[reading]]
+    return weights.drift * frame["drift"] + weights.prob_shift * frame["prob_shift"] + weights.ppl * contrast
+
+
+def _own_cluster(cluster, centres, accepted):
+    """All pairs of a centre and another accepted prompt of its own cluster, unranked."""
+    left = pd.DataFrame({"centre": centres, "cluster": cluster[centres]})
+    right = pd.DataFrame({"neighbour": accepted, "cluster": cluster[accepted]})
+    frame = left.merge(right, on="cluster")
+    return frame.loc[frame["centre"] != frame["neighbour"], ["centre", "neighbour"]].assign(rank=pd.NA)
+
+
+def alignment(trace, other, tokens):
+    """Align every token of one prompt with the token of another that is nearest to it, as Drift does.
+
+    Parameters
+    ----------
+    trace, other : Series
+        Rows of a traces file.
+    tokens : DataFrame
+        As in `pairs`.
+
+    Returns
+    -------
+    DataFrame, one row per token of the first prompt's own words, in order
+        token, nearest (texts), place (of `nearest` in the other prompt, from 0), distance (1 - cosine, in [0, 2]). The
+        mean distance of both directions, averaged, is Drift.
+    """
+    used = tokens[tokens["token_id"].isin({*_words(trace), *_words(other)})]
+    (here, there), table = token_rows([trace, other], used), unit_embeddings(used)
+    text = used["text"].to_numpy()
+    place, distance = nearest_tokens(table[here], table[there])
+    return pd.DataFrame({"token": text[here], "nearest": text[there][place], "place": place, "distance": distance})
+
+
+def nearest_tokens(a, b):
+    """Find for every token of one prompt the nearest of another.
+
+    Parameters
+    ----------
+    a, b : numpy.ndarray, shapes (n, d) and (m, d)
+        Token vectors of unit length.
+
+    Returns
+    -------
+    place : numpy.ndarray of int, shape (n,)
+        The first of equally near ones (in 12 decimals).
+    distance : numpy.ndarray, shape (n,)
+        1 - cosine, in [0, 2].
+    """
+    distances = np.round(1 - a @ b.T, 12) + 0.0  # equal tokens are 0, and not a little more or less
+    return distances.argmin(axis=1), distances.min(axis=1)
+
+
+def unit_embeddings(tokens):
+    """Return the token vectors of a tokens file, scaled to length 1 in float64, shape (tokens, d)."""
+    return unit(np.stack(tokens["embedding"].to_numpy()))
+
+
+def _words(trace):
+    return trace.token_ids[trace.user_start : trace.user_end]
+
+
+def token_rows(traces, tokens):
+    """Find the rows of a tokens file that each prompt's own words are.
+
+    Parameters
+    ----------
+    traces : iterable of Series or named tuple
+        Rows of a traces file.
+    tokens : DataFrame
+
+    Returns
+    -------
+    list of numpy.ndarray of int
+    """
+    words = [_words(trace) for trace in traces]
+    position = pd.Series(np.arange(len(tokens)), index=tokens["token_id"])
+    rows = position.loc[_joined(words, int)].to_numpy()
+    return np.split(rows, np.cumsum([len(own) for own in words]))[:-1]
+
+
+def _joined(arrays, dtype):
+    return np.concatenate([np.empty(0, dtype), *arrays], dtype=dtype)
+
+
+def _drifts(traces, tokens, a, b):
+    """`drift` of many pairs."""
+    table, rows = unit_embeddings(tokens), token_rows(traces.itertuples(), tokens)
+    # Pairs come sorted and mates lie side by side: few prompts' vectors serve most pairs, and all would fill gigabytes.
+    own = lru_cache(_KEPT)(lambda i: table[rows[i]])
+    with threadpool_limits(1, "blas"):  # products this small gain nothing from threads, and lose much on a busy machine
+        return np.array([drift(own(i), own(j)) for i, j in zip(a.tolist(), b.tolist(), strict=True)])
+
+
+def _prob_shifts(traces, a, b):
+    """`prob_shift` of many pairs: in a sparse row per prompt, a token outside its top is 0."""
+    ids = _joined(traces["next_ids"], int)
+    ends = np.cumsum([0, *traces["next_ids"].map(len)])
+    shape = (len(traces), ids.max(initial=0) + 1)
+    probs = sparse.csr_array((np.exp(_joined(traces["next_logprobs"], float)), ids, ends), shape)
+    probs.sort_indices()  # once, or scipy does it for every batch
+    tails = traces["tail_mass"].to_numpy()
+    shared = [abs(probs[a[part]] - probs[b[part]]).sum(axis=1) for part in _parts(len(a))]
+    return np.clip((np.concatenate(shared) + np.abs(tails[a] - tails[b])) / 2, 0.0, 1.0)

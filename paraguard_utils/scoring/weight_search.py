@@ -1,0 +1,128 @@
+"""Grid search for the weights of the score (`docs/method.md`, Sensitivity and grid search)."""
+
+import numpy as np
+import pandas as pd
+from sklearn.model_selection import KFold
+
+from paraguard_utils import bootstrap
+from paraguard_utils.bootstrap import FEW_CLUSTERS, SEED
+from paraguard_utils.scoring.signals import READINGS
+from paraguard_utils.settings import PAPER_WEIGHTS, Weights
+
+FOLDS = 5
+
+
+def simplex(steps=10):
+    """Return all weights in steps of 1 / steps, by name: 66 for steps of 0.1."""
+    made = [
+        Weights(drift / steps, shift / steps, (steps - drift - shift) / steps)
+        for drift in range(steps + 1)
+        for shift in range(steps + 1 - drift)
+    ]
+    return {f"{weights.drift:g}/{weights.prob_shift:g}/{weights.ppl:g}": weights for weights in made}
+
+
+def separation(frame, weights, reading="relative"):
+    """How well a score tells rejected-accepted pairs from accepted-accepted pairs, inside clusters (ours).
+
+    Parameters
+    ----------
+    frame : DataFrame
+        From `laid_out`.
+    weights : sequence of settings.Weights, length m
+    reading : str
+
+    Returns
+    -------
+    cluster : numpy.ndarray of int, shape (mixed clusters,)
+    auc : numpy.ndarray, shape (mixed clusters, m), in [0, 1]
+        Share of (rejected-accepted, accepted-accepted) couples of one cluster in which the first scores higher, ties
+        half; 0.5 is chance.
+    """
+    own = frame[frame["same_cluster"]]
+    parts = own[["drift", "prob_shift", READINGS[reading]]].to_numpy()
+    scores = parts @ np.array([[one.drift, one.prob_shift, one.ppl] for one in weights]).T
+    cluster, rejected = own["cluster"].to_numpy(), own["rejected"].to_numpy()
+    numbers, aucs = [], []
+    for number in np.unique(cluster):
+        mine = cluster == number
+        one, other = scores[mine & rejected], scores[mine & ~rejected]
+        if len(one) and len(other):
+            steps = one[:, None] - other[None]
+            numbers.append(number)
+            aucs.append(((steps > 1e-12) + 0.5 * (np.abs(steps) <= 1e-12)).mean(axis=(0, 1)))
+    return np.array(numbers, int), np.array(aucs).reshape(len(aucs), len(weights))
+
+
+def grid_search(clusters, frames, folds=FOLDS, seed=SEED):
+    """Search the weights that tell confused pairs best, cross-validated by cluster, with and without ProbShift.
+
+    The criterion (ours) is the mean over mixed clusters of `separation`. In each fold the weights are chosen on the
+    other folds' clusters; of equal ones the first of `simplex` is taken. Intervals resample clusters with each fold's
+    choice fixed, so they leave out that another sample would have chosen otherwise.
+
+    Parameters
+    ----------
+    clusters : bootstrap.Clusters
+    frames : dict of str to DataFrame
+        From `laid_out`, by target. A row `all targets` pools their clusters.
+    folds, seed : int
+
+    Returns
+    -------
+    DataFrame
+        target, reading, prob_shift (with / without), n_mixed, few (fewer than 10 mixed clusters), best: the weights
+        with the highest criterion on all clusters; auc_best, their criterion there (optimistic); auc_held_out, that of
+        each fold's choice on the clusters left out; auc_paper, that of the paper's weights (without ProbShift, scaled
+        to sum to 1); gain, held out minus paper; each of the three with its interval; chosen: the folds' choices. NaN
+        below two clusters a fold.
+    """
+    grid, paper = simplex(), {"with": PAPER_WEIGHTS, "without": PAPER_WEIGHTS.without_prob_shift()}
+    rows = []
+    for reading in READINGS:
+        tried = [*grid.values(), *paper.values()]
+        by_target = {name: separation(frame, tried, reading) for name, frame in frames.items()}
+        pooled = tuple(np.concatenate(parts) for parts in zip(*by_target.values(), strict=True))
+        for name, (cluster, auc) in {**by_target, "all targets": pooled}.items():
+            ids = clusters.codes.index.to_numpy()[cluster]
+            for place, which in enumerate(paper):
+                usable = [i for i, one in enumerate(grid.values()) if which == "with" or one.prob_shift == 0]
+                found = _searched(clusters, ids, auc[:, usable], auc[:, len(grid) + place], folds, seed)
+                best, chosen = (found.pop(part) for part in ("best", "chosen"))
+                names = [list(grid)[i] for i in usable]
+                counted = pd.Series([names[i] for i in chosen], dtype=object).value_counts(sort=False)
+                rows.append(
+                    {
+                        "target": name,
+                        "reading": reading,
+                        "prob_shift": which,
+                        "n_mixed": len(set(ids)),
+                        "few": len(set(ids)) < FEW_CLUSTERS,
+                        "best": "" if best is None else names[best],
+                        **found,
+                        "chosen": "; ".join(f"{weights} ({count} of {folds})" for weights, count in counted.items()),
+                    }
+                )
+    return pd.DataFrame(rows)
+
+
+def _searched(clusters, ids, auc, paper, folds, seed):
+    """Choose a column of `auc` in each fold, and on all clusters."""
+    held_out, chosen = np.full(len(ids), np.nan), []
+    members = np.unique(ids)
+    if len(members) < 2 * folds:
+        nothing = clusters.undefined()
+        found = bootstrap.columns({"auc_held_out": nothing, "auc_paper": nothing, "gain": nothing})
+        return {"best": None, "chosen": [], "auc_best": np.nan, **found}
+    for _, out in KFold(folds, shuffle=True, random_state=seed).split(members):
+        left = np.isin(ids, members[out])
+        choice = auc[~left].mean(axis=0).round(12).argmax()
+        held_out[left] = auc[left, choice]
+        chosen.append(choice)
+    mean = auc.mean(axis=0).round(12)
+    found = {
+        "auc_held_out": clusters.mean(ids, held_out),
+        "auc_paper": clusters.mean(ids, paper),
+        "gain": clusters.mean(ids, held_out - paper),
+    }
+    return {"best": mean.argmax(), "chosen": chosen, "auc_best": mean.max(), **bootstrap.columns(found)}

@@ -1,0 +1,142 @@
+"""A corpus from a pool of seeds: complete, resumable, the same bytes again."""
+
+import argparse
+
+import pandas as pd
+import pytest
+from asking import Killed, dies
+from filelock import FileLock
+from test_corpus import needs_encoder
+
+from paraguard_utils import paths, record, stores
+from paraguard_utils.corpus import benchmarks, build, gates, inputs, paraphrase, risk
+from paraguard_utils.errors import DataError
+from paraguard_utils.settings import Gates
+
+pytestmark = [needs_encoder, pytest.mark.slow]
+LIMITS = Gates(min_strategies=1)
+
+
+@pytest.fixture(scope="module")
+def pool():
+    """Thirty seeds of the project's own, in stratified order, and four that no corpus should take."""
+    seeds = benchmarks.stratified(stores.read(paths.input_file("data/seeds/paraguard_mini.csv"), "seeds")).head(30)
+    bad = ["=cmd()", "kill " * 10_000, "كيف أقتل عملية", "kill \u202eeht\u202c process"]
+    extra = pd.DataFrame({"text": bad}).assign(seed_id=lambda x: "bad-" + x.index.astype(str), source="x", category="y")
+    return pd.concat([seeds.head(5), extra, seeds.tail(25)], ignore_index=True)
+
+
+@pytest.fixture(autouse=True)
+def short_parts(monkeypatch):
+    """Parts of ten seeds."""
+    monkeypatch.setattr(build, "CHUNK", 10)
+
+
+def made(results):
+    return {path.name: path.read_bytes() for path in (results / "test" / "building" / "mine").glob("*.parquet")}
+
+
+def made_of(pool, wanted=8, limits=LIMITS):
+    return build.build(stores.Store("test"), "mine", pool, wanted, limits, progress=False)
+
+
+def test_a_pool_becomes_complete_clusters_and_counted_skips(results, pool):
+    corpus, seeds, candidates, steps = made_of(pool)
+    assert (corpus.groupby("cluster_id").size() == 6).all() and corpus["cluster_id"].nunique() == 8
+    reasons = seeds.set_index("seed_id")["reason"]
+    assert reasons.filter(like="bad").tolist() == ["formula", "length", "language", "characters"]
+    assert corpus["cluster_id"].tolist() == sorted(
+        corpus["cluster_id"], key=lambda name: pool["seed_id"].tolist().index(name)
+    )
+    store = stores.Store("test")
+    again, judged = gates.judge(
+        pool[pool["seed_id"].isin(corpus["cluster_id"])],
+        corpus[corpus["variant"] > 0].rename(columns={"cluster_id": "seed_id"})[["seed_id", "strategy", "text"]],
+        LIMITS,
+        inputs.embedder(store, "mine"),  # every vector is in the store
+    )
+    assert (again["reason"] == "").all() and (judged["reason"] == "").all()
+    yields = build.seed_yield(seeds, pool).set_index("source").loc["all"]
+    assert yields["insane"] == 4 and yields["drawn"] == len(seeds)
+    assert yields["complete"] == candidates.loc[candidates["reason"] == "", "seed_id"].nunique()
+    assert yields["drawn"] == yields[["insane", "risk_low", "risk_high", "within"]].sum()
+    assert steps["step"].tolist() == list(build.STEPS) and (steps["seconds_per_1000"] > 0).all()
+
+
+def test_what_was_made_before_a_kill_is_kept_and_the_rest_comes_out_the_same(results, pool, monkeypatch):
+    made_of(pool)
+    whole, corpus = made(results), (results / "test" / "corpus" / "mine.csv").read_bytes()
+    assert len(whole) >= 2
+    for path in [*(results / "test").rglob("*.parquet"), *(results / "test").rglob("*.csv")]:
+        path.unlink()
+    with monkeypatch.context() as patch:
+        patch.setattr(paraphrase, "by_rules", second_time(paraphrase.by_rules, dies))
+        with pytest.raises(Killed):
+            made_of(pool)
+    before = made(results)
+    assert len(before) == 1
+    damaged = results / "test" / "building" / "mine" / sorted(whole)[1]
+    damaged.write_bytes(whole[damaged.name][:1000])  # half a part, as a disk may leave it
+    with monkeypatch.context() as patch:
+        patch.setattr(paraphrase, "by_rules", second_time(paraphrase.by_rules, len, len(whole)))
+        made_of(pool)
+    assert made(results) == whole
+    assert (results / "test" / "corpus" / "mine.csv").read_bytes() == corpus
+
+
+def second_time(function, instead, after=2):
+    """Return `function`, which the call number `after` replaces by another."""
+    calls = []
+
+    def replaced(*arguments):
+        calls.append(arguments)
+        return (instead if len(calls) == after else function)(*arguments)
+
+    return replaced
+
+
+def test_other_thresholds_begin_anew(results, pool):
+    made_of(pool, 2)
+    first = set(made(results))
+    made_of(pool, 2, Gates(min_strategies=1, max_overlap=0.85))
+    assert first < set(made(results))
+
+
+def test_a_pool_that_is_too_small_says_how_many_it_allows(results, pool, capsys, monkeypatch, tmp_path):
+    pool.rename(columns={"text": "prompt"})[["prompt", "category"]].head(9).to_csv(tmp_path / "or.csv", index=False)
+    (tmp_path / "xs.csv").write_text(
+        "prompt,label,type\nkill it,safe,a\nkill him,unsafe,b\nbake it,safe,a\nbomb it,unsafe,b\n"
+    )
+    options = argparse.Namespace(
+        store="test", name="mine", risk=risk.VERSION, labels=["harmless"], seed=1, clusters=50, min_strategies=1,
+        xstest=str(tmp_path / "xs.csv"),
+    )  # fmt: skip
+    build.run(options, {"orbench": tmp_path / "or.csv"})
+    assert "(50 wanted: the pool allows no more)" in capsys.readouterr().out
+    names = [name.removeprefix("public_") for name in record.PUBLIC if name.startswith("public_")]
+    read = {name: stores.Store("test").read("tables", f"mine_{name}") for name in names}
+    assert read["seeds"].set_index("source").loc["all", "pool"] == 9
+    groups = read["risk"].groupby("group", sort=False)["texts"].first()
+    assert groups.to_dict() == {"ParaGuard mini": 1200, "OR-Bench Hard-1K": 9, "XSTest safe": 2, "XSTest unsafe": 2}
+    assert (read["risk"].groupby("group")["n"].sum() == read["risk"].groupby("group")["texts"].first()).all()
+    assert read["risk_auc"]["unsafe"].tolist() == [2, 2, 2]
+
+
+def test_the_command_wants_a_live_store_a_file_and_a_number(monkeypatch, capsys):
+    for arguments, message in (
+        ([], "name at least one benchmark file"),
+        (["--orbench", "x.csv", "--store", "recorded"], "the recorded store is not written"),
+        (["--orbench", "x.csv", "--clusters", "0"], "'0' is not a number from 1 on"),
+        (["--orbench", "nowhere.csv"], "there is no file 'nowhere.csv'"),
+    ):
+        monkeypatch.setattr("sys.argv", ["building", *arguments])
+        with pytest.raises(SystemExit) as caught:
+            build.main()
+        assert message in capsys.readouterr().err + str(caught.value)
+
+
+def test_two_processes_do_not_build_one_corpus(results, pool):
+    folder = results / "test" / "building" / "mine"
+    folder.mkdir(parents=True)
+    with FileLock(folder / ".lock"), pytest.raises(DataError, match="another process builds mine"):
+        made_of(pool)

@@ -1,0 +1,203 @@
+"""Floors and permutations: hand-worked cases, and worlds whose truth is known."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
+import pytest
+import worlds
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from paraguard_utils.bootstrap import Clusters
+from paraguard_utils.models import encoder
+from paraguard_utils.report import findings
+from paraguard_utils.scoring import chance, confusion, signals
+from paraguard_utils.settings import freeze
+
+
+def pairs(*rows):
+    """Pairs as (cluster, centre's label, similarity, score)."""
+    frame = pd.DataFrame(rows, columns=["cluster_id", "centre_label", "similarity", "score"])
+    return frame.assign(same_cluster=True, length=0.0)
+
+
+def test_the_matched_floor_by_hand():
+    frame = pairs(
+        ("a", "reject", 0.9, 0.3),
+        ("a", "reject", 0.9, 0.5),
+        ("a", "reject", 0.5, 0.8),
+        ("b", "accept", 0.9, 0.2),
+        ("b", "accept", 0.5, 0.4),
+        ("b", "accept", 0.5, 0.6),
+    )
+    stratum = (frame["similarity"] < 0.7).to_numpy(int)
+    floor, excess, matched = chance.standardised(Clusters(["a", "b"]), frame, stratum, frame["score"].to_numpy())
+    # floor: (2 * 0.2 + 1 * (0.4 + 0.6) / 2) / 3 = 0.3; rejected mean (0.3 + 0.5 + 0.8) / 3
+    assert floor[0] == pytest.approx(0.3) and excess[0] == pytest.approx(1.6 / 3 - 0.3) and matched == 1.0
+
+
+def test_a_stratum_without_accepted_pairs_is_left_out_on_both_sides():
+    frame = pairs(("a", "reject", 0.9, 0.3), ("a", "reject", 0.1, 0.9), ("b", "accept", 0.9, 0.2))
+    _, excess, matched = chance.standardised(
+        Clusters(["a", "b"]), frame, np.array([0, 1, 0]), frame["score"].to_numpy()
+    )
+    assert excess[0] == pytest.approx(0.1) and matched == 0.5
+
+
+def test_strata_are_bins_of_the_rejected_pairs():
+    frame = pairs(
+        *(("a", "reject", s, 0.0) for s in (0.1, 0.2, 0.3, 0.4)), ("b", "accept", 0.15, 0), ("b", "accept", 0.9, 0)
+    )
+    found = chance.strata(frame, ["similarity"], {"similarity": 2})
+    assert found.tolist() == [0, 0, 1, 1, 0, 1]
+
+
+def test_inside_clusters_the_regression_is_the_primary_excess():
+    rng = np.random.default_rng(1)
+    corpus = pd.DataFrame({"prompt_id": [f"p{i}" for i in range(30)], "cluster_id": np.repeat(list("abcdef"), 5)})
+    label = np.where(rng.random(30) < 0.4, "reject", "accept")
+    rows = [(i, j) for i in range(30) for j in range(30) if i != j and i // 5 == j // 5 and label[j] == "accept"]
+    a = np.array(rows)[:, 0]
+    frame = pd.DataFrame(
+        {"centre_id": corpus["prompt_id"][a].to_numpy(), "centre_label": label[a], "same_cluster": True}
+    )
+    for name in ("drift", "prob_shift", "ppl_relative", "ppl_clipped"):
+        frame[name] = rng.random(len(frame))
+    expected = confusion.excess(corpus, frame)["excess"].mean()
+    frame["cluster_id"] = corpus["cluster_id"][a].to_numpy()
+    found = chance.within(Clusters(corpus["cluster_id"]), frame, signals.score(frame))
+    assert found[0] == pytest.approx(expected, abs=1e-12) and found[1] < found[0] < found[2]
+
+
+def test_what_the_contrast_explains_is_gone():
+    rng = np.random.default_rng(0)
+    frame = pairs(*((str(i // 12), "reject" if i % 12 < 6 else "accept", 0.5, 0.0) for i in range(600)))
+    contrast = rng.random(600) + (frame["centre_label"] == "reject")
+    score = 0.5 * (1 - np.exp(-contrast)) + 0.01 * rng.normal(size=600)
+    clusters = Clusters(frame["cluster_id"])
+    raw, left = chance.within(clusters, frame, score), chance.within(clusters, frame, score, contrast)
+    assert raw[1] > 0.05 and left[1] < 0 < left[2]
+
+
+def test_no_mixed_cluster_is_undefined():
+    frame = pairs(("a", "reject", 0.5, 0.3), ("b", "accept", 0.5, 0.3))
+    assert np.isnan(chance.within(Clusters(["a", "b"]), frame, frame["score"])[0])
+
+
+def test_the_share_above_the_floor_by_hand():
+    centres = pd.DataFrame(
+        {
+            "cluster_id": list("aabbbb"),
+            "centre_label": ["reject"] * 2 + ["accept"] * 4,
+            "ci": [0.35, 0.9, 0.1, 0.2, 0.3, 0.8],
+        }
+    )
+    share, threshold = chance.above_floor(Clusters(["a", "b"]), centres, np.zeros(6, int), quantile=0.5)
+    assert threshold[0] == 0.2 and share[0] == 1.0
+    # Stratum 1 alone holds rejections, so the floor is its two accepted centres: the median is 0.3.
+    share, threshold = chance.above_floor(Clusters(["a", "b"]), centres, np.array([1, 1, 0, 0, 1, 1]), quantile=0.5)
+    assert threshold[0] == 0.3 and share[0] == 1.0
+    share, _ = chance.above_floor(Clusters(["a", "b"]), centres, np.array([1, 1, 0, 0, 1, 1]))
+    assert share[0] == 0.5, "0.9 lies above 0.8, and 0.35 does not"
+
+
+CANDIDATES = np.array([[1, 2, 3], [0, 2, 3], [3, 0, 1], [2, 1, 0]])
+SCORES = np.array([[0.1, 0.2, 0.3], [0.1, 0.4, 0.5], [0.6, 0.2, 0.4], [0.6, 0.5, 0.3]])[..., None]
+
+
+def mean(ci):
+    return ci.mean(0)
+
+
+def test_permutations_by_hand():
+    cluster, label = np.array([0, 0, 1, 1]), np.array([True, False, False, False])
+    (value,), null, short = chance.permuted(cluster, label, CANDIDATES, SCORES, mean, k=2, draws=200, seed=0)
+    # 0 is rejected: its two nearest accepted are 1 and 2, mean (0.1 + 0.2) / 2; or 1 is: 0 and 2, mean (0.1 + 0.4) / 2
+    null = null[:, 0]
+    assert value == pytest.approx(0.15) and set(null.round(6)) == {0.15, 0.25} and short == 0
+    assert chance.p_value(value, null) == 1.0
+    assert chance.p_value(0.25, null) == pytest.approx((1 + (null > 0.2).sum()) / 201)
+    assert np.isnan(chance.p_value(np.nan, null))
+
+
+@settings(max_examples=50)
+@given(st.lists(st.booleans(), min_size=4, max_size=4), st.integers(0, 99))
+def test_permutations_stay_inside_clusters(labels, seed):
+    """Where all prompts of every cluster share a label nothing can be dealt anew."""
+    label = np.repeat(labels[:2], 2)
+    value, null, _ = chance.permuted(np.array([0, 0, 1, 1]), label, CANDIDATES, SCORES, mean, 1, 5, seed)
+    assert np.array_equal(null, np.tile(value, (5, 1)), equal_nan=True)
+
+
+def test_where_much_is_rejected_the_search_is_deeper():
+    rng = np.random.default_rng(0)
+    corpus = pd.DataFrame({"prompt_id": [f"p{i:02d}" for i in range(40)], "cluster_id": np.repeat(range(10), 4)})
+    labels = pd.DataFrame({"label": ["reject"] * 30 + ["accept"] * 8 + ["unparsed"] * 2})
+    found = chance.candidates(rng.normal(size=(40, 6)), corpus, labels, k=3, depth=3)
+    # 38 are scored and 8 of them accepted: 3 * 38 / 8 = 14.25, so 15 of any label are looked at
+    assert found.near.shape == (38, 15) and found.near.max() == 37
+
+
+@settings(max_examples=30)
+@given(st.lists(st.booleans(), min_size=36, max_size=36), st.integers(0, 99))
+def test_what_permutations_cannot_use_is_left_out(labels, seed):
+    """The same draws over the same candidates, with and without those that no draw can use."""
+    rng = np.random.default_rng(seed)
+    cluster, label = np.repeat(np.arange(9), 4), np.array(labels)
+    near = np.array([rng.permutation(np.delete(np.arange(36), i))[:20] for i in range(36)])
+    scores = rng.random((36, 20, 1))
+    used = np.where(chance._unused(near, cluster, label, 3), -1, near)
+    one, other = (chance.permuted(cluster, label, kept, scores, mean, 3, 20, seed) for kept in (near, used))
+    for before, after in zip(one, other, strict=True):
+        assert np.allclose(before, after, equal_nan=True)
+
+
+def test_without_an_accepted_prompt_nothing_is_looked_for():
+    corpus = pd.DataFrame({"prompt_id": [f"p{i}" for i in range(30)], "cluster_id": np.repeat(range(5), 6)})
+    labels = pd.DataFrame({"label": ["reject"] * 30})
+    found = chance.candidates(np.random.default_rng(0).normal(size=(30, 6)), corpus, labels, k=5)
+    assert found.near.shape == (30, 0) and len(found.pairs[0]) == 0
+    value, null, short = found.permuted(np.zeros((0, 1)), mean, k=5, seed=0, draws=3)
+    assert np.isnan(value).all() and np.isnan(null).all() and short == 1.0
+
+
+def test_rejections_short_of_neighbours_are_counted():
+    cluster, label = np.array([0, 0, 1, 1]), np.array([True, True, True, False])
+    candidates = np.array([[1, -1], [0, -1], [3, -1], [2, -1]])
+    (value,), null, short = chance.permuted(cluster, label, candidates, SCORES[:, :2], mean, k=1, draws=50, seed=0)
+    # 0 and 1 have no accepted candidate whatever is dealt; of 2 and 3 one is rejected and finds the other: 0.6
+    assert value == 0.6 and set(null[:, 0]) == {0.6} and short == pytest.approx(2 / 3)
+
+
+CASES = {
+    "mixed": ["accept", "reject", "accept"] * 20,
+    "all accepted": ["accept"] * 60,
+    "all rejected": ["reject"] * 60,
+    "one accepted": ["accept"] + ["reject"] * 59,
+    "nothing scored": ["unparsed"] * 60,
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_chance_of_any_labels(case, monkeypatch):
+    corpus, vectors, traces, labels, tokens = worlds.world(CASES[case], np.repeat([f"c{i}" for i in range(10)], 6))
+    monkeypatch.setattr(encoder, "vectors", lambda *_, **__: vectors)
+    store = SimpleNamespace(read=lambda *_: tokens)
+    config = freeze({"store": "test", "corpus": "c"})
+    clusters = Clusters(corpus["cluster_id"], resamples=100)
+    frame = signals.pairs(corpus, vectors, traces, labels, tokens)
+    table, curve = chance.against_chance(store, "c", corpus, "m--none", labels, traces, frame, config, clusters)
+    scores = confusion.prompt_scores(corpus, labels, frame)
+    row = confusion.table_row("m--none", corpus, labels, frame, scores, clusters)
+    table = table.merge(pd.DataFrame([row]), on=["target", "reading"])
+    assert len(curve) == 2 * len(chance.CURVE)
+    if case == "mixed":
+        rejected = scores.loc[scores["label"] == "reject", "ci"]
+        shares = curve[curve["reading"] == "relative"].set_index("tau")["cr"]
+        assert shares[0.5] == pytest.approx((rejected >= 0.5).mean()) and shares[0.0] == 1.0
+        assert 0 < table["p"][0] <= 1 and table["excess_matched_low"][0] < table["excess_matched_high"][0]
+    else:
+        assert table["excess_matched"].isna().all()
+    sentences = findings.chance_verdicts(table)
+    assert len(sentences) == 1 and all("not judged" in sentence for sentence in sentences)

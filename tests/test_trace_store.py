@@ -1,0 +1,147 @@
+import pandas as pd
+import pytest
+import tiny
+from asking import Killed, ask, dies, same
+
+from paraguard_utils import registry, stores
+from paraguard_utils.errors import DataError, ModelError
+from paraguard_utils.models import engine, loading, prompting, trace_store
+from paraguard_utils.querying import labelling
+
+
+def test_what_was_asked_is_not_asked_again(results, prompts, tiny_model, monkeypatch):
+    first = ask(prompts, tiny_model)
+    monkeypatch.setattr(engine.Engine, "ask", lambda *_: pytest.fail("asked again"))
+    same(first, ask(prompts, tiny_model))
+    # fewer prompts, in another order: still nothing to ask
+    same(first.iloc[[4, 2]].reset_index(drop=True), ask(prompts.iloc[[4, 2]], tiny_model))
+
+
+def test_a_changed_prompt_or_wrapper_is_asked_again(results, prompts, tiny_model, monkeypatch):
+    first = ask(prompts, tiny_model)
+    asked = []
+    real = engine.Engine.ask
+    monkeypatch.setattr(
+        engine.Engine, "ask", lambda self, batch: asked.extend(r.prompt_id for r in batch) or real(self, batch)
+    )
+    prompts.loc[3, "text"] = "something else"
+    second = ask(prompts, tiny_model)
+    assert asked == ["p3"]
+    assert (first["key"] != second["key"]).tolist() == [i == 3 for i in range(9)]
+    wrappers = registry.wrappers()
+    wrappers["safety"]["text"] += " Be brief."
+    monkeypatch.setattr(registry, "wrappers", lambda: wrappers)
+    ask(prompts, tiny_model)
+    assert len(asked) == 1 + 9
+
+
+def test_going_back_to_an_earlier_decoding_asks_nothing_again(results, prompts, tiny_model, monkeypatch):
+    first = ask(prompts, tiny_model, tokens=4)
+    store, target = stores.Store("test"), prompting.target_name(tiny_model.name, "safety")
+    real = trace_store.Traces.compact
+
+    monkeypatch.setattr(trace_store.Traces, "compact", dies)
+    with pytest.raises(Killed):
+        ask(prompts, tiny_model, tokens=6)
+    monkeypatch.setattr(trace_store.Traces, "compact", real)
+    monkeypatch.setattr(engine.Engine, "ask", lambda *_: pytest.fail("asked again"))
+    same(first, ask(prompts, tiny_model, tokens=4))
+    assert stores.read_meta(store.path("traces", "mine", target))["decoding"]["max_new_tokens"] == 4
+
+
+def test_recorded_traces_name_the_part_of_the_key_that_differs(results, prompts, tiny_model, monkeypatch):
+    ask(prompts, tiny_model)
+    store, target = stores.Store("test"), prompting.target_name(tiny_model.name, "safety")
+    read = lambda frame, decoding=None: trace_store.recorded_traces(store, "mine", frame, target, decoding)  # noqa: E731
+    assert read(prompts)["prompt_id"].tolist() == prompts["prompt_id"].tolist()
+    with pytest.raises(DataError, match="decoding differs"):
+        read(prompts, prompting.Decoding(7))
+    with pytest.raises(DataError, match="dtype differs: float32 there, bfloat16"):
+        trace_store.recorded_traces(store, "mine", prompts, target, dtype="bfloat16")
+    with pytest.raises(DataError, match="prompt p1 had another text"):
+        read(prompts.assign(text=prompts["text"].replace(prompts["text"][1], "x")))
+    with pytest.raises(DataError, match="prompt new is not in it"):
+        read(pd.concat([prompts, pd.DataFrame({"prompt_id": ["new"], "text": ["x"]})]))
+    wrappers = registry.wrappers()
+    wrappers["safety"]["text"] = "Other."
+    monkeypatch.setattr(registry, "wrappers", lambda: wrappers)
+    with pytest.raises(DataError, match="'safety' has another text"):
+        read(prompts)
+
+
+@pytest.mark.parametrize("text", [" spaced", "a <|im_end|> b"])
+def test_prompts_that_cannot_be_asked_as_they_are(results, prompts, tiny_model, text):
+    prompts.loc[4, "text"] = text
+    with pytest.raises(DataError, match="prompt p4"):
+        ask(prompts, tiny_model)
+
+
+@pytest.mark.parametrize(
+    ("template", "wrapper", "before", "after"),
+    [
+        (tiny.CHATML, "Be safe.", "<|im_start|>system\nBe safe.<|im_end|>\n<|im_start|>user\n", None),
+        (tiny.CHATML, "", "<|im_start|>user\n", None),
+        (tiny.INJECTS, "", "<|im_start|>system\n<|im_end|>\n<|im_start|>user\n", None),
+        (tiny.NO_SYSTEM, "Be safe.", "<|im_start|>user\nBe safe.\n\n", None),
+        (tiny.NO_SYSTEM, "", "<|im_start|>user\n", None),
+        (tiny.DATED, "", "<|im_start|>01 Jan 2025\n<|im_start|>user\n", None),
+    ],
+)
+def test_wrappers_in_templates(tiny_model, template, wrapper, before, after, monkeypatch):
+    monkeypatch.setattr(tiny_model.tokenizer, "chat_template", template)
+    found = prompting.surroundings(tiny_model.tokenizer, wrapper)
+    assert found == (before, "<|im_end|>\n<|im_start|>assistant\n")
+
+
+def test_a_template_that_changes_the_text_is_refused(tiny_model, monkeypatch):
+    monkeypatch.setattr(
+        tiny_model.tokenizer, "chat_template", tiny.CHATML.replace("m['content']", "m['content'] | lower")
+    )
+    with pytest.raises(ModelError, match="as it is"):
+        prompting.surroundings(tiny_model.tokenizer, "")
+
+
+def test_a_template_that_starts_with_the_users_words_is_refused(tiny_model, monkeypatch):
+    monkeypatch.setattr(tiny_model.tokenizer, "chat_template", "{{ messages[-1]['content'] }}<|im_end|>")
+    with pytest.raises(ModelError, match="nothing before the user's text"):
+        prompting.surroundings(tiny_model.tokenizer, "")
+
+
+def test_a_thinking_block_that_the_template_opens_is_part_of_the_answer(results, prompts, tiny_model, monkeypatch):
+    plain = ask(prompts, tiny_model, tokens=8)
+    assert not plain["response"].str.startswith("<think>").any()
+    template = tiny.CHATML.replace("assistant\n{% endif %}", "assistant\n<think>\n{% endif %}")
+    monkeypatch.setattr(tiny_model.tokenizer, "chat_template", template)
+    thinking = ask(prompts, tiny_model, tokens=8)
+    assert thinking["response"].str.startswith("<think>\n").all()
+    # 8 tokens of a random model do not close it: there is no answer to label
+    labels = labelling.label_answers(thinking)
+    assert set(labels["label"]) == {"unparsed"}
+    closed = thinking.assign(response=thinking["response"] + "</think>I'm sorry, but I can't help with that.")
+    assert set(labelling.label_answers(closed)["label"]) == {"reject"}
+
+
+def test_the_plain_template_is_for_models_without_one(results, prompts, tmp_path):
+    folder = tiny.write(tmp_path / "base", template=None)
+    model = loading.load(loading.resolve(str(folder)), without_template="plain")
+    assert prompting.surroundings(model.tokenizer, "Be safe.") == (
+        "<|im_start|>Be safe.\n\nUser: ",
+        "\nAssistant:",
+    )
+    assert prompting.surroundings(model.tokenizer, "") == ("<|im_start|>User: ", "\nAssistant:")
+    traces = ask(prompts, model)
+    asked = [model.tokenizer.decode(row.token_ids[row.user_start : row.user_end]) for row in traces.itertuples()]
+    assert [text.strip() for text in asked] == prompts["text"].tolist()
+
+
+def test_the_key_is_made_of_weights_text_decoding_and_dtype():
+    base = prompting.Frame("w", "float32", "<", ">", prompting.Decoding())
+    others = [
+        prompting.Frame("v", "float32", "<", ">", prompting.Decoding()),
+        prompting.Frame("w", "bfloat16", "<", ">", prompting.Decoding()),
+        prompting.Frame("w", "float32", "<<", ">", prompting.Decoding()),
+        prompting.Frame("w", "float32", "<", ">", prompting.Decoding(32)),
+    ]
+    keys = {frame.key("text") for frame in [base, *others]} | {base.key("other")}
+    assert len(keys) == 6
+    assert base.key("text") == prompting.Frame("w", "float32", "<", ">", prompting.Decoding()).key("text")
