@@ -1,5 +1,7 @@
 """The columns of every file, in one place, checked on write and on read."""
 
+from typing import TypeAlias
+
 import pandas as pd
 import pandera.pandas as pa
 from pandera.errors import SchemaErrors
@@ -167,6 +169,18 @@ SCHEMAS = {
         title=_text(unique=True),
     ),
 }
+
+
+Corpus: TypeAlias = pd.DataFrame
+Seeds: TypeAlias = pd.DataFrame
+Candidates: TypeAlias = pd.DataFrame
+Traces: TypeAlias = pd.DataFrame
+Labels: TypeAlias = pd.DataFrame
+Tokens: TypeAlias = pd.DataFrame
+Pairs: TypeAlias = pd.DataFrame
+Scores: TypeAlias = pd.DataFrame
+Table: TypeAlias = pd.DataFrame
+"""What a frame holds: the columns of the schema of that name (a table has its function's)."""
 
 
 MAY_BE_EMPTY = ("pairs", "scores")
