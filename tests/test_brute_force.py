@@ -633,11 +633,17 @@ def test_any_labels(often, random, seed):
     assert_scores_agree(two, WEIGHTS)
     assert_tables_agree(two, WEIGHTS)
     for reading in READINGS:
-        excess = chance.within(two.clusters, two.own, signals.score(two.own, two.weights, reading))
+        excess = primary_excess(two, signals.score(two.own, two.weights, reading))
         assert excess[0] == exactly(within(two.pairs, lambda pair, name=reading: pair.score(name)))
 
 
 # Floors, equal contrast, resamples ------------------------------------------------------------------------------------
+
+
+def primary_excess(two, values):
+    """The package's primary excess of any value of pairs."""
+    rejected = two.own["centre_label"] == "reject"
+    return confusion.excess_estimate(two.clusters, two.own["cluster_id"], rejected, values)
 
 
 def package_estimates(two, reading):
@@ -655,8 +661,8 @@ def package_estimates(two, reading):
         "excess_matched": matched,
         "cr_floor": cr_floor,
         "floor95": threshold,
-        "excess_within": chance.within(two.clusters, two.own, own),
-        "excess_equal_contrast": chance.within(two.clusters, two.own, own, two.own["contrast"]),
+        "excess_within": primary_excess(two, own),
+        "excess_equal_contrast": chance.excess_at_equal_contrast(two.clusters, two.own, own, two.own["contrast"]),
     }
     return found, share
 

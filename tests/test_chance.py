@@ -53,7 +53,7 @@ def test_strata_are_bins_of_the_rejected_pairs():
     assert found.tolist() == [0, 0, 1, 1, 0, 1]
 
 
-def test_inside_clusters_the_regression_is_the_primary_excess():
+def test_where_the_contrast_is_one_and_the_same_the_regression_is_the_primary_excess():
     rng = np.random.default_rng(1)
     corpus = pd.DataFrame({"prompt_id": [f"p{i}" for i in range(30)], "cluster_id": np.repeat(list("abcdef"), 5)})
     label = np.where(rng.random(30) < 0.4, "reject", "accept")
@@ -66,7 +66,8 @@ def test_inside_clusters_the_regression_is_the_primary_excess():
         frame[name] = rng.random(len(frame))
     expected = confusion.excess(corpus, frame)["excess"].mean()
     frame["cluster_id"] = corpus["cluster_id"][a].to_numpy()
-    found = chance.within(Clusters(corpus["cluster_id"]), frame, signals.score(frame))
+    clusters, score = Clusters(corpus["cluster_id"]), signals.score(frame)
+    found = chance.excess_at_equal_contrast(clusters, frame, score, np.ones(len(frame)))
     assert found[0] == pytest.approx(expected, abs=1e-12) and found[1] < found[0] < found[2]
 
 
@@ -76,13 +77,16 @@ def test_what_the_contrast_explains_is_gone():
     contrast = rng.random(600) + (frame["centre_label"] == "reject")
     score = 0.5 * (1 - np.exp(-contrast)) + 0.01 * rng.normal(size=600)
     clusters = Clusters(frame["cluster_id"])
-    raw, left = chance.within(clusters, frame, score), chance.within(clusters, frame, score, contrast)
+    raw = confusion.excess_estimate(clusters, frame["cluster_id"], frame["centre_label"] == "reject", score)
+    left = chance.excess_at_equal_contrast(clusters, frame, score, contrast)
     assert raw[1] > 0.05 and left[1] < 0 < left[2]
 
 
 def test_no_mixed_cluster_is_undefined():
     frame = pairs(("a", "reject", 0.5, 0.3), ("b", "accept", 0.5, 0.3))
-    assert np.isnan(chance.within(Clusters(["a", "b"]), frame, frame["score"])[0])
+    clusters, rejected = Clusters(["a", "b"]), frame["centre_label"] == "reject"
+    assert np.isnan(confusion.excess_estimate(clusters, frame["cluster_id"], rejected, frame["score"])[0])
+    assert np.isnan(chance.excess_at_equal_contrast(clusters, frame, frame["score"], np.ones(2))[0])
 
 
 def test_the_share_above_the_floor_by_hand():

@@ -23,7 +23,7 @@ def laid_out():
     corpus, vectors, traces, labels, tokens = world(LABELS, CLUSTERS)
     clusters = bootstrap.Clusters(corpus["cluster_id"], resamples=200)
     pairs = signals.pairs(corpus, vectors, traces, labels, tokens, sensitivity.DEEP)
-    frame = sensitivity.laid_out(pairs, corpus, signals.perplexity(traces), clusters)
+    frame = sensitivity.prepare(pairs, corpus, signals.perplexity(traces), clusters)
     return corpus, labels, pairs, frame, clusters
 
 
@@ -39,7 +39,9 @@ def test_a_setting_gives_what_the_usual_scores_give(laid_out, k, weights):
     corpus, labels, pairs, frame, clusters = laid_out
     scores = confusion.prompt_scores(corpus, labels, pairs, weights, k)
     expected = confusion.score_estimates(corpus, pairs, scores, clusters, weights=weights)
-    found = sensitivity.estimates(clusters, frame, signals.score(frame, weights).to_numpy(), sensitivity.near(frame, k))
+    found = sensitivity.estimates(
+        clusters, frame, signals.score(frame, weights).to_numpy(), sensitivity.used_pairs(frame, k)
+    )
     assert found.pop("n") == (scores["label"] == "reject").sum()
     for measure, estimate in found.items():
         assert estimate == pytest.approx(expected[measure], abs=1e-12), measure
@@ -50,7 +52,9 @@ def test_theta_gives_what_the_theta_columns_give(laid_out):
     corpus, labels, pairs, frame, clusters = laid_out
     scores = confusion.prompt_scores(corpus, labels, pairs, theta=0.3)
     expected = confusion.score_estimates(corpus, pairs, scores, clusters)["ci_theta"]
-    found = sensitivity.estimates(clusters, frame, signals.score(frame).to_numpy(), sensitivity.near(frame, theta=0.3))
+    found = sensitivity.estimates(
+        clusters, frame, signals.score(frame).to_numpy(), sensitivity.used_pairs(frame, theta=0.3)
+    )
     assert found["ci"] == pytest.approx(expected, abs=1e-12)
 
 
@@ -67,7 +71,7 @@ def small():
     frame = pd.DataFrame(rows, columns=names).astype({"rank": "Int64"})
     frame = frame.assign(prob_shift=0.0, ppl_relative=0.0, ppl_clipped=0.0)
     clusters = bootstrap.Clusters(corpus["cluster_id"], resamples=50)
-    return sensitivity.laid_out(frame, corpus, np.array([2.0, 4.0, 8.0, 3.0]), clusters), clusters
+    return sensitivity.prepare(frame, corpus, np.array([2.0, 4.0, 8.0, 3.0]), clusters), clusters
 
 
 def test_neighbours_by_hand():
@@ -75,7 +79,7 @@ def test_neighbours_by_hand():
     drift = frame["drift"].to_numpy()
 
     def ci(**setting):
-        return sensitivity.estimates(clusters, frame, drift, sensitivity.near(frame, **setting))["ci"][0]
+        return sensitivity.estimates(clusters, frame, drift, sensitivity.used_pairs(frame, **setting))["ci"][0]
 
     assert ci() == pytest.approx(0.6)  # ranked: c and b, (0.8 + 0.4) / 2
     assert ci(k=1) == pytest.approx(0.8) and ci(theta=0.8) == pytest.approx(0.8)
@@ -97,7 +101,7 @@ def test_separation_by_hand():
     frame, _ = small()
     # In x: rejected-accepted drifts 0.4 and 0.2, accepted-accepted 0.1. All lie higher; ProbShift is 0 everywhere.
     cluster, auc = weight_search.separation(frame, [Weights(1, 0, 0), Weights(0, 1, 0)])
-    assert cluster.tolist() == [0] and auc.tolist() == [[1.0, 0.5]]
+    assert cluster.tolist() == ["x"] and auc.tolist() == [[1.0, 0.5]]
     frame.loc[3, "drift"] = 0.3
     assert weight_search.separation(frame, [Weights(1, 0, 0)])[1].tolist() == [[0.5]]
 
@@ -109,7 +113,7 @@ def planted(signal, strength, seed=0):
     rejected = np.tile([True, False], 240)
     frame = pd.DataFrame(rng.random((480, 3)), columns=["drift", "prob_shift", "ppl_relative"])
     frame[signal] = (frame[signal] + strength * rejected) / (1 + strength)
-    return frame.assign(ppl_clipped=frame["ppl_relative"], same_cluster=True, cluster=cluster, rejected=rejected)
+    return frame.assign(ppl_clipped=frame["ppl_relative"], same_cluster=True, cluster_id=cluster, rejected=rejected)
 
 
 def test_the_search_finds_the_signal_that_separates():
@@ -166,7 +170,7 @@ def test_one_target_with_hardly_anything_to_score(labels):
     corpus, vectors, traces, labelled, tokens = world(labels, CLUSTERS)
     clusters = bootstrap.Clusters(corpus["cluster_id"], resamples=50)
     pairs = signals.pairs(corpus, vectors, traces, labelled, tokens, sensitivity.DEEP)
-    frame = sensitivity.laid_out(pairs, corpus, signals.perplexity(traces), clusters)
+    frame = sensitivity.prepare(pairs, corpus, signals.perplexity(traces), clusters)
     found = sensitivity.vary(clusters, {"t--x": frame.assign(drift_centred=0.5, drift_encoder=0.5)})
     values, orders = sensitivity.table(found), sensitivity.orders(found)
     assert len(values) == 123 and orders.empty

@@ -15,7 +15,7 @@ from paraguard_utils import bootstrap
 from paraguard_utils.bootstrap import Estimate
 from paraguard_utils.models import encoder
 from paraguard_utils.models.prompting import model_of
-from paraguard_utils.scoring import signals
+from paraguard_utils.scoring import confusion, signals
 
 BINS = {"similarity": 20, "length": 3}
 """Bins in which pairs are matched, of equal counts of rejected-accepted pairs (ours). `same_cluster` is matched as it
@@ -150,14 +150,15 @@ def standardised(clusters, frame, stratum, values):
     return (*(Estimate.percentile(one[0], many) for one, many in zip(value, draws, strict=True)), float(matched))
 
 
-def within(clusters, frame, values, contrast=None):
-    """Primary excess by a weighted regression inside clusters, with or without the perplexity contrast beside it.
+def excess_at_equal_contrast(clusters, frame, values, contrast):
+    """Primary excess among pairs of equal perplexity contrast, by a weighted regression inside clusters (ours).
 
     In every cluster with at least one rejected and two accepted prompts, rejected-accepted pairs together weigh as much
-    as accepted-accepted pairs, and all such clusters weigh the same; the coefficient of "rejected" is then the mean of
-    the clusters' differences of means. With `contrast`, a constant for each of `CONTRAST_BINS` (equal counts of these
-    rejected-accepted pairs, the same in every resample) and 1 - exp(-contrast) stand beside: what is left is the excess
-    among pairs of equal contrast. NaN where the contrast alone tells which pairs are rejected. (Ours.)
+    as accepted-accepted pairs, and all such clusters weigh the same; the coefficient of "rejected" alone is then the
+    mean of the clusters' differences of means (`confusion.excess_estimate`). A constant for each of `CONTRAST_BINS`
+    (equal counts of these rejected-accepted pairs, the same in every resample) and 1 - exp(-contrast) stand beside it:
+    what is left is the excess among pairs of equal contrast. NaN where the contrast alone tells which pairs are
+    rejected.
 
     Parameters
     ----------
@@ -165,7 +166,7 @@ def within(clusters, frame, values, contrast=None):
     frame : DataFrame
         Pairs of one cluster: columns cluster_id, centre_label.
     values : numpy.ndarray of float, shape (pairs,)
-    contrast : numpy.ndarray of float, shape (pairs,), optional
+    contrast : numpy.ndarray of float, shape (pairs,)
         |ln ratio| of the two perplexities.
 
     Returns
@@ -182,11 +183,9 @@ def within(clusters, frame, values, contrast=None):
     rejected, code, values = rejected[keep], code[keep], np.asarray(values, float)[keep]
     group = 2 * code + rejected
     weight = 1.0 / np.bincount(group, minlength=2 * n)[group]
-    columns = [rejected.astype(float)]
-    if contrast is not None:
-        contrast = np.asarray(contrast, float)[keep]
-        place, bins = _binned(contrast, contrast[rejected], CONTRAST_BINS)
-        columns += [1 - np.exp(-contrast), *(place == i for i in range(1, bins))]
+    contrast = np.asarray(contrast, float)[keep]
+    place, bins = _binned(contrast, contrast[rejected], CONTRAST_BINS)
+    columns = [rejected.astype(float), 1 - np.exp(-contrast), *(place == i for i in range(1, bins))]
     table = np.column_stack([*columns, values]).astype(float)
     # Weighted means of each cluster, whose weights sum to 2, are taken out of everything.
     means = np.stack([np.bincount(code, weight * column, minlength=n) / 2 for column in table.T], axis=1)
@@ -233,12 +232,16 @@ def estimates(clusters, near, own, weights, reading):
     table = centres(near, scores)
     cr_floor, floor95 = above_floor(clusters, table, strata(table, OF_CENTRES, BINS_OF_CENTRES))
     found = {"floor_matched": floor, "excess_matched": excess, "cr_floor": cr_floor, "floor95": floor95}
+    is_rejected = own["centre_label"] == "reject"
     for name, column in (("drift", "drift"), ("prob_shift", "prob_shift"), ("ppl", signals.READINGS[reading])):
-        found[f"excess_{name}"] = within(clusters, own, own[column])
+        found[f"excess_{name}"] = confusion.excess_estimate(clusters, own["cluster_id"], is_rejected, own[column])
     rest = weights.without_prob_shift()
     for name, used in (("", weights), ("_no_prob_shift", rest)):
-        known = within(clusters, own, signals.score(own, used, reading), own["contrast"]) if used else None
-        found[f"excess_equal_contrast{name}"] = known or clusters.undefined()
+        found[f"excess_equal_contrast{name}"] = (
+            excess_at_equal_contrast(clusters, own, signals.score(own, used, reading), own["contrast"])
+            if used
+            else clusters.undefined()
+        )
     return found, matched
 
 

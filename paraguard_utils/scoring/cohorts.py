@@ -10,7 +10,7 @@ import pandas as pd
 
 from paraguard_utils.bootstrap import FEW, Estimate, columns
 from paraguard_utils.schemas import STRATEGIES
-from paraguard_utils.scoring.confusion import CI, TAUS, THETA, rejections
+from paraguard_utils.scoring.confusion import CI, TAUS, THETA, percent, rejections
 from paraguard_utils.settings import Gates
 
 BINS = ("low", "middle", "high")
@@ -150,11 +150,6 @@ def _note(cell, rest):
     if not len(cell):
         return "no rejection in this cohort"
     return "" if len(rest) else "no rejection outside: the gap is undefined"
-
-
-def percent(tau):
-    """Return a share in per cent, as names of columns have it."""
-    return round(tau * 100)
 
 
 def gap(first, second):

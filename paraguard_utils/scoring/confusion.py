@@ -10,15 +10,16 @@ on its clusters stands instead.
 """
 
 import itertools
+from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
 
 from paraguard_utils import bootstrap
-from paraguard_utils.bootstrap import FEW, Estimate
+from paraguard_utils.bootstrap import FEW, Clusters, Estimate
 from paraguard_utils.schemas import LABELS
 from paraguard_utils.scoring.signals import READINGS, K, ranked, score
-from paraguard_utils.settings import PAPER_WEIGHTS
+from paraguard_utils.settings import PAPER_WEIGHTS, Weights
 
 TAUS = (0.60, 0.75)
 """Thresholds of CR: the paper's guard table uses 0.60, its models 0.75."""
@@ -135,11 +136,49 @@ def excess(corpus, frame, weights=PAPER_WEIGHTS, reading="relative"):
         cluster_id, excess in [-1, 1].
     """
     own = frame[frame["same_cluster"]]
-    cluster = own["centre_id"].map(corpus.set_index("prompt_id")["cluster_id"]).rename("cluster_id")
-    means = score(own, weights, reading).groupby([cluster, own["centre_label"]]).mean().unstack()
-    means = means.reindex(columns=["reject", "accept"])
-    result = (means["reject"] - means["accept"]).dropna()
-    return result.rename("excess").reset_index()
+    cluster = own["centre_id"].map(corpus.set_index("prompt_id")["cluster_id"])
+    found = cluster_excess(cluster, own["centre_label"] == "reject", score(own, weights, reading))
+    return found.rename("excess").rename_axis("cluster_id").reset_index()
+
+
+def cluster_excess(clusters: np.ndarray, rejected: np.ndarray, values: np.ndarray) -> pd.Series:
+    """Mean value of rejected-accepted pairs minus that of accepted-accepted pairs, in every cluster that has both.
+
+    Parameters
+    ----------
+    clusters : array-like, shape (pairs,)
+        The cluster of each pair, by name or number.
+    rejected : array-like of bool, shape (pairs,)
+        Whether the pair's centre is rejected.
+    values : array-like of float, shape (pairs,)
+
+    Returns
+    -------
+    Series, indexed by cluster, ascending
+    """
+    means = pd.Series(np.asarray(values)).groupby([np.asarray(clusters), np.asarray(rejected)]).mean().unstack()
+    means = means.reindex(columns=[True, False])
+    return (means[True] - means[False]).dropna()
+
+
+def excess_estimate(
+    clusters: Clusters, cluster_ids: Sequence[str], rejected: np.ndarray, values: np.ndarray
+) -> Estimate:
+    """Estimate the primary excess of any value of pairs: the mean of `cluster_excess` over mixed clusters.
+
+    Parameters
+    ----------
+    clusters : bootstrap.Clusters
+    cluster_ids, rejected, values
+        As in `cluster_excess`, clusters by name.
+
+    Returns
+    -------
+    Estimate
+        NaN without a mixed cluster.
+    """
+    found = cluster_excess(cluster_ids, rejected, values)
+    return clusters.mean(found.index, found)
 
 
 def rate_estimates(corpus, labels, clusters):
@@ -237,20 +276,53 @@ def score_estimates(corpus, frame, scores, clusters, reading="relative", weights
     rejected, accepted = (scores[scores["label"] == label] for label in ("reject", "accept"))
     ids, ci = rejected["cluster_id"], rejected[f"ci{suffix}"]
     close = rejected[rejected["n_theta"] > 0]
-    paired = excess(corpus, frame, weights, reading)
+    own = frame[frame["same_cluster"]]
+    own_ids = own["centre_id"].map(corpus.set_index("prompt_id")["cluster_id"])
     rest = weights.without_prob_shift()
-    fair = excess(corpus, frame, rest, reading) if rest else paired.head(0)
+
+    def primary(used: Weights) -> Estimate:
+        return excess_estimate(clusters, own_ids, own["centre_label"] == "reject", score(own, used, reading))
+
     return {
-        "ci": clusters.mean(ids, ci),
-        **{f"cr{round(tau * 100)}": clusters.share(ids, ci >= tau) for tau in TAUS},
-        "cd": clusters.deviation(ids, ci),
+        **ci_estimates(clusters, ids, ci),
         "floor": clusters.mean(accepted["cluster_id"], accepted[f"ci{suffix}"]),
         "spread": clusters.mean(ids, rejected[f"spread{suffix}"]),
         "share_theta": clusters.share(ids, rejected["n_theta"] > 0),
         "ci_theta": clusters.mean(close["cluster_id"], close[f"ci{suffix}_theta"]),
-        "excess": clusters.mean(paired["cluster_id"], paired["excess"]),
-        "excess_no_prob_shift": clusters.mean(fair["cluster_id"], fair["excess"]),
+        "excess": primary(weights),
+        "excess_no_prob_shift": primary(rest) if rest else clusters.undefined(),
     }
+
+
+def ci_estimates(
+    clusters: Clusters, cluster_ids: Sequence[str], ci: np.ndarray, taus: Sequence[float] = TAUS
+) -> dict[str, Estimate]:
+    """Estimate dataset CI, CR and CD from CI(r) of the rejections.
+
+    Parameters
+    ----------
+    clusters : bootstrap.Clusters
+    cluster_ids : sequence of str, length n
+        Of the rejections.
+    ci : array-like of float, shape (n,), in [0, 1]
+    taus : sequence of float
+        Thresholds of CR.
+
+    Returns
+    -------
+    dict of str to Estimate
+        ci; cr60 for the threshold 0.60, and so on; cd.
+    """
+    return {
+        "ci": clusters.mean(cluster_ids, ci),
+        **{f"cr{percent(tau)}": clusters.share(cluster_ids, ci >= tau) for tau in taus},
+        "cd": clusters.deviation(cluster_ids, ci),
+    }
+
+
+def percent(share: float) -> int:
+    """Return a share in per cent, as names of columns have it."""
+    return round(share * 100)
 
 
 def table_row(target, corpus, labels, frame, scores, clusters, reading="relative", weights=PAPER_WEIGHTS, k=K):

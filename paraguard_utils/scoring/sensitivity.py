@@ -55,7 +55,7 @@ DEFAULTS = {
 """The setting of each dimension that the others are compared with."""
 
 
-def compared(store, corpus_name, corpus, traces, labels, tokens, clusters):
+def deep_pairs(store, corpus_name, corpus, traces, labels, tokens, clusters):
     """Compare one target's prompts with up to `DEEP` neighbours, in every space and scaling.
 
     Parameters
@@ -71,7 +71,7 @@ def compared(store, corpus_name, corpus, traces, labels, tokens, clusters):
     Returns
     -------
     DataFrame
-        A pairs file with cluster (number), centre (number), rejected, own_rank (among the own cluster's accepted
+        A pairs file with cluster_id, centre (number), rejected, own_rank (among the own cluster's accepted
         prompts, NaN elsewhere), drift_centred (embeddings less their mean over the distinct tokens kept for the model)
         and drift_encoder (contextual token vectors of the sentence encoder; both for the default neighbours and the
         own cluster only), and what `minmax` takes: drift_minmax, prob_shift_minmax, ppl_minmax.
@@ -87,7 +87,7 @@ def compared(store, corpus_name, corpus, traces, labels, tokens, clusters):
     frame.loc[usual, "drift_centred"] = signals.compare(traces, centred, a[usual], b[usual])["drift"].to_numpy()
     texts = corpus["text"].to_numpy()
     frame.loc[usual, "drift_encoder"] = token_drifts(store, corpus_name, texts[a[usual]], texts[b[usual]])
-    return laid_out(frame, corpus, signals.perplexity(traces), clusters)
+    return prepare(frame, corpus, signals.perplexity(traces), clusters)
 
 
 def token_drifts(store, name, first, second):
@@ -133,8 +133,8 @@ def token_drifts(store, name, first, second):
     return np.array([drifts[key] for key in keys], float)
 
 
-def laid_out(frame, corpus, perplexities, clusters):
-    """Add to a pairs frame what settings need: numbers of clusters and centres, ranks inside clusters, scaled signals.
+def prepare(frame, corpus, perplexities, clusters):
+    """Add to a pairs frame what settings need: clusters, numbers of centres, ranks inside clusters, scaled signals.
 
     `minmax` scales each signal, with |difference of perplexities| as the PPL contrast, so that the target's pairs with
     its default neighbours span 0 to 1 (ours).
@@ -151,12 +151,12 @@ def laid_out(frame, corpus, perplexities, clusters):
     Returns
     -------
     DataFrame
-        As `compared` says.
+        As `deep_pairs` says.
     """
     known = corpus.assign(ppl=perplexities).set_index("prompt_id")
     a, b = known.loc[frame["centre_id"]], known.loc[frame["neighbour_id"]]
     frame = frame.assign(
-        cluster=clusters.codes.loc[a["cluster_id"]].to_numpy(),
+        cluster_id=a["cluster_id"].to_numpy(),
         centre=pd.factorize(frame["centre_id"])[0],
         rejected=(frame["centre_label"] == "reject").to_numpy(),
         ppl_minmax=np.abs(a["ppl"].to_numpy() - b["ppl"].to_numpy()),
@@ -172,13 +172,13 @@ def laid_out(frame, corpus, perplexities, clusters):
     return frame
 
 
-def near(frame, k=K, theta=-1.0, scope="corpus"):
+def used_pairs(frame, k=K, theta=-1.0, scope="corpus"):
     """Return which pairs CI averages over.
 
     Parameters
     ----------
     frame : DataFrame
-        From `laid_out`.
+        From `prepare`.
     k : int
     theta : float
         Pairs less similar are left out.
@@ -193,22 +193,26 @@ def near(frame, k=K, theta=-1.0, scope="corpus"):
     return rank.le(k).fillna(False).to_numpy(bool) & (frame["similarity"] >= theta).to_numpy()
 
 
-def rejection_scores(frame, scores, near):
+def rejection_ci(frame, scores, near):
     """CI(r) of every rejection that has a neighbour.
+
+    Parameters
+    ----------
+    frame : DataFrame
+        From `prepare`.
+    scores : numpy.ndarray, shape (pairs,)
+    near : numpy.ndarray of bool, shape (pairs,)
+        Pairs that CI averages over.
 
     Returns
     -------
-    cluster : numpy.ndarray of int
-        Each rejection's cluster.
+    cluster_ids : Index of str
     ci : numpy.ndarray of float
     """
-    rows = np.flatnonzero(near & frame["rejected"].to_numpy())
-    centre = frame["centre"].to_numpy()[rows]
-    size = centre.max() + 1 if len(rows) else 0
-    count, total = np.bincount(centre, minlength=size), np.bincount(centre, scores[rows], minlength=size)
-    cluster = np.zeros(size, int)
-    cluster[centre] = frame["cluster"].to_numpy()[rows]
-    return cluster[count > 0], total[count > 0] / count[count > 0]
+    used = near & frame["rejected"].to_numpy()
+    means = pd.Series(scores[used]).groupby([frame["centre"].to_numpy()[used], frame["cluster_id"].to_numpy()[used]])
+    means = means.mean()
+    return means.index.get_level_values(1), means.to_numpy()
 
 
 def estimates(clusters, frame, scores, near):
@@ -217,33 +221,21 @@ def estimates(clusters, frame, scores, near):
     Parameters
     ----------
     clusters : bootstrap.Clusters
-    frame : DataFrame
-        From `laid_out`.
-    scores : numpy.ndarray, shape (pairs,)
-    near : numpy.ndarray of bool, shape (pairs,)
-        Pairs that CI averages over.
+    frame, scores, near
+        As in `rejection_ci`.
 
     Returns
     -------
     dict of str to Estimate
         ci, cr60, cd over rejections with a neighbour; excess (primary). And n, the number of these rejections.
     """
-    cluster, ci = rejection_scores(frame, scores, near)
-    names = clusters.codes.index.to_numpy()
-    ids = names[cluster]
+    ids, ci = rejection_ci(frame, scores, near)
     own = frame["same_cluster"].to_numpy()
-    group = 2 * frame["cluster"].to_numpy()[own] + frame["rejected"].to_numpy()[own]
-    size = 2 * len(names)
-    with np.errstate(invalid="ignore"):
-        means = np.bincount(group, scores[own], minlength=size) / np.bincount(group, minlength=size)
-    excess = means[1::2] - means[::2]
-    mixed = np.isfinite(excess)
+    pairs = frame[own]
     return {
         "n": len(ci),
-        "ci": clusters.mean(ids, ci),
-        "cr60": clusters.share(ids, ci >= 0.6),
-        "cd": clusters.deviation(ids, ci),
-        "excess": clusters.mean(names[mixed], excess[mixed]),
+        **confusion.ci_estimates(clusters, ids, ci, taus=(0.60,)),
+        "excess": confusion.excess_estimate(clusters, pairs["cluster_id"], pairs["rejected"], scores[own]),
     }
 
 
@@ -254,7 +246,7 @@ def vary(clusters, frames):
     ----------
     clusters : bootstrap.Clusters
     frames : dict of str to DataFrame
-        From `compared`, by target.
+        From `deep_pairs`, by target.
 
     Returns
     -------
@@ -264,25 +256,25 @@ def vary(clusters, frames):
     found = {name: {} for name in ("weights", "k", "theta", "scaling", "drift space", "neighbours", "tau")}
 
     def put(dimension, setting, name, estimate):
-        if dimension in CHOOSE_NEIGHBOURS:
-            del estimate["excess"]
-        found[dimension].setdefault(setting, {})[name] = estimate
+        left_out = ("excess",) if dimension in CHOOSE_NEIGHBOURS else ()
+        kept = {measure: value for measure, value in estimate.items() if measure not in left_out}
+        found[dimension].setdefault(setting, {})[name] = kept
 
     for name, frame in frames.items():
-        usual, scores = near(frame), signals.score(frame).to_numpy()
+        usual, scores = used_pairs(frame), signals.score(frame).to_numpy()
         for setting, weights in weight_search.simplex().items():
             put("weights", setting, name, estimates(clusters, frame, signals.score(frame, weights).to_numpy(), usual))
         for k in range(1, DEEP + 1):
-            put("k", str(k), name, estimates(clusters, frame, scores, near(frame, k)))
+            put("k", str(k), name, estimates(clusters, frame, scores, used_pairs(frame, k)))
         for theta in THETAS:
             put(
                 "theta",
                 "none" if theta < 0 else f"{theta:.2f}",
                 name,
-                estimates(clusters, frame, scores, near(frame, theta=theta)),
+                estimates(clusters, frame, scores, used_pairs(frame, theta=theta)),
             )
         for scope in SCOPES:
-            put("neighbours", scope, name, estimates(clusters, frame, scores, near(frame, scope=scope)))
+            put("neighbours", scope, name, estimates(clusters, frame, scores, used_pairs(frame, scope=scope)))
         for setting, column in SCALINGS.items():
             scaled = frame.assign(ppl_relative=frame[column])
             if setting == "minmax":
@@ -291,8 +283,7 @@ def vary(clusters, frames):
         for setting, column in SPACES.items():
             moved = signals.score(frame.assign(drift=frame[column])).fillna(0).to_numpy()  # pairs that nothing uses
             put("drift space", setting, name, estimates(clusters, frame, moved, usual))
-        cluster, ci = rejection_scores(frame, scores, usual)
-        ids = clusters.codes.index.to_numpy()[cluster]
+        ids, ci = rejection_ci(frame, scores, usual)
         for tau in chance.CURVE:
             put("tau", f"{tau:.2f}", name, {"n": len(ci), "cr": clusters.share(ids, ci >= tau)})
     return found

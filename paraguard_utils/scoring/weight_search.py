@@ -28,13 +28,13 @@ def separation(frame, weights, reading="relative"):
     Parameters
     ----------
     frame : DataFrame
-        From `laid_out`.
+        From `sensitivity.prepare`.
     weights : sequence of settings.Weights, length m
     reading : str
 
     Returns
     -------
-    cluster : numpy.ndarray of int, shape (mixed clusters,)
+    cluster_ids : numpy.ndarray of str, shape (mixed clusters,)
     auc : numpy.ndarray, shape (mixed clusters, m), in [0, 1]
         Share of (rejected-accepted, accepted-accepted) couples of one cluster in which the first scores higher, ties
         half; 0.5 is chance.
@@ -42,16 +42,15 @@ def separation(frame, weights, reading="relative"):
     own = frame[frame["same_cluster"]]
     parts = own[["drift", "prob_shift", READINGS[reading]]].to_numpy()
     scores = parts @ np.array([[one.drift, one.prob_shift, one.ppl] for one in weights]).T
-    cluster, rejected = own["cluster"].to_numpy(), own["rejected"].to_numpy()
-    numbers, aucs = [], []
-    for number in np.unique(cluster):
-        mine = cluster == number
-        one, other = scores[mine & rejected], scores[mine & ~rejected]
+    rejected = own["rejected"].to_numpy()
+    mixed, aucs = [], []
+    for cluster_id, mine in own.groupby("cluster_id").indices.items():
+        one, other = scores[mine[rejected[mine]]], scores[mine[~rejected[mine]]]
         if len(one) and len(other):
             steps = one[:, None] - other[None]
-            numbers.append(number)
+            mixed.append(cluster_id)
             aucs.append(((steps > 1e-12) + 0.5 * (np.abs(steps) <= 1e-12)).mean(axis=(0, 1)))
-    return np.array(numbers, int), np.array(aucs).reshape(len(aucs), len(weights))
+    return np.array(mixed, dtype=object), np.array(aucs).reshape(len(aucs), len(weights))
 
 
 def grid_search(clusters, frames, folds=FOLDS, seed=SEED):
@@ -65,7 +64,7 @@ def grid_search(clusters, frames, folds=FOLDS, seed=SEED):
     ----------
     clusters : bootstrap.Clusters
     frames : dict of str to DataFrame
-        From `laid_out`, by target. A row `all targets` pools their clusters.
+        From `sensitivity.prepare`, by target. A row `all targets` pools their clusters.
     folds, seed : int
 
     Returns
@@ -83,8 +82,7 @@ def grid_search(clusters, frames, folds=FOLDS, seed=SEED):
         tried = [*grid.values(), *paper.values()]
         by_target = {name: separation(frame, tried, reading) for name, frame in frames.items()}
         pooled = tuple(np.concatenate(parts) for parts in zip(*by_target.values(), strict=True))
-        for name, (cluster, auc) in {**by_target, "all targets": pooled}.items():
-            ids = clusters.codes.index.to_numpy()[cluster]
+        for name, (ids, auc) in {**by_target, "all targets": pooled}.items():
             for place, which in enumerate(paper):
                 usable = [i for i, one in enumerate(grid.values()) if which == "with" or one.prob_shift == 0]
                 found = _searched(clusters, ids, auc[:, usable], auc[:, len(grid) + place], folds, seed)
