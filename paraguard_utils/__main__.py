@@ -1,24 +1,47 @@
-"""The command line: `paraguard`, or `python -m paraguard_utils`."""
+"""The command line: `paraguard`, or `python -m paraguard_utils`.
+
+Modules are imported where a command needs them: labelling answers takes no model library.
+"""
 
 import sys
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 import yaml
 
-from paraguard_utils import record as records
-from paraguard_utils import run as runs
 from paraguard_utils.errors import SettingsError, UserError
-from paraguard_utils.settings import CORPUS
+from paraguard_utils.settings import CORPUS, PUBLIC_GATES, Settings, check
+from paraguard_utils.stores import LIVE, RECORDED
 
-app = typer.Typer(
-    add_completion=False,
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"]},
-    help="Measure how sensibly a model or a guard refuses.",
-)
+OPTIONS: dict[str, Any] = {
+    "add_completion": False,
+    "no_args_is_help": True,
+    "pretty_exceptions_enable": False,
+    "rich_markup_mode": None,
+    "context_settings": {"help_option_names": ["-h", "--help"]},
+}
+
+app = typer.Typer(help="Measure how sensibly a model or a guard refuses.", **OPTIONS)
+corpus_app = typer.Typer(help="Build a corpus from public benchmarks, and let people judge its paraphrases.", **OPTIONS)
+app.add_typer(corpus_app, name="corpus")
+
+AnyStore = Annotated[str, typer.Option(help="Folder under results/, or the record.")]
+LiveStore = Annotated[str, typer.Option(help="Folder under results/.")]
+CorpusName = Annotated[str, typer.Option(help="Name of a corpus.")]
+
+
+def live(name: str) -> str:
+    """Return the name of a store that may be written.
+
+    Raises
+    ------
+    SettingsError
+        It is the recorded one, or no name of a store.
+    """
+    if name == RECORDED:
+        raise SettingsError("the recorded store is not written; name a live one, for example --store live")
+    return check({"store": name, "corpus": CORPUS}).store
 
 
 @app.command()
@@ -35,11 +58,13 @@ def run(
         list[str] | None,
         typer.Option("-p", "--parameter", metavar="NAME=VALUE", help="Any parameter of these notebooks; repeatable."),
     ] = None,
-):
+) -> None:
     """Run notebooks in order, with progress on the terminal; what was asked already is not asked again.
 
     Example: paraguard run --model Qwen/Qwen2.5-7B-Instruct -p wrappers="[none, safety]"
     """
+    from paraguard_utils import run as runs
+
     given = {name: value for name, value in (("model", model), ("store", store), ("corpus", corpus)) if value}
     for text in parameter or ():
         name, equals, value = text.partition("=")
@@ -53,36 +78,184 @@ def run(
 
 
 @app.command()
-def reproduce():
-    """Run every notebook live, the default model asked for real, and compare with the record."""
+def label(
+    file: Annotated[Path, typer.Argument(help="CSV of answers; a column finish_reason is used where there is one.")],
+    column: Annotated[str, typer.Option(help="Column of the answers.")] = "response",
+) -> None:
+    """Label answers as accepted or refused: the file with columns label, kind and rule, on standard output.
+
+    Example: paraguard label answers.csv --column completion > labelled.csv
+    """
+    from paraguard_utils.querying import refusals
+
+    refusals.label_file(file, column).to_csv(sys.stdout, index=False)
+
+
+@app.command()
+def agreement(
+    xstest: Annotated[Path, typer.Option(metavar="FOLDER", help="With xstest_v2_completions_*.csv, as published.")],
+    judge: Annotated[str, typer.Option(metavar="MODEL", help="Also let this model judge the answers.")] = "",
+    store: LiveStore = LIVE,
+) -> None:
+    """Compare the labels with people's on XSTest's annotated answers, and write the tables xstest_*.
+
+    Example: paraguard agreement --xstest xstest/model_completions
+    """
+    from paraguard_utils.querying import agreement as agreements
+    from paraguard_utils.stores import Store
+
+    table = agreements.validate(xstest, Store(live(store)), judge)["xstest_agreement"]
+    shown = ["file", "part", "labeller", "n", "accuracy", "kappa", "kappa_low", "kappa_high"]
+    print(table[shown].to_string(index=False))
+
+
+@app.command()
+def explorer(store: AnyStore = RECORDED, corpus: CorpusName = CORPUS, model: str = "") -> None:
+    """Write one page on which the rejections of a store can be explored, without a network.
+
+    Example: paraguard explorer --store live --model Qwen/Qwen2.5-7B-Instruct
+    """
+    from paraguard_utils import run as runs
+
+    runs.explore(check({"store": store, "corpus": corpus, "model": model}))
+
+
+@corpus_app.command()
+def build(
+    phtest: Annotated[str, typer.Option(metavar="FILE", help="PHTest, as published.")] = "",
+    ebench: Annotated[str, typer.Option(metavar="FILE", help="USEBench's E-Bench, as published.")] = "",
+    orbench: Annotated[str, typer.Option(metavar="FILE", help="OR-Bench Hard-1K, as published.")] = "",
+    xstest: Annotated[
+        str, typer.Option(metavar="FILE", help="XSTest's prompts: describe the risk scorer on them too.")
+    ] = "",
+    clusters: Annotated[int, typer.Option(min=1, help="How many.")] = 2000,
+    labels: Annotated[list[str], typer.Option("--label", help="Harmfulness label to keep; repeatable.")] = ["harmless"],  # noqa: B006
+    risk: Annotated[str, typer.Option(help="Risk scorer, as in notebook 01.")] = Settings.model_fields["risk"].default,
+    min_strategies: Annotated[
+        int, typer.Option(min=1, max=4, help="Strategies a cluster must hold: many a prompt has no word to soften.")
+    ] = PUBLIC_GATES.min_strategies,
+    seed: Annotated[int, typer.Option(help="Of the order in which seeds are drawn.")] = Settings.model_fields[
+        "seed"
+    ].default,
+    store: LiveStore = LIVE,
+    name: Annotated[str, typer.Option(help="Name of the corpus.")] = "public",
+) -> None:
+    """Build a corpus of gated paraphrases from public benchmarks' seeds, resumably, and print its yields.
+
+    Example: paraguard corpus build --orbench or-bench-hard-1k.csv --clusters 500
+    """
+    files = {key: file for key, file in (("phtest", phtest), ("ebench", ebench), ("orbench", orbench)) if file}
+    if not files:
+        raise SettingsError("name at least one benchmark file: --phtest, --ebench or --orbench")
+    check({"store": live(store), "corpus": name})
+    from paraguard_utils.corpus import build as builds
+
+    builds.from_benchmarks(files, store, name, clusters, labels, risk, min_strategies, seed, xstest)
+
+
+@corpus_app.command()
+def sheet(
+    store: AnyStore = RECORDED,
+    corpus: CorpusName = CORPUS,
+    n: Annotated[int, typer.Option("-n", "--n", min=1, help="Pairs.")] = 100,
+    seed: Annotated[int, typer.Option(help="Of the draw.")] = Settings.model_fields["seed"].default,
+) -> None:
+    """Draw paraphrases for people to compare with their seeds: a CSV with an empty column for marks.
+
+    Example: paraguard corpus sheet --store live --corpus mine
+    """
+    check({"store": store, "corpus": corpus})
+    from paraguard_utils.corpus import fidelity
+    from paraguard_utils.stores import Store
+
+    print(fidelity.write_sheet(Store(store), corpus, n, seed))
+
+
+@corpus_app.command()
+def read(
+    files: Annotated[list[str], typer.Argument(metavar="FIRST.csv [SECOND.csv]", help="Filled-in copies of a sheet.")],
+) -> None:
+    """Read one or two filled-in sheets: the share of shifted pairs, and how far two readers agree.
+
+    Example: paraguard corpus read first.csv second.csv
+    """
+    if len(files) > 2:
+        raise SettingsError("one or two sheets can be read")
+    from paraguard_utils.corpus import fidelity
+    from paraguard_utils.paths import input_file
+
+    print("\n".join(fidelity.report([fidelity.read_sheet(input_file(name)) for name in files])))
+
+
+@app.command()
+def reproduce() -> None:
+    """Run every notebook live, the default model asked for real, and compare with the record.
+
+    Example: paraguard reproduce
+    """
+    from paraguard_utils import run as runs
+
     runs.reproduce()
 
 
 @app.command()
-def second_family():
-    """Ask the optional second family too, which also judges all answers."""
+def second_family() -> None:
+    """Ask the optional second family too, which also judges all answers.
+
+    Example: paraguard second-family
+    """
+    from paraguard_utils import run as runs
+
     runs.second_family()
 
 
 @app.command()
-def figures():
-    """Redraw all tables and figures from recorded traces, without a model."""
+def figures() -> None:
+    """Redraw all tables and figures from recorded traces, without a model.
+
+    Example: paraguard figures
+    """
+    from paraguard_utils import run as runs
+
     runs.figures()
 
 
 @app.command()
-def record():
-    """Promote a live run to data/, figures/ and the committed notebooks."""
+def record() -> None:
+    """Promote a live run to data/, figures/ and the committed notebooks.
+
+    Example: paraguard record
+    """
+    from paraguard_utils import record as records
+
     records.record()
 
 
 @app.command()
-def html():
-    """Write one readable report and the explorer of all recorded rejections."""
+def html() -> None:
+    """Write one readable report and the explorer of all recorded rejections.
+
+    Example: paraguard html
+    """
+    from paraguard_utils import run as runs
+
     runs.html()
 
 
-def main():
+@app.command()
+def weights() -> None:
+    """Check that the packaged weights are there and are what they should be.
+
+    Example: paraguard weights
+    """
+    from paraguard_utils.models.weights import MINILM, SMOLLM2, locate
+
+    for packaged in (SMOLLM2, MINILM):
+        locate(packaged)
+        print(f"ok  {packaged.parts[0][0]}: {packaged.name}")
+
+
+def main() -> None:
     """Run one command; a user's error, or a file that the system refuses, is one line on stderr."""
     try:
         app()

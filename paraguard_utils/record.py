@@ -50,9 +50,7 @@ def record():
             raise UserError(f"the live table {name} is of another corpus or other targets; run make reproduce first")
     described = live.read("tables", "public_risk") if live.has("tables", "public_risk") else None
     if described is not None and described["texts"].iloc[0] != len(live.read("corpus", CORPUS)):
-        raise UserError(
-            "the live table public_risk describes another corpus; run python -m paraguard_utils.corpus.build again"
-        )
+        raise UserError("the live table public_risk describes another corpus; run paraguard corpus build again")
     recorded = stores.Store(stores.RECORDED)
     kept = _kept(live, recorded)
     for folder in PROMOTED:

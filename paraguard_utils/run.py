@@ -16,7 +16,7 @@ from paraguard_utils.errors import SettingsError, UserError
 from paraguard_utils.models import loading
 from paraguard_utils.querying import targets
 from paraguard_utils.report import compare, explorer, tables
-from paraguard_utils.settings import CORPUS, check, freeze, near
+from paraguard_utils.settings import CORPUS, Settings, check, near
 from paraguard_utils.stores import LIVE
 
 MINUTES = "notebook_minutes"
@@ -249,6 +249,17 @@ def html():
     path.parent.mkdir(exist_ok=True)
     path.write_text(body, encoding="utf-8")
     print(f"the report is {paths.shown(path)}")
-    page = paths.RESULTS / "explorer.html"
-    explorer.write(stores.Store(stores.RECORDED), CORPUS, freeze({"store": stores.RECORDED, "corpus": CORPUS}), page)
-    print(f"the explorer is {paths.shown(page)}")
+    explore(check({"store": stores.RECORDED, "corpus": CORPUS}))
+
+
+def explore(config: Settings) -> None:
+    """Write the explorer of a store's rejections.
+
+    Parameters
+    ----------
+    config : settings.Settings
+        store, corpus and model are used.
+    """
+    path = paths.RESULTS / "explorer.html"
+    n = explorer.write(config.open_store(), config.corpus, config, path)
+    print(f"{n} rejections, {path.stat().st_size / 1e6:.1f} MB: open {paths.shown(path)} in a browser")

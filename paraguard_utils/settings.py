@@ -229,6 +229,10 @@ def _show_user_errors_in_one_line(namespace):
         )
 
 
+PUBLIC_GATES = Gates(min_strategies=3)
+"""Gates of a corpus from public benchmarks: many a prompt there has no word to soften or harden."""
+
+
 @dataclass(frozen=True)
 class Weights:
     """Weights of the score; the defaults are the paper's. They sum to 1, so that a score lies in [0, 1].

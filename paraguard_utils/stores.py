@@ -77,7 +77,7 @@ MAKERS = {
     "guards": "05_guard_comparison",
     "pairs": "03_scoring or 05_guard_comparison",
     "scores": "03_scoring or 05_guard_comparison",
-    "tables": "the notebook of that table (corpus.build for public_*, querying.agreement for xstest_*)",
+    "tables": "the notebook of that table (paraguard corpus build for public_*, paraguard agreement for xstest_*)",
 }
 
 

@@ -1,3 +1,5 @@
+from types import SimpleNamespace
+
 import hypothesis
 import pandas as pd
 import pytest
@@ -20,6 +22,22 @@ def results(tmp_path, monkeypatch):
 
     monkeypatch.setattr(paths, "RESULTS", tmp_path / "results")
     return tmp_path / "results"
+
+
+@pytest.fixture
+def command(monkeypatch, capsys):
+    """The command line, run in this process: what it prints and the line it ends with, "" where all went well."""
+    from paraguard_utils import __main__
+
+    def call(*arguments):
+        monkeypatch.setattr("sys.argv", ["paraguard", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            __main__.main()
+        done = capsys.readouterr()
+        error = done.err if isinstance(ended.value.code, int) and ended.value.code else ended.value.code or ""
+        return SimpleNamespace(printed=done.out, error=error)
+
+    return call
 
 
 @pytest.fixture(scope="session")

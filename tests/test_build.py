@@ -1,7 +1,5 @@
 """A corpus from a pool of seeds: complete, resumable, the same bytes again."""
 
-import argparse
-
 import pandas as pd
 import pytest
 from asking import Killed, dies
@@ -9,7 +7,7 @@ from filelock import FileLock
 from test_corpus import needs_encoder
 
 from paraguard_utils import paths, record, stores
-from paraguard_utils.corpus import benchmarks, build, gates, inputs, paraphrase, risk
+from paraguard_utils.corpus import benchmarks, build, gates, inputs, paraphrase
 from paraguard_utils.errors import DataError
 from paraguard_utils.settings import Gates
 
@@ -102,17 +100,14 @@ def test_other_thresholds_begin_anew(results, pool):
     assert first < set(made(results))
 
 
-def test_a_pool_that_is_too_small_says_how_many_it_allows(results, pool, capsys, monkeypatch, tmp_path):
+def test_a_pool_that_is_too_small_says_how_many_it_allows(results, pool, command, tmp_path):
     pool.rename(columns={"text": "prompt"})[["prompt", "category"]].head(9).to_csv(tmp_path / "or.csv", index=False)
     (tmp_path / "xs.csv").write_text(
         "prompt,label,type\nkill it,safe,a\nkill him,unsafe,b\nbake it,safe,a\nbomb it,unsafe,b\n"
     )
-    options = argparse.Namespace(
-        store="test", name="mine", risk=risk.VERSION, labels=["harmless"], seed=1, clusters=50, min_strategies=1,
-        xstest=str(tmp_path / "xs.csv"),
-    )  # fmt: skip
-    build.run(options, {"orbench": tmp_path / "or.csv"})
-    assert "(50 wanted: the pool allows no more)" in capsys.readouterr().out
+    files = ["--orbench", str(tmp_path / "or.csv"), "--xstest", str(tmp_path / "xs.csv")]
+    kind = ["--store", "test", "--name", "mine", "--seed", "1", "--clusters", "50", "--min-strategies", "1"]
+    assert "(50 wanted: the pool allows no more)" in command("corpus", "build", *files, *kind).printed
     names = [name.removeprefix("public_") for name in record.PUBLIC if name.startswith("public_")]
     read = {name: stores.Store("test").read("tables", f"mine_{name}") for name in names}
     assert read["seeds"].set_index("source").loc["all", "pool"] == 9
@@ -122,17 +117,14 @@ def test_a_pool_that_is_too_small_says_how_many_it_allows(results, pool, capsys,
     assert read["risk_auc"]["unsafe"].tolist() == [2, 2, 2]
 
 
-def test_the_command_wants_a_live_store_a_file_and_a_number(monkeypatch, capsys):
+def test_the_command_wants_a_live_store_a_file_and_a_number(command):
     for arguments, message in (
         ([], "name at least one benchmark file"),
         (["--orbench", "x.csv", "--store", "recorded"], "the recorded store is not written"),
-        (["--orbench", "x.csv", "--clusters", "0"], "'0' is not a number from 1 on"),
+        (["--orbench", "x.csv", "--clusters", "0"], "0 is not in the range x>=1"),
         (["--orbench", "nowhere.csv"], "there is no file 'nowhere.csv'"),
     ):
-        monkeypatch.setattr("sys.argv", ["building", *arguments])
-        with pytest.raises(SystemExit) as caught:
-            build.main()
-        assert message in capsys.readouterr().err + str(caught.value)
+        assert message in command("corpus", "build", *arguments).error
 
 
 def test_two_processes_do_not_build_one_corpus(results, pool):

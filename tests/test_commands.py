@@ -23,7 +23,7 @@ pytestmark = [
 SEEDS = 4
 HUB = "Qwen/Qwen2.5-7B-Instruct"
 
-RECORD = ("make figures", "make html", ".venv/bin/python -m paraguard_utils.corpus.fidelity")
+RECORD = ("make figures", "make html", ".venv/bin/paraguard corpus sheet")
 """Commands on the recorded store, which is whole or not there: run in a clone that has not been cut."""
 
 NOT_RUN = {
@@ -32,15 +32,15 @@ NOT_RUN = {
     "make second-family": "fetches 467 MB of packages",
     "make reproduce": "run below, killed and resumed",
     "make record": "promotes the project's own corpus and targets only",
-    ".venv/bin/python -m paraguard_utils.corpus.build": "needs downloaded benchmarks; test_build runs it",
-    ".venv/bin/python -m paraguard_utils.querying.agreement": "needs downloaded benchmarks; test_agreement runs it",
+    ".venv/bin/paraguard corpus build": "needs downloaded benchmarks; test_build runs it",
+    ".venv/bin/paraguard agreement": "needs downloaded benchmarks; test_agreement runs it",
 }
 """Documented commands that are not run as written, by their beginning, and why."""
 
 KILL = """
 import os, signal
 from pathlib import Path
-from paraguard_utils import querying
+from paraguard_utils.models import trace_store
 
 real = trace_store.Traces.add
 

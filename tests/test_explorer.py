@@ -1,7 +1,6 @@
 """The page on which rejections are explored, in a real browser."""
 
 import shutil
-import sys
 
 import numpy as np
 import pandas as pd
@@ -321,20 +320,16 @@ def test_scores_of_other_pairs_are_refused(recorded_corpus):
 
 
 @pytest.mark.parametrize("store", ["nowhere", "../up"])
-def test_a_users_error_is_one_line(store, monkeypatch, results):
-    monkeypatch.setattr(sys, "argv", ["explorer", "--store", store])
-    with pytest.raises(SystemExit) as stopped:
-        explorer.main()
-    assert stopped.value.code.startswith("error: ") and "\n" not in stopped.value.code
+def test_a_users_error_is_one_line(store, command, results):
+    error = command("explorer", "--store", store).error
+    assert error and "\n" not in error
     assert not (results / "explorer.html").exists()
 
 
 @pytest.mark.slow
-def test_the_recorded_rejections_are_all_there(monkeypatch, results, capsys, show):
-    monkeypatch.setattr(sys, "argv", ["explorer"])
-    explorer.main()
+def test_the_recorded_rejections_are_all_there(command, results, show):
     path = paths.RESULTS / "explorer.html"
-    assert paths.shown(path) in capsys.readouterr().out
+    assert paths.shown(path) in command("explorer").printed
     assert path.stat().st_size < 8e6
     labels = pd.concat([RECORDED.read("labels", "paraguard_mini", name) for name in registry.published("chat").index])
     n = int((labels["label"] == "reject").sum())

@@ -87,17 +87,14 @@ def test_bad_sheets_are_one_clear_error(tmp_path):
         fidelity.read_sheet(tmp_path / "5.csv")
 
 
-def test_the_command_writes_a_sheet_once_and_reads_it(results, monkeypatch, capsys):
+def test_the_command_writes_a_sheet_once_and_reads_it(results, command):
     frame = CORPUS.assign(source="x", category="y", similarity=1.0, overlap=1.0, risk=0.5)
     stores.Store("test").write("corpus", "mine", frame=frame, meta={})
     sheet = results / "test" / "fidelity" / "mine.csv"
-    call = ["fidelity", "sheet", "--store", "test", "--corpus", "mine"]
-    monkeypatch.setattr("sys.argv", call)
-    fidelity.main()
-    assert "3 pairs" in capsys.readouterr().out
-    with pytest.raises(SystemExit, match="exists and may hold marks"):
-        fidelity.main()
+    call = ["corpus", "sheet", "--store", "test", "--corpus", "mine"]
+    assert "3 pairs" in command(*call).printed
+    assert "exists and may hold marks" in command(*call).error
     pd.read_csv(sheet).assign(mark="shifted").to_csv(sheet, index=False)
-    monkeypatch.setattr("sys.argv", ["fidelity", "read", str(sheet)])
-    fidelity.main()
-    assert "reader 1: 3 of 3 marked pairs shifted (1.000 [0.292, 1.000])" in capsys.readouterr().out
+    printed = command("corpus", "read", str(sheet)).printed
+    assert "reader 1: 3 of 3 marked pairs shifted (1.000 [0.292, 1.000])" in printed
+    assert command("corpus", "read", "a.csv", "b.csv", "c.csv").error == "one or two sheets can be read"

@@ -220,26 +220,25 @@ def test_long_answers_complete(unit):
     assert only(unit * (1_000_000 // len(unit)))[0] in schemas.LABELS
 
 
-def test_command_line(tmp_path, capsys):
+def test_command_line(tmp_path, command):
     file = tmp_path / "answers.csv"
     file.write_text('id,text,finish_reason\n01,"I can\'t assist\nwith that.",stop\n02,Sure.,stop\n03,,content_filter\n')
-    assert refusals.main([str(file), "--column", "text"]) == 0
-    out = pd.read_csv(io.StringIO(capsys.readouterr().out), dtype=str, keep_default_na=False)
+    done = command("label", str(file), "--column", "text")
+    out = pd.read_csv(io.StringIO(done.printed), dtype=str, keep_default_na=False)
     assert list(out) == ["id", "text", "finish_reason", "label", "kind", "rule"]
     assert out["id"].tolist() == ["01", "02", "03"]
     assert out["label"].tolist() == ["reject", "accept", "blocked"]
 
 
 @pytest.mark.parametrize("case", ["missing", "column", "empty"])
-def test_command_line_says_what_is_wrong(case, tmp_path, capsys):
+def test_command_line_says_what_is_wrong(case, tmp_path, command):
     file = tmp_path / "answers.csv"
     if case != "missing":
         file.write_text("" if case == "empty" else "id,text\n1,Sure.\n")
-    assert refusals.main([str(file), "--column", "answer"]) == 2
-    printed = capsys.readouterr()
-    assert printed.out == ""
-    assert printed.err.count("\n") == 1
-    assert "answers.csv" in printed.err
+    done = command("label", str(file), "--column", "answer")
+    assert done.printed == "" and done.error
+    assert len(done.error.splitlines()) == 1
+    assert "answers.csv" in done.error
 
 
 def test_the_substring_list_is_naive():

@@ -1,20 +1,19 @@
 """A corpus at the paper's size from public benchmarks, in one command (`docs/method.md`, Corpus).
 
-`python -m paraguard_utils.corpus.build --phtest FILE --ebench FILE --orbench FILE` draws seeds in a stratified order,
+`paraguard corpus build --phtest FILE --ebench FILE --orbench FILE` draws seeds in a stratified order,
 writes candidates by rules, judges them, and goes on drawing until enough clusters are complete. Work is done in parts
 of `CHUNK` seeds, each written atomically under a name that holds its inputs' digest: a kill loses the part in hand, a
 rerun takes the finished ones, and another threshold, word list or seed order starts anew. The corpus lies in a live
 store; only tables of counts are fit to be published.
 """
 
-import argparse
 import hashlib
 import inspect
 import json
 import resource
-import sys
 import time
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
 from importlib import metadata
 from pathlib import Path
 
@@ -24,22 +23,19 @@ from filelock import FileLock, Timeout
 from tqdm import tqdm
 
 from paraguard_utils import paths, stores
-from paraguard_utils.bootstrap import SEED, exact_share
+from paraguard_utils.bootstrap import exact_share
 from paraguard_utils.corpus import benchmarks, fidelity, gates, paraphrase, risk
-from paraguard_utils.errors import DataError, UserError
+from paraguard_utils.errors import DataError
 from paraguard_utils.models import encoder, weights
-from paraguard_utils.settings import CORPUS, Gates
-from paraguard_utils.stores import LIVE
+from paraguard_utils.schemas import Seeds
+from paraguard_utils.settings import CORPUS, PUBLIC_GATES
 from paraguard_utils.text import key as text_key
 
 CHUNK = 100
-STRATEGIES = 3
-STRATEGIES_HELP = "strategies a cluster must hold (default: %(default)s: many a prompt has no word to soften or harden)"
-DEFAULT = Gates(min_strategies=STRATEGIES)
 STEPS = ("generate", "embed", "judge")
 
 
-def build(store, name, pool, wanted, limits=DEFAULT, scorer=None, embed=encoder.encode, progress=True):
+def build(store, name, pool, wanted, limits=PUBLIC_GATES, scorer=None, embed=encoder.encode, progress=True):
     """Build a corpus of `wanted` clusters from the first seeds of a pool that allow one.
 
     Parameters
@@ -224,52 +220,53 @@ def seed_yield(seeds, pool):
     return pd.DataFrame(lines)
 
 
-def positive(text):
-    """Read a number of at least 1 from the command line."""
-    if not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1 on")
-    return int(text)
+def from_benchmarks(
+    files: Mapping[str, str | Path],
+    store_name: str,
+    name: str,
+    clusters: int,
+    labels: Sequence[str],
+    scorer_name: str,
+    min_strategies: int,
+    seed: int,
+    xstest: str = "",
+) -> None:
+    """Build a public corpus, write the tables that describe it, and print its yields.
 
+    Parameters
+    ----------
+    files : dict of str to str or Path
+        As `benchmarks.read` takes them.
+    store_name, name : str
+        A live store, and the corpus's name in it.
+    clusters : int
+        How many are wanted.
+    labels : sequence of str
+        Harmfulness labels to keep.
+    scorer_name : str
+        As `risk.scorer` takes it.
+    min_strategies : int
+        Strategies a cluster must hold, 1 to 4.
+    seed : int
+        Of the order in which seeds are drawn.
+    xstest : str
+        XSTest's file of prompts, to describe the risk scorer on them too; "" for none.
 
-def main():
-    """Build a public corpus and write the tables that describe it."""
-    parser = argparse.ArgumentParser(description="Build a corpus of gated paraphrases from public benchmarks' seeds.")
-    for name, benchmark in benchmarks.BENCHMARKS.items():
-        parser.add_argument(
-            f"--{name}", metavar="FILE", help=f"{benchmark.source}, as published ({benchmark.citation})"
-        )
-    parser.add_argument("--xstest", metavar="FILE", help="XSTest's prompts: describe the risk scorer on them too")
-    parser.add_argument("--clusters", type=positive, default=2000, help="how many (default: %(default)s)")
-    parser.add_argument("--labels", nargs="+", default=["harmless"], help="harmfulness labels (default: harmless)")
-    parser.add_argument("--risk", default=risk.VERSION, help="risk scorer, as in notebook 01 (default: %(default)s)")
-    parser.add_argument("--min-strategies", type=int, default=STRATEGIES, choices=range(1, 5), help=STRATEGIES_HELP)
-    parser.add_argument("--seed", type=int, default=SEED, help="of the order in which seeds are drawn")
-    parser.add_argument("--store", default=LIVE, help="live store (default: %(default)s)")
-    parser.add_argument("--name", default="public", help="the corpus's name (default: %(default)s)")
-    options = parser.parse_args()
-    files = {name: getattr(options, name) for name in benchmarks.BENCHMARKS if getattr(options, name)}
-    if not files:
-        parser.error("name at least one benchmark file")
-    if options.store == stores.RECORDED:
-        parser.error("the recorded store is not written; name a live one")
-    try:
-        run(options, files)
-    except UserError as error:
-        sys.exit(f"error: {error}")
-
-
-def run(options, files):
-    """Do what the command's options say; see `main`."""
+    Raises
+    ------
+    UserError
+        A file is missing or does not fit, no cluster is complete, or another process builds this corpus.
+    """
     started = time.monotonic()
-    store, scorer = stores.Store(options.store), risk.scorer(options.risk)
-    found, left_out = benchmarks.read(files, tuple(options.labels))
-    pool = benchmarks.stratified(found, options.seed)
+    store, scorer = stores.Store(store_name), risk.scorer(scorer_name)
+    found, left_out = benchmarks.read(files, tuple(labels))
+    pool = benchmarks.stratified(found, seed)
     print(f"{len(pool)} seeds in the pool; left out:")
     print(left_out.to_string(index=False))
-    limits = Gates(min_strategies=options.min_strategies)
-    corpus, seeds, candidates, steps = build(store, options.name, pool, options.clusters, limits, scorer)
-    meta = {"sources": sorted(set(pool["source"])), "risk": scorer.identity, "clusters": options.clusters}
-    vectors = encoder.vectors(store, options.name, corpus["text"].tolist())
+    limits = replace(PUBLIC_GATES, min_strategies=min_strategies)
+    corpus, seeds, candidates, steps = build(store, name, pool, clusters, limits, scorer)
+    meta = {"sources": sorted(set(pool["source"])), "risk": scorer.identity, "clusters": clusters}
+    vectors = encoder.vectors(store, name, corpus["text"].tolist())
     variants, _ = fidelity.spread(corpus, vectors)
     results = {
         "seeds": seed_yield(seeds, pool),
@@ -278,22 +275,22 @@ def run(options, files):
         "fidelity": fidelity.nearest_agreement(variants),
         "steps": steps,
     }
-    for name, frame in results.items():
-        store.write("tables", f"{options.name}_{name}", frame=frame, meta=meta)
-        if name != "gates":  # a histogram is for the figure
-            print(f"\n{name}\n{frame.to_string(index=False, float_format='%.3f')}\n")
-    if options.xstest:
-        describe_risk(store, options, found, scorer)
+    for part, frame in results.items():
+        store.write("tables", f"{name}_{part}", frame=frame, meta=meta)
+        if part != "gates":  # a histogram is for the figure
+            print(f"\n{part}\n{frame.to_string(index=False, float_format='%.3f')}\n")
+    if xstest:
+        describe_risk(store, name, xstest, found, scorer)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     built = corpus["cluster_id"].nunique()
-    short = "" if built == options.clusters else f" ({options.clusters} wanted: the pool allows no more)"
-    print(f"{built} clusters, {len(corpus)} prompts{short}: {paths.shown(store.path('corpus', options.name))}")
+    short = "" if built == clusters else f" ({clusters} wanted: the pool allows no more)"
+    print(f"{built} clusters, {len(corpus)} prompts{short}: {paths.shown(store.path('corpus', name))}")
     print(f"{(time.monotonic() - started) / 60:.1f} min, {peak:.2f} GB")
 
 
-def describe_risk(store, options, found, scorer):
-    """Write the risk scorer's distribution by source and its AUC on XSTest."""
-    xstest = benchmarks.read_xstest(options.xstest)
+def describe_risk(store: stores.Store, name: str, xstest_file: str, found: Seeds, scorer: risk.Scorer) -> None:
+    """Write the risk scorer's distribution by source and its AUC on XSTest, as tables of the corpus `name`."""
+    xstest = benchmarks.read_xstest(xstest_file)
     own = store.read_earlier("corpus", CORPUS)
     texts = pd.concat(
         [
@@ -305,13 +302,8 @@ def describe_risk(store, options, found, scorer):
     )
     texts["risk"] = scorer.score(texts["text"], encoder.encode)
     meta = {"risk": scorer.identity}
-    store.write(
-        "tables", f"{options.name}_risk", frame=risk.distribution(texts, DEFAULT.min_risk, DEFAULT.max_risk), meta=meta
-    )
+    distribution = risk.distribution(texts, PUBLIC_GATES.min_risk, PUBLIC_GATES.max_risk)
+    store.write("tables", f"{name}_risk", frame=distribution, meta=meta)
     areas = risk.areas(xstest["text"], (xstest["label"] == "unsafe").to_numpy(), scorer)
-    store.write("tables", f"{options.name}_risk_auc", frame=areas, meta=meta)
+    store.write("tables", f"{name}_risk_auc", frame=areas, meta=meta)
     print(f"\nrisk on XSTest\n{areas.to_string(index=False, float_format='%.3f')}\n")
-
-
-if __name__ == "__main__":
-    main()

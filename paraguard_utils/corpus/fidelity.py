@@ -3,13 +3,11 @@
 Two checks. By machine: how close a cluster's texts lie to each other, and whether each variant's nearest seed in the
 whole corpus is its own. By people: a sheet of sampled pairs to be marked, and what the marks say.
 
-`python -m paraguard_utils.corpus.fidelity sheet --store live --corpus NAME` writes a sheet;
-`python -m paraguard_utils.corpus.fidelity read FIRST.csv [SECOND.csv]` reads one or two filled-in copies.
+`paraguard corpus sheet --store live --corpus NAME` writes a sheet;
+`paraguard corpus read FIRST.csv [SECOND.csv]` reads one or two filled-in copies.
 """
 
-import argparse
 import itertools
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -18,10 +16,8 @@ from sklearn.metrics import cohen_kappa_score
 
 from paraguard_utils import paths, stores
 from paraguard_utils.bootstrap import RESAMPLES, SEED, Clusters, exact_share, resampled_counts
-from paraguard_utils.errors import DataError, UserError
+from paraguard_utils.errors import DataError
 from paraguard_utils.models import encoder
-from paraguard_utils.paths import input_file
-from paraguard_utils.settings import CORPUS
 from paraguard_utils.stores import read_upstream
 
 MARKS = ("same intent", "shifted", "unsure")
@@ -235,34 +231,18 @@ def report(sheets):
     return lines
 
 
-def main():
-    """Write a sheet, or read filled-in ones."""
-    parser = argparse.ArgumentParser(description="Paraphrases for people to compare with their seeds.")
-    commands = parser.add_subparsers(dest="command", required=True)
-    draw = commands.add_parser("sheet", help="write an empty sheet")
-    draw.add_argument("--store", default=stores.RECORDED)
-    draw.add_argument("--corpus", default=CORPUS)
-    draw.add_argument("--n", type=int, default=100, help="pairs (default: %(default)s)")
-    draw.add_argument("--seed", type=int, default=SEED)
-    read = commands.add_parser("read", help="read one or two filled-in sheets")
-    read.add_argument("files", nargs="+")
-    options = parser.parse_args()
-    if options.command == "read" and len(options.files) > 2:
-        parser.error("one or two sheets can be read")
-    try:
-        if options.command == "read":
-            print("\n".join(report([read_sheet(input_file(name)) for name in options.files])))
-            return
-        corpus = stores.Store(options.store).read("corpus", options.corpus)
-        path = stores.Store(options.store).writes / "fidelity" / f"{options.corpus}.csv"
-        if path.exists():
-            raise DataError(f"{paths.shown(path)} exists and may hold marks; move it away first")
-        drawn = sheet(corpus, options.n, options.seed)
-        stores.write(path, drawn, "sheet", {"corpus": stores.frame_hash(corpus), "seed": options.seed})
-        print(f"{paths.shown(path)}: {len(drawn)} pairs; write one of {', '.join(MARKS)} into the column mark")
-    except UserError as error:
-        sys.exit(f"error: {error}")
+def write_sheet(store: stores.Store, corpus_name: str, n: int = 100, seed: int = SEED) -> str:
+    """Write an empty sheet into a store's folder `fidelity/`; return the line that says what to do with it.
 
-
-if __name__ == "__main__":
-    main()
+    Raises
+    ------
+    DataError
+        There is one already, which may hold marks.
+    """
+    corpus = store.read("corpus", corpus_name)
+    path = store.writes / "fidelity" / f"{corpus_name}.csv"
+    if path.exists():
+        raise DataError(f"{paths.shown(path)} exists and may hold marks; move it away first")
+    drawn = sheet(corpus, n, seed)
+    stores.write(path, drawn, "sheet", {"corpus": stores.frame_hash(corpus), "seed": seed})
+    return f"{paths.shown(path)}: {len(drawn)} pairs; write one of {', '.join(MARKS)} into the column mark"

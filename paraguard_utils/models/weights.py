@@ -123,14 +123,3 @@ def _compare(packaged, found):
             f"{packaged.name} has SHA-256 {found[:12]}..., expected {packaged.sha256[:12]}...; "
             f"run: {packaged.install} --force-reinstall"
         )
-
-
-def main():
-    """Check the default weights; print one line each."""
-    for packaged in (SMOLLM2, MINILM):
-        locate(packaged)
-        print(f"ok  {packaged.parts[0][0]}: {packaged.name}")
-
-
-if __name__ == "__main__":
-    main()

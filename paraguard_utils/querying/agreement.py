@@ -1,13 +1,11 @@
 """How well labels agree with people (`docs/method.md`, Labels): on XSTest's annotated answers and on our own.
 
 XSTest (Röttger et al., NAACL 2024) publishes answers of several models, each labelled by two people. Its texts are not
-part of this project: `python -m paraguard_utils.querying.agreement --xstest FOLDER` reads the downloaded files
+part of this project: `paraguard agreement --xstest FOLDER` reads the downloaded files
 and writes counts into a live store's tables `xstest_*`. Rules were written on one half of its prompts, drawn by seed;
 the other half was never read. A full and a partial refusal both count as refusal.
 """
 
-import argparse
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -15,10 +13,9 @@ import pandas as pd
 
 from paraguard_utils import paths, registry, stores
 from paraguard_utils.bootstrap import Clusters, columns
-from paraguard_utils.errors import DataError, UserError
+from paraguard_utils.errors import DataError
 from paraguard_utils.models import loading
 from paraguard_utils.querying import judge, refusals
-from paraguard_utils.stores import LIVE
 
 SPLIT = 20240501
 CUT = 64
@@ -391,26 +388,3 @@ def validate(folder, store, judge_name=""):
     for name, frame in found.items():
         store.write("tables", name, frame=frame, meta=meta)
     return found
-
-
-def main():
-    """Compare the labels with people's on XSTest's annotated answers."""
-    parser = argparse.ArgumentParser(prog="python -m paraguard_utils.querying.agreement", description=main.__doc__)
-    parser.add_argument("--xstest", required=True, metavar="FOLDER", help="with xstest_v2_completions_*.csv")
-    parser.add_argument("--judge", default="", metavar="MODEL", help="also let this model judge the answers")
-    parser.add_argument("--store", default=LIVE, help="live store (default: %(default)s)")
-    options = parser.parse_args()
-    if options.store == stores.RECORDED:
-        parser.error("the recorded store is not written; name a live one")
-    try:
-        found = validate(options.xstest, stores.Store(options.store), options.judge)
-    except UserError as error:
-        sys.exit(f"error: {error}")
-    table = found["xstest_agreement"]
-    print(
-        table[["file", "part", "labeller", "n", "accuracy", "kappa", "kappa_low", "kappa_high"]].to_string(index=False)
-    )
-
-
-if __name__ == "__main__":
-    main()

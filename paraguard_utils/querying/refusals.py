@@ -10,10 +10,9 @@ a phrase that later patterns use as `{name}`. The labeller is frozen: `LABELLER`
 Patterns are those of RE2, which has no backtracking: the time is linear in the text, whatever it holds.
 """
 
-import argparse
 import hashlib
-import sys
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -21,6 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from paraguard_utils import paths
+from paraguard_utils.errors import DataError
 from paraguard_utils.text import THINKING
 
 LABELLER = "cues-2"
@@ -174,37 +174,31 @@ def has_substring(responses):
     return np.array([any(words in response for words in listed) for response in responses], bool)
 
 
-def main(arguments=None):
-    """Write a CSV file with its answers labelled to standard output.
+def label_file(file: str | Path, column: str) -> pd.DataFrame:
+    """Read a CSV file of answers and label them.
 
     Parameters
     ----------
-    arguments : list of str, optional
-        Command line; default: that of the process.
+    file : str or Path
+        A column finish_reason is used where there is one.
+    column : str
+        Of the answers.
 
     Returns
     -------
-    int
-        Exit code: 0, or 2 after one line on standard error.
+    DataFrame
+        The file's columns, all as text, and those of `label`.
+
+    Raises
+    ------
+    DataError
+        The file cannot be read, or has no such column.
     """
-    parser = argparse.ArgumentParser(
-        prog="python -m paraguard_utils.querying.refusals", description=main.__doc__.split("\n")[0]
-    )
-    parser.add_argument("file", help="CSV; a column finish_reason is used where there is one")
-    parser.add_argument("--column", default="response", help="column of answers (default: %(default)s)")
-    options = parser.parse_args(arguments)
     try:
-        frame = pd.read_csv(options.file, dtype=str, keep_default_na=False)
+        frame = pd.read_csv(file, dtype=str, keep_default_na=False)
     except (OSError, ValueError) as error:
-        print(f"{options.file}: cannot be read: {error}", file=sys.stderr)
-        return 2
-    if options.column not in frame:
-        print(f"{options.file}: no column {options.column!r}; it has {', '.join(frame)}", file=sys.stderr)
-        return 2
-    labels = label(frame[options.column], frame.get("finish_reason", [""] * len(frame)))
-    frame.assign(**labels).to_csv(sys.stdout, index=False)
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+        raise DataError(f"{file}: cannot be read: {str(error).splitlines()[0]}; pass a CSV file in UTF-8") from error
+    if column not in frame:
+        raise DataError(f"{file}: no column {column!r}; it has {', '.join(frame)}; name one with --column")
+    labels = label(frame[column], frame.get("finish_reason", [""] * len(frame)))
+    return frame.assign(**labels)

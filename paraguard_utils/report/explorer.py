@@ -5,11 +5,9 @@ the data stand in it. Every text of a prompt, an answer or a token travels as JS
 security policy lets no other script run and nothing be fetched.
 """
 
-import argparse
 import base64
 import hashlib
 import re
-import sys
 from collections import defaultdict
 from dataclasses import dataclass
 from importlib import metadata, resources
@@ -20,13 +18,13 @@ import numpy as np
 import pandas as pd
 from markupsafe import Markup
 
-from paraguard_utils import bootstrap, paths, registry, schemas, settings, stores
-from paraguard_utils.errors import DataError, UserError
+from paraguard_utils import bootstrap, paths, registry, schemas, stores
+from paraguard_utils.errors import DataError
 from paraguard_utils.models import prompting, trace_store
 from paraguard_utils.querying import labelling, targets
 from paraguard_utils.scoring import confusion, pipeline, signals
 from paraguard_utils.scoring.cohorts import BINS, RISK_EDGES, between
-from paraguard_utils.settings import CORPUS, PAPER_WEIGHTS, Settings, Weights
+from paraguard_utils.settings import PAPER_WEIGHTS, Settings, Weights
 
 PAIR_FIELDS = ("similarity", "drift", "prob_shift", *signals.READINGS.values())
 """What the page says of a rejection and a neighbour, beside the score in each of `signals.READINGS`."""
@@ -276,23 +274,3 @@ def write(store, corpus_name, config, path):
     html = page(corpus, data, about)
     stores.atomic(path, lambda part: part.write_text(html, encoding="utf-8"))
     return len(pipeline.rejections({name: own.scores for name, own in data.items()}))
-
-
-def main():
-    """Write one page on which the rejections of a store can be explored, without a network."""
-    parser = argparse.ArgumentParser(prog="python -m paraguard_utils.report.explorer", description=main.__doc__)
-    parser.add_argument("--store", default=stores.RECORDED, help="a store with scores (default: %(default)s)")
-    parser.add_argument("--corpus", default=CORPUS, help="the corpus's name (default: %(default)s)")
-    parser.add_argument("--model", default="", help="also this model's targets; implies the live store")
-    options = parser.parse_args()
-    path = paths.RESULTS / "explorer.html"
-    try:
-        config = settings.freeze(vars(options))
-        n = write(config.open_store(), config.corpus, config, path)
-    except UserError as error:
-        sys.exit(f"error: {error}")
-    print(f"{n} rejections, {path.stat().st_size / 1e6:.1f} MB: open {paths.shown(path)} in a browser")
-
-
-if __name__ == "__main__":
-    main()
