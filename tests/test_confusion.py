@@ -71,6 +71,18 @@ def test_ci_by_hand():
     assert math.isnan(row["excess"]) and "excess is undefined" in row["note"]
 
 
+def test_what_lies_on_a_threshold_has_reached_it():
+    corpus = pd.DataFrame({"prompt_id": ["r1", "r2", "a1", "a2"], "cluster_id": ["x", "y", "x", "y"]})
+    labels = pd.DataFrame({"prompt_id": corpus["prompt_id"], "label": ["reject", "reject", "accept", "accept"]})
+    frame = hand_pairs()
+    frame["similarity"] = 0.60
+    scores = confusion.prompt_scores(corpus, labels, frame, theta=0.60)
+    assert scores["n_theta"].tolist() == scores["n_neighbours"].tolist() == [2, 1, 0, 0]
+    # CI(r) of 0.60, 0.75 and 0.74: three of three reach 0.60, one of three 0.75
+    found = confusion.ci_estimates(bootstrap.Clusters("xyz", resamples=100), list("xyz"), np.array([0.60, 0.75, 0.74]))
+    assert found["cr60"][0] == 1.0 and found["cr75"][0] == pytest.approx(1 / 3)
+
+
 def test_excess_by_hand():
     corpus = pd.DataFrame({"prompt_id": ["r", "a", "b"], "cluster_id": ["x"] * 3})
     frame = pd.DataFrame(

@@ -196,6 +196,8 @@ def label_file(file: str | Path, column: str) -> pd.DataFrame:
     """
     try:
         frame = pd.read_csv(file, dtype=str, keep_default_na=False)
+    except FileNotFoundError:
+        raise DataError(f"{file}: there is no such file") from None
     except (OSError, ValueError) as error:
         raise DataError(f"{file}: cannot be read: {str(error).splitlines()[0]}; pass a CSV file in UTF-8") from error
     if column not in frame:
