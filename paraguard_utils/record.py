@@ -1,6 +1,8 @@
 """Promoting a live run to the record: data, figures, numbers in prose and the committed notebooks."""
 
 import shutil
+from collections.abc import Sequence
+from pathlib import Path
 
 import nbformat
 
@@ -12,7 +14,7 @@ from paraguard_utils.report import numbers
 from paraguard_utils.report.compare import COMPARED
 from paraguard_utils.run import MINUTES
 from paraguard_utils.settings import CORPUS
-from paraguard_utils.stores import LIVE
+from paraguard_utils.stores import LIVE, Store
 
 PROMOTED = ("generated", "corpus", "vectors", "traces", "guards", "labels")
 """Folders of a live store that `record` copies to `data/`."""
@@ -31,7 +33,7 @@ PUBLIC = (
 store replace the recorded ones, which stay where it has none."""
 
 
-def record():
+def record() -> None:
     """Promote a live run to the record and execute the committed notebooks from it.
 
     Only the project's corpus and its published targets are promoted, whatever else the live store holds; a target that
@@ -73,7 +75,7 @@ def record():
     draw_anew(recorded, known)
 
 
-def draw_anew(recorded, known):
+def draw_anew(recorded: Store, known: Sequence[str]) -> None:
     """Make tables, figures, numbers and executed notebooks from the recorded traces, and put them in their places."""
     _derived(recorded, known)
     # 04 reads the scores that 03 makes.
@@ -95,7 +97,7 @@ def draw_anew(recorded, known):
         nbformat.write(executed, notebook)
 
 
-def _kept(live, recorded):
+def _kept(live: Store, recorded: Store) -> list[str]:
     """Return the published targets that keep their recorded files because the live store has not asked them.
 
     Raises
@@ -120,13 +122,13 @@ def _kept(live, recorded):
     return kept
 
 
-def _derived(recorded, known):
+def _derived(recorded: Store, known: Sequence[str]) -> None:
     """Copy what the recorded notebooks have made so far to where the next one reads it."""
     for folder in DERIVED:
         _copy(recorded.writes / folder, paths.DATA / folder, known)
 
 
-def _copy(source, destination, targets, kept=()):
+def _copy(source: Path, destination: Path, targets: Sequence[str], kept: Sequence[str] = ()) -> set[Path]:
     """Copy a folder's publishable files over another's, but none of a kept target; return their relative paths."""
     found = [path for path in source.rglob("*") if path.is_file() and _publishable(path, targets)]
     wanted = {path.relative_to(source) for path in found if not _is_of(path, kept)}
@@ -136,7 +138,7 @@ def _copy(source, destination, targets, kept=()):
     return wanted
 
 
-def _replace(source, destination, targets, kept=()):
+def _replace(source: Path, destination: Path, targets: Sequence[str], kept: Sequence[str] = ()) -> None:
     """Copy a folder's publishable files over another's, and remove there what is neither among them nor kept."""
     wanted = _copy(source, destination, targets, kept)
     for path in destination.rglob("*"):
@@ -146,16 +148,16 @@ def _replace(source, destination, targets, kept=()):
             path.unlink()
 
 
-def _is_of(path, targets):
+def _is_of(path: Path, targets: Sequence[str]) -> bool:
     """Return whether a file belongs to one of these targets, or to the model of one."""
     return _stem(path) in targets or path.parent.name in {prompting.model_of(name) for name in targets}
 
 
-def _stem(path):
+def _stem(path: Path) -> str:
     return path.name.removesuffix(".meta.json").rpartition(".")[0]
 
 
-def _publishable(path, targets):
+def _publishable(path: Path, targets: Sequence[str]) -> bool:
     stem = _stem(path)
     if path.suffix in (".lock", ".corrupt", ".tmp") or ".parts" in path.parent.name:
         return False
@@ -168,7 +170,7 @@ def _publishable(path, targets):
     return not stem.startswith("most_confused_") or stem.removeprefix("most_confused_") in targets
 
 
-def cleaned(notebook):
+def cleaned(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
     """Remove what a run leaves behind, but keep tags, outputs and execution counts.
 
     Parameters

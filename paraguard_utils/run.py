@@ -5,8 +5,11 @@ import os
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
+from pathlib import Path
+from typing import Any
 
 import nbformat
 import pandas as pd
@@ -29,12 +32,12 @@ LONG_ANSWERS = 200
 """Prompts a model is asked again for a longer answer, to see what the usual cut costs."""
 
 
-def notebooks():
+def notebooks() -> list[Path]:
     """Return the project's notebooks in order."""
     return sorted(paths.NOTEBOOKS.glob("[0-9]*.ipynb"))
 
 
-def execute(notebook, output, parameters):
+def execute(notebook: Path, output: Path, parameters: dict[str, Any]) -> None:
     """Run one notebook with papermill, its progress bars on stderr.
 
     Parameters
@@ -81,7 +84,12 @@ def execute(notebook, output, parameters):
             raise UserError(f"{notebook.stem}: its kernel did not start: {error}; run the same command again") from None
 
 
-def run_all(store_name, given=None, chosen=None, after=None):
+def run_all(
+    store_name: str,
+    given: Mapping[str, dict[str, Any]] | None = None,
+    chosen: Sequence[Path] | None = None,
+    after: Callable[[], None] | None = None,
+) -> dict[str, float]:
     """Run notebooks one after another, with a line for each; the first that fails ends it.
 
     Parameters
@@ -107,7 +115,7 @@ def run_all(store_name, given=None, chosen=None, after=None):
     return minutes
 
 
-def redraw():
+def redraw() -> None:
     """Run all notebooks on the recorded store side by side: none reads what another writes.
 
     Raises
@@ -135,7 +143,7 @@ def redraw():
             raise
 
 
-def _timed(notebook, store_name, given):
+def _timed(notebook: Path, store_name: str, given: dict[str, Any]) -> float:
     started = time.monotonic()
     print(f"{notebook.stem} ...", flush=True)
     output = paths.RESULTS / store_name / "notebooks" / notebook.name
@@ -145,14 +153,14 @@ def _timed(notebook, store_name, given):
     return minutes
 
 
-def declared(notebook):
+def declared(notebook: Path) -> list[str]:
     """Return the names of a notebook's parameters."""
     import papermill
 
     return list(papermill.inspect_notebook(notebook))
 
 
-def run(wanted=(), given=None):
+def run(wanted: Sequence[str] = (), given: dict[str, Any] | None = None) -> None:
     """Run some notebooks in order with the same parameters, each taking those it has.
 
     Parameters
@@ -189,7 +197,7 @@ def run(wanted=(), given=None):
     print(f"tables, figures and executed notebooks are in {paths.shown(store.writes)}")
 
 
-def reproduce():
+def reproduce() -> None:
     """Run every notebook live, then compare with the record."""
     for name in registry.default_models():
         loading.resolve(name)  # before anything expensive
@@ -217,7 +225,7 @@ def reproduce():
         print(f"  {line}")
 
 
-def second_family():
+def second_family() -> None:
     """Ask the optional second family in the live store, let it judge both, and ask both for longer answers."""
     loading.resolve(SECOND_FAMILY)
     for name in (SECOND_FAMILY, ""):
@@ -227,13 +235,13 @@ def second_family():
     print("make reproduce scores it beside the default one")
 
 
-def figures():
+def figures() -> None:
     """Redraw every table and figure from recorded traces, without a model."""
     redraw()
     print(f"tables and figures are in {paths.shown(paths.RESULTS / stores.RECORDED)}")
 
 
-def html():
+def html() -> None:
     """Write one readable report of all recorded notebooks, and the explorer of all recorded rejections."""
     from nbconvert import HTMLExporter
 

@@ -6,16 +6,20 @@ score is compared with accepted-accepted pairs that are as similar, as often of 
 Estimates weigh both sides anew in every resample of clusters, so the floor's own uncertainty is in the interval.
 """
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 
 from paraguard_utils import bootstrap
-from paraguard_utils.bootstrap import Estimate
+from paraguard_utils.bootstrap import Clusters, Estimate
 from paraguard_utils.models import encoder
 from paraguard_utils.models.prompting import model_of
+from paraguard_utils.schemas import Corpus, Labels, Pairs, Table, Traces
 from paraguard_utils.scoring import confusion, signals
+from paraguard_utils.settings import Settings, Weights
+from paraguard_utils.stores import Store
 
 BINS = {"similarity": 20, "length": 3}
 """Bins in which pairs are matched, of equal counts of rejected-accepted pairs (ours). `same_cluster` is matched as it
@@ -35,7 +39,7 @@ CURVE = np.linspace(0, 1, 21).round(2)
 PERMUTATIONS = 999
 
 
-def details(corpus, frame, lengths, perplexities):
+def details(corpus: Corpus, frame: Pairs, lengths: np.ndarray, perplexities: np.ndarray) -> pd.DataFrame:
     """Add to a pairs frame what pairs are matched on.
 
     Parameters
@@ -65,7 +69,9 @@ def details(corpus, frame, lengths, perplexities):
     )
 
 
-def strata(frame, names=("same_cluster", *BINS), bins=BINS):
+def strata(
+    frame: pd.DataFrame, names: Sequence[str] = ("same_cluster", *BINS), bins: Mapping[str, int] = BINS
+) -> np.ndarray:
     """Give each pair the number of its stratum: a combination of values, numbers binned.
 
     Bins end at the inner quantiles of the rejected-accepted pairs, interpolated; a value on an end lies in the bin
@@ -96,14 +102,16 @@ def strata(frame, names=("same_cluster", *BINS), bins=BINS):
     return pd.factorize(pd.MultiIndex.from_arrays(codes))[0]
 
 
-def _binned(values, reference, bins):
+def _binned(values: np.ndarray, reference: np.ndarray, bins: int) -> tuple[np.ndarray, int]:
     """Return each value's bin, of equal counts of the reference values, and the number of bins."""
     # Rounded, so that a value that an end should equal does not fall beside it.
     ends = np.unique(np.quantile(reference.round(12), np.linspace(0, 1, bins + 1)[1:-1]).round(12))
     return np.searchsorted(ends, values.round(12), side="right"), len(ends) + 1
 
 
-def standardised(clusters, frame, stratum, values):
+def standardised(
+    clusters: Clusters, frame: pd.DataFrame, stratum: np.ndarray, values: np.ndarray
+) -> tuple[Estimate, Estimate, float]:
     """Mean value of rejected-accepted pairs minus that of accepted-accepted pairs of the same strata.
 
     The floor is the accepted pairs' mean, each stratum weighted by its number of rejected pairs. A stratum without
@@ -127,7 +135,7 @@ def standardised(clusters, frame, stratum, values):
     code = clusters.codes.loc[frame["cluster_id"]].to_numpy()
     size = (len(clusters.codes), stratum.max() + 1 if len(stratum) else 0)
 
-    def table(rows, weights):
+    def table(rows: np.ndarray, weights: np.ndarray) -> np.ndarray:
         return np.bincount(
             code[rows] * size[1] + stratum[rows], weights=weights[rows], minlength=size[0] * size[1]
         ).reshape(size)
@@ -136,7 +144,7 @@ def standardised(clusters, frame, stratum, values):
     sums = [table(rows, weights) for rows in (rejected, ~rejected) for weights in (ones, values)]
     matched = (sums[0].sum(0) * (sums[2].sum(0) > 0)).sum() / rejected.sum() if rejected.any() else np.nan
 
-    def totals(counts):
+    def totals(counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         n_r, s_r, n_a, s_a = (counts @ part for part in sums)
         both = (n_r > 0) & (n_a > 0)
         weight = np.where(both, n_r, 0)
@@ -150,7 +158,9 @@ def standardised(clusters, frame, stratum, values):
     return (*(Estimate.percentile(one[0], many) for one, many in zip(value, draws, strict=True)), float(matched))
 
 
-def excess_at_equal_contrast(clusters, frame, values, contrast):
+def excess_at_equal_contrast(
+    clusters: Clusters, frame: pd.DataFrame, values: np.ndarray, contrast: np.ndarray
+) -> Estimate:
     """Primary excess among pairs of equal perplexity contrast, by a weighted regression inside clusters (ours).
 
     In every cluster with at least one rejected and two accepted prompts, rejected-accepted pairs together weigh as much
@@ -194,7 +204,7 @@ def excess_at_equal_contrast(clusters, frame, values, contrast):
     products = (weight[:, None, None] * table[:, :, None] * table[:, None, :]).reshape(len(table), -1)
     sums = np.stack([np.bincount(code, column, minlength=n) for column in products.T], axis=1)
 
-    def coefficient(counts):
+    def coefficient(counts: np.ndarray) -> np.ndarray:
         total = (counts @ sums).reshape(-1, width, width)
         # "Rejected" and the values, less what the other columns explain of them.
         others = total[:, 1:-1, 1:-1]
@@ -206,7 +216,9 @@ def excess_at_equal_contrast(clusters, frame, values, contrast):
     return Estimate.percentile(coefficient(np.ones((1, n)))[0], coefficient(clusters.counts))
 
 
-def estimates(clusters, near, own, weights, reading):
+def estimates(
+    clusters: Clusters, near: pd.DataFrame, own: pd.DataFrame, weights: Weights, reading: str
+) -> tuple[dict[str, Estimate], float]:
     """Compare one target's confusion with matched floors, signal by signal, with and without ProbShift.
 
     Parameters
@@ -245,7 +257,9 @@ def estimates(clusters, near, own, weights, reading):
     return found, matched
 
 
-def above_floor(clusters, centres, stratum, quantile=0.95):
+def above_floor(
+    clusters: Clusters, centres: pd.DataFrame, stratum: np.ndarray, quantile: float = 0.95
+) -> tuple[Estimate, Estimate]:
     """CR@floor: share of rejections whose CI lies above a quantile of the matched floor's.
 
     The floor is the accepted centres' CI, each stratum weighted to its number of rejections; the quantile, the smallest
@@ -280,8 +294,8 @@ def above_floor(clusters, centres, stratum, quantile=0.95):
         for rows in (rejected, ~rejected)
     )
 
-    def share(counts):
-        found = []
+    def share(counts: np.ndarray) -> np.ndarray:
+        parts = []
         for part in np.array_split(counts, max(1, len(counts) * len(ci) // 10_000_000)):
             times, wanted, found_there = part[:, code], part @ here, part @ there
             ratio = np.divide(wanted, found_there, out=np.zeros_like(wanted), where=found_there > 0)
@@ -291,8 +305,8 @@ def above_floor(clusters, centres, stratum, quantile=0.95):
             threshold = np.where(total[:, 0] > 0, ci[order[np.minimum(first, len(order) - 1)]], np.nan)
             above = (times[:, rejected] * (ci[rejected] > threshold[:, None])).sum(1)
             with np.errstate(divide="ignore", invalid="ignore"):
-                found.append(np.column_stack([above / times[:, rejected].sum(1), threshold]))
-        found = np.concatenate(found)
+                parts.append(np.column_stack([above / times[:, rejected].sum(1), threshold]))
+        found = np.concatenate(parts)
         found[np.isnan(found[:, 1]), 0] = np.nan
         return found.T
 
@@ -307,7 +321,7 @@ difference in length."""
 BINS_OF_CENTRES = {"similarity": 5, "length": 2}
 
 
-def centres(near, scores):
+def centres(near: pd.DataFrame, scores: pd.Series) -> pd.DataFrame:
     """Average ranked pairs into one row per centre, for `above_floor`.
 
     Parameters
@@ -352,14 +366,21 @@ class Candidates:
     near: np.ndarray
     pairs: tuple
 
-    def permuted(self, scores, statistic, k, seed, draws=PERMUTATIONS):
+    def permuted(
+        self,
+        scores: np.ndarray,
+        statistic: Callable[[np.ndarray], np.ndarray],
+        k: int,
+        seed: int,
+        draws: int = PERMUTATIONS,
+    ) -> tuple[np.ndarray, np.ndarray, float]:
         """Deal labels out anew inside clusters; `scores` are those of `pairs`, shape (pairs, m). See `permuted`."""
         table = np.zeros((*self.near.shape, scores.shape[1]))
         table[self.near >= 0] = scores
         return permuted(self.cluster, self.rejected, self.near, table, statistic, k, draws, seed)
 
 
-def candidates(vectors, corpus, labels, k, depth=DEPTH):
+def candidates(vectors: np.ndarray, corpus: Corpus, labels: Labels, k: int, depth: int = DEPTH) -> Candidates:
     """Find every scored prompt's nearest scored prompts.
 
     Parameters
@@ -393,7 +414,7 @@ def candidates(vectors, corpus, labels, k, depth=DEPTH):
     return Candidates(cluster, rejected, near, (scored[a], scored[near[a, column]]))
 
 
-def _unused(near, cluster, rejected, k):
+def _unused(near: np.ndarray, cluster: np.ndarray, rejected: np.ndarray, k: int) -> np.ndarray:
     """Where no permutation looks: it leaves every cluster its number of rejections."""
     share = (np.bincount(cluster, rejected) / np.maximum(np.bincount(cluster), 1))[cluster]
     always, never = (near >= 0) & (share[near] == 0), (near >= 0) & (share[near] == 1)
@@ -401,7 +422,16 @@ def _unused(near, cluster, rejected, k):
     return never | beyond | (share == 0)[:, None]
 
 
-def permuted(cluster, label, candidates, scores, statistic, k, draws, seed):
+def permuted(
+    cluster: np.ndarray,
+    label: np.ndarray,
+    candidates: np.ndarray,
+    scores: np.ndarray,
+    statistic: Callable[[np.ndarray], np.ndarray],
+    k: int,
+    draws: int,
+    seed: int,
+) -> tuple[np.ndarray, np.ndarray, float]:
     """Deal the labels out anew inside clusters and retrieve neighbours again.
 
     Parameters
@@ -432,7 +462,7 @@ def permuted(cluster, label, candidates, scores, statistic, k, draws, seed):
     known = candidates >= 0
     nothing = np.full_like(statistic(np.zeros((1, scores.shape[2]))), np.nan, dtype=float)
 
-    def measured(rejected):
+    def measured(rejected: np.ndarray) -> tuple[np.ndarray, int]:
         rows = np.flatnonzero(rejected)
         near = known[rows] & ~rejected[candidates[rows]]
         near &= np.cumsum(near, axis=1) <= k
@@ -454,7 +484,7 @@ def permuted(cluster, label, candidates, scores, statistic, k, draws, seed):
     return value, np.array(null), short / (draws * label.sum()) if label.any() else np.nan
 
 
-def p_value(value, null):
+def p_value(value: float, null: np.ndarray) -> float:
     """Return the share of permutations at least as large as the value: (1 + b) / (1 + B), in (0, 1].
 
     Parameters
@@ -467,7 +497,17 @@ def p_value(value, null):
     return float((1 + np.count_nonzero(null >= value - 1e-12)) / (1 + len(null))) if np.isfinite(value) else np.nan
 
 
-def against_chance(store, corpus_name, corpus, target, labels, traces, pairs, settings, clusters):
+def against_chance(
+    store: Store,
+    corpus_name: str,
+    corpus: Corpus,
+    target: str,
+    labels: Labels,
+    traces: Traces,
+    pairs: Pairs,
+    settings: Settings,
+    clusters: Clusters,
+) -> tuple[Table, Table]:
     """Compare confusion with chance: matched floors, single signals, permutations (`docs/method.md`, Chance).
 
     Parameters
@@ -514,6 +554,6 @@ def against_chance(store, corpus_name, corpus, target, labels, traces, pairs, se
     return pd.DataFrame(rows), pd.concat(curves, ignore_index=True)
 
 
-def _mean_and_curve(ci):
+def _mean_and_curve(ci: np.ndarray) -> np.ndarray:
     """Dataset CI, then CR at every tau of the curve, a column per reading."""
     return np.vstack([ci.mean(0), (ci[:, None] >= CURVE[:, None]).mean(0)])

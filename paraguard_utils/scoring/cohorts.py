@@ -5,11 +5,13 @@ rejections and fixed edges; cohorts by category and by strategy; the rate at whi
 and a logistic regression of refusal on strategy, risk and similarity with errors clustered by seed.
 """
 
+from collections.abc import Mapping
+
 import numpy as np
 import pandas as pd
 
-from paraguard_utils.bootstrap import FEW, Estimate, columns
-from paraguard_utils.schemas import STRATEGIES
+from paraguard_utils.bootstrap import FEW, Clusters, Estimate, columns
+from paraguard_utils.schemas import STRATEGIES, Corpus, Scores, Table
 from paraguard_utils.scoring.confusion import CI, TAUS, THETA, percent, rejections
 from paraguard_utils.settings import Gates
 
@@ -18,7 +20,8 @@ BINS = ("low", "middle", "high")
 BINNINGS = {"quantile": "thirds of a target's own rejections", "fixed": "fixed edges"}
 """Thirds fill the cells of one target evenly; fixed edges mean the same for all targets and make them comparable."""
 
-RISK_EDGES = tuple(Gates.min_risk + (Gates.max_risk - Gates.min_risk) * part for part in (1 / 3, 2 / 3))
+_RANGE = Gates.max_risk - Gates.min_risk
+RISK_EDGES = (Gates.min_risk + _RANGE * (1 / 3), Gates.min_risk + _RANGE * (2 / 3))
 """Fixed edges of risk (ours): the gate's interval in three equal steps; no prompt of a gated corpus is outside."""
 
 SIMILARITY_EDGES = (THETA, 0.80)
@@ -27,7 +30,7 @@ SIMILARITY_EDGES = (THETA, 0.80)
 KINDS = ("strategy", "category")
 
 
-def thirds(values):
+def thirds(values: pd.Series) -> pd.Series:
     """Cut values into three bins of about equal size.
 
     Parameters
@@ -43,7 +46,7 @@ def thirds(values):
     return pd.cut(ranks, [0, 1 / 3, 2 / 3, 1], labels=list(BINS)).astype(str)
 
 
-def between(values, edges):
+def between(values: pd.Series, edges: tuple[float, float]) -> pd.Series:
     """Cut values at two edges; an edge belongs to the bin above it.
 
     Parameters
@@ -60,7 +63,7 @@ def between(values, edges):
     return pd.cut(values, [-np.inf, *edges, np.inf], labels=list(BINS), right=False).astype(str)
 
 
-def members(corpus, scores, bins="quantile"):
+def members(corpus: Corpus, scores: Scores, bins: str = "quantile") -> pd.DataFrame:
     """Return a target's rejections with their risk and both bins.
 
     Parameters
@@ -87,7 +90,7 @@ def members(corpus, scores, bins="quantile"):
     return rejected.assign(bins=bins, risk_bin=risk, similarity_bin=similarity)
 
 
-def table(target, rejected, clusters, bins="quantile"):
+def table(target: str, rejected: pd.DataFrame, clusters: Clusters, bins: str = "quantile") -> Table:
     """Tabulate CI and CR by cohort: one target's part of Table 2 in one binning.
 
     Parameters
@@ -138,7 +141,7 @@ def table(target, rejected, clusters, bins="quantile"):
     return pd.DataFrame(rows)
 
 
-def _estimates(cell, rest, column, clusters):
+def _estimates(cell: pd.DataFrame, rest: pd.DataFrame, column: str, clusters: Clusters) -> dict[str, float]:
     estimates = {"ci": clusters.mean(cell["cluster_id"], cell[column])}
     for tau in TAUS:
         here, there = (clusters.share(part["cluster_id"], part[column] >= tau) for part in (cell, rest))
@@ -146,13 +149,13 @@ def _estimates(cell, rest, column, clusters):
     return columns(estimates)
 
 
-def _note(cell, rest):
+def _note(cell: pd.DataFrame, rest: pd.DataFrame) -> str:
     if not len(cell):
         return "no rejection in this cohort"
     return "" if len(rest) else "no rejection outside: the gap is undefined"
 
 
-def gap(first, second):
+def gap(first: Estimate, second: Estimate) -> Estimate:
     """Return the difference of two shares over the same resampled clusters.
 
     Parameters
@@ -177,7 +180,7 @@ def gap(first, second):
     return Estimate.percentile(value, draws)
 
 
-def groups(target, corpus, scores, clusters):
+def groups(target: str, corpus: Corpus, scores: Scores, clusters: Clusters) -> Table:
     """Tabulate refusal, confusion and flips by strategy and by category: one target's part of `table2_groups`.
 
     Parameters
@@ -232,11 +235,11 @@ def groups(target, corpus, scores, clusters):
     return pd.DataFrame(rows)
 
 
-def _variants(cell):
+def _variants(cell: pd.DataFrame) -> pd.DataFrame:
     return cell[(cell["variant"] > 0) & cell["seed"].notna()]
 
 
-def _group(cell, clusters):
+def _group(cell: pd.DataFrame, clusters: Clusters) -> dict[str, Estimate]:
     rejected = rejections(cell)
     variants = _variants(cell)
     ids, flipped = variants["cluster_id"], variants["label"] != variants["seed"]
@@ -252,7 +255,7 @@ def _group(cell, clusters):
     }
 
 
-def _most(estimates):
+def _most(estimates: Mapping[str, Estimate]) -> dict[str, float]:
     """Return the share of resamples in which each estimate is the highest, ties shared; undefined ones are left out."""
     defined = {name: estimate.draws for name, estimate in estimates.items() if np.isfinite(estimate[0])}
     if not defined:

@@ -10,14 +10,16 @@ on its clusters stands instead.
 """
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import ArrayLike
 
 from paraguard_utils import bootstrap
 from paraguard_utils.bootstrap import FEW, Clusters, Estimate
-from paraguard_utils.schemas import LABELS
+from paraguard_utils.schemas import LABELS, Corpus, Labels, Pairs, Scores, Table
 from paraguard_utils.scoring.signals import READINGS, K, ranked, score
 from paraguard_utils.settings import PAPER_WEIGHTS, Weights
 
@@ -32,12 +34,14 @@ CI = {"relative": "ci", "clipped": "ci_clipped"}
 """Column of a scores file that holds CI in each reading."""
 
 
-def rejections(scores):
+def rejections(scores: Scores) -> Scores:
     """Return the rows of a scores file that CI, CR and CD are over: rejections with an accepted neighbour."""
     return scores[(scores["label"] == "reject") & scores["ci"].notna()]
 
 
-def prompt_scores(corpus, labels, frame, weights=PAPER_WEIGHTS, k=K, theta=THETA):
+def prompt_scores(
+    corpus: Corpus, labels: Labels, frame: Pairs, weights: Weights = PAPER_WEIGHTS, k: int = K, theta: float = THETA
+) -> Scores:
     """Average the scores of each centre's neighbours.
 
     Parameters
@@ -90,7 +94,7 @@ def prompt_scores(corpus, labels, frame, weights=PAPER_WEIGHTS, k=K, theta=THETA
     return result.astype(dict.fromkeys(numbers, float)).reset_index(drop=True)  # also where there is no row
 
 
-def flips(corpus, labels):
+def flips(corpus: Corpus, labels: Labels) -> pd.DataFrame:
     """Describe how each cluster was decided.
 
     Parameters
@@ -115,7 +119,7 @@ def flips(corpus, labels):
     return frame
 
 
-def excess(corpus, frame, weights=PAPER_WEIGHTS, reading="relative"):
+def excess(corpus: Corpus, frame: Pairs, weights: Weights = PAPER_WEIGHTS, reading: str = "relative") -> pd.DataFrame:
     """Primary (within-cluster) excess of every mixed cluster.
 
     Mean score of its rejected-accepted pairs minus mean score of its accepted-accepted pairs; a cluster is mixed here
@@ -141,7 +145,7 @@ def excess(corpus, frame, weights=PAPER_WEIGHTS, reading="relative"):
     return found.rename("excess").rename_axis("cluster_id").reset_index()
 
 
-def cluster_excess(clusters: np.ndarray, rejected: np.ndarray, values: np.ndarray) -> pd.Series:
+def cluster_excess(clusters: ArrayLike, rejected: ArrayLike, values: ArrayLike) -> pd.Series:
     """Mean value of rejected-accepted pairs minus that of accepted-accepted pairs, in every cluster that has both.
 
     Parameters
@@ -161,9 +165,7 @@ def cluster_excess(clusters: np.ndarray, rejected: np.ndarray, values: np.ndarra
     return (means[True] - means[False]).dropna()
 
 
-def excess_estimate(
-    clusters: Clusters, cluster_ids: Sequence[str], rejected: np.ndarray, values: np.ndarray
-) -> Estimate:
+def excess_estimate(clusters: Clusters, cluster_ids: ArrayLike, rejected: ArrayLike, values: ArrayLike) -> Estimate:
     """Estimate the primary excess of any value of pairs: the mean of `cluster_excess` over mixed clusters.
 
     Parameters
@@ -181,7 +183,7 @@ def excess_estimate(
     return clusters.mean(found.index, found)
 
 
-def rate_estimates(corpus, labels, clusters):
+def rate_estimates(corpus: Corpus, labels: Labels, clusters: Clusters) -> dict[str, Estimate]:
     """Estimate how often a target refuses.
 
     Parameters
@@ -210,13 +212,15 @@ def rate_estimates(corpus, labels, clusters):
     }
 
 
-def _flips_at_random(clusters, by_cluster, cluster, rejected):
+def _flips_at_random(
+    clusters: Clusters, by_cluster: pd.DataFrame, cluster: np.ndarray, rejected: np.ndarray
+) -> Estimate:
     """Share of clusters decided both ways where every prompt is refused independently at the target's rate."""
     size = by_cluster["accepted"] + by_cluster["rejected"]
     sizes = sorted(set(size))
     of_size = [clusters.sums(by_cluster.loc[size == one, "cluster_id"], np.ones((size == one).sum())) for one in sizes]
 
-    def statistic(n, refused, *times):
+    def statistic(n: np.ndarray, refused: np.ndarray, *times: np.ndarray) -> np.ndarray:
         rate = refused / n
         mixed = [number * (1 - rate**one - (1 - rate) ** one) for one, number in zip(sizes, times, strict=True)]
         return sum(mixed) / sum(times) if times else np.full_like(n, np.nan)
@@ -226,7 +230,7 @@ def _flips_at_random(clusters, by_cluster, cluster, rejected):
     )
 
 
-def rate_row(target, corpus, labels, clusters):
+def rate_row(target: str, corpus: Corpus, labels: Labels, clusters: Clusters) -> dict[str, Any]:
     """Count a target's decisions and estimate how often it refuses.
 
     Parameters
@@ -253,7 +257,14 @@ def rate_row(target, corpus, labels, clusters):
     }
 
 
-def score_estimates(corpus, frame, scores, clusters, reading="relative", weights=PAPER_WEIGHTS):
+def score_estimates(
+    corpus: Corpus,
+    frame: Pairs,
+    scores: Scores,
+    clusters: Clusters,
+    reading: str = "relative",
+    weights: Weights = PAPER_WEIGHTS,
+) -> dict[str, Estimate]:
     """Estimate how sensibly a target refuses, in one reading of the PPL contrast.
 
     Parameters
@@ -325,7 +336,17 @@ def percent(share: float) -> int:
     return round(share * 100)
 
 
-def table_row(target, corpus, labels, frame, scores, clusters, reading="relative", weights=PAPER_WEIGHTS, k=K):
+def table_row(
+    target: str,
+    corpus: Corpus,
+    labels: Labels,
+    frame: Pairs,
+    scores: Scores,
+    clusters: Clusters,
+    reading: str = "relative",
+    weights: Weights = PAPER_WEIGHTS,
+    k: int = K,
+) -> dict[str, Any]:
     """Summarise one target in one reading of the PPL contrast: one row of Tables 1 and 3.
 
     Parameters
@@ -367,7 +388,7 @@ def table_row(target, corpus, labels, frame, scores, clusters, reading="relative
 ORDERED = ("frr", "flip_rate", "ci", "excess")
 
 
-def differences(estimates, measures=ORDERED):
+def differences(estimates: Mapping[str, Mapping[str, Estimate]], measures: Sequence[str] = ORDERED) -> Table:
     """Compare every two targets on the same resampled clusters (`docs/method.md`, Intervals and comparisons).
 
     Parameters
@@ -398,7 +419,9 @@ def differences(estimates, measures=ORDERED):
     return table.assign(p_holm=table.groupby("measure")["p"].transform(bootstrap.holm))
 
 
-def orders(estimates, reference, measures=ORDERED):
+def orders(
+    estimates: Mapping[str, Mapping[str, Mapping[str, Estimate]]], reference: str, measures: Sequence[str] = ORDERED
+) -> Table:
     """Say how sure the order of any two targets is, and how probably another setting reverses it.
 
     Both come from the same resampled clusters (`docs/method.md`, Intervals and comparisons).
@@ -427,18 +450,18 @@ def orders(estimates, reference, measures=ORDERED):
                     continue
                 signs = _signs(found, first, second, measure)
                 both = np.isfinite(signs) & np.isfinite(known)
-                row = {"measure": measure, "first": first, "second": second, "setting": setting}
+                row: dict[str, Any] = {"measure": measure, "first": first, "second": second, "setting": setting}
                 row["higher"] = float(((signs[both] + 1) / 2).mean()) if both.any() else np.nan
                 row["reversed"] = float((signs * known < 0)[both].mean()) if both.any() else np.nan
                 rows.append(row)
     return pd.DataFrame(rows, columns=["measure", "first", "second", "setting", "higher", "reversed"])
 
 
-def _signs(found, first, second, measure):
+def _signs(found: Mapping[str, Mapping[str, Estimate]], first: str, second: str, measure: str) -> np.ndarray:
     return np.sign(found[first][measure].draws - found[second][measure].draws)
 
 
-def _note(label, n_mixed, n_close, n_short, k):
+def _note(label: pd.Series, n_mixed: int, n_close: int, n_short: int, k: int) -> str:
     n_reject = (label == "reject").sum()
     if not (label == "accept").any():
         return "no accepted prompt: CI, CR and CD are undefined"

@@ -5,13 +5,15 @@ prompts that were decided differently are listed: identical prompts score 0, so 
 contradictions lowest. The clusters decided both ways become a table to read and examples to tune on.
 """
 
+from collections.abc import Mapping, Sequence
 from math import isqrt
 
 import numpy as np
 import pandas as pd
 
 from paraguard_utils import bootstrap
-from paraguard_utils.bootstrap import FEW
+from paraguard_utils.bootstrap import FEW, Clusters
+from paraguard_utils.schemas import Corpus, Labels, Pairs, Scores, Table, Traces
 from paraguard_utils.scoring import confusion, near_identical, signals
 from paraguard_utils.scoring.confusion import CI
 
@@ -32,7 +34,9 @@ LIMIT = 0.7
 """The lower edge of the paper's break condition on the correlation with similarity."""
 
 
-def covariates(corpus, traces, labels, pairs, scores, k=signals.K):
+def covariates(
+    corpus: Corpus, traces: Traces, labels: Labels, pairs: Pairs, scores: Scores, k: int = signals.K
+) -> pd.DataFrame:
     """Put beside CI of each rejection what it may restate.
 
     Parameters
@@ -69,7 +73,7 @@ def covariates(corpus, traces, labels, pairs, scores, k=signals.K):
     return rows.reset_index(drop=True)
 
 
-def correlations(frames, clusters):
+def correlations(frames: Mapping[str, pd.DataFrame], clusters: Clusters) -> Table:
     """Correlate CI(r) with each covariate and each signal over a target's rejections.
 
     Parameters
@@ -101,7 +105,7 @@ def correlations(frames, clusters):
     return pd.DataFrame(rows)
 
 
-def explained(frames, clusters):
+def explained(frames: Mapping[str, pd.DataFrame], clusters: Clusters) -> Table:
     """Say how much of the variance of CI(r) all covariates explain together, the signals left out.
 
     Least squares with a constant. The intervals resample clusters and fit anew in each; a fit to a resample is closer
@@ -141,7 +145,7 @@ def explained(frames, clusters):
     return pd.DataFrame(rows)
 
 
-def _fit(n, moments):
+def _fit(n: np.ndarray, moments: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     """Share of variance explained and coefficients fitted, from sums of the columns and of their products."""
     width = isqrt(len(moments))  # width + width ** 2 sums; the last column is what is explained
     n = n[:, None, None]
@@ -156,17 +160,17 @@ def _fit(n, moments):
     return caught / second[:, -1, -1], used.sum(axis=1)
 
 
-def _r2(n, *moments):
+def _r2(n: np.ndarray, *moments: np.ndarray) -> np.ndarray:
     return _fit(n, moments)[0]
 
 
-def _r2_adjusted(n, *moments):
+def _r2_adjusted(n: np.ndarray, *moments: np.ndarray) -> np.ndarray:
     share, coefficients = _fit(n, moments)
     free = n - 1 - coefficients
     return np.where(free > 0, 1 - (1 - share) * (n - 1) / free, np.nan)
 
 
-def breaks(rows, limit=LIMIT):
+def breaks(rows: pd.DataFrame, limit: float = LIMIT) -> tuple[pd.Series, pd.Series]:
     """Return where |r| is above the limit for sure, and where it only may be.
 
     Parameters

@@ -3,21 +3,24 @@
 Identical prompts score 0, so the score ranks the starkest contradictions lowest (`docs/method.md`, What CI adds).
 """
 
+from collections.abc import Mapping, Sequence
+
 import numpy as np
 import pandas as pd
 
 from paraguard_utils import bootstrap, text
-from paraguard_utils.bootstrap import FEW
+from paraguard_utils.bootstrap import FEW, Clusters
 from paraguard_utils.models.encoder import unit
+from paraguard_utils.schemas import Corpus, Labels, Pairs, Table
 from paraguard_utils.scoring import signals
 from paraguard_utils.scoring.confusion import CI
-from paraguard_utils.settings import PAPER_WEIGHTS
+from paraguard_utils.settings import PAPER_WEIGHTS, Weights
 
 NEAR_SIMILARITY, NEAR_OVERLAP = 0.95, 0.8
 """Two prompts are near-identical from this similarity or this content-word overlap on (ours)."""
 
 
-def overlaps(corpus, first, second):
+def overlaps(corpus: Corpus, first: Sequence[str], second: Sequence[str]) -> np.ndarray:
     """Return the Jaccard overlap of the content words of prompts, pair by pair; NaN where neither has any.
 
     Parameters
@@ -36,7 +39,7 @@ def overlaps(corpus, first, second):
     return np.array([text.jaccard(a, b) if a or b else np.nan for a, b in sides])
 
 
-def own_pairs(corpus, vectors):
+def own_pairs(corpus: Corpus, vectors: np.ndarray) -> pd.DataFrame:
     """Enumerate all pairs of prompts of one cluster, whatever was decided.
 
     Parameters
@@ -67,7 +70,9 @@ def own_pairs(corpus, vectors):
     )
 
 
-def near_identical(frame, similarity=NEAR_SIMILARITY, overlap=NEAR_OVERLAP):
+def near_identical(
+    frame: pd.DataFrame, similarity: float = NEAR_SIMILARITY, overlap: float = NEAR_OVERLAP
+) -> pd.Series:
     """Return which pairs are near-identical: cosine >= `similarity` or content-word overlap >= `overlap` (ours).
 
     Neither sees a negation: "not" is no content word, and a sentence encoder puts a sentence near its denial. The pairs
@@ -86,7 +91,7 @@ def near_identical(frame, similarity=NEAR_SIMILARITY, overlap=NEAR_OVERLAP):
     return (frame["similarity"] >= similarity) | (frame["jaccard"] >= overlap)
 
 
-def flip_shares(own, labels, clusters):
+def flip_shares(own: pd.DataFrame, labels: Mapping[str, Labels], clusters: Clusters) -> Table:
     """Say how often near-identical prompts are decided differently, beside all pairs of one cluster.
 
     Parameters
@@ -121,7 +126,7 @@ def flip_shares(own, labels, clusters):
     return pd.DataFrame(rows)
 
 
-def low_tail(corpus, pairs, weights=PAPER_WEIGHTS):
+def low_tail(corpus: Corpus, pairs: Mapping[str, Pairs], weights: Weights = PAPER_WEIGHTS) -> Table:
     """List near-identical prompts of which one is rejected and one accepted (`docs/method.md`, What CI adds).
 
     They are looked for among the pairs a target's scores rest on: of one cluster, or nearest neighbours from another.

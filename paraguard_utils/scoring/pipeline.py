@@ -1,5 +1,8 @@
 """From traces and labels to pairs, scores and the texts a reader judges: what 03 and 05 share."""
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 import pandas as pd
 
 from paraguard_utils import paths
@@ -9,6 +12,7 @@ from paraguard_utils.models.prompting import model_of
 from paraguard_utils.models.trace_store import recorded_traces
 from paraguard_utils.querying import labelling
 from paraguard_utils.querying.labelling import answers_hash
+from paraguard_utils.schemas import Corpus, Labels, Pairs, Scores, Table, Traces
 from paraguard_utils.scoring import confusion, signals
 from paraguard_utils.settings import Settings
 from paraguard_utils.stores import RECORDED, Store, frame_hash, read_meta
@@ -20,7 +24,9 @@ COMPARABLE = {"corpus", "labeller", "k", "weight_drift", "weight_prob_shift", "w
 """What two runs must share for their rows to stand in one table."""
 
 
-def compare(store, corpus_name, corpus, labels, traces, model_name, settings):
+def compare(
+    store: Store, corpus_name: str, corpus: Corpus, labels: Labels, traces: Traces, model_name: str, settings: Settings
+) -> tuple[Pairs, Scores]:
     """Compare a target's prompts and score them; see `score_target`, which writes them too."""
     vectors = encoder.vectors(store, corpus_name, corpus["text"], earlier=True)
     tokens = store.read("tokens", model_name)
@@ -29,7 +35,16 @@ def compare(store, corpus_name, corpus, labels, traces, model_name, settings):
     return frame, scores
 
 
-def score_target(store, corpus_name, corpus, target, labels, traces, model_name, settings):
+def score_target(
+    store: Store,
+    corpus_name: str,
+    corpus: Corpus,
+    target: str,
+    labels: Labels,
+    traces: Traces,
+    model_name: str,
+    settings: Settings,
+) -> tuple[Pairs, Scores]:
     """Compare a target's prompts, score them, and write its pairs and scores.
 
     Parameters
@@ -57,7 +72,7 @@ def score_target(store, corpus_name, corpus, target, labels, traces, model_name,
     return frame, scores
 
 
-def matching_curve(store, corpus, labels):
+def matching_curve(store: Store, corpus: Corpus, labels: Mapping[str, Labels]) -> Table:
     """Read the table `cr_curve` and check that it is of this corpus, of these labels, and of the usual score.
 
     Parameters
@@ -75,14 +90,14 @@ def matching_curve(store, corpus, labels):
     path = store.path("tables", "cr_curve")
     curve, meta = store.read("tables", "cr_curve"), read_meta(path)
     expected = {"corpus": frame_hash(corpus), **{name: labelling.labels_hash(frame) for name, frame in labels.items()}}
-    usual = Settings(store=store.name, corpus="usual").model_dump()
-    scored = {name: meta["parameters"].get(name, usual[name]) for name in COMPARABLE & set(usual) - {"corpus"}}
+    usual = {name: Settings.model_fields[name].default for name in COMPARABLE - {"corpus"}}
+    scored = {name: meta["parameters"].get(name, default) for name, default in usual.items()}
     if meta["inputs"] != expected or any(value != usual[name] for name, value in scored.items()):
         raise DataError(f"{paths.shown(path)}: of other answers, labels or parameters; run 03_scoring again")
     return curve
 
 
-def matching_scores(store, corpus_name, target, corpus, settings):
+def matching_scores(store: Store, corpus_name: str, target: str, corpus: Corpus, settings: Settings) -> Scores:
     """Read a target's scores and check that they are of this corpus and of the labels in the store.
 
     The record holds scores under the cue list only; under another labeller they are made anew from its traces.
@@ -108,7 +123,7 @@ def matching_scores(store, corpus_name, target, corpus, settings):
     return scores
 
 
-def beside_recorded(name, table, store, recorded, meta):
+def beside_recorded(name: str, table: Table, store: Store, recorded: Sequence[str], meta: dict[str, Any]) -> Table:
     """Put the recorded rows of published targets above the rows of this store; a `store` column tells them apart.
 
     Parameters
@@ -141,7 +156,7 @@ def beside_recorded(name, table, store, recorded, meta):
     return pd.concat([rows[rows["target"].isin(recorded)], table], ignore_index=True)
 
 
-def rejections(scores):
+def rejections(scores: Mapping[str, Scores]) -> Scores:
     """Stack the scored rejections of several targets, with a `target` column."""
     frames = [confusion.rejections(frame).assign(target=name) for name, frame in scores.items()]
     return pd.concat(frames, ignore_index=True)

@@ -4,6 +4,8 @@ Errors are clustered by seed (ours).
 """
 
 import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -13,7 +15,7 @@ from statsmodels.genmod.families import Binomial
 from statsmodels.genmod.generalized_estimating_equations import GEE
 
 from paraguard_utils.bootstrap import columns, holm
-from paraguard_utils.schemas import STRATEGIES
+from paraguard_utils.schemas import STRATEGIES, Corpus, Scores, Table
 from paraguard_utils.text import words
 
 EVENTS = 10
@@ -30,8 +32,11 @@ ADJUSTMENT = "length"
 
 POOLED = "all targets"
 
+Fitted: TypeAlias = tuple[float, float, float, float]
+"""Odds ratio, the ends of its interval, and p."""
 
-def design(corpus):
+
+def design(corpus: Corpus) -> pd.DataFrame:
     """Return the terms of the regression for each prompt.
 
     Parameters
@@ -56,12 +61,12 @@ def design(corpus):
     return pd.DataFrame(terms).set_index(corpus["prompt_id"].to_numpy())
 
 
-def _standard(values):
+def _standard(values: pd.Series) -> pd.Series:
     spread = values.std()
     return (values - values.mean()) / spread if spread > 1e-9 else values * 0.0
 
 
-def regression(corpus, scores):
+def regression(corpus: Corpus, scores: Mapping[str, Scores]) -> Table:
     """Regress refusal on strategy, surface risk and similarity to the seed, for each target and for all together.
 
     Logistic regression by generalized estimating equations: exchangeable correlation inside a cluster, sandwich errors
@@ -105,7 +110,9 @@ def regression(corpus, scores):
     return result
 
 
-def _odds(target, frame, refused, cluster_ids, shown):
+def _odds(
+    target: str, frame: pd.DataFrame, refused: pd.Series, cluster_ids: pd.Series, shown: Sequence[str]
+) -> list[dict[str, Any]]:
     """Fit one regression; return a row per shown term."""
     frame, refused, cluster_ids = frame.reset_index(drop=True), refused.to_numpy(), cluster_ids.to_numpy()
     varied = frame.columns[frame.nunique() > 1]
@@ -120,7 +127,7 @@ def _odds(target, frame, refused, cluster_ids, shown):
                 notes[name] = f"{'every' if inside.all() else 'no'} variant is refused (separation)"
         kept = (frame[[name for name in notes if name in STRATEGIES]] == 0).all(axis=1).to_numpy()
         frame, refused, cluster_ids = frame[kept], refused[kept], cluster_ids[kept]
-    fitted = {}
+    fitted: dict[str, Fitted] = {}
     if not reason:
         fitted, reason = _fit(frame.drop(columns=list(notes)), refused, cluster_ids)
     undefined = (np.nan,) * 4
@@ -140,13 +147,13 @@ def _odds(target, frame, refused, cluster_ids, shown):
     ]
 
 
-def _fitted_note(name, estimate):
+def _fitted_note(name: str, estimate: Fitted) -> str:
     if name == ADJUSTMENT:
         return "adjusted for, not tested"
     return "no variance between clusters" if np.isnan(estimate[3]) else ""
 
 
-def _too_few(refused, terms):
+def _too_few(refused: np.ndarray, terms: int) -> str:
     rejected, accepted = int(refused.sum()), int((~refused).sum())
     if not terms:
         return "no term has spread"
@@ -156,7 +163,7 @@ def _too_few(refused, terms):
     return f"{events} for {terms} term{'s' * (terms > 1)}, fewer than {EVENTS} a term"
 
 
-def _fit(frame, refused, cluster_ids):
+def _fit(frame: pd.DataFrame, refused: np.ndarray, cluster_ids: np.ndarray) -> tuple[dict[str, Fitted], str]:
     """Return (odds ratio, low, high, p) by term, or nothing and the reason."""
     strategies = [name for name in frame.columns if name in STRATEGIES]
     seeds = refused[(frame[strategies] == 0).all(axis=1).to_numpy()]

@@ -6,20 +6,32 @@ labeller. Every setting uses the same resampled clusters, so that the order of t
 in each. The grid search for weights that the paper mentions is here too, with a criterion of ours.
 """
 
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
 import numpy as np
 import pandas as pd
 
 from paraguard_utils import bootstrap, stores
-from paraguard_utils.bootstrap import FEW
+from paraguard_utils.bootstrap import FEW, Clusters
 from paraguard_utils.errors import Missing
 from paraguard_utils.models import encoder
 from paraguard_utils.models.prompting import model_of
 from paraguard_utils.models.weights import MINILM
 from paraguard_utils.querying import judge, labelling
 from paraguard_utils.querying.refusals import LABELLER
+from paraguard_utils.schemas import Corpus, Labels, Pairs, Table, Tokens, Traces
 from paraguard_utils.scoring import chance, confusion, pipeline, signals, weight_search
 from paraguard_utils.scoring.confusion import THETA
 from paraguard_utils.scoring.signals import READINGS, K
+from paraguard_utils.settings import Settings
+from paraguard_utils.stores import Store
+
+Estimates: TypeAlias = dict[str, Any]
+"""Estimates by measure, and n, the number of rejections they rest on."""
+
+Varied: TypeAlias = dict[str, dict[str, dict[str, Estimates]]]
+"""By dimension, setting and target."""
 
 DEEP = 20
 """The largest k tried."""
@@ -55,7 +67,9 @@ DEFAULTS = {
 """The setting of each dimension that the others are compared with."""
 
 
-def deep_pairs(store, corpus_name, corpus, traces, labels, tokens, clusters):
+def deep_pairs(
+    store: Store, corpus_name: str, corpus: Corpus, traces: Traces, labels: Labels, tokens: Tokens, clusters: Clusters
+) -> pd.DataFrame:
     """Compare one target's prompts with up to `DEEP` neighbours, in every space and scaling.
 
     Parameters
@@ -90,7 +104,7 @@ def deep_pairs(store, corpus_name, corpus, traces, labels, tokens, clusters):
     return prepare(frame, corpus, signals.perplexity(traces), clusters)
 
 
-def token_drifts(store, name, first, second):
+def token_drifts(store: Store, name: str, first: Sequence[str], second: Sequence[str]) -> np.ndarray:
     """Return Drift between texts in the encoder's space, computing and keeping what is missing (in a live store only).
 
     Parameters
@@ -133,7 +147,7 @@ def token_drifts(store, name, first, second):
     return np.array([drifts[key] for key in keys], float)
 
 
-def prepare(frame, corpus, perplexities, clusters):
+def prepare(frame: Pairs, corpus: Corpus, perplexities: np.ndarray, clusters: Clusters) -> pd.DataFrame:
     """Add to a pairs frame what settings need: clusters, numbers of centres, ranks inside clusters, scaled signals.
 
     `minmax` scales each signal, with |difference of perplexities| as the PPL contrast, so that the target's pairs with
@@ -172,7 +186,7 @@ def prepare(frame, corpus, perplexities, clusters):
     return frame
 
 
-def used_pairs(frame, k=K, theta=-1.0, scope="corpus"):
+def used_pairs(frame: pd.DataFrame, k: int = K, theta: float = -1.0, scope: str = "corpus") -> np.ndarray:
     """Return which pairs CI averages over.
 
     Parameters
@@ -193,7 +207,7 @@ def used_pairs(frame, k=K, theta=-1.0, scope="corpus"):
     return rank.le(k).fillna(False).to_numpy(bool) & (frame["similarity"] >= theta).to_numpy()
 
 
-def rejection_ci(frame, scores, near):
+def rejection_ci(frame: pd.DataFrame, scores: np.ndarray, near: np.ndarray) -> tuple[pd.Index, np.ndarray]:
     """CI(r) of every rejection that has a neighbour.
 
     Parameters
@@ -215,7 +229,7 @@ def rejection_ci(frame, scores, near):
     return means.index.get_level_values(1), means.to_numpy()
 
 
-def estimates(clusters, frame, scores, near):
+def estimates(clusters: Clusters, frame: pd.DataFrame, scores: np.ndarray, near: np.ndarray) -> Estimates:
     """Estimate how sensibly a target refuses under one setting.
 
     Parameters
@@ -239,7 +253,7 @@ def estimates(clusters, frame, scores, near):
     }
 
 
-def vary(clusters, frames):
+def vary(clusters: Clusters, frames: Mapping[str, pd.DataFrame]) -> Varied:
     """Estimate every target under every setting of every dimension but the labeller.
 
     Parameters
@@ -253,9 +267,9 @@ def vary(clusters, frames):
     dict
         Estimates by dimension, setting, target and measure.
     """
-    found = {name: {} for name in ("weights", "k", "theta", "scaling", "drift space", "neighbours", "tau")}
+    found: Varied = {name: {} for name in ("weights", "k", "theta", "scaling", "drift space", "neighbours", "tau")}
 
-    def put(dimension, setting, name, estimate):
+    def put(dimension: str, setting: str, name: str, estimate: Estimates) -> None:
         left_out = ("excess",) if dimension in CHOOSE_NEIGHBOURS else ()
         kept = {measure: value for measure, value in estimate.items() if measure not in left_out}
         found[dimension].setdefault(setting, {})[name] = kept
@@ -289,7 +303,9 @@ def vary(clusters, frames):
     return found
 
 
-def by_labeller(store, corpus_name, corpus, traces, settings, clusters):
+def by_labeller(
+    store: Store, corpus_name: str, corpus: Corpus, traces: Mapping[str, Traces], settings: Settings, clusters: Clusters
+) -> tuple[Table, dict[str, dict[str, Estimates]]]:
     """Estimate every target under each labeller.
 
     Parameters
@@ -310,7 +326,8 @@ def by_labeller(store, corpus_name, corpus, traces, settings, clusters):
         By labeller, target and measure, in the reading `relative`; a target that was not judged has none of the
         judge's.
     """
-    rows, estimates = [], {}
+    rows: list[dict[str, Any]] = []
+    estimates: dict[str, dict[str, Estimates]] = {}
     for labeller in LABELLERS:
         estimates[labeller] = {}
         for name, own in traces.items():
@@ -329,7 +346,7 @@ def by_labeller(store, corpus_name, corpus, traces, settings, clusters):
     return pd.DataFrame(rows), estimates
 
 
-def table(found):
+def table(found: Varied) -> Table:
     """Lay out estimates by dimension, setting and target, a row each, with n (rejections) and intervals."""
     return pd.DataFrame(
         {
@@ -345,7 +362,7 @@ def table(found):
     )
 
 
-def orders(found):
+def orders(found: Varied) -> Table:
     """Say how sure the order of any two targets is under every setting; see `confusion.orders`.
 
     Returns
@@ -362,7 +379,7 @@ def orders(found):
     return pd.concat(parts, ignore_index=True)
 
 
-def order_counts(orders, table, limit=0.95):
+def order_counts(orders: Table, table: Table, limit: float = 0.95) -> Table:
     """Count which orders of targets every setting of a dimension is sure of, and which turn with the setting.
 
     Parameters

@@ -4,7 +4,9 @@ Everything is computed in float64 from recorded vectors, and ties are broken by 
 same on every processor. All three signals are symmetric and 0 for identical prompts.
 """
 
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
+from typing import Any
 
 import faiss
 import numpy as np
@@ -13,7 +15,8 @@ from scipy import sparse
 from threadpoolctl import threadpool_limits
 
 from paraguard_utils.models.encoder import unit
-from paraguard_utils.settings import PAPER_WEIGHTS
+from paraguard_utils.schemas import Corpus, Labels, Pairs, Tokens, Traces
+from paraguard_utils.settings import PAPER_WEIGHTS, Weights
 
 K = 5
 """Neighbours per rejection, from the paper."""
@@ -26,7 +29,7 @@ _BATCH = 1024  # pairs whose vectors are in memory at the same time
 _KEPT = 256  # prompts whose token vectors are
 
 
-def perplexity(traces):
+def perplexity(traces: Traces) -> np.ndarray:
     """Perplexity of each prompt's own words under the target: exp(mean cross-entropy).
 
     Parameters
@@ -44,17 +47,17 @@ def perplexity(traces):
     return np.exp(np.array(means))
 
 
-def ppl_relative(a, b):
+def ppl_relative(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """PPL contrast, reading `relative`: 1 - min/max of the two perplexities, in [0, 1)."""
     return 1.0 - np.minimum(a, b) / np.maximum(a, b)
 
 
-def ppl_clipped(a, b):
+def ppl_clipped(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """PPL contrast, reading `clipped`: min(1, |difference of the two perplexities|), in [0, 1]."""
     return np.minimum(1.0, np.abs(np.asarray(a) - np.asarray(b)))
 
 
-def drift(a, b):
+def drift(a: np.ndarray, b: np.ndarray) -> float:
     """Embedding distance between aligned tokens.
 
     1 - (mean_i max_j cos(a_i, b_j) + mean_j max_i cos(b_j, a_i)) / 2, clipped to [0, 1].
@@ -72,32 +75,7 @@ def drift(a, b):
     return float(np.clip(1.0 - (cosines.max(axis=1).mean() + cosines.max(axis=0).mean()) / 2, 0.0, 1.0))
 
 
-def prob_shift(ids_a, probs_a, tail_a, ids_b, probs_b, tail_b):
-    """Total variation between two next-token distributions known by their top tokens and the mass of the rest.
-
-    A token outside one side's top counts as 0 there, and the tails are compared as one further token. The true value
-    lies within max(tail_a, tail_b) of the result.
-
-    Parameters
-    ----------
-    ids_a, ids_b : numpy.ndarray of int, shapes (n,) and (m,)
-        Distinct token ids.
-    probs_a, probs_b : numpy.ndarray of float64
-        Their probabilities.
-    tail_a, tail_b : float
-        Mass of all other tokens.
-
-    Returns
-    -------
-    float, in [0, 1]
-    """
-    _, at_a, at_b = np.intersect1d(ids_a, ids_b, assume_unique=True, return_indices=True)
-    shared = np.abs(probs_a[at_a] - probs_b[at_b]).sum()
-    only = (probs_a.sum() - probs_a[at_a].sum()) + (probs_b.sum() - probs_b[at_b].sum())
-    return float(np.clip((shared + only + abs(tail_a - tail_b)) / 2, 0.0, 1.0))
-
-
-def nearest(vectors, ids, centres, pool, k):
+def nearest(vectors: np.ndarray, ids: np.ndarray, centres: np.ndarray, pool: np.ndarray, k: int) -> pd.DataFrame:
     """Find each centre's k nearest members of a pool, itself left out.
 
     Parameters
@@ -140,19 +118,19 @@ def nearest(vectors, ids, centres, pool, k):
     )
 
 
-def similarity(units, frame):
+def similarity(units: np.ndarray, frame: pd.DataFrame | Mapping[str, np.ndarray]) -> np.ndarray:
     """Cosine between the rows `centre` and `neighbour` of unit vectors, in [-1, 1]."""
     a, b = np.asarray(frame["centre"]), np.asarray(frame["neighbour"])
     cosines = [np.einsum("ij,ij->i", units[a[part]], units[b[part]]) for part in _parts(len(a))]
     return np.clip(np.concatenate(cosines), -1.0, 1.0)
 
 
-def _parts(n):
+def _parts(n: int) -> list[slice]:
     """Cut n rows into slices of at most `_BATCH`; at least one."""
     return [slice(start, start + _BATCH) for start in range(0, max(n, 1), _BATCH)]
 
 
-def pairs(corpus, vectors, traces, labels, tokens, k=K):
+def pairs(corpus: Corpus, vectors: np.ndarray, traces: Traces, labels: Labels, tokens: Tokens, k: int = K) -> Pairs:
     """Compare every accepted or rejected prompt with accepted neighbours.
 
     Rejected centres give the confusion scores, accepted centres their floor. Besides the k nearest in the corpus, all
@@ -203,12 +181,12 @@ def pairs(corpus, vectors, traces, labels, tokens, k=K):
     return about.join(compare(traces, tokens, a, b))
 
 
-def ranked(frame, k):
+def ranked(frame: pd.DataFrame, k: int) -> pd.Series:
     """Return which pairs are of the k nearest, a Series of bool; a pair of one cluster beyond them has no rank."""
     return frame["rank"].le(k).fillna(False).astype(bool)
 
 
-def compare(traces, tokens, a, b):
+def compare(traces: Traces, tokens: Tokens, a: np.ndarray, b: np.ndarray) -> pd.DataFrame:
     """Compute the signals between prompts.
 
     Parameters
@@ -230,7 +208,7 @@ def compare(traces, tokens, a, b):
     frame = pd.DataFrame(
         {
             "drift": _drifts(traces, tokens, a, b),
-            "prob_shift": _prob_shifts(traces, a, b),
+            "prob_shift": prob_shifts(traces, a, b),
             "ppl_relative": ppl_relative(ppl[a], ppl[b]),
             "ppl_clipped": ppl_clipped(ppl[a], ppl[b]),
         }
@@ -238,7 +216,7 @@ def compare(traces, tokens, a, b):
     return frame.iloc[place].reset_index(drop=True)
 
 
-def score(frame, weights=PAPER_WEIGHTS, reading="relative"):
+def score(frame: pd.DataFrame, weights: Weights = PAPER_WEIGHTS, reading: str = "relative") -> pd.Series:
     """Weighted sum of the three signals of a pairs frame, in [0, 1].
 
     Parameters
@@ -257,7 +235,7 @@ def score(frame, weights=PAPER_WEIGHTS, reading="relative"):
     return weights.drift * frame["drift"] + weights.prob_shift * frame["prob_shift"] + weights.ppl * contrast
 
 
-def _own_cluster(cluster, centres, accepted):
+def _own_cluster(cluster: np.ndarray, centres: np.ndarray, accepted: np.ndarray) -> pd.DataFrame:
     """All pairs of a centre and another accepted prompt of its own cluster, unranked."""
     left = pd.DataFrame({"centre": centres, "cluster": cluster[centres]})
     right = pd.DataFrame({"neighbour": accepted, "cluster": cluster[accepted]})
@@ -265,7 +243,7 @@ def _own_cluster(cluster, centres, accepted):
     return frame.loc[frame["centre"] != frame["neighbour"], ["centre", "neighbour"]].assign(rank=pd.NA)
 
 
-def alignment(trace, other, tokens):
+def alignment(trace: Any, other: Any, tokens: Tokens) -> pd.DataFrame:
     """Align every token of one prompt with the token of another that is nearest to it, as Drift does.
 
     Parameters
@@ -288,7 +266,7 @@ def alignment(trace, other, tokens):
     return pd.DataFrame({"token": text[here], "nearest": text[there][place], "place": place, "distance": distance})
 
 
-def nearest_tokens(a, b):
+def nearest_tokens(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Find for every token of one prompt the nearest of another.
 
     Parameters
@@ -307,16 +285,16 @@ def nearest_tokens(a, b):
     return distances.argmin(axis=1), distances.min(axis=1)
 
 
-def unit_embeddings(tokens):
+def unit_embeddings(tokens: Tokens) -> np.ndarray:
     """Return the token vectors of a tokens file, scaled to length 1 in float64, shape (tokens, d)."""
     return unit(np.stack(tokens["embedding"].to_numpy()))
 
 
-def _words(trace):
+def _words(trace: Any) -> np.ndarray:
     return trace.token_ids[trace.user_start : trace.user_end]
 
 
-def token_rows(traces, tokens):
+def token_rows(traces: Iterable[Any], tokens: Tokens) -> list[np.ndarray]:
     """Find the rows of a tokens file that each prompt's own words are.
 
     Parameters
@@ -335,11 +313,11 @@ def token_rows(traces, tokens):
     return np.split(rows, np.cumsum([len(own) for own in words]))[:-1]
 
 
-def _joined(arrays, dtype):
+def _joined(arrays: Iterable[np.ndarray], dtype: type) -> np.ndarray:
     return np.concatenate([np.empty(0, dtype), *arrays], dtype=dtype)
 
 
-def _drifts(traces, tokens, a, b):
+def _drifts(traces: Traces, tokens: Tokens, a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """`drift` of many pairs."""
     table, rows = unit_embeddings(tokens), token_rows(traces.itertuples(), tokens)
     # Pairs come sorted and mates lie side by side: few prompts' vectors serve most pairs, and all would fill gigabytes.
@@ -348,8 +326,24 @@ def _drifts(traces, tokens, a, b):
         return np.array([drift(own(i), own(j)) for i, j in zip(a.tolist(), b.tolist(), strict=True)])
 
 
-def _prob_shifts(traces, a, b):
-    """`prob_shift` of many pairs: in a sparse row per prompt, a token outside its top is 0."""
+def prob_shifts(traces: Traces, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Total variation between next-token distributions known by their top tokens and the mass of the rest.
+
+    A token outside one side's top counts as 0 there, and the tails are compared as one further token. The true value
+    lies within the larger of the two tails of the result.
+
+    Parameters
+    ----------
+    traces : DataFrame
+        Columns next_ids (distinct token ids), next_logprobs, tail_mass.
+    a, b : numpy.ndarray of int, shape (m,)
+        Row numbers of the prompts compared.
+
+    Returns
+    -------
+    numpy.ndarray, shape (m,), in [0, 1]
+    """
+    # In a sparse row per prompt a token outside its top is 0.
     ids = _joined(traces["next_ids"], int)
     ends = np.cumsum([0, *traces["next_ids"].map(len)])
     shape = (len(traces), ids.max(initial=0) + 1)

@@ -1,18 +1,22 @@
 """Grid search for the weights of the score (`docs/method.md`, Sensitivity and grid search)."""
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 import numpy as np
 import pandas as pd
 from sklearn.model_selection import KFold
 
 from paraguard_utils import bootstrap
-from paraguard_utils.bootstrap import FEW_CLUSTERS, SEED
+from paraguard_utils.bootstrap import FEW_CLUSTERS, SEED, Clusters
+from paraguard_utils.schemas import Table
 from paraguard_utils.scoring.signals import READINGS
 from paraguard_utils.settings import PAPER_WEIGHTS, Weights
 
 FOLDS = 5
 
 
-def simplex(steps=10):
+def simplex(steps: int = 10) -> dict[str, Weights]:
     """Return all weights in steps of 1 / steps, by name: 66 for steps of 0.1."""
     made = [
         Weights(drift / steps, shift / steps, (steps - drift - shift) / steps)
@@ -22,7 +26,9 @@ def simplex(steps=10):
     return {f"{weights.drift:g}/{weights.prob_shift:g}/{weights.ppl:g}": weights for weights in made}
 
 
-def separation(frame, weights, reading="relative"):
+def separation(
+    frame: pd.DataFrame, weights: Sequence[Weights], reading: str = "relative"
+) -> tuple[np.ndarray, np.ndarray]:
     """How well a score tells rejected-accepted pairs from accepted-accepted pairs, inside clusters (ours).
 
     Parameters
@@ -53,7 +59,7 @@ def separation(frame, weights, reading="relative"):
     return np.array(mixed, dtype=object), np.array(aucs).reshape(len(aucs), len(weights))
 
 
-def grid_search(clusters, frames, folds=FOLDS, seed=SEED):
+def grid_search(clusters: Clusters, frames: Mapping[str, pd.DataFrame], folds: int = FOLDS, seed: int = SEED) -> Table:
     """Search the weights that tell confused pairs best, cross-validated by cluster, with and without ProbShift.
 
     The criterion (ours) is the mean over mixed clusters of `separation`. In each fold the weights are chosen on the
@@ -104,7 +110,9 @@ def grid_search(clusters, frames, folds=FOLDS, seed=SEED):
     return pd.DataFrame(rows)
 
 
-def _searched(clusters, ids, auc, paper, folds, seed):
+def _searched(
+    clusters: Clusters, ids: np.ndarray, auc: np.ndarray, paper: np.ndarray, folds: int, seed: int
+) -> dict[str, Any]:
     """Choose a column of `auc` in each fold, and on all clusters."""
     held_out, chosen = np.full(len(ids), np.nan), []
     members = np.unique(ids)
