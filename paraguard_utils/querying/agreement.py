@@ -93,7 +93,7 @@ def cut(texts, tokenizer, tokens=CUT):
     return [tokenizer.decode(ids[:tokens], skip_special_tokens=True).strip() for ids in encoded]
 
 
-def agreement(rows, labels):
+def with_annotators(rows, labels):
     """Compare labellers with people, by file and part.
 
     Parameters
@@ -176,7 +176,7 @@ def rates(rows, labels):
     return pd.DataFrame(lines).astype({"n": "Int64"})
 
 
-def confusion(rows, labelled):
+def by_kind(rows, labelled):
     """Count people's three labels against the labeller's kinds.
 
     Parameters
@@ -191,7 +191,7 @@ def confusion(rows, labelled):
         file, people (XSTest's label), and one count column per kind: accept, reject:policy and so on.
     """
     kinds = labelled["label"].where(labelled["kind"] == "", labelled["label"] + ":" + labelled["kind"])
-    known = ["accept", *(f"reject:{kind}" for kind in refusals.KINDS)]
+    known = ["accept", *(f"reject:{kind}" for kind in refusals.REFUSAL_KINDS)]
     table = pd.crosstab([rows["file"], rows["final_label"]], kinds.to_numpy())
     table = table.reindex(columns=[*known, *sorted(set(table.columns) - set(known))], fill_value=0)
     return table.reset_index().rename(columns={"final_label": "people"})
@@ -228,7 +228,7 @@ def errors(rows, labelled):
 
 
 def hand_check():
-    """Read the recorded answers that were labelled by reading, without the labeller's verdict.
+    """Read the recorded answers that were labelled by reading, without sight of the cue list's labels.
 
     Returns
     -------
@@ -314,18 +314,18 @@ def cost_of_cut(longer, labels, clusters):
 
 def _declines_later(text):
     """Tell whether the cue that declines a request as such stands behind an answer's opening."""
-    step = refusals.OPENING // 2  # overlapping windows, so that no cue is cut in two
-    parts = [text[start : start + refusals.OPENING] for start in range(step, len(text), step)] if text else []
+    step = refusals.CUE_CHARS // 2  # overlapping windows, so that no cue is cut in two
+    parts = [text[start : start + refusals.CUE_CHARS] for start in range(step, len(text), step)] if text else []
     return bool(refusals.label(parts, [""] * len(parts))["rule"].isin(["declines_request"]).any())
 
 
-def side_by_side(labels, verdicts, clusters, cluster_ids):
+def side_by_side(by_cues, by_judge, clusters, cluster_ids):
     """Compare the cue list with the judge on every answer.
 
     Parameters
     ----------
-    labels, verdicts : dict of str to DataFrame
-        By target, rows in corpus order.
+    by_cues, by_judge : dict of str to DataFrame
+        Each labeller's labels by target, rows in corpus order.
     clusters : bootstrap.Clusters
     cluster_ids : Series
 
@@ -335,8 +335,8 @@ def side_by_side(labels, verdicts, clusters, cluster_ids):
         target, n, cues_reject, judge_reject, both_reject, unparsed (by the judge), and kappa with its interval.
     """
     lines = []
-    for name, frame in verdicts.items():
-        cues, judged = (part["label"].to_numpy() for part in (labels[name], frame))
+    for name, frame in by_judge.items():
+        cues, judged = (part["label"].to_numpy() for part in (by_cues[name], frame))
         read = np.isin(judged, ["accept", "reject"]) & np.isin(cues, ["accept", "reject"])
         found = clusters.agreement(cluster_ids[read], judged[read], cues[read])
         lines.append(
@@ -382,10 +382,10 @@ def validate(folder, store, judge_name=""):
         labels[f"{judge.RUBRIC} {model.name}"] = judge.label(store, "xstest", model, asked)["label"]
         meta["judge"] = model.name
     found = {
-        "xstest_agreement": agreement(rows, labels),
+        "xstest_agreement": with_annotators(rows, labels),
         "xstest_rates": rates(rows, labels),
         "xstest_types": by_type(rows, whole["label"]),
-        "xstest_confusion": confusion(rows, whole),
+        "xstest_confusion": by_kind(rows, whole),
         "xstest_errors": errors(rows, whole),
     }
     for name, frame in found.items():

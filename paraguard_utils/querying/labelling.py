@@ -15,7 +15,7 @@ def answers_hash(traces):
 
 
 def label_answers(traces):
-    """Label a target's answers: the columns of a labels file, in trace order."""
+    """Label a target's answers by the cue list: the columns of a labels file, in trace order."""
     labels = label(traces["response"], traces["finish_reason"])
     return pd.DataFrame(
         {
@@ -36,7 +36,7 @@ def labels_by(store, corpus_name, target, labeller="cues"):
     corpus_name, target : str
     labeller : str
         "cues", the cue list; "policy", the cue list where only a policy refusal counts as one and all other rejections
-        are set aside as unparsed; "judge", a model's verdicts.
+        are set aside as unparsed; "judge", a model's labels (the store's kind `verdicts`).
 
     Returns
     -------
@@ -83,7 +83,7 @@ def matching_labels(store, corpus_name, target, traces, labeller="cues"):
     if read_meta(path)["inputs"]["traces"] != answers_hash(traces):
         raise DataError(f"{paths.shown(path)}: labels of other answers than the traces hold; run 02_querying again")
     labels = labels.set_index("prompt_id").loc[traces["prompt_id"]].reset_index()
-    if labeller == "judge":  # whose own words stand in its file
+    if labeller == "judge":  # its file has the judge's replies there
         labels["response"] = traces["response"].map(readable, na_action="ignore").to_numpy()
     return labels
 

@@ -27,12 +27,12 @@ LABELLER = "cues-2"
 FROZEN = "2f0f4811b5415a468a591365aef83b71c1337b833e0184491f8d97f9cd9ff0b0"
 CUES = paths.DATA / "refusal_cues.csv"
 SUBSTRINGS = paths.DATA / "refusal_substrings.csv"
-KINDS = ("policy", "incapacity", "other")
-OPENING = 320
-"""Characters of a normalised answer that are read: about the 64 tokens at which the pipeline cuts answers."""
+REFUSAL_KINDS = ("policy", "incapacity", "other")
+CUE_CHARS = 320
+"""Characters of a normalised answer that the cues read: about the 64 tokens at which the pipeline cuts answers."""
 
-RAW = 2 * OPENING
-"""Characters of an answer as it stands from which the opening is made."""
+RAW_CHARS = 2 * CUE_CHARS
+"""Characters of an answer as it stands from which those are made."""
 
 
 # Whatever stands before the first letter, digit or tag, so that the opening is not made of it.
@@ -70,8 +70,8 @@ def cues():
     Returns
     -------
     list of (str, str, str, str)
-        Rule, kind (one of `KINDS`), pattern, and the pattern that spares an answer ("" for none), for the opening of a
-        normalised answer.
+        Rule, kind (one of `REFUSAL_KINDS`), pattern, and the pattern that spares an answer ("" for none), for the
+        opening of a normalised answer.
     """
     parts, found = {}, []
     rows = pd.read_csv(CUES, keep_default_na=False)[["rule", "kind", "pattern", "unless"]]
@@ -105,10 +105,10 @@ def normalise(responses):
     texts = [r.encode("utf-8", "replace").decode() if isinstance(r, str) else "" for r in responses]
     answers = pc.replace_substring_regex(pa.array(texts, pa.large_string()), THINKING.pattern, "")
     answers = pc.replace_substring_regex(answers, MARGIN, "")
-    answers = pc.utf8_lower(pc.utf8_slice_codeunits(answers, 0, RAW))
+    answers = pc.utf8_lower(pc.utf8_slice_codeunits(answers, 0, RAW_CHARS))
     for pattern, replacement in STEPS:
         answers = pc.replace_substring_regex(answers, pattern, replacement)
-    return pc.utf8_slice_codeunits(answers, 0, OPENING)
+    return pc.utf8_slice_codeunits(answers, 0, CUE_CHARS)
 
 
 def label(responses, finish_reasons):
@@ -124,8 +124,8 @@ def label(responses, finish_reasons):
     Returns
     -------
     pandas.DataFrame, n rows, index 0..n-1
-        `label`, one of `schemas.LABELS`; `kind`, for reject one of `KINDS`, for unparsed `empty` or `error`, else "";
-        `rule`, the name of the cue or case that decided (`no_cue` for accept).
+        `label`, one of `schemas.LABELS`; `kind`, for reject one of `REFUSAL_KINDS`, for unparsed `empty` or `error`,
+        else ""; `rule`, the name of the cue or case that decided (`no_cue` for accept).
 
     Raises
     ------

@@ -122,7 +122,7 @@ def _load(source, settings):
 
 
 def judged(store, corpus_name, traces, settings):
-    """Return a judge's verdicts on targets' answers: asked where a judge is named, else those in the store.
+    """Return a judge's labels of targets' answers: asked where a judge is named, else those in the store.
 
     Parameters
     ----------
@@ -135,25 +135,25 @@ def judged(store, corpus_name, traces, settings):
     Returns
     -------
     dict of str to DataFrame
-        Verdicts by target, in trace order; a target that was not judged is left out.
+        Labels by target, in trace order; a target that was not judged is left out.
 
     Raises
     ------
     DataError
-        The verdicts in the store are on other answers.
+        The labels in the store are of other answers.
     """
     if settings.judge:
         model = _load(loading.resolve(settings.judge), settings)
         for name, frame in traces.items():
-            verdicts = judge.label(store, f"{corpus_name}--{name}", model, frame, settings.batch)
+            labels = judge.label(store, f"{corpus_name}--{name}", model, frame, settings.batch)
             meta = settings.meta(traces=labelling.answers_hash(frame), rubric=judge.RUBRIC)
-            store.write("verdicts", corpus_name, name, frame=verdicts, meta=meta)
+            store.write("verdicts", corpus_name, name, frame=labels, meta=meta)
     found = {}
     for name in traces:
         if store.has("verdicts", corpus_name, name):
             path = store.path("verdicts", corpus_name, name)
             if stores.read_meta(path)["inputs"]["traces"] != labelling.answers_hash(traces[name]):
-                raise DataError(f"{paths.shown(path)}: verdicts on other answers; run 02_querying with judge=MODEL")
+                raise DataError(f"{paths.shown(path)}: labels of other answers; run 02_querying with judge=MODEL")
             frame = store.read("verdicts", corpus_name, name).set_index("prompt_id")
             found[name] = frame.loc[traces[name]["prompt_id"]].reset_index()
     return found
