@@ -1,20 +1,23 @@
 """Labels of answers in a store: made, read, and checked to belong to the answers (`docs/method.md`, Labels)."""
 
+from pathlib import Path
+
 import pandas as pd
 
 from paraguard_utils import paths, stores
 from paraguard_utils.errors import DataError
 from paraguard_utils.querying.refusals import LABELLER, label
-from paraguard_utils.stores import frame_hash, read_meta
+from paraguard_utils.schemas import Labels, Traces
+from paraguard_utils.stores import Store, frame_hash, read_meta
 from paraguard_utils.text import readable
 
 
-def answers_hash(traces):
+def answers_hash(traces: Traces) -> str:
     """Return the hash that ties labels to the answers they describe, whatever the order of rows."""
     return stores.frame_hash(traces[["prompt_id", "key", "response"]].sort_values("prompt_id"))
 
 
-def label_answers(traces):
+def label_answers(traces: Traces) -> Labels:
     """Label a target's answers by the cue list: the columns of a labels file, in trace order."""
     labels = label(traces["response"], traces["finish_reason"])
     return pd.DataFrame(
@@ -27,7 +30,7 @@ def label_answers(traces):
     )
 
 
-def labels_by(store, corpus_name, target, labeller="cues"):
+def labels_by(store: Store, corpus_name: str, target: str, labeller: str = "cues") -> tuple[Path, Labels]:
     """Read a target's labels by one of three labellers.
 
     Parameters
@@ -58,7 +61,7 @@ def labels_by(store, corpus_name, target, labeller="cues"):
     return path, labels
 
 
-def matching_labels(store, corpus_name, target, traces, labeller="cues"):
+def matching_labels(store: Store, corpus_name: str, target: str, traces: Traces, labeller: str = "cues") -> Labels:
     """Read a target's labels and check that they are of these traces.
 
     Parameters
@@ -88,6 +91,6 @@ def matching_labels(store, corpus_name, target, traces, labeller="cues"):
     return labels
 
 
-def labels_hash(labels):
+def labels_hash(labels: Labels) -> str:
     """Return the hash that ties scores to labels, whatever the order of rows."""
     return frame_hash(labels[["prompt_id", "label"]].sort_values("prompt_id"))

@@ -13,6 +13,7 @@ Patterns are those of RE2, which has no backtracking: the time is linear in the 
 import argparse
 import hashlib
 import sys
+from collections.abc import Sequence
 from functools import cache
 
 import numpy as np
@@ -58,13 +59,13 @@ STEPS = (
 """How a lower-cased answer is made plain: pattern and replacement, in this order."""
 
 
-def digest():
+def digest() -> str:
     """Return the SHA-256 of the cue list."""
     return hashlib.sha256(CUES.read_bytes()).hexdigest()
 
 
 @cache
-def cues():
+def cues() -> list[tuple[str, str, str, str]]:
     """Return the cues in the order in which they are tried.
 
     Returns
@@ -73,7 +74,8 @@ def cues():
         Rule, kind (one of `REFUSAL_KINDS`), pattern, and the pattern that spares an answer ("" for none), for the
         opening of a normalised answer.
     """
-    parts, found = {}, []
+    parts: dict[str, str] = {}
+    found = []
     rows = pd.read_csv(CUES, keep_default_na=False)[["rule", "kind", "pattern", "unless"]]
     for rule, kind, *patterns in rows.itertuples(index=False):
         for name, part in parts.items():
@@ -86,7 +88,7 @@ def cues():
     return found
 
 
-def normalise(responses):
+def normalise(responses: Sequence[object]) -> pa.Array:
     """Return the openings of answers as the cues expect them; empty if one holds no letter and no digit.
 
     Lower case, single spaces, plain apostrophes, contractions spelt out; without a thinking block, markup, and whatever
@@ -111,7 +113,7 @@ def normalise(responses):
     return pc.utf8_slice_codeunits(answers, 0, CUE_CHARS)
 
 
-def label(responses, finish_reasons):
+def label(responses: Sequence[object], finish_reasons: Sequence[object]) -> pd.DataFrame:
     """Label answers.
 
     Parameters
@@ -154,12 +156,12 @@ def label(responses, finish_reasons):
     return frame
 
 
-def _matching(texts, rows, pattern):
+def _matching(texts: pa.Array, rows: np.ndarray, pattern: str) -> np.ndarray:
     """Return those of the rows whose text holds the pattern."""
     return rows[np.asarray(pc.match_substring_regex(texts.take(pa.array(rows, pa.int64())), pattern), bool)]
 
 
-def has_substring(responses):
+def has_substring(responses: Sequence[str]) -> np.ndarray:
     """Tell which answers hold one of `data/refusal_substrings.csv`: the usual way, for comparison only.
 
     Parameters
