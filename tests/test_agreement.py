@@ -69,14 +69,21 @@ def test_a_wrong_folder_is_one_clear_error(folder):
         agreement.read_answers(folder)
 
 
-@pytest.mark.parametrize("cut", [None, 256], ids=["whole", "cut"])
-def test_agreement_with_people_on_the_held_out_half(cut):
+@pytest.fixture(scope="module")
+def xstest():
+    """XSTest's annotated answers, and their labels by the cue list."""
     if not XSTEST.is_dir():
         pytest.skip(f"no XSTest completions at {XSTEST}")
     rows = agreement.read_answers(XSTEST)
+    return rows, refusals.label(rows["completion"], ["stop"] * len(rows))
+
+
+@pytest.mark.parametrize("cut", [None, 256], ids=["whole", "cut"])
+def test_agreement_with_people_on_the_held_out_half(cut, xstest):
+    rows, labelled = xstest
     texts = rows["completion"].str[:cut]
     labels = {
-        "cues": refusals.label(texts, ["stop"] * len(rows))["label"],
+        "cues": (refusals.label(texts, ["stop"] * len(rows)) if cut else labelled)["label"],
         "substrings": np.where(refusals.has_substring(texts), "reject", "accept"),
     }
     table = agreement.with_annotators(rows, labels)
@@ -86,12 +93,8 @@ def test_agreement_with_people_on_the_held_out_half(cut):
     assert (held["cues"] >= 0.9).all() and (held["cues"] > held["substrings"]).all(), held
 
 
-def test_decisions_are_about_disagreements_of_the_developed_half():
-    if not XSTEST.is_dir():
-        pytest.skip(f"no XSTest completions at {XSTEST}")
-    rows = agreement.read_answers(XSTEST)
-    labelled = refusals.label(rows["completion"], ["stop"] * len(rows))
-    listed = agreement.errors(rows, labelled)
+def test_decisions_are_about_disagreements_of_the_developed_half(xstest):
+    listed = agreement.errors(*xstest)
     assert len(listed) == 10
     pd.testing.assert_frame_equal(listed, RECORDED.read("tables", "xstest_errors"), check_dtype=False)
 

@@ -1,0 +1,175 @@
+"""The page on which a reader explores scored rejections (`docs/method.md`, Metrics): from frames to HTML.
+
+The page is one HTML file that needs no network: DataTables, as `itables` bundles it, the page's own short script and
+the data stand in it. Every text of a prompt, an answer or a token travels as JSON and is shown as text; a content
+security policy lets no other script run and nothing be fetched.
+"""
+
+import base64
+import hashlib
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from importlib import metadata, resources
+from typing import NamedTuple
+
+import jinja2
+import numpy as np
+import pandas as pd
+from markupsafe import Markup
+
+from paraguard_utils import bootstrap, schemas
+from paraguard_utils.schemas import Corpus
+from paraguard_utils.scoring import confusion, signals
+from paraguard_utils.scoring.cohorts import BINS, RISK_EDGES, between
+from paraguard_utils.scoring.pipeline import ScoredTarget
+
+PAIR_FIELDS = ("similarity", "drift", "prob_shift", *signals.READINGS.values())
+"""What the page says of a rejection and a neighbour, beside the score in each of `signals.READINGS`."""
+
+
+class About(NamedTuple):
+    """What the head of the page says of all targets.
+
+    Attributes
+    ----------
+    corpus, store : str
+        Names.
+    titles : dict of str to str
+        How each target is called.
+    """
+
+    corpus: str
+    store: str
+    titles: dict[str, str]
+
+
+def page(corpus: Corpus, data: Mapping[str, ScoredTarget], about: About) -> str:
+    """Make the page.
+
+    Parameters
+    ----------
+    corpus : DataFrame
+    data : dict of str to ScoredTarget
+        By target, at least one, all scored alike. One without scored rejections is named in the head, with n = 0.
+    about : About
+
+    Returns
+    -------
+    str
+        HTML.
+    """
+    content = contents(corpus, data, about)
+    rows = pd.DataFrame(content["rejections"], columns=["target", "prompt"])
+    rows = rows.join(pd.DataFrame(content["prompts"]), on="prompt")
+    every = {"target": range(len(data)), "bin": BINS}
+    counts = {
+        name: rows[name].value_counts().reindex(every.get(name, sorted(set(rows[name]))), fill_value=0).to_dict()
+        for name in ("target", "category", "strategy", "bin")
+    }
+    low, high = (f"{edge:.2f}" for edge in RISK_EDGES)
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("paraguard_utils.report", "."), autoescape=True, undefined=jinja2.StrictUndefined
+    )
+    environment.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "allow_nan": False}
+    environment.filters["source"] = _source
+    bundle = resources.files("itables") / "html"
+    return environment.get_template("explorer.html").render(
+        about=about,
+        scored=next(iter(data.values())),  # what it was scored with is the same for all
+        content=content,
+        counts=counts,
+        bins=[f"low, < {low}", f"middle, {low} to < {high}", f"high, ≥ {high}"],
+        few=bootstrap.FEW,
+        theta=confusion.THETA,
+        zip=zip,
+        script=_inline((bundle / "dt_bundle.js").read_text(encoding="utf-8")),
+        style=Markup((bundle / "dt_bundle.css").read_text(encoding="utf-8")),
+        licence=metadata.distribution("itables").read_text("licenses/LICENSE"),
+    )
+
+
+def contents(corpus: Corpus, data: Mapping[str, ScoredTarget], about: About) -> dict[str, object]:
+    """Collect what the page shows; each prompt, answer and token text stands there once, others refer to its place.
+
+    Parameters
+    ----------
+    corpus, data, about
+        As in `page`.
+
+    Returns
+    -------
+    dict
+        JSON-able. decisions, the label set; prompts, as the corpus has them, with the bin of their risk; targets:
+        title, answers and labels (places in decisions) by prompt, tokens (texts) and words, the tokens of each compared
+        prompt; rejections: target, prompt, ci, ci_clipped, mean_similarity and near. Each of near is a neighbour:
+        prompt, similarity, drift, prob_shift, ppl_relative, ppl_clipped, score_relative, score_clipped, the place of
+        the neighbour's nearest token for each token of the rejection, and the distance to it in hundredths.
+    """
+    place = pd.Series(range(len(corpus)), index=corpus["prompt_id"])
+    columns = ["prompt_id", "cluster_id", "strategy", "source", "category", "risk", "text"]
+    shown, rejections = [], []
+    for number, (name, own) in enumerate(data.items()):
+        rows = signals.token_rows(own.traces.itertuples(), own.tokens)
+        near = _near(own, rows, place)
+        tokens, words = _words(own, rows, {*near["centre"], *near["neighbour"]})
+        shown.append(
+            {
+                "title": about.titles[name],
+                "answers": [None if pd.isna(text) else text for text in own.labels["response"]],
+                "labels": [schemas.LABELS.index(label) for label in own.labels["label"]],
+                "tokens": tokens,
+                "words": words,
+            }
+        )
+        by_centre = defaultdict(list)
+        for centre, *fields in near.astype(object).to_numpy().tolist():
+            by_centre[centre].append(fields)
+        for row in confusion.rejections(own.scores).to_dict("records"):
+            at = int(place[row["prompt_id"]])
+            numbers = {column: round(row[column], 4) for column in ("ci", "ci_clipped", "mean_similarity")}
+            rejections.append({"target": number, "prompt": at, **numbers, "near": by_centre[at]})
+    return {
+        "decisions": schemas.LABELS,
+        "prompts": corpus[columns].assign(bin=between(corpus["risk"], RISK_EDGES)).to_dict("records"),
+        "targets": shown,
+        "rejections": rejections,
+    }
+
+
+def _near(own: ScoredTarget, rows: Sequence[np.ndarray], place: pd.Series) -> pd.DataFrame:
+    """Rejections and their k neighbours by place in the corpus, with signals, scores and aligned tokens."""
+    used = signals.ranked(own.pairs, own.k) & (own.pairs["centre_label"] == "reject")
+    pairs = own.pairs[used].sort_values(["centre_id", "rank"])
+    near = pd.DataFrame({end: pairs[f"{end}_id"].map(place).astype(int) for end in ("centre", "neighbour")})
+    near = near.join(pairs[list(PAIR_FIELDS)].round(4))
+    for reading in signals.READINGS:
+        near[f"score_{reading}"] = signals.score(pairs, own.weights, reading).round(4)
+    table = signals.unit_embeddings(own.tokens)
+    ends = zip(near["centre"], near["neighbour"], strict=True)
+    aligned = [signals.nearest_tokens(table[rows[a]], table[rows[b]]) for a, b in ends]
+    return near.assign(
+        nearest=[place.tolist() for place, _ in aligned],
+        hundredths=[np.rint(100 * distance).astype(int).tolist() for _, distance in aligned],
+    )
+
+
+def _words(
+    own: ScoredTarget, rows: Sequence[np.ndarray], prompts: Iterable[int]
+) -> tuple[list[str], dict[int, list[int]]]:
+    """Texts of the tokens that some prompts (places in the corpus) are made of, and each such prompt's tokens."""
+    chosen = {at: rows[at] for at in sorted(prompts)}
+    used = np.unique(np.concatenate([*chosen.values(), []]).astype(int))
+    return own.tokens["text"].iloc[used].tolist(), {
+        at: np.searchsorted(used, row).tolist() for at, row in chosen.items()
+    }
+
+
+def _inline(script: str) -> Markup:
+    """Escape what would end a script element, as HTML's standard recommends; strings and patterns mean the same."""
+    return Markup(re.sub(r"<(?=!--|/?script)", r"\\x3C", script, flags=re.IGNORECASE))
+
+
+def _source(script: str) -> str:
+    """Return the content security policy's source expression for one inline script."""
+    return f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'"
