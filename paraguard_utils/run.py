@@ -19,6 +19,7 @@ from paraguard_utils.errors import SettingsError, UserError
 from paraguard_utils.models import loading
 from paraguard_utils.querying import targets
 from paraguard_utils.report import compare, explorer, tables
+from paraguard_utils.scoring import pipeline
 from paraguard_utils.settings import CORPUS, Settings, check, near
 from paraguard_utils.stores import LIVE
 
@@ -268,6 +269,13 @@ def explore(config: Settings) -> None:
     config : settings.Settings
         store, corpus and model are used.
     """
+    store = config.open_store()
+    corpus = store.read_earlier("corpus", config.corpus)
+    names, _ = targets.to_score(store, config.corpus, config)
+    data = pipeline.scored_targets(store, config.corpus, corpus, names)
+    titles = dict(zip(names, registry.titles(names), strict=True))
+    page = explorer.page(corpus, data, explorer.About(config.corpus, store.name, titles))
     path = paths.RESULTS / "explorer.html"
-    n = explorer.write(config.open_store(), config.corpus, config, path)
+    stores.atomic(path, lambda part: part.write_text(page, encoding="utf-8"))
+    n = len(pipeline.rejections({name: own.scores for name, own in data.items()}))
     print(f"{n} rejections, {path.stat().st_size / 1e6:.1f} MB: open {paths.shown(path)} in a browser")

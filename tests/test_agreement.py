@@ -47,14 +47,14 @@ def folder(tmp_path):
 def test_tables_of_annotated_answers(folder):
     rows = agreement.read_answers(folder)
     labelled = refusals.label(rows["completion"], ["stop"] * 4)
-    table = agreement.agreement(rows, {"mine": labelled["label"]}).set_index("part")
+    table = agreement.with_annotators(rows, {"mine": labelled["label"]}).set_index("part")
     assert table.loc[["all", "annotators agree", "annotators differ"], "n"].tolist() == [4, 3, 1]
     assert table.loc["all", "accuracy"] == 0.75 and table.loc["annotators agree", "accuracy"] == 1.0
     assert table.loc["all", "recall"] == pytest.approx(2 / 3) and table.loc["all", "precision"] == 1.0
     assert set(table.loc[["held out", "developed"], "n"]) == {2}
     types = agreement.by_type(rows, labelled["label"]).set_index("type")
     assert types["refused"].tolist() == [2, 1] and types["rejected"].tolist() == [1, 1]
-    counts = agreement.confusion(rows, labelled).set_index("people")
+    counts = agreement.by_kind(rows, labelled).set_index("people")
     assert counts.loc["3_partial_refusal", "accept"] == 1 and counts.loc["2_full_refusal", "reject:policy"] == 2
     shares = agreement.rates(rows, {"mine": labelled["label"]}).set_index("by")["share"]
     assert shares.to_dict() == {"people": 0.5, "mine": 0.5}
@@ -69,29 +69,32 @@ def test_a_wrong_folder_is_one_clear_error(folder):
         agreement.read_answers(folder)
 
 
-@pytest.mark.parametrize("cut", [None, 256], ids=["whole", "cut"])
-def test_agreement_with_people_on_the_held_out_half(cut):
+@pytest.fixture(scope="module")
+def xstest():
+    """XSTest's annotated answers, and their labels by the cue list."""
     if not XSTEST.is_dir():
         pytest.skip(f"no XSTest completions at {XSTEST}")
     rows = agreement.read_answers(XSTEST)
+    return rows, refusals.label(rows["completion"], ["stop"] * len(rows))
+
+
+@pytest.mark.parametrize("cut", [None, 256], ids=["whole", "cut"])
+def test_agreement_with_people_on_the_held_out_half(cut, xstest):
+    rows, labelled = xstest
     texts = rows["completion"].str[:cut]
     labels = {
-        "cues": refusals.label(texts, ["stop"] * len(rows))["label"],
+        "cues": (refusals.label(texts, ["stop"] * len(rows)) if cut else labelled)["label"],
         "substrings": np.where(refusals.has_substring(texts), "reject", "accept"),
     }
-    table = agreement.agreement(rows, labels)
+    table = agreement.with_annotators(rows, labels)
     held = table[table["part"] == "held out"].pivot(index="file", columns="labeller", values="kappa")
     assert set(held.index) == {"gpt4", "llama2orig"}
     assert (table.loc[table["part"] == "held out", "n"] == 225).all()
     assert (held["cues"] >= 0.9).all() and (held["cues"] > held["substrings"]).all(), held
 
 
-def test_decisions_are_about_disagreements_of_the_developed_half():
-    if not XSTEST.is_dir():
-        pytest.skip(f"no XSTest completions at {XSTEST}")
-    rows = agreement.read_answers(XSTEST)
-    labelled = refusals.label(rows["completion"], ["stop"] * len(rows))
-    listed = agreement.errors(rows, labelled)
+def test_decisions_are_about_disagreements_of_the_developed_half(xstest):
+    listed = agreement.errors(*xstest)
     assert len(listed) == 10
     pd.testing.assert_frame_equal(listed, RECORDED.read("tables", "xstest_errors"), check_dtype=False)
 
@@ -165,7 +168,7 @@ def test_three_labellers_on_the_same_answers(results):
         labelling.matching_labels(store, "c", name, traces)
 
 
-VERDICTS = {
+REPLIES = {
     "'refused'": "reject",
     "Answered.": "accept",
     "refused or answered": "unparsed",
@@ -174,8 +177,8 @@ VERDICTS = {
 }
 
 
-def test_only_one_word_is_a_verdict():
-    assert judge.read(pd.Series(list(VERDICTS))).tolist() == list(VERDICTS.values())
+def test_only_one_of_two_words_is_read_as_a_label():
+    assert judge.read(pd.Series(list(REPLIES))).tolist() == list(REPLIES.values())
 
 
 def test_an_answer_is_quoted_for_the_judge():
@@ -192,9 +195,9 @@ def test_a_judge_that_says_something_else_is_unparsed(results, tiny_model):
 
 
 @pytest.mark.parametrize("name", list(registry.published("chat").index))
-def test_recorded_verdicts_are_on_the_recorded_answers(name):
+def test_a_judges_recorded_labels_are_of_the_recorded_answers(name):
     traces = RECORDED.read("traces", "paraguard_mini", name)
     meta = stores.read_meta(RECORDED.path("verdicts", "paraguard_mini", name))
     assert meta["inputs"]["traces"] == labelling.answers_hash(traces)
-    verdicts = RECORDED.read("verdicts", "paraguard_mini", name)
-    assert judge.read(verdicts["response"].fillna("")).tolist() == verdicts["label"].tolist()
+    judged = RECORDED.read("verdicts", "paraguard_mini", name)
+    assert judge.read(judged["response"].fillna("")).tolist() == judged["label"].tolist()

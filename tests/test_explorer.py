@@ -11,7 +11,7 @@ from playwright.sync_api import sync_playwright
 from paraguard_utils import paths, registry, stores
 from paraguard_utils.errors import DataError
 from paraguard_utils.report import explorer
-from paraguard_utils.scoring import confusion, signals
+from paraguard_utils.scoring import confusion, pipeline, signals
 from paraguard_utils.settings import PAPER_WEIGHTS
 
 RECORDED = stores.Store("recorded")
@@ -52,6 +52,7 @@ BY_CI = ["p001 alpha", "p001 beta", "p000 alpha", "p005 beta", "p004 alpha"]
 WORDS = [[0, 2], [1], [2, 1], [0], [2], [1, 1], [0], [2, 0]]  # each prompt's own tokens
 
 
+@pytest.fixture(scope="module")
 def world():
     """Eight prompts in two clusters, three targets, numbers chosen by hand."""
     corpus, _, traces, _, _ = worlds.world(LABELS["alpha"], ["c0"] * 4 + ["c1"] * 4)
@@ -80,9 +81,14 @@ def world():
         cluster = corpus.set_index("prompt_id")["cluster_id"]
         pairs["same_cluster"] = pairs["centre_id"].map(cluster) == pairs["neighbour_id"].map(cluster)
         scores = confusion.prompt_scores(corpus, labelled, pairs, k=2)
-        data[name] = explorer.Answers(labelled, pairs, scores, traces, tokens)
+        data[name] = pipeline.ScoredTarget(labelled, pairs, scores, traces, tokens, PAPER_WEIGHTS, 2, "cues")
     titles = {"alpha": HOSTILE_TITLE, "beta": "beta", "gamma": "gamma"}
-    return corpus, data, explorer.About("tiny", "test", titles, k=2)
+    return corpus, data, explorer.About("tiny", "test", titles)
+
+
+@pytest.fixture(scope="module")
+def html(world):
+    return explorer.page(*world)
 
 
 @pytest.fixture(scope="module")
@@ -121,8 +127,8 @@ def show(browser, tmp_path):
 
 
 @pytest.fixture
-def tab(show):
-    return show(explorer.page(*world()))
+def tab(show, html):
+    return show(html)
 
 
 def rows(tab):
@@ -271,10 +277,10 @@ def test_markup_in_texts_is_text(tab):
     assert tab.locator("img, iframe, svg, header u").count() == 0
 
 
-def test_the_policy_lets_no_foreign_script_run(browser, tmp_path):
+def test_the_policy_lets_no_foreign_script_run(browser, html, tmp_path):
     path = tmp_path / "page.html"
     foreign = "<script>window.ran = 1</script><img src='https://example.org/x' onerror='window.ran = 2'></body>"
-    path.write_text(explorer.page(*world()).replace("</body>", foreign), encoding="utf-8")
+    path.write_text(html.replace("</body>", foreign), encoding="utf-8")
     tab = browser.new_page()
     refused = []
     tab.on("console", lambda message: refused.append(message.text))
@@ -285,14 +291,14 @@ def test_the_policy_lets_no_foreign_script_run(browser, tmp_path):
     tab.close()
 
 
-def test_a_page_without_rejections_opens(show):
-    corpus, data, about = world()
+def test_a_page_without_rejections_opens(show, world):
+    corpus, data, about = world
     tab = show(explorer.page(corpus, {"gamma": data["gamma"]}, about))
     assert rows(tab) == [] and "no scored rejections" in tab.locator("#rejections").inner_text()
 
 
-def test_tokens_are_aligned_as_drift_does():
-    corpus, data, about = world()
+def test_tokens_are_aligned_as_drift_does(world):
+    corpus, data, about = world
     own = data["alpha"]
     content = explorer.contents(corpus, data, about)
     assert len(content["rejections"]) == 5
@@ -313,10 +319,22 @@ class Changed(stores.Store):
 
 def test_scores_of_other_pairs_are_refused(recorded_corpus):
     name = registry.published("chat").index[0]
-    data, about = explorer.read(RECORDED, "paraguard_mini", recorded_corpus, [name])
-    assert about.k == 5 and about.weights == PAPER_WEIGHTS and list(data) == [name]
+    ((found, own),) = pipeline.scored_targets(RECORDED, "paraguard_mini", recorded_corpus, [name]).items()
+    assert found == name and own.k == 5 and own.weights == PAPER_WEIGHTS and own.labeller == "cues"
     with pytest.raises(DataError, match="scores of other pairs"):
-        explorer.read(Changed("recorded"), "paraguard_mini", recorded_corpus, [name])
+        pipeline.scored_targets(Changed("recorded"), "paraguard_mini", recorded_corpus, [name])
+
+
+def test_targets_scored_in_two_ways_are_refused(recorded_corpus, monkeypatch):
+    first, second = registry.published("chat").index[:2]
+
+    def changed(path):
+        meta = stores.read_meta(path)
+        return meta | {"parameters": meta["parameters"] | {"k": 4}} if path.stem == second else meta
+
+    monkeypatch.setattr(pipeline, "read_meta", changed)
+    with pytest.raises(DataError, match=f"{second}.csv: scored with other weights, k or labeller than {first};"):
+        pipeline.scored_targets(RECORDED, "paraguard_mini", recorded_corpus, [first, second])
 
 
 @pytest.mark.parametrize("store", ["nowhere", "../up"])

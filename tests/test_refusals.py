@@ -101,7 +101,7 @@ def test_the_cue_list_is_well_formed():
     rows = pd.read_csv(refusals.CUES, keep_default_na=False)
     assert list(rows) == ["rule", "kind", "pattern", "unless", "note"]
     assert rows["rule"].is_unique
-    assert set(rows["kind"]) == {"part", *refusals.KINDS}
+    assert set(rows["kind"]) == {"part", *refusals.REFUSAL_KINDS}
     assert len(refusals.cues()) == (rows["kind"] != "part").sum()
     assert not any(re.search(r"{[a-z]", part) for *_, pattern, unless in refusals.cues() for part in (pattern, unless))
 
@@ -208,7 +208,7 @@ def test_any_text_gets_one_label(texts):
     for reason in ("stop", "error", "content_filter"):
         frame = refusals.label(texts, [reason] * len(texts))
         assert frame["label"].isin(schemas.LABELS).all()
-        assert (frame["kind"].isin(refusals.KINDS) == (frame["label"] == "reject")).all()
+        assert (frame["kind"].isin(refusals.REFUSAL_KINDS) == (frame["label"] == "reject")).all()
         assert frame["rule"].ne("").all()
 
 

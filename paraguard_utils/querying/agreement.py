@@ -6,7 +6,9 @@ and writes counts into a live store's tables `xstest_*`. Rules were written on o
 the other half was never read. A full and a partial refusal both count as refusal.
 """
 
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -16,6 +18,11 @@ from paraguard_utils.bootstrap import Clusters, columns
 from paraguard_utils.errors import DataError
 from paraguard_utils.models import loading
 from paraguard_utils.querying import judge, refusals
+from paraguard_utils.schemas import Labels, Table
+from paraguard_utils.stores import Store
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 SPLIT = 20240501
 CUT = 64
@@ -30,7 +37,7 @@ INPUTS = (HAND_CHECK, DECISIONS, PUBLISHED)
 TABLES = ("xstest_agreement", "xstest_rates", "xstest_types", "xstest_confusion", "xstest_errors")
 
 
-def developed(prompts):
+def developed(prompts: Iterable[str]) -> set[str]:
     """Return the half of the prompts on which rules were written.
 
     Parameters
@@ -45,7 +52,7 @@ def developed(prompts):
     return {listed[i] for i in np.random.default_rng(SPLIT).permutation(len(listed))[: len(listed) // 2]}
 
 
-def read_answers(folder):
+def read_answers(folder: str | Path) -> pd.DataFrame:
     """Read every `xstest_v2_completions_<model>.csv` of a folder.
 
     Parameters
@@ -84,13 +91,14 @@ def read_answers(folder):
     return pd.concat(frames, ignore_index=True)
 
 
-def cut(texts, tokenizer, tokens=CUT):
+def cut(texts: Iterable[str], tokenizer: "PreTrainedTokenizerBase", tokens: int = CUT) -> list[str]:
     """Cut answers after so many tokens, as the pipeline does."""
     encoded = tokenizer(list(texts), add_special_tokens=False)["input_ids"]
-    return [tokenizer.decode(ids[:tokens], skip_special_tokens=True).strip() for ids in encoded]
+    kept = tokenizer.batch_decode([ids[:tokens] for ids in encoded], skip_special_tokens=True)
+    return [text.strip() for text in kept]
 
 
-def agreement(rows, labels):
+def with_annotators(rows: pd.DataFrame, labels: Mapping[str, Sequence[str] | np.ndarray]) -> Table:
     """Compare labellers with people, by file and part.
 
     Parameters
@@ -128,7 +136,7 @@ def agreement(rows, labels):
     return pd.DataFrame(lines)
 
 
-def by_type(rows, labels):
+def by_type(rows: pd.DataFrame, labels: Sequence[str] | np.ndarray) -> Table:
     """Compare one labeller with people by prompt type, over both halves.
 
     Returns
@@ -147,7 +155,7 @@ def by_type(rows, labels):
     return pd.DataFrame(lines)
 
 
-def rates(rows, labels):
+def rates(rows: pd.DataFrame, labels: Mapping[str, Sequence[str] | np.ndarray]) -> Table:
     """Say how much each way of labelling calls refused among the safe prompts, beside published ways.
 
     Parameters
@@ -173,7 +181,7 @@ def rates(rows, labels):
     return pd.DataFrame(lines).astype({"n": "Int64"})
 
 
-def confusion(rows, labelled):
+def by_kind(rows: pd.DataFrame, labelled: pd.DataFrame) -> Table:
     """Count people's three labels against the labeller's kinds.
 
     Parameters
@@ -188,13 +196,13 @@ def confusion(rows, labelled):
         file, people (XSTest's label), and one count column per kind: accept, reject:policy and so on.
     """
     kinds = labelled["label"].where(labelled["kind"] == "", labelled["label"] + ":" + labelled["kind"])
-    known = ["accept", *(f"reject:{kind}" for kind in refusals.KINDS)]
+    known = ["accept", *(f"reject:{kind}" for kind in refusals.REFUSAL_KINDS)]
     table = pd.crosstab([rows["file"], rows["final_label"]], kinds.to_numpy())
     table = table.reindex(columns=[*known, *sorted(set(table.columns) - set(known))], fill_value=0)
     return table.reset_index().rename(columns={"final_label": "people"})
 
 
-def errors(rows, labelled):
+def errors(rows: pd.DataFrame, labelled: pd.DataFrame) -> Table:
     """List the disagreements that a decision was written about.
 
     Parameters
@@ -224,8 +232,8 @@ def errors(rows, labelled):
     return joined[listed].rename(columns={"final_label": "people"})
 
 
-def hand_check():
-    """Read the recorded answers that were labelled by reading, without the labeller's verdict.
+def hand_check() -> pd.DataFrame:
+    """Read the recorded answers that were labelled by reading, without sight of the cue list's labels.
 
     Returns
     -------
@@ -235,7 +243,7 @@ def hand_check():
     return stores.read(HAND_CHECK, "hand_check")
 
 
-def against_readers(checked, labels):
+def against_readers(checked: pd.DataFrame, labels: Mapping[str, Labels]) -> tuple[Table, pd.DataFrame]:
     """Compare the labeller with readers of recorded answers.
 
     Parameters
@@ -269,7 +277,7 @@ def against_readers(checked, labels):
     return pd.DataFrame(lines), differing[["target", "prompt_id", "label", "reason", "labelled", "rule", "response"]]
 
 
-def cost_of_cut(longer, labels, clusters):
+def cost_of_cut(longer: Mapping[str, pd.DataFrame], labels: Mapping[str, Labels], clusters: Clusters) -> Table:
     """Count the labels that the usual cut of answers changes.
 
     Parameters
@@ -309,20 +317,22 @@ def cost_of_cut(longer, labels, clusters):
     return pd.DataFrame(lines)
 
 
-def _declines_later(text):
+def _declines_later(text: str | None) -> bool:
     """Tell whether the cue that declines a request as such stands behind an answer's opening."""
-    step = refusals.OPENING // 2  # overlapping windows, so that no cue is cut in two
-    parts = [text[start : start + refusals.OPENING] for start in range(step, len(text), step)] if text else []
+    step = refusals.CUE_CHARS // 2  # overlapping windows, so that no cue is cut in two
+    parts = [text[start : start + refusals.CUE_CHARS] for start in range(step, len(text), step)] if text else []
     return bool(refusals.label(parts, [""] * len(parts))["rule"].isin(["declines_request"]).any())
 
 
-def side_by_side(labels, verdicts, clusters, cluster_ids):
+def side_by_side(
+    by_cues: Mapping[str, Labels], by_judge: Mapping[str, Labels], clusters: Clusters, cluster_ids: pd.Series
+) -> Table:
     """Compare the cue list with the judge on every answer.
 
     Parameters
     ----------
-    labels, verdicts : dict of str to DataFrame
-        By target, rows in corpus order.
+    by_cues, by_judge : dict of str to DataFrame
+        Each labeller's labels by target, rows in corpus order.
     clusters : bootstrap.Clusters
     cluster_ids : Series
 
@@ -332,8 +342,8 @@ def side_by_side(labels, verdicts, clusters, cluster_ids):
         target, n, cues_reject, judge_reject, both_reject, unparsed (by the judge), and kappa with its interval.
     """
     lines = []
-    for name, frame in verdicts.items():
-        cues, judged = (part["label"].to_numpy() for part in (labels[name], frame))
+    for name, frame in by_judge.items():
+        cues, judged = (part["label"].to_numpy() for part in (by_cues[name], frame))
         read = np.isin(judged, ["accept", "reject"]) & np.isin(cues, ["accept", "reject"])
         found = clusters.agreement(cluster_ids[read], judged[read], cues[read])
         lines.append(
@@ -346,7 +356,7 @@ def side_by_side(labels, verdicts, clusters, cluster_ids):
     return pd.DataFrame(lines)
 
 
-def validate(folder, store, judge_name=""):
+def validate(folder: str | Path, store: Store, judge_name: str = "") -> dict[str, Table]:
     """Write the tables `xstest_*` into a live store.
 
     Parameters
@@ -379,10 +389,10 @@ def validate(folder, store, judge_name=""):
         labels[f"{judge.RUBRIC} {model.name}"] = judge.label(store, "xstest", model, asked)["label"]
         meta["judge"] = model.name
     found = {
-        "xstest_agreement": agreement(rows, labels),
+        "xstest_agreement": with_annotators(rows, labels),
         "xstest_rates": rates(rows, labels),
         "xstest_types": by_type(rows, whole["label"]),
-        "xstest_confusion": confusion(rows, whole),
+        "xstest_confusion": by_kind(rows, whole),
         "xstest_errors": errors(rows, whole),
     }
     for name, frame in found.items():

@@ -1,21 +1,24 @@
 """Labels of answers in a store: made, read, and checked to belong to the answers (`docs/method.md`, Labels)."""
 
+from pathlib import Path
+
 import pandas as pd
 
 from paraguard_utils import paths, stores
 from paraguard_utils.errors import DataError
 from paraguard_utils.querying.refusals import LABELLER, label
-from paraguard_utils.stores import frame_hash, read_meta
+from paraguard_utils.schemas import Labels, Traces
+from paraguard_utils.stores import Store, frame_hash, read_meta
 from paraguard_utils.text import readable
 
 
-def answers_hash(traces):
+def answers_hash(traces: Traces) -> str:
     """Return the hash that ties labels to the answers they describe, whatever the order of rows."""
     return stores.frame_hash(traces[["prompt_id", "key", "response"]].sort_values("prompt_id"))
 
 
-def label_answers(traces):
-    """Label a target's answers: the columns of a labels file, in trace order."""
+def label_answers(traces: Traces) -> Labels:
+    """Label a target's answers by the cue list: the columns of a labels file, in trace order."""
     labels = label(traces["response"], traces["finish_reason"])
     return pd.DataFrame(
         {
@@ -27,7 +30,7 @@ def label_answers(traces):
     )
 
 
-def labels_by(store, corpus_name, target, labeller="cues"):
+def labels_by(store: Store, corpus_name: str, target: str, labeller: str = "cues") -> tuple[Path, Labels]:
     """Read a target's labels by one of three labellers.
 
     Parameters
@@ -36,7 +39,7 @@ def labels_by(store, corpus_name, target, labeller="cues"):
     corpus_name, target : str
     labeller : str
         "cues", the cue list; "policy", the cue list where only a policy refusal counts as one and all other rejections
-        are set aside as unparsed; "judge", a model's verdicts.
+        are set aside as unparsed; "judge", a model's labels (the store's kind `verdicts`).
 
     Returns
     -------
@@ -58,7 +61,7 @@ def labels_by(store, corpus_name, target, labeller="cues"):
     return path, labels
 
 
-def matching_labels(store, corpus_name, target, traces, labeller="cues"):
+def matching_labels(store: Store, corpus_name: str, target: str, traces: Traces, labeller: str = "cues") -> Labels:
     """Read a target's labels and check that they are of these traces.
 
     Parameters
@@ -83,11 +86,11 @@ def matching_labels(store, corpus_name, target, traces, labeller="cues"):
     if read_meta(path)["inputs"]["traces"] != answers_hash(traces):
         raise DataError(f"{paths.shown(path)}: labels of other answers than the traces hold; run 02_querying again")
     labels = labels.set_index("prompt_id").loc[traces["prompt_id"]].reset_index()
-    if labeller == "judge":  # whose own words stand in its file
+    if labeller == "judge":  # its file has the judge's replies there
         labels["response"] = traces["response"].map(readable, na_action="ignore").to_numpy()
     return labels
 
 
-def labels_hash(labels):
+def labels_hash(labels: Labels) -> str:
     """Return the hash that ties scores to labels, whatever the order of rows."""
     return frame_hash(labels[["prompt_id", "label"]].sort_values("prompt_id"))

@@ -11,6 +11,7 @@ Patterns are those of RE2, which has no backtracking: the time is linear in the 
 """
 
 import hashlib
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
@@ -27,12 +28,12 @@ LABELLER = "cues-2"
 FROZEN = "2f0f4811b5415a468a591365aef83b71c1337b833e0184491f8d97f9cd9ff0b0"
 CUES = paths.DATA / "refusal_cues.csv"
 SUBSTRINGS = paths.DATA / "refusal_substrings.csv"
-KINDS = ("policy", "incapacity", "other")
-OPENING = 320
-"""Characters of a normalised answer that are read: about the 64 tokens at which the pipeline cuts answers."""
+REFUSAL_KINDS = ("policy", "incapacity", "other")
+CUE_CHARS = 320
+"""Characters of a normalised answer that the cues read: about the 64 tokens at which the pipeline cuts answers."""
 
-RAW = 2 * OPENING
-"""Characters of an answer as it stands from which the opening is made."""
+RAW_CHARS = 2 * CUE_CHARS
+"""Characters of an answer as it stands from which those are made."""
 
 
 # Whatever stands before the first letter, digit or tag, so that the opening is not made of it.
@@ -58,22 +59,23 @@ STEPS = (
 """How a lower-cased answer is made plain: pattern and replacement, in this order."""
 
 
-def digest():
+def digest() -> str:
     """Return the SHA-256 of the cue list."""
     return hashlib.sha256(CUES.read_bytes()).hexdigest()
 
 
 @cache
-def cues():
+def cues() -> list[tuple[str, str, str, str]]:
     """Return the cues in the order in which they are tried.
 
     Returns
     -------
     list of (str, str, str, str)
-        Rule, kind (one of `KINDS`), pattern, and the pattern that spares an answer ("" for none), for the opening of a
-        normalised answer.
+        Rule, kind (one of `REFUSAL_KINDS`), pattern, and the pattern that spares an answer ("" for none), for the
+        opening of a normalised answer.
     """
-    parts, found = {}, []
+    parts: dict[str, str] = {}
+    found = []
     rows = pd.read_csv(CUES, keep_default_na=False)[["rule", "kind", "pattern", "unless"]]
     for rule, kind, *patterns in rows.itertuples(index=False):
         for name, part in parts.items():
@@ -86,7 +88,7 @@ def cues():
     return found
 
 
-def normalise(responses):
+def normalise(responses: Sequence[object]) -> pa.Array:
     """Return the openings of answers as the cues expect them; empty if one holds no letter and no digit.
 
     Lower case, single spaces, plain apostrophes, contractions spelt out; without a thinking block, markup, and whatever
@@ -105,13 +107,13 @@ def normalise(responses):
     texts = [r.encode("utf-8", "replace").decode() if isinstance(r, str) else "" for r in responses]
     answers = pc.replace_substring_regex(pa.array(texts, pa.large_string()), THINKING.pattern, "")
     answers = pc.replace_substring_regex(answers, MARGIN, "")
-    answers = pc.utf8_lower(pc.utf8_slice_codeunits(answers, 0, RAW))
+    answers = pc.utf8_lower(pc.utf8_slice_codeunits(answers, 0, RAW_CHARS))
     for pattern, replacement in STEPS:
         answers = pc.replace_substring_regex(answers, pattern, replacement)
-    return pc.utf8_slice_codeunits(answers, 0, OPENING)
+    return pc.utf8_slice_codeunits(answers, 0, CUE_CHARS)
 
 
-def label(responses, finish_reasons):
+def label(responses: Sequence[object], finish_reasons: Sequence[object]) -> pd.DataFrame:
     """Label answers.
 
     Parameters
@@ -124,8 +126,8 @@ def label(responses, finish_reasons):
     Returns
     -------
     pandas.DataFrame, n rows, index 0..n-1
-        `label`, one of `schemas.LABELS`; `kind`, for reject one of `KINDS`, for unparsed `empty` or `error`, else "";
-        `rule`, the name of the cue or case that decided (`no_cue` for accept).
+        `label`, one of `schemas.LABELS`; `kind`, for reject one of `REFUSAL_KINDS`, for unparsed `empty` or `error`,
+        else ""; `rule`, the name of the cue or case that decided (`no_cue` for accept).
 
     Raises
     ------
@@ -154,12 +156,12 @@ def label(responses, finish_reasons):
     return frame
 
 
-def _matching(texts, rows, pattern):
+def _matching(texts: pa.Array, rows: np.ndarray, pattern: str) -> np.ndarray:
     """Return those of the rows whose text holds the pattern."""
     return rows[np.asarray(pc.match_substring_regex(texts.take(pa.array(rows, pa.int64())), pattern), bool)]
 
 
-def has_substring(responses):
+def has_substring(responses: Sequence[str]) -> np.ndarray:
     """Tell which answers hold one of `data/refusal_substrings.csv`: the usual way, for comparison only.
 
     Parameters

@@ -5,6 +5,7 @@
 
 import contextlib
 import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
 import pandas as pd
@@ -14,6 +15,9 @@ from paraguard_utils.bootstrap import SEED
 from paraguard_utils.errors import DataError, Missing, SettingsError
 from paraguard_utils.models import loading, prompting, trace_store
 from paraguard_utils.querying import judge, labelling
+from paraguard_utils.schemas import Corpus, Labels, Traces
+from paraguard_utils.settings import Settings
+from paraguard_utils.stores import Store
 from paraguard_utils.text import readable
 
 LONG = 256
@@ -22,7 +26,7 @@ LONG = 256
 LONG_WRAPPER = "safety"
 
 
-def preflight(store, corpus_name, size, names, settings):
+def preflight(store: Store, corpus_name: str, size: int, names: Sequence[str], settings: Settings) -> int:
     """Say on stderr what asking has to do: prompts, already done, and, where known, minutes and memory.
 
     Parameters
@@ -66,7 +70,7 @@ def preflight(store, corpus_name, size, names, settings):
     return done
 
 
-def ask(store, corpus_name, corpus, settings):
+def ask(store: Store, corpus_name: str, corpus: Corpus, settings: Settings) -> dict[str, Traces]:
     """Return chat targets' traces: read from the recorded store, or asked where a live one lacks them.
 
     Without a model of the user's, the recorded store gives all published targets and a live one asks the default ones.
@@ -98,7 +102,7 @@ def ask(store, corpus_name, corpus, settings):
             name: trace_store.recorded_traces(store, corpus_name, corpus, name, decoding, settings.dtype)
             for name in listed.index
         }
-    traces = {}
+    traces: dict[str, Traces] = {}
     loading.check_device(settings.device)
     # Every name is resolved before the first, expensive, load.
     sources = [loading.resolve(name) for name in ([settings.model] if settings.model else registry.default_models())]
@@ -117,12 +121,12 @@ def ask(store, corpus_name, corpus, settings):
     return traces
 
 
-def _load(source, settings):
+def _load(source: loading.Source, settings: Settings) -> loading.Model:
     return loading.load(source, settings.dtype, settings.device, settings.without_template)
 
 
-def judged(store, corpus_name, traces, settings):
-    """Return a judge's verdicts on targets' answers: asked where a judge is named, else those in the store.
+def judged(store: Store, corpus_name: str, traces: Mapping[str, Traces], settings: Settings) -> dict[str, Labels]:
+    """Return a judge's labels of targets' answers: asked where a judge is named, else those in the store.
 
     Parameters
     ----------
@@ -135,31 +139,31 @@ def judged(store, corpus_name, traces, settings):
     Returns
     -------
     dict of str to DataFrame
-        Verdicts by target, in trace order; a target that was not judged is left out.
+        Labels by target, in trace order; a target that was not judged is left out.
 
     Raises
     ------
     DataError
-        The verdicts in the store are on other answers.
+        The labels in the store are of other answers.
     """
     if settings.judge:
         model = _load(loading.resolve(settings.judge), settings)
         for name, frame in traces.items():
-            verdicts = judge.label(store, f"{corpus_name}--{name}", model, frame, settings.batch)
+            labels = judge.label(store, f"{corpus_name}--{name}", model, frame, settings.batch)
             meta = settings.meta(traces=labelling.answers_hash(frame), rubric=judge.RUBRIC)
-            store.write("verdicts", corpus_name, name, frame=verdicts, meta=meta)
+            store.write("verdicts", corpus_name, name, frame=labels, meta=meta)
     found = {}
     for name in traces:
         if store.has("verdicts", corpus_name, name):
             path = store.path("verdicts", corpus_name, name)
             if stores.read_meta(path)["inputs"]["traces"] != labelling.answers_hash(traces[name]):
-                raise DataError(f"{paths.shown(path)}: verdicts on other answers; run 02_querying with judge=MODEL")
+                raise DataError(f"{paths.shown(path)}: labels of other answers; run 02_querying with judge=MODEL")
             frame = store.read("verdicts", corpus_name, name).set_index("prompt_id")
             found[name] = frame.loc[traces[name]["prompt_id"]].reset_index()
     return found
 
 
-def long_answers(store, corpus_name, corpus, settings):
+def long_answers(store: Store, corpus_name: str, corpus: Corpus, settings: Settings) -> dict[str, pd.DataFrame]:
     """Return longer answers to a sample of prompts: asked where a number is named, else those in the store.
 
     They show what the cut at the usual length does to labels.
@@ -193,7 +197,7 @@ def long_answers(store, corpus_name, corpus, settings):
     return {file.stem: store.read("answers", corpus_name, file.stem) for file in sorted(folder.glob("*.csv"))}
 
 
-def focus(names, model="", wanted=""):
+def focus(names: Sequence[str], model: str = "", wanted: str = "") -> str:
     """Return the target a figure is about: the wanted one, else the first under the safety wrapper, else the first.
 
     Parameters
@@ -216,7 +220,7 @@ def focus(names, model="", wanted=""):
     return wanted or ([name for name in own if name.endswith("--safety")] or own)[0]
 
 
-def to_score(store, corpus_name, settings):
+def to_score(store: Store, corpus_name: str, settings: Settings) -> tuple[list[str], list[str]]:
     """Return the chat targets that 03 and 04 describe, and those of them whose rows must come from the record.
 
     The published targets, then the targets of the user's model. A live store may hold the user's only: the published

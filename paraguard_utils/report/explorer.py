@@ -1,4 +1,4 @@
-"""One page on which a reader explores the rejections of a store (`docs/method.md`, Metrics).
+"""The page on which a reader explores scored rejections (`docs/method.md`, Metrics): from frames to HTML.
 
 The page is one HTML file that needs no network: DataTables, as `itables` bundles it, the page's own short script and
 the data stand in it. Every text of a prompt, an answer or a token travels as JSON and is shown as text; a content
@@ -9,7 +9,7 @@ import base64
 import hashlib
 import re
 from collections import defaultdict
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from importlib import metadata, resources
 from typing import NamedTuple
 
@@ -18,38 +18,18 @@ import numpy as np
 import pandas as pd
 from markupsafe import Markup
 
-from paraguard_utils import bootstrap, paths, registry, schemas, stores
-from paraguard_utils.errors import DataError
-from paraguard_utils.models import prompting, trace_store
-from paraguard_utils.querying import labelling, targets
-from paraguard_utils.scoring import confusion, pipeline, signals
+from paraguard_utils import bootstrap, schemas
+from paraguard_utils.schemas import Corpus
+from paraguard_utils.scoring import confusion, signals
 from paraguard_utils.scoring.cohorts import BINS, RISK_EDGES, between
-from paraguard_utils.settings import PAPER_WEIGHTS, Settings, Weights
+from paraguard_utils.scoring.pipeline import ScoredTarget
 
 PAIR_FIELDS = ("similarity", "drift", "prob_shift", *signals.READINGS.values())
 """What the page says of a rejection and a neighbour, beside the score in each of `signals.READINGS`."""
 
 
-class Answers(NamedTuple):
-    """What a store holds of one target.
-
-    Attributes
-    ----------
-    labels, traces : DataFrame
-        Rows in corpus order.
-    pairs, scores, tokens : DataFrame
-    """
-
-    labels: pd.DataFrame
-    pairs: pd.DataFrame
-    scores: pd.DataFrame
-    traces: pd.DataFrame
-    tokens: pd.DataFrame
-
-
-@dataclass(frozen=True)
-class About:
-    """What the head of the page says.
+class About(NamedTuple):
+    """What the head of the page says of all targets.
 
     Attributes
     ----------
@@ -57,28 +37,21 @@ class About:
         Names.
     titles : dict of str to str
         How each target is called.
-    weights : settings.Weights
-    k : int
-    labeller : str
-        Whose labels: the parameter of 03 (`settings.Settings`).
     """
 
     corpus: str
     store: str
-    titles: dict
-    weights: Weights = PAPER_WEIGHTS
-    k: int = signals.K
-    labeller: str = "cues"
+    titles: dict[str, str]
 
 
-def page(corpus, data, about):
+def page(corpus: Corpus, data: Mapping[str, ScoredTarget], about: About) -> str:
     """Make the page.
 
     Parameters
     ----------
     corpus : DataFrame
-    data : dict of str to Answers
-        By target. One without scored rejections is named in the head, with n = 0.
+    data : dict of str to ScoredTarget
+        By target, at least one, all scored alike. One without scored rejections is named in the head, with n = 0.
     about : About
 
     Returns
@@ -103,6 +76,7 @@ def page(corpus, data, about):
     bundle = resources.files("itables") / "html"
     return environment.get_template("explorer.html").render(
         about=about,
+        scored=next(iter(data.values())),  # what it was scored with is the same for all
         content=content,
         counts=counts,
         bins=[f"low, < {low}", f"middle, {low} to < {high}", f"high, ≥ {high}"],
@@ -115,7 +89,7 @@ def page(corpus, data, about):
     )
 
 
-def contents(corpus, data, about):
+def contents(corpus: Corpus, data: Mapping[str, ScoredTarget], about: About) -> dict[str, object]:
     """Collect what the page shows; each prompt, answer and token text stands there once, others refer to its place.
 
     Parameters
@@ -137,7 +111,7 @@ def contents(corpus, data, about):
     shown, rejections = [], []
     for number, (name, own) in enumerate(data.items()):
         rows = signals.token_rows(own.traces.itertuples(), own.tokens)
-        near = _near(own, rows, about, place)
+        near = _near(own, rows, place)
         tokens, words = _words(own, rows, {*near["centre"], *near["neighbour"]})
         shown.append(
             {
@@ -151,7 +125,7 @@ def contents(corpus, data, about):
         by_centre = defaultdict(list)
         for centre, *fields in near.astype(object).to_numpy().tolist():
             by_centre[centre].append(fields)
-        for row in pipeline.rejections({name: own.scores}).to_dict("records"):
+        for row in confusion.rejections(own.scores).to_dict("records"):
             at = int(place[row["prompt_id"]])
             numbers = {column: round(row[column], 4) for column in ("ci", "ci_clipped", "mean_similarity")}
             rejections.append({"target": number, "prompt": at, **numbers, "near": by_centre[at]})
@@ -163,14 +137,14 @@ def contents(corpus, data, about):
     }
 
 
-def _near(own, rows, about, place):
+def _near(own: ScoredTarget, rows: Sequence[np.ndarray], place: pd.Series) -> pd.DataFrame:
     """Rejections and their k neighbours by place in the corpus, with signals, scores and aligned tokens."""
-    used = signals.ranked(own.pairs, about.k) & (own.pairs["centre_label"] == "reject")
+    used = signals.ranked(own.pairs, own.k) & (own.pairs["centre_label"] == "reject")
     pairs = own.pairs[used].sort_values(["centre_id", "rank"])
     near = pd.DataFrame({end: pairs[f"{end}_id"].map(place).astype(int) for end in ("centre", "neighbour")})
     near = near.join(pairs[list(PAIR_FIELDS)].round(4))
     for reading in signals.READINGS:
-        near[f"score_{reading}"] = signals.score(pairs, about.weights, reading).round(4)
+        near[f"score_{reading}"] = signals.score(pairs, own.weights, reading).round(4)
     table = signals.unit_embeddings(own.tokens)
     ends = zip(near["centre"], near["neighbour"], strict=True)
     aligned = [signals.nearest_tokens(table[rows[a]], table[rows[b]]) for a, b in ends]
@@ -180,7 +154,9 @@ def _near(own, rows, about, place):
     )
 
 
-def _words(own, rows, prompts):
+def _words(
+    own: ScoredTarget, rows: Sequence[np.ndarray], prompts: Iterable[int]
+) -> tuple[list[str], dict[int, list[int]]]:
     """Texts of the tokens that some prompts (places in the corpus) are made of, and each such prompt's tokens."""
     chosen = {at: rows[at] for at in sorted(prompts)}
     used = np.unique(np.concatenate([*chosen.values(), []]).astype(int))
@@ -189,88 +165,11 @@ def _words(own, rows, prompts):
     }
 
 
-def _inline(script):
+def _inline(script: str) -> Markup:
     """Escape what would end a script element, as HTML's standard recommends; strings and patterns mean the same."""
     return Markup(re.sub(r"<(?=!--|/?script)", r"\\x3C", script, flags=re.IGNORECASE))
 
 
-def _source(script):
+def _source(script: str) -> str:
     """Return the content security policy's source expression for one inline script."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'"
-
-
-def read(store, corpus_name, corpus, names):
-    """Read what a store holds of some targets, and check that its files belong together.
-
-    Weights, k and labeller are those the scores were made with.
-
-    Parameters
-    ----------
-    store : stores.Store
-    corpus_name : str
-    corpus : DataFrame
-    names : list of str
-        Targets.
-
-    Returns
-    -------
-    data : dict of str to Answers
-    about : About
-
-    Raises
-    ------
-    DataError
-        A file is missing, labels are of other answers, scores are of other labels, pairs or another corpus, or targets
-        were scored with different weights, k or labeller.
-    """
-    data, made = {}, {}
-    for name in names:
-        path = store.path("scores", corpus_name, name)
-        store.read("scores", corpus_name, name)
-        known = Settings(**stores.read_meta(path)["parameters"])
-        made[name] = (known.weights(), known.k, known.labeller)
-        if made[name] != made[names[0]]:
-            raise DataError(
-                f"{paths.shown(path)}: scored with other weights, k or labeller than {names[0]}; run 03_scoring again"
-            )
-        traces = trace_store.recorded_traces(store, corpus_name, corpus, name)
-        labels = labelling.matching_labels(store, corpus_name, name, traces, known.labeller)
-        scores = pipeline.matching_scores(store, corpus_name, name, corpus, known)
-        pairs = store.read("pairs", corpus_name, name)
-        again = confusion.prompt_scores(corpus, labels, pairs, known.weights(), known.k, known.theta)
-        if not np.allclose(again[["ci", "ci_clipped"]], scores[["ci", "ci_clipped"]], rtol=1e-4, equal_nan=True):
-            raise DataError(f"{paths.shown(path)}: scores of other pairs than the store holds; run 03_scoring again")
-        tokens = store.read("tokens", prompting.model_of(name))
-        data[name] = Answers(labels, pairs, scores, traces, tokens)
-    weights, k, labeller = made[names[0]]
-    titles = dict(zip(names, registry.titles(names), strict=True))
-    return data, About(corpus_name, store.name, titles, weights, k, labeller)
-
-
-def write(store, corpus_name, config, path):
-    """Write the page of all targets that 03 describes in a store.
-
-    Parameters
-    ----------
-    store : stores.Store
-    corpus_name : str
-    config : settings.Settings
-        model is used.
-    path : Path
-
-    Returns
-    -------
-    int
-        Rejections on the page.
-
-    Raises
-    ------
-    UserError
-        Files are missing or do not belong together, or `path` cannot be written.
-    """
-    corpus = store.read_earlier("corpus", corpus_name)
-    names, _ = targets.to_score(store, corpus_name, config)
-    data, about = read(store, corpus_name, corpus, names)
-    html = page(corpus, data, about)
-    stores.atomic(path, lambda part: part.write_text(html, encoding="utf-8"))
-    return len(pipeline.rejections({name: own.scores for name, own in data.items()}))

@@ -1,8 +1,9 @@
 """From traces and labels to pairs, scores and the texts a reader judges: what 03 and 05 share."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import pandas as pd
 
 from paraguard_utils import paths
@@ -12,9 +13,9 @@ from paraguard_utils.models.prompting import model_of
 from paraguard_utils.models.trace_store import recorded_traces
 from paraguard_utils.querying import labelling
 from paraguard_utils.querying.labelling import answers_hash
-from paraguard_utils.schemas import Corpus, Labels, Pairs, Scores, Table, Traces
+from paraguard_utils.schemas import Corpus, Labels, Pairs, Scores, Table, Tokens, Traces
 from paraguard_utils.scoring import confusion, signals
-from paraguard_utils.settings import Settings
+from paraguard_utils.settings import Settings, Weights
 from paraguard_utils.stores import RECORDED, Store, frame_hash, read_meta
 
 DECIMALS = 6
@@ -160,3 +161,70 @@ def rejections(scores: Mapping[str, Scores]) -> Scores:
     """Stack the scored rejections of several targets, with a `target` column."""
     frames = [confusion.rejections(frame).assign(target=name) for name, frame in scores.items()]
     return pd.concat(frames, ignore_index=True)
+
+
+class ScoredTarget(NamedTuple):
+    """What a store holds of one scored target, and what it was scored with.
+
+    Attributes
+    ----------
+    labels, traces : DataFrame
+        Rows in corpus order.
+    pairs, scores, tokens : DataFrame
+    weights : settings.Weights
+    k : int
+    labeller : str
+        Whose labels: the parameter of 03 (`settings.Settings`).
+    """
+
+    labels: Labels
+    pairs: Pairs
+    scores: Scores
+    traces: Traces
+    tokens: Tokens
+    weights: Weights
+    k: int
+    labeller: str
+
+
+def scored_targets(store: Store, corpus_name: str, corpus: Corpus, names: Sequence[str]) -> dict[str, ScoredTarget]:
+    """Read what a store holds of some targets, and check that its files belong together.
+
+    Parameters
+    ----------
+    store : stores.Store
+    corpus_name : str
+    corpus : DataFrame
+    names : list of str
+        Targets.
+
+    Returns
+    -------
+    dict of str to ScoredTarget
+        By target, all scored with the same weights, k and labeller.
+
+    Raises
+    ------
+    DataError
+        A file is missing, labels are of other answers, scores are of other labels, pairs or another corpus, or targets
+        were scored with different weights, k or labeller.
+    """
+    found: dict[str, ScoredTarget] = {}
+    for name in names:
+        path = store.path("scores", corpus_name, name)
+        store.read("scores", corpus_name, name)
+        known = Settings(**read_meta(path)["parameters"])
+        made = (known.weights(), known.k, known.labeller)
+        if any((earlier.weights, earlier.k, earlier.labeller) != made for earlier in found.values()):
+            raise DataError(
+                f"{paths.shown(path)}: scored with other weights, k or labeller than {names[0]}; run 03_scoring again"
+            )
+        traces = recorded_traces(store, corpus_name, corpus, name)
+        labels = labelling.matching_labels(store, corpus_name, name, traces, known.labeller)
+        scores = matching_scores(store, corpus_name, name, corpus, known)
+        pairs = store.read("pairs", corpus_name, name)
+        again = confusion.prompt_scores(corpus, labels, pairs, known.weights(), known.k, known.theta)
+        if not np.allclose(again[["ci", "ci_clipped"]], scores[["ci", "ci_clipped"]], rtol=1e-4, equal_nan=True):
+            raise DataError(f"{paths.shown(path)}: scores of other pairs than the store holds; run 03_scoring again")
+        found[name] = ScoredTarget(labels, pairs, scores, traces, store.read("tokens", model_of(name)), *made)
+    return found
