@@ -1,0 +1,210 @@
+"""The package outside a checkout: what it asks for, what a wheel holds, that it works; pages for contributors."""
+
+import ast
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+import zipfile
+from importlib import metadata
+
+import pandas as pd
+import pytest
+import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from paraguard_utils import __version__, paths
+from paraguard_utils.querying import refusals
+
+PACKAGE = paths.ROOT / "paraguard_utils"
+PROJECT = tomllib.loads((paths.ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+INPUTS = ("generation", "labels", "risk")
+"""Folders of `data/` with inputs that are installed; the others are recorded, or what the record is made of."""
+
+CONTRIBUTING = paths.ROOT / "CONTRIBUTING.md"
+WORKFLOWS = sorted((paths.ROOT / ".github" / "workflows").glob("*.yml"))
+
+
+def named(lines):
+    """Return requirements by name."""
+    return {canonicalize_name(one.name): one for one in map(Requirement, lines)}
+
+
+CORE = named(PROJECT["project"]["dependencies"])
+OPTIONAL = named([line for lines in PROJECT["project"]["optional-dependencies"].values() for line in lines])
+
+
+def test_versions_and_bounds_agree_with_the_pins():
+    assert PROJECT["project"]["version"] == __version__
+    lines = (paths.ROOT / "requirements.txt").read_text(encoding="utf-8").splitlines()
+    pins = named(line for line in lines if line and not line.startswith("#"))
+    declared = CORE | OPTIONAL
+    assert set(declared) - {"paraguard-utils"} == set(pins)
+    assert not set(CORE) & set(OPTIONAL)
+    for name, pin in pins.items():
+        (version,) = pin.specifier
+        assert version.version in declared[name].specifier, name
+
+
+def imported(nodes):
+    """Yield the modules that these statements import; what is imported from one may be a module too."""
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def source(module):
+    """Return the file of one of the package's modules, or None."""
+    stem = paths.ROOT.joinpath(*module.split("."))
+    return next((path for path in (stem.with_suffix(".py"), stem / "__init__.py") if path.is_file()), None)
+
+
+def loaded_with(module):
+    """Return the modules that are imported as soon as one is, the package's own among them, by their source."""
+    waiting, seen = [module], set()
+    while waiting:
+        name = waiting.pop()
+        path = source(name) if name.startswith("paraguard_utils") else None
+        if name not in seen and path:
+            waiting += imported(ast.parse(path.read_text(encoding="utf-8")).body)
+        seen.add(name)
+    return seen
+
+
+def distributions(modules):
+    """Return the distributions that modules come from, without the standard library and the package itself."""
+    known = metadata.packages_distributions()
+    roots = {name.partition(".")[0] for name in modules} - {*sys.stdlib_module_names, "paraguard_utils"}
+    return {canonicalize_name(known[root][0]) for root in roots}
+
+
+def with_requirements(names):
+    """Return distributions and those that each of them asks for itself."""
+    asked = [line for name in names for line in metadata.requires(name) or ()]
+    return {*names, *named(line for line in asked if "extra ==" not in line)}
+
+
+def test_what_the_command_line_and_labelling_import_is_a_dependency():
+    assert distributions(loaded_with("paraguard_utils.__main__")) <= with_requirements(CORE)
+    assert distributions(loaded_with("paraguard_utils.querying.refusals")) == {"numpy", "pandas", "pyarrow"}
+
+
+def test_what_any_module_imports_is_a_dependency_or_in_an_extra():
+    everything = set()
+    for path in PACKAGE.rglob("*.py"):
+        everything |= set(imported(ast.walk(ast.parse(path.read_text(encoding="utf-8")))))
+    declared = (CORE | OPTIONAL).keys() - {"paraguard-utils"}
+    assert distributions(everything) <= with_requirements(declared)
+
+
+def test_every_room_is_a_listed_package():
+    rooms = {".".join(path.parent.relative_to(paths.ROOT).parts) for path in PACKAGE.rglob("__init__.py")}
+    assert set(PROJECT["tool"]["setuptools"]["packages"]) == rooms | {"paraguard_utils._data"}
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    """A wheel built from a copy of the project: building leaves folders behind."""
+    root, made = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheel")
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy2(paths.ROOT / name, root / name)
+    for name in ("paraguard_utils", "data", "notebooks", "tests", "benchmarks"):
+        shutil.copytree(paths.ROOT / name, root / name, ignore=shutil.ignore_patterns("__pycache__"))
+    pip("wheel", "--no-build-isolation", "--wheel-dir", made, root)
+    return next(made.glob("*.whl"))
+
+
+def pip(*arguments):
+    command = [sys.executable, "-m", "pip", *map(str, arguments), "--no-deps", "--no-index", "--quiet"]
+    subprocess.run(command, check=True)
+
+
+@pytest.mark.slow
+def test_a_wheel_holds_the_package_and_its_inputs_and_nothing_recorded(wheel):
+    with zipfile.ZipFile(wheel) as opened:
+        sizes = {file.filename: file.file_size for file in opened.infolist()}
+    dist_info = f"paraguard_utils-{__version__}.dist-info"
+    assert {name.partition("/")[0] for name in sizes} == {"paraguard_utils", dist_info}
+    own = {name for name in sizes if name.startswith("paraguard_utils/")}
+    data = {name for name in own if name.startswith("paraguard_utils/_data/")}
+    files = {path for path in PACKAGE.rglob("*") if path.is_file() and path.parent.name != "__pycache__"}
+    assert own - data == {path.relative_to(paths.ROOT).as_posix() for path in files}
+
+    code = "\n".join(path.read_text(encoding="utf-8") for path in PACKAGE.rglob("*.py"))
+    literals = re.findall(r'\bDATA((?: / "[^"]+")+)', code)
+    read = {"/".join(re.findall(r'"([^"]+)"', literal)) for literal in literals}
+    read = {name for name in read if (paths.DATA / name).is_file()}
+    assert len(read) >= 10 and {f"paraguard_utils/_data/{name}" for name in read} <= data
+    assert {name.split("/")[2] for name in data if name.count("/") > 2} == set(INPUTS)
+    assert max(sizes.values()) < 500_000 and wheel.stat().st_size < 2_000_000
+
+
+ALONE = """
+import json, sys
+import pandas as pd
+from paraguard_utils.querying import refusals
+
+answers = pd.read_csv("answers.csv")
+labels = refusals.label(answers["completion"], [""] * len(answers))
+heavy = sorted({"torch", "transformers", "sklearn", "matplotlib"} & set(sys.modules))
+
+from paraguard_utils import paths, registry
+
+where = [refusals.__file__, paths.CHECKOUT, str(paths.ROOT), str(paths.DATA), str(paths.RESULTS), str(paths.CACHE)]
+print(json.dumps([labels["label"].tolist(), heavy, where, sorted(registry.wrappers())]))
+"""
+
+
+@pytest.mark.slow
+def test_an_installed_package_labels_answers_by_itself(wheel, tmp_path):
+    target, folder = tmp_path / "target", tmp_path / "elsewhere"
+    pip("install", "--target", target, wheel)
+    folder.mkdir()
+    answers = ["I cannot help with that.", "Sure: first close the window.", ""]
+    pd.DataFrame({"completion": answers}).to_csv(folder / "answers.csv", index=False)
+    environment = {name: value for name, value in os.environ.items() if name != "PARAGUARD_CACHE"}
+    environment |= {"PYTHONPATH": str(target), "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    done = subprocess.run(
+        [sys.executable, "-c", ALONE], cwd=folder, env=environment, stdout=subprocess.PIPE, text=True, check=True
+    )
+    labels, heavy, where, wrappers = json.loads(done.stdout)
+    assert labels == refusals.label(answers, [""] * 3)["label"].tolist() == ["reject", "accept", "unparsed"]
+    assert heavy == [] and wrappers == ["judge", "none", "safety", "strict"]
+    package = target / "paraguard_utils"
+    expected = [package / "querying/refusals.py", folder, package / "_data", folder / "results"]
+    assert where == [str(expected[0]), False, *map(str, expected[1:]), str(tmp_path / "cache" / "paraguard")]
+
+
+def test_the_tests_run_in_a_checkout():
+    assert paths.CHECKOUT and paths.DATA == paths.ROOT / "data"
+
+
+def steps(path):
+    """Return what a workflow's steps run, as one text."""
+    jobs = yaml.safe_load(path.read_text(encoding="utf-8"))["jobs"].values()
+    return "\n".join(step.get("run", "") for job in jobs for step in job["steps"])
+
+
+def test_every_make_target_of_workflows_and_contributing_exists():
+    known = set(re.findall(r"^([a-z-]+):", (paths.ROOT / "Makefile").read_text(encoding="utf-8"), flags=re.MULTILINE))
+    pages = {path.name: steps(path) for path in WORKFLOWS}
+    pages[CONTRIBUTING.name] = "\n".join(re.findall(r"`[^`]+`", CONTRIBUTING.read_text(encoding="utf-8")))
+    assert set(pages) >= {"tests.yml", "weekly.yml"}
+    for name, text in pages.items():
+        called = set(re.findall(r"\bmake ([a-z-]+)", text))
+        assert called and called <= known, name
+
+
+def test_contributing_names_every_room_and_files_that_exist():
+    text = CONTRIBUTING.read_text(encoding="utf-8")
+    for room in PROJECT["tool"]["setuptools"]["packages"]:
+        assert f"{room.rpartition('.')[2]}/" in text or room.endswith("_data"), room
+    links = re.findall(r"\]\(([^):#]+)\)", text)
+    assert links and all((paths.ROOT / link).exists() for link in links)
