@@ -5,11 +5,13 @@ Modules are imported where a command needs them: labelling answers takes no mode
 
 import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Annotated, Any
 
 import typer
 import yaml
 
+from paraguard_utils import paths
 from paraguard_utils.errors import SettingsError, UserError
 from paraguard_utils.settings import CORPUS, PUBLIC_GATES, Settings, check
 from paraguard_utils.stores import LIVE, RECORDED
@@ -44,6 +46,21 @@ def live(name: str) -> str:
     return check({"store": name, "corpus": CORPUS}).store
 
 
+def runs() -> ModuleType:
+    """Return the module that runs notebooks.
+
+    Raises
+    ------
+    UserError
+        There are none: the package is installed by itself.
+    """
+    if not paths.CHECKOUT:
+        raise UserError("this needs the notebooks and the record: clone the project and run it there")
+    from paraguard_utils import run
+
+    return run
+
+
 @app.command()
 def run(
     notebooks: Annotated[
@@ -63,8 +80,6 @@ def run(
 
     Example: paraguard run --model Qwen/Qwen2.5-7B-Instruct -p wrappers="[none, safety]"
     """
-    from paraguard_utils import run as runs
-
     given = {name: value for name, value in (("model", model), ("store", store), ("corpus", corpus)) if value}
     for text in parameter or ():
         name, equals, value = text.partition("=")
@@ -74,7 +89,7 @@ def run(
             equals = ""
         if not equals:
             raise SettingsError(f"-p {text}: write -p NAME=VALUE, for example -p k=3 or -p wrappers='[none, safety]'")
-    runs.run(notebooks or (), given)
+    runs().run(notebooks or (), given)
 
 
 @app.command()
@@ -115,9 +130,7 @@ def explorer(store: AnyStore = RECORDED, corpus: CorpusName = CORPUS, model: str
 
     Example: paraguard explorer --store live --model Qwen/Qwen2.5-7B-Instruct
     """
-    from paraguard_utils import run as runs
-
-    runs.explore(check({"store": store, "corpus": corpus, "model": model}))
+    runs().explore(check({"store": store, "corpus": corpus, "model": model}))
 
 
 @corpus_app.command()
@@ -193,9 +206,7 @@ def reproduce() -> None:
 
     Example: paraguard reproduce
     """
-    from paraguard_utils import run as runs
-
-    runs.reproduce()
+    runs().reproduce()
 
 
 @app.command()
@@ -204,9 +215,7 @@ def second_family() -> None:
 
     Example: paraguard second-family
     """
-    from paraguard_utils import run as runs
-
-    runs.second_family()
+    runs().second_family()
 
 
 @app.command()
@@ -215,9 +224,7 @@ def figures() -> None:
 
     Example: paraguard figures
     """
-    from paraguard_utils import run as runs
-
-    runs.figures()
+    runs().figures()
 
 
 @app.command()
@@ -226,6 +233,7 @@ def record() -> None:
 
     Example: paraguard record
     """
+    runs()  # says so where there is no checkout
     from paraguard_utils import record as records
 
     records.record()
@@ -237,9 +245,7 @@ def html() -> None:
 
     Example: paraguard html
     """
-    from paraguard_utils import run as runs
-
-    runs.html()
+    runs().html()
 
 
 @app.command()
@@ -256,11 +262,15 @@ def weights() -> None:
 
 
 def main() -> None:
-    """Run one command; a user's error, or a file that the system refuses, is one line on stderr."""
+    """Run one command; a user's error, a missing package, or a file that the system refuses is one line on stderr."""
     try:
         app()
     except UserError as error:
         sys.exit(str(error))
+    except ModuleNotFoundError as error:
+        sys.exit(
+            f"the package {error.name} is not installed; install paraguard-utils with its extras, as in [notebooks]"
+        )
     except OSError as error:
         sys.exit(f"{error.filename or 'a file'}: {error.strerror or error}; mend that and run the same command again")
 

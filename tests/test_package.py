@@ -147,12 +147,15 @@ def test_a_wheel_holds_the_package_and_its_inputs_and_nothing_recorded(wheel):
 
 
 ALONE = """
-import json, sys
+import contextlib, io, json, sys
 import pandas as pd
+from paraguard_utils import __main__
 from paraguard_utils.querying import refusals
 
-answers = pd.read_csv("answers.csv")
-labels = refusals.label(answers["completion"], [""] * len(answers))
+printed, sys.argv = io.StringIO(), ["paraguard", "label", "answers.csv", "--column", "completion"]
+with contextlib.redirect_stdout(printed), contextlib.suppress(SystemExit):
+    __main__.main()
+labels = pd.read_csv(io.StringIO(printed.getvalue()))
 heavy = sorted({"torch", "transformers", "sklearn", "matplotlib"} & set(sys.modules))
 
 from paraguard_utils import paths, registry
