@@ -9,7 +9,8 @@ from markdown_it import MarkdownIt
 from paraguard_utils import paths, run
 from paraguard_utils.report import numbers
 
-PAGES = [paths.ROOT / "README.md", paths.ROOT / "docs" / "method.md", paths.DATA / "README.md", *run.notebooks()]
+NAMES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/method.md", "data/README.md")
+PAGES = [*(paths.ROOT / name for name in NAMES), *run.notebooks()]
 
 
 def texts(path):
