@@ -144,6 +144,25 @@ class Clusters:
         columns = (self.sums(cluster_ids, column) for column in (np.ones(len(x)), x, y, x * x, y * y, x * y))
         return self.estimate(_correlation, *columns)
 
+    def kappa(self, cluster_ids, first, second):
+        """Cohen's kappa of two labellings, any labels, with its interval.
+
+        Parameters
+        ----------
+        cluster_ids : sequence of str, length n
+        first, second : sequence, length n
+            Labels that compare and sort.
+
+        Returns
+        -------
+        Estimate
+            In [-1, 1]; NaN without labels and where both use one and the same label, in a resample too.
+        """
+        first, second = np.asarray(first), np.asarray(second)
+        uses = [side == label for label in np.union1d(first, second) for side in (first, second)]
+        cells = (np.ones(len(first)), first == second, *uses)
+        return self.estimate(_kappa, *(self.sums(cluster_ids, cell) for cell in cells))
+
     def agreement(self, cluster_ids, predicted, truth):
         """Compare labels with the truth, with intervals; `reject` is the positive class and every other label is not.
 
@@ -158,8 +177,7 @@ class Clusters:
         """
         ids = np.asarray(cluster_ids, dtype=object)
         predicted, truth = (np.asarray(labels, dtype=object) == "reject" for labels in (predicted, truth))
-        cells = (np.ones(len(truth)), predicted & truth, predicted, truth)
-        kappa = self.estimate(_kappa, *(self.sums(ids, cell) for cell in cells))
+        kappa = self.kappa(ids, predicted, truth)
         if len(set(kappa.draws[np.isfinite(kappa.draws)])) < 2:
             kappa = Estimate(kappa[0], np.nan, np.nan, kappa.draws)  # resampling shows no spread
         return {
@@ -202,10 +220,10 @@ def _correlation(n, x, y, xx, yy, xy):
     return np.where(known, (xy / n - x * y / n**2) / np.sqrt(spreads[0] * spreads[1]), np.nan)
 
 
-def _kappa(n, both, first, second):
-    equal = (n - first - second + 2 * both) / n
-    chance = (first * second + (n - first) * (n - second)) / n**2
-    return (equal - chance) / (1 - chance)
+def _kappa(n, equal, *uses):
+    """Cohen's kappa from how often each label is used by the first and by the second labelling, label after label."""
+    chance = sum(first * second for first, second in zip(uses[::2], uses[1::2], strict=True)) / n**2
+    return (equal / n - chance) / (1 - chance)
 
 
 def holm(p):

@@ -12,8 +12,10 @@ import re
 import sys
 import tempfile
 from pathlib import Path
+from typing import Self
 
 import pandas as pd
+from filelock import FileLock, Timeout
 
 from paraguard_utils import __version__, paths
 from paraguard_utils.errors import DataError, Missing
@@ -253,6 +255,83 @@ def atomic(path, produce):
     finally:
         if part is not None:
             part.unlink(missing_ok=True)
+
+
+class Parts:
+    """What a run that may be killed has of a file so far: a folder of parts, each written in one step, under one lock.
+
+    The parts of `x.csv` are `x.parts/part-000000.parquet` and so on; the lock, `x.csv.lock`, is held inside a `with`
+    block, which begins by removing what a killed run had half written.
+
+    Parameters
+    ----------
+    file : Path
+        Its folder is there.
+    kind : str
+        A key of `SCHEMAS`, to have parts checked; any other has no schema.
+
+    Raises
+    ------
+    DataError
+        Another process holds the lock.
+    """
+
+    def __init__(self, file: Path, kind: str) -> None:
+        self.file, self.kind = file, kind
+        self.folder = file.with_suffix(".parts")
+        self.lock = FileLock(f"{file}.lock", timeout=0)
+
+    def __enter__(self) -> Self:
+        try:
+            self.lock.acquire()
+        except Timeout:
+            raise DataError(
+                f"{paths.shown(self.file)} is being written by another process; wait for it or use another store"
+            ) from None
+        for leftover in [*self.file.parent.glob(f".{self.file.name}.*.tmp"), *self.folder.glob(".part-*.tmp")]:
+            leftover.unlink()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.lock.release()
+
+    def files(self) -> list[Path]:
+        """Return the parts in the order in which they were added."""
+        return sorted(self.folder.glob("part-*.parquet"))
+
+    def read(self, *before: Path) -> list[pd.DataFrame]:
+        """Read the parts; one that cannot be read is named on stderr and set aside as `*.corrupt`.
+
+        Parameters
+        ----------
+        *before : Path
+            Files to read before the parts in the same way, where they are there.
+
+        Returns
+        -------
+        list of DataFrame
+        """
+        frames = []
+        for file in [*(file for file in before if file.is_file()), *self.files()]:
+            try:
+                frames.append(read(file, self.kind))
+            except DataError as error:
+                os.replace(file, file.with_name(f"{file.name}.corrupt"))
+                print(f"{error}; it was set aside, and what it held is made again", file=sys.stderr)
+        return frames
+
+    def add(self, rows: pd.DataFrame) -> None:
+        """Write one more part; a number that was set aside is not given again."""
+        taken = [int(re.search(r"part-(\d+)", file.name)[1]) for file in self.folder.glob("part-*")]
+        part = self.folder / f"part-{max(taken, default=-1) + 1:06d}.parquet"
+        atomic(part, lambda file: rows.to_parquet(file, index=False, compression="zstd"))
+
+    def clear(self) -> None:
+        """Remove the parts, and their folder unless something was set aside in it."""
+        for part in self.files():
+            part.unlink()
+        if self.folder.is_dir() and not any(self.folder.iterdir()):
+            self.folder.rmdir()
 
 
 def frame_hash(frame):

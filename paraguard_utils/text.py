@@ -2,6 +2,10 @@
 
 import re
 import unicodedata
+from collections.abc import Hashable, Iterable
+from typing import Any, overload
+
+import numpy as np
 
 WORD = re.compile(r"[^\W_]+(?:['-][^\W_]+)*")
 
@@ -59,11 +63,32 @@ def only_framed(text, seed):
     return all(word in rest for word in shorter)
 
 
-def jaccard(a, b):
+def jaccard(a: Iterable[Hashable], b: Iterable[Hashable]) -> float:
     """Jaccard overlap |a & b| / |a | b| of two word collections, in [0, 1]; 1 when both are empty."""
     a, b = frozenset(a), frozenset(b)
-    union = a | b
-    return len(a & b) / len(union) if union else 1.0
+    return jaccard_of_sizes(len(a & b), len(a), len(b))
+
+
+@overload
+def jaccard_of_sizes(common: int, a: int, b: int) -> float: ...
+@overload
+def jaccard_of_sizes(common: np.ndarray, a: np.ndarray, b: np.ndarray) -> np.ndarray: ...
+def jaccard_of_sizes(common: Any, a: Any, b: Any) -> Any:
+    """Jaccard overlap of two collections, or of many pairs at once, from their sizes.
+
+    Parameters
+    ----------
+    common, a, b : int or numpy.ndarray of int, shapes that broadcast
+        Sizes of a & b, of a and of b.
+
+    Returns
+    -------
+    float or numpy.ndarray, in [0, 1]
+        1 where both are empty.
+    """
+    union = a + b - common
+    empty = union == 0  # 0 of 0 counts as 1 of 1
+    return (common + empty) / (union + empty)
 
 
 def formula_safe(cells):

@@ -1,5 +1,7 @@
 """A corpus from a pool of seeds: complete, resumable, the same bytes again."""
 
+import shutil
+
 import pandas as pd
 import pytest
 from asking import Killed, dies
@@ -30,8 +32,14 @@ def short_parts(monkeypatch):
     monkeypatch.setattr(build, "CHUNK", 10)
 
 
+def part_files(results):
+    return sorted((results / "test" / "corpus" / "mine.parts").glob("*.parquet"))
+
+
 def made(results):
-    return {path.name: path.read_bytes() for path in (results / "test" / "building" / "mine").glob("*.parquet")}
+    """Return what parts hold, without the seconds it took, by the digest of their inputs."""
+    frames = (pd.read_parquet(path).drop(columns=list(build.STEPS)) for path in part_files(results))
+    return {frame["inputs"][0]: frame.to_json(double_precision=15) for frame in frames}
 
 
 def made_of(pool, wanted=8, limits=LIMITS):
@@ -61,24 +69,25 @@ def test_a_pool_becomes_complete_clusters_and_counted_skips(results, pool):
     assert steps["step"].tolist() == list(build.STEPS) and (steps["seconds_per_1000"] > 0).all()
 
 
-def test_what_was_made_before_a_kill_is_kept_and_the_rest_comes_out_the_same(results, pool, monkeypatch):
+def test_what_was_made_before_a_kill_is_kept_and_the_rest_comes_out_the_same(results, pool, monkeypatch, capsys):
     made_of(pool)
     whole, corpus = made(results), (results / "test" / "corpus" / "mine.csv").read_bytes()
     assert len(whole) >= 2
-    for path in [*(results / "test").rglob("*.parquet"), *(results / "test").rglob("*.csv")]:
-        path.unlink()
+    second = part_files(results)[1].read_bytes()
+    shutil.rmtree(results / "test")
     with monkeypatch.context() as patch:
         patch.setattr(paraphrase, "by_rules", second_time(paraphrase.by_rules, dies))
         with pytest.raises(Killed):
             made_of(pool)
     before = made(results)
     assert len(before) == 1
-    damaged = results / "test" / "building" / "mine" / sorted(whole)[1]
-    damaged.write_bytes(whole[damaged.name][:1000])  # half a part, as a disk may leave it
+    damaged = part_files(results)[0].with_name("part-000001.parquet")
+    damaged.write_bytes(second[:1000])  # half a part, as a disk may leave it
     with monkeypatch.context() as patch:
         patch.setattr(paraphrase, "by_rules", second_time(paraphrase.by_rules, len, len(whole)))
         made_of(pool)
     assert made(results) == whole
+    assert f"{damaged.name}: cannot be read" in capsys.readouterr().err
     assert (results / "test" / "corpus" / "mine.csv").read_bytes() == corpus
 
 
@@ -121,14 +130,13 @@ def test_the_command_wants_a_live_store_a_file_and_a_number(command):
     for arguments, message in (
         ([], "name at least one benchmark file"),
         (["--orbench", "x.csv", "--store", "recorded"], "the recorded store is not written"),
-        (["--orbench", "x.csv", "--clusters", "0"], "0 is not in the range x>=1"),
+        (["--orbench", "x.csv", "--clusters", "0"], "'--clusters'"),
         (["--orbench", "nowhere.csv"], "there is no file 'nowhere.csv'"),
     ):
         assert message in command("corpus", "build", *arguments).error
 
 
 def test_two_processes_do_not_build_one_corpus(results, pool):
-    folder = results / "test" / "building" / "mine"
-    folder.mkdir(parents=True)
-    with FileLock(folder / ".lock"), pytest.raises(DataError, match="another process builds mine"):
+    file = stores.Store("test").target_path("corpus", "mine")
+    with FileLock(f"{file}.lock"), pytest.raises(DataError, match=r"mine\.csv is being written by another process"):
         made_of(pool)

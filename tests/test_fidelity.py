@@ -3,8 +3,12 @@
 import numpy as np
 import pandas as pd
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sklearn.metrics import cohen_kappa_score
 
 from paraguard_utils import stores
+from paraguard_utils.bootstrap import Clusters, resampled_counts
 from paraguard_utils.corpus import fidelity
 from paraguard_utils.errors import DataError
 
@@ -62,6 +66,43 @@ def test_shares_and_kappa_by_hand(tmp_path):
     lines = fidelity.report([first, second])
     assert lines[0].startswith("reader 1: 2 of 5 marked pairs shifted (0.400 [0.053")
     assert "Cohen's kappa 0.688" in lines[2]
+
+
+marks = st.lists(st.tuples(st.sampled_from("xyz"), st.sampled_from("xyz")), min_size=2, max_size=12)
+
+
+@given(marks)
+def test_kappa_is_scikit_learn_s_in_every_resample(pairs):
+    first, second = map(np.array, zip(*pairs, strict=True))
+    ids = np.arange(len(pairs)) // 2  # two pairs a cluster
+    clusters = Clusters(ids, resamples=20)
+    found = clusters.kappa(ids, first, second)
+
+    def wanted(weights):
+        used = set(first[weights > 0]) | set(second[weights > 0])
+        return cohen_kappa_score(first, second, sample_weight=weights) if len(used) > 1 else np.nan
+
+    assert found[0] == pytest.approx(wanted(np.ones(len(pairs))), abs=1e-12, nan_ok=True)
+    draws = [wanted(counts[ids]) for counts in clusters.counts]
+    assert found.draws == pytest.approx(draws, abs=1e-12, nan_ok=True)
+
+
+@given(marks)
+def test_the_kappa_of_two_sheets_is_over_resampled_pairs(pairs):
+    first, second = (
+        pd.DataFrame({"prompt_id": range(len(pairs), 0, -1), "paraphrase": "", "mark": side})
+        for side in map(list, zip(*pairs, strict=True))
+    )
+    found = fidelity.kappa(first, second, resamples=20)
+    draws = [
+        cohen_kappa_score(first["mark"], second["mark"], sample_weight=counts)
+        for counts in resampled_counts(len(pairs), 20)
+        if len(set(first["mark"][counts > 0]) | set(second["mark"][counts > 0])) > 1
+    ]
+    if not found["note"]:
+        low, high = np.percentile(draws, [2.5, 97.5])
+        assert (found["kappa_low"], found["kappa_high"]) == pytest.approx((low, high), abs=1e-12)
+    assert bool(found["note"]) == np.isnan(found["kappa"]) == (len({mark for pair in pairs for mark in pair}) == 1)
 
 
 def test_what_is_undefined_is_nan_with_a_reason(tmp_path):

@@ -135,6 +135,59 @@ def test_a_failed_write_leaves_the_old_file(tmp_path):
     assert sorted(file.name for file in tmp_path.iterdir()) == ["x.csv", "x.csv.meta.json"]
 
 
+def add(parts, *numbers):
+    for number in numbers:
+        parts.add(pd.DataFrame({"number": [number]}))
+
+
+def read(parts, *before):
+    return [frame["number"].tolist() for frame in parts.read(*before)]
+
+
+def test_parts_are_numbered_kept_and_cleared(tmp_path):
+    with stores.Parts(tmp_path / "x.csv", "tables") as parts:
+        assert read(parts) == [] and parts.files() == []
+        add(parts, 1, 2)
+    with stores.Parts(tmp_path / "x.csv", "tables") as parts:
+        add(parts, 3)
+        assert [file.name for file in parts.files()] == [f"part-00000{i}.parquet" for i in range(3)]
+        stores.write(parts.file, pd.DataFrame({"number": [0]}), "tables", {})
+        assert read(parts, parts.file, tmp_path / "not there.csv") == [[0], [1], [2], [3]]
+        parts.clear()
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["x.csv", "x.csv.lock", "x.csv.meta.json"]
+
+
+def test_a_part_that_cannot_be_read_is_named_and_set_aside_and_its_number_is_not_given_again(tmp_path, capsys):
+    with stores.Parts(tmp_path / "x.csv", "tables") as parts:
+        add(parts, 1, 2)
+        last = parts.files()[-1]
+        last.write_bytes(last.read_bytes()[:-10])
+        assert read(parts) == [[1]]
+        assert f"{last.name}: cannot be read" in capsys.readouterr().err
+        add(parts, 3)
+        assert read(parts) == [[1], [3]] and capsys.readouterr().err == ""
+        parts.clear()
+        assert [file.name for file in parts.folder.iterdir()] == [f"{last.name}.corrupt"]
+
+
+def test_parts_that_do_not_fit_their_schema_are_set_aside(tmp_path, capsys):
+    with stores.Parts(tmp_path / "x.parquet", "traces") as parts:
+        add(parts, 1)
+        assert parts.read() == [] and "column 'prompt_id' is missing" in capsys.readouterr().err
+
+
+def test_one_process_writes_at_a_time_and_what_a_killed_one_left_half_written_is_removed(tmp_path):
+    with stores.Parts(tmp_path / "x.csv", "tables") as parts:
+        add(parts, 1)
+        with pytest.raises(DataError, match=r"x\.csv is being written by another process"):
+            stores.Parts(parts.file, "tables").__enter__()
+    leftovers = [tmp_path / ".x.csv.abc.tmp", parts.folder / ".part-000001.parquet.abc.tmp"]
+    for leftover in leftovers:
+        leftover.write_bytes(b"half")
+    with stores.Parts(tmp_path / "x.csv", "tables") as parts:
+        assert not any(leftover.exists() for leftover in leftovers) and read(parts) == [[1]]
+
+
 def test_differences_by_hand():
     old = pd.DataFrame({"t": ["a", "b"], "x": [0.5, None], "y": ["s", "s"]})
     new = pd.DataFrame({"t": ["a", "b"], "x": [0.50000001, 0.1], "y": ["s", "t"]})

@@ -2,9 +2,9 @@
 
 `paraguard corpus build --phtest FILE --ebench FILE --orbench FILE` draws seeds in a stratified order,
 writes candidates by rules, judges them, and goes on drawing until enough clusters are complete. Work is done in parts
-of `CHUNK` seeds, each written atomically under a name that holds its inputs' digest: a kill loses the part in hand, a
-rerun takes the finished ones, and another threshold, word list or seed order starts anew. The corpus lies in a live
-store; only tables of counts are fit to be published.
+of `CHUNK` seeds, each written atomically with its inputs' digest: a kill loses the part in hand, a rerun takes the
+finished ones, and another threshold, word list or seed order starts anew. The corpus lies in a live store; only tables
+of counts are fit to be published.
 """
 
 import hashlib
@@ -19,20 +19,21 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from filelock import FileLock, Timeout
 from tqdm import tqdm
 
 from paraguard_utils import paths, stores
 from paraguard_utils.bootstrap import exact_share
 from paraguard_utils.corpus import benchmarks, fidelity, gates, paraphrase, risk
-from paraguard_utils.errors import DataError
 from paraguard_utils.models import encoder, weights
 from paraguard_utils.schemas import Seeds
 from paraguard_utils.settings import CORPUS, PUBLIC_GATES
+from paraguard_utils.stores import Parts
 from paraguard_utils.text import key as text_key
 
 CHUNK = 100
 STEPS = ("generate", "embed", "judge")
+JUDGED = "seed_id strategy rule text similarity overlap content_overlap framed risk reason".split()  # noqa: SIM905
+"""What a part tells about a seed or a candidate, beside its vector."""
 
 
 def build(store, name, pool, wanted, limits=PUBLIC_GATES, scorer=None, embed=encoder.encode, progress=True):
@@ -70,39 +71,34 @@ def build(store, name, pool, wanted, limits=PUBLIC_GATES, scorer=None, embed=enc
         Another process builds this corpus, no cluster is complete, or the disk is full.
     """
     scorer = scorer or risk.scorer(risk.VERSION)
-    folder = store.writes / "building" / name
-    folder.mkdir(parents=True, exist_ok=True)
-    try:
-        with FileLock(folder / ".lock", timeout=0):
-            parts = _parts(folder, pool, wanted, limits, scorer, embed, progress)
-            return _joined(store, name, pool, wanted, limits, scorer, parts)
-    except Timeout:
-        raise DataError(f"another process builds {name} in the {store.name} store; wait for it to end") from None
+    with Parts(store.target_path("corpus", name), "judged") as parts:
+        rows = _judged(parts, pool, wanted, limits, scorer, embed, progress)
+        return _joined(store, name, pool, wanted, limits, scorer, rows)
 
 
-def _parts(folder, pool, wanted, limits, scorer, embed, progress):
-    """Make or read parts until enough clusters are complete; return (rows, seconds) of each."""
-    parts, taken, complete = [], set(), 0
+def _judged(parts, pool, wanted, limits, scorer, embed, progress):
+    """Make or read parts until enough clusters are complete; return their rows."""
+    there = {rows["inputs"].iloc[0]: rows for rows in parts.read()}
+    used, taken, complete = [], set(), 0
     made_by = [asdict(limits), scorer.identity, weights.MINILM.sha256, *_code()]
     chain = hashlib.sha256(json.dumps(made_by).encode())
     with tqdm(total=wanted, desc="clusters", unit="cluster", disable=not progress) as bar:
-        for number, start in enumerate(range(0, len(pool), CHUNK)):
+        for start in range(0, len(pool), CHUNK):
             if complete >= wanted:
                 break
             seeds = pool.iloc[start : start + CHUNK]
             chain.update(stores.frame_hash(seeds).encode())
-            path = folder / f"part-{number:05d}-{chain.hexdigest()[:16]}.parquet"
-            rows, seconds = _read_part(path)
+            inputs = chain.hexdigest()[:16]
+            rows = there.get(inputs)
             if rows is None:
-                rows, seconds = _make_part(seeds, limits, scorer, embed, taken)
-                stores.atomic(path, lambda part, rows=rows: rows.to_parquet(part, index=False, compression="zstd"))
-                stores.write_meta(path, {"seconds": seconds})
-            parts.append((rows, seconds))
+                rows = _make_part(seeds, limits, scorer, embed, taken).assign(inputs=inputs)
+                parts.add(rows)
+            used.append(rows)
             taken.update(text_key(text) for text in rows.loc[rows["reason"] == "", "text"])
             new = rows.loc[(rows["reason"] == "") & (rows["strategy"] != "seed"), "seed_id"].nunique()
             bar.update(min(new, wanted - complete))
             complete += new
-    return parts
+    return pd.concat(used, ignore_index=True)
 
 
 def _code():
@@ -112,16 +108,15 @@ def _code():
     return [*(hashlib.sha256(file.read_bytes()).hexdigest() for file in files), paraphrase.digest(), *versions]
 
 
-def _read_part(path):
-    """Return a finished part and its seconds, or (None, None) where there is none that can be read."""
-    try:
-        return pd.read_parquet(path), stores.read_meta(path)["seconds"]
-    except (OSError, ValueError, KeyError):
-        return None, None
-
-
 def _make_part(seeds, limits, scorer, embed, taken):
-    """Write and judge the candidates of a few seeds; vectors are kept for what may enter the corpus."""
+    """Write and judge the candidates of a few seeds.
+
+    Returns
+    -------
+    DataFrame
+        Seeds, then candidates, with what the gates say; vector, of what may enter the corpus; the seconds of each of
+        `STEPS`, the same in all rows.
+    """
     seconds, vectors = dict.fromkeys(STEPS, 0.0), {}
 
     def timed(texts):
@@ -143,31 +138,18 @@ def _make_part(seeds, limits, scorer, embed, taken):
     heads = judged_seeds.assign(
         strategy="seed", rule="", similarity=1.0, overlap=1.0, content_overlap=1.0, framed=False
     )
-    columns = [
-        "seed_id",
-        "strategy",
-        "rule",
-        "text",
-        "similarity",
-        "overlap",
-        "content_overlap",
-        "framed",
-        "risk",
-        "reason",
-    ]
-    rows = pd.concat([heads[columns], candidates[columns]], ignore_index=True)
+    rows = pd.concat([heads[JUDGED], candidates[JUDGED]], ignore_index=True)
     rows["vector"] = [
         vectors[text] if reason == "" else None for text, reason in zip(rows["text"], rows["reason"], strict=True)
     ]
-    return rows, seconds
+    return rows.assign(**seconds)
 
 
-def _joined(store, name, pool, wanted, limits, scorer, parts):
-    rows = pd.concat([rows for rows, _ in parts], ignore_index=True)
+def _joined(store, name, pool, wanted, limits, scorer, rows):
     is_seed = rows["strategy"] == "seed"
     about = pool.set_index("seed_id")[["source", "category"]]
     seeds = rows.loc[is_seed, ["seed_id", "text", "risk", "reason"]].join(about, on="seed_id").reset_index(drop=True)
-    candidates = rows[~is_seed].drop(columns="vector").assign(generator="rules").reset_index(drop=True)
+    candidates = rows.loc[~is_seed, JUDGED].assign(generator="rules").reset_index(drop=True)
     seeds["complete"] = seeds["seed_id"].isin(candidates.loc[candidates["reason"] == "", "seed_id"])
     chosen = seeds.loc[seeds["complete"], "seed_id"].head(wanted)
     corpus = gates.assemble(seeds, candidates[candidates["seed_id"].isin(chosen)])
@@ -183,7 +165,7 @@ def _joined(store, name, pool, wanted, limits, scorer, parts):
     sentences = pd.DataFrame({"text_hash": [encoder.text_hash(text) for text in corpus["text"]]})
     sentences["vector"] = [np.asarray(known[text], np.float16) for text in corpus["text"]]
     store.write("sentences", encoder.NAME, name, frame=sentences, meta={"weights": weights.MINILM.sha256})
-    seconds = pd.DataFrame([seconds for _, seconds in parts]).sum().reindex(STEPS)
+    seconds = rows.groupby("inputs", sort=False)[list(STEPS)].first().sum()
     per_thousand = 1000 * seconds / max(len(candidates), 1)
     steps = pd.DataFrame({"step": STEPS, "seconds": seconds.to_numpy(), "seconds_per_1000": per_thousand.to_numpy()})
     return corpus, seeds, candidates, steps

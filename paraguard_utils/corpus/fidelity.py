@@ -12,10 +12,9 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from sklearn.metrics import cohen_kappa_score
 
 from paraguard_utils import paths, stores
-from paraguard_utils.bootstrap import RESAMPLES, SEED, Clusters, exact_share, resampled_counts
+from paraguard_utils.bootstrap import RESAMPLES, SEED, Clusters, exact_share
 from paraguard_utils.errors import DataError
 from paraguard_utils.models import encoder
 from paraguard_utils.stores import read_upstream
@@ -180,6 +179,8 @@ def shifted_share(marks, n_pairs):
 def kappa(first, second, resamples=RESAMPLES, seed=SEED):
     """Cohen's kappa of two readers over the pairs that both marked, with a bootstrap interval over pairs.
 
+    The interval of a single pair is NaN.
+
     Parameters
     ----------
     first, second : DataFrame
@@ -203,13 +204,9 @@ def kappa(first, second, resamples=RESAMPLES, seed=SEED):
     row = {"both": len(both), "equal": int((a == b).sum()), "kappa": np.nan, "kappa_low": np.nan, "kappa_high": np.nan}
     if len(set(a) | set(b)) < 2:
         return row | {"note": "both readers used one and the same mark" if len(both) else "no pair has two marks"}
-    draws = [
-        cohen_kappa_score(a, b, labels=MARKS, sample_weight=counts)
-        for counts in resampled_counts(len(both), resamples, seed)
-        if len(set(a[counts > 0]) | set(b[counts > 0])) > 1
-    ]
-    low, high = np.percentile(draws, [2.5, 97.5])
-    return row | {"kappa": cohen_kappa_score(a, b, labels=MARKS), "kappa_low": low, "kappa_high": high, "note": ""}
+    pairs = np.arange(len(both))
+    value, low, high = Clusters(pairs, resamples, seed).kappa(pairs, a, b)
+    return row | {"kappa": value, "kappa_low": low, "kappa_high": high, "note": ""}
 
 
 def report(sheets):

@@ -17,7 +17,7 @@ from paraguard_utils.errors import DataError
 from paraguard_utils.models import encoder
 from paraguard_utils.schemas import SCHEMAS, STRATEGIES
 from paraguard_utils.settings import Gates
-from paraguard_utils.text import content_words, hidden, key, only_framed, words
+from paraguard_utils.text import content_words, hidden, jaccard_of_sizes, key, only_framed, words
 
 REASONS = {
     "blank": "no text",
@@ -169,23 +169,18 @@ def _bags(texts, tokens):
 
 
 def _paired_jaccard(a, b):
-    """Jaccard overlap of row i of `a` with row i of `b`; 1 where both are empty."""
-    return _ratio(np.asarray(a.multiply(b).sum(axis=1)).ravel(), _sizes(a), _sizes(b))
+    """Jaccard overlap of row i of `a` with row i of `b`."""
+    return jaccard_of_sizes(_sizes(a.multiply(b)), _sizes(a), _sizes(b))
 
 
 def _jaccard_matrix(bags):
     """Jaccard overlap of every row with every row."""
     sizes = _sizes(bags)
-    return _ratio((bags @ bags.T).toarray(), sizes[:, None], sizes[None, :])
+    return jaccard_of_sizes((bags @ bags.T).toarray(), sizes[:, None], sizes[None, :])
 
 
 def _sizes(bags):
     return np.asarray(bags.sum(axis=1)).ravel()
-
-
-def _ratio(common, a, b):
-    union = a + b - common
-    return np.where(union == 0, 1.0, common / np.maximum(union, 1))
 
 
 def _select(cluster, gates):

@@ -5,23 +5,25 @@ nothing else: a row with the right key is never asked again, a row with another 
 """
 
 import itertools
-import os
-import re
 import resource
-import sys
 import time
+from collections.abc import Iterator
 from dataclasses import asdict
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
-from filelock import FileLock, Timeout
 from tqdm import tqdm
 
-from paraguard_utils import paths, registry, stores
+from paraguard_utils import paths, registry, schemas, stores
 from paraguard_utils.errors import DataError
 from paraguard_utils.models import loading, prompting
 from paraguard_utils.models.prompting import OPEN_THOUGHT, Decoding, Frame
+from paraguard_utils.stores import Parts, Store
 from paraguard_utils.text import readable
+
+if TYPE_CHECKING:  # loading torch takes seconds
+    from paraguard_utils.models.engine import Request
 
 BATCH = 64
 """Prompts per batch, which is also what a kill can lose."""
@@ -31,8 +33,8 @@ IDENTITY = ("weights_id", "dtype", "prefix", "suffix", "decoding", "wrapper", "w
 """What a trace's meta file must tell, so that keys can be recomputed without weights."""
 
 
-class Traces:
-    """The growing traces of one target in a live store: atomic parts, compacted at the end, under one lock.
+class Traces(Parts):
+    """The growing traces of one target in a live store: a part a batch, compacted at the end.
 
     Parameters
     ----------
@@ -41,29 +43,11 @@ class Traces:
     corpus_name, target : str
     """
 
-    def __init__(self, store, corpus_name, target):
-        self.file = store.target_path("traces", corpus_name, target)
-        self.parts = self.file.with_suffix(".parts")
-        self.lock = FileLock(f"{self.file}.lock", timeout=0)
+    def __init__(self, store: Store, corpus_name: str, target: str) -> None:
+        super().__init__(store.target_path("traces", corpus_name, target), "traces")
 
-    def __enter__(self):
-        try:
-            self.lock.acquire()
-        except Timeout:
-            raise DataError(
-                f"{paths.shown(self.file)} is being written by another process; wait for it or use another store"
-            ) from None
-        for leftover in [*self.file.parent.glob(f".{self.file.name}.*.tmp"), *self.parts.glob(".part-*.tmp")]:
-            leftover.unlink()  # of a run that was killed while writing
-        return self
-
-    def __exit__(self, *_):
-        self.lock.release()
-
-    def done(self, keys):
+    def done(self, keys: pd.Series) -> schemas.Traces:
         """Return the rows already there whose key is wanted.
-
-        A part that cannot be read is named on stderr, set aside as `*.corrupt` and asked again.
 
         Parameters
         ----------
@@ -73,49 +57,24 @@ class Traces:
         Returns
         -------
         DataFrame
-            Trace rows, one per prompt.
+            Trace rows, one per prompt; without columns where there is nothing yet.
         """
-        frames = []
-        for file in [
-            *([self.file] if self.file.is_file() else []),
-            *sorted(self.parts.glob("part-*.parquet")),
-        ]:
-            try:
-                frames.append(stores.read(file, "traces"))
-            except DataError as error:
-                os.replace(file, file.with_name(f"{file.name}.corrupt"))
-                print(f"{error}; it was set aside and its prompts are asked again", file=sys.stderr)
+        frames = self.read(self.file)
         if not frames:
             return pd.DataFrame()
         rows = pd.concat(frames, ignore_index=True)
         rows = rows[rows["prompt_id"].map(keys).eq(rows["key"])]
         return rows.drop_duplicates("prompt_id", keep="last")
 
-    def finished(self, meta):
+    def finished(self, meta: dict[str, object]) -> bool:
         """Return whether the trace file is compacted and its meta file tells how these rows were asked."""
         known = stores.read_meta(self.file)
-        return (
-            self.file.is_file()
-            and not any(self.parts.glob("part-*.parquet"))
-            and all(known.get(name) == meta[name] for name in IDENTITY)
-        )
+        return self.file.is_file() and not self.files() and all(known.get(name) == meta[name] for name in IDENTITY)
 
-    def add(self, rows):
-        """Append one batch as an atomic part."""
-        taken = [int(re.search(r"part-(\d+)", file.name)[1]) for file in self.parts.glob("part-*")]
-        number = max(taken, default=-1) + 1
-        part = self.parts / f"part-{number:06d}.parquet"
-        stores.atomic(part, lambda file: pd.DataFrame(rows).to_parquet(file, index=False, compression="zstd"))
-
-    def compact(self, rows, order, meta):
-        """Write all rows in corpus order as the target's trace file, then remove the parts."""
-        rows = rows.set_index("prompt_id").loc[order].reset_index()
+    def compact(self, rows: schemas.Traces, meta: dict[str, object]) -> None:
+        """Write all rows as the target's trace file, then remove the parts."""
         stores.write(self.file, rows, "traces", meta)
-        for part in self.parts.glob("part-*.parquet"):
-            part.unlink()
-        if self.parts.is_dir() and not any(self.parts.iterdir()):
-            self.parts.rmdir()
-        return rows
+        self.clear()
 
 
 def query(store, corpus_name, corpus, model, wrapper, decoding=Decoding(), batch=BATCH, progress=True):
@@ -148,48 +107,54 @@ def query(store, corpus_name, corpus, model, wrapper, decoding=Decoding(), batch
     DataError
         Another process writes this target, or a prompt cannot be asked.
     """
-    from paraguard_utils.models.engine import Engine, shared_prefix
-
     prompting.check_prompts(corpus, model.tokenizer)
     text = registry.wrappers()[wrapper]["text"]
     frame = Frame(model.weights_id, model.dtype, *prompting.surroundings(model.tokenizer, text), decoding)
-    target = prompting.target_name(model.name, wrapper)
     asked = prompting.requests(corpus, model.tokenizer, frame)
-    keys = pd.Series({request.prompt_id: request.key for request in asked})
+    target = prompting.target_name(model.name, wrapper)
     with Traces(store, corpus_name, target) as traces:
-        done = traces.done(keys)
-        known = set(done["prompt_id"]) if len(done) else set()
-        missing = [request for request in asked if request.prompt_id not in known]
-        started, new = time.monotonic(), []
-        if missing:
-            length = shared_prefix(asked)
-            engine = Engine(model, asked[0].token_ids[:length], decoding.max_new_tokens)
-            opened = OPEN_THOUGHT.search(frame.suffix)
-            with tqdm(total=len(asked), initial=len(known), desc=target, unit="prompt", disable=not progress) as bar:
-                for group in _groups(asked, known, batch, decoding.max_new_tokens):
-                    rows = engine.ask(group)
-                    for row in rows if opened else ():
-                        row["response"] = f"{opened[1]}\n{row['response']}"
-                    traces.add(rows)
-                    new += rows
-                    bar.update(len(rows))
-        rows = pd.concat([done, pd.DataFrame(new)], ignore_index=True)
+        done = traces.done(pd.Series({request.prompt_id: request.key for request in asked}))
+        known, new, started = set(done.get("prompt_id", ())), [], time.monotonic()
+        for rows in _answers(model, frame, target, asked, known, batch, progress):
+            traces.add(rows)
+            new.append(rows)
+        rows = pd.concat([done, *new], ignore_index=True).set_index("prompt_id").loc[corpus["prompt_id"]].reset_index()
         meta = {
             "target": target,
             "model": model.argument,
             "wrapper": wrapper,
             "wrapper_text": text,
-            **{k: v for k, v in asdict(frame).items() if k != "decoding"},
-            "decoding": asdict(decoding),
+            **asdict(frame),
             "device": str(model.network.device),
             "corpus": stores.frame_hash(corpus[["prompt_id", "text"]]),
-            "asked_now": len(missing),
+            "asked_now": sum(map(len, new)),
             "seconds": round(time.monotonic() - started, 1),
             "peak_gb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20, 2),
         }
-        if missing or not traces.finished(meta):
-            return traces.compact(rows, corpus["prompt_id"], meta)
-        return rows.set_index("prompt_id").loc[corpus["prompt_id"]].reset_index()
+        if new or not traces.finished(meta):
+            traces.compact(rows, meta)
+    return rows
+
+
+def _answers(
+    model: loading.Model, frame: Frame, target: str, asked: "list[Request]", known: set[str], batch: int, progress: bool
+) -> Iterator[schemas.Traces]:
+    """Ask the requests whose prompts are not known; yield the trace rows of each batch."""
+    from paraguard_utils.models.engine import Engine, shared_prefix
+
+    more = frame.decoding.max_new_tokens
+    groups = _groups(asked, known, batch, more)
+    if not groups:
+        return
+    engine = Engine(model, asked[0].token_ids[: shared_prefix(asked)], more)
+    opened = OPEN_THOUGHT.search(frame.suffix)
+    with tqdm(total=len(asked), initial=len(known), desc=target, unit="prompt", disable=not progress) as bar:
+        for group in groups:
+            rows = pd.DataFrame(engine.ask(group))
+            if opened:
+                rows["response"] = f"{opened[1]}\n" + rows["response"]
+            yield rows
+            bar.update(len(rows))
 
 
 def _groups(asked, known, size, more):
