@@ -30,6 +30,21 @@ def test_rounded_joins_estimates_with_their_intervals():
     }
 
 
+def test_an_estimate_by_hand():
+    row = {"x": -0.0004, "x_low": -0.0126, "x_high": 0.5, "y": 0.25, "y_low": np.nan, "y_high": np.nan}
+    row |= {"z": np.nan, "z_low": np.nan, "z_high": np.nan}
+    assert tables.estimate(row, "x") == "0.000 [-0.013, 0.500]", "no minus zero"
+    assert tables.estimate(row, "x", 2) == "0.00 [-0.01, 0.50]"
+    assert tables.estimate(row, "x", sign="+") == "-0.000 [-0.013, +0.500]", "with a sign, on which side of 0 it lies"
+    assert tables.estimate(row, "y", 2, "+") == "+0.25 [–]" and tables.estimate(row, "z") == "–"
+    assert tables.decimal(-0.0, 2, "+") == "+0.00"
+
+
+def test_few_rejections_or_few_mixed_clusters_are_too_few():
+    table = pd.DataFrame({"few": [False, False, True], "n_mixed": [10, 9, 10]})
+    assert tables.too_few(table).tolist() == [False, True, True]
+
+
 JUDGED = pd.DataFrame(
     {
         "generator": ["rules", "rules", "rules", "authored"],

@@ -12,6 +12,7 @@ from threadpoolctl import threadpool_limits
 
 from paraguard_utils.bootstrap import SEED
 from paraguard_utils.models.encoder import unit
+from paraguard_utils.schemas import Corpus, Labels, Pairs, Scores, Tokens, Traces
 from paraguard_utils.scoring import pipeline, signals
 
 MOST = 10
@@ -22,7 +23,7 @@ _STEPS = 500  # half of scikit-learn's default: as many neighbours are kept
 _FEWEST = 10  # prompts below which there are no neighbourhoods to keep, and PCA alone is drawn
 
 
-def most_confused(scores, most=MOST):
+def most_confused(scores: Scores, most: int = MOST) -> pd.DataFrame:
     """List the rejections of highest CI(r), numbered, ties in the order of prompt_id.
 
     Parameters
@@ -42,7 +43,7 @@ def most_confused(scores, most=MOST):
     return rows
 
 
-def plane(vectors, seed=SEED):
+def plane(vectors: np.ndarray, seed: int = SEED) -> np.ndarray:
     """Put sentence vectors into a plane so that neighbours by cosine stay neighbours where they can (t-SNE from PCA).
 
     Distances in the plane are only a sketch of cosines: near points are similar, but gaps and sizes of groups mean
@@ -74,7 +75,15 @@ def plane(vectors, seed=SEED):
         return found.fit_transform(units).astype(float).round(3)
 
 
-def map_points(corpus, vectors, labels, pairs, scores, most=MOST, seed=SEED):
+def map_points(
+    corpus: Corpus,
+    vectors: np.ndarray,
+    labels: Labels,
+    pairs: Pairs,
+    scores: Scores,
+    most: int = MOST,
+    seed: int = SEED,
+) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Lay out the scored prompts of one target, and join its most confused rejections to their accepted neighbours.
 
     The layout depends on the prompts alone, so that the maps of two targets can be laid beside each other.
@@ -112,7 +121,7 @@ def map_points(corpus, vectors, labels, pairs, scores, most=MOST, seed=SEED):
     return points, lines.merge(to, on="neighbour_id").sort_values(["number", "rank"], ignore_index=True)
 
 
-def neighbours_kept(vectors, points, k=signals.K):
+def neighbours_kept(vectors: np.ndarray, points: np.ndarray, k: int = signals.K) -> float:
     """Return the share of the k nearest prompts by cosine that are among the k nearest in the plane too.
 
     Parameters
@@ -135,7 +144,7 @@ def neighbours_kept(vectors, points, k=signals.K):
     return float(np.mean([len(np.intersect1d(a, b)) / k for a, b in zip(here, there, strict=True)]))
 
 
-def token_pairs(traces, tokens, pairs, scores, most=MOST):
+def token_pairs(traces: Traces, tokens: Tokens, pairs: Pairs, scores: Scores, most: int = MOST) -> pd.DataFrame:
     """Align the most confused rejections with their nearest accepted neighbours (rank 1), token by token.
 
     Parameters

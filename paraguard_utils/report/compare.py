@@ -1,9 +1,12 @@
 """How a live run differs from the record: labels, then tables number by number."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import pandas as pd
 
 from paraguard_utils import registry, stores
+from paraguard_utils.schemas import Table
 from paraguard_utils.settings import CORPUS
 
 TOLERANCE = 0.01
@@ -13,7 +16,7 @@ SMALLEST = 1e-6
 """Numbers without an interval are measured by at least this."""
 
 
-def cells(recorded, live, keys):
+def cells(recorded: Table, live: Table, keys: Sequence[str]) -> pd.DataFrame:
     """Compare two versions of a table number by number, in the rows and columns that both have.
 
     Parameters
@@ -44,7 +47,7 @@ def cells(recorded, live, keys):
     return both.assign(share=[_share(old, new, wide) for old, new, wide in cells])
 
 
-def _share(old, new, width):
+def _share(old: str | float, new: str | float, width: float) -> float:
     if pd.isna(old) or pd.isna(new):
         return 0.0 if pd.isna(old) and pd.isna(new) else np.inf
     if isinstance(old, str | bool) or isinstance(new, str | bool):
@@ -54,7 +57,7 @@ def _share(old, new, width):
     return abs(old - new) / size
 
 
-def describe(name, compared, keys):
+def describe(name: str, compared: pd.DataFrame, keys: Sequence[str]) -> list[str]:
     """Say in lines how a table differs from the recorded one: beyond `TOLERANCE` cell by cell, else in one line.
 
     Parameters
@@ -95,7 +98,7 @@ COMPARED = {
 """Tables compared with the record, and the columns that identify their rows."""
 
 
-def with_record(live):
+def with_record(live: stores.Store) -> list[str]:
     """Describe what differs between a live store and the record: labels, then tables number by number.
 
     Returns

@@ -10,9 +10,10 @@ import numpy as np
 import pandas as pd
 
 from paraguard_utils import paths, stores
-from paraguard_utils.bootstrap import FEW, FEW_CLUSTERS
+from paraguard_utils.bootstrap import FEW
 from paraguard_utils.errors import DataError
 from paraguard_utils.report import findings, tables
+from paraguard_utils.schemas import Table
 from paraguard_utils.scoring import covariates, sensitivity
 
 NAME = "numbers"
@@ -20,7 +21,7 @@ COVERAGE = paths.ROOT / "benchmarks" / "coverage.csv"
 PLACE = re.compile(r"<!--=([\w.-]+)-->.*?<!--=-->", re.DOTALL)
 
 
-def filled(markdown, numbers):
+def filled(markdown: str, numbers: Table) -> str:
     """Put the numbers into their places.
 
     Parameters
@@ -40,7 +41,7 @@ def filled(markdown, numbers):
     """
     known = numbers.set_index("key")["text"]
 
-    def text(place):
+    def text(place: re.Match[str]) -> str:
         if place[1] not in known:
             raise DataError(f"there is no number {place[1]!r} for {place[0]!r}; see numbers.collect")
         return f"<!--={place[1]}-->{known[place[1]]}<!--=-->"
@@ -48,7 +49,7 @@ def filled(markdown, numbers):
     return PLACE.sub(text, markdown)
 
 
-def collect(store):
+def collect(store: stores.Store) -> Table:
     """Collect every number that prose may name from a store's tables.
 
     Parameters
@@ -62,12 +63,11 @@ def collect(store):
         range over the judged targets (at least 30 rejections and 10 mixed clusters); `above.NAME` counts the targets
         whose interval lies above 0; `all.NAME` is a range over all targets.
     """
-    found = {}
+    found: dict[str, str] = {}
     table1 = store.read("tables", "table1_targets")
-    few = table1["few"] | (table1["n_mixed"] < FEW_CLUSTERS)
-    judged = table1[~few]
+    judged = table1[~tables.too_few(table1)]
     found["targets"] = _whole(table1["target"].nunique())
-    found["judged"] = _whole(table1.loc[~few, "target"].nunique())
+    found["judged"] = _whole(judged["target"].nunique())
     found["prompts"] = _whole(table1["n_prompts"].iloc[0])
     found["clusters"] = _whole(table1["n_clusters"].max())
     for reading, end in (("relative", ""), ("clipped", "_clipped")):
@@ -95,9 +95,9 @@ def collect(store):
     return pd.DataFrame(found.items(), columns=["key", "text"])
 
 
-def _correlations(table):
+def _correlations(table: Table) -> dict[str, str]:
     """Ranges of r over judged targets, by covariate."""
-    found = {}
+    found: dict[str, str] = {}
     for (reading, covariate), rows in table[~table["few"]].groupby(["reading", "covariate"]):
         found[f"r.{reading}.{covariate}"] = _range(rows["r"], style="+.2f")
         met, unclear = covariates.breaks(rows)
@@ -106,9 +106,9 @@ def _correlations(table):
     return found
 
 
-def _sensitivity(store):
+def _sensitivity(store: stores.Store) -> dict[str, str]:
     """Orders of judged targets by dimension, and what each labeller says of each target."""
-    found = {}
+    found: dict[str, str] = {}
     values = store.read("tables", "sensitivity")
     counts = sensitivity.order_counts(store.read("tables", "sensitivity_orders"), values)
     for row in counts.itertuples():
@@ -119,35 +119,33 @@ def _sensitivity(store):
     found["weights.always_above"] = _whole((above == 1).sum())
     for row in values[values["dimension"] == "labeller"].to_dict("records"):
         for measure in ("frr", "flip_rate", "excess"):
-            numbers = (row[measure], row[f"{measure}_low"], row[f"{measure}_high"])
-            found[f"labeller.{row['setting']}.{row['target']}.{measure}"] = tables.interval(*numbers)
+            found[f"labeller.{row['setting']}.{row['target']}.{measure}"] = tables.estimate(row, measure)
     return found
 
 
-def _search(table):
-    found = {}
+def _search(table: Table) -> dict[str, str]:
+    found: dict[str, str] = {}
     pooled = table[table["target"] == "all targets"]
     for row in pooled.to_dict("records"):
         key = f"search.{row['reading']}.{row['prob_shift']}"
         found[f"{key}.best"] = row["best"]
         for name in ("auc_held_out", "auc_paper", "gain"):
-            found[f"{key}.{name}"] = tables.interval(row[name], row[f"{name}_low"], row[f"{name}_high"])
+            found[f"{key}.{name}"] = tables.estimate(row, name)
     return found
 
 
-def _cohorts(groups, regression):
+def _cohorts(groups: Table, regression: Table) -> dict[str, str]:
     """Flip rates by strategy, as a range over all targets, and the odds ratios of all targets together."""
-    found = {}
+    found: dict[str, str] = {}
     for strategy, rows in groups[groups["kind"] == "strategy"].groupby("group"):
         if rows["flip"].notna().any():
             found[f"flip.{strategy}"] = _range(rows["flip"])
     for row in regression[regression["target"] == "all targets"].to_dict("records"):
-        low, high = row["odds_ratio_low"], row["odds_ratio_high"]
-        found[f"odds.{row['term']}"] = f"{row['odds_ratio']:.2f} [{low:.2f}, {high:.2f}]"
+        found[f"odds.{row['term']}"] = tables.estimate(row, "odds_ratio", decimals=2)
     return found
 
 
-def _coverage(table):
+def _coverage(table: Table) -> dict[str, str]:
     """Share of worlds whose interval covers the truth, as a range over the kinds of worlds."""
     found = {"worlds": _whole(table["worlds"].max())}
     for name, estimate in (("ci", "CI"), ("cd", "CD"), ("excess", "primary excess")):
@@ -159,11 +157,11 @@ def _coverage(table):
     return found | {"covered.cr": _range(table.loc[cr, "covered"], style=".1%")}
 
 
-def _whole(number):
+def _whole(number: float) -> str:
     return f"{int(number):,}"
 
 
-def _range(values, style=".3f"):
+def _range(values: pd.Series, style: str = ".3f") -> str:
     if not np.isfinite(values).any():
         return "–"
     low, high = np.nanmin(values), np.nanmax(values)

@@ -1,19 +1,22 @@
 """Files for whoever reads refusals or mends a model: sheets, clusters, training examples."""
 
 import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import pandas as pd
 
 from paraguard_utils import stores, text
+from paraguard_utils.schemas import Corpus, Labels, Pairs, Scores, Traces
 from paraguard_utils.scoring import confusion, signals
-from paraguard_utils.settings import PAPER_WEIGHTS
+from paraguard_utils.settings import PAPER_WEIGHTS, Weights
 from paraguard_utils.text import formula_safe
 
 OPENING = 60
 """Characters of an answer in which an apology is looked for (ours)."""
 
 
-def brittle_clusters(corpus, labels, scores):
+def brittle_clusters(corpus: Corpus, labels: Mapping[str, Labels], scores: Mapping[str, Scores]) -> pd.DataFrame:
     """List the clusters that a target decides both ways, the most brittle first.
 
     Parameters
@@ -55,7 +58,7 @@ def brittle_clusters(corpus, labels, scores):
     return pd.concat(frames, ignore_index=True)
 
 
-def training_examples(target, corpus, traces, pairs):
+def training_examples(target: str, corpus: Corpus, traces: Traces, pairs: Pairs) -> list[dict]:
     """Make chat examples that ask a rejected phrasing and answer as the target answered an accepted one.
 
     The answers are the target's own, cut at the recorded length and not checked for quality: they are ready for
@@ -108,7 +111,7 @@ def training_examples(target, corpus, traces, pairs):
     ]
 
 
-def example_counts(examples):
+def example_counts(examples: Mapping[str, list[dict]]) -> pd.DataFrame:
     """Count training examples.
 
     Parameters
@@ -137,7 +140,7 @@ def example_counts(examples):
 _LINE_ENDS = {ord(mark): f"\\u{ord(mark):04x}" for mark in "\x85\u2028\u2029"}
 
 
-def write_jsonl(path, examples, meta):
+def write_jsonl(path: Path, examples: Sequence[dict], meta: dict) -> None:
     """Write objects as JSON lines, UTF-8, one a line whatever a text holds, in one step, with a meta file beside them.
 
     Parameters
@@ -159,7 +162,15 @@ def write_jsonl(path, examples, meta):
     stores.write_meta(path, meta)
 
 
-def confused_sheet(corpus, labels, pairs, scores, weights=PAPER_WEIGHTS, reading="relative", most=20):
+def confused_sheet(
+    corpus: Corpus,
+    labels: Labels,
+    pairs: Pairs,
+    scores: Scores,
+    weights: Weights = PAPER_WEIGHTS,
+    reading: str = "relative",
+    most: int = 20,
+) -> pd.DataFrame:
     """List the most confused rejections, each beside its most confusing accepted neighbour, for a human to judge.
 
     Parameters

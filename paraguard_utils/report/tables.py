@@ -4,11 +4,14 @@
 """
 
 import re
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
 
 from paraguard_utils import registry, stores
+from paraguard_utils.bootstrap import FEW_CLUSTERS
+from paraguard_utils.schemas import Table
 from paraguard_utils.text import readable
 
 HEADINGS = {
@@ -53,7 +56,7 @@ _MARKDOWN = str.maketrans({mark: f"\\{mark}" for mark in "\\`*_{}[]<>|~$&#"})
 _NUMBER = re.compile(r"–|[+-]?[\d.]+( \[.*\])?")
 
 
-def shown(frame, estimates, others=()):
+def shown(frame: pd.DataFrame, estimates: Sequence[str], others: Sequence[str] = ()) -> pd.DataFrame:
     """Make a display table from estimate columns `x`, `x_low`, `x_high`.
 
     Parameters
@@ -70,13 +73,12 @@ def shown(frame, estimates, others=()):
     """
     columns = {name: frame[name] for name in others}
     for name in estimates:
-        columns[name] = [
-            interval(*values) for values in frame[[name, f"{name}_low", f"{name}_high"]].itertuples(index=False)
-        ]
+        rows = frame[[name, f"{name}_low", f"{name}_high"]].to_dict("records")
+        columns[name] = [estimate(row, name) for row in rows]
     return pd.DataFrame(columns)
 
 
-def rounded(frame):
+def rounded(frame: pd.DataFrame) -> pd.DataFrame:
     """Make a display table of a whole frame: estimates with their intervals, other numbers to three decimals.
 
     Parameters
@@ -97,15 +99,38 @@ def rounded(frame):
     return pd.DataFrame(columns)
 
 
-def interval(value, low, high):
-    """Format one estimate with its interval; a dash where either is undefined."""
-    if np.isnan(value):
+def decimal(value: float, decimals: int = 3, sign: str = "") -> str:
+    """Format a number; without "+" as `sign`, one that rounds to 0 has no minus."""
+    return f"{value + 0.0:{sign or 'z'}.{decimals}f}"
+
+
+def estimate(row: Mapping[str, float], name: str, decimals: int = 3, sign: str = "") -> str:
+    """Format one estimate of a row with its interval, as "0.123 [0.101, 0.145]"; a dash where either is undefined.
+
+    Parameters
+    ----------
+    row : mapping
+        Holds the estimate and its ends, `name`, `name_low`, `name_high`.
+    name : str
+    decimals, sign
+        As in `decimal`.
+
+    Returns
+    -------
+    str
+    """
+    value, low, high = (decimal(row[f"{name}{end}"], decimals, sign) for end in ("", "_low", "_high"))
+    if np.isnan(row[name]):
         return "–"
-    texts = [f"{round(number, 3) + 0.0:.3f}" for number in (value, low, high)]  # no -0.000
-    return f"{texts[0]} [–]" if np.isnan(low) else f"{texts[0]} [{texts[1]}, {texts[2]}]"
+    return f"{value} [–]" if np.isnan(row[f"{name}_low"]) else f"{value} [{low}, {high}]"
 
 
-def publish(store, name, shown, caption):
+def too_few(table: Table) -> pd.Series:
+    """Return which rows of Table 1 or 3 rest on too few rejections or mixed clusters for their excess to be judged."""
+    return table["few"] | (table["n_mixed"] < FEW_CLUSTERS)
+
+
+def publish(store: stores.Store, name: str, shown: pd.DataFrame, caption: str) -> None:
     """Write a display table as LaTeX (booktabs) and Markdown under the store's `tables/` and return nothing.
 
     Texts are data: all markup in them is escaped. Columns of numbers are set to the right, others to the left.
@@ -124,7 +149,7 @@ def publish(store, name, shown, caption):
         stores.atomic(path.with_suffix(suffix), lambda part, text=text: part.write_text(text, encoding="utf-8"))
 
 
-def latex(shown, caption, name):
+def latex(shown: pd.DataFrame, caption: str, name: str) -> str:
     """Typeset a display table; it needs the package booktabs only.
 
     Returns
@@ -152,7 +177,7 @@ def latex(shown, caption, name):
     return text.replace("\\centering\n", small, 1) if width > WIDE else text
 
 
-def markdown(shown, caption):
+def markdown(shown: pd.DataFrame, caption: str) -> str:
     """Set a display table as a Markdown pipe table under its caption.
 
     Returns
@@ -173,7 +198,7 @@ def markdown(shown, caption):
     return f"{caption.translate(_MARKDOWN)}\n\n{table}\n"
 
 
-def _columns(shown):
+def _columns(shown: pd.DataFrame) -> dict[int, tuple[str, list[str], bool]]:
     """Turn every column into its heading, its cells as one line of text each, and whether they are numbers."""
     columns = {}
     for place, name in enumerate(shown.columns):
@@ -184,15 +209,15 @@ def _columns(shown):
     return columns
 
 
-def _text(value):
+def _text(value: object) -> str:
     if isinstance(value, bool | np.bool_):
         return "yes" if value else "no"
     if pd.isna(value):
         return "–"
-    return f"{value:.3f}" if isinstance(value, float | np.floating) else readable(" ".join(str(value).split()))
+    return decimal(float(value)) if isinstance(value, float | np.floating) else readable(" ".join(str(value).split()))
 
 
-def _tex(text, number):
+def _tex(text: str, number: bool) -> str:
     escaped = text.translate(_LATEX)
     if number and text != "–":
         return escaped.replace("-", "$-$").replace("[$-$$-$]", "[--]")

@@ -1,20 +1,24 @@
 """Figures of single rejections: the confusion map and the token view."""
 
+from collections.abc import Iterable
 from itertools import pairwise
 
 import matplotlib as mpl
 import numpy as np
+import pandas as pd
 from matplotlib import patheffects
 from matplotlib.collections import LineCollection
+from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties, findfont, get_font
 from matplotlib.patches import Rectangle
 from matplotlib.textpath import text_to_path
+from matplotlib.typing import ColorType
 
 from paraguard_utils.report.figures.style import BLUE, GREY, ORANGE, PAGE, subplots
 from paraguard_utils.text import readable
 
 
-def confusion_map(points, lines, title):
+def confusion_map(points: pd.DataFrame, lines: pd.DataFrame, title: str) -> Figure:
     """Draw prompts in a plane, and lines from the most confused rejections to their accepted neighbours.
 
     Parameters
@@ -50,7 +54,7 @@ def confusion_map(points, lines, title):
     return figure
 
 
-def _beside(points, lines, unit):
+def _beside(points: np.ndarray, lines: np.ndarray, unit: float) -> np.ndarray:
     """Find a place for a label one `unit` from each point: of 16 directions the one furthest from what is drawn.
 
     Parameters
@@ -83,7 +87,7 @@ TOKEN_SIZE, LINE, INDENT, LINES = 6, 9.5, 36, 3
 """Token view: font size, height of a line and indent of a prompt, in points; most lines of one prompt."""
 
 
-def token_view(shown, title):
+def token_view(shown: pd.DataFrame, title: str) -> Figure:
     """Draw rejections above their nearest accepted neighbours, each token shaded by its distance to the other prompt.
 
     Parameters
@@ -136,7 +140,7 @@ def token_view(shown, title):
     return figure
 
 
-def _set(tokens, width):
+def _set(tokens: Iterable[str], width: float) -> list[tuple[int, float, float, str]]:
     """Set tokens in lines no wider than `width` points, broken before a word where one fits into a line.
 
     Returns
@@ -147,7 +151,8 @@ def _set(tokens, width):
     texts = [_drawn(token) for token in tokens]
     sizes = [_width(text) for text in texts]
     starts = [place for place, text in enumerate(texts) if place == 0 or text.startswith(" ")]
-    marks, line, left = [], 0, 0.0
+    marks: list[tuple[int, float, float, str]] = []
+    line, left = 0, 0.0
     for start, stop in pairwise([*starts, len(texts)]):
         whole = sum(sizes[start:stop])
         for place in range(start, stop):
@@ -168,20 +173,20 @@ _FONT = FontProperties(family="DejaVu Sans", size=TOKEN_SIZE)
 _ELLIPSIS = 8  # points that the mark of a cut prompt takes
 
 
-def _width(text):
+def _width(text: str) -> float:
     return text_to_path.get_text_width_height_descent(text, _FONT, ismath=False)[0]
 
 
-def _drawn(text):
+def _drawn(text: str) -> str:
     """Return a token's text as the font can draw it: a line feed as a mark, an empty box for a missing glyph."""
     glyphs = get_font(findfont(_FONT))
     text = readable(text.replace("\n", "↵").replace("\t", " "))
     return "".join(mark if glyphs.get_char_index(ord(mark)) else "□" for mark in text)
 
 
-def _readable_on(colour):
+def _readable_on(colour: ColorType | np.ndarray) -> str:
     """Black or white, whichever has the higher contrast (WCAG 2) on a colour."""
-    channels = np.array(mpl.colors.to_rgb(colour))
+    channels = mpl.colors.to_rgba_array(colour)[0, :3]
     linear = np.where(channels <= 0.04045, channels / 12.92, ((channels + 0.055) / 1.055) ** 2.4)
     luminance = linear @ [0.2126, 0.7152, 0.0722]
     return "black" if (luminance + 0.05) / 0.05 > 1.05 / (luminance + 0.05) else "white"

@@ -4,13 +4,15 @@ from textwrap import fill
 
 import numpy as np
 import seaborn as sns
+from matplotlib.figure import Figure
 
 from paraguard_utils.registry import titles
 from paraguard_utils.report.figures.style import BLUE, GREY, ORANGE, PAGE, READING_COLOURS, subplots, target_panels
+from paraguard_utils.schemas import Table
 from paraguard_utils.scoring.cohorts import BINS
 
 
-def cohort_heat_map(table):
+def cohort_heat_map(table: Table) -> Figure:
     """Draw CR@0.60 and CI by surface risk and neighbour similarity for one target, a column per reading (Fig. 5)."""
     figure, axes = subplots(2, 2, figsize=(PAGE, 4.6), sharex=True, sharey=True)
     for number, (line, (measure, label)) in enumerate(zip(axes, (("cr60", "CR@0.60"), ("ci", "CI")), strict=True)):
@@ -38,13 +40,13 @@ def cohort_heat_map(table):
     return figure
 
 
-def _cell(row, measure):
+def _cell(row: dict, measure: str) -> str:
     if not row["n"]:
         return "n = 0"
     return f"{row[measure]:.2f}\n[{row[f'{measure}_low']:.2f}, {row[f'{measure}_high']:.2f}]\nn = {row['n']}"
 
 
-def strategy_flips(table):
+def strategy_flips(table: Table) -> Figure:
     """Draw how often each strategy flips its seed's decision: to refusal rightwards, to acceptance leftwards.
 
     Parameters
@@ -77,7 +79,7 @@ def strategy_flips(table):
     return figure
 
 
-def cohort_regression(table, adjustment):
+def cohort_regression(table: Table, adjustment: str) -> Figure:
     """Draw odds ratios of refusal with 95 % intervals, a panel per target; filled where sure after Holm's correction.
 
     Parameters
@@ -103,7 +105,7 @@ def cohort_regression(table, adjustment):
             axis.text(0.5, 0.5, fill(rows["note"].iloc[0], 22), transform=axis.transAxes, ha="center", va="center",
                       size=6, color=GREY, bbox={"color": "white", "pad": 1})  # fmt: skip
         else:
-            for y in np.flatnonzero(rows["odds_ratio"].isna()):
+            for y in np.flatnonzero(rows["odds_ratio"].isna()).tolist():
                 axis.text(1.05, y, "undefined", va="center", size=5.5, color=GREY)
     axes[0].set_xscale("log")
     edge = 1.1 * np.nanmax([2.0, *np.exp(np.abs(np.log(table[["odds_ratio_low", "odds_ratio_high"]]))).max()])

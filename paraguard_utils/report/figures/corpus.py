@@ -1,11 +1,15 @@
 """Figures of notebook 01: what the gates measure, and the distribution of risk."""
 
+import pandas as pd
+from matplotlib.figure import Figure
+
 from paraguard_utils.corpus.gates import MEASURES
 from paraguard_utils.corpus.risk import BIN
 from paraguard_utils.report.figures.style import BLUE, COLUMN, GREY, ORANGE, PAGE, subplots
+from paraguard_utils.settings import Gates
 
 
-def gate_distributions(counts, limits):
+def gate_distributions(counts: pd.DataFrame, limits: Gates) -> Figure:
     """Draw histograms of what the gates measure, with their cut lines; passing and stopped candidates stacked.
 
     Parameters
@@ -37,7 +41,7 @@ def gate_distributions(counts, limits):
     return figure
 
 
-def risk_distributions(distribution, limits):
+def risk_distributions(distribution: pd.DataFrame, limits: Gates) -> Figure:
     """Draw the risk scorer's distribution in each group of texts, the paper's gate shaded, medians marked.
 
     Parameters

@@ -1,14 +1,17 @@
 """Figures of notebooks 03, 05 and 06 about targets: rates, CI and what it correlates with, CR."""
 
 import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
 
 from paraguard_utils.bootstrap import FEW, FEW_CLUSTERS
 from paraguard_utils.registry import titles
 from paraguard_utils.report.figures.style import GREY, PAGE, READING_COLOURS, subplots, target_panels
+from paraguard_utils.schemas import Table
 from paraguard_utils.scoring.confusion import CI
 
 
-def target_overview(table):
+def target_overview(table: Table) -> Figure:
     """Draw how often and how sensibly each target refuses: estimates with 95 % intervals, one panel per measure.
 
     Rings are the floor of CI: the matched one where the table has it, else the CI of accepted prompts.
@@ -75,7 +78,7 @@ def target_overview(table):
     return figure
 
 
-def ci_against_similarity(scores, correlations):
+def ci_against_similarity(scores: pd.DataFrame, correlations: Table) -> Figure:
     """Draw CI(r) against mean neighbour similarity, one panel per target, with r and its interval (Fig. 3).
 
     Parameters
@@ -110,7 +113,7 @@ def ci_against_similarity(scores, correlations):
     return figure
 
 
-def ci_correlates(table, titled, parts, limit):
+def ci_correlates(table: Table, titled: dict[str, str], parts: dict[str, str], limit: float) -> Figure:
     """Draw what CI(r) correlates with: r with its interval, a row per covariate, a panel per target.
 
     Parameters
@@ -146,7 +149,7 @@ def ci_correlates(table, titled, parts, limit):
     return figure
 
 
-def cr_curve(curve):
+def cr_curve(curve: Table) -> Figure:
     """Draw CR against tau beside what permuted labels give, a panel per target.
 
     Parameters

@@ -2,15 +2,17 @@
 
 import matplotlib as mpl
 import numpy as np
+from matplotlib.figure import Figure
 
 from paraguard_utils.registry import titles
 from paraguard_utils.report.figures.style import BLUE, GREEN, GREY, ORANGE, PAGE, subplots
+from paraguard_utils.schemas import Table
 from paraguard_utils.scoring import signals
 
 STYLES = {"none": ":", "safety": "-", "strict": "--"}
 
 
-def weight_simplex(table):
+def weight_simplex(table: Table) -> Figure:
     """Draw each target's excess under every weighting of the three signals; filled where its interval lies above 0.
 
     Parameters
@@ -49,7 +51,7 @@ def weight_simplex(table):
     return figure
 
 
-def against_k(table):
+def against_k(table: Table) -> Figure:
     """Draw CI, CR@0.60 and CD against the number of neighbours, a line and its 95 % band per target.
 
     Parameters
@@ -76,7 +78,9 @@ def against_k(table):
         axis.set(xlabel="k (grey line: the paper's)", ylabel=label, xlim=(1, deepest), ylim=(0, None))
         axis.set_xticks([1, 5, 10, 15, 20])
     step = axes[-1].get_ylim()[1] * 0.07
-    blocks = [sorted((name for name in ends if name.rpartition("--")[0] == one), key=ends.get) for one in families]
+    blocks = [
+        sorted((name for name in ends if name.rpartition("--")[0] == one), key=ends.__getitem__) for one in families
+    ]
     top = -np.inf
     for own in sorted(filter(None, blocks), key=lambda own: ends[own[0]]):
         middle = np.mean([ends[name][0] for name in own])
@@ -91,7 +95,7 @@ def against_k(table):
     return figure
 
 
-def settings_overview(table, default):
+def settings_overview(table: Table, default: dict[str, str]) -> Figure:
     """Draw CI and excess under the settings of several dimensions, a column per target, intervals drawn.
 
     Parameters

@@ -4,15 +4,20 @@ Each function takes frames and returns a matplotlib figure; `publish` writes it 
 shows the PNG.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import matplotlib as mpl
+import pandas as pd
 import PIL.Image
 from IPython.display import Image, display
 from matplotlib import pyplot as plt
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from paraguard_utils.registry import titles
-from paraguard_utils.stores import write
+from paraguard_utils.stores import Store, write
 
 COLUMN, PAGE = 3.35, 6.9
 """Figure widths in inches: one and two columns of a paper."""
@@ -22,14 +27,14 @@ BLUE, ORANGE, GREEN, GREY = "#0072B2", "#D55E00", "#009E73", "#7F7F7F"
 READING_COLOURS = {"relative": BLUE, "clipped": ORANGE}
 
 
-def subplots(*args, **kwargs):
+def subplots(*args: Any, **kwargs: Any) -> tuple[Figure, Any]:
     """Make a figure and its axes in the project's style; arguments as matplotlib's own."""
     mpl.use("agg")
     plt.style.use(Path(__file__).with_name("paraguard.mplstyle"))
     return plt.subplots(*args, **kwargs)
 
 
-def publish(store, name, figure, panel, meta):
+def publish(store: Store, name: str, figure: Figure, panel: pd.DataFrame, meta: dict) -> None:
     """Write a figure as PNG, PDF and panel CSV under the store's `figures/`, show the PNG and return nothing.
 
     Parameters
@@ -55,7 +60,7 @@ def publish(store, name, figure, panel, meta):
     display(Image(png.read_bytes(), width=round(figure.get_figwidth() * 110), alt=name.replace("_", " ")))
 
 
-def target_panels(names, rows, across):
+def target_panels(names: Sequence[str], rows: Sequence[str], across: int) -> tuple[Figure, list[Axes]]:
     """Make a panel per target with shared axes and a line per row, top to bottom; return the figure and the panels."""
     lines, across = -(-len(names) // across), min(across, len(names))
     figure, axes = subplots(
