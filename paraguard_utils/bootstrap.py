@@ -1,5 +1,8 @@
 """Estimates with 95 % intervals over resampled clusters (`docs/method.md`, Intervals and comparisons)."""
 
+from collections.abc import Callable, Mapping, Sequence
+from typing import Self, TypeAlias
+
 import numpy as np
 import pandas as pd
 from scipy.stats import binomtest
@@ -7,6 +10,10 @@ from statsmodels.stats.multitest import multipletests
 
 ROUNDING = 1e-9
 """Variance of a standardized value in a resample up to which it counts as none."""
+
+Strings: TypeAlias = Sequence[str] | np.ndarray
+Numbers: TypeAlias = Sequence[float] | np.ndarray
+"""One value per prompt, also as a Series."""
 
 RESAMPLES = 2000
 SEED = 20251201
@@ -17,7 +24,7 @@ FEW_CLUSTERS = 10
 """Fewer mixed clusters than this, and the excess is not judged: percentile intervals are too narrow then."""
 
 
-def resampled_counts(n_clusters, resamples=RESAMPLES, seed=SEED):
+def resampled_counts(n_clusters: int, resamples: int = RESAMPLES, seed: int = SEED) -> np.ndarray:
     """Draw clusters with replacement; the same numbers for the same arguments, so that targets can be paired.
 
     Returns
@@ -29,7 +36,7 @@ def resampled_counts(n_clusters, resamples=RESAMPLES, seed=SEED):
     return rng.multinomial(n_clusters, np.full(n_clusters, 1 / n_clusters), size=resamples).astype(float)
 
 
-class Estimate(tuple):
+class Estimate(tuple[float, float, float]):
     """An estimate with its 95 % interval: (value, low, high).
 
     Attributes
@@ -39,14 +46,16 @@ class Estimate(tuple):
         clusters.
     """
 
-    def __new__(cls, value, low, high, draws):
+    draws: np.ndarray
+
+    def __new__(cls, value: float, low: float, high: float, draws: np.ndarray) -> Self:
         """Make the tuple and keep the draws."""
         made = super().__new__(cls, (value, low, high))
         made.draws = draws
         return made
 
     @classmethod
-    def percentile(cls, value, draws):
+    def percentile(cls, value: float, draws: np.ndarray) -> Self:
         """Return the estimate whose interval is the draws' 2.5th and 97.5th percentile, over those that are defined.
 
         Where fewer than two are, there is no interval; where the value is undefined, nothing is.
@@ -68,11 +77,11 @@ class Clusters:
     resamples, seed : int
     """
 
-    def __init__(self, cluster_ids, resamples=RESAMPLES, seed=SEED):
+    def __init__(self, cluster_ids: Strings, resamples: int = RESAMPLES, seed: int = SEED) -> None:
         self.codes = pd.Series({name: i for i, name in enumerate(sorted(set(cluster_ids)))})
         self.counts = resampled_counts(len(self.codes), resamples, seed)
 
-    def sums(self, cluster_ids, values):
+    def sums(self, cluster_ids: Strings, values: Numbers) -> np.ndarray:
         """Sum values within clusters.
 
         Returns
@@ -81,7 +90,7 @@ class Clusters:
         """
         return np.bincount(self.codes.loc[cluster_ids], weights=np.asarray(values, float), minlength=len(self.codes))
 
-    def estimate(self, statistic, n, *sums):
+    def estimate(self, statistic: Callable[..., np.ndarray], n: np.ndarray, *sums: np.ndarray) -> Estimate:
         """Apply a statistic to the corpus and to every resample.
 
         Parameters
@@ -106,16 +115,16 @@ class Clusters:
             return Estimate(value, np.nan, np.nan, draws)
         return Estimate.percentile(value, draws)
 
-    def undefined(self):
+    def undefined(self) -> Estimate:
         """Return the estimate of what is undefined."""
         return Estimate(np.nan, np.nan, np.nan, np.full(len(self.counts), np.nan))
 
-    def mean(self, cluster_ids, values):
+    def mean(self, cluster_ids: Strings, values: Numbers) -> Estimate:
         """Return the mean of per-prompt values with its interval; NaN without values."""
         ones = np.ones(len(values))
         return self.estimate(_mean, self.sums(cluster_ids, ones), self.sums(cluster_ids, values))
 
-    def share(self, cluster_ids, hits):
+    def share(self, cluster_ids: Strings, hits: Numbers) -> Estimate:
         """Return the share of prompts that hit, with its interval; exact on clusters for 0 of n and n of n."""
         hits = np.asarray(hits, bool)
         if (len(hits) and hits.all()) or (not hits.any() and len(hits)):
@@ -126,7 +135,7 @@ class Clusters:
             return Estimate(float(hits.all()), float(exact.low), float(exact.high), draws)
         return self.mean(cluster_ids, hits)
 
-    def deviation(self, cluster_ids, values):
+    def deviation(self, cluster_ids: Strings, values: Numbers) -> Estimate:
         """Return the standard deviation (n - 1) of per-prompt values with its interval; NaN below two values."""
         values = np.asarray(values, float)
         if len(values) < 2:
@@ -135,16 +144,16 @@ class Clusters:
         columns = (self.sums(cluster_ids, column) for column in (np.ones(len(values)), centred, centred**2))
         return self.estimate(_deviation, *columns)
 
-    def correlation(self, cluster_ids, x, y):
+    def correlation(self, cluster_ids: Strings, x: Numbers, y: Numbers) -> Estimate:
         """Return Pearson's r of two per-prompt values with its interval; NaN below three values or without spread."""
         x, y = np.asarray(x, float), np.asarray(y, float)
         if len(x) < 3 or np.ptp(x) == 0 or np.ptp(y) == 0:
             return self.undefined()
-        x, y = (x - x.mean()) / x.std(), (y - y.mean()) / y.std()
-        columns = (self.sums(cluster_ids, column) for column in (np.ones(len(x)), x, y, x * x, y * y, x * y))
+        a, b = (x - x.mean()) / x.std(), (y - y.mean()) / y.std()
+        columns = (self.sums(cluster_ids, column) for column in (np.ones(len(x)), a, b, a * a, b * b, a * b))
         return self.estimate(_correlation, *columns)
 
-    def kappa(self, cluster_ids, first, second):
+    def kappa(self, cluster_ids: Strings, first: Strings, second: Strings) -> Estimate:
         """Cohen's kappa of two labellings, any labels, with its interval.
 
         Parameters
@@ -163,7 +172,7 @@ class Clusters:
         cells = (np.ones(len(first)), first == second, *uses)
         return self.estimate(_kappa, *(self.sums(cluster_ids, cell) for cell in cells))
 
-    def agreement(self, cluster_ids, predicted, truth):
+    def agreement(self, cluster_ids: Strings, predicted: Strings, truth: Strings) -> dict[str, Estimate]:
         """Compare labels with the truth, with intervals; `reject` is the positive class and every other label is not.
 
         Parameters
@@ -176,19 +185,19 @@ class Clusters:
             accuracy, precision, recall, each in [0, 1], and kappa (Cohen's) in [-1, 1]; NaN where undefined.
         """
         ids = np.asarray(cluster_ids, dtype=object)
-        predicted, truth = (np.asarray(labels, dtype=object) == "reject" for labels in (predicted, truth))
-        kappa = self.kappa(ids, predicted, truth)
+        found, wanted = (np.asarray(labels, dtype=object) == "reject" for labels in (predicted, truth))
+        kappa = self.kappa(ids, found, wanted)
         if len(set(kappa.draws[np.isfinite(kappa.draws)])) < 2:
             kappa = Estimate(kappa[0], np.nan, np.nan, kappa.draws)  # resampling shows no spread
         return {
-            "accuracy": self.share(ids, predicted == truth),
-            "precision": self.share(ids[predicted], truth[predicted]),
-            "recall": self.share(ids[truth], predicted[truth]),
+            "accuracy": self.share(ids, found == wanted),
+            "precision": self.share(ids[found], wanted[found]),
+            "recall": self.share(ids[wanted], found[wanted]),
             "kappa": kappa,
         }
 
 
-def exact_share(hits, n):
+def exact_share(hits: int, n: int) -> dict[str, float]:
     """Share of independent trials that hit, with its exact (Clopper-Pearson) 95 % interval.
 
     Parameters
@@ -204,29 +213,31 @@ def exact_share(hits, n):
     return {"share": hits / n if n else np.nan, "share_low": low, "share_high": high}
 
 
-def _mean(n, total):
+def _mean(n: np.ndarray, total: np.ndarray) -> np.ndarray:
     return total / n
 
 
-def _deviation(n, total, squares):
+def _deviation(n: np.ndarray, total: np.ndarray, squares: np.ndarray) -> np.ndarray:
     variance = (squares - total**2 / n) / (n - 1)
     return np.where(n >= 2, np.sqrt(np.maximum(variance, 0.0)), np.nan)
 
 
-def _correlation(n, x, y, xx, yy, xy):
+def _correlation(
+    n: np.ndarray, x: np.ndarray, y: np.ndarray, xx: np.ndarray, yy: np.ndarray, xy: np.ndarray
+) -> np.ndarray:
     """Pearson's r from sums of standardized values; NaN where a resample leaves no spread but rounding."""
     spreads = xx / n - (x / n) ** 2, yy / n - (y / n) ** 2
     known = (spreads[0] > ROUNDING) & (spreads[1] > ROUNDING)
     return np.where(known, (xy / n - x * y / n**2) / np.sqrt(spreads[0] * spreads[1]), np.nan)
 
 
-def _kappa(n, equal, *uses):
+def _kappa(n: np.ndarray, equal: np.ndarray, *uses: np.ndarray) -> np.ndarray:
     """Cohen's kappa from how often each label is used by the first and by the second labelling, label after label."""
     chance = sum(first * second for first, second in zip(uses[::2], uses[1::2], strict=True)) / n**2
     return (equal / n - chance) / (1 - chance)
 
 
-def holm(p):
+def holm(p: pd.Series) -> np.ndarray:
     """Adjust p-values by Holm; NaN stays NaN and counts for nothing.
 
     Parameters
@@ -244,7 +255,7 @@ def holm(p):
     return adjusted
 
 
-def columns(estimates):
+def columns(estimates: Mapping[str, tuple[float, float, float]]) -> dict[str, float]:
     """Spread estimates, name to (value, low, high), into columns `name`, `name_low`, `name_high`."""
     return {
         f"{name}{end}": value

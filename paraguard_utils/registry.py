@@ -1,32 +1,35 @@
 """What is published: the targets of `data/targets.csv` and the wrappers of `data/wrappers.yaml`."""
 
+from collections.abc import Iterable
+
+import pandas as pd
 import yaml
 
 from paraguard_utils import paths, stores
 
 
-def wrappers():
+def wrappers() -> dict[str, dict[str, str]]:
     """Return the committed wrappers: name to {role, fallback, reason, text}."""
     return yaml.safe_load((paths.DATA / "wrappers.yaml").read_text(encoding="utf-8"))
 
 
-def published(kind):
+def published(kind: str) -> pd.DataFrame:
     """Return the published targets of a kind, "chat" or "guard", as a frame indexed by target."""
     frame = stores.read(paths.DATA / "targets.csv", "targets")
     return frame[frame["kind"] == kind].set_index("target")
 
 
-def by_default():
+def by_default() -> pd.DataFrame:
     """Return the published chat targets that a live run asks without being told, as `published` does."""
     return published("chat").query("default == 'yes'")
 
 
-def default_models():
+def default_models() -> list[str]:
     """Return the model names of `by_default`."""
     return list(by_default()["model"].unique())
 
 
-def titles(names):
+def titles(names: Iterable[str]) -> list[str]:
     """Return how targets are called in tables and figures; one that is not published keeps its name."""
     known = stores.read(paths.DATA / "targets.csv", "targets").set_index("target")["title"]
     return [known.get(name, name) for name in names]

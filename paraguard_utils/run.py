@@ -276,6 +276,6 @@ def explore(config: Settings) -> None:
     titles = dict(zip(names, registry.titles(names), strict=True))
     page = explorer.page(corpus, data, explorer.About(config.corpus, store.name, titles))
     path = paths.RESULTS / "explorer.html"
-    stores.atomic(path, lambda part: part.write_text(page, encoding="utf-8"))
+    stores.write_text(path, page)
     n = len(pipeline.rejections({name: own.scores for name, own in data.items()}))
     print(f"{n} rejections, {path.stat().st_size / 1e6:.1f} MB: open {paths.shown(path)} in a browser")

@@ -1,6 +1,7 @@
 """The columns of every file, in one place, checked on write and on read."""
 
-from typing import TypeAlias
+from collections.abc import Iterable
+from typing import NoReturn, TypeAlias
 
 import pandas as pd
 import pandera.pandas as pa
@@ -35,27 +36,27 @@ _no_control = pa.Check(lambda text: CONTROL.search(text) is None, element_wise=T
 _unit = pa.Check.in_range(0, 1)
 
 
-def _one_of(values):
+def _one_of(values: Iterable[str]) -> pa.Check:
     return pa.Check.isin(values, error=f"is not one of {', '.join(values)}")
 
 
-def _text(unique=False):
+def _text(unique: bool = False) -> pa.Column:
     return pa.Column(str, [_not_blank, _no_control], unique=unique)
 
 
-def _number(*checks, nullable=False):
+def _number(*checks: pa.Check, nullable: bool = False) -> pa.Column:
     return pa.Column(float, list(checks), nullable=nullable, coerce=True)
 
 
-def _count(nullable=False):
+def _count(nullable: bool = False) -> pa.Column:
     return pa.Column("Int64" if nullable else int, pa.Check.ge(0), nullable=nullable, coerce=True)
 
 
-def _list():
+def _list() -> pa.Column:
     return pa.Column(object)
 
 
-def _schema(unique=None, **columns):
+def _schema(unique: list[str] | None = None, /, **columns: pa.Column) -> pa.DataFrameSchema:
     return pa.DataFrameSchema(columns, strict=True, unique=unique)
 
 
@@ -91,9 +92,7 @@ SCHEMAS = {
         risk=_number(_unit),
     ),
     "sentences": _schema(text_hash=_text(unique=True), vector=_list()),
-    "drifts": _schema(
-        unique=["first_hash", "second_hash"], first_hash=_text(), second_hash=_text(), drift=_number(_unit)
-    ),
+    "drifts": _schema(["first_hash", "second_hash"], first_hash=_text(), second_hash=_text(), drift=_number(_unit)),
     "tokens": _schema(
         token_id=pa.Column(int, pa.Check.ge(0), unique=True, coerce=True), text=pa.Column(str), embedding=_list()
     ),
@@ -120,7 +119,7 @@ SCHEMAS = {
         finish_reason=_text(),
     ),
     "hand_check": _schema(
-        unique=["target", "prompt_id"],
+        ["target", "prompt_id"],
         target=_text(),
         prompt_id=_text(),
         reader=_text(),
@@ -133,7 +132,7 @@ SCHEMAS = {
         response=_text(),
     ),
     "pairs": _schema(
-        unique=["centre_id", "neighbour_id"],
+        ["centre_id", "neighbour_id"],
         centre_id=_text(),
         centre_label=_label,
         neighbour_id=_text(),
@@ -187,13 +186,13 @@ MAY_BE_EMPTY = ("pairs", "scores")
 """A target may accept nothing, or give nothing that can be read."""
 
 
-def text_columns(kind):
+def text_columns(kind: str) -> list[str]:
     """Return the names of a kind's text columns."""
     text = pa.Column(str).dtype
     return [name for name, column in SCHEMAS[kind].columns.items() if column.dtype == text]
 
 
-def check(frame, kind, where):
+def check(frame: pd.DataFrame, kind: str, where: str) -> pd.DataFrame:
     """Check a frame against its schema.
 
     Parameters
@@ -240,7 +239,7 @@ def check(frame, kind, where):
         _fail(where, frame, case["index"], case["column"], f"{_shorten(case['failure_case'])} ({problem})")
 
 
-def _fail(where, frame, index, column, problem):
+def _fail(where: str, frame: pd.DataFrame, index: int | None, column: str, problem: str) -> NoReturn:
     if index is None or pd.isna(index):
         raise DataError(f"{where}: column {column}: {problem}; correct the file")
     row = frame.iloc[int(index)]
@@ -249,6 +248,6 @@ def _fail(where, frame, index, column, problem):
     raise DataError(f"{where}: row {int(index) + 2} ({identity}), column {column}: {problem}; correct the row")
 
 
-def _shorten(value):
+def _shorten(value: object) -> str:
     text = repr(value) if isinstance(value, str) else str(value)
     return text if len(text) <= 60 else text[:57] + "..."

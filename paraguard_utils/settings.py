@@ -4,11 +4,14 @@ papermill only warns about a parameter that a notebook does not have, so the che
 """
 
 import difflib
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from types import ModuleType
-from typing import Literal
+from typing import Any, Literal
 
+import pandas as pd
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic_core import ErrorDetails
 
 from paraguard_utils.errors import SettingsError, UserError
 from paraguard_utils.registry import published
@@ -100,7 +103,7 @@ class Settings(BaseModel):
     guards: list[str] = []
     reference: str = ""
 
-    def meta(self, **inputs):
+    def meta(self, **inputs: pd.DataFrame | str) -> dict[str, object]:
         """Return what a derived file's meta file says: the notebook's parameters and the hashes of its inputs.
 
         Parameters
@@ -111,20 +114,20 @@ class Settings(BaseModel):
         hashes = {name: value if isinstance(value, str) else frame_hash(value) for name, value in inputs.items()}
         return {"parameters": self.model_dump(exclude_unset=True), "inputs": hashes}
 
-    def gates(self):
+    def gates(self) -> Gates:
         """Return the thresholds of the gates."""
         return Gates(**{field.name: getattr(self, field.name) for field in fields(Gates)})
 
-    def weights(self):
+    def weights(self) -> "Weights":
         """Return the weights of the score."""
         return Weights(self.weight_drift, self.weight_prob_shift, self.weight_ppl)
 
-    def open_store(self):
+    def open_store(self) -> Store:
         """Return the store; naming a model and leaving the store alone means the live one."""
         return Store(LIVE if self.model and self.store == RECORDED else self.store)
 
 
-def freeze(namespace):
+def freeze(namespace: Mapping[str, Any]) -> Settings:
     """Check a notebook's parameters; call it in the cell after them.
 
     Parameters
@@ -157,13 +160,13 @@ def freeze(namespace):
     return check(given)
 
 
-def near(name, known):
+def near(name: str, known: Iterable[str]) -> str:
     """Return the end of an error about an unknown name: the known one that was probably meant, or nothing."""
     close = difflib.get_close_matches(name, known, n=1)
     return f"; did you mean {close[0]!r}?" if close else ""
 
 
-def check(given):
+def check(given: Mapping[str, Any]) -> Settings:
     """Check the values of parameters and freeze them.
 
     Parameters
@@ -203,7 +206,7 @@ def check(given):
     return settings
 
 
-def _told(error):
+def _told(error: ErrorDetails) -> str:
     """Say in words what is wrong with a parameter, and how to give it where that is not plain."""
     name, value = error["loc"][0], error["input"]
     if error["type"] == "list_type":
@@ -218,7 +221,7 @@ def _told(error):
     return f"parameter {name!r}: {error['msg']}, not {value!r}"
 
 
-def _show_user_errors_in_one_line(namespace):
+def _show_user_errors_in_one_line(namespace: Mapping[str, Any]) -> None:
     shell = namespace["get_ipython"]() if "get_ipython" in namespace else None
     if shell is not None:
         shell.set_custom_exc(
@@ -246,12 +249,12 @@ class Weights:
     prob_shift: float = 0.1
     ppl: float = 0.5
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         values = (self.drift, self.prob_shift, self.ppl)
         if min(values) < 0 or abs(sum(values) - 1) > 1e-9:
             raise SettingsError(f"weights must be >= 0 and sum to 1, not {values}")
 
-    def without_prob_shift(self):
+    def without_prob_shift(self) -> "Weights | None":
         """Return the weights with ProbShift, which leaks the decision, left out; None if nothing else has weight."""
         rest = self.drift + self.ppl
         return Weights(self.drift / rest, 0.0, self.ppl / rest) if rest else None

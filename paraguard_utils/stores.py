@@ -11,8 +11,9 @@ import os
 import re
 import sys
 import tempfile
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import pandas as pd
 from filelock import FileLock, Timeout
@@ -22,7 +23,7 @@ from paraguard_utils.errors import DataError, Missing
 from paraguard_utils.schemas import SCHEMAS, check, text_columns
 
 
-def read_upstream(path):
+def read_upstream(path: Path) -> pd.DataFrame:
     """Read an upstream CSV file with every field as text, empty fields as "".
 
     Raises
@@ -92,27 +93,27 @@ class Store:
         "recorded", or the name of a folder under `results/`.
     """
 
-    def __init__(self, name):
+    def __init__(self, name: str) -> None:
         self.name = name
         self.recorded = name == RECORDED
         self.writes = paths.RESULTS / name
         self.reads = paths.DATA if self.recorded else self.writes
 
-    def path(self, kind, *names):
+    def path(self, kind: str, *names: str) -> Path:
         """Return where a file of this store is read."""
         return self.reads / LAYOUT[kind].format(*names)
 
-    def target_path(self, kind, *names):
+    def target_path(self, kind: str, *names: str) -> Path:
         """Return where a file of this store is written, with its folder made."""
         path = self.writes / LAYOUT[kind].format(*names)
         path.parent.mkdir(parents=True, exist_ok=True)
         return path
 
-    def has(self, kind, *names):
+    def has(self, kind: str, *names: str) -> bool:
         """Return whether a file is in the store."""
         return self.path(kind, *names).is_file()
 
-    def read(self, kind, *names):
+    def read(self, kind: str, *names: str) -> pd.DataFrame:
         """Read and check a file.
 
         Raises
@@ -133,7 +134,7 @@ class Store:
             raise Missing(f"{paths.shown(path)} is not in the {self.name} store; {remedy}")
         return read(path, kind)
 
-    def read_earlier(self, kind, *names):
+    def read_earlier(self, kind: str, *names: str) -> pd.DataFrame:
         """Read the product of an earlier notebook: a live store without one takes the recorded one, and says so.
 
         Only for the corpus, its vectors and the counts over public benchmarks: a recorded trace or guard score never
@@ -150,7 +151,7 @@ class Store:
         print(f"{paths.shown(self.path(kind, *names))} is not there: the recorded one is used", file=sys.stderr)
         return recorded.read(kind, *names)
 
-    def write(self, kind, *names, frame, meta):
+    def write(self, kind: str, *names: str, frame: pd.DataFrame, meta: Mapping[str, object]) -> Path:
         """Check and write a file with its meta file.
 
         Parameters
@@ -169,7 +170,7 @@ class Store:
         return path
 
 
-def read(path, kind):
+def read(path: str | Path, kind: str) -> pd.DataFrame:
     """Read one CSV or Parquet file and check it against its schema (tables have none).
 
     Raises
@@ -184,7 +185,7 @@ def read(path, kind):
         raise DataError(f"{where}: there is no such file") from None
     except UnicodeDecodeError as error:
         text = path.read_bytes().decode("utf-8", "surrogateescape")
-        row = text[: re.search("[\udc80-\udcff]", text).start()].count("\n") + 1
+        row = re.split("[\udc80-\udcff]", text, maxsplit=1)[0].count("\n") + 1
         raise DataError(f"{where}: row {row} is not UTF-8; save the file as CSV UTF-8") from error
     except pd.errors.ParserError as error:
         raise DataError(f"{where}: {str(error).strip()}; save the file as comma-separated CSV UTF-8") from error
@@ -195,13 +196,13 @@ def read(path, kind):
     return check(frame, kind, where) if kind in SCHEMAS else frame
 
 
-def _read_csv(path, kind):
+def _read_csv(path: Path, kind: str) -> pd.DataFrame:
     # A prompt may be the word "null": only empty fields are missing, and text columns stay text.
     types = dict.fromkeys(text_columns(kind), str) if kind in SCHEMAS else None
     return pd.read_csv(path, dtype=types, keep_default_na=False, na_values=[""], encoding="utf-8")
 
 
-def write(path, frame, kind, meta):
+def write(path: str | Path, frame: pd.DataFrame, kind: str, meta: Mapping[str, object]) -> None:
     """Write a frame atomically, CSV floats at 5 significant digits, and its meta file beside it."""
     path = Path(path)
     if kind in SCHEMAS:
@@ -213,24 +214,24 @@ def write(path, frame, kind, meta):
     write_meta(path, meta)
 
 
-def write_meta(path, meta):
+def write_meta(path: str | Path, meta: Mapping[str, object]) -> None:
     """Write `<file>.meta.json`: how a file came to be. Outside identity checks."""
     text = json.dumps({"package": __version__, **meta}, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
     atomic(meta_path(path), lambda part: part.write_text(text, encoding="utf-8"))
 
 
-def meta_path(path):
+def meta_path(path: str | Path) -> Path:
     """Return the path of a file's meta file."""
     return Path(f"{path}.meta.json")
 
 
-def read_meta(path):
+def read_meta(path: str | Path) -> dict[str, Any]:
     """Return a file's meta data, or {} where there is none."""
     path = meta_path(path)
     return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
 
 
-def atomic(path, produce):
+def atomic(path: Path, produce: Callable[[Path], object]) -> None:
     """Let `produce` write a temporary file beside `path`, then move it there in one step.
 
     Raises
@@ -322,7 +323,7 @@ class Parts:
 
     def add(self, rows: pd.DataFrame) -> None:
         """Write one more part; a number that was set aside is not given again."""
-        taken = [int(re.search(r"part-(\d+)", file.name)[1]) for file in self.folder.glob("part-*")]
+        taken = [int(file.name.partition(".")[0].removeprefix("part-")) for file in self.folder.glob("part-*")]
         part = self.folder / f"part-{max(taken, default=-1) + 1:06d}.parquet"
         atomic(part, lambda file: rows.to_parquet(file, index=False, compression="zstd"))
 
@@ -334,6 +335,17 @@ class Parts:
             self.folder.rmdir()
 
 
-def frame_hash(frame):
+def write_text(path: Path, text: str) -> None:
+    """Write a text atomically in UTF-8, line ends as they are.
+
+    Raises
+    ------
+    DataError
+        As `atomic`.
+    """
+    atomic(path, lambda part: part.write_text(text, encoding="utf-8", newline="\n"))
+
+
+def frame_hash(frame: pd.DataFrame) -> str:
     """Return 16 hex digits over a frame's content, for meta files."""
     return hashlib.sha256(frame.to_csv(index=False, float_format="%.5g").encode()).hexdigest()[:16]

@@ -6,6 +6,7 @@ from collections.abc import Hashable, Iterable
 from typing import Any, overload
 
 import numpy as np
+import pandas as pd
 
 WORD = re.compile(r"[^\W_]+(?:['-][^\W_]+)*")
 
@@ -23,7 +24,7 @@ CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 """Characters that a CSV file cannot carry or a reader cannot see; tab and line feed are not among them."""
 
 
-def readable(text):
+def readable(text: str) -> str:
     """Return a text with control characters replaced by U+FFFD."""
     return CONTROL.sub("\ufffd", text)
 
@@ -31,27 +32,27 @@ def readable(text):
 HIDDEN = frozenset({"Cc", "Cf", "Co", "Cs", "Cn"})
 
 
-def hidden(text):
+def hidden(text: str) -> bool:
     """Return whether a text holds a character that no reader sees: control, direction, zero-width, unassigned."""
     return any(unicodedata.category(mark) in HIDDEN for mark in text if mark not in "\t\n")
 
 
-def words(text):
+def words(text: str) -> list[str]:
     """Return the lower-cased word tokens of a text, in order, typographic apostrophes made plain."""
     return WORD.findall(text.lower().replace("’", "'"))
 
 
-def key(text):
+def key(text: str) -> str:
     """Return a text's words, joined: two texts with the same key differ in case, marks or spaces only."""
     return " ".join(words(text))
 
 
-def content_words(text):
+def content_words(text: str) -> frozenset[str]:
     """Return the set of word tokens that are not stop words."""
     return frozenset(words(text)) - STOPWORDS
 
 
-def only_framed(text, seed):
+def only_framed(text: str, seed: str) -> bool:
     """Return whether a paraphrase is its seed in another frame.
 
     It is when all content words of one stand in the other, in the same order: a polite opening, a context in front or a
@@ -91,7 +92,7 @@ def jaccard_of_sizes(common: Any, a: Any, b: Any) -> Any:
     return (common + empty) / (union + empty)
 
 
-def formula_safe(cells):
+def formula_safe(cells: pd.Series | pd.DataFrame) -> pd.Series | pd.DataFrame:
     """Return a Series or frame of texts with an apostrophe before each that a spreadsheet would run as a formula."""
     return cells.replace(r"\A([=+\-@\t\r])", r"'\1", regex=True)
 

@@ -47,7 +47,7 @@ def drawn():
     group = {"group": "mine", "texts": 4, "low": [0.3, 0.5], "n": [1, 3], "median": 0.5, "within": 1.0}
     groups_of_risk = pd.concat([pd.DataFrame(group), pd.DataFrame(group | {"group": "theirs"})])
     limits = Gates()
-    frame = sensitivity.prepare(pairs, corpus, signals.perplexity(traces), groups)
+    frame = sensitivity.prepare(pairs, corpus, signals.perplexity(traces))
     frame = frame.assign(drift_centred=frame["drift"], drift_encoder=frame["drift"] / 2)
     settings = sensitivity.table(sensitivity.vary(groups, {"mine--safety": frame}))
     chosen = {name: settings[settings["dimension"] == name] for name in ("weights", "k", "scaling")}

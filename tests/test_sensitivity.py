@@ -23,7 +23,7 @@ def laid_out():
     corpus, vectors, traces, labels, tokens = world(LABELS, CLUSTERS)
     clusters = bootstrap.Clusters(corpus["cluster_id"], resamples=200)
     pairs = signals.pairs(corpus, vectors, traces, labels, tokens, sensitivity.DEEP)
-    frame = sensitivity.prepare(pairs, corpus, signals.perplexity(traces), clusters)
+    frame = sensitivity.prepare(pairs, corpus, signals.perplexity(traces))
     return corpus, labels, pairs, frame, clusters
 
 
@@ -71,7 +71,7 @@ def small():
     frame = pd.DataFrame(rows, columns=names).astype({"rank": "Int64"})
     frame = frame.assign(prob_shift=0.0, ppl_relative=0.0, ppl_clipped=0.0)
     clusters = bootstrap.Clusters(corpus["cluster_id"], resamples=50)
-    return sensitivity.prepare(frame, corpus, np.array([2.0, 4.0, 8.0, 3.0]), clusters), clusters
+    return sensitivity.prepare(frame, corpus, np.array([2.0, 4.0, 8.0, 3.0])), clusters
 
 
 def test_neighbours_by_hand():
@@ -170,7 +170,7 @@ def test_one_target_with_hardly_anything_to_score(labels):
     corpus, vectors, traces, labelled, tokens = world(labels, CLUSTERS)
     clusters = bootstrap.Clusters(corpus["cluster_id"], resamples=50)
     pairs = signals.pairs(corpus, vectors, traces, labelled, tokens, sensitivity.DEEP)
-    frame = sensitivity.prepare(pairs, corpus, signals.perplexity(traces), clusters)
+    frame = sensitivity.prepare(pairs, corpus, signals.perplexity(traces))
     found = sensitivity.vary(clusters, {"t--x": frame.assign(drift_centred=0.5, drift_encoder=0.5)})
     values, orders = sensitivity.table(found), sensitivity.orders(found)
     assert len(values) == 123 and orders.empty

@@ -5,7 +5,9 @@ no text of theirs is part of this project. USEBench's benign part, E-Bench, lies
 are merged across sources; `controversial` rows are not benign and are left out unless asked for.
 """
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -14,6 +16,7 @@ from paraguard_utils import paths, stores
 from paraguard_utils.bootstrap import SEED
 from paraguard_utils.errors import DataError
 from paraguard_utils.paths import input_file
+from paraguard_utils.schemas import Seeds
 from paraguard_utils.text import key
 
 
@@ -53,7 +56,7 @@ UNSTATED = "unstated"
 """Category of a row whose benchmark has none."""
 
 
-def read(files, labels=("harmless",)):
+def read(files: Mapping[str, str | Path], labels: Sequence[str] = ("harmless",)) -> tuple[Seeds, pd.DataFrame]:
     """Read seeds from benchmark files.
 
     Parameters
@@ -95,7 +98,7 @@ def read(files, labels=("harmless",)):
     return seeds[["seed_id", "text", "source", "category"]].reset_index(drop=True), left_out
 
 
-def _read(name, path):
+def _read(name: str, path: Path) -> pd.DataFrame:
     benchmark, where = BENCHMARKS[name], paths.shown(path)
     rows = stores.read_upstream(path)
     for column in filter(None, (benchmark.text, benchmark.label, benchmark.category, benchmark.number)):
@@ -118,7 +121,7 @@ def _read(name, path):
     )
 
 
-def read_xstest(name):
+def read_xstest(name: str) -> pd.DataFrame:
     """Read XSTest's prompts: safe and unsafe ones, to describe a risk scorer with, never as seeds.
 
     Parameters
@@ -148,7 +151,7 @@ def read_xstest(name):
     return rows.rename(columns={"prompt": "text"})[["text", "label", "type"]]
 
 
-def stratified(seeds, seed=SEED):
+def stratified(seeds: pd.DataFrame, seed: int = SEED) -> pd.DataFrame:
     """Put seeds in an order whose first n rows are, for every n, a stratified random sample by source and category.
 
     Within a stratum the order is random; row i of a stratum of m rows is placed at (i + u) / m, u uniform in [0, 1) and

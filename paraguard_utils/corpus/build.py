@@ -25,8 +25,9 @@ from paraguard_utils import paths, stores
 from paraguard_utils.bootstrap import exact_share
 from paraguard_utils.corpus import benchmarks, fidelity, gates, paraphrase, risk
 from paraguard_utils.models import encoder, weights
-from paraguard_utils.schemas import Seeds
-from paraguard_utils.settings import CORPUS, PUBLIC_GATES
+from paraguard_utils.models.encoder import Embed
+from paraguard_utils.schemas import Corpus, Seeds, Table
+from paraguard_utils.settings import CORPUS, PUBLIC_GATES, Gates
 from paraguard_utils.stores import Parts
 from paraguard_utils.text import key as text_key
 
@@ -36,7 +37,16 @@ JUDGED = "seed_id strategy rule text similarity overlap content_overlap framed r
 """What a part tells about a seed or a candidate, beside its vector."""
 
 
-def build(store, name, pool, wanted, limits=PUBLIC_GATES, scorer=None, embed=encoder.encode, progress=True):
+def build(
+    store: stores.Store,
+    name: str,
+    pool: Seeds,
+    wanted: int,
+    limits: Gates = PUBLIC_GATES,
+    scorer: risk.Scorer | None = None,
+    embed: Embed = encoder.encode,
+    progress: bool = True,
+) -> tuple[Corpus, pd.DataFrame, pd.DataFrame, Table]:
     """Build a corpus of `wanted` clusters from the first seeds of a pool that allow one.
 
     Parameters
@@ -76,10 +86,14 @@ def build(store, name, pool, wanted, limits=PUBLIC_GATES, scorer=None, embed=enc
         return _joined(store, name, pool, wanted, limits, scorer, rows)
 
 
-def _judged(parts, pool, wanted, limits, scorer, embed, progress):
+def _judged(
+    parts: Parts, pool: Seeds, wanted: int, limits: Gates, scorer: risk.Scorer, embed: Embed, progress: bool
+) -> pd.DataFrame:
     """Make or read parts until enough clusters are complete; return their rows."""
     there = {rows["inputs"].iloc[0]: rows for rows in parts.read()}
-    used, taken, complete = [], set(), 0
+    used: list[pd.DataFrame] = []
+    taken: set[str] = set()
+    complete = 0
     made_by = [asdict(limits), scorer.identity, weights.MINILM.sha256, *_code()]
     chain = hashlib.sha256(json.dumps(made_by).encode())
     with tqdm(total=wanted, desc="clusters", unit="cluster", disable=not progress) as bar:
@@ -101,14 +115,14 @@ def _judged(parts, pool, wanted, limits, scorer, embed, progress):
     return pd.concat(used, ignore_index=True)
 
 
-def _code():
+def _code() -> list[str]:
     """Return digests and versions of everything that decides what a part holds, beside the seeds and the settings."""
     files = [Path(inspect.getfile(source)) for source in (paraphrase, gates, risk, encoder, text_key)]
     versions = [metadata.version(name) for name in ("textblob", "lemminflect", "inflect", "py3langid")]
     return [*(hashlib.sha256(file.read_bytes()).hexdigest() for file in files), paraphrase.digest(), *versions]
 
 
-def _make_part(seeds, limits, scorer, embed, taken):
+def _make_part(seeds: Seeds, limits: Gates, scorer: risk.Scorer, embed: Embed, taken: set[str]) -> pd.DataFrame:
     """Write and judge the candidates of a few seeds.
 
     Returns
@@ -117,9 +131,10 @@ def _make_part(seeds, limits, scorer, embed, taken):
         Seeds, then candidates, with what the gates say; vector, of what may enter the corpus; the seconds of each of
         `STEPS`, the same in all rows.
     """
-    seconds, vectors = dict.fromkeys(STEPS, 0.0), {}
+    seconds = dict.fromkeys(STEPS, 0.0)
+    vectors: dict[str, np.ndarray] = {}
 
-    def timed(texts):
+    def timed(texts: Sequence[str]) -> np.ndarray:
         started = time.perf_counter()
         found = embed(texts)
         seconds["embed"] += time.perf_counter() - started
@@ -145,7 +160,15 @@ def _make_part(seeds, limits, scorer, embed, taken):
     return rows.assign(**seconds)
 
 
-def _joined(store, name, pool, wanted, limits, scorer, rows):
+def _joined(
+    store: stores.Store,
+    name: str,
+    pool: Seeds,
+    wanted: int,
+    limits: Gates,
+    scorer: risk.Scorer,
+    rows: pd.DataFrame,
+) -> tuple[Corpus, pd.DataFrame, pd.DataFrame, Table]:
     is_seed = rows["strategy"] == "seed"
     about = pool.set_index("seed_id")[["source", "category"]]
     seeds = rows.loc[is_seed, ["seed_id", "text", "risk", "reason"]].join(about, on="seed_id").reset_index(drop=True)
@@ -171,7 +194,7 @@ def _joined(store, name, pool, wanted, limits, scorer, rows):
     return corpus, seeds, candidates, steps
 
 
-def seed_yield(seeds, pool):
+def seed_yield(seeds: pd.DataFrame, pool: Seeds) -> Table:
     """Count by source what became of the seeds that were drawn.
 
     Parameters

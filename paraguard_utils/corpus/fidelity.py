@@ -8,6 +8,7 @@ whole corpus is its own. By people: a sheet of sampled pairs to be marked, and w
 """
 
 import itertools
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ from paraguard_utils import paths, stores
 from paraguard_utils.bootstrap import RESAMPLES, SEED, Clusters, exact_share
 from paraguard_utils.errors import DataError
 from paraguard_utils.models import encoder
+from paraguard_utils.schemas import Corpus, Table
 from paraguard_utils.stores import read_upstream
 
 MARKS = ("same intent", "shifted", "unsure")
@@ -26,7 +28,7 @@ SHEET = ("prompt_id", "strategy", "seed", "paraphrase", "mark", "comment")
 """Columns of a sheet; `mark` and `comment` are for the reader."""
 
 
-def spread(corpus, vectors):
+def spread(corpus: Corpus, vectors: np.ndarray) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Measure how close the texts of each cluster lie.
 
     Parameters
@@ -67,7 +69,7 @@ def spread(corpus, vectors):
     return variants, pd.DataFrame(lines, columns=columns)
 
 
-def nearest_agreement(variants, resamples=RESAMPLES, seed=SEED):
+def nearest_agreement(variants: pd.DataFrame, resamples: int = RESAMPLES, seed: int = SEED) -> Table:
     """Share of variants whose nearest seed is their own, with a cluster-bootstrap interval.
 
     Parameters
@@ -86,7 +88,7 @@ def nearest_agreement(variants, resamples=RESAMPLES, seed=SEED):
     return pd.DataFrame([row])
 
 
-def sheet(corpus, n=100, seed=SEED):
+def sheet(corpus: Corpus, n: int = 100, seed: int = SEED) -> pd.DataFrame:
     """Draw variants, the strategies in turn, for people to compare with their seeds.
 
     Parameters
@@ -119,7 +121,7 @@ def sheet(corpus, n=100, seed=SEED):
     ).reset_index(drop=True)
 
 
-def read_sheet(path):
+def read_sheet(path: str | Path) -> pd.DataFrame:
     """Read a filled-in sheet.
 
     Returns
@@ -149,7 +151,7 @@ def read_sheet(path):
     return rows
 
 
-def shifted_share(marks, n_pairs):
+def shifted_share(marks: pd.Series, n_pairs: int) -> dict[str, float]:
     """Share of marked pairs that were marked as shifted, `unsure` among the marked.
 
     A sheet holds as many pairs of each strategy as it can, so this is the share on the sheet, not in the corpus.
@@ -176,7 +178,9 @@ def shifted_share(marks, n_pairs):
     } | exact_share(shifted, marked)
 
 
-def kappa(first, second, resamples=RESAMPLES, seed=SEED):
+def kappa(
+    first: pd.DataFrame, second: pd.DataFrame, resamples: int = RESAMPLES, seed: int = SEED
+) -> dict[str, float | str]:
     """Cohen's kappa of two readers over the pairs that both marked, with a bootstrap interval over pairs.
 
     The interval of a single pair is NaN.
@@ -201,7 +205,8 @@ def kappa(first, second, resamples=RESAMPLES, seed=SEED):
         raise DataError("the two sheets do not hold the same pairs; let both readers fill in copies of one sheet")
     both = both[(both["mark"] != "") & (both["mark_second"] != "")]
     a, b = both["mark"].to_numpy(), both["mark_second"].to_numpy()
-    row = {"both": len(both), "equal": int((a == b).sum()), "kappa": np.nan, "kappa_low": np.nan, "kappa_high": np.nan}
+    row: dict[str, float | str] = {"both": len(both), "equal": int((a == b).sum())}
+    row |= dict.fromkeys(("kappa", "kappa_low", "kappa_high"), np.nan)
     if len(set(a) | set(b)) < 2:
         return row | {"note": "both readers used one and the same mark" if len(both) else "no pair has two marks"}
     pairs = np.arange(len(both))
@@ -209,7 +214,7 @@ def kappa(first, second, resamples=RESAMPLES, seed=SEED):
     return row | {"kappa": value, "kappa_low": low, "kappa_high": high, "note": ""}
 
 
-def report(sheets):
+def report(sheets: Sequence[pd.DataFrame]) -> list[str]:
     """Return what one or two filled-in sheets say, as lines of text."""
     lines = []
     for number, rows in enumerate(sheets, 1):
@@ -220,10 +225,10 @@ def report(sheets):
             f"{found['pairs'] - found['marked']} of {found['pairs']} not marked"
         )
     for first, second in itertools.combinations(sheets, 2):
-        found = kappa(first, second)
+        both = kappa(first, second)
         lines.append(
-            f"both: {found['equal']} of {found['both']} equal, Cohen's kappa "
-            + (found["note"] or f"{found['kappa']:.3f} [{found['kappa_low']:.3f}, {found['kappa_high']:.3f}]")
+            f"both: {both['equal']} of {both['both']} equal, Cohen's kappa "
+            + (both["note"] or f"{both['kappa']:.3f} [{both['kappa_low']:.3f}, {both['kappa_high']:.3f}]")
         )
     return lines
 

@@ -6,16 +6,20 @@ another frame; a text must be of sane length, in English and nowhere else in the
 variants with all four strategies among them, chosen greedily to differ from each other.
 """
 
+from collections.abc import Callable, Collection, Iterable, Sequence
+
 import numpy as np
 import pandas as pd
 from py3langid import langid
+from scipy.sparse import csr_matrix
 from sklearn.preprocessing import MultiLabelBinarizer
 
 from paraguard_utils.bootstrap import exact_share
-from paraguard_utils.corpus.risk import BIN, surface_risk
+from paraguard_utils.corpus.risk import BIN, Risk, surface_risk
 from paraguard_utils.errors import DataError
 from paraguard_utils.models import encoder
-from paraguard_utils.schemas import SCHEMAS, STRATEGIES
+from paraguard_utils.models.encoder import Embed
+from paraguard_utils.schemas import SCHEMAS, STRATEGIES, Candidates, Corpus, Table
 from paraguard_utils.settings import Gates
 from paraguard_utils.text import content_words, hidden, jaccard_of_sizes, key, only_framed, words
 
@@ -50,7 +54,14 @@ ENGLISH = frozenset({"en", "pcm"})
 """What the language identifier calls English; chatty lower-case English is close to its Nigerian Pidgin."""
 
 
-def judge(seeds, candidates, gates=Gates(), embed=encoder.encode, risk=surface_risk, taken=()):
+def judge(
+    seeds: pd.DataFrame,
+    candidates: Candidates,
+    gates: Gates = Gates(),
+    embed: Embed = encoder.encode,
+    risk: Risk = surface_risk,
+    taken: Collection[str] = (),
+) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Measure every candidate and say which gate stops it.
 
     Parameters
@@ -104,7 +115,13 @@ def judge(seeds, candidates, gates=Gates(), embed=encoder.encode, risk=surface_r
     return seeds, candidates.assign(**candidates[measures].round(4))
 
 
-def judge_seeds(seeds, gates=Gates(), embed=encoder.encode, risk=surface_risk, taken=()):
+def judge_seeds(
+    seeds: pd.DataFrame,
+    gates: Gates = Gates(),
+    embed: Embed = encoder.encode,
+    risk: Risk = surface_risk,
+    taken: Collection[str] = (),
+) -> pd.DataFrame:
     """Say which gate stops each seed.
 
     Parameters
@@ -127,7 +144,7 @@ def judge_seeds(seeds, gates=Gates(), embed=encoder.encode, risk=surface_risk, t
     return seeds
 
 
-def _first(*reasons):
+def _first(*reasons: Sequence[str] | np.ndarray) -> np.ndarray:
     """Return for each row the first reason that is not empty."""
     found = np.array(reasons[0], dtype=object)
     for later in reasons[1:]:
@@ -135,7 +152,7 @@ def _first(*reasons):
     return found
 
 
-def insane(texts, gates=Gates()):
+def insane(texts: Iterable[str], gates: Gates = Gates()) -> list[str]:
     """Say what is wrong with each text by itself: a sanity reason, or ""."""
     return [
         "blank" if not words(text)
@@ -148,42 +165,42 @@ def insane(texts, gates=Gates()):
     ]  # fmt: skip
 
 
-def _odd_length(text, seed, gates):
+def _odd_length(text: str, seed: str, gates: Gates) -> bool:
     longer, shorter = sorted((len(words(text)), len(words(seed))), reverse=True)
     return longer > gates.max_length_ratio * shorter
 
 
-def _repeated(before, texts, taken):
+def _repeated(before: Collection[str], texts: Iterable[str], taken: Collection[str]) -> np.ndarray:
     """Mark texts with the same words, in the same order, as one before them."""
     keys = pd.Series([key(text) for text in (*before, *texts)], dtype=object)
     return np.where((keys.duplicated() | keys.isin(taken))[len(before) :], "duplicate", "")
 
 
-def _risky(risks, gates):
+def _risky(risks: pd.Series, gates: Gates) -> np.ndarray:
     return np.select([risks < gates.min_risk, risks > gates.max_risk], ["risk_low", "risk_high"], "")
 
 
-def _bags(texts, tokens):
+def _bags(texts: Iterable[str], tokens: Callable[[str], Iterable[str]]) -> csr_matrix:
     """Return which token stands in which text: a sparse 0/1 matrix, texts by tokens."""
     return MultiLabelBinarizer(sparse_output=True).fit_transform([set(tokens(text)) for text in texts]).tocsr()
 
 
-def _paired_jaccard(a, b):
+def _paired_jaccard(a: csr_matrix, b: csr_matrix) -> np.ndarray:
     """Jaccard overlap of row i of `a` with row i of `b`."""
     return jaccard_of_sizes(_sizes(a.multiply(b)), _sizes(a), _sizes(b))
 
 
-def _jaccard_matrix(bags):
+def _jaccard_matrix(bags: csr_matrix) -> np.ndarray:
     """Jaccard overlap of every row with every row."""
     sizes = _sizes(bags)
     return jaccard_of_sizes((bags @ bags.T).toarray(), sizes[:, None], sizes[None, :])
 
 
-def _sizes(bags):
+def _sizes(bags: csr_matrix) -> np.ndarray:
     return np.asarray(bags.sum(axis=1)).ravel()
 
 
-def _select(cluster, gates):
+def _select(cluster: pd.DataFrame, gates: Gates) -> np.ndarray:
     """Choose a cluster's variants and return the reason for each row ("" = kept).
 
     Farthest first, a greedy way to texts that differ: the candidate that overlaps least with its seed, then again and
@@ -200,10 +217,13 @@ def _select(cluster, gates):
     return reasons
 
 
-def _farthest_first(cluster, gates, overlap, label, late):
+def _farthest_first(
+    cluster: pd.DataFrame, gates: Gates, overlap: np.ndarray, label: np.ndarray, late: np.ndarray
+) -> np.ndarray:
     framed = cluster["framed"].to_numpy()
     nearest = cluster[["overlap", "content_overlap"]].max(axis=1).to_numpy()
-    reasons, kept = np.full(len(cluster), "", dtype=object), []
+    reasons = np.full(len(cluster), "", dtype=object)
+    kept: list[int] = []
     while True:
         if framed[kept].sum() >= gates.max_framed:
             reasons[framed & (reasons == "")] = "frame"
@@ -222,7 +242,7 @@ def _farthest_first(cluster, gates, overlap, label, late):
     return reasons
 
 
-def assemble(seeds, candidates):
+def assemble(seeds: pd.DataFrame, candidates: pd.DataFrame) -> Corpus:
     """Build the corpus from judged seeds and candidates: each complete cluster's seed, then its kept variants.
 
     Parameters
@@ -267,7 +287,7 @@ def assemble(seeds, candidates):
     return rows.rename(columns={"seed_id": "cluster_id"})[list(SCHEMAS["corpus"].columns)]
 
 
-def progress(seeds, candidates):
+def progress(seeds: pd.DataFrame, candidates: pd.DataFrame) -> Table:
     """Say for each seed whether it passes and how many of its candidates do.
 
     Parameters
@@ -289,7 +309,7 @@ def progress(seeds, candidates):
     return seeds[["seed_id", "risk", "reason"]].assign(**sizes).reset_index(drop=True)
 
 
-def tally(candidates, by="generator"):
+def tally(candidates: pd.DataFrame, by: str = "generator") -> Table:
     """Count candidates by generator or source, by what became of them and by strategy.
 
     Parameters
@@ -313,7 +333,7 @@ def tally(candidates, by="generator"):
     )
 
 
-def completed(candidates, n_seeds):
+def completed(candidates: pd.DataFrame, n_seeds: int) -> Table:
     """Count the seeds for which each generator's candidates make a complete cluster.
 
     Parameters
@@ -339,7 +359,7 @@ def completed(candidates, n_seeds):
 MEASURES = {"similarity": "cosine to the seed", "content_overlap": "content-word overlap", "risk": "risk"}
 
 
-def histogram(candidates):
+def histogram(candidates: pd.DataFrame) -> Table:
     """Count candidates by what the gates measure.
 
     Parameters

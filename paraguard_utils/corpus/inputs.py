@@ -9,9 +9,11 @@ from paraguard_utils import paths, stores
 from paraguard_utils.corpus import benchmarks, gates, paraphrase
 from paraguard_utils.errors import DataError, Missing
 from paraguard_utils.models import encoder, loading
+from paraguard_utils.models.encoder import Embed
 from paraguard_utils.models.prompting import Decoding
 from paraguard_utils.models.trace_store import BATCH
 from paraguard_utils.paths import input_file
+from paraguard_utils.schemas import Seeds
 
 AUTHORED = "authored"
 """Generator of candidates that come in a file."""
@@ -23,7 +25,7 @@ ANSWER = Decoding(max_new_tokens=96)
 """A paraphrase is longer than the 64 tokens of an answer now and then."""
 
 
-def read_inputs(store, corpus_name, seeds, candidates):
+def read_inputs(store: stores.Store, corpus_name: str, seeds: str, candidates: str) -> tuple[Seeds, pd.DataFrame]:
     """Read and check a seeds file, and read or write candidates.
 
     Parameters
@@ -66,7 +68,9 @@ def read_inputs(store, corpus_name, seeds, candidates):
     return seed_rows, rows.assign(generator=AUTHORED, rule=AUTHORED)
 
 
-def generated(store, corpus_name, seeds, paraphraser, n):
+def generated(
+    store: stores.Store, corpus_name: str, seeds: Seeds, paraphraser: str, n: int
+) -> tuple[Seeds, pd.DataFrame]:
     """Return what the rules and a model write for a sample of a corpus's seeds, where that was asked for.
 
     Parameters
@@ -116,18 +120,18 @@ def generated(store, corpus_name, seeds, paraphraser, n):
     return sample, store.read("generated", corpus_name)
 
 
-def _by_model(store, corpus_name, seeds, name):
+def _by_model(store: stores.Store, corpus_name: str, seeds: Seeds, name: str) -> pd.DataFrame:
     if store.recorded:
         raise Missing("a model writes candidates in a live store only; add, for example, store=live")
     model = loading.load(loading.resolve(name))
     return paraphrase.by_model(store, corpus_name, seeds, model, ANSWER, BATCH).assign(generator=model.name)
 
 
-def _stripped(frame):
+def _stripped(frame: pd.DataFrame) -> pd.DataFrame:
     """Remove white space around texts: a prompt is asked as it stands."""
     return frame.assign(text=frame["text"].str.strip())
 
 
-def embedder(store, corpus_name):
+def embedder(store: stores.Store, corpus_name: str) -> Embed:
     """Return the function from texts to sentence vectors that reads and fills a store."""
     return partial(encoder.vectors, store, corpus_name)

@@ -11,7 +11,9 @@ Nothing here judges: candidates go through the gates, whoever wrote them.
 
 import hashlib
 import re
+from collections.abc import Iterator, Sequence
 from functools import cache, lru_cache
+from typing import Any, TypeAlias
 
 import inflect
 import lemminflect
@@ -22,14 +24,22 @@ from textblob.en import tag as part_of_speech_tags
 
 from paraguard_utils import paths
 from paraguard_utils.bootstrap import SEED
-from paraguard_utils.models import trace_store
+from paraguard_utils.models import loading, trace_store
+from paraguard_utils.models.prompting import Decoding
 from paraguard_utils.schemas import STRATEGIES
+from paraguard_utils.stores import Store
 from paraguard_utils.text import THINKING, content_words, key, readable
 
 LEXICON = paths.DATA / "generation" / "lexicon.csv"
 FRAMES = paths.DATA / "generation" / "frames.yaml"
 REQUESTS = paths.DATA / "generation" / "model_prompts.yaml"
 VERSION = "rules-1"
+
+Token: TypeAlias = tuple[int, int, str]
+"""Start, end and text."""
+
+Options: TypeAlias = dict[str, list[str]]
+"""Replacements by kind."""
 
 TOKEN = re.compile(r"[^\W_]+(?:['’-][^\W_]+)*|[^\w\s]|_")
 QUOTED = re.compile(r"([\"“«'‘`]).*?([\"”»'’`])(?=\W|$)")
@@ -65,30 +75,30 @@ _BE_HAVE = frozenset(
 
 
 @cache
-def lexicon():
+def lexicon() -> pd.DataFrame:
     """Return the lexicon: term, pos, replacement, kind."""
     return pd.read_csv(LEXICON)
 
 
 @cache
-def _entries():
+def _entries() -> dict[tuple[str, ...], list[Any]]:
     """Map the words of a term to its rows."""
-    found = {}
+    found: dict[tuple[str, ...], list[Any]] = {}
     for row in lexicon().itertuples(index=False):
         found.setdefault(tuple(row.term.split()), []).append(row)
     return found
 
 
 @cache
-def _longest():
+def _longest() -> int:
     return max(len(term) for term in _entries())
 
 
 @cache
-def _frames():
+def _frames() -> dict[str, list[dict[str, Any]]]:
     """Return the frames of each strategy, their patterns compiled."""
     content = yaml.safe_load(FRAMES.read_text(encoding="utf-8"))
-    frames = {}
+    frames: dict[str, list[dict[str, Any]]] = {}
     for frame in content["frames"]:
         pattern = re.sub(r"\{([A-Z]+)\}", lambda match: content["macros"][match[1]], frame["pattern"])
         frames.setdefault(frame["strategy"], []).append(frame | {"regex": re.compile(pattern, re.IGNORECASE)})
@@ -96,41 +106,41 @@ def _frames():
 
 
 @cache
-def _fit_any():
+def _fit_any() -> set[str]:
     """Return the names of the frames whose pattern is a whole sentence."""
     return {frame["rule"] for frames in _frames().values() for frame in frames if frame["pattern"] == "(?P<s>.+)"}
 
 
-def digest():
+def digest() -> str:
     """Return 16 hex digits over the generator's data and version."""
     content = VERSION.encode() + LEXICON.read_bytes() + FRAMES.read_bytes()
     return hashlib.sha256(content).hexdigest()[:16]
 
 
 @lru_cache(maxsize=50_000)
-def _lemma(word, pos):
+def _lemma(word: str, pos: str) -> str:
     found = lemminflect.getLemma(word, pos, lemmatize_oov=False)
     return found[0] if found else word
 
 
 @lru_cache(maxsize=50_000)
-def _inflected(word, tag):
+def _inflected(word: str, tag: str) -> str:
     found = lemminflect.getInflection(word, tag)
     return found[0] if found else word
 
 
 @lru_cache(maxsize=50_000)
-def _can_be_verb(word):
+def _can_be_verb(word: str) -> bool:
     """Return whether a word is the base form of a verb."""
     return word in lemminflect.getLemma(word, "VERB", lemmatize_oov=False)
 
 
 @cache
-def _articles():
+def _articles() -> inflect.engine:
     return inflect.engine()
 
 
-def substitutions(text):
+def substitutions(text: str) -> list[tuple[int, int, Options]]:
     """Find what the lexicon can replace in a text.
 
     Parameters
@@ -163,12 +173,12 @@ def substitutions(text):
     return found
 
 
-def _tags(tokens):
+def _tags(tokens: tuple[str, ...]) -> list[str]:
     tagged = part_of_speech_tags(" ".join("-" if token == "/" else token for token in tokens), tokenize=False)
     return [tag for _, tag in tagged] if len(tagged) == len(tokens) else [""] * len(tokens)
 
 
-def _left_alone(i, tokens, text, quoted):
+def _left_alone(i: int, tokens: list[Token], text: str, quoted: list[tuple[int, int]]) -> bool:
     start, end, token = tokens[i]
     if not token[0].isalpha() or any(a <= start and end <= b for a, b in quoted):
         return True
@@ -176,12 +186,12 @@ def _left_alone(i, tokens, text, quoted):
     return (not token.islower() and not begins) or (len(token) > 1 and token.isupper())
 
 
-def _options(i, length, tokens, lowered, tags):
+def _options(i: int, length: int, tokens: list[Token], lowered: list[str], tags: list[str]) -> Options:
     """Return replacements by kind for the term of `length` tokens at `i`."""
     span = lowered[i : i + length]
     if any(not token[0].isalpha() for token in span) or any(t[2] != t[2].lower() for t in tokens[i + 1 : i + length]):
         return {}
-    options = {}
+    options: Options = {}
     for pos, term in _readings(i, length, span, lowered, tags):
         for row in _entries().get(term, ()):
             if row.pos == pos[0]:
@@ -191,7 +201,9 @@ def _options(i, length, tokens, lowered, tags):
     return options
 
 
-def _readings(i, length, span, lowered, tags):
+def _readings(
+    i: int, length: int, span: list[str], lowered: list[str], tags: list[str]
+) -> list[tuple[tuple[str, str], tuple[str, ...]]]:
     """List ((part of speech, form), dictionary form) under which the tokens may be a term."""
     before = lowered[i - 1] if i else ""
     after_tag = tags[i + length] if i + length < len(tags) else ""
@@ -215,7 +227,7 @@ def _readings(i, length, span, lowered, tags):
     return readings
 
 
-def _verb_form(word, before, earlier, after, tag, position):
+def _verb_form(word: str, before: str, earlier: str, after: str, tag: str, position: int) -> str:
     """Return the Penn tag of the verb form that a word has in its place, or "" when it is no verb or in doubt."""
     lemma = _lemma(word, "VERB")
     if not _can_be_verb(lemma) or (word, after) == ("used", "to"):
@@ -235,11 +247,11 @@ def _verb_form(word, before, earlier, after, tag, position):
     return ""
 
 
-def _can_start(word, tag):
+def _can_start(word: str, tag: str) -> bool:
     return tag.startswith("VB") or not lemminflect.getAllLemmas(word).keys() - {"VERB"}
 
 
-def _shaped(replacement, pos, form):
+def _shaped(replacement: str, pos: str, form: str) -> str:
     first, *rest = replacement.split(" ")
     if pos == "verb":
         return " ".join([_inflected(first, form), *rest])
@@ -249,7 +261,9 @@ def _shaped(replacement, pos, form):
     return replacement
 
 
-def substitute(text, generator, always, beside, share):
+def substitute(
+    text: str, generator: np.random.Generator, always: Sequence[str], beside: Sequence[str], share: float
+) -> str:
     """Replace some of a text's words.
 
     Parameters
@@ -269,7 +283,8 @@ def substitute(text, generator, always, beside, share):
         The text itself where there is nothing to replace, or only by words that it holds already ("laws and rules"
         must not become "rules and rules").
     """
-    needed, others = [], []
+    needed: list[tuple[int, int, list[str]]] = []
+    others: list[tuple[int, int, list[str]]] = []
     for start, end, options in substitutions(text):
         for kinds, places in ((always, needed), (beside, others)):
             found = sorted({new for kind in kinds for new in options.get(kind, ())})
@@ -287,7 +302,7 @@ def substitute(text, generator, always, beside, share):
     return text
 
 
-def _with_article(before, new):
+def _with_article(before: str, new: str) -> str:
     """Return the text in front of a replacement, an article at its end made to fit."""
     match = ARTICLE.search(before)
     if not match or not new[0].isalpha():
@@ -296,7 +311,7 @@ def _with_article(before, new):
     return before[: match.start()] + match[1] + article[1:] + " "
 
 
-def framed(text, strategy):
+def framed(text: str, strategy: str) -> list[tuple[str, str]]:
     """Say one sentence of a text in every frame that fits it.
 
     Parameters
@@ -314,7 +329,7 @@ def framed(text, strategy):
     found = []
     for frame in _frames()[strategy]:
         for number, sentence in enumerate(sentences[:1] if GREETING.match(frame["template"]) else sentences):
-            body, end = re.fullmatch(r"(.*?)[\s,;:]*([.!?]*)", sentence, re.DOTALL).groups()
+            ((body, end),) = re.findall(r"(?s)\A(.*?)[\s,;:]*([.!?]*)\Z", sentence)
             kind = _kind(body, end)
             match = frame["regex"].fullmatch(body) if frame.get("of", kind) == kind else None
             if match and _fits(match, body, frame["pattern"]):
@@ -324,14 +339,14 @@ def framed(text, strategy):
     return found
 
 
-def _kind(body, end):
+def _kind(body: str, end: str) -> str:
     if end.endswith("?"):
         return "question"
     first = re.sub(r"^(?:please|kindly) ", "", body.lower()).partition(" ")[0]
     return "order" if first in _ORDERS else "statement"
 
 
-def _fits(match, body, pattern):
+def _fits(match: re.Match[str], body: str, pattern: str) -> bool:
     """Return whether what a pattern has matched is what it looks like."""
     groups = match.groupdict()
     if "{VP}" in pattern:
@@ -365,13 +380,13 @@ _ORDERS = frozenset(
 """Verbs with which a request may begin; others at the start of a sentence may be nouns."""
 
 
-def _second_verb(phrase):
+def _second_verb(phrase: str) -> bool:
     """Return whether a phrase goes on with another order: "a story, and give it a title"."""
     after = re.findall(r"(?:\b(?:and|or|then|but)|[,;])\s+(?:then |also |please |do )?([a-z]+)", phrase)
     return any(word in _ORDERS or word in ("ensure", "include", "use", "keep", "avoid", "do") for word in after)
 
 
-def _filled(template, match, end):
+def _filled(template: str, match: re.Match[str], end: str) -> str:
     parts = {name: value for name, value in match.groupdict().items() if value is not None}
     parts = {name: _lowered(value) for name, value in parts.items()} | {"end": end}
     parts |= {name.title(): parts[name][0].upper() + parts[name][1:] for name in ("tail", "s") if name in parts}
@@ -381,7 +396,7 @@ def _filled(template, match, end):
     return new[0].upper() + new[1:]
 
 
-def _lowered(phrase):
+def _lowered(phrase: str) -> str:
     """Lower the first letter, unless the word is a name or "I"."""
     first = phrase.split()[0]
     plain = first.rstrip(",").lower()
@@ -396,7 +411,7 @@ _OPENERS = frozenset(
 )
 
 
-def by_rules(seeds, seed=SEED):
+def by_rules(seeds: pd.DataFrame, seed: int = SEED) -> pd.DataFrame:
     """Write candidates for seeds by rules.
 
     Parameters
@@ -421,13 +436,14 @@ def by_rules(seeds, seed=SEED):
     return pd.DataFrame(rows, columns=["seed_id", "strategy", "text", "rule"])
 
 
-def _candidates(text, seed):
+def _candidates(text: str, seed: int) -> Iterator[tuple[str, str, str]]:
     """Yield strategy, rule and text, possibly the same text more than once."""
     charged = {kind for _, _, options in substitutions(text) for kind in options}
     for strategy in STRATEGIES:
         content = f"{seed}\x1f{strategy}\x1f{text}".encode()
         generator = np.random.default_rng(np.frombuffer(hashlib.sha256(content).digest(), np.uint32))
-        always, beside = (), ("lexical", "formal")
+        always: tuple[str, ...] = ()
+        beside: tuple[str, ...] = ("lexical", "formal")
         if strategy in ("softening", "hardening"):
             if strategy not in charged:
                 continue
@@ -439,7 +455,7 @@ def _candidates(text, seed):
             yield strategy, rule, substitute(base, generator, always, beside, share)
 
 
-def _bases(text, strategy, generator):
+def _bases(text: str, strategy: str, generator: np.random.Generator) -> list[tuple[str, str]]:
     """List what a strategy's substitutions start from: the text itself, or the text in frames, tones in turn.
 
     Frames that fit any sentence say less in other words, so they only fill up to `FRAMES_WANTED`.
@@ -458,7 +474,15 @@ def _bases(text, strategy, generator):
     return (order * count)[:count]
 
 
-def by_model(store, name, seeds, model, decoding, batch, wrapper="none"):
+def by_model(
+    store: Store,
+    name: str,
+    seeds: pd.DataFrame,
+    model: loading.Model,
+    decoding: Decoding,
+    batch: int,
+    wrapper: str = "none",
+) -> pd.DataFrame:
     """Ask a chat model for a paraphrase of each seed in each strategy, once for each wording of the request.
 
     Parameters
@@ -498,12 +522,12 @@ def by_model(store, name, seeds, model, decoding, batch, wrapper="none"):
 
 
 @cache
-def requests():
+def requests() -> dict[str, list[str]]:
     """Return what a model is asked for, by strategy."""
     return yaml.safe_load(REQUESTS.read_text(encoding="utf-8"))
 
 
-def paraphrase_in(answer):
+def paraphrase_in(answer: str) -> str:
     """Find the paraphrase in a model's answer: its first line that is not an announcement, without quotation marks.
 
     Parameters

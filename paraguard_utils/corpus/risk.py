@@ -14,9 +14,11 @@ and means a new corpus. A guard or a text classifier can take its place (`scorer
 
 import hashlib
 import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import metadata
+from typing import TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -27,6 +29,8 @@ from paraguard_utils.bootstrap import RESAMPLES, SEED
 from paraguard_utils.errors import SettingsError
 from paraguard_utils.guards.panel import GUARDS
 from paraguard_utils.models import encoder, loading
+from paraguard_utils.models.encoder import Embed
+from paraguard_utils.schemas import Table
 from paraguard_utils.text import words
 
 VERSION = "surface-risk-1"
@@ -36,34 +40,38 @@ TERMS = paths.DATA / "risk" / "charged_terms.csv"
 EXEMPLARS = paths.DATA / "risk" / "exemplars.csv"
 
 
-def digest():
+Risk: TypeAlias = Callable[[Sequence[str], Embed], np.ndarray]
+"""Texts, and what embeds them, to risks in [0, 1]."""
+
+
+def digest() -> str:
     """Return the SHA-256 over the scorer's data files."""
     return hashlib.sha256(TERMS.read_bytes() + EXEMPLARS.read_bytes()).hexdigest()
 
 
 @cache
-def _terms():
+def _terms() -> list[tuple[re.Pattern[str], float]]:
     frame = pd.read_csv(TERMS)
     patterns = [re.compile(term.replace("*", r"[\w-]*") + r"\Z") for term in frame["term"]]
     return list(zip(patterns, frame["weight"], strict=True))
 
 
 @cache
-def _word_weight(word):
+def _word_weight(word: str) -> float:
     return max((weight for pattern, weight in _terms() if pattern.match(word)), default=0.0)
 
 
-def charged_terms(text):
+def charged_terms(text: str) -> int:
     """Return how many distinct words of a text are charged: the plain keyword count."""
     return sum(_word_weight(word) > 0 for word in set(words(text)))
 
 
-def lexical(text):
+def lexical(text: str) -> float:
     """Return the charged-term half of the score for one text, in [0, 1]."""
     return 1.0 - float(np.prod([1.0 - _word_weight(word) for word in sorted(set(words(text)))]))
 
 
-def semantic(texts, embed=encoder.encode):
+def semantic(texts: Sequence[str], embed: Embed = encoder.encode) -> np.ndarray:
     """Return the exemplar half of the score, in [0, 1].
 
     Parameters
@@ -85,7 +93,7 @@ def semantic(texts, embed=encoder.encode):
     return np.clip(0.5 + charged - plain, 0.0, 1.0)
 
 
-def surface_risk(texts, embed=encoder.encode):
+def surface_risk(texts: Sequence[str], embed: Embed = encoder.encode) -> np.ndarray:
     """Score how charged texts look.
 
     Parameters
@@ -106,7 +114,7 @@ BIN = 0.05
 """Width of a bin in histograms of what the gates measure."""
 
 
-def distribution(frame, low, high):
+def distribution(frame: pd.DataFrame, low: float, high: float) -> Table:
     """Describe risks by group.
 
     Parameters
@@ -131,7 +139,14 @@ def distribution(frame, low, high):
     return pd.DataFrame(lines)
 
 
-def areas(texts, unsafe, scorer, embed=encoder.encode, resamples=RESAMPLES, seed=SEED):
+def areas(
+    texts: Sequence[str],
+    unsafe: np.ndarray,
+    scorer: "Scorer",
+    embed: Embed = encoder.encode,
+    resamples: int = RESAMPLES,
+    seed: int = SEED,
+) -> Table:
     """Areas under the ROC curve of a risk scorer and of the plain keyword count, as information: neither detects harm.
 
     Parameters
@@ -153,12 +168,12 @@ def areas(texts, unsafe, scorer, embed=encoder.encode, resamples=RESAMPLES, seed
         "keyword count": np.array([charged_terms(text) for text in texts]),
     }
     generator = np.random.default_rng(seed)
-    draws = generator.integers(len(unsafe), size=(resamples, len(unsafe)))
-    draws = [rows for rows in draws if 0 < unsafe[rows].sum() < len(rows)]
+    drawn = generator.integers(len(unsafe), size=(resamples, len(unsafe)))
+    draws = [rows for rows in drawn if 0 < unsafe[rows].sum() < len(rows)]
     found = {name: [roc_auc_score(unsafe[rows], value[rows]) for rows in draws] for name, value in values.items()}
     known = {name: roc_auc_score(unsafe, value) for name, value in values.items()}
     first, second = values
-    found["difference"] = np.subtract(found[first], found[second])
+    found["difference"] = np.subtract(found[first], found[second]).tolist()
     known["difference"] = known[first] - known[second]
     intervals = [np.percentile(found[name], [2.5, 97.5]) for name in known]
     return pd.DataFrame(
@@ -186,10 +201,10 @@ class Scorer:
     """
 
     identity: str
-    score: object
+    score: Risk
 
 
-def scorer(name):
+def scorer(name: str) -> Scorer:
     """Return a risk scorer by name.
 
     Parameters

@@ -5,22 +5,25 @@ its CI describes the prompts it separates, not its insides.
 """
 
 import hashlib
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 
+import numpy as np
 import pandas as pd
 
 from paraguard_utils.errors import Missing
-from paraguard_utils.stores import frame_hash
+from paraguard_utils.schemas import Labels
+from paraguard_utils.stores import Store, frame_hash
 
 
-def _alt_profanity_check(texts):
+def _alt_profanity_check(texts: Sequence[str]) -> np.ndarray:
     from profanity_check import predict_prob
 
     return predict_prob(list(texts))
 
 
-def _better_profanity(texts):
+def _better_profanity(texts: Sequence[str]) -> list[float]:
     from better_profanity import Profanity
 
     guard = Profanity()
@@ -43,7 +46,7 @@ class Guard:
     """
 
     package: str
-    score: object
+    score: Callable[[Sequence[str]], Sequence[float] | np.ndarray]
     threshold: float
     about: str
 
@@ -59,7 +62,7 @@ GUARDS = {
 }
 
 
-def scores(store, corpus_name, corpus, name):
+def scores(store: Store, corpus_name: str, corpus: pd.DataFrame, name: str) -> pd.DataFrame:
     """Return a guard's probabilities, computing what a live store lacks.
 
     Parameters
@@ -104,7 +107,7 @@ def scores(store, corpus_name, corpus, name):
     return store.read("guards", corpus_name, name)
 
 
-def labels(frame, name):
+def labels(frame: pd.DataFrame, name: str) -> Labels:
     """Turn probabilities into decisions at the guard's threshold.
 
     Returns

@@ -2,25 +2,34 @@
 
 import hashlib
 import os
+from collections.abc import Callable, Sequence
 from functools import cache
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import pandas as pd
 
 from paraguard_utils.errors import Missing
 from paraguard_utils.models import weights
+from paraguard_utils.stores import Store
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+
+Embed: TypeAlias = Callable[[Sequence[str]], np.ndarray]
+"""Texts to sentence vectors, one row a text."""
 
 NAME = "all-minilm-l6-v2"
 DIMENSIONS = 384
 
 
-def text_hash(text):
+def text_hash(text: str) -> str:
     """Return the 16 hex digits under which a text's vector is stored."""
     return hashlib.sha256(text.encode("utf-8")).hexdigest()[:16]
 
 
 @cache
-def _model():
+def _model() -> "SentenceTransformer":
     folder = weights.locate(weights.MINILM).parent
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     from sentence_transformers import SentenceTransformer  # seconds to import: only where texts are embedded
@@ -31,7 +40,7 @@ def _model():
     return SentenceTransformer(str(folder), device="cpu", local_files_only=True, trust_remote_code=False)
 
 
-def encode(texts):
+def encode(texts: Sequence[str]) -> np.ndarray:
     """Embed texts with the packaged encoder; many texts show a progress bar on stderr.
 
     Parameters
@@ -61,7 +70,7 @@ def encode(texts):
     return vectors.astype(np.float16)
 
 
-def remembering(embed):
+def remembering(embed: Embed) -> Embed:
     """Return a function from texts to vectors that asks `embed` for each text once.
 
     Parameters
@@ -69,9 +78,9 @@ def remembering(embed):
     embed : callable
         Texts to sentence vectors.
     """
-    known = {}
+    known: dict[str, np.ndarray] = {}
 
-    def remembered(texts):
+    def remembered(texts: Sequence[str]) -> np.ndarray:
         new = list(dict.fromkeys(text for text in texts if text not in known))
         if new:
             known.update(zip(new, embed(new), strict=True))
@@ -80,7 +89,7 @@ def remembering(embed):
     return remembered
 
 
-def cosine(a, b):
+def cosine(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """Cosine similarity of rows, in float64.
 
     Parameters
@@ -94,7 +103,7 @@ def cosine(a, b):
     return np.clip(unit(a) @ unit(b).T, -1.0, 1.0)
 
 
-def unit(vectors):
+def unit(vectors: np.ndarray) -> np.ndarray:
     """Scale rows to length 1, in float64.
 
     Parameters
@@ -109,7 +118,7 @@ def unit(vectors):
     return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
 
 
-def vectors(store, name, texts, earlier=False):
+def vectors(store: Store, name: str, texts: Sequence[str], earlier: bool = False) -> np.ndarray:
     """Return texts' vectors from a store, embedding and keeping what is missing (in a live store only).
 
     Parameters
@@ -153,7 +162,7 @@ def vectors(store, name, texts, earlier=False):
     return np.stack([np.asarray(known[key], np.float16) for key in hashes])
 
 
-def token_vectors(texts):
+def token_vectors(texts: Sequence[str]) -> list[np.ndarray]:
     """Return the encoder's contextual vectors of each text's tokens, its two marks left out.
 
     Parameters

@@ -7,14 +7,17 @@ share is computed once, and there is no stop at refusal cues: the label rule mus
 
 import copy
 import inspect
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
-from transformers import DynamicCache
+from transformers import DynamicCache, PreTrainedConfig
 from transformers.cache_utils import DummyLayer, DynamicLayer, DynamicSlidingWindowLayer
 
 from paraguard_utils.errors import ModelError
+from paraguard_utils.models.loading import Model
 from paraguard_utils.models.threads import Threads
 
 PREFILL = 320
@@ -32,6 +35,10 @@ TOP = 64
 """Next-token candidates kept in a trace; the mass of all others is `tail_mass`."""
 
 
+Row: TypeAlias = dict[str, Any]
+"""A trace row, by column."""
+
+
 @dataclass(frozen=True)
 class Request:
     """One rendered prompt, tokenized.
@@ -47,12 +54,12 @@ class Request:
 
     prompt_id: str
     key: str
-    token_ids: tuple
+    token_ids: tuple[int, ...]
     user_start: int
     user_end: int
 
 
-def shared_prefix(requests):
+def shared_prefix(requests: Sequence[Request]) -> int:
     """Return how many leading tokens all requests share, short of any user's first word.
 
     The token before the user's first word is left out, because it predicts that word.
@@ -74,7 +81,7 @@ def shared_prefix(requests):
     return max(length, 0)
 
 
-def batches(requests, size, more=0, positions=POSITIONS):
+def batches(requests: Sequence[Request], size: int, more: int = 0, positions: int = POSITIONS) -> list[list[Request]]:
     """Split requests into batches of similar length, longest first, so that memory trouble shows at once.
 
     Parameters
@@ -104,9 +111,14 @@ class RoomyLayer(DynamicLayer):
     """A cache layer that writes into room kept free behind its keys and values, instead of copying all of them."""
 
     room = 64
-    given = buffers = None
+    keys: torch.Tensor
+    values: torch.Tensor
+    given: torch.Tensor | None = None
+    buffers: tuple[torch.Tensor, ...] = ()
 
-    def update(self, key_states, value_states, *args, **kwargs):
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """Append keys and values, shape (batch, heads, tokens, dimensions); return all so far."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
@@ -123,13 +135,13 @@ class RoomyLayer(DynamicLayer):
         self.given = self.keys
         return self.keys, self.values
 
-    def batch_select_indices(self, indices):
+    def batch_select_indices(self, indices: torch.Tensor) -> None:
         """Keep some rows, and let go of the room behind all of them at once: it is as large as the cache."""
         super().batch_select_indices(indices)
-        self.given = self.buffers = None
+        self.given, self.buffers = None, ()
 
 
-def _empty_cache(config):
+def _empty_cache(config: PreTrainedConfig) -> DynamicCache:
     """Return an empty cache for a model; layers with a window keep the library's own class."""
     cache = DynamicCache(config=config)
     cache.layers = [RoomyLayer() if type(layer) is DynamicLayer else layer for layer in cache.layers]
@@ -160,7 +172,7 @@ class Engine:
         The model keeps a state other than keys and values.
     """
 
-    def __init__(self, model, prefix=(), max_new_tokens=64):
+    def __init__(self, model: Model, prefix: Sequence[int] = (), max_new_tokens: int = 64) -> None:
         self.network = model.network
         self.device = model.network.device
         self.threads = Threads(self.device)
@@ -177,7 +189,7 @@ class Engine:
                     input_ids=self._tensor([self.prefix]), past_key_values=self.cache, use_cache=True, logits_to_keep=1
                 )
 
-    def ask(self, batch):
+    def ask(self, batch: Sequence[Request]) -> list[Row]:
         """Answer one batch, with as many threads as find a core each.
 
         Parameters
@@ -193,10 +205,12 @@ class Engine:
         with torch.inference_mode(), self.threads:
             return self._ask(batch)
 
-    def _ask(self, batch):
+    def _ask(self, batch: Sequence[Request]) -> list[Row]:
         shared = len(self.prefix)
         order = sorted(range(len(batch)), key=lambda i: -len(batch[i].token_ids))
-        rows, cache, masks = [], None, []
+        rows: list[Row] = []
+        cache: DynamicCache | None = None
+        masks: list[torch.Tensor] = []
         while len(rows) < len(batch):
             width = len(batch[order[len(rows)]].token_ids) - shared
             part = [batch[i] for i in order[len(rows) : len(rows) + max(1, PREFILL // width)]]
@@ -204,18 +218,19 @@ class Engine:
             cache = _merged(cache, own, len(rows), len(batch))
             rows += traced
             masks.append(mask)
+        assert cache is not None  # a batch is not empty
         wide = masks[0].shape[1]
         mask = torch.cat([torch.nn.functional.pad(mask, (wide - mask.shape[1], 0)) for mask in masks])
         answers = self._decode(cache, mask, self._tensor([row["next_ids"][0] for row in rows]))
         for row, (tokens, finish_reason) in zip(rows, answers, strict=True):
-            row["response"] = self.tokenizer.decode(tokens, skip_special_tokens=True).strip()
+            row["response"] = str(self.tokenizer.decode(tokens, skip_special_tokens=True)).strip()
             row["finish_reason"] = finish_reason
         return [row for _, row in sorted(zip(order, rows, strict=True), key=lambda pair: pair[0])]
 
-    def _tensor(self, values):
+    def _tensor(self, values: Sequence[int] | Sequence[Sequence[int]]) -> torch.Tensor:
         return torch.tensor(values, dtype=torch.long, device=self.device)
 
-    def _prefill(self, part, width):
+    def _prefill(self, part: list[Request], width: int) -> tuple[list[Row], DynamicCache, torch.Tensor]:
         """Run prompts, left-padded to `width` behind the shared prefix; return trace rows, cache and mask."""
         shared = len(self.prefix)
         own = [len(request.token_ids) - shared for request in part]
@@ -234,7 +249,14 @@ class Engine:
         logits = self._forward(ids, mask, positions, cache, keep.to(self.device))
         return _traces(part, logits), cache, mask
 
-    def _forward(self, ids, mask, positions, cache, keep):
+    def _forward(
+        self,
+        ids: torch.Tensor,
+        mask: torch.Tensor,
+        positions: torch.Tensor,
+        cache: DynamicCache,
+        keep: torch.Tensor | int,
+    ) -> torch.Tensor:
         """Run the model on new tokens; return the logits of those to keep."""
         self.threads.fit()
         more = {"position_ids": positions} if self.positions else {}
@@ -242,9 +264,9 @@ class Engine:
             input_ids=ids, attention_mask=mask, past_key_values=cache, use_cache=True, logits_to_keep=keep, **more
         ).logits
 
-    def _decode(self, cache, mask, token):
+    def _decode(self, cache: DynamicCache, mask: torch.Tensor, token: torch.Tensor) -> list[tuple[list[int], str]]:
         """Continue greedily from the first answer tokens; return (tokens, finish_reason) per row."""
-        answers = [[] for _ in token]
+        answers: list[list[int]] = [[] for _ in token]
         reasons = ["length"] * len(token)
         rows = torch.arange(len(token), device=self.device)  # which answer each row of the batch belongs to
         going = torch.ones_like(rows, dtype=torch.bool)
@@ -267,14 +289,14 @@ class Engine:
         return list(zip(answers, reasons, strict=True))
 
 
-def stop_ids(model):
+def stop_ids(model: Model) -> list[int]:
     """Return the tokens that end an answer, by the model's generation settings and its tokenizer, in order."""
     ids = model.network.generation_config.eos_token_id
     ids = set(ids if isinstance(ids, list) else [ids]) | {model.tokenizer.eos_token_id}
     return sorted(ids - {None})
 
 
-def _merged(whole, cache, row, rows):
+def _merged(whole: DynamicCache | None, cache: DynamicCache, row: int, rows: int) -> DynamicCache:
     """Put the keys and values of one prefill into their rows of the batch's cache, right-aligned.
 
     Parameters
@@ -290,14 +312,15 @@ def _merged(whole, cache, row, rows):
     DynamicCache
     """
     whole = cache if whole is None else whole
-    for into, layer in zip(whole.layers, cache.layers, strict=True):
+    pairs: Iterable[tuple[Any, Any]] = zip(whole.layers, cache.layers, strict=True)  # no base declares what they share
+    for into, layer in pairs:
         if layer.keys is None:
             continue
         states = (layer.keys, layer.values)
         if into is layer:
             _, heads, wide, _ = layer.keys.shape
             room = layer.room if isinstance(layer, RoomyLayer) else 0
-            buffers = [part.new_empty(rows, heads, wide + room, part.shape[-1]) for part in states]
+            buffers = tuple(part.new_empty(rows, heads, wide + room, part.shape[-1]) for part in states)
             into.keys, into.values = (buffer[..., :wide, :] for buffer in buffers)
             if room:
                 into.given, into.buffers = into.keys, buffers
@@ -308,7 +331,7 @@ def _merged(whole, cache, row, rows):
     return whole
 
 
-def _traces(part, logits):
+def _traces(part: list[Request], logits: torch.Tensor) -> list[Row]:
     """Read trace rows off the logits of prompts: for each, its user tokens and then its end; (rows, vocabulary)."""
     counts = [request.user_end - request.user_start for request in part]
     last = torch.tensor(counts, device=logits.device).add(1).cumsum(0) - 1

@@ -11,12 +11,19 @@ import re
 import shutil
 import sys
 import tempfile
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
 
 from paraguard_utils import paths
 from paraguard_utils.errors import ModelError
 from paraguard_utils.models import weights
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 PACKAGED = {"smollm2-135m-instruct": weights.SMOLLM2, "qwen2.5-coder-0.5b-instruct": weights.QWEN_CODER}
 """Short names of the models that come as packages."""
@@ -68,16 +75,16 @@ class Model:
     weights_id: str
     argument: str
     dtype: str
-    tokenizer: object = field(repr=False)
-    network: object = field(repr=False)
+    tokenizer: "PreTrainedTokenizerBase" = field(repr=False)
+    network: "PreTrainedModel" = field(repr=False)
 
 
-def packaged_name(name):
+def packaged_name(name: str) -> str:
     """Return the name that targets of a packaged model carry, without looking for its weights."""
     return _slug(Path(PACKAGED[name].name).stem)
 
 
-def resolve(name):
+def resolve(name: str) -> Source:
     """Find a model's weights without loading them.
 
     Parameters
@@ -114,7 +121,7 @@ def resolve(name):
     )
 
 
-def check_device(device):
+def check_device(device: str) -> None:
     """Refuse a device that torch does not see, before anything is loaded.
 
     Raises
@@ -130,7 +137,13 @@ def check_device(device):
         raise ModelError(f"device {device!r} cannot be used: {_first_line(error)}; use cpu") from error
 
 
-def load(source, dtype="float32", device="cpu", without_template="error", packed=True):
+def load(
+    source: Source,
+    dtype: str = "float32",
+    device: str = "cpu",
+    without_template: str = "error",
+    packed: bool = True,
+) -> Model:
     """Load a resolved model for inference.
 
     Parameters
@@ -187,7 +200,7 @@ def load(source, dtype="float32", device="cpu", without_template="error", packed
     return Model(source.name, source.weights_id, source.argument, dtype, tokenizer, network)
 
 
-def load_classifier(source, batch=32):
+def load_classifier(source: Source, batch: int = 32) -> tuple[Callable[[Sequence[str]], np.ndarray], list[str]]:
     """Load a resolved text classifier: probabilities by softmax, or by sigmoid where labels exclude no others.
 
     Parameters
@@ -220,7 +233,7 @@ def load_classifier(source, batch=32):
     independent = network.config.num_labels == 1 or network.config.problem_type == "multi_label_classification"
 
     @torch.inference_mode()
-    def classify(texts):
+    def classify(texts: Sequence[str]) -> np.ndarray:
         texts = list(texts)
         rows = [torch.empty((0, network.config.num_labels), dtype=torch.float64)]
         for start in range(0, len(texts), batch):
@@ -232,16 +245,16 @@ def load_classifier(source, batch=32):
     return classify, [network.config.id2label[i] for i in range(network.config.num_labels)]
 
 
-def _slug(name):
+def _slug(name: str) -> str:
     name = re.sub(r"\.(?=i?q\d)", "-", name.lower())  # a GGUF's quantization: Model.Q4_1 -> model-q4_1
     return re.sub(r"-{2,}", "-", re.sub(r"[^a-z0-9._-]+", "-", name)).strip("-.")
 
 
-def _first_line(error):
+def _first_line(error: Exception) -> str:
     return str(error).strip().splitlines()[0]
 
 
-def _folder_digest(folder):
+def _folder_digest(folder: Path) -> str:
     files = sorted({file for pattern in IDENTITY_FILES for file in folder.glob(pattern)})
     if not any(file.suffix == ".safetensors" for file in files):
         raise ModelError(f"model folder {folder} holds no .safetensors weights; other formats are not loaded")
@@ -249,7 +262,7 @@ def _folder_digest(folder):
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
-def _from_hub(name):
+def _from_hub(name: str) -> Source:
     from huggingface_hub import snapshot_download
 
     try:
@@ -260,7 +273,7 @@ def _from_hub(name):
     return Source(_slug(name.replace("/", "_")), folder.name, folder, name)
 
 
-def _converted(source):
+def _converted(source: Source) -> Path:
     """Return the safetensors folder of a GGUF file, dequantizing it into the cache the first time.
 
     The digest of what was written lies beside it: a folder that was changed since is made again.
@@ -277,13 +290,11 @@ def _converted(source):
     from safetensors import SafetensorError
     from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
 
-    origin = {"pretrained_model_name_or_path": source.path.parent, "gguf_file": source.path.name}
-    tokenizer = AutoTokenizer.from_pretrained(**origin)
+    origin, file = source.path.parent, source.path.name
+    tokenizer = AutoTokenizer.from_pretrained(origin, gguf_file=file)
     network = AutoModelForCausalLM.from_pretrained(
-        **origin, dtype=torch.float32, quantization_config=GgufConfig(dequantize=True)
+        origin, gguf_file=file, dtype=torch.float32, quantization_config=GgufConfig(dequantize=True)
     )
-    # The weights are plain float32 now; transformers refuses to save a model that still carries its quantizer.
-    network.hf_quantizer = None
     part = None
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)

@@ -22,22 +22,22 @@ class PackedLinear(nn.Module):
         On the CPU; its weight is not kept.
     """
 
-    def __init__(self, linear):
+    def __init__(self, linear: nn.Linear) -> None:
         super().__init__()
         self.weight = torch.ops.mkldnn._reorder_linear_weight(linear.weight.detach(), ROWS)
         self.bias = None if linear.bias is None else linear.bias.detach()
 
-    def forward(self, inputs):
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         """Return inputs @ weight.T + bias."""
         return torch.ops.mkldnn._linear_pointwise(inputs, self.weight, self.bias, "none", [], "")
 
 
-def has_bfloat16_units():
+def has_bfloat16_units() -> bool:
     """Return whether the processor multiplies bfloat16 itself; one with AVX2 alone does not."""
     return torch.ops.mkldnn._is_mkldnn_bf16_supported()
 
 
-def pack(network):
+def pack(network: nn.Module) -> bool:
     """Replace every plain linear layer of a network on the CPU; leave the network alone where that is not safe.
 
     Parameters

@@ -3,8 +3,16 @@
 import hashlib
 import re
 from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
+
+import pandas as pd
 
 from paraguard_utils.errors import DataError, ModelError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+    from paraguard_utils.models.engine import Request
 
 DATE = "01 Jan 2025"
 """The date put into chat templates that ask for one, so that a rendered prompt does not change overnight."""
@@ -48,7 +56,7 @@ class Frame:
     suffix: str
     decoding: Decoding
 
-    def key(self, text):
+    def key(self, text: str) -> str:
         """Return the key of one prompt: 32 hex digits."""
         parts = (
             self.weights_id,
@@ -59,17 +67,17 @@ class Frame:
         return hashlib.sha256("\x1f".join(parts).encode("utf-8")).hexdigest()[:32]
 
 
-def target_name(model_name, wrapper):
+def target_name(model_name: str, wrapper: str) -> str:
     """Return the name under which a model's answers under a wrapper are stored."""
     return f"{model_name}--{wrapper}"
 
 
-def model_of(target):
+def model_of(target: str) -> str:
     """Return the model's part of a target name."""
     return target.rpartition("--")[0]
 
 
-def surroundings(tokenizer, wrapper_text):
+def surroundings(tokenizer: "PreTrainedTokenizerBase", wrapper_text: str) -> tuple[str, str]:
     """Render a wrapper through a chat template and return the text before and after the user's words.
 
     Without a wrapper, the shorter of two renderings is used: no system turn, or an empty one (which keeps a template
@@ -97,9 +105,9 @@ def surroundings(tokenizer, wrapper_text):
         # A macro of that name hides the clock that transformers offers to templates.
         template = "{%- macro strftime_now(format) -%}" + DATE + "{%- endmacro %}" + template
 
-    def render(system, user):
+    def render(system: str | None, user: str) -> str:
         turns = [{"role": "system", "content": system}] if system is not None else []
-        return tokenizer.apply_chat_template(
+        rendered = tokenizer.apply_chat_template(
             [*turns, {"role": "user", "content": user}],
             add_generation_prompt=True,
             tokenize=False,
@@ -107,15 +115,16 @@ def surroundings(tokenizer, wrapper_text):
             date_string=DATE,
             enable_thinking=False,  # where a template offers it: the first token of an answer must be the answer's
         )
+        return str(rendered)
 
     try:
         with_system = render(wrapper_text, _PLACEHOLDER)
     except TemplateError:
         with_system = None
     if wrapper_text:
-        # Some templates drop a system turn silently instead of refusing it.
-        carried = with_system is not None and wrapper_text in with_system
-        rendered = with_system if carried else render(None, f"{wrapper_text}\n\n{_PLACEHOLDER}")
+        rendered = with_system or ""
+        if wrapper_text not in rendered:  # some templates drop a system turn silently instead of refusing it
+            rendered = render(None, f"{wrapper_text}\n\n{_PLACEHOLDER}")
     else:
         rendered = min((r for r in (render(None, _PLACEHOLDER), with_system) if r is not None), key=len)
     before, found, after = rendered.partition(_PLACEHOLDER)
@@ -129,7 +138,7 @@ def surroundings(tokenizer, wrapper_text):
     return before, after
 
 
-def check_prompts(corpus, tokenizer=None):
+def check_prompts(corpus: pd.DataFrame, tokenizer: "PreTrainedTokenizerBase | None" = None) -> None:
     """Refuse prompts that could not be asked as they stand, before any model is loaded.
 
     Raises
@@ -146,7 +155,7 @@ def check_prompts(corpus, tokenizer=None):
                 raise DataError(f"prompt {row.prompt_id}: text contains the control token {special!r}; remove the row")
 
 
-def requests(corpus, tokenizer, frame):
+def requests(corpus: pd.DataFrame, tokenizer: "PreTrainedTokenizerBase", frame: Frame) -> "list[Request]":
     """Render and tokenize every prompt of a corpus.
 
     Parameters

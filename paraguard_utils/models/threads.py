@@ -7,6 +7,7 @@ result as long as a product is split by rows and columns only, as the kernels he
 
 import os
 import time
+from typing import Self
 
 import psutil
 import torch
@@ -46,19 +47,19 @@ class Threads:
         Other devices than the CPU are left alone.
     """
 
-    def __init__(self, device):
+    def __init__(self, device: torch.device) -> None:
         self.most = torch.get_num_threads() if device.type == "cpu" else 1
         self.now = self.most
         self.seen = _seen()
 
-    def __enter__(self):
+    def __enter__(self) -> Self:
         self._set(self.now)
         return self
 
-    def __exit__(self, *_):
+    def __exit__(self, *_: object) -> None:
         self._set(self.most)
 
-    def fit(self):
+    def fit(self) -> None:
         """Look at the machine, at most once in `EVERY` seconds, and use more or fewer threads from now on."""
         if self.most == 1 or time.monotonic() - self.seen[0] < EVERY:
             return
@@ -69,15 +70,15 @@ class Threads:
         self.now = fitting(used / seconds, idle / seconds, self.most) if known else self.most
         self._set(self.now)
 
-    def _set(self, threads):
+    def _set(self, threads: int) -> None:
         if self.most > 1 and threads != torch.get_num_threads():
             torch.set_num_threads(threads)
 
 
-def _seen():
+def _seen() -> tuple[float, float, float, float]:
     """Return four clocks in seconds: the wall's, this process's, and idle and all time of the cores it may use."""
     times = psutil.cpu_times(percpu=True)
-    own = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(len(times))
-    own = [times[core] for core in own if core < len(times)]
+    cores = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(len(times))
+    own = [times[core] for core in cores if core < len(times)]
     idle = sum(core.idle + getattr(core, "iowait", 0.0) for core in own)
     return time.monotonic(), time.process_time(), idle, sum(map(sum, own))

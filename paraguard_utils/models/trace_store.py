@@ -7,7 +7,7 @@ nothing else: a row with the right key is never asked again, a row with another 
 import itertools
 import resource
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
@@ -77,7 +77,16 @@ class Traces(Parts):
         self.clear()
 
 
-def query(store, corpus_name, corpus, model, wrapper, decoding=Decoding(), batch=BATCH, progress=True):
+def query(
+    store: Store,
+    corpus_name: str,
+    corpus: pd.DataFrame,
+    model: loading.Model,
+    wrapper: str,
+    decoding: Decoding = Decoding(),
+    batch: int = BATCH,
+    progress: bool = True,
+) -> schemas.Traces:
     """Ask a loaded model every prompt under one wrapper; asked prompts are never asked again.
 
     A thinking block that the chat template opens is part of the answer, so that it can be told from what follows it.
@@ -157,7 +166,7 @@ def _answers(
             bar.update(len(rows))
 
 
-def _groups(asked, known, size, more):
+def _groups(asked: "list[Request]", known: set[str], size: int, more: int) -> "list[list[Request]]":
     """Return the batches still to be asked: those of an unbroken run where a whole batch is missing, then the rest.
 
     A batch decides the padding and with it the last bits of every number, so a resumed run keeps the batches.
@@ -171,7 +180,14 @@ def _groups(asked, known, size, more):
     return kept + batches(rest, size, more)
 
 
-def recorded_traces(store, corpus_name, corpus, target, decoding=None, dtype=None):
+def recorded_traces(
+    store: Store,
+    corpus_name: str,
+    corpus: pd.DataFrame,
+    target: str,
+    decoding: Decoding | None = None,
+    dtype: str | None = None,
+) -> schemas.Traces:
     """Read a target's traces and check that they answer this corpus.
 
     Keys are recomputed from the meta file, so that no weights are needed.
@@ -229,7 +245,7 @@ def recorded_traces(store, corpus_name, corpus, target, decoding=None, dtype=Non
     return traces.loc[corpus["prompt_id"]].reset_index()
 
 
-def keep_tokens(store, model, traces):
+def keep_tokens(store: Store, model: loading.Model, traces: Iterable[schemas.Traces]) -> None:
     """Write the text and input embedding of every user token that occurs, so that Drift needs no weights.
 
     Parameters
@@ -239,24 +255,25 @@ def keep_tokens(store, model, traces):
     model : loading.Model
     traces : iterable of DataFrame
     """
-    ids = set(itertools.chain.from_iterable(user_tokens(frame) for frame in traces))
+    found = set(itertools.chain.from_iterable(user_tokens(frame) for frame in traces))
     if store.has("tokens", model.name):
-        ids |= set(store.read("tokens", model.name)["token_id"])
-    ids = sorted(ids)
-    table = model.network.get_input_embeddings().weight.detach()[ids].float().cpu().numpy().astype(np.float16)
+        found |= set(store.read("tokens", model.name)["token_id"])
+    ids = sorted(found)
+    weight = model.network.get_input_embeddings().get_parameter("weight")
+    table = weight.detach()[ids].float().cpu().numpy().astype(np.float16)
     # A token may be part of a character: what cannot be decoded alone is U+FFFD.
-    words = [readable(model.tokenizer.decode([number])) for number in ids]
+    words = [readable(str(model.tokenizer.decode([number]))) for number in ids]
     frame = pd.DataFrame({"token_id": ids, "text": words, "embedding": list(table)})
     store.write("tokens", model.name, frame=frame, meta={"model": model.name, "weights_id": model.weights_id})
 
 
-def user_tokens(traces):
+def user_tokens(traces: schemas.Traces) -> Iterator[int]:
     """Yield every token id of the user's own words in a trace frame."""
     for row in traces.itertuples():
         yield from row.token_ids[row.user_start : row.user_end].tolist()
 
 
-def find_targets(store, corpus_name, model):
+def find_targets(store: Store, corpus_name: str, model: str) -> list[str]:
     """Return the targets in a store that were asked with this `model` parameter, in wrapper order; needs no weights."""
     folder = store.path("traces", corpus_name, "x").parent
     asked = {file.stem: stores.read_meta(file) for file in folder.glob("*.parquet")}

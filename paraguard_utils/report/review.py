@@ -158,7 +158,7 @@ def write_jsonl(path: Path, examples: Sequence[dict], meta: dict) -> None:
     """
     lines = (json.dumps(example, ensure_ascii=False, allow_nan=False).translate(_LINE_ENDS) for example in examples)
     content = "".join(f"{line}\n" for line in lines)
-    stores.atomic(path, lambda part: part.write_text(content, encoding="utf-8", newline="\n"))
+    stores.write_text(path, content)
     stores.write_meta(path, meta)
 
 

@@ -145,8 +145,8 @@ def publish(store: stores.Store, name: str, shown: pd.DataFrame, caption: str) -
     caption : str
     """
     path = store.target_path("tables", name)
-    for suffix, text in ((".tex", latex(shown, caption, name)), (".md", markdown(shown, caption))):
-        stores.atomic(path.with_suffix(suffix), lambda part, text=text: part.write_text(text, encoding="utf-8"))
+    stores.write_text(path.with_suffix(".tex"), latex(shown, caption, name))
+    stores.write_text(path.with_suffix(".md"), markdown(shown, caption))
 
 
 def latex(shown: pd.DataFrame, caption: str, name: str) -> str:

@@ -155,7 +155,8 @@ def standardised(
 
     value = totals(np.ones((1, size[0])))
     draws = totals(clusters.counts)
-    return (*(Estimate.percentile(one[0], many) for one, many in zip(value, draws, strict=True)), float(matched))
+    floor, excess = (Estimate.percentile(one[0], many) for one, many in zip(value, draws, strict=True))
+    return floor, excess, float(matched)
 
 
 def excess_at_equal_contrast(
@@ -311,7 +312,8 @@ def above_floor(
         return found.T
 
     value, draws = share(np.ones((1, len(clusters.codes)))), share(clusters.counts)
-    return tuple(Estimate.percentile(one[0], many) for one, many in zip(value, draws, strict=True))
+    found, threshold = (Estimate.percentile(one[0], many) for one, many in zip(value, draws, strict=True))
+    return found, threshold
 
 
 OF_CENTRES = ("mates", "similarity", "length")

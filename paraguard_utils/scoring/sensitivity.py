@@ -68,7 +68,7 @@ DEFAULTS = {
 
 
 def deep_pairs(
-    store: Store, corpus_name: str, corpus: Corpus, traces: Traces, labels: Labels, tokens: Tokens, clusters: Clusters
+    store: Store, corpus_name: str, corpus: Corpus, traces: Traces, labels: Labels, tokens: Tokens
 ) -> pd.DataFrame:
     """Compare one target's prompts with up to `DEEP` neighbours, in every space and scaling.
 
@@ -80,7 +80,6 @@ def deep_pairs(
     corpus, traces, labels : DataFrame
         Rows in the same order.
     tokens : DataFrame
-    clusters : bootstrap.Clusters
 
     Returns
     -------
@@ -101,7 +100,7 @@ def deep_pairs(
     frame.loc[usual, "drift_centred"] = signals.compare(traces, centred, a[usual], b[usual])["drift"].to_numpy()
     texts = corpus["text"].to_numpy()
     frame.loc[usual, "drift_encoder"] = token_drifts(store, corpus_name, texts[a[usual]], texts[b[usual]])
-    return prepare(frame, corpus, signals.perplexity(traces), clusters)
+    return prepare(frame, corpus, signals.perplexity(traces))
 
 
 def token_drifts(store: Store, name: str, first: Sequence[str], second: Sequence[str]) -> np.ndarray:
@@ -123,7 +122,8 @@ def token_drifts(store: Store, name: str, first: Sequence[str], second: Sequence
     Missing
         The recorded store lacks some.
     """
-    keys = [tuple(sorted(map(encoder.text_hash, pair))) for pair in zip(first, second, strict=True)]
+    hashes = [sorted(map(encoder.text_hash, pair)) for pair in zip(first, second, strict=True)]
+    keys = [(one, other) for one, other in hashes]
     # Recorded ones and this store's own, so that what is promoted holds them all.
     there = [stores.Store(one) for one in dict.fromkeys((stores.RECORDED, store.name))]
     known = [one.read("drifts", encoder.NAME, name) for one in there if one.has("drifts", encoder.NAME, name)]
@@ -147,7 +147,7 @@ def token_drifts(store: Store, name: str, first: Sequence[str], second: Sequence
     return np.array([drifts[key] for key in keys], float)
 
 
-def prepare(frame: Pairs, corpus: Corpus, perplexities: np.ndarray, clusters: Clusters) -> pd.DataFrame:
+def prepare(frame: Pairs, corpus: Corpus, perplexities: np.ndarray) -> pd.DataFrame:
     """Add to a pairs frame what settings need: clusters, numbers of centres, ranks inside clusters, scaled signals.
 
     `minmax` scales each signal, with |difference of perplexities| as the PPL contrast, so that the target's pairs with
@@ -160,7 +160,6 @@ def prepare(frame: Pairs, corpus: Corpus, perplexities: np.ndarray, clusters: Cl
     corpus : DataFrame
     perplexities : numpy.ndarray, shape (n,)
         In corpus order.
-    clusters : bootstrap.Clusters
 
     Returns
     -------

@@ -82,7 +82,9 @@ def grid_search(clusters: Clusters, frames: Mapping[str, pd.DataFrame], folds: i
         to sum to 1); gain, held out minus paper; each of the three with its interval; chosen: the folds' choices. NaN
         below two clusters a fold.
     """
-    grid, paper = simplex(), {"with": PAPER_WEIGHTS, "without": PAPER_WEIGHTS.without_prob_shift()}
+    grid, rest = simplex(), PAPER_WEIGHTS.without_prob_shift()
+    assert rest is not None  # Drift and the PPL contrast have weight
+    paper = {"with": PAPER_WEIGHTS, "without": rest}
     rows = []
     for reading in READINGS:
         tried = [*grid.values(), *paper.values()]
@@ -118,8 +120,8 @@ def _searched(
     members = np.unique(ids)
     if len(members) < 2 * folds:
         nothing = clusters.undefined()
-        found = bootstrap.columns({"auc_held_out": nothing, "auc_paper": nothing, "gain": nothing})
-        return {"best": None, "chosen": [], "auc_best": np.nan, **found}
+        undefined = bootstrap.columns({"auc_held_out": nothing, "auc_paper": nothing, "gain": nothing})
+        return {"best": None, "chosen": [], "auc_best": np.nan, **undefined}
     for _, out in KFold(folds, shuffle=True, random_state=seed).split(members):
         left = np.isin(ids, members[out])
         choice = auc[~left].mean(axis=0).round(12).argmax()
