@@ -226,10 +226,8 @@ def report(sheets: Sequence[pd.DataFrame]) -> list[str]:
         )
     for first, second in itertools.combinations(sheets, 2):
         both = kappa(first, second)
-        lines.append(
-            f"both: {both['equal']} of {both['both']} equal, Cohen's kappa "
-            + (both["note"] or f"{both['kappa']:.3f} [{both['kappa_low']:.3f}, {both['kappa_high']:.3f}]")
-        )
+        agreed = both["note"] or f"{both['kappa']:.3f} [{both['kappa_low']:.3f}, {both['kappa_high']:.3f}]"
+        lines.append(f"both: {both['equal']} of {both['both']} equal, Cohen's kappa {agreed}")
     return lines
 
 
