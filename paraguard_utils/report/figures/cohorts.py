@@ -7,6 +7,7 @@ import seaborn as sns
 from matplotlib.figure import Figure
 
 from paraguard_utils.registry import titles
+from paraguard_utils.report import tables
 from paraguard_utils.report.figures.style import BLUE, GREY, ORANGE, PAGE, READING_COLOURS, subplots, target_panels
 from paraguard_utils.schemas import Table
 from paraguard_utils.scoring.cohorts import BINS
@@ -43,7 +44,7 @@ def cohort_heat_map(table: Table) -> Figure:
 def _cell(row: dict, measure: str) -> str:
     if not row["n"]:
         return "n = 0"
-    return f"{row[measure]:.2f}\n[{row[f'{measure}_low']:.2f}, {row[f'{measure}_high']:.2f}]\nn = {row['n']}"
+    return f"{tables.estimate(row, measure, 2)}\nn = {row['n']}".replace(" [", "\n[")
 
 
 def strategy_flips(table: Table) -> Figure:

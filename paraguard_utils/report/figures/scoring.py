@@ -1,12 +1,24 @@
 """Figures of notebooks 03, 05 and 06 about targets: rates, CI and what it correlates with, CR."""
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from paraguard_utils.bootstrap import FEW, FEW_CLUSTERS
 from paraguard_utils.registry import titles
-from paraguard_utils.report.figures.style import GREY, PAGE, READING_COLOURS, subplots, target_panels
+from paraguard_utils.report import tables
+from paraguard_utils.report.figures.style import (
+    GREY,
+    PAGE,
+    READING_COLOURS,
+    grid,
+    interval_bars,
+    subplots,
+    target_panels,
+)
 from paraguard_utils.schemas import Table
 from paraguard_utils.scoring.confusion import CI
 
@@ -17,65 +29,67 @@ def target_overview(table: Table) -> Figure:
     Rings are the floor of CI: the matched one where the table has it, else the CI of accepted prompts.
     """
     names = list(dict.fromkeys(table["target"]))
-    matched = "floor_matched" in table
-    floor_column, floor_name = ("floor_matched", "matched floor") if matched else ("floor", "unmatched floor")
-    panels = (
-        ("frr", "FRR", "share of\nprompts", ("relative",)),
-        ("flip_rate", "Flip rate", "share of\nclusters", ("relative",)),
-        ("ci", "CI", f"mean score,\nring: {floor_name}", ("relative", "clipped")),
-        ("excess", "Excess in clusters", "rejected minus\naccepted pairs", ("relative", "clipped")),
-        *(
-            [("excess_matched", "Excess over floor", "CI minus\nmatched floor", ("relative", "clipped"))]
-            if matched
-            else []
-        ),
-    )
-    counts = table.drop_duplicates("target").set_index("target").loc[names, ["n_reject", "n_scored"]]
-    counted = [
-        f"{title}\n{row.n_reject} of {row.n_scored} rejected"
-        for title, row in zip(titles(names), counts.itertuples(), strict=True)
-    ]
+    floor, ring = ("floor_matched", "matched floor") if "floor_matched" in table else ("floor", "unmatched floor")
+    panels = {
+        "frr": ("FRR", "share of\nprompts"),
+        "flip_rate": ("Flip rate", "share of\nclusters"),
+        "ci": ("CI", f"mean score,\nring: {ring}"),
+        "excess": ("Excess in clusters", "rejected minus\naccepted pairs"),
+        "excess_matched": ("Excess over floor", "CI minus\nmatched floor"),
+    }
+    panels = {measure: words for measure, words in panels.items() if measure in table}
+    by_reading = {
+        reading: table[table["reading"] == reading].set_index("target").loc[names] for reading in READING_COLOURS
+    }
     figure, axes = subplots(1, len(panels), figsize=(PAGE, 0.8 + 0.32 * len(names)), sharey=True)
-    for axis, (measure, title, label, readings) in zip(axes, panels, strict=True):
-        both = len(readings) == 2
-        for shift, reading in zip((-0.13, 0.13) if both else (0,), readings, strict=True):
-            rows = table[table["reading"] == reading].set_index("target").loc[names]
-            y = np.arange(len(names)) + shift
-            value, low, high = (rows[f"{measure}{end}"].to_numpy() for end in ("", "_low", "_high"))
-            colour = READING_COLOURS[reading] if both else "black"
-            axis.errorbar(value, y, xerr=[value - low, high - value], fmt="o", ms=3, capsize=0, color=colour)
-            if measure == "ci":
-                floor, low, high = (rows[f"{floor_column}{end}"].to_numpy() for end in ("", "_low", "_high"))
-                axis.errorbar(floor, y, xerr=[floor - low, high - floor], fmt="o", ms=4.5, mfc="none", mew=0.7,
-                              elinewidth=0.7, capsize=0, color=colour)  # fmt: skip
-                up = 2 if reading == "relative" else 9
-                axis.annotate(reading, (1, 1), xytext=(0, up), xycoords="axes fraction", textcoords="offset points",
-                              ha="right", color=colour, weight="bold", size=6)  # fmt: skip
-        axis.set(title=title, xlabel=label, yticks=range(len(names)), yticklabels=counted)
+    for axis, (measure, (title, label)) in zip(axes, panels.items(), strict=True):
+        axis.set(title=title, xlabel=label)
         axis.tick_params(axis="y", length=0)
         axis.grid(axis="x", linewidth=0.3)
         axis.set_axisbelow(True)
         axis.locator_params(axis="x", nbins=3)
-        if measure == "ci":
-            axis.set_xlim(0, 1)
-            for position in np.flatnonzero(rows["few"] & rows["ci"].notna()):
-                axis.text(0.98, position, "n < 30", ha="right", va="center", size=5.5, color=GREY)
-        elif measure == "excess_matched":
-            axis.axvline(0, color="black", linewidth=0.6)
-        elif measure == "excess":
-            axis.axvline(0, color="black", linewidth=0.6)
-            for position in np.flatnonzero(rows["n_mixed"].between(1, FEW_CLUSTERS - 1)):
-                text = f"only {rows['n_mixed'].iloc[position]} clusters"
-                axis.text(0.98, position - 0.33, text, transform=axis.get_yaxis_transform(), ha="right", va="center",
-                          size=5.5, color=GREY, bbox={"color": "white", "pad": 0.5})  # fmt: skip
-        else:
+        if measure in ("frr", "flip_rate"):  # the same in both readings
+            interval_bars(axis, by_reading["relative"], measure, np.arange(len(names)), ms=3, color="black")
             axis.set_xlim(left=0)
-        for position in np.flatnonzero(rows[measure].isna()):
-            axis.text(
-                0.02, position, "undefined", transform=axis.get_yaxis_transform(), va="center", size=5.5, color=GREY
-            )
+        else:
+            _both_readings(axis, by_reading, measure, floor)
+        # What is undefined or rests on few is so in both readings.
+        _remarks(axis, by_reading["clipped"], measure)
+    counts = by_reading["relative"][["n_reject", "n_scored"]].itertuples(index=False)
+    counted = [f"{title}\n{n} of {total} rejected" for title, (n, total) in zip(titles(names), counts, strict=True)]
+    axes[0].set_yticks(range(len(names)), counted)
     axes[0].set_ylim(len(names) - 0.5, -0.5)
     return figure
+
+
+def _both_readings(axis: Axes, by_reading: dict[str, pd.DataFrame], measure: str, floor: str) -> None:
+    """Draw a measure of each target in both readings, a little apart; with CI, its floor as rings."""
+    for shift, (reading, rows) in zip((-0.13, 0.13), by_reading.items(), strict=True):
+        y, colour = np.arange(len(rows)) + shift, READING_COLOURS[reading]
+        interval_bars(axis, rows, measure, y, ms=3, color=colour)
+        if measure == "ci":
+            interval_bars(axis, rows, floor, y, ms=4.5, mfc="none", mew=0.7, elinewidth=0.7, color=colour)
+            up = 2 if reading == "relative" else 9
+            axis.annotate(reading, (1, 1), xytext=(0, up), xycoords="axes fraction", textcoords="offset points",
+                          ha="right", color=colour, weight="bold", size=6)  # fmt: skip
+    if measure == "ci":
+        axis.set_xlim(0, 1)
+    else:
+        axis.axvline(0, color="black", linewidth=0.6)
+
+
+def _remarks(axis: Axes, rows: pd.DataFrame, measure: str) -> None:
+    """Write beside a target that its CI rests on few rejections, its excess on few clusters, or that there is none."""
+    look: dict[str, Any] = {"va": "center", "size": 5.5, "color": GREY, "transform": axis.get_yaxis_transform()}
+    if measure == "ci":
+        for y in np.flatnonzero(rows["few"] & rows["ci"].notna()).tolist():
+            axis.text(0.98, y, f"n < {FEW}", ha="right", **look)
+    if measure == "excess":
+        for y in np.flatnonzero(rows["n_mixed"].between(1, FEW_CLUSTERS - 1)).tolist():
+            text = f"only {rows['n_mixed'].iloc[y]} clusters"
+            axis.text(0.98, y - 0.33, text, ha="right", bbox={"color": "white", "pad": 0.5}, **look)
+    for y in np.flatnonzero(rows[measure].isna()).tolist():
+        axis.text(0.02, y, "undefined", **look)
 
 
 def ci_against_similarity(scores: pd.DataFrame, correlations: Table) -> Figure:
@@ -89,21 +103,15 @@ def ci_against_similarity(scores: pd.DataFrame, correlations: Table) -> Figure:
         target, reading, r, r_low, r_high.
     """
     names = list(dict.fromkeys(correlations["target"]))
-    lines = -(-len(names) // 3)
-    figure, axes = subplots(
-        lines, min(len(names), 3), figsize=(PAGE, 2.2 * lines), sharex=True, sharey=True, squeeze=False
-    )
-    for axis in axes.flat[len(names) :]:
-        axis.set_visible(False)
+    figure, axes = grid(names, min(len(names), 3), 2.2, sharex=True, sharey=True)
     for axis, name in zip(axes.flat, names, strict=False):
         own = scores[scores["target"] == name]
         for line, (reading, column) in enumerate(CI.items()):
             axis.scatter(own["mean_similarity"], own[column], s=7, color=READING_COLOURS[reading], alpha=0.7, lw=0)
             row = correlations[(correlations["target"] == name) & (correlations["reading"] == reading)].iloc[0]
-            known = f"r = {row['r']:.2f} [{row['r_low']:.2f}, {row['r_high']:.2f}]"
-            text = f"{reading}: {known if np.isfinite(row['r']) else 'r undefined'}"
-            axis.text(0.02, 0.11 - 0.08 * line, text, color=READING_COLOURS[reading], transform=axis.transAxes,
-                      fontsize=6, weight="bold")  # fmt: skip
+            known = f"r = {tables.estimate(row, 'r', 2)}" if np.isfinite(row["r"]) else "r undefined"
+            axis.text(0.02, 0.11 - 0.08 * line, f"{reading}: {known}", color=READING_COLOURS[reading],
+                      transform=axis.transAxes, fontsize=6, weight="bold")  # fmt: skip
         few = f", fewer than {FEW}" if len(own) < FEW else ""
         axis.set(title=f"{titles([name])[0]}\nn = {len(own)}{few}", ylim=(0, 1))
     for axis in axes[-1]:
@@ -134,11 +142,10 @@ def ci_correlates(table: Table, titled: dict[str, str], parts: dict[str, str], l
             axis.axvline(x, color=GREY if x else "black", linestyle=style, linewidth=0.6)
         for shift, (reading, colour) in zip((-0.15, 0.15), READING_COLOURS.items(), strict=True):
             found = own[own["reading"] == reading].set_index("covariate").loc[rows]
-            value, low, high = (found[f"r{end}"].to_numpy() for end in ("", "_low", "_high"))
             y = np.arange(len(rows)) + shift
-            axis.errorbar(value, y, xerr=[value - low, high - value], fmt="o", ms=2.5, lw=0.9, color=colour)
-            for position in np.flatnonzero(np.isnan(value)):
-                axis.text(-0.97, y[position], "undefined", va="center", size=5, color=colour)
+            interval_bars(axis, found, "r", y, ms=2.5, lw=0.9, color=colour)
+            for height in y[found["r"].isna()]:
+                axis.text(-0.97, height, "undefined", va="center", size=5, color=colour)
         few = " (few)" if own["few"].any() else ""
         axis.set_title(f"{axis.get_title('left')}, n = {own['n'].max()}{few}", fontsize=7)
     axes[0].set(xlim=(-1.03, 1.03), xticks=[-1, -0.5, 0, 0.5, 1], xticklabels=["−1", "−0.5", "0", "0.5", "1"])
@@ -158,10 +165,7 @@ def cr_curve(curve: Table) -> Figure:
         target, reading, tau, cr, null, null_low, null_high.
     """
     names = list(dict.fromkeys(curve["target"]))
-    lines = -(-len(names) // 3)
-    figure, axes = subplots(lines, 3, figsize=(PAGE, 1.9 * lines), sharex=True, sharey=True, squeeze=False)
-    for axis in axes.flat[len(names) :]:
-        axis.set_visible(False)
+    figure, axes = grid(names, 3, 1.9, sharex=True, sharey=True)
     for axis, name, title in zip(axes.flat, names, titles(names), strict=False):
         for reading, colour in READING_COLOURS.items():
             rows = curve[(curve["target"] == name) & (curve["reading"] == reading)]

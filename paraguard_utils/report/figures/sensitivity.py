@@ -5,7 +5,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from paraguard_utils.registry import titles
-from paraguard_utils.report.figures.style import BLUE, GREEN, GREY, ORANGE, PAGE, subplots
+from paraguard_utils.report.figures.style import BLUE, GREEN, GREY, ORANGE, PAGE, grid, interval_bars, subplots
 from paraguard_utils.schemas import Table
 from paraguard_utils.scoring import signals
 
@@ -21,14 +21,11 @@ def weight_simplex(table: Table) -> Figure:
         The dimension `weights` of the sensitivity table: target, setting ("drift/prob_shift/ppl"), excess, excess_low.
     """
     names = list(dict.fromkeys(table["target"]))
-    lines = -(-len(names) // 3)
-    figure, axes = subplots(lines, 3, figsize=(PAGE, 2.25 * lines), squeeze=False)
+    figure, axes = grid(names, 3, 2.25)
     parts = table["setting"].str.split("/", expand=True).astype(float).to_numpy()
     x, y = parts[:, 2] + parts[:, 1] / 2, parts[:, 1] * np.sqrt(3) / 2
     scale = mpl.colors.Normalize(min(0.0, table["excess"].min()), table["excess"].max())
     colours = mpl.colormaps["cividis"]
-    for axis in axes.flat[len(names) :]:
-        axis.set_visible(False)
     for axis, name, title in zip(axes.flat, names, titles(names), strict=False):
         mine = (table["target"] == name).to_numpy()
         shade = colours(scale(table.loc[mine, "excess"]))
@@ -116,9 +113,7 @@ def settings_overview(table: Table, default: dict[str, str]) -> Figure:
             rows = part[part["target"] == name].set_index(["dimension", "setting"]).reindex(keys)
             usual = np.array([default[dimension] == setting for dimension, setting in keys], bool)
             for which, colour in ((usual, "black"), (~usual, BLUE)):
-                value, low, high = (rows.loc[which, f"{measure}{end}"].to_numpy() for end in ("", "_low", "_high"))
-                axis.errorbar(value, np.flatnonzero(which), xerr=[value - low, high - value], fmt="o", ms=2.2,
-                              elinewidth=0.7, color=colour)  # fmt: skip
+                interval_bars(axis, rows[which], measure, np.flatnonzero(which), ms=2.2, elinewidth=0.7, color=colour)
             for place in range(1, len(keys)):
                 if keys[place][0] != keys[place - 1][0]:
                     axis.axhline(place - 0.5, color="0.8", linewidth=0.5)

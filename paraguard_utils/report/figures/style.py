@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
+import numpy as np
 import pandas as pd
 import PIL.Image
 from IPython.display import Image, display
@@ -60,14 +61,44 @@ def publish(store: Store, name: str, figure: Figure, panel: pd.DataFrame, meta: 
     display(Image(png.read_bytes(), width=round(figure.get_figwidth() * 110), alt=name.replace("_", " ")))
 
 
-def target_panels(names: Sequence[str], rows: Sequence[str], across: int) -> tuple[Figure, list[Axes]]:
-    """Make a panel per target with shared axes and a line per row, top to bottom; return the figure and the panels."""
-    lines, across = -(-len(names) // across), min(across, len(names))
-    figure, axes = subplots(
-        lines, across, figsize=(PAGE, 0.3 + (0.55 + 0.15 * len(rows)) * lines), sharex=True, sharey=True, squeeze=False
-    )
+def grid(
+    names: Sequence[str], across: int, height: float, margin: float = 0.0, **kwargs: Any
+) -> tuple[Figure, np.ndarray]:
+    """Make a page-wide grid of panels for targets, hiding those that are left over.
+
+    Parameters
+    ----------
+    names : sequence of str
+        Targets, a panel each.
+    across : int
+        Panels in a line.
+    height, margin : float
+        Of a line, and of what comes to all lines, in inches.
+    **kwargs
+        As of `subplots`.
+
+    Returns
+    -------
+    figure : matplotlib.figure.Figure
+    axes : numpy.ndarray of Axes, shape (lines, across)
+    """
+    lines = -(-len(names) // across)
+    figure, axes = subplots(lines, across, figsize=(PAGE, margin + height * lines), squeeze=False, **kwargs)
     for axis in axes.flat[len(names) :]:
         axis.set_visible(False)
+    return figure, axes
+
+
+def interval_bars(axis: Axes, rows: pd.DataFrame, measure: str, y: np.ndarray, **look: Any) -> None:
+    """Draw an estimate of each row as a dot on the bar of its interval, at heights `y`; `look` is `Axes.errorbar`'s."""
+    value, low, high = (rows[f"{measure}{end}"].to_numpy() for end in ("", "_low", "_high"))
+    axis.errorbar(value, y, xerr=[value - low, high - value], fmt="o", **look)
+
+
+def target_panels(names: Sequence[str], rows: Sequence[str], across: int) -> tuple[Figure, list[Axes]]:
+    """Make a panel per target with shared axes and a line per row, top to bottom; return the figure and the panels."""
+    across = min(across, len(names))
+    figure, axes = grid(names, across, 0.55 + 0.15 * len(rows), margin=0.3, sharex=True, sharey=True)
     for place, axis in enumerate(axes.flat[: len(names)]):
         axis.set_title(titles([names[place]])[0].replace(", ", "\n"), fontsize=7)
         axis.yaxis.set_tick_params(length=0)
