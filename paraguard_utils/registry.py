@@ -1,6 +1,8 @@
 """What is published: the targets of `data/targets.csv` and the wrappers of `data/wrappers.yaml`."""
 
 from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
 
 import pandas as pd
 import yaml
@@ -15,7 +17,7 @@ def wrappers() -> dict[str, dict[str, str]]:
 
 def published(kind: str) -> pd.DataFrame:
     """Return the published targets of a kind, "chat" or "guard", as a frame indexed by target."""
-    frame = stores.read(paths.DATA / "targets.csv", "targets")
+    frame = _targets(paths.DATA / "targets.csv")
     return frame[frame["kind"] == kind].set_index("target")
 
 
@@ -31,5 +33,11 @@ def default_models() -> list[str]:
 
 def titles(names: Iterable[str]) -> list[str]:
     """Return how targets are called in tables and figures; one that is not published keeps its name."""
-    known = stores.read(paths.DATA / "targets.csv", "targets").set_index("target")["title"]
+    known = _targets(paths.DATA / "targets.csv").set_index("target")["title"]
     return [known.get(name, name) for name in names]
+
+
+@cache
+def _targets(path: Path) -> pd.DataFrame:
+    """Read a list of targets, once: tables and figures ask for titles again and again."""
+    return stores.read(path, "targets")

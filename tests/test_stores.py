@@ -5,7 +5,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from paraguard_utils import paths, stores
+from paraguard_utils import paths, registry, stores
 from paraguard_utils.errors import DataError, Missing
 from paraguard_utils.querying import labelling
 from paraguard_utils.report import compare
@@ -186,6 +186,19 @@ def test_one_process_writes_at_a_time_and_what_a_killed_one_left_half_written_is
         leftover.write_bytes(b"half")
     with stores.Parts(tmp_path / "x.csv", "tables") as parts:
         assert not any(leftover.exists() for leftover in leftovers) and read(parts) == [[1]]
+
+
+def test_the_list_of_targets_is_read_once_for_each_folder(tmp_path, monkeypatch):
+    known = registry.published("chat")
+    monkeypatch.setattr(stores, "read", lambda *_: pytest.fail("read again"))
+    assert registry.titles([known.index[0], "mine"]) == [known["title"].iloc[0], "mine"]
+    own = registry.published("chat")
+    own["title"] = "changed by a caller"
+    assert registry.published("chat").equals(known)
+    monkeypatch.undo()
+    monkeypatch.setattr(paths, "DATA", tmp_path)
+    with pytest.raises(DataError, match="there is no such file"):
+        registry.titles(["mine"])
 
 
 def test_differences_by_hand():
