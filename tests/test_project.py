@@ -3,6 +3,7 @@
 import csv
 import hashlib
 import re
+import runpy
 from pathlib import Path
 
 import nbformat
@@ -168,3 +169,13 @@ def test_parameter_files_fit_the_query_notebook(path):
     declared = papermill.inspect_notebook(paths.NOTEBOOKS / "02_querying.ipynb")
     assert set(given) <= set(declared)
     settings.freeze({"store": "recorded", "corpus": "paraguard_mini"} | given)
+
+
+def test_planted_faults_fit_the_code():
+    """`benchmarks/planted_faults.py` plants them; a fault whose place has changed would be none."""
+    folder = paths.ROOT / "benchmarks"
+    faults = runpy.run_path(str(folder / "planted_faults.py"))
+    assert len(faults["FAULTS"]) == 30
+    for fault in faults["FAULTS"]:
+        assert faults["planted"](fault, paths.ROOT / "paraguard_utils") and fault.file in faults["ROOMS"]
+    assert pd.read_csv(folder / "planted_faults.csv")["caught_by"].notna().all()

@@ -145,3 +145,11 @@ def test_the_key_is_made_of_weights_text_decoding_and_dtype():
     keys = {frame.key("text") for frame in [base, *others]} | {base.key("other")}
     assert len(keys) == 6
     assert base.key("text") == prompting.Frame("w", "float32", "<", ">", prompting.Decoding()).key("text")
+
+
+def test_a_resumed_run_asks_unbroken_batches_as_they_were():
+    asked = [engine.Request(f"p{i}", f"k{i}", tuple(range(9 - i)), 1, 2) for i in range(6)]
+    whole = engine.batches(asked, 2)
+    # Of the first batch one prompt is known: the other comes last, alone, and no batch is filled up with it.
+    groups = trace_store._groups(asked, {whole[0][0].prompt_id}, 2, 0)
+    assert groups == [whole[1], whole[2], [whole[0][1]]]

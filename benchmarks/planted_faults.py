@@ -1,0 +1,160 @@
+"""Would the tests see a fault? Thirty are planted, one at a time, in a copy of the project.
+
+`.venv/bin/python benchmarks/planted_faults.py` takes about ten minutes on two cores. For each fault the fast tests of
+its room run until one fails; where none does, all fast tests run. The table says which test caught it.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import NamedTuple
+
+import pandas as pd
+
+from paraguard_utils import paths, stores
+
+ROOMS = {
+    "scoring/signals.py": "signals brute_force",
+    "scoring/confusion.py": "confusion brute_force",
+    "scoring/chance.py": "chance brute_force",
+    "models/trace_store.py": "trace_store faults",
+    "models/prompting.py": "trace_store faults",
+    "stores.py": "stores trace_store",
+    "querying/refusals.py": "refusals project",
+    "corpus/gates.py": "gates corpus",
+    "text.py": "gates corpus",
+}
+"""The tests that are asked first, by file."""
+
+
+class Fault(NamedTuple):
+    """A text of a file below `paraguard_utils/`, which stands there once, and what takes its place."""
+
+    file: str
+    right: str
+    wrong: str
+
+
+FAULTS = [
+    Fault("scoring/signals.py", "means = [\n        np.mean(", "means = [\n        np.median("),
+    Fault(
+        "scoring/signals.py",
+        "return 1.0 - np.minimum(a, b) / np.maximum(a, b)",
+        "return np.maximum(a, b) / np.minimum(a, b) - 1.0",
+    ),
+    Fault(
+        "scoring/signals.py",
+        "cosines.max(axis=1).mean() + cosines.max(axis=0).mean()",
+        "cosines.max(axis=1).mean() + cosines.max(axis=1).mean()",
+    ),
+    Fault("scoring/signals.py", "np.abs(tails[a] - tails[b])", "0 * np.abs(tails[a] - tails[b])"),
+    Fault("scoring/signals.py", "np.lexsort((tie, -cosines.round(12)))", "np.lexsort((-tie, -cosines.round(12)))"),
+    Fault("scoring/confusion.py", 'near["similarity"] >= theta', 'near["similarity"] > theta'),
+    Fault("scoring/confusion.py", 'every["relative"].std(ddof=0)', 'every["relative"].std(ddof=1)'),
+    Fault("scoring/confusion.py", "clusters.share(cluster_ids, ci >= tau)", "clusters.share(cluster_ids, ci > tau)"),
+    Fault(
+        "scoring/confusion.py",
+        '(scores["label"] == "reject") & scores["ci"].notna()',
+        'scores["ci"].notna()',
+    ),
+    Fault("scoring/confusion.py", ">= 2].reset_index(drop=True)", ">= 1].reset_index(drop=True)"),
+    Fault("scoring/chance.py", "n_r > 0) & (n_a > 0)", "n_r > 0) & (n_a >= 0)"),
+    Fault("scoring/chance.py", 'side="right"), len(ends) + 1', 'side="left"), len(ends) + 1'),
+    Fault(
+        "scoring/chance.py",
+        "weight = 1.0 / np.bincount(group, minlength=2 * n)[group]",
+        "weight = np.ones(len(group))",
+    ),
+    Fault("scoring/chance.py", "near &= np.cumsum(near, axis=1) <= k", "near &= np.cumsum(near, axis=1) < k"),
+    Fault(
+        "scoring/chance.py",
+        "(1 + np.count_nonzero(null >= value - 1e-12)) / (1 + len(null))",
+        "np.count_nonzero(null >= value - 1e-12) / len(null)",
+    ),
+    Fault("models/trace_store.py", 'rows = rows[rows["prompt_id"].map(keys).eq(rows["key"])]', "rows = rows[:]"),
+    Fault("models/prompting.py", "            self.dtype,\n        )", "        )"),
+    Fault("stores.py", "max(taken, default=-1) + 1", "max(taken, default=0)"),
+    Fault(
+        "models/trace_store.py",
+        "return kept + batches(rest, size, more)",
+        "return batches([request for group in open_ for request in group], size, more)",
+    ),
+    Fault("models/trace_store.py", 'f"{opened[1]}\\n" + rows["response"]', 'rows["response"]'),
+    Fault("querying/refusals.py", 'cases & (frame["label"] == "").to_numpy()', "cases"),
+    Fault(
+        "querying/refusals.py",
+        "np.setdiff1d(hits, _matching(answers, hits, unless)) if unless else hits",
+        "hits",
+    ),
+    Fault("querying/refusals.py", "undecided = np.setdiff1d(undecided, hits)", "undecided = undecided[:]"),
+    Fault("querying/refusals.py", '(r"n\'t\\b", " not")', '(r"n\'t\\b", "n")'),
+    Fault("querying/refusals.py", "RAW_CHARS = 2 * CUE_CHARS", "RAW_CHARS = CUE_CHARS // 4"),
+    Fault(
+        "corpus/gates.py",
+        'candidates["similarity"] < gates.min_similarity',
+        'candidates["similarity"] <= gates.min_similarity',
+    ),
+    Fault("corpus/gates.py", "(label[i] in there, late[i], nearest[i])", "(late[i], nearest[i])"),
+    Fault("corpus/gates.py", "nearest = overlap[kept].max(axis=0)", "nearest = overlap[kept].min(axis=0)"),
+    Fault("text.py", "union = a + b - common", "union = a + b"),
+    Fault(
+        "corpus/gates.py",
+        "framed[kept].sum() >= gates.max_framed",
+        "framed[kept].sum() > gates.max_framed",
+    ),
+]
+
+
+def planted(fault: Fault, package: Path) -> str:
+    """Return the text of a fault's file with the fault in it.
+
+    Raises
+    ------
+    ValueError
+        The file does not hold the right text exactly once: it has changed, and the fault must follow.
+    """
+    text = (package / fault.file).read_text(encoding="utf-8")
+    if text.count(fault.right) != 1:
+        raise ValueError(f"{fault.file} holds {fault.right!r} {text.count(fault.right)} times instead of once")
+    return text.replace(fault.right, fault.wrong)
+
+
+def caught_by(root: Path, tests: list[str]) -> str:
+    """Run tests until one fails; return its name, "" where all pass."""
+    environment = os.environ | {"PYTHONPATH": str(root), "PARAGUARD_CACHE": str(paths.CACHE)}
+    command = [sys.executable, "-m", "pytest", *tests, "-m", "not slow and not browser"]
+    options = ["-x", "-q", "-n", "2", "-p", "no:cacheprovider"]
+    done = subprocess.run([*command, *options], cwd=root, env=environment, capture_output=True, text=True, check=False)
+    named = re.search(r"^(?:FAILED|ERROR) (\S+)", done.stdout, flags=re.MULTILINE)
+    return named[1] if named else "" if done.returncode == 0 else "collection"
+
+
+def main() -> None:
+    """Plant every fault, print who caught it and write the table."""
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder) / "copy"
+        ignored = shutil.ignore_patterns(".git", ".venv", ".cache", "results", "__pycache__", ".*_cache")
+        shutil.copytree(paths.ROOT, root, ignore=ignored)
+        (root / "results").mkdir()
+        package = root / "paraguard_utils"
+        for number, fault in enumerate(FAULTS, 1):
+            right = (package / fault.file).read_text(encoding="utf-8")
+            (package / fault.file).write_text(planted(fault, package), encoding="utf-8")
+            first = [f"tests/test_{name}.py" for name in ROOMS[fault.file].split()]
+            found = caught_by(root, first) or caught_by(root, ["tests"])
+            (package / fault.file).write_text(right, encoding="utf-8")
+            rows.append({"file": fault.file, "right": fault.right, "wrong": fault.wrong, "caught_by": found})
+            print(f"{number:2d} {fault.file}: {found or 'NOT CAUGHT'}", flush=True)
+    table = pd.DataFrame(rows)
+    output = paths.ROOT / "benchmarks" / "planted_faults.csv"
+    stores.write(output, table, "tables", {})
+    print(f"{(table['caught_by'] != '').sum()} of {len(table)} faults caught; written to {paths.shown(output)}")
+
+
+if __name__ == "__main__":
+    main()
