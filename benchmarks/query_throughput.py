@@ -181,10 +181,10 @@ def measure(options, corpus):
     source = loading.resolve(options.model)
     table, usual = [], None
     plain = loading.load(source, packed=False)
-    frame = prompting.Frame(
+    frame = prompting.PromptContext(
         source.weights_id,
         "float32",
-        *prompting.surroundings(plain.tokenizer, registry.wrappers()[options.wrapper]["text"]),
+        *prompting.render_wrapper(plain.tokenizer, registry.wrappers()[options.wrapper]["text"]),
         prompting.Decoding(options.new),
     )
     requests = prompting.requests(corpus, plain.tokenizer, frame)

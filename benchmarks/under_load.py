@@ -68,8 +68,8 @@ def ask(n, new):
     model = loading.load(source)
     corpus = stores.Store(stores.RECORDED).read("corpus", "paraguard_mini").sample(n, random_state=1)
     text = registry.wrappers()["safety"]["text"]
-    frame = prompting.Frame(
-        source.weights_id, "float32", *prompting.surroundings(model.tokenizer, text), prompting.Decoding(new)
+    frame = prompting.PromptContext(
+        source.weights_id, "float32", *prompting.render_wrapper(model.tokenizer, text), prompting.Decoding(new)
     )
     requests = prompting.requests(corpus, model.tokenizer, frame)
     engine(model, requests[:4], 4, 4)  # the first calls of a process are slow, and not what is measured

@@ -185,7 +185,7 @@ def check(given: Mapping[str, Any]) -> Settings:
     try:
         settings = Settings(**given)
     except ValidationError as error:
-        raise SettingsError(_told(error.errors()[0])) from None
+        raise SettingsError(_in_words(error.errors()[0])) from None
     settings.weights()
     if settings.min_risk > settings.max_risk:
         raise SettingsError(
@@ -206,7 +206,7 @@ def check(given: Mapping[str, Any]) -> Settings:
     return settings
 
 
-def _told(error: ErrorDetails) -> str:
+def _in_words(error: ErrorDetails) -> str:
     """Say in words what is wrong with a parameter, and how to give it where that is not plain."""
     name, value = error["loc"][0], error["input"]
     if error["type"] == "list_type":

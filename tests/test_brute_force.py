@@ -652,7 +652,7 @@ def package_estimates(two, reading):
     centres = chance.centres(two.ranked, score)
     floor, matched, share = chance.standardised(two.clusters, two.ranked, chance.strata(two.ranked), score.to_numpy())
     cr_floor, threshold = chance.above_floor(
-        two.clusters, centres, chance.strata(centres, chance.OF_CENTRES, chance.BINS_OF_CENTRES)
+        two.clusters, centres, chance.strata(centres, chance.CENTRE_COLUMNS, chance.CENTRE_BINS)
     )
     found = {
         **confusion.rate_estimates(two.corpus, two.labels, two.clusters),

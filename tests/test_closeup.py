@@ -96,7 +96,7 @@ def test_nothing_to_show(scored):
     corpus, vectors, traces, labels, tokens, pairs, scores = scored
     accepted = scores[scores["label"] == "accept"]
     shown = closeup.token_pairs(traces, tokens, pairs, accepted)
-    assert shown.empty and "nothing to compare" in findings.token_verdict(shown)
+    assert shown.empty and "nothing to compare" in findings.token_finding(shown)
     points, lines = closeup.map_points(corpus, vectors, labels, pairs, accepted)
     assert points["number"].isna().all() and lines.empty
 
@@ -112,6 +112,6 @@ def test_the_verdict_counts_pairs_not_tokens():
             "ppl_relative": 0.25,
         }
     )
-    said = findings.token_verdict(shown)
+    said = findings.token_finding(shown)
     assert "Of the 2 most confused rejections, 1 have" in said and "1 in another" in said
     assert "0.30 to 0.90" in said and "Drift 0.30" in said  # (0.2 + 0.4) / 2

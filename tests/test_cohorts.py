@@ -35,7 +35,7 @@ def pairs_of(both, seed_only, variant_only, neither, strategy="lexical"):
 
 def test_an_edge_belongs_to_the_bin_above_it():
     values = pd.Series([-1.0, 0.59, 0.60, 0.79, 0.80, 2.0])
-    assert cohorts.between(values, (0.60, 0.80)).tolist() == ["low", "low", "middle", "middle", "high", "high"]
+    assert cohorts.by_edges(values, (0.60, 0.80)).tolist() == ["low", "low", "middle", "middle", "high", "high"]
 
 
 def test_fixed_edges_cut_the_gate_in_three_equal_steps():
@@ -46,8 +46,8 @@ def test_fixed_edges_cut_the_gate_in_three_equal_steps():
 def test_fixed_bins_do_not_depend_on_the_other_rejections():
     corpus, scores = asked([(f"c{i}", "seed", "reject") for i in range(9)])
     corpus["risk"] = np.linspace(0.32, 0.68, 9)
-    whole = cohorts.members(corpus, scores, "fixed").set_index("prompt_id")
-    part = cohorts.members(corpus, scores.head(4), "fixed").set_index("prompt_id")
+    whole = cohorts.binned_rejections(corpus, scores, "fixed").set_index("prompt_id")
+    part = cohorts.binned_rejections(corpus, scores.head(4), "fixed").set_index("prompt_id")
     assert part["risk_bin"].equals(whole["risk_bin"].loc[part.index])
     # 0.32 0.365 0.41 | 0.455 0.50 0.545 | 0.59 0.635 0.68
     assert whole["risk_bin"].tolist() == ["low"] * 3 + ["middle"] * 3 + ["high"] * 3
@@ -59,7 +59,7 @@ def test_the_gap_by_hand():
     corpus["risk"] = [0.65] * 4 + [0.35] * 4
     scores["ci"] = [0.7, 0.7, 0.5, 0.5, 0.7, 0.5, 0.5, 0.5]
     clusters = bootstrap.Clusters(corpus["cluster_id"], resamples=300)
-    table = cohorts.table("t", cohorts.members(corpus, scores, "fixed"), clusters, "fixed")
+    table = cohorts.table("t", cohorts.binned_rejections(corpus, scores, "fixed"), clusters, "fixed")
     cells = table[table["reading"] == "relative"].set_index(["risk", "similarity"])
     charged = cells.loc[("high", "all")]
     # CR@0.60: 2 of 4 inside, 1 of 4 outside
@@ -143,13 +143,13 @@ def test_flips_split_into_their_directions_and_groups_add_up(decisions):
         if rows["frr"].notna().any():
             assert rows["frr_most"].sum() == pytest.approx(1), kind
     assert (table.loc[table["n_reject"] == 0, "note"].str.contains("no scored rejection")).all()
-    assert len(findings.group_verdicts(table)) == 1
+    assert len(findings.group_findings(table)) == 1
 
 
 def test_the_odds_ratio_by_hand():
     # 100 clusters: refused are both 20, the seed only 10, the variant only 30, neither 40
     corpus, scores = asked(pairs_of(20, 10, 30, 40))
-    row = regression.regression(corpus, {"t": scores}).set_index("term").loc["lexical"]
+    row = regression.odds_ratios(corpus, {"t": scores}).set_index("term").loc["lexical"]
     # seeds 30 of 100, variants 50 of 100: (50 / 50) / (30 / 70) = 7 / 3
     assert row["odds_ratio"] == pytest.approx(7 / 3, rel=1e-5)
     # var = 1 / (n p q) of each, minus twice the covariance (p11 - p1 p2) / (n p1 q1 p2 q2)
@@ -162,7 +162,7 @@ def test_the_odds_ratio_by_hand():
 
 def test_a_term_without_spread_is_not_estimated():
     corpus, scores = asked(pairs_of(20, 10, 30, 40))
-    table = regression.regression(corpus, {"t": scores}).set_index("term")
+    table = regression.odds_ratios(corpus, {"t": scores}).set_index("term")
     notes = table.drop(index="lexical")["note"]
     assert table.drop(index="lexical")["odds_ratio"].isna().all()
     assert (notes[["register", "softening", "hardening", "rewrite"]] == "no scored variant").all()
@@ -172,19 +172,19 @@ def test_a_term_without_spread_is_not_estimated():
 def test_too_few_refusals_are_a_reason_and_not_a_number():
     # 2 * 3 + 3 + 3 = 12 refusals are enough for one term and too few for two
     corpus, scores = asked(pairs_of(3, 3, 3, 91))
-    table = regression.regression(corpus, {"t": scores}).set_index("term")
+    table = regression.odds_ratios(corpus, {"t": scores}).set_index("term")
     assert table.loc["lexical", "odds_ratio"] == pytest.approx(1)
     corpus["risk"] = np.linspace(0.3, 0.7, len(corpus))
-    table = regression.regression(corpus, {"t": scores}).set_index("term")
+    table = regression.odds_ratios(corpus, {"t": scores}).set_index("term")
     assert table[["odds_ratio", "p", "p_holm"]].isna().all(axis=None)
     assert table.loc["risk", "note"] == "12 refusals for 2 terms, fewer than 10 a term"
-    assert findings.regression_verdicts(table.reset_index())
+    assert findings.regression_findings(table.reset_index())
 
 
 def test_a_strategy_that_is_never_refused_is_left_out():
     rows = pairs_of(20, 10, 30, 40) + [(f"c{i:03d}", "softening", "accept") for i in range(50)]
     corpus, scores = asked(rows)
-    table = regression.regression(corpus, {"t": scores}).set_index("term")
+    table = regression.odds_ratios(corpus, {"t": scores}).set_index("term")
     assert table.loc["softening", "note"] == "no variant is refused (separation)"
     assert math.isnan(table.loc["softening", "odds_ratio"])
     assert table.loc["lexical", "odds_ratio"] == pytest.approx(7 / 3, rel=1e-5)
@@ -195,7 +195,7 @@ def test_a_covariate_that_separates_is_no_estimate():
     corpus, scores = asked(pairs_of(20, 10, 30, 40))
     refused = corpus["prompt_id"].map(scores.set_index("prompt_id")["label"]) == "reject"
     corpus["risk"] = np.where(refused, 0.6, 0.4) + np.linspace(0, 0.05, len(corpus))
-    table = regression.regression(corpus, {"t": scores}).set_index("term")
+    table = regression.odds_ratios(corpus, {"t": scores}).set_index("term")
     assert table["odds_ratio"].isna().all() and table.loc["risk", "note"]
 
 
@@ -222,7 +222,7 @@ def drawn(slopes, n=150, seed=0):
 def test_planted_effects_are_found_and_others_are_not():
     planted = {"register": 1.5, "risk": -0.8, "similarity": 0.6}
     corpus, scores = drawn(planted)
-    table = regression.regression(corpus, {"t": scores})
+    table = regression.odds_ratios(corpus, {"t": scores})
     found = table.set_index("term")
     sure = set(found.index[found["p_holm"] < 0.05])
     assert set(planted) <= sure
@@ -232,13 +232,13 @@ def test_planted_effects_are_found_and_others_are_not():
         assert 0.6 < math.log(found.loc[term, "odds_ratio"]) / slope < 1.3
     assert found["p_holm"].dropna().ge(found["p"][found["p_holm"].notna()]).all()
     assert math.isnan(found.loc["length", "p_holm"]) and found.loc["length", "odds_ratio"] > 0
-    text = " ".join(findings.regression_verdicts(table))
+    text = " ".join(findings.regression_findings(table))
     assert "Register raises" in text and "Risk, per standard deviation, lowers" in text
 
 
 def test_targets_are_pooled_and_corrected_as_families():
     corpus, scores = drawn({"register": 1.5})
-    table = regression.regression(corpus, {"a": scores, "b": scores, "c": scores.assign(label="accept")})
+    table = regression.odds_ratios(corpus, {"a": scores, "b": scores, "c": scores.assign(label="accept")})
     one, two, pooled = (table[table["target"] == name].set_index("term") for name in ("a", "b", regression.POOLED))
     pd.testing.assert_frame_equal(one.drop(columns="target"), two.drop(columns="target"))
     # the same answers twice are no new clusters: odds ratios and intervals hardly move (only their weights do)
@@ -255,7 +255,7 @@ def test_targets_are_pooled_and_corrected_as_families():
 def test_a_target_that_decides_as_another_does_not_spoil_the_pooled_fit(seed):
     # The second target's own term is 0 in every cluster: its variance is 0, or what rounding leaves of it, +-1e-19.
     corpus, scores = drawn({"register": 1.5}, n=60, seed=seed)
-    table = regression.regression(corpus, {"a": scores, "b": scores})
+    table = regression.odds_ratios(corpus, {"a": scores, "b": scores})
     pooled = table[table["target"] == regression.POOLED].set_index("term")
     assert pooled[["odds_ratio", "odds_ratio_low", "odds_ratio_high", "p"]].notna().all().all()
     assert (pooled["note"].drop(regression.ADJUSTMENT) == "").all()
@@ -264,7 +264,7 @@ def test_a_target_that_decides_as_another_does_not_spoil_the_pooled_fit(seed):
 def test_a_term_without_variance_between_clusters_has_an_estimate_but_no_interval():
     # In every cluster the variant is decided as the seed: log odds 0, variance 0
     corpus, scores = asked(pairs_of(20, 0, 0, 20))
-    table = regression.regression(corpus, {"t": scores}).set_index("term")
+    table = regression.odds_ratios(corpus, {"t": scores}).set_index("term")
     assert table.loc["lexical", "odds_ratio"] == pytest.approx(1)
     assert table.loc["lexical", ["odds_ratio_low", "odds_ratio_high", "p", "p_holm"]].isna().all()
     assert table.loc["lexical", "note"] == "no variance between clusters"
@@ -295,7 +295,7 @@ def test_verdicts_follow_the_intervals():
         a_row("fixed", "d", "low", "high", 0.9, 0.4, n_clusters=9),
         a_row("fixed", "d", "high", "all", 0.3, -0.3, 9),
     ]
-    (text,) = findings.cohort_verdicts(pd.DataFrame(rows))
+    (text,) = findings.cohort_findings(pd.DataFrame(rows))
     first, rest = text.split("; compared with")
     second, third = rest.split("High-risk")
     assert "more than half in 1 (a 0.80" in first and "less than half in 1 (b 0.20" in first
@@ -309,7 +309,7 @@ def test_figures_are_drawn_where_much_is_undefined():
     clusters = bootstrap.Clusters(corpus["cluster_id"], resamples=50)
     table = cohorts.groups("t", corpus, scores, clusters)
     assert len(figures.strategy_flips(table).axes) == 1
-    fitted = regression.regression(corpus, {"t": scores, "u": scores})
+    fitted = regression.odds_ratios(corpus, {"t": scores, "u": scores})
     assert (
         len([axis for axis in figures.cohort_regression(fitted, regression.ADJUSTMENT).axes if axis.get_visible()]) == 3
     )
@@ -322,8 +322,8 @@ def test_seeds_alone_or_nothing_decided_give_reasons(label):
     clusters = bootstrap.Clusters(corpus["cluster_id"], resamples=20)
     table = cohorts.groups("t", corpus, scores, clusters)
     assert table["ci"].isna().all() and table["note"].str.contains("no scored rejection").all()
-    assert findings.group_verdicts(table) == [f"t: not judged ({len(scores)} rejections)."]
+    assert findings.group_findings(table) == [f"t: not judged ({len(scores)} rejections)."]
     figures.strategy_flips(table)
-    fitted = regression.regression(corpus, {"t": scores})
+    fitted = regression.odds_ratios(corpus, {"t": scores})
     assert fitted["odds_ratio"].isna().all() and (fitted["note"] == "no term has spread").all()
     figures.cohort_regression(fitted, regression.ADJUSTMENT)

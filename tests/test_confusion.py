@@ -202,9 +202,9 @@ def test_empty_pairs_and_scores_survive_the_store(results, label):
     read = store.read("scores", "c", "t")
     assert len(read) == (4 if label == "reject" else 0)
     clusters = bootstrap.Clusters(corpus["cluster_id"], resamples=200)
-    table = cohorts.table("t", cohorts.members(corpus, read), clusters)
+    table = cohorts.table("t", cohorts.binned_rejections(corpus, read), clusters)
     assert (table["n"] == 0).all() and table["cr60"].isna().all()
-    assert len(findings.cohort_verdicts(table)) == 2
+    assert len(findings.cohort_findings(table)) == 2
 
 
 def test_one_cluster_shows_no_spread():
@@ -217,7 +217,7 @@ def test_a_verdict_needs_rejections_and_mixed_clusters():
     row = {"target": "t", "reading": "relative", "ci": 0.4, "excess": 0.1, "excess_low": 0.05, "excess_high": 0.15}
     row |= {"few": False, "n_reject": 50, "n_mixed": 20, "note": ""}
     frames = [row, row | {"few": True}, row | {"n_mixed": 2}, row | {"excess_low": -0.1}, row | {"excess": math.nan}]
-    sentences = findings.excess_verdicts(pd.DataFrame(frames))
+    sentences = findings.excess_findings(pd.DataFrame(frames))
     for sentence, words in zip(
         sentences, ["is above zero", "is not judged", "is not judged", "covers zero", "is undefined"], strict=True
     ):
@@ -317,9 +317,9 @@ def test_cohort_cells_add_up():
     corpus, vectors, traces, labels, tokens = world(labels, [f"c{i // 4}" for i in range(36)])
     _, scores, row = summary(corpus, vectors, traces, labels, tokens)
     clusters = bootstrap.Clusters(corpus["cluster_id"], resamples=200)
-    table = cohorts.table("t", cohorts.members(corpus, scores), clusters)
+    table = cohorts.table("t", cohorts.binned_rejections(corpus, scores), clusters)
     table = table[table["reading"] == "relative"].set_index(["risk", "similarity"])
-    cells = table.loc[[(a, b) for a in cohorts.BINS for b in cohorts.BINS]]
+    cells = table.loc[[(a, b) for a in cohorts.LEVELS for b in cohorts.LEVELS]]
     assert cells["n"].sum() == table.loc[("all", "all"), "n"] == row["n_reject"]
     assert table.loc[("all", "all"), "ci"] == pytest.approx(row["ci"])
     assert np.nansum(cells["ci"] * cells["n"]) == pytest.approx(row["ci"] * row["n_reject"])
@@ -327,7 +327,7 @@ def test_cohort_cells_add_up():
 
 
 def test_thirds_by_hand():
-    assert cohorts.thirds(pd.Series([1.0, 2, 3, 4, 5, 6])).tolist() == [
+    assert cohorts.by_thirds(pd.Series([1.0, 2, 3, 4, 5, 6])).tolist() == [
         "low",
         "low",
         "middle",
@@ -335,7 +335,7 @@ def test_thirds_by_hand():
         "high",
         "high",
     ]
-    assert set(cohorts.thirds(pd.Series([1.0, 1, 1]))) == {"low"}
+    assert set(cohorts.by_thirds(pd.Series([1.0, 1, 1]))) == {"low"}
 
 
 def test_confused_sheet_disarms_formulas_and_keeps_ids():

@@ -44,7 +44,7 @@ def test_covariates_by_hand():
         ]
     )
     scores = confusion.prompt_scores(corpus, labels, pairs, k=2)
-    found = covariates.covariates(corpus, traces, labels, pairs, scores, k=2).set_index("prompt_id")
+    found = covariates.beside_ci(corpus, traces, labels, pairs, scores, k=2).set_index("prompt_id")
     assert found.index.tolist() == ["p000", "p003"]
     # {red, fox, jumps} shares 2 of 4 words with {red, fox, sleeps} and none with {blue, fish, swims}
     assert found["jaccard"].tolist() == pytest.approx([(2 / 4 + 0) / 2, 2 / 3])
@@ -63,7 +63,7 @@ def test_covariates_by_hand():
 
 def test_without_other_scored_prompts_the_clusters_rate_is_undefined():
     corpus, _, traces, labels, pairs, scores = scored(["reject", "accept", "blocked"], ["a", "b", "a"])
-    found = covariates.covariates(corpus, traces, labels, pairs, scores, k=2)
+    found = covariates.beside_ci(corpus, traces, labels, pairs, scores, k=2)
     assert len(found) == 1 and np.isnan(found["cluster_frr"][0]) and np.isnan(found["flip_entropy"][0])
 
 
@@ -119,7 +119,7 @@ def test_explained_variance_is_that_of_least_squares():
     assert row["r2"] == pytest.approx(share) and row["n"] == 60
     assert row["r2_adjusted"] == pytest.approx(1 - (1 - share) * 59 / (60 - 7))
     assert row["r2_low"] < row["r2"] < row["r2_high"] <= 1
-    said = findings.explained_verdicts(covariates.explained({"t": made}, clusters))
+    said = findings.explained_findings(covariates.explained({"t": made}, clusters))
     assert len(said) == 2 and f"explain {row['r2_adjusted']:.2f} [" in said[0] and said[0].count("n = 60") == 1
 
 
@@ -147,21 +147,21 @@ def correlation_rows(covariate, *bounds, few=False):
 
 def test_the_break_conditions_are_counted():
     table = correlation_rows("similarity", (-0.9, -0.75), (-0.8, -0.6), (-0.3, 0.1), (0.65, 0.9), (-0.69, 0.69))
-    (sentence,) = findings.covariate_verdicts(table)
+    (sentence,) = findings.covariate_findings(table)
     assert "|r| > 0.7 met in 1 of 5, not ruled out in 2 of 5" in sentence
     assert "r from -0.82 to +0.78" in sentence and "above 0 in 1 of 5 and below 0 in 2 of 5" in sentence
-    (sentence,) = findings.covariate_verdicts(correlation_rows("risk", (-0.5, -0.1), (-0.2, 0.2), (0.1, 0.2)))
+    (sentence,) = findings.covariate_findings(correlation_rows("risk", (-0.5, -0.1), (-0.2, 0.2), (0.1, 0.2)))
     assert "CI follows it in 2 of 3 targets (up in 1 of 3, down in 1 of 3), r2 at most 0.090" in sentence
 
 
 def test_too_few_rejections_are_named_and_not_judged():
-    (sentence,) = findings.covariate_verdicts(correlation_rows("similarity", (-0.9, -0.8), few=True))
+    (sentence,) = findings.covariate_findings(correlation_rows("similarity", (-0.9, -0.8), few=True))
     assert sentence == "Not judged, fewer than 30 rejections or no spread: t0."
 
 
 def test_near_identical_by_hand():
     pairs = pd.DataFrame({"similarity": [0.95, 0.94, 0.2, 0.2], "jaccard": [0.0, 0.79, 0.8, np.nan]})
-    assert near_identical.near_identical(pairs).tolist() == [True, False, True, False]
+    assert near_identical.is_near_identical(pairs).tolist() == [True, False, True, False]
 
 
 def test_prompts_without_content_words_do_not_overlap():
@@ -197,7 +197,7 @@ def test_a_world_where_a_fifth_of_near_identical_pairs_is_flipped():
     corpus, vectors, labels, pairs = twins(flipped)
     clusters = bootstrap.Clusters(corpus["cluster_id"])
     own = near_identical.own_pairs(corpus, vectors)
-    near = own[near_identical.near_identical(own)]
+    near = own[near_identical.is_near_identical(own)]
     twin = near["first_id"].str[1:].astype(int) % 4 == 0
     row = near_identical.flip_shares(own[own.index.isin(near.index[twin])], {"t": labels}, clusters).iloc[0]
     assert row["n_near"] == 150 and row["n_near_flipped"] == flipped.sum() and not row["few"]
@@ -209,7 +209,7 @@ def test_a_world_where_a_fifth_of_near_identical_pairs_is_flipped():
     # threat 4: the same words, another decision: these score lowest of all
     assert found.loc[list(wanted), "share_below"].max() < 0.1
     assert tail["score"].is_monotonic_increasing
-    (sentence,) = findings.tail_verdicts(pd.DataFrame([row]), tail)
+    (sentence,) = findings.tail_findings(pd.DataFrame([row]), tail)
     assert sentence.startswith(f"t: {flipped.sum()} of 150 near-identical pairs are decided differently")
 
 
@@ -221,7 +221,7 @@ def test_only_scored_prompts_flip():
     assert row["n_near"] == 1 and row["flip_near"] == 1.0 and row["few"]
     row = near_identical.flip_shares(own.assign(similarity=0.0, jaccard=0.0), {"t": labels}, clusters).iloc[0]
     assert row["n_near"] == 0 and np.isnan(row["flip_near"]) and row["flip_pairs"] == 1.0
-    assert "no two prompts" in findings.tail_verdicts(pd.DataFrame([row]), pd.DataFrame({"target": []}))[0]
+    assert "no two prompts" in findings.tail_findings(pd.DataFrame([row]), pd.DataFrame({"target": []}))[0]
 
 
 def test_the_tail_lists_share_below_by_hand():
@@ -264,11 +264,11 @@ def test_a_target_of_one_mind_has_no_brittle_cluster_no_tail_and_no_example(labe
     assert review.brittle_clusters(corpus, {"t": labels}, {"t": scores}).empty
     assert near_identical.low_tail(corpus, {"t": pairs}).empty
     assert review.training_examples("t", corpus, traces, pairs) == []
-    made = covariates.covariates(corpus, traces, labels, pairs, scores)
+    made = covariates.beside_ci(corpus, traces, labels, pairs, scores)
     clusters = bootstrap.Clusters(corpus["cluster_id"], resamples=50)
     table, shares = covariates.correlations({"t": made}, clusters), covariates.explained({"t": made}, clusters)
-    assert table["r"].isna().all() and shares["r2"].isna().all() and not findings.explained_verdicts(shares)
-    assert findings.covariate_verdicts(table) == ["Not judged, fewer than 30 rejections or no spread: t."]
+    assert table["r"].isna().all() and shares["r2"].isna().all() and not findings.explained_findings(shares)
+    assert findings.covariate_findings(table) == ["Not judged, fewer than 30 rejections or no spread: t."]
 
 
 def test_examples_prefer_a_finished_answer_then_similarity():
@@ -344,7 +344,7 @@ def test_on_recorded_answers(recorded_corpus):
     labels = labelling.matching_labels(recorded, "paraguard_mini", name, traces)
     pairs = recorded.read("pairs", "paraguard_mini", name)
     scores = confusion.prompt_scores(recorded_corpus, labels, pairs)
-    made = covariates.covariates(recorded_corpus, traces, labels, pairs, scores)
+    made = covariates.beside_ci(recorded_corpus, traces, labels, pairs, scores)
     # CI is the weighted sum of its parts' means
     parts = 0.4 * made["drift"] + 0.1 * made["prob_shift"] + 0.5 * made["ppl_relative"]
     assert np.allclose(parts, made["ci"], atol=1e-12)

@@ -20,7 +20,7 @@ from paraguard_utils.report.figures import closeup as drawing
 from paraguard_utils.report.figures import style
 from paraguard_utils.scoring import chance, confusion, covariates, pipeline, regression, sensitivity, signals
 from paraguard_utils.scoring import cohorts as cohort_tables
-from paraguard_utils.scoring.cohorts import BINS
+from paraguard_utils.scoring.cohorts import LEVELS
 from paraguard_utils.settings import Gates
 
 LABELS = ["reject", "accept", "accept", "reject", "accept", "blocked", "reject", "accept"] * 6
@@ -38,7 +38,7 @@ def drawn():
     rejections = pipeline.rejections({"mine": scores})
     correlations = pd.DataFrame({"target": "mine", "reading": list(signals.READINGS), "r": -0.1})
     correlations = correlations.assign(r_low=-0.3, r_high=0.1)
-    cells = pd.MultiIndex.from_product([signals.READINGS, BINS, BINS], names=["reading", "risk", "similarity"])
+    cells = pd.MultiIndex.from_product([signals.READINGS, LEVELS, LEVELS], names=["reading", "risk", "similarity"])
     estimates = {f"{name}{end}": 0.5 for name in ("ci", "cr60") for end in ("", "_low", "_high")}
     cohorts = cells.to_frame(index=False).assign(target="mine", n=40, few=False, **estimates)
     points, lines = closeup.map_points(corpus, vectors, labels, pairs, scores)
@@ -53,12 +53,12 @@ def drawn():
     chosen = {name: settings[settings["dimension"] == name] for name in ("weights", "k", "scaling")}
     taus = pd.DataFrame({"target": "mine", "reading": "relative", "tau": chance.CURVE, "cr": 1 - chance.CURVE})
     taus = taus.assign(null=taus["cr"] / 2, null_low=taus["cr"] / 3, null_high=taus["cr"])
-    about = {"mine": covariates.covariates(corpus, traces, labels, pairs, scores)}
+    about = {"mine": covariates.beside_ci(corpus, traces, labels, pairs, scores)}
     correlates = covariates.correlations(about, groups)
     strategies = corpus.assign(strategy=(["seed", "lexical", "register", "rewrite"] * len(corpus))[: len(corpus)])
     strategies["variant"] = [i % 4 for i in range(len(corpus))]
     by_group = cohort_tables.groups("mine", strategies, scores, groups)
-    fitted = regression.regression(strategies, {"mine": scores})
+    fitted = regression.odds_ratios(strategies, {"mine": scores})
     return {
         "weight_simplex": (figures.weight_simplex(chosen["weights"]), chosen["weights"]),
         "against_k": (figures.against_k(chosen["k"]), chosen["k"]),

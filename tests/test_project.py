@@ -104,7 +104,7 @@ def written(folder):
         pairs, scores = pipeline.score_target(
             store, "paraguard_mini", corpus, name, labels, traces, prompting.model_of(name), config
         )
-        about = {name: covariates.covariates(corpus, traces, labels, pairs, scores)}
+        about = {name: covariates.beside_ci(corpus, traces, labels, pairs, scores)}
         correlations = covariates.correlations(about, bootstrap.Clusters(corpus["cluster_id"]))
         store.write("tables", "ci_correlations", frame=correlations, meta={})
         drawn = figures.ci_correlates(correlations, covariates.COVARIATES, covariates.SIGNALS, covariates.LIMIT)

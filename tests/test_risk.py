@@ -63,7 +63,7 @@ def test_areas_by_hand():
     # scores 0.9 0.6 | 0.7 0.1: of the four pairs (unsafe, safe) three are in order, 0.6 < 0.7 is not
     scorer = risk.Scorer("by-hand 1", lambda texts, embed: np.array([0.9, 0.6, 0.7, 0.1]))
     texts = ["kill a gun", "kill", "bread", "soup"]
-    found = risk.areas(texts, np.array([True, True, False, False]), scorer, resamples=200)
+    found = risk.auc(texts, np.array([True, True, False, False]), scorer, resamples=200)
     assert found["scorer"].tolist() == ["by-hand", "keyword count", "difference"]
     assert found["auc"].tolist() == [0.75, 1.0, -0.25]
     assert (found["auc_low"] <= found["auc"]).all() and (found["auc"] <= found["auc_high"]).all()

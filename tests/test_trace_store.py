@@ -89,7 +89,7 @@ def test_prompts_that_cannot_be_asked_as_they_are(results, prompts, tiny_model, 
 )
 def test_wrappers_in_templates(tiny_model, template, wrapper, before, after, monkeypatch):
     monkeypatch.setattr(tiny_model.tokenizer, "chat_template", template)
-    found = prompting.surroundings(tiny_model.tokenizer, wrapper)
+    found = prompting.render_wrapper(tiny_model.tokenizer, wrapper)
     assert found == (before, "<|im_end|>\n<|im_start|>assistant\n")
 
 
@@ -98,13 +98,13 @@ def test_a_template_that_changes_the_text_is_refused(tiny_model, monkeypatch):
         tiny_model.tokenizer, "chat_template", tiny.CHATML.replace("m['content']", "m['content'] | lower")
     )
     with pytest.raises(ModelError, match="as it is"):
-        prompting.surroundings(tiny_model.tokenizer, "")
+        prompting.render_wrapper(tiny_model.tokenizer, "")
 
 
 def test_a_template_that_starts_with_the_users_words_is_refused(tiny_model, monkeypatch):
     monkeypatch.setattr(tiny_model.tokenizer, "chat_template", "{{ messages[-1]['content'] }}<|im_end|>")
     with pytest.raises(ModelError, match="nothing before the user's text"):
-        prompting.surroundings(tiny_model.tokenizer, "")
+        prompting.render_wrapper(tiny_model.tokenizer, "")
 
 
 def test_a_thinking_block_that_the_template_opens_is_part_of_the_answer(results, prompts, tiny_model, monkeypatch):
@@ -124,27 +124,27 @@ def test_a_thinking_block_that_the_template_opens_is_part_of_the_answer(results,
 def test_the_plain_template_is_for_models_without_one(results, prompts, tmp_path):
     folder = tiny.write(tmp_path / "base", template=None)
     model = loading.load(loading.resolve(str(folder)), without_template="plain")
-    assert prompting.surroundings(model.tokenizer, "Be safe.") == (
+    assert prompting.render_wrapper(model.tokenizer, "Be safe.") == (
         "<|im_start|>Be safe.\n\nUser: ",
         "\nAssistant:",
     )
-    assert prompting.surroundings(model.tokenizer, "") == ("<|im_start|>User: ", "\nAssistant:")
+    assert prompting.render_wrapper(model.tokenizer, "") == ("<|im_start|>User: ", "\nAssistant:")
     traces = ask(prompts, model)
     asked = [model.tokenizer.decode(row.token_ids[row.user_start : row.user_end]) for row in traces.itertuples()]
     assert [text.strip() for text in asked] == prompts["text"].tolist()
 
 
 def test_the_key_is_made_of_weights_text_decoding_and_dtype():
-    base = prompting.Frame("w", "float32", "<", ">", prompting.Decoding())
+    base = prompting.PromptContext("w", "float32", "<", ">", prompting.Decoding())
     others = [
-        prompting.Frame("v", "float32", "<", ">", prompting.Decoding()),
-        prompting.Frame("w", "bfloat16", "<", ">", prompting.Decoding()),
-        prompting.Frame("w", "float32", "<<", ">", prompting.Decoding()),
-        prompting.Frame("w", "float32", "<", ">", prompting.Decoding(32)),
+        prompting.PromptContext("v", "float32", "<", ">", prompting.Decoding()),
+        prompting.PromptContext("w", "bfloat16", "<", ">", prompting.Decoding()),
+        prompting.PromptContext("w", "float32", "<<", ">", prompting.Decoding()),
+        prompting.PromptContext("w", "float32", "<", ">", prompting.Decoding(32)),
     ]
     keys = {frame.key("text") for frame in [base, *others]} | {base.key("other")}
     assert len(keys) == 6
-    assert base.key("text") == prompting.Frame("w", "float32", "<", ">", prompting.Decoding()).key("text")
+    assert base.key("text") == prompting.PromptContext("w", "float32", "<", ">", prompting.Decoding()).key("text")
 
 
 def test_a_resumed_run_asks_unbroken_batches_as_they_were():

@@ -141,7 +141,7 @@ def _make_part(seeds: Seeds, limits: Gates, scorer: risk.Scorer, embed: Embed, t
         vectors.update(zip(texts, found, strict=True))
         return found
 
-    remembered = encoder.remembering(timed)
+    remembered = encoder.memoized(timed)
     started = time.perf_counter()
     first = gates.judge_seeds(seeds, limits, remembered, scorer.score, taken)
     judged = time.perf_counter()
@@ -309,6 +309,6 @@ def describe_risk(store: stores.Store, name: str, xstest_file: str, found: Seeds
     meta = {"risk": scorer.identity}
     distribution = risk.distribution(texts, PUBLIC_GATES.min_risk, PUBLIC_GATES.max_risk)
     store.write("tables", f"{name}_risk", frame=distribution, meta=meta)
-    areas = risk.areas(xstest["text"], (xstest["label"] == "unsafe").to_numpy(), scorer)
+    areas = risk.auc(xstest["text"], (xstest["label"] == "unsafe").to_numpy(), scorer)
     store.write("tables", f"{name}_risk_auc", frame=areas, meta=meta)
     print(f"\nrisk on XSTest\n{areas.to_string(index=False, float_format='%.3f')}\n")

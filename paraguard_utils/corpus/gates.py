@@ -86,7 +86,7 @@ def judge(
         The candidates with similarity, overlap, content_overlap, framed (the seed's own words in another frame), risk
         and `reason`: "" for a kept one, else a key of `REASONS`.
     """
-    embed = encoder.remembering(embed)
+    embed = encoder.memoized(embed)
     seeds, candidates = judge_seeds(seeds, gates, embed, risk, taken), candidates.reset_index(drop=True)
     own = pd.Series(seeds.index, index=seeds["seed_id"]).loc[candidates["seed_id"]].to_numpy()
     own_text = seeds["text"].to_numpy()[own]
@@ -99,7 +99,7 @@ def judge(
     candidates["framed"] = [only_framed(text, seed) for text, seed in pairs]
     candidates["risk"] = risk(candidates["text"], embed)
     candidates["reason"] = _first(
-        insane(candidates["text"], gates),
+        sanity_reasons(candidates["text"], gates),
         np.where([_odd_length(*pair, gates) for pair in pairs], "length", ""),
         _repeated(seeds["text"], candidates["text"], taken),
         np.where(candidates["similarity"] < gates.min_similarity, "similarity", ""),
@@ -139,7 +139,7 @@ def judge_seeds(
     seeds = seeds.reset_index(drop=True)
     seeds["risk"] = risk(seeds["text"], embed)
     seeds["reason"] = _first(
-        insane(seeds["text"], gates), _repeated((), seeds["text"], taken), _risky(seeds["risk"], gates)
+        sanity_reasons(seeds["text"], gates), _repeated((), seeds["text"], taken), _risky(seeds["risk"], gates)
     )
     return seeds
 
@@ -152,7 +152,7 @@ def _first(*reasons: Sequence[str] | np.ndarray) -> np.ndarray:
     return found
 
 
-def insane(texts: Iterable[str], gates: Gates = Gates()) -> list[str]:
+def sanity_reasons(texts: Iterable[str], gates: Gates = Gates()) -> list[str]:
     """Say what is wrong with each text by itself: a sanity reason, or ""."""
     return [
         "blank" if not words(text)

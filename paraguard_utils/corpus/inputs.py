@@ -51,7 +51,7 @@ def read_inputs(store: stores.Store, corpus_name: str, seeds: str, candidates: s
     """
     seed_file = input_file(seeds)
     seed_rows = _stripped(stores.read(seed_file, "seeds"))
-    sane = seed_rows[[reason == "" for reason in gates.insane(seed_rows["text"])]]
+    sane = seed_rows[[reason == "" for reason in gates.sanity_reasons(seed_rows["text"])]]
     if candidates == "rules":
         return seed_rows, paraphrase.by_rules(sane).assign(generator="rules")
     if candidates.startswith(MODEL):

@@ -139,7 +139,7 @@ def distribution(frame: pd.DataFrame, low: float, high: float) -> Table:
     return pd.DataFrame(lines)
 
 
-def areas(
+def auc(
     texts: Sequence[str],
     unsafe: np.ndarray,
     scorer: "Scorer",

@@ -70,7 +70,7 @@ def encode(texts: Sequence[str]) -> np.ndarray:
     return vectors.astype(np.float16)
 
 
-def remembering(embed: Embed) -> Embed:
+def memoized(embed: Embed) -> Embed:
     """Return a function from texts to vectors that asks `embed` for each text once.
 
     Parameters

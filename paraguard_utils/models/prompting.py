@@ -38,7 +38,7 @@ class Decoding:
 
 
 @dataclass(frozen=True)
-class Frame:
+class PromptContext:
     """What surrounds the user's words in a rendered prompt, and what else decides an answer.
 
     Attributes
@@ -77,7 +77,7 @@ def model_of(target: str) -> str:
     return target.rpartition("--")[0]
 
 
-def surroundings(tokenizer: "PreTrainedTokenizerBase", wrapper_text: str) -> tuple[str, str]:
+def render_wrapper(tokenizer: "PreTrainedTokenizerBase", wrapper_text: str) -> tuple[str, str]:
     """Render a wrapper through a chat template and return the text before and after the user's words.
 
     Without a wrapper, the shorter of two renderings is used: no system turn, or an empty one (which keeps a template
@@ -155,7 +155,7 @@ def check_prompts(corpus: pd.DataFrame, tokenizer: "PreTrainedTokenizerBase | No
                 raise DataError(f"prompt {row.prompt_id}: text contains the control token {special!r}; remove the row")
 
 
-def requests(corpus: pd.DataFrame, tokenizer: "PreTrainedTokenizerBase", frame: Frame) -> "list[Request]":
+def requests(corpus: pd.DataFrame, tokenizer: "PreTrainedTokenizerBase", context: PromptContext) -> "list[Request]":
     """Render and tokenize every prompt of a corpus.
 
     Parameters
@@ -163,7 +163,7 @@ def requests(corpus: pd.DataFrame, tokenizer: "PreTrainedTokenizerBase", frame: 
     corpus : DataFrame
         Columns prompt_id, text.
     tokenizer : transformers fast tokenizer
-    frame : Frame
+    context : PromptContext
 
     Returns
     -------
@@ -171,11 +171,11 @@ def requests(corpus: pd.DataFrame, tokenizer: "PreTrainedTokenizerBase", frame: 
     """
     from paraguard_utils.models.engine import Request
 
-    rendered = [frame.prefix + text + frame.suffix for text in corpus["text"]]
+    rendered = [context.prefix + text + context.suffix for text in corpus["text"]]
     encoded = tokenizer(rendered, add_special_tokens=False, return_offsets_mapping=True)
     asked = []
     for row, ids, offsets in zip(corpus.itertuples(), encoded["input_ids"], encoded["offset_mapping"], strict=True):
-        start, end = len(frame.prefix), len(frame.prefix) + len(row.text)
+        start, end = len(context.prefix), len(context.prefix) + len(row.text)
         own = [i for i, (a, b) in enumerate(offsets) if b > start and a < end and b > a]
-        asked.append(Request(row.prompt_id, frame.key(row.text), tuple(ids), own[0], own[-1] + 1))
+        asked.append(Request(row.prompt_id, context.key(row.text), tuple(ids), own[0], own[-1] + 1))
     return asked

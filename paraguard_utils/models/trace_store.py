@@ -18,7 +18,7 @@ from tqdm import tqdm
 from paraguard_utils import paths, registry, schemas, stores
 from paraguard_utils.errors import DataError
 from paraguard_utils.models import loading, prompting
-from paraguard_utils.models.prompting import OPEN_THOUGHT, Decoding, Frame
+from paraguard_utils.models.prompting import OPEN_THOUGHT, Decoding, PromptContext
 from paraguard_utils.stores import Parts, Store
 from paraguard_utils.text import readable
 
@@ -118,13 +118,13 @@ def query(
     """
     prompting.check_prompts(corpus, model.tokenizer)
     text = registry.wrappers()[wrapper]["text"]
-    frame = Frame(model.weights_id, model.dtype, *prompting.surroundings(model.tokenizer, text), decoding)
-    asked = prompting.requests(corpus, model.tokenizer, frame)
+    context = PromptContext(model.weights_id, model.dtype, *prompting.render_wrapper(model.tokenizer, text), decoding)
+    asked = prompting.requests(corpus, model.tokenizer, context)
     target = prompting.target_name(model.name, wrapper)
     with Traces(store, corpus_name, target) as traces:
         done = traces.done(pd.Series({request.prompt_id: request.key for request in asked}))
         known, new, started = set(done.get("prompt_id", ())), [], time.monotonic()
-        for rows in _answers(model, frame, target, asked, known, batch, progress):
+        for rows in _answers(model, context, target, asked, known, batch, progress):
             traces.add(rows)
             new.append(rows)
         rows = pd.concat([done, *new], ignore_index=True).set_index("prompt_id").loc[corpus["prompt_id"]].reset_index()
@@ -133,7 +133,7 @@ def query(
             "model": model.argument,
             "wrapper": wrapper,
             "wrapper_text": text,
-            **asdict(frame),
+            **asdict(context),
             "device": str(model.network.device),
             "corpus": stores.frame_hash(corpus[["prompt_id", "text"]]),
             "asked_now": sum(map(len, new)),
@@ -146,17 +146,23 @@ def query(
 
 
 def _answers(
-    model: loading.Model, frame: Frame, target: str, asked: "list[Request]", known: set[str], batch: int, progress: bool
+    model: loading.Model,
+    context: PromptContext,
+    target: str,
+    asked: "list[Request]",
+    known: set[str],
+    batch: int,
+    progress: bool,
 ) -> Iterator[schemas.Traces]:
     """Ask the requests whose prompts are not known; yield the trace rows of each batch."""
     from paraguard_utils.models.engine import Engine, shared_prefix
 
-    more = frame.decoding.max_new_tokens
+    more = context.decoding.max_new_tokens
     groups = _groups(asked, known, batch, more)
     if not groups:
         return
     engine = Engine(model, asked[0].token_ids[: shared_prefix(asked)], more)
-    opened = OPEN_THOUGHT.search(frame.suffix)
+    opened = OPEN_THOUGHT.search(context.suffix)
     with tqdm(total=len(asked), initial=len(known), desc=target, unit="prompt", disable=not progress) as bar:
         for group in groups:
             rows = pd.DataFrame(engine.ask(group))
@@ -234,11 +240,11 @@ def recorded_traces(
         raise DataError(
             f"{where}: the weights differ from those of the packaged {model_name}; ask again in a live store"
         )
-    frame = Frame(meta["weights_id"], meta["dtype"], meta["prefix"], meta["suffix"], kept)
+    context = PromptContext(meta["weights_id"], meta["dtype"], meta["prefix"], meta["suffix"], kept)
     for row in corpus.itertuples():
         if row.prompt_id not in traces.index:
             raise DataError(f"{where}: prompt {row.prompt_id} is not in it; run 02_querying with a live store")
-        if traces.at[row.prompt_id, "key"] != frame.key(row.text):
+        if traces.at[row.prompt_id, "key"] != context.key(row.text):
             raise DataError(
                 f"{where}: prompt {row.prompt_id} had another text when it was asked; ask again in a live store"
             )

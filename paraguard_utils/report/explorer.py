@@ -21,7 +21,7 @@ from markupsafe import Markup
 from paraguard_utils import bootstrap, schemas
 from paraguard_utils.schemas import Corpus
 from paraguard_utils.scoring import confusion, signals
-from paraguard_utils.scoring.cohorts import BINS, RISK_EDGES, between
+from paraguard_utils.scoring.cohorts import LEVELS, RISK_EDGES, by_edges
 from paraguard_utils.scoring.pipeline import ScoredTarget
 
 PAIR_FIELDS = ("similarity", "drift", "prob_shift", *signals.READINGS.values())
@@ -62,7 +62,7 @@ def page(corpus: Corpus, data: Mapping[str, ScoredTarget], about: About) -> str:
     content = contents(corpus, data, about)
     rows = pd.DataFrame(content["rejections"], columns=["target", "prompt"])
     rows = rows.join(pd.DataFrame(content["prompts"]), on="prompt")
-    every = {"target": range(len(data)), "bin": BINS}
+    every = {"target": range(len(data)), "bin": LEVELS}
     counts = {
         name: rows[name].value_counts().reindex(every.get(name, sorted(set(rows[name]))), fill_value=0).to_dict()
         for name in ("target", "category", "strategy", "bin")
@@ -131,7 +131,7 @@ def contents(corpus: Corpus, data: Mapping[str, ScoredTarget], about: About) -> 
             rejections.append({"target": number, "prompt": at, **numbers, "near": by_centre[at]})
     return {
         "decisions": schemas.LABELS,
-        "prompts": corpus[columns].assign(bin=between(corpus["risk"], RISK_EDGES)).to_dict("records"),
+        "prompts": corpus[columns].assign(bin=by_edges(corpus["risk"], RISK_EDGES)).to_dict("records"),
         "targets": shown,
         "rejections": rejections,
     }

@@ -44,7 +44,7 @@ def _side(table: pd.DataFrame, name: str, value: float = 0) -> np.ndarray:
     return np.select([low.isna(), low > value, high < value], ["undefined", "above", "below"], "about")
 
 
-def covariate_verdicts(table: Table, limit: float = LIMIT) -> list[str]:
+def covariate_findings(table: Table, limit: float = LIMIT) -> list[str]:
     """Say in words what CI restates: one sentence per covariate over all targets with enough rejections.
 
     The paper's break conditions are |r| above 0.7-0.8 with similarity, and CI following risk: read here as an interval
@@ -76,7 +76,7 @@ def covariate_verdicts(table: Table, limit: float = LIMIT) -> list[str]:
     return sentences
 
 
-def explained_verdicts(table: Table) -> list[str]:
+def explained_findings(table: Table) -> list[str]:
     """Say in words how much of CI the covariates explain together, one sentence per reading.
 
     Parameters
@@ -97,7 +97,7 @@ def explained_verdicts(table: Table) -> list[str]:
     return sentences
 
 
-def tail_verdicts(shares: Table, tail: Table) -> list[str]:
+def tail_findings(shares: Table, tail: Table) -> list[str]:
     """Say in words, for each target, how near-identical prompts were decided and where the score ranks them.
 
     Parameters
@@ -118,7 +118,7 @@ def tail_verdicts(shares: Table, tail: Table) -> list[str]:
     return [_say("tail", row, medians.get(row["target"])) for row in _titled(shares).to_dict("records")]
 
 
-def excess_verdicts(table: Table) -> list[str]:
+def excess_findings(table: Table) -> list[str]:
     """Say in words, for each row of Table 1 or 3, whether refusals are more confused than paraphrase noise.
 
     Returns
@@ -129,7 +129,7 @@ def excess_verdicts(table: Table) -> list[str]:
     return [_say("excess", row) for row in judged.to_dict("records")]
 
 
-def chance_verdicts(table: Table) -> list[str]:
+def chance_findings(table: Table) -> list[str]:
     """Say in words whether refused phrasings lie further off than chance puts them, and whether wording separates them.
 
     Parameters
@@ -167,7 +167,7 @@ def judged_differences(between: Table, table: Table) -> pd.DataFrame:
     return between[~unsure & between["difference"].notna()]
 
 
-def difference_verdicts(between: Table, table: Table, limit: float = 0.05) -> list[str]:
+def difference_findings(between: Table, table: Table, limit: float = 0.05) -> list[str]:
     """Say in words how many pairs of targets differ in each measure after Holm's adjustment.
 
     Parameters
@@ -194,7 +194,7 @@ def difference_verdicts(between: Table, table: Table, limit: float = 0.05) -> li
     return sentences
 
 
-def cohort_verdicts(table: Table, tau: float = 0.60) -> list[str]:
+def cohort_findings(table: Table, tau: float = 0.60) -> list[str]:
     """Put the paper's two claims about cohorts to the test, in words, for each binning and reading.
 
     The claims: safe paraphrases (low risk, high similarity) are about 60 % confused, and the high-risk cohort, 27.8 %,
@@ -236,7 +236,7 @@ def _sides(cells: pd.DataFrame, measure: str, value: float = 0) -> dict[str, lis
     return {name: rows[side == name].to_dict("records") for name in ("above", "below", "about", "undefined")}
 
 
-def group_verdicts(table: Table, limit: float = 0.95) -> list[str]:
+def group_findings(table: Table, limit: float = 0.95) -> list[str]:
     """Say in words, for each target, which strategy flips most decisions and which category is refused most.
 
     Parameters
@@ -261,7 +261,7 @@ def group_verdicts(table: Table, limit: float = 0.95) -> list[str]:
     return sentences
 
 
-def regression_verdicts(table: Table, level: float = 0.05) -> list[str]:
+def regression_findings(table: Table, level: float = 0.05) -> list[str]:
     """Say in words which terms move the odds of refusal after Holm's correction, and in which targets.
 
     Parameters
@@ -293,7 +293,7 @@ def regression_verdicts(table: Table, level: float = 0.05) -> list[str]:
     return sentences
 
 
-def range_verdicts(table: Table) -> list[str]:
+def range_findings(table: Table) -> list[str]:
     """Say in words how far CI moves with each dimension, and where the excess stays above zero.
 
     Parameters
@@ -321,7 +321,7 @@ def range_verdicts(table: Table) -> list[str]:
     return sentences
 
 
-def order_verdicts(counts: Table) -> list[str]:
+def order_findings(counts: Table) -> list[str]:
     """Say in words which measure keeps the order of targets under which choices.
 
     Parameters
@@ -338,7 +338,7 @@ def order_verdicts(counts: Table) -> list[str]:
     return [_say("order", measure, rows.to_dict("records")) for measure, rows in by_measure if len(rows) > 1]
 
 
-def search_verdicts(searched: Table) -> list[str]:
+def search_findings(searched: Table) -> list[str]:
     """Say in words what the grid search finds beside the paper's weights.
 
     Parameters
@@ -360,7 +360,7 @@ def search_verdicts(searched: Table) -> list[str]:
     return sentences
 
 
-def curve_verdicts(curve: Table, few: Sequence[str] = ()) -> list[str]:
+def curve_findings(curve: Table, few: Sequence[str] = ()) -> list[str]:
     """Say in words at how many thresholds CR leaves the range of permuted labels.
 
     Parameters
@@ -384,7 +384,7 @@ def curve_verdicts(curve: Table, few: Sequence[str] = ()) -> list[str]:
     return sentences
 
 
-def token_verdict(shown: Table) -> str:
+def token_finding(shown: Table) -> str:
     """Say in words whether the rejections of a token view stand beside paraphrases or beside other requests.
 
     Parameters

@@ -12,7 +12,7 @@ from paraguard_utils.scoring import confusion, signals
 from paraguard_utils.settings import PAPER_WEIGHTS, Weights
 from paraguard_utils.text import formula_safe
 
-OPENING = 60
+APOLOGY_CHARS = 60
 """Characters of an answer in which an apology is looked for (ours)."""
 
 
@@ -90,7 +90,7 @@ def training_examples(target: str, corpus: Corpus, traces: Traces, pairs: Pairs)
         answer=rows["neighbour_id"].map(answers["response"]),
         complete=rows["neighbour_id"].map(answers["finish_reason"]) == "stop",
     ).dropna(subset="answer")
-    rows = rows.assign(apology=rows["answer"].str[:OPENING].str.contains("sorry|apolog", case=False))
+    rows = rows.assign(apology=rows["answer"].str[:APOLOGY_CHARS].str.contains("sorry|apolog", case=False))
     rows = rows.sort_values(["apology", "complete", "similarity", "neighbour_id"], ascending=[True, False, False, True])
     rows = rows.drop_duplicates("centre_id").set_index("centre_id")
     rows = rows.loc[[name for name in prompts.index if name in rows.index]]

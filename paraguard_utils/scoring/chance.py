@@ -21,7 +21,7 @@ from paraguard_utils.scoring import confusion, signals
 from paraguard_utils.settings import Settings, Weights
 from paraguard_utils.stores import Store
 
-BINS = {"similarity": 20, "length": 3}
+PAIR_BINS = {"similarity": 20, "length": 3}
 """Bins in which pairs are matched, of equal counts of rejected-accepted pairs (ours). `same_cluster` is matched as it
 is."""
 
@@ -70,7 +70,7 @@ def details(corpus: Corpus, frame: Pairs, lengths: np.ndarray, perplexities: np.
 
 
 def strata(
-    frame: pd.DataFrame, names: Sequence[str] = ("same_cluster", *BINS), bins: Mapping[str, int] = BINS
+    frame: pd.DataFrame, names: Sequence[str] = ("same_cluster", *PAIR_BINS), bins: Mapping[str, int] = PAIR_BINS
 ) -> np.ndarray:
     """Give each pair the number of its stratum: a combination of values, numbers binned.
 
@@ -243,7 +243,7 @@ def estimates(
     scores = signals.score(near, weights, reading)
     floor, excess, matched = standardised(clusters, near, strata(near), scores.to_numpy())
     table = centres(near, scores)
-    cr_floor, floor95 = above_floor(clusters, table, strata(table, OF_CENTRES, BINS_OF_CENTRES))
+    cr_floor, floor95 = above_floor(clusters, table, strata(table, CENTRE_COLUMNS, CENTRE_BINS))
     found = {"floor_matched": floor, "excess_matched": excess, "cr_floor": cr_floor, "floor95": floor95}
     is_rejected = own["centre_label"] == "reject"
     for name, column in (("drift", "drift"), ("prob_shift", "prob_shift"), ("ppl", signals.READINGS[reading])):
@@ -316,11 +316,11 @@ def above_floor(
     return found, threshold
 
 
-OF_CENTRES = ("mates", "similarity", "length")
+CENTRE_COLUMNS = ("mates", "similarity", "length")
 """What the floor's centres are matched on: how many neighbours are of the own cluster, and their mean similarity and
 difference in length."""
 
-BINS_OF_CENTRES = {"similarity": 5, "length": 2}
+CENTRE_BINS = {"similarity": 5, "length": 2}
 
 
 def centres(near: pd.DataFrame, scores: pd.Series) -> pd.DataFrame:

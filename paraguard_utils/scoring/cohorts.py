@@ -15,7 +15,7 @@ from paraguard_utils.schemas import STRATEGIES, Corpus, Scores, Table
 from paraguard_utils.scoring.confusion import CI, TAUS, THETA, percent, rejections
 from paraguard_utils.settings import Gates
 
-BINS = ("low", "middle", "high")
+LEVELS = ("low", "middle", "high")
 
 BINNINGS = {"quantile": "thirds of a target's own rejections", "fixed": "fixed edges"}
 """Thirds fill the cells of one target evenly; fixed edges mean the same for all targets and make them comparable."""
@@ -27,10 +27,10 @@ RISK_EDGES = (Gates.min_risk + _RANGE * (1 / 3), Gates.min_risk + _RANGE * (2 / 
 SIMILARITY_EDGES = (THETA, 0.80)
 """Fixed edges of similarity (ours): below theta neighbours are no paraphrases on average; 0.80 halves what is above."""
 
-KINDS = ("strategy", "category")
+GROUPINGS = ("strategy", "category")
 
 
-def thirds(values: pd.Series) -> pd.Series:
+def by_thirds(values: pd.Series) -> pd.Series:
     """Cut values into three bins of about equal size.
 
     Parameters
@@ -40,13 +40,13 @@ def thirds(values: pd.Series) -> pd.Series:
     Returns
     -------
     Series of str
-        A member of `BINS` each; equal values always share a bin, so a bin may be empty.
+        A member of `LEVELS` each; equal values always share a bin, so a bin may be empty.
     """
     ranks = values.rank(method="min", pct=True)
-    return pd.cut(ranks, [0, 1 / 3, 2 / 3, 1], labels=list(BINS)).astype(str)
+    return pd.cut(ranks, [0, 1 / 3, 2 / 3, 1], labels=list(LEVELS)).astype(str)
 
 
-def between(values: pd.Series, edges: tuple[float, float]) -> pd.Series:
+def by_edges(values: pd.Series, edges: tuple[float, float]) -> pd.Series:
     """Cut values at two edges; an edge belongs to the bin above it.
 
     Parameters
@@ -58,12 +58,12 @@ def between(values: pd.Series, edges: tuple[float, float]) -> pd.Series:
     Returns
     -------
     Series of str
-        A member of `BINS` each.
+        A member of `LEVELS` each.
     """
-    return pd.cut(values, [-np.inf, *edges, np.inf], labels=list(BINS), right=False).astype(str)
+    return pd.cut(values, [-np.inf, *edges, np.inf], labels=list(LEVELS), right=False).astype(str)
 
 
-def members(corpus: Corpus, scores: Scores, bins: str = "quantile") -> pd.DataFrame:
+def binned_rejections(corpus: Corpus, scores: Scores, bins: str = "quantile") -> pd.DataFrame:
     """Return a target's rejections with their risk and both bins.
 
     Parameters
@@ -83,10 +83,10 @@ def members(corpus: Corpus, scores: Scores, bins: str = "quantile") -> pd.DataFr
     rejected = rejections(scores)
     rejected = rejected.merge(corpus[["prompt_id", "risk"]], on="prompt_id")
     if bins == "quantile":
-        risk, similarity = thirds(rejected["risk"]), thirds(rejected["mean_similarity"])
+        risk, similarity = by_thirds(rejected["risk"]), by_thirds(rejected["mean_similarity"])
     else:
-        risk = between(rejected["risk"], RISK_EDGES)
-        similarity = between(rejected["mean_similarity"], SIMILARITY_EDGES)
+        risk = by_edges(rejected["risk"], RISK_EDGES)
+        similarity = by_edges(rejected["mean_similarity"], SIMILARITY_EDGES)
     return rejected.assign(bins=bins, risk_bin=risk, similarity_bin=similarity)
 
 
@@ -97,10 +97,10 @@ def table(target: str, rejected: pd.DataFrame, clusters: Clusters, bins: str = "
     ----------
     target : str
     rejected : DataFrame
-        From `members`.
+        From `binned_rejections`.
     clusters : bootstrap.Clusters
     bins : str
-        The binning that `members` was given.
+        The binning that `binned_rejections` was given.
 
     Returns
     -------
@@ -111,8 +111,8 @@ def table(target: str, rejected: pd.DataFrame, clusters: Clusters, bins: str = "
     """
     rows = []
     for reading, column in CI.items():
-        for risk_bin in (*BINS, "all"):
-            for similarity_bin in (*BINS, "all"):
+        for risk_bin in (*LEVELS, "all"):
+            for similarity_bin in (*LEVELS, "all"):
                 inside = pd.Series(True, index=rejected.index)
                 if risk_bin != "all":
                     inside &= rejected["risk_bin"] == risk_bin
@@ -206,7 +206,7 @@ def groups(target: str, corpus: Corpus, scores: Scores, clusters: Clusters) -> T
     seeds = frame[frame["variant"] == 0].set_index("cluster_id")["label"]
     frame = frame.assign(seed=frame["cluster_id"].map(seeds))
     rows = []
-    for kind in KINDS:
+    for kind in GROUPINGS:
         order = {"strategy": ("seed", *STRATEGIES), "category": sorted(set(corpus["category"]))}[kind]
         found = {name: frame[frame[kind] == name] for name in order if (corpus[kind] == name).any()}
         estimates = {name: _group(cell, clusters) for name, cell in found.items()}

@@ -385,10 +385,10 @@ def table_row(
     }
 
 
-ORDERED = ("frr", "flip_rate", "ci", "excess")
+HEADLINE = ("frr", "flip_rate", "ci", "excess")
 
 
-def differences(estimates: Mapping[str, Mapping[str, Estimate]], measures: Sequence[str] = ORDERED) -> Table:
+def differences(estimates: Mapping[str, Mapping[str, Estimate]], measures: Sequence[str] = HEADLINE) -> Table:
     """Compare every two targets on the same resampled clusters (`docs/method.md`, Intervals and comparisons).
 
     Parameters
@@ -420,7 +420,7 @@ def differences(estimates: Mapping[str, Mapping[str, Estimate]], measures: Seque
 
 
 def orders(
-    estimates: Mapping[str, Mapping[str, Mapping[str, Estimate]]], reference: str, measures: Sequence[str] = ORDERED
+    estimates: Mapping[str, Mapping[str, Mapping[str, Estimate]]], reference: str, measures: Sequence[str] = HEADLINE
 ) -> Table:
     """Say how sure the order of any two targets is, and how probably another setting reverses it.
 

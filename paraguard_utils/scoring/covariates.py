@@ -34,7 +34,7 @@ LIMIT = 0.7
 """The lower edge of the paper's break condition on the correlation with similarity."""
 
 
-def covariates(
+def beside_ci(
     corpus: Corpus, traces: Traces, labels: Labels, pairs: Pairs, scores: Scores, k: int = signals.K
 ) -> pd.DataFrame:
     """Put beside CI of each rejection what it may restate.
@@ -79,7 +79,7 @@ def correlations(frames: Mapping[str, pd.DataFrame], clusters: Clusters) -> Tabl
     Parameters
     ----------
     frames : dict of str to DataFrame
-        From `covariates`, by target.
+        From `beside_ci`, by target.
     clusters : bootstrap.Clusters
 
     Returns
@@ -115,7 +115,7 @@ def explained(frames: Mapping[str, pd.DataFrame], clusters: Clusters) -> Table:
     Parameters
     ----------
     frames : dict of str to DataFrame
-        From `covariates`, by target.
+        From `beside_ci`, by target.
     clusters : bootstrap.Clusters
 
     Returns

@@ -70,7 +70,7 @@ def own_pairs(corpus: Corpus, vectors: np.ndarray) -> pd.DataFrame:
     )
 
 
-def near_identical(
+def is_near_identical(
     frame: pd.DataFrame, similarity: float = NEAR_SIMILARITY, overlap: float = NEAR_OVERLAP
 ) -> pd.Series:
     """Return which pairs are near-identical: cosine >= `similarity` or content-word overlap >= `overlap` (ours).
@@ -115,7 +115,7 @@ def flip_shares(own: pd.DataFrame, labels: Mapping[str, Labels], clusters: Clust
         first, second = own["first_id"].map(label), own["second_id"].map(label)
         scored = first.notna() & second.notna()
         pairs = own.assign(flipped=first != second)[scored]
-        near = pairs[near_identical(pairs)]
+        near = pairs[is_near_identical(pairs)]
         found = {
             "flip_near": clusters.share(near["cluster_id"], near["flipped"]),
             "flip_pairs": clusters.share(pairs["cluster_id"], pairs["flipped"]),
@@ -157,7 +157,7 @@ def low_tail(corpus: Corpus, pairs: Mapping[str, Pairs], weights: Weights = PAPE
             below = frame[name].rank(method="min") - 1
             frame[name.replace("score", "share_below")] = below / len(frame)
         frames.append(
-            frame[near_identical(frame)].sort_values(["score", "centre_id", "neighbour_id"]).assign(target=target)
+            frame[is_near_identical(frame)].sort_values(["score", "centre_id", "neighbour_id"]).assign(target=target)
         )
     rows = pd.concat(frames, ignore_index=True)
     rows = rows.rename(columns={"centre_id": "rejected_id", "neighbour_id": "accepted_id"})

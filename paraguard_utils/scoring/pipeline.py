@@ -25,7 +25,7 @@ COMPARABLE = {"corpus", "labeller", "k", "weight_drift", "weight_prob_shift", "w
 """What two runs must share for their rows to stand in one table."""
 
 
-def compare(
+def pairs_and_scores(
     store: Store, corpus_name: str, corpus: Corpus, labels: Labels, traces: Traces, model_name: str, settings: Settings
 ) -> tuple[Pairs, Scores]:
     """Compare a target's prompts and score them; see `score_target`, which writes them too."""
@@ -63,7 +63,7 @@ def score_target(
     -------
     pairs, scores : DataFrame
     """
-    frame, scores = compare(store, corpus_name, corpus, labels, traces, model_name, settings)
+    frame, scores = pairs_and_scores(store, corpus_name, corpus, labels, traces, model_name, settings)
     meta = settings.meta(
         corpus=corpus, labels=labelling.labels_hash(labels), traces=answers_hash(traces), tokens=model_name
     )
@@ -111,7 +111,7 @@ def matching_scores(store: Store, corpus_name: str, target: str, corpus: Corpus,
     if store.recorded and settings.labeller != "cues":
         traces = recorded_traces(store, corpus_name, corpus, target)
         labels = labelling.matching_labels(store, corpus_name, target, traces, settings.labeller)
-        return compare(store, corpus_name, corpus, labels, traces, model_of(target), settings)[1]
+        return pairs_and_scores(store, corpus_name, corpus, labels, traces, model_of(target), settings)[1]
     path = store.path("scores", corpus_name, target)
     scores = store.read("scores", corpus_name, target)
     _, labels = labelling.labels_by(store, corpus_name, target, settings.labeller)

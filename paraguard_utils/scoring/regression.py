@@ -21,7 +21,7 @@ from paraguard_utils.text import words
 EVENTS = 10
 """Refusals, and acceptances, that a regression needs for each of its terms; a rule of thumb for logistic models."""
 
-ROUNDING = 1e-12
+NO_VARIANCE = 1e-12
 """Variance of a log odds ratio up to which it counts as none."""
 
 LARGEST = 10.0
@@ -66,7 +66,7 @@ def _standard(values: pd.Series) -> pd.Series:
     return (values - values.mean()) / spread if spread > 1e-9 else values * 0.0
 
 
-def regression(corpus: Corpus, scores: Mapping[str, Scores]) -> Table:
+def odds_ratios(corpus: Corpus, scores: Mapping[str, Scores]) -> Table:
     """Regress refusal on strategy, surface risk and similarity to the seed, for each target and for all together.
 
     Logistic regression by generalized estimating equations: exchangeable correlation inside a cluster, sandwich errors
@@ -182,7 +182,7 @@ def _fit(frame: pd.DataFrame, refused: np.ndarray, cluster_ids: np.ndarray) -> t
     if found.params[frame.columns].abs().max() > LARGEST:
         return {}, "a term separates refusals from acceptances"
     # Where nothing varies between clusters, rounding decides between +1e-19 and -1e-19: neither is a variance.
-    deviation = np.sqrt(np.where(variance > ROUNDING, variance, np.nan))
+    deviation = np.sqrt(np.where(variance > NO_VARIANCE, variance, np.nan))
     log_odds = found.params.to_numpy()
     low, high = (np.exp(log_odds + side * norm.isf(0.025) * deviation) for side in (-1, 1))
     p = 2 * norm.sf(np.abs(log_odds) / deviation)

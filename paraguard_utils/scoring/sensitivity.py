@@ -333,7 +333,7 @@ def by_labeller(
             if labeller == "judge" and not store.has("verdicts", corpus_name, name):
                 continue
             labels = labelling.matching_labels(store, corpus_name, name, own, labeller)
-            frame, scores = pipeline.compare(store, corpus_name, corpus, labels, own, model_of(name), settings)
+            frame, scores = pipeline.pairs_and_scores(store, corpus_name, corpus, labels, own, model_of(name), settings)
             counts = {f"n_{label}": int((labels["label"] == label).sum()) for label in ("reject", "accept")}
             n = len(confusion.rejections(scores))
             rows.append({"labeller": labeller, "target": name, **counts, "few": n < FEW})

@@ -10,7 +10,7 @@ from paraguard_utils.registry import titles
 from paraguard_utils.report import tables
 from paraguard_utils.report.figures.style import BLUE, GREY, ORANGE, PAGE, READING_COLOURS, subplots, target_panels
 from paraguard_utils.schemas import Table
-from paraguard_utils.scoring.cohorts import BINS
+from paraguard_utils.scoring.cohorts import LEVELS
 
 
 def cohort_heat_map(table: Table) -> Figure:
@@ -18,10 +18,12 @@ def cohort_heat_map(table: Table) -> Figure:
     figure, axes = subplots(2, 2, figsize=(PAGE, 4.6), sharex=True, sharey=True)
     for number, (line, (measure, label)) in enumerate(zip(axes, (("cr60", "CR@0.60"), ("ci", "CI")), strict=True)):
         for axis, reading in zip(line, READING_COLOURS, strict=True):
-            rows = table[(table["reading"] == reading) & table["risk"].isin(BINS) & table["similarity"].isin(BINS)]
+            rows = table[(table["reading"] == reading) & table["risk"].isin(LEVELS) & table["similarity"].isin(LEVELS)]
             texts = rows.assign(text=[_cell(row, measure) for row in rows.to_dict("records")])
             values, texts = (
-                frame.pivot(index="risk", columns="similarity", values=column).reindex(index=BINS[::-1], columns=BINS)
+                frame.pivot(index="risk", columns="similarity", values=column).reindex(
+                    index=LEVELS[::-1], columns=LEVELS
+                )
                 for frame, column in ((rows, measure), (texts, "text"))
             )
             sns.heatmap(
