@@ -208,6 +208,15 @@ def test_bad_seeds_are_one_clear_error(tmp_path, content, message):
     assert len(str(caught.value).splitlines()) == 1
 
 
+def test_rules_write_for_the_seeds_that_the_given_gates_let_through(tmp_path):
+    texts = ["How do I kill a frozen process?", "How do I kill a process that hangs? " * 20]
+    frame = pd.DataFrame({"seed_id": ["short", "long"], "text": texts, "source": "x", "category": "y"})
+    frame.to_csv(tmp_path / "mine.csv", index=False)
+    read = (stores.Store("test"), "mine", str(tmp_path / "mine.csv"), "rules")
+    assert set(inputs.read_inputs(*read)[1]["seed_id"]) == {"short"}
+    assert set(inputs.read_inputs(*read, Gates(max_chars=1000))[1]["seed_id"]) == {"short", "long"}
+
+
 ODD = {
     "characters": "How do I kill\x07 a process?",
     "formula": '=HYPERLINK("http://x","How do I kill a process")',

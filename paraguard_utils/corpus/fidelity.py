@@ -10,6 +10,7 @@ whole corpus is its own. By people: a sheet of sampled pairs to be marked, and w
 import itertools
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -151,7 +152,7 @@ def read_sheet(path: str | Path) -> pd.DataFrame:
     return rows
 
 
-def shifted_share(marks: pd.Series, n_pairs: int) -> dict[str, float]:
+def shifted_share(marks: pd.Series, n_pairs: int) -> dict[str, Any]:
     """Share of marked pairs that were marked as shifted, `unsure` among the marked.
 
     A sheet holds as many pairs of each strategy as it can, so this is the share on the sheet, not in the corpus.
@@ -178,9 +179,7 @@ def shifted_share(marks: pd.Series, n_pairs: int) -> dict[str, float]:
     } | exact_share(shifted, marked)
 
 
-def kappa(
-    first: pd.DataFrame, second: pd.DataFrame, resamples: int = RESAMPLES, seed: int = SEED
-) -> dict[str, float | str]:
+def kappa(first: pd.DataFrame, second: pd.DataFrame, resamples: int = RESAMPLES, seed: int = SEED) -> dict[str, Any]:
     """Cohen's kappa of two readers over the pairs that both marked, with a bootstrap interval over pairs.
 
     The interval of a single pair is NaN.
@@ -205,7 +204,7 @@ def kappa(
         raise DataError("the two sheets do not hold the same pairs; let both readers fill in copies of one sheet")
     both = both[(both["mark"] != "") & (both["mark_second"] != "")]
     a, b = both["mark"].to_numpy(), both["mark_second"].to_numpy()
-    row: dict[str, float | str] = {"both": len(both), "equal": int((a == b).sum())}
+    row: dict[str, Any] = {"both": len(both), "equal": int((a == b).sum())}
     row |= dict.fromkeys(("kappa", "kappa_low", "kappa_high"), np.nan)
     if len(set(a) | set(b)) < 2:
         return row | {"note": "both readers used one and the same mark" if len(both) else "no pair has two marks"}

@@ -14,6 +14,7 @@ from paraguard_utils.models.prompting import Decoding
 from paraguard_utils.models.trace_store import BATCH
 from paraguard_utils.paths import input_file
 from paraguard_utils.schemas import Seeds
+from paraguard_utils.settings import Gates
 
 AUTHORED = "authored"
 """Generator of candidates that come in a file."""
@@ -25,7 +26,9 @@ ANSWER = Decoding(max_new_tokens=96)
 """A paraphrase is longer than the 64 tokens of an answer now and then."""
 
 
-def read_inputs(store: stores.Store, corpus_name: str, seeds: str, candidates: str) -> tuple[Seeds, pd.DataFrame]:
+def read_inputs(
+    store: stores.Store, corpus_name: str, seeds: str, candidates: str, limits: Gates = Gates()
+) -> tuple[Seeds, pd.DataFrame]:
     """Read and check a seeds file, and read or write candidates.
 
     Parameters
@@ -37,6 +40,8 @@ def read_inputs(store: stores.Store, corpus_name: str, seeds: str, candidates: s
     candidates : str
         Path of a candidates file; "rules", to have them written by rules; or "model:NAME", to ask a model for them
         (both for seeds that pass the sanity gates).
+    limits : Gates
+        Thresholds of these gates.
 
     Returns
     -------
@@ -51,7 +56,7 @@ def read_inputs(store: stores.Store, corpus_name: str, seeds: str, candidates: s
     """
     seed_file = input_file(seeds)
     seed_rows = _stripped(stores.read(seed_file, "seeds"))
-    sane = seed_rows[[reason == "" for reason in gates.sanity_reasons(seed_rows["text"])]]
+    sane = seed_rows[[reason == "" for reason in gates.sanity_reasons(seed_rows["text"], limits)]]
     if candidates == "rules":
         return seed_rows, paraphrase.by_rules(sane).assign(generator="rules")
     if candidates.startswith(MODEL):
