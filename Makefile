@@ -2,6 +2,8 @@ PYTHON ?= python3
 VENV := .venv
 PY := $(VENV)/bin/python
 READY := $(VENV)/.ready
+# Two workers, one thread each: two threads each on two cores wait for each other.
+PYTEST := OMP_NUM_THREADS=1 $(PY) -m pytest -n 2
 
 .PHONY: help setup reproduce second-family check test figures html record lint lock
 .DEFAULT_GOAL := help
@@ -34,13 +36,13 @@ check: $(READY) ## the loop: lint, types and every fast test, without notebooks 
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
-	$(PY) -m pytest tests -m "not slow and not browser" -n 2
+	$(PYTEST) tests -m "not slow and not browser"
 
 test: $(READY) ## run the whole test suite, notebooks included
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
-	$(PY) -m pytest --nbval -n 2 --dist loadfile
+	$(PYTEST) --dist loadfile --nbval
 
 figures: $(READY) ## redraw all tables and figures from recorded traces, without a model
 	$(PY) -m paraguard_utils figures

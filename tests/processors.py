@@ -32,3 +32,7 @@ def elsewhere(module, function, *arguments):
     return subprocess.run(
         command, stdout=subprocess.PIPE, text=True, cwd=paths.ROOT, env=environment(), check=True
     ).stdout.strip()
+
+
+if __name__ == "__main__":  # run a command held to AVX2
+    sys.exit(subprocess.run(sys.argv[1:], env=environment(), check=False).returncode)

@@ -19,7 +19,7 @@ from paraguard_utils.errors import DataError
 from paraguard_utils.models import engine, loading, prompting, trace_store
 from paraguard_utils.querying import labelling
 
-KILLS = int(os.environ.get("PARAGUARD_KILLS", "12"))
+KILLS = int(os.environ.get("PARAGUARD_KILLS", "6"))
 """Kills in a row; fifty take about a minute and a half."""
 
 
@@ -113,7 +113,7 @@ def test_kills_at_random_moments_and_one_resume(results, many, tiny_folder, tiny
     whole = ask(many, tiny_model)
     (results / "test").rename(results / "whole")
     stood = kill_at_random(results, tiny_folder, many, KILLS)
-    assert len(set(stood)) > 5, "the kills fell at different moments"
+    assert len(set(stood)) > KILLS // 3, "the kills fell at different moments"
     resumed = ask(many, tiny_model)
     identical(whole, resumed)
     assert labelling.label_answers(whole).equals(labelling.label_answers(resumed))
