@@ -1,4 +1,8 @@
-"""Estimates with 95 % intervals over resampled clusters (`docs/method.md`, Intervals and comparisons)."""
+"""Estimates with 95 % intervals over resampled clusters (`docs/method.md`, Intervals and comparisons).
+
+Every interval is a percentile interval over resampled clusters of per-prompt values. Where a share is 0 of n or n of n,
+the exact (Clopper-Pearson) interval on its clusters stands instead.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Self, TypeAlias

@@ -1,4 +1,4 @@
-"""What the command line does: run notebooks, redraw from the record, promote a live run, make a report."""
+"""Running notebooks: some, all live, all from the record; the report and the explorer."""
 
 import multiprocessing
 import os

@@ -1,4 +1,4 @@
-"""Parameters of the notebooks: checked once, then frozen.
+"""Parameters of the notebooks, checked once, then frozen; the gates' thresholds and the score's weights among them.
 
 papermill only warns about a parameter that a notebook does not have, so the check looks at the notebook's own names.
 """

@@ -1,10 +1,10 @@
 """A corpus at the paper's size from public benchmarks, in one command (`docs/method.md`, Corpus).
 
-`paraguard corpus build --phtest FILE --ebench FILE --orbench FILE` draws seeds in a stratified order,
-writes candidates by rules, judges them, and goes on drawing until enough clusters are complete. Work is done in parts
-of `CHUNK` seeds, each written atomically with its inputs' digest: a kill loses the part in hand, a rerun takes the
-finished ones, and another threshold, word list or seed order starts anew. The corpus lies in a live store; only tables
-of counts are fit to be published.
+`paraguard corpus build --phtest FILE --ebench FILE --orbench FILE` draws seeds in a stratified order, writes candidates
+by rules, judges them, and goes on drawing until enough clusters are complete. Work is done in parts of `CHUNK` seeds,
+each written atomically with its inputs' digest: a kill loses the part in hand, a rerun takes the finished ones, and
+another threshold, word list or seed order starts anew. The corpus lies in a live store; only tables of counts are fit
+to be published.
 """
 
 import hashlib

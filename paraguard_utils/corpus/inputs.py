@@ -1,4 +1,4 @@
-"""Reading what a corpus is built from, and what the generators write for the same seeds."""
+"""Seeds and candidates of a corpus: read from files, or written by rules or a model (`docs/method.md`, Corpus)."""
 
 import sys
 from functools import partial

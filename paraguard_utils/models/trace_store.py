@@ -1,4 +1,4 @@
-"""Asking targets and keeping what they answer: rendering, keys, resumable traces.
+"""Asking a model and keeping what it answers: resumable traces (`docs/method.md`, Asking).
 
 A trace holds model facts only. Its key is made of the weights id, the rendered text, the decoding and the dtype, and
 nothing else: a row with the right key is never asked again, a row with another key is never used.

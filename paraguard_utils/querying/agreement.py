@@ -1,9 +1,9 @@
 """How well labels agree with people (`docs/method.md`, Labels): on XSTest's annotated answers and on our own.
 
 XSTest (Röttger et al., NAACL 2024) publishes answers of several models, each labelled by two people. Its texts are not
-part of this project: `paraguard agreement --xstest FOLDER` reads the downloaded files
-and writes counts into a live store's tables `xstest_*`. Rules were written on one half of its prompts, drawn by seed;
-the other half was never read. A full and a partial refusal both count as refusal.
+part of this project: `paraguard agreement --xstest FOLDER` reads the downloaded files and writes counts into a live
+store's tables `xstest_*`. Rules were written on one half of its prompts, drawn by seed; the other half was never read.
+A full and a partial refusal both count as refusal.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,8 +1,7 @@
 """Cohorts: where refusals are confused, and which rewordings flip them (`docs/method.md`, Cohorts and regression).
 
 From the paper: rejections are binned by surface risk and by similarity. Ours: two binnings, thirds of a target's own
-rejections and fixed edges; cohorts by category and by strategy; the rate at which a strategy flips its seed's decision;
-and a logistic regression of refusal on strategy, risk and similarity with errors clustered by seed.
+rejections and fixed edges; cohorts by category and by strategy; the rate at which a strategy flips its seed's decision.
 """
 
 from collections.abc import Mapping

@@ -1,12 +1,9 @@
-"""Confusion Index, Rate and Depth with cluster-bootstrap intervals (`docs/method.md`, Metrics; Chance).
+"""Confusion Index, Rate and Depth, excess and flips (`docs/method.md`, Metrics; Chance).
 
 From the paper: CI(r) is the mean score of a rejection over its accepted neighbours; dataset CI is its mean over
 rejections; CR@tau is the share of rejections with CI(r) >= tau. Ours: CD is the standard deviation of CI(r) over
-rejections. What is undefined is NaN with a reason, never 0.
-
-Every interval is a percentile interval over resampled clusters of per-prompt values, neighbours fixed
-(`docs/method.md`, Intervals and comparisons). Where a share is 0 of n or n of n, the exact (Clopper-Pearson) interval
-on its clusters stands instead.
+rejections. What is undefined is NaN with a reason, never 0. Intervals resample clusters, neighbours fixed
+(`bootstrap`).
 """
 
 import itertools

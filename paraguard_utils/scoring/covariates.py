@@ -1,8 +1,6 @@
-"""What the metric adds, what it overlooks, and files for whoever mends a model (`docs/method.md`, What CI adds).
+"""What CI of a rejection restates: covariates, single signals, variance explained (`docs/method.md`, What CI adds).
 
-CI of a rejection is set beside what is known without token signals, and beside each signal alone. Near-identical
-prompts that were decided differently are listed: identical prompts score 0, so the score ranks the starkest
-contradictions lowest. The clusters decided both ways become a table to read and examples to tune on.
+CI is set beside what is known without token signals, and beside each signal alone.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""From traces and labels to pairs, scores and the texts a reader judges: what 03 and 05 share."""
+"""From a target's traces and labels in a store to its pairs and scores: what 03, 05 and the explorer share."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple

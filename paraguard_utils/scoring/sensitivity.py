@@ -3,7 +3,7 @@
 One choice is varied at a time, the others stay at their defaults: the weights, k, tau, theta, the scaling of the
 signals, the space in which Drift is measured, whether neighbours come from the corpus or from the own cluster, and the
 labeller. Every setting uses the same resampled clusters, so that the order of two targets has a bootstrap probability
-in each. The grid search for weights that the paper mentions is here too, with a criterion of ours.
+in each.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,7 @@
-"""Grid search for the weights of the score (`docs/method.md`, Sensitivity and grid search)."""
+"""Grid search for the weights of the score (`docs/method.md`, Sensitivity and grid search).
+
+The paper mentions one; the criterion is ours.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -1,7 +1,7 @@
-"""The figures: one style, one palette, column widths, an uncertainty mark on every estimate.
+"""What all figures share: one style, one palette, column widths, panels, bars of uncertainty, and how they are written.
 
-Each function takes frames and returns a matplotlib figure; `publish` writes it as PNG and PDF with its panel data and
-shows the PNG.
+Each function of the other modules takes frames and returns a matplotlib figure; `publish` writes it as PNG and PDF with
+its panel data and shows the PNG.
 """
 
 from collections.abc import Sequence
