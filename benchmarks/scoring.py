@@ -23,7 +23,7 @@ import pandas as pd
 
 from paraguard_utils import bootstrap, stores
 from paraguard_utils.models import encoder, prompting
-from paraguard_utils.scoring import confusion, signals
+from paraguard_utils.scoring import chance, confusion, signals
 from paraguard_utils.settings import Settings
 
 NAME = "benchmark-scoring"
@@ -71,7 +71,7 @@ def peak():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
 
 
-def measure(n, resamples, chance):
+def measure(n, resamples, with_chance):
     """Score n prompts and return the row of the table; run it in a fresh process."""
     row, seconds = {"prompts": n, "rejected": round(REJECTED * n), "import_gb": peak()}, {}
     corpus, vectors, traces, labels, tokens = world(n)
@@ -95,7 +95,7 @@ def measure(n, resamples, chance):
     label = labels["label"].to_numpy()
     every, accepted = np.arange(n), np.flatnonzero(label == "accept")
     timed("search", signals.nearest, vectors, corpus["prompt_id"].to_numpy(), every, accepted, signals.K)
-    if chance:
+    if with_chance:
         store, config = stores.Store(NAME), Settings(store=NAME, corpus=NAME, resamples=resamples)
         hashes = [encoder.text_hash(text) for text in corpus["text"]]
         sentences = pd.DataFrame({"text_hash": hashes, "vector": list(vectors)})

@@ -30,6 +30,7 @@ app.add_typer(corpus_app, name="corpus")
 
 AnyStore = Annotated[str, typer.Option(help="Folder under results/, or the record.")]
 LiveStore = Annotated[str, typer.Option(help="Folder under results/.")]
+ModelName = Annotated[str, typer.Option(help="Hub id, folder, .gguf file or packaged name.")]
 CorpusName = Annotated[str, typer.Option(help="Name of a corpus.")]
 
 
@@ -66,7 +67,7 @@ def run(
     notebooks: Annotated[
         list[str] | None, typer.Argument(help="Numbers, such as 02 03.", show_default="02 to 06")
     ] = None,
-    model: Annotated[str, typer.Option(help="Hub id, folder, .gguf file or packaged name.")] = "",
+    model: ModelName = "",
     store: Annotated[
         str, typer.Option(help="Folder under results/.", show_default="recorded, or live with a model")
     ] = "",
@@ -125,7 +126,7 @@ def agreement(
 
 
 @app.command()
-def explorer(store: AnyStore = RECORDED, corpus: CorpusName = CORPUS, model: str = "") -> None:
+def explorer(store: AnyStore = RECORDED, corpus: CorpusName = CORPUS, model: ModelName = "") -> None:
     """Write one page on which the rejections of a store can be explored, without a network.
 
     Example: paraguard explorer --store live --model Qwen/Qwen2.5-7B-Instruct
@@ -135,9 +136,9 @@ def explorer(store: AnyStore = RECORDED, corpus: CorpusName = CORPUS, model: str
 
 @corpus_app.command()
 def build(
-    phtest: Annotated[str, typer.Option(metavar="FILE", help="PHTest, as published.")] = "",
-    ebench: Annotated[str, typer.Option(metavar="FILE", help="USEBench's E-Bench, as published.")] = "",
-    orbench: Annotated[str, typer.Option(metavar="FILE", help="OR-Bench Hard-1K, as published.")] = "",
+    phtest: Annotated[str, typer.Option(metavar="FILE", help="PHTest v0.1 (An et al., COLM 2024).")] = "",
+    ebench: Annotated[str, typer.Option(metavar="FILE", help="USEBench's E-Bench (Mai et al., WWW 2025).")] = "",
+    orbench: Annotated[str, typer.Option(metavar="FILE", help="OR-Bench Hard-1K (Cui et al., 2024).")] = "",
     xstest: Annotated[
         str, typer.Option(metavar="FILE", help="XSTest's prompts: describe the risk scorer on them too.")
     ] = "",
@@ -153,7 +154,7 @@ def build(
     store: LiveStore = LIVE,
     name: Annotated[str, typer.Option(help="Name of the corpus.")] = "public",
 ) -> None:
-    """Build a corpus of gated paraphrases from public benchmarks' seeds, resumably, and print its yields.
+    """Build a corpus of gated paraphrases from public benchmarks' published files, resumably; print its yields.
 
     Example: paraguard corpus build --orbench or-bench-hard-1k.csv --clusters 500
     """
@@ -178,6 +179,8 @@ def sheet(
     Example: paraguard corpus sheet --store live --corpus mine
     """
     check({"store": store, "corpus": corpus})
+    if store == RECORDED:
+        runs()  # says so where there is no record
     from paraguard_utils.corpus import fidelity
     from paraguard_utils.stores import Store
 

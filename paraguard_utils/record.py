@@ -85,15 +85,15 @@ def draw_anew(recorded: Store, known: Sequence[str]) -> None:
     figure_map = (paths.FIGURES / "FIGURE_MAP.csv").read_bytes()
     _replace(recorded.writes / "figures", paths.FIGURES, known)
     (paths.FIGURES / "FIGURE_MAP.csv").write_bytes(figure_map)
-    known = numbers.collect(recorded)
-    stores.write(paths.DATA / "tables" / f"{numbers.NAME}.csv", known, "tables", {})
+    found = numbers.collect(recorded)
+    stores.write(paths.DATA / "tables" / f"{numbers.NAME}.csv", found, "tables", {})
     readme = paths.ROOT / "README.md"
-    readme.write_text(numbers.filled(readme.read_text(encoding="utf-8"), known), encoding="utf-8")
+    readme.write_text(numbers.filled(readme.read_text(encoding="utf-8"), found), encoding="utf-8")
     for notebook in run.notebooks():
         executed = cleaned(nbformat.read(paths.RESULTS / stores.RECORDED / "notebooks" / notebook.name, as_version=4))
         for cell in executed.cells:
             if cell.cell_type == "markdown":
-                cell.source = numbers.filled(cell.source, known)
+                cell.source = numbers.filled(cell.source, found)
         nbformat.write(executed, notebook)
 
 

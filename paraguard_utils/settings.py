@@ -61,6 +61,37 @@ CORPUS = "paraguard_mini"
 _IPYTHON = {"In", "Out", "exit", "quit", "get_ipython", "open"}
 
 
+PUBLIC_GATES = Gates(min_strategies=3)
+"""Gates of a corpus from public benchmarks: many a prompt there has no word to soften or harden."""
+
+
+@dataclass(frozen=True)
+class Weights:
+    """Weights of the score; the defaults are the paper's. They sum to 1, so that a score lies in [0, 1].
+
+    Attributes
+    ----------
+    drift, prob_shift, ppl : float, >= 0
+    """
+
+    drift: float = 0.4
+    prob_shift: float = 0.1
+    ppl: float = 0.5
+
+    def __post_init__(self) -> None:
+        values = (self.drift, self.prob_shift, self.ppl)
+        if min(values) < 0 or abs(sum(values) - 1) > 1e-9:
+            raise SettingsError(f"weights must be >= 0 and sum to 1, not {values}")
+
+    def without_prob_shift(self) -> "Weights | None":
+        """Return the weights with ProbShift, which leaks the decision, left out; None if nothing else has weight."""
+        rest = self.drift + self.ppl
+        return Weights(self.drift / rest, 0.0, self.ppl / rest) if rest else None
+
+
+PAPER_WEIGHTS = Weights()
+
+
 class Settings(BaseModel):
     """Every parameter any notebook has; a notebook sets the ones it declares."""
 
@@ -93,9 +124,9 @@ class Settings(BaseModel):
     paraphraser: str = ""
     compared: int = Field(20, ge=1)
     k: int = Field(5, ge=1, le=100)
-    weight_drift: float = Field(0.4, ge=0, le=1)
-    weight_prob_shift: float = Field(0.1, ge=0, le=1)
-    weight_ppl: float = Field(0.5, ge=0, le=1)
+    weight_drift: float = Field(Weights.drift, ge=0, le=1)
+    weight_prob_shift: float = Field(Weights.prob_shift, ge=0, le=1)
+    weight_ppl: float = Field(Weights.ppl, ge=0, le=1)
     theta: float = Field(0.6, ge=-1, le=1)
     resamples: int = Field(2000, ge=100, le=100_000)
     seed: int = Field(20251201, ge=0)
@@ -118,7 +149,7 @@ class Settings(BaseModel):
         """Return the thresholds of the gates."""
         return Gates(**{field.name: getattr(self, field.name) for field in fields(Gates)})
 
-    def weights(self) -> "Weights":
+    def weights(self) -> Weights:
         """Return the weights of the score."""
         return Weights(self.weight_drift, self.weight_prob_shift, self.weight_ppl)
 
@@ -230,34 +261,3 @@ def _show_user_errors_in_one_line(namespace: Mapping[str, Any]) -> None:
                 kind, error, [f"{kind.__name__}: {error}"]
             ),
         )
-
-
-PUBLIC_GATES = Gates(min_strategies=3)
-"""Gates of a corpus from public benchmarks: many a prompt there has no word to soften or harden."""
-
-
-@dataclass(frozen=True)
-class Weights:
-    """Weights of the score; the defaults are the paper's. They sum to 1, so that a score lies in [0, 1].
-
-    Attributes
-    ----------
-    drift, prob_shift, ppl : float, >= 0
-    """
-
-    drift: float = 0.4
-    prob_shift: float = 0.1
-    ppl: float = 0.5
-
-    def __post_init__(self) -> None:
-        values = (self.drift, self.prob_shift, self.ppl)
-        if min(values) < 0 or abs(sum(values) - 1) > 1e-9:
-            raise SettingsError(f"weights must be >= 0 and sum to 1, not {values}")
-
-    def without_prob_shift(self) -> "Weights | None":
-        """Return the weights with ProbShift, which leaks the decision, left out; None if nothing else has weight."""
-        rest = self.drift + self.ppl
-        return Weights(self.drift / rest, 0.0, self.ppl / rest) if rest else None
-
-
-PAPER_WEIGHTS = Weights()

@@ -270,6 +270,8 @@ class Parts:
         Its folder is there.
     kind : str
         A key of `SCHEMAS`, to have parts checked; any other has no schema.
+    apart : str
+        Parts made in another way lie in another folder: `x.APART.parts`.
 
     Raises
     ------
@@ -277,9 +279,9 @@ class Parts:
         Another process holds the lock.
     """
 
-    def __init__(self, file: Path, kind: str) -> None:
+    def __init__(self, file: Path, kind: str, apart: str = "") -> None:
         self.file, self.kind = file, kind
-        self.folder = file.with_suffix(".parts")
+        self.folder = file.with_suffix(f".{apart}.parts" if apart else ".parts")
         self.lock = FileLock(f"{file}.lock", timeout=0)
 
     def __enter__(self) -> Self:

@@ -33,7 +33,7 @@ def short_parts(monkeypatch):
 
 
 def part_files(results):
-    return sorted((results / "test" / "corpus" / "mine.parts").glob("*.parquet"))
+    return sorted((results / "test" / "corpus").glob("mine.*.parts/*.parquet"))
 
 
 def made(results):

@@ -43,7 +43,7 @@ import os, signal
 from pathlib import Path
 from paraguard_utils.models import trace_store
 
-real = trace_store.Traces.add
+real = trace_store.TraceParts.add
 
 def add(self, rows):
     real(self, rows)
@@ -52,7 +52,7 @@ def add(self, rows):
         killed.touch()
         os.kill(os.getpid(), signal.SIGKILL)
 
-trace_store.Traces.add = add
+trace_store.TraceParts.add = add
 """
 """What IPython runs as a kernel starts: after the first batch that 02 keeps, the kernel is killed, once."""
 

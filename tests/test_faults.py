@@ -124,7 +124,7 @@ def test_kills_at_random_moments_and_one_resume(results, many, tiny_folder, tiny
 
 @pytest.mark.parametrize("step", ["write_meta", "compact"])
 def test_a_kill_while_compacting_is_mended_by_the_next_run(results, prompts, tiny_model, monkeypatch, step):
-    owner = stores if step == "write_meta" else trace_store.Traces
+    owner = stores if step == "write_meta" else trace_store.TraceParts
     real = getattr(owner, step)
 
     monkeypatch.setattr(owner, step, dies)
@@ -160,14 +160,14 @@ def test_a_failure_between_parts_loses_one_batch_at_most(results, prompts, tiny_
 
 def held(results, name, prompts, begun, go_on):
     """Ask, and after the first batch wait until another process has come in between."""
-    real = trace_store.Traces.add
+    real = trace_store.TraceParts.add
 
     def waits(self, rows):
         real(self, rows)
         begun.set()
         go_on.wait()
 
-    trace_store.Traces.add = waits
+    trace_store.TraceParts.add = waits
     query_there(results, name, prompts)
 
 
@@ -225,7 +225,7 @@ def test_a_full_disk_is_one_clear_line_and_loses_one_batch(results, prompts, tin
 def test_a_damaged_part_is_named_set_aside_and_asked_again(results, prompts, tiny_model, monkeypatch, capsys, damage):
     whole = ask(prompts, tiny_model)
     (results / "test").rename(results / "whole")
-    monkeypatch.setattr(trace_store.Traces, "compact", dies)
+    monkeypatch.setattr(trace_store.TraceParts, "compact", dies)
     with pytest.raises(Killed):
         ask(prompts, tiny_model)
     monkeypatch.undo()
@@ -271,7 +271,7 @@ def test_a_clock_that_goes_backwards_changes_nothing(results, many, tiny_model, 
         return now[0]
 
     monkeypatch.setattr("time.time", backwards)
-    real = trace_store.Traces.add
+    real = trace_store.TraceParts.add
 
     def dies_late(self, rows):
         real(self, rows)
@@ -280,11 +280,11 @@ def test_a_clock_that_goes_backwards_changes_nothing(results, many, tiny_model, 
         if len(parts(results)) == 5:
             raise Killed
 
-    monkeypatch.setattr(trace_store.Traces, "add", dies_late)
+    monkeypatch.setattr(trace_store.TraceParts, "add", dies_late)
     with contextlib.suppress(Killed):
         ask(many, tiny_model, progress=True)
     assert len(parts(results)) == 5
-    monkeypatch.setattr(trace_store.Traces, "add", real)
+    monkeypatch.setattr(trace_store.TraceParts, "add", real)
     identical(whole, ask(many, tiny_model, progress=True))
     meta = stores.read_meta(next(folder_of(results).glob("*.parquet")))
     assert meta["asked_now"] == 40 - 5 * 2 and meta["seconds"] >= 0

@@ -55,3 +55,20 @@ def test_a_word_overlap_on_the_threshold_passes():
         lambda texts, _: np.full(len(texts), 0.5),
     )[1]
     assert below["reason"].tolist() == ["overlap"]
+
+
+def test_a_cluster_takes_as_many_of_its_seeds_own_words_in_a_frame_as_it_may():
+    seed = "kill every rogue python worker process hanging after midnight"
+    framed = [f"could you please {seed}", f"would you please tell me how I should {seed}"]
+    seeds = pd.DataFrame({"seed_id": ["s"], "text": [seed]})
+    candidates = pd.DataFrame({"seed_id": ["s", "s"], "strategy": ["register", "rewrite"], "text": framed})
+    reasons = {}
+    for most in (1, 2):
+        limits = Gates(per_seed=2, min_strategies=1, max_framed=most, max_overlap=1.0)
+        judged = gates.judge(
+            seeds, candidates, limits, lambda texts: np.ones((len(texts), 2)), lambda texts, _: np.full(len(texts), 0.5)
+        )[1]
+        reasons[most] = judged["reason"].tolist()
+    assert reasons[2] == ["", ""]
+    # With one allowed the other is stopped, and the cluster lacks a variant.
+    assert sorted(reasons[1]) == ["frame", "incomplete"]

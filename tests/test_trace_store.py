@@ -38,12 +38,12 @@ def test_a_changed_prompt_or_wrapper_is_asked_again(results, prompts, tiny_model
 def test_going_back_to_an_earlier_decoding_asks_nothing_again(results, prompts, tiny_model, monkeypatch):
     first = ask(prompts, tiny_model, tokens=4)
     store, target = stores.Store("test"), prompting.target_name(tiny_model.name, "safety")
-    real = trace_store.Traces.compact
+    real = trace_store.TraceParts.compact
 
-    monkeypatch.setattr(trace_store.Traces, "compact", dies)
+    monkeypatch.setattr(trace_store.TraceParts, "compact", dies)
     with pytest.raises(Killed):
         ask(prompts, tiny_model, tokens=6)
-    monkeypatch.setattr(trace_store.Traces, "compact", real)
+    monkeypatch.setattr(trace_store.TraceParts, "compact", real)
     monkeypatch.setattr(engine.Engine, "ask", lambda *_: pytest.fail("asked again"))
     same(first, ask(prompts, tiny_model, tokens=4))
     assert stores.read_meta(store.path("traces", "mine", target))["decoding"]["max_new_tokens"] == 4

@@ -1,8 +1,10 @@
 """Seeds from public benchmarks, read from the upstream files (`docs/method.md`, Corpus).
 
-The paper samples its seeds from OR-Bench, USEBench and PHTest. A user downloads the originals and passes their paths;
-no text of theirs is part of this project. USEBench's benign part, E-Bench, lies word for word inside PHTest, so rows
-are merged across sources; `controversial` rows are not benign and are left out unless asked for.
+The paper samples its seeds from OR-Bench (Cui et al., arXiv 2405.20947), USEBench (Mai et al., WWW 2025, doi
+10.1145/3696410.3714632) and PHTest (An et al., COLM 2024, arXiv 2409.00598). A user downloads the
+originals and passes their paths; no text of theirs is part of this project. USEBench's benign part, E-Bench, lies word
+for word inside PHTest, so rows are merged across sources; `controversial` rows are not benign and are left out unless
+asked for.
 """
 
 from collections.abc import Mapping, Sequence
@@ -32,7 +34,6 @@ class Benchmark:
         Column of the prompt.
     label, category, number : str or None
         Columns of the harmfulness label (`harmless`, `controversial`), the category and the row's own number.
-    citation : str
     """
 
     source: str
@@ -40,15 +41,12 @@ class Benchmark:
     label: str | None
     category: str | None
     number: str | None
-    citation: str
 
 
 BENCHMARKS = {
-    "phtest": Benchmark("PHTest v0.1", "Request", "Harmfulness", None, "ID", "An et al., COLM 2024, arXiv 2409.00598"),
-    "ebench": Benchmark(
-        "USEBench E-Bench", "Request", "Harmfulness", None, None, "Mai et al., WWW 2025, doi 10.1145/3696410.3714632"
-    ),
-    "orbench": Benchmark("OR-Bench Hard-1K", "prompt", None, "category", None, "Cui et al., arXiv 2405.20947"),
+    "phtest": Benchmark("PHTest v0.1", "Request", "Harmfulness", None, "ID"),
+    "ebench": Benchmark("USEBench E-Bench", "Request", "Harmfulness", None, None),
+    "orbench": Benchmark("OR-Bench Hard-1K", "prompt", None, "category", None),
 }
 """Benchmarks that give seeds, in the order in which a text found in several keeps its row."""
 

@@ -81,7 +81,9 @@ def build(
         Another process builds this corpus, no cluster is complete, or the disk is full.
     """
     scorer = scorer or risk.scorer(risk.VERSION)
-    with Parts(store.target_path("corpus", name), "judged") as parts:
+    made_by = [asdict(limits), scorer.identity, weights.MINILM.sha256, *_code()]
+    digest = hashlib.sha256(json.dumps(made_by).encode()).hexdigest()[:16]
+    with Parts(store.target_path("corpus", name), "judged", digest) as parts:
         rows = _judged(parts, pool, wanted, limits, scorer, embed, progress)
         return _joined(store, name, pool, wanted, limits, scorer, rows)
 
@@ -94,8 +96,7 @@ def _judged(
     used: list[pd.DataFrame] = []
     taken: set[str] = set()
     complete = 0
-    made_by = [asdict(limits), scorer.identity, weights.MINILM.sha256, *_code()]
-    chain = hashlib.sha256(json.dumps(made_by).encode())
+    chain = hashlib.sha256()
     with tqdm(total=wanted, desc="clusters", unit="cluster", disable=not progress) as bar:
         for start in range(0, len(pool), CHUNK):
             if complete >= wanted:
@@ -264,6 +265,7 @@ def from_benchmarks(
     """
     started = time.monotonic()
     store, scorer = stores.Store(store_name), risk.scorer(scorer_name)
+    described = benchmarks.read_xstest(xstest) if xstest else None
     found, left_out = benchmarks.read(files, tuple(labels))
     pool = benchmarks.stratified(found, seed)
     print(f"{len(pool)} seeds in the pool; left out:")
@@ -284,8 +286,8 @@ def from_benchmarks(
         store.write("tables", f"{name}_{part}", frame=frame, meta=meta)
         if part != "gates":  # a histogram is for the figure
             print(f"\n{part}\n{frame.to_string(index=False, float_format='%.3f')}\n")
-    if xstest:
-        describe_risk(store, name, xstest, found, scorer)
+    if described is not None:
+        describe_risk(store, name, described, found, scorer)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     built = corpus["cluster_id"].nunique()
     short = "" if built == clusters else f" ({clusters} wanted: the pool allows no more)"
@@ -293,10 +295,13 @@ def from_benchmarks(
     print(f"{(time.monotonic() - started) / 60:.1f} min, {peak:.2f} GB")
 
 
-def describe_risk(store: stores.Store, name: str, xstest_file: str, found: Seeds, scorer: risk.Scorer) -> None:
-    """Write the risk scorer's distribution by source and its AUC on XSTest, as tables of the corpus `name`."""
-    xstest = benchmarks.read_xstest(xstest_file)
-    own = store.read_earlier("corpus", CORPUS)
+def describe_risk(store: stores.Store, name: str, xstest: pd.DataFrame, found: Seeds, scorer: risk.Scorer) -> None:
+    """Write the risk scorer's distribution by source and its AUC on XSTest, as tables of the corpus `name`.
+
+    The project's own corpus is described too, where it is there.
+    """
+    there = any(one.has("corpus", CORPUS) for one in (store, stores.Store(stores.RECORDED)))
+    own = store.read_earlier("corpus", CORPUS) if there else pd.DataFrame(columns=["text"])
     texts = pd.concat(
         [
             own.assign(group="ParaGuard mini")[["group", "text"]],

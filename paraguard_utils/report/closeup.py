@@ -13,7 +13,7 @@ from threadpoolctl import threadpool_limits
 from paraguard_utils.bootstrap import SEED
 from paraguard_utils.models.encoder import unit
 from paraguard_utils.schemas import Corpus, Labels, Pairs, Scores, Tokens, Traces
-from paraguard_utils.scoring import pipeline, signals
+from paraguard_utils.scoring import confusion, signals
 
 MOST = 10
 """Rejections that the two figures number."""
@@ -37,7 +37,7 @@ def most_confused(scores: Scores, most: int = MOST) -> pd.DataFrame:
     DataFrame, at most `most` rows
         number (from 1), prompt_id, ci.
     """
-    rows = pipeline.rejections({"": scores}).sort_values(["ci", "prompt_id"], ascending=[False, True]).head(most)
+    rows = confusion.rejections(scores).sort_values(["ci", "prompt_id"], ascending=[False, True]).head(most)
     rows = rows[["prompt_id", "ci"]].reset_index(drop=True)
     rows.insert(0, "number", np.arange(1, len(rows) + 1))
     return rows

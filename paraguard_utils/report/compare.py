@@ -65,7 +65,7 @@ def describe(name: str, compared: pd.DataFrame, keys: Sequence[str]) -> list[str
     name : str
         Of the table.
     compared : DataFrame
-        From `differences`.
+        From `cells`.
     keys : sequence of str
 
     Returns

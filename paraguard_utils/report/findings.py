@@ -53,7 +53,7 @@ def covariate_findings(table: Table, limit: float = LIMIT) -> list[str]:
     Parameters
     ----------
     table : DataFrame
-        From `correlations`.
+        From `covariates.correlations`.
     limit : float
 
     Returns
@@ -82,7 +82,7 @@ def explained_findings(table: Table) -> list[str]:
     Parameters
     ----------
     table : DataFrame
-        From `explained`.
+        From `covariates.explained`.
 
     Returns
     -------
@@ -103,9 +103,9 @@ def tail_findings(shares: Table, tail: Table) -> list[str]:
     Parameters
     ----------
     shares : DataFrame
-        From `flip_shares`.
+        From `near_identical.flip_shares`.
     tail : DataFrame
-        From `low_tail`.
+        From `near_identical.low_tail`.
 
     Returns
     -------
@@ -206,7 +206,7 @@ def cohort_findings(table: Table, tau: float = 0.60) -> list[str]:
     table : DataFrame
         Table 2.
     tau : float
-        One of `TAUS`; the paper does not say which of them Table 2 took.
+        One of `confusion.TAUS`; the paper does not say which of them Table 2 took.
 
     Returns
     -------
@@ -242,7 +242,7 @@ def group_findings(table: Table, limit: float = 0.95) -> list[str]:
     Parameters
     ----------
     table : DataFrame
-        Parts of `groups`.
+        Parts of `cohorts.groups`.
     limit : float
         Share of resamples in which a group must be the highest to be called so.
 
@@ -267,7 +267,7 @@ def regression_findings(table: Table, level: float = 0.05) -> list[str]:
     Parameters
     ----------
     table : DataFrame
-        From `regression`.
+        From `regression.odds_ratios`.
     level : float
 
     Returns
@@ -299,7 +299,7 @@ def range_findings(table: Table) -> list[str]:
     Parameters
     ----------
     table : DataFrame
-        From `table`; what rests on fewer than 30 rejections is left out.
+        From `sensitivity.table`; what rests on fewer than 30 rejections is left out.
 
     Returns
     -------
@@ -327,7 +327,7 @@ def order_findings(counts: Table) -> list[str]:
     Parameters
     ----------
     counts : DataFrame
-        From `order_counts`.
+        From `sensitivity.order_counts`.
 
     Returns
     -------
@@ -344,7 +344,7 @@ def search_findings(searched: Table) -> list[str]:
     Parameters
     ----------
     searched : DataFrame
-        From `grid_search`.
+        From `weight_search.grid_search`.
 
     Returns
     -------
@@ -390,7 +390,7 @@ def token_finding(shown: Table) -> str:
     Parameters
     ----------
     shown : DataFrame
-        From `token_pairs`.
+        From `closeup.token_pairs`.
 
     Returns
     -------

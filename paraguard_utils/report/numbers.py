@@ -15,6 +15,7 @@ from paraguard_utils.errors import DataError
 from paraguard_utils.report import findings, tables
 from paraguard_utils.schemas import Table
 from paraguard_utils.scoring import covariates, sensitivity
+from paraguard_utils.scoring.regression import POOLED
 
 NAME = "numbers"
 COVERAGE = paths.ROOT / "benchmarks" / "coverage.csv"
@@ -125,7 +126,7 @@ def _sensitivity(store: stores.Store) -> dict[str, str]:
 
 def _search(table: Table) -> dict[str, str]:
     found: dict[str, str] = {}
-    pooled = table[table["target"] == "all targets"]
+    pooled = table[table["target"] == POOLED]
     for row in pooled.to_dict("records"):
         key = f"search.{row['reading']}.{row['prob_shift']}"
         found[f"{key}.best"] = row["best"]
@@ -140,7 +141,7 @@ def _cohorts(groups: Table, regression: Table) -> dict[str, str]:
     for strategy, rows in groups[groups["kind"] == "strategy"].groupby("group"):
         if rows["flip"].notna().any():
             found[f"flip.{strategy}"] = _range(rows["flip"])
-    for row in regression[regression["target"] == "all targets"].to_dict("records"):
+    for row in regression[regression["target"] == POOLED].to_dict("records"):
         found[f"odds.{row['term']}"] = tables.estimate(row, "odds_ratio", decimals=2)
     return found
 

@@ -13,6 +13,7 @@ from sklearn.model_selection import KFold
 from paraguard_utils import bootstrap
 from paraguard_utils.bootstrap import FEW_CLUSTERS, SEED, Clusters
 from paraguard_utils.schemas import Table
+from paraguard_utils.scoring.regression import POOLED
 from paraguard_utils.scoring.signals import READINGS
 from paraguard_utils.settings import PAPER_WEIGHTS, Weights
 
@@ -93,7 +94,7 @@ def grid_search(clusters: Clusters, frames: Mapping[str, pd.DataFrame], folds: i
         tried = [*grid.values(), *paper.values()]
         by_target = {name: separation(frame, tried, reading) for name, frame in frames.items()}
         pooled = tuple(np.concatenate(parts) for parts in zip(*by_target.values(), strict=True))
-        for name, (ids, auc) in {**by_target, "all targets": pooled}.items():
+        for name, (ids, auc) in {**by_target, POOLED: pooled}.items():
             for place, which in enumerate(paper):
                 usable = [i for i, one in enumerate(grid.values()) if which == "with" or one.prob_shift == 0]
                 found = _searched(clusters, ids, auc[:, usable], auc[:, len(grid) + place], folds, seed)

@@ -4,6 +4,7 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib.figure import Figure
 
+from paraguard_utils.models.prompting import model_of
 from paraguard_utils.registry import titles
 from paraguard_utils.report.figures.style import BLUE, GREEN, GREY, ORANGE, PAGE, grid, interval_bars, subplots
 from paraguard_utils.schemas import Table
@@ -58,7 +59,7 @@ def against_k(table: Table) -> Figure:
     """
     figure, axes = subplots(1, 3, figsize=(PAGE, 2.3))
     names = list(dict.fromkeys(table["target"]))
-    families = list(dict.fromkeys(name.rpartition("--")[0] for name in names))
+    families = list(dict.fromkeys(model_of(name) for name in names))
     deepest = table["setting"].astype(int).max() if len(table) else signals.K
     ends = {}
     for axis, (measure, label) in zip(axes, (("cr60", "CR@0.60"), ("cd", "CD"), ("ci", "CI")), strict=True):
@@ -75,9 +76,7 @@ def against_k(table: Table) -> Figure:
         axis.set(xlabel="k (grey line: the paper's)", ylabel=label, xlim=(1, deepest), ylim=(0, None))
         axis.set_xticks([1, 5, 10, 15, 20])
     step = axes[-1].get_ylim()[1] * 0.07
-    blocks = [
-        sorted((name for name in ends if name.rpartition("--")[0] == one), key=ends.__getitem__) for one in families
-    ]
+    blocks = [sorted((name for name in ends if model_of(name) == one), key=ends.__getitem__) for one in families]
     top = -np.inf
     for own in sorted(filter(None, blocks), key=lambda own: ends[own[0]]):
         middle = np.mean([ends[name][0] for name in own])
