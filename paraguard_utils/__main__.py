@@ -271,7 +271,7 @@ def main() -> None:
     except UserError as error:
         sys.exit(str(error))
     except ModuleNotFoundError as error:
-        sys.exit(f"the package {error.name} is not installed; install paraguard-utils[notebooks], the extras")
+        sys.exit(f"the package {error.name} is not installed; install paraguard-utils[notebooks]")
     except OSError as error:
         sys.exit(f"{error.filename or 'a file'}: {error.strerror or error}; mend that and run the same command again")
 
