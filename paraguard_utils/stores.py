@@ -22,31 +22,7 @@ from paraguard_utils import __version__, paths
 from paraguard_utils.errors import DataError, Missing
 from paraguard_utils.schemas import SCHEMAS, check, text_columns
 
-
-def read_upstream(path: Path) -> pd.DataFrame:
-    """Read an upstream CSV file with every field as text, empty fields as "".
-
-    Raises
-    ------
-    DataError
-        It is not CSV in UTF-8, or has no rows.
-    """
-    where = paths.shown(path)
-    try:
-        rows = pd.read_csv(path, dtype=str, keep_default_na=False, encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise DataError(f"{where}: is not UTF-8 (byte {error.start}); save the file as CSV UTF-8") from error
-    except (pd.errors.ParserError, pd.errors.EmptyDataError) as error:
-        raise DataError(f"{where}: cannot be read as CSV ({str(error).strip()}); pass the upstream file") from error
-    if rows.empty:
-        raise DataError(f"{where}: there are no rows; pass the upstream file")
-    return rows
-
-
-LIVE = "live"
-
-
-RECORDED = "recorded"
+RECORDED, LIVE = "recorded", "live"
 
 LAYOUT = {
     "generated": "generated/{}.csv",
@@ -200,6 +176,26 @@ def _read_csv(path: Path, kind: str) -> pd.DataFrame:
     # A prompt may be the word "null": only empty fields are missing, and text columns stay text.
     types = dict.fromkeys(text_columns(kind), str) if kind in SCHEMAS else None
     return pd.read_csv(path, dtype=types, keep_default_na=False, na_values=[""], encoding="utf-8")
+
+
+def read_upstream(path: Path) -> pd.DataFrame:
+    """Read an upstream CSV file with every field as text, empty fields as "".
+
+    Raises
+    ------
+    DataError
+        It is not CSV in UTF-8, or has no rows.
+    """
+    where = paths.shown(path)
+    try:
+        rows = pd.read_csv(path, dtype=str, keep_default_na=False, encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise DataError(f"{where}: is not UTF-8 (byte {error.start}); save the file as CSV UTF-8") from error
+    except (pd.errors.ParserError, pd.errors.EmptyDataError) as error:
+        raise DataError(f"{where}: cannot be read as CSV ({str(error).strip()}); pass the upstream file") from error
+    if rows.empty:
+        raise DataError(f"{where}: there are no rows; pass the upstream file")
+    return rows
 
 
 def write(path: str | Path, frame: pd.DataFrame, kind: str, meta: Mapping[str, object]) -> None:
