@@ -84,19 +84,26 @@ def build(
     made_by = [asdict(limits), scorer.identity, weights.MINILM.sha256, *_code()]
     digest = hashlib.sha256(json.dumps(made_by).encode()).hexdigest()[:16]
     with Parts(store.target_path("corpus", name), "judged", digest) as parts:
-        rows = _judged(parts, pool, wanted, limits, scorer, embed, progress)
+        rows = _judged(parts, digest, pool, wanted, limits, scorer, embed, progress)
         return _joined(store, name, pool, wanted, limits, scorer, rows)
 
 
 def _judged(
-    parts: Parts, pool: Seeds, wanted: int, limits: Gates, scorer: risk.Scorer, embed: Embed, progress: bool
+    parts: Parts,
+    made_by: str,
+    pool: Seeds,
+    wanted: int,
+    limits: Gates,
+    scorer: risk.Scorer,
+    embed: Embed,
+    progress: bool,
 ) -> pd.DataFrame:
     """Make or read parts until enough clusters are complete; return their rows."""
     there = {rows["inputs"].iloc[0]: rows for rows in parts.read()}
     used: list[pd.DataFrame] = []
     taken: set[str] = set()
     complete = 0
-    chain = hashlib.sha256()
+    chain = hashlib.sha256(made_by.encode())
     with tqdm(total=wanted, desc="clusters", unit="cluster", disable=not progress) as bar:
         for start in range(0, len(pool), CHUNK):
             if complete >= wanted:
