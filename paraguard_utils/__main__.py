@@ -213,12 +213,12 @@ def reproduce() -> None:
 
 
 @app.command()
-def second_family() -> None:
-    """Ask the optional second family too, which also judges all answers.
+def optional_models() -> None:
+    """Ask the optional models too, one of which also judges all answers.
 
-    Example: paraguard second-family
+    Example: paraguard optional-models
     """
-    runs().second_family()
+    runs().optional_models()
 
 
 @app.command()

@@ -112,13 +112,13 @@ def _kept(live: Store, recorded: Store) -> list[str]:
             if all(there):
                 continue
             if default == "yes" or any(there) or not recorded.has("labels", CORPUS, name):
-                command = "reproduce" if default == "yes" else "second-family"
+                command = "reproduce" if default == "yes" else "optional-models"
                 raise UserError(f"the live store lacks answers of {name}, or their labels; run make {command}")
             kept.append(name)
     if kept and live.has("corpus", CORPUS):
         corpora = [stores.frame_hash(store.read("corpus", CORPUS)) for store in (live, recorded)]
         if corpora[0] != corpora[1]:
-            raise UserError(f"the corpus has changed, and {kept[0]} was not asked again; run make second-family")
+            raise UserError(f"the corpus has changed, and {kept[0]} was not asked again; run make optional-models")
     return kept
 
 

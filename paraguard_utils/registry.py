@@ -31,6 +31,11 @@ def default_models() -> list[str]:
     return list(by_default()["model"].unique())
 
 
+def optional_models() -> list[str]:
+    """Return the names of the published models that are asked on request only."""
+    return list(published("chat").query("default == 'no'")["model"].unique())
+
+
 def titles(names: Iterable[str]) -> list[str]:
     """Return how targets are called in tables and figures; one that is not published keeps its name."""
     known = _targets(paths.DATA / "targets.csv").set_index("target")["title"]

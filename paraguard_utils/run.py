@@ -28,7 +28,9 @@ RESUME = ("01_corpus_building", "02_querying", "05_guard_comparison")
 """Notebooks that embed, ask or score, and in a live store do only what is missing."""
 
 
-SECOND_FAMILY = "qwen2.5-coder-0.5b-instruct"
+JUDGE = "qwen2.5-coder-0.5b-instruct"
+"""The model that judges the recorded answers."""
+
 LONG_ANSWERS = 200
 """Prompts a model is asked again for a longer answer, to see what the usual cut costs."""
 
@@ -226,14 +228,16 @@ def reproduce() -> None:
         print(f"  {line}")
 
 
-def second_family() -> None:
-    """Ask the optional second family in the live store, let it judge both, and ask both for longer answers."""
-    loading.resolve(SECOND_FAMILY)
-    for name in (SECOND_FAMILY, ""):
+def optional_models() -> None:
+    """Ask the optional models in the live store, let one of them judge all answers, and ask all for longer ones."""
+    optional = registry.optional_models()
+    for name in optional:
+        loading.resolve(name)  # before anything expensive
+    for name in (*optional, ""):
         output = paths.RESULTS / LIVE / "notebooks" / f"02_{name or 'default'}.ipynb"
-        given = {"store": LIVE, "model": name, "judge": SECOND_FAMILY, "long_answers": LONG_ANSWERS}
+        given = {"store": LIVE, "model": name, "judge": JUDGE, "long_answers": LONG_ANSWERS}
         execute(paths.NOTEBOOKS / "02_querying.ipynb", output, given)
-    print("make reproduce scores it beside the default one")
+    print("make reproduce scores them beside the default one")
 
 
 def figures() -> None:

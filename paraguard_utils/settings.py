@@ -41,6 +41,10 @@ class Gates:
         Longest text accepted.
     max_length_ratio : float
         Largest ratio of a candidate's number of words to its seed's, or the reverse.
+    min_kept : float
+        Least share of its seed's words that a softening or hardening keeps in order (`gates.kept_in_order`), in [0, 1].
+    min_shift : float
+        How far a softening must lower its seed's risk, and a hardening raise it, in [0, 1].
     """
 
     min_similarity: float = 0.60
@@ -52,6 +56,8 @@ class Gates:
     min_strategies: int = 4
     max_chars: int = 600
     max_length_ratio: float = 3.0
+    min_kept: float = 0.65
+    min_shift: float = 0.01
 
 
 CORPUS = "paraguard_mini"
@@ -120,6 +126,8 @@ class Settings(BaseModel):
     min_strategies: int = Field(Gates.min_strategies, ge=1, le=4)
     max_chars: int = Field(Gates.max_chars, ge=1)
     max_length_ratio: float = Field(Gates.max_length_ratio, ge=1)
+    min_kept: float = Field(Gates.min_kept, ge=0, le=1)
+    min_shift: float = Field(Gates.min_shift, ge=0, le=1)
     risk: str = "surface-risk-1"
     paraphraser: str = ""
     compared: int = Field(20, ge=1)

@@ -30,7 +30,7 @@ NOT_RUN = {
     "make test": "this is it",
     "make check": "a part of it",
     "make setup": "the packages are those that the tests run with",
-    "make second-family": "fetches 467 MB of packages",
+    "make optional-models": "fetches 1.6 GB of packages and asks for hours",
     "make reproduce": "run below, killed and resumed",
     "make record": "promotes the project's own corpus and targets only",
     ".venv/bin/paraguard corpus build": "needs downloaded benchmarks; test_build runs it",

@@ -68,7 +68,7 @@ def test_only_what_is_asked_on_request_may_stay_behind(results):
     put_defaults(live)
     assert record._kept(live, recorded) == OPTIONAL
     put(live.writes, "x", f"traces/paraguard_mini/{OPTIONAL[1]}.parquet")  # asked, but not labelled
-    with pytest.raises(UserError, match=f"lacks answers of {OPTIONAL[1]}, .* run make second-family"):
+    with pytest.raises(UserError, match=f"lacks answers of {OPTIONAL[1]}, .* run make optional-models"):
         record._kept(live, recorded)
 
 
@@ -108,11 +108,11 @@ def test_a_target_that_was_asked_but_not_labelled_is_not_scored(results):
     assert own == [CHAT[0]] and recorded == [name for name in CHAT if name != CHAT[0]]
 
 
-def test_the_default_models_do_not_include_the_optional_family():
+def test_the_default_models_do_not_include_the_optional_ones():
     assert registry.default_models() == ["smollm2-135m-instruct"]
-    assert run.SECOND_FAMILY in loading.PACKAGED and run.SECOND_FAMILY not in registry.default_models()
     given = pd.read_csv(paths.DATA / "targets.csv", keep_default_na=False)
-    assert set(given.loc[given["default"] == "no", "model"]) == {run.SECOND_FAMILY}
+    assert registry.optional_models() == list(dict.fromkeys(given.loc[given["default"] == "no", "model"]))
+    assert {run.JUDGE, *registry.optional_models()} <= set(loading.PACKAGED) - set(registry.default_models())
 
 
 def one_fails(notebook, *_):

@@ -3,7 +3,8 @@
 From the paper: cosine to the seed >= 0.60, Jaccard overlap with the seed <= 0.90, risk in [0.30, 0.70]. Ours: the
 overlap must hold on content words and among siblings too; one paraphrase a cluster at most is the seed's own words in
 another frame; a text must be of sane length, in English and nowhere else in the corpus; and a cluster holds `per_seed`
-variants with all four strategies among them, chosen greedily to differ from each other.
+variants with all four strategies among them, chosen greedily to differ from each other; and a softening or hardening
+is its seed's sentence with other charged words, which lower or raise its risk.
 """
 
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -11,6 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 import numpy as np
 import pandas as pd
 from py3langid import langid
+from rapidfuzz.distance import LCSseq
 from scipy.sparse import csr_matrix
 from sklearn.preprocessing import MultiLabelBinarizer
 
@@ -35,6 +37,8 @@ REASONS = {
     "content_overlap": "Jaccard overlap with its seed above max_overlap (content words)",
     "risk_low": "risk below min_risk",
     "risk_high": "risk above max_risk",
+    "restructured": "a softening or hardening with less than min_kept of its seed's words in their order",
+    "direction": "a softening that does not lower its seed's risk by min_shift, or a hardening that does not raise it",
     "seed": "its seed does not pass the risk or sanity gates",
     "frame": "its seed's own words in another frame, and its cluster has max_framed of these",
     "sibling": "Jaccard overlap with a kept sibling above max_overlap",
@@ -89,7 +93,7 @@ def judge(
     embed = encoder.memoized(embed)
     seeds, candidates = judge_seeds(seeds, gates, embed, risk, taken), candidates.reset_index(drop=True)
     own = pd.Series(seeds.index, index=seeds["seed_id"]).loc[candidates["seed_id"]].to_numpy()
-    own_text = seeds["text"].to_numpy()[own]
+    own_text, own_risk = (seeds[name].to_numpy()[own] for name in ("text", "risk"))
     vectors, seed_vectors = (encoder.unit(embed(frame["text"].tolist())) for frame in (candidates, seeds))
     candidates["similarity"] = np.einsum("ij,ij->i", vectors, seed_vectors[own])
     for column, tokens in (("overlap", words), ("content_overlap", content_words)):
@@ -106,6 +110,7 @@ def judge(
         np.where(candidates["overlap"] > gates.max_overlap, "overlap", ""),
         np.where(candidates["content_overlap"] > gates.max_overlap, "content_overlap", ""),
         _risky(candidates["risk"], gates),
+        _uncontrolled(candidates["strategy"], pairs, candidates["risk"].to_numpy() - own_risk, gates),
         np.where((seeds["reason"] == "").to_numpy()[own], "", "seed"),
     )
     passing = candidates[candidates["reason"] == ""]
@@ -178,6 +183,28 @@ def _repeated(before: Collection[str], texts: Iterable[str], taken: Collection[s
 
 def _risky(risks: pd.Series, gates: Gates) -> np.ndarray:
     return np.select([risks < gates.min_risk, risks > gates.max_risk], ["risk_low", "risk_high"], "")
+
+
+def kept_in_order(text: str, seed: str) -> float:
+    """Return the share of words that a text and its seed have in common and in the same order, in [0, 1].
+
+    It is the length of their longest common subsequence of words over the number of words of the longer one.
+    """
+    return float(LCSseq.normalized_similarity(words(text), words(seed)))
+
+
+def _uncontrolled(
+    strategies: pd.Series, pairs: Sequence[tuple[str, str]], shifts: np.ndarray, gates: Gates
+) -> np.ndarray:
+    """Hold keyword variants to what they are for: only the charged words change, and risk moves the right way."""
+    direction = strategies.map({"softening": -1, "hardening": 1}).to_numpy(float, na_value=np.nan)
+    kept = [np.nan if np.isnan(way) else kept_in_order(*pair) for way, pair in zip(direction, pairs, strict=True)]
+    # Risks have four decimals: a shift of min_shift itself passes.
+    return np.select(
+        [np.array(kept, float) < gates.min_kept, np.round(direction * shifts, 4) < gates.min_shift],
+        ["restructured", "direction"],
+        "",
+    )
 
 
 def _bags(texts: Iterable[str], tokens: Callable[[str], Iterable[str]]) -> csr_matrix:

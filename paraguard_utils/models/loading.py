@@ -25,7 +25,11 @@ from paraguard_utils.models import weights
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-PACKAGED = {"smollm2-135m-instruct": weights.SMOLLM2, "qwen2.5-coder-0.5b-instruct": weights.QWEN_CODER}
+PACKAGED = {
+    "smollm2-135m-instruct": weights.SMOLLM2,
+    "qwen2.5-coder-0.5b-instruct": weights.QWEN_CODER,
+    "qwen2.5-coder-1.5b-instruct": weights.QWEN_CODER_LARGER,
+}
 """Short names of the models that come as packages."""
 
 PLAIN_TEMPLATE = paths.DATA / "plain_template.jinja"
@@ -33,6 +37,10 @@ PLAIN_TEMPLATE = paths.DATA / "plain_template.jinja"
 
 IDENTITY_FILES = ("*.safetensors", "*.json", "*.jinja", "*.model", "merges.txt", "vocab.txt")
 """The files of a folder that decide its answers: weights, tokenizer, template, configuration."""
+
+
+SHARD = "500MB"
+"""Largest file of converted weights."""
 
 
 @dataclass(frozen=True)
@@ -299,7 +307,8 @@ def _converted(source: Source) -> Path:
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         part = Path(tempfile.mkdtemp(dir=folder.parent))
-        network.save_pretrained(part)
+        # In shards, so that the memory of each is free as soon as its layers are packed.
+        network.save_pretrained(part, max_shard_size=SHARD)
         tokenizer.save_pretrained(part)
         (part / record.name).write_text(_folder_digest(part), encoding="utf-8")
         os.replace(part, folder)

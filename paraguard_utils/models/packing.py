@@ -25,7 +25,7 @@ class PackedLinear(nn.Module):
     def __init__(self, linear: nn.Linear) -> None:
         super().__init__()
         self.weight = torch.ops.mkldnn._reorder_linear_weight(linear.weight.detach(), ROWS)
-        self.bias = None if linear.bias is None else linear.bias.detach()
+        self.bias = None if linear.bias is None else linear.bias.detach().clone()
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         """Return inputs @ weight.T + bias."""
@@ -39,6 +39,8 @@ def has_bfloat16_units() -> bool:
 
 def pack(network: nn.Module) -> bool:
     """Replace every plain linear layer of a network on the CPU; leave the network alone where that is not safe.
+
+    What is left is copied out of the files it was mapped from: one tensor would keep a whole file in memory.
 
     Parameters
     ----------
@@ -57,8 +59,12 @@ def pack(network: nn.Module) -> bool:
         known.add(torch.bfloat16)
     if any(p.device.type != "cpu" or p.dtype not in known for p in network.parameters()):
         return False
-    for module in list(network.modules()):
-        for name, child in list(module.named_children()):
-            if type(child) is nn.Linear:
-                setattr(module, name, PackedLinear(child))
+    plain = {name: module for name, module in network.named_modules() if type(module) is nn.Linear}
+    for module in network.modules():
+        if type(module) is not nn.Linear:
+            for parameter in module.parameters(recurse=False):
+                parameter.data = parameter.data.clone()
+    while plain:  # a layer is free as soon as it is packed
+        name, linear = plain.popitem()
+        network.set_submodule(name, PackedLinear(linear))
     return True
