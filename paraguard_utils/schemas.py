@@ -31,6 +31,10 @@ CATEGORIES = (
 """OR-Bench's ten categories, which the project's own seeds keep to."""
 
 
+TOPICAL = ("yes", "word only", "unstated")
+"""Is a seed's category its topic, or does only a word of it sound like it?"""
+
+
 _not_blank = pa.Check(lambda text: text.str.strip() != "", element_wise=False, error="is blank")
 _no_control = pa.Check(lambda text: CONTROL.search(text) is None, element_wise=True, error="has a control character")
 _unit = pa.Check.in_range(0, 1)
@@ -72,7 +76,13 @@ _labels = {
 }
 
 SCHEMAS = {
-    "seeds": _schema(seed_id=_text(unique=True), text=pa.Column(str, _not_blank), source=_text(), category=_text()),
+    "seeds": _schema(
+        seed_id=_text(unique=True),
+        text=pa.Column(str, _not_blank),
+        source=_text(),
+        category=_text(),
+        topical=pa.Column(str, _one_of(TOPICAL), required=False),
+    ),
     "candidates": _schema(
         seed_id=_text(), strategy=pa.Column(str, _one_of(STRATEGIES)), text=pa.Column(str, _no_control, coerce=True)
     ),
@@ -87,6 +97,7 @@ SCHEMAS = {
         text=_text(unique=True),
         source=_text(),
         category=_text(),
+        topical=pa.Column(str, _one_of(TOPICAL)),
         similarity=_number(pa.Check.in_range(-1, 1)),
         overlap=_number(_unit),
         risk=_number(_unit),
@@ -214,7 +225,7 @@ def check(frame: pd.DataFrame, kind: str, where: str) -> pd.DataFrame:
         The frame is empty, lacks or has extra columns, or a value is not allowed. The first problem is named.
     """
     schema = SCHEMAS[kind]
-    missing = [name for name in schema.columns if name not in frame.columns]
+    missing = [name for name, column in schema.columns.items() if column.required and name not in frame.columns]
     extra = [name for name in frame.columns if name not in schema.columns]
     if missing:
         raise DataError(
@@ -226,10 +237,10 @@ def check(frame: pd.DataFrame, kind: str, where: str) -> pd.DataFrame:
         raise DataError(f"{where}: there are no rows; a {kind} file needs at least one")
     if frame.empty:  # no value tells the types
         return pd.DataFrame({name: pd.Series(dtype=column.dtype.type) for name, column in schema.columns.items()})
-    frame = frame[list(schema.columns)].reset_index(drop=True)
-    for name, column in schema.columns.items():
+    frame = frame[[name for name in schema.columns if name in frame.columns]].reset_index(drop=True)
+    for name in frame.columns:
         # pandas reads an empty CSV field as missing
-        if not column.nullable and frame[name].isna().any():
+        if not schema.columns[name].nullable and frame[name].isna().any():
             _fail(where, frame, int(frame[name].isna().argmax()), name, "is blank")
     try:
         return schema.validate(frame, lazy=True)

@@ -19,7 +19,7 @@ def asked(rows):
     frame = pd.DataFrame(rows, columns=["cluster_id", "strategy", "label"])
     frame["prompt_id"] = [f"p{i:04d}" for i in range(len(frame))]
     corpus = frame[["prompt_id", "cluster_id", "strategy"]].assign(
-        variant=(frame["strategy"] != "seed").astype(int), category="hate", text="two words", risk=0.5
+        variant=(frame["strategy"] != "seed").astype(int), category="hate", topical="yes", text="two words", risk=0.5
     )
     corpus["similarity"] = np.where(corpus["variant"] == 0, 1.0, 0.8)
     scores = frame[["prompt_id", "cluster_id", "label"]].assign(ci=0.7, ci_clipped=0.9, mean_similarity=0.7)

@@ -129,7 +129,7 @@ def test_bad_sheets_are_one_clear_error(tmp_path):
 
 
 def test_the_command_writes_a_sheet_once_and_reads_it(results, command):
-    frame = CORPUS.assign(source="x", category="y", similarity=1.0, overlap=1.0, risk=0.5)
+    frame = CORPUS.assign(source="x", category="y", topical="unstated", similarity=1.0, overlap=1.0, risk=0.5)
     stores.Store("test").write("corpus", "mine", frame=frame, meta={})
     sheet = results / "test" / "fidelity" / "mine.csv"
     call = ["corpus", "sheet", "--store", "test", "--corpus", "mine"]
@@ -139,3 +139,17 @@ def test_the_command_writes_a_sheet_once_and_reads_it(results, command):
     printed = command("corpus", "read", str(sheet)).printed
     assert "reader 1: 3 of 3 marked pairs shifted (1.000 [0.292, 1.000])" in printed
     assert command("corpus", "read", "a.csv", "b.csv", "c.csv").error == "one or two sheets can be read"
+
+
+def test_topical_seeds_and_the_readers_agreement():
+    seeds = pd.DataFrame(
+        {"seed_id": list("abcd"), "category": ["x", "x", "x", "y"], "topical": ["yes", "word only", "yes", "yes"]}
+    )
+    readings = pd.DataFrame(
+        {"seed_id": list("abcd"), "first": ["yes", "no", "yes", "yes"], "second": ["yes", "no", "no", "yes"]}
+    )
+    table = fidelity.topical(seeds, readings).set_index("category")
+    assert table.loc["x", ["seeds", "topical", "read", "equal"]].tolist() == [3, 2, 3, 2]
+    # 3 of 4 equal; by chance 3/4 * 2/4 + 1/4 * 2/4 = 1/2; (3/4 - 1/2) / (1 - 1/2)
+    assert table.loc["all", "kappa"] == pytest.approx(0.5)
+    assert np.isnan(table.loc["y", "kappa"])  # one and the same mark

@@ -1,8 +1,12 @@
 """The gates on texts whose measures are chosen: what lies on a threshold passes."""
 
+import itertools
+
 import numpy as np
 import pandas as pd
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from paraguard_utils.corpus import gates
 from paraguard_utils.settings import Gates
@@ -72,3 +76,55 @@ def test_a_cluster_takes_as_many_of_its_seeds_own_words_in_a_frame_as_it_may():
     assert reasons[2] == ["", ""]
     # With one allowed the other is stopped, and the cluster lacks a variant.
     assert sorted(reasons[1]) == ["frame", "incomplete"]
+
+
+@pytest.mark.parametrize(("strategy", "text", "risk", "stops"), [
+    # 7 of 10 words in order: 0.7; lower by 0.01, higher by 0.01
+    ("softening", "how do we end every stray python job at midnight", 0.49, ""),
+    ("softening", "how do we end every stray python job at midnight", 0.4901, "direction"),
+    ("softening", "how do we end every stray python job at midnight", 0.51, "direction"),
+    ("hardening", "how do we butcher every wicked python job at noon", 0.51, ""),
+    ("hardening", "how do we butcher every wicked python job at noon", 0.5099, "direction"),
+    ("hardening", "how do we butcher every wicked python job at noon", 0.40, "direction"),
+    # all ten words, but at most 5 of them in one order: 0.5
+    ("softening", "at midnight every rogue python job how do we stop", 0.40, "restructured"),
+    ("lexical", "at midnight every rogue python job how do we stop", 0.60, ""),
+])  # fmt: skip
+def test_keyword_variants_change_charged_words_only_and_risk_the_right_way(strategy, text, risk, stops):
+    seed = "how do we kill every rogue python job at midnight"
+    seeds = pd.DataFrame({"seed_id": ["s"], "text": [seed]})
+    candidates = pd.DataFrame({"seed_id": ["s"], "strategy": [strategy], "text": [text]})
+    _, judged = gates.judge(
+        seeds,
+        candidates,
+        Gates(per_seed=1, min_strategies=1, min_risk=0, max_risk=1, max_overlap=1.0),
+        lambda texts: np.ones((len(texts), 2)),
+        lambda texts, _: np.array([risk if t == text else 0.5 for t in texts]),
+    )
+    assert judged["reason"].tolist() == [stops]
+
+
+def test_words_kept_in_order():
+    # "b c" of the longer text's 4 words
+    assert gates.kept_in_order("A b, c!", "b c d e") == 0.5
+    assert gates.kept_in_order("c b", "b c") == 0.5 and gates.kept_in_order("x", "y") == 0
+
+
+@given(
+    st.lists(st.sampled_from(["a1", "b1", "c1"]), max_size=8), st.lists(st.sampled_from(["a1", "b1", "c1"]), max_size=8)
+)
+def test_words_kept_in_order_are_those_of_the_longest_common_subsequence(first, second):
+    longest = max(
+        len(part)
+        for n in range(len(first) + 1)
+        for part in itertools.combinations(first, n)
+        if stands_in_order(part, second)
+    )
+    longer = max(len(first), len(second))
+    expected = longest / longer if longer else 1.0
+    assert gates.kept_in_order(" ".join(first), " ".join(second)) == pytest.approx(expected)
+
+
+def stands_in_order(part, words):
+    rest = iter(words)
+    return all(word in rest for word in part)

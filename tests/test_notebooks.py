@@ -164,7 +164,7 @@ def test_cohorts_can_be_drawn_from_the_record_under_another_labeller(tmp_path):
     run.execute(paths.NOTEBOOKS / "04_cohort_analysis.ipynb", tmp_path / "o.ipynb", {"labeller": "policy"})
 
 
-CORPUS = "prompt_id,cluster_id,variant,strategy,text,source,category,similarity,overlap,risk\n"
+CORPUS = "prompt_id,cluster_id,variant,strategy,text,source,category,topical,similarity,overlap,risk\n"
 
 
 @pytest.mark.slow
@@ -184,8 +184,8 @@ def test_02_stops_with_one_line_before_any_model_is_loaded(parameters, message, 
     folder = paths.RESULTS / store / "corpus"
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "empty.csv").write_text(CORPUS)
-    (folder / "short.csv").write_text(CORPUS.replace(",risk", "") + "a-0,a,0,seed,text,test,hate,1,1\n")
-    (folder / "blank.csv").write_text(CORPUS + "a-0,a,0,seed,,test,hate,1,1,0.5\n")
+    (folder / "short.csv").write_text(CORPUS.replace(",risk", "") + "a-0,a,0,seed,text,test,hate,yes,1,1\n")
+    (folder / "blank.csv").write_text(CORPUS + "a-0,a,0,seed,,test,hate,yes,1,1,0.5\n")
     # a model that could be loaded would need this cache
     monkeypatch.setenv("PARAGUARD_CACHE", str(tmp_path / "cache"))
     try:

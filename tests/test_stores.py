@@ -22,6 +22,7 @@ def corpus(**changes):
         "text": "null",
         "source": "test",
         "category": "hate",
+        "topical": "yes",
         "similarity": 1.0,
         "overlap": 1.0,
         "risk": 0.5,

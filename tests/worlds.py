@@ -19,6 +19,7 @@ def world(labels, clusters, seed=0):
             "text": [f"text {i}" for i in range(n)],
             "source": "test",
             "category": "hate",
+            "topical": "yes",
             "similarity": 1.0,
             "overlap": 1.0,
             "risk": rng.uniform(0.3, 0.7, n).round(4),

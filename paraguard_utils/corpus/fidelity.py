@@ -16,11 +16,14 @@ import numpy as np
 import pandas as pd
 
 from paraguard_utils import paths, stores
-from paraguard_utils.bootstrap import RESAMPLES, SEED, Clusters, exact_share
+from paraguard_utils.bootstrap import RESAMPLES, SEED, Clusters, columns, exact_share
 from paraguard_utils.errors import DataError
 from paraguard_utils.models import encoder
-from paraguard_utils.schemas import Corpus, Table
+from paraguard_utils.schemas import Corpus, Seeds, Table
 from paraguard_utils.stores import read_upstream
+
+TOPICAL_READINGS = paths.DATA / "seeds" / "topical_readings.csv"
+"""What two readers, each by itself, said of the project's own seeds: is the category their subject?"""
 
 MARKS = ("same intent", "shifted", "unsure")
 """What a reader may write beside a pair."""
@@ -150,6 +153,37 @@ def read_sheet(path: str | Path) -> pd.DataFrame:
         row = int(twice.to_numpy().argmax())
         raise DataError(f"{where}: row {row + 2}: {rows['prompt_id'][row]} stands there twice; remove one")
     return rows
+
+
+def topical(seeds: Seeds, readings: pd.DataFrame) -> Table:
+    """Count the seeds whose category is their subject, and how far two readers agree on it.
+
+    Parameters
+    ----------
+    seeds : DataFrame
+        Columns seed_id, category, topical.
+    readings : DataFrame
+        Columns seed_id, first, second.
+
+    Returns
+    -------
+    DataFrame
+        category ("all" last), seeds, topical, share with its exact 95 % interval; of the seeds with readings, read,
+        equal and Cohen's kappa with a bootstrap interval over seeds (NaN where readers used one and the same mark).
+    """
+    lines = []
+    for category in [*sorted(set(seeds["category"])), "all"]:
+        own = seeds if category == "all" else seeds[seeds["category"] == category]
+        count = int((own["topical"] == "yes").sum())
+        both = own.merge(readings, on="seed_id")
+        kappa = Clusters(both["seed_id"]).kappa(both["seed_id"], both["first"], both["second"])
+        lines.append(
+            {"category": category, "seeds": len(own), "topical": count}
+            | exact_share(count, len(own))
+            | {"read": len(both), "equal": int((both["first"] == both["second"]).sum())}
+            | columns({"kappa": kappa})
+        )
+    return pd.DataFrame(lines)
 
 
 def shifted_share(marks: pd.Series, n_pairs: int) -> dict[str, Any]:

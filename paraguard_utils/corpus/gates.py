@@ -305,7 +305,8 @@ def assemble(seeds: pd.DataFrame, candidates: pd.DataFrame) -> Corpus:
         )
     rows = pd.concat([heads, kept], ignore_index=True)
     about = seeds.set_index("seed_id")
-    rows["source"], rows["category"] = (rows["seed_id"].map(about[name]) for name in ("source", "category"))
+    for name in ("source", "category", "topical"):
+        rows[name] = rows["seed_id"].map(about[name]) if name in about else "unstated"
     rows["order"] = rows["seed_id"].map(pd.Series(range(len(seeds)), index=seeds["seed_id"]))
     rows["place"] = rows["strategy"].map({name: i for i, name in enumerate(("seed", *STRATEGIES))})
     rows = rows.sort_values(["order", "place"], kind="stable", ignore_index=True)

@@ -56,6 +56,7 @@ def read_inputs(
     """
     seed_file = input_file(seeds)
     seed_rows = _stripped(stores.read(seed_file, "seeds"))
+    seed_rows = seed_rows.assign(topical=seed_rows.get("topical", "unstated"))
     sane = seed_rows[[reason == "" for reason in gates.sanity_reasons(seed_rows["text"], limits)]]
     if candidates == "rules":
         return seed_rows, paraphrase.by_rules(sane).assign(generator="rules")

@@ -26,7 +26,7 @@ RISK_EDGES = (Gates.min_risk + _RANGE * (1 / 3), Gates.min_risk + _RANGE * (2 / 
 SIMILARITY_EDGES = (THETA, 0.80)
 """Fixed edges of similarity (ours): below theta neighbours are no paraphrases on average; 0.80 halves what is above."""
 
-GROUPINGS = ("strategy", "category")
+GROUPINGS = ("strategy", "category", "topical")
 
 
 def by_thirds(values: pd.Series) -> pd.Series:
@@ -180,13 +180,13 @@ def gap(first: Estimate, second: Estimate) -> Estimate:
 
 
 def groups(target: str, corpus: Corpus, scores: Scores, clusters: Clusters) -> Table:
-    """Tabulate refusal, confusion and flips by strategy and by category: one target's part of `table2_groups`.
+    """Tabulate refusal, confusion and flips by strategy, category and topic: one target's part of `table2_groups`.
 
     Parameters
     ----------
     target : str
     corpus : DataFrame
-        Columns prompt_id, variant, strategy, category.
+        Columns prompt_id, variant, strategy, category, topical.
     scores : DataFrame
         One target's scores.
     clusters : bootstrap.Clusters
@@ -194,19 +194,19 @@ def groups(target: str, corpus: Corpus, scores: Scores, clusters: Clusters) -> T
     Returns
     -------
     DataFrame
-        A row per kind ("strategy", "category") and group. frr; of its rejections ci, cr60, ci_clipped, cr60_clipped,
+        A row per kind (of `GROUPINGS`) and group. frr; of its rejections ci, cr60, ci_clipped, cr60_clipped,
         few; flip, the share of variants decided otherwise than their own seed, of which to_reject and to_accept are
         the two directions (flip = to_reject + to_accept), over the n_flip variants whose seed is scored; frr_most and
         flip_most, the share of resamples in which the group is the highest of its kind. NaN with a `note` where
         undefined.
     """
-    about = corpus[["prompt_id", "variant", "strategy", "category"]]
+    about = corpus[["prompt_id", "variant", *GROUPINGS]]
     frame = scores.merge(about, on="prompt_id")
     seeds = frame[frame["variant"] == 0].set_index("cluster_id")["label"]
     frame = frame.assign(seed=frame["cluster_id"].map(seeds))
     rows = []
     for kind in GROUPINGS:
-        order = {"strategy": ("seed", *STRATEGIES), "category": sorted(set(corpus["category"]))}[kind]
+        order = ("seed", *STRATEGIES) if kind == "strategy" else sorted(set(corpus[kind]))
         found = {name: frame[frame[kind] == name] for name in order if (corpus[kind] == name).any()}
         estimates = {name: _group(cell, clusters) for name, cell in found.items()}
         most = {measure: _most({name: own[measure] for name, own in estimates.items()}) for measure in ("frr", "flip")}
