@@ -167,7 +167,7 @@ def _publishable(path: Path, targets: Sequence[str]) -> bool:
         return stem.removesuffix(".drifts") == CORPUS
     if path.parents[1].name == "vectors":
         return path.parent.name in {prompting.model_of(name) for name in targets}
-    return not stem.startswith("most_confused_") or stem.removeprefix("most_confused_") in targets
+    return not stem.startswith("confused_refusals_") or stem.removeprefix("confused_refusals_") in targets
 
 
 def cleaned(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:

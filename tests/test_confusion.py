@@ -338,15 +338,24 @@ def test_thirds_by_hand():
     assert set(cohorts.by_thirds(pd.Series([1.0, 1, 1]))) == {"low"}
 
 
-def test_confused_sheet_disarms_formulas_and_keeps_ids():
-    corpus, vectors, traces, labels, tokens = world(["reject"] + ["accept"] * 5, ["a"] * 6)
+def test_confused_refusals_show_the_nearest_accepted_paraphrase():
+    # a: p000, p001 rejected, p002, p003 accepted, p004 unparsed; b: p005 rejected, p006 accepted; c: p007 rejected
+    answers = ["reject", "reject", "accept", "accept", "unparsed", "reject", "accept", "reject"]
+    corpus, vectors, traces, labels, tokens = world(answers, list("aaaaabbc"))
     corpus.loc[0, "text"] = '=HYPERLINK("x")'
     labels["response"] = "-1"
     pairs, scores, _ = summary(corpus, vectors, traces, labels, tokens)
-    sheet = review.confused_sheet(corpus, labels, pairs, scores)
-    assert sheet["rejected_prompt"].tolist() == ['\'=HYPERLINK("x")']
-    assert sheet["rejected_answer"].tolist() == ["'-1"]
-    assert sheet["rejected_id"].tolist() == ["p000"] and sheet["verdict"].tolist() == [""]
+    sheet = review.confused_refusals(corpus, labels, pairs, scores)
+    assert set(sheet["rejected_id"]) == {"p000", "p001", "p005"} and sheet["rejected_id"].iloc[2] == "p005"
+    # of the four others in cluster a three have a label, and two of them are accepted
+    assert sheet["accepted"].tolist() == [2, 2, 1] and sheet["labelled"].tolist() == [3, 3, 1]
+    near = pairs[pairs["same_cluster"] & (pairs["centre_id"] == "p000") & (pairs["neighbour_label"] == "accept")]
+    first = sheet.set_index("rejected_id").loc["p000"]
+    assert first["similarity"] == near["similarity"].max()
+    assert first["rejected_prompt"] == '\'=HYPERLINK("x")' and first["paraphrase_answer"] == "'-1"
+    assert (sheet["verdict"] == "").all() and len(review.confused_refusals(corpus, labels, pairs, scores, most=1)) == 1
+    whole = review.refused_throughout(corpus, {"t": labels})
+    assert whole[["cluster_id", "rejected", "unlabelled"]].to_numpy().tolist() == [["c", 1, 0]]
 
 
 def test_differences_are_paired_and_holm_adjusted():

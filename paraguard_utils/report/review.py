@@ -162,7 +162,7 @@ def write_jsonl(path: Path, examples: Sequence[dict], meta: dict) -> None:
     stores.write_meta(path, meta)
 
 
-def confused_sheet(
+def confused_refusals(
     corpus: Corpus,
     labels: Labels,
     pairs: Pairs,
@@ -171,7 +171,9 @@ def confused_sheet(
     reading: str = "relative",
     most: int = 20,
 ) -> pd.DataFrame:
-    """List the most confused rejections, each beside its most confusing accepted neighbour, for a human to judge.
+    """List rejections of which paraphrases were accepted, each beside the nearest of these, for a human to judge.
+
+    The neighbour with the highest score would not do: the score grows with distance, so that one asks something else.
 
     Parameters
     ----------
@@ -182,38 +184,74 @@ def confused_sheet(
     weights : settings.Weights
     reading : str
     most : int
-        Rejections listed, highest CI(r) first.
+        Rejections listed: the most accepted paraphrases first, then the most similar one.
 
     Returns
     -------
     DataFrame
-        rejected_id, rejected_prompt, rejected_answer, neighbour_id, neighbour_prompt, neighbour_answer, similarity,
-        drift, prob_shift, ppl, score, ci, verdict (empty: same intent / shifted / unsure).
+        rejected_id, rejected_prompt, rejected_answer, paraphrase_id, paraphrase, paraphrase_answer, accepted (of the
+        cluster's other prompts) of labelled (accepted or rejected), similarity, score, ci, verdict (empty: same
+        intent / shifted / unsure). A rejection without an accepted paraphrase is in none (`refused_throughout`).
     """
-    text = corpus.set_index("prompt_id")["text"]
-    answer = labels.set_index("prompt_id")["response"]
-    ci = confusion.CI[reading]
-    worst = confusion.rejections(scores).sort_values([ci, "prompt_id"], ascending=[False, True]).head(most)
-    near = pairs[pairs["rank"].notna()].assign(score=signals.score(pairs, weights, reading))
-    near = near.sort_values(["score", "neighbour_id"], ascending=[False, True]).drop_duplicates("centre_id")
-    rows = worst.merge(near, left_on="prompt_id", right_on="centre_id")
+    text, answer = corpus.set_index("prompt_id")["text"], labels.set_index("prompt_id")["response"]
+    own = pairs[pairs["same_cluster"] & (pairs["centre_label"] == "reject") & (pairs["neighbour_label"] == "accept")]
+    own = own.assign(score=signals.score(own, weights, reading))
+    own["accepted"] = own.groupby("centre_id")["neighbour_id"].transform("size")
+    order = {"accepted": False, "similarity": False, "centre_id": True, "neighbour_id": True}
+    rows = own.sort_values(list(order), ascending=list(order.values())).drop_duplicates("centre_id").head(most)
+    cluster = corpus.set_index("prompt_id")["cluster_id"]
+    labelled = corpus.loc[labels["label"].isin(["accept", "reject"]).to_numpy(), "cluster_id"].value_counts()
     sheet = pd.DataFrame(
         {
             "rejected_id": rows["centre_id"],
             "rejected_prompt": rows["centre_id"].map(text),
             "rejected_answer": rows["centre_id"].map(answer),
-            "neighbour_id": rows["neighbour_id"],
-            "neighbour_prompt": rows["neighbour_id"].map(text),
-            "neighbour_answer": rows["neighbour_id"].map(answer),
+            "paraphrase_id": rows["neighbour_id"],
+            "paraphrase": rows["neighbour_id"].map(text),
+            "paraphrase_answer": rows["neighbour_id"].map(answer),
+            "accepted": rows["accepted"],
+            "labelled": rows["centre_id"].map(cluster).map(labelled) - 1,
             "similarity": rows["similarity"],
-            "drift": rows["drift"],
-            "prob_shift": rows["prob_shift"],
-            "ppl": rows[signals.READINGS[reading]],
             "score": rows["score"],
-            "ci": rows[ci],
+            "ci": rows["centre_id"].map(scores.set_index("prompt_id")[confusion.CI[reading]]),
             "verdict": "",
         }
-    )
-    words = [name for name in sheet if name.endswith(("_prompt", "_answer"))]
+    ).reset_index(drop=True)
+    words = ["rejected_prompt", "rejected_answer", "paraphrase", "paraphrase_answer"]
     sheet[words] = formula_safe(sheet[words])
     return sheet
+
+
+def refused_throughout(corpus: Corpus, labels: Mapping[str, Labels]) -> pd.DataFrame:
+    """List the clusters of which a target rejects every prompt it has a label for: refused, but not confused.
+
+    Parameters
+    ----------
+    corpus : DataFrame
+        Columns prompt_id, cluster_id, category, text.
+    labels : dict of str to DataFrame
+        By target, in corpus order.
+
+    Returns
+    -------
+    DataFrame
+        target, cluster_id, category, rejected (prompts), unlabelled (blocked or unparsed), seed (the first
+        prompt's text, made safe for a spreadsheet); targets in the order given, clusters in corpus order.
+    """
+    frames = []
+    for target, own in labels.items():
+        label = own["label"].to_numpy()
+        counts = corpus.assign(accepted=label == "accept", rejected=label == "reject").groupby("cluster_id", sort=False)
+        table = counts.agg(
+            category=("category", "first"),
+            accepted=("accepted", "sum"),
+            rejected=("rejected", "sum"),
+            prompts=("rejected", "size"),
+            seed=("text", "first"),
+        ).reset_index()
+        table = table[(table["accepted"] == 0) & (table["rejected"] > 0)]
+        table = table.assign(
+            target=target, unlabelled=table["prompts"] - table["rejected"], seed=formula_safe(table["seed"])
+        )
+        frames.append(table[["target", "cluster_id", "category", "rejected", "unlabelled", "seed"]])
+    return pd.concat(frames, ignore_index=True)
