@@ -243,6 +243,21 @@ def record() -> None:
 
 
 @app.command()
+def card() -> None:
+    """Fill in the data card from the files in data/, and write data/croissant.json.
+
+    Example: paraguard card
+    """
+    runs()  # says so where there is no checkout
+    from paraguard_utils.report import card as cards
+    from paraguard_utils.report import croissant, numbers
+    from paraguard_utils.stores import Store
+
+    cards.write(Store(RECORDED).read("tables", numbers.NAME))
+    croissant.write()
+
+
+@app.command()
 def html() -> None:
     """Write one readable report and the explorer of all recorded rejections.
 

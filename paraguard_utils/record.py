@@ -1,4 +1,4 @@
-"""Promoting a live run to the record: data, figures, numbers in prose and the committed notebooks."""
+"""Promoting a live run to the record: data and their card, figures, numbers in prose, the committed notebooks."""
 
 import shutil
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from paraguard_utils import paths, registry, run, stores
 from paraguard_utils.errors import UserError
 from paraguard_utils.models import encoder, prompting
 from paraguard_utils.querying import agreement
-from paraguard_utils.report import numbers
+from paraguard_utils.report import card, croissant, numbers
 from paraguard_utils.report.compare import COMPARED
 from paraguard_utils.run import MINUTES
 from paraguard_utils.settings import CORPUS
@@ -89,6 +89,8 @@ def draw_anew(recorded: Store, known: Sequence[str]) -> None:
     stores.write(paths.DATA / "tables" / f"{numbers.NAME}.csv", found, "tables", {})
     readme = paths.ROOT / "README.md"
     readme.write_text(numbers.filled(readme.read_text(encoding="utf-8"), found), encoding="utf-8")
+    card.write(found)
+    croissant.write()
     for notebook in run.notebooks():
         executed = cleaned(nbformat.read(paths.RESULTS / stores.RECORDED / "notebooks" / notebook.name, as_version=4))
         for cell in executed.cells:

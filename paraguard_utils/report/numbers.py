@@ -1,7 +1,8 @@
 """Numbers in prose: one generated file of keys and texts, and the places in Markdown that show them.
 
 A place is `<!--=KEY-->text<!--=-->`, invisible around its text wherever Markdown is rendered. `make record` collects
-the numbers from the recorded tables and fills the README and the notebooks' prose, so that no result is typed.
+the numbers from the recorded tables and fills the README, the data card and the notebooks' prose, so that no result is
+typed.
 """
 
 import re
@@ -12,13 +13,16 @@ import pandas as pd
 from paraguard_utils import paths, stores
 from paraguard_utils.bootstrap import FEW
 from paraguard_utils.errors import DataError
+from paraguard_utils.querying import agreement, refusals
 from paraguard_utils.report import findings, tables
-from paraguard_utils.schemas import Table
+from paraguard_utils.schemas import STRATEGIES, Table
 from paraguard_utils.scoring import covariates, sensitivity
 from paraguard_utils.scoring.regression import POOLED
+from paraguard_utils.settings import CORPUS
 
 NAME = "numbers"
 COVERAGE = paths.ROOT / "benchmarks" / "coverage.csv"
+MEASURES = ("accuracy", "precision", "recall", "kappa")
 PLACE = re.compile(r"<!--=([\w.-]+)-->.*?<!--=-->", re.DOTALL)
 
 
@@ -48,6 +52,11 @@ def filled(markdown: str, numbers: Table) -> str:
         return f"<!--={place[1]}-->{known[place[1]]}<!--=-->"
 
     return PLACE.sub(text, markdown)
+
+
+def plain(markdown: str) -> str:
+    """Return a text with its numbers, but without the marks of their places."""
+    return re.sub(r"<!--=[\w.-]*-->", "", markdown)
 
 
 def collect(store: stores.Store) -> Table:
@@ -91,6 +100,8 @@ def collect(store: stores.Store) -> Table:
     found |= _search(store.read("tables", "grid_search"))
     found |= _cohorts(store.read("tables", "table2_groups"), store.read("tables", "table2_regression"))
     found |= _coverage(stores.read(COVERAGE, "tables"))
+    found |= _corpus(store.read("tables", "corpus_yield"), store.read("tables", "corpus_topical"))
+    found |= _labelling(store)
     for row in store.read("tables", "notebook_minutes").itertuples():
         found[f"minutes.{row.notebook}"] = f"{row.minutes:g}"
     return pd.DataFrame(found.items(), columns=["key", "text"])
@@ -156,6 +167,39 @@ def _coverage(table: Table) -> dict[str, str]:
         found[f"null.{name}"] = _range(table.loc[null & (table["estimate"] == estimate), "covered"], style=".1%")
     cr = table["estimate"].str.startswith("CR@0")
     return found | {"covered.cr": _range(table.loc[cr, "covered"], style=".1%")}
+
+
+def _corpus(yields: Table, topical: Table) -> dict[str, str]:
+    """Variants by strategy, and the seeds whose category is their subject, by category."""
+    kept = yields[yields["fate"] == "kept"].iloc[0]
+    found = {f"kept.{strategy}": _whole(kept[strategy]) for strategy in STRATEGIES}
+    for row in topical.to_dict("records"):
+        found[f"topical.{row['category']}"] = f"{row['topical']} of {row['seeds']}"
+    whole = topical.iloc[-1]
+    found["topical.equal"] = f"{whole['equal']} of {whole['read']}"
+    return found | {"topical.kappa": tables.estimate(whole, "kappa", decimals=2)}
+
+
+def _labelling(store: stores.Store) -> dict[str, str]:
+    """How often guards block, and how far labels agree with people on XSTest and with readers of recorded answers."""
+    found: dict[str, str] = {}
+    for row in store.read("tables", "table3_guards").drop_duplicates("target").to_dict("records"):
+        found |= {f"guard.{row['target']}.{measure}": tables.estimate(row, measure) for measure in ("frr", "flip_rate")}
+    xstest = store.read("tables", "xstest_agreement")
+    own = (xstest["part"] == "held out") & xstest["labeller"].eq(f"{refusals.LABELLER}, whole answers")
+    checked = agreement.hand_check()
+    labels = {name: store.read("labels", CORPUS, name) for name in checked["target"].unique()}
+    said = pd.concat([frame.assign(target=name) for name, frame in labels.items()])
+    # Prompts that have changed since have other answers than those that were read.
+    checked = checked.merge(said[["target", "prompt_id", "response"]])
+    readers, _ = agreement.against_readers(checked, labels)
+    for about, row in [
+        ("readers", readers.iloc[-1]),
+        *((f"xstest.{row['file']}", row) for _, row in xstest[own].iterrows()),
+    ]:
+        found[f"{about}.n"] = _whole(row["n"])
+        found |= {f"{about}.{measure}": tables.estimate(row, measure) for measure in MEASURES}
+    return found
 
 
 def _whole(number: float) -> str:

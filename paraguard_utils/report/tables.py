@@ -186,16 +186,20 @@ def markdown(shown: pd.DataFrame, caption: str) -> str:
     """
     columns = _columns(shown)
     cells = {
-        place: texts if number else [text.translate(_MARKDOWN) for text in texts]
-        for place, (_, texts, number) in columns.items()
+        place: texts if number else [escaped(text) for text in texts] for place, (_, texts, number) in columns.items()
     }
     table = pd.DataFrame(cells).to_markdown(
         index=False,
         disable_numparse=True,
-        headers=[heading.translate(_MARKDOWN) for heading, _, _ in columns.values()],
+        headers=[escaped(heading) for heading, _, _ in columns.values()],
         colalign=["right" if number else "left" for _, _, number in columns.values()] if len(shown) else None,
     )
-    return f"{caption.translate(_MARKDOWN)}\n\n{table}\n"
+    return f"{escaped(caption)}\n\n{table}\n"
+
+
+def escaped(text: str) -> str:
+    """Return a text as Markdown shows it: its marks escaped."""
+    return text.translate(_MARKDOWN)
 
 
 def _columns(shown: pd.DataFrame) -> dict[int, tuple[str, list[str], bool]]:

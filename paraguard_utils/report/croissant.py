@@ -1,0 +1,156 @@
+"""`data/croissant.json`: the recorded data described for machines, as Croissant 1.1 does.
+
+It is made from the data card, the schemas and the files present, so the same files give the same description. The
+standard: https://docs.mlcommons.org/croissant/docs/croissant-spec-1.1.html.
+"""
+
+import hashlib
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import yaml
+from pandas.api import types
+
+from paraguard_utils import paths
+from paraguard_utils.report import card, numbers
+from paraguard_utils.schemas import SCHEMAS
+from paraguard_utils.settings import CORPUS
+
+FILE = paths.ROOT / "data" / "croissant.json"
+KINDS = ("seeds", "candidates", "corpus", "labels", "scores", "traces")
+"""Kinds of files that are described, each as a record set; that of the last three has the target as its first field."""
+
+URL = "https://arxiv.org/abs/2512.01037v2"
+"""The paper's page: the data have none of their own."""
+
+LICENCES = {"cc-by-4.0": "https://creativecommons.org/licenses/by/4.0/"}
+FORMATS = {".csv": "text/csv", ".parquet": "application/x-parquet"}
+
+_TERMS = """arrayShape citeAs column containedIn equivalentProperty extract field fileObject fileProperty fileSet format
+    includes isArray isLiveDataset jsonPath key md5 parentField path recordSet references regex repeated replace
+    samplingRate separator source subField transform"""
+CONTEXT = {
+    **{term: f"cr:{term}" for term in _TERMS.split()},
+    "@language": "en",
+    "@vocab": "https://schema.org/",
+    "conformsTo": "dct:conformsTo",
+    "cr": "http://mlcommons.org/croissant/",
+    "data": {"@id": "cr:data", "@type": "@json"},
+    "dataType": {"@id": "cr:dataType", "@type": "@vocab"},
+    "dct": "http://purl.org/dc/terms/",
+    "description": {"@container": "@language"},
+    "examples": {"@id": "cr:examples", "@type": "@json"},
+    "name": {"@container": "@language"},
+    "rai": "http://mlcommons.org/croissant/RAI/",
+    "sc": "https://schema.org/",
+}
+"""The standard's JSON-LD context."""
+
+
+def write() -> None:
+    """Write the description of the recorded data."""
+    FILE.write_text(text(card.CARD.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+def text(markdown: str) -> str:
+    """Return the description as JSON text, keys sorted.
+
+    Parameters
+    ----------
+    markdown : str
+        The data card.
+
+    Returns
+    -------
+    str
+    """
+    return json.dumps(describe(markdown), indent=1, sort_keys=True, ensure_ascii=False) + "\n"
+
+
+def describe(markdown: str) -> dict[str, Any]:
+    """Describe the recorded data: licence, keywords, version, citation and what columns hold are the card's.
+
+    Parameters
+    ----------
+    markdown : str
+        The data card.
+
+    Returns
+    -------
+    dict
+        JSON-LD.
+    """
+    header = yaml.safe_load(markdown.split("---\n")[1])
+    version, published = re.findall(r"(?m)^\| (\d+\.\d+\.\d+) \| (\d{4}-\d\d-\d\d) \|", markdown)[0]
+    (summary,) = re.findall(r"(?s)## Summary\n\n(.*?)\n\n", numbers.plain(markdown))
+    (citation,) = re.findall(r"(?s)```\n(@misc\{paraguard.*?\n\})", markdown)
+    sections = {kind: section for section in card.sections(markdown) for kind in section.kinds}
+    return {
+        "@context": CONTEXT,
+        "@type": "sc:Dataset",
+        "citeAs": citation,
+        "conformsTo": "http://mlcommons.org/croissant/1.1",
+        "creator": {"@type": "sc:Organization", "name": "ParaGuard maintainers"},
+        "datePublished": published,
+        "description": " ".join(summary.split()),
+        "distribution": [one for kind in KINDS for one in _files(kind, sections[kind].patterns[0])],
+        "inLanguage": header["language"],
+        "isLiveDataset": False,
+        "keywords": header["tags"],
+        "license": LICENCES[header["license"]],
+        "name": CORPUS,
+        "recordSet": [_records(kind, sections[kind]) for kind in KINDS],
+        "url": URL,
+        "version": version,
+    }
+
+
+def _files(kind: str, pattern: str) -> list[dict[str, Any]]:
+    """Return a kind's files with their checksums; where there is one a target, their set too, which is what is read."""
+    form = {"encodingFormat": FORMATS[Path(pattern).suffix]}
+    found: list[dict[str, Any]] = []
+    for path in sorted(paths.DATA.glob(pattern)):
+        name, content = path.relative_to(paths.DATA).as_posix(), path.read_bytes()
+        size = {"contentSize": f"{len(content)} B", "sha256": hashlib.sha256(content).hexdigest()}
+        found.append({"@id": name, "@type": "cr:FileObject", "contentUrl": name, "name": path.name} | form | size)
+    if "*" in pattern:
+        name = f"{kind}-files"
+        found.append({"@id": name, "@type": "cr:FileSet", "includes": pattern, "name": name} | form)
+    return found
+
+
+def _records(kind: str, section: card.Section) -> dict[str, Any]:
+    """Return a kind's record set: a field for each column."""
+    pattern, path = section.patterns[0], section.files()[0]
+    origin: dict[str, Any] = {"fileObject": {"@id": pattern}}
+    fields, key = [], []
+    if "*" in pattern:
+        origin = {"fileSet": {"@id": f"{kind}-files"}}
+        named = {"extract": {"fileProperty": "filename"}, "transform": {"regex": rf"(.+)\{path.suffix}$"}}
+        about: dict[str, Any] = {"dataType": "sc:Text", "description": "Which target: the file's name"}
+        fields.append(_field(kind, "target") | about | {"source": origin | named})
+        key.append({"@id": f"{kind}/target"})
+    stored = pq.read_schema(path) if path.suffix == ".parquet" else None
+    for name, column in SCHEMAS[kind].columns.items():
+        about = _type(column.dtype.type, stored.field(name).type if stored else None)
+        about |= {"description": section.columns[name], "source": origin | {"extract": {"column": name}}}
+        fields.append(_field(kind, name) | about)
+        key += [{"@id": f"{kind}/{name}"}] if column.unique and name.endswith("_id") else []
+    found = {"@id": kind, "@type": "cr:RecordSet", "description": section.about, "field": fields, "name": kind}
+    return found | ({"key": key} if key else {})
+
+
+def _field(kind: str, name: str) -> dict[str, Any]:
+    return {"@id": f"{kind}/{name}", "@type": "cr:Field", "name": name}
+
+
+def _type(dtype: Any, stored: pa.DataType | None) -> dict[str, Any]:
+    """Return a column's type as Croissant names it; what a list holds is known from the stored type only."""
+    if stored is not None and pa.types.is_list(stored):
+        return {"arrayShape": "-1", "isArray": True} | _type(stored.value_type.to_pandas_dtype(), None)
+    kinds = {"Boolean": types.is_bool_dtype, "Integer": types.is_integer_dtype, "Float": types.is_float_dtype}
+    return {"dataType": next((f"sc:{name}" for name, is_one in kinds.items() if is_one(dtype)), "sc:Text")}

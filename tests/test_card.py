@@ -1,0 +1,180 @@
+"""The data card and its twin for machines: in step with the files, with each other and with the standards of hubs."""
+
+import re
+from fnmatch import fnmatch
+
+import mlcroissant
+import numpy as np
+import pandas as pd
+import pytest
+from huggingface_hub import DatasetCard
+
+from paraguard_utils import paths, registry, stores
+from paraguard_utils.report import card, croissant, numbers
+from paraguard_utils.schemas import SCHEMAS
+
+TEXT = card.CARD.read_text(encoding="utf-8")
+SECTIONS = card.sections(TEXT)
+HEADER = DatasetCard(TEXT).data.to_dict()
+TARGETS = {kind: set(registry.published(kind).index) for kind in ("chat", "guard")}
+ITSELF = ("README.md", "LICENSE", "croissant.json")
+COUNTED = {"labels": ("chat", "guard"), "scores": ("chat", "guard"), "traces": ("chat",)}
+"""Kinds with one file a target, and of which targets."""
+
+
+def described_tables():
+    """Return the columns of every table as the card lists them, `x±` as three."""
+    (part,) = re.findall(r"(?s)\n## Tables\n(.*?)\n## ", TEXT)
+    found, name = {}, ""
+    for named, listed in re.findall(r"(?m)^\| (?:`(\w+)`)? *\|.*\| ([^|]*) \|$", part):
+        name = named or name
+        for column in filter(None, re.split(", *", listed)):
+            ends = ("", "_low", "_high") if column.endswith("±") else ("",)
+            found.setdefault(name, []).extend(column.removesuffix("±") + end for end in ends)
+    return {name.replace("TARGET", "*"): set(columns) for name, columns in found.items()}
+
+
+TABLES = described_tables()
+
+
+def table(path):
+    return next((name for name in TABLES if fnmatch(path.stem, name)), None)
+
+
+def test_what_files_say_is_filled_in():
+    known = stores.Store("recorded").read("tables", numbers.NAME)
+    assert card.filled(TEXT, known) == TEXT, "run paraguard card"
+    assert croissant.FILE.read_text(encoding="utf-8") == croissant.text(TEXT), "run paraguard card"
+
+
+def test_filling_in_takes_nothing_from_what_was_filled_in_before():
+    known = stores.Store("recorded").read("tables", numbers.NAME)
+    emptied = re.sub(r"(?m)^(\| `\w+` \| .*? \|).*\|$", r"\1 |", TEXT.partition("## Tables")[0])
+    emptied = re.sub(r"(<!--=[\w.-]+-->).*?(<!--=-->)", r"\1\2", emptied)
+    assert card.filled(emptied, known) == card.filled(TEXT.partition("## Tables")[0], known)
+
+
+@pytest.mark.parametrize("value", [["a|b"], [1.0, None, 2.0], [{"role": "user"}], "a\n b", True, 0.123456, "x" * 99])
+def test_an_example_is_one_cell(value):
+    row = card._with({"name": value})(card._ROW.search("| `name` | holds | old |"))
+    assert len(re.findall(r"(?<!\\)\|", row)) == 4 and "\n" not in row and len(row) < 95
+
+
+def test_every_file_is_described():
+    patterns = [pattern for section in SECTIONS for pattern in section.patterns]
+    files = [path for path in paths.DATA.rglob("*") if path.is_file() and not path.name.endswith(".meta.json")]
+    names = {path.relative_to(paths.DATA).as_posix(): path for path in files}
+    strangers = [
+        name
+        for name, path in names.items()
+        if name not in ITSELF
+        and not any(fnmatch(name, pattern) for pattern in patterns)
+        and not (path.parent.name == "tables" and (table(path) or path.suffix in (".md", ".tex")))
+    ]
+    assert strangers == []
+    assert [section.kinds for section in SECTIONS if not section.files()] == []
+
+
+@pytest.mark.parametrize("section", SECTIONS, ids=lambda section: section.kinds[0])
+def test_columns_are_those_of_the_schema_and_of_every_file(section):
+    for kind in set(section.kinds) & set(SCHEMAS):
+        assert list(section.columns) == list(SCHEMAS[kind].columns)
+    for path in section.files() if section.columns else []:
+        assert list(card.first_row(path)) == list(section.columns), path
+
+
+def test_every_schema_has_a_section():
+    assert set(SCHEMAS) <= {kind for section in SECTIONS for kind in section.kinds}
+
+
+def test_columns_of_tables_are_all_listed():
+    found = list((paths.DATA / "tables").glob("*.csv"))
+    assert {table(path) for path in found} == set(TABLES)
+    for path in found:
+        assert set(pd.read_csv(path, nrows=0).columns) == TABLES[table(path)], path.name
+
+
+def test_the_header_is_one_that_hubs_read():
+    assert HEADER["license"] == "cc-by-4.0" and "CC-BY-4.0" in (paths.DATA / "LICENSE").read_text(encoding="utf-8")
+    assert HEADER["size_categories"] == ["1K<n<10K"] and HEADER["source_datasets"] == ["original"]
+    assert {*HEADER["annotations_creators"], *HEADER["language_creators"]} <= {"machine-generated", "expert-generated"}
+    configs = {config["config_name"]: config["data_files"] for config in HEADER["configs"]}
+    assert tuple(sorted(configs)) == tuple(sorted(croissant.KINDS))
+    for kind, files in configs.items():
+        splits = [file["split"] for file in files] if kind in COUNTED else []
+        assert len(set(splits)) == len(splits) and all(re.fullmatch(r"\w+", split) for split in splits)
+        named = {file["path"] for file in files} if kind in COUNTED else {files}
+        (section,) = [section for section in SECTIONS if kind in section.kinds]
+        there = {path.relative_to(paths.DATA).as_posix() for path in paths.DATA.glob(section.patterns[0])}
+        assert named == there
+
+
+def test_every_published_target_has_its_base_rate():
+    for name in TARGETS["chat"]:
+        assert f"<!--=labeller.cues.{name}.frr-->" in TEXT
+    for name in TARGETS["guard"]:
+        assert f"<!--=guard.{name}.frr-->" in TEXT
+
+
+def test_decided_disagreements_are_those_of_the_readings():
+    readings = pd.read_csv(paths.DATA / "seeds" / "topical_readings.csv", index_col="seed_id")
+    seeds = stores.read(paths.DATA / "seeds" / "paraguard_mini.csv", "seeds").set_index("seed_id")
+    differ = readings.index[readings["first"] != readings["second"]]
+    (yes, word) = re.findall(r"rest: (.*?) are topical, (.*?)\s+are\s+not\.", " ".join(TEXT.split()))[0]
+    assert set(re.findall("`([^`]+)`", yes)) == set(differ[seeds.loc[differ, "topical"] == "yes"])
+    assert set(re.findall("`([^`]+)`", word)) == set(differ[seeds.loc[differ, "topical"] == "word only"])
+
+
+@pytest.fixture(scope="module")
+def dataset():
+    return mlcroissant.Dataset(croissant.FILE)
+
+
+def test_croissant_is_valid(dataset):
+    issues = dataset.metadata.ctx.issues
+    assert not issues.errors and not issues.warnings
+    metadata = dataset.metadata.to_json()
+    assert metadata["conformsTo"] == "http://mlcommons.org/croissant/1.1"
+    assert metadata["license"] == "https://creativecommons.org/licenses/by/4.0/"
+    assert f"| {metadata['version']} | {metadata['datePublished'][:10]} |" in TEXT
+    assert "<!--" not in croissant.FILE.read_text(encoding="utf-8")
+
+
+def told(value):
+    return value.decode() if isinstance(value, bytes) else value
+
+
+@pytest.mark.parametrize("kind", ["seeds", "candidates", "corpus"])
+def test_croissant_loads_what_the_project_reads(dataset, kind):
+    (section,) = [section for section in SECTIONS if kind in section.kinds]
+    frame = stores.read(section.files()[0], kind)
+    records = [{name.partition("/")[2]: told(value) for name, value in row.items()} for row in dataset.records(kind)]
+    pd.testing.assert_frame_equal(pd.DataFrame(records)[list(frame)], frame, check_dtype=False)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", list(COUNTED))
+def test_croissant_loads_every_target(dataset, kind):
+    store, found = stores.Store("recorded"), {}
+    for row in dataset.records(kind):
+        found.setdefault(told(row[f"{kind}/target"]), []).append(row)
+    assert set(found) == set.union(*(TARGETS[one] for one in COUNTED[kind]))
+    name = registry.published("chat").index[0]
+    frame = store.read(kind, "paraguard_mini", name)
+    assert [told(row[f"{kind}/prompt_id"]) for row in found[name]] == frame["prompt_id"].tolist()
+    column, expected = list(frame)[-1], frame.iloc[-1, -1]
+    got = told(found[name][-1][f"{kind}/{column}"])
+    assert got == expected or np.isclose(got, expected)
+    if kind == "traces":
+        for column in ("token_ids", "token_nll", "next_ids", "next_logprobs"):
+            np.testing.assert_allclose(found[name][-1][f"traces/{column}"], frame[column].iloc[-1])
+
+
+def test_a_file_that_changes_changes_its_checksum(tmp_path, monkeypatch):
+    (tmp_path / "seeds").mkdir()
+    (tmp_path / "seeds" / "x.csv").write_text("a\n1\n")
+    monkeypatch.setattr(paths, "DATA", tmp_path)
+    first = croissant._files("seeds", "seeds/x.csv")
+    (tmp_path / "seeds" / "x.csv").write_text("a\n2\n")
+    second = croissant._files("seeds", "seeds/x.csv")
+    assert first[0]["sha256"] != second[0]["sha256"] and first[0]["contentSize"] == second[0]["contentSize"] == "4 B"
