@@ -119,11 +119,13 @@ def test_the_readers_answers_are_the_recorded_ones():
 
 def test_against_readers_by_hand():
     checked = pd.DataFrame(
-        {"target": "m--none", "prompt_id": ["s-1", "s-2"], "label": ["reject", "accept"], "reason": "", "response": "x"}
-    )
-    labels = {"m--none": pd.DataFrame({"prompt_id": ["s-1", "s-2"], "label": ["reject"] * 2, "rule": "bare_no"})}
+        {"target": "m--none", "prompt_id": ["s-1", "s-2", "s-3"], "label": ["reject", "accept", "accept"], "reason": ""}
+    ).assign(response=["x", "x", "an answer that has changed since"])
+    labels = {"m--none": pd.DataFrame({"prompt_id": ["s-1", "s-2", "s-3"], "label": "reject", "rule": "bare_no"})}
+    labels["m--none"]["response"] = "x"
     table, differing = agreement.against_readers(checked, labels)
     assert table["model"].tolist() == ["m", "all"] and table["accuracy"].tolist() == [0.5, 0.5]
+    assert table["n"].tolist() == [2, 2]
     assert differing["prompt_id"].tolist() == ["s-2"]
 
 

@@ -22,9 +22,6 @@ from paraguard_utils.models import encoder
 from paraguard_utils.schemas import Corpus, Seeds, Table
 from paraguard_utils.stores import read_upstream
 
-TOPICAL_READINGS = paths.DATA / "seeds" / "topical_readings.csv"
-"""What two readers, each by itself, said of the project's own seeds: is the category their subject?"""
-
 MARKS = ("same intent", "shifted", "unsure")
 """What a reader may write beside a pair."""
 

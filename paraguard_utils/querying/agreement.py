@@ -245,7 +245,7 @@ def hand_check() -> pd.DataFrame:
 
 
 def against_readers(checked: pd.DataFrame, labels: Mapping[str, Labels]) -> tuple[Table, pd.DataFrame]:
-    """Compare the labeller with readers of recorded answers.
+    """Compare the labeller with readers of recorded answers; an answer that has changed since it was read is left out.
 
     Parameters
     ----------
@@ -263,8 +263,8 @@ def against_readers(checked: pd.DataFrame, labels: Mapping[str, Labels]) -> tupl
         Rows on which labeller and reader differ, with the labeller's label and rule.
     """
     known = pd.concat([frame.assign(target=name) for name, frame in labels.items()])
-    known = known.rename(columns={"label": "labelled"})[["target", "prompt_id", "labelled", "rule"]]
-    rows = checked.merge(known, on=["target", "prompt_id"], how="left")
+    known = known.rename(columns={"label": "labelled"})[["target", "prompt_id", "response", "labelled", "rule"]]
+    rows = checked.merge(known, on=["target", "prompt_id", "response"])
     rows["model"] = rows["target"].map(model_of)
     rows["cluster_id"] = rows["prompt_id"].str.rpartition("-")[0]
     lines = []

@@ -189,9 +189,6 @@ def _labelling(store: stores.Store) -> dict[str, str]:
     own = (xstest["part"] == "held out") & xstest["labeller"].eq(f"{refusals.LABELLER}, whole answers")
     checked = agreement.hand_check()
     labels = {name: store.read("labels", CORPUS, name) for name in checked["target"].unique()}
-    said = pd.concat([frame.assign(target=name) for name, frame in labels.items()])
-    # Prompts that have changed since have other answers than those that were read.
-    checked = checked.merge(said[["target", "prompt_id", "response"]])
     readers, _ = agreement.against_readers(checked, labels)
     for about, row in [
         ("readers", readers.iloc[-1]),
