@@ -61,7 +61,7 @@ def test_clean_and_readable(path):
     for cell in code_cells(path):
         tree = ast.parse(cell.source)
         assert not any(isinstance(node, ast.FunctionDef | ast.ClassDef | ast.Lambda) for node in ast.walk(tree))
-        assert len(cell.source.splitlines()) <= 16
+        assert len(cell.source.splitlines()) <= (20 if "parameters" in cell.metadata.get("tags", ()) else 16)
         lines += len(cell.source.splitlines())
     assert lines <= 130
 
