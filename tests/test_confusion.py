@@ -354,6 +354,7 @@ def test_confused_refusals_show_the_nearest_accepted_paraphrase():
     assert first["similarity"] == near["similarity"].max()
     assert first["rejected_prompt"] == '\'=HYPERLINK("x")' and first["paraphrase_answer"] == "'-1"
     assert (sheet["verdict"] == "").all() and len(review.confused_refusals(corpus, labels, pairs, scores, most=1)) == 1
+    assert review.confused_refusals(corpus, labels, pairs[:0], scores).empty
     whole = review.refused_throughout(corpus, {"t": labels})
     assert whole[["cluster_id", "rejected", "unlabelled"]].to_numpy().tolist() == [["c", 1, 0]]
 

@@ -199,8 +199,8 @@ def confused_refusals(
     own["accepted"] = own.groupby("centre_id")["neighbour_id"].transform("size")
     order = {"accepted": False, "similarity": False, "centre_id": True, "neighbour_id": True}
     rows = own.sort_values(list(order), ascending=list(order.values())).drop_duplicates("centre_id").head(most)
-    cluster = corpus.set_index("prompt_id")["cluster_id"]
-    labelled = corpus.loc[labels["label"].isin(["accept", "reject"]).to_numpy(), "cluster_id"].value_counts()
+    scored = corpus.assign(scored=labels["label"].isin(["accept", "reject"]).to_numpy()).set_index("prompt_id")
+    others = scored.groupby("cluster_id")["scored"].transform("sum") - 1
     sheet = pd.DataFrame(
         {
             "rejected_id": rows["centre_id"],
@@ -210,7 +210,7 @@ def confused_refusals(
             "paraphrase": rows["neighbour_id"].map(text),
             "paraphrase_answer": rows["neighbour_id"].map(answer),
             "accepted": rows["accepted"],
-            "labelled": rows["centre_id"].map(cluster).map(labelled) - 1,
+            "labelled": rows["centre_id"].map(others),
             "similarity": rows["similarity"],
             "score": rows["score"],
             "ci": rows["centre_id"].map(scores.set_index("prompt_id")[confusion.CI[reading]]),
