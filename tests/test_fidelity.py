@@ -153,3 +153,6 @@ def test_topical_seeds_and_the_readers_agreement():
     # 3 of 4 equal; by chance 3/4 * 2/4 + 1/4 * 2/4 = 1/2; (3/4 - 1/2) / (1 - 1/2)
     assert table.loc["all", "kappa"] == pytest.approx(0.5)
     assert np.isnan(table.loc["y", "kappa"])  # one and the same mark
+    unread = fidelity.topical(seeds.assign(topical="unstated"), readings[:0]).set_index("category").loc["all"]
+    assert unread[["topical", "read", "equal"]].tolist() == [0, 0, 0]
+    assert unread[["share", "kappa"]].isna().all()

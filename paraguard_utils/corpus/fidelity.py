@@ -165,18 +165,19 @@ def topical(seeds: Seeds, readings: pd.DataFrame) -> Table:
     Returns
     -------
     DataFrame
-        category ("all" last), seeds, topical, share with its exact 95 % interval; of the seeds with readings, read,
-        equal and Cohen's kappa with a bootstrap interval over seeds (NaN where readers used one and the same mark).
+        category ("all" last), seeds, topical, share (of those stated) with its exact 95 % interval; of the seeds with
+        readings, read, equal and Cohen's kappa with a bootstrap interval over seeds (NaN where nobody read them, or
+        readers used one and the same mark).
     """
     lines = []
     for category in [*sorted(set(seeds["category"])), "all"]:
         own = seeds if category == "all" else seeds[seeds["category"] == category]
         count = int((own["topical"] == "yes").sum())
         both = own.merge(readings, on="seed_id")
-        kappa = Clusters(both["seed_id"]).kappa(both["seed_id"], both["first"], both["second"])
+        kappa = Clusters(own["seed_id"]).kappa(both["seed_id"], both["first"], both["second"])
         lines.append(
             {"category": category, "seeds": len(own), "topical": count}
-            | exact_share(count, len(own))
+            | exact_share(count, int((own["topical"] != "unstated").sum()))
             | {"read": len(both), "equal": int((both["first"] == both["second"]).sum())}
             | columns({"kappa": kappa})
         )
