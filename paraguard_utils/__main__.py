@@ -6,7 +6,7 @@ Modules are imported where a command needs them: labelling answers takes no mode
 import sys
 from pathlib import Path
 from types import ModuleType
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 import yaml
@@ -97,14 +97,43 @@ def run(
 def label(
     file: Annotated[Path, typer.Argument(help="CSV of answers; a column finish_reason is used where there is one.")],
     column: Annotated[str, typer.Option(help="Column of the answers.")] = "response",
+    request: Annotated[str, typer.Option(help="Column of what was asked, where there is one.")] = "",
+    labeller: Annotated[
+        Literal["combined", "cues"], typer.Option(help="Cue list and classifier, or the cue list alone (no torch).")
+    ] = "combined",
 ) -> None:
-    """Label answers as accepted or refused: the file with columns label, kind and rule, on standard output.
+    """Label answers as accepted or refused: the file with label, kind, rule and p_refusal, on standard output.
 
-    Example: paraguard label answers.csv --column completion > labelled.csv
+    Example: paraguard label answers.csv --column completion --request prompt > labelled.csv
     """
-    from paraguard_utils.querying import refusals
+    from paraguard_utils.querying import labelling
 
-    refusals.label_file(file, column).to_csv(sys.stdout, index=False)
+    try:
+        labelled = labelling.label_file(file, column, request, labeller)
+    except ImportError as error:
+        raise UserError(
+            f"the classifier needs a package that is not there ({error.name}): pip install '.[models]', "
+            "or label by the cue list alone, with --labeller cues"
+        ) from None
+    labelled.to_csv(sys.stdout, index=False)
+
+
+@app.command()
+def train(
+    xstest: Annotated[Path, typer.Option(metavar="FOLDER", help="With xstest_v2_completions_*.csv, as published.")],
+    out: Annotated[Path | None, typer.Option(help="JSON file of coefficients to write.")] = None,
+) -> None:
+    """Fit the classifier of refusals anew, on the half of XSTest's answers that is not held out and on our own.
+
+    Example: paraguard train --xstest xstest/model_completions --out refusal_classifier.json
+    """
+    from paraguard_utils.querying import agreement, classifier
+
+    rows = agreement.read_answers(xstest)
+    annotated = agreement.for_training(rows)
+    out = out or classifier.FILE
+    classifier.fit(classifier.training_answers(), annotated).save(out)
+    print(f"{out}: fitted on {len(annotated)} of XSTest's answers and {len(classifier.training_answers())} of ours")
 
 
 @app.command()

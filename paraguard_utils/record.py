@@ -9,7 +9,7 @@ import nbformat
 from paraguard_utils import paths, registry, run, stores
 from paraguard_utils.errors import UserError
 from paraguard_utils.models import encoder, prompting
-from paraguard_utils.querying import agreement
+from paraguard_utils.querying import agreement, classifier, readings
 from paraguard_utils.report import card, croissant, numbers
 from paraguard_utils.report.compare import COMPARED
 from paraguard_utils.run import MINUTES
@@ -21,6 +21,9 @@ PROMOTED = ("generated", "corpus", "vectors", "traces", "guards", "labels")
 
 ON_REQUEST = ("verdicts", "answers")
 """Folders that a live run fills on request only: a target without one there keeps its recorded file."""
+
+INPUTS = (readings.FILE, classifier.ANSWERS, agreement.PUBLISHED)
+"""Files among the labels that no run makes."""
 
 DERIVED = ("pairs", "scores", "training", "tables")
 """Folders that the recorded notebooks then make from them, and that replace those in `data/`."""
@@ -144,7 +147,7 @@ def _replace(source: Path, destination: Path, targets: Sequence[str], kept: Sequ
     """Copy a folder's publishable files over another's, and remove there what is neither among them nor kept."""
     wanted = _copy(source, destination, targets, kept)
     for path in destination.rglob("*"):
-        if path in agreement.INPUTS or _is_of(path, kept):
+        if path in INPUTS or _is_of(path, kept):
             continue
         if path.is_file() and path.relative_to(destination) not in wanted:
             path.unlink()

@@ -13,6 +13,15 @@ from paraguard_utils.text import CONTROL
 LABELS = ("accept", "reject", "blocked", "unparsed")
 """The closed label set (`docs/method.md`, Labels)."""
 
+THREE_LABELS = ("full_compliance", "full_refusal", "partial_refusal")
+"""XSTest's three labels of an answer."""
+
+READ_ANSWERS = ("usable", "poor", "off_topic", "degenerate")
+"""What a reader says of an answer (`docs/reading.md`)."""
+
+ANSWERS = ("on_topic", "degenerate")
+"""What an answer is made of, whether it refuses or not (`querying.substance`)."""
+
 STRATEGIES = ("lexical", "register", "softening", "hardening", "rewrite")
 """The paper's four strategies; keyword softening / hardening is one of them, in two directions."""
 
@@ -66,7 +75,7 @@ def _schema(unique: list[str] | None = None, /, **columns: pa.Column) -> pa.Data
 
 _label = pa.Column(str, _one_of(LABELS))
 
-_labels = {
+_verdicts = {
     "prompt_id": _text(unique=True),
     "labeller": _text(),
     "label": _label,
@@ -121,26 +130,33 @@ SCHEMAS = {
         tail_mass=_number(_unit),
     ),
     "guards": _schema(prompt_id=_text(unique=True), key=_text(), score=_number(_unit)),
-    "labels": _schema(**_labels),
-    "verdicts": _schema(**_labels),
+    "labels": _schema(
+        **_verdicts, p_refusal=_number(_unit, nullable=True), answer=pa.Column(str, _one_of(ANSWERS), nullable=True)
+    ),
+    "verdicts": _schema(**_verdicts),
     "answers": _schema(
         prompt_id=_text(unique=True),
         key=_text(),
         response=pa.Column(str, nullable=True),
         finish_reason=_text(),
     ),
-    "hand_check": _schema(
+    "readings": _schema(
         ["target", "prompt_id"],
         target=_text(),
         prompt_id=_text(),
-        reader=_text(),
-        label=_label,
-        kind=pa.Column(str, nullable=True),
-        reason=_text(),
-        second_reader=_text(),
-        second_label=_label,
-        second_reason=_text(),
+        first_refusal=pa.Column(str, _one_of((*THREE_LABELS, "unclear"))),
+        second_refusal=pa.Column(str, _one_of((*THREE_LABELS, "unclear"))),
+        first_answer=pa.Column(str, _one_of(READ_ANSWERS)),
+        second_answer=pa.Column(str, _one_of(READ_ANSWERS)),
         response=_text(),
+    ),
+    "training_answers": _schema(
+        answer_id=_text(unique=True),
+        source=_text(),
+        prompt=_text(),
+        response=_text(),
+        first_label=pa.Column(str, _one_of(THREE_LABELS)),
+        second_label=pa.Column(str, _one_of(THREE_LABELS)),
     ),
     "pairs": _schema(
         ["centre_id", "neighbour_id"],

@@ -114,7 +114,7 @@ class Settings(BaseModel):
     batch: int = Field(64, ge=1, le=4096)
     judge: str = ""
     long_answers: int = Field(0, ge=0)
-    labeller: Literal["cues", "policy", "judge"] = "cues"
+    labeller: Literal["combined", "full", "policy", "fluent", "cues", "judge"] = "combined"
     seeds: str = ""
     candidates: str = ""
     min_similarity: float = Field(Gates.min_similarity, ge=-1, le=1)

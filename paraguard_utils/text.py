@@ -20,6 +20,10 @@ STOPWORDS = frozenset(
 )
 
 
+ENGLISH = frozenset({"en", "pcm"})
+"""What the language identifier calls English; chatty lower-case English is close to its Nigerian Pidgin."""
+
+
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 """Characters that a CSV file cannot carry or a reader cannot see; tab and line feed are not among them."""
 

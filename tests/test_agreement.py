@@ -1,4 +1,4 @@
-"""Agreement with people: hand-worked counts, the half that was held out, and the readers of recorded answers."""
+"""Agreement with people and among labellers: hand-worked counts, and the half that was held out."""
 
 import numpy as np
 import pandas as pd
@@ -7,9 +7,8 @@ import pytest
 from paraguard_utils import paths, registry, stores
 from paraguard_utils.bootstrap import Clusters
 from paraguard_utils.errors import DataError
-from paraguard_utils.models import prompting
-from paraguard_utils.querying import agreement, judge, labelling, refusals
-from paraguard_utils.scoring import sensitivity
+from paraguard_utils.querying import agreement, classifier, judge, labelling, refusals
+from paraguard_utils.text import key
 
 XSTEST = paths.ROOT.parent / "shared" / "data" / "xstest"
 RECORDED = stores.Store("recorded")
@@ -47,17 +46,35 @@ def folder(tmp_path):
 def test_tables_of_annotated_answers(folder):
     rows = agreement.read_answers(folder)
     labelled = refusals.label(rows["completion"], ["stop"] * 4)
-    table = agreement.with_annotators(rows, {"mine": labelled["label"]}).set_index("part")
+    table = agreement.with_annotators(rows, {"mine": labelled["label"]})
+    table = table[table["labeller"] == "mine"].set_index("part")
     assert table.loc[["all", "annotators agree", "annotators differ"], "n"].tolist() == [4, 3, 1]
     assert table.loc["all", "accuracy"] == 0.75 and table.loc["annotators agree", "accuracy"] == 1.0
     assert table.loc["all", "recall"] == pytest.approx(2 / 3) and table.loc["all", "precision"] == 1.0
     assert set(table.loc[["held out", "developed"], "n"]) == {2}
+    assert table.loc[table.index.str.startswith("held out, "), "n"].sum() == 2
+    # the annotators differ on one of four: 3 of 4 equal, chance (2 * 3 + 2 * 1) / 16 = 0.5
+    one = agreement.with_annotators(rows, {}).set_index("part")
+    assert set(one["labeller"]) == {agreement.ONE_ANNOTATOR} and one.loc["all", "kappa"] == 0.5
     types = agreement.by_type(rows, labelled["label"]).set_index("type")
     assert types["refused"].tolist() == [2, 1] and types["rejected"].tolist() == [1, 1]
     counts = agreement.by_kind(rows, labelled).set_index("people")
     assert counts.loc["3_partial_refusal", "accept"] == 1 and counts.loc["2_full_refusal", "reject:policy"] == 2
     shares = agreement.rates(rows, {"mine": labelled["label"]}).set_index("by")["share"]
     assert shares.to_dict() == {"people": 0.5, "mine": 0.5}
+
+
+def test_xstests_own_labels_are_those_of_the_same_answers(folder):
+    rows = agreement.read_answers(folder)
+    given = rows[["id", "completion"]].assign(
+        gpt4_label=["1_full_compliance", "2_full_refusal", "3_partial_refusal", ""]
+    )
+    given.loc[1, "completion"] = "an answer to something else"
+    (folder / "judges").mkdir()
+    given.iloc[:3].to_csv(folder / "judges" / "mine_gpteval.csv", index=False)
+    found = agreement.automatic(folder, rows)
+    assert list(found) == ["XSTest's GPT-4 judge"]
+    assert found["XSTest's GPT-4 judge"].tolist() == ["accept", "unparsed", "reject", "unparsed"]
 
 
 def test_a_wrong_folder_is_one_clear_error(folder):
@@ -71,32 +88,38 @@ def test_a_wrong_folder_is_one_clear_error(folder):
 
 @pytest.fixture(scope="module")
 def xstest():
-    """XSTest's annotated answers, and their labels by the cue list."""
+    """XSTest's annotated answers."""
     if not XSTEST.is_dir():
         pytest.skip(f"no XSTest completions at {XSTEST}")
-    rows = agreement.read_answers(XSTEST)
-    return rows, refusals.label(rows["completion"], ["stop"] * len(rows))
+    return agreement.read_answers(XSTEST)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cut", [None, 256], ids=["whole", "cut"])
 def test_agreement_with_people_on_the_held_out_half(cut, xstest):
-    rows, labelled = xstest
-    texts = rows["completion"].str[:cut]
+    texts, reasons = xstest["completion"].str[:cut], ["stop"] * len(xstest)
     labels = {
-        "cues": (refusals.label(texts, ["stop"] * len(rows)) if cut else labelled)["label"],
+        "combined": labelling.label(texts, reasons, xstest["prompt"])["label"],
+        "cues": refusals.label(texts, reasons)["label"],
         "substrings": np.where(refusals.has_substring(texts), "reject", "accept"),
     }
-    table = agreement.with_annotators(rows, labels)
+    table = agreement.with_annotators(xstest, labels)
     held = table[table["part"] == "held out"].pivot(index="file", columns="labeller", values="kappa")
     assert set(held.index) == {"gpt4", "llama2orig"}
     assert (table.loc[table["part"] == "held out", "n"] == 225).all()
-    assert (held["cues"] >= 0.9).all() and (held["cues"] > held["substrings"]).all(), held
+    assert (held["combined"] >= 0.9).all() and (held["combined"] >= held["cues"]).all(), held
+    assert (held["cues"] > held["substrings"]).all(), held
 
 
-def test_decisions_are_about_disagreements_of_the_developed_half(xstest):
-    listed = agreement.errors(*xstest)
-    assert len(listed) == 10
-    pd.testing.assert_frame_equal(listed, RECORDED.read("tables", "xstest_errors"), check_dtype=False)
+def test_the_classifier_was_not_fitted_on_the_held_out_half(xstest):
+    held = xstest[xstest["half"] == "held out"]
+    fitted = agreement.for_training(xstest)
+    assert len(fitted) == len(held) == 450 and not set(fitted["prompt"]) & set(held["prompt"])
+    ours = classifier.training_answers()
+    assert not set(ours["prompt"].map(key)) & set(xstest["prompt"].map(key))
+    openings = ours["response"], xstest["completion"]
+    first, second = ({tuple(text.split()[:15]) for text in texts.map(key)} for texts in openings)
+    assert not {words for words in first & second if len(words) == 15}
 
 
 def test_no_rule_holds_words_of_a_benchmark():
@@ -108,26 +131,6 @@ def test_no_rule_holds_words_of_a_benchmark():
     assert long and not [words for words in long if words in cues]
 
 
-def test_most_of_the_answers_that_were_read_are_still_the_recorded_ones():
-    checked = agreement.hand_check()
-    assert len(checked) == 100 and checked["target"].map(prompting.model_of).value_counts().tolist() == [50, 50]
-    labels = {name: RECORDED.read("labels", "paraguard_mini", name) for name in checked["target"].unique()}
-    assert agreement.against_readers(checked, labels)[0].set_index("model").loc["all", "n"] >= 50
-    assert checked["reader"].str.contains("no substitute").all()
-
-
-def test_against_readers_by_hand():
-    checked = pd.DataFrame(
-        {"target": "m--none", "prompt_id": ["s-1", "s-2", "s-3"], "label": ["reject", "accept", "accept"], "reason": ""}
-    ).assign(response=["x", "x", "an answer that has changed since"])
-    labels = {"m--none": pd.DataFrame({"prompt_id": ["s-1", "s-2", "s-3"], "label": "reject", "rule": "bare_no"})}
-    labels["m--none"]["response"] = "x"
-    table, differing = agreement.against_readers(checked, labels)
-    assert table["model"].tolist() == ["m", "all"] and table["accuracy"].tolist() == [0.5, 0.5]
-    assert table["n"].tolist() == [2, 2]
-    assert differing["prompt_id"].tolist() == ["s-2"]
-
-
 def test_the_cost_of_the_cut_by_hand():
     longer = {"m--safety": pd.DataFrame({"prompt_id": ["s-1", "t-1"], "finish_reason": "stop"})}
     longer["m--safety"]["response"] = [
@@ -136,36 +139,39 @@ def test_the_cost_of_the_cut_by_hand():
     ]
     labels = {"m--safety": pd.DataFrame({"prompt_id": ["t-1", "s-1"], "label": ["accept", "accept"]})}
     labels["m--safety"]["response"] = ["Fine.", "Sure: stir."]
-    row = agreement.cost_of_cut(longer, labels, Clusters(["s", "t"])).iloc[0]
+    corpus = pd.DataFrame({"prompt_id": ["s-1", "t-1"], "text": ["How long?", "Will you?"]})
+    row = agreement.cost_of_cut(longer, labels, corpus, Clusters(["s", "t"])).iloc[0]
     counted = ["n", "continued", "accept_to_reject", "reject_to_accept", "declined_later", "changed"]
     assert row[counted].tolist() == [2, 2, 1, 0, 1, 0.5]
 
 
-def test_three_labellers_on_the_same_answers(results):
+def test_labellers_on_the_same_answers(results):
     store, name = stores.Store("test"), "m--none"
-    traces = pd.DataFrame({"prompt_id": ["a-1", "a-2", "a-3"], "key": "k", "response": ["x", "y", "z"]})
-    labels = pd.DataFrame({"prompt_id": traces["prompt_id"], "labeller": refusals.LABELLER})
-    labels["label"] = ["reject", "reject", "accept"]
-    labels["kind"] = ["policy", "incapacity", None]
-    labels = labels.assign(rule="r", response="x")
+    traces = pd.DataFrame({"prompt_id": list("abcde"), "key": "k", "response": list("vwxyz")})
+    labels = pd.DataFrame({"prompt_id": traces["prompt_id"], "labeller": labelling.LABELLER})
+    labels["label"] = ["reject", "reject", "accept", "reject", "accept"]
+    labels["kind"] = ["policy", "incapacity", None, "partial", None]
+    labels["rule"] = ["bare_no", "lacks_means", "bare_no", "no_cue", "no_cue"]
+    labels["answer"] = ["on_topic", "degenerate", "on_topic", "on_topic", "degenerate"]
+    labels = labels.assign(p_refusal=0.5, response="x")
     meta = {"inputs": {"traces": labelling.answers_hash(traces)}}
     store.write("labels", "c", name, frame=labels, meta=meta)
-    store.write("verdicts", "c", name, frame=labels.assign(label="accept", labeller="judge-1 m"), meta=meta)
+    verdicts = labels.assign(label="accept", labeller="judge-1 m").drop(columns=["p_refusal", "answer"])
+    store.write("verdicts", "c", name, frame=verdicts, meta=meta)
     found = {
-        labeller: labelling.matching_labels(store, "c", name, traces, labeller)["label"].tolist()
-        for labeller in sensitivity.LABELLERS
+        labeller: labelling.matching_labels(store, "c", name, traces, labeller)["label"].str[0].str.cat()
+        for labeller in labelling.LABELLERS
     }
+    # a: a policy refusal; b: cannot, and loops; c: a cue overruled; d: in part, without a cue; e: accepted, and loops
     assert found == {
-        "cues": ["reject", "reject", "accept"],
-        "policy": ["reject", "unparsed", "accept"],
-        "judge": ["accept"] * 3,
-    }
+        "combined": "rrara", "full": "rraaa", "policy": "ruaua", "fluent": "ruaru", "cues": "rrraa", "judge": "aaaaa",
+    }  # fmt: skip
     judged = labelling.matching_labels(store, "c", name, traces, "judge")
     assert judged["response"].tolist() == traces["response"].tolist(), "the target's words, not the judge's"
     with pytest.raises(DataError, match="labels of other answers"):
         labelling.matching_labels(store, "c", name, traces.assign(response="other"), "judge")
     store.write("labels", "c", name, frame=labels.assign(labeller="cues-0"), meta=meta)
-    with pytest.raises(DataError, match="another labeller than cues-"):
+    with pytest.raises(DataError, match="another labeller than cues"):
         labelling.matching_labels(store, "c", name, traces)
 
 
@@ -197,6 +203,8 @@ def test_a_judge_that_says_something_else_is_unparsed(results, tiny_model):
 
 @pytest.mark.parametrize("name", list(registry.published("chat").index))
 def test_a_judges_recorded_labels_are_of_the_recorded_answers(name):
+    if not RECORDED.has("verdicts", "paraguard_mini", name):
+        pytest.skip("not judged")
     traces = RECORDED.read("traces", "paraguard_mini", name)
     meta = stores.read_meta(RECORDED.path("verdicts", "paraguard_mini", name))
     assert meta["inputs"]["traces"] == labelling.answers_hash(traces)

@@ -111,7 +111,7 @@ def test_the_header_is_one_that_hubs_read():
 
 def test_every_published_target_has_its_base_rate():
     for name in TARGETS["chat"]:
-        assert f"<!--=labeller.cues.{name}.frr-->" in TEXT
+        assert f"<!--=labeller.combined.{name}.frr-->" in TEXT
     for name in TARGETS["guard"]:
         assert f"<!--=guard.{name}.frr-->" in TEXT
 

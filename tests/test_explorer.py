@@ -81,7 +81,7 @@ def world():
         cluster = corpus.set_index("prompt_id")["cluster_id"]
         pairs["same_cluster"] = pairs["centre_id"].map(cluster) == pairs["neighbour_id"].map(cluster)
         scores = confusion.prompt_scores(corpus, labelled, pairs, k=2)
-        data[name] = pipeline.ScoredTarget(labelled, pairs, scores, traces, tokens, PAPER_WEIGHTS, 2, "cues")
+        data[name] = pipeline.ScoredTarget(labelled, pairs, scores, traces, tokens, PAPER_WEIGHTS, 2, "combined")
     titles = {"alpha": HOSTILE_TITLE, "beta": "beta", "gamma": "gamma"}
     return corpus, data, explorer.About("tiny", "test", titles)
 
@@ -320,7 +320,7 @@ class Changed(stores.Store):
 def test_scores_of_other_pairs_are_refused(recorded_corpus):
     name = registry.published("chat").index[0]
     ((found, own),) = pipeline.scored_targets(RECORDED, "paraguard_mini", recorded_corpus, [name]).items()
-    assert found == name and own.k == 5 and own.weights == PAPER_WEIGHTS and own.labeller == "cues"
+    assert found == name and own.k == 5 and own.weights == PAPER_WEIGHTS and own.labeller == "combined"
     with pytest.raises(DataError, match="scores of other pairs"):
         pipeline.scored_targets(Changed("recorded"), "paraguard_mini", recorded_corpus, [name])
 
@@ -348,7 +348,7 @@ def test_a_users_error_is_one_line(store, command, results):
 def test_the_recorded_rejections_are_all_there(command, results, show):
     path = paths.RESULTS / "explorer.html"
     assert paths.shown(path) in command("explorer").printed
-    assert path.stat().st_size < 8e6
+    assert path.stat().st_size < 10e6
     labels = pd.concat([RECORDED.read("labels", "paraguard_mini", name) for name in registry.published("chat").index])
     n = int((labels["label"] == "reject").sum())
     tab = show(path.read_text(encoding="utf-8"))

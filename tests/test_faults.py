@@ -116,7 +116,7 @@ def test_kills_at_random_moments_and_one_resume(results, many, tiny_folder, tiny
     assert len(set(stood)) > KILLS // 3, "the kills fell at different moments"
     resumed = ask(many, tiny_model)
     identical(whole, resumed)
-    assert labelling.label_answers(whole).equals(labelling.label_answers(resumed))
+    assert labelling.label_answers(whole, many).equals(labelling.label_answers(resumed, many))
     left = [file.name for file in folder_of(results).rglob("*") if file.suffix != ".lock"]
     target = prompting.target_name(tiny_model.name, "safety")
     assert sorted(left) == [f"{target}.parquet", f"{target}.parquet.meta.json"], "neither parts nor temporary files"

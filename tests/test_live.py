@@ -46,10 +46,13 @@ def test_twelve_prompts_live_equal_the_record(results, recorded_corpus):
     recorded = trace_store.recorded_traces(stores.Store("recorded"), "paraguard_mini", sample, name)
     assert live["key"].tolist() == recorded["key"].tolist()
     assert (live["response"] == recorded["response"]).sum() >= 11
-    assert labelling.label_answers(live)["label"].tolist() == labelling.label_answers(recorded)["label"].tolist()
+    assert (
+        labelling.label_answers(live, sample)["label"].tolist()
+        == labelling.label_answers(recorded, sample)["label"].tolist()
+    )
     for a, b in zip(live["token_nll"], recorded["token_nll"], strict=True):
         np.testing.assert_allclose(a, b, atol=1e-3)
-    assert set(labelling.label_answers(live)["label"]) <= {"accept", "reject"}
+    assert set(labelling.label_answers(live, sample)["label"]) <= {"accept", "reject"}
 
 
 @pytest.fixture

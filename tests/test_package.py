@@ -143,7 +143,7 @@ def test_a_wheel_holds_the_package_and_its_inputs_and_nothing_recorded(wheel):
     read = {name for name in read if (paths.DATA / name).is_file()}
     assert len(read) >= 10 and {f"paraguard_utils/_data/{name}" for name in read} <= data
     assert {name.split("/")[2] for name in data if name.count("/") > 2} == set(INPUTS)
-    assert max(sizes.values()) < 500_000 and wheel.stat().st_size < 2_000_000
+    assert max(sizes.values()) < 1_500_000 and wheel.stat().st_size < 2_000_000
 
 
 ALONE = """
@@ -152,11 +152,11 @@ import pandas as pd
 from paraguard_utils import __main__
 from paraguard_utils.querying import refusals
 
-printed, sys.argv = io.StringIO(), ["paraguard", "label", "answers.csv", "--column", "completion"]
+printed, sys.argv = io.StringIO(), "paraguard label answers.csv --column completion --labeller cues".split()
 with contextlib.redirect_stdout(printed), contextlib.suppress(SystemExit):
     __main__.main()
 labels = pd.read_csv(io.StringIO(printed.getvalue()))
-heavy = sorted({"torch", "transformers", "sklearn", "matplotlib"} & set(sys.modules))
+heavy = sorted({"torch", "transformers", "matplotlib"} & set(sys.modules))
 
 from paraguard_utils import paths, registry
 

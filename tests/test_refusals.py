@@ -1,4 +1,3 @@
-import io
 import re
 
 import numpy as np
@@ -93,7 +92,7 @@ def only(text, finish_reason="stop"):
 
 
 def test_the_cue_list_is_the_frozen_one():
-    assert refusals.LABELLER == "cues-2"
+    assert refusals.VERSION == "cues-3"
     assert refusals.digest() == refusals.FROZEN
 
 
@@ -218,27 +217,6 @@ def test_any_text_gets_one_label(texts):
 )
 def test_long_answers_complete(unit):
     assert only(unit * (1_000_000 // len(unit)))[0] in schemas.LABELS
-
-
-def test_command_line(tmp_path, command):
-    file = tmp_path / "answers.csv"
-    file.write_text('id,text,finish_reason\n01,"I can\'t assist\nwith that.",stop\n02,Sure.,stop\n03,,content_filter\n')
-    done = command("label", str(file), "--column", "text")
-    out = pd.read_csv(io.StringIO(done.printed), dtype=str, keep_default_na=False)
-    assert list(out) == ["id", "text", "finish_reason", "label", "kind", "rule"]
-    assert out["id"].tolist() == ["01", "02", "03"]
-    assert out["label"].tolist() == ["reject", "accept", "blocked"]
-
-
-@pytest.mark.parametrize("case", ["missing", "column", "empty"])
-def test_command_line_says_what_is_wrong(case, tmp_path, command):
-    file = tmp_path / "answers.csv"
-    if case != "missing":
-        file.write_text("" if case == "empty" else "id,text\n1,Sure.\n")
-    done = command("label", str(file), "--column", "answer")
-    assert done.printed == "" and done.error
-    assert len(done.error.splitlines()) == 1
-    assert "answers.csv" in done.error
 
 
 def test_the_substring_list_is_naive():

@@ -11,7 +11,7 @@ import pytest
 from paraguard_utils import paths, record, registry, run, settings, stores
 from paraguard_utils.errors import SettingsError, UserError
 from paraguard_utils.models import loading
-from paraguard_utils.querying import agreement, targets
+from paraguard_utils.querying import targets
 
 CHAT = list(registry.published("chat").index)
 OPTIONAL = [name for name, default in registry.published("chat")["default"].items() if default == "no"]
@@ -45,11 +45,11 @@ def test_promoting_replaces_removes_and_keeps(tmp_path):
 
 def test_input_files_among_the_labels_stay(tmp_path, monkeypatch):
     live, data = tmp_path / "live" / "labels", tmp_path / "data" / "labels"
-    monkeypatch.setattr(agreement, "INPUTS", (data / "hand_check.csv",))
+    monkeypatch.setattr(record, "INPUTS", (data / "readings.csv",))
     put(live, "new", f"paraguard_mini/{CHAT[0]}.csv")
-    put(data, "old", "hand_check.csv", "gone.csv")
+    put(data, "old", "readings.csv", "gone.csv")
     record._replace(live, data, CHAT)
-    assert sorted(path.name for path in data.rglob("*.csv")) == sorted(["hand_check.csv", f"{CHAT[0]}.csv"])
+    assert sorted(path.name for path in data.rglob("*.csv")) == sorted(["readings.csv", f"{CHAT[0]}.csv"])
 
 
 def test_a_kept_targets_token_vectors_are_kept_too(tmp_path):

@@ -1,5 +1,6 @@
 import errno
 
+import numpy as np
 import pandas as pd
 import pytest
 from hypothesis import example, given
@@ -77,7 +78,8 @@ def test_any_text_survives_a_csv(tmp_path_factory, text):
 def test_any_answer_survives_as_a_label(tmp_path_factory, text):
     path = tmp_path_factory.mktemp("csv") / "c.csv"
     traces = pd.DataFrame({"prompt_id": ["a", "b"], "response": [text, "yes"], "finish_reason": "stop"})
-    labels = labelling.label_answers(traces)
+    corpus = pd.DataFrame({"prompt_id": ["a", "b"], "text": ["Why?", "How?"]})
+    labels = labelling.label_answers(traces, corpus, lambda texts: np.zeros((len(texts), 384)))
     stores.write(path, labels, "labels", {})
     read = stores.read(path, "labels")
     assert read["response"].tolist() == [CONTROL.sub("\ufffd", text), "yes"]

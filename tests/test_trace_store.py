@@ -115,10 +115,10 @@ def test_a_thinking_block_that_the_template_opens_is_part_of_the_answer(results,
     thinking = ask(prompts, tiny_model, tokens=8)
     assert thinking["response"].str.startswith("<think>\n").all()
     # 8 tokens of a random model do not close it: there is no answer to label
-    labels = labelling.label_answers(thinking)
+    labels = labelling.label_answers(thinking, prompts)
     assert set(labels["label"]) == {"unparsed"}
     closed = thinking.assign(response=thinking["response"] + "</think>I'm sorry, but I can't help with that.")
-    assert set(labelling.label_answers(closed)["label"]) == {"reject"}
+    assert set(labelling.label_answers(closed, prompts)["label"]) == {"reject"}
 
 
 def test_the_plain_template_is_for_models_without_one(results, prompts, tmp_path):

@@ -23,7 +23,7 @@ from paraguard_utils.models import encoder
 from paraguard_utils.models.encoder import Embed
 from paraguard_utils.schemas import SCHEMAS, STRATEGIES, Candidates, Corpus, Table
 from paraguard_utils.settings import Gates
-from paraguard_utils.text import content_words, hidden, jaccard_of_sizes, key, only_framed, words
+from paraguard_utils.text import ENGLISH, content_words, hidden, jaccard_of_sizes, key, only_framed, words
 
 REASONS = {
     "blank": "no text",
@@ -53,9 +53,6 @@ SELECTED = ("frame", "sibling", "surplus", "incomplete")
 
 PAPER_STRATEGY = {name: name for name in STRATEGIES} | {"softening": "keywords", "hardening": "keywords"}
 """The paper's four strategies: keyword softening / hardening is one."""
-
-ENGLISH = frozenset({"en", "pcm"})
-"""What the language identifier calls English; chatty lower-case English is close to its Nigerian Pidgin."""
 
 
 def judge(

@@ -124,6 +124,8 @@ def labels(frame: pd.DataFrame, name: str) -> Labels:
             "label": rejects.map({True: "reject", False: "accept"}),
             "kind": None,
             "rule": None,
+            "p_refusal": np.nan,
+            "answer": None,
             "response": None,
         }
     )

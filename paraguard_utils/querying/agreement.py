@@ -1,9 +1,9 @@
-"""How well labels agree with people (`docs/method.md`, Labels): on XSTest's annotated answers and on our own.
+"""How well labels agree with people, on XSTest's annotated answers, and with each other (`docs/method.md`, Labels).
 
 XSTest (Röttger et al., NAACL 2024) publishes answers of several models, each labelled by two people. Its texts are not
 part of this project: `paraguard agreement --xstest FOLDER` reads the downloaded files and writes counts into a live
-store's tables `xstest_*`. Rules were written on one half of its prompts, drawn by seed; the other half was never read.
-A full and a partial refusal both count as refusal.
+store's tables `xstest_*`. Rules were written and the classifier was fitted on one half of its prompts, drawn by seed;
+the other half was never read. A full and a partial refusal both count as refusal.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,9 +17,8 @@ from paraguard_utils import paths, registry, stores
 from paraguard_utils.bootstrap import Clusters, columns
 from paraguard_utils.errors import DataError
 from paraguard_utils.models import loading
-from paraguard_utils.models.prompting import model_of
-from paraguard_utils.querying import judge, refusals
-from paraguard_utils.schemas import Labels, Table
+from paraguard_utils.querying import judge, labelling, refusals
+from paraguard_utils.schemas import Corpus, Labels, Table
 from paraguard_utils.stores import Store
 
 if TYPE_CHECKING:
@@ -31,11 +30,12 @@ CUT = 64
 
 COMPLIANCE = "1_full_compliance"
 COLUMNS = ("id", "type", "prompt", "completion", "annotation_1", "annotation_2", "final_label")
-HAND_CHECK = paths.DATA / "labels" / "hand_check.csv"
-DECISIONS = paths.DATA / "labels" / "xstest_decisions.csv"
 PUBLISHED = paths.DATA / "labels" / "published_rates.csv"
-INPUTS = (HAND_CHECK, DECISIONS, PUBLISHED)
-TABLES = ("xstest_agreement", "xstest_rates", "xstest_types", "xstest_confusion", "xstest_errors")
+TABLES = ("xstest_agreement", "xstest_rates", "xstest_types", "xstest_confusion")
+AUTOMATIC = {"gpteval": ("gpt4_label", "XSTest's GPT-4 judge"), "streval": ("strmatch_label", "XSTest's string match")}
+"""XSTest's own automatic labels: the end of a file's name, its column, and what it is called here."""
+
+ONE_ANNOTATOR = "one annotator, by the other"
 
 
 def developed(prompts: Iterable[str]) -> set[str]:
@@ -92,6 +92,43 @@ def read_answers(folder: str | Path) -> pd.DataFrame:
     return pd.concat(frames, ignore_index=True)
 
 
+def for_training(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the half that is not held out as training answers: prompt, response, label (`schemas.THREE_LABELS`)."""
+    own = rows[rows["half"] == "developed"]
+    return own.assign(response=own["completion"], label=own["final_label"].str.partition("_")[2])[
+        ["prompt", "response", "label"]
+    ]
+
+
+def automatic(folder: str | Path, rows: pd.DataFrame) -> dict[str, np.ndarray]:
+    """Read XSTest's own automatic labels, `<model>_gpteval.csv` and `<model>_streval.csv`, where they lie in a folder.
+
+    Parameters
+    ----------
+    folder : Path
+        Searched with its subfolders.
+    rows : DataFrame
+        From `read_answers`.
+
+    Returns
+    -------
+    dict of str to numpy.ndarray of str
+        Labels by labeller, in the order of the rows; "unparsed" where there is none of this very answer.
+    """
+    found = {}
+    for end, (column, name) in AUTOMATIC.items():
+        labels = np.full(len(rows), "unparsed", dtype=object)
+        for model, own in rows.groupby("file"):
+            for file in sorted(Path(folder).rglob(f"*{model}_{end}.csv")):
+                given = stores.read_upstream(file).set_index(["id", "completion"])[column]
+                at = own.set_index(["id", "completion"]).index
+                given = given[~given.index.duplicated()].reindex(at).map(lambda label: label == COMPLIANCE, "ignore")
+                labels[own.index] = given.map({True: "accept", False: "reject"}).fillna("unparsed")
+        if (labels != "unparsed").any():
+            found[name] = labels
+    return found
+
+
 def cut(texts: Iterable[str], tokenizer: "PreTrainedTokenizerBase", tokens: int = CUT) -> list[str]:
     """Cut answers after so many tokens, as the pipeline does."""
     encoded = tokenizer(list(texts), add_special_tokens=False)["input_ids"]
@@ -112,12 +149,18 @@ def with_annotators(rows: pd.DataFrame, labels: Mapping[str, Sequence[str] | np.
     Returns
     -------
     DataFrame
-        file, part (held out, developed, and over both halves: all, annotators agree, annotators differ), labeller, n,
-        refused (by people), unparsed, and accuracy, precision, recall and kappa with bootstrap intervals over prompts.
+        file, part (held out, that half's safe and charged prompts, developed, and over both halves: all, annotators
+        agree, annotators differ), labeller, n, refused (by people), unparsed, and accuracy, precision, recall and kappa
+        with bootstrap intervals over prompts. The row `ONE_ANNOTATOR` compares the first annotator with the second.
     """
+    second = np.where(rows["annotation_2"] == COMPLIANCE, "accept", "reject")
+    first = np.where(rows["annotation_1"] == COMPLIANCE, "accept", "reject")
+    labels = {**labels, ONE_ANNOTATOR: first}
     lines = []
     for file, own in rows.groupby("file"):
-        parts = {"held out": own["half"] == "held out", "developed": own["half"] == "developed", "all": own["id"] != ""}
+        held, charged = own["half"] == "held out", own["type"].str.startswith("contrast")
+        parts = {"held out": held, "held out, safe": held & ~charged, "held out, charged": held & charged}
+        parts |= {"developed": ~held, "all": own["id"] != ""}
         parts |= {"annotators agree": ~own["differ"], "annotators differ": own["differ"]}
         for part, members in parts.items():
             found = own[members]
@@ -126,13 +169,14 @@ def with_annotators(rows: pd.DataFrame, labels: Mapping[str, Sequence[str] | np.
             clusters = Clusters(found["prompt"])
             for name, given in labels.items():
                 given = np.asarray(given, dtype=object)[found.index]
+                people = second[found.index] if name == ONE_ANNOTATOR else found["people"]
                 lines.append(
                     {"file": file, "part": part, "labeller": name, "n": len(found)}
                     | {
                         "refused": int((found["people"] == "reject").sum()),
                         "unparsed": int((given == "unparsed").sum()),
                     }
-                    | columns(clusters.agreement(found["prompt"], given, found["people"]))
+                    | columns(clusters.agreement(found["prompt"], given, people))
                 )
     return pd.DataFrame(lines)
 
@@ -189,7 +233,7 @@ def by_kind(rows: pd.DataFrame, labelled: pd.DataFrame) -> Table:
     ----------
     rows : DataFrame
     labelled : DataFrame
-        From `refusals.label`.
+        From `labelling.label`.
 
     Returns
     -------
@@ -197,88 +241,15 @@ def by_kind(rows: pd.DataFrame, labelled: pd.DataFrame) -> Table:
         file, people (XSTest's label), and one count column per kind: accept, reject:policy and so on.
     """
     kinds = labelled["label"].where(labelled["kind"] == "", labelled["label"] + ":" + labelled["kind"])
-    known = ["accept", *(f"reject:{kind}" for kind in refusals.REFUSAL_KINDS)]
+    known = ["accept", *(f"reject:{kind}" for kind in labelling.KINDS)]
     table = pd.crosstab([rows["file"], rows["final_label"]], kinds.to_numpy())
     table = table.reindex(columns=[*known, *sorted(set(table.columns) - set(known))], fill_value=0)
     return table.reset_index().rename(columns={"final_label": "people"})
 
 
-def errors(rows: pd.DataFrame, labelled: pd.DataFrame) -> Table:
-    """List the disagreements that a decision was written about.
-
-    Parameters
-    ----------
-    rows : DataFrame
-    labelled : DataFrame
-        From `refusals.label`.
-
-    Returns
-    -------
-    DataFrame
-        file, id, type, people, annotation_1, annotation_2, label, rule, decision. No text of XSTest's.
-
-    Raises
-    ------
-    DataError
-        A decision is about an answer on which labeller and people agree, or about one of the held-out half.
-    """
-    decisions = pd.read_csv(DECISIONS)
-    joined = rows.join(labelled[["label", "rule"]]).merge(decisions, on=["file", "id"])
-    joined = joined.set_index(["file", "id"]).reindex(pd.MultiIndex.from_frame(decisions[["file", "id"]])).reset_index()
-    wrong = joined[(joined["label"] == joined["people"]) | (joined["half"] != "developed")]
-    if len(wrong):
-        row = wrong.iloc[0]
-        raise DataError(f"{paths.shown(DECISIONS)}: {row['file']} {row['id']} is no disagreement of the developed half")
-    listed = ["file", "id", "type", "final_label", "annotation_1", "annotation_2", "label", "rule", "decision"]
-    return joined[listed].rename(columns={"final_label": "people"})
-
-
-def hand_check() -> pd.DataFrame:
-    """Read the recorded answers that were labelled by reading, without sight of the cue list's labels.
-
-    Returns
-    -------
-    DataFrame
-        The columns of `data/labels/hand_check.csv`; whose readings they are stands in it.
-    """
-    return stores.read(HAND_CHECK, "hand_check")
-
-
-def against_readers(checked: pd.DataFrame, labels: Mapping[str, Labels]) -> tuple[Table, pd.DataFrame]:
-    """Compare the labeller with readers of recorded answers; an answer that has changed since it was read is left out.
-
-    Parameters
-    ----------
-    checked : DataFrame
-        From `hand_check`.
-    labels : dict of str to DataFrame
-        Labels by target.
-
-    Returns
-    -------
-    DataFrame
-        model ("all" last), n, refused (by the reader), and accuracy, precision, recall and kappa with bootstrap
-        intervals over clusters.
-    differing : DataFrame
-        Rows on which labeller and reader differ, with the labeller's label and rule.
-    """
-    known = pd.concat([frame.assign(target=name) for name, frame in labels.items()])
-    known = known.rename(columns={"label": "labelled"})[["target", "prompt_id", "response", "labelled", "rule"]]
-    rows = checked.merge(known, on=["target", "prompt_id", "response"])
-    rows["model"] = rows["target"].map(model_of)
-    rows["cluster_id"] = rows["prompt_id"].str.rpartition("-")[0]
-    lines = []
-    for model in [*sorted(set(rows["model"])), "all"]:
-        own = rows if model == "all" else rows[rows["model"] == model]
-        found = Clusters(own["cluster_id"]).agreement(own["cluster_id"], own["labelled"], own["label"])
-        lines.append(
-            {"model": model, "n": len(own), "refused": int((own["label"] == "reject").sum()), **columns(found)}
-        )
-    differing = rows[rows["labelled"] != rows["label"]]
-    return pd.DataFrame(lines), differing[["target", "prompt_id", "label", "reason", "labelled", "rule", "response"]]
-
-
-def cost_of_cut(longer: Mapping[str, pd.DataFrame], labels: Mapping[str, Labels], clusters: Clusters) -> Table:
+def cost_of_cut(
+    longer: Mapping[str, pd.DataFrame], labels: Mapping[str, Labels], corpus: Corpus, clusters: Clusters
+) -> Table:
     """Count the labels that the usual cut of answers changes.
 
     Parameters
@@ -287,6 +258,7 @@ def cost_of_cut(longer: Mapping[str, pd.DataFrame], labels: Mapping[str, Labels]
         Long answers by target.
     labels : dict of str to DataFrame
         Labels of the usual answers.
+    corpus : DataFrame
     clusters : bootstrap.Clusters
         Of the corpus; a prompt's cluster is its id up to the last hyphen.
 
@@ -299,7 +271,8 @@ def cost_of_cut(longer: Mapping[str, pd.DataFrame], labels: Mapping[str, Labels]
     """
     lines = []
     for name, frame in longer.items():
-        whole = refusals.label(frame["response"], frame["finish_reason"])["label"].to_numpy()
+        requests = frame["prompt_id"].map(corpus.set_index("prompt_id")["text"])
+        whole = labelling.label(frame["response"], frame["finish_reason"], requests)["label"].to_numpy()
         short = labels[name].set_index("prompt_id").loc[frame["prompt_id"]]
         same = [
             isinstance(long, str) and long.startswith(text if isinstance(text, str) else "")
@@ -326,13 +299,13 @@ def _declines_later(text: str | None) -> bool:
 
 
 def side_by_side(
-    by_cues: Mapping[str, Labels], by_judge: Mapping[str, Labels], clusters: Clusters, cluster_ids: pd.Series
+    labels: Mapping[str, Labels], others: Mapping[str, Labels], clusters: Clusters, cluster_ids: pd.Series
 ) -> Table:
-    """Compare the cue list with the judge on every answer.
+    """Compare the labels with another labeller's on every answer.
 
     Parameters
     ----------
-    by_cues, by_judge : dict of str to DataFrame
+    labels, others : dict of str to DataFrame
         Each labeller's labels by target, rows in corpus order.
     clusters : bootstrap.Clusters
     cluster_ids : Series
@@ -340,18 +313,19 @@ def side_by_side(
     Returns
     -------
     DataFrame
-        target, n, cues_reject, judge_reject, both_reject, unparsed (by the judge), and kappa with its interval.
+        target, n (both accept or reject), reject, other_rejects, both_reject, unparsed (by the other), and kappa with
+        its interval.
     """
     lines = []
-    for name, frame in by_judge.items():
-        cues, judged = (part["label"].to_numpy() for part in (by_cues[name], frame))
-        read = np.isin(judged, ["accept", "reject"]) & np.isin(cues, ["accept", "reject"])
-        found = clusters.agreement(cluster_ids[read], judged[read], cues[read])
+    for name, frame in others.items():
+        usual, other = (part["label"].to_numpy() for part in (labels[name], frame))
+        read = np.isin(other, ["accept", "reject"]) & np.isin(usual, ["accept", "reject"])
+        found = clusters.agreement(cluster_ids[read], other[read], usual[read])
         lines.append(
-            {"target": name, "n": int(read.sum()), "cues_reject": int((cues[read] == "reject").sum())}
-            | {"judge_reject": int((judged[read] == "reject").sum())}
-            | {"both_reject": int(((judged == "reject") & (cues == "reject")).sum())}
-            | {"unparsed": int((judged == "unparsed").sum())}
+            {"target": name, "n": int(read.sum()), "reject": int((usual[read] == "reject").sum())}
+            | {"other_rejects": int((other[read] == "reject").sum())}
+            | {"both_reject": int(((other == "reject") & (usual == "reject")).sum())}
+            | {"unparsed": int((other == "unparsed").sum())}
             | columns({"kappa": found["kappa"]})
         )
     return pd.DataFrame(lines)
@@ -376,14 +350,18 @@ def validate(folder: str | Path, store: Store, judge_name: str = "") -> dict[str
     usual = loading.load(loading.resolve(registry.default_models()[0]))
     short = cut(rows["completion"], usual.tokenizer)
     reasons = ["stop"] * len(rows)
-    whole = refusals.label(rows["completion"], reasons)
+    whole = labelling.label(rows["completion"], reasons, rows["prompt"])
+    ours, cues = labelling.LABELLER, refusals.VERSION
     labels = {
-        f"{refusals.LABELLER}, whole answers": whole["label"],
-        f"{refusals.LABELLER}, cut at {CUT} tokens": refusals.label(short, reasons)["label"],
+        f"{ours}, whole answers": whole["label"],
+        f"{ours}, cut at {CUT} tokens": labelling.label(short, reasons, rows["prompt"])["label"],
+        f"{ours}, without the request": labelling.label(rows["completion"], reasons)["label"],
+        f"{cues}, whole answers": refusals.label(rows["completion"], reasons)["label"],
         "substrings, whole answers": np.where(refusals.has_substring(rows["completion"]), "reject", "accept"),
         f"substrings, cut at {CUT} tokens": np.where(refusals.has_substring(short), "reject", "accept"),
+        **automatic(folder, rows),
     }
-    meta = {"labeller": refusals.LABELLER, "split": SPLIT, "source": "XSTest (Röttger et al., NAACL 2024), CC BY 4.0"}
+    meta = {"labeller": ours, "split": SPLIT, "source": "XSTest (Röttger et al., NAACL 2024), CC BY 4.0"}
     if judge_name:
         model = loading.load(loading.resolve(judge_name))
         asked = pd.DataFrame({"prompt_id": rows["file"] + " " + rows["id"], "response": short, "finish_reason": "stop"})
@@ -394,7 +372,6 @@ def validate(folder: str | Path, store: Store, judge_name: str = "") -> dict[str
         "xstest_rates": rates(rows, labels),
         "xstest_types": by_type(rows, whole["label"]),
         "xstest_confusion": by_kind(rows, whole),
-        "xstest_errors": errors(rows, whole),
     }
     for name, frame in found.items():
         store.write("tables", name, frame=frame, meta=meta)

@@ -1,10 +1,10 @@
-"""Did a model's answer refuse? A frozen list of cues decides (`docs/method.md`, Labels).
+"""Did a model's answer refuse? A frozen list of cues, the first of two opinions (`docs/method.md`, Labels).
 
 The label is `accept`, `reject`, `blocked` (a provider's filter stopped the answer) or `unparsed` (there
 is no answer to read). A full and a partial refusal are both `reject`; a condolence or a caveat followed
 by help is `accept`. The cues are data: the rows of `data/refusal_cues.csv` are tried from the top and
 the first that matches decides, unless what follows it is in its column `unless`; a row of kind `part` is
-a phrase that later patterns use as `{name}`. The labeller is frozen: `LABELLER` names this rule and
+a phrase that later patterns use as `{name}`. The labeller is frozen: `VERSION` names this rule and
 `FROZEN` is the digest of its data. Changing either is a new version and means labelling anew.
 
 Patterns are those of RE2, which has no backtracking: the time is linear in the text, whatever it holds.
@@ -13,7 +13,6 @@ Patterns are those of RE2, which has no backtracking: the time is linear in the 
 import hashlib
 from collections.abc import Sequence
 from functools import cache
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -21,14 +20,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from paraguard_utils import paths
-from paraguard_utils.errors import DataError
 from paraguard_utils.text import THINKING
 
-LABELLER = "cues-2"
-FROZEN = "2f0f4811b5415a468a591365aef83b71c1337b833e0184491f8d97f9cd9ff0b0"
+VERSION = "cues-3"
+FROZEN = "1767152122de91577622cc63f5bf3d913403a1dcbf653207452ac642e6b9c991"
 CUES = paths.DATA / "refusal_cues.csv"
 SUBSTRINGS = paths.DATA / "refusal_substrings.csv"
 REFUSAL_KINDS = ("policy", "incapacity", "other")
+"""Why an answer refuses: it will not, it cannot, or it only says no."""
+
 CUE_CHARS = 320
 """Characters of a normalised answer that the cues read: about the 64 tokens at which the pipeline cuts answers."""
 
@@ -174,35 +174,3 @@ def has_substring(responses: Sequence[str]) -> np.ndarray:
     """
     listed = pd.read_csv(SUBSTRINGS)["substring"]
     return np.array([any(words in response for words in listed) for response in responses], bool)
-
-
-def label_file(file: str | Path, column: str) -> pd.DataFrame:
-    """Read a CSV file of answers and label them.
-
-    Parameters
-    ----------
-    file : str or Path
-        A column finish_reason is used where there is one.
-    column : str
-        Of the answers.
-
-    Returns
-    -------
-    DataFrame
-        The file's columns, all as text, and those of `label`.
-
-    Raises
-    ------
-    DataError
-        The file cannot be read, or has no such column.
-    """
-    try:
-        frame = pd.read_csv(file, dtype=str, keep_default_na=False)
-    except FileNotFoundError:
-        raise DataError(f"{file}: there is no such file") from None
-    except (OSError, ValueError) as error:
-        raise DataError(f"{file}: cannot be read: {str(error).splitlines()[0]}; pass a CSV file in UTF-8") from error
-    if column not in frame:
-        raise DataError(f"{file}: no column {column!r}; it has {', '.join(frame)}; name one with --column")
-    labels = label(frame[column], frame.get("finish_reason", [""] * len(frame)))
-    return frame.assign(**labels)

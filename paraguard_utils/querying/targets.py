@@ -125,6 +125,44 @@ def _load(source: loading.Source, settings: Settings) -> loading.Model:
     return loading.load(source, settings.dtype, settings.device, settings.without_template)
 
 
+def labelled(
+    store: Store, corpus_name: str, corpus: Corpus, traces: Mapping[str, Traces], settings: Settings
+) -> dict[str, Labels]:
+    """Return labels of targets' answers: those in the store where they are of these answers, else made now and kept.
+
+    Parameters
+    ----------
+    store : stores.Store
+        Nothing is made in the recorded one.
+    corpus_name : str
+    corpus : DataFrame
+    traces : dict of str to DataFrame
+    settings : settings.Settings
+        For the meta files.
+
+    Returns
+    -------
+    dict of str to DataFrame
+        Labels by target, in trace order.
+
+    Raises
+    ------
+    DataError
+        The recorded labels are of other answers, or of another version of the labeller.
+    """
+    found = {}
+    for name, frame in traces.items():
+        if store.has("labels", corpus_name, name):
+            with contextlib.nullcontext() if store.recorded else contextlib.suppress(DataError):
+                found[name] = labelling.matching_labels(store, corpus_name, name, frame)
+        if name not in found:
+            made = labelling.label_answers(frame, corpus)
+            meta = settings.meta(traces=labelling.answers_hash(frame), labeller=labelling.LABELLER)
+            store.write("labels", corpus_name, name, frame=made, meta=meta)
+            found[name] = made
+    return found
+
+
 def judged(store: Store, corpus_name: str, traces: Mapping[str, Traces], settings: Settings) -> dict[str, Labels]:
     """Return a judge's labels of targets' answers: asked where a judge is named, else those in the store.
 

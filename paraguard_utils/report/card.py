@@ -73,11 +73,13 @@ def _section(part: str) -> Section:
 
 
 def first_row(path: Path) -> dict[str, Any]:
-    """Return the first row of a CSV, Parquet or JSON-lines file, or the first entry of a YAML file: column to value."""
+    """Return the first row of a CSV, Parquet or JSON-lines file, the first entry of a YAML file, or a JSON file."""
     if path.suffix == ".parquet":
         return next(pq.ParquetFile(path).iter_batches(batch_size=1)).to_pylist()[0]
     if path.suffix == ".yaml":
         return next(iter(yaml.safe_load(path.read_text(encoding="utf-8")).values()))
+    if path.suffix == ".json":
+        return json.loads(path.read_text(encoding="utf-8"))
     with path.open(encoding="utf-8", newline="") as file:
         return next(csv.DictReader(file)) if path.suffix == ".csv" else json.loads(next(file))
 

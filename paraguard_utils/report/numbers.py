@@ -13,12 +13,11 @@ import pandas as pd
 from paraguard_utils import paths, stores
 from paraguard_utils.bootstrap import FEW
 from paraguard_utils.errors import DataError
-from paraguard_utils.querying import agreement, refusals
+from paraguard_utils.querying import labelling
 from paraguard_utils.report import findings, tables
 from paraguard_utils.schemas import STRATEGIES, Table
 from paraguard_utils.scoring import covariates, sensitivity
 from paraguard_utils.scoring.regression import POOLED
-from paraguard_utils.settings import CORPUS
 
 NAME = "numbers"
 COVERAGE = paths.ROOT / "benchmarks" / "coverage.csv"
@@ -181,21 +180,29 @@ def _corpus(yields: Table, topical: Table) -> dict[str, str]:
 
 
 def _labelling(store: stores.Store) -> dict[str, str]:
-    """How often guards block, and how far labels agree with people on XSTest and with readers of recorded answers."""
+    """How often guards block, and how far labels agree with people on XSTest and with readings of recorded answers."""
     found: dict[str, str] = {}
     for row in store.read("tables", "table3_guards").drop_duplicates("target").to_dict("records"):
         found |= {f"guard.{row['target']}.{measure}": tables.estimate(row, measure) for measure in ("frr", "flip_rate")}
     xstest = store.read("tables", "xstest_agreement")
-    own = (xstest["part"] == "held out") & xstest["labeller"].eq(f"{refusals.LABELLER}, whole answers")
-    checked = agreement.hand_check()
-    labels = {name: store.read("labels", CORPUS, name) for name in checked["target"].unique()}
-    readers, _ = agreement.against_readers(checked, labels)
-    for about, row in [
-        ("readers", readers.iloc[-1]),
-        *((f"xstest.{row['file']}", row) for _, row in xstest[own].iterrows()),
-    ]:
-        found[f"{about}.n"] = _whole(row["n"])
-        found |= {f"{about}.{measure}": tables.estimate(row, measure) for measure in MEASURES}
+    own = (xstest["part"] == "held out") & xstest["labeller"].eq(f"{labelling.LABELLER}, whole answers")
+    for row in xstest[own].to_dict("records"):
+        found[f"xstest.{row['file']}.n"] = _whole(row["n"])
+        found |= {f"xstest.{row['file']}.{measure}": tables.estimate(row, measure) for measure in MEASURES}
+    read = store.read("tables", "readings")
+    found |= {"read.n": _whole(read["n"].sum()), "read.differ": _whole(read["differ"].sum())}
+    found |= {"read.noisy": f"{read['noisy'].sum()} of {len(read)}", "read.missed": _range(read["missed"])}
+    found["read.precision"] = _range(read.loc[~read["noisy"], "precision"])
+    for row in read.to_dict("records"):
+        found |= {
+            f"read.{row['target']}.{name}": tables.estimate(row, name) for name in ("precision", "missed", "usable")
+        }
+    for row in store.read("tables", "readings_agreement").to_dict("records"):
+        found[f"read.kappa.{row['judged']}"] = tables.estimate(row, "kappa")
+    for row in store.read("tables", "label_noise").to_dict("records"):
+        found |= {
+            f"noise.{row['target']}.{name}": tables.estimate(row, name) for name in ("frr", "flip_rate", "usable")
+        }
     return found
 
 

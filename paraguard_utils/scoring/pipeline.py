@@ -101,14 +101,14 @@ def matching_curve(store: Store, corpus: Corpus, labels: Mapping[str, Labels]) -
 def matching_scores(store: Store, corpus_name: str, target: str, corpus: Corpus, settings: Settings) -> Scores:
     """Read a target's scores and check that they are of this corpus and of the labels in the store.
 
-    The record holds scores under the cue list only; under another labeller they are made anew from its traces.
+    The record holds scores under the usual labeller only; under another one they are made anew from its traces.
 
     Raises
     ------
     DataError
         They are not.
     """
-    if store.recorded and settings.labeller != "cues":
+    if store.recorded and settings.labeller != "combined":
         traces = recorded_traces(store, corpus_name, corpus, target)
         labels = labelling.matching_labels(store, corpus_name, target, traces, settings.labeller)
         return pairs_and_scores(store, corpus_name, corpus, labels, traces, model_of(target), settings)[1]

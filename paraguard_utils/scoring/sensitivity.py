@@ -18,8 +18,7 @@ from paraguard_utils.errors import Missing
 from paraguard_utils.models import encoder
 from paraguard_utils.models.prompting import model_of
 from paraguard_utils.models.weights import MINILM
-from paraguard_utils.querying import judge, labelling
-from paraguard_utils.querying.refusals import LABELLER
+from paraguard_utils.querying import labelling, readings
 from paraguard_utils.schemas import Corpus, Labels, Pairs, Table, Tokens, Traces
 from paraguard_utils.scoring import chance, confusion, pipeline, signals, weight_search
 from paraguard_utils.scoring.confusion import THETA
@@ -52,8 +51,6 @@ ORDERED = ("frr", "flip_rate", "ci", "cr60", "cd", "cr", "excess")
 RATES = ("frr", "flip_rate")
 """Measures that are defined without a rejection."""
 
-LABELLERS = {"cues": LABELLER, "policy": f"{LABELLER}, policy refusals only", "judge": judge.RUBRIC}
-
 DEFAULTS = {
     "weights": "0.4/0.1/0.5",
     "k": str(K),
@@ -62,7 +59,7 @@ DEFAULTS = {
     "scaling": "relative",
     "drift space": "target",
     "neighbours": "corpus",
-    "labeller": "cues",
+    "labeller": "combined",
 }
 """The setting of each dimension that the others are compared with."""
 
@@ -327,7 +324,7 @@ def by_labeller(
     """
     rows: list[dict[str, Any]] = []
     estimates: dict[str, dict[str, Estimates]] = {}
-    for labeller in LABELLERS:
+    for labeller in labelling.LABELLERS:
         estimates[labeller] = {}
         for name, own in traces.items():
             if labeller == "judge" and not store.has("verdicts", corpus_name, name):
@@ -343,6 +340,56 @@ def by_labeller(
                 **confusion.score_estimates(corpus, frame, scores, clusters, weights=settings.weights()),
             }
     return pd.DataFrame(rows), estimates
+
+
+def without_errors(
+    store: Store,
+    corpus_name: str,
+    corpus: Corpus,
+    traces: Mapping[str, Traces],
+    labels: Mapping[str, Labels],
+    both: pd.DataFrame,
+    settings: Settings,
+    clusters: Clusters,
+    draws: int = 5,
+) -> Table:
+    """Score targets again with the measured errors of their labels undone at random, several times.
+
+    Parameters
+    ----------
+    store : stores.Store
+    corpus_name : str
+    corpus : DataFrame
+    traces, labels : dict of str to DataFrame
+        By target.
+    both : DataFrame
+        Readings beside labels (`readings.joined`); a target without any is left out, as is one with few rejections.
+    settings : settings.Settings
+    clusters : bootstrap.Clusters
+    draws : int
+
+    Returns
+    -------
+    DataFrame
+        target, measure (ci, cr60, cd, excess; reading `relative`), labelled (the value under the labels as they are),
+        mean, lowest and highest over the draws, draws.
+    """
+    rows = []
+    for name, own in traces.items():
+        read = both[both["target"] == name]
+        if read.empty or (labels[name]["label"] == "reject").sum() < FEW:
+            continue
+        rng = np.random.default_rng(settings.seed)
+        found = []
+        for made in (labels[name], *(readings.redrawn(labels[name], read, rng) for _ in range(draws))):
+            frame, scores = pipeline.pairs_and_scores(store, corpus_name, corpus, made, own, model_of(name), settings)
+            estimates = confusion.score_estimates(corpus, frame, scores, clusters, weights=settings.weights())
+            found.append({measure: estimates[measure][0] for measure in ("ci", "cr60", "cd", "excess")})
+        for measure in found[0]:
+            drawn = [values[measure] for values in found[1:]]
+            about = {"mean": np.mean(drawn), "lowest": min(drawn), "highest": max(drawn), "draws": draws}
+            rows.append({"target": name, "measure": measure, "labelled": found[0][measure], **about})
+    return pd.DataFrame(rows, columns=["target", "measure", "labelled", "mean", "lowest", "highest", "draws"])
 
 
 def table(found: Varied) -> Table:

@@ -55,8 +55,12 @@ def target_overview(table: Table) -> Figure:
             _both_readings(axis, by_reading, measure, floor)
         # What is undefined or rests on few is so in both readings.
         _remarks(axis, by_reading["clipped"], measure)
-    counts = by_reading["relative"][["n_reject", "n_scored"]].itertuples(index=False)
-    counted = [f"{title}\n{n} of {total} rejected" for title, (n, total) in zip(titles(names), counts, strict=True)]
+    rows = by_reading["relative"]
+    noisy = rows["noisy"].eq("yes") if "noisy" in rows else [False] * len(rows)  # a guard's decisions are no labels
+    counted = [
+        f"{title}\n{n} of {total} rejected{', noisy' if unsure else ''}"
+        for title, n, total, unsure in zip(titles(names), rows["n_reject"], rows["n_scored"], noisy, strict=True)
+    ]
     axes[0].set_yticks(range(len(names)), counted)
     axes[0].set_ylim(len(names) - 0.5, -0.5)
     return figure

@@ -1,5 +1,7 @@
 """Figures of notebook 06: how results move with weights, k and other settings."""
 
+import textwrap
+
 import matplotlib as mpl
 import numpy as np
 from matplotlib.figure import Figure
@@ -9,6 +11,9 @@ from paraguard_utils.registry import titles
 from paraguard_utils.report.figures.style import BLUE, GREEN, GREY, ORANGE, PAGE, grid, interval_bars, subplots
 from paraguard_utils.schemas import Table
 from paraguard_utils.scoring import signals
+
+WIDE = 6
+"""Panels side by side above which titles are wrapped and ticks small."""
 
 STYLES = {"none": ":", "safety": "-", "strict": "--"}
 
@@ -120,8 +125,11 @@ def settings_overview(table: Table, default: dict[str, str]) -> Figure:
             axis.set_yticklabels([f"{dimension}: {setting}" for dimension, setting in keys], size=5.5)
             axis.grid(axis="x", linewidth=0.3)
             axis.locator_params(axis="x", nbins=3)
+            if len(names) > WIDE:
+                axis.tick_params(axis="x", labelsize=4.5)
             if measure == "excess":
                 axis.axvline(0, color="black", linewidth=0.6)
             else:
-                axis.set_title(title.replace(", ", ",\n"), size=6)
+                lines = title.split(", ") if len(names) <= WIDE else textwrap.wrap(title, 11)
+                axis.set_title("\n".join(lines), size=6)
     return figure
