@@ -129,11 +129,10 @@ def train(
     """
     from paraguard_utils.querying import agreement, classifier
 
-    rows = agreement.read_answers(xstest)
-    annotated = agreement.for_training(rows)
+    annotated, own = agreement.for_training(agreement.read_answers(xstest)), classifier.training_answers()
     out = out or classifier.FILE
-    classifier.fit(classifier.training_answers(), annotated).save(out)
-    print(f"{out}: fitted on {len(annotated)} of XSTest's answers and {len(classifier.training_answers())} of ours")
+    classifier.fit(own, annotated).save(out)
+    print(f"{out}: fitted on {len(annotated)} of XSTest's answers and {len(own)} of ours")
 
 
 @app.command()

@@ -93,12 +93,13 @@ def test_what_the_classifier_sees():
         return np.array([[len(text)] + [0] * 383 for text in texts], np.float16)
 
     words = " ".join(["word"] * 30)
-    seen = classifier.views([words, "I can't."], ["ab", "abc"], embed)
+    answers = [words, "I can't."]
+    seen = classifier.views(answers, refusals.label(answers, ["", ""])["rule"], ["ab", "abc"], embed)
     assert seen.openings == [words, "i can not."] and seen.cues[0] == "no_cue" != seen.cues[1]
     first = classifier.WORDS * 5 - 1
     # the answer's first words; ten times their product with the request; the request
     assert seen.vectors[:, [0, 384, 768]].tolist() == [[first, first * 2 * 10, 2], [10, 10 * 3 * 10, 3]]
-    assert (classifier.views(["x"], None, embed).vectors[:, 384:] == 0).all()
+    assert (classifier.views(["x"], ["no_cue"], None, embed).vectors[:, 384:] == 0).all()
 
 
 def test_fitting_by_the_same_answers_gives_the_same_coefficients():

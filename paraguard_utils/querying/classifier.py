@@ -69,12 +69,19 @@ class Views:
     vectors: np.ndarray
 
 
-def views(responses: Sequence[object], requests: Sequence[object] | None, embed: Embed = encoder.encode) -> Views:
+def views(
+    responses: Sequence[object],
+    rules: Sequence[str],
+    requests: Sequence[object] | None,
+    embed: Embed = encoder.encode,
+) -> Views:
     """Look at answers; equal openings and equal requests are embedded once.
 
     Parameters
     ----------
     responses : sequence of str, length n
+    rules : sequence of str, length n
+        What the cue list found in them (`refusals.label`).
     requests : sequence of str, length n, or None
         What was asked; None where it is not known.
     embed : callable
@@ -90,8 +97,7 @@ def views(responses: Sequence[object], requests: Sequence[object] | None, embed:
     asked = np.zeros_like(answers)
     if requests is not None:
         asked = np.asarray(remembered([_first(str(text), REQUEST_WORDS) for text in requests]), np.float64)
-    rules = refusals.label(responses, [""] * len(openings))["rule"].tolist()
-    return Views(openings, rules, np.hstack([answers, answers * asked * PRODUCT, asked]))
+    return Views(openings, list(rules), np.hstack([answers, answers * asked * PRODUCT, asked]))
 
 
 def _first(text: str, words: int) -> str:
@@ -223,7 +229,8 @@ def fit(answers: pd.DataFrame, annotated: pd.DataFrame, embed: Embed = encoder.e
     unknown = set(rows["label"]) - set(THREE_LABELS)
     if unknown:
         raise DataError(f"there is no label {sorted(unknown)[0]!r} of a training answer; use {', '.join(THREE_LABELS)}")
-    seen = views(rows["response"], rows["prompt"], embed)
+    matched = refusals.label(rows["response"], [""] * len(rows))["rule"].tolist()
+    seen = views(rows["response"], matched, rows["prompt"], embed)
     counter = _tfidf()
     counter.fit(seen.openings[: len(answers)])
     grams = counter.get_feature_names_out()

@@ -71,9 +71,10 @@ def label(
     read = np.flatnonzero(found["label"].isin(["accept", "reject"]))
     if not len(read):
         return found.assign(p_refusal=np.nan)
-    asked = None if requests is None else [list(requests)[row] for row in read]
-    opinion = classifier.load().probabilities(classifier.views([list(responses)[row] for row in read], asked, embed))
-    return decide(found, opinion.set_index(read))
+    answers = np.asarray(responses, object)[read].tolist()
+    asked = None if requests is None else np.asarray(requests, object)[read].tolist()
+    seen = classifier.views(answers, found.loc[read, "rule"].tolist(), asked, embed)
+    return decide(found, classifier.load().probabilities(seen).set_index(read))
 
 
 def decide(found: pd.DataFrame, opinion: pd.DataFrame) -> pd.DataFrame:
