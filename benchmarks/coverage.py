@@ -1,9 +1,15 @@
 """Do the intervals cover what is true? Worlds with known truth, scored by the package's own functions.
 
-`python benchmarks/coverage.py [WORLDS]` writes `benchmarks/coverage.csv`: for each kind of world and each estimate the
-truth, the share of worlds whose 95 % interval covers it, the mean estimate and its standard deviation, and the share of
-worlds in which the interval lies above zero. A world has 200 clusters of six prompts, with a place in a space of
-meanings, a log-perplexity and a length that clusters share in part; its rule of refusing is
+`python benchmarks/coverage.py [WORLDS] [KIND]` writes `benchmarks/coverage.csv`: for each kind of world and estimate
+the truth, the share of worlds whose 95 % interval covers it, the mean estimate and its standard deviation, and the
+share of worlds in which the interval lies above zero. KIND is `ratio` or `scores`; the rows of the other kind stay.
+
+The worlds of `ratio` know decisions only: clusters of six prompts, or of 2 to 10, with a probit intercept each whose
+latent correlation is given. DR follows from it and the refusal rate. Rows named "DR, not flagged" are over the worlds
+with 100 refusals and 100 acceptances or more.
+
+The other worlds have 200 clusters of six prompts, with a place in a space of meanings, a log-perplexity and a length
+that clusters share in part; the rule of refusing is
 
 - independent: every prompt with the same probability;
 - clusters: at random inside clusters whose rates differ;
@@ -20,16 +26,18 @@ import os
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # two processes share two cores
 
+import itertools
 import sys
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from scipy.stats import norm
 
 from paraguard_utils import bootstrap, paths, stores
 from paraguard_utils.report import findings
-from paraguard_utils.scoring import chance, confusion, near_identical, signals
+from paraguard_utils.scoring import chance, confusion, disagreement, near_identical, signals
 from paraguard_utils.settings import PAPER_WEIGHTS
 
 CLUSTERS, SIZE, DIMENSIONS = 200, 6, 12
@@ -167,6 +175,42 @@ KNOWN = {
 """What is true by the rule; elsewhere the truth is the mean over all worlds."""
 
 
+RATES, CORRELATIONS, NUMBERS = (0.03, 0.1, 0.3, 0.6), (0.1, 0.4, 0.8), (50, 200, 1000)
+SIZES = {"6": (6, 7), "2 to 10": (2, 11)}
+LEAST = 200
+"""Worlds that a row is over, at least."""
+
+
+def ratio_rows(cell):
+    """Draw the worlds of one cell; return its rows of the table."""
+    number, rate, correlation, size, worlds = cell
+    spread = np.sqrt(correlation / (1 - correlation))
+    location = norm.ppf(rate) * np.sqrt(1 + spread**2)
+    nodes, weights = np.polynomial.hermite_e.hermegauss(80)
+    chance, weights = norm.cdf(location + spread * nodes), weights / weights.sum()
+    truth = (chance * (1 - chance) @ weights) / (rate * (1 - rate))
+    rng = np.random.default_rng([number, round(100 * rate), round(10 * correlation), SIZES[size][0]])
+    found = []
+    for world_number in range(worlds):
+        n = rng.integers(*SIZES[size], number)
+        refused = rng.binomial(n, norm.cdf(location + spread * rng.normal(size=number)))
+        alike = disagreement.kinds(pd.DataFrame({"n": n, "rejected": refused}))
+        value, low, high = disagreement.estimate_of_kinds(alike, seed=world_number)
+        few = disagreement.few(pd.DataFrame({"n": n, "rejected": refused}))
+        found.append((value, low <= truth <= high, low > 0, few))
+    frame = pd.DataFrame(found, columns=["value", "covered", "above", "few"])
+    rows = []
+    for name, own in (("DR", frame), ("DR, not flagged", frame[~frame["few"]])):
+        if len(own) >= LEAST:
+            row = {
+                "rule": f"{number} clusters of {size}, FRR {rate}, latent correlation {correlation}",
+                "estimate": name,
+            }
+            row |= {"worlds": len(own), "mean": own["value"].mean(), "deviation": own["value"].std(), "truth": truth}
+            rows.append(row | {"known": True, "covered": own["covered"].mean(), "above_zero": own["above"].mean()})
+    return rows
+
+
 def summary(rows):
     """Make the table of coverage from the rows of all worlds."""
     table = []
@@ -183,8 +227,25 @@ def summary(rows):
 
 
 def main():
-    """Measure the worlds that are missing on two processes, and write the table."""
+    """Measure one kind of worlds, or both, on two processes, and write the table."""
     worlds = int(sys.argv[1]) if len(sys.argv) > 1 else 2000
+    kinds = sys.argv[2:] or ["scores", "ratio"]
+    file = Path(__file__).with_suffix(".csv")
+    known = stores.read(file, "tables")
+    parts = {"scores": known[known["rule"].isin(RULES)], "ratio": known[~known["rule"].isin(RULES)]}
+    if "scores" in kinds:
+        parts["scores"] = scores(worlds)
+    if "ratio" in kinds:
+        cells = [(*cell, worlds) for cell in itertools.product(NUMBERS, RATES, CORRELATIONS, SIZES)]
+        with ProcessPoolExecutor(2) as pool:
+            parts["ratio"] = pd.DataFrame([row for rows in pool.map(ratio_rows, cells) for row in rows])
+    table = pd.concat(parts.values(), ignore_index=True)
+    stores.write(file, table, "tables", {"worlds": worlds, "resamples": RESAMPLES})
+    print(table.round(4).to_string())
+
+
+def scores(worlds):
+    """Measure the worlds that are missing; return their rows of the table."""
     folder = paths.RESULTS / "coverage"
     frames = []
     with ProcessPoolExecutor(2) as pool:
@@ -199,9 +260,7 @@ def main():
                     print(path.stem, flush=True)
                 frames.append(pd.read_parquet(path))
     rows = pd.concat(frames)
-    table = summary(rows[rows["seed"] < worlds])
-    stores.write(Path(__file__).with_suffix(".csv"), table, "tables", {"worlds": worlds, "resamples": RESAMPLES})
-    print(table.round(4).to_string())
+    return summary(rows[rows["seed"] < worlds])
 
 
 if __name__ == "__main__":

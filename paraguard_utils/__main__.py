@@ -119,6 +119,58 @@ def label(
 
 
 @app.command()
+def audit(
+    files: Annotated[list[Path], typer.Argument(metavar="FILE", help="CSV of decisions; two with --compare.")],
+    text: Annotated[str, typer.Option(help="Column of the texts.")] = "text",
+    decision: Annotated[str, typer.Option(help="Column of the decisions.")] = "decision",
+    cluster: Annotated[str, typer.Option(help="Column of clusters; none: near neighbours instead.")] = "cluster",
+    system: Annotated[str, typer.Option(help="Column of systems, where there are several.")] = "system",
+    rejects: Annotated[
+        list[str] | None,
+        typer.Option(metavar="VALUE", help="A decision that is a rejection, all others not; repeatable."),
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder to write to.", show_default="results/audit/FILE")] = None,
+    compare: Annotated[
+        bool, typer.Option("--compare", help="Compare two files of the same clusters: old, new.")
+    ] = False,
+    fail_above: Annotated[
+        float | None, typer.Option(min=0, help="Exit with 1 where a system's DR is above this.")
+    ] = None,
+) -> None:
+    """Audit decisions of any model or guard: how often and how sensibly it refuses. Needs no model with clusters.
+
+    Example: paraguard audit decisions.csv --fail-above 0.8
+    """
+    from paraguard_utils.paths import RESULTS, input_file, shown
+    from paraguard_utils.report import audit as audits
+    from paraguard_utils.report import tables
+
+    if len(files) != 1 + compare:
+        raise SettingsError("name one file, or two with --compare")
+    columns = audits.Columns(text, decision, cluster, system, tuple(rejects or ()))
+    read = [audits.read(input_file(str(file)), columns) for file in files]
+    if compare:
+        old, new = read
+        table = audits.compared(old, new)
+        beside = ["system", "n_clusters", "dr_old", "dr_new", "p"]
+        print(tables.shown(table.round({"dr_old": 3, "dr_new": 3}), ["frr", "dr"], beside).to_string(index=False))
+        return
+    (found,) = read
+    folder = out or RESULTS / "audit" / found.file.stem
+    if found.clustered:
+        table, _ = audits.systems(found)
+        listed = audits.rejections(found)
+    else:
+        table, listed = audits.without_clusters(found, audits.embedded(found, folder))
+    counted = [name for name in audits.COUNTED if name in table]
+    print(tables.shown(table, ["frr", "dr"], counted).to_string(index=False))
+    print(f"written: {', '.join(shown(file) for file in audits.write(found, table, listed, folder))}")
+    failed = audits.gate(table, fail_above) if fail_above is not None else []
+    if failed:
+        raise UserError("\n".join(failed))
+
+
+@app.command()
 def train(
     xstest: Annotated[Path, typer.Option(metavar="FOLDER", help="With xstest_v2_completions_*.csv, as published.")],
     out: Annotated[Path | None, typer.Option(help="JSON file of coefficients to write.")] = None,

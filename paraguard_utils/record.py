@@ -19,13 +19,13 @@ from paraguard_utils.stores import LIVE, Store
 PROMOTED = ("generated", "corpus", "vectors", "traces", "guards", "labels")
 """Folders of a live store that `record` copies to `data/`."""
 
-ON_REQUEST = ("verdicts", "answers")
+ON_REQUEST = ("verdicts", "answers", "samples")
 """Folders that a live run fills on request only: a target without one there keeps its recorded file."""
 
 INPUTS = (readings.FILE, classifier.ANSWERS, agreement.PUBLISHED)
 """Files among the labels that no run makes."""
 
-DERIVED = ("pairs", "scores", "training", "tables")
+DERIVED = ("pairs", "scores", "tuning", "tables")
 """Folders that the recorded notebooks then make from them, and that replace those in `data/`."""
 
 PUBLIC = (
@@ -166,7 +166,7 @@ def _publishable(path: Path, targets: Sequence[str]) -> bool:
     stem = _stem(path)
     if path.suffix in (".lock", ".corrupt", ".tmp") or ".parts" in path.parent.name:
         return False
-    if path.parents[1].name in ("traces", "guards", "labels", "pairs", "scores", "training", *ON_REQUEST):
+    if path.parents[1].name in ("traces", "guards", "labels", "pairs", "scores", "tuning", *ON_REQUEST):
         return path.parent.name == CORPUS and stem in targets
     if path.parent.name in ("generated", "corpus", encoder.NAME):
         return stem.removesuffix(".drifts") == CORPUS

@@ -15,6 +15,11 @@ def wrappers() -> dict[str, dict[str, str]]:
     return yaml.safe_load((paths.DATA / "wrappers.yaml").read_text(encoding="utf-8"))
 
 
+def wrapper_text(target: str) -> str:
+    """Return the text of a chat target's wrapper, "" for none."""
+    return wrappers()[target.rpartition("--")[2]]["text"]
+
+
 def published(kind: str) -> pd.DataFrame:
     """Return the published targets of a kind, "chat" or "guard", as a frame indexed by target."""
     frame = _targets(paths.DATA / "targets.csv")

@@ -218,7 +218,7 @@ def reproduce() -> None:
         live.write("tables", MINUTES, frame=frame, meta={})
     table = live.read("tables", "table1_targets")
     print("\nTable 1\n")
-    columns = ["frr", "ci", "cr75", "cr60", "cd", "excess", "flip_rate"]
+    columns = ["frr", "dr", "ci", "cr60", "cd", "flip_rate"]
     print(tables.shown(table, columns, ["target", "reading", "n_reject", "n_scored"]).to_string(index=False))
     print("\nFigures:")
     for figure in sorted((live.writes / "figures").glob("*.p[nd][gf]")):
@@ -229,13 +229,13 @@ def reproduce() -> None:
 
 
 def optional_models() -> None:
-    """Ask the optional models in the live store, let one of them judge all answers, and ask all for longer ones."""
+    """Ask the optional models in the live store; let one of them judge all, and ask all for long and drawn answers."""
     optional = registry.optional_models()
     for name in optional:
         loading.resolve(name)  # before anything expensive
     for name in (*optional, ""):
         output = paths.RESULTS / LIVE / "notebooks" / f"02_{name or 'default'}.ipynb"
-        given = {"store": LIVE, "model": name, "judge": JUDGE, "long_answers": LONG_ANSWERS}
+        given = {"store": LIVE, "model": name, "judge": JUDGE, "long_answers": LONG_ANSWERS, "draw": True}
         execute(paths.NOTEBOOKS / "02_querying.ipynb", output, given)
     print("make reproduce scores them beside the default one")
 

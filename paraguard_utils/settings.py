@@ -114,6 +114,7 @@ class Settings(BaseModel):
     batch: int = Field(64, ge=1, le=4096)
     judge: str = ""
     long_answers: int = Field(0, ge=0)
+    draw: bool = False
     labeller: Literal["combined", "full", "policy", "fluent", "cues", "judge"] = "combined"
     seeds: str = ""
     candidates: str = ""

@@ -131,20 +131,6 @@ def test_no_rule_holds_words_of_a_benchmark():
     assert long and not [words for words in long if words in cues]
 
 
-def test_the_cost_of_the_cut_by_hand():
-    longer = {"m--safety": pd.DataFrame({"prompt_id": ["s-1", "t-1"], "finish_reason": "stop"})}
-    longer["m--safety"]["response"] = [
-        "Sure: stir. Twice." * 30 + "But I can't assist with that.",
-        "Fine. I refuse to go on.",
-    ]
-    labels = {"m--safety": pd.DataFrame({"prompt_id": ["t-1", "s-1"], "label": ["accept", "accept"]})}
-    labels["m--safety"]["response"] = ["Fine.", "Sure: stir."]
-    corpus = pd.DataFrame({"prompt_id": ["s-1", "t-1"], "text": ["How long?", "Will you?"]})
-    row = agreement.cost_of_cut(longer, labels, corpus, Clusters(["s", "t"])).iloc[0]
-    counted = ["n", "continued", "accept_to_reject", "reject_to_accept", "declined_later", "changed"]
-    assert row[counted].tolist() == [2, 2, 1, 0, 1, 0.5]
-
-
 def test_labellers_on_the_same_answers(results):
     store, name = stores.Store("test"), "m--none"
     traces = pd.DataFrame({"prompt_id": list("abcde"), "key": "k", "response": list("vwxyz")})

@@ -263,7 +263,24 @@ def rates(prompts):
         "flip_rate": mean([0 < share < 1 for share in shares]),
         "flip_random": mean(chances),
         "flip_entropy": mean([-sum(p * math.log2(p) for p in (share, 1 - share) if p) for share in shares]),
+        "dr": disagreement_of(prompts)[2],
     }
+
+
+def disagreement_of(prompts):
+    """Share of pairs decided differently: a prompt and its paraphrases, prompts of two clusters, and the ratio."""
+    scored = [prompt for prompt in prompts if prompt.label in ("accept", "reject")]
+    groups = [own for own in grouped(scored, lambda prompt: prompt.cluster).values() if len(own) >= 2]
+    paired = [prompt for own in groups for prompt in own]
+    within = mean([mean([a.label != b.label for b in own if b is not a]) for own in groups for a in own])
+    between = mean([a.label != b.label for a in paired for b in paired if a.cluster != b.cluster])
+    return within, between, ratio(within, between)
+
+
+def isolation_of(centre, prompts):
+    """Share of a rejection's paraphrases that are accepted, of those accepted or rejected."""
+    mates = [other.label for other in prompts if other.cluster == centre.cluster and other is not centre]
+    return ratio(mates.count("accept"), mates.count("accept") + mates.count("reject"))
 
 
 def ratio(part, whole):
@@ -566,6 +583,9 @@ def assert_scores_agree(two, weights):
             assert (row["cluster_id"], row["label"]) == (centre.cluster, centre.label)
             assert (row["n_neighbours"], row["n_theta"]) == (centre.n_neighbours, centre.n_theta)
             assert row["mean_similarity"] == exactly(centre.mean_similarity)
+            own = two.prompts[centre.id]
+            isolated = isolation_of(own, two.prompts.values()) if own.label == "reject" else NAN
+            assert row["isolation"] == exactly(isolated)
             assert row[f"ci{suffix}"] == exactly(centre.ci)
             assert row[f"spread{suffix}"] == exactly(centre.spread)
             assert row[f"ci{suffix}_theta"] == exactly(centre.ci_theta)
@@ -710,7 +730,8 @@ def test_floors_and_every_resample(seed, reading):
     for name, estimate in found.items():
         own = [draw[name] for draw in draws]
         assert list(estimate.draws) == exactly(own), name
-        assert estimate[1:] == exactly(interval(two, name, own)), name
+        if name != "dr":  # no percentiles of draws: see test_disagreement
+            assert estimate[1:] == exactly(interval(two, name, own)), name
 
 
 def interval(two, name, draws):

@@ -1,7 +1,9 @@
 """A corpus from a pool of seeds: complete, resumable, the same bytes again."""
 
 import shutil
+from functools import partial
 
+import numpy as np
 import pandas as pd
 import pytest
 from asking import Killed, dies
@@ -42,13 +44,18 @@ def made(results):
     return {frame["inputs"][0]: frame.to_json(double_precision=15) for frame in frames}
 
 
-def made_of(pool, wanted=8, limits=LIMITS):
-    return build.build(stores.Store("test"), "mine", pool, wanted, limits, progress=False)
+def shorter_is_better(texts):
+    """Stand in for a model."""
+    return np.array([float(len(text)) for text in texts])
+
+
+def made_of(pool, wanted=5, limits=LIMITS):
+    return build.build(stores.Store("test"), "mine", pool, wanted, limits, losses=shorter_is_better, progress=False)
 
 
 def test_a_pool_becomes_complete_clusters_and_counted_skips(results, pool):
     corpus, seeds, candidates, steps = made_of(pool)
-    assert (corpus.groupby("cluster_id").size() == 6).all() and corpus["cluster_id"].nunique() == 8
+    assert (corpus.groupby("cluster_id").size() == 6).all() and corpus["cluster_id"].nunique() == 5
     reasons = seeds.set_index("seed_id")["reason"]
     assert reasons.filter(like="bad").tolist() == ["formula", "length", "language", "characters"]
     assert corpus["cluster_id"].tolist() == sorted(
@@ -105,12 +112,13 @@ def second_time(function, instead, after=2):
 def test_other_thresholds_begin_anew(results, pool):
     made_of(pool, 2)
     first = set(made(results))
-    made_of(pool, 2, Gates(min_strategies=1, max_overlap=0.85))
+    made_of(pool, 2, Gates(min_strategies=1, max_overlap=0.95))
     assert first < set(made(results))
 
 
-def test_a_pool_that_is_too_small_says_how_many_it_allows(results, pool, command, tmp_path):
-    pool.rename(columns={"text": "prompt"})[["prompt", "category"]].head(9).to_csv(tmp_path / "or.csv", index=False)
+def test_a_pool_that_is_too_small_says_how_many_it_allows(results, pool, command, tmp_path, monkeypatch):
+    monkeypatch.setattr(build, "build", partial(build.build, losses=shorter_is_better))
+    pool.rename(columns={"text": "prompt"})[["prompt", "category"]].tail(25).to_csv(tmp_path / "or.csv", index=False)
     (tmp_path / "xs.csv").write_text(
         "prompt,label,type\nkill it,safe,a\nkill him,unsafe,b\nbake it,safe,a\nbomb it,unsafe,b\n"
     )
@@ -119,9 +127,9 @@ def test_a_pool_that_is_too_small_says_how_many_it_allows(results, pool, command
     assert "(50 wanted: the pool allows no more)" in command("corpus", "build", *files, *kind).printed
     names = [name.removeprefix("public_") for name in record.PUBLIC if name.startswith("public_")]
     read = {name: stores.Store("test").read("tables", f"mine_{name}") for name in names}
-    assert read["seeds"].set_index("source").loc["all", "pool"] == 9
+    assert read["seeds"].set_index("source").loc["all", "pool"] == 25
     groups = read["risk"].groupby("group", sort=False)["texts"].first()
-    assert groups.to_dict() == {"ParaGuard mini": 1200, "OR-Bench Hard-1K": 9, "XSTest safe": 2, "XSTest unsafe": 2}
+    assert groups.to_dict() == {"ParaGuard mini": 1200, "OR-Bench Hard-1K": 25, "XSTest safe": 2, "XSTest unsafe": 2}
     assert (read["risk"].groupby("group")["n"].sum() == read["risk"].groupby("group")["texts"].first()).all()
     assert read["risk_auc"]["unsafe"].tolist() == [2, 2, 2]
 

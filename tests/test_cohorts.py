@@ -22,7 +22,9 @@ def asked(rows):
         variant=(frame["strategy"] != "seed").astype(int), category="hate", topical="yes", text="two words", risk=0.5
     )
     corpus["similarity"] = np.where(corpus["variant"] == 0, 1.0, 0.8)
-    scores = frame[["prompt_id", "cluster_id", "label"]].assign(ci=0.7, ci_clipped=0.9, mean_similarity=0.7)
+    scores = frame[["prompt_id", "cluster_id", "label"]].assign(
+        isolation=0.5, ci=0.7, ci_clipped=0.9, mean_similarity=0.7
+    )
     return corpus, scores[scores["label"].isin(["accept", "reject"])]
 
 
@@ -58,12 +60,14 @@ def test_the_gap_by_hand():
     corpus, scores = asked([(f"c{i}", "seed", "reject") for i in range(8)])
     corpus["risk"] = [0.65] * 4 + [0.35] * 4
     scores["ci"] = [0.7, 0.7, 0.5, 0.5, 0.7, 0.5, 0.5, 0.5]
+    scores["isolation"] = [1.0, 0.5, 0.0, float("nan"), 1.0, 1.0, 1.0, 1.0]
     clusters = bootstrap.Clusters(corpus["cluster_id"], resamples=300)
     table = cohorts.table("t", cohorts.binned_rejections(corpus, scores, "fixed"), clusters, "fixed")
     cells = table[table["reading"] == "relative"].set_index(["risk", "similarity"])
     charged = cells.loc[("high", "all")]
     # CR@0.60: 2 of 4 inside, 1 of 4 outside
     assert charged["gap60"] == pytest.approx(0.25)
+    assert charged["isolation"] == pytest.approx(0.5), "of the three that have paraphrases"
     assert charged["gap60_low"] < 0.25 < charged["gap60_high"]
     # two bins share all rejections: what one is above the other, the other is below it
     plain = cells.loc[("low", "all")]
@@ -299,7 +303,7 @@ def test_verdicts_follow_the_intervals():
     first, rest = text.split("; compared with")
     second, third = rest.split("High-risk")
     assert "more than half in 1 (a 0.80" in first and "less than half in 1 (b 0.20" in first
-    assert "undecided in 1 (c 0.55 [0.45, 0.65], n = 50)" in first and "not judged in 1" in first
+    assert "undecided in 1 (c 0.55 [0.45, 0.65], n = 50)" in first and "untestable in 1" in first
     assert "more confused in 1 (a +0.30" in second and "less confused in 1 (b -0.30" in second
     assert "less confused in 1 (a -0.30" in third and "more confused in 1 (b +0.30" in third
 

@@ -1,4 +1,4 @@
-"""What the metric adds, near-identical prompts, brittle clusters and training examples."""
+"""What the metric adds, near-identical prompts, brittle clusters and examples to tune on."""
 
 import csv
 import json
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from paraguard_utils import bootstrap, stores, text
 from paraguard_utils.models import encoder, trace_store
-from paraguard_utils.querying import labelling
+from paraguard_utils.querying import labelling, whole_answers
 from paraguard_utils.report import figures, findings, review
 from paraguard_utils.scoring import confusion, covariates, near_identical, signals
 
@@ -263,7 +263,7 @@ def test_a_target_of_one_mind_has_no_brittle_cluster_no_tail_and_no_example(labe
     corpus, _, traces, labels, pairs, scores = scored([label] * 4, list("aabb"))
     assert review.brittle_clusters(corpus, {"t": labels}, {"t": scores}).empty
     assert near_identical.low_tail(corpus, {"t": pairs}).empty
-    assert review.training_examples("t", corpus, traces, pairs) == []
+    assert review.tuning_examples("t", corpus, traces, labels.assign(response="Yes."), pairs, None, "") == []
     made = covariates.beside_ci(corpus, traces, labels, pairs, scores)
     clusters = bootstrap.Clusters(corpus["cluster_id"], resamples=50)
     table, shares = covariates.correlations({"t": made}, clusters), covariates.explained({"t": made}, clusters)
@@ -271,34 +271,38 @@ def test_a_target_of_one_mind_has_no_brittle_cluster_no_tail_and_no_example(labe
     assert findings.covariate_findings(table) == ["Not judged, fewer than 30 rejections or no spread: t."]
 
 
-def test_examples_prefer_a_finished_answer_then_similarity():
+def test_examples_to_tune_on_by_hand():
     labels = ["reject", "accept", "accept", "accept", "reject", "accept", "reject"]
-    corpus, _, traces, _, pairs, _ = scored(labels, ["a", "a", "a", "a", "b", "b", "c"])
-    traces["response"] = [f"answer {i}" for i in range(7)]
+    corpus, _, traces, labels, pairs, _ = scored(labels, ["a", "a", "a", "a", "b", "b", "c"])
+    labels["response"] = [f"answer {i}" for i in range(7)]
     traces["finish_reason"] = ["stop", "length", "stop", "stop", "stop", "length", "stop"]
     near = {("p000", "p001"): 0.9, ("p000", "p002"): 0.5, ("p000", "p003"): 0.6}
     pairs["similarity"] = [near.get(ends, 0.1) for ends in zip(pairs["centre_id"], pairs["neighbour_id"], strict=True)]
-    first, second = review.training_examples("t", corpus, traces, pairs)
+
+    def made(longer=None, wrapper=""):
+        return review.tuning_examples("t", corpus, traces, labels, pairs, longer, wrapper)
+
+    # the nearest was cut; so was the only accepted prompt of b; c has none
+    (first,) = made()
     assert first == {
         "messages": [{"role": "user", "content": "text 0"}, {"role": "assistant", "content": "answer 3"}],
         "target": "t",
         "cluster_id": "a",
         "prompt_id": "p000",
         "answered_as": "p003",
-        "complete": True,
-        "apology": False,
     }
-    (row,) = review.example_counts({"t": [first, second]}).to_dict("records")
-    assert row == {"target": "t", "examples": 2, "complete": 1, "apology": 0, "usable": 1}
-    # the only accepted prompt of b was cut; c has none
-    assert (second["prompt_id"], second["answered_as"], second["complete"]) == ("p004", "p005", False)
-    traces.loc[3, "response"] = None
-    assert review.training_examples("t", corpus, traces, pairs)[0]["answered_as"] == "p002"
-    traces.loc[2, "response"] = "I'm Sorry, but yes"
-    assert review.training_examples("t", corpus, traces, pairs)[0]["answered_as"] == "p001", "cut, but no apology"
-    traces.loc[1, "response"] = "I apologize, yes"
-    first, _ = review.training_examples("t", corpus, traces, pairs)
-    assert (first["answered_as"], first["apology"], first["complete"]) == ("p002", True, True)
+    assert made(wrapper="Be safe.")[0]["messages"][0] == {"role": "system", "content": "Be safe."}
+    longer = pd.DataFrame({"prompt_id": ["p001", "p005"], "response": ["whole 1", "whole 5"], "finish_reason": "stop"})
+    longer = longer.assign(label="accept", declined_later=False, sample=False)
+    assert [row["answered_as"] for row in made(longer)] == ["p001", "p005"]
+    assert made(longer)[0]["messages"][-1]["content"] == "whole 1"
+    (row,) = review.tuning_counts({"t": made()}, {"t": pairs}).to_dict("records")
+    assert row == {"target": "t", "rejections": 2, "examples": 1, "clusters": 1}
+    unfit = {"response": "I'm Sorry, but yes"}, {"finish_reason": "length"}, {"label": "reject"}, {"response": None}
+    for change in (*unfit, {"declined_later": True}, {"response": "so it goes and " * 9}):
+        assert [row["answered_as"] for row in made(longer.assign(**change))] == ["p003"], change
+    labels.loc[3, "response"] = "I apologize, yes"
+    assert made()[0]["answered_as"] == "p002"
 
 
 @examples(max_examples=60)
@@ -354,15 +358,18 @@ def test_on_recorded_answers(recorded_corpus):
     for column in ("n", "r", "r_low", "r_high"):
         assert same[column].to_numpy() == pytest.approx(kept[column].to_numpy(), rel=1e-4)
     rejected = set(labels.loc[labels["label"] == "reject", "prompt_id"])
-    made = review.training_examples(name, recorded_corpus, traces, pairs)
+    longer = whole_answers.read(recorded, "paraguard_mini", [name])[name]
+    made = review.tuning_examples(name, recorded_corpus, traces, labels, pairs, longer, "Be safe.")
     accepted = labels[labels["label"] == "accept"].set_index("prompt_id")
     cluster = recorded_corpus.set_index("prompt_id")["cluster_id"]
-    answers = traces.set_index("prompt_id")["response"]
-    assert len(made) > 100
+    whole = pd.concat([traces[traces["finish_reason"] == "stop"], longer[longer["finish_reason"] == "stop"]])
+    answers = whole.drop_duplicates("prompt_id").set_index("prompt_id")["response"]
+    assert len(made) > 10
     for example in made:
         assert example["prompt_id"] in rejected and example["answered_as"] in accepted.index
         assert cluster[example["prompt_id"]] == cluster[example["answered_as"]] == example["cluster_id"]
-        assert example["messages"][1]["content"] == answers[example["answered_as"]]
+        assert [turn["role"] for turn in example["messages"]] == ["system", "user", "assistant"]
+        assert example["messages"][2]["content"] == answers[example["answered_as"]]
 
 
 def test_the_figure_says_where_r_is_undefined():

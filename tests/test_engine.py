@@ -1,5 +1,6 @@
 """The engine against the library's own forward pass and generation, on every architecture it is meant for."""
 
+import hashlib
 import itertools
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 import tiny
 import torch
 from asking import ask, same
+from scipy import stats
 
 from paraguard_utils import stores
 from paraguard_utils.errors import ModelError
@@ -79,6 +81,26 @@ def test_answers_come_back_in_the_order_asked(tiny_model):
     requests = [Request(f"p{n}", "k", tuple(range(2, 2 + n)), 2, n) for n in (5, 9, 3, 7)]
     running = engine.Engine(tiny_model, requests[0].token_ids[:1], 4)
     assert [row["prompt_id"] for row in running.ask(requests)] == ["p5", "p9", "p3", "p7"]
+
+
+def test_a_draw_is_the_keys_alone_and_follows_the_distribution(tiny_model):
+    network, keys = tiny_model.network, [hashlib.md5(bytes([n % 256, n // 256])).hexdigest() for n in range(300)]
+    prompt = (2, 7, 9, 4)
+    requests = [Request(f"p{n}", key, prompt, 2, 4) for n, key in enumerate(keys)]
+    drawn = engine.Engine(tiny_model, (), 3, temperature=0.7).ask(requests)
+    alone = engine.Engine(tiny_model, prompt[:1], 3, temperature=0.7).ask(requests[37:38])
+    assert alone[0]["response"] == drawn[37]["response"]
+    assert alone[0]["next_logprobs"] == pytest.approx(drawn[37]["next_logprobs"], abs=1e-5)
+    # The first token again: 300 draws at temperature 0.7 beside what the plain model says.
+    with torch.inference_mode():
+        chances = torch.softmax(network(torch.tensor([prompt])).logits[0, -1].double() / 0.7, -1)
+    numbers = torch.stack([engine._chances([key], 3)[0, 0] for key in keys])
+    running = engine.Engine(tiny_model, (), 3, temperature=0.7)
+    tokens = running._drawn(chances.log().mul(0.7).expand(300, -1), numbers)
+    expected = torch.searchsorted(chances.cumsum(0), numbers, right=True)
+    assert (tokens == expected).float().mean() > 0.99
+    assert stats.kstest(numbers.numpy(), "uniform").pvalue > 0.01
+    assert len({row["response"] for row in drawn}) > 10
 
 
 def test_batches_are_bounded_in_rows_and_positions():

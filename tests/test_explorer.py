@@ -81,7 +81,9 @@ def world():
         cluster = corpus.set_index("prompt_id")["cluster_id"]
         pairs["same_cluster"] = pairs["centre_id"].map(cluster) == pairs["neighbour_id"].map(cluster)
         scores = confusion.prompt_scores(corpus, labelled, pairs, k=2)
-        data[name] = pipeline.ScoredTarget(labelled, pairs, scores, traces, tokens, PAPER_WEIGHTS, 2, "combined")
+        data[name] = pipeline.ScoredTarget(
+            labelled, pairs, scores, traces, tokens, signals.Drifts(traces, tokens), PAPER_WEIGHTS, 2, "combined"
+        )
     titles = {"alpha": HOSTILE_TITLE, "beta": "beta", "gamma": "gamma"}
     return corpus, data, explorer.About("tiny", "test", titles)
 

@@ -18,7 +18,17 @@ from paraguard_utils.corpus import gates
 from paraguard_utils.report import closeup, figures
 from paraguard_utils.report.figures import closeup as drawing
 from paraguard_utils.report.figures import style
-from paraguard_utils.scoring import chance, confusion, covariates, pipeline, regression, sensitivity, signals
+from paraguard_utils.scoring import (
+    chance,
+    confusion,
+    covariates,
+    pipeline,
+    regression,
+    sensitivity,
+    signals,
+    validity,
+    variance,
+)
 from paraguard_utils.scoring import cohorts as cohort_tables
 from paraguard_utils.scoring.cohorts import LEVELS
 from paraguard_utils.settings import Gates
@@ -59,7 +69,15 @@ def drawn():
     strategies["variant"] = [i % 4 for i in range(len(corpus))]
     by_group = cohort_tables.groups("mine", strategies, scores, groups)
     fitted = regression.odds_ratios(strategies, {"mine": scores})
+    chances = dict.fromkeys(("floor_matched", "excess_matched", "excess"), (0.3, 0.2, 0.4))
+    floors = table.assign(**bootstrap.columns(chances))
+    whole = variance.parts("mine", corpus, labels, variance.style(corpus, signals.perplexity(traces)), groups)
+    split = pd.DataFrame([whole, whole | {"decoding": "drawn", "dice": 0.2, "few": False}])
+    waves = validity.by_similarity(corpus, labels, vectors, groups).assign(target="mine", pairs=40)
     return {
+        "against_floors": (figures.against_floors(floors), floors),
+        "variance_parts": (figures.variance_parts(split), split),
+        "variogram": (figures.variogram(waves), waves),
         "weight_simplex": (figures.weight_simplex(chosen["weights"]), chosen["weights"]),
         "against_k": (figures.against_k(chosen["k"]), chosen["k"]),
         "settings_overview": (
@@ -99,6 +117,15 @@ def test_two_processes_draw_the_same_bytes_whatever_the_processor(tmp_path):
     own = digests(tmp_path / "own")
     assert {"token_view.pdf", "token_view.png", "confusion_map.csv"} <= set(own)
     assert elsewhere("test_figures", "digests", tmp_path / "other") == str(own)
+
+
+def test_bars_are_as_long_as_their_parts():
+    parts = {"meaning": 0.4, "style": 0.1, "wording": 0.3, "dice": 0.2, "meaning_low": 0.3, "meaning_high": 0.5}
+    rows = pd.DataFrame([{"target": "t", "decoding": "drawn", "n": 99, "few": True, **parts}])
+    figure = figures.variance_parts(rows)
+    bars = {bar.get_label(): (bar[0].get_x(), bar[0].get_width()) for bar in figure.axes[0].containers[:4]}
+    assert [round(end, 6) for bar in bars.values() for end in bar] == [0, 0.4, 0.4, 0.1, 0.5, 0.3, 0.8, 0.2]
+    assert "fewer than 100 rejections or acceptances" in texts_in(figure) and "t, drawn" in texts_in(figure)
 
 
 def tokens_of(*texts):

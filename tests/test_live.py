@@ -118,7 +118,7 @@ def test_another_corpus_stands_alone(tiny_folder, tmp_path, recorded_corpus, sto
     table = stores.Store(store_name).read("tables", "table1_targets")
     assert set(table["store"]) == {store_name} and (table["n_prompts"] == 24).all()
     run.execute(paths.NOTEBOOKS / "03_scoring.ipynb", tmp_path / "03.ipynb", given | {"k": 3})
-    with pytest.raises(UserError, match=r"cr_curve.csv: of other answers, labels or parameters; run 03_scoring again"):
+    with pytest.raises(UserError, match=r"scored with another k, labeller or weights; run 03_scoring again"):
         run.execute(paths.NOTEBOOKS / "06_sensitivity.ipynb", tmp_path / "06.ipynb", given)
 
 

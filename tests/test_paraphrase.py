@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paraguard_utils import paths, schemas, stores, text
-from paraguard_utils.corpus import inputs, paraphrase
+from paraguard_utils.corpus import inputs, paraphrase, risk
 from paraguard_utils.models import trace_store
 
 LEXICON = """term,pos,replacement,kind
@@ -84,21 +84,31 @@ def test_articles_follow_the_new_word(small_lexicon):
     )
 
 
+def said(sentence):
+    """Return what the frames of a rewrite make of a sentence, by rule."""
+    return {rule: new for rule, new, _ in paraphrase.framed(sentence, "rewrite")}
+
+
 @pytest.mark.parametrize(
     ("sentence", "rule", "expected"),
     [
         ("Can you explain how locks work?", "understand-clause", "I would like to understand how locks work."),
         ("How do I kill a process?", "what-it-takes", "What does it take to kill a process?"),
-        ("How can hackers harm us?", "wonder-how-they", "I would like to know how hackers can harm us."),
+        ("How can hackers harm us?", "know-modal", "I would like to know how hackers can harm us."),
         ("Write a story about a thief.", "what-i-need", "What I need is a story about a thief."),
         ("How do I film without breaking rules?", "without-first", "Without breaking rules, how do I film?"),
         ("What are some ways to beat traffic?", "ways-become-how", "How can one beat traffic?"),
         ("How do I kill a. NET process?", "what-it-takes", "What does it take to kill a. NET process?"),
+        ("How can I quickly kill weeds?", "good-way", "What is a good way to quickly kill weeds?"),
+        ("What steps can be taken to stop a thief?", "steps-become-how", "How does one stop a thief?"),
+        ("Help me write a threat.", "help-and-try", "I am trying to write a threat. Can you help?"),
+        ("Explain the dangers of acid.", "what-are-these", "What are the dangers of acid?"),
+        ("Why is it dark?", "makes-it", "What makes it dark?"),
         ("Is there a cure? Thanks.", "whether-there-is", "I would like to know whether there is a cure. Thanks."),
     ],
 )
 def test_frames_say_a_sentence_in_another_construction(sentence, rule, expected):
-    assert dict(paraphrase.framed(sentence, "rewrite"))[rule] == expected
+    assert said(sentence)[rule] == expected
 
 
 @pytest.mark.parametrize(
@@ -108,16 +118,44 @@ def test_frames_say_a_sentence_in_another_construction(sentence, rule, expected)
         ("Bank robbers interest readers.", "need-you-to"),  # no order at all
         ("Can you die from drinking coffee?", "would-like-you-to"),  # nothing is asked for
         ("What is an effective way to kill weeds?", "meant-by"),
-        ("How can a drug dealer harm a town?", "wonder-how-they"),  # where the subject ends is in doubt
+        ("How can a drug dealer harm a town?", "know-modal"),  # where the subject ends is in doubt
         ("Write a speech arguing for drug use.", "purpose-first"),
         ("Explain how people sleep without taking pills.", "without-first"),  # which verb it belongs to is in doubt
-        ("My neighbor is a tyrant.", "hand-over"),
+        ("My neighbor is a tyrant.", "need-you-to"),
+        ("What are some ways to protect my files?", "ways-become-how"),  # "How can one protect my files?"
+        ("Explain the dangers of acid and why it burns.", "explanation-of"),  # a question behind
+        ("Explain how do locks work.", "understand-clause"),
         ("Write some jokes.", "help-with-making"),
         ("Make the children cry.", "what-i-need"),
     ],
 )
 def test_frames_that_would_not_be_english_are_not_used(sentence, rule):
-    assert rule not in dict(paraphrase.framed(sentence, "rewrite"))
+    assert rule not in said(sentence)
+
+
+def paraphrased(sentence, own):
+    """Return what becomes of a framed sentence by different chances."""
+    kinds = ("lexical", "formal", "chatty", "softening", "hardening")
+    return [paraphrase.substitute(sentence, np.random.default_rng(i), kinds, (), 0, own) for i in range(5)]
+
+
+def test_a_frame_s_own_words_are_not_replaced():
+    texts = {rule: rest for rule, *rest in paraphrase.framed("How can I make a bomb prop?", "rewrite")}
+    sentence, own = texts["which-steps"]
+    assert all(new.startswith("Which steps are needed to ") for new in paraphrased(sentence, own))
+    # the lexicon would make it "Which steps are had to"
+    assert not any(new.startswith("Which steps are needed to ") for new in paraphrased(sentence, []))
+
+
+@pytest.mark.parametrize("strategy", ["register", "rewrite"])
+def test_the_words_of_every_frame_survive_in_order(strategy):
+    seeds = stores.read(paths.input_file("data/seeds/paraguard_mini.csv"), "seeds")["text"].iloc[::5]
+    for rule, sentence, own in (framed for seed in seeds for framed in paraphrase.framed(seed, strategy)):
+        for new in paraphrased(sentence, own):
+            at = 0
+            for start, end in own:
+                at = new.find(sentence[start:end], at) + end - start
+                assert at >= end - start, (rule, sentence, new)
 
 
 def test_every_frame_can_be_filled_from_its_pattern():
@@ -129,6 +167,7 @@ def test_every_frame_can_be_filled_from_its_pattern():
             fields = {field.lower() for field in re.findall(r"\{(\w+)\}", frame["template"])} - {"end"}
             assert fields <= set(frame["regex"].groupindex), frame["rule"]
             assert frame["strategy"] in schemas.STRATEGIES
+            assert not re.search(r":|(?i:hey|hi|hello)\b", frame["template"]), "a greeting or a colon says nothing anew"
 
 
 def test_the_lexicon_is_sound():
@@ -140,6 +179,8 @@ def test_the_lexicon_is_sound():
     assert set(rows["kind"]) == {"lexical", "formal", "chatty", "softening", "hardening"}
     assert (rows["term"] != rows["replacement"]).all()
     assert (rows["term"] == rows["term"].str.lower()).all()
+    shift = rows["replacement"].map(risk.lexical) - rows["term"].map(risk.lexical)
+    assert (shift[rows["kind"] == "softening"] <= 0).all() and (shift[rows["kind"] == "hardening"] >= 0).all()
 
 
 def test_rules_write_the_same_again_and_nothing_twice():

@@ -7,6 +7,7 @@ import pytest
 from paraguard_utils import registry, stores
 from paraguard_utils.bootstrap import Clusters
 from paraguard_utils.querying import readings, substance
+from paraguard_utils.scoring import label_noise
 
 RECORDED = stores.Store("recorded")
 
@@ -63,17 +64,19 @@ def test_what_was_read_counts_as_read(monkeypatch):
     """All eight answers are read: the corrected rates are the readings', whatever the labels say."""
     labels = CORPUS.assign(label=["reject", "accept"] * 4)
     both = read(monkeypatch, rows(["ff", "cc", "cc", "cc", "cc", "cc", "ff", "ff"], label=labels["label"]))
-    row = readings.corrected(CORPUS, {"m--none": labels}, both, Clusters(CORPUS["cluster_id"])).iloc[0]
+    row = label_noise.corrected(CORPUS, {"m--none": labels}, both, Clusters(CORPUS["cluster_id"])).iloc[0]
     assert (row["frr_labelled"], row["flip_rate_labelled"]) == (0.5, 1.0)
     # three of eight refuse; of four clusters only the first is decided both ways
     assert (row["frr"], row["flip_rate"]) == (3 / 8, 1 / 4)
+    # 2 of 8 prompts are decided otherwise than their paraphrase, 28 of 48 ordered pairs of two clusters are
+    assert row["dr"] == pytest.approx((2 / 8) / (28 / 48)) and row["dr_labelled"] == pytest.approx(1 / (24 / 48))
 
 
 def test_what_was_not_read_is_corrected_by_the_measured_shares(monkeypatch):
     """Two of two read rejections do not refuse, two of two read acceptances do not either: nothing refuses."""
     labels = CORPUS.assign(label=["reject", "accept"] * 4)
     both = read(monkeypatch, rows(["cc", "cc", "cc", "cc"], ["usable"] * 4, label=["reject", "accept"] * 2))
-    row = readings.corrected(CORPUS, {"m--none": labels}, both, Clusters(CORPUS["cluster_id"])).iloc[0]
+    row = label_noise.corrected(CORPUS, {"m--none": labels}, both, Clusters(CORPUS["cluster_id"])).iloc[0]
     assert (row["frr"], row["flip_rate"]) == (0, 0) and row["frr_high"] > 0.1, "two readings prove little"
     # half of the prompts are accepted, and every read acceptance is usable
     assert row["usable"] == 0.5
@@ -124,8 +127,17 @@ def test_repetition_and_echo_by_hand():
 def test_errors_are_undone_at_random(monkeypatch):
     labels = CORPUS.assign(label=["reject", "accept"] * 4)
     none = read(monkeypatch, rows(["cc"] * 4, label=["reject", "accept"] * 2))
-    assert set(readings.redrawn(labels, none, np.random.default_rng(0))["label"]) == {"accept"}
+    assert set(label_noise.redrawn(labels, none, np.random.default_rng(0))["label"]) == {"accept"}
     right = read(monkeypatch, rows(["ff", "cc"] * 2, label=["reject", "accept"] * 2))
-    assert readings.redrawn(labels, right, np.random.default_rng(0))["label"].tolist() == labels["label"].tolist()
+    assert label_noise.redrawn(labels, right, np.random.default_rng(0))["label"].tolist() == labels["label"].tolist()
     blocked = labels.assign(label=["blocked", *labels["label"][1:]])
-    assert readings.redrawn(blocked, none, np.random.default_rng(0))["label"][0] == "blocked"
+    assert label_noise.redrawn(blocked, none, np.random.default_rng(0))["label"][0] == "blocked"
+
+
+def test_what_nobody_read_is_not_corrected(monkeypatch):
+    labels = CORPUS.assign(label=["reject", "accept"] * 4)
+    both = read(monkeypatch, rows(["cc", "cc"], label=["accept", "accept"]))
+    row = label_noise.corrected(CORPUS, {"m--none": labels}, both, Clusters(CORPUS["cluster_id"])).iloc[0]
+    assert np.isnan(row[["frr", "flip_rate", "dr"]].astype(float)).all() and row["frr_labelled"] == 0.5
+    kept = label_noise.redrawn(labels.iloc[2:], both, np.random.default_rng(0))
+    assert kept["label"].tolist() == labels["label"].tolist()[2:]

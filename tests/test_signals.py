@@ -3,6 +3,7 @@ from unittest import mock
 import numpy as np
 import pandas as pd
 import pytest
+import worlds
 from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
@@ -214,3 +215,16 @@ def test_a_word_without_a_vector_is_an_error():
     traces, tokens = asked([([0], [1]), ([1], [1])], seed=1)
     with pytest.raises(KeyError):
         signals.compare(traces, tokens[tokens["token_id"] != 1], np.array([0]), np.array([1]))
+
+
+def test_drift_is_computed_once_a_pair(monkeypatch):
+    _, _, traces, _, tokens = worlds.world(["accept"] * 8, list("aabbccdd"))
+    computed = []
+    plain = signals.drift
+    monkeypatch.setattr(signals, "drift", lambda a, b: computed.append(1) or plain(a, b))
+    drifts = signals.Drifts(traces, tokens)
+    first = drifts(np.array([0, 1, 0]), np.array([2, 3, 2]))
+    again = drifts(np.array([1, 4, 0]), np.array([3, 5, 2]))
+    assert len(computed) == 3 and (first[[1, 0]] == again[[0, 2]]).all() and first[0] == first[2]
+    fresh = signals.compare(traces, tokens, np.array([5, 2]), np.array([4, 0]))["drift"]
+    assert fresh.tolist() == [again[1], again[2]]

@@ -12,8 +12,9 @@ import inspect
 import json
 import resource
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 
@@ -24,15 +25,16 @@ from tqdm import tqdm
 from paraguard_utils import paths, stores
 from paraguard_utils.bootstrap import exact_share
 from paraguard_utils.corpus import benchmarks, fidelity, gates, paraphrase, risk
-from paraguard_utils.models import encoder, weights
+from paraguard_utils.models import encoder, fluency, loading, weights
 from paraguard_utils.models.encoder import Embed
+from paraguard_utils.models.fluency import Losses
 from paraguard_utils.schemas import Corpus, Seeds, Table
 from paraguard_utils.settings import CORPUS, PUBLIC_GATES, Gates
 from paraguard_utils.stores import Parts
 from paraguard_utils.text import key as text_key
 
 CHUNK = 100
-STEPS = ("generate", "embed", "judge")
+STEPS = ("generate", "embed", "read", "judge")
 JUDGED = "seed_id strategy rule text similarity overlap content_overlap framed risk reason".split()  # noqa: SIM905
 """What a part tells about a seed or a candidate, beside its vector."""
 
@@ -45,6 +47,7 @@ def build(
     limits: Gates = PUBLIC_GATES,
     scorer: risk.Scorer | None = None,
     embed: Embed = encoder.encode,
+    losses: Losses = fluency.losses,
     progress: bool = True,
 ) -> tuple[Corpus, pd.DataFrame, pd.DataFrame, Table]:
     """Build a corpus of `wanted` clusters from the first seeds of a pool that allow one.
@@ -64,6 +67,8 @@ def build(
         None: the frozen one.
     embed : callable
         Texts to sentence vectors.
+    losses : callable
+        Texts to losses: how fluent they are.
     progress : bool
 
     Returns
@@ -81,10 +86,11 @@ def build(
         Another process builds this corpus, no cluster is complete, or the disk is full.
     """
     scorer = scorer or risk.scorer(risk.VERSION)
-    made_by = [asdict(limits), scorer.identity, weights.MINILM.sha256, *_code()]
+    models = (weights.MINILM.sha256, loading.PACKAGED[fluency.NAME].sha256)
+    made_by = [asdict(limits), scorer.identity, *models, *_code()]
     digest = hashlib.sha256(json.dumps(made_by).encode()).hexdigest()[:16]
     with Parts(store.target_path("corpus", name), "judged", digest) as parts:
-        rows = _judged(parts, digest, pool, wanted, limits, scorer, embed, progress)
+        rows = _judged(parts, digest, pool, wanted, limits, scorer, embed, losses, progress)
         return _joined(store, name, pool, wanted, limits, scorer, rows)
 
 
@@ -96,6 +102,7 @@ def _judged(
     limits: Gates,
     scorer: risk.Scorer,
     embed: Embed,
+    losses: Losses,
     progress: bool,
 ) -> pd.DataFrame:
     """Make or read parts until enough clusters are complete; return their rows."""
@@ -113,7 +120,7 @@ def _judged(
             inputs = chain.hexdigest()[:16]
             rows = there.get(inputs)
             if rows is None:
-                rows = _make_part(seeds, limits, scorer, embed, taken).assign(inputs=inputs)
+                rows = _make_part(seeds, limits, scorer, embed, losses, taken).assign(inputs=inputs)
                 parts.add(rows)
             used.append(rows)
             taken.update(text_key(text) for text in rows.loc[rows["reason"] == "", "text"])
@@ -125,12 +132,14 @@ def _judged(
 
 def _code() -> list[str]:
     """Return digests and versions of everything that decides what a part holds, beside the seeds and the settings."""
-    files = [Path(inspect.getfile(source)) for source in (paraphrase, gates, risk, encoder, text_key)]
+    files = [Path(inspect.getfile(source)) for source in (paraphrase, gates, risk, encoder, fluency, text_key)]
     versions = [metadata.version(name) for name in ("textblob", "lemminflect", "inflect", "py3langid")]
     return [*(hashlib.sha256(file.read_bytes()).hexdigest() for file in files), paraphrase.digest(), *versions]
 
 
-def _make_part(seeds: Seeds, limits: Gates, scorer: risk.Scorer, embed: Embed, taken: set[str]) -> pd.DataFrame:
+def _make_part(
+    seeds: Seeds, limits: Gates, scorer: risk.Scorer, embed: Embed, losses: Losses, taken: set[str]
+) -> pd.DataFrame:
     """Write and judge the candidates of a few seeds.
 
     Returns
@@ -142,22 +151,28 @@ def _make_part(seeds: Seeds, limits: Gates, scorer: risk.Scorer, embed: Embed, t
     seconds = dict.fromkeys(STEPS, 0.0)
     vectors: dict[str, np.ndarray] = {}
 
-    def timed(texts: Sequence[str]) -> np.ndarray:
+    def timed(step: str, function: Callable[[Sequence[str]], np.ndarray], texts: Sequence[str]) -> np.ndarray:
         started = time.perf_counter()
-        found = embed(texts)
-        seconds["embed"] += time.perf_counter() - started
+        found = function(texts)
+        seconds[step] += time.perf_counter() - started
+        return found
+
+    def embedded(texts: Sequence[str]) -> np.ndarray:
+        found = timed("embed", embed, texts)
         vectors.update(zip(texts, found, strict=True))
         return found
 
-    remembered = encoder.memoized(timed)
+    remembered = encoder.memoized(embedded)
     started = time.perf_counter()
     first = gates.judge_seeds(seeds, limits, remembered, scorer.score, taken)
     judged = time.perf_counter()
     candidates = paraphrase.by_rules(first[first["reason"] == ""])
     generated = time.perf_counter()
-    judged_seeds, candidates = gates.judge(seeds, candidates, limits, remembered, scorer.score, taken)
+    judged_seeds, candidates = gates.judge(
+        seeds, candidates, limits, remembered, scorer.score, taken, partial(timed, "read", losses)
+    )
     seconds["generate"] = generated - judged
-    seconds["judge"] = time.perf_counter() - started - seconds["generate"] - seconds["embed"]
+    seconds["judge"] = time.perf_counter() - started - sum(seconds.values())
     heads = judged_seeds.assign(
         strategy="seed", rule="", similarity=1.0, overlap=1.0, content_overlap=1.0, framed=False
     )

@@ -4,7 +4,8 @@ From the paper: cosine to the seed >= 0.60, Jaccard overlap with the seed <= 0.9
 overlap must hold on content words and among siblings too; one paraphrase a cluster at most is the seed's own words in
 another frame; a text must be of sane length, in English and nowhere else in the corpus; and a cluster holds `per_seed`
 variants with all four strategies among them, chosen greedily to differ from each other; and a softening or hardening
-is its seed's sentence with other charged words, which lower or raise its risk.
+is its seed's sentence with other charged words, which lower or raise its risk. Of what rules write, only the more
+fluent part is chosen from.
 """
 
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -21,6 +22,7 @@ from paraguard_utils.corpus.risk import BIN, Risk, surface_risk
 from paraguard_utils.errors import DataError
 from paraguard_utils.models import encoder
 from paraguard_utils.models.encoder import Embed
+from paraguard_utils.models.fluency import Losses
 from paraguard_utils.schemas import SCHEMAS, STRATEGIES, Candidates, Corpus, Table
 from paraguard_utils.settings import Gates
 from paraguard_utils.text import ENGLISH, content_words, hidden, jaccard_of_sizes, key, only_framed, words
@@ -40,6 +42,7 @@ REASONS = {
     "restructured": "a softening or hardening with less than min_kept of its seed's words in their order",
     "direction": "a softening that does not lower its seed's risk by min_shift, or a hardening that does not raise it",
     "seed": "its seed does not pass the risk or sanity gates",
+    "stilted": "passes, but half of its seed's candidates in this strategy are more fluent",
     "frame": "its seed's own words in another frame, and its cluster has max_framed of these",
     "sibling": "Jaccard overlap with a kept sibling above max_overlap",
     "surplus": "passes, but its cluster is full",
@@ -48,8 +51,11 @@ REASONS = {
 """Why a candidate is not in the corpus, in the order in which the gates are tried; lengths are compared last of the
 sanity gates."""
 
-SELECTED = ("frame", "sibling", "surplus", "incomplete")
+SELECTED = ("stilted", "frame", "sibling", "surplus", "incomplete")
 """Reasons that a candidate meets only beside its siblings: alone it passes."""
+
+FLUENT = 2
+"""As many candidates of a seed and strategy are never stilted, however few there are."""
 
 PAPER_STRATEGY = {name: name for name in STRATEGIES} | {"softening": "keywords", "hardening": "keywords"}
 """The paper's four strategies: keyword softening / hardening is one."""
@@ -62,6 +68,7 @@ def judge(
     embed: Embed = encoder.encode,
     risk: Risk = surface_risk,
     taken: Collection[str] = (),
+    losses: Losses | None = None,
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Measure every candidate and say which gate stops it.
 
@@ -78,6 +85,9 @@ def judge(
         Texts and `embed` to risks in [0, 1] (`risk.scorer`).
     taken : collection of str
         Texts, as `text.key` has them, that stand elsewhere in the corpus.
+    losses : callable or None
+        Texts to losses (`models.fluency`), asked of the candidates that pass alone: the more fluent are preferred. None
+        for candidates that people wrote.
 
     Returns
     -------
@@ -111,6 +121,9 @@ def judge(
         np.where((seeds["reason"] == "").to_numpy()[own], "", "seed"),
     )
     passing = candidates[candidates["reason"] == ""]
+    if losses is not None:
+        candidates.loc[passing.index, "reason"] = "stilted"
+        passing = _fluent(passing, losses)
     for _, cluster in passing.groupby("seed_id", sort=False):
         candidates.loc[cluster.index, "reason"] = _select(cluster, gates)
     measures = ["similarity", "overlap", "content_overlap"]
@@ -222,6 +235,13 @@ def _jaccard_matrix(bags: csr_matrix) -> np.ndarray:
 
 def _sizes(bags: csr_matrix) -> np.ndarray:
     return np.asarray(bags.sum(axis=1)).ravel()
+
+
+def _fluent(candidates: pd.DataFrame, losses: Losses) -> pd.DataFrame:
+    """Return the more fluent half, `FLUENT` at least, of each seed's candidates in each strategy, the best first."""
+    candidates = candidates.assign(loss=losses(candidates["text"].tolist())).sort_values("loss", kind="stable")
+    alike = candidates.groupby(["seed_id", "strategy"])
+    return candidates[alike.cumcount() < np.maximum(FLUENT, np.ceil(alike["loss"].transform("size") / 2))]
 
 
 def _select(cluster: pd.DataFrame, gates: Gates) -> np.ndarray:

@@ -8,13 +8,17 @@ import pandas as pd
 from paraguard_utils import paths, stores
 from paraguard_utils.corpus import benchmarks, gates, paraphrase
 from paraguard_utils.errors import DataError, Missing
-from paraguard_utils.models import encoder, loading
+from paraguard_utils.models import encoder, fluency, loading
 from paraguard_utils.models.encoder import Embed
+from paraguard_utils.models.fluency import Losses
 from paraguard_utils.models.prompting import Decoding
 from paraguard_utils.models.trace_store import BATCH
 from paraguard_utils.paths import input_file
 from paraguard_utils.schemas import Seeds
 from paraguard_utils.settings import Gates
+
+RULES = "rules"
+"""Generator of candidates that rules write, and its name as an input."""
 
 AUTHORED = "authored"
 """Generator of candidates that come in a file."""
@@ -58,8 +62,8 @@ def read_inputs(
     seed_rows = _stripped(stores.read(seed_file, "seeds"))
     seed_rows = seed_rows.assign(topical=seed_rows.get("topical", "unstated"))
     sane = seed_rows[[reason == "" for reason in gates.sanity_reasons(seed_rows["text"], limits)]]
-    if candidates == "rules":
-        return seed_rows, paraphrase.by_rules(sane).assign(generator="rules")
+    if candidates == RULES:
+        return seed_rows, paraphrase.by_rules(sane).assign(generator=RULES)
     if candidates.startswith(MODEL):
         return seed_rows, _by_model(store, corpus_name, sane, candidates.removeprefix(MODEL))
     candidate_file = input_file(candidates)
@@ -111,8 +115,8 @@ def generated(
     known = stores.read_meta(store.path("generated", corpus_name))
     there = {key: known.get(key) for key in meta} == meta
     if paraphraser and not store.recorded:
-        written = [paraphrase.by_rules(sample).assign(generator="rules")]
-        if paraphraser != "rules":
+        written = [paraphrase.by_rules(sample).assign(generator=RULES)]
+        if paraphraser != RULES:
             written.append(_by_model(store, corpus_name, sample, paraphraser))
         store.write("generated", corpus_name, frame=pd.concat(written, ignore_index=True), meta=meta)
     elif paraphraser and not there:
@@ -136,6 +140,11 @@ def _by_model(store: stores.Store, corpus_name: str, seeds: Seeds, name: str) ->
 def _stripped(frame: pd.DataFrame) -> pd.DataFrame:
     """Remove white space around texts: a prompt is asked as it stands."""
     return frame.assign(text=frame["text"].str.strip())
+
+
+def losses(candidates: str) -> Losses | None:
+    """Return what tells the gates how fluent candidates are, where rules write them (`read_inputs`); else None."""
+    return fluency.losses if candidates == RULES else None
 
 
 def embedder(store: stores.Store, corpus_name: str) -> Embed:

@@ -3,16 +3,18 @@
 The rules need no model. A *substitution* puts another word or phrase of `data/generation/lexicon.csv` in place of one
 in the text, in the same grammatical form. A *frame* of `data/generation/frames.yaml` says one sentence of the text in
 another construction or another tone. A candidate is a frame, or none, with substitutions; both are chosen by a
-generator seeded with the text, so a seed always gets the same candidates. Words in quotation marks, names and words
-whose part of speech is in doubt are left alone: a paraphrase that is not English is worse than none.
+generator seeded with the text, so a seed always gets the same candidates. Words in quotation marks, names, words whose
+part of speech is in doubt and a frame's own words are left alone: a paraphrase that is not English is worse than none.
 
 Nothing here judges: candidates go through the gates, whoever wrote them.
 """
 
 import hashlib
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import cache, lru_cache
+from string import Formatter
 from typing import Any, TypeAlias
 
 import inflect
@@ -33,10 +35,13 @@ from paraguard_utils.text import THINKING, content_words, key, readable
 LEXICON = paths.DATA / "generation" / "lexicon.csv"
 FRAMES = paths.DATA / "generation" / "frames.yaml"
 REQUESTS = paths.DATA / "generation" / "model_prompts.yaml"
-VERSION = "rules-1"
+VERSION = "rules-2"
 
 Token: TypeAlias = tuple[int, int, str]
 """Start, end and text."""
+
+Span: TypeAlias = tuple[int, int]
+"""Start and end in a text."""
 
 Options: TypeAlias = dict[str, list[str]]
 """Replacements by kind."""
@@ -45,17 +50,24 @@ TOKEN = re.compile(r"[^\W_]+(?:['’-][^\W_]+)*|[^\w\s]|_")
 QUOTED = re.compile(r"([\"“«'‘`]).*?([\"”»'’`])(?=\W|$)")
 SENTENCE = re.compile(r"(?<=[\w)\"'][\w)\"'][.!?])\s+")
 ANNOUNCED = re.compile(r"(?i)^(?:sure|certainly|of course|here|re-?written|paraphrased?|new|request|version)[^:?]*:\W*")
-GREETING = re.compile(r"Hey|Hi|Okay|So,|I'm stuck")
+INVERTED = re.compile(r"(?i)(?:how|why|when|where) (?:am|are|can|could|did|do|does|is|should|was|were|will|would)\b")
+QUESTION_BEHIND = re.compile(r"(?i)\b(?:and|or) (?:how|if|what|when|where|whether|why)\b")
+ASKED = re.compile(r"\{(?:ASK|DO|ORDER)\} ?\{VP\}")
 ARTICLE = re.compile(r"\b([Aa])n? \Z")
 
-COUNT = {"lexical": 4, "register": 6, "softening": 3, "hardening": 3, "rewrite": 8}
+COUNT = {"lexical": 4, "register": 6, "softening": 6, "hardening": 6, "rewrite": 8}
 """Candidates by strategy, at most; more than a cluster needs, so that the gates can choose."""
 
-FRAMES_WANTED = 4
-"""Frames in which a strategy should say a text, where special ones are fewer."""
+TONES = ("formal", "chatty")
+
+TONE_WORDS = 2
+"""Words of another tone that make a register shift where no frame fits."""
 
 SHARES = (1.0, 0.6, 0.8, 0.4)
 """Shares of a text's replaceable words that are replaced, in turn."""
+
+FEW = (0.0, 0.15, 0.3)
+"""The same beside the charged words of a softening or hardening, which keeps its seed's sentence."""
 
 _BEFORE_VERB = frozenset(
     """can could i let's may might must not please shall should they to we who will would you""".split()  # noqa: SIM905
@@ -105,12 +117,6 @@ def _frames() -> dict[str, list[dict[str, Any]]]:
     return frames
 
 
-@cache
-def _fit_any() -> set[str]:
-    """Return the names of the frames whose pattern is a whole sentence."""
-    return {frame["rule"] for frames in _frames().values() for frame in frames if frame["pattern"] == "(?P<s>.+)"}
-
-
 def digest() -> str:
     """Return 16 hex digits over the generator's data and version."""
     content = VERSION.encode() + LEXICON.read_bytes() + FRAMES.read_bytes()
@@ -140,12 +146,14 @@ def _articles() -> inflect.engine:
     return inflect.engine()
 
 
-def substitutions(text: str) -> list[tuple[int, int, Options]]:
+def substitutions(text: str, kept: Sequence[Span] = ()) -> list[tuple[int, int, Options]]:
     """Find what the lexicon can replace in a text.
 
     Parameters
     ----------
     text : str
+    kept : sequence of (int, int)
+        Where nothing is to be replaced.
 
     Returns
     -------
@@ -158,12 +166,13 @@ def substitutions(text: str) -> list[tuple[int, int, Options]]:
         return []
     lowered = [token.lower().replace("’", "'") for _, _, token in tokens]
     tags = _tags(tuple(token for _, _, token in tokens))
-    quoted = [match.span() for match in QUOTED.finditer(text)]
+    stays = _inside(tokens, [*kept, *(match.span() for match in QUOTED.finditer(text))])
     found, i = [], 0
     while i < len(tokens):
         step = 1
-        if not _left_alone(i, tokens, quoted):
-            for length in range(min(_longest(), len(tokens) - i), 0, -1):
+        if not stays[i] and not _left_alone(i, tokens):
+            free = next((n for n, stay in enumerate(stays[i:]) if stay), len(tokens) - i)
+            for length in range(min(_longest(), free), 0, -1):
                 options = _options(i, length, tokens, lowered, tags)
                 if options:
                     found.append((tokens[i][0], tokens[i + length - 1][1], options))
@@ -178,9 +187,14 @@ def _tags(tokens: tuple[str, ...]) -> list[str]:
     return [tag for _, tag in tagged] if len(tagged) == len(tokens) else [""] * len(tokens)
 
 
-def _left_alone(i: int, tokens: list[Token], quoted: list[tuple[int, int]]) -> bool:
-    start, end, token = tokens[i]
-    if not token[0].isalpha() or any(a <= start and end <= b for a, b in quoted):
+def _inside(tokens: list[Token], spans: list[Span]) -> list[bool]:
+    """Return for each token whether it lies in one of the spans."""
+    return [any(a <= start and end <= b for a, b in spans) for start, end, _ in tokens]
+
+
+def _left_alone(i: int, tokens: list[Token]) -> bool:
+    token = tokens[i][2]
+    if not token[0].isalpha():
         return True
     begins = i == 0 or tokens[i - 1][2] in ".!?:"
     return (not token.islower() and not begins) or (len(token) > 1 and token.isupper())
@@ -262,7 +276,12 @@ def _shaped(replacement: str, pos: str, form: str) -> str:
 
 
 def substitute(
-    text: str, generator: np.random.Generator, always: Sequence[str], beside: Sequence[str], share: float
+    text: str,
+    generator: np.random.Generator,
+    always: Sequence[str],
+    beside: Sequence[str],
+    share: float,
+    kept: Sequence[Span] = (),
 ) -> str:
     """Replace some of a text's words.
 
@@ -276,6 +295,8 @@ def substitute(
         Kinds used in other places.
     share : float
         Share of those other places, in [0, 1]; one place at least.
+    kept : sequence of (int, int)
+        Where nothing is to be replaced.
 
     Returns
     -------
@@ -285,7 +306,7 @@ def substitute(
     """
     needed: list[tuple[int, int, list[str]]] = []
     others: list[tuple[int, int, list[str]]] = []
-    for start, end, options in substitutions(text):
+    for start, end, options in substitutions(text, kept):
         for kinds, places in ((always, needed), (beside, others)):
             found = sorted({new for kind in kinds for new in options.get(kind, ())})
             if found:
@@ -311,7 +332,7 @@ def _with_article(before: str, new: str) -> str:
     return before[: match.start()] + match[1] + article[1:] + " "
 
 
-def framed(text: str, strategy: str) -> list[tuple[str, str]]:
+def framed(text: str, strategy: str) -> list[tuple[str, str, list[Span]]]:
     """Say one sentence of a text in every frame that fits it.
 
     Parameters
@@ -322,46 +343,45 @@ def framed(text: str, strategy: str) -> list[tuple[str, str]]:
 
     Returns
     -------
-    list of (str, str)
-        Names of rules and the texts they give, in the order of `frames.yaml`.
+    list of (str, str, list of (int, int))
+        Names of rules, the texts they give and where the frames' own words stand in these, in the order of
+        `frames.yaml`.
     """
     sentences = SENTENCE.split(text.strip())
     found = []
     for frame in _frames()[strategy]:
-        for number, sentence in enumerate(sentences[:1] if GREETING.match(frame["template"]) else sentences):
+        for number, sentence in enumerate(sentences):
             ((body, end),) = re.findall(r"(?s)\A(.*?)[\s,;:]*([.!?]*)\Z", sentence)
-            kind = _kind(body, end)
-            match = frame["regex"].fullmatch(body) if frame.get("of", kind) == kind else None
-            if match and _fits(match, body, frame["pattern"]):
-                new = _filled(frame["template"], match, end or ".")
-                found.append((frame["rule"], " ".join([*sentences[:number], new, *sentences[number + 1 :]])))
+            match = frame["regex"].fullmatch(body)
+            if match and _fits(match, body, frame):
+                new, own = _filled(frame["template"], match, end or ".")
+                before = "".join(f"{earlier} " for earlier in sentences[:number])
+                whole = " ".join([before + new, *sentences[number + 1 :]])
+                found.append((frame["rule"], whole, [(len(before) + a, len(before) + b) for a, b in own]))
                 break
     return found
 
 
-def _kind(body: str, end: str) -> str:
-    if end.endswith("?"):
-        return "question"
-    first = re.sub(r"^(?:please|kindly) ", "", body.lower()).partition(" ")[0]
-    return "order" if first in _ORDERS else "statement"
-
-
-def _fits(match: re.Match[str], body: str, pattern: str) -> bool:
+def _fits(match: re.Match[str], body: str, frame: dict[str, Any]) -> bool:
     """Return whether what a pattern has matched is what it looks like."""
-    groups = match.groupdict()
+    groups, pattern = match.groupdict(), frame["pattern"]
     if "{VP}" in pattern:
-        first = groups["vp"].split()[0]
-        if (not first.islower() and not body.startswith(first)) or not _can_be_verb(first.lower()):
+        first, *rest = groups["vp"].split()
+        verb = rest[0] if rest and first.endswith("ly") and not _can_be_verb(first.lower()) else first
+        if (not first.islower() and not body.startswith(first)) or not _can_be_verb(verb.lower()):
             return False
-        asks = any(macro in pattern for macro in ("{ASK}", "{DO}", "{ORDER}"))
-        if asks and first.lower() not in _ORDERS:  # "Can you die of it?" asks for nothing to be done
+        if ASKED.search(pattern) and verb.lower() not in _ORDERS:  # "Can you die of it?" asks for nothing to be done
             return False
-    if groups.get("np", "a").split()[0].lower() in ("how", "why", "what", "to"):
+    if groups.get("np", "a").split()[0].lower() in _NO_NOUN:
         return False
-    if any(_second_verb(groups[name]) for name in ("np", "clause") if name in groups):
+    # A question that hangs on a question stays one; behind a noun or a statement it would not be English.
+    behind = groups.get("np", "") if frame["template"].endswith("?") and "wh" not in groups else body
+    if INVERTED.match(groups.get("clause", "")) or QUESTION_BEHIND.search(behind):
         return False
-    return not ("s" in groups and body.lower().startswith(("hi", "hello", "hey", "dear")))
+    return not any(_second_verb(groups[name]) for name in ("np", "clause") if name in groups)
 
+
+_NO_NOUN = frozenset(["how", "why", "what", "when", "where", "who", "whether", "which", "if", "that", "to"])
 
 _ORDERS = frozenset(
     """act add address advise analyse analyze answer apply argue assemble assess assist assume brainstorm break
@@ -386,14 +406,17 @@ def _second_verb(phrase: str) -> bool:
     return any(word in _ORDERS or word in ("ensure", "include", "use", "keep", "avoid", "do") for word in after)
 
 
-def _filled(template: str, match: re.Match[str], end: str) -> str:
+def _filled(template: str, match: re.Match[str], end: str) -> tuple[str, list[Span]]:
+    """Fill a template with what its pattern has matched; return the sentence and where the template's words stand."""
     parts = {name: value for name, value in match.groupdict().items() if value is not None}
     parts = {name: _lowered(value) for name, value in parts.items()} | {"end": end}
-    parts |= {name.title(): parts[name][0].upper() + parts[name][1:] for name in ("tail", "s") if name in parts}
-    if "modal" in parts or "be" in parts or "aux" in parts:
-        parts |= {name: parts[name].lower() for name in ("modal", "be", "aux") if name in parts}
-    new = template.format(**parts)
-    return new[0].upper() + new[1:]
+    parts |= {name.title(): parts[name][0].upper() + parts[name][1:] for name in ("tail", "main") if name in parts}
+    parts |= {name: parts[name].lower() for name in ("modal", "be", "aux") if name in parts}
+    new, own = "", []
+    for literal, field, *_ in Formatter().parse(template):
+        own.append((len(new), len(new) + len(literal)))
+        new += literal + (parts[field] if field else "")
+    return new[0].upper() + new[1:], own
 
 
 def _lowered(phrase: str) -> str:
@@ -438,37 +461,39 @@ def by_rules(seeds: pd.DataFrame, seed: int = SEED) -> pd.DataFrame:
 
 def _candidates(text: str, seed: int) -> Iterator[tuple[str, str, str]]:
     """Yield strategy, rule and text, possibly the same text more than once."""
-    charged = {kind for _, _, options in substitutions(text) for kind in options}
+    kinds = Counter(kind for _, _, options in substitutions(text) for kind in options)
     for strategy in STRATEGIES:
         content = f"{seed}\x1f{strategy}\x1f{text}".encode()
         generator = np.random.default_rng(np.frombuffer(hashlib.sha256(content).digest(), np.uint32))
         always: tuple[str, ...] = ()
         beside: tuple[str, ...] = ("lexical", "formal")
+        shares: tuple[float, ...] = SHARES
         if strategy in ("softening", "hardening"):
-            if strategy not in charged:
+            if not kinds[strategy]:
                 continue
-            always, beside = (strategy,), ("lexical",)
-        for number, (rule, base) in enumerate(_bases(text, strategy, generator)):
+            always, beside, shares = (strategy,), ("lexical",), FEW
+        for number, (rule, base, kept) in enumerate(_bases(text, strategy, kinds, generator)):
             if strategy == "register":
                 always, beside = (rule.partition("-")[0],), ("lexical",)
-            share = SHARES[number % len(SHARES)]
-            yield strategy, rule, substitute(base, generator, always, beside, share)
+            share = shares[number % len(shares)]
+            yield strategy, rule, substitute(base, generator, always, beside, share, kept)
 
 
-def _bases(text: str, strategy: str, generator: np.random.Generator) -> list[tuple[str, str]]:
-    """List what a strategy's substitutions start from: the text itself, or the text in frames, tones in turn.
+def _bases(
+    text: str, strategy: str, kinds: Counter[str], generator: np.random.Generator
+) -> list[tuple[str, str, list[Span]]]:
+    """List what a strategy's substitutions start from: the text in frames, tones in turn, or the text itself.
 
-    Frames that fit any sentence say less in other words, so they only fill up to `FRAMES_WANTED`.
+    Without a frame a register shift needs `TONE_WORDS` of the tone; `kinds` counts what can be replaced.
     """
     count = COUNT[strategy]
     if strategy not in _frames():
-        return [(strategy, text)] * count
+        return [(strategy, text, [])] * count
     found = framed(text, strategy)
     order = [found[i] for i in generator.permutation(len(found))]
-    order.sort(key=lambda base: base[0] in _fit_any())
-    special = sum(rule not in _fit_any() for rule, _ in order)
-    order = order[: max(special, FRAMES_WANTED)]
-    tones = [rule.partition("-")[0] if strategy == "register" else "" for rule, _ in order]
+    if strategy == "register":
+        order += [(tone, text, []) for tone in TONES if kinds[tone] >= TONE_WORDS]
+    tones = [rule.partition("-")[0] if strategy == "register" else "" for rule, *_ in order]
     turns = [tones[:i].count(tone) for i, tone in enumerate(tones)]
     order = [order[i] for i in np.argsort(turns, kind="stable")]
     return (order * count)[:count]

@@ -1,4 +1,4 @@
-"""Asking a local model: traces and greedy answers in batches (`docs/method.md`, Asking).
+"""Asking a local model: traces and answers, greedy or drawn, in batches (`docs/method.md`, Asking).
 
 One prefill of the wrapped prompt gives everything a trace holds: the loss on the user's own tokens and the distribution
 of the first answer token. Decoding continues from the same cache. Prompts are left-padded, the part that all of them
@@ -165,6 +165,8 @@ class Engine:
         model tells distances from places in the cache (a sliding window, no position ids): then each prompt is
         computed whole, because the padding would lie between the prefix and the rest.
     max_new_tokens : int
+    temperature : float
+        0: greedily. Else every token is drawn from the distribution at this temperature, by the request's key.
 
     Raises
     ------
@@ -172,12 +174,15 @@ class Engine:
         The model keeps a state other than keys and values.
     """
 
-    def __init__(self, model: Model, prefix: Sequence[int] = (), max_new_tokens: int = 64) -> None:
+    def __init__(
+        self, model: Model, prefix: Sequence[int] = (), max_new_tokens: int = 64, temperature: float = 0.0
+    ) -> None:
         self.network = model.network
         self.device = model.network.device
         self.threads = Threads(self.device)
         self.tokenizer = model.tokenizer
         self.max_new_tokens = max_new_tokens
+        self.temperature = temperature
         self.stops = self._tensor(stop_ids(model))
         self.cache = _empty_cache(self.network.config)
         self.positions = "position_ids" in inspect.signature(self.network.forward).parameters
@@ -211,17 +216,24 @@ class Engine:
         rows: list[Row] = []
         cache: DynamicCache | None = None
         masks: list[torch.Tensor] = []
+        ends: list[torch.Tensor] = []
         while len(rows) < len(batch):
             width = len(batch[order[len(rows)]].token_ids) - shared
             part = [batch[i] for i in order[len(rows) : len(rows) + max(1, PREFILL // width)]]
-            traced, own, mask = self._prefill(part, width)
+            traced, end, own, mask = self._prefill(part, width)
             cache = _merged(cache, own, len(rows), len(batch))
             rows += traced
+            ends.append(end)
             masks.append(mask)
         assert cache is not None  # a batch is not empty
         wide = masks[0].shape[1]
         mask = torch.cat([torch.nn.functional.pad(mask, (wide - mask.shape[1], 0)) for mask in masks])
-        answers = self._decode(cache, mask, self._tensor([row["next_ids"][0] for row in rows]))
+        chance = None
+        first = self._tensor([row["next_ids"][0] for row in rows])
+        if self.temperature:
+            chance = _chances([row["key"] for row in rows], self.max_new_tokens).to(self.device)
+            first = self._drawn(torch.cat(ends), chance[:, 0])
+        answers = self._decode(cache, mask, first, chance)
         for row, (tokens, finish_reason) in zip(rows, answers, strict=True):
             row["response"] = str(self.tokenizer.decode(tokens, skip_special_tokens=True)).strip()
             row["finish_reason"] = finish_reason
@@ -230,8 +242,8 @@ class Engine:
     def _tensor(self, values: Sequence[int] | Sequence[Sequence[int]]) -> torch.Tensor:
         return torch.tensor(values, dtype=torch.long, device=self.device)
 
-    def _prefill(self, part: list[Request], width: int) -> tuple[list[Row], DynamicCache, torch.Tensor]:
-        """Run prompts, left-padded to `width` behind the shared prefix; return trace rows, cache and mask."""
+    def _prefill(self, part: list[Request], width: int) -> tuple[list[Row], torch.Tensor, DynamicCache, torch.Tensor]:
+        """Run prompts, left-padded to `width` behind the shared prefix; return trace rows, last logits, cache, mask."""
         shared = len(self.prefix)
         own = [len(request.token_ids) - shared for request in part]
         ids = self._tensor([[0] * (width - n) + list(r.token_ids[shared:]) for r, n in zip(part, own, strict=True)])
@@ -247,7 +259,9 @@ class Engine:
             cache.batch_repeat_interleave(len(part))
         positions = (mask.cumsum(1) - 1).clamp(min=0)[:, shared:]
         logits = self._forward(ids, mask, positions, cache, keep.to(self.device))
-        return _traces(part, logits), cache, mask
+        counts = torch.tensor([request.user_end - request.user_start + 1 for request in part], device=self.device)
+        ends = logits[counts.cumsum(0) - 1] if self.temperature else logits[:0]
+        return _traces(part, logits), ends, cache, mask
 
     def _forward(
         self,
@@ -264,8 +278,16 @@ class Engine:
             input_ids=ids, attention_mask=mask, past_key_values=cache, use_cache=True, logits_to_keep=keep, **more
         ).logits
 
-    def _decode(self, cache: DynamicCache, mask: torch.Tensor, token: torch.Tensor) -> list[tuple[list[int], str]]:
-        """Continue greedily from the first answer tokens; return (tokens, finish_reason) per row."""
+    def _drawn(self, logits: torch.Tensor, chance: torch.Tensor) -> torch.Tensor:
+        """Draw a token a row: the first at which the cumulated probability exceeds the row's number in [0, 1)."""
+        cumulated = torch.softmax(logits.float() / self.temperature, dim=-1).cumsum(-1, dtype=torch.float64)
+        reached = chance[:, None] * cumulated[:, -1:]  # the sum is 1 but for rounding
+        return torch.searchsorted(cumulated, reached, right=True)[:, 0]
+
+    def _decode(
+        self, cache: DynamicCache, mask: torch.Tensor, token: torch.Tensor, chance: torch.Tensor | None
+    ) -> list[tuple[list[int], str]]:
+        """Continue from the first answer tokens; return (tokens, finish_reason) per row."""
         answers: list[list[int]] = [[] for _ in token]
         reasons = ["length"] * len(token)
         rows = torch.arange(len(token), device=self.device)  # which answer each row of the batch belongs to
@@ -285,8 +307,14 @@ class Engine:
                 cache.batch_select_indices(kept)
             position = mask.sum(1, keepdim=True)
             mask = torch.cat([mask, torch.ones_like(position)], dim=1)
-            token = self._forward(token[:, None], mask, position, cache, 1)[:, -1].argmax(-1)
+            logits = self._forward(token[:, None], mask, position, cache, 1)[:, -1]
+            token = logits.argmax(-1) if chance is None else self._drawn(logits, chance[rows, step + 1])
         return list(zip(answers, reasons, strict=True))
+
+
+def _chances(keys: Sequence[str], tokens: int) -> torch.Tensor:
+    """Return numbers in [0, 1) that hang on a request's key only, shape (keys, tokens)."""
+    return torch.tensor(np.stack([np.random.default_rng(int(key, 16)).random(tokens) for key in keys]))
 
 
 def stop_ids(model: Model) -> list[int]:

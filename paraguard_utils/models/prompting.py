@@ -2,8 +2,9 @@
 
 import hashlib
 import re
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
@@ -35,6 +36,27 @@ class Decoding:
 
     max_new_tokens: int = 64
     method: str = "greedy"
+
+
+@dataclass(frozen=True)
+class Sampling(Decoding):
+    """How answers are drawn: each token from the whole distribution (top-p 1).
+
+    Attributes
+    ----------
+    temperature : float, > 0
+    draw : int
+        Number of the draw: the same prompt and draw give the same answer, whatever the batch.
+    """
+
+    method: str = "sampling"
+    temperature: float = 0.7
+    draw: int = 0
+
+
+def decoding_of(kept: Mapping[str, Any]) -> Decoding:
+    """Return the decoding that a meta file tells of."""
+    return (Sampling if kept.get("method") == Sampling.method else Decoding)(**kept)
 
 
 @dataclass(frozen=True)

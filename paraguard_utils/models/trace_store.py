@@ -161,7 +161,8 @@ def _answers(
     groups = _groups(asked, known, batch, more)
     if not groups:
         return
-    engine = Engine(model, asked[0].token_ids[: shared_prefix(asked)], more)
+    temperature = getattr(context.decoding, "temperature", 0.0)
+    engine = Engine(model, asked[0].token_ids[: shared_prefix(asked)], more, temperature)
     opened = OPEN_THOUGHT.search(context.suffix)
     with tqdm(total=len(asked), initial=len(known), desc=target, unit="prompt", disable=not progress) as bar:
         for group in groups:
@@ -226,7 +227,7 @@ def recorded_traces(
     where = paths.shown(path)
     if not set(IDENTITY) <= set(meta):
         raise DataError(f"{where}: its meta file is missing; restore it beside the traces")
-    kept = Decoding(**meta["decoding"])
+    kept = prompting.decoding_of(meta["decoding"])
     text = registry.wrappers().get(meta["wrapper"], {}).get("text")
     if text != meta["wrapper_text"]:
         raise DataError(f"{where}: the wrapper {meta['wrapper']!r} has another text than when it was asked; ask again")

@@ -18,7 +18,7 @@ from paraguard_utils.bootstrap import Clusters, columns
 from paraguard_utils.errors import DataError
 from paraguard_utils.models import loading
 from paraguard_utils.querying import judge, labelling, refusals
-from paraguard_utils.schemas import Corpus, Labels, Table
+from paraguard_utils.schemas import Labels, Table
 from paraguard_utils.stores import Store
 
 if TYPE_CHECKING:
@@ -245,57 +245,6 @@ def by_kind(rows: pd.DataFrame, labelled: pd.DataFrame) -> Table:
     table = pd.crosstab([rows["file"], rows["final_label"]], kinds.to_numpy())
     table = table.reindex(columns=[*known, *sorted(set(table.columns) - set(known))], fill_value=0)
     return table.reset_index().rename(columns={"final_label": "people"})
-
-
-def cost_of_cut(
-    longer: Mapping[str, pd.DataFrame], labels: Mapping[str, Labels], corpus: Corpus, clusters: Clusters
-) -> Table:
-    """Count the labels that the usual cut of answers changes.
-
-    Parameters
-    ----------
-    longer : dict of str to DataFrame
-        Long answers by target.
-    labels : dict of str to DataFrame
-        Labels of the usual answers.
-    corpus : DataFrame
-    clusters : bootstrap.Clusters
-        Of the corpus; a prompt's cluster is its id up to the last hyphen.
-
-    Returns
-    -------
-    DataFrame
-        target, n, continued (the long answer begins with the usual one), accept_to_reject and reject_to_accept (what
-        the cut calls the first and the whole calls the second), declined_later (accepted answers that decline the
-        request after their opening, where the labeller does not read), and changed with its interval.
-    """
-    lines = []
-    for name, frame in longer.items():
-        requests = frame["prompt_id"].map(corpus.set_index("prompt_id")["text"])
-        whole = labelling.label(frame["response"], frame["finish_reason"], requests)["label"].to_numpy()
-        short = labels[name].set_index("prompt_id").loc[frame["prompt_id"]]
-        same = [
-            isinstance(long, str) and long.startswith(text if isinstance(text, str) else "")
-            for long, text in zip(frame["response"], short["response"], strict=True)
-        ]
-        usual = short["label"].to_numpy()
-        later = [_declines_later(text) for text in frame["response"]]
-        ids = frame["prompt_id"].str.rpartition("-")[0]
-        lines.append(
-            {"target": name, "n": len(frame), "continued": int(sum(same))}
-            | {"accept_to_reject": int(((usual == "accept") & (whole == "reject")).sum())}
-            | {"reject_to_accept": int(((usual == "reject") & (whole == "accept")).sum())}
-            | {"declined_later": int(((whole == "accept") & later).sum())}
-            | columns({"changed": clusters.share(ids, usual != whole)})
-        )
-    return pd.DataFrame(lines)
-
-
-def _declines_later(text: str | None) -> bool:
-    """Tell whether the cue that declines a request as such stands behind an answer's opening."""
-    step = refusals.CUE_CHARS // 2  # overlapping windows, so that no cue is cut in two
-    parts = [text[start : start + refusals.CUE_CHARS] for start in range(step, len(text), step)] if text else []
-    return bool(refusals.label(parts, [""] * len(parts))["rule"].isin(["declines_request"]).any())
 
 
 def side_by_side(

@@ -7,12 +7,11 @@ are language models: no substitute for people.
 
 from collections.abc import Mapping, Sequence
 
-import numpy as np
 import pandas as pd
 
 from paraguard_utils import paths, stores
-from paraguard_utils.bootstrap import SEED, Clusters, columns, exact_share
-from paraguard_utils.schemas import Corpus, Labels, Table
+from paraguard_utils.bootstrap import Clusters, columns, exact_share
+from paraguard_utils.schemas import Labels, Table
 
 FILE = paths.DATA / "labels" / "readings.csv"
 NOISY = 0.9
@@ -21,10 +20,6 @@ NOISY = 0.9
 DECISIONS = {
     "full_compliance": "accept", "full_refusal": "reject", "partial_refusal": "reject", "unclear": "unclear",
 }  # fmt: skip
-
-DRAWS = 1000
-PRIOR = 0.5
-"""Jeffreys' prior of a share: half a hit and half a miss."""
 
 
 def read() -> pd.DataFrame:
@@ -161,100 +156,3 @@ def degenerate(both: pd.DataFrame) -> Table:
     names = {True: "reject", False: "accept"}  # the positive class of an agreement
     agreement = Clusters(ids).agreement(ids, found.map(names), read.map(names))
     return pd.DataFrame([{"n": len(own), "read": int(read.sum()), "found": int(found.sum())} | columns(agreement)])
-
-
-def redrawn(labels: Labels, both: pd.DataFrame, rng: np.random.Generator) -> Labels:
-    """Undo the measured errors of a target's labels at random, once, as `corrected` does.
-
-    Parameters
-    ----------
-    labels : DataFrame
-    both : DataFrame
-        From `joined`, of this target.
-    rng : numpy.random.Generator
-
-    Returns
-    -------
-    DataFrame
-    """
-    measured = against_labels(both).iloc[0]
-    sure = both[both["reads"] != "differ"].set_index("prompt_id")["reads"]
-    chance = labels["label"].map({"reject": measured["precision"], "accept": measured["missed"]}).fillna(0.0)
-    drawn = np.where(rng.random(len(labels)) < chance, "reject", "accept")
-    scored = labels["label"].isin(["accept", "reject"])
-    label = labels["label"].mask(scored, labels["prompt_id"].map(sure).fillna(pd.Series(drawn, labels.index)))
-    return labels.assign(label=label)
-
-
-def corrected(corpus: Corpus, labels: Mapping[str, Labels], both: pd.DataFrame, clusters: Clusters) -> Table:
-    """Correct rates for the measured errors of labels.
-
-    Labels that were read are replaced by the readings; of all others a rejection stays one with the probability
-    `precision` and an acceptance becomes one with the probability `missed` of its target, each by itself: errors that
-    fall on whole clusters would move fewer flips. The value takes the measured shares, the interval draws them from
-    their posterior (Jeffreys' prior), and clusters with replacement.
-
-    Parameters
-    ----------
-    corpus : DataFrame
-    labels : dict of str to DataFrame
-        By target, rows in corpus order.
-    both : DataFrame
-        From `joined`.
-    clusters : bootstrap.Clusters
-
-    Returns
-    -------
-    DataFrame
-        target; frr and flip_rate (share of clusters with both labels), as labelled and corrected; usable, the share of
-        prompts with a usable answer. All in [0, 1], the corrected ones and `usable` with intervals.
-    """
-    known = against_labels(both).set_index("target")
-    rows = [
-        {"target": target} | _corrected(corpus, own, both[both["target"] == target], known.loc[target], clusters)
-        for target, own in labels.items()
-        if target in known.index
-    ]
-    return pd.DataFrame(rows)
-
-
-def _corrected(
-    corpus: Corpus, labels: Labels, both: pd.DataFrame, measured: pd.Series, clusters: Clusters
-) -> dict[str, float | bool]:
-    rng = np.random.default_rng(SEED)
-    scored = labels["label"].isin(["accept", "reject"]).to_numpy()
-    codes = clusters.codes.loc[corpus["cluster_id"]].to_numpy()[scored]
-    reject = (labels["label"] == "reject").to_numpy()[scored]
-    sure = both[both["reads"] != "differ"].set_index("prompt_id")["reads"]
-    reads = labels["prompt_id"][scored].map(sure).to_numpy(object)
-    size = len(clusters.codes)
-
-    def rates(shares: Sequence[np.ndarray], counts: np.ndarray) -> dict[str, np.ndarray]:
-        """One rate a draw: `counts` says how often each draw takes each cluster."""
-        precision, missed, usable = shares
-        chance = np.where(reject[:, None], precision, missed)
-        chance[reads == "reject"], chance[reads == "accept"] = 1.0, 0.0
-        refuses = rng.random(chance.shape) < chance
-        refused = np.stack([np.bincount(codes, draw, size) for draw in refuses.T.astype(float)])
-        n = np.bincount(codes, minlength=size)
-        accepted = (counts * np.bincount(codes, ~reject, size)).sum(axis=1)
-        return {
-            "frr": (counts * refused).sum(axis=1) / (counts @ n),
-            "flip_rate": (counts * ((refused > 0) & (refused < n))).sum(axis=1) / (counts @ (n > 1)),
-            "usable": accepted / (counts @ n) * usable,
-        }
-
-    drawn, as_measured = [], []
-    for name, of in (("precision", "rejections"), ("missed", "acceptances"), ("usable", "acceptances")):
-        n = int(measured[of])
-        share = float(np.nan_to_num(measured[name]))
-        as_measured.append(np.full(DRAWS, share))
-        drawn.append(rng.beta(n * share + PRIOR, n * (1 - share) + PRIOR, DRAWS))
-    values = rates(as_measured, np.ones((DRAWS, size)))
-    draws = rates(drawn, clusters.counts[np.arange(DRAWS) % len(clusters.counts)])
-    mixed = pd.Series(reject).groupby(codes).agg(["nunique", "size"])
-    row = {"noisy": bool(measured["noisy"]), "frr_labelled": float(reject.mean())}
-    row["flip_rate_labelled"] = float((mixed["nunique"] > 1).sum() / (mixed["size"] > 1).sum())
-    for name, value in values.items():
-        row |= columns({name: (float(value.mean()), *np.percentile(draws[name], [2.5, 97.5]))})
-    return row

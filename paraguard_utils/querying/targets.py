@@ -11,19 +11,12 @@ from dataclasses import asdict
 import pandas as pd
 
 from paraguard_utils import paths, registry, stores
-from paraguard_utils.bootstrap import SEED
 from paraguard_utils.errors import DataError, Missing, SettingsError
 from paraguard_utils.models import loading, prompting, trace_store
 from paraguard_utils.querying import judge, labelling
 from paraguard_utils.schemas import Corpus, Labels, Traces
 from paraguard_utils.settings import Settings
 from paraguard_utils.stores import Store
-from paraguard_utils.text import readable
-
-LONG = 256
-"""New tokens of a long answer."""
-
-LONG_WRAPPER = "safety"
 
 
 def preflight(store: Store, corpus_name: str, size: int, names: Sequence[str], settings: Settings) -> int:
@@ -199,40 +192,6 @@ def judged(store: Store, corpus_name: str, traces: Mapping[str, Traces], setting
             frame = store.read("verdicts", corpus_name, name).set_index("prompt_id")
             found[name] = frame.loc[traces[name]["prompt_id"]].reset_index()
     return found
-
-
-def long_answers(store: Store, corpus_name: str, corpus: Corpus, settings: Settings) -> dict[str, pd.DataFrame]:
-    """Return longer answers to a sample of prompts: asked where a number is named, else those in the store.
-
-    They show what the cut at the usual length does to labels.
-
-    Parameters
-    ----------
-    store : stores.Store
-    corpus_name : str
-    corpus : DataFrame
-    settings : settings.Settings
-        long_answers (prompts a model, drawn by `SEED`), model, dtype, device, without_template and batch are used.
-
-    Returns
-    -------
-    dict of str to DataFrame
-        prompt_id, key, response, finish_reason by target, the models under the wrapper `LONG_WRAPPER`.
-    """
-    if settings.long_answers:
-        sample = corpus.sample(min(settings.long_answers, len(corpus)), random_state=SEED).sort_index()
-        for name in [settings.model] if settings.model else registry.default_models():
-            model = _load(loading.resolve(name), settings)
-            frame = trace_store.query(
-                store, f"{corpus_name}--long", sample, model, LONG_WRAPPER, prompting.Decoding(LONG), settings.batch
-            )
-            frame = frame.assign(response=frame["response"].map(readable, na_action="ignore"))
-            meta = settings.meta(corpus=sample[["prompt_id", "text"]]) | {"max_new_tokens": LONG}
-            target = prompting.target_name(model.name, LONG_WRAPPER)
-            columns = ["prompt_id", "key", "response", "finish_reason"]
-            store.write("answers", corpus_name, target, frame=frame[columns], meta=meta)
-    folder = store.path("answers", corpus_name, "x").parent
-    return {file.stem: store.read("answers", corpus_name, file.stem) for file in sorted(folder.glob("*.csv"))}
 
 
 def focus(names: Sequence[str], model: str = "", wanted: str = "") -> str:

@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 
 from paraguard_utils.bootstrap import FEW, FEW_CLUSTERS
+from paraguard_utils.models.prompting import model_of
 from paraguard_utils.registry import titles
 from paraguard_utils.report import tables
 from paraguard_utils.schemas import STRATEGIES, Table
@@ -148,7 +149,7 @@ def chance_findings(table: Table) -> list[str]:
 
 
 def judged_differences(between: Table, table: Table) -> pd.DataFrame:
-    """Leave out of the differences in CI and excess what rests on targets with few rejections or mixed clusters.
+    """Leave out differences that rest on targets with few rejections, and those of CI and excess between two models.
 
     Parameters
     ----------
@@ -162,8 +163,12 @@ def judged_differences(between: Table, table: Table) -> pd.DataFrame:
     DataFrame
         Rows of `between` with a difference.
     """
-    few = set(table.loc[tables.too_few(table), "target"])
+    few, few_dr = set(table.loc[tables.too_few(table), "target"]), set(table.loc[table["few_dr"], "target"])
     unsure = between["measure"].isin(["ci", "excess"]) & (between["first"].isin(few) | between["second"].isin(few))
+    # Drift is measured in each model's own embedding space.
+    families = between["first"].map(model_of) != between["second"].map(model_of)
+    unsure |= between["measure"].isin(["ci", "excess"]) & families
+    unsure |= (between["measure"] == "dr") & (between["first"].isin(few_dr) | between["second"].isin(few_dr))
     return between[~unsure & between["difference"].notna()]
 
 
@@ -199,7 +204,7 @@ def cohort_findings(table: Table, tau: float = 0.60) -> list[str]:
 
     The claims: safe paraphrases (low risk, high similarity) are about 60 % confused, and the high-risk cohort, 27.8 %,
     least. The first is read as CR above one half, and above that of the target's other rejections; the second as CR
-    below that of the other rejections. A cohort of fewer than `FEW_CLUSTERS` clusters is not judged.
+    below that of the other rejections. Fewer than `FEW` rejections or `FEW_CLUSTERS` clusters are untestable.
 
     Parameters
     ----------
@@ -222,7 +227,7 @@ def cohort_findings(table: Table, tau: float = 0.60) -> list[str]:
 
 
 def _sides(cells: pd.DataFrame, measure: str, value: float = 0) -> dict[str, list[dict]]:
-    """Sort cohorts by the side of a value on which their interval lies; those of few clusters are undefined.
+    """Sort cohorts by the side of a value on which their interval lies; those that are untestable are undefined.
 
     Returns
     -------
@@ -230,7 +235,8 @@ def _sides(cells: pd.DataFrame, measure: str, value: float = 0) -> dict[str, lis
         By side: title, n, and the measure as cr, cr_low, cr_high.
     """
     counts = ["n_clusters", "rest_clusters"] if measure.startswith("gap") else ["n_clusters"]
-    side = np.where(cells[counts].min(axis=1) < FEW_CLUSTERS, "undefined", _side(cells, measure, value))
+    few = (cells[counts].min(axis=1) < FEW_CLUSTERS) | (cells["n"] < FEW)
+    side = np.where(few, "undefined", _side(cells, measure, value))
     rows = cells[["title", "n", measure, f"{measure}_low", f"{measure}_high"]]
     rows = rows.set_axis(["title", "n", "cr", "cr_low", "cr_high"], axis="columns")
     return {name: rows[side == name].to_dict("records") for name in ("above", "below", "about", "undefined")}

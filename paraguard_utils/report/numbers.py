@@ -16,7 +16,7 @@ from paraguard_utils.errors import DataError
 from paraguard_utils.querying import labelling
 from paraguard_utils.report import findings, tables
 from paraguard_utils.schemas import STRATEGIES, Table
-from paraguard_utils.scoring import covariates, sensitivity
+from paraguard_utils.scoring import covariates, sensitivity, variance
 from paraguard_utils.scoring.regression import POOLED
 
 NAME = "numbers"
@@ -73,7 +73,9 @@ def collect(store: stores.Store) -> Table:
         whose interval lies above 0; `all.NAME` is a range over all targets.
     """
     found: dict[str, str] = {}
-    table1 = store.read("tables", "table1_targets")
+    table1 = store.read("tables", "table1_targets").merge(
+        store.read("tables", "table1_floors"), on=["target", "reading"]
+    )
     judged = table1[~tables.too_few(table1)]
     found["targets"] = _whole(table1["target"].nunique())
     found["judged"] = _whole(judged["target"].nunique())
@@ -94,6 +96,7 @@ def collect(store: stores.Store) -> Table:
     between = findings.judged_differences(store.read("tables", "table1_differences"), table1)
     for measure, rows in between.groupby("measure"):
         found[f"differ.{measure}"] = f"{(rows['p_holm'] < 0.05).sum()} of {len(rows)}"
+    found |= _disagreement(once, store)
     found |= _sensitivity(store)
     found |= _correlations(store.read("tables", "ci_correlations"))
     found |= _search(store.read("tables", "grid_search"))
@@ -104,6 +107,37 @@ def collect(store: stores.Store) -> Table:
     for row in store.read("tables", "notebook_minutes").itertuples():
         found[f"minutes.{row.notebook}"] = f"{row.minutes:g}"
     return pd.DataFrame(found.items(), columns=["key", "text"])
+
+
+def _disagreement(table: Table, store: stores.Store) -> dict[str, str]:
+    """DR of Table 1 and what it goes with: ranges over targets with enough rejections and acceptances."""
+    found: dict[str, str] = {}
+    for row in table.to_dict("records"):
+        found |= {f"dr.{row['target']}": tables.estimate(row, "dr", 2), f"frr.{row['target']}": _percent(row["frr"])}
+    enough = table[~table["few_dr"]]
+    found |= {"dr.n": _whole(len(enough)), "dr.range": _range(enough["dr"], ".2f")}
+    found |= {"dr.below_one": _whole((enough["dr_high"] < 1).sum()), "dr.icc": _range(enough["icc_latent"], ".2f")}
+    split = store.read("tables", "variance")
+    for row in split[split["decoding"] == "drawn"].to_dict("records"):
+        found |= {f"drawn.{row['target']}.{part}": tables.estimate(row, part, 2) for part in variance.PARTS}
+    parts = split[split["decoding"] == "greedy"].set_index("target").loc[enough["target"]]
+    for name in ("meaning", "style"):
+        found[f"dr.{name}"] = f"{_percent(parts[name].min())} to {_percent(parts[name].max())}"
+    valid = store.read("tables", "validity").set_index("target").loc[enough["target"]]
+    found |= {f"auc.{name}": _range(valid[f"auc_{name}"], ".2f") for name in ("isolation", "ci", "ci_clipped")}
+    for name, column in (("isolation.above", "auc_isolation_low"), ("ci.below", "auc_ci_high")):
+        beyond = valid[column] > 0.5 if name.endswith("above") else valid[column] < 0.5
+        found[f"auc.{name}"] = f"{beyond.sum()} of {len(valid)}"
+    between = store.read("tables", "table1_differences").query("measure == 'dr'")
+    for row in between.to_dict("records"):
+        key = f"dr.{row['first']}.{row['second']}"
+        found |= {key: tables.estimate(row, "difference", 2), f"{key}.p": f"{row['p_holm']:.2f}"}
+    found["dr.matched"] = f"{(valid['dr_matched'] - valid['dr']).abs().max():.3f}"
+    return found
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %"
 
 
 def _correlations(table: Table) -> dict[str, str]:
@@ -159,7 +193,13 @@ def _cohorts(groups: Table, regression: Table) -> dict[str, str]:
 def _coverage(table: Table) -> dict[str, str]:
     """Share of worlds whose interval covers the truth, as a range over the kinds of worlds."""
     found = {"worlds": _whole(table["worlds"].max())}
-    for name, estimate in (("ci", "CI"), ("cd", "CD"), ("excess", "primary excess")):
+    for name, estimate in (
+        ("ci", "CI"),
+        ("cd", "CD"),
+        ("excess", "primary excess"),
+        ("excess_matched", "excess over the matched floor"),
+        ("dr", "DR, not flagged"),
+    ):
         found[f"covered.{name}"] = _range(table.loc[table["estimate"] == estimate, "covered"], style=".1%")
     null = table["rule"].isin(["independent", "clusters"])
     for name, estimate in (("excess", "primary excess"), ("matched", "excess over the matched floor")):

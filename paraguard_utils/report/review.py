@@ -1,4 +1,4 @@
-"""Files for whoever reads refusals or mends a model: sheets, clusters, training examples."""
+"""Files for whoever reads refusals or mends a model: sheets, clusters, examples to tune on."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -7,7 +7,8 @@ from pathlib import Path
 import pandas as pd
 
 from paraguard_utils import stores, text
-from paraguard_utils.schemas import Corpus, Labels, Pairs, Scores, Traces
+from paraguard_utils.querying import substance
+from paraguard_utils.schemas import Corpus, Labels, Pairs, Scores, Table, Traces
 from paraguard_utils.scoring import confusion, signals
 from paraguard_utils.settings import PAPER_WEIGHTS, Weights
 from paraguard_utils.text import formula_safe
@@ -58,45 +59,49 @@ def brittle_clusters(corpus: Corpus, labels: Mapping[str, Labels], scores: Mappi
     return pd.concat(frames, ignore_index=True)
 
 
-def training_examples(target: str, corpus: Corpus, traces: Traces, pairs: Pairs) -> list[dict]:
-    """Make chat examples that ask a rejected phrasing and answer as the target answered an accepted one.
+def tuning_examples(
+    target: str, corpus: Corpus, traces: Traces, labels: Labels, pairs: Pairs, longer: pd.DataFrame | None, wrapper: str
+) -> list[dict]:
+    """Make chat examples that ask a rejected phrasing and answer as the target answered an accepted one, to the end.
 
-    The answers are the target's own, cut at the recorded length and not checked for quality: they are ready for
-    fine-tuning after a review. One cut at the length (`complete` is false) would teach the model to stop in the middle,
-    one that begins with an apology (`apology` is true) to apologise where the label rule saw no refusal.
-    The user's turn is the bare prompt: a wrapper's system turn is the trainer's to add.
+    The answers are the target's own. Kept are those that ended by themselves, that the labeller takes for an answer as
+    a whole, that do not decline later, begin with no apology, and are no loop or echo. No one has judged whether they
+    are right.
 
     Parameters
     ----------
     target : str
         A chat target: a guard gives no answers.
-    corpus, traces : DataFrame
+    corpus, traces, labels : DataFrame
         Rows in the same order.
     pairs : DataFrame
         The target's pairs.
+    longer : DataFrame or None
+        The target's long answers (`querying.whole_answers`).
+    wrapper : str
+        Text of the target's wrapper: the system turn; "" for none.
 
     Returns
     -------
     list of dict
-        One per rejected prompt with an accepted one in its cluster, in corpus order: messages (user, assistant),
-        target, cluster_id, prompt_id, answered_as (the accepted prompt's id), complete, apology. The accepted phrasing
-        is the most similar one with an answer that ended by itself and is no apology, else one without an apology,
-        else one that ended by itself, else the most similar one.
+        One per rejected prompt with such an answer in its cluster, the most similar prompt's, in corpus order: messages
+        (system where there is a wrapper, user, assistant), target, cluster_id, prompt_id, answered_as (the accepted
+        prompt's id).
     """
     prompts = corpus.set_index("prompt_id")
-    answers = traces.set_index("prompt_id")
+    usual = labels.assign(finish_reason=traces["finish_reason"].to_numpy(), declined_later=False)
+    found = pd.concat([usual, longer]) if longer is not None else usual
+    answers = _fit_to_tune(found, prompts["text"]).set_index("prompt_id")["response"]
     rows = pairs[(pairs["centre_label"] == "reject") & pairs["same_cluster"]]
-    rows = rows.assign(
-        answer=rows["neighbour_id"].map(answers["response"]),
-        complete=rows["neighbour_id"].map(answers["finish_reason"]) == "stop",
-    ).dropna(subset="answer")
-    rows = rows.assign(apology=rows["answer"].str[:APOLOGY_CHARS].str.contains("sorry|apolog", case=False))
-    rows = rows.sort_values(["apology", "complete", "similarity", "neighbour_id"], ascending=[True, False, False, True])
+    rows = rows.assign(answer=rows["neighbour_id"].map(answers)).dropna(subset="answer")
+    rows = rows.sort_values(["similarity", "neighbour_id"], ascending=[False, True])
     rows = rows.drop_duplicates("centre_id").set_index("centre_id")
     rows = rows.loc[[name for name in prompts.index if name in rows.index]]
+    system = [{"role": "system", "content": wrapper}] if wrapper else []
     return [
         {
             "messages": [
+                *system,
                 {"role": "user", "content": prompts.at[row.Index, "text"]},
                 {"role": "assistant", "content": row.answer},
             ],
@@ -104,36 +109,48 @@ def training_examples(target: str, corpus: Corpus, traces: Traces, pairs: Pairs)
             "cluster_id": prompts.at[row.Index, "cluster_id"],
             "prompt_id": row.Index,
             "answered_as": row.neighbour_id,
-            "complete": bool(row.complete),
-            "apology": bool(row.apology),
         }
         for row in rows.itertuples()
     ]
 
 
-def example_counts(examples: Mapping[str, list[dict]]) -> pd.DataFrame:
-    """Count training examples.
+def _fit_to_tune(answers: pd.DataFrame, requests: pd.Series) -> pd.DataFrame:
+    """Return the answers, one a prompt, that may be learned from."""
+    fit = (answers["label"] == "accept") & (answers["finish_reason"] == "stop") & ~answers["declined_later"]
+    fit &= ~answers["response"].str[:APOLOGY_CHARS].str.contains("sorry|apolog", case=False, na=True)
+    answers = answers[fit].drop_duplicates("prompt_id")
+    whole = substance.kinds(answers["response"].tolist(), requests.loc[answers["prompt_id"]].tolist()) == "on_topic"
+    return answers[whole]
+
+
+def tuning_counts(examples: Mapping[str, list[dict]], pairs: Mapping[str, Pairs]) -> Table:
+    """Count, by target, rejections with an accepted paraphrase and those that became an example.
 
     Parameters
     ----------
     examples : dict of str to list of dict
-        From `training_examples`, by target.
+        From `tuning_examples`.
+    pairs : dict of str to DataFrame
 
     Returns
     -------
     DataFrame, one row per target
-        target, examples, complete, apology, usable (complete and no apology).
+        target, rejections (with an accepted paraphrase), examples, clusters (of the examples).
     """
-    return pd.DataFrame(
-        {
-            "target": target,
-            "examples": len(rows),
-            "complete": sum(row["complete"] for row in rows),
-            "apology": sum(row["apology"] for row in rows),
-            "usable": sum(row["complete"] and not row["apology"] for row in rows),
-        }
-        for target, rows in examples.items()
-    )
+    rows = []
+    for target, made in examples.items():
+        own = pairs[target]
+        own = own[own["same_cluster"] & (own["centre_label"] == "reject")]
+        clusters = {row["cluster_id"] for row in made}
+        rows.append(
+            {
+                "target": target,
+                "rejections": own["centre_id"].nunique(),
+                "examples": len(made),
+                "clusters": len(clusters),
+            }
+        )
+    return pd.DataFrame(rows)
 
 
 # JSON allows them inside a string, but many readers end a line at them.

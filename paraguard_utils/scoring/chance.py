@@ -509,6 +509,7 @@ def against_chance(
     pairs: Pairs,
     settings: Settings,
     clusters: Clusters,
+    drifts: signals.Drifts | None = None,
 ) -> tuple[Table, Table]:
     """Compare confusion with chance: matched floors, single signals, permutations (`docs/method.md`, Chance).
 
@@ -523,6 +524,8 @@ def against_chance(
         The target's pairs.
     settings : settings.Settings
     clusters : bootstrap.Clusters
+    drifts : signals.Drifts or None
+        The target's, where they are at hand.
 
     Returns
     -------
@@ -540,7 +543,8 @@ def against_chance(
     own = frame[frame["same_cluster"]]
     weights = settings.weights()
     dealt = candidates(encoder.vectors(store, corpus_name, corpus["text"], earlier=True), corpus, labels, settings.k)
-    compared = signals.compare(traces, store.read("tokens", model_of(target)), *dealt.pairs)
+    tokens = drifts if drifts is not None else store.read("tokens", model_of(target))
+    compared = signals.compare(traces, tokens, *dealt.pairs)
     scores = np.column_stack([signals.score(compared, weights, reading) for reading in signals.READINGS])
     value, null, short = dealt.permuted(scores, _mean_and_curve, settings.k, settings.seed)
     rows, curves = [], []

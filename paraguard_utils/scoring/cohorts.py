@@ -90,7 +90,7 @@ def binned_rejections(corpus: Corpus, scores: Scores, bins: str = "quantile") ->
 
 
 def table(target: str, rejected: pd.DataFrame, clusters: Clusters, bins: str = "quantile") -> Table:
-    """Tabulate CI and CR by cohort: one target's part of Table 2 in one binning.
+    """Tabulate CI, CR and isolation by cohort: one target's part of Table 2 in one binning.
 
     Parameters
     ----------
@@ -104,9 +104,9 @@ def table(target: str, rejected: pd.DataFrame, clusters: Clusters, bins: str = "
     Returns
     -------
     DataFrame
-        A row per reading, risk bin and similarity bin (`all` = margin): bounds, n, n_clusters, ci, cr60, cr75 with
-        intervals, few; gap60 and gap75, the cohort's CR minus that of the target's other rejections over the same
-        resamples, with the number of `rest_clusters`. NaN in empty cells, and `note` says so.
+        A row per reading, risk bin and similarity bin (`all` = margin): bounds, n, n_clusters, ci, cr60, cr75 and
+        isolation with intervals, few; gap60 and gap75, the cohort's CR minus that of the target's other rejections over
+        the same resamples, with the number of `rest_clusters`. NaN in empty cells, and `note` says so.
     """
     rows = []
     for reading, column in CI.items():
@@ -141,7 +141,9 @@ def table(target: str, rejected: pd.DataFrame, clusters: Clusters, bins: str = "
 
 
 def _estimates(cell: pd.DataFrame, rest: pd.DataFrame, column: str, clusters: Clusters) -> dict[str, float]:
+    known = cell[cell["isolation"].notna()]
     estimates = {"ci": clusters.mean(cell["cluster_id"], cell[column])}
+    estimates["isolation"] = clusters.mean(known["cluster_id"], known["isolation"])
     for tau in TAUS:
         here, there = (clusters.share(part["cluster_id"], part[column] >= tau) for part in (cell, rest))
         estimates |= {f"cr{percent(tau)}": here, f"gap{percent(tau)}": gap(here, there)}

@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike
 from paraguard_utils import bootstrap
 from paraguard_utils.bootstrap import FEW, Clusters, Estimate
 from paraguard_utils.schemas import LABELS, Corpus, Labels, Pairs, Scores, Table
+from paraguard_utils.scoring import disagreement
 from paraguard_utils.scoring.signals import READINGS, K, ranked, score
 from paraguard_utils.settings import PAPER_WEIGHTS, Weights
 
@@ -59,7 +60,7 @@ def prompt_scores(
         The columns of a scores file: one row per accepted or rejected prompt. `ci` and `spread` (standard deviation of
         the scores inside the neighbourhood, dividing by their number) are in the reading `relative`, `ci_clipped` and
         `spread_clipped` in `clipped`; n_theta counts the neighbours at least theta similar. NaN where a centre has no
-        neighbour.
+        neighbour. `isolation` is that of `disagreement.isolation`.
     """
     near = frame[ranked(frame, k)]
     near = near.assign(**{reading: score(near, weights, reading) for reading in READINGS})
@@ -68,6 +69,7 @@ def prompt_scores(
             "prompt_id": corpus["prompt_id"],
             "cluster_id": corpus["cluster_id"],
             "label": labels["label"].to_numpy(),
+            "isolation": disagreement.isolation(corpus, labels).to_numpy(),
         }
     )
     base = base[base["label"].isin(["accept", "reject"])]
@@ -194,7 +196,7 @@ def rate_estimates(corpus: Corpus, labels: Labels, clusters: Clusters) -> dict[s
     dict of str to Estimate
         frr = reject / (accept + reject); frr_blocked, the same with `blocked` counted as rejection; flip_rate, the
         share of clusters decided both ways; flip_random, what it would be if each prompt were refused at random with
-        probability frr (ours); flip_entropy in bits.
+        probability frr (ours); flip_entropy in bits; dr, the disagreement ratio (`disagreement`).
     """
     cluster, label = corpus["cluster_id"].to_numpy(), labels["label"].to_numpy()
     scored = np.isin(label, ["accept", "reject"])
@@ -206,6 +208,7 @@ def rate_estimates(corpus: Corpus, labels: Labels, clusters: Clusters) -> dict[s
         "flip_rate": clusters.share(by_cluster["cluster_id"], by_cluster["mixed"]),
         "flip_random": _flips_at_random(clusters, by_cluster, cluster[scored], label[scored] == "reject"),
         "flip_entropy": clusters.mean(by_cluster["cluster_id"], by_cluster["entropy"]),
+        "dr": disagreement.estimate(clusters, disagreement.tally(corpus, labels)),
     }
 
 
@@ -240,7 +243,8 @@ def rate_row(target: str, corpus: Corpus, labels: Labels, clusters: Clusters) ->
     Returns
     -------
     dict
-        Counts by label, and the estimates of `rate_estimates`, each `x` with its `x_low` and `x_high` (95 %).
+        Counts by label, the estimates of `rate_estimates`, each `x` with its `x_low` and `x_high` (95 %), and what
+        stands beside dr (`disagreement.row`).
     """
     label = labels["label"].to_numpy()
     counts = {f"n_{name}": int((label == name).sum()) for name in LABELS}
@@ -251,6 +255,7 @@ def rate_row(target: str, corpus: Corpus, labels: Labels, clusters: Clusters) ->
         **counts,
         "n_clusters": len(flips(corpus, labels)),
         **bootstrap.columns(rate_estimates(corpus, labels, clusters)),
+        **disagreement.row(disagreement.tally(corpus, labels)),
     }
 
 
@@ -382,7 +387,7 @@ def table_row(
     }
 
 
-HEADLINE = ("frr", "flip_rate", "ci", "excess")
+HEADLINE = ("frr", "flip_rate", "dr", "ci", "excess")
 
 
 def differences(estimates: Mapping[str, Mapping[str, Estimate]], measures: Sequence[str] = HEADLINE) -> Table:

@@ -26,11 +26,18 @@ COMPARABLE = {"corpus", "labeller", "k", "weight_drift", "weight_prob_shift", "w
 
 
 def pairs_and_scores(
-    store: Store, corpus_name: str, corpus: Corpus, labels: Labels, traces: Traces, model_name: str, settings: Settings
+    store: Store,
+    corpus_name: str,
+    corpus: Corpus,
+    labels: Labels,
+    traces: Traces,
+    model_name: str,
+    settings: Settings,
+    drifts: signals.Drifts | None = None,
 ) -> tuple[Pairs, Scores]:
     """Compare a target's prompts and score them; see `score_target`, which writes them too."""
     vectors = encoder.vectors(store, corpus_name, corpus["text"], earlier=True)
-    tokens = store.read("tokens", model_name)
+    tokens = drifts if drifts is not None else store.read("tokens", model_name)
     frame = signals.pairs(corpus, vectors, traces, labels, tokens, settings.k)
     scores = confusion.prompt_scores(corpus, labels, frame, settings.weights(), settings.k, settings.theta)
     return frame, scores
@@ -71,31 +78,6 @@ def score_target(
     store.write("pairs", corpus_name, target, frame=frame.round(DECIMALS), meta=meta)
     store.write("scores", corpus_name, target, frame=scores, meta=meta)
     return frame, scores
-
-
-def matching_curve(store: Store, corpus: Corpus, labels: Mapping[str, Labels]) -> Table:
-    """Read the table `cr_curve` and check that it is of this corpus, of these labels, and of the usual score.
-
-    Parameters
-    ----------
-    store : stores.Store
-    corpus : DataFrame
-    labels : dict of str to DataFrame
-        By target.
-
-    Raises
-    ------
-    DataError
-        It is not.
-    """
-    path = store.path("tables", "cr_curve")
-    curve, meta = store.read("tables", "cr_curve"), read_meta(path)
-    expected = {"corpus": frame_hash(corpus), **{name: labelling.labels_hash(frame) for name, frame in labels.items()}}
-    usual = {name: Settings.model_fields[name].default for name in COMPARABLE - {"corpus"}}
-    scored = {name: meta["parameters"].get(name, default) for name, default in usual.items()}
-    if meta["inputs"] != expected or any(value != usual[name] for name, value in scored.items()):
-        raise DataError(f"{paths.shown(path)}: of other answers, labels or parameters; run 03_scoring again")
-    return curve
 
 
 def matching_scores(store: Store, corpus_name: str, target: str, corpus: Corpus, settings: Settings) -> Scores:
@@ -171,6 +153,8 @@ class ScoredTarget(NamedTuple):
     labels, traces : DataFrame
         Rows in corpus order.
     pairs, scores, tokens : DataFrame
+    drifts : signals.Drifts
+        Drift of the target's pairs, each computed once.
     weights : settings.Weights
     k : int
     labeller : str
@@ -182,12 +166,15 @@ class ScoredTarget(NamedTuple):
     scores: Scores
     traces: Traces
     tokens: Tokens
+    drifts: signals.Drifts
     weights: Weights
     k: int
     labeller: str
 
 
-def scored_targets(store: Store, corpus_name: str, corpus: Corpus, names: Sequence[str]) -> dict[str, ScoredTarget]:
+def scored_targets(
+    store: Store, corpus_name: str, corpus: Corpus, names: Sequence[str], settings: Settings | None = None
+) -> dict[str, ScoredTarget]:
     """Read what a store holds of some targets, and check that its files belong together.
 
     Parameters
@@ -197,6 +184,8 @@ def scored_targets(store: Store, corpus_name: str, corpus: Corpus, names: Sequen
     corpus : DataFrame
     names : list of str
         Targets.
+    settings : settings.Settings or None
+        What they should have been scored with.
 
     Returns
     -------
@@ -207,14 +196,17 @@ def scored_targets(store: Store, corpus_name: str, corpus: Corpus, names: Sequen
     ------
     DataError
         A file is missing, labels are of other answers, scores are of other labels, pairs or another corpus, or targets
-        were scored with different weights, k or labeller.
+        were scored with different weights, k or labeller, or with others than `settings`.
     """
     found: dict[str, ScoredTarget] = {}
+    wanted = (settings.weights(), settings.k, settings.labeller) if settings else None
     for name in names:
         path = store.path("scores", corpus_name, name)
         store.read("scores", corpus_name, name)
         known = Settings(**read_meta(path)["parameters"])
         made = (known.weights(), known.k, known.labeller)
+        if wanted not in (None, made):
+            raise DataError(f"{paths.shown(path)}: scored with another k, labeller or weights; run 03_scoring again")
         if any((earlier.weights, earlier.k, earlier.labeller) != made for earlier in found.values()):
             raise DataError(
                 f"{paths.shown(path)}: scored with other weights, k or labeller than {names[0]}; run 03_scoring again"
@@ -226,5 +218,6 @@ def scored_targets(store: Store, corpus_name: str, corpus: Corpus, names: Sequen
         again = confusion.prompt_scores(corpus, labels, pairs, known.weights(), known.k, known.theta)
         if not np.allclose(again[["ci", "ci_clipped"]], scores[["ci", "ci_clipped"]], rtol=1e-4, equal_nan=True):
             raise DataError(f"{paths.shown(path)}: scores of other pairs than the store holds; run 03_scoring again")
-        found[name] = ScoredTarget(labels, pairs, scores, traces, store.read("tokens", model_of(name)), *made)
+        tokens = store.read("tokens", model_of(name))
+        found[name] = ScoredTarget(labels, pairs, scores, traces, tokens, signals.Drifts(traces, tokens), *made)
     return found

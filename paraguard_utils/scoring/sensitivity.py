@@ -18,10 +18,11 @@ from paraguard_utils.errors import Missing
 from paraguard_utils.models import encoder
 from paraguard_utils.models.prompting import model_of
 from paraguard_utils.models.weights import MINILM
-from paraguard_utils.querying import labelling, readings
-from paraguard_utils.schemas import Corpus, Labels, Pairs, Table, Tokens, Traces
-from paraguard_utils.scoring import chance, confusion, pipeline, signals, weight_search
+from paraguard_utils.querying import labelling
+from paraguard_utils.schemas import Corpus, Labels, Pairs, Scores, Table
+from paraguard_utils.scoring import chance, confusion, label_noise, pipeline, signals, weight_search
 from paraguard_utils.scoring.confusion import THETA
+from paraguard_utils.scoring.pipeline import ScoredTarget
 from paraguard_utils.scoring.signals import READINGS, K
 from paraguard_utils.settings import Settings
 from paraguard_utils.stores import Store
@@ -64,9 +65,7 @@ DEFAULTS = {
 """The setting of each dimension that the others are compared with."""
 
 
-def deep_pairs(
-    store: Store, corpus_name: str, corpus: Corpus, traces: Traces, labels: Labels, tokens: Tokens
-) -> pd.DataFrame:
+def deep_pairs(store: Store, corpus_name: str, corpus: Corpus, target: ScoredTarget) -> pd.DataFrame:
     """Compare one target's prompts with up to `DEEP` neighbours, in every space and scaling.
 
     Parameters
@@ -74,9 +73,8 @@ def deep_pairs(
     store : stores.Store
         For sentence vectors and Drift in the encoder's space.
     corpus_name : str
-    corpus, traces, labels : DataFrame
-        Rows in the same order.
-    tokens : DataFrame
+    corpus : DataFrame
+    target : pipeline.ScoredTarget
 
     Returns
     -------
@@ -87,7 +85,8 @@ def deep_pairs(
         own cluster only), and what `minmax` takes: drift_minmax, prob_shift_minmax, ppl_minmax.
     """
     vectors = encoder.vectors(store, corpus_name, corpus["text"], earlier=True)
-    frame = signals.pairs(corpus, vectors, traces, labels, tokens, DEEP)
+    traces, tokens = target.traces, target.tokens
+    frame = signals.pairs(corpus, vectors, traces, target.labels, target.drifts, DEEP)
     place = pd.Series(np.arange(len(corpus)), index=corpus["prompt_id"])
     a, b = (place.loc[frame[name]].to_numpy() for name in ("centre_id", "neighbour_id"))
     usual = (signals.ranked(frame, K) | frame["same_cluster"]).to_numpy(bool)
@@ -300,7 +299,12 @@ def vary(clusters: Clusters, frames: Mapping[str, pd.DataFrame]) -> Varied:
 
 
 def by_labeller(
-    store: Store, corpus_name: str, corpus: Corpus, traces: Mapping[str, Traces], settings: Settings, clusters: Clusters
+    store: Store,
+    corpus_name: str,
+    corpus: Corpus,
+    scored: Mapping[str, ScoredTarget],
+    settings: Settings,
+    clusters: Clusters,
 ) -> tuple[Table, dict[str, dict[str, Estimates]]]:
     """Estimate every target under each labeller.
 
@@ -309,7 +313,7 @@ def by_labeller(
     store : stores.Store
     corpus_name : str
     corpus : DataFrame
-    traces : dict of str to DataFrame
+    scored : dict of str to pipeline.ScoredTarget
         By target.
     settings : settings.Settings
     clusters : bootstrap.Clusters
@@ -326,11 +330,11 @@ def by_labeller(
     estimates: dict[str, dict[str, Estimates]] = {}
     for labeller in labelling.LABELLERS:
         estimates[labeller] = {}
-        for name, own in traces.items():
+        for name, own in scored.items():
             if labeller == "judge" and not store.has("verdicts", corpus_name, name):
                 continue
-            labels = labelling.matching_labels(store, corpus_name, name, own, labeller)
-            frame, scores = pipeline.pairs_and_scores(store, corpus_name, corpus, labels, own, model_of(name), settings)
+            labels = labelling.matching_labels(store, corpus_name, name, own.traces, labeller)
+            frame, scores = _scored(store, corpus_name, corpus, labels, name, own, settings)
             counts = {f"n_{label}": int((labels["label"] == label).sum()) for label in ("reject", "accept")}
             n = len(confusion.rejections(scores))
             rows.append({"labeller": labeller, "target": name, **counts, "few": n < FEW})
@@ -346,8 +350,7 @@ def without_errors(
     store: Store,
     corpus_name: str,
     corpus: Corpus,
-    traces: Mapping[str, Traces],
-    labels: Mapping[str, Labels],
+    scored: Mapping[str, ScoredTarget],
     both: pd.DataFrame,
     settings: Settings,
     clusters: Clusters,
@@ -360,7 +363,7 @@ def without_errors(
     store : stores.Store
     corpus_name : str
     corpus : DataFrame
-    traces, labels : dict of str to DataFrame
+    scored : dict of str to pipeline.ScoredTarget
         By target.
     both : DataFrame
         Readings beside labels (`readings.joined`); a target without any is left out, as is one with few rejections.
@@ -371,25 +374,41 @@ def without_errors(
     Returns
     -------
     DataFrame
-        target, measure (ci, cr60, cd, excess; reading `relative`), labelled (the value under the labels as they are),
-        mean, lowest and highest over the draws, draws.
+        target, measure (dr, ci, cr60, cd, excess; reading `relative`), labelled (the value under the labels as they
+        are), mean, lowest and highest over the draws, draws.
     """
     rows = []
-    for name, own in traces.items():
+    for name, own in scored.items():
         read = both[both["target"] == name]
-        if read.empty or (labels[name]["label"] == "reject").sum() < FEW:
+        if read.empty or (own.labels["label"] == "reject").sum() < FEW:
             continue
         rng = np.random.default_rng(settings.seed)
         found = []
-        for made in (labels[name], *(readings.redrawn(labels[name], read, rng) for _ in range(draws))):
-            frame, scores = pipeline.pairs_and_scores(store, corpus_name, corpus, made, own, model_of(name), settings)
+        for made in (own.labels, *(label_noise.redrawn(own.labels, read, rng) for _ in range(draws))):
+            frame, scores = _scored(store, corpus_name, corpus, made, name, own, settings)
             estimates = confusion.score_estimates(corpus, frame, scores, clusters, weights=settings.weights())
-            found.append({measure: estimates[measure][0] for measure in ("ci", "cr60", "cd", "excess")})
+            estimates |= confusion.rate_estimates(corpus, made, clusters)
+            found.append({measure: estimates[measure][0] for measure in ("dr", "ci", "cr60", "cd", "excess")})
         for measure in found[0]:
             drawn = [values[measure] for values in found[1:]]
             about = {"mean": np.mean(drawn), "lowest": min(drawn), "highest": max(drawn), "draws": draws}
             rows.append({"target": name, "measure": measure, "labelled": found[0][measure], **about})
     return pd.DataFrame(rows, columns=["target", "measure", "labelled", "mean", "lowest", "highest", "draws"])
+
+
+def _scored(
+    store: Store,
+    corpus_name: str,
+    corpus: Corpus,
+    labels: Labels,
+    name: str,
+    target: ScoredTarget,
+    settings: Settings,
+) -> tuple[Pairs, Scores]:
+    """Score a target under other labels."""
+    return pipeline.pairs_and_scores(
+        store, corpus_name, corpus, labels, target.traces, model_of(name), settings, target.drifts
+    )
 
 
 def table(found: Varied) -> Table:

@@ -130,7 +130,9 @@ def _parts(n: int) -> list[slice]:
     return [slice(start, start + _BATCH) for start in range(0, max(n, 1), _BATCH)]
 
 
-def pairs(corpus: Corpus, vectors: np.ndarray, traces: Traces, labels: Labels, tokens: Tokens, k: int = K) -> Pairs:
+def pairs(
+    corpus: Corpus, vectors: np.ndarray, traces: Traces, labels: Labels, tokens: "Tokens | Drifts", k: int = K
+) -> Pairs:
     """Compare every accepted or rejected prompt with accepted neighbours.
 
     Rejected centres give the confusion scores, accepted centres their floor. Besides the k nearest in the corpus, all
@@ -144,8 +146,8 @@ def pairs(corpus: Corpus, vectors: np.ndarray, traces: Traces, labels: Labels, t
         Sentence vectors in corpus order.
     traces, labels : DataFrame
         Rows in corpus order.
-    tokens : DataFrame
-        Columns token_id, text, embedding.
+    tokens : DataFrame or Drifts
+        Columns token_id, text, embedding; or what remembers the Drift of these traces.
     k : int
 
     Returns
@@ -186,12 +188,13 @@ def ranked(frame: pd.DataFrame, k: int) -> pd.Series:
     return frame["rank"].le(k).fillna(False).astype(bool)
 
 
-def compare(traces: Traces, tokens: Tokens, a: np.ndarray, b: np.ndarray) -> pd.DataFrame:
+def compare(traces: Traces, tokens: "Tokens | Drifts", a: np.ndarray, b: np.ndarray) -> pd.DataFrame:
     """Compute the signals between prompts.
 
     Parameters
     ----------
-    traces, tokens : DataFrame
+    traces : DataFrame
+    tokens : DataFrame or Drifts
         As in `pairs`.
     a, b : numpy.ndarray of int, shape (m,)
         Row numbers of the prompts compared.
@@ -205,9 +208,10 @@ def compare(traces: Traces, tokens: Tokens, a: np.ndarray, b: np.ndarray) -> pd.
     ends, place = np.unique(np.minimum(a, b) * len(traces) + np.maximum(a, b), return_inverse=True)
     a, b = np.divmod(ends, max(len(traces), 1))
     ppl = perplexity(traces)
+    drifts = tokens if isinstance(tokens, Drifts) else Drifts(traces, tokens)
     frame = pd.DataFrame(
         {
-            "drift": _drifts(traces, tokens, a, b),
+            "drift": drifts(a, b),
             "prob_shift": prob_shifts(traces, a, b),
             "ppl_relative": ppl_relative(ppl[a], ppl[b]),
             "ppl_clipped": ppl_clipped(ppl[a], ppl[b]),
@@ -317,13 +321,37 @@ def _joined(arrays: Iterable[np.ndarray], dtype: type) -> np.ndarray:
     return np.concatenate([np.empty(0, dtype), *arrays], dtype=dtype)
 
 
-def _drifts(traces: Traces, tokens: Tokens, a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """`drift` of many pairs."""
-    table, rows = unit_embeddings(tokens), token_rows(traces.itertuples(), tokens)
-    # Pairs come sorted and mates lie side by side: few prompts' vectors serve most pairs, and all would fill gigabytes.
-    own = lru_cache(_KEPT)(lambda i: table[rows[i]])
-    with threadpool_limits(1, "blas"):  # products this small gain nothing from threads, and lose much on a busy machine
-        return np.array([drift(own(i), own(j)) for i, j in zip(a.tolist(), b.tolist(), strict=True)])
+class Drifts:
+    """Drift of one target's pairs, each computed once: labels decide which pairs are compared, not how far they drift.
+
+    Parameters
+    ----------
+    traces, tokens : DataFrame
+        As in `pairs`.
+    """
+
+    def __init__(self, traces: Traces, tokens: Tokens) -> None:
+        self.table, self.rows = unit_embeddings(tokens), token_rows(traces.itertuples(), tokens)
+        self.codes, self.values = np.empty(0, int), np.empty(0)
+
+    def __call__(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        """Return `drift` of many pairs, by row numbers; shape (m,)."""
+        wanted = a * len(self.rows) + b
+        new = np.setdiff1d(wanted, self.codes)
+        if len(new):
+            codes = np.concatenate([self.codes, new])
+            order = np.argsort(codes)
+            self.values = np.concatenate([self.values, self._computed(*np.divmod(new, len(self.rows)))])[order]
+            self.codes = codes[order]
+        return self.values[np.searchsorted(self.codes, wanted)]
+
+    def _computed(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        # Pairs come sorted and mates lie side by side: few prompts' vectors serve most, and all would fill gigabytes.
+        own = lru_cache(_KEPT)(lambda i: self.table[self.rows[i]])
+        with threadpool_limits(
+            1, "blas"
+        ):  # products this small gain nothing from threads, and lose much on a busy machine
+            return np.array([drift(own(i), own(j)) for i, j in zip(a.tolist(), b.tolist(), strict=True)])
 
 
 def prob_shifts(traces: Traces, a: np.ndarray, b: np.ndarray) -> np.ndarray:

@@ -64,7 +64,7 @@ def separation(
 
 
 def grid_search(clusters: Clusters, frames: Mapping[str, pd.DataFrame], folds: int = FOLDS, seed: int = SEED) -> Table:
-    """Search the weights that tell confused pairs best, cross-validated by cluster, with and without ProbShift.
+    """Search the weights that tell rejected-accepted pairs best, cross-validated, with and without ProbShift.
 
     The criterion (ours) is the mean over mixed clusters of `separation`. In each fold the weights are chosen on the
     other folds' clusters; of equal ones the first of `simplex` is taken. Intervals resample clusters with each fold's

@@ -3,11 +3,20 @@
 from paraguard_utils.report.figures.closeup import confusion_map, token_view
 from paraguard_utils.report.figures.cohorts import cohort_heat_map, cohort_regression, strategy_flips
 from paraguard_utils.report.figures.corpus import gate_distributions, risk_distributions
-from paraguard_utils.report.figures.scoring import ci_against_similarity, ci_correlates, cr_curve, target_overview
+from paraguard_utils.report.figures.scoring import (
+    against_floors,
+    ci_against_similarity,
+    ci_correlates,
+    cr_curve,
+    target_overview,
+    variance_parts,
+    variogram,
+)
 from paraguard_utils.report.figures.sensitivity import against_k, settings_overview, weight_simplex
 from paraguard_utils.report.figures.style import publish
 
 __all__ = [
+    "against_floors",
     "against_k",
     "ci_against_similarity",
     "ci_correlates",
@@ -22,5 +31,7 @@ __all__ = [
     "strategy_flips",
     "target_overview",
     "token_view",
+    "variance_parts",
+    "variogram",
     "weight_simplex",
 ]

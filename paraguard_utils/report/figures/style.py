@@ -25,6 +25,7 @@ COLUMN, PAGE = 3.35, 6.9
 
 # Okabe and Ito's colours, told apart with every kind of colour vision.
 BLUE, ORANGE, GREEN, GREY = "#0072B2", "#D55E00", "#009E73", "#7F7F7F"
+SKY, AMBER = "#56B4E9", "#E69F00"
 READING_COLOURS = {"relative": BLUE, "clipped": ORANGE}
 
 
@@ -52,9 +53,9 @@ def publish(store: Store, name: str, figure: Figure, panel: pd.DataFrame, meta: 
     png, pdf = (store.target_path("figures", f"{name}.{suffix}") for suffix in ("png", "pdf"))
     # No software version and no date: the same figure is the same bytes.
     figure.savefig(png, metadata={"Software": None})
-    # 256 colours are enough for a chart, and a notebook that shows it stays small.
+    # 128 colours are enough for a chart, and a notebook that shows it stays small.
     with PIL.Image.open(png) as drawn:
-        drawn.convert("RGB").quantize(256, dither=PIL.Image.Dither.NONE).save(png, optimize=True)
+        drawn.convert("RGB").quantize(128, dither=PIL.Image.Dither.NONE).save(png, optimize=True)
     figure.savefig(pdf, metadata={"CreationDate": None, "Creator": None, "Producer": None})
     plt.close(figure)
     write(store.target_path("figures", f"{name}.csv"), panel, "panel", meta)

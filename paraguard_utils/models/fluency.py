@@ -1,0 +1,55 @@
+"""How fluent texts are to a small language model: the mean loss on their tokens (`docs/method.md`, Corpus)."""
+
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+
+from paraguard_utils.models import loading
+
+if TYPE_CHECKING:
+    from paraguard_utils.models.engine import Engine
+
+Losses: TypeAlias = Callable[[Sequence[str]], np.ndarray]
+"""Texts to losses, shape (n,); the lowest is the most fluent."""
+
+NAME = "smollm2-135m-instruct"
+BATCH = 32
+
+DECIMALS = 3
+"""Other processors differ in later ones, and the gates must decide alike."""
+
+
+@cache
+def _engine() -> "Engine":
+    from paraguard_utils.models.engine import Engine  # seconds to import: only where a model is asked
+
+    return Engine(loading.load(loading.resolve(NAME)), max_new_tokens=1)
+
+
+def losses(texts: Sequence[str]) -> np.ndarray:
+    """Return the mean negative log-probability of the tokens of plain texts, each behind a line feed.
+
+    Parameters
+    ----------
+    texts : sequence of str, length n, none empty
+
+    Returns
+    -------
+    numpy.ndarray, shape (n,), float64, >= 0
+        In nats, rounded to `DECIMALS`.
+
+    Raises
+    ------
+    WeightsError
+        The model's package is missing or altered.
+    """
+    from paraguard_utils.models.engine import Request, batches
+
+    engine = _engine()
+    tokens = [engine.tokenizer(f"\n{text}", add_special_tokens=False)["input_ids"] for text in texts]
+    requests = [Request(str(i), "", tuple(ids), 1, len(ids)) for i, ids in enumerate(tokens)]
+    rows = [row for batch in batches(requests, BATCH) for row in engine.ask(batch)]
+    found = {int(row["prompt_id"]): np.nanmean(row["token_nll"], dtype=np.float64) for row in rows}
+    return np.array([found[i] for i in range(len(texts))]).round(DECIMALS)

@@ -1,0 +1,78 @@
+"""Prompts answered several times by chance: how much of a decision is dice (`docs/method.md`, Disagreement)."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+
+from paraguard_utils import paths, registry, stores
+from paraguard_utils.bootstrap import SEED
+from paraguard_utils.errors import DataError
+from paraguard_utils.models import loading, prompting, trace_store
+from paraguard_utils.querying import labelling
+from paraguard_utils.schemas import Corpus
+from paraguard_utils.settings import Settings
+from paraguard_utils.stores import Store
+
+CLUSTERS = 60
+"""Clusters that are asked again, drawn by seed."""
+
+DRAWS = 8
+"""Answers a prompt."""
+
+TEMPERATURE = 0.7
+
+WRAPPER = "safety"
+
+
+def drawn_prompts(corpus: Corpus) -> Corpus:
+    """Return the rows of the clusters that are asked again, in corpus order."""
+    ids = sorted(set(corpus["cluster_id"]))
+    chosen = np.random.default_rng(SEED).choice(ids, min(CLUSTERS, len(ids)), replace=False)
+    return corpus[corpus["cluster_id"].isin(chosen)].reset_index(drop=True)
+
+
+def ask(store: Store, corpus_name: str, corpus: Corpus, settings: Settings) -> None:
+    """Answer the drawn prompts `DRAWS` times, at `TEMPERATURE` and top-p 1, under the wrapper `WRAPPER`.
+
+    Parameters
+    ----------
+    store : stores.Store
+        A live store. Every draw resumes like any other asking.
+    corpus_name : str
+    corpus : DataFrame
+    settings : settings.Settings
+        model, max_new_tokens, dtype, device, without_template and batch are used.
+    """
+    prompts = drawn_prompts(corpus)
+    for name in [settings.model] if settings.model else registry.default_models():
+        source = loading.resolve(name)
+        model = loading.load(source, settings.dtype, settings.device, settings.without_template)
+        target, frames = prompting.target_name(model.name, WRAPPER), []
+        for draw in range(DRAWS):
+            decoding = prompting.Sampling(settings.max_new_tokens, temperature=TEMPERATURE, draw=draw)
+            folder = f"{corpus_name}--draw-{draw}"
+            traces = trace_store.query(store, folder, prompts, model, WRAPPER, decoding, settings.batch)
+            labels = labelling.label_answers(traces, prompts)[["prompt_id", "label", "answer", "response"]]
+            frames.append(labels.assign(draw=draw, key=traces["key"].to_numpy()))
+        meta = settings.meta(corpus=prompts[["prompt_id", "text"]], labeller=labelling.LABELLER)
+        meta |= {"draws": DRAWS, "temperature": TEMPERATURE}
+        store.write("samples", corpus_name, target, frame=pd.concat(frames, ignore_index=True), meta=meta)
+
+
+def read(store: Store, corpus_name: str, targets: Sequence[str]) -> dict[str, pd.DataFrame]:
+    """Return the drawn answers in a store, by target; a target without any is left out.
+
+    Raises
+    ------
+    DataError
+        They were labelled by another version of the labeller.
+    """
+    found = {}
+    for name in targets:
+        if store.has("samples", corpus_name, name):
+            path = store.path("samples", corpus_name, name)
+            if stores.read_meta(path)["inputs"].get("labeller") != labelling.LABELLER:
+                raise DataError(f"{paths.shown(path)}: labels of another version; run 02_querying with draw=true")
+            found[name] = store.read("samples", corpus_name, name)
+    return found

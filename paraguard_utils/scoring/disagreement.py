@@ -1,0 +1,359 @@
+"""Does meaning decide? How often paraphrases are decided differently (`docs/method.md`, Disagreement). All of it ours.
+
+Nothing but decisions is used, so that any system can be measured: a model, a guard, a file of somebody's logs.
+"""
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import ArrayLike
+from scipy import optimize, special, stats
+
+from paraguard_utils import bootstrap
+from paraguard_utils.bootstrap import FEW_CLUSTERS, RESAMPLES, SEED, Clusters, Estimate
+from paraguard_utils.schemas import Corpus, Labels
+
+FEW = 100
+"""Fewer rejections, or fewer acceptances, than this, and the interval of DR is too narrow."""
+
+PERMUTATIONS = 999
+
+NODES = 64
+"""Nodes of the quadrature over a cluster's intercept."""
+
+MOST = 100
+"""Scored prompts of a cluster up to which the quadrature resolves its likelihood; beyond, nothing is estimated."""
+
+LARGEST = 20.0
+"""Largest standard deviation of the intercepts that is looked for: a correlation of 0.9975."""
+
+
+def tally(corpus: Corpus, labels: Labels) -> pd.DataFrame:
+    """Count what was decided in each cluster.
+
+    Parameters
+    ----------
+    corpus, labels : DataFrame
+        Rows in the same order; columns cluster_id and label.
+
+    Returns
+    -------
+    DataFrame, one row per cluster with at least two scored prompts
+        cluster_id, n (scored prompts), rejected; clusters in ascending order.
+    """
+    label = labels["label"].to_numpy()
+    frame = pd.DataFrame(
+        {"cluster_id": corpus["cluster_id"].to_numpy(), "n": np.isin(label, ["accept", "reject"])}
+    ).assign(rejected=label == "reject")
+    found = frame.groupby("cluster_id").sum().reset_index()
+    return found[found["n"] >= 2].reset_index(drop=True)
+
+
+def kinds(decided: pd.DataFrame) -> pd.DataFrame:
+    """Count clusters that are alike: columns n, rejected and times; a million prompts have a few dozen kinds."""
+    return decided.groupby(["n", "rejected"]).size().rename("times").reset_index()
+
+
+def ratio(n: ArrayLike, rejected: ArrayLike, times: ArrayLike = 1.0) -> tuple[float, float, float]:
+    """Return D_within, D_between and DR of clusters.
+
+    Parameters
+    ----------
+    n, rejected : array-like of int, shape (clusters,)
+        Scored prompts of a cluster, at least two, and rejected ones.
+    times : array-like of float
+        How often a cluster counts.
+
+    Returns
+    -------
+    tuple of float
+        The probabilities, in [0, 1], that two prompts of one cluster, and of two, are decided differently, and their
+        ratio. NaN where all is decided alike or there are fewer than two clusters.
+    """
+    columns = _columns(n, rejected)
+    a, total, _, refused, b, squares = np.broadcast_to(times, len(columns)).astype(float) @ columns
+    pairs = total**2 - squares
+    if not pairs:
+        return np.nan, np.nan, np.nan
+    within, between = a / total, (2 * refused * (total - refused) - b) / pairs
+    return float(within), float(between), float(within / between) if between else np.nan
+
+
+def ratios(n: ArrayLike, rejected: ArrayLike, times: np.ndarray) -> np.ndarray:
+    """Return DR of the same clusters under several counts, and of several decisions.
+
+    Parameters
+    ----------
+    n : array-like of int, shape (clusters,)
+        At least two.
+    rejected : array-like of int, shape (clusters,) or (draws, clusters)
+    times : numpy.ndarray, shape (draws, clusters)
+
+    Returns
+    -------
+    numpy.ndarray, shape (draws,)
+    """
+    columns = _columns(n, rejected)
+    value, _ = _log_ratio(times @ columns if columns.ndim == 2 else np.einsum("dc,dck->dk", times, columns))
+    return np.where(np.isneginf(value), 0.0, np.exp(np.where(np.isfinite(value), value, np.nan)))
+
+
+def estimate(clusters: Clusters, decided: pd.DataFrame) -> Estimate:
+    """Estimate DR, bootstrap-t on the log scale over a corpus's resampled clusters.
+
+    Parameters
+    ----------
+    clusters : bootstrap.Clusters
+        Shared by all targets, so that their draws are paired.
+    decided : DataFrame
+        From `tally`.
+
+    Returns
+    -------
+    Estimate
+        NaN where DR is; without an interval where no cluster is decided both ways.
+    """
+    columns = np.zeros((len(clusters.codes), 6))
+    columns[clusters.codes.loc[decided["cluster_id"]]] = _columns(decided["n"], decided["rejected"])
+    return _bootstrap_t(columns, np.ones(len(columns)), clusters.counts)
+
+
+def estimate_of_kinds(alike: pd.DataFrame, resamples: int = RESAMPLES, seed: int = SEED) -> Estimate:
+    """Estimate DR as `estimate` does, from `kinds`: as fast for a million clusters as for ten.
+
+    Parameters
+    ----------
+    alike : DataFrame
+        Columns n, rejected, times.
+    resamples, seed : int
+    """
+    times = alike["times"].to_numpy(float)
+    total = int(times.sum())
+    counts = np.random.default_rng(seed).multinomial(total, times / total, size=resamples).astype(float)
+    return _bootstrap_t(_columns(alike["n"], alike["rejected"]), times, counts)
+
+
+def estimate_near(
+    groups: np.ndarray,
+    rejected: np.ndarray,
+    near: np.ndarray,
+    near_rejected: np.ndarray,
+    resamples: int = RESAMPLES,
+    seed: int = SEED,
+) -> Estimate:
+    """Estimate DR without clusters: the paraphrases of a prompt are its near neighbours.
+
+    Parameters
+    ----------
+    groups : numpy.ndarray of int, shape (n,)
+        Prompts that are resampled together.
+    rejected : numpy.ndarray of bool, shape (n,)
+    near, near_rejected : numpy.ndarray of int, shape (n,)
+        Neighbours of each prompt, itself left out, and the rejected ones among them.
+    resamples, seed : int
+
+    Returns
+    -------
+    Estimate
+        NaN where all is decided alike, where no prompt has a neighbour, and where all are neighbours of all.
+    """
+    other = np.where(rejected, near - near_rejected, near_rejected).astype(float)
+    share = np.divide(other, near, out=np.zeros(len(other)), where=near > 0)
+    values = np.stack([share, near > 0, np.ones(len(other)), rejected, other, near + 1.0], axis=-1)
+    columns = np.stack([np.bincount(groups, weights=column) for column in values.astype(float).T], axis=-1)
+    rng = np.random.default_rng(seed)
+    times = np.ones(len(columns))
+    counts = rng.multinomial(len(columns), times / len(columns), size=resamples).astype(float)
+    return _bootstrap_t(columns, times, counts)
+
+
+def _columns(n: ArrayLike, rejected: ArrayLike) -> np.ndarray:
+    """Return what DR is made of, summed over clusters: shape (clusters, 6)."""
+    n, r = np.broadcast_arrays(np.asarray(n, float), np.asarray(rejected, float))
+    opposite = 2 * r * (n - r)
+    return np.stack([opposite / (n - 1), n, n, r, opposite, n * n], axis=-1)
+
+
+def _log_ratio(totals: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return ln DR and its derivatives by the six totals; totals have shape (..., 6).
+
+    The totals: shares of paraphrases decided otherwise; prompts with a paraphrase; prompts; rejections; ordered pairs
+    of paraphrases decided differently; ordered pairs of no two meanings, a prompt with itself among them.
+    """
+    a, paired, n, r, b, own = np.moveaxis(totals, -1, 0)
+    different, pairs = 2 * r * (n - r) - b, n**2 - own
+    with np.errstate(divide="ignore", invalid="ignore"):
+        value = np.log(a) - np.log(paired) - np.log(different) + np.log(pairs)
+        slopes = [1 / a, -1 / paired, 2 * n / pairs - 2 * r / different, (4 * r - 2 * n) / different]
+        slopes += [1 / different, -1 / pairs]
+    return value, np.stack(slopes, axis=-1)
+
+
+def _bootstrap_t(columns: np.ndarray, times: np.ndarray, counts: np.ndarray) -> Estimate:
+    """Return DR with its interval; row i of `columns` counts `times[i]` times, and `counts[:, i]` in the resamples."""
+    products = (columns[:, :, None] * columns[:, None, :]).reshape(len(columns), -1)
+    n_clusters = times.sum()
+
+    def studentized(weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return ln DR and its standard error by the clusters' influence."""
+        width = columns.shape[1]
+        totals, second = weights @ columns, (weights @ products).reshape(-1, width, width)
+        value, slopes = _log_ratio(totals)
+        with np.errstate(invalid="ignore"):
+            spread = np.einsum("wi,wij,wj->w", slopes, second, slopes)
+            spread -= np.einsum("wi,wi->w", slopes, totals) ** 2 / n_clusters
+            return value, np.sqrt(np.maximum(spread, 0.0) * n_clusters / (n_clusters - 1))
+
+    with np.errstate(divide="ignore", invalid="ignore"):
+        value, error = (float(found[0]) for found in studentized(times[None]))
+        draws, errors = studentized(counts)
+        centred = (draws - value) / errors
+    ratios = np.where(np.isneginf(draws), 0.0, np.exp(np.where(np.isfinite(draws), draws, np.nan)))
+    if np.isneginf(value):
+        return Estimate(0.0, np.nan, np.nan, ratios)
+    if not np.isfinite(value):
+        return Estimate(np.nan, np.nan, np.nan, np.full(len(counts), np.nan))
+    # A resample without a cluster decided both ways lies infinitely far below.
+    centred[np.isneginf(draws)] = -np.inf
+    known = centred[~np.isnan(centred) & ~np.isposinf(centred)]
+    if len(known) < 2 or not error:
+        return Estimate(np.exp(value), np.nan, np.nan, ratios)
+    with np.errstate(over="ignore", invalid="ignore"):
+        low, high = np.exp(value - error * np.percentile(known, [97.5, 2.5]))
+    # A handful of clusters may bound nothing.
+    return Estimate(np.exp(value), low, high if np.isfinite(high) else np.nan, ratios)
+
+
+def isolation(corpus: Corpus, labels: Labels) -> pd.Series:
+    """Return the share of each rejection's paraphrases that are accepted.
+
+    Parameters
+    ----------
+    corpus, labels : DataFrame
+        Rows in the same order.
+
+    Returns
+    -------
+    Series of float, in corpus order
+        In [0, 1]; NaN for what is not rejected and where the cluster has no other scored prompt.
+    """
+    label = labels["label"].to_numpy()
+    cluster = corpus["cluster_id"].to_numpy()
+    accepted = pd.Series(label == "accept").groupby(cluster).transform("sum").to_numpy(float)
+    others = pd.Series(np.isin(label, ["accept", "reject"])).groupby(cluster).transform("sum").to_numpy(float) - 1
+    with np.errstate(divide="ignore", invalid="ignore"):
+        share = np.where((label == "reject") & (others > 0), accepted / others, np.nan)
+    return pd.Series(share, index=corpus.index, name="isolation")
+
+
+def permuted(alike: pd.DataFrame, permutations: int = PERMUTATIONS, seed: int = SEED) -> tuple[float, float]:
+    """Deal the rejections out anew over all scored prompts.
+
+    Parameters
+    ----------
+    alike : DataFrame
+        From `kinds`.
+    permutations, seed : int
+
+    Returns
+    -------
+    mean : float
+        Mean DR of the permutations: 1 but for chance.
+    p : float
+        One-sided, in (0, 1]: (1 + permutations with a DR as low) / (1 + permutations). NaN where DR is undefined.
+    """
+    observed = ratio(alike["n"], alike["rejected"], alike["times"])[2]
+    if not np.isfinite(observed):
+        return np.nan, np.nan
+    sizes = np.repeat(alike["n"].to_numpy(), alike["times"])
+    rejected = int((alike["rejected"] * alike["times"]).sum())
+    rng = np.random.default_rng(seed)
+    drawn = np.empty(permutations)
+    for number in range(permutations):
+        dealt = rng.multivariate_hypergeometric(sizes, rejected, method="marginals")
+        drawn[number] = ratio(sizes, dealt)[2]
+    # Two ways to the same ratio differ in the last digits.
+    return float(drawn.mean()), float((1 + np.count_nonzero(drawn <= observed + 1e-12)) / (1 + permutations))
+
+
+def latent(alike: pd.DataFrame) -> tuple[float, float, float]:
+    """Estimate the latent intra-cluster correlation of the decision: a probit model with normal intercepts.
+
+    Parameters
+    ----------
+    alike : DataFrame
+        From `kinds`.
+
+    Returns
+    -------
+    value, low, high : float
+        In [0, 1]; maximum likelihood and its 95 % profile interval. NaN where all is decided alike, and where a cluster
+        has more than `MOST` scored prompts.
+    """
+    n, r, times = (alike[name].to_numpy(float) for name in ("n", "rejected", "times"))
+    total, refused = (n * times).sum(), (r * times).sum()
+    if not 0 < refused < total or n.max() > MOST:
+        return np.nan, np.nan, np.nan
+    nodes, weights = np.polynomial.hermite_e.hermegauss(NODES)
+    weights = np.log(weights / weights.sum())
+
+    def loss(location: float, spread: float) -> float:
+        """Return minus the log likelihood; `location` is the probit of the overall rate."""
+        reach = location * np.sqrt(1 + spread**2) + spread * nodes
+        each = r[:, None] * special.log_ndtr(reach) + (n - r)[:, None] * special.log_ndtr(-reach)
+        return -float(times @ special.logsumexp(each + weights, axis=1))
+
+    start = stats.norm.ppf(refused / total)
+
+    def profile(correlation: float) -> float:
+        spread = np.sqrt(correlation / (1 - correlation))
+        found = optimize.minimize_scalar(loss, (start - 0.1, start + 0.1), args=(spread,), options={"xtol": 1e-6})
+        return float(found.fun)
+
+    end = LARGEST**2 / (1 + LARGEST**2)
+    best = optimize.minimize_scalar(profile, bounds=(0.0, end), method="bounded", options={"xatol": 1e-5})
+    value, least = (0.0, profile(0.0)) if profile(0.0) <= best.fun else (float(best.x), float(best.fun))
+    limit = least + stats.chi2.ppf(0.95, 1) / 2
+
+    def beyond(correlation: float) -> float:
+        return profile(correlation) - limit
+
+    low = 0.0 if beyond(0.0) <= 0 else float(optimize.brentq(beyond, 0.0, value, xtol=1e-5))
+    high = 1.0 if beyond(end) <= 0 else float(optimize.brentq(beyond, value, end, xtol=1e-5))
+    return value, low, high
+
+
+def row(decided: pd.DataFrame) -> dict[str, Any]:
+    """Return what Table 1 says of DR beside its estimate.
+
+    Parameters
+    ----------
+    decided : DataFrame
+        From `tally`.
+
+    Returns
+    -------
+    dict
+        d_within, d_between, icc_latent with its interval, dr_permuted and p_dr (`permuted`), few_dr: fewer than
+        `FEW` rejections or acceptances.
+    """
+    alike = kinds(decided)
+    within, between, _ = ratio(alike["n"], alike["rejected"], alike["times"])
+    value, low, high = latent(alike)
+    mean, p = permuted(alike)
+    return {
+        "d_within": within,
+        "d_between": between,
+        **bootstrap.columns({"icc_latent": (value, low, high)}),
+        "dr_permuted": mean,
+        "p_dr": p,
+        "few_dr": few(decided),
+    }
+
+
+def few(decided: pd.DataFrame) -> bool:
+    """Return whether there are too few rejections, acceptances or clusters decided both ways for an interval of DR."""
+    refused, total = decided["rejected"].sum(), decided["n"].sum()
+    mixed = ((decided["rejected"] > 0) & (decided["rejected"] < decided["n"])).sum()
+    return bool(min(refused, total - refused) < FEW or mixed < FEW_CLUSTERS)

@@ -1,0 +1,105 @@
+"""Prompts without clusters: their near neighbours, and groups to resample (`docs/method.md`, Disagreement)."""
+
+from typing import NamedTuple
+
+import faiss
+import numpy as np
+
+from paraguard_utils.bootstrap import SEED
+from paraguard_utils.scoring.confusion import THETA
+
+EXACT = 20_000
+"""Prompts up to which every pair is compared."""
+
+BLOCK = 512
+"""Prompts compared with all others at a time."""
+
+LINKS, LOOK = 32, 128
+"""Of the approximate index (HNSW): links a prompt, and candidates looked at when building and searching."""
+
+MOST = 100
+"""Neighbours that the approximate index returns, at most."""
+
+CHECKED = 200
+"""Prompts on which the recall of the approximate index is measured."""
+
+
+class Neighbourhoods(NamedTuple):
+    """Near neighbours of each prompt, and groups of prompts.
+
+    Attributes
+    ----------
+    near, near_rejected : numpy.ndarray of int, shape (n,)
+        Neighbours at the threshold or above, the prompt itself left out, and the rejected ones among them.
+    groups : numpy.ndarray of int, shape (n,)
+        Each prompt belongs to the first earlier prompt found near it that leads a group, or else leads one.
+    recall : float
+        Share of the neighbours, of at most `MOST` each, that were found, on `CHECKED` prompts; 1 where every pair was
+        compared.
+    """
+
+    near: np.ndarray
+    near_rejected: np.ndarray
+    groups: np.ndarray
+    recall: float
+
+
+def find(vectors: np.ndarray, rejected: np.ndarray, theta: float = THETA) -> Neighbourhoods:
+    """Find every prompt's neighbours with a cosine of theta or more.
+
+    Parameters
+    ----------
+    vectors : numpy.ndarray, shape (n, d)
+        Sentence vectors.
+    rejected : numpy.ndarray of bool, shape (n,)
+    theta : float
+
+    Returns
+    -------
+    Neighbourhoods
+    """
+    units = vectors.astype(np.float32)
+    units /= np.linalg.norm(units, axis=1, keepdims=True)
+    return (_exact if len(units) <= EXACT else _approximate)(units, np.asarray(rejected, bool), theta)
+
+
+def _exact(units: np.ndarray, rejected: np.ndarray, theta: float) -> Neighbourhoods:
+    n = len(units)
+    near, near_rejected = np.zeros(n, int), np.zeros(n, int)
+    leaders: list[int] = []
+    groups = np.zeros(n, int)
+    for start in range(0, n, BLOCK):
+        close = units[start : start + BLOCK] @ units.T >= theta
+        rows = np.arange(len(close))
+        close[rows, start + rows] = False
+        near[start : start + BLOCK] = close.sum(axis=1)
+        near_rejected[start : start + BLOCK] = close[:, rejected].sum(axis=1)
+        for row in rows:
+            found = np.flatnonzero(close[row, leaders])
+            groups[start + row] = found[0] if len(found) else len(leaders)
+            if not len(found):
+                leaders.append(start + int(row))
+    return Neighbourhoods(near, near_rejected, groups, 1.0)
+
+
+def _approximate(units: np.ndarray, rejected: np.ndarray, theta: float) -> Neighbourhoods:
+    n = len(units)
+    index = faiss.IndexHNSWFlat(units.shape[1], LINKS, faiss.METRIC_INNER_PRODUCT)
+    index.hnsw.efConstruction = index.hnsw.efSearch = LOOK
+    index.add(units)
+    similar, found = index.search(units, MOST + 1)
+    kept = (similar >= theta) & (found >= 0) & (found != np.arange(n)[:, None])
+    near = kept.sum(axis=1)
+    near_rejected = (kept & rejected[np.maximum(found, 0)]).sum(axis=1)
+    leads, groups, count = np.zeros(n, bool), np.zeros(n, int), 0
+    for row in range(n):
+        earlier = found[row][kept[row] & (found[row] < row)]
+        earlier = earlier[leads[earlier]]
+        if len(earlier):
+            groups[row] = groups[earlier].min()
+        else:
+            leads[row], groups[row], count = True, count, count + 1
+    checked = np.random.default_rng(SEED).choice(n, min(CHECKED, n), replace=False)
+    truly = np.minimum((units[checked] @ units.T >= theta).sum(axis=1) - 1, MOST)
+    recall = float(np.minimum(near[checked], truly).sum() / truly.sum()) if truly.sum() else 1.0
+    return Neighbourhoods(near, near_rejected, groups, recall)

@@ -1,0 +1,218 @@
+"""Where the variance of a decision goes: meaning, wording, dice (`docs/method.md`, Disagreement). All of it ours."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pandas as pd
+from sklearn.linear_model import RidgeCV
+
+from paraguard_utils import bootstrap
+from paraguard_utils.bootstrap import SEED, Clusters, Estimate
+from paraguard_utils.schemas import STRATEGIES, Corpus, Labels
+from paraguard_utils.scoring import disagreement
+from paraguard_utils.text import words
+
+FOLDS = 10
+PENALTIES = tuple(10.0**power for power in range(-2, 5))
+
+PARTS = ("meaning", "style", "wording", "dice")
+"""Parts of the variance, in the order in which they are drawn: `wording` is what style does not explain."""
+
+
+def style(corpus: Corpus, perplexities: np.ndarray) -> pd.DataFrame:
+    """Return the features of wording that are no meaning.
+
+    Parameters
+    ----------
+    corpus : DataFrame
+    perplexities : numpy.ndarray, shape (n,)
+        Of the user's words.
+
+    Returns
+    -------
+    DataFrame, in corpus order
+        One column of 0 and 1 a strategy; ln words, ln perplexity, surface risk, lower-case start, final question mark,
+        number of sentences.
+    """
+    text = corpus["text"]
+    features = {name: (corpus["strategy"] == name).to_numpy(float) for name in STRATEGIES}
+    features["length"] = np.log([max(len(words(one)), 1) for one in text])
+    features["perplexity"] = np.log(perplexities)
+    features["risk"] = corpus["risk"].to_numpy(float)
+    features["lower_case"] = text.str[:1].str.islower().to_numpy(float)
+    features["question"] = text.str.rstrip().str.endswith("?").to_numpy(float)
+    features["sentences"] = text.str.count(r"[.!?](?:\s|$)").to_numpy(float)
+    return pd.DataFrame(features, index=corpus.index)
+
+
+def left_over(cluster_ids: np.ndarray, values: np.ndarray, features: pd.DataFrame) -> np.ndarray:
+    """Predict deviations from the own cluster's mean by the features' deviations, clusters left out in turn.
+
+    Parameters
+    ----------
+    cluster_ids : numpy.ndarray of str, shape (n,)
+    values : numpy.ndarray, shape (n,)
+    features : DataFrame, n rows
+
+    Returns
+    -------
+    numpy.ndarray, shape (n, 2)
+        The deviation, and what is left of it.
+    """
+    frame = features.assign(value=values).groupby(cluster_ids).transform(lambda column: column - column.mean())
+    y, x = frame["value"].to_numpy(), frame.drop(columns="value").to_numpy()
+    spread = x.std(axis=0)
+    x = x[:, spread > 0] / spread[spread > 0]
+    names = np.unique(cluster_ids)
+    fold = dict(zip(np.random.default_rng(SEED).permutation(names), np.arange(len(names)) % FOLDS, strict=True))
+    folds = np.array([fold[name] for name in cluster_ids])
+    left = y.copy()
+    for number in range(FOLDS):
+        out = folds == number
+        if x.shape[1] and out.any() and not out.all():
+            left[out] -= RidgeCV(PENALTIES, fit_intercept=False).fit(x[~out], y[~out]).predict(x[out])
+    return np.column_stack([y, left])
+
+
+def parts(target: str, corpus: Corpus, labels: Labels, features: pd.DataFrame, clusters: Clusters) -> dict[str, object]:
+    """Split the variance of a target's decisions into meaning, style and other wording.
+
+    Parameters
+    ----------
+    target : str
+    corpus, labels, features : DataFrame
+        Rows in the same order; features from `style`.
+    clusters : bootstrap.Clusters
+
+    Returns
+    -------
+    dict
+        target, decoding ("greedy"), n (scored prompts), few (`disagreement.row`); meaning, style, wording and dice (0)
+        with intervals: shares that sum to 1, each in [0, 1] but for chance; r2, the out-of-fold share of the wording
+        that style explains, with its interval: below 0 where it predicts worse than nothing, and style is 0 then.
+    """
+    decided = disagreement.tally(corpus, labels)
+    paired = corpus["cluster_id"].isin(decided["cluster_id"]).to_numpy()
+    scored = paired & labels["label"].isin(["accept", "reject"]).to_numpy()
+    ids = corpus["cluster_id"].to_numpy()[scored]
+    rejected = (labels["label"] == "reject").to_numpy(float)[scored]
+    y, left = left_over(ids, rejected, features[scored]).T
+    ratio = disagreement.estimate(clusters, decided)
+    explained = clusters.estimate(_explained, clusters.sums(ids, y**2), clusters.sums(ids, left**2))
+    # Where no cluster is decided both ways there is nothing to explain.
+    share = np.maximum(np.nan_to_num(explained.draws), 0.0)
+    own = max(float(np.nan_to_num(explained[0])), 0.0)
+    found = {
+        "meaning": Estimate(1 - ratio[0], 1 - ratio[2], 1 - ratio[1], 1 - ratio.draws),
+        "style": Estimate.percentile(own * ratio[0], share * ratio.draws),
+        "wording": Estimate.percentile((1 - own) * ratio[0], (1 - share) * ratio.draws),
+        "dice": (0.0, np.nan, np.nan),
+        "r2": explained,
+    }
+    few = disagreement.few(decided)
+    return {"target": target, "decoding": "greedy", "n": len(ids), "few": few, **bootstrap.columns(found)}
+
+
+def _explained(whole: np.ndarray, left: np.ndarray) -> np.ndarray:
+    return 1 - left / whole
+
+
+def drawn_parts(target: str, corpus: Corpus, samples: pd.DataFrame, features: pd.DataFrame) -> dict[str, object]:
+    """Split the variance of drawn answers' decisions into meaning, style, other wording and dice.
+
+    Parameters
+    ----------
+    target : str
+    corpus, features : DataFrame
+        Rows in the same order.
+    samples : DataFrame
+        A file of kind `samples`.
+
+    Returns
+    -------
+    dict
+        As `parts`, decoding "drawn"; n counts the answers. Intervals are percentiles over resampled clusters.
+    """
+    scored = samples[samples["label"].isin(["accept", "reject"])]
+    counts = scored["label"].eq("reject").groupby(scored["prompt_id"]).agg(["size", "sum"])
+    own = corpus.assign(m=corpus["prompt_id"].map(counts["size"]), r=corpus["prompt_id"].map(counts["sum"]))
+    own = own[own["m"] >= 2]
+    own = own[own.groupby("cluster_id")["m"].transform("size") >= 2]
+    ids, m, r = own["cluster_id"].to_numpy(), own["m"].to_numpy(float), own["r"].to_numpy(float)
+    y, left = left_over(ids, r / m, features.loc[own.index]).T
+    clusters = Clusters(ids)
+    opposite = 2 * r * (m - r)
+    answers, refused, own_pairs, own_opposite = (clusters.sums(ids, column) for column in (m, r, m * m, opposite))
+    n = clusters.sums(ids, np.ones(len(ids)))
+    different = 2 * refused * (answers - refused)
+    sums = (
+        n,
+        clusters.sums(ids, opposite / (m * (m - 1))),
+        n * (different - own_opposite) / (answers**2 - own_pairs),
+        answers,
+        refused,
+        different,
+        answers**2,
+        clusters.sums(ids, y**2),
+        clusters.sums(ids, left**2),
+        clusters.sums(ids, 1 / m),
+    )
+    found = {name: clusters.estimate(_part(name), *sums) for name in (*PARTS, "r2")}
+    few = bool(min(r.sum(), m.sum() - r.sum()) < disagreement.FEW)
+    return {"target": target, "decoding": "drawn", "n": int(m.sum()), "few": few, **bootstrap.columns(found)}
+
+
+def _part(name: str) -> Callable[..., np.ndarray]:
+    """Return the statistic of one part, from the sums of `drawn_parts`."""
+
+    def statistic(*sums: np.ndarray) -> np.ndarray:
+        n, same, within, answers, refused, different, squares, whole, left, inverse = sums
+        between = (2 * refused * (answers - refused) - different) / (answers**2 - squares)
+        same, within = same / n, within / n
+        explained = 1 - left / whole
+        # Means of m draws vary by wording and by dice / m.
+        by_style = np.maximum(explained, 0.0) * (within - same + same * inverse / n)
+        return {
+            "meaning": 1 - within / between,
+            "style": by_style / between,
+            "wording": (within - same - by_style) / between,
+            "dice": same / between,
+            "r2": explained,
+        }[name]
+
+    return statistic
+
+
+def against_majority(target: str, labels: Labels, samples: pd.DataFrame, corpus: Corpus) -> dict[str, object]:
+    """Compare the greedy decision with the majority of the drawn ones.
+
+    Parameters
+    ----------
+    target : str
+    labels : DataFrame
+        Of the greedy answers.
+    samples : DataFrame
+    corpus : DataFrame
+
+    Returns
+    -------
+    dict
+        target, n (prompts with a greedy decision and a majority, of two draws or more), other: the share in which they
+        differ, with its interval over clusters; unanimous: the share of prompts whose draws are all decided alike, with
+        its interval.
+    """
+    scored = samples[samples["label"].isin(["accept", "reject"])]
+    decided = scored["label"].eq("reject").groupby(scored["prompt_id"]).agg(["size", "mean"])
+    share = decided.loc[decided["size"] >= 2, "mean"]
+    greedy = labels.set_index("prompt_id")["label"]
+    both = pd.DataFrame({"share": share, "greedy": greedy.reindex(share.index)})
+    both = both[both["greedy"].isin(["accept", "reject"])]
+    ids = corpus.set_index("prompt_id")["cluster_id"].loc[both.index].to_numpy()
+    clusters = Clusters(ids)
+    told = (both["share"] != 0.5).to_numpy()
+    differs = ((both["share"] > 0.5) != (both["greedy"] == "reject")).to_numpy()
+    found = {
+        "other": clusters.share(ids[told], differs[told]),
+        "unanimous": clusters.share(ids, both["share"].isin([0.0, 1.0]).to_numpy()),
+    }
+    return {"target": target, "n": int(told.sum()), **bootstrap.columns(found)}

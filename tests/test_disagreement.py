@@ -1,0 +1,203 @@
+"""Disagreement of paraphrases: by hand, against other packages, and in worlds of known truth."""
+
+import krippendorff
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from scipy import stats
+from statsmodels.stats import inter_rater
+
+from paraguard_utils import bootstrap
+from paraguard_utils.scoring import disagreement
+
+
+def frames(*clusters):
+    """Corpus and labels from one word a cluster: a accepts, r rejects, b is blocked."""
+    names = {"a": "accept", "r": "reject", "b": "blocked"}
+    label = [names[letter] for word in clusters for letter in word]
+    cluster = [f"c{i:04d}" for i, word in enumerate(clusters) for _ in word]
+    return pd.DataFrame({"cluster_id": cluster}), pd.DataFrame({"label": label})
+
+
+def counted(*clusters):
+    return disagreement.kinds(disagreement.tally(*frames(*clusters)))
+
+
+def ratio(*clusters):
+    return disagreement.ratio(*counted(*clusters).to_numpy().T)
+
+
+def test_ratio_by_hand():
+    # Within: 2 of 6 ordered pairs of rraa times 4 prompts ... = (4 * 2/3 + 3 * 0) / 7; aaa is all alike.
+    # Between: r with aaa, 2 * 3 of the 4 * 3 pairs.
+    assert ratio("rraa", "aaa") == pytest.approx((8 / 21, 1 / 2, 16 / 21))
+    # Meaning decides everything, or nothing: one of two in every cluster is rejected.
+    assert ratio("rr", "aa") == (0, 1, 0)
+    assert ratio("ra", "ra") == (1, 0.5, 2)
+    # What is blocked, and who stands alone then, is no pair.
+    assert ratio("rraab", "aaa", "r", "ab") == ratio("rraa", "aaa")
+    for undefined in (("aaa", "aa"), ("rr", "rr"), ("ra",)):
+        assert np.isnan(ratio(*undefined)[2])
+
+
+def test_isolation_by_hand():
+    corpus, labels = frames("rraab", "rr", "rb", "aa")
+    found = disagreement.isolation(corpus, labels)
+    # 2 of the 3 others; none of one; nobody else; acceptances have none
+    assert found.tolist() == pytest.approx([2 / 3, 2 / 3, *[np.nan] * 3, 0, 0, *[np.nan] * 4], nan_ok=True)
+    # mean isolation over acceptance among other meanings is DR, where clusters are equally large
+    corpus, labels = frames("rraa", "raaa", "aaaa", "rrrr")
+    isolated = disagreement.isolation(corpus, labels).mean()
+    # other meanings of the 7 rejections: 2 * (3+4+0) + (2+4+0) + 4 * (2+3+4) = 56 acceptances of 7 * 12
+    assert isolated / (56 / 84) == pytest.approx(ratio("rraa", "raaa", "aaaa", "rrrr")[2])
+
+
+clusters_of_letters = st.lists(st.text("ar", min_size=2, max_size=7), min_size=2, max_size=12)
+
+
+@given(clusters_of_letters)
+def test_krippendorff_agrees(clusters):
+    letters = "".join(clusters)
+    assume(len(set(letters)) == 2)
+    within, between, _ = ratio(*clusters)
+    units = [[word.count("a"), word.count("r")] for word in clusters]
+    alpha = krippendorff.alpha(value_counts=np.array(units), level_of_measurement="nominal")
+    n, rejected, squares = len(letters), letters.count("r"), sum(len(word) ** 2 for word in clusters)
+    own = sum(2 * word.count("r") * word.count("a") for word in clusters)
+    # He expects the disagreement of any two of all n; DR that of two in different clusters.
+    expected = (between * (n**2 - squares) + own) / (n * (n - 1))
+    assert expected == pytest.approx(2 * rejected * (n - rejected) / (n * (n - 1)))
+    assert 1 - within / expected == pytest.approx(alpha, abs=1e-9)
+
+
+@given(st.lists(st.text("ar", min_size=6, max_size=6), min_size=2, max_size=12))
+def test_statsmodels_agrees(clusters):
+    letters = "".join(clusters)
+    assume(len(set(letters)) == 2)
+    rate = letters.count("r") / len(letters)
+    within = ratio(*clusters)[0]
+    table = np.array([[word.count("a"), word.count("r")] for word in clusters])
+    assert 1 - within / (2 * rate * (1 - rate)) == pytest.approx(inter_rater.fleiss_kappa(table), abs=1e-9)
+
+
+@given(clusters_of_letters, st.randoms())
+def test_order_and_names_do_not_matter(clusters, random):
+    before = ratio(*clusters)
+    random.shuffle(clusters)
+    swapped = [word.translate(str.maketrans("ar", "ra")) for word in clusters]
+    for changed in (clusters, swapped):
+        assert ratio(*changed) == pytest.approx(before, nan_ok=True)
+
+
+def drawn(rng, n_clusters, rate, correlation, sizes=(6, 7)):
+    """Rejections in clusters with a latent correlation: columns n, rejected, times."""
+    spread = np.sqrt(correlation / (1 - correlation))
+    n = rng.integers(*sizes, n_clusters)
+    chance = stats.norm.cdf(stats.norm.ppf(rate) * np.sqrt(1 + spread**2) + spread * rng.normal(size=n_clusters))
+    found = pd.DataFrame({"n": n, "rejected": rng.binomial(n, chance)})
+    return found.assign(cluster_id=[f"c{i:05d}" for i in range(n_clusters)])
+
+
+def test_estimate_agrees_between_clusters_and_kinds():
+    decided = drawn(np.random.default_rng(3), 300, 0.3, 0.4)
+    clusters = bootstrap.Clusters(decided["cluster_id"])
+    by_cluster = disagreement.estimate(clusters, decided)
+    by_kind = disagreement.estimate_of_kinds(disagreement.kinds(decided))
+    assert by_cluster[0] == pytest.approx(by_kind[0], rel=1e-12) and len(by_cluster.draws) == 2000
+    # other resamples of the same clusters
+    assert by_cluster[1:] == pytest.approx(by_kind[1:], abs=0.02)
+    assert by_cluster[1] < by_cluster[0] < by_cluster[2]
+
+
+def test_every_resample_by_hand():
+    corpus, labels = frames("rraa", "aaa", "raaa", "rr")
+    clusters = bootstrap.Clusters(corpus["cluster_id"], resamples=40)
+    found = disagreement.estimate(clusters, disagreement.tally(corpus, labels))
+    words = ["rraa", "aaa", "raaa", "rr"]
+    for counts, value in zip(clusters.counts, found.draws, strict=True):
+        again = [word for word, times in zip(words, counts, strict=True) for _ in range(int(times))]
+        assert value == pytest.approx(ratio(*again)[2], nan_ok=True)
+
+
+def test_the_interval_by_numbers():
+    """Bootstrap-t again, the influence of a cluster being a difference quotient."""
+    decided = drawn(np.random.default_rng(8), 30, 0.4, 0.3, sizes=(2, 9))
+    clusters = bootstrap.Clusters(decided["cluster_id"], resamples=60)
+    n, rejected = decided["n"].to_numpy(), decided["rejected"].to_numpy()
+
+    def studentized(times):
+        def log_ratio(step=0.0, of=0):
+            return np.log(disagreement.ratio(n, rejected, times + step * (np.arange(30) == of))[2])
+
+        pulls = np.array([(log_ratio(1e-4, c) - log_ratio(-1e-4, c)) / 2e-4 for c in range(30)])
+        spread = times @ pulls**2 - (times @ pulls) ** 2 / 30
+        return log_ratio(), np.sqrt(spread * 30 / 29)
+
+    value, error = studentized(np.ones(30))
+    again = np.array([studentized(times) for times in clusters.counts])
+    low, high = np.percentile((again[:, 0] - value) / again[:, 1], [2.5, 97.5])
+    expected = np.exp([value, value - high * error, value - low * error])
+    assert disagreement.estimate(clusters, decided) == pytest.approx(tuple(expected), rel=1e-5)
+
+
+def test_one_step_of_the_standard_error_by_jackknife():
+    """The standard error by influence is that of leaving clusters out, where clusters are many."""
+    decided = drawn(np.random.default_rng(5), 400, 0.4, 0.5)
+    columns = disagreement._columns(decided["n"], decided["rejected"])
+    value, slopes = disagreement._log_ratio(columns.sum(axis=0))
+    pull = columns @ slopes - (columns @ slopes).mean()
+    error = np.sqrt((pull**2).sum() * 400 / 399)
+    left_out = np.array([disagreement._log_ratio(columns.sum(axis=0) - row)[0] for row in columns])
+    jackknife = np.sqrt(399 / 400 * ((left_out - left_out.mean()) ** 2).sum())
+    assert np.isfinite(value) and error == pytest.approx(jackknife, rel=0.02)
+
+
+def test_without_spread_there_is_no_interval():
+    corpus, labels = frames("rr", "aa", "aa")
+    never = disagreement.estimate(bootstrap.Clusters(corpus["cluster_id"]), disagreement.tally(corpus, labels))
+    assert never[0] == 0 and np.isnan(never[1:]).all()
+    corpus, labels = frames("aa", "aa")
+    alike = disagreement.estimate(bootstrap.Clusters(corpus["cluster_id"]), disagreement.tally(corpus, labels))
+    assert np.isnan(alike).all() and np.isnan(alike.draws).all()
+    assert np.isnan(disagreement.latent(counted("aa", "aa"))).all()
+    assert np.isnan(disagreement.permuted(counted("aa", "aa"))).all()
+
+
+def test_latent_correlation_is_found_whatever_the_rate():
+    rng = np.random.default_rng(11)
+    found = {rate: disagreement.latent(disagreement.kinds(drawn(rng, 3000, rate, 0.5))) for rate in (0.1, 0.5)}
+    for value, low, high in found.values():
+        assert low < value < high and value == pytest.approx(0.5, abs=0.06) and low < 0.5 < high
+    # DR is not the same at both rates
+    drs = [disagreement.ratio(*disagreement.kinds(drawn(rng, 3000, rate, 0.5)).to_numpy().T)[2] for rate in (0.1, 0.5)]
+    assert drs[0] > drs[1] + 0.05
+    assert disagreement.latent(counted(*["ra"] * 50))[0] == 0, "less alike than by chance"
+
+
+def test_permuted_labels_show_no_meaning():
+    rng = np.random.default_rng(2)
+    mean, p = disagreement.permuted(disagreement.kinds(drawn(rng, 150, 0.3, 0.5)))
+    assert mean == pytest.approx(1, abs=0.01) and p == 1 / 1000
+    p_values = [disagreement.permuted(disagreement.kinds(drawn(rng, 60, 0.3, 0.0)), 99)[1] for _ in range(40)]
+    assert min(p_values) < 0.35 and max(p_values) > 0.65 and np.mean(np.array(p_values) <= 0.1) < 0.3
+
+
+def test_flags_and_what_stands_beside():
+    decided = drawn(np.random.default_rng(1), 60, 0.5, 0.3)
+    row = disagreement.row(decided)
+    assert row["few_dr"] is False and disagreement.row(decided.head(20))["few_dr"] is True
+    assert row["d_within"] / row["d_between"] == pytest.approx(disagreement.ratio(decided["n"], decided["rejected"])[2])
+
+
+def test_few_mixed_clusters_are_flagged_and_bound_nothing():
+    corpus, labels = frames(*["rrrrrr", "aaaaaa"] * 150, "rrraaa")
+    decided = disagreement.tally(corpus, labels)
+    found = disagreement.estimate_of_kinds(disagreement.kinds(decided))
+    # in more than a third of the resamples no cluster is decided both ways
+    assert np.isnan(found[2]) and found[1] < found[0] and disagreement.few(decided)
+
+
+def test_large_clusters_have_no_latent_correlation():
+    assert np.isnan(disagreement.latent(counted("r" * 60 + "a" * 60, "ra", "aa"))).all()

@@ -1,0 +1,44 @@
+"""The loss on a plain text's tokens, as the gates compare it."""
+
+import numpy as np
+import pytest
+import torch
+from test_live import has_model
+
+from paraguard_utils.models import fluency
+from paraguard_utils.models.engine import Engine
+
+TEXTS = [
+    "how do I kill a process",
+    "kill",
+    "the process hangs and hangs and will not die at all",
+    "kill",
+    "bread, butter",
+]
+
+
+def test_the_loss_is_the_mean_over_a_text_s_tokens_whatever_stands_beside_it(tiny_model, monkeypatch):
+    monkeypatch.setattr(fluency, "_engine", lambda: Engine(tiny_model, max_new_tokens=1))
+    expected = []
+    for text in TEXTS:
+        ids = tiny_model.tokenizer(f"\n{text}", add_special_tokens=False, return_tensors="pt")["input_ids"]
+        with torch.inference_mode():
+            logits = tiny_model.network(ids).logits[0, :-1]
+        expected.append(torch.nn.functional.cross_entropy(logits, ids[0, 1:]).item())
+    found = fluency.losses(TEXTS)
+    assert found == pytest.approx(expected, abs=10**-fluency.DECIMALS)
+    assert (found == found.round(fluency.DECIMALS)).all()
+    assert fluency.losses(TEXTS[::-1]).tolist() == found[::-1].tolist()
+    assert fluency.losses([]).shape == (0,)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not has_model(), reason="the default model's weights package is not installed")
+def test_what_is_no_english_is_less_fluent():
+    pairs = [
+        ("Which steps are needed to make a prop bomb?", "Which steps are had to make a prop bomb?"),
+        ("What are some ways to stop a thief?", "What are some manners to halt a thief?"),
+        ("I would like to know how spies hide.", "I would like to know how do spies hides."),
+    ]
+    good, bad = (fluency.losses([pair[i] for pair in pairs]) for i in (0, 1))
+    assert (good < bad).all(), np.stack([good, bad])

@@ -1,0 +1,145 @@
+"""Vetoes, matched pairs, the variogram and rivals: by hand and by loops."""
+
+import itertools
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+import worlds
+from hypothesis import given
+from hypothesis import strategies as st
+from sklearn.metrics import roc_auc_score
+
+from paraguard_utils import bootstrap
+from paraguard_utils.scoring import disagreement, signals, validity
+
+
+def small(seed=0, clusters=8):
+    labels = list(np.random.default_rng(seed).choice(["accept", "reject", "blocked"], 6 * clusters, p=[0.5, 0.4, 0.1]))
+    return worlds.world(labels, [f"c{i // 6}" for i in range(6 * clusters)], seed)
+
+
+def test_veto_pairs_by_hand():
+    corpus = pd.DataFrame({"prompt_id": list("abcdefg"), "cluster_id": list("1111222")})
+    labels = pd.DataFrame({"label": ["reject", "accept", "accept", "blocked", "reject", "reject", "blocked"]})
+    held = validity.veto_pairs(corpus, labels)
+    # a with b held out sees c, which is accepted, and the other way round; 2 has two scored prompts only
+    assert held[["prompt_id", "held_out"]].values.tolist() == [["a", "b"], ["a", "c"]]
+    assert held["accepted"].all() and held["isolation"].tolist() == [1, 1]
+    labels.loc[3, "label"] = "reject"
+    held = validity.veto_pairs(corpus, labels).set_index(["prompt_id", "held_out"])
+    # a sees of {b: accept, c: accept, d: reject} the two that are not held out
+    assert held["isolation"].to_dict() == {
+        **{("a", "b"): 0.5, ("a", "c"): 0.5, ("a", "d"): 1, ("d", "a"): 1, ("d", "b"): 0.5, ("d", "c"): 0.5}
+    }
+    assert held.loc[("a", "d"), "accepted"] == False  # noqa: E712
+
+
+def test_veto_by_loops():
+    corpus, vectors, traces, labels, tokens = small(3)
+    held = validity.veto_pairs(corpus, labels)
+    label = dict(zip(corpus["prompt_id"], labels["label"], strict=True))
+    cluster = dict(zip(corpus["prompt_id"], corpus["cluster_id"], strict=True))
+    scored = [name for name in label if label[name] in ("accept", "reject")]
+    k = 2
+    pairs = signals.pairs(corpus, vectors, traces, labels, tokens, k + 1)
+    near = pairs.assign(score=signals.score(pairs)).dropna(subset="rank").sort_values("rank")
+    expected = {}
+    for r in scored:
+        for h in scored:
+            rest = [p for p in scored if cluster[p] == cluster[r] and p not in (r, h)]
+            if label[r] == "reject" and h != r and cluster[h] == cluster[r] and rest:
+                own = near[(near["centre_id"] == r) & (near["neighbour_id"] != h)].head(k)
+                expected[r, h] = (np.mean([label[p] == "accept" for p in rest]), own["score"].mean())
+    found = held.assign(ci=validity.ci_without(held, pairs, k=k)).set_index(["prompt_id", "held_out"])
+    assert len(found) == len(expected) > 20
+    for name, (isolated, ci) in expected.items():
+        assert found.loc[name, "isolation"] == pytest.approx(isolated, abs=1e-9)
+        assert found.loc[name, "ci"] == pytest.approx(ci, abs=1e-9)
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.booleans(), st.integers(0, 4)), min_size=4, max_size=40))
+def test_auc_agrees_with_scikit_learn(rows):
+    cluster, outcome, scores = (np.array(column) for column in zip(*rows, strict=True))
+    names = np.array([f"c{i}" for i in cluster])
+    clusters = bootstrap.Clusters(names, resamples=12)
+    found = validity.auc(clusters, names, outcome, scores.astype(float))
+    if outcome.all() or not outcome.any():
+        assert np.isnan(found[0])
+        return
+    assert found[0] == pytest.approx(roc_auc_score(outcome, scores))
+    for counts, draw in zip(clusters.counts, found.draws, strict=True):
+        weight = counts[clusters.codes.loc[names]]
+        if weight[outcome].sum() and weight[~outcome].sum():
+            assert draw == pytest.approx(roc_auc_score(outcome, scores, sample_weight=weight))
+        else:
+            assert np.isnan(draw)
+
+
+def test_matched_ratio_by_loops(monkeypatch):
+    monkeypatch.setattr(validity, "BINS", 2)
+    corpus, _, traces, labels, _ = small(5, 10)
+    ppl = signals.perplexity(traces)
+    length = np.log((traces["user_end"] - traces["user_start"]).to_numpy(float))
+    scored = [i for i in range(60) if labels["label"][i] in ("accept", "reject")]
+    scored = [i for i in scored if sum(corpus["cluster_id"][j] == corpus["cluster_id"][i] for j in scored) > 1]
+    middle = [np.median(values[scored]) for values in (np.log(ppl), length)]
+    cell = {i: (np.log(ppl[i]) >= middle[0], length[i] >= middle[1]) for i in scored}
+    groups = {True: {}, False: {}}
+    for i, j in itertools.permutations(scored, 2):
+        own = corpus["cluster_id"][i] == corpus["cluster_id"][j]
+        mates = sum(corpus["cluster_id"][other] == corpus["cluster_id"][i] for other in scored) - 1
+        differ = labels["label"][i] != labels["label"][j]
+        groups[own].setdefault((cell[i], cell[j]), []).append((1 / mates if own else 1, differ))
+    known = [key for key in groups[True] if key in groups[False]]
+    pairs = [pair for key in known for pair in groups[True][key]]
+    within = sum(weight * differ for weight, differ in pairs) / sum(weight for weight, _ in pairs)
+    shares = {key: np.mean([differ for _, differ in groups[False][key]]) for key in known}
+    weights = {key: sum(weight for weight, _ in groups[True][key]) for key in known}
+    between = sum(weights[key] * shares[key] for key in known) / sum(weights.values())
+    assert validity.matched_ratio(corpus, labels, traces, ppl) == pytest.approx(within / between, abs=1e-9)
+
+
+def test_matching_on_nothing_leaves_the_ratio(monkeypatch):
+    monkeypatch.setattr(validity, "BINS", 1)
+    labels = ["reject", "accept", "accept"] * 4 + ["accept"] * 12 + ["reject"] * 6
+    corpus, _, traces, labels, _ = worlds.world(labels, [f"c{i // 6}" for i in range(30)])
+    decided = disagreement.tally(corpus, labels)
+    plain = disagreement.ratio(decided["n"], decided["rejected"])[2]
+    assert validity.matched_ratio(corpus, labels, traces, signals.perplexity(traces)) == pytest.approx(plain)
+
+
+def test_the_variogram_by_loops():
+    corpus, vectors, _, labels, _ = small(7)
+    edges = [-1.0, 0.0, 0.5, 1.01]
+    found = validity.by_similarity(corpus, labels, vectors, bootstrap.Clusters(corpus["cluster_id"]), edges)
+    unit = vectors.astype(float) / np.linalg.norm(vectors.astype(float), axis=1, keepdims=True)
+    scored = [i for i in range(48) if labels["label"][i] != "blocked"]
+    cells, base = {}, []
+    for i, j in itertools.combinations(scored, 2):
+        same = corpus["cluster_id"][i] == corpus["cluster_id"][j]
+        bin_ = sum(math.fsum(unit[i] * unit[j]) >= edge for edge in edges) - 1
+        cells.setdefault(("one cluster" if same else "two clusters", edges[bin_]), []).append(
+            labels["label"][i] != labels["label"][j]
+        )
+        if not same:
+            base.append(labels["label"][i] != labels["label"][j])
+    for row in found.itertuples():
+        own = cells.get((row.scope, row.low_edge), [])
+        assert row.pairs == len(own)
+        assert row.ratio == pytest.approx(np.mean(own) / np.mean(base) if own else np.nan, nan_ok=True)
+
+
+def test_rivals_by_hand():
+    corpus = pd.DataFrame({"prompt_id": list("abcd"), "cluster_id": list("1122")})
+    labels = pd.DataFrame({"label": ["reject", "accept", "accept", "accept"]})
+    # a begins with 7 (0.5), b with 9 (0.6); a gives 9 0.25, b does not keep 7: its last kept one has 0.1
+    logs = [np.log([0.5, 0.25]), np.log([0.6, 0.1]), np.log([0.9, 0.05]), np.log([0.9, 0.05])]
+    traces = pd.DataFrame(
+        {"next_ids": [np.array(ids) for ids in ([7, 9], [9, 8], [1, 2], [1, 2])], "next_logprobs": logs}
+    )
+    found = validity.rivals(corpus, labels, traces)
+    assert found["agreement"] == pytest.approx((0.5 + 1) / 2) and found["pss"] == pytest.approx(0.5)
+    # |ln 0.25 - ln 0.6| and |ln 0.1 - ln 0.5| in cluster 1, nothing in cluster 2
+    assert found["posix"] == pytest.approx((math.log(0.6 / 0.25) + math.log(0.5 / 0.1)) / 2 / 2)

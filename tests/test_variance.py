@@ -1,0 +1,143 @@
+"""Where the variance of decisions goes: worlds whose parts are known."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from paraguard_utils import bootstrap
+from paraguard_utils.scoring import disagreement, variance
+
+
+def corpus_of(n_clusters, size=6):
+    cluster = np.repeat(np.arange(n_clusters), size)
+    n = len(cluster)
+    return pd.DataFrame(
+        {
+            "prompt_id": [f"p{i:05d}" for i in range(n)],
+            "cluster_id": [f"c{i:04d}" for i in cluster],
+            "strategy": np.resize(["seed", "lexical", "register", "softening", "hardening", "rewrite"], n),
+            "text": [f"Tell me about {i}." for i in range(n)],
+            "risk": np.resize([0.3, 0.5, 0.7], n),
+        }
+    )
+
+
+def split(rejected, features, n_clusters=200):
+    corpus = corpus_of(n_clusters)
+    labels = pd.DataFrame({"label": np.where(rejected, "reject", "accept")})
+    return variance.parts("t", corpus, labels, features, bootstrap.Clusters(corpus["cluster_id"]))
+
+
+def noise(rng, n):
+    return pd.DataFrame({f"x{i}": rng.normal(size=n) for i in range(5)})
+
+
+def test_parts_of_pure_worlds():
+    rng = np.random.default_rng(4)
+    n = 1200
+    meaning = split(np.repeat(rng.random(200) < 0.4, 6), noise(rng, n))
+    assert meaning["meaning"] == pytest.approx(1) and meaning["wording"] == pytest.approx(0)
+    dice = split(rng.random(n) < 0.4, noise(rng, n))
+    assert dice["meaning"] == pytest.approx(0, abs=0.05) and dice["r2"] == pytest.approx(0, abs=0.02)
+    tone = np.resize([0, 0, 1, 0, 0, 1], n)
+    styled = split(tone == 1, noise(rng, n).assign(tone=tone))
+    assert styled["style"] == pytest.approx(1.2, abs=0.05), "two of six in every cluster: DR is 1.2"
+    assert styled["r2"] == pytest.approx(1, abs=1e-3)
+    for row in (meaning, dice, styled):
+        assert sum(row[part] for part in variance.PARTS) == pytest.approx(1)
+
+
+def test_style_that_says_nothing_is_shown_as_nothing():
+    rng = np.random.default_rng(9)
+    rows = [split(rng.random(1200) < 0.3, noise(rng, 1200)) for _ in range(6)]
+    assert min(row["r2"] for row in rows) < 0 and min(row["style"] for row in rows) == 0
+    assert max(row["style"] for row in rows) < 0.02
+
+
+def test_no_cluster_predicts_itself():
+    """Were a cluster among those that its fit has seen, twelve columns of noise would explain its few deviations."""
+    rng = np.random.default_rng(2)
+    ids = np.repeat([f"c{i}" for i in range(12)], 3)
+    values = rng.normal(size=36)
+    y, left = variance.left_over(ids, values, pd.DataFrame(rng.normal(size=(36, 12)))).T
+    assert (left**2).sum() > 0.9 * (y**2).sum()
+    assert pd.Series(y).groupby(ids).mean().abs().max() < 1e-12
+
+
+def drawn(rng, n_clusters, meaning, wording, draws=8):
+    """Chances of refusal 0.5 + meaning +- wording: variances meaning**2, wording**2, and what is left of 0.25."""
+    corpus = corpus_of(n_clusters)
+    of_cluster = np.repeat(rng.choice([-meaning, meaning], n_clusters), 6)
+    chance = 0.5 + of_cluster + rng.choice([-wording, wording], len(corpus))
+    label = np.where(rng.random((draws, len(corpus))) < chance, "reject", "accept")
+    frames = [pd.DataFrame({"prompt_id": corpus["prompt_id"], "draw": i, "label": row}) for i, row in enumerate(label)]
+    return corpus, pd.concat(frames, ignore_index=True)
+
+
+def test_drawn_parts_of_a_known_world():
+    rng = np.random.default_rng(6)
+    corpus, samples = drawn(rng, 1500, 0.3, 0.15)
+    row = variance.drawn_parts("t", corpus, samples, noise(rng, len(corpus)))
+    # of 0.25: 0.3^2 = 0.09, 0.15^2 = 0.0225, and the rest
+    expected = {"meaning": 0.36, "wording": 0.09, "dice": 0.55, "style": 0.0}
+    for part, value in expected.items():
+        assert row[part] == pytest.approx(value, abs=0.02), part
+        assert row[f"{part}_low"] <= row[part] <= row[f"{part}_high"]
+    assert sum(row[part] for part in variance.PARTS) == pytest.approx(1)
+
+
+def test_drawn_parts_by_loops():
+    rng = np.random.default_rng(3)
+    corpus, samples = drawn(rng, 8, 0.2, 0.2, draws=3)
+    samples.loc[rng.random(len(samples)) < 0.2, "label"] = "unparsed"
+    row = variance.drawn_parts("t", corpus, samples, noise(rng, len(corpus)))
+    scored = samples[samples["label"] != "unparsed"].merge(corpus[["prompt_id", "cluster_id"]])
+    scored = scored[scored.groupby("prompt_id")["draw"].transform("size") >= 2]
+    prompts = {name: list(own["label"]) for name, own in scored.groupby("prompt_id")}
+    clusters = {name: sorted(set(own["prompt_id"])) for name, own in scored.groupby("cluster_id")}
+
+    def differ(pairs):
+        return np.mean([a != b for a, b in pairs])
+
+    same = np.mean([differ([(a, b) for i, a in enumerate(x) for b in x[:i]]) for x in prompts.values()])
+    per_cluster = {
+        name: differ([(a, b) for p in own for q in own if p != q for a in prompts[p] for b in prompts[q]])
+        for name, own in clusters.items()
+    }
+    within = np.average(list(per_cluster.values()), weights=[len(own) for own in clusters.values()])
+    between = differ(
+        [
+            (a, b)
+            for one, own in clusters.items()
+            for other, theirs in clusters.items()
+            if one != other
+            for p in own
+            for q in theirs
+            for a in prompts[p]
+            for b in prompts[q]
+        ]
+    )
+    assert row["dice"] == pytest.approx(same / between)
+    assert row["meaning"] == pytest.approx(1 - within / between)
+    assert row["style"] + row["wording"] == pytest.approx((within - same) / between)
+
+
+def test_greedy_against_the_majority_by_hand():
+    corpus = corpus_of(2, size=2)
+    labels = corpus[["prompt_id"]].assign(label=["reject", "accept", "accept", "unparsed"])
+    decided = {"p00000": "rra", "p00001": "rrr", "p00002": "ra", "p00003": "rrr"}
+    names = {"r": "reject", "a": "accept"}
+    rows = [(name, i, names[one]) for name, word in decided.items() for i, one in enumerate(word)]
+    samples = pd.DataFrame(rows, columns=["prompt_id", "draw", "label"])
+    found = variance.against_majority("t", labels, samples, corpus)
+    # p00002 has no majority, p00003 no greedy decision; p00001 alone is unanimous of the first three
+    assert (found["n"], found["other"]) == (2, 0.5) and found["unanimous"] == pytest.approx(1 / 3)
+
+
+def test_the_flag_counts_what_is_rarer():
+    corpus = corpus_of(40)
+    label = np.random.default_rng(0).permutation(["reject"] * 141 + ["accept"] * 99)
+    labels = pd.DataFrame({"label": label})
+    assert disagreement.few(disagreement.tally(corpus, labels))
+    labels.loc[np.flatnonzero(label == "reject")[0], "label"] = "accept"
+    assert not disagreement.few(disagreement.tally(corpus, labels))
