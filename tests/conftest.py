@@ -1,3 +1,4 @@
+import sys
 from types import SimpleNamespace
 
 import hypothesis
@@ -20,6 +21,14 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if "browser" in getattr(item, "fixturenames", ()):
             item.add_marker("browser")
+
+
+@pytest.fixture(autouse=True)
+def closed_figures():
+    """Figures that a test leaves open warn in a later one."""
+    yield
+    if "matplotlib.pyplot" in sys.modules:
+        sys.modules["matplotlib.pyplot"].close("all")
 
 
 @pytest.fixture

@@ -523,6 +523,8 @@ def _brittle(decisions: Decisions) -> pd.DataFrame:
 def _figure(table: Table, file: Path) -> Path | None:
     """Draw meaning and wording of each system; nothing where matplotlib is not installed."""
     try:
+        from matplotlib import pyplot as plt
+
         from paraguard_utils.report.figures.scoring import variance_parts
     except ModuleNotFoundError as error:
         print(f"no figure: the package {error.name} is not installed", file=sys.stderr)
@@ -535,6 +537,7 @@ def _figure(table: Table, file: Path) -> Path | None:
     rows = pd.DataFrame({"target": names, "decoding": "greedy", "few": known["few_dr"].astype(bool), **ends})
     figure = variance_parts(rows.assign(style=0.0, dice=0.0, wording=known["dr"]))
     figure.savefig(file, metadata={"Software": None})
+    plt.close(figure)
     return file
 
 
