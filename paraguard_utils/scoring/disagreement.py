@@ -96,7 +96,7 @@ def ratios(n: ArrayLike, rejected: ArrayLike, times: np.ndarray) -> np.ndarray:
     """
     columns = _columns(n, rejected)
     value, _ = _log_ratio(times @ columns if columns.ndim == 2 else np.einsum("dc,dck->dk", times, columns))
-    return np.where(np.isneginf(value), 0.0, np.exp(np.where(np.isfinite(value), value, np.nan)))
+    return _unlogged(value)
 
 
 def estimate(clusters: Clusters, decided: pd.DataFrame) -> Estimate:
@@ -162,10 +162,8 @@ def estimate_near(
     share = np.divide(other, near, out=np.zeros(len(other)), where=near > 0)
     values = np.stack([share, near > 0, np.ones(len(other)), rejected, other, near + 1.0], axis=-1)
     columns = np.stack([np.bincount(groups, weights=column) for column in values.astype(float).T], axis=-1)
-    rng = np.random.default_rng(seed)
-    times = np.ones(len(columns))
-    counts = rng.multinomial(len(columns), times / len(columns), size=resamples).astype(float)
-    return _bootstrap_t(columns, times, counts)
+    counts = bootstrap.resampled_counts(len(columns), resamples, seed)
+    return _bootstrap_t(columns, np.ones(len(columns)), counts)
 
 
 def _columns(n: ArrayLike, rejected: ArrayLike) -> np.ndarray:
@@ -190,6 +188,11 @@ def _log_ratio(totals: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return value, np.stack(slopes, axis=-1)
 
 
+def _unlogged(value: np.ndarray) -> np.ndarray:
+    """Return DR from ln DR: 0 where no cluster is decided both ways, NaN where it is undefined."""
+    return np.where(np.isneginf(value), 0.0, np.exp(np.where(np.isfinite(value), value, np.nan)))
+
+
 def _bootstrap_t(columns: np.ndarray, times: np.ndarray, counts: np.ndarray) -> Estimate:
     """Return DR with its interval; row i of `columns` counts `times[i]` times, and `counts[:, i]` in the resamples."""
     products = (columns[:, :, None] * columns[:, None, :]).reshape(len(columns), -1)
@@ -209,7 +212,7 @@ def _bootstrap_t(columns: np.ndarray, times: np.ndarray, counts: np.ndarray) -> 
         value, error = (float(found[0]) for found in studentized(times[None]))
         draws, errors = studentized(counts)
         centred = (draws - value) / errors
-    ratios = np.where(np.isneginf(draws), 0.0, np.exp(np.where(np.isfinite(draws), draws, np.nan)))
+    ratios = _unlogged(draws)
     if np.isneginf(value):
         return Estimate(0.0, np.nan, np.nan, ratios)
     if not np.isfinite(value):

@@ -6,6 +6,7 @@ import faiss
 import numpy as np
 
 from paraguard_utils.bootstrap import SEED
+from paraguard_utils.models.encoder import unit
 from paraguard_utils.scoring.confusion import THETA
 
 EXACT = 20_000
@@ -58,8 +59,7 @@ def find(vectors: np.ndarray, rejected: np.ndarray, theta: float = THETA) -> Nei
     -------
     Neighbourhoods
     """
-    units = vectors.astype(np.float32)
-    units /= np.linalg.norm(units, axis=1, keepdims=True)
+    units = unit(vectors).astype(np.float32)
     return (_exact if len(units) <= EXACT else _approximate)(units, np.asarray(rejected, bool), theta)
 
 

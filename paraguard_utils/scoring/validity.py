@@ -8,6 +8,7 @@ import pandas as pd
 
 from paraguard_utils import bootstrap
 from paraguard_utils.bootstrap import Clusters, Estimate
+from paraguard_utils.models.encoder import unit
 from paraguard_utils.schemas import Corpus, Labels, Pairs, Table, Tokens, Traces
 from paraguard_utils.scoring import disagreement, signals
 from paraguard_utils.scoring.signals import K, score
@@ -192,8 +193,7 @@ def by_similarity(
     scored = labels["label"].isin(["accept", "reject"]).to_numpy()
     rejected = (labels["label"] == "reject").to_numpy()[scored]
     names = corpus["cluster_id"].to_numpy()[scored]
-    units = vectors[scored].astype(np.float64)
-    units /= np.linalg.norm(units, axis=1, keepdims=True)
+    units = unit(vectors[scored])
     first, second = np.triu_indices(len(names), 1)
     cosine = (units @ units.T)[first, second]
     same, differ = names[first] == names[second], rejected[first] != rejected[second]
