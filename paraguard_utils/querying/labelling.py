@@ -256,6 +256,36 @@ def matching_labels(store: Store, corpus_name: str, target: str, traces: Traces,
     return labels
 
 
+def read_labelled(
+    store: Store, kind: str, corpus_name: str, targets: Sequence[str], asked_by: str
+) -> dict[str, pd.DataFrame]:
+    """Read files of answers that carry labels, by target; a target without one is left out.
+
+    Parameters
+    ----------
+    store : stores.Store
+    kind : str
+        answers or samples.
+    corpus_name : str
+    targets : sequence of str
+    asked_by : str
+        The parameter of 02 that asks for them.
+
+    Raises
+    ------
+    DataError
+        They were labelled by another version of the labeller.
+    """
+    found = {}
+    for name in targets:
+        if store.has(kind, corpus_name, name):
+            path = store.path(kind, corpus_name, name)
+            if read_meta(path)["inputs"].get("labeller") != LABELLER:
+                raise DataError(f"{paths.shown(path)}: labels of another version; run 02_querying with {asked_by}")
+            found[name] = store.read(kind, corpus_name, name)
+    return found
+
+
 def labels_hash(labels: Labels) -> str:
     """Return the hash that ties scores to labels, whatever the order of rows."""
     return frame_hash(labels[["prompt_id", "label"]].sort_values("prompt_id"))

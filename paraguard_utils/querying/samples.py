@@ -5,9 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from paraguard_utils import paths, registry, stores
+from paraguard_utils import registry
 from paraguard_utils.bootstrap import SEED
-from paraguard_utils.errors import DataError
 from paraguard_utils.models import loading, prompting, trace_store
 from paraguard_utils.querying import labelling
 from paraguard_utils.schemas import Corpus
@@ -68,11 +67,4 @@ def read(store: Store, corpus_name: str, targets: Sequence[str]) -> dict[str, pd
     DataError
         They were labelled by another version of the labeller.
     """
-    found = {}
-    for name in targets:
-        if store.has("samples", corpus_name, name):
-            path = store.path("samples", corpus_name, name)
-            if stores.read_meta(path)["inputs"].get("labeller") != labelling.LABELLER:
-                raise DataError(f"{paths.shown(path)}: labels of another version; run 02_querying with draw=true")
-            found[name] = store.read("samples", corpus_name, name)
-    return found
+    return labelling.read_labelled(store, "samples", corpus_name, targets, "draw=true")

@@ -5,9 +5,8 @@ from collections.abc import Mapping
 import numpy as np
 import pandas as pd
 
-from paraguard_utils import paths, registry, stores
+from paraguard_utils import registry
 from paraguard_utils.bootstrap import SEED, Clusters, columns
-from paraguard_utils.errors import DataError
 from paraguard_utils.models import encoder, loading, prompting, trace_store
 from paraguard_utils.querying import labelling, refusals
 from paraguard_utils.schemas import Corpus, Labels, Table, Traces
@@ -89,14 +88,7 @@ def read(store: Store, corpus_name: str, targets: list[str]) -> dict[str, pd.Dat
     DataError
         They were labelled by another version of the labeller.
     """
-    found = {}
-    for name in targets:
-        if store.has("answers", corpus_name, name):
-            path = store.path("answers", corpus_name, name)
-            if stores.read_meta(path)["inputs"].get("labeller") != labelling.LABELLER:
-                raise DataError(f"{paths.shown(path)}: labels of another version; run 02_querying with long_answers=N")
-            found[name] = store.read("answers", corpus_name, name)
-    return found
+    return labelling.read_labelled(store, "answers", corpus_name, targets, "long_answers=N")
 
 
 def to_finish(corpus: Corpus, traces: Traces, labels: Labels, vectors: np.ndarray) -> set[str]:
