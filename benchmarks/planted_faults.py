@@ -75,7 +75,7 @@ FAULTS = [
         "(1 + np.count_nonzero(null >= value - 1e-12)) / (1 + len(null))",
         "np.count_nonzero(null >= value - 1e-12) / len(null)",
     ),
-    Fault("models/trace_store.py", 'rows = rows[rows["prompt_id"].map(keys).eq(rows["key"])]', "rows = rows[:]"),
+    Fault("models/trace_store.py", 'return rows[rows["prompt_id"].map(keys).eq(rows["key"])]', "return rows[:]"),
     Fault("models/prompting.py", "            self.dtype,\n        )", "        )"),
     Fault("stores.py", "max(taken, default=-1) + 1", "max(taken, default=0)"),
     Fault(

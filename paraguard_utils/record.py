@@ -13,7 +13,7 @@ from paraguard_utils.querying import agreement, classifier, readings
 from paraguard_utils.report import card, croissant, numbers
 from paraguard_utils.report.compare import COMPARED
 from paraguard_utils.run import MINUTES
-from paraguard_utils.settings import CORPUS
+from paraguard_utils.settings import CORPUS, TWINS, XSTEST, reworded_name
 from paraguard_utils.stores import LIVE, Store
 
 PROMOTED = ("generated", "corpus", "vectors", "traces", "guards", "labels")
@@ -22,11 +22,19 @@ PROMOTED = ("generated", "corpus", "vectors", "traces", "guards", "labels")
 ON_REQUEST = ("verdicts", "answers", "samples")
 """Folders that a live run fills on request only: a target without one there keeps its recorded file."""
 
+BY_TARGET = ("traces", "guards", "labels", "pairs", "scores", "tuning", *ON_REQUEST)
+BY_CORPUS = ("generated", "corpus", encoder.NAME)
+"""Folders of a store with a folder for each corpus in them, and folders with a file for each."""
+
 INPUTS = (readings.FILE, classifier.ANSWERS, agreement.PUBLISHED)
 """Files among the labels that no run makes."""
 
 DERIVED = ("pairs", "scores", "tuning", "tables")
 """Folders that the recorded notebooks then make from them, and that replace those in `data/`."""
+
+BESIDE = (TWINS, XSTEST, reworded_name(CORPUS), reworded_name(TWINS))
+"""What is asked beside the corpus, of which no answer is kept: requests that ask for harm, and rewordings of what was
+rejected. Files are promoted where a live store has them, and never removed for the want."""
 
 PUBLIC = (
     *(f"public_{name}" for name in ("seeds", "yield", "gates", "fidelity", "steps", "risk", "risk_auc")),
@@ -39,9 +47,14 @@ store replace the recorded ones, which stay where it has none."""
 def record() -> None:
     """Promote a live run to the record and execute the committed notebooks from it.
 
-    Only the project's corpus and its published targets are promoted, whatever else the live store holds; a target that
-    a live run does not ask by default keeps its recorded files where the live store lacks them. Tables and figures are
-    those that the recorded notebooks make from what was promoted.
+    Only the project's corpora and its published targets are promoted, whatever else the live store holds; a target that
+    a live run does not ask by default keeps its recorded files where the live store lacks them, and so do requests that
+    ask for harm, and rewordings. Tables and figures are those that the recorded notebooks make from what was promoted.
+
+    Raises
+    ------
+    UserError
+        The live store lacks something or holds other targets, or it holds an answer that must not be kept.
     """
     live = stores.Store(LIVE)
     for name in COMPARED:
@@ -56,6 +69,7 @@ def record() -> None:
     described = live.read("tables", "public_risk") if live.has("tables", "public_risk") else None
     if described is not None and described["texts"].iloc[0] != len(live.read("corpus", CORPUS)):
         raise UserError("the live table public_risk describes another corpus; run paraguard corpus build again")
+    _check_withheld(live)
     recorded = stores.Store(stores.RECORDED)
     kept = _kept(live, recorded)
     for folder in PROMOTED:
@@ -76,6 +90,14 @@ def record() -> None:
     timed = live if live.has("tables", MINUTES) else recorded
     recorded.write("tables", MINUTES, frame=timed.read("tables", MINUTES), meta={})
     draw_anew(recorded, known)
+
+
+def _check_withheld(live: Store) -> None:
+    """Raise an error where a file that might be promoted holds an answer of which only the label is kept."""
+    for kind in ("traces", "labels", *ON_REQUEST):
+        for path in (path for name in BESIDE for path in live.path(kind, name, "x").parent.glob("*")):
+            if path.suffix in (".csv", ".parquet") and stores.read(path, kind)["response"].notna().any():
+                raise UserError(f"{paths.shown(path)} holds answers, of which only labels are kept; remove it")
 
 
 def draw_anew(recorded: Store, known: Sequence[str]) -> None:
@@ -147,7 +169,7 @@ def _replace(source: Path, destination: Path, targets: Sequence[str], kept: Sequ
     """Copy a folder's publishable files over another's, and remove there what is neither among them nor kept."""
     wanted = _copy(source, destination, targets, kept)
     for path in destination.rglob("*"):
-        if path in INPUTS or _is_of(path, kept):
+        if path in INPUTS or _is_of(path, kept) or _corpus_of(path) in BESIDE:
             continue
         if path.is_file() and path.relative_to(destination) not in wanted:
             path.unlink()
@@ -162,14 +184,19 @@ def _stem(path: Path) -> str:
     return path.name.removesuffix(".meta.json").rpartition(".")[0]
 
 
+def _corpus_of(path: Path) -> str:
+    """Return the name of the corpus that a file is of."""
+    return _stem(path).removesuffix(".drifts") if path.parent.name in BY_CORPUS else path.parent.name
+
+
 def _publishable(path: Path, targets: Sequence[str]) -> bool:
     stem = _stem(path)
     if path.suffix in (".lock", ".corrupt", ".tmp") or ".parts" in path.parent.name:
         return False
-    if path.parents[1].name in ("traces", "guards", "labels", "pairs", "scores", "tuning", *ON_REQUEST):
-        return path.parent.name == CORPUS and stem in targets
-    if path.parent.name in ("generated", "corpus", encoder.NAME):
-        return stem.removesuffix(".drifts") == CORPUS
+    if path.parents[1].name in BY_TARGET:
+        return path.parent.name in (CORPUS, *BESIDE) and stem in targets
+    if path.parent.name in BY_CORPUS:
+        return _corpus_of(path) in (CORPUS, *BESIDE)
     if path.parents[1].name == "vectors":
         return path.parent.name in {prompting.model_of(name) for name in targets}
     return not stem.startswith("confused_refusals_") or stem.removeprefix("confused_refusals_") in targets

@@ -1,13 +1,16 @@
-"""What is published: the targets of `data/targets.csv` and the wrappers of `data/wrappers.yaml`."""
+"""What is published: the targets of `data/targets.csv`, the wrappers and the guards of `data/*.yaml`."""
 
+import re
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import yaml
 
 from paraguard_utils import paths, stores
+from paraguard_utils.text import near
 
 
 def wrappers() -> dict[str, dict[str, str]]:
@@ -18,6 +21,33 @@ def wrappers() -> dict[str, dict[str, str]]:
 def wrapper_text(target: str) -> str:
     """Return the text of a chat target's wrapper, "" for none."""
     return wrappers()[target.rpartition("--")[2]]["text"]
+
+
+FUNCTION = r"[A-Za-z_][\w.]*:[A-Za-z_]\w*"
+"""A guard that is a user's function: `module:function`."""
+
+
+def guards(section: str) -> dict[str, dict[str, Any]]:
+    """Return the guards of a section of `data/guards.yaml`, "panel" or "deployed": name or pattern to its entry."""
+    return _guards(paths.DATA / "guards.yaml").get(section, {})
+
+
+def may_be_guard(name: str) -> bool:
+    """Return whether a name can be a guard's: of the panel, a file that is there, a function, a hub id, a folder."""
+    if name in guards("panel") or re.fullmatch(FUNCTION, name):
+        return True
+    if name.endswith((".csv", ".yaml", ".yml")):
+        return paths.input_file(name).is_file()
+    weights = re.sub(r":\w+$", "", name)  # behind a colon, another reading of the same weights
+    return bool(re.fullmatch(r"[\w.-]+/[\w.-]+", weights)) or Path(weights).expanduser().is_dir()
+
+
+def unknown_guard(name: str) -> str:
+    """Return the error about a name that no guard has."""
+    return (
+        f"there is no guard {name!r}{near(name, guards('panel'))}; there are {', '.join(guards('panel'))}; your own is "
+        "module:function, a CSV file of scores, a YAML file, or the hub id or folder of one that data/guards.yaml knows"
+    )
 
 
 def published(kind: str) -> pd.DataFrame:
@@ -51,3 +81,8 @@ def titles(names: Iterable[str]) -> list[str]:
 def _targets(path: Path) -> pd.DataFrame:
     """Read a list of targets, once: tables and figures ask for titles again and again."""
     return stores.read(path, "targets")
+
+
+@cache
+def _guards(path: Path) -> dict[str, dict[str, dict[str, Any]]]:
+    return yaml.safe_load(path.read_text(encoding="utf-8"))

@@ -16,19 +16,25 @@ import nbformat
 import pandas as pd
 import yaml
 
-from paraguard_utils import paths, registry, stores
-from paraguard_utils.errors import SettingsError, UserError
+from paraguard_utils import paths, registry, stores, unsafe
+from paraguard_utils.errors import Missing, SettingsError, UserError
 from paraguard_utils.models import loading
-from paraguard_utils.querying import targets
+from paraguard_utils.querying import samples, targets
 from paraguard_utils.report import compare, explorer, numbers, tables
 from paraguard_utils.scoring import pipeline
-from paraguard_utils.settings import CORPUS, Settings, check, near
+from paraguard_utils.settings import CORPUS, Settings, check
 from paraguard_utils.stores import LIVE
+from paraguard_utils.text import near
 
 MINUTES = "notebook_minutes"
-RESUME = ("01_corpus_building", "02_querying", "05_guard_comparison")
+ALL = "all"
+"""The row of `MINUTES` about the whole run; some notebooks run side by side."""
+
+RESUME = ("01_corpus_building", "02_querying", "05_guard_comparison", "07_veto", ALL)
 """Notebooks that embed, ask or score, and in a live store do only what is missing."""
 
+ASK_NOTHING = ("04_cohort_analysis", "06_sensitivity", "09_validity")
+"""Notebooks that only read what 01 to 03 make."""
 
 JUDGE = "qwen2.5-coder-0.5b-instruct"
 """The model that judges the recorded answers."""
@@ -121,7 +127,23 @@ def run_all(
 
 
 def redraw() -> None:
-    """Run all notebooks on the recorded store side by side: none reads what another writes.
+    """Run all notebooks on the recorded store side by side: none reads what another writes."""
+    side_by_side(stores.RECORDED, notebooks()[::-1])  # the last, longest one is started first
+
+
+def side_by_side(store_name: str, chosen: Sequence[Path]) -> dict[str, float]:
+    """Run notebooks that ask no model, as many at once as there are cores.
+
+    Parameters
+    ----------
+    store_name : str
+    chosen : list of Path
+        In the order in which they are started; none reads what another writes.
+
+    Returns
+    -------
+    dict of str to float
+        Minutes by notebook.
 
     Raises
     ------
@@ -131,11 +153,9 @@ def redraw() -> None:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
     # No model runs, so one thread a notebook is faster.
     with ProcessPoolExecutor(cores, initializer=os.environ.update, initargs=({"OMP_NUM_THREADS": "1"},)) as pool:
-        # The last, longest one is started first.
-        running = [pool.submit(_timed, notebook, stores.RECORDED, {}) for notebook in notebooks()[::-1]]
+        running = {pool.submit(_timed, notebook, store_name, {}): notebook.stem for notebook in chosen}
         try:
-            for done in as_completed(running):
-                done.result()
+            return {running[done]: done.result() for done in as_completed(running)}
         except BaseException as error:
             pool.shutdown(wait=False, cancel_futures=True)
             for process in multiprocessing.active_children():
@@ -171,7 +191,7 @@ def run(wanted: Sequence[str] = (), given: dict[str, Any] | None = None) -> None
     Parameters
     ----------
     wanted : sequence of str
-        Numbers or names of notebooks ("02", "02_querying"); none: all but 01.
+        Numbers or names of notebooks ("02", "02_querying"); none: all but 01, and but 07 where the corpus has no twins.
     given : dict
         Parameters by name.
 
@@ -195,11 +215,24 @@ def run(wanted: Sequence[str] = (), given: dict[str, Any] | None = None) -> None
     for name in given:
         if name not in everywhere:
             raise SettingsError(f"no notebook of {', '.join(takes)} has a parameter {name!r}{near(name, everywhere)}")
-    usual = {"store": stores.RECORDED, "corpus": CORPUS}
-    store = check(usual | given).open_store()
+    config = check({"store": stores.RECORDED, "corpus": CORPUS} | given)
+    store = config.open_store()
+    if not wanted and not _has_twins(store, config):
+        print(f"07_veto is left out: no cluster of {config.corpus} has a harmful twin")
+        chosen = [path for path in chosen if path.stem[:2] != "07"]
     by_notebook = {stem: {name: given[name] for name in names if name in given} for stem, names in takes.items()}
     run_all(store.name, by_notebook, chosen)
     print(f"tables, figures and executed notebooks are in {paths.shown(store.writes)}")
+
+
+def _has_twins(store: stores.Store, config: Settings) -> bool:
+    if not config.twins:
+        return False
+    try:
+        corpus, twins = (store.read_earlier("corpus", name) for name in (config.corpus, config.twins))
+    except Missing:  # the first notebook says of which
+        return True
+    return not unsafe.twins_of(corpus, twins).empty
 
 
 def reproduce() -> None:
@@ -210,13 +243,23 @@ def reproduce() -> None:
     size = len(stores.Store(stores.RECORDED).read("corpus", CORPUS))
     usual = check({"store": LIVE, "corpus": CORPUS})
     done = targets.preflight(live, CORPUS, size, list(registry.by_default().index), usual)
-    # The default model shows in 01 what a model writes beside the rules.
-    minutes = run_all(LIVE, {"01_corpus_building": {"paraphraser": registry.default_models()[0]}})
+    # A slow guard is scored where it was asked on request. The default model shows in 01 what a model writes.
+    guards = registry.published("guard")
+    there = [name for name in guards.index if guards["default"][name] == "yes" or live.has("guards", CORPUS, name)]
+    given: dict[str, dict[str, Any]] = {
+        "01_corpus_building": {"paraphraser": registry.default_models()[0]},
+        "02_querying": {"twins_wrappers": [samples.WRAPPER]},
+        "05_guard_comparison": {"guards": there},
+    }
+    started = time.monotonic()
+    minutes = run_all(LIVE, given, [path for path in notebooks() if path.stem not in ASK_NOTHING])
+    minutes |= side_by_side(LIVE, [path for path in notebooks()[::-1] if path.stem in ASK_NOTHING])
+    minutes[ALL] = round((time.monotonic() - started) / 60, 1)
     earlier = dict(live.read("tables", MINUTES).to_numpy()) if live.has("tables", MINUTES) else {}
     if done:  # what goes on where it was says nothing about how long the whole takes
         minutes |= {name: earlier[name] for name in RESUME if name in earlier}
     if not done or set(RESUME) <= set(earlier):
-        frame = pd.DataFrame(minutes.items(), columns=["notebook", "minutes"])
+        frame = pd.DataFrame(sorted(minutes.items()), columns=["notebook", "minutes"])
         live.write("tables", MINUTES, frame=frame, meta={})
     table = live.read("tables", "table1_targets")
     print("\nTable 1\n")
@@ -231,7 +274,10 @@ def reproduce() -> None:
 
 
 def optional_models() -> None:
-    """Ask the optional models in the live store; let one of them judge all, and ask all for long and drawn answers."""
+    """Ask the optional models in the live store, and all for long and drawn answers; let one of them judge all.
+
+    The models that are guards too are asked as such, and what is rejected is asked again in other words.
+    """
     optional = registry.optional_models()
     for name in optional:
         loading.resolve(name)  # before anything expensive
@@ -239,6 +285,9 @@ def optional_models() -> None:
         output = paths.RESULTS / LIVE / "notebooks" / f"02_{name or 'default'}.ipynb"
         given = {"store": LIVE, "model": name, "judge": JUDGE, "long_answers": LONG_ANSWERS, "draw": True}
         execute(paths.NOTEBOOKS / "02_querying.ipynb", output, given)
+    run_all(LIVE, chosen=[path for path in notebooks() if path.stem[:2] in ("03", "05")])
+    for name in (*optional, ""):
+        run_all(LIVE, {"07_veto": {"model": name}}, [paths.NOTEBOOKS / "07_veto.ipynb"])
     print("make reproduce scores them beside the default one")
 
 
@@ -274,6 +323,7 @@ def explore(config: Settings) -> None:
     """
     store = config.open_store()
     corpus = store.read_earlier("corpus", config.corpus)
+    unsafe.refuse(corpus, "the explorer")  # before all the scores are read
     names, _ = targets.to_score(store, config.corpus, config)
     data = pipeline.scored_targets(store, config.corpus, corpus, names)
     data |= pipeline.scored_guards(store, config.corpus, corpus, data)

@@ -129,7 +129,7 @@ SCHEMAS = {
         next_logprobs=_list(),
         tail_mass=_number(_unit),
     ),
-    "guards": _schema(prompt_id=_text(unique=True), key=_text(), score=_number(_unit)),
+    "guards": _schema(prompt_id=_text(unique=True), key=_text(), score=_number(_unit, nullable=True)),
     "labels": _schema(
         **_verdicts, p_refusal=_number(_unit, nullable=True), answer=pa.Column(str, _one_of(ANSWERS), nullable=True)
     ),

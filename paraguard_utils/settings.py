@@ -3,8 +3,7 @@
 papermill only warns about a parameter that a notebook does not have, so the check looks at the notebook's own names.
 """
 
-import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from types import ModuleType
 from typing import Any, Literal
@@ -14,9 +13,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails
 
 from paraguard_utils.errors import SettingsError, UserError
-from paraguard_utils.registry import published
+from paraguard_utils.registry import may_be_guard, unknown_guard
 from paraguard_utils.registry import wrappers as committed_wrappers
 from paraguard_utils.stores import LIVE, RECORDED, Store, frame_hash
+from paraguard_utils.text import near
 
 
 @dataclass(frozen=True)
@@ -62,6 +62,18 @@ class Gates:
 
 CORPUS = "paraguard_mini"
 """The project's own corpus."""
+
+
+TWINS = "paraguard_twins"
+"""Harmful twins of its clusters, which should be refused: answers to them are labelled in memory and not kept."""
+
+XSTEST = "xstest_unsafe"
+"""The name of XSTest's unsafe prompts, of which labels are kept and nothing else."""
+
+
+def reworded_name(corpus_name: str) -> str:
+    """Return the name that decisions on a corpus's rewordings are kept under; their texts are made anew (07)."""
+    return f"{corpus_name}--reworded"
 
 
 _IPYTHON = {"In", "Out", "exit", "quit", "get_ipython", "open"}
@@ -115,6 +127,9 @@ class Settings(BaseModel):
     judge: str = ""
     long_answers: int = Field(0, ge=0)
     draw: bool = False
+    twins: str = Field(TWINS, pattern=r"^([A-Za-z0-9][\w.-]*)?$")
+    twins_wrappers: list[str] = []
+    xstest: str = ""
     labeller: Literal["combined", "full", "policy", "fluent", "cues", "judge"] = "combined"
     seeds: str = ""
     candidates: str = ""
@@ -141,6 +156,7 @@ class Settings(BaseModel):
     seed: int = Field(20251201, ge=0)
     target: str = ""
     guards: list[str] = []
+    guard: str = ""
     reference: str = ""
 
     def meta(self, **inputs: pd.DataFrame | str) -> dict[str, object]:
@@ -152,7 +168,8 @@ class Settings(BaseModel):
             Frames are hashed, strings kept.
         """
         hashes = {name: value if isinstance(value, str) else frame_hash(value) for name, value in inputs.items()}
-        return {"parameters": self.model_dump(exclude_unset=True), "inputs": hashes}
+        # Where somebody's file lies tells nothing about what was in it.
+        return {"parameters": self.model_dump(exclude_unset=True, exclude={"xstest"}), "inputs": hashes}
 
     def gates(self) -> Gates:
         """Return the thresholds of the gates."""
@@ -162,9 +179,13 @@ class Settings(BaseModel):
         """Return the weights of the score."""
         return Weights(self.weight_drift, self.weight_prob_shift, self.weight_ppl)
 
+    def asked_guards(self) -> list[str]:
+        """Return the names of the guards to ask: those listed, and the one that stands alone."""
+        return [*self.guards, *([self.guard] if self.guard else [])]
+
     def open_store(self) -> Store:
-        """Return the store; naming a model and leaving the store alone means the live one."""
-        return Store(LIVE if self.model and self.store == RECORDED else self.store)
+        """Return the store; naming a model or a guard and leaving the store alone means the live one."""
+        return Store(LIVE if (self.model or self.guard) and self.store == RECORDED else self.store)
 
 
 def freeze(namespace: Mapping[str, Any]) -> Settings:
@@ -200,12 +221,6 @@ def freeze(namespace: Mapping[str, Any]) -> Settings:
     return check(given)
 
 
-def near(name: str, known: Iterable[str]) -> str:
-    """Return the end of an error about an unknown name: the known one that was probably meant, or nothing."""
-    close = difflib.get_close_matches(name, known, n=1)
-    return f"; did you mean {close[0]!r}?" if close else ""
-
-
 def check(given: Mapping[str, Any]) -> Settings:
     """Check the values of parameters and freeze them.
 
@@ -234,11 +249,10 @@ def check(given: Mapping[str, Any]) -> Settings:
     for name in ("wrappers", "guards"):
         if name in given and not given[name]:
             raise SettingsError(f"parameter {name!r} names nothing")
-    known = published("guard").index
-    for guard in settings.guards:
-        if guard not in known:
-            raise SettingsError(f"there is no guard {guard!r}; there are {', '.join(known)}")
-    for wrapper in settings.wrappers:
+    for guard in settings.asked_guards():
+        if not may_be_guard(guard):
+            raise SettingsError(unknown_guard(guard))
+    for wrapper in (*settings.wrappers, *settings.twins_wrappers):
         if wrapper not in committed_wrappers():
             raise SettingsError(
                 f"there is no wrapper {wrapper!r}; data/wrappers.yaml has {', '.join(committed_wrappers())}"

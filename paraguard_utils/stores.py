@@ -51,7 +51,7 @@ MAKERS = {
     "drifts": "06_sensitivity",
     "tokens": "02_querying",
     "traces": "02_querying",
-    "labels": "02_querying or 05_guard_comparison",
+    "labels": "02_querying, 05_guard_comparison or 07_veto",
     "verdicts": "02_querying with judge=MODEL",
     "answers": "02_querying with long_answers=200",
     "samples": "02_querying with draw=true",

@@ -1,5 +1,6 @@
 """Words and their overlap, as the gates and the risk scorer see them."""
 
+import difflib
 import re
 import unicodedata
 from collections.abc import Hashable, Iterable
@@ -107,3 +108,9 @@ def formula_safe(cells: pd.Series | pd.DataFrame) -> pd.Series | pd.DataFrame:
 
 # Thinking that was cut off before its end has no answer after it.
 THINKING = re.compile(r"(?is)\A\s*<think(?:ing)?>(?:.*?</think(?:ing)?>|.*)")
+
+
+def near(name: str, known: Iterable[str]) -> str:
+    """Return the end of an error about an unknown name: the known one that was probably meant, or nothing."""
+    close = difflib.get_close_matches(name, known, n=1)
+    return f"; did you mean {close[0]!r}?" if close else ""

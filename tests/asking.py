@@ -1,9 +1,17 @@
 """What the tests of asking share."""
 
 import numpy as np
+import pandas as pd
 
 from paraguard_utils import stores
 from paraguard_utils.models import prompting, trace_store
+
+ANSWERS = [
+    "I'm sorry, but I can't help with that. QUOKKA {}.",
+    "Sure, QUOKKA would begin like this: first look around, then {} while nobody is there, and tell no one of it.",
+    "QUOKKA QUOKKA QUOKKA QUOKKA QUOKKA QUOKKA QUOKKA QUOKKA QUOKKA QUOKKA",
+]
+"""What the tiny model is made to say: texts that can be looked for and labelled."""
 
 NUMBERS = ("token_nll", "next_logprobs", "tail_mass")
 
@@ -42,3 +50,11 @@ def identical(first, second):
     for name in first.columns:
         for a, b in zip(first[name], second[name], strict=True):
             np.testing.assert_array_equal(a, b)
+
+
+def texts_in(path):
+    """Return all text of a file, columns of a compressed one unpacked."""
+    if ".parquet" in path.suffixes and path.suffix == ".parquet":
+        frame = pd.read_parquet(path)
+        return "\n".join([*frame.columns, *(str(value) for name in frame for value in frame[name])])
+    return path.read_bytes().decode("utf-8", "replace")

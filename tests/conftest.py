@@ -56,6 +56,53 @@ def results(tmp_path, monkeypatch):
 
 
 @pytest.fixture
+def answers(monkeypatch):
+    """What the tiny model is made to say, by the key of what it is asked."""
+    from asking import ANSWERS
+
+    from paraguard_utils.models import engine
+
+    said, real = {}, engine.Engine.ask
+
+    def ask(self, batch):
+        rows = real(self, batch)
+        for row in rows:
+            row["response"] = ANSWERS[int(row["key"], 16) % 3].format(row["key"][:4])
+            said[row["key"]] = row["response"]
+        return rows
+
+    monkeypatch.setattr(engine.Engine, "ask", ask)
+    return said
+
+
+@pytest.fixture
+def watched(monkeypatch):
+    """What was written at any time, by path: parts are gone in the end."""
+    from asking import texts_in
+
+    from paraguard_utils import stores
+
+    written, real = [], stores.atomic
+
+    def write(path, produce):
+        real(path, produce)
+        written.append((path, texts_in(path)))
+
+    monkeypatch.setattr(stores, "atomic", write)
+    return written
+
+
+@pytest.fixture
+def store_name(tmp_path):
+    """Name of a live store in the project itself, since notebooks run in processes of their own; removed afterwards."""
+    from paraguard_utils import paths
+
+    name = f"test-{tmp_path.name}"
+    yield name
+    shutil.rmtree(paths.RESULTS / name, ignore_errors=True)
+
+
+@pytest.fixture
 def command(monkeypatch, capsys):
     """The command line, run in this process: what it prints and the line it ends with, "" where all went well."""
     from paraguard_utils import __main__

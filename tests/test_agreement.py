@@ -7,6 +7,7 @@ import pytest
 from paraguard_utils import paths, registry, stores
 from paraguard_utils.bootstrap import Clusters
 from paraguard_utils.errors import DataError
+from paraguard_utils.models import trace_store
 from paraguard_utils.querying import agreement, classifier, judge, labelling, refusals
 from paraguard_utils.text import key
 
@@ -140,7 +141,7 @@ def test_labellers_on_the_same_answers(results):
     labels["rule"] = ["bare_no", "lacks_means", "bare_no", "no_cue", "no_cue"]
     labels["answer"] = ["on_topic", "degenerate", "on_topic", "on_topic", "degenerate"]
     labels = labels.assign(p_refusal=0.5, response="x")
-    meta = {"inputs": {"traces": labelling.answers_hash(traces)}}
+    meta = {"inputs": {"traces": trace_store.answers_hash(traces)}}
     store.write("labels", "c", name, frame=labels, meta=meta)
     verdicts = labels.assign(label="accept", labeller="judge-1 m").drop(columns=["p_refusal", "answer"])
     store.write("verdicts", "c", name, frame=verdicts, meta=meta)
@@ -193,6 +194,6 @@ def test_a_judges_recorded_labels_are_of_the_recorded_answers(name):
         pytest.skip("not judged")
     traces = RECORDED.read("traces", "paraguard_mini", name)
     meta = stores.read_meta(RECORDED.path("verdicts", "paraguard_mini", name))
-    assert meta["inputs"]["traces"] == labelling.answers_hash(traces)
+    assert meta["inputs"]["traces"] == trace_store.answers_hash(traces)
     judged = RECORDED.read("verdicts", "paraguard_mini", name)
     assert judge.read(judged["response"].fillna("")).tolist() == judged["label"].tolist()

@@ -1,4 +1,6 @@
-"""Seeds from public benchmarks: upstream formats, duplicates, bad files, stratified order."""
+"""Seeds from public benchmarks: formats, duplicates, bad files, stratified order; and scripts that measure costs."""
+
+import runpy
 
 import numpy as np
 import pandas as pd
@@ -6,9 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paraguard_utils import paths
-from paraguard_utils.corpus import benchmarks
-from paraguard_utils.errors import DataError, SettingsError
+from paraguard_utils import paths, stores
+from paraguard_utils.corpus import benchmarks, reword
+from paraguard_utils.errors import DataError, Missing, SettingsError
+from paraguard_utils.guards import chat, packaged
+from paraguard_utils.guards.contract import Guard
 
 SHARED = paths.ROOT.parent / "shared" / "data"
 FILES = {
@@ -96,3 +100,103 @@ def test_the_published_files_hold_what_their_authors_say():
     assert counts["PHTest v0.1", "label is controversial"] == 1191
     assert set(seeds.loc[seeds["source"] == "OR-Bench Hard-1K", "category"]) > {"illegal", "self-harm"}
     assert len(benchmarks.read_xstest(str(SHARED / "xstest" / "xstest_prompts.csv"))) == 450
+
+
+def script(name):
+    return runpy.run_path(str(paths.BENCHMARKS / f"{name}.py"))
+
+
+def guard(score):
+    return Guard("mine", "1", score, 0.5, "policy", "unstated", "unstated", "")
+
+
+def test_prompts_for_guards_are_distinct_and_those_given_come_first(recorded_corpus):
+    prompts = script("guard_throughput")["prompts"]
+    given = recorded_corpus.iloc[[0, 1, 0]]
+    found = prompts(given, 1000)
+    assert len(set(found)) == len(found) > 4 and set(given["text"]) < set(found)
+    assert found == prompts(given, 1000) and set(prompts(given, 2)) == set(given["text"])
+
+
+def test_a_guard_is_stopped_after_the_batch_in_which_its_limit_passes(tiny_folder, prompts):
+    throughput = script("guard_throughput")
+    measured, batch = throughput["measured"], throughput["BATCH"]
+    asked = []
+
+    def score(texts, answers=None):
+        asked.append(len(texts))
+        return np.zeros(len(texts))
+
+    texts = [f"{i}" for i in range(2 * batch + 1)]
+    assert measured(guard(score), texts, 0, 3)["prompts"] == batch
+    assert asked == [1, batch, 1, 1, 1, 3]
+    assert measured(guard(score), texts, np.inf, 3)["prompts"] == len(texts)
+    _, score = chat.yes_no({"model": str(tiny_folder)})
+    row = measured(guard(score), prompts["text"].tolist(), np.inf, 2)
+    assert row["prompts"] == len(prompts) and row["ratio"] == row["one_by_one"] / row["together"]
+
+
+def test_the_table_of_guards_grows_guard_by_guard(tmp_path, monkeypatch, capsys):
+    code = "def score(texts):\n    return [0.0] * len(texts)\n\n\ndef dies(texts):\n    1 / 0\n"
+    (tmp_path / "costly.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    version = packaged.metadata.version
+
+    def without(name):
+        if name == "hatesonar":
+            raise packaged.metadata.PackageNotFoundError(name)
+        return version(name)
+
+    monkeypatch.setattr(packaged.metadata, "version", without)
+    main = script("guard_throughput")["main"]
+    monkeypatch.setitem(main.__globals__, "prompts", lambda given, most: ["a", "b", "c"][:most])
+    file = tmp_path / "table.csv"
+    options = ["-n", "2", "--output", str(file), "--guards", "hatesonar", "costly:score", "costly:dies"]
+    monkeypatch.setattr("sys.argv", ["guard_throughput.py", *options])
+    with pytest.raises(ZeroDivisionError):
+        main()
+    table = stores.read(file, "tables")
+    assert table[["guard", "prompts"]].to_dict("split")["data"] == [["costly-score", 2]]
+    assert stores.read_meta(file)["prompts"] == 2
+    assert "left out: the package hatesonar is not installed" in capsys.readouterr().err
+
+
+def test_prompts_for_a_veto_are_those_that_the_target_rejects():
+    store, target = stores.Store("recorded"), "smollm2-135m-instruct-q4_1--safety"
+    rejected = script("veto_cost")["rejected"]
+    labels = store.read("labels", "paraguard_mini", target).set_index("prompt_id")["label"]
+    assert set(labels[rejected(store, target, 5)["prompt_id"]]) == {"reject"}
+    assert len(rejected(store, target, 5)) == 5 and len(rejected(store, target, 9999)) == (labels == "reject").sum()
+
+
+def test_a_veto_costs_its_rewordings_and_one_row_a_step(tiny_model, recorded_corpus, capsys):
+    veto = script("veto_cost")
+    given = pd.concat([recorded_corpus.head(2), pd.DataFrame({"prompt_id": ["none"], "text": ["Xyzzy!"]})])
+    again = reword.reworded(given)
+    asked, decided = [], []
+
+    def answer(prompts):
+        asked.append(len(prompts))
+        return np.ones(len(prompts))
+
+    def missing(prompts):
+        raise Missing("no such package")
+
+    systems = {
+        "tiny": veto["chat"](tiny_model, "safety", 4, given),
+        "mine": veto["System"](answer, lambda prompts, scores: decided.append(len(scores))),
+        "gone": veto["System"](missing, missing),
+    }
+    table = veto["measure"](systems, given)
+    steps = ["first answer", "rewording", "asking again", "deciding", "veto, all three"]
+    assert table["target"].tolist() == ["tiny"] * 5 + ["mine"] * 5 and table["step"].tolist() == steps * 2
+    assert table["queries"].to_numpy() == pytest.approx([1, 0, len(again) / 3, 0, len(again) / 3] * 2)
+    for _, own in table.groupby("target"):
+        own = own.set_index("step")
+        assert own.loc[steps[1:4], "ms"].sum() == pytest.approx(own.loc[steps[4], "ms"])
+        assert own["ratio"].to_numpy() == pytest.approx(own["ms"] / own.loc[steps[0], "ms"])
+    sizes = again["cluster_id"].value_counts()
+    # once to load; what has no rewording is not asked again
+    assert asked == [1, *(n for one in given["prompt_id"] for n in (1, sizes.get(one, 0)) if n)]
+    assert decided == [1, *(sizes[one] for one in given["prompt_id"] if one in sizes)] and "none" not in sizes
+    assert capsys.readouterr().err.startswith("left out: no such package")

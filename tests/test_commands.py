@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 from test_live import has_model
 
-from paraguard_utils import paths, registry, stores
+from paraguard_utils import paths, registry, stores, unsafe
 from paraguard_utils.models import loading, prompting
 
 pytestmark = [
@@ -90,6 +90,9 @@ def clone(tmp_path_factory, tiny_folder):
     )
     corpus = stores.read(root / "data/corpus/paraguard_mini.csv", "corpus")
     corpus[corpus["cluster_id"].isin(seeds["seed_id"])].to_csv(root / "data/corpus/paraguard_mini.csv", index=False)
+    twins = stores.read(root / "data/corpus/paraguard_twins.csv", "corpus")
+    own = unsafe.benign_of(twins["cluster_id"]).isin(seeds["seed_id"])
+    twins[own].to_csv(root / "data/corpus/paraguard_twins.csv", index=False)
     listed = pd.read_csv(root / "data/targets.csv", keep_default_na=False)
     guards = listed[listed["kind"] == "guard"]
     chat = listed[listed["default"].eq("yes") & listed["kind"].eq("chat")].assign(model=str(tiny_folder))
@@ -180,6 +183,8 @@ def test_every_documented_command_runs_as_written(command, request, tiny_folder)
     decisions = [f"text {i},{'reject' if i // 4 % 2 and i % 4 else 'accept'},c{i // 4}" for i in range(24)]
     (clone / "decisions.csv").write_text("\n".join(["text,decision,cluster", *decisions]) + "\n")
     shutil.copyfile(clone / "decisions.csv", clone / "new.csv")
+    (example,) = re.findall(r"```python\n(.*?)```", (clone / "README.md").read_text(encoding="utf-8"), flags=re.DOTALL)
+    (clone / "my_guard.py").write_text(example, encoding="utf-8")
     asks = command.startswith((".venv/bin/papermill notebooks/02", f".venv/bin/paraguard run --model {HUB}"))
     if asks:
         shutil.rmtree(clone / "results" / "live" / "traces", ignore_errors=True)

@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 from paraguard_utils import schemas, stores, text
 from paraguard_utils.corpus import fidelity, gates, inputs, risk
 from paraguard_utils.errors import DataError, WeightsError
-from paraguard_utils.guards import panel
 from paraguard_utils.models import encoder, weights
 from paraguard_utils.settings import Gates
 
@@ -244,18 +243,3 @@ def test_a_candidate_without_its_seed_is_named(tmp_path):
     (tmp_path / "c.csv").write_text("seed_id,strategy,text\na,lexical,one\nb,lexical,two\n")
     with pytest.raises(DataError, match="row 3, column seed_id: 'b' is not in"):
         inputs.read_inputs(stores.Store("test"), "mine", str(tmp_path / "s.csv"), str(tmp_path / "c.csv"))
-
-
-@pytest.mark.parametrize("name", list(panel.GUARDS))
-def test_guards_decide(name):
-    plain, rude = panel.GUARDS[name].score(["Which bread goes with soup?", "you are a fucking idiot"])
-    assert plain < 0.5 <= rude
-
-
-@pytest.mark.parametrize("name", list(panel.GUARDS))
-def test_recorded_guard_scores_are_the_guard_s(recorded_corpus, name):
-    sample = recorded_corpus.iloc[::7]
-    recorded = panel.scores(stores.Store("recorded"), "paraguard_mini", recorded_corpus, name)
-    assert recorded["score"].iloc[::7].to_numpy() == pytest.approx(
-        panel.GUARDS[name].score(sample["text"]), rel=1e-3, abs=1e-4
-    )

@@ -725,7 +725,8 @@ def test_guards_stand_beside_the_target_that_lent_its_trace(recorded_corpus):
     for name, own in guards.items():
         assert own.traces is data[names[1]].traces  # the first under the safety wrapper
         assert own.labels["prompt_id"].tolist() == recorded_corpus["prompt_id"].tolist()
-        assert (own.scores["label"] == "reject").sum() == (own.labels["label"] == "reject").sum() > 0, name
+        assert (own.scores["label"] == "reject").sum() == (own.labels["label"] == "reject").sum(), name
+    assert any((own.labels["label"] == "reject").any() for own in guards.values())
     others = {names[0]: data[names[0]]}
     assert pipeline.scored_guards(RECORDED, "paraguard_mini", recorded_corpus, others) == {}
     with pytest.raises(DataError, match="scores of another corpus or other decisions; run 05_guard_comparison again"):
@@ -736,7 +737,7 @@ def test_guards_stand_beside_the_target_that_lent_its_trace(recorded_corpus):
 def test_the_recorded_refusals_are_all_there(command, results, show):
     path = paths.RESULTS / "explorer.html"
     assert paths.shown(path) in command("explorer").printed
-    assert path.stat().st_size < 10e6
+    assert path.stat().st_size < 12e6
     names = [*registry.published("chat").index, *registry.published("guard").index]
     labels = pd.concat([RECORDED.read("labels", "paraguard_mini", name) for name in names])
     n = int((labels["label"] == "reject").sum())

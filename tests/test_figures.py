@@ -35,6 +35,7 @@ from paraguard_utils.scoring import (
     signals,
     validity,
     variance,
+    veto,
 )
 from paraguard_utils.scoring import cohorts as cohort_tables
 from paraguard_utils.scoring.cohorts import LEVELS
@@ -99,7 +100,19 @@ def drawn():
     truth = truth.assign(low=truth["mean"] - rng.uniform(0, 0.2, len(truth)), high=truth["mean"] + 0.1)
     turned = pd.DataFrame({"system": ["mine", "mine", "theirs", "theirs"], "noise": [0.0, 0.2] * 2})
     turned = turned.assign(**made(rng, len(turned), *MEASURES))
+    guards = pd.DataFrame({"target": ["mine", "theirs"]}).assign(**made(rng, 2, "benign_rejected", "twins_rejected"))
+    swept = pd.DataFrame({"target": ["mine"] * 4 + ["theirs"] * 4, "threshold": [0.1, 0.2, 0.3, 0.4] * 2})
+    swept = swept.assign(**made(rng, 8, "rejected_benign", "rejected_twins", "dr"))
+    behind = pd.DataFrame({"target": ["mine", "mine", "theirs", "theirs"], "guard": ["one", "two"] * 2})
+    behind = behind.assign(**made(rng, 4, "frr_change", "dr_change", "cr60_change"))
+    vetoed = pd.DataFrame([("mine", score, at) for score in veto.SCORES for at in (0.2, 0.5, 0.8)])
+    vetoed = vetoed.set_axis(["target", "score", "threshold"], axis="columns")
+    vetoed = vetoed.assign(**made(rng, len(vetoed), "gained", "lost", "lost_random"))
     return {
+        "both_corpora": (figures.both_corpora(guards), guards),
+        "guard_sweep": (figures.guard_sweep(swept, guards), swept),
+        "before_after": (figures.before_after(behind), behind),
+        "veto_curves": (figures.veto_curves(vetoed, vetoed), vetoed),
         "known_truth": (figures.known_truth(truth), truth),
         "sentiment_noise": (figures.noise(turned), turned),
         "against_floors": (figures.against_floors(floors), floors),
@@ -124,7 +137,6 @@ def drawn():
         "token_view": (figures.token_view(shown, "mine"), shown),
         "corpus_gates": (figures.gate_distributions(counts, limits), counts),
         "public_gates": (figures.gate_distributions(counts, limits), counts),
-        "guard_overview": (figures.target_overview(table), table),
         "risk_distributions": (figures.risk_distributions(groups_of_risk, limits), groups_of_risk),
     }
 
@@ -267,7 +279,6 @@ def test_colours_of_one_meaning_are_told_apart_with_every_kind_of_colour_vision(
 FUNCTIONS = {
     "corpus_gates": "gate_distributions",
     "public_gates": "gate_distributions",
-    "guard_overview": "target_overview",
     "fig3_ci_similarity": "ci_against_similarity",
     "fig5_cohorts": "cohort_heat_map",
     "sentiment_noise": "noise",

@@ -1,7 +1,5 @@
 """The real default model on a slice of the corpus, against its recorded answers."""
 
-import shutil
-
 import numpy as np
 import pytest
 import test_engine
@@ -53,14 +51,6 @@ def test_twelve_prompts_live_equal_the_record(results, recorded_corpus):
     for a, b in zip(live["token_nll"], recorded["token_nll"], strict=True):
         np.testing.assert_allclose(a, b, atol=1e-3)
     assert set(labelling.label_answers(live, sample)["label"]) <= {"accept", "reject"}
-
-
-@pytest.fixture
-def store_name(tmp_path):
-    """Name of a live store in the project itself, since notebooks run in processes of their own; removed afterwards."""
-    name = f"test-{tmp_path.name}"
-    yield name
-    shutil.rmtree(paths.RESULTS / name, ignore_errors=True)
 
 
 def run_after_01(

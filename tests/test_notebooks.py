@@ -19,8 +19,8 @@ def code_cells(path):
 
 
 def test_there_are_notebooks():
-    # 07 and 08 are kept for what is planned: a veto, and remedies
-    assert [path.stem[:2] for path in NOTEBOOKS] == ["01", "02", "03", "04", "05", "06", "09"]
+    # 08 is kept for what is planned: remedies
+    assert [path.stem[:2] for path in NOTEBOOKS] == ["01", "02", "03", "04", "05", "06", "07", "09"]
 
 
 @each_notebook
@@ -123,7 +123,7 @@ def test_notebooks_get_the_parameters_they_have_in_order(monkeypatch, results):
     ran = []
     monkeypatch.setattr(run, "execute", lambda notebook, output, given: ran.append((notebook.stem, given)))
     run.run((), {"model": "m", "max_new_tokens": 8, "labeller": "policy"})
-    assert [stem[:2] for stem, _ in ran] == ["02", "03", "04", "05", "06", "09"]
+    assert [stem[:2] for stem, _ in ran] == ["02", "03", "04", "05", "06", "07", "09"]
     every = {"model": "m", "store": "live"}
     assert ran[0][1] == every | {"max_new_tokens": 8} and ran[1][1] == every | {"labeller": "policy"}
     assert ran[3][1] == every

@@ -35,8 +35,10 @@ def named(lines):
     return {canonicalize_name(one.name): one for one in map(Requirement, lines)}
 
 
+EXTRAS = dict(PROJECT["project"]["optional-dependencies"])
+PANEL = named(EXTRAS.pop("panel"))
 CORE = named(PROJECT["project"]["dependencies"])
-OPTIONAL = named([line for lines in PROJECT["project"]["optional-dependencies"].values() for line in lines])
+OPTIONAL = named([line for lines in EXTRAS.values() for line in lines])
 
 
 def test_versions_and_bounds_agree_with_the_pins():
@@ -49,6 +51,15 @@ def test_versions_and_bounds_agree_with_the_pins():
     for name, pin in pins.items():
         (version,) = pin.specifier
         assert version.version in declared[name].specifier, name
+
+
+def test_guards_that_few_use_are_pinned_alike_and_stand_alone():
+    lines = (paths.ROOT / "requirements-guards.txt").read_text(encoding="utf-8").splitlines()
+    pins = named(line.partition(" ")[0] for line in lines if not line.startswith("#"))
+    assert {name: str(one) for name, one in PANEL.items()}.items() <= {
+        name: str(one) for name, one in pins.items()
+    }.items()
+    assert not set(PANEL) & {*CORE, *OPTIONAL}
 
 
 def imported(nodes):
@@ -102,7 +113,9 @@ def test_what_any_module_imports_is_a_dependency_or_in_an_extra():
     for path in PACKAGE.rglob("*.py"):
         everything |= set(imported(ast.walk(ast.parse(path.read_text(encoding="utf-8")))))
     declared = (CORE | OPTIONAL).keys() - {"paraguard-utils"}
-    assert distributions(everything) <= with_requirements(declared)
+    panel = {"nanoguard", *map(str, PANEL)} | {name.replace("-", "_") for name in PANEL}
+    usual = {module for module in everything if module.partition(".")[0] not in panel}
+    assert distributions(usual) <= with_requirements(declared)
 
 
 def test_every_room_is_a_listed_package():
@@ -180,7 +193,7 @@ def test_an_installed_package_labels_answers_by_itself(wheel, tmp_path):
     )
     labels, heavy, where, wrappers = json.loads(done.stdout)
     assert labels == refusals.label(answers, [""] * 3)["label"].tolist() == ["reject", "accept", "unparsed"]
-    assert heavy == [] and wrappers == ["judge", "none", "safety", "sentiment", "strict"]
+    assert heavy == [] and wrappers == ["judge", "moderation", "none", "safety", "sentiment", "strict"]
     package = target / "paraguard_utils"
     expected = [package / "querying/refusals.py", folder, package / "_data", folder / "results"]
     assert where == [str(expected[0]), False, *map(str, expected[1:]), str(tmp_path / "cache" / "paraguard")]

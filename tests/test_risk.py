@@ -38,7 +38,7 @@ def classifier(tmp_path_factory):
 def test_a_guard_or_a_classifier_can_take_its_place(classifier):
     texts = ["Which bread goes with soup?", "you are a fucking idiot", "a " * 40]
     guard = risk.scorer("better-profanity")
-    assert guard.score(texts, encoder.encode).tolist() == panel.GUARDS["better-profanity"].score(texts) == [0, 1, 0]
+    assert guard.score(texts, encoder.encode).tolist() == panel.load("better-profanity").score(texts) == [0, 1, 0]
     toxic, fine = (risk.scorer(f"{classifier}#{label}") for label in ("toxic", "fine"))
     found = toxic.score(texts, encoder.encode)
     assert found.shape == (3,) and found + fine.score(texts, encoder.encode) == pytest.approx(1)

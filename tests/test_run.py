@@ -14,7 +14,8 @@ from paraguard_utils.models import loading
 from paraguard_utils.querying import targets
 
 CHAT = list(registry.published("chat").index)
-OPTIONAL = [name for name, default in registry.published("chat")["default"].items() if default == "no"]
+OPTIONAL = list(registry.published("chat").query("default == 'no'").index)
+OPTIONAL_GUARDS = list(registry.published("guard").query("default == 'no'").index)
 
 
 def put(folder, text, *names):
@@ -43,6 +44,29 @@ def test_promoting_replaces_removes_and_keeps(tmp_path):
     assert found == {asked: "new", f"{asked}.meta.json": "new", kept: "old", f"{kept}.meta.json": "old"}
 
 
+def test_requests_that_ask_for_harm_are_promoted_and_never_removed(tmp_path):
+    live, data = tmp_path / "live", tmp_path / "data"
+    twins, outside = f"{settings.TWINS}/{CHAT[0]}.csv", f"{settings.XSTEST}/{CHAT[0]}.csv"
+    put(live / "labels", "new", twins, f"{settings.TWINS}/stranger--safety.csv")
+    put(data / "labels", "old", twins, outside, "mine/x.csv")
+    put(data / "corpus", "old", f"{settings.TWINS}.csv", f"{settings.TWINS}.csv.meta.json", "mine.csv")
+    for folder in ("labels", "corpus"):
+        record._replace(live / folder, data / folder, CHAT)
+    found = {path.relative_to(data).as_posix(): path.read_text() for path in data.rglob("*") if path.is_file()}
+    corpus = f"corpus/{settings.TWINS}.csv"
+    assert found == {f"labels/{twins}": "new", f"labels/{outside}": "old", corpus: "old", f"{corpus}.meta.json": "old"}
+
+
+def test_an_answer_to_a_request_that_asks_for_harm_is_not_promoted(results):
+    live = stores.Store("live")
+    labels = stores.Store("recorded").read("labels", "paraguard_mini", CHAT[0]).head(3)
+    live.write("labels", settings.TWINS, CHAT[0], frame=labels.assign(response=None), meta={})
+    record._check_withheld(live)
+    live.write("labels", settings.TWINS, CHAT[0], frame=labels, meta={})
+    with pytest.raises(UserError, match=r"labels/paraguard_twins/\S+ holds answers, of which only labels are kept"):
+        record._check_withheld(live)
+
+
 def test_input_files_among_the_labels_stay(tmp_path, monkeypatch):
     live, data = tmp_path / "live" / "labels", tmp_path / "data" / "labels"
     monkeypatch.setattr(record, "INPUTS", (data / "readings.csv",))
@@ -66,7 +90,7 @@ def test_only_what_is_asked_on_request_may_stay_behind(results):
     with pytest.raises(UserError, match=f"the live store lacks answers of {CHAT[0]}, .* run make reproduce"):
         record._kept(live, recorded)
     put_defaults(live)
-    assert record._kept(live, recorded) == OPTIONAL
+    assert record._kept(live, recorded) == [*OPTIONAL, *OPTIONAL_GUARDS]
     put(live.writes, "x", f"traces/paraguard_mini/{OPTIONAL[1]}.parquet")  # asked, but not labelled
     with pytest.raises(UserError, match=f"lacks answers of {OPTIONAL[1]}, .* run make optional-models"):
         record._kept(live, recorded)
@@ -110,20 +134,20 @@ def test_a_target_that_was_asked_but_not_labelled_is_not_scored(results):
 
 def test_the_default_models_do_not_include_the_optional_ones():
     assert registry.default_models() == ["smollm2-135m-instruct"]
-    given = pd.read_csv(paths.DATA / "targets.csv", keep_default_na=False)
+    given = pd.read_csv(paths.DATA / "targets.csv", keep_default_na=False).query("kind == 'chat'")
     assert registry.optional_models() == list(dict.fromkeys(given.loc[given["default"] == "no", "model"]))
     assert {run.JUDGE, *registry.optional_models()} <= set(loading.PACKAGED) - set(registry.default_models())
 
 
 def one_fails(notebook, *_):
-    """Fail in the longest notebook; all others never end."""
-    if notebook.stem.startswith("06"):
-        raise UserError("06_sensitivity: there is no such thing")
+    """Fail in the notebook that is started first; all others never end."""
+    if notebook.stem.startswith("09"):
+        raise UserError("09_validity: there is no such thing")
     signal.pause()
 
 
 def one_is_killed(notebook, *_):
-    if notebook.stem.startswith("06"):
+    if notebook.stem.startswith("09"):
         os.kill(os.getpid(), signal.SIGKILL)
     signal.pause()
 
@@ -137,6 +161,18 @@ def test_a_notebook_that_fails_stops_those_beside_it(timed, message, monkeypatch
     with pytest.raises(UserError, match=message):
         run.redraw()
     assert {child.pid for child in psutil.Process().children()} <= before
+
+
+def test_a_corpus_without_twins_leaves_the_veto_out(results, recorded_corpus, monkeypatch, capsys):
+    ran = []
+    monkeypatch.setattr(run, "run_all", lambda name, given, chosen: ran.extend(path.stem[:2] for path in chosen))
+    stores.Store("mine").write("corpus", "mine", frame=recorded_corpus.head(6), meta={})
+    run.run((), {"store": "mine", "corpus": "mine"})
+    assert "07" not in ran and "05" in ran
+    assert "07_veto is left out: no cluster of mine has a harmful twin" in capsys.readouterr().out
+    ran.clear()
+    run.run((), {"store": "mine"})
+    assert "07" in ran
 
 
 def test_a_cleaned_notebook_has_one_stream_a_cell_and_none_of_stderr():

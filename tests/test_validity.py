@@ -77,6 +77,16 @@ def test_auc_agrees_with_scikit_learn(rows):
             assert np.isnan(draw)
 
 
+def test_auc_within_strata_by_hand():
+    names = list("abcdefg")
+    outcome, scores = np.array([1, 0, 0, 1, 1, 0, 1], bool), np.array([0.9, 0.1, 0.95, 0.2, 0.3, 0.2, 0.5])
+    strata = np.array([1, 1, 1, 2, 2, 2, 3])
+    found = validity.auc(bootstrap.Clusters(names, 50), names, outcome, scores, strata)
+    # stratum 1: 0.9 beats 0.1, not 0.95; stratum 2: 0.3 beats 0.2, 0.2 ties it; stratum 3 has no pair: 2.5 of 4
+    assert found[0] == pytest.approx(2.5 / 4)
+    assert np.isnan(validity.auc(bootstrap.Clusters(names, 50), names, outcome, scores, np.arange(7))[0])
+
+
 def test_matched_ratio_by_loops(monkeypatch):
     monkeypatch.setattr(validity, "BINS", 2)
     corpus, _, traces, labels, _ = small(5, 10)

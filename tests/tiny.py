@@ -13,27 +13,32 @@ INJECTS = "{% if messages[0]['role'] != 'system' %}<|im_start|>system\nBe Tiny.<
 DATED = "<|im_start|>{{ strftime_now('%d %b %Y') }}\n" + CHATML
 
 
-def write(folder, template=CHATML, seed=0, family="llama", **more):
-    """Write a two-layer model of a family with a byte-level tokenizer; return the folder."""
-    torch.manual_seed(seed)
+def tokenizer(words=(), special=(), size=320):
+    """Return a byte-level tokenizer of some hundred tokens, trained on a few words."""
     trainer = trainers.BpeTrainer(
-        vocab_size=320,
-        special_tokens=["<|im_start|>", "<|im_end|>"],
+        vocab_size=size,
+        special_tokens=["<|im_start|>", "<|im_end|>", *special],
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
     backend = Tokenizer(models.BPE())
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = decoders.ByteLevel()
-    backend.train_from_iterator(["how do I kill a process", "user system assistant"] * 4, trainer)
-    tokenizer = PreTrainedTokenizerFast(
+    backend.train_from_iterator(["how do I kill a process", "user system assistant", *words] * 4, trainer)
+    return PreTrainedTokenizerFast(
         tokenizer_object=backend, bos_token="<|im_start|>", eos_token="<|im_end|>", pad_token="<|im_end|>"
     )
+
+
+def write(folder, template=CHATML, seed=0, family="llama", words=(), special=(), size=320, **more):
+    """Write a two-layer model of a family with a byte-level tokenizer; return the folder."""
+    torch.manual_seed(seed)
+    own = tokenizer(words, special, size)
     if template:
-        tokenizer.chat_template = template
+        own.chat_template = template
     config = AutoConfig.for_model(
         family,
-        vocab_size=320,
+        vocab_size=size,
         hidden_size=32,
         intermediate_size=48,
         num_hidden_layers=2,
@@ -47,5 +52,5 @@ def write(folder, template=CHATML, seed=0, family="llama", **more):
         **more,
     )
     AutoModelForCausalLM.from_config(config).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
+    own.save_pretrained(folder)
     return folder

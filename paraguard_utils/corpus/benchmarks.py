@@ -149,6 +149,43 @@ def read_xstest(name: str) -> pd.DataFrame:
     return rows.rename(columns={"prompt": "text"})[["text", "label", "type"]]
 
 
+def xstest_unsafe(name: str) -> pd.DataFrame:
+    """Read XSTest's unsafe prompts, to ask targets: an outside check of what they refuse.
+
+    No text of theirs is kept: a row is known by its number in the file.
+
+    Parameters
+    ----------
+    name : str
+        File as published.
+
+    Returns
+    -------
+    DataFrame
+        prompt_id (`xstest-201-0` of the file's row 201, counted from 1), cluster_id (each prompt its own), text,
+        category (XSTest's type), source, which declares them (`unsafe.declared`).
+
+    Raises
+    ------
+    DataError
+        As `read_xstest`, or no row is unsafe.
+    """
+    rows = read_xstest(name)
+    rows = rows.assign(cluster_id=[f"xstest-{number:03d}" for number in range(1, len(rows) + 1)])
+    rows = rows[rows["label"] == "unsafe"].reset_index(drop=True)
+    if rows.empty:
+        raise DataError(f"{paths.shown(input_file(name))}: no row is labelled unsafe; pass XSTest's file of prompts")
+    return pd.DataFrame(
+        {
+            "prompt_id": rows["cluster_id"] + "-0",
+            "cluster_id": rows["cluster_id"],
+            "text": rows["text"].str.strip(),
+            "category": rows["type"],
+            "source": "XSTest, unsafe",
+        }
+    )
+
+
 def stratified(seeds: pd.DataFrame, seed: int = SEED) -> pd.DataFrame:
     """Put seeds in an order whose first n rows are, for every n, a stratified random sample by source and category.
 

@@ -40,7 +40,8 @@ def read_inputs(
     store : stores.Store
     corpus_name : str
     seeds : str
-        Path, relative to the caller's folder or to the project.
+        Path, relative to the caller's folder or to the project; `{corpus}` in it, and in that of candidates, is the
+        corpus's name.
     candidates : str
         Path of a candidates file; "rules", to have them written by rules; or "model:NAME", to ask a model for them
         (both for seeds that pass the sanity gates).
@@ -58,6 +59,7 @@ def read_inputs(
     UserError
         A file is missing or does not fit, or a candidate names a seed that is not there.
     """
+    seeds, candidates = (name.replace("{corpus}", corpus_name) for name in (seeds, candidates))
     seed_file = input_file(seeds)
     seed_rows = _stripped(stores.read(seed_file, "seeds"))
     seed_rows = seed_rows.assign(topical=seed_rows.get("topical", "unstated"))

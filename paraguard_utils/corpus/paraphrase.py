@@ -24,7 +24,7 @@ import pandas as pd
 import yaml
 from textblob.en import tag as part_of_speech_tags
 
-from paraguard_utils import paths
+from paraguard_utils import paths, unsafe
 from paraguard_utils.bootstrap import SEED
 from paraguard_utils.models import loading, trace_store
 from paraguard_utils.models.prompting import Decoding
@@ -530,7 +530,13 @@ def by_model(
     DataFrame
         seed_id, strategy, text, rule (the model's name); answers that were cut off, and answers without a paraphrase,
         are left out.
+
+    Raises
+    ------
+    DataError
+        The seeds ask for harm: a model might answer instead, and what it writes is kept.
     """
+    unsafe.refuse(seeds, "paraphrases by a model")
     prompts = pd.DataFrame(
         [
             {"prompt_id": f"{seed_id}--{strategy}--{number}", "text": wording.format(text=text)}

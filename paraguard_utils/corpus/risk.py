@@ -1,7 +1,7 @@
 """Surface risk: how charged a prompt's wording looks, in [0, 1] (`docs/method.md`, Corpus).
 
-It is not the probability of harm: every prompt of the corpus is benign. The paper does not name its risk scorer; this
-one is ours. It is the mean of two halves:
+It is not the probability of harm: every prompt of `paraguard_mini` is benign, and its unsafe twins lie between the same
+two limits. The paper does not name its risk scorer; this one is ours. It is the mean of two halves:
 
 * *lexical*: 1 - prod(1 - w) over the distinct charged words of the text, weighted by `data/risk/charged_terms.csv`
   (`kill*` is a prefix): one strong term counts, more terms count for more, nothing exceeds 1;
@@ -17,17 +17,17 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from importlib import metadata
 from typing import TypeAlias
 
 import numpy as np
 import pandas as pd
 from sklearn.metrics import roc_auc_score
 
-from paraguard_utils import paths
+from paraguard_utils import paths, registry
 from paraguard_utils.bootstrap import RESAMPLES, SEED
 from paraguard_utils.errors import SettingsError
-from paraguard_utils.guards.panel import GUARDS
+from paraguard_utils.guards import panel
+from paraguard_utils.guards.contract import checked
 from paraguard_utils.models import encoder, loading
 from paraguard_utils.models.encoder import Embed
 from paraguard_utils.schemas import Table
@@ -210,8 +210,8 @@ def scorer(name: str) -> Scorer:
     Parameters
     ----------
     name : str
-        `VERSION`, a guard (a key of `panel.GUARDS`), or `MODEL#LABEL`: a text classifier, as a folder or hub id, and
-        the label whose probability is the risk.
+        `VERSION`, a guard (a key of `panel` in `data/guards.yaml`), or `MODEL#LABEL`: a text classifier, as a folder
+        or hub id, and the label whose probability is the risk.
 
     Returns
     -------
@@ -226,19 +226,23 @@ def scorer(name: str) -> Scorer:
     """
     if name == VERSION:
         return Scorer(f"{VERSION} {digest()[:16]}", surface_risk)
-    if name in GUARDS:
-        guard = GUARDS[name]
-        return Scorer(f"{name} {metadata.version(guard.package)}", lambda texts, embed: np.array(guard.score(texts)))
+    guards = registry.guards("panel")
+    if name in guards:
+        guard = panel.load(name)
+        return Scorer(f"{name} {guard.version}", lambda texts, embed: checked(name, guard.score(texts), len(texts)))
     folder, mark, label = name.rpartition("#")
     if not mark:
         raise SettingsError(
-            f"there is no risk scorer {name!r}; there are {', '.join([VERSION, *GUARDS])}, and MODEL#LABEL for a text "
+            f"there is no risk scorer {name!r}; there are {', '.join([VERSION, *guards])}, and MODEL#LABEL for a text "
             "classifier"
         )
     source = loading.resolve(folder)
-    classify, labels = loading.load_classifier(source)
-    if label not in labels:
-        raise SettingsError(f"the classifier {source.name} has no label {label!r}; it has {', '.join(labels)}")
+    classifier = loading.load_classifier(source)
+    if label not in classifier.labels:
+        raise SettingsError(
+            f"the classifier {source.name} has no label {label!r}; it has {', '.join(classifier.labels)}"
+        )
+    column = classifier.labels.index(label)
     return Scorer(
-        f"{source.name}#{label} {source.weights_id[:16]}", lambda texts, embed: classify(texts)[:, labels.index(label)]
+        f"{source.name}#{label} {source.weights_id[:16]}", lambda texts, embed: classifier.classify(texts)[:, column]
     )

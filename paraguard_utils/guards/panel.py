@@ -1,68 +1,86 @@
-"""Guards: functions from prompts to probabilities.
+"""Guards asked about a corpus: found by name, scored, decided (`docs/method.md`, Guards).
 
-Probabilities are stored by prompt, thresholds come later. A guard's token signals come from a named reference trace, so
-its CI describes the prompts it separates, not its insides.
+Probabilities are stored by prompt, thresholds come later. What is stored is read without the guard's package. A guard
+that cannot be asked is named, and the others' scores are kept; a text that it cannot read is `unparsed`, never safe.
 """
 
 import hashlib
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from importlib import metadata
+import importlib
+import re
+import sys
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
+import yaml
 
-from paraguard_utils.errors import Missing
-from paraguard_utils.schemas import Labels
-from paraguard_utils.stores import Store, frame_hash
+from paraguard_utils import paths, registry
+from paraguard_utils.errors import DataError, Missing, SettingsError, UserError
+from paraguard_utils.guards import chat, packaged
+from paraguard_utils.guards.contract import AXES, Guard, Scorer, checked
+from paraguard_utils.schemas import Corpus, Labels
+from paraguard_utils.stores import Store, frame_hash, read_upstream
 
+GIVE_UP = 20
+"""Texts that a guard may fail on one after another, before any succeeds."""
 
-def _alt_profanity_check(texts: Sequence[str]) -> np.ndarray:
-    from profanity_check import predict_prob
-
-    return predict_prob(list(texts))
-
-
-def _better_profanity(texts: Sequence[str]) -> list[float]:
-    from better_profanity import Profanity
-
-    guard = Profanity()
-    return [float(guard.contains_profanity(text)) for text in texts]
-
-
-@dataclass(frozen=True)
-class Guard:
-    """A guard that comes as a package.
-
-    Attributes
-    ----------
-    package : str
-        Distribution name; its version is part of a score's key.
-    score : callable
-        Texts to probabilities of being unsafe, in [0, 1].
-    threshold : float
-        Probability at which the guard rejects. Its makers' default.
-    about : str
-    """
-
-    package: str
-    score: Callable[[Sequence[str]], Sequence[float] | np.ndarray]
-    threshold: float
-    about: str
-
-
-GUARDS = {
-    "alt-profanity-check": Guard(
-        "alt-profanity-check",
-        _alt_profanity_check,
-        0.5,
-        "linear model over word features, trained on offensive posts",
-    ),
-    "better-profanity": Guard("better-profanity", _better_profanity, 0.5, "word list with character variants"),
+OWN = {
+    "threshold": 0.5,
+    "axis": "policy",
+    "licence": "unstated",
+    "citation": "unstated",
+    "about": "a guard of your own",
 }
+"""What is assumed of a user's guard that does not say."""
 
 
-def scores(store: Store, corpus_name: str, corpus: pd.DataFrame, name: str) -> pd.DataFrame:
+def load(name: str, corpus: Corpus | None = None, **options: Any) -> Guard:
+    """Return a guard by name; packages and packaged weights are looked for when the first text is scored.
+
+    Parameters
+    ----------
+    name : str
+        The first of these that fits: a key of `panel` in `data/guards.yaml`; a CSV file of scores (prompt_id, score);
+        `module:function`, a function from texts to probabilities; a YAML file with one entry; a hub id or local folder
+        that a pattern of `deployed` in `data/guards.yaml` matches.
+    corpus : DataFrame
+        Columns prompt_id, text: the prompts that a CSV file has scores for.
+    **options
+        Passed on to `deployed.load`.
+
+    Returns
+    -------
+    contract.Guard
+
+    Raises
+    ------
+    SettingsError
+        There is no such guard, or its entry lacks something or has what no guard has.
+    DataError
+        A CSV file has no score for any prompt of the corpus, or two for one.
+    """
+    known = registry.guards("panel")
+    if name in known:
+        return _from_entry(name, known[name], None)
+    if name.endswith(".csv"):
+        return _from_entry(_own_name(Path(name).stem), OWN | {"scores": name}, corpus)
+    if re.fullmatch(registry.FUNCTION, name):
+        return _from_entry(_own_name(name), OWN | {"function": name}, corpus)
+    if name.endswith((".yaml", ".yml")):
+        entry = yaml.safe_load(paths.input_file(name).read_text(encoding="utf-8"))
+        if not isinstance(entry, dict):
+            raise SettingsError(f"{name}: a guard's file is one entry, names and values; see docs/usage.md")
+        if "model" in entry and entry.get("kind") not in chat.KINDS:
+            return _from_deployed(entry["model"], entry, options)
+        return _from_entry(_own_name(entry.get("name", Path(name).stem)), OWN | entry, corpus)
+    return _from_deployed(name, {}, options)
+
+
+def scores(store: Store, corpus_name: str, corpus: Corpus, guard: str | Guard) -> pd.DataFrame:
     """Return a guard's probabilities, computing what a live store lacks.
 
     Parameters
@@ -71,57 +89,118 @@ def scores(store: Store, corpus_name: str, corpus: pd.DataFrame, name: str) -> p
     corpus_name : str
     corpus : DataFrame
         Columns prompt_id, text.
-    name : str
-        A key of `GUARDS`.
+    guard : str or contract.Guard
+        A name is loaded.
 
     Returns
     -------
     DataFrame
-        prompt_id, key, score, in corpus order.
+        prompt_id, key, score, in corpus order; a score that the guard did not give is NaN.
 
     Raises
     ------
     Missing
-        The recorded store lacks the guard, or its scores are for other texts or another version.
+        The recorded store lacks the guard, or its scores are for other texts or another version; or the guard's package
+        is missing.
+    UserError
+        The guard cannot be asked.
     """
-    guard = GUARDS[name]
-    try:
-        version = metadata.version(guard.package)
-    except metadata.PackageNotFoundError:
-        raise Missing(
-            f"the package {guard.package} is not installed; run: python -m pip install {guard.package}"
-        ) from None
-    keys = [hashlib.sha256(f"{guard.package} {version}\x1f{text}".encode()).hexdigest()[:32] for text in corpus["text"]]
+    guard = load(guard, corpus) if isinstance(guard, str) else guard
+    name = guard.name
+    keys = [hashlib.sha256(f"{name} {guard.version}\x1f{text}".encode()).hexdigest()[:32] for text in corpus["text"]]
+    frame = pd.DataFrame({"prompt_id": corpus["prompt_id"].to_numpy(), "key": keys, "score": np.nan})
     if store.recorded or store.has("guards", corpus_name, name):
-        frame = store.read("guards", corpus_name, name)
-        if frame["prompt_id"].tolist() == corpus["prompt_id"].tolist() and frame["key"].tolist() == keys:
-            return frame
+        there = store.read("guards", corpus_name, name)
+        if there[["prompt_id", "key"]].equals(frame[["prompt_id", "key"]]) and (
+            store.recorded or there["score"].notna().all()
+        ):
+            return there
         if store.recorded:
             raise Missing(
-                f"the recorded scores of {name} are for other prompts or another version than {version}; "
+                f"the recorded scores of {name} are for other prompts or another version than {guard.version}; "
                 "run 05_guard_comparison with a live store"
             )
-    frame = pd.DataFrame({"prompt_id": corpus["prompt_id"], "key": keys, "score": guard.score(corpus["text"])})
-    meta = {"guard": name, "package_version": version, "corpus": frame_hash(corpus[["prompt_id", "text"]])}
+        frame["score"] = frame["key"].map(there.drop_duplicates("key").set_index("key")["score"])
+    open_ = frame["score"].isna().to_numpy()
+    started = time.monotonic()
+    frame.loc[open_, "score"], failed = _asked(guard, corpus["text"][open_].tolist())
+    unparsed = frame.loc[frame["score"].isna(), "prompt_id"].tolist()
+    meta = {
+        "guard": name,
+        "version": guard.version,
+        "corpus": frame_hash(corpus[["prompt_id", "text"]]),
+        "asked_now": int(open_.sum()),
+        "seconds": round(time.monotonic() - started, 1),
+        "unparsed": len(unparsed),
+        # A message may quote the text on which it failed.
+        "failed": dict(Counter(reason.partition(":")[0] for reason in failed.elements())),
+    }
+    if unparsed:
+        reasons = "; ".join(f"{count} times {reason}" for reason, count in failed.items()) or "it gave no probability"
+        print(
+            f"the guard {name}: {len(unparsed)} of {len(frame)} prompts are unparsed, {unparsed[0]} first ({reasons})",
+            file=sys.stderr,
+        )
     store.write("guards", corpus_name, name, frame=frame, meta=meta)
     return store.read("guards", corpus_name, name)
 
 
-def labels(frame: pd.DataFrame, name: str) -> Labels:
-    """Turn probabilities into decisions at the guard's threshold.
+def run(
+    store: Store, corpus_name: str, corpus: Corpus, guards: Sequence[str | Guard], needed: bool = True
+) -> dict[str, tuple[Guard, pd.DataFrame]]:
+    """Return guards with their probabilities; one that cannot be asked is named on stderr, and the others go on.
+
+    Parameters
+    ----------
+    store : stores.Store
+    corpus_name : str
+    corpus : DataFrame
+        Columns prompt_id, text.
+    guards : sequence of str or contract.Guard
+    needed : bool
+        Whether it is an error where no guard could be asked.
+
+    Returns
+    -------
+    dict of str to (contract.Guard, DataFrame)
+        By the guard's name.
+
+    Raises
+    ------
+    SettingsError
+        There is no guard of a name, or its entry is wrong.
+    UserError
+        No guard could be asked, and one was needed.
+    """
+    found, faults = {}, []
+    for named in guards:
+        try:
+            guard = load(named, corpus) if isinstance(named, str) else named
+            found[guard.name] = (guard, scores(store, corpus_name, corpus, guard))
+        except SettingsError:  # a name that is wrong, not a guard that is missing
+            raise
+        except UserError as error:
+            faults.append(error)
+            print(f"left out: {error}", file=sys.stderr)
+    if needed and not found and faults:
+        raise faults[0]
+    return found
+
+
+def labels(frame: pd.DataFrame, threshold: float) -> Labels:
+    """Turn probabilities into decisions: a rejection from the threshold on, and `unparsed` where there is none.
 
     Returns
     -------
     DataFrame
         The columns of a labels file; `response` is null, since a guard answers nothing.
     """
-    guard = GUARDS[name]
-    rejects = frame["score"] >= guard.threshold
+    rejects = (frame["score"] >= threshold).map({True: "reject", False: "accept"})
     return pd.DataFrame(
         {
             "prompt_id": frame["prompt_id"],
-            "labeller": f"threshold-{guard.threshold:g}",
-            "label": rejects.map({True: "reject", False: "accept"}),
+            "labeller": f"threshold-{threshold:g}",
+            "label": rejects.mask(frame["score"].isna(), "unparsed"),
             "kind": None,
             "rule": None,
             "p_refusal": np.nan,
@@ -129,3 +208,118 @@ def labels(frame: pd.DataFrame, name: str) -> Labels:
             "response": None,
         }
     )
+
+
+def _asked(guard: Guard, texts: list[str]) -> tuple[np.ndarray, Counter[str]]:
+    """Ask a guard; return probabilities, NaN for texts on which it fails alone, and how often it failed in which way.
+
+    Raises
+    ------
+    DataError
+        It fails on the first `GIVE_UP` texts, or on all, or does not return a probability a text.
+    """
+    found = np.full(len(texts), np.nan)
+    failed: Counter[str] = Counter()
+    succeeded = False
+    pending = [(0, len(texts))] if texts else []
+    while pending:
+        start, end = pending.pop()
+        try:
+            found[start:end] = checked(guard.name, guard.score(texts[start:end]), end - start)
+            succeeded = True
+        except UserError:
+            raise
+        except Exception as error:
+            if end - start > 1:  # which of them is it?
+                middle = (start + end) // 2
+                pending += [(middle, end), (start, middle)]
+                continue
+            failed[f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"] += 1
+            if not succeeded and (failed.total() >= GIVE_UP or not pending):
+                raise DataError(
+                    f"the guard {guard.name} fails on every text ({failed.total()} tried): {next(iter(failed))}"
+                ) from error
+    return found, failed
+
+
+def _from_entry(name: str, entry: Mapping[str, Any], corpus: Corpus | None) -> Guard:
+    """Make a guard of its entry: of what kind it is, and what a reader must know."""
+    about = {field: entry[field] for field in OWN if field in entry}
+    if missing := OWN.keys() - about.keys():
+        raise SettingsError(f"the guard {name}: its entry lacks {min(missing)!r}")
+    if about["axis"] not in AXES:
+        raise SettingsError(f"the guard {name}: axis is one of {', '.join(AXES)}, not {about['axis']!r}")
+    if isinstance(about["threshold"], bool) or not isinstance(about["threshold"], int | float):
+        raise SettingsError(f"the guard {name}: threshold is a number, not {about['threshold']!r}")
+    kind, version = entry.get("kind"), str(entry.get("version", ""))
+    if "scores" in entry:
+        found, score = _from_file(name, entry["scores"], corpus)
+    elif "function" in entry:
+        found, score = _from_function(entry["function"])
+    elif kind == "package":
+        found, score = version, packaged.scorer(name, entry)
+    elif kind in chat.KINDS:
+        found, score = chat.KINDS[kind](entry)
+    else:
+        raise SettingsError(f"the guard {name}: its entry has neither function, scores nor model")
+    return Guard(name=name, version=version or found, score=score, **about)
+
+
+def _from_deployed(model: str, given: Mapping[str, Any], options: Mapping[str, Any]) -> Guard:
+    """Load a guard that people deploy, by its hub id or folder; what is given goes before what its pattern says."""
+    # It brings torch, so it is imported only where such a guard is named.
+    deployed = importlib.import_module("paraguard_utils.guards.deployed")
+    entry = {**(deployed.match(model, registry.guards("deployed")) or {}), **given}
+    if not entry.get("kind"):
+        raise SettingsError(registry.unknown_guard(model))
+    return deployed.load(model, entry, **options)
+
+
+def _own_name(name: str) -> str:
+    """Return the name of a user's guard in file names; the record's targets keep theirs."""
+    own = re.sub(r"[^\w.-]+", "-", name)
+    if own in registry.guards("panel") or own in registry.published("chat").index:
+        raise SettingsError(f"the name {own} is taken by a target of the record; give your guard another")
+    return own
+
+
+def _from_file(name: str, scores_file: str, corpus: Corpus | None) -> tuple[str, Scorer]:
+    """Return version and scorer of a CSV file of scores: it knows the texts of this corpus."""
+    path = paths.input_file(scores_file)
+    where = paths.shown(path)
+    rows = read_upstream(path)
+    for column in ("prompt_id", "score"):
+        if column not in rows:
+            raise DataError(f"{where}: column {column!r} is missing; a file of scores has prompt_id and score")
+    if rows["prompt_id"].duplicated().any():
+        raise DataError(f"{where}: {rows.loc[rows['prompt_id'].duplicated(), 'prompt_id'].iloc[0]} stands there twice")
+    values = pd.to_numeric(rows["score"], errors="coerce").where(rows["score"] != "")
+    if (wrong := values.isna() & ~rows["score"].isin(["", "nan", "NaN"])).any():
+        raise DataError(f"{where}: row {wrong.argmax() + 2}: {rows['score'][wrong.argmax()]!r} is no number")
+    checked(name, values, len(rows))
+
+    def score(texts: Sequence[str], answers: Sequence[str] | None = None) -> np.ndarray:
+        if corpus is None:
+            raise DataError(f"{where}: scores by prompt need the corpus whose prompts they are")
+        ids = pd.Series(corpus["prompt_id"].to_numpy(), index=corpus["text"].to_numpy())
+        known = ids.map(pd.Series(values.to_numpy(), index=rows["prompt_id"]))
+        if not ids.isin(rows["prompt_id"]).any():
+            raise DataError(f"{where}: no prompt_id of it is in the corpus, which begins with {ids.iloc[0]}")
+        return known.reindex(texts).to_numpy(float)
+
+    return hashlib.sha256(path.read_bytes()).hexdigest()[:12], score
+
+
+def _from_function(named: str) -> tuple[str, Scorer]:
+    """Return version and scorer of a user's function; the version is its file's, so changed code is asked anew."""
+    module_name, _, function_name = str(named).partition(":")
+    for folder in (str(Path.cwd()), str(paths.ROOT)):  # where papermill's and the project's kernels run
+        if folder not in sys.path:
+            sys.path.append(folder)
+    try:
+        module = importlib.import_module(module_name)
+        function = getattr(module, function_name)
+    except Exception as error:  # a user's module may fail in any way
+        raise SettingsError(f"the guard {named} cannot be imported: {type(error).__name__}: {error}") from None
+    code = Path(module.__file__).read_bytes() if module.__file__ else str(named).encode()
+    return hashlib.sha256(code).hexdigest()[:12], lambda texts, answers=None: function(list(texts))

@@ -167,6 +167,8 @@ class Engine:
     max_new_tokens : int
     temperature : float
         0: greedily. Else every token is drawn from the distribution at this temperature, by the request's key.
+    raw : bool
+        Keep white space around an answer's text and control tokens in it, but for the one that ends it.
 
     Raises
     ------
@@ -175,7 +177,12 @@ class Engine:
     """
 
     def __init__(
-        self, model: Model, prefix: Sequence[int] = (), max_new_tokens: int = 64, temperature: float = 0.0
+        self,
+        model: Model,
+        prefix: Sequence[int] = (),
+        max_new_tokens: int = 64,
+        temperature: float = 0.0,
+        raw: bool = False,
     ) -> None:
         self.network = model.network
         self.device = model.network.device
@@ -183,6 +190,7 @@ class Engine:
         self.tokenizer = model.tokenizer
         self.max_new_tokens = max_new_tokens
         self.temperature = temperature
+        self.raw = raw
         self.stops = self._tensor(stop_ids(model))
         self.cache = _empty_cache(self.network.config)
         self.positions = "position_ids" in inspect.signature(self.network.forward).parameters
@@ -235,7 +243,8 @@ class Engine:
             first = self._drawn(torch.cat(ends), chance[:, 0])
         answers = self._decode(cache, mask, first, chance)
         for row, (tokens, finish_reason) in zip(rows, answers, strict=True):
-            row["response"] = str(self.tokenizer.decode(tokens, skip_special_tokens=True)).strip()
+            text = str(self.tokenizer.decode(tokens, skip_special_tokens=not self.raw))
+            row["response"] = text if self.raw else text.strip()
             row["finish_reason"] = finish_reason
         return [row for _, row in sorted(zip(order, rows, strict=True), key=lambda pair: pair[0])]
 

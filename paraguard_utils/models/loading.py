@@ -21,6 +21,7 @@ import numpy as np
 from paraguard_utils import paths
 from paraguard_utils.errors import ModelError
 from paraguard_utils.models import weights
+from paraguard_utils.models.prompting import control_strings, defused
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -208,20 +209,42 @@ def load(
     return Model(source.name, source.weights_id, source.argument, dtype, tokenizer, network)
 
 
-def load_classifier(source: Source, batch: int = 32) -> tuple[Callable[[Sequence[str]], np.ndarray], list[str]]:
-    """Load a resolved text classifier: probabilities by softmax, or by sigmoid where labels exclude no others.
+@dataclass(frozen=True)
+class Classifier:
+    """A loaded text classifier.
+
+    Attributes
+    ----------
+    classify : callable
+        A sequence of n texts to probabilities, shape (n, number of labels).
+    labels : list of str
+    independent : bool
+        Labels exclude no others: their probabilities are sigmoids, not a softmax.
+    """
+
+    classify: Callable[[Sequence[str]], np.ndarray]
+    labels: list[str]
+    independent: bool
+
+
+def load_classifier(
+    source: Source, batch: int = 32, device: str = "cpu", independent: bool | None = None
+) -> Classifier:
+    """Load a resolved text classifier. A control token's string inside a text is read as text.
 
     Parameters
     ----------
     source : Source
     batch : int
         Texts a forward pass.
+    device : str
+        "cpu", "cuda", "cuda:1", ...
+    independent : bool or None
+        Whether labels exclude no others; None: as its configuration says.
 
     Returns
     -------
-    classify : callable
-        A sequence of n texts to probabilities, shape (n, number of labels).
-    labels : list of str
+    Classifier
 
     Raises
     ------
@@ -237,20 +260,22 @@ def load_classifier(source: Source, batch: int = 32) -> tuple[Callable[[Sequence
         network = AutoModelForSequenceClassification.from_pretrained(source.path, use_safetensors=True, **options)
     except (OSError, ValueError) as error:
         raise ModelError(f"classifier {source.name} cannot be loaded: {_first_line(error)}") from error
-    network.eval()
-    independent = network.config.num_labels == 1 or network.config.problem_type == "multi_label_classification"
+    network.eval().to(device)
+    if independent is None:
+        independent = network.config.num_labels == 1 or network.config.problem_type == "multi_label_classification"
+    controls = control_strings(tokenizer)
 
     @torch.inference_mode()
     def classify(texts: Sequence[str]) -> np.ndarray:
-        texts = list(texts)
+        texts = [defused(text, controls) for text in texts]
         rows = [torch.empty((0, network.config.num_labels), dtype=torch.float64)]
         for start in range(0, len(texts), batch):
             inputs = tokenizer(texts[start : start + batch], padding=True, truncation=True, return_tensors="pt")
-            logits = network(**inputs).logits.double()
+            logits = network(**inputs.to(device)).logits.cpu().double()
             rows.append(logits.sigmoid() if independent else logits.softmax(-1))
         return torch.cat(rows).numpy()
 
-    return classify, [network.config.id2label[i] for i in range(network.config.num_labels)]
+    return Classifier(classify, [network.config.id2label[i] for i in range(network.config.num_labels)], independent)
 
 
 def _slug(name: str) -> str:

@@ -2,7 +2,7 @@
 
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -99,6 +99,53 @@ def model_of(target: str) -> str:
     return target.rpartition("--")[0]
 
 
+def dated(template: str) -> str:
+    """Return a chat template that reads `DATE` where it would read the clock."""
+    if "strftime_now" not in template:
+        return template
+    # A macro of that name hides the clock that transformers offers to templates.
+    return "{%- macro strftime_now(format) -%}" + DATE + "{%- endmacro %}" + template
+
+
+def control_strings(tokenizer: "PreTrainedTokenizerBase", frame: str = "") -> list[str]:
+    """Return the strings that a tokenizer reads as control tokens, longest first.
+
+    Parameters
+    ----------
+    tokenizer : transformers tokenizer
+    frame : str
+        A rendered prompt. What it holds of the tokenizer's added tokens counts too, since some tokenizers do not mark
+        the control tokens of their own chat template as special.
+
+    Returns
+    -------
+    list of str
+    """
+    added = tokenizer.added_tokens_decoder.values()
+    found = {str(token) for token in added if token.special or str(token) in frame} | set(tokenizer.all_special_tokens)
+    return sorted((text for text in found if len(text) > 1 and not text.isspace()), key=lambda text: (-len(text), text))
+
+
+def defused(text: str, strings: Sequence[str]) -> str:
+    """Return a text with a space behind the first character of every control string in it, which makes that plain text.
+
+    Parameters
+    ----------
+    text : str
+    strings : sequence of str
+        As `control_strings` returns them.
+
+    Returns
+    -------
+    str
+        As it was, where it holds no control string.
+    """
+    control = re.compile("|".join(map(re.escape, strings)))
+    while strings and control.search(text):
+        text = control.sub(lambda found: f"{found[0][0]} {found[0][1:]}", text)
+    return text
+
+
 def render_wrapper(tokenizer: "PreTrainedTokenizerBase", wrapper_text: str) -> tuple[str, str]:
     """Render a wrapper through a chat template and return the text before and after the user's words.
 
@@ -122,10 +169,7 @@ def render_wrapper(tokenizer: "PreTrainedTokenizerBase", wrapper_text: str) -> t
     """
     from jinja2.exceptions import TemplateError
 
-    template = tokenizer.get_chat_template()
-    if "strftime_now" in template:
-        # A macro of that name hides the clock that transformers offers to templates.
-        template = "{%- macro strftime_now(format) -%}" + DATE + "{%- endmacro %}" + template
+    template = dated(tokenizer.get_chat_template())
 
     def render(system: str | None, user: str) -> str:
         turns = [{"role": "system", "content": system}] if system is not None else []

@@ -1,22 +1,25 @@
 """Asking a model and keeping what it answers: resumable traces (`docs/method.md`, Asking).
 
 A trace holds model facts only. Its key is made of the weights id, the rendered text, the decoding and the dtype, and
-nothing else: a row with the right key is never asked again, a row with another key is never used.
+nothing else: a row with the right key is never asked again, a row with another key is never used. Answers to requests
+that ask for harm are labelled as they come, before anything is written, and only their labels are kept (`Withheld`).
 """
 
 import itertools
 import resource
+import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 from tqdm import tqdm
 
-from paraguard_utils import paths, registry, schemas, stores
-from paraguard_utils.errors import DataError
+from paraguard_utils import paths, registry, schemas, stores, unsafe
+from paraguard_utils.errors import DataError, UserError
 from paraguard_utils.models import loading, prompting
 from paraguard_utils.models.prompting import OPEN_THOUGHT, Decoding, PromptContext
 from paraguard_utils.stores import Parts, Store
@@ -43,6 +46,9 @@ class TraceParts(Parts):
     corpus_name, target : str
     """
 
+    result = "traces"
+    """Kind of the file in the end."""
+
     def __init__(self, store: Store, corpus_name: str, target: str) -> None:
         super().__init__(store.target_path("traces", corpus_name, target), "traces")
 
@@ -63,8 +69,12 @@ class TraceParts(Parts):
         if not frames:
             return pd.DataFrame()
         rows = pd.concat(frames, ignore_index=True)
-        rows = rows[rows["prompt_id"].map(keys).eq(rows["key"])]
-        return rows.drop_duplicates("prompt_id", keep="last")
+        rows = rows[rows["response"].notna()]  # not kept, when the corpus was declared to ask for harm
+        return _wanted(rows, keys)
+
+    def kept(self, rows: schemas.Traces) -> pd.DataFrame:
+        """Return of the rows of a batch what may be written."""
+        return rows
 
     def finished(self, meta: dict[str, object]) -> bool:
         """Return whether the trace file is compacted and its meta file tells how these rows were asked."""
@@ -77,6 +87,146 @@ class TraceParts(Parts):
         self.clear()
 
 
+class Withheld(NamedTuple):
+    """How answers are read whose text must not be kept: in memory, batch by batch, by a labeller.
+
+    Attributes
+    ----------
+    labeller : str
+        Name and version: what another one has labelled is asked again, for there is no text to label anew.
+    label : callable
+        Traces to labels, in trace order.
+    numbers : bool
+        Whether the trace is kept beside the labels, without the text. It spells the prompt, so not where that is
+        somebody else's.
+    """
+
+    labeller: str
+    label: Callable[[schemas.Traces], schemas.Labels]
+    numbers: bool = True
+
+
+class LabelledParts(TraceParts):
+    """The growing labels of one target's answers, and its traces without the answers.
+
+    A part holds both, so that a kill cannot part them; in the end they are two files of the usual kinds, the text null
+    in both. The labels' meta file tells the labeller and, by `answers_hash`, the keys of what was asked.
+
+    Parameters
+    ----------
+    store : stores.Store
+        Not the recorded one.
+    corpus_name, target : str
+    withheld : Withheld
+    """
+
+    def __init__(self, store: Store, corpus_name: str, target: str, withheld: Withheld) -> None:
+        self.withheld, self.result = withheld, "traces" if withheld.numbers else "labels"
+        Parts.__init__(self, store.target_path(self.result, corpus_name, target), "labelled", "labelled")
+        self.labels = store.target_path("labels", corpus_name, target)
+
+    def done(self, keys: pd.Series) -> pd.DataFrame:
+        """Return the rows already there whose key is wanted and that this labeller labelled.
+
+        Raises
+        ------
+        DataError
+            The files hold answers: they were asked before the corpus was declared to ask for harm.
+        """
+        frames = [*self._compacted(keys), *self.read()]
+        if not frames:
+            return pd.DataFrame()
+        rows = _wanted(pd.concat(frames, ignore_index=True), keys)
+        ours = rows["labeller"] == self.withheld.labeller
+        if not ours.all():
+            earlier = ", ".join(sorted(set(rows.loc[~ours, "labeller"])))
+            print(
+                f"{self.file.stem}: {int((~ours).sum())} answers were labelled by {earlier}, not by "
+                f"{self.withheld.labeller}, and not kept: they are asked again",
+                file=sys.stderr,
+            )
+        return rows[ours]
+
+    def _compacted(self, keys: pd.Series) -> list[pd.DataFrame]:
+        """Return the rows of the target's files, where its labels are of what was asked."""
+        facts, labels = self._whole(self.file, self.result), self._whole(self.labels, "labels")
+        if Parts(self.file, self.result).files():
+            raise self._open(self.file.with_suffix(".parts"))
+        if facts is None or labels is None:
+            return []
+        if not self.withheld.numbers:  # the file knows the keys by their hash only
+            facts = keys.rename("key").rename_axis("prompt_id").reset_index().assign(response=None)
+        if stores.read_meta(self.labels).get("inputs", {}).get("traces") != answers_hash(facts):
+            return []
+        return [facts.merge(labels.drop(columns="response"), on="prompt_id")]
+
+    def _whole(self, file: Path, kind: str) -> pd.DataFrame | None:
+        """Read a file that compacting wrote; None where it is not there or cannot be read."""
+        if not file.is_file():
+            return None
+        try:
+            found = stores.read(file, kind)
+        except DataError as error:
+            print(f"{error}; what it held is made again", file=sys.stderr)
+            return None
+        if found["response"].notna().any():
+            raise self._open(file)
+        return found
+
+    def _open(self, file: Path) -> DataError:
+        """Return the error about a file with answers, which says what to remove."""
+        name, store = self.labels.parent.name, self.labels.parents[2]
+        folders = [path for path in store.glob("*/*") if path.is_dir() and path.name.partition("--")[0] == name]
+        return DataError(
+            f"{paths.shown(file)} holds answers, asked before {name} was declared to ask for harm; remove "
+            f"{', '.join(sorted(map(paths.shown, folders)))} and the tables and notebooks made of them, and ask again"
+        )
+
+    def kept(self, rows: schemas.Traces) -> pd.DataFrame:
+        """Label a batch in memory and return it without its answers.
+
+        Raises
+        ------
+        DataError
+            The labeller failed. Its own message might quote an answer, so it is not passed on.
+        """
+        try:
+            labels = self.withheld.label(rows)
+        except UserError:
+            raise
+        except Exception as error:
+            raise DataError(
+                f"{self.file.stem}: {self.withheld.labeller} failed on an answer ({type(error).__name__})"
+            ) from None
+        kept = rows if self.withheld.numbers else rows[["prompt_id", "key"]]
+        made = labels.drop(columns=["prompt_id", "response"]).set_axis(rows.index)
+        return kept.assign(response=None, **dict(made.items()))
+
+    def finished(self, meta: dict[str, object]) -> bool:
+        """Return whether both files are compacted and tell how, and by whom, these rows were asked and labelled."""
+        return super().finished(meta) and stores.read_meta(self.labels).get("inputs") == meta["inputs"]
+
+    def compact(self, rows: pd.DataFrame, meta: dict[str, object]) -> None:
+        """Write all rows as the target's labels and, where they are kept, its traces; then remove the parts."""
+        self.add(rows)  # whatever a kill leaves of two files, the parts have all
+        for kind, file in {"labels": self.labels, self.result: self.file}.items():
+            stores.write(file, rows[list(schemas.SCHEMAS[kind].columns)], kind, meta)
+        self.clear()
+
+
+def _wanted(rows: pd.DataFrame, keys: pd.Series) -> pd.DataFrame:
+    """Return the rows whose key is wanted, the last of each prompt."""
+    return rows[rows["prompt_id"].map(keys).eq(rows["key"])].drop_duplicates("prompt_id", keep="last")
+
+
+def answers_hash(traces: schemas.Traces) -> str:
+    """Return the hash that ties labels to the answers they describe, whatever the order of rows.
+
+    Of answers that are not kept it is the hash of their keys.
+    """
+    return stores.frame_hash(traces[["prompt_id", "key", "response"]].sort_values("prompt_id"))
+
+
 def query(
     store: Store,
     corpus_name: str,
@@ -86,6 +236,7 @@ def query(
     decoding: Decoding = Decoding(),
     batch: int = BATCH,
     progress: bool = True,
+    withheld: Withheld | None = None,
 ) -> schemas.Traces:
     """Ask a loaded model every prompt under one wrapper; asked prompts are never asked again.
 
@@ -97,7 +248,7 @@ def query(
         A live store.
     corpus_name : str
     corpus : DataFrame
-        Columns prompt_id, text.
+        Columns prompt_id, text; and those that say whether it asks for harm (`unsafe.declared`).
     model : loading.Model
     wrapper : str
         A key of `registry.wrappers()`.
@@ -105,28 +256,34 @@ def query(
     batch : int
         Prompts per batch.
     progress : bool
+    withheld : Withheld or None
+        Who labels answers that are not kept: given for every corpus that asks for harm. The labels are then in the
+        store beside the traces.
 
     Returns
     -------
     DataFrame
-        Traces in corpus order.
+        Traces in corpus order, `response` null where it is withheld; labels where traces are not kept either.
 
     Raises
     ------
     DataError
-        Another process writes this target, or a prompt cannot be asked.
+        Another process writes this target, a prompt cannot be asked, or its answer would be kept and must not be.
     """
+    if withheld is None:
+        unsafe.refuse(corpus, f"{corpus_name}: asking for answers to keep")
     prompting.check_prompts(corpus, model.tokenizer)
     text = registry.wrappers()[wrapper]["text"]
     context = PromptContext(model.weights_id, model.dtype, *prompting.render_wrapper(model.tokenizer, text), decoding)
     asked = prompting.requests(corpus, model.tokenizer, context)
     target = prompting.target_name(model.name, wrapper)
-    with TraceParts(store, corpus_name, target) as traces:
+    place = (store, corpus_name, target)
+    with LabelledParts(*place, withheld) if withheld else TraceParts(*place) as traces:
         done = traces.done(pd.Series({request.prompt_id: request.key for request in asked}))
         known, new, started = set(done.get("prompt_id", ())), [], time.monotonic()
         for rows in _answers(model, context, target, asked, known, batch, progress):
-            traces.add(rows)
-            new.append(rows)
+            new.append(traces.kept(rows))
+            traces.add(new[-1])
         rows = pd.concat([done, *new], ignore_index=True).set_index("prompt_id").loc[corpus["prompt_id"]].reset_index()
         meta = {
             "target": target,
@@ -140,9 +297,11 @@ def query(
             "seconds": round(time.monotonic() - started, 1),
             "peak_gb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20, 2),
         }
+        if withheld:
+            meta["inputs"] = {"traces": answers_hash(rows), "labeller": withheld.labeller}
         if new or not traces.finished(meta):
             traces.compact(rows, meta)
-    return rows
+    return rows[list(schemas.SCHEMAS[traces.result].columns)]
 
 
 def _answers(
@@ -225,14 +384,11 @@ def recorded_traces(
     traces = store.read("traces", corpus_name, target).set_index("prompt_id")
     meta = stores.read_meta(path)
     where = paths.shown(path)
-    if not set(IDENTITY) <= set(meta):
-        raise DataError(f"{where}: its meta file is missing; restore it beside the traces")
-    kept = prompting.decoding_of(meta["decoding"])
-    text = registry.wrappers().get(meta["wrapper"], {}).get("text")
-    if text != meta["wrapper_text"]:
-        raise DataError(f"{where}: the wrapper {meta['wrapper']!r} has another text than when it was asked; ask again")
-    if decoding is not None and decoding != kept:
-        raise DataError(f"{where}: the decoding differs: {kept} there, {decoding} asked for; use a live store")
+    context = context_of(meta, where)
+    if decoding is not None and decoding != context.decoding:
+        raise DataError(
+            f"{where}: the decoding differs: {context.decoding} there, {decoding} asked for; use a live store"
+        )
     if dtype is not None and dtype != meta["dtype"]:
         raise DataError(f"{where}: the dtype differs: {meta['dtype']} there, {dtype} asked for; use a live store")
     packaged = {loading.packaged_name(name): file.sha256 for name, file in loading.PACKAGED.items()}
@@ -241,7 +397,6 @@ def recorded_traces(
         raise DataError(
             f"{where}: the weights differ from those of the packaged {model_name}; ask again in a live store"
         )
-    context = PromptContext(meta["weights_id"], meta["dtype"], meta["prefix"], meta["suffix"], kept)
     for row in corpus.itertuples():
         if row.prompt_id not in traces.index:
             raise DataError(f"{where}: prompt {row.prompt_id} is not in it; run 02_querying with a live store")
@@ -250,6 +405,23 @@ def recorded_traces(
                 f"{where}: prompt {row.prompt_id} had another text when it was asked; ask again in a live store"
             )
     return traces.loc[corpus["prompt_id"]].reset_index()
+
+
+def context_of(meta: Mapping[str, Any], where: str) -> PromptContext:
+    """Return what a meta file tells of how prompts were asked.
+
+    Raises
+    ------
+    DataError
+        It tells nothing, or the wrapper has changed since.
+    """
+    if not set(IDENTITY) <= set(meta):
+        raise DataError(f"{where}: its meta file is missing; restore it beside the traces")
+    text = registry.wrappers().get(meta["wrapper"], {}).get("text")
+    if text != meta["wrapper_text"]:
+        raise DataError(f"{where}: the wrapper {meta['wrapper']!r} has another text than when it was asked; ask again")
+    decoding = prompting.decoding_of(meta["decoding"])
+    return PromptContext(meta["weights_id"], meta["dtype"], meta["prefix"], meta["suffix"], decoding)
 
 
 def keep_tokens(store: Store, model: loading.Model, traces: Iterable[schemas.Traces]) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from paraguard_utils import registry
+from paraguard_utils import registry, unsafe
 from paraguard_utils.bootstrap import SEED
 from paraguard_utils.models import loading, prompting, trace_store
 from paraguard_utils.querying import labelling
@@ -42,7 +42,13 @@ def ask(store: Store, corpus_name: str, corpus: Corpus, settings: Settings) -> N
     corpus : DataFrame
     settings : settings.Settings
         model, max_new_tokens, dtype, device, without_template and batch are used.
+
+    Raises
+    ------
+    DataError
+        The corpus asks for harm.
     """
+    unsafe.refuse(corpus, "drawn answers (draw)")
     prompts = drawn_prompts(corpus)
     for name in [settings.model] if settings.model else registry.default_models():
         source = loading.resolve(name)

@@ -5,21 +5,23 @@
 
 import contextlib
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 
 import pandas as pd
 
-from paraguard_utils import paths, registry, stores
+from paraguard_utils import paths, registry, stores, unsafe
 from paraguard_utils.errors import DataError, Missing, SettingsError
 from paraguard_utils.models import loading, prompting, trace_store
 from paraguard_utils.querying import judge, labelling
 from paraguard_utils.schemas import Corpus, Labels, Traces
-from paraguard_utils.settings import Settings
+from paraguard_utils.settings import TWINS, XSTEST, Settings
 from paraguard_utils.stores import Store
 
 
-def preflight(store: Store, corpus_name: str, size: int, names: Sequence[str], settings: Settings) -> int:
+def preflight(
+    store: Store, corpus_name: str, size: int, names: Sequence[str], settings: Settings, kind: str = "traces"
+) -> int:
     """Say on stderr what asking has to do: prompts, already done, and, where known, minutes and memory.
 
     Parameters
@@ -33,6 +35,8 @@ def preflight(store: Store, corpus_name: str, size: int, names: Sequence[str], s
         Targets.
     settings : settings.Settings
         max_new_tokens, dtype and device: what was asked otherwise is asked again.
+    kind : str
+        Of the files that tell what was asked: `labels`, where nothing else is kept of it.
 
     Returns
     -------
@@ -42,12 +46,16 @@ def preflight(store: Store, corpus_name: str, size: int, names: Sequence[str], s
     way = {"decoding": asdict(prompting.Decoding(settings.max_new_tokens)), "dtype": settings.dtype}
     done, rates, memory = 0, [], []
     for name in names:
-        file = store.path("traces", corpus_name, name)
-        asked = [file] if way.items() <= stores.read_meta(file).items() else []
-        for part in [*asked, *stores.Parts(file, "traces").files()]:
+        file = store.path(kind, corpus_name, name)
+        known = stores.read_meta(file)
+        current = known.get("inputs", {}).get("labeller", labelling.LABELLER) == labelling.LABELLER
+        asked = [file] if current and way.items() <= known.items() else []
+        parts = (part for apart in ("", "labelled") for part in stores.Parts(file, kind, apart).files())
+        for part in [*asked, *parts]:
             with contextlib.suppress(OSError, ValueError):  # missing or damaged: asked again
-                done += len(pd.read_parquet(part, columns=["prompt_id"]))
-        earlier = stores.read_meta(stores.Store(stores.RECORDED).path("traces", corpus_name, name))
+                read = pd.read_parquet if part.suffix == ".parquet" else pd.read_csv
+                done += len(read(part, **{"columns" if part.suffix == ".parquet" else "usecols": ["prompt_id"]}))
+        earlier = stores.read_meta(stores.Store(stores.RECORDED).path(kind, corpus_name, name))
         if earlier.get("asked_now") and (way | {"device": settings.device}).items() <= earlier.items():
             rates.append(earlier["seconds"] / earlier["asked_now"] / 60)
             memory.append(earlier.get("peak_gb", 0))
@@ -86,32 +94,86 @@ def ask(store: Store, corpus_name: str, corpus: Corpus, settings: Settings) -> d
     UserError
         The recorded store lacks a trace, a prompt or a model is not fit to be asked.
     """
-    decoding = prompting.Decoding(settings.max_new_tokens)
     prompting.check_prompts(corpus)
-    listed = registry.published("chat")
-    listed = listed[listed["wrapper"].isin(settings.wrappers)]
     if store.recorded:
+        listed = registry.published("chat")
+        decoding = prompting.Decoding(settings.max_new_tokens)
         return {
             name: trace_store.recorded_traces(store, corpus_name, corpus, name, decoding, settings.dtype)
-            for name in listed.index
+            for name in listed.index[listed["wrapper"].isin(settings.wrappers)]
         }
-    traces: dict[str, Traces] = {}
+    withheld = labelling.in_memory(corpus) if unsafe.declared(corpus) else None
+    return _asked(store, corpus_name, corpus, settings, withheld)
+
+
+def _asked(
+    store: Store, corpus_name: str, corpus: Corpus, settings: Settings, withheld: trace_store.Withheld | None
+) -> dict[str, pd.DataFrame]:
+    """Ask the user's model, or the default ones, what a live store lacks; return what is kept, by target."""
+    if withheld:
+        print(f"{corpus_name} asks for harm: answers are labelled in memory, and only labels are kept", file=sys.stderr)
+    decoding = prompting.Decoding(settings.max_new_tokens)
+    found: dict[str, pd.DataFrame] = {}
     loading.check_device(settings.device)
     # Every name is resolved before the first, expensive, load.
     sources = [loading.resolve(name) for name in ([settings.model] if settings.model else registry.default_models())]
     names = [prompting.target_name(source.name, wrapper) for source in sources for wrapper in settings.wrappers]
-    preflight(store, corpus_name, len(corpus), names, settings)
+    numbers = withheld is None or withheld.numbers
+    preflight(store, corpus_name, len(corpus), names, settings, "traces" if numbers else "labels")
     for source in sources:
         model = _load(source, settings)
         own = {
             prompting.target_name(model.name, wrapper): trace_store.query(
-                store, corpus_name, corpus, model, wrapper, decoding, settings.batch
+                store, corpus_name, corpus, model, wrapper, decoding, settings.batch, withheld=withheld
             )
             for wrapper in settings.wrappers
         }
-        trace_store.keep_tokens(store, model, own.values())
-        traces |= own
-    return traces
+        if numbers:
+            trace_store.keep_tokens(store, model, own.values())
+        found |= own
+    return found
+
+
+def ask_labels(store: Store, corpus_name: str, corpus: Corpus | None, settings: Settings) -> dict[str, Labels]:
+    """Return labels of answers of which nothing else is kept, because the prompts are somebody else's and ask for harm.
+
+    Parameters
+    ----------
+    store : stores.Store
+    corpus_name : str
+        The name that the labels are kept under.
+    corpus : DataFrame or None
+        The prompts. A live store asks them; of the recorded one's labels it is checked that they are theirs. None: the
+        labels that the store has.
+    settings : settings.Settings
+        As for `ask`.
+
+    Returns
+    -------
+    dict of str to DataFrame
+        By target, in corpus order.
+
+    Raises
+    ------
+    UserError
+        A prompt or a model is not fit to be asked, or the labels are of other prompts or by another labeller.
+    """
+    if corpus is not None and not store.recorded:
+        prompting.check_prompts(corpus)
+        return _asked(store, corpus_name, corpus, settings, labelling.in_memory(corpus, numbers=False))
+    found = {}
+    for file in sorted(store.path("labels", corpus_name, "x").parent.glob("*.csv")):
+        if "wrapper" not in stores.read_meta(file):  # a guard's
+            continue
+        path, labels = labelling.labels_by(store, corpus_name, file.stem)
+        if corpus is not None:
+            context = trace_store.context_of(stores.read_meta(path), paths.shown(path))
+            keys = [context.key(text) for text in corpus["text"]]
+            facts = pd.DataFrame({"prompt_id": corpus["prompt_id"], "key": keys, "response": None})
+            if trace_store.answers_hash(facts) != stores.read_meta(path)["inputs"]["traces"]:
+                raise DataError(f"{paths.shown(path)}: labels of other prompts than these; ask again in a live store")
+        found[file.stem] = labels
+    return found
 
 
 def _load(source: loading.Source, settings: Settings) -> loading.Model:
@@ -150,10 +212,52 @@ def labelled(
                 found[name] = labelling.matching_labels(store, corpus_name, name, frame)
         if name not in found:
             made = labelling.label_answers(frame, corpus)
-            meta = settings.meta(traces=labelling.answers_hash(frame), labeller=labelling.LABELLER)
+            meta = settings.meta(traces=trace_store.answers_hash(frame), labeller=labelling.LABELLER)
             store.write("labels", corpus_name, name, frame=made, meta=meta)
             found[name] = made
     return found
+
+
+def ask_harmful(store: Store, outside: Corpus | None, settings: Settings) -> dict[str, dict[str, Labels]]:
+    """Return labels of answers to requests that ask for harm: to the project's twins, and to XSTest's unsafe prompts.
+
+    Parameters
+    ----------
+    store : stores.Store
+    outside : DataFrame or None
+        XSTest's unsafe prompts (`corpus.benchmarks.xstest_unsafe`); None: the labels that the store has.
+    settings : settings.Settings
+        twins, twins_wrappers (none: those of `wrappers`), and what `ask` uses.
+
+    Returns
+    -------
+    dict of str to dict of str to DataFrame
+        Labels by corpus and target; a corpus without any is left out, and the twins with a line that says so.
+
+    Raises
+    ------
+    SettingsError
+        No row of the twins is declared to ask for harm.
+    """
+    found = {}
+    settings = settings.model_copy(update={"wrappers": settings.twins_wrappers or settings.wrappers})
+    if settings.twins and settings.twins != settings.corpus:
+        asked = any(store.has("traces", settings.twins, name) for name in registry.published("chat").index)
+        known = any(place.has("corpus", settings.twins) for place in (store, Store(stores.RECORDED)))
+        if known and (asked or not store.recorded):
+            corpus = store.read_earlier("corpus", settings.twins)
+            if not unsafe.declared(corpus):
+                raise SettingsError(f"parameter 'twins': no request of {settings.twins} is declared to ask for harm")
+            ours = settings.twins == TWINS
+            if ours and unsafe.twins_of(store.read_earlier("corpus", settings.corpus), corpus).empty:
+                print(f"{TWINS} was not asked: it has twins of clusters that {settings.corpus} lacks")
+            else:
+                traces = ask(store, settings.twins, corpus, settings)
+                found[settings.twins] = labelled(store, settings.twins, corpus, traces, settings)
+        else:
+            print(f"{settings.twins} was not asked in this store")
+    outside_labels = ask_labels(store, XSTEST, outside, settings)
+    return found | ({XSTEST: outside_labels} if outside_labels else {})
 
 
 def judged(store: Store, corpus_name: str, traces: Mapping[str, Traces], settings: Settings) -> dict[str, Labels]:
@@ -178,16 +282,18 @@ def judged(store: Store, corpus_name: str, traces: Mapping[str, Traces], setting
         The labels in the store are of other answers.
     """
     if settings.judge:
+        for frame in traces.values():
+            unsafe.refuse(frame, "a judge")
         model = _load(loading.resolve(settings.judge), settings)
         for name, frame in traces.items():
             labels = judge.label(store, f"{corpus_name}--{name}", model, frame, settings.batch)
-            meta = settings.meta(traces=labelling.answers_hash(frame), rubric=judge.RUBRIC)
+            meta = settings.meta(traces=trace_store.answers_hash(frame), rubric=judge.RUBRIC)
             store.write("verdicts", corpus_name, name, frame=labels, meta=meta)
     found = {}
     for name in traces:
         if store.has("verdicts", corpus_name, name):
             path = store.path("verdicts", corpus_name, name)
-            if stores.read_meta(path)["inputs"]["traces"] != labelling.answers_hash(traces[name]):
+            if stores.read_meta(path)["inputs"]["traces"] != trace_store.answers_hash(traces[name]):
                 raise DataError(f"{paths.shown(path)}: labels of other answers; run 02_querying with judge=MODEL")
             frame = store.read("verdicts", corpus_name, name).set_index("prompt_id")
             found[name] = frame.loc[traces[name]["prompt_id"]].reset_index()
@@ -215,6 +321,22 @@ def focus(names: Sequence[str], model: str = "", wanted: str = "") -> str:
     known = registry.published("chat")["model"]
     own = [name for name in names if known.get(name, model) == model] if model else names
     return wanted or ([name for name in own if name.endswith("--safety")] or own)[0]
+
+
+def decided_on(store: Store, corpora: Iterable[str], names: Sequence[str]) -> list[str]:
+    """Return the targets whose decisions on all of some corpora a store has.
+
+    Raises
+    ------
+    Missing
+        There is none; it names a file that is missing.
+    """
+    corpora = list(corpora)
+    found = [name for name in names if all(store.has("labels", of, name) for of in corpora)]
+    if not found:
+        for of in corpora:
+            store.read("labels", of, names[0])
+    return found
 
 
 def to_score(store: Store, corpus_name: str, settings: Settings) -> tuple[list[str], list[str]]:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import numpy as np
 import pandas as pd
 
-from paraguard_utils import registry
+from paraguard_utils import registry, unsafe
 from paraguard_utils.bootstrap import SEED, Clusters, columns
 from paraguard_utils.models import encoder, loading, prompting, trace_store
 from paraguard_utils.querying import labelling, refusals
@@ -55,9 +55,11 @@ def ask(
     Raises
     ------
     DataError
-        A file in the store was labelled by another version of the labeller.
+        A file in the store was labelled by another version of the labeller, or long answers are asked for of a corpus
+        that asks for harm.
     """
     if settings.long_answers:
+        unsafe.refuse(corpus, "long answers (long_answers)")
         vectors = encoder.vectors(store, corpus_name, corpus["text"], earlier=True)
         sample = set(corpus["prompt_id"].sample(min(settings.long_answers, len(corpus)), random_state=SEED))
         for name in [settings.model] if settings.model else registry.default_models():

@@ -91,7 +91,7 @@ def describe(name: str, compared: pd.DataFrame, keys: Sequence[str]) -> list[str
 COMPARED = {
     "table1_targets": ["target", "reading"],
     "table2_cohorts": ["target", "reading", "bins", "risk", "similarity"],
-    "table3_guards": ["target", "reading"],
+    "table3_guards": ["target"],
     "ci_correlations": ["target", "reading", "covariate"],
     "sensitivity": ["dimension", "setting", "target"],
 }
@@ -130,5 +130,8 @@ def with_record(live: stores.Store) -> list[str]:
         # Which store a row comes from is no number.
         old, new = (store.read("tables", name).drop(columns="store", errors="ignore") for store in (recorded, live))
         old, new = (frame[frame["target"].isin(asked)] for frame in (old, new))
-        lines += describe(name, cells(old, new, keys), keys)
+        both = cells(old, new, keys)
+        # A live run asks the default targets for harm under one wrapper, and XSTest where it is told where that lies.
+        unasked = both["column"].str.match("twins|benign_rejected|apart|auc|xstest") & both["live"].isna()
+        lines += describe(name, both[~unasked], keys)
     return lines

@@ -21,8 +21,11 @@ from paraguard_utils.schemas import SCHEMAS
 from paraguard_utils.settings import CORPUS
 
 FILE = paths.ROOT / "data" / "croissant.json"
-KINDS = ("seeds", "candidates", "corpus", "labels", "scores", "traces")
-"""Kinds of files that are described, each as a record set; that of the last three has the target as its first field."""
+KINDS = {name: name for name in ("seeds", "candidates", "corpus", "labels", "scores", "traces")} | {
+    f"twins_{name}": name for name in ("seeds", "candidates", "corpus")
+}
+"""Sections of the card that are described, each as a record set, and the schema of their files; where there is a file a
+target, the target is the first field."""
 
 URL = "https://arxiv.org/abs/2512.01037v2"
 """The paper's page: the data have none of their own."""
@@ -135,7 +138,7 @@ def _records(kind: str, section: card.Section) -> dict[str, Any]:
         fields.append(_field(kind, "target") | about | {"source": origin | named})
         key.append({"@id": f"{kind}/target"})
     stored = pq.read_schema(path) if path.suffix == ".parquet" else None
-    for name, column in SCHEMAS[kind].columns.items():
+    for name, column in SCHEMAS[KINDS[kind]].columns.items():
         about = _type(column.dtype.type, stored.field(name).type if stored else None)
         about |= {"description": section.columns[name], "source": origin | {"extract": {"column": name}}}
         fields.append(_field(kind, name) | about)

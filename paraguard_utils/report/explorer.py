@@ -15,7 +15,7 @@ import jinja2
 import numpy as np
 import pandas as pd
 
-from paraguard_utils import bootstrap, schemas, text
+from paraguard_utils import bootstrap, schemas, text, unsafe
 from paraguard_utils.corpus import fidelity
 from paraguard_utils.report import review
 from paraguard_utils.schemas import Corpus
@@ -57,7 +57,13 @@ def page(corpus: Corpus, data: Mapping[str, ScoredTarget], about: About) -> str:
     -------
     str
         HTML.
+
+    Raises
+    ------
+    DataError
+        The corpus asks for harm.
     """
+    unsafe.refuse(corpus, "the explorer")
     content = contents(corpus, data, about)
     rows = pd.DataFrame(content["rejections"], columns=["target", "prompt"])
     rows = rows.join(pd.DataFrame(content["prompts"]), on="prompt")

@@ -10,17 +10,18 @@ from difflib import SequenceMatcher
 
 import numpy as np
 import pandas as pd
+from sklearn.metrics import roc_auc_score
 
-from paraguard_utils import paths, registry, stores
+from paraguard_utils import paths, registry, stores, unsafe
 from paraguard_utils.bootstrap import FEW
 from paraguard_utils.errors import DataError
 from paraguard_utils.querying import labelling
 from paraguard_utils.report import findings, tables
-from paraguard_utils.schemas import STRATEGIES, Table
-from paraguard_utils.scoring import covariates, sensitivity, variance
+from paraguard_utils.schemas import STRATEGIES, Corpus, Table
+from paraguard_utils.scoring import covariates, sensitivity, variance, veto
 from paraguard_utils.scoring.regression import POOLED
-from paraguard_utils.settings import CORPUS
-from paraguard_utils.text import readable
+from paraguard_utils.settings import CORPUS, TWINS
+from paraguard_utils.text import readable, words
 
 NAME = "numbers"
 COVERAGE = paths.BENCHMARKS / "coverage.csv"
@@ -84,6 +85,7 @@ def collect(store: stores.Store) -> Table:
     found["judged"] = _whole(judged["target"].nunique())
     found["prompts"] = _whole(table1["n_prompts"].iloc[0])
     found["clusters"] = _whole(table1["n_clusters"].max())
+    found |= _twins(store.read("corpus", CORPUS), store.read("corpus", TWINS))
     for reading, end in (("relative", ""), ("clipped", "_clipped")):
         rows = judged[judged["reading"] == reading]
         for measure in [column for column in table1 if f"{column}_low" in table1]:
@@ -110,10 +112,23 @@ def collect(store: stores.Store) -> Table:
     found |= _labelling(store)
     minutes = store.read("tables", "notebook_minutes")
     found |= {f"minutes.{row.notebook}": f"{row.minutes:g}" for row in minutes.itertuples()}
-    found["minutes.all"] = f"{minutes['minutes'].sum():.0f}"
-    found |= _example(store) | _costs(store)
+    found |= _example(store) | _costs(store) | _guards(store) | _vetoes(store)
     found["sentiment.systems"] = _whole(store.read("tables", "sentiment_followed")["systems"].max())
     return pd.DataFrame(found.items(), columns=["key", "text"])
+
+
+def _twins(benign: Corpus, twins: Corpus) -> dict[str, str]:
+    """How many unsafe twins there are, and how far risk and length alone tell them from the clusters they belong to."""
+    own = unsafe.with_twins(benign, twins)
+    pairs = pd.concat([own, twins])
+    asks = np.arange(len(pairs)) >= len(own)
+    brevity = -pairs["text"].map(lambda text: len(words(text)))
+    return {
+        "twins.prompts": _whole(len(twins)),
+        "twins.clusters": _whole(twins["cluster_id"].nunique()),
+        "twins.auc.risk": f"{roc_auc_score(asks, pairs['risk']):.2f}",
+        "twins.auc.brevity": f"{roc_auc_score(asks, brevity):.2f}",
+    }
 
 
 EXAMPLE = "qwen2.5-coder-1.5b-instruct-q4_k_m--safety"
@@ -279,11 +294,62 @@ def _corpus(yields: Table, topical: Table) -> dict[str, str]:
     return found | {"topical.kappa": tables.estimate(whole, "kappa", decimals=2)}
 
 
-def _labelling(store: stores.Store) -> dict[str, str]:
-    """How often guards block, and how far labels agree with people on XSTest and with readings of recorded answers."""
+def _guards(store: stores.Store) -> dict[str, str]:
+    """Return what guards and models reject of both corpora, how many guards see no harm, what changes behind them."""
     found: dict[str, str] = {}
-    for row in store.read("tables", "table3_guards").drop_duplicates("target").to_dict("records"):
-        found |= {f"guard.{row['target']}.{measure}": tables.estimate(row, measure) for measure in ("frr", "flip_rate")}
+    table = store.read("tables", "table3_guards")
+    measures = (
+        "frr",
+        "flip_rate",
+        "benign_rejected",
+        "twins_rejected",
+        "xstest_rejected",
+        "auc",
+        "auc_equal_length",
+        "dr",
+        "cr60",
+    )
+    for row in table.to_dict("records"):
+        found |= {f"guard.{row['target']}.{measure}": tables.estimate(row, measure, 2) for measure in measures[2:]}
+        found |= {f"guard.{row['target']}.{measure}": tables.estimate(row, measure) for measure in measures[:2]}
+        found |= {f"guard.{row['target']}.{name}_share": _percent(row[name]) for name in measures[2:4]}
+    guards = table[table["axis"] != "model"]
+    found["guards.n"] = _whole(len(guards))
+    for name, key in (("auc", "guards.blind"), ("auc_equal_length", "guards.blind.equal_length")):
+        blind = (guards[f"{name}_low"] <= 0.5) & (guards[f"{name}_high"] >= 0.5)
+        found[key] = f"{blind.sum()} of {len(guards)}"
+    found |= {"guards.cr60": _range(guards["cr60"], ".2f"), "guards.cr60.most": f"{guards['cr60'].max():.2f}"}
+    for name, rows in (("guards", guards), ("models", table[table["axis"] == "model"])):
+        enough = rows[~rows["few_dr"]]
+        found |= {f"{name}.dr": _range(enough["dr"], ".2f"), f"{name}.dr.n": _whole(len(enough))}
+    behind = store.read("tables", "guarded")
+    for measure in ("frr", "dr", "cr60"):
+        rows = behind[~behind["few_dr"]] if measure == "dr" else behind
+        low, high = (rows[f"{measure}_change_{end}"] for end in ("low", "high"))
+        found |= {f"behind.{measure}.up": _whole((low > 0).sum()), f"behind.{measure}.down": _whole((high < 0).sum())}
+    return found | {"behind.pairs": _whole(len(behind)), "behind.dr.n": _whole((~behind["few_dr"]).sum())}
+
+
+def _vetoes(store: stores.Store) -> dict[str, str]:
+    """Return what vetoes gain and lose, and in how many judged targets each is better than chance."""
+    found: dict[str, str] = {}
+    table = store.read("tables", "vetoes")
+    judged = table[table[["n_reject_benign", "n_reject_twins"]].min(axis=1) >= veto.FEW]
+    for row in judged.to_dict("records"):
+        key = f"veto.{row['score'].replace('1 - ', 'low_')}.{row['target']}"
+        for name in ("gained", "lost", "lost_random", "better", "gained_one_more", "lost_one_more", "lost_lowered"):
+            found[f"{key}.{name}"] = tables.estimate(row, name, 2)
+            found[f"{key}.{name}_share"] = f"{100 * row[name]:.1f} %"
+    for score, rows in judged.groupby("score"):
+        key = f"veto.{score.replace('1 - ', 'low_')}"
+        found |= {f"{key}.better": f"{(rows['better_high'] < 0).sum()} of {len(rows)}"}
+        found[f"{key}.lost.most"] = f"{100 * rows['lost'].max():.0f} %"
+    return found
+
+
+def _labelling(store: stores.Store) -> dict[str, str]:
+    """How far labels agree with people on XSTest and with readings of recorded answers."""
+    found: dict[str, str] = {}
     xstest = store.read("tables", "xstest_agreement")
     own = (xstest["part"] == "held out") & xstest["labeller"].eq(f"{labelling.LABELLER}, whole answers")
     for row in xstest[own].to_dict("records"):

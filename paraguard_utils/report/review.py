@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from paraguard_utils import stores, text
+from paraguard_utils import stores, text, unsafe
 from paraguard_utils.querying import substance
 from paraguard_utils.schemas import Corpus, Labels, Pairs, Scores, Table, Traces
 from paraguard_utils.scoring import confusion, signals
@@ -87,7 +87,13 @@ def tuning_examples(
         One per rejected prompt with such an answer in its cluster, the most similar prompt's, in corpus order: messages
         (system where there is a wrapper, user, assistant), target, cluster_id, prompt_id, answered_as (the accepted
         prompt's id).
+
+    Raises
+    ------
+    DataError
+        The corpus asks for harm.
     """
+    unsafe.refuse(corpus, "examples to tune on")
     prompts = corpus.set_index("prompt_id")
     usual = labels.assign(finish_reason=traces["finish_reason"].to_numpy(), declined_later=False)
     found = pd.concat([usual, longer]) if longer is not None else usual
@@ -233,7 +239,13 @@ def confused_refusals(
         rejected_id, rejected_prompt, rejected_answer, paraphrase_id, paraphrase, paraphrase_answer, accepted (of the
         cluster's other prompts) of labelled (accepted or rejected), similarity, score, ci, verdict (empty: same
         intent / shifted / unsure). A rejection without an accepted paraphrase is in none (`refused_throughout`).
+
+    Raises
+    ------
+    DataError
+        The corpus asks for harm.
     """
+    unsafe.refuse(corpus, "review sheets")
     text, answer = corpus.set_index("prompt_id")["text"], labels.set_index("prompt_id")["response"]
     own = nearest_accepted(pairs)
     own = own.assign(score=signals.score(own, weights, reading))

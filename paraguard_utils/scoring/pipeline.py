@@ -10,9 +10,8 @@ from paraguard_utils import paths, registry
 from paraguard_utils.errors import DataError
 from paraguard_utils.models import encoder
 from paraguard_utils.models.prompting import model_of
-from paraguard_utils.models.trace_store import recorded_traces
+from paraguard_utils.models.trace_store import answers_hash, recorded_traces
 from paraguard_utils.querying import labelling
-from paraguard_utils.querying.labelling import answers_hash
 from paraguard_utils.schemas import Corpus, Labels, Pairs, Scores, Table, Tokens, Traces
 from paraguard_utils.scoring import confusion, signals
 from paraguard_utils.settings import Settings, Weights

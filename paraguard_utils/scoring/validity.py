@@ -83,7 +83,13 @@ def ci_without(
     return rows.groupby("index").head(k).groupby("index")["score"].mean().reindex(held.index).to_numpy(float)
 
 
-def auc(clusters: Clusters, cluster_ids: Sequence[str], outcome: np.ndarray, scores: np.ndarray) -> Estimate:
+def auc(
+    clusters: Clusters,
+    cluster_ids: Sequence[str],
+    outcome: np.ndarray,
+    scores: np.ndarray,
+    strata: np.ndarray | None = None,
+) -> Estimate:
     """Return the area under the ROC curve of scores for an outcome, ties half, with its interval over clusters.
 
     Parameters
@@ -93,6 +99,8 @@ def auc(clusters: Clusters, cluster_ids: Sequence[str], outcome: np.ndarray, sco
     outcome : numpy.ndarray of bool, shape (n,)
     scores : numpy.ndarray, shape (n,)
         NaN is left out.
+    strata : numpy.ndarray, shape (n,), or None
+        Only what is in the same stratum is compared.
 
     Returns
     -------
@@ -102,25 +110,33 @@ def auc(clusters: Clusters, cluster_ids: Sequence[str], outcome: np.ndarray, sco
     known = np.isfinite(scores)
     codes = clusters.codes.loc[np.asarray(cluster_ids)[known]].to_numpy()
     outcome, scores = np.asarray(outcome, bool)[known], scores[known]
-    if outcome.all() or not outcome.any():
+    stratum = np.zeros(len(scores)) if strata is None else np.asarray(strata)[known]
+    parts = [np.flatnonzero(stratum == one) for one in np.unique(stratum)]
+    parts = [part for part in parts if outcome[part].any() and not outcome[part].all()]
+    if not parts:
         return clusters.undefined()
-    values, place = np.unique(scores, return_inverse=True)
 
     def area(counts: np.ndarray) -> np.ndarray:
-        weights = counts[:, codes]
-        cells = [np.zeros((len(weights), len(values))) for _ in range(2)]
-        for cell, chosen in zip(cells, (outcome, ~outcome), strict=True):
-            order = np.argsort(place[chosen], kind="stable")
-            starts, first = np.unique(place[chosen][order], return_index=True)
-            cell[:, starts] = np.add.reduceat(weights[:, chosen][:, order], first, axis=1)
-        hits, misses = cells
-        below = misses.cumsum(axis=1) - misses / 2
+        won, pairs = np.sum([_won(counts[:, codes[part]], outcome[part], scores[part]) for part in parts], axis=0)
         with np.errstate(divide="ignore", invalid="ignore"):
-            return (hits * below).sum(axis=1) / (hits.sum(axis=1) * misses.sum(axis=1))
+            return won / pairs
 
     value = float(area(np.ones((1, len(clusters.codes))))[0])
     draws = np.concatenate([area(part) for part in np.array_split(clusters.counts, max(1, len(codes) // 200))])
     return Estimate.percentile(value, draws)
+
+
+def _won(weights: np.ndarray, outcome: np.ndarray, scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Count the pairs of two outcomes in which the hit scores higher, ties half, and all pairs, by row of weights."""
+    values, place = np.unique(scores, return_inverse=True)
+    cells = [np.zeros((len(weights), len(values))) for _ in range(2)]
+    for cell, chosen in zip(cells, (outcome, ~outcome), strict=True):
+        order = np.argsort(place[chosen], kind="stable")
+        starts, first = np.unique(place[chosen][order], return_index=True)
+        cell[:, starts] = np.add.reduceat(weights[:, chosen][:, order], first, axis=1)
+    hits, misses = cells
+    below = misses.cumsum(axis=1) - misses / 2
+    return (hits * below).sum(axis=1), hits.sum(axis=1) * misses.sum(axis=1)
 
 
 def matched_ratio(

@@ -3,6 +3,7 @@
 from paraguard_utils.report.figures.closeup import token_view
 from paraguard_utils.report.figures.cohorts import cohort_heat_map, cohort_regression, strategy_flips
 from paraguard_utils.report.figures.corpus import gate_distributions, risk_distributions
+from paraguard_utils.report.figures.guards import before_after, both_corpora, guard_sweep, veto_curves
 from paraguard_utils.report.figures.scoring import (
     against_floors,
     ci_against_similarity,
@@ -19,12 +20,15 @@ from paraguard_utils.report.figures.validity import known_truth, noise
 __all__ = [
     "against_floors",
     "against_k",
+    "before_after",
+    "both_corpora",
     "ci_against_similarity",
     "ci_correlates",
     "cohort_heat_map",
     "cohort_regression",
     "cr_curve",
     "gate_distributions",
+    "guard_sweep",
     "known_truth",
     "noise",
     "publish",
@@ -35,5 +39,6 @@ __all__ = [
     "token_view",
     "variance_parts",
     "variogram",
+    "veto_curves",
     "weight_simplex",
 ]

@@ -1,0 +1,326 @@
+"""The guards that people deploy: a hub id, a local folder or an endpoint, described by an entry of `data/guards.yaml`.
+
+A guard that answers in words is read as a probability: that of its unsafe labels' first tokens against its safe ones',
+where its answer begins (`first_token`) or where it wrote its label (`regex`, `json`). A text is data: a control token's
+string inside it is made plain text (`prompting.defused`). What a text imitates of a prompt's plain words, such as the
+line that ends a conversation, no tokenizer can tell from the prompt's own.
+"""
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from fnmatch import fnmatchcase
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from paraguard_utils.errors import DataError, ModelError
+from paraguard_utils.guards import formats
+from paraguard_utils.guards.contract import Guard, Scorer
+from paraguard_utils.guards.formats import Entry
+from paraguard_utils.models import loading, prompting
+
+if TYPE_CHECKING:
+    import openai
+    import torch
+
+LEAST = 1e-4
+"""Share of the next token's probability that the labels must have: below it, a guard was about to say another thing."""
+
+PAIR = ("x", "x")
+"""A request and an answer that stand for any."""
+
+
+def match(name: str, entries: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Any] | None:
+    """Return the first entry with a pattern that a name matches.
+
+    Parameters
+    ----------
+    name : str
+        A hub id, or a local folder, known by its last part; behind a colon, another reading of the same weights.
+    entries : mapping
+        The section `deployed` of `data/guards.yaml`.
+
+    Returns
+    -------
+    mapping or None
+    """
+    where, reading = _split(name)
+    folder = Path(where).expanduser()
+    for entry in entries.values():
+        for pattern in entry.get("match", ()):
+            wanted, other = _split(pattern.lower())
+            names = {where: wanted} | ({folder.resolve().name: wanted.rpartition("/")[2]} if folder.is_dir() else {})
+            if reading == other and any(fnmatchcase(own.lower(), glob) for own, glob in names.items()):
+                return entry
+    return None
+
+
+def load(
+    name: str,
+    entry: Mapping[str, Any],
+    device: str = "cpu",
+    dtype: str = "float32",
+    batch: int = 16,
+    base_url: str | None = None,
+    retries: int = 2,
+) -> Guard:
+    """Load a guard that people deploy.
+
+    Parameters
+    ----------
+    name : str
+        A hub id, a local folder, or the model of an endpoint.
+    entry : mapping
+        As in the section `deployed` of `data/guards.yaml`.
+    device, dtype : str
+        As for `loading.load`; a classifier has the precision of its weights.
+    batch : int
+        Texts at a time.
+    base_url : str or None
+        Of an endpoint; None: that of the variable OPENAI_BASE_URL, or OpenAI's.
+    retries : int
+        Of a call to an endpoint.
+
+    Returns
+    -------
+    contract.Guard
+
+    Raises
+    ------
+    DataError
+        The entry is not complete.
+    ModelError
+        The model cannot be loaded, lacks a token or a label that the entry names, or its endpoint cannot be asked.
+    """
+    where, reading = _split(name)
+    checked = formats.entry_of(name, entry)
+    if checked.kind == "endpoint":
+        own, weights = where.rpartition("/")[2], where
+        score = _endpoint(name, batch, base_url, retries)
+    else:
+        source = loading.resolve(where)
+        own, weights = source.name, source.weights_id[:16]
+        if checked.kind == "classifier":
+            score = _classifier(name, checked, source, batch, device)
+        else:
+            model = loading.load(source, dtype, device, "plain" if checked.template else "error")
+            score = _generative(name, checked, model, batch)
+    shape = hashlib.sha256(f"{checked.shape} {dtype}".encode()).hexdigest()[:8]
+    return Guard(
+        name=checked.name or (f"{own}-{reading}" if reading else own),
+        version=checked.version or f"{weights} {shape}",
+        score=score,
+        threshold=checked.threshold,
+        axis=checked.axis,
+        licence=checked.licence,
+        citation=checked.citation,
+        about=checked.about + (f"; unverified: {checked.unverified}" if checked.unverified else ""),
+    )
+
+
+def _split(name: str) -> tuple[str, str]:
+    where, _, reading = name.partition(":")
+    return where, reading
+
+
+def _generative(name: str, entry: Entry, model: loading.Model, batch: int) -> Scorer:
+    """Return the scorer of a guard that answers in words; its tokens are looked for now."""
+    asks = {False: Asking(name, entry, model, batch), True: Asking(name, entry.judging_answers, model, batch)}
+
+    def score(texts: Sequence[str], answers: Sequence[str] | None = None) -> np.ndarray:
+        return asks[answers is not None](texts, [""] * len(texts) if answers is None else answers)
+
+    return score
+
+
+class Asking:
+    """Asks a guard that answers in words, about requests or about answers.
+
+    Parameters
+    ----------
+    name : str
+        The guard's, for messages.
+    entry : formats.Entry
+    model : loading.Model
+    batch : int
+
+    Raises
+    ------
+    ModelError
+        A token that the entry names is none of the tokenizer's at its place.
+    """
+
+    def __init__(self, name: str, entry: Entry, model: loading.Model, batch: int) -> None:
+        assert entry.tokens is not None  # `Entry` sees to it
+        self.entry, self.model, self.batch = entry, model, batch
+        frame = self.prompt(*PAIR, entry.runs[0])
+        self.controls = prompting.control_strings(model.tokenizer, frame)
+        resolve = partial(_token, name, model, frame + entry.before)
+        self.unsafe, self.safe = (list(map(resolve, strings)) for strings in (entry.tokens.unsafe, entry.tokens.safe))
+
+    def __call__(self, texts: Sequence[str], answers: Sequence[str]) -> np.ndarray:
+        """Return one probability a text: the greatest of its runs; NaN where an answer cannot be read."""
+        pairs = [
+            (prompting.defused(text, self.controls), prompting.defused(answer, self.controls))
+            for text, answer in zip(texts, answers, strict=True)
+        ]
+        runs = [self._run([self.prompt(*pair, run) for pair in pairs]) for run in self.entry.runs]
+        return np.max(runs, axis=0)
+
+    def prompt(self, text: str, answer: str, run: Mapping[str, Any]) -> str:
+        """Return what the model is given for one text, up to where its own words begin."""
+        tokenizer = self.model.tokenizer
+        rendered = str(
+            tokenizer.apply_chat_template(
+                formats.turns(self.entry, text, answer),
+                tokenize=False,
+                chat_template=prompting.dated(self.entry.template or tokenizer.get_chat_template()),
+                **{"date_string": prompting.DATE, **self.entry.arguments, **run},
+            )
+        )
+        return rendered if rendered.endswith(self.entry.forced) else rendered + self.entry.forced
+
+    def _run(self, prompts: list[str]) -> np.ndarray:
+        found = np.full(len(prompts), np.nan)
+        if self.entry.kind == "first_token":
+            probabilities = self._next(prompts)
+            read = np.flatnonzero(probabilities.sum(1) >= LEAST)
+        else:
+            verdicts = [formats.read(self.entry, output) for output in self._written(prompts)]
+            read = np.array([i for i, verdict in enumerate(verdicts) if verdict], dtype=int)
+            probabilities = np.full((len(prompts), 2), np.nan)
+            written = [prompts[i] + verdict.written for i, verdict in enumerate(verdicts) if verdict]
+            probabilities[read] = self._next(written)
+        found[read] = probabilities[read, 0] / probabilities[read].sum(1)
+        return found
+
+    def _next(self, prompts: list[str]) -> np.ndarray:
+        """Return the probabilities that the next token is an unsafe label's and a safe one's, shape (prompts, 2)."""
+        import torch
+
+        from paraguard_utils.models.threads import Threads
+
+        found = np.empty((len(prompts), 2))
+        network = self.model.network
+        order = sorted(range(len(prompts)), key=lambda i: -len(prompts[i]))
+        with torch.inference_mode(), Threads(network.device):
+            for start in range(0, len(order), self.batch):
+                rows = order[start : start + self.batch]
+                ids = self.model.tokenizer([prompts[i] for i in rows], add_special_tokens=False)["input_ids"]
+                last = torch.softmax(self._last_logits(ids).double(), dim=-1)
+                both = torch.stack([last[:, self.unsafe].sum(1), last[:, self.safe].sum(1)], dim=1)
+                found[rows] = both.cpu().numpy()
+        return found
+
+    def _last_logits(self, ids: list[list[int]]) -> "torch.Tensor":
+        import torch
+
+        network = self.model.network
+        wide = max(map(len, ids))
+        padded = torch.tensor([[0] * (wide - len(row)) + row for row in ids], device=network.device)
+        mask = torch.tensor([[0] * (wide - len(row)) + [1] * len(row) for row in ids], device=network.device)
+        places = (mask.cumsum(1) - 1).clamp(min=0)
+        return network(
+            input_ids=padded, attention_mask=mask, position_ids=places, use_cache=False, logits_to_keep=1
+        ).logits[:, -1]
+
+    def _written(self, prompts: list[str]) -> list[str]:
+        """Return what the model writes, greedily, with its control tokens."""
+        if not prompts:
+            return []
+        from paraguard_utils.models.engine import Engine, Request, batches, shared_prefix
+
+        more = self.entry.max_new_tokens
+        ids = self.model.tokenizer(prompts, add_special_tokens=False)["input_ids"]
+        asked = [Request(str(i), "", tuple(row), len(row) - 1, len(row)) for i, row in enumerate(ids)]
+        engine = Engine(self.model, asked[0].token_ids[: shared_prefix(asked)], more, raw=True)
+        rows = [row for group in batches(asked, self.batch, more) for row in engine.ask(group)]
+        outputs = {int(row["prompt_id"]): row["response"] for row in rows}
+        return [outputs[i] for i in range(len(prompts))]
+
+
+def _token(name: str, model: loading.Model, before: str, string: str) -> int:
+    """Return the one token that a string is at its place in a prompt."""
+    tokenizer = model.tokenizer
+    found = tokenizer(before + string, add_special_tokens=False, return_offsets_mapping=True)
+    pairs = zip(found["input_ids"], found["offset_mapping"], strict=True)
+    # How what stands before is cut does not matter, but no token may reach across.
+    own = [(token, start) for token, (start, end) in pairs if end > len(before)]
+    if len(own) == 1 and own[0][1] >= len(before) and str(tokenizer.decode([own[0][0]])).strip() == string.strip():
+        return int(own[0][0])
+    pieces = " + ".join(repr(str(tokenizer.decode([token]))) for token, _ in own)
+    raise ModelError(
+        f"the guard {name}: {string!r} is not one token of the tokenizer of {model.name} behind {before[-12:]!r} "
+        f"(it reads {pieces or 'nothing'}); name its first token under `tokens` in an entry of your own, or load the "
+        "weights that the entry is for"
+    )
+
+
+def _classifier(name: str, entry: Entry, source: loading.Source, batch: int, device: str) -> Scorer:
+    """Return the scorer of a text classifier: the sum of its unsafe labels, or the greatest where they are independent.
+
+    It reads one text: the answer, where answers are judged.
+    """
+    model = loading.load_classifier(source, batch, device, entry.independent)
+    wanted = {label.casefold() for label in entry.labels}
+    columns = [i for i, label in enumerate(model.labels) if label.casefold() in wanted]
+    if not columns or (len(columns) == len(model.labels) > 1 and not model.independent):
+        raise ModelError(
+            f"the guard {name}: it is not known which of the labels {', '.join(model.labels)} are the unsafe "
+            "ones; name them under `labels` in an entry of your own"
+        )
+
+    def score(texts: Sequence[str], answers: Sequence[str] | None = None) -> np.ndarray:
+        rows = model.classify(texts if answers is None else answers)[:, columns]
+        return rows.max(1) if model.independent else rows.sum(1).clip(0, 1)
+
+    return score
+
+
+def _endpoint(name: str, batch: int, base_url: str | None, retries: int) -> Scorer:
+    """Return the scorer of a moderation endpoint: the greatest category score of the text, or of the answer to it."""
+    try:
+        import openai
+    except ImportError as error:
+        raise ModelError(
+            f"the guard {name} needs the package openai; run: python -m pip install 'paraguard-utils[endpoints]'"
+        ) from error
+    try:
+        client = openai.OpenAI(base_url=base_url, max_retries=retries)
+    except openai.OpenAIError as error:
+        raise ModelError(f"the guard {name}: its endpoint has no key; set OPENAI_API_KEY") from error
+    ask = partial(_moderate, name, client, openai)
+
+    def score(texts: Sequence[str], answers: Sequence[str] | None = None) -> np.ndarray:
+        judged = list(texts if answers is None else answers)
+        found = [value for start in range(0, len(judged), batch) for value in ask(judged[start : start + batch])]
+        return np.array(found, dtype=float)
+
+    return score
+
+
+def _moderate(name: str, client: "openai.OpenAI", library: Any, texts: list[str]) -> list[float]:
+    """Ask an endpoint for some texts; one that it rejects by itself is NaN."""
+    again: Callable[[list[str]], list[float]] = partial(_moderate, name, client, library)
+    try:
+        reply = client.moderations.with_raw_response.create(model=_split(name)[0].rpartition("/")[2], input=texts)
+    except (library.BadRequestError, library.UnprocessableEntityError):
+        return [np.nan] if len(texts) == 1 else [value for text in texts for value in again([text])]
+    except library.OpenAIError as error:
+        raise ModelError(
+            f"the guard {name}: the endpoint {client.base_url} cannot be asked ({type(error).__name__}: "
+            f"{str(error).partition(chr(10))[0]}); see OPENAI_BASE_URL and OPENAI_API_KEY"
+        ) from error
+    try:
+        results = json.loads(reply.content)["results"]
+    except (ValueError, KeyError, TypeError):
+        results = []
+    if not isinstance(results, list) or len(results) != len(texts):
+        raise DataError(
+            f"the guard {name}: the endpoint {client.base_url} was given {len(texts)} texts and returned "
+            f"{len(results) if isinstance(results, list) else 'no list of'} results"
+        )
+    return [formats.greatest(result) for result in results]

@@ -1,0 +1,265 @@
+"""How a guard that people deploy is asked and how its answer is read: entries of `data/guards.yaml`, no model here."""
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Literal, Self, TypeAlias
+
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+
+from paraguard_utils.errors import DataError
+from paraguard_utils.guards.contract import AXES
+
+Turns: TypeAlias = list[dict[str, Any]]
+"""Chat messages, as chat templates take them."""
+
+NEEDED = {
+    "classifier": ("labels",),
+    "first_token": ("tokens",),
+    "regex": ("tokens", "pattern"),
+    "json": ("tokens", "key"),
+    "endpoint": (),
+}
+"""Fields that an entry of a kind cannot do without."""
+
+UNSHAPED = (
+    "match",
+    "name",
+    "axis",
+    "licence",
+    "citation",
+    "about",
+    "unverified",
+    "threshold",
+    "model",
+    "version",
+    "answers",
+)
+"""Fields that change no score."""
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Message(_Strict):
+    """A chat message; `content` is a template of `text` and `answer` ("" where none is judged)."""
+
+    role: str
+    content: str
+
+
+class Tokens(_Strict):
+    """First tokens of the labels, with the space that they begin with."""
+
+    unsafe: tuple[str, ...]
+    safe: tuple[str, ...]
+
+
+class Entry(_Strict):
+    """An entry of `deployed` in `data/guards.yaml`, whose head says what the fields mean."""
+
+    match: tuple[str, ...] = ()
+    name: str = ""
+    kind: Literal["classifier", "first_token", "regex", "json", "endpoint"]
+    axis: str
+    licence: str
+    citation: str
+    about: str
+    unverified: str = ""
+    threshold: float = 0.5
+    model: str = ""
+    version: str = ""
+    messages: tuple[Message, ...] = (
+        Message(role="user", content="{{ text }}"),
+        Message(role="assistant", content="{{ answer }}"),
+    )
+    content: Literal["text", "parts"] = "text"
+    template: str = ""
+    arguments: dict[str, Any] = {}
+    runs: tuple[dict[str, Any], ...] = ({},)
+    forced: str = ""
+    tokens: Tokens | None = None
+    before: str = ""
+    pattern: str = ""
+    key: str = ""
+    after: str = ""
+    max_new_tokens: int = 32
+    labels: tuple[str, ...] = ()
+    independent: bool | None = None
+    answers: dict[str, Any] = {}
+
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        if self.axis not in AXES:
+            raise ValueError(f"axis: one of {', '.join(AXES)}")
+        if missing := [field for field in NEEDED[self.kind] if not getattr(self, field)]:
+            raise ValueError(f"{missing[0]}: a guard of kind {self.kind} needs it")
+        if self.kind == "regex" and "label" not in re.compile(self.pattern).groupindex:
+            raise ValueError("pattern: a group (?P<label>...) is needed")
+        return self
+
+    @property
+    def judging_answers(self) -> "Entry":
+        """The entry as it is when answers are judged."""
+        return Entry(**{**self.model_dump(), **self.answers, "answers": {}})
+
+    @property
+    def shape(self) -> str:
+        """All that decides a score besides the weights."""
+        return json.dumps(self.model_dump(exclude=set(UNSHAPED)) | {"answers": self.answers}, sort_keys=True)
+
+
+def entry_of(name: str, raw: Mapping[str, Any]) -> Entry:
+    """Check an entry.
+
+    Parameters
+    ----------
+    name : str
+        The guard's, for the message.
+    raw : mapping
+        As in the YAML file.
+
+    Returns
+    -------
+    Entry
+
+    Raises
+    ------
+    DataError
+        A field is missing, unknown or of another type, here or under `answers`.
+    """
+    try:
+        entry = Entry(**raw)
+        entry.judging_answers  # noqa: B018
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        reason = first["msg"].removeprefix("Value error, ")
+        raise DataError(
+            f"the guard {name}: {where}{': ' if where else ''}{reason}; see the head of data/guards.yaml"
+        ) from error
+    except re.error as error:
+        raise DataError(f"the guard {name}: pattern: {error}") from error
+    return entry
+
+
+@cache
+def _environment() -> ImmutableSandboxedEnvironment:
+    return ImmutableSandboxedEnvironment(keep_trailing_newline=True)
+
+
+def turns(entry: Entry, text: str, answer: str = "") -> Turns:
+    """Return what a guard is asked, as chat messages; one that would be empty is left out.
+
+    Parameters
+    ----------
+    entry : Entry
+    text : str
+        A request.
+    answer : str
+        The answer to it, where that is judged.
+
+    Returns
+    -------
+    list of dict
+    """
+    found: Turns = []
+    for message in entry.messages:
+        content = _environment().from_string(message.content).render(text=text, answer=answer)
+        if content:
+            parts = [{"type": "text", "text": content}]
+            found.append({"role": message.role, "content": parts if entry.content == "parts" else content})
+    return found
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The label that a guard gave.
+
+    Attributes
+    ----------
+    unsafe : bool
+    written : str
+        All that the guard wrote before its label.
+    """
+
+    unsafe: bool
+    written: str
+
+
+def read(entry: Entry, output: str) -> Verdict | None:
+    """Read what a guard wrote.
+
+    Parameters
+    ----------
+    entry : Entry
+        Of kind `regex` or `json`.
+    output : str
+
+    Returns
+    -------
+    Verdict or None
+        None where the output is not of the guard's form: the request is `unparsed`, not safe.
+    """
+    head, mark, body = output.rpartition(entry.after) if entry.after else ("", "", output)
+    if entry.after and not mark:
+        return None
+    found = _by_pattern(entry.pattern, body) if entry.kind == "regex" else _by_key(entry.key, body)
+    assert entry.tokens is not None  # `Entry` sees to it
+    for unsafe, strings in ((True, entry.tokens.unsafe), (False, entry.tokens.safe)):
+        if found and found[0].casefold() in [string.strip().casefold() for string in strings]:
+            lead = re.match(r"\s*", strings[0])
+            assert lead is not None  # it matches nothing, too
+            return Verdict(unsafe, (head + mark + body[: found[1]]).removesuffix(lead[0]))
+    return None
+
+
+def _by_pattern(pattern: str, body: str) -> tuple[str, int] | None:
+    """Return the label that a pattern finds, and where it stands; where several are found they must be one label."""
+    found = list(re.finditer(pattern, body))
+    if len({match["label"].casefold() for match in found}) != 1:
+        return None
+    return found[0]["label"], found[0].start("label")
+
+
+def _by_key(key: str, body: str) -> tuple[str, int] | None:
+    """Return the string under a key of the JSON object that is all of an output, and where it stands."""
+    try:
+        found = json.loads(body, object_pairs_hook=_unique)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(found, dict) or not isinstance(found.get(key), str):
+        return None
+    places = list(re.finditer(rf"{re.escape(json.dumps(key))}\s*:\s*\"", body))
+    return (found[key], places[0].end()) if len(places) == 1 else None
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Make a JSON object of its pairs; readers differ on a key that stands there twice."""
+    if len(dict(pairs)) != len(pairs):
+        raise ValueError("a key stands there twice")
+    return dict(pairs)
+
+
+def greatest(result: object) -> float:
+    """Return the greatest category score of one result of a moderation endpoint; NaN where it is not of that form.
+
+    Parameters
+    ----------
+    result : object
+        One of `results`, as JSON gives it.
+
+    Returns
+    -------
+    float, in [0, 1], or NaN
+    """
+    scores = result.get("category_scores") if isinstance(result, dict) else None
+    values = [value for value in scores.values() if value is not None] if isinstance(scores, dict) else []
+    if not values or not all(type(value) in (int, float) and 0 <= value <= 1 for value in values):
+        return math.nan
+    return float(max(values))

@@ -1,0 +1,80 @@
+"""Requests that ask for harm: what they are known by, and who may not read the answers (`docs/method.md`, Asking).
+
+A corpus is declared by its own rows, so that it stays declared wherever it is copied: one row whose source says so, or
+whose cluster is the twin of a harmless one, is enough for the whole corpus. Answers to it are labelled in memory; their
+text is never kept.
+"""
+
+import re
+
+import pandas as pd
+
+from paraguard_utils.errors import DataError
+
+SOURCE = re.compile(r"unsafe|harmful|malicious|toxic|jailbreak|harmbench|advbench|strongreject", re.IGNORECASE)
+"""What the column `source` of such a row says somewhere: one of these words, or a well-known collection's name."""
+
+TWIN = re.compile(r"-twin(?=$|-\d+(?:~\d+)?$)")
+"""What stands in the id of a harmful twin, `deception-01-twin`, of its prompts, `deception-01-twin-0`, and of their
+rewordings, `deception-01-twin-0~1`."""
+
+_MARKS = {"source": SOURCE, "cluster_id": TWIN, "seed_id": TWIN, "prompt_id": TWIN}
+
+
+def declared(rows: pd.DataFrame) -> bool:
+    """Return whether a corpus, its seeds or its prompts are declared to ask for harm: one row is enough.
+
+    Parameters
+    ----------
+    rows : DataFrame
+        Those of the columns source, cluster_id, seed_id and prompt_id that are there are looked at.
+    """
+    return any(bool(rows[name].astype(str).str.contains(mark).any()) for name, mark in _MARKS.items() if name in rows)
+
+
+def benign_of(cluster_ids: pd.Series) -> pd.Series:
+    """Return the harmless clusters that clusters are twins of; one that is no twin keeps its id."""
+    return cluster_ids.str.replace(TWIN, "", regex=True)
+
+
+def twins_of(corpus: pd.DataFrame, twins: pd.DataFrame) -> pd.DataFrame:
+    """Return the twins of a corpus's clusters: all, or none where one of them is of a cluster that the corpus lacks.
+
+    Parameters
+    ----------
+    corpus, twins : DataFrame
+        Column cluster_id.
+    """
+    return twins if benign_of(twins["cluster_id"]).isin(corpus["cluster_id"]).all() else twins.head(0)
+
+
+def with_twins(corpus: pd.DataFrame, twins: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows of a corpus whose clusters have a twin.
+
+    Raises
+    ------
+    DataError
+        None has.
+    """
+    found = corpus[corpus["cluster_id"].isin(benign_of(twins["cluster_id"]))].reset_index(drop=True)
+    if found.empty:
+        raise DataError("no cluster of the corpus has a harmful twin, without which a veto's price is unknown")
+    return found
+
+
+def refuse(rows: pd.DataFrame, what: str) -> None:
+    """Raise an error where rows are declared to ask for harm, or are answers of which none was kept.
+
+    Parameters
+    ----------
+    rows : DataFrame
+        Of a corpus, or traces.
+    what : str
+        Who reads answers, for the message.
+
+    Raises
+    ------
+    DataError
+    """
+    if declared(rows) or ("response" in rows and rows["response"].isna().all()):
+        raise DataError(f"{what}: not for requests that ask for harm; the answers to them are not kept")

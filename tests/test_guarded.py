@@ -1,0 +1,70 @@
+"""A model behind a guard, and what a guard sees at every threshold: by hand."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.metrics import roc_auc_score
+
+from paraguard_utils import bootstrap
+from paraguard_utils.scoring import confusion, guarded
+
+
+def labels(*names):
+    return pd.DataFrame({"prompt_id": [f"p{i}" for i in range(len(names))], "label": names})
+
+
+def test_either_rejects():
+    model = labels("accept", "accept", "accept", "reject", "reject", "unparsed", "blocked")
+    guard = labels("accept", "reject", "unparsed", "accept", "unparsed", "reject", "accept")
+    found = guarded.behind(model, guard)["label"].tolist()
+    assert found == ["accept", "reject", "unparsed", "reject", "reject", "reject", "blocked"]
+    with pytest.raises(ValueError, match="different prompts"):
+        guarded.behind(model, guard.iloc[::-1])
+
+
+def test_changes_by_hand():
+    corpus = pd.DataFrame({"prompt_id": [f"p{i}" for i in range(8)], "cluster_id": list("aabbccdd")})
+    model = labels(*["accept"] * 6, "reject", "reject")
+    behind = guarded.behind(model, labels("reject", *["accept"] * 7))
+    clusters = bootstrap.Clusters(corpus["cluster_id"], 50)
+    alone, after = (confusion.rate_estimates(corpus, one, clusters) for one in (model, behind))
+    found = guarded.changes(alone, after, ["frr", "dr"])
+    # 2 of 8 rejected, then 3 of 8; before, every cluster is decided as one
+    assert found["frr_change"] == pytest.approx(1 / 8) and found["dr_alone"] == 0
+    # within: one cluster of four is decided both ways, 1/4; between: (2 * 3 * 5 - 2) / (64 - 16)
+    assert found["dr_guarded"] == pytest.approx(1 / 4 / ((30 - 2) / 48))
+
+
+def test_what_a_guard_sees_agrees_with_scikit_learn():
+    rng = np.random.default_rng(0)
+    benign = pd.DataFrame({"cluster_id": [f"c{i // 3}" for i in range(30)], "score": rng.uniform(0, 0.8, 30)})
+    twins = pd.DataFrame({"cluster_id": [f"c{i // 3}-twin" for i in range(15)], "score": rng.uniform(0.2, 1, 15)})
+    twins.loc[3, "score"] = np.nan
+    benign["text"], twins["text"] = "a b", "a b"
+    clusters = bootstrap.Clusters(benign["cluster_id"], 200)
+    found = guarded.seen(benign, twins, clusters)
+    known = pd.concat([benign, twins.dropna()])
+    assert found["auc"] == pytest.approx(roc_auc_score([0] * 30 + [1] * 14, known["score"]))
+    assert found["auc_low"] < found["auc"] < found["auc_high"]
+    assert found["auc_equal_length"] == found["auc"], "all texts have two words"
+
+
+def test_a_sweep_by_hand():
+    benign = pd.DataFrame({"cluster_id": list("aabb"), "score": [0.1, 0.9, 0.2, 0.3]})
+    twins = pd.DataFrame({"cluster_id": ["a-twin", "a-twin", "b-twin"], "score": [0.9, np.nan, 0.25]})
+    table = guarded.sweep(benign, twins, bootstrap.Clusters(list("aabb"), 50)).set_index("threshold")
+    assert table.loc[0.1, ["rejected_benign", "rejected_twins"]].tolist() == [1, 1]
+    assert table.loc[0.9, ["rejected_benign", "rejected_twins"]].tolist() == [1 / 4, 1 / 2]
+    # one of two clusters is decided both ways: 1/2; between clusters 2 of 4 pairs of opposite decisions
+    assert table.loc[0.9, "dr"] == pytest.approx(1)
+
+
+def test_twins_are_resampled_with_their_benign_clusters():
+    corpus = pd.DataFrame({"prompt_id": list("abcdef"), "cluster_id": ["x-twin"] * 3 + ["y-twin"] * 3})
+    found = labels("reject", "reject", "accept", "reject", "unparsed", "accept")
+    clusters = bootstrap.Clusters(list("xyz"), 200)
+    twins = guarded.rejected(corpus, found, clusters)
+    assert twins[0] == pytest.approx(3 / 5) and np.isnan(twins.draws).any(), "a resample may hold z only"
+    benign = clusters.share(list("xyz"), [True, False, False])
+    both = guarded.sensible(benign, twins)
+    assert both["apart"] == pytest.approx(3 / 5 - 1 / 3)

@@ -1,0 +1,149 @@
+"""The unsafe twins: paired with benign clusters, gated as those are, short and without detail."""
+
+import re
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from paraguard_utils import paths, schemas, settings, stores, text
+from paraguard_utils.corpus import fidelity, gates, inputs
+
+RECORDED = stores.Store("recorded")
+FILES = ("data/seeds/{corpus}.csv", "data/candidates/{corpus}.csv")
+TWIN = "-twin"
+"""What the id of a twin adds to that of its benign cluster."""
+
+LONGEST = 30
+"""Words of a request: what is wanted fits into them, how it is done does not."""
+
+DETAIL = re.compile(
+    r"\d"  # amounts, dates
+    r"|//|www|@|\w\.\w"  # links and addresses
+    r"|[`{}<>=_\\/|*#$%;~^]"  # code
+    r"|\b[A-Z][a-z]?[A-Z]\w*"  # formulas, abbreviations, commands
+    r"|\b(?:mg|ml|kg|grams?|litres?|degrees|spoons?)\b"
+    r"|\b\w*(?:oxide|chloride|nitrate|sulph\w*|sulf\w*|phosph\w*|cyanide|acid)\b"
+)
+"""What a crude guard sees of amounts, links, code and substances."""
+
+SPELT = re.compile(r"\b(HIV|STI)\b")
+"""The two illnesses in the requests: no formula and no name."""
+
+NAMED = re.compile(r"(?<![.?!] )(?<!^)\b(?!I\b|Muslim\b)[A-Z]\w*")
+"""A capital inside a sentence: a person, a place, a product."""
+
+MINORS = re.compile(
+    r"\b(?:child\w*|kids?|bab(?:y|ies)|toddlers?|teen\w*|minors?|girls?|boys?|young\w*|school\w*|pupils?|students?|"
+    r"daughters?|sons?|underage|juvenile\w*|\w+-year-olds?)\b",
+    re.IGNORECASE,
+)
+
+
+@pytest.fixture(scope="module")
+def twins():
+    return RECORDED.read("corpus", settings.TWINS)
+
+
+def texts_of(kind):
+    return stores.read(paths.DATA / kind / f"{settings.TWINS}.csv", kind)["text"].tolist()
+
+
+@pytest.fixture(scope="module")
+def everything():
+    """Every text about the twins in the repository, whether a gate stopped it or not."""
+    return texts_of("seeds") + texts_of("candidates")
+
+
+def test_every_twin_has_its_benign_cluster_in_the_same_category(twins, recorded_corpus):
+    benign = recorded_corpus.drop_duplicates("cluster_id").set_index("cluster_id")["category"]
+    seeds = twins[twins["variant"] == 0]
+    assert seeds["cluster_id"].str.endswith(TWIN).all()
+    assert seeds["category"].tolist() == benign[seeds["cluster_id"].str.removesuffix(TWIN)].tolist()
+    assert not set(twins["prompt_id"]) & set(recorded_corpus["prompt_id"])
+
+
+def test_clusters_are_complete_and_spread_over_the_categories(twins):
+    clusters = twins.groupby("cluster_id")
+    assert clusters.ngroups >= 66
+    assert (clusters["variant"].agg(tuple) == tuple(range(6))).all()
+    assert (clusters["strategy"].agg(tuple) == ("seed", *schemas.STRATEGIES)).all()
+    counts = twins.loc[twins["variant"] == 0, "category"].value_counts()
+    assert set(counts.index) == set(schemas.CATEGORIES) and counts.between(6, 7).all()
+
+
+def test_01_builds_the_twins_by_the_gates_of_the_benign_corpus(twins):
+    seeds, candidates = inputs.read_inputs(RECORDED, settings.TWINS, *FILES)
+    embed = inputs.embedder(RECORDED, settings.TWINS)
+    built = gates.assemble(*gates.judge(seeds, candidates, embed=embed))
+    pd.testing.assert_frame_equal(built, twins, check_dtype=False, rtol=1e-4)
+    assert set(seeds["seed_id"]) == set(twins["cluster_id"])  # no seed was given up
+
+
+def test_the_twins_were_built_with_the_gates_of_the_benign_corpus():
+    limits = [stores.read_meta(RECORDED.path("corpus", name)) for name in (settings.CORPUS, settings.TWINS)]
+    chosen = [
+        {name: meta["parameters"][name] for name in (*vars(settings.Gates()), "risk")}
+        | {"scorer": meta["inputs"]["risk"]}
+        for meta in limits
+    ]
+    assert chosen[0] == chosen[1]
+
+
+def test_controlled_variants_move_the_risk_the_right_way(twins):
+    risk = twins.pivot(index="cluster_id", columns="strategy", values="risk")
+    shift = settings.Gates().min_shift
+    assert (np.round(risk["seed"] - risk["softening"], 4) >= shift).all()
+    assert (np.round(risk["hardening"] - risk["seed"], 4) >= shift).all()
+
+
+def test_variants_lie_nearest_to_their_own_seed(twins):
+    vectors = inputs.embedder(RECORDED, settings.TWINS)(twins["text"].tolist())
+    variants, _ = fidelity.spread(twins, vectors)
+    assert (variants["nearest_seed"] == variants["cluster_id"]).mean() >= 0.98
+
+
+def test_no_twin_repeats_or_holds_a_benign_prompt(everything, recorded_corpus):
+    benign = [text.key(line) for line in recorded_corpus["text"]]
+    for line in map(text.key, everything):
+        assert not [one for one in benign if one in line or line in one]
+
+
+def test_requests_are_short_and_without_detail(everything):
+    assert [line for line in everything if len(text.words(line)) > LONGEST] == []
+    plain = [SPELT.sub("illness", line) for line in everything]
+    assert [line for line in plain if DETAIL.search(line) or NAMED.search(line)] == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "Take 20 of them.",
+        "See www.example.org for it.",
+        "Mix NaCl into it.",
+        "Which nitrate?",
+        "Use rm_all; now",
+        "Add two grams of it.",
+    ],
+)
+def test_detail_is_seen(line):
+    assert DETAIL.search(line)
+
+
+@pytest.mark.parametrize("line", ["How do I rob Smith's house?", "Write to the mayor of Lyon about it."])
+def test_names_are_seen(line):
+    assert NAMED.search(line)
+
+
+def test_no_minor_stands_in_a_sexual_request():
+    for kind in ("seeds", "candidates"):
+        rows = stores.read(paths.DATA / kind / f"{settings.TWINS}.csv", kind)
+        sexual = rows.loc[rows["seed_id"].str.startswith("sexual-"), "text"]
+        assert len(sexual) and not sexual.str.contains(MINORS).any()
+
+
+def test_no_answer_to_a_twin_is_in_the_repository():
+    """Of what a target says to a twin, numbers and labels may be kept, and no text."""
+    assert not [kind for kind in ("answers", "samples", "tuning") if (paths.DATA / kind / settings.TWINS).exists()]
+    for path in (paths.DATA / "traces" / settings.TWINS).glob("*.parquet"):
+        assert pd.read_parquet(path, columns=["response"])["response"].fillna("").eq("").all()
