@@ -41,7 +41,9 @@ def ask_models(
     for name in [settings.model] if settings.model else registry.default_models():
         source = loading.resolve(name)
         target = prompting.target_name(source.name, WRAPPER)
-        rows = _of_rejected(rewordings, labels[target]) if target in labels else rewordings.head(0)
+        if target not in labels:
+            continue
+        rows = _of_rejected(rewordings, labels[target])
         if rows.empty:
             continue
         model = loading.load(source, settings.dtype, settings.device, settings.without_template)

@@ -334,7 +334,7 @@ def _vetoes(store: stores.Store) -> dict[str, str]:
     """Return what vetoes gain and lose, and in how many judged targets each is better than chance."""
     found: dict[str, str] = {}
     table = store.read("tables", "vetoes")
-    judged = table[table[["n_reject_benign", "n_reject_twins"]].min(axis=1) >= veto.FEW]
+    judged = table[veto.enough(table)]
     for row in judged.to_dict("records"):
         key = f"veto.{row['score'].replace('1 - ', 'low_')}.{row['target']}"
         for name in ("gained", "lost", "lost_random", "better", "gained_one_more", "lost_one_more", "lost_lowered"):

@@ -232,6 +232,11 @@ def table(
     return pd.DataFrame(found)
 
 
+def enough(vetoes: Table) -> pd.Series:
+    """Say of each row of `table` whether there are `FEW` rejections or more of each corpus in the half that judges."""
+    return vetoes[["n_reject_benign", "n_reject_twins"]].min(axis=1) >= FEW
+
+
 def predictions(vetoes: Table, changed: Table) -> Table:
     """Judge predictions 9 to 12 (`docs/method.md`, The veto).
 
@@ -256,8 +261,7 @@ def predictions(vetoes: Table, changed: Table) -> Table:
         verdict = "few" if few else judged(values["value_low"], values["value_high"], least, most)
         found.append(about | {"measure": measure, **values, "verdict": verdict})
 
-    for row in vetoes.to_dict("records"):
-        few = min(row["n_reject_benign"], row["n_reject_twins"]) < FEW
+    for row, few in zip(vetoes.to_dict("records"), ~enough(vetoes), strict=True):
         if row["score"] == "isolation":
             put(9, row, "better", -np.inf, 0, few)
             if np.isfinite(row["lost_lowered"]):
