@@ -737,7 +737,7 @@ def test_guards_stand_beside_the_target_that_lent_its_trace(recorded_corpus):
 def test_the_recorded_refusals_are_all_there(command, results, show):
     path = paths.RESULTS / "explorer.html"
     assert paths.shown(path) in command("explorer").printed
-    assert path.stat().st_size < 12e6
+    assert path.stat().st_size < 6e6
     names = [*registry.published("chat").index, *registry.published("guard").index]
     labels = pd.concat([RECORDED.read("labels", "paraguard_mini", name) for name in names])
     n = int((labels["label"] == "reject").sum())
