@@ -314,11 +314,14 @@ class Server:
                     if not pending:
                         break
                     done, pending = wait(pending, return_when=FIRST_COMPLETED)
-                    rows = [future.result() for future in done]
+                    rows = [future.result() for future in done if not future.exception()]
                     for row in rows:
                         failed = failed + 1 if row["finish_reason"] == "error" else 0
-                    yield pd.DataFrame(rows)
-                    bar.update(len(rows))
+                    if rows:
+                        yield pd.DataFrame(rows)
+                        bar.update(len(rows))
+                    for future in done:
+                        future.result()  # raises what no further prompt could survive, when the rest is kept
                     if failed >= BREAK:
                         raise ModelError(
                             f"the server {self.base_url} failed on {failed} prompts one after another "
@@ -423,8 +426,8 @@ class Server:
 
     def _unusable(self, error: Exception) -> ModelError:
         return ModelError(
-            f"the server {self.base_url} cannot be asked for {self.model} ({type(error).__name__}: {self.said(error)}); "
-            f"check base_url, the name of the model and the key in {KEY}"
+            f"the server {self.base_url} cannot be asked for {self.model} ({type(error).__name__}: "
+            f"{self.said(error)}); check base_url, the name of the model and the key in {KEY}"
         )
 
 

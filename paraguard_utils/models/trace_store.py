@@ -304,7 +304,11 @@ def query(
         for rows in respondent.answers(corpus, context, target, known, batch, progress, shard):
             new.append(traces.kept(rows))
             traces.add(new[-1])
-        rows = pd.concat([done, *new], ignore_index=True).set_index("prompt_id")
+        columns = list(schemas.SCHEMAS[traces.result].columns)
+        rows = pd.concat([done, *new], ignore_index=True)
+        if rows.empty:  # a shard with nothing in it
+            return pd.DataFrame(columns=columns)
+        rows = rows.set_index("prompt_id")
         rows = rows.loc[corpus["prompt_id"][corpus["prompt_id"].isin(rows.index)]].reset_index()
         meta = {
             "target": target,
@@ -322,7 +326,7 @@ def query(
             meta["inputs"] = {"traces": answers_hash(rows), "labeller": withheld.labeller}
         if shard == WHOLE and (new or not traces.finished(meta)):
             traces.compact(rows, meta)
-    return rows[list(schemas.SCHEMAS[traces.result].columns)]
+    return rows[columns]
 
 
 def recorded_traces(
