@@ -124,7 +124,7 @@ class Settings(BaseModel):
     without_template: Literal["error", "plain"] = "error"
     max_new_tokens: int = Field(64, ge=1, le=4096)
     batch: int = Field(64, ge=1, le=4096)
-    base_url: str = Field("", pattern=r"^(https?://\S+)?$")
+    base_url: str = Field("", pattern=r"^((https?|file)://\S+)?$")
     concurrency: int = Field(16, ge=1, le=1024)
     per_minute: int = Field(0, ge=0)
     limit: int = Field(0, ge=0)

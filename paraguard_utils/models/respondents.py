@@ -1,13 +1,14 @@
 """What answers prompts: a loaded model, or one behind a server (`docs/method.md`, Asking)."""
 
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 import pandas as pd
 from tqdm import tqdm
 
 from paraguard_utils import registry
-from paraguard_utils.models import loading, prompting, served
+from paraguard_utils.models import batch_files, loading, prompting, served
 from paraguard_utils.models.prompting import OPEN_THOUGHT, Decoding, PromptContext
 from paraguard_utils.schemas import Traces
 from paraguard_utils.settings import Settings
@@ -16,8 +17,11 @@ from paraguard_utils.stores import WHOLE
 if TYPE_CHECKING:  # loading torch takes seconds
     from paraguard_utils.models.engine import Request
 
-Source = loading.Source | served.Server
-"""What may become a respondent: both have the `name` that target names begin with."""
+FILES = "file://"
+"""How a `base_url` begins that is a folder of requests and results."""
+
+Source = loading.Source | served.Server | batch_files.BatchFiles
+"""What may become a respondent: all have the `name` that target names begin with."""
 
 
 class Respondent(Protocol):
@@ -138,7 +142,7 @@ def sources(settings: Settings) -> list[Source]:
     ----------
     settings : settings.Settings
         model, base_url, concurrency and per_minute are used. With a base_url the model is a served one, with or without
-        `openai/` before its name.
+        `openai/` before its name; `file://FOLDER` asks it by files.
 
     Raises
     ------
@@ -147,6 +151,9 @@ def sources(settings: Settings) -> list[Source]:
     """
     if settings.base_url:
         name = settings.model.removeprefix("openai/")
+        if settings.base_url.startswith(FILES):
+            folder = Path(settings.base_url.removeprefix(FILES)).expanduser()
+            return [batch_files.BatchFiles(name, folder, settings.model)]
         given = (settings.base_url, settings.concurrency, settings.per_minute, settings.model)
         return [served.Server(name, *given)]
     return [loading.resolve(name) for name in ([settings.model] if settings.model else registry.default_models())]
@@ -157,10 +164,10 @@ def opened(source: Source, settings: Settings) -> Respondent:
 
     Parameters
     ----------
-    source : loading.Source or served.Server
+    source : Source
     settings : settings.Settings
         dtype, device and without_template are used, for local weights.
     """
-    if isinstance(source, served.Server):
+    if not isinstance(source, loading.Source):
         return source
     return Local(loading.load(source, settings.dtype, settings.device, settings.without_template))

@@ -377,9 +377,9 @@ class Server:
             # Some services answer a filtered request this way.
             filtered = "content_filter" in (error.code or "") or "content_filter" in error.message
             self.faults["content filter" if filtered else "request refused"] += 1
-            return about | (_EMPTY | {"finish_reason": "content_filter", "response": ""} if filtered else _EMPTY)
+            return about | (NOTHING | {"finish_reason": "content_filter", "response": ""} if filtered else NOTHING)
         except (openai.OpenAIError, Lost):
-            return about | _EMPTY
+            return about | NOTHING
         row = about | row_of(reply, framing, self.telling)
         if row["finish_reason"] == "content_filter":
             self.faults["content filter"] += 1
@@ -487,7 +487,7 @@ def _read(response: Any) -> dict[str, Any]:
     return dict(body)
 
 
-_EMPTY: dict[str, Any] = {
+NOTHING: dict[str, Any] = {
     "response": None,
     "finish_reason": "error",
     "token_ids": np.array([], np.int32),
@@ -521,7 +521,7 @@ def row_of(reply: Mapping[str, Any], framing: Framing, telling: Telling) -> dict
     choice = reply["choices"][0]
     message = choice["message"]
     text = message.get("content") or message.get("refusal") or ""  # "" too where it was cut while it was thinking
-    row = _EMPTY | {"response": text.strip(), "finish_reason": choice.get("finish_reason") or "stop"}
+    row = NOTHING | {"response": text.strip(), "finish_reason": choice.get("finish_reason") or "stop"}
     if telling.top and (content := (choice.get("logprobs") or {}).get("content")):
         found = {token_number(one["token"]): one["logprob"] for one in content[0].get("top_logprobs") or []}
         ids, values = np.array(list(found), np.int32), np.array(list(found.values()), np.float32)

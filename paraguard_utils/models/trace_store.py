@@ -282,7 +282,7 @@ def query(
     -------
     DataFrame
         Traces in corpus order, `response` null where it is withheld; labels where traces are not kept either. Of a
-        shard, only its own.
+        shard, only its own; of a model that is asked by files, only those that it has answered.
 
     Raises
     ------
@@ -306,7 +306,7 @@ def query(
             traces.add(new[-1])
         columns = list(schemas.SCHEMAS[traces.result].columns)
         rows = pd.concat([done, *new], ignore_index=True)
-        if rows.empty:  # a shard with nothing in it
+        if rows.empty:  # a shard with nothing in it, or requests that nobody has answered yet
             return pd.DataFrame(columns=columns)
         rows = rows.set_index("prompt_id")
         rows = rows.loc[corpus["prompt_id"][corpus["prompt_id"].isin(rows.index)]].reset_index()
@@ -324,7 +324,7 @@ def query(
         }
         if withheld:
             meta["inputs"] = {"traces": answers_hash(rows), "labeller": withheld.labeller}
-        if shard == WHOLE and (new or not traces.finished(meta)):
+        if shard == WHOLE and len(rows) == len(corpus) and (new or not traces.finished(meta)):
             traces.compact(rows, meta)
     return rows[columns]
 

@@ -105,8 +105,8 @@ def ask(store: Store, corpus_name: str, corpus: Corpus, settings: Settings) -> d
             for name in listed.index[listed["wrapper"].isin(settings.wrappers)]
         }
     found = _asked(store, corpus_name, corpus, settings, _withheld(corpus))
-    if settings.shard:
-        _end_of_shard(store, settings)
+    if any(len(frame) < len(corpus) for frame in found.values()):
+        _stop_here(store, settings)
     return found
 
 
@@ -114,8 +114,8 @@ def _withheld(corpus: Corpus) -> trace_store.Withheld | None:
     return labelling.in_memory(corpus) if unsafe.declared(corpus) else None
 
 
-def _end_of_shard(store: Store, settings: Settings) -> NoReturn:
-    """Ask the shard's part of the twins too, and end the notebook, whose other cells need all shards.
+def _stop_here(store: Store, settings: Settings) -> NoReturn:
+    """Ask a shard's part of the twins too, or write requests for them; end the notebook, which needs all answers.
 
     Raises
     ------
@@ -125,7 +125,8 @@ def _end_of_shard(store: Store, settings: Settings) -> NoReturn:
     if _twins_to_ask(store, settings):
         corpus = store.read_earlier("corpus", settings.twins)
         _asked(store, settings.twins, corpus, _for_twins(settings), _withheld(corpus))
-    print(f"shard {settings.shard} is asked; when all are, 02_querying without `shard` puts them together")
+    if settings.shard:
+        print(f"shard {settings.shard} is asked; when all are, 02_querying without `shard` puts them together")
     raise SystemExit(0)
 
 
@@ -284,6 +285,9 @@ def _for_twins(settings: Settings) -> Settings:
 def _twins_to_ask(store: Store, settings: Settings) -> bool:
     """Return whether there are twins to ask, and say so where there are none though some were wanted."""
     if not settings.twins or settings.twins == settings.corpus:
+        return False
+    if settings.base_url.startswith(respondents.FILES):
+        print(f"{settings.twins} is not asked by files, in which the answers would be kept")
         return False
     asked = any(store.has("traces", settings.twins, name) for name in registry.published("chat").index)
     known = any(place.has("corpus", settings.twins) for place in (store, Store(stores.RECORDED)))
