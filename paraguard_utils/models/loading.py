@@ -184,7 +184,7 @@ def load(
     from paraguard_utils.models.packing import pack
 
     logging.disable_progress_bar()
-    folder = _converted(source) if source.path.suffix == ".gguf" else source.path
+    folder = converted(source)
     options = {"local_files_only": True, "trust_remote_code": False}
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, **options)
@@ -307,11 +307,27 @@ def _from_hub(name: str) -> Source:
     return Source(slug(name.replace("/", "_")), folder.name, folder, name)
 
 
-def _converted(source: Source) -> Path:
+def converted(source: Source) -> Path:
     """Return the safetensors folder of a GGUF file, dequantizing it into the cache the first time.
 
     The digest of what was written lies beside it: a folder that was changed since is made again.
+
+    Parameters
+    ----------
+    source : Source
+
+    Returns
+    -------
+    Path
+        In transformers' layout; the source's own path where that is a folder already.
+
+    Raises
+    ------
+    ModelError
+        It cannot be written.
     """
+    if source.path.suffix != ".gguf":
+        return source.path
     folder = paths.CACHE / "models" / source.weights_id[:16]
     record = folder / "content.sha256"
     if folder.is_dir():
