@@ -22,6 +22,7 @@ ROOMS = {
     "scoring/confusion.py": "confusion brute_force",
     "scoring/chance.py": "chance brute_force",
     "models/trace_store.py": "trace_store faults",
+    "models/respondents.py": "trace_store shards faults",
     "models/prompting.py": "trace_store faults",
     "stores.py": "stores trace_store",
     "querying/refusals.py": "refusals project",
