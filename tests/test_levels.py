@@ -225,6 +225,7 @@ def test_predictions_are_judged_by_whole_intervals():
     table = proxies.table([compared("m--a", [1, 2]), compared("m--b", [1, 2], n=29)], ["m--a", "m--b", "m--c"])
     assert table["note"].tolist() == ["", "", "no surrogate in the store"]
     assert proxies.predictions(table)[["number", "target", "verdict"]].values.tolist() == [[13, "m--a", "holds"]]
+    assert proxies.predictions(proxies.table([], ["m--a"])).empty, "nobody lends"
     low = table.assign(setting="text", rho_low=0.85, rho_high=0.95)
     assert proxies.predictions(low)["verdict"].tolist() == ["open"]
 
