@@ -26,7 +26,7 @@ from tqdm import tqdm
 
 from paraguard_utils.errors import ModelError
 from paraguard_utils.models.loading import slug
-from paraguard_utils.models.prompting import Decoding, PromptContext, check_prompts
+from paraguard_utils.models.prompting import SERVED, Decoding, PromptContext, check_prompts
 from paraguard_utils.schemas import Traces
 from paraguard_utils.stores import WHOLE
 
@@ -151,7 +151,7 @@ class Server:
     @property
     def name(self) -> str:
         """The name in target names."""
-        return slug(f"{self.model}-served")
+        return slug(self.model) + SERVED
 
     @property
     def weights_id(self) -> str:

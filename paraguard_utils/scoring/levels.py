@@ -120,6 +120,34 @@ def completed(
     return Completed(traces, pd.Series(reasons, own.index, name="left_out"))
 
 
+def spelled(traces: Traces, surrogate: Traces) -> Traces:
+    """Return traces in the surrogate's tokens, of which Drift and the token view have embeddings.
+
+    Parameters
+    ----------
+    traces : DataFrame
+        Completed with that surrogate. Its own perplexities stay: each token of a prompt gets their mean.
+    surrogate : DataFrame
+        A traces file of the same prompts, in any order.
+
+    Returns
+    -------
+    DataFrame
+    """
+    lent = aligned(surrogate, traces["prompt_id"])
+    means = np.log(signals.perplexity(traces))
+    flat = [np.full(len(ids), mean) for ids, mean in zip(lent["token_ids"], means, strict=True)]
+    words = lent[_WORDS].assign(token_nll=pd.Series(flat, lent.index)).set_axis(traces.index)
+    return traces.assign(**{name: words[name] for name in _WORDS})
+
+
+def left_out(traces: Traces) -> pd.Series:
+    """Return why a prompt cannot be compared, by row; "" where it can, as each of a local model's can."""
+    reasons = ["words without log-probability", "first token without probability"]
+    found = np.select([~_has_words(traces), ~_has_first(traces)], reasons, "")
+    return pd.Series(found, traces.index, name="left_out")
+
+
 def aligned(traces: Traces, prompt_ids: Sequence[str] | pd.Series) -> Traces:
     """Return the rows of some prompts, in their order.
 

@@ -13,7 +13,7 @@ from scipy.stats import rankdata
 from paraguard_utils import bootstrap
 from paraguard_utils.bootstrap import FEW, Clusters, Estimate
 from paraguard_utils.models import encoder
-from paraguard_utils.models.prompting import model_of
+from paraguard_utils.models.prompting import is_served, model_of
 from paraguard_utils.schemas import Corpus, Pairs, Scores, Table
 from paraguard_utils.scoring import confusion, levels, signals
 from paraguard_utils.scoring.confusion import CI
@@ -111,13 +111,13 @@ def compare(
     Returns
     -------
     list of Compared
-        None of a target without a surrogate.
+        None of a target without a surrogate, or of a served one.
     """
     vectors = encoder.vectors(store, corpus_name, corpus["text"], earlier=True)
     found = []
     for name, one in scored.items():
         lender = levels.surrogate_of(name, scored)
-        if lender is None:
+        if lender is None or is_served(name):  # nobody knows what the model itself would tell
             continue
         both = one, scored[lender]
         found += _compared((name, lender, ALL), corpus, vectors, *both, None, settings)
