@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from worlds import world
 
 from paraguard_utils import bootstrap, settings, stores
-from paraguard_utils.errors import DataError
-from paraguard_utils.models import encoder
+from paraguard_utils.errors import DataError, Missing
+from paraguard_utils.models import encoder, trace_store
 from paraguard_utils.querying import samples
 from paraguard_utils.report import findings
 from paraguard_utils.scoring import confusion, disagreement, levels, pipeline, proxies, signals
@@ -260,3 +260,51 @@ def test_recorded_targets_as_if_less_were_known(recorded_corpus):
     assert near["prob_shift"].to_numpy() == pytest.approx(
         np.abs(rates.loc[near["centre_id"]].to_numpy() - rates.loc[near["neighbour_id"]].to_numpy())
     )
+
+
+SERVED, MODEL, LENDER = "x-served--safety", "qwen2.5-coder-0.5b-instruct-q4_k_m", "smollm2-135m-instruct-q4_1"
+
+
+@pytest.mark.parametrize("level", levels.LEVELS)
+def test_a_served_target_is_scored_with_what_a_surrogate_lends(level, results, recorded_corpus):
+    record, live = stores.Store(stores.RECORDED), stores.Store("test")
+    prompts = recorded_corpus.head(60)
+    own = record.read("traces", "paraguard_mini", f"{MODEL}--safety")
+    nothing = {"token_ids": [], "token_nll": [], "next_ids": [], "next_logprobs": []}
+    hidden = {"full": [], "answer tokens": ["token_ids", "token_nll"], "text": list(nothing)}[level]
+    there = own.assign(**{name: [np.array([])] * len(own) for name in hidden})
+    if level == "text":
+        there["tail_mass"] = 1.0
+    meta = stores.read_meta(record.path("traces", "paraguard_mini", f"{MODEL}--safety")) | {"level": level}
+    live.write("traces", "paraguard_mini", SERVED, frame=there, meta=meta)
+    told = pipeline.told(live, "paraguard_mini", prompts, SERVED)
+    assert told.model == LENDER, "from the record: the live store has no other model"
+    lent = levels.aligned(record.read("traces", "paraguard_mini", f"{LENDER}--safety"), prompts["prompt_id"])
+    own = levels.aligned(own, prompts["prompt_id"])
+    words, first = (own if level == "full" else lent), (lent if level == "text" else own)
+    np.testing.assert_allclose(signals.perplexity(told.traces), signals.perplexity(words), rtol=1e-6)
+    ends = np.arange(20), np.arange(20, 40)
+    np.testing.assert_allclose(signals.prob_shifts(told.traces, *ends), signals.prob_shifts(first, *ends))
+    assert all(map(np.array_equal, told.traces["token_ids"], lent["token_ids"]))
+    assert told.traces["response"].tolist() == own["response"].tolist()
+    labels = levels.aligned(record.read("labels", "paraguard_mini", f"{MODEL}--safety"), prompts["prompt_id"])
+    config = settings.check({"store": "test", "corpus": "paraguard_mini"})
+    pairs, scores = pipeline.pairs_and_scores(live, "paraguard_mini", prompts, labels, *told, config)
+    assert pairs["drift"].notna().all() and scores.loc[scores["label"] == "reject", "ci"].notna().any()
+
+
+def test_a_served_target_without_a_surrogate_says_what_to_run(results, recorded_corpus):
+    live, corpus = stores.Store("test"), recorded_corpus.head(3).assign(text=["a b", "c d", "e f"])
+    name = f"{MODEL}--safety"
+    meta = stores.read_meta(stores.Store(stores.RECORDED).path("traces", "paraguard_mini", name)) | {"level": "text"}
+    context = trace_store.context_of(meta, "x")
+    nothing = dict.fromkeys(("token_ids", "token_nll", "next_ids", "next_logprobs"), np.array([]))
+    rows = [
+        {"prompt_id": row.prompt_id, "key": context.key(row.text), "response": "no", "finish_reason": "stop"}
+        | nothing
+        | {"user_start": 0, "user_end": 0, "tail_mass": 1.0}
+        for row in corpus.itertuples()
+    ]
+    live.write("traces", "other", SERVED, frame=pd.DataFrame(rows), meta=meta)
+    with pytest.raises(Missing, match="model=smollm2-135m-instruct"):
+        pipeline.told(live, "other", corpus, SERVED)
