@@ -4,8 +4,8 @@
 first) and writes `benchmarks/served_throughput.csv`. The same prompts are put to it in two ways, by turns: through the
 store, which probes, checks, retries and writes every answer down, and by a bare asyncio client, which does none of it;
 asked for answers only, and for all that the server can tell. Then the server ends and our own engine answers the same
-prompts. `ratio` is a row's prompts a second to those of the bare client asked for the same. The best of `--repeats` runs
-counts. Only the ratios mean something on another machine.
+prompts. `ratio` is a row's prompts a second to those of the bare client asked for the same. The best of `--repeats`
+runs counts. Only the ratios mean something on another machine.
 """
 
 import argparse
