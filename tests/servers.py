@@ -51,17 +51,15 @@ def environment() -> dict[str, str]:
 
 
 @contextmanager
-def serving(weights: Path, name: str, port: int = 0) -> Iterator[str]:
+def serving(weights: Path, *names: str) -> Iterator[str]:
     """Serve a model on the loopback address inside a `with` block.
 
     Parameters
     ----------
     weights : Path
         A folder in transformers' layout.
-    name : str
+    *names : str
         What the server calls it.
-    port : int
-        0: any that is free.
 
     Yields
     ------
@@ -73,12 +71,11 @@ def serving(weights: Path, name: str, port: int = 0) -> Iterator[str]:
     RuntimeError
         It ended before it was ready; the message is the end of its log.
     """
-    if not port:
-        with socket.socket() as one:
-            one.bind(("127.0.0.1", 0))
-            port = one.getsockname()[1]
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        port = one.getsockname()[1]
     command = [str(COMMAND), "serve", str(weights), "--host", "127.0.0.1", "--port", str(port)]
-    command += ["--served-model-name", name, "--dtype", "float32", "--max-logprobs", "64"]
+    command += ["--served-model-name", *names, "--dtype", "float32", "--max-logprobs", "64"]
     command += ["--max-model-len", "1024", "--max-num-seqs", "64", "--no-enable-prefix-caching"]
     with tempfile.TemporaryFile("w+", encoding="utf-8") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log, env=environment(), start_new_session=True)
