@@ -22,6 +22,7 @@ ROOMS = {
     "scoring/confusion.py": "confusion brute_force",
     "scoring/chance.py": "chance brute_force",
     "models/trace_store.py": "trace_store faults",
+    "models/respondents.py": "trace_store shards faults",
     "models/prompting.py": "trace_store faults",
     "stores.py": "stores trace_store",
     "querying/refusals.py": "refusals project",
@@ -79,11 +80,11 @@ FAULTS = [
     Fault("models/prompting.py", "            self.dtype,\n        )", "        )"),
     Fault("stores.py", "max(taken, default=-1) + 1", "max(taken, default=0)"),
     Fault(
-        "models/trace_store.py",
-        "return kept + batches(rest, size, more)",
-        "return batches([request for group in open_ for request in group], size, more)",
+        "models/respondents.py",
+        "return kept + batches(rest, size, more), ",
+        "return batches([request for group in open_ for request in group], size, more), ",
     ),
-    Fault("models/trace_store.py", 'f"{opened[1]}\\n" + rows["response"]', 'rows["response"]'),
+    Fault("models/respondents.py", 'f"{opened[1]}\\n" + rows["response"]', 'rows["response"]'),
     Fault("querying/refusals.py", 'cases & (frame["label"] == "").to_numpy()', "cases"),
     Fault(
         "querying/refusals.py",

@@ -359,6 +359,17 @@ def weights() -> None:
         print(f"ok  {packaged.parts[0][0]}: {packaged.name}")
 
 
+@app.command()
+def convert(model: Annotated[str, typer.Argument(help="Packaged name, .gguf file, folder or hub id.")]) -> None:
+    """Print the folder of a model's weights as any server takes them, converted where they are packed.
+
+    Example: paraguard convert smollm2-135m-instruct
+    """
+    from paraguard_utils.models import loading
+
+    print(loading.converted(loading.resolve(model)))
+
+
 def main() -> None:
     """Run one command; a user's error, a missing package, or a file that the system refuses is one line on stderr."""
     try:

@@ -15,7 +15,7 @@ from pydantic_core import ErrorDetails
 from paraguard_utils.errors import SettingsError, UserError
 from paraguard_utils.registry import may_be_guard, unknown_guard
 from paraguard_utils.registry import wrappers as committed_wrappers
-from paraguard_utils.stores import LIVE, RECORDED, Store, frame_hash
+from paraguard_utils.stores import LIVE, RECORDED, WHOLE, Store, frame_hash
 from paraguard_utils.text import near
 
 
@@ -124,6 +124,11 @@ class Settings(BaseModel):
     without_template: Literal["error", "plain"] = "error"
     max_new_tokens: int = Field(64, ge=1, le=4096)
     batch: int = Field(64, ge=1, le=4096)
+    base_url: str = Field("", pattern=r"^((https?|file)://\S+)?$")
+    concurrency: int = Field(16, ge=1, le=1024)
+    per_minute: int = Field(0, ge=0)
+    limit: int = Field(0, ge=0)
+    shard: str = Field("", pattern=r"^([1-9]\d*/[1-9]\d*)?$")
     judge: str = ""
     long_answers: int = Field(0, ge=0)
     draw: bool = False
@@ -178,6 +183,11 @@ class Settings(BaseModel):
     def weights(self) -> Weights:
         """Return the weights of the score."""
         return Weights(self.weight_drift, self.weight_prob_shift, self.weight_ppl)
+
+    def parts(self) -> tuple[int, int]:
+        """Return the shard as (i, n), counted from 1; `stores.WHOLE` where there is none."""
+        number, _, shards = self.shard.partition("/")
+        return (int(number), int(shards)) if self.shard else WHOLE
 
     def asked_guards(self) -> list[str]:
         """Return the names of the guards to ask: those listed, and the one that stands alone."""
@@ -246,6 +256,11 @@ def check(given: Mapping[str, Any]) -> Settings:
         raise SettingsError(
             f"parameter 'min_risk': {settings.min_risk} lies above max_risk, {settings.max_risk}; no text could pass"
         )
+    if settings.base_url and not settings.model:
+        raise SettingsError("parameter 'base_url': a server is asked for a model; name it, as in model=openai/NAME")
+    number, shards = settings.parts()
+    if number > shards:
+        raise SettingsError(f"parameter 'shard': there is no part {number} of {shards}; count from 1")
     for name in ("wrappers", "guards"):
         if name in given and not given[name]:
             raise SettingsError(f"parameter {name!r} names nothing")

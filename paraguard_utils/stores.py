@@ -12,6 +12,7 @@ import re
 import sys
 import tempfile
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Self
 
@@ -23,6 +24,9 @@ from paraguard_utils.errors import DataError, Missing
 from paraguard_utils.schemas import SCHEMAS, check, text_columns
 
 RECORDED, LIVE = "recorded", "live"
+
+WHOLE = (1, 1)
+"""The shard that is all of it."""
 
 LAYOUT = {
     "generated": "generated/{}.csv",
@@ -270,6 +274,9 @@ class Parts:
         A key of `SCHEMAS`, to have parts checked; any other has no schema.
     apart : str
         Parts made in another way lie in another folder: `x.APART.parts`.
+    shard : (int, int)
+        (i, n): one of n processes that work on it side by side, each with a folder and a lock of its own. (1, 1) is
+        alone, and has the parts of all shards.
 
     Raises
     ------
@@ -277,28 +284,43 @@ class Parts:
         Another process holds the lock.
     """
 
-    def __init__(self, file: Path, kind: str, apart: str = "") -> None:
-        self.file, self.kind = file, kind
-        self.folder = file.with_suffix(f".{apart}.parts" if apart else ".parts")
-        self.lock = FileLock(f"{file}.lock", timeout=0)
+    def __init__(self, file: Path, kind: str, apart: str = "", shard: tuple[int, int] = WHOLE) -> None:
+        self.file, self.kind, self.alone = file, kind, shard == WHOLE
+        self.way = f".{apart}" if apart else ""
+        own = "" if self.alone else f".shard-{shard[0]}-of-{shard[1]}"
+        self.folder = file.with_suffix(f"{self.way}{own}.parts")
+        self.locks = [FileLock(f"{file}{own}.lock", timeout=0)]
 
     def __enter__(self) -> Self:
-        try:
-            self.lock.acquire()
-        except Timeout:
-            raise DataError(
-                f"{paths.shown(self.file)} is being written by another process; wait for it or use another store"
-            ) from None
-        for leftover in [*self.file.parent.glob(f".{self.file.name}.*.tmp"), *self.folder.glob(".part-*.tmp")]:
+        if self.alone:
+            ends = [folder.name[len(self.file.stem + self.way) : -len(".parts")] for folder in self._shards()]
+            self.locks = [*self.locks[:1], *(FileLock(f"{self.file}{end}.lock", timeout=0) for end in ends)]
+        with ExitStack() as held:
+            for lock in self.locks:
+                try:
+                    held.enter_context(lock)
+                except Timeout:
+                    raise DataError(
+                        f"{paths.shown(self.file)} is being written by another process; wait for it or use another "
+                        "store"
+                    ) from None
+            held.pop_all()
+        own = self.file.parent.glob(f".{self.file.name}.*.tmp") if self.alone else ()
+        for leftover in [*own, *self.folder.glob(".part-*.tmp")]:
             leftover.unlink()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.lock.release()
+        for lock in self.locks:
+            lock.release()
+
+    def _shards(self) -> list[Path]:
+        return sorted(self.file.parent.glob(f"{self.file.stem}{self.way}.shard-*.parts"))
 
     def files(self) -> list[Path]:
         """Return the parts in the order in which they were added."""
-        return sorted(self.folder.glob("part-*.parquet"))
+        folders = [self.folder, *(self._shards() if self.alone else [])]
+        return [part for folder in folders for part in sorted(folder.glob("part-*.parquet"))]
 
     def read(self, *before: Path) -> list[pd.DataFrame]:
         """Read the parts; one that cannot be read is named on stderr and set aside as `*.corrupt`.
@@ -328,11 +350,12 @@ class Parts:
         atomic(part, lambda file: rows.to_parquet(file, index=False, compression="zstd"))
 
     def clear(self) -> None:
-        """Remove the parts, and their folder unless something was set aside in it."""
+        """Remove the parts, and their folders unless something was set aside there."""
         for part in self.files():
             part.unlink()
-        if self.folder.is_dir() and not any(self.folder.iterdir()):
-            self.folder.rmdir()
+        for folder in [self.folder, *self._shards()]:
+            if folder.is_dir() and not any(folder.iterdir()):
+                folder.rmdir()
 
 
 def write_text(path: Path, text: str) -> None:

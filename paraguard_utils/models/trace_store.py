@@ -12,24 +12,24 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
-from tqdm import tqdm
 
 from paraguard_utils import paths, registry, schemas, stores, unsafe
 from paraguard_utils.errors import DataError, UserError
-from paraguard_utils.models import loading, prompting
-from paraguard_utils.models.prompting import OPEN_THOUGHT, Decoding, PromptContext
-from paraguard_utils.stores import Parts, Store
+from paraguard_utils.models import loading, prompting, respondents
+from paraguard_utils.models.prompting import Decoding, PromptContext
+from paraguard_utils.models.respondents import Respondent
+from paraguard_utils.stores import WHOLE, Parts, Store
 from paraguard_utils.text import readable
-
-if TYPE_CHECKING:  # loading torch takes seconds
-    from paraguard_utils.models.engine import Request
 
 BATCH = 64
 """Prompts per batch, which is also what a kill can lose."""
+
+MANY = 200
+"""Parts that may lie beside one another; a server's answers come one by one."""
 
 
 IDENTITY = ("weights_id", "dtype", "prefix", "suffix", "decoding", "wrapper", "wrapper_text")
@@ -44,13 +44,24 @@ class TraceParts(Parts):
     store : stores.Store
         Not the recorded one.
     corpus_name, target : str
+    shard : (int, int)
+        As for `query`.
     """
 
     result = "traces"
     """Kind of the file in the end."""
 
-    def __init__(self, store: Store, corpus_name: str, target: str) -> None:
-        super().__init__(store.target_path("traces", corpus_name, target), "traces")
+    def __init__(self, store: Store, corpus_name: str, target: str, shard: tuple[int, int] = WHOLE) -> None:
+        super().__init__(store.target_path("traces", corpus_name, target), "traces", shard=shard)
+
+    def add(self, rows: pd.DataFrame) -> None:
+        """Write one more part, and put small ones together where they are many."""
+        super().add(rows)
+        small = sorted(self.folder.glob("part-*.parquet"))
+        if len(small) > MANY:  # a kill in between leaves rows twice, of which `done` takes one
+            super().add(pd.concat(self.read(), ignore_index=True))
+            for part in small:
+                part.unlink()
 
     def done(self, keys: pd.Series) -> schemas.Traces:
         """Return the rows already there whose key is wanted.
@@ -69,7 +80,7 @@ class TraceParts(Parts):
         if not frames:
             return pd.DataFrame()
         rows = pd.concat(frames, ignore_index=True)
-        rows = rows[rows["response"].notna()]  # not kept, when the corpus was declared to ask for harm
+        rows = rows[rows["response"].notna()]  # not kept, when the corpus was declared to ask for harm; or an error
         return _wanted(rows, keys)
 
     def kept(self, rows: schemas.Traces) -> pd.DataFrame:
@@ -120,9 +131,11 @@ class LabelledParts(TraceParts):
     withheld : Withheld
     """
 
-    def __init__(self, store: Store, corpus_name: str, target: str, withheld: Withheld) -> None:
+    def __init__(
+        self, store: Store, corpus_name: str, target: str, withheld: Withheld, shard: tuple[int, int] = WHOLE
+    ) -> None:
         self.withheld, self.result = withheld, "traces" if withheld.numbers else "labels"
-        Parts.__init__(self, store.target_path(self.result, corpus_name, target), "labelled", "labelled")
+        Parts.__init__(self, store.target_path(self.result, corpus_name, target), "labelled", "labelled", shard)
         self.labels = store.target_path("labels", corpus_name, target)
 
     def done(self, keys: pd.Series) -> pd.DataFrame:
@@ -137,6 +150,7 @@ class LabelledParts(TraceParts):
         if not frames:
             return pd.DataFrame()
         rows = _wanted(pd.concat(frames, ignore_index=True), keys)
+        rows = rows[rows["finish_reason"] != "error"] if "finish_reason" in rows else rows[rows["rule"] != "error"]
         ours = rows["labeller"] == self.withheld.labeller
         if not ours.all():
             earlier = ", ".join(sorted(set(rows.loc[~ours, "labeller"])))
@@ -231,14 +245,15 @@ def query(
     store: Store,
     corpus_name: str,
     corpus: pd.DataFrame,
-    model: loading.Model,
+    model: Respondent | loading.Model,
     wrapper: str,
     decoding: Decoding = Decoding(),
     batch: int = BATCH,
     progress: bool = True,
     withheld: Withheld | None = None,
+    shard: tuple[int, int] = WHOLE,
 ) -> schemas.Traces:
-    """Ask a loaded model every prompt under one wrapper; asked prompts are never asked again.
+    """Ask a model every prompt under one wrapper; asked prompts are never asked again.
 
     A thinking block that the chat template opens is part of the answer, so that it can be told from what follows it.
 
@@ -249,7 +264,7 @@ def query(
     corpus_name : str
     corpus : DataFrame
         Columns prompt_id, text; and those that say whether it asks for harm (`unsafe.declared`).
-    model : loading.Model
+    model : respondents.Respondent or loading.Model
     wrapper : str
         A key of `registry.wrappers()`.
     decoding : Decoding
@@ -259,11 +274,15 @@ def query(
     withheld : Withheld or None
         Who labels answers that are not kept: given for every corpus that asks for harm. The labels are then in the
         store beside the traces.
+    shard : (int, int)
+        (i, n): ask the i-th of n parts of the batches only, counted from 1, and leave the rows as parts; (1, 1) asks
+        what the shards in the store have not asked, and puts all together.
 
     Returns
     -------
     DataFrame
-        Traces in corpus order, `response` null where it is withheld; labels where traces are not kept either.
+        Traces in corpus order, `response` null where it is withheld; labels where traces are not kept either. Of a
+        shard, only its own; of a model that is asked by files, only those that it has answered.
 
     Raises
     ------
@@ -272,26 +291,32 @@ def query(
     """
     if withheld is None:
         unsafe.refuse(corpus, f"{corpus_name}: asking for answers to keep")
-    prompting.check_prompts(corpus, model.tokenizer)
+    respondent = respondents.Local(model) if isinstance(model, loading.Model) else model
+    respondent.check(corpus)
     text = registry.wrappers()[wrapper]["text"]
-    context = PromptContext(model.weights_id, model.dtype, *prompting.render_wrapper(model.tokenizer, text), decoding)
-    asked = prompting.requests(corpus, model.tokenizer, context)
-    target = prompting.target_name(model.name, wrapper)
+    context = respondent.context(text, decoding)
+    keys = pd.Series([context.key(prompt) for prompt in corpus["text"]], index=corpus["prompt_id"], dtype=object)
+    target = prompting.target_name(respondent.name, wrapper)
     place = (store, corpus_name, target)
-    with LabelledParts(*place, withheld) if withheld else TraceParts(*place) as traces:
-        done = traces.done(pd.Series({request.prompt_id: request.key for request in asked}))
+    with LabelledParts(*place, withheld, shard) if withheld else TraceParts(*place, shard) as traces:
+        done = traces.done(keys)
         known, new, started = set(done.get("prompt_id", ())), [], time.monotonic()
-        for rows in _answers(model, context, target, asked, known, batch, progress):
+        for rows in respondent.answers(corpus, context, target, known, batch, progress, shard):
             new.append(traces.kept(rows))
             traces.add(new[-1])
-        rows = pd.concat([done, *new], ignore_index=True).set_index("prompt_id").loc[corpus["prompt_id"]].reset_index()
+        columns = list(schemas.SCHEMAS[traces.result].columns)
+        rows = pd.concat([done, *new], ignore_index=True)
+        if rows.empty:  # a shard with nothing in it, or requests that nobody has answered yet
+            return pd.DataFrame(columns=columns)
+        rows = rows.set_index("prompt_id")
+        rows = rows.loc[corpus["prompt_id"][corpus["prompt_id"].isin(rows.index)]].reset_index()
         meta = {
             "target": target,
-            "model": model.argument,
+            "model": respondent.argument,
             "wrapper": wrapper,
             "wrapper_text": text,
             **asdict(context),
-            "device": str(model.network.device),
+            **respondent.facts(),
             "corpus": stores.frame_hash(corpus[["prompt_id", "text"]]),
             "asked_now": sum(map(len, new)),
             "seconds": round(time.monotonic() - started, 1),
@@ -299,51 +324,9 @@ def query(
         }
         if withheld:
             meta["inputs"] = {"traces": answers_hash(rows), "labeller": withheld.labeller}
-        if new or not traces.finished(meta):
+        if shard == WHOLE and len(rows) == len(corpus) and (new or not traces.finished(meta)):
             traces.compact(rows, meta)
-    return rows[list(schemas.SCHEMAS[traces.result].columns)]
-
-
-def _answers(
-    model: loading.Model,
-    context: PromptContext,
-    target: str,
-    asked: "list[Request]",
-    known: set[str],
-    batch: int,
-    progress: bool,
-) -> Iterator[schemas.Traces]:
-    """Ask the requests whose prompts are not known; yield the trace rows of each batch."""
-    from paraguard_utils.models.engine import Engine, shared_prefix
-
-    more = context.decoding.max_new_tokens
-    groups = _groups(asked, known, batch, more)
-    if not groups:
-        return
-    temperature = getattr(context.decoding, "temperature", 0.0)
-    engine = Engine(model, asked[0].token_ids[: shared_prefix(asked)], more, temperature)
-    opened = OPEN_THOUGHT.search(context.suffix)
-    with tqdm(total=len(asked), initial=len(known), desc=target, unit="prompt", disable=not progress) as bar:
-        for group in groups:
-            rows = pd.DataFrame(engine.ask(group))
-            if opened:
-                rows["response"] = f"{opened[1]}\n" + rows["response"]
-            yield rows
-            bar.update(len(rows))
-
-
-def _groups(asked: "list[Request]", known: set[str], size: int, more: int) -> "list[list[Request]]":
-    """Return the batches still to be asked: those of an unbroken run where a whole batch is missing, then the rest.
-
-    A batch decides the padding and with it the last bits of every number, so a resumed run keeps the batches.
-    """
-    from paraguard_utils.models.engine import batches
-
-    whole = batches(asked, size, more)
-    open_ = [[request for request in group if request.prompt_id not in known] for group in whole]
-    kept = [group for group, left in zip(whole, open_, strict=True) if len(left) == len(group)]
-    rest = [request for group, left in zip(whole, open_, strict=True) if len(left) < len(group) for request in left]
-    return kept + batches(rest, size, more)
+    return rows[columns]
 
 
 def recorded_traces(

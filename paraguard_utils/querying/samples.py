@@ -5,9 +5,9 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from paraguard_utils import registry, unsafe
+from paraguard_utils import unsafe
 from paraguard_utils.bootstrap import SEED
-from paraguard_utils.models import loading, prompting, trace_store
+from paraguard_utils.models import prompting, respondents, trace_store
 from paraguard_utils.querying import labelling
 from paraguard_utils.schemas import Corpus
 from paraguard_utils.settings import Settings
@@ -41,7 +41,7 @@ def ask(store: Store, corpus_name: str, corpus: Corpus, settings: Settings) -> N
     corpus_name : str
     corpus : DataFrame
     settings : settings.Settings
-        model, max_new_tokens, dtype, device, without_template and batch are used.
+        max_new_tokens, batch and what `respondents.sources` and `opened` take are used.
 
     Raises
     ------
@@ -50,9 +50,8 @@ def ask(store: Store, corpus_name: str, corpus: Corpus, settings: Settings) -> N
     """
     unsafe.refuse(corpus, "drawn answers (draw)")
     prompts = drawn_prompts(corpus)
-    for name in [settings.model] if settings.model else registry.default_models():
-        source = loading.resolve(name)
-        model = loading.load(source, settings.dtype, settings.device, settings.without_template)
+    for source in respondents.sources(settings):
+        model = respondents.opened(source, settings)
         target, frames = prompting.target_name(model.name, WRAPPER), []
         for draw in range(DRAWS):
             decoding = prompting.Sampling(settings.max_new_tokens, temperature=TEMPERATURE, draw=draw)

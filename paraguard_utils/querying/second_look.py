@@ -8,11 +8,11 @@ from collections.abc import Mapping
 
 import pandas as pd
 
-from paraguard_utils import paths, registry
+from paraguard_utils import paths
 from paraguard_utils.errors import DataError, UserError
 from paraguard_utils.guards import panel
 from paraguard_utils.guards.contract import Guard
-from paraguard_utils.models import loading, prompting, trace_store
+from paraguard_utils.models import prompting, respondents, trace_store
 from paraguard_utils.querying import labelling
 from paraguard_utils.querying.samples import WRAPPER
 from paraguard_utils.schemas import Corpus, Labels
@@ -36,17 +36,16 @@ def ask_models(
     labels : dict of str to DataFrame
         By target; a model without labels under that wrapper is left out.
     settings : settings.Settings
-        model, max_new_tokens, dtype, device, without_template and batch are used.
+        max_new_tokens, batch and what `respondents.sources` and `opened` take are used.
     """
-    for name in [settings.model] if settings.model else registry.default_models():
-        source = loading.resolve(name)
+    for source in respondents.sources(settings):
         target = prompting.target_name(source.name, WRAPPER)
         if target not in labels:
             continue
         rows = _of_rejected(rewordings, labels[target])
         if rows.empty:
             continue
-        model = loading.load(source, settings.dtype, settings.device, settings.without_template)
+        model = respondents.opened(source, settings)
         withheld = labelling.in_memory(rows, numbers=False)
         decoding = prompting.Decoding(settings.max_new_tokens)
         place = (store, reworded_name(corpus_name), rows, model, WRAPPER, decoding, settings.batch)

@@ -7,12 +7,13 @@ import contextlib
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
+from typing import NoReturn
 
 import pandas as pd
 
 from paraguard_utils import paths, registry, stores, unsafe
 from paraguard_utils.errors import DataError, Missing, SettingsError
-from paraguard_utils.models import loading, prompting, trace_store
+from paraguard_utils.models import loading, prompting, respondents, served, trace_store
 from paraguard_utils.querying import judge, labelling
 from paraguard_utils.schemas import Corpus, Labels, Traces
 from paraguard_utils.settings import TWINS, XSTEST, Settings
@@ -43,7 +44,8 @@ def preflight(
     int
         Prompts already done, those of an interrupted run among them.
     """
-    way = {"decoding": asdict(prompting.Decoding(settings.max_new_tokens)), "dtype": settings.dtype}
+    dtype = served.DTYPE if settings.base_url else settings.dtype
+    way = {"decoding": asdict(prompting.Decoding(settings.max_new_tokens)), "dtype": dtype}
     done, rates, memory = 0, [], []
     for name in names:
         file = store.path(kind, corpus_name, name)
@@ -102,8 +104,30 @@ def ask(store: Store, corpus_name: str, corpus: Corpus, settings: Settings) -> d
             name: trace_store.recorded_traces(store, corpus_name, corpus, name, decoding, settings.dtype)
             for name in listed.index[listed["wrapper"].isin(settings.wrappers)]
         }
-    withheld = labelling.in_memory(corpus) if unsafe.declared(corpus) else None
-    return _asked(store, corpus_name, corpus, settings, withheld)
+    found = _asked(store, corpus_name, corpus, settings, _withheld(corpus))
+    if any(len(frame) < len(corpus) for frame in found.values()):
+        _stop_here(store, settings)
+    return found
+
+
+def _withheld(corpus: Corpus) -> trace_store.Withheld | None:
+    return labelling.in_memory(corpus) if unsafe.declared(corpus) else None
+
+
+def _stop_here(store: Store, settings: Settings) -> NoReturn:
+    """Ask a shard's part of the twins too, or write requests for them; end the notebook, which needs all answers.
+
+    Raises
+    ------
+    SystemExit
+        With 0, which papermill takes as an end and not as a fault.
+    """
+    if _twins_to_ask(store, settings):
+        corpus = store.read_earlier("corpus", settings.twins)
+        _asked(store, settings.twins, corpus, _for_twins(settings), _withheld(corpus))
+    if settings.shard:
+        print(f"shard {settings.shard} is asked; when all are, 02_querying without `shard` puts them together")
+    raise SystemExit(0)
 
 
 def _asked(
@@ -114,22 +138,31 @@ def _asked(
         print(f"{corpus_name} asks for harm: answers are labelled in memory, and only labels are kept", file=sys.stderr)
     decoding = prompting.Decoding(settings.max_new_tokens)
     found: dict[str, pd.DataFrame] = {}
-    loading.check_device(settings.device)
+    if not settings.base_url:
+        loading.check_device(settings.device)
     # Every name is resolved before the first, expensive, load.
-    sources = [loading.resolve(name) for name in ([settings.model] if settings.model else registry.default_models())]
+    sources = respondents.sources(settings)
     names = [prompting.target_name(source.name, wrapper) for source in sources for wrapper in settings.wrappers]
     numbers = withheld is None or withheld.numbers
     preflight(store, corpus_name, len(corpus), names, settings, "traces" if numbers else "labels")
     for source in sources:
-        model = _load(source, settings)
+        model = respondents.opened(source, settings)
         own = {
             prompting.target_name(model.name, wrapper): trace_store.query(
-                store, corpus_name, corpus, model, wrapper, decoding, settings.batch, withheld=withheld
+                store,
+                corpus_name,
+                corpus,
+                model,
+                wrapper,
+                decoding,
+                settings.batch,
+                withheld=withheld,
+                shard=settings.parts(),
             )
             for wrapper in settings.wrappers
         }
-        if numbers:
-            trace_store.keep_tokens(store, model, own.values())
+        if numbers and isinstance(model, respondents.Local):
+            trace_store.keep_tokens(store, model.model, own.values())
         found |= own
     return found
 
@@ -174,10 +207,6 @@ def ask_labels(store: Store, corpus_name: str, corpus: Corpus | None, settings: 
                 raise DataError(f"{paths.shown(path)}: labels of other prompts than these; ask again in a live store")
         found[file.stem] = labels
     return found
-
-
-def _load(source: loading.Source, settings: Settings) -> loading.Model:
-    return loading.load(source, settings.dtype, settings.device, settings.without_template)
 
 
 def labelled(
@@ -240,24 +269,38 @@ def ask_harmful(store: Store, outside: Corpus | None, settings: Settings) -> dic
         No row of the twins is declared to ask for harm.
     """
     found = {}
-    settings = settings.model_copy(update={"wrappers": settings.twins_wrappers or settings.wrappers})
-    if settings.twins and settings.twins != settings.corpus:
-        asked = any(store.has("traces", settings.twins, name) for name in registry.published("chat").index)
-        known = any(place.has("corpus", settings.twins) for place in (store, Store(stores.RECORDED)))
-        if known and (asked or not store.recorded):
-            corpus = store.read_earlier("corpus", settings.twins)
-            if not unsafe.declared(corpus):
-                raise SettingsError(f"parameter 'twins': no request of {settings.twins} is declared to ask for harm")
-            ours = settings.twins == TWINS
-            if ours and unsafe.twins_of(store.read_earlier("corpus", settings.corpus), corpus).empty:
-                print(f"{TWINS} was not asked: it has twins of clusters that {settings.corpus} lacks")
-            else:
-                traces = ask(store, settings.twins, corpus, settings)
-                found[settings.twins] = labelled(store, settings.twins, corpus, traces, settings)
-        else:
-            print(f"{settings.twins} was not asked in this store")
+    settings = _for_twins(settings)
+    if _twins_to_ask(store, settings):
+        corpus = store.read_earlier("corpus", settings.twins)
+        traces = ask(store, settings.twins, corpus, settings)
+        found[settings.twins] = labelled(store, settings.twins, corpus, traces, settings)
     outside_labels = ask_labels(store, XSTEST, outside, settings)
     return found | ({XSTEST: outside_labels} if outside_labels else {})
+
+
+def _for_twins(settings: Settings) -> Settings:
+    return settings.model_copy(update={"wrappers": settings.twins_wrappers or settings.wrappers})
+
+
+def _twins_to_ask(store: Store, settings: Settings) -> bool:
+    """Return whether there are twins to ask, and say so where there are none though some were wanted."""
+    if not settings.twins or settings.twins == settings.corpus:
+        return False
+    if settings.base_url.startswith(respondents.FILES):
+        print(f"{settings.twins} is not asked by files, in which the answers would be kept")
+        return False
+    asked = any(store.has("traces", settings.twins, name) for name in registry.published("chat").index)
+    known = any(place.has("corpus", settings.twins) for place in (store, Store(stores.RECORDED)))
+    if not known or (store.recorded and not asked):
+        print(f"{settings.twins} was not asked in this store")
+        return False
+    corpus = store.read_earlier("corpus", settings.twins)
+    if not unsafe.declared(corpus):
+        raise SettingsError(f"parameter 'twins': no request of {settings.twins} is declared to ask for harm")
+    if settings.twins == TWINS and unsafe.twins_of(store.read_earlier("corpus", settings.corpus), corpus).empty:
+        print(f"{TWINS} was not asked: it has twins of clusters that {settings.corpus} lacks")
+        return False
+    return True
 
 
 def judged(store: Store, corpus_name: str, traces: Mapping[str, Traces], settings: Settings) -> dict[str, Labels]:
@@ -284,7 +327,8 @@ def judged(store: Store, corpus_name: str, traces: Mapping[str, Traces], setting
     if settings.judge:
         for frame in traces.values():
             unsafe.refuse(frame, "a judge")
-        model = _load(loading.resolve(settings.judge), settings)
+        source = loading.resolve(settings.judge)
+        model = loading.load(source, settings.dtype, settings.device, settings.without_template)
         for name, frame in traces.items():
             labels = judge.label(store, f"{corpus_name}--{name}", model, frame, settings.batch)
             meta = settings.meta(traces=trace_store.answers_hash(frame), rubric=judge.RUBRIC)

@@ -5,9 +5,9 @@ from collections.abc import Mapping
 import numpy as np
 import pandas as pd
 
-from paraguard_utils import registry, unsafe
+from paraguard_utils import unsafe
 from paraguard_utils.bootstrap import SEED, Clusters, columns
-from paraguard_utils.models import encoder, loading, prompting, trace_store
+from paraguard_utils.models import encoder, prompting, respondents, trace_store
 from paraguard_utils.querying import labelling, refusals
 from paraguard_utils.schemas import Corpus, Labels, Table, Traces
 from paraguard_utils.settings import Settings
@@ -45,7 +45,7 @@ def ask(
     traces, labels : dict of str to DataFrame
         The usual answers and their labels, by target, in corpus order.
     settings : settings.Settings
-        long_answers, wrappers, model, dtype, device, without_template and batch are used.
+        long_answers, wrappers, batch and what `respondents.sources` and `opened` take are used.
 
     Returns
     -------
@@ -62,9 +62,8 @@ def ask(
         unsafe.refuse(corpus, "long answers (long_answers)")
         vectors = encoder.vectors(store, corpus_name, corpus["text"], earlier=True)
         sample = set(corpus["prompt_id"].sample(min(settings.long_answers, len(corpus)), random_state=SEED))
-        for name in [settings.model] if settings.model else registry.default_models():
-            source = loading.resolve(name)
-            model = loading.load(source, settings.dtype, settings.device, settings.without_template)
+        for source in respondents.sources(settings):
+            model = respondents.opened(source, settings)
             for wrapper in settings.wrappers:
                 target = prompting.target_name(model.name, wrapper)
                 drawn = sample if wrapper == SAMPLED else set()

@@ -265,3 +265,26 @@ def unsure_orders(orders: Table, few: Sequence[str] = (), sure: float = 0.95) ->
     span = judged.groupby(["dimension", "measure", "first", "second"], sort=False)["higher"].agg(["min", "max"])
     span = span.set_axis(["lowest", "highest"], axis="columns").reset_index()
     return span[(span["highest"] >= sure) & (span["lowest"] <= 1 - sure)].reset_index(drop=True)
+
+
+def kept_orders(orders: Table, reading: str = "relative") -> Table:
+    """Tell how many sure orders of targets each setting keeps and surely turns, measures side by side.
+
+    Parameters
+    ----------
+    orders : DataFrame
+        From `proxies.orders`.
+    reading : str
+
+    Returns
+    -------
+    DataFrame
+        among, setting, and for each measure "kept of sure", with what is turned.
+    """
+    rows: dict[tuple[str, str], dict[str, str]] = {}
+    for row in orders[orders["reading"] == reading].to_dict("records"):
+        turned = f", {row['sure_turned']} turned" if row["sure_turned"] else ""
+        told = f"{row['sure_kept']} of {row['sure']}{turned}"
+        rows.setdefault((row["among"], row["setting"]), {})[tables.HEADINGS.get(row["measure"], row["measure"])] = told
+    ordered = sorted(rows, key=lambda key: key[0])  # "all" first, settings as they come
+    return pd.DataFrame([{"pairs": among, "setting": setting} | rows[among, setting] for among, setting in ordered])

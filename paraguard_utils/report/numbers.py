@@ -18,7 +18,7 @@ from paraguard_utils.errors import DataError
 from paraguard_utils.querying import labelling
 from paraguard_utils.report import findings, tables
 from paraguard_utils.schemas import STRATEGIES, Corpus, Table
-from paraguard_utils.scoring import covariates, sensitivity, variance, veto
+from paraguard_utils.scoring import covariates, proxies, sensitivity, variance, veto
 from paraguard_utils.scoring.regression import POOLED
 from paraguard_utils.settings import CORPUS, TWINS
 from paraguard_utils.text import readable, words
@@ -103,6 +103,7 @@ def collect(store: stores.Store) -> Table:
     found |= _sensitivity(store)
     found |= _correlations(store.read("tables", "ci_correlations"))
     found |= _search(store.read("tables", "grid_search"))
+    found |= _proxies(store.read("tables", "proxies"), store.read("tables", "proxies_orders"))
     found |= _cohorts(store.read("tables", "table2_groups"), store.read("tables", "table2_regression"))
     found |= _coverage(stores.read(COVERAGE, "tables"))
     for row in store.read("tables", "known_truth_moved").to_dict("records"):
@@ -252,6 +253,28 @@ def _search(table: Table) -> dict[str, str]:
         for name in ("auc_held_out", "auc_paper", "gain"):
             found[f"{key}.{name}"] = tables.estimate(row, name)
     return found
+
+
+def _proxies(table: Table, orders: Table) -> dict[str, str]:
+    """Ranges over judged targets by setting, orders of targets kept and turned, and what became of predictions."""
+    found: dict[str, str] = {}
+    judged = table[table["few"].eq(False) & table["reading"].eq("relative")]
+    for (prompts, setting), rows in judged.groupby(["prompts", "setting"]):
+        key = f"proxies.{prompts}.{_plain_key(setting)}"
+        found |= {f"{key}.rho": _range(rows["rho"], ".2f")}
+        for measure in proxies.MEASURES:
+            found[f"{key}.{measure}"] = _range(rows[f"{measure}_change"], "+.3f")
+    for row in orders[(orders["among"] == "all") & (orders["reading"] == "relative")].to_dict("records"):
+        key = f"proxies.orders.{_plain_key(row['setting'])}.{row['measure']}"
+        found |= {f"{key}.kept": f"{row['sure_kept']} of {row['sure']}", f"{key}.turned": _whole(row["sure_turned"])}
+        found[f"{key}.rho"] = tables.estimate(row, "rho", 2)
+    for number, rows in proxies.predictions(table).groupby("number"):
+        found[f"prediction.{number}.holds"] = f"{(rows['verdict'] == 'holds').sum()} of {len(rows)}"
+    return found
+
+
+def _plain_key(setting: str) -> str:
+    return setting.replace(",", "").replace(" ", "_")
 
 
 def _cohorts(groups: Table, regression: Table) -> dict[str, str]:

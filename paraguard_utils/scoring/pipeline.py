@@ -7,13 +7,13 @@ import numpy as np
 import pandas as pd
 
 from paraguard_utils import paths, registry
-from paraguard_utils.errors import DataError
+from paraguard_utils.errors import DataError, Missing
 from paraguard_utils.models import encoder
 from paraguard_utils.models.prompting import model_of
 from paraguard_utils.models.trace_store import answers_hash, recorded_traces
 from paraguard_utils.querying import labelling
 from paraguard_utils.schemas import Corpus, Labels, Pairs, Scores, Table, Tokens, Traces
-from paraguard_utils.scoring import confusion, signals
+from paraguard_utils.scoring import confusion, levels, signals
 from paraguard_utils.settings import Settings, Weights
 from paraguard_utils.stores import RECORDED, Store, frame_hash, read_meta
 
@@ -22,6 +22,58 @@ DECIMALS = 6
 
 COMPARABLE = {"corpus", "labeller", "k", "weight_drift", "weight_prob_shift", "weight_ppl", "theta"}
 """What two runs must share for their rows to stand in one table."""
+
+
+class Told(NamedTuple):
+    """What a target tells of itself, as scoring reads it.
+
+    Attributes
+    ----------
+    traces : DataFrame
+        In corpus order. A served target's have what its server does not tell from a surrogate, and its tokens.
+    model : str
+        Whose tokens and embeddings these are: the target's own model, or the surrogate.
+    """
+
+    traces: Traces
+    model: str
+
+
+def told(store: Store, corpus_name: str, corpus: Corpus, target: str) -> Told:
+    """Read a target's traces; a served one's are completed with a surrogate's, from the record where need be.
+
+    Parameters
+    ----------
+    store : stores.Store
+    corpus_name : str
+    corpus : DataFrame
+    target : str
+
+    Returns
+    -------
+    Told
+
+    Raises
+    ------
+    DataError
+        The traces are of another corpus.
+    Missing
+        No surrogate was asked the corpus under the same wrapper.
+    """
+    traces = recorded_traces(store, corpus_name, corpus, target)
+    level = read_meta(store.path("traces", corpus_name, target)).get("level")
+    if level is None:
+        return Told(traces, model_of(target))
+    for place in (store, Store(RECORDED)):
+        known = [name for name in registry.published("chat").index if place.has("traces", corpus_name, name)]
+        name = levels.surrogate_of(target, known)
+        if name is not None:
+            lent = recorded_traces(place, corpus_name, corpus, name)
+            return Told(levels.spelled(levels.completed(traces, level, lent).traces, lent), model_of(name))
+    raise Missing(
+        f"{target} tells {level!r} only, and no packaged model that could lend the rest was asked {corpus_name}; run "
+        f"02_querying with --store {store.name}, the same corpus and wrapper, and model=smollm2-135m-instruct"
+    )
 
 
 def pairs_and_scores(
@@ -36,8 +88,9 @@ def pairs_and_scores(
 ) -> tuple[Pairs, Scores]:
     """Compare a target's prompts and score them; see `score_target`, which writes them too."""
     vectors = encoder.vectors(store, corpus_name, corpus["text"], earlier=True)
-    tokens = drifts if drifts is not None else store.read("tokens", model_name)
-    frame = signals.pairs(corpus, vectors, traces, labels, tokens, settings.k)
+    tokens = drifts if drifts is not None else store.read_earlier("tokens", model_name)
+    made = levels.scorable(labels, levels.left_out(traces))
+    frame = signals.pairs(corpus, vectors, traces, made, tokens, settings.k)
     scores = confusion.prompt_scores(corpus, labels, frame, settings.weights(), settings.k, settings.theta)
     return frame, scores
 
@@ -211,14 +264,14 @@ def scored_targets(
             raise DataError(
                 f"{paths.shown(path)}: scored with other weights, k or labeller than {names[0]}; run 03_scoring again"
             )
-        traces = recorded_traces(store, corpus_name, corpus, name)
+        traces, model = told(store, corpus_name, corpus, name)
         labels = labelling.matching_labels(store, corpus_name, name, traces, known.labeller)
         scores = matching_scores(store, corpus_name, name, corpus, known)
         pairs = store.read("pairs", corpus_name, name)
         again = confusion.prompt_scores(corpus, labels, pairs, known.weights(), known.k, known.theta)
         if not np.allclose(again[["ci", "ci_clipped"]], scores[["ci", "ci_clipped"]], rtol=1e-4, equal_nan=True):
             raise DataError(f"{paths.shown(path)}: scores of other pairs than the store holds; run 03_scoring again")
-        model, tokens = model_of(name), store.read("tokens", model_of(name))
+        tokens = store.read_earlier("tokens", model)
         if model not in drifts or not drifts[model].holds(traces, tokens):
             drifts[model] = signals.Drifts(traces, tokens)
         found[name] = ScoredTarget(labels, pairs, scores, traces, tokens, drifts[model], *made)

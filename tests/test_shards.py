@@ -1,0 +1,69 @@
+"""A target asked in shards: side by side, and equal to the plain run bit for bit."""
+
+import shutil
+
+import pandas as pd
+import pytest
+from asking import ask, identical
+
+from paraguard_utils import paths, stores
+from paraguard_utils.errors import DataError
+from paraguard_utils.models import trace_store
+from paraguard_utils.querying import labelling
+
+PROMPTS = pd.DataFrame(
+    {
+        "prompt_id": [f"p{i:02d}" for i in range(13)],
+        "text": [f"how do I kill a process {'again ' * (i * 7 % 5)}{i}" for i in range(13)],
+    }
+)
+TWINS = PROMPTS.assign(cluster_id="c-twin", source="unsafe")
+
+
+@pytest.mark.parametrize("shards", [2, 3, 9])
+def test_shards_put_together_are_the_plain_run_bit_for_bit(tiny_model, results, shards):
+    plain = ask(PROMPTS, tiny_model)
+    shutil.rmtree(results)
+    found = [ask(PROMPTS, tiny_model, shard=(i, shards)) for i in range(1, shards + 1)]
+    ids = [name for frame in found for name in frame["prompt_id"]]
+    assert sorted(ids) == PROMPTS["prompt_id"].tolist(), "every prompt in one shard"
+    assert not list(results.rglob("*--safety.parquet")), "a shard leaves parts only"
+    merged = ask(PROMPTS, tiny_model)
+    identical(plain, merged)
+    assert not list(results.rglob("*.parts"))
+    assert stores.read_meta(next(results.rglob("*--safety.parquet")))["asked_now"] == 0
+
+
+def test_a_shard_resumes_and_what_is_missing_is_asked_when_all_are_put_together(tiny_model, results):
+    plain = ask(PROMPTS, tiny_model)
+    shutil.rmtree(results)
+    ask(PROMPTS, tiny_model, shard=(1, 3))
+    lost = next(results.rglob("part-000000.parquet"))
+    lost.unlink()
+    ask(PROMPTS, tiny_model, shard=(1, 3))
+    ask(PROMPTS, tiny_model, shard=(3, 3))
+    merged = ask(PROMPTS, tiny_model)
+    identical(plain, merged)
+    asked = stores.read_meta(next(results.rglob("*--safety.parquet")))["asked_now"]
+    assert 0 < asked < len(PROMPTS), "the second shard only"
+
+
+def test_shards_do_not_wait_for_one_another_and_are_not_put_together_while_they_run(tiny_model, results):
+    place = (stores.Store("test"), "mine", f"{tiny_model.name}--safety")
+    with trace_store.TraceParts(*place, (1, 2)) as first, trace_store.TraceParts(*place, (2, 2)):
+        first.add(ask(PROMPTS.head(1), tiny_model, shard=(1, 1)))
+        with pytest.raises(DataError, match="is being written by another process"):
+            trace_store.TraceParts(*place).__enter__()
+    trace_store.TraceParts(*place).__enter__().__exit__()
+
+
+def test_answers_to_twins_are_kept_by_no_shard(tiny_model, results, answers):
+    withheld = labelling.in_memory(TWINS)
+    for i in (1, 2):
+        ask(TWINS, tiny_model, shard=(i, 2), withheld=withheld)
+    for path in paths.RESULTS.rglob("*.parquet"):
+        assert pd.read_parquet(path)["response"].isna().all()
+    traces = ask(TWINS, tiny_model, withheld=withheld)
+    assert traces["response"].isna().all() and len(traces) == len(TWINS)
+    labels = stores.Store("test").read("labels", "mine", f"{tiny_model.name}--safety")
+    assert len(labels) == len(TWINS)
