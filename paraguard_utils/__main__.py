@@ -248,6 +248,25 @@ def build(
 
 
 @corpus_app.command()
+def describe(
+    store: LiveStore = LIVE,
+    corpus: CorpusName = "public",
+    seed: Annotated[int, typer.Option(help="Of the resamples.")] = Settings.model_fields["seed"].default,
+) -> None:
+    """Write what may be published of a corpus whose texts must not be: rates by model, benchmark and cohort.
+
+    After 02, 03, 04 and 09 on that corpus. Example: paraguard corpus describe --store live
+    """
+    check({"store": live(store), "corpus": corpus})
+    from paraguard_utils.report import full_scale, tables
+    from paraguard_utils.stores import Store
+
+    found = full_scale.describe(Store(store), corpus, seed)
+    shown = tables.shown(found["sources"], ["frr", "dr"], ["target", "source", "n_scored", "n_reject", "few_dr"])
+    print(shown.to_string(index=False))
+
+
+@corpus_app.command()
 def sheet(
     store: AnyStore = RECORDED,
     corpus: CorpusName = CORPUS,

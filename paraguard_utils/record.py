@@ -7,10 +7,11 @@ from pathlib import Path
 import nbformat
 
 from paraguard_utils import paths, registry, run, stores
+from paraguard_utils.corpus import build
 from paraguard_utils.errors import UserError
 from paraguard_utils.models import encoder, prompting
 from paraguard_utils.querying import agreement, classifier, readings
-from paraguard_utils.report import card, croissant, numbers
+from paraguard_utils.report import card, croissant, full_scale, numbers
 from paraguard_utils.report.compare import COMPARED
 from paraguard_utils.run import MINUTES
 from paraguard_utils.settings import CORPUS, TWINS, XSTEST, reworded_name
@@ -37,11 +38,11 @@ BESIDE = (TWINS, XSTEST, reworded_name(CORPUS), reworded_name(TWINS))
 rejected. Files are promoted where a live store has them, and never removed for the want."""
 
 PUBLIC = (
-    *(f"public_{name}" for name in ("seeds", "yield", "gates", "fidelity", "steps", "risk", "risk_auc")),
+    *(f"public_{name}" for name in (*build.TABLES, *full_scale.NAMES)),
     *agreement.TABLES,
 )
-"""Tables that `corpus.build` and `querying.agreement` make from benchmark files: counts without texts. Those of a live
-store replace the recorded ones, which stay where it has none."""
+"""Tables made from benchmark files, counts and estimates without texts. Those of a live store replace the recorded
+ones, which stay where it has none."""
 
 
 def record() -> None:

@@ -1,6 +1,8 @@
 """Seeds from public benchmarks: formats, duplicates, bad files, stratified order; and scripts that measure costs."""
 
+import re
 import runpy
+import subprocess
 
 import numpy as np
 import pandas as pd
@@ -200,3 +202,25 @@ def test_a_veto_costs_its_rewordings_and_one_row_a_step(tiny_model, recorded_cor
     assert asked == [1, *(n for one in given["prompt_id"] for n in (1, sizes.get(one, 0)) if n)]
     assert decided == [1, *(sizes[one] for one in given["prompt_id"] if one in sizes)] and "none" not in sizes
     assert capsys.readouterr().err.startswith("left out: no such package")
+
+
+@needs_files
+def test_no_text_of_the_benchmarks_is_in_the_repository():
+    pool, _ = benchmarks.read({name: str(file) for name, file in FILES.items()}, ("harmless", "controversial"))
+    texts = [*pool["text"], *benchmarks.read_xstest(str(SHARED / "xstest" / "xstest_prompts.csv"))["text"]]
+    # what stands between marks that a file might escape
+    runs = pd.Series([max(re.split(r'["\\\r\n]', text), key=len).strip() for text in texts])
+    sampled = runs[runs.str.len() >= 35].sample(200, random_state=20251201).tolist()
+    listed = subprocess.run(["git", "ls-files"], capture_output=True, text=True, cwd=paths.ROOT, check=True).stdout
+    read = 0
+    for file in map(paths.ROOT.joinpath, listed.splitlines()):
+        if file.suffix == ".parquet":
+            columns = [column.dropna() for _, column in pd.read_parquet(file).items()]
+            content = "\n".join("\n".join(column) for column in columns if column.map(type).eq(str).all())
+        elif file.suffix not in (".png", ".pdf"):
+            content = file.read_text(encoding="utf-8")
+        else:
+            continue
+        read += 1
+        assert not [text for text in sampled if text in content], file
+    assert read > 300

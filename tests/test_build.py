@@ -10,7 +10,7 @@ from asking import Killed, dies
 from filelock import FileLock
 from test_corpus import needs_encoder
 
-from paraguard_utils import paths, record, stores
+from paraguard_utils import paths, stores
 from paraguard_utils.corpus import benchmarks, build, gates, inputs, paraphrase
 from paraguard_utils.errors import DataError
 from paraguard_utils.settings import Gates
@@ -125,8 +125,7 @@ def test_a_pool_that_is_too_small_says_how_many_it_allows(results, pool, command
     files = ["--orbench", str(tmp_path / "or.csv"), "--xstest", str(tmp_path / "xs.csv")]
     kind = ["--store", "test", "--name", "mine", "--seed", "1", "--clusters", "50", "--min-strategies", "1"]
     assert "(50 wanted: the pool allows no more)" in command("corpus", "build", *files, *kind).printed
-    names = [name.removeprefix("public_") for name in record.PUBLIC if name.startswith("public_")]
-    read = {name: stores.Store("test").read("tables", f"mine_{name}") for name in names}
+    read = {name: stores.Store("test").read("tables", f"mine_{name}") for name in build.TABLES}
     assert read["seeds"].set_index("source").loc["all", "pool"] == 25
     groups = read["risk"].groupby("group", sort=False)["texts"].first()
     assert groups.to_dict() == {"ParaGuard mini": 1200, "OR-Bench Hard-1K": 25, "XSTest safe": 2, "XSTest unsafe": 2}

@@ -34,6 +34,8 @@ NOT_RUN = {
     "make reproduce": "run below, killed and resumed",
     "make servers": "fetches 3.5 GB of packages",
     ".venv/bin/paraguard corpus build": "needs downloaded benchmarks; test_build runs it",
+    ".venv/bin/paraguard run 02 03 04 09": "asks that corpus, for hours",
+    ".venv/bin/paraguard corpus describe": "of that corpus; test_full_scale runs it",
     ".venv/bin/paraguard agreement": "needs downloaded benchmarks; test_agreement runs it",
     ".venv/bin/paraguard train": "needs downloaded benchmarks; test_labelling fits",
 }

@@ -34,6 +34,9 @@ from paraguard_utils.stores import Parts
 from paraguard_utils.text import key as text_key
 
 CHUNK = 100
+TABLES = ("seeds", "yield", "gates", "fidelity", "steps", "risk", "risk_auc")
+"""Tables that describe a corpus, each named after it: counts without texts."""
+
 STEPS = ("generate", "embed", "read", "judge")
 JUDGED = "seed_id strategy rule text similarity overlap content_overlap framed risk reason".split()  # noqa: SIM905
 """What a part tells about a seed or a candidate, beside its vector."""

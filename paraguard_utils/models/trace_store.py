@@ -390,6 +390,27 @@ def recorded_traces(
     return traces.loc[corpus["prompt_id"]].reset_index()
 
 
+def cost(store: Store, corpus_name: str, target: str, prompts: int) -> dict[str, float]:
+    """Return what asking a target took, or nothing where none of its prompts was asked in its last run.
+
+    Parameters
+    ----------
+    store : stores.Store
+    corpus_name, target : str
+    prompts : int
+        Of the corpus: the time of the last run stands for all of them.
+
+    Returns
+    -------
+    dict of str to float
+        minutes for all prompts, and gb, the most memory in gigabytes.
+    """
+    meta = stores.read_meta(store.path("traces", corpus_name, target))
+    if not meta.get("asked_now"):
+        return {}
+    return {"minutes": meta["seconds"] / meta["asked_now"] * prompts / 60, "gb": meta["peak_gb"]}
+
+
 def context_of(meta: Mapping[str, Any], where: str) -> PromptContext:
     """Return what a meta file tells of how prompts were asked.
 

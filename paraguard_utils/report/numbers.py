@@ -15,6 +15,7 @@ from sklearn.metrics import roc_auc_score
 from paraguard_utils import paths, registry, stores, unsafe
 from paraguard_utils.bootstrap import FEW
 from paraguard_utils.errors import DataError
+from paraguard_utils.models import trace_store
 from paraguard_utils.querying import labelling
 from paraguard_utils.report import findings, tables
 from paraguard_utils.schemas import STRATEGIES, Corpus, Table
@@ -170,10 +171,9 @@ def _costs(store: stores.Store) -> dict[str, str]:
     found: dict[str, str] = {}
     size = len(store.read("corpus", CORPUS))
     for name in registry.published("chat").index:
-        meta = stores.read_meta(store.path("traces", CORPUS, name))
-        if meta.get("asked_now"):
-            found[f"cost.{name}.minutes"] = f"{meta['seconds'] / meta['asked_now'] * size / 60:.0f}"
-            found[f"cost.{name}.gb"] = f"{meta['peak_gb']:.1f}"
+        if cost := trace_store.cost(store, CORPUS, name, size):
+            found[f"cost.{name}.minutes"] = f"{cost['minutes']:.0f}"
+            found[f"cost.{name}.gb"] = f"{cost['gb']:.1f}"
     return found
 
 

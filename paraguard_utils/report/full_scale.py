@@ -1,0 +1,99 @@
+"""What may be published of a corpus whose texts must not be: counts and estimates, by benchmark too.
+
+The notebooks score such a corpus in a live store like any other; `paraguard corpus describe` takes from their tables
+what has no text in it. All of it ours.
+"""
+
+import pandas as pd
+
+from paraguard_utils import bootstrap, paths, stores
+from paraguard_utils.errors import DataError
+from paraguard_utils.models import trace_store
+from paraguard_utils.querying import labelling
+from paraguard_utils.schemas import Corpus, Labels, Table
+from paraguard_utils.scoring import confusion
+
+TABLES = {
+    "targets": ("table1_targets", "03_scoring"),
+    "cohorts": ("table2_cohorts", "04_cohort_analysis"),
+    "predictions": ("predictions", "09_validity"),
+}
+"""Tables without texts: what each is called, where it comes from, and the notebook that writes that."""
+
+NAMES = (*TABLES, "sources")
+
+ALL = "all"
+"""What stands for all benchmarks together."""
+
+
+def by_source(target: str, corpus: Corpus, labels: Labels, seed: int = bootstrap.SEED) -> Table:
+    """Estimate how often and how sensibly a target refuses the prompts of each benchmark.
+
+    Parameters
+    ----------
+    target : str
+    corpus, labels : DataFrame
+        Rows in the same order; the corpus with its `source`.
+    seed : int
+        Of the resamples; clusters are resampled inside a benchmark.
+
+    Returns
+    -------
+    DataFrame
+        A row per source, `all` last: source, and the columns of `confusion.rate_row`.
+    """
+    rows = []
+    for source in [*sorted(set(corpus["source"])), ALL]:
+        own = (corpus["source"] == source).to_numpy() | (source == ALL)
+        of_it = corpus[own]
+        clusters = bootstrap.Clusters(of_it["cluster_id"], seed=seed)
+        rows.append({"source": source, **confusion.rate_row(target, of_it, labels[own], clusters)})
+    return pd.DataFrame(rows)
+
+
+def describe(store: stores.Store, name: str, seed: int) -> dict[str, Table]:
+    """Write the tables of a scored corpus that hold no text, as `NAME_targets` and so on.
+
+    Parameters
+    ----------
+    store : stores.Store
+        A live store in which 02, 03, 04 and 09 have run on the corpus.
+    name : str
+        The corpus.
+    seed : int
+        Of the intervals by benchmark.
+
+    Returns
+    -------
+    dict of str to DataFrame
+        targets (Table 1, with the minutes and the most gigabytes of memory that asking all prompts took), cohorts,
+        predictions, and sources (`by_source`).
+
+    Raises
+    ------
+    DataError
+        A table is of another corpus.
+    """
+    found: dict[str, Table] = {}
+    for key, (table, notebook) in TABLES.items():
+        frame = store.read("tables", table)
+        if stores.read_meta(store.path("tables", table))["parameters"]["corpus"] != name:
+            raise DataError(
+                f"{paths.shown(store.path('tables', table))} is of another corpus than {name}; run: "
+                f"paraguard run {notebook[:2]} --store {store.name} --corpus {name}"
+            )
+        found[key] = frame.drop(columns="store", errors="ignore")
+    corpus, targets = store.read("corpus", name), list(dict.fromkeys(found["targets"]["target"]))
+    parts, costs = [], []
+    for target in targets:
+        traces = store.read("traces", name, target)
+        labels = labelling.matching_labels(store, name, target, traces)
+        parts.append(by_source(target, corpus, labels, seed))
+        costs.append({"target": target} | trace_store.cost(store, name, target, len(corpus)))
+    found["targets"] = found["targets"].merge(pd.DataFrame(costs), on="target")
+    found["sources"] = pd.concat(parts, ignore_index=True)
+    meta = {"parameters": {"corpus": name, "seed": seed}}
+    meta |= {"inputs": {"corpus": stores.frame_hash(corpus)}}
+    for key, frame in found.items():
+        store.write("tables", f"{name}_{key}", frame=frame, meta=meta)
+    return found
