@@ -6,6 +6,7 @@ from paraguard_utils.report.figures.corpus import gate_distributions, risk_distr
 from paraguard_utils.report.figures.guards import before_after, both_corpora, guard_sweep, veto_curves
 from paraguard_utils.report.figures.scoring import (
     against_floors,
+    by_source,
     ci_against_similarity,
     ci_correlates,
     cr_curve,
@@ -22,6 +23,7 @@ __all__ = [
     "against_k",
     "before_after",
     "both_corpora",
+    "by_source",
     "ci_against_similarity",
     "ci_correlates",
     "cohort_heat_map",

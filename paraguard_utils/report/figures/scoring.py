@@ -114,6 +114,36 @@ def target_overview(table: Table) -> Figure:
     return figure
 
 
+def by_source(table: Table) -> Figure:
+    """Draw how often and how sensibly targets refuse the prompts of several benchmarks: a line a benchmark, 95 % intervals.
+
+    A page wide.
+
+    Parameters
+    ----------
+    table : DataFrame
+        Rows of `full_scale.by_source`, of one or several targets with the same sources.
+    """
+    names, sources = (list(dict.fromkeys(table[column])) for column in ("target", "source"))
+    size = (PAGE, 0.35 + (0.35 + 0.17 * len(sources)) * len(names))
+    figure, axes = subplots(len(names), 2, figsize=size, sharex="col", sharey=True, squeeze=False)
+    for name, (often, sensibly) in zip(names, axes, strict=True):
+        rows = table[table["target"] == name].set_index("source").loc[sources]
+        for axis, measure in ((often, "frr"), (sensibly, "dr")):
+            interval_bars(axis, rows, measure, np.arange(len(rows)), ms=3, color=INK)
+            axis.grid(axis="x", linewidth=0.3)
+            axis.set_axisbelow(True)
+            axis.tick_params(axis="y", length=0)
+            _remarks(axis, rows, measure)
+        often.set_title(titles([name])[0], loc="left")
+        sensibly.axvline(1, zorder=0, **CHANCE)
+    axes[0, 0].set_yticks(range(len(sources)), sources)
+    axes[0, 0].set_ylim(len(sources) - 0.5, -0.5)
+    axes[-1, 0].set(xlabel="FRR", xlim=(0, None))
+    axes[-1, 1].set(xlabel="DR (0: meaning decides, 1, dotted: chance)", xlim=(0, None))
+    return figure
+
+
 def against_floors(table: Table) -> Figure:
     """Draw CI beside its matched floor (rings), and both kinds of excess, in both readings: a panel per measure.
 
