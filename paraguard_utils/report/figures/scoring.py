@@ -115,7 +115,7 @@ def target_overview(table: Table) -> Figure:
 
 
 def by_source(table: Table) -> Figure:
-    """Draw how often and how sensibly targets refuse the prompts of several benchmarks: a line a benchmark, 95 % intervals.
+    """Draw how often and how sensibly targets refuse the prompts of several benchmarks: a line each, 95 % intervals.
 
     A page wide.
 
