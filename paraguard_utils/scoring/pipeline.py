@@ -65,7 +65,7 @@ def told(store: Store, corpus_name: str, corpus: Corpus, target: str) -> Told:
     if level is None:
         return Told(traces, model_of(target))
     for place in (store, Store(RECORDED)):
-        known = [name for name in registry.published("chat").index if place.has("traces", corpus_name, name)]
+        known = {file.stem for file in place.path("traces", corpus_name, "x").parent.glob("*.parquet")}
         name = levels.surrogate_of(target, known)
         if name is not None:
             lent = recorded_traces(place, corpus_name, corpus, name)
