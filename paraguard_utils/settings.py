@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from types import ModuleType
 from typing import Any, Literal
+from urllib.parse import urlsplit
 
 import pandas as pd
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -247,6 +248,7 @@ def check(given: Mapping[str, Any]) -> Settings:
     SettingsError
         A value that is not allowed, or two that do not go together.
     """
+    _check_address(str(given.get("base_url") or ""))
     try:
         settings = Settings(**given)
     except ValidationError as error:
@@ -273,6 +275,22 @@ def check(given: Mapping[str, Any]) -> Settings:
                 f"there is no wrapper {wrapper!r}; data/wrappers.yaml has {', '.join(committed_wrappers())}"
             )
     return settings
+
+
+def _check_address(url: str) -> None:
+    """Refuse a server's address that is none, or that holds a secret: notebooks and messages would repeat it."""
+    if url.startswith("file://"):
+        return
+    try:
+        parts = urlsplit(url)
+        _ = parts.port
+    except ValueError:
+        raise SettingsError("parameter 'base_url': it is no address; give one like http://127.0.0.1:8000/v1") from None
+    if "@" in parts.netloc or parts.query or parts.fragment:
+        raise SettingsError(
+            "parameter 'base_url': it holds a user, a password or a query, which would be written down; give the "
+            "address alone, and the key in OPENAI_API_KEY"
+        )
 
 
 def _in_words(error: ErrorDetails) -> str:

@@ -305,6 +305,8 @@ class Parts:
                         "store"
                     ) from None
             held.pop_all()
+        if not self.alone:
+            self.folder.mkdir(exist_ok=True)  # by which a run that puts all together knows of this one
         own = self.file.parent.glob(f".{self.file.name}.*.tmp") if self.alone else ()
         for leftover in [*own, *self.folder.glob(".part-*.tmp")]:
             leftover.unlink()

@@ -66,7 +66,60 @@ def test_a_filtered_request_is_blocked(results, tmp_path):
     assert set(ask(tmp_path)["finish_reason"]) == {"content_filter"}
 
 
-@pytest.mark.parametrize("line", ["{", "[]", '{"id": 1}', "null"])
+def test_what_failed_is_written_as_a_request_again(results, tmp_path):
+    ask(tmp_path)
+    asked = requests(tmp_path)
+    (file,) = tmp_path.glob("*.requests.jsonl")
+    file.unlink()
+    expired = {"custom_id": asked[1]["custom_id"], "response": None, "error": {"code": "batch_expired"}}
+    put(tmp_path, "a.jsonl", [result(asked[0], "first"), expired, result(asked[2], "", 503)])
+    assert ask(tmp_path)["finish_reason"].tolist() == ["stop", "error", "error"]
+    assert requests(tmp_path) == asked[1:]
+
+
+def test_the_level_is_that_of_all_answers(results, tmp_path):
+    """Answers cut at their length tell no more than others, and those of an earlier run count too."""
+    silent = [result(one, "So it goes") for one in requests_of(tmp_path)]
+    for one in silent:
+        one["response"]["body"]["choices"][0] |= {"logprobs": None, "finish_reason": "length"}
+    put(tmp_path, "a.jsonl", silent[:2])
+    ask(tmp_path)
+    put(tmp_path, "b.jsonl", silent[2:])
+    path = stores.Store("test").path("traces", "mine", "made-up-3-served--safety")
+    ask(tmp_path)
+    assert stores.read_meta(path)["level"] == "text"
+    ask(tmp_path, wrapper="none")
+    put(tmp_path, "c.jsonl", [result(one, "Sure") for one in requests(tmp_path)])
+    ask(tmp_path, wrapper="none")
+    other = stores.Store("test").path("traces", "mine", "made-up-3-served--none")
+    assert stores.read_meta(other)["level"] == "answer tokens", "another wrapper's answers do not count"
+
+
+def requests_of(folder):
+    ask(folder)
+    return requests(folder)
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig"])
+def test_lines_end_at_line_feeds_only(results, tmp_path, encoding):
+    """Writers of JSON lines may leave U+2028 and U+0085 as they are, and begin the file with a byte order mark."""
+    texts = ["one\u2028two", "three\u0085four", "five\x0csix \ud83d"]
+    rows = [result(one, text) for one, text in zip(requests_of(tmp_path), texts, strict=True)]
+    lines = [json.dumps(row, ensure_ascii="six" in text) for row, text in zip(rows, texts, strict=True)]
+    (tmp_path / "a.jsonl").write_bytes(("\r\n\r\n".join(lines) + "\n\n").encode(encoding))
+    assert ask(tmp_path)["response"].tolist() == [*texts[:2], "five\x0csix \ufffd"]
+
+
+@pytest.mark.parametrize("body", ["no", [], {"choices": [{"message": {"content": ["x", {"text": "y"}]}}]}])
+def test_an_odd_result_is_a_row(results, tmp_path, body):
+    rows = [result(one, "fine") for one in requests_of(tmp_path)]
+    rows[1]["response"]["body"], rows[2]["response"] = body, {"status_code": 400, "body": "no"}
+    put(tmp_path, "a.jsonl", rows)
+    found = ask(tmp_path)["response"].fillna("none").tolist()
+    assert found == ["fine", "y" if isinstance(body, dict) else "none", "none"]
+
+
+@pytest.mark.parametrize("line", ["{", "[]", '{"id": 1}', "null", '{"custom_id": "x", "response": "no"}'])
 def test_a_file_that_is_none_is_named(results, tmp_path, line):
     put(tmp_path, "a.jsonl", [])
     (tmp_path / "a.jsonl").write_text(f"{line}\n")
@@ -76,7 +129,7 @@ def test_a_file_that_is_none_is_named(results, tmp_path, line):
 
 def test_keys_are_those_of_a_server_that_has_a_system_turn(tmp_path):
     decoding = prompting.Decoding(8)
-    framing = served.Framing("Be careful.", "")
+    framing = served.Framing("Be careful.", "", told="answer tokens 20")
     prefix = json.dumps(framing._asdict(), sort_keys=True)
     server = served.Server("made-up", "http://x/v1")
     asked = prompting.PromptContext(server.weights_id, served.DTYPE, prefix, "", decoding)

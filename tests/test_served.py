@@ -1,21 +1,26 @@
 """A model behind a server: what it tells, and that every prompt ends in exactly one row whatever the server does."""
 
+import datetime
 import json
 import subprocess
 import sys
 import threading
 import time
+from email.utils import format_datetime
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
 import pytest
 import tenacity
+from asking import texts_in
 from pytest_httpserver import HTTPServer
 from werkzeug import Response
 
-from paraguard_utils import stores
-from paraguard_utils.errors import ModelError
+from paraguard_utils import settings, stores
+from paraguard_utils.errors import ModelError, SettingsError
 from paraguard_utils.models import prompting, served, trace_store
+from paraguard_utils.querying import labelling, targets
 
 KEY = "sk-QUOKKA-1234567890"
 
@@ -73,6 +78,7 @@ class Faulty:
     def __init__(self, script, tells=5, drops=False):
         self.script = {words: list(steps) for words, steps in script.items()}
         self.tells, self.drops, self.asked, self.lock = tells, drops, [], threading.Lock()
+        self.names = set()
 
     def __call__(self, request):
         body = json.loads(request.data)
@@ -81,6 +87,7 @@ class Faulty:
         words = body["messages"][-1]["content"]
         with self.lock:
             self.asked.append((words, request.headers.get("Authorization")))
+            self.names.add(body["model"])
             steps = self.script.get(words, [])
             step = steps.pop(0) if steps else None
         turns = body["messages"][-1:] if self.drops else body["messages"]
@@ -215,7 +222,7 @@ def test_the_columns_of_an_answer():
         "prompt_token_ids": [5, 6, 7, 8, 9],
         "prompt_logprobs": [None, {"6": {"logprob": -1}}, {"7": {"logprob": -2}}, {"8": {"logprob": -3}}, None],
     }
-    row = served.row_of(full, served.Framing(None, "", start=2, end=1), telling._replace(level="full"))
+    row = served.row_of(full, served.Framing(None, "", start=(5, 6), end=(9,)), telling._replace(level="full"))
     assert (row["user_start"], row["user_end"]) == (2, 4)
     np.testing.assert_array_equal(row["token_nll"], np.array([np.nan, np.nan, 2, 3, np.nan], np.float32))
 
@@ -232,15 +239,246 @@ def test_a_wrapper_that_the_template_drops_stands_before_the_words(server):
 def test_the_pace_is_kept(monkeypatch):
     clock, slept = [100.0], []
     monkeypatch.setattr(served.time, "monotonic", lambda: clock[0])
-    monkeypatch.setattr(served.time, "sleep", slept.append)
     pace = served._Pace(120)  # one every half a second
+    monkeypatch.setattr(pace.over, "wait", slept.append)
     for _ in range(3):
         pace.take()
     clock[0] += 10
     pace.take()
     assert slept == [0.0, 0.5, 1.0, 0.0]
-    served._Pace(0).take()
-    assert len(slept) == 4, "no limit, no pause"
+    served._Pace(0).take()  # no limit, no pause
+
+
+PARTS = [{"type": "thinking", "thinking": [{"text": "Hm"}]}, {"type": "text", "text": "Sure, "}, {"text": "so."}]
+
+
+def told_oddly(**more):
+    """Return an answer whose choice differs from `reply`'s."""
+    found = reply()
+    found["choices"][0] |= more
+    return found
+
+
+def test_an_odd_answer_is_a_row_and_stops_nothing(server):
+    script = {
+        "parts": [lambda: reply(PARTS)],
+        "half a character": [lambda: reply("Sure \ud83d")],
+        "no words": [lambda: reply({"a": 1})],
+        "no logprobs": [lambda: told_oddly(logprobs=None)],
+        "a list": [lambda: told_oddly(logprobs=[1])],
+        "no token": [lambda: told_oddly(logprobs={"content": [{"top_logprobs": [{"logprob": -1}]}]})],
+        "a null": [lambda: reply(top=[("Sure", None)])],
+        "an error": [lambda: told_oddly(finish_reason="error")],
+    }
+    traces = ask(server(script)[1], prompts(*script)).set_index("prompt_id")
+    usual = "Sure, here is how."
+    assert traces["response"].tolist() == ["Sure, so.", "Sure \ufffd", "", usual, usual, usual, usual, usual]
+    assert traces["next_ids"].map(len).tolist() == [2, 2, 2, 0, 0, 0, 0, 2]
+    assert traces["tail_mass"].tolist()[3:7] == [1.0] * 4
+
+
+def test_a_refused_request_is_no_failing_server(server):
+    """What is too long is refused each time it is asked: it must not keep the rest from being asked."""
+    statuses = {400: 4, 413: 3, 422: 3}
+    words = [f"{status} prompt {i}" for status, n in statuses.items() for i in range(n)]
+    refuse = {one: [lambda one=one: error(int(one[:3]), "too long", code=int(one[:3]))] * 2 for one in words}
+    _, model = server(refuse, concurrency=2)
+    for _ in range(2):
+        traces = ask(model, prompts(*words, "a good one"))
+        assert traces["finish_reason"].tolist() == ["error"] * len(words) + ["stop"]
+        assert model.faults == {f"status {status}": n for status, n in statuses.items()}, "of this run"
+
+
+@pytest.mark.parametrize("status", [402, 403])
+def test_a_server_that_will_not_answer_any_more_stops_the_run(server, status):
+    words = [f"prompt {i}" for i in range(3 * served.BREAK)]
+    _, model = server({one: [lambda: error(status, "pay first")] for one in words[1:]}, concurrency=1)
+    with pytest.raises(ModelError, match=rf"\d+ x status {status}"):
+        ask(model, prompts(*words))
+
+
+def test_faults_are_those_of_the_target(server, capsys):
+    _, model = server({"a prompt": [FAULTS["broken"]]})
+    ask(model, prompts("a prompt"))
+    assert "1 x status 500" in capsys.readouterr().err
+    trace_store.query(stores.Store("test"), "mine", prompts("a prompt"), model, "none", prompting.Decoding(8))
+    assert "status 500" not in capsys.readouterr().err and model.faults == {}
+
+
+def test_a_server_says_how_long_to_wait(monkeypatch):
+    monkeypatch.setattr(served, "WAIT", lambda state: -1.0)
+
+    def wait(said):
+        error = SimpleNamespace(response=SimpleNamespace(headers={"retry-after": said}))
+        return served._wait(SimpleNamespace(outcome=SimpleNamespace(exception=lambda: error)))
+
+    later = datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=1)
+    assert [wait("7"), wait("0.5"), wait("99999"), wait("soon")] == [7, 0.5, served.LONGEST_WAIT, -1]
+    assert wait(format_datetime(later, usegmt=True)) == served.LONGEST_WAIT
+    assert wait("Wed, 21 Oct 2015 07:28:00 GMT") == 0
+
+
+def test_an_interrupt_waits_for_nobody(server, monkeypatch):
+    """A client that waits for its next attempt, or its turn, gives up when the run is stopped."""
+    monkeypatch.setattr(served, "WAIT", tenacity.wait_fixed(3600))
+    handler, model = server({f"p {i}": [FAULTS["broken"]] * 9 for i in range(9)}, concurrency=3)
+    context = model.context("Be safe.", prompting.Decoding(8))
+
+    def interrupted(pending, **_):
+        while handler.prompts() < 3:
+            time.sleep(0.001)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(served, "wait", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        list(model.answers(prompts(*(f"p {i}" for i in range(9))), context, "x", set(), 1, False))
+    for thread in [one for one in threading.enumerate() if one.name.startswith("ThreadPoolExecutor")]:
+        thread.join()
+    assert handler.prompts() <= 4
+
+
+@pytest.mark.parametrize(
+    ("model", "name"),
+    [("m", "m"), ("org/m@refs/pr/3", "org/m"), ("@cf/meta/m", "@cf/meta/m"), ("@cf/m@2", "@cf/m")],
+)
+def test_what_a_server_calls_the_model(server, model, name):
+    handler, one = server({})
+    ask(served.Server(model, one.base_url), prompts("x y"))
+    assert handler.names == {name}
+
+
+@pytest.mark.parametrize("url", ["http://me:QUOKKA@host/v1", "https://host/v1?api-key=QUOKKA", "http://QUOKKA@h:1/v1"])
+def test_a_secret_in_the_address_is_refused_and_not_repeated(url):
+    with pytest.raises(SettingsError, match="OPENAI_API_KEY") as caught:
+        settings.check({"store": "test", "corpus": "mine", "model": "openai/m", "base_url": url})
+    assert "QUOKKA" not in str(caught.value)
+
+
+@pytest.mark.parametrize("url", ["http://host:80:90/v1", "http://[::1/v1", "http://me:QUO/KKA@host/v1"])
+def test_an_address_that_is_none_is_one_line(url):
+    with pytest.raises(SettingsError, match="base_url") as caught:
+        settings.check({"store": "test", "corpus": "mine", "model": "openai/m", "base_url": url})
+    assert "QUO" not in str(caught.value)
+
+
+def test_a_folder_may_have_any_name():
+    for url in ("file:///home/me@work/a#b", "file://C:/jobs", "file://a:b/[c]"):
+        given = {"store": "test", "corpus": "mine", "model": "openai/m", "base_url": url}
+        assert settings.check(given).base_url == url
+
+
+@pytest.mark.parametrize("key", ["sk-QUOKKA-\u20ac", "sk-QUOKKA\n-1"])
+def test_a_key_that_no_header_can_carry_is_one_line(server, monkeypatch, key):
+    monkeypatch.setenv(served.KEY, key)
+    with pytest.raises(ModelError, match="OPENAI_API_KEY") as caught:
+        ask(server({})[1], prompts("x y"))
+    assert "QUOKKA" not in str(caught.value)
+
+
+def test_a_line_end_behind_the_key_is_no_part_of_it(server, monkeypatch):
+    monkeypatch.setenv(served.KEY, f"{KEY}\r\n")
+    handler, model = server({})
+    ask(model, prompts("x y"))
+    assert {header for _, header in handler.asked} == {f"Bearer {KEY}"}
+
+
+def test_many_parts_with_a_row_twice_are_kept(server, monkeypatch, results):
+    """A prompt that failed in one run and was answered in the next has two rows when parts are put together."""
+    monkeypatch.setattr(trace_store, "MANY", 3)
+    words = ["bad", *(f"prompt {i}" for i in range(6))]
+    script = {"bad": [FAULTS["broken"]] * served.ATTEMPTS, "prompt 1": [lambda: error(401)] * 2}
+    handler, model = server(script, concurrency=1)
+    with pytest.raises(ModelError):
+        ask(model, prompts(*words))
+    with pytest.raises(ModelError):
+        ask(model, prompts(*words))
+    ask(model, prompts(*words))
+    counts = {one: [words for words, _ in handler.asked].count(one) for one in words if one not in words[2:4]}
+    assert counts == dict.fromkeys(counts, 1) | {"bad": served.ATTEMPTS + 1}, "but for what was under way at the stop"
+    assert not list(results.rglob("*.corrupt"))
+
+
+def test_trying_the_first_prompts_loses_nothing(server, results, capsys):
+    corpus = prompts(*(f"prompt {i}" for i in range(6)))
+    handler, model = server({"prompt 4": [lambda: error(401)]}, concurrency=1)
+    with pytest.raises(ModelError):
+        ask(model, corpus)
+    given = {"store": "test", "corpus": "mine", "model": "openai/made-up", "base_url": model.base_url}
+    config = settings.check(given | {"wrappers": ["safety"], "max_new_tokens": 8, "limit": 2})
+    tried = targets.ask(stores.Store("test"), "mine", corpus.head(2), config)
+    assert [len(frame) for frame in tried.values()] == [2]
+    targets.labelled(stores.Store("test"), "mine", corpus.head(2), tried, config)
+    assert targets.ask_harmful(stores.Store("test"), None, config) == {}, "nor are the twins asked to try"
+    assert not list(results.rglob("*.parquet.meta.json")) and not list(results.rglob("labels/**/*.csv"))
+    ask(served.Server("made-up", model.base_url), corpus)
+    assert [[words for words, _ in handler.asked].count(one) for one in corpus["text"].head(4)] == [1, 1, 1, 1]
+    # A failed row among the first ones, asked again to try, does not cut what is there.
+    whole = next(results.rglob("*--safety.parquet"))
+    rows = pd.read_parquet(whole)
+    rows.loc[0, "response"], rows.loc[0, "finish_reason"] = None, "error"
+    rows.to_parquet(whole)
+    assert len(targets.ask(stores.Store("test"), "mine", corpus.head(2), config)["made-up-served--safety"]) == 2
+    assert len(ask(served.Server("made-up", model.base_url), corpus)) == 6
+    assert [words for words, _ in handler.asked].count("prompt 0") == 2
+
+
+def test_rows_at_another_level_are_not_mixed(server):
+    corpus = prompts("one two", "three four")
+    ask(server({}, tells=0)[1], corpus)
+    handler, model = server({}, tells=5)
+    traces = ask(model, corpus)
+    assert traces["next_ids"].map(len).tolist() == [2, 2] and handler.prompts() == 2
+    assert stores.read_meta(stores.Store("test").path("traces", "mine", f"{model.name}--safety"))["level"] == (
+        "answer tokens"
+    )
+
+
+def test_tokens_that_run_into_the_template_are_the_users():
+    """Every prompt begins 1 2 and ends 3 4; a mark at the end of the words and the line end behind are one token."""
+    telling = served.Telling("full", 5, "max_tokens")
+    framing = served.Framing(None, "", start=(1, 2), end=(3, 4))
+
+    def spans(ids):
+        logs = [None, *({str(one): {"logprob": -one}} for one in ids[1:])]
+        row = served.row_of(reply() | {"prompt_token_ids": ids, "prompt_logprobs": logs}, framing, telling)
+        return row["user_start"], row["user_end"]
+
+    assert spans([1, 2, 8, 9, 3, 4]) == (2, 4)
+    assert spans([1, 2, 8, 93, 4]) == (2, 4), "9 and 3 are one token"
+    assert spans([1, 28, 9, 3, 4]) == (1, 3), "2 and 8 are one token"
+    assert spans([1, 2, 2, 3, 3, 4]) == (2, 4), "words like the template's are the user's"
+
+
+@pytest.mark.parametrize("logs", [None, [], [None, None, None, None], [None, {"6": {"logprob": -1}}]])
+def test_words_that_a_server_does_not_tell_cost_no_answer(logs):
+    row = served.row_of(
+        reply() | {"prompt_token_ids": [5, 6, 7, 8], "prompt_logprobs": logs},
+        served.Framing(None, "", start=(5,), end=(8,)),
+        served.Telling("full", 5, "max_tokens"),
+    )
+    assert row["response"] == "Sure, here is how." and len(row["next_ids"]) == 2
+    assert len(row["token_ids"]) == len(row["token_nll"]) == 0
+
+
+def test_the_likeliest_of_tokens_that_look_alike_counts():
+    telling = served.Telling("answer tokens", 5, "max_tokens")
+    row = served.row_of(
+        reply(top=[("\ufffd", -0.1), ("\ufffd", -9), ("x", -9999.0)]), served.Framing(None, ""), telling
+    )
+    assert row["next_logprobs"].tolist() == pytest.approx([-0.1, -9999])
+    assert row["tail_mass"] == pytest.approx(1 - np.exp(-0.1))
+
+
+def test_answers_to_requests_that_ask_for_harm_are_in_no_file_and_no_line(server, results, capsys):
+    twins = prompts("one", "two", "three").assign(cluster_id="c-twin", source="unsafe")
+    script = {"one": [lambda: reply("QUOKKA first")], "two": [lambda: error(400, "content_filter: QUOKKA")]}
+    script["three"] = [lambda: Response("QUOKKA", content_type="text/html")] * served.ATTEMPTS
+    traces = ask(server(script)[1], twins, withheld=labelling.in_memory(twins))
+    assert traces["finish_reason"].tolist() == ["stop", "content_filter", "error"]
+    labels = stores.Store("test").read("labels", "mine", "made-up-served--safety")
+    assert labels["label"].tolist()[1:] == ["blocked", "unparsed"]
+    assert "QUOKKA" not in "".join(capsys.readouterr())
+    assert not any("QUOKKA" in texts_in(path) for path in results.rglob("*") if path.is_file())
 
 
 CLIENT = """

@@ -50,10 +50,12 @@ def test_a_shard_resumes_and_what_is_missing_is_asked_when_all_are_put_together(
 
 def test_shards_do_not_wait_for_one_another_and_are_not_put_together_while_they_run(tiny_model, results):
     place = (stores.Store("test"), "mine", f"{tiny_model.name}--safety")
-    with trace_store.TraceParts(*place, (1, 2)) as first, trace_store.TraceParts(*place, (2, 2)):
-        first.add(ask(PROMPTS.head(1), tiny_model, shard=(1, 1)))
-        with pytest.raises(DataError, match="is being written by another process"):
-            trace_store.TraceParts(*place).__enter__()
+    with (
+        trace_store.TraceParts(*place, (1, 2)),
+        trace_store.TraceParts(*place, (2, 2)),
+        pytest.raises(DataError, match="is being written by another process"),
+    ):
+        trace_store.TraceParts(*place).__enter__()
     trace_store.TraceParts(*place).__enter__().__exit__()
 
 

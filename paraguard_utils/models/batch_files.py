@@ -6,7 +6,7 @@ files, in any order, of any number of jobs.
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -43,27 +43,32 @@ class BatchFiles:
     model: str
     folder: Path
     argument: str = ""
-    told: list[bool] = field(default_factory=list, repr=False, compare=False)
+
+    @property
+    def server(self) -> served.Server:
+        """The model as it is where a server is asked at once."""
+        return served.Server(self.model, "")
 
     @property
     def name(self) -> str:
-        """The name in target names, the same as where a server is asked at once."""
-        return served.Server(self.model, "").name
+        """The name in target names."""
+        return self.server.name
 
     def context(self, wrapper_text: str, decoding: Decoding) -> PromptContext:
         """Return what decides an answer beside the user's words; a wrapper is a system turn."""
-        framing = json.dumps(Framing(wrapper_text or None, "")._asdict(), sort_keys=True)
-        return PromptContext(served.Server(self.model, "").weights_id, served.DTYPE, framing, "", decoding)
+        framing = json.dumps(Framing(wrapper_text or None, "", told=TELLING.told)._asdict(), sort_keys=True)
+        return PromptContext(self.server.weights_id, served.DTYPE, framing, "", decoding)
 
     def check(self, corpus: pd.DataFrame) -> None:
         """Raise an error where a prompt cannot be asked as it stands, or its answer must not lie in a file."""
         unsafe.refuse(corpus, "asking by files")
         check_prompts(corpus)
 
-    def facts(self) -> Mapping[str, object]:
+    def facts(self, traces: Traces) -> Mapping[str, object]:
         """Return what a meta file tells beside the context."""
-        level = "answer tokens" if self.told and all(self.told) else "text"
-        return {"level": level, "top_tokens": TELLING.top if level != "text" else 0, "served_as": self.model}
+        told = traces.loc[traces["response"].fillna("") != "", "next_ids"].map(len) > 0
+        level = "answer tokens" if len(told) and told.all() else "text"
+        return {"level": level, "top_tokens": TELLING.top if level != "text" else 0, "served_as": self.server.served_as}
 
     def answers(
         self,
@@ -75,7 +80,7 @@ class BatchFiles:
         progress: bool,
         shard: tuple[int, int] = WHOLE,
     ) -> Iterator[Traces]:
-        """Yield the rows that the folder has results of; write requests for the rest.
+        """Yield the rows that the folder has results of; write requests for the rest, and for those that failed.
 
         Parameters
         ----------
@@ -100,11 +105,9 @@ class BatchFiles:
         for prompt in open_.itertuples(index=False):
             key = context.key(prompt.text)
             if key in results:
-                row = _row(results[key], framing)
-                self.told.append(len(row["next_ids"]) > 0 or row["finish_reason"] != "stop")
-                rows.append({"prompt_id": prompt.prompt_id, "key": key} | row)
-            else:
-                body = {"model": self.model.partition("@")[0], "messages": framing.messages(prompt.text)}
+                rows.append({"prompt_id": prompt.prompt_id, "key": key} | _row(results[key], framing))
+            if key not in results or rows[-1]["finish_reason"] == "error":
+                body = {"model": self.server.served_as, "messages": framing.messages(prompt.text)}
                 body |= TELLING.options(context.decoding)
                 missing.append({"custom_id": key, "method": "POST", "url": "/v1/chat/completions", "body": body})
         if missing:
@@ -124,11 +127,13 @@ class BatchFiles:
         for file in sorted(self.folder.glob("*.jsonl")):
             if file.name.endswith(REQUESTS):
                 continue
-            for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
+            for number, line in enumerate(file.read_bytes().split(b"\n"), 1):  # a text may hold other line ends
+                if not line.strip():
+                    continue
                 try:
                     result = json.loads(line)
-                    key = result["custom_id"]
-                except (ValueError, LookupError, TypeError):
+                    key, _ = result["custom_id"], _status(result)
+                except (ValueError, LookupError, TypeError, AttributeError):
                     raise DataError(
                         f"{paths.shown(file)}: line {number} is no result of a batch; keep other files elsewhere"
                     ) from None
@@ -143,12 +148,9 @@ def _status(result: Mapping[str, Any]) -> int:
 
 def _row(result: Mapping[str, Any], framing: Framing) -> dict[str, Any]:
     """Return the columns of a trace for one result, whatever it is."""
-    reply = (result.get("response") or {}).get("body") or {}
     if _status(result) == 200:
         try:
-            return served.row_of(reply, framing, TELLING)
-        except (LookupError, TypeError, ValueError):  # no choice in it
+            return served.row_of(result["response"].get("body"), framing, TELLING)
+        except (LookupError, TypeError, AttributeError):  # no choice in it
             return dict(served.NOTHING)
-    if "content_filter" in json.dumps([result.get("error"), reply.get("error")]):
-        return served.NOTHING | {"finish_reason": "content_filter", "response": ""}
-    return dict(served.NOTHING)
+    return dict(served.BLOCKED if "content_filter" in json.dumps(result) else served.NOTHING)

@@ -58,8 +58,8 @@ class Respondent(Protocol):
     ) -> Iterator[Traces]:
         """Ask the prompts that are not known, or a shard's part of them; yield trace rows as they come."""
 
-    def facts(self) -> Mapping[str, object]:
-        """Return what a meta file tells beside the context."""
+    def facts(self, traces: Traces) -> Mapping[str, object]:
+        """Return what a meta file tells of traces beside the context."""
 
 
 class Local:
@@ -82,7 +82,7 @@ class Local:
         """Raise an error where a prompt cannot be asked as it stands."""
         prompting.check_prompts(corpus, self.model.tokenizer)
 
-    def facts(self) -> Mapping[str, object]:
+    def facts(self, traces: Traces) -> Mapping[str, object]:
         """Return what a meta file tells beside the context."""
         return {"device": str(self.model.network.device)}
 

@@ -5,6 +5,7 @@ first answer token; `answer tokens`, those of the first answer token; `text`, it
 by asking it, once, before the first prompt. The key comes from the environment and is in no message.
 """
 
+import contextlib
 import hashlib
 import json
 import os
@@ -13,9 +14,11 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -54,8 +57,14 @@ LONGEST_WAIT = 300.0
 TIMEOUT = 600.0
 """Seconds until an answer counts as lost."""
 
+CONNECT = 10.0
+"""Seconds until a server counts as not there."""
+
 BREAK = 8
 """Prompts that may fail one after another until asking stops."""
+
+REFUSED = (400, 413, 422)
+"""Statuses by which a server refuses one prompt, and would again: they do not mean that it fails."""
 
 DTYPE = "served"
 """What stands for the number format of weights that nobody sees."""
@@ -66,7 +75,7 @@ _PROBES = ("Hello there", "What now")
 
 
 class Lost(Exception):
-    """An answer that is none: not JSON, or without a choice."""
+    """An answer that is none: not JSON, without a choice, or no longer waited for."""
 
 
 class Telling(NamedTuple):
@@ -85,6 +94,11 @@ class Telling(NamedTuple):
     level: str
     top: int
     limit: str
+
+    @property
+    def told(self) -> str:
+        """Level and number of top tokens in words."""
+        return f"{self.level} {self.top}"
 
     def options(self, decoding: Decoding) -> dict[str, Any]:
         """Return the arguments of a request."""
@@ -108,14 +122,17 @@ class Framing(NamedTuple):
         The system turn; None: there is none.
     before : str
         What stands before the user's words in the user's turn.
-    start, end : int
-        Tokens of the prompt before and behind the user's words, counted where the level is `full`; else 0.
+    start, end : sequence of int
+        Tokens of every prompt before and behind the user's words, where the level is `full`; else none.
+    told : str
+        What is asked for beside the answer: a row that was told less, or more, is not used.
     """
 
     system: str | None
     before: str
-    start: int = 0
-    end: int = 0
+    start: Sequence[int] = ()
+    end: Sequence[int] = ()
+    told: str = ""
 
     def messages(self, text: str) -> list[dict[str, str]]:
         """Return the turns of a request."""
@@ -158,6 +175,11 @@ class Server:
         """What stands for weights that nobody sees: the name and the stated revision, wherever they are served."""
         return f"served {self.model}"
 
+    @property
+    def served_as(self) -> str:
+        """What the server calls it, without a revision; an `@` that a name begins with is part of it."""
+        return self.model.rpartition("@")[0] or self.model
+
     # Asking
 
     @cached_property
@@ -169,9 +191,11 @@ class Server:
             raise ModelError(
                 "asking a server needs the package openai; run: python -m pip install 'paraguard-utils[endpoints]'"
             ) from error
-        return openai.OpenAI(
-            base_url=self.base_url, api_key=os.environ.get(KEY) or "none", max_retries=0, timeout=TIMEOUT
-        )
+        key = _key()
+        if not (key.isascii() and key.isprintable()):  # a library's error might quote it
+            raise ModelError(f"the key in {KEY} holds a character that no key has; set it again")
+        patience = openai.Timeout(TIMEOUT, connect=CONNECT)
+        return openai.OpenAI(base_url=self.base_url, api_key=key or "none", max_retries=0, timeout=patience)
 
     @cached_property
     def telling(self) -> Telling:
@@ -227,11 +251,13 @@ class Server:
             except (openai.OpenAIError, Lost) as error:
                 raise self._unusable(error) from None
         if wrapper_text:
-            # A template that drops the system turn makes a prompt of the same length.
-            kept = system in sizes and (not sizes[plain] or sizes[system] > sizes[plain])
+            # A template that drops the system turn makes a prompt of the same length; one that has a text of its own
+            # may make a shorter one.
+            kept = system in sizes and (not sizes[plain] or sizes[system] != sizes[plain])
             found = system if kept else Framing(None, f"{wrapper_text}\n\n")
         else:
             found = min(sizes, key=lambda one: sizes[one])
+        found = found._replace(told=self.telling.told)
         return self._counted(found) if self.telling.level == "full" else found
 
     def _size(self, framing: Framing) -> int:
@@ -240,10 +266,11 @@ class Server:
         return int((reply.get("usage") or {}).get("prompt_tokens") or 0)
 
     def _counted(self, framing: Framing) -> Framing:
-        """Count the tokens around the user's words: those that two unlike requests share."""
+        """Find the tokens around the user's words: those that two unlike requests share."""
         options = self.telling.options(Decoding(1))
         first, second = (self._asked(framing.messages(text), options)["prompt_token_ids"] for text in _PROBES)
-        return framing._replace(start=_shared(first, second), end=_shared(first[::-1], second[::-1]))
+        end = _shared(first[::-1], second[::-1])
+        return framing._replace(start=first[: _shared(first, second)], end=first[len(first) - end :])
 
     def context(self, wrapper_text: str, decoding: Decoding) -> PromptContext:
         """Return what decides an answer beside the user's words."""
@@ -291,15 +318,16 @@ class Server:
         ModelError
             The server refuses every request (key, model), or fails on `BREAK` prompts one after another.
         """
+        self.faults.clear()
         corpus = corpus.iloc[shard[0] - 1 :: shard[1]]
         open_ = corpus[~corpus["prompt_id"].isin(known)]
         if open_.empty:
             return
-        framing = Framing(**json.loads(context.prefix))
+        framing, pace = Framing(**json.loads(context.prefix)), _Pace(self.per_minute)
         self._announce(open_, framing, context.decoding)
         ask = partial(self._row, framing=framing, options=self.telling.options(context.decoding), context=context)
-        ask, rest, failed = partial(ask, pace=_Pace(self.per_minute)), open_.itertuples(index=False), 0
-        pending: set[Future[dict[str, Any]]] = set()
+        ask, rest, failed = partial(ask, pace=pace), open_.itertuples(index=False), 0
+        pending: set[Future[tuple[dict[str, Any], bool]]] = set()
         pool = ThreadPoolExecutor(self.concurrency)
         try:
             with tqdm(
@@ -314,12 +342,12 @@ class Server:
                     if not pending:
                         break
                     done, pending = wait(pending, return_when=FIRST_COMPLETED)
-                    rows = [future.result() for future in done if not future.exception()]
-                    for row in rows:
-                        failed = failed + 1 if row["finish_reason"] == "error" else 0
-                    if rows:
-                        yield pd.DataFrame(rows)
-                        bar.update(len(rows))
+                    ended = [future.result() for future in done if not future.exception()]
+                    for _, lost in ended:
+                        failed = failed + 1 if lost else 0
+                    if ended:
+                        yield pd.DataFrame([row for row, _ in ended])
+                        bar.update(len(ended))
                     for future in done:
                         future.result()  # raises what no further prompt could survive, when the rest is kept
                     if failed >= BREAK:
@@ -328,18 +356,19 @@ class Server:
                             f"({self.summary()}); what it answered is kept: run the same command again when it is well"
                         )
         finally:
-            pool.shutdown(cancel_futures=True)
+            pace.over.set()
+            pool.shutdown(wait=not pending, cancel_futures=True)  # nobody waits for an answer that nobody takes
             if self.faults:
                 print(f"{target}: {self.summary()}", file=sys.stderr)
 
     def summary(self) -> str:
-        """Return the faults so far in words."""
+        """Return the faults of this run in words."""
         return ", ".join(f"{count} x {fault}" for fault, count in self.faults.most_common())
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self, traces: Traces) -> dict[str, Any]:
         """Return what a meta file tells beside the context."""
         told = self.telling
-        return {"level": told.level, "top_tokens": told.top, "served_as": self.model, "faults": dict(self.faults)}
+        return {"level": told.level, "top_tokens": told.top, "served_as": self.served_as, "faults": dict(self.faults)}
 
     def _announce(self, prompts: pd.DataFrame, framing: Framing, decoding: Decoding) -> None:
         around = sum(len(turn["content"]) for turn in framing.messages(""))
@@ -358,8 +387,8 @@ class Server:
         options: Mapping[str, Any],
         context: PromptContext,
         pace: "_Pace",
-    ) -> dict[str, Any]:
-        """Ask one prompt; return its trace row, whatever happens to it.
+    ) -> tuple[dict[str, Any], bool]:
+        """Ask one prompt; return its trace row, whatever happens to it, and whether the server failed.
 
         Raises
         ------
@@ -371,19 +400,16 @@ class Server:
         about = {"prompt_id": prompt.prompt_id, "key": context.key(prompt.text)}
         try:
             reply = self._asked(framing.messages(prompt.text), options, pace)
-        except (openai.AuthenticationError, openai.PermissionDeniedError, openai.NotFoundError) as error:
+        except (openai.AuthenticationError, openai.NotFoundError) as error:
             raise self._unusable(error) from None
-        except openai.BadRequestError as error:
-            # Some services answer a filtered request this way.
-            filtered = "content_filter" in (error.code or "") or "content_filter" in error.message
-            self.faults["content filter" if filtered else "request refused"] += 1
-            return about | (NOTHING | {"finish_reason": "content_filter", "response": ""} if filtered else NOTHING)
-        except (openai.OpenAIError, Lost):
-            return about | NOTHING
+        except (openai.OpenAIError, Lost) as error:
+            if _fault(error) == FILTERED:
+                return about | BLOCKED, False
+            return about | NOTHING, getattr(error, "status_code", None) not in REFUSED
         row = about | row_of(reply, framing, self.telling)
         if row["finish_reason"] == "content_filter":
-            self.faults["content filter"] += 1
-        return row
+            self.faults[FILTERED] += 1
+        return row, False
 
     def _asked(
         self, messages: list[dict[str, str]], options: Mapping[str, Any], pace: "_Pace | None" = None
@@ -391,6 +417,7 @@ class Server:
         """Send one request, again and again where that may help; return the body."""
         import openai
 
+        pace = pace or _Pace(0)
         passing = (
             openai.RateLimitError,
             openai.InternalServerError,
@@ -400,19 +427,22 @@ class Server:
         )
 
         def once() -> dict[str, Any]:
-            if pace:
-                pace.take()
+            pace.take()
             try:
-                name = self.model.partition("@")[0]
-                raw = self.client.chat.completions.with_raw_response.create(model=name, messages=messages, **options)  # type: ignore[arg-type]
+                raw = self.client.chat.completions.with_raw_response.create(
+                    model=self.served_as,
+                    messages=messages,  # type: ignore[arg-type]
+                    **options,
+                )
                 return _read(raw.http_response)
-            except passing as error:
+            except (openai.OpenAIError, Lost) as error:
                 self.faults[_fault(error)] += 1
                 raise
 
         retrying = tenacity.Retrying(
             retry=tenacity.retry_if_exception_type(passing),
-            stop=tenacity.stop_after_attempt(ATTEMPTS),
+            stop=tenacity.stop_any(tenacity.stop_after_attempt(ATTEMPTS), tenacity.stop_when_event_set(pace.over)),
+            sleep=tenacity.sleep_using_event(pace.over),
             wait=_wait,
             reraise=True,
         )
@@ -421,8 +451,7 @@ class Server:
     def said(self, error: Exception) -> str:
         """Return an error's first line, without the key."""
         line = (str(error).strip() or type(error).__name__).splitlines()[0]
-        key = os.environ.get(KEY)
-        return line.replace(key, "***") if key else line
+        return line.replace(_key(), "***") if _key() else line
 
     def _unusable(self, error: Exception) -> ModelError:
         return ModelError(
@@ -431,28 +460,37 @@ class Server:
         )
 
 
+def _key() -> str:
+    return os.environ.get(KEY, "").strip()
+
+
 class _Pace:
-    """Lets requests begin no faster than so many a minute."""
+    """Lets requests begin no faster than so many a minute, and none when it is over."""
 
     def __init__(self, per_minute: int) -> None:
         self.gap = 60 / per_minute if per_minute else 0.0
-        self.next, self.lock = 0.0, threading.Lock()
+        self.next, self.lock, self.over = 0.0, threading.Lock(), threading.Event()
 
     def take(self) -> None:
         """Wait for the next turn."""
-        if not self.gap:
-            return
-        with self.lock:
-            self.next = max(self.next, time.monotonic()) + self.gap
-            pause = self.next - self.gap - time.monotonic()
-        time.sleep(max(0.0, pause))
+        pause = 0.0
+        if self.gap:
+            with self.lock:
+                self.next = max(self.next, time.monotonic()) + self.gap
+                pause = max(0.0, self.next - self.gap - time.monotonic())
+        if self.over.wait(pause):
+            raise Lost("the run was stopped")
 
 
 def _wait(state: tenacity.RetryCallState) -> float:
     """Return the seconds until the next attempt: what the server asks for, else `WAIT`."""
     error = state.outcome.exception() if state.outcome else None
     asked = getattr(getattr(error, "response", None), "headers", {}).get("retry-after", "")
-    return min(float(asked), LONGEST_WAIT) if re.fullmatch(r"\d+(\.\d+)?", asked) else WAIT(state)
+    if re.fullmatch(r"\d+(\.\d+)?", asked):
+        return min(float(asked), LONGEST_WAIT)
+    with contextlib.suppress(ValueError, TypeError):  # no date either, or one without a zone
+        return min(max(0.0, (parsedate_to_datetime(asked) - datetime.now(UTC)).total_seconds()), LONGEST_WAIT)
+    return WAIT(state)
 
 
 def _fault(error: Exception) -> str:
@@ -460,7 +498,8 @@ def _fault(error: Exception) -> str:
     import openai
 
     if isinstance(error, openai.APIStatusError):
-        return f"status {error.status_code}"
+        # Some services answer a filtered request this way.
+        return FILTERED if "content_filter" in f"{error.message} {error.body}" else f"status {error.status_code}"
     if isinstance(error, openai.APITimeoutError):
         return "time-out"
     return "unreadable answer" if isinstance(error, Lost) else "cut connection"
@@ -479,10 +518,11 @@ def _read(response: Any) -> dict[str, Any]:
             body = json.loads(response.content)
         except UnicodeDecodeError:
             body = json.loads(response.content.decode(response.charset_encoding or "latin-1"))
-        message = body["choices"][0]["message"]
-    except (ValueError, LookupError, TypeError) as error:
-        raise Lost(f"{type(error).__name__} in its answer") from error
-    if not isinstance(message, dict):
+        choice = body["choices"][0]
+        message, reason = choice["message"], choice.get("finish_reason")
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise Lost(f"{type(error).__name__} in its answer") from None  # which would quote the answer
+    if not isinstance(message, dict) or reason == "error":
         raise Lost("a choice without a message")
     return dict(body)
 
@@ -500,6 +540,13 @@ NOTHING: dict[str, Any] = {
 }
 """The columns of a trace of which a server tells nothing."""
 
+BLOCKED = NOTHING | {"finish_reason": "content_filter", "response": ""}
+FILTERED = "content filter"
+"""What a provider's filter leaves of a trace, and is called among the faults."""
+
+_NOT_TOLD = (LookupError, TypeError, ValueError, AttributeError, OverflowError)
+"""What reading something that is not there, or is something else, may raise."""
+
 
 def row_of(reply: Mapping[str, Any], framing: Framing, telling: Telling) -> dict[str, Any]:
     """Read the columns of a trace off a chat completion.
@@ -515,26 +562,43 @@ def row_of(reply: Mapping[str, Any], framing: Framing, telling: Telling) -> dict
     -------
     dict
         All columns of a trace but prompt_id and key. Lists are empty, and the tail is 1, where the server does not
-        tell. Where a server gives tokens as text and not as numbers, a number made of the text stands for it. What the
-        model thinks before it answers is left out.
+        tell, or not of this answer. Where a server gives tokens as text and not as numbers, a number made of the text
+        stands for it. What the model thinks before it answers is left out.
     """
     choice = reply["choices"][0]
     message = choice["message"]
-    text = message.get("content") or message.get("refusal") or ""  # "" too where it was cut while it was thinking
-    row = NOTHING | {"response": text.strip(), "finish_reason": choice.get("finish_reason") or "stop"}
-    if telling.top and (content := (choice.get("logprobs") or {}).get("content")):
-        found = {token_number(one["token"]): one["logprob"] for one in content[0].get("top_logprobs") or []}
-        ids, values = np.array(list(found), np.int32), np.array(list(found.values()), np.float32)
-        tail = float(max(0.0, 1.0 - np.exp(values.astype(np.float64)).sum()))
-        row |= {"next_ids": ids, "next_logprobs": values, "tail_mass": tail}
-    if telling.level == "full":
-        ids = np.array(reply["prompt_token_ids"], np.int32)
-        start, end = framing.start, len(ids) - framing.end
-        nll = np.full(len(ids), np.nan, np.float32)
-        for place in range(start, end):
-            nll[place] = -reply["prompt_logprobs"][place][str(ids[place])]["logprob"]
-        row |= {"token_ids": ids, "token_nll": nll, "user_start": start, "user_end": end}
+    content = message.get("content") or message.get("refusal") or ""  # "" too where it was cut while it was thinking
+    parts = content if isinstance(content, list) else [{"text": content}]
+    text = "".join(part["text"] for part in parts if isinstance(part, dict) and isinstance(part.get("text"), str))
+    text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace").strip()  # half a pair is no character
+    row = NOTHING | {"response": text, "finish_reason": str(choice.get("finish_reason") or "stop")}
+    with contextlib.suppress(*_NOT_TOLD):
+        row |= _first_tokens(choice["logprobs"]["content"][0]["top_logprobs"]) if telling.top else {}
+    with contextlib.suppress(*_NOT_TOLD):
+        row |= _words(reply, framing) if telling.level == "full" else {}
     return row
+
+
+def _first_tokens(told: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return what a trace has of the first answer token; of tokens with one text the likeliest."""
+    found: dict[int, float] = {}
+    for one in told:
+        number = token_number(one["token"])
+        found[number] = max(found.get(number, -np.inf), float(one["logprob"]))
+    ids, values = np.array(list(found), np.int32), np.array(list(found.values()), np.float32)
+    tail = float(max(0.0, 1.0 - np.exp(values.astype(np.float64)).sum()))
+    return {"next_ids": ids, "next_logprobs": values, "tail_mass": tail}
+
+
+def _words(reply: Mapping[str, Any], framing: Framing) -> dict[str, Any]:
+    """Return what a trace has of the prompt; a token that runs from the user's words into the template is theirs."""
+    told: list[int] = reply["prompt_token_ids"]
+    ids, start = np.array(told, np.int32), _shared(framing.start, told)
+    end = len(ids) - _shared(framing.end[::-1], told[::-1])
+    nll = np.full(len(ids), np.nan, np.float32)
+    for place in range(start, end):
+        nll[place] = -reply["prompt_logprobs"][place][str(ids[place])]["logprob"]
+    return {"token_ids": ids, "token_nll": nll, "user_start": start, "user_end": end}
 
 
 def token_number(token: str) -> int:
@@ -545,13 +609,13 @@ def token_number(token: str) -> int:
 
 def _holds(reply: Mapping[str, Any], telling: Telling) -> bool:
     """Return whether an answer has what was asked for."""
-    try:
-        row = row_of(reply, Framing(None, "", start=1, end=1), telling)
-    except (LookupError, TypeError, ValueError):
-        return False
+    ids = reply.get("prompt_token_ids")
+    ends = (ids[:1], ids[-1:]) if isinstance(ids, list) else ()
+    row = row_of(reply, Framing(None, "", *ends), telling)
     return (not telling.top or len(row["next_ids"]) > 0) and (telling.level != "full" or len(row["token_ids"]) > 2)
 
 
-def _shared(first: list[int], second: list[int]) -> int:
-    """Return how many leading items two lists share."""
-    return next((i for i, (a, b) in enumerate(zip(first, second, strict=False)) if a != b), 0)
+def _shared(first: Sequence[int], second: Sequence[int]) -> int:
+    """Return how many leading items two sequences share."""
+    pairs = enumerate(zip(first, second, strict=False))
+    return next((i for i, (a, b) in pairs if a != b), min(len(first), len(second)))

@@ -59,9 +59,10 @@ class TraceParts(Parts):
         super().add(rows)
         small = sorted(self.folder.glob("part-*.parquet"))
         if len(small) > MANY:  # a kill in between leaves rows twice, of which `done` takes one
-            super().add(pd.concat(self.read(), ignore_index=True))
+            rows = pd.concat(self.read(), ignore_index=True)
+            super().add(rows.drop_duplicates("prompt_id", keep="last"))  # one may have failed before it was answered
             for part in small:
-                part.unlink()
+                part.unlink(missing_ok=True)
 
     def done(self, keys: pd.Series) -> schemas.Traces:
         """Return the rows already there whose key is wanted.
@@ -252,6 +253,7 @@ def query(
     progress: bool = True,
     withheld: Withheld | None = None,
     shard: tuple[int, int] = WHOLE,
+    trial: bool = False,
 ) -> schemas.Traces:
     """Ask a model every prompt under one wrapper; asked prompts are never asked again.
 
@@ -277,6 +279,8 @@ def query(
     shard : (int, int)
         (i, n): ask the i-th of n parts of the batches only, counted from 1, and leave the rows as parts; (1, 1) asks
         what the shards in the store have not asked, and puts all together.
+    trial : bool
+        The corpus is the beginning of one only: leave the rows as parts, beside what there is of the others.
 
     Returns
     -------
@@ -316,7 +320,7 @@ def query(
             "wrapper": wrapper,
             "wrapper_text": text,
             **asdict(context),
-            **respondent.facts(),
+            **respondent.facts(rows),
             "corpus": stores.frame_hash(corpus[["prompt_id", "text"]]),
             "asked_now": sum(map(len, new)),
             "seconds": round(time.monotonic() - started, 1),
@@ -324,7 +328,7 @@ def query(
         }
         if withheld:
             meta["inputs"] = {"traces": answers_hash(rows), "labeller": withheld.labeller}
-        if shard == WHOLE and len(rows) == len(corpus) and (new or not traces.finished(meta)):
+        if shard == WHOLE and not trial and len(rows) == len(corpus) and (new or not traces.finished(meta)):
             traces.compact(rows, meta)
     return rows[columns]
 

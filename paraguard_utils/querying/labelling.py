@@ -165,7 +165,7 @@ def label_answers(traces: Traces, corpus: Corpus, embed: Embed = encoder.encode)
     """
     from paraguard_utils.querying import substance  # its packages are an extra: labelling a file needs none
 
-    if unsafe.declared(corpus) and traces["response"].isna().any():
+    if unsafe.declared(corpus) and (traces["response"].isna() & traces["finish_reason"].ne("error")).any():
         raise DataError(f"labels of these answers are not there, and {NOT_KEPT}")
     traces = traces.reset_index(drop=True)
     requests = corpus.set_index("prompt_id")["text"].loc[traces["prompt_id"]]

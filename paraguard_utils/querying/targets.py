@@ -158,6 +158,7 @@ def _asked(
                 settings.batch,
                 withheld=withheld,
                 shard=settings.parts(),
+                trial=settings.limit > 0 and corpus_name == settings.corpus,
             )
             for wrapper in settings.wrappers
         }
@@ -242,7 +243,8 @@ def labelled(
         if name not in found:
             made = labelling.label_answers(frame, corpus)
             meta = settings.meta(traces=trace_store.answers_hash(frame), labeller=labelling.LABELLER)
-            store.write("labels", corpus_name, name, frame=made, meta=meta)
+            if not settings.limit:
+                store.write("labels", corpus_name, name, frame=made, meta=meta)
             found[name] = made
     return found
 
@@ -288,6 +290,9 @@ def _twins_to_ask(store: Store, settings: Settings) -> bool:
         return False
     if settings.base_url.startswith(respondents.FILES):
         print(f"{settings.twins} is not asked by files, in which the answers would be kept")
+        return False
+    if settings.limit:
+        print(f"{settings.twins} is not asked while the parameter limit is given")
         return False
     asked = any(store.has("traces", settings.twins, name) for name in registry.published("chat").index)
     known = any(place.has("corpus", settings.twins) for place in (store, Store(stores.RECORDED)))
