@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -31,9 +31,6 @@ from paraguard_utils.stores import WHOLE
 
 if TYPE_CHECKING:  # loading torch takes seconds
     from paraguard_utils.models.engine import Request
-
-DEATHS = 10
-"""How often a worker is started again, and a block given out again, until the run ends."""
 
 TOLD = "told"
 """The column in which a worker tells of a block, as JSON: the node's id, and what failed there."""
@@ -65,6 +62,7 @@ def connected() -> ModuleType:
         except (OSError, RuntimeError, ValueError) as error:
             where = os.environ.get("RAY_ADDRESS", "this machine")
             raise ModelError(f"no Ray cluster answers at {where} ({_first_line(error)}); start it first") from error
+    logging.getLogger("ray.data").setLevel(logging.ERROR)
     context = ray.data.DataContext.get_current()
     context.enable_progress_bars = context.print_on_execution_start = False
     return ray
@@ -225,7 +223,7 @@ def asked(
     blocks : list of pyarrow.Table
         With a column prompt_id.
     make : callable
-        Makes what asks a block, in each worker, with the first one that it gets.
+        Makes what asks a block, once in each worker.
     told : Told
         Counts.
     workers, each
@@ -237,7 +235,8 @@ def asked(
         A worker could not ask, or the cluster did not give every row back; what it gave back was yielded.
     """
     ray = connected()
-    # One block a worker at a time, and none behind it: a worker that is slow, or dies, keeps no others waiting.
+    # One block a worker at a time, and none behind it: a worker that is slow, or dies, keeps no others waiting. What a
+    # worker had that died is asked again, as Ray does where nothing else is said.
     pool = ray.data.ActorPoolStrategy(size=workers, max_tasks_in_flight_per_actor=1)
     rows = ray.data.from_blocks(blocks).map_batches(
         Worker,
@@ -245,8 +244,6 @@ def asked(
         batch_size=None,
         batch_format="pyarrow",
         compute=pool,
-        max_restarts=DEATHS,
-        max_task_retries=DEATHS,
         **each,
     )
     with _in_one_line(ray):
@@ -286,16 +283,11 @@ class Worker:
     Parameters
     ----------
     make : callable
-        Makes what asks.
+        Makes what asks, once.
     """
 
     def __init__(self, make: Callable[[], Ask]) -> None:
-        self.make = make
-
-    @cached_property
-    def ask(self) -> Ask:
-        """What asks, made with the first block: an error is then that block's, and ends the run."""
-        return self.make()
+        self.ask = make()
 
     def __call__(self, block: pa.Table) -> pa.Table:
         """Return the trace rows of a block's prompts, and what this worker tells of them."""

@@ -27,7 +27,7 @@ Source = loading.Source | served.Server | batch_files.BatchFiles
 
 
 class Respondent(Protocol):
-    """What answers prompts: a loaded model (`Local`), one behind a server (`served.Server`), or a cluster (`clustered`).
+    """What answers prompts: a loaded model (`Local`), one behind a server (`served.Server`), a cluster (`clustered`).
 
     Attributes
     ----------
