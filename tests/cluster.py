@@ -21,7 +21,6 @@ HERE = Path(__file__).resolve()
 UNSHARE = ["unshare", *([] if os.geteuid() == 0 else ["-r"]), "-n", "-p", "-f", "--mount-proc", "--kill-child"]
 
 PATIENT = {
-    "RAY_raylet_start_wait_time_s": "600",
     "RAY_worker_register_timeout_seconds": "600",
     "RAY_agent_register_timeout_ms": "600000",
     "RAY_health_check_timeout_ms": "600000",
@@ -29,6 +28,11 @@ PATIENT = {
     "RAY_DATA_DEFAULT_WAIT_FOR_MIN_ACTORS_S": "600",  # both workers are there before the first block is given out
 }
 """A busy machine is no error."""
+
+TRIES = 6
+"""How often nodes are started: where its helpers take more than some seconds to start, a node gives up."""
+
+NODE = {"num_cpus": 1, "include_dashboard": False}
 
 
 def alone(*command, **environment):
@@ -62,15 +66,24 @@ def loopback_up():
 
 @contextmanager
 def two_nodes():
-    """Start two nodes of one processor each, to which this process then connects."""
+    """Start two nodes of one processor each, to which this process may connect."""
+    import psutil
+    import ray
     from ray.cluster_utils import Cluster
 
-    head = {"num_cpus": 1, "include_dashboard": False, "node_ip_address": "127.0.0.1"}
-    nodes = Cluster(initialize_head=True, head_node_args=head)
-    nodes.add_node(num_cpus=1)
+    for left in reversed(range(TRIES)):
+        try:
+            nodes = Cluster(initialize_head=True, head_node_args=NODE | {"node_ip_address": "127.0.0.1"})
+            nodes.add_node(**NODE)
+            break
+        except Exception:
+            if not left:
+                raise
+            for child in psutil.Process().children(recursive=True):
+                child.kill()
     os.environ["RAY_ADDRESS"] = nodes.address
     yield
-    nodes.shutdown()
+    ray.shutdown()  # before the nodes end: a process whose node is gone does not end well
 
 
 def workers():

@@ -158,7 +158,8 @@ def test_the_readmes_lines_for_a_cluster_run_as_written(clone, tiny_folder, tmp_
     assert other.startswith("ray start --address HEAD:") and "HEAD" not in run
     hub = re.search(r"--model (\S+)", run)[1]
     script = tmp_path / "lines.sh"
-    lines = ["set -e", head, other.replace("HEAD", "127.0.0.1"), run.replace(hub, f"'{tiny_folder}'")]
+    starts = [f"for _ in $(seq {cluster.TRIES}); do {line} && break; ray stop --force; done" for line in (head, other)]
+    lines = [*(line.replace("HEAD", "127.0.0.1") for line in starts), run.replace(hub, f"'{tiny_folder}'")]
     script.write_text("\n".join(lines) + "\n")
     environment = {"PYTHONPATH": str(clone), "PARAGUARD_CACHE": str(paths.CACHE)}
     done = cluster.alone("bash", "-c", f"cd '{clone}' && bash '{script}'", **environment)
