@@ -21,6 +21,7 @@ HERE = Path(__file__).resolve()
 UNSHARE = ["unshare", *([] if os.geteuid() == 0 else ["-r"]), "-n", "-p", "-f", "--mount-proc", "--kill-child"]
 
 PATIENT = {
+    "RAY_memory_monitor_refresh_ms": "0",  # other processes may fill the memory, and Ray would kill workers for it
     "RAY_worker_register_timeout_seconds": "600",
     "RAY_agent_register_timeout_ms": "600000",
     "RAY_health_check_timeout_ms": "600000",
