@@ -10,7 +10,7 @@ import logging
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -33,7 +33,7 @@ if TYPE_CHECKING:  # loading torch takes seconds
     from paraguard_utils.models.engine import Request
 
 TOLD = "told"
-"""The column in which a worker tells of a block, as JSON: the node's id, and what failed there."""
+"""The column in which a worker tells of a block, as JSON: the node's id and what failed there, or why it could not ask."""
 
 Ask = Callable[[pa.Table], tuple[Traces, Counter[str]]]
 """What a worker does with a block: trace rows, and counted faults."""
@@ -99,8 +99,16 @@ class Told:
     faults: Counter[str] = field(default_factory=Counter)
 
     def add(self, block: pd.DataFrame) -> None:
-        """Count a block's rows and its faults."""
+        """Count a block's rows and its faults.
+
+        Raises
+        ------
+        ModelError
+            The worker could not ask.
+        """
         about = json.loads(block[TOLD].iloc[0])
+        if "error" in about:
+            raise ModelError(about["error"])
         self.nodes[about["node"]] += len(block)
         self.faults.update(about["faults"])
 
@@ -286,14 +294,22 @@ class Worker:
         Makes what asks, once.
     """
 
+    ask: Ask | None
+
     def __init__(self, make: Callable[[], Ask]) -> None:
-        self.ask = make()
+        self.make, self.ask = make, None
+        with suppress(UserError):  # which the first block tells
+            self.ask = make()
 
     def __call__(self, block: pa.Table) -> pa.Table:
         """Return the trace rows of a block's prompts, and what this worker tells of them."""
         import ray
 
-        rows, faults = self.ask(block)
+        try:
+            self.ask = self.ask or self.make()
+            rows, faults = self.ask(block)
+        except UserError as error:  # told as data: of what is raised Ray passes on a text of its own
+            return pa.table({"prompt_id": block["prompt_id"], TOLD: [json.dumps({"error": str(error)})] * len(block)})
         about = {"node": ray.get_runtime_context().get_node_id()[:8], "faults": faults}
         return pa.Table.from_pandas(rows.assign(**{TOLD: json.dumps(about)}), preserve_index=False)
 
@@ -346,15 +362,10 @@ def _embeddings(make: Callable[[], loading.Model], ids: list[int]) -> np.ndarray
 
 @contextmanager
 def _in_one_line(ray: ModuleType) -> Iterator[None]:
-    """Turn what Ray raises into one line: a worker's own where it is meant for the user."""
+    """Turn what Ray raises into one line."""
     try:
         yield
     except ray.exceptions.RayError as error:
-        cause: BaseException | None = error
-        while cause is not None:
-            if isinstance(cause, UserError):
-                raise cause from None
-            cause = getattr(cause, "cause", None) or cause.__cause__
         raise ModelError(
             f"the Ray cluster stopped answering ({_first_line(error)}); what it answered is kept: run the same "
             "command again"
