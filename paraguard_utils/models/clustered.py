@@ -33,7 +33,7 @@ if TYPE_CHECKING:  # loading torch takes seconds
     from paraguard_utils.models.engine import Request
 
 TOLD = "told"
-"""The column in which a worker tells of a block, as JSON: the node's id and what failed there, or why it could not ask."""
+"""The column in which a worker tells of a block, as JSON: the node's id and what failed there, or why it could not."""
 
 Ask = Callable[[pa.Table], tuple[Traces, Counter[str]]]
 """What a worker does with a block: trace rows, and counted faults."""
