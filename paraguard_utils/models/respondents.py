@@ -1,9 +1,11 @@
-"""What answers prompts: a loaded model, or one behind a server (`docs/method.md`, Asking)."""
+"""What answers prompts: a loaded model, one behind a server, or a cluster's workers (`docs/method.md`, Asking)."""
 
-from collections.abc import Iterator, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+import numpy as np
 import pandas as pd
 from tqdm import tqdm
 
@@ -11,7 +13,7 @@ from paraguard_utils import registry
 from paraguard_utils.models import batch_files, loading, prompting, served
 from paraguard_utils.models.prompting import OPEN_THOUGHT, Decoding, PromptContext
 from paraguard_utils.schemas import Traces
-from paraguard_utils.settings import Settings
+from paraguard_utils.settings import CLUSTER, Settings
 from paraguard_utils.stores import WHOLE
 
 if TYPE_CHECKING:  # loading torch takes seconds
@@ -25,7 +27,7 @@ Source = loading.Source | served.Server | batch_files.BatchFiles
 
 
 class Respondent(Protocol):
-    """What answers prompts: a loaded model (`Local`), or one behind a server (`served.Server`).
+    """What answers prompts: a loaded model (`Local`), one behind a server (`served.Server`), a cluster (`clustered`).
 
     Attributes
     ----------
@@ -62,29 +64,33 @@ class Respondent(Protocol):
         """Return what a meta file tells of traces beside the context."""
 
 
-class Local:
-    """A loaded model as a `Respondent`.
+class Weights(ABC):
+    """A model whose weights are loaded, here or elsewhere; its prompts are read here.
 
     Parameters
     ----------
-    model : loading.Model
+    reader : loading.Reader
     """
 
-    def __init__(self, model: loading.Model) -> None:
-        self.model, self.name, self.argument = model, model.name, model.argument
+    def __init__(self, reader: loading.Reader) -> None:
+        self.reader, self.name, self.argument = reader, reader.name, reader.argument
 
     def context(self, wrapper_text: str, decoding: Decoding) -> PromptContext:
         """Return what decides an answer beside the user's words."""
-        rendered = prompting.render_wrapper(self.model.tokenizer, wrapper_text)
-        return PromptContext(self.model.weights_id, self.model.dtype, *rendered, decoding)
+        rendered = prompting.render_wrapper(self.reader.tokenizer, wrapper_text)
+        return PromptContext(self.reader.weights_id, self.reader.dtype, *rendered, decoding)
 
     def check(self, corpus: pd.DataFrame) -> None:
         """Raise an error where a prompt cannot be asked as it stands."""
-        prompting.check_prompts(corpus, self.model.tokenizer)
+        prompting.check_prompts(corpus, self.reader.tokenizer)
 
+    @abstractmethod
+    def embeddings(self, ids: list[int]) -> np.ndarray:
+        """Return the input embeddings of tokens, float16, shape (tokens, dimensions)."""
+
+    @abstractmethod
     def facts(self, traces: Traces) -> Mapping[str, object]:
         """Return what a meta file tells beside the context."""
-        return {"device": str(self.model.network.device)}
 
     def answers(
         self,
@@ -97,24 +103,83 @@ class Local:
         shard: tuple[int, int] = WHOLE,
     ) -> Iterator[Traces]:
         """Ask the prompts that are not known, batch by batch; of a shard, every n-th batch of all."""
-        from paraguard_utils.models.engine import Engine, shared_prefix
+        from paraguard_utils.models.engine import shared_prefix
 
-        asked = prompting.requests(corpus, self.model.tokenizer, context)
-        more = context.decoding.max_new_tokens
-        groups, size = _groups(asked, known, batch, more, shard)
+        asked = prompting.requests(corpus, self.reader.tokenizer, context)
+        groups, size = _groups(asked, known, batch, context.decoding.max_new_tokens, shard)
         if not groups:
             return
-        temperature = getattr(context.decoding, "temperature", 0.0)
-        engine = Engine(self.model, asked[0].token_ids[: shared_prefix(asked)], more, temperature)
-        opened = OPEN_THOUGHT.search(context.suffix)
         left = sum(map(len, groups))
+        found = self._asked(groups, asked[0].token_ids[: shared_prefix(asked)], context)
         with tqdm(total=size, initial=size - left, desc=target, unit="prompt", disable=not progress) as bar:
-            for group in groups:
-                rows = pd.DataFrame(engine.ask(group))
-                if opened:
-                    rows["response"] = f"{opened[1]}\n" + rows["response"]
+            for rows in found:
                 yield rows
                 bar.update(len(rows))
+
+    @abstractmethod
+    def _asked(
+        self, groups: "list[list[Request]]", prefix: tuple[int, ...], context: PromptContext
+    ) -> Iterator[Traces]:
+        """Ask batches of requests that all begin with the prefix; yield trace rows as they come."""
+
+
+class Local(Weights):
+    """A model loaded on this machine.
+
+    Parameters
+    ----------
+    model : loading.Model
+    """
+
+    def __init__(self, model: loading.Model) -> None:
+        super().__init__(model)
+        self.model = model
+
+    def embeddings(self, ids: list[int]) -> np.ndarray:
+        """Return the input embeddings of tokens, float16, shape (tokens, dimensions)."""
+        weight = self.model.network.get_input_embeddings().get_parameter("weight")
+        return weight.detach()[ids].float().cpu().numpy().astype(np.float16)
+
+    def facts(self, traces: Traces) -> Mapping[str, object]:
+        """Return what a meta file tells beside the context."""
+        return {"device": str(self.model.network.device)}
+
+    def _asked(
+        self, groups: "list[list[Request]]", prefix: tuple[int, ...], context: PromptContext
+    ) -> Iterator[Traces]:
+        yield from map(asker(self.model, prefix, context), groups)
+
+
+def asker(
+    model: loading.Model, prefix: tuple[int, ...], context: PromptContext
+) -> "Callable[[Sequence[Request]], Traces]":
+    """Return what asks a loaded model one batch of requests.
+
+    Parameters
+    ----------
+    model : loading.Model
+    prefix : tuple of int
+        Tokens that all requests begin with.
+    context : PromptContext
+
+    Returns
+    -------
+    callable
+        Requests to trace rows, in the order given.
+    """
+    from paraguard_utils.models.engine import Engine
+
+    temperature = getattr(context.decoding, "temperature", 0.0)
+    engine = Engine(model, prefix, context.decoding.max_new_tokens, temperature)
+    opened = OPEN_THOUGHT.search(context.suffix)
+
+    def ask(group: "Sequence[Request]") -> Traces:
+        rows = pd.DataFrame(engine.ask(group))
+        if opened:
+            rows["response"] = f"{opened[1]}\n" + rows["response"]
+        return rows
+
+    return ask
 
 
 def _groups(
@@ -160,7 +225,7 @@ def sources(settings: Settings) -> list[Source]:
 
 
 def opened(source: Source, settings: Settings) -> Respondent:
-    """Return what can be asked; local weights are loaded.
+    """Return what can be asked; local weights are loaded, those of a cluster when its workers are asked.
 
     Parameters
     ----------
@@ -168,6 +233,10 @@ def opened(source: Source, settings: Settings) -> Respondent:
     settings : settings.Settings
         dtype, device and without_template are used, for local weights.
     """
+    if settings.device == CLUSTER and not isinstance(source, batch_files.BatchFiles):
+        from paraguard_utils.models import clustered
+
+        return clustered.respondent(source, settings.dtype, settings.without_template)
     if not isinstance(source, loading.Source):
         return source
     return Local(loading.load(source, settings.dtype, settings.device, settings.without_template))

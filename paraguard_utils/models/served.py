@@ -324,7 +324,7 @@ class Server:
         if open_.empty:
             return
         framing, pace = Framing(**json.loads(context.prefix)), _Pace(self.per_minute)
-        self._announce(open_, framing, context.decoding)
+        self.announce(open_, framing, context.decoding)
         ask = partial(self._row, framing=framing, options=self.telling.options(context.decoding), context=context)
         ask, rest, failed = partial(ask, pace=pace), open_.itertuples(index=False), 0
         pending: set[Future[tuple[dict[str, Any], bool]]] = set()
@@ -370,7 +370,8 @@ class Server:
         told = self.telling
         return {"level": told.level, "top_tokens": told.top, "served_as": self.served_as, "faults": dict(self.faults)}
 
-    def _announce(self, prompts: pd.DataFrame, framing: Framing, decoding: Decoding) -> None:
+    def announce(self, prompts: pd.DataFrame, framing: Framing, decoding: Decoding) -> None:
+        """Say on stderr what there is to ask."""
         around = sum(len(turn["content"]) for turn in framing.messages(""))
         read = round((prompts["text"].str.len().sum() + around * len(prompts)) / 4, -3)  # about four letters a token
         print(

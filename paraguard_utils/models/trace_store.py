@@ -14,7 +14,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 import pandas as pd
 
 from paraguard_utils import paths, registry, schemas, stores, unsafe
@@ -432,26 +431,24 @@ def context_of(meta: Mapping[str, Any], where: str) -> PromptContext:
     return PromptContext(meta["weights_id"], meta["dtype"], meta["prefix"], meta["suffix"], decoding)
 
 
-def keep_tokens(store: Store, model: loading.Model, traces: Iterable[schemas.Traces]) -> None:
+def keep_tokens(store: Store, model: respondents.Weights, traces: Iterable[schemas.Traces]) -> None:
     """Write the text and input embedding of every user token that occurs, so that Drift needs no weights.
 
     Parameters
     ----------
     store : stores.Store
         A live store. Tokens of earlier corpora stay in its file.
-    model : loading.Model
+    model : respondents.Weights
     traces : iterable of DataFrame
     """
     found = set(itertools.chain.from_iterable(user_tokens(frame) for frame in traces))
     if store.has("tokens", model.name):
         found |= set(store.read("tokens", model.name)["token_id"])
     ids = sorted(found)
-    weight = model.network.get_input_embeddings().get_parameter("weight")
-    table = weight.detach()[ids].float().cpu().numpy().astype(np.float16)
     # A token may be part of a character: what cannot be decoded alone is U+FFFD.
-    words = [readable(str(model.tokenizer.decode([number]))) for number in ids]
-    frame = pd.DataFrame({"token_id": ids, "text": words, "embedding": list(table)})
-    store.write("tokens", model.name, frame=frame, meta={"model": model.name, "weights_id": model.weights_id})
+    words = [readable(str(model.reader.tokenizer.decode([number]))) for number in ids]
+    frame = pd.DataFrame({"token_id": ids, "text": words, "embedding": list(model.embeddings(ids))})
+    store.write("tokens", model.name, frame=frame, meta={"model": model.name, "weights_id": model.reader.weights_id})
 
 
 def user_tokens(traces: schemas.Traces) -> Iterator[int]:

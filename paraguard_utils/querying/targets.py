@@ -13,10 +13,10 @@ import pandas as pd
 
 from paraguard_utils import paths, registry, stores, unsafe
 from paraguard_utils.errors import DataError, Missing, SettingsError
-from paraguard_utils.models import loading, prompting, respondents, served, trace_store
+from paraguard_utils.models import clustered, loading, prompting, respondents, served, trace_store
 from paraguard_utils.querying import judge, labelling
 from paraguard_utils.schemas import Corpus, Labels, Traces
-from paraguard_utils.settings import TWINS, XSTEST, Settings
+from paraguard_utils.settings import CLUSTER, TWINS, XSTEST, Settings
 from paraguard_utils.stores import Store
 
 
@@ -138,7 +138,9 @@ def _asked(
         print(f"{corpus_name} asks for harm: answers are labelled in memory, and only labels are kept", file=sys.stderr)
     decoding = prompting.Decoding(settings.max_new_tokens)
     found: dict[str, pd.DataFrame] = {}
-    if not settings.base_url:
+    if settings.device == CLUSTER:
+        clustered.connected()
+    elif not settings.base_url:
         loading.check_device(settings.device)
     # Every name is resolved before the first, expensive, load.
     sources = respondents.sources(settings)
@@ -162,8 +164,8 @@ def _asked(
             )
             for wrapper in settings.wrappers
         }
-        if numbers and isinstance(model, respondents.Local):
-            trace_store.keep_tokens(store, model.model, own.values())
+        if numbers and isinstance(model, respondents.Weights):
+            trace_store.keep_tokens(store, model, own.values())
         found |= own
     return found
 

@@ -1,0 +1,178 @@
+"""Asking on a Ray cluster: two nodes, a worker that is killed, and the rows of the plain run."""
+
+import builtins
+import json
+import os
+import re
+import signal
+import sys
+from pathlib import Path
+
+import cluster
+import pandas as pd
+import pytest
+from asking import ask, identical
+from pytest_httpserver import HTTPServer
+from test_commands import SEEDS, clone  # noqa: F401 (a fixture)
+from werkzeug import Response
+
+from paraguard_utils import paths, settings, stores
+from paraguard_utils.errors import ModelError, SettingsError
+from paraguard_utils.models import clustered, loading, served, trace_store
+from paraguard_utils.querying import labelling
+
+N, BATCH, TOKENS = 24, 4, 12
+NAME = "smollm2-135m-instruct"
+KEY = "sk-QUOKKA-0987654321"
+
+
+def frame(*names):
+    return pd.DataFrame({"prompt_id": names, "tail_mass": range(len(names))})
+
+
+def test_a_row_that_comes_twice_is_taken_once_and_one_that_does_not_come_is_missed():
+    blocks = [frame("a", "b"), frame("a", "b"), frame("b", "c")]
+    found = pd.concat(clustered.once(blocks, ["a", "b", "c"]))
+    assert found["prompt_id"].tolist() == ["a", "b", "c"]
+    given = clustered.once(blocks, ["a", "b", "c", "d", "e"])
+    assert len(next(given)) == 2
+    with pytest.raises(ModelError, match="no row for 2 prompts; run the same command again"):
+        list(given)
+
+
+def test_without_the_package_one_line_says_what_to_install(monkeypatch):
+    real = builtins.__import__
+
+    def absent(name, *rest):
+        if name.partition(".")[0] == "ray":
+            raise ImportError(name)
+        return real(name, *rest)
+
+    monkeypatch.setattr(builtins, "__import__", absent)
+    with pytest.raises(ModelError, match=re.escape("'paraguard-utils[cluster]'")):
+        clustered.connected()
+    assert os.environ["RAY_USAGE_STATS_ENABLED"] == "0"
+
+
+@pytest.mark.parametrize("more", [{"base_url": "file:///tmp/x"}, {"judge": NAME}])
+def test_what_a_cluster_cannot_do_is_said_at_once(more):
+    with pytest.raises(SettingsError, match="device"):
+        settings.check({"store": "live", "corpus": "x", "model": NAME, "device": "ray", **more})
+
+
+def sample():
+    return stores.Store("recorded").read("corpus", "paraguard_mini").sample(N, random_state=3)
+
+
+def weights_and_a_killed_worker():
+    """Ask on the cluster, and kill one of its two workers when the first batch is kept; run by the next test."""
+    model, real = clustered.respondent(loading.resolve(NAME), "float32", "error"), trace_store.TraceParts.add
+    killed = []
+
+    def add(self, rows):
+        real(self, rows)
+        if not killed:
+            killed.extend(cluster.workers())
+            os.kill(killed[0], signal.SIGKILL)
+
+    trace_store.TraceParts.add = add
+    traces = ask(sample(), model, batch=BATCH, tokens=TOKENS)
+    trace_store.TraceParts.add = real
+    (file,) = paths.RESULTS.rglob("*--safety.parquet")
+    parts = ask(sample(), model, batch=BATCH, tokens=TOKENS)
+    identical(traces, parts)
+    trace_store.keep_tokens(stores.Store("test"), model, [traces])
+    meta = stores.read_meta(file)
+    (paths.RESULTS / "meta.json").write_text(json.dumps(meta | {"killed": killed}))
+    model.load = clustered.partial(clustered.load, NAME, "0" * 64, "float32", "error")
+    with pytest.raises(ModelError, match=f"model {NAME}: a machine of the cluster has other weights"):
+        ask(sample().head(2), model, wrapper="none", batch=BATCH, tokens=TOKENS)
+
+
+@pytest.mark.slow
+def test_two_nodes_work_and_a_killed_worker_loses_and_doubles_nothing(results):
+    done = cluster.alone(sys.executable, __file__, weights_and_a_killed_worker.__name__, results)
+    assert done.returncode == 0, done.stdout
+    meta = json.loads((results / "meta.json").read_text())
+    assert len(meta["killed"]) == 2, "a worker a node"
+    assert len(meta["nodes"]) == 2 and min(meta["nodes"].values()) > 0
+    assert sum(meta["nodes"].values()) == meta["asked_now"] == N
+    there = stores.Store("test").read("traces", "mine", meta["target"])
+    tokens = stores.Store("test").read("tokens", meta["target"].partition("--")[0])
+    (results / "test").rename(results / "clustered")
+    plain = loading.load(loading.resolve(NAME))
+    here = ask(sample(), plain, batch=BATCH, tokens=TOKENS)
+    identical(here, there)
+    assert labelling.label_answers(here, sample()).equals(labelling.label_answers(there, sample()))
+    trace_store.keep_tokens(stores.Store("test"), trace_store.respondents.Local(plain), [here])
+    identical(tokens, stores.Store("test").read("tokens", plain.name))
+
+
+def a_server_and_its_askers():
+    """Ask a server on loopback from both nodes and from here; run by the next test."""
+    seen = []
+
+    def answer(request):
+        body = json.loads(request.data)
+        seen.append(request.headers.get("Authorization"))
+        words = body["messages"][-1]["content"]
+        message = {"role": "assistant", "content": f"You asked: {words[::-1]}"}
+        reply = {"choices": [{"index": 0, "message": message, "finish_reason": "stop"}], "usage": {"prompt_tokens": 9}}
+        return Response(json.dumps(reply), content_type="application/json")
+
+    with HTTPServer(threaded=True) as http:
+        http.expect_request("/v1/chat/completions", method="POST").respond_with_handler(answer)
+        given = served.Server("made-up", http.url_for("/v1"), 4, argument="openai/made-up")
+        model = clustered.respondent(given, "float32", "error")
+        there = ask(sample(), model, batch=BATCH)
+        (file,) = paths.RESULTS.rglob("*--safety.parquet")
+        meta = stores.read_meta(file)
+        asked = len(seen)
+        (paths.RESULTS / "test").rename(paths.RESULTS / "clustered")
+        identical(ask(sample(), given, batch=BATCH), there)
+    assert asked >= N and set(seen) == {f"Bearer {KEY}"}
+    assert len(meta["nodes"]) == 2 and min(meta["nodes"].values()) > 0
+    assert sum(meta["nodes"].values()) == N and meta["device"] == "ray" and meta["level"] == "text"
+    everything = b"".join(path.read_bytes() for path in Path(os.environ["RAY_TMPDIR"]).rglob("*") if path.is_file())
+    assert KEY.encode() not in everything, "the key is in no file of the cluster"
+
+
+@pytest.mark.slow
+def test_both_nodes_ask_a_server_with_the_key_of_their_own_environment(results):
+    done = cluster.alone(sys.executable, __file__, a_server_and_its_askers.__name__, results, **{served.KEY: KEY})
+    assert done.returncode == 0, done.stdout
+
+
+def lines_for_a_cluster():
+    """Return the README's lines for a cluster: on the head, on each other machine, and to run."""
+    text = (paths.ROOT / "README.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"```\n(ray start --head.*?)```", text, flags=re.DOTALL)
+    head, run = block.splitlines()
+    head, _, note = head.partition("#")
+    return head.strip(), note.partition(":")[2].strip(), run
+
+
+@pytest.mark.slow
+def test_the_readmes_lines_for_a_cluster_run_as_written(clone, tiny_folder, tmp_path):  # noqa: F811
+    head, other, run = lines_for_a_cluster()
+    assert other.startswith("ray start --address HEAD:") and "HEAD" not in run
+    hub = re.search(r"--model (\S+)", run)[1]
+    script = tmp_path / "lines.sh"
+    starts = [f"for _ in $(seq {cluster.TRIES}); do {line} && break; ray stop --force; done" for line in (head, other)]
+    lines = [*(line.replace("HEAD", "127.0.0.1") for line in starts), run.replace(hub, f"'{tiny_folder}'")]
+    script.write_text("\n".join(lines) + "\n")
+    environment = {"PYTHONPATH": str(clone), "PARAGUARD_CACHE": str(paths.CACHE)}
+    done = cluster.alone("bash", "-c", f"cd '{clone}' && bash '{script}'", **environment)
+    assert done.returncode == 0, done.stdout
+    assert "06_sensitivity done" in done.stdout and "Traceback" not in done.stdout
+    files = (clone / "results" / "live" / "traces" / "paraguard_mini").glob("tiny-chat-*.parquet")
+    asked = [stores.read_meta(file) for file in files]
+    assert len(asked) == 3
+    for meta in asked:
+        assert meta["device"] == "ray" and sum(meta["nodes"].values()) == meta["asked_now"] == SEEDS * 6
+
+
+if __name__ == "__main__":  # in namespaces of its own, with a cluster
+    paths.RESULTS = Path(sys.argv[2])
+    with cluster.two_nodes():
+        globals()[sys.argv[1]]()
