@@ -62,7 +62,7 @@ def mend_vllm() -> None:
 
 
 def environment() -> dict[str, str]:
-    """Return the variables that servers run with: little memory for vLLM's cache, and nothing is reported or fetched."""
+    """Return the variables of servers: little memory for the cache of vLLM, and nothing is reported or fetched."""
     return os.environ | {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1"}
 
 
