@@ -218,6 +218,10 @@ def test_the_columns_of_an_answer():
     assert row["next_ids"][0] == 7 and 0 <= row["next_ids"][1] == served.token_number(" no") < 2**31
     assert row["tail_mass"] == pytest.approx(0.3)  # 1 - 0.5 - 0.2
     assert len(row["token_ids"]) == 0
+    halves = [("\ufffd", np.log(0.4)), ("No", np.log(0.3)), ("\ufffd", np.log(0.1))]
+    row = served.row_of(reply(top=halves), served.Framing(None, ""), telling)
+    assert row["next_ids"].tolist() == [served.token_number(one) for one in ("\ufffd", "No")]
+    assert np.exp(row["next_logprobs"]).tolist() == pytest.approx([0.4, 0.3]) and row["tail_mass"] == pytest.approx(0.3)
     full = reply() | {
         "prompt_token_ids": [5, 6, 7, 8, 9],
         "prompt_logprobs": [None, {"6": {"logprob": -1}}, {"7": {"logprob": -2}}, {"8": {"logprob": -3}}, None],

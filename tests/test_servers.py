@@ -29,6 +29,15 @@ def vllm(smollm2):
         yield url
 
 
+@pytest.fixture(scope="module", params=["llama", "transformers"])
+def lesser(request, smollm2):
+    if not servers.python(request.param).is_file():
+        pytest.skip(f"the server is not installed: run python tests/servers.py {request.param}")
+    weights = {"llama": loading.resolve("smollm2-135m-instruct").path, "transformers": smollm2[1]}[request.param]
+    with servers.serving(weights, "smollm2", kind=request.param) as url:
+        yield request.param, url
+
+
 def labels(traces, prompts):
     return labelling.label_answers(traces, prompts)["label"].to_numpy()
 
@@ -57,6 +66,28 @@ def test_a_server_that_tells_less_is_asked_for_less(vllm, smollm2, recorded_corp
         traces = trace_store.query(stores.Store("test"), "mine", prompts, server, "safety", prompting.Decoding(8))
         assert traces["token_ids"].map(len).eq(0).all()
         assert traces["next_ids"].map(len).eq(telling.top).all() and traces["response"].str.len().gt(0).all()
+
+
+def test_servers_that_tell_less_answer_as_a_local_model(lesser, smollm2, recorded_corpus, results):
+    kind, url = lesser
+    prompts = recorded_corpus.sample(8, random_state=3)
+    store, decoding = stores.Store("test"), prompting.Decoding(24)
+    server = served.Server("smollm2", url, 2, argument="openai/smollm2")
+    there = trace_store.query(store, "mine", prompts, server, "safety", decoding, progress=False)
+    here = trace_store.query(store, "mine", prompts, smollm2[0], "safety", decoding, progress=False)
+    assert there["prompt_id"].tolist() == here["prompt_id"].tolist() and there["finish_reason"].ne("error").all()
+    assert there["token_ids"].map(len).eq(0).all() and not server.faults
+    assert (labels(there, prompts) == labels(here, prompts)).mean() >= 0.875
+    if kind == "transformers":
+        assert server.telling == served.Telling("text", 0, "max_tokens")
+        assert there["response"].tolist() == here["response"].tolist()
+        return
+    assert server.telling == served.Telling("answer tokens", 20, "max_tokens")
+    for a, b in zip(there.itertuples(), here.itertuples(), strict=True):
+        # It computes with the packed weights, of which we make numbers first.
+        np.testing.assert_allclose(a.next_logprobs[0], b.next_logprobs[0], atol=0.3)
+        named = [served.token_number(smollm2[0].tokenizer.decode(token)) for token in b.next_ids[:20]]
+        assert len(set(named) & set(a.next_ids.tolist())) >= 12
 
 
 def test_batch_files_are_answered_by_vllm(smollm2, recorded_corpus, results, tmp_path):

@@ -42,8 +42,18 @@ KEY = "OPENAI_API_KEY"
 LEVELS = ("full", "answer tokens", "text")
 """What a server can tell, most first."""
 
-LADDER = (("full", 64), ("full", 20), ("answer tokens", 20), ("answer tokens", 5), ("text", 0))
-"""Level and number of top tokens, in the order in which a server is asked for them."""
+TOP = 64
+"""Top tokens that a server is asked for first."""
+
+LADDER = (
+    ("full", TOP, False),
+    ("full", 20, False),
+    ("full", TOP, True),
+    ("answer tokens", 20, False),
+    ("answer tokens", 5, False),
+    ("text", 0, False),
+)
+"""Level, number of top tokens and whether SGLang is asked, in the order in which a server is asked for them."""
 
 ATTEMPTS = 6
 """How often a prompt is tried before its row says `error`."""
@@ -89,11 +99,14 @@ class Telling(NamedTuple):
         Top tokens of the first answer token's distribution.
     limit : str
         What the server calls the length of an answer.
+    sglang : bool
+        Whether it is SGLang, whose chat endpoint tells the answer and the prompt's tokens, and `/generate` the rest.
     """
 
     level: str
     top: int
     limit: str
+    sglang: bool = False
 
     @property
     def told(self) -> str:
@@ -105,6 +118,8 @@ class Telling(NamedTuple):
         found: dict[str, Any] = {self.limit: decoding.max_new_tokens, "temperature": 0}
         if decoding.method == "sampling":
             found |= {"temperature": decoding.temperature, "seed": decoding.draw}  # type: ignore[attr-defined]
+        if self.sglang:
+            return found | {"extra_body": {"return_prompt_token_ids": True}}
         if self.top:
             found |= {"logprobs": True, "top_logprobs": self.top}
         if self.level == "full":
@@ -210,14 +225,16 @@ class Server:
 
         reason = ""
         for limit in ("max_tokens", "max_completion_tokens"):
-            for level, top in LADDER:
-                telling = Telling(level, top, limit)
+            for level, top, sglang in LADDER:
+                telling = Telling(level, top, limit, sglang)
                 try:
                     reply = self._asked(Framing(None, "").messages(_PROBES[0]), telling.options(Decoding(1)))
                 except (openai.BadRequestError, openai.UnprocessableEntityError) as error:
                     reason = self.said(error)
                     continue
                 except (openai.OpenAIError, Lost) as error:
+                    if sglang and isinstance(error, openai.NotFoundError):
+                        continue  # a gateway that has the chat endpoint only
                     raise self._unusable(error) from None
                 if _holds(reply, telling):
                     return telling
@@ -435,7 +452,10 @@ class Server:
                     messages=messages,  # type: ignore[arg-type]
                     **options,
                 )
-                return _read(raw.http_response)
+                reply = _read(raw.http_response)
+                if "return_prompt_token_ids" in options.get("extra_body", {}):
+                    return self._filled(reply, pace)
+                return reply
             except (openai.OpenAIError, Lost) as error:
                 self.faults[_fault(error)] += 1
                 raise
@@ -448,6 +468,22 @@ class Server:
             reraise=True,
         )
         return retrying(once)
+
+    def _filled(self, reply: dict[str, Any], pace: "_Pace") -> dict[str, Any]:
+        """Fill in what SGLang's chat endpoint does not tell of a prompt: ask its own endpoint for the same tokens.
+
+        The first answer token's distribution is asked for here too: the chat endpoint's is divided by the temperature.
+        """
+        import httpx
+
+        ids = reply["choices"][0].get("prompt_token_ids")
+        if not ids:
+            return reply
+        pace.take()
+        more = {"return_logprob": True, "logprob_start_len": 0, "top_logprobs_num": TOP}
+        body = {"input_ids": ids, "sampling_params": {"max_new_tokens": 1, "temperature": 0}} | more
+        path = self.base_url.rstrip("/").removesuffix("/v1") + "/generate"
+        return sglang_in_full(reply, _json(self.client.post(path, cast_to=httpx.Response, body=body)))
 
     def said(self, error: Exception) -> str:
         """Return an error's first line, without the key."""
@@ -507,18 +543,15 @@ def _fault(error: Exception) -> str:
 
 
 def _read(response: Any) -> dict[str, Any]:
-    """Read a body as JSON, in UTF-8, or else as its head says.
+    """Read a chat completion.
 
     Raises
     ------
     Lost
         It is not an answer.
     """
+    body = _json(response)
     try:
-        try:
-            body = json.loads(response.content)
-        except UnicodeDecodeError:
-            body = json.loads(response.content.decode(response.charset_encoding or "latin-1"))
         choice = body["choices"][0]
         message, reason = choice["message"], choice.get("finish_reason")
     except (ValueError, LookupError, TypeError, AttributeError) as error:
@@ -526,6 +559,23 @@ def _read(response: Any) -> dict[str, Any]:
     if not isinstance(message, dict) or reason == "error":
         raise Lost("a choice without a message")
     return dict(body)
+
+
+def _json(response: Any) -> Any:
+    """Read a body as JSON, in UTF-8, or else as its head says.
+
+    Raises
+    ------
+    Lost
+        It is not JSON.
+    """
+    try:
+        try:
+            return json.loads(response.content)
+        except UnicodeDecodeError:
+            return json.loads(response.content.decode(response.charset_encoding or "latin-1"))
+    except (ValueError, LookupError) as error:
+        raise Lost(f"{type(error).__name__} in its answer") from None  # which would quote the answer
 
 
 NOTHING: dict[str, Any] = {
@@ -600,6 +650,43 @@ def _words(reply: Mapping[str, Any], framing: Framing) -> dict[str, Any]:
     for place in range(start, end):
         nll[place] = -reply["prompt_logprobs"][place][str(ids[place])]["logprob"]
     return {"token_ids": ids, "token_nll": nll, "user_start": start, "user_end": end}
+
+
+def sglang_in_full(reply: Mapping[str, Any], second: Any) -> dict[str, Any]:
+    """Put the two answers of SGLang into the form in which `row_of` reads one.
+
+    Written after the source of SGLang 0.5.23 (`entrypoints/openai/protocol.py`, `managers/tokenizer_manager.py`), whose
+    chat completions return `prompt_token_ids` since 0.5.16 or a little before; it was not run against such a server,
+    which needs a GPU.
+
+    Parameters
+    ----------
+    reply : mapping
+        A chat completion whose first choice has `prompt_token_ids`.
+    second : mapping
+        What `/generate` answers for these tokens: lists of (log-probability, token, text), the first token's null.
+
+    Returns
+    -------
+    dict
+        The completion with `prompt_token_ids`, `prompt_logprobs` and the first answer token's `top_logprobs`.
+
+    Raises
+    ------
+    Lost
+        The second answer is not one for these tokens.
+    """
+    choice = reply["choices"][0]
+    ids = choice["prompt_token_ids"]
+    try:
+        about = second["meta_info"]
+        told = [float(one[0]) for one in about["input_token_logprobs"][1:]]
+        prompt = [{str(number): {"logprob": value}} for number, value in zip(ids[1:], told, strict=True)]
+        top = [{"token": f"token_id:{one[1]}", "logprob": float(one[0])} for one in about["output_top_logprobs"][0]]
+    except (ValueError, LookupError, TypeError) as error:
+        raise Lost(f"{type(error).__name__} in the answer of /generate") from None
+    first = choice | {"logprobs": {"content": [{"top_logprobs": top}]}}
+    return {**reply, "choices": [first], "prompt_token_ids": ids, "prompt_logprobs": [None, *prompt]}
 
 
 def token_number(token: str) -> int:
