@@ -5,10 +5,11 @@ overlap must hold on content words and among siblings too; one paraphrase a clus
 another frame; a text must be of sane length, in English and nowhere else in the corpus; and a cluster holds `per_seed`
 variants with all four strategies among them, chosen greedily to differ from each other; and a softening or hardening
 is its seed's sentence with other charged words, which lower or raise its risk. Of what rules write, only the more
-fluent part is chosen from.
+fluent part is chosen from. Another model may judge whether a candidate keeps the intent (`writer`).
 """
 
 from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -42,6 +43,9 @@ REASONS = {
     "restructured": "a softening or hardening with less than min_kept of its seed's words in their order",
     "direction": "a softening that does not lower its seed's risk by min_shift, or a hardening that does not raise it",
     "seed": "its seed does not pass the risk or sanity gates",
+    "intent": "a judge says that it asks for something else than its seed",
+    "harm": "a judge says that it is not harmless",
+    "unparsed": "a judge's reply is neither yes nor no",
     "stilted": "passes, but half of its seed's candidates in this strategy are more fluent",
     "frame": "its seed's own words in another frame, and its cluster has max_framed of these",
     "sibling": "Jaccard overlap with a kept sibling above max_overlap",
@@ -61,6 +65,10 @@ PAPER_STRATEGY = {name: name for name in STRATEGIES} | {"softening": "keywords",
 """The paper's four strategies: keyword softening / hardening is one."""
 
 
+Intent: TypeAlias = Callable[[pd.DataFrame], Sequence[str]]
+"""From candidates beside their seeds (columns seed_id, seed, text) to their reasons, "" for one that passes."""
+
+
 def judge(
     seeds: pd.DataFrame,
     candidates: Candidates,
@@ -69,6 +77,7 @@ def judge(
     risk: Risk = surface_risk,
     taken: Collection[str] = (),
     losses: Losses | None = None,
+    intent: Intent | None = None,
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Measure every candidate and say which gate stops it.
 
@@ -88,6 +97,9 @@ def judge(
     losses : callable or None
         Texts to losses (`models.fluency`), asked of the candidates that pass alone: the more fluent are preferred. None
         for candidates that people wrote.
+    intent : callable or None
+        Says of the candidates that pass alone whether they keep the intent, before anything is chosen (`writer`). None:
+        nobody judges that.
 
     Returns
     -------
@@ -121,6 +133,9 @@ def judge(
         np.where((seeds["reason"] == "").to_numpy()[own], "", "seed"),
     )
     passing = candidates[candidates["reason"] == ""]
+    if intent is not None:
+        candidates.loc[passing.index, "reason"] = intent(passing.assign(seed=own_text[passing.index]))
+        passing = candidates[candidates["reason"] == ""]
     if losses is not None:
         candidates.loc[passing.index, "reason"] = "stilted"
         passing = _fluent(passing, losses)
