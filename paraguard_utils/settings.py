@@ -184,8 +184,9 @@ class Settings(BaseModel):
         return {"parameters": self.model_dump(exclude_unset=True, exclude={"xstest"}), "inputs": hashes}
 
     def gates(self) -> Gates:
-        """Return the thresholds of the gates."""
-        return Gates(**{field.name: getattr(self, field.name) for field in fields(Gates) if hasattr(self, field.name)})
+        """Return the thresholds of the gates: those that are parameters, and the defaults of the others."""
+        names = {field.name for field in fields(Gates)} & type(self).model_fields.keys()
+        return Gates(**{name: getattr(self, name) for name in names})
 
     @property
     def writer(self) -> str:

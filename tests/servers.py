@@ -77,6 +77,7 @@ def serving(weights: Path, *names: str) -> Iterator[str]:
     command = [str(COMMAND), "serve", str(weights), "--host", "127.0.0.1", "--port", str(port)]
     command += ["--served-model-name", *names, "--dtype", "float32", "--max-logprobs", "64"]
     command += ["--max-model-len", "1024", "--max-num-seqs", "64", "--no-enable-prefix-caching"]
+    command += ["--no-enable-chunked-prefill"]  # on the processor it ends at a prompt in chunks that has a seed
     with tempfile.TemporaryFile("w+", encoding="utf-8") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log, env=environment(), start_new_session=True)
         try:

@@ -354,11 +354,24 @@ def test_writer_and_judge_by_files(results, tmp_path, capsys):
 # The sheet
 
 
+def test_two_readings_are_counted_by_group():
+    answers = {"first_same": "yes yes no no", "second_same": "yes no no yes", "first_natural": "yes yes yes yes"}
+    rows = pd.DataFrame({name: marks.split() for name, marks in answers.items()})
+    rows = rows.assign(second_natural="yes", group=["a", "a", "a", "b"], seed_id=list("xxyx"))
+    found = fidelity.read_candidates(rows)
+    assert found[["group", "read", "yes", "equal"]].to_numpy().tolist() == [
+        ["a", 3, 1, 2], ["a", 3, 3, 3], ["b", 1, 0, 0], ["b", 1, 1, 1],
+    ]  # fmt: skip
+    assert found["share"].round(3).tolist() == [0.333, 1, 0, 1]
+    assert found["kappa"].round(3).tolist()[0] == 0.4 and found["kappa"].isna().tolist() == [False, True, False, True]
+
+
 def test_people_get_a_twentieth_of_what_passes_and_their_marks_stay(results, command):
     store = stores.Store("test")
     many = pd.DataFrame({"seed_id": "a", "strategy": list(STRATEGIES) * 9, "generator": "pen"})
     many["text"] = [f"Text {i}" for i in range(len(many))]
     many["reason"] = np.where(many.index < 41, "surplus", "harm")
+    many[["similarity", "overlap", "content_overlap", "risk"]] = 0.5
     authors = writer.authors(config(candidates="model:pen", base_url="http://x/v1"))
     authors.keep(store, SEEDS, many, {"inputs": "one"})
     path = store.path("tables", "writer_audit")
@@ -368,7 +381,7 @@ def test_people_get_a_twentieth_of_what_passes_and_their_marks_stay(results, com
     assert set(rows["paraphrase"]) <= set(many["text"][:41]) and set(rows["seed"]) == {SEEDS["text"][0]}
     assert rows["strategy"].nunique() == 3 and (rows[["mark", "harmless", "natural", "comment"]] == "").all(axis=None)
     assert stores.read_meta(path)["inputs"] == "one" and "sheet_seed" in stores.read_meta(path)
-    assert store.read("tables", "writer_yield").set_index("fate")["total"].to_dict() == {"harm": 4, "surplus": 41}
+    assert store.read("tables", "writer_candidates")["reason"].value_counts().to_dict() == {"surplus": 41, "harm": 4}
     rows.assign(mark="shifted", natural="no", harmless=["yes", "yes", "No "]).to_csv(path, index=False)
     authors.keep(store, SEEDS, many, {"inputs": "one"})
     assert pd.read_csv(path)["mark"].tolist() == ["shifted"] * 3
@@ -414,5 +427,5 @@ def test_01_builds_a_corpus_of_what_a_server_writes(serve, tmp_path, store_name)
     meta = stores.read_meta(store.path("corpus", "written"))
     assert meta["writer"]["name"] == "pen-served" and meta["judge"]["name"] == "ear-served"
     assert set(store.read("corpus", "written")["cluster_id"]) <= set(seeds["seed_id"])
-    assert "duplicate" in set(store.read("tables", "writer_yield")["fate"])
+    assert "duplicate" in set(store.read("tables", "writer_candidates")["reason"])
     assert store.has("tables", "writer_audit")

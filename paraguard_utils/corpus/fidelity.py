@@ -201,6 +201,37 @@ def topical(seeds: Seeds, readings: pd.DataFrame) -> Table:
     return pd.DataFrame(lines)
 
 
+READ = {"same": "asks for the same", "natural": "is natural English"}
+"""What readers of candidates were asked, as columns `first_...` and `second_...` of their readings, and in words."""
+
+
+def read_candidates(readings: pd.DataFrame) -> Table:
+    """Count what two readers say of candidates.
+
+    Parameters
+    ----------
+    readings : DataFrame
+        Columns group, seed_id, and for each key of `READ` `first_` and `second_` (a value of `YES_OR_NO`).
+
+    Returns
+    -------
+    DataFrame
+        group, question, read, yes (both readers), share (of those read) with its 95 % bootstrap interval over seeds,
+        equal (both readers say the same), Cohen's kappa with its interval (NaN where both use one and the same mark).
+    """
+    lines = []
+    for group, rows in readings.groupby("group", sort=False):
+        clusters, seeds = Clusters(rows["seed_id"]), rows["seed_id"]
+        for name, question in READ.items():
+            first, second = rows[f"first_{name}"], rows[f"second_{name}"]
+            both = (first == "yes") & (second == "yes")
+            counts = {"group": group, "question": question, "read": len(rows), "yes": int(both.sum())}
+            share = columns({"share": clusters.share(seeds, both)})
+            agreed = columns({"kappa": clusters.kappa(seeds, first, second)})
+            lines.append(counts | share | {"equal": int((first == second).sum())} | agreed)
+    return pd.DataFrame(lines)
+
+
 def marked_share(marks: pd.Series, counted: str) -> dict[str, Any]:
     """Share of the marks that are a certain one, `unsure` among the marks.
 
@@ -316,6 +347,14 @@ def write_sheet(store: stores.Store, corpus_name: str, n: int = 100, seed: int =
     return f"{paths.shown(path)}: {len(drawn)} pairs; write one of {', '.join(MARKS)} into the column mark"
 
 
+def beside_seeds(seeds: Seeds, candidates: pd.DataFrame) -> pd.DataFrame:
+    """Return candidates beside their seeds as `sheet` draws from: prompt_id, cluster_id, variant, strategy, text."""
+    texts = pd.concat([seeds.assign(strategy="seed"), candidates], ignore_index=True)
+    texts["variant"] = texts.groupby("seed_id").cumcount()
+    texts["prompt_id"] = texts["seed_id"] + "-" + texts["variant"].astype(str)
+    return texts.rename(columns={"seed_id": "cluster_id"})
+
+
 def write_audit(path: Path, seeds: Seeds, candidates: pd.DataFrame, meta: Mapping[str, Any], seed: int = SEED) -> str:
     """Write an empty sheet of candidates for people; return the line that says what to do with it.
 
@@ -337,10 +376,7 @@ def write_audit(path: Path, seeds: Seeds, candidates: pd.DataFrame, meta: Mappin
     DataError
         There is a sheet of other candidates, with marks.
     """
-    texts = pd.concat([seeds.assign(strategy="seed"), candidates], ignore_index=True)
-    texts["variant"] = texts.groupby("seed_id").cumcount()
-    texts["prompt_id"] = texts["seed_id"] + "-" + texts["variant"].astype(str)
-    drawn = sheet(texts.rename(columns={"seed_id": "cluster_id"}), math.ceil(AUDITED * len(candidates)), seed)
+    drawn = sheet(beside_seeds(seeds, candidates), math.ceil(AUDITED * len(candidates)), seed)
     drawn.insert(drawn.columns.get_loc("comment"), "harmless", "")
     drawn.insert(drawn.columns.get_loc("comment"), "natural", "")
     given = [name for name in drawn if (drawn[name] != "").all()]

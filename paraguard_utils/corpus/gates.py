@@ -18,7 +18,7 @@ from rapidfuzz.distance import LCSseq
 from scipy.sparse import csr_matrix
 from sklearn.preprocessing import MultiLabelBinarizer
 
-from paraguard_utils.bootstrap import exact_share
+from paraguard_utils.bootstrap import Clusters, columns, exact_share
 from paraguard_utils.corpus.risk import BIN, Risk, surface_risk
 from paraguard_utils.errors import DataError
 from paraguard_utils.models import encoder
@@ -360,13 +360,18 @@ def progress(seeds: pd.DataFrame, candidates: pd.DataFrame) -> Table:
     DataFrame
         seed_id, risk, reason (of the seed), variants (candidates that pass every gate), candidates.
     """
-    passing = candidates[candidates["reason"].isin(["", *SELECTED])]
+    passing = candidates[alone(candidates)]
     counts = {"variants": passing, "candidates": candidates}
     sizes = {
         name: seeds["seed_id"].map(rows.groupby("seed_id").size()).fillna(0).astype(int)
         for name, rows in counts.items()
     }
     return seeds[["seed_id", "risk", "reason"]].assign(**sizes).reset_index(drop=True)
+
+
+def alone(candidates: pd.DataFrame) -> "pd.Series[bool]":
+    """Return which candidates from `judge` pass alone: what stops one is at most that others are preferred."""
+    return candidates["reason"].isin(["", *SELECTED])
 
 
 def tally(candidates: pd.DataFrame, by: str = "generator") -> Table:
@@ -416,6 +421,31 @@ def completed(candidates: pd.DataFrame, n_seeds: int) -> Table:
     return pd.DataFrame(lines)
 
 
+def passed(candidates: pd.DataFrame) -> Table:
+    """Count the candidates that pass alone, by generator and strategy.
+
+    Parameters
+    ----------
+    candidates : DataFrame
+        From `judge`, with a column generator; each generator judged by itself.
+
+    Returns
+    -------
+    DataFrame
+        generator, strategy ("all" last), written, passing, share (of those written) with its 95 % bootstrap interval
+        over the generator's seeds.
+    """
+    lines = []
+    for name, own in candidates.groupby("generator", sort=False):
+        clusters = Clusters(own["seed_id"])
+        for strategy in (*STRATEGIES, "all"):
+            rows = own if strategy == "all" else own[own["strategy"] == strategy]
+            hits = alone(rows)
+            counts = {"generator": name, "strategy": strategy, "written": len(rows), "passing": int(hits.sum())}
+            lines.append(counts | columns({"share": clusters.share(rows["seed_id"], hits)}))
+    return pd.DataFrame(lines)
+
+
 MEASURES = {"similarity": "cosine to the seed", "content_overlap": "content-word overlap", "risk": "risk"}
 
 
@@ -433,11 +463,11 @@ def histogram(candidates: pd.DataFrame) -> Table:
         measure (a key of `MEASURES`), low (lower edge of a bin of width 0.05; a negative cosine counts in the first),
         passes and stopped (candidates that pass every gate alone, and the others).
     """
-    alone = candidates["reason"].isin(["", *SELECTED])
+    passing = alone(candidates)
     edges = np.linspace(0, 1, round(1 / BIN) + 1)
     lines = []
     for measure in MEASURES:
         values = candidates[measure].clip(0, 1)
-        passes, stopped = (np.histogram(values[mask], edges)[0] for mask in (alone, ~alone))
+        passes, stopped = (np.histogram(values[mask], edges)[0] for mask in (passing, ~passing))
         lines.append(pd.DataFrame({"measure": measure, "low": edges[:-1], "passes": passes, "stopped": stopped}))
     return pd.concat(lines, ignore_index=True)

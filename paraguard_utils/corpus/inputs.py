@@ -87,6 +87,11 @@ def read_inputs(
     return seed_rows, rows.assign(generator=AUTHORED, rule=AUTHORED)
 
 
+def compared_seeds(seeds: Seeds, n: int = COMPARED) -> Seeds:
+    """Return the seeds on which generators are compared: a stratified sample, in the order of their ids."""
+    return benchmarks.stratified(seeds).head(n).sort_values("seed_id").reset_index(drop=True)
+
+
 def generated(
     store: stores.Store, corpus_name: str, seeds: Seeds, paraphraser: str, n: int = COMPARED
 ) -> tuple[Seeds, pd.DataFrame]:
@@ -116,8 +121,7 @@ def generated(
     Missing
         The recorded store has none by this model, or for other seeds.
     """
-    sample = benchmarks.stratified(seeds).head(n)
-    sample = sample.sort_values("seed_id").reset_index(drop=True)
+    sample = compared_seeds(seeds, n)
     meta = {"seeds": stores.frame_hash(sample), "rules": paraphrase.digest()}
     if paraphraser:
         meta["paraphraser"] = paraphraser

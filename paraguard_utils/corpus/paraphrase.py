@@ -537,7 +537,7 @@ def by_model(
     DataError
         The seeds ask for harm: a model might answer instead, and what it writes is kept.
     """
-    _refuse(seeds)
+    unsafe.refuse(seeds, "paraphrases by a model")
     asked = prompts(seeds, requests()["compared"])
     traces = trace_store.query(store, f"{name}-paraphrases", asked, model, wrapper, decoding, batch)
     return _candidates_in(traces).assign(rule=model.name)
@@ -572,17 +572,13 @@ def drawn(
     SystemExit
         With 0: the requests lie in files, and not all have been answered.
     """
-    _refuse(seeds)
+    unsafe.refuse(seeds, "paraphrases by a model")
     asked, frames = prompts(seeds, requests()["writer"]), []
     for decoding in decodings:
         folder = f"{name}-paraphrases--draw-{decoding.draw}"
         frames.append(trace_store.query(store, folder, asked, model, "none", decoding))
     trace_store.end_if_waiting(len(asked) * len(decodings) - sum(map(len, frames)))
     return _candidates_in(pd.concat(frames, ignore_index=True)).assign(rule=model.name)
-
-
-def _refuse(seeds: pd.DataFrame) -> None:
-    unsafe.refuse(seeds, "paraphrases by a model")
 
 
 def prompts(seeds: pd.DataFrame, wordings: Mapping[str, str | Sequence[str]]) -> pd.DataFrame:

@@ -35,8 +35,11 @@ QUESTIONS = {"same": "intent", "harmless": "harm"}
 
 WORDS = ("yes", "no")
 
-YIELD, AUDIT = "writer_yield", "writer_audit"
-"""Tables: what became of the candidates, and the sheet for people."""
+CANDIDATES, AUDIT = "writer_candidates", "writer_audit"
+"""Tables: every candidate and what became of it, and the sheet for people."""
+
+COLUMNS = ["generator", "seed_id", "strategy", "text", "similarity", "overlap", "content_overlap", "risk", "reason"]
+"""Columns of the first."""
 
 
 @dataclass(frozen=True)
@@ -141,7 +144,7 @@ class Authors:
         return found
 
     def keep(self, store: stores.Store, seeds: Seeds, candidates: pd.DataFrame, meta: dict[str, Any]) -> None:
-        """Write what became of the candidates and an audit sheet for people; nothing where there is neither author.
+        """Write all candidates with what became of them, and an audit sheet for people; nothing without an author.
 
         Parameters
         ----------
@@ -158,8 +161,8 @@ class Authors:
         """
         if not (self.writer or self.judge):
             return
-        store.write("tables", YIELD, frame=gates.tally(candidates), meta=meta)
-        passing = candidates[candidates["reason"].isin(["", *gates.SELECTED])]
+        store.write("tables", CANDIDATES, frame=candidates[COLUMNS], meta=meta)
+        passing = candidates[gates.alone(candidates)]
         print(f"{len(passing)} of {len(candidates)} candidates pass alone")
         if len(passing):
             print(fidelity.write_audit(store.target_path("tables", AUDIT), seeds, passing, meta, SEED))
