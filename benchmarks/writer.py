@@ -21,11 +21,12 @@ from paraguard_utils import paths, run, settings, stores
 from paraguard_utils.bootstrap import SEED
 from paraguard_utils.corpus import fidelity, gates, inputs, writer
 from paraguard_utils.corpus.risk import scorer
+from paraguard_utils.errors import UserError
 from paraguard_utils.models import loading
 
 WRITER, JUDGE = "qwen2.5-coder-1.5b-instruct", "qwen2.5-coder-0.5b-instruct"
-READ = {"model": 60, "model, stopped by the judge": 30, "rules": 60}
-"""Candidates of each group that are read, at most."""
+READ = {"model": 60, "stopped": 30, "rules": 60}
+"""Candidates that are read, at most: a model's that pass alone, a model's that only the judge stopped, and rules'."""
 
 
 def pools(store: stores.Store, seeds: pd.DataFrame) -> dict[str, pd.DataFrame]:
@@ -37,7 +38,7 @@ def pools(store: stores.Store, seeds: pd.DataFrame) -> dict[str, pd.DataFrame]:
     _, rules = gates.judge(seeds, rules, settings.Gates(), embed, risk.score, losses=inputs.losses(inputs.RULES))
     return {
         "model": written[gates.alone(written)],
-        "model, stopped by the judge": written[written["reason"].isin([*writer.QUESTIONS.values(), "unparsed"])],
+        "stopped": written[written["reason"].isin([*writer.QUESTIONS.values(), "unparsed"])],
         "rules": rules[gates.alone(rules) & (rules["reason"] != "stilted")],
     }
 
@@ -72,7 +73,12 @@ def main() -> None:
             "corpus": "written", "seeds": str(path), "candidates": f"model:openai/{WRITER}@{source.weights_id[:12]}",
             "base_url": url, "samples": options.samples, "intent_judge": JUDGE,
         }  # fmt: skip
-        run.run(["01"], {"store": store.name} | given)
+        try:
+            run.run(["01"], {"store": store.name} | given)
+        except UserError as error:  # what was written is there even where it makes no complete cluster
+            if not store.has("tables", writer.CANDIDATES):
+                raise
+            print(error)
     stores.write(store.writes / "readings.csv", sheet(store, seeds), "readings", {})
     if options.copy:
         frame, meta = store.read("tables", writer.CANDIDATES), stores.read_meta(store.path("tables", writer.CANDIDATES))

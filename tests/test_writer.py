@@ -125,6 +125,29 @@ def test_a_served_writer_that_stops_loses_what_was_under_way(serve, results, tmp
     assert len(done) == 4 * N and (done > 1).sum() <= before - 2 * N, "what was kept is not asked again"
 
 
+def test_a_rerun_asks_a_server_that_died_only_for_what_is_missing(serve, results, tmp_path):
+    answered, dead = [], threading.Event()
+
+    def answer(words, draw):
+        if len(answered) >= 2 * N + 4:
+            dead.set()
+        if dead.is_set():
+            return Response("{}", status=500)
+        answered.append((words, draw))
+        return "How does one end it?"
+
+    handler, url = serve(pen=answer)
+    given = config(seeds=seed_file(tmp_path), candidates="model:pen", base_url=url, samples=4)
+    with pytest.raises(ModelError, match=r"failed on .* prompts one after another .* run the same command again"):
+        read(given)
+    kept = list(answered)
+    answered.clear()
+    handler.models["pen"] = lambda words, draw: answered.append((words, draw)) or "How does one end it?"
+    _, written = read(given)
+    assert len(written) == 4 * N and len(kept) >= 2 * N + 4
+    assert len(answered) == 4 * N - len(kept) and not set(kept) & set(answered)
+
+
 def test_a_local_writer_resumes_after_a_kill(tiny_folder, results, tmp_path, monkeypatch):
     asked, real = [], engine.Engine.ask
 
