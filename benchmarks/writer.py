@@ -5,8 +5,8 @@ optional-models` first), or takes a server that is there (`--base-url`), and run
 candidates a strategy and seed, Qwen2.5-Coder-0.5B as the judge. It resumes. `--copy` then copies the table
 `writer_candidates` to the live store, from where `make record` takes it.
 
-The sheets of `data/generation/writer_readings.csv` are drawn from it too: `results/writer/readings.csv` has 60
-candidates that pass alone, 30 that only the judge stopped (fewer where there are fewer) and 60 by rules that pass,
+What `data/generation/writer_readings.csv` holds is drawn from it too: `results/writer/readings.csv` has 60
+candidates that pass alone, 40 that only the judge stopped (fewer where there are fewer) and 60 by rules that pass,
 mixed by chance.
 """
 
@@ -25,7 +25,7 @@ from paraguard_utils.errors import UserError
 from paraguard_utils.models import loading
 
 WRITER, JUDGE = "qwen2.5-coder-1.5b-instruct", "qwen2.5-coder-0.5b-instruct"
-READ = {"model": 60, "stopped": 30, "rules": 60}
+READ = {"model": 60, "stopped": 40, "rules": 60}
 """Candidates that are read, at most: a model's that pass alone, a model's that only the judge stopped, and rules'."""
 
 
@@ -70,8 +70,8 @@ def main() -> None:
     serving = runpy.run_path(str(paths.ROOT / "tests" / "servers.py"))["serving"]
     with nullcontext(options.base_url) if options.base_url else serving(loading.converted(source), WRITER) as url:
         given = {
-            "corpus": "written", "seeds": str(path), "candidates": f"model:openai/{WRITER}@{source.weights_id[:12]}",
-            "base_url": url, "samples": options.samples, "intent_judge": JUDGE,
+            "corpus": "written", "seeds": paths.shown(path), "base_url": url, "samples": options.samples,
+            "candidates": f"model:openai/{WRITER}@{source.weights_id[:12]}", "intent_judge": JUDGE,
         }  # fmt: skip
         try:
             run.run(["01"], {"store": store.name} | given)
@@ -79,7 +79,7 @@ def main() -> None:
             if not store.has("tables", writer.CANDIDATES):
                 raise
             print(error)
-    stores.write(store.writes / "readings.csv", sheet(store, seeds), "readings", {})
+    stores.write(store.writes / "readings.csv", sheet(store, seeds), "sheet", {})
     if options.copy:
         frame, meta = store.read("tables", writer.CANDIDATES), stores.read_meta(store.path("tables", writer.CANDIDATES))
         stores.Store(stores.LIVE).write("tables", writer.CANDIDATES, frame=frame, meta=meta)
