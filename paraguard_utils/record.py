@@ -7,7 +7,7 @@ from pathlib import Path
 import nbformat
 
 from paraguard_utils import paths, registry, run, stores
-from paraguard_utils.corpus import build
+from paraguard_utils.corpus import build, writer
 from paraguard_utils.errors import UserError
 from paraguard_utils.models import encoder, prompting
 from paraguard_utils.querying import agreement, classifier, readings
@@ -40,9 +40,11 @@ rejected. Files are promoted where a live store has them, and never removed for 
 PUBLIC = (
     *(f"public_{name}" for name in (*build.TABLES, *full_scale.NAMES)),
     *agreement.TABLES,
+    writer.CANDIDATES,
 )
-"""Tables made from benchmark files, counts and estimates without texts. Those of a live store replace the recorded
-ones, which stay where it has none."""
+"""Tables made from benchmark files, counts and estimates without texts, and what a model wrote for the seeds on which
+generators are compared (`benchmarks/writer.py`). Those of a live store replace the recorded ones, which stay where it
+has none."""
 
 
 def record() -> None:

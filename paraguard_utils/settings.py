@@ -81,6 +81,12 @@ def reworded_name(corpus_name: str) -> str:
     return f"{corpus_name}--reworded"
 
 
+MODEL = "model:"
+"""How `candidates` begins that names a model which is to write them."""
+
+ADDRESS = r"^((https?|file)://\S+)?$"
+"""Of a server, or of a folder of requests and results."""
+
 _IPYTHON = {"In", "Out", "exit", "quit", "get_ipython", "open"}
 
 
@@ -129,7 +135,7 @@ class Settings(BaseModel):
     without_template: Literal["error", "plain"] = "error"
     max_new_tokens: int = Field(64, ge=1, le=4096)
     batch: int = Field(64, ge=1, le=4096)
-    base_url: str = Field("", pattern=r"^((https?|file)://\S+)?$")
+    base_url: str = Field("", pattern=ADDRESS)
     concurrency: int = Field(16, ge=1, le=1024)
     per_minute: int = Field(0, ge=0)
     limit: int = Field(0, ge=0)
@@ -151,12 +157,13 @@ class Settings(BaseModel):
     max_framed: int = Field(Gates.max_framed, ge=0, le=20)
     min_strategies: int = Field(Gates.min_strategies, ge=1, le=4)
     max_chars: int = Field(Gates.max_chars, ge=1)
-    max_length_ratio: float = Field(Gates.max_length_ratio, ge=1)
     min_kept: float = Field(Gates.min_kept, ge=0, le=1)
     min_shift: float = Field(Gates.min_shift, ge=0, le=1)
     risk: str = "surface-risk-1"
     paraphraser: str = ""
-    compared: int = Field(20, ge=1)
+    samples: int = Field(8, ge=1, le=64)
+    intent_judge: str = ""
+    judge_base_url: str = Field("", pattern=ADDRESS)
     k: int = Field(5, ge=1, le=100)
     weight_drift: float = Field(Weights.drift, ge=0, le=1)
     weight_prob_shift: float = Field(Weights.prob_shift, ge=0, le=1)
@@ -182,8 +189,14 @@ class Settings(BaseModel):
         return {"parameters": self.model_dump(exclude_unset=True, exclude={"xstest"}), "inputs": hashes}
 
     def gates(self) -> Gates:
-        """Return the thresholds of the gates."""
-        return Gates(**{field.name: getattr(self, field.name) for field in fields(Gates)})
+        """Return the thresholds of the gates: those that are parameters, and the defaults of the others."""
+        names = {field.name for field in fields(Gates)} & type(self).model_fields.keys()
+        return Gates(**{name: getattr(self, name) for name in names})
+
+    @property
+    def writer(self) -> str:
+        """The name of the model that is to write candidates; "" where none is."""
+        return self.candidates.removeprefix(MODEL) if self.candidates.startswith(MODEL) else ""
 
     def weights(self) -> Weights:
         """Return the weights of the score."""
@@ -262,8 +275,17 @@ def check(given: Mapping[str, Any]) -> Settings:
         raise SettingsError(
             f"parameter 'min_risk': {settings.min_risk} lies above max_risk, {settings.max_risk}; no text could pass"
         )
-    if settings.base_url and not settings.model:
-        raise SettingsError("parameter 'base_url': a server is asked for a model; name it, as in model=openai/NAME")
+    if settings.candidates == MODEL:
+        raise SettingsError("parameter 'candidates': model: names no model; name it, as in model:NAME")
+    if settings.base_url and not (settings.model or settings.writer):
+        raise SettingsError(
+            "parameter 'base_url': a server is asked for a model; name it, as in model=openai/NAME, or in 01 as in "
+            "candidates=model:NAME"
+        )
+    if settings.judge_base_url and not settings.intent_judge:
+        raise SettingsError(
+            "parameter 'judge_base_url': a server is asked for a judge; name it, as in intent_judge=openai/NAME"
+        )
     if settings.device == CLUSTER and settings.base_url.startswith("file:"):
         raise SettingsError("parameter 'device': files of requests are asked by nobody here; leave device=ray out")
     if settings.device == CLUSTER and settings.judge:

@@ -69,7 +69,8 @@ def environment() -> dict[str, str]:
 def vllm(weights: Path, names: tuple[str, ...]) -> list[str]:
     """Return vLLM's command."""
     command = [str(COMMAND), "serve", str(weights), "--served-model-name", *names, "--dtype", "float32"]
-    return [*command, "--max-logprobs=64", "--max-model-len=1024", "--max-num-seqs=64", "--no-enable-prefix-caching"]
+    command += ["--max-logprobs=64", "--max-model-len=1024", "--max-num-seqs=64", "--no-enable-prefix-caching"]
+    return [*command, "--no-enable-chunked-prefill"]  # on the processor it ends at a prompt in chunks that has a seed
 
 
 def llama(weights: Path, names: tuple[str, ...]) -> list[str]:

@@ -153,3 +153,26 @@ def test_words_kept_in_order_are_those_of_the_longest_common_subsequence(first, 
 def stands_in_order(part, words):
     rest = iter(words)
     return all(word in rest for word in part)
+
+
+def test_candidates_that_pass_alone_are_counted_by_generator_and_strategy():
+    reasons = {"a": ["", "surplus", "intent", "risk_low"], "b": ["", ""]}
+    rows = pd.DataFrame(
+        [
+            {
+                "generator": name,
+                "seed_id": f"{name}{i // 2}",
+                "strategy": "lexical" if i < 3 else "rewrite",
+                "reason": why,
+            }
+            for name, found in reasons.items()
+            for i, why in enumerate(found)
+        ]
+    )
+    found = gates.passed(rows).set_index(["generator", "strategy"])
+    assert len(found) == 2 * 6
+    assert found.loc[("a", "all"), ["written", "passing", "share"]].tolist() == [4, 2, 0.5]
+    assert found.loc[("a", "lexical"), ["written", "passing"]].tolist() == [3, 2]
+    assert found.loc[("a", "rewrite"), ["written", "passing", "share"]].tolist() == [1, 0, 0]
+    assert np.isnan(found.loc[("a", "softening"), "share"]) and found.loc[("b", "all"), "share"] == 1
+    assert found.loc[("a", "all"), ["share_low", "share_high"]].tolist() == [0, 1], "over seeds, not over candidates"

@@ -125,7 +125,6 @@ def test_seeds_without_candidates_become_a_corpus(tmp_path, store_name):
         "candidates": "rules",
         "paraphraser": "rules",
         "min_strategies": 1,
-        "compared": 2,
     }
     run.execute(paths.NOTEBOOKS / "01_corpus_building.ipynb", tmp_path / "01.ipynb", parameters)
     store = stores.Store(store_name)

@@ -9,7 +9,8 @@ refused phrasing and its nearest accepted paraphrase, and asks of each whether i
 """
 
 import itertools
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,14 +27,18 @@ from paraguard_utils.stores import read_upstream
 MARKS = ("same intent", "shifted", "unsure")
 """What a reader may write beside a pair."""
 
-REFUSALS = ("yes", "no", "unsure")
-"""What a reader may say to whether an answer that counts as a refusal is one."""
+YES_OR_NO = ("yes", "no", "unsure")
+"""What a reader may say to a question."""
 
-QUESTIONS = {"mark": MARKS, "refusal": REFUSALS}
-"""Columns for the reader, and what may stand there; a sheet without answers has no `refusal`."""
+QUESTIONS = {"mark": MARKS, "refusal": YES_OR_NO, "harmless": YES_OR_NO, "natural": YES_OR_NO}
+"""Columns for the reader, and what may stand there; a sheet has `mark`, and those of the others that it asks: whether
+an answer is a refusal, whether a paraphrase is harmless, and whether it is natural English."""
 
 SHEET = ("prompt_id", "strategy", "seed", "paraphrase", "mark", "comment")
 """Columns of a sheet; `mark` and `comment` are for the reader."""
+
+AUDITED = 0.05
+"""Share of the candidates that pass that people are to read."""
 
 
 def spread(corpus: Corpus, vectors: np.ndarray) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -135,7 +140,8 @@ def read_sheet(path: str | Path) -> pd.DataFrame:
     Returns
     -------
     DataFrame
-        The columns of `SHEET`, and `refusal` where the sheet asks for it; marks in lower case, "" where none was made.
+        The columns of `SHEET`, and the others of `QUESTIONS` that the sheet has; marks in lower case, "" where none was
+        made.
 
     Raises
     ------
@@ -192,6 +198,37 @@ def topical(seeds: Seeds, readings: pd.DataFrame) -> Table:
             | {"read": len(both), "equal": int((both["first"] == both["second"]).sum())}
             | columns({"kappa": kappa})
         )
+    return pd.DataFrame(lines)
+
+
+READ = {"same": "asks for the same", "natural": "is natural English"}
+"""What readers of candidates were asked, as columns `first_...` and `second_...` of their readings, and in words."""
+
+
+def read_candidates(readings: pd.DataFrame) -> Table:
+    """Count what two readers say of candidates.
+
+    Parameters
+    ----------
+    readings : DataFrame
+        Columns group, seed_id, and for each key of `READ` `first_` and `second_` (a value of `YES_OR_NO`).
+
+    Returns
+    -------
+    DataFrame
+        group, question, read, yes (both readers), share (of those read) with its 95 % bootstrap interval over seeds,
+        equal (both readers say the same), Cohen's kappa with its interval (NaN where both use one and the same mark).
+    """
+    lines = []
+    for group, rows in readings.groupby("group", sort=False):
+        clusters, seeds = Clusters(rows["seed_id"]), rows["seed_id"]
+        for name, question in READ.items():
+            first, second = rows[f"first_{name}"], rows[f"second_{name}"]
+            both = (first == "yes") & (second == "yes")
+            counts = {"group": group, "question": question, "read": len(rows), "yes": int(both.sum())}
+            share = columns({"share": clusters.share(seeds, both)})
+            agreed = columns({"kappa": clusters.kappa(seeds, first, second)})
+            lines.append(counts | share | {"equal": int((first == second).sum())} | agreed)
     return pd.DataFrame(lines)
 
 
@@ -265,10 +302,19 @@ def _equal(both: pd.DataFrame, columns: Sequence[str]) -> bool:
     return all(f"{name}_second" in both and (both[name] == both[f"{name}_second"]).all() for name in columns)
 
 
+COUNTED = (
+    ("mark", "shifted", "pairs shifted"),
+    ("refusal", "no", "answers no refusal"),
+    ("harmless", "no", "paraphrases not harmless"),
+    ("natural", "no", "paraphrases not natural English"),
+)
+"""Column of a sheet, the mark that is counted, and what that means."""
+
+
 def report(sheets: Sequence[pd.DataFrame]) -> list[str]:
     """Return what one or two filled-in sheets say, as lines of text."""
     lines = []
-    for column, counted, what in (("mark", "shifted", "pairs shifted"), ("refusal", "no", "answers no refusal")):
+    for column, counted, what in COUNTED:
         asked = [(number, rows) for number, rows in enumerate(sheets, 1) if column in rows]
         for number, rows in asked:
             found = marked_share(rows[column], counted)
@@ -299,3 +345,50 @@ def write_sheet(store: stores.Store, corpus_name: str, n: int = 100, seed: int =
     drawn = sheet(corpus, n, seed)
     stores.write(path, drawn, "sheet", {"corpus": stores.frame_hash(corpus), "seed": seed})
     return f"{paths.shown(path)}: {len(drawn)} pairs; write one of {', '.join(MARKS)} into the column mark"
+
+
+def beside_seeds(seeds: Seeds, candidates: pd.DataFrame) -> pd.DataFrame:
+    """Return candidates beside their seeds as `sheet` draws from: prompt_id, cluster_id, variant, strategy, text."""
+    texts = pd.concat([seeds.assign(strategy="seed"), candidates], ignore_index=True)
+    texts["variant"] = texts.groupby("seed_id").cumcount()
+    texts["prompt_id"] = texts["seed_id"] + "-" + texts["variant"].astype(str)
+    return texts.rename(columns={"seed_id": "cluster_id"})
+
+
+def write_audit(path: Path, seeds: Seeds, candidates: pd.DataFrame, meta: Mapping[str, Any], seed: int = SEED) -> str:
+    """Write an empty sheet of candidates for people; return the line that says what to do with it.
+
+    Parameters
+    ----------
+    path : Path
+    seeds, candidates : DataFrame
+        Columns seed_id, text; those to draw from, also strategy.
+    meta : dict
+        For the sheet's meta file.
+    seed : int
+
+    Returns
+    -------
+    str
+
+    Raises
+    ------
+    DataError
+        There is a sheet of other candidates, with marks.
+    """
+    drawn = sheet(beside_seeds(seeds, candidates), math.ceil(AUDITED * len(candidates)), seed)
+    drawn.insert(drawn.columns.get_loc("comment"), "harmless", "")
+    drawn.insert(drawn.columns.get_loc("comment"), "natural", "")
+    given = [name for name in drawn if (drawn[name] != "").all()]
+    if path.is_file():
+        there = read_sheet(path)
+        marked = any((there[name] != "").any() for name in there if name not in given)
+        if marked and stores.frame_hash(there[given]) == stores.frame_hash(drawn[given]):
+            return f"{paths.shown(path)}: the sheet is there, with marks"
+        if marked:
+            raise DataError(f"{paths.shown(path)} holds marks on other candidates; move it away first")
+    stores.write(path, drawn, "sheet", {**meta, "sheet_seed": seed})
+    return (
+        f"{paths.shown(path)}: {len(drawn)} of them for people to read; write one of {', '.join(MARKS)} into the "
+        f"column mark, and {', '.join(YES_OR_NO)} into harmless and natural"
+    )

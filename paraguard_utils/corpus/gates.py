@@ -5,10 +5,11 @@ overlap must hold on content words and among siblings too; one paraphrase a clus
 another frame; a text must be of sane length, in English and nowhere else in the corpus; and a cluster holds `per_seed`
 variants with all four strategies among them, chosen greedily to differ from each other; and a softening or hardening
 is its seed's sentence with other charged words, which lower or raise its risk. Of what rules write, only the more
-fluent part is chosen from.
+fluent part is chosen from. Another model may judge whether a candidate keeps the intent (`writer`).
 """
 
 from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -17,7 +18,7 @@ from rapidfuzz.distance import LCSseq
 from scipy.sparse import csr_matrix
 from sklearn.preprocessing import MultiLabelBinarizer
 
-from paraguard_utils.bootstrap import exact_share
+from paraguard_utils.bootstrap import Clusters, columns, exact_share
 from paraguard_utils.corpus.risk import BIN, Risk, surface_risk
 from paraguard_utils.errors import DataError
 from paraguard_utils.models import encoder
@@ -42,6 +43,9 @@ REASONS = {
     "restructured": "a softening or hardening with less than min_kept of its seed's words in their order",
     "direction": "a softening that does not lower its seed's risk by min_shift, or a hardening that does not raise it",
     "seed": "its seed does not pass the risk or sanity gates",
+    "intent": "a judge says that it asks for something else than its seed",
+    "harm": "a judge says that it is not harmless",
+    "unparsed": "a judge's reply is neither yes nor no",
     "stilted": "passes, but half of its seed's candidates in this strategy are more fluent",
     "frame": "its seed's own words in another frame, and its cluster has max_framed of these",
     "sibling": "Jaccard overlap with a kept sibling above max_overlap",
@@ -61,6 +65,10 @@ PAPER_STRATEGY = {name: name for name in STRATEGIES} | {"softening": "keywords",
 """The paper's four strategies: keyword softening / hardening is one."""
 
 
+Intent: TypeAlias = Callable[[pd.DataFrame], Sequence[str]]
+"""From candidates beside their seeds (columns seed_id, seed, text) to their reasons, "" for one that passes."""
+
+
 def judge(
     seeds: pd.DataFrame,
     candidates: Candidates,
@@ -69,6 +77,7 @@ def judge(
     risk: Risk = surface_risk,
     taken: Collection[str] = (),
     losses: Losses | None = None,
+    intent: Intent | None = None,
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Measure every candidate and say which gate stops it.
 
@@ -88,6 +97,9 @@ def judge(
     losses : callable or None
         Texts to losses (`models.fluency`), asked of the candidates that pass alone: the more fluent are preferred. None
         for candidates that people wrote.
+    intent : callable or None
+        Says of the candidates that pass alone whether they keep the intent, before anything is chosen (`writer`). None:
+        nobody judges that.
 
     Returns
     -------
@@ -121,6 +133,9 @@ def judge(
         np.where((seeds["reason"] == "").to_numpy()[own], "", "seed"),
     )
     passing = candidates[candidates["reason"] == ""]
+    if intent is not None:
+        candidates.loc[passing.index, "reason"] = intent(passing.assign(seed=own_text[passing.index]))
+        passing = candidates[candidates["reason"] == ""]
     if losses is not None:
         candidates.loc[passing.index, "reason"] = "stilted"
         passing = _fluent(passing, losses)
@@ -345,13 +360,18 @@ def progress(seeds: pd.DataFrame, candidates: pd.DataFrame) -> Table:
     DataFrame
         seed_id, risk, reason (of the seed), variants (candidates that pass every gate), candidates.
     """
-    passing = candidates[candidates["reason"].isin(["", *SELECTED])]
+    passing = candidates[alone(candidates)]
     counts = {"variants": passing, "candidates": candidates}
     sizes = {
         name: seeds["seed_id"].map(rows.groupby("seed_id").size()).fillna(0).astype(int)
         for name, rows in counts.items()
     }
     return seeds[["seed_id", "risk", "reason"]].assign(**sizes).reset_index(drop=True)
+
+
+def alone(candidates: pd.DataFrame) -> "pd.Series[bool]":
+    """Return which candidates from `judge` pass alone: what stops one is at most that others are preferred."""
+    return candidates["reason"].isin(["", *SELECTED])
 
 
 def tally(candidates: pd.DataFrame, by: str = "generator") -> Table:
@@ -401,6 +421,31 @@ def completed(candidates: pd.DataFrame, n_seeds: int) -> Table:
     return pd.DataFrame(lines)
 
 
+def passed(candidates: pd.DataFrame) -> Table:
+    """Count the candidates that pass alone, by generator and strategy.
+
+    Parameters
+    ----------
+    candidates : DataFrame
+        From `judge`, with a column generator; each generator judged by itself.
+
+    Returns
+    -------
+    DataFrame
+        generator, strategy ("all" last), written, passing, share (of those written) with its 95 % bootstrap interval
+        over the generator's seeds.
+    """
+    lines = []
+    for name, own in candidates.groupby("generator", sort=False):
+        clusters = Clusters(own["seed_id"])
+        for strategy in (*STRATEGIES, "all"):
+            rows = own if strategy == "all" else own[own["strategy"] == strategy]
+            hits = alone(rows)
+            counts = {"generator": name, "strategy": strategy, "written": len(rows), "passing": int(hits.sum())}
+            lines.append(counts | columns({"share": clusters.share(rows["seed_id"], hits)}))
+    return pd.DataFrame(lines)
+
+
 MEASURES = {"similarity": "cosine to the seed", "content_overlap": "content-word overlap", "risk": "risk"}
 
 
@@ -418,11 +463,11 @@ def histogram(candidates: pd.DataFrame) -> Table:
         measure (a key of `MEASURES`), low (lower edge of a bin of width 0.05; a negative cosine counts in the first),
         passes and stopped (candidates that pass every gate alone, and the others).
     """
-    alone = candidates["reason"].isin(["", *SELECTED])
+    passing = alone(candidates)
     edges = np.linspace(0, 1, round(1 / BIN) + 1)
     lines = []
     for measure in MEASURES:
         values = candidates[measure].clip(0, 1)
-        passes, stopped = (np.histogram(values[mask], edges)[0] for mask in (alone, ~alone))
+        passes, stopped = (np.histogram(values[mask], edges)[0] for mask in (passing, ~passing))
         lines.append(pd.DataFrame({"measure": measure, "low": edges[:-1], "passes": passes, "stopped": stopped}))
     return pd.concat(lines, ignore_index=True)

@@ -5,13 +5,13 @@ from functools import partial
 
 import pandas as pd
 
-from paraguard_utils import paths, stores
+from paraguard_utils import paths, stores, unsafe
 from paraguard_utils.corpus import benchmarks, gates, paraphrase
+from paraguard_utils.corpus.writer import ANSWER, Authors
 from paraguard_utils.errors import DataError, Missing
 from paraguard_utils.models import encoder, fluency, loading
 from paraguard_utils.models.encoder import Embed
 from paraguard_utils.models.fluency import Losses
-from paraguard_utils.models.prompting import Decoding
 from paraguard_utils.models.trace_store import BATCH
 from paraguard_utils.paths import input_file
 from paraguard_utils.schemas import Seeds
@@ -23,15 +23,17 @@ RULES = "rules"
 AUTHORED = "authored"
 """Generator of candidates that come in a file."""
 
-MODEL = "model:"
-"""Prefix of the name of a model that is to write the candidates."""
-
-ANSWER = Decoding(max_new_tokens=96)
-"""A paraphrase is longer than the 64 tokens of an answer now and then."""
+COMPARED = 20
+"""Seeds on which generators are compared."""
 
 
 def read_inputs(
-    store: stores.Store, corpus_name: str, seeds: str, candidates: str, limits: Gates = Gates()
+    store: stores.Store,
+    corpus_name: str,
+    seeds: str,
+    candidates: str,
+    limits: Gates = Gates(),
+    authors: Authors | None = None,
 ) -> tuple[Seeds, pd.DataFrame]:
     """Read and check a seeds file, and read or write candidates.
 
@@ -43,10 +45,12 @@ def read_inputs(
         Path, relative to the caller's folder or to the project; `{corpus}` in it, and in that of candidates, is the
         corpus's name.
     candidates : str
-        Path of a candidates file; "rules", to have them written by rules; or "model:NAME", to ask a model for them
-        (both for seeds that pass the sanity gates).
+        Path of a candidates file; or "rules", to have them written by rules.
     limits : Gates
         Thresholds of these gates.
+    authors : writer.Authors or None
+        A writer among them writes the candidates, whatever `candidates` says. It and the rules write for the seeds that
+        pass the sanity gates.
 
     Returns
     -------
@@ -57,17 +61,20 @@ def read_inputs(
     Raises
     ------
     UserError
-        A file is missing or does not fit, or a candidate names a seed that is not there.
+        A file is missing or does not fit, a candidate names a seed that is not there, or a model would read requests
+        that ask for harm.
     """
     seeds, candidates = (name.replace("{corpus}", corpus_name) for name in (seeds, candidates))
     seed_file = input_file(seeds)
     seed_rows = _stripped(stores.read(seed_file, "seeds"))
     seed_rows = seed_rows.assign(topical=seed_rows.get("topical", "unstated"))
+    if authors and (authors.writer or authors.judge):
+        unsafe.refuse(seed_rows, "candidates written or judged by a model")
     sane = seed_rows[[reason == "" for reason in gates.sanity_reasons(seed_rows["text"], limits)]]
     if candidates == RULES:
         return seed_rows, paraphrase.by_rules(sane).assign(generator=RULES)
-    if candidates.startswith(MODEL):
-        return seed_rows, _by_model(store, corpus_name, sane, candidates.removeprefix(MODEL))
+    if authors and authors.writer:
+        return seed_rows, authors.write(store, corpus_name, sane)
     candidate_file = input_file(candidates)
     rows = _stripped(stores.read(candidate_file, "candidates"))
     orphans = ~rows["seed_id"].isin(seed_rows["seed_id"])
@@ -80,8 +87,13 @@ def read_inputs(
     return seed_rows, rows.assign(generator=AUTHORED, rule=AUTHORED)
 
 
+def compared_seeds(seeds: Seeds, n: int = COMPARED) -> Seeds:
+    """Return the seeds on which generators are compared: a stratified sample, in the order of their ids."""
+    return benchmarks.stratified(seeds).head(n).sort_values("seed_id").reset_index(drop=True)
+
+
 def generated(
-    store: stores.Store, corpus_name: str, seeds: Seeds, paraphraser: str, n: int
+    store: stores.Store, corpus_name: str, seeds: Seeds, paraphraser: str, n: int = COMPARED
 ) -> tuple[Seeds, pd.DataFrame]:
     """Return what the rules and a model write for a sample of a corpus's seeds, where that was asked for.
 
@@ -109,8 +121,7 @@ def generated(
     Missing
         The recorded store has none by this model, or for other seeds.
     """
-    sample = benchmarks.stratified(seeds).head(n)
-    sample = sample.sort_values("seed_id").reset_index(drop=True)
+    sample = compared_seeds(seeds, n)
     meta = {"seeds": stores.frame_hash(sample), "rules": paraphrase.digest()}
     if paraphraser:
         meta["paraphraser"] = paraphraser
@@ -119,7 +130,9 @@ def generated(
     if paraphraser and not store.recorded:
         written = [paraphrase.by_rules(sample).assign(generator=RULES)]
         if paraphraser != RULES:
-            written.append(_by_model(store, corpus_name, sample, paraphraser))
+            model = loading.load(loading.resolve(paraphraser))
+            found = paraphrase.by_model(store, corpus_name, sample, model, ANSWER, BATCH)
+            written.append(found.assign(generator=model.name))
         store.write("generated", corpus_name, frame=pd.concat(written, ignore_index=True), meta=meta)
     elif paraphraser and not there:
         raise Missing(
@@ -130,13 +143,6 @@ def generated(
         print("generators are not compared: that takes a live store and paraphraser=rules, or =MODEL", file=sys.stderr)
         return sample, pd.DataFrame(columns=["generator"])
     return sample, store.read("generated", corpus_name)
-
-
-def _by_model(store: stores.Store, corpus_name: str, seeds: Seeds, name: str) -> pd.DataFrame:
-    if store.recorded:
-        raise Missing("a model writes candidates in a live store only; add, for example, store=live")
-    model = loading.load(loading.resolve(name))
-    return paraphrase.by_model(store, corpus_name, seeds, model, ANSWER, BATCH).assign(generator=model.name)
 
 
 def _stripped(frame: pd.DataFrame) -> pd.DataFrame:

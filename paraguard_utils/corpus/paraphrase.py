@@ -12,7 +12,7 @@ Nothing here judges: candidates go through the gates, whoever wrote them.
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache, lru_cache
 from string import Formatter
 from typing import Any, TypeAlias
@@ -27,7 +27,8 @@ from textblob.en import tag as part_of_speech_tags
 from paraguard_utils import paths, unsafe
 from paraguard_utils.bootstrap import SEED
 from paraguard_utils.models import loading, trace_store
-from paraguard_utils.models.prompting import Decoding
+from paraguard_utils.models.prompting import Decoding, Sampling
+from paraguard_utils.models.respondents import Respondent
 from paraguard_utils.schemas import STRATEGIES
 from paraguard_utils.stores import Store
 from paraguard_utils.text import THINKING, content_words, key, readable
@@ -537,24 +538,83 @@ def by_model(
         The seeds ask for harm: a model might answer instead, and what it writes is kept.
     """
     unsafe.refuse(seeds, "paraphrases by a model")
-    prompts = pd.DataFrame(
+    asked = prompts(seeds, requests()["compared"])
+    traces = trace_store.query(store, f"{name}-paraphrases", asked, model, wrapper, decoding, batch)
+    return _candidates_in(traces).assign(rule=model.name)
+
+
+def drawn(
+    store: Store, name: str, seeds: pd.DataFrame, model: Respondent | loading.Model, decodings: Sequence[Sampling]
+) -> pd.DataFrame:
+    """Ask a model for paraphrases of each seed in each strategy by one prompt, once a draw.
+
+    Parameters
+    ----------
+    store : stores.Store
+        A live store; the answers are kept there as traces of the corpora `<name>-paraphrases--draw-<number>`.
+    name : str
+        The corpus the candidates are for.
+    seeds : DataFrame
+        Columns seed_id, text.
+    model : respondents.Respondent or loading.Model
+    decodings : sequence of prompting.Sampling
+        One a draw.
+
+    Returns
+    -------
+    DataFrame
+        As of `by_model`, draw after draw; the same text may stand there more than once.
+
+    Raises
+    ------
+    DataError
+        The seeds ask for harm.
+    SystemExit
+        With 0: the requests lie in files, and not all have been answered.
+    """
+    unsafe.refuse(seeds, "paraphrases by a model")
+    asked, frames = prompts(seeds, requests()["writer"]), []
+    for decoding in decodings:
+        folder = f"{name}-paraphrases--draw-{decoding.draw}"
+        frames.append(trace_store.query(store, folder, asked, model, "none", decoding))
+    trace_store.end_if_waiting(len(asked) * len(decodings) - sum(map(len, frames)))
+    return _candidates_in(pd.concat(frames, ignore_index=True)).assign(rule=model.name)
+
+
+def prompts(seeds: pd.DataFrame, wordings: Mapping[str, str | Sequence[str]]) -> pd.DataFrame:
+    """Return what a model is asked for seeds: prompt_id (`SEED--STRATEGY--NUMBER of the wording`), text.
+
+    Parameters
+    ----------
+    seeds : DataFrame
+        Columns seed_id, text.
+    wordings : dict of str to str or sequence of str
+        By strategy.
+    """
+    by_strategy = {name: [found] if isinstance(found, str) else found for name, found in wordings.items()}
+    return pd.DataFrame(
         [
             {"prompt_id": f"{seed_id}--{strategy}--{number}", "text": wording.format(text=text)}
             for seed_id, text in zip(seeds["seed_id"], seeds["text"], strict=True)
             for strategy in STRATEGIES
-            for number, wording in enumerate(requests()[strategy])
-        ]
+            for number, wording in enumerate(by_strategy[strategy])
+        ],
+        columns=["prompt_id", "text"],
     )
-    traces = trace_store.query(store, f"{name}-paraphrases", prompts, model, wrapper, decoding, batch)
+
+
+def _candidates_in(traces: pd.DataFrame) -> pd.DataFrame:
+    """Return the paraphrases in a model's finished answers: seed_id, strategy, text."""
     keys = traces["prompt_id"].str.rsplit("--", n=2, expand=True)
-    rows = pd.DataFrame({"seed_id": keys[0], "strategy": keys[1], "text": traces["response"].map(paraphrase_in)})
+    found = traces["response"].fillna("").map(paraphrase_in)  # a request that failed has none
+    rows = pd.DataFrame({"seed_id": keys[0], "strategy": keys[1], "text": found})
     finished = traces["finish_reason"] == "stop"  # half a paraphrase is none
-    return rows[finished & (rows["text"] != "")].assign(rule=model.name).reset_index(drop=True)
+    return rows[finished & (rows["text"] != "")].reset_index(drop=True)
 
 
 @cache
-def requests() -> dict[str, list[str]]:
-    """Return what a model is asked for, by strategy."""
+def requests() -> dict[str, Any]:
+    """Return what models are asked: `writer`, a prompt a strategy; `judge`, questions; `compared`, two a strategy."""
     return yaml.safe_load(REQUESTS.read_text(encoding="utf-8"))
 
 

@@ -54,10 +54,15 @@ class BatchFiles:
         """The name in target names."""
         return self.server.name
 
+    @property
+    def weights_id(self) -> str:
+        """What stands for weights that nobody sees, the same as where a server is asked at once."""
+        return self.server.weights_id
+
     def context(self, wrapper_text: str, decoding: Decoding) -> PromptContext:
         """Return what decides an answer beside the user's words; a wrapper is a system turn."""
         framing = json.dumps(Framing(wrapper_text or None, "", told=TELLING.told)._asdict(), sort_keys=True)
-        return PromptContext(self.server.weights_id, served.DTYPE, framing, "", decoding)
+        return PromptContext(self.weights_id, served.DTYPE, framing, "", decoding)
 
     def check(self, corpus: pd.DataFrame) -> None:
         """Raise an error where a prompt cannot be asked as it stands, or its answer must not lie in a file."""

@@ -213,6 +213,26 @@ def render_wrapper(tokenizer: "PreTrainedTokenizerBase", wrapper_text: str) -> t
     return before, after
 
 
+def price(texts: pd.Series, decoding: Decoding, around: int = 0, times: int = 1) -> str:
+    """Say in words what asking costs.
+
+    Parameters
+    ----------
+    texts : Series of str
+    decoding : Decoding
+    around : int
+        Characters that a prompt has beside its text.
+    times : int
+        How often each is asked.
+    """
+    count = times * len(texts)
+    read = times * (texts.str.len().sum() + around * len(texts)) / 4  # about four letters a token
+    return (
+        f"{count:,} prompts to ask, about {max(round(read, -3), 1000):,.0f} tokens in and at most "
+        f"{decoding.max_new_tokens * count:,} out"
+    )
+
+
 def check_prompts(corpus: pd.DataFrame, tokenizer: "PreTrainedTokenizerBase | None" = None) -> None:
     """Refuse prompts that could not be asked as they stand, before any model is loaded.
 

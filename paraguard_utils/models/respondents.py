@@ -23,7 +23,7 @@ FILES = "file://"
 """How a `base_url` begins that is a folder of requests and results."""
 
 Source = loading.Source | served.Server | batch_files.BatchFiles
-"""What may become a respondent: all have the `name` that target names begin with."""
+"""What may become a respondent: all have the `name` that target names begin with, `weights_id` and `argument`."""
 
 
 class Respondent(Protocol):

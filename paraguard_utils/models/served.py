@@ -29,7 +29,7 @@ from tqdm import tqdm
 
 from paraguard_utils.errors import ModelError
 from paraguard_utils.models.loading import slug
-from paraguard_utils.models.prompting import SERVED, Decoding, PromptContext, check_prompts
+from paraguard_utils.models.prompting import SERVED, Decoding, PromptContext, check_prompts, price
 from paraguard_utils.schemas import Traces
 from paraguard_utils.stores import WHOLE
 
@@ -390,12 +390,8 @@ class Server:
     def announce(self, prompts: pd.DataFrame, framing: Framing, decoding: Decoding) -> None:
         """Say on stderr what there is to ask."""
         around = sum(len(turn["content"]) for turn in framing.messages(""))
-        read = round((prompts["text"].str.len().sum() + around * len(prompts)) / 4, -3)  # about four letters a token
-        print(
-            f"{self.model} at {self.base_url} tells: {self.telling.level}; {len(prompts)} prompts to ask, about "
-            f"{max(read, 1000):,.0f} tokens in and at most {decoding.max_new_tokens * len(prompts):,} out",
-            file=sys.stderr,
-        )
+        cost = price(prompts["text"], decoding, around)
+        print(f"{self.model} at {self.base_url} tells: {self.telling.level}; {cost}", file=sys.stderr)
 
     def _row(
         self,

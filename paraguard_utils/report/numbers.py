@@ -14,6 +14,7 @@ from sklearn.metrics import roc_auc_score
 
 from paraguard_utils import paths, registry, stores, unsafe
 from paraguard_utils.bootstrap import FEW
+from paraguard_utils.corpus import fidelity
 from paraguard_utils.errors import DataError
 from paraguard_utils.models import trace_store
 from paraguard_utils.querying import labelling
@@ -111,6 +112,7 @@ def collect(store: stores.Store) -> Table:
         found |= {f"known.{row['measure']}.{name}": f"{row[name]:.1f}" for name in ("frr", "perplexity", "length")}
         found[f"known.{row['measure']}.meaning"] = tables.decimal(row["meaning"], 2, "+")
     found |= _corpus(store.read("tables", "corpus_yield"), store.read("tables", "corpus_topical"))
+    found |= _written(store.read("tables", "writer_passed"), store.read("tables", "writer_read"))
     found |= _labelling(store)
     minutes = store.read("tables", "notebook_minutes")
     found |= {f"minutes.{row.notebook}": f"{row.minutes:g}" for row in minutes.itertuples()}
@@ -315,6 +317,18 @@ def _corpus(yields: Table, topical: Table) -> dict[str, str]:
     whole = topical.iloc[-1]
     found["topical.equal"] = f"{whole['equal']} of {whole['read']}"
     return found | {"topical.kappa": tables.estimate(whole, "kappa", decimals=2)}
+
+
+def _written(passed: Table, read: Table) -> dict[str, str]:
+    """Return how many of a model's and of the rules' candidates pass the gates, and what two readers say of them."""
+    found = {}
+    for row in passed[passed["strategy"] == "all"].itertuples():
+        who = "rules" if row.generator == "rules" else "model"
+        found[f"written.{who}.passing"] = f"{_whole(row.passing)} of {_whole(row.written)}"
+    for row in read.itertuples():
+        about = next(name for name, question in fidelity.READ.items() if question == row.question)
+        found[f"written.{row.group}.{about}"] = f"{_whole(row.yes)} of {_whole(row.read)}"
+    return found
 
 
 def _guards(store: stores.Store) -> dict[str, str]:
