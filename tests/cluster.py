@@ -43,9 +43,15 @@ def alone(*command, **environment):
     tried = subprocess.run([*UNSHARE, sys.executable, HERE, "true"], capture_output=True, text=True, check=False)
     if tried.returncode:
         pytest.skip(f"no network namespace can be made here: {tried.stderr.strip().splitlines()[-1]}")
-    # Paths of sockets are short; and a cluster that this test does not start is not to be found.
+    # Paths of sockets are short; and neither a cluster nor a token that is not this test's is to be found.
     with tempfile.TemporaryDirectory(prefix="ray-") as folder:
-        own = {"RAY_TMPDIR": folder, "PYTHONPATH": str(HERE.parents[1]), "RAY_USAGE_STATS_ENABLED": "0", **PATIENT}
+        own = {
+            "HOME": folder,
+            "RAY_TMPDIR": folder,
+            "PYTHONPATH": str(HERE.parents[1]),
+            "RAY_USAGE_STATS_ENABLED": "0",
+            **PATIENT,
+        }
         own["PATH"] = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
         inherited = {name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "MAKE"))}
         return subprocess.run(
