@@ -38,7 +38,7 @@ def pools(store: stores.Store, seeds: pd.DataFrame) -> dict[str, pd.DataFrame]:
     _, rules = gates.judge(seeds, rules, settings.Gates(), embed, risk.score, losses=inputs.losses(inputs.RULES))
     return {
         "model": written[gates.alone(written)],
-        "stopped": written[written["reason"].isin([*writer.QUESTIONS.values(), "unparsed"])],
+        "stopped": written[written["reason"].isin(gates.JUDGED)],
         "rules": rules[gates.alone(rules) & (rules["reason"] != "stilted")],
     }
 

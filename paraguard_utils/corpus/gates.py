@@ -55,6 +55,9 @@ REASONS = {
 """Why a candidate is not in the corpus, in the order in which the gates are tried; lengths are compared last of the
 sanity gates."""
 
+JUDGED = ("intent", "harm", "unparsed")
+"""Reasons of a judge."""
+
 SELECTED = ("stilted", "frame", "sibling", "surplus", "incomplete")
 """Reasons that a candidate meets only beside its siblings: alone it passes."""
 

@@ -14,7 +14,7 @@ from sklearn.metrics import roc_auc_score
 
 from paraguard_utils import paths, registry, stores, unsafe
 from paraguard_utils.bootstrap import FEW
-from paraguard_utils.corpus import fidelity
+from paraguard_utils.corpus import fidelity, gates
 from paraguard_utils.errors import DataError
 from paraguard_utils.models import trace_store
 from paraguard_utils.querying import labelling
@@ -112,7 +112,7 @@ def collect(store: stores.Store) -> Table:
         found |= {f"known.{row['measure']}.{name}": f"{row[name]:.1f}" for name in ("frr", "perplexity", "length")}
         found[f"known.{row['measure']}.meaning"] = tables.decimal(row["meaning"], 2, "+")
     found |= _corpus(store.read("tables", "corpus_yield"), store.read("tables", "corpus_topical"))
-    found |= _written(store.read("tables", "writer_passed"), store.read("tables", "writer_read"))
+    found |= _written(*(store.read("tables", f"writer_{name}") for name in ("passed", "yield", "read")))
     found |= _labelling(store)
     minutes = store.read("tables", "notebook_minutes")
     found |= {f"minutes.{row.notebook}": f"{row.minutes:g}" for row in minutes.itertuples()}
@@ -319,9 +319,13 @@ def _corpus(yields: Table, topical: Table) -> dict[str, str]:
     return found | {"topical.kappa": tables.estimate(whole, "kappa", decimals=2)}
 
 
-def _written(passed: Table, read: Table) -> dict[str, str]:
-    """Return how many of a model's and of the rules' candidates pass the gates, and what two readers say of them."""
-    found = {}
+def _written(passed: Table, yields: Table, read: Table) -> dict[str, str]:
+    """Return how many of a model's and of the rules' candidates pass the gates, and what two readers say of them.
+
+    `gated` are those of the model that pass all gates but the judge.
+    """
+    judged = yields["fate"].isin(["kept", *gates.SELECTED, *gates.JUDGED])
+    found = {"written.model.gated": f"{_whole(yields.loc[judged, 'total'].sum())} of {_whole(yields['total'].sum())}"}
     for row in passed[passed["strategy"] == "all"].itertuples():
         who = "rules" if row.generator == "rules" else "model"
         found[f"written.{who}.passing"] = f"{_whole(row.passing)} of {_whole(row.written)}"
