@@ -137,7 +137,7 @@ def test_a_rerun_asks_a_server_that_died_only_for_what_is_missing(serve, results
         return "How does one end it?"
 
     handler, url = serve(pen=answer)
-    given = config(seeds=seed_file(tmp_path), candidates="model:pen", base_url=url, samples=4)
+    given = config(seeds=seed_file(tmp_path), candidates="model:pen", base_url=url, samples=4, concurrency=4)
     with pytest.raises(ModelError, match=r"failed on .* prompts one after another .* run the same command again"):
         read(given)
     kept = list(answered)
@@ -145,7 +145,9 @@ def test_a_rerun_asks_a_server_that_died_only_for_what_is_missing(serve, results
     handler.models["pen"] = lambda words, draw: answered.append((words, draw)) or "How does one end it?"
     _, written = read(given)
     assert len(written) == 4 * N and len(kept) >= 2 * N + 4
-    assert len(answered) == 4 * N - len(kept) and not set(kept) & set(answered)
+    twice = set(kept) & set(answered)
+    assert len(answered) == 4 * N - len(kept) + len(twice)
+    assert len(twice) <= 4, "no more than were under way when it died"
 
 
 def test_a_local_writer_resumes_after_a_kill(tiny_folder, results, tmp_path, monkeypatch):
