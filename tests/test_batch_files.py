@@ -38,7 +38,7 @@ def test_requests_out_and_results_in(results, tmp_path, capsys):
     folder = tmp_path / "jobs"
     assert ask(folder).empty
     asked = requests(folder)
-    assert "3 requests" in capsys.readouterr().out
+    assert "3 requests" in capsys.readouterr().err
     assert len({one["custom_id"] for one in asked}) == 3
     body = asked[0]["body"]
     assert body["model"] == "made-up" and body["temperature"] == 0 and body["max_completion_tokens"] == 8

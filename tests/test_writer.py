@@ -362,7 +362,7 @@ def test_writer_and_judge_by_files(results, tmp_path, capsys):
     )  # fmt: skip
     with pytest.raises(SystemExit) as ended:
         read(given)
-    assert ended.value.code == 0 and "10 requests are written to" in capsys.readouterr().out
+    assert ended.value.code == 0 and "10 requests are written to" in capsys.readouterr().err
     assert answered(pen, lambda body: f"End it, {body['seed']}") == 2 * N, "every draw is there to be answered"
     _, written = read(given)
     assert len(written) == 2 * N

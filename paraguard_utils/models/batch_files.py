@@ -5,6 +5,7 @@ files, in any order, of any number of jobs.
 """
 
 import json
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -120,9 +121,10 @@ class BatchFiles:
             self.folder.mkdir(parents=True, exist_ok=True)
             write_text(file, "".join(f"{json.dumps(request)}\n" for request in missing))
             print(
-                f"{len(missing)} requests are written to {paths.shown(file)}: have them answered, and put the results"
+                f"{len(missing)} requests are written to {paths.shown(file)}: have them answered, and put the results "
+                f"into {paths.shown(self.folder)} as a .jsonl file; then run the same command again",
+                file=sys.stderr,
             )
-            print(f"into {paths.shown(self.folder)} as a .jsonl file; then run the same command again")
         if rows:
             yield pd.DataFrame(rows)
 

@@ -105,7 +105,8 @@ def ask(store: Store, corpus_name: str, corpus: Corpus, settings: Settings) -> d
             for name in listed.index[listed["wrapper"].isin(settings.wrappers)]
         }
     found = _asked(store, corpus_name, corpus, settings, _withheld(corpus))
-    if any(len(frame) < len(corpus) for frame in found.values()):
+    # A shard ends here even where it has all answers (one batch is all there is): labels wait for the whole.
+    if settings.shard or any(len(frame) < len(corpus) for frame in found.values()):
         _stop_here(store, settings)
     return found
 
@@ -126,7 +127,8 @@ def _stop_here(store: Store, settings: Settings) -> NoReturn:
         corpus = store.read_earlier("corpus", settings.twins)
         _asked(store, settings.twins, corpus, _for_twins(settings), _withheld(corpus))
     if settings.shard:
-        print(f"shard {settings.shard} is asked; when all are, 02_querying without `shard` puts them together")
+        told = f"shard {settings.shard} is asked; when all are, 02_querying without `shard` puts them together"
+        print(told, file=sys.stderr)
     raise SystemExit(0)
 
 
