@@ -265,7 +265,8 @@ def check(given: Mapping[str, Any]) -> Settings:
     SettingsError
         A value that is not allowed, or two that do not go together.
     """
-    _check_address(str(given.get("base_url") or ""))
+    for name in ("base_url", "judge_base_url"):
+        _check_address(name, str(given.get(name) or ""))
     try:
         settings = Settings(**given)
     except ValidationError as error:
@@ -307,7 +308,7 @@ def check(given: Mapping[str, Any]) -> Settings:
     return settings
 
 
-def _check_address(url: str) -> None:
+def _check_address(name: str, url: str) -> None:
     """Refuse a server's address that is none, or that holds a secret: notebooks and messages would repeat it."""
     if url.startswith("file://"):
         return
@@ -315,10 +316,10 @@ def _check_address(url: str) -> None:
         parts = urlsplit(url)
         _ = parts.port
     except ValueError:
-        raise SettingsError("parameter 'base_url': it is no address; give one like http://127.0.0.1:8000/v1") from None
+        raise SettingsError(f"parameter {name!r}: it is no address; give one like http://127.0.0.1:8000/v1") from None
     if "@" in parts.netloc or parts.query or parts.fragment:
         raise SettingsError(
-            "parameter 'base_url': it holds a user, a password or a query, which would be written down; give the "
+            f"parameter {name!r}: it holds a user, a password or a query, which would be written down; give the "
             "address alone, and the key in OPENAI_API_KEY"
         )
 

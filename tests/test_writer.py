@@ -271,6 +271,7 @@ def test_nobody_judges_unless_named(results):
         ({"candidates": "model:"}, "'candidates': model: names no model"),
         ({"samples": 0}, "'samples'"),
         ({"judge_base_url": "ftp://x", "intent_judge": "x"}, "'judge_base_url'"),
+        ({"judge_base_url": "http://me:it@x/v1", "intent_judge": "x"}, "'judge_base_url': it holds a user"),
     ],
 )
 def test_bad_parameters_are_one_clear_error(given, message):

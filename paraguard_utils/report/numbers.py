@@ -14,7 +14,7 @@ from sklearn.metrics import roc_auc_score
 
 from paraguard_utils import paths, registry, stores, unsafe
 from paraguard_utils.bootstrap import FEW
-from paraguard_utils.corpus import fidelity, gates
+from paraguard_utils.corpus import fidelity, gates, inputs
 from paraguard_utils.errors import DataError
 from paraguard_utils.models import trace_store
 from paraguard_utils.querying import labelling
@@ -327,7 +327,7 @@ def _written(passed: Table, yields: Table, read: Table) -> dict[str, str]:
     judged = yields["fate"].isin(["kept", *gates.SELECTED, *gates.JUDGED])
     found = {"written.model.gated": f"{_whole(yields.loc[judged, 'total'].sum())} of {_whole(yields['total'].sum())}"}
     for row in passed[passed["strategy"] == "all"].itertuples():
-        who = "rules" if row.generator == "rules" else "model"
+        who = "rules" if row.generator == inputs.RULES else "model"
         found[f"written.{who}.passing"] = f"{_whole(row.passing)} of {_whole(row.written)}"
     for row in read.itertuples():
         about = next(name for name, question in fidelity.READ.items() if question == row.question)
