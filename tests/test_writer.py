@@ -111,18 +111,19 @@ def test_a_served_writer_that_stops_loses_what_was_under_way(serve, results, tmp
 
     def answer(words, draw):
         told.append(words)
-        return Response("{}", status=401) if len(told) == 2 * N + 4 else "How does one end it?"
+        return Response("{}", status=401) if len(told) >= 2 * N + 4 else "How does one end it?"
 
     handler, url = serve(pen=answer)
     given = config(seeds=seed_file(tmp_path), candidates="model:pen", base_url=url, samples=4)
     with pytest.raises(ModelError, match="AuthenticationError"):
         read(given)
-    before = len(handler.asked)
-    assert 2 * N + 4 <= before <= 3 * N
+    handler.models["pen"] = lambda words, draw: "How does one end it?"
     _, written = read(given)
     assert len(written) == 4 * N
+    # of the third draw a request may have been under way, and reach the server when the client has long stopped
     done = pd.Series([(words, draw) for _, words, draw, _ in handler.asked]).value_counts()
-    assert len(done) == 4 * N and (done > 1).sum() <= before - 2 * N, "what was kept is not asked again"
+    assert len(done) == 4 * N
+    assert {draw for _, draw in done[done > 1].index} == {2}, "the two whole draws are not asked again"
 
 
 def test_a_rerun_asks_a_server_that_died_only_for_what_is_missing(serve, results, tmp_path):
