@@ -5,7 +5,8 @@ import pandas as pd
 import pytest
 
 from paraguard_utils import paths, stores
-from paraguard_utils.scoring import head_to_head
+from paraguard_utils.scoring import confusion, head_to_head
+from paraguard_utils.settings import CORPUS
 
 
 def test_what_moves_a_measure_by_hand(monkeypatch):
@@ -64,6 +65,15 @@ def test_the_recorded_verdicts_are_on_targets_nobody_had_looked_at():
     few = store.read("tables", "table1_targets").drop_duplicates("target").set_index("target")["few_dr"]
     for row in table.itertuples():
         assert (row.verdict == "few") == few[row.about.split(" | ")].any()
+
+
+def test_one_target_has_no_pairs_to_judge():
+    store, one = stores.Store(stores.RECORDED), "qwen2.5-coder-1.5b-instruct-q4_k_m--safety"
+    made = {name: store.read("tables", name) for name in ("table1_targets", "validity", "variance")}
+    made = {name: frame[frame["target"] == one] for name, frame in made.items()}
+    made |= dict.fromkeys(("table1_differences", "floor_differences"), confusion.differences({one: {}}, []))
+    found = head_to_head.predictions(made, CORPUS)
+    assert set(found["number"]) == {1, 3, 4, 6, 7, 8} and set(found["about"]) == {one}
 
 
 def test_benchmarks_hold_every_measure_and_cell():

@@ -169,8 +169,8 @@ def predictions(tables: Mapping[str, Table], corpus: str) -> Table:
         put(6, (name,), parts.loc[name], "r2", -np.inf, 0.15)
         put(7, (name,), valid.loc[name], "matched_change", -0.02, 0.02)
         put(8, (name,), valid.loc[name], "near_change", -np.inf, 0)
-    pairs = tables["table1_differences"].set_index("measure")
-    rates, ratios = (pairs.loc[[name]].set_index(["first", "second"]) for name in ("frr", "dr"))
+    pairs = tables["table1_differences"]
+    rates, ratios = (pairs[pairs["measure"] == name].set_index(["first", "second"]) for name in ("frr", "dr"))
     floors = tables["floor_differences"].set_index(["first", "second"])
     for first, second in ratios.index:
         if model_of(first) in seen or model_of(first) != model_of(second) or (first, second) not in floors.index:
