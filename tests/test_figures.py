@@ -112,6 +112,9 @@ def drawn():
     vetoed = pd.DataFrame([("mine", score, at) for score in veto.SCORES for at in (0.2, 0.5, 0.8)])
     vetoed = vetoed.set_axis(["target", "score", "threshold"], axis="columns")
     vetoed = vetoed.assign(**made(rng, len(vetoed), "gained", "lost", "lost_random"))
+    by_source = pd.DataFrame([(name, source) for name in ("mine", "theirs") for source in ("one", "two", "all")])
+    by_source = by_source.set_axis(["target", "source"], axis="columns").assign(**made(rng, 6, "frr", "dr"))
+    by_source["few_dr"] = by_source["few"] = False
     return {
         "both_corpora": (figures.both_corpora(guards), guards),
         "guard_sweep": (figures.guard_sweep(swept, guards), swept),
@@ -142,6 +145,8 @@ def drawn():
         "token_view": (figures.token_view(shown, "mine"), shown),
         "corpus_gates": (figures.gate_distributions(counts, limits), counts),
         "public_gates": (figures.gate_distributions(counts, limits), counts),
+        "public_sources": (figures.by_source(by_source), by_source),
+        "public_cohorts": (figures.cohort_heat_map(cohorts), cohorts),
         "risk_distributions": (figures.risk_distributions(groups_of_risk, limits), groups_of_risk),
     }
 
@@ -284,6 +289,8 @@ def test_colours_of_one_meaning_are_told_apart_with_every_kind_of_colour_vision(
 FUNCTIONS = {
     "corpus_gates": "gate_distributions",
     "public_gates": "gate_distributions",
+    "public_sources": "by_source",
+    "public_cohorts": "cohort_heat_map",
     "fig3_ci_similarity": "ci_against_similarity",
     "fig5_cohorts": "cohort_heat_map",
     "sentiment_noise": "noise",

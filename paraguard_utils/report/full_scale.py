@@ -16,6 +16,7 @@ from paraguard_utils.scoring import confusion
 TABLES = {
     "targets": ("table1_targets", "03_scoring"),
     "cohorts": ("table2_cohorts", "04_cohort_analysis"),
+    "regression": ("table2_regression", "04_cohort_analysis"),
     "predictions": ("predictions", "09_validity"),
 }
 """Tables without texts: what each is called, where it comes from, and the notebook that writes that."""
@@ -67,7 +68,7 @@ def describe(store: stores.Store, name: str, seed: int) -> dict[str, Table]:
     -------
     dict of str to DataFrame
         targets (Table 1, with the minutes and the most gigabytes of memory that asking all prompts took), cohorts,
-        predictions, and sources (`by_source`).
+        regression, predictions, and sources (`by_source`).
 
     Raises
     ------

@@ -18,7 +18,7 @@ from paraguard_utils.corpus import fidelity, gates, inputs
 from paraguard_utils.errors import DataError
 from paraguard_utils.models import trace_store
 from paraguard_utils.querying import labelling
-from paraguard_utils.report import findings, tables
+from paraguard_utils.report import findings, full_scale, tables
 from paraguard_utils.schemas import STRATEGIES, Corpus, Table
 from paraguard_utils.scoring import covariates, proxies, sensitivity, variance, veto
 from paraguard_utils.scoring.regression import POOLED
@@ -113,7 +113,7 @@ def collect(store: stores.Store) -> Table:
         found[f"known.{row['measure']}.meaning"] = tables.decimal(row["meaning"], 2, "+")
     found |= _corpus(store.read("tables", "corpus_yield"), store.read("tables", "corpus_topical"))
     found |= _written(*(store.read("tables", f"writer_{name}") for name in ("passed", "yield", "read")))
-    found |= _labelling(store)
+    found |= _labelling(store) | _full_scale(store)
     minutes = store.read("tables", "notebook_minutes")
     found |= {f"minutes.{row.notebook}": f"{row.minutes:g}" for row in minutes.itertuples()}
     found |= _example(store) | _costs(store) | _guards(store) | _vetoes(store)
@@ -332,6 +332,26 @@ def _written(passed: Table, yields: Table, read: Table) -> dict[str, str]:
     for row in read.itertuples():
         about = next(name for name, question in fidelity.READ.items() if question == row.question)
         found[f"written.{row.group}.{about}"] = f"{_whole(row.yes)} of {_whole(row.read)}"
+    return found
+
+
+def _full_scale(store: stores.Store) -> dict[str, str]:
+    """Return what is found on the public corpus: its size, and ranges over targets, and over targets and benchmarks."""
+    targets = store.read("tables", "public_targets").drop_duplicates("target")
+    sources = store.read("tables", "public_sources")
+    found = {f"public.{name}": _whole(sources[f"n_{name}"].max()) for name in ("prompts", "clusters")}
+    found |= {f"public.{measure}": _range(targets[measure], ".2f") for measure in ("frr", "dr", "cr60")}
+    found |= {"public.minutes": _range(targets["minutes"], ".0f"), "public.gb": _range(targets["gb"], ".1f")}
+    known = sources[sources["source"] != full_scale.ALL]
+    found |= {f"public.{measure}.sources": _range(known[measure], ".2f") for measure in ("frr", "dr")}
+    regression = store.read("tables", "public_regression")
+    for row in regression[regression["target"] == POOLED].to_dict("records"):
+        found[f"public.odds.{row['term']}"] = tables.estimate(row, "odds_ratio", decimals=2)
+    claims = findings.cohort_claims(store.read("tables", "public_cohorts")).query("reading == 'relative'")
+    risky = claims[claims["claim"].str.startswith("high-risk")]
+    found["public.risky"] = f"{_whole(risky['confirm'].sum())} of {_whole(len(risky) * len(targets))}"
+    decided = store.read("tables", "public_predictions").query("verdict != 'few'")
+    found["public.hold"] = f"{_whole((decided['verdict'] == 'holds').sum())} of {_whole(len(decided))}"
     return found
 
 
