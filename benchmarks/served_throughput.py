@@ -29,15 +29,15 @@ ASKED = {"answers only": ("text", 0), "all": ("full", 64)}
 
 async def bare(url: str, name: str, prompts: pd.DataFrame, telling: served.Telling, new: int, concurrency: int) -> None:
     """Ask all prompts, so many at a time, and forget the answers."""
-    client, gate = openai.AsyncOpenAI(base_url=url, api_key="none"), asyncio.Semaphore(concurrency)
-    framing = served.Framing(registry.wrappers()[WRAPPER]["text"], "")
+    gate, framing = asyncio.Semaphore(concurrency), served.Framing(registry.wrappers()[WRAPPER]["text"], "")
+    async with openai.AsyncOpenAI(base_url=url, api_key="none") as client:
 
-    async def one(text: str) -> None:
-        async with gate:
-            options = telling.options(prompting.Decoding(new))
-            await client.chat.completions.create(model=name, messages=framing.messages(text), **options)
+        async def one(text: str) -> None:
+            async with gate:
+                options = telling.options(prompting.Decoding(new))
+                await client.chat.completions.create(model=name, messages=framing.messages(text), **options)
 
-    await asyncio.gather(*map(one, prompts["text"]))
+        await asyncio.gather(*map(one, prompts["text"]))
 
 
 def stored(model: served.Server | loading.Model, prompts: pd.DataFrame, new: int) -> None:
