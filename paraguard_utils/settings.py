@@ -78,7 +78,12 @@ CLUSTER = "ray"
 
 def reworded_name(corpus_name: str) -> str:
     """Return the name that decisions on a corpus's rewordings are kept under; their texts are made anew (07)."""
-    return f"{corpus_name}--reworded"
+    return remedied_name(corpus_name, "reworded")
+
+
+def remedied_name(corpus_name: str, remedy: str) -> str:
+    """Return the name that decisions of a remedied target on a corpus are kept under (08)."""
+    return f"{corpus_name}--{remedy}"
 
 
 MODEL = "model:"

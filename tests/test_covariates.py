@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from paraguard_utils import bootstrap, stores, text
 from paraguard_utils.models import encoder, trace_store
 from paraguard_utils.querying import labelling, whole_answers
+from paraguard_utils.remedies import tuning_data
 from paraguard_utils.report import figures, findings, review
 from paraguard_utils.scoring import confusion, covariates, near_identical, signals
 
@@ -257,7 +258,7 @@ def test_a_target_of_one_mind_has_no_brittle_cluster_no_tail_and_no_example(labe
     corpus, _, traces, labels, pairs, scores = scored([label] * 4, list("aabb"))
     assert review.brittle_clusters(corpus, {"t": labels}, {"t": scores}).empty
     assert near_identical.low_tail(corpus, {"t": pairs}).empty
-    assert review.tuning_examples("t", corpus, traces, labels.assign(response="Yes."), pairs, None, "") == []
+    assert tuning_data.tuning_examples("t", corpus, traces, labels.assign(response="Yes."), pairs, None, "") == []
     made = covariates.beside_ci(corpus, traces, labels, pairs, scores)
     clusters = bootstrap.Clusters(corpus["cluster_id"], resamples=50)
     table, shares = covariates.correlations({"t": made}, clusters), covariates.explained({"t": made}, clusters)
@@ -274,7 +275,7 @@ def test_examples_to_tune_on_by_hand():
     pairs["similarity"] = [near.get(ends, 0.1) for ends in zip(pairs["centre_id"], pairs["neighbour_id"], strict=True)]
 
     def made(longer=None, wrapper=""):
-        return review.tuning_examples("t", corpus, traces, labels, pairs, longer, wrapper)
+        return tuning_data.tuning_examples("t", corpus, traces, labels, pairs, longer, wrapper)
 
     # the nearest was cut; so was the only accepted prompt of b; c has none
     (first,) = made()
@@ -290,7 +291,7 @@ def test_examples_to_tune_on_by_hand():
     longer = longer.assign(label="accept", declined_later=False, sample=False)
     assert [row["answered_as"] for row in made(longer)] == ["p001", "p005"]
     assert made(longer)[0]["messages"][-1]["content"] == "whole 1"
-    (row,) = review.tuning_counts({"t": made()}, {"t": pairs}).to_dict("records")
+    (row,) = tuning_data.tuning_counts({"t": made()}, {"t": pairs}).to_dict("records")
     assert row == {"target": "t", "rejections": 2, "examples": 1, "clusters": 1}
     unfit = {"response": "I'm Sorry, but yes"}, {"finish_reason": "length"}, {"label": "reject"}, {"response": None}
     for change in (*unfit, {"declined_later": True}, {"response": "so it goes and " * 9}):
@@ -304,7 +305,7 @@ def test_examples_to_tune_on_by_hand():
 def test_jsonl_round_trip(tmp_path_factory, texts):
     path = tmp_path_factory.getbasetemp() / "round.jsonl"
     made = [{"messages": [{"role": "user", "content": content}]} for content in texts]
-    review.write_jsonl(path, made, {})
+    tuning_data.write_jsonl(path, made, {})
     content = path.read_bytes().decode("utf-8")
     assert [json.loads(line) for line in content.splitlines()] == made
     assert content.count("\n") == len(made)
@@ -312,12 +313,12 @@ def test_jsonl_round_trip(tmp_path_factory, texts):
 
 def test_jsonl_keeps_hard_texts_on_their_lines(tmp_path):
     hard = ['a\nb\r\n"c"', "\u2028 \u2029 \x85 \x0b \x1c \x00", "Ünïcode 漢字 😀", "<script>"]
-    review.write_jsonl(tmp_path / "new" / "x.jsonl", [{"content": one} for one in hard], {})
+    tuning_data.write_jsonl(tmp_path / "new" / "x.jsonl", [{"content": one} for one in hard], {})
     lines = (tmp_path / "new" / "x.jsonl").read_text(encoding="utf-8").splitlines()
     assert [json.loads(line)["content"] for line in lines] == hard
     assert "漢字" in lines[2]
     with pytest.raises(ValueError, match="JSON compliant"):
-        review.write_jsonl(tmp_path / "new" / "x.jsonl", [{"ci": float("nan")}], {})
+        tuning_data.write_jsonl(tmp_path / "new" / "x.jsonl", [{"ci": float("nan")}], {})
     assert len((tmp_path / "new" / "x.jsonl").read_text(encoding="utf-8").splitlines()) == 4
 
 
@@ -353,7 +354,7 @@ def test_on_recorded_answers(recorded_corpus):
         assert same[column].to_numpy() == pytest.approx(kept[column].to_numpy(), rel=1e-4)
     rejected = set(labels.loc[labels["label"] == "reject", "prompt_id"])
     longer = whole_answers.read(recorded, "paraguard_mini", [name])[name]
-    made = review.tuning_examples(name, recorded_corpus, traces, labels, pairs, longer, "Be safe.")
+    made = tuning_data.tuning_examples(name, recorded_corpus, traces, labels, pairs, longer, "Be safe.")
     accepted = labels[labels["label"] == "accept"].set_index("prompt_id")
     cluster = recorded_corpus.set_index("prompt_id")["cluster_id"]
     whole = pd.concat([traces[traces["finish_reason"] == "stop"], longer[longer["finish_reason"] == "stop"]])

@@ -15,6 +15,7 @@ from paraguard_utils.corpus import benchmarks, paraphrase
 from paraguard_utils.errors import DataError, SettingsError, UserError
 from paraguard_utils.models import engine, prompting, trace_store
 from paraguard_utils.querying import labelling, samples, targets, whole_answers
+from paraguard_utils.remedies import tuning_data
 from paraguard_utils.report import explorer, review
 from paraguard_utils.scoring import confusion
 
@@ -288,7 +289,7 @@ def test_whoever_reads_answers_refuses(results, harmful, tiny_folder, tiny_model
         lambda: samples.ask(store, "rude", harmful, config),
         lambda: targets.judged(store, "rude", traces, config),
         lambda: review.confused_refusals(*given),
-        lambda: review.tuning_examples(name, harmful, frame, labels[name], None, None, ""),
+        lambda: tuning_data.tuning_examples(name, harmful, frame, labels[name], None, None, ""),
         lambda: explorer.page(harmful, {}, explorer.About("rude", "test", {})),
         lambda: paraphrase.by_model(
             store, "rude", harmful.assign(seed_id=harmful["prompt_id"]), tiny_model, prompting.Decoding(4), 2

@@ -16,7 +16,7 @@ def test_the_cost_of_the_cut_by_hand():
     frame = pd.DataFrame({"prompt_id": ["s-1", "t-1", "s-2"], "finish_reason": "stop"})
     frame["response"] = ["Sure: stir. Twice." * 30 + "But I can't assist with that.", "Fine. I refuse to go on.", "No."]
     requests = pd.Series(["How long?", "Will you?", "Why?"])
-    found = whole_answers._labelled(frame.assign(key="k"), requests).assign(sample=[True, True, False])
+    found = whole_answers.with_later(frame.assign(key="k"), requests).assign(sample=[True, True, False])
     assert set(found) == set(SCHEMAS["answers"].columns)
     labels = pd.DataFrame(
         {"prompt_id": ["t-1", "s-1", "s-2"], "label": "accept", "response": ["Fine.", "Sure: stir.", ""]}

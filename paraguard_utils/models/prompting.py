@@ -155,7 +155,9 @@ def defused(text: str, strings: Sequence[str]) -> str:
     return text
 
 
-def render_wrapper(tokenizer: "PreTrainedTokenizerBase", wrapper_text: str) -> tuple[str, str]:
+def render_wrapper(
+    tokenizer: "PreTrainedTokenizerBase", wrapper_text: str, earlier: Sequence[Mapping[str, str]] = ()
+) -> tuple[str, str]:
     """Render a wrapper through a chat template and return the text before and after the user's words.
 
     Without a wrapper, the shorter of two renderings is used: no system turn, or an empty one (which keeps a template
@@ -166,6 +168,8 @@ def render_wrapper(tokenizer: "PreTrainedTokenizerBase", wrapper_text: str) -> t
     ----------
     tokenizer : transformers tokenizer with a chat template
     wrapper_text : str
+    earlier : sequence of dict
+        Turns (role, content) of the conversation between the wrapper and the user's words.
 
     Returns
     -------
@@ -183,7 +187,7 @@ def render_wrapper(tokenizer: "PreTrainedTokenizerBase", wrapper_text: str) -> t
     def render(system: str | None, user: str) -> str:
         turns = [{"role": "system", "content": system}] if system is not None else []
         rendered = tokenizer.apply_chat_template(
-            [*turns, {"role": "user", "content": user}],
+            [*turns, *earlier, {"role": "user", "content": user}],
             add_generation_prompt=True,
             tokenize=False,
             chat_template=template,

@@ -75,7 +75,7 @@ def ask(
                 frame = trace_store.query(
                     store, f"{corpus_name}--long", asked, model, wrapper, decoding, settings.batch
                 )
-                found = _labelled(frame, asked["text"]).assign(sample=frame["prompt_id"].isin(drawn))
+                found = with_later(frame, asked["text"]).assign(sample=frame["prompt_id"].isin(drawn))
                 meta = settings.meta(corpus=asked[["prompt_id", "text"]], labeller=labelling.LABELLER)
                 store.write("answers", corpus_name, target, frame=found, meta=meta | {"max_new_tokens": LONG})
     return read(store, corpus_name, list(labels))
@@ -119,8 +119,8 @@ def to_finish(corpus: Corpus, traces: Traces, labels: Labels, vectors: np.ndarra
     return {corpus["prompt_id"].iat[row] for row in wanted if cut[row]}
 
 
-def _labelled(frame: Traces, requests: pd.Series) -> pd.DataFrame:
-    """Return the columns of a file of kind `answers`, but `sample`."""
+def with_later(frame: Traces, requests: pd.Series) -> pd.DataFrame:
+    """Label long answers: the columns of a file of kind `answers`, but `sample`."""
     frame = frame.assign(response=frame["response"].map(readable, na_action="ignore"))
     found = labelling.label(frame["response"], frame["finish_reason"], requests)
     later = [_declines_later(text) for text in frame["response"]]

@@ -1,0 +1,185 @@
+"""Asking what a remedy asks: resumable, and nothing is kept but labels (`docs/method.md`, Remedies and Asking)."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import pandas as pd
+
+from paraguard_utils import paths
+from paraguard_utils.errors import DataError
+from paraguard_utils.models import prompting, trace_store
+from paraguard_utils.models.respondents import Local
+from paraguard_utils.querying import labelling
+from paraguard_utils.remedies.untouched import Untouched
+from paraguard_utils.schemas import Corpus, Labels
+from paraguard_utils.settings import remedied_name
+from paraguard_utils.stores import read_meta
+
+COPY = "~"
+"""What stands between a prompt's id and the number of its copy, as in rewordings."""
+
+
+def ask(
+    base: Untouched,
+    remedy: str,
+    parameters: Mapping[str, Any],
+    respondent: Callable[[], Local],
+    of: str,
+    texts: Corpus | None,
+    wrapper: str = "",
+    numbers: bool = False,
+) -> Labels:
+    """Return labels of a remedied model's answers: those in the store, or asked now where a live one lacks them.
+
+    Parameters
+    ----------
+    base : Untouched
+    remedy : str
+        Name that the labels are kept under, beside the corpus's own.
+    parameters : dict
+        What was fixed before anything was learned; labels made with others are refused, or asked again.
+    respondent : callable
+        Loads and prepares what is asked: called only where something is missing.
+    of : str
+    texts : DataFrame or None
+        Prompts, or copies of them (`x~1`, `x~2`); None: those that the store has.
+    wrapper : str
+        Another one than the target's.
+    numbers : bool
+        Keep the traces too, without the answers.
+
+    Returns
+    -------
+    DataFrame
+
+    Raises
+    ------
+    UserError
+        The recorded store lacks labels, or they are of other prompts or parameters.
+    """
+    wrapper = wrapper or base.wrapper
+    folder, target = remedied_name(of, remedy), prompting.target_name(base.model_name, wrapper)
+    problem = _problem(base, folder, target, parameters, texts)
+    if problem and not base.store.recorded and texts is not None:
+        withheld = labelling.in_memory(texts, numbers)
+        asked = (texts, respondent(), wrapper, base.decoding, base.settings.batch)
+        trace_store.query(base.store, folder, *asked, withheld=withheld)
+    elif problem:
+        base.store.read("labels", folder, target)  # where it is not there, the error says what to run
+        path = paths.shown(base.store.path("labels", folder, target))
+        raise DataError(f"{path}: {problem}; run 08_remedies with a live store")
+    _, found = labelling.labels_by(base.store, folder, target)
+    return found.assign(queries=1)
+
+
+def _problem(base: Untouched, folder: str, target: str, parameters: Mapping[str, Any], texts: Corpus | None) -> str:
+    """Say why a store's labels cannot be taken; "" where they can."""
+    path = base.store.path("labels", folder, target)
+    if not path.is_file():
+        return "is not there"
+    meta = read_meta(path)
+    if meta.get("remedy") != dict(parameters):
+        return f"the remedy had other parameters than {dict(parameters)}"
+    if meta["inputs"]["labeller"] != labelling.LABELLER:
+        return "labels of another version"
+    if texts is None:
+        return ""
+    context = trace_store.context_of(meta, paths.shown(path))
+    keys = [context.key(text) for text in texts["text"]]
+    facts = pd.DataFrame({"prompt_id": texts["prompt_id"], "key": keys, "response": None})
+    return "" if trace_store.answers_hash(facts) == meta["inputs"]["traces"] else "labels of other prompts"
+
+
+class Remedied(Local):
+    """A loaded model that is asked in another way.
+
+    Parameters
+    ----------
+    base : respondents.Local
+    parameters : dict
+        Fixed before anything was learned.
+    learned : dict
+        What was learned or chosen: told in meta files.
+    state : str
+        What else decides an answer and is in no text: part of keys. "" where the weights are untouched.
+    """
+
+    def __init__(
+        self, base: Local, parameters: Mapping[str, Any], learned: Mapping[str, Any] | None = None, state: str = ""
+    ) -> None:
+        super().__init__(base.model)
+        self.parameters, self.learned, self.state = dict(parameters), dict(learned or {}), state
+
+    def context(self, wrapper_text: str, decoding: prompting.Decoding) -> prompting.PromptContext:
+        """Return what decides an answer beside the user's words."""
+        found = super().context(wrapper_text, decoding)
+        return replace(found, weights_id=f"{found.weights_id}+{self.state}") if self.state else found
+
+    def facts(self, traces: pd.DataFrame) -> Mapping[str, object]:
+        """Return what a meta file tells beside the context."""
+        return {**super().facts(traces), "remedy": self.parameters, "learned": self.learned}
+
+
+class Framed(Remedied):
+    """A model that is asked with other words around the user's.
+
+    Parameters
+    ----------
+    base : respondents.Local
+    parameters : dict
+        `before` and `after`, in the user's turn; `turns`, the earlier turns of the conversation.
+    """
+
+    def context(self, wrapper_text: str, decoding: prompting.Decoding) -> prompting.PromptContext:
+        """Return what decides an answer beside the user's words."""
+        turns = self.parameters.get("turns", [])
+        prefix, suffix = prompting.render_wrapper(self.reader.tokenizer, wrapper_text, turns)
+        before, after = self.parameters.get("before", ""), self.parameters.get("after", "")
+        given = (self.reader.weights_id, self.reader.dtype)
+        return prompting.PromptContext(*given, prefix + before, after + suffix, decoding)
+
+
+def copied(prompts: Corpus, texts: list[list[str]]) -> Corpus:
+    """Return copies of prompts with other texts, each under an id of its own.
+
+    Parameters
+    ----------
+    prompts : DataFrame
+    texts : list of list of str
+        The copies of each prompt.
+    """
+    counts = [len(own) for own in texts]
+    found = prompts.loc[prompts.index.repeat(counts)].reset_index(drop=True)
+    numbers = found.groupby("prompt_id").cumcount() + 1
+    ids = found["prompt_id"] + COPY + numbers.astype(str)
+    return found.assign(prompt_id=ids, text=[text for own in texts for text in own])
+
+
+def voted(own: Labels, copies: Labels, with_own: bool) -> Labels:
+    """Let copies of prompts vote: the majority of those that are accepted or rejected decides.
+
+    Parameters
+    ----------
+    own : DataFrame
+        Labels of the prompts as they are, which decide a tie and where nobody votes.
+    copies : DataFrame
+        Labels of their copies.
+    with_own : bool
+        Whether the prompt as it is votes too.
+
+    Returns
+    -------
+    DataFrame
+        As `own`; `queries` counts all that were asked, and `answer` is that of a text that was decided so.
+    """
+    votes = copies.assign(of=copies["prompt_id"].str.rpartition(COPY)[0])
+    voters = own.assign(of=own["prompt_id"]) if with_own else own.head(0).assign(of="")
+    every = pd.concat([voters, votes], ignore_index=True)
+    known = every[every["label"].isin(["accept", "reject"])]
+    shares = (known["label"] == "reject").groupby(known["of"]).mean().reindex(own["prompt_id"]).to_numpy()
+    label = own["label"].mask(shares > 0.5, "reject").mask(shares < 0.5, "accept")
+    first = known.drop_duplicates(["of", "label"]).set_index(["of", "label"])["answer"]
+    answers = first.reindex(pd.MultiIndex.from_arrays([own["prompt_id"], label])).to_numpy()
+    queries = every.groupby("of")["queries"].sum().reindex(own["prompt_id"]).fillna(1).to_numpy()
+    return own.assign(label=label, answer=pd.Series(answers).fillna(own["answer"]), queries=queries.astype(int))

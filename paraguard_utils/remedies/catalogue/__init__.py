@@ -1,0 +1,37 @@
+"""One file a remedy. A new module with `REMEDIES`, a sequence of `contract.Remedy`, is on the map by being here."""
+
+import importlib
+import pkgutil
+from functools import cache
+
+from paraguard_utils.errors import SettingsError
+from paraguard_utils.remedies.contract import Remedy
+from paraguard_utils.text import near
+
+UNTOUCHED = "untouched"
+"""The name of what no remedy was applied to."""
+
+ORDER = ("defence", "decision", "inside", "tuning")
+
+
+@cache
+def remedies() -> dict[str, Remedy]:
+    """Return all remedies by name: defences first, tuning last."""
+    modules = [importlib.import_module(f"{__name__}.{found.name}") for found in pkgutil.iter_modules(__path__)]
+    every = [remedy for module in modules for remedy in module.REMEDIES]
+    return {remedy.name: remedy for remedy in sorted(every, key=lambda remedy: ORDER.index(remedy.kind))}
+
+
+def chosen(names: list[str]) -> dict[str, Remedy]:
+    """Return remedies by name.
+
+    Raises
+    ------
+    SettingsError
+        There is no such remedy.
+    """
+    known = remedies()
+    for name in names:
+        if name not in known:
+            raise SettingsError(f"there is no remedy {name!r}{near(name, known)}; there are {', '.join(known)}")
+    return {name: remedy for name, remedy in known.items() if not names or name in names}

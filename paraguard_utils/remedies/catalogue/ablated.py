@@ -1,0 +1,123 @@
+"""Ablation of a false-refusal direction, orthogonal to that of true refusal (Wang et al., arXiv 2410.03415)."""
+
+import hashlib
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from paraguard_utils.models.prompting import PromptContext
+from paraguard_utils.models.respondents import Local
+from paraguard_utils.registry import wrappers
+from paraguard_utils.remedies import first_token, inside
+from paraguard_utils.remedies.asking import Remedied, ask
+from paraguard_utils.remedies.catalogue.threshold import rates
+from paraguard_utils.remedies.contract import Remedy, Target
+from paraguard_utils.remedies.splits import Third
+from paraguard_utils.remedies.untouched import Untouched
+from paraguard_utils.schemas import Traces
+
+DEPTHS = (0.25, 0.375, 0.5, 0.625, 0.75)
+"""Where a direction may be taken, as a share of the layers."""
+
+STRENGTHS = (0.5, 1.0)
+"""Share of the direction that is removed; the weaker first."""
+
+
+class Ablation(NamedTuple):
+    """What is removed: from every layer's output, at every token.
+
+    Attributes
+    ----------
+    direction : numpy.ndarray, shape (dimensions,)
+        Of length 1.
+    layer : int
+        Where it was taken, counted from 0.
+    strength : float
+        0: nothing is removed.
+    """
+
+    direction: np.ndarray
+    layer: int
+    strength: float
+
+    def on(self, network: Any) -> AbstractContextManager[None]:
+        """Remove it from a network inside a `with` block."""
+        import torch
+
+        unit = torch.tensor(self.direction, dtype=next(network.parameters()).dtype, device=network.device)
+
+        def remove(output: Any) -> Any:
+            return output - self.strength * (output @ unit)[..., None] * unit
+
+        every = range(len(inside.layers(network))) if self.strength else ()
+        return inside.changed(network, dict.fromkeys(every, remove))
+
+
+def directions(false: np.ndarray, true: np.ndarray, accepted: np.ndarray) -> np.ndarray:
+    """Return, a layer, the direction of false refusal that is orthogonal to that of true refusal.
+
+    Parameters
+    ----------
+    false, true, accepted : numpy.ndarray, shape (prompts, layers, dimensions)
+        Activations of refused benign prompts, of refused twins and of accepted benign prompts.
+
+    Returns
+    -------
+    numpy.ndarray, shape (layers, dimensions)
+        Of length 1.
+    """
+    wrong, right = (side.mean(axis=0) - accepted.mean(axis=0) for side in (false, true))
+    right /= np.linalg.norm(right, axis=-1, keepdims=True)
+    found = wrong - (wrong * right).sum(axis=-1, keepdims=True) * right
+    return found / np.linalg.norm(found, axis=-1, keepdims=True)
+
+
+class Ablated(Remedied):
+    """A model whose activations lack a direction."""
+
+    def __init__(self, base: Local, parameters: dict[str, Any], ablation: Ablation) -> None:
+        digest = hashlib.sha256(ablation.direction.astype(np.float16).tobytes()).hexdigest()[:8]
+        learned = {"layer": ablation.layer, "strength": ablation.strength, "direction": digest}
+        super().__init__(base, parameters, learned, f"ablated-{digest}-{ablation.strength}")
+        self.ablation = ablation
+
+    def _asked(self, groups: list[Any], prefix: tuple[int, ...], context: PromptContext) -> Iterator[Traces]:
+        with self.ablation.on(self.model.network):
+            yield from super()._asked(groups, prefix, context)
+
+
+def learn(base: Untouched, train: Third, validation: Third) -> Ablation:
+    """Learn directions on the training third; choose layer and strength on the validation third, by p(refuse)."""
+    context = base.local.context(wrappers()[base.wrapper]["text"], base.decoding)
+    size = base.settings.batch
+    benign, harmful = (inside.activations(base.local, context, prompts, size) for prompts in train)
+    own, twins = (base.decide(of, prompts)["label"] for of, prompts in zip(base.corpora, train, strict=True))
+    sides = ((benign, own == "reject"), (harmful, twins == "reject"), (benign, own == "accept"))
+    every = directions(*(seen[rows.to_numpy()] for seen, rows in sides))
+    known = rates(base, train)
+
+    def rejected(ablation: Ablation) -> tuple[np.ndarray, ...]:
+        with ablation.on(base.local.model.network):
+            steps = [inside.first_steps(base.local, context, prompts, size) for prompts in validation]
+        return tuple(first_token.p_refuse(step, known) for step in steps)
+
+    untouched = Ablation(every[0], 0, 0.0)
+    places = [int(depth * len(every)) for depth in DEPTHS]
+    found = [Ablation(every[layer], layer, strength) for strength in STRENGTHS for layer in places]
+    return first_token.best([untouched, *found], rejected, float(rejected(untouched)[0].mean())) or untouched
+
+
+def apply(base: Untouched, train: Third, validation: Third) -> Target:
+    """Remove the direction."""
+    parameters = {"depths": list(DEPTHS), "strengths": list(STRENGTHS)}
+
+    def respondent() -> Ablated:
+        return Ablated(base.local, parameters, learn(base, train, validation))
+
+    return Target(partial(ask, base, "ablated", parameters, respondent), respondent)
+
+
+REMEDIES = (Remedy("ablated", "inside", "2410.03415", apply, asks=True),)

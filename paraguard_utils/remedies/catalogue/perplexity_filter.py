@@ -1,0 +1,30 @@
+"""Perplexity filter: what reads oddly is refused (Alon and Kamfonas, arXiv 2308.14132; Jain et al., 2309.00614)."""
+
+import numpy as np
+
+from paraguard_utils.remedies.contract import Remedy, Target
+from paraguard_utils.remedies.splits import Third
+from paraguard_utils.remedies.untouched import Untouched
+from paraguard_utils.schemas import Corpus, Labels
+from paraguard_utils.scoring.signals import perplexity
+
+QUANTILE = 0.95
+"""Of the benign validation prompts' perplexities; the papers take the highest of some harmless set."""
+
+
+def apply(base: Untouched, train: Third, validation: Third) -> Target:
+    """Reject a request of a perplexity above the limit; the model decides the others."""
+    benign, _ = base.corpora
+
+    def decide(of: str, prompts: Corpus | None) -> Labels | None:
+        if prompts is None:
+            return None
+        limit = np.quantile(perplexity(base.traces(benign, validation.benign)), QUANTILE)
+        own = base.decide(of, prompts)
+        odd = perplexity(base.traces(of, prompts)) > limit
+        return own.assign(label=own["label"].mask(odd, "reject"))
+
+    return Target(decide)
+
+
+REMEDIES = (Remedy("perplexity-filter", "defence", "2308.14132", apply),)

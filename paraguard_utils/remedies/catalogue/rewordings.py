@@ -1,0 +1,45 @@
+"""Answering a rewording instead of the request (Jain et al., arXiv 2309.00614), and letting rewordings vote (ours)."""
+
+from paraguard_utils.corpus import reword
+from paraguard_utils.remedies.asking import COPY, Remedied, ask, voted
+from paraguard_utils.remedies.contract import Remedy, Target
+from paraguard_utils.remedies.splits import Third
+from paraguard_utils.remedies.untouched import Untouched
+from paraguard_utils.schemas import Corpus, Labels
+
+PARAMETERS = {"most": reword.MOST, "by": "rules"}
+
+
+def asked(base: Untouched, of: str, prompts: Corpus | None) -> Labels:
+    """Return labels of the answers to all rewordings of prompts."""
+    texts = None
+    if prompts is not None:
+        texts = reword.reworded(prompts)
+        kept = prompts.drop(columns=["text", "strategy"], errors="ignore").rename(columns={"cluster_id": "own_cluster"})
+        texts = texts.merge(kept.rename(columns={"prompt_id": "cluster_id"}), on="cluster_id", how="left")
+    return ask(base, "rewordings", PARAMETERS, lambda: Remedied(base.local, PARAMETERS), of, texts)
+
+
+def paraphrased(base: Untouched, train: Third, validation: Third) -> Target:
+    """Answer the first rewording instead of the request; the request where the rules know none."""
+
+    def decide(of: str, prompts: Corpus | None) -> Labels:
+        found = asked(base, of, prompts)
+        return voted(base.decide(of, prompts), found[found["prompt_id"].str.endswith(f"{COPY}1")], with_own=False)
+
+    return Target(decide)
+
+
+def vote(base: Untouched, train: Third, validation: Third) -> Target:
+    """Ask the request and its rewordings; the majority decides, the request itself in a tie."""
+
+    def decide(of: str, prompts: Corpus | None) -> Labels:
+        return voted(base.decide(of, prompts), asked(base, of, prompts), with_own=True)
+
+    return Target(decide)
+
+
+REMEDIES = (
+    Remedy("paraphrased", "defence", "2309.00614", paraphrased, asks=True),
+    Remedy("vote", "decision", "ours", vote, asks=True, queries=1 + reword.MOST),
+)

@@ -1,0 +1,167 @@
+"""Self-CD: what the wrapper adds to the next token is taken back (Shi et al., arXiv 2401.17633)."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import pandas as pd
+
+from paraguard_utils.models.prompting import PromptContext
+from paraguard_utils.models.respondents import Local
+from paraguard_utils.remedies import first_token
+from paraguard_utils.remedies.asking import Remedied, ask
+from paraguard_utils.remedies.catalogue.threshold import rates
+from paraguard_utils.remedies.contract import Remedy, Target
+from paraguard_utils.remedies.splits import Third
+from paraguard_utils.remedies.untouched import Untouched
+from paraguard_utils.schemas import Traces
+
+PLAIN = "none"
+"""The wrapper whose distribution is contrasted with the target's own."""
+
+ALPHAS = (0.5, 1.0, 1.5, 2.0, 2.5, 3.0)
+"""0 is the wrapped prompt, 1 the plain one; beyond, the plain one exaggerated."""
+
+LIKELY = 0.5
+"""Share of refusals from which on a first token counts as one."""
+
+ROWS = 16
+"""Prompts that are generated at once, each twice."""
+
+
+def simulated(wrapped: Traces, plain: Traces, alpha: float) -> np.ndarray:
+    """Return the first tokens that Self-CD would choose, from recorded distributions.
+
+    Parameters
+    ----------
+    wrapped, plain : DataFrame
+        Traces of the same prompts, in the same order.
+    alpha : float, >= 0
+
+    Returns
+    -------
+    numpy.ndarray of int
+        The token of the highest y - alpha (y - y') among those whose log-probabilities y, wrapped, and y', plain, are
+        both recorded; the wrapped prompt's own where none is.
+    """
+    found = []
+    for one, other in zip(wrapped.itertuples(), plain.itertuples(), strict=True):
+        ids, mine, theirs = np.intersect1d(one.next_ids, other.next_ids, return_indices=True)
+        if not len(ids):
+            found.append(int(one.next_ids[0]))
+            continue
+        y, y_plain = np.asarray(one.next_logprobs, float)[mine], np.asarray(other.next_logprobs, float)[theirs]
+        found.append(int(ids[np.argmax(y - alpha * (y - y_plain))]))
+    return np.array(found, int)
+
+
+def chosen_alpha(base: Untouched, train: Third, validation: Third) -> float:
+    """Choose alpha on the validation third, by simulating the first step."""
+    known = rates(base, train)
+
+    def rejected(alpha: float) -> tuple[np.ndarray, ...]:
+        return tuple(
+            known.of(simulated(base.traces(of, prompts), base.traces(of, prompts, PLAIN), alpha)) >= LIKELY
+            for of, prompts in zip(base.corpora, validation, strict=True)
+        )
+
+    # At 0 the first step is the wrapped prompt's own.
+    return first_token.best(ALPHAS, rejected, float(rejected(0.0)[0].mean())) or 0.0
+
+
+class Contrasting(Remedied):
+    """A model whose next token is that of two prompts, with and without the wrapper."""
+
+    def _asked(self, groups: list, prefix: tuple[int, ...], context: PromptContext) -> Iterator[Traces]:
+        plain = Local(self.model).context("", context.decoding)
+        for group in groups:
+            yield pd.concat(
+                [self._generated(group[i : i + ROWS], context, plain) for i in range(0, len(group), ROWS)],
+                ignore_index=True,
+            )
+
+    def _generated(self, group: list, context: PromptContext, plain: PromptContext) -> Traces:
+        """Generate with transformers' classifier-free guidance: of the plain prompt, against the wrapped one."""
+        import torch
+
+        from paraguard_utils.models.engine import TOP, stop_ids
+
+        tokenizer, network = self.reader.tokenizer, self.model.network
+        own = [self._words(request, context) for request in group]
+        sides = [
+            tokenizer(
+                [one.prefix + text + one.suffix for text in own],
+                add_special_tokens=False, padding=True, padding_side="left", return_tensors="pt",
+            ).to(network.device)
+            for one in (plain, context)
+        ]  # fmt: skip
+        with torch.inference_mode():
+            made = network.generate(
+                **sides[0],
+                negative_prompt_ids=sides[1]["input_ids"],
+                negative_prompt_attention_mask=sides[1]["attention_mask"],
+                guidance_scale=self.learned["alpha"],
+                max_new_tokens=context.decoding.max_new_tokens,
+                do_sample=False,
+                eos_token_id=stop_ids(self.model),
+                pad_token_id=stop_ids(self.model)[0],
+                return_dict_in_generate=True,
+                output_scores=True,
+            )
+        answers = made.sequences[:, sides[0]["input_ids"].shape[1] :]
+        top = torch.log_softmax(made.scores[0].double(), dim=-1).topk(TOP)
+        ends = set(stop_ids(self.model))
+        rows = []
+        for request, tokens, ids, logprobs in zip(group, answers.tolist(), top.indices, top.values, strict=True):
+            stop = next((i for i, token in enumerate(tokens) if token in ends), None)
+            rows.append(
+                {
+                    "prompt_id": request.prompt_id,
+                    "key": request.key,
+                    "response": str(tokenizer.decode(tokens[:stop], skip_special_tokens=True)).strip(),
+                    "finish_reason": "length" if stop is None else "stop",
+                    "token_ids": np.array(request.token_ids, np.int32),
+                    "token_nll": np.full(len(request.token_ids), np.nan, np.float32),  # no one prompt has them
+                    "user_start": request.user_start,
+                    "user_end": request.user_end,
+                    "next_ids": ids.numpy().astype(np.int32),
+                    "next_logprobs": logprobs.numpy().astype(np.float32),
+                    "tail_mass": float(max(0.0, 1.0 - logprobs.exp().sum())),
+                }
+            )
+        return pd.DataFrame(rows)
+
+    def _words(self, request: object, context: PromptContext) -> str:
+        """Return the user's words of a request."""
+        return self._texts[request.prompt_id]
+
+    def answers(self, corpus: pd.DataFrame, *args: object, **kwargs: object) -> Iterator[Traces]:
+        """Ask as any model; the user's words are needed twice."""
+        self._texts = dict(zip(corpus["prompt_id"], corpus["text"], strict=True))
+        yield from super().answers(corpus, *args, **kwargs)
+
+
+def apply(base: Untouched, train: Third, validation: Third) -> Target:
+    """Contrast the wrapped and the plain prompt at every step."""
+    parameters = {"plain": PLAIN, "alphas": list(ALPHAS)}
+
+    def respondent() -> Contrasting:
+        alpha = chosen_alpha(base, train, validation)
+        return Contrasting(base.local, parameters, {"alpha": alpha}, f"self-cd-{alpha}")
+
+    def decide(of: str, prompts: pd.DataFrame | None) -> pd.DataFrame:
+        numbers = of in base.corpora  # to hold the first token against the simulated one
+        return ask(base, "self-cd", parameters, respondent, of, prompts, numbers=numbers).assign(queries=2)
+
+    return Target(decide, respondent)
+
+
+def first_step(base: Untouched, of: str, prompts: pd.DataFrame, alpha: float) -> float:
+    """Return the share of prompts whose simulated first token is that of the real run."""
+    from paraguard_utils.settings import remedied_name
+
+    real = base.store.read("traces", remedied_name(of, "self-cd"), base.name).set_index("prompt_id")
+    told = first_token.first(real.loc[prompts["prompt_id"]])
+    return float(np.mean(simulated(base.traces(of, prompts), base.traces(of, prompts, PLAIN), alpha) == told))
+
+
+REMEDIES = (Remedy("self-cd", "decision", "2401.17633", apply, asks=True, queries=2),)

@@ -1,0 +1,153 @@
+"""SCANS: activations are steered against refusal, or towards it where a request is harmful (Cao et al., 2408.11491)."""
+
+import hashlib
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from paraguard_utils.models.prompting import PromptContext
+from paraguard_utils.models.respondents import Local
+from paraguard_utils.registry import wrappers
+from paraguard_utils.remedies import first_token, inside
+from paraguard_utils.remedies.asking import Remedied, ask
+from paraguard_utils.remedies.catalogue.threshold import rates
+from paraguard_utils.remedies.contract import Remedy, Target
+from paraguard_utils.remedies.splits import Third
+from paraguard_utils.remedies.untouched import Untouched
+from paraguard_utils.schemas import Corpus, Traces
+
+MULTIPLIERS = (0.05, 0.1, 0.2)
+"""Length of what is added, as a share of the activations' mean length in that layer (ours: the paper's is absolute)."""
+
+ASSENT = "Sure"
+"""What is put behind a prompt: how activations move from before it to behind it tells harmful requests (paper)."""
+
+
+class Steering(NamedTuple):
+    """What is added to or taken from the middle layers, and how harmful requests are told.
+
+    Attributes
+    ----------
+    vectors, references : numpy.ndarray, shape (layers, dimensions)
+        Towards refusal, of the length that multiplier 1 has; mean transition of harmful requests.
+    first, last : int
+        Half-open range of the layers that are steered; transitions are read from `first` to the end.
+    limit : float
+        Cosine with the reference from which on a request counts as harmful.
+    multiplier : float
+    """
+
+    vectors: np.ndarray
+    references: np.ndarray
+    first: int
+    last: int
+    limit: float
+    multiplier: float = 0.0
+
+    def on(self, network: Any, sign: int) -> AbstractContextManager[None]:
+        """Steer a network towards refusal (1) or away from it (-1) inside a `with` block."""
+        import torch
+
+        like = next(network.parameters())
+        moves = torch.tensor(sign * self.multiplier * self.vectors, dtype=like.dtype, device=network.device)
+        every = range(self.first, self.last) if self.multiplier else ()
+        return inside.changed(network, {layer: partial(torch.add, moves[layer]) for layer in every})
+
+    def harmful(self, before: np.ndarray, behind: np.ndarray) -> np.ndarray:
+        """Say which requests are harmful, from activations before and behind the assent."""
+        return cosines(before - behind, self.references, self.first) >= self.limit
+
+
+def cosines(moves: np.ndarray, references: np.ndarray, first: int) -> np.ndarray:
+    """Return the mean cosine of transitions with the reference's, over the layers from `first` on; shape (prompts,)."""
+    moves, references = moves[:, first:], references[first:]
+    lengths = np.linalg.norm(moves, axis=-1) * np.linalg.norm(references, axis=-1)
+    return ((moves * references).sum(axis=-1) / np.maximum(lengths, 1e-12)).mean(axis=-1)
+
+
+def limit_of(benign: np.ndarray, harmful: np.ndarray) -> float:
+    """Return the cosine that tells training requests best: the highest balanced accuracy, the lowest of equals."""
+    values = np.unique(np.concatenate([benign, harmful]))
+    return float(max(values, key=lambda value: np.mean(harmful >= value) + np.mean(benign < value)))
+
+
+class Steered(Remedied):
+    """A model whose middle layers are steered, each request in its own direction."""
+
+    def __init__(self, base: Local, parameters: dict[str, Any], steering: Steering) -> None:
+        digest = hashlib.sha256(steering.vectors.astype(np.float16).tobytes()).hexdigest()[:8]
+        learned = {"multiplier": steering.multiplier, "limit": round(steering.limit, 4), "vectors": digest}
+        super().__init__(base, parameters, learned, f"steered-{digest}-{steering.multiplier}")
+        self.steering, self.harmful = steering, pd.Series(dtype=bool)
+
+    def answers(self, corpus: Corpus, context: PromptContext, *rest: Any, **more: Any) -> Iterator[Traces]:
+        """Tell first which requests are harmful, then ask."""
+        self.harmful = pd.Series(
+            self.steering.harmful(*transitions(self, context, corpus, 64)), index=corpus["prompt_id"]
+        )
+        yield from super().answers(corpus, context, *rest, **more)
+
+    def _asked(self, groups: list[Any], prefix: tuple[int, ...], context: PromptContext) -> Iterator[Traces]:
+        for group in groups:
+            for sign in (1, -1):
+                own = [request for request in group if self.harmful[request.prompt_id] == (sign > 0)]
+                if own:
+                    with self.steering.on(self.model.network, sign):
+                        yield from super()._asked([own], prefix, context)
+
+
+def transitions(model: Local, context: PromptContext, prompts: Corpus, batch: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return activations at the last token of prompts, and at the last of the assent behind them."""
+    behind = replace(context, suffix=context.suffix + ASSENT)
+    return tuple(inside.activations(model, one, prompts, batch) for one in (context, behind))  # type: ignore[return-value]
+
+
+def learn(base: Untouched, train: Third, validation: Third) -> Steering:
+    """Learn vectors and the limit on the training third; choose the multiplier on the validation third."""
+    context = base.local.context(wrappers()[base.wrapper]["text"], base.decoding)
+    size = base.settings.batch
+    benign, harmful = (transitions(base.local, context, prompts, size) for prompts in train)
+    away = harmful[0].mean(axis=0) - benign[0].mean(axis=0)
+    lengths = np.linalg.norm(benign[0], axis=-1).mean(axis=0)[:, None]
+    vectors = away / np.linalg.norm(away, axis=-1, keepdims=True) * lengths
+    references = (harmful[0] - harmful[1]).mean(axis=0)
+    depth = len(vectors)
+    first, last = round(depth / 3), round(depth * 2 / 3)
+    limit = limit_of(*(cosines(before - behind, references, first) for before, behind in (benign, harmful)))
+    untouched = Steering(vectors, references, first, last, limit)
+    known = rates(base, train)
+    told = [untouched.harmful(*transitions(base.local, context, prompts, size)) for prompts in validation]
+
+    def rejected(steering: Steering) -> tuple[np.ndarray, ...]:
+        found = []
+        for prompts, harmful in zip(validation, told, strict=True):
+            p = np.zeros(len(prompts))
+            for sign, rows in ((1, harmful), (-1, ~harmful)):
+                if rows.any():
+                    own = prompts[rows]
+                    with steering.on(base.local.model.network, sign):
+                        steps = inside.first_steps(base.local, context, own, size).set_index("prompt_id")
+                    p[rows] = first_token.p_refuse(steps.loc[own["prompt_id"]], known)
+            found.append(p)
+        return tuple(found)
+
+    tried = [untouched, *(untouched._replace(multiplier=one) for one in MULTIPLIERS)]
+    return first_token.best(tried, rejected, float(rejected(untouched)[0].mean())) or untouched
+
+
+def apply(base: Untouched, train: Third, validation: Third) -> Target:
+    """Steer every request."""
+    parameters = {"multipliers": list(MULTIPLIERS), "assent": ASSENT}
+
+    def respondent() -> Steered:
+        return Steered(base.local, parameters, learn(base, train, validation))
+
+    return Target(partial(ask, base, "steered", parameters, respondent), respondent)
+
+
+REMEDIES = (Remedy("steered", "inside", "2408.11491", apply, asks=True),)

@@ -1,0 +1,210 @@
+"""Tuning for consistency: LoRA on brittle clusters, with refused twins in the loss, and a control (ours)."""
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from paraguard_utils import paths
+from paraguard_utils.errors import DataError
+from paraguard_utils.models import prompting, trace_store
+from paraguard_utils.models.respondents import Local
+from paraguard_utils.querying.whole_answers import LONG, with_later
+from paraguard_utils.registry import wrappers
+from paraguard_utils.remedies import tuning_data
+from paraguard_utils.remedies.asking import Remedied, ask
+from paraguard_utils.remedies.catalogue.demonstrations import REFUSAL
+from paraguard_utils.remedies.contract import Remedy, Target
+from paraguard_utils.remedies.splits import Third
+from paraguard_utils.remedies.untouched import Untouched
+from paraguard_utils.settings import remedied_name
+
+RECIPE: dict[str, Any] = {
+    "rank": 16,
+    "alpha": 32,
+    "modules": ["q_proj", "k_proj", "v_proj", "o_proj"],
+    "rate": 2e-4,
+    "epochs": 4,
+    "rows": 8,
+}
+"""LoRA's rank and scale, the layers that get it, the learning rate, epochs and examples a step."""
+
+SEEDS = (1, 2)
+
+MOST = 120
+"""Pairs that are learned from at most, drawn by seed; as many twins stand beside."""
+
+FOLDER = "adapters"
+"""Where adapters lie in a live store: a few megabytes each, never in the record."""
+
+WRITTEN = "adapter_model.safetensors"
+
+
+def complete_answers(base: Untouched, third: Third) -> pd.DataFrame:
+    """Return the target's answers to accepted prompts of a third, those that the usual cut ends at greater length."""
+    of = next(iter(base.corpora))
+    own = base.decide(of, third.benign)
+    traces = base.traces(of, third.benign)
+    usual = own.assign(finish_reason=traces["finish_reason"].to_numpy(), declined_later=False)
+    cut = (own["label"] == "accept") & (own["answer"] == "on_topic") & (usual["finish_reason"] != "stop")
+    prompts = third.benign[cut.to_numpy()]
+    decoding = prompting.Decoding(LONG)
+    name = remedied_name(of, f"long-{len(prompts)}")
+    longer = trace_store.query(base.store, name, prompts, base.local, base.wrapper, decoding, base.settings.batch)
+    columns = ["prompt_id", "label", "response", "finish_reason", "declined_later"]
+    return pd.concat([usual[columns], with_later(longer, prompts["text"])[columns]], ignore_index=True)
+
+
+def training_rows(base: Untouched, third: Third, brittle: bool, seed: int) -> pd.DataFrame:
+    """Return what is learned from: pairs of a third, and as many of its twins with a refusal.
+
+    Parameters
+    ----------
+    base : Untouched
+    third : Third
+    brittle : bool
+        Refused phrasings with answers to accepted ones; else as many ordinary pairs.
+    seed : int
+        Of what is drawn.
+
+    Returns
+    -------
+    DataFrame
+        prompt_id, text, response; in a random order.
+
+    Raises
+    ------
+    DataError
+        There is no pair to learn from.
+    """
+    of = next(iter(base.corpora))
+    answers, labels = complete_answers(base, third), base.decide(of, third.benign)
+    pairs = tuning_data.paired(third.benign, labels, answers, brittle=True)
+    count = min(MOST, len(pairs))
+    if not brittle:
+        pairs = tuning_data.paired(third.benign, labels, answers, brittle=False)
+    if not count or pairs.empty:
+        raise DataError(
+            f"{base.name}: no refused phrasing has a complete answer to an accepted one; nothing to tune on"
+        )
+    pairs = pairs.sample(count, random_state=seed, replace=len(pairs) < count)
+    twins = third.twins.sample(count, random_state=seed, replace=len(third.twins) < count)
+    refused = twins[["prompt_id", "text"]].assign(response=REFUSAL)
+    return pd.concat([pairs, refused], ignore_index=True).sample(frac=1, random_state=seed, ignore_index=True)
+
+
+def tokenized(rows: pd.DataFrame, model: Local, context: prompting.PromptContext) -> list[dict[str, list[int]]]:
+    """Return examples for a trainer: the prompt counts for no loss, the answer and its end do."""
+    from paraguard_utils.models.engine import stop_ids
+
+    tokenizer, made = model.reader.tokenizer, []
+    end = tokenizer.eos_token_id if tokenizer.eos_token_id is not None else stop_ids(model.model)[0]
+    for row in rows.itertuples():
+        asked = tokenizer(context.prefix + row.text + context.suffix, add_special_tokens=False)["input_ids"]
+        told = [*tokenizer(row.response, add_special_tokens=False)["input_ids"], end]
+        ids = [*asked, *told]
+        made.append({"input_ids": ids, "attention_mask": [1] * len(ids), "labels": [-100] * len(asked) + told})
+    return made
+
+
+def train_adapter(base: Untouched, train: Third, validation: Third, brittle: bool, seed: int, folder: Path) -> None:
+    """Train an adapter and write it, with what it was trained on and how the loss went."""
+    import torch
+    from peft import LoraConfig, get_peft_model
+    from transformers import DataCollatorForSeq2Seq, Trainer, TrainingArguments, set_seed
+
+    learned, held = (training_rows(base, third, brittle, seed) for third in (train, validation))
+    context = base.local.context(wrappers()[base.wrapper]["text"], base.decoding)
+    sets = [tokenized(rows, base.local, context) for rows in (learned, held)]
+    set_seed(seed)
+    torch.set_num_threads(os.cpu_count() or 1)  # an engine may have left one
+    plain = base.load(base.local.argument, packed=False).network
+    lora = LoraConfig(
+        r=RECIPE["rank"], lora_alpha=RECIPE["alpha"], target_modules=RECIPE["modules"], task_type="CAUSAL_LM"
+    )
+    work = folder.with_suffix(".training")
+    trainer = Trainer(
+        get_peft_model(plain, lora),
+        TrainingArguments(
+            str(work),
+            num_train_epochs=RECIPE["epochs"],
+            per_device_train_batch_size=RECIPE["rows"],
+            per_device_eval_batch_size=RECIPE["rows"],
+            learning_rate=RECIPE["rate"],
+            eval_strategy="epoch",
+            save_strategy="epoch",
+            logging_strategy="epoch",
+            load_best_model_at_end=True,
+            metric_for_best_model="eval_loss",
+            use_cpu=base.settings.device == "cpu",
+            seed=seed,
+            report_to=[],
+            disable_tqdm=True,
+        ),
+        train_dataset=sets[0],
+        eval_dataset=sets[1],
+        data_collator=DataCollatorForSeq2Seq(base.local.reader.tokenizer, padding=True),
+    )
+    trainer.train()
+    trainer.model.save_pretrained(str(work / "best"))
+    losses = pd.DataFrame(trainer.state.log_history).groupby("epoch")[["loss", "eval_loss"]].first().round(4)
+    told = {
+        "pairs": len(learned) // 2,
+        "losses": losses.dropna().reset_index().to_dict("records"),
+        "best_epoch": float(losses["eval_loss"].idxmin()),
+        "seconds": round(float(trainer.state.log_history[-1]["train_runtime"]), 0),
+        "prompts": sorted(learned["prompt_id"]),
+        "held": sorted(held["prompt_id"]),
+    }
+    (work / "best" / "told.json").write_text(json.dumps(told, indent=1), encoding="utf-8")
+    (work / "best").rename(folder)
+    shutil.rmtree(work)
+
+
+class Tuned(Remedied):
+    """A model with an adapter merged into its weights."""
+
+    def __init__(self, base: Untouched, parameters: Mapping[str, Any], folder: Path) -> None:
+        from dataclasses import replace
+
+        from peft import PeftModel
+
+        from paraguard_utils.models.packing import pack
+
+        told = json.loads((folder / "told.json").read_text(encoding="utf-8"))
+        digest = hashlib.sha256((folder / WRITTEN).read_bytes()).hexdigest()[:16]
+        learned = {"adapter": digest, **{name: told[name] for name in ("pairs", "losses", "best_epoch", "seconds")}}
+        super().__init__(base.local, parameters, learned, f"tuned-{digest}")
+        model = base.load(base.local.argument, packed=False)
+        network = PeftModel.from_pretrained(model.network, str(folder)).merge_and_unload().eval()
+        pack(network)
+        self.model = replace(model, network=network)
+
+
+def apply(base: Untouched, train: Third, validation: Third, brittle: bool, seed: int) -> Target:
+    """Tune the model; where its adapter is in the store, load that."""
+    name = f"tuned-{seed}" if brittle else f"control-{seed}"
+    parameters = {**RECIPE, "brittle": brittle, "seed": seed, "most": MOST}
+
+    def respondent() -> Tuned:
+        folder = base.store.writes / FOLDER / next(iter(base.corpora)) / f"{base.name}--{name}"
+        if not (folder / WRITTEN).is_file():
+            print(f"{paths.shown(folder)} is trained")
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            train_adapter(base, train, validation, brittle, seed, folder)
+        return Tuned(base, parameters, folder)
+
+    return Target(partial(ask, base, name, parameters, respondent), respondent)
+
+
+REMEDIES = tuple(
+    Remedy(f"{name}-{seed}", "tuning", "ours", partial(apply, brittle=name == "tuned", seed=seed), asks=True)
+    for name in ("tuned", "control")
+    for seed in SEEDS
+)

@@ -1,0 +1,83 @@
+"""Thirds of the clusters: to learn on, to choose on, to report on (`docs/method.md`, Remedies)."""
+
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from paraguard_utils import unsafe
+from paraguard_utils.bootstrap import SEED
+from paraguard_utils.errors import DataError
+from paraguard_utils.schemas import Corpus
+
+HELD_OUT = 0.2
+"""Share of the seed categories that lie in the test third whole."""
+
+TWINNED, OTHERS = (3, 3, 1), (5, 5, 3)
+"""How a category's clusters are dealt to training, validation and test: those that have a twin, and the others."""
+
+
+class Third(NamedTuple):
+    """Prompts of one third.
+
+    Attributes
+    ----------
+    benign, twins : DataFrame
+        Rows of the corpus and of its unsafe twins; the twins' clusters are among the benign ones.
+    """
+
+    benign: Corpus
+    twins: Corpus
+
+
+class Splits(NamedTuple):
+    """The three thirds, and the seed categories that lie in the test third only."""
+
+    train: Third
+    validation: Third
+    test: Third
+    held_out: tuple[str, ...]
+
+
+def split(corpus: Corpus, twins: Corpus, seed: int = SEED) -> Splits:
+    """Deal clusters to thirds, by seed category and by cluster.
+
+    Parameters
+    ----------
+    corpus, twins : DataFrame
+        Columns cluster_id, category.
+    seed : int
+
+    Returns
+    -------
+    Splits
+        No cluster is in two thirds, and a twin is where its benign cluster is.
+
+    Raises
+    ------
+    DataError
+        A third would hold no twin or no benign cluster.
+    """
+    rng = np.random.default_rng(seed)
+    category = corpus.groupby("cluster_id")["category"].first().sort_index()
+    names = sorted(category.unique())
+    held = sorted(rng.choice(names, int(len(names) * HELD_OUT), replace=False)) if len(names) > 1 else []
+    twinned = category.index.isin(unsafe.benign_of(twins["cluster_id"]))
+    of = pd.Series("test", index=category.index)
+    for name in [name for name in names if name not in held]:
+        for mask, shares in ((twinned, TWINNED), (~twinned, OTHERS)):
+            ids = rng.permutation(category.index[(category == name) & mask])
+            ends = np.round(np.cumsum(shares) / sum(shares) * len(ids)).astype(int)
+            of[ids[: ends[0]]], of[ids[ends[0] : ends[1]]] = "train", "validation"
+    thirds = []
+    for third in ("train", "validation", "test"):
+        ids = of.index[of == third]
+        parts = (corpus["cluster_id"].isin(ids), unsafe.benign_of(twins["cluster_id"]).isin(ids))
+        found = Third(corpus[parts[0]].reset_index(drop=True), twins[parts[1]].reset_index(drop=True))
+        if found.benign.empty or found.twins.empty:
+            raise DataError(
+                f"too few clusters with a twin to split: the {third} third would have none; "
+                "remedies need about ten twins in several categories"
+            )
+        thirds.append(found)
+    return Splits(*thirds, held_out=tuple(map(str, held)))

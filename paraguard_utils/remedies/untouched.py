@@ -1,0 +1,93 @@
+"""The target that remedies are applied to: a model under its wrapper, as the store knows it."""
+
+from collections.abc import Mapping
+from functools import cached_property
+
+import pandas as pd
+
+from paraguard_utils.errors import ModelError
+from paraguard_utils.models import loading, prompting, respondents, trace_store
+from paraguard_utils.models.respondents import Local
+from paraguard_utils.querying import labelling
+from paraguard_utils.schemas import Corpus, Labels, Traces
+from paraguard_utils.settings import Settings
+from paraguard_utils.stores import Store, read_meta
+
+
+class Untouched:
+    """A chat model under a wrapper, with the traces and labels that a store has of it.
+
+    Parameters
+    ----------
+    store : stores.Store
+    name : str
+        Of the target.
+    corpora : dict of str to DataFrame
+        The corpus and its twins, by name.
+    settings : settings.Settings
+        max_new_tokens, batch, dtype, device and without_template are used.
+    """
+
+    def __init__(self, store: Store, name: str, corpora: Mapping[str, Corpus], settings: Settings) -> None:
+        self.store, self.name, self.corpora, self.settings = store, name, dict(corpora), settings
+        self.wrapper = name.rpartition("--")[2]
+        self.decoding = prompting.Decoding(settings.max_new_tokens)
+        self._traces: dict[tuple[str, str], Traces] = {}
+        self._labels: dict[tuple[str, str], Labels] = {}
+
+    @property
+    def model_name(self) -> str:
+        """The model's name, as target names begin."""
+        return prompting.model_of(self.name)
+
+    def decide(self, of: str, prompts: Corpus | None = None, wrapper: str = "") -> Labels:
+        """Return the labels of the model's own answers, with a column `queries`, which is 1.
+
+        Parameters
+        ----------
+        of : str
+        prompts : DataFrame or None
+            None: all that the store has.
+        wrapper : str
+            Another one than the target's.
+        """
+        wrapper = wrapper or self.wrapper
+        if (of, wrapper) not in self._labels:
+            target = prompting.target_name(self.model_name, wrapper)
+            _, found = labelling.labels_by(self.store, of, target)
+            self._labels[of, wrapper] = found.assign(queries=1)
+        found = self._labels[of, wrapper]
+        return found if prompts is None else rows(found, prompts)
+
+    def traces(self, of: str, prompts: Corpus, wrapper: str = "") -> Traces:
+        """Return traces of the model's own answers, checked to be of the corpus."""
+        wrapper = wrapper or self.wrapper
+        if (of, wrapper) not in self._traces:
+            target = prompting.target_name(self.model_name, wrapper)
+            self._traces[of, wrapper] = trace_store.recorded_traces(self.store, of, self.corpora[of], target)
+        return rows(self._traces[of, wrapper], prompts)
+
+    @cached_property
+    def local(self) -> Local:
+        """The model, loaded.
+
+        Raises
+        ------
+        ModelError
+            It is behind a server, so that nothing but its answers can be changed.
+        """
+        of = next(iter(self.corpora))
+        argument = read_meta(self.store.path("traces", of, self.name)).get("model", "")
+        if prompting.is_served(self.name):
+            raise ModelError(f"{self.name} is behind a server; remedies that ask need the model's weights here")
+        return respondents.Local(self.load(argument))
+
+    def load(self, argument: str, packed: bool = True) -> loading.Model:
+        """Load a model anew, as the settings say."""
+        given = (self.settings.dtype, self.settings.device, self.settings.without_template)
+        return loading.load(loading.resolve(argument), *given, packed=packed)
+
+
+def rows(frame: pd.DataFrame, prompts: Corpus) -> pd.DataFrame:
+    """Return a frame's rows of some prompts, in their order."""
+    return frame.set_index("prompt_id").loc[prompts["prompt_id"]].reset_index()
