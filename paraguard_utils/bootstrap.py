@@ -87,6 +87,7 @@ class Clusters:
 
     def __init__(self, cluster_ids: Strings, resamples: int = RESAMPLES, seed: int = SEED) -> None:
         self.codes = pd.Series({name: i for i, name in enumerate(sorted(set(cluster_ids)))})
+        self.drawn_with = (resamples, seed)
         self.counts = resampled_counts(len(self.codes), resamples, seed)
 
     def sums(self, cluster_ids: Strings, values: Numbers) -> np.ndarray:

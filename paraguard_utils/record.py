@@ -11,10 +11,11 @@ from paraguard_utils.corpus import build, writer
 from paraguard_utils.errors import UserError
 from paraguard_utils.models import encoder, prompting
 from paraguard_utils.querying import agreement, classifier, readings
+from paraguard_utils.remedies import catalogue, utility
 from paraguard_utils.report import card, croissant, full_scale, numbers
 from paraguard_utils.report.compare import COMPARED
 from paraguard_utils.run import MINUTES
-from paraguard_utils.settings import CORPUS, TWINS, XSTEST, reworded_name
+from paraguard_utils.settings import CORPUS, TWINS, XSTEST, remedied_name, reworded_name
 from paraguard_utils.stores import LIVE, Store
 
 PROMOTED = ("generated", "corpus", "vectors", "traces", "guards", "labels")
@@ -33,18 +34,25 @@ INPUTS = (readings.FILE, classifier.ANSWERS, agreement.PUBLISHED)
 DERIVED = ("pairs", "scores", "tuning", "tables")
 """Folders that the recorded notebooks then make from them, and that replace those in `data/`."""
 
-BESIDE = (TWINS, XSTEST, reworded_name(CORPUS), reworded_name(TWINS))
-"""What is asked beside the corpus, of which no answer is kept: requests that ask for harm, and rewordings of what was
-rejected. Files are promoted where a live store has them, and never removed for the want."""
+BESIDE = (
+    TWINS,
+    XSTEST,
+    *(reworded_name(of) for of in (CORPUS, TWINS)),
+    *(remedied_name(of, name) for of in (CORPUS, TWINS, XSTEST) for name in catalogue.folders()),
+)
+"""What is asked beside the corpus, of which no answer is kept: requests that ask for harm, rewordings of what was
+rejected, and what remedied targets were asked. Files are promoted where a live store has them, and never removed for
+the want."""
 
 PUBLIC = (
     *(f"public_{name}" for name in (*build.TABLES, *full_scale.NAMES)),
     *agreement.TABLES,
     writer.CANDIDATES,
+    utility.NAME,
 )
-"""Tables made from benchmark files, counts and estimates without texts, and what a model wrote for the seeds on which
-generators are compared (`benchmarks/writer.py`). Those of a live store replace the recorded ones, which stay where it
-has none."""
+"""Tables made from benchmark files, counts and estimates without texts, what a model wrote for the seeds on which
+generators are compared (`benchmarks/writer.py`), and what needs a remedied model's weights. Those of a live store
+replace the recorded ones, which stay where it has none."""
 
 
 def record() -> None:

@@ -20,6 +20,7 @@ from paraguard_utils import paths, registry, stores, unsafe
 from paraguard_utils.errors import Missing, SettingsError, UserError
 from paraguard_utils.models import loading
 from paraguard_utils.querying import samples, targets
+from paraguard_utils.remedies.catalogue import self_cd
 from paraguard_utils.report import compare, explorer, numbers, tables
 from paraguard_utils.scoring import pipeline
 from paraguard_utils.settings import CORPUS, Settings, check
@@ -27,6 +28,8 @@ from paraguard_utils.stores import LIVE
 from paraguard_utils.text import near
 
 MINUTES = "notebook_minutes"
+MAP = "remedy_map"
+"""The table of 08."""
 ALL = "all"
 """The row of `MINUTES` about the whole run; some notebooks run side by side."""
 
@@ -35,6 +38,9 @@ RESUME = ("01_corpus_building", "02_querying", "05_guard_comparison", "07_veto",
 
 ASK_NOTHING = ("04_cohort_analysis", "06_sensitivity", "09_validity")
 """Notebooks that only read what 01 to 03 make."""
+
+REMEDIES = "08_remedies"
+"""The notebook that tunes and changes models: it takes more than an hour and has a command of its own."""
 
 JUDGE = "qwen2.5-coder-0.5b-instruct"
 """The model that judges the recorded answers."""
@@ -191,7 +197,8 @@ def run(wanted: Sequence[str] = (), given: dict[str, Any] | None = None) -> None
     Parameters
     ----------
     wanted : sequence of str
-        Numbers or names of notebooks ("02", "02_querying"); none: all but 01, and but 07 where the corpus has no twins.
+        Numbers or names of notebooks ("02", "02_querying"); none: all but 01 and 08, and but 07 where the corpus has no
+        twins.
     given : dict
         Parameters by name.
 
@@ -201,7 +208,7 @@ def run(wanted: Sequence[str] = (), given: dict[str, Any] | None = None) -> None
         Nothing has such a name, a value is not allowed, or a notebook failed.
     """
     given = given or {}
-    chosen = [path for path in notebooks() if path.stem[:2] != "01"]
+    chosen = [path for path in notebooks() if path.stem[:2] not in ("01", "08")]
     if wanted:
         known = {name: path for path in notebooks() for name in (path.stem, path.stem[:2])}
         for name in wanted:
@@ -252,7 +259,8 @@ def reproduce() -> None:
         "05_guard_comparison": {"guards": there},
     }
     started = time.monotonic()
-    minutes = run_all(LIVE, given, [path for path in notebooks() if path.stem not in ASK_NOTHING])
+    asking = [path for path in notebooks() if path.stem not in (*ASK_NOTHING, REMEDIES)]
+    minutes = run_all(LIVE, given, asking)
     minutes |= side_by_side(LIVE, [path for path in notebooks()[::-1] if path.stem in ASK_NOTHING])
     minutes[ALL] = round((time.monotonic() - started) / 60, 1)
     earlier = dict(live.read("tables", MINUTES).to_numpy()) if live.has("tables", MINUTES) else {}
@@ -289,6 +297,24 @@ def optional_models() -> None:
     for name in (*optional, ""):
         run_all(LIVE, {"07_veto": {"model": name}}, [paths.NOTEBOOKS / "07_veto.ipynb"])
     print("make reproduce scores them beside the default one")
+
+
+def remedies(xstest: str = "") -> None:
+    """Apply every remedy in the live store, and ask what it needs; whatever was asked is not asked again.
+
+    Parameters
+    ----------
+    xstest : str
+        XSTest's file of prompts, whose unsafe ones are asked too.
+    """
+    for name in registry.default_models():
+        loading.resolve(name)  # before anything expensive
+    # Self-CD contrasts with the prompt without a wrapper, twins included.
+    twins = {"twins_wrappers": [self_cd.PLAIN, samples.WRAPPER]}
+    outside = {"xstest": xstest} if xstest else {}
+    given = {"02_querying": twins | outside, REMEDIES: outside}
+    run_all(LIVE, given, [path for path in notebooks() if path.stem in given])
+    print(f"{MAP} and its figure are in {paths.shown(paths.RESULTS / LIVE)}")
 
 
 def figures() -> None:

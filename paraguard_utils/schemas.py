@@ -111,6 +111,7 @@ SCHEMAS = {
         overlap=_number(_unit),
         risk=_number(_unit),
     ),
+    "neutral": _schema(prompt_id=_text(unique=True), text=_text(unique=True)),
     "sentences": _schema(text_hash=_text(unique=True), vector=_list()),
     "drifts": _schema(["first_hash", "second_hash"], first_hash=_text(), second_hash=_text(), drift=_number(_unit)),
     "tokens": _schema(

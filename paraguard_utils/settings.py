@@ -179,6 +179,7 @@ class Settings(BaseModel):
     target: str = ""
     guards: list[str] = []
     guard: str = ""
+    remedies: list[str] = []
     reference: str = ""
 
     def meta(self, **inputs: pd.DataFrame | str) -> dict[str, object]:

@@ -55,7 +55,7 @@ MAKERS = {
     "drifts": "06_sensitivity",
     "tokens": "02_querying",
     "traces": "02_querying",
-    "labels": "02_querying, 05_guard_comparison or 07_veto",
+    "labels": "02_querying, 05_guard_comparison, 07_veto or 08_remedies",
     "verdicts": "02_querying with judge=MODEL",
     "answers": "02_querying with long_answers=200",
     "samples": "02_querying with draw=true",

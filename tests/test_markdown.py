@@ -9,7 +9,7 @@ from markdown_it import MarkdownIt
 from paraguard_utils import paths, run
 from paraguard_utils.report import numbers
 
-DOCS = ("docs/method.md", "docs/usage.md", "docs/reading.md")
+DOCS = ("docs/method.md", "docs/usage.md", "docs/refusing_too_much.md", "docs/reading.md")
 NAMES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", *DOCS, "data/README.md")
 PAGES = [*(paths.ROOT / name for name in NAMES), *run.notebooks()]
 

@@ -19,8 +19,7 @@ def code_cells(path):
 
 
 def test_there_are_notebooks():
-    # 08 is kept for what is planned: remedies
-    assert [path.stem[:2] for path in NOTEBOOKS] == ["01", "02", "03", "04", "05", "06", "07", "09"]
+    assert [path.stem[:2] for path in NOTEBOOKS] == [f"{number:02d}" for number in range(1, 10)]
 
 
 @each_notebook

@@ -1,6 +1,6 @@
 """Asking what a remedy asks: resumable, and nothing is kept but labels (`docs/method.md`, Remedies and Asking)."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -27,7 +27,6 @@ def ask(
     respondent: Callable[[], Local],
     of: str,
     texts: Corpus | None,
-    wrapper: str = "",
     numbers: bool = False,
 ) -> Labels:
     """Return labels of a remedied model's answers: those in the store, or asked now where a live one lacks them.
@@ -44,8 +43,6 @@ def ask(
     of : str
     texts : DataFrame or None
         Prompts, or copies of them (`x~1`, `x~2`); None: those that the store has.
-    wrapper : str
-        Another one than the target's.
     numbers : bool
         Keep the traces too, without the answers.
 
@@ -58,24 +55,23 @@ def ask(
     UserError
         The recorded store lacks labels, or they are of other prompts or parameters.
     """
-    wrapper = wrapper or base.wrapper
-    folder, target = remedied_name(of, remedy), prompting.target_name(base.model_name, wrapper)
-    problem = _problem(base, folder, target, parameters, texts)
+    folder = remedied_name(of, remedy)
+    problem = _problem(base, folder, parameters, texts)
     if problem and not base.store.recorded and texts is not None:
         withheld = labelling.in_memory(texts, numbers)
-        asked = (texts, respondent(), wrapper, base.decoding, base.settings.batch)
+        asked = (texts, respondent(), base.wrapper, base.decoding, base.settings.batch)
         trace_store.query(base.store, folder, *asked, withheld=withheld)
     elif problem:
-        base.store.read("labels", folder, target)  # where it is not there, the error says what to run
-        path = paths.shown(base.store.path("labels", folder, target))
+        base.store.read("labels", folder, base.name)  # where it is not there, the error says what to run
+        path = paths.shown(base.store.path("labels", folder, base.name))
         raise DataError(f"{path}: {problem}; run 08_remedies with a live store")
-    _, found = labelling.labels_by(base.store, folder, target)
+    _, found = labelling.labels_by(base.store, folder, base.name)
     return found.assign(queries=1)
 
 
-def _problem(base: Untouched, folder: str, target: str, parameters: Mapping[str, Any], texts: Corpus | None) -> str:
+def _problem(base: Untouched, folder: str, parameters: Mapping[str, Any], texts: Corpus | None) -> str:
     """Say why a store's labels cannot be taken; "" where they can."""
-    path = base.store.path("labels", folder, target)
+    path = base.store.path("labels", folder, base.name)
     if not path.is_file():
         return "is not there"
     meta = read_meta(path)
@@ -115,6 +111,16 @@ class Remedied(Local):
         """Return what decides an answer beside the user's words."""
         found = super().context(wrapper_text, decoding)
         return replace(found, weights_id=f"{found.weights_id}+{self.state}") if self.state else found
+
+    def prepare(self, corpus: Corpus, context: prompting.PromptContext) -> None:
+        """Look at prompts before they are asked."""
+
+    def answers(
+        self, corpus: Corpus, context: prompting.PromptContext, *rest: Any, **more: Any
+    ) -> Iterator[pd.DataFrame]:
+        """Ask as any model does."""
+        self.prepare(corpus, context)
+        yield from super().answers(corpus, context, *rest, **more)
 
     def facts(self, traces: pd.DataFrame) -> Mapping[str, object]:
         """Return what a meta file tells beside the context."""

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from paraguard_utils.models.respondents import Local
+from paraguard_utils.remedies.asking import Remedied
 from paraguard_utils.remedies.splits import Third
 from paraguard_utils.remedies.untouched import Untouched
 from paraguard_utils.schemas import Corpus, Labels
@@ -15,7 +15,7 @@ Kind = Literal["defence", "decision", "inside", "tuning"]
 class Decide(Protocol):
     """How a target decides prompts."""
 
-    def __call__(self, of: str, prompts: Corpus | None) -> Labels | None:
+    def __call__(self, of: str, prompts: Corpus | None) -> Labels:
         """Return labels, with a column `queries`, in the order of the prompts.
 
         Parameters
@@ -23,12 +23,12 @@ class Decide(Protocol):
         of : str
             Name of the corpus that the prompts are of.
         prompts : DataFrame or None
-            None: those of XSTest that the store has labels of, whose text nobody has.
+            None: those that the store has labels of, whose text nobody has (XSTest's).
 
-        Returns
-        -------
-        DataFrame or None
-            None where a target cannot decide without the text.
+        Raises
+        ------
+        Missing
+            The store lacks what this needs.
         """
 
 
@@ -41,11 +41,11 @@ class Target:
     decide : Decide
         A live store asks what is missing; the recorded one reads.
     respondent : callable or None
-        Loads and prepares what is asked, where that is not the untouched model with other words in the user's turn.
+        Loads and prepares what is asked; None where that is the untouched model, whose decisions are looked at.
     """
 
     decide: Decide
-    respondent: Callable[[], Local] | None = None
+    respondent: Callable[[], Remedied] | None = None
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,9 @@ class Remedy:
     asks : bool
         Whether a model is asked; all others follow from recorded traces and labels.
     queries : float
-        Questions a prompt, at most; `math.inf` for what only small models are asked.
+        Questions a prompt, at most.
+    asked : str
+        Name that labels are kept under, where several remedies share what was asked.
     """
 
     name: str
@@ -75,3 +77,14 @@ class Remedy:
     apply: Callable[[Untouched, Third, Third], Target]
     asks: bool = False
     queries: float = 1
+    asked: str = ""
+
+    @property
+    def folder(self) -> str:
+        """How the labels of what it asks are called beside the corpus's own; "" where nothing is asked."""
+        return (self.asked or self.name) if self.asks else ""
+
+    @property
+    def cheap(self) -> bool:
+        """Whether large models are asked too: one question a prompt at most, and the weights stay as they are."""
+        return not self.asks or (self.queries <= 1 and self.kind in ("defence", "decision"))

@@ -1,53 +1,149 @@
 """Every remedy's decisions on the test third: asked in a live store, read from the recorded one."""
 
+import contextlib
 import sys
 from collections.abc import Mapping
 
+import pandas as pd
+
+from paraguard_utils import registry
 from paraguard_utils.errors import Missing
+from paraguard_utils.models import trace_store
+from paraguard_utils.querying import targets as chat_targets
+from paraguard_utils.querying.samples import WRAPPER
+from paraguard_utils.remedies import catalogue
 from paraguard_utils.remedies.catalogue import UNTOUCHED
-from paraguard_utils.remedies.contract import Remedy
+from paraguard_utils.remedies.contract import Remedy, Target
 from paraguard_utils.remedies.splits import Splits
 from paraguard_utils.remedies.untouched import Untouched
-from paraguard_utils.schemas import Corpus, Labels
-from paraguard_utils.settings import XSTEST
+from paraguard_utils.schemas import Corpus, Labels, Table
+from paraguard_utils.settings import XSTEST, Settings, remedied_name
+from paraguard_utils.stores import Store, read_meta
 
 Decisions = dict[str, dict[str, Labels]]
 """Labels by remedy and corpus."""
 
 
-def decide(base: Untouched, remedies: Mapping[str, Remedy], splits: Splits, outside: Corpus | None = None) -> Decisions:
+def bases(store: Store, corpora: Mapping[str, Corpus], settings: Settings) -> dict[str, Untouched]:
+    """Return the untouched targets under the wrapper `samples.WRAPPER` whose decisions on all corpora a store has.
+
+    Parameters
+    ----------
+    store : stores.Store
+    corpora : dict of str to DataFrame
+        The corpus and its twins.
+    settings : settings.Settings
+        model: that one only.
+
+    Raises
+    ------
+    Missing
+        There is none; it names a file that is missing.
+    """
+    if settings.model:
+        names = trace_store.find_targets(store, next(iter(corpora)), settings.model)
+    else:
+        names = list(registry.published("chat").index)
+    names = [name for name in names if name.endswith(f"--{WRAPPER}")]
+    if not names:
+        raise Missing(
+            f"the {store.name} store has no answers of {settings.model} under {WRAPPER}; run 02_querying with "
+            f"model={settings.model} first"
+        )
+    found = chat_targets.decided_on(store, corpora, names)
+    return {name: Untouched(store, name, corpora, settings) for name in found}
+
+
+def chosen(base: Untouched, settings: Settings) -> dict[str, Remedy]:
+    """Return the remedies to apply to a target.
+
+    All from the record. In a live store those named and those that ask nothing; where none is named, all for a default
+    model and the cheap ones for any other.
+    """
+    every = catalogue.remedies()
+    named = catalogue.chosen(settings.remedies)
+    if base.store.recorded:
+        return named
+    small = base.argument in registry.default_models()
+    wanted = {name for name, remedy in named.items() if settings.remedies or small or remedy.cheap}
+    return {name: remedy for name, remedy in every.items() if name in wanted or not remedy.asks}
+
+
+def targets(base: Untouched, remedies: Mapping[str, Remedy], splits: Splits) -> dict[str, Target]:
+    """Apply remedies, given the training and the validation third; nothing is asked yet."""
+    made = {name: remedy.apply(base, splits.train, splits.validation) for name, remedy in remedies.items()}
+    return {UNTOUCHED: Target(base.decide), **made}
+
+
+def decide(base: Untouched, made: Mapping[str, Target], splits: Splits, outside: Corpus | None = None) -> Decisions:
     """Return what the untouched target and every remedied one decide on the test third.
 
     Parameters
     ----------
     base : Untouched
-    remedies : dict of str to Remedy
+    made : dict of str to Target
+        From `targets`.
     splits : Splits
-        Remedies are given the training and the validation third, and are asked the test third.
     outside : DataFrame or None
         XSTest's unsafe prompts; None: the labels that the store has.
 
     Returns
     -------
     dict of str to dict of str to DataFrame
-        A remedy that the recorded store has not asked of this target is left out, and so is a corpus on which it
-        cannot decide.
+        A remedy for which the store lacks something is left out, and so is a corpus on which it cannot decide.
     """
     found: Decisions = {}
-    for name, remedy in {UNTOUCHED: None, **remedies}.items():
-        target = remedy.apply(base, splits.train, splits.validation).decide if remedy else base.decide
+    for name, target in made.items():
         try:
-            own = {of: target(of, prompts) for of, prompts in zip(base.corpora, splits.test, strict=True)}
-            if base.store.has("labels", XSTEST, base.name) or outside is not None:
-                own[XSTEST] = _outside(base, target, remedy, outside)
+            own = {of: target.decide(of, prompts) for of, prompts in zip(base.corpora, splits.test, strict=True)}
         except Missing as error:
             if not base.store.recorded:
-                raise
-            print(f"{name} was not asked of {base.name}: {error}", file=sys.stderr)
+                print(f"{name} is left out of {base.name}: {error}", file=sys.stderr)
             continue
-        found[name] = {of: labels for of, labels in own.items() if labels is not None}
+        with contextlib.suppress(Missing):  # what is asked needs XSTest's file, what reads traces has none of it
+            own[XSTEST] = target.decide(XSTEST, outside)
+        found[name] = own
     return found
 
 
-def _outside(base, target, remedy, outside):
-    return target(XSTEST, outside if remedy and remedy.asks else None)
+def _metas(store: Store, corpora: Mapping[str, Corpus], target: str, remedy: Remedy) -> list[dict]:
+    """Return the meta files of what a remedy asked of a target."""
+    folders = [remedied_name(of, remedy.folder) for of in (*corpora, XSTEST)] if remedy.folder else []
+    return list(filter(None, (read_meta(store.path("labels", folder, target)) for folder in folders)))
+
+
+def learned(base: Untouched, remedies: Mapping[str, Remedy]) -> Table:
+    """Return what remedies learned or chose, from their meta files.
+
+    Returns
+    -------
+    DataFrame
+        target, remedy, what, epoch (of a loss), value.
+    """
+    rows = []
+    for name, remedy in remedies.items():
+        for meta in _metas(base.store, base.corpora, base.name, remedy)[:1]:
+            for what, value in meta.get("learned", {}).items():
+                about = {"target": base.name, "remedy": name}
+                if what == "losses":
+                    for epoch in value:
+                        ends = {key: epoch[key] for key in ("loss", "eval_loss")}
+                        rows += [about | {"what": key, "epoch": epoch["epoch"], "value": ends[key]} for key in ends]
+                elif isinstance(value, int | float):
+                    rows.append(about | {"what": what, "epoch": None, "value": value})
+    return pd.DataFrame(rows, columns=["target", "remedy", "what", "epoch", "value"])
+
+
+def minutes(base: Untouched, remedies: Mapping[str, Remedy]) -> Table:
+    """Return how long asking took, where the meta files tell: target, remedy, asked, prompts a second, minutes."""
+    rows, seen = [], set()
+    for name, remedy in remedies.items():
+        metas = [meta for meta in _metas(base.store, base.corpora, base.name, remedy) if meta.get("asked_now")]
+        if not metas or remedy.folder in seen:
+            continue
+        seen.add(remedy.folder)
+        asked, seconds = (sum(meta[key] for meta in metas) for key in ("asked_now", "seconds"))
+        training = metas[0].get("learned", {}).get("seconds", 0)
+        row = {"target": base.name, "remedy": name, "asked": asked, "minutes_training": round(training / 60, 1)}
+        rows.append(row | {"minutes": round(seconds / 60, 1)})
+    return pd.DataFrame(rows, columns=["target", "remedy", "asked", "minutes_training", "minutes"])

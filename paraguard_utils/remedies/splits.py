@@ -81,3 +81,20 @@ def split(corpus: Corpus, twins: Corpus, seed: int = SEED) -> Splits:
             )
         thirds.append(found)
     return Splits(*thirds, held_out=tuple(map(str, held)))
+
+
+def described(splits: Splits) -> pd.DataFrame:
+    """Count what the thirds hold: third, categories, benign_clusters, benign_prompts, twin_clusters, twin_prompts."""
+    return pd.DataFrame(
+        [
+            {
+                "third": name,
+                "categories": third.benign["category"].nunique(),
+                "benign_clusters": third.benign["cluster_id"].nunique(),
+                "benign_prompts": len(third.benign),
+                "twin_clusters": third.twins["cluster_id"].nunique(),
+                "twin_prompts": len(third.twins),
+            }
+            for name, third in zip(Splits._fields, splits[:3], strict=False)
+        ]
+    )

@@ -5,7 +5,7 @@ from functools import cached_property
 
 import pandas as pd
 
-from paraguard_utils.errors import ModelError
+from paraguard_utils.errors import Missing, ModelError
 from paraguard_utils.models import loading, prompting, respondents, trace_store
 from paraguard_utils.models.respondents import Local
 from paraguard_utils.querying import labelling
@@ -59,13 +59,26 @@ class Untouched:
         found = self._labels[of, wrapper]
         return found if prompts is None else rows(found, prompts)
 
-    def traces(self, of: str, prompts: Corpus, wrapper: str = "") -> Traces:
-        """Return traces of the model's own answers, checked to be of the corpus."""
+    def traces(self, of: str, prompts: Corpus | None, wrapper: str = "") -> Traces:
+        """Return traces of the model's own answers, checked to be of the corpus.
+
+        Raises
+        ------
+        Missing
+            The prompts are others', of which no trace is kept.
+        """
         wrapper = wrapper or self.wrapper
+        if of not in self.corpora or prompts is None:
+            raise Missing(f"no traces of {of} are kept, without which nothing can be decided on it")
         if (of, wrapper) not in self._traces:
             target = prompting.target_name(self.model_name, wrapper)
             self._traces[of, wrapper] = trace_store.recorded_traces(self.store, of, self.corpora[of], target)
         return rows(self._traces[of, wrapper], prompts)
+
+    @property
+    def argument(self) -> str:
+        """The parameter `model` that named the model when it was asked."""
+        return str(read_meta(self.store.path("traces", next(iter(self.corpora)), self.name)).get("model", ""))
 
     @cached_property
     def local(self) -> Local:
@@ -76,16 +89,14 @@ class Untouched:
         ModelError
             It is behind a server, so that nothing but its answers can be changed.
         """
-        of = next(iter(self.corpora))
-        argument = read_meta(self.store.path("traces", of, self.name)).get("model", "")
         if prompting.is_served(self.name):
             raise ModelError(f"{self.name} is behind a server; remedies that ask need the model's weights here")
-        return respondents.Local(self.load(argument))
+        return respondents.Local(self.load(packed=True))
 
-    def load(self, argument: str, packed: bool = True) -> loading.Model:
-        """Load a model anew, as the settings say."""
+    def load(self, packed: bool) -> loading.Model:
+        """Load the model anew, as the settings say."""
         given = (self.settings.dtype, self.settings.device, self.settings.without_template)
-        return loading.load(loading.resolve(argument), *given, packed=packed)
+        return loading.load(loading.resolve(self.argument), *given, packed=packed)
 
 
 def rows(frame: pd.DataFrame, prompts: Corpus) -> pd.DataFrame:

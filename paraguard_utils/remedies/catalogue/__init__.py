@@ -22,6 +22,11 @@ def remedies() -> dict[str, Remedy]:
     return {remedy.name: remedy for remedy in sorted(every, key=lambda remedy: ORDER.index(remedy.kind))}
 
 
+def folders() -> list[str]:
+    """Return the names under which labels of what remedies ask are kept, beside a corpus's own."""
+    return sorted({remedy.folder for remedy in remedies().values()} - {""})
+
+
 def chosen(names: list[str]) -> dict[str, Remedy]:
     """Return remedies by name.
 

@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
-from functools import partial
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -114,6 +114,7 @@ def apply(base: Untouched, train: Third, validation: Third) -> Target:
     """Remove the direction."""
     parameters = {"depths": list(DEPTHS), "strengths": list(STRENGTHS)}
 
+    @cache
     def respondent() -> Ablated:
         return Ablated(base.local, parameters, learn(base, train, validation))
 

@@ -22,7 +22,11 @@ def apply(base: Untouched, train: Third, validation: Third) -> Target:
     said = [(("user", str(text)), ("assistant", REFUSAL)) for text in drawn]
     turns = [{"role": role, "content": text} for pair in said for role, text in pair]
     parameters = {"turns": turns}
-    return Target(partial(ask, base, "demonstrations", parameters, lambda: Framed(base.local, parameters)))
+
+    def respondent() -> Framed:
+        return Framed(base.local, parameters)
+
+    return Target(partial(ask, base, "demonstrations", parameters, respondent), respondent)
 
 
 REMEDIES = (Remedy("demonstrations", "defence", "2310.06387", apply, asks=True),)

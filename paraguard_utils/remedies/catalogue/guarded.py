@@ -13,10 +13,8 @@ from paraguard_utils.scoring.guarded import behind
 def apply(base: Untouched, train: Third, validation: Third, guard: str) -> Target:
     """Put a guard in front."""
 
-    def decide(of: str, prompts: Corpus | None) -> Labels | None:
+    def decide(of: str, prompts: Corpus | None) -> Labels:
         own = base.decide(of, prompts)
-        if not base.store.has("labels", of, guard):
-            return None
         return behind(own, rows(base.store.read("labels", of, guard), own))
 
     return Target(decide)

@@ -16,13 +16,11 @@ def apply(base: Untouched, train: Third, validation: Third) -> Target:
     """Reject a request of a perplexity above the limit; the model decides the others."""
     benign, _ = base.corpora
 
-    def decide(of: str, prompts: Corpus | None) -> Labels | None:
-        if prompts is None:
-            return None
+    def decide(of: str, prompts: Corpus | None) -> Labels:
+        odd = perplexity(base.traces(of, prompts))
         limit = np.quantile(perplexity(base.traces(benign, validation.benign)), QUANTILE)
         own = base.decide(of, prompts)
-        odd = perplexity(base.traces(of, prompts)) > limit
-        return own.assign(label=own["label"].mask(odd, "reject"))
+        return own.assign(label=own["label"].mask(odd > limit, "reject"))
 
     return Target(decide)
 

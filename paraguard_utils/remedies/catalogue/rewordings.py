@@ -7,6 +7,9 @@ from paraguard_utils.remedies.splits import Third
 from paraguard_utils.remedies.untouched import Untouched
 from paraguard_utils.schemas import Corpus, Labels
 
+ASKED = "rewordings"
+"""What several remedies look at: every rewording's answer."""
+
 PARAMETERS = {"most": reword.MOST, "by": "rules"}
 
 
@@ -17,7 +20,7 @@ def asked(base: Untouched, of: str, prompts: Corpus | None) -> Labels:
         texts = reword.reworded(prompts)
         kept = prompts.drop(columns=["text", "strategy"], errors="ignore").rename(columns={"cluster_id": "own_cluster"})
         texts = texts.merge(kept.rename(columns={"prompt_id": "cluster_id"}), on="cluster_id", how="left")
-    return ask(base, "rewordings", PARAMETERS, lambda: Remedied(base.local, PARAMETERS), of, texts)
+    return ask(base, ASKED, PARAMETERS, lambda: Remedied(base.local, PARAMETERS), of, texts)
 
 
 def paraphrased(base: Untouched, train: Third, validation: Third) -> Target:
@@ -40,6 +43,6 @@ def vote(base: Untouched, train: Third, validation: Third) -> Target:
 
 
 REMEDIES = (
-    Remedy("paraphrased", "defence", "2309.00614", paraphrased, asks=True),
-    Remedy("vote", "decision", "ours", vote, asks=True, queries=1 + reword.MOST),
+    Remedy("paraphrased", "defence", "2309.00614", paraphrased, asks=True, asked=ASKED),
+    Remedy("vote", "decision", "ours", vote, asks=True, queries=1 + reword.MOST, asked=ASKED),
 )

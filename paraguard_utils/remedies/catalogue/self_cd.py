@@ -1,10 +1,12 @@
 """Self-CD: what the wrapper adds to the next token is taken back (Shi et al., arXiv 2401.17633)."""
 
 from collections.abc import Iterator
+from functools import cache
 
 import numpy as np
 import pandas as pd
 
+from paraguard_utils.bootstrap import Clusters, columns
 from paraguard_utils.models.prompting import PromptContext
 from paraguard_utils.models.respondents import Local
 from paraguard_utils.remedies import first_token
@@ -13,7 +15,10 @@ from paraguard_utils.remedies.catalogue.threshold import rates
 from paraguard_utils.remedies.contract import Remedy, Target
 from paraguard_utils.remedies.splits import Third
 from paraguard_utils.remedies.untouched import Untouched
-from paraguard_utils.schemas import Traces
+from paraguard_utils.remedies.untouched import rows as known_rows
+from paraguard_utils.schemas import Corpus, Labels, Table, Traces
+from paraguard_utils.settings import remedied_name
+from paraguard_utils.stores import read_meta
 
 PLAIN = "none"
 """The wrapper whose distribution is contrasted with the target's own."""
@@ -71,6 +76,8 @@ def chosen_alpha(base: Untouched, train: Third, validation: Third) -> float:
 class Contrasting(Remedied):
     """A model whose next token is that of two prompts, with and without the wrapper."""
 
+    texts: dict[str, str]
+
     def _asked(self, groups: list, prefix: tuple[int, ...], context: PromptContext) -> Iterator[Traces]:
         plain = Local(self.model).context("", context.decoding)
         for group in groups:
@@ -86,7 +93,7 @@ class Contrasting(Remedied):
         from paraguard_utils.models.engine import TOP, stop_ids
 
         tokenizer, network = self.reader.tokenizer, self.model.network
-        own = [self._words(request, context) for request in group]
+        own = [self.texts[request.prompt_id] for request in group]
         sides = [
             tokenizer(
                 [one.prefix + text + one.suffix for text in own],
@@ -130,38 +137,48 @@ class Contrasting(Remedied):
             )
         return pd.DataFrame(rows)
 
-    def _words(self, request: object, context: PromptContext) -> str:
-        """Return the user's words of a request."""
-        return self._texts[request.prompt_id]
-
-    def answers(self, corpus: pd.DataFrame, *args: object, **kwargs: object) -> Iterator[Traces]:
-        """Ask as any model; the user's words are needed twice."""
-        self._texts = dict(zip(corpus["prompt_id"], corpus["text"], strict=True))
-        yield from super().answers(corpus, *args, **kwargs)
+    def prepare(self, corpus: Corpus, context: PromptContext) -> None:
+        """Keep the user's words, which are needed twice."""
+        self.texts = dict(zip(corpus["prompt_id"], corpus["text"], strict=True))
 
 
 def apply(base: Untouched, train: Third, validation: Third) -> Target:
     """Contrast the wrapped and the plain prompt at every step."""
     parameters = {"plain": PLAIN, "alphas": list(ALPHAS)}
 
+    @cache
     def respondent() -> Contrasting:
         alpha = chosen_alpha(base, train, validation)
         return Contrasting(base.local, parameters, {"alpha": alpha}, f"self-cd-{alpha}")
 
-    def decide(of: str, prompts: pd.DataFrame | None) -> pd.DataFrame:
+    def decide(of: str, prompts: Corpus | None) -> Labels:
         numbers = of in base.corpora  # to hold the first token against the simulated one
         return ask(base, "self-cd", parameters, respondent, of, prompts, numbers=numbers).assign(queries=2)
 
     return Target(decide, respondent)
 
 
-def first_step(base: Untouched, of: str, prompts: pd.DataFrame, alpha: float) -> float:
-    """Return the share of prompts whose simulated first token is that of the real run."""
-    from paraguard_utils.settings import remedied_name
+def checked(base: Untouched, test: Third) -> Table:
+    """Hold the simulated first step against the real one.
 
-    real = base.store.read("traces", remedied_name(of, "self-cd"), base.name).set_index("prompt_id")
-    told = first_token.first(real.loc[prompts["prompt_id"]])
-    return float(np.mean(simulated(base.traces(of, prompts), base.traces(of, prompts, PLAIN), alpha) == told))
+    Returns
+    -------
+    DataFrame, one row per corpus
+        target, prompts, n, alpha, agrees (the share of prompts whose first token is the simulated one, with its
+        interval); no rows where the target was not asked.
+    """
+    rows = []
+    for of, prompts in zip(base.corpora, test, strict=True):
+        folder = remedied_name(of, "self-cd")
+        if not base.store.has("traces", folder, base.name):
+            continue
+        real = first_token.first(known_rows(base.store.read("traces", folder, base.name), prompts))
+        alpha = read_meta(base.store.path("labels", folder, base.name))["learned"]["alpha"]
+        same = simulated(base.traces(of, prompts), base.traces(of, prompts, PLAIN), alpha) == real
+        agrees = Clusters(prompts["cluster_id"]).share(prompts["cluster_id"], same)
+        about = {"target": base.name, "prompts": of, "n": len(prompts), "alpha": alpha}
+        rows.append(about | columns({"agrees": agrees}))
+    return pd.DataFrame(rows)
 
 
 REMEDIES = (Remedy("self-cd", "decision", "2401.17633", apply, asks=True, queries=2),)

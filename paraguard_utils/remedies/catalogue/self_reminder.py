@@ -17,7 +17,11 @@ TEXTS = {
 
 def apply(base: Untouched, train: Third, validation: Third) -> Target:
     """Put the user's words between the reminders."""
-    return Target(partial(ask, base, "self-reminder", TEXTS, lambda: Framed(base.local, TEXTS)))
+
+    def respondent() -> Framed:
+        return Framed(base.local, TEXTS)
+
+    return Target(partial(ask, base, "self-reminder", TEXTS, respondent), respondent)
 
 
 REMEDIES = (Remedy("self-reminder", "defence", "10.1038/s42256-023-00765-8", apply, asks=True),)

@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,6 +23,9 @@ from paraguard_utils.schemas import Corpus, Traces
 
 MULTIPLIERS = (0.05, 0.1, 0.2)
 """Length of what is added, as a share of the activations' mean length in that layer (ours: the paper's is absolute)."""
+
+ROWS = 64
+"""Prompts that are looked at together."""
 
 ASSENT = "Sure"
 """What is put behind a prompt: how activations move from before it to behind it tells harmful requests (paper)."""
@@ -85,12 +88,10 @@ class Steered(Remedied):
         super().__init__(base, parameters, learned, f"steered-{digest}-{steering.multiplier}")
         self.steering, self.harmful = steering, pd.Series(dtype=bool)
 
-    def answers(self, corpus: Corpus, context: PromptContext, *rest: Any, **more: Any) -> Iterator[Traces]:
-        """Tell first which requests are harmful, then ask."""
-        self.harmful = pd.Series(
-            self.steering.harmful(*transitions(self, context, corpus, 64)), index=corpus["prompt_id"]
-        )
-        yield from super().answers(corpus, context, *rest, **more)
+    def prepare(self, corpus: Corpus, context: PromptContext) -> None:
+        """Tell which requests are harmful."""
+        told = self.steering.harmful(*transitions(self, context, corpus, ROWS))
+        self.harmful = pd.Series(told, index=corpus["prompt_id"])
 
     def _asked(self, groups: list[Any], prefix: tuple[int, ...], context: PromptContext) -> Iterator[Traces]:
         for group in groups:
@@ -144,6 +145,7 @@ def apply(base: Untouched, train: Third, validation: Third) -> Target:
     """Steer every request."""
     parameters = {"multipliers": list(MULTIPLIERS), "assent": ASSENT}
 
+    @cache
     def respondent() -> Steered:
         return Steered(base.local, parameters, learn(base, train, validation))
 

@@ -1,6 +1,7 @@
 """A threshold on p(refuse) of the first token (ours): the baseline that needs nothing but one prefill."""
 
 import numpy as np
+import pandas as pd
 
 from paraguard_utils.remedies import first_token
 from paraguard_utils.remedies.contract import Remedy, Target
@@ -11,8 +12,6 @@ from paraguard_utils.schemas import Corpus, Labels
 
 def rates(base: Untouched, train: Third) -> first_token.Rates:
     """Learn on the training third, benign prompts and twins, which first tokens begin refusals."""
-    import pandas as pd
-
     parts = list(zip(base.corpora, train, strict=True))
     traces = pd.concat([base.traces(of, prompts) for of, prompts in parts], ignore_index=True)
     labels = pd.concat([base.decide(of, prompts) for of, prompts in parts], ignore_index=True)
@@ -23,9 +22,8 @@ def apply(base: Untouched, train: Third, validation: Third) -> Target:
     """Reject from a p(refuse) on. What is overturned has no answer, so that nothing is known of its use."""
     benign, _ = base.corpora
 
-    def decide(of: str, prompts: Corpus | None) -> Labels | None:
-        if prompts is None:
-            return None
+    def decide(of: str, prompts: Corpus | None) -> Labels:
+        traces = base.traces(of, prompts)
         known = rates(base, train)
         chosen = [
             first_token.p_refuse(base.traces(name, third), known)
@@ -33,9 +31,9 @@ def apply(base: Untouched, train: Third, validation: Third) -> Target:
         ]
         untouched = float((base.decide(benign, validation.benign)["label"] == "reject").mean())
         limits = np.unique(np.concatenate(chosen))
-        limit = first_token.best(limits, lambda value: tuple(p >= value for p in chosen), untouched)
+        limit = first_token.best(limits, lambda value: tuple(p >= value for p in chosen), untouched) or np.inf
         own = base.decide(of, prompts)
-        label = np.where(first_token.p_refuse(base.traces(of, prompts), known) >= limit, "reject", "accept")
+        label = np.where(first_token.p_refuse(traces, known) >= limit, "reject", "accept")
         return decided(own, label)
 
     return Target(decide)

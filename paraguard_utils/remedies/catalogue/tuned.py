@@ -5,7 +5,7 @@ import json
 import os
 import shutil
 from collections.abc import Mapping
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -124,7 +124,7 @@ def train_adapter(base: Untouched, train: Third, validation: Third, brittle: boo
     sets = [tokenized(rows, base.local, context) for rows in (learned, held)]
     set_seed(seed)
     torch.set_num_threads(os.cpu_count() or 1)  # an engine may have left one
-    plain = base.load(base.local.argument, packed=False).network
+    plain = base.load(packed=False).network
     lora = LoraConfig(
         r=RECIPE["rank"], lora_alpha=RECIPE["alpha"], target_modules=RECIPE["modules"], task_type="CAUSAL_LM"
     )
@@ -181,7 +181,7 @@ class Tuned(Remedied):
         digest = hashlib.sha256((folder / WRITTEN).read_bytes()).hexdigest()[:16]
         learned = {"adapter": digest, **{name: told[name] for name in ("pairs", "losses", "best_epoch", "seconds")}}
         super().__init__(base.local, parameters, learned, f"tuned-{digest}")
-        model = base.load(base.local.argument, packed=False)
+        model = base.load(packed=False)
         network = PeftModel.from_pretrained(model.network, str(folder)).merge_and_unload().eval()
         pack(network)
         self.model = replace(model, network=network)
@@ -192,6 +192,7 @@ def apply(base: Untouched, train: Third, validation: Third, brittle: bool, seed:
     name = f"tuned-{seed}" if brittle else f"control-{seed}"
     parameters = {**RECIPE, "brittle": brittle, "seed": seed, "most": MOST}
 
+    @cache
     def respondent() -> Tuned:
         folder = base.store.writes / FOLDER / next(iter(base.corpora)) / f"{base.name}--{name}"
         if not (folder / WRITTEN).is_file():

@@ -4,30 +4,31 @@ from collections.abc import Callable
 
 import numpy as np
 
+from paraguard_utils.errors import Missing
 from paraguard_utils.querying import second_look
 from paraguard_utils.remedies import first_token
 from paraguard_utils.remedies.asking import COPY
 from paraguard_utils.remedies.catalogue import rewordings
 from paraguard_utils.remedies.catalogue.threshold import decided
-from paraguard_utils.remedies.contract import Remedy, Target
+from paraguard_utils.remedies.contract import Decide, Remedy, Target
 from paraguard_utils.remedies.splits import Third
 from paraguard_utils.remedies.untouched import Untouched
 from paraguard_utils.schemas import Corpus, Labels
 from paraguard_utils.scoring import disagreement
 from paraguard_utils.scoring.veto import THRESHOLDS
 
-Looks = Callable[[str, Corpus], np.ndarray]
+Looks = Callable[[str, Corpus | None], np.ndarray]
 """From prompts of a corpus to the isolation of each; NaN where it is unknown or the prompt is accepted."""
 
 
-def _veto(base: Untouched, validation: Third, choosing: Looks, judging: Looks) -> Callable[[str, Corpus], Labels]:
+def _veto(base: Untouched, validation: Third, choosing: Looks, judging: Looks) -> Decide:
     """Return what decides: the lowest threshold is chosen that makes twins and benign prompts differ most."""
 
-    def kept(of: str, prompts: Corpus, score: np.ndarray, threshold: float) -> np.ndarray:
+    def kept(of: str, prompts: Corpus | None, score: np.ndarray, threshold: float) -> np.ndarray:
         rejected = (base.decide(of, prompts)["label"] == "reject").to_numpy()
         return rejected & ~(np.nan_to_num(score, nan=-1.0) >= threshold)
 
-    def decide(of: str, prompts: Corpus) -> Labels:
+    def decide(of: str, prompts: Corpus | None) -> Labels:
         thirds = [(name, third, choosing(name, third)) for name, third in zip(base.corpora, validation, strict=True)]
 
         def rejected(threshold: float) -> tuple[np.ndarray, ...]:
@@ -44,45 +45,53 @@ def _veto(base: Untouched, validation: Third, choosing: Looks, judging: Looks) -
 def isolation(base: Untouched, train: Third, validation: Third) -> Target:
     """Look at the paraphrases that somebody wrote: the ideal, which nobody has at decision time."""
 
-    def looks(of: str, prompts: Corpus) -> np.ndarray:
+    def looks(of: str, prompts: Corpus | None) -> np.ndarray:
+        if prompts is None:
+            raise Missing(f"nobody wrote paraphrases of the prompts of {of}")
         return disagreement.isolation(prompts, base.decide(of, prompts)).to_numpy()
 
-    veto = _veto(base, validation, looks, looks)
-    return Target(lambda of, prompts: None if prompts is None else veto(of, prompts))
+    return Target(_veto(base, validation, looks, looks))
 
 
 def reworded(base: Untouched, train: Third, validation: Third) -> Target:
     """Look at rewordings made by rules of the rejected request alone, which cost a query each."""
 
-    def recorded(of: str, prompts: Corpus) -> np.ndarray:
+    def recorded(of: str, prompts: Corpus | None) -> np.ndarray:
+        assert prompts is not None  # of the validation third
         again = second_look.decisions(base.store, of, base.corpora[of], base.name, base.decide(of, base.corpora[of]))
         known = again.set_index(base.corpora[of]["prompt_id"])["isolation"] if again is not None else None
         return np.full(len(prompts), np.nan) if known is None else known.loc[prompts["prompt_id"]].to_numpy()
 
-    def asked(of: str, prompts: Corpus) -> np.ndarray:
-        return _shares(rewordings.asked(base, of, prompts), prompts)
+    def asked(of: str, prompts: Corpus | None) -> np.ndarray:
+        return _shares(rewordings.asked(base, of, prompts), base.decide(of, prompts))
 
     veto = _veto(base, validation, recorded, asked)
 
-    def decide(of: str, prompts: Corpus | None) -> Labels | None:
-        if prompts is None:
-            return None
+    def decide(of: str, prompts: Corpus | None) -> Labels:
         found = veto(of, prompts)
         counts = rewordings.asked(base, of, prompts)["prompt_id"].str.rpartition(COPY)[0].value_counts()
-        rejected = (base.decide(of, prompts)["label"] == "reject").to_numpy()
-        more = prompts["prompt_id"].map(counts).fillna(0).to_numpy() * rejected
+        own = base.decide(of, prompts)
+        more = own["prompt_id"].map(counts).fillna(0) * (own["label"] == "reject")
         return found.assign(queries=(1 + more).astype(int))
 
     return Target(decide)
 
 
-def _shares(again: Labels, prompts: Corpus) -> np.ndarray:
+def _shares(again: Labels, own: Labels) -> np.ndarray:
     decided_on = again[again["label"].isin(["accept", "reject"])]
     of = decided_on["prompt_id"].str.rpartition(COPY)[0]
-    return prompts["prompt_id"].map((decided_on["label"] == "accept").groupby(of).mean()).to_numpy(float)
+    return own["prompt_id"].map((decided_on["label"] == "accept").groupby(of).mean()).to_numpy(float)
 
 
 REMEDIES = (
     Remedy("veto-isolation", "decision", "07", isolation),
-    Remedy("veto-reworded", "decision", "07", reworded, asks=True, queries=1 + rewordings.reword.MOST),
+    Remedy(
+        "veto-reworded",
+        "decision",
+        "07",
+        reworded,
+        asks=True,
+        queries=1 + rewordings.reword.MOST,
+        asked=rewordings.ASKED,
+    ),
 )

@@ -4,6 +4,7 @@ from paraguard_utils.report.figures.closeup import token_view
 from paraguard_utils.report.figures.cohorts import cohort_heat_map, cohort_regression, strategy_flips
 from paraguard_utils.report.figures.corpus import gate_distributions, risk_distributions
 from paraguard_utils.report.figures.guards import before_after, both_corpora, guard_sweep, veto_curves
+from paraguard_utils.report.figures.remedies import remedy_map
 from paraguard_utils.report.figures.scoring import (
     against_floors,
     by_source,
@@ -35,6 +36,7 @@ __all__ = [
     "levels_overview",
     "noise",
     "publish",
+    "remedy_map",
     "risk_distributions",
     "settings_overview",
     "strategy_flips",

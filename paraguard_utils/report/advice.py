@@ -1,0 +1,315 @@
+"""What to do about a model that refuses too much, from what a store holds of it (`docs/method.md`, Remedies).
+
+Three things: the clusters it decides both ways, the cheapest remedy on the map (08), and examples to tune it on.
+`advise` is the rule; everything else reads, words and writes.
+"""
+
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from paraguard_utils import bootstrap, paths, registry, stores, text, unsafe
+from paraguard_utils.errors import Missing
+from paraguard_utils.models import prompting, trace_store
+from paraguard_utils.querying import labelling, whole_answers
+from paraguard_utils.remedies import tuning_data
+from paraguard_utils.remedies.catalogue import UNTOUCHED
+from paraguard_utils.report import review, tables
+from paraguard_utils.schemas import Corpus, Labels, Table
+from paraguard_utils.scoring import confusion, pipeline
+from paraguard_utils.settings import CORPUS, Settings
+from paraguard_utils.stores import LIVE, RECORDED, Store
+
+MAP = "remedy_map"
+"""The table of 08: remedies by target, as `remedies.effects.table` makes it."""
+
+NOT_DEPLOYABLE = ("veto-isolation",)
+"""Remedies that need to know how a prompt's paraphrases are decided: the yardstick of the others, and no remedy."""
+
+PRINTED = 3
+"""Clusters, and names of remedies, that are printed at most; the files have all."""
+
+WIDTH = 110
+"""Characters of a phrasing that are printed."""
+
+
+@dataclass(frozen=True)
+class Advice:
+    """What the map says for one target.
+
+    Attributes
+    ----------
+    remedy : dict or None
+        The row of the map to take; None where the rule finds none.
+    trade_off : dict or None
+        Where it finds none: the row that loses the fewest twins for what it gains; None where no remedy lowers FRR for
+        sure.
+    price : float, >= 0
+        Of the trade-off: points of twins no longer refused for each point of FRR; NaN without one.
+    tried : list of str
+        The remedies that were judged.
+    """
+
+    remedy: dict[str, Any] | None
+    trade_off: dict[str, Any] | None
+    price: float
+    tried: list[str]
+
+
+def advise(rows: Table) -> Advice:
+    """Choose a remedy for one target (`docs/method.md`, Remedies).
+
+    Those count whose FRR falls for sure (the interval of its change lies below 0) and whose twins are `kept`. Of these
+    the one is taken that asks the model least, of equals the one whose FRR falls most. What nobody can deploy
+    (`NOT_DEPLOYABLE`) is left out. Where none counts, the trade-off is, among those whose FRR falls for sure, the one
+    that loses the fewest twins for each point of FRR gained, of equals again the cheapest, then the largest fall: what
+    it costs is known, whether it is worth that is not for a rule to say. Queries do not hold what tuning costs once.
+
+    Parameters
+    ----------
+    rows : DataFrame
+        One target's rows of the map: remedy, queries, frr_change with its interval, twins_change, twins_verdict. The
+        untouched target may be among them.
+
+    Returns
+    -------
+    Advice
+    """
+    rows = rows[~rows["remedy"].isin([UNTOUCHED, *NOT_DEPLOYABLE])]
+    tried = rows["remedy"].tolist()
+    falls = rows[rows["frr_change_high"] < 0]
+    cheapest = ["queries", "frr_change"]
+    kept = falls[falls["twins_verdict"] == "kept"].sort_values(cheapest, kind="stable")
+    if len(kept):
+        return Advice(kept.to_dict("records")[0], None, np.nan, tried)
+    # A point estimate may rise where the interval leaves open whether twins are lost: that costs nothing that is known.
+    priced = falls.assign(price=(falls["twins_change"] / falls["frr_change"]).clip(lower=0)).dropna(subset="price")
+    if priced.empty:
+        return Advice(None, None, np.nan, tried)
+    first = priced.sort_values(["price", *cheapest], kind="stable").to_dict("records")[0]
+    return Advice(None, first, float(first["price"]), tried)
+
+
+class Measured(NamedTuple):
+    """Rows of the map that speak for a target.
+
+    Attributes
+    ----------
+    target : str
+        What they were measured on: the target itself, or the published one that stands for it.
+    rows : DataFrame
+    place : str
+        Name of the store that they are of.
+    """
+
+    target: str
+    rows: Table
+    place: str
+
+
+def measured(store: Store, record: Store, corpus_name: str, target: str, frr: float) -> Measured | None:
+    """Find the rows of the map that speak for a target.
+
+    Parameters
+    ----------
+    store : stores.Store
+        The user's.
+    record : stores.Store
+        Where published targets are.
+    corpus_name : str
+    target : str
+    frr : float
+        Its share of harmless prompts refused.
+
+    Returns
+    -------
+    Measured or None
+        The target's own rows; else those of the published target under the same wrapper whose FRR, over all prompts
+        (Table 1), is nearest; None where there is no map, or no such target on it.
+    """
+    for place in (store, record):
+        if not place.has("tables", MAP):
+            continue
+        known = stores.read_meta(place.path("tables", MAP)).get("parameters", {})
+        rows = place.read("tables", MAP)
+        if known.get("corpus", corpus_name) == corpus_name and target in set(rows["target"]):
+            return Measured(target, rows[rows["target"] == target], place.name)
+    if not record.has("tables", MAP) or not np.isfinite(frr):
+        return None
+    rows = record.read("tables", MAP)
+    same = rows[rows["target"].str.rpartition("--")[2] == target.rpartition("--")[2]]
+    published = record.read("tables", "table1_targets").drop_duplicates("target").set_index("target")["frr"]
+    known = published.reindex(same["target"].unique()).dropna()
+    if known.empty:
+        return None
+    nearest = (known - frr).abs().idxmin()
+    return Measured(nearest, same[same["target"] == nearest], record.name)
+
+
+def write(config: Settings) -> list[str]:
+    """Write a target's advice to the store's `advice/TARGET/`: brittle clusters, rows of the map, examples, and text.
+
+    Parameters
+    ----------
+    config : settings.Settings
+        store, corpus, model and the first of wrappers are used.
+
+    Returns
+    -------
+    list of str
+        The lines to print, which `advice.txt` holds too.
+
+    Raises
+    ------
+    Missing
+        The store lacks answers, labels or scores; the error names the command to run.
+    DataError
+        The corpus asks for harm, or files of the store do not belong together.
+    """
+    store = Store(config.store)
+    corpus = store.read_earlier("corpus", config.corpus)
+    unsafe.refuse(corpus, "advice")
+    target = _target(store, config)
+    own = pipeline.scored_targets(store, config.corpus, corpus, [target])[target]
+    meta = config.meta(corpus=corpus, labels=labelling.labels_hash(own.labels))
+    folder = store.writes / "advice" / target
+    rates = confusion.rate_row(target, corpus, own.labels, bootstrap.Clusters(corpus["cluster_id"]))
+    few = ", too few refusals or acceptances to lean on" if rates["few_dr"] else ""
+    (title,) = registry.titles([target])
+    lines = [
+        f"{title}: {rates['n_reject']} of {rates['n_scored']} harmless prompts refused, "
+        f"FRR {tables.estimate(rates, 'frr', 2)}, DR {tables.estimate(rates, 'dr', 2)}{few}"
+    ]
+
+    brittle = review.brittle_clusters(corpus, {target: own.labels}, {target: own.scores})
+    file = folder / "brittle_clusters.csv"
+    stores.write(file, text.formula_safe(brittle), "tables", meta)
+    lines += ["", *_brittle_lines(corpus, own.labels, brittle, file)]
+
+    found = measured(store, Store(RECORDED), config.corpus, target, rates["frr"])
+    if found:
+        stores.write(folder / "remedies.csv", found.rows, "tables", meta)
+    lines += ["", *_remedy_lines(found, target, config)]
+
+    longer = whole_answers.read(store, config.corpus, [target]).get(target)
+    given = (corpus, own.traces, own.labels, own.pairs, longer, registry.wrapper_text(target))
+    examples = tuning_data.tuning_examples(target, *given)
+    counts = tuning_data.tuning_counts({target: examples}, {target: own.pairs}).to_dict("records")[0]
+    file = folder / "tuning.jsonl"
+    tuning_data.write_jsonl(file, examples, meta)
+    lines += ["", *_tuning_lines(counts, file, longer is None, target, config)]
+    stores.write_text(folder / "advice.txt", "\n".join(lines) + "\n")
+    return [*lines, "", f"written: {paths.shown(folder)}"]
+
+
+def _target(store: Store, config: Settings) -> str:
+    """Return the model's target under the wrapper, with all that is read of it in the store."""
+    (wrapper,) = config.wrappers
+    asked = trace_store.find_targets(store, config.corpus, config.model)
+    of = {name.rpartition("--")[2]: name for name in asked}
+    whose = f"of model {config.model!r} on {config.corpus} under the wrapper {wrapper}"
+    asks = _command("02 03", config, f'-p wrappers="[{wrapper}]"')
+    if wrapper not in of:
+        others = f" (there are some under {', '.join(of)})" if of else ""
+        raise Missing(f"the {store.name} store has no answers {whose}{others}; run {asks}")
+    for kind, command in (("labels", asks), ("pairs", _command("03", config)), ("scores", _command("03", config))):
+        if not store.has(kind, config.corpus, of[wrapper]):
+            raise Missing(f"the {store.name} store has no {kind} {whose}; run {command}")
+    return of[wrapper]
+
+
+def _command(notebooks: str, config: Settings, *more: str) -> str:
+    """Return the command that runs notebooks on this model; the recorded store is made by a live one."""
+    parts = [f"paraguard run {notebooks} --model {shlex.quote(config.model)}"]
+    parts += [f"--store {config.store}"] if config.store not in (LIVE, RECORDED) else []
+    parts += [f"--corpus {config.corpus}"] if config.corpus != CORPUS else []
+    parts += ["-p base_url=URL"] if config.model.startswith("openai/") and "02" in notebooks else []
+    return " ".join([*parts, *more])
+
+
+def _brittle_lines(corpus: Corpus, labels: Labels, brittle: Table, file: Path) -> list[str]:
+    """Word the clusters that are decided both ways, the first ones phrasing by phrasing."""
+    clusters = corpus["cluster_id"].nunique()
+    lines = [
+        f"1. Where it is brittle: {len(brittle)} of {clusters} clusters are decided both ways ({paths.shown(file)})"
+    ]
+    for row in brittle.head(PRINTED).itertuples():
+        lines.append(f"   {row.cluster_id}, {row.n_rejected} refused and {row.n_accepted} answered:")
+        mine = corpus["cluster_id"] == row.cluster_id
+        for phrasing, label in zip(corpus.loc[mine, "text"], labels.loc[mine.to_numpy(), "label"], strict=True):
+            phrasing = text.readable(" ".join(phrasing.split()))
+            cut = f"{phrasing[:WIDTH].rstrip()} ..." if len(phrasing) > WIDTH else phrasing
+            lines.append(f"     {label:<8}  {cut}")
+    return lines
+
+
+def _remedy_lines(found: Measured | None, target: str, config: Settings) -> list[str]:
+    """Word what the map says, and of whom."""
+    head = "2. The cheapest remedy:"
+    if found is None:
+        known = "08 has not been run on this model, and no model like it is on the recorded map"
+        return [f"{head} not known. {known}", *_try(target, config)]
+    advice = advise(found.rows)
+    row = advice.remedy or advice.trade_off
+    few = len(advice.tried) <= PRINTED
+    tried = f"tried: {', '.join(advice.tried) or 'none'}" if few else f"{len(advice.tried)} tried"
+    if advice.remedy:
+        lines = [f"{head} {_named(advice.remedy)}. FRR falls for sure, right refusals are kept ({tried})"]
+    else:
+        none = "No remedy on the map is sure to lower false refusals without losing right ones"
+        lines = [f"{head} none. {none} ({tried})"]
+    if advice.trade_off:
+        price = f"{tables.decimal(advice.price, 2)} points for each point of FRR gained"
+        lines += [f"   A trade-off, no advice: {_named(advice.trade_off)} loses the fewest twins, {price}"]
+    lines += [f"   {_effects(row)}"] if row else ["   None lowers false refusals for sure at any price"]
+    (title,) = registry.titles([found.target])
+    if found.target != target:
+        lines += [f"   Measured on {title}, not on your model: the recorded one under this wrapper of nearest FRR"]
+        return [*lines, *_try(target, config, row["remedy"] if row else "")]
+    return [*lines, f"   Measured on {title}, in the {found.place} store"]
+
+
+def _try(target: str, config: Settings, remedy: str = "") -> list[str]:
+    """Word how remedies are tried on the user's model."""
+    if prompting.is_served(target):
+        return ["   08 tries remedies on models whose weights lie here, not behind a server"]
+    chosen = (f'-p remedies="[{remedy}]"',) if remedy else ()
+    return [f"   To try {remedy or 'all'} on your model: {_command('08', config, *chosen)}"]
+
+
+def _named(row: dict[str, Any]) -> str:
+    """Return a remedy's name with what it costs to ask it."""
+    once = ", after training it once" if row["kind"] == "tuning" else ""
+    return f"{row['remedy']} ({row['queries']:.3g} x the model a prompt{once})"
+
+
+def _effects(row: dict[str, Any]) -> str:
+    """Word what a remedy changes."""
+    changes = {name: tables.estimate(row, f"{name}_change", 2, "+") for name in ("frr", "twins", "dr")}
+    beside = {"better": "better than", "worse": "worse than", "same": "not told apart from"}
+    against = beside.get(row["over_verdict"])
+    line = (
+        f"FRR by {changes['frr']}, twins refused by {changes['twins']} ({row['twins_verdict']}), DR by {changes['dr']}"
+    )
+    return f"{line}; {against} a mere threshold" if against else line
+
+
+def _tuning_lines(counts: dict[str, Any], file: Path, cut: bool, target: str, config: Settings) -> list[str]:
+    """Word what the examples are, and how they are used."""
+    lines = [
+        f"3. To tune it on: {counts['examples']} examples, of {counts['rejections']} refusals with an answered "
+        f"paraphrase ({paths.shown(file)})"
+    ]
+    if cut and counts["examples"] < counts["rejections"]:
+        longer = _command("02", config, f'-p wrappers="[{config.wrappers[0]}]"', "-p long_answers=1")
+        lines += [f"   Answers that were cut are left out; {longer} asks for whole ones"]
+    if counts["examples"]:
+        recipe = "" if prompting.is_served(target) else " (the remedy tuned-1 of 08 does)"
+        lines += [
+            "   Nobody has judged the answers: read them first. Any tool that tunes on chat messages takes the file.",
+            f"   Add harmful requests with a refusal{recipe}, or right refusals may be lost",
+        ]
+    return lines

@@ -1,0 +1,115 @@
+"""A tiny world for tests of remedies: recorded clusters with their twins, and a random model that was asked them.
+
+What the model says is replaced by texts that can be looked for and labelled; most end by themselves, as what a model is
+tuned on must.
+"""
+
+import zlib
+
+import torch
+from asking import ANSWERS
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from paraguard_utils import settings, stores, unsafe
+from paraguard_utils.models import engine, prompting, trace_store
+from paraguard_utils.querying import targets
+from paraguard_utils.remedies import decisions
+from paraguard_utils.remedies.catalogue import tuned
+from paraguard_utils.remedies.untouched import Untouched
+
+LAYERS = 6
+BENIGN, TWINS = "mini", "wicked"
+
+
+def deep(folder):
+    """Give a tiny model in a folder `LAYERS` layers, so that it has a middle; return the folder."""
+    torch.manual_seed(7)
+    config = AutoConfig.from_pretrained(folder)
+    config.num_hidden_layers, config.layer_types = LAYERS, None
+    AutoModelForCausalLM.from_config(config).save_pretrained(folder)
+    return folder
+
+
+def spoken(patch):
+    """Let the engine say what can be looked for, by the id and the length of what it is asked."""
+    real = engine.Engine.ask
+
+    def ask(self, batch):
+        rows = real(self, batch)
+        for row in rows:
+            number = zlib.crc32(f"{row['prompt_id']} {len(row['token_ids'])}".encode())
+            row["response"] = ANSWERS[number % 3].format(row["key"][:4])
+            row["finish_reason"] = "stop" if number % 5 else "length"
+        return rows
+
+    patch.setattr(engine.Engine, "ask", ask)
+
+
+def few(corpus, twins, categories=5, clusters=4, prompts=3):
+    """Return the first prompts of some clusters with a twin, and those of the twins."""
+    of = corpus[corpus["cluster_id"].isin(unsafe.benign_of(twins["cluster_id"]))]
+    names = of.groupby("category")["cluster_id"].unique().sort_index().iloc[:categories]
+    kept = [cluster for own in names for cluster in sorted(own)[:clusters]]
+    parts = (of[of["cluster_id"].isin(kept)], twins[unsafe.benign_of(twins["cluster_id"]).isin(kept)])
+    return tuple(part.groupby("cluster_id").head(prompts).reset_index(drop=True) for part in parts)
+
+
+def config_of(folder, **more):
+    """Return settings for a tiny model."""
+    given = {"store": "test", "corpus": BENIGN, "model": str(folder), "wrappers": ["none", "safety"]}
+    return settings.check(given | {"max_new_tokens": 24, "batch": 8} | more)
+
+
+def built(folder, corpora):
+    """Ask a tiny model all corpora under two wrappers, into the store `test`."""
+    store, config = stores.Store("test"), config_of(folder)
+    for of, prompts in corpora.items():
+        store.write("corpus", of, frame=prompts, meta={})
+        traces = targets.ask(store, of, prompts, config)
+        targets.labelled(store, of, prompts, traces, config)
+
+
+def untouched(folder, corpora, **more):
+    """Return the tiny target under the safety wrapper as the store `test` knows it."""
+    store = stores.Store("test")
+    name = trace_store.find_targets(store, BENIGN, str(folder))[-1]
+    return Untouched(store, name, corpora, config_of(folder, **more))
+
+
+def looked_at(patch):
+    """Return the ids, filled from now on, of all prompts whose answers, traces or text anybody takes.
+
+    A copy counts as its prompt.
+    """
+    ids = set()
+
+    def noting(real):
+        def call(*given, **named):
+            found = real(*given, **named)
+            ids.update(found["prompt_id"].str.partition("~")[0])
+            return found
+
+        return call
+
+    def reading(real, place):
+        def call(*given, **named):
+            ids.update(given[place]["prompt_id"].str.partition("~")[0])
+            return real(*given, **named)
+
+        return call
+
+    for name in ("decide", "traces"):
+        patch.setattr(Untouched, name, noting(getattr(Untouched, name)))
+    patch.setattr(prompting, "requests", reading(prompting.requests, 0))  # whatever is asked goes through it
+    patch.setattr(tuned, "tokenized", reading(tuned.tokenized, 0))
+    return ids
+
+
+def ids_of(third):
+    """Return the ids of a third's prompts."""
+    return {*third.benign["prompt_id"], *third.twins["prompt_id"]}
+
+
+def decided(base, remedies, thirds, outside=None):
+    """Return what remedies decide on the test third."""
+    return decisions.decide(base, decisions.targets(base, remedies, thirds), thirds, outside)
