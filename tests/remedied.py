@@ -1,7 +1,7 @@
 """A tiny world for tests of remedies: recorded clusters with their twins, and a random model that was asked them.
 
-What the model says is replaced by texts that can be looked for and labelled; most end by themselves, as what a model is
-tuned on must.
+What the model says is replaced by texts that can be looked for and labelled; every second one is cut, and all end by
+themselves at greater length.
 """
 
 import zlib
@@ -13,6 +13,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from paraguard_utils import settings, stores, unsafe
 from paraguard_utils.models import engine, prompting, trace_store
 from paraguard_utils.querying import targets
+from paraguard_utils.querying.whole_answers import LONG
 from paraguard_utils.remedies import decisions
 from paraguard_utils.remedies.catalogue import tuned
 from paraguard_utils.remedies.untouched import Untouched
@@ -39,7 +40,8 @@ def spoken(patch):
         for row in rows:
             number = zlib.crc32(f"{row['prompt_id']} {len(row['token_ids'])}".encode())
             row["response"] = ANSWERS[number % 3].format(row["key"][:4])
-            row["finish_reason"] = "stop" if number % 5 else "length"
+            cut = number // 3 % 2 and self.max_new_tokens < LONG
+            row["finish_reason"] = "length" if cut else "stop"
         return rows
 
     patch.setattr(engine.Engine, "ask", ask)

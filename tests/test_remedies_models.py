@@ -306,6 +306,7 @@ def base(world, results, corpora, deep_folder, monkeypatch):
     """The tiny target in a store of its own, and what it is made to say."""
     shutil.copytree(world, results)
     remedied.spoken(monkeypatch)
+    monkeypatch.setattr(tuned, "MOST", 6)  # pairs to tune on: steps take their time
     return remedied.untouched(deep_folder, corpora)
 
 
@@ -345,6 +346,14 @@ def test_tuning_reads_examples_of_its_own_third_only(base, thirds):
             assert set(decided_on[own[~refused]]) == {"reject" if brittle else "accept"}
             pd.testing.assert_frame_equal(rows, tuned.training_rows(base, third, brittle, seed=1))
             assert not tuned.training_rows(base, third, brittle, seed=2).equals(rows)
+
+
+@pytest.mark.slow
+def test_where_no_answer_is_cut_none_is_asked_again(base, thirds, monkeypatch):
+    whole = base.traces(BENIGN, thirds.train.benign)["finish_reason"] == "stop"
+    third = thirds.train._replace(benign=thirds.train.benign[whole.to_numpy()])
+    monkeypatch.setattr(engine.Engine, "ask", lambda *_: pytest.fail("asked"))
+    assert len(tuned.complete_answers(base, third)) == whole.sum() > 5
 
 
 @pytest.fixture
@@ -423,27 +432,17 @@ def test_kills_cost_a_batch_at_most_and_leave_no_text(base, thirds, results, tol
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["ablated", "steered"])
-def test_a_resumed_run_of_a_changed_model_asks_nothing_twice(base, thirds, corpora, deep_folder, name, monkeypatch):
-    """Even where what was learned differs in its last digits, as between numbers of threads."""
-    twins, asked, real = thirds.test.twins.head(12), [], engine.Engine.ask
-
-    def counting(self, batch):
-        if self.max_new_tokens > 1:  # else it only looks at first tokens
-            asked.extend(request.prompt_id for request in batch)
-        return real(self, batch)
-
-    monkeypatch.setattr(engine.Engine, "ask", counting)
+@pytest.mark.parametrize("name", ["ablated", "steered", "self-cd"])
+def test_a_resumed_run_that_learns_anew_asks_nothing_twice(base, thirds, corpora, deep_folder, name, told, monkeypatch):
+    twins = thirds.test.twins.head(12)
     with monkeypatch.context() as patch:
         patch.setattr(trace_store.LabelledParts, "compact", dies)
         with pytest.raises(Killed):
             catalogue.remedies()[name].apply(base, thirds.train, thirds.validation).decide(TWINS, twins)
-    assert sorted(asked) == sorted(twins["prompt_id"])
-    looked = inside.activations
-    monkeypatch.setattr(inside, "activations", lambda *given: looked(*given) * np.float32(1 + 1e-6))
+    assert sorted(one for one, _ in told) == sorted(twins["prompt_id"])
     again = remedied.untouched(deep_folder, corpora)
-    catalogue.remedies()[name].apply(again, thirds.train, thirds.validation).decide(TWINS, twins)
-    assert sorted(asked) == sorted(twins["prompt_id"])
+    found = catalogue.remedies()[name].apply(again, thirds.train, thirds.validation).decide(TWINS, twins)
+    assert len(told) == len(found) == 12
 
 
 @pytest.mark.slow
