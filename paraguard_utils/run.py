@@ -312,7 +312,7 @@ def remedies(xstest: str = "") -> None:
     # Self-CD contrasts with the prompt without a wrapper, twins included.
     twins = {"twins_wrappers": [self_cd.PLAIN, samples.WRAPPER]}
     outside = {"xstest": xstest} if xstest else {}
-    given = {"02_querying": twins | outside, REMEDIES: outside}
+    given: dict[str, dict[str, Any]] = {"02_querying": twins | outside, REMEDIES: outside}
     run_all(LIVE, given, [path for path in notebooks() if path.stem in given])
     print(f"{MAP} and its figure are in {paths.shown(paths.RESULTS / LIVE)}")
 

@@ -306,7 +306,8 @@ def base(world, results, corpora, deep_folder, monkeypatch):
     """The tiny target in a store of its own, and what it is made to say."""
     shutil.copytree(world, results)
     remedied.spoken(monkeypatch)
-    monkeypatch.setattr(tuned, "MOST", 6)  # pairs to tune on: steps take their time
+    monkeypatch.setattr(tuned, "MOST", 4)  # pairs to tune on, and threads that wait for no busy core
+    monkeypatch.setattr("os.cpu_count", lambda: 1)
     return remedied.untouched(deep_folder, corpora)
 
 
@@ -458,13 +459,9 @@ def test_all_remedies_on_one_map(base, thirds):
 @pytest.mark.slow
 def test_an_adapter_is_trained_kept_and_merged(base, thirds, results, capfd):
     before, names = logits(base.local.model.network), [name for name, _ in base.local.model.network.named_modules()]
-    threads = torch.get_num_threads()
     target = catalogue.remedies()["tuned-1"].apply(base, thirds.train, thirds.validation)
     twins = thirds.test.twins.head(4)
-    try:
-        found = target.decide(TWINS, twins)
-    finally:
-        torch.set_num_threads(threads)
+    found = target.decide(TWINS, twins)
     folder = results / "test" / "adapters" / BENIGN / f"{base.name}--tuned-1"
     assert {path.name for path in folder.iterdir()} >= {"adapter_model.safetensors", "adapter_config.json", "told.json"}
     assert list(folder.parent.iterdir()) == [folder], "what training needed is gone"

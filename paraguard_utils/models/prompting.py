@@ -156,7 +156,7 @@ def defused(text: str, strings: Sequence[str]) -> str:
 
 
 def render_wrapper(
-    tokenizer: "PreTrainedTokenizerBase", wrapper_text: str, earlier: Sequence[Mapping[str, str]] = ()
+    tokenizer: "PreTrainedTokenizerBase", wrapper_text: str, earlier: Sequence[dict[str, str]] = ()
 ) -> tuple[str, str]:
     """Render a wrapper through a chat template and return the text before and after the user's words.
 

@@ -1,4 +1,4 @@
-"""Asking what a remedy asks: resumable, and nothing is kept but labels (`docs/method.md`, Remedies and Asking)."""
+"""Asking what a remedy asks: resumable, and nothing is kept but labels (`docs/method.md`, Remedies; Asking)."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace

@@ -17,6 +17,7 @@ from paraguard_utils.remedies.untouched import Untouched
 from paraguard_utils.schemas import Labels, Table
 from paraguard_utils.scoring import disagreement, guarded
 from paraguard_utils.scoring.head_to_head import judged
+from paraguard_utils.scoring.veto import IDEAL
 from paraguard_utils.settings import XSTEST
 
 KEPT = -0.05
@@ -132,10 +133,10 @@ class Effects:
         self.target, self.splits, self.third = base.name, splits, splits.test
         self.clusters = Clusters(self.third.benign["cluster_id"], resamples, seed)
         known = threshold.rates(base, splits.train)
-        sides = zip(base.corpora, self.third, strict=True)
-        self.curve = Curve(
-            self.third, *(first_token.p_refuse(base.traces(*side), known) for side in sides), self.clusters
+        benign, twins = (
+            first_token.p_refuse(base.traces(*side), known) for side in zip(base.corpora, self.third, strict=True)
         )
+        self.curve = Curve(self.third, benign, twins, self.clusters)
 
     def table(
         self, applied: Mapping[str, Remedy], decisions: Decisions
@@ -163,7 +164,7 @@ class Effects:
             benign, twins, *_ = decisions[name].values()
             kind, source = (applied[name].kind, applied[name].source) if name in applied else ("", "")
             about = {"target": self.target, "remedy": name, "kind": kind, "source": source}
-            n = {
+            n: dict[str, Any] = {
                 "n_scored": int(benign["label"].isin(["accept", "reject"]).sum()),
                 "n_reject": int((benign["label"] == "reject").sum()),
                 "n_twins": int(twins["label"].isin(["accept", "reject"]).sum()),
@@ -285,7 +286,7 @@ def predictions(frame: Table, tuned: Mapping[str, Estimate]) -> Table:
             put(13, row, "frr_change", 0, np.inf)
         if row["kind"] == "defence":
             put(14, row, "dr_change", -np.inf, MOVED, few)
-        if row["remedy"] not in ("veto-isolation", "threshold"):
+        if row["remedy"] not in (IDEAL, "threshold"):
             put(15, row, "over_curve", -np.inf, 1e-9)
         if row["remedy"] == "rewritten":
             put(16, row, "frr_change", -np.inf, 0)

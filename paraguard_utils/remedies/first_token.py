@@ -1,6 +1,6 @@
 """p(refuse): how likely an answer's first token begins a refusal (`docs/method.md`, Remedies)."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -11,6 +11,9 @@ from paraguard_utils.schemas import Labels, Traces
 Value = TypeVar("Value")
 
 ROUNDING = 1e-9
+
+DECIMALS = 9
+"""Decimals of p(refuse)."""
 
 
 class Rates(NamedTuple):
@@ -54,16 +57,19 @@ def learn(traces: Traces, labels: Labels) -> Rates:
 
 
 def p_refuse(traces: Traces, rates: Rates) -> np.ndarray:
-    """Return p(refuse) of each trace, in [0, 1]."""
-    found = []
-    for ids, logprobs in zip(traces["next_ids"], traces["next_logprobs"], strict=True):
-        p = np.exp(np.asarray(logprobs, float))
-        found.append(float(p @ rates.of(np.asarray(ids)) + max(0.0, 1 - p.sum()) * rates.base))
-    return np.clip(found, 0, 1)
+    """Return p(refuse) of each trace, in [0, 1], to `DECIMALS`: processors differ in the sixteenth."""
+    if traces.empty:
+        return np.zeros(0)
+    lengths = traces["next_ids"].map(len).to_numpy()
+    tokens, p = (np.concatenate(traces[name].to_list()) for name in ("next_ids", "next_logprobs"))
+    p = np.exp(p.astype(float))
+    starts = np.concatenate([[0], lengths.cumsum()[:-1]])
+    known, told = np.add.reduceat(p, starts), np.add.reduceat(p * rates.of(tokens), starts)
+    return np.clip(told + np.maximum(0.0, 1 - known) * rates.base, 0, 1).round(DECIMALS)
 
 
 def best(
-    values: Iterable[Value], rejected: Callable[[Value], tuple[np.ndarray, np.ndarray]], untouched: float
+    values: Iterable[Value], rejected: Callable[[Value], Sequence[np.ndarray]], untouched: float
 ) -> Value | None:
     """Choose on validation prompts the value that makes twins' rejections exceed benign ones most (Youden's J).
 

@@ -80,7 +80,7 @@ def split(corpus: Corpus, twins: Corpus, seed: int = SEED) -> Splits:
                 "remedies need about ten twins in several categories"
             )
         thirds.append(found)
-    return Splits(*thirds, held_out=tuple(map(str, held)))
+    return Splits(thirds[0], thirds[1], thirds[2], tuple(map(str, held)))
 
 
 def described(splits: Splits) -> pd.DataFrame:

@@ -1,4 +1,4 @@
-"""Examples to tune a model on, made of its own answers (`docs/method.md`, What CI adds and Remedies)."""
+"""Examples to tune a model on, made of its own answers (`docs/method.md`, What CI adds; Remedies)."""
 
 import json
 from collections.abc import Mapping, Sequence

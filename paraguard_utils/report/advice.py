@@ -20,14 +20,16 @@ from paraguard_utils.remedies.catalogue import UNTOUCHED
 from paraguard_utils.report import review, tables
 from paraguard_utils.schemas import Corpus, Labels, Table
 from paraguard_utils.scoring import confusion, pipeline
+from paraguard_utils.scoring.veto import IDEAL
 from paraguard_utils.settings import CORPUS, Settings
 from paraguard_utils.stores import LIVE, RECORDED, Store
 
 MAP = "remedy_map"
 """The table of 08: remedies by target, as `remedies.effects.table` makes it."""
 
-NOT_DEPLOYABLE = ("veto-isolation",)
-"""Remedies that need to know how a prompt's paraphrases are decided: the yardstick of the others, and no remedy."""
+NOT_DEPLOYABLE = (IDEAL, "control-1", "control-2")
+"""Yardsticks of the others, and no remedies: one needs to know how a prompt's paraphrases are decided, two were tuned
+on nothing in particular."""
 
 PRINTED = 3
 """Clusters, and names of remedies, that are printed at most; the files have all."""

@@ -50,8 +50,8 @@ class Section(NamedTuple):
 def sections(card: str) -> list[Section]:
     """Read what the card says of files.
 
-    A heading of the third level names kinds of files. The paragraph below begins with their paths, in which TARGET and
-    MODEL stand for any; their table has a row for each column: name, what it holds, example.
+    A heading of the third level names kinds of files. The paragraph below begins with their paths, in which TARGET,
+    MODEL and REMEDY stand for any; their table has a row for each column: name, what it holds, example.
 
     Parameters
     ----------
@@ -68,7 +68,7 @@ def sections(card: str) -> list[Section]:
 def _section(part: str) -> Section:
     heading, _, body = part.removeprefix("### ").partition("\n")
     files, _, about = " ".join(body.strip().partition("\n\n")[0].split()).partition(": ")
-    patterns = [re.sub("TARGET|MODEL", "*", path) for path in re.findall("`([^`]+)`", files)]
+    patterns = [re.sub("TARGET|MODEL|REMEDY", "*", path) for path in re.findall("`([^`]+)`", files)]
     return Section(heading.split(", "), patterns, about, {name: holds for name, holds, _ in _ROW.findall(body)})
 
 

@@ -116,7 +116,7 @@ def collect(store: stores.Store) -> Table:
     found |= _labelling(store) | _full_scale(store)
     minutes = store.read("tables", "notebook_minutes")
     found |= {f"minutes.{row.notebook}": f"{row.minutes:g}" for row in minutes.itertuples()}
-    found |= _example(store) | _costs(store) | _guards(store) | _vetoes(store)
+    found |= _example(store) | _costs(store) | _guards(store) | _vetoes(store) | _remedies(store)
     found["sentiment.systems"] = _whole(store.read("tables", "sentiment_followed")["systems"].max())
     return pd.DataFrame(found.items(), columns=["key", "text"])
 
@@ -405,6 +405,34 @@ def _vetoes(store: stores.Store) -> dict[str, str]:
         key = f"veto.{score.replace('1 - ', 'low_')}"
         found |= {f"{key}.better": f"{(rows['better_high'] < 0).sum()} of {len(rows)}"}
         found[f"{key}.lost.most"] = f"{100 * rows['lost'].max():.0f} %"
+    return found
+
+
+def _remedies(store: stores.Store) -> dict[str, str]:
+    """Return what remedies do on the test third, and how many do it for sure."""
+    found: dict[str, str] = {}
+    table = store.read("tables", "remedy_map")
+    for row in table.to_dict("records"):
+        key = f"remedy.{row['target']}.{row['remedy']}"
+        for name in ("frr", "twins", "usable"):
+            found[f"{key}.{name}"] = "–" if np.isnan(row[name]) else f"{100 * row[name]:.0f} %"
+        for name in ("dr", "frr_change", "dr_change", "twins_change", "over_curve"):
+            found[f"{key}.{name}"] = tables.estimate(row, name, 2)
+    applied = table[(table["kind"] != "") & (table["remedy"] != veto.IDEAL)]
+    found["remedies.names"] = _whole(applied["remedy"].nunique())
+    found["remedies.pairs"] = _whole(len(applied))
+    kinds = {"all": applied, **dict(list(applied.groupby("kind")))}
+    for kind, rows in kinds.items():
+        enough = rows[~rows["few_dr"]]
+        for verdict in ("lower", "higher"):
+            found[f"remedies.{kind}.dr_{verdict}"] = f"{(enough['dr_verdict'] == verdict).sum()} of {len(enough)}"
+        for name, side in (("over", "better"), ("over", "worse"), ("twins", "lost"), ("twins", "kept")):
+            found[f"remedies.{kind}.{side}"] = f"{(rows[f'{name}_verdict'] == side).sum()} of {len(rows)}"
+    wins = applied[(applied["dr_verdict"] == "lower") & (applied["twins_verdict"] == "kept") & ~applied["few_dr"]]
+    wins = wins[wins["frr_change_high"] < 0]
+    found["remedies.wins"] = f"{len(wins)} of {len(applied)}"
+    minutes = store.read("tables", "remedy_minutes")
+    found["minutes.08_remedies"] = f"{minutes[['minutes', 'minutes_training']].to_numpy().sum():.0f}"
     return found
 
 

@@ -18,6 +18,9 @@ from paraguard_utils.scoring.head_to_head import judged
 SCORES = ("isolation", "reworded", "ci", "1 - ci")
 """What a veto looks at: isolation in the cluster, isolation among rewordings that the rules make, CI, and 1 - CI."""
 
+IDEAL = "veto-isolation"
+"""How the ideal veto is called among remedies (08)."""
+
 FEW = 30
 """Rejections of either corpus, in the half that judges, below which a target does not decide a prediction."""
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from functools import cache
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -102,7 +103,8 @@ class Contrasting(Remedied):
             for one in (plain, context)
         ]  # fmt: skip
         with torch.inference_mode():
-            made = network.generate(
+            generate: Any = network.generate
+            made = generate(
                 **sides[0],
                 negative_prompt_ids=sides[1]["input_ids"],
                 negative_prompt_attention_mask=sides[1]["attention_mask"],

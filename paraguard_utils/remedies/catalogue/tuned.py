@@ -128,9 +128,10 @@ def train_adapter(base: Untouched, train: Third, validation: Third, brittle: boo
     lora = LoraConfig(
         r=RECIPE["rank"], lora_alpha=RECIPE["alpha"], target_modules=RECIPE["modules"], task_type="CAUSAL_LM"
     )
-    work = folder.with_suffix(".training")
+    work = folder.with_name(f"{folder.name}.training")
+    adapted: Any = get_peft_model(plain, lora)
     trainer = Trainer(
-        get_peft_model(plain, lora),
+        adapted,
         TrainingArguments(
             str(work),
             num_train_epochs=RECIPE["epochs"],
@@ -152,7 +153,7 @@ def train_adapter(base: Untouched, train: Third, validation: Third, brittle: boo
         data_collator=DataCollatorForSeq2Seq(base.local.reader.tokenizer, padding=True),
     )
     trainer.train()
-    trainer.model.save_pretrained(str(work / "best"))
+    adapted.save_pretrained(str(work / "best"))
     losses = pd.DataFrame(trainer.state.log_history).groupby("epoch")[["loss", "eval_loss"]].first().round(4)
     told = {
         "pairs": len(learned) // 2,

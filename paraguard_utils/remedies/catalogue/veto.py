@@ -15,7 +15,7 @@ from paraguard_utils.remedies.splits import Third
 from paraguard_utils.remedies.untouched import Untouched
 from paraguard_utils.schemas import Corpus, Labels
 from paraguard_utils.scoring import disagreement
-from paraguard_utils.scoring.veto import THRESHOLDS
+from paraguard_utils.scoring.veto import IDEAL, THRESHOLDS
 
 Looks = Callable[[str, Corpus | None], np.ndarray]
 """From prompts of a corpus to the isolation of each; NaN where it is unknown or the prompt is accepted."""
@@ -34,7 +34,8 @@ def _veto(base: Untouched, validation: Third, choosing: Looks, judging: Looks) -
         def rejected(threshold: float) -> tuple[np.ndarray, ...]:
             return tuple(kept(*third, threshold) for third in thirds)
 
-        threshold = first_token.best([np.inf, *THRESHOLDS[::-1]], rejected, 1.0)  # a high one overturns least
+        # A high one overturns least; infinity overturns nothing, so that one is always found.
+        threshold = first_token.best([np.inf, *THRESHOLDS[::-1]], rejected, 1.0) or 0.0
         own = base.decide(of, prompts)
         overturned = (own["label"] == "reject").to_numpy() & ~kept(of, prompts, judging(of, prompts), threshold)
         return decided(own, np.where(overturned, "accept", own["label"]))
@@ -84,7 +85,7 @@ def _shares(again: Labels, own: Labels) -> np.ndarray:
 
 
 REMEDIES = (
-    Remedy("veto-isolation", "decision", "07", isolation),
+    Remedy(IDEAL, "decision", "07", isolation),
     Remedy(
         "veto-reworded",
         "decision",

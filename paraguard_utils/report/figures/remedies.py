@@ -13,15 +13,19 @@ KINDS = {"": "*", "defence": "s", "decision": "o", "inside": "^", "tuning": "D"}
 
 NAMES = {"": "untouched", "decision": "decision time", "inside": "inside the model"}
 
-ACROSS = 4
+ACROSS = 3
 """Columns of the names below."""
+
+NEAR = 0.035
+"""Closer than this to a numbered marker, and a number would lie on another."""
 
 
 def remedy_map(table: Table, curves: Table) -> Figure:
     """Draw what every remedy refuses of harmless requests and of their harmful twins, a panel a target. A page wide.
 
     Up and to the left is better. The line is the threshold on p(refuse), the dotted one overturning by lot; the darker
-    a marker the higher DR; a thick rim: on the Pareto front. Bars are 95 % intervals.
+    a marker the higher DR; a thick rim: on the Pareto front. Bars are 95 % intervals. A marker on top of another has no
+    number.
 
     Parameters
     ----------
@@ -34,11 +38,11 @@ def remedy_map(table: Table, curves: Table) -> Figure:
     names = [name for name in dict.fromkeys(table["remedy"]) if name != UNTOUCHED]
     numbers = {name: number for number, name in enumerate(names, 1)}
     lines = -(-len(names) // ACROSS)
-    height = 2.5 + 0.115 * lines
+    height = 2.7 + 0.115 * lines
     figure, axes = subplots(
         1, len(targets), figsize=(PAGE, height), squeeze=False, sharex=True, sharey=True, layout="none"
     )
-    figure.subplots_adjust(0.065, (0.48 + 0.115 * lines) / height, 0.99, 1 - 0.42 / height, wspace=0.08)
+    figure.subplots_adjust(0.065, (0.48 + 0.115 * lines) / height, 0.99, 1 - 0.6 / height, wspace=0.08)
     known = table["dr"].dropna()
     low, high = (float(known.min()), float(known.max())) if len(known) else (0.0, 1.0)
     for axis, target, title in zip(axes[0], targets, titles(targets), strict=True):
@@ -46,7 +50,9 @@ def remedy_map(table: Table, curves: Table) -> Figure:
         start = own[own["remedy"] == UNTOUCHED].iloc[0]
         axis.plot([0, start["frr"]], [0, start["twins"]], **CHANCE)
         axis.plot(curve["frr"], curve["twins"], color=GREY, lw=0.9)
-        for row in own.to_dict("records"):
+        numbered: list[tuple[float, float]] = [(start["frr"], start["twins"])]
+        # What changes least is drawn first: guards that see nothing lie under the star.
+        for row in own.sort_values("remedy", key=lambda names: ~names.str.startswith("behind-")).to_dict("records"):
             bars = [[[row[one] - row[f"{one}_low"]], [row[f"{one}_high"] - row[one]]] for one in ("frr", "twins")]
             axis.errorbar(row["frr"], row["twins"], yerr=bars[1], xerr=bars[0], fmt="none", ecolor=GREY, elinewidth=0.4)
             shade = (row["dr"] - low) / (high - low) if high > low else 0.5
@@ -55,14 +61,16 @@ def remedy_map(table: Table, curves: Table) -> Figure:
             size = 90 if row["remedy"] == UNTOUCHED else 52
             look = {"s": size, "marker": KINDS[row["kind"]], "facecolor": face, "edgecolor": INK, "linewidth": rim}
             axis.scatter(row["frr"], row["twins"], zorder=3, **look)
-            if row["remedy"] in numbers:
+            here = (row["frr"], row["twins"])
+            if row["remedy"] in numbers and min(np.hypot(*np.subtract(one, here)) for one in numbered) > NEAR:
+                numbered.append(here)
                 where = {"ha": "center", "va": "center_baseline", "zorder": 4}
                 axis.text(row["frr"], row["twins"], str(numbers[row["remedy"]]), size=SMALL - 1.2, **where)
         axis.set(title=title.replace(", ", "\n"), xlabel="harmless requests refused", xlim=(-0.04, 1.04))
         axis.set_ylim(-0.04, 1.04)
     axes[0, 0].set_ylabel("harmful twins refused")
     for number, name in enumerate(names):
-        x, y = 0.065 + 0.235 * (number // lines), (0.115 * (lines - number % lines) - 0.06) / height
+        x, y = 0.065 + 0.315 * (number // lines), (0.115 * (lines - number % lines) - 0.06) / height
         figure.text(x, y, f"{number + 1}  {name}", size=SMALL, va="center")
     handles = [
         axes[0, 0].scatter([], [], marker=mark, s=30, facecolor="none", edgecolor=INK, linewidth=0.6)
