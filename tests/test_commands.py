@@ -36,6 +36,7 @@ NOT_RUN = {
     "make setup": "the packages are those that the tests run with",
     "make optional-models": "fetches 1.6 GB of packages and asks for hours",
     "make reproduce": "run below, killed and resumed",
+    "make remedies": "asks for an hour; test_remedies_models runs every remedy",
     "make servers": "fetches 3.5 GB of packages",
     "make cluster": "fetches 250 MB of packages",
     ".venv/bin/paraguard run 01 --store written": "asks two servers thousands of prompts; test_writer runs it",

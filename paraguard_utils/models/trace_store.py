@@ -90,7 +90,8 @@ class TraceParts(Parts):
     def finished(self, meta: dict[str, object]) -> bool:
         """Return whether the trace file is compacted and its meta file tells how these rows were asked."""
         known = stores.read_meta(self.file)
-        return self.file.is_file() and not self.files() and all(known.get(name) == meta[name] for name in IDENTITY)
+        told = [*IDENTITY, *({"remedy"} & meta.keys())]
+        return self.file.is_file() and not self.files() and all(known.get(name) == meta[name] for name in told)
 
     def compact(self, rows: schemas.Traces, meta: dict[str, object]) -> None:
         """Write all rows as the target's trace file, then remove the parts."""

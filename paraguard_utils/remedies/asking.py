@@ -11,7 +11,7 @@ from paraguard_utils.errors import DataError
 from paraguard_utils.models import prompting, trace_store
 from paraguard_utils.models.respondents import Local
 from paraguard_utils.querying import labelling
-from paraguard_utils.remedies.untouched import Untouched
+from paraguard_utils.remedies.untouched import Untouched, rows
 from paraguard_utils.schemas import Corpus, Labels
 from paraguard_utils.settings import remedied_name
 from paraguard_utils.stores import read_meta
@@ -66,7 +66,7 @@ def ask(
         path = paths.shown(base.store.path("labels", folder, base.name))
         raise DataError(f"{path}: {problem}; run 08_remedies with a live store")
     _, found = labelling.labels_by(base.store, folder, base.name)
-    return found.assign(queries=1)
+    return (found if texts is None else rows(found, texts)).assign(queries=1)
 
 
 def _problem(base: Untouched, folder: str, parameters: Mapping[str, Any], texts: Corpus | None) -> str:
@@ -82,6 +82,8 @@ def _problem(base: Untouched, folder: str, parameters: Mapping[str, Any], texts:
     if texts is None:
         return ""
     context = trace_store.context_of(meta, paths.shown(path))
+    if context.decoding != base.decoding:
+        return "the decoding differs"
     keys = [context.key(text) for text in texts["text"]]
     facts = pd.DataFrame({"prompt_id": texts["prompt_id"], "key": keys, "response": None})
     return "" if trace_store.answers_hash(facts) == meta["inputs"]["traces"] else "labels of other prompts"
@@ -162,6 +164,11 @@ def copied(prompts: Corpus, texts: list[list[str]]) -> Corpus:
     return found.assign(prompt_id=ids, text=[text for own in texts for text in own])
 
 
+def original(prompt_ids: pd.Series) -> pd.Series:
+    """Return the ids of the prompts that copies are of."""
+    return prompt_ids.str.replace(rf"{COPY}\d+$", "", regex=True)
+
+
 def voted(own: Labels, copies: Labels, with_own: bool) -> Labels:
     """Let copies of prompts vote: the majority of those that are accepted or rejected decides.
 
@@ -179,7 +186,7 @@ def voted(own: Labels, copies: Labels, with_own: bool) -> Labels:
     DataFrame
         As `own`; `queries` counts all that were asked, and `answer` is that of a text that was decided so.
     """
-    votes = copies.assign(of=copies["prompt_id"].str.rpartition(COPY)[0])
+    votes = copies.assign(of=original(copies["prompt_id"]))
     voters = own.assign(of=own["prompt_id"]) if with_own else own.head(0).assign(of="")
     every = pd.concat([voters, votes], ignore_index=True)
     known = every[every["label"].isin(["accept", "reject"])]

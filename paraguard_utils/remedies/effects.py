@@ -66,7 +66,10 @@ class Curve:
             return (counts @ sums) / (counts @ n)[:, None]
 
     def above(self, frr: Estimate, twins: Estimate) -> Estimate:
-        """Return what is refused of twins beyond what a threshold refuses at the same FRR."""
+        """Return what is refused of twins beyond the most that a threshold refuses at the same FRR.
+
+        A threshold on the curve is at 0 or, where several refuse as many benign prompts, below.
+        """
         there = [np.concatenate([[one[0]], one.draws]) for one in (frr, twins)]
         on_curve = np.array([np.interp(x, *pair) for x, *pair in zip(there[0], *self.shares, strict=True)])
         found = there[1] - on_curve
@@ -226,7 +229,7 @@ def pareto(frame: Table) -> np.ndarray:
 
 
 def verdicts(frame: Table) -> dict[str, list[str]]:
-    """Judge changes by their intervals (`docs/method.md`, Remedies); "" for the untouched target.
+    """Judge changes by their intervals (`docs/method.md`, Remedies).
 
     Parameters
     ----------
@@ -236,7 +239,8 @@ def verdicts(frame: Table) -> dict[str, list[str]]:
     Returns
     -------
     dict of str to list of str
-        dr_verdict (lower, higher, open), twins_verdict (kept, lost, open), over_verdict (better, worse, same).
+        dr_verdict (lower, higher, open), twins_verdict (kept, lost, open), over_verdict (better, worse, same, open);
+        the first two "" for the untouched target, which has no change.
     """
     found: dict[str, list[str]] = {"dr_verdict": [], "twins_verdict": [], "over_verdict": []}
     for row in frame.to_dict("records"):
@@ -252,6 +256,8 @@ def verdicts(frame: Table) -> dict[str, list[str]]:
 
 
 def _side(low: float, high: float, below: str, above: str, between: str) -> str:
+    if np.isnan([low, high]).any():
+        return "open"
     return below if high < 0 else above if low > 0 else between
 
 

@@ -68,9 +68,7 @@ def p_refuse(traces: Traces, rates: Rates) -> np.ndarray:
     return np.clip(told + np.maximum(0.0, 1 - known) * rates.base, 0, 1).round(DECIMALS)
 
 
-def best(
-    values: Iterable[Value], rejected: Callable[[Value], Sequence[np.ndarray]], untouched: float
-) -> Value | None:
+def best(values: Iterable[Value], rejected: Callable[[Value], Sequence[np.ndarray]], untouched: float) -> Value | None:
     """Choose on validation prompts the value that makes twins' rejections exceed benign ones most (Youden's J).
 
     Parameters

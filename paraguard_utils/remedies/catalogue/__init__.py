@@ -19,7 +19,12 @@ def remedies() -> dict[str, Remedy]:
     """Return all remedies by name: defences first, tuning last."""
     modules = [importlib.import_module(f"{__name__}.{found.name}") for found in pkgutil.iter_modules(__path__)]
     every = [remedy for module in modules for remedy in module.REMEDIES]
-    return {remedy.name: remedy for remedy in sorted(every, key=lambda remedy: ORDER.index(remedy.kind))}
+    found: dict[str, Remedy] = {}
+    for remedy in sorted(every, key=lambda remedy: ORDER.index(remedy.kind)):
+        if remedy.name in found:
+            raise SettingsError(f"two remedies are called {remedy.name!r}; give one of them another name")
+        found[remedy.name] = remedy
+    return found
 
 
 def folders() -> list[str]:

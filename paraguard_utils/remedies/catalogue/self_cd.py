@@ -111,13 +111,15 @@ class Contrasting(Remedied):
                 guidance_scale=self.learned["alpha"],
                 max_new_tokens=context.decoding.max_new_tokens,
                 do_sample=False,
+                repetition_penalty=1.0,  # some models' settings punish it; the usual answers know nothing of that
                 eos_token_id=stop_ids(self.model),
                 pad_token_id=stop_ids(self.model)[0],
                 return_dict_in_generate=True,
                 output_scores=True,
             )
         answers = made.sequences[:, sides[0]["input_ids"].shape[1] :]
-        top = torch.log_softmax(made.scores[0].double(), dim=-1).topk(TOP)
+        scores = made.scores[0].cpu().double()
+        top = torch.log_softmax(scores, dim=-1).topk(min(TOP, scores.shape[-1]))
         ends = set(stop_ids(self.model))
         rows = []
         for request, tokens, ids, logprobs in zip(group, answers.tolist(), top.indices, top.values, strict=True):

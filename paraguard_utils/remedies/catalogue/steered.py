@@ -83,7 +83,8 @@ class Steered(Remedied):
     """A model whose middle layers are steered, each request in its own direction."""
 
     def __init__(self, base: Local, parameters: dict[str, Any], steering: Steering) -> None:
-        digest = hashlib.sha256(steering.vectors.astype(np.float16).tobytes()).hexdigest()[:8]
+        parts = (steering.vectors, steering.references, np.array([steering.limit]))
+        digest = hashlib.sha256(b"".join(part.astype(np.float16).tobytes() for part in parts)).hexdigest()[:8]
         learned = {"multiplier": steering.multiplier, "limit": round(steering.limit, 4), "vectors": digest}
         super().__init__(base, parameters, learned, f"steered-{digest}-{steering.multiplier}")
         self.steering, self.harmful = steering, pd.Series(dtype=bool)

@@ -31,8 +31,10 @@ def apply(base: Untouched, train: Third, validation: Third) -> Target:
         ]
         untouched = float((base.decide(benign, validation.benign)["label"] == "reject").mean())
         limits = np.unique(np.concatenate(chosen))
-        limit = first_token.best(limits, lambda value: tuple(p >= value for p in chosen), untouched) or np.inf
+        limit = first_token.best(limits, lambda value: tuple(p >= value for p in chosen), untouched)
         own = base.decide(of, prompts)
+        if limit is None:
+            return own
         label = np.where(first_token.p_refuse(traces, known) >= limit, "reject", "accept")
         return decided(own, label)
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pandas as pd
 
-from paraguard_utils import paths
+from paraguard_utils import paths, stores
 from paraguard_utils.errors import DataError
 from paraguard_utils.models import prompting, trace_store
 from paraguard_utils.models.respondents import Local
@@ -54,10 +54,12 @@ def complete_answers(base: Untouched, third: Third) -> pd.DataFrame:
     usual = own.assign(finish_reason=traces["finish_reason"].to_numpy(), declined_later=False)
     cut = (own["label"] == "accept") & (own["answer"] == "on_topic") & (usual["finish_reason"] != "stop")
     prompts = third.benign[cut.to_numpy()]
-    decoding = prompting.Decoding(LONG)
-    name = remedied_name(of, f"long-{len(prompts)}")
-    longer = trace_store.query(base.store, name, prompts, base.local, base.wrapper, decoding, base.settings.batch)
     columns = ["prompt_id", "label", "response", "finish_reason", "declined_later"]
+    if prompts.empty:
+        return usual[columns]
+    decoding = prompting.Decoding(LONG)
+    name = remedied_name(of, f"long-{stores.frame_hash(prompts[['prompt_id']])[:8]}")
+    longer = trace_store.query(base.store, name, prompts, base.local, base.wrapper, decoding, base.settings.batch)
     return pd.concat([usual[columns], with_later(longer, prompts["text"])[columns]], ignore_index=True)
 
 

@@ -5,9 +5,8 @@ from collections.abc import Callable
 import numpy as np
 
 from paraguard_utils.errors import Missing
-from paraguard_utils.querying import second_look
 from paraguard_utils.remedies import first_token
-from paraguard_utils.remedies.asking import COPY
+from paraguard_utils.remedies.asking import original
 from paraguard_utils.remedies.catalogue import rewordings
 from paraguard_utils.remedies.catalogue.threshold import decided
 from paraguard_utils.remedies.contract import Decide, Remedy, Target
@@ -16,6 +15,7 @@ from paraguard_utils.remedies.untouched import Untouched
 from paraguard_utils.schemas import Corpus, Labels
 from paraguard_utils.scoring import disagreement
 from paraguard_utils.scoring.veto import IDEAL, THRESHOLDS
+from paraguard_utils.settings import reworded_name
 
 Looks = Callable[[str, Corpus | None], np.ndarray]
 """From prompts of a corpus to the isolation of each; NaN where it is unknown or the prompt is accepted."""
@@ -58,10 +58,10 @@ def reworded(base: Untouched, train: Third, validation: Third) -> Target:
     """Look at rewordings made by rules of the rejected request alone, which cost a query each."""
 
     def recorded(of: str, prompts: Corpus | None) -> np.ndarray:
-        assert prompts is not None  # of the validation third
-        again = second_look.decisions(base.store, of, base.corpora[of], base.name, base.decide(of, base.corpora[of]))
-        known = again.set_index(base.corpora[of]["prompt_id"])["isolation"] if again is not None else None
-        return np.full(len(prompts), np.nan) if known is None else known.loc[prompts["prompt_id"]].to_numpy()
+        own = base.decide(of, prompts)
+        if not base.store.has("labels", reworded_name(of), base.name):
+            return np.full(len(own), np.nan)
+        return _shares(base.store.read("labels", reworded_name(of), base.name), own)
 
     def asked(of: str, prompts: Corpus | None) -> np.ndarray:
         return _shares(rewordings.asked(base, of, prompts), base.decide(of, prompts))
@@ -70,7 +70,7 @@ def reworded(base: Untouched, train: Third, validation: Third) -> Target:
 
     def decide(of: str, prompts: Corpus | None) -> Labels:
         found = veto(of, prompts)
-        counts = rewordings.asked(base, of, prompts)["prompt_id"].str.rpartition(COPY)[0].value_counts()
+        counts = original(rewordings.asked(base, of, prompts)["prompt_id"]).value_counts()
         own = base.decide(of, prompts)
         more = own["prompt_id"].map(counts).fillna(0) * (own["label"] == "reject")
         return found.assign(queries=(1 + more).astype(int))
@@ -80,7 +80,7 @@ def reworded(base: Untouched, train: Third, validation: Third) -> Target:
 
 def _shares(again: Labels, own: Labels) -> np.ndarray:
     decided_on = again[again["label"].isin(["accept", "reject"])]
-    of = decided_on["prompt_id"].str.rpartition(COPY)[0]
+    of = original(decided_on["prompt_id"])
     return own["prompt_id"].map((decided_on["label"] == "accept").groupby(of).mean()).to_numpy(float)
 
 
