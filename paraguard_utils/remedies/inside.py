@@ -1,5 +1,7 @@
 """Reading and changing a model's activations; every change is taken back (`docs/method.md`, Remedies)."""
 
+import io
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -7,11 +9,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
+from paraguard_utils import stores
 from paraguard_utils.errors import ModelError
 from paraguard_utils.models import prompting
 from paraguard_utils.models.prompting import PromptContext
 from paraguard_utils.models.respondents import Local
+from paraguard_utils.remedies.untouched import Untouched
 from paraguard_utils.schemas import Corpus, Traces
+
+LEARNED = "adapters"
+"""Where what was learned lies in a live store: never in the record."""
+
+PARAMETERS = "parameters"
 
 if TYPE_CHECKING:
     import torch
@@ -108,6 +117,39 @@ def activations(model: Local, context: PromptContext, prompts: Corpus, batch: in
             parts.clear()
     places = pd.Series(range(len(order)), index=order)
     return np.concatenate(found)[places.loc[prompts["prompt_id"]].to_numpy()]
+
+
+def remembered(
+    base: Untouched, name: str, parameters: Mapping[str, Any], learn: Callable[[], dict[str, Any]]
+) -> dict[str, Any]:
+    """Return what a live store remembers of what was learned; learn and keep it where there is nothing.
+
+    Parameters
+    ----------
+    base : Untouched
+    name : str
+        Of the remedy.
+    parameters : dict
+        What it was learned with; learned with others, it is learned again.
+    learn : callable
+        To arrays and numbers by name.
+
+    Returns
+    -------
+    dict of str to numpy.ndarray or float or int
+    """
+    file = base.store.writes / LEARNED / next(iter(base.corpora)) / f"{base.name}--{name}.npz"
+    told = json.dumps(dict(parameters), sort_keys=True)
+    if file.is_file():
+        with np.load(file, allow_pickle=False) as kept:
+            if str(kept[PARAMETERS]) == told:
+                names = [key for key in kept.files if key != PARAMETERS]
+                return {key: kept[key] if kept[key].ndim else kept[key].item() for key in names}
+    found = learn()
+    content = io.BytesIO()
+    np.savez(content, **found, **{PARAMETERS: np.array(told)})
+    stores.atomic(file, lambda part: part.write_bytes(content.getvalue()))
+    return found
 
 
 def _prefills(

@@ -116,7 +116,8 @@ def apply(base: Untouched, train: Third, validation: Third) -> Target:
 
     @cache
     def respondent() -> Ablated:
-        return Ablated(base.local, parameters, learn(base, train, validation))
+        found = inside.remembered(base, "ablated", parameters, lambda: learn(base, train, validation)._asdict())
+        return Ablated(base.local, parameters, Ablation(**found))
 
     return Target(partial(ask, base, "ablated", parameters, respondent), respondent)
 

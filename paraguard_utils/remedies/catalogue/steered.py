@@ -148,7 +148,8 @@ def apply(base: Untouched, train: Third, validation: Third) -> Target:
 
     @cache
     def respondent() -> Steered:
-        return Steered(base.local, parameters, learn(base, train, validation))
+        found = inside.remembered(base, "steered", parameters, lambda: learn(base, train, validation)._asdict())
+        return Steered(base.local, parameters, Steering(**found))
 
     return Target(partial(ask, base, "steered", parameters, respondent), respondent)
 

@@ -21,8 +21,10 @@ from paraguard_utils.remedies import tuning_data
 from paraguard_utils.remedies.asking import Remedied, ask
 from paraguard_utils.remedies.catalogue.demonstrations import REFUSAL
 from paraguard_utils.remedies.contract import Remedy, Target
+from paraguard_utils.remedies.inside import LEARNED
 from paraguard_utils.remedies.splits import Third
 from paraguard_utils.remedies.untouched import Untouched
+from paraguard_utils.scoring import confusion
 from paraguard_utils.settings import remedied_name
 
 RECIPE: dict[str, Any] = {
@@ -40,20 +42,18 @@ SEEDS = (1, 2)
 MOST = 120
 """Pairs that are learned from at most, drawn by seed; as many twins stand beside."""
 
-FOLDER = "adapters"
-"""Where adapters lie in a live store: a few megabytes each, never in the record."""
-
 WRITTEN = "adapter_model.safetensors"
 
 
 def complete_answers(base: Untouched, third: Third) -> pd.DataFrame:
-    """Return the target's answers to accepted prompts of a third, those that the usual cut ends at greater length."""
+    """Return the target's answers to prompts of a third; in clusters decided both ways, those cut at greater length."""
     of = next(iter(base.corpora))
     own = base.decide(of, third.benign)
     traces = base.traces(of, third.benign)
     usual = own.assign(finish_reason=traces["finish_reason"].to_numpy(), declined_later=False)
     cut = (own["label"] == "accept") & (own["answer"] == "on_topic") & (usual["finish_reason"] != "stop")
-    prompts = third.benign[cut.to_numpy()]
+    brittle = third.benign["cluster_id"].isin(confusion.flips(third.benign, own).query("mixed")["cluster_id"])
+    prompts = third.benign[cut.to_numpy() & brittle.to_numpy()]
     columns = ["prompt_id", "label", "response", "finish_reason", "declined_later"]
     if prompts.empty:
         return usual[columns]
@@ -197,7 +197,7 @@ def apply(base: Untouched, train: Third, validation: Third, brittle: bool, seed:
 
     @cache
     def respondent() -> Tuned:
-        folder = base.store.writes / FOLDER / next(iter(base.corpora)) / f"{base.name}--{name}"
+        folder = base.store.writes / LEARNED / next(iter(base.corpora)) / f"{base.name}--{name}"
         if not (folder / WRITTEN).is_file():
             print(f"{paths.shown(folder)} is trained")
             folder.parent.mkdir(parents=True, exist_ok=True)
