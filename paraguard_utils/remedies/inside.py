@@ -147,7 +147,8 @@ def remembered(
                 return {key: kept[key] if kept[key].ndim else kept[key].item() for key in names}
     found = learn()
     content = io.BytesIO()
-    np.savez(content, **found, **{PARAMETERS: np.array(told)})
+    arrays: dict[str, Any] = {**found, PARAMETERS: np.array(told)}
+    np.savez(content, allow_pickle=False, **arrays)
     stores.atomic(file, lambda part: part.write_bytes(content.getvalue()))
     return found
 

@@ -1,7 +1,7 @@
 """What a remedy leaves of a model's other abilities (`docs/method.md`, Remedies)."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -127,21 +127,24 @@ def _asked(model: Local, context: PromptContext, prompts: Corpus) -> Traces:
     return pd.concat(list(model._asked(batches(requests, ROWS), prefix, context)), ignore_index=True)
 
 
-def kept(base: Untouched, made: Mapping[str, Target], asked: Sequence[str], third: Third) -> Table:
-    """Return what a live store knows of a target's remedies by `measure`, and measure the others now.
+def update(base: Untouched, made: Mapping[str, Target], asked: Iterable[str], third: Third) -> Table:
+    """Measure the remedies of a target that a live store knows nothing of yet; write and return all that it knows.
 
     Parameters
     ----------
     base : Untouched
     made : dict of str to Target
-    asked : sequence of str
+    asked : iterable of str
         Remedies that were asked.
     third : Third
         Of the test.
     """
-    store, known = base.store, pd.DataFrame(columns=["target", "remedy"])
-    if store.has("tables", NAME):
-        known = store.read("tables", NAME)
-    known = known[(known["target"] == base.name) & known["remedy"].isin(list(asked))]
-    missing = {name: made[name] for name in asked if name not in set(known["remedy"]) and made[name].respondent}
-    return pd.concat([known, measure(base, missing, third)], ignore_index=True) if missing else known
+    known = pd.DataFrame(columns=["target", "remedy"])
+    if base.store.has("tables", NAME):
+        known = base.store.read("tables", NAME)
+    there = set(known.loc[known["target"] == base.name, "remedy"])
+    missing = {name: made[name] for name in asked if made[name].respondent and name not in there}
+    if missing:
+        known = pd.concat([known, measure(base, missing, third)], ignore_index=True)
+        base.store.write("tables", NAME, frame=known, meta=base.settings.meta(target=base.name))
+    return known
