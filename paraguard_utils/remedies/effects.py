@@ -181,7 +181,9 @@ class Effects:
             outside = guarded.outside(decisions[name].get(XSTEST))
             made.append(about | n | bootstrap.columns(own | changes) | outside)
         frame = pd.DataFrame(made)
-        return frame.assign(pareto=pareto(frame), **verdicts(frame)), found
+        frame = frame.assign(pareto=pareto(frame), **verdicts(frame))
+        few = (frame["few_dr"] | frame["few_dr"].iloc[0]) & (frame["remedy"] != UNTOUCHED)
+        return frame.assign(dr_verdict=frame["dr_verdict"].mask(few, "few")), found
 
     def by_part(self, decisions: Decisions, names: Sequence[str]) -> Table:
         """Return changes on the categories that nothing was learned on, and on the others.

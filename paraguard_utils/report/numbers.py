@@ -414,6 +414,7 @@ def _remedies(store: stores.Store) -> dict[str, str]:
     table = store.read("tables", "remedy_map")
     for row in table.to_dict("records"):
         key = f"remedy.{row['target']}.{row['remedy']}"
+        found[f"{key}.queries"] = f"{row['queries']:.1f}"
         for name in ("frr", "twins", "usable"):
             found[f"{key}.{name}"] = "–" if np.isnan(row[name]) else f"{100 * row[name]:.0f} %"
         for name in ("dr", "frr_change", "dr_change", "twins_change", "over_curve"):
@@ -423,14 +424,21 @@ def _remedies(store: stores.Store) -> dict[str, str]:
     found["remedies.pairs"] = _whole(len(applied))
     kinds = {"all": applied, **dict(list(applied.groupby("kind")))}
     for kind, rows in kinds.items():
-        enough = rows[~rows["few_dr"]]
+        enough = rows[rows["dr_verdict"] != "few"]
         for verdict in ("lower", "higher"):
             found[f"remedies.{kind}.dr_{verdict}"] = f"{(enough['dr_verdict'] == verdict).sum()} of {len(enough)}"
+        found[f"remedies.{kind}.frr_up"] = f"{(rows['frr_change_low'] > 0).sum()} of {len(rows)}"
+        found[f"remedies.{kind}.frr_down"] = f"{(rows['frr_change_high'] < 0).sum()} of {len(rows)}"
         for name, side in (("over", "better"), ("over", "worse"), ("twins", "lost"), ("twins", "kept")):
             found[f"remedies.{kind}.{side}"] = f"{(rows[f'{name}_verdict'] == side).sum()} of {len(rows)}"
-    wins = applied[(applied["dr_verdict"] == "lower") & (applied["twins_verdict"] == "kept") & ~applied["few_dr"]]
-    wins = wins[wins["frr_change_high"] < 0]
-    found["remedies.wins"] = f"{len(wins)} of {len(applied)}"
+    gains = applied[(applied["frr_change_high"] < 0) & (applied["twins_verdict"] == "kept")]
+    found["remedies.gains"] = f"{len(gains)} of {len(applied)}"
+    found["remedies.wins"] = f"{(gains['dr_verdict'] == 'lower').sum()} of {len(applied)}"
+    for row in store.read("tables", "remedy_utility").to_dict("records"):
+        for name in ("divergence", "ppl_ratio"):
+            found[f"remedy.{row['target']}.{row['remedy']}.{name}"] = "–" if np.isnan(row[name]) else f"{row[name]:.2g}"
+    for row in store.read("tables", "remedy_learned").query("what == 'pairs'").to_dict("records"):
+        found[f"remedy.{row['target']}.{row['remedy']}.pairs"] = _whole(row["value"])
     minutes = store.read("tables", "remedy_minutes")
     found["minutes.08_remedies"] = f"{minutes[['minutes', 'minutes_training']].to_numpy().sum():.0f}"
     return found

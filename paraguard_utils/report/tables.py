@@ -24,8 +24,10 @@ HEADINGS = {
     "cr75": "CR@0.75",
     "cr_floor": "CR@floor",
     "dr": "DR",
+    "dr_change": "DR, change",
     "dr_matched": "DR, matched",
     "dr_near": "DR, near-identical",
+    "dr_verdict": "DR is",
     "excess_drift": "excess, Drift",
     "excess_equal_contrast": "excess at equal contrast",
     "excess_matched": "excess over matched floor",
@@ -36,6 +38,7 @@ HEADINGS = {
     "flip_random": "flip rate at random",
     "floor_matched": "matched floor",
     "frr": "FRR",
+    "frr_change": "FRR, change",
     "frr_blocked": "FRR with blocked",
     "n_accept": "accepted",
     "n_mixed": "mixed clusters",
@@ -43,8 +46,12 @@ HEADINGS = {
     "n_reject": "rejections",
     "n_scored": "scored",
     "n_unparsed": "unparsed",
+    "over_verdict": "against threshold",
     "reference": "reference target",
     "share_theta": "with similar neighbour",
+    "twins_change": "twins, change",
+    "twins_verdict": "twins are",
+    "usable_change": "usable, change",
 }
 """How columns are headed in a published table; any other keeps its name, underscores as spaces."""
 

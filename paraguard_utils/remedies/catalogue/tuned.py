@@ -125,7 +125,8 @@ def train_adapter(base: Untouched, train: Third, validation: Third, brittle: boo
     context = base.local.context(wrappers()[base.wrapper]["text"], base.decoding)
     sets = [tokenized(rows, base.local, context) for rows in (learned, held)]
     set_seed(seed)
-    torch.set_num_threads(os.cpu_count() or 1)  # an engine may have left one
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    torch.set_num_threads(cores or 1)  # an engine may have left fewer
     plain = base.load(packed=False).network
     lora = LoraConfig(
         r=RECIPE["rank"], lora_alpha=RECIPE["alpha"], target_modules=RECIPE["modules"], task_type="CAUSAL_LM"
