@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from matplotlib.collections import LineCollection
+from matplotlib.collections import LineCollection, PathCollection
 from matplotlib.container import ErrorbarContainer
 from matplotlib.text import Text
 from processors import elsewhere
@@ -20,6 +20,7 @@ from worlds import world
 
 from paraguard_utils import bootstrap, paths, stores
 from paraguard_utils.corpus import gates
+from paraguard_utils.remedies.catalogue import UNTOUCHED
 from paraguard_utils.report import closeup, figures
 from paraguard_utils.report.figures import closeup as drawing
 from paraguard_utils.report.figures import cohorts as cohort_figures
@@ -115,12 +116,18 @@ def drawn():
     by_source = pd.DataFrame([(name, source) for name in ("mine", "theirs") for source in ("one", "two", "all")])
     by_source = by_source.set_axis(["target", "source"], axis="columns").assign(**made(rng, 6, "frr", "dr"))
     by_source["few_dr"] = by_source["few"] = False
+    remedied = pd.DataFrame({"target": ["mine"] * 5, "remedy": [UNTOUCHED, "a", "behind-b", "c", "d"]})
+    remedied = remedied.assign(kind=["", "decision", "defence", "inside", "tuning"], pareto=[False, True] + [False] * 3)
+    remedied = remedied.assign(**made(rng, 5, "frr", "twins", "dr"))
+    remedied.loc[4, "dr"] = np.nan  # all decided alike
+    swept_by_token = pd.DataFrame({"target": "mine", "threshold": [0.9, 0.5], "frr": [0.1, 0.8], "twins": [0.3, 0.9]})
     return {
         "both_corpora": (figures.both_corpora(guards), guards),
         "guard_sweep": (figures.guard_sweep(swept, guards), swept),
         "before_after": (figures.before_after(behind), behind),
         "proxies": (figures.levels_overview(told), told),
         "veto_curves": (figures.veto_curves(vetoed, vetoed), vetoed),
+        "remedy_map": (figures.remedy_map(remedied, swept_by_token), remedied),
         "known_truth": (figures.known_truth(truth), truth),
         "sentiment_noise": (figures.noise(turned), turned),
         "against_floors": (figures.against_floors(floors), floors),
@@ -357,6 +364,22 @@ def test_intervals_of_targets_are_the_panels(pictures):
             same(estimates(axis), known)
     for axis, measure in zip(panels(figure)[1:], ("excess", "excess_matched"), strict=True):
         same(estimates(axis), np.vstack([numbers(rows, measure) for rows in by]))
+
+
+def test_remedies_stand_where_their_rates_are(pictures):
+    figure, table = pictures["remedy_map"]
+    (axis,) = panels(figure)
+    for direction, measure in ((0, "frr"), (1, "twins")):
+        bars = [bar for part in axis.containers if isinstance(part, ErrorbarContainer) for bar in part.lines[2]]
+        ends = [line[:, direction] for bar in bars for line in bar.get_segments() if np.ptp(line[:, direction])]
+        known = table[[f"{measure}_low", f"{measure}_high"]].to_numpy()
+        assert np.sort(ends, axis=0) == pytest.approx(np.sort(known, axis=0))
+    marks = [part for part in axis.collections if isinstance(part, PathCollection) and len(part.get_offsets())]
+    dots = np.concatenate([mark.get_offsets() for mark in marks])
+    assert np.sort(dots, axis=0) == pytest.approx(np.sort(table[["frr", "twins"]].to_numpy(), axis=0))
+    lines = [line.get_xydata().tolist() for line in axis.lines if len(line.get_xydata()) == 2]
+    assert [[0.1, 0.3], [0.8, 0.9]] in lines
+    assert {"1  a", "2  behind-b", "3  c", "4  d"} <= set(texts_in(figure))
 
 
 def test_correlations_are_the_panel_and_the_papers_stands_beside(pictures):

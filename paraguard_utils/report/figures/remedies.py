@@ -16,7 +16,7 @@ NAMES = {"": "untouched", "decision": "decision time", "inside": "inside the mod
 ACROSS = 3
 """Columns of the names below."""
 
-NEAR = 0.035
+NEAR = 0.045
 """Closer than this to a numbered marker, and a number would lie on another."""
 
 
@@ -58,14 +58,14 @@ def remedy_map(table: Table, curves: Table) -> Figure:
             shade = (row["dr"] - low) / (high - low) if high > low else 0.5
             face = SHADES(shade) if np.isfinite(shade) else "none"
             rim = 1.3 if row["pareto"] else 0.5
-            size = 90 if row["remedy"] == UNTOUCHED else 52
+            size = {"": 110, "inside": 105}.get(row["kind"], 72)
             look = {"s": size, "marker": KINDS[row["kind"]], "facecolor": face, "edgecolor": INK, "linewidth": rim}
             axis.scatter(row["frr"], row["twins"], zorder=3, **look)
             here = (row["frr"], row["twins"])
             if row["remedy"] in numbers and min(np.hypot(*np.subtract(one, here)) for one in numbered) > NEAR:
                 numbered.append(here)
                 where = {"ha": "center", "va": "center_baseline", "zorder": 4}
-                axis.text(row["frr"], row["twins"], str(numbers[row["remedy"]]), size=SMALL - 1.2, **where)
+                axis.text(row["frr"], row["twins"], str(numbers[row["remedy"]]), size=SMALL, **where)
         axis.set(title=title.replace(", ", "\n"), xlabel="harmless requests refused", xlim=(-0.04, 1.04))
         axis.set_ylim(-0.04, 1.04)
     axes[0, 0].set_ylabel("harmful twins refused")
