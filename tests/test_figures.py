@@ -375,7 +375,7 @@ def test_remedies_stand_where_their_rates_are(pictures):
         known = table[[f"{measure}_low", f"{measure}_high"]].to_numpy()
         assert np.sort(ends, axis=0) == pytest.approx(np.sort(known, axis=0))
     marks = [part for part in axis.collections if isinstance(part, PathCollection) and len(part.get_offsets())]
-    dots = np.concatenate([mark.get_offsets() for mark in marks])
+    dots = np.concatenate([np.asarray(mark.get_offsets()) for mark in marks])
     assert np.sort(dots, axis=0) == pytest.approx(np.sort(table[["frr", "twins"]].to_numpy(), axis=0))
     lines = [line.get_xydata().tolist() for line in axis.lines if len(line.get_xydata()) == 2]
     assert [[0.1, 0.3], [0.8, 0.9]] in lines
