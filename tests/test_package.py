@@ -202,7 +202,7 @@ def test_an_installed_package_labels_answers_by_itself(wheel, tmp_path):
     )
     labels, heavy, where, wrappers = json.loads(done.stdout)
     assert labels == refusals.label(answers, [""] * 3)["label"].tolist() == ["reject", "accept", "unparsed"]
-    assert heavy == [] and wrappers == ["judge", "moderation", "none", "safety", "sentiment", "strict"]
+    assert heavy == [] and wrappers == ["judge", "moderation", "none", "permissive", "safety", "sentiment", "strict"]
     package = target / "paraguard_utils"
     expected = [package / "querying/refusals.py", folder, package / "_data", folder / "results"]
     assert where == [str(expected[0]), False, *map(str, expected[1:]), str(tmp_path / "cache" / "paraguard")]

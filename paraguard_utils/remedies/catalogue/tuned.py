@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import os
 import shutil
 from collections.abc import Mapping
 from functools import cache, partial
@@ -117,7 +116,6 @@ def tokenized(rows: pd.DataFrame, model: Local, context: prompting.PromptContext
 
 def train_adapter(base: Untouched, train: Third, validation: Third, brittle: bool, seed: int, folder: Path) -> None:
     """Train an adapter and write it, with what it was trained on and how the loss went."""
-    import torch
     from peft import LoraConfig, get_peft_model
     from transformers import DataCollatorForSeq2Seq, Trainer, TrainingArguments, set_seed
 
@@ -125,8 +123,6 @@ def train_adapter(base: Untouched, train: Third, validation: Third, brittle: boo
     context = base.local.context(wrappers()[base.wrapper]["text"], base.decoding)
     sets = [tokenized(rows, base.local, context) for rows in (learned, held)]
     set_seed(seed)
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    torch.set_num_threads(cores or 1)  # an engine may have left fewer
     plain = base.load(packed=False).network
     lora = LoraConfig(
         r=RECIPE["rank"], lora_alpha=RECIPE["alpha"], target_modules=RECIPE["modules"], task_type="CAUSAL_LM"
