@@ -242,6 +242,12 @@ def answers_hash(traces: schemas.Traces) -> str:
     return stores.frame_hash(traces[["prompt_id", "key", "response"]].sort_values("prompt_id"))
 
 
+def keys_hash(context: PromptContext, corpus: pd.DataFrame) -> str:
+    """Return `answers_hash` of answers to these prompts that are not kept: it hangs on their keys alone."""
+    keys = [context.key(text) for text in corpus["text"]]
+    return answers_hash(pd.DataFrame({"prompt_id": corpus["prompt_id"], "key": keys, "response": None}))
+
+
 def query(
     store: Store,
     corpus_name: str,

@@ -206,9 +206,7 @@ def ask_labels(store: Store, corpus_name: str, corpus: Corpus | None, settings: 
         path, labels = labelling.labels_by(store, corpus_name, file.stem)
         if corpus is not None:
             context = trace_store.context_of(stores.read_meta(path), paths.shown(path))
-            keys = [context.key(text) for text in corpus["text"]]
-            facts = pd.DataFrame({"prompt_id": corpus["prompt_id"], "key": keys, "response": None})
-            if trace_store.answers_hash(facts) != stores.read_meta(path)["inputs"]["traces"]:
+            if trace_store.keys_hash(context, corpus) != stores.read_meta(path)["inputs"]["traces"]:
                 raise DataError(f"{paths.shown(path)}: labels of other prompts than these; ask again in a live store")
         found[file.stem] = labels
     return found

@@ -33,14 +33,14 @@ class Untouched:
         self.wrapper = name.rpartition("--")[2]
         self.decoding = prompting.Decoding(settings.max_new_tokens)
         self._traces: dict[tuple[str, str], Traces] = {}
-        self._labels: dict[tuple[str, str], Labels] = {}
+        self._labels: dict[str, Labels] = {}
 
     @property
     def model_name(self) -> str:
         """The model's name, as target names begin."""
         return prompting.model_of(self.name)
 
-    def decide(self, of: str, prompts: Corpus | None = None, wrapper: str = "") -> Labels:
+    def decide(self, of: str, prompts: Corpus | None = None) -> Labels:
         """Return the labels of the model's own answers, with a column `queries`, which is 1.
 
         Parameters
@@ -48,15 +48,10 @@ class Untouched:
         of : str
         prompts : DataFrame or None
             None: all that the store has.
-        wrapper : str
-            Another one than the target's.
         """
-        wrapper = wrapper or self.wrapper
-        if (of, wrapper) not in self._labels:
-            target = prompting.target_name(self.model_name, wrapper)
-            _, found = labelling.labels_by(self.store, of, target)
-            self._labels[of, wrapper] = found.assign(queries=1)
-        found = self._labels[of, wrapper]
+        if of not in self._labels:
+            self._labels[of] = labelling.labels_by(self.store, of, self.name)[1].assign(queries=1)
+        found = self._labels[of]
         return found if prompts is None else rows(found, prompts)
 
     def traces(self, of: str, prompts: Corpus | None, wrapper: str = "") -> Traces:
