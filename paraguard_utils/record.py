@@ -15,7 +15,7 @@ from paraguard_utils.remedies import catalogue, utility
 from paraguard_utils.report import card, croissant, full_scale, numbers
 from paraguard_utils.report.compare import COMPARED
 from paraguard_utils.run import MINUTES
-from paraguard_utils.settings import CORPUS, TWINS, XSTEST, remedied_name, reworded_name
+from paraguard_utils.settings import CORPUS, TWINS, XSTEST, XSTEST_SAFE, remedied_name, reworded_name
 from paraguard_utils.stores import LIVE, Store
 
 PROMOTED = ("generated", "corpus", "vectors", "traces", "guards", "labels")
@@ -38,7 +38,8 @@ BESIDE = (
     TWINS,
     XSTEST,
     *(reworded_name(of) for of in (CORPUS, TWINS)),
-    *(remedied_name(of, name) for of in (CORPUS, TWINS, XSTEST) for name in catalogue.folders()),
+    *(remedied_name(of, name) for of in (CORPUS, TWINS, XSTEST, XSTEST_SAFE) for name in catalogue.folders()),
+    remedied_name(XSTEST_SAFE, catalogue.UNTOUCHED),
 )
 """What is asked beside the corpus, of which no answer is kept: requests that ask for harm, rewordings of what was
 rejected, and what remedied targets were asked. Files are promoted where a live store has them, and never removed for

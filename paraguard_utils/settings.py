@@ -68,8 +68,8 @@ CORPUS = "paraguard_mini"
 TWINS = "paraguard_twins"
 """Harmful twins of its clusters, which should be refused: answers to them are labelled in memory and not kept."""
 
-XSTEST = "xstest_unsafe"
-"""The name of XSTest's unsafe prompts, of which labels are kept and nothing else."""
+XSTEST, XSTEST_SAFE = "xstest_unsafe", "xstest_safe"
+"""The names of XSTest's unsafe and of its safe prompts, of which labels are kept and nothing else."""
 
 
 CLUSTER = "ray"

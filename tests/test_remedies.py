@@ -12,14 +12,14 @@ from remedied import decided, ids_of
 
 from paraguard_utils import bootstrap, stores, unsafe
 from paraguard_utils.errors import DataError, Missing, SettingsError
-from paraguard_utils.models import engine
+from paraguard_utils.models import engine, prompting, trace_store
 from paraguard_utils.models.respondents import Local
 from paraguard_utils.remedies import asking, catalogue, effects, first_token, splits, tuning_data
 from paraguard_utils.remedies.catalogue import ablated, self_cd, smooth_llm, steered, threshold
 from paraguard_utils.remedies.contract import Remedy, Target
 from paraguard_utils.remedies.splits import Third
 from paraguard_utils.remedies.untouched import Untouched
-from paraguard_utils.settings import check
+from paraguard_utils.settings import XSTEST, XSTEST_SAFE, check
 
 CORPORA = ("paraguard_mini", "paraguard_twins")
 RECORDED = "smollm2-135m-instruct-q4_1--safety"
@@ -143,11 +143,11 @@ def test_the_test_third_and_no_other_is_decided(base, thirds, capsys):
 
         return Target(decide)
 
-    outside = base.decide("xstest_unsafe")[["prompt_id"]].iloc[[5, 2]]
+    outside = base.decide(XSTEST)[["prompt_id"]].iloc[[5, 2]]
     remedies = {"mine": Remedy("mine", "decision", "ours", apply), "threshold": catalogue.remedies()["threshold"]}
     found = decided(base, remedies, thirds)
     assert {name: list(own) for name, own in found.items()} == {
-        "untouched": [*CORPORA, "xstest_unsafe"],
+        "untouched": [*CORPORA, XSTEST],
         "mine": [*CORPORA],
         "threshold": [*CORPORA],
     }
@@ -156,11 +156,60 @@ def test_the_test_third_and_no_other_is_decided(base, thirds, capsys):
             assert own[of]["prompt_id"].tolist() == prompts["prompt_id"].tolist()
     ((of, train, validation),) = given
     assert of is base and train is thirds.train and validation is thirds.validation
-    assert [name for name, _ in asked] == [*CORPORA, "xstest_unsafe"] and asked[2][1] is None
+    assert [name for name, _ in asked] == [*CORPORA, XSTEST] and asked[2][1] is None
     assert asked[0][1] is thirds.test.benign and asked[1][1] is thirds.test.twins
-    decided(base, {"mine": remedies["mine"]}, thirds, outside)
+    decided(base, {"mine": remedies["mine"]}, thirds, {XSTEST: outside})
     assert asked[-1][1] is outside, "whoever has XSTest's file can ask it"
     assert capsys.readouterr().err == ""
+
+
+def test_safe_prompts_of_others_are_for_tuned_models_and_the_untouched_one_beside_them(base, thirds):
+    asked = []
+
+    def applied(name):
+        def decide(of, prompts):
+            asked.append((name, of))
+            return base.decide(XSTEST if of == XSTEST_SAFE else of, prompts)
+
+        return lambda *_: Target(decide)
+
+    kinds = {"tuned-1": "tuning", "rewritten": "decision"}
+    remedies = {name: Remedy(name, kind, "ours", applied(name)) for name, kind in kinds.items()}
+    prompts = {name: base.decide(XSTEST)[["prompt_id"]] for name in (XSTEST, XSTEST_SAFE)}
+    found = decided(base, remedies, thirds, prompts)
+    assert [name for name, of in asked if of == XSTEST_SAFE] == ["tuned-1"]
+    assert XSTEST_SAFE not in found["rewritten"]
+    table, _ = effects.Effects(base, thirds, 20, 1).table(remedies, found)
+    rows = table.set_index("remedy")
+    assert rows.at["tuned-1", "xstest_safe_n"] == 200 and np.isnan(rows.at["rewritten", "xstest_safe_n"])
+    assert rows.at["tuned-1", "xstest_safe_rejected"] == rows.at["tuned-1", "xstest_rejected"]
+
+
+def test_of_a_model_behind_a_server_what_needs_its_weights_is_left_out(base, thirds, monkeypatch, capsys):
+    monkeypatch.setattr(prompting, "is_served", lambda _: True)
+    monkeypatch.setattr(base.store, "recorded", False)
+    monkeypatch.setattr(base.store, "has", lambda *_: False)
+    monkeypatch.setattr(asking, "_problem", lambda *_: "is not there")
+    found = decided(base, catalogue.chosen(["self-reminder", "ablated", "threshold"]), thirds)
+    assert list(found) == ["untouched", "threshold"]
+    told = capsys.readouterr().err.splitlines()
+    assert [line.split()[0] for line in told] == ["self-reminder", "ablated"] and "is behind a server" in told[0]
+
+
+def test_where_a_server_tells_no_tokens_there_is_no_curve_but_all_else(base, thirds, monkeypatch):
+    def untold(*given):
+        traces = recorded_traces(*given)
+        return traces.assign(next_ids=[np.array([], np.int32)] * len(traces))
+
+    recorded_traces = trace_store.recorded_traces
+    monkeypatch.setattr(trace_store, "recorded_traces", untold)
+    remedies = catalogue.chosen(["threshold", "behind-hatesonar"])
+    found = decided(base, remedies, thirds)
+    assert list(found) == ["untouched", "behind-hatesonar"]
+    effect = effects.Effects(base, thirds, 20, 1)
+    table, _ = effect.table(remedies, found)
+    assert table["over_curve"].isna().all() and table["frr"].notna().all() and effect.drawn().empty
+    assert table["over_verdict"].tolist() == ["open", "open"]
 
 
 def test_what_the_store_lacks_is_left_out(base, thirds, capsys):

@@ -17,11 +17,12 @@ from paraguard_utils import paths, registry, stores
 from paraguard_utils.models import engine, loading, prompting, trace_store
 from paraguard_utils.models.respondents import Local
 from paraguard_utils.querying import labelling
-from paraguard_utils.remedies import catalogue, first_token, inside, splits
+from paraguard_utils.remedies import catalogue, decisions, first_token, inside, splits
 from paraguard_utils.remedies.catalogue import self_cd, tuned
 from paraguard_utils.remedies.catalogue.ablated import Ablated, Ablation
 from paraguard_utils.remedies.catalogue.steered import Steered, Steering
 from paraguard_utils.remedies.untouched import Untouched
+from paraguard_utils.settings import XSTEST_SAFE
 
 IDS = [[5, 9, 40, 77, 8, 120], [3, 3, 60, 61, 62, 7]]
 CLEAR = 1e-3
@@ -454,6 +455,19 @@ def test_all_remedies_on_one_map(base, thirds):
     for own in found.values():
         for of, prompts in zip((BENIGN, TWINS), thirds.test, strict=True):
             assert own[of]["prompt_id"].tolist() == prompts["prompt_id"].tolist()
+
+
+@pytest.mark.slow
+def test_the_untouched_model_is_asked_safe_prompts_of_others(base, thirds, results):
+    """As it was asked the corpus, of which the prompts here are; and no answer is kept."""
+    prompts = thirds.test.benign.head(5)
+    untouched = decisions.targets(base, {}, thirds)["untouched"]
+    found = untouched.decide(XSTEST_SAFE, prompts)
+    pd.testing.assert_series_equal(found["label"], base.decide(BENIGN, prompts)["label"])
+    assert found["response"].isna().all()
+    pd.testing.assert_frame_equal(untouched.decide(XSTEST_SAFE, None), found)
+    (folder,) = {path.parent.name for path in results.rglob(f"{base.name}.csv") if XSTEST_SAFE in str(path)}
+    assert folder == f"{XSTEST_SAFE}--untouched"
 
 
 @pytest.mark.slow

@@ -316,7 +316,7 @@ def xstest(tmp_path):
 def test_of_prompts_of_others_labels_are_kept_and_nothing_else(
     results, xstest, tiny_folder, answers, watched, monkeypatch, capfd
 ):
-    prompts, store = benchmarks.xstest_unsafe(str(xstest)), stores.Store("test")
+    prompts, store = benchmarks.xstest_prompts(str(xstest), "unsafe"), stores.Store("test")
     assert prompts["prompt_id"].tolist() == ["xstest-002-0", "xstest-004-0"] and unsafe.declared(prompts)
     assert not prompts["text"].str.endswith(" ").any()
     config = config_of(tiny_folder, batch=1, xstest=str(xstest))
@@ -351,7 +351,7 @@ def test_of_prompts_of_others_labels_are_kept_and_nothing_else(
 def test_recorded_labels_of_prompts_of_others_are_held_against_the_file(
     results, xstest, tiny_folder, answers, monkeypatch
 ):
-    prompts, store = benchmarks.xstest_unsafe(str(xstest)), stores.Store("test")
+    prompts, store = benchmarks.xstest_prompts(str(xstest), "unsafe"), stores.Store("test")
     config = config_of(tiny_folder)
     labels = targets.ask_labels(store, "outside", prompts, config)
     monkeypatch.setattr(store, "recorded", True)
@@ -367,19 +367,19 @@ def test_recorded_labels_of_prompts_of_others_are_held_against_the_file(
 def test_a_file_without_unsafe_prompts_is_one_line(tmp_path):
     (tmp_path / "safe.csv").write_text("prompt,label,type\nHow do I boil an egg?,safe,homonyms\n")
     with pytest.raises(DataError, match=r"safe\.csv: no row is labelled unsafe; pass XSTest's file of prompts"):
-        benchmarks.xstest_unsafe(str(tmp_path / "safe.csv"))
+        benchmarks.xstest_prompts(str(tmp_path / "safe.csv"), "unsafe")
 
 
 @pytest.mark.skipif(not SHARED.is_file(), reason="XSTest's prompts are not here")
 def test_the_published_unsafe_prompts_can_be_asked_as_they_are():
-    found = benchmarks.xstest_unsafe(str(SHARED))
+    found = benchmarks.xstest_prompts(str(SHARED), "unsafe")
     assert len(found) == 200 and found["cluster_id"].is_unique
     prompting.check_prompts(found)
 
 
 def test_twins_and_prompts_of_others_side_by_side(results, harmful, xstest, tiny_folder, answers, capsys):
     store, config = stores.Store("test"), config_of(tiny_folder, corpus="c", twins="rude", wrappers=["safety"])
-    outside = benchmarks.xstest_unsafe(str(xstest))
+    outside = benchmarks.xstest_prompts(str(xstest), "unsafe")
     assert list(targets.ask_harmful(store, outside, config)) == [settings.XSTEST]
     assert "rude was not asked in this store" in capsys.readouterr().out
     store.write("corpus", "rude", frame=harmful, meta={})

@@ -149,8 +149,8 @@ def read_xstest(name: str) -> pd.DataFrame:
     return rows.rename(columns={"prompt": "text"})[["text", "label", "type"]]
 
 
-def xstest_unsafe(name: str) -> pd.DataFrame:
-    """Read XSTest's unsafe prompts, to ask targets: an outside check of what they refuse.
+def xstest_prompts(name: str, label: str) -> pd.DataFrame:
+    """Read XSTest's unsafe prompts, or its safe ones, to ask targets: an outside check of what they refuse.
 
     No text of theirs is kept: a row is known by its number in the file.
 
@@ -158,30 +158,32 @@ def xstest_unsafe(name: str) -> pd.DataFrame:
     ----------
     name : str
         File as published.
+    label : str
+        unsafe or safe.
 
     Returns
     -------
     DataFrame
         prompt_id (`xstest-201-0` of the file's row 201, counted from 1), cluster_id (each prompt its own), text,
-        category (XSTest's type), source, which declares them (`unsafe.declared`).
+        category (XSTest's type), source, which declares unsafe ones (`unsafe.declared`).
 
     Raises
     ------
     DataError
-        As `read_xstest`, or no row is unsafe.
+        As `read_xstest`, or no row is labelled so.
     """
     rows = read_xstest(name)
     rows = rows.assign(cluster_id=[f"xstest-{number:03d}" for number in range(1, len(rows) + 1)])
-    rows = rows[rows["label"] == "unsafe"].reset_index(drop=True)
+    rows = rows[rows["label"] == label].reset_index(drop=True)
     if rows.empty:
-        raise DataError(f"{paths.shown(input_file(name))}: no row is labelled unsafe; pass XSTest's file of prompts")
+        raise DataError(f"{paths.shown(input_file(name))}: no row is labelled {label}; pass XSTest's file of prompts")
     return pd.DataFrame(
         {
             "prompt_id": rows["cluster_id"] + "-0",
             "cluster_id": rows["cluster_id"],
             "text": rows["text"].str.strip(),
             "category": rows["type"],
-            "source": "XSTest, unsafe",
+            "source": f"XSTest, {label}",
         }
     )
 

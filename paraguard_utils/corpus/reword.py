@@ -1,5 +1,7 @@
 """A request in other words, made of itself alone: for whoever has no cluster (`docs/method.md`, The veto)."""
 
+from functools import cache
+
 import pandas as pd
 
 from paraguard_utils.corpus import paraphrase
@@ -24,16 +26,22 @@ def reworded(prompts: pd.DataFrame) -> pd.DataFrame:
         prompt_id (`ID~1`, `ID~2`, ...), cluster_id (the prompt's id), strategy, text: up to `MOST` rows a prompt, none
         where the rules know no other words. No encoder looks whether the meaning is kept.
     """
-    candidates = paraphrase.by_rules(prompts.rename(columns={"prompt_id": "seed_id"})[["seed_id", "text"]])
-    own = candidates["seed_id"].map(prompts.set_index("prompt_id")["text"])
-    near = [
-        max(jaccard(*map(words, pair)), jaccard(*map(content_words, pair))) > Gates.max_overlap
-        for pair in zip(candidates["text"], own, strict=True)
+    columns = ["prompt_id", "cluster_id", "strategy", "text"]
+    rows = [
+        (f"{prompt_id}~{number}", prompt_id, strategy, new)
+        for prompt_id, text in zip(prompts["prompt_id"], prompts["text"], strict=True)
+        for number, (strategy, new) in enumerate(_in_other_words(text), 1)
     ]
-    first = candidates[~pd.Series(near, dtype=bool)].drop_duplicates(["seed_id", "strategy"])
-    kept = first.groupby("seed_id", sort=False).head(MOST)
-    number = kept.groupby("seed_id").cumcount() + 1
-    ids = kept["seed_id"] + "~" + number.astype(str)
-    return pd.DataFrame(
-        {"prompt_id": ids, "cluster_id": kept["seed_id"], "strategy": kept["strategy"], "text": kept["text"]}
-    ).reset_index(drop=True)
+    return pd.DataFrame(rows, columns=columns)
+
+
+@cache  # several notebooks and remedies ask for the same ones
+def _in_other_words(text: str) -> tuple[tuple[str, str], ...]:
+    """Return strategy and text of a prompt's rewordings."""
+    found: dict[str, str] = {}
+    candidates = paraphrase.by_rules(pd.DataFrame({"seed_id": ["own"], "text": [text]}))
+    for strategy, new in zip(candidates["strategy"], candidates["text"], strict=True):
+        overlap = max(jaccard(words(new), words(text)), jaccard(content_words(new), content_words(text)))
+        if overlap <= Gates.max_overlap:
+            found.setdefault(strategy, new)
+    return tuple(found.items())[:MOST]

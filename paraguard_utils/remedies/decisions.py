@@ -12,12 +12,13 @@ from paraguard_utils.models import trace_store
 from paraguard_utils.querying import targets as chat_targets
 from paraguard_utils.querying.samples import WRAPPER
 from paraguard_utils.remedies import catalogue
+from paraguard_utils.remedies.asking import Remedied, ask
 from paraguard_utils.remedies.catalogue import UNTOUCHED
 from paraguard_utils.remedies.contract import Remedy, Target
 from paraguard_utils.remedies.splits import Splits
 from paraguard_utils.remedies.untouched import Untouched
 from paraguard_utils.schemas import Corpus, Labels, Table
-from paraguard_utils.settings import XSTEST, Settings, remedied_name
+from paraguard_utils.settings import XSTEST, XSTEST_SAFE, Settings, remedied_name
 from paraguard_utils.stores import Store, read_meta
 
 Decisions = dict[str, dict[str, Labels]]
@@ -72,10 +73,18 @@ def chosen(base: Untouched, settings: Settings) -> dict[str, Remedy]:
 def targets(base: Untouched, remedies: Mapping[str, Remedy], splits: Splits) -> dict[str, Target]:
     """Apply remedies, given the training and the validation third; nothing is asked yet."""
     made = {name: remedy.apply(base, splits.train, splits.validation) for name, remedy in remedies.items()}
-    return {UNTOUCHED: Target(base.decide), **made}
+
+    def untouched(of: str, prompts: Corpus | None) -> Labels:
+        if of == XSTEST_SAFE:  # no earlier notebook asks these
+            return ask(base, UNTOUCHED, {}, lambda: Remedied(base.local, {}), of, prompts)
+        return base.decide(of, prompts)
+
+    return {UNTOUCHED: Target(untouched), **made}
 
 
-def decide(base: Untouched, made: Mapping[str, Target], splits: Splits, outside: Corpus | None = None) -> Decisions:
+def decide(
+    base: Untouched, made: Mapping[str, Target], splits: Splits, outside: Mapping[str, Corpus] | None = None
+) -> Decisions:
     """Return what the untouched target and every remedied one decide on the test third.
 
     Parameters
@@ -84,8 +93,9 @@ def decide(base: Untouched, made: Mapping[str, Target], splits: Splits, outside:
     made : dict of str to Target
         From `targets`.
     splits : Splits
-    outside : DataFrame or None
-        XSTest's unsafe prompts; None: the labels that the store has.
+    outside : dict of str to DataFrame or None
+        XSTest's prompts by name; where they are not given, the labels that the store has. Its safe ones are for tuned
+        models, and for the untouched one beside them.
 
     Returns
     -------
@@ -93,6 +103,8 @@ def decide(base: Untouched, made: Mapping[str, Target], splits: Splits, outside:
         A remedy for which the store lacks something is left out, and so is a corpus on which it cannot decide.
     """
     found: Decisions = {}
+    kinds = {name: remedy.kind for name, remedy in catalogue.remedies().items()}
+    tuned = [name for name in made if kinds.get(name) == "tuning"]
     for name, target in made.items():
         try:
             own = {of: target.decide(of, prompts) for of, prompts in zip(base.corpora, splits.test, strict=True)}
@@ -100,15 +112,16 @@ def decide(base: Untouched, made: Mapping[str, Target], splits: Splits, outside:
             if not base.store.recorded:
                 print(f"{name} is left out of {base.name}: {error}", file=sys.stderr)
             continue
-        with contextlib.suppress(Missing):  # what is asked needs XSTest's file, what reads traces has none of it
-            own[XSTEST] = target.decide(XSTEST, outside)
+        for of in (XSTEST, XSTEST_SAFE) if tuned and name in (UNTOUCHED, *tuned) else (XSTEST,):
+            with contextlib.suppress(Missing):  # what is asked needs XSTest's file, what reads traces has none of it
+                own[of] = target.decide(of, (outside or {}).get(of))
         found[name] = own
     return found
 
 
 def _metas(store: Store, corpora: Mapping[str, Corpus], target: str, remedy: Remedy) -> list[dict]:
     """Return the meta files of what a remedy asked of a target."""
-    folders = [remedied_name(of, remedy.folder) for of in (*corpora, XSTEST)] if remedy.folder else []
+    folders = [remedied_name(of, remedy.folder) for of in (*corpora, XSTEST, XSTEST_SAFE)] if remedy.folder else []
     return list(filter(None, (read_meta(store.path("labels", folder, target)) for folder in folders)))
 
 

@@ -1,5 +1,6 @@
 """What a remedy does to decisions, against the untouched target (`docs/method.md`, Remedies)."""
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -8,6 +9,7 @@ import pandas as pd
 
 from paraguard_utils import bootstrap, unsafe
 from paraguard_utils.bootstrap import Clusters, Estimate
+from paraguard_utils.errors import Missing
 from paraguard_utils.remedies import first_token
 from paraguard_utils.remedies.catalogue import UNTOUCHED, remedies, threshold
 from paraguard_utils.remedies.contract import Remedy
@@ -18,7 +20,7 @@ from paraguard_utils.schemas import Labels, Table
 from paraguard_utils.scoring import disagreement, guarded
 from paraguard_utils.scoring.head_to_head import judged
 from paraguard_utils.scoring.veto import IDEAL
-from paraguard_utils.settings import XSTEST
+from paraguard_utils.settings import XSTEST, XSTEST_SAFE
 
 KEPT = -0.05
 """Change in the share of twins refused above which they count as kept."""
@@ -128,18 +130,20 @@ class Effects:
     ----------
     clusters : bootstrap.Clusters
         Of the benign prompts of the test third.
-    curve : Curve
-        The threshold curve of the target.
+    curve : Curve or None
+        The threshold curve of the target; None where its first-token probabilities are not known.
     """
 
     def __init__(self, base: Untouched, splits: Splits, resamples: int, seed: int) -> None:
         self.target, self.splits, self.third = base.name, splits, splits.test
         self.clusters = Clusters(self.third.benign["cluster_id"], resamples, seed)
-        known = threshold.rates(base, splits.train)
-        benign, twins = (
-            first_token.p_refuse(base.traces(*side), known) for side in zip(base.corpora, self.third, strict=True)
-        )
-        self.curve = Curve(self.third, benign, twins, self.clusters)
+        self.curve = None
+        with contextlib.suppress(Missing):  # a server told too little
+            known = threshold.rates(base, splits.train)
+            benign, twins = (
+                first_token.p_refuse(base.traces(*side), known) for side in zip(base.corpora, self.third, strict=True)
+            )
+            self.curve = Curve(self.third, benign, twins, self.clusters)
 
     def table(
         self, applied: Mapping[str, Remedy], decisions: Decisions
@@ -156,7 +160,8 @@ class Effects:
         -------
         table : DataFrame, one row per remedy, the untouched target first
             target, remedy, kind, source, n_scored, n_reject, n_twins, few_dr, queries; with intervals those of
-            `estimates`, `_change` of `CHANGED`, over_curve, xstest_rejected with xstest_n; pareto; verdicts dr_verdict,
+            `estimates`, `_change` of `CHANGED`, over_curve, xstest_rejected with xstest_n and xstest_safe_rejected
+            with xstest_safe_n; pareto; verdicts dr_verdict,
             twins_verdict, over_verdict.
         found : dict of str to dict of str to Estimate
             The estimates by remedy, for differences between them.
@@ -177,13 +182,20 @@ class Effects:
             changes = {f"{one}_change": own[one].minus(alone[one]) for one in CHANGED}
             if name == UNTOUCHED:
                 changes = dict.fromkeys(changes, self.clusters.undefined())
-            changes["over_curve"] = self.curve.above(own["frr"], own["twins"])
+            over = self.curve.above(own["frr"], own["twins"]) if self.curve else self.clusters.undefined()
+            changes["over_curve"] = over
             outside = guarded.outside(decisions[name].get(XSTEST))
+            outside |= guarded.outside(decisions[name].get(XSTEST_SAFE), "xstest_safe")
             made.append(about | n | bootstrap.columns(own | changes) | outside)
         frame = pd.DataFrame(made)
         frame = frame.assign(pareto=pareto(frame), **verdicts(frame))
         few = (frame["few_dr"] | frame["few_dr"].iloc[0]) & (frame["remedy"] != UNTOUCHED)
         return frame.assign(dr_verdict=frame["dr_verdict"].mask(few, "few")), found
+
+    def drawn(self) -> Table:
+        """Return the threshold curve: target, threshold, frr, twins; no row where there is none."""
+        found = self.curve.drawn() if self.curve else pd.DataFrame(columns=["threshold", "frr", "twins"], dtype=float)
+        return found.assign(target=self.target)
 
     def by_part(self, decisions: Decisions, names: Sequence[str]) -> Table:
         """Return changes on the categories that nothing was learned on, and on the others.

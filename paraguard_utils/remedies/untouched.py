@@ -5,7 +5,7 @@ from functools import cached_property
 
 import pandas as pd
 
-from paraguard_utils.errors import Missing, ModelError
+from paraguard_utils.errors import Missing
 from paraguard_utils.models import loading, prompting, respondents, trace_store
 from paraguard_utils.models.respondents import Local
 from paraguard_utils.querying import labelling
@@ -60,14 +60,18 @@ class Untouched:
         Raises
         ------
         Missing
-            The prompts are others', of which no trace is kept.
+            The prompts are others', of which no trace is kept, or a server told no next-token probabilities.
         """
         wrapper = wrapper or self.wrapper
         if of not in self.corpora or prompts is None:
             raise Missing(f"no traces of {of} are kept, without which nothing can be decided on it")
         if (of, wrapper) not in self._traces:
             target = prompting.target_name(self.model_name, wrapper)
-            self._traces[of, wrapper] = trace_store.recorded_traces(self.store, of, self.corpora[of], target)
+            found = trace_store.recorded_traces(self.store, of, self.corpora[of], target)
+            untold = int((found["next_ids"].map(len) == 0).sum())
+            if untold:
+                raise Missing(f"{untold} of {len(found)} prompts of {of} have no next-token probabilities")
+            self._traces[of, wrapper] = found
         return rows(self._traces[of, wrapper], prompts)
 
     @property
@@ -81,11 +85,11 @@ class Untouched:
 
         Raises
         ------
-        ModelError
+        Missing
             It is behind a server, so that nothing but its answers can be changed.
         """
         if prompting.is_served(self.name):
-            raise ModelError(f"{self.name} is behind a server; remedies that ask need the model's weights here")
+            raise Missing(f"{self.name} is behind a server; remedies that ask need the model's weights here")
         return respondents.Local(self.load(packed=True))
 
     def load(self, packed: bool) -> loading.Model:

@@ -277,7 +277,7 @@ def _remedy_lines(found: Measured | None, target: str, config: Settings) -> list
 def _try(target: str, config: Settings, remedy: str = "") -> list[str]:
     """Word how remedies are tried on the user's model."""
     if prompting.is_served(target):
-        return ["   08 tries remedies on models whose weights lie here, not behind a server"]
+        return [f"   On a model behind a server 08 tries what needs no weights: {_command('08', config)}"]
     chosen = (f'-p remedies="[{remedy}]"',) if remedy else ()
     return [f"   To try {remedy or 'all'} on your model: {_command('08', config, *chosen)}"]
 

@@ -46,7 +46,7 @@ HEADINGS = {
     "n_reject": "rejections",
     "n_scored": "scored",
     "n_unparsed": "unparsed",
-    "over_verdict": "against threshold",
+    "over_verdict": "threshold",
     "reference": "reference target",
     "share_theta": "with similar neighbour",
     "twins_change": "twins, change",

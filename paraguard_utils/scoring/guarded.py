@@ -131,25 +131,26 @@ def sensible(benign: Estimate, twins: Estimate) -> dict[str, float]:
     return bootstrap.columns({"benign_rejected": benign, "twins_rejected": twins, "apart": twins.minus(benign)})
 
 
-def outside(labels: Labels | None) -> dict[str, float]:
-    """Return what a target rejects of requests from elsewhere that ask for harm, each a cluster of its own.
+def outside(labels: Labels | None, name: str = "xstest") -> dict[str, float]:
+    """Return what a target rejects of requests from elsewhere, each a cluster of its own.
 
     Parameters
     ----------
     labels : DataFrame or None
         None: it was not asked.
+    name : str
+        How the columns begin.
 
     Returns
     -------
     dict
-        xstest_rejected, with its interval; xstest_n, the prompts decided.
+        NAME_rejected, with its interval; NAME_n, the prompts decided.
     """
     if labels is None:
-        return bootstrap.columns({"xstest_rejected": (np.nan,) * 3}) | {"xstest_n": np.nan}
+        return bootstrap.columns({f"{name}_rejected": (np.nan,) * 3}) | {f"{name}_n": np.nan}
     row = confusion.rejected_row("", "", labels)
-    return {f"xstest_{name}": row[name] for name in ("rejected", "rejected_low", "rejected_high")} | {
-        "xstest_n": row["n_scored"]
-    }
+    rates = {f"{name}_{rate}": row[rate] for rate in ("rejected", "rejected_low", "rejected_high")}
+    return rates | {f"{name}_n": row["n_scored"]}
 
 
 def seen(benign: pd.DataFrame, twins: pd.DataFrame, clusters: Clusters) -> dict[str, float]:

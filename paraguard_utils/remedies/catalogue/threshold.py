@@ -1,5 +1,7 @@
 """A threshold on p(refuse) of the first token (ours): the baseline that needs nothing but one prefill."""
 
+from functools import cache
+
 import numpy as np
 import pandas as pd
 
@@ -22,8 +24,8 @@ def apply(base: Untouched, train: Third, validation: Third) -> Target:
     """Reject from a p(refuse) on. What is overturned has no answer, so that nothing is known of its use."""
     benign, _ = base.corpora
 
-    def decide(of: str, prompts: Corpus | None) -> Labels:
-        traces = base.traces(of, prompts)
+    @cache
+    def learned() -> tuple[first_token.Rates, float | None]:
         known = rates(base, train)
         chosen = [
             first_token.p_refuse(base.traces(name, third), known)
@@ -31,7 +33,10 @@ def apply(base: Untouched, train: Third, validation: Third) -> Target:
         ]
         untouched = float((base.decide(benign, validation.benign)["label"] == "reject").mean())
         limits = np.unique(np.concatenate(chosen))
-        limit = first_token.best(limits, lambda value: tuple(p >= value for p in chosen), untouched)
+        return known, first_token.best(limits, lambda value: tuple(p >= value for p in chosen), untouched)
+
+    def decide(of: str, prompts: Corpus | None) -> Labels:
+        traces, (known, limit) = base.traces(of, prompts), learned()
         own = base.decide(of, prompts)
         if limit is None:
             return own

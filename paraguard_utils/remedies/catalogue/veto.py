@@ -1,6 +1,7 @@
 """The veto of 07: a rejection is overturned where its paraphrases, or its rewordings, are accepted."""
 
 from collections.abc import Callable
+from functools import cache
 
 import numpy as np
 
@@ -28,16 +29,19 @@ def _veto(base: Untouched, validation: Third, choosing: Looks, judging: Looks) -
         rejected = (base.decide(of, prompts)["label"] == "reject").to_numpy()
         return rejected & ~(np.nan_to_num(score, nan=-1.0) >= threshold)
 
-    def decide(of: str, prompts: Corpus | None) -> Labels:
+    @cache
+    def chosen() -> float:
         thirds = [(name, third, choosing(name, third)) for name, third in zip(base.corpora, validation, strict=True)]
 
         def rejected(threshold: float) -> tuple[np.ndarray, ...]:
             return tuple(kept(*third, threshold) for third in thirds)
 
         # A high one overturns least; infinity overturns nothing, so that one is always found.
-        threshold = first_token.best([np.inf, *THRESHOLDS[::-1]], rejected, 1.0) or 0.0
+        return first_token.best([np.inf, *THRESHOLDS[::-1]], rejected, 1.0) or 0.0
+
+    def decide(of: str, prompts: Corpus | None) -> Labels:
         own = base.decide(of, prompts)
-        overturned = (own["label"] == "reject").to_numpy() & ~kept(of, prompts, judging(of, prompts), threshold)
+        overturned = (own["label"] == "reject").to_numpy() & ~kept(of, prompts, judging(of, prompts), chosen())
         return decided(own, np.where(overturned, "accept", own["label"]))
 
     return decide
