@@ -116,10 +116,10 @@ def drawn():
     by_source = pd.DataFrame([(name, source) for name in ("mine", "theirs") for source in ("one", "two", "all")])
     by_source = by_source.set_axis(["target", "source"], axis="columns").assign(**made(rng, 6, "frr", "dr"))
     by_source["few_dr"] = by_source["few"] = False
-    remedied = pd.DataFrame({"target": ["mine"] * 5, "remedy": [UNTOUCHED, "a", "behind-b", "c", "d"]})
-    remedied = remedied.assign(kind=["", "decision", "defence", "inside", "tuning"], pareto=[False, True] + [False] * 3)
-    remedied = remedied.assign(**made(rng, 5, "frr", "twins", "dr"))
-    remedied.loc[4, "dr"] = np.nan  # all decided alike
+    remedied = pd.DataFrame({"target": ["mine"] * 6, "remedy": [UNTOUCHED, "a", "behind-b", "behind-c", "d", "e"]})
+    remedied["kind"] = ["", "decision", "defence", "defence", "inside", "tuning"]
+    remedied = remedied.assign(pareto=remedied["remedy"] == "behind-c", **made(rng, 6, "frr", "twins", "dr"))
+    remedied.loc[5, "dr"] = np.nan  # all decided alike
     swept_by_token = pd.DataFrame({"target": "mine", "threshold": [0.9, 0.5], "frr": [0.1, 0.8], "twins": [0.3, 0.9]})
     return {
         "both_corpora": (figures.both_corpora(guards), guards),
@@ -379,7 +379,8 @@ def test_remedies_stand_where_their_rates_are(pictures):
     assert np.sort(dots, axis=0) == pytest.approx(np.sort(table[["frr", "twins"]].to_numpy(), axis=0))
     lines = [line.get_xydata().tolist() for line in axis.lines if len(line.get_xydata()) == 2]
     assert [[0.1, 0.3], [0.8, 0.9]] in lines
-    assert {"1  a", "2  behind-b", "3  c", "4  d"} <= set(texts_in(figure))
+    assert {"1  a", "2  behind-c", "3  d", "4  e"} <= set(texts_in(figure))
+    assert not [text for text in texts_in(figure) if "behind-b" in text], "one guard of many, which 05 is about"
 
 
 def test_correlations_are_the_panel_and_the_papers_stands_beside(pictures):

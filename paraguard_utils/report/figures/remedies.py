@@ -16,8 +16,11 @@ NAMES = {"": "untouched", "decision": "decision time", "inside": "inside the mod
 ACROSS = 3
 """Columns of the names below."""
 
-NEAR = 0.045
+NEAR = 0.04
 """Closer than this to a numbered marker, and a number would lie on another."""
+
+GUARD = "behind-"
+"""How the names of guards in front begin."""
 
 
 def remedy_map(table: Table, curves: Table) -> Figure:
@@ -25,7 +28,7 @@ def remedy_map(table: Table, curves: Table) -> Figure:
 
     Up and to the left is better. The line is the threshold on p(refuse), the dotted one overturning by lot; the darker
     a marker the higher DR; a thick rim: on the Pareto front. Bars are 95 % intervals. A marker on top of another has no
-    number.
+    number, nor has a guard in front (05) that is on no Pareto front: a small square.
 
     Parameters
     ----------
@@ -35,10 +38,12 @@ def remedy_map(table: Table, curves: Table) -> Figure:
         target and the columns of `effects.Curve.drawn`.
     """
     targets = list(dict.fromkeys(table["target"]))
-    names = [name for name in dict.fromkeys(table["remedy"]) if name != UNTOUCHED]
+    guard = table["remedy"].str.startswith(GUARD)
+    named = table.loc[(~guard | table["pareto"]) & (table["remedy"] != UNTOUCHED), "remedy"]
+    names = [name for name in dict.fromkeys(table["remedy"]) if name in set(named)]
     numbers = {name: number for number, name in enumerate(names, 1)}
     lines = -(-len(names) // ACROSS)
-    height = 2.7 + 0.115 * lines
+    height = 3.2 + 0.115 * lines
     figure, axes = subplots(
         1, len(targets), figsize=(PAGE, height), squeeze=False, sharex=True, sharey=True, layout="none"
     )
@@ -51,18 +56,21 @@ def remedy_map(table: Table, curves: Table) -> Figure:
         axis.plot([0, start["frr"]], [0, start["twins"]], **CHANCE)
         axis.plot(curve["frr"], curve["twins"], color=GREY, lw=0.9)
         numbered: list[tuple[float, float]] = [(start["frr"], start["twins"])]
-        # What changes least is drawn first: guards that see nothing lie under the star.
-        for row in own.sort_values("remedy", key=lambda names: ~names.str.startswith("behind-")).to_dict("records"):
+        # Guards lie below, the star on top: much that changes nothing is where the star is.
+        layer = [-1 if name.startswith(GUARD) else int(name == UNTOUCHED) for name in own["remedy"]]
+        for row in own.iloc[np.argsort(layer, kind="stable")].to_dict("records"):
             bars = [[[row[one] - row[f"{one}_low"]], [row[f"{one}_high"] - row[one]]] for one in ("frr", "twins")]
             axis.errorbar(row["frr"], row["twins"], yerr=bars[1], xerr=bars[0], fmt="none", ecolor=GREY, elinewidth=0.4)
             shade = (row["dr"] - low) / (high - low) if high > low else 0.5
             face = SHADES(shade) if np.isfinite(shade) else "none"
             rim = 1.3 if row["pareto"] else 0.5
-            size = {"": 110, "inside": 105}.get(row["kind"], 72)
+            small = row["remedy"].startswith(GUARD) and not row["pareto"]
+            size = 12 if small else {"": 120, "inside": 80, "tuning": 44}.get(row["kind"], 52)
             look = {"s": size, "marker": KINDS[row["kind"]], "facecolor": face, "edgecolor": INK, "linewidth": rim}
             axis.scatter(row["frr"], row["twins"], zorder=3, **look)
             here = (row["frr"], row["twins"])
-            if row["remedy"] in numbers and min(np.hypot(*np.subtract(one, here)) for one in numbered) > NEAR:
+            room = min(np.hypot(*np.subtract(one, here)) for one in numbered) > NEAR
+            if row["remedy"] in numbers and room and not small:
                 numbered.append(here)
                 where = {"ha": "center", "va": "center_baseline", "zorder": 4}
                 axis.text(row["frr"], row["twins"], str(numbers[row["remedy"]]), size=SMALL, **where)
