@@ -46,12 +46,14 @@ HEADINGS = {
     "n_reject": "rejections",
     "n_scored": "scored",
     "n_unparsed": "unparsed",
-    "over_verdict": "threshold",
+    "over_verdict": "curve",
     "reference": "reference target",
     "share_theta": "with similar neighbour",
     "twins_change": "twins, change",
     "twins_verdict": "twins are",
     "usable_change": "usable, change",
+    "xstest_rejected": "xstest rejected",
+    "xstest_safe_rejected": "xstest safe",
 }
 """How columns are headed in a published table; any other keeps its name, underscores as spaces."""
 
