@@ -175,14 +175,14 @@ def test_safe_prompts_of_others_are_for_tuned_models_and_the_untouched_one_besid
 
     kinds = {"tuned-1": "tuning", "rewritten": "decision"}
     remedies = {name: Remedy(name, kind, "ours", applied(name)) for name, kind in kinds.items()}
-    prompts = {name: base.decide(XSTEST)[["prompt_id"]] for name in (XSTEST, XSTEST_SAFE)}
-    found = decided(base, remedies, thirds, prompts)
+    found = decided(base, remedies, thirds)
     assert [name for name, of in asked if of == XSTEST_SAFE] == ["tuned-1"]
     assert XSTEST_SAFE not in found["rewritten"]
     table, _ = effects.Effects(base, thirds, 20, 1).table(remedies, found)
     rows = table.set_index("remedy")
     assert rows.at["tuned-1", "xstest_safe_n"] == 200 and np.isnan(rows.at["rewritten", "xstest_safe_n"])
     assert rows.at["tuned-1", "xstest_safe_rejected"] == rows.at["tuned-1", "xstest_rejected"]
+    assert rows.at["untouched", "xstest_safe_n"] == 250, "those of the record"
 
 
 def test_of_a_model_behind_a_server_what_needs_its_weights_is_left_out(base, thirds, monkeypatch, capsys):

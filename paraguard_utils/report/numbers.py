@@ -440,6 +440,7 @@ def _remedies(store: stores.Store) -> dict[str, str]:
     for row in store.read("tables", "remedy_learned").query("what == 'pairs'").to_dict("records"):
         found[f"remedy.{row['target']}.{row['remedy']}.pairs"] = _whole(row["value"])
     minutes = store.read("tables", "remedy_minutes")
+    minutes = minutes[minutes["target"].isin(registry.by_default().index)]  # what `make remedies` asks
     found["minutes.08_remedies"] = f"{minutes[['minutes', 'minutes_training']].to_numpy().sum():.0f}"
     return found
 
