@@ -305,7 +305,7 @@ def remedies(xstest: str = "") -> None:
     Parameters
     ----------
     xstest : str
-        XSTest's file of prompts, whose unsafe ones are asked too.
+        XSTest's file of prompts, whose unsafe ones are asked too, and of tuned models its safe ones.
     """
     for name in registry.default_models():
         loading.resolve(name)  # before anything expensive

@@ -14,7 +14,7 @@ from paraguard_utils import bootstrap, stores, unsafe
 from paraguard_utils.errors import DataError, Missing, SettingsError
 from paraguard_utils.models import engine, prompting, trace_store
 from paraguard_utils.models.respondents import Local
-from paraguard_utils.remedies import asking, catalogue, effects, first_token, splits, tuning_data
+from paraguard_utils.remedies import asking, catalogue, effects, first_token, splits, tuning_data, utility
 from paraguard_utils.remedies.catalogue import ablated, self_cd, smooth_llm, steered, threshold
 from paraguard_utils.remedies.contract import Remedy, Target
 from paraguard_utils.remedies.splits import Third
@@ -194,6 +194,13 @@ def test_of_a_model_behind_a_server_what_needs_its_weights_is_left_out(base, thi
     assert list(found) == ["untouched", "threshold"]
     told = capsys.readouterr().err.splitlines()
     assert [line.split()[0] for line in told] == ["self-reminder", "ablated"] and "is behind a server" in told[0]
+
+
+def test_where_nothing_was_asked_the_table_of_utility_is_there_without_rows(base, thirds, results):
+    base.store = stores.Store("test")  # 08 reads the table, whoever the model is
+    made = {"threshold": Target(base.decide)}
+    assert utility.update(base, made, list(made), thirds.test).empty
+    assert base.store.read("tables", utility.NAME).columns.tolist() == utility.COLUMNS
 
 
 def test_where_a_server_tells_no_tokens_there_is_no_curve_but_all_else(base, thirds, monkeypatch):

@@ -24,6 +24,9 @@ from paraguard_utils.stores import Store, read_meta
 Decisions = dict[str, dict[str, Labels]]
 """Labels by remedy and corpus."""
 
+TUNED = tuple(name for name, remedy in catalogue.remedies().items() if remedy.kind == "tuning")
+"""Remedies that change weights."""
+
 
 def bases(store: Store, corpora: Mapping[str, Corpus], settings: Settings) -> dict[str, Untouched]:
     """Return the untouched targets under the wrapper `samples.WRAPPER` whose decisions on all corpora a store has.
@@ -103,8 +106,7 @@ def decide(
         A remedy for which the store lacks something is left out, and so is a corpus on which it cannot decide.
     """
     found: Decisions = {}
-    kinds = {name: remedy.kind for name, remedy in catalogue.remedies().items()}
-    tuned = [name for name in made if kinds.get(name) == "tuning"]
+    asked_safe = {UNTOUCHED, *TUNED} if made.keys() & set(TUNED) else set()
     for name, target in made.items():
         try:
             own = {of: target.decide(of, prompts) for of, prompts in zip(base.corpora, splits.test, strict=True)}
@@ -112,7 +114,7 @@ def decide(
             if not base.store.recorded:
                 print(f"{name} is left out of {base.name}: {error}", file=sys.stderr)
             continue
-        for of in (XSTEST, XSTEST_SAFE) if tuned and name in (UNTOUCHED, *tuned) else (XSTEST,):
+        for of in (XSTEST, XSTEST_SAFE) if name in asked_safe else (XSTEST,):
             with contextlib.suppress(Missing):  # what is asked needs XSTest's file, what reads traces has none of it
                 own[of] = target.decide(of, (outside or {}).get(of))
         found[name] = own

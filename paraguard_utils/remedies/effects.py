@@ -11,7 +11,8 @@ from paraguard_utils import bootstrap, unsafe
 from paraguard_utils.bootstrap import Clusters, Estimate
 from paraguard_utils.errors import Missing
 from paraguard_utils.remedies import first_token
-from paraguard_utils.remedies.catalogue import UNTOUCHED, remedies, threshold
+from paraguard_utils.remedies.catalogue import UNTOUCHED, threshold
+from paraguard_utils.remedies.catalogue.guarded import BEHIND
 from paraguard_utils.remedies.contract import Remedy
 from paraguard_utils.remedies.decisions import Decisions
 from paraguard_utils.remedies.splits import Splits, Third
@@ -30,9 +31,6 @@ MOVED = 0.1
 
 CHANGED = ("frr", "dr", "usable", "twins")
 """Measures whose change against the untouched target is estimated."""
-
-TUNED = tuple(name for name, remedy in remedies().items() if remedy.kind == "tuning")
-"""Remedies that change weights."""
 
 POINTS = 60
 """Thresholds of the drawn curve, at equal steps of their rank."""
@@ -161,8 +159,7 @@ class Effects:
         table : DataFrame, one row per remedy, the untouched target first
             target, remedy, kind, source, n_scored, n_reject, n_twins, few_dr, queries; with intervals those of
             `estimates`, `_change` of `CHANGED`, over_curve, xstest_rejected with xstest_n and xstest_safe_rejected
-            with xstest_safe_n; pareto; verdicts dr_verdict,
-            twins_verdict, over_verdict.
+            with xstest_safe_n; pareto; verdicts dr_verdict, twins_verdict, over_verdict.
         found : dict of str to dict of str to Estimate
             The estimates by remedy, for differences between them.
         """
@@ -193,7 +190,7 @@ class Effects:
         return frame.assign(dr_verdict=frame["dr_verdict"].mask(few, "few")), found
 
     def drawn(self) -> Table:
-        """Return the threshold curve: target, threshold, frr, twins; no row where there is none."""
+        """Return the threshold curve: threshold, frr, twins, target; no row where there is none."""
         found = self.curve.drawn() if self.curve else pd.DataFrame(columns=["threshold", "frr", "twins"], dtype=float)
         return found.assign(target=self.target)
 
@@ -322,7 +319,7 @@ def predictions(frame: Table, tuned: Mapping[str, Estimate]) -> Table:
 
 def leading(frame: Table) -> Table:
     """Return the rows of the map but for guards in front, which 05 is about."""
-    return frame[~frame["remedy"].str.startswith("behind-")].reset_index(drop=True)
+    return frame[~frame["remedy"].str.startswith(BEHIND)].reset_index(drop=True)
 
 
 def averaged(found: list[Estimate]) -> Estimate:

@@ -25,6 +25,13 @@ NEUTRAL = paths.DATA / "neutral_prompts.csv"
 NAME = "remedy_utility"
 """The table of `measure`."""
 
+COLUMNS = [
+    "target",
+    "remedy",
+    *(f"{name}{end}" for name in ("divergence", "ppl_ratio") for end in ("", "_low", "_high")),
+]
+"""Its columns."""
+
 ANSWERS = 60
 """Own accepted answers whose perplexity is taken, drawn by seed."""
 
@@ -139,12 +146,12 @@ def update(base: Untouched, made: Mapping[str, Target], asked: Iterable[str], th
     third : Third
         Of the test.
     """
-    known = pd.DataFrame(columns=["target", "remedy"])
-    if base.store.has("tables", NAME):
-        known = base.store.read("tables", NAME)
+    kept = base.store.has("tables", NAME)
+    known = base.store.read("tables", NAME) if kept else pd.DataFrame(columns=COLUMNS)
     there = set(known.loc[known["target"] == base.name, "remedy"])
     missing = {name: made[name] for name in asked if made[name].respondent and name not in there}
     if missing:
         known = pd.concat([known, measure(base, missing, third)], ignore_index=True)
+    if missing or not kept:
         base.store.write("tables", NAME, frame=known, meta=base.settings.meta(target=base.name))
     return known

@@ -9,6 +9,9 @@ from paraguard_utils.remedies.untouched import Untouched, rows
 from paraguard_utils.schemas import Corpus, Labels
 from paraguard_utils.scoring.guarded import behind
 
+BEHIND = "behind-"
+"""How the names of these remedies begin."""
+
 
 def apply(base: Untouched, train: Third, validation: Third, guard: str) -> Target:
     """Put a guard in front."""
@@ -21,5 +24,5 @@ def apply(base: Untouched, train: Third, validation: Third, guard: str) -> Targe
 
 
 REMEDIES = tuple(
-    Remedy(f"behind-{name}", "defence", "05", partial(apply, guard=name)) for name in registry.published("guard").index
+    Remedy(BEHIND + name, "defence", "05", partial(apply, guard=name)) for name in registry.published("guard").index
 )

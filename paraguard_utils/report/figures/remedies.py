@@ -5,6 +5,7 @@ from matplotlib.figure import Figure
 
 from paraguard_utils.registry import titles
 from paraguard_utils.remedies.catalogue import UNTOUCHED
+from paraguard_utils.remedies.catalogue.guarded import BEHIND
 from paraguard_utils.report.figures.style import CHANCE, GREY, INK, PAGE, SHADES, SMALL, subplots
 from paraguard_utils.schemas import Table
 
@@ -18,9 +19,6 @@ ACROSS = 3
 
 NEAR = 0.04
 """Closer than this to a numbered marker, and a number would lie on another."""
-
-GUARD = "behind-"
-"""How the names of guards in front begin."""
 
 
 def remedy_map(table: Table, curves: Table) -> Figure:
@@ -38,9 +36,8 @@ def remedy_map(table: Table, curves: Table) -> Figure:
         target and the columns of `effects.Curve.drawn`.
     """
     targets = list(dict.fromkeys(table["target"]))
-    guard = table["remedy"].str.startswith(GUARD)
-    named = table.loc[(~guard | table["pareto"]) & (table["remedy"] != UNTOUCHED), "remedy"]
-    names = [name for name in dict.fromkeys(table["remedy"]) if name in set(named)]
+    table = table.assign(small=table["remedy"].str.startswith(BEHIND) & ~table["pareto"])
+    names = list(dict.fromkeys(table.loc[~table["small"] & (table["remedy"] != UNTOUCHED), "remedy"]))
     numbers = {name: number for number, name in enumerate(names, 1)}
     lines = -(-len(names) // ACROSS)
     height = 3.2 + 0.115 * lines
@@ -56,21 +53,19 @@ def remedy_map(table: Table, curves: Table) -> Figure:
         axis.plot([0, start["frr"]], [0, start["twins"]], **CHANCE)
         axis.plot(curve["frr"], curve["twins"], color=GREY, lw=0.9)
         numbered: list[tuple[float, float]] = [(start["frr"], start["twins"])]
-        # Guards lie below, the star on top: much that changes nothing is where the star is.
-        layer = [-1 if name.startswith(GUARD) else int(name == UNTOUCHED) for name in own["remedy"]]
-        for row in own.iloc[np.argsort(layer, kind="stable")].to_dict("records"):
+        # The star is drawn last: much that changes nothing lies where it is.
+        for row in own.sort_values("remedy", key=lambda names: names == UNTOUCHED, kind="stable").to_dict("records"):
             bars = [[[row[one] - row[f"{one}_low"]], [row[f"{one}_high"] - row[one]]] for one in ("frr", "twins")]
             axis.errorbar(row["frr"], row["twins"], yerr=bars[1], xerr=bars[0], fmt="none", ecolor=GREY, elinewidth=0.4)
             shade = (row["dr"] - low) / (high - low) if high > low else 0.5
             face = SHADES(shade) if np.isfinite(shade) else "none"
             rim = 1.3 if row["pareto"] else 0.5
-            small = row["remedy"].startswith(GUARD) and not row["pareto"]
-            size = 12 if small else {"": 120, "inside": 80, "tuning": 44}.get(row["kind"], 52)
+            size = 12 if row["small"] else {"": 120, "inside": 80, "tuning": 44}.get(row["kind"], 52)
             look = {"s": size, "marker": KINDS[row["kind"]], "facecolor": face, "edgecolor": INK, "linewidth": rim}
             axis.scatter(row["frr"], row["twins"], zorder=3, **look)
             here = (row["frr"], row["twins"])
             room = min(np.hypot(*np.subtract(one, here)) for one in numbered) > NEAR
-            if row["remedy"] in numbers and room and not small:
+            if row["remedy"] in numbers and room and not row["small"]:
                 numbered.append(here)
                 where = {"ha": "center", "va": "center_baseline", "zorder": 4}
                 axis.text(row["frr"], row["twins"], str(numbers[row["remedy"]]), size=SMALL, **where)
