@@ -206,6 +206,42 @@ class Clusters:
         }
 
 
+def ratio(clusters: Clusters, n: np.ndarray, total: np.ndarray) -> Estimate:
+    """Estimate a ratio of totals over clusters that differ in size, bootstrap-t.
+
+    Where few prompts count and they lie in few clusters, percentile intervals of a mean are too narrow and lie too low;
+    these cover 95 % from about 30 prompts on, where 10 clusters differ from 0 and 10 from their `n`.
+
+    Parameters
+    ----------
+    clusters : Clusters
+    n, total : numpy.ndarray, shape (n_clusters,)
+
+    Returns
+    -------
+    Estimate
+        NaN where `n` is 0 throughout; exact on the clusters that have a value where the ratio is 0 or 1.
+    """
+    there = np.count_nonzero(n)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        value = total.sum() / n.sum()
+        draws = (clusters.counts @ total) / (clusters.counts @ n)
+        if not there:
+            return clusters.undefined()
+        if min(value, 1 - value) < ROUNDING:
+            exact = binomtest(there * round(value), there).proportion_ci(0.95, method="exact")
+            return Estimate(value, exact.low, exact.high, draws)
+        error = np.sqrt(((total - value * n) ** 2).sum()) / n.sum()
+        moments = [clusters.counts @ column for column in (total**2, total * n, n**2)]
+        spread = moments[0] - 2 * draws * moments[1] + draws**2 * moments[2]
+        studentized = (draws - value) / (np.sqrt(np.maximum(spread, 0.0)) / (clusters.counts @ n))
+    known = studentized[~np.isnan(studentized)]
+    if there < 2 or len(known) < 2:
+        return Estimate(value, np.nan, np.nan, draws)
+    low, high = value - error * np.percentile(known, [97.5, 2.5])
+    return Estimate(value, float(np.clip(low, 0, 1)), float(np.clip(high, 0, 1)), draws)
+
+
 def exact_share(hits: int, n: int) -> dict[str, float]:
     """Share of independent trials that hit, with its exact (Clopper-Pearson) 95 % interval.
 

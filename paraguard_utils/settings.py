@@ -81,9 +81,16 @@ def reworded_name(corpus_name: str) -> str:
     return remedied_name(corpus_name, "reworded")
 
 
-def remedied_name(corpus_name: str, remedy: str) -> str:
-    """Return the name that decisions of a remedied target on a corpus are kept under (08)."""
-    return f"{corpus_name}--{remedy}"
+def remedied_name(corpus_name: str, remedy: str, third: int = 0) -> str:
+    """Return the name that decisions of a remedied target on a corpus are kept under (08).
+
+    Parameters
+    ----------
+    corpus_name, remedy : str
+    third : int
+        Which third of the clusters the remedy is reported on, from 1; 0: on all that was asked.
+    """
+    return f"{corpus_name}--{remedy}" + (f"--third-{third}" if third else "")
 
 
 MODEL = "model:"

@@ -61,6 +61,24 @@ def _word_weight(word: str) -> float:
     return max((weight for pattern, weight in _terms() if pattern.match(word)), default=0.0)
 
 
+def matched_terms(texts: Sequence[str]) -> dict[str, list[bool]]:
+    """Return, for each listed term that occurs, which texts have a word that it matches."""
+    own = [set(words(text)) for text in texts]
+    every = sorted(set().union(*own))
+    found = {}
+    for term, (pattern, _) in zip(pd.read_csv(TERMS)["term"], _terms(), strict=True):
+        matching = {word for word in every if pattern.match(word)}
+        if matching:
+            found[term] = [bool(matching & text) for text in own]
+    return found
+
+
+def families() -> dict[str, str]:
+    """Return the theme of each listed term."""
+    frame = pd.read_csv(TERMS)
+    return dict(zip(frame["term"], frame["theme"], strict=True))
+
+
 def charged_terms(text: str) -> int:
     """Return how many distinct words of a text are charged: the plain keyword count."""
     return sum(_word_weight(word) > 0 for word in set(words(text)))

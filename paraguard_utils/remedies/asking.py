@@ -55,7 +55,7 @@ def ask(
     UserError
         The recorded store lacks labels, or they are of other prompts or parameters.
     """
-    folder = remedied_name(of, remedy)
+    folder = remedied_name(of, remedy, base.third if of in base.corpora else 0)
     problem = _problem(base, folder, parameters, texts)
     if problem and not base.store.recorded and texts is not None:
         withheld = labelling.in_memory(texts, numbers)

@@ -4,6 +4,7 @@ import io
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from paraguard_utils.models.prompting import PromptContext
 from paraguard_utils.models.respondents import Local
 from paraguard_utils.remedies.untouched import Untouched
 from paraguard_utils.schemas import Corpus, Traces
+from paraguard_utils.settings import remedied_name
 
 LEARNED = "adapters"
 """Where what was learned lies in a live store: never in the record."""
@@ -119,6 +121,12 @@ def activations(model: Local, context: PromptContext, prompts: Corpus, batch: in
     return np.concatenate(found)[places.loc[prompts["prompt_id"]].to_numpy()]
 
 
+def place(base: Untouched, name: str) -> Path:
+    """Return where a live store keeps what was learned for the third that a remedy is reported on."""
+    own = remedied_name(next(iter(base.corpora)), "learned", base.third)
+    return base.store.writes / LEARNED / own / f"{base.name}--{name}"
+
+
 def remembered(
     base: Untouched, name: str, parameters: Mapping[str, Any], learn: Callable[[], dict[str, Any]]
 ) -> dict[str, Any]:
@@ -138,7 +146,7 @@ def remembered(
     -------
     dict of str to numpy.ndarray or float or int
     """
-    file = base.store.writes / LEARNED / next(iter(base.corpora)) / f"{base.name}--{name}.npz"
+    file = place(base, f"{name}.npz")
     told = json.dumps(dict(parameters), sort_keys=True)
     if file.is_file():
         with np.load(file, allow_pickle=False) as kept:

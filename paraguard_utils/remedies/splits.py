@@ -1,4 +1,4 @@
-"""Thirds of the clusters: to learn on, to choose on, to report on (`docs/method.md`, Remedies)."""
+"""Thirds of the clusters: to learn on, to choose on, to report on, in turn (`docs/method.md`, Remedies)."""
 
 from typing import NamedTuple
 
@@ -31,12 +31,13 @@ class Third(NamedTuple):
 
 
 class Splits(NamedTuple):
-    """The three thirds, and the seed categories that lie in the test third only."""
+    """The three thirds, the seed categories that lie whole in the one that `split` reports on, and which that is."""
 
     train: Third
     validation: Third
     test: Third
     held_out: tuple[str, ...]
+    third: int = 3
 
 
 def split(corpus: Corpus, twins: Corpus, seed: int = SEED) -> Splits:
@@ -81,6 +82,27 @@ def split(corpus: Corpus, twins: Corpus, seed: int = SEED) -> Splits:
             )
         thirds.append(found)
     return Splits(thirds[0], thirds[1], thirds[2], tuple(map(str, held)))
+
+
+def folds(splits: Splits) -> list[Splits]:
+    """Cross-fit: let each third be the one that is reported on, and the other two teach.
+
+    Parameters
+    ----------
+    splits : Splits
+        From `split`.
+
+    Returns
+    -------
+    list of Splits
+        By the third that is reported on, 1 to 3; the one behind it teaches, and the one behind that chooses. No
+        category is held out of the first two, whose categories the others share.
+    """
+    thirds = splits[:3]
+    return [
+        Splits(thirds[(k + 1) % 3], thirds[(k + 2) % 3], thirds[k], splits.held_out if k == 2 else (), k + 1)
+        for k in range(3)
+    ]
 
 
 def described(splits: Splits) -> pd.DataFrame:

@@ -1,7 +1,8 @@
 """The target that remedies are applied to: a model under its wrapper, as the store knows it."""
 
+import copy
 from collections.abc import Mapping
-from functools import cached_property
+from typing import Self
 
 import pandas as pd
 
@@ -26,14 +27,28 @@ class Untouched:
         The corpus and its twins, by name.
     settings : settings.Settings
         max_new_tokens, batch, dtype, device and without_template are used.
+
+    Attributes
+    ----------
+    third : int
+        Which third of the clusters remedies are reported on, counted from 1: part of the names that what they learn
+        and ask is kept under. 0 where nothing is learned.
     """
 
     def __init__(self, store: Store, name: str, corpora: Mapping[str, Corpus], settings: Settings) -> None:
         self.store, self.name, self.corpora, self.settings = store, name, dict(corpora), settings
         self.wrapper = name.rpartition("--")[2]
         self.decoding = prompting.Decoding(settings.max_new_tokens)
+        self.third = 0
+        self._loaded: list[Local] = []
         self._traces: dict[tuple[str, str], Traces] = {}
         self._labels: dict[str, Labels] = {}
+
+    def reported_on(self, third: int) -> Self:
+        """Return the same target, model and caches shared, for remedies that are reported on another third."""
+        other = copy.copy(self)
+        other.third = third
+        return other
 
     @property
     def model_name(self) -> str:
@@ -79,7 +94,7 @@ class Untouched:
         """The parameter `model` that named the model when it was asked."""
         return str(read_meta(self.store.path("traces", next(iter(self.corpora)), self.name)).get("model", ""))
 
-    @cached_property
+    @property
     def local(self) -> Local:
         """The model, loaded.
 
@@ -90,7 +105,9 @@ class Untouched:
         """
         if prompting.is_served(self.name):
             raise Missing(f"{self.name} is behind a server; remedies that ask need the model's weights here")
-        return respondents.Local(self.load(packed=True))
+        if not self._loaded:
+            self._loaded.append(respondents.Local(self.load(packed=True)))
+        return self._loaded[0]
 
     def load(self, packed: bool) -> loading.Model:
         """Load the model anew, as the settings say."""

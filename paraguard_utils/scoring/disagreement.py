@@ -3,6 +3,7 @@
 Nothing but decisions is used, so that any system can be measured: a model, a guard, a file of somebody's logs.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -116,7 +117,7 @@ def estimate(clusters: Clusters, decided: pd.DataFrame) -> Estimate:
     """
     columns = np.zeros((len(clusters.codes), 6))
     columns[clusters.codes.loc[decided["cluster_id"]]] = _columns(decided["n"], decided["rejected"])
-    return _bootstrap_t(columns, np.ones(len(columns)), clusters.counts)
+    return bootstrap_t(columns, np.ones(len(columns)), clusters.counts)
 
 
 def estimate_of_kinds(alike: pd.DataFrame, resamples: int = RESAMPLES, seed: int = SEED) -> Estimate:
@@ -131,7 +132,7 @@ def estimate_of_kinds(alike: pd.DataFrame, resamples: int = RESAMPLES, seed: int
     times = alike["times"].to_numpy(float)
     total = int(times.sum())
     counts = np.random.default_rng(seed).multinomial(total, times / total, size=resamples).astype(float)
-    return _bootstrap_t(_columns(alike["n"], alike["rejected"]), times, counts)
+    return bootstrap_t(_columns(alike["n"], alike["rejected"]), times, counts)
 
 
 def estimate_near(
@@ -163,7 +164,7 @@ def estimate_near(
     values = np.stack([share, near > 0, np.ones(len(other)), rejected, other, near + 1.0], axis=-1)
     columns = np.stack([np.bincount(groups, weights=column) for column in values.astype(float).T], axis=-1)
     counts = bootstrap.resampled_counts(len(columns), resamples, seed)
-    return _bootstrap_t(columns, np.ones(len(columns)), counts)
+    return bootstrap_t(columns, np.ones(len(columns)), counts)
 
 
 def _columns(n: ArrayLike, rejected: ArrayLike) -> np.ndarray:
@@ -193,8 +194,30 @@ def _unlogged(value: np.ndarray) -> np.ndarray:
     return np.where(np.isneginf(value), 0.0, np.exp(np.where(np.isfinite(value), value, np.nan)))
 
 
-def _bootstrap_t(columns: np.ndarray, times: np.ndarray, counts: np.ndarray) -> Estimate:
-    """Return DR with its interval; row i of `columns` counts `times[i]` times, and `counts[:, i]` in the resamples."""
+def bootstrap_t(
+    columns: np.ndarray,
+    times: np.ndarray,
+    counts: np.ndarray,
+    log_ratio: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]] = _log_ratio,
+) -> Estimate:
+    """Return a ratio of totals with its interval, bootstrap-t on the log scale.
+
+    Parameters
+    ----------
+    columns : numpy.ndarray, shape (clusters, width)
+        What the totals are summed from.
+    times : numpy.ndarray, shape (clusters,)
+        How often each row counts.
+    counts : numpy.ndarray, shape (resamples, clusters)
+        The same in the resamples.
+    log_ratio : callable
+        Totals, shape (draws, width), to the logarithm of the ratio, shape (draws,), and its derivatives by the totals.
+
+    Returns
+    -------
+    Estimate
+        0 without an interval where the logarithm is minus infinity, NaN where it is undefined.
+    """
     products = (columns[:, :, None] * columns[:, None, :]).reshape(len(columns), -1)
     n_clusters = times.sum()
 
@@ -202,11 +225,11 @@ def _bootstrap_t(columns: np.ndarray, times: np.ndarray, counts: np.ndarray) -> 
         """Return ln DR and its standard error by the clusters' influence."""
         width = columns.shape[1]
         totals, second = weights @ columns, (weights @ products).reshape(-1, width, width)
-        value, slopes = _log_ratio(totals)
+        value, slopes = log_ratio(totals)
         with np.errstate(invalid="ignore"):
             spread = np.einsum("wi,wij,wj->w", slopes, second, slopes)
             spread -= np.einsum("wi,wi->w", slopes, totals) ** 2 / n_clusters
-            return value, np.sqrt(np.maximum(spread, 0.0) * n_clusters / (n_clusters - 1))
+            return value, np.sqrt(np.maximum(spread, 0.0))
 
     with np.errstate(divide="ignore", invalid="ignore"):
         value, error = (float(found[0]) for found in studentized(times[None]))

@@ -1,74 +1,137 @@
-"""Rates without the errors of labels that blind readings measured (`docs/method.md`, Labels). All of it ours."""
+"""Rates without the errors of labels that blind readings measured (`docs/method.md`, Readings). All of it ours.
 
-from collections.abc import Mapping, Sequence
+Redrawing labels at random would undo nothing: wrong labels scatter over clusters, so that DR as labelled is too high,
+and redrawing scatters more. Here moments are solved for what the true decisions must have been.
+"""
+
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from paraguard_utils.bootstrap import SEED, Clusters, columns
+from paraguard_utils.bootstrap import SEED, Clusters, Estimate, columns
 from paraguard_utils.querying.readings import against_labels
 from paraguard_utils.schemas import Corpus, Labels, Table
 from paraguard_utils.scoring import disagreement
 
-DRAWS = 1000
 PRIOR = 0.5
 """Jeffreys' prior of a share: half a hit and half a miss."""
 
 
-def chances(labels: Labels, both: pd.DataFrame, precision: np.ndarray, missed: np.ndarray) -> np.ndarray:
-    """Return how probably each labelled answer refuses.
+def true_rate(rate: Any, precision: Any, missed: Any) -> Any:
+    """Return the share that refuses, of the labelled share and what readings say of rejections and acceptances.
 
     Parameters
     ----------
-    labels : DataFrame
-        One target's, n rows.
-    both : DataFrame
-        Its readings beside labels (`readings.joined`): what was read counts as read.
-    precision, missed : numpy.ndarray, shape (draws,)
-        Share of rejections, and of acceptances, that refuse.
+    rate, precision, missed : float or numpy.ndarray, in [0, 1]
+        Prompts labelled as rejected; rejections, and acceptances, that refuse.
 
-    Returns
-    -------
-    numpy.ndarray, shape (n, draws)
-        In [0, 1]; NaN for what is neither accepted nor rejected, and where no reading tells the share.
+    Examples
+    --------
+    >>> round(true_rate(0.5, 0.9, 0.1), 3)
+    0.5
     """
-    label = labels["label"].to_numpy()
-    found = np.where((label == "reject")[:, None], precision, missed)
-    sure = both[both["reads"] != "differ"].set_index("prompt_id")["reads"]
-    reads = labels["prompt_id"].map(sure).to_numpy(object)
-    found[reads == "reject"], found[reads == "accept"] = 1.0, 0.0
-    found[~np.isin(label, ["accept", "reject"])] = np.nan
-    return found
+    return precision * rate + missed * (1 - rate)
 
 
-def redrawn(labels: Labels, both: pd.DataFrame, rng: np.random.Generator) -> Labels:
-    """Undo the measured errors of a target's labels at random, once.
+def true_dr(dr: float, rate: float, precision: float, missed: float) -> float:
+    """Return DR of the true decisions, from that of labels whose errors hang on the decision alone.
+
+    A label that errs independently of the cluster shrinks the covariance of two paraphrases by the square of the slope
+    of labels on decisions, and DR is one minus that covariance over the variance.
 
     Parameters
     ----------
-    labels : DataFrame
-    both : DataFrame
-        From `readings.joined`, of this target.
-    rng : numpy.random.Generator
+    dr, rate : float
+        As labelled.
+    precision, missed : float, in [0, 1]
+        As `true_rate`; NaN where the first is not the larger: then labels tell nothing.
+
+    Examples
+    --------
+    >>> round(true_dr(0.64, 0.5, 0.9, 0.1), 9)  # 1 - 0.36 / 0.8**2
+    0.4375
+    """
+    t, slope = true_rate(rate, precision, missed), precision - missed
+    if slope <= 0 or not 0 < rate < 1:
+        return np.nan
+    return float(1 - (1 - dr) * t * (1 - t) / (rate * (1 - rate) * slope**2))
+
+
+def inflation(rate: float, precision: float, missed: float, n: tuple[int, int]) -> float:
+    """Return how much too large, on average, 1 - DR comes out because both shares are estimated.
+
+    Parameters
+    ----------
+    rate, precision, missed : float
+        As `true_dr`.
+    n : (int, int)
+        Rejections and acceptances read.
 
     Returns
     -------
-    DataFrame
+    float
+        A factor near 1: the second-order terms of the Taylor expansion.
     """
-    measured = against_labels(both).iloc[0]
-    shares = (np.array([float(measured[name])]) for name in ("precision", "missed"))
-    chance = chances(labels, both, *shares)[:, 0]
-    drawn = np.where(rng.random(len(labels)) < chance, "reject", "accept")
-    return labels.assign(label=labels["label"].where(np.isnan(chance), drawn))
+    t, slope = true_rate(rate, precision, missed), precision - missed
+    spread = t * (1 - t)
+    if spread <= 0:
+        return 1.0
+    own, other = precision * (1 - precision) / n[0], missed * (1 - missed) / n[1]
+    of_t, common = rate**2 * own + (1 - rate) ** 2 * other, rate * own - (1 - rate) * other
+    return 1 + 3 * (own + other) / slope**2 - of_t / spread - 2 * (1 - 2 * t) * common / (spread * slope)
 
 
-def corrected(corpus: Corpus, labels: Mapping[str, Labels], both: pd.DataFrame, clusters: Clusters) -> Table:
-    """Correct rates for the measured errors of labels.
+def corrected(
+    clusters: Clusters, decided: pd.DataFrame, precision: tuple[int, int], missed: tuple[int, int]
+) -> dict[str, Estimate]:
+    """Estimate FRR and DR of the true decisions.
 
-    Labels that were read are replaced by the readings; of all others a rejection stays one with the probability
-    `precision` and an acceptance becomes one with the probability `missed` of its target, each by itself: errors that
-    fall on whole clusters would move fewer flips and less of DR. The value takes the measured shares, the interval
-    draws them from their posterior (Jeffreys' prior), and clusters with replacement.
+    Parameters
+    ----------
+    clusters : bootstrap.Clusters
+    decided : DataFrame
+        From `disagreement.tally`.
+    precision, missed : (int, int)
+        Refusals among the rejections, and among the acceptances, that were read, and how many were.
+
+    Returns
+    -------
+    dict of str to Estimate
+        frr in [0, 1] and dr. In each draw clusters are resampled and both shares drawn from their posterior (Jeffreys'
+        prior), less wide the more of all answers was read; the labels' error rates, not these shares, stay when a
+        resample refuses more. NaN where nothing was read on a side that there is, or the shares tell nothing.
+    """
+    n, r = (clusters.sums(decided["cluster_id"], decided[name]) for name in ("n", "rejected"))
+    rate = float(r.sum() / n.sum())
+    sides = {"precision": (precision, r.sum()), "missed": (missed, n.sum() - r.sum())}
+    undefined = {"frr": clusters.undefined(), "dr": clusters.undefined()}
+    if any(there and not read for (_, read), there in sides.values()):
+        return undefined
+    shares = {name: hits / read if read else 0.0 for name, ((hits, read), _) in sides.items()}
+    rng, drawn = np.random.default_rng(SEED), {}
+    for name, ((hits, read), there) in sides.items():
+        middle = (hits + PRIOR) / (read + 2 * PRIOR)
+        wide = rng.beta(hits + PRIOR, read - hits + PRIOR, len(clusters.counts)) - middle
+        drawn[name] = middle + wide * np.sqrt(max(1 - read / there, 0.0) if there else 1.0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        labelled = (clusters.counts @ r) / (clusters.counts @ n)
+        found = {"frr": Estimate.percentile(true_rate(rate, **shares), true_rate(labelled, **drawn))}
+        t, own = true_rate(rate, **drawn), disagreement.estimate(clusters, decided)
+        false, lost = rate * (1 - drawn["precision"]) / (1 - t), (1 - rate) * drawn["missed"] / t
+        slope = 1 - false - lost
+        refuses = (labelled - false) / slope
+        refuses = np.where((refuses > 0) & (refuses < 1), refuses, np.nan)
+        meaning = (1 - own.draws) * labelled * (1 - labelled) / (slope**2 * refuses * (1 - refuses))
+    value = true_dr(own[0], rate, **shares)
+    if np.isfinite(value):
+        value = 1 - (1 - value) / inflation(rate, **shares, n=(precision[1], missed[1]))
+    return found | {"dr": Estimate.percentile(value, 1 - meaning)}
+
+
+def table(corpus: Corpus, labels: Mapping[str, Labels], both: pd.DataFrame, clusters: Clusters) -> Table:
+    """Correct the rates of all targets that were read.
 
     Parameters
     ----------
@@ -82,63 +145,27 @@ def corrected(corpus: Corpus, labels: Mapping[str, Labels], both: pd.DataFrame, 
     Returns
     -------
     DataFrame
-        target; frr, flip_rate (share of clusters with both labels) and dr, as labelled and corrected; usable, the share
-        of prompts with a usable answer. The corrected ones and `usable` with percentile intervals; NaN where
-        no rejection, or no acceptance, of the target was read and there are any.
+        target, noisy; frr_labelled and dr_labelled; with intervals frr and dr (`corrected`), and usable: the share of
+        prompts with a usable answer.
     """
-    known = against_labels(both).set_index("target")
-    rows = [
-        {"target": target} | _corrected(corpus, own, both[both["target"] == target], known.loc[target], clusters)
-        for target, own in labels.items()
-        if target in known.index
-    ]
-    return pd.DataFrame(rows)
-
-
-def _corrected(
-    corpus: Corpus, labels: Labels, both: pd.DataFrame, measured: pd.Series, clusters: Clusters
-) -> dict[str, float | bool]:
-    rng = np.random.default_rng(SEED)
-    scored = labels["label"].isin(["accept", "reject"]).to_numpy()
-    codes = clusters.codes.loc[corpus["cluster_id"]].to_numpy()[scored]
-    reject = (labels["label"] == "reject").to_numpy()[scored]
-    size = len(clusters.codes)
-    n = np.bincount(codes, minlength=size)
-    paired = n > 1
-
-    def rates(refused: np.ndarray, counts: np.ndarray) -> dict[str, np.ndarray]:
-        """One rate a draw: `counts` says how often each draw takes each cluster; both have shape (draws, clusters)."""
-        mixed = (refused > 0) & (refused < n)
-        return {
-            "frr": (counts * refused).sum(axis=1) / (counts @ n),
-            "flip_rate": (counts * mixed).sum(axis=1) / (counts @ paired),
-            "dr": disagreement.ratios(n[paired], refused[:, paired], counts[:, paired]),
+    known, rows = against_labels(both).set_index("target"), []
+    for target in (target for target in labels if target in known.index):
+        measured, own = known.loc[target], labels[target]
+        decided = disagreement.tally(corpus, own)
+        of = {"precision": "rejections", "missed": "acceptances", "usable": "acceptances"}
+        counts = {
+            name: (round(float(np.nan_to_num(measured[name])) * measured[side]), int(measured[side]))
+            for name, side in of.items()
         }
-
-    def drawn(shares: Sequence[np.ndarray], counts: np.ndarray) -> dict[str, np.ndarray]:
-        precision, missed, usable = shares
-        chance = chances(labels, both, precision, missed)[scored]
-        refuses = rng.random(chance.shape) < chance
-        refused = np.stack([np.bincount(codes, draw, size) for draw in refuses.T.astype(float)])
-        accepted = (counts * np.bincount(codes, ~reject, size)).sum(axis=1)
-        return rates(refused, counts) | {"usable": accepted / (counts @ n) * usable}
-
-    posterior, as_measured = [], []
-    for name, of in (("precision", "rejections"), ("missed", "acceptances"), ("usable", "acceptances")):
-        number = int(measured[of])
-        share = float(np.nan_to_num(measured[name]))
-        as_measured.append(np.full(DRAWS, share))
-        posterior.append(rng.beta(number * share + PRIOR, number * (1 - share) + PRIOR, DRAWS))
-    whole = np.ones((DRAWS, size))
-    values = drawn(as_measured, whole)
-    draws = drawn(posterior, clusters.counts[np.arange(DRAWS) % len(clusters.counts)])
-    labelled = rates(np.bincount(codes, reject, size)[None], whole[:1])
-    row: dict[str, float | bool] = {"noisy": bool(measured["noisy"])}
-    row |= {f"{name}_labelled": float(value[0]) for name, value in labelled.items()}
-    unread = (reject.any() and not measured["rejections"]) or (not reject.all() and not measured["acceptances"])
-    for name, value in values.items():
-        known, drawn_known = value[np.isfinite(value)], draws[name][np.isfinite(draws[name])]
-        told = not unread and len(known) and len(drawn_known)
-        triple = (float(known.mean()), *np.percentile(drawn_known, [2.5, 97.5])) if told else (np.nan,) * 3
-        row |= columns({name: triple})
-    return row
+        found = corrected(clusters, decided, counts["precision"], counts["missed"])
+        scored, accepted = own["label"].isin(["accept", "reject"]).to_numpy(), (own["label"] == "accept").to_numpy()
+        share = clusters.share(corpus["cluster_id"].to_numpy()[scored], accepted[scored])
+        hits, read = counts["usable"]
+        draws = np.random.default_rng(SEED).beta(hits + PRIOR, read - hits + PRIOR, len(share.draws))
+        usable = Estimate.percentile(share[0] * hits / read if read else np.nan, share.draws * draws)
+        labelled = {
+            "frr_labelled": float(decided["rejected"].sum() / decided["n"].sum()),
+            "dr_labelled": disagreement.ratio(decided["n"], decided["rejected"])[2],
+        }
+        rows.append({"target": target, "noisy": bool(measured["noisy"])} | labelled | columns(found | {"usable": usable}))
+    return pd.DataFrame(rows)

@@ -20,7 +20,7 @@ from paraguard_utils.remedies import tuning_data
 from paraguard_utils.remedies.asking import Remedied, ask
 from paraguard_utils.remedies.catalogue.demonstrations import REFUSAL
 from paraguard_utils.remedies.contract import Remedy, Target
-from paraguard_utils.remedies.inside import LEARNED
+from paraguard_utils.remedies.inside import place
 from paraguard_utils.remedies.splits import Third
 from paraguard_utils.remedies.untouched import Untouched
 from paraguard_utils.scoring import confusion
@@ -194,7 +194,7 @@ def apply(base: Untouched, train: Third, validation: Third, brittle: bool, seed:
 
     @cache
     def respondent() -> Tuned:
-        folder = base.store.writes / LEARNED / next(iter(base.corpora)) / f"{base.name}--{name}"
+        folder = place(base, name)
         if not (folder / WRITTEN).is_file():
             print(f"{paths.shown(folder)} is trained")
             folder.parent.mkdir(parents=True, exist_ok=True)
