@@ -12,6 +12,7 @@ from paraguard_utils.errors import UserError
 from paraguard_utils.models import encoder, prompting
 from paraguard_utils.querying import agreement, classifier, readings
 from paraguard_utils.remedies import catalogue, utility
+from paraguard_utils.remedies.splits import THIRDS
 from paraguard_utils.report import card, croissant, full_scale, numbers
 from paraguard_utils.report.compare import COMPARED
 from paraguard_utils.run import MINUTES
@@ -38,7 +39,8 @@ BESIDE = (
     TWINS,
     XSTEST,
     *(reworded_name(of) for of in (CORPUS, TWINS)),
-    *(remedied_name(of, name) for of in (CORPUS, TWINS, XSTEST, XSTEST_SAFE) for name in catalogue.folders()),
+    *(remedied_name(of, name, third) for of in (CORPUS, TWINS) for name in catalogue.folders() for third in THIRDS),
+    *(remedied_name(of, name) for of in (XSTEST, XSTEST_SAFE) for name in catalogue.folders()),
     remedied_name(XSTEST_SAFE, catalogue.UNTOUCHED),
 )
 """What is asked beside the corpus, of which no answer is kept: requests that ask for harm, rewordings of what was

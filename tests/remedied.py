@@ -114,4 +114,5 @@ def ids_of(third):
 
 def decided(base, remedies, thirds, outside=None):
     """Return what remedies decide on the test third."""
+    base = base.reported_on(thirds.third)
     return decisions.decide(base, decisions.targets(base, remedies, thirds), thirds, outside)

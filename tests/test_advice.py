@@ -24,14 +24,16 @@ def row(remedy, frr, twins, queries=1.0, target=TARGET, kind="decision", dr=0.0)
     """One row of the map, every interval 0.04 wide; verdicts are those of 08."""
     values = {"frr_change": frr, "twins_change": twins, "dr_change": dr, "over_curve": 0.0}
     ends = {f"{name}{end}": values[name] + by for name in values for end, by in (("_low", -0.02), ("_high", 0.02))}
+    role = {UNTOUCHED: "", "veto-isolation": "ideal"}.get(remedy, "remedy")
     about = {"target": target, "remedy": remedy, "kind": kind, "source": "ours", "n_scored": 400, "n_reject": 90}
+    about |= {"role": role, "few_change": False, "over_p": 1.0}
     return about | {"queries": queries, "frr": 0.5 + frr, "twins": 0.9 + twins} | values | ends
 
 
 def on_map(*rows, target=TARGET):
     """A target's map, the untouched target first."""
     frame = pd.DataFrame([row(UNTOUCHED, np.nan, np.nan, target=target, kind=""), *rows])
-    return frame.assign(**effects.verdicts(frame))
+    return effects.judged(frame)
 
 
 def test_the_one_that_falls_for_sure_and_keeps_its_twins_is_taken():

@@ -14,7 +14,7 @@ from paraguard_utils import bootstrap, stores, unsafe
 from paraguard_utils.errors import DataError, Missing, SettingsError
 from paraguard_utils.models import engine, prompting, trace_store
 from paraguard_utils.models.respondents import Local
-from paraguard_utils.remedies import asking, catalogue, effects, first_token, splits, tuning_data, utility
+from paraguard_utils.remedies import asking, catalogue, decisions, effects, first_token, splits, tuning_data, utility
 from paraguard_utils.remedies.catalogue import ablated, self_cd, smooth_llm, steered, threshold
 from paraguard_utils.remedies.contract import Remedy, Target
 from paraguard_utils.remedies.splits import Third
@@ -155,7 +155,9 @@ def test_the_test_third_and_no_other_is_decided(base, thirds, capsys):
         for of, prompts in zip(CORPORA, thirds.test, strict=True):
             assert own[of]["prompt_id"].tolist() == prompts["prompt_id"].tolist()
     ((of, train, validation),) = given
-    assert of is base and train is thirds.train and validation is thirds.validation
+    assert (
+        (of.name, of.third) == (base.name, thirds.third) and train is thirds.train and validation is thirds.validation
+    )
     assert [name for name, _ in asked] == [*CORPORA, XSTEST] and asked[2][1] is None
     assert asked[0][1] is thirds.test.benign and asked[1][1] is thirds.test.twins
     decided(base, {"mine": remedies["mine"]}, thirds, {XSTEST: outside})
@@ -178,7 +180,7 @@ def test_safe_prompts_of_others_are_for_tuned_models_and_the_untouched_one_besid
     found = decided(base, remedies, thirds)
     assert [name for name, of in asked if of == XSTEST_SAFE] == ["tuned-1"]
     assert XSTEST_SAFE not in found["rewritten"]
-    table, _ = effects.Effects(base, thirds, 20, 1).table(remedies, found)
+    table, _ = effects.Effects(base, [thirds], [found], 20, 1).table(remedies)
     rows = table.set_index("remedy")
     assert rows.at["tuned-1", "xstest_safe_n"] == 200 and np.isnan(rows.at["rewritten", "xstest_safe_n"])
     assert rows.at["tuned-1", "xstest_safe_rejected"] == rows.at["tuned-1", "xstest_rejected"]
@@ -198,8 +200,8 @@ def test_of_a_model_behind_a_server_what_needs_its_weights_is_left_out(base, thi
 
 def test_where_nothing_was_asked_the_table_of_utility_is_there_without_rows(base, thirds, results):
     base.store = stores.Store("test")  # 08 reads the table, whoever the model is
-    made = {"threshold": Target(base.decide)}
-    assert utility.update(base, made, list(made), thirds.test).empty
+    applied = catalogue.chosen(["threshold"])
+    assert utility.update(base, applied, list(applied), thirds).empty
     assert base.store.read("tables", utility.NAME).columns.tolist() == utility.COLUMNS
 
 
@@ -213,10 +215,10 @@ def test_where_a_server_tells_no_tokens_there_is_no_curve_but_all_else(base, thi
     remedies = catalogue.chosen(["threshold", "behind-hatesonar"])
     found = decided(base, remedies, thirds)
     assert list(found) == ["untouched", "behind-hatesonar"]
-    effect = effects.Effects(base, thirds, 20, 1)
-    table, _ = effect.table(remedies, found)
+    effect = effects.Effects(base, [thirds], [found], 20, 1)
+    table, _ = effect.table(remedies)
     assert table["over_curve"].isna().all() and table["frr"].notna().all() and effect.drawn().empty
-    assert table["over_verdict"].tolist() == ["open", "open"]
+    assert effects.judged(table)["over_verdict"].tolist() == ["", "open"]
 
 
 def test_what_the_store_lacks_is_left_out(base, thirds, capsys):
@@ -703,27 +705,71 @@ def test_pareto_is_what_nothing_beats(points):
 
 
 def test_verdicts_by_hand():
-    def row(remedy, **intervals):
-        given = {"dr_change": (-1, 1), "twins_change": (-1, 1), "over_curve": (-1, 1)} | intervals
-        return {"remedy": remedy} | {
+    def row(remedy, role="remedy", few=False, over=0.0, p=1.0, **intervals):
+        given = {"dr_change": (-1, 1), "twins_change": (-1, 1)} | intervals
+        about = {"remedy": remedy, "role": role, "few_change": few, "over_curve": over, "over_p": p}
+        return about | {
             f"{name}{end}": value
             for name, pair in given.items()
             for end, value in zip(("_low", "_high"), pair, strict=True)
         }
 
     rows = [
-        row("untouched", over_curve=(0.1, 0.2)),
-        row("one", dr_change=(-0.3, -0.1), twins_change=(-0.04, 0.1), over_curve=(0.01, 0.1)),
-        row("two", dr_change=(0.1, 0.3), twins_change=(-0.04, -0.01), over_curve=(-0.1, -0.01)),
-        row("three", twins_change=(-0.06, -0.01)),
-        row("four", twins_change=(-0.05, 0.0), dr_change=(-0.1, 0.0), over_curve=(0.0, 0.1)),
-        row("five", **dict.fromkeys(("dr_change", "twins_change", "over_curve"), (np.nan, np.nan))),
+        row("untouched", role="", p=np.nan),
+        row("one", dr_change=(-0.3, -0.1), twins_change=(-0.04, 0.04), over=0.1, p=0.01),
+        row("two", dr_change=(0.1, 0.3), twins_change=(-0.04, -0.01), over=-0.1, p=0.001),
+        row("three", twins_change=(-0.06, -0.01), over=0.1, p=0.03),
+        row("four", twins_change=(-0.05, 0.0), dr_change=(-0.1, 0.0)),
+        row("five", twins_change=(0.01, 0.2), dr_change=(-0.3, -0.1), few=True),
+        row("six", **dict.fromkeys(("dr_change", "twins_change"), (np.nan, np.nan)), p=np.nan),
+        row("control", role="control", over=0.2, p=1e-9),
     ]
-    found = effects.verdicts(pd.DataFrame(rows))
-    assert found["dr_verdict"] == ["", "lower", "higher", "open", "open", "open"]
-    # above -0.05 as a whole: kept, even where it lies below 0 as well
-    assert found["twins_verdict"] == ["", "kept", "kept", "lost", "open", "open"]
-    assert found["over_verdict"][1:] == ["better", "worse", "same", "same", "open"]
+    found = effects.judged(pd.DataFrame(rows))
+    assert found["dr_verdict"].tolist() == ["", "lower", "higher", "open", "open", "few", "open", "open"]
+    # kept: within 0.05 either way as a whole, even where it lies below 0; an end at the margin is not within
+    assert found["twins_verdict"].tolist() == ["", "kept", "kept", "lost", "open", "more", "open", "open"]
+    # five p of remedies: 0.001 x 5 = 0.005, 0.01 x 4 = 0.04, 0.03 x 3 = 0.09, and 1 twice; yardsticks count not
+    assert found["over_p_holm"][[2, 1, 3]].tolist() == pytest.approx([0.005, 0.04, 0.09])
+    assert found["over_verdict"].tolist() == ["", "better", "worse", "open", "open", "open", "open", ""]
+
+
+def test_what_could_have_been_seen_by_hand():
+    # draws of standard deviation 1: 1.96 + 0.84 standard errors; p of a value of 1.96 standard errors is 0.05
+    change = bootstrap.Estimate(1.959964, 0, 4, np.array([-1.0, 1.0, -1.0, 1.0, np.nan]))
+    assert effects.detectable(change) == pytest.approx(2.801585) and effects.normal_p(change) == pytest.approx(0.05)
+    nothing = bootstrap.Estimate(0.0, 0, 0, np.zeros(4))
+    assert effects.detectable(nothing) == 0 and np.isnan(effects.normal_p(nothing))
+
+
+def test_each_third_is_reported_on_and_the_other_two_teach(thirds):
+    folds = splits.folds(thirds)
+    assert [fold.third for fold in folds] == [1, 2, 3] and folds[2][:4] == thirds[:4]
+    for k, fold in enumerate(folds):
+        parts = [{*third.benign["prompt_id"]} for third in fold[:3]]
+        assert parts[2] == {*thirds[k].benign["prompt_id"]} and not parts[2] & (parts[0] | parts[1])
+        assert set.union(*parts) == {one for third in thirds[:3] for one in third.benign["prompt_id"]}
+
+
+def test_thirds_are_put_together(base, thirds, corpora):
+    remedies = catalogue.chosen(["behind-hatesonar", "threshold"])
+    folds = splits.folds(thirds)
+    crossed = decisions.crossed(base, remedies, folds)
+    table, _ = effects.Effects(base, folds, crossed, 20, 1).table(remedies)
+    rows = table.set_index("remedy")
+    assert (rows["n_clusters"] == 200).all() and rows.at["untouched", "n_scored"] == 1200
+    # what nobody learned for is the share over the whole corpus: rejected by the model or by the guard
+    own = base.decide(CORPORA[0])["label"] == "reject"
+    guard = stores.Store("recorded").read("labels", CORPORA[0], "hatesonar")["label"] == "reject"
+    assert rows.at["behind-hatesonar", "frr"] == pytest.approx((own.to_numpy() | guard.to_numpy()).mean())
+    # decided on one third only, a remedy is held against the untouched target on that third
+    alone = effects.Effects(base, folds, [{"untouched": one["untouched"]} for one in crossed[:2]] + crossed[2:], 20, 1)
+    part = alone.table(remedies)[0].set_index("remedy")
+    assert (
+        part.at["threshold", "n_clusters"] == thirds.test.benign["cluster_id"].nunique()
+        and part.at["untouched", "n_clusters"] == 200
+    )
+    before = (base.decide(CORPORA[0], thirds.test.benign)["label"] == "reject").mean()
+    assert part.at["threshold", "frr_change"] == pytest.approx(part.at["threshold", "frr"] - before)
 
 
 # Examples

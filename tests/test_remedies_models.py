@@ -476,7 +476,7 @@ def test_an_adapter_is_trained_kept_and_merged(base, thirds, results, capfd):
     target = catalogue.remedies()["tuned-1"].apply(base, thirds.train, thirds.validation)
     twins = thirds.test.twins.head(4)
     found = target.decide(TWINS, twins)
-    folder = results / "test" / "adapters" / BENIGN / f"{base.name}--tuned-1"
+    folder = results / "test" / "adapters" / f"{BENIGN}--learned" / f"{base.name}--tuned-1"
     assert {path.name for path in folder.iterdir()} >= {"adapter_model.safetensors", "adapter_config.json", "told.json"}
     assert list(folder.parent.iterdir()) == [folder], "what training needed is gone"
     told = json.loads((folder / "told.json").read_text(encoding="utf-8"))

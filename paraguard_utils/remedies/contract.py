@@ -11,6 +11,9 @@ from paraguard_utils.schemas import Corpus, Labels
 
 Kind = Literal["defence", "decision", "inside", "tuning"]
 
+Role = Literal["remedy", "control", "ideal"]
+"""What somebody could deploy; what a remedy is held against; what needs to know how paraphrases are decided."""
+
 
 class Decide(Protocol):
     """How a target decides prompts."""
@@ -69,6 +72,8 @@ class Remedy:
         Questions a prompt, at most.
     asked : str
         Name that labels are kept under, where several remedies share what was asked.
+    role : str
+        remedy; control or ideal, which are yardsticks and never said to work.
     """
 
     name: str
@@ -78,6 +83,7 @@ class Remedy:
     asks: bool = False
     queries: float = 1
     asked: str = ""
+    role: Role = "remedy"
 
     @property
     def folder(self) -> str:

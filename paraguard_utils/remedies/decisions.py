@@ -1,4 +1,4 @@
-"""Every remedy's decisions on the test third: asked in a live store, read from the recorded one."""
+"""Every remedy's decisions on all thirds of the clusters: asked in a live store, read from the recorded one."""
 
 import contextlib
 import sys
@@ -15,7 +15,7 @@ from paraguard_utils.remedies import catalogue
 from paraguard_utils.remedies.asking import Remedied, ask
 from paraguard_utils.remedies.catalogue import UNTOUCHED
 from paraguard_utils.remedies.contract import Remedy, Target
-from paraguard_utils.remedies.splits import Splits
+from paraguard_utils.remedies.splits import THIRDS, Splits
 from paraguard_utils.remedies.untouched import Untouched
 from paraguard_utils.schemas import Corpus, Labels, Table
 from paraguard_utils.settings import XSTEST, XSTEST_SAFE, Settings, remedied_name
@@ -23,6 +23,9 @@ from paraguard_utils.stores import Store, read_meta
 
 Decisions = dict[str, dict[str, Labels]]
 """Labels by remedy and corpus."""
+
+OUTSIDE = 3
+"""The third with whose teachers XSTest's prompts are asked."""
 
 TUNED = tuple(name for name, remedy in catalogue.remedies().items() if remedy.kind == "tuning")
 """Remedies that change weights."""
@@ -73,9 +76,9 @@ def chosen(base: Untouched, settings: Settings) -> dict[str, Remedy]:
     return {name: remedy for name, remedy in every.items() if name in wanted or not remedy.asks}
 
 
-def targets(base: Untouched, remedies: Mapping[str, Remedy], splits: Splits) -> dict[str, Target]:
+def targets(base: Untouched, remedies: Mapping[str, Remedy], fold: Splits) -> dict[str, Target]:
     """Apply remedies, given the training and the validation third; nothing is asked yet."""
-    made = {name: remedy.apply(base, splits.train, splits.validation) for name, remedy in remedies.items()}
+    made = {name: remedy.apply(base, fold.train, fold.validation) for name, remedy in remedies.items()}
 
     def untouched(of: str, prompts: Corpus | None) -> Labels:
         if of == XSTEST_SAFE:  # no earlier notebook asks these
@@ -86,19 +89,19 @@ def targets(base: Untouched, remedies: Mapping[str, Remedy], splits: Splits) -> 
 
 
 def decide(
-    base: Untouched, made: Mapping[str, Target], splits: Splits, outside: Mapping[str, Corpus] | None = None
+    base: Untouched, made: Mapping[str, Target], fold: Splits, outside: Mapping[str, Corpus] | None = None
 ) -> Decisions:
-    """Return what the untouched target and every remedied one decide on the test third.
+    """Return what the untouched target and every remedied one decide on the third that is reported on.
 
     Parameters
     ----------
     base : Untouched
     made : dict of str to Target
         From `targets`.
-    splits : Splits
+    fold : Splits
     outside : dict of str to DataFrame or None
-        XSTest's prompts by name; where they are not given, the labels that the store has. Its safe ones are for tuned
-        models, and for the untouched one beside them.
+        XSTest's prompts by name, asked with what the first two thirds taught; where they are not given, the labels that
+        the store has. Its safe ones are for tuned models, and for the untouched one beside them.
 
     Returns
     -------
@@ -109,22 +112,48 @@ def decide(
     asked_safe = {UNTOUCHED, *TUNED} if made.keys() & set(TUNED) else set()
     for name, target in made.items():
         try:
-            own = {of: target.decide(of, prompts) for of, prompts in zip(base.corpora, splits.test, strict=True)}
+            own = {of: target.decide(of, prompts) for of, prompts in zip(base.corpora, fold.test, strict=True)}
         except Missing as error:
             if not base.store.recorded:
-                print(f"{name} is left out of {base.name}: {error}", file=sys.stderr)
+                print(f"{name} is left out of {base.name}, third {fold.third}: {error}", file=sys.stderr)
             continue
-        for of in (XSTEST, XSTEST_SAFE) if name in asked_safe else (XSTEST,):
-            with contextlib.suppress(Missing):  # what is asked needs XSTest's file, what reads traces has none of it
-                own[of] = target.decide(of, (outside or {}).get(of))
+        if fold.third == OUTSIDE:
+            for of in (XSTEST, XSTEST_SAFE) if name in asked_safe else (XSTEST,):
+                with contextlib.suppress(Missing):  # asking needs XSTest's file; what reads traces has none
+                    own[of] = target.decide(of, (outside or {}).get(of))
         found[name] = own
+    return found
+
+
+def crossed(
+    base: Untouched, remedies: Mapping[str, Remedy], folds: list[Splits], outside: Mapping[str, Corpus] | None = None
+) -> list[Decisions]:
+    """Return what every remedied target decides on each third, taught by the other two.
+
+    Parameters
+    ----------
+    base : Untouched
+    remedies : dict of str to Remedy
+    folds : list of Splits
+        From `splits.folds`.
+    outside : dict of str to DataFrame or None
+        As for `decide`.
+    """
+    found = []
+    for fold in folds:
+        own = base.reported_on(fold.third)
+        found.append(decide(own, targets(own, remedies, fold), fold, outside))
     return found
 
 
 def _metas(store: Store, corpora: Mapping[str, Corpus], target: str, remedy: Remedy) -> list[dict]:
     """Return the meta files of what a remedy asked of a target."""
-    folders = [remedied_name(of, remedy.folder) for of in (*corpora, XSTEST, XSTEST_SAFE)] if remedy.folder else []
-    return list(filter(None, (read_meta(store.path("labels", folder, target)) for folder in folders)))
+    asked = [(of, third) for third in THIRDS for of in corpora] + [(XSTEST, 0), (XSTEST_SAFE, 0)]
+    found = []
+    for of, third in asked if remedy.folder else []:
+        if meta := read_meta(store.path("labels", remedied_name(of, remedy.folder, third), target)):
+            found.append(meta | {"third": third})
+    return found
 
 
 def learned(base: Untouched, remedies: Mapping[str, Remedy]) -> Table:
@@ -133,20 +162,21 @@ def learned(base: Untouched, remedies: Mapping[str, Remedy]) -> Table:
     Returns
     -------
     DataFrame
-        target, remedy, what, epoch (of a loss), value.
+        target, remedy, third (that it is reported on), what, epoch (of a loss), value.
     """
     rows = []
     for name, remedy in remedies.items():
-        for meta in _metas(base.store, base.corpora, base.name, remedy)[:1]:
+        known = {meta["third"]: meta for meta in _metas(base.store, base.corpora, base.name, remedy) if meta["third"]}
+        for third, meta in sorted(known.items()):
             for what, value in meta.get("learned", {}).items():
-                about = {"target": base.name, "remedy": name}
+                about = {"target": base.name, "remedy": name, "third": third}
                 if what == "losses":
                     for epoch in value:
                         ends = {key: epoch[key] for key in ("loss", "eval_loss")}
                         rows += [about | {"what": key, "epoch": epoch["epoch"], "value": ends[key]} for key in ends]
                 elif isinstance(value, int | float):
                     rows.append(about | {"what": what, "epoch": None, "value": value})
-    return pd.DataFrame(rows, columns=["target", "remedy", "what", "epoch", "value"])
+    return pd.DataFrame(rows, columns=["target", "remedy", "third", "what", "epoch", "value"])
 
 
 def minutes(base: Untouched, remedies: Mapping[str, Remedy]) -> Table:
@@ -158,7 +188,8 @@ def minutes(base: Untouched, remedies: Mapping[str, Remedy]) -> Table:
             continue
         seen.add(remedy.folder)
         asked, seconds = (sum(meta[key] for meta in metas) for key in ("asked_now", "seconds"))
-        training = metas[0].get("learned", {}).get("seconds", 0)
+        taught = {meta["third"]: meta.get("learned", {}).get("seconds", 0) for meta in metas if meta["third"]}
+        training = sum(taught.values())
         row = {"target": base.name, "remedy": name, "asked": asked, "minutes_training": round(training / 60, 1)}
         rows.append(row | {"minutes": round(seconds / 60, 1)})
     return pd.DataFrame(rows, columns=["target", "remedy", "asked", "minutes_training", "minutes"])

@@ -13,6 +13,9 @@ from paraguard_utils.schemas import Corpus
 HELD_OUT = 0.2
 """Share of the seed categories that lie in the test third whole."""
 
+THIRDS = (1, 2, 3)
+"""Their numbers: the first teaches and the second chooses for the third, and so on in turn."""
+
 TWINNED, OTHERS = (3, 3, 1), (5, 5, 3)
 """How a category's clusters are dealt to training, validation and test: those that have a twin, and the others."""
 
@@ -100,8 +103,8 @@ def folds(splits: Splits) -> list[Splits]:
     """
     thirds = splits[:3]
     return [
-        Splits(thirds[(k + 1) % 3], thirds[(k + 2) % 3], thirds[k], splits.held_out if k == 2 else (), k + 1)
-        for k in range(3)
+        Splits(thirds[k % 3], thirds[(k + 1) % 3], thirds[k - 1], splits.held_out if k == len(THIRDS) else (), k)
+        for k in THIRDS
     ]
 
 

@@ -14,8 +14,8 @@ from paraguard_utils.models.prompting import PromptContext
 from paraguard_utils.models.respondents import Local
 from paraguard_utils.registry import wrappers
 from paraguard_utils.remedies.asking import Remedied
-from paraguard_utils.remedies.contract import Target
-from paraguard_utils.remedies.splits import Third
+from paraguard_utils.remedies.contract import Remedy, Target
+from paraguard_utils.remedies.splits import Splits, Third
 from paraguard_utils.remedies.untouched import Untouched
 from paraguard_utils.schemas import Corpus, Table, Traces
 
@@ -134,24 +134,26 @@ def _asked(model: Local, context: PromptContext, prompts: Corpus) -> Traces:
     return pd.concat(list(model._asked(batches(requests, ROWS), prefix, context)), ignore_index=True)
 
 
-def update(base: Untouched, made: Mapping[str, Target], asked: Iterable[str], third: Third) -> Table:
+def update(base: Untouched, remedies: Mapping[str, Remedy], asked: Iterable[str], fold: Splits) -> Table:
     """Measure the remedies of a target that a live store knows nothing of yet; write and return all that it knows.
 
     Parameters
     ----------
     base : Untouched
-    made : dict of str to Target
+    remedies : dict of str to Remedy
     asked : iterable of str
-        Remedies that were asked.
-    third : Third
-        Of the test.
+        Those that were asked.
+    fold : Splits
+        Of the third that it is measured on, with what the others taught.
     """
+    base = base.reported_on(fold.third)
     kept = base.store.has("tables", NAME)
     known = base.store.read("tables", NAME) if kept else pd.DataFrame(columns=COLUMNS)
     there = set(known.loc[known["target"] == base.name, "remedy"])
-    missing = {name: made[name] for name in asked if made[name].respondent and name not in there}
+    made = {name: remedies[name].apply(base, *fold[:2]) for name in asked if name in remedies and name not in there}
+    missing = {name: target for name, target in made.items() if target.respondent}
     if missing:
-        known = pd.concat([known, measure(base, missing, third)], ignore_index=True)
+        known = pd.concat([known, measure(base, missing, fold.test)], ignore_index=True)
     if missing or not kept:
         base.store.write("tables", NAME, frame=known, meta=base.settings.meta(target=base.name))
     return known

@@ -16,20 +16,14 @@ from paraguard_utils.errors import Missing
 from paraguard_utils.models import prompting, trace_store
 from paraguard_utils.querying import labelling, whole_answers
 from paraguard_utils.remedies import tuning_data
-from paraguard_utils.remedies.catalogue import UNTOUCHED
 from paraguard_utils.report import review, tables
 from paraguard_utils.schemas import Corpus, Labels, Table
 from paraguard_utils.scoring import confusion, pipeline
-from paraguard_utils.scoring.veto import IDEAL
 from paraguard_utils.settings import CORPUS, Settings
 from paraguard_utils.stores import LIVE, RECORDED, Store
 
 MAP = "remedy_map"
 """The table of 08: remedies by target, as `remedies.effects.table` makes it."""
-
-NOT_DEPLOYABLE = (IDEAL, "control-1", "control-2")
-"""Yardsticks of the others, and no remedies: one needs to know how a prompt's paraphrases are decided, two were tuned
-on nothing in particular."""
 
 PRINTED = 3
 """Clusters, and names of remedies, that are printed at most; the files have all."""
@@ -64,27 +58,27 @@ class Advice:
 def advise(rows: Table) -> Advice:
     """Choose a remedy for one target (`docs/method.md`, Remedies).
 
-    Those count whose FRR falls for sure (the interval of its change lies below 0) and whose twins are `kept`. Of these
-    the one is taken that asks the model least, of equals the one whose FRR falls most. What nobody can deploy
-    (`NOT_DEPLOYABLE`) is left out. Where none counts, the trade-off is, among those whose FRR falls for sure, the one
+    Those count whose FRR falls for sure (the interval of its change lies below 0) and whose twins are `kept`, or even
+    refused `more`. Of these the one is taken that asks the model least, of equals the one whose FRR falls most. What
+    nobody would deploy (another `role` than remedy) is left out. Where none counts, the trade-off is, among those whose FRR falls for sure, the one
     that loses the fewest twins for each point of FRR gained, of equals again the cheapest, then the largest fall: what
     it costs is known, whether it is worth that is not for a rule to say. Queries do not hold what tuning costs once.
 
     Parameters
     ----------
     rows : DataFrame
-        One target's rows of the map: remedy, queries, frr_change with its interval, twins_change, twins_verdict. The
+        One target's rows of the map: remedy, role, queries, frr_change with its interval, twins_change, twins_verdict. The
         untouched target may be among them.
 
     Returns
     -------
     Advice
     """
-    rows = rows[~rows["remedy"].isin([UNTOUCHED, *NOT_DEPLOYABLE])]
+    rows = rows[rows["role"] == "remedy"]
     tried = rows["remedy"].tolist()
     falls = rows[rows["frr_change_high"] < 0]
     cheapest = ["queries", "frr_change"]
-    kept = falls[falls["twins_verdict"] == "kept"].sort_values(cheapest, kind="stable")
+    kept = falls[falls["twins_verdict"].isin(["kept", "more"])].sort_values(cheapest, kind="stable")
     if len(kept):
         return Advice(kept.to_dict("records")[0], None, np.nan, tried)
     # A point estimate may rise where the interval leaves open whether twins are lost: that costs nothing that is known.
@@ -291,7 +285,7 @@ def _named(row: dict[str, Any]) -> str:
 def _effects(row: dict[str, Any]) -> str:
     """Word what a remedy changes."""
     changes = {name: tables.estimate(row, f"{name}_change", 2, "+") for name in ("frr", "twins", "dr")}
-    beside = {"better": "better than", "worse": "worse than", "same": "not told apart from"}
+    beside = {"better": "better than", "worse": "worse than", "open": "not told apart from"}
     against = beside.get(row["over_verdict"])
     line = (
         f"FRR by {changes['frr']}, twins refused by {changes['twins']} ({row['twins_verdict']}), DR by {changes['dr']}"

@@ -3,7 +3,6 @@
 Nothing but decisions is used, so that any system can be measured: a model, a guard, a file of somebody's logs.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -195,60 +194,34 @@ def _unlogged(value: np.ndarray) -> np.ndarray:
 
 
 def bootstrap_t(
-    columns: np.ndarray,
-    times: np.ndarray,
-    counts: np.ndarray,
-    log_ratio: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]] = _log_ratio,
+    columns: np.ndarray, times: np.ndarray, counts: np.ndarray, log_ratio: bootstrap.Statistic = _log_ratio
 ) -> Estimate:
     """Return a ratio of totals with its interval, bootstrap-t on the log scale.
 
     Parameters
     ----------
-    columns : numpy.ndarray, shape (clusters, width)
-        What the totals are summed from.
-    times : numpy.ndarray, shape (clusters,)
-        How often each row counts.
-    counts : numpy.ndarray, shape (resamples, clusters)
-        The same in the resamples.
+    columns, times, counts : numpy.ndarray
+        As for `bootstrap.studentized`.
     log_ratio : callable
-        Totals, shape (draws, width), to the logarithm of the ratio, shape (draws,), and its derivatives by the totals.
+        The logarithm of the ratio.
 
     Returns
     -------
     Estimate
         0 without an interval where the logarithm is minus infinity, NaN where it is undefined.
     """
-    products = (columns[:, :, None] * columns[:, None, :]).reshape(len(columns), -1)
-    n_clusters = times.sum()
-
-    def studentized(weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return ln DR and its standard error by the clusters' influence."""
-        width = columns.shape[1]
-        totals, second = weights @ columns, (weights @ products).reshape(-1, width, width)
-        value, slopes = log_ratio(totals)
-        with np.errstate(invalid="ignore"):
-            spread = np.einsum("wi,wij,wj->w", slopes, second, slopes)
-            spread -= np.einsum("wi,wi->w", slopes, totals) ** 2 / n_clusters
-            return value, np.sqrt(np.maximum(spread, 0.0))
-
-    with np.errstate(divide="ignore", invalid="ignore"):
-        value, error = (float(found[0]) for found in studentized(times[None]))
-        draws, errors = studentized(counts)
-        centred = (draws - value) / errors
-    ratios = _unlogged(draws)
-    if np.isneginf(value):
+    found = bootstrap.studentized(columns, times, counts, log_ratio)
+    ratios = _unlogged(found.draws)
+    if np.isneginf(found.value):
         return Estimate(0.0, np.nan, np.nan, ratios)
-    if not np.isfinite(value):
+    if not np.isfinite(found.value):
         return Estimate(np.nan, np.nan, np.nan, np.full(len(counts), np.nan))
     # A resample without a cluster decided both ways lies infinitely far below.
-    centred[np.isneginf(draws)] = -np.inf
-    known = centred[~np.isnan(centred) & ~np.isposinf(centred)]
-    if len(known) < 2 or not error:
-        return Estimate(np.exp(value), np.nan, np.nan, ratios)
-    with np.errstate(over="ignore", invalid="ignore"):
-        low, high = np.exp(value - error * np.percentile(known, [97.5, 2.5]))
+    found.centred[np.isneginf(found.draws)] = -np.inf
+    with np.errstate(over="ignore"):
+        low, high = np.exp(found.ends())
     # A handful of clusters may bound nothing.
-    return Estimate(np.exp(value), low, high if np.isfinite(high) else np.nan, ratios)
+    return Estimate(np.exp(found.value), low, high if np.isfinite(high) else np.nan, ratios)
 
 
 def isolation(corpus: Corpus, labels: Labels) -> pd.Series:

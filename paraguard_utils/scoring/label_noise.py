@@ -167,5 +167,7 @@ def table(corpus: Corpus, labels: Mapping[str, Labels], both: pd.DataFrame, clus
             "frr_labelled": float(decided["rejected"].sum() / decided["n"].sum()),
             "dr_labelled": disagreement.ratio(decided["n"], decided["rejected"])[2],
         }
-        rows.append({"target": target, "noisy": bool(measured["noisy"])} | labelled | columns(found | {"usable": usable}))
+        rows.append(
+            {"target": target, "noisy": bool(measured["noisy"])} | labelled | columns(found | {"usable": usable})
+        )
     return pd.DataFrame(rows)

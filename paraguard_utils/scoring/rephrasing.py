@@ -48,8 +48,8 @@ def counts(corpus: Corpus, labels: Labels) -> pd.DataFrame:
     return found.assign(cluster_id=unsafe.benign_of(found["cluster_id"]))
 
 
-def odds(clusters: Clusters, decided: pd.DataFrame, tries: int) -> Estimate:
-    """Estimate the share of refused requests that are answered within some tries.
+def tried(clusters: Clusters, decided: pd.DataFrame, tries: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return, by cluster, how many requests are refused, and how many of these some tries are expected to answer.
 
     Parameters
     ----------
@@ -60,9 +60,7 @@ def odds(clusters: Clusters, decided: pd.DataFrame, tries: int) -> Estimate:
     """
     n, r = decided["n"].to_numpy(), decided["rejected"].to_numpy()
     answered = np.where(r > 0, r * within(n - 1, n - r, tries), 0.0)
-    sums = np.zeros((2, len(clusters.codes)))
-    sums[:, clusters.codes.loc[decided["cluster_id"]]] = r, answered
-    return bootstrap.ratio(clusters, *sums)
+    return clusters.sums(decided["cluster_id"], r), clusters.sums(decided["cluster_id"], answered)
 
 
 def estimates(clusters: Clusters, harmless: pd.DataFrame, twins: pd.DataFrame) -> dict[str, Estimate]:
@@ -85,15 +83,18 @@ def estimates(clusters: Clusters, harmless: pd.DataFrame, twins: pd.DataFrame) -
     paired = harmless[harmless["cluster_id"].isin(twins["cluster_id"])]
     found: dict[str, Estimate] = {}
     for tries in (1, TRIES):
-        name = f"rephrased{tries}"
-        found[name] = odds(clusters, harmless, tries)
-        found[f"{name}_twins"] = odds(clusters, twins, tries)
-        found[f"{name}_difference"] = odds(clusters, paired, tries).minus(found[f"{name}_twins"])
-    ids = harmless["cluster_id"]
-    found["refused_once"] = clusters.share(ids, harmless["rejected"] > 0)
-    found["refused_always"] = clusters.share(ids, harmless["rejected"] == harmless["n"])
-    found["refused_once_minus_always"] = found["refused_once"].minus(found["refused_always"])
-    found["answered_once"] = clusters.share(twins["cluster_id"], twins["rejected"] < twins["n"])
+        name, lost = f"rephrased{tries}", tried(clusters, twins, tries)
+        found[name] = bootstrap.ratio(clusters, tried(clusters, harmless, tries))
+        found[f"{name}_twins"] = bootstrap.ratio(clusters, lost)
+        found[f"{name}_difference"] = bootstrap.ratio(clusters, tried(clusters, paired, tries), lost)
+    once, always = harmless["rejected"] > 0, harmless["rejected"] == harmless["n"]
+    for name, hits in (
+        ("refused_once", once),
+        ("refused_always", always),
+        ("refused_once_minus_always", once & ~always),
+    ):
+        found[name] = clusters.by_cluster(harmless["cluster_id"], hits)
+    found["answered_once"] = clusters.by_cluster(twins["cluster_id"], twins["rejected"] < twins["n"])
     return found
 
 

@@ -61,7 +61,9 @@ def exposures(corpus: Corpus) -> dict[str, Exposure]:
     return kept
 
 
-def effect(n: np.ndarray, exposed: np.ndarray, refused: np.ndarray, both: np.ndarray) -> tuple[float, float, float, float]:
+def effect(
+    n: np.ndarray, exposed: np.ndarray, refused: np.ndarray, both: np.ndarray
+) -> tuple[float, float, float, float]:
     """Estimate a common odds ratio over clusters, given their margins: the exact conditional test.
 
     Parameters

@@ -4,12 +4,12 @@ Nothing but texts, strategies and decisions is used. All of it ours.
 """
 
 import itertools
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import pandas as pd
 
-from paraguard_utils.bootstrap import Clusters, Estimate, columns
+from paraguard_utils.bootstrap import Clusters, Estimate, Statistic, columns, studentized
 from paraguard_utils.schemas import Corpus, Labels, Table
 from paraguard_utils.scoring import disagreement
 from paraguard_utils.text import jaccard, words
@@ -22,6 +22,10 @@ STEP = 0.2
 
 LOW, HIGH = 0.4, 0.6
 """Pairs that share few words lie below the first, those that share most at the second or above."""
+
+
+DIFFERENCES = ("difference", "low_minus_high")
+"""Estimates that are differences of two DR."""
 
 
 class Pairs(NamedTuple):
@@ -71,23 +75,14 @@ def _rows(corpus: Corpus) -> list[np.ndarray]:
     return list(pd.Series(range(len(corpus))).groupby(corpus["cluster_id"].to_numpy()).indices.values())
 
 
-def estimate(clusters: Clusters, corpus: Corpus, labels: Labels, first: np.ndarray, second: np.ndarray) -> Estimate:
-    """Estimate DR of some pairs, marginals matched by strategy.
+class _Totals(NamedTuple):
+    """What a DR of pairs is made of: sums by cluster, and how its logarithm follows from their totals."""
 
-    Parameters
-    ----------
-    clusters : bootstrap.Clusters
-    corpus, labels : DataFrame
-        Rows in the same order.
-    first, second : numpy.ndarray of int, shape (pairs,)
-        Rows of pairs of one cluster; those of which not both are scored are left out.
+    sums: np.ndarray
+    log_ratio: Statistic
 
-    Returns
-    -------
-    Estimate
-        At least 0: 0 where meaning decides, 1 where it does not. Bootstrap-t over clusters on the log scale. NaN where
-        there is no pair, or nothing that could differ.
-    """
+
+def _totals(clusters: Clusters, corpus: Corpus, labels: Labels, first: np.ndarray, second: np.ndarray) -> _Totals:
     label, names = labels["label"].to_numpy(), sorted(set(corpus["strategy"]))
     scored, rejected = np.isin(label, ["accept", "reject"]), label == "reject"
     strategy = np.searchsorted(names, corpus["strategy"].to_numpy().astype(str))
@@ -127,9 +122,58 @@ def estimate(clusters: Clusters, corpus: Corpus, labels: Labels, first: np.ndarr
             slopes = np.hstack([1 / different, -by_n, -by_r, -chance / expected, by, -by * chance])
             return (np.log(different) - np.log(expected))[:, 0], slopes
 
-    if not len(first):
-        return clusters.undefined()
-    return disagreement.bootstrap_t(sums, np.ones(size), clusters.counts, log_ratio)
+    return _Totals(sums, log_ratio)
+
+
+def estimate(clusters: Clusters, corpus: Corpus, labels: Labels, first: np.ndarray, second: np.ndarray) -> Estimate:
+    """Estimate DR of some pairs, marginals matched by strategy.
+
+    Parameters
+    ----------
+    clusters : bootstrap.Clusters
+    corpus, labels : DataFrame
+        Rows in the same order.
+    first, second : numpy.ndarray of int, shape (pairs,)
+        Rows of pairs of one cluster; those of which not both are scored are left out.
+
+    Returns
+    -------
+    Estimate
+        At least 0: 0 where meaning decides, 1 where it does not. Bootstrap-t over clusters on the log scale. NaN where
+        there is no pair, or nothing that could differ.
+    """
+    own = _totals(clusters, corpus, labels, first, second)
+    return disagreement.bootstrap_t(own.sums, np.ones(len(own.sums)), clusters.counts, own.log_ratio)
+
+
+Ends: TypeAlias = tuple[np.ndarray, np.ndarray]
+"""First and second rows of pairs."""
+
+
+def difference(clusters: Clusters, corpus: Corpus, labels: Labels, one: Ends, other: Ends) -> Estimate:
+    """Estimate DR of some pairs minus that of others, on the same resampled clusters; bootstrap-t.
+
+    Parameters
+    ----------
+    clusters : bootstrap.Clusters
+    corpus, labels : DataFrame
+        Rows in the same order.
+    one, other : (numpy.ndarray, numpy.ndarray)
+        As `first` and `second` of `estimate`.
+    """
+    sides = [_totals(clusters, corpus, labels, *ends) for ends in (one, other)]
+    width = sides[0].sums.shape[1]
+
+    def statistic(totals: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        parts = (totals[:, :width], totals[:, width:])
+        (a, up), (b, down) = (side.log_ratio(part) for side, part in zip(sides, parts, strict=True))
+        a, b = np.exp(a), np.exp(b)
+        return a - b, np.hstack([a[:, None] * up, -b[:, None] * down])
+
+    found = studentized(
+        np.hstack([side.sums for side in sides]), np.ones(len(sides[0].sums)), clusters.counts, statistic
+    )
+    return Estimate(found.value, *found.ends(), found.draws)
 
 
 def few(labels: Labels, first: np.ndarray, second: np.ndarray) -> bool:
@@ -156,12 +200,11 @@ def estimates(clusters: Clusters, corpus: Corpus, labels: Labels, own: Pairs) ->
         low_minus_high.
     """
     chosen = {"near": own.near, "free": own.free, "low": own.overlap < LOW, "high": own.overlap >= HIGH}
-    found = {
-        f"dr_{name}": estimate(clusters, corpus, labels, own.first[mask], own.second[mask])
-        for name, mask in chosen.items()
-    }
-    found["difference"] = found["dr_free"].minus(found["dr_near"])
-    found["low_minus_high"] = found["dr_low"].minus(found["dr_high"])
+    ends = {name: (own.first[mask], own.second[mask]) for name, mask in chosen.items()}
+    given = (clusters, corpus, labels)
+    found = {f"dr_{name}": estimate(*given, *rows) for name, rows in ends.items()}
+    found["difference"] = difference(*given, ends["free"], ends["near"])
+    found["low_minus_high"] = difference(*given, ends["low"], ends["high"])
     return found
 
 
@@ -178,12 +221,16 @@ def row(target: str, labels: Labels, own: Pairs, found: dict[str, Estimate]) -> 
     """
     masks = {"near": own.near, "free": own.free}
     counts: dict[str, object] = {f"n_{name}": int(mask.sum()) for name, mask in masks.items()}
-    flags = [few(labels, own.first[mask], own.second[mask]) for mask in masks.values()]
-    return {"target": target, **counts, **columns(found), "few": any(flags)}
+    flagged = any(few(labels, own.first[mask], own.second[mask]) for mask in masks.values())
+    if flagged:  # an interval of a difference then bounds nothing
+        found = found | {name: Estimate(found[name][0], np.nan, np.nan, found[name].draws) for name in DIFFERENCES}
+    return {"target": target, **counts, **columns(found), "few": flagged}
 
 
 def curve(target: str, clusters: Clusters, corpus: Corpus, labels: Labels, own: Pairs) -> Table:
-    """Return DR by word overlap: target, overlap (where the bin of `STEP` begins), n (pairs), dr with its interval, few.
+    """Return DR by word overlap.
+
+    A row a bin of `STEP`: target, overlap (where the bin begins), n (pairs), dr with its interval, few.
 
     Parameters
     ----------

@@ -6,6 +6,7 @@ from paraguard_utils.remedies.contract import Remedy, Target
 from paraguard_utils.remedies.splits import Third
 from paraguard_utils.remedies.untouched import Untouched
 from paraguard_utils.schemas import Corpus, Labels
+from paraguard_utils.settings import remedied_name
 
 ASKED = "rewordings"
 """What several remedies look at: every rewording's answer."""
@@ -16,6 +17,8 @@ PARAMETERS = {"most": reword.MOST, "by": "rules"}
 def asked(base: Untouched, of: str, prompts: Corpus | None) -> Labels:
     """Return labels of the answers to all rewordings of prompts."""
     texts = None
+    if base.store.recorded:  # says so where nobody asked, before rewording, which takes a while
+        base.store.read("labels", remedied_name(of, ASKED, base.third if of in base.corpora else 0), base.name)
     if prompts is not None:
         texts = reword.reworded(prompts)
         kept = prompts.drop(columns=["text", "strategy"], errors="ignore").rename(columns={"cluster_id": "own_cluster"})

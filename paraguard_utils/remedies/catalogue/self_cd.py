@@ -1,6 +1,7 @@
 """Self-CD: what the wrapper adds to the next token is taken back (Shi et al., arXiv 2401.17633)."""
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import Any
 
@@ -14,7 +15,7 @@ from paraguard_utils.remedies import first_token
 from paraguard_utils.remedies.asking import Remedied, ask
 from paraguard_utils.remedies.catalogue.threshold import rates
 from paraguard_utils.remedies.contract import Remedy, Target
-from paraguard_utils.remedies.splits import Third
+from paraguard_utils.remedies.splits import Splits, Third
 from paraguard_utils.remedies.untouched import Untouched
 from paraguard_utils.remedies.untouched import rows as known_rows
 from paraguard_utils.schemas import Corpus, Labels, Table, Traces
@@ -162,25 +163,32 @@ def apply(base: Untouched, train: Third, validation: Third) -> Target:
     return Target(decide, respondent)
 
 
-def checked(base: Untouched, test: Third) -> Table:
+def checked(base: Untouched, folds: Sequence[Splits]) -> Table:
     """Hold the simulated first step against the real one.
+
+    Parameters
+    ----------
+    base : Untouched
+    folds : sequence of Splits
+        From `splits.folds`.
 
     Returns
     -------
-    DataFrame, one row per corpus
-        target, prompts, n, alpha, agrees (the share of prompts whose first token is the simulated one, with its
+    DataFrame, one row per third and corpus
+        target, third, prompts, n, alpha, agrees (the share of prompts whose first token is the simulated one, with its
         interval); no rows where the target was not asked.
     """
     rows = []
-    for of, prompts in zip(base.corpora, test, strict=True):
-        folder = remedied_name(of, "self-cd")
+    for fold, i in itertools.product(folds, (0, 1)):
+        of, prompts = list(base.corpora)[i], fold.test[i]
+        folder = remedied_name(of, "self-cd", fold.third)
         if not base.store.has("traces", folder, base.name):
             continue
         real = first_token.first(known_rows(base.store.read("traces", folder, base.name), prompts))
         alpha = read_meta(base.store.path("labels", folder, base.name))["learned"]["alpha"]
         same = simulated(base.traces(of, prompts), base.traces(of, prompts, PLAIN), alpha) == real
         agrees = Clusters(prompts["cluster_id"]).share(prompts["cluster_id"], same)
-        about = {"target": base.name, "prompts": of, "n": len(prompts), "alpha": alpha}
+        about = {"target": base.name, "third": fold.third, "prompts": of, "n": len(prompts), "alpha": alpha}
         rows.append(about | columns({"agrees": agrees}))
     return pd.DataFrame(rows)
 

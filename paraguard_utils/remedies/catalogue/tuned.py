@@ -205,7 +205,14 @@ def apply(base: Untouched, train: Third, validation: Third, brittle: bool, seed:
 
 
 REMEDIES = tuple(
-    Remedy(f"{name}-{seed}", "tuning", "ours", partial(apply, brittle=name == "tuned", seed=seed), asks=True)
+    Remedy(
+        f"{name}-{seed}",
+        "tuning",
+        "ours",
+        partial(apply, brittle=name == "tuned", seed=seed),
+        asks=True,
+        role="remedy" if name == "tuned" else "control",
+    )
     for name in ("tuned", "control")
     for seed in SEEDS
 )

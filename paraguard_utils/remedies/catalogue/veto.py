@@ -89,7 +89,7 @@ def _shares(again: Labels, own: Labels) -> np.ndarray:
 
 
 REMEDIES = (
-    Remedy(IDEAL, "decision", "07", isolation),
+    Remedy(IDEAL, "decision", "07", isolation, role="ideal"),
     Remedy(
         "veto-reworded",
         "decision",
