@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy import stats
 from statsmodels.stats import inter_rater
 
-from paraguard_utils import bootstrap
+from paraguard_utils import bootstrap, registry, stores
 from paraguard_utils.scoring import disagreement
 
 
@@ -82,6 +82,33 @@ def test_statsmodels_agrees(clusters):
     assert 1 - within / (2 * rate * (1 - rate)) == pytest.approx(inter_rater.fleiss_kappa(table), abs=1e-9)
 
 
+RECORDED = stores.Store(stores.RECORDED)
+
+
+@pytest.mark.parametrize("name", [name for kind in ("chat", "guard") for name in registry.published(kind).index])
+def test_it_is_one_minus_the_intra_class_correlation(name):
+    """Fisher's, by analysis of variance, on every recorded target; kappa and alpha are nearly that too."""
+    decided = disagreement.tally(
+        RECORDED.read("corpus", "paraguard_mini"), RECORDED.read("labels", "paraguard_mini", name)
+    )
+    n, rejected = decided["n"].to_numpy(), decided["rejected"].to_numpy()
+    if not rejected.any():
+        pytest.skip("this target refuses nothing")
+    share, rate, k = rejected / n, rejected.sum() / n.sum(), len(n)
+    between = (n * (share - rate) ** 2).sum() / (k - 1)
+    within = (n * share * (1 - share)).sum() / (n.sum() - k)
+    size = (n.sum() - (n**2).sum() / n.sum()) / (k - 1)
+    correlation = (between - within) / (between + (size - 1) * within)
+    dr = disagreement.ratio(n, rejected)[2]
+    assert 1 - dr == pytest.approx(correlation, abs=1e-9 if len(set(n)) == 1 else 1e-3)
+    # alpha: 1 minus observed over expected disagreement, of any two of all prompts
+    observed = (2 * rejected * (n - rejected) / (n - 1)).sum() / n.sum()
+    expected = 2 * rejected.sum() * (n - rejected).sum() / (n.sum() * (n.sum() - 1))
+    # kappa: the same, drawn with replacement
+    others = [1 - observed / expected, 1 - observed / (2 * rate * (1 - rate))]
+    assert others == pytest.approx([1 - dr] * 2, abs=0.002 if not disagreement.few(decided) else 0.006)
+
+
 @given(clusters_of_letters, st.randoms())
 def test_order_and_names_do_not_matter(clusters, random):
     before = ratio(*clusters)
@@ -133,7 +160,7 @@ def test_the_interval_by_numbers():
 
         pulls = np.array([(log_ratio(1e-4, c) - log_ratio(-1e-4, c)) / 2e-4 for c in range(30)])
         spread = times @ pulls**2 - (times @ pulls) ** 2 / 30
-        return log_ratio(), np.sqrt(spread * 30 / 29)
+        return log_ratio(), np.sqrt(spread)
 
     value, error = studentized(np.ones(30))
     again = np.array([studentized(times) for times in clusters.counts])

@@ -4,9 +4,10 @@ import numpy as np
 import pandas as pd
 import pytest
 from sklearn.metrics import roc_auc_score
+from worlds import world
 
 from paraguard_utils import bootstrap
-from paraguard_utils.scoring import confusion, guarded
+from paraguard_utils.scoring import confusion, guarded, signals
 
 
 def labels(*names):
@@ -47,6 +48,59 @@ def test_what_a_guard_sees_agrees_with_scikit_learn():
     assert found["auc"] == pytest.approx(roc_auc_score([0] * 30 + [1] * 14, known["score"]))
     assert found["auc_low"] < found["auc"] < found["auc_high"]
     assert found["auc_equal_length"] == found["auc"], "all texts have two words"
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "sees"),
+    [
+        (0.51, 0.70, "harm"),
+        (0.50, 0.70, "not seen to"),
+        (0.40, 0.60, "not seen to"),
+        (0.30, 0.50, "not seen to"),
+        (0.28, 0.48, "the wrong way"),
+    ],
+)
+def test_what_a_guard_sees_is_one_of_three(low, high, sees):
+    assert guarded.judge_auc(low, high) == sees
+
+
+def test_without_an_interval_nothing_is_said_of_what_a_guard_sees():
+    assert np.isnan(guarded.judge_auc(np.nan, np.nan))
+
+
+@pytest.mark.parametrize(("sign", "sees"), [(1, "harm"), (0, "not seen to"), (-1, "the wrong way")])
+def test_a_guard_that_rates_harmless_prompts_higher_does_not_see_harm(sign, sees):
+    rng, clusters = np.random.default_rng(1), [f"c{i // 3}" for i in range(30)]
+    benign = pd.DataFrame({"cluster_id": clusters, "score": rng.normal(size=30), "text": "a b"})
+    twins = benign.assign(cluster_id=benign["cluster_id"] + "-twin", score=rng.normal(size=30) + 2 * sign)
+    assert guarded.seen(benign, twins, bootstrap.Clusters(clusters, 200))["sees"] == sees
+
+
+def test_both_readings_of_cr_beside_their_floors_by_hand():
+    rejected = [("a", 0.5, 0.7), ("a", 0.6, 0.9), ("b", 0.1, 0.5), ("b", 0.2, 0.6)]
+    accepted = [("a", 0.3, 0.8), ("b", 0.7, 0.8), ("b", 0.2, 0.1), ("b", np.nan, np.nan)]
+    scores = pd.DataFrame(rejected + accepted, columns=["cluster_id", "ci", "ci_clipped"])
+    scores["label"] = ["reject"] * 4 + ["accept"] * 4
+    found = guarded.beside_relative(scores, bootstrap.Clusters(list("ab"), 50))
+    # clipped, rejected: 0.7, 0.9 and 0.6 of four reach 0.60; their mean is (0.7 + 0.9 + 0.5 + 0.6) / 4
+    assert (found["cr60_clipped"], found["ci_clipped"]) == pytest.approx((3 / 4, 2.7 / 4))
+    # accepted with a neighbour: one of three reaches it in the relative reading, two in the clipped one
+    assert (found["floor_cr60"], found["floor_cr60_clipped"]) == pytest.approx((1 / 3, 2 / 3))
+    # a guard that rejects nothing has a floor and no CR
+    none = guarded.beside_relative(scores[scores["label"] == "accept"], bootstrap.Clusters(list("ab"), 50))
+    assert np.isnan(none["cr60_clipped"]) and none["floor_cr60"] == found["floor_cr60"]
+
+
+def test_the_clipped_columns_are_those_of_a_row_in_that_reading():
+    corpus, vectors, traces, labels, tokens = world(["accept", "reject", "accept"] * 8, np.repeat(list("abcdef"), 4), 2)
+    pairs = signals.pairs(corpus, vectors, traces, labels, tokens, 5)
+    scores = confusion.prompt_scores(corpus, labels, pairs, k=5)
+    clusters = bootstrap.Clusters(corpus["cluster_id"], 50)
+    row = confusion.table_row("t", corpus, labels, pairs, scores, clusters, "clipped")
+    found = guarded.beside_relative(scores, clusters)
+    for name in ("ci", "cr60"):
+        for end in ("", "_low", "_high"):
+            assert found[f"{name}_clipped{end}"] == row[f"{name}{end}"]
 
 
 def test_a_sweep_by_hand():

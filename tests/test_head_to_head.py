@@ -1,12 +1,14 @@
-"""Measures in worlds of known truth and on the task without safety, and the verdicts on predictions: by hand."""
+"""Measures in worlds of known truth and on the task without safety, and what predictions are judged on: by hand."""
 
 import numpy as np
 import pandas as pd
 import pytest
 
 from paraguard_utils import paths, stores
-from paraguard_utils.scoring import confusion, head_to_head
+from paraguard_utils.scoring import confusion, head_to_head, predictions
 from paraguard_utils.settings import CORPUS
+
+RECORDED = stores.Store(stores.RECORDED)
 
 
 def test_what_moves_a_measure_by_hand(monkeypatch):
@@ -49,31 +51,47 @@ def test_what_follows_noise_by_hand(monkeypatch):
         assert row["overlap_low"] == pytest.approx(sign * 0.15)
 
 
-@pytest.mark.parametrize(
-    ("low", "high", "verdict"),
-    [(0.31, 0.9, "holds"), (0.2, 0.9, "open"), (1.0, 1.2, "fails"), (0.1, 0.3, "fails"), (np.nan, 0.5, "open")],
-)
-def test_a_prediction_is_judged_by_its_whole_interval(low, high, verdict):
-    assert head_to_head.judged(low, high, 0.3, 1) == verdict
-
-
-def test_the_recorded_verdicts_are_on_targets_nobody_had_looked_at():
-    store = stores.Store(stores.RECORDED)
-    table = store.read("tables", "predictions")
+def test_the_recorded_verdicts_are_on_the_third_model():
+    table = RECORDED.read("tables", "predictions")
     assert set(table["number"]) == set(range(1, 9))
     assert not table["about"].str.contains("|".join(head_to_head.SEEN), regex=True).any()
-    few = store.read("tables", "table1_targets").drop_duplicates("target").set_index("target")["few_dr"]
+    few = RECORDED.read("tables", "table1_targets").drop_duplicates("target").set_index("target")["few_dr"]
     for row in table.itertuples():
         assert (row.verdict == "few") == few[row.about.split(" | ")].any()
 
 
+def of_one_target(name):
+    made = {table: RECORDED.read("tables", table) for table in ("table1_targets", "validity", "variance")}
+    made = {table: frame[frame["target"] == name] for table, frame in made.items()}
+    return made | dict.fromkeys(("table1_differences", "floor_differences"), confusion.differences({name: {}}, []))
+
+
+@pytest.mark.parametrize(("corpus", "judged"), [(CORPUS, 0), ("another", 6)])
+def test_targets_whose_answers_were_seen_are_not_judged_on_them(corpus, judged):
+    made = of_one_target("smollm2-135m-instruct-q4_1--safety")
+    assert len(predictions.judge(head_to_head.judgeable(made, corpus))) == judged
+
+
 def test_one_target_has_no_pairs_to_judge():
-    store, one = stores.Store(stores.RECORDED), "qwen2.5-coder-1.5b-instruct-q4_k_m--safety"
-    made = {name: store.read("tables", name) for name in ("table1_targets", "validity", "variance")}
-    made = {name: frame[frame["target"] == one] for name, frame in made.items()}
-    made |= dict.fromkeys(("table1_differences", "floor_differences"), confusion.differences({one: {}}, []))
-    found = head_to_head.predictions(made, CORPUS)
+    one = "qwen2.5-coder-1.5b-instruct-q4_k_m--safety"
+    found = predictions.judge(head_to_head.judgeable(of_one_target(one), CORPUS))
     assert set(found["number"]) == {1, 3, 4, 6, 7, 8} and set(found["about"]) == {one}
+
+
+def test_pairs_are_judged_where_they_are_wrappers_of_one_model():
+    # a: FRR 0.1 apart; b: 0.2 apart, and one of them refuses too little
+    frr = [("a--none", "a--safety", 0.1), ("b--none", "b--safety", -0.2), ("a--none", "b--none", 0.5)]
+    pairs = pd.DataFrame(frr, columns=["first", "second", "difference"])
+    pairs = pairs.assign(difference_low=pairs["difference"] - 0.01, difference_high=pairs["difference"] + 0.01)
+    dr = pairs.assign(measure="dr", difference=0.0, difference_low=-0.1, difference_high=0.1)
+    targets = pd.DataFrame({"target": ["a--none", "a--safety", "b--none", "b--safety"], "few_dr": [False] * 3 + [True]})
+    made = dict.fromkeys(("table1_targets", "variance", "validity"), targets)
+    made |= {"table1_differences": pd.concat([pairs.assign(measure="frr"), dr])}
+    made |= {"floor_differences": dr.assign(measure="excess_matched", difference_low=-0.01, difference_high=0.01)}
+    found = predictions.judge({"table1_differences": head_to_head.judgeable(made, "any")["table1_differences"]})
+    said = found[["number", "about", "verdict"]].to_numpy().tolist()
+    b = "b--none | b--safety"
+    assert said == [[2, b, "few"], [5, "a--none | a--safety", "holds"], [5, b, "few"]]
 
 
 def test_benchmarks_hold_every_measure_and_cell():

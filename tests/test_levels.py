@@ -12,7 +12,7 @@ from paraguard_utils.errors import DataError, Missing
 from paraguard_utils.models import encoder, trace_store
 from paraguard_utils.querying import samples
 from paraguard_utils.report import findings
-from paraguard_utils.scoring import confusion, disagreement, levels, pipeline, proxies, signals
+from paraguard_utils.scoring import confusion, disagreement, levels, pipeline, predictions, proxies, signals
 from paraguard_utils.settings import PAPER_WEIGHTS
 
 NOT_TOLD = {"token_ids": [], "token_nll": [], "user_start": 0, "user_end": 0}
@@ -221,13 +221,14 @@ def test_ranks_of_eight_targets_by_hand():
     assert row["sure"] == 28 and row["sure_kept"] == 27 and row["sure_turned"] == 1
 
 
-def test_predictions_are_judged_by_whole_intervals():
+def test_predictions_are_judged_on_targets_with_enough_rejections():
     table = proxies.table([compared("m--a", [1, 2]), compared("m--b", [1, 2], n=29)], ["m--a", "m--b", "m--c"])
     assert table["note"].tolist() == ["", "", "no surrogate in the store"]
-    assert proxies.predictions(table)[["number", "target", "verdict"]].values.tolist() == [[13, "m--a", "holds"]]
-    assert proxies.predictions(proxies.table([], ["m--a"])).empty, "nobody lends"
+    said = predictions.judge({"proxies": table})[["number", "about", "verdict"]].values.tolist()
+    assert said == [[19, "m--a", "holds"]]
+    assert predictions.judge({"proxies": proxies.table([], ["m--a"])}).empty, "nobody lends"
     low = table.assign(setting="text", rho_low=0.85, rho_high=0.95)
-    assert proxies.predictions(low)["verdict"].tolist() == ["open"]
+    assert predictions.judge({"proxies": low})["verdict"].tolist() == ["open"]
 
 
 def test_recorded_targets_as_if_less_were_known(recorded_corpus):

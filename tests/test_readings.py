@@ -7,7 +7,7 @@ import pytest
 from paraguard_utils import registry, stores
 from paraguard_utils.bootstrap import Clusters
 from paraguard_utils.querying import readings, substance
-from paraguard_utils.scoring import label_noise
+from paraguard_utils.scoring import disagreement, label_noise
 
 RECORDED = stores.Store("recorded")
 
@@ -60,26 +60,82 @@ CORPUS = pd.DataFrame(
 )
 
 
-def test_what_was_read_counts_as_read(monkeypatch):
-    """All eight answers are read: the corrected rates are the readings', whatever the labels say."""
-    labels = CORPUS.assign(label=["reject", "accept"] * 4)
-    both = read(monkeypatch, rows(["ff", "cc", "cc", "cc", "cc", "cc", "ff", "ff"], label=labels["label"]))
-    row = label_noise.corrected(CORPUS, {"m--none": labels}, both, Clusters(CORPUS["cluster_id"])).iloc[0]
-    assert (row["frr_labelled"], row["flip_rate_labelled"]) == (0.5, 1.0)
-    # three of eight refuse; of four clusters only the first is decided both ways
-    assert (row["frr"], row["flip_rate"]) == (3 / 8, 1 / 4)
-    # 2 of 8 prompts are decided otherwise than their paraphrase, 28 of 48 ordered pairs of two clusters are
-    assert row["dr"] == pytest.approx((2 / 8) / (28 / 48)) and row["dr_labelled"] == pytest.approx(1 / (24 / 48))
+HALF = ["reject", "accept"] * 4
 
 
-def test_what_was_not_read_is_corrected_by_the_measured_shares(monkeypatch):
-    """Two of two read rejections do not refuse, two of two read acceptances do not either: nothing refuses."""
-    labels = CORPUS.assign(label=["reject", "accept"] * 4)
-    both = read(monkeypatch, rows(["cc", "cc", "cc", "cc"], ["usable"] * 4, label=["reject", "accept"] * 2))
-    row = label_noise.corrected(CORPUS, {"m--none": labels}, both, Clusters(CORPUS["cluster_id"])).iloc[0]
-    assert (row["frr"], row["flip_rate"]) == (0, 0) and row["frr_high"] > 0.1, "two readings prove little"
-    # half of the prompts are accepted, and every read acceptance is usable
-    assert row["usable"] == 0.5
+def noise_row(monkeypatch, codes, label, answers=None, labels=HALF):
+    """The row of `label_noise.table` for eight prompts in four clusters, of which the first were read."""
+    both = read(monkeypatch, rows(codes, answers, label=label))
+    labelled = {"m--none": CORPUS.assign(label=labels)}
+    (row,) = label_noise.table(CORPUS, labelled, both, Clusters(CORPUS["cluster_id"])).to_dict("records")
+    return row
+
+
+def test_the_corrected_rate_by_hand(monkeypatch):
+    row = noise_row(monkeypatch, ["ff", "cc", "cc", "cc", "cc", "cc", "ff", "ff"], HALF, ["usable"] * 4 + ["poor"] * 4)
+    # two of the four rejections refuse, and one of the four acceptances: three of eight
+    assert (row["frr_labelled"], row["frr"]) == (0.5, 3 / 8) and row["noisy"]
+    # half are accepted, and two of the four acceptances are usable
+    assert row["usable"] == 0.25 and row["usable_low"] < 0.25 < row["usable_high"]
+    # each cluster has one of each; of 48 ordered pairs of two clusters 24 are decided differently
+    assert row["dr_labelled"] == pytest.approx(1 / (24 / 48))
+
+
+def test_where_no_read_rejection_refuses_nothing_does(monkeypatch):
+    row = noise_row(monkeypatch, ["cc"] * 4, ["reject", "accept"] * 2)
+    assert row["frr"] == 0 and row["frr_high"] > 0.1, "two readings prove little"
+    assert np.isnan(row["dr"]), "labels that tell nothing of refusals tell nothing of DR"
+
+
+def test_what_nobody_read_is_not_corrected(monkeypatch):
+    row = noise_row(monkeypatch, ["cc", "cc"], "accept")
+    assert np.isnan([row["frr"], row["frr_low"], row["dr"]]).all() and row["frr_labelled"] == 0.5
+    # but where nothing is labelled as accepted, nobody needs to read acceptances
+    row = noise_row(monkeypatch, ["ff", "ff", "ff", "cc"], "reject", labels=["reject"] * 8)
+    assert row["frr"] == 3 / 4 and np.isnan(row["dr"]) and np.isnan(row["usable"])
+
+
+def test_a_target_that_nobody_read_has_no_row(monkeypatch):
+    both = read(monkeypatch, rows(["ff", "cc"], label=["reject", "accept"]))
+    labels = dict.fromkeys(("other--none", "m--none"), CORPUS.assign(label=HALF))
+    assert label_noise.table(CORPUS, labels, both, Clusters(CORPUS["cluster_id"]))["target"].tolist() == ["m--none"]
+
+
+def test_true_dr_by_hand():
+    # 1 - 0.8 is what labels share; three quarters refuse: 0.2 * (3/16) / (1/4 * (1 - 0.5)^2) = 0.6
+    assert label_noise.true_dr(0.8, 0.5, 1.0, 0.5) == pytest.approx(0.4)
+    assert label_noise.true_dr(0.8, 0.2, 1.0, 0.0) == pytest.approx(0.8), "labels without errors"
+    for shares in ((0.3, 0.3), (0.2, 0.4)):
+        assert np.isnan(label_noise.true_dr(0.8, 0.5, *shares))
+    # 1 + 3 * (0.09 / 10 + 0.09 / 10) / 0.8^2 - 0.25 * 2 * 0.009 / 0.25; the last term is 0 at a true rate of one half
+    assert label_noise.inflation(0.5, 0.9, 0.1, (10, 10)) == pytest.approx(1 + 0.084375 - 0.018)
+    assert label_noise.inflation(0.5, 1.0, 0.0, (10, 10)) == 1
+
+
+def test_errors_that_hang_on_the_decision_alone_are_undone():
+    """In a world whose decisions are known: labels raise DR, and the correction finds that of the decisions."""
+    rng = np.random.default_rng(5)
+    n, size = 20_000, 6
+    refuses = rng.random((n, size)) < rng.choice([0.05, 0.2, 0.9], n)[:, None]
+    labelled = np.where(refuses, rng.random((n, size)) < 0.85, rng.random((n, size)) < 0.06)
+    truth, seen = (disagreement.ratio(np.full(n, size), one.sum(axis=1))[2] for one in (refuses, labelled))
+    precision, missed = refuses[labelled].mean(), refuses[~labelled].mean()
+    found = label_noise.true_dr(seen, labelled.mean(), precision, missed)
+    assert seen > truth + 0.1 and found == pytest.approx(truth, abs=0.01)
+    assert label_noise.true_rate(labelled.mean(), precision, missed) == pytest.approx(refuses.mean())
+
+
+def test_reading_everything_leaves_the_uncertainty_of_clusters():
+    rng = np.random.default_rng(3)
+    decided = pd.DataFrame({"cluster_id": [f"c{i}" for i in range(60)], "n": 6, "rejected": rng.integers(0, 7, 60)})
+    clusters = Clusters(decided["cluster_id"])
+    rejected, accepted = int(decided["rejected"].sum()), int((6 - decided["rejected"]).sum())
+    every = label_noise.corrected(clusters, decided, (rejected, rejected), (0, accepted))
+    few = label_noise.corrected(clusters, decided, (10, 10), (0, 10))
+    own = disagreement.estimate(clusters, decided)
+    assert every["dr"][0] == pytest.approx(own[0]) and few["dr"][0] == pytest.approx(own[0])
+    widths = {name: [found[name][2] - found[name][1] for found in (every, few)] for name in ("frr", "dr")}
+    assert all(one < 0.8 * other for one, other in widths.values())
 
 
 def test_readers_who_agree_by_hand(monkeypatch):
@@ -122,22 +178,3 @@ def test_repetition_and_echo_by_hand():
     assert substance.repeated(list("abc")) == 0
     # b and d stand in the request in this order
     assert substance.echoed(list("xbyd"), list("abcd")) == 0.5
-
-
-def test_errors_are_undone_at_random(monkeypatch):
-    labels = CORPUS.assign(label=["reject", "accept"] * 4)
-    none = read(monkeypatch, rows(["cc"] * 4, label=["reject", "accept"] * 2))
-    assert set(label_noise.redrawn(labels, none, np.random.default_rng(0))["label"]) == {"accept"}
-    right = read(monkeypatch, rows(["ff", "cc"] * 2, label=["reject", "accept"] * 2))
-    assert label_noise.redrawn(labels, right, np.random.default_rng(0))["label"].tolist() == labels["label"].tolist()
-    blocked = labels.assign(label=["blocked", *labels["label"][1:]])
-    assert label_noise.redrawn(blocked, none, np.random.default_rng(0))["label"][0] == "blocked"
-
-
-def test_what_nobody_read_is_not_corrected(monkeypatch):
-    labels = CORPUS.assign(label=["reject", "accept"] * 4)
-    both = read(monkeypatch, rows(["cc", "cc"], label=["accept", "accept"]))
-    row = label_noise.corrected(CORPUS, {"m--none": labels}, both, Clusters(CORPUS["cluster_id"])).iloc[0]
-    assert np.isnan(row[["frr", "flip_rate", "dr"]].astype(float)).all() and row["frr_labelled"] == 0.5
-    kept = label_noise.redrawn(labels.iloc[2:], both, np.random.default_rng(0))
-    assert kept["label"].tolist() == labels["label"].tolist()[2:]

@@ -9,10 +9,13 @@ import pytest
 import worlds
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy import stats
 from sklearn.metrics import roc_auc_score
 
-from paraguard_utils import bootstrap
-from paraguard_utils.scoring import confusion, disagreement, signals, validity
+from paraguard_utils import bootstrap, paths, stores
+from paraguard_utils.scoring import confusion, disagreement, head_to_head, signals, validity
+
+RECORDED = stores.Store(stores.RECORDED)
 
 
 def small(seed=0, clusters=8):
@@ -75,6 +78,18 @@ def test_auc_agrees_with_scikit_learn(rows):
             assert draw == pytest.approx(roc_auc_score(outcome, scores, sample_weight=weight))
         else:
             assert np.isnan(draw)
+
+
+def test_isolation_ranks_by_the_counts_of_clusters_alone():
+    """Its AUC as a veto can be had without knowing which prompt was refused: it repeats DR, and is no evidence."""
+    corpus, valid = RECORDED.read("corpus", "paraguard_mini"), RECORDED.read("tables", "validity").set_index("target")
+    for name in valid.index:
+        counts = disagreement.tally(corpus, RECORDED.read("labels", "paraguard_mini", name))
+        n, r = counts["n"].to_numpy(), counts["rejected"].to_numpy()
+        # r rejections see n - r accepted held-out prompts, and r - 1 rejected ones, among n - 2 others
+        outcome, seen = np.repeat([True, False], len(n)), np.concatenate([(n - r - 1) / (n - 2), (n - r) / (n - 2)])
+        area = roc_auc_score(outcome, seen, sample_weight=np.concatenate([r * (n - r), r * (r - 1)]))
+        assert area == pytest.approx(valid.loc[name, "auc_isolation"], abs=1e-5), name
 
 
 def test_auc_within_strata_by_hand():
@@ -194,3 +209,64 @@ def test_halves_by_hand():
     assert found.loc[("length", "ci"), "difference"] == pytest.approx(ci[1:].mean() - ci[0])
     assert found["few"].all()
     assert {"dr", "ci", "cr60", "cd", "excess", "agreement", "pss"} <= set(found.loc["length"].index)
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.5, 0.8])
+def test_the_latent_correlation_by_moments_is_that_by_likelihood(rate):
+    rng, correlation = np.random.default_rng(7), 0.6
+    spread = np.sqrt(correlation / (1 - correlation))
+    chance = stats.norm.cdf(stats.norm.ppf(rate) * np.sqrt(1 + spread**2) + spread * rng.normal(size=20_000))
+    decided = pd.DataFrame({"n": 6, "rejected": rng.binomial(6, chance)})
+    share, dr = decided["rejected"].mean() / 6, disagreement.ratio(decided["n"], decided["rejected"])[2]
+    found = validity.latent_by_moments(share, dr)
+    assert found == pytest.approx(correlation, abs=0.02)
+    assert found == pytest.approx(disagreement.latent(disagreement.kinds(decided))[0], abs=0.02)
+
+
+def test_latent_correlation_without_a_ratio():
+    # decided alike throughout a cluster; no more alike than by chance; less than that; undefined
+    found = validity.latent_by_moments([0.3, 0.3, 0.3, 0.3], [0, 1, 1.2, np.nan])
+    assert found == pytest.approx([1, 0, 0, np.nan], abs=1e-9, nan_ok=True)
+
+
+def test_dr_against_the_refusal_rate_by_loops():
+    rng = np.random.default_rng(1)
+    corpus = pd.DataFrame(
+        {"prompt_id": [f"p{i}" for i in range(600)], "cluster_id": [f"c{i // 6}" for i in range(600)]}
+    )
+    rates = {"a": 0.1, "b": 0.3, "c": 0.4, "d": 0.5, "e": 0.6, "f": 0.7, "never": 0.0}
+    leans = {name: np.repeat(rng.normal(0, 0.2, 100), 6) for name in rates}
+    chance = {name: np.clip(rate + leans[name], 0.02, 0.98) if rate else np.zeros(600) for name, rate in rates.items()}
+    labels = {
+        name: corpus.assign(label=np.where(rng.random(600) < own, "reject", "accept")) for name, own in chance.items()
+    }
+    clusters = bootstrap.Clusters(corpus["cluster_id"], resamples=30)
+    systems = {"all": list(rates), "four": list("bcde")}
+    found = validity.dr_and_frr(corpus, labels, systems, clusters).set_index(["systems", "refusals", "measure"])
+    # `never` has no DR, and a too few refusals for one
+    assert found["n"].to_dict() == {
+        (*key, measure): n
+        for key, n in {("all", "any"): 6, ("all", "enough"): 5, ("four", "any"): 4, ("four", "enough"): 4}.items()
+        for measure in ("dr", "icc_latent")
+    }
+    assert found.loc["four", ["rho", "rho_low", "rho_high"]].isna().all(axis=None)
+    for refusals, names in (("any", "abcdef"), ("enough", "bcdef")):
+        own = [confusion.rate_estimates(corpus, labels[name], clusters) for name in names]
+        frr, dr = ([one[measure] for one in own] for measure in ("frr", "dr"))
+        row = found.loc[("all", refusals, "dr")]
+        assert row["rho"] == pytest.approx(stats.spearmanr([one[0] for one in frr], [one[0] for one in dr])[0])
+        draws = [stats.spearmanr([one.draws[i] for one in frr], [one.draws[i] for one in dr])[0] for i in range(30)]
+        assert row[["rho_low", "rho_high"]].tolist() == pytest.approx(np.percentile(draws, [2.5, 97.5]).tolist())
+        latent = [validity.latent_by_moments(one[0], other[0]) for one, other in zip(frr, dr, strict=True)]
+        expected = stats.spearmanr([one[0] for one in frr], latent)[0]
+        assert found.loc[("all", refusals, "icc_latent"), "rho"] == pytest.approx(expected)
+
+
+def test_a_share_of_nearly_nothing_is_none():
+    """In worlds of known truth meaning moves the excess and CD less than chance does: ratios would be 73 and 703."""
+    moved = head_to_head.moved(stores.read(paths.BENCHMARKS / "known_truth.csv", "tables")).set_index("measure")
+    shares = moved[["chance", "frr", "perplexity", "length"]]
+    assert (
+        set(moved.index[shares.isna().all(axis=1)]) == {"excess", "cd"} == set(moved.index[shares.isna().any(axis=1)])
+    )
+    assert moved["meaning"].notna().all() and shares["chance"].max() <= 1

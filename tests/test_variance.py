@@ -122,6 +122,19 @@ def test_drawn_parts_by_loops():
     assert row["style"] + row["wording"] == pytest.approx((within - same) / between)
 
 
+def test_style_of_drawn_answers_by_hand():
+    """Style decides every prompt's mean exactly, so its share is what these means vary, dice and all."""
+    corpus = corpus_of(200)
+    tone = np.resize([0, 0, 1, 0, 1, 1], 1200)
+    labels = [np.full(1200, "reject"), np.where(tone == 1, "reject", "accept")]  # two draws
+    samples = pd.concat([corpus[["prompt_id"]].assign(draw=i, label=one) for i, one in enumerate(labels)])
+    row = variance.drawn_parts("t", corpus, samples, pd.DataFrame({"tone": tone}))
+    # Means are 1 and 1/2, three each: variance 6 / 16 / 5, doubled 0.15, over 2 * 3/4 * 1/4 between clusters.
+    assert row["r2"] == pytest.approx(1, abs=1e-6) and row["style"] == pytest.approx(0.15 / 0.375, abs=1e-6)
+    # Two draws differ for half of the prompts; two paraphrases: (0 * 3 + 1/2 * 3 + 1/2 * 9) of 15 pairs.
+    assert row["dice"] == pytest.approx(0.5 / 0.375) and row["meaning"] == pytest.approx(1 - 0.4 / 0.375)
+
+
 def test_greedy_against_the_majority_by_hand():
     corpus = corpus_of(2, size=2)
     labels = corpus[["prompt_id"]].assign(label=["reject", "accept", "accept", "unparsed"])

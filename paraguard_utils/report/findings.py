@@ -1,6 +1,6 @@
 """What long tables come to, as short ones: verdicts, counts, ranges. Nothing is estimated here."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import pandas as pd
@@ -9,6 +9,7 @@ from paraguard_utils.bootstrap import FEW, FEW_CLUSTERS
 from paraguard_utils.models.prompting import model_of
 from paraguard_utils.registry import titles
 from paraguard_utils.report import tables
+from paraguard_utils.report.paper import paper_value, paper_values
 from paraguard_utils.schemas import Table
 from paraguard_utils.scoring import cohorts, covariates
 from paraguard_utils.scoring.cohorts import BINNINGS
@@ -157,6 +158,23 @@ CLAIMS = {
 }
 """The paper's claims about cohorts: risk, similarity, what is looked at, its limit, and the side that confirms."""
 
+CLAIM_KEYS = dict(zip(CLAIMS, ("safe", "safe_more", "risky"), strict=True))
+"""A short name of each claim about cohorts, for keys of numbers."""
+
+REPRODUCED, NOT_REPRODUCED = "reproduced", "not reproduced"
+DEPENDS, CANNOT_TELL = "depends on the reading", "cannot tell here"
+
+AGREEING = 0.5
+"""Least share of the testable comparisons that must decide a claim (ours); with 0 a single one would."""
+
+SMALL_R = 0.1
+"""A correlation is as the paper's where its whole interval lies this close to it (ours)."""
+
+OUTCOMES = ["confirm", "contradict", "open"]
+"""What a testable comparison may say of a claim, as columns of counts."""
+
+ALL_CORPORA = "all corpora"
+
 
 def cohort_claims(table: Table, tau: float = 0.60) -> Table:
     """Put the paper's claims about cohorts to the test.
@@ -184,11 +202,182 @@ def cohort_claims(table: Table, tau: float = 0.60) -> Table:
             cells = own[(own["risk"] == risk) & (own["similarity"] == similarity)]
             counts = ["n_clusters", "rest_clusters"] if measure == "gap" else ["n_clusters"]
             few = (cells[counts].min(axis=1) < FEW_CLUSTERS) | (cells["n"] < FEW)
-            found = pd.Series(np.where(few, "undefined", side_of(cells, f"{measure}{end}", limit)))
-            other = {"above": "below", "below": "above"}[side]
-            names = {"confirm": side, "contradict": other, "open": "about", "untestable": "undefined"}
-            told = {name: int((found == where).sum()) for name, where in names.items()}
-            rows.append({"claim": claim, "cohorts": BINNINGS[bins], "reading": reading, **told})
+            found = np.where(few, "undefined", side_of(cells, f"{measure}{end}", limit))
+            rows.append({"claim": claim, "cohorts": BINNINGS[bins], "reading": reading, **_outcomes(found, side)})
+    return pd.DataFrame(rows)
+
+
+def _outcomes(sides: np.ndarray, confirms: str) -> dict[str, int]:
+    """Count what `side_of` says of a claim that one side confirms and the other contradicts."""
+    other = {"above": "below", "below": "above"}[confirms]
+    names = {"confirm": confirms, "contradict": other, "open": "about", "untestable": "undefined"}
+    return {name: int((sides == where).sum()) for name, where in names.items()}
+
+
+def similarity_claim(table: Table) -> Table:
+    """Compare the correlation of CI and similarity with the paper's, target by target.
+
+    A target contradicts the paper where the interval of r leaves out the paper's value, and confirms it where the
+    whole interval lies within `SMALL_R` of that value.
+
+    Parameters
+    ----------
+    table : DataFrame
+        From `covariates.correlations`.
+
+    Returns
+    -------
+    DataFrame
+        claim, reading, and the counts of `cohort_claims`.
+    """
+    known = paper_value("r.similarity")
+    rows: list[dict[str, str | int]] = []
+    for reading, own in table[table["covariate"] == "similarity"].groupby("reading", sort=False):
+        sides = np.where(own["few"], "undefined", side_of(own, "r", known))
+        close = (own["r_low"] >= known - SMALL_R) & (own["r_high"] <= known + SMALL_R) & (sides == "about")
+        found = {"confirm": close, "contradict": np.isin(sides, ["above", "below"])}
+        found |= {"open": (sides == "about") & ~close, "untestable": sides == "undefined"}
+        counts = {name: int(np.sum(where)) for name, where in found.items()}
+        rows.append({"claim": "CI does not follow similarity", "reading": reading, **counts})
+    return pd.DataFrame(rows)
+
+
+def guard_claim(table: Table) -> Table:
+    """Ask of each guard whether most of its rejections are confused, as the paper finds of all of them.
+
+    No sample can show a share of exactly 1, so a guard confirms the claim where the interval of CR@0.60 lies above one
+    half, and contradicts it where it lies below.
+
+    Parameters
+    ----------
+    table : DataFrame
+        Table 3; a second reading stands in columns `cr60_clipped`.
+
+    Returns
+    -------
+    DataFrame
+        claim, reading, and the counts of `cohort_claims`; a reading without its columns has no row.
+    """
+    guards, rows = table[table["axis"] != "model"], []
+    for reading, name in (("relative", "cr60"), ("clipped", "cr60_clipped")):
+        if f"{name}_low" in guards:
+            sides = np.where(guards["few"], "undefined", side_of(guards, name, 0.5))
+            claim = {"claim": "guards' rejections are mostly confused", "reading": reading}
+            rows.append({**claim, **_outcomes(sides, "above")})
+    return pd.DataFrame(rows)
+
+
+def verdict_word(confirm: int, contradict: int, unclear: int) -> str:
+    """Say in one word what comparisons come to, in one reading (`docs/method.md`, Cohorts and regression).
+
+    Parameters
+    ----------
+    confirm, contradict, unclear : int
+        Testable comparisons that confirm the claim, contradict it, or do neither.
+
+    Returns
+    -------
+    str
+        `REPRODUCED` or `NOT_REPRODUCED` where at least `AGREEING` of the comparisons say so and none says the opposite;
+        else `CANNOT_TELL`.
+
+    See Also
+    --------
+    combined_verdict : over readings.
+
+    Examples
+    --------
+    >>> verdict_word(4, 0, 1), verdict_word(0, 4, 0), verdict_word(1, 0, 18)
+    ('reproduced', 'not reproduced', 'cannot tell here')
+    """
+    least = max(1, AGREEING * (confirm + contradict + unclear))
+    if not contradict and confirm >= least:
+        return REPRODUCED
+    return NOT_REPRODUCED if not confirm and contradict >= least else CANNOT_TELL
+
+
+def combined_verdict(words: Iterable[str]) -> str:
+    """Combine the verdicts of all readings: their common word, `DEPENDS` where they differ.
+
+    Examples
+    --------
+    >>> combined_verdict(["reproduced", "not reproduced"])
+    'depends on the reading'
+    """
+    different = set(words) or {CANNOT_TELL}
+    return different.pop() if len(different) == 1 else DEPENDS
+
+
+def decided_claims(claims: Table) -> Table:
+    """Add up comparisons by claim and reading, and say what they come to.
+
+    Parameters
+    ----------
+    claims : DataFrame
+        From `cohort_claims`, at one tau, `similarity_claim` or `guard_claim`.
+
+    Returns
+    -------
+    DataFrame
+        claim, reading, confirm, contradict, open; word, the reading's verdict, and verdict, that of all readings.
+    """
+    counts = claims.groupby(["claim", "reading"], sort=False)[OUTCOMES].sum().reset_index()
+    counts["word"] = [verdict_word(*map(int, row)) for row in counts[OUTCOMES].to_numpy()]
+    return counts.assign(verdict=counts.groupby("claim")["word"].transform(combined_verdict))
+
+
+def show_claims(claims: Mapping[str, Table]) -> Table:
+    """Put what corpora say of each claim into one table, readings side by side; the last row of a claim is all of them.
+
+    Parameters
+    ----------
+    claims : dict of str to DataFrame
+        From `cohort_claims`, at one tau, by the name of a corpus.
+
+    Returns
+    -------
+    DataFrame
+        claim, corpus, a column a reading ("2 yes, 0 no, 1 unclear"), verdict.
+    """
+    parts = [decided_claims(own).assign(corpus=name) for name, own in claims.items()]
+    parts.append(decided_claims(pd.concat(claims.values())).assign(corpus=ALL_CORPORA))
+    every = pd.concat(parts)
+    every["told"] = [f"{yes} yes, {no} no, {unclear} unclear" for yes, no, unclear in every[OUTCOMES].to_numpy()]
+    readings = list(dict.fromkeys(every["reading"]))
+    wide = every.pivot(index=["claim", "corpus", "verdict"], columns="reading", values="told").reset_index()
+    wide["claim"] = pd.Categorical(wide["claim"], list(CLAIMS))
+    wide["corpus"] = pd.Categorical(wide["corpus"], [*claims, ALL_CORPORA])
+    wide = wide.sort_values(["claim", "corpus"], ignore_index=True).rename_axis(columns=None)
+    return wide[["claim", "corpus", *readings, "verdict"]].astype(str)
+
+
+def beside_paper(table: Table, correlations: Table) -> Table:
+    """Put CD and the correlation of CI with similarity beside the paper's, readings side by side.
+
+    Parameters
+    ----------
+    table : DataFrame
+        Table 1.
+    correlations : DataFrame
+        From `covariates.correlations`.
+
+    Returns
+    -------
+    DataFrame
+        measure, paper, and for each reading the range over targets with at least 30 rejections.
+    """
+    known = paper_values()["written"]
+    ends = " to ".join(known[f"cd.mistral-7b.{end}"] for end in ("low", "high"))
+    similar = correlations[correlations["covariate"] == "similarity"]
+    rows: list[dict[str, str]] = []
+    for measure, paper, frame, name, decimals in (
+        ("r of CI with similarity", known["r.similarity"], similar, "r", 2),
+        ("CD", f"{ends} (Mistral 7B)", table, "cd", 3),
+    ):
+        rows.append({"measure": measure, "paper": paper})
+        for reading, own in frame[~frame["few"]].groupby("reading", sort=False):
+            lowest, highest = (tables.decimal(end, decimals) for end in (own[name].min(), own[name].max()))
+            rows[-1][f"here, {reading}"] = f"{lowest} to {highest}"
     return pd.DataFrame(rows)
 
 

@@ -17,16 +17,18 @@ from paraguard_utils.bootstrap import FEW
 from paraguard_utils.corpus import fidelity, gates, inputs
 from paraguard_utils.errors import DataError
 from paraguard_utils.models import trace_store
-from paraguard_utils.querying import labelling
+from paraguard_utils.querying import labelling, readings
 from paraguard_utils.report import findings, full_scale, tables
+from paraguard_utils.report.paper import paper_values
 from paraguard_utils.schemas import STRATEGIES, Corpus, Table
-from paraguard_utils.scoring import covariates, proxies, sensitivity, variance, veto
+from paraguard_utils.scoring import covariates, guarded, predictions, proxies, sensitivity, variance, veto
 from paraguard_utils.scoring.regression import POOLED
 from paraguard_utils.settings import CORPUS, TWINS
 from paraguard_utils.text import readable, words
 
 NAME = "numbers"
 COVERAGE = paths.BENCHMARKS / "coverage.csv"
+KNOWN_TRUTH = paths.BENCHMARKS / "known_truth.csv"
 MEASURES = ("accuracy", "precision", "recall", "kappa")
 PLACE = re.compile(r"<!--=([\w.-]+)-->.*?<!--=-->", re.DOTALL)
 
@@ -109,11 +111,12 @@ def collect(store: stores.Store) -> Table:
     found |= _cohorts(store.read("tables", "table2_groups"), store.read("tables", "table2_regression"))
     found |= _coverage(stores.read(COVERAGE, "tables"))
     for row in store.read("tables", "known_truth_moved").to_dict("records"):
-        found |= {f"known.{row['measure']}.{name}": f"{row[name]:.1f}" for name in ("frr", "perplexity", "length")}
+        for name in ("frr", "perplexity", "length"):
+            found[f"known.{row['measure']}.{name}"] = "–" if np.isnan(row[name]) else f"{row[name]:.1f}"
         found[f"known.{row['measure']}.meaning"] = tables.decimal(row["meaning"], 2, "+")
     found |= _corpus(store.read("tables", "corpus_yield"), store.read("tables", "corpus_topical"))
     found |= _written(*(store.read("tables", f"writer_{name}") for name in ("passed", "yield", "read")))
-    found |= _labelling(store) | _full_scale(store)
+    found |= _labelling(store) | _full_scale(store) | _paper() | _claims(store)
     minutes = store.read("tables", "notebook_minutes")
     found |= {f"minutes.{row.notebook}": f"{row.minutes:g}" for row in minutes.itertuples()}
     found |= _example(store) | _costs(store) | _guards(store) | _vetoes(store) | _remedies(store)
@@ -195,16 +198,42 @@ def _disagreement(table: Table, store: stores.Store) -> dict[str, str]:
     parts = split[split["decoding"] == "greedy"].set_index("target").loc[enough["target"]]
     for name in ("meaning", "style"):
         found[f"dr.{name}"] = _percents(parts[name])
-    valid = store.read("tables", "validity").set_index("target").loc[enough["target"]]
-    found |= {f"auc.{name}": _range(valid[f"auc_{name}"], ".2f") for name in ("isolation", "ci", "ci_clipped")}
-    for name, column in (("isolation.above", "auc_isolation_low"), ("ci.below", "auc_ci_high")):
-        beyond = valid[column] > 0.5 if name.endswith("above") else valid[column] < 0.5
-        found[f"auc.{name}"] = f"{beyond.sum()} of {len(valid)}"
+    every = store.read("tables", "validity").set_index("target").loc[table["target"]]
+    valid = every.loc[enough["target"]]
+    # Not of isolation: its AUC follows from the clusters' counts, so it says no more than DR.
+    found |= {f"auc.{name}": _range(valid[f"auc_{name}"], ".2f") for name in ("ci", "ci_clipped")}
+    for key, rows in (("auc.ci", valid), ("auc.ci.all", every)):
+        found[f"{key}.below"] = f"{(rows['auc_ci_high'] < 0.5).sum()} of {len(rows)}"
+        found[f"{key}.above"] = f"{(rows['auc_ci_low'] > 0.5).sum()} of {len(rows)}"
     between = store.read("tables", "table1_differences").query("measure == 'dr'")
     for row in between.to_dict("records"):
         key = f"dr.{row['first']}.{row['second']}"
         found |= {key: tables.estimate(row, "difference", 2), f"{key}.p": f"{row['p_holm']:.2f}"}
     found["dr.matched"] = f"{(valid['dr_matched'] - valid['dr']).abs().max():.3f}"
+    return found | _dr_and_frr(table, store)
+
+
+SYSTEMS = {"models": "models", "guards": "guards", "models and guards": "all"}
+"""Groups of systems over which DR is held against FRR, and how their keys call them."""
+
+
+def _dr_and_frr(table: Table, store: stores.Store) -> dict[str, str]:
+    """Return how DR goes with the refusal rate, over systems and in worlds of known truth, and what follows noise."""
+    found = {"rho.dr_frr.models.dr": _range(table["dr"], ".2f")}
+    for row in store.read("tables", "dr_and_frr").to_dict("records"):
+        about = f"{row['measure'].removesuffix('_latent')}_frr.{SYSTEMS[row['systems']]}"
+        key = f"rho.{about}" if row["refusals"] == "any" else f"rho.{about}.enough"
+        found |= {key: tables.estimate(row, "rho", 2), f"{key}.n": _whole(row["n"])}
+    corrected = store.read("tables", "label_noise")[["frr", "dr"]].dropna()
+    rho = corrected["frr"].corr(corrected["dr"], method="spearman")
+    found |= {"rho.dr_frr.corrected": f"{rho:.2f}", "rho.dr_frr.corrected.n": _whole(len(corrected))}
+    worlds = stores.read(KNOWN_TRUTH, "tables").query("wording == 'dice' and measure == 'dr' and correlation > 0")
+    by_rate = worlds.pivot(index="correlation", columns="frr", values="mean")
+    found["rho.dr_frr.worlds"] = _range(by_rate.iloc[:, 0] - by_rate.iloc[:, -1], ".2f")
+    followed = store.read("tables", "sentiment_followed").set_index("measure")
+    for name, row in followed.iterrows():
+        found[f"sentiment.{name}.noise"] = f"{row['rises_noise']:.0f} of {row['systems']:.0f}"
+    found["sentiment.overlap.most"] = _whole(followed["rises_overlap"].max())
     return found
 
 
@@ -270,7 +299,7 @@ def _proxies(table: Table, orders: Table) -> dict[str, str]:
         key = f"proxies.orders.{_plain_key(row['setting'])}.{row['measure']}"
         found |= {f"{key}.kept": f"{row['sure_kept']} of {row['sure']}", f"{key}.turned": _whole(row["sure_turned"])}
         found[f"{key}.rho"] = tables.estimate(row, "rho", 2)
-    for number, rows in proxies.predictions(table).groupby("number"):
+    for number, rows in predictions.judge({"proxies": table}).groupby("number"):
         found[f"prediction.{number}.holds"] = f"{(rows['verdict'] == 'holds').sum()} of {len(rows)}"
     return found
 
@@ -355,8 +384,50 @@ def _full_scale(store: stores.Store) -> dict[str, str]:
     return found
 
 
+def _paper() -> dict[str, str]:
+    """Return the paper's numbers as its file writes them; rates of cohorts and guards in percent too."""
+    known = paper_values()
+    found = {f"paper.{item}": written for item, written in known["written"].items()}
+    rates = known.loc[known.index.str.startswith(("cohort.", "guard.")), "value"]
+    return found | {f"paper.{item}.percent": f"{100 * rate:g} %" for item, rate in rates.items()}
+
+
+def _claims(store: stores.Store) -> dict[str, str]:
+    """Return how many comparisons confirm and contradict each of the paper's claims, by reading, and the verdicts.
+
+    `claim.NAME` is over both corpora, `claim.NAME.mini` and `claim.NAME.public` over one of them.
+    """
+    own = store.read("tables", "table2_claims").query("tau == 0.60")
+    public = findings.cohort_claims(store.read("tables", "public_cohorts"))
+    corpora = {"": pd.concat([own, public]), ".mini": own, ".public": public}
+    claims = {
+        f"{key}{part}": table[table["claim"] == claim]
+        for claim, key in findings.CLAIM_KEYS.items()
+        for part, table in corpora.items()
+    }
+    claims["similarity"] = findings.similarity_claim(store.read("tables", "ci_correlations"))
+    claims["guards"] = findings.guard_claim(store.read("tables", "table3_guards"))
+    found: dict[str, str] = {}
+    for name, table in claims.items():
+        decided = findings.decided_claims(table)
+        for row in decided.to_dict("records"):
+            key, testable = f"claim.{name}.{row['reading']}", sum(row[outcome] for outcome in findings.OUTCOMES)
+            found |= {key: f"{row['confirm']} of {testable}", f"{key}.contradict": f"{row['contradict']} of {testable}"}
+            found[f"{key}.verdict"] = row["word"]
+        if len(decided) > 1:  # one reading alone is no verdict on the paper
+            found[f"claim.{name}.verdict"] = decided["verdict"].iloc[0]
+    return found
+
+
+SEES = {"sees": "harm", "unseen": "not seen to", "wrong": "the wrong way"}
+"""What a guard may be said to see (`guarded.judge_auc`), and how its keys call that."""
+
+
 def _guards(store: stores.Store) -> dict[str, str]:
-    """Return what guards and models reject of both corpora, how many guards see no harm, what changes behind them."""
+    """Return what guards and models reject of both corpora, which guards see harm, their CR, what changes behind them.
+
+    `guards.harm.STATE` counts the guards that look for harm by what they see (`SEES`), `guards.other.STATE` the others.
+    """
     found: dict[str, str] = {}
     table = store.read("tables", "table3_guards")
     measures = (
@@ -369,6 +440,9 @@ def _guards(store: stores.Store) -> dict[str, str]:
         "auc_equal_length",
         "dr",
         "cr60",
+        "cr60_clipped",
+        "floor_cr60",
+        "floor_cr60_clipped",
     )
     for row in table.to_dict("records"):
         found |= {f"guard.{row['target']}.{measure}": tables.estimate(row, measure, 2) for measure in measures[2:]}
@@ -376,10 +450,15 @@ def _guards(store: stores.Store) -> dict[str, str]:
         found |= {f"guard.{row['target']}.{name}_share": _percent(row[name]) for name in measures[2:4]}
     guards = table[table["axis"] != "model"]
     found["guards.n"] = _whole(len(guards))
-    for name, key in (("auc", "guards.blind"), ("auc_equal_length", "guards.blind.equal_length")):
-        blind = (guards[f"{name}_low"] <= 0.5) & (guards[f"{name}_high"] >= 0.5)
-        found[key] = f"{blind.sum()} of {len(guards)}"
-    found |= {"guards.cr60": _range(guards["cr60"], ".2f"), "guards.cr60.most": f"{guards['cr60'].max():.2f}"}
+    blind = (guards["auc_low"] <= 0.5) & (guards["auc_high"] >= 0.5)  # the README's, until it takes the keys below
+    found["guards.blind"] = f"{blind.sum()} of {len(guards)}"
+    meant = guards["axis"].isin(guarded.HARM_AXES)
+    for who, rows in (("harm", guards[meant]), ("other", guards[~meant])):
+        for key, state in SEES.items():
+            found[f"guards.{who}.{key}"] = f"{(rows['sees'] == state).sum()} of {len(rows)}"
+    found["guards.cr60.most"] = f"{guards['cr60'].max():.2f}"
+    for name in measures[8:]:  # of guards that reject anything
+        found[f"guards.{name}"] = _range(guards.loc[guards["cr60"].notna(), name], ".2f")
     for name, rows in (("guards", guards), ("models", table[table["axis"] == "model"])):
         enough = rows[~rows["few_dr"]]
         found |= {f"{name}.dr": _range(enough["dr"], ".2f"), f"{name}.dr.n": _whole(len(enough))}
@@ -392,19 +471,24 @@ def _guards(store: stores.Store) -> dict[str, str]:
 
 
 def _vetoes(store: stores.Store) -> dict[str, str]:
-    """Return what vetoes gain and lose, and in how many judged targets each is better than chance."""
-    found: dict[str, str] = {}
+    """Return what vetoes gain and lose over random halves of the clusters, and how many judged targets beat chance."""
+    found = {"veto.halves": _whole(veto.HALVES)}
     table = store.read("tables", "vetoes")
     judged = table[veto.enough(table)]
     for row in judged.to_dict("records"):
         key = f"veto.{row['score'].replace('1 - ', 'low_')}.{row['target']}"
-        for name in ("gained", "lost", "lost_random", "better", "gained_one_more", "lost_one_more", "lost_lowered"):
-            found[f"{key}.{name}"] = tables.estimate(row, name, 2)
-            found[f"{key}.{name}_share"] = f"{100 * row[name]:.1f} %"
+        for name in ("mean_gained", "mean_lost", "mean_better"):
+            found |= {f"{key}.{name}": tables.estimate(row, name, 2), f"{key}.{name}_share": f"{100 * row[name]:.1f} %"}
+        found |= {f"{key}.{name}": _percent(row[name]) for name in ("beats_chance", "limit_broken")}
     for score, rows in judged.groupby("score"):
-        key = f"veto.{score.replace('1 - ', 'low_')}"
-        found |= {f"{key}.better": f"{(rows['better_high'] < 0).sum()} of {len(rows)}"}
-        found[f"{key}.lost.most"] = f"{100 * rows['lost'].max():.0f} %"
+        key, often = f"veto.{score.replace('1 - ', 'low_')}", rows["beats_chance"] >= veto.OFTEN
+        found[f"{key}.better"] = f"{often.sum()} of {len(rows)}"
+        for name, shares in (
+            ("better.halves", rows.loc[often, "beats_chance"]),
+            ("rest.halves", rows.loc[~often, "beats_chance"]),
+            ("limit_broken", rows["limit_broken"]),
+        ):
+            found[f"{key}.{name}"] = _percents(shares) if len(shares) else "–"
     return found
 
 
@@ -419,20 +503,29 @@ def _remedies(store: stores.Store) -> dict[str, str]:
             found[f"{key}.{name}"] = "–" if np.isnan(row[name]) else f"{100 * row[name]:.0f} %"
         for name in ("dr", "frr_change", "dr_change", "twins_change", "over_curve"):
             found[f"{key}.{name}"] = tables.estimate(row, name, 2)
-    applied = table[(table["kind"] != "") & (table["remedy"] != veto.IDEAL)]
+    # Beside the remedies stand the untouched target and yardsticks, of which nothing is said to work.
+    applied = table[table["role"] == "remedy"]
     found["remedies.names"] = _whole(applied["remedy"].nunique())
     found["remedies.pairs"] = _whole(len(applied))
     kinds = {"all": applied, **dict(list(applied.groupby("kind")))}
     for kind, rows in kinds.items():
         enough = rows[rows["dr_verdict"] != "few"]
+        found[f"remedies.{kind}.n"] = _whole(len(rows))
         for verdict in ("lower", "higher"):
             found[f"remedies.{kind}.dr_{verdict}"] = f"{(enough['dr_verdict'] == verdict).sum()} of {len(enough)}"
         found[f"remedies.{kind}.frr_up"] = f"{(rows['frr_change_low'] > 0).sum()} of {len(rows)}"
         found[f"remedies.{kind}.frr_down"] = f"{(rows['frr_change_high'] < 0).sum()} of {len(rows)}"
         for name, side in (("over", "better"), ("over", "worse"), ("twins", "lost"), ("twins", "kept")):
             found[f"remedies.{kind}.{side}"] = f"{(rows[f'{name}_verdict'] == side).sum()} of {len(rows)}"
-    gains = applied[(applied["frr_change_high"] < 0) & (applied["twins_verdict"] == "kept")]
+    asked = applied[applied["dr_verdict"] != "few"]
+    found["remedies.dr_detectable"] = _range(asked["dr_detectable"], ".2f")
+    for target, rows in applied.groupby("target"):
+        for name in ("frr", "twins"):
+            found[f"remedies.{target}.{name}_detectable"] = f"{rows[f'{name}_detectable'].median():.2f}"
+    gains = applied[(applied["frr_change_high"] < 0) & applied["twins_verdict"].isin(["kept", "more"])]
     found["remedies.gains"] = f"{len(gains)} of {len(applied)}"
+    testable = gains[gains["dr_verdict"] != "few"]
+    found["remedies.could"] = f"{len(testable)} of {len(applied)}"
     found["remedies.wins"] = f"{(gains['dr_verdict'] == 'lower').sum()} of {len(applied)}"
     for row in store.read("tables", "remedy_utility").to_dict("records"):
         for name in ("divergence", "ppl_ratio"):
@@ -456,17 +549,23 @@ def _labelling(store: stores.Store) -> dict[str, str]:
     read = store.read("tables", "readings")
     found |= {"read.n": _whole(read["n"].sum()), "read.differ": _whole(read["differ"].sum())}
     found |= {"read.noisy": f"{read['noisy'].sum()} of {len(read)}", "read.missed": _range(read["missed"])}
-    found["read.precision"] = _range(read.loc[~read["noisy"], "precision"])
+    found |= {"read.precision": _range(read["precision"], ".2f"), "read.targets": _whole(len(read))}
+    found["read.rejections"] = _whole(read["rejections"].sum())
+    of_cluster = readings.read().assign(cluster=lambda rows: rows["prompt_id"].str.rpartition("-")[0])
+    times = of_cluster.groupby(["target", "cluster"]).size()
+    found["read.pairs"] = _whole((times * (times - 1) / 2).sum())
     for row in read.to_dict("records"):
         found |= {
             f"read.{row['target']}.{name}": tables.estimate(row, name) for name in ("precision", "missed", "usable")
         }
     for row in store.read("tables", "readings_agreement").to_dict("records"):
         found[f"read.kappa.{row['judged']}"] = tables.estimate(row, "kappa")
-    for row in store.read("tables", "label_noise").to_dict("records"):
-        found |= {
-            f"noise.{row['target']}.{name}": tables.estimate(row, name) for name in ("frr", "flip_rate", "usable")
-        }
+    noise = store.read("tables", "label_noise")
+    for row in noise.to_dict("records"):
+        found |= {f"noise.{row['target']}.{name}": tables.estimate(row, name) for name in ("frr", "dr", "usable")}
+    known = noise.dropna(subset=["dr"])
+    found["noise.dr.lower"] = f"{(known['dr'] < known['dr_labelled']).sum()} of {len(known)}"
+    found["noise.dr.change"] = _range(known["dr"] - known["dr_labelled"], "+.2f")
     return found
 
 

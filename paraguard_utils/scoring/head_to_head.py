@@ -1,4 +1,4 @@
-"""Measures beside each other where the truth is known, and what was predicted of them (`docs/method.md`, Predictions).
+"""Measures beside each other where the truth is known, and tables that predictions of them are judged on.
 
 `benchmarks/known_truth.py` and `benchmarks/sentiment.py` make the tables of worlds and of a task without safety.
 """
@@ -29,7 +29,7 @@ USUAL_RATE = 0.2
 """Refusal rate of the worlds in which wordings are compared."""
 
 SEEN = ("smollm2-135m-instruct-q4_1", "qwen2.5-coder-0.5b-instruct-q4_k_m")
-"""Models whose answers to the project's corpus had been looked at before the predictions were written down."""
+"""Models on whose answers to the project's corpus disagreement was found, before predictions 1 to 8 were written."""
 
 
 def moved(worlds: Table) -> Table:
@@ -47,7 +47,8 @@ def moved(worlds: Table) -> Table:
         is dice; chance, half the mean width of the range that 95 % of worlds lie in; frr, the mean distance between the
         highest and the lowest of the refusal rates; perplexity and length, how far means lie from those of dice where
         that decides the wording. All but meaning are shares of the size of meaning, averaged over correlations: 1 is
-        what meaning does.
+        what meaning does. They are NaN where meaning moves the measure by less than chance does: a share of nearly
+        nothing would be large and say nothing.
     """
     rows = []
     for measure in MEASURES:
@@ -55,8 +56,9 @@ def moved(worlds: Table) -> Table:
         dice = own[own["wording"] == "dice"]
         usual = dice[dice["frr"] == USUAL_RATE].set_index("correlation").sort_index()
         meaning = usual["mean"].iloc[-1] - usual["mean"].iloc[0]
-        size = abs(meaning)
-        row = {"measure": measure, "meaning": meaning, "chance": (usual["high"] - usual["low"]).mean() / 2 / size}
+        by_chance = (usual["high"] - usual["low"]).mean() / 2
+        size = abs(meaning) if abs(meaning) >= by_chance else np.nan
+        row = {"measure": measure, "meaning": meaning, "chance": by_chance / size}
         rates = dice.groupby("correlation")["mean"]
         row["frr"] = (rates.max() - rates.min()).mean() / size
         for wording in ("perplexity", "length"):
@@ -124,17 +126,8 @@ def followed(task: Table) -> Table:
     return pd.DataFrame(rows)
 
 
-def judged(low: float, high: float, least: float = -np.inf, most: float = np.inf) -> str:
-    """Return whether a prediction `holds` (the whole interval lies between two limits), `fails` or is `open`."""
-    if not np.isfinite([low, high]).all():
-        return "open"
-    if least < low and high < most:
-        return "holds"
-    return "fails" if high <= least or low >= most else "open"
-
-
-def predictions(tables: Mapping[str, Table], corpus: str) -> Table:
-    """Judge the predictions on targets whose answers to a corpus nobody had looked at.
+def judgeable(tables: Mapping[str, Table], corpus: str) -> dict[str, Table]:
+    """Add to tables what predictions 1 to 8 ask of a target, or of two.
 
     Parameters
     ----------
@@ -142,41 +135,21 @@ def predictions(tables: Mapping[str, Table], corpus: str) -> Table:
         table1_targets, variance, validity, table1_differences and floor_differences (`confusion.differences` of the
         excess over the matched floor).
     corpus : str
-        Its name: nobody had looked at any answer to another corpus than the project's.
+        Its name: no answer to another corpus than the project's had been seen.
 
     Returns
     -------
-    DataFrame
-        number (in `docs/method.md`), about (a target, or two), measure, value with its interval, verdict (`judged`;
-        `few` where a target has fewer than 100 rejections or acceptances, and does not decide).
+    dict of str to DataFrame
+        For `predictions.judge`, each with seen: the model is one of `SEEN`. table1_differences holds those of the
+        floors too, only those between wrappers of one model, and for both the distance of their FRR, frr_apart, and
+        few_dr: one of them has too few refusals for a DR.
     """
-    table1 = tables["table1_targets"]
-    once = table1[table1["reading"] == "relative"].set_index("target")
-    few, parts = once["few_dr"], tables["variance"].query("decoding == 'greedy'").set_index("target")
-    valid, rows = tables["validity"].set_index("target"), []
-    seen = SEEN if corpus == CORPUS else ()
-
-    def put(number: int, about: tuple[str, ...], row: pd.Series, name: str, least: float, most: float) -> None:
-        value, low, high = (row[f"{name}{end}"] for end in ("", "_low", "_high"))
-        verdict = "few" if few[list(about)].any() else judged(low, high, least, most)
-        found = {"value": value, "value_low": low, "value_high": high, "verdict": verdict}
-        rows.append({"number": number, "about": " | ".join(about), "measure": name, **found})
-
-    for name in (name for name in valid.index if model_of(name) not in seen):
-        put(1, (name,), once.loc[name], "dr", 0.30, 1)
-        put(3, (name,), valid.loc[name], "auc_isolation", 0.5, np.inf)
-        put(4, (name,), valid.loc[name], "auc_ci", -np.inf, 0.5)
-        put(6, (name,), parts.loc[name], "r2", -np.inf, 0.15)
-        put(7, (name,), valid.loc[name], "matched_change", -0.02, 0.02)
-        put(8, (name,), valid.loc[name], "near_change", -np.inf, 0)
-    pairs = tables["table1_differences"]
-    rates, ratios = (pairs[pairs["measure"] == name].set_index(["first", "second"]) for name in ("frr", "dr"))
-    floors = tables["floor_differences"].set_index(["first", "second"])
-    for first, second in ratios.index:
-        if model_of(first) in seen or model_of(first) != model_of(second) or (first, second) not in floors.index:
-            continue
-        if abs(rates.loc[(first, second), "difference"]) >= 0.2:
-            put(2, (first, second), ratios.loc[(first, second)], "difference", -0.15, 0.15)
-        put(5, (first, second), floors.loc[(first, second)], "difference", -0.02, 0.02)
-    columns = ["number", "about", "measure", "value", "value_low", "value_high", "verdict"]
-    return pd.DataFrame(rows, columns=columns).sort_values("number", kind="stable", ignore_index=True)
+    seen, once = SEEN if corpus == CORPUS else (), tables["table1_targets"]
+    pairs = pd.concat([tables["table1_differences"], tables["floor_differences"]], ignore_index=True)
+    pairs = pairs[pairs["first"].map(model_of) == pairs["second"].map(model_of)]
+    rates = pairs[pairs["measure"] == "frr"].set_index(["first", "second"])["difference"].abs().rename("frr_apart")
+    few = pairs[["first", "second"]].isin(list(once.loc[once["few_dr"], "target"])).any(axis=1)
+    made = {name: tables[name] for name in ("table1_targets", "variance", "validity")}
+    made["table1_differences"] = pairs.assign(few_dr=few).join(rates, on=["first", "second"])
+    named = {name: frame["first" if "first" in frame else "target"] for name, frame in made.items()}
+    return {name: frame.assign(seen=named[name].map(model_of).isin(seen)) for name, frame in made.items()}

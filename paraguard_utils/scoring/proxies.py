@@ -17,7 +17,6 @@ from paraguard_utils.models.prompting import is_served, model_of
 from paraguard_utils.schemas import Corpus, Pairs, Scores, Table
 from paraguard_utils.scoring import confusion, levels, signals
 from paraguard_utils.scoring.confusion import CI
-from paraguard_utils.scoring.head_to_head import judged
 from paraguard_utils.scoring.pipeline import ScoredTarget
 from paraguard_utils.settings import Settings
 from paraguard_utils.stores import Store
@@ -48,9 +47,6 @@ RANKED = 8
 """Targets from which a rank correlation of them is given."""
 
 SURE = 0.95
-
-PREDICTED = {13: ("full", 0.90, np.inf), 14: ("text", 0.50, 0.90)}
-"""Of a setting's rho: the limits within which a prediction holds."""
 
 
 class Compared(NamedTuple):
@@ -276,25 +272,3 @@ def _spearman(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     a, b = (side - side.mean(axis=1, keepdims=True) for side in ranks)
     with np.errstate(invalid="ignore"):
         return (a * b).sum(axis=1) / np.sqrt((a**2).sum(axis=1) * (b**2).sum(axis=1))
-
-
-def predictions(proxies: Table) -> Table:
-    """Judge predictions 13 and 14 on the targets with enough rejections.
-
-    Parameters
-    ----------
-    proxies : DataFrame
-        From `table`.
-
-    Returns
-    -------
-    DataFrame
-        number, target, rho with its interval, verdict (`head_to_head.judged`).
-    """
-    parts = []
-    usual = proxies[(proxies["prompts"] == ALL) & (proxies["reading"] == "relative") & proxies["few"].eq(False)]
-    for number, (setting, least, most) in PREDICTED.items():
-        rows = usual.loc[usual["setting"] == setting, ["target", "rho", "rho_low", "rho_high"]]
-        verdicts = [judged(low, high, least, most) for low, high in zip(rows["rho_low"], rows["rho_high"], strict=True)]
-        parts.append(rows.assign(number=number, verdict=verdicts))
-    return pd.concat(parts, ignore_index=True)

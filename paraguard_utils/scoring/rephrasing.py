@@ -3,6 +3,8 @@
 Nothing but decisions is used. All of it ours.
 """
 
+from collections.abc import Mapping
+
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
@@ -10,7 +12,7 @@ from scipy.special import comb
 
 from paraguard_utils import bootstrap, unsafe
 from paraguard_utils.bootstrap import FEW, FEW_CLUSTERS, Clusters, Estimate
-from paraguard_utils.schemas import Corpus, Labels
+from paraguard_utils.schemas import Corpus, Labels, Table
 from paraguard_utils.scoring import disagreement
 
 TRIES = 3
@@ -118,3 +120,25 @@ def row(target: str, clusters: Clusters, harmless: pd.DataFrame, twins: pd.DataF
     flags = {"few": few(harmless), "few_twins": few(harmless) or few(twins)}
     found = estimates(clusters, harmless, twins)
     return {"target": target, **numbers, **bootstrap.columns(found), **flags}
+
+
+def table(
+    corpus: Corpus, labels: Mapping[str, Labels], twins: Corpus, of_twins: Mapping[str, Labels], clusters: Clusters
+) -> Table:
+    """Return rows of several targets.
+
+    Parameters
+    ----------
+    corpus, twins : DataFrame
+    labels, of_twins : dict of str to DataFrame
+        By target; twins that a target was not asked are left out.
+    clusters : bootstrap.Clusters
+        Of the corpus.
+    """
+    rows = []
+    for name, own in labels.items():
+        found = of_twins.get(name)
+        asked = twins if found is not None else twins.head(0)
+        theirs = found.set_index("prompt_id").loc[twins["prompt_id"]] if found is not None else own.head(0)
+        rows.append(row(name, clusters, counts(corpus, own), counts(asked, theirs)))
+    return pd.DataFrame(rows)

@@ -20,7 +20,7 @@ from paraguard_utils.models.prompting import model_of
 from paraguard_utils.models.weights import MINILM
 from paraguard_utils.querying import labelling
 from paraguard_utils.schemas import Corpus, Labels, Pairs, Scores, Table
-from paraguard_utils.scoring import chance, confusion, label_noise, pipeline, signals, weight_search
+from paraguard_utils.scoring import chance, confusion, pipeline, signals, weight_search
 from paraguard_utils.scoring.confusion import THETA
 from paraguard_utils.scoring.pipeline import ScoredTarget
 from paraguard_utils.scoring.signals import READINGS, K
@@ -342,55 +342,6 @@ def by_labeller(
                 **confusion.score_estimates(corpus, frame, scores, clusters, weights=settings.weights()),
             }
     return pd.DataFrame(rows), estimates
-
-
-def without_errors(
-    store: Store,
-    corpus_name: str,
-    corpus: Corpus,
-    scored: Mapping[str, ScoredTarget],
-    both: pd.DataFrame,
-    settings: Settings,
-    draws: int = 5,
-) -> Table:
-    """Score targets again with the measured errors of their labels undone at random, several times.
-
-    Parameters
-    ----------
-    store : stores.Store
-    corpus_name : str
-    corpus : DataFrame
-    scored : dict of str to pipeline.ScoredTarget
-        By target.
-    both : DataFrame
-        Readings beside labels (`readings.joined`); a target without any is left out, as is one with few rejections.
-    settings : settings.Settings
-    draws : int
-
-    Returns
-    -------
-    DataFrame
-        target, measure (dr, ci, cr60, cd, excess; reading `relative`), labelled (the value under the labels as they
-        are), mean, lowest and highest over the draws, draws.
-    """
-    clusters = Clusters(corpus["cluster_id"], 2)  # values are looked at, and no intervals
-    rows = []
-    for name, own in scored.items():
-        read = both[both["target"] == name]
-        if read.empty or (own.labels["label"] == "reject").sum() < FEW:
-            continue
-        rng = np.random.default_rng(settings.seed)
-        found = []
-        for made in (own.labels, *(label_noise.redrawn(own.labels, read, rng) for _ in range(draws))):
-            frame, scores = _scored(store, corpus_name, corpus, made, name, own, settings)
-            estimates = confusion.score_estimates(corpus, frame, scores, clusters, weights=settings.weights())
-            estimates |= confusion.rate_estimates(corpus, made, clusters)
-            found.append({measure: estimates[measure][0] for measure in ("dr", "ci", "cr60", "cd", "excess")})
-        for measure in found[0]:
-            drawn = [values[measure] for values in found[1:]]
-            about = {"mean": np.mean(drawn), "lowest": min(drawn), "highest": max(drawn), "draws": draws}
-            rows.append({"target": name, "measure": measure, "labelled": found[0][measure], **about})
-    return pd.DataFrame(rows, columns=["target", "measure", "labelled", "mean", "lowest", "highest", "draws"])
 
 
 def _scored(

@@ -1,10 +1,12 @@
 """Which measure says something of refusing? Vetoes, rivals, matched pairs (`docs/method.md`, Disagreement)."""
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
+from numpy.typing import ArrayLike
+from scipy import special, stats
 
 from paraguard_utils import bootstrap
 from paraguard_utils.bootstrap import FEW, Clusters, Estimate
@@ -25,6 +27,9 @@ NEAR = 0.95
 
 LEAST_TARGETS = 8
 """Fewer targets than this, and there is no rank correlation over them."""
+
+LEAST_RANKED = 5
+"""The same for a rank correlation that has an interval, which shows how little a handful of targets says."""
 
 
 def veto_pairs(corpus: Corpus, labels: Labels) -> pd.DataFrame:
@@ -477,3 +482,86 @@ def with_rate(table: Table, measures: Sequence[str]) -> Table:
         rho = known["frr"].corr(known[measure], method="spearman") if len(known) >= LEAST_TARGETS else np.nan
         rows.append({"measure": measure, "n": len(known), "rho": rho})
     return pd.DataFrame(rows)
+
+
+def latent_by_moments(rate: ArrayLike, dr: ArrayLike) -> np.ndarray:
+    """Return the latent correlation at which a target with this refusal rate has this DR.
+
+    Parameters
+    ----------
+    rate, dr : array-like of float, equal shapes
+
+    Returns
+    -------
+    numpy.ndarray
+        In [0, 1]; 0 where DR is at least 1; NaN where DR is.
+
+    See Also
+    --------
+    disagreement.latent : The same model, by maximum likelihood; too slow for every resample.
+
+    Examples
+    --------
+    >>> latent_by_moments([0.5, 0.5], [2 / 3, 1]).round(6).tolist()  # DR is 1 - 2 / pi * arcsin(correlation)
+    [0.5, 0.0]
+    """
+    rate, dr = np.asarray(rate, float), np.asarray(dr, float)
+    # Two prompts of a cluster are decided differently with probability 4 T(probit, a): Owen's T.
+    threshold, wanted = special.ndtri(rate), dr * rate * (1 - rate) / 2
+    low, high = np.zeros_like(wanted), np.ones_like(wanted)
+    for _ in range(50):
+        middle = (low + high) / 2
+        below = special.owens_t(threshold, middle) < wanted
+        low, high = np.where(below, middle, low), np.where(below, high, middle)
+    squared = ((low + high) / 2) ** 2
+    return np.where(np.isfinite(wanted), (1 - squared) / (1 + squared), np.nan)
+
+
+def dr_and_frr(
+    corpus: Corpus, labels: Mapping[str, Labels], systems: Mapping[str, Sequence[str]], clusters: Clusters
+) -> Table:
+    """Correlate DR, and the latent correlation behind it, with the refusal rate over targets.
+
+    Parameters
+    ----------
+    corpus : DataFrame
+    labels : dict of str to DataFrame
+        By target, rows in corpus order.
+    systems : dict of str to sequence of str
+        Targets, by what they are called together.
+    clusters : bootstrap.Clusters
+
+    Returns
+    -------
+    DataFrame
+        systems; refusals ("any", or "enough": without targets that have too few, `disagreement.few`); measure (dr, or
+        icc_latent: `latent_by_moments`); n, the targets with a DR; rho, Spearman's with FRR, with its interval (all
+        targets on the same resampled clusters). NaN below `LEAST_RANKED` targets.
+    """
+    found: dict[str, dict[str, np.ndarray]] = {"frr": {}, "dr": {}, "icc_latent": {}}
+    enough = {}
+    for name, own in labels.items():
+        rates, decided = confusion.rate_estimates(corpus, own, clusters), disagreement.tally(corpus, own)
+        for measure in ("frr", "dr"):
+            found[measure][name] = np.append(rates[measure][0], rates[measure].draws)
+        found["icc_latent"][name] = latent_by_moments(found["frr"][name], found["dr"][name])
+        enough[name] = not disagreement.few(decided)
+    rows = []
+    for called, names in systems.items():
+        known = [name for name in names if np.isfinite(found["dr"][name][0])]
+        for refusals, chosen in (("any", known), ("enough", [name for name in known if enough[name]])):
+            for measure in ("dr", "icc_latent"):
+                rho = clusters.undefined()
+                if len(chosen) >= LEAST_RANKED:
+                    value, *draws = _spearman(*([found[one][name] for name in chosen] for one in ("frr", measure)))
+                    rho = Estimate.percentile(value, np.array(draws))
+                row = {"systems": called, "refusals": refusals, "measure": measure, "n": len(chosen)}
+                rows.append(row | bootstrap.columns({"rho": rho}))
+    return pd.DataFrame(rows)
+
+
+def _spearman(x: ArrayLike, y: ArrayLike) -> np.ndarray:
+    """Return Spearman's rho down each column; NaN where a value is, and without spread."""
+    a, b = (stats.rankdata(one, axis=0) - (len(one) + 1) / 2 for one in map(np.asarray, (x, y)))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return (a * b).sum(axis=0) / np.sqrt((a * a).sum(axis=0) * (b * b).sum(axis=0))

@@ -4,6 +4,7 @@ Nothing but texts, strategies and decisions is used. All of it ours.
 """
 
 import itertools
+from collections.abc import Mapping
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -36,7 +37,7 @@ class Pairs(NamedTuple):
     first, second : numpy.ndarray of int, shape (pairs,)
         Rows of the corpus.
     overlap : numpy.ndarray, shape (pairs,)
-        Jaccard overlap of their words, in [0, 1].
+        Jaccard overlap of their words, in [0, 1]; NaN where the texts are not there.
     near, free : numpy.ndarray of bool, shape (pairs,)
         Both prompts are near-copies; both are free rewordings.
     """
@@ -54,7 +55,7 @@ def pairs(corpus: Corpus) -> Pairs:
     Parameters
     ----------
     corpus : DataFrame
-        Columns cluster_id, strategy, text.
+        Columns cluster_id, strategy and, for the overlap, text.
 
     Examples
     --------
@@ -63,10 +64,10 @@ def pairs(corpus: Corpus) -> Pairs:
     array([0.25])
     """
     strategy = corpus["strategy"].to_numpy()
-    own = [words(text) for text in corpus["text"]]
+    own = [words(text) for text in corpus["text"]] if "text" in corpus else None
     made = [pair for rows in _rows(corpus) for pair in itertools.combinations(rows, 2)]
     first, second = np.array(made, int).reshape(-1, 2).T
-    overlap = np.array([jaccard(own[i], own[j]) for i, j in made])
+    overlap = np.array([jaccard(own[i], own[j]) if own else np.nan for i, j in made])
     near, free = (np.isin(strategy[first], kind) & np.isin(strategy[second], kind) for kind in (NEAR, FREE))
     return Pairs(first, second, overlap, near, free)
 
@@ -248,3 +249,24 @@ def curve(target: str, clusters: Clusters, corpus: Corpus, labels: Labels, own: 
         about = {"target": target, "overlap": round(number * STEP, 1), "n": len(ends[0])}
         rows.append(about | columns(found) | {"few": few(labels, *ends)})
     return pd.DataFrame(rows)
+
+
+def tables(corpus: Corpus, labels: Mapping[str, Labels], clusters: Clusters) -> tuple[Table, Table]:
+    """Return DR by shared wording of several targets: a row each, and their curves.
+
+    Parameters
+    ----------
+    corpus : DataFrame
+    labels : dict of str to DataFrame
+        By target, rows in corpus order.
+    clusters : bootstrap.Clusters
+
+    Returns
+    -------
+    table, curves : DataFrame
+        Rows of `row` and of `curve`.
+    """
+    own = pairs(corpus)
+    rows = [row(name, one, own, estimates(clusters, corpus, one, own)) for name, one in labels.items()]
+    curves = [curve(name, clusters, corpus, one, own) for name, one in labels.items()]
+    return pd.DataFrame(rows), pd.concat(curves, ignore_index=True)

@@ -18,6 +18,7 @@ from paraguard_utils.report.figures.scoring import (
 from paraguard_utils.report.figures.sensitivity import against_k, levels_overview, settings_overview, weight_simplex
 from paraguard_utils.report.figures.style import publish
 from paraguard_utils.report.figures.validity import known_truth, noise
+from paraguard_utils.report.figures.wording import shared_wording
 
 __all__ = [
     "against_floors",
@@ -39,6 +40,7 @@ __all__ = [
     "remedy_map",
     "risk_distributions",
     "settings_overview",
+    "shared_wording",
     "strategy_flips",
     "target_overview",
     "token_view",

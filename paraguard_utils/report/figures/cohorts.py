@@ -25,14 +25,15 @@ from paraguard_utils.report.figures.style import (
     subplots,
     target_panels,
 )
+from paraguard_utils.report.paper import paper_value
 from paraguard_utils.schemas import Table
 from paraguard_utils.scoring.cohorts import LEVELS
 
 PAPER_COHORTS = {
-    "safe": ("low risk, high similarity", "low", "high", 0.60, "the paper's, about 60 %"),
-    "risky": ("high risk", "high", "all", 0.278, "the paper's, 27.8 %"),
+    "cohort.safe": ("low risk, high similarity", "low", "high", "about "),
+    "cohort.risky": ("high risk", "high", "all", ""),
 }
-"""The cohorts that the paper gives a CR for: title, risk, similarity, CR, and how it is written."""
+"""The cohorts that the paper gives a CR for, by item of `data/paper_values.csv`: title, risk, similarity, how exact."""
 
 
 def cohort_heat_map(table: Table) -> Figure:
@@ -67,11 +68,12 @@ def cohort_heat_map(table: Table) -> Figure:
     figure.colorbar(mpl.cm.ScalarMappable(scale, SHADES), ax=panels, label="CI, relative reading", aspect=40, pad=0.01)
     strips = lower.get_subplotspec().subgridspec(1, len(PAPER_COHORTS)).subplots(sharex=True, sharey=True)
     lower.remove()
-    for axis, (title, risk, similarity, known, words) in zip(strips, PAPER_COHORTS.values(), strict=True):
+    for axis, (item, (title, risk, similarity, about)) in zip(strips, PAPER_COHORTS.items(), strict=True):
+        known = paper_value(item)
         rows = table[(table["risk"] == risk) & (table["similarity"] == similarity)]
         _against_paper(axis, rows, names)
         axis.axvline(known, zorder=0, **PAPER)
-        axis.set_title(f"{title}\n(dashed: {words})", pad=11)
+        axis.set_title(f"{title}\n(dashed: the paper's, {about}{100 * known:g} %)", pad=11)
         axis.set(xlabel="CR@0.60", xlim=(0, 1))
     strips[0].set_yticks(range(len(names)), titles(names))
     strips[0].set_ylim(len(names) - 0.5, -0.5)

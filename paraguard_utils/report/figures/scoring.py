@@ -26,12 +26,13 @@ from paraguard_utils.report.figures.style import (
     subplots,
     target_panels,
 )
+from paraguard_utils.report.paper import paper_value
 from paraguard_utils.schemas import Table
 from paraguard_utils.scoring import disagreement
 from paraguard_utils.scoring.confusion import CI, TAUS
 
-PAPER_R = -0.03
-"""The paper's correlation of CI with similarity (its Fig. 3)."""
+PAPER_R = "r.similarity"
+"""The paper's correlation of CI with similarity, by its item in `data/paper_values.csv`."""
 
 
 def _widest(values: pd.Series) -> int:
@@ -286,7 +287,7 @@ def ci_against_similarity(scores: pd.DataFrame, correlations: Table) -> Figure:
                       size=SMALL, weight="bold")  # fmt: skip
         few = f", fewer than {FEW}" if len(own) < FEW else ""
         axis.set(title=f"{titles([name])[0]}\nn = {len(own)}{few}", xlim=(0, 1), ylim=(0, 1))
-    axes[0, 0].text(0.02, 0.98, f"dashed: as the paper's r = {PAPER_R}", va="top", size=SMALL)
+    axes[0, 0].text(0.02, 0.98, f"dashed: as the paper's r = {paper_value(PAPER_R)}", va="top", size=SMALL)
     for axis in axes[-1]:
         axis.set_xlabel("mean similarity to accepted neighbours")
     for axis in axes[:, 0]:
@@ -329,7 +330,7 @@ def _trend(axis: Axes, own: pd.DataFrame, column: str, colour: str) -> None:
     x, y = own["mean_similarity"], own[column]
     if len(own) > 1 and x.std() > 0:
         ends = np.array([x.min(), x.max()])
-        axis.plot(ends, y.mean() + PAPER_R * y.std() / x.std() * (ends - x.mean()), **PAPER)
+        axis.plot(ends, y.mean() + paper_value(PAPER_R) * y.std() / x.std() * (ends - x.mean()), **PAPER)
     means = trend(own, column)
     spread = [means["mean"] - means["low"], means["high"] - means["mean"]]
     axis.errorbar(means["mean_similarity"], means["mean"], yerr=np.nan_to_num(spread), fmt="o-", ms=2.5, capsize=1.5,
@@ -359,7 +360,7 @@ def ci_correlates(table: Table, titled: dict[str, str], parts: dict[str, str], l
         for x in (-limit, limit):
             axis.axvline(x, zorder=0, **PAPER)
         if "similarity" in rows:
-            axis.plot(PAPER_R, rows.index("similarity"), "D", ms=3.5, mfc="none", mec=INK, mew=0.7)
+            axis.plot(paper_value(PAPER_R), rows.index("similarity"), "D", ms=3.5, mfc="none", mec=INK, mew=0.7)
         for shift, (reading, colour) in zip((-0.15, 0.15), READINGS.items(), strict=True):
             found = own[own["reading"] == reading].set_index("covariate").loc[rows]
             y = np.arange(len(rows)) + shift
@@ -372,9 +373,8 @@ def ci_correlates(table: Table, titled: dict[str, str], parts: dict[str, str], l
     for x, (reading, colour) in zip((-36, -4), READINGS.items(), strict=True):
         axes[0].annotate(reading, (0, 1), xytext=(x, 3), xycoords="axes fraction", textcoords="offset points",
                          ha="right", color=colour, weight="bold", size=SMALL)  # fmt: skip
-    figure.supxlabel(
-        f"r with CI of a rejection (the paper's: diamond, r = {PAPER_R}; dashed, its break condition; dotted: chance)"
-    )
+    known = f"diamond, r = {paper_value(PAPER_R)}"
+    figure.supxlabel(f"r with CI of a rejection (the paper's: {known}; dashed, its break condition; dotted: chance)")
     return figure
 
 

@@ -1,0 +1,50 @@
+"""The numbers of the paper, version 2, that stand beside ours: read from `data/paper_values.csv`, never typed."""
+
+from functools import cache
+
+import pandas as pd
+
+from paraguard_utils import paths
+from paraguard_utils.schemas import Table
+
+FILE = paths.DATA / "paper_values.csv"
+
+
+@cache
+def paper_values() -> Table:
+    """Read what the paper reports.
+
+    Returns
+    -------
+    DataFrame, by item
+        what (one line), value (a number), written (the same with the digits of the file), where (table or figure of
+        the paper, "text" where none is known).
+
+    See Also
+    --------
+    paper_value : one of them.
+
+    Examples
+    --------
+    >>> paper_values().loc["r.similarity", ["written", "where"]].tolist()
+    ['-0.03', 'Fig. 3']
+    """
+    table = pd.read_csv(FILE, index_col="item", dtype=str, keep_default_na=False)
+    table.insert(1, "written", table["value"])
+    return table.assign(value=table["value"].astype(float))
+
+
+def paper_value(item: str) -> float:
+    """Return one number of the paper.
+
+    Parameters
+    ----------
+    item : str
+        A row of `data/paper_values.csv`.
+
+    Examples
+    --------
+    >>> paper_value("cohort.risky")
+    0.278
+    """
+    return float(paper_values().at[item, "value"])
