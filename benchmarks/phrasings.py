@@ -31,6 +31,7 @@ from scipy.special import comb
 from scipy.stats import multivariate_normal, norm
 
 from paraguard_utils import bootstrap, paths, stores
+from paraguard_utils.corpus import risk
 from paraguard_utils.schemas import STRATEGIES
 from paraguard_utils.scoring import disagreement, label_noise, rephrasing, triggers, wording
 from paraguard_utils.settings import CORPUS
@@ -207,7 +208,7 @@ def triggers_cell(task):
     """Measure how often triggers are found: one effect, every term and family in turn."""
     effect, worlds = task
     corpus = stores.Store(stores.RECORDED).read("corpus", CORPUS)
-    tested = triggers.exposures(corpus)
+    tested = triggers.exposures(corpus, risk.matched_terms(corpus["text"]), risk.families())
     codes, rng = pd.factorize(corpus["cluster_id"])[0], np.random.default_rng(round(10 * effect))
     found = {name: [] for name in tested} if effect else {"any": []}
     for number in range(worlds):

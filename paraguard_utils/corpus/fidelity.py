@@ -21,7 +21,7 @@ from paraguard_utils import paths, stores
 from paraguard_utils.bootstrap import RESAMPLES, SEED, Clusters, columns, exact_share
 from paraguard_utils.errors import DataError
 from paraguard_utils.models import encoder
-from paraguard_utils.schemas import Corpus, Seeds, Table
+from paraguard_utils.schemas import STRATEGIES, Corpus, Seeds, Table
 from paraguard_utils.stores import read_upstream
 
 MARKS = ("same intent", "shifted", "unsure")
@@ -230,6 +230,38 @@ def read_candidates(readings: pd.DataFrame) -> Table:
             agreed = columns({"kappa": clusters.kappa(seeds, first, second)})
             lines.append(counts | share | {"equal": int((first == second).sum())} | agreed)
     return pd.DataFrame(lines)
+
+
+READINGS = paths.DATA / "intent_readings.csv"
+"""Variants that two language models read blind, beside their seeds in random order, without the strategy: prompt_id,
+first and second (would one answer serve both requests in all that they ask?)."""
+
+
+def kept(corpus: Corpus, readings: pd.DataFrame | None = None) -> Table:
+    """Count by strategy the variants that keep their seed's request.
+
+    Parameters
+    ----------
+    corpus : DataFrame
+    readings : DataFrame or None
+        As `READINGS`, which is the default.
+
+    Returns
+    -------
+    DataFrame
+        strategy ("all" last), read, same (share that both readers call the same) with its exact 95 % interval, equal
+        (both readers say the same); no rows where nothing of the corpus was read.
+    """
+    marks = stores.read(READINGS, "tables") if readings is None else readings
+    rows = marks.merge(corpus[["prompt_id", "strategy"]], on="prompt_id")
+    found = []
+    for strategy in [one for one in (*STRATEGIES, "all") if len(rows)]:
+        own = rows if strategy == "all" else rows[rows["strategy"] == strategy]
+        both = ((own["first"] == "yes") & (own["second"] == "yes")).sum()
+        share = {name.replace("share", "same"): value for name, value in exact_share(int(both), len(own)).items()}
+        equal = int((own["first"] == own["second"]).sum())
+        found.append({"strategy": strategy, "read": len(own)} | share | {"equal": equal})
+    return pd.DataFrame(found, columns=["strategy", "read", "same", "same_low", "same_high", "equal"])
 
 
 def marked_share(marks: pd.Series, counted: str) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from paraguard_utils.querying import labelling, readings
 from paraguard_utils.report import findings, full_scale, tables
 from paraguard_utils.report.paper import paper_values
 from paraguard_utils.schemas import STRATEGIES, Corpus, Table
-from paraguard_utils.scoring import covariates, guarded, predictions, proxies, sensitivity, variance, veto
+from paraguard_utils.scoring import covariates, guarded, predictions, proxies, sensitivity, variance, veto, wording
 from paraguard_utils.scoring.regression import POOLED
 from paraguard_utils.settings import CORPUS, TWINS
 from paraguard_utils.text import readable, words
@@ -103,7 +103,7 @@ def collect(store: stores.Store) -> Table:
     found |= {f"all.{measure}": _range(once[measure]) for measure in ("frr", "flip_rate", "flip_random")}
     for row in findings.told_apart(store.read("tables", "table1_differences"), table1).itertuples():
         found[f"differ.{row.measure}"] = f"{row.differ} of {row.pairs}"
-    found |= _disagreement(once, store)
+    found |= _disagreement(once, store) | _wording(store)
     found |= _sensitivity(store)
     found |= _correlations(store.read("tables", "ci_correlations"))
     found |= _search(store.read("tables", "grid_search"))
@@ -234,6 +234,43 @@ def _dr_and_frr(table: Table, store: stores.Store) -> dict[str, str]:
     for name, row in followed.iterrows():
         found[f"sentiment.{name}.noise"] = f"{row['rises_noise']:.0f} of {row['systems']:.0f}"
     found["sentiment.overlap.most"] = _whole(followed["rises_overlap"].max())
+    return found
+
+
+def _wording(store: stores.Store) -> dict[str, str]:
+    """DR by shared wording, rephrasing odds, rates by meaning and triggers: ranges over targets with enough refusals."""
+    found: dict[str, str] = {}
+    table = store.read("tables", "wording")
+    enough = table[~table["few"]]
+    found["wording.n"] = f"{len(enough)} of {len(table)}"
+    found["wording.apart"] = f"{(enough['difference_low'] > 0).sum()} of {len(enough)}"
+    for name in ("near", "free"):
+        found[f"wording.{name}"] = _range(enough[f"dr_{name}"], ".2f")
+        found[f"wording.all.{name}"] = _range(table[f"dr_{name}"], ".2f")
+        found[f"wording.meaning.{name}"] = _percents(1 - enough[f"dr_{name}"])
+    with_guards = [store.read("tables", name) for name in ("wording", "table3_wording") if store.has("tables", name)]
+    for row in pd.concat(with_guards).to_dict("records"):
+        for name in ("dr_near", "dr_free", "difference"):
+            found[f"wording.{row['target']}.{name}"] = tables.estimate(row, name, 2)
+    odds = store.read("tables", "table1_rephrasing")
+    known, both = odds[~odds["few"]], odds[~odds["few_twins"]]
+    found |= {"rephrased.n": f"{len(known)} of {len(odds)}", "rephrased.twins.n": f"{len(both)} of {len(odds)}"}
+    for name in ("rephrased1", "rephrased3", "refused_once", "refused_always"):
+        found[f"{name}.range"] = _percents(known[name])
+    found["rephrased3_twins.range"] = _percents(both["rephrased3_twins"])
+    found["rephrased3.helps"] = f"{(both['rephrased3_difference_low'] > 0).sum()} of {len(both)}"
+    for row in odds.to_dict("records"):
+        for name in ("rephrased1", "rephrased3", "rephrased3_twins", "rephrased3_difference"):
+            found[f"{name}.{row['target']}"] = tables.estimate(row, name, 2)
+        for name in ("rephrased1", "rephrased3", "rephrased3_twins", "refused_once", "refused_always", "answered_once"):
+            found[f"{name}.{row['target']}.share"] = "–" if np.isnan(row[name]) else _percent(row[name])
+    words = store.read("tables", "triggers")
+    found["triggers"] = f"{words['trigger'].sum()} of {len(words)}"
+    found["triggers.targets"] = f"{words.loc[words['trigger'], 'target'].nunique()} of {words['target'].nunique()}"
+    intent = fidelity.kept(store.read("corpus", CORPUS))
+    for name, kinds in (("near", wording.NEAR), ("free", wording.FREE), ("all", ("all",))):
+        own = intent[intent["strategy"].isin(kinds)]
+        found[f"intent.{name}"] = f"{round((own['same'] * own['read']).sum())} of {own['read'].sum()}"
     return found
 
 

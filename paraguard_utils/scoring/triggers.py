@@ -1,5 +1,6 @@
 """Which charged word makes a target refuse? Matched pairs inside clusters (`docs/method.md`, Triggers). All of it ours."""
 
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -8,7 +9,6 @@ from scipy.optimize import brentq
 from scipy.special import comb, logsumexp
 
 from paraguard_utils import bootstrap
-from paraguard_utils.corpus import risk
 from paraguard_utils.schemas import Corpus, Labels, Table
 from paraguard_utils.scoring.wording import NEAR
 
@@ -37,17 +37,20 @@ class Exposure(NamedTuple):
     exposed: np.ndarray
 
 
-def exposures(corpus: Corpus) -> dict[str, Exposure]:
+def exposures(corpus: Corpus, terms: Mapping[str, Sequence[bool]], families: Mapping[str, str]) -> dict[str, Exposure]:
     """Return what can be tested on a corpus: terms, and the families they belong to, that vary in enough clusters.
 
     Parameters
     ----------
     corpus : DataFrame
-        Columns cluster_id, strategy, text.
+        Columns cluster_id, strategy.
+    terms : dict of str to sequence of bool
+        Which prompts hold each term, in corpus order (`risk.matched_terms`).
+    families : dict of str to str
+        The family of each term (`risk.families`).
     """
     near = corpus["strategy"].isin(NEAR).to_numpy()
-    hits = pd.DataFrame(risk.matched_terms(corpus["text"]))
-    families = risk.families()
+    hits = pd.DataFrame(dict(terms))
     found = {name: Exposure("term", hits[name].to_numpy()) for name in hits}
     for family in sorted(set(families.values())):
         own = [name for name in hits if families[name] == family]
@@ -131,7 +134,7 @@ def table(target: str, corpus: Corpus, labels: Labels, tested: dict[str, Exposur
     DataFrame, the smallest p first
         target, term, kind, n_clusters (that hold exposed and unexposed near-copies, and both decisions: the others tell
         nothing), frr_exposed and frr_unexposed (shares refused in the clusters with both exposures), odds_ratio with
-        its interval, p, p_holm (over all rows), trigger.
+        its interval, p, p_holm (over all rows), trigger, wrapper (of the target), first (the smallest p).
     """
     label = labels["label"].to_numpy()
     near = corpus["strategy"].isin(NEAR).to_numpy() & np.isin(label, ["accept", "reject"])
@@ -149,4 +152,10 @@ def table(target: str, corpus: Corpus, labels: Labels, tested: dict[str, Exposur
         rows.append(about | bootstrap.columns({"odds_ratio": (value, low, high)}) | {"p": p})
     found = pd.DataFrame(rows)
     found["p_holm"] = bootstrap.holm(found["p"])
-    return found.assign(trigger=found["p_holm"] < LEVEL).sort_values(["p", "term"], ignore_index=True)
+    found = found.assign(trigger=found["p_holm"] < LEVEL, wrapper=target.rpartition("--")[2])
+    return found.sort_values(["p", "term"], ignore_index=True).assign(first=lambda rows: rows.index == 0)
+
+
+def tables(corpus: Corpus, labels: Mapping[str, Labels], tested: dict[str, Exposure]) -> Table:
+    """Test every term and family on several targets: rows of `table`, Holm's adjustment inside each target."""
+    return pd.concat([table(name, corpus, own, tested) for name, own in labels.items()], ignore_index=True)

@@ -52,7 +52,9 @@ def shared_wording(table: Table, curves: Table) -> Figure:
         own = curves[(curves["target"] == target) & ~curves["few"].astype(bool)]
         look = {"color": looks[model_of(target)][1], "linestyle": wrapper_look(target)[0]}
         spread = [own["dr"] - own["dr_low"], own["dr_high"] - own["dr"]]
-        right.errorbar(own["overlap"] + wording.STEP / 2, own["dr"], yerr=spread, marker="o", ms=2, elinewidth=0.4, **look)
+        right.errorbar(
+            own["overlap"] + wording.STEP / 2, own["dr"], yerr=spread, marker="o", ms=2, elinewidth=0.4, **look
+        )
         if len(own):
             ends.append((float(own["dr"].iloc[-1]), title.replace(" wrapper", ""), look))
     left.axvline(1, zorder=0, **CHANCE)
