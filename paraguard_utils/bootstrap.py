@@ -295,8 +295,8 @@ def ratio(clusters: Clusters, *sides: tuple[np.ndarray, np.ndarray]) -> Estimate
     Returns
     -------
     Estimate
-        NaN where nothing counts; exact on the clusters that have a value where one ratio is 0 or 1. About 30 prompts and
-        10 clusters that are decided both ways are needed for an interval to cover what it says.
+        NaN where nothing counts; exact on the clusters that have a value where one ratio is 0 or 1. An interval needs
+        about 30 prompts, and 10 clusters that are decided both ways, to cover what it says.
     """
     totals = [(float(n.sum()), float(hits.sum())) for n, hits in sides]
     if not all(n for n, _ in totals):

@@ -60,15 +60,16 @@ def advise(rows: Table) -> Advice:
 
     Those count whose FRR falls for sure (the interval of its change lies below 0) and whose twins are `kept`, or even
     refused `more`. Of these the one is taken that asks the model least, of equals the one whose FRR falls most. What
-    nobody would deploy (another `role` than remedy) is left out. Where none counts, the trade-off is, among those whose FRR falls for sure, the one
-    that loses the fewest twins for each point of FRR gained, of equals again the cheapest, then the largest fall: what
-    it costs is known, whether it is worth that is not for a rule to say. Queries do not hold what tuning costs once.
+    nobody would deploy (another `role` than remedy) is left out. Where none counts, the trade-off is, among those whose
+    FRR falls for sure, the one that loses the fewest twins for each point of FRR gained, of equals again the cheapest,
+    then the largest fall: what it costs is known, whether it is worth that is not for a rule to say. Queries do not
+    hold what tuning costs once.
 
     Parameters
     ----------
     rows : DataFrame
-        One target's rows of the map: remedy, role, queries, frr_change with its interval, twins_change, twins_verdict. The
-        untouched target may be among them.
+        One target's rows of the map: remedy, role, queries, frr_change with its interval, twins_change, twins_verdict.
+        The untouched target may be among them.
 
     Returns
     -------

@@ -477,3 +477,15 @@ def kept_orders(orders: Table, reading: str = "relative") -> Table:
         rows.setdefault((row["among"], row["setting"]), {})[tables.HEADINGS.get(row["measure"], row["measure"])] = told
     ordered = sorted(rows, key=lambda key: key[0])  # "all" first, settings as they come
     return pd.DataFrame([{"pairs": among, "setting": setting} | rows[among, setting] for among, setting in ordered])
+
+
+def judged_predictions(judged: Table) -> Table:
+    """Return judged predictions to be shown: number, about (with titles), measure, verdict and the value.
+
+    Parameters
+    ----------
+    judged : DataFrame
+        From `predictions.judge`.
+    """
+    named = [" | ".join(titles(about.split(" | "))) for about in judged["about"]]
+    return tables.shown(judged.assign(about=named), ["value"], ["number", "about", "measure", "verdict"])

@@ -4,14 +4,17 @@ The notebooks score such a corpus in a live store like any other; `paraguard cor
 what has no text in it. All of it ours.
 """
 
+import hashlib
+from collections.abc import Mapping
+
 import pandas as pd
 
-from paraguard_utils import bootstrap, paths, stores
+from paraguard_utils import bootstrap, paths, registry, stores
 from paraguard_utils.errors import DataError
 from paraguard_utils.models import trace_store
 from paraguard_utils.querying import labelling
 from paraguard_utils.schemas import Corpus, Labels, Table
-from paraguard_utils.scoring import confusion
+from paraguard_utils.scoring import confusion, wording
 
 TABLES = {
     "targets": ("table1_targets", "03_scoring"),
@@ -21,7 +24,10 @@ TABLES = {
 }
 """Tables without texts: what each is called, where it comes from, and the notebook that writes that."""
 
-NAMES = (*TABLES, "sources")
+NAMES = (*TABLES, "sources", "wording", "wording_curves", "labels")
+
+ENCODER = "harmful-exemplars"
+"""The guard that compares sentence vectors: the positive control of DR by shared wording."""
 
 ALL = "all"
 """What stands for all benchmarks together."""
@@ -52,6 +58,57 @@ def by_source(target: str, corpus: Corpus, labels: Labels, seed: int = bootstrap
     return pd.DataFrame(rows)
 
 
+def rows(corpus: Corpus, labels: Mapping[str, Labels]) -> Table:
+    """Return labels by row of a benchmark's file, without a text.
+
+    Parameters
+    ----------
+    corpus : DataFrame
+    labels : dict of str to DataFrame
+        By target, rows in corpus order.
+
+    Returns
+    -------
+    DataFrame
+        prompt_id (the benchmark, the number of its row, the variant), cluster_id, source, strategy, text_hash (16 hex
+        digits of SHA-256), and a column a target: accept, reject or another label.
+    """
+    found = corpus[["prompt_id", "cluster_id", "source", "strategy"]].copy()
+    found["text_hash"] = [hashlib.sha256(text.encode()).hexdigest()[:16] for text in corpus["text"]]
+    return found.assign(**{name: own["label"].to_numpy() for name, own in labels.items()})
+
+
+def by_wording(corpus: Corpus, labels: Mapping[str, Labels], seed: int = bootstrap.SEED) -> tuple[Table, Table]:
+    """Estimate DR by shared wording, and how far a model's difference exceeds that of the guard that compares vectors.
+
+    Parameters
+    ----------
+    corpus : DataFrame
+    labels : dict of str to DataFrame
+        By target, rows in corpus order; those of `ENCODER` among them, if there are any.
+    seed : int
+        Of the resamples.
+
+    Returns
+    -------
+    table, curves : DataFrame
+        Rows of `wording.row`, with kind (chat or guard), n_prompts and difference_over_encoder with its interval; rows
+        of `wording.curve`.
+    """
+    clusters, pairs = bootstrap.Clusters(corpus["cluster_id"], seed=seed), wording.pairs(corpus)
+    found = {name: wording.estimates(clusters, corpus, own, pairs) for name, own in labels.items()}
+    table, guards = [], set(registry.published("guard").index)
+    for name, own in labels.items():
+        over = clusters.undefined()
+        if ENCODER in found and name != ENCODER:
+            over = found[name]["difference"].minus(found[ENCODER]["difference"])
+        about = {"kind": "guard" if name in guards else "chat", "n_prompts": len(corpus)}
+        row = wording.row(name, own, pairs, found[name]) | about
+        table.append(row | bootstrap.columns({"difference_over_encoder": over}))
+    curves = [wording.curve(name, clusters, corpus, own, pairs) for name, own in labels.items()]
+    return pd.DataFrame(table), pd.concat(curves, ignore_index=True)
+
+
 def describe(store: stores.Store, name: str, seed: int) -> dict[str, Table]:
     """Write the tables of a scored corpus that hold no text, as `NAME_targets` and so on.
 
@@ -68,7 +125,7 @@ def describe(store: stores.Store, name: str, seed: int) -> dict[str, Table]:
     -------
     dict of str to DataFrame
         targets (Table 1, with the minutes and the most gigabytes of memory that asking all prompts took), cohorts,
-        regression, predictions, and sources (`by_source`).
+        regression, predictions, sources (`by_source`), wording and wording_curves (`by_wording`), labels (`rows`).
 
     Raises
     ------
@@ -93,6 +150,10 @@ def describe(store: stores.Store, name: str, seed: int) -> dict[str, Table]:
         costs.append({"target": target} | trace_store.cost(store, name, target, len(corpus)))
     found["targets"] = found["targets"].merge(pd.DataFrame(costs), on="target")
     found["sources"] = pd.concat(parts, ignore_index=True)
+    guards = [one for one in registry.published("guard").index if store.has("labels", name, one)]
+    labels = {one: store.read("labels", name, one) for one in [*targets, *guards]}
+    found["wording"], found["wording_curves"] = by_wording(corpus, labels, seed)
+    found["labels"] = rows(corpus, labels)
     meta = {"parameters": {"corpus": name, "seed": seed}}
     meta |= {"inputs": {"corpus": stores.frame_hash(corpus)}}
     for key, frame in found.items():

@@ -238,7 +238,7 @@ def _dr_and_frr(table: Table, store: stores.Store) -> dict[str, str]:
 
 
 def _wording(store: stores.Store) -> dict[str, str]:
-    """DR by shared wording, rephrasing odds, rates by meaning and triggers: ranges over targets with enough refusals."""
+    """DR by shared wording, rephrasing odds, rates by meaning, triggers: ranges over targets with enough refusals."""
     found: dict[str, str] = {}
     table = store.read("tables", "wording")
     enough = table[~table["few"]]
@@ -417,6 +417,15 @@ def _full_scale(store: stores.Store) -> dict[str, str]:
     risky = claims[claims["claim"].str.startswith("high-risk")]
     found["public.risky"] = f"{_whole(risky['confirm'].sum())} of {_whole(len(risky) * len(targets))}"
     decided = store.read("tables", "public_predictions").query("verdict != 'few'")
+    if store.has("tables", "public_wording"):
+        split = store.read("tables", "public_wording")
+        chat = split[split["kind"] == "chat"]
+        found["public.wording.n"] = f"{split['n_prompts'].max():,} of {found['public.prompts']}"
+        for name in ("dr_near", "dr_free"):
+            found[f"public.wording.{name}"] = _range(chat[name], ".2f")
+        for row in split.to_dict("records"):
+            for name in ("dr_near", "dr_free", "difference"):
+                found[f"public.wording.{row['target']}.{name}"] = tables.estimate(row, name, 2)
     found["public.hold"] = f"{_whole((decided['verdict'] == 'holds').sum())} of {_whole(len(decided))}"
     return found
 

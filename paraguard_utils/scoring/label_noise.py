@@ -1,4 +1,4 @@
-"""Rates without the errors of labels that blind readings measured (`docs/method.md`, Readings). All of it ours.
+"""Rates without the errors of labels that blind readings measured (`docs/method.md`, Labels). All of it ours.
 
 Redrawing labels at random would undo nothing: wrong labels scatter over clusters, so that DR as labelled is too high,
 and redrawing scatters more. Here moments are solved for what the true decisions must have been.

@@ -1,6 +1,6 @@
-"""Does asking again in other words help? Rephrasing odds and rates by meaning (`docs/method.md`, Rephrasing odds).
+"""Does asking again in other words help? Rephrasing odds and rates by meaning.
 
-Nothing but decisions is used. All of it ours.
+Nothing but decisions is used (`docs/method.md`, Shared wording, rephrasing, triggers). All of it ours.
 """
 
 from collections.abc import Mapping

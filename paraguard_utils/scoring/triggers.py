@@ -1,4 +1,7 @@
-"""Which charged word makes a target refuse? Matched pairs inside clusters (`docs/method.md`, Triggers). All of it ours."""
+"""Which charged word makes a target refuse? Matched pairs inside clusters.
+
+All of it ours (`docs/method.md`, Shared wording, rephrasing, triggers).
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple

@@ -1,6 +1,7 @@
-"""Does meaning decide, or do shared words? DR of near-copies and of free rewordings (`docs/method.md`, Shared wording).
+"""Does meaning decide, or do shared words? DR of near-copies and of free rewordings.
 
-Nothing but texts, strategies and decisions is used. All of it ours.
+Nothing but texts, strategies and decisions is used (`docs/method.md`, Shared wording, rephrasing, triggers).
+All of it ours.
 """
 
 import itertools
