@@ -9,12 +9,13 @@ estimate the truth, the mean, the bias and the share of worlds whose 95 % interv
   is a twin, refused more often. DR of near-copies and of free rewordings, rephrasing odds, and rates by meaning follow.
   Worlds that are flagged `few` are left out, as nobody is to rely on them.
 - noise: true decisions as above, without strategies; each label errs with a given probability, either way; 100 or 400
-  answers, half rejections where there are as many, are read without error. FRR and DR of the true decisions. `redrawn` is
-  what an earlier version did (labels redrawn by the measured shares), `ppi` prediction-powered inference with as many
-  readings, which lie in whole clusters. In `shared` worlds an error hits a whole cluster: the correction assumes that it
-  does not.
-- triggers: the recorded prompts, decisions drawn; a term or family raises the log odds of its near-copies. `found` is the
-  share of worlds in which it is a trigger; at no effect, in which anything is.
+  answers, half rejections where there are as many, are read without error. FRR and DR of the true decisions. `redrawn`
+  is what an earlier version did (labels redrawn by the measured shares), `ppi` prediction-powered inference with as
+  many readings, which lie in whole clusters. In `shared` worlds an error hits a whole cluster: the correction assumes
+  that it does not.
+- triggers: the recorded prompts, decisions drawn; a term or family raises the log odds of its near-copies. `mean` is
+  the share of worlds in which it is a trigger (at an odds ratio of 1: in which anything is), `truth` how many clusters
+  told something.
 """
 
 import os
@@ -30,7 +31,7 @@ import pandas as pd
 from scipy.special import comb
 from scipy.stats import multivariate_normal, norm
 
-from paraguard_utils import bootstrap, paths, stores
+from paraguard_utils import bootstrap, stores
 from paraguard_utils.corpus import risk
 from paraguard_utils.schemas import STRATEGIES
 from paraguard_utils.scoring import disagreement, label_noise, rephrasing, triggers, wording

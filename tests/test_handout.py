@@ -205,7 +205,7 @@ def test_code_is_folded_until_it_is_asked_for(show, small):
 def test_the_cover_says_what_when_and_after_whom(show, small):
     cover = show(small).locator("header").inner_text()
     known = FOUND.set_index("key")["text"]
-    for part in (known["dr.range"], known["auc.isolation"], "2031-02-03", "9.8.7", CITATION["version"], "2512.01037"):
+    for part in (known["dr.range"], known["wording.free"], "2031-02-03", "9.8.7", CITATION["version"], "2512.01037"):
         assert part in cover
     assert 3 <= len(re.findall(r"\.(?= |$)", re.sub(r"\s+", " ", cover.split("Record")[0]).strip())) <= 7
 

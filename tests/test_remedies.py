@@ -19,6 +19,7 @@ from paraguard_utils.remedies.catalogue import ablated, self_cd, smooth_llm, ste
 from paraguard_utils.remedies.contract import Remedy, Target
 from paraguard_utils.remedies.splits import Third
 from paraguard_utils.remedies.untouched import Untouched
+from paraguard_utils.report import numbers
 from paraguard_utils.settings import XSTEST, XSTEST_SAFE, check
 
 CORPORA = ("paraguard_mini", "paraguard_twins")
@@ -770,6 +771,8 @@ def test_thirds_are_put_together(base, thirds, corpora):
     )
     before = (base.decide(CORPORA[0], thirds.test.benign)["label"] == "reject").mean()
     assert part.at["threshold", "frr_change"] == pytest.approx(part.at["threshold", "frr"] - before)
+    # 156 of all prompts are refused, 54 of that third's: too few there, whatever the whole corpus has
+    assert part.at["threshold", "few_change"] and not rows.at["behind-hatesonar", "few_change"]
 
 
 # Examples
@@ -808,3 +811,13 @@ def test_pairs_to_tune_on_by_hand():
     ordinary = tuning_data.paired(corpus, labels, answers, brittle=False)
     assert ordinary["prompt_id"].tolist() == ["a1", "a2", "b1"]
     assert ordinary["response"].tolist() == [said["a1"], said["a2"], longer]
+
+
+def test_kinds_of_remedies_sum_to_all_that_somebody_could_deploy():
+    """The untouched targets have no kind, which a file reads as NaN: counted as remedies they made 63 of 60."""
+    found = numbers._remedies(stores.Store("recorded"))
+    table = stores.Store("recorded").read("tables", "remedy_map")
+    assert sum(int(found[f"remedies.{kind}.n"]) for kind in catalogue.ORDER) == int(found["remedies.pairs"])
+    yardsticks = table["remedy"].isin(["untouched", "veto-isolation", "control-1", "control-2"])
+    assert int(found["remedies.pairs"]) == (~yardsticks).sum()
+    assert int(found["remedies.names"]) == table.loc[~yardsticks, "remedy"].nunique()

@@ -188,6 +188,7 @@ class Effects:
             changes = {f"{one}_change": own[one].minus(pool.alone[one]) for one in CHANGED}
             if name == UNTOUCHED:
                 changes = dict.fromkeys(changes, pool.clusters.undefined())
+            n["few_change"] = name != UNTOUCHED and (n["few_dr"] or pool.few_dr)
             n |= {f"{one}_detectable": detectable(changes[f"{one}_change"]) for one in ("frr", "dr", "twins")}
             over = pool.curve.above(own["frr"], own["twins"]) if pool.curve else pool.clusters.undefined()
             n["over_p"] = normal_p(over)
@@ -195,8 +196,7 @@ class Effects:
             outside = guarded.outside(decided.get(XSTEST)) | guarded.outside(decided.get(XSTEST_SAFE), "xstest_safe")
             made.append(about | n | bootstrap.columns(own | changes) | outside)
         frame = pd.DataFrame(made)
-        few = (frame["few_dr"] | frame["few_dr"].iloc[0]) & (frame["remedy"] != UNTOUCHED)
-        return frame.assign(few_change=few, pareto=pareto(frame)), found
+        return frame.assign(pareto=pareto(frame)), found
 
     def drawn(self) -> Table:
         """Return the threshold curve over all thirds: threshold, frr, twins, target; no row where there is none."""
@@ -249,7 +249,10 @@ class _Pool:
         sides = zip(*(fold.test for fold in folds), strict=True)
         self.prompts = Third(*(pd.concat(side, ignore_index=True) for side in sides))
         self.clusters = Clusters(self.prompts.benign["cluster_id"], *effects.drawn_with)
-        self.alone = estimates(self.prompts, effects.decided(UNTOUCHED, self), self.clusters)
+        untouched = effects.decided(UNTOUCHED, self)
+        self.alone = estimates(self.prompts, untouched, self.clusters)
+        benign = next(iter(untouched.values()))
+        self.few_dr = disagreement.few(disagreement.tally(self.prompts.benign, benign))
         self.curve = None
         with contextlib.suppress(Missing):  # a server told too little
             told: dict[str, list[np.ndarray]] = {of: [] for of in base.corpora}

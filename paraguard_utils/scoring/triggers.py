@@ -137,7 +137,7 @@ def table(target: str, corpus: Corpus, labels: Labels, tested: dict[str, Exposur
     DataFrame, the smallest p first
         target, term, kind, n_clusters (that hold exposed and unexposed near-copies, and both decisions: the others tell
         nothing), frr_exposed and frr_unexposed (shares refused in the clusters with both exposures), odds_ratio with
-        its interval, p, p_holm (over all rows), trigger, wrapper (of the target), first (the smallest p).
+        its interval, p, p_holm (over all rows), trigger, wrapper (of the target), leads (the smallest p).
     """
     label = labels["label"].to_numpy()
     near = corpus["strategy"].isin(NEAR).to_numpy() & np.isin(label, ["accept", "reject"])
@@ -156,7 +156,7 @@ def table(target: str, corpus: Corpus, labels: Labels, tested: dict[str, Exposur
     found = pd.DataFrame(rows)
     found["p_holm"] = bootstrap.holm(found["p"])
     found = found.assign(trigger=found["p_holm"] < LEVEL, wrapper=target.rpartition("--")[2])
-    return found.sort_values(["p", "term"], ignore_index=True).assign(first=lambda rows: rows.index == 0)
+    return found.sort_values(["p", "term"], ignore_index=True).assign(leads=lambda rows: rows.index == 0)
 
 
 def tables(corpus: Corpus, labels: Mapping[str, Labels], tested: dict[str, Exposure]) -> Table:

@@ -1,0 +1,83 @@
+"""What `outside.py` computes from the definitions alone, the package computes, and the record says."""
+
+import re
+
+import numpy as np
+import outside
+import pandas as pd
+import pytest
+
+from paraguard_utils import paths, registry, stores
+from paraguard_utils.bootstrap import Clusters
+from paraguard_utils.querying import readings
+from paraguard_utils.scoring import disagreement, label_noise, rephrasing, wording
+from paraguard_utils.text import words
+
+RECORDED = stores.Store("recorded")
+CORPORA = {name: RECORDED.read("corpus", name) for name in (outside.HARMLESS, outside.TWINS)}
+CORPUS = CORPORA[outside.HARMLESS]
+CLUSTERS, PAIRS = Clusters(CORPUS["cluster_id"], resamples=20), wording.pairs(CORPUS)
+CHAT, GUARDS = (list(registry.published(kind).index) for kind in ("chat", "guard"))
+STRATEGIES = ("seed", "hardening", "lexical", "register", "softening", "rewrite")
+
+
+@pytest.mark.parametrize(("target", "known"), [*((name, 1.0) for name in CHAT + GUARDS), (CHAT[5], 0.5)])  # and half
+def test_the_package_agrees_on_wording_and_rephrasing(target, known):
+    labels, rng = [RECORDED.read("labels", name, target) for name in CORPORA], np.random.default_rng(1)
+    labels = [own.assign(label=own["label"].where(rng.random(len(own)) < known, "blocked")) for own in labels]
+    both = list(zip(CORPORA.values(), labels, strict=True))
+    found = wording.estimates(CLUSTERS, CORPUS, labels[0], PAIRS)
+    found |= rephrasing.estimates(CLUSTERS, *(rephrasing.counts(*side) for side in both))
+    found |= {"dr": disagreement.estimate(CLUSTERS, disagreement.tally(CORPUS, labels[0]))}
+    sides = [outside.scored(corpus, own["label"]) for corpus, own in both]
+    own = {"dr": outside.disagreement(sides[0])} | outside.wording(sides[0]) | outside.rephrasing(*sides)
+    values = {name: value for name, (value, *_) in found.items() if "_minus_" not in name}
+    assert {name: own[name] for name in values} == pytest.approx(values, rel=0, abs=1e-9, nan_ok=True)
+
+
+def test_the_package_agrees_on_corrected_rates():
+    labels = {name: RECORDED.read("labels", outside.HARMLESS, name) for name in CHAT}
+    table = label_noise.table(CORPUS, labels, readings.joined(readings.read(), labels), CLUSTERS).set_index("target")
+    own = outside.published("chat").set_index("target").loc[table.index]
+    assert len(table) == len(CHAT) and (table["noisy"] == (own["precision"] < 0.9)).all()
+    for name, ours in {"frr": "true_frr", "dr": "true_dr", "frr_labelled": "frr", "dr_labelled": "dr"}.items():
+        assert own[ours].tolist() == pytest.approx(table[name].tolist(), rel=0, abs=1e-9, nan_ok=True), name
+
+
+def test_words_are_split_alike():
+    for text in [*pd.concat(CORPORA.values())["text"], "Don’t 'kill' my co-worker_s --naïve 3.5 x-'y ²½-٣", "", "'-"]:
+        assert outside.words(text) == words(text)
+
+
+def test_recorded_numbers_follow_from_labels_and_tables():
+    readme, own = (paths.ROOT / "README.md").read_text(encoding="utf-8"), outside.counts()
+    known = dict(RECORDED.read("tables", "numbers")[["key", "text"]].to_numpy())
+    if "wording.n" not in known:
+        pytest.skip("data/tables/numbers.csv is older than the tables that it collects")
+    named = own.keys() & known & {*re.findall(r"<!--=([\w.-]+)-->", readme)}
+    assert "prompts" in named and {key: own[key] for key in named} == {key: known[key] for key in named}
+
+
+def hand(*labels):
+    """Make clusters of prompts that are rejected (r) or accepted (a)."""
+    rows = [(f"c{i}", STRATEGIES[j], "kill it") for i, own in enumerate(labels) for j in range(len(own))]
+    corpus = pd.DataFrame(rows, columns=["cluster_id", "strategy", "text"])
+    return outside.scored(corpus, [{"r": "reject", "a": "accept"}[label] for label in "".join(labels)])
+
+
+def test_outside_by_hand():
+    assert outside.words("Don’t 'kill' a co-worker_s") == ["don't", "kill", "a", "co-worker", "s"]
+    # One of two pairs differs. Of a seed and a hardening of two clusters, one of two pairs does: 1 / (1/2 + 1/2).
+    found = outside.wording(hand("ar", "aa"))
+    assert found["dr_near"] == found["dr_high"] == 1 and np.isnan([found["dr_free"], found["dr_low"]]).all()
+    # Paraphrases decided otherwise: 1, 1/2, 1/2, 0, 0, 0, on average 1/3. Of two clusters: 3 of 9 pairs.
+    assert outside.disagreement(hand("raa", "aaa")) == pytest.approx((1 / 3) / (3 / 9))
+    # Of each one of five refused, one other of five is accepted; 6 of 10 choices of three hold it. Six more have none.
+    odds = outside.rephrasing(hand("rrrrra", "rrrrrr"), hand("aaaaaa"))
+    assert (odds["rephrased1"], odds["rephrased3"]) == pytest.approx((5 * 1 / 5 / 11, 5 * 6 / 10 / 11))
+    assert (odds["refused_once"], odds["refused_always"], odds["answered_once"]) == (1, 0.5, 1)
+    # Half are refused, labelled and in truth. 1 - DR is divided by 0.8^2 and by
+    # 1 + 3 * (0.09 / 10 + 0.09 / 10) / 0.8^2 - (0.09 / 10 + 0.09 / 10) / 4 / (1/4) = 1.066375.
+    # DR as labelled: within 2/3, and of two clusters 5 of 9 pairs differ.
+    true = outside.corrected(hand("rra", "raa"), (9, 10), (1, 10))
+    assert true == pytest.approx({"true_frr": 0.5, "true_dr": 1 - (1 - 6 / 5) / 0.64 / 1.066375})
