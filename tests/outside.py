@@ -49,6 +49,7 @@ def clusters_of(prompts):
 
 
 def decisions(prompts):
+    """Return, by cluster, whether each prompt is rejected."""
     return [[prompt.rejected for prompt in own] for own in clusters_of(prompts).values()]
 
 

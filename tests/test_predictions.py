@@ -94,15 +94,17 @@ def test_every_prediction_is_of_a_recorded_table(row):
         pytest.skip(f"{row.table} is not recorded yet")
     table = compared()[row.table] if row.number <= 8 else RECORDED.read("tables", row.table)
     rows = table.query(row.rows)
-    assert set(predictions.ABOUT) & set(rows) and {f"{row.measure}{end}" for end in ("", "_low", "_high")} <= set(rows)
-    assert len(rows) or row.number == 18, "a row that 08 adds"
+    ends = ("",) if row.measure == "p_holm" else ("", "_low", "_high")  # a p has no interval
+    assert set(predictions.ABOUT) & set(rows) and {f"{row.measure}{end}" for end in ends} <= set(rows)
+    # 08 adds a row; the public corpus is being asked again, a model at a time
+    assert len(rows) or row.number == 18 or row.table == "public_wording"
     if row.few:
         assert rows.eval(row.few).isin([True, False]).all()
 
 
 def test_recorded_verdicts_follow_from_the_recorded_tables():
     for name, tables in (
-        ("predictions", compared()),
+        ("predictions", compared() | recorded("table1_rephrasing", "triggers")),
         ("veto_predictions", recorded("vetoes", "guarded")),
         ("remedy_predictions", recorded("remedy_map")),
     ):
