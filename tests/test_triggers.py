@@ -181,7 +181,7 @@ def test_a_table_by_hand():
     assert (row["target"], row["wrapper"], row["trigger"]) == ("m--safety", "safety", False)
     other = table.iloc[1]
     assert (other["n_clusters"], other["p"], other["p_holm"]) == (0, 1, 1) and np.isnan(other["odds_ratio"])
-    assert table["first"].tolist() == [True, False]
+    assert table["leads"].tolist() == [True, False]
 
 
 @pytest.mark.parametrize(("others", "trigger"), [(5, True), (6, False)])
@@ -200,5 +200,5 @@ def test_targets_are_adjusted_on_their_own():
     labels = {"m--none": labels, "m--safety": labels, "guard": labels.assign(label="accept")}
     table = triggers.tables(corpus, labels, {"word": triggers.Exposure("term", exposed)})
     assert table["p_holm"].tolist() == table["p"].tolist() == pytest.approx([2 / 2**8, 2 / 2**8, 1])
-    assert table["first"].all() and table["wrapper"].tolist()[:2] == ["none", "safety"]
+    assert table["leads"].all() and table["wrapper"].tolist()[:2] == ["none", "safety"]
     assert (table["frr_exposed"] - table["frr_unexposed"]).tolist() == [1, 1, 0]
