@@ -1,6 +1,6 @@
-"""Would the tests see a fault? Thirty are planted, one at a time, in a copy of the project.
+"""Would the tests see a fault? Eighty-three are planted, one at a time, in a copy of the project.
 
-`.venv/bin/python benchmarks/planted_faults.py` takes about ten minutes on two cores. For each fault the fast tests of
+`.venv/bin/python benchmarks/planted_faults.py` takes about half an hour on two cores. For each fault the fast tests of
 its room run until one fails; where none does, all fast tests run. The table says which test caught it.
 """
 

@@ -280,7 +280,8 @@ def studentized(columns: np.ndarray, times: np.ndarray, counts: np.ndarray, stat
         value, error = (float(found[0]) for found in with_error(times[None]))
         parts = [with_error(counts[i : i + TOGETHER]) for i in range(0, len(counts), TOGETHER)]
         draws, errors = (np.concatenate(one) for one in zip(*parts, strict=True))
-        return Studentized(value, error, draws, (draws - value) / errors)
+        centred = (draws - value) / errors
+    return Studentized(value, error, draws, np.where(np.isfinite(centred), centred, np.nan))
 
 
 def ratio(clusters: Clusters, *sides: tuple[np.ndarray, np.ndarray]) -> Estimate:

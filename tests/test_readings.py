@@ -3,6 +3,7 @@
 import numpy as np
 import pandas as pd
 import pytest
+from scipy import stats
 
 from paraguard_utils import registry, stores
 from paraguard_utils.bootstrap import Clusters
@@ -110,6 +111,21 @@ def test_true_dr_by_hand():
     # 1 + 3 * (0.09 / 10 + 0.09 / 10) / 0.8^2 - 0.25 * 2 * 0.009 / 0.25; the last term is 0 at a true rate of one half
     assert label_noise.inflation(0.5, 0.9, 0.1, (10, 10)) == pytest.approx(1 + 0.084375 - 0.018)
     assert label_noise.inflation(0.5, 1.0, 0.0, (10, 10)) == 1
+    # at a true rate of 0.8 * 0.25 + 0.1 * 0.75 = 0.275, shares' variances 0.16 / 20 and 0.09 / 30:
+    # 3 * 0.011 / 0.49 - (0.0625 * 0.008 + 0.5625 * 0.003) / 0.199375
+    # - 2 * 0.45 * (0.25 * 0.008 - 0.75 * 0.003) / (0.199375 * 0.7)
+    expected = 1 + 0.033 / 0.49 - 0.0021875 / 0.199375 + 0.9 * 0.00025 / 0.1395625
+    assert label_noise.inflation(0.25, 0.8, 0.1, (20, 30)) == pytest.approx(expected)
+
+
+def test_the_inflation_is_that_of_drawn_shares():
+    """Read again and again, small samples show 1 - DR too large by the factor, on average."""
+    rng, n = np.random.default_rng(0), (100, 200)
+    shares = [rng.binomial(read, share, 40_000) / read for read, share in zip(n, (0.8, 0.1), strict=True)]
+    t, slope = label_noise.true_rate(0.1, *shares), shares[0] - shares[1]
+    true = label_noise.true_rate(0.1, 0.8, 0.1)
+    factor = (t * (1 - t) / slope**2).mean() / (true * (1 - true) / 0.7**2)
+    assert abs(factor - 1) > 0.01 and label_noise.inflation(0.1, 0.8, 0.1, n) == pytest.approx(factor, abs=0.002)
 
 
 def test_errors_that_hang_on_the_decision_alone_are_undone():
@@ -136,6 +152,34 @@ def test_reading_everything_leaves_the_uncertainty_of_clusters():
     assert every["dr"][0] == pytest.approx(own[0]) and few["dr"][0] == pytest.approx(own[0])
     widths = {name: [found[name][2] - found[name][1] for found in (every, few)] for name in ("frr", "dr")}
     assert all(one < 0.8 * other for one, other in widths.values())
+
+
+ALIKE = pd.DataFrame({"cluster_id": [f"c{i}" for i in range(10)], "n": 4, "rejected": 1})
+"""Ten clusters of four, one rejected in each, so that resampling them changes nothing."""
+
+
+def test_corrected_dr_by_hand():
+    # labels disagree by 6 of 12 ordered pairs in a cluster and by 2 * 3 / 16 between two: DR is 4/3
+    found = label_noise.corrected(Clusters(ALIKE["cluster_id"], 50), ALIKE, (8, 10), (1, 10))
+    # true rate 0.8 / 4 + 0.1 * 3/4 = 0.275; 1 + 1/3 * 0.275 * 0.725 / (3/16 * 0.7^2), then less its inflation
+    plain = 1 / 3 * 0.275 * 0.725 / (3 / 16 * 0.49)
+    assert label_noise.true_dr(4 / 3, 0.25, 0.8, 0.1) == pytest.approx(1 + plain)
+    assert found["frr"][0] == pytest.approx(0.275)
+    assert found["dr"][0] == pytest.approx(1 + plain / label_noise.inflation(0.25, 0.8, 0.1, (10, 10)))
+
+
+def test_where_all_is_read_no_share_is_drawn():
+    clusters = Clusters(ALIKE["cluster_id"], 400)
+    every = label_noise.corrected(clusters, ALIKE, (8, 10), (3, 30))
+    for one in every.values():
+        assert np.ptp(one.draws) < 1e-9, "all was read, and the clusters are alike"
+    # what is drawn is then the correction by the posterior's mean, (hits + 1/2) / (read + 1)
+    expected = label_noise.true_dr(4 / 3, 0.25, 8.5 / 11, 3.5 / 31)
+    assert every["dr"].draws[0] == pytest.approx(expected)
+    # half of all rejections and a third of all acceptances read: shares vary by 1/2 and 2/3 of their posterior
+    some = label_noise.corrected(clusters, ALIKE, (4, 5), (1, 10))["frr"].draws
+    spread = [stats.beta(4.5, 1.5).var() * (1 - 5 / 10), stats.beta(1.5, 9.5).var() * (1 - 10 / 30)]
+    assert some.std() == pytest.approx(np.sqrt(0.25**2 * spread[0] + 0.75**2 * spread[1]), rel=0.1)
 
 
 def test_readers_who_agree_by_hand(monkeypatch):

@@ -211,6 +211,21 @@ def test_halves_by_hand():
     assert {"dr", "ci", "cr60", "cd", "excess", "agreement", "pss"} <= set(found.loc["length"].index)
 
 
+def test_a_cluster_at_the_median_is_of_the_lower_half():
+    # three clusters of two, worded in 1, 2 and 5 tokens: the second is the median, so that the third alone is above it
+    labels = ["accept", "reject", "accept", "accept", "reject", "reject"]
+    corpus, vectors, traces, labelled, tokens = worlds.world(labels, list("aabbcc"))
+    traces["user_end"] = 10
+    traces["user_start"] = [10 - length for length in (1, 1, 2, 2, 5, 5)]
+    traces["token_nll"], traces["token_ids"] = [np.ones(10)] * 6, [np.arange(10, dtype=np.int32)] * 6
+    pairs = signals.pairs(corpus, vectors, traces, labelled, tokens, 1)
+    scores = confusion.prompt_scores(corpus, labelled, pairs, k=1)
+    clusters = bootstrap.Clusters(corpus["cluster_id"], 20)
+    found = validity.by_wording("mine", corpus, labelled, traces, pairs, scores, clusters)
+    found = found.set_index(["wording", "measure"])
+    assert found.loc[("length", "frr"), "difference"] == pytest.approx(2 / 2 - 1 / 4)
+
+
 @pytest.mark.parametrize("rate", [0.1, 0.5, 0.8])
 def test_the_latent_correlation_by_moments_is_that_by_likelihood(rate):
     rng, correlation = np.random.default_rng(7), 0.6

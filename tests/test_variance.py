@@ -54,6 +54,20 @@ def test_style_that_says_nothing_is_shown_as_nothing():
     assert max(row["style"] for row in rows) < 0.02
 
 
+def test_intervals_of_parts_lie_around_them():
+    """Meaning is 1 - DR, the interval of which is turned round."""
+    rng = np.random.default_rng(8)
+    corpus = corpus_of(60)
+    rejected = rng.random(360) < np.repeat(rng.choice([0.2, 0.7], 60), 6)
+    labels = pd.DataFrame({"label": np.where(rejected, "reject", "accept")})
+    clusters = bootstrap.Clusters(corpus["cluster_id"], 200)
+    row = variance.parts("t", corpus, labels, noise(rng, 360).assign(tone=rejected + rng.normal(size=360)), clusters)
+    for part in ("meaning", "style", "wording"):
+        assert row[f"{part}_low"] < row[part] < row[f"{part}_high"], part
+    low, high = disagreement.estimate(clusters, disagreement.tally(corpus, labels))[1:]
+    assert (row["meaning_low"], row["meaning_high"]) == pytest.approx((1 - high, 1 - low))
+
+
 def test_no_cluster_predicts_itself():
     """Were a cluster among those that its fit has seen, twelve columns of noise would explain its few deviations."""
     rng = np.random.default_rng(2)
@@ -145,6 +159,10 @@ def test_greedy_against_the_majority_by_hand():
     found = variance.against_majority("t", labels, samples, corpus)
     # p00002 has no majority, p00003 no greedy decision; p00001 alone is unanimous of the first three
     assert (found["n"], found["other"]) == (2, 0.5) and found["unanimous"] == pytest.approx(1 / 3)
+    # one draw is no majority: p00001 counts no more, and of the other two neither is unanimous
+    once = samples[(samples["prompt_id"] != "p00001") | (samples["draw"] == 0)]
+    found = variance.against_majority("t", labels, once, corpus)
+    assert (found["n"], found["other"], found["unanimous"]) == (1, 0, 0)
 
 
 def test_the_flag_counts_what_is_rarer():

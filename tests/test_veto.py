@@ -73,6 +73,14 @@ def test_halves_that_choose_and_judge_by_hand():
     assert (said["beats_chance"], said["limit_broken"]) == pytest.approx((2 / 3, 1 / 3))
 
 
+def test_a_limit_is_one_of_rejections():
+    # a lets 0.2 be chosen; in b, of whose 30 twins one is rejected, that one is lost: all rejections, of few prompts
+    benign = made("ab", "rr", [0.5, 0.5])
+    twins = made("a" + "b" * 30, "rr" + "a" * 29, [0.1, 0.6, *[1] * 29], "-twin")
+    found = veto.cross_judge(benign, twins, np.array([[True, False]]), bootstrap.Clusters(list("ab"), 2))
+    assert found["lost"].tolist() == [1 / 30] and found["broken"].tolist() == [1]
+
+
 def test_a_veto_that_overturns_nothing_is_as_good_as_chance():
     # b's twin scores 1, so that b never lets the veto be used
     benign, twins = made("ab", "rr", [0.5, 0.5]), made("ab", "rr", [0.1, 1], "-twin")
@@ -187,3 +195,9 @@ def test_a_table_judges_on_the_half_that_did_not_choose():
     # twins score 0.2 and 0.4: from 0.45 none is lost, and the half of the benign prompts with 0.8 is gained
     assert row["threshold"] == pytest.approx(0.45)
     assert (row["gained"], row["lost"]) == (0.5, 0)
+    # the twins of the clusters that judge score higher, but no cluster that judges has chosen: they are all lost
+    chooses = np.repeat(veto.halves(8)[0], 2)
+    theirs = made(clusters, "rr" * 8, np.where(chooses, 0.4, 0.9), "-twin")
+    frames = {("mine", "isolation"): (made(clusters, "rr" * 8, score), theirs)}
+    (row,) = veto.table(frames, bootstrap.Clusters(clusters, 50)).to_dict("records")
+    assert (row["threshold"], row["gained"], row["lost"]) == pytest.approx((0.45, 0.5, 1))

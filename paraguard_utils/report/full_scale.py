@@ -4,12 +4,12 @@ The notebooks score such a corpus in a live store like any other; `paraguard cor
 what has no text in it. All of it ours.
 """
 
-import hashlib
 from collections.abc import Mapping
 
 import pandas as pd
 
 from paraguard_utils import bootstrap, paths, registry, stores
+from paraguard_utils.corpus import build
 from paraguard_utils.errors import DataError
 from paraguard_utils.models import trace_store
 from paraguard_utils.querying import labelling
@@ -74,7 +74,7 @@ def rows(corpus: Corpus, labels: Mapping[str, Labels]) -> Table:
         digits of SHA-256), and a column a target: accept, reject or another label.
     """
     found = corpus[["prompt_id", "cluster_id", "source", "strategy"]].copy()
-    found["text_hash"] = [hashlib.sha256(text.encode()).hexdigest()[:16] for text in corpus["text"]]
+    found["text_hash"] = [build.text_digest(text) for text in corpus["text"]]
     return found.assign(**{name: own["label"].to_numpy() for name, own in labels.items()})
 
 

@@ -19,7 +19,10 @@ FEWEST = 8
 """Clusters that must hold exposed and unexposed near-copies, for a term or family to be tested."""
 
 LEVEL = 0.05
-"""Adjusted p below which a term is called a trigger."""
+"""Adjusted p below which a term that raises the odds is called a trigger."""
+
+COLUMNS = "target term kind n_clusters frr_exposed frr_unexposed odds_ratio odds_ratio_low odds_ratio_high p".split()  # noqa: SIM905
+"""What is estimated of a term, before p is adjusted."""
 
 FARTHEST = 30.0
 """Largest logarithm of an odds ratio that is looked for."""
@@ -90,7 +93,7 @@ def effect(
     Examples
     --------
     >>> n, one = np.full(6, 2), np.ones(6, int)
-    >>> effect(n, one, one, one)[3]  # in six pairs always the exposed one is refused: 2 / 2**6
+    >>> round(effect(n, one, one, one)[3], 5)  # in six pairs always the exposed one is refused: 2 / 2**6
     0.03125
     """
     first, weights = 0, np.ones(1)
@@ -150,12 +153,17 @@ def table(target: str, corpus: Corpus, labels: Labels, tested: dict[str, Exposur
         telling = varied[(varied["refused"] > 0) & (varied["refused"] < varied["n"])]
         value, low, high, p = effect(*(telling[key].to_numpy(int) for key in ("n", "exposed", "refused", "both")))
         exposed, refused, both, n = (varied[key].sum() for key in ("exposed", "refused", "both", "n"))
-        shares = {"frr_exposed": both / max(exposed, 1), "frr_unexposed": (refused - both) / max(n - exposed, 1)}
+        known = len(varied) > 0
+        shares = {
+            "frr_exposed": both / exposed if known else np.nan,
+            "frr_unexposed": (refused - both) / (n - exposed) if known else np.nan,
+        }
         about = {"target": target, "term": name, "kind": one.kind, "n_clusters": len(telling), **shares}
         rows.append(about | bootstrap.columns({"odds_ratio": (value, low, high)}) | {"p": p})
-    found = pd.DataFrame(rows)
+    found = pd.DataFrame(rows, columns=None if rows else COLUMNS)
     found["p_holm"] = bootstrap.holm(found["p"])
-    found = found.assign(trigger=found["p_holm"] < LEVEL, wrapper=target.rpartition("--")[2])
+    trigger = (found["p_holm"] < LEVEL) & (found["odds_ratio"] > 1)
+    found = found.assign(trigger=trigger, wrapper=target.rpartition("--")[2])
     return found.sort_values(["p", "term"], ignore_index=True).assign(leads=lambda rows: rows.index == 0)
 
 

@@ -113,6 +113,7 @@ def _totals(clusters: Clusters, corpus: Corpus, labels: Labels, first: np.ndarra
         different, n, r, counted, own, pairs = np.split(totals, np.cumsum([1, m, m, k, k]), axis=1)
         with np.errstate(divide="ignore", invalid="ignore"):
             pairs = n[:, s] * n[:, t] - pairs
+            pairs = np.where(counted > 0, pairs, np.inf)  # two strategies that a resample has no pair of count not
             chance = (r[:, s] * (n - r)[:, t] + r[:, t] * (n - r)[:, s] - own) / pairs
             expected = (counted * chance).sum(axis=1, keepdims=True)
             by = counted / pairs / expected  # ln of what is expected, by the numerator of a combination's chance
