@@ -36,8 +36,8 @@ ALL = "all"
 RESUME = ("01_corpus_building", "02_querying", "05_guard_comparison", "07_veto", ALL)
 """Notebooks that embed, ask or score, and in a live store do only what is missing."""
 
-ASK_NOTHING = ("04_cohort_analysis", "06_sensitivity", "09_validity")
-"""Notebooks that only read what 01 to 03 make."""
+ASK_NOTHING = ("06_sensitivity", "09_validity")
+"""Notebooks that only read what earlier ones make, and nothing of each other."""
 
 REMEDIES = "08_remedies"
 """The notebook that tunes and changes models: it takes more than an hour and has a command of its own."""

@@ -122,6 +122,10 @@ def drawn():
     remedied = remedied.assign(pareto=remedied["remedy"] == "behind-c", **made(rng, 6, "frr", "twins", "dr"))
     remedied.loc[5, "dr"] = np.nan  # all decided alike
     swept_by_token = pd.DataFrame({"target": "mine", "threshold": [0.9, 0.5], "frr": [0.1, 0.8], "twins": [0.3, 0.9]})
+    shared = pd.DataFrame({"target": ["mine--safety", "theirs"], "few": [False, True]})
+    shared = shared.assign(**made(rng, 2, "dr_near", "dr_free"))
+    curves = pd.DataFrame({"target": ["mine--safety"] * 3, "overlap": [0.0, 0.2, 0.8], "few": False})
+    curves = curves.assign(**made(rng, 3, "dr"))
     return {
         "both_corpora": (figures.both_corpora(guards), guards),
         "guard_sweep": (figures.guard_sweep(swept, guards), swept),
@@ -133,6 +137,7 @@ def drawn():
         "sentiment_noise": (figures.noise(turned), turned),
         "against_floors": (figures.against_floors(floors), floors),
         "variance_parts": (figures.variance_parts(split), split),
+        "shared_wording": (figures.shared_wording(shared, curves), shared),
         "variogram": (figures.variogram(waves), waves),
         "sensitivity_weights": (figures.weight_simplex(chosen["weights"]), chosen["weights"]),
         "sensitivity_k": (figures.against_k(chosen["k"]), chosen["k"]),

@@ -53,7 +53,8 @@ def test_what_follows_noise_by_hand(monkeypatch):
 
 def test_the_recorded_verdicts_are_on_the_third_model():
     table = RECORDED.read("tables", "predictions")
-    assert set(table["number"]) == set(range(1, 9))
+    assert set(table["number"]) == {*range(1, 9), *range(25, 29)}
+    table = table[table["number"] <= 8]
     assert not table["about"].str.contains("|".join(head_to_head.SEEN), regex=True).any()
     few = RECORDED.read("tables", "table1_targets").drop_duplicates("target").set_index("target")["few_dr"]
     for row in table.itertuples():
