@@ -233,7 +233,7 @@ class Effects:
                 )
                 for name in (UNTOUCHED, *(name for name in names if name in decisions))
             }
-            for name in own.keys() - {UNTOUCHED}:
+            for name in [name for name in own if name != UNTOUCHED]:
                 changes = {f"{one}_change": own[name][one].minus(own[UNTOUCHED][one]) for one in ("frr", "dr", "twins")}
                 about = {"target": self.base.name, "remedy": name, "part": part, "n_benign": len(third.benign)}
                 rows.append(about | bootstrap.columns(changes))
