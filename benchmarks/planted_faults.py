@@ -179,7 +179,7 @@ FAULTS = [
     Fault("scoring/rephrasing.py", 'twins["rejected"] < twins["n"]', 'twins["rejected"] > 0'),
     Fault("scoring/triggers.py", "2 * min(null[: at + 1].sum(), null[at:].sum())", "null[at:].sum()"),
     Fault("scoring/triggers.py", "root(0.025, tails[1])", "root(0.05, tails[1])"),
-    Fault("scoring/triggers.py", "(refused - both) / max", "refused / max"),
+    Fault("scoring/triggers.py", "(refused - both) / (n - exposed)", "refused / (n - exposed)"),
     Fault(
         "scoring/triggers.py",
         'bootstrap.holm(found["p"])',

@@ -74,6 +74,12 @@ class Estimate(tuple[float, float, float]):
         low, high = np.percentile(known, [2.5, 97.5]) if len(known) > 1 else (np.nan, np.nan)
         return cls(float(value), float(low), float(high), draws)
 
+    @property
+    def error(self) -> float:
+        """The standard deviation of the draws that are defined; NaN where fewer than two are."""
+        known = self.draws[np.isfinite(self.draws)]
+        return float(known.std()) if len(known) > 1 else np.nan
+
     def minus(self, other: "Estimate") -> "Estimate":
         """Return the difference to an estimate over the same clusters, paired by resample."""
         return Estimate.percentile(self[0] - other[0], self.draws - other.draws)
@@ -234,7 +240,7 @@ class Studentized(NamedTuple):
     draws : numpy.ndarray, shape (resamples,)
         The statistic in the resamples.
     centred : numpy.ndarray, shape (resamples,)
-        How far these lie from the value, in their own standard errors.
+        How far these lie from the value, in their own standard errors; NaN where that is undefined or infinite.
     """
 
     value: float

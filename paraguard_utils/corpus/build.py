@@ -370,7 +370,7 @@ def recalled(pool: Seeds, rows: pd.DataFrame) -> pd.DataFrame:
     """
     seeds = pool[pool["seed_id"].isin(rows["cluster_id"])]
     every = pd.concat([seeds.assign(strategy="seed"), paraphrase.by_rules(seeds)], ignore_index=True)
-    every["text_hash"] = [text_digest(text) for text in every["text"]]
+    every["text_hash"] = [encoder.text_hash(text) for text in every["text"]]
     known = every.drop_duplicates(["seed_id", "text_hash"]).set_index(["seed_id", "text_hash"])["text"]
     found = known.reindex(pd.MultiIndex.from_frame(rows[["cluster_id", "text_hash"]])).to_numpy()
     if lost := int(pd.isna(found).sum()):
@@ -380,8 +380,3 @@ def recalled(pool: Seeds, rows: pd.DataFrame) -> pd.DataFrame:
             f"the rules are {paraphrase.VERSION}"
         )
     return rows.assign(text=found)
-
-
-def text_digest(text: str) -> str:
-    """Return the first 16 hex digits of a text's SHA-256: what is published in its place."""
-    return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -50,8 +50,13 @@ def digest() -> str:
 
 
 @cache
+def _listed() -> pd.DataFrame:
+    return pd.read_csv(TERMS)
+
+
+@cache
 def _terms() -> list[tuple[re.Pattern[str], float]]:
-    frame = pd.read_csv(TERMS)
+    frame = _listed()
     patterns = [re.compile(term.replace("*", r"[\w-]*") + r"\Z") for term in frame["term"]]
     return list(zip(patterns, frame["weight"], strict=True))
 
@@ -66,7 +71,7 @@ def matched_terms(texts: Sequence[str]) -> dict[str, list[bool]]:
     own = [set(words(text)) for text in texts]
     every = sorted(set().union(*own))
     found = {}
-    for term, (pattern, _) in zip(pd.read_csv(TERMS)["term"], _terms(), strict=True):
+    for term, (pattern, _) in zip(_listed()["term"], _terms(), strict=True):
         matching = {word for word in every if pattern.match(word)}
         if matching:
             found[term] = [bool(matching & text) for text in own]
@@ -75,8 +80,7 @@ def matched_terms(texts: Sequence[str]) -> dict[str, list[bool]]:
 
 def families() -> dict[str, str]:
     """Return the theme of each listed term."""
-    frame = pd.read_csv(TERMS)
-    return dict(zip(frame["term"], frame["theme"], strict=True))
+    return dict(zip(_listed()["term"], _listed()["theme"], strict=True))
 
 
 def charged_terms(text: str) -> int:

@@ -24,7 +24,7 @@ DIMENSIONS = 384
 
 
 def text_hash(text: str) -> str:
-    """Return the 16 hex digits under which a text's vector is stored."""
+    """Return the 16 hex digits of SHA-256 under which a text's vector is stored, and which stand for it in tables."""
     return hashlib.sha256(text.encode("utf-8")).hexdigest()[:16]
 
 

@@ -13,7 +13,6 @@ from paraguard_utils.models.respondents import Local
 from paraguard_utils.querying import labelling
 from paraguard_utils.remedies.untouched import Untouched, rows
 from paraguard_utils.schemas import Corpus, Labels
-from paraguard_utils.settings import remedied_name
 from paraguard_utils.stores import read_meta
 
 COPY = "~"
@@ -55,7 +54,7 @@ def ask(
     UserError
         The recorded store lacks labels, or they are of other prompts or parameters.
     """
-    folder = remedied_name(of, remedy, base.third if of in base.corpora else 0)
+    folder = base.folder(of, remedy)
     problem = _problem(base, folder, parameters, texts)
     if problem and not base.store.recorded and texts is not None:
         withheld = labelling.in_memory(texts, numbers)

@@ -266,15 +266,12 @@ class _Pool:
 
 def detectable(change: Estimate) -> float:
     """Return the change that would be seen with 80 % power at the 5 % level: 2.8 standard errors."""
-    known = change.draws[np.isfinite(change.draws)]
-    return float(POWER * known.std()) if len(known) > 1 else np.nan
+    return POWER * change.error
 
 
 def normal_p(estimate: Estimate) -> float:
     """Return the two-sided p of an estimate being 0, with the standard error of its resamples."""
-    known = estimate.draws[np.isfinite(estimate.draws)]
-    error = float(known.std()) if len(known) > 1 else 0.0
-    return float(2 * norm.sf(abs(estimate[0]) / error)) if error and np.isfinite(estimate[0]) else np.nan
+    return float(2 * norm.sf(abs(estimate[0]) / estimate.error)) if estimate.error else np.nan
 
 
 def pareto(frame: Table) -> np.ndarray:

@@ -17,7 +17,6 @@ from paraguard_utils.models.prompting import PromptContext
 from paraguard_utils.models.respondents import Local
 from paraguard_utils.remedies.untouched import Untouched
 from paraguard_utils.schemas import Corpus, Traces
-from paraguard_utils.settings import remedied_name
 
 LEARNED = "adapters"
 """Where what was learned lies in a live store: never in the record."""
@@ -123,7 +122,7 @@ def activations(model: Local, context: PromptContext, prompts: Corpus, batch: in
 
 def place(base: Untouched, name: str) -> Path:
     """Return where a live store keeps what was learned for the third that a remedy is reported on."""
-    own = remedied_name(next(iter(base.corpora)), "learned", base.third)
+    own = base.folder(next(iter(base.corpora)), "learned")
     return base.store.writes / LEARNED / own / f"{base.name}--{name}"
 
 

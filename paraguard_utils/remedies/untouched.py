@@ -11,7 +11,7 @@ from paraguard_utils.models import loading, prompting, respondents, trace_store
 from paraguard_utils.models.respondents import Local
 from paraguard_utils.querying import labelling
 from paraguard_utils.schemas import Corpus, Labels, Traces
-from paraguard_utils.settings import Settings
+from paraguard_utils.settings import Settings, remedied_name
 from paraguard_utils.stores import Store, read_meta
 
 
@@ -49,6 +49,10 @@ class Untouched:
         other = copy.copy(self)
         other.third = third
         return other
+
+    def folder(self, of: str, remedy: str) -> str:
+        """Return the name that what a remedy asks of a corpus, or of prompts outside the corpora, is kept under."""
+        return remedied_name(of, remedy, self.third if of in self.corpora else 0)
 
     @property
     def model_name(self) -> str:

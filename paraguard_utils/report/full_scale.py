@@ -9,9 +9,8 @@ from collections.abc import Mapping
 import pandas as pd
 
 from paraguard_utils import bootstrap, paths, registry, stores
-from paraguard_utils.corpus import build
 from paraguard_utils.errors import DataError
-from paraguard_utils.models import trace_store
+from paraguard_utils.models import encoder, trace_store
 from paraguard_utils.querying import labelling
 from paraguard_utils.schemas import Corpus, Labels, Table
 from paraguard_utils.scoring import confusion, wording
@@ -74,7 +73,7 @@ def rows(corpus: Corpus, labels: Mapping[str, Labels]) -> Table:
         digits of SHA-256), and a column a target: accept, reject or another label.
     """
     found = corpus[["prompt_id", "cluster_id", "source", "strategy"]].copy()
-    found["text_hash"] = [build.text_digest(text) for text in corpus["text"]]
+    found["text_hash"] = [encoder.text_hash(text) for text in corpus["text"]]
     return found.assign(**{name: own["label"].to_numpy() for name, own in labels.items()})
 
 
@@ -95,18 +94,10 @@ def by_wording(corpus: Corpus, labels: Mapping[str, Labels], seed: int = bootstr
         Rows of `wording.row`, with kind (chat or guard), n_prompts and difference_over_encoder with its interval; rows
         of `wording.curve`.
     """
-    clusters, pairs = bootstrap.Clusters(corpus["cluster_id"], seed=seed), wording.pairs(corpus)
-    found = {name: wording.estimates(clusters, corpus, own, pairs) for name, own in labels.items()}
-    table, guards = [], set(registry.published("guard").index)
-    for name, own in labels.items():
-        over = clusters.undefined()
-        if ENCODER in found and name != ENCODER:
-            over = found[name]["difference"].minus(found[ENCODER]["difference"])
-        about = {"kind": "guard" if name in guards else "chat", "n_prompts": len(corpus)}
-        row = wording.row(name, own, pairs, found[name]) | about
-        table.append(row | bootstrap.columns({"difference_over_encoder": over}))
-    curves = [wording.curve(name, clusters, corpus, own, pairs) for name, own in labels.items()]
-    return pd.DataFrame(table), pd.concat(curves, ignore_index=True)
+    clusters = bootstrap.Clusters(corpus["cluster_id"], seed=seed)
+    table, curves = wording.tables(corpus, labels, clusters, ENCODER)
+    guards = table["target"].isin(registry.published("guard").index)
+    return table.assign(kind=guards.map({True: "guard", False: "chat"}), n_prompts=len(corpus)), curves
 
 
 def describe(store: stores.Store, name: str, seed: int) -> dict[str, Table]:

@@ -259,11 +259,6 @@ def _wording(store: stores.Store) -> dict[str, str]:
         found[f"{name}.range"] = _percents(known[name])
     found["rephrased3_twins.range"] = _percents(both["rephrased3_twins"])
     found["rephrased3.helps"] = f"{(both['rephrased3_difference_low'] > 0).sum()} of {len(both)}"
-    for row in odds.to_dict("records"):
-        for name in ("rephrased1", "rephrased3", "rephrased3_twins", "rephrased3_difference"):
-            found[f"{name}.{row['target']}"] = tables.estimate(row, name, 2)
-        for name in ("rephrased1", "rephrased3", "rephrased3_twins", "refused_once", "refused_always", "answered_once"):
-            found[f"{name}.{row['target']}.share"] = "–" if np.isnan(row[name]) else _percent(row[name])
     words = store.read("tables", "triggers")
     found["triggers"] = f"{words['trigger'].sum()} of {len(words)}"
     found["triggers.targets"] = f"{words.loc[words['trigger'], 'target'].nunique()} of {words['target'].nunique()}"
@@ -496,13 +491,10 @@ def _guards(store: stores.Store) -> dict[str, str]:
         found |= {f"guard.{row['target']}.{name}_share": _percent(row[name]) for name in measures[2:4]}
     guards = table[table["axis"] != "model"]
     found["guards.n"] = _whole(len(guards))
-    blind = (guards["auc_low"] <= 0.5) & (guards["auc_high"] >= 0.5)  # the README's, until it takes the keys below
-    found["guards.blind"] = f"{blind.sum()} of {len(guards)}"
     meant = guards["axis"].isin(guarded.HARM_AXES)
     for who, rows in (("harm", guards[meant]), ("other", guards[~meant])):
         for key, state in SEES.items():
             found[f"guards.{who}.{key}"] = f"{(rows['sees'] == state).sum()} of {len(rows)}"
-    found["guards.cr60.most"] = f"{guards['cr60'].max():.2f}"
     for name in measures[8:]:  # of guards that reject anything
         found[f"guards.{name}"] = _range(guards.loc[guards["cr60"].notna(), name], ".2f")
     for name, rows in (("guards", guards), ("models", table[table["axis"] == "model"])):
@@ -565,9 +557,6 @@ def _remedies(store: stores.Store) -> dict[str, str]:
             found[f"remedies.{kind}.{side}"] = f"{(rows[f'{name}_verdict'] == side).sum()} of {len(rows)}"
     asked = applied[applied["dr_verdict"] != "few"]
     found["remedies.dr_detectable"] = _range(asked["dr_detectable"], ".2f")
-    for target, rows in applied.groupby("target"):
-        for name in ("frr", "twins"):
-            found[f"remedies.{target}.{name}_detectable"] = f"{rows[f'{name}_detectable'].median():.2f}"
     gains = applied[(applied["frr_change_high"] < 0) & applied["twins_verdict"].isin(["kept", "more"])]
     found["remedies.gains"] = f"{len(gains)} of {len(applied)}"
     testable = gains[gains["dr_verdict"] != "few"]

@@ -253,7 +253,7 @@ def curve(target: str, clusters: Clusters, corpus: Corpus, labels: Labels, own: 
     return pd.DataFrame(rows)
 
 
-def tables(corpus: Corpus, labels: Mapping[str, Labels], clusters: Clusters) -> tuple[Table, Table]:
+def tables(corpus: Corpus, labels: Mapping[str, Labels], clusters: Clusters, encoder: str = "") -> tuple[Table, Table]:
     """Return DR by shared wording of several targets: a row each, and their curves.
 
     Parameters
@@ -262,13 +262,22 @@ def tables(corpus: Corpus, labels: Mapping[str, Labels], clusters: Clusters) -> 
     labels : dict of str to DataFrame
         By target, rows in corpus order.
     clusters : bootstrap.Clusters
+    encoder : str
+        The target that compares sentence vectors, which others are held against; "" for none.
 
     Returns
     -------
     table, curves : DataFrame
-        Rows of `row` and of `curve`.
+        Rows of `row`, where `encoder` is given with difference_over_encoder and its interval: how far a target's
+        difference exceeds that one's; and of `curve`.
     """
     own = pairs(corpus)
-    rows = [row(name, one, own, estimates(clusters, corpus, one, own)) for name, one in labels.items()]
+    found = {name: estimates(clusters, corpus, one, own) for name, one in labels.items()}
+    rows = [row(name, one, own, found[name]) for name, one in labels.items()]
+    for made in rows if encoder else ():
+        over = clusters.undefined()
+        if encoder in found and made["target"] != encoder:
+            over = found[str(made["target"])]["difference"].minus(found[encoder]["difference"])
+        made |= columns({"difference_over_encoder": over})
     curves = [curve(name, clusters, corpus, one, own) for name, one in labels.items()]
     return pd.DataFrame(rows), pd.concat(curves, ignore_index=True)

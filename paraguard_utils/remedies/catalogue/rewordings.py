@@ -6,7 +6,6 @@ from paraguard_utils.remedies.contract import Remedy, Target
 from paraguard_utils.remedies.splits import Third
 from paraguard_utils.remedies.untouched import Untouched
 from paraguard_utils.schemas import Corpus, Labels
-from paraguard_utils.settings import remedied_name
 
 ASKED = "rewordings"
 """What several remedies look at: every rewording's answer."""
@@ -17,8 +16,9 @@ PARAMETERS = {"most": reword.MOST, "by": "rules"}
 def asked(base: Untouched, of: str, prompts: Corpus | None) -> Labels:
     """Return labels of the answers to all rewordings of prompts."""
     texts = None
-    if base.store.recorded:  # says so where nobody asked, before rewording, which takes a while
-        base.store.read("labels", remedied_name(of, ASKED, base.third if of in base.corpora else 0), base.name)
+    place = ("labels", base.folder(of, ASKED), base.name)
+    if base.store.recorded and not base.store.has(*place):
+        base.store.read(*place)  # says what to run, before rewording, which takes a while
     if prompts is not None:
         texts = reword.reworded(prompts)
         kept = prompts.drop(columns=["text", "strategy"], errors="ignore").rename(columns={"cluster_id": "own_cluster"})

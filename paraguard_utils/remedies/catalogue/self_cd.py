@@ -1,6 +1,5 @@
 """Self-CD: what the wrapper adds to the next token is taken back (Shi et al., arXiv 2401.17633)."""
 
-import itertools
 from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import Any
@@ -19,7 +18,6 @@ from paraguard_utils.remedies.splits import Splits, Third
 from paraguard_utils.remedies.untouched import Untouched
 from paraguard_utils.remedies.untouched import rows as known_rows
 from paraguard_utils.schemas import Corpus, Labels, Table, Traces
-from paraguard_utils.settings import remedied_name
 from paraguard_utils.stores import read_meta
 
 PLAIN = "none"
@@ -179,16 +177,16 @@ def checked(base: Untouched, folds: Sequence[Splits]) -> Table:
         interval); no rows where the target was not asked.
     """
     rows = []
-    for fold, i in itertools.product(folds, (0, 1)):
-        of, prompts = list(base.corpora)[i], fold.test[i]
-        folder = remedied_name(of, "self-cd", fold.third)
+    sides = [(fold.third, *side) for fold in folds for side in zip(base.corpora, fold.test, strict=True)]
+    for third, of, prompts in sides:
+        folder = base.reported_on(third).folder(of, "self-cd")
         if not base.store.has("traces", folder, base.name):
             continue
         real = first_token.first(known_rows(base.store.read("traces", folder, base.name), prompts))
         alpha = read_meta(base.store.path("labels", folder, base.name))["learned"]["alpha"]
         same = simulated(base.traces(of, prompts), base.traces(of, prompts, PLAIN), alpha) == real
         agrees = Clusters(prompts["cluster_id"]).share(prompts["cluster_id"], same)
-        about = {"target": base.name, "third": fold.third, "prompts": of, "n": len(prompts), "alpha": alpha}
+        about = {"target": base.name, "third": third, "prompts": of, "n": len(prompts), "alpha": alpha}
         rows.append(about | columns({"agrees": agrees}))
     return pd.DataFrame(rows)
 

@@ -30,10 +30,10 @@ def shared_wording(table: Table, curves: Table) -> Figure:
     Parameters
     ----------
     table, curves : DataFrame
-        From `wording.tables`; a column `title` names a target otherwise.
+        From `wording.tables`.
     """
     rows = table[table["dr_free"].notna()].sort_values("few", kind="stable", ignore_index=True)
-    rows["title"] = rows["title"] if "title" in rows else titles(rows["target"])
+    rows["title"] = titles(rows["target"])
     few = rows["few"].to_numpy(bool)
     figure, (left, right) = subplots(1, 2, figsize=(PAGE, max(0.8 + 0.19 * len(rows), 2.4)), width_ratios=[1.3, 1])
     y = np.arange(len(rows), dtype=float)
