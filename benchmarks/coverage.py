@@ -35,7 +35,8 @@ import numpy as np
 import pandas as pd
 from scipy.stats import norm
 
-from paraguard_utils import bootstrap, paths, stores
+from paraguard_utils import paths, stores
+from paraguard_utils.core.estimates import ClusterBootstrap, to_columns
 from paraguard_utils.report import findings
 from paraguard_utils.scoring import chance, confusion, disagreement, near_identical, signals
 from paraguard_utils.settings import PAPER_WEIGHTS
@@ -117,7 +118,7 @@ def measure(task):
     """Estimate one world; return rows (rule, estimate, value, low, high) and what the package says of it."""
     rule, seed = task
     corpus, labels, pairs, vectors, lengths, perplexities = world(rule, seed)
-    clusters = bootstrap.Clusters(corpus["cluster_id"], RESAMPLES, seed)
+    clusters = ClusterBootstrap(corpus["cluster_id"], RESAMPLES, seed)
     scores = confusion.prompt_scores(corpus, labels, pairs)
     frame = chance.details(corpus, pairs, lengths, perplexities)
     near, own = frame[frame["rank"].notna()], frame[frame["same_cluster"]]
@@ -133,7 +134,7 @@ def measure(task):
         "excess": clusters.mean(excess["cluster_id"], excess["excess"]),
     }
     row = {"target": rule, "reading": "relative", "few": False, "n_mixed": len(excess), "n_reject": len(rejected)}
-    row |= {"p": np.nan, **bootstrap.columns(estimates)}
+    row |= {"p": np.nan, **to_columns(estimates)}
     found = {"separable": findings.verdicts(pd.DataFrame([row])) == ["separable by wording"]}
     if rule == "near-identical":
         together = near_identical.own_pairs(corpus, vectors)

@@ -26,7 +26,8 @@ import numpy as np
 import pandas as pd
 from scipy.stats import norm
 
-from paraguard_utils import bootstrap, paths, stores
+from paraguard_utils import paths, stores
+from paraguard_utils.core.estimates import ClusterBootstrap
 from paraguard_utils.models import encoder, prompting, trace_store
 from paraguard_utils.scoring import confusion, head_to_head, signals, validity
 from paraguard_utils.settings import PAPER_WEIGHTS
@@ -59,7 +60,7 @@ def worlds(cell):
     cluster = pd.factorize(corpus["cluster_id"])[0]
     spread = np.sqrt(correlation / (1 - correlation))
     rng = np.random.default_rng([["dice", *wordings].index(wording), round(100 * rate), round(10 * correlation)])
-    once = bootstrap.Clusters(corpus["cluster_id"], 2)  # the spread over worlds is the uncertainty
+    once = ClusterBootstrap(corpus["cluster_id"], 2)  # the spread over worlds is the uncertainty
     found = []
     for _ in range(number):
         own = rng.normal(size=len(corpus)) if wording == "dice" else wordings[wording]

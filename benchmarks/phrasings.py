@@ -31,7 +31,8 @@ import pandas as pd
 from scipy.special import comb
 from scipy.stats import multivariate_normal, norm
 
-from paraguard_utils import bootstrap, stores
+from paraguard_utils import stores
+from paraguard_utils.core.estimates import ClusterBootstrap
 from paraguard_utils.corpus import risk
 from paraguard_utils.schemas import STRATEGIES
 from paraguard_utils.scoring import disagreement, label_noise, rephrasing, triggers, wording
@@ -120,7 +121,7 @@ def wording_cell(task):
     ids = np.array([f"c{i:03d}" for i in range(CLUSTERS)])
     corpus = pd.DataFrame({"cluster_id": np.repeat(ids, 6), "strategy": np.tile(NAMES, CLUSTERS), "text": "w"})
     twins = corpus.head(6 * TWINS).assign(cluster_id=lambda frame: frame["cluster_id"] + "-twin")
-    clusters, pairs = bootstrap.Clusters(ids, RESAMPLES), wording.pairs(corpus)
+    clusters, pairs = ClusterBootstrap(ids, RESAMPLES), wording.pairs(corpus)
     near, rng = np.isin(NAMES, wording.NEAR), np.random.default_rng([round(100 * x) for x in (rate, meaning, words)])
 
     def drawn(places, number):
@@ -177,7 +178,7 @@ def noise_cell(task):
     within = (p * (1 - p) @ weights) / weights.sum()
     truth = dict.fromkeys(("dr", "labelled", "redrawn", "ppi"), within / (rate * (1 - rate))) | {"frr": rate}
     ids = np.array([f"c{i:03d}" for i in range(CLUSTERS)])
-    clusters, n = bootstrap.Clusters(ids, RESAMPLES), np.full(CLUSTERS, 6)
+    clusters, n = ClusterBootstrap(ids, RESAMPLES), np.full(CLUSTERS, 6)
     rng = np.random.default_rng([round(100 * x) for x in (rate, meaning, error)] + [read, shared])
     found = {name: [] for name in truth}
     for _ in range(worlds):

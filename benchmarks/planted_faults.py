@@ -28,7 +28,7 @@ ROOMS = {
     "querying/refusals.py": "refusals project",
     "corpus/gates.py": "gates corpus",
     "text.py": "gates corpus",
-    "bootstrap.py": "bootstrap disagreement",
+    "core/estimates.py": "estimates disagreement",
     "scoring/disagreement.py": "disagreement variance",
     "scoring/variance.py": "variance",
     "scoring/validity.py": "validity",
@@ -117,18 +117,20 @@ FAULTS = [
         "framed[kept].sum() >= gates.max_framed",
         "framed[kept].sum() > gates.max_framed",
     ),
-    Fault("bootstrap.py", "np.percentile(known, [97.5, 2.5])", "np.percentile(known, [2.5, 97.5])"),
-    Fault("bootstrap.py", "((slopes @ columns.T) ** 2 * weights)", "((slopes @ columns.T) ** 2)"),
-    Fault("bootstrap.py", "np.stack([-hits / n**2, 1 / n], axis=-1)", "np.stack([hits / n**2, 1 / n], axis=-1)"),
+    Fault("core/estimates.py", "np.percentile(known, [97.5, 2.5])", "np.percentile(known, [2.5, 97.5])"),
+    Fault("core/estimates.py", "((slopes @ columns.T) ** 2 * weights)", "((slopes @ columns.T) ** 2)"),
+    Fault("core/estimates.py", "np.stack([-hits / n**2, 1 / n], axis=-1)", "np.stack([hits / n**2, 1 / n], axis=-1)"),
     Fault(
-        "bootstrap.py",
+        "core/estimates.py",
         "there = int(np.count_nonzero(sides[0][0]))",
         "there = int(sides[0][0].sum())",
     ),
     Fault(
-        "bootstrap.py", "proportion_confint(int(own.sum()), int(n.sum())", "proportion_confint(int(own.sum()), len(n)"
+        "core/estimates.py",
+        "binomtest(int(own.sum()), int(n.sum()))",
+        "binomtest(int(own.sum()), len(n))",
     ),
-    Fault("bootstrap.py", "n = len(set(cluster_ids))", "n = len(hits)"),
+    Fault("core/estimates.py", "n = len(set(cluster_ids))", "n = len(hits)"),
     Fault("scoring/disagreement.py", "np.stack([opposite / (n - 1), n", "np.stack([opposite / n, n"),
     Fault(
         "scoring/disagreement.py",
@@ -182,8 +184,8 @@ FAULTS = [
     Fault("scoring/triggers.py", "(refused - both) / (n - exposed)", "refused / (n - exposed)"),
     Fault(
         "scoring/triggers.py",
-        'bootstrap.holm(found["p"])',
-        'bootstrap.holm(found["p"].where(found["n_clusters"] > 0))',
+        'adjust_holm(found["p"])',
+        'adjust_holm(found["p"].where(found["n_clusters"] > 0))',
     ),
     Fault("scoring/triggers.py", ' & np.isin(label, ["accept", "reject"])', ""),
     Fault("remedies/effects.py", "low > -KEPT and high < KEPT", "low > -KEPT"),
@@ -195,8 +197,8 @@ FAULTS = [
     Fault("remedies/effects.py", "clusters.share(ids, answered)", "clusters.share(ids[scored], answered[scored])"),
     Fault(
         "remedies/effects.py",
-        "averaged(sides[0]).minus(averaged(sides[1]))",
-        "averaged(sides[1]).minus(averaged(sides[0]))",
+        "averaged(sides[0]) - averaged(sides[1])",
+        "averaged(sides[1]) - averaged(sides[0])",
     ),
 ]
 

@@ -21,7 +21,8 @@ import faiss
 import numpy as np
 import pandas as pd
 
-from paraguard_utils import bootstrap, stores
+from paraguard_utils import stores
+from paraguard_utils.core.estimates import RESAMPLES, ClusterBootstrap
 from paraguard_utils.models import encoder, prompting
 from paraguard_utils.scoring import chance, confusion, signals
 from paraguard_utils.settings import Settings
@@ -86,7 +87,7 @@ def measure(n, resamples, with_chance):
     before = time.process_time()
     pairs = timed("pairs", signals.pairs, corpus, vectors, traces, labels, tokens)
     scores = timed("prompt_scores", confusion.prompt_scores, corpus, labels, pairs)
-    clusters = timed("resamples", bootstrap.Clusters, corpus["cluster_id"], resamples)
+    clusters = timed("resamples", ClusterBootstrap, corpus["cluster_id"], resamples)
     for reading in signals.READINGS:
         given = (TARGET, corpus, labels, pairs, scores, clusters, reading)
         timed(f"table_row_{reading}", confusion.table_row, *given)
@@ -111,7 +112,7 @@ def main():
     """Measure each size, print the table and write it with its meta file."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--sizes", nargs="+", type=int, default=SIZES)
-    parser.add_argument("--resamples", type=int, default=bootstrap.RESAMPLES)
+    parser.add_argument("--resamples", type=int, default=RESAMPLES)
     parser.add_argument("--without-chance", action="store_true", help="leave floors and permutations out")
     parser.add_argument("--output", type=Path, default=Path(__file__).with_suffix(".csv"))
     options = parser.parse_args()

@@ -32,7 +32,8 @@ import pandas as pd
 from nltk.stem import PorterStemmer
 from textblob import TextBlob
 
-from paraguard_utils import bootstrap, paths, registry, stores
+from paraguard_utils import paths, registry, stores
+from paraguard_utils.core.estimates import ClusterBootstrap
 from paraguard_utils.models import encoder, loading, prompting, trace_store
 from paraguard_utils.scoring import confusion, disagreement, head_to_head, signals, validity
 
@@ -140,7 +141,7 @@ def measured(task):
         labels = pd.DataFrame({"prompt_id": corpus["prompt_id"], "label": turned(chosen, noise, rng)})
         pairs = signals.pairs(corpus, vectors, traces, labels, drifts)
         scores = confusion.prompt_scores(corpus, labels, pairs)
-        clusters = bootstrap.Clusters(ids, RESAMPLES, repeat)
+        clusters = ClusterBootstrap(ids, RESAMPLES, repeat)
         found.append(validity.measures(corpus, labels, pairs, scores, clusters))
         expected.append(expected_ratio(corpus, chosen, noise))
     row = {"system": system, "overlap": overlap, "noise": noise, "n": int((chosen != "left out").sum())}

@@ -18,7 +18,7 @@ import numpy as np
 import pandas as pd
 
 from paraguard_utils import paths, run, settings, stores
-from paraguard_utils.bootstrap import SEED
+from paraguard_utils.core.estimates import SEED
 from paraguard_utils.corpus import fidelity, gates, inputs, writer
 from paraguard_utils.corpus.risk import scorer
 from paraguard_utils.errors import UserError

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from paraguard_utils import bootstrap
+from paraguard_utils.core.estimates import ClusterBootstrap
 from paraguard_utils.errors import DataError
 from paraguard_utils.report import audit
 from paraguard_utils.scoring import disagreement, neighbourhoods
@@ -31,7 +31,7 @@ def test_numbers_are_those_of_the_estimators(tmp_path):
     assert row["isolation"] == pytest.approx(disagreement.isolation(cluster, label).mean())
     assert (row["system"], row["n"], row["n_scored"], row["n_reject"]) == ("all rows", 920, 880, 360)
     assert row["frr"] == pytest.approx(360 / 880) and row["frr_low"] < row["frr"] < row["frr_high"]
-    exact = disagreement.estimate(bootstrap.Clusters(cluster["cluster_id"]), decided)
+    exact = disagreement.estimate(ClusterBootstrap(cluster["cluster_id"]), decided)
     assert (row["dr_low"], row["dr_high"]) == pytest.approx(tuple(exact[1:]), abs=0.02)
     listed = audit.rejections(found)
     assert len(listed) == 360 and listed["isolation"].max() == 1, "raaab: three of three others accept"

@@ -20,7 +20,7 @@ import worlds
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paraguard_utils import bootstrap
+from paraguard_utils.core.estimates import ClusterBootstrap
 from paraguard_utils.scoring import chance, confusion, signals
 from paraguard_utils.settings import Weights
 
@@ -547,7 +547,7 @@ def both_versions(labels, seed, weights=WEIGHTS, resamples=25):
         ranked=detailed[detailed["rank"].notna()],
         own=detailed[detailed["same_cluster"]],
         scores=confusion.prompt_scores(corpus, labelled, frame, chosen, K, THETA),
-        clusters=bootstrap.Clusters(corpus["cluster_id"], resamples=resamples, seed=seed),
+        clusters=ClusterBootstrap(corpus["cluster_id"], resamples=resamples, seed=seed),
         prompts=prompts,
         pairs=compare(prompts),
     )

@@ -9,7 +9,7 @@ import worlds
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paraguard_utils.bootstrap import Clusters
+from paraguard_utils.core.estimates import ClusterBootstrap
 from paraguard_utils.models import encoder
 from paraguard_utils.report import findings
 from paraguard_utils.scoring import chance, confusion, signals
@@ -32,7 +32,9 @@ def test_the_matched_floor_by_hand():
         ("b", "accept", 0.5, 0.6),
     )
     stratum = (frame["similarity"] < 0.7).to_numpy(int)
-    floor, excess, matched = chance.standardised(Clusters(["a", "b"]), frame, stratum, frame["score"].to_numpy())
+    floor, excess, matched = chance.standardised(
+        ClusterBootstrap(["a", "b"]), frame, stratum, frame["score"].to_numpy()
+    )
     # floor: (2 * 0.2 + 1 * (0.4 + 0.6) / 2) / 3 = 0.3; rejected mean (0.3 + 0.5 + 0.8) / 3
     assert floor[0] == pytest.approx(0.3) and excess[0] == pytest.approx(1.6 / 3 - 0.3) and matched == 1.0
 
@@ -40,7 +42,7 @@ def test_the_matched_floor_by_hand():
 def test_a_stratum_without_accepted_pairs_is_left_out_on_both_sides():
     frame = pairs(("a", "reject", 0.9, 0.3), ("a", "reject", 0.1, 0.9), ("b", "accept", 0.9, 0.2))
     _, excess, matched = chance.standardised(
-        Clusters(["a", "b"]), frame, np.array([0, 1, 0]), frame["score"].to_numpy()
+        ClusterBootstrap(["a", "b"]), frame, np.array([0, 1, 0]), frame["score"].to_numpy()
     )
     assert excess[0] == pytest.approx(0.1) and matched == 0.5
 
@@ -66,7 +68,7 @@ def test_where_the_contrast_is_one_and_the_same_the_regression_is_the_primary_ex
         frame[name] = rng.random(len(frame))
     expected = confusion.excess(corpus, frame)["excess"].mean()
     frame["cluster_id"] = corpus["cluster_id"][a].to_numpy()
-    clusters, score = Clusters(corpus["cluster_id"]), signals.score(frame)
+    clusters, score = ClusterBootstrap(corpus["cluster_id"]), signals.score(frame)
     found = chance.excess_at_equal_contrast(clusters, frame, score, np.ones(len(frame)))
     assert found[0] == pytest.approx(expected, abs=1e-12) and found[1] < found[0] < found[2]
 
@@ -76,7 +78,7 @@ def test_what_the_contrast_explains_is_gone():
     frame = pairs(*((str(i // 12), "reject" if i % 12 < 6 else "accept", 0.5, 0.0) for i in range(600)))
     contrast = rng.random(600) + (frame["centre_label"] == "reject")
     score = 0.5 * (1 - np.exp(-contrast)) + 0.01 * rng.normal(size=600)
-    clusters = Clusters(frame["cluster_id"])
+    clusters = ClusterBootstrap(frame["cluster_id"])
     raw = confusion.excess_estimate(clusters, frame["cluster_id"], frame["centre_label"] == "reject", score)
     left = chance.excess_at_equal_contrast(clusters, frame, score, contrast)
     assert raw[1] > 0.05 and left[1] < 0 < left[2]
@@ -84,7 +86,7 @@ def test_what_the_contrast_explains_is_gone():
 
 def test_no_mixed_cluster_is_undefined():
     frame = pairs(("a", "reject", 0.5, 0.3), ("b", "accept", 0.5, 0.3))
-    clusters, rejected = Clusters(["a", "b"]), frame["centre_label"] == "reject"
+    clusters, rejected = ClusterBootstrap(["a", "b"]), frame["centre_label"] == "reject"
     assert np.isnan(confusion.excess_estimate(clusters, frame["cluster_id"], rejected, frame["score"])[0])
     assert np.isnan(chance.excess_at_equal_contrast(clusters, frame, frame["score"], np.ones(2))[0])
 
@@ -97,12 +99,14 @@ def test_the_share_above_the_floor_by_hand():
             "ci": [0.35, 0.9, 0.1, 0.2, 0.3, 0.8],
         }
     )
-    share, threshold = chance.above_floor(Clusters(["a", "b"]), centres, np.zeros(6, int), quantile=0.5)
+    share, threshold = chance.above_floor(ClusterBootstrap(["a", "b"]), centres, np.zeros(6, int), quantile=0.5)
     assert threshold[0] == 0.2 and share[0] == 1.0
     # Stratum 1 alone holds rejections, so the floor is its two accepted centres: the median is 0.3.
-    share, threshold = chance.above_floor(Clusters(["a", "b"]), centres, np.array([1, 1, 0, 0, 1, 1]), quantile=0.5)
+    share, threshold = chance.above_floor(
+        ClusterBootstrap(["a", "b"]), centres, np.array([1, 1, 0, 0, 1, 1]), quantile=0.5
+    )
     assert threshold[0] == 0.3 and share[0] == 1.0
-    share, _ = chance.above_floor(Clusters(["a", "b"]), centres, np.array([1, 1, 0, 0, 1, 1]))
+    share, _ = chance.above_floor(ClusterBootstrap(["a", "b"]), centres, np.array([1, 1, 0, 0, 1, 1]))
     assert share[0] == 0.5, "0.9 lies above 0.8, and 0.35 does not"
 
 
@@ -189,7 +193,7 @@ def test_chance_of_any_labels(case, monkeypatch):
     monkeypatch.setattr(encoder, "vectors", lambda *_, **__: vectors)
     store = SimpleNamespace(read=lambda *_: tokens)
     config = freeze({"store": "test", "corpus": "c"})
-    clusters = Clusters(corpus["cluster_id"], resamples=100)
+    clusters = ClusterBootstrap(corpus["cluster_id"], resamples=100)
     frame = signals.pairs(corpus, vectors, traces, labels, tokens)
     table, curve, found = chance.against_chance(store, "c", corpus, "m--none", labels, traces, frame, config, clusters)
     usual = table[table["reading"] == "relative"].iloc[0]

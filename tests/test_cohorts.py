@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paraguard_utils import bootstrap
+from paraguard_utils.core.estimates import ClusterBootstrap, to_columns
 from paraguard_utils.report import figures, findings
 from paraguard_utils.schemas import STRATEGIES
 from paraguard_utils.scoring import cohorts, regression
@@ -61,7 +61,7 @@ def test_the_gap_by_hand():
     corpus["risk"] = [0.65] * 4 + [0.35] * 4
     scores["ci"] = [0.7, 0.7, 0.5, 0.5, 0.7, 0.5, 0.5, 0.5]
     scores["isolation"] = [1.0, 0.5, 0.0, float("nan"), 1.0, 1.0, 1.0, 1.0]
-    clusters = bootstrap.Clusters(corpus["cluster_id"], resamples=300)
+    clusters = ClusterBootstrap(corpus["cluster_id"], resamples=300)
     table = cohorts.table("t", cohorts.binned_rejections(corpus, scores, "fixed"), clusters, "fixed")
     cells = table[table["reading"] == "relative"].set_index(["risk", "similarity"])
     charged = cells.loc[("high", "all")]
@@ -80,7 +80,7 @@ def test_the_gap_by_hand():
 
 
 def test_a_gap_to_nobody_or_everybody_still_has_a_width():
-    clusters = bootstrap.Clusters([f"c{i}" for i in range(10)], resamples=300)
+    clusters = ClusterBootstrap([f"c{i}" for i in range(10)], resamples=300)
     ids = np.array([f"c{i}" for i in range(10)])
     none, every = clusters.share(ids[:4], [False] * 4), clusters.share(ids[4:], [True] * 6)
     value, low, high = cohorts.gap(none, every)
@@ -91,7 +91,7 @@ def test_a_gap_to_nobody_or_everybody_still_has_a_width():
 
 
 def test_a_gap_with_an_unknown_interval_has_none():
-    clusters = bootstrap.Clusters(list("aabb"), resamples=50)
+    clusters = ClusterBootstrap(list("aabb"), resamples=50)
     alone, known = clusters.mean(["a", "a"], [0.0, 1.0]), clusters.mean(list("aabb"), [0.0, 1.0, 1.0, 1.0])
     assert math.isnan(alone[1])
     value, low, high = cohorts.gap(alone, known)
@@ -106,7 +106,7 @@ def test_flips_by_hand():
         ("d", "seed", "unparsed"), ("d", "lexical", "reject"), ("d", "register", "accept"),
     ]  # fmt: skip
     corpus, scores = asked(rows)
-    clusters = bootstrap.Clusters(corpus["cluster_id"], resamples=200)
+    clusters = ClusterBootstrap(corpus["cluster_id"], resamples=200)
     table = cohorts.groups("t", corpus, scores, clusters)
     lexical, register, seed = (
         table[(table["kind"] == "strategy") & (table["group"] == name)].iloc[0]
@@ -135,7 +135,7 @@ def test_flips_split_into_their_directions_and_groups_add_up(decisions):
     names = ("seed", "lexical", "rewrite")
     rows = [(f"c{i}", name, label) for i, row in enumerate(decisions) for name, label in zip(names, row, strict=True)]
     corpus, scores = asked(rows)
-    clusters = bootstrap.Clusters(corpus["cluster_id"], resamples=50)
+    clusters = ClusterBootstrap(corpus["cluster_id"], resamples=50)
     table = cohorts.groups("t", corpus, scores, clusters)
     assert table["flip"].to_numpy() == pytest.approx((table["to_reject"] + table["to_accept"]).to_numpy(), nan_ok=True)
     for measure in ("n_scored", "n_reject", "n_flip"):
@@ -284,7 +284,7 @@ def test_seeds_have_no_similarity_of_their_own():
 def a_row(bins, target, risk, similarity, cr, gap, n_clusters=40):
     row = {"target": target, "bins": bins, "reading": "clipped", "risk": risk, "similarity": similarity, "n": 50}
     row |= {"n_clusters": n_clusters, "rest_clusters": 40}
-    return row | bootstrap.columns({"cr60": (cr, cr - 0.1, cr + 0.1), "gap60": (gap, gap - 0.1, gap + 0.1)})
+    return row | to_columns({"cr60": (cr, cr - 0.1, cr + 0.1), "gap60": (gap, gap - 0.1, gap + 0.1)})
 
 
 def test_verdicts_follow_the_intervals():
@@ -308,7 +308,7 @@ def test_verdicts_follow_the_intervals():
 
 def test_figures_are_drawn_where_much_is_undefined():
     corpus, scores = asked(pairs_of(3, 3, 3, 91))
-    clusters = bootstrap.Clusters(corpus["cluster_id"], resamples=50)
+    clusters = ClusterBootstrap(corpus["cluster_id"], resamples=50)
     table = cohorts.groups("t", corpus, scores, clusters)
     assert len(figures.strategy_flips(table).axes) == 1
     fitted = regression.odds_ratios(corpus, {"t": scores, "u": scores})
@@ -321,7 +321,7 @@ def test_figures_are_drawn_where_much_is_undefined():
 def test_seeds_alone_or_nothing_decided_give_reasons(label):
     corpus, scores = asked([(f"c{i}", "seed", label) for i in range(4)])
     scores = scores.assign(ci=np.nan, ci_clipped=np.nan)
-    clusters = bootstrap.Clusters(corpus["cluster_id"], resamples=20)
+    clusters = ClusterBootstrap(corpus["cluster_id"], resamples=20)
     table = cohorts.groups("t", corpus, scores, clusters)
     assert table["ci"].isna().all() and table["note"].str.contains("no scored rejection").all()
     assert findings.leading(table, "strategy", "flip").empty

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from scipy.stats import binomtest
 from worlds import world
 
-from paraguard_utils import bootstrap, stores
+from paraguard_utils import stores
+from paraguard_utils.core.estimates import ClusterBootstrap, Estimate, resampled_counts
 from paraguard_utils.report import findings, review
 from paraguard_utils.schemas import check
 from paraguard_utils.scoring import cohorts, confusion, signals
@@ -18,7 +19,7 @@ from paraguard_utils.settings import Weights
 def summary(corpus, vectors, traces, labels, tokens, reading="relative", k=5):
     pairs = signals.pairs(corpus, vectors, traces, labels, tokens, k)
     scores = confusion.prompt_scores(corpus, labels, pairs, k=k)
-    clusters = bootstrap.Clusters(corpus["cluster_id"], resamples=200)
+    clusters = ClusterBootstrap(corpus["cluster_id"], resamples=200)
     return pairs, scores, confusion.table_row("t", corpus, labels, pairs, scores, clusters, reading)
 
 
@@ -56,7 +57,7 @@ def test_ci_by_hand():
     assert scores.loc["r1", "spread"] == pytest.approx(0.1)
     assert math.isnan(scores.loc["a1", "ci"])
 
-    clusters = bootstrap.Clusters(corpus["cluster_id"], resamples=200)
+    clusters = ClusterBootstrap(corpus["cluster_id"], resamples=200)
     row = confusion.table_row(
         "t", corpus, labels, hand_pairs(), scores.reset_index(), clusters, weights=Weights(0.9, 0, 0.1)
     )
@@ -79,7 +80,7 @@ def test_what_lies_on_a_threshold_has_reached_it():
     scores = confusion.prompt_scores(corpus, labels, frame, theta=0.60)
     assert scores["n_theta"].tolist() == scores["n_neighbours"].tolist() == [2, 1, 0, 0]
     # CI(r) of 0.60, 0.75 and 0.74: three of three reach 0.60, one of three 0.75
-    found = confusion.ci_estimates(bootstrap.Clusters("xyz", resamples=100), list("xyz"), np.array([0.60, 0.75, 0.74]))
+    found = confusion.ci_estimates(ClusterBootstrap("xyz", resamples=100), list("xyz"), np.array([0.60, 0.75, 0.74]))
     assert found["cr60"][0] == 1.0 and found["cr75"][0] == pytest.approx(1 / 3)
 
 
@@ -111,7 +112,7 @@ def test_flip_entropy_by_hand():
 
 def test_frr_counts_neither_blocked_nor_unparsed():
     corpus, *_, labels, _ = world(["accept", "reject", "blocked", "unparsed"], ["a", "b", "c", "d"])
-    row = confusion.rate_row("t", corpus, labels, bootstrap.Clusters(corpus["cluster_id"], resamples=200))
+    row = confusion.rate_row("t", corpus, labels, ClusterBootstrap(corpus["cluster_id"], resamples=200))
     # 1 of 2 scored; with blocked as rejection 2 of 3
     assert (row["n_scored"], row["n_prompts"]) == (2, 4)
     assert row["frr"] == pytest.approx(1 / 2)
@@ -148,7 +149,7 @@ def test_one_rejection_has_no_cd():
 
 
 def test_exact_interval_for_all_and_none():
-    clusters = bootstrap.Clusters(list("abcde"), resamples=200)
+    clusters = ClusterBootstrap(list("abcde"), resamples=200)
     # 0 of 5 clusters: [0, 1 - 0.025^(1/5)] = [0, 0.5218]
     assert clusters.share(list("abcde"), [False] * 5) == pytest.approx((0.0, 0.0, 1 - 0.025 ** (1 / 5)))
     assert clusters.share(list("abcde"), [True] * 5) == pytest.approx((1.0, 0.025 ** (1 / 5), 1.0))
@@ -160,10 +161,10 @@ def test_bootstrap_interval_of_a_mean_matches_a_plain_loop():
     rng = np.random.default_rng(3)
     ids = np.repeat([f"c{i}" for i in range(12)], 3)
     values = rng.uniform(size=36)
-    clusters = bootstrap.Clusters(ids, resamples=300, seed=5)
+    clusters = ClusterBootstrap(ids, resamples=300, seed=5)
     means = []
     names = sorted(set(ids))
-    for counts in bootstrap.resampled_counts(12, 300, 5):
+    for counts in resampled_counts(12, 300, 5):
         drawn = [
             value for name, count in zip(names, counts, strict=True) for value in list(values[ids == name]) * int(count)
         ]
@@ -174,7 +175,7 @@ def test_bootstrap_interval_of_a_mean_matches_a_plain_loop():
 
 def test_a_resample_without_spread_has_no_correlation():
     # clusters a and b: three rejections each, of one value of x each; a resample of one of them alone has no spread
-    clusters = bootstrap.Clusters(list("aaabbb"), resamples=400)
+    clusters = ClusterBootstrap(list("aaabbb"), resamples=400)
     x = np.array([0.1, 0.1, 0.1, 0.7, 0.7, 0.7])
     found = clusters.correlation(list("aaabbb"), x, np.array([0.31, 0.35, 0.33, 0.62, 0.64, 0.6]))
     alone = (clusters.counts == 0).any(axis=1)
@@ -186,7 +187,7 @@ def test_a_resample_without_spread_has_no_correlation():
 def test_correlation_and_deviation_match_numpy():
     rng = np.random.default_rng(1)
     ids, x, y = np.repeat(list("abcdef"), 4), rng.normal(size=24), rng.normal(size=24)
-    clusters = bootstrap.Clusters(ids, resamples=200)
+    clusters = ClusterBootstrap(ids, resamples=200)
     assert clusters.correlation(ids, x, y)[0] == pytest.approx(np.corrcoef(x, y)[0, 1])
     assert clusters.deviation(ids, x)[0] == pytest.approx(np.std(x, ddof=1))
 
@@ -201,7 +202,7 @@ def test_empty_pairs_and_scores_survive_the_store(results, label):
     assert store.read("pairs", "c", "t").empty
     read = store.read("scores", "c", "t")
     assert len(read) == (4 if label == "reject" else 0)
-    clusters = bootstrap.Clusters(corpus["cluster_id"], resamples=200)
+    clusters = ClusterBootstrap(corpus["cluster_id"], resamples=200)
     table = cohorts.table("t", cohorts.binned_rejections(corpus, read), clusters)
     assert (table["n"] == 0).all() and table["cr60"].isna().all()
     claims = findings.cohort_claims(table)
@@ -209,7 +210,7 @@ def test_empty_pairs_and_scores_survive_the_store(results, label):
 
 
 def test_one_cluster_shows_no_spread():
-    clusters = bootstrap.Clusters(list("aab"), resamples=200)
+    clusters = ClusterBootstrap(list("aab"), resamples=200)
     value, low, high = clusters.mean(list("aa"), [0.2, 0.4])
     assert value == pytest.approx(0.3) and math.isnan(low) and math.isnan(high)
 
@@ -320,7 +321,7 @@ def test_cohort_cells_add_up():
     labels = ["accept", "reject", "reject", "accept"] * 9
     corpus, vectors, traces, labels, tokens = world(labels, [f"c{i // 4}" for i in range(36)])
     _, scores, row = summary(corpus, vectors, traces, labels, tokens)
-    clusters = bootstrap.Clusters(corpus["cluster_id"], resamples=200)
+    clusters = ClusterBootstrap(corpus["cluster_id"], resamples=200)
     table = cohorts.table("t", cohorts.binned_rejections(corpus, scores), clusters)
     table = table[table["reading"] == "relative"].set_index(["risk", "similarity"])
     cells = table.loc[[(a, b) for a in cohorts.LEVELS for b in cohorts.LEVELS]]
@@ -372,7 +373,7 @@ def test_confused_refusals_show_the_nearest_accepted_paraphrase():
 
 def test_differences_are_paired_and_holm_adjusted():
     def drawn(value, draws):
-        return {"frr": bootstrap.Estimate.percentile(value, np.array(draws, float))}
+        return {"frr": Estimate.percentile(value, np.array(draws, float))}
 
     steps = np.arange(999)
     targets = {"a": drawn(0.5, 0.5 + steps), "b": drawn(0.4, 0.4 + steps), "c": drawn(0.45, 500 - steps)}
@@ -389,8 +390,8 @@ def test_differences_are_paired_and_holm_adjusted():
 
 
 def test_what_cannot_be_compared_is_undefined():
-    nothing = bootstrap.Estimate(np.nan, np.nan, np.nan, np.full(9, np.nan))
-    known = bootstrap.Estimate.percentile(1.0, np.ones(9))
+    nothing = Estimate(np.nan, np.nan, np.nan, np.full(9, np.nan))
+    known = Estimate.percentile(1.0, np.ones(9))
     found = confusion.differences({"a": {"ci": nothing}, "b": {"ci": known}, "c": {"ci": known}}, ["ci"])
     assert found["difference"].isna().tolist() == [True, True, False] and found["p_holm"].tolist()[2] == 1.0
     assert found["p_holm"].isna().tolist() == [True, True, False]
@@ -398,7 +399,7 @@ def test_what_cannot_be_compared_is_undefined():
 
 def estimates(**values):
     """Make estimates of one measure from one value per cluster."""
-    clusters = bootstrap.Clusters(list("abc"), resamples=500)
+    clusters = ClusterBootstrap(list("abc"), resamples=500)
     return {name: {"frr": clusters.mean(list("abc"), numbers)} for name, numbers in values.items()}
 
 

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import settings as examples
 from hypothesis import strategies as st
 
-from paraguard_utils import bootstrap, stores, text
+from paraguard_utils import stores, text
+from paraguard_utils.core.estimates import ClusterBootstrap
 from paraguard_utils.models import encoder, trace_store
 from paraguard_utils.querying import labelling, whole_answers
 from paraguard_utils.remedies import tuning_data
@@ -80,13 +81,13 @@ def frame(n=40, seed=0, **columns):
 
 def correlated(**columns):
     made = frame(**columns)
-    clusters = bootstrap.Clusters(made["cluster_id"], resamples=200)
+    clusters = ClusterBootstrap(made["cluster_id"], resamples=200)
     return covariates.correlations({"t": made}, clusters).set_index(["reading", "covariate"])
 
 
 def test_r_and_rho_by_hand():
     made = frame(n=4).assign(ci=[0.1, 0.2, 0.3, 0.4], risk=[1.0, 2.0, 3.0, 10.0], length=[4, 3, 2, np.nan])
-    clusters = bootstrap.Clusters(made["cluster_id"], resamples=50)
+    clusters = ClusterBootstrap(made["cluster_id"], resamples=50)
     table = covariates.correlations({"t": made}, clusters).set_index(["reading", "covariate"])
     row = table.loc[("relative", "risk")]
     # centred: ci -.15 -.05 .05 .15, risk -3 -2 -1 6: r = 1.4 / sqrt(0.05 * 50); the order is the same: rho = 1
@@ -112,7 +113,7 @@ def test_a_covariate_without_spread_is_undefined():
 def test_explained_variance_is_that_of_least_squares():
     made = frame(n=60, seed=3)
     made["ci"] = 0.3 * made["similarity"] - 0.2 * made["length"] + 0.1 * np.random.default_rng(4).normal(size=60)
-    clusters = bootstrap.Clusters(made["cluster_id"], resamples=100)
+    clusters = ClusterBootstrap(made["cluster_id"], resamples=100)
     row = covariates.explained({"t": made}, clusters).set_index("reading").loc["relative"]
     design = np.column_stack([np.ones(60), made[list(covariates.COVARIATES)]])
     left = made["ci"] - design @ np.linalg.lstsq(design, made["ci"], rcond=None)[0]
@@ -125,7 +126,7 @@ def test_explained_variance_is_that_of_least_squares():
 def test_collinear_covariates_count_once_and_pure_noise_explains_nothing():
     made = frame(n=60, seed=3)
     made = made.assign(cluster_frr=made["risk"], flip_entropy=2 * made["risk"], jaccard=0.5)
-    row = covariates.explained({"t": made}, bootstrap.Clusters(made["cluster_id"], resamples=100)).iloc[0]
+    row = covariates.explained({"t": made}, ClusterBootstrap(made["cluster_id"], resamples=100)).iloc[0]
     # three directions are left: similarity, risk, length
     assert row["r2_adjusted"] == pytest.approx(1 - (1 - row["r2"]) * 59 / (60 - 4))
     assert abs(row["r2_adjusted"]) < 0.1
@@ -133,7 +134,7 @@ def test_collinear_covariates_count_once_and_pure_noise_explains_nothing():
 
 def test_few_rejections_explain_nothing():
     made = frame(n=7)
-    row = covariates.explained({"t": made}, bootstrap.Clusters(made["cluster_id"], resamples=50)).iloc[0]
+    row = covariates.explained({"t": made}, ClusterBootstrap(made["cluster_id"], resamples=50)).iloc[0]
     assert np.isnan(row["r2"]) and np.isnan(row["r2_adjusted"]) and row["few"]
 
 
@@ -193,7 +194,7 @@ def twins(flipped, seed=0, k=5):
 def test_a_world_where_a_fifth_of_near_identical_pairs_is_flipped():
     flipped = np.random.default_rng(8).random(150) < 0.2
     corpus, vectors, labels, pairs = twins(flipped)
-    clusters = bootstrap.Clusters(corpus["cluster_id"])
+    clusters = ClusterBootstrap(corpus["cluster_id"])
     own = near_identical.own_pairs(corpus, vectors)
     near = own[near_identical.is_near_identical(own)]
     twin = near["first_id"].str[1:].astype(int) % 4 == 0
@@ -212,7 +213,7 @@ def test_a_world_where_a_fifth_of_near_identical_pairs_is_flipped():
 def test_only_scored_prompts_flip():
     corpus, vectors, _, labels, _ = worlds.world(["accept", "blocked", "reject", "accept"], list("aabb"))
     own = near_identical.own_pairs(corpus, vectors).assign(similarity=1.0)
-    clusters = bootstrap.Clusters(corpus["cluster_id"], resamples=50)
+    clusters = ClusterBootstrap(corpus["cluster_id"], resamples=50)
     row = near_identical.flip_shares(own, {"t": labels}, clusters).iloc[0]
     assert row["n_near"] == 1 and row["flip_near"] == 1.0 and row["few"]
     row = near_identical.flip_shares(own.assign(similarity=0.0, jaccard=0.0), {"t": labels}, clusters).iloc[0]
@@ -260,7 +261,7 @@ def test_a_target_of_one_mind_has_no_brittle_cluster_no_tail_and_no_example(labe
     assert near_identical.low_tail(corpus, {"t": pairs}).empty
     assert tuning_data.tuning_examples("t", corpus, traces, labels.assign(response="Yes."), pairs, None, "") == []
     made = covariates.beside_ci(corpus, traces, labels, pairs, scores)
-    clusters = bootstrap.Clusters(corpus["cluster_id"], resamples=50)
+    clusters = ClusterBootstrap(corpus["cluster_id"], resamples=50)
     table, shares = covariates.correlations({"t": made}, clusters), covariates.explained({"t": made}, clusters)
     assert table["r"].isna().all() and shares["r2"].isna().all()
     assert findings.restated(table).empty
@@ -347,7 +348,7 @@ def test_on_recorded_answers(recorded_corpus):
     # CI is the weighted sum of its parts' means
     parts = 0.4 * made["drift"] + 0.1 * made["prob_shift"] + 0.5 * made["ppl_relative"]
     assert np.allclose(parts, made["ci"], atol=1e-12)
-    table = covariates.correlations({name: made}, bootstrap.Clusters(recorded_corpus["cluster_id"]))
+    table = covariates.correlations({name: made}, ClusterBootstrap(recorded_corpus["cluster_id"]))
     same = table[table["covariate"] == "similarity"].set_index("reading")
     kept = recorded.read("tables", "ci_correlations").query("target == @name and covariate == 'similarity'")
     for column in ("n", "r", "r_low", "r_high"):
@@ -369,7 +370,7 @@ def test_on_recorded_answers(recorded_corpus):
 
 def test_the_figure_says_where_r_is_undefined():
     made = frame(risk=0.5)
-    table = covariates.correlations({"mine": made}, bootstrap.Clusters(made["cluster_id"], resamples=50))
+    table = covariates.correlations({"mine": made}, ClusterBootstrap(made["cluster_id"], resamples=50))
     figure = figures.ci_correlates(table, covariates.COVARIATES, covariates.SIGNALS, covariates.LIMIT)
     (axis,) = figure.axes
     assert [label.get_text() for label in axis.get_yticklabels()][2] == "surface risk"

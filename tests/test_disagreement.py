@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from scipy import stats
 from statsmodels.stats import inter_rater
 
-from paraguard_utils import bootstrap, registry, stores
+from paraguard_utils import registry, stores
+from paraguard_utils.core.estimates import ClusterBootstrap
 from paraguard_utils.scoring import disagreement
 
 
@@ -129,7 +130,7 @@ def drawn(rng, n_clusters, rate, correlation, sizes=(6, 7)):
 
 def test_estimate_agrees_between_clusters_and_kinds():
     decided = drawn(np.random.default_rng(3), 300, 0.3, 0.4)
-    clusters = bootstrap.Clusters(decided["cluster_id"])
+    clusters = ClusterBootstrap(decided["cluster_id"])
     by_cluster = disagreement.estimate(clusters, decided)
     by_kind = disagreement.estimate_of_kinds(disagreement.kinds(decided))
     assert by_cluster[0] == pytest.approx(by_kind[0], rel=1e-12) and len(by_cluster.draws) == 2000
@@ -140,7 +141,7 @@ def test_estimate_agrees_between_clusters_and_kinds():
 
 def test_every_resample_by_hand():
     corpus, labels = frames("rraa", "aaa", "raaa", "rr")
-    clusters = bootstrap.Clusters(corpus["cluster_id"], resamples=40)
+    clusters = ClusterBootstrap(corpus["cluster_id"], resamples=40)
     found = disagreement.estimate(clusters, disagreement.tally(corpus, labels))
     words = ["rraa", "aaa", "raaa", "rr"]
     for counts, value in zip(clusters.counts, found.draws, strict=True):
@@ -151,7 +152,7 @@ def test_every_resample_by_hand():
 def test_the_interval_by_numbers():
     """Bootstrap-t again, the influence of a cluster being a difference quotient."""
     decided = drawn(np.random.default_rng(8), 30, 0.4, 0.3, sizes=(2, 9))
-    clusters = bootstrap.Clusters(decided["cluster_id"], resamples=60)
+    clusters = ClusterBootstrap(decided["cluster_id"], resamples=60)
     n, rejected = decided["n"].to_numpy(), decided["rejected"].to_numpy()
 
     def studentized(times):
@@ -183,10 +184,10 @@ def test_one_step_of_the_standard_error_by_jackknife():
 
 def test_without_spread_there_is_no_interval():
     corpus, labels = frames("rr", "aa", "aa")
-    never = disagreement.estimate(bootstrap.Clusters(corpus["cluster_id"]), disagreement.tally(corpus, labels))
+    never = disagreement.estimate(ClusterBootstrap(corpus["cluster_id"]), disagreement.tally(corpus, labels))
     assert never[0] == 0 and np.isnan(never[1:]).all()
     corpus, labels = frames("aa", "aa")
-    alike = disagreement.estimate(bootstrap.Clusters(corpus["cluster_id"]), disagreement.tally(corpus, labels))
+    alike = disagreement.estimate(ClusterBootstrap(corpus["cluster_id"]), disagreement.tally(corpus, labels))
     assert np.isnan(alike).all() and np.isnan(alike.draws).all()
     assert np.isnan(disagreement.latent(counted("aa", "aa"))).all()
     assert np.isnan(disagreement.permuted(counted("aa", "aa"))).all()

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from sklearn.metrics import cohen_kappa_score
 
 from paraguard_utils import stores
-from paraguard_utils.bootstrap import Clusters, resampled_counts
+from paraguard_utils.core.estimates import ClusterBootstrap, resampled_counts
 from paraguard_utils.corpus import fidelity
 from paraguard_utils.errors import DataError
 
@@ -96,7 +96,7 @@ marks = st.lists(st.tuples(st.sampled_from("xyz"), st.sampled_from("xyz")), min_
 def test_kappa_is_scikit_learn_s_in_every_resample(pairs):
     first, second = map(np.array, zip(*pairs, strict=True))
     ids = np.arange(len(pairs)) // 2  # two pairs a cluster
-    clusters = Clusters(ids, resamples=20)
+    clusters = ClusterBootstrap(ids, resamples=20)
     found = clusters.kappa(ids, first, second)
 
     def wanted(weights):

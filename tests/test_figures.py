@@ -18,7 +18,8 @@ from matplotlib.text import Text
 from processors import elsewhere
 from worlds import world
 
-from paraguard_utils import bootstrap, paths, stores
+from paraguard_utils import paths, stores
+from paraguard_utils.core.estimates import ClusterBootstrap
 from paraguard_utils.corpus import gates
 from paraguard_utils.remedies.catalogue import UNTOUCHED
 from paraguard_utils.report import closeup, figures
@@ -63,7 +64,7 @@ def drawn():
     corpus, vectors, traces, labels, tokens = world(LABELS, [f"c{i // 4}" for i in range(len(LABELS))])
     pairs = signals.pairs(corpus, vectors, traces, labels, tokens)
     scores = confusion.prompt_scores(corpus, labels, pairs)
-    groups = bootstrap.Clusters(corpus["cluster_id"], 50)
+    groups = ClusterBootstrap(corpus["cluster_id"], 50)
     table = pd.DataFrame(
         [confusion.table_row("mine", corpus, labels, pairs, scores, groups, reading) for reading in signals.READINGS]
     )

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from worlds import world
 
-from paraguard_utils import bootstrap, settings, stores
+from paraguard_utils import settings, stores
+from paraguard_utils.core.estimates import Estimate
 from paraguard_utils.errors import DataError, Missing
 from paraguard_utils.models import encoder, trace_store
 from paraguard_utils.querying import samples
@@ -189,10 +190,10 @@ def compared(name, ci, surrogate="s--x", reading="relative", told=None, n=30):
 
     def estimates(draws):
         draws = np.array(draws, float)
-        return dict.fromkeys(proxies.MEASURES, bootstrap.Estimate.percentile(draws.mean(), draws))
+        return dict.fromkeys(proxies.MEASURES, Estimate.percentile(draws.mean(), draws))
 
     known = estimates(ci)
-    rho = bootstrap.Estimate(0.95, 0.91, 0.97, np.array([0.95]))
+    rho = Estimate(0.95, 0.91, 0.97, np.array([0.95]))
     found = known if told is None else estimates(told)
     return proxies.Compared(name, surrogate, proxies.ALL, reading, "full", n, 0, rho, found, known)
 

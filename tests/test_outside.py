@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from paraguard_utils import paths, registry, stores
-from paraguard_utils.bootstrap import Clusters
+from paraguard_utils.core.estimates import ClusterBootstrap
 from paraguard_utils.querying import readings
 from paraguard_utils.scoring import disagreement, label_noise, rephrasing, wording
 from paraguard_utils.text import words
@@ -16,7 +16,7 @@ from paraguard_utils.text import words
 RECORDED = stores.Store("recorded")
 CORPORA = {name: RECORDED.read("corpus", name) for name in (outside.HARMLESS, outside.TWINS)}
 CORPUS = CORPORA[outside.HARMLESS]
-CLUSTERS, PAIRS = Clusters(CORPUS["cluster_id"], resamples=20), wording.pairs(CORPUS)
+CLUSTERS, PAIRS = ClusterBootstrap(CORPUS["cluster_id"], resamples=20), wording.pairs(CORPUS)
 CHAT, GUARDS = (list(registry.published(kind).index) for kind in ("chat", "guard"))
 STRATEGIES = ("seed", "hardening", "lexical", "register", "softening", "rewrite")
 

@@ -13,7 +13,8 @@ import pytest
 import yaml
 from processors import elsewhere
 
-from paraguard_utils import bootstrap, paths, registry, run, settings, stores
+from paraguard_utils import paths, registry, run, settings, stores
+from paraguard_utils.core.estimates import ClusterBootstrap
 from paraguard_utils.errors import DataError
 from paraguard_utils.models import prompting, trace_store
 from paraguard_utils.querying import labelling
@@ -85,7 +86,7 @@ def test_recorded_scores_follow_from_recorded_traces(name, recorded_corpus, resu
     old = RECORDED.read("pairs", "paraguard_mini", name)
     pd.testing.assert_frame_equal(pairs, old, check_dtype=False, rtol=0, atol=0.51 * 10.0**-pipeline.DECIMALS)
     table = RECORDED.read("tables", "table1_targets")
-    clusters = bootstrap.Clusters(recorded_corpus["cluster_id"])
+    clusters = ClusterBootstrap(recorded_corpus["cluster_id"])
     for reading in signals.READINGS:
         row = confusion.table_row(name, recorded_corpus, labels, pairs, scores, clusters, reading)
         recorded = table[(table["target"] == name) & (table["reading"] == reading)].iloc[0]
@@ -108,7 +109,7 @@ def written(folder):
             store, "paraguard_mini", corpus, name, labels, traces, prompting.model_of(name), config
         )
         about = {name: covariates.beside_ci(corpus, traces, labels, pairs, scores)}
-        correlations = covariates.correlations(about, bootstrap.Clusters(corpus["cluster_id"]))
+        correlations = covariates.correlations(about, ClusterBootstrap(corpus["cluster_id"]))
         store.write("tables", "ci_correlations", frame=correlations, meta={})
         drawn = figures.ci_correlates(correlations, covariates.COVARIATES, covariates.SIGNALS, covariates.LIMIT)
         patch.setattr(style, "display", lambda *_, **__: None)

@@ -6,7 +6,7 @@ import pytest
 from scipy import stats
 
 from paraguard_utils import registry, stores
-from paraguard_utils.bootstrap import Clusters
+from paraguard_utils.core.estimates import ClusterBootstrap
 from paraguard_utils.querying import readings, substance
 from paraguard_utils.scoring import disagreement, label_noise
 
@@ -68,7 +68,7 @@ def noise_row(monkeypatch, codes, label, answers=None, labels=HALF):
     """The row of `label_noise.table` for eight prompts in four clusters, of which the first were read."""
     both = read(monkeypatch, rows(codes, answers, label=label))
     labelled = {"m--none": CORPUS.assign(label=labels)}
-    (row,) = label_noise.table(CORPUS, labelled, both, Clusters(CORPUS["cluster_id"])).to_dict("records")
+    (row,) = label_noise.table(CORPUS, labelled, both, ClusterBootstrap(CORPUS["cluster_id"])).to_dict("records")
     return row
 
 
@@ -99,7 +99,9 @@ def test_what_nobody_read_is_not_corrected(monkeypatch):
 def test_a_target_that_nobody_read_has_no_row(monkeypatch):
     both = read(monkeypatch, rows(["ff", "cc"], label=["reject", "accept"]))
     labels = dict.fromkeys(("other--none", "m--none"), CORPUS.assign(label=HALF))
-    assert label_noise.table(CORPUS, labels, both, Clusters(CORPUS["cluster_id"]))["target"].tolist() == ["m--none"]
+    assert label_noise.table(CORPUS, labels, both, ClusterBootstrap(CORPUS["cluster_id"]))["target"].tolist() == [
+        "m--none"
+    ]
 
 
 def test_true_dr_by_hand():
@@ -144,7 +146,7 @@ def test_errors_that_hang_on_the_decision_alone_are_undone():
 def test_reading_everything_leaves_the_uncertainty_of_clusters():
     rng = np.random.default_rng(3)
     decided = pd.DataFrame({"cluster_id": [f"c{i}" for i in range(60)], "n": 6, "rejected": rng.integers(0, 7, 60)})
-    clusters = Clusters(decided["cluster_id"])
+    clusters = ClusterBootstrap(decided["cluster_id"])
     rejected, accepted = int(decided["rejected"].sum()), int((6 - decided["rejected"]).sum())
     every = label_noise.corrected(clusters, decided, (rejected, rejected), (0, accepted))
     few = label_noise.corrected(clusters, decided, (10, 10), (0, 10))
@@ -160,7 +162,7 @@ ALIKE = pd.DataFrame({"cluster_id": [f"c{i}" for i in range(10)], "n": 4, "rejec
 
 def test_corrected_dr_by_hand():
     # labels disagree by 6 of 12 ordered pairs in a cluster and by 2 * 3 / 16 between two: DR is 4/3
-    found = label_noise.corrected(Clusters(ALIKE["cluster_id"], 50), ALIKE, (8, 10), (1, 10))
+    found = label_noise.corrected(ClusterBootstrap(ALIKE["cluster_id"], 50), ALIKE, (8, 10), (1, 10))
     # true rate 0.8 / 4 + 0.1 * 3/4 = 0.275; 1 + 1/3 * 0.275 * 0.725 / (3/16 * 0.7^2), then less its inflation
     plain = 1 / 3 * 0.275 * 0.725 / (3 / 16 * 0.49)
     assert label_noise.true_dr(4 / 3, 0.25, 0.8, 0.1) == pytest.approx(1 + plain)
@@ -169,7 +171,7 @@ def test_corrected_dr_by_hand():
 
 
 def test_where_all_is_read_no_share_is_drawn():
-    clusters = Clusters(ALIKE["cluster_id"], 400)
+    clusters = ClusterBootstrap(ALIKE["cluster_id"], 400)
     every = label_noise.corrected(clusters, ALIKE, (8, 10), (3, 30))
     for one in every.values():
         assert np.ptp(one.draws) < 1e-9, "all was read, and the clusters are alike"

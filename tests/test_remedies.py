@@ -10,7 +10,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from remedied import decided, ids_of
 
-from paraguard_utils import bootstrap, stores, unsafe
+from paraguard_utils import stores, unsafe
+from paraguard_utils.core.estimates import ClusterBootstrap, Estimate
 from paraguard_utils.errors import DataError, Missing, SettingsError
 from paraguard_utils.models import engine, prompting, trace_store
 from paraguard_utils.models.respondents import Local
@@ -246,7 +247,7 @@ def test_what_cannot_decide_the_twins_has_no_place_on_the_map(base, thirds):
     assert list(found) == ["untouched", "behind-hatesonar"]
     for own in found.values():  # else what comes second is taken for the twins
         assert list(own)[:2] == list(CORPORA)
-        effects.estimates(thirds.test, own, bootstrap.Clusters(thirds.test.benign["cluster_id"], 20))
+        effects.estimates(thirds.test, own, ClusterBootstrap(thirds.test.benign["cluster_id"], 20))
 
 
 def test_a_new_remedy_is_one_file(base, thirds, tmp_path, monkeypatch):
@@ -636,7 +637,7 @@ P = {"a-0": 0.1, "a-1": 0.6, "b-0": 0.3, "b-1": 0.9, "a-twin-0": 0.7, "b-twin-0"
 @pytest.fixture
 def curved():
     third = Third(frame("a-0", "a-1", "b-0", "b-1"), frame("a-twin-0", "b-twin-0"))
-    clusters = bootstrap.Clusters(third.benign["cluster_id"], 40)
+    clusters = ClusterBootstrap(third.benign["cluster_id"], 40)
     return third, clusters, effects.Curve(third, *(own["prompt_id"].map(P).to_numpy() for own in third), clusters)
 
 
@@ -672,7 +673,7 @@ def test_what_lies_above_the_curve_and_what_below(curved):
     assert set(found.draws) == {0, 1 / 2}
     assert curve.above(*point(curved, "a-0", "b-0"))[0] == -1, "two benign prompts and no twin"
     # three of eight lies half way between 1/4 and 2/4, at both of which a threshold refuses one twin of two
-    frr, twins = (bootstrap.Estimate.percentile(value, np.full(40, value)) for value in (3 / 8, 3 / 4))
+    frr, twins = (Estimate.percentile(value, np.full(40, value)) for value in (3 / 8, 3 / 4))
     assert curve.above(frr, twins)[0] == pytest.approx(1 / 4)
     undefined = curved[1].undefined()
     assert np.isnan(curve.above(undefined, twins)[0]) and np.isnan(curve.above(frr, undefined)[0])
@@ -736,9 +737,9 @@ def test_verdicts_by_hand():
 
 def test_what_could_have_been_seen_by_hand():
     # draws of standard deviation 1: 1.96 + 0.84 standard errors; p of a value of 1.96 standard errors is 0.05
-    change = bootstrap.Estimate(1.959964, 0, 4, np.array([-1.0, 1.0, -1.0, 1.0, np.nan]))
+    change = Estimate(1.959964, 0, 4, np.array([-1.0, 1.0, -1.0, 1.0, np.nan]))
     assert effects.detectable(change) == pytest.approx(2.801585) and effects.normal_p(change) == pytest.approx(0.05)
-    nothing = bootstrap.Estimate(0.0, 0, 0, np.zeros(4))
+    nothing = Estimate(0.0, 0, 0, np.zeros(4))
     assert effects.detectable(nothing) == 0 and np.isnan(effects.normal_p(nothing))
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paraguard_utils.bootstrap import Clusters
+from paraguard_utils.core.estimates import ClusterBootstrap
 from paraguard_utils.scoring import disagreement, rephrasing
 
 LABELS = {"a": "accept", "r": "reject", "b": "blocked"}
@@ -30,7 +30,7 @@ def counted(tail="", **clusters):
 
 
 def found_for(harmless, twins=None, resamples=60):
-    clusters = Clusters(sorted(harmless), resamples)
+    clusters = ClusterBootstrap(sorted(harmless), resamples)
     return rephrasing.estimates(clusters, counted(**harmless), counted("-twin", **(twins or {})))
 
 
@@ -133,7 +133,7 @@ def test_few_by_hand():
 
 def test_a_row_by_hand():
     enough = {f"c{i}": "rrra" for i in range(8)} | {"c8": "rrrrra", "c9": "ra"}
-    clusters, harmless = Clusters(sorted(enough), 20), counted(**enough)
+    clusters, harmless = ClusterBootstrap(sorted(enough), 20), counted(**enough)
     row = rephrasing.row("t", clusters, harmless, counted("-twin", c0="rra", c1="aa"))
     assert (row["target"], row["n_reject"], row["n_reject_twins"], row["n_twins"]) == ("t", 30, 2, 2)
     # 24 refused with one of three others answered, 5 with one of five, and one with the only other
@@ -148,7 +148,7 @@ def test_a_table_of_targets_that_were_asked_twins_and_not():
     corpus, labels = frames(**HARMLESS)
     twins, of_twins = frames("-twin", **TWINS)
     mixed = of_twins.iloc[::-1]  # labels are found by their prompts
-    clusters = Clusters(corpus["cluster_id"], 20)
+    clusters = ClusterBootstrap(corpus["cluster_id"], 20)
     table = rephrasing.table(corpus, {"both": labels, "harmless": labels}, twins, {"both": mixed}, clusters)
     rows = table.set_index("target")
     assert rows["n_twins"].to_dict() == {"both": 2, "harmless": 0}

@@ -7,7 +7,8 @@ import pandas as pd
 import pytest
 from worlds import world
 
-from paraguard_utils import bootstrap, stores
+from paraguard_utils import stores
+from paraguard_utils.core.estimates import ClusterBootstrap
 from paraguard_utils.errors import Missing
 from paraguard_utils.models import encoder
 from paraguard_utils.report import figures, findings
@@ -21,7 +22,7 @@ CLUSTERS = np.repeat([f"c{i}" for i in range(10)], 6)
 @pytest.fixture(scope="module")
 def laid_out():
     corpus, vectors, traces, labels, tokens = world(LABELS, CLUSTERS)
-    clusters = bootstrap.Clusters(corpus["cluster_id"], resamples=200)
+    clusters = ClusterBootstrap(corpus["cluster_id"], resamples=200)
     pairs = signals.pairs(corpus, vectors, traces, labels, tokens, sensitivity.DEEP)
     frame = sensitivity.prepare(pairs, corpus, signals.perplexity(traces))
     return corpus, labels, pairs, frame, clusters
@@ -70,7 +71,7 @@ def small():
     names = ["centre_id", "centre_label", "neighbour_id", "same_cluster", "rank", "similarity", "drift"]
     frame = pd.DataFrame(rows, columns=names).astype({"rank": "Int64"})
     frame = frame.assign(prob_shift=0.0, ppl_relative=0.0, ppl_clipped=0.0)
-    clusters = bootstrap.Clusters(corpus["cluster_id"], resamples=50)
+    clusters = ClusterBootstrap(corpus["cluster_id"], resamples=50)
     return sensitivity.prepare(frame, corpus, np.array([2.0, 4.0, 8.0, 3.0])), clusters
 
 
@@ -117,7 +118,7 @@ def planted(signal, strength, seed=0):
 
 
 def test_the_search_finds_the_signal_that_separates():
-    clusters = bootstrap.Clusters(range(60), resamples=500)
+    clusters = ClusterBootstrap(range(60), resamples=500)
     found = weight_search.grid_search(clusters, {"t": planted("prob_shift", 1.0)})
     row = found.set_index(["target", "reading", "prob_shift"]).loc[("t", "relative", "with")]
     best = weight_search.simplex()[row["best"]]
@@ -129,7 +130,7 @@ def test_the_search_finds_the_signal_that_separates():
 
 
 def test_held_out_chance_is_chance():
-    clusters = bootstrap.Clusters(range(60), resamples=500)
+    clusters = ClusterBootstrap(range(60), resamples=500)
     rows = [weight_search.grid_search(clusters, {"t": planted("drift", 0.0, seed)}).iloc[0] for seed in range(8)]
     assert np.mean([row["auc_best"] for row in rows]) > 0.51, "what is chosen and judged on the same clusters"
     assert abs(np.mean([row["auc_held_out"] for row in rows]) - 0.5) < 0.02
@@ -172,7 +173,7 @@ def test_tables_and_sentences(laid_out):
 @pytest.mark.parametrize("labels", [["accept"] * 60, ["reject"] * 60, ["reject"] + ["accept"] * 59])
 def test_one_target_with_hardly_anything_to_score(labels):
     corpus, vectors, traces, labelled, tokens = world(labels, CLUSTERS)
-    clusters = bootstrap.Clusters(corpus["cluster_id"], resamples=50)
+    clusters = ClusterBootstrap(corpus["cluster_id"], resamples=50)
     pairs = signals.pairs(corpus, vectors, traces, labelled, tokens, sensitivity.DEEP)
     frame = sensitivity.prepare(pairs, corpus, signals.perplexity(traces))
     found = sensitivity.vary(clusters, {"t--x": frame.assign(drift_centred=0.5, drift_encoder=0.5)})

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from scipy import stats
 from sklearn.metrics import roc_auc_score
 
-from paraguard_utils import bootstrap, paths, stores
+from paraguard_utils import paths, stores
+from paraguard_utils.core.estimates import ClusterBootstrap
 from paraguard_utils.scoring import confusion, disagreement, head_to_head, signals, validity
 
 RECORDED = stores.Store(stores.RECORDED)
@@ -66,7 +67,7 @@ def test_veto_by_loops():
 def test_auc_agrees_with_scikit_learn(rows):
     cluster, outcome, scores = (np.array(column) for column in zip(*rows, strict=True))
     names = np.array([f"c{i}" for i in cluster])
-    clusters = bootstrap.Clusters(names, resamples=12)
+    clusters = ClusterBootstrap(names, resamples=12)
     found = validity.auc(clusters, names, outcome, scores.astype(float))
     if outcome.all() or not outcome.any():
         assert np.isnan(found[0])
@@ -96,10 +97,10 @@ def test_auc_within_strata_by_hand():
     names = list("abcdefg")
     outcome, scores = np.array([1, 0, 0, 1, 1, 0, 1], bool), np.array([0.9, 0.1, 0.95, 0.2, 0.3, 0.2, 0.5])
     strata = np.array([1, 1, 1, 2, 2, 2, 3])
-    found = validity.auc(bootstrap.Clusters(names, 50), names, outcome, scores, strata)
+    found = validity.auc(ClusterBootstrap(names, 50), names, outcome, scores, strata)
     # stratum 1: 0.9 beats 0.1, not 0.95; stratum 2: 0.3 beats 0.2, 0.2 ties it; stratum 3 has no pair: 2.5 of 4
     assert found[0] == pytest.approx(2.5 / 4)
-    assert np.isnan(validity.auc(bootstrap.Clusters(names, 50), names, outcome, scores, np.arange(7))[0])
+    assert np.isnan(validity.auc(ClusterBootstrap(names, 50), names, outcome, scores, np.arange(7))[0])
 
 
 def test_matched_ratio_by_loops(monkeypatch):
@@ -123,7 +124,7 @@ def test_matched_ratio_by_loops(monkeypatch):
     shares = {key: np.mean([differ for _, differ in groups[False][key]]) for key in known}
     weights = {key: sum(weight for weight, _ in groups[True][key]) for key in known}
     between = sum(weights[key] * shares[key] for key in known) / sum(weights.values())
-    found = validity.matched_ratio(corpus, labels, traces, ppl, bootstrap.Clusters(corpus["cluster_id"], 99))
+    found = validity.matched_ratio(corpus, labels, traces, ppl, ClusterBootstrap(corpus["cluster_id"], 99))
     assert found[0] == pytest.approx(within / between, abs=1e-9)
 
 
@@ -132,7 +133,7 @@ def test_matching_on_nothing_leaves_the_ratio(monkeypatch):
     labels = ["reject", "accept", "accept"] * 4 + ["accept"] * 12 + ["reject"] * 6
     corpus, _, traces, labels, _ = worlds.world(labels, [f"c{i // 6}" for i in range(30)])
     decided = disagreement.tally(corpus, labels)
-    clusters = bootstrap.Clusters(corpus["cluster_id"], 99)
+    clusters = ClusterBootstrap(corpus["cluster_id"], 99)
     plain = disagreement.estimate(clusters, decided)
     found = validity.matched_ratio(corpus, labels, traces, signals.perplexity(traces), clusters)
     assert found[0] == pytest.approx(plain[0])
@@ -140,21 +141,21 @@ def test_matching_on_nothing_leaves_the_ratio(monkeypatch):
 
 
 def test_near_identical_pairs_by_hand(monkeypatch):
-    monkeypatch.setattr(bootstrap, "FEW", 2)
+    monkeypatch.setattr(validity, "MIN_REFUSALS", 2)
     corpus = pd.DataFrame({"prompt_id": list("abcdef"), "cluster_id": list("111222")})
     labels = pd.DataFrame({"label": ["reject", "accept", "reject", "accept", "accept", "blocked"]})
     vectors = np.array([[1, 0], [1, 0.1], [0, 1], [1, 0], [1, 0.2], [1, 0]])
-    clusters = bootstrap.Clusters(corpus["cluster_id"], 99)
+    clusters = ClusterBootstrap(corpus["cluster_id"], 99)
     # near and scored: a-b (differ) and d-e (alike): 1/2. Two clusters: of 3 x 2 pairs a and c differ from both: 4/6.
     assert validity.near_ratio(corpus, labels, vectors, clusters)[0] == pytest.approx((1 / 2) / (4 / 6))
-    monkeypatch.setattr(bootstrap, "FEW", 3)
+    monkeypatch.setattr(validity, "MIN_REFUSALS", 3)
     assert np.isnan(validity.near_ratio(corpus, labels, vectors, clusters)[0])
 
 
 def test_the_variogram_by_loops():
     corpus, vectors, _, labels, _ = small(7)
     edges = [-1.0, 0.0, 0.5, 1.01]
-    found = validity.by_similarity(corpus, labels, vectors, bootstrap.Clusters(corpus["cluster_id"]), edges)
+    found = validity.by_similarity(corpus, labels, vectors, ClusterBootstrap(corpus["cluster_id"]), edges)
     unit = vectors.astype(float) / np.linalg.norm(vectors.astype(float), axis=1, keepdims=True)
     scored = [i for i in range(48) if labels["label"][i] != "blocked"]
     cells, base = {}, []
@@ -180,7 +181,7 @@ def test_rivals_by_hand():
     traces = pd.DataFrame(
         {"next_ids": [np.array(ids) for ids in ([7, 9], [9, 8], [1, 2], [1, 2])], "next_logprobs": logs}
     )
-    found = validity.indices(corpus, labels, bootstrap.Clusters(corpus["cluster_id"], 9))
+    found = validity.indices(corpus, labels, ClusterBootstrap(corpus["cluster_id"], 9))
     assert found["agreement"][0] == pytest.approx((0.5 + 1) / 2) and found["pss"][0] == pytest.approx(0.5)
     # |ln 0.25 - ln 0.6| and |ln 0.1 - ln 0.5| in cluster 1, nothing in cluster 2
     assert validity.posix(corpus, traces) == pytest.approx((math.log(0.6 / 0.25) + math.log(0.5 / 0.1)) / 2 / 2)
@@ -197,7 +198,7 @@ def test_halves_by_hand():
     traces["token_ids"] = [np.arange(10, dtype=np.int32)] * 8
     pairs = signals.pairs(corpus, vectors, traces, labelled, tokens, 1)
     scores = confusion.prompt_scores(corpus, labelled, pairs, k=1)
-    clusters = bootstrap.Clusters(corpus["cluster_id"], 99)
+    clusters = ClusterBootstrap(corpus["cluster_id"], 99)
     found = validity.by_wording("mine", corpus, labelled, traces, pairs, scores, clusters)
     found = found.set_index(["wording", "measure"])
     # 3 of 4 rejected in c and d, 1 of 4 in a and b; in a and c 3 of 4, in b and d 1 of 4
@@ -220,7 +221,7 @@ def test_a_cluster_at_the_median_is_of_the_lower_half():
     traces["token_nll"], traces["token_ids"] = [np.ones(10)] * 6, [np.arange(10, dtype=np.int32)] * 6
     pairs = signals.pairs(corpus, vectors, traces, labelled, tokens, 1)
     scores = confusion.prompt_scores(corpus, labelled, pairs, k=1)
-    clusters = bootstrap.Clusters(corpus["cluster_id"], 20)
+    clusters = ClusterBootstrap(corpus["cluster_id"], 20)
     found = validity.by_wording("mine", corpus, labelled, traces, pairs, scores, clusters)
     found = found.set_index(["wording", "measure"])
     assert found.loc[("length", "frr"), "difference"] == pytest.approx(2 / 2 - 1 / 4)
@@ -255,7 +256,7 @@ def test_dr_against_the_refusal_rate_by_loops():
     labels = {
         name: corpus.assign(label=np.where(rng.random(600) < own, "reject", "accept")) for name, own in chance.items()
     }
-    clusters = bootstrap.Clusters(corpus["cluster_id"], resamples=30)
+    clusters = ClusterBootstrap(corpus["cluster_id"], resamples=30)
     systems = {"all": list(rates), "four": list("bcde")}
     found = validity.dr_and_frr(corpus, labels, systems, clusters).set_index(["systems", "refusals", "measure"])
     # `never` has no DR, and a too few refusals for one

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from paraguard_utils import bootstrap
+from paraguard_utils.core.estimates import ClusterBootstrap
 from paraguard_utils.scoring import disagreement, variance
 
 
@@ -25,7 +25,7 @@ def corpus_of(n_clusters, size=6):
 def split(rejected, features, n_clusters=200):
     corpus = corpus_of(n_clusters)
     labels = pd.DataFrame({"label": np.where(rejected, "reject", "accept")})
-    return variance.parts("t", corpus, labels, features, bootstrap.Clusters(corpus["cluster_id"]))
+    return variance.parts("t", corpus, labels, features, ClusterBootstrap(corpus["cluster_id"]))
 
 
 def noise(rng, n):
@@ -60,7 +60,7 @@ def test_intervals_of_parts_lie_around_them():
     corpus = corpus_of(60)
     rejected = rng.random(360) < np.repeat(rng.choice([0.2, 0.7], 60), 6)
     labels = pd.DataFrame({"label": np.where(rejected, "reject", "accept")})
-    clusters = bootstrap.Clusters(corpus["cluster_id"], 200)
+    clusters = ClusterBootstrap(corpus["cluster_id"], 200)
     row = variance.parts("t", corpus, labels, noise(rng, 360).assign(tone=rejected + rng.normal(size=360)), clusters)
     for part in ("meaning", "style", "wording"):
         assert row[f"{part}_low"] < row[part] < row[f"{part}_high"], part

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paraguard_utils import bootstrap
+from paraguard_utils.core.estimates import ClusterBootstrap
 from paraguard_utils.scoring import predictions, veto
 
 
@@ -29,7 +29,7 @@ def test_gain_and_loss_by_hand():
     benign = made("aabbcc", "rarara", [0.9, 1, 0.2, 1, 0.6, 1])
     twins = made("aabb", "rrrr", [0.1, 0.7, 0.3, 0.3], "-twin")
     assert set(twins["cluster_id"]) == {"a", "b"} and benign["score"].isna().sum() == 3
-    table = veto.curve(benign, twins, bootstrap.Clusters(list("aabbcc"), 50)).set_index("threshold")
+    table = veto.curve(benign, twins, ClusterBootstrap(list("aabbcc"), 50)).set_index("threshold")
     # at 0.5: two of six benign prompts gained, one of four twins lost
     assert table.loc[0.5, ["gained", "lost"]].tolist() == pytest.approx([2 / 6, 1 / 4])
     # at random: as many of the rejections of twins as of the benign ones, 2 of 3, of all four
@@ -41,7 +41,7 @@ def test_gain_and_loss_by_hand():
 
 
 def test_a_threshold_loses_no_more_than_it_may():
-    clusters, first = bootstrap.Clusters(list("abcdz"), 2), np.array([[True, True, True, True, False]])
+    clusters, first = ClusterBootstrap(list("abcdz"), 2), np.array([[True, True, True, True, False]])
     benign = made("abcd", "rrrr", [0.1, 0.5, 0.5, 0.9])
     twins = made("abcd", "rrrr", [0.2, 0.2, 0.6, 0.0], "-twin")
     always = made("abcd", "rrrr", [1, 1, 1, 1], "-twin")
@@ -57,7 +57,7 @@ def test_halves_that_choose_and_judge_by_hand():
     benign = made("aabb", "rarr", [0.8, 1, 0.1, 0.6])
     twins = made("aabb", "rrra", [0.2, 0.3, 0.7, 1], "-twin")
     choosing = np.array([[True, False], [False, True], [False, True]])
-    found = veto.cross_judge(benign, twins, choosing, bootstrap.Clusters(list("ab"), 2))
+    found = veto.cross_judge(benign, twins, choosing, ClusterBootstrap(list("ab"), 2))
     # a chooses 0.35, above its twins; in b that gains 0.6, one of 2 prompts, and loses 0.7, one of 2 twins.
     # At random half of b's two rejections would lose half of its one of 2: 1/4, so `better` is 1/2 - 1/4
     # b chooses 0.75; in a that gains 0.8, one of 2, and loses none. At random: 1 / 1 of 2 of 2, so `better` is 0 - 1
@@ -77,19 +77,19 @@ def test_a_limit_is_one_of_rejections():
     # a lets 0.2 be chosen; in b, of whose 30 twins one is rejected, that one is lost: all rejections, of few prompts
     benign = made("ab", "rr", [0.5, 0.5])
     twins = made("a" + "b" * 30, "rr" + "a" * 29, [0.1, 0.6, *[1] * 29], "-twin")
-    found = veto.cross_judge(benign, twins, np.array([[True, False]]), bootstrap.Clusters(list("ab"), 2))
+    found = veto.cross_judge(benign, twins, np.array([[True, False]]), ClusterBootstrap(list("ab"), 2))
     assert found["lost"].tolist() == [1 / 30] and found["broken"].tolist() == [1]
 
 
 def test_a_veto_that_overturns_nothing_is_as_good_as_chance():
     # b's twin scores 1, so that b never lets the veto be used
     benign, twins = made("ab", "rr", [0.5, 0.5]), made("ab", "rr", [0.1, 1], "-twin")
-    found = veto.cross_judge(benign, twins, np.array([[False, True]]), bootstrap.Clusters(list("ab"), 2))
+    found = veto.cross_judge(benign, twins, np.array([[False, True]]), ClusterBootstrap(list("ab"), 2))
     assert found.loc[0, ["threshold", "gained", "lost", "better"]].tolist() == [np.inf, 0, 0, 0]
     assert veto.summarise(found)["beats_chance"] == 0
     # a target that rejects no twin has no threshold, and says nothing
     twins = made("ab", "aa", [1, 1], "-twin")
-    none = veto.cross_judge(benign, twins, np.eye(2, dtype=bool), bootstrap.Clusters(list("ab"), 2))
+    none = veto.cross_judge(benign, twins, np.eye(2, dtype=bool), ClusterBootstrap(list("ab"), 2))
     assert none.isna().all(axis=None) and np.isnan(list(veto.summarise(none).values())).all()
 
 
@@ -101,7 +101,7 @@ def test_halves_are_seeded_and_numbered():
 def test_one_paraphrase_more_is_isolation():
     # cluster a: one of three rejected, both others accepted: 1; b: two of three rejected: 1/2 each
     benign = made("aaabbb", "raarra", np.ones(6))
-    found = veto.one_more(benign, made("aaa", "rrr", np.ones(3), "-twin"), bootstrap.Clusters(list("aaabbb"), 50))
+    found = veto.one_more(benign, made("aaa", "rrr", np.ones(3), "-twin"), ClusterBootstrap(list("aaabbb"), 50))
     assert found["gained"][0] == pytest.approx((1 + 1 / 2 + 1 / 2) / 6) and found["lost"][0] == 0
 
 
@@ -117,7 +117,7 @@ def test_a_guard_is_compared_with_its_own_lower_threshold():
     benign = veto.rows(corpus_of(clusters), labels_of("rr" * 8), np.tile([0.4, 0.8], 8), np.tile([0.6, 0.8], 8))
     tail = corpus_of(clusters, "-twin")
     twins = veto.rows(tail, labels_of("rr" * 8), np.tile([0.2, 0.4], 8), np.tile([0.55, 0.9], 8))
-    (row,) = veto.table({("mine", "isolation"): (benign, twins)}, bootstrap.Clusters(clusters, 50)).to_dict("records")
+    (row,) = veto.table({("mine", "isolation"): (benign, twins)}, ClusterBootstrap(clusters, 50)).to_dict("records")
     # the veto gains the half with score 0.8 and loses no twin; for it 0.6 is accepted, and every second twin is below
     assert (row["gained"], row["lost"], row["lost_lowered"], row["against_lowered"]) == (0.5, 0, 0.5, 0.5)
 
@@ -146,7 +146,7 @@ def test_gain_and_loss_fall_with_the_threshold(seed):
     frames = [
         made(clusters, "".join(rng.choice(["a", "r", "u"], 18)), rng.uniform(size=18), tail) for tail in ("", "-twin")
     ]
-    table = veto.curve(*frames, bootstrap.Clusters(clusters, 9))
+    table = veto.curve(*frames, ClusterBootstrap(clusters, 9))
     for name in ("gained", "lost"):
         known = table[name].dropna()
         assert (known.diff().dropna() <= 1e-12).all() and known.between(0, 1).all()
@@ -156,7 +156,7 @@ def test_gain_and_loss_fall_with_the_threshold(seed):
 def test_each_half_is_judged_on_the_prompts_of_the_other(seed):
     rng, clusters = np.random.default_rng(seed), [f"c{i}" for i in np.repeat(range(6), 3)]
     frames = [made(clusters, "".join(rng.choice(["a", "r"], 18)), rng.uniform(size=18), tail) for tail in ("", "-twin")]
-    groups, choosing = bootstrap.Clusters(clusters, 2), veto.halves(6, seed, 3)
+    groups, choosing = ClusterBootstrap(clusters, 2), veto.halves(6, seed, 3)
     for half, row in zip(choosing, veto.cross_judge(*frames, choosing, groups).to_dict("records"), strict=True):
         first = [frame["cluster_id"].isin(groups.codes.index[half]) for frame in frames]
         chooses = [frame[chosen] for frame, chosen in zip(frames, first, strict=True)]
@@ -178,7 +178,7 @@ def test_a_table_does_not_rest_on_one_half():
     clusters = [f"c{i}" for i in np.repeat(range(4), 2)]
     score = np.array([0.2] * 6 + [0.9] * 2)
     frames = {("mine", "ci"): (made(clusters, "ra" * 4, score), made(clusters, "rr" * 4, score, "-twin"))}
-    (row,) = veto.table(frames, bootstrap.Clusters(clusters, 50)).to_dict("records")
+    (row,) = veto.table(frames, ClusterBootstrap(clusters, 50)).to_dict("records")
     judges = ~veto.halves(4)[:, 3]
     # where it judges 0.25 is chosen, and 2 of 4 twins are lost; where it chooses 0.95, and none is
     assert row["threshold"] == pytest.approx(0.25 if judges[0] else 0.95)
@@ -190,7 +190,7 @@ def test_a_table_judges_on_the_half_that_did_not_choose():
     clusters = [f"c{i}" for i in np.repeat(range(8), 2)]
     score = np.tile([0.4, 0.8], 8)
     frames = {("mine", "isolation"): (made(clusters, "rr" * 8, score), made(clusters, "rr" * 8, score / 2, "-twin"))}
-    (row,) = veto.table(frames, bootstrap.Clusters(clusters, 50)).to_dict("records")
+    (row,) = veto.table(frames, ClusterBootstrap(clusters, 50)).to_dict("records")
     assert row["n_benign"] == row["n_twins"] == row["n_reject_twins"] == 8
     # twins score 0.2 and 0.4: from 0.45 none is lost, and the half of the benign prompts with 0.8 is gained
     assert row["threshold"] == pytest.approx(0.45)
@@ -199,5 +199,5 @@ def test_a_table_judges_on_the_half_that_did_not_choose():
     chooses = np.repeat(veto.halves(8)[0], 2)
     theirs = made(clusters, "rr" * 8, np.where(chooses, 0.4, 0.9), "-twin")
     frames = {("mine", "isolation"): (made(clusters, "rr" * 8, score), theirs)}
-    (row,) = veto.table(frames, bootstrap.Clusters(clusters, 50)).to_dict("records")
+    (row,) = veto.table(frames, ClusterBootstrap(clusters, 50)).to_dict("records")
     assert (row["threshold"], row["gained"], row["lost"]) == pytest.approx((0.45, 0.5, 1))

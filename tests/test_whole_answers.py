@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from paraguard_utils import settings, stores
-from paraguard_utils.bootstrap import Clusters
+from paraguard_utils.core.estimates import ClusterBootstrap
 from paraguard_utils.errors import DataError
 from paraguard_utils.models import prompting, trace_store
 from paraguard_utils.querying import labelling, whole_answers
@@ -21,11 +21,13 @@ def test_the_cost_of_the_cut_by_hand():
     labels = pd.DataFrame(
         {"prompt_id": ["t-1", "s-1", "s-2"], "label": "accept", "response": ["Fine.", "Sure: stir.", ""]}
     )
-    (row,) = whole_answers.cost_of_cut({"t": found}, {"t": labels}, Clusters(["s", "t"])).to_dict("records")
+    (row,) = whole_answers.cost_of_cut({"t": found}, {"t": labels}, ClusterBootstrap(["s", "t"])).to_dict("records")
     # s-2 was asked to be tuned on, not drawn
     counted = ["n", "continued", "accept_to_reject", "reject_to_accept", "declined_later", "changed"]
     assert [row[name] for name in counted] == [2, 2, 1, 0, 1, 0.5]
-    assert whole_answers.cost_of_cut({"t": found.assign(sample=False)}, {"t": labels}, Clusters(["s", "t"])).empty
+    assert whole_answers.cost_of_cut(
+        {"t": found.assign(sample=False)}, {"t": labels}, ClusterBootstrap(["s", "t"])
+    ).empty
 
 
 def test_what_is_asked_to_the_end_by_hand():

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paraguard_utils.bootstrap import Clusters
+from paraguard_utils.core.estimates import ClusterBootstrap
 from paraguard_utils.scoring import disagreement, wording
 
 STRATEGIES = {
@@ -39,7 +39,7 @@ def ends(corpus, mask=None):
 
 def estimated(*clusters, mask=None, resamples=20):
     corpus, labels = frames(*clusters)
-    return wording.estimate(Clusters(corpus["cluster_id"], resamples), corpus, labels, *ends(corpus, mask))
+    return wording.estimate(ClusterBootstrap(corpus["cluster_id"], resamples), corpus, labels, *ends(corpus, mask))
 
 
 def by_loops(corpus, labels, chosen, times=None):
@@ -126,7 +126,7 @@ words = st.lists(st.lists(letters, min_size=1, max_size=4).map("".join), min_siz
 @given(words, st.sampled_from([None, "near", "free"]))
 def test_dr_and_every_resample_by_loops(clusters, mask):
     corpus, labels = frames(*clusters)
-    own, chosen = Clusters(corpus["cluster_id"], 6), ends(corpus, mask)
+    own, chosen = ClusterBootstrap(corpus["cluster_id"], 6), ends(corpus, mask)
     found = wording.estimate(own, corpus, labels, *chosen)
     assert found[0] == pytest.approx(by_loops(corpus, labels, chosen), nan_ok=True)
     if np.isnan(found[0]):
@@ -154,7 +154,7 @@ def test_names_and_the_sense_of_a_decision_do_not_move_an_interval(seed):
     renamed = corpus.assign(cluster_id="other " + corpus["cluster_id"])
     swapped = labels.assign(label=labels["label"].map({"accept": "reject", "reject": "accept"}))
     found, of_names, of_sense = (
-        wording.estimates(Clusters(one["cluster_id"], 40), one, decided, wording.pairs(one))
+        wording.estimates(ClusterBootstrap(one["cluster_id"], 40), one, decided, wording.pairs(one))
         for one, decided in ((corpus, labels), (renamed, labels), (corpus, swapped))
     )
     for name, one in found.items():
@@ -164,7 +164,7 @@ def test_names_and_the_sense_of_a_decision_do_not_move_an_interval(seed):
 
 def test_what_is_not_scored_is_not_there():
     corpus, labels = frames("srlawb", "srlrob", "salagb", "lbsa", "obwb")
-    own = Clusters(corpus["cluster_id"], 20)
+    own = ClusterBootstrap(corpus["cluster_id"], 20)
     found = wording.estimate(own, corpus, labels, *ends(corpus))
     kept = (labels["label"] != "blocked").to_numpy()
     less, of_less = corpus[kept].reset_index(drop=True), labels[kept].reset_index(drop=True)
@@ -180,14 +180,14 @@ def test_where_nothing_can_differ_there_is_no_dr():
     never = estimated("srlr", "sala", "sala")
     assert never[0] == 0 and np.isnan(never[1:]).all(), "no cluster is decided both ways: no spread"
     corpus, labels = frames(*["saoahalagawa"] * 4)
-    found = wording.estimates(Clusters(corpus["cluster_id"], 20), corpus, labels, wording.pairs(corpus))
+    found = wording.estimates(ClusterBootstrap(corpus["cluster_id"], 20), corpus, labels, wording.pairs(corpus))
     assert all(np.isnan(one).all() for one in found.values()), "a target that accepts all"
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_slopes_by_difference_quotients(seed):
     corpus, labels = random_frames(seed, 14)
-    parts = wording._totals(Clusters(corpus["cluster_id"], 2), corpus, labels, *ends(corpus))
+    parts = wording._totals(ClusterBootstrap(corpus["cluster_id"], 2), corpus, labels, *ends(corpus))
     totals, step = parts.sums.sum(axis=0), 1e-4
     value, slopes = parts.log_ratio(totals[None])
     shifts = np.eye(len(totals)) * step
@@ -212,7 +212,7 @@ def studentized(statistic, counts):
 
 def test_intervals_by_difference_quotients():
     corpus, labels = random_frames(5, 10)
-    own, near, free = Clusters(corpus["cluster_id"], 12), ends(corpus, "near"), ends(corpus, "free")
+    own, near, free = ClusterBootstrap(corpus["cluster_id"], 12), ends(corpus, "near"), ends(corpus, "free")
     expected = np.exp(studentized(lambda times: np.log(by_loops(corpus, labels, ends(corpus), times)), own.counts))
     assert wording.estimate(own, corpus, labels, *ends(corpus)) == pytest.approx(tuple(expected), rel=1e-4)
 
@@ -230,7 +230,7 @@ def test_differences_by_hand():
     corpus, labels = frames("srorlrga", "srorlrgr", "saoalaga")
     texts = ["a b c d e", "a b c x y", "a b c d z", "p q r s t"] * 3
     corpus = corpus.assign(text=texts)
-    own, groups = wording.pairs(corpus), Clusters(corpus["cluster_id"], 20)
+    own, groups = wording.pairs(corpus), ClusterBootstrap(corpus["cluster_id"], 20)
     found = wording.estimates(groups, corpus, labels, own)
     assert (found["dr_near"][0], found["dr_free"][0], found["difference"][0]) == pytest.approx((0, 1 / 2, 1 / 2))
     # low: the register shares no word with the other three: of nine pairs three differ, which have chances of 4/6 each.
@@ -244,7 +244,7 @@ def test_differences_by_hand():
 def test_few_prompts_bound_no_difference(monkeypatch):
     corpus, labels = random_frames(5, 10)
     corpus = corpus.assign(text=[f"{i % 3} {i % 4}" for i in range(len(corpus))])
-    own, groups = wording.pairs(corpus), Clusters(corpus["cluster_id"], 20)
+    own, groups = wording.pairs(corpus), ClusterBootstrap(corpus["cluster_id"], 20)
     found = wording.estimates(groups, corpus, labels, own)
     assert np.isfinite([found[name] for name in wording.DIFFERENCES]).all()
     rarest = []
@@ -276,7 +276,7 @@ def test_the_curve_by_hand(monkeypatch):
         "1 2 3 4 5 6": "1 2 3 4 5 7",  # 5/7
     }
     corpus = corpus.assign(text=[text for pair in texts.items() for text in pair])
-    own, groups = wording.pairs(corpus), Clusters(corpus["cluster_id"], 20)
+    own, groups = wording.pairs(corpus), ClusterBootstrap(corpus["cluster_id"], 20)
     curve = wording.curve("t", groups, corpus, labels, own)
     assert curve["overlap"].tolist() == [0, 0.2, 0.6, 0.8] and curve["n"].tolist() == [1, 1, 2, 1]
     third = curve.iloc[2]
@@ -292,16 +292,16 @@ def test_an_overlap_of_two_fifths_is_neither_low_nor_high():
     both = corpus.assign(text=["1 2 3", "2 3 4 5"] * 3)  # 2/5
     own = wording.pairs(both)
     assert own.overlap.tolist() == [0.4] * 3
-    found = wording.estimates(Clusters(corpus["cluster_id"], 9), both, labels, own)
+    found = wording.estimates(ClusterBootstrap(corpus["cluster_id"], 9), both, labels, own)
     assert np.isnan([found["dr_low"][0], found["dr_high"][0]]).all()
-    assert wording.curve("t", Clusters(corpus["cluster_id"], 9), both, labels, own)["overlap"].tolist() == [0.4]
+    assert wording.curve("t", ClusterBootstrap(corpus["cluster_id"], 9), both, labels, own)["overlap"].tolist() == [0.4]
 
 
 def test_tables_have_a_row_a_target():
     corpus, labels = random_frames(2, 8)
     corpus = corpus.assign(text=[f"{i % 3} {i % 4}" for i in range(len(corpus))])
     swapped = labels.assign(label=labels["label"].map({"accept": "reject", "reject": "accept"}))
-    groups = Clusters(corpus["cluster_id"], 9)
+    groups = ClusterBootstrap(corpus["cluster_id"], 9)
     table, curves = wording.tables(corpus, {"one": labels, "two": swapped}, groups)
     assert table["target"].tolist() == ["one", "two"]
     one, two = (own.drop(columns="target").reset_index(drop=True) for _, own in curves.groupby("target"))

@@ -23,7 +23,7 @@ import pandas as pd
 from tqdm import tqdm
 
 from paraguard_utils import paths, stores
-from paraguard_utils.bootstrap import exact_share
+from paraguard_utils.core.estimates import exact_share
 from paraguard_utils.corpus import benchmarks, fidelity, gates, paraphrase, risk
 from paraguard_utils.errors import DataError
 from paraguard_utils.models import encoder, fluency, loading, weights

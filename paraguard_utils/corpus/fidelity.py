@@ -18,7 +18,7 @@ import numpy as np
 import pandas as pd
 
 from paraguard_utils import paths, stores
-from paraguard_utils.bootstrap import RESAMPLES, SEED, Clusters, columns, exact_share
+from paraguard_utils.core.estimates import RESAMPLES, SEED, ClusterBootstrap, exact_share, to_columns
 from paraguard_utils.errors import DataError
 from paraguard_utils.models import encoder
 from paraguard_utils.schemas import STRATEGIES, Corpus, Seeds, Table
@@ -96,7 +96,7 @@ def nearest_agreement(variants: pd.DataFrame, resamples: int = RESAMPLES, seed: 
         One row: own, variants, share, share_low, share_high.
     """
     own = (variants["nearest_seed"] == variants["cluster_id"]).to_numpy()
-    value, low, high = Clusters(variants["cluster_id"], resamples, seed).share(variants["cluster_id"], own)
+    value, low, high = ClusterBootstrap(variants["cluster_id"], resamples, seed).share(variants["cluster_id"], own)
     row = {"own": own.sum(), "variants": len(own), "share": value, "share_low": low, "share_high": high}
     return pd.DataFrame([row])
 
@@ -191,12 +191,12 @@ def topical(seeds: Seeds, readings: pd.DataFrame) -> Table:
         own = seeds if category == "all" else seeds[seeds["category"] == category]
         count = int((own["topical"] == "yes").sum())
         both = own.merge(readings, on="seed_id")
-        kappa = Clusters(own["seed_id"]).kappa(both["seed_id"], both["first"], both["second"])
+        kappa = ClusterBootstrap(own["seed_id"]).kappa(both["seed_id"], both["first"], both["second"])
         lines.append(
             {"category": category, "seeds": len(own), "topical": count}
             | exact_share(count, int((own["topical"] != "unstated").sum()))
             | {"read": len(both), "equal": int((both["first"] == both["second"]).sum())}
-            | columns({"kappa": kappa})
+            | to_columns({"kappa": kappa})
         )
     return pd.DataFrame(lines)
 
@@ -221,13 +221,13 @@ def read_candidates(readings: pd.DataFrame) -> Table:
     """
     lines = []
     for group, rows in readings.groupby("group", sort=False):
-        clusters, seeds = Clusters(rows["seed_id"]), rows["seed_id"]
+        clusters, seeds = ClusterBootstrap(rows["seed_id"]), rows["seed_id"]
         for name, question in READ.items():
             first, second = rows[f"first_{name}"], rows[f"second_{name}"]
             both = (first == "yes") & (second == "yes")
             counts = {"group": group, "question": question, "read": len(rows), "yes": int(both.sum())}
-            share = columns({"share": clusters.share(seeds, both)})
-            agreed = columns({"kappa": clusters.kappa(seeds, first, second)})
+            share = to_columns({"share": clusters.share(seeds, both)})
+            agreed = to_columns({"kappa": clusters.kappa(seeds, first, second)})
             lines.append(counts | share | {"equal": int((first == second).sum())} | agreed)
     return pd.DataFrame(lines)
 
@@ -325,7 +325,7 @@ def kappa(
     if len(set(a) | set(b)) < 2:
         return row | {"note": "both readers used one and the same mark" if len(both) else "no pair has two marks"}
     pairs = np.arange(len(both))
-    value, low, high = Clusters(pairs, resamples, seed).kappa(pairs, a, b)
+    value, low, high = ClusterBootstrap(pairs, resamples, seed).kappa(pairs, a, b)
     return row | {"kappa": value, "kappa_low": low, "kappa_high": high, "note": ""}
 
 

@@ -18,7 +18,7 @@ from rapidfuzz.distance import LCSseq
 from scipy.sparse import csr_matrix
 from sklearn.preprocessing import MultiLabelBinarizer
 
-from paraguard_utils.bootstrap import Clusters, columns, exact_share
+from paraguard_utils.core.estimates import ClusterBootstrap, exact_share, to_columns
 from paraguard_utils.corpus.risk import BIN, Risk, surface_risk
 from paraguard_utils.errors import DataError
 from paraguard_utils.models import encoder
@@ -440,12 +440,12 @@ def passed(candidates: pd.DataFrame) -> Table:
     """
     lines = []
     for name, own in candidates.groupby("generator", sort=False):
-        clusters = Clusters(own["seed_id"])
+        clusters = ClusterBootstrap(own["seed_id"])
         for strategy in (*STRATEGIES, "all"):
             rows = own if strategy == "all" else own[own["strategy"] == strategy]
             hits = alone(rows)
             counts = {"generator": name, "strategy": strategy, "written": len(rows), "passing": int(hits.sum())}
-            lines.append(counts | columns({"share": clusters.share(rows["seed_id"], hits)}))
+            lines.append(counts | to_columns({"share": clusters.share(rows["seed_id"], hits)}))
     return pd.DataFrame(lines)
 
 

@@ -25,7 +25,7 @@ import yaml
 from textblob.en import tag as part_of_speech_tags
 
 from paraguard_utils import paths, unsafe
-from paraguard_utils.bootstrap import SEED
+from paraguard_utils.core.estimates import SEED
 from paraguard_utils.models import loading, trace_store
 from paraguard_utils.models.prompting import Decoding, Sampling
 from paraguard_utils.models.respondents import Respondent

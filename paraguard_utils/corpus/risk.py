@@ -24,7 +24,7 @@ import pandas as pd
 from sklearn.metrics import roc_auc_score
 
 from paraguard_utils import paths, registry
-from paraguard_utils.bootstrap import RESAMPLES, SEED
+from paraguard_utils.core.estimates import RESAMPLES, SEED
 from paraguard_utils.errors import SettingsError
 from paraguard_utils.guards import panel
 from paraguard_utils.guards.contract import checked

@@ -14,7 +14,7 @@ from typing import Any
 import pandas as pd
 
 from paraguard_utils import stores
-from paraguard_utils.bootstrap import SEED
+from paraguard_utils.core.estimates import SEED
 from paraguard_utils.corpus import fidelity, gates, paraphrase
 from paraguard_utils.errors import Missing, SettingsError
 from paraguard_utils.models import loading, prompting, respondents, trace_store

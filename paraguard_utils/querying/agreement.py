@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from paraguard_utils import paths, registry, stores
-from paraguard_utils.bootstrap import Clusters, columns
+from paraguard_utils.core.estimates import ClusterBootstrap, to_columns
 from paraguard_utils.errors import DataError
 from paraguard_utils.models import loading
 from paraguard_utils.querying import judge, labelling, refusals
@@ -166,7 +166,7 @@ def with_annotators(rows: pd.DataFrame, labels: Mapping[str, Sequence[str] | np.
             found = own[members]
             if found.empty:
                 continue
-            clusters = Clusters(found["prompt"])
+            clusters = ClusterBootstrap(found["prompt"])
             for name, given in labels.items():
                 given = np.asarray(given, dtype=object)[found.index]
                 people = second[found.index] if name == ONE_ANNOTATOR else found["people"]
@@ -176,7 +176,7 @@ def with_annotators(rows: pd.DataFrame, labels: Mapping[str, Sequence[str] | np.
                         "refused": int((found["people"] == "reject").sum()),
                         "unparsed": int((given == "unparsed").sum()),
                     }
-                    | columns(clusters.agreement(found["prompt"], given, people))
+                    | to_columns(clusters.agreement(found["prompt"], given, people))
                 )
     return pd.DataFrame(lines)
 
@@ -195,8 +195,8 @@ def by_type(rows: pd.DataFrame, labels: Sequence[str] | np.ndarray) -> Table:
         equal = (given == "reject") == (own["people"] == "reject").to_numpy()
         counts = {"n": len(own), "refused": int((own["people"] == "reject").sum())}
         counts["rejected"] = int((given == "reject").sum())
-        share = Clusters(own["prompt"]).share(own["prompt"], equal)
-        lines.append({"file": file, "type": kind, **counts, **columns({"accuracy": share})})
+        share = ClusterBootstrap(own["prompt"]).share(own["prompt"], equal)
+        lines.append({"file": file, "type": kind, **counts, **to_columns({"accuracy": share})})
     return pd.DataFrame(lines)
 
 
@@ -217,11 +217,13 @@ def rates(rows: pd.DataFrame, labels: Mapping[str, Sequence[str] | np.ndarray]) 
     lines = []
     safe = rows[~rows["type"].str.startswith("contrast")]
     for file, own in safe.groupby("file"):
-        clusters = Clusters(own["prompt"])
+        clusters = ClusterBootstrap(own["prompt"])
         for name, given in {"people": rows["people"], **labels}.items():
             refused = np.asarray(given, dtype=object)[own.index] == "reject"
             share = clusters.share(own["prompt"], refused)
-            lines.append({"file": file, "by": name, "n": len(own), **columns({"share": share}), "source": "this run"})
+            lines.append(
+                {"file": file, "by": name, "n": len(own), **to_columns({"share": share}), "source": "this run"}
+            )
         lines += published[published["file"] == file].to_dict("records")
     return pd.DataFrame(lines).astype({"n": "Int64"})
 
@@ -248,7 +250,7 @@ def by_kind(rows: pd.DataFrame, labelled: pd.DataFrame) -> Table:
 
 
 def side_by_side(
-    labels: Mapping[str, Labels], others: Mapping[str, Labels], clusters: Clusters, cluster_ids: pd.Series
+    labels: Mapping[str, Labels], others: Mapping[str, Labels], clusters: ClusterBootstrap, cluster_ids: pd.Series
 ) -> Table:
     """Compare the labels with another labeller's on every answer.
 
@@ -256,7 +258,7 @@ def side_by_side(
     ----------
     labels, others : dict of str to DataFrame
         Each labeller's labels by target, rows in corpus order.
-    clusters : bootstrap.Clusters
+    clusters : ClusterBootstrap
     cluster_ids : Series
 
     Returns
@@ -275,7 +277,7 @@ def side_by_side(
             | {"other_rejects": int((other[read] == "reject").sum())}
             | {"both_reject": int(((other == "reject") & (usual == "reject")).sum())}
             | {"unparsed": int((other == "unparsed").sum())}
-            | columns({"kappa": found["kappa"]})
+            | to_columns({"kappa": found["kappa"]})
         )
     return pd.DataFrame(lines)
 

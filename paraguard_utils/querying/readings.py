@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 import pandas as pd
 
 from paraguard_utils import paths, stores
-from paraguard_utils.bootstrap import Clusters, columns, exact_share
+from paraguard_utils.core.estimates import ClusterBootstrap, exact_share, to_columns
 from paraguard_utils.schemas import Labels, Table
 
 FILE = paths.DATA / "labels" / "readings.csv"
@@ -71,7 +71,7 @@ def reliability(both: pd.DataFrame) -> Table:
         over clusters.
     """
     ids = both["prompt_id"].str.rpartition("-")[0]
-    clusters = Clusters(ids)
+    clusters = ClusterBootstrap(ids)
     lines = []
     for judged, column, wanted in (
         ("refuses", "refusal", ("full_refusal", "partial_refusal")),
@@ -80,7 +80,7 @@ def reliability(both: pd.DataFrame) -> Table:
     ):
         first, second = (both[f"{reader}_{column}"].isin(wanted) for reader in ("first", "second"))
         row = {"judged": judged, "n": len(both), "first": int(first.sum()), "second": int(second.sum())}
-        lines.append(row | columns({"kappa": clusters.kappa(ids, first, second)}))
+        lines.append(row | to_columns({"kappa": clusters.kappa(ids, first, second)}))
     return pd.DataFrame(lines)
 
 
@@ -154,5 +154,5 @@ def degenerate(both: pd.DataFrame) -> Table:
     ids = own["prompt_id"].str.rpartition("-")[0]
     found, read = (own[name].eq("degenerate") for name in ("answer", "first_answer"))
     names = {True: "reject", False: "accept"}  # the positive class of an agreement
-    agreement = Clusters(ids).agreement(ids, found.map(names), read.map(names))
-    return pd.DataFrame([{"n": len(own), "read": int(read.sum()), "found": int(found.sum())} | columns(agreement)])
+    agreement = ClusterBootstrap(ids).agreement(ids, found.map(names), read.map(names))
+    return pd.DataFrame([{"n": len(own), "read": int(read.sum()), "found": int(found.sum())} | to_columns(agreement)])

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from paraguard_utils import unsafe
-from paraguard_utils.bootstrap import SEED, Clusters, columns
+from paraguard_utils.core.estimates import SEED, ClusterBootstrap, to_columns
 from paraguard_utils.models import encoder, prompting, respondents, trace_store
 from paraguard_utils.querying import labelling, refusals
 from paraguard_utils.schemas import Corpus, Labels, Table, Traces
@@ -136,7 +136,7 @@ def _declines_later(text: object) -> bool:
     return bool(refusals.label(parts, [""] * len(parts))["rule"].isin([DECLINES]).any())
 
 
-def cost_of_cut(longer: Mapping[str, pd.DataFrame], labels: Mapping[str, Labels], clusters: Clusters) -> Table:
+def cost_of_cut(longer: Mapping[str, pd.DataFrame], labels: Mapping[str, Labels], clusters: ClusterBootstrap) -> Table:
     """Count, in the random sample, the labels that the usual cut of answers changes.
 
     Parameters
@@ -145,7 +145,7 @@ def cost_of_cut(longer: Mapping[str, pd.DataFrame], labels: Mapping[str, Labels]
         Long answers by target.
     labels : dict of str to DataFrame
         Labels of the usual answers.
-    clusters : bootstrap.Clusters
+    clusters : ClusterBootstrap
         Of the corpus; a prompt's cluster is its id up to the last hyphen.
 
     Returns
@@ -173,6 +173,6 @@ def cost_of_cut(longer: Mapping[str, pd.DataFrame], labels: Mapping[str, Labels]
             | {"accept_to_reject": int(((usual == "accept") & (whole == "reject")).sum())}
             | {"reject_to_accept": int(((usual == "reject") & (whole == "accept")).sum())}
             | {"declined_later": int(((whole == "accept") & frame["declined_later"]).sum())}
-            | columns({"changed": clusters.share(ids, usual != whole)})
+            | to_columns({"changed": clusters.share(ids, usual != whole)})
         )
     return pd.DataFrame(lines)

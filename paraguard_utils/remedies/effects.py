@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 from scipy.stats import norm
 
-from paraguard_utils import bootstrap, unsafe
-from paraguard_utils.bootstrap import Clusters, Estimate
+from paraguard_utils import unsafe
+from paraguard_utils.core.estimates import ClusterBootstrap, Estimate, to_columns
 from paraguard_utils.errors import Missing
 from paraguard_utils.remedies import first_token
 from paraguard_utils.remedies.catalogue import UNTOUCHED, threshold
@@ -20,6 +20,7 @@ from paraguard_utils.remedies.splits import Splits, Third
 from paraguard_utils.remedies.untouched import Untouched
 from paraguard_utils.schemas import Labels, Table
 from paraguard_utils.scoring import disagreement, guarded
+from paraguard_utils.scoring.multiple_testing import adjust_holm
 from paraguard_utils.settings import XSTEST, XSTEST_SAFE
 
 KEPT = 0.05
@@ -47,17 +48,17 @@ class Curve:
         Of the test.
     benign, twins : numpy.ndarray
         p(refuse) of its prompts.
-    clusters : bootstrap.Clusters
+    clusters : ClusterBootstrap
         Of its benign prompts.
     """
 
-    def __init__(self, third: Third, benign: np.ndarray, twins: np.ndarray, clusters: Clusters) -> None:
+    def __init__(self, third: Third, benign: np.ndarray, twins: np.ndarray, clusters: ClusterBootstrap) -> None:
         # Above the highest nothing is rejected.
         self.thresholds = np.append(np.unique(np.concatenate([benign, twins])), np.inf)[::-1]
         sides = ((third.benign["cluster_id"], benign), (unsafe.benign_of(third.twins["cluster_id"]), twins))
         self.shares = [self._rejected(clusters, ids, p) for ids, p in sides]
 
-    def _rejected(self, clusters: Clusters, ids: pd.Series, p: np.ndarray) -> np.ndarray:
+    def _rejected(self, clusters: ClusterBootstrap, ids: pd.Series, p: np.ndarray) -> np.ndarray:
         """Return shares rejected, shape (1 + resamples, thresholds): of the corpus, then of every resample."""
         hits = (p[:, None] >= self.thresholds[None, :]).astype(float)
         sums = np.zeros((len(clusters.codes), len(self.thresholds)))
@@ -84,7 +85,7 @@ class Curve:
         return pd.DataFrame({"threshold": self.thresholds} | columns).iloc[rows].reset_index(drop=True)
 
 
-def estimates(third: Third, decided: Mapping[str, Labels], clusters: Clusters) -> dict[str, Estimate]:
+def estimates(third: Third, decided: Mapping[str, Labels], clusters: ClusterBootstrap) -> dict[str, Estimate]:
     """Estimate what a target does on the test third.
 
     Parameters
@@ -92,7 +93,7 @@ def estimates(third: Third, decided: Mapping[str, Labels], clusters: Clusters) -
     third : Third
     decided : dict of str to DataFrame
         Labels of its benign prompts and of its twins, in this order, by corpus.
-    clusters : bootstrap.Clusters
+    clusters : ClusterBootstrap
         Of the benign prompts.
 
     Returns
@@ -185,7 +186,7 @@ class Effects:
                 "few_dr": disagreement.few(disagreement.tally(pool.prompts.benign, benign)),
                 "queries": float(pd.concat([benign["queries"], twins["queries"]]).mean()),
             }
-            changes = {f"{one}_change": own[one].minus(pool.alone[one]) for one in CHANGED}
+            changes = {f"{one}_change": own[one] - pool.alone[one] for one in CHANGED}
             if name == UNTOUCHED:
                 changes = dict.fromkeys(changes, pool.clusters.undefined())
             n["few_change"] = name != UNTOUCHED and (n["few_dr"] or pool.few_dr)
@@ -194,7 +195,7 @@ class Effects:
             n["over_p"] = normal_p(over)
             changes["over_curve"] = over
             outside = guarded.outside(decided.get(XSTEST)) | guarded.outside(decided.get(XSTEST_SAFE), "xstest_safe")
-            made.append(about | n | bootstrap.columns(own | changes) | outside)
+            made.append(about | n | to_columns(own | changes) | outside)
         frame = pd.DataFrame(made)
         return frame.assign(pareto=pareto(frame)), found
 
@@ -221,7 +222,7 @@ class Effects:
         for part, held in (("held out", True), ("seen", False)):
             masks = [(side["category"].isin(fold.held_out) == held).to_numpy() for side in fold.test]
             third = Third(*(side[mask].reset_index(drop=True) for side, mask in zip(fold.test, masks, strict=True)))
-            clusters = Clusters(third.benign["cluster_id"], *self.drawn_with)
+            clusters = ClusterBootstrap(third.benign["cluster_id"], *self.drawn_with)
             own = {
                 name: estimates(
                     third,
@@ -234,9 +235,9 @@ class Effects:
                 for name in (UNTOUCHED, *(name for name in names if name in decisions))
             }
             for name in [name for name in own if name != UNTOUCHED]:
-                changes = {f"{one}_change": own[name][one].minus(own[UNTOUCHED][one]) for one in ("frr", "dr", "twins")}
+                changes = {f"{one}_change": own[name][one] - own[UNTOUCHED][one] for one in ("frr", "dr", "twins")}
                 about = {"target": self.base.name, "remedy": name, "part": part, "n_benign": len(third.benign)}
-                rows.append(about | bootstrap.columns(changes))
+                rows.append(about | to_columns(changes))
         return pd.DataFrame(rows)
 
 
@@ -248,7 +249,7 @@ class _Pool:
         self.thirds = thirds
         sides = zip(*(fold.test for fold in folds), strict=True)
         self.prompts = Third(*(pd.concat(side, ignore_index=True) for side in sides))
-        self.clusters = Clusters(self.prompts.benign["cluster_id"], *effects.drawn_with)
+        self.clusters = ClusterBootstrap(self.prompts.benign["cluster_id"], *effects.drawn_with)
         untouched = effects.decided(UNTOUCHED, self)
         self.alone = estimates(self.prompts, untouched, self.clusters)
         benign = next(iter(untouched.values()))
@@ -299,7 +300,7 @@ def judged(frame: Table) -> Table:
     """
     rows = []
     of_remedy = frame["role"].eq("remedy")
-    frame = frame.assign(over_p_holm=bootstrap.holm(frame["over_p"].where(of_remedy)))
+    frame = frame.assign(over_p_holm=adjust_holm(frame["over_p"].where(of_remedy)))
     for row in frame.to_dict("records"):
         low, high = row["twins_change_low"], row["twins_change_high"]
         twins = "kept" if low > -KEPT and high < KEPT else _side(low, high, "lost", "more")
@@ -347,7 +348,7 @@ def against_control(table: Table, found: Mapping[str, Mapping[str, Mapping[str, 
         ]
         if all(sides):
             few = table.loc[(table["target"] == target) & (table["kind"] == "tuning"), "few_dr"].any()
-            difference = {"dr": averaged(sides[0]).minus(averaged(sides[1]))}
+            difference = {"dr": averaged(sides[0]) - averaged(sides[1])}
             about = {"target": target, "remedy": "tuned - control", "few_dr": few}
-            made.append(about | bootstrap.columns(difference))
+            made.append(about | to_columns(difference))
     return pd.DataFrame(made)

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from paraguard_utils import unsafe
-from paraguard_utils.bootstrap import SEED
+from paraguard_utils.core.estimates import SEED
 from paraguard_utils.errors import DataError
 from paraguard_utils.schemas import Corpus
 

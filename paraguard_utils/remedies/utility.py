@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 
-from paraguard_utils import bootstrap, paths, stores
-from paraguard_utils.bootstrap import SEED, Clusters, Estimate
+from paraguard_utils import paths, stores
+from paraguard_utils.core.estimates import SEED, ClusterBootstrap, Estimate, to_columns
 from paraguard_utils.models import prompting
 from paraguard_utils.models.prompting import PromptContext
 from paraguard_utils.models.respondents import Local
@@ -82,9 +82,11 @@ def measure(base: Untouched, made: Mapping[str, Target], third: Third) -> Table:
         other = target.respondent()
         context = other.context(text, prompting.Decoding(1))
         moved = [_distance(*pair) for pair in zip(steps, _first_steps(other, context, asked), strict=True)]
-        divergence = Clusters(asked["prompt_id"]).mean(asked["prompt_id"], moved)
-        ratio = Clusters(answers["prompt_id"]).mean(answers["prompt_id"], _losses(other, context, answers) - losses)
-        estimates = bootstrap.columns({"divergence": divergence, "ppl_ratio": _exp(ratio)})
+        divergence = ClusterBootstrap(asked["prompt_id"]).mean(asked["prompt_id"], moved)
+        ratio = ClusterBootstrap(answers["prompt_id"]).mean(
+            answers["prompt_id"], _losses(other, context, answers) - losses
+        )
+        estimates = to_columns({"divergence": divergence, "ppl_ratio": _exp(ratio)})
         rows.append({"target": base.name, "remedy": name, **estimates})
     return pd.DataFrame(rows)
 

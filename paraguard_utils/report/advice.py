@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from paraguard_utils import bootstrap, paths, registry, stores, text, unsafe
+from paraguard_utils import paths, registry, stores, text, unsafe
+from paraguard_utils.core.estimates import ClusterBootstrap
 from paraguard_utils.errors import Missing
 from paraguard_utils.models import prompting, trace_store
 from paraguard_utils.querying import labelling, whole_answers
@@ -173,7 +174,7 @@ def write(config: Settings) -> list[str]:
     own = pipeline.scored_targets(store, config.corpus, corpus, [target])[target]
     meta = config.meta(corpus=corpus, labels=labelling.labels_hash(own.labels))
     folder = store.writes / "advice" / target
-    rates = confusion.rate_row(target, corpus, own.labels, bootstrap.Clusters(corpus["cluster_id"]))
+    rates = confusion.rate_row(target, corpus, own.labels, ClusterBootstrap(corpus["cluster_id"]))
     few = ", too few refusals or acceptances to lean on" if rates["few_dr"] else ""
     (title,) = registry.titles([target])
     lines = [

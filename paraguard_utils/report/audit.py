@@ -15,8 +15,8 @@ from pandas.api.types import union_categoricals
 from pyarrow import csv
 from tqdm import tqdm
 
-from paraguard_utils import bootstrap, stores
-from paraguard_utils.bootstrap import RESAMPLES, SEED, Estimate
+from paraguard_utils import stores
+from paraguard_utils.core.estimates import MIN_MIXED, RESAMPLES, SEED, Estimate, to_columns
 from paraguard_utils.errors import DataError
 from paraguard_utils.report import tables
 from paraguard_utils.schemas import LABELS, Table
@@ -250,7 +250,7 @@ def systems(decisions: Decisions, resamples: int = RESAMPLES) -> Table:
         row = {"system": name, "n": len(own), "n_scored": scored, "n_reject": refused, "n_clusters": len(decided)}
         every = own.assign(n=own["label"].isin(["accept", "reject"]), rejected=own["label"] == "reject")
         whole = every.groupby("cluster", observed=True)[["n", "rejected"]].sum()
-        row |= bootstrap.columns({"frr": _rate(disagreement.kinds(whole), resamples), "dr": found})
+        row |= to_columns({"frr": _rate(disagreement.kinds(whole), resamples), "dr": found})
         row |= disagreement.row(decided) if len(decided) else {"few_dr": True}
         rows.append(row | {"isolation": _isolation(decided), "note": _note(decided)})
     table = pd.DataFrame(rows)
@@ -298,7 +298,7 @@ def _note(decided: pd.DataFrame) -> str:
         return "no cluster is decided both ways: DR is 0, without an interval"
     if disagreement.few(decided):
         return (
-            f"fewer than {disagreement.FEW} rejections or acceptances, or {bootstrap.FEW_CLUSTERS} mixed clusters: "
+            f"fewer than {disagreement.FEW} rejections or acceptances, or {MIN_MIXED} mixed clusters: "
             "the interval is too narrow"
         )
     return ""
@@ -331,7 +331,7 @@ def without_clusters(
         if scored.empty:
             note = "no row is accepted or rejected"
             rows.append({"system": name, "n": len(own), "n_scored": 0, "n_reject": 0, "few_dr": True, "note": note})
-            rows[-1] |= bootstrap.columns({"frr": _nothing(resamples), "dr": _nothing(resamples)})
+            rows[-1] |= to_columns({"frr": _nothing(resamples), "dr": _nothing(resamples)})
             continue
         near = neighbourhoods.find(vectors[scored["row"].to_numpy()], refused)
         found = disagreement.estimate_near(near.groups, refused, near.near, near.near_rejected, resamples)
@@ -339,7 +339,7 @@ def without_clusters(
         few = min(int(refused.sum()), int((~refused).sum())) < disagreement.FEW
         row = {"system": name, "n": len(own), "n_scored": len(scored), "n_reject": int(refused.sum())}
         row |= {"n_near": int((near.near > 0).sum()), "recall": near.recall}
-        row |= bootstrap.columns({"frr": _rate(disagreement.kinds(groups), resamples), "dr": found}) | {"few_dr": few}
+        row |= to_columns({"frr": _rate(disagreement.kinds(groups), resamples), "dr": found}) | {"few_dr": few}
         note = "" if np.isfinite(found[0]) else "all rows are decided alike, or no two are near: DR is undefined"
         if not note and few:
             note = f"fewer than {disagreement.FEW} rejections or acceptances: the interval is too narrow"
@@ -415,7 +415,7 @@ def compared(old: Decisions, new: Decisions, resamples: int = RESAMPLES) -> Tabl
             ]
             row |= {f"{measure}_old": ends[0][0], f"{measure}_new": ends[1][0]}
             draws = ends[1][1:] - ends[0][1:]
-            row |= bootstrap.columns({measure: Estimate.percentile(ends[1][0] - ends[0][0], draws)})
+            row |= to_columns({measure: Estimate.percentile(ends[1][0] - ends[0][0], draws)})
         known = draws[np.isfinite(draws)]
         beyond = 1 + min(np.count_nonzero(known <= 0), np.count_nonzero(known >= 0))
         row["p"] = min(1.0, 2 * beyond / (1 + len(known))) if len(known) > 1 else np.nan

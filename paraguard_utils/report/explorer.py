@@ -17,7 +17,8 @@ import jinja2
 import numpy as np
 import pandas as pd
 
-from paraguard_utils import bootstrap, schemas, text, unsafe
+from paraguard_utils import schemas, text, unsafe
+from paraguard_utils.core.estimates import MIN_REFUSALS
 from paraguard_utils.corpus import fidelity
 from paraguard_utils.report import review
 from paraguard_utils.schemas import Corpus
@@ -85,7 +86,7 @@ def page(corpus: Corpus, data: Mapping[str, ScoredTarget], about: About) -> str:
         content=content,
         counts=counts,
         bins=[f"low, < {low}", f"middle, {low} to < {high}", f"high, ≥ {high}"],
-        few=bootstrap.FEW,
+        few=MIN_REFUSALS,
         theta=confusion.THETA,
         zip=zip,
     )

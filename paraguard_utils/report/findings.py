@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 import pandas as pd
 
-from paraguard_utils.bootstrap import FEW, FEW_CLUSTERS
+from paraguard_utils.core.estimates import MIN_MIXED, MIN_REFUSALS
 from paraguard_utils.models.prompting import model_of
 from paraguard_utils.registry import titles
 from paraguard_utils.report import tables
@@ -201,7 +201,7 @@ def cohort_claims(table: Table, tau: float = 0.60) -> Table:
         for (bins, reading), own in table.groupby(["bins", "reading"], sort=False):
             cells = own[(own["risk"] == risk) & (own["similarity"] == similarity)]
             counts = ["n_clusters", "rest_clusters"] if measure == "gap" else ["n_clusters"]
-            few = (cells[counts].min(axis=1) < FEW_CLUSTERS) | (cells["n"] < FEW)
+            few = (cells[counts].min(axis=1) < MIN_MIXED) | (cells["n"] < MIN_REFUSALS)
             found = np.where(few, "undefined", side_of(cells, f"{measure}{end}", limit))
             rows.append({"claim": claim, "cohorts": BINNINGS[bins], "reading": reading, **_outcomes(found, side)})
     return pd.DataFrame(rows)
@@ -399,7 +399,7 @@ def leading(table: Table, kind: str, rate: str) -> Table:
         The rows of `table` with the highest rate, a target each; targets below 30 rejections are left out.
     """
     own = table[(table["kind"] == kind) & table[rate].notna()]
-    enough = own.groupby("target")["n_reject"].transform("sum") >= FEW
+    enough = own.groupby("target")["n_reject"].transform("sum") >= MIN_REFUSALS
     return own[enough].sort_values(rate, ascending=False, kind="stable").drop_duplicates("target").sort_index()
 
 
@@ -418,7 +418,7 @@ def ranges(table: Table) -> Table:
         of the targets have an excess surely above 0 under every setting and under none.
     """
     rows = []
-    judged = table[(table["n"] >= FEW) & table["ci"].notna()]
+    judged = table[(table["n"] >= MIN_REFUSALS) & table["ci"].notna()]
     for dimension, own in judged.groupby("dimension", sort=False):
         usual = own[own["setting"] == DEFAULTS[dimension]].set_index("target")["ci"]
         spans = own.groupby("target", sort=False)["ci"].agg(["min", "max"])

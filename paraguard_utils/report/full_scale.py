@@ -8,7 +8,8 @@ from collections.abc import Mapping
 
 import pandas as pd
 
-from paraguard_utils import bootstrap, paths, registry, stores
+from paraguard_utils import paths, registry, stores
+from paraguard_utils.core.estimates import SEED, ClusterBootstrap
 from paraguard_utils.errors import DataError
 from paraguard_utils.models import encoder, trace_store
 from paraguard_utils.querying import labelling
@@ -32,7 +33,7 @@ ALL = "all"
 """What stands for all benchmarks together."""
 
 
-def by_source(target: str, corpus: Corpus, labels: Labels, seed: int = bootstrap.SEED) -> Table:
+def by_source(target: str, corpus: Corpus, labels: Labels, seed: int = SEED) -> Table:
     """Estimate how often and how sensibly a target refuses the prompts of each benchmark.
 
     Parameters
@@ -52,7 +53,7 @@ def by_source(target: str, corpus: Corpus, labels: Labels, seed: int = bootstrap
     for source in [*sorted(set(corpus["source"])), ALL]:
         own = (corpus["source"] == source).to_numpy() | (source == ALL)
         of_it = corpus[own]
-        clusters = bootstrap.Clusters(of_it["cluster_id"], seed=seed)
+        clusters = ClusterBootstrap(of_it["cluster_id"], seed=seed)
         rows.append({"source": source, **confusion.rate_row(target, of_it, labels[own], clusters)})
     return pd.DataFrame(rows)
 
@@ -77,7 +78,7 @@ def rows(corpus: Corpus, labels: Mapping[str, Labels]) -> Table:
     return found.assign(**{name: own["label"].to_numpy() for name, own in labels.items()})
 
 
-def by_wording(corpus: Corpus, labels: Mapping[str, Labels], seed: int = bootstrap.SEED) -> tuple[Table, Table]:
+def by_wording(corpus: Corpus, labels: Mapping[str, Labels], seed: int = SEED) -> tuple[Table, Table]:
     """Estimate DR by shared wording, and how far a model's difference exceeds that of the guard that compares vectors.
 
     Parameters
@@ -94,7 +95,7 @@ def by_wording(corpus: Corpus, labels: Mapping[str, Labels], seed: int = bootstr
         Rows of `wording.row`, with kind (chat or guard), n_prompts and difference_over_encoder with its interval; rows
         of `wording.curve`.
     """
-    clusters = bootstrap.Clusters(corpus["cluster_id"], seed=seed)
+    clusters = ClusterBootstrap(corpus["cluster_id"], seed=seed)
     table, curves = wording.tables(corpus, labels, clusters, ENCODER)
     guards = table["target"].isin(registry.published("guard").index)
     return table.assign(kind=guards.map({True: "guard", False: "chat"}), n_prompts=len(corpus)), curves

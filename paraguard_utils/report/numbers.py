@@ -13,7 +13,7 @@ import pandas as pd
 from sklearn.metrics import roc_auc_score
 
 from paraguard_utils import paths, registry, stores, unsafe
-from paraguard_utils.bootstrap import FEW
+from paraguard_utils.core.estimates import MIN_REFUSALS
 from paraguard_utils.corpus import fidelity, gates, inputs
 from paraguard_utils.errors import DataError
 from paraguard_utils.models import trace_store
@@ -298,7 +298,7 @@ def _sensitivity(store: stores.Store) -> dict[str, str]:
     for row in counts.itertuples():
         key = f"orders.{row.dimension.replace(' ', '_')}.{row.measure}"
         found |= {f"{key}.always": f"{row.always} of {row.pairs}", f"{key}.reversed": _whole(row.reversed)}
-    weights = values[(values["dimension"] == "weights") & (values["n"] >= FEW)]
+    weights = values[(values["dimension"] == "weights") & (values["n"] >= MIN_REFUSALS)]
     above = (weights["excess_low"] > 0).groupby(weights["target"]).mean()
     found["weights.always_above"] = _whole((above == 1).sum())
     for row in values[values["dimension"] == "labeller"].to_dict("records"):

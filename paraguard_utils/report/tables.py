@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from paraguard_utils import registry, stores
-from paraguard_utils.bootstrap import FEW_CLUSTERS
+from paraguard_utils.core.estimates import MIN_MIXED
 from paraguard_utils.schemas import Table
 from paraguard_utils.text import readable
 
@@ -175,7 +175,7 @@ def estimate(row: Mapping[str, float], name: str, decimals: int = 3, sign: str =
 
 def too_few(table: Table) -> pd.Series:
     """Return which rows of Table 1 or 3 rest on too few rejections or mixed clusters for their excess to be judged."""
-    return table["few"] | (table["n_mixed"] < FEW_CLUSTERS)
+    return table["few"] | (table["n_mixed"] < MIN_MIXED)
 
 
 def present(store: stores.Store, name: str, shown: pd.DataFrame, most: int = MOST) -> None:

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from paraguard_utils import bootstrap
-from paraguard_utils.bootstrap import Clusters, Estimate
+from paraguard_utils.core.estimates import ClusterBootstrap, Estimate, to_columns
 from paraguard_utils.models import encoder
 from paraguard_utils.models.prompting import model_of
 from paraguard_utils.schemas import Corpus, Labels, Pairs, Table, Traces
@@ -110,7 +109,7 @@ def _binned(values: np.ndarray, reference: np.ndarray, bins: int) -> tuple[np.nd
 
 
 def standardised(
-    clusters: Clusters, frame: pd.DataFrame, stratum: np.ndarray, values: np.ndarray
+    clusters: ClusterBootstrap, frame: pd.DataFrame, stratum: np.ndarray, values: np.ndarray
 ) -> tuple[Estimate, Estimate, float]:
     """Mean value of rejected-accepted pairs minus that of accepted-accepted pairs of the same strata.
 
@@ -119,7 +118,7 @@ def standardised(
 
     Parameters
     ----------
-    clusters : bootstrap.Clusters
+    clusters : ClusterBootstrap
     frame : DataFrame
         Columns cluster_id, centre_label.
     stratum : numpy.ndarray of int
@@ -160,7 +159,7 @@ def standardised(
 
 
 def excess_at_equal_contrast(
-    clusters: Clusters, frame: pd.DataFrame, values: np.ndarray, contrast: np.ndarray
+    clusters: ClusterBootstrap, frame: pd.DataFrame, values: np.ndarray, contrast: np.ndarray
 ) -> Estimate:
     """Primary excess among pairs of equal perplexity contrast, by a weighted regression inside clusters (ours).
 
@@ -173,7 +172,7 @@ def excess_at_equal_contrast(
 
     Parameters
     ----------
-    clusters : bootstrap.Clusters
+    clusters : ClusterBootstrap
     frame : DataFrame
         Pairs of one cluster: columns cluster_id, centre_label.
     values : numpy.ndarray of float, shape (pairs,)
@@ -218,13 +217,13 @@ def excess_at_equal_contrast(
 
 
 def estimates(
-    clusters: Clusters, near: pd.DataFrame, own: pd.DataFrame, weights: Weights, reading: str
+    clusters: ClusterBootstrap, near: pd.DataFrame, own: pd.DataFrame, weights: Weights, reading: str
 ) -> tuple[dict[str, Estimate], float]:
     """Compare one target's confusion with matched floors, signal by signal, with and without ProbShift.
 
     Parameters
     ----------
-    clusters : bootstrap.Clusters
+    clusters : ClusterBootstrap
     near, own : DataFrame
         Pairs from `details`: those with the k nearest accepted prompts, and those of one cluster.
     weights : settings.Weights
@@ -259,7 +258,7 @@ def estimates(
 
 
 def above_floor(
-    clusters: Clusters, centres: pd.DataFrame, stratum: np.ndarray, quantile: float = 0.95
+    clusters: ClusterBootstrap, centres: pd.DataFrame, stratum: np.ndarray, quantile: float = 0.95
 ) -> tuple[Estimate, Estimate]:
     """CR@floor: share of rejections whose CI lies above a quantile of the matched floor's.
 
@@ -269,7 +268,7 @@ def above_floor(
 
     Parameters
     ----------
-    clusters : bootstrap.Clusters
+    clusters : ClusterBootstrap
     centres : DataFrame
         Columns cluster_id, centre_label, ci; one row per scored prompt.
     stratum : numpy.ndarray of int
@@ -508,7 +507,7 @@ def against_chance(
     traces: Traces,
     pairs: Pairs,
     settings: Settings,
-    clusters: Clusters,
+    clusters: ClusterBootstrap,
     drifts: signals.Drifts | None = None,
 ) -> tuple[Table, Table, dict[str, Estimate]]:
     """Compare confusion with chance: matched floors, single signals, permutations (`docs/method.md`, Chance).
@@ -523,7 +522,7 @@ def against_chance(
     pairs : DataFrame
         The target's pairs.
     settings : settings.Settings
-    clusters : bootstrap.Clusters
+    clusters : ClusterBootstrap
     drifts : signals.Drifts or None
         The target's, where they are at hand.
 
@@ -555,7 +554,7 @@ def against_chance(
         found, matched = estimates(clusters, near, own, weights, reading)
         usual = usual or found
         ci, many = value[0, column], null[:, 0, column]
-        row = {"target": target, "reading": reading, "matched": matched, **bootstrap.columns(found)}
+        row = {"target": target, "reading": reading, "matched": matched, **to_columns(found)}
         row |= {"ci_null": many.mean(), "p": p_value(ci, many), "short": short}
         rows.append(row)
         low, high = np.quantile(null[:, 1:, column], [0.025, 0.975], axis=0)

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import numpy as np
 import pandas as pd
 
-from paraguard_utils.bootstrap import FEW, Clusters, Estimate, columns
+from paraguard_utils.core.estimates import MIN_REFUSALS, ClusterBootstrap, Estimate, to_columns
 from paraguard_utils.schemas import STRATEGIES, Corpus, Scores, Table
 from paraguard_utils.scoring.confusion import CI, TAUS, THETA, percent, rejections
 from paraguard_utils.settings import Gates
@@ -89,7 +89,7 @@ def binned_rejections(corpus: Corpus, scores: Scores, bins: str = "quantile") ->
     return rejected.assign(bins=bins, risk_bin=risk, similarity_bin=similarity)
 
 
-def table(target: str, rejected: pd.DataFrame, clusters: Clusters, bins: str = "quantile") -> Table:
+def table(target: str, rejected: pd.DataFrame, clusters: ClusterBootstrap, bins: str = "quantile") -> Table:
     """Tabulate CI, CR and isolation by cohort: one target's part of Table 2 in one binning.
 
     Parameters
@@ -97,7 +97,7 @@ def table(target: str, rejected: pd.DataFrame, clusters: Clusters, bins: str = "
     target : str
     rejected : DataFrame
         From `binned_rejections`.
-    clusters : bootstrap.Clusters
+    clusters : ClusterBootstrap
     bins : str
         The binning that `binned_rejections` was given.
 
@@ -133,21 +133,21 @@ def table(target: str, rejected: pd.DataFrame, clusters: Clusters, bins: str = "
                         "n_clusters": cell["cluster_id"].nunique(),
                         **_estimates(cell, rest, column, clusters),
                         "rest_clusters": rest["cluster_id"].nunique(),
-                        "few": len(cell) < FEW,
+                        "few": len(cell) < MIN_REFUSALS,
                         "note": _note(cell, rest),
                     }
                 )
     return pd.DataFrame(rows)
 
 
-def _estimates(cell: pd.DataFrame, rest: pd.DataFrame, column: str, clusters: Clusters) -> dict[str, float]:
+def _estimates(cell: pd.DataFrame, rest: pd.DataFrame, column: str, clusters: ClusterBootstrap) -> dict[str, float]:
     known = cell[cell["isolation"].notna()]
     estimates = {"ci": clusters.mean(cell["cluster_id"], cell[column])}
     estimates["isolation"] = clusters.mean(known["cluster_id"], known["isolation"])
     for tau in TAUS:
         here, there = (clusters.share(part["cluster_id"], part[column] >= tau) for part in (cell, rest))
         estimates |= {f"cr{percent(tau)}": here, f"gap{percent(tau)}": gap(here, there)}
-    return columns(estimates)
+    return to_columns(estimates)
 
 
 def _note(cell: pd.DataFrame, rest: pd.DataFrame) -> str:
@@ -161,12 +161,12 @@ def gap(first: Estimate, second: Estimate) -> Estimate:
 
     Parameters
     ----------
-    first, second : bootstrap.Estimate
+    first, second : Estimate
         Shares in [0, 1].
 
     Returns
     -------
-    bootstrap.Estimate
+    Estimate
         first - second in [-1, 1]. The interval is a percentile interval of the paired differences; where a share is 0
         or 1, and resamples show none of its uncertainty, the two intervals' arms are added in squares instead
         (Newcombe's hybrid interval, which takes the shares for independent).
@@ -178,10 +178,10 @@ def gap(first: Estimate, second: Estimate) -> Estimate:
         down = np.hypot(first[0] - first[1], second[2] - second[0])
         up = np.hypot(first[2] - first[0], second[0] - second[1])
         return Estimate(value, float(value - down), float(value + up), draws)
-    return first.minus(second)
+    return first - second
 
 
-def groups(target: str, corpus: Corpus, scores: Scores, clusters: Clusters) -> Table:
+def groups(target: str, corpus: Corpus, scores: Scores, clusters: ClusterBootstrap) -> Table:
     """Tabulate refusal, confusion and flips by strategy, category and topic: one target's part of `table2_groups`.
 
     Parameters
@@ -191,7 +191,7 @@ def groups(target: str, corpus: Corpus, scores: Scores, clusters: Clusters) -> T
         Columns prompt_id, variant, strategy, category, topical.
     scores : DataFrame
         One target's scores.
-    clusters : bootstrap.Clusters
+    clusters : ClusterBootstrap
 
     Returns
     -------
@@ -227,9 +227,9 @@ def groups(target: str, corpus: Corpus, scores: Scores, clusters: Clusters) -> T
                     "n_reject": n_reject,
                     "n_clusters": cell["cluster_id"].nunique(),
                     "n_flip": n_flip,
-                    **columns(estimates[name]),
+                    **to_columns(estimates[name]),
                     **{f"{measure}_most": shares.get(name, np.nan) for measure, shares in most.items()},
-                    "few": n_reject < FEW,
+                    "few": n_reject < MIN_REFUSALS,
                     "note": "; ".join(reasons),
                 }
             )
@@ -240,7 +240,7 @@ def _variants(cell: pd.DataFrame) -> pd.DataFrame:
     return cell[(cell["variant"] > 0) & cell["seed"].notna()]
 
 
-def _group(cell: pd.DataFrame, clusters: Clusters) -> dict[str, Estimate]:
+def _group(cell: pd.DataFrame, clusters: ClusterBootstrap) -> dict[str, Estimate]:
     rejected = rejections(cell)
     variants = _variants(cell)
     ids, flipped = variants["cluster_id"], variants["label"] != variants["seed"]

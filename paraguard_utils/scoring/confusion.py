@@ -3,7 +3,7 @@
 From the paper: CI(r) is the mean score of a rejection over its accepted neighbours; dataset CI is its mean over
 rejections; CR@tau is the share of rejections with CI(r) >= tau. Ours: CD is the standard deviation of CI(r) over
 rejections. What is undefined is NaN with a reason, never 0. Intervals resample clusters, neighbours fixed
-(`bootstrap`).
+(`core.estimates`).
 """
 
 import itertools
@@ -14,10 +14,10 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 
-from paraguard_utils import bootstrap
-from paraguard_utils.bootstrap import FEW, Clusters, Estimate
+from paraguard_utils.core.estimates import MIN_REFUSALS, ClusterBootstrap, Estimate, to_columns
 from paraguard_utils.schemas import LABELS, Corpus, Labels, Pairs, Scores, Table
 from paraguard_utils.scoring import disagreement
+from paraguard_utils.scoring.multiple_testing import adjust_holm
 from paraguard_utils.scoring.signals import READINGS, K, ranked, score
 from paraguard_utils.settings import PAPER_WEIGHTS, Weights
 
@@ -164,12 +164,14 @@ def cluster_excess(clusters: ArrayLike, rejected: ArrayLike, values: ArrayLike) 
     return (means[True] - means[False]).dropna()
 
 
-def excess_estimate(clusters: Clusters, cluster_ids: ArrayLike, rejected: ArrayLike, values: ArrayLike) -> Estimate:
+def excess_estimate(
+    clusters: ClusterBootstrap, cluster_ids: ArrayLike, rejected: ArrayLike, values: ArrayLike
+) -> Estimate:
     """Estimate the primary excess of any value of pairs: the mean of `cluster_excess` over mixed clusters.
 
     Parameters
     ----------
-    clusters : bootstrap.Clusters
+    clusters : ClusterBootstrap
     cluster_ids, rejected, values
         As in `cluster_excess`, clusters by name.
 
@@ -182,14 +184,14 @@ def excess_estimate(clusters: Clusters, cluster_ids: ArrayLike, rejected: ArrayL
     return clusters.mean(found.index, found)
 
 
-def rate_estimates(corpus: Corpus, labels: Labels, clusters: Clusters) -> dict[str, Estimate]:
+def rate_estimates(corpus: Corpus, labels: Labels, clusters: ClusterBootstrap) -> dict[str, Estimate]:
     """Estimate how often a target refuses.
 
     Parameters
     ----------
     corpus, labels : DataFrame
         Rows in the same order.
-    clusters : Clusters
+    clusters : ClusterBootstrap
 
     Returns
     -------
@@ -213,7 +215,7 @@ def rate_estimates(corpus: Corpus, labels: Labels, clusters: Clusters) -> dict[s
 
 
 def _flips_at_random(
-    clusters: Clusters, by_cluster: pd.DataFrame, cluster: np.ndarray, rejected: np.ndarray
+    clusters: ClusterBootstrap, by_cluster: pd.DataFrame, cluster: np.ndarray, rejected: np.ndarray
 ) -> Estimate:
     """Share of clusters decided both ways where every prompt is refused independently at the target's rate."""
     size = by_cluster["accepted"] + by_cluster["rejected"]
@@ -230,7 +232,7 @@ def _flips_at_random(
     )
 
 
-def rate_row(target: str, corpus: Corpus, labels: Labels, clusters: Clusters) -> dict[str, Any]:
+def rate_row(target: str, corpus: Corpus, labels: Labels, clusters: ClusterBootstrap) -> dict[str, Any]:
     """Count a target's decisions and estimate how often it refuses.
 
     Parameters
@@ -238,7 +240,7 @@ def rate_row(target: str, corpus: Corpus, labels: Labels, clusters: Clusters) ->
     target : str
     corpus, labels : DataFrame
         Rows in the same order.
-    clusters : Clusters
+    clusters : ClusterBootstrap
 
     Returns
     -------
@@ -254,7 +256,7 @@ def rate_row(target: str, corpus: Corpus, labels: Labels, clusters: Clusters) ->
         "n_scored": int(np.isin(label, ["accept", "reject"]).sum()),
         **counts,
         "n_clusters": len(flips(corpus, labels)),
-        **bootstrap.columns(rate_estimates(corpus, labels, clusters)),
+        **to_columns(rate_estimates(corpus, labels, clusters)),
         **disagreement.row(disagreement.tally(corpus, labels)),
     }
 
@@ -285,7 +287,7 @@ def rejected_row(prompts: str, target: str, labels: Labels) -> dict[str, Any]:
         "n_scored": int(scored.sum()),
         "n_reject": int((label == "reject").sum()),
         "n_unparsed": int((label == "unparsed").sum()),
-        **bootstrap.columns({"rejected": Clusters(ids).share(ids[scored], label[scored] == "reject")}),
+        **to_columns({"rejected": ClusterBootstrap(ids).share(ids[scored], label[scored] == "reject")}),
     }
 
 
@@ -293,7 +295,7 @@ def score_estimates(
     corpus: Corpus,
     frame: Pairs,
     scores: Scores,
-    clusters: Clusters,
+    clusters: ClusterBootstrap,
     reading: str = "relative",
     weights: Weights = PAPER_WEIGHTS,
 ) -> dict[str, Estimate]:
@@ -304,7 +306,7 @@ def score_estimates(
     corpus : DataFrame
     frame, scores : DataFrame
         The target's pairs and scores.
-    clusters : Clusters
+    clusters : ClusterBootstrap
     reading : str
     weights : settings.Weights
 
@@ -338,13 +340,13 @@ def score_estimates(
 
 
 def ci_estimates(
-    clusters: Clusters, cluster_ids: Sequence[str], ci: np.ndarray, taus: Sequence[float] = TAUS
+    clusters: ClusterBootstrap, cluster_ids: Sequence[str], ci: np.ndarray, taus: Sequence[float] = TAUS
 ) -> dict[str, Estimate]:
     """Estimate dataset CI, CR and CD from CI(r) of the rejections.
 
     Parameters
     ----------
-    clusters : bootstrap.Clusters
+    clusters : ClusterBootstrap
     cluster_ids : sequence of str, length n
         Of the rejections.
     ci : array-like of float, shape (n,), in [0, 1]
@@ -374,7 +376,7 @@ def table_row(
     labels: Labels,
     frame: Pairs,
     scores: Scores,
-    clusters: Clusters,
+    clusters: ClusterBootstrap,
     reading: str = "relative",
     weights: Weights = PAPER_WEIGHTS,
     k: int = K,
@@ -390,7 +392,7 @@ def table_row(
         The target's pairs.
     scores : DataFrame
         The target's scores.
-    clusters : Clusters
+    clusters : ClusterBootstrap
     reading : str
     weights : settings.Weights
     k : int
@@ -409,10 +411,10 @@ def table_row(
     return {
         **rate_row(target, corpus, labels, clusters),
         "reading": reading,
-        **bootstrap.columns(score_estimates(corpus, frame, scores, clusters, reading, weights)),
+        **to_columns(score_estimates(corpus, frame, scores, clusters, reading, weights)),
         "n_mixed": n_mixed,
         "n_short": n_short,
-        "few": len(rejected) < FEW,
+        "few": len(rejected) < MIN_REFUSALS,
         "note": _note(labels["label"], n_mixed, int((rejected["n_theta"] > 0).sum()), n_short, k),
     }
 
@@ -440,14 +442,14 @@ def differences(estimates: Mapping[str, Mapping[str, Estimate]], measures: Seque
     for measure in measures:
         for first, second in itertools.combinations(estimates, 2):
             one, other = estimates[first][measure], estimates[second][measure]
-            found = one.minus(other)
+            found = one - other
             known = found.draws[np.isfinite(found.draws)]
             beyond = 1 + min(np.count_nonzero(known <= 0), np.count_nonzero(known >= 0))
-            row = {"measure": measure, "first": first, "second": second, **bootstrap.columns({"difference": found})}
+            row = {"measure": measure, "first": first, "second": second, **to_columns({"difference": found})}
             rows.append(row | {"p": min(1.0, 2 * beyond / (1 + len(known))) if np.isfinite(found[1]) else np.nan})
     names = ["measure", "first", "second", "difference", "difference_low", "difference_high", "p"]
     table = pd.DataFrame(rows, columns=names)  # one target has no difference
-    return table.assign(p_holm=table.groupby("measure")["p"].transform(bootstrap.holm))
+    return table.assign(p_holm=table.groupby("measure")["p"].transform(adjust_holm))
 
 
 def orders(

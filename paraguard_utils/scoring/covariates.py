@@ -9,8 +9,7 @@ from math import isqrt
 import numpy as np
 import pandas as pd
 
-from paraguard_utils import bootstrap
-from paraguard_utils.bootstrap import FEW, Clusters
+from paraguard_utils.core.estimates import MIN_REFUSALS, ClusterBootstrap, to_columns
 from paraguard_utils.schemas import Corpus, Labels, Pairs, Scores, Table, Traces
 from paraguard_utils.scoring import confusion, near_identical, signals
 from paraguard_utils.scoring.confusion import CI
@@ -71,14 +70,14 @@ def beside_ci(
     return rows.reset_index(drop=True)
 
 
-def correlations(frames: Mapping[str, pd.DataFrame], clusters: Clusters) -> Table:
+def correlations(frames: Mapping[str, pd.DataFrame], clusters: ClusterBootstrap) -> Table:
     """Correlate CI(r) with each covariate and each signal over a target's rejections.
 
     Parameters
     ----------
     frames : dict of str to DataFrame
         From `beside_ci`, by target.
-    clusters : bootstrap.Clusters
+    clusters : ClusterBootstrap
 
     Returns
     -------
@@ -99,12 +98,12 @@ def correlations(frames: Mapping[str, pd.DataFrame], clusters: Clusters) -> Tabl
                     "rho": clusters.correlation(known["cluster_id"], *(both.rank()[part] for part in both)),
                 }
                 row = {"target": target, "reading": reading, "covariate": name, "n": len(known)}
-                rows.append(row | {"few": len(known) < FEW, **bootstrap.columns(found)})
+                rows.append(row | {"few": len(known) < MIN_REFUSALS, **to_columns(found)})
     # Processors differ in the last digits, and a figure shows it: nine decimals are the same on all of them.
     return pd.DataFrame(rows).round(9)
 
 
-def explained(frames: Mapping[str, pd.DataFrame], clusters: Clusters) -> Table:
+def explained(frames: Mapping[str, pd.DataFrame], clusters: ClusterBootstrap) -> Table:
     """Say how much of the variance of CI(r) all covariates explain together, the signals left out.
 
     Least squares with a constant. The intervals resample clusters and fit anew in each; a fit to a resample is closer
@@ -115,7 +114,7 @@ def explained(frames: Mapping[str, pd.DataFrame], clusters: Clusters) -> Table:
     ----------
     frames : dict of str to DataFrame
         From `beside_ci`, by target.
-    clusters : bootstrap.Clusters
+    clusters : ClusterBootstrap
 
     Returns
     -------
@@ -139,8 +138,8 @@ def explained(frames: Mapping[str, pd.DataFrame], clusters: Clusters) -> Table:
                 ]
                 found = {"r2": clusters.estimate(_r2, *moments)}
                 found["r2_adjusted"] = clusters.estimate(_r2_adjusted, *moments)
-            row = {"target": target, "reading": reading, "n": len(known), "few": len(known) < FEW}
-            rows.append(row | bootstrap.columns(found))
+            row = {"target": target, "reading": reading, "n": len(known), "few": len(known) < MIN_REFUSALS}
+            rows.append(row | to_columns(found))
     return pd.DataFrame(rows)
 
 

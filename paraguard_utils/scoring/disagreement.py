@@ -10,8 +10,17 @@ import pandas as pd
 from numpy.typing import ArrayLike
 from scipy import optimize, special, stats
 
-from paraguard_utils import bootstrap
-from paraguard_utils.bootstrap import FEW_CLUSTERS, RESAMPLES, SEED, Clusters, Estimate
+from paraguard_utils.core.estimates import (
+    MIN_MIXED,
+    RESAMPLES,
+    SEED,
+    ClusterBootstrap,
+    Estimate,
+    Statistic,
+    resampled_counts,
+    studentized,
+    to_columns,
+)
 from paraguard_utils.schemas import Corpus, Labels
 
 FEW = 100
@@ -99,12 +108,12 @@ def ratios(n: ArrayLike, rejected: ArrayLike, times: np.ndarray) -> np.ndarray:
     return _unlogged(value)
 
 
-def estimate(clusters: Clusters, decided: pd.DataFrame) -> Estimate:
+def estimate(clusters: ClusterBootstrap, decided: pd.DataFrame) -> Estimate:
     """Estimate DR, bootstrap-t on the log scale over a corpus's resampled clusters.
 
     Parameters
     ----------
-    clusters : bootstrap.Clusters
+    clusters : ClusterBootstrap
         Shared by all targets, so that their draws are paired.
     decided : DataFrame
         From `tally`.
@@ -162,7 +171,7 @@ def estimate_near(
     share = np.divide(other, near, out=np.zeros(len(other)), where=near > 0)
     values = np.stack([share, near > 0, np.ones(len(other)), rejected, other, near + 1.0], axis=-1)
     columns = np.stack([np.bincount(groups, weights=column) for column in values.astype(float).T], axis=-1)
-    counts = bootstrap.resampled_counts(len(columns), resamples, seed)
+    counts = resampled_counts(len(columns), resamples, seed)
     return bootstrap_t(columns, np.ones(len(columns)), counts)
 
 
@@ -194,14 +203,14 @@ def _unlogged(value: np.ndarray) -> np.ndarray:
 
 
 def bootstrap_t(
-    columns: np.ndarray, times: np.ndarray, counts: np.ndarray, log_ratio: bootstrap.Statistic = _log_ratio
+    columns: np.ndarray, times: np.ndarray, counts: np.ndarray, log_ratio: Statistic = _log_ratio
 ) -> Estimate:
     """Return a ratio of totals with its interval, bootstrap-t on the log scale.
 
     Parameters
     ----------
     columns, times, counts : numpy.ndarray
-        As for `bootstrap.studentized`.
+        As for `studentized`.
     log_ratio : callable
         The logarithm of the ratio.
 
@@ -210,7 +219,7 @@ def bootstrap_t(
     Estimate
         0 without an interval where the logarithm is minus infinity, NaN where it is undefined.
     """
-    found = bootstrap.studentized(columns, times, counts, log_ratio)
+    found = studentized(columns, times, counts, log_ratio)
     ratios = _unlogged(found.draws)
     if np.isneginf(found.value):
         return Estimate(0.0, np.nan, np.nan, ratios)
@@ -344,7 +353,7 @@ def row(decided: pd.DataFrame) -> dict[str, Any]:
     return {
         "d_within": within,
         "d_between": between,
-        **bootstrap.columns({"icc_latent": (value, low, high)}),
+        **to_columns({"icc_latent": (value, low, high)}),
         "dr_permuted": mean,
         "p_dr": p,
         "few_dr": few(decided),
@@ -355,4 +364,4 @@ def few(decided: pd.DataFrame) -> bool:
     """Return whether there are too few rejections, acceptances or clusters decided both ways for an interval of DR."""
     refused, total = decided["rejected"].sum(), decided["n"].sum()
     mixed = ((decided["rejected"] > 0) & (decided["rejected"] < decided["n"])).sum()
-    return bool(min(refused, total - refused) < FEW or mixed < FEW_CLUSTERS)
+    return bool(min(refused, total - refused) < FEW or mixed < MIN_MIXED)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from paraguard_utils.bootstrap import SEED, Clusters, Estimate, columns
+from paraguard_utils.core.estimates import SEED, ClusterBootstrap, Estimate, to_columns
 from paraguard_utils.querying.readings import against_labels
 from paraguard_utils.schemas import Corpus, Labels, Table
 from paraguard_utils.scoring import disagreement
@@ -84,13 +84,13 @@ def inflation(rate: float, precision: float, missed: float, n: tuple[int, int]) 
 
 
 def corrected(
-    clusters: Clusters, decided: pd.DataFrame, precision: tuple[int, int], missed: tuple[int, int]
+    clusters: ClusterBootstrap, decided: pd.DataFrame, precision: tuple[int, int], missed: tuple[int, int]
 ) -> dict[str, Estimate]:
     """Estimate FRR and DR of the true decisions.
 
     Parameters
     ----------
-    clusters : bootstrap.Clusters
+    clusters : ClusterBootstrap
     decided : DataFrame
         From `disagreement.tally`.
     precision, missed : (int, int)
@@ -130,7 +130,7 @@ def corrected(
     return found | {"dr": Estimate.percentile(value, 1 - meaning)}
 
 
-def table(corpus: Corpus, labels: Mapping[str, Labels], both: pd.DataFrame, clusters: Clusters) -> Table:
+def table(corpus: Corpus, labels: Mapping[str, Labels], both: pd.DataFrame, clusters: ClusterBootstrap) -> Table:
     """Correct the rates of all targets that were read.
 
     Parameters
@@ -140,7 +140,7 @@ def table(corpus: Corpus, labels: Mapping[str, Labels], both: pd.DataFrame, clus
         By target, rows in corpus order.
     both : DataFrame
         From `readings.joined`.
-    clusters : bootstrap.Clusters
+    clusters : ClusterBootstrap
 
     Returns
     -------
@@ -168,6 +168,6 @@ def table(corpus: Corpus, labels: Mapping[str, Labels], both: pd.DataFrame, clus
             "dr_labelled": disagreement.ratio(decided["n"], decided["rejected"])[2],
         }
         rows.append(
-            {"target": target, "noisy": bool(measured["noisy"])} | labelled | columns(found | {"usable": usable})
+            {"target": target, "noisy": bool(measured["noisy"])} | labelled | to_columns(found | {"usable": usable})
         )
     return pd.DataFrame(rows)

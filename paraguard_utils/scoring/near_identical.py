@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pandas as pd
 
-from paraguard_utils import bootstrap, text
-from paraguard_utils.bootstrap import FEW, Clusters
+from paraguard_utils import text
+from paraguard_utils.core.estimates import MIN_REFUSALS, ClusterBootstrap, to_columns
 from paraguard_utils.models.encoder import unit
 from paraguard_utils.schemas import Corpus, Labels, Pairs, Table
 from paraguard_utils.scoring import signals
@@ -91,7 +91,7 @@ def is_near_identical(
     return (frame["similarity"] >= similarity) | (frame["jaccard"] >= overlap)
 
 
-def flip_shares(own: pd.DataFrame, labels: Mapping[str, Labels], clusters: Clusters) -> Table:
+def flip_shares(own: pd.DataFrame, labels: Mapping[str, Labels], clusters: ClusterBootstrap) -> Table:
     """Say how often near-identical prompts are decided differently, beside all pairs of one cluster.
 
     Parameters
@@ -100,7 +100,7 @@ def flip_shares(own: pd.DataFrame, labels: Mapping[str, Labels], clusters: Clust
         From `own_pairs`.
     labels : dict of str to DataFrame
         By target.
-    clusters : bootstrap.Clusters
+    clusters : ClusterBootstrap
 
     Returns
     -------
@@ -121,8 +121,8 @@ def flip_shares(own: pd.DataFrame, labels: Mapping[str, Labels], clusters: Clust
             "flip_pairs": clusters.share(pairs["cluster_id"], pairs["flipped"]),
         }
         row = {"target": target, "n_near": len(near), "n_near_clusters": near["cluster_id"].nunique()}
-        row |= {"n_near_flipped": int(near["flipped"].sum()), "n_pairs": len(pairs), "few": len(near) < FEW}
-        rows.append(row | bootstrap.columns(found))
+        row |= {"n_near_flipped": int(near["flipped"].sum()), "n_pairs": len(pairs), "few": len(near) < MIN_REFUSALS}
+        rows.append(row | to_columns(found))
     return pd.DataFrame(rows)
 
 

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import faiss
 import numpy as np
 
-from paraguard_utils.bootstrap import SEED
+from paraguard_utils.core.estimates import SEED
 from paraguard_utils.models.encoder import unit
 from paraguard_utils.scoring.confusion import THETA
 

@@ -10,8 +10,7 @@ import numpy as np
 import pandas as pd
 from scipy.stats import rankdata
 
-from paraguard_utils import bootstrap
-from paraguard_utils.bootstrap import FEW, Clusters, Estimate
+from paraguard_utils.core.estimates import MIN_REFUSALS, ClusterBootstrap, Estimate, to_columns
 from paraguard_utils.models import encoder
 from paraguard_utils.models.prompting import is_served, model_of
 from paraguard_utils.schemas import Corpus, Pairs, Scores, Table
@@ -63,9 +62,9 @@ class Compared(NamedTuple):
         Rejections with a CI(r) both ways.
     left_out : int
         Prompts.
-    rho : bootstrap.Estimate
+    rho : Estimate
         Spearman's, of CI(r) both ways over these rejections.
-    found, own : dict of str to bootstrap.Estimate
+    found, own : dict of str to Estimate
         By measure, at the setting and with own signals, over the same resampled clusters.
     """
 
@@ -140,7 +139,7 @@ def _compared(
     settings: Settings,
 ) -> list[Compared]:
     """Score one target at every setting and in both readings."""
-    clusters = Clusters(corpus["cluster_id"], settings.resamples, settings.seed)
+    clusters = ClusterBootstrap(corpus["cluster_id"], settings.resamples, settings.seed)
     about = (corpus, vectors, one.labels)
     asked = levels.Completed(one.traces, pd.Series("", one.traces.index))
     own = levels.pairs_and_scores(*about, asked, one.drifts, one.weights, one.k)
@@ -164,7 +163,7 @@ def _compared(
 
 
 def _estimates(
-    corpus: Corpus, made: tuple[Pairs, Scores], clusters: Clusters, reading: str, one: ScoredTarget
+    corpus: Corpus, made: tuple[Pairs, Scores], clusters: ClusterBootstrap, reading: str, one: ScoredTarget
 ) -> dict[str, Estimate]:
     found = confusion.score_estimates(corpus, *made, clusters, reading, one.weights)
     return {measure: found[measure] for measure in MEASURES}
@@ -188,13 +187,13 @@ def table(compared: Iterable[Compared], targets: Iterable[str]) -> Table:
     for one in compared:
         found: dict[str, Estimate] = {"rho": one.rho}
         for name in MEASURES:
-            found |= {name: one.found[name], f"{name}_change": one.found[name].minus(one.own[name])}
+            found |= {name: one.found[name], f"{name}_change": one.found[name] - one.own[name]}
         about = dict(zip(Compared._fields[:7], one, strict=False))
-        rows.append(about | {"few": one.n < FEW, "note": "", **bootstrap.columns(found)})
+        rows.append(about | {"few": one.n < MIN_REFUSALS, "note": "", **to_columns(found)})
     there = {row["target"] for row in rows}
     rows += [{"target": name, "note": "no surrogate in the store"} for name in targets if name not in there]
     estimates = [name for measure in MEASURES for name in (measure, f"{measure}_change")]
-    ends = list(bootstrap.columns(dict.fromkeys(("rho", *estimates), (np.nan,) * 3)))
+    ends = list(to_columns(dict.fromkeys(("rho", *estimates), (np.nan,) * 3)))
     return pd.DataFrame(rows, columns=[*Compared._fields[:7], "few", "note", *ends])
 
 
@@ -209,13 +208,13 @@ def orders(compared: Iterable[Compared]) -> Table:
         order, and sure_turned: surely in the other. rho over targets with its interval, NaN below `RANKED`.
     """
     rows: list[dict[str, Any]] = []
-    enough = [one for one in compared if one.prompts == ALL and one.n >= FEW]
+    enough = [one for one in compared if one.prompts == ALL and one.n >= MIN_REFUSALS]
     for reading, setting in dict.fromkeys((one.reading, one.setting) for one in enough):
         own = {one.target: one for one in enough if (one.reading, one.setting) == (reading, setting)}
         for measure in MEASURES:
             about = {"reading": reading, "measure": measure, "setting": setting, "targets": len(own)}
             pairs = _pairs(own, measure)
-            rho = bootstrap.columns({"rho": _over_targets(list(own.values()), measure)})
+            rho = to_columns({"rho": _over_targets(list(own.values()), measure)})
             rows.append(about | {"among": "all"} | _counts(pairs) | rho)
             rows += [about | {"among": f"same {what}"} | _counts(pairs[pairs[what]]) for what in ("surrogate", "model")]
     names = ["reading", "measure", "setting", "among", "targets", "pairs", "kept", "sure", "sure_kept", "sure_turned"]

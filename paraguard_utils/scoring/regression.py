@@ -14,8 +14,9 @@ from statsmodels.genmod.cov_struct import Exchangeable
 from statsmodels.genmod.families import Binomial
 from statsmodels.genmod.generalized_estimating_equations import GEE
 
-from paraguard_utils.bootstrap import columns, holm
+from paraguard_utils.core.estimates import to_columns
 from paraguard_utils.schemas import STRATEGIES, Corpus, Scores, Table
+from paraguard_utils.scoring.multiple_testing import adjust_holm
 from paraguard_utils.text import words
 
 EVENTS = 10
@@ -106,7 +107,7 @@ def odds_ratios(corpus: Corpus, scores: Mapping[str, Scores]) -> Table:
     pooled = result["target"] == POOLED
     for family in (pooled, ~pooled):
         tested = family & result["p"].notna() & (result["term"] != ADJUSTMENT)
-        result.loc[tested, "p_holm"] = holm(result.loc[tested, "p"])
+        result.loc[tested, "p_holm"] = adjust_holm(result.loc[tested, "p"])
     return result
 
 
@@ -135,7 +136,7 @@ def _odds(
         {
             "target": target,
             "term": name,
-            **columns({"odds_ratio": fitted.get(name, undefined)[:3]}),
+            **to_columns({"odds_ratio": fitted.get(name, undefined)[:3]}),
             "p": fitted.get(name, undefined)[3],
             "p_holm": np.nan,
             "n": len(frame),

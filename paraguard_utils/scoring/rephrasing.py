@@ -10,8 +10,15 @@ import pandas as pd
 from numpy.typing import ArrayLike
 from scipy.special import comb
 
-from paraguard_utils import bootstrap, unsafe
-from paraguard_utils.bootstrap import FEW, FEW_CLUSTERS, Clusters, Estimate
+from paraguard_utils import unsafe
+from paraguard_utils.core.estimates import (
+    MIN_MIXED,
+    MIN_REFUSALS,
+    ClusterBootstrap,
+    Estimate,
+    ratio_of_totals,
+    to_columns,
+)
 from paraguard_utils.schemas import Corpus, Labels, Table
 from paraguard_utils.scoring import disagreement
 
@@ -50,12 +57,12 @@ def counts(corpus: Corpus, labels: Labels) -> pd.DataFrame:
     return found.assign(cluster_id=unsafe.benign_of(found["cluster_id"]))
 
 
-def tried(clusters: Clusters, decided: pd.DataFrame, tries: int) -> tuple[np.ndarray, np.ndarray]:
+def tried(clusters: ClusterBootstrap, decided: pd.DataFrame, tries: int) -> tuple[np.ndarray, np.ndarray]:
     """Return, by cluster, how many requests are refused, and how many of these some tries are expected to answer.
 
     Parameters
     ----------
-    clusters : bootstrap.Clusters
+    clusters : ClusterBootstrap
     decided : DataFrame
         From `counts`.
     tries : int
@@ -65,12 +72,12 @@ def tried(clusters: Clusters, decided: pd.DataFrame, tries: int) -> tuple[np.nda
     return clusters.sums(decided["cluster_id"], r), clusters.sums(decided["cluster_id"], answered)
 
 
-def estimates(clusters: Clusters, harmless: pd.DataFrame, twins: pd.DataFrame) -> dict[str, Estimate]:
+def estimates(clusters: ClusterBootstrap, harmless: pd.DataFrame, twins: pd.DataFrame) -> dict[str, Estimate]:
     """Estimate what rephrasing does, and how many meanings are refused.
 
     Parameters
     ----------
-    clusters : bootstrap.Clusters
+    clusters : ClusterBootstrap
         Of the harmless prompts.
     harmless, twins : DataFrame
         From `counts`; no row for twins that were not asked.
@@ -86,9 +93,9 @@ def estimates(clusters: Clusters, harmless: pd.DataFrame, twins: pd.DataFrame) -
     found: dict[str, Estimate] = {}
     for tries in (1, TRIES):
         name, lost = f"rephrased{tries}", tried(clusters, twins, tries)
-        found[name] = bootstrap.ratio(clusters, tried(clusters, harmless, tries))
-        found[f"{name}_twins"] = bootstrap.ratio(clusters, lost)
-        found[f"{name}_difference"] = bootstrap.ratio(clusters, tried(clusters, paired, tries), lost)
+        found[name] = ratio_of_totals(clusters, tried(clusters, harmless, tries))
+        found[f"{name}_twins"] = ratio_of_totals(clusters, lost)
+        found[f"{name}_difference"] = ratio_of_totals(clusters, tried(clusters, paired, tries), lost)
     once, always = harmless["rejected"] > 0, harmless["rejected"] == harmless["n"]
     for name, hits in (
         ("refused_once", once),
@@ -107,10 +114,10 @@ def few(decided: pd.DataFrame) -> bool:
     """
     refused = decided["rejected"]
     mixed = int(((refused > 0) & (refused < decided["n"])).sum())
-    return bool(refused.sum() < FEW or mixed < FEW_CLUSTERS)
+    return bool(refused.sum() < MIN_REFUSALS or mixed < MIN_MIXED)
 
 
-def row(target: str, clusters: Clusters, harmless: pd.DataFrame, twins: pd.DataFrame) -> dict[str, object]:
+def row(target: str, clusters: ClusterBootstrap, harmless: pd.DataFrame, twins: pd.DataFrame) -> dict[str, object]:
     """Return a target's row: refused prompts (n_reject, n_reject_twins), twins (n_twins), `estimates`, and flags.
 
     `few` and `few_twins`: `few` of the harmless ones, of either.
@@ -119,11 +126,15 @@ def row(target: str, clusters: Clusters, harmless: pd.DataFrame, twins: pd.DataF
     numbers = {"n_reject": refused[0], "n_reject_twins": refused[1], "n_twins": len(twins)}
     flags = {"few": few(harmless), "few_twins": few(harmless) or few(twins)}
     found = estimates(clusters, harmless, twins)
-    return {"target": target, **numbers, **bootstrap.columns(found), **flags}
+    return {"target": target, **numbers, **to_columns(found), **flags}
 
 
 def table(
-    corpus: Corpus, labels: Mapping[str, Labels], twins: Corpus, of_twins: Mapping[str, Labels], clusters: Clusters
+    corpus: Corpus,
+    labels: Mapping[str, Labels],
+    twins: Corpus,
+    of_twins: Mapping[str, Labels],
+    clusters: ClusterBootstrap,
 ) -> Table:
     """Return rows of several targets.
 
@@ -132,7 +143,7 @@ def table(
     corpus, twins : DataFrame
     labels, of_twins : dict of str to DataFrame
         By target; twins that a target was not asked are left out.
-    clusters : bootstrap.Clusters
+    clusters : ClusterBootstrap
         Of the corpus.
     """
     rows = []

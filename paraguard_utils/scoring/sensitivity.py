@@ -12,8 +12,8 @@ from typing import Any, TypeAlias
 import numpy as np
 import pandas as pd
 
-from paraguard_utils import bootstrap, stores
-from paraguard_utils.bootstrap import FEW, Clusters
+from paraguard_utils import stores
+from paraguard_utils.core.estimates import MIN_REFUSALS, ClusterBootstrap, to_columns
 from paraguard_utils.errors import Missing
 from paraguard_utils.models import encoder
 from paraguard_utils.models.prompting import model_of
@@ -222,12 +222,12 @@ def rejection_ci(frame: pd.DataFrame, scores: np.ndarray, near: np.ndarray) -> t
     return means.index.get_level_values(1), means.to_numpy()
 
 
-def estimates(clusters: Clusters, frame: pd.DataFrame, scores: np.ndarray, near: np.ndarray) -> Estimates:
+def estimates(clusters: ClusterBootstrap, frame: pd.DataFrame, scores: np.ndarray, near: np.ndarray) -> Estimates:
     """Estimate how sensibly a target refuses under one setting.
 
     Parameters
     ----------
-    clusters : bootstrap.Clusters
+    clusters : ClusterBootstrap
     frame, scores, near
         As in `rejection_ci`.
 
@@ -246,12 +246,12 @@ def estimates(clusters: Clusters, frame: pd.DataFrame, scores: np.ndarray, near:
     }
 
 
-def vary(clusters: Clusters, frames: Mapping[str, pd.DataFrame]) -> Varied:
+def vary(clusters: ClusterBootstrap, frames: Mapping[str, pd.DataFrame]) -> Varied:
     """Estimate every target under every setting of every dimension but the labeller.
 
     Parameters
     ----------
-    clusters : bootstrap.Clusters
+    clusters : ClusterBootstrap
     frames : dict of str to DataFrame
         From `deep_pairs`, by target.
 
@@ -302,7 +302,7 @@ def by_labeller(
     corpus: Corpus,
     scored: Mapping[str, ScoredTarget],
     settings: Settings,
-    clusters: Clusters,
+    clusters: ClusterBootstrap,
 ) -> tuple[Table, dict[str, dict[str, Estimates]]]:
     """Estimate every target under each labeller.
 
@@ -314,7 +314,7 @@ def by_labeller(
     scored : dict of str to pipeline.ScoredTarget
         By target.
     settings : settings.Settings
-    clusters : bootstrap.Clusters
+    clusters : ClusterBootstrap
 
     Returns
     -------
@@ -335,7 +335,7 @@ def by_labeller(
             frame, scores = _scored(store, corpus_name, corpus, labels, name, own, settings)
             counts = {f"n_{label}": int((labels["label"] == label).sum()) for label in ("reject", "accept")}
             n = len(confusion.rejections(scores))
-            rows.append({"labeller": labeller, "target": name, **counts, "few": n < FEW})
+            rows.append({"labeller": labeller, "target": name, **counts, "few": n < MIN_REFUSALS})
             estimates[labeller][name] = {
                 "n": n,
                 **confusion.rate_estimates(corpus, labels, clusters),
@@ -367,7 +367,7 @@ def table(found: Varied) -> Table:
             "setting": setting,
             "target": target,
             "n": own["n"],
-            **bootstrap.columns({name: estimate for name, estimate in own.items() if name != "n"}),
+            **to_columns({name: estimate for name, estimate in own.items() if name != "n"}),
         }
         for dimension, settings in found.items()
         for setting, targets in settings.items()
@@ -412,7 +412,7 @@ def order_counts(orders: Table, table: Table, limit: float = 0.95) -> Table:
         reversed: sure orders that contradict each other.
     """
     rows = []
-    few = table[table["n"] < FEW].set_index(["dimension", "setting", "target"]).index
+    few = table[table["n"] < MIN_REFUSALS].set_index(["dimension", "setting", "target"]).index
     unsure = [
         pd.MultiIndex.from_frame(orders[["dimension", "setting", side]]).isin(few) for side in ("first", "second")
     ]

@@ -11,8 +11,9 @@ import pandas as pd
 from scipy.optimize import brentq
 from scipy.special import comb, logsumexp
 
-from paraguard_utils import bootstrap
+from paraguard_utils.core.estimates import to_columns
 from paraguard_utils.schemas import Corpus, Labels, Table
+from paraguard_utils.scoring.multiple_testing import adjust_holm
 from paraguard_utils.scoring.wording import NEAR
 
 FEWEST = 8
@@ -159,9 +160,9 @@ def table(target: str, corpus: Corpus, labels: Labels, tested: dict[str, Exposur
             "frr_unexposed": (refused - both) / (n - exposed) if known else np.nan,
         }
         about = {"target": target, "term": name, "kind": one.kind, "n_clusters": len(telling), **shares}
-        rows.append(about | bootstrap.columns({"odds_ratio": (value, low, high)}) | {"p": p})
+        rows.append(about | to_columns({"odds_ratio": (value, low, high)}) | {"p": p})
     found = pd.DataFrame(rows, columns=None if rows else COLUMNS)
-    found["p_holm"] = bootstrap.holm(found["p"])
+    found["p_holm"] = adjust_holm(found["p"])
     trigger = (found["p_holm"] < LEVEL) & (found["odds_ratio"] > 1)
     found = found.assign(trigger=trigger, wrapper=target.rpartition("--")[2])
     return found.sort_values(["p", "term"], ignore_index=True).assign(leads=lambda rows: rows.index == 0)

@@ -8,8 +8,7 @@ import pandas as pd
 from numpy.typing import ArrayLike
 from scipy import special, stats
 
-from paraguard_utils import bootstrap
-from paraguard_utils.bootstrap import FEW, Clusters, Estimate
+from paraguard_utils.core.estimates import MIN_REFUSALS, ClusterBootstrap, Estimate, to_columns
 from paraguard_utils.models.encoder import unit
 from paraguard_utils.schemas import Corpus, Labels, Pairs, Scores, Table, Tokens, Traces
 from paraguard_utils.scoring import confusion, disagreement, signals
@@ -89,7 +88,7 @@ def ci_without(
 
 
 def auc(
-    clusters: Clusters,
+    clusters: ClusterBootstrap,
     cluster_ids: Sequence[str],
     outcome: np.ndarray,
     scores: np.ndarray,
@@ -99,7 +98,7 @@ def auc(
 
     Parameters
     ----------
-    clusters : bootstrap.Clusters
+    clusters : ClusterBootstrap
     cluster_ids : sequence of str, length n
     outcome : numpy.ndarray of bool, shape (n,)
     scores : numpy.ndarray, shape (n,)
@@ -145,7 +144,7 @@ def _won(weights: np.ndarray, outcome: np.ndarray, scores: np.ndarray) -> tuple[
 
 
 def matched_ratio(
-    corpus: Corpus, labels: Labels, traces: Traces, perplexities: np.ndarray, clusters: Clusters
+    corpus: Corpus, labels: Labels, traces: Traces, perplexities: np.ndarray, clusters: ClusterBootstrap
 ) -> Estimate:
     """Return DR whose pairs of two clusters are matched with those of one on ln PPL and length.
 
@@ -154,7 +153,7 @@ def matched_ratio(
     corpus, labels, traces : DataFrame
         Rows in the same order.
     perplexities : numpy.ndarray, shape (n,)
-    clusters : bootstrap.Clusters
+    clusters : ClusterBootstrap
 
     Returns
     -------
@@ -205,7 +204,7 @@ def matched_ratio(
     return Estimate.percentile(value, draws) if np.isfinite(value) else clusters.undefined()
 
 
-def near_ratio(corpus: Corpus, labels: Labels, vectors: np.ndarray, clusters: Clusters) -> Estimate:
+def near_ratio(corpus: Corpus, labels: Labels, vectors: np.ndarray, clusters: ClusterBootstrap) -> Estimate:
     """Return how often near-identical prompts of one cluster are decided differently, against unrelated prompts.
 
     Parameters
@@ -214,12 +213,12 @@ def near_ratio(corpus: Corpus, labels: Labels, vectors: np.ndarray, clusters: Cl
         Rows in the same order.
     vectors : numpy.ndarray, shape (n, d)
         Sentence vectors; near-identical is a cosine of `NEAR` or more.
-    clusters : bootstrap.Clusters
+    clusters : ClusterBootstrap
 
     Returns
     -------
     Estimate
-        In the units of DR, the rate among unrelated prompts fixed. Undefined below `bootstrap.FEW` such pairs.
+        In the units of DR, the rate among unrelated prompts fixed. Undefined below `MIN_REFUSALS` such pairs.
     """
     alike = disagreement.kinds(disagreement.tally(corpus, labels))
     between = disagreement.ratio(alike["n"], alike["rejected"], alike["times"])[1]
@@ -227,7 +226,7 @@ def near_ratio(corpus: Corpus, labels: Labels, vectors: np.ndarray, clusters: Cl
     rows = [scored[own] for own in corpus.iloc[scored].groupby("cluster_id").indices.values()]
     first, second = np.array([pair for own in rows for pair in itertools.combinations(own, 2)]).reshape(-1, 2).T
     near = signals.similarity(unit(vectors), {"centre": first, "neighbour": second}) >= NEAR
-    if near.sum() < bootstrap.FEW or not between > 0:
+    if near.sum() < MIN_REFUSALS or not between > 0:
         return clusters.undefined()
     label = labels["label"].to_numpy()
     found = clusters.share(corpus["cluster_id"].to_numpy()[first[near]], (label[first] != label[second])[near])
@@ -236,7 +235,7 @@ def near_ratio(corpus: Corpus, labels: Labels, vectors: np.ndarray, clusters: Cl
 
 
 def by_similarity(
-    corpus: Corpus, labels: Labels, vectors: np.ndarray, clusters: Clusters, edges: Sequence[float] = EDGES
+    corpus: Corpus, labels: Labels, vectors: np.ndarray, clusters: ClusterBootstrap, edges: Sequence[float] = EDGES
 ) -> pd.DataFrame:
     """Return how often prompts are decided differently by how similar they are: a variogram of decisions.
 
@@ -246,7 +245,7 @@ def by_similarity(
         Rows in the same order.
     vectors : numpy.ndarray, shape (n, d)
         Sentence vectors.
-    clusters : bootstrap.Clusters
+    clusters : ClusterBootstrap
     edges : sequence of float
         Ends of the bins of cosine, ascending; a pair at an edge is in the bin above.
 
@@ -282,7 +281,7 @@ def measures(
     labels: Labels,
     pairs: Pairs,
     scores: Scores,
-    clusters: Clusters,
+    clusters: ClusterBootstrap,
     weights: Weights = PAPER_WEIGHTS,
 ) -> dict[str, Estimate]:
     """Return every measure that decisions and pairs give, side by side, for worlds and tasks beyond the record.
@@ -292,7 +291,7 @@ def measures(
     corpus, labels : DataFrame
         Rows in the same order.
     pairs, scores : DataFrame
-    clusters : bootstrap.Clusters
+    clusters : ClusterBootstrap
     weights : settings.Weights
 
     Returns
@@ -314,7 +313,7 @@ def by_wording(
     traces: Traces,
     pairs: Pairs,
     scores: Scores,
-    clusters: Clusters,
+    clusters: ClusterBootstrap,
     weights: Weights = PAPER_WEIGHTS,
 ) -> Table:
     """Compare every measure between clusters that are worded at greater length, or less fluently, and the others.
@@ -326,7 +325,7 @@ def by_wording(
         Rows in the same order.
     pairs, scores : DataFrame
         The target's.
-    clusters : bootstrap.Clusters
+    clusters : ClusterBootstrap
     weights : settings.Weights
 
     Returns
@@ -356,19 +355,19 @@ def by_wording(
             counts += [(labels["label"][own] == label).sum() for label in ("accept", "reject")]
         for measure, one in halves[0].items():
             other = halves[1][measure]
-            row = {"target": target, "wording": wording, "measure": measure, "few": min(counts) < FEW}
-            rows.append(row | bootstrap.columns({"difference": one.minus(other)}))
+            row = {"target": target, "wording": wording, "measure": measure, "few": min(counts) < MIN_REFUSALS}
+            rows.append(row | to_columns({"difference": one - other}))
     return pd.DataFrame(rows)
 
 
-def indices(corpus: Corpus, labels: Labels, clusters: Clusters) -> dict[str, Estimate]:
+def indices(corpus: Corpus, labels: Labels, clusters: ClusterBootstrap) -> dict[str, Estimate]:
     """Return other people's indices of prompt sensitivity that decisions give.
 
     Parameters
     ----------
     corpus, labels : DataFrame
         Rows in the same order.
-    clusters : bootstrap.Clusters
+    clusters : ClusterBootstrap
 
     Returns
     -------
@@ -423,7 +422,7 @@ def row(
     traces: Traces,
     vectors: np.ndarray,
     tokens: Tokens | signals.Drifts,
-    clusters: Clusters,
+    clusters: ClusterBootstrap,
 ) -> dict[str, object]:
     """Return how well isolation and CI serve as a veto, and other people's indices beside them.
 
@@ -436,7 +435,7 @@ def row(
         Sentence vectors.
     tokens : DataFrame or signals.Drifts
         The target's.
-    clusters : bootstrap.Clusters
+    clusters : ClusterBootstrap
 
     Returns
     -------
@@ -457,9 +456,9 @@ def row(
     }
     dr = disagreement.estimate(clusters, disagreement.tally(corpus, labels))
     areas |= {f"dr_{name}": found for name, found in ratios.items()}
-    areas |= {f"{name}_change": found.minus(dr) for name, found in ratios.items()}
+    areas |= {f"{name}_change": found - dr for name, found in ratios.items()}
     areas |= indices(corpus, labels, clusters)
-    return {"target": target, "pairs": len(held), **bootstrap.columns(areas), "posix": posix(corpus, traces)}
+    return {"target": target, "pairs": len(held), **to_columns(areas), "posix": posix(corpus, traces)}
 
 
 def with_rate(table: Table, measures: Sequence[str]) -> Table:
@@ -518,7 +517,7 @@ def latent_by_moments(rate: ArrayLike, dr: ArrayLike) -> np.ndarray:
 
 
 def dr_and_frr(
-    corpus: Corpus, labels: Mapping[str, Labels], systems: Mapping[str, Sequence[str]], clusters: Clusters
+    corpus: Corpus, labels: Mapping[str, Labels], systems: Mapping[str, Sequence[str]], clusters: ClusterBootstrap
 ) -> Table:
     """Correlate DR, and the latent correlation behind it, with the refusal rate over targets.
 
@@ -529,7 +528,7 @@ def dr_and_frr(
         By target, rows in corpus order.
     systems : dict of str to sequence of str
         Targets, by what they are called together.
-    clusters : bootstrap.Clusters
+    clusters : ClusterBootstrap
 
     Returns
     -------
@@ -556,7 +555,7 @@ def dr_and_frr(
                     value, *draws = _spearman(*([found[one][name] for name in chosen] for one in ("frr", measure)))
                     rho = Estimate.percentile(value, np.array(draws))
                 row = {"systems": called, "refusals": refusals, "measure": measure, "n": len(chosen)}
-                rows.append(row | bootstrap.columns({"rho": rho}))
+                rows.append(row | to_columns({"rho": rho}))
     return pd.DataFrame(rows)
 
 

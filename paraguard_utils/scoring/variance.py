@@ -6,8 +6,7 @@ import numpy as np
 import pandas as pd
 from sklearn.linear_model import RidgeCV
 
-from paraguard_utils import bootstrap
-from paraguard_utils.bootstrap import SEED, Clusters, Estimate
+from paraguard_utils.core.estimates import SEED, ClusterBootstrap, Estimate, to_columns
 from paraguard_utils.schemas import STRATEGIES, Corpus, Labels
 from paraguard_utils.scoring import disagreement
 from paraguard_utils.text import words
@@ -74,7 +73,9 @@ def left_over(cluster_ids: np.ndarray, values: np.ndarray, features: pd.DataFram
     return np.column_stack([y, left])
 
 
-def parts(target: str, corpus: Corpus, labels: Labels, features: pd.DataFrame, clusters: Clusters) -> dict[str, object]:
+def parts(
+    target: str, corpus: Corpus, labels: Labels, features: pd.DataFrame, clusters: ClusterBootstrap
+) -> dict[str, object]:
     """Split the variance of a target's decisions into meaning, style and other wording.
 
     Parameters
@@ -82,7 +83,7 @@ def parts(target: str, corpus: Corpus, labels: Labels, features: pd.DataFrame, c
     target : str
     corpus, labels, features : DataFrame
         Rows in the same order; features from `style`.
-    clusters : bootstrap.Clusters
+    clusters : ClusterBootstrap
 
     Returns
     -------
@@ -110,7 +111,7 @@ def parts(target: str, corpus: Corpus, labels: Labels, features: pd.DataFrame, c
         "r2": explained,
     }
     few = disagreement.few(decided)
-    return {"target": target, "decoding": "greedy", "n": len(ids), "few": few, **bootstrap.columns(found)}
+    return {"target": target, "decoding": "greedy", "n": len(ids), "few": few, **to_columns(found)}
 
 
 def _explained(whole: np.ndarray, left: np.ndarray) -> np.ndarray:
@@ -140,7 +141,7 @@ def drawn_parts(target: str, corpus: Corpus, samples: pd.DataFrame, features: pd
     own = own[own.groupby("cluster_id")["m"].transform("size") >= 2]
     ids, m, r = own["cluster_id"].to_numpy(), own["m"].to_numpy(float), own["r"].to_numpy(float)
     y, left = left_over(ids, r / m, features.loc[own.index]).T
-    clusters = Clusters(ids)
+    clusters = ClusterBootstrap(ids)
     opposite = 2 * r * (m - r)
     answers, refused, own_pairs, own_opposite = (clusters.sums(ids, column) for column in (m, r, m * m, opposite))
     n = clusters.sums(ids, np.ones(len(ids)))
@@ -159,7 +160,7 @@ def drawn_parts(target: str, corpus: Corpus, samples: pd.DataFrame, features: pd
     )
     found = {name: clusters.estimate(_part(name), *sums) for name in (*PARTS, "r2")}
     few = bool(min(r.sum(), m.sum() - r.sum()) < disagreement.FEW)
-    return {"target": target, "decoding": "drawn", "n": int(m.sum()), "few": few, **bootstrap.columns(found)}
+    return {"target": target, "decoding": "drawn", "n": int(m.sum()), "few": few, **to_columns(found)}
 
 
 def _part(name: str) -> Callable[..., np.ndarray]:
@@ -208,11 +209,11 @@ def against_majority(target: str, labels: Labels, samples: pd.DataFrame, corpus:
     both = pd.DataFrame({"share": share, "greedy": greedy.reindex(share.index)})
     both = both[both["greedy"].isin(["accept", "reject"])]
     ids = corpus.set_index("prompt_id")["cluster_id"].loc[both.index].to_numpy()
-    clusters = Clusters(ids)
+    clusters = ClusterBootstrap(ids)
     told = (both["share"] != 0.5).to_numpy()
     differs = ((both["share"] > 0.5) != (both["greedy"] == "reject")).to_numpy()
     found = {
         "other": clusters.share(ids[told], differs[told]),
         "unanimous": clusters.share(ids, both["share"].isin([0.0, 1.0]).to_numpy()),
     }
-    return {"target": target, "n": int(told.sum()), **bootstrap.columns(found)}
+    return {"target": target, "n": int(told.sum()), **to_columns(found)}

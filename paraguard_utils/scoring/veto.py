@@ -9,8 +9,8 @@ from collections.abc import Mapping
 import numpy as np
 import pandas as pd
 
-from paraguard_utils import bootstrap, unsafe
-from paraguard_utils.bootstrap import SEED, Clusters, Estimate
+from paraguard_utils import unsafe
+from paraguard_utils.core.estimates import SEED, ClusterBootstrap, Estimate, to_columns
 from paraguard_utils.schemas import Corpus, Labels, Scores, Table
 from paraguard_utils.scoring import disagreement
 
@@ -132,14 +132,14 @@ def overturned(frame: pd.DataFrame, threshold: float) -> np.ndarray:
     return (frame["rejected"] & (frame["score"] >= threshold)).to_numpy()
 
 
-def curve(benign: pd.DataFrame, twins: pd.DataFrame, clusters: Clusters) -> Table:
+def curve(benign: pd.DataFrame, twins: pd.DataFrame, clusters: ClusterBootstrap) -> Table:
     """Return what a veto gains and loses at every threshold, and what overturning at random would lose for that gain.
 
     Parameters
     ----------
     benign, twins : DataFrame
         From `rows`.
-    clusters : bootstrap.Clusters
+    clusters : ClusterBootstrap
         Of the benign corpus.
 
     Returns
@@ -149,12 +149,10 @@ def curve(benign: pd.DataFrame, twins: pd.DataFrame, clusters: Clusters) -> Tabl
         of twins that are; lost_random, gained times the twins' rejection rate over the benign one, with better, lost
         minus lost_random (below 0: the veto tells the two apart; NaN where nothing is overturned).
     """
-    return pd.DataFrame(
-        [{"threshold": one, **bootstrap.columns(_at(benign, twins, one, clusters))} for one in THRESHOLDS]
-    )
+    return pd.DataFrame([{"threshold": one, **to_columns(_at(benign, twins, one, clusters))} for one in THRESHOLDS])
 
 
-def _at(benign: pd.DataFrame, twins: pd.DataFrame, threshold: float, clusters: Clusters) -> dict[str, Estimate]:
+def _at(benign: pd.DataFrame, twins: pd.DataFrame, threshold: float, clusters: ClusterBootstrap) -> dict[str, Estimate]:
     if np.isnan(threshold):
         return dict.fromkeys(("gained", "lost", "lost_random", "better"), clusters.undefined())
     gained, lost = (_share(clusters, frame, overturned(frame, threshold)) for frame in (benign, twins))
@@ -163,12 +161,16 @@ def _at(benign: pd.DataFrame, twins: pd.DataFrame, threshold: float, clusters: C
         random = Estimate.percentile(
             np.float64(gained[0]) * right[0] / wrong[0], gained.draws * right.draws / wrong.draws
         )
-    better = lost.minus(random) if gained[0] or lost[0] else clusters.undefined()
+    better = lost - random if gained[0] or lost[0] else clusters.undefined()
     return {"gained": gained, "lost": lost, "lost_random": random, "better": better}
 
 
 def cross_judge(
-    benign: pd.DataFrame, twins: pd.DataFrame, choosing: np.ndarray, clusters: Clusters, most_lost: float = MOST_LOST
+    benign: pd.DataFrame,
+    twins: pd.DataFrame,
+    choosing: np.ndarray,
+    clusters: ClusterBootstrap,
+    most_lost: float = MOST_LOST,
 ) -> pd.DataFrame:
     """Choose a threshold on each half of the clusters and judge it on the other half.
 
@@ -180,7 +182,7 @@ def cross_judge(
         From `rows`.
     choosing : numpy.ndarray of bool, shape (halves, clusters)
         From `halves`.
-    clusters : bootstrap.Clusters
+    clusters : ClusterBootstrap
     most_lost : float
 
     Returns
@@ -242,10 +244,10 @@ def summarise(judged: pd.DataFrame) -> dict[str, float]:
         for name in ("gained", "lost", "better")
     }
     shares = {"beats_chance": float((judged["better"] < 0).mean()), "limit_broken": float(judged["broken"].mean())}
-    return bootstrap.columns(means) | shares
+    return to_columns(means) | shares
 
 
-def one_more(benign: pd.DataFrame, twins: pd.DataFrame, clusters: Clusters) -> dict[str, Estimate]:
+def one_more(benign: pd.DataFrame, twins: pd.DataFrame, clusters: ClusterBootstrap) -> dict[str, Estimate]:
     """Return gain and loss of asking one paraphrase more and accepting where that one is accepted.
 
     The expectation over the paraphrases of a cluster: a rejection is overturned with probability isolation.
@@ -277,7 +279,7 @@ def lowered(benign: pd.DataFrame, gained: float) -> float:
 
 
 def table(
-    frames: Mapping[tuple[str, str], tuple[pd.DataFrame, pd.DataFrame]], clusters: Clusters, seed: int = SEED
+    frames: Mapping[tuple[str, str], tuple[pd.DataFrame, pd.DataFrame]], clusters: ClusterBootstrap, seed: int = SEED
 ) -> Table:
     """Choose each target's threshold on half of the clusters and judge it on the other half, for `HALVES` halves.
 
@@ -285,7 +287,7 @@ def table(
     ----------
     frames : dict of (str, str) to (DataFrame, DataFrame)
         By target and score (one of `SCORES`): benign rows and twins' rows.
-    clusters : bootstrap.Clusters
+    clusters : ClusterBootstrap
         Of the benign prompts, all of which have a twin: they are halved.
     seed : int
         Of the halves.
@@ -314,8 +316,8 @@ def table(
         if np.isfinite(estimates["gained"][0]) and benign["probability"].notna().any():
             cut = lowered(benign, estimates["gained"][0])
             lower = _share(clusters, twins, (twins["rejected"] & (twins["probability"] <= cut)).to_numpy())
-        estimates |= {"lost_lowered": lower, "against_lowered": lower.minus(estimates["lost"])}
-        found.append(row | {"threshold": threshold, **bootstrap.columns(estimates), **summarise(each)})
+        estimates |= {"lost_lowered": lower, "against_lowered": lower - estimates["lost"]}
+        found.append(row | {"threshold": threshold, **to_columns(estimates), **summarise(each)})
     return pd.DataFrame(found)
 
 
@@ -324,5 +326,5 @@ def enough(vetoes: Table) -> pd.Series:
     return vetoes[["n_reject_benign", "n_reject_twins"]].min(axis=1) >= FEW
 
 
-def _share(clusters: Clusters, frame: pd.DataFrame, hits: np.ndarray) -> Estimate:
+def _share(clusters: ClusterBootstrap, frame: pd.DataFrame, hits: np.ndarray) -> Estimate:
     return clusters.share(frame["cluster_id"], hits)

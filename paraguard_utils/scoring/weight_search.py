@@ -10,8 +10,7 @@ import numpy as np
 import pandas as pd
 from sklearn.model_selection import KFold
 
-from paraguard_utils import bootstrap
-from paraguard_utils.bootstrap import FEW_CLUSTERS, SEED, Clusters
+from paraguard_utils.core.estimates import MIN_MIXED, SEED, ClusterBootstrap, to_columns
 from paraguard_utils.schemas import Table
 from paraguard_utils.scoring.regression import POOLED
 from paraguard_utils.scoring.signals import READINGS
@@ -63,7 +62,9 @@ def separation(
     return np.array(mixed, dtype=object), np.array(aucs).reshape(len(aucs), len(weights))
 
 
-def grid_search(clusters: Clusters, frames: Mapping[str, pd.DataFrame], folds: int = FOLDS, seed: int = SEED) -> Table:
+def grid_search(
+    clusters: ClusterBootstrap, frames: Mapping[str, pd.DataFrame], folds: int = FOLDS, seed: int = SEED
+) -> Table:
     """Search the weights that tell rejected-accepted pairs best, cross-validated, with and without ProbShift.
 
     The criterion (ours) is the mean over mixed clusters of `separation`. In each fold the weights are chosen on the
@@ -72,7 +73,7 @@ def grid_search(clusters: Clusters, frames: Mapping[str, pd.DataFrame], folds: i
 
     Parameters
     ----------
-    clusters : bootstrap.Clusters
+    clusters : ClusterBootstrap
     frames : dict of str to DataFrame
         From `sensitivity.prepare`, by target. A row `all targets` pools their clusters.
     folds, seed : int
@@ -107,7 +108,7 @@ def grid_search(clusters: Clusters, frames: Mapping[str, pd.DataFrame], folds: i
                         "reading": reading,
                         "prob_shift": which,
                         "n_mixed": len(set(ids)),
-                        "few": len(set(ids)) < FEW_CLUSTERS,
+                        "few": len(set(ids)) < MIN_MIXED,
                         "best": "" if best is None else names[best],
                         **found,
                         "chosen": "; ".join(f"{weights} ({count} of {folds})" for weights, count in counted.items()),
@@ -117,14 +118,14 @@ def grid_search(clusters: Clusters, frames: Mapping[str, pd.DataFrame], folds: i
 
 
 def _searched(
-    clusters: Clusters, ids: np.ndarray, auc: np.ndarray, paper: np.ndarray, folds: int, seed: int
+    clusters: ClusterBootstrap, ids: np.ndarray, auc: np.ndarray, paper: np.ndarray, folds: int, seed: int
 ) -> dict[str, Any]:
     """Choose a column of `auc` in each fold, and on all clusters."""
     held_out, chosen = np.full(len(ids), np.nan), []
     members = np.unique(ids)
     if len(members) < 2 * folds:
         nothing = clusters.undefined()
-        undefined = bootstrap.columns({"auc_held_out": nothing, "auc_paper": nothing, "gain": nothing})
+        undefined = to_columns({"auc_held_out": nothing, "auc_paper": nothing, "gain": nothing})
         return {"best": None, "chosen": [], "auc_best": np.nan, **undefined}
     for _, out in KFold(folds, shuffle=True, random_state=seed).split(members):
         left = np.isin(ids, members[out])
@@ -137,4 +138,4 @@ def _searched(
         "auc_paper": clusters.mean(ids, paper),
         "gain": clusters.mean(ids, held_out - paper),
     }
-    return {"best": mean.argmax(), "chosen": chosen, "auc_best": mean.max(), **bootstrap.columns(found)}
+    return {"best": mean.argmax(), "chosen": chosen, "auc_best": mean.max(), **to_columns(found)}

@@ -11,7 +11,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 import pandas as pd
 
-from paraguard_utils.bootstrap import Clusters, Estimate, Statistic, columns, studentized
+from paraguard_utils.core.estimates import ClusterBootstrap, Estimate, Statistic, studentized, to_columns
 from paraguard_utils.schemas import Corpus, Labels, Table
 from paraguard_utils.scoring import disagreement
 from paraguard_utils.text import jaccard, words
@@ -84,7 +84,9 @@ class _Totals(NamedTuple):
     log_ratio: Statistic
 
 
-def _totals(clusters: Clusters, corpus: Corpus, labels: Labels, first: np.ndarray, second: np.ndarray) -> _Totals:
+def _totals(
+    clusters: ClusterBootstrap, corpus: Corpus, labels: Labels, first: np.ndarray, second: np.ndarray
+) -> _Totals:
     label, names = labels["label"].to_numpy(), sorted(set(corpus["strategy"]))
     scored, rejected = np.isin(label, ["accept", "reject"]), label == "reject"
     strategy = np.searchsorted(names, corpus["strategy"].to_numpy().astype(str))
@@ -128,12 +130,14 @@ def _totals(clusters: Clusters, corpus: Corpus, labels: Labels, first: np.ndarra
     return _Totals(sums, log_ratio)
 
 
-def estimate(clusters: Clusters, corpus: Corpus, labels: Labels, first: np.ndarray, second: np.ndarray) -> Estimate:
+def estimate(
+    clusters: ClusterBootstrap, corpus: Corpus, labels: Labels, first: np.ndarray, second: np.ndarray
+) -> Estimate:
     """Estimate DR of some pairs, marginals matched by strategy.
 
     Parameters
     ----------
-    clusters : bootstrap.Clusters
+    clusters : ClusterBootstrap
     corpus, labels : DataFrame
         Rows in the same order.
     first, second : numpy.ndarray of int, shape (pairs,)
@@ -153,12 +157,12 @@ Ends: TypeAlias = tuple[np.ndarray, np.ndarray]
 """First and second rows of pairs."""
 
 
-def difference(clusters: Clusters, corpus: Corpus, labels: Labels, one: Ends, other: Ends) -> Estimate:
+def difference(clusters: ClusterBootstrap, corpus: Corpus, labels: Labels, one: Ends, other: Ends) -> Estimate:
     """Estimate DR of some pairs minus that of others, on the same resampled clusters; bootstrap-t.
 
     Parameters
     ----------
-    clusters : bootstrap.Clusters
+    clusters : ClusterBootstrap
     corpus, labels : DataFrame
         Rows in the same order.
     one, other : (numpy.ndarray, numpy.ndarray)
@@ -185,12 +189,12 @@ def few(labels: Labels, first: np.ndarray, second: np.ndarray) -> bool:
     return bool(min((label == "reject").sum(), (label == "accept").sum()) < disagreement.FEW)
 
 
-def estimates(clusters: Clusters, corpus: Corpus, labels: Labels, own: Pairs) -> dict[str, Estimate]:
+def estimates(clusters: ClusterBootstrap, corpus: Corpus, labels: Labels, own: Pairs) -> dict[str, Estimate]:
     """Estimate DR by shared wording.
 
     Parameters
     ----------
-    clusters : bootstrap.Clusters
+    clusters : ClusterBootstrap
     corpus, labels : DataFrame
         Rows in the same order.
     own : Pairs
@@ -227,10 +231,10 @@ def row(target: str, labels: Labels, own: Pairs, found: dict[str, Estimate]) -> 
     flagged = any(few(labels, own.first[mask], own.second[mask]) for mask in masks.values())
     if flagged:  # an interval of a difference then bounds nothing
         found = found | {name: Estimate(found[name][0], np.nan, np.nan, found[name].draws) for name in DIFFERENCES}
-    return {"target": target, **counts, **columns(found), "few": flagged}
+    return {"target": target, **counts, **to_columns(found), "few": flagged}
 
 
-def curve(target: str, clusters: Clusters, corpus: Corpus, labels: Labels, own: Pairs) -> Table:
+def curve(target: str, clusters: ClusterBootstrap, corpus: Corpus, labels: Labels, own: Pairs) -> Table:
     """Return DR by word overlap.
 
     A row a bin of `STEP`: target, overlap (where the bin begins), n (pairs), dr with its interval, few.
@@ -238,7 +242,7 @@ def curve(target: str, clusters: Clusters, corpus: Corpus, labels: Labels, own: 
     Parameters
     ----------
     target : str
-    clusters : bootstrap.Clusters
+    clusters : ClusterBootstrap
     corpus, labels : DataFrame
         Rows in the same order.
     own : Pairs
@@ -249,11 +253,13 @@ def curve(target: str, clusters: Clusters, corpus: Corpus, labels: Labels, own: 
         ends = own.first[bins == number], own.second[bins == number]
         found = {"dr": estimate(clusters, corpus, labels, *ends)}
         about = {"target": target, "overlap": round(number * STEP, 1), "n": len(ends[0])}
-        rows.append(about | columns(found) | {"few": few(labels, *ends)})
+        rows.append(about | to_columns(found) | {"few": few(labels, *ends)})
     return pd.DataFrame(rows)
 
 
-def tables(corpus: Corpus, labels: Mapping[str, Labels], clusters: Clusters, encoder: str = "") -> tuple[Table, Table]:
+def tables(
+    corpus: Corpus, labels: Mapping[str, Labels], clusters: ClusterBootstrap, encoder: str = ""
+) -> tuple[Table, Table]:
     """Return DR by shared wording of several targets: a row each, and their curves.
 
     Parameters
@@ -261,7 +267,7 @@ def tables(corpus: Corpus, labels: Mapping[str, Labels], clusters: Clusters, enc
     corpus : DataFrame
     labels : dict of str to DataFrame
         By target, rows in corpus order.
-    clusters : bootstrap.Clusters
+    clusters : ClusterBootstrap
     encoder : str
         The target that compares sentence vectors, which others are held against; "" for none.
 
@@ -277,7 +283,7 @@ def tables(corpus: Corpus, labels: Mapping[str, Labels], clusters: Clusters, enc
     for made in rows if encoder else ():
         over = clusters.undefined()
         if encoder in found and made["target"] != encoder:
-            over = found[str(made["target"])]["difference"].minus(found[encoder]["difference"])
-        made |= columns({"difference_over_encoder": over})
+            over = found[str(made["target"])]["difference"] - found[encoder]["difference"]
+        made |= to_columns({"difference_over_encoder": over})
     curves = [curve(name, clusters, corpus, one, own) for name, one in labels.items()]
     return pd.DataFrame(rows), pd.concat(curves, ignore_index=True)

@@ -4,7 +4,7 @@ from functools import partial
 
 import numpy as np
 
-from paraguard_utils.bootstrap import SEED
+from paraguard_utils.core.estimates import SEED
 from paraguard_utils.remedies.asking import Framed, ask
 from paraguard_utils.remedies.contract import Remedy, Target
 from paraguard_utils.remedies.splits import Third

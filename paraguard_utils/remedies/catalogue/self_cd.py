@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from paraguard_utils.bootstrap import Clusters, columns
+from paraguard_utils.core.estimates import ClusterBootstrap, to_columns
 from paraguard_utils.models.prompting import PromptContext
 from paraguard_utils.models.respondents import Local
 from paraguard_utils.remedies import first_token
@@ -185,9 +185,9 @@ def checked(base: Untouched, folds: Sequence[Splits]) -> Table:
         real = first_token.first(known_rows(base.store.read("traces", folder, base.name), prompts))
         alpha = read_meta(base.store.path("labels", folder, base.name))["learned"]["alpha"]
         same = simulated(base.traces(of, prompts), base.traces(of, prompts, PLAIN), alpha) == real
-        agrees = Clusters(prompts["cluster_id"]).share(prompts["cluster_id"], same)
+        agrees = ClusterBootstrap(prompts["cluster_id"]).share(prompts["cluster_id"], same)
         about = {"target": base.name, "third": third, "prompts": of, "n": len(prompts), "alpha": alpha}
-        rows.append(about | columns({"agrees": agrees}))
+        rows.append(about | to_columns({"agrees": agrees}))
     return pd.DataFrame(rows)
 
 

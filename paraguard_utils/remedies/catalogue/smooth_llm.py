@@ -5,7 +5,7 @@ import string
 
 import numpy as np
 
-from paraguard_utils.bootstrap import SEED
+from paraguard_utils.core.estimates import SEED
 from paraguard_utils.remedies.asking import Remedied, ask, copied, voted
 from paraguard_utils.remedies.contract import Remedy, Target
 from paraguard_utils.remedies.splits import Third

@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap, to_rgba
 from matplotlib.figure import Figure
 
-from paraguard_utils.bootstrap import FEW, FEW_CLUSTERS, Clusters
+from paraguard_utils.core.estimates import MIN_MIXED, MIN_REFUSALS, ClusterBootstrap
 from paraguard_utils.registry import titles
 from paraguard_utils.report import tables
 from paraguard_utils.report.figures.style import (
@@ -204,12 +204,12 @@ def _remarks(axis: Axes, rows: pd.DataFrame, measure: str) -> None:
     """Write beside a target that its CI rests on few rejections, its excess on few clusters, or that there is none."""
     look: dict[str, Any] = {"va": "center", "size": SMALL, "color": GREY, "transform": axis.get_yaxis_transform()}
     back = {"color": "white", "pad": 0.5}
-    for flag, of, least in (("few", "ci", FEW), ("few_dr", "dr", disagreement.FEW)):
+    for flag, of, least in (("few", "ci", MIN_REFUSALS), ("few_dr", "dr", disagreement.FEW)):
         if measure == of and flag in rows:
             for y in np.flatnonzero(rows[flag] & rows[of].notna()).tolist():
                 axis.text(0.98, y - 0.33, f"n < {least}", ha="right", bbox=back, **look)
     if measure == "excess":
-        for y in np.flatnonzero(rows["n_mixed"].between(1, FEW_CLUSTERS - 1)).tolist():
+        for y in np.flatnonzero(rows["n_mixed"].between(1, MIN_MIXED - 1)).tolist():
             text = f"only {rows['n_mixed'].iloc[y]} clusters"
             axis.text(0.98, y - 0.33, text, ha="right", bbox=back, **look)
     for y in np.flatnonzero(rows[measure].isna()).tolist():
@@ -238,7 +238,7 @@ def variogram(table: Table) -> Figure:
     for axis, name in zip(axes.flat, names, strict=False):
         axis.axhline(1, zorder=0, **CHANCE)
         for scope, look in scopes.items():
-            own = table[(table["target"] == name) & (table["scope"] == scope) & (table["pairs"] >= FEW)]
+            own = table[(table["target"] == name) & (table["scope"] == scope) & (table["pairs"] >= MIN_REFUSALS)]
             x = (own["low_edge"].clip(lower=0) + own["high_edge"].clip(upper=1)) / 2
             spread = [own["ratio"] - own["ratio_low"], own["ratio_high"] - own["ratio"]]
             axis.errorbar(x, own["ratio"], yerr=np.nan_to_num(spread), fmt="o-", ms=3, lw=0.8, **look)
@@ -285,7 +285,7 @@ def ci_against_similarity(scores: pd.DataFrame, correlations: Table) -> Figure:
             known = f"r = {tables.estimate(row, 'r', 2)}" if np.isfinite(row["r"]) else "r undefined"
             axis.text(0.02, 0.11 - 0.08 * line, f"{reading}: {known}", color=colour, transform=axis.transAxes,
                       size=SMALL, weight="bold")  # fmt: skip
-        few = f", fewer than {FEW}" if len(own) < FEW else ""
+        few = f", fewer than {MIN_REFUSALS}" if len(own) < MIN_REFUSALS else ""
         axis.set(title=f"{titles([name])[0]}\nn = {len(own)}{few}", xlim=(0, 1), ylim=(0, 1))
     axes[0, 0].text(0.02, 0.98, f"dashed: as the paper's r = {paper_value(PAPER_R)}", va="top", size=SMALL)
     for axis in axes[-1]:
@@ -313,10 +313,10 @@ def trend(own: pd.DataFrame, column: str) -> pd.DataFrame:
     DataFrame, a row per bin
         mean_similarity and mean, low, high of CI, over resampled clusters.
     """
-    if len(own) < FEW:
+    if len(own) < MIN_REFUSALS:
         return pd.DataFrame(columns=["mean_similarity", "mean", "low", "high"], dtype=float)
-    bins = pd.qcut(own["mean_similarity"], min(BINS, 2 * len(own) // FEW), labels=False, duplicates="drop")
-    clusters = Clusters(own["cluster_id"])
+    bins = pd.qcut(own["mean_similarity"], min(BINS, 2 * len(own) // MIN_REFUSALS), labels=False, duplicates="drop")
+    clusters = ClusterBootstrap(own["cluster_id"])
     rows = []
     for _, part in own.groupby(bins):
         mean, low, high = clusters.mean(part["cluster_id"].to_numpy(), part[column])

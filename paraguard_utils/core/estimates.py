@@ -1,7 +1,7 @@
 """Estimates with 95 % intervals over resampled clusters (`docs/method.md`, Intervals and comparisons).
 
-Every interval is a percentile interval over resampled clusters of per-prompt values. Where a share is 0 of n or n of n,
-the exact (Clopper-Pearson) interval on its clusters stands instead.
+Most intervals are percentile intervals over resampled clusters; ratios of totals have bootstrap-t intervals. Where a
+share is 0 of n or n of n, the exact (Clopper-Pearson) interval on its clusters stands instead.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -10,8 +10,6 @@ from typing import NamedTuple, Self, TypeAlias
 import numpy as np
 import pandas as pd
 from scipy.stats import binomtest
-from statsmodels.stats.multitest import multipletests
-from statsmodels.stats.proportion import proportion_confint
 
 ROUNDING = 1e-9
 """Variance of a standardized value in a resample up to which it counts as none."""
@@ -25,10 +23,10 @@ TOGETHER = 250
 """Resamples whose influences are held in memory at a time."""
 
 SEED = 20251201
-FEW = 30
+MIN_REFUSALS = 30
 """Fewer rejections than this, and CI and CR are flagged."""
 
-FEW_CLUSTERS = 10
+MIN_MIXED = 10
 """Fewer mixed clusters than this, and the excess is not judged: percentile intervals are too narrow then."""
 
 
@@ -80,12 +78,30 @@ class Estimate(tuple[float, float, float]):
         known = self.draws[np.isfinite(self.draws)]
         return float(known.std()) if len(known) > 1 else np.nan
 
-    def minus(self, other: "Estimate") -> "Estimate":
+    @property
+    def value(self) -> float:
+        """The estimate; NaN where it is undefined."""
+        return self[0]
+
+    @property
+    def low(self) -> float:
+        """The lower end of the interval; NaN where there is none."""
+        return self[1]
+
+    @property
+    def high(self) -> float:
+        """The upper end of the interval; NaN where there is none."""
+        return self[2]
+
+    def __sub__(self, other: "Estimate") -> "Estimate":
         """Return the difference to an estimate over the same clusters, paired by resample."""
         return Estimate.percentile(self[0] - other[0], self.draws - other.draws)
 
+    def __repr__(self) -> str:
+        return f"Estimate({self.value:.3f} [{self.low:.3f}, {self.high:.3f}])"
 
-class Clusters:
+
+class ClusterBootstrap:
     """The clusters of one corpus and their resamples: turns per-prompt values into estimates with intervals.
 
     Parameters
@@ -160,7 +176,7 @@ class Clusters:
         own = self.sums(cluster_ids, np.asarray(hits, float))
         if not n.sum():
             return self.undefined()
-        low, high = proportion_confint(int(own.sum()), int(n.sum()), method="wilson")
+        low, high = binomtest(int(own.sum()), int(n.sum())).proportion_ci(method="wilson")
         with np.errstate(divide="ignore", invalid="ignore"):
             return Estimate(own.sum() / n.sum(), low, high, (self.counts @ own) / (self.counts @ n))
 
@@ -290,12 +306,12 @@ def studentized(columns: np.ndarray, times: np.ndarray, counts: np.ndarray, stat
     return Studentized(value, error, draws, np.where(np.isfinite(centred), centred, np.nan))
 
 
-def ratio(clusters: Clusters, *sides: tuple[np.ndarray, np.ndarray]) -> Estimate:
+def ratio_of_totals(clusters: ClusterBootstrap, *sides: tuple[np.ndarray, np.ndarray]) -> Estimate:
     """Estimate a ratio of totals over clusters that differ in size, or the difference of two; bootstrap-t.
 
     Parameters
     ----------
-    clusters : Clusters
+    clusters : ClusterBootstrap
     *sides : (numpy.ndarray, numpy.ndarray), each of shape (n_clusters,)
         What counts, and how much of it hits, of one ratio in [0, 1] or of two: the first minus the second.
 
@@ -368,25 +384,7 @@ def _kappa(n: np.ndarray, equal: np.ndarray, *uses: np.ndarray) -> np.ndarray:
     return (equal / n - chance) / (1 - chance)
 
 
-def holm(p: pd.Series) -> np.ndarray:
-    """Adjust p-values by Holm; NaN stays NaN and counts for nothing.
-
-    Parameters
-    ----------
-    p : Series of float
-
-    Returns
-    -------
-    numpy.ndarray
-    """
-    adjusted = np.full(len(p), np.nan)
-    known = p.notna().to_numpy()
-    if known.any():
-        adjusted[known] = multipletests(p[known], method="holm")[1]
-    return adjusted
-
-
-def columns(estimates: Mapping[str, tuple[float, float, float]]) -> dict[str, float]:
+def to_columns(estimates: Mapping[str, tuple[float, float, float]]) -> dict[str, float]:
     """Spread estimates, name to (value, low, high), into columns `name`, `name_low`, `name_high`."""
     return {
         f"{name}{end}": value

@@ -6,8 +6,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paraguard_utils import bootstrap
-from paraguard_utils.bootstrap import Clusters, Estimate, Studentized
+from paraguard_utils.core.estimates import (
+    ClusterBootstrap,
+    Estimate,
+    Studentized,
+    exact_share,
+    ratio_of_totals,
+    resampled_counts,
+    studentized,
+)
+from paraguard_utils.scoring.multiple_testing import adjust_holm
 
 NAMES = list("abcdefghijklmnopqrst")
 
@@ -34,25 +42,25 @@ def test_an_estimate_by_hand():
     found = Estimate.percentile(50.0, np.append(np.arange(101.0), np.nan))
     assert found == (50, 2.5, 97.5), "of 101 draws; what is undefined counts for nothing"
     # the difference is taken resample by resample: always 1
-    assert Estimate.percentile(51.0, found.draws + 1).minus(found) == (1, 1, 1)
+    assert Estimate.percentile(51.0, found.draws + 1) - found == (1, 1, 1)
     assert np.isnan(Estimate.percentile(1.0, np.array([1.0, np.nan]))[1:]).all(), "one draw has no spread"
     assert np.isnan(Estimate.percentile(np.nan, np.ones(3)).draws).all()
 
 
 def test_all_or_none_is_exact_on_clusters():
-    clusters = Clusters(list("aaabbbccc"), 50)
+    clusters = ClusterBootstrap(list("aaabbbccc"), 50)
     # three clusters of nine prompts: the largest share that shows no hit in three with 2.5 % is 1 - 0.025^(1/3)
     assert clusters.share(list("aaabbbccc"), np.zeros(9)) == pytest.approx((0, 0, 1 - 0.025 ** (1 / 3)))
     assert clusters.share(list("aaabbbccc"), np.ones(9)) == pytest.approx((1, 0.025 ** (1 / 3), 1))
     # of prompts on their own, all of which are trials
-    assert bootstrap.exact_share(0, 9)["share_high"] == pytest.approx(1 - 0.025 ** (1 / 9))
-    assert np.isnan(list(bootstrap.exact_share(0, 0).values())).all()
+    assert exact_share(0, 9)["share_high"] == pytest.approx(1 - 0.025 ** (1 / 9))
+    assert np.isnan(list(exact_share(0, 0).values())).all()
 
 
 def test_shares_of_clusters_by_hand():
     # four of the corpus's five clusters have a value, one of them hits; Wilson's interval of 1 of 4:
     # (1/4 + z^2/8 -+ z sqrt(3/16/4 + z^2/64)) / (1 + z^2/4) with z = 1.96
-    clusters = Clusters(list("abcde"), 50)
+    clusters = ClusterBootstrap(list("abcde"), 50)
     found = clusters.by_cluster(list("abcd"), [1, 0, 0, 0])
     z = 1.959964
     middle, reach = 1 / 4 + z**2 / 8, z * np.sqrt(3 / 64 + z**2 / 64)
@@ -63,13 +71,13 @@ def test_shares_of_clusters_by_hand():
 
 
 def test_a_standard_error_by_hand():
-    counts = bootstrap.resampled_counts(3, 9, 1)
+    counts = resampled_counts(3, 9, 1)
 
     def total(sums):
         return sums[:, 0], np.ones_like(sums)
 
     # of a sum: squares less the square of the mean of each, 1 + 4 + 36 - 9^2 / 3 = 14
-    found = bootstrap.studentized(np.array([[1.0], [2.0], [6.0]]), np.ones(3), counts, total)
+    found = studentized(np.array([[1.0], [2.0], [6.0]]), np.ones(3), counts, total)
     assert (found.value, found.error) == pytest.approx((9, np.sqrt(14)))
     draw = [1, 2, 6] @ counts[0]
     assert found.draws[0] == draw
@@ -85,11 +93,9 @@ def test_a_row_that_counts_twice_is_two_rows():
         n, hits = sums.T
         return hits / n, np.stack([-hits / n**2, 1 / n], axis=-1)
 
-    counts = bootstrap.resampled_counts(6, 30)
+    counts = resampled_counts(6, 30)
     alike = np.stack([counts[:, :2].sum(axis=1), counts[:, 2], counts[:, 3:].sum(axis=1)], axis=-1)
-    found, other = (
-        bootstrap.studentized(*given, share) for given in ((columns, times, alike), (once, np.ones(6), counts))
-    )
+    found, other = (studentized(*given, share) for given in ((columns, times, alike), (once, np.ones(6), counts)))
     assert found[:2] == pytest.approx(other[:2])
     for one, two in zip(found[2:], other[2:], strict=True):
         np.testing.assert_allclose(one, two)
@@ -107,13 +113,13 @@ def test_ends_by_hand():
 
 
 def test_a_ratio_by_hand():
-    clusters = Clusters(list("abc"), 40)
+    clusters = ClusterBootstrap(list("abc"), 40)
     n, hits = np.array([2.0, 4, 2]), np.array([1.0, 1, 2])
-    found = bootstrap.ratio(clusters, (n, hits))
+    found = ratio_of_totals(clusters, (n, hits))
     assert found[0] == 4 / 8, "of all prompts, not the mean of 1/2, 1/4 and 1"
     np.testing.assert_allclose(found.draws, clusters.counts @ hits / (clusters.counts @ n))
     # against another: 4/8 - 3/5, where one cluster has nothing of the other
-    both = bootstrap.ratio(clusters, (n, hits), (np.array([2.0, 0, 3]), np.array([2.0, 0, 1])))
+    both = ratio_of_totals(clusters, (n, hits), (np.array([2.0, 0, 3]), np.array([2.0, 0, 1])))
     assert both[0] == pytest.approx(4 / 8 - 3 / 5)
 
 
@@ -127,14 +133,14 @@ def test_the_standard_error_of_a_ratio_by_hand():
 @pytest.mark.parametrize("seed", range(3))
 def test_intervals_of_ratios_by_numbers(seed):
     rng = np.random.default_rng(seed)
-    clusters = Clusters(NAMES, 80)
+    clusters = ClusterBootstrap(NAMES, 80)
     n, other_n = rng.integers(1, 6, (2, 20)).astype(float)
     hits, other = rng.binomial(n.astype(int), 0.4), rng.binomial(other_n.astype(int), 0.6)
     columns = np.column_stack([n, hits, other_n, other])
     value, low, high, _ = by_numbers(lambda sums: sums[1] / sums[0], columns, clusters.counts)
-    assert bootstrap.ratio(clusters, (n, hits)) == pytest.approx((value, max(low, 0), min(high, 1)), rel=1e-5)
+    assert ratio_of_totals(clusters, (n, hits)) == pytest.approx((value, max(low, 0), min(high, 1)), rel=1e-5)
     expected = by_numbers(lambda sums: sums[1] / sums[0] - sums[3] / sums[2], columns, clusters.counts)[:3]
-    found = bootstrap.ratio(clusters, (n, hits), (other_n, other))
+    found = ratio_of_totals(clusters, (n, hits), (other_n, other))
     assert found == pytest.approx(expected, rel=1e-5) and found[1] < found[0] < found[2]
 
 
@@ -144,7 +150,7 @@ def test_a_standard_error_is_that_of_the_jackknife():
     n = rng.integers(1, 7, 400).astype(float)
     hits = rng.binomial(n.astype(int), rng.random(400))
     error = by_numbers(lambda sums: sums[1] / sums[0], np.column_stack([n, hits]), np.ones((2, 400)))[3]
-    found = bootstrap.studentized(
+    found = studentized(
         np.column_stack([n, hits]),
         np.ones(400),
         np.ones((2, 400)),
@@ -159,38 +165,38 @@ def test_a_standard_error_is_that_of_the_jackknife():
 @given(st.integers(0, 2**32 - 1))
 def test_a_difference_turns_round_with_its_sides(seed):
     rng = np.random.default_rng(seed)
-    clusters, size = Clusters(NAMES, 40), rng.integers(2, 6, (2, 20))
+    clusters, size = ClusterBootstrap(NAMES, 40), rng.integers(2, 6, (2, 20))
     one, other = ((n.astype(float), rng.binomial(n, 0.5).astype(float)) for n in size)
-    found, turned = bootstrap.ratio(clusters, one, other), bootstrap.ratio(clusters, other, one)
+    found, turned = ratio_of_totals(clusters, one, other), ratio_of_totals(clusters, other, one)
     assert found == pytest.approx((-turned[0], -turned[2], -turned[1]))
     np.testing.assert_allclose(found.draws, -turned.draws)
-    assert -1 <= found[1] < found[2] <= 1 and bootstrap.ratio(clusters, one, one)[0] == 0
+    assert -1 <= found[1] < found[2] <= 1 and ratio_of_totals(clusters, one, one)[0] == 0
     # what misses is what does not hit
-    hits, misses = bootstrap.ratio(clusters, one), bootstrap.ratio(clusters, (one[0], one[0] - one[1]))
+    hits, misses = ratio_of_totals(clusters, one), ratio_of_totals(clusters, (one[0], one[0] - one[1]))
     assert hits == pytest.approx((1 - misses[0], 1 - misses[2], 1 - misses[1]))
 
 
 def test_a_ratio_of_none_or_all_is_exact_on_the_clusters_that_count():
-    clusters = Clusters(list("abc"), 40)
+    clusters = ClusterBootstrap(list("abc"), 40)
     n = np.array([2.0, 4, 0])
     # six prompts, but two clusters: 1 - 0.025^(1/2)
-    assert bootstrap.ratio(clusters, (n, np.zeros(3))) == pytest.approx((0, 0, 1 - 0.025 ** (1 / 2)))
-    assert bootstrap.ratio(clusters, (n, n)) == pytest.approx((1, 0.025 ** (1 / 2), 1))
+    assert ratio_of_totals(clusters, (n, np.zeros(3))) == pytest.approx((0, 0, 1 - 0.025 ** (1 / 2)))
+    assert ratio_of_totals(clusters, (n, n)) == pytest.approx((1, 0.025 ** (1 / 2), 1))
     # a difference of two such has no spread
-    both = bootstrap.ratio(clusters, (n, n), (n, np.zeros(3)))
+    both = ratio_of_totals(clusters, (n, n), (n, np.zeros(3)))
     assert both[0] == 1 and np.isnan(both[1:]).all()
 
 
 def test_what_does_not_count_has_no_ratio():
-    clusters, n = Clusters(list("abc"), 40), np.array([2.0, 4, 1])
+    clusters, n = ClusterBootstrap(list("abc"), 40), np.array([2.0, 4, 1])
     for sides in ([(0 * n, 0 * n)], [(n, n), (0 * n, 0 * n)]):
-        found = bootstrap.ratio(clusters, *sides)
+        found = ratio_of_totals(clusters, *sides)
         assert np.isnan(found).all() and np.isnan(found.draws).all()
 
 
 def test_holm_by_hand():
     # three p: 0.01 * 3, 0.03 * 2, and 0.04 * 1, which may not be the smaller: 0.06
-    assert bootstrap.holm(pd.Series([0.01, np.nan, 0.04, 0.03])).tolist() == pytest.approx(
+    assert adjust_holm(pd.Series([0.01, np.nan, 0.04, 0.03])).tolist() == pytest.approx(
         [0.03, np.nan, 0.06, 0.06], nan_ok=True
     )
-    assert np.isnan(bootstrap.holm(pd.Series([np.nan, np.nan]))).all()
+    assert np.isnan(adjust_holm(pd.Series([np.nan, np.nan]))).all()

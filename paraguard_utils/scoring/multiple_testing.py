@@ -1,0 +1,23 @@
+"""P-values that are many at once."""
+
+import numpy as np
+import pandas as pd
+from statsmodels.stats.multitest import multipletests
+
+
+def adjust_holm(p: pd.Series) -> np.ndarray:
+    """Adjust p-values by Holm; NaN stays NaN and counts for nothing.
+
+    Parameters
+    ----------
+    p : Series of float
+
+    Returns
+    -------
+    numpy.ndarray
+    """
+    adjusted = np.full(len(p), np.nan)
+    known = p.notna().to_numpy()
+    if known.any():
+        adjusted[known] = multipletests(p[known], method="holm")[1]
+    return adjusted
