@@ -36,9 +36,10 @@ import pandas as pd
 from scipy.stats import norm
 
 from paraguard_utils import paths, stores
+from paraguard_utils.core import disagreement
 from paraguard_utils.core.estimates import ClusterBootstrap, to_columns
 from paraguard_utils.report import findings
-from paraguard_utils.scoring import chance, confusion, disagreement, near_identical, signals
+from paraguard_utils.scoring import chance, confusion, near_identical, signals
 from paraguard_utils.settings import PAPER_WEIGHTS
 
 CLUSTERS, SIZE, DIMENSIONS = 200, 6, 12
@@ -195,9 +196,9 @@ def ratio_rows(cell):
     for world_number in range(worlds):
         n = rng.integers(*SIZES[size], number)
         refused = rng.binomial(n, norm.cdf(location + spread * rng.normal(size=number)))
-        alike = disagreement.kinds(pd.DataFrame({"n": n, "rejected": refused}))
-        value, low, high = disagreement.estimate_of_kinds(alike, seed=world_number)
-        few = disagreement.few(pd.DataFrame({"n": n, "rejected": refused}))
+        alike = disagreement.cluster_profiles(pd.DataFrame({"n": n, "rejected": refused}))
+        value, low, high = disagreement.estimate_of_profiles(alike, seed=world_number)
+        few = disagreement.too_few(pd.DataFrame({"n": n, "rejected": refused}))
         found.append((value, low <= truth <= high, low > 0, few))
     frame = pd.DataFrame(found, columns=["value", "covered", "above", "few"])
     rows = []

@@ -33,9 +33,10 @@ from nltk.stem import PorterStemmer
 from textblob import TextBlob
 
 from paraguard_utils import paths, registry, stores
+from paraguard_utils.core import disagreement
 from paraguard_utils.core.estimates import ClusterBootstrap
 from paraguard_utils.models import encoder, loading, prompting, trace_store
-from paraguard_utils.scoring import confusion, disagreement, head_to_head, signals, validity
+from paraguard_utils.scoring import confusion, evaluation, head_to_head, signals, validity
 
 NAME = WRAPPER = "sentiment"
 NOISE = (0.0, 0.05, 0.10, 0.20)
@@ -153,7 +154,7 @@ def measured(task):
 
 def expected_ratio(corpus, label, noise):
     """Return the DR that turning decisions at random makes of labels: both probabilities shrink towards 1/2."""
-    alike = disagreement.kinds(disagreement.tally(corpus, pd.DataFrame({"label": label})))
+    alike = disagreement.cluster_profiles(evaluation.tally(corpus, pd.DataFrame({"label": label})))
     within, between, _ = disagreement.ratio(alike["n"], alike["rejected"], alike["times"])
     mixed, keep = 2 * noise * (1 - noise), (1 - 2 * noise) ** 2
     return (mixed + keep * within) / (mixed + keep * between)

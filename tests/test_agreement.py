@@ -18,7 +18,7 @@ RECORDED = stores.Store("recorded")
 def test_agreement_by_hand():
     given = ["reject", "reject", "accept", "blocked"]
     truth = ["reject", "accept", "accept", "accept"]
-    found = ClusterBootstrap(list("abcd")).agreement(list("abcd"), given, truth)
+    found = agreement.agreement_estimates(ClusterBootstrap(list("abcd")), list("abcd"), given, truth)
     # 3 of 4 equal; chance (2 * 1 + 2 * 3) / 16 = 0.5; kappa (0.75 - 0.5) / 0.5
     assert {name: estimate[0] for name, estimate in found.items()} == {
         "accuracy": 0.75,
@@ -27,7 +27,11 @@ def test_agreement_by_hand():
         "kappa": 0.5,
     }
     assert all(np.isnan(estimate[0]) == np.isnan(estimate[1]) for estimate in found.values())
-    assert np.isnan(ClusterBootstrap(["a", "b"]).agreement(["a", "b"], ["accept"] * 2, ["accept"] * 2)["kappa"][0])
+    assert np.isnan(
+        agreement.agreement_estimates(ClusterBootstrap(["a", "b"]), ["a", "b"], ["accept"] * 2, ["accept"] * 2)[
+            "kappa"
+        ][0]
+    )
 
 
 @pytest.fixture

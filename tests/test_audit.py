@@ -4,10 +4,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from paraguard_utils.core import disagreement
 from paraguard_utils.core.estimates import ClusterBootstrap
 from paraguard_utils.errors import DataError
 from paraguard_utils.report import audit
-from paraguard_utils.scoring import disagreement, neighbourhoods
+from paraguard_utils.scoring import evaluation, neighbourhoods
 
 
 def file_of(path, words, **more):
@@ -26,9 +27,9 @@ def test_numbers_are_those_of_the_estimators(tmp_path):
     (row,) = table.to_dict("records")
     label = pd.DataFrame({"label": [{"a": "accept", "r": "reject", "b": "blocked"}[x] for word in words for x in word]})
     cluster = pd.DataFrame({"cluster_id": [f"c{i}" for i, word in enumerate(words) for _ in word]})
-    decided = disagreement.tally(cluster, label)
+    decided = evaluation.tally(cluster, label)
     assert row["dr"] == pytest.approx(disagreement.ratio(decided["n"], decided["rejected"])[2])
-    assert row["isolation"] == pytest.approx(disagreement.isolation(cluster, label).mean())
+    assert row["isolation"] == pytest.approx(np.nanmean(evaluation.isolation(cluster, label)))
     assert (row["system"], row["n"], row["n_scored"], row["n_reject"]) == ("all rows", 920, 880, 360)
     assert row["frr"] == pytest.approx(360 / 880) and row["frr_low"] < row["frr"] < row["frr_high"]
     exact = disagreement.estimate(ClusterBootstrap(cluster["cluster_id"]), decided)
@@ -170,7 +171,7 @@ def test_neighbours_stand_for_clusters():
     near = neighbourhoods.find(vectors, rejected)
     groups = np.repeat(np.arange(200), 4)
     counts = pd.DataFrame({"n": 4, "rejected": np.bincount(groups, weights=rejected)})
-    by_cluster = disagreement.estimate_of_kinds(disagreement.kinds(counts))
+    by_cluster = disagreement.estimate_of_profiles(disagreement.cluster_profiles(counts))
     by_near = disagreement.estimate_near(near.groups, rejected, near.near, near.near_rejected)
     assert tuple(by_near) == pytest.approx(tuple(by_cluster), abs=0.1)
     # every prompt's neighbours are its cluster: the same number

@@ -9,7 +9,7 @@ from scipy.stats import binomtest
 from worlds import world
 
 from paraguard_utils import stores
-from paraguard_utils.core.estimates import ClusterBootstrap, Estimate, resampled_counts
+from paraguard_utils.core.estimates import ClusterBootstrap, Estimate
 from paraguard_utils.report import findings, review
 from paraguard_utils.schemas import check
 from paraguard_utils.scoring import cohorts, confusion, signals
@@ -164,7 +164,7 @@ def test_bootstrap_interval_of_a_mean_matches_a_plain_loop():
     clusters = ClusterBootstrap(ids, resamples=300, seed=5)
     means = []
     names = sorted(set(ids))
-    for counts in resampled_counts(12, 300, 5):
+    for counts in ClusterBootstrap(range(12), 300, 5).counts:
         drawn = [
             value for name, count in zip(names, counts, strict=True) for value in list(values[ids == name]) * int(count)
         ]

@@ -10,8 +10,9 @@ from scipy import stats
 from statsmodels.stats import inter_rater
 
 from paraguard_utils import registry, stores
+from paraguard_utils.core import disagreement
 from paraguard_utils.core.estimates import ClusterBootstrap
-from paraguard_utils.scoring import disagreement
+from paraguard_utils.scoring import evaluation
 
 
 def frames(*clusters):
@@ -23,7 +24,7 @@ def frames(*clusters):
 
 
 def counted(*clusters):
-    return disagreement.kinds(disagreement.tally(*frames(*clusters)))
+    return disagreement.cluster_profiles(evaluation.tally(*frames(*clusters)))
 
 
 def ratio(*clusters):
@@ -45,12 +46,12 @@ def test_ratio_by_hand():
 
 def test_isolation_by_hand():
     corpus, labels = frames("rraab", "rr", "rb", "aa")
-    found = disagreement.isolation(corpus, labels)
+    found = evaluation.isolation(corpus, labels)
     # 2 of the 3 others; none of one; nobody else; acceptances have none
     assert found.tolist() == pytest.approx([2 / 3, 2 / 3, *[np.nan] * 3, 0, 0, *[np.nan] * 4], nan_ok=True)
     # mean isolation over acceptance among other meanings is DR, where clusters are equally large
     corpus, labels = frames("rraa", "raaa", "aaaa", "rrrr")
-    isolated = disagreement.isolation(corpus, labels).mean()
+    isolated = np.nanmean(evaluation.isolation(corpus, labels))
     # other meanings of the 7 rejections: 2 * (3+4+0) + (2+4+0) + 4 * (2+3+4) = 56 acceptances of 7 * 12
     assert isolated / (56 / 84) == pytest.approx(ratio("rraa", "raaa", "aaaa", "rrrr")[2])
 
@@ -89,7 +90,7 @@ RECORDED = stores.Store(stores.RECORDED)
 @pytest.mark.parametrize("name", [name for kind in ("chat", "guard") for name in registry.published(kind).index])
 def test_it_is_one_minus_the_intra_class_correlation(name):
     """Fisher's, by analysis of variance, on every recorded target; kappa and alpha are nearly that too."""
-    decided = disagreement.tally(
+    decided = evaluation.tally(
         RECORDED.read("corpus", "paraguard_mini"), RECORDED.read("labels", "paraguard_mini", name)
     )
     n, rejected = decided["n"].to_numpy(), decided["rejected"].to_numpy()
@@ -107,7 +108,7 @@ def test_it_is_one_minus_the_intra_class_correlation(name):
     expected = 2 * rejected.sum() * (n - rejected).sum() / (n.sum() * (n.sum() - 1))
     # kappa: the same, drawn with replacement
     others = [1 - observed / expected, 1 - observed / (2 * rate * (1 - rate))]
-    assert others == pytest.approx([1 - dr] * 2, abs=0.002 if not disagreement.few(decided) else 0.006)
+    assert others == pytest.approx([1 - dr] * 2, abs=0.002 if not disagreement.too_few(decided) else 0.006)
 
 
 @given(clusters_of_letters, st.randoms())
@@ -132,7 +133,7 @@ def test_estimate_agrees_between_clusters_and_kinds():
     decided = drawn(np.random.default_rng(3), 300, 0.3, 0.4)
     clusters = ClusterBootstrap(decided["cluster_id"])
     by_cluster = disagreement.estimate(clusters, decided)
-    by_kind = disagreement.estimate_of_kinds(disagreement.kinds(decided))
+    by_kind = disagreement.estimate_of_profiles(disagreement.cluster_profiles(decided))
     assert by_cluster[0] == pytest.approx(by_kind[0], rel=1e-12) and len(by_cluster.draws) == 2000
     # other resamples of the same clusters
     assert by_cluster[1:] == pytest.approx(by_kind[1:], abs=0.02)
@@ -142,7 +143,7 @@ def test_estimate_agrees_between_clusters_and_kinds():
 def test_every_resample_by_hand():
     corpus, labels = frames("rraa", "aaa", "raaa", "rr")
     clusters = ClusterBootstrap(corpus["cluster_id"], resamples=40)
-    found = disagreement.estimate(clusters, disagreement.tally(corpus, labels))
+    found = disagreement.estimate(clusters, evaluation.tally(corpus, labels))
     words = ["rraa", "aaa", "raaa", "rr"]
     for counts, value in zip(clusters.counts, found.draws, strict=True):
         again = [word for word, times in zip(words, counts, strict=True) for _ in range(int(times))]
@@ -184,10 +185,10 @@ def test_one_step_of_the_standard_error_by_jackknife():
 
 def test_without_spread_there_is_no_interval():
     corpus, labels = frames("rr", "aa", "aa")
-    never = disagreement.estimate(ClusterBootstrap(corpus["cluster_id"]), disagreement.tally(corpus, labels))
+    never = disagreement.estimate(ClusterBootstrap(corpus["cluster_id"]), evaluation.tally(corpus, labels))
     assert never[0] == 0 and np.isnan(never[1:]).all()
     corpus, labels = frames("aa", "aa")
-    alike = disagreement.estimate(ClusterBootstrap(corpus["cluster_id"]), disagreement.tally(corpus, labels))
+    alike = disagreement.estimate(ClusterBootstrap(corpus["cluster_id"]), evaluation.tally(corpus, labels))
     assert np.isnan(alike).all() and np.isnan(alike.draws).all()
     assert np.isnan(disagreement.latent(counted("aa", "aa"))).all()
     assert np.isnan(disagreement.permuted(counted("aa", "aa"))).all()
@@ -195,20 +196,27 @@ def test_without_spread_there_is_no_interval():
 
 def test_latent_correlation_is_found_whatever_the_rate():
     rng = np.random.default_rng(11)
-    found = {rate: disagreement.latent(disagreement.kinds(drawn(rng, 3000, rate, 0.5))) for rate in (0.1, 0.5)}
+    found = {
+        rate: disagreement.latent(disagreement.cluster_profiles(drawn(rng, 3000, rate, 0.5))) for rate in (0.1, 0.5)
+    }
     for value, low, high in found.values():
         assert low < value < high and value == pytest.approx(0.5, abs=0.06) and low < 0.5 < high
     # DR is not the same at both rates
-    drs = [disagreement.ratio(*disagreement.kinds(drawn(rng, 3000, rate, 0.5)).to_numpy().T)[2] for rate in (0.1, 0.5)]
+    drs = [
+        disagreement.ratio(*disagreement.cluster_profiles(drawn(rng, 3000, rate, 0.5)).to_numpy().T)[2]
+        for rate in (0.1, 0.5)
+    ]
     assert drs[0] > drs[1] + 0.05
     assert disagreement.latent(counted(*["ra"] * 50))[0] == 0, "less alike than by chance"
 
 
 def test_permuted_labels_show_no_meaning():
     rng = np.random.default_rng(2)
-    mean, p = disagreement.permuted(disagreement.kinds(drawn(rng, 150, 0.3, 0.5)))
+    mean, p = disagreement.permuted(disagreement.cluster_profiles(drawn(rng, 150, 0.3, 0.5)))
     assert mean == pytest.approx(1, abs=0.01) and p == 1 / 1000
-    p_values = [disagreement.permuted(disagreement.kinds(drawn(rng, 60, 0.3, 0.0)), 99)[1] for _ in range(40)]
+    p_values = [
+        disagreement.permuted(disagreement.cluster_profiles(drawn(rng, 60, 0.3, 0.0)), 99)[1] for _ in range(40)
+    ]
     assert min(p_values) < 0.35 and max(p_values) > 0.65 and np.mean(np.array(p_values) <= 0.1) < 0.3
 
 
@@ -221,10 +229,10 @@ def test_flags_and_what_stands_beside():
 
 def test_few_mixed_clusters_are_flagged_and_bound_nothing():
     corpus, labels = frames(*["rrrrrr", "aaaaaa"] * 150, "rrraaa")
-    decided = disagreement.tally(corpus, labels)
-    found = disagreement.estimate_of_kinds(disagreement.kinds(decided))
+    decided = evaluation.tally(corpus, labels)
+    found = disagreement.estimate_of_profiles(disagreement.cluster_profiles(decided))
     # in more than a third of the resamples no cluster is decided both ways
-    assert np.isnan(found[2]) and found[1] < found[0] and disagreement.few(decided)
+    assert np.isnan(found[2]) and found[1] < found[0] and disagreement.too_few(decided)
 
 
 def test_large_clusters_have_no_latent_correlation():

@@ -12,7 +12,6 @@ from paraguard_utils.core.estimates import (
     Studentized,
     exact_share,
     ratio_of_totals,
-    resampled_counts,
     studentized,
 )
 from paraguard_utils.scoring.multiple_testing import adjust_holm
@@ -71,13 +70,14 @@ def test_shares_of_clusters_by_hand():
 
 
 def test_a_standard_error_by_hand():
-    counts = resampled_counts(3, 9, 1)
+    clusters = ClusterBootstrap("abc", 9, 1)
+    counts = clusters.counts
 
     def total(sums):
         return sums[:, 0], np.ones_like(sums)
 
     # of a sum: squares less the square of the mean of each, 1 + 4 + 36 - 9^2 / 3 = 14
-    found = studentized(np.array([[1.0], [2.0], [6.0]]), np.ones(3), counts, total)
+    found = studentized(clusters, np.array([[1.0], [2.0], [6.0]]), total)
     assert (found.value, found.error) == pytest.approx((9, np.sqrt(14)))
     draw = [1, 2, 6] @ counts[0]
     assert found.draws[0] == draw
@@ -93,9 +93,10 @@ def test_a_row_that_counts_twice_is_two_rows():
         n, hits = sums.T
         return hits / n, np.stack([-hits / n**2, 1 / n], axis=-1)
 
-    counts = resampled_counts(6, 30)
-    alike = np.stack([counts[:, :2].sum(axis=1), counts[:, 2], counts[:, 3:].sum(axis=1)], axis=-1)
-    found, other = (studentized(*given, share) for given in ((columns, times, alike), (once, np.ones(6), counts)))
+    apart, alike = ClusterBootstrap("abcdef", 30), ClusterBootstrap("abc", 30, times=times)
+    counts = apart.counts
+    alike.counts = np.stack([counts[:, :2].sum(axis=1), counts[:, 2], counts[:, 3:].sum(axis=1)], axis=-1)
+    found, other = (studentized(*given, share) for given in ((alike, columns), (apart, once)))
     assert found[:2] == pytest.approx(other[:2])
     for one, two in zip(found[2:], other[2:], strict=True):
         np.testing.assert_allclose(one, two)
@@ -151,9 +152,8 @@ def test_a_standard_error_is_that_of_the_jackknife():
     hits = rng.binomial(n.astype(int), rng.random(400))
     error = by_numbers(lambda sums: sums[1] / sums[0], np.column_stack([n, hits]), np.ones((2, 400)))[3]
     found = studentized(
+        ClusterBootstrap(range(400), 2),
         np.column_stack([n, hits]),
-        np.ones(400),
-        np.ones((2, 400)),
         lambda sums: (sums[:, 1] / sums[:, 0], np.stack([-sums[:, 1] / sums[:, 0] ** 2, 1 / sums[:, 0]], axis=-1)),
     )
     left_out = (hits.sum() - hits) / (n.sum() - n)

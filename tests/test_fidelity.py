@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from sklearn.metrics import cohen_kappa_score
 
 from paraguard_utils import stores
-from paraguard_utils.core.estimates import ClusterBootstrap, resampled_counts
+from paraguard_utils.core.estimates import ClusterBootstrap
 from paraguard_utils.corpus import fidelity
 from paraguard_utils.errors import DataError
 
@@ -117,7 +117,7 @@ def test_the_kappa_of_two_sheets_is_over_resampled_pairs(pairs):
     found = fidelity.kappa(first, second, resamples=20)
     draws = [
         cohen_kappa_score(first["mark"], second["mark"], sample_weight=counts)
-        for counts in resampled_counts(len(pairs), 20)
+        for counts in ClusterBootstrap(range(len(pairs)), 20).counts
         if len(set(first["mark"][counts > 0]) | set(second["mark"][counts > 0])) > 1
     ]
     if not found["note"]:

@@ -13,7 +13,7 @@ from paraguard_utils.errors import DataError, Missing
 from paraguard_utils.models import encoder, trace_store
 from paraguard_utils.querying import samples
 from paraguard_utils.report import findings
-from paraguard_utils.scoring import confusion, disagreement, levels, pipeline, predictions, proxies, signals
+from paraguard_utils.scoring import confusion, evaluation, levels, pipeline, predictions, proxies, signals
 from paraguard_utils.settings import PAPER_WEIGHTS
 
 NOT_TOLD = {"token_ids": [], "token_nll": [], "user_start": 0, "user_end": 0}
@@ -169,7 +169,7 @@ def test_what_is_left_out_is_in_no_pair_and_still_decided():
     gone = set(corpus["prompt_id"].iloc[lost])
     assert not gone & {*pairs["centre_id"], *pairs["neighbour_id"]} and pairs["prob_shift"].notna().all()
     assert set(scores.loc[scores["ci"].isna(), "prompt_id"]) == gone
-    known = disagreement.isolation(corpus, labels)[corpus["prompt_id"].isin(scores["prompt_id"])]
+    known = evaluation.isolation(corpus, labels)[corpus["prompt_id"].isin(scores["prompt_id"])]
     np.testing.assert_array_equal(scores["isolation"], known)
     assert len(confusion.rejections(scores)) == LABELS.count("reject") - 1
 

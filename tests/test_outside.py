@@ -8,9 +8,10 @@ import pandas as pd
 import pytest
 
 from paraguard_utils import paths, registry, stores
+from paraguard_utils.core import disagreement
 from paraguard_utils.core.estimates import ClusterBootstrap
 from paraguard_utils.querying import readings
-from paraguard_utils.scoring import disagreement, label_noise, rephrasing, wording
+from paraguard_utils.scoring import evaluation, label_noise, rephrasing, wording
 from paraguard_utils.text import words
 
 RECORDED = stores.Store("recorded")
@@ -28,7 +29,7 @@ def test_the_package_agrees_on_wording_and_rephrasing(target, known):
     both = list(zip(CORPORA.values(), labels, strict=True))
     found = wording.estimates(CLUSTERS, CORPUS, labels[0], PAIRS)
     found |= rephrasing.estimates(CLUSTERS, *(rephrasing.counts(*side) for side in both))
-    found |= {"dr": disagreement.estimate(CLUSTERS, disagreement.tally(CORPUS, labels[0]))}
+    found |= {"dr": disagreement.estimate(CLUSTERS, evaluation.tally(CORPUS, labels[0]))}
     sides = [outside.scored(corpus, own["label"]) for corpus, own in both]
     own = {"dr": outside.disagreement(sides[0])} | outside.wording(sides[0]) | outside.rephrasing(*sides)
     values = {name: value for name, (value, *_) in found.items() if "_minus_" not in name}

@@ -6,9 +6,10 @@ import pytest
 from scipy import stats
 
 from paraguard_utils import registry, stores
+from paraguard_utils.core import disagreement
 from paraguard_utils.core.estimates import ClusterBootstrap
 from paraguard_utils.querying import readings, substance
-from paraguard_utils.scoring import disagreement, label_noise
+from paraguard_utils.scoring import label_noise
 
 RECORDED = stores.Store("recorded")
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paraguard_utils.core.estimates import ClusterBootstrap
-from paraguard_utils.scoring import disagreement, rephrasing
+from paraguard_utils.scoring import evaluation, rephrasing
 
 LABELS = {"a": "accept", "r": "reject", "b": "blocked"}
 
@@ -112,7 +112,8 @@ letters = st.dictionaries(st.sampled_from("abcdefgh"), st.text("arrb", min_size=
 def test_odds_rise_with_the_tries_and_one_is_isolation(words, twinned):
     found = found_for(words, {name: words[name][::-1] for name in sorted(words) if name in twinned}, 20)
     corpus, labels = frames(**words)
-    isolated = disagreement.isolation(corpus, labels).dropna()
+    isolated = evaluation.isolation(corpus, labels)
+    isolated = isolated[np.isfinite(isolated)]
     assert found["rephrased1"][0] == pytest.approx(isolated.mean() if len(isolated) else np.nan, nan_ok=True)
     for tail in ("", "_twins"):
         one, three = (found[f"rephrased{tries}{tail}"] for tries in (1, 3))

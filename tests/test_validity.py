@@ -13,8 +13,9 @@ from scipy import stats
 from sklearn.metrics import roc_auc_score
 
 from paraguard_utils import paths, stores
+from paraguard_utils.core import disagreement
 from paraguard_utils.core.estimates import ClusterBootstrap
-from paraguard_utils.scoring import confusion, disagreement, head_to_head, signals, validity
+from paraguard_utils.scoring import confusion, evaluation, head_to_head, signals, validity
 
 RECORDED = stores.Store(stores.RECORDED)
 
@@ -85,7 +86,7 @@ def test_isolation_ranks_by_the_counts_of_clusters_alone():
     """Its AUC as a veto can be had without knowing which prompt was refused: it repeats DR, and is no evidence."""
     corpus, valid = RECORDED.read("corpus", "paraguard_mini"), RECORDED.read("tables", "validity").set_index("target")
     for name in valid.index:
-        counts = disagreement.tally(corpus, RECORDED.read("labels", "paraguard_mini", name))
+        counts = evaluation.tally(corpus, RECORDED.read("labels", "paraguard_mini", name))
         n, r = counts["n"].to_numpy(), counts["rejected"].to_numpy()
         # r rejections see n - r accepted held-out prompts, and r - 1 rejected ones, among n - 2 others
         outcome, seen = np.repeat([True, False], len(n)), np.concatenate([(n - r - 1) / (n - 2), (n - r) / (n - 2)])
@@ -132,7 +133,7 @@ def test_matching_on_nothing_leaves_the_ratio(monkeypatch):
     monkeypatch.setattr(validity, "BINS", 1)
     labels = ["reject", "accept", "accept"] * 4 + ["accept"] * 12 + ["reject"] * 6
     corpus, _, traces, labels, _ = worlds.world(labels, [f"c{i // 6}" for i in range(30)])
-    decided = disagreement.tally(corpus, labels)
+    decided = evaluation.tally(corpus, labels)
     clusters = ClusterBootstrap(corpus["cluster_id"], 99)
     plain = disagreement.estimate(clusters, decided)
     found = validity.matched_ratio(corpus, labels, traces, signals.perplexity(traces), clusters)
@@ -236,7 +237,7 @@ def test_the_latent_correlation_by_moments_is_that_by_likelihood(rate):
     share, dr = decided["rejected"].mean() / 6, disagreement.ratio(decided["n"], decided["rejected"])[2]
     found = validity.latent_by_moments(share, dr)
     assert found == pytest.approx(correlation, abs=0.02)
-    assert found == pytest.approx(disagreement.latent(disagreement.kinds(decided))[0], abs=0.02)
+    assert found == pytest.approx(disagreement.latent(disagreement.cluster_profiles(decided))[0], abs=0.02)
 
 
 def test_latent_correlation_without_a_ratio():

@@ -4,8 +4,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from paraguard_utils.core import disagreement
 from paraguard_utils.core.estimates import ClusterBootstrap
-from paraguard_utils.scoring import disagreement, variance
+from paraguard_utils.scoring import evaluation, variance
 
 
 def corpus_of(n_clusters, size=6):
@@ -64,7 +65,7 @@ def test_intervals_of_parts_lie_around_them():
     row = variance.parts("t", corpus, labels, noise(rng, 360).assign(tone=rejected + rng.normal(size=360)), clusters)
     for part in ("meaning", "style", "wording"):
         assert row[f"{part}_low"] < row[part] < row[f"{part}_high"], part
-    low, high = disagreement.estimate(clusters, disagreement.tally(corpus, labels))[1:]
+    low, high = disagreement.estimate(clusters, evaluation.tally(corpus, labels))[1:]
     assert (row["meaning_low"], row["meaning_high"]) == pytest.approx((1 - high, 1 - low))
 
 
@@ -169,6 +170,6 @@ def test_the_flag_counts_what_is_rarer():
     corpus = corpus_of(40)
     label = np.random.default_rng(0).permutation(["reject"] * 141 + ["accept"] * 99)
     labels = pd.DataFrame({"label": label})
-    assert disagreement.few(disagreement.tally(corpus, labels))
+    assert disagreement.too_few(evaluation.tally(corpus, labels))
     labels.loc[np.flatnonzero(label == "reject")[0], "label"] = "accept"
-    assert not disagreement.few(disagreement.tally(corpus, labels))
+    assert not disagreement.too_few(evaluation.tally(corpus, labels))

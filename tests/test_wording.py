@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from paraguard_utils.core import disagreement
 from paraguard_utils.core.estimates import ClusterBootstrap
-from paraguard_utils.scoring import disagreement, wording
+from paraguard_utils.scoring import evaluation, wording
 
 STRATEGIES = {
     "s": "seed",
@@ -98,7 +99,7 @@ def test_marginals_are_matched():
     assert estimated("sahr", "sahr", "sahr")[0] == 1
     # DR without strategies would say 1 / (1/2): of the 24 ordered pairs of two clusters 12 differ
     corpus, labels = frames("sahr", "sahr", "sahr")
-    assert disagreement.ratio(*disagreement.tally(corpus, labels)[["n", "rejected"]].to_numpy().T)[2] == 2
+    assert disagreement.ratio(*evaluation.tally(corpus, labels)[["n", "rejected"]].to_numpy().T)[2] == 2
 
 
 def test_two_kinds_of_pairs_by_hand():
@@ -254,7 +255,7 @@ def test_few_prompts_bound_no_difference(monkeypatch):
         rarest.append(min(label.count("reject"), label.count("accept")))
     # a prompt counts once, in however many pairs, and as the second of one too
     for limit, expected in ((min(rarest), False), (min(rarest) + 1, True)):
-        monkeypatch.setattr(disagreement, "FEW", limit)
+        monkeypatch.setattr(disagreement, "MIN_DECISIONS", limit)
         row = wording.row("t", labels, own, found)
         assert row["few"] is expected
         assert (row["n_near"], row["n_free"]) == (own.near.sum(), own.free.sum())

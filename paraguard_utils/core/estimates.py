@@ -5,6 +5,7 @@ share is 0 of n or n of n, the exact (Clopper-Pearson) interval on its clusters 
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from typing import NamedTuple, Self, TypeAlias
 
 import numpy as np
@@ -28,18 +29,6 @@ MIN_REFUSALS = 30
 
 MIN_MIXED = 10
 """Fewer mixed clusters than this, and the excess is not judged: percentile intervals are too narrow then."""
-
-
-def resampled_counts(n_clusters: int, resamples: int = RESAMPLES, seed: int = SEED) -> np.ndarray:
-    """Draw clusters with replacement; the same numbers for the same arguments, so that targets can be paired.
-
-    Returns
-    -------
-    numpy.ndarray, shape (resamples, n_clusters)
-        How often each cluster is drawn.
-    """
-    rng = np.random.default_rng(seed)
-    return rng.multinomial(n_clusters, np.full(n_clusters, 1 / n_clusters), size=resamples).astype(float)
 
 
 class Estimate(tuple[float, float, float]):
@@ -106,15 +95,32 @@ class ClusterBootstrap:
 
     Parameters
     ----------
-    cluster_ids : sequence of str
-        One per prompt of the corpus.
+    cluster_ids : sequence
+        One per prompt of the corpus; they sort.
     resamples, seed : int
+        The same clusters, resampled with the same two, give paired estimates.
+    times : array-like of int or None
+        How often each cluster counts, in ascending order of clusters; None: once.
+
+    Attributes
+    ----------
+    codes : Series of int
+        Number of each cluster, by its id.
     """
 
-    def __init__(self, cluster_ids: Strings, resamples: int = RESAMPLES, seed: int = SEED) -> None:
+    def __init__(
+        self, cluster_ids: Strings, resamples: int = RESAMPLES, seed: int = SEED, times: Numbers | None = None
+    ) -> None:
         self.codes = pd.Series({name: i for i, name in enumerate(sorted(set(cluster_ids)))})
+        self.times = np.ones(len(self.codes)) if times is None else np.asarray(times, float)
         self.drawn_with = (resamples, seed)
-        self.counts = resampled_counts(len(self.codes), resamples, seed)
+
+    @cached_property
+    def counts(self) -> np.ndarray:
+        """How often each cluster is drawn in each resample, shape (resamples, n_clusters)."""
+        (resamples, seed), total = self.drawn_with, self.times.sum()
+        drawn = np.random.default_rng(seed).multinomial(int(total), self.times / total, size=resamples)
+        return drawn.astype(float)
 
     def sums(self, cluster_ids: Strings, values: Numbers) -> np.ndarray:
         """Sum values within clusters.
@@ -144,7 +150,7 @@ class ClusterBootstrap:
         """
         sums = (n, *sums)
         with np.errstate(divide="ignore", invalid="ignore"):
-            value = float(statistic(*(np.array([column.sum()]) for column in sums))[0])
+            value = float(statistic(*(np.array([(self.times * column).sum()]) for column in sums))[0])
             draws = statistic(*(self.counts @ column for column in sums))
         if np.count_nonzero(n) < 2 and np.isfinite(value):
             return Estimate(value, np.nan, np.nan, draws)
@@ -217,30 +223,6 @@ class ClusterBootstrap:
         cells = (np.ones(len(first)), first == second, *uses)
         return self.estimate(_kappa, *(self.sums(cluster_ids, cell) for cell in cells))
 
-    def agreement(self, cluster_ids: Strings, predicted: Strings, truth: Strings) -> dict[str, Estimate]:
-        """Compare labels with the truth, with intervals; `reject` is the positive class and every other label is not.
-
-        Parameters
-        ----------
-        cluster_ids, predicted, truth : sequence of str, length n
-
-        Returns
-        -------
-        dict of str to Estimate
-            accuracy, precision, recall, each in [0, 1], and kappa (Cohen's) in [-1, 1]; NaN where undefined.
-        """
-        ids = np.asarray(cluster_ids, dtype=object)
-        found, wanted = (np.asarray(labels, dtype=object) == "reject" for labels in (predicted, truth))
-        kappa = self.kappa(ids, found, wanted)
-        if len(set(kappa.draws[np.isfinite(kappa.draws)])) < 2:
-            kappa = Estimate(kappa[0], np.nan, np.nan, kappa.draws)  # resampling shows no spread
-        return {
-            "accuracy": self.share(ids, found == wanted),
-            "precision": self.share(ids[found], wanted[found]),
-            "recall": self.share(ids[wanted], found[wanted]),
-            "kappa": kappa,
-        }
-
 
 Statistic: TypeAlias = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
 """Totals, shape (draws, width), to a value, shape (draws,), and its derivatives by the totals."""
@@ -274,7 +256,7 @@ class Studentized(NamedTuple):
         return float(low), float(high)
 
 
-def studentized(columns: np.ndarray, times: np.ndarray, counts: np.ndarray, statistic: Statistic) -> Studentized:
+def studentized(clusters: ClusterBootstrap, columns: np.ndarray, statistic: Statistic) -> Studentized:
     """Resample a smooth statistic of totals over clusters, each resample with its own standard error.
 
     Percentile intervals of ratios are too narrow where few prompts count and lie in few clusters; these are not
@@ -282,14 +264,12 @@ def studentized(columns: np.ndarray, times: np.ndarray, counts: np.ndarray, stat
 
     Parameters
     ----------
-    columns : numpy.ndarray, shape (clusters, width)
+    clusters : ClusterBootstrap
+    columns : numpy.ndarray, shape (n_clusters, width)
         What the totals are summed from.
-    times : numpy.ndarray, shape (clusters,)
-        How often each row counts.
-    counts : numpy.ndarray, shape (resamples, clusters)
-        The same in the resamples.
     statistic : callable
     """
+    times, counts = clusters.times, clusters.counts
 
     def with_error(weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         totals = weights @ columns
@@ -331,12 +311,7 @@ def ratio_of_totals(clusters: ClusterBootstrap, *sides: tuple[np.ndarray, np.nda
         slopes = np.stack([-hits / n**2, 1 / n], axis=-1) * np.array(signs)[:, None]
         return (hits / n) @ signs, slopes.reshape(len(sums), -1)
 
-    found = studentized(
-        np.column_stack([column for side in sides for column in side]),
-        np.ones(len(clusters.codes)),
-        clusters.counts,
-        statistic,
-    )
+    found = studentized(clusters, np.column_stack([column for side in sides for column in side]), statistic)
     (low, high), bounds = found.ends(), (-1.0 if len(sides) > 1 else 0.0, 1.0)
     if len(sides) == 1 and min(found.value, 1 - found.value) < ROUNDING:
         there = int(np.count_nonzero(sides[0][0]))

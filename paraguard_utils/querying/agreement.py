@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
+from numpy.typing import ArrayLike
 
 from paraguard_utils import paths, registry, stores
-from paraguard_utils.core.estimates import ClusterBootstrap, to_columns
+from paraguard_utils.core.estimates import ClusterBootstrap, Estimate, to_columns
 from paraguard_utils.errors import DataError
 from paraguard_utils.models import loading
 from paraguard_utils.querying import judge, labelling, refusals
@@ -176,7 +177,7 @@ def with_annotators(rows: pd.DataFrame, labels: Mapping[str, Sequence[str] | np.
                         "refused": int((found["people"] == "reject").sum()),
                         "unparsed": int((given == "unparsed").sum()),
                     }
-                    | to_columns(clusters.agreement(found["prompt"], given, people))
+                    | to_columns(agreement_estimates(clusters, found["prompt"], given, people))
                 )
     return pd.DataFrame(lines)
 
@@ -271,7 +272,7 @@ def side_by_side(
     for name, frame in others.items():
         usual, other = (part["label"].to_numpy() for part in (labels[name], frame))
         read = np.isin(other, ["accept", "reject"]) & np.isin(usual, ["accept", "reject"])
-        found = clusters.agreement(cluster_ids[read], other[read], usual[read])
+        found = agreement_estimates(clusters, cluster_ids[read], other[read], usual[read])
         lines.append(
             {"target": name, "n": int(read.sum()), "reject": int((usual[read] == "reject").sum())}
             | {"other_rejects": int((other[read] == "reject").sum())}
@@ -327,3 +328,31 @@ def validate(folder: str | Path, store: Store, judge_name: str = "") -> dict[str
     for name, frame in found.items():
         store.write("tables", name, frame=frame, meta=meta)
     return found
+
+
+def agreement_estimates(
+    clusters: ClusterBootstrap, cluster_ids: ArrayLike, predicted: ArrayLike, truth: ArrayLike
+) -> dict[str, Estimate]:
+    """Compare labels with the truth, with intervals; `reject` is the positive class and every other label is not.
+
+    Parameters
+    ----------
+    clusters : ClusterBootstrap
+    cluster_ids, predicted, truth : array-like of str, length n
+
+    Returns
+    -------
+    dict of str to Estimate
+        accuracy, precision, recall, each in [0, 1], and kappa (Cohen's) in [-1, 1]; NaN where undefined.
+    """
+    ids = np.asarray(cluster_ids, dtype=object)
+    found, wanted = (np.asarray(labels, dtype=object) == "reject" for labels in (predicted, truth))
+    kappa = clusters.kappa(ids, found, wanted)
+    if len(set(kappa.draws[np.isfinite(kappa.draws)])) < 2:
+        kappa = Estimate(kappa[0], np.nan, np.nan, kappa.draws)  # resampling shows no spread
+    return {
+        "accuracy": clusters.share(ids, found == wanted),
+        "precision": clusters.share(ids[found], wanted[found]),
+        "recall": clusters.share(ids[wanted], found[wanted]),
+        "kappa": kappa,
+    }

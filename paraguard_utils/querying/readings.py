@@ -11,6 +11,7 @@ import pandas as pd
 
 from paraguard_utils import paths, stores
 from paraguard_utils.core.estimates import ClusterBootstrap, exact_share, to_columns
+from paraguard_utils.querying import agreement
 from paraguard_utils.schemas import Labels, Table
 
 FILE = paths.DATA / "labels" / "readings.csv"
@@ -154,5 +155,5 @@ def degenerate(both: pd.DataFrame) -> Table:
     ids = own["prompt_id"].str.rpartition("-")[0]
     found, read = (own[name].eq("degenerate") for name in ("answer", "first_answer"))
     names = {True: "reject", False: "accept"}  # the positive class of an agreement
-    agreement = ClusterBootstrap(ids).agreement(ids, found.map(names), read.map(names))
-    return pd.DataFrame([{"n": len(own), "read": int(read.sum()), "found": int(found.sum())} | to_columns(agreement)])
+    agreed = agreement.agreement_estimates(ClusterBootstrap(ids), ids, found.map(names), read.map(names))
+    return pd.DataFrame([{"n": len(own), "read": int(read.sum()), "found": int(found.sum())} | to_columns(agreed)])

@@ -9,6 +9,7 @@ import pandas as pd
 from scipy.stats import norm
 
 from paraguard_utils import unsafe
+from paraguard_utils.core import disagreement
 from paraguard_utils.core.estimates import ClusterBootstrap, Estimate, to_columns
 from paraguard_utils.errors import Missing
 from paraguard_utils.remedies import first_token
@@ -19,7 +20,7 @@ from paraguard_utils.remedies.decisions import Decisions
 from paraguard_utils.remedies.splits import Splits, Third
 from paraguard_utils.remedies.untouched import Untouched
 from paraguard_utils.schemas import Labels, Table
-from paraguard_utils.scoring import disagreement, guarded
+from paraguard_utils.scoring import evaluation, guarded
 from paraguard_utils.scoring.multiple_testing import adjust_holm
 from paraguard_utils.settings import XSTEST, XSTEST_SAFE
 
@@ -104,13 +105,13 @@ def estimates(third: Third, decided: Mapping[str, Labels], clusters: ClusterBoot
     benign, twins = (decided[of] for of in list(decided)[:2])
     ids, label = third.benign["cluster_id"].to_numpy(), benign["label"].to_numpy()
     scored, rejected = np.isin(label, ["accept", "reject"]), label == "reject"
-    isolation = disagreement.isolation(third.benign, benign).to_numpy()
+    isolation = evaluation.isolation(third.benign, benign)
     known = rejected & np.isfinite(isolation)
     answered = (label == "accept") & benign["answer"].eq("on_topic").to_numpy()
     unread = ((label == "accept") & benign["answer"].isna().to_numpy()).any()
     return {
         "frr": clusters.share(ids[scored], rejected[scored]),
-        "dr": disagreement.estimate(clusters, disagreement.tally(third.benign, benign)),
+        "dr": disagreement.estimate(clusters, evaluation.tally(third.benign, benign)),
         "isolation": clusters.mean(ids[known], isolation[known]) if known.any() else clusters.undefined(),
         "usable": clusters.undefined() if unread else clusters.share(ids, answered),
         "twins": guarded.rejected(third.twins, twins, clusters),
@@ -183,7 +184,7 @@ class Effects:
                 "n_scored": int(benign["label"].isin(["accept", "reject"]).sum()),
                 "n_reject": int((benign["label"] == "reject").sum()),
                 "n_twins": int(twins["label"].isin(["accept", "reject"]).sum()),
-                "few_dr": disagreement.few(disagreement.tally(pool.prompts.benign, benign)),
+                "few_dr": disagreement.too_few(evaluation.tally(pool.prompts.benign, benign)),
                 "queries": float(pd.concat([benign["queries"], twins["queries"]]).mean()),
             }
             changes = {f"{one}_change": own[one] - pool.alone[one] for one in CHANGED}
@@ -253,7 +254,7 @@ class _Pool:
         untouched = effects.decided(UNTOUCHED, self)
         self.alone = estimates(self.prompts, untouched, self.clusters)
         benign = next(iter(untouched.values()))
-        self.few_dr = disagreement.few(disagreement.tally(self.prompts.benign, benign))
+        self.few_dr = disagreement.too_few(evaluation.tally(self.prompts.benign, benign))
         self.curve = None
         with contextlib.suppress(Missing):  # a server told too little
             told: dict[str, list[np.ndarray]] = {of: [] for of in base.corpora}

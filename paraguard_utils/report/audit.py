@@ -16,11 +16,13 @@ from pyarrow import csv
 from tqdm import tqdm
 
 from paraguard_utils import stores
+from paraguard_utils.core import disagreement
+from paraguard_utils.core.decisions import as_refused
 from paraguard_utils.core.estimates import MIN_MIXED, RESAMPLES, SEED, Estimate, to_columns
 from paraguard_utils.errors import DataError
 from paraguard_utils.report import tables
 from paraguard_utils.schemas import LABELS, Table
-from paraguard_utils.scoring import disagreement, neighbourhoods
+from paraguard_utils.scoring import neighbourhoods
 from paraguard_utils.text import formula_safe
 
 BLOCK = 1 << 24
@@ -242,15 +244,15 @@ def systems(decisions: Decisions, resamples: int = RESAMPLES) -> Table:
     """
     rows = []
     for name, own in _by_system(decisions):
-        decided = disagreement.tally(own.rename(columns={"cluster": "cluster_id"}), own)
-        alike = disagreement.kinds(decided)
-        found = disagreement.estimate_of_kinds(alike, resamples) if len(decided) else _nothing(resamples)
+        decided = disagreement.count_decisions(as_refused(own["label"]), own["cluster"])
+        alike = disagreement.cluster_profiles(decided)
+        found = disagreement.estimate_of_profiles(alike, resamples) if len(decided) else _nothing(resamples)
         scored = int(own["label"].isin(["accept", "reject"]).sum())
         refused = int((own["label"] == "reject").sum())
         row = {"system": name, "n": len(own), "n_scored": scored, "n_reject": refused, "n_clusters": len(decided)}
         every = own.assign(n=own["label"].isin(["accept", "reject"]), rejected=own["label"] == "reject")
         whole = every.groupby("cluster", observed=True)[["n", "rejected"]].sum()
-        row |= to_columns({"frr": _rate(disagreement.kinds(whole), resamples), "dr": found})
+        row |= to_columns({"frr": _rate(disagreement.cluster_profiles(whole), resamples), "dr": found})
         row |= disagreement.row(decided) if len(decided) else {"few_dr": True}
         rows.append(row | {"isolation": _isolation(decided), "note": _note(decided)})
     table = pd.DataFrame(rows)
@@ -296,9 +298,9 @@ def _note(decided: pd.DataFrame) -> str:
         return f"{'no' if not refused else 'every'} row with a paraphrase is rejected: DR is undefined"
     if not ((decided["rejected"] > 0) & (decided["rejected"] < decided["n"])).any():
         return "no cluster is decided both ways: DR is 0, without an interval"
-    if disagreement.few(decided):
+    if disagreement.too_few(decided):
         return (
-            f"fewer than {disagreement.FEW} rejections or acceptances, or {MIN_MIXED} mixed clusters: "
+            f"fewer than {disagreement.MIN_DECISIONS} rejections or acceptances, or {MIN_MIXED} mixed clusters: "
             "the interval is too narrow"
         )
     return ""
@@ -336,13 +338,15 @@ def without_clusters(
         near = neighbourhoods.find(vectors[scored["row"].to_numpy()], refused)
         found = disagreement.estimate_near(near.groups, refused, near.near, near.near_rejected, resamples)
         groups = pd.DataFrame({"n": np.bincount(near.groups), "rejected": np.bincount(near.groups, weights=refused)})
-        few = min(int(refused.sum()), int((~refused).sum())) < disagreement.FEW
+        few = min(int(refused.sum()), int((~refused).sum())) < disagreement.MIN_DECISIONS
         row = {"system": name, "n": len(own), "n_scored": len(scored), "n_reject": int(refused.sum())}
         row |= {"n_near": int((near.near > 0).sum()), "recall": near.recall}
-        row |= to_columns({"frr": _rate(disagreement.kinds(groups), resamples), "dr": found}) | {"few_dr": few}
+        row |= to_columns({"frr": _rate(disagreement.cluster_profiles(groups), resamples), "dr": found}) | {
+            "few_dr": few
+        }
         note = "" if np.isfinite(found[0]) else "all rows are decided alike, or no two are near: DR is undefined"
         if not note and few:
-            note = f"fewer than {disagreement.FEW} rejections or acceptances: the interval is too narrow"
+            note = f"fewer than {disagreement.MIN_DECISIONS} rejections or acceptances: the interval is too narrow"
         rows.append(row | {"note": note})
         with np.errstate(divide="ignore", invalid="ignore"):
             isolated = 1 - near.near_rejected / near.near
@@ -358,8 +362,8 @@ def rejections(decisions: Decisions) -> pd.DataFrame:
     """Return row, system, cluster, others and isolation of every rejection with another decision in its cluster."""
     parts = []
     for name, own in _by_system(decisions):
-        isolated = disagreement.isolation(own.rename(columns={"cluster": "cluster_id"}), own)
-        parts.append(own.assign(system=name, isolation=isolated)[isolated.notna()])
+        isolated = disagreement.isolation(as_refused(own["label"]), own["cluster"])
+        parts.append(own.assign(system=name, isolation=isolated)[np.isfinite(isolated)])
     return pd.concat(parts, ignore_index=True)[["row", "system", "cluster", "isolation"]]
 
 
@@ -398,7 +402,7 @@ def compared(old: Decisions, new: Decisions, resamples: int = RESAMPLES) -> Tabl
     rows = []
     for name in shared:
         decided = [
-            disagreement.tally(own.rename(columns={"cluster": "cluster_id"}), own).astype({"cluster_id": str})
+            disagreement.count_decisions(as_refused(own["label"]), own["cluster"]).astype({"cluster_id": str})
             for own in (before[name], after[name])
         ]
         both = decided[0].merge(decided[1], on="cluster_id", suffixes=("_old", "_new"))
@@ -509,7 +513,7 @@ def _brittle(decisions: Decisions) -> pd.DataFrame:
     """List the clusters decided both ways, those nearest to half and half first."""
     parts = []
     for name, own in _by_system(decisions):
-        decided = disagreement.tally(own.rename(columns={"cluster": "cluster_id"}), own)
+        decided = disagreement.count_decisions(as_refused(own["label"]), own["cluster"])
         mixed = decided[(decided["rejected"] > 0) & (decided["rejected"] < decided["n"])]
         even = (mixed["rejected"] / mixed["n"] - 0.5).abs()
         parts.append(mixed.assign(system=name, even=even).sort_values(["even", "cluster_id"]).head(SHOWN))

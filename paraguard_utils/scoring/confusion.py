@@ -14,9 +14,10 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 
+from paraguard_utils.core import disagreement
 from paraguard_utils.core.estimates import MIN_REFUSALS, ClusterBootstrap, Estimate, to_columns
 from paraguard_utils.schemas import LABELS, Corpus, Labels, Pairs, Scores, Table
-from paraguard_utils.scoring import disagreement
+from paraguard_utils.scoring import evaluation
 from paraguard_utils.scoring.multiple_testing import adjust_holm
 from paraguard_utils.scoring.signals import READINGS, K, ranked, score
 from paraguard_utils.settings import PAPER_WEIGHTS, Weights
@@ -69,7 +70,7 @@ def prompt_scores(
             "prompt_id": corpus["prompt_id"],
             "cluster_id": corpus["cluster_id"],
             "label": labels["label"].to_numpy(),
-            "isolation": disagreement.isolation(corpus, labels).to_numpy(),
+            "isolation": evaluation.isolation(corpus, labels),
         }
     )
     base = base[base["label"].isin(["accept", "reject"])]
@@ -210,7 +211,7 @@ def rate_estimates(corpus: Corpus, labels: Labels, clusters: ClusterBootstrap) -
         "flip_rate": clusters.share(by_cluster["cluster_id"], by_cluster["mixed"]),
         "flip_random": _flips_at_random(clusters, by_cluster, cluster[scored], label[scored] == "reject"),
         "flip_entropy": clusters.mean(by_cluster["cluster_id"], by_cluster["entropy"]),
-        "dr": disagreement.estimate(clusters, disagreement.tally(corpus, labels)),
+        "dr": disagreement.estimate(clusters, evaluation.tally(corpus, labels)),
     }
 
 
@@ -257,7 +258,7 @@ def rate_row(target: str, corpus: Corpus, labels: Labels, clusters: ClusterBoots
         **counts,
         "n_clusters": len(flips(corpus, labels)),
         **to_columns(rate_estimates(corpus, labels, clusters)),
-        **disagreement.row(disagreement.tally(corpus, labels)),
+        **disagreement.row(evaluation.tally(corpus, labels)),
     }
 
 

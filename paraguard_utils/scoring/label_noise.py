@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from paraguard_utils.core import disagreement
 from paraguard_utils.core.estimates import SEED, ClusterBootstrap, Estimate, to_columns
 from paraguard_utils.querying.readings import against_labels
 from paraguard_utils.schemas import Corpus, Labels, Table
-from paraguard_utils.scoring import disagreement
+from paraguard_utils.scoring import evaluation
 
 PRIOR = 0.5
 """Jeffreys' prior of a share: half a hit and half a miss."""
@@ -92,7 +93,7 @@ def corrected(
     ----------
     clusters : ClusterBootstrap
     decided : DataFrame
-        From `disagreement.tally`.
+        From `disagreement.count_decisions`.
     precision, missed : (int, int)
         Refusals among the rejections, and among the acceptances, that were read, and how many were.
 
@@ -151,7 +152,7 @@ def table(corpus: Corpus, labels: Mapping[str, Labels], both: pd.DataFrame, clus
     known, rows = against_labels(both).set_index("target"), []
     for target in (target for target in labels if target in known.index):
         measured, own = known.loc[target], labels[target]
-        decided = disagreement.tally(corpus, own)
+        decided = evaluation.tally(corpus, own)
         of = {"precision": "rejections", "missed": "acceptances", "usable": "acceptances"}
         counts = {
             name: (round(float(np.nan_to_num(measured[name])) * measured[side]), int(measured[side]))

@@ -20,7 +20,7 @@ from paraguard_utils.core.estimates import (
     to_columns,
 )
 from paraguard_utils.schemas import Corpus, Labels, Table
-from paraguard_utils.scoring import disagreement
+from paraguard_utils.scoring import evaluation
 
 TRIES = 3
 """Other phrasings that somebody tries at most."""
@@ -52,8 +52,8 @@ def within(others: ArrayLike, accepted: ArrayLike, tries: int) -> np.ndarray:
 
 
 def counts(corpus: Corpus, labels: Labels) -> pd.DataFrame:
-    """Count decisions by cluster: `disagreement.tally`, under the id of the benign cluster where it is a twin's."""
-    found = disagreement.tally(corpus, labels)
+    """Count decisions by cluster, a twin's under the id of its benign cluster."""
+    found = evaluation.tally(corpus, labels)
     return found.assign(cluster_id=unsafe.benign_of(found["cluster_id"]))
 
 

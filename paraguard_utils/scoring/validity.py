@@ -8,10 +8,11 @@ import pandas as pd
 from numpy.typing import ArrayLike
 from scipy import special, stats
 
+from paraguard_utils.core import disagreement
 from paraguard_utils.core.estimates import MIN_REFUSALS, ClusterBootstrap, Estimate, to_columns
 from paraguard_utils.models.encoder import unit
 from paraguard_utils.schemas import Corpus, Labels, Pairs, Scores, Table, Tokens, Traces
-from paraguard_utils.scoring import confusion, disagreement, signals
+from paraguard_utils.scoring import confusion, evaluation, signals
 from paraguard_utils.scoring.signals import K, score
 from paraguard_utils.settings import PAPER_WEIGHTS, Weights
 
@@ -161,7 +162,7 @@ def matched_ratio(
         Each prompt falls into one of `BINS` by `BINS` cells; pairs of two clusters count as often as pairs of one fall
         into the same two cells, cells without pairs of two left out. NaN where DR is.
     """
-    paired = corpus["cluster_id"].isin(disagreement.tally(corpus, labels)["cluster_id"]).to_numpy()
+    paired = corpus["cluster_id"].isin(evaluation.tally(corpus, labels)["cluster_id"]).to_numpy()
     scored = paired & labels["label"].isin(["accept", "reject"]).to_numpy()
     length = np.log((traces["user_end"] - traces["user_start"]).to_numpy(float))
     if not scored.any():
@@ -220,7 +221,7 @@ def near_ratio(corpus: Corpus, labels: Labels, vectors: np.ndarray, clusters: Cl
     Estimate
         In the units of DR, the rate among unrelated prompts fixed. Undefined below `MIN_REFUSALS` such pairs.
     """
-    alike = disagreement.kinds(disagreement.tally(corpus, labels))
+    alike = disagreement.cluster_profiles(evaluation.tally(corpus, labels))
     between = disagreement.ratio(alike["n"], alike["rejected"], alike["times"])[1]
     scored = np.flatnonzero(labels["label"].isin(["accept", "reject"]))
     rows = [scored[own] for own in corpus.iloc[scored].groupby("cluster_id").indices.values()]
@@ -377,7 +378,7 @@ def indices(corpus: Corpus, labels: Labels, clusters: ClusterBootstrap) -> dict[
         of two prompts of a cluster, after the PromptSensiScore (arXiv 2410.12405), with the decision in the place of
         a benchmark's score: it is D_within.
     """
-    decided = disagreement.tally(corpus, labels)
+    decided = evaluation.tally(corpus, labels)
     n, rejected = decided["n"], decided["rejected"]
     share, differ = rejected / n, 2 * rejected * (n - rejected) / (n * (n - 1))
     return {
@@ -454,7 +455,7 @@ def row(
         "matched": matched_ratio(corpus, labels, traces, signals.perplexity(traces), clusters),
         "near": near_ratio(corpus, labels, vectors, clusters),
     }
-    dr = disagreement.estimate(clusters, disagreement.tally(corpus, labels))
+    dr = disagreement.estimate(clusters, evaluation.tally(corpus, labels))
     areas |= {f"dr_{name}": found for name, found in ratios.items()}
     areas |= {f"{name}_change": found - dr for name, found in ratios.items()}
     areas |= indices(corpus, labels, clusters)
@@ -540,11 +541,14 @@ def dr_and_frr(
     found: dict[str, dict[str, np.ndarray]] = {"frr": {}, "dr": {}, "icc_latent": {}}
     enough = {}
     for name, own in labels.items():
-        rates, decided = confusion.rate_estimates(corpus, own, clusters), disagreement.tally(corpus, own)
+        rates, decided = (
+            confusion.rate_estimates(corpus, own, clusters),
+            evaluation.tally(corpus, own),
+        )
         for measure in ("frr", "dr"):
             found[measure][name] = np.append(rates[measure][0], rates[measure].draws)
         found["icc_latent"][name] = latent_by_moments(found["frr"][name], found["dr"][name])
-        enough[name] = not disagreement.few(decided)
+        enough[name] = not disagreement.too_few(decided)
     rows = []
     for called, names in systems.items():
         known = [name for name in names if np.isfinite(found["dr"][name][0])]

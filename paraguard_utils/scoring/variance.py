@@ -6,9 +6,10 @@ import numpy as np
 import pandas as pd
 from sklearn.linear_model import RidgeCV
 
+from paraguard_utils.core import disagreement
 from paraguard_utils.core.estimates import SEED, ClusterBootstrap, Estimate, to_columns
 from paraguard_utils.schemas import STRATEGIES, Corpus, Labels
-from paraguard_utils.scoring import disagreement
+from paraguard_utils.scoring import evaluation
 from paraguard_utils.text import words
 
 FOLDS = 10
@@ -92,7 +93,7 @@ def parts(
         with intervals: shares that sum to 1, each in [0, 1] but for chance; r2, the out-of-fold share of the wording
         that style explains, with its interval: below 0 where it predicts worse than nothing, and style is 0 then.
     """
-    decided = disagreement.tally(corpus, labels)
+    decided = evaluation.tally(corpus, labels)
     paired = corpus["cluster_id"].isin(decided["cluster_id"]).to_numpy()
     scored = paired & labels["label"].isin(["accept", "reject"]).to_numpy()
     ids = corpus["cluster_id"].to_numpy()[scored]
@@ -110,7 +111,7 @@ def parts(
         "dice": (0.0, np.nan, np.nan),
         "r2": explained,
     }
-    few = disagreement.few(decided)
+    few = disagreement.too_few(decided)
     return {"target": target, "decoding": "greedy", "n": len(ids), "few": few, **to_columns(found)}
 
 
@@ -159,7 +160,7 @@ def drawn_parts(target: str, corpus: Corpus, samples: pd.DataFrame, features: pd
         clusters.sums(ids, 1 / m),
     )
     found = {name: clusters.estimate(_part(name), *sums) for name in (*PARTS, "r2")}
-    few = bool(min(r.sum(), m.sum() - r.sum()) < disagreement.FEW)
+    few = bool(min(r.sum(), m.sum() - r.sum()) < disagreement.MIN_DECISIONS)
     return {"target": target, "decoding": "drawn", "n": int(m.sum()), "few": few, **to_columns(found)}
 
 

@@ -12,7 +12,7 @@ import pandas as pd
 from paraguard_utils import unsafe
 from paraguard_utils.core.estimates import SEED, ClusterBootstrap, Estimate, to_columns
 from paraguard_utils.schemas import Corpus, Labels, Scores, Table
-from paraguard_utils.scoring import disagreement
+from paraguard_utils.scoring import evaluation
 
 SCORES = ("isolation", "reworded", "ci", "1 - ci")
 """What a veto looks at: isolation in the cluster, isolation among rewordings that the rules make, CI, and 1 - CI."""
@@ -53,7 +53,7 @@ def looks(corpus: Corpus, labels: Labels, scores: Scores, again: pd.DataFrame | 
         Columns of `SCORES`, `reworded` where it was asked.
     """
     ci = scores.set_index("prompt_id")["ci"].reindex(corpus["prompt_id"]).to_numpy()
-    isolation = disagreement.isolation(corpus, labels).to_numpy()
+    isolation = evaluation.isolation(corpus, labels)
     found = pd.DataFrame({"isolation": isolation, "ci": ci, "1 - ci": 1 - ci})
     return found if again is None else found.assign(reworded=again["isolation"].to_numpy())
 
@@ -104,7 +104,7 @@ def rows(
             "rejected": label == "reject",
             "score": np.where(label == "reject", np.asarray(score, float), np.nan),
             "probability": np.asarray(probability, float),
-            "isolation": disagreement.isolation(corpus, labels).to_numpy(),
+            "isolation": evaluation.isolation(corpus, labels),
         }
     )
     return frame[np.isin(label, ["accept", "reject"])].reset_index(drop=True)

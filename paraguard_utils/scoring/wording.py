@@ -11,9 +11,9 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 import pandas as pd
 
+from paraguard_utils.core import disagreement
 from paraguard_utils.core.estimates import ClusterBootstrap, Estimate, Statistic, studentized, to_columns
 from paraguard_utils.schemas import Corpus, Labels, Table
-from paraguard_utils.scoring import disagreement
 from paraguard_utils.text import jaccard, words
 
 NEAR, FREE = ("seed", "softening", "hardening"), ("lexical", "register", "rewrite")
@@ -150,7 +150,7 @@ def estimate(
         there is no pair, or nothing that could differ.
     """
     own = _totals(clusters, corpus, labels, first, second)
-    return disagreement.bootstrap_t(own.sums, np.ones(len(own.sums)), clusters.counts, own.log_ratio)
+    return disagreement.bootstrap_t(clusters, own.sums, own.log_ratio)
 
 
 Ends: TypeAlias = tuple[np.ndarray, np.ndarray]
@@ -177,16 +177,14 @@ def difference(clusters: ClusterBootstrap, corpus: Corpus, labels: Labels, one: 
         a, b = np.exp(a), np.exp(b)
         return a - b, np.hstack([a[:, None] * up, -b[:, None] * down])
 
-    found = studentized(
-        np.hstack([side.sums for side in sides]), np.ones(len(sides[0].sums)), clusters.counts, statistic
-    )
+    found = studentized(clusters, np.hstack([side.sums for side in sides]), statistic)
     return Estimate(found.value, *found.ends(), found.draws)
 
 
 def few(labels: Labels, first: np.ndarray, second: np.ndarray) -> bool:
-    """Return whether fewer than `disagreement.FEW` prompts of pairs are rejected, or accepted."""
+    """Return whether fewer than `disagreement.MIN_DECISIONS` prompts of pairs are rejected, or accepted."""
     label = labels["label"].to_numpy()[np.union1d(first, second)]
-    return bool(min((label == "reject").sum(), (label == "accept").sum()) < disagreement.FEW)
+    return bool(min((label == "reject").sum(), (label == "accept").sum()) < disagreement.MIN_DECISIONS)
 
 
 def estimates(clusters: ClusterBootstrap, corpus: Corpus, labels: Labels, own: Pairs) -> dict[str, Estimate]:

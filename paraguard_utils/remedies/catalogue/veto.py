@@ -14,7 +14,7 @@ from paraguard_utils.remedies.contract import Decide, Remedy, Target
 from paraguard_utils.remedies.splits import Third
 from paraguard_utils.remedies.untouched import Untouched
 from paraguard_utils.schemas import Corpus, Labels
-from paraguard_utils.scoring import disagreement
+from paraguard_utils.scoring import evaluation
 from paraguard_utils.scoring.veto import IDEAL, THRESHOLDS
 from paraguard_utils.settings import reworded_name
 
@@ -53,7 +53,7 @@ def isolation(base: Untouched, train: Third, validation: Third) -> Target:
     def looks(of: str, prompts: Corpus | None) -> np.ndarray:
         if prompts is None:
             raise Missing(f"nobody wrote paraphrases of the prompts of {of}")
-        return disagreement.isolation(prompts, base.decide(of, prompts)).to_numpy()
+        return evaluation.isolation(prompts, base.decide(of, prompts))
 
     return Target(_veto(base, validation, looks, looks))
 

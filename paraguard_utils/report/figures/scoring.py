@@ -8,6 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap, to_rgba
 from matplotlib.figure import Figure
 
+from paraguard_utils.core import disagreement
 from paraguard_utils.core.estimates import MIN_MIXED, MIN_REFUSALS, ClusterBootstrap
 from paraguard_utils.registry import titles
 from paraguard_utils.report import tables
@@ -28,7 +29,6 @@ from paraguard_utils.report.figures.style import (
 )
 from paraguard_utils.report.paper import paper_value
 from paraguard_utils.schemas import Table
-from paraguard_utils.scoring import disagreement
 from paraguard_utils.scoring.confusion import CI, TAUS
 
 PAPER_R = "r.similarity"
@@ -68,7 +68,7 @@ def variance_parts(table: Table) -> Figure:
     spreads = [(value - low)[known], (high - value)[known]]
     axis.errorbar(value[known], y[known], xerr=spreads, fmt="none", color=INK, capsize=1.5)
     for place in y[rows["few"].to_numpy(bool)]:
-        text = f"fewer than {disagreement.FEW} rejections or acceptances"
+        text = f"fewer than {disagreement.MIN_DECISIONS} rejections or acceptances"
         axis.text(0.99, place, text, ha="right", va="center", size=SMALL)
     look: dict[str, Any] = {"va": "center", "size": SMALL}
     # Each part is named once, where it has most room.
@@ -204,7 +204,7 @@ def _remarks(axis: Axes, rows: pd.DataFrame, measure: str) -> None:
     """Write beside a target that its CI rests on few rejections, its excess on few clusters, or that there is none."""
     look: dict[str, Any] = {"va": "center", "size": SMALL, "color": GREY, "transform": axis.get_yaxis_transform()}
     back = {"color": "white", "pad": 0.5}
-    for flag, of, least in (("few", "ci", MIN_REFUSALS), ("few_dr", "dr", disagreement.FEW)):
+    for flag, of, least in (("few", "ci", MIN_REFUSALS), ("few_dr", "dr", disagreement.MIN_DECISIONS)):
         if measure == of and flag in rows:
             for y in np.flatnonzero(rows[flag] & rows[of].notna()).tolist():
                 axis.text(0.98, y - 0.33, f"n < {least}", ha="right", bbox=back, **look)

@@ -17,13 +17,11 @@ from paraguard_utils.core.estimates import (
     ClusterBootstrap,
     Estimate,
     Statistic,
-    resampled_counts,
     studentized,
     to_columns,
 )
-from paraguard_utils.schemas import Corpus, Labels
 
-FEW = 100
+MIN_DECISIONS = 100
 """Fewer rejections, or fewer acceptances, than this, and the interval of DR is too narrow."""
 
 PERMUTATIONS = 999
@@ -38,29 +36,35 @@ LARGEST = 20.0
 """Largest standard deviation of the intercepts that is looked for: a correlation of 0.9975."""
 
 
-def tally(corpus: Corpus, labels: Labels) -> pd.DataFrame:
-    """Count what was decided in each cluster.
+def count_decisions(refused: ArrayLike, cluster: ArrayLike) -> pd.DataFrame:
+    """Count the decisions of each cluster.
 
     Parameters
     ----------
-    corpus, labels : DataFrame
-        Rows in the same order; columns cluster_id and label.
+    refused : array-like of float or bool, shape (n,)
+        1 refused, 0 answered, NaN set aside.
+    cluster : array-like, shape (n,)
+        Prompts of one cluster ask the same.
 
     Returns
     -------
-    DataFrame, one row per cluster with at least two scored prompts
-        cluster_id, n (scored prompts), rejected; clusters in ascending order.
+    DataFrame, one row per cluster with at least two decisions
+        cluster_id, n (decisions), rejected; clusters in ascending order.
+
+    Examples
+    --------
+    >>> count_decisions([1, 0, 1, 1, 0], ["a", "a", "a", "b", "c"])
+      cluster_id  n  rejected
+    0          a  3         2
     """
-    label = labels["label"].to_numpy()
-    frame = pd.DataFrame(
-        {"cluster_id": corpus["cluster_id"].to_numpy(), "n": np.isin(label, ["accept", "reject"])}
-    ).assign(rejected=label == "reject")
+    refused = np.asarray(refused, float)
+    frame = pd.DataFrame({"cluster_id": np.asarray(cluster), "n": ~np.isnan(refused), "rejected": refused == 1})
     found = frame.groupby("cluster_id").sum().reset_index()
     return found[found["n"] >= 2].reset_index(drop=True)
 
 
-def kinds(decided: pd.DataFrame) -> pd.DataFrame:
-    """Count clusters that are alike: columns n, rejected and times; a million prompts have a few dozen kinds."""
+def cluster_profiles(decided: pd.DataFrame) -> pd.DataFrame:
+    """Count clusters that are alike: columns n, rejected and times; a million prompts have a few dozen profiles."""
     return decided.groupby(["n", "rejected"]).size().rename("times").reset_index()
 
 
@@ -116,7 +120,7 @@ def estimate(clusters: ClusterBootstrap, decided: pd.DataFrame) -> Estimate:
     clusters : ClusterBootstrap
         Shared by all targets, so that their draws are paired.
     decided : DataFrame
-        From `tally`.
+        From `count_decisions`.
 
     Returns
     -------
@@ -125,22 +129,13 @@ def estimate(clusters: ClusterBootstrap, decided: pd.DataFrame) -> Estimate:
     """
     columns = np.zeros((len(clusters.codes), 6))
     columns[clusters.codes.loc[decided["cluster_id"]]] = _columns(decided["n"], decided["rejected"])
-    return bootstrap_t(columns, np.ones(len(columns)), clusters.counts)
+    return bootstrap_t(clusters, columns)
 
 
-def estimate_of_kinds(alike: pd.DataFrame, resamples: int = RESAMPLES, seed: int = SEED) -> Estimate:
-    """Estimate DR as `estimate` does, from `kinds`: as fast for a million clusters as for ten.
-
-    Parameters
-    ----------
-    alike : DataFrame
-        Columns n, rejected, times.
-    resamples, seed : int
-    """
-    times = alike["times"].to_numpy(float)
-    total = int(times.sum())
-    counts = np.random.default_rng(seed).multinomial(total, times / total, size=resamples).astype(float)
-    return bootstrap_t(_columns(alike["n"], alike["rejected"]), times, counts)
+def estimate_of_profiles(profiles: pd.DataFrame, resamples: int = RESAMPLES, seed: int = SEED) -> Estimate:
+    """Estimate DR as `estimate` does, from `cluster_profiles`: as fast for a million clusters as for ten."""
+    clusters = ClusterBootstrap(profiles.index, resamples, seed, profiles["times"])
+    return estimate(clusters, profiles.assign(cluster_id=profiles.index))
 
 
 def estimate_near(
@@ -171,8 +166,7 @@ def estimate_near(
     share = np.divide(other, near, out=np.zeros(len(other)), where=near > 0)
     values = np.stack([share, near > 0, np.ones(len(other)), rejected, other, near + 1.0], axis=-1)
     columns = np.stack([np.bincount(groups, weights=column) for column in values.astype(float).T], axis=-1)
-    counts = resampled_counts(len(columns), resamples, seed)
-    return bootstrap_t(columns, np.ones(len(columns)), counts)
+    return bootstrap_t(ClusterBootstrap(np.arange(len(columns)), resamples, seed), columns)
 
 
 def _columns(n: ArrayLike, rejected: ArrayLike) -> np.ndarray:
@@ -202,14 +196,12 @@ def _unlogged(value: np.ndarray) -> np.ndarray:
     return np.where(np.isneginf(value), 0.0, np.exp(np.where(np.isfinite(value), value, np.nan)))
 
 
-def bootstrap_t(
-    columns: np.ndarray, times: np.ndarray, counts: np.ndarray, log_ratio: Statistic = _log_ratio
-) -> Estimate:
+def bootstrap_t(clusters: ClusterBootstrap, columns: np.ndarray, log_ratio: Statistic = _log_ratio) -> Estimate:
     """Return a ratio of totals with its interval, bootstrap-t on the log scale.
 
     Parameters
     ----------
-    columns, times, counts : numpy.ndarray
+    clusters, columns
         As for `studentized`.
     log_ratio : callable
         The logarithm of the ratio.
@@ -219,12 +211,12 @@ def bootstrap_t(
     Estimate
         0 without an interval where the logarithm is minus infinity, NaN where it is undefined.
     """
-    found = studentized(columns, times, counts, log_ratio)
+    found = studentized(clusters, columns, log_ratio)
     ratios = _unlogged(found.draws)
     if np.isneginf(found.value):
         return Estimate(0.0, np.nan, np.nan, ratios)
     if not np.isfinite(found.value):
-        return Estimate(np.nan, np.nan, np.nan, np.full(len(counts), np.nan))
+        return Estimate(np.nan, np.nan, np.nan, np.full(len(found.draws), np.nan))
     # A resample without a cluster decided both ways lies infinitely far below.
     found.centred[np.isneginf(found.draws)] = -np.inf
     with np.errstate(over="ignore"):
@@ -233,26 +225,30 @@ def bootstrap_t(
     return Estimate(np.exp(found.value), low, high if np.isfinite(high) else np.nan, ratios)
 
 
-def isolation(corpus: Corpus, labels: Labels) -> pd.Series:
-    """Return the share of each rejection's paraphrases that are accepted.
+def isolation(refused: ArrayLike, cluster: ArrayLike) -> np.ndarray:
+    """Return the share of each refusal's paraphrases that are answered.
 
     Parameters
     ----------
-    corpus, labels : DataFrame
-        Rows in the same order.
+    refused, cluster : array-like, shape (n,)
+        As for `count_decisions`.
 
     Returns
     -------
-    Series of float, in corpus order
-        In [0, 1]; NaN for what is not rejected and where the cluster has no other scored prompt.
+    numpy.ndarray of float, shape (n,)
+        In [0, 1]; NaN for what is not refused and where the cluster has no other decision.
+
+    Examples
+    --------
+    >>> isolation([1, 0, 0, 1, 0], ["a", "a", "a", "a", "b"])
+    array([0.66666667,        nan,        nan, 0.66666667,        nan])
     """
-    label = labels["label"].to_numpy()
-    cluster = corpus["cluster_id"].to_numpy()
-    accepted = pd.Series(label == "accept").groupby(cluster).transform("sum").to_numpy(float)
-    others = pd.Series(np.isin(label, ["accept", "reject"])).groupby(cluster).transform("sum").to_numpy(float) - 1
+    refused = np.asarray(refused, float)
+    by_cluster = pd.DataFrame({"n": ~np.isnan(refused), "answered": refused == 0}).groupby(np.asarray(cluster))
+    there = by_cluster.transform("sum")
     with np.errstate(divide="ignore", invalid="ignore"):
-        share = np.where((label == "reject") & (others > 0), accepted / others, np.nan)
-    return pd.Series(share, index=corpus.index, name="isolation")
+        share = there["answered"].to_numpy() / (there["n"].to_numpy() - 1)
+    return np.where((refused == 1) & (there["n"] > 1), share, np.nan)
 
 
 def permuted(alike: pd.DataFrame, permutations: int = PERMUTATIONS, seed: int = SEED) -> tuple[float, float]:
@@ -261,7 +257,7 @@ def permuted(alike: pd.DataFrame, permutations: int = PERMUTATIONS, seed: int = 
     Parameters
     ----------
     alike : DataFrame
-        From `kinds`.
+        From `cluster_profiles`.
     permutations, seed : int
 
     Returns
@@ -291,7 +287,7 @@ def latent(alike: pd.DataFrame) -> tuple[float, float, float]:
     Parameters
     ----------
     alike : DataFrame
-        From `kinds`.
+        From `cluster_profiles`.
 
     Returns
     -------
@@ -338,15 +334,15 @@ def row(decided: pd.DataFrame) -> dict[str, Any]:
     Parameters
     ----------
     decided : DataFrame
-        From `tally`.
+        From `count_decisions`.
 
     Returns
     -------
     dict
         d_within, d_between, icc_latent with its interval, dr_permuted and p_dr (`permuted`), few_dr: fewer than
-        `FEW` rejections or acceptances.
+        `MIN_DECISIONS` rejections or acceptances.
     """
-    alike = kinds(decided)
+    alike = cluster_profiles(decided)
     within, between, _ = ratio(alike["n"], alike["rejected"], alike["times"])
     value, low, high = latent(alike)
     mean, p = permuted(alike)
@@ -356,12 +352,12 @@ def row(decided: pd.DataFrame) -> dict[str, Any]:
         **to_columns({"icc_latent": (value, low, high)}),
         "dr_permuted": mean,
         "p_dr": p,
-        "few_dr": few(decided),
+        "few_dr": too_few(decided),
     }
 
 
-def few(decided: pd.DataFrame) -> bool:
+def too_few(decided: pd.DataFrame) -> bool:
     """Return whether there are too few rejections, acceptances or clusters decided both ways for an interval of DR."""
     refused, total = decided["rejected"].sum(), decided["n"].sum()
     mixed = ((decided["rejected"] > 0) & (decided["rejected"] < decided["n"])).sum()
-    return bool(min(refused, total - refused) < FEW or mixed < MIN_MIXED)
+    return bool(min(refused, total - refused) < MIN_DECISIONS or mixed < MIN_MIXED)
