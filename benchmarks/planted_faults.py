@@ -19,6 +19,7 @@ from paraguard_utils import paths, stores
 
 ROOMS = {
     "scoring/signals.py": "signals brute_force",
+    "core/vectors.py": "signals brute_force",
     "scoring/confusion.py": "confusion brute_force",
     "scoring/chance.py": "chance brute_force",
     "models/trace_store.py": "trace_store faults",
@@ -63,7 +64,7 @@ FAULTS = [
         "cosines.max(axis=1).mean() + cosines.max(axis=1).mean()",
     ),
     Fault("scoring/signals.py", "np.abs(tails[a] - tails[b])", "0 * np.abs(tails[a] - tails[b])"),
-    Fault("scoring/signals.py", "np.lexsort((tie, -cosines.round(12)))", "np.lexsort((-tie, -cosines.round(12)))"),
+    Fault("core/vectors.py", "np.lexsort((tie, -cosines.round(12)))", "np.lexsort((-tie, -cosines.round(12)))"),
     Fault("scoring/confusion.py", 'near["similarity"] >= theta', 'near["similarity"] > theta'),
     Fault("scoring/confusion.py", 'every["relative"].std(ddof=0)', 'every["relative"].std(ddof=1)'),
     Fault("scoring/confusion.py", "clusters.share(cluster_ids, ci >= tau)", "clusters.share(cluster_ids, ci > tau)"),

@@ -23,6 +23,7 @@ import pandas as pd
 
 from paraguard_utils import stores
 from paraguard_utils.core.estimates import RESAMPLES, ClusterBootstrap
+from paraguard_utils.core.vectors import nearest
 from paraguard_utils.models import encoder, prompting
 from paraguard_utils.scoring import chance, confusion, signals
 from paraguard_utils.settings import Settings
@@ -95,7 +96,7 @@ def measure(n, resamples, with_chance):
     row["peak_gb"] = peak()
     label = labels["label"].to_numpy()
     every, accepted = np.arange(n), np.flatnonzero(label == "accept")
-    timed("search", signals.nearest, vectors, corpus["prompt_id"].to_numpy(), every, accepted, signals.K)
+    timed("search", nearest, vectors, corpus["prompt_id"].to_numpy(), every, accepted, signals.K)
     if with_chance:
         store, config = stores.Store(NAME), Settings(store=NAME, corpus=NAME, resamples=resamples)
         hashes = [encoder.text_hash(text) for text in corpus["text"]]

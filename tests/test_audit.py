@@ -4,11 +4,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from paraguard_utils.core import disagreement
+from paraguard_utils.core import disagreement, neighbours
 from paraguard_utils.core.estimates import ClusterBootstrap
 from paraguard_utils.errors import DataError
 from paraguard_utils.report import audit
-from paraguard_utils.scoring import evaluation, neighbourhoods
+from paraguard_utils.scoring import evaluation
 
 
 def file_of(path, words, **more):
@@ -146,7 +146,7 @@ def grouped(rng, n_groups, size=4, dimensions=24):
 def test_neighbours_by_loops():
     vectors, rejected = grouped(np.random.default_rng(1), 30)
     unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
-    found = neighbourhoods.find(vectors, rejected, 0.6)
+    found = neighbours.find(vectors, rejected, 0.6)
     leaders = []
     for i in range(len(unit)):
         near = [j for j in range(len(unit)) if j != i and float(unit[i] @ unit[j]) >= 0.6]
@@ -160,15 +160,15 @@ def test_neighbours_by_loops():
 
 def test_the_approximate_index_finds_nearly_all(monkeypatch):
     vectors, rejected = grouped(np.random.default_rng(2), 300)
-    exact = neighbourhoods.find(vectors, rejected, 0.6)
-    monkeypatch.setattr(neighbourhoods, "EXACT", 100)
-    found = neighbourhoods.find(vectors, rejected, 0.6)
+    exact = neighbours.find(vectors, rejected, 0.6)
+    monkeypatch.setattr(neighbours, "EXACT", 100)
+    found = neighbours.find(vectors, rejected, 0.6)
     assert 0.95 < found.recall <= 1 and (found.near == exact.near).mean() > 0.9
 
 
 def test_neighbours_stand_for_clusters():
     vectors, rejected = grouped(np.random.default_rng(3), 200)
-    near = neighbourhoods.find(vectors, rejected)
+    near = neighbours.find(vectors, rejected)
     groups = np.repeat(np.arange(200), 4)
     counts = pd.DataFrame({"n": 4, "rejected": np.bincount(groups, weights=rejected)})
     by_cluster = disagreement.estimate_of_profiles(disagreement.cluster_profiles(counts))

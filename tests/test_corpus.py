@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paraguard_utils import schemas, stores, text
+from paraguard_utils.core.vectors import cosine, unit
 from paraguard_utils.corpus import fidelity, gates, inputs, risk
 from paraguard_utils.errors import DataError, WeightsError
 from paraguard_utils.models import encoder, weights
@@ -82,7 +83,7 @@ def test_the_recorded_corpus_covers_every_category_and_strategy(recorded_corpus)
 def test_the_recorded_corpus_passes_every_gate_again(recorded_corpus):
     store, limits = stores.Store("recorded"), Gates()
     embed = inputs.embedder(store, "paraguard_mini")
-    vectors = encoder.unit(embed(recorded_corpus["text"].tolist()))
+    vectors = unit(embed(recorded_corpus["text"].tolist()))
     score = risk.surface_risk(recorded_corpus["text"], embed)
     assert ((score >= limits.min_risk) & (score <= limits.max_risk)).all()
     assert recorded_corpus["text"].map(text.key).is_unique
@@ -106,7 +107,7 @@ def test_variants_lie_nearest_to_their_own_seed_and_seeds_apart(recorded_corpus)
     vectors = inputs.embedder(stores.Store("recorded"), "paraguard_mini")(recorded_corpus["text"].tolist())
     variants, _ = fidelity.spread(recorded_corpus, vectors)
     assert (variants["nearest_seed"] == variants["cluster_id"]).mean() >= 0.98
-    seeds = encoder.cosine(*[vectors[(recorded_corpus["variant"] == 0).to_numpy()]] * 2)
+    seeds = cosine(*[vectors[(recorded_corpus["variant"] == 0).to_numpy()]] * 2)
     assert (seeds - np.eye(len(seeds))).max() < 0.85
 
 
@@ -123,7 +124,7 @@ def test_01_builds_the_recorded_corpus(recorded_corpus):
 def test_recorded_vectors_are_the_encoder_s(recorded_corpus):
     texts = recorded_corpus["text"].tolist()[::20]
     recorded = encoder.vectors(stores.Store("recorded"), "paraguard_mini", texts)
-    cosines = encoder.cosine(encoder.encode(texts), recorded).diagonal()
+    cosines = cosine(encoder.encode(texts), recorded).diagonal()
     assert cosines.min() > 0.9999
 
 

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from paraguard_utils import stores, text
 from paraguard_utils.core.estimates import ClusterBootstrap
-from paraguard_utils.models import encoder, trace_store
+from paraguard_utils.core.vectors import cosine
+from paraguard_utils.models import trace_store
 from paraguard_utils.querying import labelling, whole_answers
 from paraguard_utils.remedies import tuning_data
 from paraguard_utils.report import figures, findings, review
@@ -175,7 +176,7 @@ def test_own_pairs_are_all_pairs_of_a_cluster_once():
     assert list(zip(own["first_id"], own["second_id"], strict=True)) == [
         (first, second) for i, first in enumerate(ids) for second in ids[i + 1 :]
     ]
-    expected = encoder.cosine(vectors[[0]], vectors[[2]])[0, 0]
+    expected = cosine(vectors[[0]], vectors[[2]])[0, 0]
     assert own["similarity"][0] == pytest.approx(expected)
 
 

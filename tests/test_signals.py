@@ -8,8 +8,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from paraguard_utils.core.vectors import nearest, unit
 from paraguard_utils.errors import SettingsError
-from paraguard_utils.models.encoder import unit
 from paraguard_utils.scoring import signals
 from paraguard_utils.settings import PAPER_WEIGHTS, Weights
 
@@ -100,7 +100,7 @@ def test_weights_must_sum_to_one():
 def test_nearest_breaks_ties_by_prompt_id():
     vectors = np.array([[1, 0], [0, 1], [0, 1], [0, 1]], float)
     ids = np.array(["r", "c", "a", "b"])
-    found = signals.nearest(vectors, ids, np.array([0]), np.array([1, 2, 3]), k=2)
+    found = nearest(vectors, ids, np.array([0]), np.array([1, 2, 3]), k=2)
     assert ids[found["neighbour"]].tolist() == ["a", "b"]
     assert found["rank"].tolist() == [1, 2]
 
@@ -114,7 +114,7 @@ def test_nearest_breaks_ties_by_prompt_id():
 def test_nearest_agrees_with_brute_force(vectors, k):
     ids = np.array([f"p{i:03d}" for i in range(len(vectors))])
     centres, pool = np.arange(len(vectors)), np.arange(0, len(vectors), 2)
-    found = signals.nearest(vectors, ids, centres, pool, k)
+    found = nearest(vectors, ids, centres, pool, k)
     units = unit(vectors)
     for centre in centres:
         others = [j for j in pool if j != centre]
@@ -128,7 +128,7 @@ def test_nearest_agrees_with_brute_force(vectors, k):
 
 @pytest.mark.parametrize("pool", [[], [0]])
 def test_nearest_finds_nothing_in_a_pool_without_others(pool):
-    found = signals.nearest(np.eye(2), np.array(["a", "b"]), np.array([0]), np.array(pool, int), k=2)
+    found = nearest(np.eye(2), np.array(["a", "b"]), np.array([0]), np.array(pool, int), k=2)
     assert found.empty
     assert found.columns.tolist() == ["centre", "neighbour", "similarity", "rank"]
 
@@ -195,7 +195,7 @@ def one_by_one(traces, tokens, a, b):
 def test_signals_of_many_pairs_are_those_of_each_pair(prompts, seed, batch):
     traces, tokens = asked(prompts, seed)
     a, b = np.divmod(np.arange(len(prompts) ** 2), len(prompts))
-    with mock.patch.object(signals, "_BATCH", batch):
+    with mock.patch("paraguard_utils.core.vectors.BLOCK", batch):
         found = signals.compare(traces, tokens, a, b)
     np.testing.assert_allclose(found.to_numpy(), one_by_one(traces, tokens, a, b), rtol=0, atol=1e-12)
     assert found["prob_shift"][a == b].eq(0).all()

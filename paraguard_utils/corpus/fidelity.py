@@ -19,8 +19,8 @@ import pandas as pd
 
 from paraguard_utils import paths, stores
 from paraguard_utils.core.estimates import RESAMPLES, SEED, ClusterBootstrap, exact_share, to_columns
+from paraguard_utils.core.vectors import unit
 from paraguard_utils.errors import DataError
-from paraguard_utils.models import encoder
 from paraguard_utils.schemas import STRATEGIES, Corpus, Seeds, Table
 from paraguard_utils.stores import read_upstream
 
@@ -59,7 +59,7 @@ def spread(corpus: Corpus, vectors: np.ndarray) -> tuple[pd.DataFrame, pd.DataFr
         Per cluster: cluster_id, lowest and mean cosine to the seed, mean and highest cosine between two variants
         (NaN for a single one).
     """
-    vectors = encoder.unit(vectors)
+    vectors = unit(vectors)
     is_seed = (corpus["variant"] == 0).to_numpy()
     names = corpus.loc[is_seed, "cluster_id"].to_numpy()
     cosines = vectors[~is_seed] @ vectors[is_seed].T

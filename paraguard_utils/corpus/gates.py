@@ -19,6 +19,7 @@ from scipy.sparse import csr_matrix
 from sklearn.preprocessing import MultiLabelBinarizer
 
 from paraguard_utils.core.estimates import ClusterBootstrap, exact_share, to_columns
+from paraguard_utils.core.vectors import unit
 from paraguard_utils.corpus.risk import BIN, Risk, surface_risk
 from paraguard_utils.errors import DataError
 from paraguard_utils.models import encoder
@@ -116,7 +117,7 @@ def judge(
     seeds, candidates = judge_seeds(seeds, gates, embed, risk, taken), candidates.reset_index(drop=True)
     own = pd.Series(seeds.index, index=seeds["seed_id"]).loc[candidates["seed_id"]].to_numpy()
     own_text, own_risk = (seeds[name].to_numpy()[own] for name in ("text", "risk"))
-    vectors, seed_vectors = (encoder.unit(embed(frame["text"].tolist())) for frame in (candidates, seeds))
+    vectors, seed_vectors = (unit(embed(frame["text"].tolist())) for frame in (candidates, seeds))
     candidates["similarity"] = np.einsum("ij,ij->i", vectors, seed_vectors[own])
     for column, tokens in (("overlap", words), ("content_overlap", content_words)):
         bags = _bags([*seeds["text"], *candidates["text"]], tokens)

@@ -25,6 +25,7 @@ from sklearn.metrics import roc_auc_score
 
 from paraguard_utils import paths, registry
 from paraguard_utils.core.estimates import RESAMPLES, SEED
+from paraguard_utils.core.vectors import cosine
 from paraguard_utils.errors import SettingsError
 from paraguard_utils.guards import panel
 from paraguard_utils.guards.contract import checked
@@ -107,7 +108,7 @@ def semantic(texts: Sequence[str], embed: Embed = encoder.encode) -> np.ndarray:
     numpy.ndarray, shape (n,)
     """
     exemplars = pd.read_csv(EXEMPLARS)
-    cosines = encoder.cosine(embed(list(texts)), embed(exemplars["text"].tolist()))
+    cosines = cosine(embed(list(texts)), embed(exemplars["text"].tolist()))
     is_charged = (exemplars["kind"] == "charged").to_numpy()
     charged, plain = (
         np.sort(cosines[:, kind], axis=1)[:, -NEAREST:].mean(axis=1) for kind in (is_charged, ~is_charged)

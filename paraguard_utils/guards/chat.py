@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from paraguard_utils import paths, registry
+from paraguard_utils.core.vectors import cosine
 from paraguard_utils.errors import SettingsError
 from paraguard_utils.guards.contract import Scorer
 from paraguard_utils.models import encoder, loading, prompting, weights
@@ -102,7 +103,7 @@ def exemplars(entry: Mapping[str, Any]) -> tuple[str, Scorer]:
         return encoder.encode(pd.read_csv(file)["text"].tolist())
 
     def score(texts: Sequence[str], answers: Sequence[str] | None = None) -> np.ndarray:
-        return encoder.cosine(encoder.encode(texts), known()).max(axis=1).clip(0.0, 1.0)
+        return cosine(encoder.encode(texts), known()).max(axis=1).clip(0.0, 1.0)
 
     return _version(weights.MINILM.sha256, file.read_bytes()), score
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 import pandas as pd
 
+from paraguard_utils.core.vectors import unit
 from paraguard_utils.errors import Missing
 from paraguard_utils.models import weights
 from paraguard_utils.stores import Store
@@ -87,35 +88,6 @@ def memoized(embed: Embed) -> Embed:
         return np.stack([known[text] for text in texts]) if len(texts) else embed([])
 
     return remembered
-
-
-def cosine(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Cosine similarity of rows, in float64.
-
-    Parameters
-    ----------
-    a, b : numpy.ndarray, shapes (n, d) and (m, d)
-
-    Returns
-    -------
-    numpy.ndarray, shape (n, m), in [-1, 1]
-    """
-    return np.clip(unit(a) @ unit(b).T, -1.0, 1.0)
-
-
-def unit(vectors: np.ndarray) -> np.ndarray:
-    """Scale rows to length 1, in float64.
-
-    Parameters
-    ----------
-    vectors : numpy.ndarray, shape (n, d)
-
-    Returns
-    -------
-    numpy.ndarray, shape (n, d), float64
-    """
-    vectors = np.asarray(vectors, np.float64)
-    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
 
 
 def vectors(store: Store, name: str, texts: Sequence[str], earlier: bool = False) -> np.ndarray:

@@ -16,13 +16,12 @@ from pyarrow import csv
 from tqdm import tqdm
 
 from paraguard_utils import stores
-from paraguard_utils.core import disagreement
+from paraguard_utils.core import disagreement, neighbours
 from paraguard_utils.core.decisions import as_refused
 from paraguard_utils.core.estimates import MIN_MIXED, RESAMPLES, SEED, Estimate, to_columns
 from paraguard_utils.errors import DataError
 from paraguard_utils.report import tables
 from paraguard_utils.schemas import LABELS, Table
-from paraguard_utils.scoring import neighbourhoods
 from paraguard_utils.text import formula_safe
 
 BLOCK = 1 << 24
@@ -335,7 +334,7 @@ def without_clusters(
             rows.append({"system": name, "n": len(own), "n_scored": 0, "n_reject": 0, "few_dr": True, "note": note})
             rows[-1] |= to_columns({"frr": _nothing(resamples), "dr": _nothing(resamples)})
             continue
-        near = neighbourhoods.find(vectors[scored["row"].to_numpy()], refused)
+        near = neighbours.find(vectors[scored["row"].to_numpy()], refused)
         found = disagreement.estimate_near(near.groups, refused, near.near, near.near_rejected, resamples)
         groups = pd.DataFrame({"n": np.bincount(near.groups), "rejected": np.bincount(near.groups, weights=refused)})
         few = min(int(refused.sum()), int((~refused).sum())) < disagreement.MIN_DECISIONS
@@ -551,7 +550,7 @@ def _page(decisions: Decisions, table: Table, isolated: pd.DataFrame, figure: Pa
         coded = base64.b64encode(figure.read_bytes()).decode()
         image = f'<img alt="share of the variance of a decision, by system" src="data:image/png;base64,{coded}">'
     name = html.escape(decisions.file.name)
-    by = "clusters" if decisions.clustered else f"neighbours at cosine {neighbourhoods.THETA:.2f} or more"
+    by = "clusters" if decisions.clustered else f"neighbours at cosine {neighbours.THETA:.2f} or more"
     return PAGE.format(
         name=name,
         by=by,

@@ -18,11 +18,12 @@ import numpy as np
 import pandas as pd
 
 from paraguard_utils import schemas, text, unsafe
+from paraguard_utils.core import neighbours
 from paraguard_utils.core.estimates import MIN_REFUSALS
 from paraguard_utils.corpus import fidelity
 from paraguard_utils.report import review
 from paraguard_utils.schemas import Corpus
-from paraguard_utils.scoring import confusion, signals
+from paraguard_utils.scoring import signals
 from paraguard_utils.scoring.cohorts import LEVELS, RISK_EDGES, by_edges
 from paraguard_utils.scoring.pipeline import ScoredTarget
 
@@ -87,7 +88,7 @@ def page(corpus: Corpus, data: Mapping[str, ScoredTarget], about: About) -> str:
         counts=counts,
         bins=[f"low, < {low}", f"middle, {low} to < {high}", f"high, ≥ {high}"],
         few=MIN_REFUSALS,
-        theta=confusion.THETA,
+        theta=neighbours.THETA,
         zip=zip,
     )
 

@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 
 from paraguard_utils.core.estimates import ClusterBootstrap, Estimate, to_columns
+from paraguard_utils.core.vectors import nearest
 from paraguard_utils.models import encoder
 from paraguard_utils.models.prompting import model_of
 from paraguard_utils.schemas import Corpus, Labels, Pairs, Table, Traces
@@ -403,7 +404,7 @@ def candidates(vectors: np.ndarray, corpus: Corpus, labels: Labels, k: int, dept
     scored = np.flatnonzero(np.isin(label, ["accept", "reject"]))
     accepted = int((label == "accept").sum())
     depth = min(int(np.ceil(depth * len(scored) / accepted)), len(scored), DEEPEST) if accepted else 0
-    found = signals.nearest(vectors, corpus["prompt_id"].to_numpy(), scored, scored, depth)
+    found = nearest(vectors, corpus["prompt_id"].to_numpy(), scored, scored, depth)
     place = np.full(len(label), -1)
     place[scored] = np.arange(len(scored))
     near = np.full((len(scored), found["rank"].max() if len(found) else 0), -1)

@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike
 
 from paraguard_utils.core import disagreement
 from paraguard_utils.core.estimates import MIN_REFUSALS, ClusterBootstrap, Estimate, to_columns
+from paraguard_utils.core.neighbours import THETA
 from paraguard_utils.schemas import LABELS, Corpus, Labels, Pairs, Scores, Table
 from paraguard_utils.scoring import evaluation
 from paraguard_utils.scoring.multiple_testing import adjust_holm
@@ -24,10 +25,6 @@ from paraguard_utils.settings import PAPER_WEIGHTS, Weights
 
 TAUS = (0.60, 0.75)
 """Thresholds of CR: the paper's guard table uses 0.60, its models 0.75."""
-
-THETA = 0.60
-"""Similarity below which a neighbour is no paraphrase: the corpus gate's own threshold."""
-
 
 CI = {"relative": "ci", "clipped": "ci_clipped"}
 """Column of a scores file that holds CI in each reading."""

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
+from paraguard_utils.core.neighbours import THETA
 from paraguard_utils.errors import DataError
 from paraguard_utils.models.prompting import model_of, target_name
 from paraguard_utils.schemas import Corpus, Labels, Pairs, Scores, Traces
@@ -226,7 +227,7 @@ def pairs_and_scores(
     drifts: signals.Drifts,
     weights: Weights = PAPER_WEIGHTS,
     k: int = signals.K,
-    theta: float = confusion.THETA,
+    theta: float = THETA,
 ) -> tuple[Pairs, Scores]:
     """Compare a completed target's prompts and score them.
 

@@ -10,7 +10,7 @@ import pandas as pd
 
 from paraguard_utils import text
 from paraguard_utils.core.estimates import MIN_REFUSALS, ClusterBootstrap, to_columns
-from paraguard_utils.models.encoder import unit
+from paraguard_utils.core.vectors import pair_cosine
 from paraguard_utils.schemas import Corpus, Labels, Pairs, Table
 from paraguard_utils.scoring import signals
 from paraguard_utils.scoring.confusion import CI
@@ -64,7 +64,7 @@ def own_pairs(corpus: Corpus, vectors: np.ndarray) -> pd.DataFrame:
             "cluster_id": rows["cluster_id"],
             "first_id": first,
             "second_id": second,
-            "similarity": signals.similarity(unit(vectors), rows),
+            "similarity": pair_cosine(vectors, rows["centre"].to_numpy(), rows["neighbour"].to_numpy()),
             "jaccard": overlaps(corpus, first, second),
         }
     )

@@ -14,6 +14,7 @@ import pandas as pd
 
 from paraguard_utils import stores
 from paraguard_utils.core.estimates import MIN_REFUSALS, ClusterBootstrap, to_columns
+from paraguard_utils.core.neighbours import THETA
 from paraguard_utils.errors import Missing
 from paraguard_utils.models import encoder
 from paraguard_utils.models.prompting import model_of
@@ -21,7 +22,6 @@ from paraguard_utils.models.weights import MINILM
 from paraguard_utils.querying import labelling
 from paraguard_utils.schemas import Corpus, Labels, Pairs, Scores, Table
 from paraguard_utils.scoring import chance, confusion, pipeline, signals, weight_search
-from paraguard_utils.scoring.confusion import THETA
 from paraguard_utils.scoring.pipeline import ScoredTarget
 from paraguard_utils.scoring.signals import READINGS, K
 from paraguard_utils.settings import Settings

@@ -5,18 +5,17 @@ same on every processor. All three signals are symmetric and 0 for identical pro
 """
 
 import itertools
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from copy import copy
 from functools import cached_property
 from typing import Any
 
-import faiss
 import numpy as np
 import pandas as pd
 from scipy import sparse
 from threadpoolctl import threadpool_limits
 
-from paraguard_utils.models.encoder import unit
+from paraguard_utils.core.vectors import blocks, nearest, pair_cosine, unit
 from paraguard_utils.schemas import Corpus, Labels, Pairs, Tokens, Traces
 from paraguard_utils.settings import PAPER_WEIGHTS, Weights
 
@@ -25,9 +24,6 @@ K = 5
 
 READINGS = {"relative": "ppl_relative", "clipped": "ppl_clipped"}
 """The two readings of the PPL contrast and their columns in a pairs file."""
-
-_SLACK = 32  # float32 search may order near-ties wrongly; that many more are fetched and ordered again in float64
-_BATCH = 1024  # pairs whose vectors are in memory at the same time
 
 
 def perplexity(traces: Traces) -> np.ndarray:
@@ -76,61 +72,6 @@ def drift(a: np.ndarray, b: np.ndarray) -> float:
     return float(np.clip(1.0 - (cosines.max(axis=1).mean() + cosines.max(axis=0).mean()) / 2, 0.0, 1.0))
 
 
-def nearest(vectors: np.ndarray, ids: np.ndarray, centres: np.ndarray, pool: np.ndarray, k: int) -> pd.DataFrame:
-    """Find each centre's k nearest members of a pool, itself left out.
-
-    Parameters
-    ----------
-    vectors : numpy.ndarray, shape (n, d)
-        Sentence vectors.
-    ids : numpy.ndarray of str, shape (n,)
-        Break ties.
-    centres, pool : numpy.ndarray of int
-        Row numbers.
-    k : int
-
-    Returns
-    -------
-    DataFrame
-        Columns centre, neighbour (row numbers), similarity (cosine, float64), rank (from 1). Fewer than k rows where
-        the pool is small.
-    """
-    if not len(pool) or not len(centres):
-        return pd.DataFrame({"centre": [], "neighbour": [], "similarity": [], "rank": []}).astype(
-            {"centre": int, "neighbour": int, "similarity": float, "rank": int}
-        )
-    units = unit(vectors)
-    index = faiss.IndexFlatIP(units.shape[1])
-    index.add(units[pool].astype(np.float32))
-    depth = min(len(pool), k + 1 + _SLACK)
-    centres = np.sort(centres)
-    _, found = index.search(units[centres].astype(np.float32), depth)
-    found = pool[found]
-    ends = {"centre": np.repeat(centres, depth), "neighbour": found.ravel()}
-    cosines = similarity(units, ends).reshape(found.shape)
-    cosines[found == centres[:, None]] = -np.inf
-    tie = np.unique(ids, return_inverse=True)[1][found]
-    order = np.lexsort((tie, -cosines.round(12)))[:, :k]
-    found, cosines = (np.take_along_axis(table, order, axis=1) for table in (found, cosines))
-    other = found != centres[:, None]
-    row, column = np.nonzero(other)
-    return pd.DataFrame(
-        {"centre": centres[row], "neighbour": found[other], "similarity": cosines[other], "rank": column + 1}
-    )
-
-
-def similarity(units: np.ndarray, frame: pd.DataFrame | Mapping[str, np.ndarray]) -> np.ndarray:
-    """Cosine between the rows `centre` and `neighbour` of unit vectors, in [-1, 1]."""
-    a, b = np.asarray(frame["centre"]), np.asarray(frame["neighbour"])
-    cosines = [np.einsum("ij,ij->i", units[a[part]], units[b[part]]) for part in _parts(len(a))]
-    return np.clip(np.concatenate(cosines), -1.0, 1.0)
-
-
-def _parts(n: int) -> list[slice]:
-    """Cut n rows into slices of at most `_BATCH`; at least one."""
-    return [slice(start, start + _BATCH) for start in range(0, max(n, 1), _BATCH)]
-
-
 def pairs(
     corpus: Corpus, vectors: np.ndarray, traces: Traces, labels: Labels, tokens: "Tokens | Drifts", k: int = K
 ) -> Pairs:
@@ -164,7 +105,7 @@ def pairs(
     )
     found = nearest(vectors, ids, centres, accepted, k)
     own = _own_cluster(cluster, centres, accepted)
-    own["similarity"] = similarity(unit(vectors), own)
+    own["similarity"] = pair_cosine(vectors, own["centre"].to_numpy(), own["neighbour"].to_numpy())
     frame = pd.concat([found, own], ignore_index=True).drop_duplicates(["centre", "neighbour"])
     frame["rank"] = frame["rank"].astype("Int64")
     frame = frame.sort_values(["centre", "rank", "neighbour"], ignore_index=True)
@@ -401,5 +342,5 @@ def prob_shifts(traces: Traces, a: np.ndarray, b: np.ndarray) -> np.ndarray:
     probs = sparse.csr_array((np.exp(_joined(traces["next_logprobs"], float)), ids, ends), shape)
     probs.sort_indices()  # once, or scipy does it for every batch
     tails = traces["tail_mass"].to_numpy()
-    shared = [abs(probs[a[part]] - probs[b[part]]).sum(axis=1) for part in _parts(len(a))]
+    shared = [abs(probs[a[part]] - probs[b[part]]).sum(axis=1) for part in blocks(len(a))]
     return np.clip((np.concatenate(shared) + np.abs(tails[a] - tails[b])) / 2, 0.0, 1.0)

@@ -10,7 +10,7 @@ from scipy import special, stats
 
 from paraguard_utils.core import disagreement
 from paraguard_utils.core.estimates import MIN_REFUSALS, ClusterBootstrap, Estimate, to_columns
-from paraguard_utils.models.encoder import unit
+from paraguard_utils.core.vectors import pair_cosine, unit
 from paraguard_utils.schemas import Corpus, Labels, Pairs, Scores, Table, Tokens, Traces
 from paraguard_utils.scoring import confusion, evaluation, signals
 from paraguard_utils.scoring.signals import K, score
@@ -226,7 +226,7 @@ def near_ratio(corpus: Corpus, labels: Labels, vectors: np.ndarray, clusters: Cl
     scored = np.flatnonzero(labels["label"].isin(["accept", "reject"]))
     rows = [scored[own] for own in corpus.iloc[scored].groupby("cluster_id").indices.values()]
     first, second = np.array([pair for own in rows for pair in itertools.combinations(own, 2)]).reshape(-1, 2).T
-    near = signals.similarity(unit(vectors), {"centre": first, "neighbour": second}) >= NEAR
+    near = pair_cosine(vectors, first, second) >= NEAR
     if near.sum() < MIN_REFUSALS or not between > 0:
         return clusters.undefined()
     label = labels["label"].to_numpy()

@@ -1,13 +1,14 @@
-"""Prompts without clusters: their near neighbours, and groups to resample (`docs/method.md`, Disagreement)."""
+"""Near neighbours of prompts without clusters, and groups to resample (`docs/method.md`, Disagreement)."""
 
 from typing import NamedTuple
 
-import faiss
 import numpy as np
 
 from paraguard_utils.core.estimates import SEED
-from paraguard_utils.models.encoder import unit
-from paraguard_utils.scoring.confusion import THETA
+from paraguard_utils.core.vectors import unit
+
+THETA = 0.60
+"""Similarity below which a neighbour is no paraphrase: the corpus gate's own threshold."""
 
 EXACT = 20_000
 """Prompts up to which every pair is compared."""
@@ -83,6 +84,8 @@ def _exact(units: np.ndarray, rejected: np.ndarray, theta: float) -> Neighbourho
 
 
 def _approximate(units: np.ndarray, rejected: np.ndarray, theta: float) -> Neighbourhoods:
+    import faiss  # not needed for fewer prompts
+
     n = len(units)
     index = faiss.IndexHNSWFlat(units.shape[1], LINKS, faiss.METRIC_INNER_PRODUCT)
     index.hnsw.efConstruction = index.hnsw.efSearch = LOOK

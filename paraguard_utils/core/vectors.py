@@ -1,0 +1,105 @@
+"""Sentence vectors: unit length, cosines, nearest neighbours (`docs/method.md`, Neighbours, signals, score)."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import pandas as pd
+
+SLACK = 32
+"""More neighbours than asked for that are compared in float64: in float32 near-ties may be ordered wrongly."""
+
+BLOCK = 1024
+"""Rows compared at the same time."""
+
+
+def unit(vectors: np.ndarray) -> np.ndarray:
+    """Scale rows to length 1, in float64.
+
+    Parameters
+    ----------
+    vectors : numpy.ndarray, shape (n, d)
+
+    Returns
+    -------
+    numpy.ndarray, shape (n, d), float64
+    """
+    vectors = np.asarray(vectors, np.float64)
+    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+
+
+def cosine(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Cosine similarity of all rows of one array with all of another, in float64.
+
+    Parameters
+    ----------
+    a, b : numpy.ndarray, shapes (n, d) and (m, d)
+
+    Returns
+    -------
+    numpy.ndarray, shape (n, m), in [-1, 1]
+    """
+    return np.clip(unit(a) @ unit(b).T, -1.0, 1.0)
+
+
+def pair_cosine(vectors: np.ndarray, first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """Cosine similarity of pairs of rows, in float64.
+
+    Parameters
+    ----------
+    vectors : numpy.ndarray, shape (n, d)
+    first, second : numpy.ndarray of int, shape (m,)
+        Row numbers.
+
+    Returns
+    -------
+    numpy.ndarray, shape (m,), in [-1, 1]
+    """
+    units = unit(vectors)
+    found = [np.einsum("ij,ij->i", units[first[part]], units[second[part]]) for part in blocks(len(first))]
+    return np.clip(np.concatenate(found), -1.0, 1.0)
+
+
+def blocks(n: int) -> Iterator[slice]:
+    """Yield slices of at most `BLOCK` of n rows; at least one."""
+    for start in range(0, max(n, 1), BLOCK):
+        yield slice(start, start + BLOCK)
+
+
+def nearest(vectors: np.ndarray, ids: np.ndarray, centres: np.ndarray, pool: np.ndarray, k: int) -> pd.DataFrame:
+    """Find each centre's k nearest members of a pool, itself left out; every pair is compared.
+
+    Parameters
+    ----------
+    vectors : numpy.ndarray, shape (n, d)
+    ids : numpy.ndarray of str, shape (n,)
+        Break ties.
+    centres, pool : numpy.ndarray of int
+        Row numbers.
+    k : int
+
+    Returns
+    -------
+    DataFrame
+        Columns centre, neighbour (row numbers), similarity (cosine, float64), rank (from 1). Fewer than k rows a centre
+        where the pool is small.
+    """
+    centres = np.sort(np.asarray(centres, int))
+    depth = min(len(pool), k + 1 + SLACK)
+    if not depth or not len(centres):
+        return pd.DataFrame({"centre": [], "neighbour": [], "similarity": [], "rank": []}).astype(
+            {"centre": int, "neighbour": int, "similarity": float, "rank": int}
+        )
+    units = unit(vectors).astype(np.float32)
+    there = units[pool].T
+    parts = [np.argpartition(units[centres[part]] @ there, -depth, axis=1)[:, -depth:] for part in blocks(len(centres))]
+    found = np.asarray(pool)[np.concatenate(parts)]
+    cosines = pair_cosine(vectors, np.repeat(centres, depth), found.ravel()).reshape(found.shape)
+    cosines[found == centres[:, None]] = -np.inf
+    tie = np.unique(ids, return_inverse=True)[1][found]
+    order = np.lexsort((tie, -cosines.round(12)))[:, :k]
+    found, cosines = (np.take_along_axis(table, order, axis=1) for table in (found, cosines))
+    other = found != centres[:, None]
+    row, column = np.nonzero(other)
+    return pd.DataFrame(
+        {"centre": centres[row], "neighbour": found[other], "similarity": cosines[other], "rank": column + 1}
+    )
