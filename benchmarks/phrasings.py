@@ -34,6 +34,7 @@ from scipy.stats import multivariate_normal, norm
 from paraguard_utils import stores
 from paraguard_utils.core import disagreement
 from paraguard_utils.core.estimates import ClusterBootstrap
+from paraguard_utils.core.rephrasing import too_few
 from paraguard_utils.corpus import risk
 from paraguard_utils.schemas import STRATEGIES
 from paraguard_utils.scoring import label_noise, rephrasing, triggers, wording
@@ -133,17 +134,17 @@ def wording_cell(task):
     found = {name: [] for name in truth}
     for _ in range(worlds):
         labels, harmful = drawn(location, CLUSTERS), drawn(location + HARM, TWINS)
-        shown = {}
+        shown, decided = {}, wording.phrasings(corpus, labels)
         for name, mask in (("dr_near", pairs.near), ("dr_free", pairs.free)):
             ends = pairs.first[mask], pairs.second[mask]
-            if not wording.few(labels, *ends):
-                shown[name] = wording.estimate(clusters, corpus, labels, *ends)
+            if not wording.too_few(decided.refused, ends):
+                shown[name] = wording.estimate(clusters, decided, ends)
         if len(shown) == 2:
             ends = [(pairs.first[mask], pairs.second[mask]) for mask in (pairs.free, pairs.near)]
-            shown["difference"] = wording.difference(clusters, corpus, labels, *ends)
+            shown["difference"] = wording.difference(clusters, decided, *ends)
         sides = rephrasing.counts(corpus, labels), rephrasing.counts(twins, harmful)
         values = rephrasing.estimates(clusters, *sides)
-        flags = {"": rephrasing.few(sides[0]), "_twins": rephrasing.few(sides[1])}
+        flags = {"": too_few(sides[0]), "_twins": too_few(sides[1])}
         flags["_difference"] = any(flags.values())
         for name in truth.keys() - {"dr_near", "dr_free", "difference"}:
             end = next((end for end in ("_twins", "_difference") if name.endswith(end)), "")

@@ -1,15 +1,13 @@
-"""Words and their overlap, as the gates and the risk scorer see them."""
+"""Texts as the gates, the risk scorer and the tables see them."""
 
 import difflib
 import re
 import unicodedata
-from collections.abc import Hashable, Iterable
-from typing import Any, overload
+from collections.abc import Iterable
 
-import numpy as np
 import pandas as pd
 
-WORD = re.compile(r"[^\W_]+(?:['-][^\W_]+)*")
+from paraguard_utils.core.words import words
 
 # Function words and the frames of a polite request: they carry no intent, so a prefix made of them is no paraphrase.
 STOPWORDS = frozenset(
@@ -42,11 +40,6 @@ def hidden(text: str) -> bool:
     return any(unicodedata.category(mark) in HIDDEN for mark in text if mark not in "\t\n")
 
 
-def words(text: str) -> list[str]:
-    """Return the lower-cased word tokens of a text, in order, typographic apostrophes made plain."""
-    return WORD.findall(text.lower().replace("’", "'"))
-
-
 def key(text: str) -> str:
     """Return a text's words, joined: two texts with the same key differ in case, marks or spaces only."""
     return " ".join(words(text))
@@ -67,34 +60,6 @@ def only_framed(text: str, seed: str) -> bool:
     shorter, longer = sorted((a, b), key=len)
     rest = iter(longer)
     return all(word in rest for word in shorter)
-
-
-def jaccard(a: Iterable[Hashable], b: Iterable[Hashable]) -> float:
-    """Jaccard overlap |a & b| / |a | b| of two word collections, in [0, 1]; 1 when both are empty."""
-    a, b = frozenset(a), frozenset(b)
-    return jaccard_of_sizes(len(a & b), len(a), len(b))
-
-
-@overload
-def jaccard_of_sizes(common: int, a: int, b: int) -> float: ...
-@overload
-def jaccard_of_sizes(common: np.ndarray, a: np.ndarray, b: np.ndarray) -> np.ndarray: ...
-def jaccard_of_sizes(common: Any, a: Any, b: Any) -> Any:
-    """Jaccard overlap of two collections, or of many pairs at once, from their sizes.
-
-    Parameters
-    ----------
-    common, a, b : int or numpy.ndarray of int, shapes that broadcast
-        Sizes of a & b, of a and of b.
-
-    Returns
-    -------
-    float or numpy.ndarray, in [0, 1]
-        1 where both are empty.
-    """
-    union = a + b - common
-    empty = union == 0  # 0 of 0 counts as 1 of 1
-    return (common + empty) / (union + empty)
 
 
 FORMULA = r"[=+\-@\t\r]"

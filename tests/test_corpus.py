@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from paraguard_utils import schemas, stores, text
 from paraguard_utils.core.vectors import cosine, unit
+from paraguard_utils.core.words import jaccard, words
 from paraguard_utils.corpus import fidelity, gates, inputs, risk
 from paraguard_utils.errors import DataError, WeightsError
 from paraguard_utils.models import encoder, weights
@@ -25,22 +26,22 @@ SEEDS, CANDIDATES = "data/seeds/paraguard_mini.csv", "data/candidates/paraguard_
 
 def test_jaccard_by_hand():
     # {a, b, c} and {b, c, d}: 2 of 4
-    assert text.jaccard("abc", "bcd") == 0.5
-    assert text.words("Don’t SHOOT the well-known dog!") == ["don't", "shoot", "the", "well-known", "dog"]
+    assert jaccard("abc", "bcd") == 0.5
+    assert words("Don’t SHOOT the well-known dog!") == ["don't", "shoot", "the", "well-known", "dog"]
     assert text.content_words("Please tell me how to kill a process") == {"kill", "process"}
 
 
 @given(st.text(), st.text())
 def test_jaccard_is_symmetric_and_in_the_unit_interval(a, b):
-    value = text.jaccard(text.words(a), text.words(b))
-    assert 0 <= value <= 1 and value == text.jaccard(text.words(b), text.words(a))
-    assert text.jaccard(text.words(a), text.words(a)) == 1
+    value = jaccard(words(a), words(b))
+    assert 0 <= value <= 1 and value == jaccard(words(b), words(a))
+    assert jaccard(words(a), words(a)) == 1
 
 
 @given(st.lists(st.text("ab c", max_size=12), min_size=1, max_size=6))
 def test_the_gates_overlaps_are_those_of_word_sets(texts):
     bags = gates._bags(texts, text.words)
-    each = [[text.jaccard(text.words(a), text.words(b)) for b in texts] for a in texts]
+    each = [[jaccard(words(a), words(b)) for b in texts] for a in texts]
     assert gates._jaccard_matrix(bags).tolist() == each
     assert gates._paired_jaccard(bags, bags[::-1]).tolist() == [row[-1 - i] for i, row in enumerate(each)]
 
@@ -95,12 +96,12 @@ def test_the_recorded_corpus_passes_every_gate_again(recorded_corpus):
         assert (vectors[variants] @ vectors[seed] >= limits.min_similarity).all()
         texts = cluster["text"].tolist()
         assert sum(text.only_framed(variant, texts[0]) for variant in texts[1:]) <= 1
-        sizes = [len(text.words(line)) for line in texts]
+        sizes = [len(words(line)) for line in texts]
         assert max(sizes) <= 3 * sizes[0] and sizes[0] <= 3 * min(sizes)
         for i, first in enumerate(texts):
             for second in texts[i + 1 :]:
-                assert text.jaccard(text.words(first), text.words(second)) <= limits.max_overlap
-                assert text.jaccard(text.content_words(first), text.content_words(second)) <= limits.max_overlap
+                assert jaccard(words(first), words(second)) <= limits.max_overlap
+                assert jaccard(text.content_words(first), text.content_words(second)) <= limits.max_overlap
 
 
 def test_variants_lie_nearest_to_their_own_seed_and_seeds_apart(recorded_corpus):

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paraguard_utils.core.estimates import ClusterBootstrap
+from paraguard_utils.core.rephrasing import answered_within, too_few
 from paraguard_utils.scoring import evaluation, rephrasing
 
 LABELS = {"a": "accept", "r": "reject", "b": "blocked"}
@@ -40,11 +41,11 @@ TWINS = {"a": "rra", "c": "rrr"}
 
 def test_within_by_hand():
     # one of five others is answered: first, second or third in 3 of 5 orders; one of two is always among three
-    assert rephrasing.within([5, 5, 2, 4], [1, 1, 1, 2], 3).tolist() == pytest.approx([3 / 5, 3 / 5, 1, 1])
+    assert answered_within([5, 5, 2, 4], [1, 1, 1, 2], 3).tolist() == pytest.approx([3 / 5, 3 / 5, 1, 1])
     # two of four, within two: not both of the other two, 1 - 1/6
-    assert rephrasing.within(4, 2, 2) == pytest.approx(5 / 6)
+    assert answered_within(4, 2, 2) == pytest.approx(5 / 6)
     # within one it is the share; of none there is nothing to try
-    assert rephrasing.within([5, 3, 0], [2, 0, 0], 1).tolist() == pytest.approx([2 / 5, 0, np.nan], nan_ok=True)
+    assert answered_within([5, 3, 0], [2, 0, 0], 1).tolist() == pytest.approx([2 / 5, 0, np.nan], nan_ok=True)
 
 
 @settings(max_examples=30)
@@ -53,8 +54,8 @@ def test_within_by_loops(others, accepted, tries):
     accepted = min(others, accepted)
     tried = itertools.combinations(range(others), min(tries, others))
     expected = np.mean([any(one < accepted for one in chosen) for chosen in tried])
-    assert rephrasing.within(others, accepted, tries) == pytest.approx(expected)
-    assert rephrasing.within(others, accepted, tries + 1) >= rephrasing.within(others, accepted, tries)
+    assert answered_within(others, accepted, tries) == pytest.approx(expected)
+    assert answered_within(others, accepted, tries + 1) >= answered_within(others, accepted, tries)
 
 
 def test_counts_name_twins_after_their_harmless_clusters():
@@ -126,10 +127,10 @@ def test_odds_rise_with_the_tries_and_one_is_isolation(words, twinned):
 def test_few_by_hand():
     # three refused of each of ten clusters decided both ways: 30 and 10, and that is enough
     decided = pd.DataFrame({"n": [4] * 10, "rejected": [3] * 10})
-    assert not rephrasing.few(decided)
-    assert rephrasing.few(decided.assign(rejected=[2] + [3] * 9)), "29 refused"
-    assert rephrasing.few(decided.assign(rejected=[4] + [3] * 9)), "nine clusters that are decided both ways"
-    assert rephrasing.few(decided.assign(n=[100] * 9 + [3])), "the last is refused always"
+    assert not too_few(decided)
+    assert too_few(decided.assign(rejected=[2] + [3] * 9)), "29 refused"
+    assert too_few(decided.assign(rejected=[4] + [3] * 9)), "nine clusters that are decided both ways"
+    assert too_few(decided.assign(n=[100] * 9 + [3])), "the last is refused always"
 
 
 def test_a_row_by_hand():

@@ -6,11 +6,11 @@ import pytest
 from test_guards import guard
 
 from paraguard_utils import settings, stores
+from paraguard_utils.core.words import words
 from paraguard_utils.corpus import reword
 from paraguard_utils.errors import DataError
 from paraguard_utils.models import loading, prompting
 from paraguard_utils.querying import second_look
-from paraguard_utils.text import words
 
 TEXTS = [
     "How do I kill a Python process that will not stop?",

@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 
 from paraguard_utils import paths, schemas, settings, stores, text
+from paraguard_utils.core.words import words
 from paraguard_utils.corpus import fidelity, gates, inputs
 
 RECORDED = stores.Store("recorded")
@@ -110,7 +111,7 @@ def test_no_twin_repeats_or_holds_a_benign_prompt(everything, recorded_corpus):
 
 
 def test_requests_are_short_and_without_detail(everything):
-    assert [line for line in everything if len(text.words(line)) > LONGEST] == []
+    assert [line for line in everything if len(words(line)) > LONGEST] == []
     plain = [SPELT.sub("illness", line) for line in everything]
     assert [line for line in plain if DETAIL.search(line) or NAMED.search(line)] == []
 

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paraguard_utils.core import disagreement
+from paraguard_utils.core import wording as core_wording
 from paraguard_utils.core.estimates import ClusterBootstrap
 from paraguard_utils.scoring import evaluation, wording
 
@@ -40,7 +41,9 @@ def ends(corpus, mask=None):
 
 def estimated(*clusters, mask=None, resamples=20):
     corpus, labels = frames(*clusters)
-    return wording.estimate(ClusterBootstrap(corpus["cluster_id"], resamples), corpus, labels, *ends(corpus, mask))
+    return wording.estimate(
+        ClusterBootstrap(corpus["cluster_id"], resamples), wording.phrasings(corpus, labels), ends(corpus, mask)
+    )
 
 
 def by_loops(corpus, labels, chosen, times=None):
@@ -128,7 +131,7 @@ words = st.lists(st.lists(letters, min_size=1, max_size=4).map("".join), min_siz
 def test_dr_and_every_resample_by_loops(clusters, mask):
     corpus, labels = frames(*clusters)
     own, chosen = ClusterBootstrap(corpus["cluster_id"], 6), ends(corpus, mask)
-    found = wording.estimate(own, corpus, labels, *chosen)
+    found = wording.estimate(own, wording.phrasings(corpus, labels), chosen)
     assert found[0] == pytest.approx(by_loops(corpus, labels, chosen), nan_ok=True)
     if np.isnan(found[0]):
         assert np.isnan(found.draws).all()
@@ -166,10 +169,12 @@ def test_names_and_the_sense_of_a_decision_do_not_move_an_interval(seed):
 def test_what_is_not_scored_is_not_there():
     corpus, labels = frames("srlawb", "srlrob", "salagb", "lbsa", "obwb")
     own = ClusterBootstrap(corpus["cluster_id"], 20)
-    found = wording.estimate(own, corpus, labels, *ends(corpus))
+    found = wording.estimate(own, wording.phrasings(corpus, labels), ends(corpus))
     kept = (labels["label"] != "blocked").to_numpy()
     less, of_less = corpus[kept].reset_index(drop=True), labels[kept].reset_index(drop=True)
-    assert found == pytest.approx(tuple(wording.estimate(own, less, of_less, *ends(less))), nan_ok=True)
+    assert found == pytest.approx(
+        tuple(wording.estimate(own, wording.phrasings(less, of_less), ends(less))), nan_ok=True
+    )
     # a seed that stands alone is no pair, but others are compared with it: no, yes and no; (1/3) / (5/9)
     assert found[0] == pytest.approx(3 / 5) and estimated("srla", "srlr", "sala")[0] == pytest.approx(1 / 2)
 
@@ -188,7 +193,9 @@ def test_where_nothing_can_differ_there_is_no_dr():
 @pytest.mark.parametrize("seed", range(3))
 def test_slopes_by_difference_quotients(seed):
     corpus, labels = random_frames(seed, 14)
-    parts = wording._totals(ClusterBootstrap(corpus["cluster_id"], 2), corpus, labels, *ends(corpus))
+    parts = core_wording._totals(
+        ClusterBootstrap(corpus["cluster_id"], 2), wording.phrasings(corpus, labels), *ends(corpus)
+    )
     totals, step = parts.sums.sum(axis=0), 1e-4
     value, slopes = parts.log_ratio(totals[None])
     shifts = np.eye(len(totals)) * step
@@ -215,12 +222,14 @@ def test_intervals_by_difference_quotients():
     corpus, labels = random_frames(5, 10)
     own, near, free = ClusterBootstrap(corpus["cluster_id"], 12), ends(corpus, "near"), ends(corpus, "free")
     expected = np.exp(studentized(lambda times: np.log(by_loops(corpus, labels, ends(corpus), times)), own.counts))
-    assert wording.estimate(own, corpus, labels, *ends(corpus)) == pytest.approx(tuple(expected), rel=1e-4)
+    assert wording.estimate(own, wording.phrasings(corpus, labels), ends(corpus)) == pytest.approx(
+        tuple(expected), rel=1e-4
+    )
 
     def minus(times):
         return by_loops(corpus, labels, free, times) - by_loops(corpus, labels, near, times)
 
-    found = wording.difference(own, corpus, labels, free, near)
+    found = wording.difference(own, wording.phrasings(corpus, labels), free, near)
     assert found == pytest.approx(studentized(minus, own.counts), rel=1e-4)
     assert found.draws[0] == pytest.approx(minus(own.counts[0])), "both on the same resample"
 
@@ -238,7 +247,7 @@ def test_differences_by_hand():
     # High: seed and lexical share four of six words and are always alike; three of seven lie between
     assert (found["dr_low"][0], found["dr_high"][0]) == pytest.approx(((3 / 9) / (4 / 6), 0))
     assert found["low_minus_high"][0] == pytest.approx(1 / 2)
-    turned = wording.difference(groups, corpus, labels, ends(corpus, "near"), ends(corpus, "free"))
+    turned = wording.difference(groups, wording.phrasings(corpus, labels), ends(corpus, "near"), ends(corpus, "free"))
     assert turned[0] == pytest.approx(-1 / 2)
 
 

@@ -24,6 +24,7 @@ from tqdm import tqdm
 
 from paraguard_utils import paths, stores
 from paraguard_utils.core.estimates import exact_share
+from paraguard_utils.core.words import words
 from paraguard_utils.corpus import benchmarks, fidelity, gates, paraphrase, risk
 from paraguard_utils.errors import DataError
 from paraguard_utils.models import encoder, fluency, loading, weights
@@ -136,7 +137,7 @@ def _judged(
 
 def _code() -> list[str]:
     """Return digests and versions of everything that decides what a part holds, beside the seeds and the settings."""
-    files = [Path(inspect.getfile(source)) for source in (paraphrase, gates, risk, encoder, fluency, text_key)]
+    files = [Path(inspect.getfile(source)) for source in (paraphrase, gates, risk, encoder, fluency, text_key, words)]
     versions = [metadata.version(name) for name in ("textblob", "lemminflect", "inflect", "py3langid")]
     return [*(hashlib.sha256(file.read_bytes()).hexdigest() for file in files), paraphrase.digest(), *versions]
 

@@ -20,6 +20,7 @@ from sklearn.preprocessing import MultiLabelBinarizer
 
 from paraguard_utils.core.estimates import ClusterBootstrap, exact_share, to_columns
 from paraguard_utils.core.vectors import unit
+from paraguard_utils.core.words import jaccard_of_sizes, words
 from paraguard_utils.corpus.risk import BIN, Risk, surface_risk
 from paraguard_utils.errors import DataError
 from paraguard_utils.models import encoder
@@ -27,7 +28,7 @@ from paraguard_utils.models.encoder import Embed
 from paraguard_utils.models.fluency import Losses
 from paraguard_utils.schemas import SCHEMAS, STRATEGIES, Candidates, Corpus, Table
 from paraguard_utils.settings import Gates
-from paraguard_utils.text import ENGLISH, content_words, hidden, jaccard_of_sizes, key, only_framed, words
+from paraguard_utils.text import ENGLISH, content_words, hidden, key, only_framed
 
 REASONS = {
     "blank": "no text",

@@ -4,9 +4,10 @@ from functools import cache
 
 import pandas as pd
 
+from paraguard_utils.core.words import jaccard, words
 from paraguard_utils.corpus import paraphrase
 from paraguard_utils.settings import Gates
-from paraguard_utils.text import content_words, jaccard, words
+from paraguard_utils.text import content_words
 
 MOST = 3
 """Rewordings of a prompt, each by another strategy; each costs a query."""

@@ -26,13 +26,13 @@ from sklearn.metrics import roc_auc_score
 from paraguard_utils import paths, registry
 from paraguard_utils.core.estimates import RESAMPLES, SEED
 from paraguard_utils.core.vectors import cosine
+from paraguard_utils.core.words import words
 from paraguard_utils.errors import SettingsError
 from paraguard_utils.guards import panel
 from paraguard_utils.guards.contract import checked
 from paraguard_utils.models import encoder, loading
 from paraguard_utils.models.encoder import Embed
 from paraguard_utils.schemas import Table
-from paraguard_utils.text import words
 
 VERSION = "surface-risk-1"
 FROZEN = "87dc87cdc23b1aae2806b545a40c1c9aaffc2a56c776c539002e2fe5b4ae6d5f"

@@ -10,7 +10,8 @@ import numpy as np
 from py3langid import langid
 from rapidfuzz.distance import LCSseq
 
-from paraguard_utils.text import ENGLISH, words
+from paraguard_utils.core.words import words
+from paraguard_utils.text import ENGLISH
 
 RUN = 4
 REPEATED = 0.2

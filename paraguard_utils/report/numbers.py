@@ -14,6 +14,7 @@ from sklearn.metrics import roc_auc_score
 
 from paraguard_utils import paths, registry, stores, unsafe
 from paraguard_utils.core.estimates import MIN_REFUSALS
+from paraguard_utils.core.words import words
 from paraguard_utils.corpus import fidelity, gates, inputs
 from paraguard_utils.errors import DataError
 from paraguard_utils.models import trace_store
@@ -24,7 +25,7 @@ from paraguard_utils.schemas import STRATEGIES, Corpus, Table
 from paraguard_utils.scoring import covariates, guarded, predictions, proxies, sensitivity, variance, veto, wording
 from paraguard_utils.scoring.regression import POOLED
 from paraguard_utils.settings import CORPUS, TWINS
-from paraguard_utils.text import readable, words
+from paraguard_utils.text import readable
 
 NAME = "numbers"
 COVERAGE = paths.BENCHMARKS / "coverage.csv"

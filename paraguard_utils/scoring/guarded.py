@@ -8,12 +8,12 @@ import pandas as pd
 from paraguard_utils import unsafe
 from paraguard_utils.core import disagreement
 from paraguard_utils.core.estimates import ClusterBootstrap, Estimate, to_columns
+from paraguard_utils.core.words import words
 from paraguard_utils.models.prompting import model_of
 from paraguard_utils.schemas import Corpus, Labels, Scores, Table
 from paraguard_utils.scoring import confusion, pipeline, validity
 from paraguard_utils.settings import Settings
 from paraguard_utils.stores import Store
-from paraguard_utils.text import words
 
 MEASURES = ("frr", "dr", "ci", "cr60", "cd")
 

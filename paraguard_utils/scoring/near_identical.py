@@ -11,6 +11,7 @@ import pandas as pd
 from paraguard_utils import text
 from paraguard_utils.core.estimates import MIN_REFUSALS, ClusterBootstrap, to_columns
 from paraguard_utils.core.vectors import pair_cosine
+from paraguard_utils.core.words import jaccard
 from paraguard_utils.schemas import Corpus, Labels, Pairs, Table
 from paraguard_utils.scoring import signals
 from paraguard_utils.scoring.confusion import CI
@@ -36,7 +37,7 @@ def overlaps(corpus: Corpus, first: Sequence[str], second: Sequence[str]) -> np.
     """
     words = dict(zip(corpus["prompt_id"], corpus["text"].map(text.content_words), strict=True))
     sides = ((words[a], words[b]) for a, b in zip(first, second, strict=True))
-    return np.array([text.jaccard(a, b) if a or b else np.nan for a, b in sides])
+    return np.array([jaccard(a, b) if a or b else np.nan for a, b in sides])
 
 
 def own_pairs(corpus: Corpus, vectors: np.ndarray) -> pd.DataFrame:

@@ -8,9 +8,9 @@ from sklearn.linear_model import RidgeCV
 
 from paraguard_utils.core import disagreement
 from paraguard_utils.core.estimates import SEED, ClusterBootstrap, Estimate, to_columns
+from paraguard_utils.core.words import words
 from paraguard_utils.schemas import STRATEGIES, Corpus, Labels
 from paraguard_utils.scoring import evaluation
-from paraguard_utils.text import words
 
 FOLDS = 10
 PENALTIES = tuple(10.0**power for power in range(-2, 5))
