@@ -37,10 +37,11 @@ from scipy.stats import norm
 
 from paraguard_utils import paths, stores
 from paraguard_utils.core import disagreement
+from paraguard_utils.core.confusion import K
 from paraguard_utils.core.estimates import ClusterBootstrap, to_columns
+from paraguard_utils.core.signals import PAPER_WEIGHTS
 from paraguard_utils.report import findings
-from paraguard_utils.scoring import chance, confusion, near_identical, signals
-from paraguard_utils.settings import PAPER_WEIGHTS
+from paraguard_utils.scoring import chance, confusion, near_identical
 
 CLUSTERS, SIZE, DIMENSIONS = 200, 6, 12
 RULES = ("independent", "clusters", "perplexity", "near-identical")
@@ -92,7 +93,7 @@ def world(rule, seed):
     cosines = place @ place.T
     np.fill_diagonal(cosines, -2)
     accepted = np.flatnonzero(~rejected)
-    near = accepted[np.argsort(-cosines[:, accepted], axis=1)[:, : signals.K]]
+    near = accepted[np.argsort(-cosines[:, accepted], axis=1)[:, :K]]
     rank = {(a, b): i + 1 for a, row in enumerate(near) for i, b in enumerate(row)}
     mates = {(a, b) for a in range(n) for b in range(a - a % SIZE, a - a % SIZE + SIZE) if a != b and not rejected[b]}
     a, b = np.array(sorted({*rank, *mates})).T

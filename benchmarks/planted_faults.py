@@ -18,7 +18,8 @@ import pandas as pd
 from paraguard_utils import paths, stores
 
 ROOMS = {
-    "scoring/signals.py": "signals brute_force",
+    "core/signals.py": "signals brute_force",
+    "core/confusion.py": "confusion brute_force",
     "core/vectors.py": "signals brute_force",
     "scoring/confusion.py": "confusion brute_force",
     "scoring/chance.py": "chance brute_force",
@@ -55,22 +56,22 @@ class Fault(NamedTuple):
 
 
 FAULTS = [
-    Fault("scoring/signals.py", "means = [\n        np.mean(", "means = [\n        np.median("),
+    Fault("core/signals.py", "np.array([np.mean(np.asarray(own", "np.array([np.median(np.asarray(own"),
     Fault(
-        "scoring/signals.py",
+        "core/signals.py",
         "return 1.0 - np.minimum(a, b) / np.maximum(a, b)",
         "return np.maximum(a, b) / np.minimum(a, b) - 1.0",
     ),
     Fault(
-        "scoring/signals.py",
+        "core/signals.py",
         "cosines.max(axis=1).mean() + cosines.max(axis=0).mean()",
         "cosines.max(axis=1).mean() + cosines.max(axis=1).mean()",
     ),
-    Fault("scoring/signals.py", "np.abs(tails[a] - tails[b])", "0 * np.abs(tails[a] - tails[b])"),
+    Fault("core/signals.py", "np.abs(tails[a] - tails[b])", "0 * np.abs(tails[a] - tails[b])"),
     Fault("core/vectors.py", "np.lexsort((tie, -cosines.round(12)))", "np.lexsort((-tie, -cosines.round(12)))"),
     Fault("scoring/confusion.py", 'near["similarity"] >= theta', 'near["similarity"] > theta'),
     Fault("scoring/confusion.py", 'every["relative"].std(ddof=0)', 'every["relative"].std(ddof=1)'),
-    Fault("scoring/confusion.py", "clusters.share(cluster_ids, ci >= tau)", "clusters.share(cluster_ids, ci > tau)"),
+    Fault("core/confusion.py", "clusters.share(cluster_ids, ci >= tau)", "clusters.share(cluster_ids, ci > tau)"),
     Fault(
         "scoring/confusion.py",
         '(scores["label"] == "reject") & scores["ci"].notna()',

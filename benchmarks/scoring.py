@@ -22,7 +22,9 @@ import numpy as np
 import pandas as pd
 
 from paraguard_utils import stores
+from paraguard_utils.core.confusion import K
 from paraguard_utils.core.estimates import RESAMPLES, ClusterBootstrap
+from paraguard_utils.core.signals import READINGS
 from paraguard_utils.core.vectors import nearest
 from paraguard_utils.models import encoder, prompting
 from paraguard_utils.scoring import chance, confusion, signals
@@ -89,14 +91,14 @@ def measure(n, resamples, with_chance):
     pairs = timed("pairs", signals.pairs, corpus, vectors, traces, labels, tokens)
     scores = timed("prompt_scores", confusion.prompt_scores, corpus, labels, pairs)
     clusters = timed("resamples", ClusterBootstrap, corpus["cluster_id"], resamples)
-    for reading in signals.READINGS:
+    for reading in READINGS:
         given = (TARGET, corpus, labels, pairs, scores, clusters, reading)
         timed(f"table_row_{reading}", confusion.table_row, *given)
     row |= {"pairs": len(pairs), "seconds": sum(seconds.values()), "cpu_seconds": time.process_time() - before}
     row["peak_gb"] = peak()
     label = labels["label"].to_numpy()
     every, accepted = np.arange(n), np.flatnonzero(label == "accept")
-    timed("search", nearest, vectors, corpus["prompt_id"].to_numpy(), every, accepted, signals.K)
+    timed("search", nearest, vectors, corpus["prompt_id"].to_numpy(), every, accepted, K)
     if with_chance:
         store, config = stores.Store(NAME), Settings(store=NAME, corpus=NAME, resamples=resamples)
         hashes = [encoder.text_hash(text) for text in corpus["text"]]
@@ -127,7 +129,7 @@ def main():
     table["times_prompts"] = table["prompts"] / table["prompts"].iloc[0]
     for column in [name for name in table if name.endswith("seconds")]:
         table[f"{column.removesuffix('seconds')}times_first"] = table[column] / table[column].iloc[0]
-    meta = {"resamples": options.resamples, "k": signals.K, "threads": faiss.omp_get_max_threads()}
+    meta = {"resamples": options.resamples, "k": K, "threads": faiss.omp_get_max_threads()}
     stores.write(options.output, table, "tables", meta)
     print(table.T.to_string(float_format="%.4g", header=False))
 

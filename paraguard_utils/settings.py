@@ -13,6 +13,7 @@ import pandas as pd
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails
 
+from paraguard_utils.core.signals import ScoreWeights
 from paraguard_utils.errors import SettingsError, UserError
 from paraguard_utils.registry import may_be_guard, unknown_guard
 from paraguard_utils.registry import wrappers as committed_wrappers
@@ -106,33 +107,6 @@ PUBLIC_GATES = Gates(min_strategies=3)
 """Gates of a corpus from public benchmarks: many a prompt there has no word to soften or harden."""
 
 
-@dataclass(frozen=True)
-class Weights:
-    """Weights of the score; the defaults are the paper's. They sum to 1, so that a score lies in [0, 1].
-
-    Attributes
-    ----------
-    drift, prob_shift, ppl : float, >= 0
-    """
-
-    drift: float = 0.4
-    prob_shift: float = 0.1
-    ppl: float = 0.5
-
-    def __post_init__(self) -> None:
-        values = (self.drift, self.prob_shift, self.ppl)
-        if min(values) < 0 or abs(sum(values) - 1) > 1e-9:
-            raise SettingsError(f"weights must be >= 0 and sum to 1, not {values}")
-
-    def without_prob_shift(self) -> "Weights | None":
-        """Return the weights with ProbShift, which leaks the decision, left out; None if nothing else has weight."""
-        rest = self.drift + self.ppl
-        return Weights(self.drift / rest, 0.0, self.ppl / rest) if rest else None
-
-
-PAPER_WEIGHTS = Weights()
-
-
 class Settings(BaseModel):
     """Every parameter any notebook has; a notebook sets the ones it declares."""
 
@@ -177,9 +151,9 @@ class Settings(BaseModel):
     intent_judge: str = ""
     judge_base_url: str = Field("", pattern=ADDRESS)
     k: int = Field(5, ge=1, le=100)
-    weight_drift: float = Field(Weights.drift, ge=0, le=1)
-    weight_prob_shift: float = Field(Weights.prob_shift, ge=0, le=1)
-    weight_ppl: float = Field(Weights.ppl, ge=0, le=1)
+    weight_drift: float = Field(ScoreWeights.drift, ge=0, le=1)
+    weight_prob_shift: float = Field(ScoreWeights.prob_shift, ge=0, le=1)
+    weight_ppl: float = Field(ScoreWeights.ppl, ge=0, le=1)
     theta: float = Field(0.6, ge=-1, le=1)
     resamples: int = Field(2000, ge=100, le=100_000)
     seed: int = Field(20251201, ge=0)
@@ -211,9 +185,9 @@ class Settings(BaseModel):
         """The name of the model that is to write candidates; "" where none is."""
         return self.candidates.removeprefix(MODEL) if self.candidates.startswith(MODEL) else ""
 
-    def weights(self) -> Weights:
+    def weights(self) -> ScoreWeights:
         """Return the weights of the score."""
-        return Weights(self.weight_drift, self.weight_prob_shift, self.weight_ppl)
+        return ScoreWeights(self.weight_drift, self.weight_prob_shift, self.weight_ppl)
 
     def parts(self) -> tuple[int, int]:
         """Return the shard as (i, n), counted from 1; `stores.WHOLE` where there is none."""

@@ -21,8 +21,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paraguard_utils.core.estimates import ClusterBootstrap
+from paraguard_utils.core.signals import ScoreWeights
 from paraguard_utils.scoring import chance, confusion, signals
-from paraguard_utils.settings import Weights
 
 NAN = math.nan
 K, THETA = 5, 0.60
@@ -530,7 +530,7 @@ def exactly(value):
 def both_versions(labels, seed, weights=WEIGHTS, resamples=25):
     """The package's frames and the second version's lists, of one world."""
     corpus, vectors, traces, labelled, tokens = world(labels, seed)
-    chosen = Weights(weights["drift"], weights["prob_shift"], weights["ppl"])
+    chosen = ScoreWeights(weights["drift"], weights["prob_shift"], weights["ppl"])
     frame = signals.pairs(corpus, vectors, traces, labelled, tokens, K)
     detailed = chance.details(
         corpus, frame, (traces["user_end"] - traces["user_start"]).to_numpy(), signals.perplexity(traces)

@@ -9,11 +9,12 @@ from scipy.stats import binomtest
 from worlds import world
 
 from paraguard_utils import stores
+from paraguard_utils.core.confusion import ci_estimates
 from paraguard_utils.core.estimates import ClusterBootstrap, Estimate
+from paraguard_utils.core.signals import ScoreWeights
 from paraguard_utils.report import findings, review
 from paraguard_utils.schemas import check
 from paraguard_utils.scoring import cohorts, confusion, signals
-from paraguard_utils.settings import Weights
 
 
 def summary(corpus, vectors, traces, labels, tokens, reading="relative", k=5):
@@ -46,7 +47,7 @@ def hand_pairs():
 def test_ci_by_hand():
     corpus = pd.DataFrame({"prompt_id": ["r1", "r2", "a1", "a2"], "cluster_id": ["x", "y", "x", "y"]})
     labels = pd.DataFrame({"prompt_id": corpus["prompt_id"], "label": ["reject", "reject", "accept", "accept"]})
-    scores = confusion.prompt_scores(corpus, labels, hand_pairs(), Weights(1, 0, 0)).set_index("prompt_id")
+    scores = confusion.prompt_scores(corpus, labels, hand_pairs(), ScoreWeights(1, 0, 0)).set_index("prompt_id")
     # CI(r1) = (0.4 + 0.6) / 2 = 0.5, CI(r2) = 0.9
     assert scores.loc["r1", "ci"] == pytest.approx(0.5)
     assert scores.loc["r2", "ci"] == pytest.approx(0.9)
@@ -59,7 +60,7 @@ def test_ci_by_hand():
 
     clusters = ClusterBootstrap(corpus["cluster_id"], resamples=200)
     row = confusion.table_row(
-        "t", corpus, labels, hand_pairs(), scores.reset_index(), clusters, weights=Weights(0.9, 0, 0.1)
+        "t", corpus, labels, hand_pairs(), scores.reset_index(), clusters, weights=ScoreWeights(0.9, 0, 0.1)
     )
     # CI = (0.5 + 0.9) / 2 = 0.7; one of two reaches 0.60 and 0.75; CD = sqrt(2 * 0.2^2 / 1) = 0.2828
     assert row["ci"] == pytest.approx(0.7)
@@ -80,7 +81,7 @@ def test_what_lies_on_a_threshold_has_reached_it():
     scores = confusion.prompt_scores(corpus, labels, frame, theta=0.60)
     assert scores["n_theta"].tolist() == scores["n_neighbours"].tolist() == [2, 1, 0, 0]
     # CI(r) of 0.60, 0.75 and 0.74: three of three reach 0.60, one of three 0.75
-    found = confusion.ci_estimates(ClusterBootstrap("xyz", resamples=100), list("xyz"), np.array([0.60, 0.75, 0.74]))
+    found = ci_estimates(ClusterBootstrap("xyz", resamples=100), list("xyz"), np.array([0.60, 0.75, 0.74]))
     assert found["cr60"][0] == 1.0 and found["cr75"][0] == pytest.approx(1 / 3)
 
 
@@ -97,7 +98,7 @@ def test_excess_by_hand():
         }
     )
     # (0.6 + 0.8) / 2 - 0.3 = 0.4
-    assert confusion.excess(corpus, frame, Weights(1, 0, 0))["excess"].tolist() == pytest.approx([0.4])
+    assert confusion.excess(corpus, frame, ScoreWeights(1, 0, 0))["excess"].tolist() == pytest.approx([0.4])
 
 
 def test_flip_entropy_by_hand():
@@ -267,7 +268,7 @@ def test_pairs_by_hand():
     assert found.loc["r", "prob_shift"].to_dict() == pytest.approx({"c": 0, "a": 0.1, "b": 0.6})
     # excess, Drift only: (r-a 0.25 + r-b 1) / 2 - (a-b, b-a: 1 - ((0 + 1) / 2 + 1) / 2 = 0.25) = 0.375; r-c is outside
     frame = found.reset_index()
-    assert confusion.excess(corpus, frame, Weights(1, 0, 0))["excess"].tolist() == pytest.approx([0.375])
+    assert confusion.excess(corpus, frame, ScoreWeights(1, 0, 0))["excess"].tolist() == pytest.approx([0.375])
 
 
 def test_identical_prompts_score_zero():

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from paraguard_utils import stores, text
 from paraguard_utils.core.estimates import ClusterBootstrap
+from paraguard_utils.core.signals import READINGS
 from paraguard_utils.core.vectors import cosine
 from paraguard_utils.models import trace_store
 from paraguard_utils.querying import labelling, whole_answers
@@ -73,7 +74,7 @@ def test_without_other_scored_prompts_the_clusters_rate_is_undefined():
 def frame(n=40, seed=0, **columns):
     """Covariates of n rejections in clusters of two, drawn, with some columns set."""
     rng = np.random.default_rng(seed)
-    names = [*covariates.COVARIATES, "drift", "prob_shift", *signals.READINGS.values(), "ci", "ci_clipped"]
+    names = [*covariates.COVARIATES, "drift", "prob_shift", *READINGS.values(), "ci", "ci_clipped"]
     drawn = pd.DataFrame({name: rng.random(n) for name in names})
     return drawn.assign(
         prompt_id=[f"p{i}" for i in range(n)], cluster_id=[f"c{i // 2:02d}" for i in range(n)], **columns

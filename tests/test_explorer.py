@@ -11,11 +11,11 @@ import worlds
 from axe_playwright_python.sync_playwright import Axe
 
 from paraguard_utils import paths, registry, stores
+from paraguard_utils.core.signals import PAPER_WEIGHTS, READINGS
 from paraguard_utils.corpus import fidelity
 from paraguard_utils.errors import DataError
 from paraguard_utils.report import explorer
 from paraguard_utils.scoring import confusion, pipeline, signals
-from paraguard_utils.settings import PAPER_WEIGHTS
 
 RECORDED = stores.Store("recorded")
 VIEWS = {"refusals": "Refusals", "clusters": "Clusters", "compare": "Two targets", "review": "Review"}
@@ -99,7 +99,7 @@ def make_world():
         labelled.loc[labelled["prompt_id"] == "p004", "response"] = "-1+1"
         if name == "guard":
             labelled["response"] = None
-        columns = ["centre_id", "neighbour_id", "rank", "similarity", "drift", "prob_shift", *signals.READINGS.values()]
+        columns = ["centre_id", "neighbour_id", "rank", "similarity", "drift", "prob_shift", *READINGS.values()]
         pairs = pd.DataFrame(PAIRS[name], columns=columns).assign(centre_label="reject", neighbour_label="accept")
         pairs["rank"] = pairs["rank"].astype("Int64")
         cluster = corpus.set_index("prompt_id")["cluster_id"]

@@ -20,6 +20,7 @@ from worlds import world
 
 from paraguard_utils import paths, stores
 from paraguard_utils.core.estimates import ClusterBootstrap
+from paraguard_utils.core.signals import READINGS
 from paraguard_utils.corpus import gates
 from paraguard_utils.remedies.catalogue import UNTOUCHED
 from paraguard_utils.report import closeup, figures
@@ -66,13 +67,13 @@ def drawn():
     scores = confusion.prompt_scores(corpus, labels, pairs)
     groups = ClusterBootstrap(corpus["cluster_id"], 50)
     table = pd.DataFrame(
-        [confusion.table_row("mine", corpus, labels, pairs, scores, groups, reading) for reading in signals.READINGS]
+        [confusion.table_row("mine", corpus, labels, pairs, scores, groups, reading) for reading in READINGS]
     )
     rejections = pipeline.rejections({"mine": scores})
-    correlations = pd.DataFrame({"target": "mine", "reading": list(signals.READINGS), "r": -0.1})
+    correlations = pd.DataFrame({"target": "mine", "reading": list(READINGS), "r": -0.1})
     correlations = correlations.assign(r_low=-0.3, r_high=0.1)
     cells = pd.MultiIndex.from_product(
-        [("mine", "theirs"), signals.READINGS, [*LEVELS, "all"], [*LEVELS, "all"]],
+        [("mine", "theirs"), READINGS, [*LEVELS, "all"], [*LEVELS, "all"]],
         names=["target", "reading", "risk", "similarity"],
     ).to_frame(index=False)
     cohorts = cells.assign(n=rng.integers(20, 90, len(cells)), few=False, **made(rng, len(cells), "ci", "cr60"))
@@ -364,7 +365,7 @@ def test_intervals_of_targets_are_the_panels(pictures):
     for axis, measure in zip(panels(figure), ("frr", "dr", "ci", "cr60", "cd"), strict=True):
         same(estimates(axis), numbers(relative, measure))
     figure, table = pictures["against_floors"]
-    by = [table[table["reading"] == reading] for reading in signals.READINGS]
+    by = [table[table["reading"] == reading] for reading in READINGS]
     ci = np.vstack([numbers(rows, measure) for rows in by for measure in ("ci", "floor_matched")])
     for axis, known in zip(panels(figure), (ci, None, None), strict=True):
         if known is not None:
@@ -393,7 +394,7 @@ def test_remedies_stand_where_their_rates_are(pictures):
 def test_correlations_are_the_panel_and_the_papers_stands_beside(pictures):
     figure, table = pictures["ci_correlates"]
     rows = [*covariates.COVARIATES, *covariates.SIGNALS]
-    by = [table[table["reading"] == reading].set_index("covariate").loc[rows] for reading in signals.READINGS]
+    by = [table[table["reading"] == reading].set_index("covariate").loc[rows] for reading in READINGS]
     same(estimates(panels(figure)[0]), np.vstack([numbers(part, "r") for part in by]))
     marks = [line.get_xdata() for line in panels(figure)[0].lines if line.get_marker() == "D"]
     assert [list(mark) for mark in marks] == [[paper_value(scoring_figures.PAPER_R)]] == [[-0.03]]
@@ -405,7 +406,7 @@ def test_fig_3_counts_every_rejection_and_averages_those_of_a_bin():
     own["cluster_id"] = [f"c{i // 4}" for i in range(240)]
     own["ci"] = 0.6 - 0.3 * own["mean_similarity"] + rng.normal(0, 0.02, 240)
     own["ci_clipped"] = own["ci"] + 0.2
-    r = pd.DataFrame({"target": "t", "reading": list(signals.READINGS), "r": -0.9, "r_low": -0.95, "r_high": -0.85})
+    r = pd.DataFrame({"target": "t", "reading": list(READINGS), "r": -0.9, "r_low": -0.95, "r_high": -0.85})
     (axis,) = panels(figures.ci_against_similarity(own, r))
     hexagons = [part for part in axis.collections if not isinstance(part, LineCollection)]
     assert [part.get_array().sum() for part in hexagons] == [240, 240]
@@ -438,7 +439,7 @@ def test_fig_5_shades_are_ci_and_its_strips_the_cr_of_the_papers_cohorts(picture
     assert len(strips) == len(cohort_figures.PAPER_COHORTS) == 2
     for axis, where, paper in zip(strips, (("low", "high"), ("high", "all")), (0.6, 0.278), strict=True):
         rows = table[(table["risk"] == where[0]) & (table["similarity"] == where[1])]
-        same(estimates(axis), np.vstack([numbers(rows[rows["reading"] == one], "cr60") for one in signals.READINGS]))
+        same(estimates(axis), np.vstack([numbers(rows[rows["reading"] == one], "cr60") for one in READINGS]))
         assert [list(line.get_xdata()) for line in axis.lines if line.get_linestyle() == "--"] == [[paper, paper]]
 
 

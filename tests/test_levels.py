@@ -8,13 +8,14 @@ from hypothesis import strategies as st
 from worlds import world
 
 from paraguard_utils import settings, stores
+from paraguard_utils.core.confusion import K
 from paraguard_utils.core.estimates import Estimate
+from paraguard_utils.core.signals import PAPER_WEIGHTS
 from paraguard_utils.errors import DataError, Missing
 from paraguard_utils.models import encoder, trace_store
 from paraguard_utils.querying import samples
 from paraguard_utils.report import findings
 from paraguard_utils.scoring import confusion, evaluation, levels, pipeline, predictions, proxies, signals
-from paraguard_utils.settings import PAPER_WEIGHTS
 
 NOT_TOLD = {"token_ids": [], "token_nll": [], "user_start": 0, "user_end": 0}
 
@@ -255,7 +256,7 @@ def test_recorded_targets_as_if_less_were_known(recorded_corpus):
     lent, tokens = scored[lender].traces.loc[part.index].reset_index(drop=True), scored[lender].tokens
     made = levels.completed(few[0], levels.TEXT, lent, draws[name])
     pairs = signals.pairs(part.reset_index(drop=True), vectors, made.traces, few[1], signals.Drifts(lent, tokens))
-    near = pairs[(pairs["centre_label"] == "reject") & signals.ranked(pairs, signals.K)]
+    near = pairs[(pairs["centre_label"] == "reject") & signals.ranked(pairs, K)]
     ci = signals.score(near, PAPER_WEIGHTS).groupby(near["centre_id"]).mean().mean()
     assert rows.loc[("drawn", "text, drawn"), "ci"] == pytest.approx(ci)
     rates = draws[name]["label"].eq("reject").groupby(draws[name]["prompt_id"]).mean()

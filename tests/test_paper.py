@@ -7,10 +7,12 @@ import pandas as pd
 import pandera.pandas as pa
 import pytest
 
+from paraguard_utils.core.confusion import TAUS, K
+from paraguard_utils.core.signals import PAPER_WEIGHTS
 from paraguard_utils.report import findings, numbers, paper
 from paraguard_utils.report.figures.cohorts import PAPER_COHORTS
-from paraguard_utils.scoring import confusion, covariates, signals
-from paraguard_utils.settings import PAPER_WEIGHTS, Gates
+from paraguard_utils.scoring import covariates
+from paraguard_utils.settings import Gates
 
 TEXT = pa.Column(str, pa.Check.str_matches(r"^\S"))
 SCHEMA = pa.DataFrameSchema(
@@ -37,10 +39,10 @@ def test_defaults_are_the_papers():
     known = paper.paper_value
     assert (known("gate.similarity"), known("gate.overlap")) == (Gates.min_similarity, Gates.max_overlap)
     assert (known("gate.risk.low"), known("gate.risk.high")) == (Gates.min_risk, Gates.max_risk)
-    assert known("corpus.paraphrases") == Gates.per_seed and known("score.k") == signals.K
+    assert known("corpus.paraphrases") == Gates.per_seed and known("score.k") == K
     weights = (PAPER_WEIGHTS.drift, PAPER_WEIGHTS.prob_shift, PAPER_WEIGHTS.ppl)
     assert tuple(known(f"score.weight.{name}") for name in ("drift", "prob_shift", "ppl")) == weights
-    assert (known("cr.tau.guards"), known("cr.tau.models")) == confusion.TAUS
+    assert (known("cr.tau.guards"), known("cr.tau.models")) == TAUS
     assert known("r.break.low") == covariates.LIMIT
 
 

@@ -15,12 +15,13 @@ from processors import elsewhere
 
 from paraguard_utils import paths, registry, run, settings, stores
 from paraguard_utils.core.estimates import ClusterBootstrap
+from paraguard_utils.core.signals import READINGS
 from paraguard_utils.errors import DataError
 from paraguard_utils.models import prompting, trace_store
 from paraguard_utils.querying import labelling
 from paraguard_utils.report import figures, numbers
 from paraguard_utils.report.figures import style
-from paraguard_utils.scoring import confusion, covariates, pipeline, signals
+from paraguard_utils.scoring import confusion, covariates, pipeline
 
 RECORDED = stores.Store("recorded")
 
@@ -87,7 +88,7 @@ def test_recorded_scores_follow_from_recorded_traces(name, recorded_corpus, resu
     pd.testing.assert_frame_equal(pairs, old, check_dtype=False, rtol=0, atol=0.51 * 10.0**-pipeline.DECIMALS)
     table = RECORDED.read("tables", "table1_targets")
     clusters = ClusterBootstrap(recorded_corpus["cluster_id"])
-    for reading in signals.READINGS:
+    for reading in READINGS:
         row = confusion.table_row(name, recorded_corpus, labels, pairs, scores, clusters, reading)
         recorded = table[(table["target"] == name) & (table["reading"] == reading)].iloc[0]
         for column, value in row.items():

@@ -9,11 +9,11 @@ from worlds import world
 
 from paraguard_utils import stores
 from paraguard_utils.core.estimates import ClusterBootstrap
+from paraguard_utils.core.signals import PAPER_WEIGHTS, ScoreWeights, drift
 from paraguard_utils.errors import Missing
 from paraguard_utils.models import encoder
 from paraguard_utils.report import figures, findings
 from paraguard_utils.scoring import confusion, sensitivity, signals, weight_search
-from paraguard_utils.settings import PAPER_WEIGHTS, Weights
 
 LABELS = ["accept", "reject", "accept", "accept", "reject", "accept"] * 10
 CLUSTERS = np.repeat([f"c{i}" for i in range(10)], 6)
@@ -31,11 +31,13 @@ def laid_out():
 def test_the_simplex():
     made = weight_search.simplex()
     assert len(made) == 66 == len(set(made.values()))
-    assert made["0.4/0.1/0.5"] == PAPER_WEIGHTS and made["1/0/0"] == Weights(1, 0, 0)
+    assert made["0.4/0.1/0.5"] == PAPER_WEIGHTS and made["1/0/0"] == ScoreWeights(1, 0, 0)
     assert sensitivity.DEFAULTS["weights"] in made
 
 
-@pytest.mark.parametrize(("k", "weights"), [(5, PAPER_WEIGHTS), (3, Weights(0.2, 0.3, 0.5)), (20, Weights(0, 0, 1))])
+@pytest.mark.parametrize(
+    ("k", "weights"), [(5, PAPER_WEIGHTS), (3, ScoreWeights(0.2, 0.3, 0.5)), (20, ScoreWeights(0, 0, 1))]
+)
 def test_a_setting_gives_what_the_usual_scores_give(laid_out, k, weights):
     corpus, labels, pairs, frame, clusters = laid_out
     scores = confusion.prompt_scores(corpus, labels, pairs, weights, k)
@@ -101,10 +103,10 @@ def test_minmax_by_hand():
 def test_separation_by_hand():
     frame, _ = small()
     # In x: rejected-accepted drifts 0.4 and 0.2, accepted-accepted 0.1. All lie higher; ProbShift is 0 everywhere.
-    cluster, auc = weight_search.separation(frame, [Weights(1, 0, 0), Weights(0, 1, 0)])
+    cluster, auc = weight_search.separation(frame, [ScoreWeights(1, 0, 0), ScoreWeights(0, 1, 0)])
     assert cluster.tolist() == ["x"] and auc.tolist() == [[1.0, 0.5]]
     frame.loc[3, "drift"] = 0.3
-    assert weight_search.separation(frame, [Weights(1, 0, 0)])[1].tolist() == [[0.5]]
+    assert weight_search.separation(frame, [ScoreWeights(1, 0, 0)])[1].tolist() == [[0.5]]
 
 
 def planted(signal, strength, seed=0):
@@ -202,7 +204,7 @@ def test_drift_in_the_encoders_space(results):
     own = encoder.token_vectors(texts)
     # "how do i kill a process" is six words of the encoder's vocabulary, its two marks are left out.
     assert own[0].shape == (6, encoder.DIMENSIONS)
-    assert found == pytest.approx([0, signals.drift(own[0], own[1]), signals.drift(own[0], own[2])], abs=1e-6)
+    assert found == pytest.approx([0, drift(own[0], own[1]), drift(own[0], own[2])], abs=1e-6)
     assert found[0] < found[1] < found[2]
     again = sensitivity.token_drifts(store, "c", second, first)
     assert again.tolist() == found.tolist(), "kept, and symmetric"

@@ -8,22 +8,22 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from paraguard_utils.core.signals import PAPER_WEIGHTS, ScoreWeights, drift, ppl_clipped, ppl_relative
 from paraguard_utils.core.vectors import nearest, unit
 from paraguard_utils.errors import SettingsError
 from paraguard_utils.scoring import signals
-from paraguard_utils.settings import PAPER_WEIGHTS, Weights
 
 
 def test_drift_by_hand():
     # a = (e1, e2), b = (e1): mean_i max_j cos = (1 + 0) / 2 = 0.5; mean_j max_i cos = 1; 1 - (0.5 + 1) / 2 = 0.25
     a, b = np.eye(2), np.array([[1.0, 0.0]])
-    assert signals.drift(a, b) == pytest.approx(0.25)
-    assert signals.drift(b, a) == pytest.approx(0.25)
+    assert drift(a, b) == pytest.approx(0.25)
+    assert drift(b, a) == pytest.approx(0.25)
 
 
 def test_drift_of_opposite_vectors_is_clipped_to_one():
     # cos = -1 both ways: 1 - (-1) = 2, clipped to 1
-    assert signals.drift(np.array([[1.0, 0.0]]), np.array([[-1.0, 0.0]])) == 1.0
+    assert drift(np.array([[1.0, 0.0]]), np.array([[-1.0, 0.0]])) == 1.0
 
 
 def prob_shift(ids_a, probs_a, tail_a, ids_b, probs_b, tail_b):
@@ -65,14 +65,14 @@ def test_perplexity_by_hand():
 
 def test_ppl_contrasts_by_hand():
     # relative: 1 - 10 / 40 = 0.75; clipped: min(1, 0.4) = 0.4 and min(1, 30) = 1
-    assert signals.ppl_relative(10.0, 40.0) == pytest.approx(0.75)
-    assert signals.ppl_clipped(10.0, 10.4) == pytest.approx(0.4)
-    assert signals.ppl_clipped(10.0, 40.0) == 1.0
+    assert ppl_relative(10.0, 40.0) == pytest.approx(0.75)
+    assert ppl_clipped(10.0, 10.4) == pytest.approx(0.4)
+    assert ppl_clipped(10.0, 40.0) == 1.0
 
 
 @given(st.floats(1, 1e6), st.floats(1, 1e6))
 def test_ppl_contrasts_are_symmetric_and_in_the_unit_interval(a, b):
-    for contrast in (signals.ppl_relative, signals.ppl_clipped):
+    for contrast in (ppl_relative, ppl_clipped):
         assert 0 <= contrast(a, b) <= 1
         assert contrast(a, b) == contrast(b, a)
         assert contrast(a, a) == 0
@@ -80,7 +80,7 @@ def test_ppl_contrasts_are_symmetric_and_in_the_unit_interval(a, b):
 
 @given(hnp.arrays(np.float64, st.tuples(st.integers(1, 6), st.just(4)), elements=st.floats(0.1, 5)))
 def test_drift_of_a_text_with_itself_is_zero(vectors):
-    assert signals.drift(unit(vectors), unit(vectors)) == pytest.approx(0, abs=1e-12)
+    assert drift(unit(vectors), unit(vectors)) == pytest.approx(0, abs=1e-12)
 
 
 def test_score_by_hand():
@@ -94,7 +94,7 @@ def test_score_by_hand():
 
 def test_weights_must_sum_to_one():
     with pytest.raises(SettingsError, match="sum to 1"):
-        Weights(0.5, 0.5, 0.5)
+        ScoreWeights(0.5, 0.5, 0.5)
 
 
 def test_nearest_breaks_ties_by_prompt_id():
@@ -172,8 +172,8 @@ def one_by_one(traces, tokens, a, b):
         own = [np.stack([vector[token] for token in end["token_ids"][1:-1]]) for end in ends]
         first = [(end["next_ids"], np.exp(end["next_logprobs"].astype(float)), end["tail_mass"]) for end in ends]
         ppl = [np.exp(end["token_nll"][1:-1].astype(float).mean()) for end in ends]
-        contrasts = signals.ppl_relative(*ppl), signals.ppl_clipped(*ppl)
-        found.append((signals.drift(*own), total_variation(*first), *contrasts))
+        contrasts = ppl_relative(*ppl), ppl_clipped(*ppl)
+        found.append((drift(*own), total_variation(*first), *contrasts))
     return np.array(found).reshape(-1, 4)
 
 

@@ -1,4 +1,5 @@
-"""Does asking again in other words help? Rephrasing odds and rates by meaning (`docs/method.md`, Shared wording)."""
+"""Does asking again in other words help? Rephrasing odds and rates by meaning (`docs/method.md`, Shared wording, rephrasing,
+triggers)."""
 
 import numpy as np
 import pandas as pd

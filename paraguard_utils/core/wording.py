@@ -1,4 +1,5 @@
-"""Does meaning decide, or do shared words? DR of chosen pairs of phrasings (`docs/method.md`, Shared wording)."""
+"""Does meaning decide, or do shared words? DR of chosen pairs of phrasings (`docs/method.md`, Shared wording, rephrasing,
+triggers)."""
 
 import itertools
 from collections.abc import Sequence

@@ -20,6 +20,7 @@ import pandas as pd
 from paraguard_utils import schemas, text, unsafe
 from paraguard_utils.core import neighbours
 from paraguard_utils.core.estimates import MIN_REFUSALS
+from paraguard_utils.core.signals import READINGS
 from paraguard_utils.corpus import fidelity
 from paraguard_utils.report import review
 from paraguard_utils.schemas import Corpus
@@ -27,7 +28,7 @@ from paraguard_utils.scoring import signals
 from paraguard_utils.scoring.cohorts import LEVELS, RISK_EDGES, by_edges
 from paraguard_utils.scoring.pipeline import ScoredTarget
 
-PAIR_FIELDS = ("similarity", "drift", "prob_shift", *signals.READINGS.values())
+PAIR_FIELDS = ("similarity", "drift", "prob_shift", *READINGS.values())
 """What the page says of a rejection and a neighbour, beside the score in each of `signals.READINGS`."""
 
 
@@ -161,7 +162,7 @@ def _near(own: ScoredTarget, rows: Sequence[np.ndarray], place: pd.Series) -> pd
     pairs = own.pairs[used].sort_values(["centre_id", "rank"])
     near = pd.DataFrame({end: pairs[f"{end}_id"].map(place).astype(int) for end in ("centre", "neighbour")})
     near = near.join(pairs[list(PAIR_FIELDS)].round(4))
-    for reading in signals.READINGS:
+    for reading in READINGS:
         near[f"score_{reading}"] = signals.score(pairs, own.weights, reading).round(4)
     table = signals.unit_embeddings(own.tokens)
     ends = zip(near["centre"], near["neighbour"], strict=True)

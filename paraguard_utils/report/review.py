@@ -5,9 +5,9 @@ from collections.abc import Mapping
 import pandas as pd
 
 from paraguard_utils import text, unsafe
+from paraguard_utils.core.signals import PAPER_WEIGHTS, ScoreWeights
 from paraguard_utils.schemas import Corpus, Labels, Pairs, Scores
 from paraguard_utils.scoring import confusion, signals
-from paraguard_utils.settings import PAPER_WEIGHTS, Weights
 from paraguard_utils.text import formula_safe
 
 
@@ -81,7 +81,7 @@ def confused_refusals(
     labels: Labels,
     pairs: Pairs,
     scores: Scores,
-    weights: Weights = PAPER_WEIGHTS,
+    weights: ScoreWeights = PAPER_WEIGHTS,
     reading: str = "relative",
     most: int = 20,
 ) -> pd.DataFrame:
@@ -95,7 +95,7 @@ def confused_refusals(
         Rows in the same order.
     pairs, scores : DataFrame
         One target's.
-    weights : settings.Weights
+    weights : ScoreWeights
     reading : str
     most : int
         Rejections listed: the most accepted paraphrases first; then whole refusals of which the classifier is sure

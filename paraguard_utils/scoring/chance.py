@@ -13,12 +13,13 @@ import numpy as np
 import pandas as pd
 
 from paraguard_utils.core.estimates import ClusterBootstrap, Estimate, to_columns
+from paraguard_utils.core.signals import READINGS, ScoreWeights
 from paraguard_utils.core.vectors import nearest
 from paraguard_utils.models import encoder
 from paraguard_utils.models.prompting import model_of
 from paraguard_utils.schemas import Corpus, Labels, Pairs, Table, Traces
 from paraguard_utils.scoring import confusion, signals
-from paraguard_utils.settings import Settings, Weights
+from paraguard_utils.settings import Settings
 from paraguard_utils.stores import Store
 
 PAIR_BINS = {"similarity": 20, "length": 3}
@@ -218,7 +219,7 @@ def excess_at_equal_contrast(
 
 
 def estimates(
-    clusters: ClusterBootstrap, near: pd.DataFrame, own: pd.DataFrame, weights: Weights, reading: str
+    clusters: ClusterBootstrap, near: pd.DataFrame, own: pd.DataFrame, weights: ScoreWeights, reading: str
 ) -> tuple[dict[str, Estimate], float]:
     """Compare one target's confusion with matched floors, signal by signal, with and without ProbShift.
 
@@ -227,7 +228,7 @@ def estimates(
     clusters : ClusterBootstrap
     near, own : DataFrame
         Pairs from `details`: those with the k nearest accepted prompts, and those of one cluster.
-    weights : settings.Weights
+    weights : ScoreWeights
     reading : str
 
     Returns
@@ -246,7 +247,7 @@ def estimates(
     cr_floor, floor95 = above_floor(clusters, table, strata(table, CENTRE_COLUMNS, CENTRE_BINS))
     found = {"floor_matched": floor, "excess_matched": excess, "cr_floor": cr_floor, "floor95": floor95}
     is_rejected = own["centre_label"] == "reject"
-    for name, column in (("drift", "drift"), ("prob_shift", "prob_shift"), ("ppl", signals.READINGS[reading])):
+    for name, column in (("drift", "drift"), ("prob_shift", "prob_shift"), ("ppl", READINGS[reading])):
         found[f"excess_{name}"] = confusion.excess_estimate(clusters, own["cluster_id"], is_rejected, own[column])
     rest = weights.without_prob_shift()
     for name, used in (("", weights), ("_no_prob_shift", rest)):
@@ -547,11 +548,11 @@ def against_chance(
     dealt = candidates(encoder.vectors(store, corpus_name, corpus["text"], earlier=True), corpus, labels, settings.k)
     tokens = drifts if drifts is not None else store.read("tokens", model_of(target))
     compared = signals.compare(traces, tokens, *dealt.pairs)
-    scores = np.column_stack([signals.score(compared, weights, reading) for reading in signals.READINGS])
+    scores = np.column_stack([signals.score(compared, weights, reading) for reading in READINGS])
     value, null, short = dealt.permuted(scores, _mean_and_curve, settings.k, settings.seed)
     rows, curves = [], []
     usual: dict[str, Estimate] = {}
-    for column, reading in enumerate(signals.READINGS):
+    for column, reading in enumerate(READINGS):
         found, matched = estimates(clusters, near, own, weights, reading)
         usual = usual or found
         ci, many = value[0, column], null[:, 0, column]

@@ -15,16 +15,14 @@ import pandas as pd
 from numpy.typing import ArrayLike
 
 from paraguard_utils.core import disagreement
+from paraguard_utils.core.confusion import K, ci_estimates
 from paraguard_utils.core.estimates import MIN_REFUSALS, ClusterBootstrap, Estimate, to_columns
 from paraguard_utils.core.neighbours import THETA
+from paraguard_utils.core.signals import PAPER_WEIGHTS, READINGS, ScoreWeights
 from paraguard_utils.schemas import LABELS, Corpus, Labels, Pairs, Scores, Table
 from paraguard_utils.scoring import evaluation
 from paraguard_utils.scoring.multiple_testing import adjust_holm
-from paraguard_utils.scoring.signals import READINGS, K, ranked, score
-from paraguard_utils.settings import PAPER_WEIGHTS, Weights
-
-TAUS = (0.60, 0.75)
-"""Thresholds of CR: the paper's guard table uses 0.60, its models 0.75."""
+from paraguard_utils.scoring.signals import ranked, score
 
 CI = {"relative": "ci", "clipped": "ci_clipped"}
 """Column of a scores file that holds CI in each reading."""
@@ -36,7 +34,12 @@ def rejections(scores: Scores) -> Scores:
 
 
 def prompt_scores(
-    corpus: Corpus, labels: Labels, frame: Pairs, weights: Weights = PAPER_WEIGHTS, k: int = K, theta: float = THETA
+    corpus: Corpus,
+    labels: Labels,
+    frame: Pairs,
+    weights: ScoreWeights = PAPER_WEIGHTS,
+    k: int = K,
+    theta: float = THETA,
 ) -> Scores:
     """Average the scores of each centre's neighbours.
 
@@ -46,7 +49,7 @@ def prompt_scores(
         Rows in the same order; columns prompt_id, cluster_id and label.
     frame : DataFrame
         A pairs file.
-    weights : settings.Weights
+    weights : ScoreWeights
     k : int
         Neighbours used: those with rank <= k.
     theta : float
@@ -116,7 +119,9 @@ def flips(corpus: Corpus, labels: Labels) -> pd.DataFrame:
     return frame
 
 
-def excess(corpus: Corpus, frame: Pairs, weights: Weights = PAPER_WEIGHTS, reading: str = "relative") -> pd.DataFrame:
+def excess(
+    corpus: Corpus, frame: Pairs, weights: ScoreWeights = PAPER_WEIGHTS, reading: str = "relative"
+) -> pd.DataFrame:
     """Primary (within-cluster) excess of every mixed cluster.
 
     Mean score of its rejected-accepted pairs minus mean score of its accepted-accepted pairs; a cluster is mixed here
@@ -128,7 +133,7 @@ def excess(corpus: Corpus, frame: Pairs, weights: Weights = PAPER_WEIGHTS, readi
         Columns prompt_id, cluster_id.
     frame : DataFrame
         A pairs file.
-    weights : settings.Weights
+    weights : ScoreWeights
     reading : str
 
     Returns
@@ -295,7 +300,7 @@ def score_estimates(
     scores: Scores,
     clusters: ClusterBootstrap,
     reading: str = "relative",
-    weights: Weights = PAPER_WEIGHTS,
+    weights: ScoreWeights = PAPER_WEIGHTS,
 ) -> dict[str, Estimate]:
     """Estimate how sensibly a target refuses, in one reading of the PPL contrast.
 
@@ -306,7 +311,7 @@ def score_estimates(
         The target's pairs and scores.
     clusters : ClusterBootstrap
     reading : str
-    weights : settings.Weights
+    weights : ScoreWeights
 
     Returns
     -------
@@ -323,7 +328,7 @@ def score_estimates(
     own_ids = own["centre_id"].map(corpus.set_index("prompt_id")["cluster_id"])
     rest = weights.without_prob_shift()
 
-    def primary(used: Weights) -> Estimate:
+    def primary(used: ScoreWeights) -> Estimate:
         return excess_estimate(clusters, own_ids, own["centre_label"] == "reject", score(own, used, reading))
 
     return {
@@ -337,37 +342,6 @@ def score_estimates(
     }
 
 
-def ci_estimates(
-    clusters: ClusterBootstrap, cluster_ids: Sequence[str], ci: np.ndarray, taus: Sequence[float] = TAUS
-) -> dict[str, Estimate]:
-    """Estimate dataset CI, CR and CD from CI(r) of the rejections.
-
-    Parameters
-    ----------
-    clusters : ClusterBootstrap
-    cluster_ids : sequence of str, length n
-        Of the rejections.
-    ci : array-like of float, shape (n,), in [0, 1]
-    taus : sequence of float
-        Thresholds of CR.
-
-    Returns
-    -------
-    dict of str to Estimate
-        ci; cr60 for the threshold 0.60, and so on; cd.
-    """
-    return {
-        "ci": clusters.mean(cluster_ids, ci),
-        **{f"cr{percent(tau)}": clusters.share(cluster_ids, ci >= tau) for tau in taus},
-        "cd": clusters.deviation(cluster_ids, ci),
-    }
-
-
-def percent(share: float) -> int:
-    """Return a share in per cent, as names of columns have it."""
-    return round(share * 100)
-
-
 def table_row(
     target: str,
     corpus: Corpus,
@@ -376,7 +350,7 @@ def table_row(
     scores: Scores,
     clusters: ClusterBootstrap,
     reading: str = "relative",
-    weights: Weights = PAPER_WEIGHTS,
+    weights: ScoreWeights = PAPER_WEIGHTS,
     k: int = K,
 ) -> dict[str, Any]:
     """Summarise one target in one reading of the PPL contrast: one row of Tables 1 and 3.
@@ -392,7 +366,7 @@ def table_row(
         The target's scores.
     clusters : ClusterBootstrap
     reading : str
-    weights : settings.Weights
+    weights : ScoreWeights
     k : int
         Neighbours a rejection should have.
 

@@ -9,7 +9,9 @@ from math import isqrt
 import numpy as np
 import pandas as pd
 
+from paraguard_utils.core.confusion import K
 from paraguard_utils.core.estimates import MIN_REFUSALS, ClusterBootstrap, to_columns
+from paraguard_utils.core.signals import READINGS
 from paraguard_utils.schemas import Corpus, Labels, Pairs, Scores, Table, Traces
 from paraguard_utils.scoring import confusion, near_identical, signals
 from paraguard_utils.scoring.confusion import CI
@@ -31,9 +33,7 @@ LIMIT = 0.7
 """The lower edge of the paper's break condition on the correlation with similarity."""
 
 
-def beside_ci(
-    corpus: Corpus, traces: Traces, labels: Labels, pairs: Pairs, scores: Scores, k: int = signals.K
-) -> pd.DataFrame:
+def beside_ci(corpus: Corpus, traces: Traces, labels: Labels, pairs: Pairs, scores: Scores, k: int = K) -> pd.DataFrame:
     """Put beside CI of each rejection what it may restate.
 
     Parameters
@@ -56,7 +56,7 @@ def beside_ci(
     """
     near = pairs[(pairs["centre_label"] == "reject") & signals.ranked(pairs, k)]
     near = near.assign(jaccard=near_identical.overlaps(corpus, near["centre_id"], near["neighbour_id"]))
-    means = near.groupby("centre_id")[["jaccard", "drift", "prob_shift", *signals.READINGS.values()]].mean()
+    means = near.groupby("centre_id")[["jaccard", "drift", "prob_shift", *READINGS.values()]].mean()
     own = pd.DataFrame(
         {"risk": corpus["risk"].to_numpy(), "length": (traces["user_end"] - traces["user_start"]).to_numpy()}
     )
@@ -90,7 +90,7 @@ def correlations(frames: Mapping[str, pd.DataFrame], clusters: ClusterBootstrap)
     for target, frame in frames.items():
         for reading, ci in CI.items():
             for name in (*COVARIATES, *SIGNALS):
-                column = signals.READINGS[reading] if name == "ppl" else name
+                column = READINGS[reading] if name == "ppl" else name
                 known = frame[frame[column].notna()]
                 both = known[[column, ci]]
                 found = {

@@ -7,6 +7,7 @@ import pandas as pd
 
 from paraguard_utils import unsafe
 from paraguard_utils.core import disagreement
+from paraguard_utils.core.confusion import ci_estimates
 from paraguard_utils.core.estimates import ClusterBootstrap, Estimate, to_columns
 from paraguard_utils.core.words import words
 from paraguard_utils.models.prompting import model_of
@@ -219,10 +220,10 @@ def beside_relative(scores: Scores, clusters: ClusterBootstrap) -> dict[str, flo
     """
     scores = scores[scores["ci"].notna()]
     rejected, accepted = (scores[scores["label"] == label] for label in ("reject", "accept"))
-    clipped = confusion.ci_estimates(clusters, rejected["cluster_id"], rejected["ci_clipped"])
+    clipped = ci_estimates(clusters, rejected["cluster_id"], rejected["ci_clipped"])
     found = {f"{name}_clipped": clipped[name] for name in ("ci", "cr60")}
     for end in ("", "_clipped"):
-        floor = confusion.ci_estimates(clusters, accepted["cluster_id"], accepted[f"ci{end}"])
+        floor = ci_estimates(clusters, accepted["cluster_id"], accepted[f"ci{end}"])
         found[f"floor_cr60{end}"] = floor["cr60"]
     return to_columns(found)
 

@@ -10,12 +10,13 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
+from paraguard_utils.core.confusion import K
 from paraguard_utils.core.neighbours import THETA
+from paraguard_utils.core.signals import PAPER_WEIGHTS, ScoreWeights
 from paraguard_utils.errors import DataError
 from paraguard_utils.models.prompting import model_of, target_name
 from paraguard_utils.schemas import Corpus, Labels, Pairs, Scores, Traces
 from paraguard_utils.scoring import confusion, signals
-from paraguard_utils.settings import PAPER_WEIGHTS, Weights
 
 LEVELS = FULL, ANSWER_TOKENS, TEXT = "full", "answer tokens", "text"
 """What is told beside the answers: the prompt's and the first answer tokens' log-probabilities; the latter; nothing."""
@@ -225,8 +226,8 @@ def pairs_and_scores(
     labels: Labels,
     made: Completed,
     drifts: signals.Drifts,
-    weights: Weights = PAPER_WEIGHTS,
-    k: int = signals.K,
+    weights: ScoreWeights = PAPER_WEIGHTS,
+    k: int = K,
     theta: float = THETA,
 ) -> tuple[Pairs, Scores]:
     """Compare a completed target's prompts and score them.

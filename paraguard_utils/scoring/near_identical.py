@@ -10,12 +10,12 @@ import pandas as pd
 
 from paraguard_utils import text
 from paraguard_utils.core.estimates import MIN_REFUSALS, ClusterBootstrap, to_columns
+from paraguard_utils.core.signals import PAPER_WEIGHTS, ScoreWeights
 from paraguard_utils.core.vectors import pair_cosine
 from paraguard_utils.core.words import jaccard
 from paraguard_utils.schemas import Corpus, Labels, Pairs, Table
 from paraguard_utils.scoring import signals
 from paraguard_utils.scoring.confusion import CI
-from paraguard_utils.settings import PAPER_WEIGHTS, Weights
 
 NEAR_SIMILARITY, NEAR_OVERLAP = 0.95, 0.8
 """Two prompts are near-identical from this similarity or this content-word overlap on (ours)."""
@@ -127,7 +127,7 @@ def flip_shares(own: pd.DataFrame, labels: Mapping[str, Labels], clusters: Clust
     return pd.DataFrame(rows)
 
 
-def low_tail(corpus: Corpus, pairs: Mapping[str, Pairs], weights: Weights = PAPER_WEIGHTS) -> Table:
+def low_tail(corpus: Corpus, pairs: Mapping[str, Pairs], weights: ScoreWeights = PAPER_WEIGHTS) -> Table:
     """List near-identical prompts of which one is rejected and one accepted (`docs/method.md`, What CI adds).
 
     They are looked for among the pairs a target's scores rest on: of one cluster, or nearest neighbours from another.
@@ -138,7 +138,7 @@ def low_tail(corpus: Corpus, pairs: Mapping[str, Pairs], weights: Weights = PAPE
         Columns prompt_id, text.
     pairs : dict of str to DataFrame
         By target.
-    weights : settings.Weights
+    weights : ScoreWeights
 
     Returns
     -------

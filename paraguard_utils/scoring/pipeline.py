@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 
 from paraguard_utils import paths, registry
+from paraguard_utils.core.signals import ScoreWeights
 from paraguard_utils.errors import DataError, Missing
 from paraguard_utils.models import encoder
 from paraguard_utils.models.prompting import model_of
@@ -14,7 +15,7 @@ from paraguard_utils.models.trace_store import answers_hash, recorded_traces
 from paraguard_utils.querying import labelling
 from paraguard_utils.schemas import Corpus, Labels, Pairs, Scores, Table, Tokens, Traces
 from paraguard_utils.scoring import confusion, levels, signals
-from paraguard_utils.settings import Settings, Weights
+from paraguard_utils.settings import Settings
 from paraguard_utils.stores import RECORDED, Store, frame_hash, read_meta
 
 DECIMALS = 6
@@ -207,7 +208,7 @@ class ScoredTarget(NamedTuple):
     pairs, scores, tokens : DataFrame
     drifts : signals.Drifts
         Drift of the pairs of the target's model.
-    weights : settings.Weights
+    weights : ScoreWeights
     k : int
     labeller : str
         Whose labels: the parameter of 03 (`settings.Settings`).
@@ -219,7 +220,7 @@ class ScoredTarget(NamedTuple):
     traces: Traces
     tokens: Tokens
     drifts: signals.Drifts
-    weights: Weights
+    weights: ScoreWeights
     k: int
     labeller: str
 

@@ -13,8 +13,10 @@ import numpy as np
 import pandas as pd
 
 from paraguard_utils import stores
+from paraguard_utils.core.confusion import K, ci_estimates
 from paraguard_utils.core.estimates import MIN_REFUSALS, ClusterBootstrap, to_columns
 from paraguard_utils.core.neighbours import THETA
+from paraguard_utils.core.signals import READINGS, drift
 from paraguard_utils.errors import Missing
 from paraguard_utils.models import encoder
 from paraguard_utils.models.prompting import model_of
@@ -23,7 +25,6 @@ from paraguard_utils.querying import labelling
 from paraguard_utils.schemas import Corpus, Labels, Pairs, Scores, Table
 from paraguard_utils.scoring import chance, confusion, pipeline, signals, weight_search
 from paraguard_utils.scoring.pipeline import ScoredTarget
-from paraguard_utils.scoring.signals import READINGS, K
 from paraguard_utils.settings import Settings
 from paraguard_utils.stores import Store
 
@@ -133,7 +134,7 @@ def token_drifts(store: Store, name: str, first: Sequence[str], second: Sequence
     if missing:
         texts = list(dict.fromkeys(text for pair in missing.values() for text in pair))
         own = dict(zip(texts, encoder.token_vectors(texts), strict=True))
-        drifts |= {key: signals.drift(own[a], own[b]) for key, (a, b) in missing.items()}
+        drifts |= {key: drift(own[a], own[b]) for key, (a, b) in missing.items()}
     if not store.recorded and (missing or not store.has("drifts", encoder.NAME, name)):
         frame = pd.DataFrame([(*key, value) for key, value in drifts.items()], columns=names)
         meta = {"encoder": encoder.NAME, "weights": MINILM.sha256}
@@ -241,7 +242,7 @@ def estimates(clusters: ClusterBootstrap, frame: pd.DataFrame, scores: np.ndarra
     pairs = frame[own]
     return {
         "n": len(ci),
-        **confusion.ci_estimates(clusters, ids, ci, taus=(0.60,)),
+        **ci_estimates(clusters, ids, ci, taus=(0.60,)),
         "excess": confusion.excess_estimate(clusters, pairs["cluster_id"], pairs["rejected"], scores[own]),
     }
 

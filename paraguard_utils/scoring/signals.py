@@ -12,64 +12,24 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from scipy import sparse
 from threadpoolctl import threadpool_limits
 
-from paraguard_utils.core.vectors import blocks, nearest, pair_cosine, unit
+from paraguard_utils.core import signals as core
+from paraguard_utils.core.confusion import K
+from paraguard_utils.core.signals import PAPER_WEIGHTS, ScoreWeights
+from paraguard_utils.core.vectors import nearest, pair_cosine, unit
 from paraguard_utils.schemas import Corpus, Labels, Pairs, Tokens, Traces
-from paraguard_utils.settings import PAPER_WEIGHTS, Weights
-
-K = 5
-"""Neighbours per rejection, from the paper."""
-
-READINGS = {"relative": "ppl_relative", "clipped": "ppl_clipped"}
-"""The two readings of the PPL contrast and their columns in a pairs file."""
 
 
 def perplexity(traces: Traces) -> np.ndarray:
-    """Perplexity of each prompt's own words under the target: exp(mean cross-entropy).
+    """Perplexity of each prompt's own words under the target (`core.signals.perplexity`), shape (n,), > 0.
 
     Parameters
     ----------
     traces : DataFrame
         Columns token_nll, user_start, user_end.
-
-    Returns
-    -------
-    numpy.ndarray, shape (n,), > 0
     """
-    means = [
-        np.mean(np.asarray(row.token_nll, np.float64)[row.user_start : row.user_end]) for row in traces.itertuples()
-    ]
-    return np.exp(np.array(means))
-
-
-def ppl_relative(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """PPL contrast, reading `relative`: 1 - min/max of the two perplexities, in [0, 1)."""
-    return 1.0 - np.minimum(a, b) / np.maximum(a, b)
-
-
-def ppl_clipped(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """PPL contrast, reading `clipped`: min(1, |difference of the two perplexities|), in [0, 1]."""
-    return np.minimum(1.0, np.abs(np.asarray(a) - np.asarray(b)))
-
-
-def drift(a: np.ndarray, b: np.ndarray) -> float:
-    """Embedding distance between aligned tokens.
-
-    1 - (mean_i max_j cos(a_i, b_j) + mean_j max_i cos(b_j, a_i)) / 2, clipped to [0, 1].
-
-    Parameters
-    ----------
-    a, b : numpy.ndarray, shapes (n, d) and (m, d)
-        Token vectors of unit length.
-
-    Returns
-    -------
-    float, in [0, 1]
-    """
-    cosines = a @ b.T
-    return float(np.clip(1.0 - (cosines.max(axis=1).mean() + cosines.max(axis=0).mean()) / 2, 0.0, 1.0))
+    return core.perplexity([row.token_nll[row.user_start : row.user_end] for row in traces.itertuples()])
 
 
 def pairs(
@@ -155,21 +115,21 @@ def compare(traces: Traces, tokens: "Tokens | Drifts", a: np.ndarray, b: np.ndar
         {
             "drift": drifts(a, b),
             "prob_shift": prob_shifts(traces, a, b),
-            "ppl_relative": ppl_relative(ppl[a], ppl[b]),
-            "ppl_clipped": ppl_clipped(ppl[a], ppl[b]),
+            "ppl_relative": core.ppl_relative(ppl[a], ppl[b]),
+            "ppl_clipped": core.ppl_clipped(ppl[a], ppl[b]),
         }
     )
     return frame.iloc[place].reset_index(drop=True)
 
 
-def score(frame: pd.DataFrame, weights: Weights = PAPER_WEIGHTS, reading: str = "relative") -> pd.Series:
+def score(frame: pd.DataFrame, weights: ScoreWeights = PAPER_WEIGHTS, reading: str = "relative") -> pd.Series:
     """Weighted sum of the three signals of a pairs frame, in [0, 1].
 
     Parameters
     ----------
     frame : DataFrame
         Columns drift, prob_shift and the PPL contrast's.
-    weights : Weights
+    weights : ScoreWeights
     reading : str
         A key of `READINGS`.
 
@@ -177,8 +137,7 @@ def score(frame: pd.DataFrame, weights: Weights = PAPER_WEIGHTS, reading: str = 
     -------
     Series
     """
-    contrast = frame[READINGS[reading]]
-    return weights.drift * frame["drift"] + weights.prob_shift * frame["prob_shift"] + weights.ppl * contrast
+    return weights(frame["drift"], frame["prob_shift"], frame[core.READINGS[reading]])
 
 
 def _own_cluster(cluster: np.ndarray, centres: np.ndarray, accepted: np.ndarray) -> pd.DataFrame:
@@ -319,28 +278,12 @@ class Drifts:
 
 
 def prob_shifts(traces: Traces, a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Total variation between next-token distributions known by their top tokens and the mass of the rest.
-
-    A token outside one side's top counts as 0 there, and the tails are compared as one further token. The true value
-    lies within the larger of the two tails of the result.
+    """ProbShift of pairs of prompts by row numbers (`core.signals.prob_shifts`), shape (m,), in [0, 1].
 
     Parameters
     ----------
     traces : DataFrame
         Columns next_ids (distinct token ids), next_logprobs, tail_mass.
     a, b : numpy.ndarray of int, shape (m,)
-        Row numbers of the prompts compared.
-
-    Returns
-    -------
-    numpy.ndarray, shape (m,), in [0, 1]
     """
-    # In a sparse row per prompt a token outside its top is 0.
-    ids = _joined(traces["next_ids"], int)
-    ends = np.cumsum([0, *traces["next_ids"].map(len)])
-    shape = (len(traces), ids.max(initial=0) + 1)
-    probs = sparse.csr_array((np.exp(_joined(traces["next_logprobs"], float)), ids, ends), shape)
-    probs.sort_indices()  # once, or scipy does it for every batch
-    tails = traces["tail_mass"].to_numpy()
-    shared = [abs(probs[a[part]] - probs[b[part]]).sum(axis=1) for part in blocks(len(a))]
-    return np.clip((np.concatenate(shared) + np.abs(tails[a] - tails[b])) / 2, 0.0, 1.0)
+    return core.prob_shifts(traces["next_ids"], traces["next_logprobs"], traces["tail_mass"].to_numpy(), a, b)

@@ -9,12 +9,13 @@ from numpy.typing import ArrayLike
 from scipy import special, stats
 
 from paraguard_utils.core import disagreement
+from paraguard_utils.core.confusion import K
 from paraguard_utils.core.estimates import MIN_REFUSALS, ClusterBootstrap, Estimate, to_columns
+from paraguard_utils.core.signals import PAPER_WEIGHTS, ScoreWeights
 from paraguard_utils.core.vectors import pair_cosine, unit
 from paraguard_utils.schemas import Corpus, Labels, Pairs, Scores, Table, Tokens, Traces
 from paraguard_utils.scoring import confusion, evaluation, signals
-from paraguard_utils.scoring.signals import K, score
-from paraguard_utils.settings import PAPER_WEIGHTS, Weights
+from paraguard_utils.scoring.signals import score
 
 BINS = 5
 """Bins of ln PPL and of length, by quantiles of all scored prompts."""
@@ -62,7 +63,7 @@ def veto_pairs(corpus: Corpus, labels: Labels) -> pd.DataFrame:
 
 
 def ci_without(
-    held: pd.DataFrame, pairs: Pairs, reading: str = "relative", weights: Weights = PAPER_WEIGHTS, k: int = K
+    held: pd.DataFrame, pairs: Pairs, reading: str = "relative", weights: ScoreWeights = PAPER_WEIGHTS, k: int = K
 ) -> np.ndarray:
     """Return CI(r) of each veto pair over the k nearest accepted prompts but the held-out one.
 
@@ -73,7 +74,7 @@ def ci_without(
     pairs : DataFrame
         A pairs file with k + 1 ranks.
     reading : str
-    weights : settings.Weights
+    weights : ScoreWeights
     k : int
 
     Returns
@@ -283,7 +284,7 @@ def measures(
     pairs: Pairs,
     scores: Scores,
     clusters: ClusterBootstrap,
-    weights: Weights = PAPER_WEIGHTS,
+    weights: ScoreWeights = PAPER_WEIGHTS,
 ) -> dict[str, Estimate]:
     """Return every measure that decisions and pairs give, side by side, for worlds and tasks beyond the record.
 
@@ -293,7 +294,7 @@ def measures(
         Rows in the same order.
     pairs, scores : DataFrame
     clusters : ClusterBootstrap
-    weights : settings.Weights
+    weights : ScoreWeights
 
     Returns
     -------
@@ -315,7 +316,7 @@ def by_wording(
     pairs: Pairs,
     scores: Scores,
     clusters: ClusterBootstrap,
-    weights: Weights = PAPER_WEIGHTS,
+    weights: ScoreWeights = PAPER_WEIGHTS,
 ) -> Table:
     """Compare every measure between clusters that are worded at greater length, or less fluently, and the others.
 
@@ -327,7 +328,7 @@ def by_wording(
     pairs, scores : DataFrame
         The target's.
     clusters : ClusterBootstrap
-    weights : settings.Weights
+    weights : ScoreWeights
 
     Returns
     -------

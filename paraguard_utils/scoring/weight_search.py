@@ -11,18 +11,17 @@ import pandas as pd
 from sklearn.model_selection import KFold
 
 from paraguard_utils.core.estimates import MIN_MIXED, SEED, ClusterBootstrap, to_columns
+from paraguard_utils.core.signals import PAPER_WEIGHTS, READINGS, ScoreWeights
 from paraguard_utils.schemas import Table
 from paraguard_utils.scoring.regression import POOLED
-from paraguard_utils.scoring.signals import READINGS
-from paraguard_utils.settings import PAPER_WEIGHTS, Weights
 
 FOLDS = 5
 
 
-def simplex(steps: int = 10) -> dict[str, Weights]:
+def simplex(steps: int = 10) -> dict[str, ScoreWeights]:
     """Return all weights in steps of 1 / steps, by name: 66 for steps of 0.1."""
     made = [
-        Weights(drift / steps, shift / steps, (steps - drift - shift) / steps)
+        ScoreWeights(drift / steps, shift / steps, (steps - drift - shift) / steps)
         for drift in range(steps + 1)
         for shift in range(steps + 1 - drift)
     ]
@@ -30,7 +29,7 @@ def simplex(steps: int = 10) -> dict[str, Weights]:
 
 
 def separation(
-    frame: pd.DataFrame, weights: Sequence[Weights], reading: str = "relative"
+    frame: pd.DataFrame, weights: Sequence[ScoreWeights], reading: str = "relative"
 ) -> tuple[np.ndarray, np.ndarray]:
     """How well a score tells rejected-accepted pairs from accepted-accepted pairs, inside clusters (ours).
 
@@ -38,7 +37,7 @@ def separation(
     ----------
     frame : DataFrame
         From `sensitivity.prepare`.
-    weights : sequence of settings.Weights, length m
+    weights : sequence of ScoreWeights, length m
     reading : str
 
     Returns

@@ -8,6 +8,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from paraguard_utils.core.confusion import K
 from paraguard_utils.models.prompting import model_of
 from paraguard_utils.querying import samples
 from paraguard_utils.registry import titles
@@ -26,7 +27,7 @@ from paraguard_utils.report.figures.style import (
     wrapper_look,
 )
 from paraguard_utils.schemas import Table
-from paraguard_utils.scoring import levels, proxies, signals
+from paraguard_utils.scoring import levels, proxies
 
 
 def weight_simplex(table: Table) -> Figure:
@@ -79,7 +80,7 @@ def against_k(table: Table) -> Figure:
     figure, axes = subplots(1, 3, figsize=(PAGE, 2.1))
     names = list(dict.fromkeys(table["target"]))
     looks = model_looks(map(model_of, names))
-    deepest = table["setting"].astype(int).max() if len(table) else signals.K
+    deepest = table["setting"].astype(int).max() if len(table) else K
     ends = []
     for axis, (measure, label) in zip(axes, (("cr60", "CR@0.60"), ("cd", "CD"), ("ci", "CI")), strict=True):
         for name in names:
@@ -90,7 +91,7 @@ def against_k(table: Table) -> Figure:
             axis.fill_between(k, rows[f"{measure}_low"], rows[f"{measure}_high"], color=look["color"], alpha=0.12, lw=0)
             if axis is axes[-1] and np.isfinite(rows[measure].iloc[-1]):
                 ends.append((rows[measure].iloc[-1], titles([name])[0], look))
-        axis.axvline(signals.K, zorder=0, **PAPER)
+        axis.axvline(K, zorder=0, **PAPER)
         axis.set(xlabel="k (dashed: the paper's)", title=label, xlim=(1, deepest), ylim=(0, None))
         axis.set_xticks([1, 5, 10, 15, 20])
     end_labels(figure, axes[-1], ends)

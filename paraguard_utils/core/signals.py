@@ -1,0 +1,136 @@
+"""The paper's three token-level signals between two prompts, and their weighted sum (`docs/method.md`, Neighbours, signals, score).
+
+All are symmetric and 0 for identical prompts (Anonto et al., arXiv 2512.01037v2, section 3).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+import pandas as pd
+from numpy.typing import ArrayLike
+from scipy import sparse
+
+from paraguard_utils.core.vectors import blocks
+from paraguard_utils.errors import SettingsError
+
+Signal = TypeVar("Signal", np.ndarray, pd.Series)
+
+READINGS = {"relative": "ppl_relative", "clipped": "ppl_clipped"}
+"""The two readings of the PPL contrast and their columns in a pairs file."""
+
+
+@dataclass(frozen=True)
+class ScoreWeights:
+    """Weights of the score; the defaults are the paper's. They sum to 1, so that a score lies in [0, 1].
+
+    Attributes
+    ----------
+    drift, prob_shift, ppl : float, >= 0
+    """
+
+    drift: float = 0.4
+    prob_shift: float = 0.1
+    ppl: float = 0.5
+
+    def __post_init__(self) -> None:
+        values = (self.drift, self.prob_shift, self.ppl)
+        if min(values) < 0 or abs(sum(values) - 1) > 1e-9:
+            raise SettingsError(f"weights must be >= 0 and sum to 1, not {values}")
+
+    def __call__(self, drift: Signal, prob_shift: Signal, ppl: Signal) -> Signal:
+        """Return the weighted sum of the three signals, each of shape (m,) in [0, 1]."""
+        return self.drift * drift + self.prob_shift * prob_shift + self.ppl * ppl
+
+    def without_prob_shift(self) -> "ScoreWeights | None":
+        """Return the weights with ProbShift, which leaks the decision, left out; None if nothing else has weight."""
+        rest = self.drift + self.ppl
+        return ScoreWeights(self.drift / rest, 0.0, self.ppl / rest) if rest else None
+
+
+PAPER_WEIGHTS = ScoreWeights()
+
+
+def perplexity(losses: Sequence[ArrayLike]) -> np.ndarray:
+    """Perplexity of each prompt's words under a model: exp(mean cross-entropy).
+
+    Parameters
+    ----------
+    losses : sequence of array-like, length n
+        Negative log-probabilities of each prompt's tokens.
+
+    Returns
+    -------
+    numpy.ndarray, shape (n,), > 0
+
+    Examples
+    --------
+    >>> perplexity([[0.0, np.log(4)]])
+    array([2.])
+    """
+    return np.exp(np.array([np.mean(np.asarray(own, np.float64)) for own in losses]))
+
+
+def ppl_relative(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """PPL contrast, reading `relative`: 1 - min/max of the two perplexities, in [0, 1)."""
+    return 1.0 - np.minimum(a, b) / np.maximum(a, b)
+
+
+def ppl_clipped(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """PPL contrast, reading `clipped`: min(1, |difference of the two perplexities|), in [0, 1]."""
+    return np.minimum(1.0, np.abs(np.asarray(a) - np.asarray(b)))
+
+
+def drift(a: np.ndarray, b: np.ndarray) -> float:
+    """Embedding distance between aligned tokens.
+
+    1 - (mean_i max_j cos(a_i, b_j) + mean_j max_i cos(b_j, a_i)) / 2, clipped to [0, 1].
+
+    Parameters
+    ----------
+    a, b : numpy.ndarray, shapes (n, d) and (m, d)
+        Token vectors of unit length.
+
+    Returns
+    -------
+    float, in [0, 1]
+
+    Examples
+    --------
+    >>> drift(np.eye(2), np.array([[1.0, 0.0]]))
+    0.25
+    """
+    cosines = a @ b.T
+    return float(np.clip(1.0 - (cosines.max(axis=1).mean() + cosines.max(axis=0).mean()) / 2, 0.0, 1.0))
+
+
+def prob_shifts(
+    ids: Sequence[np.ndarray], logprobs: Sequence[np.ndarray], tails: np.ndarray, a: np.ndarray, b: np.ndarray
+) -> np.ndarray:
+    """Total variation between next-token distributions known by their top tokens and the mass of the rest.
+
+    A token outside one side's top counts as 0 there, and the tails are compared as one further token. The true value
+    lies within the larger of the two tails of the result.
+
+    Parameters
+    ----------
+    ids, logprobs : sequence of numpy.ndarray, length n
+        Distinct token ids and their natural log-probabilities.
+    tails : numpy.ndarray, shape (n,)
+        Mass of all other tokens.
+    a, b : numpy.ndarray of int, shape (m,)
+        Row numbers of the prompts compared.
+
+    Returns
+    -------
+    numpy.ndarray, shape (m,), in [0, 1]
+    """
+    # In a sparse row per prompt a token outside its top is 0.
+    joined = np.concatenate([np.empty(0, int), *ids], dtype=int)
+    ends = np.cumsum([0, *map(len, ids)])
+    values = np.exp(np.concatenate([np.empty(0, float), *logprobs], dtype=float))
+    probs = sparse.csr_array((values, joined, ends), (len(ends) - 1, joined.max(initial=0) + 1))
+    probs.sort_indices()  # once, or scipy does it for every batch
+    shared = [abs(probs[a[part]] - probs[b[part]]).sum(axis=1) for part in blocks(len(a))]
+    return np.clip((np.concatenate(shared) + np.abs(tails[a] - tails[b])) / 2, 0.0, 1.0)
