@@ -132,8 +132,8 @@ FAULTS = [
     ),
     Fault(
         "core/estimates.py",
-        "binomtest(int(own.sum()), int(n.sum()))",
-        "binomtest(int(own.sum()), len(n))",
+        "binomial_interval(int(own.sum()), int(n.sum())",
+        "binomial_interval(int(own.sum()), len(n)",
     ),
     Fault("core/estimates.py", "n = len(set(cluster_ids))", "n = len(hits)"),
     Fault("core/disagreement.py", "np.stack([opposite / (n - 1), n", "np.stack([opposite / n, n"),

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
-from scipy import optimize, special, stats
+from scipy import special
 
 from paraguard_utils.core.estimates import (
     MIN_MIXED,
@@ -295,6 +295,8 @@ def latent(alike: pd.DataFrame) -> tuple[float, float, float]:
         In [0, 1]; maximum likelihood and its 95 % profile interval. NaN where all is decided alike, and where a cluster
         has more than `MOST` scored prompts.
     """
+    from scipy import optimize, stats  # a second to import
+
     n, r, times = (alike[name].to_numpy(float) for name in ("n", "rejected", "times"))
     total, refused = (n * times).sum(), (r * times).sum()
     if not 0 < refused < total or n.max() > MOST:

@@ -10,7 +10,6 @@ from typing import NamedTuple, Self, TypeAlias
 
 import numpy as np
 import pandas as pd
-from scipy.stats import binomtest
 
 ROUNDING = 1e-9
 """Variance of a standardized value in a resample up to which it counts as none."""
@@ -170,10 +169,10 @@ class ClusterBootstrap:
         hits = np.asarray(hits, bool)
         if (len(hits) and hits.all()) or (not hits.any() and len(hits)):
             n = len(set(cluster_ids))
-            exact = binomtest(n if hits.all() else 0, n).proportion_ci(0.95, method="exact")
+            low, high = binomial_interval(n if hits.all() else 0, n)
             there = self.counts @ self.sums(cluster_ids, np.ones(len(hits)))
             draws = np.where(there > 0, float(hits.all()), np.nan)
-            return Estimate(float(hits.all()), float(exact.low), float(exact.high), draws)
+            return Estimate(float(hits.all()), low, high, draws)
         return self.mean(cluster_ids, hits)
 
     def by_cluster(self, cluster_ids: Strings, hits: Numbers) -> Estimate:
@@ -182,7 +181,7 @@ class ClusterBootstrap:
         own = self.sums(cluster_ids, np.asarray(hits, float))
         if not n.sum():
             return self.undefined()
-        low, high = binomtest(int(own.sum()), int(n.sum())).proportion_ci(method="wilson")
+        low, high = binomial_interval(int(own.sum()), int(n.sum()), "wilson")
         with np.errstate(divide="ignore", invalid="ignore"):
             return Estimate(own.sum() / n.sum(), low, high, (self.counts @ own) / (self.counts @ n))
 
@@ -315,7 +314,7 @@ def ratio_of_totals(clusters: ClusterBootstrap, *sides: tuple[np.ndarray, np.nda
     (low, high), bounds = found.ends(), (-1.0 if len(sides) > 1 else 0.0, 1.0)
     if len(sides) == 1 and min(found.value, 1 - found.value) < ROUNDING:
         there = int(np.count_nonzero(sides[0][0]))
-        low, high = binomtest(there * round(found.value), there).proportion_ci(0.95, method="exact")
+        low, high = binomial_interval(there * round(found.value), there)
     return Estimate(found.value, float(np.clip(low, *bounds)), float(np.clip(high, *bounds)), found.draws)
 
 
@@ -331,8 +330,16 @@ def exact_share(hits: int, n: int) -> dict[str, float]:
     dict
         share, share_low, share_high; NaN without trials.
     """
-    low, high = binomtest(hits, n).proportion_ci() if n else (np.nan, np.nan)
+    low, high = binomial_interval(hits, n) if n else (np.nan, np.nan)
     return {"share": hits / n if n else np.nan, "share_low": low, "share_high": high}
+
+
+def binomial_interval(hits: int, n: int, method: str = "exact") -> tuple[float, float]:
+    """Return the 95 % interval of a share of independent trials, exact (Clopper-Pearson) or by Wilson; n > 0."""
+    from scipy.stats import binomtest  # a second to import
+
+    low, high = binomtest(hits, n).proportion_ci(method=method)
+    return float(low), float(high)
 
 
 def _mean(n: np.ndarray, total: np.ndarray) -> np.ndarray:

@@ -1,5 +1,7 @@
-"""Does asking again in other words help? Rephrasing odds and rates by meaning (`docs/method.md`, Shared wording, rephrasing,
-triggers)."""
+"""Does asking again in other words help? Rephrasing odds and rates by meaning.
+
+All of it ours (`docs/method.md`, Shared wording, rephrasing, triggers).
+"""
 
 import numpy as np
 import pandas as pd

@@ -1,6 +1,6 @@
-"""The paper's three token-level signals between two prompts, and their weighted sum (`docs/method.md`, Neighbours, signals, score).
+"""The paper's three token-level signals between two prompts, and their weighted sum.
 
-All are symmetric and 0 for identical prompts (Anonto et al., arXiv 2512.01037v2, section 3).
+All are symmetric and 0 for identical prompts (`docs/method.md`, Neighbours, signals, score).
 """
 
 from collections.abc import Sequence

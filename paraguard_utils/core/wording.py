@@ -1,5 +1,7 @@
-"""Does meaning decide, or do shared words? DR of chosen pairs of phrasings (`docs/method.md`, Shared wording, rephrasing,
-triggers)."""
+"""Does meaning decide, or do shared words? DR of chosen pairs of phrasings.
+
+All of it ours (`docs/method.md`, Shared wording, rephrasing, triggers).
+"""
 
 import itertools
 from collections.abc import Sequence
