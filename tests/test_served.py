@@ -130,6 +130,11 @@ def ask(model, corpus, **more):
     )
 
 
+def nested():
+    return Response('{"choices": ' + "[" * 100_000 + "]" * 100_000 + "}", content_type="application/json")
+
+
+FAULTS |= {"nested": nested, "endless": lambda: Response(iter([b" " * 2**20] * 40), content_type="application/json")}
 WORDS = [f"{fault} prompt" for fault in FAULTS]
 
 
@@ -139,7 +144,8 @@ def test_every_fault_passes_and_every_prompt_has_one_row(server, capsys):
     assert traces["prompt_id"].tolist() == [f"p{i}" for i in range(len(WORDS) + 1)]
     assert (traces["response"] == "Sure, here is how.").all()
     assert model.faults == {
-        "status 429": 1, "status 500": 1, "cut connection": 1, "unreadable answer": 3, "time-out": 1,
+        "status 429": 1, "status 500": 1, "cut connection": 1, "unreadable answer": 4, "time-out": 1,
+        "too large an answer": 1,
     }  # fmt: skip
     assert "1 x status 429" in capsys.readouterr().err
     asked = len(handler.asked)
@@ -169,6 +175,35 @@ def test_blocked_and_refused_requests(server):
     traces = ask(server(script)[1], prompts(*script)).set_index("prompt_id")
     assert traces["finish_reason"].tolist() == ["content_filter", "content_filter", "error", "length"]
     assert traces["response"].fillna("none").tolist() == ["", "", "none", ""]
+
+
+@pytest.mark.parametrize("usage", [None, [], "many", {"prompt_tokens": "many"}, {"prompt_tokens": None}])
+def test_a_usage_that_is_none_costs_nothing(server, usage):
+    odd = reply() | {"usage": usage}
+    probes = {words: [lambda: odd] * 8 for words in served._PROBES}
+    assert ask(server(probes)[1], prompts("a prompt"))["response"].tolist() == ["Sure, here is how."]
+
+
+def test_a_model_that_takes_no_temperature_is_asked_without(server, capsys):
+    handler, model = server({})
+
+    class Strict(Faulty):
+        def __call__(self, request):
+            body = json.loads(request.data)
+            if "temperature" in body:
+                return error(400, "Unsupported value: 'temperature' does not support 0 with this model.")
+            return super().__call__(request)
+
+    handler.__class__ = Strict
+    traces = ask(model, prompts("a prompt"))
+    assert traces["response"].tolist() == ["Sure, here is how."]
+    assert "takes no temperature" in capsys.readouterr().err
+    meta = stores.read_meta(stores.Store("test").path("traces", "mine", f"{model.name}--safety"))
+    assert meta["decoding"] == {"max_new_tokens": 8, "method": served.OWN_TEMPERATURE}
+    usual = server({})[1].context("", prompting.Decoding(8))
+    assert model.context("", prompting.Decoding(8)).key("a prompt") != usual.key("a prompt")
+    with pytest.raises(ModelError, match="takes no temperature"):
+        model.context("", prompting.Sampling(8))
 
 
 @pytest.mark.parametrize("charset", ["utf-8", "latin-1", "utf-16"])

@@ -4,6 +4,7 @@ Other services and `vllm run-batch` read the same form. A request's `custom_id` 
 files, in any order, of any number of jobs.
 """
 
+import contextlib
 import json
 import sys
 from collections.abc import Iterator, Mapping
@@ -13,7 +14,7 @@ from typing import Any
 
 import pandas as pd
 
-from paraguard_utils import paths, unsafe
+from paraguard_utils import paths, stops, unsafe
 from paraguard_utils.errors import DataError
 from paraguard_utils.models import served
 from paraguard_utils.models.prompting import Decoding, PromptContext, check_prompts
@@ -155,9 +156,9 @@ def _status(result: Mapping[str, Any]) -> int:
 
 def _row(result: Mapping[str, Any], framing: Framing) -> dict[str, Any]:
     """Return the columns of a trace for one result, whatever it is."""
-    if _status(result) == 200:
-        try:
-            return served.row_of(result["response"].get("body"), framing, TELLING)
-        except (LookupError, TypeError, AttributeError):  # no choice in it
-            return dict(served.NOTHING)
-    return dict(served.BLOCKED if "content_filter" in json.dumps(result) else served.NOTHING)
+    body = (result.get("response") or {}).get("body")
+    if _status(result) == 200 and body:
+        with contextlib.suppress(LookupError, TypeError, AttributeError):  # no choice in it
+            return served.row_of(body, framing, TELLING)
+    stop = stops.find(body) or stops.find(result)
+    return served.blocked(stop) if stop else dict(served.NOTHING)

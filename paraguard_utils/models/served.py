@@ -16,10 +16,11 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from functools import cached_property, partial
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -27,10 +28,12 @@ import pandas as pd
 import tenacity
 from tqdm import tqdm
 
+from paraguard_utils import stops
 from paraguard_utils.errors import ModelError
 from paraguard_utils.models.loading import slug
 from paraguard_utils.models.prompting import SERVED, Decoding, PromptContext, check_prompts, price
 from paraguard_utils.schemas import Traces
+from paraguard_utils.stops import Stop
 from paraguard_utils.stores import WHOLE
 
 if TYPE_CHECKING:
@@ -76,6 +79,12 @@ BREAK = 8
 REFUSED = (400, 413, 422)
 """Statuses by which a server refuses one prompt, and would again: they do not mean that it fails."""
 
+OWN_TEMPERATURE = "the server's own temperature"
+"""The decoding of a model that takes none."""
+
+LARGEST = 32 * 2**20
+"""Bytes of an answer beyond which it counts as none."""
+
 DTYPE = "served"
 """What stands for the number format of weights that nobody sees."""
 
@@ -85,7 +94,11 @@ _PROBES = ("Hello there", "What now")
 
 
 class Lost(Exception):
-    """An answer that is none: not JSON, without a choice, or no longer waited for."""
+    """An answer that is none: not JSON, without a choice, too large, cut, or no longer waited for."""
+
+    def __init__(self, said: str, fault: str = "unreadable answer") -> None:
+        super().__init__(said)
+        self.fault = fault
 
 
 class Telling(NamedTuple):
@@ -101,12 +114,15 @@ class Telling(NamedTuple):
         What the server calls the length of an answer.
     sglang : bool
         Whether it is SGLang, whose chat endpoint tells the answer and the prompt's tokens, and `/generate` the rest.
+    temperature : bool
+        Whether it takes one; many reasoning models are asked at their own only.
     """
 
     level: str
     top: int
     limit: str
     sglang: bool = False
+    temperature: bool = True
 
     @property
     def told(self) -> str:
@@ -115,7 +131,9 @@ class Telling(NamedTuple):
 
     def options(self, decoding: Decoding) -> dict[str, Any]:
         """Return the arguments of a request."""
-        found: dict[str, Any] = {self.limit: decoding.max_new_tokens, "temperature": 0}
+        found: dict[str, Any] = {self.limit: decoding.max_new_tokens}
+        if self.temperature:
+            found["temperature"] = 0
         if decoding.method == "sampling":
             found |= {"temperature": decoding.temperature, "seed": decoding.draw}  # type: ignore[attr-defined]
         if self.sglang:
@@ -223,21 +241,26 @@ class Server:
         """
         import openai
 
-        reason = ""
-        for limit in ("max_tokens", "max_completion_tokens"):
-            for level, top, sglang in LADDER:
-                telling = Telling(level, top, limit, sglang)
-                try:
-                    reply = self._asked(Framing(None, "").messages(_PROBES[0]), telling.options(Decoding(1)))
-                except (openai.BadRequestError, openai.UnprocessableEntityError) as error:
-                    reason = self.said(error)
+        reason, temperature = "", True
+        rungs = [(limit, *rung) for limit in ("max_tokens", "max_completion_tokens") for rung in LADDER]
+        while rungs:
+            limit, level, top, sglang = rungs[0]
+            telling = Telling(level, top, limit, sglang, temperature)
+            try:
+                reply = self._asked(Framing(None, "").messages(_PROBES[0]), telling.options(Decoding(1)))
+            except (openai.BadRequestError, openai.UnprocessableEntityError) as error:
+                reason = self.said(error)
+                if temperature and "temperature" in reason.lower():
+                    temperature = False  # the same rung again
                     continue
-                except (openai.OpenAIError, Lost) as error:
-                    if sglang and isinstance(error, openai.NotFoundError):
-                        continue  # a gateway that has the chat endpoint only
+            except (openai.OpenAIError, Lost) as error:
+                # A gateway may have the chat endpoint only.
+                if not (sglang and isinstance(error, openai.NotFoundError)):
                     raise self._unusable(error) from None
+            else:
                 if _holds(reply, telling):
                     return telling
+            rungs.pop(0)
         raise ModelError(f"the server {self.base_url} takes no request for {self.model}: {reason}")
 
     def framing(self, wrapper_text: str) -> Framing:
@@ -280,7 +303,9 @@ class Server:
     def _size(self, framing: Framing) -> int:
         """Return how many tokens the server reads; 0 where it does not say."""
         reply = self._asked(framing.messages(_PROBES[0]), self.telling.options(Decoding(1)))
-        return int((reply.get("usage") or {}).get("prompt_tokens") or 0)
+        with contextlib.suppress(*_NOT_TOLD):
+            return int(reply["usage"]["prompt_tokens"])
+        return 0
 
     def _counted(self, framing: Framing) -> Framing:
         """Find the tokens around the user's words: those that two unlike requests share."""
@@ -292,6 +317,10 @@ class Server:
     def context(self, wrapper_text: str, decoding: Decoding) -> PromptContext:
         """Return what decides an answer beside the user's words."""
         framing = self.framing(wrapper_text)
+        if not self.telling.temperature:
+            if decoding.method != Decoding.method:
+                raise ModelError(f"{self.model} takes no temperature, so that nothing can be drawn at one")
+            decoding = replace(decoding, method=OWN_TEMPERATURE)
         return PromptContext(self.weights_id, DTYPE, json.dumps(framing._asdict(), sort_keys=True), "", decoding)
 
     def check(self, corpus: pd.DataFrame) -> None:
@@ -392,6 +421,11 @@ class Server:
         around = sum(len(turn["content"]) for turn in framing.messages(""))
         cost = price(prompts["text"], decoding, around)
         print(f"{self.model} at {self.base_url} tells: {self.telling.level}; {cost}", file=sys.stderr)
+        if not self.telling.temperature:
+            print(
+                f"{self.model} takes no temperature: it is asked at its own, and answers may differ from call to call",
+                file=sys.stderr,
+            )
 
     def _row(
         self,
@@ -417,11 +451,11 @@ class Server:
         except (openai.AuthenticationError, openai.NotFoundError) as error:
             raise self._unusable(error) from None
         except (openai.OpenAIError, Lost) as error:
-            if _fault(error) == FILTERED:
-                return about | BLOCKED, False
+            if stop := _stop(error):
+                return about | blocked(stop), False
             return about | NOTHING, getattr(error, "status_code", None) not in REFUSED
         row = about | row_of(reply, framing, self.telling)
-        if row["finish_reason"] == "content_filter":
+        if stops.of_reason(row["finish_reason"]):
             self.faults[FILTERED] += 1
         return row, False
 
@@ -443,12 +477,12 @@ class Server:
         def once() -> dict[str, Any]:
             pace.take()
             try:
-                raw = self.client.chat.completions.with_raw_response.create(
+                with self.client.chat.completions.with_streaming_response.create(
                     model=self.served_as,
                     messages=messages,  # type: ignore[arg-type]
                     **options,
-                )
-                reply = _read(raw.http_response)
+                ) as raw:
+                    reply = _read(_within(raw.http_response))
                 if "return_prompt_token_ids" in options.get("extra_body", {}):
                     return self._filled(reply, pace)
                 return reply
@@ -531,11 +565,20 @@ def _fault(error: Exception) -> str:
     import openai
 
     if isinstance(error, openai.APIStatusError):
-        # Some services answer a filtered request this way.
-        return FILTERED if "content_filter" in f"{error.message} {error.body}" else f"status {error.status_code}"
+        return FILTERED if _stop(error) else f"status {error.status_code}"
     if isinstance(error, openai.APITimeoutError):
         return "time-out"
-    return "unreadable answer" if isinstance(error, Lost) else "cut connection"
+    return error.fault if isinstance(error, Lost) else "cut connection"
+
+
+def _stop(error: Exception) -> Stop | None:
+    """Return the stop that an error is about: many services answer a filtered request with one."""
+    import openai
+
+    if not isinstance(error, openai.APIStatusError):
+        return None
+    found = stops.find(error.body) or stops.find({"error": error.body}) or stops.of_text(error.message)
+    return found or (stops.of_reason("content_filter") if "content_filter" in f"{error.message} {error.body}" else None)
 
 
 def _read(response: Any) -> dict[str, Any]:
@@ -551,10 +594,34 @@ def _read(response: Any) -> dict[str, Any]:
         choice = body["choices"][0]
         message, reason = choice["message"], choice.get("finish_reason")
     except (ValueError, LookupError, TypeError, AttributeError) as error:
+        if stop := stops.find(body):  # a filter may leave nothing of an answer
+            return {"choices": [{"message": {"content": ""}, "finish_reason": stop.reason}]}
         raise Lost(f"{type(error).__name__} in its answer") from None  # which would quote the answer
     if not isinstance(message, dict) or reason == "error":
         raise Lost("a choice without a message")
     return dict(body)
+
+
+def _within(response: Any) -> Any:
+    """Read a response no further than `LARGEST`.
+
+    Raises
+    ------
+    Lost
+        It is larger, or cut.
+    """
+    body = bytearray()
+    try:
+        for part in response.iter_bytes():
+            body += part
+            if len(body) > LARGEST:
+                raise Lost("an answer of more than 32 MB", "too large an answer")
+    except Lost:
+        raise
+    except Exception as error:  # of the library beneath the client, of which there are two
+        late = "Timeout" in type(error).__name__
+        raise Lost("an answer that did not end", "time-out" if late else "cut connection") from error
+    return SimpleNamespace(content=bytes(body), charset_encoding=response.charset_encoding)
 
 
 def _json(response: Any) -> Any:
@@ -570,7 +637,7 @@ def _json(response: Any) -> Any:
             return json.loads(response.content)
         except UnicodeDecodeError:
             return json.loads(response.content.decode(response.charset_encoding or "latin-1"))
-    except (ValueError, LookupError) as error:
+    except (ValueError, LookupError, RecursionError) as error:
         raise Lost(f"{type(error).__name__} in its answer") from None  # which would quote the answer
 
 
@@ -587,12 +654,16 @@ NOTHING: dict[str, Any] = {
 }
 """The columns of a trace of which a server tells nothing."""
 
-BLOCKED = NOTHING | {"finish_reason": "content_filter", "response": ""}
 FILTERED = "content filter"
-"""What a provider's filter leaves of a trace, and is called among the faults."""
+"""What a provider's stop is called among the faults."""
 
 _NOT_TOLD = (LookupError, TypeError, ValueError, AttributeError, OverflowError)
 """What reading something that is not there, or is something else, may raise."""
+
+
+def blocked(stop: Stop) -> dict[str, Any]:
+    """Return what a provider's stop leaves of a trace."""
+    return NOTHING | {"finish_reason": stop.reason, "response": ""}
 
 
 def row_of(reply: Mapping[str, Any], framing: Framing, telling: Telling) -> dict[str, Any]:
@@ -618,7 +689,9 @@ def row_of(reply: Mapping[str, Any], framing: Framing, telling: Telling) -> dict
     parts = content if isinstance(content, list) else [{"text": content}]
     text = "".join(part["text"] for part in parts if isinstance(part, dict) and isinstance(part.get("text"), str))
     text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace").strip()  # half a pair is no character
-    row = NOTHING | {"response": text, "finish_reason": str(choice.get("finish_reason") or "stop")}
+    stop = stops.find(reply)
+    reason = stop.reason if stop else choice.get("finish_reason") or "stop"
+    row = NOTHING | {"response": text, "finish_reason": str(reason)}
     with contextlib.suppress(*_NOT_TOLD):
         row |= _first_tokens(choice["logprobs"]["content"][0]["top_logprobs"]) if telling.top else {}
     with contextlib.suppress(*_NOT_TOLD):

@@ -1,0 +1,162 @@
+"""How providers say that they stopped an answer (`docs/method.md`, Labels): `data/provider_stops.csv`.
+
+A stop is found in the body of a response or of an error, in a bare finish reason, or in the words that a product shows
+in place of an answer. It is a refusal of the system, whoever in it refused.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from functools import cache
+from typing import Any, NamedTuple
+
+import pandas as pd
+
+from paraguard_utils import paths
+
+FILE = paths.DATA / "provider_stops.csv"
+ANY = "*"
+TEXT = "text"
+"""The field of rows that are words in place of an answer."""
+
+OPENING = 600
+"""Characters of an answer in which such words are looked for."""
+
+_REASON = re.compile(r"(?P<value>[^()]+?)(?: \((?P<category>[^()]*)\))?")
+
+
+class Stop(NamedTuple):
+    """A provider's stop.
+
+    Attributes
+    ----------
+    provider : str
+    value : str
+        What the provider calls it.
+    category : str
+        What it was about, as the provider says; "" where it does not.
+    """
+
+    provider: str
+    value: str
+    category: str = ""
+
+    @property
+    def reason(self) -> str:
+        """The finish reason of a trace: the value, and the category in brackets."""
+        return f"{self.value} ({self.category})" if self.category else self.value
+
+
+@cache
+def _rows() -> list[tuple[str, tuple[str, ...], str, tuple[str, ...]]]:
+    """Return provider, path, value and path of the category of each row about a body."""
+    frame = pd.read_csv(FILE, keep_default_na=False)
+    frame = frame[frame["field"] != TEXT]
+    return [
+        (row.provider, tuple(row.field.split(".")), row.value, tuple(filter(None, row.category.split("."))))
+        for row in frame.itertuples()
+    ]
+
+
+@cache
+def _reasons() -> dict[str, tuple[str, str]]:
+    """Return provider and value by a finish reason in lower case; an error's code is one too."""
+    found: dict[str, tuple[str, str]] = {}
+    for provider, path, value, _ in _rows():
+        if path[-1] not in ("type", "refusal"):
+            said = path[-1] if value == ANY else value
+            found.setdefault(said.lower(), (provider, said))
+    return found
+
+
+@cache
+def _texts() -> list[tuple[str, str]]:
+    frame = pd.read_csv(FILE, keep_default_na=False)
+    return [(row.provider, row.value) for row in frame[frame["field"] == TEXT].itertuples()]
+
+
+def find(body: object) -> Stop | None:
+    """Find a stop in the body of a response or of an error.
+
+    Parameters
+    ----------
+    body : object
+        Decoded JSON, whatever it is.
+
+    Returns
+    -------
+    Stop or None
+
+    Examples
+    --------
+    >>> find({"stop_reason": "refusal", "stop_details": {"category": "cyber"}})
+    Stop(provider='anthropic', value='refusal', category='cyber')
+    >>> find({"choices": [{"finish_reason": "stop"}]}) is None
+    True
+    """
+    for provider, path, value, about in _rows():
+        for there in _values(body, path):
+            if isinstance(there, str) and there and (value == ANY or there.lower() == value.lower()):
+                said = value if value != ANY else path[-1] if path[-1] == "refusal" else f"{path[-1]} {there}"
+                return Stop(provider, said, _category(body, about))
+    return None
+
+
+def of_reason(reason: object) -> Stop | None:
+    """Find a stop in a finish reason as a trace, or a column of a log, has it.
+
+    Examples
+    --------
+    >>> of_reason("refusal (cyber)")
+    Stop(provider='anthropic', value='refusal', category='cyber')
+    """
+    match = _REASON.fullmatch(reason.strip()) if isinstance(reason, str) else None
+    if not match:
+        return None
+    first, *more = match["value"].split(" ")  # such as `blockReason OTHER`
+    known = _reasons().get(first.lower())
+    return Stop(known[0], " ".join([known[1], *more]), match["category"] or "") if known else None
+
+
+def of_text(text: object) -> Stop | None:
+    """Find a stop in the words that a product shows in place of an answer.
+
+    Examples
+    --------
+    >>> of_text("Invalid prompt: your prompt was flagged as potentially violating our usage policy.").provider
+    'openai'
+    """
+    opening = " ".join(text[:OPENING].replace("\u2019", "'").split()).lower() if isinstance(text, str) else ""
+    return next((Stop(provider, "block text") for provider, words in _texts() if words.lower() in opening), None)
+
+
+def _values(body: object, path: tuple[str, ...]) -> Iterator[object]:
+    """Yield what lies at a path, through every item of a list on the way."""
+    if isinstance(body, list):
+        for item in body:
+            yield from _values(item, path)
+    elif not path:
+        yield body
+    elif isinstance(body, Mapping) and path[0] in body:
+        yield from _values(body[path[0]], path[1:])
+
+
+def _category(body: object, path: tuple[str, ...]) -> str:
+    """Return what a stop was about: a name, or the names of those that are said to have filtered or blocked."""
+    names: list[str] = []
+    for there in _values(body, path) if path else ():
+        if isinstance(there, str):
+            names.append(there)
+        elif isinstance(there, Mapping):
+            names += _filtered(there)
+    return ", ".join(dict.fromkeys(re.sub(r"[()]", "", name) for name in names))[:80]
+
+
+def _filtered(there: Mapping[str, Any]) -> list[str]:
+    """Return names from Gemini's ratings, `{category, blocked}`, and from Azure's results, `{name: {filtered}}`."""
+    if isinstance(there.get("category"), str):
+        return [there["category"].removeprefix("HARM_CATEGORY_").lower()] if there.get("blocked") else []
+    return [
+        name
+        for name, about in there.items()
+        if isinstance(about, Mapping) and (about.get("filtered") is True or about.get("detected") is True)
+    ]
