@@ -36,6 +36,44 @@ LARGEST = 20.0
 """Largest standard deviation of the intercepts that is looked for: a correlation of 0.9975."""
 
 
+def disagreement_ratio(
+    refused: ArrayLike, cluster: ArrayLike, *, n_resamples: int = RESAMPLES, random_state: int = 0
+) -> Estimate:
+    """Estimate DR: how often paraphrases are decided differently, over how often unrelated prompts are.
+
+    Parameters
+    ----------
+    refused : array-like of float or bool, shape (n,)
+        1 refused, 0 answered, NaN set aside.
+    cluster : array-like, shape (n,)
+        Prompts of one cluster ask the same.
+    n_resamples, random_state : int
+        Of the clusters. Estimates over the same clusters with the same two are paired: subtract one from the other.
+
+    Returns
+    -------
+    Estimate
+        At least 0: 0 where meaning decides, 1 where it does not. The interval is a bootstrap-t on the log scale; it
+        covers what it says from about 100 refusals, 100 answers and 10 clusters decided both ways (`too_few`).
+
+    See Also
+    --------
+    isolation : The share of each refusal's paraphrases that are answered.
+    paraguard_utils.core.rephrasing.rephrasing_odds : How often asking again helps.
+
+    Notes
+    -----
+    It is one minus the intra-class correlation of the decision, and near one minus Fleiss' kappa.
+
+    Examples
+    --------
+    >>> round(disagreement_ratio([1, 0, 0, 0, 1, 1], ["a", "a", "b", "b", "c", "c"]).value, 3)
+    0.5
+    """
+    decided = count_decisions(refused, cluster)
+    return estimate(ClusterBootstrap(decided["cluster_id"], n_resamples, random_state), decided)
+
+
 def count_decisions(refused: ArrayLike, cluster: ArrayLike) -> pd.DataFrame:
     """Count the decisions of each cluster.
 
@@ -237,6 +275,11 @@ def isolation(refused: ArrayLike, cluster: ArrayLike) -> np.ndarray:
     -------
     numpy.ndarray of float, shape (n,)
         In [0, 1]; NaN for what is not refused and where the cluster has no other decision.
+
+    See Also
+    --------
+    disagreement_ratio : The same for all decisions, against what unrelated prompts have.
+    paraguard_utils.core.rephrasing.rephrasing_odds : The same over several tries.
 
     Examples
     --------

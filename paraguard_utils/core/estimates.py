@@ -6,7 +6,7 @@ share is 0 of n or n of n, the exact (Clopper-Pearson) interval on its clusters 
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from typing import NamedTuple, Self, TypeAlias
+from typing import Any, NamedTuple, Self, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -14,13 +14,16 @@ import pandas as pd
 ROUNDING = 1e-9
 """Variance of a standardized value in a resample up to which it counts as none."""
 
-Strings: TypeAlias = Sequence[str] | np.ndarray
+Strings: TypeAlias = Sequence[Any] | np.ndarray
 Numbers: TypeAlias = Sequence[float] | np.ndarray
 """One value per prompt, also as a Series."""
 
 RESAMPLES = 2000
 TOGETHER = 250
 """Resamples whose influences are held in memory at a time."""
+
+MANY = 20_000
+"""More clusters than these are resampled by what they hold, of which a million have a few hundred kinds."""
 
 SEED = 20251201
 MIN_REFUSALS = 30
@@ -44,7 +47,7 @@ class Estimate(tuple[float, float, float]):
 
     def __new__(cls, value: float, low: float, high: float, draws: np.ndarray) -> Self:
         """Make the tuple and keep the draws."""
-        made = super().__new__(cls, (value, low, high))
+        made = super().__new__(cls, (float(value), float(low), float(high)))
         made.draws = draws
         return made
 
@@ -121,6 +124,27 @@ class ClusterBootstrap:
         drawn = np.random.default_rng(seed).multinomial(int(total), self.times / total, size=resamples)
         return drawn.astype(float)
 
+    def alike(self, columns: np.ndarray) -> tuple[Self, np.ndarray]:
+        """Put clusters together that hold the same, where they are many.
+
+        Parameters
+        ----------
+        columns : numpy.ndarray, shape (n_clusters, width)
+
+        Returns
+        -------
+        clusters : ClusterBootstrap
+            This one, unless it has more than `MANY`; estimates over others are not paired with those over this one.
+        columns : numpy.ndarray
+            A row for each of these clusters.
+        """
+        if len(self.codes) <= MANY:
+            return self, columns
+        frame = pd.DataFrame(columns)
+        kinds = pd.Series(self.times).groupby([frame[name].to_numpy() for name in frame]).sum()
+        found = type(self)(range(len(kinds)), *self.drawn_with, kinds.to_numpy())
+        return found, kinds.index.to_frame().to_numpy(float)
+
     def sums(self, cluster_ids: Strings, values: Numbers) -> np.ndarray:
         """Sum values within clusters.
 
@@ -147,10 +171,11 @@ class ClusterBootstrap:
             The interval is the 2.5th and 97.5th percentile over the resamples in which the statistic is defined; NaN
             where fewer than two clusters have values, because resampling one cluster shows no spread.
         """
-        sums = (n, *sums)
+        own, columns = self.alike(np.column_stack([n, *sums]))
+        sums = (n, *sums) if own is self else tuple(columns.T)
         with np.errstate(divide="ignore", invalid="ignore"):
-            value = float(statistic(*(np.array([(self.times * column).sum()]) for column in sums))[0])
-            draws = statistic(*(self.counts @ column for column in sums))
+            value = float(statistic(*(np.array([(own.times * column).sum()]) for column in sums))[0])
+            draws = statistic(*(own.counts @ column for column in sums))
         if np.count_nonzero(n) < 2 and np.isfinite(value):
             return Estimate(value, np.nan, np.nan, draws)
         return Estimate.percentile(value, draws)
@@ -182,8 +207,10 @@ class ClusterBootstrap:
         if not n.sum():
             return self.undefined()
         low, high = binomial_interval(int(own.sum()), int(n.sum()), "wilson")
+        few, columns = self.alike(np.column_stack([n, own]))
         with np.errstate(divide="ignore", invalid="ignore"):
-            return Estimate(own.sum() / n.sum(), low, high, (self.counts @ own) / (self.counts @ n))
+            draws = (few.counts @ columns[:, 1]) / (few.counts @ columns[:, 0])
+        return Estimate(own.sum() / n.sum(), low, high, draws)
 
     def deviation(self, cluster_ids: Strings, values: Numbers) -> Estimate:
         """Return the standard deviation (n - 1) of per-prompt values with its interval; NaN below two values."""
@@ -268,6 +295,7 @@ def studentized(clusters: ClusterBootstrap, columns: np.ndarray, statistic: Stat
         What the totals are summed from.
     statistic : callable
     """
+    clusters, columns = clusters.alike(columns)
     times, counts = clusters.times, clusters.counts
 
     def with_error(weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
