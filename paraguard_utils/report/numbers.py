@@ -416,7 +416,6 @@ def _full_scale(store: stores.Store) -> dict[str, str]:
     if store.has("tables", "public_wording"):
         split = store.read("tables", "public_wording")
         chat = split[split["kind"] == "chat"]
-        found["public.wording.n"] = f"{split['n_prompts'].max():,} of {found['public.prompts']}"
         for name in ("dr_near", "dr_free"):
             found[f"public.wording.{name}"] = _range(chat[name], ".2f")
         for row in split.to_dict("records"):
