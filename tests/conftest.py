@@ -98,6 +98,7 @@ def store_name(tmp_path):
     from paraguard_utils import paths
 
     name = f"test-{tmp_path.name}"
+    shutil.rmtree(paths.RESULTS / name, ignore_errors=True)  # of a run that was killed
     yield name
     shutil.rmtree(paths.RESULTS / name, ignore_errors=True)
 
