@@ -7,11 +7,9 @@ import pandas as pd
 import pandera.pandas as pa
 from pandera.errors import SchemaErrors
 
+from paraguard_utils.core.decisions import LABELS
 from paraguard_utils.errors import DataError
 from paraguard_utils.text import CONTROL
-
-LABELS = ("accept", "reject", "blocked", "unparsed")
-"""The closed label set (`docs/method.md`, Labels)."""
 
 THREE_LABELS = ("full_compliance", "full_refusal", "partial_refusal")
 """XSTest's three labels of an answer."""

@@ -46,6 +46,14 @@ class Stop(NamedTuple):
         return f"{self.value} ({self.category})" if self.category else self.value
 
 
+class _Reason(NamedTuple):
+    """A finish reason; `any`: a field whose every value is one, which follows it."""
+
+    provider: str
+    value: str
+    any: bool
+
+
 @cache
 def _rows() -> list[tuple[str, tuple[str, ...], str, tuple[str, ...]]]:
     """Return provider, path, value and path of the category of each row about a body."""
@@ -58,20 +66,20 @@ def _rows() -> list[tuple[str, tuple[str, ...], str, tuple[str, ...]]]:
 
 
 @cache
-def _reasons() -> dict[str, tuple[str, str]]:
-    """Return provider and value by a finish reason in lower case; an error's code is one too."""
-    found: dict[str, tuple[str, str]] = {}
+def _reasons() -> dict[str, _Reason]:
+    """Return what a finish reason, in lower case, stands for; an error's code is one too."""
+    found: dict[str, _Reason] = {}
     for provider, path, value, _ in _rows():
         if path[-1] not in ("type", "refusal"):
             said = path[-1] if value == ANY else value
-            found.setdefault(said.lower(), (provider, said))
+            found.setdefault(said.lower(), _Reason(provider, said, value == ANY))
     return found
 
 
 @cache
 def _texts() -> list[tuple[str, str]]:
     frame = pd.read_csv(FILE, keep_default_na=False)
-    return [(row.provider, row.value) for row in frame[frame["field"] == TEXT].itertuples()]
+    return [(row.provider, row.value.lower()) for row in frame[frame["field"] == TEXT].itertuples()]
 
 
 def find(body: object) -> Stop | None:
@@ -101,6 +109,20 @@ def find(body: object) -> Stop | None:
     return None
 
 
+def of_error(body: object, said: str = "") -> Stop | None:
+    """Find a stop in an error: in its body, with or without `error` around it, or in its message.
+
+    Parameters
+    ----------
+    body : object
+        Decoded JSON.
+    said : str
+        The message, where it is not in the body.
+    """
+    found = find(body) or find({"error": body}) or of_text(said)
+    return found or (of_reason("content_filter") if "content_filter" in f"{said} {body}" else None)
+
+
 def of_reason(reason: object) -> Stop | None:
     """Find a stop in a finish reason as a trace, or a column of a log, has it.
 
@@ -112,9 +134,11 @@ def of_reason(reason: object) -> Stop | None:
     match = _REASON.fullmatch(reason.strip()) if isinstance(reason, str) else None
     if not match:
         return None
-    first, *more = match["value"].split(" ")  # such as `blockReason OTHER`
-    known = _reasons().get(first.lower())
-    return Stop(known[0], " ".join([known[1], *more]), match["category"] or "") if known else None
+    field, *more = match["value"].split(" ")
+    known = _reasons().get(field.lower())
+    if not known or (more and not known.any):  # such as `blockReason OTHER`
+        return None
+    return Stop(known.provider, " ".join([known.value, *more]), match["category"] or "")
 
 
 def of_text(text: object) -> Stop | None:
@@ -126,7 +150,7 @@ def of_text(text: object) -> Stop | None:
     'openai'
     """
     opening = " ".join(text[:OPENING].replace("\u2019", "'").split()).lower() if isinstance(text, str) else ""
-    return next((Stop(provider, "block text") for provider, words in _texts() if words.lower() in opening), None)
+    return next((Stop(provider, "block text") for provider, words in _texts() if words in opening), None)
 
 
 def _values(body: object, path: tuple[str, ...]) -> Iterator[object]:

@@ -48,7 +48,8 @@ def disagreement_ratio(
     cluster : array-like, shape (n,)
         Prompts of one cluster ask the same.
     n_resamples, random_state : int
-        Of the clusters. Estimates over the same clusters with the same two are paired: subtract one from the other.
+        Of the clusters. Estimates over the same clusters, at most `estimates.MANY`, with the same two are paired:
+        subtract one from the other.
 
     Returns
     -------

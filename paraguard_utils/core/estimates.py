@@ -85,7 +85,7 @@ class Estimate(tuple[float, float, float]):
         return self[2]
 
     def __sub__(self, other: "Estimate") -> "Estimate":
-        """Return the difference to an estimate over the same clusters, paired by resample."""
+        """Return the difference to an estimate over the same clusters, at most `MANY`, paired by resample."""
         return Estimate.percentile(self[0] - other[0], self.draws - other.draws)
 
     def __repr__(self) -> str:
@@ -141,7 +141,7 @@ class ClusterBootstrap:
         if len(self.codes) <= MANY:
             return self, columns
         frame = pd.DataFrame(columns)
-        kinds = pd.Series(self.times).groupby([frame[name].to_numpy() for name in frame]).sum()
+        kinds = pd.Series(self.times).groupby([frame[name].to_numpy() for name in frame], dropna=False).sum()
         found = type(self)(range(len(kinds)), *self.drawn_with, kinds.to_numpy())
         return found, kinds.index.to_frame().to_numpy(float)
 
@@ -182,7 +182,7 @@ class ClusterBootstrap:
 
     def undefined(self) -> Estimate:
         """Return the estimate of what is undefined."""
-        return Estimate(np.nan, np.nan, np.nan, np.full(len(self.counts), np.nan))
+        return Estimate(np.nan, np.nan, np.nan, np.full(self.drawn_with[0], np.nan))
 
     def mean(self, cluster_ids: Strings, values: Numbers) -> Estimate:
         """Return the mean of per-prompt values with its interval; NaN without values."""
@@ -195,7 +195,8 @@ class ClusterBootstrap:
         if (len(hits) and hits.all()) or (not hits.any() and len(hits)):
             n = len(set(cluster_ids))
             low, high = binomial_interval(n if hits.all() else 0, n)
-            there = self.counts @ self.sums(cluster_ids, np.ones(len(hits)))
+            own, columns = self.alike(self.sums(cluster_ids, np.ones(len(hits)))[:, None])
+            there = own.counts @ columns[:, 0]
             draws = np.where(there > 0, float(hits.all()), np.nan)
             return Estimate(float(hits.all()), low, high, draws)
         return self.mean(cluster_ids, hits)

@@ -160,5 +160,5 @@ def _row(result: Mapping[str, Any], framing: Framing) -> dict[str, Any]:
     if _status(result) == 200 and body:
         with contextlib.suppress(LookupError, TypeError, AttributeError):  # no choice in it
             return served.row_of(body, framing, TELLING)
-    stop = stops.find(body) or stops.find(result)
+    stop = stops.find(body) if _status(result) == 200 else stops.of_error(body) or stops.of_error(result)
     return served.blocked(stop) if stop else dict(served.NOTHING)

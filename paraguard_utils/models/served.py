@@ -575,10 +575,7 @@ def _stop(error: Exception) -> Stop | None:
     """Return the stop that an error is about: many services answer a filtered request with one."""
     import openai
 
-    if not isinstance(error, openai.APIStatusError):
-        return None
-    found = stops.find(error.body) or stops.find({"error": error.body}) or stops.of_text(error.message)
-    return found or (stops.of_reason("content_filter") if "content_filter" in f"{error.message} {error.body}" else None)
+    return stops.of_error(error.body, error.message) if isinstance(error, openai.APIStatusError) else None
 
 
 def _read(response: Any) -> dict[str, Any]:

@@ -140,9 +140,9 @@ def label(responses: Sequence[object], finish_reasons: Sequence[object]) -> pd.D
     answers = normalise(responses)
     frame = pd.DataFrame("", index=range(len(reasons)), columns=["label", "kind", "rule"], dtype=object)
     empty = np.asarray(pc.equal(answers, ""), bool)
-    found = [stops.of_reason(reason) or stops.of_text(text) for reason, text in zip(reasons, responses, strict=True)]
-    for place, stop in enumerate(found):
-        if stop:
+    known = {reason: stops.of_reason(reason) for reason in set(reasons)}
+    for place, (reason, text) in enumerate(zip(reasons, responses, strict=True)):
+        if stop := known[reason] or stops.of_text(text):
             frame.loc[place] = ("blocked", stop.category, stop.value)
     for cases, row in (
         (reasons == "error", ("unparsed", "error", "error")),

@@ -17,11 +17,11 @@ from tqdm import tqdm
 
 from paraguard_utils import stores
 from paraguard_utils.core import disagreement, neighbours
-from paraguard_utils.core.decisions import as_refused
+from paraguard_utils.core.decisions import LABELS, as_refused
 from paraguard_utils.core.estimates import MIN_MIXED, RESAMPLES, SEED, Estimate, to_columns
 from paraguard_utils.errors import DataError
 from paraguard_utils.report import tables
-from paraguard_utils.schemas import LABELS, Table
+from paraguard_utils.schemas import Table
 from paraguard_utils.text import formula_safe
 
 BLOCK = 1 << 24

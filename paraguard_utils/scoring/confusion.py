@@ -16,10 +16,11 @@ from numpy.typing import ArrayLike
 
 from paraguard_utils.core import disagreement
 from paraguard_utils.core.confusion import K, ci_estimates
+from paraguard_utils.core.decisions import LABELS
 from paraguard_utils.core.estimates import MIN_REFUSALS, ClusterBootstrap, Estimate, to_columns
 from paraguard_utils.core.neighbours import THETA
 from paraguard_utils.core.signals import PAPER_WEIGHTS, READINGS, ScoreWeights
-from paraguard_utils.schemas import LABELS, Corpus, Labels, Pairs, Scores, Table
+from paraguard_utils.schemas import Corpus, Labels, Pairs, Scores, Table
 from paraguard_utils.scoring import evaluation
 from paraguard_utils.scoring.multiple_testing import adjust_holm
 from paraguard_utils.scoring.signals import ranked, score
