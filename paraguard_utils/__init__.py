@@ -9,11 +9,15 @@ from typing import Any
 __version__ = "0.1.0"
 
 _PUBLIC = {
+    "Decisions": "logs.decisions",
     "Estimate": "core.estimates",
+    "audit": "logs.audit",
+    "compare": "logs.audit",
     "confusion_index": "core.confusion",
     "disagreement_ratio": "core.disagreement",
     "false_refusal_rate": "core.decisions",
     "isolation": "core.disagreement",
+    "label_refusals": "logs.decisions",
     "rephrasing_odds": "core.rephrasing",
 }
 """Public names and where they stand; loaded when they are asked for, so that no command waits for what it needs not."""

@@ -120,54 +120,57 @@ def label(
 
 @app.command()
 def audit(
-    files: Annotated[list[Path], typer.Argument(metavar="FILE", help="CSV of decisions; two with --compare.")],
-    text: Annotated[str, typer.Option(help="Column of the texts.")] = "text",
-    decision: Annotated[str, typer.Option(help="Column of the decisions.")] = "decision",
-    cluster: Annotated[str, typer.Option(help="Column of clusters; none: near neighbours instead.")] = "cluster",
-    system: Annotated[str, typer.Option(help="Column of systems, where there are several.")] = "system",
+    files: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="FILE", help="Decisions or answers, - for standard input; two with --compare."),
+    ] = None,
+    text: Annotated[str, typer.Option(help="Column of the requests.", show_default="text, prompt, ...")] = "",
+    answer: Annotated[str, typer.Option(help="Column of the answers.", show_default="answer, response, ...")] = "",
+    decision: Annotated[str, typer.Option(help="Column of the decisions.", show_default="decision, refused, ...")] = "",
+    cluster: Annotated[
+        str, typer.Option(help="Column of clusters; none: near neighbours.", show_default="cluster, ...")
+    ] = "",
+    system: Annotated[str, typer.Option(help="Column of systems.", show_default="system, model, ...")] = "",
+    harmful: Annotated[str, typer.Option(help="Column: should be refused.", show_default="harmful, ...")] = "",
+    reading: Annotated[str, typer.Option(help="Column of what a reader says.", show_default="reading")] = "",
     rejects: Annotated[
         list[str] | None,
-        typer.Option(metavar="VALUE", help="A decision that is a rejection, all others not; repeatable."),
+        typer.Option(metavar="VALUE", help="A decision that is a refusal, all others not; repeatable."),
     ] = None,
+    requests: Annotated[str, typer.Option("--input", metavar="FILE", help="Input file of a batch.")] = "",
+    labeller: Annotated[str, typer.Option(help="cues or combined, for answers.", show_default="the better one")] = "",
     out: Annotated[Path | None, typer.Option(help="Folder to write to.", show_default="results/audit/FILE")] = None,
-    compare: Annotated[
-        bool, typer.Option("--compare", help="Compare two files of the same clusters: old, new.")
-    ] = False,
-    fail_above: Annotated[
-        float | None, typer.Option(min=0, help="Exit with 1 where a system's DR is above this.")
-    ] = None,
+    compare: Annotated[bool, typer.Option("--compare", help="Compare two logs of the same clusters.")] = False,
+    baseline: Annotated[str, typer.Option(metavar="FILE", help="Fail where it got worse than this log.")] = "",
+    margin: Annotated[float, typer.Option(help="How much worse than the baseline is still not worse.")] = 0.0,
+    fail_above: Annotated[float | None, typer.Option(min=0, help="Fail where the measure is above this.")] = None,
+    measure: Annotated[Literal["dr", "frr"], typer.Option(help="What --fail-above and --baseline judge.")] = "dr",
+    json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write what was found.")] = None,
+    junit: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the gate's verdicts.")] = None,
+    summary: Annotated[Path | None, typer.Option(metavar="FILE", help="Append Markdown, for a job's page.")] = None,
+    plan: Annotated[bool, typer.Option("--plan", help="Say how many clusters give which interval.")] = False,
+    demo: Annotated[bool, typer.Option("--demo", help="Audit 1,620 recorded decisions of SmolLM2.")] = False,
 ) -> None:
-    """Audit decisions of any model or guard: how often and how sensibly it refuses. Needs no model with clusters.
+    """Audit decisions or answers of any model or guard: how often and how sensibly it refuses.
 
-    Example: paraguard audit decisions.csv --fail-above 0.8
+    Exit codes: 0 not worse, 1 error, 2 usage, 3 worse, 4 too little to say. Example: paraguard audit log.jsonl
     """
-    from paraguard_utils.paths import RESULTS, input_file, shown
-    from paraguard_utils.report import audit as audits
-    from paraguard_utils.report import tables
+    from paraguard_utils.logs import commands
 
-    if len(files) != 1 + compare:
-        raise SettingsError("name one file, or two with --compare")
-    columns = audits.Columns(text, decision, cluster, system, tuple(rejects or ()))
-    read = [audits.read(input_file(str(file)), columns) for file in files]
-    if compare:
-        old, new = read
-        table = audits.compared(old, new)
-        beside = ["system", "n_clusters", "dr_old", "dr_new", "p"]
-        print(tables.shown(table.round({"dr_old": 3, "dr_new": 3}), ["frr", "dr"], beside).to_string(index=False))
-        return
-    (found,) = read
-    folder = out or RESULTS / "audit" / found.file.stem
-    if found.clustered:
-        table = audits.systems(found)
-        listed = audits.rejections(found)
+    named = {"text": text, "answer": answer, "decision": decision, "cluster": cluster, "system": system}
+    named |= {"harmful": harmful, "reading": reading}
+    wanted = commands.Wanted(
+        named, tuple(rejects or ()), requests, labeller, out, baseline, margin, fail_above, measure
+    )
+    files = [*(files or ()), *([str(paths.DATA / "demo.csv")] if demo else [])]
+    if len(files) != (0 if plan and not files else 1 + compare):
+        raise SettingsError("name one file, two with --compare, or --demo")
+    if plan:
+        print(commands.planned(files, wanted))
+    elif compare:
+        print(commands.compared(files[0], files[1], wanted))
     else:
-        table, listed = audits.without_clusters(found, audits.embedded(found, folder))
-    counted = [name for name in audits.COUNTED if name in table]
-    print(tables.shown(table, ["frr", "dr"], counted).to_string(index=False))
-    print(f"written: {', '.join(shown(file) for file in audits.write(found, table, listed, folder))}")
-    failed = audits.gate(table, fail_above) if fail_above is not None else []
-    if failed:
-        raise UserError("\n".join(failed))
+        sys.exit(commands.audited(files[0], wanted, {"json": json_file, "junit": junit, "summary": summary}))
 
 
 @app.command()

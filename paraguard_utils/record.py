@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import nbformat
+import pandas as pd
 
 from paraguard_utils import paths, registry, run, stores
 from paraguard_utils.corpus import build, writer
@@ -31,6 +32,9 @@ BY_CORPUS = ("generated", "corpus", encoder.NAME)
 
 INPUTS = (readings.FILE, classifier.ANSWERS, agreement.PUBLISHED)
 """Files among the labels that no run makes."""
+
+DEMO = "smollm2-135m-instruct-q4_1--safety"
+"""Whose decisions `paraguard audit --demo` audits."""
 
 DERIVED = ("pairs", "scores", "tuning", "tables")
 """Folders that the recorded notebooks then make from them, and that replace those in `data/`."""
@@ -128,6 +132,7 @@ def draw_anew(recorded: Store, known: Sequence[str]) -> None:
     stores.write(paths.DATA / "tables" / f"{numbers.NAME}.csv", found, "tables", {})
     readme = paths.ROOT / "README.md"
     readme.write_text(numbers.filled(readme.read_text(encoding="utf-8"), found), encoding="utf-8")
+    stores.write_text(paths.DATA / "demo.csv", demo(recorded).to_csv(index=False))
     card.write(found)
     croissant.write()
     for notebook in run.notebooks():
@@ -136,6 +141,16 @@ def draw_anew(recorded: Store, known: Sequence[str]) -> None:
             if cell.cell_type == "markdown":
                 cell.source = numbers.filled(cell.source, found)
         nbformat.write(executed, notebook)
+
+
+def demo(recorded: Store) -> pd.DataFrame:
+    """Return what `paraguard audit --demo` audits: one model's decisions on the corpus and its twins, as a log."""
+    parts = []
+    for of, harmful in ((CORPUS, False), (TWINS, True)):
+        corpus, labels = recorded.read("corpus", of), recorded.read("labels", of, DEMO)
+        rows = corpus[["cluster_id", "text"]].rename(columns={"cluster_id": "cluster"})
+        parts.append(rows.assign(harmful=harmful, decision=labels["label"].to_numpy()))
+    return pd.concat(parts).assign(system=registry.titles([DEMO])[0])
 
 
 def _kept(live: Store, recorded: Store) -> list[str]:

@@ -114,7 +114,7 @@ def command(monkeypatch, capsys):
             __main__.main()
         done = capsys.readouterr()
         error = done.err if isinstance(ended.value.code, int) and ended.value.code else ended.value.code or ""
-        return SimpleNamespace(printed=done.out, error=error)
+        return SimpleNamespace(printed=done.out, error=error, status=ended.value.code)
 
     return call
 

@@ -197,8 +197,8 @@ def test_a_kernel_that_dies_ends_the_run_with_one_line_and_a_rerun_goes_on(clone
 def test_every_documented_command_runs_as_written(command, request, tiny_folder):
     clone = request.getfixturevalue("whole" if command.startswith(RECORD) else "clone")
     (clone / "answers.csv").write_text("id,prompt,completion\n1,How?,I cannot help with that.\n")
-    # six clusters of four, every second one rejected but for one row each: the gate of 0.8 is passed
-    decisions = [f"text {i},{'reject' if i // 4 % 2 and i % 4 else 'accept'},c{i // 4}" for i in range(24)]
+    # two hundred clusters of four, every second one rejected but for one row each: the gate of 0.8 is passed
+    decisions = [f"text {i},{'reject' if i // 4 % 2 and i % 4 else 'accept'},c{i // 4}" for i in range(800)]
     (clone / "decisions.csv").write_text("\n".join(["text,decision,cluster", *decisions]) + "\n")
     shutil.copyfile(clone / "decisions.csv", clone / "new.csv")
     (example,) = re.findall(r"```python\n(.*?)```", (clone / "README.md").read_text(encoding="utf-8"), flags=re.DOTALL)

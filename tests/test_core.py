@@ -10,17 +10,18 @@ import numpy as np
 import pytest
 
 import paraguard_utils
-from paraguard_utils import core, disagreement_ratio, false_refusal_rate, isolation, rephrasing_odds
+from paraguard_utils import core, disagreement_ratio, false_refusal_rate, isolation, logs, rephrasing_odds
 from paraguard_utils.core import estimates
 from paraguard_utils.core.disagreement import count_decisions, estimate
 from paraguard_utils.core.estimates import ClusterBootstrap
 
 MODULES = [module.name for module in pkgutil.iter_modules(core.__path__)]
+OF_LOGS = [f"logs.{module.name}" for module in pkgutil.iter_modules(logs.__path__)]
 
 
-@pytest.mark.parametrize("name", MODULES)
+@pytest.mark.parametrize("name", [*(f"core.{name}" for name in MODULES), *OF_LOGS])
 def test_examples_run(name):
-    assert not doctest.testmod(importlib.import_module(f"paraguard_utils.core.{name}")).failed
+    assert not doctest.testmod(importlib.import_module(f"paraguard_utils.{name}")).failed
 
 
 @pytest.mark.parametrize("name", [name for name in paraguard_utils.__all__ if name[0].islower() and name[0] != "_"])

@@ -37,7 +37,7 @@ def named(lines):
 
 EXTRAS = dict(PROJECT["project"]["optional-dependencies"])
 PANEL = named(EXTRAS.pop("panel"))
-CLUSTER = named(EXTRAS.pop("cluster"))
+CLUSTER, INSPECT = named(EXTRAS.pop("cluster")), named(EXTRAS.pop("inspect"))
 CORE = named(PROJECT["project"]["dependencies"])
 OPTIONAL = named([line for lines in EXTRAS.values() for line in lines])
 
@@ -123,7 +123,8 @@ def test_what_any_module_imports_is_a_dependency_or_in_an_extra():
         everything |= set(imported(ast.walk(ast.parse(path.read_text(encoding="utf-8")))))
     declared = (CORE | OPTIONAL).keys() - {"paraguard-utils"}
     panel = {"nanoguard", *map(str, PANEL)} | {name.replace("-", "_") for name in PANEL}
-    usual = {module for module in everything if module.partition(".")[0] not in panel | set(CLUSTER)}
+    usual = {module for module in everything if module.partition(".")[0] not in panel | {*CLUSTER, "inspect_ai"}}
+    assert set(INSPECT) == {"inspect-ai"}
     assert distributions(usual) <= with_requirements(declared)
 
 

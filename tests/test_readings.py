@@ -6,10 +6,10 @@ import pytest
 from scipy import stats
 
 from paraguard_utils import registry, stores
-from paraguard_utils.core import disagreement
+from paraguard_utils.core import disagreement, label_noise
 from paraguard_utils.core.estimates import ClusterBootstrap
 from paraguard_utils.querying import readings, substance
-from paraguard_utils.scoring import label_noise
+from paraguard_utils.scoring.label_noise import table as corrected_table
 
 RECORDED = stores.Store("recorded")
 
@@ -69,7 +69,7 @@ def noise_row(monkeypatch, codes, label, answers=None, labels=HALF):
     """The row of `label_noise.table` for eight prompts in four clusters, of which the first were read."""
     both = read(monkeypatch, rows(codes, answers, label=label))
     labelled = {"m--none": CORPUS.assign(label=labels)}
-    (row,) = label_noise.table(CORPUS, labelled, both, ClusterBootstrap(CORPUS["cluster_id"])).to_dict("records")
+    (row,) = corrected_table(CORPUS, labelled, both, ClusterBootstrap(CORPUS["cluster_id"])).to_dict("records")
     return row
 
 
@@ -100,7 +100,7 @@ def test_what_nobody_read_is_not_corrected(monkeypatch):
 def test_a_target_that_nobody_read_has_no_row(monkeypatch):
     both = read(monkeypatch, rows(["ff", "cc"], label=["reject", "accept"]))
     labels = dict.fromkeys(("other--none", "m--none"), CORPUS.assign(label=HALF))
-    assert label_noise.table(CORPUS, labels, both, ClusterBootstrap(CORPUS["cluster_id"]))["target"].tolist() == [
+    assert corrected_table(CORPUS, labels, both, ClusterBootstrap(CORPUS["cluster_id"]))["target"].tolist() == [
         "m--none"
     ]
 

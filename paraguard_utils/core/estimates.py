@@ -70,6 +70,13 @@ class Estimate(tuple[float, float, float]):
         return float(known.std()) if len(known) > 1 else np.nan
 
     @property
+    def p(self) -> float:
+        """Two-sided bootstrap p of zero: twice the smaller share of draws on a side; NaN where fewer than two are."""
+        known = self.draws[np.isfinite(self.draws)]
+        beyond = 1 + min(np.count_nonzero(known <= 0), np.count_nonzero(known >= 0))
+        return float(min(1.0, 2 * beyond / (1 + len(known)))) if len(known) > 1 else float("nan")
+
+    @property
     def value(self) -> float:
         """The estimate; NaN where it is undefined."""
         return self[0]

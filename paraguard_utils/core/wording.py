@@ -13,7 +13,7 @@ import pandas as pd
 from numpy.typing import ArrayLike
 
 from paraguard_utils.core import disagreement
-from paraguard_utils.core.estimates import ClusterBootstrap, Estimate, Statistic, studentized
+from paraguard_utils.core.estimates import ClusterBootstrap, Estimate, Statistic
 from paraguard_utils.core.words import jaccard, words
 
 Ends: TypeAlias = tuple[np.ndarray, np.ndarray]
@@ -150,17 +150,9 @@ def difference(clusters: ClusterBootstrap, phrasings: Phrasings, one: Ends, othe
     one, other : (numpy.ndarray, numpy.ndarray)
         As `ends` of `estimate`.
     """
-    sides = [_totals(clusters, phrasings, *ends) for ends in (one, other)]
-    width = sides[0].sums.shape[1]
-
-    def statistic(totals: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        parts = (totals[:, :width], totals[:, width:])
-        (a, up), (b, down) = (side.log_ratio(part) for side, part in zip(sides, parts, strict=True))
-        a, b = np.exp(a), np.exp(b)
-        return a - b, np.hstack([a[:, None] * up, -b[:, None] * down])
-
-    found = studentized(clusters, np.hstack([side.sums for side in sides]), statistic)
-    return Estimate(found.value, *found.ends(), found.draws)
+    return disagreement.difference_of_ratios(
+        clusters, _totals(clusters, phrasings, *one), _totals(clusters, phrasings, *other)
+    )
 
 
 def too_few(refused: np.ndarray, ends: Ends) -> bool:

@@ -1,134 +1,16 @@
-"""Rates without the errors of labels that blind readings measured (`docs/method.md`, Labels). All of it ours.
-
-Redrawing labels at random would undo nothing: wrong labels scatter over clusters, so that DR as labelled is too high,
-and redrawing scatters more. Here moments are solved for what the true decisions must have been.
-"""
+"""Rates of targets without the errors of labels that blind readings measured (`core.label_noise`)."""
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from paraguard_utils.core import disagreement
 from paraguard_utils.core.estimates import SEED, ClusterBootstrap, Estimate, to_columns
+from paraguard_utils.core.label_noise import PRIOR, corrected
 from paraguard_utils.querying.readings import against_labels
 from paraguard_utils.schemas import Corpus, Labels, Table
 from paraguard_utils.scoring import evaluation
-
-PRIOR = 0.5
-"""Jeffreys' prior of a share: half a hit and half a miss."""
-
-
-def true_rate(rate: Any, precision: Any, missed: Any) -> Any:
-    """Return the share that refuses, of the labelled share and what readings say of rejections and acceptances.
-
-    Parameters
-    ----------
-    rate, precision, missed : float or numpy.ndarray, in [0, 1]
-        Prompts labelled as rejected; rejections, and acceptances, that refuse.
-
-    Examples
-    --------
-    >>> round(true_rate(0.5, 0.9, 0.1), 3)
-    0.5
-    """
-    return precision * rate + missed * (1 - rate)
-
-
-def true_dr(dr: float, rate: float, precision: float, missed: float) -> float:
-    """Return DR of the true decisions, from that of labels whose errors hang on the decision alone.
-
-    A label that errs independently of the cluster shrinks the covariance of two paraphrases by the square of the slope
-    of labels on decisions, and DR is one minus that covariance over the variance.
-
-    Parameters
-    ----------
-    dr, rate : float
-        As labelled.
-    precision, missed : float, in [0, 1]
-        As `true_rate`; NaN where the first is not the larger: then labels tell nothing.
-
-    Examples
-    --------
-    >>> round(true_dr(0.64, 0.5, 0.9, 0.1), 9)  # 1 - 0.36 / 0.8**2
-    0.4375
-    """
-    t, slope = true_rate(rate, precision, missed), precision - missed
-    if slope <= 0 or not 0 < rate < 1:
-        return np.nan
-    return float(1 - (1 - dr) * t * (1 - t) / (rate * (1 - rate) * slope**2))
-
-
-def inflation(rate: float, precision: float, missed: float, n: tuple[int, int]) -> float:
-    """Return how much too large, on average, 1 - DR comes out because both shares are estimated.
-
-    Parameters
-    ----------
-    rate, precision, missed : float
-        As `true_dr`.
-    n : (int, int)
-        Rejections and acceptances read.
-
-    Returns
-    -------
-    float
-        A factor near 1: the second-order terms of the Taylor expansion.
-    """
-    t, slope = true_rate(rate, precision, missed), precision - missed
-    spread = t * (1 - t)
-    if spread <= 0:
-        return 1.0
-    own, other = precision * (1 - precision) / n[0], missed * (1 - missed) / n[1]
-    of_t, common = rate**2 * own + (1 - rate) ** 2 * other, rate * own - (1 - rate) * other
-    return 1 + 3 * (own + other) / slope**2 - of_t / spread - 2 * (1 - 2 * t) * common / (spread * slope)
-
-
-def corrected(
-    clusters: ClusterBootstrap, decided: pd.DataFrame, precision: tuple[int, int], missed: tuple[int, int]
-) -> dict[str, Estimate]:
-    """Estimate FRR and DR of the true decisions.
-
-    Parameters
-    ----------
-    clusters : ClusterBootstrap
-    decided : DataFrame
-        From `disagreement.count_decisions`.
-    precision, missed : (int, int)
-        Refusals among the rejections, and among the acceptances, that were read, and how many were.
-
-    Returns
-    -------
-    dict of str to Estimate
-        frr in [0, 1] and dr. In each draw clusters are resampled and both shares drawn from their posterior (Jeffreys'
-        prior), less wide the more of all answers was read; the labels' error rates, not these shares, stay when a
-        resample refuses more. NaN where nothing was read on a side that there is, or the shares tell nothing.
-    """
-    n, r = (clusters.sums(decided["cluster_id"], decided[name]) for name in ("n", "rejected"))
-    rate = float(r.sum() / n.sum())
-    sides = {"precision": (precision, r.sum()), "missed": (missed, n.sum() - r.sum())}
-    undefined = {"frr": clusters.undefined(), "dr": clusters.undefined()}
-    if any(there and not read for (_, read), there in sides.values()):
-        return undefined
-    shares = {name: hits / read if read else 0.0 for name, ((hits, read), _) in sides.items()}
-    rng, drawn = np.random.default_rng(SEED), {}
-    for name, ((hits, read), there) in sides.items():
-        middle = (hits + PRIOR) / (read + 2 * PRIOR)
-        wide = rng.beta(hits + PRIOR, read - hits + PRIOR, len(clusters.counts)) - middle
-        drawn[name] = middle + wide * np.sqrt(max(1 - read / there, 0.0) if there else 1.0)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        labelled = (clusters.counts @ r) / (clusters.counts @ n)
-        found = {"frr": Estimate.percentile(true_rate(rate, **shares), true_rate(labelled, **drawn))}
-        t, own = true_rate(rate, **drawn), disagreement.estimate(clusters, decided)
-        false, lost = rate * (1 - drawn["precision"]) / (1 - t), (1 - rate) * drawn["missed"] / t
-        slope = 1 - false - lost
-        refuses = (labelled - false) / slope
-        refuses = np.where((refuses > 0) & (refuses < 1), refuses, np.nan)
-        meaning = (1 - own.draws) * labelled * (1 - labelled) / (slope**2 * refuses * (1 - refuses))
-    value = true_dr(own[0], rate, **shares)
-    if np.isfinite(value):
-        value = 1 - (1 - value) / inflation(rate, **shares, n=(precision[1], missed[1]))
-    return found | {"dr": Estimate.percentile(value, 1 - meaning)}
 
 
 def table(corpus: Corpus, labels: Mapping[str, Labels], both: pd.DataFrame, clusters: ClusterBootstrap) -> Table:

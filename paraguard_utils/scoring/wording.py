@@ -73,7 +73,9 @@ def pairs(corpus: Corpus) -> Pairs:
 def phrasings(corpus: Corpus, labels: Labels) -> Phrasings:
     """Return a target's decisions as `core.wording` compares them, a strategy being a style."""
     return Phrasings(
-        corpus["cluster_id"].to_numpy(), as_refused(labels["label"]), corpus["strategy"].to_numpy().astype(str)
+        corpus["cluster_id"].to_numpy(),
+        as_refused(labels["label"], blocked=False),
+        corpus["strategy"].to_numpy().astype(str),
     )
 
 
@@ -116,7 +118,7 @@ def row(target: str, labels: Labels, own: Pairs, found: dict[str, Estimate]) -> 
     """
     masks = {"near": own.near, "free": own.free}
     counts: dict[str, object] = {f"n_{name}": int(mask.sum()) for name, mask in masks.items()}
-    refused = as_refused(labels["label"])
+    refused = as_refused(labels["label"], blocked=False)
     flagged = any(too_few(refused, (own.first[mask], own.second[mask])) for mask in masks.values())
     if flagged:  # an interval of a difference then bounds nothing
         found = found | {name: Estimate(found[name][0], np.nan, np.nan, found[name].draws) for name in DIFFERENCES}

@@ -1,0 +1,185 @@
+"""What an audit writes: tables, a figure and one page without scripts or a network."""
+
+import base64
+import html
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from paraguard_utils import text as texts
+from paraguard_utils.core import neighbours
+from paraguard_utils.logs import gate
+from paraguard_utils.logs.audit import ESTIMATES, NAME, Audit, told
+
+ON_PAGE = 50
+HEADINGS = {
+    "system": "system",
+    "n": "rows",
+    "n_scored": "decided",
+    "n_reject": "refused",
+    "n_blocked": "stopped by a filter",
+    "n_clusters": "clusters",
+    "n_near": "rows with a neighbour",
+    "frr": "refused (FRR)",
+    "dr": "disagreement ratio (DR)",
+    "refused_once": "meanings refused in one wording or more",
+    "refused_always": "meanings refused in all",
+    "rephrased1": "answered at the first rewording",
+    "rephrased3": "within three",
+    "dr_few_words": "DR, few words in common",
+    "dr_most_words": "DR, most words in common",
+    "harmful_refused": "harmful requests refused",
+    "rephrased3_harmful": "harmful ones answered within three",
+    "rephrased3_difference": "harmless minus harmful",
+    "frr_aside": "refused, filters set aside",
+    "dr_aside": "DR, filters set aside",
+    "frr_read": "refused, as readings correct it",
+    "dr_read": "DR, as readings correct it",
+    "note": "note",
+}
+
+
+def shown(table: pd.DataFrame) -> pd.DataFrame:
+    """Return an audit's table for readers: a row a measure, a column a system, a dash for what is not known."""
+    columns: dict[str, dict[str, Any]] = {}
+    for number, row in enumerate(table.to_dict("records")):
+        own = columns.setdefault(f"{str(row['system'])[:NAME]}{chr(0x200B) * number}", {})
+        for name, heading in HEADINGS.items():
+            if name in ESTIMATES and name in table:
+                own[heading] = told(row, name)
+            elif name in table and name not in ("system", "note"):
+                own[heading] = f"{row[name]:,.0f}" if np.isfinite(row[name]) else "\u2013"
+    return pd.DataFrame(columns)
+
+
+def notes(table: pd.DataFrame) -> list[str]:
+    """Return the notes of an audit's table, a line each."""
+    return [f"{str(row['system'])[:NAME]}: {row['note']}" for row in table.to_dict("records") if row["note"]]
+
+
+def write(found: Audit, out: Path) -> list[Path]:
+    """Write an audit: its table, the most isolated refusals, the brittlest clusters, stops, a figure and a page.
+
+    Parameters
+    ----------
+    found : Audit
+    out : Path
+        Folder.
+
+    Returns
+    -------
+    list of Path
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    refusals, source = found.refusals, found.decisions.source
+    first = source.first if source is not None else 0
+    words = found.decisions.texts(refusals["row"].to_numpy(int)).to_numpy() if len(refusals) else []
+    refusals = refusals.assign(text=words, row=refusals["row"].astype(int) + first)
+    files = {
+        "audit.csv": found.table,
+        "refusals.csv": refusals,
+        "brittle_clusters.csv": found.brittle,
+        "stops.csv": found.stops,
+    }
+    written = []
+    for name, frame in files.items():
+        if not len(frame):
+            continue
+        safe = [column for column in ("system", "cluster", "text", "category") if column in frame]
+        frame = frame.assign(**{column: texts.formula_safe(frame[column].astype(str)) for column in safe})
+        (out / name).write_text(frame.to_csv(index=False), encoding="utf-8")
+        written.append(out / name)
+    figure = _figure(found.table, out / "audit.png")
+    page = out / "report.html"
+    page.write_text(_page(found, refusals, figure), encoding="utf-8")
+    return [*written, *([figure] if figure else []), page]
+
+
+def _figure(table: pd.DataFrame, file: Path) -> Path | None:
+    """Draw FRR and DR of each system with their intervals; nothing where matplotlib is not installed."""
+    try:
+        from matplotlib import pyplot as plt
+
+        from paraguard_utils.report.figures import style
+    except ModuleNotFoundError as error:
+        print(f"no figure: the package {error.name} is not installed", file=sys.stderr)
+        return None
+    known = table[table["frr"].notna()].head(40)
+    if known.empty:
+        return None
+    figure, axes = style.subplots(1, 2, figsize=(style.PAGE, 0.9 + 0.28 * len(known)), sharey=True)
+    y = np.arange(len(known))[::-1]
+    for axis, name in zip(axes, ("frr", "dr"), strict=True):
+        value, low, high = (known[f"{name}{end}"].to_numpy(float) for end in ("", "_low", "_high"))
+        ends = np.isfinite(low) & np.isfinite(high) & np.isfinite(value)
+        axis.errorbar(
+            value[ends],
+            y[ends],
+            xerr=[(value - low)[ends].clip(0), (high - value)[ends].clip(0)],
+            fmt="o",
+            color=style.INK,
+        )
+        axis.plot(value[~ends], y[~ends], "o", mfc="white", color=style.INK)
+        axis.set_xlim(0, max(1.0, float(np.nanmax([1.0, *high[ends]]))))
+        axis.set_xlabel(
+            {"frr": "share of requests refused", "dr": "disagreement ratio: 0 meaning decides, 1 it does not"}[name]
+        )
+        axis.set_ylim(-0.6, len(known) - 0.4)
+    names = known["system"].astype(str).map(gate.plain).str.slice(0, NAME)
+    axes[0].set_yticks(y, names.str.replace("$", r"\$"))  # matplotlib reads what stands between two as mathematics
+    figure.savefig(file, metadata={"Software": None})
+    plt.close(figure)
+    return file
+
+
+def _page(found: Audit, refusals: pd.DataFrame, figure: Path | None) -> str:
+    """Return one page; what the file says is escaped."""
+    image = ""
+    if figure:
+        coded = base64.b64encode(figure.read_bytes()).decode()
+        image = f'<img alt="share refused and disagreement ratio, by system" src="data:image/png;base64,{coded}">'
+    by = "clusters" if found.decisions.clustered else f"neighbours at cosine {neighbours.THETA:.2f} or more"
+    refusals = refusals.assign(system=refusals["system"].astype(str).str.slice(0, NAME))
+    listed = refusals.head(ON_PAGE)[[name for name in ("system", "cluster", "isolation", "text") if name in refusals]]
+    said = "".join(f"<li>{html.escape(one)}</li>" for one in [*found.sentences, *notes(found.table)])
+    labelled = (
+        f" Answers were labelled by {html.escape(found.decisions.labelled_by)}." if found.decisions.labelled_by else ""
+    )
+    return PAGE.format(
+        name=html.escape(Path(found.decisions.name).name),
+        by=by,
+        said=said,
+        labelled=labelled,
+        image=image,
+        table=shown(found.table).to_html(border=0, na_rep=""),
+        stops=found.stops.to_html(index=False, border=0) if len(found.stops) else "<p>None.</p>",
+        listed=listed.round(3).to_html(index=False, border=0, na_rep=""),
+    )
+
+
+PAGE = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
+<title>Audit of {name}</title>
+<style>
+body {{ font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; color: #1a1a1a }}
+table {{ border-collapse: collapse; font-size: 0.85rem; display: block; overflow-x: auto }}
+th, td {{ text-align: left; padding: 0.3rem 0.6rem; border-bottom: 1px solid #ddd; vertical-align: top }}
+img {{ max-width: 100% }}
+</style></head><body>
+<h1>How sensibly does it refuse? {name}</h1>
+<ul>{said}</ul>
+{image}
+<p>Disagreement ratio: how often two wordings of one request are decided differently, over how often two unrelated
+requests are. Wordings of one request are {by}. In brackets: 95 % intervals; a dash where there is too little to
+say.{labelled}</p>
+{table}
+<h2>What providers stopped</h2>
+{stops}
+<h2>Refusals whose other wordings are answered</h2>
+<p>Isolation: the share of a refused request's other wordings that are answered.</p>
+{listed}
+</body></html>
+"""

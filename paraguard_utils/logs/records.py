@@ -1,0 +1,570 @@
+"""Rows of a log, whatever kind of file it is: found out by its content, read in parts, compressed or not.
+
+Tables (CSV, TSV, semicolons, Parquet), JSON lines and JSON documents of flat rows, chat completions, batches with
+their input file, spans with OpenTelemetry's `gen_ai.*` attributes, and logs of Inspect.
+"""
+
+import csv
+import gzip
+import io
+import itertools
+import json
+import re
+import shutil
+import sys
+import tempfile
+import zipfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any, Literal, NamedTuple
+
+import pandas as pd
+
+from paraguard_utils import stops
+from paraguard_utils.errors import DataError
+
+TOGETHER = 50_000
+"""Rows read at a time."""
+
+HEAD = 1 << 16
+"""Bytes by which a kind of file is told."""
+
+STDIN = "-"
+
+USUAL = {
+    "text": ("text", "prompt", "request", "question", "input", "instruction"),
+    "decision": ("decision", "label", "refused", "rejected", "refusal", "verdict", "flagged"),
+    "cluster": ("cluster", "cluster_id", "meaning", "group"),
+    "system": ("system", "model", "target", "guard"),
+    "harmful": ("harmful", "should_refuse", "unsafe"),
+    "answer": ("answer", "response", "completion", "output", "generation"),
+    "finish_reason": ("finish_reason", "stop_reason"),
+    "reading": ("reading",),
+}
+"""What a row may tell, and how columns that tell it are usually called; the first that is there is taken."""
+
+NONE = "none"
+"""Given as a column: the file tells none."""
+
+BITS = {"1": True, "true": True, "yes": True, "1.0": True, "0": False, "false": False, "no": False, "0.0": False}
+"""Words for yes and no, in lower case."""
+
+ABOUT_REFUSAL = frozenset(["refused", "rejected", "refusal", "reject", "refuse", "flagged", "blocked"])
+"""Names of columns in which yes means a refusal."""
+
+
+class Source(NamedTuple):
+    """A file, opened as often as needed.
+
+    Attributes
+    ----------
+    path : Path
+    kind : str
+        table, parquet, lines, document, inspect.
+    packed : bool
+        Compressed by gzip.
+    encoding : str
+    separator : str
+        Of a table.
+    name : str
+        As the user wrote it.
+    """
+
+    path: Path
+    kind: str
+    packed: bool = False
+    encoding: str = "utf-8-sig"
+    separator: str = ","
+    name: str = ""
+
+    @property
+    def first(self) -> int:
+        """The number by which the user knows the first row: a table's header is row 1."""
+        return 2 if self.kind == "table" else 1
+
+    @property
+    def unit(self) -> str:
+        """How the user counts rows."""
+        return {"table": "row", "lines": "line"}.get(self.kind, "record")
+
+    def bytes(self) -> IO[bytes]:
+        """Open it, decompressed."""
+        return gzip.open(self.path) if self.packed else self.path.open("rb")  # type: ignore[return-value]
+
+
+def find(file: str | Path) -> Source:
+    """Find out what kind of file this is.
+
+    Parameters
+    ----------
+    file : str or Path
+        "-" for standard input.
+
+    Raises
+    ------
+    DataError
+        There is none, it is empty, or no kind that can be read: the message says what it is.
+    """
+    name = str(file)
+    path = _stored() if name == STDIN else Path(file)
+    if not path.is_file():
+        raise DataError(f"{name}: there is no such file")
+    with path.open("rb") as opened:
+        head = opened.read(HEAD)
+    packed = head.startswith(b"\x1f\x8b")
+    if packed:
+        try:
+            with gzip.open(path) as opened:
+                head = opened.read(HEAD)
+        except (OSError, EOFError) as error:
+            raise DataError(f"{name}: the compressed file is damaged ({error}); copy it again") from None
+    kind, more = _kind(name, path, head)
+    return Source(path, kind, packed, name=name, **more)
+
+
+def _stored() -> Path:
+    """Copy standard input to a file of this process, since rows are read twice."""
+    with tempfile.NamedTemporaryFile(delete=False, prefix="paraguard-") as kept:
+        shutil.copyfileobj(sys.stdin.buffer, kept)
+    return Path(kept.name)
+
+
+def _kind(name: str, path: Path, head: bytes) -> tuple[str, dict[str, str]]:
+    if not head.strip():
+        raise DataError(f"{name}: the file is empty; it needs a header and rows, or a JSON object a line")
+    if head.startswith(b"PAR1"):
+        return "parquet", {}
+    if head.startswith(b"PK\x03\x04"):
+        return _archive(name, path), {}
+    encoding = "utf-16" if head.startswith((b"\xff\xfe", b"\xfe\xff")) else "utf-8-sig"
+    text = head.decode(encoding, "ignore")
+    if "\0" in text:
+        raise DataError(f"{name}: this is no text: pass CSV, JSON lines, Parquet or an Inspect log")
+    opening = text.lstrip()
+    if opening[0] not in "{[":
+        if "\ufffd" in head.decode(encoding, "replace").lstrip().splitlines()[0]:
+            raise DataError(f"{name}: its header is not UTF-8; save it as UTF-8")
+        return "table", {"encoding": encoding, "separator": _separator(opening)}
+    first = opening.splitlines()[0]
+    whole = opening[0] == "{" and (_parsed(first) is not None or len(first) >= HEAD // 2)
+    return "lines" if whole else "document", {"encoding": encoding}
+
+
+def _archive(name: str, path: Path) -> str:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            inside = archive.namelist()
+    except zipfile.BadZipFile:
+        raise DataError(f"{name}: the archive is damaged; copy it again") from None
+    if any(part.startswith("xl/") for part in inside):
+        raise DataError(f"{name}: this is an Excel workbook; save the sheet as CSV and pass that")
+    if not any(part.startswith(("header.json", "_journal/", "samples/")) for part in inside):
+        raise DataError(f"{name}: this is an archive of {len(inside)} files, no log of Inspect; pass a file out of it")
+    return "inspect"
+
+
+def _separator(text: str) -> str:
+    """Return what separates the columns of a table's header."""
+    header = next(csv.reader(io.StringIO(text.splitlines()[0]), delimiter="\0"), [""])[0]
+    counts = {mark: header.count(mark) for mark in ",\t;|"}
+    return max(counts, key=lambda mark: counts[mark]) if any(counts.values()) else ","
+
+
+def _parsed(line: str) -> dict[str, Any] | None:
+    try:
+        found = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+class Columns(NamedTuple):
+    """How a file names what a row tells; "" takes the usual name that is there, "none" takes nothing."""
+
+    text: str = ""
+    decision: str = ""
+    cluster: str = ""
+    system: str = ""
+    harmful: str = ""
+    answer: str = ""
+    finish_reason: str = ""
+    reading: str = ""
+
+
+def named(source: Source, header: Sequence[str], columns: Columns) -> dict[str, str]:
+    """Return the column of each thing that a file tells.
+
+    Raises
+    ------
+    DataError
+        A column that was named is not there, or one is named twice.
+    """
+    found, lowered = {}, {name.lower(): name for name in reversed(header)}
+    for field, name in columns._asdict().items():
+        if name and name != NONE:
+            if name not in header:
+                raise DataError(
+                    f"{source.name}: there is no column {name!r}; there are {', '.join(map(repr, header[:12]))}"
+                )
+            found[field] = name
+    for field, name in columns._asdict().items():
+        if not name:
+            taken = set(found.values())
+            usual = (lowered[one] for one in USUAL[field] if one in lowered)
+            if (own := next((one for one in usual if one not in taken), None)) is not None:
+                found[field] = own
+    if len(set(found.values())) < len(found):
+        raise DataError(f"{source.name}: one column cannot be two things; name different ones")
+    return found
+
+
+def parts(source: Source, columns: Columns, requests: str | Path = "") -> Iterator[pd.DataFrame]:
+    """Read a file in parts.
+
+    Parameters
+    ----------
+    source : Source
+        From `find`.
+    columns : Columns
+    requests : str or Path
+        The input file of a batch, which has what was asked; "" for none.
+
+    Yields
+    ------
+    DataFrame
+        Fields of `USUAL` that the file tells, as text, and `category`; index: rows of the file from 0. A value that is
+        missing is NaN.
+
+    Raises
+    ------
+    DataError
+        A row cannot be read: the message names file and row.
+    """
+    if source.kind in ("table", "parquet"):
+        frames = _table(source) if source.kind == "table" else _parquet(source)
+        yield from (_chosen(source, frame, columns) for frame in frames)
+        return
+    asked = _asked(requests) if requests else {}
+    made = _inspect(source, columns) if source.kind == "inspect" else _rows(source, columns, asked)
+    while batch := list(itertools.islice(made, TOGETHER)):
+        numbers, fields = zip(*batch, strict=True)
+        yield pd.DataFrame(list(fields), index=list(numbers), dtype=object)
+
+
+def _chosen(source: Source, frame: pd.DataFrame, columns: Columns) -> pd.DataFrame:
+    names = named(source, list(frame.columns), columns)
+    chosen = frame[list(names.values())].set_axis(list(names), axis=1)
+    if names.get("decision", "").lower() in ABOUT_REFUSAL:
+        chosen["decision"] = chosen["decision"].map(_as_refusal)
+    return chosen
+
+
+def _as_refusal(value: Any) -> Any:
+    """Return yes and no of a column about refusals as decisions, all else as it is."""
+    bit = BITS.get(str(value).strip().lower())
+    return value if bit is None else "reject" if bit else "accept"
+
+
+def _table(source: Source) -> Iterator[pd.DataFrame]:
+    unreadable = {"encoding": source.encoding, "encoding_errors": "surrogateescape"}
+    try:
+        with source.bytes() as opened, pd.read_csv(
+            opened, sep=source.separator, dtype=object, keep_default_na=False, na_values=[], chunksize=TOGETHER,
+            index_col=False, **unreadable,
+        ) as reader:  # fmt: skip
+            yield from reader
+    except pd.errors.ParserError as error:
+        raise DataError(f"{source.name}: {_said(error)}; mend that line") from None
+    except (OSError, EOFError, UnicodeError, ValueError) as error:
+        raise DataError(f"{source.name}: cannot be read ({_said(error)}); save it as CSV in UTF-8") from None
+
+
+def _said(error: Exception) -> str:
+    said = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    if opened := re.search(r"EOF inside string starting at row (\d+)", said):
+        return f"a quotation mark that opens in row {int(opened[1]) + 1} is never closed"
+    return said.replace("Error tokenizing data. C error: ", "")[:200]
+
+
+def _parquet(source: Source) -> Iterator[pd.DataFrame]:
+    try:
+        from pyarrow import ArrowException, parquet
+    except ImportError:
+        raise DataError(f"{source.name}: Parquet needs a package that is not there: pip install pyarrow") from None
+    start = 0
+    try:
+        for batch in parquet.ParquetFile(source.path).iter_batches(TOGETHER):
+            frame = batch.to_pandas()
+            frame.index = pd.RangeIndex(start, start + len(frame))
+            start += len(frame)
+            yield frame.where(frame.notna(), None).map(_text)
+    except (ArrowException, OSError) as error:
+        raise DataError(f"{source.name}: the Parquet file is damaged ({_said(error)}); copy it again") from None
+
+
+def _text(value: Any) -> Any:
+    """Return what a cell says, as text."""
+    return value if value is None or isinstance(value, str) else json.dumps(value) if _nested(value) else str(value)
+
+
+def _nested(value: Any) -> bool:
+    return isinstance(value, Mapping | list)
+
+
+def _objects(source: Source) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """Yield the objects of a JSON file, with the number of each from 0."""
+    with io.TextIOWrapper(source.bytes(), source.encoding, errors="replace") as opened:
+        if source.kind == "lines":
+            try:
+                for number, line in enumerate(opened):
+                    if line.strip():
+                        if (found := _parsed(line)) is None:
+                            raise DataError(f"{source.name}, line {number + 1}: this is no JSON object; mend that line")
+                        yield number, found
+            except (OSError, EOFError) as error:
+                raise DataError(f"{source.name}: the compressed file is damaged ({error}); copy it again") from None
+            return
+        try:
+            document = json.load(opened)
+        except (ValueError, RecursionError) as error:
+            raise DataError(f"{source.name}: this is no JSON: {_said(error)}; mend the file") from None
+    items = document if isinstance(document, list) else [document]
+    for number, item in enumerate(items):
+        if not isinstance(item, Mapping):
+            raise DataError(f"{source.name}, record {number + 1}: this is no JSON object; mend the file")
+        yield number, item
+
+
+def _rows(
+    source: Source, columns: Columns, asked: Mapping[str, Mapping[str, Any]]
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    for number, item in _objects(source):
+        if "samples" in item and "eval" in item:
+            yield from _inspect(source, columns)
+            return
+        spans = list(_spans(item))
+        for span in spans:
+            if fields := _of_span(span, columns):
+                yield number, fields
+        if not spans:
+            yield number, _of_record(item, columns, asked)
+
+
+# What was asked, and what came back
+
+
+def _of_record(item: Mapping[str, Any], columns: Columns, asked: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the fields of one record: a flat row, a chat completion, or a line of a batch."""
+    request = asked.get(str(item.get("custom_id")), item)
+    request = _mapping(request, "body") or _mapping(request, "params") or _mapping(request, "request") or request
+    body = next((own for own in _bodies(item) if _answer(own) is not None or stops.find(own)), None)
+    fields = {field: _named(field, name, item, request) for field, name in columns._asdict().items()}
+    said = _conversation(request if request.get("messages") is not None else item)
+    if said is not None:
+        fields["text"] = said[0]
+    if body is None and said is not None:
+        fields["answer"] = said[1] if fields["answer"] is None else fields["answer"]
+    if body is not None:
+        fields["answer"] = _answer(body)
+        fields |= _ended(body)
+        fields["system"] = fields["system"] or body.get("model")
+    elif error := item.get("error") or _mapping(item, "result").get("error"):
+        stop = stops.of_error(error, str(error))
+        fields |= {"finish_reason": stop.reason if stop else "error"}
+    return {name: _text(value) for name, value in fields.items() if value is not None}
+
+
+def _bodies(item: Mapping[str, Any]) -> Iterable[Mapping[str, Any]]:
+    """Yield where the body of a response may lie."""
+    response = _mapping(item, "response")
+    yield from (own for own in (_mapping(response, "body"), response, _mapping(item, "result")) if own)
+    yield from (own for own in (_mapping(_mapping(item, "result"), "message"), item) if own)
+
+
+def _mapping(item: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    found = item.get(name)
+    return found if isinstance(found, Mapping) else {}
+
+
+def _named(field: str, name: str, *places: Mapping[str, Any]) -> Any:
+    """Return what the first place tells under a name, or a usual one, itself or in its metadata."""
+    if name == NONE:
+        return None
+    for place in itertools.chain.from_iterable((own, _mapping(own, "metadata")) for own in places):
+        for own in (name,) if name else USUAL[field]:
+            value = place.get(own)
+            if value is not None and (name or not _nested(value)):
+                return _as_refusal(value) if field == "decision" and own.lower() in ABOUT_REFUSAL else value
+    return None
+
+
+def _conversation(request: Mapping[str, Any]) -> tuple[str, str | None] | None:
+    """Return the last thing that a user said, and what was answered where the log has it; None without messages."""
+    messages = request.get("messages")
+    if not isinstance(messages, list):
+        return None
+    said = [one for one in messages if isinstance(one, Mapping)]
+    asked = [place for place, one in enumerate(said) if one.get("role") in ("user", "human")]
+    if not asked:
+        return None
+    after = [one for one in said[asked[-1] + 1 :] if one.get("role") in ("assistant", "model")]
+    return _content(said[asked[-1]].get("content")) or "", _content(after[-1].get("content")) if after else None
+
+
+def _content(content: Any) -> str | None:
+    """Return the text of a message: itself, or its parts'."""
+    if isinstance(content, str):
+        return content
+    if isinstance(content, Mapping):
+        content = [content]
+    if not isinstance(content, list):
+        return None
+    texts = [one.get("text", one.get("content")) if isinstance(one, Mapping) else one for one in content]
+    return "".join(text for text in texts if isinstance(text, str))
+
+
+def _answer(body: Mapping[str, Any]) -> str | None:
+    """Return the text of a response of any provider; None where this is no response."""
+    if isinstance(choices := body.get("choices"), list) and choices and isinstance(choices[0], Mapping):
+        message = _mapping(choices[0], "message")
+        return _content(message.get("content")) or message.get("refusal") or choices[0].get("text") or ""
+    if isinstance(output := body.get("output"), list):
+        return "".join(_content(one.get("content")) or "" for one in output if isinstance(one, Mapping))
+    if isinstance(candidates := body.get("candidates"), list) or "promptFeedback" in body:
+        first = candidates[0] if candidates and isinstance(candidates[0], Mapping) else {}
+        return _content(_mapping(first, "content").get("parts")) or ""
+    if "stopReason" in body:
+        return _content(_mapping(_mapping(body, "output"), "message").get("content")) or ""
+    if body.get("type") == "message" or "stop_reason" in body:
+        return _content(body.get("content")) or ""
+    return None
+
+
+def _ended(body: Mapping[str, Any]) -> dict[str, Any]:
+    """Return why a response ended: a provider's stop where there is one."""
+    if stop := stops.find(body):
+        return {"finish_reason": stop.reason}
+    choices = body.get("choices")
+    first = choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], Mapping) else {}
+    return {"finish_reason": first.get("finish_reason") or body.get("stop_reason") or body.get("stopReason")}
+
+
+def _asked(requests: str | Path) -> dict[str, Mapping[str, Any]]:
+    """Return the requests of a batch by their custom_id."""
+    source = find(requests)
+    if source.kind not in ("lines", "document"):
+        raise DataError(f"{source.name}: the input of a batch has a JSON object a line; pass the file that was sent")
+    return {str(item.get("custom_id")): item for _, item in _objects(source)}
+
+
+# Spans
+
+
+def _spans(item: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """Yield the spans of a record, their attributes as a mapping."""
+    if isinstance(item.get("attributes"), Mapping):
+        yield item
+    for resource in item.get("resourceSpans") or []:
+        for scope in resource.get("scopeSpans") or []:
+            for span in scope.get("spans") or []:
+                own = {one["key"]: _plain(one.get("value")) for one in span.get("attributes") or []}
+                yield {**span, "attributes": own}
+
+
+def _plain(value: Any) -> Any:
+    """Return an attribute's value without its type."""
+    if not isinstance(value, Mapping):
+        return value
+    (kind, inside), *_ = [*value.items(), ("", None)]
+    if kind == "arrayValue":
+        return [_plain(one) for one in inside.get("values") or []]
+    if kind == "kvlistValue":
+        return {one["key"]: _plain(one.get("value")) for one in inside.get("values") or []}
+    return inside
+
+
+def _of_span(span: Mapping[str, Any], columns: Columns) -> dict[str, Any]:
+    """Return the fields of a span about a model; none of any other."""
+    about = span["attributes"]
+    if not any(str(name).startswith("gen_ai.") for name in about):
+        return {}
+    asked, answered = (_messages(about, kind) for kind in ("input", "output"))
+    if asked is None and answered is None:
+        return {}
+    said, came = _conversation({"messages": asked or []}), answered[-1] if answered else {}
+    reasons = about.get("gen_ai.response.finish_reasons")
+    reasons = _decoded(reasons) if isinstance(reasons, str) else reasons
+    fields = {field: _named(field, name, about) for field, name in columns._asdict().items()}
+    fields["text"], fields["answer"] = said[0] if said else None, _content(came.get("content"))
+    fields["finish_reason"] = came.get("finish_reason") or (
+        reasons[0] if isinstance(reasons, list) and reasons else None
+    )
+    if fields["answer"] is None and about.get("error.type"):
+        fields["finish_reason"] = "error"
+    model = about.get("gen_ai.response.model") or about.get("gen_ai.request.model")
+    fields["system"] = fields["system"] or model
+    return {name: _text(value) for name, value in fields.items() if value is not None}
+
+
+def _messages(about: Mapping[str, Any], kind: str) -> list[dict[str, Any]] | None:
+    """Return the messages of a span: one attribute, as JSON or not, or one for each message as older conventions do."""
+    found = about.get(f"gen_ai.{kind}.messages")
+    found = _decoded(found) if isinstance(found, str) else found
+    if isinstance(found, list):
+        return [{"content": one.get("parts", one.get("content")), **one} for one in found if isinstance(one, Mapping)]
+    old, made = {"input": "gen_ai.prompt", "output": "gen_ai.completion"}[kind], []
+    for number in itertools.count():
+        if (content := about.get(f"{old}.{number}.content")) is None:
+            break
+        role = about.get(f"{old}.{number}.role") or ("user" if kind == "input" else "assistant")
+        reason = about.get(f"{old}.{number}.finish_reason")
+        made.append({"role": role, "content": content, "finish_reason": reason})
+    return made or None
+
+
+def _decoded(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+
+
+# Inspect
+
+
+def _inspect(source: Source, columns: Columns) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield the samples of a log of Inspect, by its own reader."""
+    try:
+        from inspect_ai.log import read_eval_log, read_eval_log_samples
+    except ImportError:
+        raise DataError(
+            f"{source.name}: this is a log of Inspect, read by its own package: pip install inspect_ai"
+        ) from None
+    kind: Literal["eval", "json"] = "eval" if source.kind == "inspect" else "json"
+    try:
+        header = read_eval_log(str(source.path), header_only=True, format=kind)
+        if header.eval.dataset.sample_ids is None:  # such a log is read whole
+            samples: Iterable[Any] = read_eval_log(str(source.path), format=kind).samples or ()
+        else:
+            samples = read_eval_log_samples(str(source.path), all_samples_required=False, format=kind)
+        for number, sample in enumerate(samples):
+            yield number, _of_sample(sample, header.eval.model, columns)
+    except (ValueError, OSError, KeyError, zipfile.BadZipFile) as error:
+        raise DataError(f"{source.name}: Inspect cannot read this log ({_said(error)})") from None
+
+
+def _of_sample(sample: Any, model: str, columns: Columns) -> dict[str, Any]:
+    scores = {name: score.value for name, score in (sample.scores or {}).items()}
+    places = (sample.metadata or {}, scores)
+    fields = {field: _named(field, name, *places) for field, name in columns._asdict().items()}
+    asked = sample.input if isinstance(sample.input, str) else None
+    if asked is None:
+        said = _conversation({"messages": [one.model_dump() for one in sample.input]})
+        asked = said[0] if said else None
+    fields["text"] = fields["text"] or asked
+    fields["answer"] = sample.output.completion if sample.output else None
+    fields["finish_reason"] = sample.output.stop_reason if sample.output and sample.output.choices else None
+    if sample.error:
+        fields["finish_reason"] = "error"
+    fields["system"] = fields["system"] or model
+    return {name: _text(value) for name, value in fields.items() if value is not None}
