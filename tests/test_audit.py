@@ -215,7 +215,8 @@ def test_the_demo_is_the_record(tmp_path, command):
     made = record.demo(stores.Store("recorded"))
     assert (paths.DATA / "demo.csv").read_text(encoding="utf-8") == made.to_csv(index=False)
     done = command("audit", "--demo", "--out", str(tmp_path / "o"))
-    assert not done.error and "of the refused requests get an answer" in done.printed
+    said = done.printed.partition("\n\n")[0]
+    assert not done.error and f"```\n{said}\n```" in (paths.ROOT / "README.md").read_text(encoding="utf-8")
 
 
 def test_the_page_escapes_what_the_file_says(tmp_path, command):

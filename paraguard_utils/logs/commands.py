@@ -1,5 +1,6 @@
 """What `paraguard audit` does."""
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -16,6 +17,9 @@ from paraguard_utils.paths import RESULTS, shown
 
 ASSUMED = [(rate, dr) for rate in (0.05, 0.2, 0.5) for dr in (0.3, 0.7)]
 """Refusal rates and DR of a plan without a log."""
+
+WIDTH = 88
+"""Columns of what is printed."""
 
 SIZE = 6
 """Wordings of a cluster in a plan without a log."""
@@ -56,10 +60,10 @@ def audited(file: str, wanted: Wanted, files: Mapping[str, Path | None]) -> int:
     found = audits.audit(decisions, vectors=None if decisions.clustered else embed(decisions, folder))
     if decisions.labelled_by:
         print(f"There is no column of decisions: answers were labelled by {decisions.labelled_by}.\n")
-    print("\n".join(found.sentences), end="\n\n")
+    print("\n".join(textwrap.fill(one, WIDTH) for one in found.sentences), end="\n\n")
     print(page.shown(found.table).to_string(), end="\n\n")
     if notes := page.notes(found.table):
-        print("\n".join(notes), end="\n\n")
+        print("\n".join(textwrap.fill(one, WIDTH) for one in notes), end="\n\n")
     print(f"written: {', '.join(shown(path) for path in page.write(found, folder))}")
     findings = gate.judge(found.table, wanted.measure, wanted.fail_above) if wanted.fail_above is not None else []
     if before is not None:
