@@ -136,13 +136,18 @@ def test_every_room_is_a_listed_package():
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory):
     """A wheel built from a copy of the project: building leaves folders behind."""
-    root, made = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheel")
+    root, made = copied(tmp_path_factory.mktemp("source")), tmp_path_factory.mktemp("wheel")
+    pip("wheel", "--no-build-isolation", "--wheel-dir", made, root)
+    return next(made.glob("*.whl"))
+
+
+def copied(root):
+    """Copy what a package is built from, and what must not get into it."""
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy2(paths.ROOT / name, root / name)
     for name in ("paraguard_utils", "data", "notebooks", "tests", "benchmarks"):
         shutil.copytree(paths.ROOT / name, root / name, ignore=shutil.ignore_patterns("__pycache__"))
-    pip("wheel", "--no-build-isolation", "--wheel-dir", made, root)
-    return next(made.glob("*.whl"))
+    return root
 
 
 def pip(*arguments):
