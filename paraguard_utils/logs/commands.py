@@ -1,19 +1,30 @@
-"""What `paraguard audit` does."""
+"""The commands that need the dependencies only: `paraguard audit` and `paraguard label`."""
 
+import sys
 import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import pandas as pd
+import typer
 
 from paraguard_utils.errors import SettingsError
 from paraguard_utils.logs import audit as audits
 from paraguard_utils.logs import gate, page
-from paraguard_utils.logs.decisions import Decisions
-from paraguard_utils.logs.embedding import embed
+from paraguard_utils.logs.decisions import Decisions, label_file
 from paraguard_utils.logs.records import STDIN
-from paraguard_utils.paths import RESULTS, shown
+from paraguard_utils.paths import DATA, RESULTS, shown
+
+OPTIONS: dict[str, Any] = {
+    "add_completion": False,
+    "no_args_is_help": True,
+    "pretty_exceptions_enable": False,
+    "rich_markup_mode": None,
+    "context_settings": {"help_option_names": ["-h", "--help"]},
+}
+
+app = typer.Typer(help="Measure how sensibly a model or a guard refuses.", **OPTIONS)
 
 ASSUMED = [(rate, dr) for rate in (0.05, 0.2, 0.5) for dr in (0.3, 0.7)]
 """Refusal rates and DR of a plan without a log."""
@@ -57,7 +68,12 @@ def audited(file: str, wanted: Wanted, files: Mapping[str, Path | None]) -> int:
     before = wanted.read(wanted.baseline) if wanted.baseline else None
     stem = "stdin" if file == STDIN else Path(file).name.split(".")[0]
     folder = wanted.out or RESULTS / "audit" / stem
-    found = audits.audit(decisions, vectors=None if decisions.clustered else embed(decisions, folder))
+    vectors = None
+    if not decisions.clustered:
+        from paraguard_utils.logs.embedding import embed  # its packages are an extra
+
+        vectors = embed(decisions, folder)
+    found = audits.audit(decisions, vectors=vectors)
     if decisions.labelled_by:
         print(f"There is no column of decisions: answers were labelled by {decisions.labelled_by}.\n")
     print("\n".join(textwrap.fill(one, WIDTH) for one in found.sentences), end="\n\n")
@@ -115,3 +131,70 @@ def planned(files: Sequence[str], wanted: Wanted) -> str:
 
 def _rounded(table: pd.DataFrame) -> str:
     return table.to_string(index=False, float_format="%.3f")
+
+
+@app.command()
+def label(
+    file: Annotated[Path, typer.Argument(help="CSV of answers; a column finish_reason is used where there is one.")],
+    column: Annotated[str, typer.Option(help="Column of the answers.")] = "response",
+    request: Annotated[str, typer.Option(help="Column of what was asked, where there is one.")] = "",
+    labeller: Annotated[
+        Literal["combined", "cues"], typer.Option(help="Cue list and classifier, or the cue list alone (no torch).")
+    ] = "combined",
+) -> None:
+    """Label answers as accepted or refused: the file with label, kind, rule and p_refusal, on standard output.
+
+    Example: paraguard label answers.csv --column completion --request prompt > labelled.csv
+    """
+    label_file(file, column, request, labeller).to_csv(sys.stdout, index=False)
+
+
+@app.command()
+def audit(
+    files: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="FILE", help="Decisions or answers, - for standard input; two with --compare."),
+    ] = None,
+    text: Annotated[str, typer.Option(help="Column of the requests.", show_default="text, prompt, ...")] = "",
+    answer: Annotated[str, typer.Option(help="Column of the answers.", show_default="answer, response, ...")] = "",
+    decision: Annotated[str, typer.Option(help="Column of the decisions.", show_default="decision, refused, ...")] = "",
+    cluster: Annotated[
+        str, typer.Option(help="Column of clusters; none: near neighbours.", show_default="cluster, ...")
+    ] = "",
+    system: Annotated[str, typer.Option(help="Column of systems.", show_default="system, model, ...")] = "",
+    harmful: Annotated[str, typer.Option(help="Column: should be refused.", show_default="harmful, ...")] = "",
+    reading: Annotated[str, typer.Option(help="Column of what a reader says.", show_default="reading")] = "",
+    rejects: Annotated[
+        list[str] | None,
+        typer.Option(metavar="VALUE", help="A decision that is a refusal, all others not; repeatable."),
+    ] = None,
+    requests: Annotated[str, typer.Option("--input", metavar="FILE", help="Input file of a batch.")] = "",
+    labeller: Annotated[str, typer.Option(help="cues or combined, for answers.", show_default="the better one")] = "",
+    out: Annotated[Path | None, typer.Option(help="Folder to write to.", show_default="results/audit/FILE")] = None,
+    compare: Annotated[bool, typer.Option("--compare", help="Compare two logs of the same clusters.")] = False,
+    baseline: Annotated[str, typer.Option(metavar="FILE", help="Fail where it got worse than this log.")] = "",
+    margin: Annotated[float, typer.Option(help="How much worse than the baseline is still not worse.")] = 0.0,
+    fail_above: Annotated[float | None, typer.Option(min=0, help="Fail where the measure is above this.")] = None,
+    measure: Annotated[Literal["dr", "frr"], typer.Option(help="What --fail-above and --baseline judge.")] = "dr",
+    json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write what was found.")] = None,
+    junit: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the gate's verdicts.")] = None,
+    summary: Annotated[Path | None, typer.Option(metavar="FILE", help="Append Markdown, for a job's page.")] = None,
+    plan: Annotated[bool, typer.Option("--plan", help="Say how many clusters give which interval.")] = False,
+    demo: Annotated[bool, typer.Option("--demo", help="Audit 1,620 recorded decisions of SmolLM2.")] = False,
+) -> None:
+    """Audit decisions or answers of any model or guard: how often and how sensibly it refuses.
+
+    Exit codes: 0 not worse, 1 error, 2 usage, 3 worse, 4 too little to say. Example: paraguard audit log.jsonl
+    """
+    named = {"text": text, "answer": answer, "decision": decision, "cluster": cluster, "system": system}
+    named |= {"harmful": harmful, "reading": reading}
+    wanted = Wanted(named, tuple(rejects or ()), requests, labeller, out, baseline, margin, fail_above, measure)
+    files = [*(files or ()), *([str(DATA / "demo.csv")] if demo else [])]
+    if len(files) != (0 if plan and not files else 1 + compare):
+        raise SettingsError("name one file, two with --compare, or --demo")
+    if plan:
+        print(planned(files, wanted))
+    elif compare:
+        print(compared(files[0], files[1], wanted))
+    else:
+        sys.exit(audited(files[0], wanted, {"json": json_file, "junit": junit, "summary": summary}))

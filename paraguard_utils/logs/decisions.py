@@ -320,6 +320,44 @@ def label_refusals(
     return _labelled(frame, labeller)[0]
 
 
+def label_file(file: str | Path, column: str, request: str = "", labeller: str = "combined") -> pd.DataFrame:
+    """Read a CSV file of answers and label them.
+
+    Parameters
+    ----------
+    file : str or Path
+        A column finish_reason is used where there is one.
+    column : str
+        Of the answers.
+    request : str
+        Column of what was asked; "" for none.
+    labeller : str
+        "combined", or "cues" for the cue list alone, which needs no model.
+
+    Returns
+    -------
+    DataFrame
+        The file's columns, all as text, and those of `label_refusals`.
+
+    Raises
+    ------
+    DataError
+        The file cannot be read, or has no such column.
+    """
+    try:
+        frame = pd.read_csv(file, dtype=str, keep_default_na=False)
+    except FileNotFoundError:
+        raise DataError(f"{file}: there is no such file") from None
+    except (OSError, ValueError) as error:
+        raise DataError(f"{file}: cannot be read: {str(error).splitlines()[0]}; pass a CSV file in UTF-8") from error
+    for name, option in ((column, "--column"), (request, "--request")):
+        if name and name not in frame:
+            raise DataError(f"{file}: no column {name!r}; it has {', '.join(frame)}; name one with {option}")
+    reasons = frame.get("finish_reason", [""] * len(frame))
+    asked = frame[request].tolist() if request else None
+    return frame.assign(**label_refusals(frame[column].tolist(), list(reasons), asked, labeller))
+
+
 def _labelled(answers: pd.DataFrame, labeller: str) -> tuple[pd.DataFrame, str]:
     """Label answers by the classifier too where that is asked for, or it is installed and they are not too many."""
     from paraguard_utils.querying import refusals
@@ -331,7 +369,10 @@ def _labelled(answers: pd.DataFrame, labeller: str) -> tuple[pd.DataFrame, str]:
 
             requests = answers["text"].fillna("").tolist() if answers["text"].notna().any() else None
             return labelling.label(answers["answer"].tolist(), reasons, requests), labelling.LABELLER
-        except ImportError:
+        except ImportError as error:
             if labeller:
-                raise
+                raise DataError(
+                    f"the classifier needs a package that is not there ({error.name}): pip install '.[models]', "
+                    "or label by the cue list alone, with --labeller cues"
+                ) from None
     return refusals.label(answers["answer"].tolist(), reasons), refusals.VERSION

@@ -91,7 +91,7 @@ def views(
     -------
     Views
     """
-    openings = [str(text) for text in refusals.normalise(responses).to_pylist()]
+    openings = refusals.normalise(responses)
     remembered = encoder.memoized(embed)
     answers = np.asarray(remembered([_first(text, WORDS) for text in openings]), np.float64)
     asked = np.zeros_like(answers)

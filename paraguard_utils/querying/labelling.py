@@ -108,45 +108,6 @@ def decide(found: pd.DataFrame, opinion: pd.DataFrame) -> pd.DataFrame:
     return found
 
 
-def label_file(file: str | Path, column: str, request: str = "", labeller: str = "combined") -> pd.DataFrame:
-    """Read a CSV file of answers and label them.
-
-    Parameters
-    ----------
-    file : str or Path
-        A column finish_reason is used where there is one.
-    column : str
-        Of the answers.
-    request : str
-        Column of what was asked; "" for none.
-    labeller : str
-        "combined", or "cues" for the cue list alone, which needs no model.
-
-    Returns
-    -------
-    DataFrame
-        The file's columns, all as text, and those of `label`, or of `refusals.label` for the cue list.
-
-    Raises
-    ------
-    DataError
-        The file cannot be read, or has no such column.
-    """
-    try:
-        frame = pd.read_csv(file, dtype=str, keep_default_na=False)
-    except FileNotFoundError:
-        raise DataError(f"{file}: there is no such file") from None
-    except (OSError, ValueError) as error:
-        raise DataError(f"{file}: cannot be read: {str(error).splitlines()[0]}; pass a CSV file in UTF-8") from error
-    for name, option in ((column, "--column"), (request, "--request")):
-        if name and name not in frame:
-            raise DataError(f"{file}: no column {name!r}; it has {', '.join(frame)}; name one with {option}")
-    reasons = frame.get("finish_reason", [""] * len(frame))
-    if labeller == "cues":
-        return frame.assign(**refusals.label(frame[column], reasons))
-    return frame.assign(**label(frame[column], reasons, frame[request] if request else None))
-
-
 def label_answers(traces: Traces, corpus: Corpus, embed: Embed = encoder.encode) -> Labels:
     """Label a target's answers: the columns of a labels file, in trace order.
 

@@ -13,11 +13,11 @@ Patterns are those of RE2, which has no backtracking: the time is linear in the 
 import hashlib
 from collections.abc import Sequence
 from functools import cache
+from typing import Any
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
-import pyarrow.compute as pc
+import re2
 
 from paraguard_utils import paths, stops
 from paraguard_utils.text import THINKING
@@ -88,7 +88,7 @@ def cues() -> list[tuple[str, str, str, str]]:
     return found
 
 
-def normalise(responses: Sequence[object]) -> pa.Array:
+def normalise(responses: Sequence[object]) -> list[str]:
     """Return the openings of answers as the cues expect them; empty if one holds no letter and no digit.
 
     Lower case, single spaces, plain apostrophes, contractions spelt out; without a thinking block, markup, and whatever
@@ -101,16 +101,25 @@ def normalise(responses: Sequence[object]) -> pa.Array:
 
     Returns
     -------
-    pyarrow.Array of str, length n
+    list of str, length n
     """
     # A lone surrogate is no character, and UTF-8 has none.
-    texts = [r.encode("utf-8", "replace").decode() if isinstance(r, str) else "" for r in responses]
-    answers = pc.replace_substring_regex(pa.array(texts, pa.large_string()), THINKING.pattern, "")
-    answers = pc.replace_substring_regex(answers, MARGIN, "")
-    answers = pc.utf8_lower(pc.utf8_slice_codeunits(answers, 0, RAW_CHARS))
-    for pattern, replacement in STEPS:
-        answers = pc.replace_substring_regex(answers, pattern, replacement)
-    return pc.utf8_slice_codeunits(answers, 0, CUE_CHARS)
+    return [_plain(r.encode("utf-8", "replace").decode()) if isinstance(r, str) else "" for r in responses]
+
+
+@cache
+def _steps() -> list[tuple[Any, str]]:
+    """Return the steps of `STEPS`, compiled."""
+    return [(re2.compile(pattern), replacement) for pattern, replacement in STEPS]
+
+
+def _plain(answer: str) -> str:
+    for pattern in (THINKING.pattern, MARGIN):
+        answer = re2.sub(pattern, "", answer)
+    answer = "".join(mark.lower()[0] for mark in answer[:RAW_CHARS])  # a letter for a letter, whatever its language
+    for pattern, replacement in _steps():
+        answer = pattern.sub(replacement, answer)
+    return answer[:CUE_CHARS]
 
 
 def label(responses: Sequence[object], finish_reasons: Sequence[object]) -> pd.DataFrame:
@@ -137,31 +146,39 @@ def label(responses: Sequence[object], finish_reasons: Sequence[object]) -> pd.D
     reasons = np.array([reason if isinstance(reason, str) else "" for reason in finish_reasons], dtype=object)
     if len(reasons) != len(responses):
         raise ValueError(f"there are {len(responses)} answers and {len(reasons)} finish reasons")
-    answers = normalise(responses)
-    frame = pd.DataFrame("", index=range(len(reasons)), columns=["label", "kind", "rule"], dtype=object)
-    empty = np.asarray(pc.equal(answers, ""), bool)
     known = {reason: stops.of_reason(reason) for reason in set(reasons)}
-    for place, (reason, text) in enumerate(zip(reasons, responses, strict=True)):
+    rows = []
+    for reason, text, opening in zip(reasons, responses, normalise(responses), strict=True):
         if stop := known[reason] or stops.of_text(text):
-            frame.loc[place] = ("blocked", stop.category, stop.value)
-    for cases, row in (
-        (reasons == "error", ("unparsed", "error", "error")),
-        (empty, ("unparsed", "empty", "empty")),
-    ):
-        frame.loc[cases & (frame["label"] == "").to_numpy()] = row
-    undecided = np.flatnonzero(frame["label"] == "")
-    frame.loc[undecided] = ("accept", "", "no_cue")
+            rows.append(("blocked", stop.category, stop.value))
+        elif reason == "error" or not opening:
+            why = "error" if reason == "error" else "empty"
+            rows.append(("unparsed", why, why))
+        else:
+            rule, kind = _first_cue(opening) or ("no_cue", "")
+            rows.append(("reject" if kind else "accept", kind, rule))
+    return pd.DataFrame(rows, columns=["label", "kind", "rule"], dtype=object)
+
+
+@cache
+def _patterns() -> tuple[Any, list[tuple[str, str, Any]]]:
+    """Return all patterns as one set, and rule, kind and what spares an answer of each."""
+    every, found = re2.Set.SearchSet(), []
     for rule, kind, pattern, unless in cues():
-        hits = _matching(answers, undecided, pattern)
-        hits = np.setdiff1d(hits, _matching(answers, hits, unless)) if unless else hits
-        frame.loc[hits] = ("reject", kind, rule)
-        undecided = np.setdiff1d(undecided, hits)
-    return frame
+        every.Add(pattern)
+        found.append((rule, kind, re2.compile(unless) if unless else None))
+    every.Compile()
+    return every, found
 
 
-def _matching(texts: pa.Array, rows: np.ndarray, pattern: str) -> np.ndarray:
-    """Return those of the rows whose text holds the pattern."""
-    return rows[np.asarray(pc.match_substring_regex(texts.take(pa.array(rows, pa.int64())), pattern), bool)]
+def _first_cue(answer: str) -> tuple[str, str] | None:
+    """Return rule and kind of the first cue that an answer holds and is not spared by."""
+    every, known = _patterns()
+    for number in sorted(every.Match(answer) or ()):
+        rule, kind, unless = known[number]
+        if unless is None or not unless.search(answer):
+            return rule, kind
+    return None
 
 
 def has_substring(responses: Sequence[str]) -> np.ndarray:

@@ -1,0 +1,333 @@
+"""Commands of the study: they need more than the dependencies (`__main__` has those that do not).
+
+Modules are imported where a command needs them.
+"""
+
+from pathlib import Path
+from types import ModuleType
+from typing import Annotated
+
+import typer
+import yaml
+
+from paraguard_utils import paths
+from paraguard_utils.errors import SettingsError, UserError
+from paraguard_utils.logs.commands import OPTIONS, app
+from paraguard_utils.settings import CORPUS, PUBLIC_GATES, Settings, check
+from paraguard_utils.stores import LIVE, RECORDED
+
+corpus_app = typer.Typer(help="Build a corpus from public benchmarks, and let people judge its paraphrases.", **OPTIONS)
+app.add_typer(corpus_app, name="corpus")
+
+AnyStore = Annotated[str, typer.Option(help="Folder under results/, or the record.")]
+LiveStore = Annotated[str, typer.Option(help="Folder under results/.")]
+ModelName = Annotated[str, typer.Option(help="Hub id, folder, .gguf file or packaged name.")]
+CorpusName = Annotated[str, typer.Option(help="Name of a corpus.")]
+
+
+def live(name: str) -> str:
+    """Return the name of a store that may be written.
+
+    Raises
+    ------
+    SettingsError
+        It is the recorded one, or no name of a store.
+    """
+    if name == RECORDED:
+        raise SettingsError("the recorded store is not written; name a live one, for example --store live")
+    return check({"store": name, "corpus": CORPUS}).store
+
+
+def runs() -> ModuleType:
+    """Return the module that runs notebooks.
+
+    Raises
+    ------
+    UserError
+        There are none: the package is installed by itself.
+    """
+    if not paths.CHECKOUT:
+        raise UserError("this needs the notebooks and the record: clone the project and run it there")
+    from paraguard_utils import run
+
+    return run
+
+
+@app.command()
+def run(
+    notebooks: Annotated[
+        list[str] | None, typer.Argument(help="Numbers, such as 02 03.", show_default="all but 01 and 08")
+    ] = None,
+    model: ModelName = "",
+    store: Annotated[
+        str, typer.Option(help="Folder under results/.", show_default="recorded, or live with a model")
+    ] = "",
+    corpus: Annotated[str, typer.Option(help="Name of a corpus.", show_default=CORPUS)] = "",
+    parameter: Annotated[
+        list[str] | None,
+        typer.Option("-p", "--parameter", metavar="NAME=VALUE", help="Any parameter of these notebooks; repeatable."),
+    ] = None,
+) -> None:
+    """Run notebooks in order, with progress on the terminal; what was asked already is not asked again.
+
+    Example: paraguard run --model Qwen/Qwen2.5-7B-Instruct -p wrappers="[none, safety]"
+    """
+    given = {name: value for name, value in (("model", model), ("store", store), ("corpus", corpus)) if value}
+    for text in parameter or ():
+        name, equals, value = text.partition("=")
+        try:
+            given[name] = yaml.safe_load(value)
+        except (yaml.YAMLError, ValueError):  # such as a date that is none
+            equals = ""
+        if not equals:
+            raise SettingsError(f"-p {text}: write -p NAME=VALUE, for example -p k=3 or -p wrappers='[none, safety]'")
+    runs().run(notebooks or (), given)
+
+
+@app.command()
+def train(
+    xstest: Annotated[Path, typer.Option(metavar="FOLDER", help="With xstest_v2_completions_*.csv, as published.")],
+    out: Annotated[Path | None, typer.Option(help="JSON file of coefficients to write.")] = None,
+) -> None:
+    """Fit the classifier of refusals anew, on the half of XSTest's answers that is not held out and on our own.
+
+    Example: paraguard train --xstest xstest/model_completions --out refusal_classifier.json
+    """
+    from paraguard_utils.querying import agreement, classifier
+
+    annotated, own = agreement.for_training(agreement.read_answers(xstest)), classifier.training_answers()
+    out = out or classifier.FILE
+    classifier.fit(own, annotated).save(out)
+    print(f"{out}: fitted on {len(annotated)} of XSTest's answers and {len(own)} of ours")
+
+
+@app.command()
+def agreement(
+    xstest: Annotated[Path, typer.Option(metavar="FOLDER", help="With xstest_v2_completions_*.csv, as published.")],
+    judge: Annotated[str, typer.Option(metavar="MODEL", help="Also let this model judge the answers.")] = "",
+    store: LiveStore = LIVE,
+) -> None:
+    """Compare the labels with people's on XSTest's annotated answers, and write the tables xstest_*.
+
+    Example: paraguard agreement --xstest xstest/model_completions
+    """
+    from paraguard_utils.querying import agreement as agreements
+    from paraguard_utils.stores import Store
+
+    table = agreements.validate(xstest, Store(live(store)), judge)["xstest_agreement"]
+    shown = ["file", "part", "labeller", "n", "accuracy", "kappa", "kappa_low", "kappa_high"]
+    print(table[shown].to_string(index=False))
+
+
+@app.command()
+def explorer(store: AnyStore = RECORDED, corpus: CorpusName = CORPUS, model: ModelName = "") -> None:
+    """Write one page on which the rejections of a store can be explored, without a network.
+
+    Example: paraguard explorer --store live --model Qwen/Qwen2.5-7B-Instruct
+    """
+    runs().explore(check({"store": store, "corpus": corpus, "model": model}))
+
+
+@app.command()
+def remedy(
+    model: Annotated[str, typer.Option(help="As 02 and 03 were given it.")],
+    store: AnyStore = LIVE,
+    corpus: CorpusName = CORPUS,
+    wrapper: Annotated[str, typer.Option(help="Instruction under which it refuses too much.")] = "safety",
+) -> None:
+    """Say what to do about a model that refuses too much: where it is brittle, the cheapest remedy, a tuning file.
+
+    After 02 and 03 on that model. Example: paraguard remedy --model Qwen/Qwen2.5-7B-Instruct
+    """
+    config = check({"store": store, "corpus": corpus, "model": model, "wrappers": [wrapper]})
+    if store == RECORDED:
+        runs()  # says so where there is no record
+    from paraguard_utils.report import advice
+
+    print("\n".join(advice.write(config)))
+
+
+@corpus_app.command()
+def build(
+    phtest: Annotated[str, typer.Option(metavar="FILE", help="PHTest v0.1 (An et al., COLM 2024).")] = "",
+    ebench: Annotated[str, typer.Option(metavar="FILE", help="USEBench's E-Bench (Mai et al., WWW 2025).")] = "",
+    orbench: Annotated[str, typer.Option(metavar="FILE", help="OR-Bench Hard-1K (Cui et al., 2024).")] = "",
+    xstest: Annotated[
+        str, typer.Option(metavar="FILE", help="XSTest's prompts: describe the risk scorer on them too.")
+    ] = "",
+    clusters: Annotated[int, typer.Option(min=1, help="How many.")] = 2000,
+    labels: Annotated[list[str], typer.Option("--label", help="Harmfulness label to keep; repeatable.")] = ["harmless"],  # noqa: B006
+    risk: Annotated[str, typer.Option(help="Risk scorer, as in notebook 01.")] = Settings.model_fields["risk"].default,
+    min_strategies: Annotated[
+        int, typer.Option(min=1, max=4, help="Strategies a cluster must hold: many a prompt has no word to soften.")
+    ] = PUBLIC_GATES.min_strategies,
+    seed: Annotated[int, typer.Option(help="Of the order in which seeds are drawn.")] = Settings.model_fields[
+        "seed"
+    ].default,
+    store: LiveStore = LIVE,
+    name: Annotated[str, typer.Option(help="Name of the corpus.")] = "public",
+) -> None:
+    """Build a corpus of gated paraphrases from public benchmarks' published files, resumably; print its yields.
+
+    Example: paraguard corpus build --orbench or-bench-hard-1k.csv --clusters 500
+    """
+    files = {key: file for key, file in (("phtest", phtest), ("ebench", ebench), ("orbench", orbench)) if file}
+    if not files:
+        raise SettingsError("name at least one benchmark file: --phtest, --ebench or --orbench")
+    check({"store": live(store), "corpus": name})
+    from paraguard_utils.corpus import build as builds
+
+    builds.from_benchmarks(files, store, name, clusters, labels, risk, min_strategies, seed, xstest)
+
+
+@corpus_app.command()
+def describe(
+    store: LiveStore = LIVE,
+    corpus: CorpusName = "public",
+    seed: Annotated[int, typer.Option(help="Of the resamples.")] = Settings.model_fields["seed"].default,
+) -> None:
+    """Write what may be published of a corpus whose texts must not be: rates by model, benchmark and cohort.
+
+    After 02, 03, 04 and 09 on that corpus. Example: paraguard corpus describe --store live
+    """
+    check({"store": live(store), "corpus": corpus})
+    from paraguard_utils.report import full_scale, tables
+    from paraguard_utils.stores import Store
+
+    found = full_scale.describe(Store(store), corpus, seed)
+    shown = tables.shown(found["sources"], ["frr", "dr"], ["target", "source", "n_scored", "n_reject", "few_dr"])
+    print(shown.to_string(index=False))
+
+
+@corpus_app.command()
+def sheet(
+    store: AnyStore = RECORDED,
+    corpus: CorpusName = CORPUS,
+    n: Annotated[int, typer.Option("-n", "--n", min=1, help="Pairs.")] = 100,
+    seed: Annotated[int, typer.Option(help="Of the draw.")] = Settings.model_fields["seed"].default,
+) -> None:
+    """Draw paraphrases for people to compare with their seeds: a CSV with an empty column for marks.
+
+    Example: paraguard corpus sheet --store live --corpus mine
+    """
+    check({"store": store, "corpus": corpus})
+    if store == RECORDED:
+        runs()  # says so where there is no record
+    from paraguard_utils.corpus import fidelity
+    from paraguard_utils.stores import Store
+
+    print(fidelity.write_sheet(Store(store), corpus, n, seed))
+
+
+@corpus_app.command()
+def read(
+    files: Annotated[list[str], typer.Argument(metavar="FIRST.csv [SECOND.csv]", help="Filled-in copies of a sheet.")],
+) -> None:
+    """Read one or two filled-in sheets: the share of shifted pairs, and how far two readers agree.
+
+    Example: paraguard corpus read first.csv second.csv
+    """
+    if len(files) > 2:
+        raise SettingsError("one or two sheets can be read")
+    from paraguard_utils.corpus import fidelity
+    from paraguard_utils.paths import input_file
+
+    print("\n".join(fidelity.report([fidelity.read_sheet(input_file(name)) for name in files])))
+
+
+@app.command()
+def reproduce() -> None:
+    """Run every notebook live, the default model asked for real, and compare with the record.
+
+    Example: paraguard reproduce
+    """
+    runs().reproduce()
+
+
+@app.command()
+def optional_models() -> None:
+    """Ask the optional models too, one of which also judges all answers.
+
+    Example: paraguard optional-models
+    """
+    runs().optional_models()
+
+
+@app.command()
+def remedies(
+    xstest: Annotated[str, typer.Option(metavar="FILE", help="XSTest's prompts: ask its unsafe ones too.")] = "",
+) -> None:
+    """Apply every remedy to the default model in the live store, resumably; an hour and more on two cores.
+
+    Example: paraguard remedies
+    """
+    runs().remedies(xstest)
+
+
+@app.command()
+def figures() -> None:
+    """Redraw all tables and figures from recorded traces, without a model.
+
+    Example: paraguard figures
+    """
+    runs().figures()
+
+
+@app.command()
+def record() -> None:
+    """Promote a live run to data/, figures/ and the committed notebooks.
+
+    Example: paraguard record
+    """
+    runs()  # says so where there is no checkout
+    from paraguard_utils import record as records
+
+    records.record()
+
+
+@app.command()
+def card() -> None:
+    """Fill in the data card from the files in data/, and write data/croissant.json.
+
+    Example: paraguard card
+    """
+    runs()  # says so where there is no checkout
+    from paraguard_utils.report import card as cards
+    from paraguard_utils.report import croissant, numbers
+    from paraguard_utils.stores import Store
+
+    cards.write(Store(RECORDED).read("tables", numbers.NAME))
+    croissant.write()
+
+
+@app.command()
+def html() -> None:
+    """Write one readable report and the explorer of all recorded rejections.
+
+    Example: paraguard html
+    """
+    runs().html()
+
+
+@app.command()
+def weights() -> None:
+    """Check that the packaged weights are there and are what they should be.
+
+    Example: paraguard weights
+    """
+    from paraguard_utils.models.weights import MINILM, SMOLLM2, locate
+
+    for packaged in (SMOLLM2, MINILM):
+        locate(packaged)
+        print(f"ok  {packaged.parts[0][0]}: {packaged.name}")
+
+
+@app.command()
+def convert(model: Annotated[str, typer.Argument(help="Packaged name, .gguf file, folder or hub id.")]) -> None:
+    """Print the folder of a model's weights as any server takes them, converted where they are packed.
+
+    Example: paraguard convert smollm2-135m-instruct
+    """
+    from paraguard_utils.models import loading
+
+    print(loading.converted(loading.resolve(model)))
