@@ -144,7 +144,9 @@ def test_the_same_decisions_in_any_file(tmp_path, name, way):
     found = Decisions.from_file(file, labeller="cues")
     assert found.rows["label"].tolist() == EXPECTED
     assert found.rows["cluster"].tolist() == FLAT["cluster"].tolist()
-    assert found.texts(found.rows.index.unique()[-1:]).iloc[0] in FLAT["text"].tolist()
+    assert found.texts(found.rows.index).tolist() == FLAT["text"].tolist()
+    (row,) = audit(found, n_resamples=100).table.to_dict("records")
+    assert row["n_reject"] == EXPECTED.count("reject") and np.isfinite(row["dr_most_words"])
     assert bool(found.labelled_by) == ("answer" in KINDS[name] or "sorry" in KINDS[name])
 
 

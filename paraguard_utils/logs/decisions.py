@@ -32,7 +32,7 @@ BY_CLASSIFIER = 20_000
 USUAL = Columns()
 """Columns that are called as usual."""
 
-KEPT = ("system", "cluster", "harmful", "label", "category", "reading")
+KEPT = ("system", "cluster", "harmful", "label", "category", "reading", "text")
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,8 @@ class Decisions:
     ----------
     rows : DataFrame
         Index: rows of the file, from 0. Columns system, label (one of `core.decisions.LABELS`), category (of a
-        provider's stop, "" elsewhere); where the file tells them, cluster, harmful (bool) and reading.
+        provider's stop, "" elsewhere); where they are told, cluster, harmful (bool), reading, and text of a frame: a
+        file's texts are read when they are needed.
     name : str
         Of the file.
     labelled_by : str
@@ -128,6 +129,8 @@ class Decisions:
 
     def texts(self, wanted: Sequence[int] | np.ndarray) -> pd.Series:
         """Read the texts of some rows, by row; "" where the file tells none."""
+        if "text" in self.rows:
+            return self.rows["text"].reindex(wanted)
         found = [pd.Series(dtype=str)]
         if self.source is not None:
             for part in records.parts(self.source, self.columns, self.requests):
@@ -157,7 +160,6 @@ class _Gathered:
         self.source, self.columns, self.labeller = source, columns, labeller
         self.parts: dict[str, list[Any]] = {}
         self.index: list[np.ndarray] = []
-        self.labels: list[pd.DataFrame] = []
         self.answers: list[pd.DataFrame] = []
 
     def add(self, part: pd.DataFrame) -> None:
@@ -165,18 +167,16 @@ class _Gathered:
         self.index.append(part.index.to_numpy())
         decided = "decision" in part and (part["decision"].notna().any() or part.empty)
         if not decided and "answer" not in part and "finish_reason" not in part:
+            told = ", ".join(part.columns) or "nothing"
             raise DataError(
-                f"{self.source.name}: there is neither a decision nor an answer; name the column with --decision or "
-                f"--answer{self._there(part)}"
+                f"{self.source.name}: there is neither a decision nor an answer (read: {told}); name the column with "
+                "--decision or --answer"
             )
         for field in ("decision", "cluster", "system", "harmful", "reading"):
             if field in part:
                 self.parts.setdefault(field, []).append(self._categories(field, part[field]))
         if not decided:
             self.answers.append(part.reindex(columns=["answer", "finish_reason", "text"]))
-
-    def _there(self, part: pd.DataFrame) -> str:
-        return f" (read: {', '.join(part.columns)})" if len(part.columns) else ""
 
     def _categories(self, field: str, values: pd.Series) -> pd.Categorical:
         """Return values as categories; a blank one of a column that must be filled is an error with its row."""

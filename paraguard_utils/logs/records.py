@@ -4,6 +4,7 @@ Tables (CSV, TSV, semicolons, Parquet), JSON lines and JSON documents of flat ro
 their input file, spans with OpenTelemetry's `gen_ai.*` attributes, and logs of Inspect.
 """
 
+import atexit
 import csv
 import gzip
 import io
@@ -126,6 +127,7 @@ def _stored() -> Path:
     """Copy standard input to a file of this process, since rows are read twice."""
     with tempfile.NamedTemporaryFile(delete=False, prefix="paraguard-") as kept:
         shutil.copyfileobj(sys.stdin.buffer, kept)
+    atexit.register(Path(kept.name).unlink, missing_ok=True)
     return Path(kept.name)
 
 
@@ -338,14 +340,13 @@ def _objects(source: Source) -> Iterator[tuple[int, Mapping[str, Any]]]:
 def _rows(
     source: Source, columns: Columns, asked: Mapping[str, Mapping[str, Any]]
 ) -> Iterator[tuple[int, dict[str, Any]]]:
+    count = itertools.count()  # an export of spans has many in a line
     for number, item in _objects(source):
         if "samples" in item and "eval" in item:
             yield from _inspect(source, columns)
             return
         spans = list(_spans(item))
-        for span in spans:
-            if fields := _of_span(span, columns):
-                yield number, fields
+        yield from ((next(count), fields) for span in spans if (fields := _of_span(span, columns)))
         if not spans:
             yield number, _of_record(item, columns, asked)
 
