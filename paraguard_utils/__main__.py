@@ -2,6 +2,8 @@
 
 import sys
 
+import typer
+
 from paraguard_utils.errors import UserError
 from paraguard_utils.logs.commands import app
 
@@ -14,13 +16,27 @@ except ModuleNotFoundError as missing:
     NEEDED = str(missing.name)
 
 
+UsageError: type[Exception] = typer.BadParameter.__base__  # type: ignore[assignment]
+"""What a wrong command line raises: typer has it from another package, or as its own, by version."""
+
+
 def main() -> None:
-    """Run one command; a user's error, a missing package, or a file that the system refuses is one line on stderr."""
-    known = {command.name or command.callback.__name__ for command in app.registered_commands if command.callback}
-    if NEEDED and len(sys.argv) > 1 and not sys.argv[1].startswith("-") and sys.argv[1] not in known:
+    """Run one command; whatever its user did wrong, or the system refuses, is one line on stderr."""
+    known = {command.name or getattr(command.callback, "__name__", "") for command in app.registered_commands}
+    if NEEDED and sys.argv[1:] and not sys.argv[1].startswith("-") and sys.argv[1] not in known:
         sys.exit(f"the package {NEEDED} is not installed; install paraguard-utils[notebooks]")
     try:
-        app()
+        sys.exit(app(standalone_mode=False))
+    except UsageError as error:
+        if type(error).__name__ == "NoArgsIsHelpError":
+            error.show()  # type: ignore[attr-defined]
+        else:
+            words = " ".join(error.format_message().split())  # type: ignore[attr-defined]
+            place = error.ctx.command_path if getattr(error, "ctx", None) else "paraguard"  # type: ignore[attr-defined]
+            print(f"{words} ({place} -h says what there is)", file=sys.stderr)
+        sys.exit(2)
+    except typer.Abort:
+        sys.exit(130)
     except UserError as error:
         sys.exit(str(error))
     except ModuleNotFoundError as error:

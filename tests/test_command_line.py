@@ -41,3 +41,17 @@ def test_readme_names_only_commands_that_there_are():
 
 def test_the_risk_scorer_of_the_settings_is_the_frozen_one():
     assert settings.Settings.model_fields["risk"].default == risk.VERSION
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["audit", "--nope"], "No such option: --nope"),
+        (["audit", "--fail-above", "x"], "Invalid value for '--fail-above'"),
+        (["nosuch"], "No such command 'nosuch'"),
+        (["corpus", "nosuch"], "No such command 'nosuch'"),
+    ],
+)
+def test_a_wrong_command_line_is_one_line(command, words, line):
+    done = command(*words)
+    assert done.status == 2 and done.error.startswith(line) and done.error.count("\n") == 1
