@@ -17,6 +17,15 @@ def test_unknown_names_say_what_is_known():
         loading.resolve("no-such-model")
 
 
+@pytest.mark.parametrize("content", [b"nonsense", b"GGUF\x03\x00\x00\x00damaged" * 5])
+def test_a_damaged_gguf_file_is_one_line(tmp_path, monkeypatch, content):
+    monkeypatch.setattr(paths, "CACHE", tmp_path)
+    (tmp_path / "bad.gguf").write_bytes(content)
+    with pytest.raises(ModelError, match=r"bad.gguf: cannot be read as GGUF \(.*\); copy it again") as told:
+        loading.load(loading.resolve(str(tmp_path / "bad.gguf")))
+    assert "\n" not in str(told.value)
+
+
 def test_a_hub_id_that_cannot_be_fetched_says_so(monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     with pytest.raises(ModelError, match=r"hub model nobody/nothing cannot be fetched .* pass a local folder"):

@@ -325,7 +325,7 @@ def slug(name: str) -> str:
 
 
 def _first_line(error: Exception) -> str:
-    return str(error).strip().splitlines()[0]
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
 def _folder_digest(folder: Path) -> str:
@@ -364,7 +364,7 @@ def converted(source: Source) -> Path:
     Raises
     ------
     ModelError
-        It cannot be written.
+        It cannot be read or written.
     """
     if source.path.suffix != ".gguf":
         return source.path
@@ -381,10 +381,16 @@ def converted(source: Source) -> Path:
     from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
 
     origin, file = source.path.parent, source.path.name
-    tokenizer = AutoTokenizer.from_pretrained(origin, gguf_file=file)
-    network = AutoModelForCausalLM.from_pretrained(
-        origin, gguf_file=file, dtype=torch.float32, quantization_config=GgufConfig(dequantize=True)
-    )
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(origin, gguf_file=file)
+        network = AutoModelForCausalLM.from_pretrained(
+            origin, gguf_file=file, dtype=torch.float32, quantization_config=GgufConfig(dequantize=True)
+        )
+    except Exception as error:  # a damaged file may raise anything
+        raise ModelError(
+            f"{source.path}: cannot be read as GGUF ({_first_line(error)}); copy it again, or see whether transformers "
+            "knows its architecture"
+        ) from error
     part = None
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
