@@ -100,13 +100,11 @@ FAULTS = [
         "return batches([request for group in open_ for request in group], size, more), ",
     ),
     Fault("models/respondents.py", 'f"{opened[1]}\\n" + rows["response"]', 'rows["response"]'),
-    Fault("querying/refusals.py", 'cases & (frame["label"] == "").to_numpy()', "cases"),
+    Fault("querying/refusals.py", 'reason == "error" or not opening', 'reason == "error"'),
+    Fault("querying/refusals.py", "if unless is None or not unless.search(answer):", "if rule:"),
     Fault(
-        "querying/refusals.py",
-        "np.setdiff1d(hits, _matching(answers, hits, unless)) if unless else hits",
-        "hits",
+        "querying/refusals.py", "sorted(every.Match(answer) or ())", "sorted(every.Match(answer) or (), reverse=True)"
     ),
-    Fault("querying/refusals.py", "undecided = np.setdiff1d(undecided, hits)", "undecided = undecided[:]"),
     Fault("querying/refusals.py", '(r"n\'t\\b", " not")', '(r"n\'t\\b", "n")'),
     Fault("querying/refusals.py", "RAW_CHARS = 2 * CUE_CHARS", "RAW_CHARS = CUE_CHARS // 4"),
     Fault(
