@@ -166,9 +166,14 @@ def estimate(clusters: ClusterBootstrap, decided: pd.DataFrame) -> Estimate:
     Estimate
         NaN where DR is; without an interval where no cluster is decided both ways.
     """
+    return bootstrap_t(clusters, _by_cluster(clusters, decided))
+
+
+def _by_cluster(clusters: ClusterBootstrap, decided: pd.DataFrame) -> np.ndarray:
+    """Return `_columns` in the order of the clusters, 0 for one without decisions."""
     columns = np.zeros((len(clusters.codes), 6))
     columns[clusters.codes.loc[decided["cluster_id"]]] = _columns(decided["n"], decided["rejected"])
-    return bootstrap_t(clusters, columns)
+    return columns
 
 
 def difference(clusters: ClusterBootstrap, one: pd.DataFrame, other: pd.DataFrame) -> Estimate:
@@ -180,12 +185,8 @@ def difference(clusters: ClusterBootstrap, one: pd.DataFrame, other: pd.DataFram
     one, other : DataFrame
         From `count_decisions`.
     """
-    sums = []
-    for decided in (one, other):
-        columns = np.zeros((len(clusters.codes), 6))
-        columns[clusters.codes.loc[decided["cluster_id"]]] = _columns(decided["n"], decided["rejected"])
-        sums.append((columns, _log_ratio))
-    return difference_of_ratios(clusters, *sums)
+    sides = [(_by_cluster(clusters, decided), _log_ratio) for decided in (one, other)]
+    return difference_of_ratios(clusters, *sides)
 
 
 def difference_of_ratios(

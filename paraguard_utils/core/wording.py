@@ -20,6 +20,10 @@ Ends: TypeAlias = tuple[np.ndarray, np.ndarray]
 """First and second rows of pairs, each of shape (pairs,)."""
 
 
+LOW, HIGH = 0.4, 0.6
+"""Pairs that share few words lie below the first, those that share most at the second or above."""
+
+
 class Phrasings(NamedTuple):
     """Decided prompts of which pairs are compared.
 

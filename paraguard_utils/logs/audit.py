@@ -25,9 +25,6 @@ from paraguard_utils.logs.decisions import Decisions
 OVERLAP_CLUSTERS = 2_000
 """Clusters, drawn at random, whose words are compared."""
 
-LOW, HIGH = 0.4, 0.6
-"""Pairs of texts that share few words lie below the first, those that share most at the second or above."""
-
 NAME = 40
 """Characters of a system's name that readers are shown."""
 
@@ -332,8 +329,8 @@ class _Words:
         phrasings = wording.Phrasings(cluster, refused, np.full(len(kept), "one"))
         found, notes = {}, []
         for name, mask in (
-            ("dr_few_words", self.overlap[there] < LOW),
-            ("dr_most_words", self.overlap[there] >= HIGH),
+            ("dr_few_words", self.overlap[there] < wording.LOW),
+            ("dr_most_words", self.overlap[there] >= wording.HIGH),
         ):
             rows = (np.searchsorted(kept, pairs[0][mask]), np.searchsorted(kept, pairs[1][mask]))
             made = wording.estimate(clusters, phrasings, rows) if mask.any() else clusters.undefined()

@@ -47,10 +47,15 @@ class Finding(NamedTuple):
     needed: int
 
     @property
+    def found(self) -> str:
+        """The value with its interval."""
+        row = {self.measure: self.value, f"{self.measure}_low": self.low, f"{self.measure}_high": self.high}
+        return told(row, self.measure)
+
+    @property
     def line(self) -> str:
         """One line for a log."""
-        row = {self.measure: self.value, f"{self.measure}_low": self.low, f"{self.measure}_high": self.high}
-        said = f"{self.system}: {self.verdict}: {self.measure} {told(row, self.measure)} against {self.limit:g}"
+        said = f"{self.system}: {self.verdict}: {self.measure} {self.found} against {self.limit:g}"
         enough = (
             f"about {self.needed:,} clusters would be enough" if self.needed else "nobody can tell how many would do"
         )
@@ -139,8 +144,7 @@ def as_markdown(table: pd.DataFrame, sentences: Sequence[str], findings: Sequenc
     if findings:
         lines += ["", "| system | verdict | found | limit |", "|---|---|---|---|"]
         for one in findings:
-            row = {one.measure: one.value, f"{one.measure}_low": one.low, f"{one.measure}_high": one.high}
-            lines.append(f"| {_escaped(one.system)} | **{one.verdict}** | {told(row, one.measure)} | {one.limit:g} |")
+            lines.append(f"| {_escaped(one.system)} | **{one.verdict}** | {one.found} | {one.limit:g} |")
     lines += ["", f"| system | {' | '.join(names.values())} |", "|---|" + "---|" * len(names)]
     for row in table.to_dict("records"):
         lines.append(f"| {_escaped(str(row['system']))} | {' | '.join(told(row, name) for name in names)} |")

@@ -234,7 +234,7 @@ def parts(source: Source, columns: Columns, requests: str | Path = "") -> Iterat
     Yields
     ------
     DataFrame
-        Fields of `USUAL` that the file tells, as text, and `category`; index: rows of the file from 0. A value that is
+        Fields of `USUAL` that the file tells, as text; index: rows of the file from 0. A value that is
         missing is NaN.
 
     Raises

@@ -12,7 +12,17 @@ import pandas as pd
 
 from paraguard_utils.core.decisions import as_refused
 from paraguard_utils.core.estimates import ClusterBootstrap, Estimate, to_columns
-from paraguard_utils.core.wording import Ends, Phrasings, difference, estimate, pairs_within, too_few, word_overlap
+from paraguard_utils.core.wording import (
+    HIGH,
+    LOW,
+    Ends,
+    Phrasings,
+    difference,
+    estimate,
+    pairs_within,
+    too_few,
+    word_overlap,
+)
 from paraguard_utils.schemas import Corpus, Labels, Table
 
 NEAR, FREE = ("seed", "softening", "hardening"), ("lexical", "register", "rewrite")
@@ -20,10 +30,6 @@ NEAR, FREE = ("seed", "softening", "hardening"), ("lexical", "register", "rewrit
 
 STEP = 0.2
 """Width of a bin of word overlap."""
-
-LOW, HIGH = 0.4, 0.6
-"""Pairs that share few words lie below the first, those that share most at the second or above."""
-
 
 DIFFERENCES = ("difference", "low_minus_high")
 """Estimates that are differences of two DR."""
