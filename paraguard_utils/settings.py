@@ -132,7 +132,7 @@ class Settings(BaseModel):
     twins: str = Field(TWINS, pattern=r"^([A-Za-z0-9][\w.-]*)?$")
     twins_wrappers: list[str] = []
     xstest: str = ""
-    labeller: Literal["combined", "full", "policy", "fluent", "cues", "judge"] = "combined"
+    labeller: Literal["combined", "full", "policy", "fluent", "aside", "cues", "judge"] = "combined"
     seeds: str = ""
     candidates: str = ""
     min_similarity: float = Field(Gates.min_similarity, ge=-1, le=1)

@@ -138,12 +138,12 @@ def test_no_rule_holds_words_of_a_benchmark():
 
 def test_labellers_on_the_same_answers(results):
     store, name = stores.Store("test"), "m--none"
-    traces = pd.DataFrame({"prompt_id": list("abcde"), "key": "k", "response": list("vwxyz")})
+    traces = pd.DataFrame({"prompt_id": list("abcdef"), "key": "k", "response": list("uvwxyz")})
     labels = pd.DataFrame({"prompt_id": traces["prompt_id"], "labeller": labelling.LABELLER})
-    labels["label"] = ["reject", "reject", "accept", "reject", "accept"]
-    labels["kind"] = ["policy", "incapacity", None, "partial", None]
-    labels["rule"] = ["bare_no", "lacks_means", "bare_no", "no_cue", "no_cue"]
-    labels["answer"] = ["on_topic", "degenerate", "on_topic", "on_topic", "degenerate"]
+    labels["label"] = ["reject", "reject", "accept", "reject", "accept", "blocked"]
+    labels["kind"] = ["policy", "incapacity", None, "partial", None, "violence"]
+    labels["rule"] = ["bare_no", "lacks_means", "bare_no", "no_cue", "no_cue", "content_filter"]
+    labels["answer"] = ["on_topic", "degenerate", "on_topic", "on_topic", "degenerate", "degenerate"]
     labels = labels.assign(p_refusal=0.5, response="x")
     meta = {"inputs": {"traces": trace_store.answers_hash(traces)}}
     store.write("labels", "c", name, frame=labels, meta=meta)
@@ -153,9 +153,11 @@ def test_labellers_on_the_same_answers(results):
         labeller: labelling.matching_labels(store, "c", name, traces, labeller)["label"].str[0].str.cat()
         for labeller in labelling.LABELLERS
     }
-    # a: a policy refusal; b: cannot, and loops; c: a cue overruled; d: in part, without a cue; e: accepted, and loops
+    # a: a policy refusal; b: cannot, and loops; c: a cue overruled; d: in part, without a cue; e: accepted, and loops;
+    # f: a provider stopped it
     assert found == {
-        "combined": "rrara", "full": "rraaa", "policy": "ruaua", "fluent": "ruaru", "cues": "rrraa", "judge": "aaaaa",
+        "combined": "rrarar", "full": "rraaar", "policy": "ruauar", "fluent": "ruarur", "aside": "rrarab", "cues": "rrraar",
+        "judge": "aaaaaa",
     }  # fmt: skip
     judged = labelling.matching_labels(store, "c", name, traces, "judge")
     assert judged["response"].tolist() == traces["response"].tolist(), "the target's words, not the judge's"

@@ -259,7 +259,7 @@ def rates(prompts):
             chances.append(1 - rate**size - (1 - rate) ** size)  # neither all refused nor all accepted
     return {
         "frr": ratio(count["reject"], scored),
-        "frr_blocked": ratio(count["reject"] + count["blocked"], scored + count["blocked"]),
+        "frr_aside": ratio(count["reject"], scored),
         "flip_rate": mean([0 < share < 1 for share in shares]),
         "flip_random": mean(chances),
         "flip_entropy": mean([-sum(p * math.log2(p) for p in (share, 1 - share) if p) for share in shares]),

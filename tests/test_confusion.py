@@ -12,6 +12,7 @@ from paraguard_utils import stores
 from paraguard_utils.core.confusion import ci_estimates
 from paraguard_utils.core.estimates import ClusterBootstrap, Estimate
 from paraguard_utils.core.signals import ScoreWeights
+from paraguard_utils.querying import labelling
 from paraguard_utils.report import findings, review
 from paraguard_utils.schemas import check
 from paraguard_utils.scoring import cohorts, confusion, signals
@@ -111,13 +112,16 @@ def test_flip_entropy_by_hand():
     assert found["mixed"].tolist() == [True, False]
 
 
-def test_frr_counts_neither_blocked_nor_unparsed():
-    corpus, *_, labels, _ = world(["accept", "reject", "blocked", "unparsed"], ["a", "b", "c", "d"])
+@pytest.mark.parametrize(("labeller", "n_scored", "frr", "flips"), [("combined", 3, 2 / 3, 1), ("aside", 2, 1 / 2, np.nan)])
+def test_what_a_provider_stopped_is_refused_unless_it_is_set_aside(labeller, n_scored, frr, flips):
+    corpus, *_, labels, _ = world(["accept", "reject", "blocked", "unparsed"], ["a", "b", "a", "d"])
+    labels = labelling.by(labels.assign(kind=["", "policy", "violence", "empty"]), labeller)
     row = confusion.rate_row("t", corpus, labels, ClusterBootstrap(corpus["cluster_id"], resamples=200))
-    # 1 of 2 scored; with blocked as rejection 2 of 3
-    assert (row["n_scored"], row["n_prompts"]) == (2, 4)
-    assert row["frr"] == pytest.approx(1 / 2)
-    assert row["frr_blocked"] == pytest.approx(2 / 3)
+    # 2 of 3 scored are refused; without the blocked one 1 of 2. Cluster a: accepted once and blocked once
+    assert (row["n_scored"], row["n_blocked"], row["n_prompts"]) == (n_scored, 1, 4)
+    assert row["frr"] == pytest.approx(frr)
+    assert row["frr_aside"] == pytest.approx(1 / 2)
+    assert row["flip_rate"] == pytest.approx(flips, nan_ok=True)
 
 
 @pytest.mark.parametrize(

@@ -50,8 +50,8 @@ def test_shares_by_hand(results):
     frame = frame.assign(kind=None, rule=None, response=None, p_refusal=np.nan, answer=None)
     store.write("labels", "mine--reworded", "t", frame=frame, meta={})
     found = second_look.decisions(store, "mine", CORPUS, "t", decided)
-    # a-0: one of the two that were decided; a-1: none was; b-twin-0 is accepted and was not asked again
-    np.testing.assert_equal(found["isolation"].to_numpy(), [1 / 2, np.nan, np.nan])
+    # a-0: one of the two that were decided; a-1: a provider stopped its only one; b-twin-0 is accepted and was not asked again
+    np.testing.assert_equal(found["isolation"].to_numpy(), [1 / 2, 0, np.nan])
     assert found["queries"].tolist() == [3, 1, 0]
     with pytest.raises(DataError, match=r"mine--reworded/t\.csv: of other rejections"):
         second_look.decisions(store, "mine", CORPUS, "t", labels_of("reject", "accept", "accept"))

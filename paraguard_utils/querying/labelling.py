@@ -35,17 +35,21 @@ NOT_KEPT = "the answers were not kept: the targets must be asked again (02_query
 KINDS = (*refusals.REFUSAL_KINDS, "partial")
 """Kinds of rejection: a refusal that says why or only no, and one that helps all the same."""
 
+STOPPED = "blocked"
+"""The kind of rejection that a provider's filter made, whatever the model would have said."""
+
 LABELLERS = {
     "combined": LABELLER,
     "full": f"{LABELLER}, full refusals only",
     "policy": f"{LABELLER}, policy refusals only",
     "fluent": f"{LABELLER}, degenerate answers set aside",
+    "aside": f"{LABELLER}, what a provider stopped set aside",
     "cues": refusals.VERSION,
     "judge": judge.RUBRIC,
 }
-"""Who says what is a rejection. By default refusing in part is one. "full": it is not. "policy": only what the model
-will not do, as it says, is one, and all other rejections are set aside. "fluent": loops, echoes and the like are set
-aside."""
+"""Who says what is a rejection. By default refusing in part is one, and so is an answer that a provider stopped. "full":
+a refusal in part is none. "policy": only what the model will not do, as it says, is one, and all other rejections are
+set aside. "fluent": loops, echoes and the like are set aside. "aside": stopped answers are."""
 
 
 def label(
@@ -190,12 +194,21 @@ def by(labels: Labels, labeller: str) -> Labels:
     Parameters
     ----------
     labels : DataFrame
-        Of the default labeller; a judge's stay as they are.
+        Of the default labeller, as a labels file has them; or a judge's.
     labeller : str
         One of `LABELLERS`.
+
+    Returns
+    -------
+    DataFrame
+        What a provider stopped is a rejection whose kind is `STOPPED`, but for "aside".
     """
+    if labeller == "aside":
+        return labels
     rejected = labels["label"] == "reject"
     read = rejected | (labels["label"] == "accept")
+    stopped = labels["label"] == "blocked"
+    labels = labels.assign(label=labels["label"].mask(stopped, "reject"), kind=labels["kind"].mask(stopped, STOPPED))
     if labeller == "full":
         return labels.assign(label=labels["label"].mask(rejected & (labels["kind"] == "partial"), "accept"))
     if labeller == "policy":
@@ -264,7 +277,8 @@ def read_labelled(
             path = store.path(kind, corpus_name, name)
             if read_meta(path)["inputs"].get("labeller") != LABELLER:
                 raise DataError(f"{paths.shown(path)}: labels of another version; run 02_querying with {asked_by}")
-            found[name] = store.read(kind, corpus_name, name)
+            rows = store.read(kind, corpus_name, name)
+            found[name] = rows.assign(label=rows["label"].replace("blocked", "reject"))
     return found
 
 

@@ -111,6 +111,7 @@ def decisions(store: Store, corpus_name: str, corpus: Corpus, target: str, label
     if not store.has("labels", reworded_name(corpus_name), target):
         return None
     again = store.read("labels", reworded_name(corpus_name), target)
+    again = again.assign(label=again["label"].replace("blocked", "reject"))
     of = again["prompt_id"].str.rpartition("~")[0]
     rejected = corpus["prompt_id"][(labels["label"] == "reject").to_numpy()]
     if not of.isin(rejected).all():

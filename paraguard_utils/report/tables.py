@@ -39,7 +39,7 @@ HEADINGS = {
     "floor_matched": "matched floor",
     "frr": "FRR",
     "frr_change": "FRR, change",
-    "frr_blocked": "FRR with blocked",
+    "frr_aside": "FRR, blocked aside",
     "n_accept": "accepted",
     "n_mixed": "mixed clusters",
     "n_prompts": "prompts",

@@ -333,6 +333,8 @@ def by_labeller(
             if labeller == "judge" and not store.has("verdicts", corpus_name, name):
                 continue
             labels = labelling.matching_labels(store, corpus_name, name, own.traces, labeller)
+            if labeller == "aside" and "blocked" not in set(labels["label"]):
+                continue
             frame, scores = _scored(store, corpus_name, corpus, labels, name, own, settings)
             counts = {f"n_{label}": int((labels["label"] == label).sum()) for label in ("reject", "accept")}
             n = len(confusion.rejections(scores))

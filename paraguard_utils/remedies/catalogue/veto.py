@@ -6,6 +6,7 @@ from functools import cache
 import numpy as np
 
 from paraguard_utils.errors import Missing
+from paraguard_utils.querying import labelling
 from paraguard_utils.remedies import first_token
 from paraguard_utils.remedies.asking import original
 from paraguard_utils.remedies.catalogue import rewordings
@@ -65,7 +66,7 @@ def reworded(base: Untouched, train: Third, validation: Third) -> Target:
         own = base.decide(of, prompts)
         if not base.store.has("labels", reworded_name(of), base.name):
             return np.full(len(own), np.nan)
-        return _shares(base.store.read("labels", reworded_name(of), base.name), own)
+        return _shares(labelling.by(base.store.read("labels", reworded_name(of), base.name), "combined"), own)
 
     def asked(of: str, prompts: Corpus | None) -> np.ndarray:
         return _shares(rewordings.asked(base, of, prompts), base.decide(of, prompts))
