@@ -36,12 +36,12 @@ import pandas as pd
 from scipy.stats import norm
 
 from paraguard_utils import paths, stores
+from paraguard_utils.analysis import chance, confusion, near_identical
 from paraguard_utils.core import disagreement
 from paraguard_utils.core.confusion import K
 from paraguard_utils.core.estimates import ClusterBootstrap, to_columns
 from paraguard_utils.core.signals import PAPER_WEIGHTS
 from paraguard_utils.report import findings
-from paraguard_utils.scoring import chance, confusion, near_identical
 
 CLUSTERS, SIZE, DIMENSIONS = 200, 6, 12
 RULES = ("independent", "clusters", "perplexity", "near-identical")

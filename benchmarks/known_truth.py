@@ -27,10 +27,10 @@ import pandas as pd
 from scipy.stats import norm
 
 from paraguard_utils import paths, stores
+from paraguard_utils.analysis import confusion, head_to_head, signals, validity
 from paraguard_utils.core.estimates import ClusterBootstrap
 from paraguard_utils.core.signals import PAPER_WEIGHTS
 from paraguard_utils.models import encoder, prompting, trace_store
-from paraguard_utils.scoring import confusion, head_to_head, signals, validity
 
 CORPUS, TARGET = "paraguard_mini", "smollm2-135m-instruct-q4_1--safety"
 CORRELATIONS, RATES = (0.0, 0.2, 0.4, 0.6, 0.8), (0.05, 0.2, 0.5)

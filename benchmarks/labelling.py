@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from paraguard_utils import registry, stores
-from paraguard_utils.querying import labelling, refusals
+from paraguard_utils.labels import labelling, refusals
 
 ANSWERS = 12_000
 ROUNDS = 5

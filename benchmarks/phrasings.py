@@ -32,12 +32,12 @@ from scipy.special import comb
 from scipy.stats import multivariate_normal, norm
 
 from paraguard_utils import stores
+from paraguard_utils.analysis import rephrasing, triggers, wording
 from paraguard_utils.core import disagreement, label_noise
 from paraguard_utils.core.estimates import ClusterBootstrap
 from paraguard_utils.core.rephrasing import too_few
 from paraguard_utils.corpus import risk
 from paraguard_utils.schemas import STRATEGIES
-from paraguard_utils.scoring import rephrasing, triggers, wording
 from paraguard_utils.settings import CORPUS
 
 CLUSTERS, TWINS, RESAMPLES = 200, 70, 1000

@@ -18,9 +18,9 @@ import torch
 from tqdm import tqdm
 
 from paraguard_utils import paths, registry, stores
+from paraguard_utils.labels import refusals
 from paraguard_utils.models import loading, prompting
 from paraguard_utils.models.engine import Engine, batches, shared_prefix, stop_ids
-from paraguard_utils.querying import refusals
 
 SIZES = (1, 16, 64)
 """Further decode batches whose answers must be the same."""

@@ -22,12 +22,12 @@ import numpy as np
 import pandas as pd
 
 from paraguard_utils import stores
+from paraguard_utils.analysis import chance, confusion, signals
 from paraguard_utils.core.confusion import K
 from paraguard_utils.core.estimates import RESAMPLES, ClusterBootstrap
 from paraguard_utils.core.signals import READINGS
 from paraguard_utils.core.vectors import nearest
 from paraguard_utils.models import encoder, prompting
-from paraguard_utils.scoring import chance, confusion, signals
 from paraguard_utils.settings import Settings
 
 NAME = "benchmark-scoring"

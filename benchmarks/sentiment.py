@@ -33,10 +33,10 @@ from nltk.stem import PorterStemmer
 from textblob import TextBlob
 
 from paraguard_utils import paths, registry, stores
+from paraguard_utils.analysis import confusion, evaluation, head_to_head, signals, validity
 from paraguard_utils.core import disagreement
 from paraguard_utils.core.estimates import ClusterBootstrap
 from paraguard_utils.models import encoder, loading, prompting, trace_store
-from paraguard_utils.scoring import confusion, evaluation, head_to_head, signals, validity
 
 NAME = WRAPPER = "sentiment"
 NOISE = (0.0, 0.05, 0.10, 0.20)

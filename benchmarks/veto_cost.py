@@ -27,9 +27,9 @@ from paraguard_utils import paths, registry, settings, stores
 from paraguard_utils.corpus import reword
 from paraguard_utils.errors import Missing
 from paraguard_utils.guards import panel
+from paraguard_utils.labels import labelling
 from paraguard_utils.models import loading, prompting
 from paraguard_utils.models.engine import Engine, shared_prefix
-from paraguard_utils.querying import labelling
 
 MODEL, WRAPPER = "smollm2-135m-instruct", "safety"
 GUARDS = ("alt-profanity-check", "metatronnanoguard")

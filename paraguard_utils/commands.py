@@ -93,7 +93,7 @@ def train(
 
     Example: paraguard train --xstest xstest/model_completions --out refusal_classifier.json
     """
-    from paraguard_utils.querying import agreement, classifier
+    from paraguard_utils.labels import agreement, classifier
 
     annotated, own = agreement.for_training(agreement.read_answers(xstest)), classifier.training_answers()
     out = out or classifier.FILE
@@ -111,7 +111,7 @@ def agreement(
 
     Example: paraguard agreement --xstest xstest/model_completions
     """
-    from paraguard_utils.querying import agreement as agreements
+    from paraguard_utils.labels import agreement as agreements
     from paraguard_utils.stores import Store
 
     table = agreements.validate(xstest, Store(live(store)), judge)["xstest_agreement"]

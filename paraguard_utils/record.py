@@ -10,8 +10,8 @@ import pandas as pd
 from paraguard_utils import paths, registry, run, stores
 from paraguard_utils.corpus import build, writer
 from paraguard_utils.errors import UserError
+from paraguard_utils.labels import agreement, classifier, readings
 from paraguard_utils.models import encoder, prompting
-from paraguard_utils.querying import agreement, classifier, readings
 from paraguard_utils.remedies import catalogue, utility
 from paraguard_utils.remedies.splits import THIRDS
 from paraguard_utils.report import card, croissant, full_scale, numbers

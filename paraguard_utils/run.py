@@ -17,12 +17,12 @@ import pandas as pd
 import yaml
 
 from paraguard_utils import paths, registry, stores, unsafe
+from paraguard_utils.analysis import pipeline
 from paraguard_utils.errors import Missing, SettingsError, UserError
+from paraguard_utils.labels import samples, targets
 from paraguard_utils.models import loading
-from paraguard_utils.querying import samples, targets
 from paraguard_utils.remedies.catalogue import self_cd
 from paraguard_utils.report import compare, explorer, numbers, tables
-from paraguard_utils.scoring import pipeline
 from paraguard_utils.settings import CORPUS, Settings, check
 from paraguard_utils.stores import LIVE
 from paraguard_utils.text import near

@@ -18,7 +18,7 @@ READ_ANSWERS = ("usable", "poor", "off_topic", "degenerate")
 """What a reader says of an answer (`docs/reading.md`)."""
 
 ANSWERS = ("on_topic", "degenerate")
-"""What an answer is made of, whether it refuses or not (`querying.substance`)."""
+"""What an answer is made of, whether it refuses or not (`labels.substance`)."""
 
 STRATEGIES = ("lexical", "register", "softening", "hardening", "rewrite")
 """The paper's four strategies; keyword softening / hardening is one of them, in two directions."""

@@ -11,9 +11,9 @@ from asking import ANSWERS
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from paraguard_utils import settings, stores, unsafe
+from paraguard_utils.labels import targets
+from paraguard_utils.labels.whole_answers import LONG
 from paraguard_utils.models import engine, prompting, trace_store
-from paraguard_utils.querying import targets
-from paraguard_utils.querying.whole_answers import LONG
 from paraguard_utils.remedies import decisions
 from paraguard_utils.remedies.catalogue import tuned
 from paraguard_utils.remedies.untouched import Untouched

@@ -7,8 +7,8 @@ import pytest
 from paraguard_utils import paths, registry, stores
 from paraguard_utils.core.estimates import ClusterBootstrap
 from paraguard_utils.errors import DataError
+from paraguard_utils.labels import agreement, classifier, judge, labelling, refusals
 from paraguard_utils.models import trace_store
-from paraguard_utils.querying import agreement, classifier, judge, labelling, refusals
 from paraguard_utils.text import key
 
 XSTEST = paths.ROOT.parent / "shared" / "data" / "xstest"
@@ -156,8 +156,8 @@ def test_labellers_on_the_same_answers(results):
     # a: a policy refusal; b: cannot, and loops; c: a cue overruled; d: in part, without a cue; e: accepted, and loops;
     # f: a provider stopped it
     assert found == {
-        "combined": "rrarar", "full": "rraaar", "policy": "ruauar", "fluent": "ruarur", "aside": "rrarab", "cues": "rrraar",
-        "judge": "aaaaaa",
+        "combined": "rrarar", "full": "rraaar", "policy": "ruauar", "fluent": "ruarur", "aside": "rrarab", 
+        "cues": "rrraar", "judge": "aaaaaa",
     }  # fmt: skip
     judged = labelling.matching_labels(store, "c", name, traces, "judge")
     assert judged["response"].tolist() == traces["response"].tolist(), "the target's words, not the judge's"

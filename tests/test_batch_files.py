@@ -8,8 +8,8 @@ import pytest
 
 from paraguard_utils import settings, stores
 from paraguard_utils.errors import DataError
+from paraguard_utils.labels import targets
 from paraguard_utils.models import batch_files, prompting, respondents, served, trace_store
-from paraguard_utils.querying import targets
 
 PROMPTS = pd.DataFrame({"prompt_id": ["p1", "p2", "p3"], "text": ["One thing?", "Another?", "The last?"]})
 

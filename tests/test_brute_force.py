@@ -20,9 +20,9 @@ import worlds
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from paraguard_utils.analysis import chance, confusion, signals
 from paraguard_utils.core.estimates import ClusterBootstrap
 from paraguard_utils.core.signals import ScoreWeights
-from paraguard_utils.scoring import chance, confusion, signals
 
 NAN = math.nan
 K, THETA = 5, 0.60

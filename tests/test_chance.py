@@ -9,10 +9,10 @@ import worlds
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from paraguard_utils.analysis import chance, confusion, signals
 from paraguard_utils.core.estimates import ClusterBootstrap
 from paraguard_utils.models import encoder
 from paraguard_utils.report import findings
-from paraguard_utils.scoring import chance, confusion, signals
 from paraguard_utils.settings import freeze
 
 

@@ -5,8 +5,8 @@ import pandas as pd
 import pytest
 from worlds import world
 
+from paraguard_utils.analysis import confusion, signals
 from paraguard_utils.report import closeup
-from paraguard_utils.scoring import confusion, signals
 
 LABELS = ["reject", "accept", "accept", "reject", "accept", "blocked", "reject", "accept"] * 3
 CLUSTERS = [f"c{i // 4}" for i in range(len(LABELS))]

@@ -18,8 +18,8 @@ from werkzeug import Response
 
 from paraguard_utils import paths, settings, stores
 from paraguard_utils.errors import ModelError, SettingsError
+from paraguard_utils.labels import labelling
 from paraguard_utils.models import clustered, loading, served, trace_store
-from paraguard_utils.querying import labelling
 
 N, BATCH, TOKENS = 24, 4, 12
 NAME = "smollm2-135m-instruct"

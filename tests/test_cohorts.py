@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from paraguard_utils.analysis import cohorts, regression
 from paraguard_utils.core.estimates import ClusterBootstrap, to_columns
 from paraguard_utils.report import figures, findings
 from paraguard_utils.schemas import STRATEGIES
-from paraguard_utils.scoring import cohorts, regression
 
 
 def asked(rows):

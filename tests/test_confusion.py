@@ -9,13 +9,13 @@ from scipy.stats import binomtest
 from worlds import world
 
 from paraguard_utils import stores
+from paraguard_utils.analysis import cohorts, confusion, signals
 from paraguard_utils.core.confusion import ci_estimates
 from paraguard_utils.core.estimates import ClusterBootstrap, Estimate
 from paraguard_utils.core.signals import ScoreWeights
-from paraguard_utils.querying import labelling
+from paraguard_utils.labels import labelling
 from paraguard_utils.report import findings, review
 from paraguard_utils.schemas import check
-from paraguard_utils.scoring import cohorts, confusion, signals
 
 
 def summary(corpus, vectors, traces, labels, tokens, reading="relative", k=5):
@@ -112,7 +112,9 @@ def test_flip_entropy_by_hand():
     assert found["mixed"].tolist() == [True, False]
 
 
-@pytest.mark.parametrize(("labeller", "n_scored", "frr", "flips"), [("combined", 3, 2 / 3, 1), ("aside", 2, 1 / 2, np.nan)])
+@pytest.mark.parametrize(
+    ("labeller", "n_scored", "frr", "flips"), [("combined", 3, 2 / 3, 1), ("aside", 2, 1 / 2, np.nan)]
+)
 def test_what_a_provider_stopped_is_refused_unless_it_is_set_aside(labeller, n_scored, frr, flips):
     corpus, *_, labels, _ = world(["accept", "reject", "blocked", "unparsed"], ["a", "b", "a", "d"])
     labels = labelling.by(labels.assign(kind=["", "policy", "violence", "empty"]), labeller)

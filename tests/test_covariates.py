@@ -12,14 +12,14 @@ from hypothesis import settings as examples
 from hypothesis import strategies as st
 
 from paraguard_utils import stores, text
+from paraguard_utils.analysis import confusion, covariates, near_identical, signals
 from paraguard_utils.core.estimates import ClusterBootstrap
 from paraguard_utils.core.signals import READINGS
 from paraguard_utils.core.vectors import cosine
+from paraguard_utils.labels import labelling, whole_answers
 from paraguard_utils.models import trace_store
-from paraguard_utils.querying import labelling, whole_answers
 from paraguard_utils.remedies import tuning_data
 from paraguard_utils.report import figures, findings, review
-from paraguard_utils.scoring import confusion, covariates, near_identical, signals
 
 
 def scored(labels, clusters, seed=0, texts=None, k=2):

@@ -10,9 +10,9 @@ from scipy import stats
 from statsmodels.stats import inter_rater
 
 from paraguard_utils import registry, stores
+from paraguard_utils.analysis import evaluation
 from paraguard_utils.core import disagreement
 from paraguard_utils.core.estimates import ClusterBootstrap
-from paraguard_utils.scoring import evaluation
 
 
 def frames(*clusters):

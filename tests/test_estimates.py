@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from paraguard_utils.analysis.multiple_testing import adjust_holm
 from paraguard_utils.core.estimates import (
     ClusterBootstrap,
     Estimate,
@@ -14,7 +15,6 @@ from paraguard_utils.core.estimates import (
     ratio_of_totals,
     studentized,
 )
-from paraguard_utils.scoring.multiple_testing import adjust_holm
 
 NAMES = list("abcdefghijklmnopqrst")
 

@@ -11,11 +11,11 @@ import worlds
 from axe_playwright_python.sync_playwright import Axe
 
 from paraguard_utils import paths, registry, stores
+from paraguard_utils.analysis import confusion, pipeline, signals
 from paraguard_utils.core.signals import PAPER_WEIGHTS, READINGS
 from paraguard_utils.corpus import fidelity
 from paraguard_utils.errors import DataError
 from paraguard_utils.report import explorer
-from paraguard_utils.scoring import confusion, pipeline, signals
 
 RECORDED = stores.Store("recorded")
 VIEWS = {"refusals": "Refusals", "clusters": "Clusters", "compare": "Two targets", "review": "Review"}

@@ -16,8 +16,8 @@ from asking import Killed, ask, dies, identical, same
 
 from paraguard_utils import paths, stores
 from paraguard_utils.errors import DataError
+from paraguard_utils.labels import labelling
 from paraguard_utils.models import engine, loading, prompting, trace_store
-from paraguard_utils.querying import labelling
 
 KILLS = int(os.environ.get("PARAGUARD_KILLS", "6"))
 """Kills in a row; fifty take about a minute and a half."""

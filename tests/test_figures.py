@@ -19,17 +19,7 @@ from processors import elsewhere
 from worlds import world
 
 from paraguard_utils import paths, stores
-from paraguard_utils.core.estimates import ClusterBootstrap
-from paraguard_utils.core.signals import READINGS
-from paraguard_utils.corpus import gates
-from paraguard_utils.remedies.catalogue import UNTOUCHED
-from paraguard_utils.report import closeup, figures
-from paraguard_utils.report.figures import closeup as drawing
-from paraguard_utils.report.figures import cohorts as cohort_figures
-from paraguard_utils.report.figures import scoring as scoring_figures
-from paraguard_utils.report.figures import style
-from paraguard_utils.report.paper import paper_value
-from paraguard_utils.scoring import (
+from paraguard_utils.analysis import (
     chance,
     confusion,
     covariates,
@@ -42,9 +32,19 @@ from paraguard_utils.scoring import (
     variance,
     veto,
 )
-from paraguard_utils.scoring import cohorts as cohort_tables
-from paraguard_utils.scoring.cohorts import LEVELS
-from paraguard_utils.scoring.head_to_head import MEASURES
+from paraguard_utils.analysis import cohorts as cohort_tables
+from paraguard_utils.analysis.cohorts import LEVELS
+from paraguard_utils.analysis.head_to_head import MEASURES
+from paraguard_utils.core.estimates import ClusterBootstrap
+from paraguard_utils.core.signals import READINGS
+from paraguard_utils.corpus import gates
+from paraguard_utils.remedies.catalogue import UNTOUCHED
+from paraguard_utils.report import closeup, figures
+from paraguard_utils.report.figures import closeup as drawing
+from paraguard_utils.report.figures import cohorts as cohort_figures
+from paraguard_utils.report.figures import scoring as scoring_figures
+from paraguard_utils.report.figures import style
+from paraguard_utils.report.paper import paper_value
 from paraguard_utils.settings import Gates
 
 LABELS = ["reject", "accept", "accept", "reject", "accept", "blocked", "reject", "accept"] * 6

@@ -6,8 +6,8 @@ import pytest
 from sklearn.metrics import roc_auc_score
 from worlds import world
 
+from paraguard_utils.analysis import confusion, guarded, signals
 from paraguard_utils.core.estimates import ClusterBootstrap
-from paraguard_utils.scoring import confusion, guarded, signals
 
 
 def labels(*names):

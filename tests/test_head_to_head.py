@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from paraguard_utils import paths, stores
-from paraguard_utils.scoring import confusion, head_to_head, predictions
+from paraguard_utils.analysis import confusion, head_to_head, predictions
 from paraguard_utils.settings import CORPUS
 
 RECORDED = stores.Store(stores.RECORDED)

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from paraguard_utils import schemas
 from paraguard_utils.errors import DataError
+from paraguard_utils.labels import classifier, labelling, refusals
 from paraguard_utils.models import encoder
-from paraguard_utils.querying import classifier, labelling, refusals
 
 
 def nothing(texts):

@@ -8,14 +8,14 @@ from hypothesis import strategies as st
 from worlds import world
 
 from paraguard_utils import settings, stores
+from paraguard_utils.analysis import confusion, evaluation, levels, pipeline, predictions, proxies, signals
 from paraguard_utils.core.confusion import K
 from paraguard_utils.core.estimates import Estimate
 from paraguard_utils.core.signals import PAPER_WEIGHTS
 from paraguard_utils.errors import DataError, Missing
+from paraguard_utils.labels import samples
 from paraguard_utils.models import encoder, trace_store
-from paraguard_utils.querying import samples
 from paraguard_utils.report import findings
-from paraguard_utils.scoring import confusion, evaluation, levels, pipeline, predictions, proxies, signals
 
 NOT_TOLD = {"token_ids": [], "token_nll": [], "user_start": 0, "user_end": 0}
 

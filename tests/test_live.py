@@ -7,8 +7,8 @@ import tiny
 
 from paraguard_utils import paths, registry, run, stores
 from paraguard_utils.errors import UserError, WeightsError
+from paraguard_utils.labels import judge, labelling
 from paraguard_utils.models import loading, trace_store, weights
-from paraguard_utils.querying import judge, labelling
 
 
 def has_model():

@@ -13,8 +13,8 @@ from test_stops import BODIES, body_of
 
 from paraguard_utils import Decisions, audit, label_refusals
 from paraguard_utils.errors import DataError
+from paraguard_utils.labels import refusals
 from paraguard_utils.logs import records
-from paraguard_utils.querying import refusals
 
 REFUSAL, HELP = "I'm sorry, but I can't help with that.", "Sure. First look around, then begin."
 ROWS = [

@@ -8,11 +8,11 @@ import pandas as pd
 import pytest
 
 from paraguard_utils import paths, registry, stores
+from paraguard_utils.analysis import evaluation, label_noise, rephrasing, wording
 from paraguard_utils.core import disagreement
 from paraguard_utils.core.estimates import ClusterBootstrap
 from paraguard_utils.core.words import words
-from paraguard_utils.querying import readings
-from paraguard_utils.scoring import evaluation, label_noise, rephrasing, wording
+from paraguard_utils.labels import readings
 
 RECORDED = stores.Store("recorded")
 CORPORA = {name: RECORDED.read("corpus", name) for name in (outside.HARMLESS, outside.TWINS)}

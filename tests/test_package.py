@@ -19,7 +19,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from paraguard_utils import __version__, paths
-from paraguard_utils.querying import refusals
+from paraguard_utils.labels import refusals
 
 PACKAGE = paths.ROOT / "paraguard_utils"
 PROJECT = tomllib.loads((paths.ROOT / "pyproject.toml").read_text(encoding="utf-8"))
@@ -114,7 +114,7 @@ def with_requirements(names):
 
 def test_what_the_command_line_and_labelling_import_is_a_dependency():
     assert distributions(loaded_with("paraguard_utils.__main__")) <= with_requirements(CORE)
-    assert distributions(loaded_with("paraguard_utils.querying.refusals")) == {"google-re2", "numpy", "pandas"}
+    assert distributions(loaded_with("paraguard_utils.labels.refusals")) == {"google-re2", "numpy", "pandas"}
 
 
 def test_what_any_module_imports_is_a_dependency_or_in_an_extra():
@@ -179,7 +179,7 @@ ALONE = """
 import contextlib, io, json, sys
 import pandas as pd
 from paraguard_utils import __main__
-from paraguard_utils.querying import refusals
+from paraguard_utils.labels import refusals
 
 printed, sys.argv = io.StringIO(), "paraguard label answers.csv --column completion --labeller cues".split()
 with contextlib.redirect_stdout(printed), contextlib.suppress(SystemExit):
@@ -210,7 +210,7 @@ def test_an_installed_package_labels_answers_by_itself(wheel, tmp_path):
     assert labels == refusals.label(answers, [""] * 3)["label"].tolist() == ["reject", "accept", "unparsed"]
     assert heavy == [] and wrappers == ["judge", "moderation", "none", "permissive", "safety", "sentiment", "strict"]
     package = target / "paraguard_utils"
-    expected = [package / "querying/refusals.py", folder, package / "_data", folder / "results"]
+    expected = [package / "labels/refusals.py", folder, package / "_data", folder / "results"]
     assert where == [str(expected[0]), False, *map(str, expected[1:]), str(tmp_path / "cache" / "paraguard")]
 
 

@@ -7,11 +7,11 @@ import pandas as pd
 import pandera.pandas as pa
 import pytest
 
+from paraguard_utils.analysis import covariates
 from paraguard_utils.core.confusion import TAUS, K
 from paraguard_utils.core.signals import PAPER_WEIGHTS
 from paraguard_utils.report import findings, numbers, paper
 from paraguard_utils.report.figures.cohorts import PAPER_COHORTS
-from paraguard_utils.scoring import covariates
 from paraguard_utils.settings import Gates
 
 TEXT = pa.Column(str, pa.Check.str_matches(r"^\S"))

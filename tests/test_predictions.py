@@ -8,9 +8,9 @@ import pandas as pd
 import pytest
 
 from paraguard_utils import paths, stores
+from paraguard_utils.analysis import head_to_head, predictions, veto
 from paraguard_utils.core.estimates import Estimate
 from paraguard_utils.remedies import effects
-from paraguard_utils.scoring import head_to_head, predictions, veto
 from paraguard_utils.settings import CORPUS
 
 RECORDED = stores.Store(stores.RECORDED)

@@ -14,14 +14,14 @@ import yaml
 from processors import elsewhere
 
 from paraguard_utils import paths, registry, run, settings, stores
+from paraguard_utils.analysis import confusion, covariates, pipeline
 from paraguard_utils.core.estimates import ClusterBootstrap
 from paraguard_utils.core.signals import READINGS
 from paraguard_utils.errors import DataError
+from paraguard_utils.labels import labelling
 from paraguard_utils.models import prompting, trace_store
-from paraguard_utils.querying import labelling
 from paraguard_utils.report import figures, numbers
 from paraguard_utils.report.figures import style
-from paraguard_utils.scoring import confusion, covariates, pipeline
 
 RECORDED = stores.Store("recorded")
 

@@ -6,10 +6,10 @@ import pytest
 from scipy import stats
 
 from paraguard_utils import registry, stores
+from paraguard_utils.analysis.label_noise import table as corrected_table
 from paraguard_utils.core import disagreement, label_noise
 from paraguard_utils.core.estimates import ClusterBootstrap
-from paraguard_utils.querying import readings, substance
-from paraguard_utils.scoring.label_noise import table as corrected_table
+from paraguard_utils.labels import readings, substance
 
 RECORDED = stores.Store("recorded")
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paraguard_utils import schemas
-from paraguard_utils.querying import refusals
+from paraguard_utils.labels import refusals
 
 # Our own sentences: none is a model's answer to a benchmark.
 REJECTS = {

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from paraguard_utils.analysis import evaluation, rephrasing
 from paraguard_utils.core.estimates import ClusterBootstrap
 from paraguard_utils.core.rephrasing import answered_within, too_few
-from paraguard_utils.scoring import evaluation, rephrasing
 
 LABELS = {"a": "accept", "r": "reject", "b": "blocked"}
 

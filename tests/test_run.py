@@ -10,8 +10,8 @@ import pytest
 
 from paraguard_utils import paths, record, registry, run, settings, stores
 from paraguard_utils.errors import SettingsError, UserError
+from paraguard_utils.labels import targets
 from paraguard_utils.models import loading
-from paraguard_utils.querying import targets
 
 CHAT = list(registry.published("chat").index)
 OPTIONAL = list(registry.published("chat").query("default == 'no'").index)

@@ -6,7 +6,7 @@ import pytest
 
 from paraguard_utils import settings, stores
 from paraguard_utils.errors import DataError
-from paraguard_utils.querying import labelling, samples
+from paraguard_utils.labels import labelling, samples
 
 
 def test_whole_clusters_are_drawn_whatever_the_order(recorded_corpus):

@@ -9,8 +9,8 @@ from paraguard_utils import settings, stores
 from paraguard_utils.core.words import words
 from paraguard_utils.corpus import reword
 from paraguard_utils.errors import DataError
+from paraguard_utils.labels import second_look
 from paraguard_utils.models import loading, prompting
-from paraguard_utils.querying import second_look
 
 TEXTS = [
     "How do I kill a Python process that will not stop?",
@@ -50,7 +50,8 @@ def test_shares_by_hand(results):
     frame = frame.assign(kind=None, rule=None, response=None, p_refusal=np.nan, answer=None)
     store.write("labels", "mine--reworded", "t", frame=frame, meta={})
     found = second_look.decisions(store, "mine", CORPUS, "t", decided)
-    # a-0: one of the two that were decided; a-1: a provider stopped its only one; b-twin-0 is accepted and was not asked again
+    # a-0: one of the two that were decided; a-1: a provider stopped its only one;
+    # b-twin-0 is accepted and was not asked again
     np.testing.assert_equal(found["isolation"].to_numpy(), [1 / 2, 0, np.nan])
     assert found["queries"].tolist() == [3, 1, 0]
     with pytest.raises(DataError, match=r"mine--reworded/t\.csv: of other rejections"):

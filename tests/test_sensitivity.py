@@ -8,12 +8,12 @@ import pytest
 from worlds import world
 
 from paraguard_utils import stores
+from paraguard_utils.analysis import confusion, sensitivity, signals, weight_search
 from paraguard_utils.core.estimates import ClusterBootstrap
 from paraguard_utils.core.signals import PAPER_WEIGHTS, ScoreWeights, drift
 from paraguard_utils.errors import Missing
 from paraguard_utils.models import encoder
 from paraguard_utils.report import figures, findings
-from paraguard_utils.scoring import confusion, sensitivity, signals, weight_search
 
 LABELS = ["accept", "reject", "accept", "accept", "reject", "accept"] * 10
 CLUSTERS = np.repeat([f"c{i}" for i in range(10)], 6)

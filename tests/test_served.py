@@ -19,8 +19,8 @@ from werkzeug import Response
 
 from paraguard_utils import settings, stores
 from paraguard_utils.errors import ModelError, SettingsError
+from paraguard_utils.labels import labelling, targets
 from paraguard_utils.models import prompting, served, trace_store
-from paraguard_utils.querying import labelling, targets
 
 KEY = "sk-QUOKKA-1234567890"
 

@@ -8,8 +8,8 @@ import pytest
 import servers
 
 from paraguard_utils import stores
+from paraguard_utils.labels import labelling
 from paraguard_utils.models import batch_files, loading, prompting, served, trace_store
-from paraguard_utils.querying import labelling
 
 pytestmark = pytest.mark.slow
 N = 24

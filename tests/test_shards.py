@@ -8,8 +8,8 @@ from asking import ask, identical
 
 from paraguard_utils import paths, stores
 from paraguard_utils.errors import DataError
+from paraguard_utils.labels import labelling
 from paraguard_utils.models import trace_store
-from paraguard_utils.querying import labelling
 
 PROMPTS = pd.DataFrame(
     {

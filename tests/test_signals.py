@@ -8,10 +8,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from paraguard_utils.analysis import signals
 from paraguard_utils.core.signals import PAPER_WEIGHTS, ScoreWeights, drift, ppl_clipped, ppl_relative
 from paraguard_utils.core.vectors import nearest, unit
 from paraguard_utils.errors import SettingsError
-from paraguard_utils.scoring import signals
 
 
 def test_drift_by_hand():

@@ -10,7 +10,7 @@ from test_served import ask, prompts, server  # noqa: F401
 from werkzeug import Response
 
 from paraguard_utils import paths, stops
-from paraguard_utils.querying import refusals
+from paraguard_utils.labels import refusals
 
 ROWS = pd.read_csv(stops.FILE, keep_default_na=False)
 BODIES = ROWS[ROWS["field"] != stops.TEXT].to_dict("records")

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from paraguard_utils import paths, registry, stores
 from paraguard_utils.errors import DataError, Missing
-from paraguard_utils.querying import labelling
+from paraguard_utils.labels import labelling
 from paraguard_utils.report import compare
 from paraguard_utils.schemas import check
 from paraguard_utils.text import CONTROL

@@ -5,8 +5,8 @@ from asking import Killed, ask, dies, same
 
 from paraguard_utils import registry, stores
 from paraguard_utils.errors import DataError, ModelError
+from paraguard_utils.labels import labelling
 from paraguard_utils.models import engine, loading, prompting, respondents, trace_store
-from paraguard_utils.querying import labelling
 
 
 def test_what_was_asked_is_not_asked_again(results, prompts, tiny_model, monkeypatch):

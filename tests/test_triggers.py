@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy import stats
 from scipy.stats.contingency import odds_ratio
 
-from paraguard_utils.scoring import triggers
+from paraguard_utils.analysis import triggers
 
 NEARLY = {"rel": 1e-4}
 """As near as scipy looks for an odds ratio."""

@@ -13,9 +13,9 @@ from scipy import stats
 from sklearn.metrics import roc_auc_score
 
 from paraguard_utils import paths, stores
+from paraguard_utils.analysis import confusion, evaluation, head_to_head, signals, validity
 from paraguard_utils.core import disagreement
 from paraguard_utils.core.estimates import ClusterBootstrap
-from paraguard_utils.scoring import confusion, evaluation, head_to_head, signals, validity
 
 RECORDED = stores.Store(stores.RECORDED)
 

@@ -4,9 +4,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from paraguard_utils.analysis import evaluation, variance
 from paraguard_utils.core import disagreement
 from paraguard_utils.core.estimates import ClusterBootstrap
-from paraguard_utils.scoring import evaluation, variance
 
 
 def corpus_of(n_clusters, size=6):

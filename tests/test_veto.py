@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from paraguard_utils.analysis import predictions, veto
 from paraguard_utils.core.estimates import ClusterBootstrap
-from paraguard_utils.scoring import predictions, veto
 
 
 def corpus_of(clusters, tail=""):

@@ -7,8 +7,8 @@ import pytest
 from paraguard_utils import settings, stores
 from paraguard_utils.core.estimates import ClusterBootstrap
 from paraguard_utils.errors import DataError
+from paraguard_utils.labels import labelling, whole_answers
 from paraguard_utils.models import prompting, trace_store
-from paraguard_utils.querying import labelling, whole_answers
 from paraguard_utils.schemas import SCHEMAS
 
 

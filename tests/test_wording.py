@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from paraguard_utils.analysis import evaluation, wording
 from paraguard_utils.core import disagreement
 from paraguard_utils.core import wording as core_wording
 from paraguard_utils.core.estimates import ClusterBootstrap
-from paraguard_utils.scoring import evaluation, wording
 
 STRATEGIES = {
     "s": "seed",

@@ -360,12 +360,12 @@ def label_file(file: str | Path, column: str, request: str = "", labeller: str =
 
 def _labelled(answers: pd.DataFrame, labeller: str) -> tuple[pd.DataFrame, str]:
     """Label answers by the classifier too where that is asked for, or it is installed and they are not too many."""
-    from paraguard_utils.querying import refusals
+    from paraguard_utils.labels import refusals
 
     reasons = answers["finish_reason"].tolist()
     if labeller != "cues" and (labeller or len(answers) <= BY_CLASSIFIER):
         try:
-            from paraguard_utils.querying import labelling
+            from paraguard_utils.labels import labelling
 
             requests = answers["text"].fillna("").tolist() if answers["text"].notna().any() else None
             return labelling.label(answers["answer"].tolist(), reasons, requests), labelling.LABELLER

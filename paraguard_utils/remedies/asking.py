@@ -8,9 +8,9 @@ import pandas as pd
 
 from paraguard_utils import paths
 from paraguard_utils.errors import DataError
+from paraguard_utils.labels import labelling
 from paraguard_utils.models import prompting, trace_store
 from paraguard_utils.models.respondents import Local
-from paraguard_utils.querying import labelling
 from paraguard_utils.remedies.untouched import Untouched, rows
 from paraguard_utils.schemas import Corpus, Labels
 from paraguard_utils.stores import read_meta

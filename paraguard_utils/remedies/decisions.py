@@ -8,9 +8,9 @@ import pandas as pd
 
 from paraguard_utils import registry
 from paraguard_utils.errors import Missing
+from paraguard_utils.labels import targets as chat_targets
+from paraguard_utils.labels.samples import WRAPPER
 from paraguard_utils.models import trace_store
-from paraguard_utils.querying import targets as chat_targets
-from paraguard_utils.querying.samples import WRAPPER
 from paraguard_utils.remedies import catalogue
 from paraguard_utils.remedies.asking import Remedied, ask
 from paraguard_utils.remedies.catalogue import UNTOUCHED

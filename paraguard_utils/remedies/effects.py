@@ -9,6 +9,8 @@ import pandas as pd
 from scipy.stats import norm
 
 from paraguard_utils import unsafe
+from paraguard_utils.analysis import evaluation, guarded
+from paraguard_utils.analysis.multiple_testing import adjust_holm
 from paraguard_utils.core import disagreement
 from paraguard_utils.core.estimates import ClusterBootstrap, Estimate, to_columns
 from paraguard_utils.errors import Missing
@@ -20,8 +22,6 @@ from paraguard_utils.remedies.decisions import Decisions
 from paraguard_utils.remedies.splits import Splits, Third
 from paraguard_utils.remedies.untouched import Untouched
 from paraguard_utils.schemas import Labels, Table
-from paraguard_utils.scoring import evaluation, guarded
-from paraguard_utils.scoring.multiple_testing import adjust_holm
 from paraguard_utils.settings import XSTEST, XSTEST_SAFE
 
 KEPT = 0.05

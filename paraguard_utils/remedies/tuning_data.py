@@ -7,7 +7,7 @@ from pathlib import Path
 import pandas as pd
 
 from paraguard_utils import stores, unsafe
-from paraguard_utils.querying import substance
+from paraguard_utils.labels import substance
 from paraguard_utils.schemas import Corpus, Labels, Pairs, Table, Traces
 
 APOLOGY_CHARS = 60
@@ -32,7 +32,7 @@ def tuning_examples(
     pairs : DataFrame
         The target's pairs.
     longer : DataFrame or None
-        The target's long answers (`querying.whole_answers`).
+        The target's long answers (`labels.whole_answers`).
     wrapper : str
         Text of the target's wrapper: the system turn; "" for none.
 

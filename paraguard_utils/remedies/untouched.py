@@ -7,9 +7,9 @@ from typing import Self
 import pandas as pd
 
 from paraguard_utils.errors import Missing
+from paraguard_utils.labels import labelling
 from paraguard_utils.models import loading, prompting, respondents, trace_store
 from paraguard_utils.models.respondents import Local
-from paraguard_utils.querying import labelling
 from paraguard_utils.schemas import Corpus, Labels, Traces
 from paraguard_utils.settings import Settings, remedied_name
 from paraguard_utils.stores import Store, read_meta

@@ -12,14 +12,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from paraguard_utils import paths, registry, stores, text, unsafe
+from paraguard_utils.analysis import confusion, pipeline
 from paraguard_utils.core.estimates import ClusterBootstrap
 from paraguard_utils.errors import Missing
+from paraguard_utils.labels import labelling, whole_answers
 from paraguard_utils.models import prompting, trace_store
-from paraguard_utils.querying import labelling, whole_answers
 from paraguard_utils.remedies import tuning_data
 from paraguard_utils.report import review, tables
 from paraguard_utils.schemas import Corpus, Labels, Table
-from paraguard_utils.scoring import confusion, pipeline
 from paraguard_utils.settings import CORPUS, Settings
 from paraguard_utils.stores import LIVE, RECORDED, Store
 

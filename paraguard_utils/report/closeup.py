@@ -3,8 +3,8 @@
 import numpy as np
 import pandas as pd
 
+from paraguard_utils.analysis import confusion, signals
 from paraguard_utils.schemas import Pairs, Scores, Tokens, Traces
-from paraguard_utils.scoring import confusion, signals
 
 MOST = 10
 """Rejections that the figure numbers."""

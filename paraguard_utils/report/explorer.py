@@ -18,15 +18,15 @@ import numpy as np
 import pandas as pd
 
 from paraguard_utils import schemas, text, unsafe
+from paraguard_utils.analysis import signals
+from paraguard_utils.analysis.cohorts import LEVELS, RISK_EDGES, by_edges
+from paraguard_utils.analysis.pipeline import ScoredTarget
 from paraguard_utils.core import neighbours
 from paraguard_utils.core.estimates import MIN_REFUSALS
 from paraguard_utils.core.signals import READINGS
 from paraguard_utils.corpus import fidelity
 from paraguard_utils.report import review
 from paraguard_utils.schemas import Corpus
-from paraguard_utils.scoring import signals
-from paraguard_utils.scoring.cohorts import LEVELS, RISK_EDGES, by_edges
-from paraguard_utils.scoring.pipeline import ScoredTarget
 
 PAIR_FIELDS = ("similarity", "drift", "prob_shift", *READINGS.values())
 """What the page says of a rejection and a neighbour, beside the score in each of `signals.READINGS`."""

@@ -5,16 +5,16 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 import pandas as pd
 
+from paraguard_utils.analysis import cohorts, covariates
+from paraguard_utils.analysis.cohorts import BINNINGS
+from paraguard_utils.analysis.covariates import COVARIATES, LIMIT, SIGNALS
+from paraguard_utils.analysis.sensitivity import CHOOSE_NEIGHBOURS, DEFAULTS
 from paraguard_utils.core.estimates import MIN_MIXED, MIN_REFUSALS
 from paraguard_utils.models.prompting import model_of
 from paraguard_utils.registry import titles
 from paraguard_utils.report import tables
 from paraguard_utils.report.paper import paper_value, paper_values
 from paraguard_utils.schemas import Table
-from paraguard_utils.scoring import cohorts, covariates
-from paraguard_utils.scoring.cohorts import BINNINGS
-from paraguard_utils.scoring.covariates import COVARIATES, LIMIT, SIGNALS
-from paraguard_utils.scoring.sensitivity import CHOOSE_NEIGHBOURS, DEFAULTS
 
 VERDICTS = {
     "above": "refused phrasings lie further off",

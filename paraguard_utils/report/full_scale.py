@@ -9,12 +9,12 @@ from collections.abc import Mapping
 import pandas as pd
 
 from paraguard_utils import paths, registry, stores
+from paraguard_utils.analysis import confusion, wording
 from paraguard_utils.core.estimates import SEED, ClusterBootstrap
 from paraguard_utils.errors import DataError
+from paraguard_utils.labels import labelling
 from paraguard_utils.models import encoder, trace_store
-from paraguard_utils.querying import labelling
 from paraguard_utils.schemas import Corpus, Labels, Table
-from paraguard_utils.scoring import confusion, wording
 
 TABLES = {
     "targets": ("table1_targets", "03_scoring"),

@@ -13,17 +13,17 @@ import pandas as pd
 from sklearn.metrics import roc_auc_score
 
 from paraguard_utils import paths, registry, stores, unsafe
+from paraguard_utils.analysis import covariates, guarded, predictions, proxies, sensitivity, variance, veto, wording
+from paraguard_utils.analysis.regression import POOLED
 from paraguard_utils.core.estimates import MIN_REFUSALS
 from paraguard_utils.core.words import words
 from paraguard_utils.corpus import fidelity, gates, inputs
 from paraguard_utils.errors import DataError
+from paraguard_utils.labels import labelling, readings
 from paraguard_utils.models import trace_store
-from paraguard_utils.querying import labelling, readings
 from paraguard_utils.report import findings, full_scale, tables
 from paraguard_utils.report.paper import paper_values
 from paraguard_utils.schemas import STRATEGIES, Corpus, Table
-from paraguard_utils.scoring import covariates, guarded, predictions, proxies, sensitivity, variance, veto, wording
-from paraguard_utils.scoring.regression import POOLED
 from paraguard_utils.settings import CORPUS, TWINS
 from paraguard_utils.text import readable
 

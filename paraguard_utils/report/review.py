@@ -5,9 +5,9 @@ from collections.abc import Mapping
 import pandas as pd
 
 from paraguard_utils import text, unsafe
+from paraguard_utils.analysis import confusion, signals
 from paraguard_utils.core.signals import PAPER_WEIGHTS, ScoreWeights
 from paraguard_utils.schemas import Corpus, Labels, Pairs, Scores
-from paraguard_utils.scoring import confusion, signals
 from paraguard_utils.text import formula_safe
 
 

@@ -3,11 +3,11 @@
 from functools import partial
 
 from paraguard_utils import registry
+from paraguard_utils.analysis.guarded import behind
 from paraguard_utils.remedies.contract import Remedy, Target
 from paraguard_utils.remedies.splits import Third
 from paraguard_utils.remedies.untouched import Untouched, rows
 from paraguard_utils.schemas import Corpus, Labels
-from paraguard_utils.scoring.guarded import behind
 
 BEHIND = "behind-"
 """How the names of these remedies begin."""

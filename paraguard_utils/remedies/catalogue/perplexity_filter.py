@@ -2,11 +2,11 @@
 
 import numpy as np
 
+from paraguard_utils.analysis.signals import perplexity
 from paraguard_utils.remedies.contract import Remedy, Target
 from paraguard_utils.remedies.splits import Third
 from paraguard_utils.remedies.untouched import Untouched
 from paraguard_utils.schemas import Corpus, Labels
-from paraguard_utils.scoring.signals import perplexity
 
 QUANTILE = 0.95
 """Of the benign validation prompts' perplexities; the papers take the highest of some harmless set."""

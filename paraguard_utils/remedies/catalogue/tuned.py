@@ -11,10 +11,11 @@ from typing import Any
 import pandas as pd
 
 from paraguard_utils import paths, stores
+from paraguard_utils.analysis import confusion
 from paraguard_utils.errors import DataError
+from paraguard_utils.labels.whole_answers import LONG, with_later
 from paraguard_utils.models import prompting, trace_store
 from paraguard_utils.models.respondents import Local
-from paraguard_utils.querying.whole_answers import LONG, with_later
 from paraguard_utils.registry import wrappers
 from paraguard_utils.remedies import tuning_data
 from paraguard_utils.remedies.asking import Remedied, ask
@@ -23,7 +24,6 @@ from paraguard_utils.remedies.contract import Remedy, Target
 from paraguard_utils.remedies.inside import place
 from paraguard_utils.remedies.splits import Third
 from paraguard_utils.remedies.untouched import Untouched
-from paraguard_utils.scoring import confusion
 from paraguard_utils.settings import remedied_name
 
 RECIPE: dict[str, Any] = {

@@ -5,8 +5,10 @@ from functools import cache
 
 import numpy as np
 
+from paraguard_utils.analysis import evaluation
+from paraguard_utils.analysis.veto import IDEAL, THRESHOLDS
 from paraguard_utils.errors import Missing
-from paraguard_utils.querying import labelling
+from paraguard_utils.labels import labelling
 from paraguard_utils.remedies import first_token
 from paraguard_utils.remedies.asking import original
 from paraguard_utils.remedies.catalogue import rewordings
@@ -15,8 +17,6 @@ from paraguard_utils.remedies.contract import Decide, Remedy, Target
 from paraguard_utils.remedies.splits import Third
 from paraguard_utils.remedies.untouched import Untouched
 from paraguard_utils.schemas import Corpus, Labels
-from paraguard_utils.scoring import evaluation
-from paraguard_utils.scoring.veto import IDEAL, THRESHOLDS
 from paraguard_utils.settings import reworded_name
 
 Looks = Callable[[str, Corpus | None], np.ndarray]

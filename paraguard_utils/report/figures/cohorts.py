@@ -9,6 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
+from paraguard_utils.analysis.cohorts import LEVELS
 from paraguard_utils.registry import titles
 from paraguard_utils.report import tables
 from paraguard_utils.report.figures.style import (
@@ -27,7 +28,6 @@ from paraguard_utils.report.figures.style import (
 )
 from paraguard_utils.report.paper import paper_value
 from paraguard_utils.schemas import Table
-from paraguard_utils.scoring.cohorts import LEVELS
 
 PAPER_COHORTS = {
     "cohort.safe": ("low risk, high similarity", "low", "high", "about "),

@@ -8,6 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap, to_rgba
 from matplotlib.figure import Figure
 
+from paraguard_utils.analysis.confusion import CI
 from paraguard_utils.core import disagreement
 from paraguard_utils.core.confusion import TAUS
 from paraguard_utils.core.estimates import MIN_MIXED, MIN_REFUSALS, ClusterBootstrap
@@ -30,7 +31,6 @@ from paraguard_utils.report.figures.style import (
 )
 from paraguard_utils.report.paper import paper_value
 from paraguard_utils.schemas import Table
-from paraguard_utils.scoring.confusion import CI
 
 PAPER_R = "r.similarity"
 """The paper's correlation of CI with similarity, by its item in `data/paper_values.csv`."""

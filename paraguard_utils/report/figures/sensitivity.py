@@ -8,9 +8,10 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from paraguard_utils.analysis import levels, proxies
 from paraguard_utils.core.confusion import K
+from paraguard_utils.labels import samples
 from paraguard_utils.models.prompting import model_of
-from paraguard_utils.querying import samples
 from paraguard_utils.registry import titles
 from paraguard_utils.report.figures.style import (
     GREY,
@@ -27,7 +28,6 @@ from paraguard_utils.report.figures.style import (
     wrapper_look,
 )
 from paraguard_utils.schemas import Table
-from paraguard_utils.scoring import levels, proxies
 
 
 def weight_simplex(table: Table) -> Figure:

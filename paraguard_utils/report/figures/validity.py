@@ -6,9 +6,9 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from paraguard_utils.analysis import head_to_head
 from paraguard_utils.report.figures.style import CHANCE, PAGE, end_labels, model_looks, subplots
 from paraguard_utils.schemas import Table
-from paraguard_utils.scoring import head_to_head
 
 CHANCES = {"dr": 1.0, "excess": 0.0}
 """What a measure has where decisions have nothing to do with prompts, whatever the refusal rate."""

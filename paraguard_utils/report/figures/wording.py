@@ -3,6 +3,7 @@
 import numpy as np
 from matplotlib.figure import Figure
 
+from paraguard_utils.analysis import wording
 from paraguard_utils.models.prompting import model_of
 from paraguard_utils.registry import titles
 from paraguard_utils.report.figures.style import (
@@ -18,7 +19,6 @@ from paraguard_utils.report.figures.style import (
     wrapper_look,
 )
 from paraguard_utils.schemas import Table
-from paraguard_utils.scoring import wording
 
 
 def shared_wording(table: Table, curves: Table) -> Figure:

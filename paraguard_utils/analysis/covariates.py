@@ -9,12 +9,12 @@ from math import isqrt
 import numpy as np
 import pandas as pd
 
+from paraguard_utils.analysis import confusion, near_identical, signals
+from paraguard_utils.analysis.confusion import CI
 from paraguard_utils.core.confusion import K
 from paraguard_utils.core.estimates import MIN_REFUSALS, ClusterBootstrap, to_columns
 from paraguard_utils.core.signals import READINGS
 from paraguard_utils.schemas import Corpus, Labels, Pairs, Scores, Table, Traces
-from paraguard_utils.scoring import confusion, near_identical, signals
-from paraguard_utils.scoring.confusion import CI
 
 COVARIATES = {
     "similarity": "similarity to neighbours",

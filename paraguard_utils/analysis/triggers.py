@@ -11,10 +11,10 @@ import pandas as pd
 from scipy.optimize import brentq
 from scipy.special import comb, logsumexp
 
+from paraguard_utils.analysis.multiple_testing import adjust_holm
+from paraguard_utils.analysis.wording import NEAR
 from paraguard_utils.core.estimates import to_columns
 from paraguard_utils.schemas import Corpus, Labels, Table
-from paraguard_utils.scoring.multiple_testing import adjust_holm
-from paraguard_utils.scoring.wording import NEAR
 
 FEWEST = 8
 """Clusters that must hold exposed and unexposed near-copies, for a term or family to be tested."""

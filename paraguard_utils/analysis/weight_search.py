@@ -10,10 +10,10 @@ import numpy as np
 import pandas as pd
 from sklearn.model_selection import KFold
 
+from paraguard_utils.analysis.regression import POOLED
 from paraguard_utils.core.estimates import MIN_MIXED, SEED, ClusterBootstrap, to_columns
 from paraguard_utils.core.signals import PAPER_WEIGHTS, READINGS, ScoreWeights
 from paraguard_utils.schemas import Table
-from paraguard_utils.scoring.regression import POOLED
 
 FOLDS = 5
 

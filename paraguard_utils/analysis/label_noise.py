@@ -5,12 +5,12 @@ from collections.abc import Mapping
 import numpy as np
 import pandas as pd
 
+from paraguard_utils.analysis import evaluation
 from paraguard_utils.core import disagreement
 from paraguard_utils.core.estimates import SEED, ClusterBootstrap, Estimate, to_columns
 from paraguard_utils.core.label_noise import PRIOR, corrected
-from paraguard_utils.querying.readings import against_labels
+from paraguard_utils.labels.readings import against_labels
 from paraguard_utils.schemas import Corpus, Labels, Table
-from paraguard_utils.scoring import evaluation
 
 
 def table(corpus: Corpus, labels: Mapping[str, Labels], both: pd.DataFrame, clusters: ClusterBootstrap) -> Table:

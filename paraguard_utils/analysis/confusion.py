@@ -14,6 +14,9 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 
+from paraguard_utils.analysis import evaluation
+from paraguard_utils.analysis.multiple_testing import adjust_holm
+from paraguard_utils.analysis.signals import ranked, score
 from paraguard_utils.core import disagreement
 from paraguard_utils.core.confusion import K, ci_estimates
 from paraguard_utils.core.decisions import LABELS
@@ -21,9 +24,6 @@ from paraguard_utils.core.estimates import MIN_REFUSALS, ClusterBootstrap, Estim
 from paraguard_utils.core.neighbours import THETA
 from paraguard_utils.core.signals import PAPER_WEIGHTS, READINGS, ScoreWeights
 from paraguard_utils.schemas import Corpus, Labels, Pairs, Scores, Table
-from paraguard_utils.scoring import evaluation
-from paraguard_utils.scoring.multiple_testing import adjust_holm
-from paraguard_utils.scoring.signals import ranked, score
 
 CI = {"relative": "ci", "clipped": "ci_clipped"}
 """Column of a scores file that holds CI in each reading."""
@@ -255,7 +255,8 @@ def rate_row(target: str, corpus: Corpus, labels: Labels, clusters: ClusterBoots
     Returns
     -------
     dict
-        Counts by label (n_blocked are in n_reject too where they count as rejections), the estimates of `rate_estimates`, each `x` with its `x_low` and `x_high` (95 %), and what
+        Counts by label (n_reject holds what n_blocked counts, unless that was
+        set aside), the estimates of `rate_estimates`, each `x` with its `x_low` and `x_high` (95 %), and what
         stands beside dr (`disagreement.row`).
     """
     label = labels["label"].to_numpy()

@@ -6,11 +6,11 @@ import numpy as np
 import pandas as pd
 from sklearn.linear_model import RidgeCV
 
+from paraguard_utils.analysis import evaluation
 from paraguard_utils.core import disagreement
 from paraguard_utils.core.estimates import SEED, ClusterBootstrap, Estimate, to_columns
 from paraguard_utils.core.words import words
 from paraguard_utils.schemas import STRATEGIES, Corpus, Labels
-from paraguard_utils.scoring import evaluation
 
 FOLDS = 10
 PENALTIES = tuple(10.0**power for power in range(-2, 5))

@@ -7,8 +7,8 @@ import pandas as pd
 
 from paraguard_utils import unsafe
 from paraguard_utils.core.estimates import SEED
+from paraguard_utils.labels import labelling
 from paraguard_utils.models import prompting, respondents, trace_store
-from paraguard_utils.querying import labelling
 from paraguard_utils.schemas import Corpus
 from paraguard_utils.settings import Settings
 from paraguard_utils.stores import Store

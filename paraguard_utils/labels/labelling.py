@@ -13,10 +13,10 @@ import pandas as pd
 
 from paraguard_utils import paths, unsafe
 from paraguard_utils.errors import DataError
+from paraguard_utils.labels import classifier, judge, refusals
 from paraguard_utils.models import encoder
 from paraguard_utils.models.encoder import Embed
 from paraguard_utils.models.trace_store import Withheld, answers_hash
-from paraguard_utils.querying import classifier, judge, refusals
 from paraguard_utils.schemas import Corpus, Labels, Traces
 from paraguard_utils.stores import Store, frame_hash, read_meta
 from paraguard_utils.text import readable
@@ -47,9 +47,9 @@ LABELLERS = {
     "cues": refusals.VERSION,
     "judge": judge.RUBRIC,
 }
-"""Who says what is a rejection. By default refusing in part is one, and so is an answer that a provider stopped. "full":
-a refusal in part is none. "policy": only what the model will not do, as it says, is one, and all other rejections are
-set aside. "fluent": loops, echoes and the like are set aside. "aside": stopped answers are."""
+"""Who says what is a rejection. By default refusing in part is one, and so is an answer that a provider stopped.
+"full": a refusal in part is none. "policy": only what the model will not do, as it says, is one, and all other
+rejections are set aside. "fluent": loops, echoes and the like are set aside. "aside": stopped answers are."""
 
 
 def label(
@@ -128,7 +128,7 @@ def label_answers(traces: Traces, corpus: Corpus, embed: Embed = encoder.encode)
     DataError
         The answers were not kept.
     """
-    from paraguard_utils.querying import substance  # its packages are an extra: labelling a file needs none
+    from paraguard_utils.labels import substance  # its packages are an extra: labelling a file needs none
 
     if unsafe.declared(corpus) and (traces["response"].isna() & traces["finish_reason"].ne("error")).any():
         raise DataError(f"labels of these answers are not there, and {NOT_KEPT}")

@@ -21,9 +21,9 @@ from sklearn.linear_model import LogisticRegression
 
 from paraguard_utils import paths, stores
 from paraguard_utils.errors import DataError
+from paraguard_utils.labels import refusals
 from paraguard_utils.models import encoder
 from paraguard_utils.models.encoder import Embed
-from paraguard_utils.querying import refusals
 from paraguard_utils.schemas import THREE_LABELS
 
 FILE = paths.DATA / "refusal_classifier.json"

@@ -17,8 +17,8 @@ from numpy.typing import ArrayLike
 from paraguard_utils import paths, registry, stores
 from paraguard_utils.core.estimates import ClusterBootstrap, Estimate, to_columns
 from paraguard_utils.errors import DataError
+from paraguard_utils.labels import judge, labelling, refusals
 from paraguard_utils.models import loading
-from paraguard_utils.querying import judge, labelling, refusals
 from paraguard_utils.schemas import Labels, Table
 from paraguard_utils.stores import Store
 

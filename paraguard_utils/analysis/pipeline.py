@@ -7,14 +7,14 @@ import numpy as np
 import pandas as pd
 
 from paraguard_utils import paths, registry
+from paraguard_utils.analysis import confusion, levels, signals
 from paraguard_utils.core.signals import ScoreWeights
 from paraguard_utils.errors import DataError, Missing
+from paraguard_utils.labels import labelling
 from paraguard_utils.models import encoder
 from paraguard_utils.models.prompting import model_of
 from paraguard_utils.models.trace_store import answers_hash, recorded_traces
-from paraguard_utils.querying import labelling
 from paraguard_utils.schemas import Corpus, Labels, Pairs, Scores, Table, Tokens, Traces
-from paraguard_utils.scoring import confusion, levels, signals
 from paraguard_utils.settings import Settings
 from paraguard_utils.stores import RECORDED, Store, frame_hash, read_meta
 

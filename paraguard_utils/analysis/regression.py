@@ -14,10 +14,10 @@ from statsmodels.genmod.cov_struct import Exchangeable
 from statsmodels.genmod.families import Binomial
 from statsmodels.genmod.generalized_estimating_equations import GEE
 
+from paraguard_utils.analysis.multiple_testing import adjust_holm
 from paraguard_utils.core.estimates import to_columns
 from paraguard_utils.core.words import words
 from paraguard_utils.schemas import STRATEGIES, Corpus, Scores, Table
-from paraguard_utils.scoring.multiple_testing import adjust_holm
 
 EVENTS = 10
 """Refusals, and acceptances, that a regression needs for each of its terms; a rule of thumb for logistic models."""

@@ -7,8 +7,8 @@ import pandas as pd
 
 from paraguard_utils import unsafe
 from paraguard_utils.core.estimates import SEED, ClusterBootstrap, to_columns
+from paraguard_utils.labels import labelling, refusals
 from paraguard_utils.models import encoder, prompting, respondents, trace_store
-from paraguard_utils.querying import labelling, refusals
 from paraguard_utils.schemas import Corpus, Labels, Table, Traces
 from paraguard_utils.settings import Settings
 from paraguard_utils.stores import Store

@@ -6,8 +6,8 @@ request, and replies with one word, which is read as a label. Any other reply is
 
 import pandas as pd
 
+from paraguard_utils.labels import refusals
 from paraguard_utils.models import loading, prompting, trace_store
-from paraguard_utils.querying import refusals
 from paraguard_utils.schemas import Labels
 from paraguard_utils.stores import Store
 from paraguard_utils.text import readable

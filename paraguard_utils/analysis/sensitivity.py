@@ -13,18 +13,18 @@ import numpy as np
 import pandas as pd
 
 from paraguard_utils import stores
+from paraguard_utils.analysis import chance, confusion, pipeline, signals, weight_search
+from paraguard_utils.analysis.pipeline import ScoredTarget
 from paraguard_utils.core.confusion import K, ci_estimates
 from paraguard_utils.core.estimates import MIN_REFUSALS, ClusterBootstrap, to_columns
 from paraguard_utils.core.neighbours import THETA
 from paraguard_utils.core.signals import READINGS, drift
 from paraguard_utils.errors import Missing
+from paraguard_utils.labels import labelling
 from paraguard_utils.models import encoder
 from paraguard_utils.models.prompting import model_of
 from paraguard_utils.models.weights import MINILM
-from paraguard_utils.querying import labelling
 from paraguard_utils.schemas import Corpus, Labels, Pairs, Scores, Table
-from paraguard_utils.scoring import chance, confusion, pipeline, signals, weight_search
-from paraguard_utils.scoring.pipeline import ScoredTarget
 from paraguard_utils.settings import Settings
 from paraguard_utils.stores import Store
 

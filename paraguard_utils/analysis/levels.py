@@ -10,13 +10,13 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
+from paraguard_utils.analysis import confusion, signals
 from paraguard_utils.core.confusion import K
 from paraguard_utils.core.neighbours import THETA
 from paraguard_utils.core.signals import PAPER_WEIGHTS, ScoreWeights
 from paraguard_utils.errors import DataError
 from paraguard_utils.models.prompting import model_of, target_name
 from paraguard_utils.schemas import Corpus, Labels, Pairs, Scores, Traces
-from paraguard_utils.scoring import confusion, signals
 
 LEVELS = FULL, ANSWER_TOKENS, TEXT = "full", "answer tokens", "text"
 """What is told beside the answers: the prompt's and the first answer tokens' log-probabilities; the latter; nothing."""

@@ -12,9 +12,9 @@ from paraguard_utils import paths
 from paraguard_utils.errors import DataError, UserError
 from paraguard_utils.guards import panel
 from paraguard_utils.guards.contract import Guard
+from paraguard_utils.labels import labelling
+from paraguard_utils.labels.samples import WRAPPER
 from paraguard_utils.models import prompting, respondents, trace_store
-from paraguard_utils.querying import labelling
-from paraguard_utils.querying.samples import WRAPPER
 from paraguard_utils.schemas import Corpus, Labels
 from paraguard_utils.settings import Settings, reworded_name
 from paraguard_utils.stores import Store

@@ -6,13 +6,13 @@ import numpy as np
 import pandas as pd
 
 from paraguard_utils import unsafe
+from paraguard_utils.analysis import confusion, pipeline, validity
 from paraguard_utils.core import disagreement
 from paraguard_utils.core.confusion import ci_estimates
 from paraguard_utils.core.estimates import ClusterBootstrap, Estimate, to_columns
 from paraguard_utils.core.words import words
 from paraguard_utils.models.prompting import model_of
 from paraguard_utils.schemas import Corpus, Labels, Scores, Table
-from paraguard_utils.scoring import confusion, pipeline, validity
 from paraguard_utils.settings import Settings
 from paraguard_utils.stores import Store
 
@@ -216,7 +216,7 @@ def beside_relative(scores: Scores, clusters: ClusterBootstrap) -> dict[str, flo
 
     See Also
     --------
-    paraguard_utils.scoring.confusion.table_row : all measures in one reading.
+    paraguard_utils.analysis.confusion.table_row : all measures in one reading.
     """
     scores = scores[scores["ci"].notna()]
     rejected, accepted = (scores[scores["label"] == label] for label in ("reject", "accept"))

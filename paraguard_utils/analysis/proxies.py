@@ -10,13 +10,13 @@ import numpy as np
 import pandas as pd
 from scipy.stats import rankdata
 
+from paraguard_utils.analysis import confusion, levels, signals
+from paraguard_utils.analysis.confusion import CI
+from paraguard_utils.analysis.pipeline import ScoredTarget
 from paraguard_utils.core.estimates import MIN_REFUSALS, ClusterBootstrap, Estimate, to_columns
 from paraguard_utils.models import encoder
 from paraguard_utils.models.prompting import is_served, model_of
 from paraguard_utils.schemas import Corpus, Pairs, Scores, Table
-from paraguard_utils.scoring import confusion, levels, signals
-from paraguard_utils.scoring.confusion import CI
-from paraguard_utils.scoring.pipeline import ScoredTarget
 from paraguard_utils.settings import Settings
 from paraguard_utils.stores import Store
 

@@ -9,13 +9,13 @@ import numpy as np
 import pandas as pd
 
 from paraguard_utils import text
+from paraguard_utils.analysis import signals
+from paraguard_utils.analysis.confusion import CI
 from paraguard_utils.core.estimates import MIN_REFUSALS, ClusterBootstrap, to_columns
 from paraguard_utils.core.signals import PAPER_WEIGHTS, ScoreWeights
 from paraguard_utils.core.vectors import pair_cosine
 from paraguard_utils.core.words import jaccard
 from paraguard_utils.schemas import Corpus, Labels, Pairs, Table
-from paraguard_utils.scoring import signals
-from paraguard_utils.scoring.confusion import CI
 
 NEAR_SIMILARITY, NEAR_OVERLAP = 0.95, 0.8
 """Two prompts are near-identical from this similarity or this content-word overlap on (ours)."""

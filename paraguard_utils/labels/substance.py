@@ -1,7 +1,7 @@
 """Is an answer a text at all, whether it refuses or not? (`docs/method.md`, Labels). Loops and echoes are not.
 
 "Accepted" says only that an answer does not refuse; a small model may accept and loop. Whether an answer on the request
-is any good is not judged here: that took readers (`querying.readings`).
+is any good is not judged here: that took readers (`labels.readings`).
 """
 
 from collections.abc import Sequence

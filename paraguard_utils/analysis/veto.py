@@ -10,9 +10,9 @@ import numpy as np
 import pandas as pd
 
 from paraguard_utils import unsafe
+from paraguard_utils.analysis import evaluation
 from paraguard_utils.core.estimates import SEED, ClusterBootstrap, Estimate, to_columns
 from paraguard_utils.schemas import Corpus, Labels, Scores, Table
-from paraguard_utils.scoring import evaluation
 
 SCORES = ("isolation", "reworded", "ci", "1 - ci")
 """What a veto looks at: isolation in the cluster, isolation among rewordings that the rules make, CI, and 1 - CI."""
@@ -45,7 +45,7 @@ def looks(corpus: Corpus, labels: Labels, scores: Scores, again: pd.DataFrame | 
     scores : DataFrame
         The target's scores; prompts without any have no CI.
     again : DataFrame or None
-        Columns isolation and queries of the rewordings, in corpus order (`querying.second_look`); None: not asked.
+        Columns isolation and queries of the rewordings, in corpus order (`labels.second_look`); None: not asked.
 
     Returns
     -------

@@ -56,7 +56,7 @@ def judge(tables: Mapping[str, Table]) -> Table:
 
     See Also
     --------
-    paraguard_utils.scoring.head_to_head.judgeable : Tables for predictions 1 to 8.
+    paraguard_utils.analysis.head_to_head.judgeable : Tables for predictions 1 to 8.
     paraguard_utils.remedies.effects.against_control : Rows for prediction 18.
 
     Examples

@@ -13,8 +13,8 @@ import pandas as pd
 
 from paraguard_utils import paths, registry, stores, unsafe
 from paraguard_utils.errors import DataError, Missing, SettingsError
+from paraguard_utils.labels import judge, labelling
 from paraguard_utils.models import clustered, loading, prompting, respondents, served, trace_store
-from paraguard_utils.querying import judge, labelling
 from paraguard_utils.schemas import Corpus, Labels, Traces
 from paraguard_utils.settings import CLUSTER, TWINS, XSTEST, Settings
 from paraguard_utils.stores import Store

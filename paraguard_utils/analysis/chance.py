@@ -12,13 +12,13 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
+from paraguard_utils.analysis import confusion, signals
 from paraguard_utils.core.estimates import ClusterBootstrap, Estimate, to_columns
 from paraguard_utils.core.signals import READINGS, ScoreWeights
 from paraguard_utils.core.vectors import nearest
 from paraguard_utils.models import encoder
 from paraguard_utils.models.prompting import model_of
 from paraguard_utils.schemas import Corpus, Labels, Pairs, Table, Traces
-from paraguard_utils.scoring import confusion, signals
 from paraguard_utils.settings import Settings
 from paraguard_utils.stores import Store
 

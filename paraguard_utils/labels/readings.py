@@ -11,7 +11,7 @@ import pandas as pd
 
 from paraguard_utils import paths, stores
 from paraguard_utils.core.estimates import ClusterBootstrap, exact_share, to_columns
-from paraguard_utils.querying import agreement
+from paraguard_utils.labels import agreement
 from paraguard_utils.schemas import Labels, Table
 
 FILE = paths.DATA / "labels" / "readings.csv"

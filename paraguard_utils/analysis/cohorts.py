@@ -9,11 +9,11 @@ from collections.abc import Mapping
 import numpy as np
 import pandas as pd
 
+from paraguard_utils.analysis.confusion import CI, rejections
 from paraguard_utils.core.confusion import TAUS, percent
 from paraguard_utils.core.estimates import MIN_REFUSALS, ClusterBootstrap, Estimate, to_columns
 from paraguard_utils.core.neighbours import THETA
 from paraguard_utils.schemas import STRATEGIES, Corpus, Scores, Table
-from paraguard_utils.scoring.confusion import CI, rejections
 from paraguard_utils.settings import Gates
 
 LEVELS = ("low", "middle", "high")

@@ -8,14 +8,14 @@ import pandas as pd
 from numpy.typing import ArrayLike
 from scipy import special, stats
 
+from paraguard_utils.analysis import confusion, evaluation, signals
+from paraguard_utils.analysis.signals import score
 from paraguard_utils.core import disagreement
 from paraguard_utils.core.confusion import K
 from paraguard_utils.core.estimates import MIN_REFUSALS, ClusterBootstrap, Estimate, to_columns
 from paraguard_utils.core.signals import PAPER_WEIGHTS, ScoreWeights
 from paraguard_utils.core.vectors import pair_cosine, unit
 from paraguard_utils.schemas import Corpus, Labels, Pairs, Scores, Table, Tokens, Traces
-from paraguard_utils.scoring import confusion, evaluation, signals
-from paraguard_utils.scoring.signals import score
 
 BINS = 5
 """Bins of ln PPL and of length, by quantiles of all scored prompts."""

@@ -8,10 +8,10 @@ from collections.abc import Mapping
 import pandas as pd
 
 from paraguard_utils import unsafe
+from paraguard_utils.analysis import evaluation
 from paraguard_utils.core.estimates import ClusterBootstrap, Estimate, ratio_of_totals, to_columns
 from paraguard_utils.core.rephrasing import TRIES, refused_meanings, rephrased, too_few
 from paraguard_utils.schemas import Corpus, Labels, Table
-from paraguard_utils.scoring import evaluation
 
 
 def counts(corpus: Corpus, labels: Labels) -> pd.DataFrame:
