@@ -20,9 +20,8 @@ from torch.profiler import ProfilerActivity, profile
 
 from paraguard_utils import paths, registry, stores
 from paraguard_utils.models import loading, prompting
+from paraguard_utils.models.cpu import PackedLinear, Threads
 from paraguard_utils.models.engine import Engine, batches, shared_prefix
-from paraguard_utils.models.packing import PackedLinear
-from paraguard_utils.models.threads import Threads
 
 KINDS = {
     "products": ("aten::mm", "aten::addmm", "aten::bmm", "aten::linear", "mkldnn"),

@@ -22,7 +22,7 @@ from tqdm import tqdm
 from paraguard_utils import paths, registry, settings, stores
 from paraguard_utils.corpus import reword
 from paraguard_utils.models import prompting
-from paraguard_utils.models.respondents import Local
+from paraguard_utils.models.local import Local
 from paraguard_utils.remedies import inside, splits
 from paraguard_utils.remedies.asking import copied
 from paraguard_utils.remedies.catalogue import (

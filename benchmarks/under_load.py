@@ -18,7 +18,7 @@ from pathlib import Path
 import pandas as pd
 
 from paraguard_utils import paths, registry, stores
-from paraguard_utils.models import loading, prompting, threads, trace_store
+from paraguard_utils.models import cpu, loading, prompting, trace_store
 
 SETTINGS = {
     "threads fitted (the engine)": {},
@@ -63,7 +63,7 @@ def ask(n, new):
     from query_throughput import engine
 
     if "FIXED" in os.environ:
-        threads.EVERY = float("inf")
+        cpu.EVERY = float("inf")
     source = loading.resolve("smollm2-135m-instruct")
     model = loading.load(source)
     corpus = stores.Store(stores.RECORDED).read("corpus", "paraguard_mini").sample(n, random_state=1)

@@ -9,7 +9,7 @@ import pytest
 from paraguard_utils import settings, stores
 from paraguard_utils.errors import DataError
 from paraguard_utils.labels import targets
-from paraguard_utils.models import batch_files, prompting, respondents, served, trace_store
+from paraguard_utils.models import backends, batch_files, prompting, served, trace_store
 
 PROMPTS = pd.DataFrame({"prompt_id": ["p1", "p2", "p3"], "text": ["One thing?", "Another?", "The last?"]})
 
@@ -142,7 +142,7 @@ def test_requests_that_ask_for_harm_are_not_asked_by_files(results, tmp_path, re
         batch_files.BatchFiles("made-up", tmp_path).check(twins)
     given = {"store": "test", "corpus": "paraguard_mini", "model": "openai/x", "base_url": f"file://{tmp_path}"}
     config = settings.check(given | {"wrappers": ["none", "safety"]})
-    assert isinstance(respondents.sources(config)[0], batch_files.BatchFiles)
+    assert isinstance(backends.sources(config)[0], batch_files.BatchFiles)
     with pytest.raises(SystemExit) as ended:
         targets.ask(stores.Store("test"), "paraguard_mini", recorded_corpus, config)
     assert ended.value.code == 0 and "not asked by files" in capsys.readouterr().out

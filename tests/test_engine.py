@@ -12,8 +12,8 @@ from scipy import stats
 
 from paraguard_utils import stores
 from paraguard_utils.errors import ModelError
-from paraguard_utils.models import engine, loading, packing, prompting, threads
-from paraguard_utils.models.engine import Request
+from paraguard_utils.models import cpu, engine, loading, prompting
+from paraguard_utils.models.prompting import Request
 from paraguard_utils.schemas import check
 
 FAMILIES = [
@@ -118,16 +118,16 @@ def test_batches_are_bounded_in_rows_and_positions():
 
 def test_threads_fit_the_cores_that_others_leave():
     # two threads on two idle cores spin all the time: 2.0 used, 0.0 idle
-    assert threads.fitting(2.0, 0.0, 2) == 2
+    assert cpu.fitting(2.0, 0.0, 2) == 2
     # another process takes a core: three threads share two cores, this process gets 2 * 2/3 = 1.33
-    assert threads.fitting(1.33, 0.0, 2) == 1
+    assert cpu.fitting(1.33, 0.0, 2) == 1
     # it has gone: one thread used, one core idle
-    assert threads.fitting(1.0, 1.0, 2) == 2
+    assert cpu.fitting(1.0, 1.0, 2) == 2
     # half a core taken: 1.5 is nearer to one thread; a fifth of one: two threads
-    assert [threads.fitting(1.0, idle, 2) for idle in (0.5, 0.8)] == [1, 2]
+    assert [cpu.fitting(1.0, idle, 2) for idle in (0.5, 0.8)] == [1, 2]
     # one of sixteen cores taken; never more than there were, never none
-    assert threads.fitting(15.06, 0.0, 16) == 15
-    assert threads.fitting(1.0, 60.0, 2) == 2 and threads.fitting(0.0, 0.0, 2) == 1
+    assert cpu.fitting(15.06, 0.0, 16) == 15
+    assert cpu.fitting(1.0, 60.0, 2) == 2 and cpu.fitting(0.0, 0.0, 2) == 1
 
 
 @pytest.mark.parametrize(
@@ -140,11 +140,11 @@ def test_threads_fit_the_cores_that_others_leave():
 )
 def test_threads_are_given_up_only_where_cores_are_counted(monkeypatch, idle, counted, expected):
     looks = iter([(0.0, 0.0, 0.0, 0.0), (2.0, 2.0, idle, counted)])
-    monkeypatch.setattr(threads, "_seen", lambda: next(looks))
-    monkeypatch.setattr(threads, "EVERY", -float("inf"))
-    monkeypatch.setattr(threads.Threads, "_set", lambda *_: None)
+    monkeypatch.setattr(cpu, "_seen", lambda: next(looks))
+    monkeypatch.setattr(cpu, "EVERY", -float("inf"))
+    monkeypatch.setattr(cpu.Threads, "_set", lambda *_: None)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
-    fitted = threads.Threads(torch.device("cpu"))
+    fitted = cpu.Threads(torch.device("cpu"))
     fitted.fit()
     assert fitted.now == expected
 
@@ -154,11 +154,11 @@ def test_the_number_of_threads_changes_no_answer_and_is_put_back(results, prompt
     traces = ask(prompts, tiny_model)
     (results / "test").rename(results / "other")
     used = []
-    monkeypatch.setattr(threads, "EVERY", 0.0)
-    monkeypatch.setattr(threads.Threads, "_set", lambda self, n: used.append(n) or torch.set_num_threads(n))
+    monkeypatch.setattr(cpu, "EVERY", 0.0)
+    monkeypatch.setattr(cpu.Threads, "_set", lambda self, n: used.append(n) or torch.set_num_threads(n))
     torch.set_num_threads(2)
     counts = itertools.cycle([1, 2])
-    monkeypatch.setattr(threads, "fitting", lambda *_: next(counts))
+    monkeypatch.setattr(cpu, "fitting", lambda *_: next(counts))
     try:
         same(traces, ask(prompts, tiny_model))
         assert set(used) == {1, 2} and torch.get_num_threads() == 2
@@ -175,12 +175,12 @@ def test_no_tensor_forgets_the_models_device(results, prompts, tiny_model):
 
 
 def is_packed(model):
-    return any(isinstance(module, packing.PackedLinear) for module in model.network.modules())
+    return any(isinstance(module, cpu.PackedLinear) for module in model.network.modules())
 
 
 def test_bfloat16_is_packed_only_where_the_processor_has_units_for_it(tiny_folder, monkeypatch):
-    for offered in {False, packing.has_bfloat16_units()}:
-        monkeypatch.setattr(packing, "has_bfloat16_units", lambda offered=offered: offered)
+    for offered in {False, cpu.has_bfloat16_units()}:
+        monkeypatch.setattr(cpu, "has_bfloat16_units", lambda offered=offered: offered)
         assert is_packed(loading.load(loading.resolve(str(tiny_folder)), "bfloat16")) == offered
         assert is_packed(loading.load(loading.resolve(str(tiny_folder))))
 

@@ -9,7 +9,7 @@ import torch
 
 from paraguard_utils import paths
 from paraguard_utils.errors import ModelError, WeightsError
-from paraguard_utils.models import loading, packing, weights
+from paraguard_utils.models import cpu, loading, weights
 
 
 def test_unknown_names_say_what_is_known():
@@ -93,18 +93,18 @@ def test_packed_layers_agree_with_plain_ones(tiny_folder):
     source = loading.resolve(str(tiny_folder))
     packed = loading.load(source).network
     plain = loading.load(source, packed=False).network
-    assert any(isinstance(module, packing.PackedLinear) for module in packed.modules())
-    assert not any(isinstance(module, packing.PackedLinear) for module in plain.modules())
+    assert any(isinstance(module, cpu.PackedLinear) for module in packed.modules())
+    assert not any(isinstance(module, cpu.PackedLinear) for module in plain.modules())
     with torch.inference_mode():
         torch.testing.assert_close(packed(ids).logits, plain(ids).logits, atol=1e-4, rtol=1e-4)
 
 
 def test_what_cannot_be_packed_stays_plain(monkeypatch):
     double = torch.nn.Sequential(torch.nn.Linear(4, 4, dtype=torch.float64))
-    assert not packing.pack(double) and type(double[0]) is torch.nn.Linear
-    monkeypatch.setattr(packing, "TESTED", "0.0.")
+    assert not cpu.pack(double) and type(double[0]) is torch.nn.Linear
+    monkeypatch.setattr(cpu, "TESTED", "0.0.")
     other = torch.nn.Sequential(torch.nn.Linear(4, 4))
-    assert not packing.pack(other) and type(other[0]) is torch.nn.Linear
+    assert not cpu.pack(other) and type(other[0]) is torch.nn.Linear
 
 
 @pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="only Linux lists what a process has mapped")
@@ -112,6 +112,6 @@ def test_a_packed_model_lets_go_of_the_file_it_was_mapped_from(tmp_path):
     # Qwen2's projections have biases: a view of one of them would keep the whole file.
     folder = tiny.write(tmp_path / "tiny-qwen", family="qwen2")
     model = loading.load(loading.resolve(str(folder)))
-    assert any(isinstance(module, packing.PackedLinear) for module in model.network.modules())
+    assert any(isinstance(module, cpu.PackedLinear) for module in model.network.modules())
     gc.collect()
     assert str(folder) not in Path("/proc/self/maps").read_text()

@@ -14,7 +14,7 @@ from paraguard_utils import stores, unsafe
 from paraguard_utils.core.estimates import ClusterBootstrap, Estimate
 from paraguard_utils.errors import DataError, Missing, SettingsError
 from paraguard_utils.models import engine, prompting, trace_store
-from paraguard_utils.models.respondents import Local
+from paraguard_utils.models.local import Local
 from paraguard_utils.remedies import asking, catalogue, decisions, effects, first_token, splits, tuning_data, utility
 from paraguard_utils.remedies.catalogue import ablated, self_cd, smooth_llm, steered, threshold
 from paraguard_utils.remedies.contract import Remedy, Target

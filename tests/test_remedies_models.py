@@ -16,7 +16,7 @@ from test_live import has_model
 from paraguard_utils import paths, registry, stores
 from paraguard_utils.labels import labelling
 from paraguard_utils.models import engine, loading, prompting, trace_store
-from paraguard_utils.models.respondents import Local
+from paraguard_utils.models.local import Local
 from paraguard_utils.remedies import catalogue, decisions, first_token, inside, splits
 from paraguard_utils.remedies.catalogue import self_cd, tuned
 from paraguard_utils.remedies.catalogue.ablated import Ablated, Ablation

@@ -6,7 +6,7 @@ from asking import Killed, ask, dies, same
 from paraguard_utils import registry, stores
 from paraguard_utils.errors import DataError, ModelError
 from paraguard_utils.labels import labelling
-from paraguard_utils.models import engine, loading, prompting, respondents, trace_store
+from paraguard_utils.models import engine, loading, local, prompting, trace_store
 
 
 def test_what_was_asked_is_not_asked_again(results, prompts, tiny_model, monkeypatch):
@@ -148,8 +148,8 @@ def test_the_key_is_made_of_weights_text_decoding_and_dtype():
 
 
 def test_a_resumed_run_asks_unbroken_batches_as_they_were():
-    asked = [engine.Request(f"p{i}", f"k{i}", tuple(range(9 - i)), 1, 2) for i in range(6)]
+    asked = [prompting.Request(f"p{i}", f"k{i}", tuple(range(9 - i)), 1, 2) for i in range(6)]
     whole = engine.batches(asked, 2)
     # Of the first batch one prompt is known: the other comes last, alone, and no batch is filled up with it.
-    groups, _ = respondents._groups(asked, {whole[0][0].prompt_id}, 2, 0)
+    groups, _ = local._groups(asked, {whole[0][0].prompt_id}, 2, 0)
     assert groups == [whole[1], whole[2], [whole[0][1]]]

@@ -27,8 +27,8 @@ from textblob.en import tag as part_of_speech_tags
 from paraguard_utils import paths, unsafe
 from paraguard_utils.core.estimates import SEED
 from paraguard_utils.models import loading, trace_store
+from paraguard_utils.models.local import Respondent
 from paraguard_utils.models.prompting import Decoding, Sampling
-from paraguard_utils.models.respondents import Respondent
 from paraguard_utils.schemas import STRATEGIES
 from paraguard_utils.stores import Store
 from paraguard_utils.text import THINKING, content_words, key, readable
@@ -556,7 +556,7 @@ def drawn(
         The corpus the candidates are for.
     seeds : DataFrame
         Columns seed_id, text.
-    model : respondents.Respondent or loading.Model
+    model : local.Respondent or loading.Model
     decodings : sequence of prompting.Sampling
         One a draw.
 

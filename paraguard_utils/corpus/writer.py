@@ -17,9 +17,10 @@ from paraguard_utils import stores
 from paraguard_utils.core.estimates import SEED
 from paraguard_utils.corpus import fidelity, gates, paraphrase
 from paraguard_utils.errors import Missing, SettingsError
-from paraguard_utils.models import loading, prompting, respondents, trace_store
+from paraguard_utils.models import backends, loading, local, prompting, trace_store
+from paraguard_utils.models.backends import Source
+from paraguard_utils.models.local import Respondent
 from paraguard_utils.models.prompting import Decoding, Sampling
-from paraguard_utils.models.respondents import Respondent, Source
 from paraguard_utils.models.served import slug
 from paraguard_utils.schemas import Seeds
 from paraguard_utils.settings import MODEL, Settings
@@ -50,7 +51,7 @@ class Authors:
     ----------
     settings : settings.Settings
         samples, base_url and judge_base_url are used.
-    writer, judge : respondents.Source or None
+    writer, judge : backends.Source or None
         None: candidates come from elsewhere; nobody judges.
     """
 
@@ -89,7 +90,7 @@ class Authors:
         prompts = paraphrase.prompts(seeds, paraphrase.requests()["writer"])
         then = f"; then at most {2 * len(prompts) * len(draws):,} short ones to {self.judge.name}" if self.judge else ""
         _announce(self.writer.name, prompts["text"], ANSWER, len(draws), then)
-        model = respondents.opened(self.writer, self.settings)
+        model = backends.opened(self.writer, self.settings)
         return paraphrase.drawn(store, name, seeds, model, draws).assign(generator=model.name)
 
     def decodings(self) -> list[Sampling]:
@@ -118,7 +119,7 @@ class Authors:
 
         @cache
         def model() -> Respondent:
-            return respondents.opened(source, self.settings)
+            return backends.opened(source, self.settings)
 
         def judged(pairs: pd.DataFrame) -> list[str]:
             if pairs.empty:
@@ -190,10 +191,10 @@ def authors(settings: Settings) -> Authors:
     """
     writer = judge = None
     if settings.candidates.startswith(MODEL):
-        (writer,) = respondents.sources(settings.model_copy(update={"model": settings.writer}))
+        (writer,) = backends.sources(settings.model_copy(update={"model": settings.writer}))
     if settings.intent_judge:
         own = {"model": settings.intent_judge, "base_url": settings.judge_base_url}
-        (judge,) = respondents.sources(settings.model_copy(update=own))
+        (judge,) = backends.sources(settings.model_copy(update=own))
     if writer and judge and _same(writer, judge):
         raise SettingsError(
             f"parameter 'intent_judge': {settings.intent_judge} is the model that writes; let another one judge"
@@ -254,7 +255,7 @@ def reasons(store: stores.Store, name: str, pairs: pd.DataFrame, model: Responde
         Of the corpus.
     pairs : DataFrame
         n rows: seed_id, seed (its text), text; no pair twice.
-    model : respondents.Respondent or loading.Model
+    model : local.Respondent or loading.Model
 
     Returns
     -------
@@ -269,9 +270,9 @@ def reasons(store: stores.Store, name: str, pairs: pd.DataFrame, model: Responde
     SystemExit
         With 0: the requests lie in files, and not all have been answered.
     """
-    respondent = respondents.Local(model) if isinstance(model, loading.Model) else model
+    respondent = local.Local(model) if isinstance(model, loading.Model) else model
     prompts = _questions(pairs)
-    if isinstance(respondent, respondents.Local):  # what one model wrote may be a control token to the other
+    if isinstance(respondent, local.Local):  # what one model wrote may be a control token to the other
         strings = prompting.control_strings(respondent.model.tokenizer)
         prompts["text"] = [prompting.defused(text, strings) for text in prompts["text"]]
     traces = trace_store.query(store, f"{name}-intent", prompts, respondent, "none", REPLY)

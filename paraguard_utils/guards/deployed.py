@@ -201,7 +201,7 @@ class Asking:
         """Return the probabilities that the next token is an unsafe label's and a safe one's, shape (prompts, 2)."""
         import torch
 
-        from paraguard_utils.models.threads import Threads
+        from paraguard_utils.models.cpu import Threads
 
         found = np.empty((len(prompts), 2))
         network = self.model.network
@@ -231,7 +231,8 @@ class Asking:
         """Return what the model writes, greedily, with its control tokens."""
         if not prompts:
             return []
-        from paraguard_utils.models.engine import Engine, Request, batches, shared_prefix
+        from paraguard_utils.models.engine import Engine, batches, shared_prefix
+        from paraguard_utils.models.prompting import Request
 
         more = self.entry.max_new_tokens
         ids = self.model.tokenizer(prompts, add_special_tokens=False)["input_ids"]

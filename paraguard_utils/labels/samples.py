@@ -8,7 +8,7 @@ import pandas as pd
 from paraguard_utils import unsafe
 from paraguard_utils.core.estimates import SEED
 from paraguard_utils.labels import labelling
-from paraguard_utils.models import prompting, respondents, trace_store
+from paraguard_utils.models import backends, prompting, trace_store
 from paraguard_utils.schemas import Corpus
 from paraguard_utils.settings import Settings
 from paraguard_utils.stores import Store
@@ -41,7 +41,7 @@ def ask(store: Store, corpus_name: str, corpus: Corpus, settings: Settings) -> N
     corpus_name : str
     corpus : DataFrame
     settings : settings.Settings
-        max_new_tokens, batch and what `respondents.sources` and `opened` take are used.
+        max_new_tokens, batch and what `backends.sources` and `opened` take are used.
 
     Raises
     ------
@@ -50,8 +50,8 @@ def ask(store: Store, corpus_name: str, corpus: Corpus, settings: Settings) -> N
     """
     unsafe.refuse(corpus, "drawn answers (draw)")
     prompts = drawn_prompts(corpus)
-    for source in respondents.sources(settings):
-        model = respondents.opened(source, settings)
+    for source in backends.sources(settings):
+        model = backends.opened(source, settings)
         target, frames = prompting.target_name(model.name, WRAPPER), []
         for draw in range(DRAWS):
             decoding = prompting.Sampling(settings.max_new_tokens, temperature=TEMPERATURE, draw=draw)

@@ -14,7 +14,7 @@ from paraguard_utils.guards import panel
 from paraguard_utils.guards.contract import Guard
 from paraguard_utils.labels import labelling
 from paraguard_utils.labels.samples import WRAPPER
-from paraguard_utils.models import prompting, respondents, trace_store
+from paraguard_utils.models import backends, prompting, trace_store
 from paraguard_utils.schemas import Corpus, Labels
 from paraguard_utils.settings import Settings, reworded_name
 from paraguard_utils.stores import Store
@@ -36,16 +36,16 @@ def ask_models(
     labels : dict of str to DataFrame
         By target; a model without labels under that wrapper is left out.
     settings : settings.Settings
-        max_new_tokens, batch and what `respondents.sources` and `opened` take are used.
+        max_new_tokens, batch and what `backends.sources` and `opened` take are used.
     """
-    for source in respondents.sources(settings):
+    for source in backends.sources(settings):
         target = prompting.target_name(source.name, WRAPPER)
         if target not in labels:
             continue
         rows = _of_rejected(rewordings, labels[target])
         if rows.empty:
             continue
-        model = respondents.opened(source, settings)
+        model = backends.opened(source, settings)
         withheld = labelling.in_memory(rows, numbers=False)
         decoding = prompting.Decoding(settings.max_new_tokens)
         place = (store, reworded_name(corpus_name), rows, model, WRAPPER, decoding, settings.batch)

@@ -14,7 +14,7 @@ import pandas as pd
 from paraguard_utils import paths, registry, stores, unsafe
 from paraguard_utils.errors import DataError, Missing, SettingsError
 from paraguard_utils.labels import judge, labelling
-from paraguard_utils.models import clustered, loading, prompting, respondents, served, trace_store
+from paraguard_utils.models import backends, loading, local, prompting, ray_cluster, served, trace_store
 from paraguard_utils.schemas import Corpus, Labels, Traces
 from paraguard_utils.settings import CLUSTER, TWINS, XSTEST, Settings
 from paraguard_utils.stores import Store
@@ -141,16 +141,16 @@ def _asked(
     decoding = prompting.Decoding(settings.max_new_tokens)
     found: dict[str, pd.DataFrame] = {}
     if settings.device == CLUSTER:
-        clustered.connected()
+        ray_cluster.connected()
     elif not settings.base_url:
         loading.check_device(settings.device)
     # Every name is resolved before the first, expensive, load.
-    sources = respondents.sources(settings)
+    sources = backends.sources(settings)
     names = [prompting.target_name(source.name, wrapper) for source in sources for wrapper in settings.wrappers]
     numbers = withheld is None or withheld.numbers
     preflight(store, corpus_name, len(corpus), names, settings, "traces" if numbers else "labels")
     for source in sources:
-        model = respondents.opened(source, settings)
+        model = backends.opened(source, settings)
         own = {
             prompting.target_name(model.name, wrapper): trace_store.query(
                 store,
@@ -166,7 +166,7 @@ def _asked(
             )
             for wrapper in settings.wrappers
         }
-        if numbers and isinstance(model, respondents.Weights):
+        if numbers and isinstance(model, local.Weights):
             trace_store.keep_tokens(store, model, own.values())
         found |= own
     return found
@@ -290,7 +290,7 @@ def _twins_to_ask(store: Store, settings: Settings) -> bool:
     """Return whether there are twins to ask, and say so where there are none though some were wanted."""
     if not settings.twins or settings.twins == settings.corpus:
         return False
-    if settings.base_url.startswith(respondents.FILES):
+    if settings.base_url.startswith(backends.FILES):
         print(f"{settings.twins} is not asked by files, in which the answers would be kept")
         return False
     if settings.limit:

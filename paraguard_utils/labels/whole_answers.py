@@ -8,7 +8,7 @@ import pandas as pd
 from paraguard_utils import unsafe
 from paraguard_utils.core.estimates import SEED, ClusterBootstrap, to_columns
 from paraguard_utils.labels import labelling, refusals
-from paraguard_utils.models import encoder, prompting, respondents, trace_store
+from paraguard_utils.models import backends, encoder, prompting, trace_store
 from paraguard_utils.schemas import Corpus, Labels, Table, Traces
 from paraguard_utils.settings import Settings
 from paraguard_utils.stores import Store
@@ -45,7 +45,7 @@ def ask(
     traces, labels : dict of str to DataFrame
         The usual answers and their labels, by target, in corpus order.
     settings : settings.Settings
-        long_answers, wrappers, batch and what `respondents.sources` and `opened` take are used.
+        long_answers, wrappers, batch and what `backends.sources` and `opened` take are used.
 
     Returns
     -------
@@ -62,8 +62,8 @@ def ask(
         unsafe.refuse(corpus, "long answers (long_answers)")
         vectors = encoder.vectors(store, corpus_name, corpus["text"], earlier=True)
         sample = set(corpus["prompt_id"].sample(min(settings.long_answers, len(corpus)), random_state=SEED))
-        for source in respondents.sources(settings):
-            model = respondents.opened(source, settings)
+        for source in backends.sources(settings):
+            model = backends.opened(source, settings)
             for wrapper in settings.wrappers:
                 target = prompting.target_name(model.name, wrapper)
                 drawn = sample if wrapper == SAMPLED else set()

@@ -8,7 +8,6 @@ share is computed once, and there is no stop at refusal cues: the label rule mus
 import copy
 import inspect
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -17,8 +16,9 @@ from transformers import DynamicCache, PreTrainedConfig
 from transformers.cache_utils import DummyLayer, DynamicLayer, DynamicSlidingWindowLayer
 
 from paraguard_utils.errors import ModelError
+from paraguard_utils.models.cpu import Threads
 from paraguard_utils.models.loading import Model
-from paraguard_utils.models.threads import Threads
+from paraguard_utils.models.prompting import Request
 
 PREFILL = 320
 """Token positions in one prefill: enough to keep the matrix products busy, few enough for the processor's caches."""
@@ -37,26 +37,6 @@ TOP = 64
 
 Row: TypeAlias = dict[str, Any]
 """A trace row, by column."""
-
-
-@dataclass(frozen=True)
-class Request:
-    """One rendered prompt, tokenized.
-
-    Attributes
-    ----------
-    prompt_id, key : str
-    token_ids : tuple of int
-        The whole rendered prompt.
-    user_start, user_end : int
-        Half-open range of the user's own words in `token_ids`.
-    """
-
-    prompt_id: str
-    key: str
-    token_ids: tuple[int, ...]
-    user_start: int
-    user_end: int
 
 
 def shared_prefix(requests: Sequence[Request]) -> int:

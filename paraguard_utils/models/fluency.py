@@ -45,7 +45,8 @@ def losses(texts: Sequence[str]) -> np.ndarray:
     WeightsError
         The model's package is missing or altered.
     """
-    from paraguard_utils.models.engine import Request, batches
+    from paraguard_utils.models.engine import batches
+    from paraguard_utils.models.prompting import Request
 
     engine = _engine()
     tokens = [engine.tokenizer(f"\n{text}", add_special_tokens=False)["input_ids"] for text in texts]

@@ -217,7 +217,7 @@ def load(
         What to do with a model that has no chat template: "error", or "plain", which gives it that of
         `data/plain_template.jinja`.
     packed : bool
-        Lay the weights out for the CPU's matrix kernels, where that is possible (`packing.pack`).
+        Lay the weights out for the CPU's matrix kernels, where that is possible (`cpu.pack`).
 
     Returns
     -------
@@ -232,7 +232,7 @@ def load(
     from transformers import AutoModelForCausalLM
     from transformers.utils import logging
 
-    from paraguard_utils.models.packing import pack
+    from paraguard_utils.models.cpu import pack
 
     logging.disable_progress_bar()
     folder = converted(source)

@@ -13,7 +13,6 @@ from paraguard_utils.errors import DataError, ModelError
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    from paraguard_utils.models.engine import Request
 
 DATE = "01 Jan 2025"
 """The date put into chat templates that ask for one, so that a rendered prompt does not change overnight."""
@@ -91,6 +90,26 @@ class PromptContext:
             self.dtype,
         )
         return hashlib.sha256("\x1f".join(parts).encode("utf-8")).hexdigest()[:32]
+
+
+@dataclass(frozen=True)
+class Request:
+    """One rendered prompt, tokenized.
+
+    Attributes
+    ----------
+    prompt_id, key : str
+    token_ids : tuple of int
+        The whole rendered prompt.
+    user_start, user_end : int
+        Half-open range of the user's own words in `token_ids`.
+    """
+
+    prompt_id: str
+    key: str
+    token_ids: tuple[int, ...]
+    user_start: int
+    user_end: int
 
 
 def target_name(model_name: str, wrapper: str) -> str:
@@ -254,7 +273,7 @@ def check_prompts(corpus: pd.DataFrame, tokenizer: "PreTrainedTokenizerBase | No
                 raise DataError(f"prompt {row.prompt_id}: text contains the control token {special!r}; remove the row")
 
 
-def requests(corpus: pd.DataFrame, tokenizer: "PreTrainedTokenizerBase", context: PromptContext) -> "list[Request]":
+def requests(corpus: pd.DataFrame, tokenizer: "PreTrainedTokenizerBase", context: PromptContext) -> list[Request]:
     """Render and tokenize every prompt of a corpus.
 
     Parameters
@@ -266,10 +285,8 @@ def requests(corpus: pd.DataFrame, tokenizer: "PreTrainedTokenizerBase", context
 
     Returns
     -------
-    list of engine.Request
+    list of prompting.Request
     """
-    from paraguard_utils.models.engine import Request
-
     rendered = [context.prefix + text + context.suffix for text in corpus["text"]]
     encoded = tokenizer(rendered, add_special_tokens=False, return_offsets_mapping=True)
     asked = []

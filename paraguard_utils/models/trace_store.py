@@ -18,9 +18,9 @@ import pandas as pd
 
 from paraguard_utils import paths, registry, schemas, stores, unsafe
 from paraguard_utils.errors import DataError, UserError
-from paraguard_utils.models import loading, prompting, respondents
+from paraguard_utils.models import loading, local, prompting
+from paraguard_utils.models.local import Respondent
 from paraguard_utils.models.prompting import Decoding, PromptContext
-from paraguard_utils.models.respondents import Respondent
 from paraguard_utils.stores import WHOLE, Parts, Store
 from paraguard_utils.text import readable
 
@@ -272,7 +272,7 @@ def query(
     corpus_name : str
     corpus : DataFrame
         Columns prompt_id, text; and those that say whether it asks for harm (`unsafe.declared`).
-    model : respondents.Respondent or loading.Model
+    model : local.Respondent or loading.Model
     wrapper : str
         A key of `registry.wrappers()`.
     decoding : Decoding
@@ -301,7 +301,7 @@ def query(
     """
     if withheld is None:
         unsafe.refuse(corpus, f"{corpus_name}: asking for answers to keep")
-    respondent = respondents.Local(model) if isinstance(model, loading.Model) else model
+    respondent = local.Local(model) if isinstance(model, loading.Model) else model
     respondent.check(corpus)
     text = registry.wrappers()[wrapper]["text"]
     context = respondent.context(text, decoding)
@@ -455,14 +455,14 @@ def context_of(meta: Mapping[str, Any], where: str) -> PromptContext:
     return PromptContext(meta["weights_id"], meta["dtype"], meta["prefix"], meta["suffix"], decoding)
 
 
-def keep_tokens(store: Store, model: respondents.Weights, traces: Iterable[schemas.Traces]) -> None:
+def keep_tokens(store: Store, model: local.Weights, traces: Iterable[schemas.Traces]) -> None:
     """Write the text and input embedding of every user token that occurs, so that Drift needs no weights.
 
     Parameters
     ----------
     store : stores.Store
         A live store. Tokens of earlier corpora stay in its file.
-    model : respondents.Weights
+    model : local.Weights
     traces : iterable of DataFrame
     """
     found = set(itertools.chain.from_iterable(user_tokens(frame) for frame in traces))

@@ -10,7 +10,7 @@ from paraguard_utils import paths
 from paraguard_utils.errors import DataError
 from paraguard_utils.labels import labelling
 from paraguard_utils.models import prompting, trace_store
-from paraguard_utils.models.respondents import Local
+from paraguard_utils.models.local import Local
 from paraguard_utils.remedies.untouched import Untouched, rows
 from paraguard_utils.schemas import Corpus, Labels
 from paraguard_utils.stores import read_meta
@@ -91,7 +91,7 @@ class Remedied(Local):
 
     Parameters
     ----------
-    base : respondents.Local
+    base : local.Local
     parameters : dict
         Fixed before anything was learned.
     learned : dict
@@ -131,7 +131,7 @@ class Framed(Remedied):
 
     Parameters
     ----------
-    base : respondents.Local
+    base : local.Local
     parameters : dict
         `before` and `after`, in the user's turn; `turns`, the earlier turns of the conversation.
     """

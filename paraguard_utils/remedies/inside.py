@@ -13,8 +13,8 @@ import pandas as pd
 from paraguard_utils import stores
 from paraguard_utils.errors import ModelError
 from paraguard_utils.models import prompting
+from paraguard_utils.models.local import Local
 from paraguard_utils.models.prompting import PromptContext
-from paraguard_utils.models.respondents import Local
 from paraguard_utils.remedies.untouched import Untouched
 from paraguard_utils.schemas import Corpus, Traces
 
@@ -26,7 +26,7 @@ PARAMETERS = "parameters"
 if TYPE_CHECKING:
     import torch
 
-    from paraguard_utils.models.engine import Request
+    from paraguard_utils.models.prompting import Request
 
     Change = Callable[[torch.Tensor], torch.Tensor]
     """From a layer's output, shape (rows, tokens, dimensions), to what is to stand there."""
@@ -82,7 +82,7 @@ def activations(model: Local, context: PromptContext, prompts: Corpus, batch: in
 
     Parameters
     ----------
-    model : respondents.Local
+    model : local.Local
     context : prompting.PromptContext
     prompts : DataFrame
         Columns prompt_id, text.

@@ -8,8 +8,8 @@ import pandas as pd
 
 from paraguard_utils.errors import Missing
 from paraguard_utils.labels import labelling
-from paraguard_utils.models import loading, prompting, respondents, trace_store
-from paraguard_utils.models.respondents import Local
+from paraguard_utils.models import loading, local, prompting, trace_store
+from paraguard_utils.models.local import Local
 from paraguard_utils.schemas import Corpus, Labels, Traces
 from paraguard_utils.settings import Settings, remedied_name
 from paraguard_utils.stores import Store, read_meta
@@ -110,7 +110,7 @@ class Untouched:
         if prompting.is_served(self.name):
             raise Missing(f"{self.name} is behind a server; remedies that ask need the model's weights here")
         if not self._loaded:
-            self._loaded.append(respondents.Local(self.load(packed=True)))
+            self._loaded.append(local.Local(self.load(packed=True)))
         return self._loaded[0]
 
     def load(self, packed: bool) -> loading.Model:

@@ -10,8 +10,8 @@ import pandas as pd
 from paraguard_utils import paths, stores
 from paraguard_utils.core.estimates import SEED, ClusterBootstrap, Estimate, to_columns
 from paraguard_utils.models import prompting
+from paraguard_utils.models.local import Local
 from paraguard_utils.models.prompting import PromptContext
-from paraguard_utils.models.respondents import Local
 from paraguard_utils.registry import wrappers
 from paraguard_utils.remedies.asking import Remedied
 from paraguard_utils.remedies.contract import Remedy, Target

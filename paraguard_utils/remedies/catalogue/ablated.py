@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from paraguard_utils.models.local import Local
 from paraguard_utils.models.prompting import PromptContext
-from paraguard_utils.models.respondents import Local
 from paraguard_utils.registry import wrappers
 from paraguard_utils.remedies import first_token, inside
 from paraguard_utils.remedies.asking import Remedied, ask

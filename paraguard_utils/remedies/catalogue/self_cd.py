@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 
 from paraguard_utils.core.estimates import ClusterBootstrap, to_columns
+from paraguard_utils.models.local import Local
 from paraguard_utils.models.prompting import PromptContext
-from paraguard_utils.models.respondents import Local
 from paraguard_utils.remedies import first_token
 from paraguard_utils.remedies.asking import Remedied, ask
 from paraguard_utils.remedies.catalogue.threshold import rates

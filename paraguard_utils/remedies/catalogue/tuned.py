@@ -15,7 +15,7 @@ from paraguard_utils.analysis import confusion
 from paraguard_utils.errors import DataError
 from paraguard_utils.labels.whole_answers import LONG, with_later
 from paraguard_utils.models import prompting, trace_store
-from paraguard_utils.models.respondents import Local
+from paraguard_utils.models.local import Local
 from paraguard_utils.registry import wrappers
 from paraguard_utils.remedies import tuning_data
 from paraguard_utils.remedies.asking import Remedied, ask
@@ -175,7 +175,7 @@ class Tuned(Remedied):
 
         from peft import PeftModel
 
-        from paraguard_utils.models.packing import pack
+        from paraguard_utils.models.cpu import pack
 
         told = json.loads((folder / "told.json").read_text(encoding="utf-8"))
         digest = hashlib.sha256((folder / WRITTEN).read_bytes()).hexdigest()[:16]

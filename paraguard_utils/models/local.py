@@ -2,32 +2,20 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import numpy as np
 import pandas as pd
 from tqdm import tqdm
 
-from paraguard_utils import registry
-from paraguard_utils.models import batch_files, loading, prompting, served
-from paraguard_utils.models.prompting import OPEN_THOUGHT, Decoding, PromptContext
+from paraguard_utils.models import loading, prompting
+from paraguard_utils.models.prompting import OPEN_THOUGHT, Decoding, PromptContext, Request
 from paraguard_utils.schemas import Traces
-from paraguard_utils.settings import CLUSTER, Settings
 from paraguard_utils.stores import WHOLE
-
-if TYPE_CHECKING:  # loading torch takes seconds
-    from paraguard_utils.models.engine import Request
-
-FILES = "file://"
-"""How a `base_url` begins that is a folder of requests and results."""
-
-Source = loading.Source | served.Server | batch_files.BatchFiles
-"""What may become a respondent: all have the `name` that target names begin with, `weights_id` and `argument`."""
 
 
 class Respondent(Protocol):
-    """What answers prompts: a loaded model (`Local`), one behind a server (`served.Server`), a cluster (`clustered`).
+    """What answers prompts: a loaded model (`Local`), one behind a server (`served.Server`), a cluster (`ray_cluster`).
 
     Attributes
     ----------
@@ -117,9 +105,7 @@ class Weights(ABC):
                 bar.update(len(rows))
 
     @abstractmethod
-    def _asked(
-        self, groups: "list[list[Request]]", prefix: tuple[int, ...], context: PromptContext
-    ) -> Iterator[Traces]:
+    def _asked(self, groups: list[list[Request]], prefix: tuple[int, ...], context: PromptContext) -> Iterator[Traces]:
         """Ask batches of requests that all begin with the prefix; yield trace rows as they come."""
 
 
@@ -144,15 +130,13 @@ class Local(Weights):
         """Return what a meta file tells beside the context."""
         return {"device": str(self.model.network.device)}
 
-    def _asked(
-        self, groups: "list[list[Request]]", prefix: tuple[int, ...], context: PromptContext
-    ) -> Iterator[Traces]:
+    def _asked(self, groups: list[list[Request]], prefix: tuple[int, ...], context: PromptContext) -> Iterator[Traces]:
         yield from map(asker(self.model, prefix, context), groups)
 
 
 def asker(
     model: loading.Model, prefix: tuple[int, ...], context: PromptContext
-) -> "Callable[[Sequence[Request]], Traces]":
+) -> Callable[[Sequence[Request]], Traces]:
     """Return what asks a loaded model one batch of requests.
 
     Parameters
@@ -173,7 +157,7 @@ def asker(
     engine = Engine(model, prefix, context.decoding.max_new_tokens, temperature)
     opened = OPEN_THOUGHT.search(context.suffix)
 
-    def ask(group: "Sequence[Request]") -> Traces:
+    def ask(group: Sequence[Request]) -> Traces:
         rows = pd.DataFrame(engine.ask(group))
         if opened:
             rows["response"] = f"{opened[1]}\n" + rows["response"]
@@ -183,8 +167,8 @@ def asker(
 
 
 def _groups(
-    asked: "list[Request]", known: set[str], size: int, more: int, shard: tuple[int, int] = WHOLE
-) -> "tuple[list[list[Request]], int]":
+    asked: list[Request], known: set[str], size: int, more: int, shard: tuple[int, int] = WHOLE
+) -> tuple[list[list[Request]], int]:
     """Return the batches still to be asked, and how many prompts there are in all.
 
     First those of an unbroken run of which nothing is known, then the rest: a batch decides the padding and with it
@@ -198,45 +182,3 @@ def _groups(
     kept = [group for group, left in zip(whole, open_, strict=True) if len(left) == len(group)]
     rest = [request for group, left in zip(whole, open_, strict=True) if len(left) < len(group) for request in left]
     return kept + batches(rest, size, more), sum(map(len, whole))
-
-
-def sources(settings: Settings) -> list[Source]:
-    """Find the user's model, or the default ones, without loading anything.
-
-    Parameters
-    ----------
-    settings : settings.Settings
-        model, base_url, concurrency and per_minute are used. With a base_url the model is a served one, with or without
-        `openai/` before its name; `file://FOLDER` asks it by files.
-
-    Raises
-    ------
-    ModelError
-        There is no such model.
-    """
-    if settings.base_url:
-        name = settings.model.removeprefix("openai/")
-        if settings.base_url.startswith(FILES):
-            folder = Path(settings.base_url.removeprefix(FILES)).expanduser()
-            return [batch_files.BatchFiles(name, folder, settings.model)]
-        given = (settings.base_url, settings.concurrency, settings.per_minute, settings.model)
-        return [served.Server(name, *given)]
-    return [loading.resolve(name) for name in ([settings.model] if settings.model else registry.default_models())]
-
-
-def opened(source: Source, settings: Settings) -> Respondent:
-    """Return what can be asked; local weights are loaded, those of a cluster when its workers are asked.
-
-    Parameters
-    ----------
-    source : Source
-    settings : settings.Settings
-        dtype, device and without_template are used, for local weights.
-    """
-    if settings.device == CLUSTER and not isinstance(source, batch_files.BatchFiles):
-        from paraguard_utils.models import clustered
-
-        return clustered.respondent(source, settings.dtype, settings.without_template)
-    if not isinstance(source, loading.Source):
-        return source
-    return Local(loading.load(source, settings.dtype, settings.device, settings.without_template))

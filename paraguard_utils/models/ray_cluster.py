@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -23,14 +23,11 @@ import pyarrow as pa
 from tqdm import tqdm
 
 from paraguard_utils.errors import ModelError, UserError
-from paraguard_utils.models import loading, respondents, served
-from paraguard_utils.models.prompting import PromptContext
+from paraguard_utils.models import loading, local, served
+from paraguard_utils.models.prompting import PromptContext, Request
 from paraguard_utils.schemas import Traces
 from paraguard_utils.settings import CLUSTER
 from paraguard_utils.stores import WHOLE
-
-if TYPE_CHECKING:  # loading torch takes seconds
-    from paraguard_utils.models.engine import Request
 
 TOLD = "told"
 """The column in which a worker tells of a block, as JSON: the node's id and what failed there, or why it could not."""
@@ -117,7 +114,7 @@ class Told:
         return {"device": CLUSTER, "nodes": dict(self.nodes)}
 
 
-class ClusterWeights(respondents.Weights):
+class ClusterWeights(local.Weights):
     """Weights that every worker loads for itself; prompts are read here.
 
     Parameters
@@ -143,9 +140,7 @@ class ClusterWeights(respondents.Weights):
         with _in_one_line(ray):
             return ray.get(ray.remote(**each)(_embeddings).remote(self.load, ids))
 
-    def _asked(
-        self, groups: "list[list[Request]]", prefix: tuple[int, ...], context: PromptContext
-    ) -> Iterator[Traces]:
+    def _asked(self, groups: list[list[Request]], prefix: tuple[int, ...], context: PromptContext) -> Iterator[Traces]:
         blocks = [pa.Table.from_pylist([asdict(request) for request in group]) for group in groups]
         self.told = Told()
         yield from asked(blocks, partial(_weights_asker, self.load, prefix, context), self.told, *places(len(blocks)))
@@ -335,9 +330,8 @@ def load(name: str, weights_id: str, dtype: str, without_template: str) -> loadi
 
 
 def _weights_asker(make: Callable[[], loading.Model], prefix: tuple[int, ...], context: PromptContext) -> Ask:
-    from paraguard_utils.models.engine import Request
 
-    ask = respondents.asker(make(), prefix, context)
+    ask = local.asker(make(), prefix, context)
     return lambda block: (
         ask([Request(**row | {"token_ids": tuple(row["token_ids"])}) for row in block.to_pylist()]),
         Counter(),
@@ -358,7 +352,7 @@ def _server_asker(way: tuple[Any, ...], telling: served.Telling, context: Prompt
 
 
 def _embeddings(make: Callable[[], loading.Model], ids: list[int]) -> np.ndarray:
-    return respondents.Local(make()).embeddings(ids)
+    return local.Local(make()).embeddings(ids)
 
 
 @contextmanager

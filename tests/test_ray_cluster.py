@@ -19,7 +19,7 @@ from werkzeug import Response
 from paraguard_utils import paths, settings, stores
 from paraguard_utils.errors import ModelError, SettingsError
 from paraguard_utils.labels import labelling
-from paraguard_utils.models import clustered, loading, served, trace_store
+from paraguard_utils.models import loading, ray_cluster, served, trace_store
 
 N, BATCH, TOKENS = 24, 4, 12
 NAME = "smollm2-135m-instruct"
@@ -32,9 +32,9 @@ def frame(*names):
 
 def test_a_row_that_comes_twice_is_taken_once_and_one_that_does_not_come_is_missed():
     blocks = [frame("a", "b"), frame("a", "b"), frame("b", "c")]
-    found = pd.concat(clustered.once(blocks, ["a", "b", "c"]))
+    found = pd.concat(ray_cluster.once(blocks, ["a", "b", "c"]))
     assert found["prompt_id"].tolist() == ["a", "b", "c"]
-    given = clustered.once(blocks, ["a", "b", "c", "d", "e"])
+    given = ray_cluster.once(blocks, ["a", "b", "c", "d", "e"])
     assert len(next(given)) == 2
     with pytest.raises(ModelError, match="no row for 2 prompts; run the same command again"):
         list(given)
@@ -50,7 +50,7 @@ def test_without_the_package_one_line_says_what_to_install(monkeypatch):
 
     monkeypatch.setattr(builtins, "__import__", absent)
     with pytest.raises(ModelError, match=re.escape("'paraguard-utils[cluster]'")):
-        clustered.connected()
+        ray_cluster.connected()
     assert os.environ["RAY_USAGE_STATS_ENABLED"] == "0"
 
 
@@ -66,7 +66,7 @@ def sample():
 
 def weights_and_a_killed_worker():
     """Ask on the cluster, and kill one of its two workers when the first batch is kept; run by the next test."""
-    model, real = clustered.respondent(loading.resolve(NAME), "float32", "error"), trace_store.TraceParts.add
+    model, real = ray_cluster.respondent(loading.resolve(NAME), "float32", "error"), trace_store.TraceParts.add
     killed = []
 
     def add(self, rows):
@@ -84,7 +84,7 @@ def weights_and_a_killed_worker():
     trace_store.keep_tokens(stores.Store("test"), model, [traces])
     meta = stores.read_meta(file)
     (paths.RESULTS / "meta.json").write_text(json.dumps(meta | {"killed": killed}))
-    model.load = clustered.partial(clustered.load, NAME, "0" * 64, "float32", "error")
+    model.load = ray_cluster.partial(ray_cluster.load, NAME, "0" * 64, "float32", "error")
     with pytest.raises(ModelError, match=f"model {NAME}: a machine of the cluster has other weights"):
         ask(sample().head(2), model, wrapper="none", batch=BATCH, tokens=TOKENS)
 
@@ -104,7 +104,7 @@ def test_two_nodes_work_and_a_killed_worker_loses_and_doubles_nothing(results):
     here = ask(sample(), plain, batch=BATCH, tokens=TOKENS)
     identical(here, there)
     assert labelling.label_answers(here, sample()).equals(labelling.label_answers(there, sample()))
-    trace_store.keep_tokens(stores.Store("test"), trace_store.respondents.Local(plain), [here])
+    trace_store.keep_tokens(stores.Store("test"), trace_store.local.Local(plain), [here])
     identical(tokens, stores.Store("test").read("tokens", plain.name))
 
 
@@ -123,7 +123,7 @@ def a_server_and_its_askers():
     with HTTPServer(threaded=True) as http:
         http.expect_request("/v1/chat/completions", method="POST").respond_with_handler(answer)
         given = served.Server("made-up", http.url_for("/v1"), 4, argument="openai/made-up")
-        model = clustered.respondent(given, "float32", "error")
+        model = ray_cluster.respondent(given, "float32", "error")
         there = ask(sample(), model, batch=BATCH)
         (file,) = paths.RESULTS.rglob("*--safety.parquet")
         meta = stores.read_meta(file)
