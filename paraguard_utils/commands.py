@@ -296,8 +296,8 @@ def card() -> None:
     from paraguard_utils.report import croissant, numbers
     from paraguard_utils.stores import Store
 
-    cards.write(Store(RECORDED).read("tables", numbers.NAME))
-    croissant.write()
+    cards.write_card(Store(RECORDED).read("tables", numbers.NAME))
+    croissant.write_croissant()
 
 
 @app.command()

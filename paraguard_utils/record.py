@@ -133,8 +133,8 @@ def draw_anew(recorded: Store, known: Sequence[str]) -> None:
     readme = paths.ROOT / "README.md"
     readme.write_text(numbers.filled(readme.read_text(encoding="utf-8"), found), encoding="utf-8")
     stores.write_text(paths.DATA / "demo.csv", demo(recorded).to_csv(index=False))
-    card.write(found)
-    croissant.write()
+    card.write_card(found)
+    croissant.write_croissant()
     for notebook in run.notebooks():
         executed = cleaned(nbformat.read(paths.RESULTS / stores.RECORDED / "notebooks" / notebook.name, as_version=4))
         for cell in executed.cells:

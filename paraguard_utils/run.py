@@ -255,7 +255,7 @@ def reproduce() -> None:
     there = [name for name in guards.index if guards["default"][name] == "yes" or live.has("guards", CORPUS, name)]
     given: dict[str, dict[str, Any]] = {
         "01_corpus_building": {"paraphraser": registry.default_models()[0]},
-        "02_querying": {"twins_wrappers": [samples.WRAPPER]},
+        "02_querying": {"twins_wrappers": [samples.SAMPLED_PROMPT]},
         "05_guard_comparison": {"guards": there},
     }
     started = time.monotonic()
@@ -310,7 +310,7 @@ def remedies(xstest: str = "") -> None:
     for name in registry.default_models():
         loading.resolve(name)  # before anything expensive
     # Self-CD contrasts with the prompt without a wrapper, twins included.
-    twins = {"twins_wrappers": [self_cd.PLAIN, samples.WRAPPER]}
+    twins = {"twins_wrappers": [self_cd.PLAIN, samples.SAMPLED_PROMPT]}
     outside = {"xstest": xstest} if xstest else {}
     given: dict[str, dict[str, Any]] = {"02_querying": twins | outside, REMEDIES: outside}
     run_all(LIVE, given, [path for path in notebooks() if path.stem in given])

@@ -44,7 +44,7 @@ def table(path):
 def test_what_files_say_is_filled_in():
     known = stores.Store("recorded").read("tables", numbers.NAME)
     assert card.filled(TEXT, known) == TEXT, "run paraguard card"
-    assert croissant.FILE.read_text(encoding="utf-8") == croissant.text(TEXT), "run paraguard card"
+    assert croissant.FILE.read_text(encoding="utf-8") == croissant.croissant_text(TEXT), "run paraguard card"
 
 
 def test_filling_in_takes_nothing_from_what_was_filled_in_before():

@@ -356,7 +356,7 @@ def test_on_recorded_answers(recorded_corpus):
     for column in ("n", "r", "r_low", "r_high"):
         assert same[column].to_numpy() == pytest.approx(kept[column].to_numpy(), rel=1e-4)
     rejected = set(labels.loc[labels["label"] == "reject", "prompt_id"])
-    longer = whole_answers.read(recorded, "paraguard_mini", [name])[name]
+    longer = whole_answers.read_long_answers(recorded, "paraguard_mini", [name])[name]
     made = tuning_data.tuning_examples(name, recorded_corpus, traces, labels, pairs, longer, "Be safe.")
     accepted = labels[labels["label"] == "accept"].set_index("prompt_id")
     cluster = recorded_corpus.set_index("prompt_id")["cluster_id"]

@@ -239,7 +239,7 @@ def test_recorded_targets_as_if_less_were_known(recorded_corpus):
     lender = levels.surrogate_of(name, [name, "smollm2-135m-instruct-q4_1--safety"])
     config = settings.check({"store": "recorded", "corpus": "paraguard_mini", "resamples": 100})
     scored = pipeline.scored_targets(store, "paraguard_mini", recorded_corpus, [name, lender])
-    draws = samples.read(store, "paraguard_mini", [name])
+    draws = samples.read_samples(store, "paraguard_mini", [name])
     found = proxies.table(proxies.compare(store, "paraguard_mini", recorded_corpus, scored, draws, config), scored)
     assert found["note"].tolist() == [""] * 18 + ["no surrogate in the store"]
     rows = found[(found["target"] == name) & (found["reading"] == "relative")].set_index(["prompts", "setting"])

@@ -285,8 +285,8 @@ def test_whoever_reads_answers_refuses(results, harmful, tiny_folder, tiny_model
     given = (harmful, labels[name], None, None)
     files = sorted(results.rglob("*"))
     for reads in (
-        lambda: whole_answers.ask(store, "rude", harmful, traces, labels, config),
-        lambda: samples.ask(store, "rude", harmful, config),
+        lambda: whole_answers.ask_long_answers(store, "rude", harmful, traces, labels, config),
+        lambda: samples.ask_samples(store, "rude", harmful, config),
         lambda: targets.judged(store, "rude", traces, config),
         lambda: review.confused_refusals(*given),
         lambda: tuning_data.tuning_examples(name, harmful, frame, labels[name], None, None, ""),
@@ -299,7 +299,7 @@ def test_whoever_reads_answers_refuses(results, harmful, tiny_folder, tiny_model
             reads()
     assert command("explorer", "--store", "test", "--corpus", "rude").error.startswith("the explorer: not for requests")
     assert sorted(results.rglob("*")) == files
-    assert whole_answers.ask(store, "rude", harmful, traces, labels, config_of(tiny_folder)) == {}
+    assert whole_answers.ask_long_answers(store, "rude", harmful, traces, labels, config_of(tiny_folder)) == {}
 
 
 @pytest.fixture

@@ -57,9 +57,11 @@ def test_only_what_is_needed_is_asked_and_labels_must_be_todays(results, tiny_fo
         name: labelling.label_answers(frame, corpus).assign(label="accept", answer="on_topic")
         for name, frame in traces.items()
     }
-    assert list(whole_answers.ask(store, "c", corpus, traces, labels, config)) == names[1:], "nothing is refused"
+    assert list(whole_answers.ask_long_answers(store, "c", corpus, traces, labels, config)) == names[1:], (
+        "nothing is refused"
+    )
     labels[names[0]].loc[0, "label"] = "reject"
-    found = whole_answers.ask(store, "c", corpus, traces, labels, config)
+    found = whole_answers.ask_long_answers(store, "c", corpus, traces, labels, config)
     assert found[names[1]]["sample"].tolist() == [True] * 3
     assert found[names[0]]["sample"].tolist() == [False] and found[names[0]]["prompt_id"][0] in list(
         corpus["prompt_id"][1:6]
@@ -67,4 +69,4 @@ def test_only_what_is_needed_is_asked_and_labels_must_be_todays(results, tiny_fo
     path = store.path("answers", "c", names[0])
     stores.write_meta(path, stores.read_meta(path) | {"inputs": {"labeller": "cues-0"}})
     with pytest.raises(DataError, match=r"labels of another version; run 02_querying with long_answers=N"):
-        whole_answers.read(store, "c", names)
+        whole_answers.read_long_answers(store, "c", names)

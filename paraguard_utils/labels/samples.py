@@ -13,7 +13,7 @@ from paraguard_utils.schemas import Corpus
 from paraguard_utils.settings import Settings
 from paraguard_utils.stores import Store
 
-CLUSTERS = 60
+SAMPLED_CLUSTERS = 60
 """Clusters that are asked again, drawn by seed."""
 
 DRAWS = 8
@@ -21,18 +21,18 @@ DRAWS = 8
 
 TEMPERATURE = 0.7
 
-WRAPPER = "safety"
+SAMPLED_PROMPT = "safety"
 
 
 def drawn_prompts(corpus: Corpus) -> Corpus:
     """Return the rows of the clusters that are asked again, in corpus order."""
     ids = sorted(set(corpus["cluster_id"]))
-    chosen = np.random.default_rng(SEED).choice(ids, min(CLUSTERS, len(ids)), replace=False)
+    chosen = np.random.default_rng(SEED).choice(ids, min(SAMPLED_CLUSTERS, len(ids)), replace=False)
     return corpus[corpus["cluster_id"].isin(chosen)].reset_index(drop=True)
 
 
-def ask(store: Store, corpus_name: str, corpus: Corpus, settings: Settings) -> None:
-    """Answer the drawn prompts `DRAWS` times, at `TEMPERATURE` and top-p 1, under the wrapper `WRAPPER`.
+def ask_samples(store: Store, corpus_name: str, corpus: Corpus, settings: Settings) -> None:
+    """Answer the drawn prompts `DRAWS` times, at `TEMPERATURE` and top-p 1, under the wrapper `SAMPLED_PROMPT`.
 
     Parameters
     ----------
@@ -52,11 +52,11 @@ def ask(store: Store, corpus_name: str, corpus: Corpus, settings: Settings) -> N
     prompts = drawn_prompts(corpus)
     for source in backends.sources(settings):
         model = backends.opened(source, settings)
-        target, frames = prompting.target_name(model.name, WRAPPER), []
+        target, frames = prompting.target_name(model.name, SAMPLED_PROMPT), []
         for draw in range(DRAWS):
             decoding = prompting.Sampling(settings.max_new_tokens, temperature=TEMPERATURE, draw=draw)
             folder = f"{corpus_name}--draw-{draw}"
-            traces = trace_store.query(store, folder, prompts, model, WRAPPER, decoding, settings.batch)
+            traces = trace_store.query(store, folder, prompts, model, SAMPLED_PROMPT, decoding, settings.batch)
             labels = labelling.label_answers(traces, prompts)[["prompt_id", "label", "answer", "response"]]
             frames.append(labels.assign(draw=draw, key=traces["key"].to_numpy()))
         meta = settings.meta(corpus=prompts[["prompt_id", "text"]], labeller=labelling.LABELLER)
@@ -64,7 +64,7 @@ def ask(store: Store, corpus_name: str, corpus: Corpus, settings: Settings) -> N
         store.write("samples", corpus_name, target, frame=pd.concat(frames, ignore_index=True), meta=meta)
 
 
-def read(store: Store, corpus_name: str, targets: Sequence[str]) -> dict[str, pd.DataFrame]:
+def read_samples(store: Store, corpus_name: str, targets: Sequence[str]) -> dict[str, pd.DataFrame]:
     """Return the drawn answers in a store, by target; a target without any is left out.
 
     Raises

@@ -13,14 +13,14 @@ from paraguard_utils.errors import DataError, UserError
 from paraguard_utils.guards import panel
 from paraguard_utils.guards.contract import Guard
 from paraguard_utils.labels import labelling
-from paraguard_utils.labels.samples import WRAPPER
+from paraguard_utils.labels.samples import SAMPLED_PROMPT
 from paraguard_utils.models import backends, prompting, trace_store
 from paraguard_utils.schemas import Corpus, Labels
 from paraguard_utils.settings import Settings, reworded_name
 from paraguard_utils.stores import Store
 
 
-def ask_models(
+def reask_models(
     store: Store, corpus_name: str, rewordings: pd.DataFrame, labels: Mapping[str, Labels], settings: Settings
 ) -> None:
     """Ask the user's model, or the default ones, the rewordings of what it rejected under the wrapper `WRAPPER`.
@@ -28,7 +28,7 @@ def ask_models(
     Parameters
     ----------
     store : stores.Store
-        A live store, whose labels `decisions` reads. Asking resumes.
+        A live store, whose labels `reasked_decisions` reads. Asking resumes.
     corpus_name : str
         Of the corpus that was reworded.
     rewordings : DataFrame
@@ -39,7 +39,7 @@ def ask_models(
         max_new_tokens, batch and what `backends.sources` and `opened` take are used.
     """
     for source in backends.sources(settings):
-        target = prompting.target_name(source.name, WRAPPER)
+        target = prompting.target_name(source.name, SAMPLED_PROMPT)
         if target not in labels:
             continue
         rows = _of_rejected(rewordings, labels[target])
@@ -48,11 +48,11 @@ def ask_models(
         model = backends.opened(source, settings)
         withheld = labelling.in_memory(rows, numbers=False)
         decoding = prompting.Decoding(settings.max_new_tokens)
-        place = (store, reworded_name(corpus_name), rows, model, WRAPPER, decoding, settings.batch)
+        place = (store, reworded_name(corpus_name), rows, model, SAMPLED_PROMPT, decoding, settings.batch)
         trace_store.query(*place, withheld=withheld)
 
 
-def ask_guards(
+def reask_guards(
     store: Store,
     corpus_name: str,
     rewordings: pd.DataFrame,
@@ -68,7 +68,7 @@ def ask_guards(
         A live store.
     corpus_name : str
     rewordings, labels
-        As for `ask_models`.
+        As for `reask_models`.
     guards : dict of str to contract.Guard
     settings : settings.Settings
         For the meta files.
@@ -86,7 +86,9 @@ def ask_guards(
         store.write("labels", reworded_name(corpus_name), name, frame=made, meta=settings.meta(scores=scores))
 
 
-def decisions(store: Store, corpus_name: str, corpus: Corpus, target: str, labels: Labels) -> pd.DataFrame | None:
+def reasked_decisions(
+    store: Store, corpus_name: str, corpus: Corpus, target: str, labels: Labels
+) -> pd.DataFrame | None:
     """Return how a target decides the rewordings of each prompt that it rejects.
 
     Parameters

@@ -17,14 +17,14 @@ from paraguard_utils.text import readable
 LONG = 256
 """New tokens of a long answer."""
 
-SAMPLED = "safety"
+LONG_SAMPLED = "safety"
 """The wrapper under which the random sample is asked."""
 
 DECLINES = "declines_request"
 """The cue that is looked for behind an answer's opening, where the labeller does not read."""
 
 
-def ask(
+def ask_long_answers(
     store: Store,
     corpus_name: str,
     corpus: Corpus,
@@ -34,7 +34,7 @@ def ask(
 ) -> dict[str, pd.DataFrame]:
     """Return long answers: asked where `settings.long_answers` names a number, else those in the store.
 
-    Asked are a random sample of so many prompts, under the wrapper `SAMPLED`, and under every wrapper the accepted
+    Asked are a random sample of so many prompts, under the wrapper `LONG_SAMPLED`, and under every wrapper the accepted
     paraphrases that `to_finish` names.
 
     Parameters
@@ -66,7 +66,7 @@ def ask(
             model = backends.opened(source, settings)
             for wrapper in settings.wrappers:
                 target = prompting.target_name(model.name, wrapper)
-                drawn = sample if wrapper == SAMPLED else set()
+                drawn = sample if wrapper == LONG_SAMPLED else set()
                 wanted = drawn | to_finish(corpus, traces[target], labels[target], vectors)
                 asked = corpus[corpus["prompt_id"].isin(wanted)]
                 if asked.empty:
@@ -78,10 +78,10 @@ def ask(
                 found = with_later(frame, asked["text"]).assign(sample=frame["prompt_id"].isin(drawn))
                 meta = settings.meta(corpus=asked[["prompt_id", "text"]], labeller=labelling.LABELLER)
                 store.write("answers", corpus_name, target, frame=found, meta=meta | {"max_new_tokens": LONG})
-    return read(store, corpus_name, list(labels))
+    return read_long_answers(store, corpus_name, list(labels))
 
 
-def read(store: Store, corpus_name: str, targets: list[str]) -> dict[str, pd.DataFrame]:
+def read_long_answers(store: Store, corpus_name: str, targets: list[str]) -> dict[str, pd.DataFrame]:
     """Return the long answers in a store, by target; a target without any is left out.
 
     Raises

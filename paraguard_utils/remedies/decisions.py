@@ -9,7 +9,7 @@ import pandas as pd
 from paraguard_utils import registry
 from paraguard_utils.errors import Missing
 from paraguard_utils.labels import targets as chat_targets
-from paraguard_utils.labels.samples import WRAPPER
+from paraguard_utils.labels.samples import SAMPLED_PROMPT
 from paraguard_utils.models import trace_store
 from paraguard_utils.remedies import catalogue
 from paraguard_utils.remedies.asking import Remedied, ask
@@ -32,7 +32,7 @@ TUNED = tuple(name for name, remedy in catalogue.remedies().items() if remedy.ki
 
 
 def bases(store: Store, corpora: Mapping[str, Corpus], settings: Settings) -> dict[str, Untouched]:
-    """Return the untouched targets under the wrapper `samples.WRAPPER` whose decisions on all corpora a store has.
+    """Return the untouched targets whose decisions on all corpora a store has, under `samples.SAMPLED_PROMPT`.
 
     Parameters
     ----------
@@ -51,10 +51,10 @@ def bases(store: Store, corpora: Mapping[str, Corpus], settings: Settings) -> di
         names = trace_store.find_targets(store, next(iter(corpora)), settings.model)
     else:
         names = list(registry.published("chat").index)
-    names = [name for name in names if name.endswith(f"--{WRAPPER}")]
+    names = [name for name in names if name.endswith(f"--{SAMPLED_PROMPT}")]
     if not names:
         raise Missing(
-            f"the {store.name} store has no answers of {settings.model} under {WRAPPER}; run 02_querying with "
+            f"the {store.name} store has no answers of {settings.model} under {SAMPLED_PROMPT}; run 02_querying with "
             f"model={settings.model} first"
         )
     found = chat_targets.decided_on(store, corpora, names)

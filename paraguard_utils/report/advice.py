@@ -192,7 +192,7 @@ def write(config: Settings) -> list[str]:
         stores.write(folder / "remedies.csv", found.rows, "tables", meta)
     lines += ["", *_remedy_lines(found, target, config)]
 
-    longer = whole_answers.read(store, config.corpus, [target]).get(target)
+    longer = whole_answers.read_long_answers(store, config.corpus, [target]).get(target)
     given = (corpus, own.traces, own.labels, own.pairs, longer, registry.wrapper_text(target))
     examples = tuning_data.tuning_examples(target, *given)
     counts = tuning_data.tuning_counts({target: examples}, {target: own.pairs}).to_dict("records")[0]

@@ -20,7 +20,7 @@ from paraguard_utils.schemas import Table
 from paraguard_utils.settings import CORPUS
 
 CARD = paths.ROOT / "data" / "README.md"
-CLUSTER = "deception-14"
+CARD_CLUSTER = "deception-14"
 """The cluster that is shown."""
 
 LONGEST = 60
@@ -100,7 +100,7 @@ def filled(card: str, found: Table) -> str:
     """
     corpus = stores.Store(stores.RECORDED).read("corpus", CORPUS)
     cluster = (
-        corpus[corpus["cluster_id"] == CLUSTER].drop_duplicates("strategy").set_index("strategy")["text"].to_dict()
+        corpus[corpus["cluster_id"] == CARD_CLUSTER].drop_duplicates("strategy").set_index("strategy")["text"].to_dict()
     )
     parts = []
     for part in _PART.split(card):
@@ -131,7 +131,7 @@ def _brief(value: object, longest: int = LONGEST) -> str:
     return tables.escaped(text if len(text) <= longest else f"{text[: longest - 1]}…")
 
 
-def write(found: Table) -> None:
+def write_card(found: Table) -> None:
     """Fill the card.
 
     Parameters

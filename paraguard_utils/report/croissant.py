@@ -54,12 +54,12 @@ CONTEXT = {
 """The standard's JSON-LD context."""
 
 
-def write() -> None:
+def write_croissant() -> None:
     """Write the description of the recorded data."""
-    FILE.write_text(text(card.CARD.read_text(encoding="utf-8")), encoding="utf-8")
+    FILE.write_text(croissant_text(card.CARD.read_text(encoding="utf-8")), encoding="utf-8")
 
 
-def text(markdown: str) -> str:
+def croissant_text(markdown: str) -> str:
     """Return the description as JSON text, keys sorted.
 
     Parameters

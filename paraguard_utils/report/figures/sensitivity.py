@@ -187,7 +187,7 @@ def levels_overview(table: Table) -> Figure:
     axes[0].axvline(1, color=INK, linewidth=0.6, zorder=0)
     axes[1].axvline(0, color=INK, linewidth=0.6, zorder=0)
     axes[0].set_xlim(np.fmin(0.0, table["rho_low"].min()), 1.02)
-    part = f"on {samples.CLUSTERS} clusters"
+    part = f"on {samples.SAMPLED_CLUSTERS} clusters"
     axes[0].set_yticks(
         range(len(lines)), [f"{name}\n{LENT[name] if of == proxies.ALL else part}" for of, name in lines]
     )
