@@ -36,7 +36,7 @@ import pandas as pd
 from scipy.stats import norm
 
 from paraguard_utils import paths, stores
-from paraguard_utils.analysis import chance, confusion, near_identical
+from paraguard_utils.analysis import chance, confusion, validity
 from paraguard_utils.core import disagreement
 from paraguard_utils.core.confusion import K
 from paraguard_utils.core.estimates import ClusterBootstrap, to_columns
@@ -139,10 +139,10 @@ def measure(task):
     row |= {"p": np.nan, **to_columns(estimates)}
     found = {"separable": findings.verdicts(pd.DataFrame([row])) == ["separable by wording"]}
     if rule == "near-identical":
-        together = near_identical.own_pairs(corpus, vectors)
-        shares = near_identical.flip_shares(together, {rule: labels}, clusters).iloc[0]
+        together = validity.own_pairs(corpus, vectors)
+        shares = validity.flip_shares(together, {rule: labels}, clusters).iloc[0]
         estimates["flip_near"] = tuple(shares[["flip_near", "flip_near_low", "flip_near_high"]])
-        tail = near_identical.low_tail(corpus, {rule: pairs})
+        tail = validity.low_tail(corpus, {rule: pairs})
         rule_says = shares["n_near_flipped"]
         found |= {"tail_finds": len(tail) / rule_says, "tail_share_below": tail["share_below"].median()}
     rows = [(rule, seed, name, *estimates[name]) for name in MEASURES if name in estimates]

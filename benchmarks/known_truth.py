@@ -27,7 +27,7 @@ import pandas as pd
 from scipy.stats import norm
 
 from paraguard_utils import paths, stores
-from paraguard_utils.analysis import confusion, head_to_head, signals, validity
+from paraguard_utils.analysis import confusion, predictions, signals, validity
 from paraguard_utils.core.estimates import ClusterBootstrap
 from paraguard_utils.core.signals import PAPER_WEIGHTS
 from paraguard_utils.models import encoder, prompting, trace_store
@@ -71,10 +71,10 @@ def worlds(cell):
         weights = PAPER_WEIGHTS.without_prob_shift()
         scores = confusion.prompt_scores(corpus, labels, pairs, weights)
         values = validity.measures(corpus, labels, pairs, scores, once, weights)
-        found.append([values[name][0] for name in head_to_head.MEASURES])
+        found.append([values[name][0] for name in predictions.MEASURES])
     low, high = np.nanpercentile(found, [2.5, 97.5], axis=0)
     about = {"wording": wording, "frr": rate, "correlation": correlation, "worlds": number}
-    ends = zip(head_to_head.MEASURES, np.nanmean(found, axis=0), low, high, strict=True)
+    ends = zip(predictions.MEASURES, np.nanmean(found, axis=0), low, high, strict=True)
     return [{**about, "measure": name, "mean": mean, "low": a, "high": b} for name, mean, a, b in ends]
 
 
@@ -82,7 +82,7 @@ def main():
     """Measure all worlds on two processes and write the table."""
     number = int(sys.argv[1]) if len(sys.argv) > 1 else 200
     cells = [("dice", rate, correlation, number) for rate, correlation in itertools.product(RATES, CORRELATIONS)]
-    coherent = itertools.product(("perplexity", "length"), (head_to_head.USUAL_RATE,), CORRELATIONS)
+    coherent = itertools.product(("perplexity", "length"), (predictions.USUAL_RATE,), CORRELATIONS)
     cells += [(*cell, number) for cell in coherent]
     with ProcessPoolExecutor(2) as pool:
         table = pd.DataFrame([row for rows in pool.map(worlds, cells) for row in rows])

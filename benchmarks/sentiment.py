@@ -33,7 +33,7 @@ from nltk.stem import PorterStemmer
 from textblob import TextBlob
 
 from paraguard_utils import paths, registry, stores
-from paraguard_utils.analysis import confusion, evaluation, head_to_head, signals, validity
+from paraguard_utils.analysis import confusion, evaluation, predictions, signals, validity
 from paraguard_utils.core import disagreement
 from paraguard_utils.core.estimates import ClusterBootstrap
 from paraguard_utils.models import encoder, loading, prompting, trace_store
@@ -146,7 +146,7 @@ def measured(task):
         found.append(validity.measures(corpus, labels, pairs, scores, clusters))
         expected.append(expected_ratio(corpus, chosen, noise))
     row = {"system": system, "overlap": overlap, "noise": noise, "n": int((chosen != "left out").sum())}
-    for name in ("frr", *head_to_head.MEASURES):
+    for name in ("frr", *predictions.MEASURES):
         ends = np.array([one[name] for one in found])
         row |= dict(zip((name, f"{name}_low", f"{name}_high"), ends.mean(axis=0), strict=True))
     return row | {"expected_dr": np.mean(expected)}

@@ -292,8 +292,8 @@ def card() -> None:
     Example: paraguard card
     """
     runs()  # says so where there is no checkout
-    from paraguard_utils.report import card as cards
     from paraguard_utils.report import croissant, numbers
+    from paraguard_utils.report import croissant as cards
     from paraguard_utils.stores import Store
 
     cards.write_card(Store(RECORDED).read("tables", numbers.NAME))

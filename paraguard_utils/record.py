@@ -14,7 +14,7 @@ from paraguard_utils.labels import agreement, classifier, readings
 from paraguard_utils.models import encoder, prompting
 from paraguard_utils.remedies import catalogue, utility
 from paraguard_utils.remedies.splits import THIRDS
-from paraguard_utils.report import card, croissant, full_scale, numbers
+from paraguard_utils.report import croissant, full_scale, numbers
 from paraguard_utils.report.compare import COMPARED
 from paraguard_utils.run import MINUTES
 from paraguard_utils.settings import CORPUS, TWINS, XSTEST, XSTEST_SAFE, remedied_name, reworded_name
@@ -133,7 +133,7 @@ def draw_anew(recorded: Store, known: Sequence[str]) -> None:
     readme = paths.ROOT / "README.md"
     readme.write_text(numbers.filled(readme.read_text(encoding="utf-8"), found), encoding="utf-8")
     stores.write_text(paths.DATA / "demo.csv", demo(recorded).to_csv(index=False))
-    card.write_card(found)
+    croissant.write_card(found)
     croissant.write_croissant()
     for notebook in run.notebooks():
         executed = cleaned(nbformat.read(paths.RESULTS / stores.RECORDED / "notebooks" / notebook.name, as_version=4))

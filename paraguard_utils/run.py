@@ -19,7 +19,7 @@ import yaml
 from paraguard_utils import paths, registry, stores, unsafe
 from paraguard_utils.analysis import pipeline
 from paraguard_utils.errors import Missing, SettingsError, UserError
-from paraguard_utils.labels import samples, targets
+from paraguard_utils.labels import follow_ups, targets
 from paraguard_utils.models import loading
 from paraguard_utils.remedies.catalogue import self_cd
 from paraguard_utils.report import compare, explorer, numbers, tables
@@ -255,7 +255,7 @@ def reproduce() -> None:
     there = [name for name in guards.index if guards["default"][name] == "yes" or live.has("guards", CORPUS, name)]
     given: dict[str, dict[str, Any]] = {
         "01_corpus_building": {"paraphraser": registry.default_models()[0]},
-        "02_querying": {"twins_wrappers": [samples.SAMPLED_PROMPT]},
+        "02_querying": {"twins_wrappers": [follow_ups.SAMPLED_PROMPT]},
         "05_guard_comparison": {"guards": there},
     }
     started = time.monotonic()
@@ -310,7 +310,7 @@ def remedies(xstest: str = "") -> None:
     for name in registry.default_models():
         loading.resolve(name)  # before anything expensive
     # Self-CD contrasts with the prompt without a wrapper, twins included.
-    twins = {"twins_wrappers": [self_cd.PLAIN, samples.SAMPLED_PROMPT]}
+    twins = {"twins_wrappers": [self_cd.PLAIN, follow_ups.SAMPLED_PROMPT]}
     outside = {"xstest": xstest} if xstest else {}
     given: dict[str, dict[str, Any]] = {"02_querying": twins | outside, REMEDIES: outside}
     run_all(LIVE, given, [path for path in notebooks() if path.stem in given])

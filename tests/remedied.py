@@ -12,7 +12,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from paraguard_utils import settings, stores, unsafe
 from paraguard_utils.labels import targets
-from paraguard_utils.labels.whole_answers import LONG
+from paraguard_utils.labels.follow_ups import LONG
 from paraguard_utils.models import engine, prompting, trace_store
 from paraguard_utils.remedies import decisions
 from paraguard_utils.remedies.catalogue import tuned

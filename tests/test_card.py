@@ -10,11 +10,11 @@ import pytest
 from huggingface_hub import DatasetCard
 
 from paraguard_utils import paths, registry, stores
-from paraguard_utils.report import card, croissant, numbers
+from paraguard_utils.report import croissant, numbers
 from paraguard_utils.schemas import SCHEMAS
 
-TEXT = card.CARD.read_text(encoding="utf-8")
-SECTIONS = card.sections(TEXT)
+TEXT = croissant.CARD.read_text(encoding="utf-8")
+SECTIONS = croissant.sections(TEXT)
 HEADER = DatasetCard(TEXT).data.to_dict()
 TARGETS = {kind: set(registry.published(kind).index) for kind in ("chat", "guard")}
 ITSELF = ("README.md", "LICENSE", "croissant.json")
@@ -43,7 +43,7 @@ def table(path):
 
 def test_what_files_say_is_filled_in():
     known = stores.Store("recorded").read("tables", numbers.NAME)
-    assert card.filled(TEXT, known) == TEXT, "run paraguard card"
+    assert croissant.filled(TEXT, known) == TEXT, "run paraguard card"
     assert croissant.FILE.read_text(encoding="utf-8") == croissant.croissant_text(TEXT), "run paraguard card"
 
 
@@ -51,12 +51,12 @@ def test_filling_in_takes_nothing_from_what_was_filled_in_before():
     known = stores.Store("recorded").read("tables", numbers.NAME)
     emptied = re.sub(r"(?m)^(\| `\w+` \| .*? \|).*\|$", r"\1 |", TEXT.partition("## Tables")[0])
     emptied = re.sub(r"(<!--=[\w.-]+-->).*?(<!--=-->)", r"\1\2", emptied)
-    assert card.filled(emptied, known) == card.filled(TEXT.partition("## Tables")[0], known)
+    assert croissant.filled(emptied, known) == croissant.filled(TEXT.partition("## Tables")[0], known)
 
 
 @pytest.mark.parametrize("value", [["a|b"], [1.0, None, 2.0], [{"role": "user"}], "a\n b", True, 0.123456, "x" * 99])
 def test_an_example_is_one_cell(value):
-    row = card._with({"name": value})(card._ROW.search("| `name` | holds | old |"))
+    row = croissant._with({"name": value})(croissant._ROW.search("| `name` | holds | old |"))
     assert len(re.findall(r"(?<!\\)\|", row)) == 4 and "\n" not in row and len(row) < 95
 
 
@@ -80,7 +80,7 @@ def test_columns_are_those_of_the_schema_and_of_every_file(section):
     for kind in set(section.kinds) & set(SCHEMAS):
         assert list(section.columns) == list(SCHEMAS[kind].columns)
     for path in section.files() if section.columns else []:
-        assert list(card.first_row(path)) == list(section.columns), path
+        assert list(croissant.first_row(path)) == list(section.columns), path
 
 
 def test_every_schema_has_a_section():

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paraguard_utils.analysis import cohorts, regression
+from paraguard_utils.analysis import cohorts
 from paraguard_utils.core.estimates import ClusterBootstrap, to_columns
 from paraguard_utils.report import figures, findings
 from paraguard_utils.schemas import STRATEGIES
@@ -155,7 +155,7 @@ def test_flips_split_into_their_directions_and_groups_add_up(decisions):
 def test_the_odds_ratio_by_hand():
     # 100 clusters: refused are both 20, the seed only 10, the variant only 30, neither 40
     corpus, scores = asked(pairs_of(20, 10, 30, 40))
-    row = regression.odds_ratios(corpus, {"t": scores}).set_index("term").loc["lexical"]
+    row = cohorts.odds_ratios(corpus, {"t": scores}).set_index("term").loc["lexical"]
     # seeds 30 of 100, variants 50 of 100: (50 / 50) / (30 / 70) = 7 / 3
     assert row["odds_ratio"] == pytest.approx(7 / 3, rel=1e-5)
     # var = 1 / (n p q) of each, minus twice the covariance (p11 - p1 p2) / (n p1 q1 p2 q2)
@@ -168,7 +168,7 @@ def test_the_odds_ratio_by_hand():
 
 def test_a_term_without_spread_is_not_estimated():
     corpus, scores = asked(pairs_of(20, 10, 30, 40))
-    table = regression.odds_ratios(corpus, {"t": scores}).set_index("term")
+    table = cohorts.odds_ratios(corpus, {"t": scores}).set_index("term")
     notes = table.drop(index="lexical")["note"]
     assert table.drop(index="lexical")["odds_ratio"].isna().all()
     assert (notes[["register", "softening", "hardening", "rewrite"]] == "no scored variant").all()
@@ -178,10 +178,10 @@ def test_a_term_without_spread_is_not_estimated():
 def test_too_few_refusals_are_a_reason_and_not_a_number():
     # 2 * 3 + 3 + 3 = 12 refusals are enough for one term and too few for two
     corpus, scores = asked(pairs_of(3, 3, 3, 91))
-    table = regression.odds_ratios(corpus, {"t": scores}).set_index("term")
+    table = cohorts.odds_ratios(corpus, {"t": scores}).set_index("term")
     assert table.loc["lexical", "odds_ratio"] == pytest.approx(1)
     corpus["risk"] = np.linspace(0.3, 0.7, len(corpus))
-    table = regression.odds_ratios(corpus, {"t": scores}).set_index("term")
+    table = cohorts.odds_ratios(corpus, {"t": scores}).set_index("term")
     assert table[["odds_ratio", "p", "p_holm"]].isna().all(axis=None)
     assert table.loc["risk", "note"] == "12 refusals for 2 terms, fewer than 10 a term"
 
@@ -189,7 +189,7 @@ def test_too_few_refusals_are_a_reason_and_not_a_number():
 def test_a_strategy_that_is_never_refused_is_left_out():
     rows = pairs_of(20, 10, 30, 40) + [(f"c{i:03d}", "softening", "accept") for i in range(50)]
     corpus, scores = asked(rows)
-    table = regression.odds_ratios(corpus, {"t": scores}).set_index("term")
+    table = cohorts.odds_ratios(corpus, {"t": scores}).set_index("term")
     assert table.loc["softening", "note"] == "no variant is refused (separation)"
     assert math.isnan(table.loc["softening", "odds_ratio"])
     assert table.loc["lexical", "odds_ratio"] == pytest.approx(7 / 3, rel=1e-5)
@@ -200,7 +200,7 @@ def test_a_covariate_that_separates_is_no_estimate():
     corpus, scores = asked(pairs_of(20, 10, 30, 40))
     refused = corpus["prompt_id"].map(scores.set_index("prompt_id")["label"]) == "reject"
     corpus["risk"] = np.where(refused, 0.6, 0.4) + np.linspace(0, 0.05, len(corpus))
-    table = regression.odds_ratios(corpus, {"t": scores}).set_index("term")
+    table = cohorts.odds_ratios(corpus, {"t": scores}).set_index("term")
     assert table["odds_ratio"].isna().all() and table.loc["risk", "note"]
 
 
@@ -227,7 +227,7 @@ def drawn(slopes, n=150, seed=0):
 def test_planted_effects_are_found_and_others_are_not():
     planted = {"register": 1.5, "risk": -0.8, "similarity": 0.6}
     corpus, scores = drawn(planted)
-    table = regression.odds_ratios(corpus, {"t": scores})
+    table = cohorts.odds_ratios(corpus, {"t": scores})
     found = table.set_index("term")
     sure = set(found.index[found["p_holm"] < 0.05])
     assert set(planted) <= sure
@@ -241,8 +241,8 @@ def test_planted_effects_are_found_and_others_are_not():
 
 def test_targets_are_pooled_and_corrected_as_families():
     corpus, scores = drawn({"register": 1.5})
-    table = regression.odds_ratios(corpus, {"a": scores, "b": scores, "c": scores.assign(label="accept")})
-    one, two, pooled = (table[table["target"] == name].set_index("term") for name in ("a", "b", regression.POOLED))
+    table = cohorts.odds_ratios(corpus, {"a": scores, "b": scores, "c": scores.assign(label="accept")})
+    one, two, pooled = (table[table["target"] == name].set_index("term") for name in ("a", "b", cohorts.POOLED))
     pd.testing.assert_frame_equal(one.drop(columns="target"), two.drop(columns="target"))
     # the same answers twice are no new clusters: odds ratios and intervals hardly move (only their weights do)
     for end in ("", "_low", "_high"):
@@ -258,16 +258,16 @@ def test_targets_are_pooled_and_corrected_as_families():
 def test_a_target_that_decides_as_another_does_not_spoil_the_pooled_fit(seed):
     # The second target's own term is 0 in every cluster: its variance is 0, or what rounding leaves of it, +-1e-19.
     corpus, scores = drawn({"register": 1.5}, n=60, seed=seed)
-    table = regression.odds_ratios(corpus, {"a": scores, "b": scores})
-    pooled = table[table["target"] == regression.POOLED].set_index("term")
+    table = cohorts.odds_ratios(corpus, {"a": scores, "b": scores})
+    pooled = table[table["target"] == cohorts.POOLED].set_index("term")
     assert pooled[["odds_ratio", "odds_ratio_low", "odds_ratio_high", "p"]].notna().all().all()
-    assert (pooled["note"].drop(regression.ADJUSTMENT) == "").all()
+    assert (pooled["note"].drop(cohorts.ADJUSTMENT) == "").all()
 
 
 def test_a_term_without_variance_between_clusters_has_an_estimate_but_no_interval():
     # In every cluster the variant is decided as the seed: log odds 0, variance 0
     corpus, scores = asked(pairs_of(20, 0, 0, 20))
-    table = regression.odds_ratios(corpus, {"t": scores}).set_index("term")
+    table = cohorts.odds_ratios(corpus, {"t": scores}).set_index("term")
     assert table.loc["lexical", "odds_ratio"] == pytest.approx(1)
     assert table.loc["lexical", ["odds_ratio_low", "odds_ratio_high", "p", "p_holm"]].isna().all()
     assert table.loc["lexical", "note"] == "no variance between clusters"
@@ -276,7 +276,7 @@ def test_a_term_without_variance_between_clusters_has_an_estimate_but_no_interva
 def test_seeds_have_no_similarity_of_their_own():
     corpus, _ = asked(pairs_of(1, 1, 1, 1))
     corpus.loc[corpus["variant"] == 1, "similarity"] = [0.6, 0.7, 0.8, 0.9]
-    terms = regression.design(corpus)
+    terms = cohorts.design(corpus)
     # mean 0.75, standard deviation sqrt((2 * 0.15^2 + 2 * 0.05^2) / 3) = 0.1291
     assert terms["similarity"].tolist() == pytest.approx([0, -1.1619, 0, -0.3873, 0, 0.3873, 0, 1.1619], abs=1e-4)
 
@@ -311,10 +311,8 @@ def test_figures_are_drawn_where_much_is_undefined():
     clusters = ClusterBootstrap(corpus["cluster_id"], resamples=50)
     table = cohorts.groups("t", corpus, scores, clusters)
     assert len(figures.strategy_flips(table).axes) == 1
-    fitted = regression.odds_ratios(corpus, {"t": scores, "u": scores})
-    assert (
-        len([axis for axis in figures.cohort_regression(fitted, regression.ADJUSTMENT).axes if axis.get_visible()]) == 3
-    )
+    fitted = cohorts.odds_ratios(corpus, {"t": scores, "u": scores})
+    assert len([axis for axis in figures.cohort_regression(fitted, cohorts.ADJUSTMENT).axes if axis.get_visible()]) == 3
 
 
 @pytest.mark.parametrize("label", ["reject", "unparsed"])
@@ -326,6 +324,6 @@ def test_seeds_alone_or_nothing_decided_give_reasons(label):
     assert table["ci"].isna().all() and table["note"].str.contains("no scored rejection").all()
     assert findings.leading(table, "strategy", "flip").empty
     figures.strategy_flips(table)
-    fitted = regression.odds_ratios(corpus, {"t": scores})
+    fitted = cohorts.odds_ratios(corpus, {"t": scores})
     assert fitted["odds_ratio"].isna().all() and (fitted["note"] == "no term has spread").all()
-    figures.cohort_regression(fitted, regression.ADJUSTMENT)
+    figures.cohort_regression(fitted, cohorts.ADJUSTMENT)

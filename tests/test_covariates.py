@@ -12,11 +12,11 @@ from hypothesis import settings as examples
 from hypothesis import strategies as st
 
 from paraguard_utils import stores, text
-from paraguard_utils.analysis import confusion, covariates, near_identical, signals
+from paraguard_utils.analysis import confusion, signals, validity
 from paraguard_utils.core.estimates import ClusterBootstrap
 from paraguard_utils.core.signals import READINGS
 from paraguard_utils.core.vectors import cosine
-from paraguard_utils.labels import labelling, whole_answers
+from paraguard_utils.labels import follow_ups, labelling
 from paraguard_utils.models import trace_store
 from paraguard_utils.remedies import tuning_data
 from paraguard_utils.report import figures, findings, review
@@ -48,7 +48,7 @@ def test_covariates_by_hand():
         ]
     )
     scores = confusion.prompt_scores(corpus, labels, pairs, k=2)
-    found = covariates.beside_ci(corpus, traces, labels, pairs, scores, k=2).set_index("prompt_id")
+    found = validity.beside_ci(corpus, traces, labels, pairs, scores, k=2).set_index("prompt_id")
     assert found.index.tolist() == ["p000", "p003"]
     # {red, fox, jumps} shares 2 of 4 words with {red, fox, sleeps} and none with {blue, fish, swims}
     assert found["jaccard"].tolist() == pytest.approx([(2 / 4 + 0) / 2, 2 / 3])
@@ -67,14 +67,14 @@ def test_covariates_by_hand():
 
 def test_without_other_scored_prompts_the_clusters_rate_is_undefined():
     corpus, _, traces, labels, pairs, scores = scored(["reject", "accept", "blocked"], ["a", "b", "a"])
-    found = covariates.beside_ci(corpus, traces, labels, pairs, scores, k=2)
+    found = validity.beside_ci(corpus, traces, labels, pairs, scores, k=2)
     assert len(found) == 1 and np.isnan(found["cluster_frr"][0]) and np.isnan(found["flip_entropy"][0])
 
 
 def frame(n=40, seed=0, **columns):
     """Covariates of n rejections in clusters of two, drawn, with some columns set."""
     rng = np.random.default_rng(seed)
-    names = [*covariates.COVARIATES, "drift", "prob_shift", *READINGS.values(), "ci", "ci_clipped"]
+    names = [*validity.COVARIATES, "drift", "prob_shift", *READINGS.values(), "ci", "ci_clipped"]
     drawn = pd.DataFrame({name: rng.random(n) for name in names})
     return drawn.assign(
         prompt_id=[f"p{i}" for i in range(n)], cluster_id=[f"c{i // 2:02d}" for i in range(n)], **columns
@@ -84,13 +84,13 @@ def frame(n=40, seed=0, **columns):
 def correlated(**columns):
     made = frame(**columns)
     clusters = ClusterBootstrap(made["cluster_id"], resamples=200)
-    return covariates.correlations({"t": made}, clusters).set_index(["reading", "covariate"])
+    return validity.correlations({"t": made}, clusters).set_index(["reading", "covariate"])
 
 
 def test_r_and_rho_by_hand():
     made = frame(n=4).assign(ci=[0.1, 0.2, 0.3, 0.4], risk=[1.0, 2.0, 3.0, 10.0], length=[4, 3, 2, np.nan])
     clusters = ClusterBootstrap(made["cluster_id"], resamples=50)
-    table = covariates.correlations({"t": made}, clusters).set_index(["reading", "covariate"])
+    table = validity.correlations({"t": made}, clusters).set_index(["reading", "covariate"])
     row = table.loc[("relative", "risk")]
     # centred: ci -.15 -.05 .05 .15, risk -3 -2 -1 6: r = 1.4 / sqrt(0.05 * 50); the order is the same: rho = 1
     assert row["r"] == pytest.approx(1.4 / np.sqrt(2.5)) and row["rho"] == pytest.approx(1)
@@ -116,8 +116,8 @@ def test_explained_variance_is_that_of_least_squares():
     made = frame(n=60, seed=3)
     made["ci"] = 0.3 * made["similarity"] - 0.2 * made["length"] + 0.1 * np.random.default_rng(4).normal(size=60)
     clusters = ClusterBootstrap(made["cluster_id"], resamples=100)
-    row = covariates.explained({"t": made}, clusters).set_index("reading").loc["relative"]
-    design = np.column_stack([np.ones(60), made[list(covariates.COVARIATES)]])
+    row = validity.explained({"t": made}, clusters).set_index("reading").loc["relative"]
+    design = np.column_stack([np.ones(60), made[list(validity.COVARIATES)]])
     left = made["ci"] - design @ np.linalg.lstsq(design, made["ci"], rcond=None)[0]
     share = 1 - (left**2).sum() / ((made["ci"] - made["ci"].mean()) ** 2).sum()
     assert row["r2"] == pytest.approx(share) and row["n"] == 60
@@ -128,7 +128,7 @@ def test_explained_variance_is_that_of_least_squares():
 def test_collinear_covariates_count_once_and_pure_noise_explains_nothing():
     made = frame(n=60, seed=3)
     made = made.assign(cluster_frr=made["risk"], flip_entropy=2 * made["risk"], jaccard=0.5)
-    row = covariates.explained({"t": made}, ClusterBootstrap(made["cluster_id"], resamples=100)).iloc[0]
+    row = validity.explained({"t": made}, ClusterBootstrap(made["cluster_id"], resamples=100)).iloc[0]
     # three directions are left: similarity, risk, length
     assert row["r2_adjusted"] == pytest.approx(1 - (1 - row["r2"]) * 59 / (60 - 4))
     assert abs(row["r2_adjusted"]) < 0.1
@@ -136,7 +136,7 @@ def test_collinear_covariates_count_once_and_pure_noise_explains_nothing():
 
 def test_few_rejections_explain_nothing():
     made = frame(n=7)
-    row = covariates.explained({"t": made}, ClusterBootstrap(made["cluster_id"], resamples=50)).iloc[0]
+    row = validity.explained({"t": made}, ClusterBootstrap(made["cluster_id"], resamples=50)).iloc[0]
     assert np.isnan(row["r2"]) and np.isnan(row["r2_adjusted"]) and row["few"]
 
 
@@ -162,17 +162,17 @@ def test_too_few_rejections_are_not_judged():
 
 def test_near_identical_by_hand():
     pairs = pd.DataFrame({"similarity": [0.95, 0.94, 0.2, 0.2], "jaccard": [0.0, 0.79, 0.8, np.nan]})
-    assert near_identical.is_near_identical(pairs).tolist() == [True, False, True, False]
+    assert validity.is_near_identical(pairs).tolist() == [True, False, True, False]
 
 
 def test_prompts_without_content_words_do_not_overlap():
     corpus = pd.DataFrame({"prompt_id": ["a", "b"], "text": ["How do I do it?", "What is that?"]})
-    assert np.isnan(near_identical.overlaps(corpus, ["a"], ["b"])).all()
+    assert np.isnan(validity.overlaps(corpus, ["a"], ["b"])).all()
 
 
 def test_own_pairs_are_all_pairs_of_a_cluster_once():
     corpus, vectors, *_ = worlds.world(["accept"] * 6, list("abacaa"))
-    own = near_identical.own_pairs(corpus, vectors)
+    own = validity.own_pairs(corpus, vectors)
     ids = ["p000", "p002", "p004", "p005"]
     assert list(zip(own["first_id"], own["second_id"], strict=True)) == [
         (first, second) for i, first in enumerate(ids) for second in ids[i + 1 :]
@@ -197,13 +197,13 @@ def test_a_world_where_a_fifth_of_near_identical_pairs_is_flipped():
     flipped = np.random.default_rng(8).random(150) < 0.2
     corpus, vectors, labels, pairs = twins(flipped)
     clusters = ClusterBootstrap(corpus["cluster_id"])
-    own = near_identical.own_pairs(corpus, vectors)
-    near = own[near_identical.is_near_identical(own)]
+    own = validity.own_pairs(corpus, vectors)
+    near = own[validity.is_near_identical(own)]
     twin = near["first_id"].str[1:].astype(int) % 4 == 0
-    row = near_identical.flip_shares(own[own.index.isin(near.index[twin])], {"t": labels}, clusters).iloc[0]
+    row = validity.flip_shares(own[own.index.isin(near.index[twin])], {"t": labels}, clusters).iloc[0]
     assert row["n_near"] == 150 and row["n_near_flipped"] == flipped.sum() and not row["few"]
     assert row["flip_near"] == pytest.approx(flipped.mean()) and row["flip_near_low"] < 0.2 < row["flip_near_high"]
-    tail = near_identical.low_tail(corpus, {"t": pairs})
+    tail = validity.low_tail(corpus, {"t": pairs})
     wanted = {(f"p{4 * i + 1:03d}", f"p{4 * i:03d}") for i in np.flatnonzero(flipped)}
     found = tail.set_index(["rejected_id", "accepted_id"])
     assert wanted <= set(found.index)
@@ -214,11 +214,11 @@ def test_a_world_where_a_fifth_of_near_identical_pairs_is_flipped():
 
 def test_only_scored_prompts_flip():
     corpus, vectors, _, labels, _ = worlds.world(["accept", "blocked", "reject", "accept"], list("aabb"))
-    own = near_identical.own_pairs(corpus, vectors).assign(similarity=1.0)
+    own = validity.own_pairs(corpus, vectors).assign(similarity=1.0)
     clusters = ClusterBootstrap(corpus["cluster_id"], resamples=50)
-    row = near_identical.flip_shares(own, {"t": labels}, clusters).iloc[0]
+    row = validity.flip_shares(own, {"t": labels}, clusters).iloc[0]
     assert row["n_near"] == 1 and row["flip_near"] == 1.0 and row["few"]
-    row = near_identical.flip_shares(own.assign(similarity=0.0, jaccard=0.0), {"t": labels}, clusters).iloc[0]
+    row = validity.flip_shares(own.assign(similarity=0.0, jaccard=0.0), {"t": labels}, clusters).iloc[0]
     assert row["n_near"] == 0 and np.isnan(row["flip_near"]) and row["flip_pairs"] == 1.0
 
 
@@ -233,7 +233,7 @@ def test_the_tail_lists_share_below_by_hand():
         ]
     )
     corpus = pd.DataFrame({"prompt_id": list("abcd"), "text": ["=one", "two", "three", "four"]})
-    tail = near_identical.low_tail(corpus, {"t": pairs})
+    tail = validity.low_tail(corpus, {"t": pairs})
     assert tail[["rejected_id", "accepted_id", "rejected_prompt"]].values.tolist() == [["a", "d", "'=one"]]
     # scores 0.2, 0.1, 0.15; clipped 0.7, 0.5, 0.5: a tie is not below
     assert tail["score"][0] == pytest.approx(0.15) and tail["share_below"][0] == pytest.approx(1 / 3)
@@ -260,11 +260,11 @@ def test_brittle_clusters_by_hand():
 def test_a_target_of_one_mind_has_no_brittle_cluster_no_tail_and_no_example(label):
     corpus, _, traces, labels, pairs, scores = scored([label] * 4, list("aabb"))
     assert review.brittle_clusters(corpus, {"t": labels}, {"t": scores}).empty
-    assert near_identical.low_tail(corpus, {"t": pairs}).empty
+    assert validity.low_tail(corpus, {"t": pairs}).empty
     assert tuning_data.tuning_examples("t", corpus, traces, labels.assign(response="Yes."), pairs, None, "") == []
-    made = covariates.beside_ci(corpus, traces, labels, pairs, scores)
+    made = validity.beside_ci(corpus, traces, labels, pairs, scores)
     clusters = ClusterBootstrap(corpus["cluster_id"], resamples=50)
-    table, shares = covariates.correlations({"t": made}, clusters), covariates.explained({"t": made}, clusters)
+    table, shares = validity.correlations({"t": made}, clusters), validity.explained({"t": made}, clusters)
     assert table["r"].isna().all() and shares["r2"].isna().all()
     assert findings.restated(table).empty
 
@@ -346,17 +346,17 @@ def test_on_recorded_answers(recorded_corpus):
     labels = labelling.matching_labels(recorded, "paraguard_mini", name, traces)
     pairs = recorded.read("pairs", "paraguard_mini", name)
     scores = confusion.prompt_scores(recorded_corpus, labels, pairs)
-    made = covariates.beside_ci(recorded_corpus, traces, labels, pairs, scores)
+    made = validity.beside_ci(recorded_corpus, traces, labels, pairs, scores)
     # CI is the weighted sum of its parts' means
     parts = 0.4 * made["drift"] + 0.1 * made["prob_shift"] + 0.5 * made["ppl_relative"]
     assert np.allclose(parts, made["ci"], atol=1e-12)
-    table = covariates.correlations({name: made}, ClusterBootstrap(recorded_corpus["cluster_id"]))
+    table = validity.correlations({name: made}, ClusterBootstrap(recorded_corpus["cluster_id"]))
     same = table[table["covariate"] == "similarity"].set_index("reading")
     kept = recorded.read("tables", "ci_correlations").query("target == @name and covariate == 'similarity'")
     for column in ("n", "r", "r_low", "r_high"):
         assert same[column].to_numpy() == pytest.approx(kept[column].to_numpy(), rel=1e-4)
     rejected = set(labels.loc[labels["label"] == "reject", "prompt_id"])
-    longer = whole_answers.read_long_answers(recorded, "paraguard_mini", [name])[name]
+    longer = follow_ups.read_long_answers(recorded, "paraguard_mini", [name])[name]
     made = tuning_data.tuning_examples(name, recorded_corpus, traces, labels, pairs, longer, "Be safe.")
     accepted = labels[labels["label"] == "accept"].set_index("prompt_id")
     cluster = recorded_corpus.set_index("prompt_id")["cluster_id"]
@@ -372,8 +372,8 @@ def test_on_recorded_answers(recorded_corpus):
 
 def test_the_figure_says_where_r_is_undefined():
     made = frame(risk=0.5)
-    table = covariates.correlations({"mine": made}, ClusterBootstrap(made["cluster_id"], resamples=50))
-    figure = figures.ci_correlates(table, covariates.COVARIATES, covariates.SIGNALS, covariates.LIMIT)
+    table = validity.correlations({"mine": made}, ClusterBootstrap(made["cluster_id"], resamples=50))
+    figure = figures.ci_correlates(table, validity.COVARIATES, validity.SIGNALS, validity.LIMIT)
     (axis,) = figure.axes
     assert [label.get_text() for label in axis.get_yticklabels()][2] == "surface risk"
     assert [note.get_text() for note in axis.texts].count("undefined") == 2  # one in each reading

@@ -12,6 +12,7 @@ from axe_playwright_python.sync_playwright import Axe
 
 from paraguard_utils import paths, registry, stores
 from paraguard_utils.analysis import confusion, pipeline, signals
+from paraguard_utils.analysis.evaluation import ScoredTarget
 from paraguard_utils.core.signals import PAPER_WEIGHTS, READINGS
 from paraguard_utils.corpus import fidelity
 from paraguard_utils.errors import DataError
@@ -105,7 +106,7 @@ def make_world():
         cluster = corpus.set_index("prompt_id")["cluster_id"]
         pairs["same_cluster"] = pairs["centre_id"].map(cluster) == pairs["neighbour_id"].map(cluster)
         scores = confusion.prompt_scores(corpus, labelled, pairs, k=2)
-        data[name] = pipeline.ScoredTarget(
+        data[name] = ScoredTarget(
             labelled, pairs, scores, traces, tokens, signals.Drifts(traces, tokens), PAPER_WEIGHTS, 2, "combined"
         )
     titles = {"alpha": HOSTILE_TITLE, "beta": "beta", "gamma": "gamma", "guard": "guard"}

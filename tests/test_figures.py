@@ -10,7 +10,7 @@ import matplotlib as mpl
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from matplotlib.collections import LineCollection, PathCollection
 from matplotlib.container import ErrorbarContainer
@@ -22,25 +22,22 @@ from paraguard_utils import paths, stores
 from paraguard_utils.analysis import (
     chance,
     confusion,
-    covariates,
     pipeline,
-    proxies,
-    regression,
     sensitivity,
     signals,
+    surrogate,
     validity,
     variance,
     veto,
 )
 from paraguard_utils.analysis import cohorts as cohort_tables
 from paraguard_utils.analysis.cohorts import LEVELS
-from paraguard_utils.analysis.head_to_head import MEASURES
+from paraguard_utils.analysis.predictions import MEASURES
 from paraguard_utils.core.estimates import ClusterBootstrap
 from paraguard_utils.core.signals import READINGS
 from paraguard_utils.corpus import gates
 from paraguard_utils.remedies.catalogue import UNTOUCHED
-from paraguard_utils.report import closeup, figures
-from paraguard_utils.report.figures import closeup as drawing
+from paraguard_utils.report import figures
 from paraguard_utils.report.figures import cohorts as cohort_figures
 from paraguard_utils.report.figures import scoring as scoring_figures
 from paraguard_utils.report.figures import style
@@ -78,7 +75,6 @@ def drawn():
     ).to_frame(index=False)
     cohorts = cells.assign(n=rng.integers(20, 90, len(cells)), few=False, **made(rng, len(cells), "ci", "cr60"))
     cohorts.loc[0, ["n", "ci", "ci_low", "ci_high"]] = 0, np.nan, np.nan, np.nan
-    shown = closeup.token_pairs(traces, tokens, pairs, scores)
     counts = pd.DataFrame({"measure": list(gates.MEASURES), "low": 0.5, "passes": [3, 4, 5], "stopped": [1, 0, 2]})
     group = {"group": "mine", "texts": 4, "low": [0.3, 0.5], "n": [1, 3], "median": 0.5, "within": 1.0}
     groups_of_risk = pd.concat([pd.DataFrame(group), pd.DataFrame(group | {"group": "theirs"})])
@@ -89,12 +85,12 @@ def drawn():
     chosen = {name: settings[settings["dimension"] == name] for name in ("weights", "k", "scaling")}
     taus = pd.DataFrame({"target": "mine", "reading": "relative", "tau": chance.CURVE, "cr": 1 - chance.CURVE})
     taus = taus.assign(null=taus["cr"] / 2, null_low=taus["cr"] / 3, null_high=taus["cr"])
-    about = {"mine": covariates.beside_ci(corpus, traces, labels, pairs, scores)}
-    correlates = covariates.correlations(about, groups)
+    about = {"mine": validity.beside_ci(corpus, traces, labels, pairs, scores)}
+    correlates = validity.correlations(about, groups)
     strategies = corpus.assign(strategy=(["seed", "lexical", "register", "rewrite"] * len(corpus))[: len(corpus)])
     strategies["variant"] = [i % 4 for i in range(len(corpus))]
     by_group = cohort_tables.groups("mine", strategies, scores, groups)
-    fitted = regression.odds_ratios(strategies, {"mine": scores})
+    fitted = cohort_tables.odds_ratios(strategies, {"mine": scores})
     floors = table.assign(**made(rng, len(table), "floor_matched", "excess_matched", "excess"))
     whole = variance.parts("mine", corpus, labels, variance.style(corpus, signals.perplexity(traces)), groups)
     split = pd.DataFrame([whole, whole | {"decoding": "drawn", "dice": 0.2, "few": False}])
@@ -111,7 +107,7 @@ def drawn():
     behind = pd.DataFrame({"target": ["mine", "mine", "theirs", "theirs"], "guard": ["one", "two"] * 2})
     behind = behind.assign(**made(rng, 4, "frr_change", "dr_change", "cr60_change"))
     told = pd.DataFrame({"prompts": ["all"] * 4 + ["drawn"] * 5})
-    told["setting"] = [name for name in proxies.SETTINGS if name != "text, drawn"] + list(proxies.SETTINGS)
+    told["setting"] = [name for name in surrogate.SETTINGS if name != "text, drawn"] + list(surrogate.SETTINGS)
     told = told.assign(target="mine--safety", few=False, **made(rng, 9, "rho", "ci_change"))
     vetoed = pd.DataFrame([("mine", score, at) for score in veto.SCORES for at in (0.2, 0.5, 0.8)])
     vetoed = vetoed.set_axis(["target", "score", "threshold"], axis="columns")
@@ -149,15 +145,14 @@ def drawn():
         ),
         "cr_curve": (figures.cr_curve(taus), taus),
         "ci_correlates": (
-            figures.ci_correlates(correlates, covariates.COVARIATES, covariates.SIGNALS, covariates.LIMIT),
+            figures.ci_correlates(correlates, validity.COVARIATES, validity.SIGNALS, validity.LIMIT),
             correlates,
         ),
         "strategy_flips": (figures.strategy_flips(by_group), by_group),
-        "cohort_regression": (figures.cohort_regression(fitted, regression.ADJUSTMENT), fitted),
+        "cohort_regression": (figures.cohort_regression(fitted, cohort_tables.ADJUSTMENT), fitted),
         "target_overview": (figures.target_overview(table), table),
         "fig3_ci_similarity": (figures.ci_against_similarity(rejections, correlations), rejections),
         "fig5_cohorts": (figures.cohort_heat_map(cohorts), cohorts),
-        "token_view": (figures.token_view(shown, "mine"), shown),
         "corpus_gates": (figures.gate_distributions(counts, limits), counts),
         "public_gates": (figures.gate_distributions(counts, limits), counts),
         "public_sources": (figures.by_source(by_source), by_source),
@@ -185,7 +180,7 @@ def digests(folder):
 @pytest.mark.slow
 def test_two_processes_draw_the_same_bytes_whatever_the_processor(tmp_path):
     own = digests(tmp_path / "own")
-    assert {"token_view.pdf", "token_view.png", "fig5_cohorts.csv"} <= set(own)
+    assert {"fig3_ci_similarity.pdf", "fig3_ci_similarity.png", "fig5_cohorts.csv"} <= set(own)
     assert elsewhere("test_figures", "digests", tmp_path / "other") == str(own)
 
 
@@ -198,59 +193,8 @@ def test_bars_are_as_long_as_their_parts():
     assert "fewer than 100 rejections or acceptances" in texts_in(figure) and "t, drawn" in texts_in(figure)
 
 
-def tokens_of(*texts):
-    """Panel of one pair whose two prompts are made of these tokens."""
-    side = pd.DataFrame({"token": texts, "distance": np.linspace(0, 1, len(texts))})
-    pair = {"ci": 0.5, "similarity": 0.9, "same_cluster": True, "drift": 0.2, "prob_shift": 0.1, "ppl_relative": 0.3}
-    return pd.concat([side.assign(number=1, side=name, **pair) for name in ("rejected", "accepted")])
-
-
 def texts_in(figure):
     return [text.get_text() for text in figure.findobj(Text) if text.get_text()]
-
-
-@pytest.mark.filterwarnings("error")
-def test_tokens_are_drawn_as_they_are(tmp_path):
-    words = ["pay", " $5", " for", " $x^{", "_y\\frac", " %", "\n", "中文", "ש", "\u0301", "\ufffd", "<b>", "\x07"]
-    figure = figures.token_view(tokens_of(*words), "$\\bad{ title")
-    figure.savefig(tmp_path / "x.png")
-    figure.savefig(tmp_path / "x.pdf")
-    found = texts_in(figure)
-    for plain in (" $5", " $x^{", "_y\\frac", "<b>", "$\\bad{ title"):
-        assert plain in found
-    assert "↵" in found and "□□" in found  # a line feed, and two signs that the font has no glyph for
-    assert min(text.get_fontsize() for text in figure.findobj(Text) if text.get_text()) >= 5.5
-
-
-@given(
-    st.lists(st.text(alphabet=" ab中\n$.", min_size=1, max_size=30), min_size=1, max_size=60),
-    st.integers(120, 500),
-)
-@settings(max_examples=30)
-def test_lines_hold_every_token_in_order_and_end_at_the_edge(words, width):
-    marks = drawing._set(words, width)
-    assert [text.strip(" ") for *_, text in marks] == [drawing._drawn(word).strip(" ") for word in words[: len(marks)]]
-    lines = [line for line, *_ in marks]
-    assert lines == sorted(lines) and max(lines) < drawing.LINES
-    assert all(left == 0 or left + size <= width + 1e-6 for _, left, size, _ in marks)
-    ends = [left + size for _, left, size, _ in marks]
-    for (line, left, *_), end, (before, *_) in zip(marks[1:], ends, marks, strict=False):
-        assert left == (pytest.approx(end) if line == before else 0)
-
-
-def test_a_word_is_not_broken_but_a_script_without_spaces_is():
-    room = drawing._width("one two") + 1
-    assert [(line, text) for line, *_, text in drawing._set(["one", " tw", "oo"], room)] == [
-        (0, "one"),
-        (1, "tw"),
-        (1, "oo"),
-    ]
-    assert {line for line, *_ in drawing._set(["one", "two", "thr"], room)} == {0, 1}
-
-
-def test_a_long_prompt_ends_in_an_ellipsis():
-    short, long = (figures.token_view(tokens_of(*[" word"] * n), "") for n in (10, 300))
-    assert " …" not in texts_in(short) and texts_in(long).count(" …") == 2
 
 
 def luminance(colours):
@@ -393,7 +337,7 @@ def test_remedies_stand_where_their_rates_are(pictures):
 
 def test_correlations_are_the_panel_and_the_papers_stands_beside(pictures):
     figure, table = pictures["ci_correlates"]
-    rows = [*covariates.COVARIATES, *covariates.SIGNALS]
+    rows = [*validity.COVARIATES, *validity.SIGNALS]
     by = [table[table["reading"] == reading].set_index("covariate").loc[rows] for reading in READINGS]
     same(estimates(panels(figure)[0]), np.vstack([numbers(part, "r") for part in by]))
     marks = [line.get_xdata() for line in panels(figure)[0].lines if line.get_marker() == "D"]
@@ -523,12 +467,6 @@ def test_histograms_are_the_panels(pictures):
         assert f" median {rows['median'].iloc[0]:.2f}" in texts_in(axis)
 
 
-def test_tokens_are_shaded_by_their_distance(pictures):
-    figure, table = pictures["token_view"]
-    shown = [patch.get_facecolor() for patch in figure.axes[0].patches]
-    assert np.array(shown) == pytest.approx(style.SHADES(table["distance"].clip(0, 1)))
-
-
 def test_a_model_keeps_its_colour_whatever_stands_beside_it():
     known = ["smollm2-135m-instruct-q4_1", "qwen2.5-coder-0.5b-instruct-q4_k_m", "qwen2.5-coder-1.5b-instruct-q4_k_m"]
     looks = style.model_looks(["textblob", *reversed(known)])
@@ -542,13 +480,3 @@ def test_labels_are_spread_downwards_and_keep_their_order(values, gap):
     assert (places <= np.array(values) + 1e-12).all() and max(places) <= 1
     order = np.argsort(-np.array(values), kind="stable")
     assert (-np.diff(places[order]) >= gap - 1e-9).all()
-
-
-def test_nothing_to_draw():
-    shown = closeup.token_pairs(
-        pd.DataFrame({"prompt_id": []}), None, pd.DataFrame({"rank": pd.array([], "Int64"), "centre_id": []}), EMPTY
-    )
-    assert "no rejection has an accepted neighbour" in texts_in(figures.token_view(shown, ""))
-
-
-EMPTY = pd.DataFrame({"prompt_id": [], "label": [], "ci": []})

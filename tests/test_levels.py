@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 from worlds import world
 
 from paraguard_utils import settings, stores
-from paraguard_utils.analysis import confusion, evaluation, levels, pipeline, predictions, proxies, signals
+from paraguard_utils.analysis import confusion, evaluation, pipeline, predictions, signals, surrogate
 from paraguard_utils.core.confusion import K
 from paraguard_utils.core.estimates import Estimate
 from paraguard_utils.core.signals import PAPER_WEIGHTS
 from paraguard_utils.errors import DataError, Missing
-from paraguard_utils.labels import samples
+from paraguard_utils.labels import follow_ups
 from paraguard_utils.models import encoder, trace_store
 from paraguard_utils.report import findings
 
@@ -48,17 +48,17 @@ DRAWS = pd.DataFrame(
 
 
 def test_each_level_by_hand():
-    full = levels.completed(OWN, levels.FULL, LENT).traces
+    full = surrogate.completed(OWN, surrogate.FULL, LENT).traces
     assert signals.perplexity(full) == pytest.approx([4, 9])
     # own: |0.5 - 0.1| + |0.3 - 0.4| + |0 - 0.3| + tails |0.2 - 0.2|, halved: 0.8 / 2
     assert shift(full) == pytest.approx(0.4)
-    tokens = levels.completed(OWN, levels.ANSWER_TOKENS, LENT).traces
+    tokens = surrogate.completed(OWN, surrogate.ANSWER_TOKENS, LENT).traces
     assert signals.perplexity(tokens) == pytest.approx([5, 2]), "the surrogate's, in the target's order"
     assert shift(tokens) == pytest.approx(0.4)
-    text = levels.completed(OWN, levels.TEXT, LENT).traces
+    text = surrogate.completed(OWN, surrogate.TEXT, LENT).traces
     # the surrogate's: a has 0.6 on token 7 and a tail of 0.2, b has 1 on token 7: (0.4 + 0.2) / 2
     assert shift(text) == pytest.approx(0.3) and signals.perplexity(text) == pytest.approx([5, 2])
-    drawn = levels.completed(OWN, levels.TEXT, LENT, DRAWS).traces
+    drawn = surrogate.completed(OWN, surrogate.TEXT, LENT, DRAWS).traces
     # a is rejected in 1 of 4 draws, b in 4 of the 4 that can be read: |1/4 - 1|
     assert shift(drawn) == pytest.approx(0.75)
     for made in (full, tokens, text, drawn):
@@ -66,15 +66,15 @@ def test_each_level_by_hand():
 
 
 def test_fewer_tokens_by_hand():
-    cut = levels.cut(OWN, 1)
+    cut = surrogate.cut(OWN, 1)
     # a keeps token 7 (0.5), its tail is 0.2 + 0.3; b keeps token 8 (0.4), its tail is 0.2 + 0.1 + 0.3
     assert [ids.tolist() for ids in cut["next_ids"]] == [[7], [8]]
     assert cut["tail_mass"].tolist() == pytest.approx([0.5, 0.6])
     # (0.5 + 0.4 + |0.5 - 0.6|) / 2
-    assert shift(levels.completed(OWN, levels.ANSWER_TOKENS, LENT, top=1).traces) == pytest.approx(0.5)
+    assert shift(surrogate.completed(OWN, surrogate.ANSWER_TOKENS, LENT, top=1).traces) == pytest.approx(0.5)
     ties = pd.DataFrame([trace("a", first=[0.25, 0.25, 0.5], tail=0)]).assign(next_ids=[np.array([9, 3, 5])])
-    assert levels.cut(ties, 2)["next_ids"][0].tolist() == [5, 3], "the smaller id of equally likely ones"
-    assert levels.cut(OWN, 99)["tail_mass"].tolist() == OWN["tail_mass"].tolist()
+    assert surrogate.cut(ties, 2)["next_ids"][0].tolist() == [5, 3], "the smaller id of equally likely ones"
+    assert surrogate.cut(OWN, 99)["tail_mass"].tolist() == OWN["tail_mass"].tolist()
 
 
 @given(st.lists(st.lists(st.floats(0.01, 1), min_size=1, max_size=8), min_size=2, max_size=2), st.integers(1, 8))
@@ -82,11 +82,11 @@ def test_a_cut_keeps_all_mass_and_the_stated_bound(weights, top):
     whole = pd.DataFrame(
         [trace(name, first=np.array(w) / sum(w), tail=0.0) for name, w in zip("ab", weights, strict=True)]
     )
-    cut = levels.cut(whole, top)
+    cut = surrogate.cut(whole, top)
     mass = [np.exp(row.next_logprobs).sum() + row.tail_mass for row in cut.itertuples()]
     assert mass == pytest.approx([1, 1]) and all(map(len, cut["next_ids"])) and cut["tail_mass"].between(0, 1).all()
     assert abs(shift(cut) - shift(whole)) <= cut["tail_mass"].max() + 1e-9
-    again = levels.cut(cut, top)
+    again = surrogate.cut(cut, top)
     assert again["tail_mass"].tolist() == cut["tail_mass"].tolist()
 
 
@@ -95,10 +95,10 @@ def test_a_cut_keeps_all_mass_and_the_stated_bound(weights, top):
 )
 def test_the_shift_of_drawn_answers_is_the_difference_of_their_rates(labels):
     rows = [(name, label) for name, own in zip("ab", labels, strict=True) for label in own]
-    made = levels.drawn(pd.Series(["a", "b"]), pd.DataFrame(rows, columns=["prompt_id", "label"]))
+    made = surrogate.drawn(pd.Series(["a", "b"]), pd.DataFrame(rows, columns=["prompt_id", "label"]))
     counts = [(own.count("reject"), own.count("accept") + own.count("reject")) for own in labels]
-    if min(n for _, n in counts) < levels.LEAST:
-        assert made["tail_mass"].isna().tolist() == [n < levels.LEAST for _, n in counts]
+    if min(n for _, n in counts) < surrogate.LEAST:
+        assert made["tail_mass"].isna().tolist() == [n < surrogate.LEAST for _, n in counts]
         assert np.isnan(shift(made))
     else:
         rates = [r / n for r, n in counts]
@@ -108,50 +108,50 @@ def test_the_shift_of_drawn_answers_is_the_difference_of_their_rates(labels):
 def test_what_a_server_did_not_tell_is_not_lent():
     silent = OWN.assign(next_ids=[np.empty(0, int), OWN["next_ids"][1]], tail_mass=[1.0, 0.2])
     silent["next_logprobs"] = [np.empty(0), OWN["next_logprobs"][1]]
-    made = levels.completed(silent, levels.ANSWER_TOKENS, LENT)
+    made = surrogate.completed(silent, surrogate.ANSWER_TOKENS, LENT)
     assert made.left_out.tolist() == ["first token without probability", ""]
     assert np.isnan(shift(made.traces)) and np.isfinite(signals.perplexity(made.traces)).all()
     unread = OWN.assign(token_nll=[np.array([np.nan, np.nan, np.nan]), OWN["token_nll"][1]])
-    made = levels.completed(unread, levels.FULL, LENT)
+    made = surrogate.completed(unread, surrogate.FULL, LENT)
     assert made.left_out.tolist() == ["words without log-probability", ""]
     assert np.isnan(signals.perplexity(made.traces)).tolist() == [True, False]
-    made = levels.completed(OWN, levels.TEXT, LENT, DRAWS.head(7))
+    made = surrogate.completed(OWN, surrogate.TEXT, LENT, DRAWS.head(7))
     assert made.left_out.tolist() == ["", "fewer than 4 scored draws"] and np.isnan(shift(made.traces))
 
 
-@pytest.mark.parametrize("level", [levels.ANSWER_TOKENS, levels.TEXT])
+@pytest.mark.parametrize("level", [surrogate.ANSWER_TOKENS, surrogate.TEXT])
 def test_a_served_target_may_know_nothing_of_its_tokens(level):
     served = OWN.assign(**{name: [value] * 2 for name, value in NOT_TOLD.items()})
-    made = levels.completed(served, level, LENT)
-    pd.testing.assert_frame_equal(made.traces, levels.completed(OWN, level, LENT).traces, check_dtype=False)
+    made = surrogate.completed(served, level, LENT)
+    pd.testing.assert_frame_equal(made.traces, surrogate.completed(OWN, level, LENT).traces, check_dtype=False)
     assert made.left_out.tolist() == ["", ""]
-    assert levels.completed(served, levels.FULL, LENT).left_out.ne("").all()
+    assert surrogate.completed(served, surrogate.FULL, LENT).left_out.ne("").all()
 
 
 def test_a_surrogate_must_have_been_asked():
     with pytest.raises(DataError, match=r"no trace of b \(1 are missing\); ask it first"):
-        levels.completed(OWN, levels.TEXT, LENT[LENT["prompt_id"] == "a"])
+        surrogate.completed(OWN, surrogate.TEXT, LENT[LENT["prompt_id"] == "a"])
     gone = LENT.assign(token_nll=[LENT["token_nll"][0], np.full(3, np.nan)])
     with pytest.raises(DataError, match="surrogate's trace of a is not complete"):
-        levels.completed(OWN, levels.ANSWER_TOKENS, gone)
-    assert levels.completed(OWN, levels.FULL, gone).left_out.eq("").all(), "at this level its losses are not used"
+        surrogate.completed(OWN, surrogate.ANSWER_TOKENS, gone)
+    assert surrogate.completed(OWN, surrogate.FULL, gone).left_out.eq("").all(), "at this level its losses are not used"
 
 
 @pytest.mark.parametrize(
     ("level", "more"),
-    [("some", {}), (levels.FULL, {"samples": DRAWS}), (levels.TEXT, {"top": 5}), (levels.FULL, {"top": 0})],
+    [("some", {}), (surrogate.FULL, {"samples": DRAWS}), (surrogate.TEXT, {"top": 5}), (surrogate.FULL, {"top": 0})],
 )
 def test_a_level_has_no_use_for_everything(level, more):
     with pytest.raises(ValueError, match=r"level|top"):
-        levels.completed(OWN, level, LENT, **more)
+        surrogate.completed(OWN, level, LENT, **more)
 
 
 def test_who_lends():
     there = ["smollm2-135m-instruct-q4_1--safety", "qwen2.5-coder-0.5b-instruct-q4_k_m--safety", "mine--none"]
-    assert levels.surrogate_of("mine--safety", there) == there[0]
-    assert levels.surrogate_of(there[1], there) == there[0]
-    assert levels.surrogate_of(there[0], there) == there[1], "no model lends to itself"
-    assert levels.surrogate_of("mine--none", there) is None, "another wrapper is another question"
+    assert surrogate.surrogate_of("mine--safety", there) == there[0]
+    assert surrogate.surrogate_of(there[1], there) == there[0]
+    assert surrogate.surrogate_of(there[0], there) == there[1], "no model lends to itself"
+    assert surrogate.surrogate_of("mine--none", there) is None, "another wrapper is another question"
 
 
 LABELS = ["accept", "reject", "accept", "accept", "reject", "accept"] * 10
@@ -164,9 +164,9 @@ def test_what_is_left_out_is_in_no_pair_and_still_decided():
     told = traces.copy()
     for row in lost:
         told.at[row, "next_ids"], told.at[row, "next_logprobs"] = np.empty(0, int), np.empty(0)
-    made = levels.completed(told, levels.ANSWER_TOKENS, traces)
+    made = surrogate.completed(told, surrogate.ANSWER_TOKENS, traces)
     drifts = signals.Drifts(traces, tokens)
-    pairs, scores = levels.pairs_and_scores(corpus, vectors, labels, made, drifts)
+    pairs, scores = surrogate.pairs_and_scores(corpus, vectors, labels, made, drifts)
     gone = set(corpus["prompt_id"].iloc[lost])
     assert not gone & {*pairs["centre_id"], *pairs["neighbour_id"]} and pairs["prob_shift"].notna().all()
     assert set(scores.loc[scores["ci"].isna(), "prompt_id"]) == gone
@@ -180,29 +180,29 @@ def test_nothing_lent_is_nothing_changed():
     corpus, vectors, traces, labels, tokens = world(LABELS, CLUSTERS)
     drifts = signals.Drifts(traces, tokens)
     usual = signals.pairs(corpus, vectors, traces, labels, tokens)
-    for level in levels.LEVELS:
-        made = levels.completed(traces, level, traces.sample(frac=1, random_state=1))
-        pairs, _ = levels.pairs_and_scores(corpus, vectors, labels, made, drifts)
+    for level in surrogate.LEVELS:
+        made = surrogate.completed(traces, level, traces.sample(frac=1, random_state=1))
+        pairs, _ = surrogate.pairs_and_scores(corpus, vectors, labels, made, drifts)
         pd.testing.assert_frame_equal(pairs, usual)
 
 
-def compared(name, ci, surrogate="s--x", reading="relative", told=None, n=30):
+def compared(name, ci, lender="s--x", reading="relative", told=None, n=30):
     """A target whose measures have these draws, by own signals and as they are told."""
 
     def estimates(draws):
         draws = np.array(draws, float)
-        return dict.fromkeys(proxies.MEASURES, Estimate.percentile(draws.mean(), draws))
+        return dict.fromkeys(surrogate.MEASURES, Estimate.percentile(draws.mean(), draws))
 
     known = estimates(ci)
     rho = Estimate(0.95, 0.91, 0.97, np.array([0.95]))
     found = known if told is None else estimates(told)
-    return proxies.Compared(name, surrogate, proxies.ALL, reading, "full", n, 0, rho, found, known)
+    return surrogate.Compared(name, lender, surrogate.ALL, reading, "full", n, 0, rho, found, known)
 
 
 def test_orders_by_hand():
     # Own: a > b surely, c > a surely, b < c surely. Told: a > b, but c is the lowest, surely.
     own = [compared("m--a", [0.5, 0.6]), compared("m--b", [0.3, 0.4])]
-    rows = proxies.orders(
+    rows = surrogate.orders(
         [*own, compared("n--c", [0.8, 0.9], "t--x", told=[0.1, 0.2]), compared("few--c", [0, 1], n=29)]
     )
     row = rows[rows["measure"] == "ci"].set_index("among")
@@ -211,24 +211,24 @@ def test_orders_by_hand():
     assert row.loc["same surrogate", counts].tolist() == [3, 1, 1, 1, 1, 0] == row.loc["same model", counts].tolist()
     assert rows["rho"].isna().all(), "three targets"
     assert findings.kept_orders(rows)["CI"].tolist() == ["1 of 3, 2 turned", "1 of 1", "1 of 1"]
-    assert proxies.orders(own[:1])["pairs"].eq(0).all() and proxies.orders([]).empty
+    assert surrogate.orders(own[:1])["pairs"].eq(0).all() and surrogate.orders([]).empty
 
 
 def test_ranks_of_eight_targets_by_hand():
     own = [compared(f"m--{i}", [i, i]) for i in range(6)]
     # Told, the last two of eight change places: sum of d^2 is 2, rho = 1 - 6 * 2 / (8 * 63) = 1 - 1 / 42
     own += [compared("m--6", [6, 6], told=[7, 7]), compared("m--7", [7, 7], told=[6, 6])]
-    row = proxies.orders(own).iloc[0]
+    row = surrogate.orders(own).iloc[0]
     assert row[["rho", "rho_low", "rho_high"]].tolist() == pytest.approx([1 - 1 / 42] * 3)
     assert row["sure"] == 28 and row["sure_kept"] == 27 and row["sure_turned"] == 1
 
 
 def test_predictions_are_judged_on_targets_with_enough_rejections():
-    table = proxies.table([compared("m--a", [1, 2]), compared("m--b", [1, 2], n=29)], ["m--a", "m--b", "m--c"])
+    table = surrogate.table([compared("m--a", [1, 2]), compared("m--b", [1, 2], n=29)], ["m--a", "m--b", "m--c"])
     assert table["note"].tolist() == ["", "", "no surrogate in the store"]
     said = predictions.judge({"proxies": table})[["number", "about", "verdict"]].values.tolist()
     assert said == [[19, "m--a", "holds"]]
-    assert predictions.judge({"proxies": proxies.table([], ["m--a"])}).empty, "nobody lends"
+    assert predictions.judge({"proxies": surrogate.table([], ["m--a"])}).empty, "nobody lends"
     low = table.assign(setting="text", rho_low=0.85, rho_high=0.95)
     assert predictions.judge({"proxies": low})["verdict"].tolist() == ["open"]
 
@@ -236,16 +236,16 @@ def test_predictions_are_judged_on_targets_with_enough_rejections():
 def test_recorded_targets_as_if_less_were_known(recorded_corpus):
     """Sixty clusters of one target: decisions stay, what is own stays, and the table says so."""
     store, name = stores.Store("recorded"), "qwen2.5-coder-1.5b-instruct-q4_k_m--safety"
-    lender = levels.surrogate_of(name, [name, "smollm2-135m-instruct-q4_1--safety"])
+    lender = surrogate.surrogate_of(name, [name, "smollm2-135m-instruct-q4_1--safety"])
     config = settings.check({"store": "recorded", "corpus": "paraguard_mini", "resamples": 100})
     scored = pipeline.scored_targets(store, "paraguard_mini", recorded_corpus, [name, lender])
-    draws = samples.read_samples(store, "paraguard_mini", [name])
-    found = proxies.table(proxies.compare(store, "paraguard_mini", recorded_corpus, scored, draws, config), scored)
+    draws = follow_ups.read_samples(store, "paraguard_mini", [name])
+    found = surrogate.table(surrogate.compare(store, "paraguard_mini", recorded_corpus, scored, draws, config), scored)
     assert found["note"].tolist() == [""] * 18 + ["no surrogate in the store"]
     rows = found[(found["target"] == name) & (found["reading"] == "relative")].set_index(["prompts", "setting"])
-    assert rows.loc["drawn"].index.tolist() == list(proxies.SETTINGS) and (rows["left_out"] == 0).all()
+    assert rows.loc["drawn"].index.tolist() == list(surrogate.SETTINGS) and (rows["left_out"] == 0).all()
     own = store.read("tables", "table1_targets").set_index(["target", "reading"]).loc[(name, "relative")]
-    for measure in proxies.MEASURES:
+    for measure in surrogate.MEASURES:
         usual = rows.loc["all", measure] - rows.loc["all", f"{measure}_change"]
         assert usual.to_numpy() == pytest.approx(own[measure], rel=1e-4), measure
     assert (rows.loc["all", "n"] == own["n_reject"]).all()
@@ -254,7 +254,7 @@ def test_recorded_targets_as_if_less_were_known(recorded_corpus):
     vectors = encoder.vectors(store, "paraguard_mini", part["text"])
     few = [frame.loc[part.index].reset_index(drop=True) for frame in (scored[name].traces, scored[name].labels)]
     lent, tokens = scored[lender].traces.loc[part.index].reset_index(drop=True), scored[lender].tokens
-    made = levels.completed(few[0], levels.TEXT, lent, draws[name])
+    made = surrogate.completed(few[0], surrogate.TEXT, lent, draws[name])
     pairs = signals.pairs(part.reset_index(drop=True), vectors, made.traces, few[1], signals.Drifts(lent, tokens))
     near = pairs[(pairs["centre_label"] == "reject") & signals.ranked(pairs, K)]
     ci = signals.score(near, PAPER_WEIGHTS).groupby(near["centre_id"]).mean().mean()
@@ -268,7 +268,7 @@ def test_recorded_targets_as_if_less_were_known(recorded_corpus):
 SERVED, MODEL, LENDER = "x-served--safety", "qwen2.5-coder-0.5b-instruct-q4_k_m", "smollm2-135m-instruct-q4_1"
 
 
-@pytest.mark.parametrize("level", levels.LEVELS)
+@pytest.mark.parametrize("level", surrogate.LEVELS)
 def test_a_served_target_is_scored_with_what_a_surrogate_lends(level, results, recorded_corpus):
     record, live = stores.Store(stores.RECORDED), stores.Store("test")
     prompts = recorded_corpus.head(60)
@@ -282,15 +282,15 @@ def test_a_served_target_is_scored_with_what_a_surrogate_lends(level, results, r
     live.write("traces", "paraguard_mini", SERVED, frame=there, meta=meta)
     told = pipeline.told(live, "paraguard_mini", prompts, SERVED)
     assert told.model == LENDER, "from the record: the live store has no other model"
-    lent = levels.aligned(record.read("traces", "paraguard_mini", f"{LENDER}--safety"), prompts["prompt_id"])
-    own = levels.aligned(own, prompts["prompt_id"])
+    lent = surrogate.aligned(record.read("traces", "paraguard_mini", f"{LENDER}--safety"), prompts["prompt_id"])
+    own = surrogate.aligned(own, prompts["prompt_id"])
     words, first = (own if level == "full" else lent), (lent if level == "text" else own)
     np.testing.assert_allclose(signals.perplexity(told.traces), signals.perplexity(words), rtol=1e-6)
     ends = np.arange(20), np.arange(20, 40)
     np.testing.assert_allclose(signals.prob_shifts(told.traces, *ends), signals.prob_shifts(first, *ends))
     assert all(map(np.array_equal, told.traces["token_ids"], lent["token_ids"]))
     assert told.traces["response"].tolist() == own["response"].tolist()
-    labels = levels.aligned(record.read("labels", "paraguard_mini", f"{MODEL}--safety"), prompts["prompt_id"])
+    labels = surrogate.aligned(record.read("labels", "paraguard_mini", f"{MODEL}--safety"), prompts["prompt_id"])
     config = settings.check({"store": "test", "corpus": "paraguard_mini"})
     pairs, scores = pipeline.pairs_and_scores(live, "paraguard_mini", prompts, labels, *told, config)
     assert pairs["drift"].notna().all() and scores.loc[scores["label"] == "reject", "ci"].notna().any()

@@ -7,7 +7,7 @@ import pandas as pd
 import pandera.pandas as pa
 import pytest
 
-from paraguard_utils.analysis import covariates
+from paraguard_utils.analysis import validity
 from paraguard_utils.core.confusion import TAUS, K
 from paraguard_utils.core.signals import PAPER_WEIGHTS
 from paraguard_utils.report import findings, numbers, paper
@@ -43,7 +43,7 @@ def test_defaults_are_the_papers():
     weights = (PAPER_WEIGHTS.drift, PAPER_WEIGHTS.prob_shift, PAPER_WEIGHTS.ppl)
     assert tuple(known(f"score.weight.{name}") for name in ("drift", "prob_shift", "ppl")) == weights
     assert (known("cr.tau.guards"), known("cr.tau.models")) == TAUS
-    assert known("r.break.low") == covariates.LIMIT
+    assert known("r.break.low") == validity.LIMIT
 
 
 def test_prose_and_figures_take_the_papers_numbers_from_the_file():

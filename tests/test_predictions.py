@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from paraguard_utils import paths, stores
-from paraguard_utils.analysis import head_to_head, predictions, veto
+from paraguard_utils.analysis import predictions, veto
 from paraguard_utils.core.estimates import Estimate
 from paraguard_utils.remedies import effects
 from paraguard_utils.settings import CORPUS
@@ -30,7 +30,7 @@ def compared():
     ends = {f"value{end}": f"difference{end}" for end in ("", "_low", "_high")}
     pairs = judged["about"].str.split(" | ", regex=False, expand=True).rename(columns={0: "first", 1: "second"})
     floors = pairs.assign(measure="excess_matched").join(judged.rename(columns=ends)[list(ends.values())])
-    return head_to_head.judgeable(tables | {"floor_differences": floors}, CORPUS)
+    return predictions.judgeable(tables | {"floor_differences": floors}, CORPUS)
 
 
 @pytest.mark.parametrize(

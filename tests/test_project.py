@@ -14,7 +14,7 @@ import yaml
 from processors import elsewhere
 
 from paraguard_utils import paths, registry, run, settings, stores
-from paraguard_utils.analysis import confusion, covariates, pipeline
+from paraguard_utils.analysis import confusion, pipeline, validity
 from paraguard_utils.core.estimates import ClusterBootstrap
 from paraguard_utils.core.signals import READINGS
 from paraguard_utils.errors import DataError
@@ -109,10 +109,10 @@ def written(folder):
         pairs, scores = pipeline.score_target(
             store, "paraguard_mini", corpus, name, labels, traces, prompting.model_of(name), config
         )
-        about = {name: covariates.beside_ci(corpus, traces, labels, pairs, scores)}
-        correlations = covariates.correlations(about, ClusterBootstrap(corpus["cluster_id"]))
+        about = {name: validity.beside_ci(corpus, traces, labels, pairs, scores)}
+        correlations = validity.correlations(about, ClusterBootstrap(corpus["cluster_id"]))
         store.write("tables", "ci_correlations", frame=correlations, meta={})
-        drawn = figures.ci_correlates(correlations, covariates.COVARIATES, covariates.SIGNALS, covariates.LIMIT)
+        drawn = figures.ci_correlates(correlations, validity.COVARIATES, validity.SIGNALS, validity.LIMIT)
         patch.setattr(style, "display", lambda *_, **__: None)
         figures.publish(store, "ci_correlates", drawn, correlations, {})
     files = sorted(path for path in Path(folder).rglob("*") if path.is_file())

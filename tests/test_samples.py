@@ -6,46 +6,48 @@ import pytest
 
 from paraguard_utils import settings, stores
 from paraguard_utils.errors import DataError
-from paraguard_utils.labels import labelling, samples
+from paraguard_utils.labels import follow_ups, labelling
 
 
 def test_whole_clusters_are_drawn_whatever_the_order(recorded_corpus):
-    chosen = samples.drawn_prompts(recorded_corpus)
-    assert chosen["cluster_id"].nunique() == samples.SAMPLED_CLUSTERS and len(chosen) == 6 * samples.SAMPLED_CLUSTERS
+    chosen = follow_ups.drawn_prompts(recorded_corpus)
+    assert (
+        chosen["cluster_id"].nunique() == follow_ups.SAMPLED_CLUSTERS and len(chosen) == 6 * follow_ups.SAMPLED_CLUSTERS
+    )
     mixed = recorded_corpus.sample(frac=1, random_state=1)
-    assert set(samples.drawn_prompts(mixed)["prompt_id"]) == set(chosen["prompt_id"])
-    assert len(samples.drawn_prompts(recorded_corpus.head(12))) == 12, "a small corpus is asked whole"
+    assert set(follow_ups.drawn_prompts(mixed)["prompt_id"]) == set(chosen["prompt_id"])
+    assert len(follow_ups.drawn_prompts(recorded_corpus.head(12))) == 12, "a small corpus is asked whole"
 
 
 def test_every_draw_is_asked_once_and_kept(results, tiny_folder, recorded_corpus, monkeypatch):
-    monkeypatch.setattr(samples, "DRAWS", 3)
+    monkeypatch.setattr(follow_ups, "DRAWS", 3)
     store, corpus = stores.Store("test"), recorded_corpus.head(6)
     given = {"store": "test", "corpus": "c", "model": str(tiny_folder), "wrappers": ["safety"]}
     config = settings.check(given | {"max_new_tokens": 4, "draw": True})
-    samples.ask_samples(store, "c", corpus, config)
+    follow_ups.ask_samples(store, "c", corpus, config)
     (name,) = [file.stem for file in store.path("samples", "c", "x").parent.glob("*.csv")]
-    found = samples.read_samples(store, "c", [name, "another"])
+    found = follow_ups.read_samples(store, "c", [name, "another"])
     assert list(found) == [name]
     first = found[name]
     assert first.groupby("draw").size().to_dict() == {0: 6, 1: 6, 2: 6} and first["key"].is_unique
     answers = first.pivot(index="prompt_id", columns="draw", values="response")
     assert (answers[0] != answers[1]).any(), "two draws differ"
     monkeypatch.setattr("paraguard_utils.models.engine.Engine.ask", None)  # nothing is asked again
-    samples.ask_samples(store, "c", corpus, config)
-    pd.testing.assert_frame_equal(samples.read_samples(store, "c", [name])[name], first)
+    follow_ups.ask_samples(store, "c", corpus, config)
+    pd.testing.assert_frame_equal(follow_ups.read_samples(store, "c", [name])[name], first)
 
     path = store.path("samples", "c", name)
     stores.write_meta(path, stores.read_meta(path) | {"inputs": {"labeller": "cues-0"}})
     with pytest.raises(DataError, match=r"labels of another version; run 02_querying with draw=true"):
-        samples.read_samples(store, "c", [name])
+        follow_ups.read_samples(store, "c", [name])
 
 
 def test_recorded_draws_are_of_recorded_clusters(recorded_corpus):
     store, name = stores.Store("recorded"), "smollm2-135m-instruct-q4_1--safety"
-    found = samples.read_samples(store, "paraguard_mini", [name])[name]
-    prompts = samples.drawn_prompts(recorded_corpus)
+    found = follow_ups.read_samples(store, "paraguard_mini", [name])[name]
+    prompts = follow_ups.drawn_prompts(recorded_corpus)
     assert set(found["prompt_id"]) == set(prompts["prompt_id"])
-    assert (found.groupby("prompt_id")["draw"].nunique() == samples.DRAWS).all()
+    assert (found.groupby("prompt_id")["draw"].nunique() == follow_ups.DRAWS).all()
     part = found.iloc[::97]
     requests = part["prompt_id"].map(recorded_corpus.set_index("prompt_id")["text"])
     again = labelling.label(part["response"], ["stop"] * len(part), requests)

@@ -8,7 +8,7 @@ import pytest
 from worlds import world
 
 from paraguard_utils import stores
-from paraguard_utils.analysis import confusion, sensitivity, signals, weight_search
+from paraguard_utils.analysis import confusion, sensitivity, signals
 from paraguard_utils.core.estimates import ClusterBootstrap
 from paraguard_utils.core.signals import PAPER_WEIGHTS, ScoreWeights, drift
 from paraguard_utils.errors import Missing
@@ -29,7 +29,7 @@ def laid_out():
 
 
 def test_the_simplex():
-    made = weight_search.simplex()
+    made = sensitivity.simplex()
     assert len(made) == 66 == len(set(made.values()))
     assert made["0.4/0.1/0.5"] == PAPER_WEIGHTS and made["1/0/0"] == ScoreWeights(1, 0, 0)
     assert sensitivity.DEFAULTS["weights"] in made
@@ -103,10 +103,10 @@ def test_minmax_by_hand():
 def test_separation_by_hand():
     frame, _ = small()
     # In x: rejected-accepted drifts 0.4 and 0.2, accepted-accepted 0.1. All lie higher; ProbShift is 0 everywhere.
-    cluster, auc = weight_search.separation(frame, [ScoreWeights(1, 0, 0), ScoreWeights(0, 1, 0)])
+    cluster, auc = sensitivity.separation(frame, [ScoreWeights(1, 0, 0), ScoreWeights(0, 1, 0)])
     assert cluster.tolist() == ["x"] and auc.tolist() == [[1.0, 0.5]]
     frame.loc[3, "drift"] = 0.3
-    assert weight_search.separation(frame, [ScoreWeights(1, 0, 0)])[1].tolist() == [[0.5]]
+    assert sensitivity.separation(frame, [ScoreWeights(1, 0, 0)])[1].tolist() == [[0.5]]
 
 
 def planted(signal, strength, seed=0):
@@ -121,26 +121,26 @@ def planted(signal, strength, seed=0):
 
 def test_the_search_finds_the_signal_that_separates():
     clusters = ClusterBootstrap(range(60), resamples=500)
-    found = weight_search.grid_search(clusters, {"t": planted("prob_shift", 1.0)})
+    found = sensitivity.grid_search(clusters, {"t": planted("prob_shift", 1.0)})
     row = found.set_index(["target", "reading", "prob_shift"]).loc[("t", "relative", "with")]
-    best = weight_search.simplex()[row["best"]]
+    best = sensitivity.simplex()[row["best"]]
     assert best.prob_shift >= 0.5 and row["auc_held_out"] > 0.9 and row["gain_low"] > 0
-    assert sum(int(part.split("(")[1][0]) for part in row["chosen"].split("; ")) == weight_search.FOLDS
+    assert sum(int(part.split("(")[1][0]) for part in row["chosen"].split("; ")) == sensitivity.FOLDS
     without = found.set_index(["target", "reading", "prob_shift"]).loc[("t", "relative", "without")]
-    assert weight_search.simplex()[without["best"]].prob_shift == 0 and without["auc_held_out"] < 0.6
+    assert sensitivity.simplex()[without["best"]].prob_shift == 0 and without["auc_held_out"] < 0.6
     assert len(found) == 2 * 2 * 2 and (found["auc_best"] >= found["auc_held_out"] - 1e-12).all()
 
 
 def test_held_out_chance_is_chance():
     clusters = ClusterBootstrap(range(60), resamples=500)
-    rows = [weight_search.grid_search(clusters, {"t": planted("drift", 0.0, seed)}).iloc[0] for seed in range(8)]
+    rows = [sensitivity.grid_search(clusters, {"t": planted("drift", 0.0, seed)}).iloc[0] for seed in range(8)]
     assert np.mean([row["auc_best"] for row in rows]) > 0.51, "what is chosen and judged on the same clusters"
     assert abs(np.mean([row["auc_held_out"] for row in rows]) - 0.5) < 0.02
 
 
 def test_too_few_clusters_to_search():
     frame, clusters = small()
-    found = weight_search.grid_search(clusters, {"t": frame})
+    found = sensitivity.grid_search(clusters, {"t": frame})
     assert found["gain"].isna().all() and found["few"].all() and (found["best"] == "").all()
 
 
@@ -184,7 +184,7 @@ def test_one_target_with_hardly_anything_to_score(labels):
     assert findings.unsure_orders(orders).empty
     some = "reject" in labels and "accept" in labels
     assert len(findings.ranges(values.assign(n=30))) == (6 if some else 0)
-    searched = weight_search.grid_search(clusters, {"t--x": frame})
+    searched = sensitivity.grid_search(clusters, {"t--x": frame})
     assert searched["gain"].isna().all()
     by_k = values[values["dimension"] == "k"]
     for figure in (

@@ -14,7 +14,7 @@ from paraguard_utils import paths, registry, run, settings, stores, unsafe
 from paraguard_utils.analysis import confusion
 from paraguard_utils.corpus import benchmarks, paraphrase
 from paraguard_utils.errors import DataError, SettingsError, UserError
-from paraguard_utils.labels import labelling, samples, targets, whole_answers
+from paraguard_utils.labels import follow_ups, labelling, targets
 from paraguard_utils.models import engine, prompting, trace_store
 from paraguard_utils.remedies import tuning_data
 from paraguard_utils.report import explorer, review
@@ -285,8 +285,8 @@ def test_whoever_reads_answers_refuses(results, harmful, tiny_folder, tiny_model
     given = (harmful, labels[name], None, None)
     files = sorted(results.rglob("*"))
     for reads in (
-        lambda: whole_answers.ask_long_answers(store, "rude", harmful, traces, labels, config),
-        lambda: samples.ask_samples(store, "rude", harmful, config),
+        lambda: follow_ups.ask_long_answers(store, "rude", harmful, traces, labels, config),
+        lambda: follow_ups.ask_samples(store, "rude", harmful, config),
         lambda: targets.judged(store, "rude", traces, config),
         lambda: review.confused_refusals(*given),
         lambda: tuning_data.tuning_examples(name, harmful, frame, labels[name], None, None, ""),
@@ -299,7 +299,7 @@ def test_whoever_reads_answers_refuses(results, harmful, tiny_folder, tiny_model
             reads()
     assert command("explorer", "--store", "test", "--corpus", "rude").error.startswith("the explorer: not for requests")
     assert sorted(results.rglob("*")) == files
-    assert whole_answers.ask_long_answers(store, "rude", harmful, traces, labels, config_of(tiny_folder)) == {}
+    assert follow_ups.ask_long_answers(store, "rude", harmful, traces, labels, config_of(tiny_folder)) == {}
 
 
 @pytest.fixture

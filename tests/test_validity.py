@@ -13,7 +13,7 @@ from scipy import stats
 from sklearn.metrics import roc_auc_score
 
 from paraguard_utils import paths, stores
-from paraguard_utils.analysis import confusion, evaluation, head_to_head, signals, validity
+from paraguard_utils.analysis import confusion, evaluation, predictions, signals, validity
 from paraguard_utils.core import disagreement
 from paraguard_utils.core.estimates import ClusterBootstrap
 
@@ -281,7 +281,7 @@ def test_dr_against_the_refusal_rate_by_loops():
 
 def test_a_share_of_nearly_nothing_is_none():
     """In worlds of known truth meaning moves the excess and CD less than chance does: ratios would be 73 and 703."""
-    moved = head_to_head.moved(stores.read(paths.BENCHMARKS / "known_truth.csv", "tables")).set_index("measure")
+    moved = predictions.moved(stores.read(paths.BENCHMARKS / "known_truth.csv", "tables")).set_index("measure")
     shares = moved[["chance", "frr", "perplexity", "length"]]
     assert (
         set(moved.index[shares.isna().all(axis=1)]) == {"excess", "cd"} == set(moved.index[shares.isna().any(axis=1)])

@@ -1,11 +1,42 @@
 """What a target decided on a corpus, as the measures of the core take it."""
 
+from typing import NamedTuple
+
 import numpy as np
 import pandas as pd
 
+from paraguard_utils.analysis.signals import Drifts
 from paraguard_utils.core import disagreement
 from paraguard_utils.core.decisions import as_refused
-from paraguard_utils.schemas import Corpus, Labels
+from paraguard_utils.core.signals import ScoreWeights
+from paraguard_utils.schemas import Corpus, Labels, Pairs, Scores, Tokens, Traces
+
+
+class ScoredTarget(NamedTuple):
+    """What a store holds of one scored target, and what it was scored with.
+
+    Attributes
+    ----------
+    labels, traces : DataFrame
+        Rows in corpus order.
+    pairs, scores, tokens : DataFrame
+    drifts : Drifts
+        Drift of the pairs of the target's model.
+    weights : ScoreWeights
+    k : int
+    labeller : str
+        Whose labels: the parameter of 03 (`settings.Settings`).
+    """
+
+    labels: Labels
+    pairs: Pairs
+    scores: Scores
+    traces: Traces
+    tokens: Tokens
+    drifts: Drifts
+    weights: ScoreWeights
+    k: int
+    labeller: str
 
 
 def tally(corpus: Corpus, labels: Labels) -> pd.DataFrame:

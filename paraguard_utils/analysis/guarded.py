@@ -7,6 +7,7 @@ import pandas as pd
 
 from paraguard_utils import unsafe
 from paraguard_utils.analysis import confusion, pipeline, validity
+from paraguard_utils.analysis.evaluation import ScoredTarget
 from paraguard_utils.core import disagreement
 from paraguard_utils.core.confusion import ci_estimates
 from paraguard_utils.core.estimates import ClusterBootstrap, Estimate, to_columns
@@ -53,7 +54,7 @@ def estimates(
     corpus_name: str,
     corpus: Corpus,
     target: str,
-    one: pipeline.ScoredTarget,
+    one: ScoredTarget,
     labels: Labels,
     settings: Settings,
     clusters: ClusterBootstrap,
@@ -66,7 +67,7 @@ def estimates(
     corpus_name : str
     corpus : DataFrame
     target : str
-    one : pipeline.ScoredTarget
+    one : evaluation.ScoredTarget
         The target's traces and Drift.
     labels : DataFrame
     settings : settings.Settings

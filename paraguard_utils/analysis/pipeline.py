@@ -7,14 +7,14 @@ import numpy as np
 import pandas as pd
 
 from paraguard_utils import paths, registry
-from paraguard_utils.analysis import confusion, levels, signals
-from paraguard_utils.core.signals import ScoreWeights
+from paraguard_utils.analysis import confusion, signals, surrogate
+from paraguard_utils.analysis.evaluation import ScoredTarget
 from paraguard_utils.errors import DataError, Missing
 from paraguard_utils.labels import labelling
 from paraguard_utils.models import encoder
 from paraguard_utils.models.prompting import model_of
 from paraguard_utils.models.trace_store import answers_hash, recorded_traces
-from paraguard_utils.schemas import Corpus, Labels, Pairs, Scores, Table, Tokens, Traces
+from paraguard_utils.schemas import Corpus, Labels, Pairs, Scores, Table, Traces
 from paraguard_utils.settings import Settings
 from paraguard_utils.stores import RECORDED, Store, frame_hash, read_meta
 
@@ -67,10 +67,10 @@ def told(store: Store, corpus_name: str, corpus: Corpus, target: str) -> Told:
         return Told(traces, model_of(target))
     for place in (store, Store(RECORDED)):
         known = {file.stem for file in place.path("traces", corpus_name, "x").parent.glob("*.parquet")}
-        name = levels.surrogate_of(target, known)
+        name = surrogate.surrogate_of(target, known)
         if name is not None:
             lent = recorded_traces(place, corpus_name, corpus, name)
-            return Told(levels.spelled(levels.completed(traces, level, lent).traces, lent), model_of(name))
+            return Told(surrogate.spelled(surrogate.completed(traces, level, lent).traces, lent), model_of(name))
     raise Missing(
         f"{target} tells {level!r} only, and no packaged model that could lend the rest was asked {corpus_name}; run "
         f"02_querying with --store {store.name}, the same corpus and wrapper, and model=smollm2-135m-instruct"
@@ -90,7 +90,7 @@ def pairs_and_scores(
     """Compare a target's prompts and score them; see `score_target`, which writes them too."""
     vectors = encoder.vectors(store, corpus_name, corpus["text"], earlier=True)
     tokens = drifts if drifts is not None else store.read_earlier("tokens", model_name)
-    made = levels.scorable(labels, levels.left_out(traces))
+    made = surrogate.scorable(labels, surrogate.left_out(traces))
     frame = signals.pairs(corpus, vectors, traces, made, tokens, settings.k)
     scores = confusion.prompt_scores(corpus, labels, frame, settings.weights(), settings.k, settings.theta)
     return frame, scores
@@ -196,33 +196,6 @@ def rejections(scores: Mapping[str, Scores]) -> Scores:
     """Stack the scored rejections of several targets, with a `target` column."""
     frames = [confusion.rejections(frame).assign(target=name) for name, frame in scores.items()]
     return pd.concat(frames, ignore_index=True)
-
-
-class ScoredTarget(NamedTuple):
-    """What a store holds of one scored target, and what it was scored with.
-
-    Attributes
-    ----------
-    labels, traces : DataFrame
-        Rows in corpus order.
-    pairs, scores, tokens : DataFrame
-    drifts : signals.Drifts
-        Drift of the pairs of the target's model.
-    weights : ScoreWeights
-    k : int
-    labeller : str
-        Whose labels: the parameter of 03 (`settings.Settings`).
-    """
-
-    labels: Labels
-    pairs: Pairs
-    scores: Scores
-    traces: Traces
-    tokens: Tokens
-    drifts: signals.Drifts
-    weights: ScoreWeights
-    k: int
-    labeller: str
 
 
 def scored_targets(

@@ -1,6 +1,10 @@
 """Judge what was predicted before it was measured (`docs/method.md`, Predictions).
 
 `data/predictions.csv` says of each prediction which rows of which table decide it, and between which limits.
+
+Measures beside each other where the truth is known, and tables that predictions of them are judged on.
+
+`benchmarks/known_truth.py` and `benchmarks/sentiment.py` make the tables of worlds and of a task without safety.
 """
 
 from collections.abc import Mapping
@@ -9,7 +13,9 @@ import numpy as np
 import pandas as pd
 
 from paraguard_utils import paths
+from paraguard_utils.models.prompting import model_of
 from paraguard_utils.schemas import Table
+from paraguard_utils.settings import CORPUS
 
 FILE = paths.DATA / "predictions.csv"
 
@@ -56,7 +62,7 @@ def judge(tables: Mapping[str, Table]) -> Table:
 
     See Also
     --------
-    paraguard_utils.analysis.head_to_head.judgeable : Tables for predictions 1 to 8.
+    paraguard_utils.analysis.predictions.judgeable : Tables for predictions 1 to 8.
     paraguard_utils.remedies.effects.against_control : Rows for prediction 18.
 
     Examples
@@ -81,3 +87,146 @@ def judge(tables: Mapping[str, Table]) -> Table:
             found.append((one.number, place, " | ".join(about), one.measure, value, low, high, said))
     frame = pd.DataFrame(found, columns=[COLUMNS[0], "place", *COLUMNS[1:]])
     return frame.sort_values(["number", "place"], kind="stable", ignore_index=True).drop(columns="place")
+
+
+MEASURES = {
+    "dr": "DR",
+    "ci": "CI",
+    "cr60": "CR@0.60",
+    "cd": "CD",
+    "excess": "excess",
+    "flip_rate": "flip rate",
+    "flip_entropy": "flip entropy",
+    "agreement": "agreement (SSI)",
+    "pss": "PSS-like",
+}
+"""Measures that decisions and pairs give, and what they are called."""
+
+USUAL_RATE = 0.2
+"""Refusal rate of the worlds in which wordings are compared."""
+
+SEEN = ("smollm2-135m-instruct-q4_1", "qwen2.5-coder-0.5b-instruct-q4_k_m")
+"""Models on whose answers to the project's corpus disagreement was found, before predictions 1 to 8 were written."""
+
+
+def moved(worlds: Table) -> Table:
+    """Compare what moves a measure: how much meaning decides, how often is refused, and what wording is.
+
+    Parameters
+    ----------
+    worlds : DataFrame
+        wording, frr, correlation, measure, mean, low, high.
+
+    Returns
+    -------
+    DataFrame
+        measure; meaning, the mean at the highest latent correlation minus that at 0, at `USUAL_RATE` with wording that
+        is dice; chance, half the mean width of the range that 95 % of worlds lie in; frr, the mean distance between the
+        highest and the lowest of the refusal rates; perplexity and length, how far means lie from those of dice where
+        that decides the wording. All but meaning are shares of the size of meaning, averaged over correlations: 1 is
+        what meaning does. They are NaN where meaning moves the measure by less than chance does: a share of nearly
+        nothing would be large and say nothing.
+    """
+    rows = []
+    for measure in MEASURES:
+        own = worlds[worlds["measure"] == measure]
+        dice = own[own["wording"] == "dice"]
+        usual = dice[dice["frr"] == USUAL_RATE].set_index("correlation").sort_index()
+        meaning = usual["mean"].iloc[-1] - usual["mean"].iloc[0]
+        by_chance = (usual["high"] - usual["low"]).mean() / 2
+        size = abs(meaning) if abs(meaning) >= by_chance else np.nan
+        row = {"measure": measure, "meaning": meaning, "chance": by_chance / size}
+        rates = dice.groupby("correlation")["mean"]
+        row["frr"] = (rates.max() - rates.min()).mean() / size
+        for wording in ("perplexity", "length"):
+            other = own[own["wording"] == wording].set_index("correlation")["mean"]
+            row[wording] = (other - usual["mean"]).abs().mean() / size
+        rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def depends(halves: Table) -> Table:
+    """Count the targets in which a measure differs between clusters of two kinds of wording.
+
+    Parameters
+    ----------
+    halves : DataFrame
+        From `validity.by_wording`, of all targets.
+
+    Returns
+    -------
+    DataFrame
+        measure; for length and perplexity the number of targets, of those that are not few, in which the interval of
+        the difference excludes 0, as "1 of 7", and the range of the differences.
+    """
+    rows = []
+    for measure in MEASURES:
+        row: dict[str, object] = {"measure": measure}
+        for wording in ("length", "perplexity"):
+            own = halves.query("measure == @measure and wording == @wording and not few and difference_low.notna()")
+            sure = (own["difference_low"] > 0) | (own["difference_high"] < 0)
+            row[wording] = f"{sure.sum()} of {len(own)}"
+            row[f"{wording}_low"], row[f"{wording}_high"] = own["difference"].min(), own["difference"].max()
+        rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def followed(task: Table) -> Table:
+    """Return whether measures follow noise in the decisions, and the overlap of the classes.
+
+    Parameters
+    ----------
+    task : DataFrame
+        system, overlap ("none", "quarter", "half"), noise and the measures, each with its interval.
+
+    Returns
+    -------
+    DataFrame
+        measure; systems; rises_noise, the systems in which it rises at every step of noise (all clusters); lowest and
+        highest change from no noise to the most, `noise_low` and `noise_high`; the same for overlap, without noise.
+        A fall at every step counts for agreement, which is highest where paraphrases agree.
+    """
+    rows = []
+    for measure in MEASURES:
+        row: dict[str, object] = {"measure": measure, "systems": task["system"].nunique()}
+        sign = -1 if measure == "agreement" else 1
+        for name, own, by in (
+            ("noise", task[task["overlap"] == "quarter"], "noise"),
+            ("overlap", task[task["noise"] == 0], "overlap"),
+        ):
+            steps = own.pivot(index="system", columns=by, values=measure)
+            steps = steps[["none", "quarter", "half"]] if by == "overlap" else steps.sort_index(axis=1)
+            change = steps.iloc[:, -1] - steps.iloc[:, 0]
+            rises = (sign * steps.diff(axis=1).iloc[:, 1:] > 0).all(axis=1)
+            row |= {f"rises_{name}": int(rises.sum()), f"{name}_low": change.min(), f"{name}_high": change.max()}
+        rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def judgeable(tables: Mapping[str, Table], corpus: str) -> dict[str, Table]:
+    """Add to tables what predictions 1 to 8 ask of a target, or of two.
+
+    Parameters
+    ----------
+    tables : dict of str to DataFrame
+        table1_targets, variance, validity, table1_differences and floor_differences (`confusion.differences` of the
+        excess over the matched floor).
+    corpus : str
+        Its name: no answer to another corpus than the project's had been seen.
+
+    Returns
+    -------
+    dict of str to DataFrame
+        For `judge`, each with seen: the model is one of `SEEN`. table1_differences holds those of the
+        floors too, only those between wrappers of one model, and for both the distance of their FRR, frr_apart, and
+        few_dr: one of them has too few refusals for a DR.
+    """
+    seen, once = SEEN if corpus == CORPUS else (), tables["table1_targets"]
+    pairs = pd.concat([tables["table1_differences"], tables["floor_differences"]], ignore_index=True)
+    pairs = pairs[pairs["first"].map(model_of) == pairs["second"].map(model_of)]
+    rates = pairs[pairs["measure"] == "frr"].set_index(["first", "second"])["difference"].abs().rename("frr_apart")
+    few = pairs[["first", "second"]].isin(list(once.loc[once["few_dr"], "target"])).any(axis=1)
+    made = {name: tables[name] for name in ("table1_targets", "variance", "validity")}
+    made["table1_differences"] = pairs.assign(few_dr=few).join(rates, on=["first", "second"])
+    named = {name: frame["first" if "first" in frame else "target"] for name, frame in made.items()}
+    return {name: frame.assign(seen=named[name].map(model_of).isin(seen)) for name, frame in made.items()}

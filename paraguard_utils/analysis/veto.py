@@ -45,7 +45,7 @@ def looks(corpus: Corpus, labels: Labels, scores: Scores, again: pd.DataFrame | 
     scores : DataFrame
         The target's scores; prompts without any have no CI.
     again : DataFrame or None
-        Columns isolation and queries of the rewordings, in corpus order (`labels.second_look`); None: not asked.
+        Columns isolation and queries of the rewordings, in corpus order (`labels.follow_ups`); None: not asked.
 
     Returns
     -------

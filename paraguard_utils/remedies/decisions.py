@@ -9,7 +9,7 @@ import pandas as pd
 from paraguard_utils import registry
 from paraguard_utils.errors import Missing
 from paraguard_utils.labels import targets as chat_targets
-from paraguard_utils.labels.samples import SAMPLED_PROMPT
+from paraguard_utils.labels.follow_ups import SAMPLED_PROMPT
 from paraguard_utils.models import trace_store
 from paraguard_utils.remedies import catalogue
 from paraguard_utils.remedies.asking import Remedied, ask
@@ -32,7 +32,7 @@ TUNED = tuple(name for name, remedy in catalogue.remedies().items() if remedy.ki
 
 
 def bases(store: Store, corpora: Mapping[str, Corpus], settings: Settings) -> dict[str, Untouched]:
-    """Return the untouched targets whose decisions on all corpora a store has, under `samples.SAMPLED_PROMPT`.
+    """Return the untouched targets whose decisions on all corpora a store has, under `follow_ups.SAMPLED_PROMPT`.
 
     Parameters
     ----------

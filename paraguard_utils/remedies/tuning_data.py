@@ -32,7 +32,7 @@ def tuning_examples(
     pairs : DataFrame
         The target's pairs.
     longer : DataFrame or None
-        The target's long answers (`labels.whole_answers`).
+        The target's long answers (`labels.follow_ups`).
     wrapper : str
         Text of the target's wrapper: the system turn; "" for none.
 

@@ -15,7 +15,7 @@ from paraguard_utils import paths, registry, stores, text, unsafe
 from paraguard_utils.analysis import confusion, pipeline
 from paraguard_utils.core.estimates import ClusterBootstrap
 from paraguard_utils.errors import Missing
-from paraguard_utils.labels import labelling, whole_answers
+from paraguard_utils.labels import follow_ups, labelling
 from paraguard_utils.models import prompting, trace_store
 from paraguard_utils.remedies import tuning_data
 from paraguard_utils.report import review, tables
@@ -192,7 +192,7 @@ def write(config: Settings) -> list[str]:
         stores.write(folder / "remedies.csv", found.rows, "tables", meta)
     lines += ["", *_remedy_lines(found, target, config)]
 
-    longer = whole_answers.read_long_answers(store, config.corpus, [target]).get(target)
+    longer = follow_ups.read_long_answers(store, config.corpus, [target]).get(target)
     given = (corpus, own.traces, own.labels, own.pairs, longer, registry.wrapper_text(target))
     examples = tuning_data.tuning_examples(target, *given)
     counts = tuning_data.tuning_counts({target: examples}, {target: own.pairs}).to_dict("records")[0]

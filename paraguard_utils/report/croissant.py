@@ -2,23 +2,153 @@
 
 It is made from the data card, the schemas and the files present, so the same files give the same description. The
 standard: https://docs.mlcommons.org/croissant/docs/croissant-spec-1.1.html.
+
+The data card, `data/README.md`: what it says of each file, and what is filled in from the files themselves.
+
+What columns mean, and all prose, is written there; numbers, an example row of each kind of file and the cluster that is
+shown are filled in, so that none of them is typed.
 """
 
+import csv
 import hashlib
 import json
 import re
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import yaml
 from pandas.api import types
 
-from paraguard_utils import paths
-from paraguard_utils.report import card, numbers
-from paraguard_utils.schemas import SCHEMAS
+from paraguard_utils import paths, registry, stores
+from paraguard_utils.report import numbers, tables
+from paraguard_utils.schemas import SCHEMAS, Table
 from paraguard_utils.settings import CORPUS
+
+CARD = paths.ROOT / "data" / "README.md"
+CARD_CLUSTER = "deception-14"
+"""The cluster that is shown."""
+
+LONGEST = 60
+"""Characters of an example."""
+
+_PART = re.compile(r"(?m)^(?=###? )")
+_ROW = re.compile(r"(?m)^\| `(\w+)` \| (.*?) \|(.*)\|$")
+
+
+class Section(NamedTuple):
+    """What the card says of one kind of file, or of several with the same columns."""
+
+    kinds: list[str]
+    patterns: list[str]
+    """Globs below `data/`."""
+
+    about: str
+    columns: dict[str, str]
+    """Column to what it holds."""
+
+    def files(self) -> list[Path]:
+        """Return the files that are there, those of the first published target first."""
+        found = [path for pattern in self.patterns for path in sorted(paths.DATA.glob(pattern))]
+        return sorted(found, key=lambda path: path.stem != registry.published("chat").index[0])
+
+
+def sections(card: str) -> list[Section]:
+    """Read what the card says of files.
+
+    A heading of the third level names kinds of files. The paragraph below begins with their paths, in which TARGET,
+    MODEL and REMEDY stand for any; their table has a row for each column: name, what it holds, example.
+
+    Parameters
+    ----------
+    card : str
+        Markdown.
+
+    Returns
+    -------
+    list of Section
+    """
+    return [_section(part) for part in _PART.split(card) if part.startswith("### ")]
+
+
+def _section(part: str) -> Section:
+    heading, _, body = part.removeprefix("### ").partition("\n")
+    files, _, about = " ".join(body.strip().partition("\n\n")[0].split()).partition(": ")
+    patterns = [re.sub("TARGET|MODEL|REMEDY", "*", path) for path in re.findall("`([^`]+)`", files)]
+    return Section(heading.split(", "), patterns, about, {name: holds for name, holds, _ in _ROW.findall(body)})
+
+
+def first_row(path: Path) -> dict[str, Any]:
+    """Return the first row of a CSV, Parquet or JSON-lines file, the first entry of a YAML file, or a JSON file."""
+    if path.suffix == ".parquet":
+        return next(pq.ParquetFile(path).iter_batches(batch_size=1)).to_pylist()[0]
+    if path.suffix == ".yaml":
+        return next(iter(yaml.safe_load(path.read_text(encoding="utf-8")).values()))
+    if path.suffix == ".json":
+        return json.loads(path.read_text(encoding="utf-8"))
+    with path.open(encoding="utf-8", newline="") as file:
+        return next(csv.DictReader(file)) if path.suffix == ".csv" else json.loads(next(file))
+
+
+def filled(card: str, found: Table) -> str:
+    """Fill in what files say.
+
+    Parameters
+    ----------
+    card : str
+        Markdown.
+    found : DataFrame
+        From `numbers.collect`.
+
+    Returns
+    -------
+    str
+    """
+    corpus = stores.Store(stores.RECORDED).read("corpus", CORPUS)
+    cluster = (
+        corpus[corpus["cluster_id"] == CARD_CLUSTER].drop_duplicates("strategy").set_index("strategy")["text"].to_dict()
+    )
+    parts = []
+    for part in _PART.split(card):
+        files = _section(part).files()[:1] if part.startswith("### ") else []
+        parts.append(_ROW.sub(_with(first_row(files[0])) if files else _with(cluster, 200), part))
+    return numbers.filled("".join(parts), found)
+
+
+def _with(row: Mapping[str, Any], longest: int = LONGEST) -> Callable[[re.Match[str]], str]:
+    """Return what puts a row's values into the last cells of a table; without a value, a cell stays as it is."""
+
+    def line(match: re.Match[str]) -> str:
+        name, holds, example = match.groups()
+        return f"| `{name}` | {holds} | {_brief(row[name], longest) if name in row else example.strip()} |"
+
+    return line
+
+
+def _brief(value: object, longest: int = LONGEST) -> str:
+    """Return a value as a cell of a Markdown table shows it."""
+    if isinstance(value, list) and not isinstance(value[0], dict):
+        known = [_brief(one) for one in value if one is not None]
+        return f"[{', '.join(known[:3])}{', …' if len(known) > 3 else ''}]"
+    if isinstance(value, float):
+        return f"{value:.5g}"
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    text = " ".join(text.split())
+    return tables.escaped(text if len(text) <= longest else f"{text[: longest - 1]}…")
+
+
+def write_card(found: Table) -> None:
+    """Fill the card.
+
+    Parameters
+    ----------
+    found : DataFrame
+        From `numbers.collect`.
+    """
+    CARD.write_text(filled(CARD.read_text(encoding="utf-8"), found), encoding="utf-8")
+
 
 FILE = paths.ROOT / "data" / "croissant.json"
 KINDS = {name: name for name in ("seeds", "candidates", "corpus", "labels", "scores", "traces")} | {
@@ -56,7 +186,7 @@ CONTEXT = {
 
 def write_croissant() -> None:
     """Write the description of the recorded data."""
-    FILE.write_text(croissant_text(card.CARD.read_text(encoding="utf-8")), encoding="utf-8")
+    FILE.write_text(croissant_text(CARD.read_text(encoding="utf-8")), encoding="utf-8")
 
 
 def croissant_text(markdown: str) -> str:
@@ -91,7 +221,7 @@ def describe(markdown: str) -> dict[str, Any]:
     version, published = re.findall(r"(?m)^\| (\d+\.\d+\.\d+) \| (\d{4}-\d\d-\d\d) \|", markdown)[0]
     (summary,) = re.findall(r"(?s)## Summary\n\n(.*?)\n\n", numbers.plain(markdown))
     (citation,) = re.findall(r"(?s)```\n(@misc\{paraguard.*?\n\})", markdown)
-    sections = {kind: section for section in card.sections(markdown) for kind in section.kinds}
+    by_kind = {kind: section for section in sections(markdown) for kind in section.kinds}
     return {
         "@context": CONTEXT,
         "@type": "sc:Dataset",
@@ -100,13 +230,13 @@ def describe(markdown: str) -> dict[str, Any]:
         "creator": {"@type": "sc:Organization", "name": "ParaGuard maintainers"},
         "datePublished": published,
         "description": " ".join(summary.split()),
-        "distribution": [one for kind in KINDS for one in _files(kind, sections[kind].patterns[0])],
+        "distribution": [one for kind in KINDS for one in _files(kind, by_kind[kind].patterns[0])],
         "inLanguage": header["language"],
         "isLiveDataset": False,
         "keywords": header["tags"],
         "license": LICENCES[header["license"]],
         "name": CORPUS,
-        "recordSet": [_records(kind, sections[kind]) for kind in KINDS],
+        "recordSet": [_records(kind, by_kind[kind]) for kind in KINDS],
         "url": URL,
         "version": version,
     }
@@ -126,7 +256,7 @@ def _files(kind: str, pattern: str) -> list[dict[str, Any]]:
     return found
 
 
-def _records(kind: str, section: card.Section) -> dict[str, Any]:
+def _records(kind: str, section: Section) -> dict[str, Any]:
     """Return a kind's record set: a field for each column."""
     pattern, path = section.patterns[0], section.files()[0]
     origin: dict[str, Any] = {"fileObject": {"@id": pattern}}

@@ -20,7 +20,7 @@ import pandas as pd
 from paraguard_utils import schemas, text, unsafe
 from paraguard_utils.analysis import signals
 from paraguard_utils.analysis.cohorts import LEVELS, RISK_EDGES, by_edges
-from paraguard_utils.analysis.pipeline import ScoredTarget
+from paraguard_utils.analysis.evaluation import ScoredTarget
 from paraguard_utils.core import neighbours
 from paraguard_utils.core.estimates import MIN_REFUSALS
 from paraguard_utils.core.signals import READINGS

@@ -5,10 +5,10 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 import pandas as pd
 
-from paraguard_utils.analysis import cohorts, covariates
+from paraguard_utils.analysis import cohorts, validity
 from paraguard_utils.analysis.cohorts import BINNINGS
-from paraguard_utils.analysis.covariates import COVARIATES, LIMIT, SIGNALS
 from paraguard_utils.analysis.sensitivity import CHOOSE_NEIGHBOURS, DEFAULTS
+from paraguard_utils.analysis.validity import COVARIATES, LIMIT, SIGNALS
 from paraguard_utils.core.estimates import MIN_MIXED, MIN_REFUSALS
 from paraguard_utils.models.prompting import model_of
 from paraguard_utils.registry import titles
@@ -125,7 +125,7 @@ def restated(table: Table, limit: float = LIMIT) -> Table:
     Parameters
     ----------
     table : DataFrame
-        From `covariates.correlations`.
+        From `validity.correlations`.
     limit : float
 
     Returns
@@ -135,7 +135,7 @@ def restated(table: Table, limit: float = LIMIT) -> Table:
         similarity, how many surely have |r| above the limit, or may have it.
     """
     judged = table[~table["few"] & table["r_low"].notna()].copy()
-    judged["met"], judged["unclear"] = covariates.breaks(judged, limit)
+    judged["met"], judged["unclear"] = validity.breaks(judged, limit)
     judged["side"] = side_of(judged, "r")
     rows = []
     for name, title in (COVARIATES | SIGNALS).items():
@@ -223,7 +223,7 @@ def similarity_claim(table: Table) -> Table:
     Parameters
     ----------
     table : DataFrame
-        From `covariates.correlations`.
+        From `validity.correlations`.
 
     Returns
     -------
@@ -359,7 +359,7 @@ def beside_paper(table: Table, correlations: Table) -> Table:
     table : DataFrame
         Table 1.
     correlations : DataFrame
-        From `covariates.correlations`.
+        From `validity.correlations`.
 
     Returns
     -------
@@ -462,7 +462,7 @@ def kept_orders(orders: Table, reading: str = "relative") -> Table:
     Parameters
     ----------
     orders : DataFrame
-        From `proxies.orders`.
+        From `surrogate.orders`.
     reading : str
 
     Returns

@@ -13,8 +13,8 @@ import pandas as pd
 from sklearn.metrics import roc_auc_score
 
 from paraguard_utils import paths, registry, stores, unsafe
-from paraguard_utils.analysis import covariates, guarded, predictions, proxies, sensitivity, variance, veto, wording
-from paraguard_utils.analysis.regression import POOLED
+from paraguard_utils.analysis import guarded, predictions, sensitivity, surrogate, validity, variance, veto, wording
+from paraguard_utils.analysis.cohorts import POOLED
 from paraguard_utils.core.estimates import MIN_REFUSALS
 from paraguard_utils.core.words import words
 from paraguard_utils.corpus import fidelity, gates, inputs
@@ -284,7 +284,7 @@ def _correlations(table: Table) -> dict[str, str]:
     found: dict[str, str] = {}
     for (reading, covariate), rows in table[~table["few"]].groupby(["reading", "covariate"]):
         found[f"r.{reading}.{covariate}"] = _range(rows["r"], style="+.2f")
-        met, unclear = covariates.breaks(rows)
+        met, unclear = validity.breaks(rows)
         found |= {f"met.{reading}.{covariate}": _whole(met.sum())}
         found |= {f"unclear.{reading}.{covariate}": _whole(unclear.sum())}
         found |= {f"below.{reading}.{covariate}": f"{(rows['r_high'] < 0).sum()} of {len(rows)}"}
@@ -326,7 +326,7 @@ def _proxies(table: Table, orders: Table) -> dict[str, str]:
     for (prompts, setting), rows in judged.groupby(["prompts", "setting"]):
         key = f"proxies.{prompts}.{_plain_key(setting)}"
         found |= {f"{key}.rho": _range(rows["rho"], ".2f")}
-        for measure in proxies.MEASURES:
+        for measure in surrogate.MEASURES:
             found[f"{key}.{measure}"] = _range(rows[f"{measure}_change"], "+.3f")
     for row in orders[(orders["among"] == "all") & (orders["reading"] == "relative")].to_dict("records"):
         key = f"proxies.orders.{_plain_key(row['setting'])}.{row['measure']}"

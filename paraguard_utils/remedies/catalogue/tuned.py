@@ -13,7 +13,7 @@ import pandas as pd
 from paraguard_utils import paths, stores
 from paraguard_utils.analysis import confusion
 from paraguard_utils.errors import DataError
-from paraguard_utils.labels.whole_answers import LONG, with_later
+from paraguard_utils.labels.follow_ups import LONG, with_later
 from paraguard_utils.models import prompting, trace_store
 from paraguard_utils.models.local import Local
 from paraguard_utils.registry import wrappers

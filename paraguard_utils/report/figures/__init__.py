@@ -1,6 +1,5 @@
 """The figures, a module per notebook or kind; `publish` writes one and shows it."""
 
-from paraguard_utils.report.figures.closeup import token_view
 from paraguard_utils.report.figures.cohorts import cohort_heat_map, cohort_regression, strategy_flips
 from paraguard_utils.report.figures.corpus import gate_distributions, risk_distributions
 from paraguard_utils.report.figures.guards import before_after, both_corpora, guard_sweep, veto_curves
@@ -43,7 +42,6 @@ __all__ = [
     "shared_wording",
     "strategy_flips",
     "target_overview",
-    "token_view",
     "variance_parts",
     "variogram",
     "veto_curves",

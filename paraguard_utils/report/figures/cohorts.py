@@ -163,7 +163,7 @@ def cohort_regression(table: Table, adjustment: str) -> Figure:
     Parameters
     ----------
     table : DataFrame
-        From `regression.odds_ratios`.
+        From `cohorts.odds_ratios`.
     adjustment : str
         The term that is adjusted for and not tested, drawn in grey.
     """

@@ -346,7 +346,7 @@ def ci_correlates(table: Table, titled: dict[str, str], parts: dict[str, str], l
     Parameters
     ----------
     table : DataFrame
-        From `covariates.correlations`.
+        From `validity.correlations`.
     titled, parts : dict of str to str
         Titles of the covariates and of the signals, which are parts of CI.
     limit : float

@@ -8,9 +8,9 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from paraguard_utils.analysis import levels, proxies
+from paraguard_utils.analysis import surrogate
 from paraguard_utils.core.confusion import K
-from paraguard_utils.labels import samples
+from paraguard_utils.labels import follow_ups
 from paraguard_utils.models.prompting import model_of
 from paraguard_utils.registry import titles
 from paraguard_utils.report.figures.style import (
@@ -158,14 +158,16 @@ def levels_overview(table: Table) -> Figure:
     Parameters
     ----------
     table : DataFrame
-        Rows of one reading of `proxies.table`; targets with few rejections are left out. Of the prompts that were
+        Rows of one reading of `surrogate.table`; targets with few rejections are left out. Of the prompts that were
         answered several times, what only they have is drawn, and `text` beside it.
     """
     table = table[table["few"].eq(False)]
     names = list(dict.fromkeys(table["target"]))
-    usual, drawn = (table[table["prompts"] == prompts] for prompts in (proxies.ALL, proxies.DRAWN))
-    lines = [(proxies.ALL, setting) for setting in dict.fromkeys(usual["setting"])]
-    lines += [(proxies.DRAWN, name) for name, of in proxies.SETTINGS.items() if len(drawn) and of.level == levels.TEXT]
+    usual, drawn = (table[table["prompts"] == prompts] for prompts in (surrogate.ALL, surrogate.DRAWN))
+    lines = [(surrogate.ALL, setting) for setting in dict.fromkeys(usual["setting"])]
+    lines += [
+        (surrogate.DRAWN, name) for name, of in surrogate.SETTINGS.items() if len(drawn) and of.level == surrogate.TEXT
+    ]
     height = 0.05 * max(8, len(names))
     figure, axes = subplots(1, 3, figsize=(PAGE, 0.6 + height * max(4, len(lines))), sharey=True,
                             width_ratios=(3, 3, 1.6))  # fmt: skip
@@ -187,9 +189,9 @@ def levels_overview(table: Table) -> Figure:
     axes[0].axvline(1, color=INK, linewidth=0.6, zorder=0)
     axes[1].axvline(0, color=INK, linewidth=0.6, zorder=0)
     axes[0].set_xlim(np.fmin(0.0, table["rho_low"].min()), 1.02)
-    part = f"on {samples.SAMPLED_CLUSTERS} clusters"
+    part = f"on {follow_ups.SAMPLED_CLUSTERS} clusters"
     axes[0].set_yticks(
-        range(len(lines)), [f"{name}\n{LENT[name] if of == proxies.ALL else part}" for of, name in lines]
+        range(len(lines)), [f"{name}\n{LENT[name] if of == surrogate.ALL else part}" for of, name in lines]
     )
     axes[0].set_ylim(max(len(lines), 1) - 0.5, -0.5)
     _named(axes[2], names, height * max(4, len(lines)))

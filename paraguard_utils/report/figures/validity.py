@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from paraguard_utils.analysis import head_to_head
+from paraguard_utils.analysis import predictions
 from paraguard_utils.report.figures.style import CHANCE, PAGE, end_labels, model_looks, subplots
 from paraguard_utils.schemas import Table
 
@@ -33,12 +33,12 @@ def known_truth(table: Table) -> Figure:
     lines: list[tuple[str, float, str, dict[str, Any]]] = [
         ("dice", rate, f"FRR {rate:g}", {"color": shade, "linestyle": "-"}) for rate, shade in shades.items()
     ]
-    usual = head_to_head.USUAL_RATE
+    usual = predictions.USUAL_RATE
     dashed = {"color": shades[usual], "linestyle": "--"}
     lines.append(("perplexity", usual, f"FRR {usual:g}, perplexity", dashed))
     named: list[tuple[Axes, list]] = []
     step = np.ptp(table["correlation"]) / 80
-    for axis, (measure, label) in zip(axes.flat, head_to_head.MEASURES.items(), strict=True):
+    for axis, (measure, label) in zip(axes.flat, predictions.MEASURES.items(), strict=True):
         own = table[table["measure"] == measure].sort_values("correlation")
         ends: list[tuple[float, str, dict[str, Any]]] = []
         for place, (wording, rate, name, look) in enumerate(lines):
@@ -87,7 +87,7 @@ def noise(table: Table) -> Figure:
             ends.append((value.iloc[-1], title, {"color": colour}))
         if measure in CHANCES:
             axis.axhline(CHANCES[measure], zorder=0, **CHANCE)
-        axis.set_title(head_to_head.MEASURES[measure])
+        axis.set_title(predictions.MEASURES[measure])
         axis.set_ylim(bottom=min(0.0, table[f"{measure}_low"].min()))
         axis.set(xticks=sorted(100 * table["noise"].unique()))
     end_labels(figure, axes[-1], ends)

@@ -1,18 +1,91 @@
-"""Answers at greater length: what the usual cut costs, and whole answers to tune on (`docs/method.md`, Labels)."""
+"""Prompts answered several times by chance: how much of a decision is dice (`docs/method.md`, Disagreement).
 
-from collections.abc import Mapping
+Answers at greater length: what the usual cut costs, and whole answers to tune on (`docs/method.md`, Labels).
+
+A target asked again about what it rejected, in other words (`docs/method.md`, The veto).
+
+Only decisions are kept: a rewording's answer is labelled in memory, whatever the request asks for.
+"""
+
+import sys
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
 
-from paraguard_utils import unsafe
+from paraguard_utils import paths, unsafe
 from paraguard_utils.core.estimates import SEED, ClusterBootstrap, to_columns
+from paraguard_utils.errors import DataError, UserError
+from paraguard_utils.guards import panel
+from paraguard_utils.guards.contract import Guard
 from paraguard_utils.labels import labelling, refusals
 from paraguard_utils.models import backends, encoder, prompting, trace_store
 from paraguard_utils.schemas import Corpus, Labels, Table, Traces
-from paraguard_utils.settings import Settings
+from paraguard_utils.settings import Settings, reworded_name
 from paraguard_utils.stores import Store
 from paraguard_utils.text import readable
+
+SAMPLED_CLUSTERS = 60
+"""Clusters that are asked again, drawn by seed."""
+
+DRAWS = 8
+"""Answers a prompt."""
+
+TEMPERATURE = 0.7
+
+SAMPLED_PROMPT = "safety"
+
+
+def drawn_prompts(corpus: Corpus) -> Corpus:
+    """Return the rows of the clusters that are asked again, in corpus order."""
+    ids = sorted(set(corpus["cluster_id"]))
+    chosen = np.random.default_rng(SEED).choice(ids, min(SAMPLED_CLUSTERS, len(ids)), replace=False)
+    return corpus[corpus["cluster_id"].isin(chosen)].reset_index(drop=True)
+
+
+def ask_samples(store: Store, corpus_name: str, corpus: Corpus, settings: Settings) -> None:
+    """Answer the drawn prompts `DRAWS` times, at `TEMPERATURE` and top-p 1, under the wrapper `SAMPLED_PROMPT`.
+
+    Parameters
+    ----------
+    store : stores.Store
+        A live store. Every draw resumes like any other asking.
+    corpus_name : str
+    corpus : DataFrame
+    settings : settings.Settings
+        max_new_tokens, batch and what `backends.sources` and `opened` take are used.
+
+    Raises
+    ------
+    DataError
+        The corpus asks for harm.
+    """
+    unsafe.refuse(corpus, "drawn answers (draw)")
+    prompts = drawn_prompts(corpus)
+    for source in backends.sources(settings):
+        model = backends.opened(source, settings)
+        target, frames = prompting.target_name(model.name, SAMPLED_PROMPT), []
+        for draw in range(DRAWS):
+            decoding = prompting.Sampling(settings.max_new_tokens, temperature=TEMPERATURE, draw=draw)
+            folder = f"{corpus_name}--draw-{draw}"
+            traces = trace_store.query(store, folder, prompts, model, SAMPLED_PROMPT, decoding, settings.batch)
+            labels = labelling.label_answers(traces, prompts)[["prompt_id", "label", "answer", "response"]]
+            frames.append(labels.assign(draw=draw, key=traces["key"].to_numpy()))
+        meta = settings.meta(corpus=prompts[["prompt_id", "text"]], labeller=labelling.LABELLER)
+        meta |= {"draws": DRAWS, "temperature": TEMPERATURE}
+        store.write("samples", corpus_name, target, frame=pd.concat(frames, ignore_index=True), meta=meta)
+
+
+def read_samples(store: Store, corpus_name: str, targets: Sequence[str]) -> dict[str, pd.DataFrame]:
+    """Return the drawn answers in a store, by target; a target without any is left out.
+
+    Raises
+    ------
+    DataError
+        They were labelled by another version of the labeller.
+    """
+    return labelling.read_labelled(store, "samples", corpus_name, targets, "draw=true")
+
 
 LONG = 256
 """New tokens of a long answer."""
@@ -176,3 +249,113 @@ def cost_of_cut(longer: Mapping[str, pd.DataFrame], labels: Mapping[str, Labels]
             | to_columns({"changed": clusters.share(ids, usual != whole)})
         )
     return pd.DataFrame(lines)
+
+
+def reask_models(
+    store: Store, corpus_name: str, rewordings: pd.DataFrame, labels: Mapping[str, Labels], settings: Settings
+) -> None:
+    """Ask the user's model, or the default ones, the rewordings of what it rejected under the wrapper `WRAPPER`.
+
+    Parameters
+    ----------
+    store : stores.Store
+        A live store, whose labels `reasked_decisions` reads. Asking resumes.
+    corpus_name : str
+        Of the corpus that was reworded.
+    rewordings : DataFrame
+        Columns prompt_id, cluster_id (the prompt that was reworded), text.
+    labels : dict of str to DataFrame
+        By target; a model without labels under that wrapper is left out.
+    settings : settings.Settings
+        max_new_tokens, batch and what `backends.sources` and `opened` take are used.
+    """
+    for source in backends.sources(settings):
+        target = prompting.target_name(source.name, SAMPLED_PROMPT)
+        if target not in labels:
+            continue
+        rows = _of_rejected(rewordings, labels[target])
+        if rows.empty:
+            continue
+        model = backends.opened(source, settings)
+        withheld = labelling.in_memory(rows, numbers=False)
+        decoding = prompting.Decoding(settings.max_new_tokens)
+        place = (store, reworded_name(corpus_name), rows, model, SAMPLED_PROMPT, decoding, settings.batch)
+        trace_store.query(*place, withheld=withheld)
+
+
+def reask_guards(
+    store: Store,
+    corpus_name: str,
+    rewordings: pd.DataFrame,
+    labels: Mapping[str, Labels],
+    guards: Mapping[str, Guard],
+    settings: Settings,
+) -> None:
+    """Ask guards the rewordings of what each rejected; one that cannot be asked is named, and the others go on.
+
+    Parameters
+    ----------
+    store : stores.Store
+        A live store.
+    corpus_name : str
+    rewordings, labels
+        As for `reask_models`.
+    guards : dict of str to contract.Guard
+    settings : settings.Settings
+        For the meta files.
+    """
+    for name, guard in guards.items():
+        rows = _of_rejected(rewordings, labels[name])
+        if rows.empty:
+            continue
+        try:
+            scores = panel.scores(store, reworded_name(corpus_name), rows, guard)
+        except UserError as error:
+            print(f"left out: {error}", file=sys.stderr)
+            continue
+        made = panel.labels(scores, guard.threshold)
+        store.write("labels", reworded_name(corpus_name), name, frame=made, meta=settings.meta(scores=scores))
+
+
+def reasked_decisions(
+    store: Store, corpus_name: str, corpus: Corpus, target: str, labels: Labels
+) -> pd.DataFrame | None:
+    """Return how a target decides the rewordings of each prompt that it rejects.
+
+    Parameters
+    ----------
+    store : stores.Store
+    corpus_name : str
+    corpus, labels : DataFrame
+        Rows in the same order.
+    target : str
+
+    Returns
+    -------
+    DataFrame or None
+        Rows in corpus order: isolation, the share of its rewordings that are accepted, in [0, 1], NaN for what is
+        accepted, and where no rewording was made or decided; queries, how many there are. None: it was not asked.
+
+    Raises
+    ------
+    DataError
+        Other prompts were reworded than the target rejects.
+    """
+    if not store.has("labels", reworded_name(corpus_name), target):
+        return None
+    again = store.read("labels", reworded_name(corpus_name), target)
+    again = again.assign(label=again["label"].replace("blocked", "reject"))
+    of = again["prompt_id"].str.rpartition("~")[0]
+    rejected = corpus["prompt_id"][(labels["label"] == "reject").to_numpy()]
+    if not of.isin(rejected).all():
+        path = store.path("labels", reworded_name(corpus_name), target)
+        raise DataError(f"{paths.shown(path)}: of other rejections than the store holds; run 07_veto with a live store")
+    decided = again["label"].isin(["accept", "reject"])
+    share = (again["label"] == "accept")[decided].groupby(of[decided]).mean()
+    queries = of.value_counts().reindex(corpus["prompt_id"], fill_value=0).to_numpy()
+    return pd.DataFrame({"isolation": corpus["prompt_id"].map(share).to_numpy(float), "queries": queries})
+
+
+def _of_rejected(rewordings: pd.DataFrame, labels: Labels) -> pd.DataFrame:
+    rejected = labels.loc[labels["label"] == "reject", "prompt_id"]
+    return rewordings[rewordings["cluster_id"].isin(rejected)].reset_index(drop=True)
