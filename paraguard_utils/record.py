@@ -20,24 +20,18 @@ from paraguard_utils.run import MINUTES
 from paraguard_utils.settings import CORPUS, TWINS, XSTEST, XSTEST_SAFE, remedied_name, reworded_name
 from paraguard_utils.stores import LIVE, Store
 
-PROMOTED = ("generated", "corpus", "vectors", "traces", "guards", "labels")
-"""Folders of a live store that `record` copies to `data/`."""
+PROMOTED, ON_REQUEST, DERIVED = map(stores.folders, ("promoted", "on request", "derived"))
+"""Folders of a live store that `record` copies to `data/`; those that a live run fills on request only, where a target
+without a file keeps its recorded one; and those that the recorded notebooks make anew."""
 
-ON_REQUEST = ("verdicts", "answers", "samples")
-"""Folders that a live run fills on request only: a target without one there keeps its recorded file."""
-
-BY_TARGET = ("traces", "guards", "labels", "pairs", "scores", "tuning", *ON_REQUEST)
 BY_CORPUS = ("generated", "corpus", encoder.NAME)
-"""Folders of a store with a folder for each corpus in them, and folders with a file for each."""
+"""Folders with a file for each corpus; all others but the vectors' and the tables' have a folder for each."""
 
 INPUTS = (readings.FILE, classifier.ANSWERS, agreement.PUBLISHED)
 """Files among the labels that no run makes."""
 
 DEMO = "smollm2-135m-instruct-q4_1--safety"
 """Whose decisions `paraguard audit --demo` audits."""
-
-DERIVED = ("pairs", "scores", "tuning", "tables")
-"""Folders that the recorded notebooks then make from them, and that replace those in `data/`."""
 
 BESIDE = (
     TWINS,
@@ -222,7 +216,7 @@ def _publishable(path: Path, targets: Sequence[str]) -> bool:
     stem = _stem(path)
     if path.suffix in (".lock", ".corrupt", ".tmp") or ".parts" in path.parent.name:
         return False
-    if path.parents[1].name in BY_TARGET:
+    if path.parents[1].name in {*PROMOTED, *ON_REQUEST, *DERIVED} - {"vectors"}:
         return path.parent.name in (CORPUS, *BESIDE) and stem in targets
     if path.parent.name in BY_CORPUS:
         return _corpus_of(path) in (CORPUS, *BESIDE)

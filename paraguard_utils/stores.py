@@ -14,7 +14,7 @@ import tempfile
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import pandas as pd
 from filelock import FileLock, Timeout
@@ -28,42 +28,52 @@ RECORDED, LIVE = "recorded", "live"
 WHOLE = (1, 1)
 """The shard that is all of it."""
 
-LAYOUT = {
-    "generated": "generated/{}.csv",
-    "corpus": "corpus/{}.csv",
-    "sentences": "vectors/{}/{}.parquet",
-    "drifts": "vectors/{}/{}.drifts.parquet",
-    "tokens": "vectors/{}/tokens.parquet",
-    "traces": "traces/{}/{}.parquet",
-    "guards": "guards/{}/{}.csv",
-    "labels": "labels/{}/{}.csv",
-    "verdicts": "verdicts/{}/{}.csv",
-    "answers": "answers/{}/{}.csv",
-    "samples": "samples/{}/{}.csv",
-    "pairs": "pairs/{}/{}.parquet",
-    "scores": "scores/{}/{}.csv",
-    "tuning": "tuning/{}/{}.jsonl",
-    "tables": "tables/{}.csv",
-    "figures": "figures/{}",
-}
-"""Where each kind of file lies in a store; the braces take the names that are passed, in order."""
+class FileKind(NamedTuple):
+    """A kind of file in a store; its columns are those of `schemas.SCHEMAS`, where it has any.
 
-MAKERS = {
-    "generated": "01_corpus_building",
-    "corpus": "01_corpus_building",
-    "sentences": "01_corpus_building",
-    "drifts": "06_sensitivity",
-    "tokens": "02_querying",
-    "traces": "02_querying",
-    "labels": "02_querying, 05_guard_comparison, 07_veto or 08_remedies",
-    "verdicts": "02_querying with judge=MODEL",
-    "answers": "02_querying with long_answers=200",
-    "samples": "02_querying with draw=true",
-    "guards": "05_guard_comparison",
-    "pairs": "03_scoring or 05_guard_comparison",
-    "scores": "03_scoring or 05_guard_comparison",
-    "tables": "the notebook of that table (paraguard corpus build for public_*, paraguard agreement for xstest_*)",
+    Attributes
+    ----------
+    path : str
+        Where it lies below the store; the braces take the names that are passed, in order.
+    maker : str
+        The notebook or command that makes it.
+    recorded : str
+        How `record` takes it from a live store: "promoted"; "on request", where a live run may lack it; "derived", made
+        anew from what was promoted.
+    """
+
+    path: str
+    maker: str = ""
+    recorded: str = ""
+
+
+KINDS = {
+    "generated": FileKind("generated/{}.csv", "01_corpus_building", "promoted"),
+    "corpus": FileKind("corpus/{}.csv", "01_corpus_building", "promoted"),
+    "sentences": FileKind("vectors/{}/{}.parquet", "01_corpus_building", "promoted"),
+    "drifts": FileKind("vectors/{}/{}.drifts.parquet", "06_sensitivity", "promoted"),
+    "tokens": FileKind("vectors/{}/tokens.parquet", "02_querying", "promoted"),
+    "traces": FileKind("traces/{}/{}.parquet", "02_querying", "promoted"),
+    "guards": FileKind("guards/{}/{}.csv", "05_guard_comparison", "promoted"),
+    "labels": FileKind("labels/{}/{}.csv", "02_querying, 05_guard_comparison, 07_veto or 08_remedies", "promoted"),
+    "verdicts": FileKind("verdicts/{}/{}.csv", "02_querying with judge=MODEL", "on request"),
+    "answers": FileKind("answers/{}/{}.csv", "02_querying with long_answers=200", "on request"),
+    "samples": FileKind("samples/{}/{}.csv", "02_querying with draw=true", "on request"),
+    "pairs": FileKind("pairs/{}/{}.parquet", "03_scoring or 05_guard_comparison", "derived"),
+    "scores": FileKind("scores/{}/{}.csv", "03_scoring or 05_guard_comparison", "derived"),
+    "tuning": FileKind("tuning/{}/{}.jsonl", "03_scoring", "derived"),
+    "tables": FileKind(
+        "tables/{}.csv",
+        "the notebook of that table (paraguard corpus build for public_*, paraguard agreement for xstest_*)",
+        "derived",
+    ),
+    "figures": FileKind("figures/{}", "the notebook of that figure"),
 }
+
+
+def folders(recorded: str) -> list[str]:
+    """Return the folders of the kinds that `record` takes in this way."""
+    return list(dict.fromkeys(kind.path.partition("/")[0] for kind in KINDS.values() if kind.recorded == recorded))
 
 
 class Store:
@@ -83,11 +93,11 @@ class Store:
 
     def path(self, kind: str, *names: str) -> Path:
         """Return where a file of this store is read."""
-        return self.reads / LAYOUT[kind].format(*names)
+        return self.reads / KINDS[kind].path.format(*names)
 
     def target_path(self, kind: str, *names: str) -> Path:
         """Return where a file of this store is written, with its folder made."""
-        path = self.writes / LAYOUT[kind].format(*names)
+        path = self.writes / KINDS[kind].path.format(*names)
         path.parent.mkdir(parents=True, exist_ok=True)
         return path
 
@@ -108,10 +118,10 @@ class Store:
         path = self.path(kind, *names)
         if not path.is_file():
             remedy = (
-                f"restore it (git checkout -- data), or run {MAKERS[kind]} with a live store (store=live): "
+                f"restore it (git checkout -- data), or run {KINDS[kind].maker} with a live store (store=live): "
                 "the recorded store is read-only"
                 if self.recorded
-                else f"run {MAKERS[kind]} with the same store, corpus and model"
+                else f"run {KINDS[kind].maker} with the same store, corpus and model"
             )
             raise Missing(f"{paths.shown(path)} is not in the {self.name} store; {remedy}")
         return read(path, kind)
