@@ -226,16 +226,7 @@ def _publishable(path: Path, targets: Sequence[str]) -> bool:
 
 
 def cleaned(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
-    """Remove what a run leaves behind, but keep tags, outputs and execution counts.
-
-    Parameters
-    ----------
-    notebook : nbformat.NotebookNode
-
-    Returns
-    -------
-    nbformat.NotebookNode
-    """
+    """Remove what a run leaves behind in a notebook, but keep tags, outputs and execution counts."""
     from nbconvert.preprocessors import CoalesceStreamsPreprocessor
 
     notebook.metadata = {"kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"}}

@@ -57,11 +57,6 @@ def notebooks() -> list[Path]:
 def execute(notebook: Path, output: Path, parameters: dict[str, Any]) -> None:
     """Run one notebook with papermill, its progress bars on stderr.
 
-    Parameters
-    ----------
-    notebook, output : Path
-    parameters : dict
-
     Raises
     ------
     UserError
@@ -107,22 +102,14 @@ def run_all(
     chosen: Sequence[Path] | None = None,
     after: Callable[[], None] | None = None,
 ) -> dict[str, float]:
-    """Run notebooks one after another, with a line for each; the first that fails ends it.
+    """Run all or some notebooks one after another and return the minutes of each; the first that fails ends it.
 
     Parameters
     ----------
-    store_name : str
     given : dict of str to dict
         Parameters by notebook.
-    chosen : list of Path
-        Default: all.
     after : callable or None
-        Called without arguments after each notebook.
-
-    Returns
-    -------
-    dict of str to float
-        Minutes by notebook.
+        What to do after each notebook.
     """
     minutes = {}
     for notebook in chosen or notebooks():
@@ -132,29 +119,10 @@ def run_all(
     return minutes
 
 
-def redraw() -> None:
-    """Run all notebooks on the recorded store side by side: none reads what another writes."""
-    side_by_side(stores.RECORDED, notebooks()[::-1])  # the last, longest one is started first
-
-
 def side_by_side(store_name: str, chosen: Sequence[Path]) -> dict[str, float]:
-    """Run notebooks that ask no model, as many at once as there are cores.
+    """Run notebooks that ask no model, as many at once as there are cores, and return the minutes of each.
 
-    Parameters
-    ----------
-    store_name : str
-    chosen : list of Path
-        In the order in which they are started; none reads what another writes.
-
-    Returns
-    -------
-    dict of str to float
-        Minutes by notebook.
-
-    Raises
-    ------
-    UserError
-        One of them failed; the others are stopped.
+    They are started in this order, and none may read what another writes. One that fails stops the others.
     """
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
     # No model runs, so one thread a notebook is faster.
@@ -197,15 +165,10 @@ def run(wanted: Sequence[str] = (), given: dict[str, Any] | None = None) -> None
     Parameters
     ----------
     wanted : sequence of str
-        Numbers or names of notebooks ("02", "02_querying"); none: all but 01 and 08, and but 07 where the corpus has no
-        twins.
+        Numbers or names of notebooks ("02", "02_querying"). Without any, all run but 01 and 08, and but 07 where the
+        corpus has no twins.
     given : dict
         Parameters by name.
-
-    Raises
-    ------
-    UserError
-        Nothing has such a name, a value is not allowed, or a notebook failed.
     """
     given = given or {}
     chosen = [path for path in notebooks() if path.stem[:2] not in ("01", "08")]
@@ -302,10 +265,7 @@ def optional_models() -> None:
 def remedies(xstest: str = "") -> None:
     """Apply every remedy in the live store, and ask what it needs; whatever was asked is not asked again.
 
-    Parameters
-    ----------
-    xstest : str
-        XSTest's file of prompts, whose unsafe ones are asked too, and of tuned models its safe ones.
+    With XSTest's file of prompts its unsafe ones are asked too, and tuned models are asked its safe ones.
     """
     for name in registry.default_models():
         loading.resolve(name)  # before anything expensive
@@ -319,7 +279,7 @@ def remedies(xstest: str = "") -> None:
 
 def figures() -> None:
     """Redraw every table and figure from recorded traces, without a model."""
-    redraw()
+    side_by_side(stores.RECORDED, notebooks()[::-1])  # the last, longest one is started first
     print(f"tables and figures are in {paths.shown(paths.RESULTS / stores.RECORDED)}")
 
 
@@ -340,13 +300,7 @@ def html() -> None:
 
 
 def explore(config: Settings) -> None:
-    """Write the explorer of a store's decisions.
-
-    Parameters
-    ----------
-    config : settings.Settings
-        store, corpus and model are used.
-    """
+    """Write the explorer of the decisions in a store, on one corpus and of one model where it is named."""
     store = config.open_store()
     corpus = store.read_earlier("corpus", config.corpus)
     unsafe.refuse(corpus, "the explorer")  # before all the scores are read

@@ -232,20 +232,12 @@ def text_columns(kind: str) -> list[str]:
 
 
 def check(frame: pd.DataFrame, kind: str, where: str) -> pd.DataFrame:
-    """Check a frame against its schema.
+    """Check a frame against the schema of its kind and return it with the schema's columns and types.
 
     Parameters
     ----------
-    frame : DataFrame
-    kind : str
-        A key of `SCHEMAS`.
     where : str
         What the frame is called in an error, usually a file.
-
-    Returns
-    -------
-    DataFrame
-        The frame with the schema's columns and types.
 
     Raises
     ------

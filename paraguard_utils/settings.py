@@ -85,11 +85,7 @@ def reworded_name(corpus_name: str) -> str:
 def remedied_name(corpus_name: str, remedy: str, third: int = 0) -> str:
     """Return the name that decisions of a remedied target on a corpus are kept under (08).
 
-    Parameters
-    ----------
-    corpus_name, remedy : str
-    third : int
-        Which third of the clusters the remedy is reported on, from 1; 0: on all that was asked.
+    `third` says which third of the clusters the remedy is reported on, from 1; 0: on all that was asked.
     """
     return f"{corpus_name}--{remedy}" + (f"--third-{third}" if third else "")
 
@@ -164,13 +160,7 @@ class Settings(BaseModel):
     reference: str = ""
 
     def meta(self, **inputs: pd.DataFrame | str) -> dict[str, object]:
-        """Return what a derived file's meta file says: the notebook's parameters and the hashes of its inputs.
-
-        Parameters
-        ----------
-        **inputs : DataFrame or str
-            Frames are hashed, strings kept.
-        """
+        """Return what a derived file's meta file says: the parameters, and the inputs, of which frames are hashed."""
         hashes = {name: value if isinstance(value, str) else frame_hash(value) for name, value in inputs.items()}
         # Where somebody's file lies tells nothing about what was in it.
         return {"parameters": self.model_dump(exclude_unset=True, exclude={"xstest"}), "inputs": hashes}
@@ -204,16 +194,7 @@ class Settings(BaseModel):
 
 
 def freeze(namespace: Mapping[str, Any]) -> Settings:
-    """Check a notebook's parameters; call it in the cell after them.
-
-    Parameters
-    ----------
-    namespace : dict
-        The notebook's `globals()`.
-
-    Returns
-    -------
-    Settings
+    """Check a notebook's parameters and freeze them; call it with `globals()` in the cell after them.
 
     Raises
     ------
@@ -238,14 +219,6 @@ def freeze(namespace: Mapping[str, Any]) -> Settings:
 
 def check(given: Mapping[str, Any]) -> Settings:
     """Check the values of parameters and freeze them.
-
-    Parameters
-    ----------
-    given : dict
-
-    Returns
-    -------
-    Settings
 
     Raises
     ------

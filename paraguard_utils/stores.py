@@ -28,6 +28,7 @@ RECORDED, LIVE = "recorded", "live"
 WHOLE = (1, 1)
 """The shard that is all of it."""
 
+
 class FileKind(NamedTuple):
     """A kind of file in a store; its columns are those of `schemas.SCHEMAS`, where it has any.
 
@@ -77,13 +78,7 @@ def folders(recorded: str) -> list[str]:
 
 
 class Store:
-    """One store.
-
-    Parameters
-    ----------
-    name : str
-        "recorded", or the name of a folder under `results/`.
-    """
+    """A store by its name: "recorded", or that of a folder under `results/`."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -144,19 +139,7 @@ class Store:
         return recorded.read(kind, *names)
 
     def write(self, kind: str, *names: str, frame: pd.DataFrame, meta: Mapping[str, object]) -> Path:
-        """Check and write a file with its meta file.
-
-        Parameters
-        ----------
-        kind, *names : str
-        frame : DataFrame
-        meta : dict
-            Parameters and run facts, JSON-able.
-
-        Returns
-        -------
-        Path
-        """
+        """Check and write a file, and beside it a meta file of parameters and run facts; return where it is."""
         path = self.target_path(kind, *names)
         write(path, frame, kind, meta)
         return path
@@ -335,16 +318,9 @@ class Parts:
         return [part for folder in folders for part in sorted(folder.glob("part-*.parquet"))]
 
     def read(self, *before: Path) -> list[pd.DataFrame]:
-        """Read the parts; one that cannot be read is named on stderr and set aside as `*.corrupt`.
+        """Read files that may be there before the parts, then these.
 
-        Parameters
-        ----------
-        *before : Path
-            Files to read before the parts in the same way, where they are there.
-
-        Returns
-        -------
-        list of DataFrame
+        What cannot be read is named on stderr and set aside as `*.corrupt`.
         """
         frames = []
         for file in [*(file for file in before if file.is_file()), *self.files()]:

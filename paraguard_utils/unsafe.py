@@ -24,10 +24,7 @@ _MARKS = {"source": SOURCE, "cluster_id": TWIN, "seed_id": TWIN, "prompt_id": TW
 def declared(rows: pd.DataFrame) -> bool:
     """Return whether a corpus, its seeds or its prompts are declared to ask for harm: one row is enough.
 
-    Parameters
-    ----------
-    rows : DataFrame
-        Those of the columns source, cluster_id, seed_id and prompt_id that are there are looked at.
+    It looks at the columns source, cluster_id, seed_id and prompt_id, as far as they are there.
     """
     return any(bool(rows[name].astype(str).str.contains(mark).any()) for name, mark in _MARKS.items() if name in rows)
 
@@ -38,13 +35,7 @@ def benign_of(cluster_ids: pd.Series) -> pd.Series:
 
 
 def twins_of(corpus: pd.DataFrame, twins: pd.DataFrame) -> pd.DataFrame:
-    """Return the twins of a corpus's clusters: all, or none where one of them is of a cluster that the corpus lacks.
-
-    Parameters
-    ----------
-    corpus, twins : DataFrame
-        Column cluster_id.
-    """
+    """Return the twins of a corpus's clusters: all, or none where one of them is of a cluster that the corpus lacks."""
     return twins if benign_of(twins["cluster_id"]).isin(corpus["cluster_id"]).all() else twins.head(0)
 
 
@@ -63,18 +54,6 @@ def with_twins(corpus: pd.DataFrame, twins: pd.DataFrame) -> pd.DataFrame:
 
 
 def refuse(rows: pd.DataFrame, what: str) -> None:
-    """Raise an error where rows are declared to ask for harm, or are answers of which none was kept.
-
-    Parameters
-    ----------
-    rows : DataFrame
-        Of a corpus, or traces.
-    what : str
-        Who reads answers, for the message.
-
-    Raises
-    ------
-    DataError
-    """
+    """Raise a DataError where prompts or traces ask for harm, or no answer was kept; `what` says who wants to read."""
     if declared(rows) or ("response" in rows and rows["response"].isna().all()):
         raise DataError(f"{what}: not for requests that ask for harm; the answers to them are not kept")

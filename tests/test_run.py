@@ -159,7 +159,7 @@ def test_a_notebook_that_fails_stops_those_beside_it(timed, message, monkeypatch
     before = {child.pid for child in psutil.Process().children()}
     monkeypatch.setattr(run, "_timed", timed)
     with pytest.raises(UserError, match=message):
-        run.redraw()
+        run.figures()
     assert {child.pid for child in psutil.Process().children()} <= before
 
 
