@@ -1,4 +1,4 @@
-"""Where the variance of a decision goes: meaning, wording, dice (`docs/method.md`, Disagreement). All of it ours."""
+"""Split the variance of decisions into meaning, wording and sampling (`docs/method.md`, Disagreement). All ours."""
 
 from collections.abc import Callable
 
@@ -16,23 +16,14 @@ FOLDS = 10
 PENALTIES = tuple(10.0**power for power in range(-2, 5))
 
 PARTS = ("meaning", "style", "wording", "dice")
-"""Parts of the variance, in the order in which they are drawn: `wording` is what style does not explain."""
+"""Parts of the variance: `wording` is what style does not explain, `dice` is chance (asking again)."""
 
 
 def style(corpus: Corpus, perplexities: np.ndarray) -> pd.DataFrame:
-    """Return the features of wording that are no meaning.
+    """Return the features of wording that carry no meaning, in corpus order, as are the perplexities of users' words.
 
-    Parameters
-    ----------
-    corpus : DataFrame
-    perplexities : numpy.ndarray, shape (n,)
-        Of the user's words.
-
-    Returns
-    -------
-    DataFrame, in corpus order
-        One column of 0 and 1 a strategy; ln words, ln perplexity, surface risk, lower-case start, final question mark,
-        number of sentences.
+    Columns: 0 and 1 for each strategy; length (ln words), perplexity (ln), risk (of the surface), lower_case (start),
+    question (mark at the end), sentences (their number).
     """
     text = corpus["text"]
     features = {name: (corpus["strategy"] == name).to_numpy(float) for name in STRATEGIES}
@@ -48,16 +39,7 @@ def style(corpus: Corpus, perplexities: np.ndarray) -> pd.DataFrame:
 def left_over(cluster_ids: np.ndarray, values: np.ndarray, features: pd.DataFrame) -> np.ndarray:
     """Predict deviations from the own cluster's mean by the features' deviations, clusters left out in turn.
 
-    Parameters
-    ----------
-    cluster_ids : numpy.ndarray of str, shape (n,)
-    values : numpy.ndarray, shape (n,)
-    features : DataFrame, n rows
-
-    Returns
-    -------
-    numpy.ndarray, shape (n, 2)
-        The deviation, and what is left of it.
+    Return the deviations and what is left of them, shape (n, 2).
     """
     frame = features.assign(value=values).groupby(cluster_ids).transform(lambda column: column - column.mean())
     y, x = frame["value"].to_numpy(), frame.drop(columns="value").to_numpy()
@@ -77,21 +59,16 @@ def left_over(cluster_ids: np.ndarray, values: np.ndarray, features: pd.DataFram
 def parts(
     target: str, corpus: Corpus, labels: Labels, features: pd.DataFrame, clusters: ClusterBootstrap
 ) -> dict[str, object]:
-    """Split the variance of a target's decisions into meaning, style and other wording.
+    """Split the variance of a target's greedy decisions into meaning, style and other wording.
 
-    Parameters
-    ----------
-    target : str
-    corpus, labels, features : DataFrame
-        Rows in the same order; features from `style`.
-    clusters : ClusterBootstrap
+    Corpus, labels and features (from `style`) have the same order.
 
     Returns
     -------
     dict
-        target, decoding ("greedy"), n (scored prompts), few (`disagreement.row`); meaning, style, wording and dice (0)
-        with intervals: shares that sum to 1, each in [0, 1] but for chance; r2, the out-of-fold share of the wording
-        that style explains, with its interval: below 0 where it predicts worse than nothing, and style is 0 then.
+        target, decoding ("greedy"), n (scored prompts), few (`disagreement.too_few`); meaning, style, wording and dice
+        (0) with intervals: shares that sum to 1, each in [0, 1] up to sampling error; r2, the out-of-fold share of the
+        wording that style explains, with its interval: if it is below 0, style predicts worse than nothing and is 0.
     """
     decided = evaluation.tally(corpus, labels)
     paired = corpus["cluster_id"].isin(decided["cluster_id"]).to_numpy()
@@ -100,8 +77,9 @@ def parts(
     rejected = (labels["label"] == "reject").to_numpy(float)[scored]
     y, left = left_over(ids, rejected, features[scored]).T
     ratio = disagreement.estimate(clusters, decided)
-    explained = clusters.estimate(_explained, clusters.sums(ids, y**2), clusters.sums(ids, left**2))
-    # Where no cluster is decided both ways there is nothing to explain.
+    squares = (clusters.sums(ids, column**2) for column in (y, left))
+    explained = clusters.estimate(lambda whole, rest: 1 - rest / whole, *squares)
+    # NaN if no cluster is decided both ways: then there is nothing to explain.
     share = np.maximum(np.nan_to_num(explained.draws), 0.0)
     own = max(float(np.nan_to_num(explained[0])), 0.0)
     found = {
@@ -115,25 +93,11 @@ def parts(
     return {"target": target, "decoding": "greedy", "n": len(ids), "few": few, **to_columns(found)}
 
 
-def _explained(whole: np.ndarray, left: np.ndarray) -> np.ndarray:
-    return 1 - left / whole
-
-
 def drawn_parts(target: str, corpus: Corpus, samples: pd.DataFrame, features: pd.DataFrame) -> dict[str, object]:
-    """Split the variance of drawn answers' decisions into meaning, style, other wording and dice.
+    """Split the variance of the decisions on sampled answers (a file of kind `samples`) into all `PARTS`.
 
-    Parameters
-    ----------
-    target : str
-    corpus, features : DataFrame
-        Rows in the same order.
-    samples : DataFrame
-        A file of kind `samples`.
-
-    Returns
-    -------
-    dict
-        As `parts`, decoding "drawn"; n counts the answers. Intervals are percentiles over resampled clusters.
+    The row is that of `parts`, decoding "drawn"; n counts the answers. Intervals are percentiles over resampled
+    clusters. Corpus and features have the same order.
     """
     scored = samples[samples["label"].isin(["accept", "reject"])]
     counts = scored["label"].eq("reject").groupby(scored["prompt_id"]).agg(["size", "sum"])
@@ -172,7 +136,7 @@ def _part(name: str) -> Callable[..., np.ndarray]:
         between = (2 * refused * (answers - refused) - different) / (answers**2 - squares)
         same, within = same / n, within / n
         explained = 1 - left / whole
-        # Means of m draws vary by wording and by dice / m.
+        # Means of m draws vary by wording and by the sampling variance over m.
         by_style = np.maximum(explained, 0.0) * (within - same + same * inverse / n)
         return {
             "meaning": 1 - within / between,
@@ -186,22 +150,11 @@ def _part(name: str) -> Callable[..., np.ndarray]:
 
 
 def against_majority(target: str, labels: Labels, samples: pd.DataFrame, corpus: Corpus) -> dict[str, object]:
-    """Compare the greedy decision with the majority of the drawn ones.
+    """Compare the decisions on greedy answers (`labels`) with the majority of those on sampled answers.
 
-    Parameters
-    ----------
-    target : str
-    labels : DataFrame
-        Of the greedy answers.
-    samples : DataFrame
-    corpus : DataFrame
-
-    Returns
-    -------
-    dict
-        target, n (prompts with a greedy decision and a majority, of two draws or more), other: the share in which they
-        differ, with its interval over clusters; unanimous: the share of prompts whose draws are all decided alike, with
-        its interval.
+    Columns: target; n, the prompts with a greedy decision and a majority of two draws or more; with intervals over
+    clusters other, the share in which the two differ, and unanimous, the share of prompts whose draws are all decided
+    alike.
     """
     scored = samples[samples["label"].isin(["accept", "reject"])]
     decided = scored["label"].eq("reject").groupby(scored["prompt_id"]).agg(["size", "mean"])
@@ -211,10 +164,10 @@ def against_majority(target: str, labels: Labels, samples: pd.DataFrame, corpus:
     both = both[both["greedy"].isin(["accept", "reject"])]
     ids = corpus.set_index("prompt_id")["cluster_id"].loc[both.index].to_numpy()
     clusters = ClusterBootstrap(ids)
-    told = (both["share"] != 0.5).to_numpy()
+    clear = (both["share"] != 0.5).to_numpy()
     differs = ((both["share"] > 0.5) != (both["greedy"] == "reject")).to_numpy()
     found = {
-        "other": clusters.share(ids[told], differs[told]),
+        "other": clusters.share(ids[clear], differs[clear]),
         "unanimous": clusters.share(ids, both["share"].isin([0.0, 1.0]).to_numpy()),
     }
-    return {"target": target, "n": int(told.sum()), **to_columns(found)}
+    return {"target": target, "n": int(clear.sum()), **to_columns(found)}
