@@ -47,16 +47,8 @@ PERMUTATIONS = 999
 def details(corpus: Corpus, frame: Pairs, lengths: np.ndarray, perplexities: np.ndarray) -> pd.DataFrame:
     """Add the columns on which pairs are matched to a pairs frame.
 
-    Parameters
-    ----------
-    lengths, perplexities : numpy.ndarray, shape (n,)
-        Of each prompt's own words, in corpus order; lengths in tokens.
-
-    Returns
-    -------
-    DataFrame
-        With cluster_id (of the centre), length (|ln ratio| of the two lengths) and contrast (|ln ratio| of the two
-        perplexities), both >= 0.
+    They are cluster_id (of the centre), length and contrast: |ln ratio| of the two prompts' lengths (in tokens) and
+    perplexities, which are given in corpus order.
     """
     known = pd.DataFrame({"cluster_id": corpus["cluster_id"], "length": np.log(lengths), "ppl": np.log(perplexities)})
     known.index = corpus["prompt_id"]
@@ -113,12 +105,7 @@ def standardised(
     """Subtract the mean value of accepted-accepted pairs from that of rejected-accepted pairs of the same strata.
 
     The floor is the accepted pairs' mean, each stratum weighted by its number of rejected pairs. A stratum without
-    accepted pairs has no floor and is left out on both sides.
-
-    Parameters
-    ----------
-    frame : DataFrame
-        Pairs with columns cluster_id, centre_label; `stratum` and `values` have its rows.
+    accepted pairs has no floor and is left out on both sides. Pairs have the columns cluster_id and centre_label.
 
     Returns
     -------
@@ -127,12 +114,10 @@ def standardised(
         Share of rejected pairs in a stratum that has accepted ones, in [0, 1]; NaN without rejected pairs.
     """
     n, totals = (_sums(clusters, frame, stratum, column) for column in (np.ones(len(frame)), values))
-    sums = (n[0], totals[0], n[1], totals[1])
-    n_rejected = sums[0].sum()
-    matched = (sums[0].sum(0) * (sums[2].sum(0) > 0)).sum() / n_rejected if n_rejected else np.nan
+    matched = (n[0].sum(0) * (n[1].sum(0) > 0)).sum() / n[0].sum() if n[0].any() else np.nan
 
     def floor_and_excess(counts: np.ndarray) -> np.ndarray:
-        n_r, s_r, n_a, s_a = (counts @ part for part in sums)
+        n_r, s_r, n_a, s_a = (counts @ part for part in (n[0], totals[0], n[1], totals[1]))
         both = (n_r > 0) & (n_a > 0)
         weight = np.where(both, n_r, 0)
         floor = (weight * np.where(both, s_a / n_a, 0)).sum(-1) / weight.sum(-1)
@@ -150,15 +135,8 @@ def excess_at_equal_contrast(
     In every cluster with at least one rejected and two accepted prompts, rejected-accepted pairs together weigh as much
     as accepted-accepted pairs, and all such clusters weigh the same; the coefficient of "rejected" alone is then the
     mean of the clusters' differences of means (`confusion.excess_estimate`). The regression adds a constant for each of
-    `CONTRAST_BINS` (equal counts of these rejected-accepted pairs, the same in every resample) and 1 - exp(-contrast).
-    The estimate is NaN if the contrast alone tells which pairs are rejected.
-
-    Parameters
-    ----------
-    frame : DataFrame
-        Pairs of one cluster: columns cluster_id, centre_label.
-    contrast : numpy.ndarray of float, shape (pairs,)
-        |ln ratio| of the two perplexities.
+    `CONTRAST_BINS` (equal counts of these rejected-accepted pairs, the same in every resample) and 1 - exp(-contrast);
+    contrast is the column of `details`. The estimate is NaN if the contrast alone tells which pairs are rejected.
     """
     rejected = (frame["centre_label"] == "reject").to_numpy()
     code = clusters.codes.loc[frame["cluster_id"]].to_numpy()
@@ -195,18 +173,14 @@ def estimates(
 ) -> tuple[dict[str, Estimate], float]:
     """Compare one target's confusion with matched floors, signal by signal, with and without ProbShift.
 
-    Parameters
-    ----------
-    near, own : DataFrame
-        Pairs from `details`: those with the k nearest accepted prompts, and those of one cluster.
+    Pairs come from `details`: `near` with the k nearest accepted prompts, `own` those of one cluster.
 
     Returns
     -------
     found : dict of str to Estimate
-        floor_matched and excess_matched (secondary); cr_floor, the share of rejections above the matched floor's 95th
-        percentile, and floor95, that percentile; excess_drift, excess_prob_shift, excess_ppl: the primary excess of
-        each signal alone; excess_equal_contrast and excess_equal_contrast_no_prob_shift: the primary excess among pairs
-        of equal perplexity contrast.
+        floor_matched and excess_matched (secondary); cr_floor and floor95 (`above_floor`); excess_drift,
+        excess_prob_shift, excess_ppl: the primary excess of each signal alone; excess_equal_contrast and
+        excess_equal_contrast_no_prob_shift: the primary excess among pairs of equal perplexity contrast.
     matched : float
         Share of rejected pairs that have a matched floor, in [0, 1].
     """
@@ -219,11 +193,10 @@ def estimates(
     for name, column in (("drift", "drift"), ("prob_shift", "prob_shift"), ("ppl", READINGS[reading])):
         found[f"excess_{name}"] = confusion.excess_estimate(clusters, own["cluster_id"], is_rejected, own[column])
     for name, used in (("", weights), ("_no_prob_shift", weights.without_prob_shift())):
-        found[f"excess_equal_contrast{name}"] = (
-            excess_at_equal_contrast(clusters, own, signals.score(own, used, reading), own["contrast"])
-            if used
-            else clusters.undefined()
-        )
+        found[f"excess_equal_contrast{name}"] = clusters.undefined()
+        if used:
+            values = signals.score(own, used, reading)
+            found[f"excess_equal_contrast{name}"] = excess_at_equal_contrast(clusters, own, values, own["contrast"])
     return found, matched
 
 
@@ -234,12 +207,7 @@ def above_floor(
 
     The floor is the accepted centres' CI, each stratum weighted to its number of rejections; the quantile is the
     smallest CI at which that share of the weight is reached, in every resample anew. Rejections of strata without
-    accepted centres add nothing to the floor, and are compared with it.
-
-    Parameters
-    ----------
-    centres : DataFrame
-        Columns cluster_id, centre_label, ci; one row per scored prompt, as in `stratum`.
+    accepted centres add nothing to the floor, and are compared with it. The centres come from `centres`.
     """
     ci = centres["ci"].to_numpy()
     rejected = (centres["centre_label"] == "reject").to_numpy()
@@ -274,29 +242,17 @@ def centres(near: pd.DataFrame, scores: pd.Series) -> pd.DataFrame:
     Columns: cluster_id, centre_label, ci (mean score), mates (neighbours of the centre's own cluster), and the mean
     similarity and length.
     """
-    by = near.assign(ci=scores).groupby("centre_id", sort=False)
-    frame = by.agg(
-        cluster_id=("cluster_id", "first"),
-        centre_label=("centre_label", "first"),
-        ci=("ci", "mean"),
-        mates=("same_cluster", "sum"),
-        similarity=("similarity", "mean"),
-        length=("length", "mean"),
-    )
-    return frame.reset_index(drop=True)
+    means = {"ci": "mean", "same_cluster": "sum", "similarity": "mean", "length": "mean"}
+    found = near.assign(ci=scores).groupby("centre_id", sort=False)
+    frame = found.agg({"cluster_id": "first", "centre_label": "first"} | means)
+    return frame.rename(columns={"same_cluster": "mates"}).reset_index(drop=True)
 
 
 class Candidates(NamedTuple):
     """The nearest scored prompts of every scored prompt, of any label: a permutation takes neighbours from them.
 
-    Attributes
-    ----------
-    cluster : numpy.ndarray of int, shape (n,)
-    rejected : numpy.ndarray of bool, shape (n,)
-    near : numpy.ndarray of int, shape (n, depth)
-        Row numbers among the scored prompts, nearest first; -1 for none, and for one that no permutation can use.
-    pairs : tuple of numpy.ndarray of int
-        Row numbers in the corpus of every prompt and its candidates, in the order of `near`, without the -1.
+    `near`, of shape (n, depth), holds row numbers among the scored prompts, nearest first; -1 stands for none, and for
+    one that no permutation can use. `pairs` holds the row numbers in the corpus of all prompts and their candidates.
     """
 
     cluster: np.ndarray
@@ -314,12 +270,8 @@ class Candidates(NamedTuple):
     ) -> tuple[np.ndarray, np.ndarray, float]:
         """Shuffle the labels inside clusters and retrieve neighbours again.
 
-        Parameters
-        ----------
-        scores : numpy.ndarray, shape (pairs, m)
-            Scores of `pairs`, m of them (one per reading).
-        statistic : callable
-            From CI(r) of the rejections that have a neighbour, shape (rejections, m), to an array.
+        The scores of `pairs` have the shape (pairs, m), one column per reading. The statistic takes CI(r) of the
+        rejections that have a neighbour, shape (rejections, m).
 
         Returns
         -------
@@ -359,16 +311,9 @@ class Candidates(NamedTuple):
 
 
 def candidates(vectors: np.ndarray, corpus: Corpus, labels: Labels, k: int, depth: int = DEPTH) -> Candidates:
-    """Find the nearest scored prompts of every scored prompt.
+    """Find the nearest scored prompts of every scored prompt, by sentence vectors in corpus order, as are the labels.
 
-    Parameters
-    ----------
-    vectors : numpy.ndarray, shape (n, d)
-        Sentence vectors in corpus order, as are the labels.
-    k : int
-        Neighbours a rejection should have.
-    depth : int
-        Candidates per prompt if all prompts are accepted; the fewer are, the deeper the search.
+    `k` neighbours are wanted. If all prompts are accepted each has `depth` candidates; the fewer are, the more.
     """
     label = labels["label"].to_numpy()
     scored = np.flatnonzero(np.isin(label, ["accept", "reject"]))

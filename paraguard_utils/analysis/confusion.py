@@ -42,24 +42,13 @@ def prompt_scores(
     k: int = K,
     theta: float = THETA,
 ) -> Scores:
-    """Average the scores of each centre's neighbours.
+    """Average the scores of each centre's neighbours, those of a pairs file with rank <= k.
 
-    Parameters
-    ----------
-    corpus, labels, frame : DataFrame
-        Corpus and labels in the same order, and the pairs of a pairs file.
-    k : int
-        Neighbours used: those with rank <= k.
-    theta : float
-        `*_theta` columns use only neighbours at least this similar.
-
-    Returns
-    -------
-    DataFrame
-        The columns of a scores file: one row per accepted or rejected prompt. `ci` and `spread` (standard deviation of
-        the scores inside the neighbourhood, dividing by their number) are in the reading `relative`, `ci_clipped` and
-        `spread_clipped` in `clipped`; n_theta counts the neighbours at least theta similar; `isolation` is that of
-        `disagreement.isolation`. NaN if a centre has no neighbour.
+    Corpus and labels have the same order. The result has the columns of a scores file: one row per accepted or rejected
+    prompt. `ci` and `spread` (standard deviation of the scores inside the neighbourhood, dividing by their number) are
+    in the reading `relative`, `ci_clipped` and `spread_clipped` in `clipped`; `*_theta` columns use only neighbours at
+    least theta similar, and n_theta counts them; `isolation` is that of `disagreement.isolation`. NaN if a centre has no
+    neighbour.
     """
     near = frame[ranked(frame, k)]
     near = near.assign(**{reading: score(near, weights, reading) for reading in READINGS})
@@ -91,9 +80,7 @@ def flips(corpus: Corpus, labels: Labels) -> pd.DataFrame:
     Columns: cluster_id, accepted, rejected, mixed (both occur), entropy (of the rejection share, in bits, in [0, 1]).
     """
     label = labels["label"].to_numpy()
-    frame = pd.DataFrame(
-        {"cluster_id": corpus["cluster_id"], "accepted": label == "accept", "rejected": label == "reject"}
-    )
+    frame = corpus[["cluster_id"]].assign(accepted=label == "accept", rejected=label == "reject")
     frame = frame.groupby("cluster_id", as_index=False).sum()
     frame = frame[frame["accepted"] + frame["rejected"] >= 2].reset_index(drop=True)
     share = frame["rejected"] / (frame["accepted"] + frame["rejected"])
@@ -137,12 +124,9 @@ def excess_estimate(
 def rate_estimates(corpus: Corpus, labels: Labels, clusters: ClusterBootstrap) -> dict[str, Estimate]:
     """Estimate how often a target refuses, from a corpus and labels in the same order.
 
-    Returns
-    -------
-    dict of str to Estimate
-        frr = reject / (accept + reject); frr_aside, the same without what a provider stopped; flip_rate, the share of
-        clusters decided both ways; flip_random, what it would be if each prompt were refused at random with probability
-        frr (ours); flip_entropy in bits; dr, the disagreement ratio (`disagreement`).
+    Names: frr = reject / (accept + reject); frr_aside, the same without what a provider stopped; flip_rate, the share
+    of clusters decided both ways; flip_random, what it would be if each prompt were refused at random with probability
+    frr (ours); flip_entropy in bits; dr, the disagreement ratio (`disagreement`).
     """
     cluster, label = corpus["cluster_id"].to_numpy(), labels["label"].to_numpy()
     scored = np.isin(label, ["accept", "reject"])
@@ -188,13 +172,12 @@ def rate_row(target: str, corpus: Corpus, labels: Labels, clusters: ClusterBoots
     set aside), n_clusters, the estimates of `rate_estimates` with their intervals, and what stands beside dr
     (`disagreement.row`).
     """
-    label = labels["label"].to_numpy()
-    counts = {f"n_{name}": int((label == name).sum()) for name in LABELS}
+    label = labels["label"]
     return {
         "target": target,
         "n_prompts": len(corpus),
-        "n_scored": int(np.isin(label, ["accept", "reject"]).sum()),
-        **counts,
+        "n_scored": int(label.isin(["accept", "reject"]).sum()),
+        **{f"n_{name}": int((label == name).sum()) for name in LABELS},
         "n_blocked": int(_stopped(labels).sum()),
         "n_clusters": len(flips(corpus, labels)),
         **to_columns(rate_estimates(corpus, labels, clusters)),
@@ -231,11 +214,9 @@ def score_estimates(
 ) -> dict[str, Estimate]:
     """Estimate how sensibly a target refuses, from its pairs and scores in one reading of the PPL contrast.
 
-    Returns
-    -------
-    dict of str to Estimate
-        ci, cr60, cr75, cd; floor, the CI of accepted prompts (unmatched); spread, of the scores inside a neighbourhood;
-        share_theta and ci_theta, with neighbours at least theta similar only; excess and excess_no_prob_shift.
+    Names: ci, cr60, cr75, cd; floor, the CI of accepted prompts (unmatched); spread, of the scores inside a
+    neighbourhood; share_theta and ci_theta, with neighbours at least theta similar only; excess and
+    excess_no_prob_shift.
     """
     suffix = {"relative": "", "clipped": "_clipped"}[reading]
     scores = scores[scores["ci"].notna()]
@@ -297,17 +278,9 @@ HEADLINE = ("frr", "flip_rate", "dr", "ci", "excess")
 def differences(estimates: Mapping[str, Mapping[str, Estimate]], measures: Sequence[str] = HEADLINE) -> Table:
     """Compare every two targets on the same resampled clusters (`docs/method.md`, Intervals and comparisons).
 
-    Parameters
-    ----------
-    estimates : dict of str to dict of str to Estimate
-        By target and measure.
-
-    Returns
-    -------
-    DataFrame
-        measure, first, second, difference (first minus second) with its interval; p, two-sided: twice the share of
-        resamples on the other side of 0, at least 2 / (1 + B); p_holm, p adjusted by Holm over the pairs of targets of
-        one measure. NaN if an estimate is undefined.
+    Estimates are by target and measure. Columns: measure, first, second, difference (first minus second) with its
+    interval; p, two-sided: twice the share of resamples on the other side of 0, at least 2 / (1 + B); p_holm, adjusted
+    by Holm over the pairs of targets of one measure. NaN if an estimate is undefined.
     """
     rows = []
     for measure in measures:
@@ -328,21 +301,11 @@ def orders(
 ) -> Table:
     """Compute how certain the order of any two targets is, and how probably another setting reverses it.
 
-    Both come from the same resampled clusters (`docs/method.md`, Intervals and comparisons).
-
-    Parameters
-    ----------
-    estimates : dict of str to dict of str to dict of str to Estimate
-        By setting (of a labeller, a weight, a threshold ...), target and measure.
-    reference : str
-        The setting with whose order the others are compared.
-
-    Returns
-    -------
-    DataFrame
-        measure, first, second, setting; higher, the share of resamples in which the first target's estimate is higher
-        (ties count half); reversed, the share in which the order is opposite to the reference's. NaN if an estimate is
-        undefined in every resample.
+    Both come from the same resampled clusters (`docs/method.md`, Intervals and comparisons). Estimates are by setting
+    (of a labeller, a weight, a threshold ...), target and measure; `reference` is one of the settings.
+    Columns: measure, first, second, setting; higher, the share of resamples in which the first target's estimate is
+    higher (ties count half); reversed, the share in which the order is opposite to the reference's. NaN if an estimate
+    is undefined in every resample.
     """
     rows = []
     for measure in measures:
@@ -367,13 +330,10 @@ def _note(label: pd.Series, n_mixed: int, n_close: int, n_short: int, k: int) ->
         return "no accepted prompt: CI, CR and CD are undefined"
     if not n_reject:
         return "no rejection: CI, CR and CD are undefined"
-    reasons = []
-    if n_short:
-        reasons.append(f"{n_short} rejections have fewer than {k} neighbours")
-    if n_reject < 2:
-        reasons.append("one rejection: CD is undefined")
-    if not n_close:
-        reasons.append("no neighbour is similar enough: CI at theta is undefined")
-    if not n_mixed:
-        reasons.append("no cluster has a rejection and two acceptances: excess is undefined")
-    return "; ".join(reasons)
+    reasons = {
+        f"{n_short} rejections have fewer than {k} neighbours": n_short > 0,
+        "one rejection: CD is undefined": n_reject < 2,
+        "no neighbour is similar enough: CI at theta is undefined": not n_close,
+        "no cluster has a rejection and two acceptances: excess is undefined": not n_mixed,
+    }
+    return "; ".join(reason for reason, holds in reasons.items() if holds)

@@ -24,15 +24,13 @@ def table(corpus: Corpus, labels: Mapping[str, Labels], both: pd.DataFrame, clus
     for target in (target for target in labels if target in known.index):
         measured, own = known.loc[target], labels[target]
         decided = evaluation.tally(corpus, own)
-        of = {"precision": "rejections", "missed": "acceptances", "usable": "acceptances"}
-        counts = {
-            name: (round(float(np.nan_to_num(measured[name])) * measured[side]), int(measured[side]))
-            for name, side in of.items()
-        }
-        found = corrected(clusters, decided, counts["precision"], counts["missed"])
+        (hits, read), missed, precision = (
+            (round(float(np.nan_to_num(measured[name])) * measured[side]), int(measured[side]))
+            for name, side in (("usable", "acceptances"), ("missed", "acceptances"), ("precision", "rejections"))
+        )
+        found = corrected(clusters, decided, precision, missed)
         scored, accepted = own["label"].isin(["accept", "reject"]).to_numpy(), (own["label"] == "accept").to_numpy()
         share = clusters.share(corpus["cluster_id"].to_numpy()[scored], accepted[scored])
-        hits, read = counts["usable"]
         draws = np.random.default_rng(SEED).beta(hits + PRIOR, read - hits + PRIOR, len(share.draws))
         found["usable"] = Estimate.percentile(share[0] * hits / read if read else np.nan, share.draws * draws)
         labelled = {

@@ -116,10 +116,8 @@ def matching_scores(store: Store, corpus_name: str, target: str, corpus: Corpus,
     _, labels = labelling.labels_by(store, corpus_name, target, settings.labeller)
     inputs = read_meta(path)["inputs"]
     if inputs["corpus"] != frame_hash(corpus) or inputs["labels"] != labelling.labels_hash(labels):
-        raise DataError(
-            f"{paths.shown(path)}: scores of another corpus or other labels; run 03_scoring again, with "
-            f"labeller={settings.labeller}"
-        )
+        again = f"run 03_scoring again, with labeller={settings.labeller}"
+        raise DataError(f"{paths.shown(path)}: scores of another corpus or other labels; {again}")
     return scores
 
 
@@ -173,9 +171,8 @@ def scored_targets(
         if wanted not in (None, made):
             raise DataError(f"{paths.shown(path)}: scored with another k, labeller or weights; run 03_scoring again")
         if any((earlier.weights, earlier.k, earlier.labeller) != made for earlier in found.values()):
-            raise DataError(
-                f"{paths.shown(path)}: scored with other weights, k or labeller than {names[0]}; run 03_scoring again"
-            )
+            than = f"other weights, k or labeller than {names[0]}"
+            raise DataError(f"{paths.shown(path)}: scored with {than}; run 03_scoring again")
         traces, model = told(store, corpus_name, corpus, name)
         labels = labelling.matching_labels(store, corpus_name, name, traces, known.labeller)
         scores = matching_scores(store, corpus_name, name, corpus, known)

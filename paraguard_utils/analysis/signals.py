@@ -32,21 +32,8 @@ def pairs(
     """Compare every accepted or rejected prompt with its k nearest accepted prompts and those of its own cluster.
 
     Rejected centres give the confusion scores, accepted centres their floor. Prompts of the cluster that are not among
-    the k nearest have no rank.
-
-    Parameters
-    ----------
-    corpus, traces, labels : DataFrame
-        Rows in the same order.
-    vectors : numpy.ndarray, shape (n, d)
-        Sentence vectors in corpus order.
-    tokens : DataFrame or Drifts
-        A tokens file, or the Drift of these traces.
-
-    Returns
-    -------
-    DataFrame
-        The columns of a pairs file; empty if nothing was accepted.
+    the k nearest have no rank. All frames and the sentence vectors have corpus order; tokens are a tokens file, or the
+    Drift of these traces. Return the columns of a pairs file, without rows if nothing was accepted.
     """
     ids, cluster = corpus["prompt_id"].to_numpy(), corpus["cluster_id"].to_numpy()
     label = labels["label"].to_numpy()
@@ -61,18 +48,10 @@ def pairs(
     frame = frame.sort_values(["centre", "rank", "neighbour"], ignore_index=True)
 
     a, b = frame["centre"].to_numpy(int), frame["neighbour"].to_numpy(int)
-    about = pd.DataFrame(
-        {
-            "centre_id": ids[a],
-            "centre_label": label[a],
-            "neighbour_id": ids[b],
-            "neighbour_label": label[b],
-            "same_cluster": cluster[a] == cluster[b],
-            "rank": frame["rank"],
-            "similarity": frame["similarity"],
-        }
-    )
-    return about.join(compare(traces, tokens, a, b))
+    about: dict[str, Any] = {"centre_id": ids[a], "centre_label": label[a]}
+    about |= {"neighbour_id": ids[b], "neighbour_label": label[b], "same_cluster": cluster[a] == cluster[b]}
+    about |= {"rank": frame["rank"], "similarity": frame["similarity"]}
+    return pd.DataFrame(about).join(compare(traces, tokens, a, b))
 
 
 def ranked(frame: pd.DataFrame, k: int) -> pd.Series:
@@ -90,14 +69,9 @@ def compare(traces: Traces, tokens: "Tokens | Drifts", a: np.ndarray, b: np.ndar
     a, b = np.divmod(ends, max(len(traces), 1))
     ppl = perplexity(traces)
     drifts = tokens if isinstance(tokens, Drifts) else Drifts(traces, tokens)
-    frame = pd.DataFrame(
-        {
-            "drift": drifts(a, b),
-            "prob_shift": prob_shifts(traces, a, b),
-            "ppl_relative": core.ppl_relative(ppl[a], ppl[b]),
-            "ppl_clipped": core.ppl_clipped(ppl[a], ppl[b]),
-        }
-    )
+    frame = pd.DataFrame({"drift": drifts(a, b), "prob_shift": prob_shifts(traces, a, b)})
+    frame["ppl_relative"] = core.ppl_relative(ppl[a], ppl[b])
+    frame["ppl_clipped"] = core.ppl_clipped(ppl[a], ppl[b])
     return frame.iloc[place].reset_index(drop=True)
 
 

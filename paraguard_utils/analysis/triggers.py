@@ -24,9 +24,6 @@ LEVEL = 0.05
 FARTHEST = 30.0
 """The root search looks for logarithms of odds ratios up to this size."""
 
-_COLUMNS = ["target", "term", "kind", "n_clusters", "frr_exposed", "frr_unexposed"]
-_COLUMNS += ["odds_ratio", "odds_ratio_low", "odds_ratio_high", "p"]
-
 
 class Exposure(NamedTuple):
     """Which prompts of a corpus, in its order, hold something of a kind: a "term" or a "family"."""
@@ -38,12 +35,7 @@ class Exposure(NamedTuple):
 def exposures(corpus: Corpus, terms: Mapping[str, Sequence[bool]], families: Mapping[str, str]) -> dict[str, Exposure]:
     """Find the terms, and the families of terms, that vary in enough clusters of a corpus to be tested.
 
-    Parameters
-    ----------
-    terms : dict of str to sequence of bool
-        Which prompts hold each term, in corpus order (`risk.matched_terms`).
-    families : dict of str to str
-        The family of each term (`risk.families`).
+    Terms tell which prompts hold them, in corpus order (`risk.matched_terms`); families are by term (`risk.families`).
     """
     near = corpus["strategy"].isin(NEAR).to_numpy()
     hits = pd.DataFrame(dict(terms))
@@ -64,20 +56,14 @@ def effect(
 ) -> tuple[float, float, float, float]:
     """Estimate a common odds ratio over clusters, given their margins: the exact conditional test.
 
-    Parameters
-    ----------
-    n, exposed, refused, both : numpy.ndarray of int, shape (clusters,)
-        Prompts; exposed ones; refused ones; those that are both.
+    Breslow and Day, Statistical Methods in Cancer Research I (1980), section 7. The arguments count each cluster's
+    prompts, exposed ones, refused ones, and those that are both.
 
     Returns
     -------
     odds_ratio, low, high, p : float
         Conditional maximum likelihood, exact 95 % interval, two-sided p (twice the smaller tail). An end is 0 or
         infinite if the data do not bound it. If the margins allow one outcome only, p is 1 and the rest NaN.
-
-    Notes
-    -----
-    Breslow and Day, Statistical Methods in Cancer Research I (1980), section 7.
 
     Examples
     --------
@@ -125,6 +111,7 @@ def table(target: str, corpus: Corpus, labels: Labels, tested: dict[str, Exposur
     label = labels["label"].to_numpy()
     near = corpus["strategy"].isin(NEAR).to_numpy() & np.isin(label, ["accept", "reject"])
     frame = pd.DataFrame({"cluster": corpus["cluster_id"].to_numpy(), "refused": label == "reject", "n": 1})[near]
+    rates, odds = ["frr_exposed", "frr_unexposed"], ["odds_ratio", "odds_ratio_low", "odds_ratio_high"]
     rows = []
     for name, one in tested.items():
         own = frame.assign(exposed=one.exposed[near])
@@ -135,7 +122,7 @@ def table(target: str, corpus: Corpus, labels: Labels, tested: dict[str, Exposur
         n, exposed, refused, both = varied[keys].sum()
         shares = (both / exposed, (refused - both) / (n - exposed)) if len(varied) else (np.nan, np.nan)
         rows.append((target, name, one.kind, len(telling), *shares, *effect(*telling[keys].to_numpy(int).T)))
-    found = pd.DataFrame(rows, columns=_COLUMNS)
+    found = pd.DataFrame(rows, columns=["target", "term", "kind", "n_clusters", *rates, *odds, "p"])
     found["p_holm"] = adjust_holm(found["p"])
     trigger = (found["p_holm"] < LEVEL) & (found["odds_ratio"] > 1)
     found = found.assign(trigger=trigger, wrapper=target.rpartition("--")[2])

@@ -1,7 +1,5 @@
 """Split the variance of decisions into meaning, wording and sampling (`docs/method.md`, Disagreement). All ours."""
 
-from collections.abc import Callable
-
 import numpy as np
 import pandas as pd
 from sklearn.linear_model import RidgeCV
@@ -111,42 +109,27 @@ def drawn_parts(target: str, corpus: Corpus, samples: pd.DataFrame, features: pd
     answers, refused, own_pairs, own_opposite = (clusters.sums(ids, column) for column in (m, r, m * m, opposite))
     n = clusters.sums(ids, np.ones(len(ids)))
     different = 2 * refused * (answers - refused)
-    sums = (
-        n,
-        clusters.sums(ids, opposite / (m * (m - 1))),
-        n * (different - own_opposite) / (answers**2 - own_pairs),
-        answers,
-        refused,
-        different,
-        answers**2,
-        clusters.sums(ids, y**2),
-        clusters.sums(ids, left**2),
-        clusters.sums(ids, 1 / m),
-    )
-    found = {name: clusters.estimate(_part(name), *sums) for name in (*PARTS, "r2")}
+    within = n * (different - own_opposite) / (answers**2 - own_pairs)
+    columns = (opposite / (m * (m - 1)), y**2, left**2, 1 / m)
+    same, whole, rest, inverse = (clusters.sums(ids, column) for column in columns)
+    sums = (n, same, within, answers, refused, different, answers**2, whole, rest, inverse)
+    found = {
+        name: clusters.estimate(lambda *totals, name=name: _drawn_shares(*totals)[name], *sums)
+        for name in (*PARTS, "r2")
+    }
     few = bool(min(r.sum(), m.sum() - r.sum()) < disagreement.MIN_DECISIONS)
     return {"target": target, "decoding": "drawn", "n": int(m.sum()), "few": few, **to_columns(found)}
 
 
-def _part(name: str) -> Callable[..., np.ndarray]:
-    """Return the statistic of one part, from the sums of `drawn_parts`."""
-
-    def statistic(*sums: np.ndarray) -> np.ndarray:
-        n, same, within, answers, refused, different, squares, whole, left, inverse = sums
-        between = (2 * refused * (answers - refused) - different) / (answers**2 - squares)
-        same, within = same / n, within / n
-        explained = 1 - left / whole
-        # Means of m draws vary by wording and by the sampling variance over m.
-        by_style = np.maximum(explained, 0.0) * (within - same + same * inverse / n)
-        return {
-            "meaning": 1 - within / between,
-            "style": by_style / between,
-            "wording": (within - same - by_style) / between,
-            "dice": same / between,
-            "r2": explained,
-        }[name]
-
-    return statistic
+def _drawn_shares(*sums: np.ndarray) -> dict[str, np.ndarray]:
+    """Return all parts and r2 from the sums of `drawn_parts`."""
+    n, same, within, answers, refused, different, squares, whole, left, inverse = sums
+    between = (2 * refused * (answers - refused) - different) / (answers**2 - squares)
+    same, within, explained = same / n, within / n, 1 - left / whole
+    # Means of m draws vary by wording and by the sampling variance over m.
+    by_style = np.maximum(explained, 0.0) * (within - same + same * inverse / n)
+    found = {"meaning": 1 - within / between, "style": by_style / between}
+    return found | {"wording": (within - same - by_style) / between, "dice": same / between, "r2": explained}
 
 
 def against_majority(target: str, labels: Labels, samples: pd.DataFrame, corpus: Corpus) -> dict[str, object]:

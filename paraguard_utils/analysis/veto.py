@@ -62,17 +62,8 @@ def rows(
 ) -> pd.DataFrame:
     """Return what a veto uses of every scored prompt; all arguments have corpus order.
 
-    Parameters
-    ----------
-    score : array-like of float
-        A higher score speaks for overturning; NaN never overturns.
-    probability : array-like of float
-        A guard's, of being unsafe; NaN for none.
-
-    Returns
-    -------
-    DataFrame
-        cluster_id (of the benign cluster, for twins too), rejected, score (NaN if accepted), probability, isolation.
+    A higher score speaks for overturning, NaN never overturns; the probability is a guard's, of being unsafe. Columns:
+    cluster_id (of the benign cluster, for twins too), rejected, score (NaN if accepted), probability, isolation.
     """
     label = labels["label"].to_numpy()
     frame = pd.DataFrame(
@@ -140,15 +131,11 @@ def cross_judge(
 ) -> pd.DataFrame:
     """Choose a threshold on each half of the clusters and judge it on the other half.
 
-    The lowest threshold gains most: of those that lose at most the share `most_lost` of the twins' rejections, it is
-    chosen. `choosing` comes from `halves`, benign rows and twins' rows from `rows`.
-
-    Returns
-    -------
-    DataFrame, one row per half
-        threshold: infinity if even the highest loses more, so that the veto is never used. On the other half: gained,
-        lost, lost_random and better, as in `curve`, but better is 0 if nothing is overturned; broken, 1 if more than
-        `most_lost` of the twins' rejections is lost. NaN if the half that chooses has no rejection of one corpus.
+    A half chooses the lowest threshold, which gains most, that loses at most the share `most_lost` of the twins'
+    rejections. `choosing` comes from `halves`, benign rows and twins' rows from `rows`. Columns, a row per half:
+    threshold, infinity if even the highest loses more, so that the veto is never used; on the other half gained, lost,
+    lost_random and better, as in `curve`, but better is 0 if nothing is overturned; broken, 1 if more than `most_lost`
+    of the twins' rejections is lost. NaN if the half that chooses has no rejection of one corpus.
     """
     cuts = np.array([*THRESHOLDS, np.inf])
     totals = []
@@ -183,10 +170,8 @@ def summarise(judged: pd.DataFrame) -> dict[str, float]:
     [0.15, -0.05, 0.5, 0.5]
     """
     judged = judged[judged["threshold"].notna()]
-    means = {
-        f"mean_{name}": Estimate.percentile(judged[name].mean(), judged[name].to_numpy())
-        for name in ("gained", "lost", "better")
-    }
+    known = {f"mean_{name}": judged[name] for name in ("gained", "lost", "better")}
+    means = {name: Estimate.percentile(values.mean(), values.to_numpy()) for name, values in known.items()}
     shares = {"beats_chance": float((judged["better"] < 0).mean()), "limit_broken": float(judged["broken"].mean())}
     return to_columns(means) | shares
 
@@ -217,10 +202,7 @@ def table(
 ) -> Table:
     """Choose each target's threshold on half of the clusters and judge it on the other half, for `HALVES` halves.
 
-    Parameters
-    ----------
-    frames : dict of (str, str) to (DataFrame, DataFrame)
-        By target and score (one of `SCORES`): benign rows and twins' rows. All benign `clusters` have a twin.
+    The benign rows and the twins' rows are by target and score (one of `SCORES`). All benign `clusters` have a twin.
 
     Returns
     -------

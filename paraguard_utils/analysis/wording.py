@@ -11,17 +11,7 @@ import pandas as pd
 
 from paraguard_utils.core.decisions import as_refused
 from paraguard_utils.core.estimates import ClusterBootstrap, Estimate, to_columns
-from paraguard_utils.core.wording import (
-    HIGH,
-    LOW,
-    Ends,
-    Phrasings,
-    difference,
-    estimate,
-    pairs_within,
-    too_few,
-    word_overlap,
-)
+from paraguard_utils.core.wording import HIGH, LOW, Phrasings, difference, estimate, pairs_within, too_few, word_overlap
 from paraguard_utils.schemas import Corpus, Labels, Table
 
 NEAR, FREE = ("seed", "softening", "hardening"), ("lexical", "register", "rewrite")
@@ -65,11 +55,8 @@ def pairs(corpus: Corpus) -> Pairs:
 
 def phrasings(corpus: Corpus, labels: Labels) -> Phrasings:
     """Return a target's decisions in the form that `core.wording` compares: a strategy is a style."""
-    return Phrasings(
-        corpus["cluster_id"].to_numpy(),
-        as_refused(labels["label"], blocked=False),
-        corpus["strategy"].to_numpy().astype(str),
-    )
+    refused, style = as_refused(labels["label"], blocked=False), corpus["strategy"].to_numpy().astype(str)
+    return Phrasings(corpus["cluster_id"].to_numpy(), refused, style)
 
 
 def estimates(clusters: ClusterBootstrap, corpus: Corpus, labels: Labels, own: Pairs) -> dict[str, Estimate]:
@@ -79,7 +66,7 @@ def estimates(clusters: ClusterBootstrap, corpus: Corpus, labels: Labels, own: P
     more) and low_minus_high.
     """
     chosen = {"near": own.near, "free": own.free, "low": own.overlap < LOW, "high": own.overlap >= HIGH}
-    ends: dict[str, Ends] = {name: (own.first[mask], own.second[mask]) for name, mask in chosen.items()}
+    ends = {name: (own.first[mask], own.second[mask]) for name, mask in chosen.items()}
     given = (clusters, phrasings(corpus, labels))
     found = {f"dr_{name}": estimate(*given, rows) for name, rows in ends.items()}
     found["difference"] = difference(*given, ends["free"], ends["near"])
