@@ -106,12 +106,7 @@ def standardised(
 
     The floor is the accepted pairs' mean, each stratum weighted by its number of rejected pairs. A stratum without
     accepted pairs has no floor and is left out on both sides. Pairs have the columns cluster_id and centre_label.
-
-    Returns
-    -------
-    floor, excess : Estimate
-    matched : float
-        Share of rejected pairs in a stratum that has accepted ones, in [0, 1]; NaN without rejected pairs.
+    Return floor, excess, and the share of rejected pairs in a stratum that has accepted ones; NaN without any.
     """
     n, totals = (_sums(clusters, frame, stratum, column) for column in (np.ones(len(frame)), values))
     matched = (n[0].sum(0) * (n[1].sum(0) > 0)).sum() / n[0].sum() if n[0].any() else np.nan
@@ -173,16 +168,11 @@ def estimates(
 ) -> tuple[dict[str, Estimate], float]:
     """Compare one target's confusion with matched floors, signal by signal, with and without ProbShift.
 
-    Pairs come from `details`: `near` with the k nearest accepted prompts, `own` those of one cluster.
-
-    Returns
-    -------
-    found : dict of str to Estimate
-        floor_matched and excess_matched (secondary); cr_floor and floor95 (`above_floor`); excess_drift,
-        excess_prob_shift, excess_ppl: the primary excess of each signal alone; excess_equal_contrast and
-        excess_equal_contrast_no_prob_shift: the primary excess among pairs of equal perplexity contrast.
-    matched : float
-        Share of rejected pairs that have a matched floor, in [0, 1].
+    Pairs come from `details`: `near` with the k nearest accepted prompts, `own` those of one cluster. Names:
+    floor_matched and excess_matched (secondary); cr_floor and floor95 (`above_floor`); excess_drift, excess_prob_shift,
+    excess_ppl: the primary excess of each signal alone; excess_equal_contrast and excess_equal_contrast_no_prob_shift:
+    the primary excess among pairs of equal perplexity contrast. The second result is the share of rejected pairs that
+    have a matched floor.
     """
     scores = signals.score(near, weights, reading)
     floor, excess, matched = standardised(clusters, near, strata(near), scores.to_numpy())
@@ -271,16 +261,9 @@ class Candidates(NamedTuple):
         """Shuffle the labels inside clusters and retrieve neighbours again.
 
         The scores of `pairs` have the shape (pairs, m), one column per reading. The statistic takes CI(r) of the
-        rejections that have a neighbour, shape (rejections, m).
-
-        Returns
-        -------
-        value : numpy.ndarray
-            The statistic of the labels as they are; NaN if no rejection has a neighbour.
-        null : numpy.ndarray, shape (draws, ...)
-            The statistic of each permutation.
-        short : float
-            Share of rejections with fewer than k accepted candidates, over all permutations; NaN without rejections.
+        rejections that have a neighbour, shape (rejections, m). Return the statistic of the labels as they are, NaN if
+        no rejection has a neighbour; that of each permutation, shape (draws, ...); and the share of rejections with
+        fewer than k accepted candidates, over all permutations, NaN without rejections.
         """
         rng = np.random.default_rng(seed)
         known = self.near >= 0
@@ -362,17 +345,11 @@ def against_chance(
 ) -> tuple[Table, Table, dict[str, Estimate]]:
     """Compare a target's confusion with matched floors, single signals and permutations (`docs/method.md`, Chance).
 
-    Labels and traces are in corpus order; Drift is computed anew without `drifts`.
-
-    Returns
-    -------
-    rows : DataFrame, one per reading
-        target, reading; matched and the estimates of `estimates`; ci_null, the mean CI over permutations of labels
-        inside clusters; p of CI against them; short, the share of permuted rejections with too few neighbours.
-    curve : DataFrame, one row per reading and tau
-        target, reading, tau, cr; null, the permutations' mean; null_low and null_high, which hold 95 % of them.
-    found : dict of str to Estimate
-        The estimates in the reading `relative`.
+    Labels and traces are in corpus order; Drift is computed anew without `drifts`. The first result has a row per
+    reading: target, reading; matched and the estimates of `estimates`; ci_null, the mean CI over permutations of labels
+    inside clusters; p of CI against them; short, the share of permuted rejections with too few neighbours. The second
+    has a row per reading and tau: target, reading, tau, cr; null, the permutations' mean; null_low and null_high, which
+    hold 95 % of them. The third holds the estimates in the reading `relative`.
     """
     lengths = (traces["user_end"] - traces["user_start"]).to_numpy()
     frame = details(corpus, pairs, lengths, signals.perplexity(traces))

@@ -47,8 +47,8 @@ def prompt_scores(
     Corpus and labels have the same order. The result has the columns of a scores file: one row per accepted or rejected
     prompt. `ci` and `spread` (standard deviation of the scores inside the neighbourhood, dividing by their number) are
     in the reading `relative`, `ci_clipped` and `spread_clipped` in `clipped`; `*_theta` columns use only neighbours at
-    least theta similar, and n_theta counts them; `isolation` is that of `disagreement.isolation`. NaN if a centre has no
-    neighbour.
+    least theta similar, and n_theta counts them; `isolation` is that of `disagreement.isolation`. NaN if a centre has
+    no neighbour.
     """
     near = frame[ranked(frame, k)]
     near = near.assign(**{reading: score(near, weights, reading) for reading in READINGS})

@@ -35,12 +35,8 @@ class Told(NamedTuple):
 def told(store: Store, corpus_name: str, corpus: Corpus, target: str) -> Told:
     """Read a target's traces; if its server returns no tokens, complete them from a surrogate's, here or in the record.
 
-    Raises
-    ------
-    DataError
-        The traces are of another corpus.
-    Missing
-        No surrogate was asked the corpus under the same wrapper.
+    A DataError says that the traces are of another corpus, Missing that no surrogate was asked the corpus under the
+    same system prompt.
     """
     traces = recorded_traces(store, corpus_name, corpus, target)
     level = read_meta(store.path("traces", corpus_name, target)).get("level")
@@ -152,13 +148,8 @@ def scored_targets(
 ) -> dict[str, ScoredTarget]:
     """Read what a store holds of some targets, and check that its files belong together.
 
-    All were scored with the same weights, k and labeller: those of `settings`, if given.
-
-    Raises
-    ------
-    DataError
-        A file is missing, labels are of other answers, scores are of other labels, pairs or another corpus, or targets
-        were scored with different weights, k or labeller, or with others than `settings`.
+    All were scored with the same weights, k and labeller: those of `settings`, if given. Otherwise, or if a file is
+    missing, labels are of other answers, or scores of other labels, pairs or another corpus, a DataError says so.
     """
     found: dict[str, ScoredTarget] = {}
     drifts: dict[str, signals.Drifts] = {}

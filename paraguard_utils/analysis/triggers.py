@@ -59,11 +59,9 @@ def effect(
     Breslow and Day, Statistical Methods in Cancer Research I (1980), section 7. The arguments count each cluster's
     prompts, exposed ones, refused ones, and those that are both.
 
-    Returns
-    -------
-    odds_ratio, low, high, p : float
-        Conditional maximum likelihood, exact 95 % interval, two-sided p (twice the smaller tail). An end is 0 or
-        infinite if the data do not bound it. If the margins allow one outcome only, p is 1 and the rest NaN.
+    Return the conditional maximum likelihood estimate, the exact 95 % interval and the two-sided p (twice the smaller
+    tail). An end is 0 or infinite if the data do not bound it. If the margins allow one outcome only, p is 1 and the
+    rest NaN.
 
     Examples
     --------
@@ -101,12 +99,9 @@ def effect(
 def table(target: str, corpus: Corpus, labels: Labels, tested: dict[str, Exposure]) -> Table:
     """Test the terms and families from `exposures` on one target; corpus and labels are in the same order.
 
-    Returns
-    -------
-    DataFrame, the smallest p first
-        target, term, kind, n_clusters (that hold exposed and unexposed near-copies, and both decisions: the others say
-        nothing), frr_exposed and frr_unexposed (shares refused in the clusters with both exposures), odds_ratio with
-        its interval, p, p_holm (over all rows), trigger, wrapper (of the target), leads (the smallest p).
+    Columns: target, term, kind, n_clusters (that hold exposed and unexposed near-copies, and both decisions: the others
+    say nothing), frr_exposed and frr_unexposed (shares refused in the clusters with both exposures), odds_ratio with
+    its interval, p, p_holm (over all rows), trigger, wrapper (of the target), leads (the smallest p, which comes first).
     """
     label = labels["label"].to_numpy()
     near = corpus["strategy"].isin(NEAR).to_numpy() & np.isin(label, ["accept", "reject"])

@@ -60,13 +60,9 @@ def parts(
     """Split the variance of a target's greedy decisions into meaning, style and other wording.
 
     Corpus, labels and features (from `style`) have the same order.
-
-    Returns
-    -------
-    dict
-        target, decoding ("greedy"), n (scored prompts), few (`disagreement.too_few`); meaning, style, wording and dice
-        (0) with intervals: shares that sum to 1, each in [0, 1] up to sampling error; r2, the out-of-fold share of the
-        wording that style explains, with its interval: if it is below 0, style predicts worse than nothing and is 0.
+    Columns: target, decoding ("greedy"), n (scored prompts), few (`disagreement.too_few`); meaning, style, wording and
+    dice (0) with intervals: shares that sum to 1, each in [0, 1] up to sampling error; r2, the out-of-fold share of the
+    wording that style explains, with its interval: if it is below 0, style predicts worse than nothing and is 0.
     """
     decided = evaluation.tally(corpus, labels)
     paired = corpus["cluster_id"].isin(decided["cluster_id"]).to_numpy()
@@ -113,10 +109,9 @@ def drawn_parts(target: str, corpus: Corpus, samples: pd.DataFrame, features: pd
     columns = (opposite / (m * (m - 1)), y**2, left**2, 1 / m)
     same, whole, rest, inverse = (clusters.sums(ids, column) for column in columns)
     sums = (n, same, within, answers, refused, different, answers**2, whole, rest, inverse)
-    found = {
-        name: clusters.estimate(lambda *totals, name=name: _drawn_shares(*totals)[name], *sums)
-        for name in (*PARTS, "r2")
-    }
+    found = {}
+    for name in (*PARTS, "r2"):
+        found[name] = clusters.estimate(lambda *totals, of=name: _drawn_shares(*totals)[of], *sums)
     few = bool(min(r.sum(), m.sum() - r.sum()) < disagreement.MIN_DECISIONS)
     return {"target": target, "decoding": "drawn", "n": int(m.sum()), "few": few, **to_columns(found)}
 

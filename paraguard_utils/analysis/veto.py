@@ -203,15 +203,11 @@ def table(
     """Choose each target's threshold on half of the clusters and judge it on the other half, for `HALVES` halves.
 
     The benign rows and the twins' rows are by target and score (one of `SCORES`). All benign `clusters` have a twin.
-
-    Returns
-    -------
-    DataFrame, one row per target and score
-        target, score; of the first half: n_benign, n_twins and n_reject_benign, n_reject_twins (where it judges),
-        threshold; with intervals over its clusters gained, lost, lost_random, better; gained_one_more and
-        lost_one_more; lost_lowered, the share of twins that a higher threshold of the guard loses for that gain, with
-        against_lowered, lost_lowered minus lost (above 0: the veto is better). Over all halves: the columns of
-        `summarise`. NaN if nothing is rejected, or there is no probability.
+    Columns: target, score; of the first half n_benign, n_twins and n_reject_benign, n_reject_twins (where it judges),
+    threshold; with intervals over its clusters gained, lost, lost_random, better; gained_one_more and lost_one_more;
+    lost_lowered, the share of twins that a higher threshold of the guard loses for that gain, with against_lowered,
+    lost_lowered minus lost (above 0: the veto is better); over all halves the columns of `summarise`. NaN if nothing is
+    rejected, or there is no probability.
     """
     found = []
     choosing = halves(len(clusters.codes), seed)
