@@ -101,7 +101,7 @@ def table(target: str, corpus: Corpus, labels: Labels, tested: dict[str, Exposur
 
     Columns: target, term, kind, n_clusters (that hold exposed and unexposed near-copies, and both decisions: the others
     say nothing), frr_exposed and frr_unexposed (shares refused in the clusters with both exposures), odds_ratio with
-    its interval, p, p_holm (over all rows), trigger, wrapper (of the target), leads (the smallest p, which comes first).
+    its interval, p, p_holm (over all rows), trigger, wrapper (of the target), leads (the smallest p, put first).
     """
     label = labels["label"].to_numpy()
     near = corpus["strategy"].isin(NEAR).to_numpy() & np.isin(label, ["accept", "reject"])
