@@ -118,9 +118,13 @@ def mean(ci):
     return ci.mean(0)
 
 
+def permuted(cluster, label, near, scores, k, draws, seed):
+    return chance.Candidates(cluster, label, near, ()).permuted(scores[near >= 0], mean, k, seed, draws)
+
+
 def test_permutations_by_hand():
     cluster, label = np.array([0, 0, 1, 1]), np.array([True, False, False, False])
-    (value,), null, short = chance.permuted(cluster, label, CANDIDATES, SCORES, mean, k=2, draws=200, seed=0)
+    (value,), null, short = permuted(cluster, label, CANDIDATES, SCORES, k=2, draws=200, seed=0)
     # 0 is rejected: its two nearest accepted are 1 and 2, mean (0.1 + 0.2) / 2; or 1 is: 0 and 2, mean (0.1 + 0.4) / 2
     null = null[:, 0]
     assert value == pytest.approx(0.15) and set(null.round(6)) == {0.15, 0.25} and short == 0
@@ -132,9 +136,9 @@ def test_permutations_by_hand():
 @settings(max_examples=50)
 @given(st.lists(st.booleans(), min_size=4, max_size=4), st.integers(0, 99))
 def test_permutations_stay_inside_clusters(labels, seed):
-    """Where all prompts of every cluster share a label nothing can be dealt anew."""
+    """Where all prompts of every cluster share a label shuffling changes nothing."""
     label = np.repeat(labels[:2], 2)
-    value, null, _ = chance.permuted(np.array([0, 0, 1, 1]), label, CANDIDATES, SCORES, mean, 1, 5, seed)
+    value, null, _ = permuted(np.array([0, 0, 1, 1]), label, CANDIDATES, SCORES, 1, 5, seed)
     assert np.array_equal(null, np.tile(value, (5, 1)), equal_nan=True)
 
 
@@ -156,7 +160,7 @@ def test_what_permutations_cannot_use_is_left_out(labels, seed):
     near = np.array([rng.permutation(np.delete(np.arange(36), i))[:20] for i in range(36)])
     scores = rng.random((36, 20, 1))
     used = np.where(chance._unused(near, cluster, label, 3), -1, near)
-    one, other = (chance.permuted(cluster, label, kept, scores, mean, 3, 20, seed) for kept in (near, used))
+    one, other = (permuted(cluster, label, kept, scores, 3, 20, seed) for kept in (near, used))
     for before, after in zip(one, other, strict=True):
         assert np.allclose(before, after, equal_nan=True)
 
@@ -173,8 +177,8 @@ def test_without_an_accepted_prompt_nothing_is_looked_for():
 def test_rejections_short_of_neighbours_are_counted():
     cluster, label = np.array([0, 0, 1, 1]), np.array([True, True, True, False])
     candidates = np.array([[1, -1], [0, -1], [3, -1], [2, -1]])
-    (value,), null, short = chance.permuted(cluster, label, candidates, SCORES[:, :2], mean, k=1, draws=50, seed=0)
-    # 0 and 1 have no accepted candidate whatever is dealt; of 2 and 3 one is rejected and finds the other: 0.6
+    (value,), null, short = permuted(cluster, label, candidates, SCORES[:, :2], k=1, draws=50, seed=0)
+    # 0 and 1 have no accepted candidate in any permutation; of 2 and 3 one is rejected and finds the other: 0.6
     assert value == 0.6 and set(null[:, 0]) == {0.6} and short == pytest.approx(2 / 3)
 
 

@@ -114,7 +114,7 @@ def test_what_is_not_exposed_has_the_opposite_effect(rows):
     with np.errstate(divide="ignore"):
         expected = 1 / np.array([ratio, high, low])
     assert found[:3] == pytest.approx(tuple(expected), **NEARLY, nan_ok=True)
-    # strata that leave nothing open tell nothing
+    # strata with one possible outcome change nothing
     more = np.hstack([[n, exposed, refused, both], [[3, 2], [3, 1], [1, 2], [1, 1]]])
     assert triggers.effect(*more) == pytest.approx((ratio, low, high, p), nan_ok=True)
 
@@ -165,7 +165,7 @@ def test_what_can_be_tested_by_hand(monkeypatch):
 def test_a_table_by_hand():
     # eight clusters of an exposed seed and another: six refuse the exposed one, one the other, one both.
     clusters = ["srxoa-"] * 6 + ["saxor-", "srxor-"]
-    # what is free, or not scored, tells nothing, nor does a cluster in which all are exposed
+    # free rewordings, unscored prompts and a cluster in which all are exposed do not count
     corpus, labels, exposed = frames(*(word + "laxhb-" for word in clusters), "srxoax")
     none = triggers.Exposure("family", np.zeros(len(exposed), bool))
     tested = {"word": triggers.Exposure("term", exposed), "none": none}

@@ -1,4 +1,4 @@
-"""Where the variance of decisions goes: worlds whose parts are known."""
+"""Split the variance of decisions in worlds whose parts are known."""
 
 import numpy as np
 import pandas as pd

@@ -1,13 +1,13 @@
-"""What a confusion score is worth against chance: matched floors and permutations (`docs/method.md`, Chance).
+"""Compare confusion scores with chance: matched floors and permutations (`docs/method.md`, Chance).
 
-Accepted prompts differ from their accepted neighbours too, and rejections sit further from theirs. So a rejection's
+Accepted prompts differ from their accepted neighbours too, and rejections lie further from theirs. So a rejection's
 score is compared with accepted-accepted pairs that are as similar, as often of one cluster and as different in length
-(the *matched floor*), and with what the same clusters give when their labels are dealt out anew (the *permutation*).
-Estimates weigh both sides anew in every resample of clusters, so the floor's own uncertainty is in the interval.
+(the *matched floor*), and with the scores of the same clusters after their labels are shuffled (the *permutation*).
+Every resample of clusters weighs both sides again, so the intervals hold the floor's own uncertainty.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -23,16 +23,20 @@ from paraguard_utils.settings import Settings
 from paraguard_utils.stores import Store
 
 PAIR_BINS = {"similarity": 20, "length": 3}
-"""Bins in which pairs are matched, of equal counts of rejected-accepted pairs (ours). `same_cluster` is matched as it
-is."""
+"""Bins in which pairs are matched, each with as many rejected-accepted pairs (ours); `same_cluster` needs no bins."""
+
+CENTRE_COLUMNS = ("mates", "similarity", "length")
+"""Columns on which the floor's centres are matched, from `centres`."""
+
+CENTRE_BINS = {"similarity": 5, "length": 2}
 
 CONTRAST_BINS = 10
 
-DEEPEST = 400
-"""The most a permutation looks at, however few prompts are accepted."""
-
 DEPTH = 16
-"""Nearest prompts of any label among which a permutation looks for accepted ones, where everything is accepted."""
+"""Nearest prompts of any label among which a permutation looks for accepted ones, if all prompts are accepted."""
+
+DEEPEST = 400
+"""The most nearest prompts that a permutation looks at, however few are accepted."""
 
 CURVE = np.linspace(0, 1, 21).round(2)
 """Values of tau at which CR is drawn."""
@@ -41,55 +45,25 @@ PERMUTATIONS = 999
 
 
 def details(corpus: Corpus, frame: Pairs, lengths: np.ndarray, perplexities: np.ndarray) -> pd.DataFrame:
-    """Add to a pairs frame what pairs are matched on.
+    """Add the columns on which pairs are matched to a pairs frame.
 
-    Parameters
-    ----------
-    corpus : DataFrame
-        Columns prompt_id, cluster_id.
-    frame : DataFrame
-        A pairs file.
-    lengths : numpy.ndarray of int, shape (n,)
-        Tokens of each prompt's own words, in corpus order.
-    perplexities : numpy.ndarray, shape (n,)
-        In corpus order.
-
-    Returns
-    -------
-    DataFrame
-        With cluster_id (of the centre), length (|ln ratio| of the two lengths) and contrast (|ln ratio| of the two
-        perplexities), both >= 0.
+    They are cluster_id (of the centre), length and contrast: |ln ratio| of the two prompts' lengths (in tokens) and
+    perplexities, which are given in corpus order.
     """
     known = pd.DataFrame({"cluster_id": corpus["cluster_id"], "length": np.log(lengths), "ppl": np.log(perplexities)})
     known.index = corpus["prompt_id"]
-    a, b = known.loc[frame["centre_id"]], known.loc[frame["neighbour_id"]]
-    return frame.assign(
-        cluster_id=a["cluster_id"].to_numpy(),
-        length=np.abs(a["length"].to_numpy() - b["length"].to_numpy()),
-        contrast=np.abs(a["ppl"].to_numpy() - b["ppl"].to_numpy()),
-    )
+    a, b = (known.loc[frame[end]].reset_index(drop=True) for end in ("centre_id", "neighbour_id"))
+    gaps = (a[["length", "ppl"]] - b[["length", "ppl"]]).abs().to_numpy()
+    return frame.assign(cluster_id=a["cluster_id"].to_numpy(), length=gaps[:, 0], contrast=gaps[:, 1])
 
 
 def strata(
     frame: pd.DataFrame, names: Sequence[str] = ("same_cluster", *PAIR_BINS), bins: Mapping[str, int] = PAIR_BINS
 ) -> np.ndarray:
-    """Give each pair the number of its stratum: a combination of values, numbers binned.
+    """Give pairs the numbers of their strata, the combinations of the named columns' values; shape (pairs,).
 
-    Bins end at the inner quantiles of the rejected-accepted pairs, interpolated; a value on an end lies in the bin
-    above. The ends stay the same in every resample.
-
-    Parameters
-    ----------
-    frame : DataFrame
-        Ranked pairs with a column centre_label.
-    names : sequence of str
-        Columns to match on.
-    bins : dict of str to int
-        Bins of the columns that are numbers; the others are taken as they are.
-
-    Returns
-    -------
-    numpy.ndarray of int, shape (pairs,)
+    Columns in `bins` are binned first. Bins end at the inner quantiles of the rejected-accepted pairs (column
+    centre_label), interpolated; a value on an end lies in the bin above. The ends are the same in every resample.
     """
     rejected = (frame["centre_label"] == "reject").to_numpy()
     if not rejected.any():
@@ -110,96 +84,68 @@ def _binned(values: np.ndarray, reference: np.ndarray, bins: int) -> tuple[np.nd
     return np.searchsorted(ends, values.round(12), side="right"), len(ends) + 1
 
 
+def _sums(clusters: ClusterBootstrap, frame: pd.DataFrame, stratum: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """Sum values over rejected and accepted centres, by cluster and stratum: shape (2, clusters, strata)."""
+    shape = (2, len(clusters.codes), stratum.max(initial=0) + 1)
+    side = (frame["centre_label"] != "reject").to_numpy(int)
+    cell = (side * shape[1] + clusters.codes.loc[frame["cluster_id"]].to_numpy()) * shape[2] + stratum
+    return np.bincount(cell, weights=values, minlength=int(np.prod(shape))).reshape(shape)
+
+
+def _estimates(clusters: ClusterBootstrap, statistic: Callable[[np.ndarray], np.ndarray]) -> list[Estimate]:
+    """Estimate the rows of a statistic of cluster counts: shape (draws, clusters) to (rows, draws)."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        value, draws = statistic(np.ones((1, len(clusters.codes)))), statistic(clusters.counts)
+    return [Estimate.percentile(one[0], many) for one, many in zip(value, draws, strict=True)]
+
+
 def standardised(
     clusters: ClusterBootstrap, frame: pd.DataFrame, stratum: np.ndarray, values: np.ndarray
 ) -> tuple[Estimate, Estimate, float]:
-    """Mean value of rejected-accepted pairs minus that of accepted-accepted pairs of the same strata.
+    """Subtract the mean value of accepted-accepted pairs from that of rejected-accepted pairs of the same strata.
 
     The floor is the accepted pairs' mean, each stratum weighted by its number of rejected pairs. A stratum without
-    accepted pairs has no floor and is left out on both sides.
-
-    Parameters
-    ----------
-    clusters : ClusterBootstrap
-    frame : DataFrame
-        Columns cluster_id, centre_label.
-    stratum : numpy.ndarray of int
-    values : numpy.ndarray of float
-
-    Returns
-    -------
-    floor, excess : Estimate
-    matched : float
-        Share of rejected pairs in a stratum that has accepted ones, in [0, 1]; NaN without rejected pairs.
+    accepted pairs has no floor and is left out on both sides. Pairs have the columns cluster_id and centre_label.
+    Return floor, excess, and the share of rejected pairs in a stratum that has accepted ones; NaN without any.
     """
-    rejected = (frame["centre_label"] == "reject").to_numpy()
-    code = clusters.codes.loc[frame["cluster_id"]].to_numpy()
-    size = (len(clusters.codes), stratum.max() + 1 if len(stratum) else 0)
+    n, totals = (_sums(clusters, frame, stratum, column) for column in (np.ones(len(frame)), values))
+    matched = (n[0].sum(0) * (n[1].sum(0) > 0)).sum() / n[0].sum() if n[0].any() else np.nan
 
-    def table(rows: np.ndarray, weights: np.ndarray) -> np.ndarray:
-        return np.bincount(
-            code[rows] * size[1] + stratum[rows], weights=weights[rows], minlength=size[0] * size[1]
-        ).reshape(size)
-
-    ones = np.ones(len(frame))
-    sums = [table(rows, weights) for rows in (rejected, ~rejected) for weights in (ones, values)]
-    matched = (sums[0].sum(0) * (sums[2].sum(0) > 0)).sum() / rejected.sum() if rejected.any() else np.nan
-
-    def totals(counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        n_r, s_r, n_a, s_a = (counts @ part for part in sums)
+    def floor_and_excess(counts: np.ndarray) -> np.ndarray:
+        n_r, s_r, n_a, s_a = (counts @ part for part in (n[0], totals[0], n[1], totals[1]))
         both = (n_r > 0) & (n_a > 0)
         weight = np.where(both, n_r, 0)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            floor = (weight * np.where(both, s_a / n_a, 0)).sum(-1) / weight.sum(-1)
-            mean = np.where(both, s_r, 0).sum(-1) / weight.sum(-1)
-        return floor, mean - floor
+        floor = (weight * np.where(both, s_a / n_a, 0)).sum(-1) / weight.sum(-1)
+        return np.stack([floor, np.where(both, s_r, 0).sum(-1) / weight.sum(-1) - floor])
 
-    value = totals(np.ones((1, size[0])))
-    draws = totals(clusters.counts)
-    floor, excess = (Estimate.percentile(one[0], many) for one, many in zip(value, draws, strict=True))
+    floor, excess = _estimates(clusters, floor_and_excess)
     return floor, excess, float(matched)
 
 
 def excess_at_equal_contrast(
     clusters: ClusterBootstrap, frame: pd.DataFrame, values: np.ndarray, contrast: np.ndarray
 ) -> Estimate:
-    """Primary excess among pairs of equal perplexity contrast, by a weighted regression inside clusters (ours).
+    """Estimate the primary excess among pairs of equal perplexity contrast, by weighted regression in clusters (ours).
 
     In every cluster with at least one rejected and two accepted prompts, rejected-accepted pairs together weigh as much
     as accepted-accepted pairs, and all such clusters weigh the same; the coefficient of "rejected" alone is then the
-    mean of the clusters' differences of means (`confusion.excess_estimate`). A constant for each of `CONTRAST_BINS`
-    (equal counts of these rejected-accepted pairs, the same in every resample) and 1 - exp(-contrast) stand beside it:
-    what is left is the excess among pairs of equal contrast. NaN where the contrast alone tells which pairs are
-    rejected.
-
-    Parameters
-    ----------
-    clusters : ClusterBootstrap
-    frame : DataFrame
-        Pairs of one cluster: columns cluster_id, centre_label.
-    values : numpy.ndarray of float, shape (pairs,)
-    contrast : numpy.ndarray of float, shape (pairs,)
-        |ln ratio| of the two perplexities.
-
-    Returns
-    -------
-    Estimate
+    mean of the clusters' differences of means (`confusion.excess_estimate`). The regression adds a constant for each of
+    `CONTRAST_BINS` (equal counts of these rejected-accepted pairs, the same in every resample) and 1 - exp(-contrast);
+    contrast is the column of `details`. The estimate is NaN if the contrast alone tells which pairs are rejected.
     """
     rejected = (frame["centre_label"] == "reject").to_numpy()
     code = clusters.codes.loc[frame["cluster_id"]].to_numpy()
     n = len(clusters.codes)
-    both = (np.bincount(code[rejected], minlength=n) > 0) & (np.bincount(code[~rejected], minlength=n) > 0)
-    keep = both[code]
+    keep = ((np.bincount(code[rejected], minlength=n) > 0) & (np.bincount(code[~rejected], minlength=n) > 0))[code]
     if not keep.any():
         return clusters.undefined()
-    rejected, code, values = rejected[keep], code[keep], np.asarray(values, float)[keep]
+    rejected, code, values, contrast = (np.asarray(column)[keep] for column in (rejected, code, values, contrast))
     group = 2 * code + rejected
     weight = 1.0 / np.bincount(group, minlength=2 * n)[group]
-    contrast = np.asarray(contrast, float)[keep]
     place, bins = _binned(contrast, contrast[rejected], CONTRAST_BINS)
-    columns = [rejected.astype(float), 1 - np.exp(-contrast), *(place == i for i in range(1, bins))]
-    table = np.column_stack([*columns, values]).astype(float)
-    # Weighted means of each cluster, whose weights sum to 2, are taken out of everything.
+    columns = [rejected, 1 - np.exp(-contrast), *(place == i for i in range(1, bins)), values]
+    table = np.column_stack(columns).astype(float)
+    # Subtract the weighted means of each cluster, whose weights sum to 2.
     means = np.stack([np.bincount(code, weight * column, minlength=n) / 2 for column in table.T], axis=1)
     table = table - means[code]
     width = table.shape[1]
@@ -208,14 +154,13 @@ def excess_at_equal_contrast(
 
     def coefficient(counts: np.ndarray) -> np.ndarray:
         total = (counts @ sums).reshape(-1, width, width)
-        # "Rejected" and the values, less what the other columns explain of them.
+        # What the other columns explain of "rejected" and of the values is taken out of both.
         others = total[:, 1:-1, 1:-1]
         explained = total[:, [0, -1], 1:-1] @ np.linalg.pinv(others, hermitian=True) @ total[:, 1:-1, [0]]
         own, joint = total[:, 0, 0] - explained[:, 0, 0], total[:, -1, 0] - explained[:, 1, 0]
-        with np.errstate(divide="ignore", invalid="ignore"):
-            return np.where(own > 1e-9 * total[:, 0, 0], joint / own, np.nan)
+        return np.where(own > 1e-9 * total[:, 0, 0], joint / own, np.nan)[None]
 
-    return Estimate.percentile(coefficient(np.ones((1, n)))[0], coefficient(clusters.counts))
+    return _estimates(clusters, coefficient)[0]
 
 
 def estimates(
@@ -223,23 +168,11 @@ def estimates(
 ) -> tuple[dict[str, Estimate], float]:
     """Compare one target's confusion with matched floors, signal by signal, with and without ProbShift.
 
-    Parameters
-    ----------
-    clusters : ClusterBootstrap
-    near, own : DataFrame
-        Pairs from `details`: those with the k nearest accepted prompts, and those of one cluster.
-    weights : ScoreWeights
-    reading : str
-
-    Returns
-    -------
-    found : dict of str to Estimate
-        floor_matched and excess_matched (secondary); cr_floor, the share of rejections above the matched floor's 95th
-        percentile, and floor95, that percentile; excess_drift, excess_prob_shift, excess_ppl: the primary excess of
-        each signal alone; excess_equal_contrast: the primary excess among pairs of equal perplexity contrast, and the
-        same without ProbShift.
-    matched : float
-        Share of rejected pairs that have a matched floor, in [0, 1].
+    Pairs come from `details`: `near` with the k nearest accepted prompts, `own` those of one cluster. Names:
+    floor_matched and excess_matched (secondary); cr_floor and floor95 (`above_floor`); excess_drift, excess_prob_shift,
+    excess_ppl: the primary excess of each signal alone; excess_equal_contrast and excess_equal_contrast_no_prob_shift:
+    the primary excess among pairs of equal perplexity contrast. The second result is the share of rejected pairs that
+    have a matched floor.
     """
     scores = signals.score(near, weights, reading)
     floor, excess, matched = standardised(clusters, near, strata(near), scores.to_numpy())
@@ -249,119 +182,67 @@ def estimates(
     is_rejected = own["centre_label"] == "reject"
     for name, column in (("drift", "drift"), ("prob_shift", "prob_shift"), ("ppl", READINGS[reading])):
         found[f"excess_{name}"] = confusion.excess_estimate(clusters, own["cluster_id"], is_rejected, own[column])
-    rest = weights.without_prob_shift()
-    for name, used in (("", weights), ("_no_prob_shift", rest)):
-        found[f"excess_equal_contrast{name}"] = (
-            excess_at_equal_contrast(clusters, own, signals.score(own, used, reading), own["contrast"])
-            if used
-            else clusters.undefined()
-        )
+    for name, used in (("", weights), ("_no_prob_shift", weights.without_prob_shift())):
+        found[f"excess_equal_contrast{name}"] = clusters.undefined()
+        if used:
+            values = signals.score(own, used, reading)
+            found[f"excess_equal_contrast{name}"] = excess_at_equal_contrast(clusters, own, values, own["contrast"])
     return found, matched
 
 
 def above_floor(
     clusters: ClusterBootstrap, centres: pd.DataFrame, stratum: np.ndarray, quantile: float = 0.95
 ) -> tuple[Estimate, Estimate]:
-    """CR@floor: share of rejections whose CI lies above a quantile of the matched floor's.
+    """Estimate CR@floor, the share of rejections whose CI exceeds a quantile of the matched floor's, and the quantile.
 
-    The floor is the accepted centres' CI, each stratum weighted to its number of rejections; the quantile, the smallest
-    CI at which that share of the weight is reached, is taken anew in every resample. Rejections of strata without
-    accepted centres add nothing to the floor, and are compared with it.
-
-    Parameters
-    ----------
-    clusters : ClusterBootstrap
-    centres : DataFrame
-        Columns cluster_id, centre_label, ci; one row per scored prompt.
-    stratum : numpy.ndarray of int
-    quantile : float
-
-    Returns
-    -------
-    share : Estimate
-    threshold : Estimate
-        The quantile itself, in the unit of CI.
+    The floor is the accepted centres' CI, each stratum weighted to its number of rejections; the quantile is the
+    smallest CI at which that share of the weight is reached, in every resample anew. Rejections of strata without
+    accepted centres add nothing to the floor, and are compared with it. The centres come from `centres`.
     """
     ci = centres["ci"].to_numpy()
     rejected = (centres["centre_label"] == "reject").to_numpy()
-    code = clusters.codes.loc[centres["cluster_id"]].to_numpy()
     order = np.flatnonzero(~rejected)
     order = order[np.argsort(ci[order], kind="stable")]
-    width = stratum.max() + 1 if len(stratum) else 0
     if not rejected.any() or not len(order):
         return clusters.undefined(), clusters.undefined()
-    n = len(clusters.codes)
-    here, there = (
-        np.bincount(code[rows] * width + stratum[rows], minlength=n * width).reshape(n, width)
-        for rows in (rejected, ~rejected)
-    )
+    code = clusters.codes.loc[centres["cluster_id"]].to_numpy()
+    n_rejected, n_accepted = _sums(clusters, centres, stratum, np.ones(len(ci)))
 
-    def share(counts: np.ndarray) -> np.ndarray:
+    def share_and_threshold(counts: np.ndarray) -> np.ndarray:
         parts = []
         for part in np.array_split(counts, max(1, len(counts) * len(ci) // 10_000_000)):
-            times, wanted, found_there = part[:, code], part @ here, part @ there
-            ratio = np.divide(wanted, found_there, out=np.zeros_like(wanted), where=found_there > 0)
+            times, wanted, there = part[:, code], part @ n_rejected, part @ n_accepted
+            ratio = np.divide(wanted, there, out=np.zeros_like(wanted), where=there > 0)
             weight = np.cumsum(times[:, order] * ratio[:, stratum[order]], axis=1)
             total = weight[:, -1:]
             first = (weight < quantile * total).sum(axis=1)
             threshold = np.where(total[:, 0] > 0, ci[order[np.minimum(first, len(order) - 1)]], np.nan)
             above = (times[:, rejected] * (ci[rejected] > threshold[:, None])).sum(1)
-            with np.errstate(divide="ignore", invalid="ignore"):
-                parts.append(np.column_stack([above / times[:, rejected].sum(1), threshold]))
-        found = np.concatenate(parts)
-        found[np.isnan(found[:, 1]), 0] = np.nan
-        return found.T
+            share = np.where(np.isnan(threshold), np.nan, above / times[:, rejected].sum(1))
+            parts.append(np.stack([share, threshold]))
+        return np.concatenate(parts, axis=1)
 
-    value, draws = share(np.ones((1, len(clusters.codes)))), share(clusters.counts)
-    found, threshold = (Estimate.percentile(one[0], many) for one, many in zip(value, draws, strict=True))
-    return found, threshold
-
-
-CENTRE_COLUMNS = ("mates", "similarity", "length")
-"""What the floor's centres are matched on: how many neighbours are of the own cluster, and their mean similarity and
-difference in length."""
-
-CENTRE_BINS = {"similarity": 5, "length": 2}
+    share, threshold = _estimates(clusters, share_and_threshold)
+    return share, threshold
 
 
 def centres(near: pd.DataFrame, scores: pd.Series) -> pd.DataFrame:
-    """Average ranked pairs into one row per centre, for `above_floor`.
+    """Average ranked pairs from `details` into one row per centre, for `above_floor`.
 
-    Parameters
-    ----------
-    near : DataFrame
-        Ranked pairs, from `details`.
-    scores : Series
-
-    Returns
-    -------
-    DataFrame
-        cluster_id, centre_label, ci, mates, similarity, length.
+    Columns: cluster_id, centre_label, ci (mean score), mates (neighbours of the centre's own cluster), and the mean
+    similarity and length.
     """
-    by = near.assign(ci=scores).groupby("centre_id", sort=False)
-    frame = by.agg(
-        cluster_id=("cluster_id", "first"),
-        centre_label=("centre_label", "first"),
-        ci=("ci", "mean"),
-        mates=("same_cluster", "sum"),
-        similarity=("similarity", "mean"),
-        length=("length", "mean"),
-    )
-    return frame.reset_index(drop=True)
+    means = {"ci": "mean", "same_cluster": "sum", "similarity": "mean", "length": "mean"}
+    found = near.assign(ci=scores).groupby("centre_id", sort=False)
+    frame = found.agg({"cluster_id": "first", "centre_label": "first"} | means)
+    return frame.rename(columns={"same_cluster": "mates"}).reset_index(drop=True)
 
 
-@dataclass(frozen=True)
-class Candidates:
-    """Every scored prompt's nearest scored prompts, of any label: what a permutation retrieves neighbours from.
+class Candidates(NamedTuple):
+    """The nearest scored prompts of every scored prompt, of any label: a permutation takes neighbours from them.
 
-    Attributes
-    ----------
-    cluster : numpy.ndarray of int, shape (n,)
-    rejected : numpy.ndarray of bool, shape (n,)
-    near : numpy.ndarray of int, shape (n, depth)
-        Row numbers among the scored prompts, nearest first; -1 for none, and for what no permutation can use.
-    pairs : tuple of numpy.ndarray of int
-        Row numbers in the corpus of every prompt and candidate, where there is one.
+    `near`, of shape (n, depth), holds row numbers among the scored prompts, nearest first; -1 stands for none, and for
+    one that no permutation can use. `pairs` holds the row numbers in the corpus of all prompts and their candidates.
     """
 
     cluster: np.ndarray
@@ -377,29 +258,45 @@ class Candidates:
         seed: int,
         draws: int = PERMUTATIONS,
     ) -> tuple[np.ndarray, np.ndarray, float]:
-        """Deal labels out anew inside clusters; `scores` are those of `pairs`, shape (pairs, m). See `permuted`."""
-        table = np.zeros((*self.near.shape, scores.shape[1]))
-        table[self.near >= 0] = scores
-        return permuted(self.cluster, self.rejected, self.near, table, statistic, k, draws, seed)
+        """Shuffle the labels inside clusters and retrieve neighbours again.
+
+        The scores of `pairs` have the shape (pairs, m), one column per reading. The statistic takes CI(r) of the
+        rejections that have a neighbour, shape (rejections, m). Return the statistic of the labels as they are, NaN if
+        no rejection has a neighbour; that of each permutation, shape (draws, ...); and the share of rejections with
+        fewer than k accepted candidates, over all permutations, NaN without rejections.
+        """
+        rng = np.random.default_rng(seed)
+        known = self.near >= 0
+        table = np.zeros((*known.shape, scores.shape[1]))
+        table[known] = scores
+        nothing = np.full_like(statistic(np.zeros((1, scores.shape[1]))), np.nan, dtype=float)
+
+        def measure(rejected: np.ndarray) -> tuple[np.ndarray, int]:
+            rows = np.flatnonzero(rejected)
+            near = known[rows] & ~rejected[self.near[rows]]
+            near &= np.cumsum(near, axis=1) <= k
+            count = near.sum(1)
+            some = count > 0
+            ci = np.einsum("rdm,rd->rm", table[rows[some]], near[some]) / count[some, None]
+            return statistic(ci) if some.any() else nothing, int((count < k).sum())
+
+        value, _ = measure(self.rejected)
+        null, short = [], 0
+        order = np.argsort(self.cluster, kind="stable")
+        for _ in range(draws):
+            mixed = order[np.argsort(self.cluster[order] + rng.random(len(order)))]
+            shuffled = np.empty_like(self.rejected)
+            shuffled[order] = self.rejected[mixed]
+            found, few = measure(shuffled)
+            null.append(found)
+            short += few
+        return value, np.array(null), short / (draws * self.rejected.sum()) if self.rejected.any() else np.nan
 
 
 def candidates(vectors: np.ndarray, corpus: Corpus, labels: Labels, k: int, depth: int = DEPTH) -> Candidates:
-    """Find every scored prompt's nearest scored prompts.
+    """Find the nearest scored prompts of every scored prompt, by sentence vectors in corpus order, as are the labels.
 
-    Parameters
-    ----------
-    vectors : numpy.ndarray, shape (n, d)
-        Sentence vectors in corpus order.
-    corpus, labels : DataFrame
-        Rows in the same order.
-    k : int
-        Neighbours a rejection should have.
-    depth : int
-        Candidates looked at where everything is accepted; the fewer are, the deeper the search.
-
-    Returns
-    -------
-    Candidates
+    `k` neighbours are wanted. If all prompts are accepted each has `depth` candidates; the fewer are, the more.
     """
     label = labels["label"].to_numpy()
     scored = np.flatnonzero(np.isin(label, ["accept", "reject"]))
@@ -418,83 +315,17 @@ def candidates(vectors: np.ndarray, corpus: Corpus, labels: Labels, k: int, dept
 
 
 def _unused(near: np.ndarray, cluster: np.ndarray, rejected: np.ndarray, k: int) -> np.ndarray:
-    """Where no permutation looks: it leaves every cluster its number of rejections."""
+    """Mark the candidates that no permutation can use, since each cluster keeps its number of rejections."""
     share = (np.bincount(cluster, rejected) / np.maximum(np.bincount(cluster), 1))[cluster]
     always, never = (near >= 0) & (share[near] == 0), (near >= 0) & (share[near] == 1)
-    beyond = np.cumsum(always, axis=1) - always >= k  # k nearer ones are accepted whatever is dealt
+    beyond = np.cumsum(always, axis=1) - always >= k  # k nearer ones are accepted in every permutation
     return never | beyond | (share == 0)[:, None]
-
-
-def permuted(
-    cluster: np.ndarray,
-    label: np.ndarray,
-    candidates: np.ndarray,
-    scores: np.ndarray,
-    statistic: Callable[[np.ndarray], np.ndarray],
-    k: int,
-    draws: int,
-    seed: int,
-) -> tuple[np.ndarray, np.ndarray, float]:
-    """Deal the labels out anew inside clusters and retrieve neighbours again.
-
-    Parameters
-    ----------
-    cluster : numpy.ndarray of int, shape (n,)
-    label : numpy.ndarray of bool, shape (n,)
-        Whether a prompt is rejected.
-    candidates : numpy.ndarray of int, shape (n, depth)
-        Each prompt's nearest prompts of any label, nearest first; -1 for none.
-    scores : numpy.ndarray, shape (n, depth, m)
-        Of each prompt with each candidate, m of them (a reading each).
-    statistic : callable
-        From CI(r) of the rejections that have a neighbour, shape (rejections, m), to an array.
-    k : int
-    draws : int
-    seed : int
-
-    Returns
-    -------
-    value : numpy.ndarray
-        The statistic of the labels as they are; NaN without rejections that have a neighbour.
-    null : numpy.ndarray, shape (draws, ...)
-        The statistic of each permutation.
-    short : float
-        Share of rejections with fewer than k accepted candidates, over all permutations; NaN without rejections.
-    """
-    rng = np.random.default_rng(seed)
-    known = candidates >= 0
-    nothing = np.full_like(statistic(np.zeros((1, scores.shape[2]))), np.nan, dtype=float)
-
-    def measured(rejected: np.ndarray) -> tuple[np.ndarray, int]:
-        rows = np.flatnonzero(rejected)
-        near = known[rows] & ~rejected[candidates[rows]]
-        near &= np.cumsum(near, axis=1) <= k
-        count = near.sum(1)
-        some = count > 0
-        ci = np.einsum("rdm,rd->rm", scores[rows[some]], near[some]) / count[some, None]
-        return statistic(ci) if some.any() else nothing, int((count < k).sum())
-
-    value, _ = measured(label)
-    null, short = [], 0
-    order = np.argsort(cluster, kind="stable")
-    for _ in range(draws):
-        mixed = order[np.argsort(cluster[order] + rng.random(len(cluster)))]
-        dealt = np.empty_like(label)
-        dealt[order] = label[mixed]
-        found, few = measured(dealt)
-        null.append(found)
-        short += few
-    return value, np.array(null), short / (draws * label.sum()) if label.any() else np.nan
 
 
 def p_value(value: float, null: np.ndarray) -> float:
     """Return the share of permutations at least as large as the value: (1 + b) / (1 + B), in (0, 1].
 
-    Parameters
-    ----------
-    value : float
-    null : numpy.ndarray, shape (B,)
-        NaN draws, in which no rejection had a neighbour, are left out.
+    NaN permutations, in which no rejection had a neighbour, are left out.
     """
     null = null[np.isfinite(null)]
     return float((1 + np.count_nonzero(null >= value - 1e-12)) / (1 + len(null))) if np.isfinite(value) else np.nan
@@ -512,59 +343,36 @@ def against_chance(
     clusters: ClusterBootstrap,
     drifts: signals.Drifts | None = None,
 ) -> tuple[Table, Table, dict[str, Estimate]]:
-    """Compare confusion with chance: matched floors, single signals, permutations (`docs/method.md`, Chance).
+    """Compare a target's confusion with matched floors, single signals and permutations (`docs/method.md`, Chance).
 
-    Parameters
-    ----------
-    store : stores.Store
-    corpus_name : str
-    corpus, labels, traces : DataFrame
-        Rows in the same order.
-    target : str
-    pairs : DataFrame
-        The target's pairs.
-    settings : settings.Settings
-    clusters : ClusterBootstrap
-    drifts : signals.Drifts or None
-        The target's, where they are at hand.
-
-    Returns
-    -------
-    rows : DataFrame, one per reading
-        target, reading; matched and the estimates of `chance.estimates`; ci_null, the mean CI over permutations of
-        labels inside clusters, p of CI against them, and short, the share of permuted rejections with too few
-        neighbours.
-    curve : DataFrame, one row per reading and tau
-        target, reading, tau, cr, and the permutations' mean with the range that 95 % of them lie in: null, null_low,
-        null_high.
-    found : dict of str to Estimate
-        The estimates in the reading `relative`.
+    Labels and traces are in corpus order; Drift is computed anew without `drifts`. The first result has a row per
+    reading: target, reading; matched and the estimates of `estimates`; ci_null, the mean CI over permutations of labels
+    inside clusters; p of CI against them; short, the share of permuted rejections with too few neighbours. The second
+    has a row per reading and tau: target, reading, tau, cr; null, the permutations' mean; null_low and null_high, which
+    hold 95 % of them. The third holds the estimates in the reading `relative`.
     """
     lengths = (traces["user_end"] - traces["user_start"]).to_numpy()
     frame = details(corpus, pairs, lengths, signals.perplexity(traces))
     near = frame[signals.ranked(frame, settings.k)]
     own = frame[frame["same_cluster"]]
     weights = settings.weights()
-    dealt = candidates(encoder.vectors(store, corpus_name, corpus["text"], earlier=True), corpus, labels, settings.k)
+    nearby = candidates(encoder.vectors(store, corpus_name, corpus["text"], earlier=True), corpus, labels, settings.k)
     tokens = drifts if drifts is not None else store.read("tokens", model_of(target))
-    compared = signals.compare(traces, tokens, *dealt.pairs)
+    compared = signals.compare(traces, tokens, *nearby.pairs)
     scores = np.column_stack([signals.score(compared, weights, reading) for reading in READINGS])
-    value, null, short = dealt.permuted(scores, _mean_and_curve, settings.k, settings.seed)
-    rows, curves = [], []
-    usual: dict[str, Estimate] = {}
+    value, null, short = nearby.permuted(scores, _mean_and_curve, settings.k, settings.seed)
+    rows, curves, found = [], [], {}
     for column, reading in enumerate(READINGS):
-        found, matched = estimates(clusters, near, own, weights, reading)
-        usual = usual or found
+        found[reading], matched = estimates(clusters, near, own, weights, reading)
         ci, many = value[0, column], null[:, 0, column]
-        row = {"target": target, "reading": reading, "matched": matched, **to_columns(found)}
-        row |= {"ci_null": many.mean(), "p": p_value(ci, many), "short": short}
-        rows.append(row)
+        row = {"target": target, "reading": reading, "matched": matched, **to_columns(found[reading])}
+        rows.append(row | {"ci_null": many.mean(), "p": p_value(ci, many), "short": short})
         low, high = np.quantile(null[:, 1:, column], [0.025, 0.975], axis=0)
         shares = {"cr": value[1:, column], "null": null[:, 1:, column].mean(0), "null_low": low, "null_high": high}
         curves.append(pd.DataFrame({"target": target, "reading": reading, "tau": CURVE, **shares}))
-    return pd.DataFrame(rows), pd.concat(curves, ignore_index=True), usual
+    return pd.DataFrame(rows), pd.concat(curves, ignore_index=True), found["relative"]
 
 
 def _mean_and_curve(ci: np.ndarray) -> np.ndarray:
-    """Dataset CI, then CR at every tau of the curve, a column per reading."""
+    """Return dataset CI, then CR at every tau of `CURVE`; a column per reading."""
     return np.vstack([ci.mean(0), (ci[:, None] >= CURVE[:, None]).mean(0)])

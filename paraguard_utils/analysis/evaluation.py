@@ -13,19 +13,9 @@ from paraguard_utils.schemas import Corpus, Labels, Pairs, Scores, Tokens, Trace
 
 
 class ScoredTarget(NamedTuple):
-    """What a store holds of one scored target, and what it was scored with.
+    """What a store holds of one scored target (frames by kind, labels and traces in corpus order), and its settings.
 
-    Attributes
-    ----------
-    labels, traces : DataFrame
-        Rows in corpus order.
-    pairs, scores, tokens : DataFrame
-    drifts : Drifts
-        Drift of the pairs of the target's model.
-    weights : ScoreWeights
-    k : int
-    labeller : str
-        Whose labels: the parameter of 03 (`settings.Settings`).
+    `drifts` holds the Drift of the pairs of the target's model, `labeller` the value of that parameter of 03.
     """
 
     labels: Labels
@@ -45,5 +35,5 @@ def tally(corpus: Corpus, labels: Labels) -> pd.DataFrame:
 
 
 def isolation(corpus: Corpus, labels: Labels) -> np.ndarray:
-    """Return the share of each rejection's paraphrases that are accepted (`disagreement.isolation`)."""
+    """Compute the share of each rejection's paraphrases that are accepted (`disagreement.isolation`)."""
     return disagreement.isolation(as_refused(labels["label"], blocked=False), corpus["cluster_id"])

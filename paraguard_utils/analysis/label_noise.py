@@ -1,4 +1,4 @@
-"""Rates of targets without the errors of labels that blind readings measured (`core.label_noise`)."""
+"""Correct targets' rates for the errors of labels that blind readings measured (`core.label_noise`)."""
 
 from collections.abc import Mapping
 
@@ -16,41 +16,26 @@ from paraguard_utils.schemas import Corpus, Labels, Table
 def table(corpus: Corpus, labels: Mapping[str, Labels], both: pd.DataFrame, clusters: ClusterBootstrap) -> Table:
     """Correct the rates of all targets that were read.
 
-    Parameters
-    ----------
-    corpus : DataFrame
-    labels : dict of str to DataFrame
-        By target, rows in corpus order.
-    both : DataFrame
-        From `readings.joined`.
-    clusters : ClusterBootstrap
-
-    Returns
-    -------
-    DataFrame
-        target, noisy; frr_labelled and dr_labelled; with intervals frr and dr (`corrected`), and usable: the share of
-        prompts with a usable answer.
+    Labels are by target, in corpus order, and `both` comes from `readings.joined`. Columns: target, noisy;
+    frr_labelled and dr_labelled; with intervals frr and dr (`corrected`), and usable, the share of prompts with a
+    usable answer.
     """
     known, rows = against_labels(both).set_index("target"), []
     for target in (target for target in labels if target in known.index):
         measured, own = known.loc[target], labels[target]
         decided = evaluation.tally(corpus, own)
-        of = {"precision": "rejections", "missed": "acceptances", "usable": "acceptances"}
-        counts = {
-            name: (round(float(np.nan_to_num(measured[name])) * measured[side]), int(measured[side]))
-            for name, side in of.items()
-        }
-        found = corrected(clusters, decided, counts["precision"], counts["missed"])
+        (hits, read), missed, precision = (
+            (round(float(np.nan_to_num(measured[name])) * measured[side]), int(measured[side]))
+            for name, side in (("usable", "acceptances"), ("missed", "acceptances"), ("precision", "rejections"))
+        )
+        found = corrected(clusters, decided, precision, missed)
         scored, accepted = own["label"].isin(["accept", "reject"]).to_numpy(), (own["label"] == "accept").to_numpy()
         share = clusters.share(corpus["cluster_id"].to_numpy()[scored], accepted[scored])
-        hits, read = counts["usable"]
         draws = np.random.default_rng(SEED).beta(hits + PRIOR, read - hits + PRIOR, len(share.draws))
-        usable = Estimate.percentile(share[0] * hits / read if read else np.nan, share.draws * draws)
+        found["usable"] = Estimate.percentile(share[0] * hits / read if read else np.nan, share.draws * draws)
         labelled = {
             "frr_labelled": float(decided["rejected"].sum() / decided["n"].sum()),
             "dr_labelled": disagreement.ratio(decided["n"], decided["rejected"])[2],
         }
-        rows.append(
-            {"target": target, "noisy": bool(measured["noisy"])} | labelled | to_columns(found | {"usable": usable})
-        )
+        rows.append({"target": target, "noisy": bool(measured["noisy"])} | labelled | to_columns(found))
     return pd.DataFrame(rows)

@@ -1,4 +1,4 @@
-"""P-values that are many at once."""
+"""Adjust p-values of many tests at once."""
 
 import numpy as np
 import pandas as pd
@@ -6,16 +6,7 @@ from statsmodels.stats.multitest import multipletests
 
 
 def adjust_holm(p: pd.Series) -> np.ndarray:
-    """Adjust p-values by Holm; NaN stays NaN and counts for nothing.
-
-    Parameters
-    ----------
-    p : Series of float
-
-    Returns
-    -------
-    numpy.ndarray
-    """
+    """Adjust p-values by Holm; NaN stays NaN and counts as no test."""
     adjusted = np.full(len(p), np.nan)
     known = p.notna().to_numpy()
     if known.any():

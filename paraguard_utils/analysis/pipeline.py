@@ -1,4 +1,4 @@
-"""From a target's traces and labels in a store to its pairs and scores: what 03, 05 and the explorer share."""
+"""Turn a target's traces and labels in a store into pairs and scores, for 03, 05 and the explorer."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -21,45 +21,22 @@ from paraguard_utils.stores import RECORDED, Store, frame_hash, read_meta
 DECIMALS = 6
 """Decimals of similarities and signals in a pairs file."""
 
-COMPARABLE = {"corpus", "labeller", "k", "weight_drift", "weight_prob_shift", "weight_ppl", "theta"}
+_COMPARABLE = {"corpus", "labeller", "k", "weight_drift", "weight_prob_shift", "weight_ppl", "theta"}
 """What two runs must share for their rows to stand in one table."""
 
 
 class Told(NamedTuple):
-    """What a target tells of itself, as scoring reads it.
-
-    Attributes
-    ----------
-    traces : DataFrame
-        In corpus order. A served target's have what its server does not tell from a surrogate, and its tokens.
-    model : str
-        Whose tokens and embeddings these are: the target's own model, or the surrogate.
-    """
+    """Traces that can be scored, in corpus order, and the model whose tokens they hold: the target's or a surrogate."""
 
     traces: Traces
     model: str
 
 
 def told(store: Store, corpus_name: str, corpus: Corpus, target: str) -> Told:
-    """Read a target's traces; a served one's are completed with a surrogate's, from the record where need be.
+    """Read a target's traces; if its server returns no tokens, complete them from a surrogate's, here or in the record.
 
-    Parameters
-    ----------
-    store : stores.Store
-    corpus_name : str
-    corpus : DataFrame
-    target : str
-
-    Returns
-    -------
-    Told
-
-    Raises
-    ------
-    DataError
-        The traces are of another corpus.
-    Missing
-        No surrogate was asked the corpus under the same wrapper.
+    A DataError says that the traces are of another corpus, Missing that no surrogate was asked the corpus under the
+    same system prompt.
     """
     traces = recorded_traces(store, corpus_name, corpus, target)
     level = read_meta(store.path("traces", corpus_name, target)).get("level")
@@ -87,7 +64,7 @@ def pairs_and_scores(
     settings: Settings,
     drifts: signals.Drifts | None = None,
 ) -> tuple[Pairs, Scores]:
-    """Compare a target's prompts and score them; see `score_target`, which writes them too."""
+    """Compute a target's pairs and scores; `score_target` writes them too. Drift is computed anew without `drifts`."""
     vectors = encoder.vectors(store, corpus_name, corpus["text"], earlier=True)
     tokens = drifts if drifts is not None else store.read_earlier("tokens", model_name)
     made = surrogate.scorable(labels, surrogate.left_out(traces))
@@ -106,22 +83,10 @@ def score_target(
     model_name: str,
     settings: Settings,
 ) -> tuple[Pairs, Scores]:
-    """Compare a target's prompts, score them, and write its pairs and scores.
+    """Compute a target's pairs and scores, and write both.
 
-    Parameters
-    ----------
-    store : stores.Store
-    corpus_name : str
-    corpus, labels, traces : DataFrame
-        Rows in the same order. The traces may be another target's (a guard has none).
-    target : str
-    model_name : str
-        The model whose token embeddings Drift uses.
-    settings : settings.Settings
-
-    Returns
-    -------
-    pairs, scores : DataFrame
+    Corpus, labels and traces have the same order; the traces may be another target's (a guard has none). Drift uses the
+    token embeddings of the model `model_name`.
     """
     frame, scores = pairs_and_scores(store, corpus_name, corpus, labels, traces, model_name, settings)
     meta = settings.meta(
@@ -134,14 +99,9 @@ def score_target(
 
 
 def matching_scores(store: Store, corpus_name: str, target: str, corpus: Corpus, settings: Settings) -> Scores:
-    """Read a target's scores and check that they are of this corpus and of the labels in the store.
+    """Read a target's scores; raise a DataError unless they are of this corpus and of the labels in the store.
 
-    The record holds scores under the usual labeller only; under another one they are made anew from its traces.
-
-    Raises
-    ------
-    DataError
-        They are not.
+    The record holds scores under the usual labeller only; under another one they are computed from its traces.
     """
     if store.recorded and settings.labeller != "combined":
         traces = recorded_traces(store, corpus_name, corpus, target)
@@ -152,31 +112,16 @@ def matching_scores(store: Store, corpus_name: str, target: str, corpus: Corpus,
     _, labels = labelling.labels_by(store, corpus_name, target, settings.labeller)
     inputs = read_meta(path)["inputs"]
     if inputs["corpus"] != frame_hash(corpus) or inputs["labels"] != labelling.labels_hash(labels):
-        raise DataError(
-            f"{paths.shown(path)}: scores of another corpus or other labels; run 03_scoring again, with "
-            f"labeller={settings.labeller}"
-        )
+        again = f"run 03_scoring again, with labeller={settings.labeller}"
+        raise DataError(f"{paths.shown(path)}: scores of another corpus or other labels; {again}")
     return scores
 
 
 def beside_recorded(name: str, table: Table, store: Store, recorded: Sequence[str], meta: dict[str, Any]) -> Table:
-    """Put the recorded rows of published targets above the rows of this store; a `store` column tells them apart.
+    """Put the rows of `recorded` targets in the recorded table above this store's rows; the column `store` tells which.
 
-    Parameters
-    ----------
-    name : str
-        Name of the table.
-    table : DataFrame
-        This store's rows.
-    store : stores.Store
-    recorded : list of str
-        Targets to take from the recorded table; none are where corpus or scoring parameters differ.
-    meta : dict
-        What the table's meta file will say.
-
-    Returns
-    -------
-    DataFrame
+    If `meta`, which goes with the table, has another corpus or other scoring parameters than the recorded table, no
+    recorded rows are added.
     """
     table = table.assign(store=store.name)
     if not recorded:
@@ -184,7 +129,7 @@ def beside_recorded(name: str, table: Table, store: Store, recorded: Sequence[st
     earlier = Store(RECORDED)
     known = read_meta(earlier.path("tables", name))
     for part in ("parameters", "inputs"):
-        for key in COMPARABLE & set(meta[part]):
+        for key in _COMPARABLE & set(meta[part]):
             if known[part].get(key) != meta[part][key]:
                 print(f"the recorded targets are left out: they were scored with another {key}")
                 return table
@@ -203,26 +148,8 @@ def scored_targets(
 ) -> dict[str, ScoredTarget]:
     """Read what a store holds of some targets, and check that its files belong together.
 
-    Parameters
-    ----------
-    store : stores.Store
-    corpus_name : str
-    corpus : DataFrame
-    names : list of str
-        Targets.
-    settings : settings.Settings or None
-        What they should have been scored with.
-
-    Returns
-    -------
-    dict of str to ScoredTarget
-        By target, all scored with the same weights, k and labeller.
-
-    Raises
-    ------
-    DataError
-        A file is missing, labels are of other answers, scores are of other labels, pairs or another corpus, or targets
-        were scored with different weights, k or labeller, or with others than `settings`.
+    All were scored with the same weights, k and labeller: those of `settings`, if given. Otherwise, or if a file is
+    missing, labels are of other answers, or scores of other labels, pairs or another corpus, a DataError says so.
     """
     found: dict[str, ScoredTarget] = {}
     drifts: dict[str, signals.Drifts] = {}
@@ -235,9 +162,8 @@ def scored_targets(
         if wanted not in (None, made):
             raise DataError(f"{paths.shown(path)}: scored with another k, labeller or weights; run 03_scoring again")
         if any((earlier.weights, earlier.k, earlier.labeller) != made for earlier in found.values()):
-            raise DataError(
-                f"{paths.shown(path)}: scored with other weights, k or labeller than {names[0]}; run 03_scoring again"
-            )
+            than = f"other weights, k or labeller than {names[0]}"
+            raise DataError(f"{paths.shown(path)}: scored with {than}; run 03_scoring again")
         traces, model = told(store, corpus_name, corpus, name)
         labels = labelling.matching_labels(store, corpus_name, name, traces, known.labeller)
         scores = matching_scores(store, corpus_name, name, corpus, known)
@@ -255,25 +181,10 @@ def scored_targets(
 def scored_guards(
     store: Store, corpus_name: str, corpus: Corpus, data: Mapping[str, ScoredTarget]
 ) -> dict[str, ScoredTarget]:
-    """Read what a store holds of the published guards that were scored with one of these targets' traces.
+    """Read what a store holds of the published guards that were scored with the traces of one of these targets.
 
-    Parameters
-    ----------
-    store : stores.Store
-    corpus_name : str
-    corpus : DataFrame
-    data : dict of str to ScoredTarget
-        From `scored_targets`. Guards that were scored otherwise, or with another target's trace, are left out.
-
-    Returns
-    -------
-    dict of str to ScoredTarget
-        By guard; traces and tokens are those of the target that lent its trace.
-
-    Raises
-    ------
-    DataError
-        A guard's scores are of another corpus or other decisions.
+    Guards that were scored otherwise, or with another target's traces, are left out; traces and tokens of the others
+    are those of their target in `data`. A DataError says that scores are of another corpus or other decisions.
     """
     references = {answers_hash(own.traces): own for own in data.values()}
     found = {}

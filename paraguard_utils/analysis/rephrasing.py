@@ -1,6 +1,6 @@
-"""Does asking again in other words help? Rephrasing odds and rates by meaning.
+"""Estimate whether asking again in other words helps: rephrasing odds and rates by meaning, from decisions alone.
 
-Nothing but decisions is used (`docs/method.md`, Shared wording, rephrasing, triggers). All of it ours.
+All of it is ours (`docs/method.md`, Shared wording, rephrasing, triggers).
 """
 
 from collections.abc import Mapping
@@ -21,21 +21,12 @@ def counts(corpus: Corpus, labels: Labels) -> pd.DataFrame:
 
 
 def estimates(clusters: ClusterBootstrap, harmless: pd.DataFrame, twins: pd.DataFrame) -> dict[str, Estimate]:
-    """Estimate what rephrasing does, and how many meanings are refused.
+    """Estimate how often rephrasing gets an answer, and how many meanings are refused.
 
-    Parameters
-    ----------
-    clusters : ClusterBootstrap
-        Of the harmless prompts.
-    harmless, twins : DataFrame
-        From `counts`; no row for twins that were not asked.
-
-    Returns
-    -------
-    dict of str to Estimate
-        rephrased1 and rephrased3, of harmless refused requests; both of refused twins, `_twins`, and harmless minus
-        twins over the clusters that have a twin, `_difference`; refused_once and refused_always, of harmless meanings,
-        and their difference; answered_once, of twins. Each in [0, 1], differences in [-1, 1].
+    Decisions come from `counts`, without a row for twins that were not asked; `clusters` are the harmless ones. Names:
+    rephrased1 and rephrased3, of harmless refused requests; both of refused twins, `_twins`, and harmless minus twins
+    over the clusters that have a twin, `_difference`; refused_once, refused_always and refused_once_minus_always, of
+    harmless meanings; answered_once, of twins.
     """
     paired = harmless[harmless["cluster_id"].isin(twins["cluster_id"])]
     found: dict[str, Estimate] = {}
@@ -50,9 +41,9 @@ def estimates(clusters: ClusterBootstrap, harmless: pd.DataFrame, twins: pd.Data
 
 
 def row(target: str, clusters: ClusterBootstrap, harmless: pd.DataFrame, twins: pd.DataFrame) -> dict[str, object]:
-    """Return a target's row: refused prompts (n_reject, n_reject_twins), twins (n_twins), `estimates`, and flags.
+    """Return a target's row: n_reject, n_reject_twins, n_twins, `estimates`, and the flags few and few_twins.
 
-    `few` and `few_twins`: `rephrasing.too_few` of the harmless ones, of either.
+    The flags say whether the harmless decisions, or those of either side, are too few to judge.
     """
     refused = [int(side["rejected"].sum()) for side in (harmless, twins)]
     numbers = {"n_reject": refused[0], "n_reject_twins": refused[1], "n_twins": len(twins)}
@@ -68,20 +59,12 @@ def table(
     of_twins: Mapping[str, Labels],
     clusters: ClusterBootstrap,
 ) -> Table:
-    """Return rows of several targets.
-
-    Parameters
-    ----------
-    corpus, twins : DataFrame
-    labels, of_twins : dict of str to DataFrame
-        By target; twins that a target was not asked are left out.
-    clusters : ClusterBootstrap
-        Of the corpus.
-    """
+    """Return the rows of several targets, from their labels and those of their twins; the latter may lack targets."""
     rows = []
     for name, own in labels.items():
-        found = of_twins.get(name)
-        asked = twins if found is not None else twins.head(0)
-        theirs = found.set_index("prompt_id").loc[twins["prompt_id"]] if found is not None else own.head(0)
-        rows.append(row(name, clusters, counts(corpus, own), counts(asked, theirs)))
+        harmless = counts(corpus, own)
+        found = harmless.head(0)
+        if name in of_twins:
+            found = counts(twins, of_twins[name].set_index("prompt_id").loc[twins["prompt_id"]])
+        rows.append(row(name, clusters, harmless, found))
     return pd.DataFrame(rows)

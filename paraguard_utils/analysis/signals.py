@@ -1,4 +1,4 @@
-"""Neighbours and the three token-level signals between two prompts (`docs/method.md`, Neighbours, signals, score).
+"""Find neighbours and compute the three token-level signals (`docs/method.md`, Neighbours, signals, score).
 
 Everything is computed in float64 from recorded vectors, and ties are broken by prompt_id, so that the numbers are the
 same on every processor. All three signals are symmetric and 0 for identical prompts.
@@ -22,147 +22,69 @@ from paraguard_utils.schemas import Corpus, Labels, Pairs, Tokens, Traces
 
 
 def perplexity(traces: Traces) -> np.ndarray:
-    """Perplexity of each prompt's own words under the target (`core.signals.perplexity`), shape (n,), > 0.
-
-    Parameters
-    ----------
-    traces : DataFrame
-        Columns token_nll, user_start, user_end.
-    """
+    """Compute the perplexity of each prompt's own words under the target (`core.signals.perplexity`), shape (n,)."""
     return core.perplexity([row.token_nll[row.user_start : row.user_end] for row in traces.itertuples()])
 
 
 def pairs(
     corpus: Corpus, vectors: np.ndarray, traces: Traces, labels: Labels, tokens: "Tokens | Drifts", k: int = K
 ) -> Pairs:
-    """Compare every accepted or rejected prompt with accepted neighbours.
+    """Compare every accepted or rejected prompt with its k nearest accepted prompts and those of its own cluster.
 
-    Rejected centres give the confusion scores, accepted centres their floor. Besides the k nearest in the corpus, all
-    accepted prompts of the centre's own cluster are there (without a rank where they are not among the k).
-
-    Parameters
-    ----------
-    corpus : DataFrame
-        Columns prompt_id, cluster_id.
-    vectors : numpy.ndarray, shape (n, d)
-        Sentence vectors in corpus order.
-    traces, labels : DataFrame
-        Rows in corpus order.
-    tokens : DataFrame or Drifts
-        Columns token_id, text, embedding; or what remembers the Drift of these traces.
-    k : int
-
-    Returns
-    -------
-    DataFrame
-        The columns of a pairs file; empty where nothing was accepted.
+    Rejected centres give the confusion scores, accepted centres their floor. Prompts of the cluster that are not among
+    the k nearest have no rank. All frames and the sentence vectors have corpus order; tokens are a tokens file, or the
+    Drift of these traces. Return the columns of a pairs file, without rows if nothing was accepted.
     """
     ids, cluster = corpus["prompt_id"].to_numpy(), corpus["cluster_id"].to_numpy()
     label = labels["label"].to_numpy()
-    accepted, centres = (
-        np.flatnonzero(label == "accept"),
-        np.flatnonzero(np.isin(label, ["accept", "reject"])),
-    )
+    accepted, centres = np.flatnonzero(label == "accept"), np.flatnonzero(np.isin(label, ["accept", "reject"]))
     found = nearest(vectors, ids, centres, accepted, k)
-    own = _own_cluster(cluster, centres, accepted)
+    left = pd.DataFrame({"centre": centres, "cluster": cluster[centres]})
+    own = left.merge(pd.DataFrame({"neighbour": accepted, "cluster": cluster[accepted]}), on="cluster")
+    own = own.loc[own["centre"] != own["neighbour"], ["centre", "neighbour"]].assign(rank=pd.NA)
     own["similarity"] = pair_cosine(vectors, own["centre"].to_numpy(), own["neighbour"].to_numpy())
     frame = pd.concat([found, own], ignore_index=True).drop_duplicates(["centre", "neighbour"])
     frame["rank"] = frame["rank"].astype("Int64")
     frame = frame.sort_values(["centre", "rank", "neighbour"], ignore_index=True)
 
     a, b = frame["centre"].to_numpy(int), frame["neighbour"].to_numpy(int)
-    about = pd.DataFrame(
-        {
-            "centre_id": ids[a],
-            "centre_label": label[a],
-            "neighbour_id": ids[b],
-            "neighbour_label": label[b],
-            "same_cluster": cluster[a] == cluster[b],
-            "rank": frame["rank"],
-            "similarity": frame["similarity"],
-        }
-    )
-    return about.join(compare(traces, tokens, a, b))
+    about: dict[str, Any] = {"centre_id": ids[a], "centre_label": label[a]}
+    about |= {"neighbour_id": ids[b], "neighbour_label": label[b], "same_cluster": cluster[a] == cluster[b]}
+    about |= {"rank": frame["rank"], "similarity": frame["similarity"]}
+    return pd.DataFrame(about).join(compare(traces, tokens, a, b))
 
 
 def ranked(frame: pd.DataFrame, k: int) -> pd.Series:
-    """Return which pairs are of the k nearest, a Series of bool; a pair of one cluster beyond them has no rank."""
+    """Mark the pairs that are among the k nearest; a pair of one cluster beyond them has no rank."""
     return frame["rank"].le(k).fillna(False).astype(bool)
 
 
 def compare(traces: Traces, tokens: "Tokens | Drifts", a: np.ndarray, b: np.ndarray) -> pd.DataFrame:
-    """Compute the signals between prompts.
+    """Compute the signals between prompts, given as row numbers of the traces, each of shape (m,).
 
-    Parameters
-    ----------
-    traces : DataFrame
-    tokens : DataFrame or Drifts
-        As in `pairs`.
-    a, b : numpy.ndarray of int, shape (m,)
-        Row numbers of the prompts compared.
-
-    Returns
-    -------
-    DataFrame, m rows
-        drift, prob_shift, ppl_relative, ppl_clipped, each in [0, 1].
+    Columns: drift, prob_shift, ppl_relative, ppl_clipped, each in [0, 1]. Tokens are those of `pairs`.
     """
     # The signals are symmetric, and most pairs come in both directions.
     ends, place = np.unique(np.minimum(a, b) * len(traces) + np.maximum(a, b), return_inverse=True)
     a, b = np.divmod(ends, max(len(traces), 1))
     ppl = perplexity(traces)
     drifts = tokens if isinstance(tokens, Drifts) else Drifts(traces, tokens)
-    frame = pd.DataFrame(
-        {
-            "drift": drifts(a, b),
-            "prob_shift": prob_shifts(traces, a, b),
-            "ppl_relative": core.ppl_relative(ppl[a], ppl[b]),
-            "ppl_clipped": core.ppl_clipped(ppl[a], ppl[b]),
-        }
-    )
+    frame = pd.DataFrame({"drift": drifts(a, b), "prob_shift": prob_shifts(traces, a, b)})
+    frame["ppl_relative"] = core.ppl_relative(ppl[a], ppl[b])
+    frame["ppl_clipped"] = core.ppl_clipped(ppl[a], ppl[b])
     return frame.iloc[place].reset_index(drop=True)
 
 
 def score(frame: pd.DataFrame, weights: ScoreWeights = PAPER_WEIGHTS, reading: str = "relative") -> pd.Series:
-    """Weighted sum of the three signals of a pairs frame, in [0, 1].
-
-    Parameters
-    ----------
-    frame : DataFrame
-        Columns drift, prob_shift and the PPL contrast's.
-    weights : ScoreWeights
-    reading : str
-        A key of `READINGS`.
-
-    Returns
-    -------
-    Series
-    """
+    """Compute the weighted sum of the three signals of a pairs frame, in [0, 1]; a reading is a key of `READINGS`."""
     return weights(frame["drift"], frame["prob_shift"], frame[core.READINGS[reading]])
 
 
-def _own_cluster(cluster: np.ndarray, centres: np.ndarray, accepted: np.ndarray) -> pd.DataFrame:
-    """All pairs of a centre and another accepted prompt of its own cluster, unranked."""
-    left = pd.DataFrame({"centre": centres, "cluster": cluster[centres]})
-    right = pd.DataFrame({"neighbour": accepted, "cluster": cluster[accepted]})
-    frame = left.merge(right, on="cluster")
-    return frame.loc[frame["centre"] != frame["neighbour"], ["centre", "neighbour"]].assign(rank=pd.NA)
-
-
 def alignment(trace: Any, other: Any, tokens: Tokens) -> pd.DataFrame:
-    """Align every token of one prompt with the token of another that is nearest to it, as Drift does.
+    """Align every token of one prompt with the nearest token of another, as Drift does; both are rows of a traces file.
 
-    Parameters
-    ----------
-    trace, other : Series
-        Rows of a traces file.
-    tokens : DataFrame
-        As in `pairs`.
-
-    Returns
-    -------
-    DataFrame, one row per token of the first prompt's own words, in order
-        token, nearest (texts), place (of `nearest` in the other prompt, from 0), distance (1 - cosine, in [0, 2]). The
-        mean distance of both directions, averaged, is Drift.
+    Columns, one row per token of the first prompt's own words: token, nearest (texts), place (of `nearest` in the other
+    prompt, from 0), distance (1 - cosine, in [0, 2]). The mean distance of both directions, averaged, is Drift.
     """
     used = tokens[tokens["token_id"].isin({*_words(trace), *_words(other)})]
     (here, there), table = token_rows([trace, other], used), unit_embeddings(used)
@@ -172,26 +94,16 @@ def alignment(trace: Any, other: Any, tokens: Tokens) -> pd.DataFrame:
 
 
 def nearest_tokens(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Find for every token of one prompt the nearest of another.
+    """Find the nearest token of another prompt for every token of one, given vectors of unit length.
 
-    Parameters
-    ----------
-    a, b : numpy.ndarray, shapes (n, d) and (m, d)
-        Token vectors of unit length.
-
-    Returns
-    -------
-    place : numpy.ndarray of int, shape (n,)
-        The first of equally near ones (in 12 decimals).
-    distance : numpy.ndarray, shape (n,)
-        1 - cosine, in [0, 2].
+    Return its places, the first of equally near ones (in 12 decimals), and its distances, 1 - cosine in [0, 2].
     """
     distances = np.round(1 - a @ b.T, 12) + 0.0  # equal tokens are 0, and not a little more or less
     return distances.argmin(axis=1), distances.min(axis=1)
 
 
 def unit_embeddings(tokens: Tokens) -> np.ndarray:
-    """Return the token vectors of a tokens file, scaled to length 1 in float64, shape (tokens, d)."""
+    """Scale the token vectors of a tokens file to length 1 in float64, shape (tokens, d)."""
     return unit(np.stack(tokens["embedding"].to_numpy()))
 
 
@@ -200,36 +112,15 @@ def _words(trace: Any) -> np.ndarray:
 
 
 def token_rows(traces: Iterable[Any], tokens: Tokens) -> list[np.ndarray]:
-    """Find the rows of a tokens file that each prompt's own words are.
-
-    Parameters
-    ----------
-    traces : iterable of Series or named tuple
-        Rows of a traces file.
-    tokens : DataFrame
-
-    Returns
-    -------
-    list of numpy.ndarray of int
-    """
+    """Find the rows of a tokens file that hold each prompt's own words, for rows of a traces file."""
     words = [_words(trace) for trace in traces]
     position = pd.Series(np.arange(len(tokens)), index=tokens["token_id"])
-    rows = position.loc[_joined(words, int)].to_numpy()
+    rows = position.loc[np.concatenate([np.empty(0, int), *words], dtype=int)].to_numpy()
     return np.split(rows, np.cumsum([len(own) for own in words]))[:-1]
 
 
-def _joined(arrays: Iterable[np.ndarray], dtype: type) -> np.ndarray:
-    return np.concatenate([np.empty(0, dtype), *arrays], dtype=dtype)
-
-
 class Drifts:
-    """Drift of one model's pairs, each computed once: labels decide which pairs are compared, not how far they drift.
-
-    Parameters
-    ----------
-    traces, tokens : DataFrame
-        As in `pairs`.
-    """
+    """Drift of the pairs of one model's traces, each computed once: labels decide only which pairs are compared."""
 
     def __init__(self, traces: Traces, tokens: Tokens) -> None:
         self.embeddings = np.stack(tokens["embedding"].to_numpy()).astype(np.float64)
@@ -238,20 +129,20 @@ class Drifts:
         self.codes, self.values = np.empty(0, int), np.empty(0)
 
     def holds(self, traces: Traces, tokens: Tokens) -> bool:
-        """Return whether other traces of the model have the same words, so that these Drifts are theirs too."""
+        """Return whether other traces of the model have the same words, so that they have the same Drift."""
         words = token_rows(traces.itertuples(), tokens)
         return len(words) == len(self.rows) and all(map(np.array_equal, words, self.rows))
 
     @cached_property
     def centred(self) -> "Drifts":
-        """The same with embeddings less their mean over the distinct tokens kept for the model."""
+        """The same after subtracting the embeddings' mean over the distinct tokens kept for the model."""
         other = copy(self)
         other.table = unit(self.embeddings - self.embeddings.mean(axis=0))
         other.codes, other.values = np.empty(0, int), np.empty(0)
         return other
 
     def __call__(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
-        """Return `drift` of many pairs, by row numbers, in either direction; shape (m,)."""
+        """Return the Drift of pairs of row numbers, in either direction; shape (m,)."""
         wanted = np.minimum(a, b) * len(self.rows) + np.maximum(a, b)
         new = np.setdiff1d(wanted, self.codes)
         if len(new):
@@ -262,7 +153,7 @@ class Drifts:
         return self.values[np.searchsorted(self.codes, wanted)]
 
     def _computed(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
-        """Return `drift` of pairs sorted by `a`: one product of a prompt's tokens with those of all its mates."""
+        """Compute the Drift of pairs sorted by `a`: one product of a prompt's tokens with those of all its mates."""
         found, starts = np.empty(len(a)), np.flatnonzero(np.diff(a, prepend=-1))
         with threadpool_limits(1, "blas"):  # products this small gain nothing from threads
             for start, end in itertools.pairwise([*starts.tolist(), len(a)]):
@@ -278,12 +169,5 @@ class Drifts:
 
 
 def prob_shifts(traces: Traces, a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """ProbShift of pairs of prompts by row numbers (`core.signals.prob_shifts`), shape (m,), in [0, 1].
-
-    Parameters
-    ----------
-    traces : DataFrame
-        Columns next_ids (distinct token ids), next_logprobs, tail_mass.
-    a, b : numpy.ndarray of int, shape (m,)
-    """
+    """Compute the ProbShift of pairs of row numbers (`core.signals.prob_shifts`), shape (m,), in [0, 1]."""
     return core.prob_shifts(traces["next_ids"], traces["next_logprobs"], traces["tail_mass"].to_numpy(), a, b)

@@ -1,6 +1,4 @@
-"""Where the variance of a decision goes: meaning, wording, dice (`docs/method.md`, Disagreement). All of it ours."""
-
-from collections.abc import Callable
+"""Split the variance of decisions into meaning, wording and sampling (`docs/method.md`, Disagreement). All ours."""
 
 import numpy as np
 import pandas as pd
@@ -16,23 +14,14 @@ FOLDS = 10
 PENALTIES = tuple(10.0**power for power in range(-2, 5))
 
 PARTS = ("meaning", "style", "wording", "dice")
-"""Parts of the variance, in the order in which they are drawn: `wording` is what style does not explain."""
+"""Parts of the variance: `wording` is what style does not explain, `dice` is chance (asking again)."""
 
 
 def style(corpus: Corpus, perplexities: np.ndarray) -> pd.DataFrame:
-    """Return the features of wording that are no meaning.
+    """Return the features of wording that carry no meaning, in corpus order, as are the perplexities of users' words.
 
-    Parameters
-    ----------
-    corpus : DataFrame
-    perplexities : numpy.ndarray, shape (n,)
-        Of the user's words.
-
-    Returns
-    -------
-    DataFrame, in corpus order
-        One column of 0 and 1 a strategy; ln words, ln perplexity, surface risk, lower-case start, final question mark,
-        number of sentences.
+    Columns: 0 and 1 for each strategy; length (ln words), perplexity (ln), risk (of the surface), lower_case (start),
+    question (mark at the end), sentences (their number).
     """
     text = corpus["text"]
     features = {name: (corpus["strategy"] == name).to_numpy(float) for name in STRATEGIES}
@@ -48,16 +37,7 @@ def style(corpus: Corpus, perplexities: np.ndarray) -> pd.DataFrame:
 def left_over(cluster_ids: np.ndarray, values: np.ndarray, features: pd.DataFrame) -> np.ndarray:
     """Predict deviations from the own cluster's mean by the features' deviations, clusters left out in turn.
 
-    Parameters
-    ----------
-    cluster_ids : numpy.ndarray of str, shape (n,)
-    values : numpy.ndarray, shape (n,)
-    features : DataFrame, n rows
-
-    Returns
-    -------
-    numpy.ndarray, shape (n, 2)
-        The deviation, and what is left of it.
+    Return the deviations and what is left of them, shape (n, 2).
     """
     frame = features.assign(value=values).groupby(cluster_ids).transform(lambda column: column - column.mean())
     y, x = frame["value"].to_numpy(), frame.drop(columns="value").to_numpy()
@@ -77,21 +57,12 @@ def left_over(cluster_ids: np.ndarray, values: np.ndarray, features: pd.DataFram
 def parts(
     target: str, corpus: Corpus, labels: Labels, features: pd.DataFrame, clusters: ClusterBootstrap
 ) -> dict[str, object]:
-    """Split the variance of a target's decisions into meaning, style and other wording.
+    """Split the variance of a target's greedy decisions into meaning, style and other wording.
 
-    Parameters
-    ----------
-    target : str
-    corpus, labels, features : DataFrame
-        Rows in the same order; features from `style`.
-    clusters : ClusterBootstrap
-
-    Returns
-    -------
-    dict
-        target, decoding ("greedy"), n (scored prompts), few (`disagreement.row`); meaning, style, wording and dice (0)
-        with intervals: shares that sum to 1, each in [0, 1] but for chance; r2, the out-of-fold share of the wording
-        that style explains, with its interval: below 0 where it predicts worse than nothing, and style is 0 then.
+    Corpus, labels and features (from `style`) have the same order.
+    Columns: target, decoding ("greedy"), n (scored prompts), few (`disagreement.too_few`); meaning, style, wording and
+    dice (0) with intervals: shares that sum to 1, each in [0, 1] up to sampling error; r2, the out-of-fold share of the
+    wording that style explains, with its interval: if it is below 0, style predicts worse than nothing and is 0.
     """
     decided = evaluation.tally(corpus, labels)
     paired = corpus["cluster_id"].isin(decided["cluster_id"]).to_numpy()
@@ -100,8 +71,9 @@ def parts(
     rejected = (labels["label"] == "reject").to_numpy(float)[scored]
     y, left = left_over(ids, rejected, features[scored]).T
     ratio = disagreement.estimate(clusters, decided)
-    explained = clusters.estimate(_explained, clusters.sums(ids, y**2), clusters.sums(ids, left**2))
-    # Where no cluster is decided both ways there is nothing to explain.
+    squares = (clusters.sums(ids, column**2) for column in (y, left))
+    explained = clusters.estimate(lambda whole, rest: 1 - rest / whole, *squares)
+    # NaN if no cluster is decided both ways: then there is nothing to explain.
     share = np.maximum(np.nan_to_num(explained.draws), 0.0)
     own = max(float(np.nan_to_num(explained[0])), 0.0)
     found = {
@@ -115,25 +87,11 @@ def parts(
     return {"target": target, "decoding": "greedy", "n": len(ids), "few": few, **to_columns(found)}
 
 
-def _explained(whole: np.ndarray, left: np.ndarray) -> np.ndarray:
-    return 1 - left / whole
-
-
 def drawn_parts(target: str, corpus: Corpus, samples: pd.DataFrame, features: pd.DataFrame) -> dict[str, object]:
-    """Split the variance of drawn answers' decisions into meaning, style, other wording and dice.
+    """Split the variance of the decisions on sampled answers (a file of kind `samples`) into all `PARTS`.
 
-    Parameters
-    ----------
-    target : str
-    corpus, features : DataFrame
-        Rows in the same order.
-    samples : DataFrame
-        A file of kind `samples`.
-
-    Returns
-    -------
-    dict
-        As `parts`, decoding "drawn"; n counts the answers. Intervals are percentiles over resampled clusters.
+    The row is that of `parts`, decoding "drawn"; n counts the answers. Intervals are percentiles over resampled
+    clusters. Corpus and features have the same order.
     """
     scored = samples[samples["label"].isin(["accept", "reject"])]
     counts = scored["label"].eq("reject").groupby(scored["prompt_id"]).agg(["size", "sum"])
@@ -147,61 +105,34 @@ def drawn_parts(target: str, corpus: Corpus, samples: pd.DataFrame, features: pd
     answers, refused, own_pairs, own_opposite = (clusters.sums(ids, column) for column in (m, r, m * m, opposite))
     n = clusters.sums(ids, np.ones(len(ids)))
     different = 2 * refused * (answers - refused)
-    sums = (
-        n,
-        clusters.sums(ids, opposite / (m * (m - 1))),
-        n * (different - own_opposite) / (answers**2 - own_pairs),
-        answers,
-        refused,
-        different,
-        answers**2,
-        clusters.sums(ids, y**2),
-        clusters.sums(ids, left**2),
-        clusters.sums(ids, 1 / m),
-    )
-    found = {name: clusters.estimate(_part(name), *sums) for name in (*PARTS, "r2")}
+    within = n * (different - own_opposite) / (answers**2 - own_pairs)
+    columns = (opposite / (m * (m - 1)), y**2, left**2, 1 / m)
+    same, whole, rest, inverse = (clusters.sums(ids, column) for column in columns)
+    sums = (n, same, within, answers, refused, different, answers**2, whole, rest, inverse)
+    found = {}
+    for name in (*PARTS, "r2"):
+        found[name] = clusters.estimate(lambda *totals, of=name: _drawn_shares(*totals)[of], *sums)
     few = bool(min(r.sum(), m.sum() - r.sum()) < disagreement.MIN_DECISIONS)
     return {"target": target, "decoding": "drawn", "n": int(m.sum()), "few": few, **to_columns(found)}
 
 
-def _part(name: str) -> Callable[..., np.ndarray]:
-    """Return the statistic of one part, from the sums of `drawn_parts`."""
-
-    def statistic(*sums: np.ndarray) -> np.ndarray:
-        n, same, within, answers, refused, different, squares, whole, left, inverse = sums
-        between = (2 * refused * (answers - refused) - different) / (answers**2 - squares)
-        same, within = same / n, within / n
-        explained = 1 - left / whole
-        # Means of m draws vary by wording and by dice / m.
-        by_style = np.maximum(explained, 0.0) * (within - same + same * inverse / n)
-        return {
-            "meaning": 1 - within / between,
-            "style": by_style / between,
-            "wording": (within - same - by_style) / between,
-            "dice": same / between,
-            "r2": explained,
-        }[name]
-
-    return statistic
+def _drawn_shares(*sums: np.ndarray) -> dict[str, np.ndarray]:
+    """Return all parts and r2 from the sums of `drawn_parts`."""
+    n, same, within, answers, refused, different, squares, whole, left, inverse = sums
+    between = (2 * refused * (answers - refused) - different) / (answers**2 - squares)
+    same, within, explained = same / n, within / n, 1 - left / whole
+    # Means of m draws vary by wording and by the sampling variance over m.
+    by_style = np.maximum(explained, 0.0) * (within - same + same * inverse / n)
+    found = {"meaning": 1 - within / between, "style": by_style / between}
+    return found | {"wording": (within - same - by_style) / between, "dice": same / between, "r2": explained}
 
 
 def against_majority(target: str, labels: Labels, samples: pd.DataFrame, corpus: Corpus) -> dict[str, object]:
-    """Compare the greedy decision with the majority of the drawn ones.
+    """Compare the decisions on greedy answers (`labels`) with the majority of those on sampled answers.
 
-    Parameters
-    ----------
-    target : str
-    labels : DataFrame
-        Of the greedy answers.
-    samples : DataFrame
-    corpus : DataFrame
-
-    Returns
-    -------
-    dict
-        target, n (prompts with a greedy decision and a majority, of two draws or more), other: the share in which they
-        differ, with its interval over clusters; unanimous: the share of prompts whose draws are all decided alike, with
-        its interval.
+    Columns: target; n, the prompts with a greedy decision and a majority of two draws or more; with intervals over
+    clusters other, the share in which the two differ, and unanimous, the share of prompts whose draws are all decided
+    alike.
     """
     scored = samples[samples["label"].isin(["accept", "reject"])]
     decided = scored["label"].eq("reject").groupby(scored["prompt_id"]).agg(["size", "mean"])
@@ -211,10 +142,10 @@ def against_majority(target: str, labels: Labels, samples: pd.DataFrame, corpus:
     both = both[both["greedy"].isin(["accept", "reject"])]
     ids = corpus.set_index("prompt_id")["cluster_id"].loc[both.index].to_numpy()
     clusters = ClusterBootstrap(ids)
-    told = (both["share"] != 0.5).to_numpy()
+    clear = (both["share"] != 0.5).to_numpy()
     differs = ((both["share"] > 0.5) != (both["greedy"] == "reject")).to_numpy()
     found = {
-        "other": clusters.share(ids[told], differs[told]),
+        "other": clusters.share(ids[clear], differs[clear]),
         "unanimous": clusters.share(ids, both["share"].isin([0.0, 1.0]).to_numpy()),
     }
-    return {"target": target, "n": int(told.sum()), **to_columns(found)}
+    return {"target": target, "n": int(clear.sum()), **to_columns(found)}

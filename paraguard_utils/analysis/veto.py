@@ -1,7 +1,7 @@
-"""Overturning rejections, and what it costs on harmful requests (`docs/method.md`, The veto).
+"""Estimate what overturning rejections gains, and what it loses on harmful requests (`docs/method.md`, The veto).
 
-The benign corpus says what a veto gains, its unsafe twins what it loses. A twin's cluster is named after the benign one
-(`corpus.twins`), so that both are split and resampled together.
+The benign corpus tells what a veto gains, its unsafe twins what it loses. A twin's cluster is named after the benign
+one, so that both are split and resampled together.
 """
 
 from collections.abc import Mapping
@@ -15,42 +15,30 @@ from paraguard_utils.core.estimates import SEED, ClusterBootstrap, Estimate, to_
 from paraguard_utils.schemas import Corpus, Labels, Scores, Table
 
 SCORES = ("isolation", "reworded", "ci", "1 - ci")
-"""What a veto looks at: isolation in the cluster, isolation among rewordings that the rules make, CI, and 1 - CI."""
+"""Scores for a veto: isolation in the cluster, isolation among rewordings made by rules, CI, and 1 - CI."""
 
 IDEAL = "veto-isolation"
-"""How the ideal veto is called among remedies (08)."""
+"""Name of the ideal veto among remedies (08)."""
 
 FEW = 30
-"""Rejections of either corpus, in the half that judges, below which a target does not decide a prediction."""
+"""With fewer rejections of either corpus, in the half that judges, a target does not decide a prediction."""
 
 MOST_LOST = 0.05
 """A threshold is chosen so that at most this share of the twins' rejections is lost on the half that chooses (ours)."""
 
 HALVES = 200
-"""Random halves of the clusters, numbered from 0 (ours). Predictions are judged on number 0."""
+"""Random halves of the clusters (ours). Predictions are judged on the first."""
 
 OFTEN = 0.95
-"""Share of the halves in which a veto must beat chance to be counted among those that do (ours)."""
+"""A veto counts as better than chance if it is so in this share of the halves (ours)."""
 
 THRESHOLDS = tuple(np.linspace(0, 1, 21).round(2))
 
 
 def looks(corpus: Corpus, labels: Labels, scores: Scores, again: pd.DataFrame | None = None) -> pd.DataFrame:
-    """Return every score that a veto may look at.
+    """Return every score that a veto may use, in corpus order: the columns `SCORES`.
 
-    Parameters
-    ----------
-    corpus, labels : DataFrame
-        Rows in the same order.
-    scores : DataFrame
-        The target's scores; prompts without any have no CI.
-    again : DataFrame or None
-        Columns isolation and queries of the rewordings, in corpus order (`labels.follow_ups`); None: not asked.
-
-    Returns
-    -------
-    DataFrame, rows in corpus order
-        Columns of `SCORES`, `reworded` where it was asked.
+    The column `reworded` needs `again`, the decisions on rewordings (from `follow_ups.reasked_decisions`).
     """
     ci = scores.set_index("prompt_id")["ci"].reindex(corpus["prompt_id"]).to_numpy()
     isolation = evaluation.isolation(corpus, labels)
@@ -59,19 +47,10 @@ def looks(corpus: Corpus, labels: Labels, scores: Scores, again: pd.DataFrame | 
 
 
 def asked_again(target: str, prompts: str, labels: Labels, again: pd.DataFrame) -> dict[str, object]:
-    """Count what a target rejects, how much of it could be reworded, and what asking again costs.
+    """Count what a target rejects of some prompts, how much of it could be reworded, and what asking again costs.
 
-    Parameters
-    ----------
-    target, prompts : str
-        Who was asked, and what the requests are called.
-    labels, again : DataFrame
-        As for `looks`.
-
-    Returns
-    -------
-    dict
-        target, prompts, n_reject, n_reworded, queries, and queries_each, per rejection.
+    Columns: target, prompts, n_reject, n_reworded, queries, and queries_each, per rejection. `again` comes from
+    `follow_ups.reasked_decisions`.
     """
     n, queries = int((labels["label"] == "reject").sum()), int(again["queries"].sum())
     found = {"target": target, "prompts": prompts, "n_reject": n, "n_reworded": int((again["queries"] > 0).sum())}
@@ -81,21 +60,10 @@ def asked_again(target: str, prompts: str, labels: Labels, again: pd.DataFrame) 
 def rows(
     corpus: Corpus, labels: Labels, score: pd.Series | np.ndarray, probability: pd.Series | float = np.nan
 ) -> pd.DataFrame:
-    """Return what a veto looks at: every scored prompt, whether it is rejected, and the score of a rejection.
+    """Return what a veto uses of every scored prompt; all arguments have corpus order.
 
-    Parameters
-    ----------
-    corpus, labels : DataFrame
-        Rows in the same order.
-    score : array-like of float, in corpus order
-        Higher speaks for overturning; NaN never overturns.
-    probability : array-like of float, in corpus order
-        A guard's, of being unsafe; NaN for what has none.
-
-    Returns
-    -------
-    DataFrame
-        cluster_id (of the benign cluster, for twins too), rejected, score (NaN where accepted), probability, isolation.
+    A higher score speaks for overturning, NaN never overturns; the probability is a guard's, of being unsafe. Columns:
+    cluster_id (of the benign cluster, for twins too), rejected, score (NaN if accepted), probability, isolation.
     """
     label = labels["label"].to_numpy()
     frame = pd.DataFrame(
@@ -113,10 +81,8 @@ def rows(
 def halves(n_clusters: int, seed: int = SEED, times: int = HALVES) -> np.ndarray:
     """Draw random halves of the clusters: one half chooses a threshold, the other judges it.
 
-    Returns
-    -------
-    numpy.ndarray of bool, shape (times, n_clusters)
-        Whether a cluster chooses, clusters in the order of their names. More times leave the first ones as they are.
+    Return whether a cluster chooses, shape (times, n_clusters), clusters in the order of their names. The first halves
+    do not depend on their number.
 
     Examples
     --------
@@ -128,39 +94,30 @@ def halves(n_clusters: int, seed: int = SEED, times: int = HALVES) -> np.ndarray
 
 
 def overturned(frame: pd.DataFrame, threshold: float) -> np.ndarray:
-    """Say which prompts a veto accepts after all: rejections with a score of the threshold or more."""
+    """Mark the prompts that a veto accepts after all: rejections with a score of the threshold or more."""
     return (frame["rejected"] & (frame["score"] >= threshold)).to_numpy()
 
 
 def curve(benign: pd.DataFrame, twins: pd.DataFrame, clusters: ClusterBootstrap) -> Table:
-    """Return what a veto gains and loses at every threshold, and what overturning at random would lose for that gain.
+    """Estimate what a veto gains and loses at every threshold, and what overturning at random loses for that gain.
 
-    Parameters
-    ----------
-    benign, twins : DataFrame
-        From `rows`.
-    clusters : ClusterBootstrap
-        Of the benign corpus.
-
-    Returns
-    -------
-    DataFrame, one row per threshold
-        threshold; with intervals gained, the share of benign prompts that are accepted after all, and lost, the share
-        of twins that are; lost_random, gained times the twins' rejection rate over the benign one, with better, lost
-        minus lost_random (below 0: the veto tells the two apart; NaN where nothing is overturned).
+    Benign rows and twins' rows come from `rows`. Columns: threshold; with intervals gained, the share of benign prompts
+    that are accepted after all, and lost, the share of twins that are; lost_random, gained times the twins' rejection
+    rate over the benign one; better, lost minus lost_random (below 0 the veto is better than chance; NaN if nothing is
+    overturned).
     """
     return pd.DataFrame([{"threshold": one, **to_columns(_at(benign, twins, one, clusters))} for one in THRESHOLDS])
 
 
 def _at(benign: pd.DataFrame, twins: pd.DataFrame, threshold: float, clusters: ClusterBootstrap) -> dict[str, Estimate]:
+    """Estimate one row of `curve`."""
     if np.isnan(threshold):
         return dict.fromkeys(("gained", "lost", "lost_random", "better"), clusters.undefined())
-    gained, lost = (_share(clusters, frame, overturned(frame, threshold)) for frame in (benign, twins))
-    wrong, right = (_share(clusters, frame, frame["rejected"].to_numpy()) for frame in (benign, twins))
+    gained, lost = (clusters.share(frame["cluster_id"], overturned(frame, threshold)) for frame in (benign, twins))
+    wrong, right = (clusters.share(frame["cluster_id"], frame["rejected"]) for frame in (benign, twins))
     with np.errstate(divide="ignore", invalid="ignore"):
-        random = Estimate.percentile(
-            np.float64(gained[0]) * right[0] / wrong[0], gained.draws * right.draws / wrong.draws
-        )
+        value = np.float64(gained[0]) * right[0] / wrong[0]
+        random = Estimate.percentile(value, gained.draws * right.draws / wrong.draws)
     better = lost - random if gained[0] or lost[0] else clusters.undefined()
     return {"gained": gained, "lost": lost, "lost_random": random, "better": better}
 
@@ -174,28 +131,11 @@ def cross_judge(
 ) -> pd.DataFrame:
     """Choose a threshold on each half of the clusters and judge it on the other half.
 
-    The threshold is the lowest, which gains most, that loses at most a share of the twins' rejections.
-
-    Parameters
-    ----------
-    benign, twins : DataFrame
-        From `rows`.
-    choosing : numpy.ndarray of bool, shape (halves, clusters)
-        From `halves`.
-    clusters : ClusterBootstrap
-    most_lost : float
-
-    Returns
-    -------
-    DataFrame, one row per half
-        threshold: infinity where even the highest loses more, so that the veto is never used. On the other half:
-        gained, lost, lost_random and better, as in `curve`, but better is 0 where nothing is overturned; broken, 1
-        where more than `most_lost` of the twins' rejections is lost. NaN where the half that chooses has no rejection
-        of one of the corpora.
-
-    See Also
-    --------
-    summarise : what it comes to over all halves.
+    A half chooses the lowest threshold, which gains most, that loses at most the share `most_lost` of the twins'
+    rejections. `choosing` comes from `halves`, benign rows and twins' rows from `rows`. Columns, a row per half:
+    threshold, infinity if even the highest loses more, so that the veto is never used; on the other half gained, lost,
+    lost_random and better, as in `curve`, but better is 0 if nothing is overturned; broken, 1 if more than `most_lost`
+    of the twins' rejections is lost. NaN if the half that chooses has no rejection of one corpus.
     """
     cuts = np.array([*THRESHOLDS, np.inf])
     totals = []
@@ -216,20 +156,11 @@ def cross_judge(
 
 
 def summarise(judged: pd.DataFrame) -> dict[str, float]:
-    """Summarise what a veto does over many halves.
+    """Summarise the halves judged by `cross_judge`; those without a threshold count nowhere.
 
-    Parameters
-    ----------
-    judged : DataFrame
-        From `cross_judge`.
-
-    Returns
-    -------
-    dict
-        mean_gained, mean_lost, mean_better, each with the 2.5th and 97.5th percentile over the halves, which share
-        clusters: no confidence interval. beats_chance, the share of halves with `better` below 0; limit_broken, the
-        share in which more of the twins' rejections is lost than the threshold was chosen for. Halves without a
-        threshold count nowhere.
+    Columns: mean_gained, mean_lost, mean_better, each with the 2.5th and 97.5th percentile over the halves, which share
+    clusters: no confidence interval; beats_chance, the share of halves with `better` below 0; limit_broken, the
+    share in which more of the twins' rejections is lost than the threshold was chosen for.
 
     Examples
     --------
@@ -239,18 +170,16 @@ def summarise(judged: pd.DataFrame) -> dict[str, float]:
     [0.15, -0.05, 0.5, 0.5]
     """
     judged = judged[judged["threshold"].notna()]
-    means = {
-        f"mean_{name}": Estimate.percentile(judged[name].mean(), judged[name].to_numpy())
-        for name in ("gained", "lost", "better")
-    }
+    known = {f"mean_{name}": judged[name] for name in ("gained", "lost", "better")}
+    means = {name: Estimate.percentile(values.mean(), values.to_numpy()) for name, values in known.items()}
     shares = {"beats_chance": float((judged["better"] < 0).mean()), "limit_broken": float(judged["broken"].mean())}
     return to_columns(means) | shares
 
 
 def one_more(benign: pd.DataFrame, twins: pd.DataFrame, clusters: ClusterBootstrap) -> dict[str, Estimate]:
-    """Return gain and loss of asking one paraphrase more and accepting where that one is accepted.
+    """Estimate gain and loss of asking one random paraphrase more and accepting if that one is accepted.
 
-    The expectation over the paraphrases of a cluster: a rejection is overturned with probability isolation.
+    A rejection is then overturned with probability isolation.
     """
     return {
         name: clusters.mean(frame["cluster_id"], frame["isolation"].where(frame["rejected"]).fillna(0))
@@ -259,19 +188,9 @@ def one_more(benign: pd.DataFrame, twins: pd.DataFrame, clusters: ClusterBootstr
 
 
 def lowered(benign: pd.DataFrame, gained: float) -> float:
-    """Move a guard's threshold up until as many more benign prompts are accepted as a veto gains.
+    """Find the guard's threshold that accepts as many more benign prompts (rows with probabilities) as a veto gains.
 
-    Parameters
-    ----------
-    benign : DataFrame
-        From `rows`, with probabilities.
-    gained : float
-        Share of benign prompts.
-
-    Returns
-    -------
-    float
-        The highest probability that is then accepted too; minus infinity where nothing is gained.
+    That is the highest probability accepted; minus infinity if the veto gains nothing.
     """
     own = np.sort(benign.loc[benign["rejected"], "probability"])
     wanted = int(np.ceil(gained * len(benign) - 1e-9))
@@ -283,23 +202,12 @@ def table(
 ) -> Table:
     """Choose each target's threshold on half of the clusters and judge it on the other half, for `HALVES` halves.
 
-    Parameters
-    ----------
-    frames : dict of (str, str) to (DataFrame, DataFrame)
-        By target and score (one of `SCORES`): benign rows and twins' rows.
-    clusters : ClusterBootstrap
-        Of the benign prompts, all of which have a twin: they are halved.
-    seed : int
-        Of the halves.
-
-    Returns
-    -------
-    DataFrame, one row per target and score
-        target, score; of half number 0: n_benign, n_twins and n_reject_benign, n_reject_twins (where it judges),
-        threshold; with intervals over its clusters gained, lost, lost_random, better; gained_one_more and
-        lost_one_more; lost_lowered, the share of twins that a guard's lower threshold loses for that gain, with
-        against_lowered, lost_lowered minus lost (above 0: the veto is better). Over all halves: the columns of
-        `summarise`. NaN where there is nothing to reject, or no probability.
+    The benign rows and the twins' rows are by target and score (one of `SCORES`). All benign `clusters` have a twin.
+    Columns: target, score; of the first half n_benign, n_twins and n_reject_benign, n_reject_twins (where it judges),
+    threshold; with intervals over its clusters gained, lost, lost_random, better; gained_one_more and lost_one_more;
+    lost_lowered, the share of twins that a higher threshold of the guard loses for that gain, with against_lowered,
+    lost_lowered minus lost (above 0: the veto is better); over all halves the columns of `summarise`. NaN if nothing is
+    rejected, or there is no probability.
     """
     found = []
     choosing = halves(len(clusters.codes), seed)
@@ -315,16 +223,12 @@ def table(
         lower = clusters.undefined()
         if np.isfinite(estimates["gained"][0]) and benign["probability"].notna().any():
             cut = lowered(benign, estimates["gained"][0])
-            lower = _share(clusters, twins, (twins["rejected"] & (twins["probability"] <= cut)).to_numpy())
+            lower = clusters.share(twins["cluster_id"], twins["rejected"] & (twins["probability"] <= cut))
         estimates |= {"lost_lowered": lower, "against_lowered": lower - estimates["lost"]}
         found.append(row | {"threshold": threshold, **to_columns(estimates), **summarise(each)})
     return pd.DataFrame(found)
 
 
 def enough(vetoes: Table) -> pd.Series:
-    """Say of each row of `table` whether there are `FEW` rejections or more of each corpus in the half that judges."""
+    """Mark the rows of `table` with at least `FEW` rejections of each corpus in the half that judges."""
     return vetoes[["n_reject_benign", "n_reject_twins"]].min(axis=1) >= FEW
-
-
-def _share(clusters: ClusterBootstrap, frame: pd.DataFrame, hits: np.ndarray) -> Estimate:
-    return clusters.share(frame["cluster_id"], hits)

@@ -1,7 +1,6 @@
-"""Does meaning decide, or do shared words? DR of near-copies and of free rewordings.
+"""Estimate whether meaning or shared words decide: DR of near-copies and of free rewordings.
 
-Nothing but texts, strategies and decisions is used (`docs/method.md`, Shared wording, rephrasing, triggers).
-All of it ours.
+It needs texts, strategies and decisions only. All ours (`docs/method.md`, Shared wording, rephrasing, triggers).
 """
 
 from collections.abc import Mapping
@@ -12,40 +11,23 @@ import pandas as pd
 
 from paraguard_utils.core.decisions import as_refused
 from paraguard_utils.core.estimates import ClusterBootstrap, Estimate, to_columns
-from paraguard_utils.core.wording import (
-    HIGH,
-    LOW,
-    Ends,
-    Phrasings,
-    difference,
-    estimate,
-    pairs_within,
-    too_few,
-    word_overlap,
-)
+from paraguard_utils.core.wording import HIGH, LOW, Phrasings, difference, estimate, pairs_within, too_few, word_overlap
 from paraguard_utils.schemas import Corpus, Labels, Table
 
 NEAR, FREE = ("seed", "softening", "hardening"), ("lexical", "register", "rewrite")
-"""Strategies that keep the seed's words but charged ones, and those that do not."""
+"""Strategies that keep all words of the seed but charged ones, and those that do not."""
 
 STEP = 0.2
 """Width of a bin of word overlap."""
 
 DIFFERENCES = ("difference", "low_minus_high")
-"""Estimates that are differences of two DR."""
+"""Names of the estimates that are differences of two DR."""
 
 
 class Pairs(NamedTuple):
-    """Pairs of prompts of one cluster.
+    """Pairs of prompts of one cluster: rows of the corpus, and whether both are near-copies or both free rewordings.
 
-    Attributes
-    ----------
-    first, second : numpy.ndarray of int, shape (pairs,)
-        Rows of the corpus.
-    overlap : numpy.ndarray, shape (pairs,)
-        Jaccard overlap of their words, in [0, 1]; NaN where the texts are not there.
-    near, free : numpy.ndarray of bool, shape (pairs,)
-        Both prompts are near-copies; both are free rewordings.
+    `overlap` is the Jaccard overlap of their words, in [0, 1]; NaN without texts.
     """
 
     first: np.ndarray
@@ -57,11 +39,6 @@ class Pairs(NamedTuple):
 
 def pairs(corpus: Corpus) -> Pairs:
     """Return all pairs of prompts of one cluster, in corpus order.
-
-    Parameters
-    ----------
-    corpus : DataFrame
-        Columns cluster_id, strategy and, for the overlap, text.
 
     Examples
     --------
@@ -77,33 +54,19 @@ def pairs(corpus: Corpus) -> Pairs:
 
 
 def phrasings(corpus: Corpus, labels: Labels) -> Phrasings:
-    """Return a target's decisions as `core.wording` compares them, a strategy being a style."""
-    return Phrasings(
-        corpus["cluster_id"].to_numpy(),
-        as_refused(labels["label"], blocked=False),
-        corpus["strategy"].to_numpy().astype(str),
-    )
+    """Return a target's decisions in the form that `core.wording` compares: a strategy is a style."""
+    refused, style = as_refused(labels["label"], blocked=False), corpus["strategy"].to_numpy().astype(str)
+    return Phrasings(corpus["cluster_id"].to_numpy(), refused, style)
 
 
 def estimates(clusters: ClusterBootstrap, corpus: Corpus, labels: Labels, own: Pairs) -> dict[str, Estimate]:
-    """Estimate DR by shared wording.
+    """Estimate DR by shared wording; corpus and labels are in the same order.
 
-    Parameters
-    ----------
-    clusters : ClusterBootstrap
-    corpus, labels : DataFrame
-        Rows in the same order.
-    own : Pairs
-        From `pairs`.
-
-    Returns
-    -------
-    dict of str to Estimate
-        dr_near, dr_free and difference, free minus near; dr_low and dr_high (overlap below `LOW`; `HIGH` or more) and
-        low_minus_high.
+    The names are dr_near, dr_free and difference, free minus near; dr_low and dr_high (overlap below `LOW`; `HIGH` or
+    more) and low_minus_high.
     """
     chosen = {"near": own.near, "free": own.free, "low": own.overlap < LOW, "high": own.overlap >= HIGH}
-    ends: dict[str, Ends] = {name: (own.first[mask], own.second[mask]) for name, mask in chosen.items()}
+    ends = {name: (own.first[mask], own.second[mask]) for name, mask in chosen.items()}
     given = (clusters, phrasings(corpus, labels))
     found = {f"dr_{name}": estimate(*given, rows) for name, rows in ends.items()}
     found["difference"] = difference(*given, ends["free"], ends["near"])
@@ -112,37 +75,20 @@ def estimates(clusters: ClusterBootstrap, corpus: Corpus, labels: Labels, own: P
 
 
 def row(target: str, labels: Labels, own: Pairs, found: dict[str, Estimate]) -> dict[str, object]:
-    """Return a target's row: `estimates` with intervals, their numbers of pairs and flags.
-
-    Parameters
-    ----------
-    target : str
-    labels : DataFrame
-    own : Pairs
-    found : dict of str to Estimate
-        From `estimates`.
-    """
+    """Return a target's row: its `estimates` with intervals, the pairs n_near and n_free, and whether they are few."""
     masks = {"near": own.near, "free": own.free}
     counts: dict[str, object] = {f"n_{name}": int(mask.sum()) for name, mask in masks.items()}
     refused = as_refused(labels["label"], blocked=False)
     flagged = any(too_few(refused, (own.first[mask], own.second[mask])) for mask in masks.values())
-    if flagged:  # an interval of a difference then bounds nothing
+    if flagged:  # then the interval of a difference means nothing
         found = found | {name: Estimate(found[name][0], np.nan, np.nan, found[name].draws) for name in DIFFERENCES}
     return {"target": target, **counts, **to_columns(found), "few": flagged}
 
 
 def curve(target: str, clusters: ClusterBootstrap, corpus: Corpus, labels: Labels, own: Pairs) -> Table:
-    """Return DR by word overlap.
+    """Estimate DR by word overlap, in bins of `STEP`.
 
-    A row a bin of `STEP`: target, overlap (where the bin begins), n (pairs), dr with its interval, few.
-
-    Parameters
-    ----------
-    target : str
-    clusters : ClusterBootstrap
-    corpus, labels : DataFrame
-        Rows in the same order.
-    own : Pairs
+    Columns: target, overlap (where the bin begins), n (pairs), dr with its interval, few.
     """
     bins = np.minimum((own.overlap / STEP + 1e-9).astype(int), round(1 / STEP) - 1)
     decided, rows = phrasings(corpus, labels), []
@@ -157,30 +103,21 @@ def curve(target: str, clusters: ClusterBootstrap, corpus: Corpus, labels: Label
 def tables(
     corpus: Corpus, labels: Mapping[str, Labels], clusters: ClusterBootstrap, encoder: str = ""
 ) -> tuple[Table, Table]:
-    """Return DR by shared wording of several targets: a row each, and their curves.
+    """Return the rows of `row` of several targets, and those of `curve`; labels are in corpus order.
 
-    Parameters
-    ----------
-    corpus : DataFrame
-    labels : dict of str to DataFrame
-        By target, rows in corpus order.
-    clusters : ClusterBootstrap
-    encoder : str
-        The target that compares sentence vectors, which others are held against; "" for none.
-
-    Returns
-    -------
-    table, curves : DataFrame
-        Rows of `row`, where `encoder` is given with difference_over_encoder and its interval: how far a target's
-        difference exceeds that one's; and of `curve`.
+    If `encoder` names the target that compares sentence vectors, the rows of the others also hold
+    difference_over_encoder: how far their difference exceeds that target's, with its interval.
     """
     own = pairs(corpus)
     found = {name: estimates(clusters, corpus, one, own) for name, one in labels.items()}
-    rows = [row(name, one, own, found[name]) for name, one in labels.items()]
-    for made in rows if encoder else ():
-        over = clusters.undefined()
-        if encoder in found and made["target"] != encoder:
-            over = found[str(made["target"])]["difference"] - found[encoder]["difference"]
-        made |= to_columns({"difference_over_encoder": over})
+    rows = []
+    for name, one in labels.items():
+        made = row(name, one, own, found[name])
+        if encoder:
+            over = clusters.undefined()
+            if encoder in found and name != encoder:
+                over = found[name]["difference"] - found[encoder]["difference"]
+            made |= to_columns({"difference_over_encoder": over})
+        rows.append(made)
     curves = [curve(name, clusters, corpus, one, own) for name, one in labels.items()]
     return pd.DataFrame(rows), pd.concat(curves, ignore_index=True)
