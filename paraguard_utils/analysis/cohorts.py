@@ -7,7 +7,7 @@ logistic regression of refusal on strategy, risk and similarity, with errors clu
 
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -65,17 +65,10 @@ def binned_rejections(corpus: Corpus, scores: Scores, bins: str = "quantile") ->
 def table(target: str, rejected: pd.DataFrame, clusters: ClusterBootstrap, bins: str = "quantile") -> Table:
     """Tabulate CI, CR and isolation by cohort: one target's part of Table 2 in one binning.
 
-    Parameters
-    ----------
-    rejected : DataFrame
-        From `binned_rejections`, with the same `bins`.
-
-    Returns
-    -------
-    DataFrame
-        A row per reading, risk bin and similarity bin (`all` = margin): bounds, n, n_clusters, ci, cr60, cr75 and
-        isolation with intervals, few; gap60 and gap75, the cohort's CR minus that of the target's other rejections over
-        the same resamples, with the number of `rest_clusters`. NaN in empty cells, and `note` says so.
+    `rejected` is from `binned_rejections`, with the same `bins`.
+    A row per reading, risk bin and similarity bin (`all` = margin): bounds, n, n_clusters, ci, cr60, cr75 and isolation
+    with intervals, few; gap60 and gap75, the cohort's CR minus that of the target's other rejections over the same
+    resamples, with the number of `rest_clusters`. NaN in empty cells, and `note` says so.
     """
     rows = []
     for reading, column in CI.items():
@@ -85,25 +78,19 @@ def table(target: str, rejected: pd.DataFrame, clusters: ClusterBootstrap, bins:
                 inside &= (rejected["similarity_bin"] == similarity_bin) | (similarity_bin == "all")
                 cell, rest = rejected[inside], rejected[~inside]
                 note = "" if len(rest) else "no rejection outside: the gap is undefined"
-                rows.append(
-                    {
-                        "target": target,
-                        "bins": bins,
-                        "reading": reading,
-                        "risk": risk_bin,
-                        "similarity": similarity_bin,
-                        "risk_from": cell["risk"].min(),
-                        "risk_to": cell["risk"].max(),
-                        "similarity_from": cell["mean_similarity"].min(),
-                        "similarity_to": cell["mean_similarity"].max(),
-                        "n": len(cell),
-                        "n_clusters": cell["cluster_id"].nunique(),
-                        **_estimates(cell, rest, column, clusters),
-                        "rest_clusters": rest["cluster_id"].nunique(),
-                        "few": len(cell) < MIN_REFUSALS,
-                        "note": note if len(cell) else "no rejection in this cohort",
-                    }
-                )
+                row = {
+                    "target": target,
+                    "bins": bins,
+                    "reading": reading,
+                    "risk": risk_bin,
+                    "similarity": similarity_bin,
+                }
+                for name, values in (("risk", cell["risk"]), ("similarity", cell["mean_similarity"])):
+                    row |= {f"{name}_from": values.min(), f"{name}_to": values.max()}
+                row |= {"n": len(cell), "n_clusters": cell["cluster_id"].nunique()}
+                row |= _estimates(cell, rest, column, clusters) | {"rest_clusters": rest["cluster_id"].nunique()}
+                note = note if len(cell) else "no rejection in this cohort"
+                rows.append(row | {"few": len(cell) < MIN_REFUSALS, "note": note})
     return pd.DataFrame(rows)
 
 
@@ -137,14 +124,10 @@ def gap(first: Estimate, second: Estimate) -> Estimate:
 def groups(target: str, corpus: Corpus, scores: Scores, clusters: ClusterBootstrap) -> Table:
     """Tabulate refusal, confusion and flips by strategy, category and topic: one target's part of `table2_groups`.
 
-    Returns
-    -------
-    DataFrame
-        A row per kind (of `GROUPINGS`) and group. frr; of its rejections ci, cr60, ci_clipped, cr60_clipped,
-        few; flip, the share of variants decided otherwise than their own seed, of which to_reject and to_accept are
-        the two directions (flip = to_reject + to_accept), over the n_flip variants whose seed is scored; frr_most and
-        flip_most, the share of resamples in which the group is the highest of its kind. NaN with a `note` where
-        undefined.
+    A row per kind (of `GROUPINGS`) and group. frr; of its rejections ci, cr60, ci_clipped, cr60_clipped, few; flip, the
+    share of variants decided otherwise than their own seed, of which to_reject and to_accept are the two directions
+    (flip = to_reject + to_accept), over the n_flip variants whose seed is scored; frr_most and flip_most, the share of
+    resamples in which the group is the highest of its kind. NaN with a `note` where undefined.
     """
     frame = scores.merge(corpus[["prompt_id", "variant", *GROUPINGS]], on="prompt_id")
     seeds = frame[frame["variant"] == 0].set_index("cluster_id")["label"]
@@ -162,21 +145,10 @@ def groups(target: str, corpus: Corpus, scores: Scores, clusters: ClusterBootstr
             empty = "the seed is the reference" if name == "seed" else "no variant with a scored seed"
             reasons = [] if cell.loc[rejected, "ci"].notna().any() else ["no scored rejection: CI and CR are undefined"]
             reasons += [] if n_flip else [f"no flip: {empty}"]
-            rows.append(
-                {
-                    "target": target,
-                    "kind": kind,
-                    "group": name,
-                    "n_scored": len(cell),
-                    "n_reject": n_reject,
-                    "n_clusters": cell["cluster_id"].nunique(),
-                    "n_flip": n_flip,
-                    **to_columns(estimates[name]),
-                    **{f"{measure}_most": shares.get(name, np.nan) for measure, shares in most.items()},
-                    "few": n_reject < MIN_REFUSALS,
-                    "note": "; ".join(reasons),
-                }
-            )
+            row = {"target": target, "kind": kind, "group": name, "n_scored": len(cell), "n_reject": n_reject}
+            row |= {"n_clusters": cell["cluster_id"].nunique(), "n_flip": n_flip, **to_columns(estimates[name])}
+            row |= {f"{measure}_most": shares.get(name, np.nan) for measure, shares in most.items()}
+            rows.append(row | {"few": n_reject < MIN_REFUSALS, "note": "; ".join(reasons)})
     return pd.DataFrame(rows)
 
 
@@ -219,9 +191,6 @@ ADJUSTMENT = "length"
 
 POOLED = "all targets"
 
-_Fitted: TypeAlias = tuple[float, float, float, float]
-"""Odds ratio, the ends of its interval, and p."""
-
 
 def design(corpus: Corpus) -> pd.DataFrame:
     """Compute the terms of the regression for each prompt, indexed by prompt_id.
@@ -254,15 +223,12 @@ def odds_ratios(corpus: Corpus, scores: Mapping[str, Scores]) -> Table:
     length; a strategy's is at equal risk too, so it leaves out what the strategy does by making the wording less or
     more charged. Every refusal counts, with or without a CI.
 
-    Returns
-    -------
-    DataFrame
-        target, term, odds_ratio with its interval, p, p_holm, n, n_reject, n_clusters, note. `POOLED` has a term per
-        target beside those shown, and needs two targets that have both decisions. Holm's correction runs over all terms
-        of all targets, and apart from them over those of `POOLED`; `ADJUSTMENT` is not tested. NaN with a `note` where
-        refusals or acceptances are too few (`EVENTS` per term), a strategy is always or never refused, terms have no
-        spread or are collinear, or the fit does not converge; interval and p alone where a term's effect has no
-        variance between clusters.
+    Columns: target, term, odds_ratio with its interval, p, p_holm, n, n_reject, n_clusters, note. `POOLED` has a term
+    per target beside those shown, and needs two targets that have both decisions. Holm's correction runs over all terms
+    of all targets, and apart from them over those of `POOLED`; `ADJUSTMENT` is not tested. NaN with a `note` where
+    refusals or acceptances are too few (`EVENTS` per term), a strategy is always or never refused, terms have no spread
+    or are collinear, or the fit does not converge; interval and p alone where a term's effect has no variance between
+    clusters.
     """
     terms = design(corpus)
     rows, stacked = [], []
@@ -293,7 +259,7 @@ def _regress(
     notes = {
         name: "no scored variant" if name in STRATEGIES else "no spread" for name in frame.columns.difference(varied)
     }
-    fitted: dict[str, _Fitted] = {}
+    fitted: dict[str, tuple[float, ...]] = {}
     reason = _too_few(refused, len(varied))
     if not reason:
         for name in varied.intersection(STRATEGIES):
@@ -305,22 +271,18 @@ def _regress(
         fitted, reason = _fit(frame.drop(columns=list(notes)), refused, cluster_ids)
     rows = []
     for name in shown:
-        odds_ratio = fitted.get(name, (np.nan,) * 4)
-        note = "no variance between clusters" if np.isnan(odds_ratio[3]) else ""
-        note = "adjusted for, not tested" if name == ADJUSTMENT else note
-        rows.append(
-            {
-                "target": target,
-                "term": name,
-                **to_columns({"odds_ratio": odds_ratio[:3]}),
-                "p": odds_ratio[3],
-                "p_holm": np.nan,
-                "n": len(frame),
-                "n_reject": int(refused.sum()),
-                "n_clusters": len(set(cluster_ids)),
-                "note": reason or notes.get(name, note),
-            }
-        )
+        value, low, high, p = fitted.get(name, (np.nan,) * 4)
+        note = "no variance between clusters" if np.isnan(p) else ""
+        note = notes.get(name, "adjusted for, not tested" if name == ADJUSTMENT else note)
+        row: dict[str, Any] = {"target": target, "term": name, **to_columns({"odds_ratio": (value, low, high)})}
+        row |= {
+            "p": p,
+            "p_holm": np.nan,
+            "n": len(frame),
+            "n_reject": int(refused.sum()),
+            "n_clusters": len(set(cluster_ids)),
+        }
+        rows.append(row | {"note": reason or note})
     return rows
 
 
@@ -334,8 +296,8 @@ def _too_few(refused: np.ndarray, terms: int) -> str:
     return f"{events} for {terms} term{'s' * (terms > 1)}, fewer than {EVENTS} a term"
 
 
-def _fit(frame: pd.DataFrame, refused: np.ndarray, cluster_ids: np.ndarray) -> tuple[dict[str, _Fitted], str]:
-    """Return what is fitted by term, or nothing and the reason."""
+def _fit(frame: pd.DataFrame, refused: np.ndarray, cluster_ids: np.ndarray) -> tuple[dict[str, tuple[float, ...]], str]:
+    """Return by term the odds ratio, the ends of its interval and p; or nothing and the reason."""
     strategies = [name for name in frame.columns if name in STRATEGIES]
     seeds = refused[(frame[strategies] == 0).all(axis=1).to_numpy()]
     if strategies and not 0 < seeds.sum() < len(seeds):
@@ -358,5 +320,5 @@ def _fit(frame: pd.DataFrame, refused: np.ndarray, cluster_ids: np.ndarray) -> t
     low, high = (np.exp(log_odds + side * norm.isf(0.025) * deviation) for side in (-1, 1))
     p = 2 * norm.sf(np.abs(log_odds) / deviation)
     # The fit is iterative, so processors differ in the last digits: nine are the same on all of them.
-    values = ([float(f"{value:.9g}") for value in row] for row in zip(np.exp(log_odds), low, high, p, strict=True))
-    return dict(zip(exposed.columns, map(tuple, values), strict=True)), ""
+    rows = zip(exposed.columns, np.exp(log_odds), low, high, p, strict=True)
+    return {name: tuple(float(f"{value:.9g}") for value in values) for name, *values in rows}, ""

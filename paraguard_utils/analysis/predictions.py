@@ -49,12 +49,9 @@ def judge(tables: Mapping[str, Table]) -> Table:
     Tables for predictions 1 to 8 are from `judgeable`, rows for prediction 18 from `remedies.effects.against_control`.
     An empty table is passed over.
 
-    Returns
-    -------
-    DataFrame
-        number; about, the target or targets, with remedy, guard or score; measure; value with its interval; verdict
-        (`verdict`, or `few` where there are too few refusals to judge). A measure without an interval is judged by its
-        value.
+    Columns: number; about, the target or targets, with remedy, guard or score; measure; value with its interval;
+    verdict (`verdict`, or `few` where there are too few refusals to judge). A measure without an interval is judged by
+    its value.
     """
     found = []
     for one in read().itertuples():
@@ -97,15 +94,12 @@ def moved(worlds: Table) -> Table:
 
     `worlds` has wording, frr, correlation, measure, mean, low, high.
 
-    Returns
-    -------
-    DataFrame
-        measure; meaning, the mean at the highest latent correlation minus that at 0, at `USUAL_RATE` with wording left
-        to chance ("dice"); chance, half the mean width of the range that 95 % of worlds lie in; frr, the mean distance
-        between the highest and the lowest of the refusal rates; perplexity and length, how far means lie from those of
-        dice where that decides the wording. All but meaning are shares of the size of meaning, averaged over
-        correlations: 1 is what meaning does. They are NaN where meaning moves the measure by less than chance does: a
-        share of nearly nothing would be large and say nothing.
+    Columns: measure; meaning, the mean at the highest latent correlation minus that at 0, at `USUAL_RATE` with wording
+    left to chance ("dice"); chance, half the mean width of the range that 95 % of worlds lie in; frr, the mean distance
+    between the highest and the lowest of the refusal rates; perplexity and length, how far means lie from those of dice
+    where that decides the wording. All but meaning are shares of the size of meaning, averaged over correlations: 1 is
+    what meaning does. They are NaN where meaning moves the measure by less than chance does: a share of nearly nothing
+    would be large and say nothing.
     """
     rows = []
     for measure in MEASURES:
@@ -128,11 +122,8 @@ def moved(worlds: Table) -> Table:
 def depends(halves: Table) -> Table:
     """Count the targets in which a measure differs between clusters of two kinds of wording (`validity.by_wording`).
 
-    Returns
-    -------
-    DataFrame
-        measure; for length and perplexity the number of targets, of those that are not few, in which the interval of
-        the difference excludes 0, as "1 of 7", and the range of the differences.
+    Columns: measure; for length and perplexity the number of targets, of those that are not few, in which the interval
+    of the difference excludes 0, as "1 of 7", and the range of the differences.
     """
     rows = []
     for measure in MEASURES:
@@ -151,12 +142,9 @@ def followed(task: Table) -> Table:
 
     `task` has system, overlap ("none", "quarter", "half"), noise and the measures.
 
-    Returns
-    -------
-    DataFrame
-        measure; systems; rises_noise, the systems in which it rises at every step of noise (all clusters); lowest and
-        highest change from no noise to the most, `noise_low` and `noise_high`; the same for overlap, without noise.
-        A fall at every step counts for agreement, which is highest where paraphrases agree.
+    Columns: measure; systems; rises_noise, the systems in which it rises at every step of noise (all clusters); lowest
+    and highest change from no noise to the most, `noise_low` and `noise_high`; the same for overlap, without noise. A
+    fall at every step counts for agreement, which is highest where paraphrases agree.
     """
     task = task.assign(overlap=pd.Categorical(task["overlap"], ["none", "quarter", "half"]))
     parts = {"noise": task[task["overlap"] == "quarter"], "overlap": task[task["noise"] == 0]}
@@ -176,20 +164,12 @@ def followed(task: Table) -> Table:
 def judgeable(tables: Mapping[str, Table], corpus: str) -> dict[str, Table]:
     """Add to tables what predictions 1 to 8 ask of a target, or of two; the result is for `judge`.
 
-    Parameters
-    ----------
-    tables : dict of str to DataFrame
-        table1_targets, variance, validity, table1_differences and floor_differences (`confusion.differences` of the
-        excess over the matched floor).
-    corpus : str
-        Its name: no answer to another corpus than the project's had been seen.
+    `tables` holds table1_targets, variance, validity, table1_differences and floor_differences (`confusion.differences`
+    of the excess over the matched floor); `corpus` is a name.
 
-    Returns
-    -------
-    dict of str to DataFrame
-        Each with seen: the model is one of `SEEN`. table1_differences holds those of the floors too, only those between
-        wrappers of one model, and for both the distance of their FRR, frr_apart, and few_dr: one of them has too few
-        refusals for a DR.
+    Each table gets seen: the model is one of `SEEN`, and the corpus the project's. table1_differences holds those
+    of the floors too, only those between wrappers of one model, and for both the distance of their FRR, frr_apart, and
+    few_dr: one of them has too few refusals for a DR.
     """
     seen, once = SEEN if corpus == CORPUS else (), tables["table1_targets"]
     pairs = pd.concat([tables["table1_differences"], tables["floor_differences"]], ignore_index=True)

@@ -71,12 +71,9 @@ FOLDS = 5
 def deep_pairs(store: Store, corpus_name: str, corpus: Corpus, target: ScoredTarget) -> pd.DataFrame:
     """Compare one target's prompts with up to `DEEP` neighbours, in every space and scaling.
 
-    Returns
-    -------
-    DataFrame
-        A pairs file with what `prepare` adds, and drift_centred (embeddings less their mean over the distinct tokens
-        kept for the model) and drift_encoder (contextual token vectors of the sentence encoder), both for the default
-        neighbours and the own cluster only.
+    A pairs file with what `prepare` adds, and drift_centred (embeddings less their mean over the distinct tokens kept
+    for the model) and drift_encoder (contextual token vectors of the sentence encoder), both for the default neighbours
+    and the own cluster only.
     """
     vectors = encoder.vectors(store, corpus_name, corpus["text"], earlier=True)
     frame = signals.pairs(corpus, vectors, target.traces, target.labels, target.drifts, DEEP)
@@ -91,12 +88,9 @@ def deep_pairs(store: Store, corpus_name: str, corpus: Corpus, target: ScoredTar
 
 
 def token_drifts(store: Store, name: str, first: Sequence[str], second: Sequence[str]) -> np.ndarray:
-    """Return Drift between texts of a corpus in the encoder's space, computing and keeping what a live store lacks.
+    """Return Drift between texts of a corpus in the encoder's space.
 
-    Raises
-    ------
-    Missing
-        The recorded store lacks some.
+    A live store computes and keeps what it lacks; the recorded store raises Missing.
     """
     keys = [tuple(sorted(map(encoder.text_hash, pair))) for pair in zip(first, second, strict=True)]
     # Recorded ones and this store's own, so that what is promoted holds them all.
@@ -125,17 +119,10 @@ def token_drifts(store: Store, name: str, first: Sequence[str], second: Sequence
 def prepare(frame: Pairs, corpus: Corpus, perplexities: np.ndarray) -> pd.DataFrame:
     """Add to a pairs file what settings need: clusters, numbers of centres, ranks inside clusters, scaled signals.
 
-    Parameters
-    ----------
-    perplexities : numpy.ndarray, shape (n,)
-        In corpus order.
-
-    Returns
-    -------
-    DataFrame
-        With cluster_id, centre (number), rejected, own_rank (among the own cluster's accepted prompts, NaN elsewhere),
-        and drift_minmax, prob_shift_minmax and ppl_minmax: each signal, with |difference of perplexities| as the PPL
-        contrast, scaled so that the target's pairs with its default neighbours span 0 to 1 (ours).
+    `perplexities` are in corpus order. New are cluster_id, centre (number), rejected, own_rank (among the own cluster's
+    accepted prompts, NaN elsewhere), and drift_minmax, prob_shift_minmax and ppl_minmax: each signal, with |difference
+    of perplexities| as the PPL contrast, scaled so that the target's pairs with its default neighbours span 0 to 1
+    (ours).
     """
     known = corpus.assign(ppl=perplexities).set_index("prompt_id")
     a, b = known.loc[frame["centre_id"]], known.loc[frame["neighbour_id"]]
@@ -233,15 +220,10 @@ def by_labeller(
     settings: Settings,
     clusters: ClusterBootstrap,
 ) -> tuple[Table, dict[str, dict[str, Estimates]]]:
-    """Estimate every target under each labeller.
+    """Estimate every target under each labeller, in the reading `relative`.
 
-    Returns
-    -------
-    counts : DataFrame
-        labeller, target, n_reject, n_accept, few.
-    estimates : dict
-        By labeller, target and measure, in the reading `relative`; a target that was not judged has none of the
-        judge's.
+    Returns counts (labeller, target, n_reject, n_accept, few), and estimates by labeller, target and measure. A target
+    that was not judged has none of the judge's.
     """
     rows: list[dict[str, Any]] = []
     found: dict[str, dict[str, Estimates]] = {}
@@ -297,23 +279,14 @@ def orders(found: Varied) -> Table:
 def order_counts(orders: Table, table: Table) -> Table:
     """Count which orders of targets every setting of a dimension is sure of, and which turn with the setting.
 
-    Parameters
-    ----------
-    orders, table : DataFrame
-        From `orders` and `table`. What rests on fewer than 30 rejections orders nothing but rates.
-
-    Returns
-    -------
-    DataFrame
-        dimension, measure, settings, pairs (of targets, compared under at least two settings); of these
-        always: one sure order (`SURE`) under every setting that compares them; sometimes: a sure order under at least
-        one; reversed: sure orders that contradict each other.
+    The arguments are from `orders` and `table`. What rests on fewer than 30 rejections orders nothing but rates.
+    Columns: dimension, measure, settings, pairs (of targets, compared under at least two settings); of these always:
+    one sure order (`SURE`) under every setting that compares them; sometimes: a sure order under at least one;
+    reversed: sure orders that contradict each other.
     """
     few = table[table["n"] < MIN_REFUSALS].set_index(["dimension", "setting", "target"]).index
-    unsure = [
-        pd.MultiIndex.from_frame(orders[["dimension", "setting", side]]).isin(few) for side in ("first", "second")
-    ]
-    judged = orders[orders["measure"].isin(RATES) | ~np.logical_or(*unsure)]
+    sides = [pd.MultiIndex.from_frame(orders[["dimension", "setting", side]]) for side in ("first", "second")]
+    judged = orders[orders["measure"].isin(RATES) | ~(sides[0].isin(few) | sides[1].isin(few))]
     rows = []
     for (dimension, measure), own in judged.groupby(["dimension", "measure"], sort=False):
         higher = own.pivot(index=["first", "second"], columns="setting", values="higher")
@@ -331,11 +304,8 @@ def order_counts(orders: Table, table: Table) -> Table:
 
 def simplex() -> dict[str, ScoreWeights]:
     """Return all 66 weights in steps of 0.1, by name."""
-    made = [
-        ScoreWeights(drift / 10, shift / 10, (10 - drift - shift) / 10)
-        for drift in range(11)
-        for shift in range(11 - drift)
-    ]
+    steps = [(drift, shift, 10 - drift - shift) for drift in range(11) for shift in range(11 - drift)]
+    made = [ScoreWeights(*(step / 10 for step in three)) for three in steps]
     return {f"{weights.drift:g}/{weights.prob_shift:g}/{weights.ppl:g}": weights for weights in made}
 
 
@@ -344,12 +314,8 @@ def separation(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Compute how well each of m weights tells rejected-accepted from accepted-accepted pairs of a cluster (ours).
 
-    Returns
-    -------
-    cluster_ids : numpy.ndarray of str, shape (mixed clusters,)
-    auc : numpy.ndarray, shape (mixed clusters, m), in [0, 1]
-        Share of (rejected-accepted, accepted-accepted) couples of one cluster (`prepare`) in which the first scores
-        higher, ties half; 0.5 is chance.
+    Returns the ids of the mixed clusters in `frame` (`prepare`), and for each, shape (clusters, m), the share of
+    (rejected-accepted, accepted-accepted) couples in which the first scores higher, ties half; 0.5 is chance.
     """
     own = frame[frame["same_cluster"]]
     parts = own[["drift", "prob_shift", READINGS[reading]]].to_numpy()
@@ -372,19 +338,12 @@ def grid_search(clusters: ClusterBootstrap, frames: Mapping[str, pd.DataFrame], 
     chosen on the other folds' clusters; of equal ones the first of `simplex` is taken. Intervals resample clusters with
     each fold's choice fixed, so they leave out that another sample would have chosen otherwise.
 
-    Parameters
-    ----------
-    frames : dict of str to DataFrame
-        From `prepare`, by target. A row `all targets` pools their clusters.
-
-    Returns
-    -------
-    DataFrame
-        target, reading, prob_shift (with / without), n_mixed, few (fewer than 10 mixed clusters), best: the weights
-        with the highest criterion on all clusters; auc_best, their criterion there (optimistic); auc_held_out, that of
-        each fold's choice on the clusters left out; auc_paper, that of the paper's weights (without ProbShift, scaled
-        to sum to 1); gain, held out minus paper; each of the three with its interval; chosen: the folds' choices. NaN
-        below two clusters a fold.
+    `frames` are from `prepare`, by target. The row `all targets` pools their clusters.
+    Columns: target, reading, prob_shift (with / without), n_mixed, few (fewer than 10 mixed clusters), best: the
+    weights with the highest criterion on all clusters; auc_best, their criterion there (optimistic); auc_held_out, that
+    of each fold's choice on the clusters left out; auc_paper, that of the paper's weights (without ProbShift, scaled to
+    sum to 1); gain, held out minus paper; each of the three with its interval; chosen: the folds' choices. NaN below
+    two clusters a fold.
     """
     grid, rest = simplex(), PAPER_WEIGHTS.without_prob_shift()
     assert rest is not None  # Drift and the PPL contrast have weight
@@ -397,7 +356,7 @@ def grid_search(clusters: ClusterBootstrap, frames: Mapping[str, pd.DataFrame], 
         for name, (ids, auc) in {**by_target, POOLED: pooled}.items():
             for which, usable, paper in (("with", list(range(len(grid))), -2), ("without", without, -1)):
                 n_mixed, names = len(set(ids)), [list(grid)[i] for i in usable]
-                row = {"target": name, "reading": reading, "prob_shift": which}
+                row: dict[str, Any] = {"target": name, "reading": reading, "prob_shift": which}
                 row |= {"n_mixed": n_mixed, "few": n_mixed < MIN_MIXED}
                 rows.append(row | _searched(clusters, ids, auc[:, usable], auc[:, paper], names, seed))
     return pd.DataFrame(rows)

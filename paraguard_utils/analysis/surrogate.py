@@ -14,13 +14,11 @@ import pandas as pd
 from paraguard_utils.analysis import confusion, signals, validity
 from paraguard_utils.analysis.confusion import CI
 from paraguard_utils.analysis.evaluation import ScoredTarget
-from paraguard_utils.core.confusion import K
 from paraguard_utils.core.estimates import MIN_REFUSALS, ClusterBootstrap, Estimate, to_columns
-from paraguard_utils.core.signals import PAPER_WEIGHTS, ScoreWeights
 from paraguard_utils.errors import DataError
 from paraguard_utils.models import encoder
 from paraguard_utils.models.prompting import is_served, model_of, target_name
-from paraguard_utils.schemas import Corpus, Labels, Pairs, Scores, Table, Traces
+from paraguard_utils.schemas import Corpus, Labels, Scores, Table, Traces
 from paraguard_utils.settings import Settings
 from paraguard_utils.stores import Store
 
@@ -40,8 +38,8 @@ _FIRST = ["next_ids", "next_logprobs", "tail_mass"]
 class Completed(NamedTuple):
     """A target's traces, completed with a surrogate's.
 
-    `left_out` says why a prompt cannot be compared, by row; "" where it can. Such a prompt has a perplexity and
-    ProbShifts of NaN.
+    `left_out` says why a prompt cannot be compared, by row, so that its perplexity or ProbShifts are NaN; "" where it
+    can.
     """
 
     traces: Traces
@@ -58,20 +56,11 @@ def surrogate_of(target: str, there: Container[str]) -> str | None:
 def completed(
     own: Traces, level: str, surrogate: Traces, samples: pd.DataFrame | None = None, top: int | None = None
 ) -> Completed:
-    """Complete a target's traces at a level with those of a surrogate, in any order; rows stay in the order of `own`.
+    """Complete a target's traces at one of `LEVELS` with a surrogate's, in any order; rows stay in the order of `own`.
 
-    Drift is not in a trace: make `signals.Drifts` from `aligned` traces of the surrogate and its tokens.
-
-    Parameters
-    ----------
-    own : DataFrame
-        A traces file; what its level does not tell may hold anything, empty arrays for example.
-    level : str
-        One of `LEVELS`.
-    samples : DataFrame or None
-        At `text`, drawn answers (a file of kind `samples`): ProbShift is then that of the decision.
-    top : int or None
-        Keep so many first tokens; None keeps what is told.
+    What the level of `own` does not tell may hold anything, empty arrays for example. With drawn answers (`samples`, at
+    `text` only) ProbShift is that of the decision; `top` keeps so many first tokens. Drift is not in a trace: make
+    `signals.Drifts` from `aligned` traces of the surrogate and its tokens.
 
     Raises
     ------
@@ -172,43 +161,18 @@ def scorable(labels: Labels, left_out: pd.Series) -> Labels:
     return labels.assign(label=np.where(left_out.to_numpy() == "", labels["label"], "unparsed"))
 
 
-def pairs_and_scores(
-    corpus: Corpus,
-    vectors: np.ndarray,
-    labels: Labels,
-    made: Completed,
-    drifts: signals.Drifts,
-    weights: ScoreWeights = PAPER_WEIGHTS,
-    k: int = K,
-) -> tuple[Pairs, Scores]:
-    """Compare a completed target's prompts and score them, with the surrogate's Drift; all rows in the same order.
-
-    What is left out is in no pair, and its CI(r) is NaN; isolation counts its decision.
-    """
-    frame = signals.pairs(corpus, vectors, made.traces, scorable(labels, made.left_out), drifts, k)
-    return frame, confusion.prompt_scores(corpus, labels, frame, weights, k)
-
-
 def _has_words(traces: pd.DataFrame) -> np.ndarray:
     """Return which traces have a log-probability of each of the user's own tokens."""
-    return np.array(
-        [
-            0 <= start < end <= len(nll) and np.isfinite(np.asarray(nll[start:end], np.float64)).all()
-            for nll, start, end in traces[["token_nll", "user_start", "user_end"]].itertuples(index=False)
-        ],
-        bool,
-    )
+    rows = traces[_WORDS[1:]].itertuples(index=False)
+    found = [0 <= a < b <= len(nll) and np.isfinite(np.asarray(nll[a:b], np.float64)).all() for nll, a, b in rows]
+    return np.array(found, bool)
 
 
 def _has_first(traces: pd.DataFrame) -> np.ndarray:
     """Return which traces have a likeliest first token, each with its probability, and the mass of the rest."""
-    return np.array(
-        [
-            len(ids) > 0 and len(ids) == len(logprobs) and not np.isnan([*logprobs, tail]).any()
-            for ids, logprobs, tail in traces[_FIRST].itertuples(index=False)
-        ],
-        bool,
-    )
+    rows = traces[_FIRST].itertuples(index=False)
+    found = [0 < len(ids) == len(logs) and not np.isnan([*logs, tail]).any() for ids, logs, tail in rows]
+    return np.array(found, bool)
 
 
 class Setting(NamedTuple):
@@ -279,8 +243,11 @@ def compare(
         found += _compared((name, surrogate, ALL), corpus, vectors, *both, None, settings)
         if name in samples:
             rows = np.flatnonzero(corpus["prompt_id"].isin(samples[name]["prompt_id"]))
-            part, few = corpus.iloc[rows].reset_index(drop=True), [_restricted(target, rows) for target in both]
-            found += _compared((name, surrogate, DRAWN), part, vectors[rows], *few, samples[name], settings)
+            part, (own, other) = (
+                corpus.iloc[rows].reset_index(drop=True),
+                (_restricted(target, rows) for target in both),
+            )
+            found += _compared((name, surrogate, DRAWN), part, vectors[rows], own, other, samples[name], settings)
     return found
 
 
@@ -303,7 +270,9 @@ def _compared(
     clusters = ClusterBootstrap(corpus["cluster_id"], settings.resamples, settings.seed)
 
     def scored(made: Completed, drifts: signals.Drifts) -> tuple[Scores, dict[str, dict[str, Estimate]]]:
-        pairs, scores = pairs_and_scores(corpus, vectors, one.labels, made, drifts, one.weights, one.k)
+        labels = scorable(one.labels, made.left_out)  # what is left out is in no pair; isolation counts its decision
+        pairs = signals.pairs(corpus, vectors, made.traces, labels, drifts, one.k)
+        scores = confusion.prompt_scores(corpus, one.labels, pairs, one.weights, one.k)
         estimates = {}
         for reading in CI:
             every = confusion.score_estimates(corpus, pairs, scores, clusters, reading, one.weights)
@@ -331,11 +300,8 @@ def _compared(
 def table(compared: Iterable[Compared], targets: Iterable[str]) -> Table:
     """Lay out what was compared, a row each, and a row with a note for each of `targets` that was not.
 
-    Returns
-    -------
-    DataFrame
-        target, surrogate, prompts, reading, setting, n, left_out, few (n < 30), note; with intervals rho, and for each
-        of `MEASURES` its value at the setting and `x_change`, that minus the value with own signals.
+    Columns: target, surrogate, prompts, reading, setting, n, left_out, few (n < 30), note; with intervals rho, and for
+    each of `MEASURES` its value at the setting and `x_change`, that minus the value with own signals.
     """
     rows: list[dict[str, Any]] = []
     names = Compared._fields[:7]
@@ -355,12 +321,9 @@ def table(compared: Iterable[Compared], targets: Iterable[str]) -> Table:
 def orders(compared: Iterable[Compared]) -> Table:
     """Count how far each setting orders targets as their own signals do; targets with few rejections are left out.
 
-    Returns
-    -------
-    DataFrame
-        reading, measure, setting, among ("all", or pairs of the "same surrogate" or "same model"), targets, pairs that
-        own signals order; of these kept: in the same order; sure: by own signals, of these sure_kept: in the same
-        order, and sure_turned: surely in the other. rho over targets with its interval, NaN below eight targets.
+    Columns: reading, measure, setting, among ("all", or pairs of the "same surrogate" or "same model"), targets, pairs
+    that own signals order; of these kept: in the same order; sure: by own signals, of these sure_kept: in the same
+    order, and sure_turned: surely in the other. rho over targets with its interval, NaN below eight targets.
     """
     rows: list[dict[str, Any]] = []
     enough = [one for one in compared if one.prompts == ALL and one.n >= MIN_REFUSALS]
@@ -388,16 +351,15 @@ def _pairs(own: Mapping[str, Compared], measure: str) -> pd.DataFrame:
     sides: dict[str, dict[str, Mapping[str, Estimate]]] = {
         side: {name: getattr(one, side) for name, one in own.items()} for side in ("own", "found")
     }
-    higher = confusion.orders(sides, "own", [measure]).pivot(
-        index=["first", "second"], columns="setting", values="higher"
-    )
+    higher = confusion.orders(sides, "own", [measure])
+    higher = higher.pivot(index=["first", "second"], columns="setting", values="higher")
     higher = higher.reindex(columns=list(sides))  # one target has no order
     frame = ((higher >= SURE).astype(int) - (higher <= 1 - SURE).astype(int)).add_prefix("sure_")
     for side, found in sides.items():
         frame[side] = [np.sign(found[one][measure][0] - found[other][measure][0]) for one, other in higher.index]
     for what, name in (("surrogate", "surrogate"), ("model", "target")):
-        models = [[model_of(getattr(own[end], name)) for end in pair] for pair in higher.index]
-        frame[what] = np.array([one == other for one, other in models], bool)
+        models = {one: model_of(getattr(compared, name)) for one, compared in own.items()}
+        frame[what] = np.array([models[one] == models[other] for one, other in higher.index], bool)
     return frame
 
 

@@ -23,7 +23,7 @@ from paraguard_utils.core.estimates import MIN_REFUSALS, ClusterBootstrap, Estim
 from paraguard_utils.core.signals import PAPER_WEIGHTS, READINGS, ScoreWeights
 from paraguard_utils.core.vectors import pair_cosine, unit
 from paraguard_utils.core.words import jaccard
-from paraguard_utils.schemas import Corpus, Labels, Pairs, Scores, Table, Tokens, Traces
+from paraguard_utils.schemas import Corpus, Labels, Pairs, Scores, Table, Traces
 
 BINS = 5
 """Bins of ln PPL and of length, by quantiles of all scored prompts."""
@@ -44,11 +44,8 @@ LEAST_RANKED = 5
 def veto_pairs(corpus: Corpus, labels: Labels) -> pd.DataFrame:
     """Pair every rejection with each other scored prompt of its cluster, which is held out.
 
-    Returns
-    -------
-    DataFrame
-        prompt_id (the rejection), held_out, cluster_id, accepted (is the held-out prompt?), isolation (share of the
-        rest of the cluster that is accepted); only clusters with at least three scored prompts.
+    Columns: prompt_id (the rejection), held_out, cluster_id, accepted (is the held-out prompt?), isolation (share of
+    the rest of the cluster that is accepted); only clusters with at least three scored prompts.
     """
     frame = corpus[["prompt_id", "cluster_id"]].assign(label=labels["label"].to_numpy())
     frame = frame[frame["label"].isin(["accept", "reject"])]
@@ -193,16 +190,9 @@ def by_similarity(
 ) -> pd.DataFrame:
     """Compute how often prompts are decided differently by how similar they are: a variogram of decisions.
 
-    Parameters
-    ----------
-    edges : sequence of float
-        Ends of the bins of cosine, ascending; a pair at an edge is in the bin above.
-
-    Returns
-    -------
-    DataFrame
-        scope ("one cluster", "two clusters"), low_edge, high_edge, pairs, ratio: the share of pairs decided
-        differently over that of all pairs of two clusters; with an interval for pairs of one cluster.
+    `edges` are the ends of the bins of cosine, ascending; a pair at an edge is in the bin above.
+    Columns: scope ("one cluster", "two clusters"), low_edge, high_edge, pairs, ratio: the share of pairs decided
+    differently over that of all pairs of two clusters; with an interval for pairs of one cluster.
     """
     scored = labels["label"].isin(["accept", "reject"]).to_numpy()
     rejected = (labels["label"] == "reject").to_numpy()[scored]
@@ -253,18 +243,13 @@ def by_wording(
 ) -> Table:
     """Compare every measure between clusters that are worded at greater length, or less fluently, and the others.
 
-    Returns
-    -------
-    DataFrame
-        target; wording: length (tokens of the prompts' own words) or perplexity (its logarithm), of which a cluster's
-        mean lies above the median or not (a tie belongs to the lower half); measure, a key of `measures`; difference,
-        upper half minus lower, on the same resampled clusters, with its interval; few: a half holds fewer than 30
-        rejections or acceptances.
+    Columns: target; wording: length (tokens of the prompts' own words) or perplexity (its logarithm), of which a
+    cluster's mean lies above the median or not (a tie belongs to the lower half); measure, a key of `measures`;
+    difference, upper half minus lower, on the same resampled clusters, with its interval; few: a half holds fewer than
+    30 rejections or acceptances.
     """
-    words = {
-        "length": (traces["user_end"] - traces["user_start"]).to_numpy(float),
-        "perplexity": np.log(signals.perplexity(traces)),
-    }
+    length = (traces["user_end"] - traces["user_start"]).to_numpy(float)
+    words = {"length": length, "perplexity": np.log(signals.perplexity(traces))}
     of_pairs = pairs["centre_id"].map(corpus.set_index("prompt_id")["cluster_id"])
     cluster_of = (corpus["cluster_id"], of_pairs, scores["cluster_id"])
     rows = []
@@ -305,10 +290,8 @@ def posix(corpus: Corpus, traces: Traces) -> float:
     Mean absolute difference, between two prompts of a cluster, of the log probability of the first token of the answer
     to one of them; POSIX is over whole answers. A token outside the kept ones counts as likely as the last of these.
     """
-    tables = [
-        dict(zip(ids.tolist(), logs.tolist(), strict=True))
-        for ids, logs in zip(traces["next_ids"], traces["next_logprobs"], strict=True)
-    ]
+    kept = zip(traces["next_ids"], traces["next_logprobs"], strict=True)
+    tables = [dict(zip(ids.tolist(), logs.tolist(), strict=True)) for ids, logs in kept]
     floor = [min(table.values()) for table in tables]
     first = [int(ids[0]) for ids in traces["next_ids"]]
     means = []
@@ -325,22 +308,20 @@ def row(
     labels: Labels,
     traces: Traces,
     vectors: np.ndarray,
-    tokens: Tokens | signals.Drifts,
+    drifts: signals.Drifts,
     clusters: ClusterBootstrap,
 ) -> dict[str, object]:
     """Estimate how well isolation and CI serve as a veto, and other people's indices beside them.
 
-    Returns
-    -------
-    dict
-        target, pairs (`veto_pairs`); with intervals auc_isolation, auc_ci and auc_ci_clipped, dr_matched
-        (`matched_ratio`) and dr_near (`near_ratio`), matched_change and near_change (these minus DR), agreement and pss
-        (`indices`); posix.
+    Keys: target, pairs (`veto_pairs`); with intervals auc_isolation, auc_ci and auc_ci_clipped, dr_matched
+    (`matched_ratio`) and dr_near (`near_ratio`), matched_change and near_change (these minus DR), agreement and pss
+    (`indices`); posix.
     """
     held = veto_pairs(corpus, labels)
-    pairs = signals.pairs(corpus, vectors, traces, labels, tokens, K + 1)
-    scores = {"isolation": held["isolation"].to_numpy(float)}
-    scores |= {ci: ci_without(held, pairs, reading) for reading, ci in CI.items()}
+    pairs = signals.pairs(corpus, vectors, traces, labels, drifts, K + 1)
+    scores = {"isolation": held["isolation"].to_numpy(float)} | {
+        ci: ci_without(held, pairs, reading) for reading, ci in CI.items()
+    }
     ids, accepted = held["cluster_id"].to_numpy(), held["accepted"].to_numpy()
     found = {f"auc_{name}": auc(clusters, ids, accepted, values) for name, values in scores.items()}
     ratios = {
@@ -396,19 +377,10 @@ def dr_and_frr(
 ) -> Table:
     """Correlate DR, and the latent correlation behind it, with the refusal rate over targets.
 
-    Parameters
-    ----------
-    labels : dict of str to DataFrame
-        By target, rows in corpus order.
-    systems : dict of str to sequence of str
-        Groups of targets, by name.
-
-    Returns
-    -------
-    DataFrame
-        systems; refusals ("any", or "enough": without targets that have too few, `disagreement.too_few`); measure (dr,
-        or icc_latent: `latent_by_moments`); n, the targets with a DR; rho, Spearman's with FRR, with its interval (all
-        targets on the same resampled clusters). NaN below `LEAST_RANKED` targets.
+    `labels` holds each target's, in corpus order; `systems` names groups of targets.
+    Columns: systems; refusals ("any", or "enough": without targets that have too few, `disagreement.too_few`); measure
+    (dr, or icc_latent: `latent_by_moments`); n, the targets with a DR; rho, Spearman's with FRR, with its interval (all
+    targets on the same resampled clusters). NaN below `LEAST_RANKED` targets.
     """
     found: dict[str, dict[str, np.ndarray]] = {"frr": {}, "dr": {}, "icc_latent": {}}
     enough = {}
@@ -453,10 +425,7 @@ def overlaps(corpus: Corpus, first: Sequence[str], second: Sequence[str]) -> np.
 def own_pairs(corpus: Corpus, vectors: np.ndarray) -> pd.DataFrame:
     """Enumerate all pairs of prompts of one cluster, each once, whatever was decided.
 
-    Returns
-    -------
-    DataFrame
-        cluster_id, first_id, second_id, similarity (cosine), jaccard (of content words).
+    Columns: cluster_id, first_id, second_id, similarity (cosine), jaccard (of content words).
     """
     rows = pd.DataFrame({"cluster_id": corpus["cluster_id"].to_numpy(), "centre": np.arange(len(corpus))})
     rows = rows.merge(rows.rename(columns={"centre": "neighbour"}), on="cluster_id")
@@ -485,12 +454,9 @@ def is_near_identical(frame: pd.DataFrame) -> pd.Series:
 def flip_shares(own: pd.DataFrame, labels: Mapping[str, Labels], clusters: ClusterBootstrap) -> Table:
     """Estimate how often near-identical prompts are decided differently, beside all pairs of one cluster (`own_pairs`).
 
-    Returns
-    -------
-    DataFrame, one row per target
-        target; n_near, near-identical pairs whose prompts are both accepted or rejected, n_near_clusters and
-        n_near_flipped; flip_near, the share decided differently, with its interval over clusters; n_pairs and
-        flip_pairs, the same over all pairs of one cluster; few: fewer than 30 near-identical pairs.
+    A row per target: target; n_near, near-identical pairs whose prompts are both accepted or rejected, n_near_clusters
+    and n_near_flipped; flip_near, the share decided differently, with its interval over clusters; n_pairs and
+    flip_pairs, the same over all pairs of one cluster; few: fewer than 30 near-identical pairs.
     """
     rows = []
     for target, frame in labels.items():
@@ -513,12 +479,9 @@ def low_tail(corpus: Corpus, pairs: Mapping[str, Pairs], weights: ScoreWeights =
 
     They are looked for among the pairs a target's scores rest on: of one cluster, or nearest neighbours from another.
 
-    Returns
-    -------
-    DataFrame
-        target, rejected_id, rejected_prompt, accepted_id, accepted_prompt, same_cluster, similarity, jaccard, score and
-        score_clipped in [0, 1], share_below and share_below_clipped (share of the target's rejected-accepted pairs that
-        score lower); lowest score first within a target. Prompts are made safe for a spreadsheet.
+    Columns: target, rejected_id, rejected_prompt, accepted_id, accepted_prompt, same_cluster, similarity, jaccard,
+    score and score_clipped in [0, 1], share_below and share_below_clipped (share of the target's rejected-accepted
+    pairs that score lower); lowest score first within a target. Prompts are made safe for a spreadsheet.
     """
     words = corpus.set_index("prompt_id")["text"]
     frames = []
@@ -559,14 +522,11 @@ LIMIT = 0.7
 def beside_ci(corpus: Corpus, traces: Traces, labels: Labels, pairs: Pairs, scores: Scores, k: int = K) -> pd.DataFrame:
     """Put beside CI of each scored rejection what it may repeat.
 
-    Returns
-    -------
-    DataFrame
-        prompt_id, cluster_id, ci and ci_clipped in [0, 1]; similarity (mean cosine to its neighbours), jaccard (mean
-        content-word overlap with them), risk, length (tokens of its own words), cluster_frr (share of the *other*
-        scored prompts of its cluster that are refused: every row is a refusal, and counting itself would give small
-        clusters a high rate by construction; NaN where there is no other), flip_entropy (of its cluster, itself
-        included, in bits); drift, prob_shift, ppl_relative, ppl_clipped, means over its k nearest neighbours.
+    Columns: prompt_id, cluster_id, ci and ci_clipped in [0, 1]; similarity (mean cosine to its neighbours), jaccard
+    (mean content-word overlap with them), risk, length (tokens of its own words), cluster_frr (share of the *other*
+    scored prompts of its cluster that are refused: every row is a refusal, and counting itself would give small
+    clusters a high rate by construction; NaN where there is no other), flip_entropy (of its cluster, itself included,
+    in bits); drift, prob_shift, ppl_relative, ppl_clipped, means over its k nearest neighbours.
     """
     near = pairs[(pairs["centre_label"] == "reject") & signals.ranked(pairs, k)]
     near = near.assign(jaccard=overlaps(corpus, near["centre_id"], near["neighbour_id"]))
@@ -585,12 +545,9 @@ def beside_ci(corpus: Corpus, traces: Traces, labels: Labels, pairs: Pairs, scor
 def correlations(frames: Mapping[str, pd.DataFrame], clusters: ClusterBootstrap) -> Table:
     """Correlate CI(r) with each covariate and each signal over each target's rejections (`beside_ci`).
 
-    Returns
-    -------
-    DataFrame
-        target, reading, covariate, n (rejections in which it is defined), few (n < 30), Pearson's r and Spearman's rho,
-        both with cluster-bootstrap intervals. rho is Pearson's r of the ranks, and its interval resamples the ranks of
-        the full sample: they are not ranked anew in each resample (ours). The row `similarity` is Fig. 3's.
+    Columns: target, reading, covariate, n (rejections in which it is defined), few (n < 30), Pearson's r and Spearman's
+    rho, both with cluster-bootstrap intervals. rho is Pearson's r of the ranks, and its interval resamples the ranks of
+    the full sample: they are not ranked anew in each resample (ours). The row `similarity` is Fig. 3's.
     """
     rows = []
     for target, frame in frames.items():
@@ -616,11 +573,8 @@ def explained(frames: Mapping[str, pd.DataFrame], clusters: ClusterBootstrap) ->
     than one to new prompts, so their upper ends are generous, also for the adjusted share, which counts prompts as
     independent.
 
-    Returns
-    -------
-    DataFrame
-        target, reading, n (rejections in which every covariate is defined), few, r2 in [0, 1] and r2_adjusted, at most
-        1; NaN with no more rejections than coefficients, or where CI has no spread.
+    Columns: target, reading, n (rejections in which every covariate is defined), few, r2 in [0, 1] and r2_adjusted, at
+    most 1; NaN with no more rejections than coefficients, or where CI has no spread.
     """
     rows = []
     for target, frame in frames.items():
