@@ -5,6 +5,7 @@ rejections and fixed edges; groups by category and by strategy; how often a stra
 logistic regression of refusal on strategy, risk and similarity, with errors clustered by seed.
 """
 
+import itertools
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -71,26 +72,20 @@ def table(target: str, rejected: pd.DataFrame, clusters: ClusterBootstrap, bins:
     resamples, with the number of `rest_clusters`. NaN in empty cells, and `note` says so.
     """
     rows = []
-    for reading, column in CI.items():
-        for risk_bin in (*LEVELS, "all"):
-            for similarity_bin in (*LEVELS, "all"):
-                inside = (rejected["risk_bin"] == risk_bin) | (risk_bin == "all")
-                inside &= (rejected["similarity_bin"] == similarity_bin) | (similarity_bin == "all")
-                cell, rest = rejected[inside], rejected[~inside]
-                note = "" if len(rest) else "no rejection outside: the gap is undefined"
-                row = {
-                    "target": target,
-                    "bins": bins,
-                    "reading": reading,
-                    "risk": risk_bin,
-                    "similarity": similarity_bin,
-                }
-                for name, values in (("risk", cell["risk"]), ("similarity", cell["mean_similarity"])):
-                    row |= {f"{name}_from": values.min(), f"{name}_to": values.max()}
-                row |= {"n": len(cell), "n_clusters": cell["cluster_id"].nunique()}
-                row |= _estimates(cell, rest, column, clusters) | {"rest_clusters": rest["cluster_id"].nunique()}
-                note = note if len(cell) else "no rejection in this cohort"
-                rows.append(row | {"few": len(cell) < MIN_REFUSALS, "note": note})
+    every = (*LEVELS, "all")
+    for (reading, column), risk_bin, similarity_bin in itertools.product(CI.items(), every, every):
+        inside = (rejected["risk_bin"] == risk_bin) | (risk_bin == "all")
+        inside &= (rejected["similarity_bin"] == similarity_bin) | (similarity_bin == "all")
+        cell, rest = rejected[inside], rejected[~inside]
+        note = "" if len(rest) else "no rejection outside: the gap is undefined"
+        note = note if len(cell) else "no rejection in this cohort"
+        row: dict[str, Any] = {"target": target, "bins": bins, "reading": reading}
+        row |= {"risk": risk_bin, "similarity": similarity_bin}
+        for name, values in (("risk", cell["risk"]), ("similarity", cell["mean_similarity"])):
+            row |= {f"{name}_from": values.min(), f"{name}_to": values.max()}
+        row |= {"n": len(cell), "n_clusters": cell["cluster_id"].nunique()}
+        row |= _estimates(cell, rest, column, clusters) | {"rest_clusters": rest["cluster_id"].nunique()}
+        rows.append(row | {"few": len(cell) < MIN_REFUSALS, "note": note})
     return pd.DataFrame(rows)
 
 
@@ -256,9 +251,8 @@ def _regress(
     """Fit one regression; return a row per shown term."""
     frame, refused, cluster_ids = frame.reset_index(drop=True), refused.to_numpy(), cluster_ids.to_numpy()
     varied = frame.columns[frame.nunique() > 1]
-    notes = {
-        name: "no scored variant" if name in STRATEGIES else "no spread" for name in frame.columns.difference(varied)
-    }
+    fixed = frame.columns.difference(varied)
+    notes = {name: "no scored variant" if name in STRATEGIES else "no spread" for name in fixed}
     fitted: dict[str, tuple[float, ...]] = {}
     reason = _too_few(refused, len(varied))
     if not reason:
@@ -275,14 +269,8 @@ def _regress(
         note = "no variance between clusters" if np.isnan(p) else ""
         note = notes.get(name, "adjusted for, not tested" if name == ADJUSTMENT else note)
         row: dict[str, Any] = {"target": target, "term": name, **to_columns({"odds_ratio": (value, low, high)})}
-        row |= {
-            "p": p,
-            "p_holm": np.nan,
-            "n": len(frame),
-            "n_reject": int(refused.sum()),
-            "n_clusters": len(set(cluster_ids)),
-        }
-        rows.append(row | {"note": reason or note})
+        row |= {"p": p, "p_holm": np.nan, "n": len(frame), "n_reject": int(refused.sum())}
+        rows.append(row | {"n_clusters": len(set(cluster_ids)), "note": reason or note})
     return rows
 
 

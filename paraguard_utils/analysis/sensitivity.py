@@ -71,9 +71,9 @@ FOLDS = 5
 def deep_pairs(store: Store, corpus_name: str, corpus: Corpus, target: ScoredTarget) -> pd.DataFrame:
     """Compare one target's prompts with up to `DEEP` neighbours, in every space and scaling.
 
-    A pairs file with what `prepare` adds, and drift_centred (embeddings less their mean over the distinct tokens kept
-    for the model) and drift_encoder (contextual token vectors of the sentence encoder), both for the default neighbours
-    and the own cluster only.
+    Returns a pairs file with what `prepare` adds, and drift_centred (embeddings less their mean over the distinct
+    tokens kept for the model) and drift_encoder (contextual token vectors of the sentence encoder), both for the
+    default neighbours and the own cluster only.
     """
     vectors = encoder.vectors(store, corpus_name, corpus["text"], earlier=True)
     frame = signals.pairs(corpus, vectors, target.traces, target.labels, target.drifts, DEEP)
@@ -167,12 +167,8 @@ def estimates(clusters: ClusterBootstrap, frame: pd.DataFrame, scores: np.ndarra
     """
     ids, ci = rejection_ci(frame, scores, near)
     own = frame["same_cluster"].to_numpy()
-    pairs = frame[own]
-    return {
-        "n": len(ci),
-        **ci_estimates(clusters, ids, ci, taus=(0.60,)),
-        "excess": confusion.excess_estimate(clusters, pairs["cluster_id"], pairs["rejected"], scores[own]),
-    }
+    excess = confusion.excess_estimate(clusters, frame["cluster_id"][own], frame["rejected"][own], scores[own])
+    return {"n": len(ci), **ci_estimates(clusters, ids, ci, taus=(0.60,)), "excess": excess}
 
 
 def vary(clusters: ClusterBootstrap, frames: Mapping[str, pd.DataFrame]) -> Varied:
@@ -186,8 +182,7 @@ def vary(clusters: ClusterBootstrap, frames: Mapping[str, pd.DataFrame]) -> Vari
             found[dimension].setdefault(setting, {})[name] = estimate
         ids, ci = rejection_ci(frame, signals.score(frame).to_numpy(), used_pairs(frame))
         for tau in chance.CURVE:
-            share = clusters.share(ids, ci >= tau)
-            found["tau"].setdefault(f"{tau:.2f}", {})[name] = {"n": len(ci), "cr": share}
+            found["tau"].setdefault(f"{tau:.2f}", {})[name] = {"n": len(ci), "cr": clusters.share(ids, ci >= tau)}
     return found
 
 
@@ -252,13 +247,8 @@ def by_labeller(
 def table(found: Varied) -> Table:
     """Lay out estimates by dimension, setting and target, a row each, with n (rejections) and intervals."""
     return pd.DataFrame(
-        {
-            "dimension": dimension,
-            "setting": setting,
-            "target": target,
-            "n": own["n"],
-            **to_columns({name: estimate for name, estimate in own.items() if name != "n"}),
-        }
+        {"dimension": dimension, "setting": setting, "target": target, "n": own["n"]}
+        | to_columns({name: estimate for name, estimate in own.items() if name != "n"})
         for dimension, settings in found.items()
         for setting, targets in settings.items()
         for target, own in targets.items()
@@ -376,10 +366,7 @@ def _searched(
         held_out[left] = auc[left, choice]
         chosen.append(names[choice])
     mean = auc.mean(axis=0).round(12)
-    found = {
-        "auc_held_out": clusters.mean(ids, held_out),
-        "auc_paper": clusters.mean(ids, paper),
-        "gain": clusters.mean(ids, held_out - paper),
-    }
+    values = {"auc_held_out": held_out, "auc_paper": paper, "gain": held_out - paper}
+    found = {name: clusters.mean(ids, value) for name, value in values.items()}
     counted = "; ".join(f"{name} ({chosen.count(name)} of {FOLDS})" for name in dict.fromkeys(chosen))
     return {"best": names[mean.argmax()], "auc_best": mean.max(), **to_columns(found), "chosen": counted}

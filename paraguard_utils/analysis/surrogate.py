@@ -36,11 +36,7 @@ _FIRST = ["next_ids", "next_logprobs", "tail_mass"]
 
 
 class Completed(NamedTuple):
-    """A target's traces, completed with a surrogate's.
-
-    `left_out` says why a prompt cannot be compared, by row, so that its perplexity or ProbShifts are NaN; "" where it
-    can.
-    """
+    """A target's completed traces, and why a prompt cannot be compared and has NaN; "" where it can."""
 
     traces: Traces
     left_out: pd.Series
@@ -73,13 +69,13 @@ def completed(
         raise ValueError(f"there is no level {level!r}; there are {', '.join(LEVELS)}")
     if (samples is not None and level != TEXT) or (top is not None and level == TEXT):
         raise ValueError(f"at the level {level!r}, samples or top have no use")
-    lent = aligned(surrogate, own["prompt_id"])
-    words = own if level == FULL else lent
-    first = own if level != TEXT else lent if samples is None else drawn(own["prompt_id"], samples)
+    surrogate = aligned(surrogate, own["prompt_id"])
+    words = own if level == FULL else surrogate
+    first = own if level != TEXT else surrogate if samples is None else drawn(own["prompt_id"], samples)
     if top is not None:
         first = cut(first, top)
     no_words, no_first = ~_has_words(words), ~_has_first(first)
-    broken = (no_words & (words is lent)) | (no_first & (first is lent))
+    broken = (no_words & (words is surrogate)) | (no_first & (first is surrogate))
     if broken.any():
         name = own["prompt_id"].iloc[int(broken.argmax())]
         raise DataError(f"the surrogate's trace of {name} is not complete; ask it again")
@@ -101,10 +97,10 @@ def spelled(traces: Traces, surrogate: Traces) -> Traces:
 
     The traces keep their own perplexities: each token of a prompt gets their mean loss.
     """
-    lent = aligned(surrogate, traces["prompt_id"]).set_axis(traces.index)
+    surrogate = aligned(surrogate, traces["prompt_id"]).set_axis(traces.index)
     means = np.log(signals.perplexity(traces))
-    flat = [np.full(len(ids), mean) for ids, mean in zip(lent["token_ids"], means, strict=True)]
-    return traces.assign(**lent[_WORDS].assign(token_nll=pd.Series(flat, traces.index)))
+    flat = [np.full(len(ids), mean) for ids, mean in zip(surrogate["token_ids"], means, strict=True)]
+    return traces.assign(**surrogate[_WORDS].assign(token_nll=pd.Series(flat, traces.index)))
 
 
 _NO_WORDS, _NO_FIRST = "words without log-probability", "first token without probability"
@@ -243,10 +239,8 @@ def compare(
         found += _compared((name, surrogate, ALL), corpus, vectors, *both, None, settings)
         if name in samples:
             rows = np.flatnonzero(corpus["prompt_id"].isin(samples[name]["prompt_id"]))
-            part, (own, other) = (
-                corpus.iloc[rows].reset_index(drop=True),
-                (_restricted(target, rows) for target in both),
-            )
+            part = corpus.iloc[rows].reset_index(drop=True)
+            own, other = (_restricted(target, rows) for target in both)
             found += _compared((name, surrogate, DRAWN), part, vectors[rows], own, other, samples[name], settings)
     return found
 
@@ -348,9 +342,7 @@ def _pairs(own: Mapping[str, Compared], measure: str) -> pd.DataFrame:
     surrogate, model: whether it is the same one; own and found: the sign of the first's value minus the second's;
     sure_own and sure_found: that sign where it is sure, else 0.
     """
-    sides: dict[str, dict[str, Mapping[str, Estimate]]] = {
-        side: {name: getattr(one, side) for name, one in own.items()} for side in ("own", "found")
-    }
+    sides = {side: {name: getattr(one, side) for name, one in own.items()} for side in ("own", "found")}
     higher = confusion.orders(sides, "own", [measure])
     higher = higher.pivot(index=["first", "second"], columns="setting", values="higher")
     higher = higher.reindex(columns=list(sides))  # one target has no order

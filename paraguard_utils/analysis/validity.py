@@ -319,15 +319,12 @@ def row(
     """
     held = veto_pairs(corpus, labels)
     pairs = signals.pairs(corpus, vectors, traces, labels, drifts, K + 1)
-    scores = {"isolation": held["isolation"].to_numpy(float)} | {
-        ci: ci_without(held, pairs, reading) for reading, ci in CI.items()
-    }
+    scores = {ci: ci_without(held, pairs, reading) for reading, ci in CI.items()}
+    scores = {"isolation": held["isolation"].to_numpy(float), **scores}
     ids, accepted = held["cluster_id"].to_numpy(), held["accepted"].to_numpy()
     found = {f"auc_{name}": auc(clusters, ids, accepted, values) for name, values in scores.items()}
-    ratios = {
-        "matched": matched_ratio(corpus, labels, traces, signals.perplexity(traces), clusters),
-        "near": near_ratio(corpus, labels, vectors, clusters),
-    }
+    matched = matched_ratio(corpus, labels, traces, signals.perplexity(traces), clusters)
+    ratios = {"matched": matched, "near": near_ratio(corpus, labels, vectors, clusters)}
     dr = disagreement.estimate(clusters, evaluation.tally(corpus, labels))
     found |= {f"dr_{name}": ratio for name, ratio in ratios.items()}
     found |= {f"{name}_change": ratio - dr for name, ratio in ratios.items()}
@@ -431,15 +428,9 @@ def own_pairs(corpus: Corpus, vectors: np.ndarray) -> pd.DataFrame:
     rows = rows.merge(rows.rename(columns={"centre": "neighbour"}), on="cluster_id")
     rows = rows[rows["centre"] < rows["neighbour"]].reset_index(drop=True)
     ids, first, second = corpus["prompt_id"].to_numpy(), rows["centre"].to_numpy(), rows["neighbour"].to_numpy()
-    return pd.DataFrame(
-        {
-            "cluster_id": rows["cluster_id"],
-            "first_id": ids[first],
-            "second_id": ids[second],
-            "similarity": pair_cosine(vectors, first, second),
-            "jaccard": overlaps(corpus, ids[first], ids[second]),
-        }
-    )
+    pairs = pd.DataFrame({"cluster_id": rows["cluster_id"], "first_id": ids[first], "second_id": ids[second]})
+    overlap = overlaps(corpus, pairs["first_id"], pairs["second_id"])
+    return pairs.assign(similarity=pair_cosine(vectors, first, second), jaccard=overlap)
 
 
 def is_near_identical(frame: pd.DataFrame) -> pd.Series:
@@ -464,13 +455,10 @@ def flip_shares(own: pd.DataFrame, labels: Mapping[str, Labels], clusters: Clust
         first, second = own["first_id"].map(label), own["second_id"].map(label)
         pairs = own.assign(flipped=first != second)[first.notna() & second.notna()]
         near = pairs[is_near_identical(pairs)]
-        found = {
-            "flip_near": clusters.share(near["cluster_id"], near["flipped"]),
-            "flip_pairs": clusters.share(pairs["cluster_id"], pairs["flipped"]),
-        }
+        shares = [clusters.share(some["cluster_id"], some["flipped"]) for some in (near, pairs)]
         row = {"target": target, "n_near": len(near), "n_near_clusters": near["cluster_id"].nunique()}
         row |= {"n_near_flipped": int(near["flipped"].sum()), "n_pairs": len(pairs), "few": len(near) < MIN_REFUSALS}
-        rows.append(row | to_columns(found))
+        rows.append(row | to_columns({"flip_near": shares[0], "flip_pairs": shares[1]}))
     return pd.DataFrame(rows)
 
 
@@ -555,13 +543,10 @@ def correlations(frames: Mapping[str, pd.DataFrame], clusters: ClusterBootstrap)
             for name in (*COVARIATES, *SIGNALS):
                 column = READINGS[reading] if name == "ppl" else name
                 known = frame[frame[column].notna()]
-                both = known[[column, ci]]
-                found = {
-                    "r": clusters.correlation(known["cluster_id"], both[column], both[ci]),
-                    "rho": clusters.correlation(known["cluster_id"], *(both.rank()[part] for part in both)),
-                }
+                sides = (known, known[[column, ci]].rank())
+                r, rho = (clusters.correlation(known["cluster_id"], some[column], some[ci]) for some in sides)
                 row = {"target": target, "reading": reading, "covariate": name, "n": len(known)}
-                rows.append(row | {"few": len(known) < MIN_REFUSALS, **to_columns(found)})
+                rows.append(row | {"few": len(known) < MIN_REFUSALS, **to_columns({"r": r, "rho": rho})})
     # Processors differ in the last digits, and a figure shows it: nine decimals are the same on all of them.
     return pd.DataFrame(rows).round(9)
 
