@@ -166,7 +166,8 @@ def test_what_is_left_out_is_in_no_pair_and_still_decided():
         told.at[row, "next_ids"], told.at[row, "next_logprobs"] = np.empty(0, int), np.empty(0)
     made = surrogate.completed(told, surrogate.ANSWER_TOKENS, traces)
     drifts = signals.Drifts(traces, tokens)
-    pairs, scores = surrogate.pairs_and_scores(corpus, vectors, labels, made, drifts)
+    pairs = signals.pairs(corpus, vectors, made.traces, surrogate.scorable(labels, made.left_out), drifts)
+    scores = confusion.prompt_scores(corpus, labels, pairs)
     gone = set(corpus["prompt_id"].iloc[lost])
     assert not gone & {*pairs["centre_id"], *pairs["neighbour_id"]} and pairs["prob_shift"].notna().all()
     assert set(scores.loc[scores["ci"].isna(), "prompt_id"]) == gone
@@ -182,8 +183,8 @@ def test_nothing_lent_is_nothing_changed():
     usual = signals.pairs(corpus, vectors, traces, labels, tokens)
     for level in surrogate.LEVELS:
         made = surrogate.completed(traces, level, traces.sample(frac=1, random_state=1))
-        pairs, _ = surrogate.pairs_and_scores(corpus, vectors, labels, made, drifts)
-        pd.testing.assert_frame_equal(pairs, usual)
+        assert made.left_out.eq("").all()
+        pd.testing.assert_frame_equal(signals.pairs(corpus, vectors, made.traces, labels, drifts), usual)
 
 
 def compared(name, ci, lender="s--x", reading="relative", told=None, n=30):

@@ -1,16 +1,14 @@
-"""Cohorts: where refusals are confused, and which rewordings flip them (`docs/method.md`, Cohorts and regression).
+"""Which refusals are confused, and which rewordings flip them (`docs/method.md`, Cohorts and regression).
 
 From the paper: rejections are binned by surface risk and by similarity. Ours: two binnings, thirds of a target's own
-rejections and fixed edges; cohorts by category and by strategy; the rate at which a strategy flips its seed's decision.
-
-Logistic regression of refusal on strategy, risk and similarity (`docs/method.md`, Cohorts and regression).
-
-Errors are clustered by seed (ours).
+rejections and fixed edges; groups by category and by strategy; how often a strategy flips its seed's decision; and a
+logistic regression of refusal on strategy, risk and similarity, with errors clustered by seed.
 """
 
+import itertools
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -44,57 +42,19 @@ GROUPINGS = ("strategy", "category", "topical")
 
 
 def by_thirds(values: pd.Series) -> pd.Series:
-    """Cut values into three bins of about equal size.
-
-    Parameters
-    ----------
-    values : Series of float
-
-    Returns
-    -------
-    Series of str
-        A member of `LEVELS` each; equal values always share a bin, so a bin may be empty.
-    """
+    """Cut values into three bins (`LEVELS`) of about equal size; equal values share a bin, so one may be empty."""
     ranks = values.rank(method="min", pct=True)
     return pd.cut(ranks, [0, 1 / 3, 2 / 3, 1], labels=list(LEVELS)).astype(str)
 
 
 def by_edges(values: pd.Series, edges: tuple[float, float]) -> pd.Series:
-    """Cut values at two edges; an edge belongs to the bin above it.
-
-    Parameters
-    ----------
-    values : Series of float
-    edges : tuple of float
-        Two, ascending.
-
-    Returns
-    -------
-    Series of str
-        A member of `LEVELS` each.
-    """
+    """Cut values at two ascending edges into three bins (`LEVELS`); an edge belongs to the bin above it."""
     return pd.cut(values, [-np.inf, *edges, np.inf], labels=list(LEVELS), right=False).astype(str)
 
 
 def binned_rejections(corpus: Corpus, scores: Scores, bins: str = "quantile") -> pd.DataFrame:
-    """Return a target's rejections with their risk and both bins.
-
-    Parameters
-    ----------
-    corpus : DataFrame
-        Columns prompt_id, risk.
-    scores : DataFrame
-        One target's scores.
-    bins : str
-        A key of `BINNINGS`.
-
-    Returns
-    -------
-    DataFrame
-        The scored rejections with risk, bins, risk_bin and similarity_bin.
-    """
-    rejected = rejections(scores)
-    rejected = rejected.merge(corpus[["prompt_id", "risk"]], on="prompt_id")
+    """Return a target's scored rejections with risk, bins (a key of `BINNINGS`), risk_bin and similarity_bin."""
+    rejected = rejections(scores).merge(corpus[["prompt_id", "risk"]], on="prompt_id")
     if bins == "quantile":
         risk, similarity = by_thirds(rejected["risk"]), by_thirds(rejected["mean_similarity"])
     else:
@@ -106,51 +66,26 @@ def binned_rejections(corpus: Corpus, scores: Scores, bins: str = "quantile") ->
 def table(target: str, rejected: pd.DataFrame, clusters: ClusterBootstrap, bins: str = "quantile") -> Table:
     """Tabulate CI, CR and isolation by cohort: one target's part of Table 2 in one binning.
 
-    Parameters
-    ----------
-    target : str
-    rejected : DataFrame
-        From `binned_rejections`.
-    clusters : ClusterBootstrap
-    bins : str
-        The binning that `binned_rejections` was given.
-
-    Returns
-    -------
-    DataFrame
-        A row per reading, risk bin and similarity bin (`all` = margin): bounds, n, n_clusters, ci, cr60, cr75 and
-        isolation with intervals, few; gap60 and gap75, the cohort's CR minus that of the target's other rejections over
-        the same resamples, with the number of `rest_clusters`. NaN in empty cells, and `note` says so.
+    `rejected` is from `binned_rejections`, with the same `bins`.
+    A row per reading, risk bin and similarity bin (`all` = margin): bounds, n, n_clusters, ci, cr60, cr75 and isolation
+    with intervals, few; gap60 and gap75, the cohort's CR minus that of the target's other rejections over the same
+    resamples, with the number of `rest_clusters`. NaN in empty cells, and `note` says so.
     """
     rows = []
-    for reading, column in CI.items():
-        for risk_bin in (*LEVELS, "all"):
-            for similarity_bin in (*LEVELS, "all"):
-                inside = pd.Series(True, index=rejected.index)
-                if risk_bin != "all":
-                    inside &= rejected["risk_bin"] == risk_bin
-                if similarity_bin != "all":
-                    inside &= rejected["similarity_bin"] == similarity_bin
-                cell, rest = rejected[inside], rejected[~inside]
-                rows.append(
-                    {
-                        "target": target,
-                        "bins": bins,
-                        "reading": reading,
-                        "risk": risk_bin,
-                        "similarity": similarity_bin,
-                        "risk_from": cell["risk"].min(),
-                        "risk_to": cell["risk"].max(),
-                        "similarity_from": cell["mean_similarity"].min(),
-                        "similarity_to": cell["mean_similarity"].max(),
-                        "n": len(cell),
-                        "n_clusters": cell["cluster_id"].nunique(),
-                        **_estimates(cell, rest, column, clusters),
-                        "rest_clusters": rest["cluster_id"].nunique(),
-                        "few": len(cell) < MIN_REFUSALS,
-                        "note": _note(cell, rest),
-                    }
-                )
+    every = (*LEVELS, "all")
+    for (reading, column), risk_bin, similarity_bin in itertools.product(CI.items(), every, every):
+        inside = (rejected["risk_bin"] == risk_bin) | (risk_bin == "all")
+        inside &= (rejected["similarity_bin"] == similarity_bin) | (similarity_bin == "all")
+        cell, rest = rejected[inside], rejected[~inside]
+        note = "" if len(rest) else "no rejection outside: the gap is undefined"
+        note = note if len(cell) else "no rejection in this cohort"
+        row: dict[str, Any] = {"target": target, "bins": bins, "reading": reading}
+        row |= {"risk": risk_bin, "similarity": similarity_bin}
+        for name, values in (("risk", cell["risk"]), ("similarity", cell["mean_similarity"])):
+            row |= {f"{name}_from": values.min(), f"{name}_to": values.max()}
+        row |= {"n": len(cell), "n_clusters": cell["cluster_id"].nunique()}
+        row |= _estimates(cell, rest, column, clusters) | {"rest_clusters": rest["cluster_id"].nunique()}
+        rows.append(row | {"few": len(cell) < MIN_REFUSALS, "note": note})
     return pd.DataFrame(rows)
 
 
@@ -164,26 +99,12 @@ def _estimates(cell: pd.DataFrame, rest: pd.DataFrame, column: str, clusters: Cl
     return to_columns(estimates)
 
 
-def _note(cell: pd.DataFrame, rest: pd.DataFrame) -> str:
-    if not len(cell):
-        return "no rejection in this cohort"
-    return "" if len(rest) else "no rejection outside: the gap is undefined"
-
-
 def gap(first: Estimate, second: Estimate) -> Estimate:
-    """Return the difference of two shares over the same resampled clusters.
+    """Estimate the difference of two shares over the same resampled clusters.
 
-    Parameters
-    ----------
-    first, second : Estimate
-        Shares in [0, 1].
-
-    Returns
-    -------
-    Estimate
-        first - second in [-1, 1]. The interval is a percentile interval of the paired differences; where a share is 0
-        or 1, and resamples show none of its uncertainty, the two intervals' arms are added in squares instead
-        (Newcombe's hybrid interval, which takes the shares for independent).
+    The interval is a percentile interval of the paired differences. Where a share is 0 or 1, and resamples show none of
+    its uncertainty, the two intervals' arms are added in squares instead (Newcombe's hybrid interval, which takes the
+    shares for independent).
     """
     value, draws = first[0] - second[0], first.draws - second.draws
     if not np.isfinite(value) or np.isnan([*first, *second]).any():
@@ -198,76 +119,46 @@ def gap(first: Estimate, second: Estimate) -> Estimate:
 def groups(target: str, corpus: Corpus, scores: Scores, clusters: ClusterBootstrap) -> Table:
     """Tabulate refusal, confusion and flips by strategy, category and topic: one target's part of `table2_groups`.
 
-    Parameters
-    ----------
-    target : str
-    corpus : DataFrame
-        Columns prompt_id, variant, strategy, category, topical.
-    scores : DataFrame
-        One target's scores.
-    clusters : ClusterBootstrap
-
-    Returns
-    -------
-    DataFrame
-        A row per kind (of `GROUPINGS`) and group. frr; of its rejections ci, cr60, ci_clipped, cr60_clipped,
-        few; flip, the share of variants decided otherwise than their own seed, of which to_reject and to_accept are
-        the two directions (flip = to_reject + to_accept), over the n_flip variants whose seed is scored; frr_most and
-        flip_most, the share of resamples in which the group is the highest of its kind. NaN with a `note` where
-        undefined.
+    A row per kind (of `GROUPINGS`) and group. frr; of its rejections ci, cr60, ci_clipped, cr60_clipped, few; flip, the
+    share of variants decided otherwise than their own seed, of which to_reject and to_accept are the two directions
+    (flip = to_reject + to_accept), over the n_flip variants whose seed is scored; frr_most and flip_most, the share of
+    resamples in which the group is the highest of its kind. NaN with a `note` where undefined.
     """
-    about = corpus[["prompt_id", "variant", *GROUPINGS]]
-    frame = scores.merge(about, on="prompt_id")
+    frame = scores.merge(corpus[["prompt_id", "variant", *GROUPINGS]], on="prompt_id")
     seeds = frame[frame["variant"] == 0].set_index("cluster_id")["label"]
     frame = frame.assign(seed=frame["cluster_id"].map(seeds))
     rows = []
     for kind in GROUPINGS:
         order = ("seed", *STRATEGIES) if kind == "strategy" else sorted(set(corpus[kind]))
-        found = {name: frame[frame[kind] == name] for name in order if (corpus[kind] == name).any()}
-        estimates = {name: _group(cell, clusters) for name, cell in found.items()}
+        cells = {name: frame[frame[kind] == name] for name in order if (corpus[kind] == name).any()}
+        variants = {name: cell[(cell["variant"] > 0) & cell["seed"].notna()] for name, cell in cells.items()}
+        estimates = {name: _group(cell, variants[name], clusters) for name, cell in cells.items()}
         most = {measure: _most({name: own[measure] for name, own in estimates.items()}) for measure in ("frr", "flip")}
-        for name, cell in found.items():
-            n_reject, n_flip = int((cell["label"] == "reject").sum()), len(_variants(cell))
+        for name, cell in cells.items():
+            rejected = cell["label"] == "reject"
+            n_reject, n_flip = int(rejected.sum()), len(variants[name])
             empty = "the seed is the reference" if name == "seed" else "no variant with a scored seed"
-            n_scored = int(cell.loc[cell["label"] == "reject", "ci"].notna().sum())
-            reasons = ["no scored rejection: CI and CR are undefined"] * (not n_scored)
-            reasons += [f"no flip: {empty}"] * (not n_flip)
-            rows.append(
-                {
-                    "target": target,
-                    "kind": kind,
-                    "group": name,
-                    "n_scored": len(cell),
-                    "n_reject": n_reject,
-                    "n_clusters": cell["cluster_id"].nunique(),
-                    "n_flip": n_flip,
-                    **to_columns(estimates[name]),
-                    **{f"{measure}_most": shares.get(name, np.nan) for measure, shares in most.items()},
-                    "few": n_reject < MIN_REFUSALS,
-                    "note": "; ".join(reasons),
-                }
-            )
+            reasons = [] if cell.loc[rejected, "ci"].notna().any() else ["no scored rejection: CI and CR are undefined"]
+            reasons += [] if n_flip else [f"no flip: {empty}"]
+            row = {"target": target, "kind": kind, "group": name, "n_scored": len(cell), "n_reject": n_reject}
+            row |= {"n_clusters": cell["cluster_id"].nunique(), "n_flip": n_flip, **to_columns(estimates[name])}
+            row |= {f"{measure}_most": shares.get(name, np.nan) for measure, shares in most.items()}
+            rows.append(row | {"few": n_reject < MIN_REFUSALS, "note": "; ".join(reasons)})
     return pd.DataFrame(rows)
 
 
-def _variants(cell: pd.DataFrame) -> pd.DataFrame:
-    return cell[(cell["variant"] > 0) & cell["seed"].notna()]
-
-
-def _group(cell: pd.DataFrame, clusters: ClusterBootstrap) -> dict[str, Estimate]:
+def _group(cell: pd.DataFrame, variants: pd.DataFrame, clusters: ClusterBootstrap) -> dict[str, Estimate]:
     rejected = rejections(cell)
-    variants = _variants(cell)
-    ids, flipped = variants["cluster_id"], variants["label"] != variants["seed"]
     estimates = {"frr": clusters.share(cell["cluster_id"], cell["label"] == "reject")}
     for reading, column in CI.items():
         end = "" if reading == "relative" else f"_{reading}"
         estimates[f"ci{end}"] = clusters.mean(rejected["cluster_id"], rejected[column])
         estimates[f"cr60{end}"] = clusters.share(rejected["cluster_id"], rejected[column] >= 0.60)
-    return estimates | {
-        "flip": clusters.share(ids, flipped),
-        "to_reject": clusters.share(ids, flipped & (variants["label"] == "reject")),
-        "to_accept": clusters.share(ids, flipped & (variants["label"] == "accept")),
-    }
+    ids, flipped = variants["cluster_id"], variants["label"] != variants["seed"]
+    estimates["flip"] = clusters.share(ids, flipped)
+    for label in ("reject", "accept"):
+        estimates[f"to_{label}"] = clusters.share(ids, flipped & (variants["label"] == label))
+    return estimates
 
 
 def _most(estimates: Mapping[str, Estimate]) -> dict[str, float]:
@@ -288,32 +179,22 @@ NO_VARIANCE = 1e-12
 """Variance of a log odds ratio up to which it counts as none."""
 
 LARGEST = 10.0
-"""Log odds ratio beyond which, either way, an estimate is read as separation that no maximum of the likelihood ends."""
+"""Log odds ratio beyond which, either way, a term is taken to separate refusals from acceptances: no finite fit."""
 
 ADJUSTMENT = "length"
 """The regression's term that is adjusted for and not tested."""
 
 POOLED = "all targets"
 
-Fitted: TypeAlias = tuple[float, float, float, float]
-"""Odds ratio, the ends of its interval, and p."""
-
 
 def design(corpus: Corpus) -> pd.DataFrame:
-    """Return the terms of the regression for each prompt.
+    """Compute the terms of the regression for each prompt, indexed by prompt_id.
 
-    Parameters
-    ----------
-    corpus : DataFrame
-
-    Returns
-    -------
-    DataFrame, indexed by prompt_id
-        One column of 0 and 1 per strategy, the seed being the reference; risk and length (log number of words) in
-        standard deviations over the corpus; similarity to the seed in standard deviations over the variants. A seed's
-        similarity to itself is 1 by definition and no measurement, and would be collinear with being the seed: seeds
-        get 0, the variants' mean, so that a strategy's odds ratio compares its variants of average similarity with
-        their seeds, and the slope comes from the variants alone.
+    One column of 0 and 1 per strategy, the seed being the reference; risk and length (log number of words) in standard
+    deviations over the corpus; similarity to the seed in standard deviations over the variants. A seed's similarity to
+    itself is 1 by definition and no measurement, and would be collinear with being the seed: seeds get 0, the variants'
+    mean, so that a strategy's odds ratio compares its variants of average similarity with their seeds, and the slope
+    comes from the variants alone.
     """
     variant = corpus["variant"] > 0
     length = np.log([max(len(words(text)), 1) for text in corpus["text"]])
@@ -337,34 +218,25 @@ def odds_ratios(corpus: Corpus, scores: Mapping[str, Scores]) -> Table:
     length; a strategy's is at equal risk too, so it leaves out what the strategy does by making the wording less or
     more charged. Every refusal counts, with or without a CI.
 
-    Parameters
-    ----------
-    corpus : DataFrame
-    scores : dict of str to DataFrame
-        By target.
-
-    Returns
-    -------
-    DataFrame
-        target, term, odds_ratio with its interval, p, p_holm, n, n_reject, n_clusters, note. `POOLED` has a term per
-        target beside those shown, and needs two targets that have both decisions. Holm's correction runs over all terms
-        of all targets, and apart from them over those of `POOLED`; `ADJUSTMENT` is not tested. NaN with a `note` where
-        refusals or acceptances are too few (`EVENTS` per term), a strategy is always or never refused, terms have no
-        spread or are collinear, or the fit does not converge; interval and p alone where a term's effect has no
-        variance between clusters.
+    Columns: target, term, odds_ratio with its interval, p, p_holm, n, n_reject, n_clusters, note. `POOLED` has a term
+    per target beside those shown, and needs two targets that have both decisions. Holm's correction runs over all terms
+    of all targets, and apart from them over those of `POOLED`; `ADJUSTMENT` is not tested. NaN with a `note` where
+    refusals or acceptances are too few (`EVENTS` per term), a strategy is always or never refused, terms have no spread
+    or are collinear, or the fit does not converge; interval and p alone where a term's effect has no variance between
+    clusters.
     """
     terms = design(corpus)
     rows, stacked = [], []
     for number, (target, frame) in enumerate(scores.items()):
         frame = frame[["prompt_id", "cluster_id", "label"]].assign(refused=frame["label"].eq("reject"), number=number)
-        rows += _odds(target, terms.loc[frame["prompt_id"]], frame["refused"], frame["cluster_id"], terms.columns)
+        rows += _regress(target, terms.loc[frame["prompt_id"]], frame["refused"], frame["cluster_id"], terms.columns)
         if frame["refused"].nunique() == 2:
             stacked.append(frame)
     if len(stacked) > 1:
         frame = pd.concat(stacked, ignore_index=True)
         both = terms.loc[frame["prompt_id"]].reset_index(drop=True)
         both = both.join(pd.get_dummies(frame["number"], prefix="target", drop_first=True, dtype=float))
-        rows += _odds(POOLED, both, frame["refused"], frame["cluster_id"], terms.columns)
+        rows += _regress(POOLED, both, frame["refused"], frame["cluster_id"], terms.columns)
     result = pd.DataFrame(rows)
     pooled = result["target"] == POOLED
     for family in (pooled, ~pooled):
@@ -373,15 +245,15 @@ def odds_ratios(corpus: Corpus, scores: Mapping[str, Scores]) -> Table:
     return result
 
 
-def _odds(
+def _regress(
     target: str, frame: pd.DataFrame, refused: pd.Series, cluster_ids: pd.Series, shown: Sequence[str]
 ) -> list[dict[str, Any]]:
     """Fit one regression; return a row per shown term."""
     frame, refused, cluster_ids = frame.reset_index(drop=True), refused.to_numpy(), cluster_ids.to_numpy()
     varied = frame.columns[frame.nunique() > 1]
-    notes = {
-        name: "no scored variant" if name in STRATEGIES else "no spread" for name in frame.columns.difference(varied)
-    }
+    fixed = frame.columns.difference(varied)
+    notes = {name: "no scored variant" if name in STRATEGIES else "no spread" for name in fixed}
+    fitted: dict[str, tuple[float, ...]] = {}
     reason = _too_few(refused, len(varied))
     if not reason:
         for name in varied.intersection(STRATEGIES):
@@ -390,30 +262,16 @@ def _odds(
                 notes[name] = f"{'every' if inside.all() else 'no'} variant is refused (separation)"
         kept = (frame[[name for name in notes if name in STRATEGIES]] == 0).all(axis=1).to_numpy()
         frame, refused, cluster_ids = frame[kept], refused[kept], cluster_ids[kept]
-    fitted: dict[str, Fitted] = {}
-    if not reason:
         fitted, reason = _fit(frame.drop(columns=list(notes)), refused, cluster_ids)
-    undefined = (np.nan,) * 4
-    return [
-        {
-            "target": target,
-            "term": name,
-            **to_columns({"odds_ratio": fitted.get(name, undefined)[:3]}),
-            "p": fitted.get(name, undefined)[3],
-            "p_holm": np.nan,
-            "n": len(frame),
-            "n_reject": int(refused.sum()),
-            "n_clusters": len(set(cluster_ids)),
-            "note": reason or notes.get(name) or _fitted_note(name, fitted[name]),
-        }
-        for name in shown
-    ]
-
-
-def _fitted_note(name: str, estimate: Fitted) -> str:
-    if name == ADJUSTMENT:
-        return "adjusted for, not tested"
-    return "no variance between clusters" if np.isnan(estimate[3]) else ""
+    rows = []
+    for name in shown:
+        value, low, high, p = fitted.get(name, (np.nan,) * 4)
+        note = "no variance between clusters" if np.isnan(p) else ""
+        note = notes.get(name, "adjusted for, not tested" if name == ADJUSTMENT else note)
+        row: dict[str, Any] = {"target": target, "term": name, **to_columns({"odds_ratio": (value, low, high)})}
+        row |= {"p": p, "p_holm": np.nan, "n": len(frame), "n_reject": int(refused.sum())}
+        rows.append(row | {"n_clusters": len(set(cluster_ids)), "note": reason or note})
+    return rows
 
 
 def _too_few(refused: np.ndarray, terms: int) -> str:
@@ -426,8 +284,8 @@ def _too_few(refused: np.ndarray, terms: int) -> str:
     return f"{events} for {terms} term{'s' * (terms > 1)}, fewer than {EVENTS} a term"
 
 
-def _fit(frame: pd.DataFrame, refused: np.ndarray, cluster_ids: np.ndarray) -> tuple[dict[str, Fitted], str]:
-    """Return (odds ratio, low, high, p) by term, or nothing and the reason."""
+def _fit(frame: pd.DataFrame, refused: np.ndarray, cluster_ids: np.ndarray) -> tuple[dict[str, tuple[float, ...]], str]:
+    """Return by term the odds ratio, the ends of its interval and p; or nothing and the reason."""
     strategies = [name for name in frame.columns if name in STRATEGIES]
     seeds = refused[(frame[strategies] == 0).all(axis=1).to_numpy()]
     if strategies and not 0 < seeds.sum() < len(seeds):
@@ -450,5 +308,5 @@ def _fit(frame: pd.DataFrame, refused: np.ndarray, cluster_ids: np.ndarray) -> t
     low, high = (np.exp(log_odds + side * norm.isf(0.025) * deviation) for side in (-1, 1))
     p = 2 * norm.sf(np.abs(log_odds) / deviation)
     # The fit is iterative, so processors differ in the last digits: nine are the same on all of them.
-    values = ([float(f"{value:.9g}") for value in row] for row in zip(np.exp(log_odds), low, high, p, strict=True))
-    return dict(zip(exposed.columns, map(tuple, values), strict=True)), ""
+    rows = zip(exposed.columns, np.exp(log_odds), low, high, p, strict=True)
+    return {name: tuple(float(f"{value:.9g}") for value in values) for name, *values in rows}, ""

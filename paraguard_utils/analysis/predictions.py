@@ -1,10 +1,8 @@
 """Judge what was predicted before it was measured (`docs/method.md`, Predictions).
 
-`data/predictions.csv` says of each prediction which rows of which table decide it, and between which limits.
-
-Measures beside each other where the truth is known, and tables that predictions of them are judged on.
-
-`benchmarks/known_truth.py` and `benchmarks/sentiment.py` make the tables of worlds and of a task without safety.
+`data/predictions.csv` says of each prediction which rows of which table decide it, and between which limits. Here too
+are the tables it is judged on where the truth is known: of the worlds of `benchmarks/known_truth.py` and of the task
+without safety of `benchmarks/sentiment.py`.
 """
 
 from collections.abc import Mapping
@@ -46,32 +44,14 @@ def verdict(low: float, high: float, least: float = -np.inf, most: float = np.in
 
 
 def judge(tables: Mapping[str, Table]) -> Table:
-    """Judge the predictions about some tables.
+    """Judge the predictions about some tables, which are given by the names they have in the file.
 
-    Parameters
-    ----------
-    tables : dict of str to DataFrame
-        By the name that the file has for them; an empty one is passed over.
+    Tables for predictions 1 to 8 are from `judgeable`, rows for prediction 18 from `remedies.effects.against_control`.
+    An empty table is passed over.
 
-    Returns
-    -------
-    DataFrame
-        number; about, the target or targets, with remedy, guard or score; measure; value with its interval; verdict
-        (`verdict`, or `few` where there are too few refusals to judge). A measure without an interval is judged by its
-        value.
-
-    See Also
-    --------
-    paraguard_utils.analysis.predictions.judgeable : Tables for predictions 1 to 8.
-    paraguard_utils.remedies.effects.against_control : Rows for prediction 18.
-
-    Examples
-    --------
-    >>> told = {"prompts": "all", "reading": "relative", "setting": "full", "few": False}
-    >>> rho = {"rho": 0.95, "rho_low": 0.92, "rho_high": 0.97}
-    >>> judge({"proxies": pd.DataFrame([{"target": "mine", **told, **rho}])})[["number", "about", "verdict"]]
-       number about verdict
-    0      19  mine   holds
+    Columns: number; about, the target or targets, with remedy, guard or score; measure; value with its interval;
+    verdict (`verdict`, or `few` where there are too few refusals to judge). A measure without an interval is judged by
+    its value.
     """
     found = []
     for one in read().itertuples():
@@ -110,22 +90,16 @@ SEEN = ("smollm2-135m-instruct-q4_1", "qwen2.5-coder-0.5b-instruct-q4_k_m")
 
 
 def moved(worlds: Table) -> Table:
-    """Compare what moves a measure: how much meaning decides, how often is refused, and what wording is.
+    """Compare how far meaning, the refusal rate and wording move each measure in worlds of known truth.
 
-    Parameters
-    ----------
-    worlds : DataFrame
-        wording, frr, correlation, measure, mean, low, high.
+    `worlds` has wording, frr, correlation, measure, mean, low, high.
 
-    Returns
-    -------
-    DataFrame
-        measure; meaning, the mean at the highest latent correlation minus that at 0, at `USUAL_RATE` with wording that
-        is dice; chance, half the mean width of the range that 95 % of worlds lie in; frr, the mean distance between the
-        highest and the lowest of the refusal rates; perplexity and length, how far means lie from those of dice where
-        that decides the wording. All but meaning are shares of the size of meaning, averaged over correlations: 1 is
-        what meaning does. They are NaN where meaning moves the measure by less than chance does: a share of nearly
-        nothing would be large and say nothing.
+    Columns: measure; meaning, the mean at the highest latent correlation minus that at 0, at `USUAL_RATE` with wording
+    left to chance ("dice"); chance, half the mean width of the range that 95 % of worlds lie in; frr, the mean distance
+    between the highest and the lowest of the refusal rates; perplexity and length, how far means lie from those of dice
+    where that decides the wording. All but meaning are shares of the size of meaning, averaged over correlations: 1 is
+    what meaning does. They are NaN where meaning moves the measure by less than chance does: a share of nearly nothing
+    would be large and say nothing.
     """
     rows = []
     for measure in MEASURES:
@@ -133,11 +107,11 @@ def moved(worlds: Table) -> Table:
         dice = own[own["wording"] == "dice"]
         usual = dice[dice["frr"] == USUAL_RATE].set_index("correlation").sort_index()
         meaning = usual["mean"].iloc[-1] - usual["mean"].iloc[0]
-        by_chance = (usual["high"] - usual["low"]).mean() / 2
-        size = abs(meaning) if abs(meaning) >= by_chance else np.nan
-        row = {"measure": measure, "meaning": meaning, "chance": by_chance / size}
+        chance = (usual["high"] - usual["low"]).mean() / 2
+        size = abs(meaning) if abs(meaning) >= chance else np.nan
         rates = dice.groupby("correlation")["mean"]
-        row["frr"] = (rates.max() - rates.min()).mean() / size
+        frr = (rates.max() - rates.min()).mean()
+        row = {"measure": measure, "meaning": meaning, "chance": chance / size, "frr": frr / size}
         for wording in ("perplexity", "length"):
             other = own[own["wording"] == wording].set_index("correlation")["mean"]
             row[wording] = (other - usual["mean"]).abs().mean() / size
@@ -146,56 +120,40 @@ def moved(worlds: Table) -> Table:
 
 
 def depends(halves: Table) -> Table:
-    """Count the targets in which a measure differs between clusters of two kinds of wording.
+    """Count the targets in which a measure differs between clusters of two kinds of wording (`validity.by_wording`).
 
-    Parameters
-    ----------
-    halves : DataFrame
-        From `validity.by_wording`, of all targets.
-
-    Returns
-    -------
-    DataFrame
-        measure; for length and perplexity the number of targets, of those that are not few, in which the interval of
-        the difference excludes 0, as "1 of 7", and the range of the differences.
+    Columns: measure; for length and perplexity the number of targets, of those that are not few, in which the interval
+    of the difference excludes 0, as "1 of 7", and the range of the differences.
     """
     rows = []
     for measure in MEASURES:
         row: dict[str, object] = {"measure": measure}
         for wording in ("length", "perplexity"):
             own = halves.query("measure == @measure and wording == @wording and not few and difference_low.notna()")
-            sure = (own["difference_low"] > 0) | (own["difference_high"] < 0)
-            row[wording] = f"{sure.sum()} of {len(own)}"
+            excluded = (own["difference_low"] > 0) | (own["difference_high"] < 0)
+            row[wording] = f"{excluded.sum()} of {len(own)}"
             row[f"{wording}_low"], row[f"{wording}_high"] = own["difference"].min(), own["difference"].max()
         rows.append(row)
     return pd.DataFrame(rows)
 
 
 def followed(task: Table) -> Table:
-    """Return whether measures follow noise in the decisions, and the overlap of the classes.
+    """Count the systems in which a measure follows noise in the decisions, and the overlap of the classes.
 
-    Parameters
-    ----------
-    task : DataFrame
-        system, overlap ("none", "quarter", "half"), noise and the measures, each with its interval.
+    `task` has system, overlap ("none", "quarter", "half"), noise and the measures.
 
-    Returns
-    -------
-    DataFrame
-        measure; systems; rises_noise, the systems in which it rises at every step of noise (all clusters); lowest and
-        highest change from no noise to the most, `noise_low` and `noise_high`; the same for overlap, without noise.
-        A fall at every step counts for agreement, which is highest where paraphrases agree.
+    Columns: measure; systems; rises_noise, the systems in which it rises at every step of noise (all clusters); lowest
+    and highest change from no noise to the most, `noise_low` and `noise_high`; the same for overlap, without noise. A
+    fall at every step counts for agreement, which is highest where paraphrases agree.
     """
+    task = task.assign(overlap=pd.Categorical(task["overlap"], ["none", "quarter", "half"]))
+    parts = {"noise": task[task["overlap"] == "quarter"], "overlap": task[task["noise"] == 0]}
     rows = []
     for measure in MEASURES:
         row: dict[str, object] = {"measure": measure, "systems": task["system"].nunique()}
         sign = -1 if measure == "agreement" else 1
-        for name, own, by in (
-            ("noise", task[task["overlap"] == "quarter"], "noise"),
-            ("overlap", task[task["noise"] == 0], "overlap"),
-        ):
-            steps = own.pivot(index="system", columns=by, values=measure)
-            steps = steps[["none", "quarter", "half"]] if by == "overlap" else steps.sort_index(axis=1)
+        for name, own in parts.items():
+            steps = own.pivot(index="system", columns=name, values=measure).sort_index(axis=1)
             change = steps.iloc[:, -1] - steps.iloc[:, 0]
             rises = (sign * steps.diff(axis=1).iloc[:, 1:] > 0).all(axis=1)
             row |= {f"rises_{name}": int(rises.sum()), f"{name}_low": change.min(), f"{name}_high": change.max()}
@@ -204,22 +162,14 @@ def followed(task: Table) -> Table:
 
 
 def judgeable(tables: Mapping[str, Table], corpus: str) -> dict[str, Table]:
-    """Add to tables what predictions 1 to 8 ask of a target, or of two.
+    """Add to tables what predictions 1 to 8 ask of a target, or of two; the result is for `judge`.
 
-    Parameters
-    ----------
-    tables : dict of str to DataFrame
-        table1_targets, variance, validity, table1_differences and floor_differences (`confusion.differences` of the
-        excess over the matched floor).
-    corpus : str
-        Its name: no answer to another corpus than the project's had been seen.
+    `tables` holds table1_targets, variance, validity, table1_differences and floor_differences (`confusion.differences`
+    of the excess over the matched floor); `corpus` is a name.
 
-    Returns
-    -------
-    dict of str to DataFrame
-        For `judge`, each with seen: the model is one of `SEEN`. table1_differences holds those of the
-        floors too, only those between wrappers of one model, and for both the distance of their FRR, frr_apart, and
-        few_dr: one of them has too few refusals for a DR.
+    Each table gets seen: the model is one of `SEEN`, and the corpus the project's. table1_differences holds those
+    of the floors too, only those between wrappers of one model, and for both the distance of their FRR, frr_apart, and
+    few_dr: one of them has too few refusals for a DR.
     """
     seen, once = SEEN if corpus == CORPUS else (), tables["table1_targets"]
     pairs = pd.concat([tables["table1_differences"], tables["floor_differences"]], ignore_index=True)

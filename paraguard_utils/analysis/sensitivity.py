@@ -1,16 +1,11 @@
-"""How results move with the choices behind them (`docs/method.md`, Sensitivity and grid search).
+"""How results change with the choices behind them (`docs/method.md`, Sensitivity and grid search).
 
-One choice is varied at a time, the others stay at their defaults: the weights, k, tau, theta, the scaling of the
-signals, the space in which Drift is measured, whether neighbours come from the corpus or from the own cluster, and the
-labeller. Every setting uses the same resampled clusters, so that the order of two targets has a bootstrap probability
-in each.
-
-Grid search for the weights of the score (`docs/method.md`, Sensitivity and grid search).
-
-The paper mentions one; the criterion is ours.
+One choice is varied at a time, the others stay at their defaults. Every setting uses the same resampled clusters, so
+that the order of two targets has a bootstrap probability in each. The paper mentions a grid search for the weights; its
+criterion here is ours.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -21,6 +16,7 @@ from paraguard_utils import stores
 from paraguard_utils.analysis import chance, confusion, pipeline, signals
 from paraguard_utils.analysis.cohorts import POOLED
 from paraguard_utils.analysis.evaluation import ScoredTarget
+from paraguard_utils.analysis.surrogate import SURE
 from paraguard_utils.core.confusion import K, ci_estimates
 from paraguard_utils.core.estimates import MIN_MIXED, MIN_REFUSALS, SEED, ClusterBootstrap, to_columns
 from paraguard_utils.core.neighbours import THETA
@@ -30,7 +26,7 @@ from paraguard_utils.labels import labelling
 from paraguard_utils.models import encoder
 from paraguard_utils.models.prompting import model_of
 from paraguard_utils.models.weights import MINILM
-from paraguard_utils.schemas import Corpus, Labels, Pairs, Scores, Table
+from paraguard_utils.schemas import Corpus, Pairs, Table
 from paraguard_utils.settings import Settings
 from paraguard_utils.stores import Store
 
@@ -48,16 +44,14 @@ THETAS = (-1.0, 0.3, 0.4, 0.5, THETA, 0.7, 0.8, 0.9)
 
 SCALINGS = {**READINGS, "minmax": "ppl_minmax"}
 SPACES = {"target": "drift", "target, centred": "drift_centred", "encoder": "drift_encoder"}
-SCOPES = ("corpus", "own cluster")
 CHOOSE_NEIGHBOURS = ("k", "theta", "neighbours")
 """Dimensions that cannot move the excess, which is over all pairs of one cluster."""
 
-
-ORDERED = ("frr", "flip_rate", "ci", "cr60", "cd", "cr", "excess")
-"""Measures by which targets are ordered, where a dimension has them; `cr` is CR at the tau varied."""
-
 RATES = ("frr", "flip_rate")
 """Measures that are defined without a rejection."""
+
+ORDERED = (*RATES, "ci", "cr60", "cd", "cr", "excess")
+"""Measures by which targets are ordered, where a dimension has them; `cr` is CR at the tau varied."""
 
 DEFAULTS = {
     "weights": "0.4/0.1/0.5",
@@ -71,66 +65,40 @@ DEFAULTS = {
 }
 """The setting of each dimension that the others are compared with."""
 
+FOLDS = 5
+
 
 def deep_pairs(store: Store, corpus_name: str, corpus: Corpus, target: ScoredTarget) -> pd.DataFrame:
     """Compare one target's prompts with up to `DEEP` neighbours, in every space and scaling.
 
-    Parameters
-    ----------
-    store : stores.Store
-        For sentence vectors and Drift in the encoder's space.
-    corpus_name : str
-    corpus : DataFrame
-    target : evaluation.ScoredTarget
-
-    Returns
-    -------
-    DataFrame
-        A pairs file with cluster_id, centre (number), rejected, own_rank (among the own cluster's accepted
-        prompts, NaN elsewhere), drift_centred (embeddings less their mean over the distinct tokens kept for the model)
-        and drift_encoder (contextual token vectors of the sentence encoder; both for the default neighbours and the
-        own cluster only), and what `minmax` takes: drift_minmax, prob_shift_minmax, ppl_minmax.
+    Returns a pairs file with what `prepare` adds, and drift_centred (embeddings less their mean over the distinct
+    tokens kept for the model) and drift_encoder (contextual token vectors of the sentence encoder), both for the
+    default neighbours and the own cluster only.
     """
     vectors = encoder.vectors(store, corpus_name, corpus["text"], earlier=True)
-    traces = target.traces
-    frame = signals.pairs(corpus, vectors, traces, target.labels, target.drifts, DEEP)
+    frame = signals.pairs(corpus, vectors, target.traces, target.labels, target.drifts, DEEP)
     place = pd.Series(np.arange(len(corpus)), index=corpus["prompt_id"])
-    a, b = (place.loc[frame[name]].to_numpy() for name in ("centre_id", "neighbour_id"))
     usual = (signals.ranked(frame, K) | frame["same_cluster"]).to_numpy(bool)
-    frame[["drift_centred", "drift_encoder"]] = np.nan
-    frame.loc[usual, "drift_centred"] = target.drifts.centred(a[usual], b[usual])
+    a, b = (place.loc[frame.loc[usual, name]].to_numpy() for name in ("centre_id", "neighbour_id"))
     texts = corpus["text"].to_numpy()
-    frame.loc[usual, "drift_encoder"] = token_drifts(store, corpus_name, texts[a[usual]], texts[b[usual]])
-    return prepare(frame, corpus, signals.perplexity(traces))
+    frame[["drift_centred", "drift_encoder"]] = np.nan
+    frame.loc[usual, "drift_centred"] = target.drifts.centred(a, b)
+    frame.loc[usual, "drift_encoder"] = token_drifts(store, corpus_name, texts[a], texts[b])
+    return prepare(frame, corpus, signals.perplexity(target.traces))
 
 
 def token_drifts(store: Store, name: str, first: Sequence[str], second: Sequence[str]) -> np.ndarray:
-    """Return Drift between texts in the encoder's space, computing and keeping what is missing (in a live store only).
+    """Return Drift between texts of a corpus in the encoder's space.
 
-    Parameters
-    ----------
-    store : stores.Store
-    name : str
-        The corpus the texts belong to.
-    first, second : sequence of str, length n
-
-    Returns
-    -------
-    numpy.ndarray, shape (n,), float64, in [0, 1]
-
-    Raises
-    ------
-    Missing
-        The recorded store lacks some.
+    A live store computes and keeps what it lacks; the recorded store raises Missing.
     """
-    hashes = [sorted(map(encoder.text_hash, pair)) for pair in zip(first, second, strict=True)]
-    keys = [(one, other) for one, other in hashes]
+    keys = [tuple(sorted(map(encoder.text_hash, pair))) for pair in zip(first, second, strict=True)]
     # Recorded ones and this store's own, so that what is promoted holds them all.
     there = [stores.Store(one) for one in dict.fromkeys((stores.RECORDED, store.name))]
     known = [one.read("drifts", encoder.NAME, name) for one in there if one.has("drifts", encoder.NAME, name)]
     names = ["first_hash", "second_hash", "drift"]
     known = pd.concat(known, ignore_index=True).drop_duplicates(names[:2]) if known else pd.DataFrame(columns=names)
-    drifts = dict(zip(zip(known["first_hash"], known["second_hash"], strict=True), known["drift"], strict=True))
+    drifts = known.set_index(names[:2])["drift"].to_dict()
     missing = {key: pair for key, pair in zip(keys, zip(first, second, strict=True), strict=True) if key not in drifts}
     if missing and store.recorded:
         raise Missing(
@@ -149,23 +117,12 @@ def token_drifts(store: Store, name: str, first: Sequence[str], second: Sequence
 
 
 def prepare(frame: Pairs, corpus: Corpus, perplexities: np.ndarray) -> pd.DataFrame:
-    """Add to a pairs frame what settings need: clusters, numbers of centres, ranks inside clusters, scaled signals.
+    """Add to a pairs file what settings need: clusters, numbers of centres, ranks inside clusters, scaled signals.
 
-    `minmax` scales each signal, with |difference of perplexities| as the PPL contrast, so that the target's pairs with
-    its default neighbours span 0 to 1 (ours).
-
-    Parameters
-    ----------
-    frame : DataFrame
-        A pairs file.
-    corpus : DataFrame
-    perplexities : numpy.ndarray, shape (n,)
-        In corpus order.
-
-    Returns
-    -------
-    DataFrame
-        As `deep_pairs` says.
+    `perplexities` are in corpus order. New are cluster_id, centre (number), rejected, own_rank (among the own cluster's
+    accepted prompts, NaN elsewhere), and drift_minmax, prob_shift_minmax and ppl_minmax: each signal, with |difference
+    of perplexities| as the PPL contrast, scaled so that the target's pairs with its default neighbours span 0 to 1
+    (ours).
     """
     known = corpus.assign(ppl=perplexities).set_index("prompt_id")
     a, b = known.loc[frame["centre_id"]], known.loc[frame["neighbour_id"]]
@@ -187,120 +144,67 @@ def prepare(frame: Pairs, corpus: Corpus, perplexities: np.ndarray) -> pd.DataFr
 
 
 def used_pairs(frame: pd.DataFrame, k: int = K, theta: float = -1.0, scope: str = "corpus") -> np.ndarray:
-    """Return which pairs CI averages over.
+    """Mark the pairs (from `prepare`) that CI averages over, shape (pairs,): the k nearest, at least theta similar.
 
-    Parameters
-    ----------
-    frame : DataFrame
-        From `prepare`.
-    k : int
-    theta : float
-        Pairs less similar are left out.
-    scope : str
-        "corpus" or "own cluster": where the k nearest accepted prompts are looked for.
-
-    Returns
-    -------
-    numpy.ndarray of bool
+    `scope` is "corpus" or "own cluster": where the k nearest accepted prompts are looked for.
     """
     rank = frame["rank"] if scope == "corpus" else frame["own_rank"]
     return rank.le(k).fillna(False).to_numpy(bool) & (frame["similarity"] >= theta).to_numpy()
 
 
 def rejection_ci(frame: pd.DataFrame, scores: np.ndarray, near: np.ndarray) -> tuple[pd.Index, np.ndarray]:
-    """CI(r) of every rejection that has a neighbour.
-
-    Parameters
-    ----------
-    frame : DataFrame
-        From `prepare`.
-    scores : numpy.ndarray, shape (pairs,)
-    near : numpy.ndarray of bool, shape (pairs,)
-        Pairs that CI averages over.
-
-    Returns
-    -------
-    cluster_ids : Index of str
-    ci : numpy.ndarray of float
-    """
+    """Average the scores of the pairs marked in `near`: return the cluster and CI of every rejection that has some."""
     used = near & frame["rejected"].to_numpy()
-    means = pd.Series(scores[used]).groupby([frame["centre"].to_numpy()[used], frame["cluster_id"].to_numpy()[used]])
-    means = means.mean()
+    centres = [frame[name].to_numpy()[used] for name in ("centre", "cluster_id")]
+    means = pd.Series(scores[used]).groupby(centres).mean()
     return means.index.get_level_values(1), means.to_numpy()
 
 
 def estimates(clusters: ClusterBootstrap, frame: pd.DataFrame, scores: np.ndarray, near: np.ndarray) -> Estimates:
-    """Estimate how sensibly a target refuses under one setting.
+    """Estimate how sensibly a target refuses under one setting; arguments as in `rejection_ci`.
 
-    Parameters
-    ----------
-    clusters : ClusterBootstrap
-    frame, scores, near
-        As in `rejection_ci`.
-
-    Returns
-    -------
-    dict of str to Estimate
-        ci, cr60, cd over rejections with a neighbour; excess (primary). And n, the number of these rejections.
+    Returns ci, cr60 and cd over rejections with a neighbour, their number n, and the primary excess.
     """
     ids, ci = rejection_ci(frame, scores, near)
     own = frame["same_cluster"].to_numpy()
-    pairs = frame[own]
-    return {
-        "n": len(ci),
-        **ci_estimates(clusters, ids, ci, taus=(0.60,)),
-        "excess": confusion.excess_estimate(clusters, pairs["cluster_id"], pairs["rejected"], scores[own]),
-    }
+    excess = confusion.excess_estimate(clusters, frame["cluster_id"][own], frame["rejected"][own], scores[own])
+    return {"n": len(ci), **ci_estimates(clusters, ids, ci, taus=(0.60,)), "excess": excess}
 
 
 def vary(clusters: ClusterBootstrap, frames: Mapping[str, pd.DataFrame]) -> Varied:
-    """Estimate every target under every setting of every dimension but the labeller.
-
-    Parameters
-    ----------
-    clusters : ClusterBootstrap
-    frames : dict of str to DataFrame
-        From `deep_pairs`, by target.
-
-    Returns
-    -------
-    dict
-        Estimates by dimension, setting, target and measure.
-    """
+    """Estimate every target (`deep_pairs`) under every setting of every dimension but the labeller."""
     found: Varied = {name: {} for name in ("weights", "k", "theta", "scaling", "drift space", "neighbours", "tau")}
-
-    def put(dimension: str, setting: str, name: str, estimate: Estimates) -> None:
-        left_out = ("excess",) if dimension in CHOOSE_NEIGHBOURS else ()
-        kept = {measure: value for measure, value in estimate.items() if measure not in left_out}
-        found[dimension].setdefault(setting, {})[name] = kept
-
     for name, frame in frames.items():
-        usual, scores = used_pairs(frame), signals.score(frame).to_numpy()
-        for setting, weights in simplex().items():
-            put("weights", setting, name, estimates(clusters, frame, signals.score(frame, weights).to_numpy(), usual))
-        for k in range(1, DEEP + 1):
-            put("k", str(k), name, estimates(clusters, frame, scores, used_pairs(frame, k)))
-        for theta in THETAS:
-            put(
-                "theta",
-                "none" if theta < 0 else f"{theta:.2f}",
-                name,
-                estimates(clusters, frame, scores, used_pairs(frame, theta=theta)),
-            )
-        for scope in SCOPES:
-            put("neighbours", scope, name, estimates(clusters, frame, scores, used_pairs(frame, scope=scope)))
-        for setting, column in SCALINGS.items():
-            scaled = frame.assign(ppl_relative=frame[column])
-            if setting == "minmax":
-                scaled = scaled.assign(drift=frame["drift_minmax"], prob_shift=frame["prob_shift_minmax"])
-            put("scaling", setting, name, estimates(clusters, frame, signals.score(scaled).to_numpy(), usual))
-        for setting, column in SPACES.items():
-            moved = signals.score(frame.assign(drift=frame[column])).fillna(0).to_numpy()  # pairs that nothing uses
-            put("drift space", setting, name, estimates(clusters, frame, moved, usual))
-        ids, ci = rejection_ci(frame, scores, usual)
+        for dimension, setting, scores, near in _settings(frame):
+            estimate = estimates(clusters, frame, scores, near)
+            if dimension in CHOOSE_NEIGHBOURS:
+                del estimate["excess"]
+            found[dimension].setdefault(setting, {})[name] = estimate
+        ids, ci = rejection_ci(frame, signals.score(frame).to_numpy(), used_pairs(frame))
         for tau in chance.CURVE:
-            put("tau", f"{tau:.2f}", name, {"n": len(ci), "cr": clusters.share(ids, ci >= tau)})
+            found["tau"].setdefault(f"{tau:.2f}", {})[name] = {"n": len(ci), "cr": clusters.share(ids, ci >= tau)}
     return found
+
+
+def _settings(frame: pd.DataFrame) -> Iterator[tuple[str, str, np.ndarray, np.ndarray]]:
+    """Yield each dimension and setting, the scores of pairs under it, and which pairs CI averages over."""
+    usual, scores = used_pairs(frame), signals.score(frame).to_numpy()
+    for name, weights in simplex().items():
+        yield "weights", name, signals.score(frame, weights).to_numpy(), usual
+    for k in range(1, DEEP + 1):
+        yield "k", str(k), scores, used_pairs(frame, k)
+    for theta in THETAS:
+        yield "theta", "none" if theta < 0 else f"{theta:.2f}", scores, used_pairs(frame, theta=theta)
+    for scope in ("corpus", "own cluster"):
+        yield "neighbours", scope, scores, used_pairs(frame, scope=scope)
+    for name, column in SCALINGS.items():
+        scaled = frame.assign(ppl_relative=frame[column])
+        if name == "minmax":
+            scaled = scaled.assign(drift=frame["drift_minmax"], prob_shift=frame["prob_shift_minmax"])
+        yield "scaling", name, signals.score(scaled).to_numpy(), usual
+    for name, column in SPACES.items():
+        moved = signals.score(frame.assign(drift=frame[column])).fillna(0)  # pairs that nothing uses
+        yield "drift space", name, moved.to_numpy(), usual
 
 
 def by_labeller(
@@ -311,73 +215,40 @@ def by_labeller(
     settings: Settings,
     clusters: ClusterBootstrap,
 ) -> tuple[Table, dict[str, dict[str, Estimates]]]:
-    """Estimate every target under each labeller.
+    """Estimate every target under each labeller, in the reading `relative`.
 
-    Parameters
-    ----------
-    store : stores.Store
-    corpus_name : str
-    corpus : DataFrame
-    scored : dict of str to evaluation.ScoredTarget
-        By target.
-    settings : settings.Settings
-    clusters : ClusterBootstrap
-
-    Returns
-    -------
-    counts : DataFrame
-        labeller, target, n_reject, n_accept, few.
-    estimates : dict
-        By labeller, target and measure, in the reading `relative`; a target that was not judged has none of the
-        judge's.
+    Returns counts (labeller, target, n_reject, n_accept, few), and estimates by labeller, target and measure. A target
+    that was not judged has none of the judge's.
     """
     rows: list[dict[str, Any]] = []
-    estimates: dict[str, dict[str, Estimates]] = {}
+    found: dict[str, dict[str, Estimates]] = {}
     for labeller in labelling.LABELLERS:
-        estimates[labeller] = {}
+        found[labeller] = {}
         for name, own in scored.items():
             if labeller == "judge" and not store.has("verdicts", corpus_name, name):
                 continue
             labels = labelling.matching_labels(store, corpus_name, name, own.traces, labeller)
             if labeller == "aside" and "blocked" not in set(labels["label"]):
                 continue
-            frame, scores = _scored(store, corpus_name, corpus, labels, name, own, settings)
+            frame, scores = pipeline.pairs_and_scores(
+                store, corpus_name, corpus, labels, own.traces, model_of(name), settings, own.drifts
+            )
             counts = {f"n_{label}": int((labels["label"] == label).sum()) for label in ("reject", "accept")}
             n = len(confusion.rejections(scores))
             rows.append({"labeller": labeller, "target": name, **counts, "few": n < MIN_REFUSALS})
-            estimates[labeller][name] = {
+            found[labeller][name] = {
                 "n": n,
                 **confusion.rate_estimates(corpus, labels, clusters),
                 **confusion.score_estimates(corpus, frame, scores, clusters, weights=settings.weights()),
             }
-    return pd.DataFrame(rows), estimates
-
-
-def _scored(
-    store: Store,
-    corpus_name: str,
-    corpus: Corpus,
-    labels: Labels,
-    name: str,
-    target: ScoredTarget,
-    settings: Settings,
-) -> tuple[Pairs, Scores]:
-    """Score a target under other labels."""
-    return pipeline.pairs_and_scores(
-        store, corpus_name, corpus, labels, target.traces, model_of(name), settings, target.drifts
-    )
+    return pd.DataFrame(rows), found
 
 
 def table(found: Varied) -> Table:
     """Lay out estimates by dimension, setting and target, a row each, with n (rejections) and intervals."""
     return pd.DataFrame(
-        {
-            "dimension": dimension,
-            "setting": setting,
-            "target": target,
-            "n": own["n"],
-            **to_columns({name: estimate for name, estimate in own.items() if name != "n"}),
-        }
+        {"dimension": dimension, "setting": setting, "target": target, "n": own["n"]}
+        | to_columns({name: estimate for name, estimate in own.items() if name != "n"})
         for dimension, settings in found.items()
         for setting, targets in settings.items()
         for target, own in targets.items()
@@ -385,93 +256,56 @@ def table(found: Varied) -> Table:
 
 
 def orders(found: Varied) -> Table:
-    """Say how sure the order of any two targets is under every setting; see `confusion.orders`.
-
-    Returns
-    -------
-    DataFrame
-        dimension, then the columns of `confusion.orders`.
-    """
+    """Compute how sure the order of any two targets is under every setting: dimension, then `confusion.orders`."""
     parts = []
     for dimension, settings in found.items():
-        measures = [name for name in next(iter(settings[DEFAULTS[dimension]].values())) if name in ORDERED]
-        part = confusion.orders(settings, DEFAULTS[dimension], measures)
-        part.insert(0, "dimension", dimension)
-        parts.append(part)
+        usual = DEFAULTS[dimension]
+        measures = [name for name in next(iter(settings[usual].values())) if name in ORDERED]
+        parts.append(confusion.orders(settings, usual, measures))
+        parts[-1].insert(0, "dimension", dimension)
     return pd.concat(parts, ignore_index=True)
 
 
-def order_counts(orders: Table, table: Table, limit: float = 0.95) -> Table:
+def order_counts(orders: Table, table: Table) -> Table:
     """Count which orders of targets every setting of a dimension is sure of, and which turn with the setting.
 
-    Parameters
-    ----------
-    orders : DataFrame
-        From `orders`.
-    table : DataFrame
-        From `table`: what rests on fewer than 30 rejections orders nothing but rates.
-    limit : float
-        Bootstrap probability from which an order is called sure.
-
-    Returns
-    -------
-    DataFrame
-        dimension, measure, settings, pairs (of targets, compared under at least two settings); of these
-        always: one sure order under every setting that compares them; sometimes: a sure order under at least one;
-        reversed: sure orders that contradict each other.
+    The arguments are from `orders` and `table`. What rests on fewer than 30 rejections orders nothing but rates.
+    Columns: dimension, measure, settings, pairs (of targets, compared under at least two settings); of these always:
+    one sure order (`SURE`) under every setting that compares them; sometimes: a sure order under at least one;
+    reversed: sure orders that contradict each other.
     """
-    rows = []
     few = table[table["n"] < MIN_REFUSALS].set_index(["dimension", "setting", "target"]).index
-    unsure = [
-        pd.MultiIndex.from_frame(orders[["dimension", "setting", side]]).isin(few) for side in ("first", "second")
-    ]
-    judged = orders[orders["measure"].isin(RATES) | ~np.logical_or(*unsure)]
+    sides = [pd.MultiIndex.from_frame(orders[["dimension", "setting", side]]) for side in ("first", "second")]
+    judged = orders[orders["measure"].isin(RATES) | ~(sides[0].isin(few) | sides[1].isin(few))]
+    rows = []
     for (dimension, measure), own in judged.groupby(["dimension", "measure"], sort=False):
         higher = own.pivot(index=["first", "second"], columns="setting", values="higher")
         higher = higher[higher.notna().sum(axis=1) > 1]
         if higher.empty:
             continue
-        up, down = (higher >= limit).where(higher.notna()), (higher <= 1 - limit).where(higher.notna())
-        row = {"dimension": dimension, "measure": measure, "settings": higher.shape[1], "pairs": len(higher)}
-        row["always"] = int((up.min(axis=1).eq(1) | down.min(axis=1).eq(1)).sum())
-        row["sometimes"] = int((up.max(axis=1).eq(1) | down.max(axis=1).eq(1)).sum())
-        row["reversed"] = int((up.max(axis=1).eq(1) & down.max(axis=1).eq(1)).sum())
-        rows.append(row)
+        up, down, open_ = higher >= SURE, higher <= 1 - SURE, higher.isna()
+        always = (up | open_).all(axis=1) | (down | open_).all(axis=1)
+        ever = up.any(axis=1), down.any(axis=1)
+        counts = (always.sum(), (ever[0] | ever[1]).sum(), (ever[0] & ever[1]).sum())
+        rows.append((dimension, measure, higher.shape[1], len(higher), *map(int, counts)))
     names = ["dimension", "measure", "settings", "pairs", "always", "sometimes", "reversed"]
     return pd.DataFrame(rows, columns=names)
 
 
-FOLDS = 5
-
-
-def simplex(steps: int = 10) -> dict[str, ScoreWeights]:
-    """Return all weights in steps of 1 / steps, by name: 66 for steps of 0.1."""
-    made = [
-        ScoreWeights(drift / steps, shift / steps, (steps - drift - shift) / steps)
-        for drift in range(steps + 1)
-        for shift in range(steps + 1 - drift)
-    ]
+def simplex() -> dict[str, ScoreWeights]:
+    """Return all 66 weights in steps of 0.1, by name."""
+    steps = [(drift, shift, 10 - drift - shift) for drift in range(11) for shift in range(11 - drift)]
+    made = [ScoreWeights(*(step / 10 for step in three)) for three in steps]
     return {f"{weights.drift:g}/{weights.prob_shift:g}/{weights.ppl:g}": weights for weights in made}
 
 
 def separation(
     frame: pd.DataFrame, weights: Sequence[ScoreWeights], reading: str = "relative"
 ) -> tuple[np.ndarray, np.ndarray]:
-    """How well a score tells rejected-accepted pairs from accepted-accepted pairs, inside clusters (ours).
+    """Compute how well each of m weights tells rejected-accepted from accepted-accepted pairs of a cluster (ours).
 
-    Parameters
-    ----------
-    frame : DataFrame
-        From `prepare`.
-    weights : sequence of ScoreWeights, length m
-    reading : str
-
-    Returns
-    -------
-    cluster_ids : numpy.ndarray of str, shape (mixed clusters,)
-    auc : numpy.ndarray, shape (mixed clusters, m), in [0, 1]
-        Share of (rejected-accepted, accepted-accepted) couples of one cluster in which the first scores higher, ties
-        half; 0.5 is chance.
+    Returns the ids of the mixed clusters in `frame` (`prepare`), and for each, shape (clusters, m), the share of
+    (rejected-accepted, accepted-accepted) couples in which the first scores higher, ties half; 0.5 is chance.
     """
     own = frame[frame["same_cluster"]]
     parts = own[["drift", "prob_shift", READINGS[reading]]].to_numpy()
@@ -487,80 +321,52 @@ def separation(
     return np.array(mixed, dtype=object), np.array(aucs).reshape(len(aucs), len(weights))
 
 
-def grid_search(
-    clusters: ClusterBootstrap, frames: Mapping[str, pd.DataFrame], folds: int = FOLDS, seed: int = SEED
-) -> Table:
+def grid_search(clusters: ClusterBootstrap, frames: Mapping[str, pd.DataFrame], seed: int = SEED) -> Table:
     """Search the weights that tell rejected-accepted pairs best, cross-validated, with and without ProbShift.
 
-    The criterion (ours) is the mean over mixed clusters of `separation`. In each fold the weights are chosen on the
-    other folds' clusters; of equal ones the first of `simplex` is taken. Intervals resample clusters with each fold's
-    choice fixed, so they leave out that another sample would have chosen otherwise.
+    The criterion (ours) is the mean over mixed clusters of `separation`. In each of `FOLDS` folds the weights are
+    chosen on the other folds' clusters; of equal ones the first of `simplex` is taken. Intervals resample clusters with
+    each fold's choice fixed, so they leave out that another sample would have chosen otherwise.
 
-    Parameters
-    ----------
-    clusters : ClusterBootstrap
-    frames : dict of str to DataFrame
-        From `prepare`, by target. A row `all targets` pools their clusters.
-    folds, seed : int
-
-    Returns
-    -------
-    DataFrame
-        target, reading, prob_shift (with / without), n_mixed, few (fewer than 10 mixed clusters), best: the weights
-        with the highest criterion on all clusters; auc_best, their criterion there (optimistic); auc_held_out, that of
-        each fold's choice on the clusters left out; auc_paper, that of the paper's weights (without ProbShift, scaled
-        to sum to 1); gain, held out minus paper; each of the three with its interval; chosen: the folds' choices. NaN
-        below two clusters a fold.
+    `frames` are from `prepare`, by target. The row `all targets` pools their clusters.
+    Columns: target, reading, prob_shift (with / without), n_mixed, few (fewer than 10 mixed clusters), best: the
+    weights with the highest criterion on all clusters; auc_best, their criterion there (optimistic); auc_held_out, that
+    of each fold's choice on the clusters left out; auc_paper, that of the paper's weights (without ProbShift, scaled to
+    sum to 1); gain, held out minus paper; each of the three with its interval; chosen: the folds' choices. NaN below
+    two clusters a fold.
     """
     grid, rest = simplex(), PAPER_WEIGHTS.without_prob_shift()
     assert rest is not None  # Drift and the PPL contrast have weight
-    paper = {"with": PAPER_WEIGHTS, "without": rest}
+    without = [i for i, one in enumerate(grid.values()) if one.prob_shift == 0]
     rows = []
     for reading in READINGS:
-        tried = [*grid.values(), *paper.values()]
+        tried = [*grid.values(), PAPER_WEIGHTS, rest]
         by_target = {name: separation(frame, tried, reading) for name, frame in frames.items()}
         pooled = tuple(np.concatenate(parts) for parts in zip(*by_target.values(), strict=True))
         for name, (ids, auc) in {**by_target, POOLED: pooled}.items():
-            for place, which in enumerate(paper):
-                usable = [i for i, one in enumerate(grid.values()) if which == "with" or one.prob_shift == 0]
-                found = _searched(clusters, ids, auc[:, usable], auc[:, len(grid) + place], folds, seed)
-                best, chosen = (found.pop(part) for part in ("best", "chosen"))
-                names = [list(grid)[i] for i in usable]
-                counted = pd.Series([names[i] for i in chosen], dtype=object).value_counts(sort=False)
-                rows.append(
-                    {
-                        "target": name,
-                        "reading": reading,
-                        "prob_shift": which,
-                        "n_mixed": len(set(ids)),
-                        "few": len(set(ids)) < MIN_MIXED,
-                        "best": "" if best is None else names[best],
-                        **found,
-                        "chosen": "; ".join(f"{weights} ({count} of {folds})" for weights, count in counted.items()),
-                    }
-                )
+            for which, usable, paper in (("with", list(range(len(grid))), -2), ("without", without, -1)):
+                n_mixed, names = len(set(ids)), [list(grid)[i] for i in usable]
+                row: dict[str, Any] = {"target": name, "reading": reading, "prob_shift": which}
+                row |= {"n_mixed": n_mixed, "few": n_mixed < MIN_MIXED}
+                rows.append(row | _searched(clusters, ids, auc[:, usable], auc[:, paper], names, seed))
     return pd.DataFrame(rows)
 
 
 def _searched(
-    clusters: ClusterBootstrap, ids: np.ndarray, auc: np.ndarray, paper: np.ndarray, folds: int, seed: int
+    clusters: ClusterBootstrap, ids: np.ndarray, auc: np.ndarray, paper: np.ndarray, names: list[str], seed: int
 ) -> dict[str, Any]:
-    """Choose a column of `auc` in each fold, and on all clusters."""
-    held_out, chosen = np.full(len(ids), np.nan), []
-    members = np.unique(ids)
-    if len(members) < 2 * folds:
-        nothing = clusters.undefined()
-        undefined = to_columns({"auc_held_out": nothing, "auc_paper": nothing, "gain": nothing})
-        return {"best": None, "chosen": [], "auc_best": np.nan, **undefined}
-    for _, out in KFold(folds, shuffle=True, random_state=seed).split(members):
+    """Choose a column of `auc`, by name, in each fold and on all clusters."""
+    held_out, chosen, members = np.full(len(ids), np.nan), [], np.unique(ids)
+    if len(members) < 2 * FOLDS:
+        nothing = dict.fromkeys(("auc_held_out", "auc_paper", "gain"), clusters.undefined())
+        return {"best": "", "auc_best": np.nan, **to_columns(nothing), "chosen": ""}
+    for _, out in KFold(FOLDS, shuffle=True, random_state=seed).split(members):
         left = np.isin(ids, members[out])
         choice = auc[~left].mean(axis=0).round(12).argmax()
         held_out[left] = auc[left, choice]
-        chosen.append(choice)
+        chosen.append(names[choice])
     mean = auc.mean(axis=0).round(12)
-    found = {
-        "auc_held_out": clusters.mean(ids, held_out),
-        "auc_paper": clusters.mean(ids, paper),
-        "gain": clusters.mean(ids, held_out - paper),
-    }
-    return {"best": mean.argmax(), "chosen": chosen, "auc_best": mean.max(), **to_columns(found)}
+    values = {"auc_held_out": held_out, "auc_paper": paper, "gain": held_out - paper}
+    found = {name: clusters.mean(ids, value) for name, value in values.items()}
+    counted = "; ".join(f"{name} ({chosen.count(name)} of {FOLDS})" for name in dict.fromkeys(chosen))
+    return {"best": names[mean.argmax()], "auc_best": mean.max(), **to_columns(found), "chosen": counted}

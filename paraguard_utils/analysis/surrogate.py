@@ -1,11 +1,8 @@
-"""What a server tells of a model, and what a surrogate lends for the rest (`docs/method.md`, Black-box proxies).
+"""What a server tells of a model, and how a surrogate fills in the rest (`docs/method.md`, Black-box proxies).
 
 A target's trace is completed with a surrogate's, so that `signals.pairs` scores it as any other; a signal has one
-source for all prompts. Decisions are the target's own at every level.
-
-How far CI at a level is CI of the model itself (`docs/method.md`, Black-box proxies).
-
-Targets of which everything is known are scored as if less were: the same rejections and neighbours, other signals.
+source for all prompts, and decisions are always the target's own. How far CI is then that of the model itself is
+measured on targets of which everything is known: the same rejections and neighbours, other signals.
 """
 
 from collections.abc import Container, Iterable, Mapping, Sequence
@@ -13,19 +10,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
-from scipy.stats import rankdata
 
-from paraguard_utils.analysis import confusion, signals
+from paraguard_utils.analysis import confusion, signals, validity
 from paraguard_utils.analysis.confusion import CI
 from paraguard_utils.analysis.evaluation import ScoredTarget
-from paraguard_utils.core.confusion import K
 from paraguard_utils.core.estimates import MIN_REFUSALS, ClusterBootstrap, Estimate, to_columns
-from paraguard_utils.core.neighbours import THETA
-from paraguard_utils.core.signals import PAPER_WEIGHTS, ScoreWeights
 from paraguard_utils.errors import DataError
 from paraguard_utils.models import encoder
 from paraguard_utils.models.prompting import is_served, model_of, target_name
-from paraguard_utils.schemas import Corpus, Labels, Pairs, Scores, Table, Traces
+from paraguard_utils.schemas import Corpus, Labels, Scores, Table, Traces
 from paraguard_utils.settings import Settings
 from paraguard_utils.stores import Store
 
@@ -43,34 +36,14 @@ _FIRST = ["next_ids", "next_logprobs", "tail_mass"]
 
 
 class Completed(NamedTuple):
-    """A target's traces with what a surrogate lent.
-
-    Attributes
-    ----------
-    traces : DataFrame
-        The columns of a traces file. A prompt that is left out has a perplexity and ProbShifts of NaN.
-    left_out : Series of str
-        Why a prompt cannot be compared, by row; "" where it can.
-    """
+    """A target's completed traces, and why a prompt cannot be compared and has NaN; "" where it can."""
 
     traces: Traces
     left_out: pd.Series
 
 
 def surrogate_of(target: str, there: Container[str]) -> str | None:
-    """Return the target that stands in for one: the first of `SURROGATES` of another model under the same wrapper.
-
-    Parameters
-    ----------
-    target : str
-    there : container of str
-        Targets with traces.
-
-    Returns
-    -------
-    str or None
-        None where there is none.
-    """
+    """Return a target's surrogate among those with traces: another model of `SURROGATES`, same wrapper; or None."""
     wrapper = target.rpartition("--")[2]
     names = (target_name(model, wrapper) for model in SURROGATES if model != model_of(target))
     return next((name for name in names if name in there), None)
@@ -79,32 +52,16 @@ def surrogate_of(target: str, there: Container[str]) -> str | None:
 def completed(
     own: Traces, level: str, surrogate: Traces, samples: pd.DataFrame | None = None, top: int | None = None
 ) -> Completed:
-    """Complete a target's traces at a level.
+    """Complete a target's traces at one of `LEVELS` with a surrogate's, in any order; rows stay in the order of `own`.
 
-    Drift is not in a trace: make `signals.Drifts` from `aligned` traces of the surrogate and its tokens.
-
-    Parameters
-    ----------
-    own : DataFrame
-        A traces file; what its level does not tell may hold anything, empty arrays for example.
-    level : str
-        One of `LEVELS`.
-    surrogate : DataFrame
-        A traces file of the same prompts, in any order.
-    samples : DataFrame or None
-        At `text`, drawn answers (a file of kind `samples`): ProbShift is then that of the decision.
-    top : int or None
-        Keep so many first tokens; None keeps what is told.
-
-    Returns
-    -------
-    Completed
-        Rows in the order of `own`.
+    What the level of `own` does not tell may hold anything, empty arrays for example. With drawn answers (`samples`, at
+    `text` only) ProbShift is that of the decision; `top` keeps so many first tokens. Drift is not in a trace: make
+    `signals.Drifts` from `aligned` traces of the surrogate and its tokens.
 
     Raises
     ------
     DataError
-        The surrogate was not asked a prompt, or its trace lacks what it should lend.
+        The surrogate was not asked a prompt, or its trace lacks what it should give.
     ValueError
         There is no such level, or it has no use for `samples` or `top`.
     """
@@ -112,63 +69,51 @@ def completed(
         raise ValueError(f"there is no level {level!r}; there are {', '.join(LEVELS)}")
     if (samples is not None and level != TEXT) or (top is not None and level == TEXT):
         raise ValueError(f"at the level {level!r}, samples or top have no use")
-    lent = aligned(surrogate, own["prompt_id"])
-    words = own if level == FULL else lent
-    first = own if level != TEXT else lent if samples is None else drawn(own["prompt_id"], samples)
+    surrogate = aligned(surrogate, own["prompt_id"])
+    words = own if level == FULL else surrogate
+    first = own if level != TEXT else surrogate if samples is None else drawn(own["prompt_id"], samples)
     if top is not None:
         first = cut(first, top)
     no_words, no_first = ~_has_words(words), ~_has_first(first)
-    if (words is lent and no_words.any()) or (first is lent and no_first.any()):
-        place = int(np.argmax((no_words & (words is lent)) | (no_first & (first is lent))))
-        raise DataError(f"the surrogate's trace of {own['prompt_id'].iloc[place]} is not complete; ask it again")
-    missing = "first token without probability" if samples is None else f"fewer than {LEAST} scored draws"
-    reasons = np.select([no_words, no_first], ["words without log-probability", missing], "")
+    broken = (no_words & (words is surrogate)) | (no_first & (first is surrogate))
+    if broken.any():
+        name = own["prompt_id"].iloc[int(broken.argmax())]
+        raise DataError(f"the surrogate's trace of {name} is not complete; ask it again")
+    missing = _NO_FIRST if samples is None else f"fewer than {LEAST} scored draws"
+    reasons = np.select([no_words, no_first], [_NO_WORDS, missing], "")
+    # What is not there gives NaN, and nothing else.
     nothing = {"token_nll": np.array([np.nan]), "user_start": 0, "user_end": 1}
     nothing |= {"next_ids": np.empty(0, int), "next_logprobs": np.empty(0), "tail_mass": np.nan}
-    traces = own
+    columns = {}
     for names, source, gone in ((_WORDS, words, no_words), (_FIRST, first, no_first)):
-        for name in names:  # what is not there gives NaN, and nothing else
+        for name in names:
             column = [nothing.get(name, kept) if lost else kept for kept, lost in zip(source[name], gone, strict=True)]
-            traces = traces.assign(**{name: pd.Series(column, own.index)})
-    return Completed(traces, pd.Series(reasons, own.index, name="left_out"))
+            columns[name] = pd.Series(column, own.index)
+    return Completed(own.assign(**columns), pd.Series(reasons, own.index, name="left_out"))
 
 
 def spelled(traces: Traces, surrogate: Traces) -> Traces:
-    """Return traces in the surrogate's tokens, of which Drift has embeddings.
+    """Return completed traces in the tokens of their surrogate, for which Drift has embeddings.
 
-    Parameters
-    ----------
-    traces : DataFrame
-        Completed with that surrogate. Its own perplexities stay: each token of a prompt gets their mean.
-    surrogate : DataFrame
-        A traces file of the same prompts, in any order.
-
-    Returns
-    -------
-    DataFrame
+    The traces keep their own perplexities: each token of a prompt gets their mean loss.
     """
-    lent = aligned(surrogate, traces["prompt_id"])
+    surrogate = aligned(surrogate, traces["prompt_id"]).set_axis(traces.index)
     means = np.log(signals.perplexity(traces))
-    flat = [np.full(len(ids), mean) for ids, mean in zip(lent["token_ids"], means, strict=True)]
-    words = lent[_WORDS].assign(token_nll=pd.Series(flat, lent.index)).set_axis(traces.index)
-    return traces.assign(**{name: words[name] for name in _WORDS})
+    flat = [np.full(len(ids), mean) for ids, mean in zip(surrogate["token_ids"], means, strict=True)]
+    return traces.assign(**surrogate[_WORDS].assign(token_nll=pd.Series(flat, traces.index)))
+
+
+_NO_WORDS, _NO_FIRST = "words without log-probability", "first token without probability"
 
 
 def left_out(traces: Traces) -> pd.Series:
     """Return why a prompt cannot be compared, by row; "" where it can, as each of a local model's can."""
-    reasons = ["words without log-probability", "first token without probability"]
-    found = np.select([~_has_words(traces), ~_has_first(traces)], reasons, "")
+    found = np.select([~_has_words(traces), ~_has_first(traces)], [_NO_WORDS, _NO_FIRST], "")
     return pd.Series(found, traces.index, name="left_out")
 
 
 def aligned(traces: Traces, prompt_ids: Sequence[str] | pd.Series) -> Traces:
-    """Return the rows of some prompts, in their order.
-
-    Raises
-    ------
-    DataError
-        The traces lack a prompt.
-    """
+    """Return the rows of some prompts, in their order; DataError where the traces lack one."""
     known = traces.set_index("prompt_id", drop=False)
     missing = [name for name in prompt_ids if name not in known.index]
     if missing:
@@ -177,18 +122,7 @@ def aligned(traces: Traces, prompt_ids: Sequence[str] | pd.Series) -> Traces:
 
 
 def cut(traces: pd.DataFrame, top: int) -> pd.DataFrame:
-    """Keep the likeliest first tokens of each answer, ties by token id; the mass of the others goes to the tail.
-
-    Parameters
-    ----------
-    traces : DataFrame
-        Columns next_ids, next_logprobs, tail_mass.
-    top : int, > 0
-
-    Returns
-    -------
-    DataFrame
-    """
+    """Keep the likeliest first tokens of each answer, ties by token id; the mass of the others goes to tail_mass."""
     if top < 1:
         raise ValueError(f"top is {top}, and one token at least is kept")
     rows = []
@@ -201,19 +135,11 @@ def cut(traces: pd.DataFrame, top: int) -> pd.DataFrame:
 
 
 def drawn(prompt_ids: pd.Series, samples: pd.DataFrame) -> pd.DataFrame:
-    """Put the decision of drawn answers in the place of the first token: 0 is accept, 1 is reject, and no tail.
+    """Put the decision of drawn answers in the place of the first token: token 0 is accept, 1 is reject, no tail.
 
-    Parameters
-    ----------
-    prompt_ids : Series of str
-    samples : DataFrame
-        Columns prompt_id and label; labels other than accept and reject are not scored.
-
-    Returns
-    -------
-    DataFrame
-        prompt_id, next_ids, next_logprobs (a decision that was never drawn is left out, as a token outside the top
-        is), tail_mass; nothing and NaN where fewer than `LEAST` draws are scored.
+    `samples` has prompt_id and label; only accept and reject count. Returns prompt_id, next_ids, next_logprobs (a
+    decision that was never drawn is left out, as a token outside the top is) and tail_mass; nothing and NaN where fewer
+    than `LEAST` draws count.
     """
     scored = samples[samples["label"].isin(["accept", "reject"])]
     found = scored["label"].eq("reject").groupby(scored["prompt_id"]).agg(["size", "mean"])
@@ -231,59 +157,18 @@ def scorable(labels: Labels, left_out: pd.Series) -> Labels:
     return labels.assign(label=np.where(left_out.to_numpy() == "", labels["label"], "unparsed"))
 
 
-def pairs_and_scores(
-    corpus: Corpus,
-    vectors: np.ndarray,
-    labels: Labels,
-    made: Completed,
-    drifts: signals.Drifts,
-    weights: ScoreWeights = PAPER_WEIGHTS,
-    k: int = K,
-    theta: float = THETA,
-) -> tuple[Pairs, Scores]:
-    """Compare a completed target's prompts and score them.
-
-    Parameters
-    ----------
-    corpus, labels : DataFrame
-        Rows in the order of `made.traces`.
-    vectors : numpy.ndarray, shape (n, d)
-        Sentence vectors in that order.
-    made : Completed
-    drifts : signals.Drifts
-        Of the surrogate, over the same prompts in the same order.
-    weights, k, theta
-        As in `confusion.prompt_scores`.
-
-    Returns
-    -------
-    pairs, scores : DataFrame
-        What is left out is in no pair, and its CI(r) is NaN; isolation counts its decision.
-    """
-    frame = signals.pairs(corpus, vectors, made.traces, scorable(labels, made.left_out), drifts, k)
-    return frame, confusion.prompt_scores(corpus, labels, frame, weights, k, theta)
-
-
 def _has_words(traces: pd.DataFrame) -> np.ndarray:
     """Return which traces have a log-probability of each of the user's own tokens."""
-    return np.array(
-        [
-            0 <= start < end <= len(nll) and np.isfinite(np.asarray(nll[start:end], np.float64)).all()
-            for nll, start, end in traces[["token_nll", "user_start", "user_end"]].itertuples(index=False)
-        ],
-        bool,
-    )
+    rows = traces[_WORDS[1:]].itertuples(index=False)
+    found = [0 <= a < b <= len(nll) and np.isfinite(np.asarray(nll[a:b], np.float64)).all() for nll, a, b in rows]
+    return np.array(found, bool)
 
 
 def _has_first(traces: pd.DataFrame) -> np.ndarray:
     """Return which traces have a likeliest first token, each with its probability, and the mass of the rest."""
-    return np.array(
-        [
-            len(ids) > 0 and len(ids) == len(logprobs) and not np.isnan([*logprobs, tail]).any()
-            for ids, logprobs, tail in traces[_FIRST].itertuples(index=False)
-        ],
-        bool,
-    )
+    rows = traces[_FIRST].itertuples(index=False)
+    found = [0 < len(ids) == len(logs) and not np.isnan([*logs, tail]).any() for ids, logs, tail in rows]
+    return np.array(found, bool)
 
 
 class Setting(NamedTuple):
@@ -307,30 +192,16 @@ MEASURES = ("ci", "cr60", "cd", "excess")
 ALL, DRAWN = "all", "drawn"
 """The prompts that are compared: those of the corpus, or those that were answered several times."""
 
-RANKED = 8
-"""Targets from which a rank correlation of them is given."""
-
 SURE = 0.95
+"""Bootstrap probability from which an order of two targets is called sure."""
 
 
 class Compared(NamedTuple):
     """One target at one setting, in one reading of the PPL contrast, beside itself with its own signals.
 
-    Attributes
-    ----------
-    target, surrogate : str
-        The target, and the one that lends.
-    prompts : str
-        `ALL` or `DRAWN`.
-    reading, setting : str
-    n : int
-        Rejections with a CI(r) both ways.
-    left_out : int
-        Prompts.
-    rho : Estimate
-        Spearman's, of CI(r) both ways over these rejections.
-    found, own : dict of str to Estimate
-        By measure, at the setting and with own signals, over the same resampled clusters.
+    `prompts` is `ALL` or `DRAWN`; `n` counts rejections with a CI(r) both ways, `left_out` prompts. `rho` is Spearman's
+    of CI(r) both ways over these rejections. `found` and `own` hold estimates by measure, at the setting and with own
+    signals, over the same resampled clusters.
     """
 
     target: str
@@ -353,38 +224,24 @@ def compare(
     samples: Mapping[str, pd.DataFrame],
     settings: Settings,
 ) -> list[Compared]:
-    """Score every target at every level.
+    """Score every target at every level, with the weights and k it was scored with.
 
-    Parameters
-    ----------
-    store : stores.Store
-        For sentence vectors.
-    corpus_name : str
-    corpus : DataFrame
-    scored : dict of str to evaluation.ScoredTarget
-        By target; surrogates are among them.
-    samples : dict of str to DataFrame
-        Drawn answers, by target; where there are some, the target is compared on these prompts as well.
-    settings : settings.Settings
-        resamples and seed are used; weights and k are those the targets were scored with.
-
-    Returns
-    -------
-    list of Compared
-        None of a target without a surrogate, or of a served one.
+    Targets without a surrogate among `scored`, and served ones, are left out. Those with drawn answers in `samples` are
+    compared on these prompts as well.
     """
     vectors = encoder.vectors(store, corpus_name, corpus["text"], earlier=True)
     found = []
     for name, one in scored.items():
-        lender = surrogate_of(name, scored)
-        if lender is None or is_served(name):  # nobody knows what the model itself would tell
+        surrogate = surrogate_of(name, scored)
+        if surrogate is None or is_served(name):  # nobody knows what the model itself would tell
             continue
-        both = one, scored[lender]
-        found += _compared((name, lender, ALL), corpus, vectors, *both, None, settings)
+        both = one, scored[surrogate]
+        found += _compared((name, surrogate, ALL), corpus, vectors, *both, None, settings)
         if name in samples:
             rows = np.flatnonzero(corpus["prompt_id"].isin(samples[name]["prompt_id"]))
-            part, few = corpus.iloc[rows].reset_index(drop=True), [_restricted(target, rows) for target in both]
-            found += _compared((name, lender, DRAWN), part, vectors[rows], few[0], few[1], samples[name], settings)
+            part = corpus.iloc[rows].reset_index(drop=True)
+            own, other = (_restricted(target, rows) for target in both)
+            found += _compared((name, surrogate, DRAWN), part, vectors[rows], own, other, samples[name], settings)
     return found
 
 
@@ -399,78 +256,68 @@ def _compared(
     corpus: Corpus,
     vectors: np.ndarray,
     one: ScoredTarget,
-    lent: ScoredTarget,
+    surrogate: ScoredTarget,
     samples: pd.DataFrame | None,
     settings: Settings,
 ) -> list[Compared]:
     """Score one target at every setting and in both readings."""
     clusters = ClusterBootstrap(corpus["cluster_id"], settings.resamples, settings.seed)
-    about = (corpus, vectors, one.labels)
-    asked = Completed(one.traces, pd.Series("", one.traces.index))
-    own = pairs_and_scores(*about, asked, one.drifts, one.weights, one.k)
-    usual = {reading: _estimates(corpus, own, clusters, reading, one) for reading in CI}
+
+    def scored(made: Completed, drifts: signals.Drifts) -> tuple[Scores, dict[str, dict[str, Estimate]]]:
+        labels = scorable(one.labels, made.left_out)  # what is left out is in no pair; isolation counts its decision
+        pairs = signals.pairs(corpus, vectors, made.traces, labels, drifts, one.k)
+        scores = confusion.prompt_scores(corpus, one.labels, pairs, one.weights, one.k)
+        estimates = {}
+        for reading in CI:
+            every = confusion.score_estimates(corpus, pairs, scores, clusters, reading, one.weights)
+            estimates[reading] = {name: every[name] for name in MEASURES}
+        return scores, estimates
+
+    own, usual = scored(Completed(one.traces, pd.Series("", one.traces.index)), one.drifts)
     found = []
     for name, setting in SETTINGS.items():
         if setting.draws and samples is None:
             continue
-        drawn = samples if setting.draws else None
-        made = completed(one.traces, setting.level, lent.traces, drawn, setting.top)
-        told = pairs_and_scores(*about, made, lent.drifts, one.weights, one.k)
+        draws = samples if setting.draws else None
+        made = completed(one.traces, setting.level, surrogate.traces, draws, setting.top)
+        told, estimates = scored(made, surrogate.drifts)
         left_out = int((made.left_out != "").sum())
         for reading, column in CI.items():
-            both = own[1].merge(told[1][["prompt_id", column]], on="prompt_id", suffixes=("", "_told"))
+            both = own.merge(told[["prompt_id", column]], on="prompt_id", suffixes=("", "_told"))
             both = both[both["label"] == "reject"].dropna(subset=[column, f"{column}_told"])
             ranks = (both[end].rank() for end in (column, f"{column}_told"))
             rho = clusters.correlation(both["cluster_id"], *ranks)
-            estimates = _estimates(corpus, told, clusters, reading, one)
-            found.append(Compared(*of, reading, name, len(both), left_out, rho, estimates, usual[reading]))
+            found.append(Compared(*of, reading, name, len(both), left_out, rho, estimates[reading], usual[reading]))
     return found
 
 
-def _estimates(
-    corpus: Corpus, made: tuple[Pairs, Scores], clusters: ClusterBootstrap, reading: str, one: ScoredTarget
-) -> dict[str, Estimate]:
-    found = confusion.score_estimates(corpus, *made, clusters, reading, one.weights)
-    return {measure: found[measure] for measure in MEASURES}
-
-
 def table(compared: Iterable[Compared], targets: Iterable[str]) -> Table:
-    """Lay out what was compared, a row each, and a row with a note for a target that was not.
+    """Lay out what was compared, a row each, and a row with a note for each of `targets` that was not.
 
-    Parameters
-    ----------
-    compared : iterable of Compared
-    targets : iterable of str
-
-    Returns
-    -------
-    DataFrame
-        target, surrogate, prompts, reading, setting, n, few (n < 30), left_out, note; with intervals rho, and for each
-        of `MEASURES` its value at the setting and `x_change`, that minus the value with own signals.
+    Columns: target, surrogate, prompts, reading, setting, n, left_out, few (n < 30), note; with intervals rho, and for
+    each of `MEASURES` its value at the setting and `x_change`, that minus the value with own signals.
     """
     rows: list[dict[str, Any]] = []
+    names = Compared._fields[:7]
     for one in compared:
         found: dict[str, Estimate] = {"rho": one.rho}
         for name in MEASURES:
             found |= {name: one.found[name], f"{name}_change": one.found[name] - one.own[name]}
-        about = dict(zip(Compared._fields[:7], one, strict=False))
+        about = dict(zip(names, one, strict=False))
         rows.append(about | {"few": one.n < MIN_REFUSALS, "note": "", **to_columns(found)})
     there = {row["target"] for row in rows}
     rows += [{"target": name, "note": "no surrogate in the store"} for name in targets if name not in there]
-    estimates = [name for measure in MEASURES for name in (measure, f"{measure}_change")]
-    ends = list(to_columns(dict.fromkeys(("rho", *estimates), (np.nan,) * 3)))
-    return pd.DataFrame(rows, columns=[*Compared._fields[:7], "few", "note", *ends])
+    estimates = ["rho", *(name for measure in MEASURES for name in (measure, f"{measure}_change"))]
+    ends = to_columns(dict.fromkeys(estimates, (np.nan,) * 3))
+    return pd.DataFrame(rows, columns=[*names, "few", "note", *ends])
 
 
 def orders(compared: Iterable[Compared]) -> Table:
-    """Say how far each setting orders targets as their own signals do; targets with few rejections are left out.
+    """Count how far each setting orders targets as their own signals do; targets with few rejections are left out.
 
-    Returns
-    -------
-    DataFrame
-        reading, measure, setting, among ("all", or pairs of the "same surrogate" or "same model"), targets, pairs that
-        own signals order; of these kept: in the same order; sure: by own signals, of these sure_kept: in the same
-        order, and sure_turned: surely in the other. rho over targets with its interval, NaN below `RANKED`.
+    Columns: reading, measure, setting, among ("all", or pairs of the "same surrogate" or "same model"), targets, pairs
+    that own signals order; of these kept: in the same order; sure: by own signals, of these sure_kept: in the same
+    order, and sure_turned: surely in the other. rho over targets with its interval, NaN below eight targets.
     """
     rows: list[dict[str, Any]] = []
     enough = [one for one in compared if one.prompts == ALL and one.n >= MIN_REFUSALS]
@@ -479,8 +326,11 @@ def orders(compared: Iterable[Compared]) -> Table:
         for measure in MEASURES:
             about = {"reading": reading, "measure": measure, "setting": setting, "targets": len(own)}
             pairs = _pairs(own, measure)
-            rho = to_columns({"rho": _over_targets(list(own.values()), measure)})
-            rows.append(about | {"among": "all"} | _counts(pairs) | rho)
+            rho = (np.nan,) * 3
+            if len(own) >= validity.LEAST_TARGETS:
+                sides = ([getattr(one, side)[measure] for one in own.values()] for side in ("own", "found"))
+                rho = validity.rank_correlation(*([np.append(one[0], one.draws) for one in side] for side in sides))
+            rows.append(about | {"among": "all"} | _counts(pairs) | to_columns({"rho": rho}))
             rows += [about | {"among": f"same {what}"} | _counts(pairs[pairs[what]]) for what in ("surrogate", "model")]
     names = ["reading", "measure", "setting", "among", "targets", "pairs", "kept", "sure", "sure_kept", "sure_turned"]
     return pd.DataFrame(rows, columns=[*names, "rho", "rho_low", "rho_high"])
@@ -489,25 +339,19 @@ def orders(compared: Iterable[Compared]) -> Table:
 def _pairs(own: Mapping[str, Compared], measure: str) -> pd.DataFrame:
     """Return every two targets: what they share, and their order by own signals and at the setting.
 
-    Returns
-    -------
-    DataFrame
-        surrogate, model: whether it is the same one; own and found: the sign of the first's value minus the second's;
-        sure_own and sure_found: that sign where it is sure, else 0.
+    surrogate, model: whether it is the same one; own and found: the sign of the first's value minus the second's;
+    sure_own and sure_found: that sign where it is sure, else 0.
     """
-    sides: dict[str, dict[str, Mapping[str, Estimate]]] = {
-        side: {name: getattr(one, side) for name, one in own.items()} for side in ("own", "found")
-    }
-    higher = confusion.orders(sides, "own", [measure]).pivot(
-        index=["first", "second"], columns="setting", values="higher"
-    )
+    sides = {side: {name: getattr(one, side) for name, one in own.items()} for side in ("own", "found")}
+    higher = confusion.orders(sides, "own", [measure])
+    higher = higher.pivot(index=["first", "second"], columns="setting", values="higher")
     higher = higher.reindex(columns=list(sides))  # one target has no order
     frame = ((higher >= SURE).astype(int) - (higher <= 1 - SURE).astype(int)).add_prefix("sure_")
     for side, found in sides.items():
         frame[side] = [np.sign(found[one][measure][0] - found[other][measure][0]) for one, other in higher.index]
     for what, name in (("surrogate", "surrogate"), ("model", "target")):
-        models = [[model_of(getattr(own[end], name)) for end in pair] for pair in higher.index]
-        frame[what] = np.array([one == other for one, other in models], bool)
+        models = {one: model_of(getattr(compared, name)) for one, compared in own.items()}
+        frame[what] = np.array([models[one] == models[other] for one, other in higher.index], bool)
     return frame
 
 
@@ -518,21 +362,3 @@ def _counts(pairs: pd.DataFrame) -> dict[str, int]:
     turned = sure & (known["sure_found"] == -known["sure_own"])
     parts = {"pairs": known["own"] != 0, "kept": kept, "sure": sure, "sure_kept": sure & kept, "sure_turned": turned}
     return {name: int(part.sum()) for name, part in parts.items()}
-
-
-def _over_targets(own: Sequence[Compared], measure: str) -> tuple[float, float, float]:
-    """Return Spearman's rho of a measure with own signals and at a setting, over targets, ranked in each resample."""
-    if len(own) < RANKED:
-        return np.nan, np.nan, np.nan
-    sides = [[getattr(one, side)[measure] for one in own] for side in ("own", "found")]
-    values = [np.array([[one[0] for one in side]]) for side in sides]
-    draws = [np.column_stack([one.draws for one in side]) for side in sides]
-    return Estimate.percentile(float(_spearman(*values)[0]), _spearman(*draws))
-
-
-def _spearman(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """Return Spearman's rho of each row; NaN where a value is, or all are equal."""
-    ranks = [rankdata(side, axis=1, nan_policy="propagate") for side in (first, second)]
-    a, b = (side - side.mean(axis=1, keepdims=True) for side in ranks)
-    with np.errstate(invalid="ignore"):
-        return (a * b).sum(axis=1) / np.sqrt((a**2).sum(axis=1) * (b**2).sum(axis=1))
