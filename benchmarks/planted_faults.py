@@ -146,7 +146,7 @@ FAULTS = [
     Fault("analysis/variance.py", "opposite / (m * (m - 1))", "opposite / (m * m)"),
     Fault("analysis/variance.py", 'decided["size"] >= 2, "mean"', 'decided["size"] >= 1, "mean"'),
     Fault("analysis/variance.py", "1 - ratio[2], 1 - ratio[1]", "1 - ratio[1], 1 - ratio[2]"),
-    Fault("analysis/validity.py", "((others - accepted) / np", "(others / np"),
+    Fault("analysis/validity.py", "(others - accepted) / np", "others / np"),
     Fault(
         "analysis/validity.py",
         'rows[rows["neighbour_id"] != rows["held_out"]].sort_values',
