@@ -30,7 +30,7 @@ NODES = 64
 """Nodes of the quadrature over a cluster's intercept."""
 
 MOST = 100
-"""Largest cluster, in scored prompts, whose likelihood the quadrature resolves; of larger ones nothing is estimated."""
+"""The quadrature resolves the likelihood of clusters up to this many scored prompts; beyond, nothing is estimated."""
 
 LARGEST = 20.0
 """Largest standard deviation of the intercepts that is searched: a correlation of 0.9975."""
