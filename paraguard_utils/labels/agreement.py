@@ -203,11 +203,9 @@ def side_by_side(
         read = np.isin(other, ["accept", "reject"]) & np.isin(usual, ["accept", "reject"])
         found = agreement_estimates(clusters, cluster_ids[read], other[read], usual[read])
         row = {"target": name, "n": int(read.sum()), "reject": _count(usual[read], "reject")}
-        row |= {
-            "other_rejects": _count(other[read], "reject"),
-            "both_reject": _count(other[usual == "reject"], "reject"),
-        }
-        lines.append(row | {"unparsed": _count(other, "unparsed")} | to_columns({"kappa": found["kappa"]}))
+        row |= {"other_rejects": _count(other[read], "reject")}
+        row |= {"both_reject": _count(other[usual == "reject"], "reject"), "unparsed": _count(other, "unparsed")}
+        lines.append(row | to_columns({"kappa": found["kappa"]}))
     return pd.DataFrame(lines)
 
 

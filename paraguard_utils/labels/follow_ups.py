@@ -209,7 +209,7 @@ def reask_guards(
     guards: Mapping[str, Guard],
     settings: Settings,
 ) -> None:
-    """Ask guards the rewordings of what each rejected (`reask_models`); one that fails is named, and the others go on."""
+    """Ask guards the rewordings of what each rejected (`reask_models`); name one that fails, and go on."""
     for name, guard in guards.items():
         rows = _of_rejected(rewordings, labels[name])
         if rows.empty:
