@@ -179,8 +179,8 @@ class ClusterBootstrap:
 
     def mean(self, cluster_ids: Strings, values: Numbers) -> Estimate:
         """Estimate the mean of per-prompt values; NaN without values."""
-        ones = np.ones(len(values))
-        return self.estimate(_mean, self.sums(cluster_ids, ones), self.sums(cluster_ids, values))
+        n = self.sums(cluster_ids, np.ones(len(values)))
+        return self.estimate(lambda n, total: total / n, n, self.sums(cluster_ids, values))
 
     def share(self, cluster_ids: Strings, hits: Numbers) -> Estimate:
         """Estimate the share of prompts that hit; the interval is exact on clusters for 0 of n and n of n."""
@@ -336,10 +336,6 @@ def binomial_interval(hits: int, n: int, method: str = "exact") -> tuple[float, 
 
     low, high = binomtest(hits, n).proportion_ci(method=method)
     return float(low), float(high)
-
-
-def _mean(n: np.ndarray, total: np.ndarray) -> np.ndarray:
-    return total / n
 
 
 def _deviation(n: np.ndarray, total: np.ndarray, squares: np.ndarray) -> np.ndarray:

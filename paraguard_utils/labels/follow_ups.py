@@ -31,8 +31,8 @@ DRAWS = 8
 """Answers per prompt."""
 
 TEMPERATURE = 0.7
-
 SAMPLED_PROMPT = "safety"
+"""The wrapper of all samples and rewordings."""
 
 
 def drawn_prompts(corpus: Corpus) -> Corpus:
@@ -71,9 +71,6 @@ def read_samples(store: Store, corpus_name: str, targets: Sequence[str]) -> dict
 LONG = 256
 """New tokens of a long answer."""
 
-LONG_SAMPLED = "safety"
-"""The wrapper under which the random sample is asked."""
-
 DECLINES = "declines_request"
 """The cue that is searched after an answer's opening, where the labeller does not read."""
 
@@ -89,8 +86,8 @@ def ask_long_answers(
     """Return long answers by target: ask for them if `settings.long_answers` gives a number, then read the store.
 
     The usual answers (`traces`) and their labels are by target, in corpus order. A random sample of `long_answers`
-    prompts is asked under the wrapper `LONG_SAMPLED`, and under every wrapper the accepted paraphrases that `to_finish`
-    names. A corpus that asks for harm is a DataError.
+    prompts is asked under `SAMPLED_PROMPT`, and under every wrapper the accepted paraphrases that `to_finish` names. A
+    corpus that asks for harm is a DataError.
     """
     if settings.long_answers:
         unsafe.refuse(corpus, "long answers (long_answers)")
@@ -100,7 +97,7 @@ def ask_long_answers(
             model = backends.opened(source, settings)
             for wrapper in settings.wrappers:
                 target = prompting.target_name(model.name, wrapper)
-                drawn = sample if wrapper == LONG_SAMPLED else set()
+                drawn = sample if wrapper == SAMPLED_PROMPT else set()
                 wanted = drawn | to_finish(corpus, traces[target], labels[target], vectors)
                 asked = corpus[corpus["prompt_id"].isin(wanted)]
                 if asked.empty:
