@@ -121,7 +121,7 @@ def test_order_and_names_do_not_matter(clusters, random):
 
 
 def drawn(rng, n_clusters, rate, correlation, sizes=(6, 7)):
-    """Rejections in clusters with a latent correlation: columns n, rejected, times."""
+    """Rejections in clusters with a latent correlation: columns n, rejected, cluster_id."""
     spread = np.sqrt(correlation / (1 - correlation))
     n = rng.integers(*sizes, n_clusters)
     chance = stats.norm.cdf(stats.norm.ppf(rate) * np.sqrt(1 + spread**2) + spread * rng.normal(size=n_clusters))
@@ -129,11 +129,17 @@ def drawn(rng, n_clusters, rate, correlation, sizes=(6, 7)):
     return found.assign(cluster_id=[f"c{i:05d}" for i in range(n_clusters)])
 
 
-def test_estimate_agrees_between_clusters_and_kinds():
+def estimate_of_profiles(decided):
+    """DR of clusters merged by their counts, each with its multiplicity."""
+    profiles = disagreement.cluster_profiles(decided)
+    merged = ClusterBootstrap(profiles.index, multiplicity=profiles["times"])
+    return disagreement.estimate(merged, profiles.assign(cluster_id=profiles.index))
+
+
+def test_estimate_agrees_between_clusters_and_profiles():
     decided = drawn(np.random.default_rng(3), 300, 0.3, 0.4)
-    clusters = ClusterBootstrap(decided["cluster_id"])
-    by_cluster = disagreement.estimate(clusters, decided)
-    by_kind = disagreement.estimate_of_profiles(disagreement.cluster_profiles(decided))
+    by_cluster = disagreement.estimate(ClusterBootstrap(decided["cluster_id"]), decided)
+    by_kind = estimate_of_profiles(decided)
     assert by_cluster[0] == pytest.approx(by_kind[0], rel=1e-12) and len(by_cluster.draws) == 2000
     # other resamples of the same clusters
     assert by_cluster[1:] == pytest.approx(by_kind[1:], abs=0.02)
@@ -230,7 +236,7 @@ def test_flags_and_what_stands_beside():
 def test_few_mixed_clusters_are_flagged_and_bound_nothing():
     corpus, labels = frames(*["rrrrrr", "aaaaaa"] * 150, "rrraaa")
     decided = evaluation.tally(corpus, labels)
-    found = disagreement.estimate_of_profiles(disagreement.cluster_profiles(decided))
+    found = estimate_of_profiles(decided)
     # in more than a third of the resamples no cluster is decided both ways
     assert np.isnan(found[2]) and found[1] < found[0] and disagreement.too_few(decided)
 

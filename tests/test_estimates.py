@@ -93,7 +93,7 @@ def test_a_row_that_counts_twice_is_two_rows():
         n, hits = sums.T
         return hits / n, np.stack([-hits / n**2, 1 / n], axis=-1)
 
-    apart, alike = ClusterBootstrap("abcdef", 30), ClusterBootstrap("abc", 30, times=times)
+    apart, alike = ClusterBootstrap("abcdef", 30), ClusterBootstrap("abc", 30, multiplicity=times)
     counts = apart.counts
     alike.counts = np.stack([counts[:, :2].sum(axis=1), counts[:, 2], counts[:, 3:].sum(axis=1)], axis=-1)
     found, other = (studentized(*given, share) for given in ((alike, columns), (apart, once)))

@@ -36,9 +36,10 @@ def confusion_index(
     vectors : numpy.ndarray, shape (n, d)
         Sentence vectors.
     score : callable
-        Rows of refusals and of their neighbours, each of shape (m,), to scores in [0, 1], shape (m,): with the paper's
-        signals, `PAPER_WEIGHTS(drift, prob_shift, ppl)`.
+        Takes row numbers of refusals and of their neighbours, each of shape (m,), and returns scores in [0, 1]. For the
+        paper's score it applies `PAPER_WEIGHTS(drift, prob_shift, ppl)` to the signals of these pairs.
     k : int
+        Neighbours per refusal.
 
     Returns
     -------
@@ -48,7 +49,7 @@ def confusion_index(
     See Also
     --------
     paraguard_utils.core.signals : The paper's signals.
-    isolation : What needs no signals: the share of a refusal's paraphrases that are answered.
+    isolation : The share of a refusal's paraphrases that are answered; it needs no signals.
 
     Examples
     --------
@@ -60,28 +61,15 @@ def confusion_index(
     centres, pool = np.flatnonzero(refused == 1), np.flatnonzero(refused == 0)
     found = nearest(vectors, np.arange(len(refused)), centres, pool, k)
     values = np.asarray(score(found["centre"].to_numpy(), found["neighbour"].to_numpy()), float)
-    means = pd.Series(values).groupby(found["centre"].to_numpy()).mean()
-    return means.reindex(range(len(refused))).to_numpy()
+    return pd.Series(values).groupby(found["centre"]).mean().reindex(range(len(refused))).to_numpy()
 
 
 def ci_estimates(
     clusters: ClusterBootstrap, cluster_ids: Strings, ci: np.ndarray, taus: Sequence[float] = TAUS
 ) -> dict[str, Estimate]:
-    """Estimate dataset CI, CR and CD from CI(r) of the refusals.
+    """Estimate ci, cr (cr60 is CR@0.60) and cd of a data set.
 
-    Parameters
-    ----------
-    clusters : ClusterBootstrap
-    cluster_ids : sequence of str, length n
-        Of the refusals.
-    ci : array-like of float, shape (n,), in [0, 1]
-    taus : sequence of float
-        Thresholds of CR.
-
-    Returns
-    -------
-    dict of str to Estimate
-        ci; cr60 for the threshold 0.60, and so on; cd.
+    `ci` holds CI(r) of the refusals, in [0, 1], `cluster_ids` their clusters, and `taus` the thresholds of CR.
     """
     return {
         "ci": clusters.mean(cluster_ids, ci),
@@ -91,5 +79,5 @@ def ci_estimates(
 
 
 def percent(share: float) -> int:
-    """Return a share in per cent, as names of columns have it."""
+    """Return a share in per cent, as column names have it."""
     return round(share * 100)

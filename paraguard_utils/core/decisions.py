@@ -6,22 +6,23 @@ from numpy.typing import ArrayLike
 from paraguard_utils.core.estimates import RESAMPLES, ClusterBootstrap, Estimate, ratio_of_totals
 
 LABELS = ("accept", "reject", "blocked", "unparsed")
-"""What an answer can be: help, a refusal, stopped by a provider's filter, or nothing that can be read."""
+"""An answer helps, refuses, was stopped by a provider's filter, or cannot be read."""
 
 
 def as_refused(labels: ArrayLike, blocked: bool = True) -> np.ndarray:
-    """Turn labels into numbers, as all measures take them.
+    """Turn labels into the numbers that all measures take.
 
     Parameters
     ----------
     labels : array-like of str, shape (n,)
     blocked : bool
-        Whether what a provider stopped is a refusal, as it is for whoever asked; else it is set aside.
+        Whether an answer that a provider stopped counts as a refusal, as it does for the person who asked. If not, it
+        is set aside.
 
     Returns
     -------
     numpy.ndarray of float, shape (n,)
-        1 for reject and blocked, 0 for accept, NaN for what is neither.
+        1 for reject and blocked, 0 for accept, NaN for every other label.
 
     Examples
     --------
@@ -45,12 +46,12 @@ def false_refusal_rate(
     cluster : array-like, shape (n,)
         Requests of one cluster ask the same.
     n_resamples, random_state : int
-        Of the clusters.
+        Number and seed of the resamples of clusters.
 
     Returns
     -------
     Estimate
-        In [0, 1]; exact on clusters where nothing or all is refused; NaN without a decision.
+        In [0, 1]; exact on clusters where nothing or everything is refused; NaN without a decision.
 
     See Also
     --------

@@ -1,6 +1,6 @@
 """Does meaning decide? How often paraphrases are decided differently (`docs/method.md`, Disagreement). All of it ours.
 
-Nothing but decisions is used, so that any system can be measured: a model, a guard, a file of somebody's logs.
+The measures need decisions only, so any system can be measured: a model, a guard, a file of somebody's logs.
 """
 
 from typing import Any
@@ -22,7 +22,7 @@ from paraguard_utils.core.estimates import (
 )
 
 MIN_DECISIONS = 100
-"""Fewer rejections, or fewer acceptances, than this, and the interval of DR is too narrow."""
+"""With fewer rejections, or fewer acceptances, the interval of DR is too narrow."""
 
 PERMUTATIONS = 999
 
@@ -30,16 +30,16 @@ NODES = 64
 """Nodes of the quadrature over a cluster's intercept."""
 
 MOST = 100
-"""Scored prompts of a cluster up to which the quadrature resolves its likelihood; beyond, nothing is estimated."""
+"""The quadrature resolves the likelihood of clusters up to this many scored prompts; beyond, nothing is estimated."""
 
 LARGEST = 20.0
-"""Largest standard deviation of the intercepts that is looked for: a correlation of 0.9975."""
+"""Largest standard deviation of the intercepts that is searched: a correlation of 0.9975."""
 
 
 def disagreement_ratio(
     refused: ArrayLike, cluster: ArrayLike, *, n_resamples: int = RESAMPLES, random_state: int = 0
 ) -> Estimate:
-    """Estimate DR: how often paraphrases are decided differently, over how often unrelated prompts are.
+    """Estimate DR: how often paraphrases are decided differently, divided by how often unrelated prompts are.
 
     Parameters
     ----------
@@ -48,14 +48,14 @@ def disagreement_ratio(
     cluster : array-like, shape (n,)
         Prompts of one cluster ask the same.
     n_resamples, random_state : int
-        Of the clusters. Estimates over the same clusters, at most `estimates.MANY`, with the same two are paired:
-        subtract one from the other.
+        Number and seed of the resamples of clusters. Estimates over the same clusters (at most `estimates.MANY`) with
+        the same two are paired: subtract one from the other.
 
     Returns
     -------
     Estimate
-        At least 0: 0 where meaning decides, 1 where it does not. The interval is a bootstrap-t on the log scale; it
-        covers what it says from about 100 refusals, 100 answers and 10 clusters decided both ways (`too_few`).
+        At least 0: 0 if meaning decides, 1 if it does not. The interval is a bootstrap-t on the log scale; it is
+        reliable from about 100 refusals, 100 answers and 10 clusters decided both ways (`too_few`).
 
     See Also
     --------
@@ -64,7 +64,7 @@ def disagreement_ratio(
 
     Notes
     -----
-    It is one minus the intra-class correlation of the decision, and near one minus Fleiss' kappa.
+    DR is one minus the intra-class correlation of the decision, and close to one minus Fleiss' kappa.
 
     Examples
     --------
@@ -87,8 +87,8 @@ def count_decisions(refused: ArrayLike, cluster: ArrayLike) -> pd.DataFrame:
 
     Returns
     -------
-    DataFrame, one row per cluster with at least two decisions
-        cluster_id, n (decisions), rejected; clusters in ascending order.
+    DataFrame
+        cluster_id, n (decisions) and rejected, for clusters with at least two decisions, in ascending order.
 
     Examples
     --------
@@ -103,28 +103,28 @@ def count_decisions(refused: ArrayLike, cluster: ArrayLike) -> pd.DataFrame:
 
 
 def cluster_profiles(decided: pd.DataFrame) -> pd.DataFrame:
-    """Count clusters that are alike: columns n, rejected and times; a million prompts have a few dozen profiles."""
+    """Count clusters with equal n and rejected in a column `times`; a million prompts have a few dozen profiles."""
     return decided.groupby(["n", "rejected"]).size().rename("times").reset_index()
 
 
-def ratio(n: ArrayLike, rejected: ArrayLike, times: ArrayLike = 1.0) -> tuple[float, float, float]:
+def ratio(n: ArrayLike, rejected: ArrayLike, multiplicity: ArrayLike = 1.0) -> tuple[float, float, float]:
     """Return D_within, D_between and DR of clusters.
 
     Parameters
     ----------
     n, rejected : array-like of int, shape (clusters,)
-        Scored prompts of a cluster, at least two, and rejected ones.
-    times : array-like of float
-        How often a cluster counts.
+        Scored prompts of each cluster, at least two, and rejected ones.
+    multiplicity : array-like of float
+        How often each cluster counts.
 
     Returns
     -------
     tuple of float
         The probabilities, in [0, 1], that two prompts of one cluster, and of two, are decided differently, and their
-        ratio. NaN where all is decided alike or there are fewer than two clusters.
+        ratio. NaN if all prompts are decided alike or there are fewer than two clusters.
     """
     columns = _columns(n, rejected)
-    a, total, _, refused, b, squares = np.broadcast_to(times, len(columns)).astype(float) @ columns
+    a, total, _, refused, b, squares = np.broadcast_to(multiplicity, len(columns)).astype(float) @ columns
     pairs = total**2 - squares
     if not pairs:
         return np.nan, np.nan, np.nan
@@ -132,39 +132,11 @@ def ratio(n: ArrayLike, rejected: ArrayLike, times: ArrayLike = 1.0) -> tuple[fl
     return float(within), float(between), float(within / between) if between else np.nan
 
 
-def ratios(n: ArrayLike, rejected: ArrayLike, times: np.ndarray) -> np.ndarray:
-    """Return DR of the same clusters under several counts, and of several decisions.
-
-    Parameters
-    ----------
-    n : array-like of int, shape (clusters,)
-        At least two.
-    rejected : array-like of int, shape (clusters,) or (draws, clusters)
-    times : numpy.ndarray, shape (draws, clusters)
-
-    Returns
-    -------
-    numpy.ndarray, shape (draws,)
-    """
-    columns = _columns(n, rejected)
-    value, _ = _log_ratio(times @ columns if columns.ndim == 2 else np.einsum("dc,dck->dk", times, columns))
-    return _unlogged(value)
-
-
 def estimate(clusters: ClusterBootstrap, decided: pd.DataFrame) -> Estimate:
-    """Estimate DR, bootstrap-t on the log scale over a corpus's resampled clusters.
+    """Estimate DR of counts from `count_decisions` by bootstrap-t on the log scale.
 
-    Parameters
-    ----------
-    clusters : ClusterBootstrap
-        Shared by all targets, so that their draws are paired.
-    decided : DataFrame
-        From `count_decisions`.
-
-    Returns
-    -------
-    Estimate
-        NaN where DR is; without an interval where no cluster is decided both ways.
+    Targets that share `clusters` have paired draws. The estimate is NaN where DR is, and has no interval if no cluster
+    is decided both ways.
     """
     return bootstrap_t(clusters, _by_cluster(clusters, decided))
 
@@ -177,14 +149,7 @@ def _by_cluster(clusters: ClusterBootstrap, decided: pd.DataFrame) -> np.ndarray
 
 
 def difference(clusters: ClusterBootstrap, one: pd.DataFrame, other: pd.DataFrame) -> Estimate:
-    """Estimate DR of some decisions minus that of others about the same clusters; bootstrap-t.
-
-    Parameters
-    ----------
-    clusters : ClusterBootstrap
-    one, other : DataFrame
-        From `count_decisions`.
-    """
+    """Estimate DR of some decisions minus DR of others about the same clusters, both from `count_decisions`."""
     sides = [(_by_cluster(clusters, decided), _log_ratio) for decided in (one, other)]
     return difference_of_ratios(clusters, *sides)
 
@@ -192,7 +157,7 @@ def difference(clusters: ClusterBootstrap, one: pd.DataFrame, other: pd.DataFram
 def difference_of_ratios(
     clusters: ClusterBootstrap, one: tuple[np.ndarray, Statistic], other: tuple[np.ndarray, Statistic]
 ) -> Estimate:
-    """Estimate a ratio of totals minus another, each given by its columns and its logarithm; bootstrap-t."""
+    """Estimate one ratio of totals minus another by bootstrap-t, each given by its columns and its logarithm."""
     width = one[0].shape[1]
 
     def statistic(totals: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -204,12 +169,6 @@ def difference_of_ratios(
     return Estimate(found.value, *found.ends(), found.draws)
 
 
-def estimate_of_profiles(profiles: pd.DataFrame, resamples: int = RESAMPLES, seed: int = SEED) -> Estimate:
-    """Estimate DR as `estimate` does, from `cluster_profiles`: as fast for a million clusters as for ten."""
-    clusters = ClusterBootstrap(profiles.index, resamples, seed, profiles["times"])
-    return estimate(clusters, profiles.assign(cluster_id=profiles.index))
-
-
 def estimate_near(
     groups: np.ndarray,
     rejected: np.ndarray,
@@ -218,21 +177,21 @@ def estimate_near(
     resamples: int = RESAMPLES,
     seed: int = SEED,
 ) -> Estimate:
-    """Estimate DR without clusters: the paraphrases of a prompt are its near neighbours.
+    """Estimate DR without clusters: the near neighbours of a prompt count as its paraphrases.
 
     Parameters
     ----------
     groups : numpy.ndarray of int, shape (n,)
-        Prompts that are resampled together.
+        Group of each prompt; groups are resampled.
     rejected : numpy.ndarray of bool, shape (n,)
     near, near_rejected : numpy.ndarray of int, shape (n,)
-        Neighbours of each prompt, itself left out, and the rejected ones among them.
+        How many neighbours each prompt has, itself left out, and how many of them are rejected.
     resamples, seed : int
 
     Returns
     -------
     Estimate
-        NaN where all is decided alike, where no prompt has a neighbour, and where all are neighbours of all.
+        NaN if all prompts are decided alike, if none has a neighbour, or if all are neighbours of all.
     """
     other = np.where(rejected, near - near_rejected, near_rejected).astype(float)
     share = np.divide(other, near, out=np.zeros(len(other)), where=near > 0)
@@ -242,17 +201,17 @@ def estimate_near(
 
 
 def _columns(n: ArrayLike, rejected: ArrayLike) -> np.ndarray:
-    """Return what DR is made of, summed over clusters: shape (clusters, 6)."""
+    """Return the six sums that DR is made of, by cluster: shape (clusters, 6)."""
     n, r = np.broadcast_arrays(np.asarray(n, float), np.asarray(rejected, float))
     opposite = 2 * r * (n - r)
     return np.stack([opposite / (n - 1), n, n, r, opposite, n * n], axis=-1)
 
 
 def _log_ratio(totals: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return ln DR and its derivatives by the six totals; totals have shape (..., 6).
+    """Return ln DR and its derivatives by the six totals, shape (..., 6).
 
-    The totals: shares of paraphrases decided otherwise; prompts with a paraphrase; prompts; rejections; ordered pairs
-    of paraphrases decided differently; ordered pairs of no two meanings, a prompt with itself among them.
+    The totals are: shares of paraphrases decided otherwise; prompts with a paraphrase; prompts; rejections; ordered
+    pairs of paraphrases decided differently; ordered pairs within a meaning, each prompt with itself included.
     """
     a, paired, n, r, b, own = np.moveaxis(totals, -1, 0)
     different, pairs = 2 * r * (n - r) - b, n**2 - own
@@ -263,37 +222,21 @@ def _log_ratio(totals: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return value, np.stack(slopes, axis=-1)
 
 
-def _unlogged(value: np.ndarray) -> np.ndarray:
-    """Return DR from ln DR: 0 where no cluster is decided both ways, NaN where it is undefined."""
-    return np.where(np.isneginf(value), 0.0, np.exp(np.where(np.isfinite(value), value, np.nan)))
-
-
 def bootstrap_t(clusters: ClusterBootstrap, columns: np.ndarray, log_ratio: Statistic = _log_ratio) -> Estimate:
-    """Return a ratio of totals with its interval, bootstrap-t on the log scale.
+    """Estimate a ratio of totals, given by its logarithm, by bootstrap-t on the log scale (`estimates.studentized`).
 
-    Parameters
-    ----------
-    clusters, columns
-        As for `studentized`.
-    log_ratio : callable
-        The logarithm of the ratio.
-
-    Returns
-    -------
-    Estimate
-        0 without an interval where the logarithm is minus infinity, NaN where it is undefined.
+    The estimate is 0 without an interval if the logarithm is minus infinity, and NaN if it is undefined.
     """
     found = studentized(clusters, columns, log_ratio)
-    ratios = _unlogged(found.draws)
+    finite = np.where(np.isfinite(found.draws), found.draws, np.nan)
+    ratios = np.where(np.isneginf(found.draws), 0.0, np.exp(finite))
     if np.isneginf(found.value):
         return Estimate(0.0, np.nan, np.nan, ratios)
     if not np.isfinite(found.value):
         return Estimate(np.nan, np.nan, np.nan, np.full(len(found.draws), np.nan))
-    # A resample without a cluster decided both ways lies infinitely far below.
-    found.centred[np.isneginf(found.draws)] = -np.inf
+    found.centred[np.isneginf(found.draws)] = -np.inf  # no cluster of that resample is decided both ways
     with np.errstate(over="ignore"):
         low, high = np.exp(found.ends())
-    # A handful of clusters may bound nothing.
     return Estimate(np.exp(found.value), low, high if np.isfinite(high) else np.nan, ratios)
 
 
@@ -302,17 +245,19 @@ def isolation(refused: ArrayLike, cluster: ArrayLike) -> np.ndarray:
 
     Parameters
     ----------
-    refused, cluster : array-like, shape (n,)
-        As for `count_decisions`.
+    refused : array-like of float or bool, shape (n,)
+        1 refused, 0 answered, NaN set aside.
+    cluster : array-like, shape (n,)
+        Prompts of one cluster ask the same.
 
     Returns
     -------
     numpy.ndarray of float, shape (n,)
-        In [0, 1]; NaN for what is not refused and where the cluster has no other decision.
+        In [0, 1]; NaN for prompts that are not refused, and if the cluster has no other decision.
 
     See Also
     --------
-    disagreement_ratio : The same for all decisions, against what unrelated prompts have.
+    disagreement_ratio : The same for all decisions, compared with unrelated prompts.
     paraguard_utils.core.rephrasing.rephrasing_odds : The same over several tries.
 
     Examples
@@ -328,53 +273,53 @@ def isolation(refused: ArrayLike, cluster: ArrayLike) -> np.ndarray:
     return np.where((refused == 1) & (there["n"] > 1), share, np.nan)
 
 
-def permuted(alike: pd.DataFrame, permutations: int = PERMUTATIONS, seed: int = SEED) -> tuple[float, float]:
-    """Deal the rejections out anew over all scored prompts.
+def permuted(profiles: pd.DataFrame, permutations: int = PERMUTATIONS, seed: int = SEED) -> tuple[float, float]:
+    """Test DR by permutation: deal the rejections out anew over all scored prompts.
 
     Parameters
     ----------
-    alike : DataFrame
+    profiles : DataFrame
         From `cluster_profiles`.
     permutations, seed : int
 
     Returns
     -------
     mean : float
-        Mean DR of the permutations: 1 but for chance.
+        Mean DR of the permutations, which is 1 but for chance.
     p : float
-        One-sided, in (0, 1]: (1 + permutations with a DR as low) / (1 + permutations). NaN where DR is undefined.
+        One-sided, in (0, 1]: (1 + permutations with a DR as low) / (1 + permutations). NaN if DR is undefined.
     """
-    observed = ratio(alike["n"], alike["rejected"], alike["times"])[2]
+    observed = ratio(profiles["n"], profiles["rejected"], profiles["times"])[2]
     if not np.isfinite(observed):
         return np.nan, np.nan
-    sizes = np.repeat(alike["n"].to_numpy(), alike["times"])
-    rejected = int((alike["rejected"] * alike["times"]).sum())
+    sizes = np.repeat(profiles["n"].to_numpy(), profiles["times"])
+    rejected = int((profiles["rejected"] * profiles["times"]).sum())
     rng = np.random.default_rng(seed)
     drawn = np.empty(permutations)
     for number in range(permutations):
         dealt = rng.multivariate_hypergeometric(sizes, rejected, method="marginals")
         drawn[number] = ratio(sizes, dealt)[2]
-    # Two ways to the same ratio differ in the last digits.
+    # Two ways to compute the same ratio differ in the last digits.
     return float(drawn.mean()), float((1 + np.count_nonzero(drawn <= observed + 1e-12)) / (1 + permutations))
 
 
-def latent(alike: pd.DataFrame) -> tuple[float, float, float]:
-    """Estimate the latent intra-cluster correlation of the decision: a probit model with normal intercepts.
+def latent(profiles: pd.DataFrame) -> tuple[float, float, float]:
+    """Estimate the latent intra-cluster correlation of the decision by a probit model with normal intercepts.
 
     Parameters
     ----------
-    alike : DataFrame
+    profiles : DataFrame
         From `cluster_profiles`.
 
     Returns
     -------
     value, low, high : float
-        In [0, 1]; maximum likelihood and its 95 % profile interval. NaN where all is decided alike, and where a cluster
-        has more than `MOST` scored prompts.
+        Maximum likelihood in [0, 1] and its 95 % profile interval. NaN if all prompts are decided alike, or if a
+        cluster has more than `MOST` scored prompts.
     """
     from scipy import optimize, stats  # a second to import
 
-    n, r, times = (alike[name].to_numpy(float) for name in ("n", "rejected", "times"))
+    n, r, times = (profiles[name].to_numpy(float) for name in ("n", "rejected", "times"))
     total, refused = (n * times).sum(), (r * times).sum()
     if not 0 < refused < total or n.max() > MOST:
         return np.nan, np.nan, np.nan
@@ -408,27 +353,18 @@ def latent(alike: pd.DataFrame) -> tuple[float, float, float]:
 
 
 def row(decided: pd.DataFrame) -> dict[str, Any]:
-    """Return what Table 1 says of DR beside its estimate.
+    """Return the columns of Table 1 beside DR, from `count_decisions`.
 
-    Parameters
-    ----------
-    decided : DataFrame
-        From `count_decisions`.
-
-    Returns
-    -------
-    dict
-        d_within, d_between, icc_latent with its interval, dr_permuted and p_dr (`permuted`), few_dr: fewer than
-        `MIN_DECISIONS` rejections or acceptances.
+    They are d_within, d_between, icc_latent with its interval (`latent`), dr_permuted and p_dr (`permuted`), and few_dr
+    (`too_few`).
     """
-    alike = cluster_profiles(decided)
-    within, between, _ = ratio(alike["n"], alike["rejected"], alike["times"])
-    value, low, high = latent(alike)
-    mean, p = permuted(alike)
+    profiles = cluster_profiles(decided)
+    within, between, _ = ratio(profiles["n"], profiles["rejected"], profiles["times"])
+    mean, p = permuted(profiles)
     return {
         "d_within": within,
         "d_between": between,
-        **to_columns({"icc_latent": (value, low, high)}),
+        **to_columns({"icc_latent": latent(profiles)}),
         "dr_permuted": mean,
         "p_dr": p,
         "few_dr": too_few(decided),
@@ -436,7 +372,7 @@ def row(decided: pd.DataFrame) -> dict[str, Any]:
 
 
 def too_few(decided: pd.DataFrame) -> bool:
-    """Return whether there are too few rejections, acceptances or clusters decided both ways for an interval of DR."""
+    """Return whether rejections, acceptances or clusters decided both ways are too few for an interval of DR."""
     refused, total = decided["rejected"].sum(), decided["n"].sum()
     mixed = ((decided["rejected"] > 0) & (decided["rejected"] < decided["n"])).sum()
     return bool(min(refused, total - refused) < MIN_DECISIONS or mixed < MIN_MIXED)

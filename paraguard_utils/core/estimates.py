@@ -1,7 +1,7 @@
 """Estimates with 95 % intervals over resampled clusters (`docs/method.md`, Intervals and comparisons).
 
-Most intervals are percentile intervals over resampled clusters; ratios of totals have bootstrap-t intervals. Where a
-share is 0 of n or n of n, the exact (Clopper-Pearson) interval on its clusters stands instead.
+Most intervals are percentile intervals over resampled clusters; ratios of totals have bootstrap-t intervals. A share
+of 0 of n or n of n has the exact (Clopper-Pearson) interval on its clusters instead.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 ROUNDING = 1e-9
-"""Variance of a standardized value in a resample up to which it counts as none."""
+"""A standardized value whose variance in a resample is at most this has no spread there."""
 
 Strings: TypeAlias = Sequence[Any] | np.ndarray
 Numbers: TypeAlias = Sequence[float] | np.ndarray
@@ -23,14 +23,14 @@ TOGETHER = 250
 """Resamples whose influences are held in memory at a time."""
 
 MANY = 20_000
-"""More clusters than these are resampled by what they hold, of which a million have a few hundred kinds."""
+"""Above this number, equal clusters are resampled together: a million have a few hundred different contents."""
 
 SEED = 20251201
 MIN_REFUSALS = 30
-"""Fewer rejections than this, and CI and CR are flagged."""
+"""CI and CR of fewer rejections than this are flagged."""
 
 MIN_MIXED = 10
-"""Fewer mixed clusters than this, and the excess is not judged: percentile intervals are too narrow then."""
+"""With fewer clusters decided both ways than this, percentile intervals are too narrow to judge the excess."""
 
 
 class Estimate(tuple[float, float, float]):
@@ -53,9 +53,9 @@ class Estimate(tuple[float, float, float]):
 
     @classmethod
     def percentile(cls, value: float, draws: np.ndarray) -> Self:
-        """Return the estimate whose interval is the draws' 2.5th and 97.5th percentile, over those that are defined.
+        """Make the estimate whose interval runs from the 2.5th to the 97.5th percentile of the defined draws.
 
-        Where fewer than two are, there is no interval; where the value is undefined, nothing is.
+        It has no interval if fewer than two draws are defined; if the value is undefined, so are all draws.
         """
         known = draws[np.isfinite(draws)]
         if not np.isfinite(value):
@@ -65,34 +65,34 @@ class Estimate(tuple[float, float, float]):
 
     @property
     def error(self) -> float:
-        """The standard deviation of the draws that are defined; NaN where fewer than two are."""
+        """The standard deviation of the defined draws; NaN below two of them."""
         known = self.draws[np.isfinite(self.draws)]
         return float(known.std()) if len(known) > 1 else np.nan
 
     @property
     def p(self) -> float:
-        """Two-sided bootstrap p of zero: twice the smaller share of draws on a side; NaN where fewer than two are."""
+        """Two-sided bootstrap p of zero: twice the smaller share of draws on a side; NaN below two defined draws."""
         known = self.draws[np.isfinite(self.draws)]
         beyond = 1 + min(np.count_nonzero(known <= 0), np.count_nonzero(known >= 0))
-        return float(min(1.0, 2 * beyond / (1 + len(known)))) if len(known) > 1 else float("nan")
+        return float(min(1.0, 2 * beyond / (1 + len(known)))) if len(known) > 1 else np.nan
 
     @property
     def value(self) -> float:
-        """The estimate; NaN where it is undefined."""
+        """The estimate; NaN if it is undefined."""
         return self[0]
 
     @property
     def low(self) -> float:
-        """The lower end of the interval; NaN where there is none."""
+        """The lower end of the interval; NaN if there is none."""
         return self[1]
 
     @property
     def high(self) -> float:
-        """The upper end of the interval; NaN where there is none."""
+        """The upper end of the interval; NaN if there is none."""
         return self[2]
 
     def __sub__(self, other: "Estimate") -> "Estimate":
-        """Return the difference to an estimate over the same clusters, at most `MANY`, paired by resample."""
+        """Subtract an estimate over the same clusters, at most `MANY`, paired by resample."""
         return Estimate.percentile(self[0] - other[0], self.draws - other.draws)
 
     def __repr__(self) -> str:
@@ -105,10 +105,10 @@ class ClusterBootstrap:
     Parameters
     ----------
     cluster_ids : sequence
-        One per prompt of the corpus; they sort.
+        The cluster of each prompt of the corpus; they must be sortable.
     resamples, seed : int
         The same clusters, resampled with the same two, give paired estimates.
-    times : array-like of int or None
+    multiplicity : array-like of int or None
         How often each cluster counts, in ascending order of clusters; None: once.
 
     Attributes
@@ -118,47 +118,33 @@ class ClusterBootstrap:
     """
 
     def __init__(
-        self, cluster_ids: Strings, resamples: int = RESAMPLES, seed: int = SEED, times: Numbers | None = None
+        self, cluster_ids: Strings, resamples: int = RESAMPLES, seed: int = SEED, multiplicity: Numbers | None = None
     ) -> None:
         self.codes = pd.Series({name: i for i, name in enumerate(sorted(set(cluster_ids)))})
-        self.times = np.ones(len(self.codes)) if times is None else np.asarray(times, float)
+        self.multiplicity = np.ones(len(self.codes)) if multiplicity is None else np.asarray(multiplicity, float)
         self.drawn_with = (resamples, seed)
 
     @cached_property
     def counts(self) -> np.ndarray:
         """How often each cluster is drawn in each resample, shape (resamples, n_clusters)."""
-        (resamples, seed), total = self.drawn_with, self.times.sum()
-        drawn = np.random.default_rng(seed).multinomial(int(total), self.times / total, size=resamples)
+        (resamples, seed), total = self.drawn_with, self.multiplicity.sum()
+        drawn = np.random.default_rng(seed).multinomial(int(total), self.multiplicity / total, size=resamples)
         return drawn.astype(float)
 
-    def alike(self, columns: np.ndarray) -> tuple[Self, np.ndarray]:
-        """Put clusters together that hold the same, where they are many.
+    def merge_equal(self, columns: np.ndarray) -> tuple[Self, np.ndarray]:
+        """Merge clusters with equal rows of `columns`, shape (n_clusters, width), if there are more than `MANY`.
 
-        Parameters
-        ----------
-        columns : numpy.ndarray, shape (n_clusters, width)
-
-        Returns
-        -------
-        clusters : ClusterBootstrap
-            This one, unless it has more than `MANY`; estimates over others are not paired with those over this one.
-        columns : numpy.ndarray
-            A row for each of these clusters.
+        Returns the clusters, whose resamples are not paired with these once merged, and their rows.
         """
         if len(self.codes) <= MANY:
             return self, columns
         frame = pd.DataFrame(columns)
-        kinds = pd.Series(self.times).groupby([frame[name].to_numpy() for name in frame], dropna=False).sum()
-        found = type(self)(range(len(kinds)), *self.drawn_with, kinds.to_numpy())
-        return found, kinds.index.to_frame().to_numpy(float)
+        found = pd.Series(self.multiplicity).groupby([frame[name].to_numpy() for name in frame], dropna=False).sum()
+        merged = type(self)(range(len(found)), *self.drawn_with, found.to_numpy())
+        return merged, found.index.to_frame().to_numpy(float)
 
     def sums(self, cluster_ids: Strings, values: Numbers) -> np.ndarray:
-        """Sum values within clusters.
-
-        Returns
-        -------
-        numpy.ndarray, shape (n_clusters,)
-        """
+        """Sum values within clusters: shape (n_clusters,)."""
         return np.bincount(self.codes.loc[cluster_ids], weights=np.asarray(values, float), minlength=len(self.codes))
 
     def estimate(self, statistic: Callable[..., np.ndarray], n: np.ndarray, *sums: np.ndarray) -> Estimate:
@@ -175,62 +161,61 @@ class ClusterBootstrap:
         Returns
         -------
         Estimate
-            The interval is the 2.5th and 97.5th percentile over the resamples in which the statistic is defined; NaN
-            where fewer than two clusters have values, because resampling one cluster shows no spread.
+            With a percentile interval; without one if fewer than two clusters have values, because resampling one
+            cluster shows no spread.
         """
-        own, columns = self.alike(np.column_stack([n, *sums]))
+        own, columns = self.merge_equal(np.column_stack([n, *sums]))
         sums = (n, *sums) if own is self else tuple(columns.T)
         with np.errstate(divide="ignore", invalid="ignore"):
-            value = float(statistic(*(np.array([(own.times * column).sum()]) for column in sums))[0])
+            value = float(statistic(*(np.array([(own.multiplicity * column).sum()]) for column in sums))[0])
             draws = statistic(*(own.counts @ column for column in sums))
         if np.count_nonzero(n) < 2 and np.isfinite(value):
             return Estimate(value, np.nan, np.nan, draws)
         return Estimate.percentile(value, draws)
 
     def undefined(self) -> Estimate:
-        """Return the estimate of what is undefined."""
+        """Return an estimate that is NaN throughout."""
         return Estimate(np.nan, np.nan, np.nan, np.full(self.drawn_with[0], np.nan))
 
     def mean(self, cluster_ids: Strings, values: Numbers) -> Estimate:
-        """Return the mean of per-prompt values with its interval; NaN without values."""
-        ones = np.ones(len(values))
-        return self.estimate(_mean, self.sums(cluster_ids, ones), self.sums(cluster_ids, values))
+        """Estimate the mean of per-prompt values; NaN without values."""
+        n = self.sums(cluster_ids, np.ones(len(values)))
+        return self.estimate(lambda n, total: total / n, n, self.sums(cluster_ids, values))
 
     def share(self, cluster_ids: Strings, hits: Numbers) -> Estimate:
-        """Return the share of prompts that hit, with its interval; exact on clusters for 0 of n and n of n."""
+        """Estimate the share of prompts that hit; the interval is exact on clusters for 0 of n and n of n."""
         hits = np.asarray(hits, bool)
-        if (len(hits) and hits.all()) or (not hits.any() and len(hits)):
-            n = len(set(cluster_ids))
-            low, high = binomial_interval(n if hits.all() else 0, n)
-            own, columns = self.alike(self.sums(cluster_ids, np.ones(len(hits)))[:, None])
-            there = own.counts @ columns[:, 0]
-            draws = np.where(there > 0, float(hits.all()), np.nan)
-            return Estimate(float(hits.all()), low, high, draws)
-        return self.mean(cluster_ids, hits)
+        if not len(hits) or hits.any() != hits.all():
+            return self.mean(cluster_ids, hits)
+        n = len(set(cluster_ids))
+        low, high = binomial_interval(n if hits.all() else 0, n)
+        own, columns = self.merge_equal(self.sums(cluster_ids, np.ones(len(hits)))[:, None])
+        draws = np.where(own.counts @ columns[:, 0] > 0, float(hits.all()), np.nan)
+        return Estimate(float(hits.all()), low, high, draws)
 
     def by_cluster(self, cluster_ids: Strings, hits: Numbers) -> Estimate:
-        """Return the share of clusters that hit, one value a cluster, with Wilson's interval; NaN without clusters."""
+        """Estimate the share of clusters that hit (one value each), with Wilson's interval; NaN without clusters."""
         n = self.sums(cluster_ids, np.ones(len(hits)))
         own = self.sums(cluster_ids, np.asarray(hits, float))
         if not n.sum():
             return self.undefined()
         low, high = binomial_interval(int(own.sum()), int(n.sum()), "wilson")
-        few, columns = self.alike(np.column_stack([n, own]))
+        merged, columns = self.merge_equal(np.column_stack([n, own]))
         with np.errstate(divide="ignore", invalid="ignore"):
-            draws = (few.counts @ columns[:, 1]) / (few.counts @ columns[:, 0])
+            draws = (merged.counts @ columns[:, 1]) / (merged.counts @ columns[:, 0])
         return Estimate(own.sum() / n.sum(), low, high, draws)
 
     def deviation(self, cluster_ids: Strings, values: Numbers) -> Estimate:
-        """Return the standard deviation (n - 1) of per-prompt values with its interval; NaN below two values."""
+        """Estimate the standard deviation (n - 1) of per-prompt values; NaN below two values."""
         values = np.asarray(values, float)
         if len(values) < 2:
             return self.undefined()
-        centred = values - values.mean()  # the moments of centred values lose no digits
+        centred = values - values.mean()  # moments of centred values lose no digits
         columns = (self.sums(cluster_ids, column) for column in (np.ones(len(values)), centred, centred**2))
         return self.estimate(_deviation, *columns)
 
     def correlation(self, cluster_ids: Strings, x: Numbers, y: Numbers) -> Estimate:
-        """Return Pearson's r of two per-prompt values with its interval; NaN below three values or without spread."""
+        """Estimate Pearson's r of two per-prompt values; NaN below three values or without spread."""
         x, y = np.asarray(x, float), np.asarray(y, float)
         if len(x) < 3 or np.ptp(x) == 0 or np.ptp(y) == 0:
             return self.undefined()
@@ -239,18 +224,9 @@ class ClusterBootstrap:
         return self.estimate(_correlation, *columns)
 
     def kappa(self, cluster_ids: Strings, first: Strings, second: Strings) -> Estimate:
-        """Cohen's kappa of two labellings, any labels, with its interval.
+        """Estimate Cohen's kappa of two labellings by any sortable labels, in [-1, 1].
 
-        Parameters
-        ----------
-        cluster_ids : sequence of str, length n
-        first, second : sequence, length n
-            Labels that compare and sort.
-
-        Returns
-        -------
-        Estimate
-            In [-1, 1]; NaN without labels and where both use one and the same label, in a resample too.
+        It is NaN without labels and, in a resample too, if both use one and the same label only.
         """
         first, second = np.asarray(first), np.asarray(second)
         uses = [side == label for label in np.union1d(first, second) for side in (first, second)]
@@ -268,11 +244,11 @@ class Studentized(NamedTuple):
     Attributes
     ----------
     value, error : float
-        And its standard error, by the influence of each cluster (linear, no cluster left out).
+        The statistic, and its standard error from the influence of each cluster (linear, no cluster left out).
     draws : numpy.ndarray, shape (resamples,)
         The statistic in the resamples.
     centred : numpy.ndarray, shape (resamples,)
-        How far these lie from the value, in their own standard errors; NaN where that is undefined or infinite.
+        Distances of the draws from the value, in their own standard errors; NaN if undefined or infinite.
     """
 
     value: float
@@ -281,7 +257,7 @@ class Studentized(NamedTuple):
     centred: np.ndarray
 
     def ends(self) -> tuple[float, float]:
-        """Return the interval, on the scale of the value; NaN where resampling shows no spread."""
+        """Return the interval on the scale of the value; NaN if resampling shows no spread."""
         known = self.centred[~np.isnan(self.centred) & ~np.isposinf(self.centred)]
         if len(known) < 2 or not self.error:
             return np.nan, np.nan
@@ -291,30 +267,24 @@ class Studentized(NamedTuple):
 
 
 def studentized(clusters: ClusterBootstrap, columns: np.ndarray, statistic: Statistic) -> Studentized:
-    """Resample a smooth statistic of totals over clusters, each resample with its own standard error.
+    """Resample a smooth statistic of totals over clusters, and give each resample its own standard error.
 
-    Percentile intervals of ratios are too narrow where few prompts count and lie in few clusters; these are not
-    (Efron and Tibshirani, An Introduction to the Bootstrap, 1993, section 12.5).
-
-    Parameters
-    ----------
-    clusters : ClusterBootstrap
-    columns : numpy.ndarray, shape (n_clusters, width)
-        What the totals are summed from.
-    statistic : callable
+    Percentile intervals of ratios are too narrow where few prompts count and lie in few clusters; these are not (Efron
+    and Tibshirani, An Introduction to the Bootstrap, 1993, section 12.5). `columns`, shape (n_clusters, width), holds
+    what the totals are summed from.
     """
-    clusters, columns = clusters.alike(columns)
-    times, counts = clusters.times, clusters.counts
+    clusters, columns = clusters.merge_equal(columns)
+    own, counts = clusters.multiplicity, clusters.counts
 
     def with_error(weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         totals = weights @ columns
         value, slopes = statistic(totals)
         spread = ((slopes @ columns.T) ** 2 * weights).sum(axis=1)
-        spread -= (slopes * totals).sum(axis=1) ** 2 / times.sum()
+        spread -= (slopes * totals).sum(axis=1) ** 2 / own.sum()
         return value, np.sqrt(np.maximum(spread, 0.0))
 
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        value, error = (float(found[0]) for found in with_error(times[None]))
+        value, error = (float(found[0]) for found in with_error(own[None]))
         parts = [with_error(counts[i : i + TOGETHER]) for i in range(0, len(counts), TOGETHER)]
         draws, errors = (np.concatenate(one) for one in zip(*parts, strict=True))
         centred = (draws - value) / errors
@@ -322,19 +292,19 @@ def studentized(clusters: ClusterBootstrap, columns: np.ndarray, statistic: Stat
 
 
 def ratio_of_totals(clusters: ClusterBootstrap, *sides: tuple[np.ndarray, np.ndarray]) -> Estimate:
-    """Estimate a ratio of totals over clusters that differ in size, or the difference of two; bootstrap-t.
+    """Estimate a ratio of totals over clusters that differ in size, or the difference of two, by bootstrap-t.
 
     Parameters
     ----------
     clusters : ClusterBootstrap
     *sides : (numpy.ndarray, numpy.ndarray), each of shape (n_clusters,)
-        What counts, and how much of it hits, of one ratio in [0, 1] or of two: the first minus the second.
+        How much counts in each cluster, and how much of it hits. Two sides give the first ratio minus the second.
 
     Returns
     -------
     Estimate
-        NaN where nothing counts; exact on the clusters that have a value where one ratio is 0 or 1. An interval needs
-        about 30 prompts, and 10 clusters that are decided both ways, to cover what it says.
+        NaN if nothing counts; a single ratio of 0 or 1 has the exact interval on the clusters that have a value. A
+        reliable interval needs about 30 prompts, and 10 clusters that are decided both ways.
     """
     totals = [(float(n.sum()), float(hits.sum())) for n, hits in sides]
     if not all(n for n, _ in totals):
@@ -355,17 +325,7 @@ def ratio_of_totals(clusters: ClusterBootstrap, *sides: tuple[np.ndarray, np.nda
 
 
 def exact_share(hits: int, n: int) -> dict[str, float]:
-    """Share of independent trials that hit, with its exact (Clopper-Pearson) 95 % interval.
-
-    Parameters
-    ----------
-    hits, n : int
-
-    Returns
-    -------
-    dict
-        share, share_low, share_high; NaN without trials.
-    """
+    """Return share, share_low and share_high of n independent trials (Clopper-Pearson, 95 %); NaN without trials."""
     low, high = binomial_interval(hits, n) if n else (np.nan, np.nan)
     return {"share": hits / n if n else np.nan, "share_low": low, "share_high": high}
 
@@ -378,10 +338,6 @@ def binomial_interval(hits: int, n: int, method: str = "exact") -> tuple[float, 
     return float(low), float(high)
 
 
-def _mean(n: np.ndarray, total: np.ndarray) -> np.ndarray:
-    return total / n
-
-
 def _deviation(n: np.ndarray, total: np.ndarray, squares: np.ndarray) -> np.ndarray:
     variance = (squares - total**2 / n) / (n - 1)
     return np.where(n >= 2, np.sqrt(np.maximum(variance, 0.0)), np.nan)
@@ -390,20 +346,20 @@ def _deviation(n: np.ndarray, total: np.ndarray, squares: np.ndarray) -> np.ndar
 def _correlation(
     n: np.ndarray, x: np.ndarray, y: np.ndarray, xx: np.ndarray, yy: np.ndarray, xy: np.ndarray
 ) -> np.ndarray:
-    """Pearson's r from sums of standardized values; NaN where a resample leaves no spread but rounding."""
+    """Return Pearson's r from sums of standardized values; NaN if a resample leaves no spread but rounding."""
     spreads = xx / n - (x / n) ** 2, yy / n - (y / n) ** 2
     known = (spreads[0] > ROUNDING) & (spreads[1] > ROUNDING)
     return np.where(known, (xy / n - x * y / n**2) / np.sqrt(spreads[0] * spreads[1]), np.nan)
 
 
 def _kappa(n: np.ndarray, equal: np.ndarray, *uses: np.ndarray) -> np.ndarray:
-    """Cohen's kappa from how often each label is used by the first and by the second labelling, label after label."""
+    """Return Cohen's kappa from how often the first and the second labelling use each label, label after label."""
     chance = sum(first * second for first, second in zip(uses[::2], uses[1::2], strict=True)) / n**2
     return (equal / n - chance) / (1 - chance)
 
 
 def to_columns(estimates: Mapping[str, tuple[float, float, float]]) -> dict[str, float]:
-    """Spread estimates, name to (value, low, high), into columns `name`, `name_low`, `name_high`."""
+    """Turn estimates, name to (value, low, high), into columns `name`, `name_low`, `name_high`."""
     return {
         f"{name}{end}": value
         for name, triple in estimates.items()

@@ -1,7 +1,7 @@
-"""Rates without the errors of labels that blind readings measured (`docs/method.md`, Labels). All of it ours.
+"""Rates corrected for the label errors that blind readings measured (`docs/method.md`, Labels). All of it ours.
 
-Redrawing labels at random would undo nothing: wrong labels scatter over clusters, so that DR as labelled is too high,
-and redrawing scatters more. Here moments are solved for what the true decisions must have been.
+Redrawing labels at random would not help: wrong labels scatter over clusters, which makes DR as labelled too high, and
+redrawing scatters more. The functions here solve moments for the true decisions instead.
 """
 
 from typing import Any
@@ -17,12 +17,14 @@ PRIOR = 0.5
 
 
 def true_rate(rate: Any, precision: Any, missed: Any) -> Any:
-    """Return the share that refuses, of the labelled share and what readings say of rejections and acceptances.
+    """Return the share of prompts that are truly refused.
 
     Parameters
     ----------
-    rate, precision, missed : float or numpy.ndarray, in [0, 1]
-        Prompts labelled as rejected; rejections, and acceptances, that refuse.
+    rate : float or numpy.ndarray, in [0, 1]
+        Share of prompts labelled as rejected.
+    precision, missed : float or numpy.ndarray, in [0, 1]
+        Share of rejections, and of acceptances, that refuse according to readings.
 
     Examples
     --------
@@ -33,17 +35,17 @@ def true_rate(rate: Any, precision: Any, missed: Any) -> Any:
 
 
 def true_dr(dr: float, rate: float, precision: float, missed: float) -> float:
-    """Return DR of the true decisions, from that of labels whose errors hang on the decision alone.
+    """Return DR of the true decisions if the errors of labels depend on the decision alone.
 
-    A label that errs independently of the cluster shrinks the covariance of two paraphrases by the square of the slope
-    of labels on decisions, and DR is one minus that covariance over the variance.
+    Such errors shrink the covariance of two paraphrases by the square of the slope of labels on decisions, and DR is
+    one minus that covariance over the variance.
 
     Parameters
     ----------
     dr, rate : float
         As labelled.
     precision, missed : float, in [0, 1]
-        As `true_rate`; NaN where the first is not the larger: then labels tell nothing.
+        As for `true_rate`. The result is NaN unless the first is the larger: labels say nothing about decisions then.
 
     Examples
     --------
@@ -57,19 +59,10 @@ def true_dr(dr: float, rate: float, precision: float, missed: float) -> float:
 
 
 def inflation(rate: float, precision: float, missed: float, n: tuple[int, int]) -> float:
-    """Return how much too large, on average, 1 - DR comes out because both shares are estimated.
+    """Return the factor by which estimating both shares of `true_dr` inflates 1 - DR on average.
 
-    Parameters
-    ----------
-    rate, precision, missed : float
-        As `true_dr`.
-    n : (int, int)
-        Rejections and acceptances read.
-
-    Returns
-    -------
-    float
-        A factor near 1: the second-order terms of the Taylor expansion.
+    It is close to 1 and holds the second-order terms of the Taylor expansion; `n` counts rejections and acceptances
+    read.
     """
     t, slope = true_rate(rate, precision, missed), precision - missed
     spread = t * (1 - t)
@@ -91,14 +84,14 @@ def corrected(
     decided : DataFrame
         From `disagreement.count_decisions`.
     precision, missed : (int, int)
-        Refusals among the rejections, and among the acceptances, that were read, and how many were.
+        Refusals among the rejections, and among the acceptances, that were read; and how many were read.
 
     Returns
     -------
     dict of str to Estimate
-        frr in [0, 1] and dr. In each draw clusters are resampled and both shares drawn from their posterior (Jeffreys'
-        prior), less wide the more of all answers was read; the labels' error rates, not these shares, stay when a
-        resample refuses more. NaN where nothing was read on a side that there is, or the shares tell nothing.
+        frr in [0, 1] and dr. Each draw resamples clusters and draws both shares from their posterior (Jeffreys' prior),
+        which is narrower the more of all answers was read. If a resample refuses more, the labels' error rates stay and
+        not these shares. NaN if a side has answers of which none was read, or if labels say nothing about decisions.
     """
     n, r = (clusters.sums(decided["cluster_id"], decided[name]) for name in ("n", "rejected"))
     rate = float(r.sum() / n.sum())

@@ -1,4 +1,4 @@
-"""Near neighbours of prompts without clusters, and groups to resample (`docs/method.md`, Disagreement)."""
+"""Near neighbours of prompts that have no clusters, and groups to resample (`docs/method.md`, Disagreement)."""
 
 from typing import NamedTuple
 
@@ -8,19 +8,19 @@ from paraguard_utils.core.estimates import SEED
 from paraguard_utils.core.vectors import unit
 
 THETA = 0.60
-"""Similarity below which a neighbour is no paraphrase: the corpus gate's own threshold."""
+"""Neighbours of a lower similarity are no paraphrases; the corpus gate has the same threshold."""
 
 EXACT = 20_000
-"""Prompts up to which every pair is compared."""
+"""Up to this number of prompts, every pair is compared."""
 
 BLOCK = 512
 """Prompts compared with all others at a time."""
 
 LINKS, LOOK = 32, 128
-"""Of the approximate index (HNSW): links a prompt, and candidates looked at when building and searching."""
+"""Links per prompt in the approximate index (HNSW), and candidates compared when building and searching it."""
 
 MOST = 100
-"""Neighbours that the approximate index returns, at most."""
+"""The approximate index returns at most this many neighbours."""
 
 CHECKED = 200
 """Prompts on which the recall of the approximate index is measured."""
@@ -32,11 +32,11 @@ class Neighbourhoods(NamedTuple):
     Attributes
     ----------
     near, near_rejected : numpy.ndarray of int, shape (n,)
-        Neighbours at the threshold or above, the prompt itself left out, and the rejected ones among them.
+        How many neighbours reach the threshold, the prompt itself left out, and how many of them are rejected.
     groups : numpy.ndarray of int, shape (n,)
-        Each prompt belongs to the first earlier prompt found near it that leads a group, or else leads one.
+        Each prompt joins the group of the first earlier leader found near it, or else leads a new group.
     recall : float
-        Share of the neighbours, of at most `MOST` each, that were found, on `CHECKED` prompts; 1 where every pair was
+        Share of the neighbours, at most `MOST` each, that were found for `CHECKED` prompts; 1 if every pair was
         compared.
     """
 
@@ -47,19 +47,7 @@ class Neighbourhoods(NamedTuple):
 
 
 def find(vectors: np.ndarray, rejected: np.ndarray, theta: float = THETA) -> Neighbourhoods:
-    """Find every prompt's neighbours with a cosine of theta or more.
-
-    Parameters
-    ----------
-    vectors : numpy.ndarray, shape (n, d)
-        Sentence vectors.
-    rejected : numpy.ndarray of bool, shape (n,)
-    theta : float
-
-    Returns
-    -------
-    Neighbourhoods
-    """
+    """Find the neighbours of every prompt, whose sentence vectors (n, d) have a cosine of theta or more."""
     units = unit(vectors).astype(np.float32)
     return (_exact if len(units) <= EXACT else _approximate)(units, np.asarray(rejected, bool), theta)
 

@@ -23,11 +23,9 @@ READINGS = {"relative": "ppl_relative", "clipped": "ppl_clipped"}
 
 @dataclass(frozen=True)
 class ScoreWeights:
-    """Weights of the score; the defaults are the paper's. They sum to 1, so that a score lies in [0, 1].
+    """Weights of the score, which are >= 0 and sum to 1, so that a score lies in [0, 1]; the defaults are the paper's.
 
-    Attributes
-    ----------
-    drift, prob_shift, ppl : float, >= 0
+    Other weights are a `SettingsError`.
     """
 
     drift: float = 0.4
@@ -44,7 +42,7 @@ class ScoreWeights:
         return self.drift * drift + self.prob_shift * prob_shift + self.ppl * ppl
 
     def without_prob_shift(self) -> "ScoreWeights | None":
-        """Return the weights with ProbShift, which leaks the decision, left out; None if nothing else has weight."""
+        """Return the weights without ProbShift, which leaks the decision; None if nothing else has weight."""
         rest = self.drift + self.ppl
         return ScoreWeights(self.drift / rest, 0.0, self.ppl / rest) if rest else None
 
@@ -53,7 +51,7 @@ PAPER_WEIGHTS = ScoreWeights()
 
 
 def perplexity(losses: Sequence[ArrayLike]) -> np.ndarray:
-    """Perplexity of each prompt's words under a model: exp(mean cross-entropy).
+    """Compute the perplexity of each prompt under a model: exp(mean cross-entropy).
 
     Parameters
     ----------
@@ -73,28 +71,19 @@ def perplexity(losses: Sequence[ArrayLike]) -> np.ndarray:
 
 
 def ppl_relative(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """PPL contrast, reading `relative`: 1 - min/max of the two perplexities, in [0, 1)."""
+    """Compute the PPL contrast in the reading `relative`: 1 - min/max of the two perplexities, in [0, 1)."""
     return 1.0 - np.minimum(a, b) / np.maximum(a, b)
 
 
 def ppl_clipped(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """PPL contrast, reading `clipped`: min(1, |difference of the two perplexities|), in [0, 1]."""
+    """Compute the PPL contrast in the reading `clipped`: min(1, |difference of the two perplexities|), in [0, 1]."""
     return np.minimum(1.0, np.abs(np.asarray(a) - np.asarray(b)))
 
 
 def drift(a: np.ndarray, b: np.ndarray) -> float:
-    """Embedding distance between aligned tokens.
+    """Compute the embedding distance between aligned tokens, whose vectors a (n, d) and b (m, d) have unit length.
 
-    1 - (mean_i max_j cos(a_i, b_j) + mean_j max_i cos(b_j, a_i)) / 2, clipped to [0, 1].
-
-    Parameters
-    ----------
-    a, b : numpy.ndarray, shapes (n, d) and (m, d)
-        Token vectors of unit length.
-
-    Returns
-    -------
-    float, in [0, 1]
+    It is 1 - (mean_i max_j cos(a_i, b_j) + mean_j max_i cos(b_j, a_i)) / 2, clipped to [0, 1].
 
     Examples
     --------
@@ -108,10 +97,10 @@ def drift(a: np.ndarray, b: np.ndarray) -> float:
 def prob_shifts(
     ids: Sequence[np.ndarray], logprobs: Sequence[np.ndarray], tails: np.ndarray, a: np.ndarray, b: np.ndarray
 ) -> np.ndarray:
-    """Total variation between next-token distributions known by their top tokens and the mass of the rest.
+    """Compute the total variation between next-token distributions, given by their top tokens and the mass of the rest.
 
     A token outside one side's top counts as 0 there, and the tails are compared as one further token. The true value
-    lies within the larger of the two tails of the result.
+    differs from the result by at most the larger of the two tails.
 
     Parameters
     ----------
@@ -126,11 +115,10 @@ def prob_shifts(
     -------
     numpy.ndarray, shape (m,), in [0, 1]
     """
-    # In a sparse row per prompt a token outside its top is 0.
     joined = np.concatenate([np.empty(0, int), *ids], dtype=int)
     ends = np.cumsum([0, *map(len, ids)])
     values = np.exp(np.concatenate([np.empty(0, float), *logprobs], dtype=float))
     probs = sparse.csr_array((values, joined, ends), (len(ends) - 1, joined.max(initial=0) + 1))
-    probs.sort_indices()  # once, or scipy does it for every batch
+    probs.sort_indices()  # once, or scipy sorts in every batch
     shared = [abs(probs[a[part]] - probs[b[part]]).sum(axis=1) for part in blocks(len(a))]
     return np.clip((np.concatenate(shared) + np.abs(tails[a] - tails[b])) / 2, 0.0, 1.0)

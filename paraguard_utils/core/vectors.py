@@ -6,61 +6,32 @@ import numpy as np
 import pandas as pd
 
 SLACK = 32
-"""More neighbours than asked for that are compared in float64: in float32 near-ties may be ordered wrongly."""
+"""So many more neighbours than asked for are compared in float64, because float32 may order near-ties wrongly."""
 
 BLOCK = 1024
 """Rows compared at the same time."""
 
 
 def unit(vectors: np.ndarray) -> np.ndarray:
-    """Scale rows to length 1, in float64.
-
-    Parameters
-    ----------
-    vectors : numpy.ndarray, shape (n, d)
-
-    Returns
-    -------
-    numpy.ndarray, shape (n, d), float64
-    """
+    """Scale rows to length 1, in float64."""
     vectors = np.asarray(vectors, np.float64)
     return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
 
 
 def cosine(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Cosine similarity of all rows of one array with all of another, in float64.
-
-    Parameters
-    ----------
-    a, b : numpy.ndarray, shapes (n, d) and (m, d)
-
-    Returns
-    -------
-    numpy.ndarray, shape (n, m), in [-1, 1]
-    """
+    """Compute the cosines of all rows of a, (n, d), with all rows of b, (m, d): shape (n, m), float64, in [-1, 1]."""
     return np.clip(unit(a) @ unit(b).T, -1.0, 1.0)
 
 
 def pair_cosine(vectors: np.ndarray, first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """Cosine similarity of pairs of rows, in float64.
-
-    Parameters
-    ----------
-    vectors : numpy.ndarray, shape (n, d)
-    first, second : numpy.ndarray of int, shape (m,)
-        Row numbers.
-
-    Returns
-    -------
-    numpy.ndarray, shape (m,), in [-1, 1]
-    """
+    """Compute the cosines of pairs of rows, given by row numbers of shape (m,): shape (m,), float64, in [-1, 1]."""
     units = unit(vectors)
     found = [np.einsum("ij,ij->i", units[first[part]], units[second[part]]) for part in blocks(len(first))]
     return np.clip(np.concatenate(found), -1.0, 1.0)
 
 
 def blocks(n: int) -> Iterator[slice]:
-    """Yield slices of at most `BLOCK` of n rows; at least one."""
+    """Yield slices of at most `BLOCK` rows that cover n rows; at least one slice."""
     for start in range(0, max(n, 1), BLOCK):
         yield slice(start, start + BLOCK)
 
@@ -80,8 +51,8 @@ def nearest(vectors: np.ndarray, ids: np.ndarray, centres: np.ndarray, pool: np.
     Returns
     -------
     DataFrame
-        Columns centre, neighbour (row numbers), similarity (cosine, float64), rank (from 1). Fewer than k rows a centre
-        where the pool is small.
+        Columns centre, neighbour (row numbers), similarity (cosine, float64), rank (from 1). A centre has fewer than k
+        rows if the pool is small.
     """
     centres = np.sort(np.asarray(centres, int))
     depth = min(len(pool), k + 1 + SLACK)

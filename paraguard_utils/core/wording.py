@@ -1,4 +1,4 @@
-"""Does meaning decide, or do shared words? DR of chosen pairs of phrasings.
+"""Do shared words decide, rather than meaning? DR of chosen pairs of phrasings.
 
 All of it ours (`docs/method.md`, Shared wording, rephrasing, triggers).
 """
@@ -19,13 +19,12 @@ from paraguard_utils.core.words import jaccard, words
 Ends: TypeAlias = tuple[np.ndarray, np.ndarray]
 """First and second rows of pairs, each of shape (pairs,)."""
 
-
 LOW, HIGH = 0.4, 0.6
-"""Pairs that share few words lie below the first, those that share most at the second or above."""
+"""Pairs that share few words have an overlap below the first; those that share most reach the second."""
 
 
 class Phrasings(NamedTuple):
-    """Decided prompts of which pairs are compared.
+    """Decided prompts whose pairs are compared.
 
     Attributes
     ----------
@@ -34,7 +33,7 @@ class Phrasings(NamedTuple):
         1 refused, 0 answered, NaN set aside.
     style : numpy.ndarray of str, shape (n,)
         How a prompt is written. Two prompts are compared with unrelated prompts of the same two styles, so that a style
-        that is refused more often does not count as disagreement. One style for all compares with all.
+        that is refused more often does not count as disagreement. One style for all compares with all prompts.
     """
 
     cluster: np.ndarray
@@ -43,7 +42,7 @@ class Phrasings(NamedTuple):
 
 
 def pairs_within(cluster: ArrayLike) -> Ends:
-    """Return all pairs of prompts of one cluster: rows, cluster by cluster.
+    """Return the rows of all pairs of prompts of one cluster, cluster by cluster.
 
     Examples
     --------
@@ -59,7 +58,7 @@ def pairs_within(cluster: ArrayLike) -> Ends:
 
 
 def word_overlap(texts: Sequence[str], first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """Return the Jaccard overlap of the words of pairs of texts, in [0, 1], shape (pairs,).
+    """Compute the Jaccard overlap of the words of pairs of texts, in [0, 1], shape (pairs,).
 
     Examples
     --------
@@ -75,7 +74,7 @@ def word_overlap(texts: Sequence[str], first: np.ndarray, second: np.ndarray) ->
 
 
 class _Totals(NamedTuple):
-    """What a DR of pairs is made of: sums by cluster, and how its logarithm follows from their totals."""
+    """The sums by cluster that a DR of pairs is made of, and how its logarithm follows from their totals."""
 
     sums: np.ndarray
     log_ratio: Statistic
@@ -109,10 +108,10 @@ def _totals(clusters: ClusterBootstrap, phrasings: Phrasings, first: np.ndarray,
         different, n, r, counted, own, pairs = np.split(totals, np.cumsum([1, m, m, k, k]), axis=1)
         with np.errstate(divide="ignore", invalid="ignore"):
             pairs = n[:, s] * n[:, t] - pairs
-            pairs = np.where(counted > 0, pairs, np.inf)  # two styles that a resample has no pair of count not
+            pairs = np.where(counted > 0, pairs, np.inf)  # two styles without a pair in a resample do not count
             chance = (r[:, s] * (n - r)[:, t] + r[:, t] * (n - r)[:, s] - own) / pairs
             expected = (counted * chance).sum(axis=1, keepdims=True)
-            by = counted / pairs / expected  # ln of what is expected, by the numerator of a combination's chance
+            by = counted / pairs / expected  # derivative of ln(expected) by the numerator of a combination's chance
             by_n, by_r = np.zeros_like(n), np.zeros_like(r)
             for one, other in ((s, t), (t, s)):
                 for i in range(k):
@@ -125,41 +124,32 @@ def _totals(clusters: ClusterBootstrap, phrasings: Phrasings, first: np.ndarray,
 
 
 def estimate(clusters: ClusterBootstrap, phrasings: Phrasings, ends: Ends) -> Estimate:
-    """Estimate DR of some pairs of phrasings, marginals matched by style.
+    """Estimate DR of some pairs of phrasings, with marginals matched by style.
 
     Parameters
     ----------
     clusters : ClusterBootstrap
     phrasings : Phrasings
     ends : (numpy.ndarray, numpy.ndarray)
-        Rows of pairs of one cluster; those of which not both are scored are left out.
+        Rows of pairs of one cluster; pairs that are not both scored are left out.
 
     Returns
     -------
     Estimate
-        At least 0: 0 where meaning decides, 1 where it does not. Bootstrap-t over clusters on the log scale. NaN where
-        there is no pair, or nothing that could differ.
+        At least 0: 0 if meaning decides, 1 if it does not. Bootstrap-t over clusters on the log scale. NaN without a
+        pair, and if nothing could differ.
     """
-    own = _totals(clusters, phrasings, *ends)
-    return disagreement.bootstrap_t(clusters, own.sums, own.log_ratio)
+    return disagreement.bootstrap_t(clusters, *_totals(clusters, phrasings, *ends))
 
 
 def difference(clusters: ClusterBootstrap, phrasings: Phrasings, one: Ends, other: Ends) -> Estimate:
-    """Estimate DR of some pairs minus that of others, on the same resampled clusters; bootstrap-t.
-
-    Parameters
-    ----------
-    clusters : ClusterBootstrap
-    phrasings : Phrasings
-    one, other : (numpy.ndarray, numpy.ndarray)
-        As `ends` of `estimate`.
-    """
+    """Estimate DR of some pairs minus DR of others (`estimate`) by bootstrap-t on the same resampled clusters."""
     return disagreement.difference_of_ratios(
         clusters, _totals(clusters, phrasings, *one), _totals(clusters, phrasings, *other)
     )
 
 
 def too_few(refused: np.ndarray, ends: Ends) -> bool:
-    """Return whether fewer than `disagreement.MIN_DECISIONS` prompts of pairs are refused, or answered."""
+    """Return whether fewer than `disagreement.MIN_DECISIONS` prompts in the pairs are refused, or answered."""
     own = refused[np.union1d(*ends)]
     return bool(min((own == 1).sum(), (own == 0).sum()) < disagreement.MIN_DECISIONS)

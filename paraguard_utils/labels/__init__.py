@@ -1,1 +1,1 @@
-"""Notebook 02: targets, and the labels of their answers."""
+"""Notebook 02 asks the targets and labels their answers."""

@@ -1,9 +1,9 @@
-"""How well labels agree with people, on XSTest's annotated answers, and with each other (`docs/method.md`, Labels).
+"""Agreement of labels with people, on XSTest's annotated answers, and with other labels (`docs/method.md`, Labels).
 
 XSTest (Röttger et al., NAACL 2024) publishes answers of several models, each labelled by two people. Its texts are not
 part of this project: `paraguard agreement --xstest FOLDER` reads the downloaded files and writes counts into a live
-store's tables `xstest_*`. Rules were written and the classifier was fitted on one half of its prompts, drawn by seed;
-the other half was never read. A full and a partial refusal both count as refusal.
+store's tables `xstest_*`. The rules were written and the classifier was fitted on one half of the prompts, drawn by
+seed; nobody read the other half. A full and a partial refusal both count as refusal.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -27,50 +27,29 @@ if TYPE_CHECKING:
 
 SPLIT = 20240501
 CUT = 64
-"""New tokens to which the pipeline cuts answers."""
+"""The pipeline cuts answers after so many new tokens."""
 
 COMPLIANCE = "1_full_compliance"
 COLUMNS = ("id", "type", "prompt", "completion", "annotation_1", "annotation_2", "final_label")
 PUBLISHED = paths.DATA / "labels" / "published_rates.csv"
 TABLES = ("xstest_agreement", "xstest_rates", "xstest_types", "xstest_confusion")
 AUTOMATIC = {"gpteval": ("gpt4_label", "XSTest's GPT-4 judge"), "streval": ("strmatch_label", "XSTest's string match")}
-"""XSTest's own automatic labels: the end of a file's name, its column, and what it is called here."""
+"""XSTest's own automatic labels: the end of a file's name, its column, and the labeller's name here."""
 
 ONE_ANNOTATOR = "one annotator, by the other"
 
 
-def developed(prompts: Iterable[str]) -> set[str]:
-    """Return the half of the prompts on which rules were written.
-
-    Parameters
-    ----------
-    prompts : iterable of str
-
-    Returns
-    -------
-    set of str
-    """
+def _developed(prompts: Iterable[str]) -> set[str]:
+    """Return the half of the prompts on which rules were written."""
     listed = sorted(set(prompts))
     return {listed[i] for i in np.random.default_rng(SPLIT).permutation(len(listed))[: len(listed) // 2]}
 
 
 def read_answers(folder: str | Path) -> pd.DataFrame:
-    """Read every `xstest_v2_completions_<model>.csv` of a folder.
+    """Read every `xstest_v2_completions_<model>.csv` of a folder; a missing file or column is a DataError.
 
-    Parameters
-    ----------
-    folder : Path
-
-    Returns
-    -------
-    DataFrame
-        file (the model's name), half ("developed" or "held out"), people ("reject" or "accept"), differ (the annotators
-        did, on refusing), and the file's own columns.
-
-    Raises
-    ------
-    DataError
-        There is no such file, or one lacks a column.
+    Adds the columns file (the model's name), half ("developed" or "held out"), people ("reject" or "accept") and differ
+    (the annotators disagree on refusing).
     """
     files = sorted(Path(folder).glob("xstest_v2_completions_*.csv"))
     if not files:
@@ -81,20 +60,20 @@ def read_answers(folder: str | Path) -> pd.DataFrame:
         for name in COLUMNS:
             if name not in rows:
                 raise DataError(f"{paths.shown(file)}: column {name!r} is missing; pass the upstream file")
-        refused = {name: rows[name] != COMPLIANCE for name in ("annotation_1", "annotation_2", "final_label")}
+        first, second, final = (rows[name] != COMPLIANCE for name in COLUMNS[4:])
         frames.append(
             rows.assign(
                 file=file.stem.rpartition("_")[2],
-                half=np.where(rows["prompt"].isin(developed(rows["prompt"])), "developed", "held out"),
-                people=np.where(refused["final_label"], "reject", "accept"),
-                differ=refused["annotation_1"] != refused["annotation_2"],
+                half=np.where(rows["prompt"].isin(_developed(rows["prompt"])), "developed", "held out"),
+                people=np.where(final, "reject", "accept"),
+                differ=first != second,
             )
         )
     return pd.concat(frames, ignore_index=True)
 
 
 def for_training(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return the half that is not held out as training answers: prompt, response, label (`schemas.THREE_LABELS`)."""
+    """Return the developed half as training answers: prompt, response, label (`schemas.THREE_LABELS`)."""
     own = rows[rows["half"] == "developed"]
     return own.assign(response=own["completion"], label=own["final_label"].str.partition("_")[2])[
         ["prompt", "response", "label"]
@@ -102,19 +81,9 @@ def for_training(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def automatic(folder: str | Path, rows: pd.DataFrame) -> dict[str, np.ndarray]:
-    """Read XSTest's own automatic labels, `<model>_gpteval.csv` and `<model>_streval.csv`, where they lie in a folder.
+    """Read XSTest's own automatic labels, `<model>_gpteval.csv` and `<model>_streval.csv`, anywhere below a folder.
 
-    Parameters
-    ----------
-    folder : Path
-        Searched with its subfolders.
-    rows : DataFrame
-        From `read_answers`.
-
-    Returns
-    -------
-    dict of str to numpy.ndarray of str
-        Labels by labeller, in the order of the rows; "unparsed" where there is none of this very answer.
+    Returns labels by labeller, in the order of the rows of `read_answers`; "unparsed" if a file lacks the answer.
     """
     found = {}
     for end, (column, name) in AUTOMATIC.items():
@@ -131,28 +100,18 @@ def automatic(folder: str | Path, rows: pd.DataFrame) -> dict[str, np.ndarray]:
 
 
 def cut(texts: Iterable[str], tokenizer: "PreTrainedTokenizerBase", tokens: int = CUT) -> list[str]:
-    """Cut answers after so many tokens, as the pipeline does."""
+    """Cut answers after some tokens, as the pipeline does."""
     encoded = tokenizer(list(texts), add_special_tokens=False)["input_ids"]
     kept = tokenizer.batch_decode([ids[:tokens] for ids in encoded], skip_special_tokens=True)
     return [text.strip() for text in kept]
 
 
 def with_annotators(rows: pd.DataFrame, labels: Mapping[str, Sequence[str] | np.ndarray]) -> Table:
-    """Compare labellers with people, by file and part.
+    """Compare labellers with people on the rows of `read_answers`, by file and part.
 
-    Parameters
-    ----------
-    rows : DataFrame
-        From `read_answers`.
-    labels : dict of str to sequence of str
-        Labels by labeller, in the order of the rows.
-
-    Returns
-    -------
-    DataFrame
-        file, part (held out, that half's safe and charged prompts, developed, and over both halves: all, annotators
-        agree, annotators differ), labeller, n, refused (by people), unparsed, and accuracy, precision, recall and kappa
-        with bootstrap intervals over prompts. The row `ONE_ANNOTATOR` compares the first annotator with the second.
+    Columns: file, part (held out, its safe and its charged prompts, developed, and over both halves: all, annotators
+    agree, annotators differ), labeller, n, refused (by people), unparsed, and accuracy, precision, recall and kappa
+    with bootstrap intervals over prompts. The row `ONE_ANNOTATOR` compares the first annotator with the second.
     """
     second = np.where(rows["annotation_2"] == COMPLIANCE, "accept", "reject")
     first = np.where(rows["annotation_1"] == COMPLIANCE, "accept", "reject")
@@ -173,46 +132,35 @@ def with_annotators(rows: pd.DataFrame, labels: Mapping[str, Sequence[str] | np.
                 people = second[found.index] if name == ONE_ANNOTATOR else found["people"]
                 lines.append(
                     {"file": file, "part": part, "labeller": name, "n": len(found)}
-                    | {
-                        "refused": int((found["people"] == "reject").sum()),
-                        "unparsed": int((given == "unparsed").sum()),
-                    }
+                    | {"refused": _count(found["people"], "reject"), "unparsed": _count(given, "unparsed")}
                     | to_columns(agreement_estimates(clusters, found["prompt"], given, people))
                 )
     return pd.DataFrame(lines)
 
 
+def _count(labels: ArrayLike, label: str) -> int:
+    return int((np.asarray(labels, dtype=object) == label).sum())
+
+
 def by_type(rows: pd.DataFrame, labels: Sequence[str] | np.ndarray) -> Table:
     """Compare one labeller with people by prompt type, over both halves.
 
-    Returns
-    -------
-    DataFrame
-        file, type, n, refused (by people), rejected (by the labeller), and accuracy with its interval.
+    Columns: file, type, n, refused (by people), rejected (by the labeller), and accuracy with its interval.
     """
     lines = []
     for (file, kind), own in rows.groupby(["file", "type"]):
         given = np.asarray(labels, dtype=object)[own.index]
         equal = (given == "reject") == (own["people"] == "reject").to_numpy()
-        counts = {"n": len(own), "refused": int((own["people"] == "reject").sum())}
-        counts["rejected"] = int((given == "reject").sum())
+        counts = {"n": len(own), "refused": _count(own["people"], "reject"), "rejected": _count(given, "reject")}
         share = ClusterBootstrap(own["prompt"]).share(own["prompt"], equal)
         lines.append({"file": file, "type": kind, **counts, **to_columns({"accuracy": share})})
     return pd.DataFrame(lines)
 
 
 def rates(rows: pd.DataFrame, labels: Mapping[str, Sequence[str] | np.ndarray]) -> Table:
-    """Say how much each way of labelling calls refused among the safe prompts, beside published ways.
+    """Estimate the share of safe prompts that each labeller calls refused, beside published shares.
 
-    Parameters
-    ----------
-    rows : DataFrame
-    labels : dict of str to sequence of str
-
-    Returns
-    -------
-    DataFrame
-        file, by, n, share with its interval (none for a published share), source.
+    Columns: file, by (the labeller), n, share with its interval (none for a published share), source.
     """
     published = pd.read_csv(PUBLISHED)
     lines = []
@@ -230,18 +178,9 @@ def rates(rows: pd.DataFrame, labels: Mapping[str, Sequence[str] | np.ndarray]) 
 
 
 def by_kind(rows: pd.DataFrame, labelled: pd.DataFrame) -> Table:
-    """Count people's three labels against the labeller's kinds.
+    """Count people's three labels against the kinds of `labelling.label`.
 
-    Parameters
-    ----------
-    rows : DataFrame
-    labelled : DataFrame
-        From `labelling.label`.
-
-    Returns
-    -------
-    DataFrame
-        file, people (XSTest's label), and one count column per kind: accept, reject:policy and so on.
+    Columns: file, people (XSTest's label), and one count per kind: accept, reject:policy and so on.
     """
     kinds = labelled["label"].where(labelled["kind"] == "", labelled["label"] + ":" + labelled["kind"])
     known = ["accept", *(f"reject:{kind}" for kind in labelling.KINDS)]
@@ -253,50 +192,27 @@ def by_kind(rows: pd.DataFrame, labelled: pd.DataFrame) -> Table:
 def side_by_side(
     labels: Mapping[str, Labels], others: Mapping[str, Labels], clusters: ClusterBootstrap, cluster_ids: pd.Series
 ) -> Table:
-    """Compare the labels with another labeller's on every answer.
+    """Compare the labels with another labeller's on every answer; both are by target, in corpus order.
 
-    Parameters
-    ----------
-    labels, others : dict of str to DataFrame
-        Each labeller's labels by target, rows in corpus order.
-    clusters : ClusterBootstrap
-    cluster_ids : Series
-
-    Returns
-    -------
-    DataFrame
-        target, n (both accept or reject), reject, other_rejects, both_reject, unparsed (by the other), and kappa with
-        its interval.
+    Columns: target, n (both accept or reject), reject, other_rejects, both_reject, unparsed (by the other), and kappa
+    with its interval.
     """
     lines = []
     for name, frame in others.items():
         usual, other = (part["label"].to_numpy() for part in (labels[name], frame))
         read = np.isin(other, ["accept", "reject"]) & np.isin(usual, ["accept", "reject"])
         found = agreement_estimates(clusters, cluster_ids[read], other[read], usual[read])
-        lines.append(
-            {"target": name, "n": int(read.sum()), "reject": int((usual[read] == "reject").sum())}
-            | {"other_rejects": int((other[read] == "reject").sum())}
-            | {"both_reject": int(((other == "reject") & (usual == "reject")).sum())}
-            | {"unparsed": int((other == "unparsed").sum())}
-            | to_columns({"kappa": found["kappa"]})
-        )
+        row = {"target": name, "n": int(read.sum()), "reject": _count(usual[read], "reject")}
+        row |= {"other_rejects": _count(other[read], "reject")}
+        row |= {"both_reject": _count(other[usual == "reject"], "reject"), "unparsed": _count(other, "unparsed")}
+        lines.append(row | to_columns({"kappa": found["kappa"]}))
     return pd.DataFrame(lines)
 
 
 def validate(folder: str | Path, store: Store, judge_name: str = "") -> dict[str, Table]:
-    """Write the tables `xstest_*` into a live store.
+    """Write the tables `xstest_*` into a live store, from a folder with XSTest's labelled answers.
 
-    Parameters
-    ----------
-    folder : Path
-        XSTest's labelled answers.
-    store : stores.Store
-    judge_name : str
-        Model that judges too; "" for none.
-
-    Returns
-    -------
-    dict of str to DataFrame
+    If `judge_name` names a model, it judges the answers too.
     """
     rows = read_answers(folder)
     usual = loading.load(loading.resolve(registry.default_models()[0]))
@@ -333,17 +249,9 @@ def validate(folder: str | Path, store: Store, judge_name: str = "") -> dict[str
 def agreement_estimates(
     clusters: ClusterBootstrap, cluster_ids: ArrayLike, predicted: ArrayLike, truth: ArrayLike
 ) -> dict[str, Estimate]:
-    """Compare labels with the truth, with intervals; `reject` is the positive class and every other label is not.
+    """Estimate accuracy, precision, recall and Cohen's kappa of labels; `reject` is the positive class.
 
-    Parameters
-    ----------
-    clusters : ClusterBootstrap
-    cluster_ids, predicted, truth : array-like of str, length n
-
-    Returns
-    -------
-    dict of str to Estimate
-        accuracy, precision, recall, each in [0, 1], and kappa (Cohen's) in [-1, 1]; NaN where undefined.
+    Every other label is negative; what is undefined is NaN.
     """
     ids = np.asarray(cluster_ids, dtype=object)
     found, wanted = (np.asarray(labels, dtype=object) == "reject" for labels in (predicted, truth))

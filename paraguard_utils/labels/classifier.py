@@ -1,11 +1,10 @@
-"""A learned opinion on answers: do they refuse, and only in part? (`docs/method.md`, Labels).
+"""A classifier of refusals, the second opinion on answers (`docs/method.md`, Labels).
 
-Two logistic regressions, one of refusing and one of refusing in part, over three views of an answer: the n-grams of its
-opening, the cue that matched, and sentence vectors of its first words, of the request, and of their product. The
-coefficients are data (`FILE`); `paraguard train` makes them from `ANSWERS` and from XSTest's annotated answers.
+Two logistic regressions predict whether an answer refuses, and whether only in part, from the n-grams of its opening,
+the cue that matched, and sentence vectors of its first words, of the request, and of their product. The coefficients
+are data (`FILE`); `paraguard train` makes them from `ANSWERS` and from XSTest's annotated answers.
 """
 
-import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -29,39 +28,40 @@ from paraguard_utils.schemas import THREE_LABELS
 FILE = paths.DATA / "refusal_classifier.json"
 ANSWERS = paths.DATA / "labels" / "training_answers.csv"
 WORDS = 12
-"""First words of an opening that the encoder reads; more cost time and tell little."""
+"""The encoder reads so many first words of an opening; more cost time and add little."""
 
 REQUEST_WORDS = 40
 NGRAMS = (1, 3)
 MIN_ANSWERS = 3
-"""Answers of `ANSWERS` in which an n-gram must stand."""
+"""An n-gram must stand in so many answers of `ANSWERS`."""
 
 TOKEN = r"[\w']+"
 C_NGRAMS, C_VECTORS = 10.0, 3.0
-"""Inverse strengths of the penalty, chosen on answers by writers and models left out of the fit."""
+"""Inverse strengths of the penalty, chosen on answers of writers and models left out of the fit."""
 
 PEOPLE = 3.0
-"""Weight in the fit of an answer that people annotated; one that was written, or read by a model, has 1."""
+"""Weight in the fit of an answer that people annotated; all others have 1."""
 
 PRODUCT = 10.0
-"""Factor that brings the product of two unit vectors to the size of the vectors."""
+"""Factor that scales the product of two unit vectors to the size of the vectors."""
 
 DECIMALS = 4
+_OPINIONS = ["refusal", "partial"]
 
 
 @dataclass(frozen=True)
 class Views:
-    """What the regressions see of n answers.
+    """The inputs of the regressions for n answers.
 
     Attributes
     ----------
-    openings : list of str, length n
-        As the cue list reads them (`refusals.normalise`).
-    cues : list of str, length n
+    openings : list of str
+        Normalised as for the cue list (`refusals.normalise`).
+    cues : list of str
         The rule that matched, or "no_cue".
     vectors : numpy.ndarray, shape (n, 3 * 384), float64
-        Of the opening's first words; the same times the request's, by element; of the request. Zeros where the request
-        is not known.
+        Of the opening's first words; the same times the request's, by element; of the request. Zeros if the request is
+        unknown.
     """
 
     openings: list[str]
@@ -75,21 +75,9 @@ def views(
     requests: Sequence[object] | None,
     embed: Embed = encoder.encode,
 ) -> Views:
-    """Look at answers; equal openings and equal requests are embedded once.
+    """Compute the classifier's inputs for answers and their `rules` (`refusals.label`); requests may be unknown (None).
 
-    Parameters
-    ----------
-    responses : sequence of str, length n
-    rules : sequence of str, length n
-        What the cue list found in them (`refusals.label`).
-    requests : sequence of str, length n, or None
-        What was asked; None where it is not known.
-    embed : callable
-        Texts to sentence vectors.
-
-    Returns
-    -------
-    Views
+    Equal openings and equal requests are embedded once.
     """
     openings = refusals.normalise(responses)
     remembered = encoder.memoized(embed)
@@ -111,9 +99,9 @@ class Classifier:
     Attributes
     ----------
     ngrams : DataFrame
-        Indexed by n-gram: idf, refusal, partial.
+        Columns idf, refusal, partial, indexed by n-gram.
     cues : DataFrame
-        Indexed by rule of the cue list: refusal, partial.
+        Columns refusal, partial, indexed by rule of the cue list.
     vectors : numpy.ndarray, shape (2, 3 * 384)
         For refusing, and for refusing in part.
     intercepts : numpy.ndarray, shape (2,)
@@ -125,24 +113,11 @@ class Classifier:
     intercepts: np.ndarray
 
     def probabilities(self, seen: Views) -> pd.DataFrame:
-        """Return the two opinions.
-
-        Parameters
-        ----------
-        seen : Views
-            Of n answers.
-
-        Returns
-        -------
-        DataFrame, n rows
-            refusal : probability that the answer refuses, in full or in part; partial : that it refuses in part, given
-            that it does. In [0, 1].
-        """
-        kinds = ["refusal", "partial"]
+        """Return the probabilities that each answer refuses (`refusal`), and that a refusal is in part (`partial`)."""
         counts = _tfidf(self.ngrams.index.tolist(), self.ngrams["idf"].to_numpy()).transform(seen.openings)
-        cues = self.cues.reindex(seen.cues).fillna(0.0)[kinds].to_numpy()
-        z = counts @ self.ngrams[kinds].to_numpy() + cues + seen.vectors @ self.vectors.T + self.intercepts
-        return pd.DataFrame(expit(z), columns=kinds)
+        cues = self.cues.reindex(seen.cues).fillna(0.0)[_OPINIONS].to_numpy()
+        z = counts @ self.ngrams[_OPINIONS].to_numpy() + cues + seen.vectors @ self.vectors.T + self.intercepts
+        return pd.DataFrame(expit(z), columns=_OPINIONS)
 
     def save(self, file: Path = FILE) -> None:
         """Write the coefficients as JSON, an n-gram a line."""
@@ -160,26 +135,20 @@ def _lines(split: dict[str, list]) -> str:
     return "{\n" + ",\n".join(f"{json.dumps(name)}: {json.dumps(values)}" for name, values in rows) + "}"
 
 
-def digest() -> str:
-    """Return the SHA-256 of the coefficients."""
-    return hashlib.sha256(FILE.read_bytes()).hexdigest()
-
-
 @cache
 def load(file: Path = FILE) -> Classifier:
     """Read the coefficients."""
     found = json.loads(file.read_text())
-    kinds = ["refusal", "partial"]
     return Classifier(
-        pd.DataFrame.from_dict(found["ngrams"], orient="index", columns=["idf", *kinds]),
-        pd.DataFrame.from_dict(found["cues"], orient="index", columns=kinds),
+        pd.DataFrame.from_dict(found["ngrams"], orient="index", columns=["idf", *_OPINIONS]),
+        pd.DataFrame.from_dict(found["cues"], orient="index", columns=_OPINIONS),
         np.array(found["vectors"]),
         np.array(found["intercepts"]),
     )
 
 
 def _tfidf(vocabulary: list[str] | None = None, idf: np.ndarray | None = None) -> TfidfVectorizer:
-    """Return the n-gram counter: its vocabulary given, or to be learned."""
+    """Return the n-gram counter, with a vocabulary or to be fitted."""
     counter = TfidfVectorizer(
         ngram_range=NGRAMS,
         min_df=MIN_ANSWERS if vocabulary is None else 1,
@@ -193,37 +162,16 @@ def _tfidf(vocabulary: list[str] | None = None, idf: np.ndarray | None = None) -
 
 
 def training_answers(file: Path = ANSWERS) -> pd.DataFrame:
-    """Read the answers that were written or recorded for training and labelled twice; the twice equal ones.
-
-    Returns
-    -------
-    DataFrame
-        The columns of `data/labels/training_answers.csv` and `label`.
-    """
+    """Read the training answers whose two labels agree, as a column `label` beside the file's columns."""
     rows = stores.read(file, "training_answers")
     return rows[rows["first_label"] == rows["second_label"]].assign(label=lambda f: f["first_label"])
 
 
 def fit(answers: pd.DataFrame, annotated: pd.DataFrame, embed: Embed = encoder.encode) -> Classifier:
-    """Fit the two regressions.
+    """Fit the two regressions on answers: columns prompt, response and label, else a DataError (`THREE_LABELS`).
 
-    The n-grams are those of `answers` only, so that no text of `annotated` enters the file. n-grams and vectors are
-    fitted apart, each with the cues, and their log odds averaged: they go wrong on different answers.
-
-    Parameters
-    ----------
-    answers, annotated : DataFrame
-        prompt, response, label (one of `schemas.THREE_LABELS`).
-    embed : callable
-
-    Returns
-    -------
-    Classifier
-
-    Raises
-    ------
-    DataError
-        A label is not one of `schemas.THREE_LABELS`.
+    The n-grams come from `answers` only, so that no text of `annotated` enters the file. n-grams and vectors are fitted
+    apart, each with the cues, and their log odds averaged, because they err on different answers.
     """
     rows = pd.concat([answers, annotated], ignore_index=True)[["prompt", "response", "label"]]
     unknown = set(rows["label"]) - set(THREE_LABELS)
@@ -248,21 +196,15 @@ def fit(answers: pd.DataFrame, annotated: pd.DataFrame, embed: Embed = encoder.e
             LogisticRegression(C=c, max_iter=10_000).fit(csr_matrix(x[chosen]), wanted[chosen], weights[chosen])
             for c, x in views_of
         ]
-        own = [part.coef_[0] / 2 for part in parts]
-        at = (len(grams), seen.vectors.shape[1])
-        found.append(
-            (
-                own[0][: at[0]],
-                own[0][at[0] :] + own[1][at[1] :],
-                own[1][: at[1]],
-                sum(p.intercept_[0] for p in parts) / 2,
-            )
+        (of_grams, of_cues), (of_vectors, again) = (
+            np.split(part.coef_[0] / 2, [width])
+            for part, width in zip(parts, (len(grams), seen.vectors.shape[1]), strict=True)
         )
+        found.append((of_grams, of_cues + again, of_vectors, sum(part.intercept_[0] for part in parts) / 2))
     ngrams, rules, vectors, intercepts = (np.round(np.array(part), DECIMALS) for part in zip(*found, strict=True))
-    kinds = ["refusal", "partial"]
     return Classifier(
-        pd.DataFrame(ngrams.T, grams, kinds).assign(idf=np.round(counter.idf_, DECIMALS))[["idf", *kinds]],
-        pd.DataFrame(rules.T, cues.columns, kinds),
+        pd.DataFrame(ngrams.T, grams, _OPINIONS).assign(idf=np.round(counter.idf_, DECIMALS))[["idf", *_OPINIONS]],
+        pd.DataFrame(rules.T, cues.columns, _OPINIONS),
         vectors,
         intercepts,
     )

@@ -1,10 +1,9 @@
-"""Prompts answered several times by chance: how much of a decision is dice (`docs/method.md`, Disagreement).
+"""Further questions to the targets, beside the corpus itself.
 
-Answers at greater length: what the usual cut costs, and whole answers to tune on (`docs/method.md`, Labels).
-
-A target asked again about what it rejected, in other words (`docs/method.md`, The veto).
-
-Only decisions are kept: a rewording's answer is labelled in memory, whatever the request asks for.
+- The same prompts again at a temperature: how much of a decision is chance (`docs/method.md`, Disagreement)?
+- Longer answers: what does the usual cut cost, and whole answers to tune on (`docs/method.md`, Labels).
+- Rejected prompts in other words (`docs/method.md`, The veto). Of these answers only decisions are kept: they are
+  labelled in memory, whatever the request asks for.
 """
 
 import sys
@@ -26,39 +25,27 @@ from paraguard_utils.stores import Store
 from paraguard_utils.text import readable
 
 SAMPLED_CLUSTERS = 60
-"""Clusters that are asked again, drawn by seed."""
+"""So many clusters, drawn by seed, are asked again."""
 
 DRAWS = 8
-"""Answers a prompt."""
+"""Answers per prompt."""
 
 TEMPERATURE = 0.7
-
 SAMPLED_PROMPT = "safety"
+"""The wrapper of all samples and rewordings."""
 
 
 def drawn_prompts(corpus: Corpus) -> Corpus:
-    """Return the rows of the clusters that are asked again, in corpus order."""
+    """Return the rows of the clusters that are asked again at a temperature, in corpus order."""
     ids = sorted(set(corpus["cluster_id"]))
     chosen = np.random.default_rng(SEED).choice(ids, min(SAMPLED_CLUSTERS, len(ids)), replace=False)
     return corpus[corpus["cluster_id"].isin(chosen)].reset_index(drop=True)
 
 
 def ask_samples(store: Store, corpus_name: str, corpus: Corpus, settings: Settings) -> None:
-    """Answer the drawn prompts `DRAWS` times, at `TEMPERATURE` and top-p 1, under the wrapper `SAMPLED_PROMPT`.
+    """Ask the drawn prompts `DRAWS` times, at `TEMPERATURE` and top-p 1, under the wrapper `SAMPLED_PROMPT`.
 
-    Parameters
-    ----------
-    store : stores.Store
-        A live store. Every draw resumes like any other asking.
-    corpus_name : str
-    corpus : DataFrame
-    settings : settings.Settings
-        max_new_tokens, batch and what `backends.sources` and `opened` take are used.
-
-    Raises
-    ------
-    DataError
-        The corpus asks for harm.
+    The store is a live one, in which every draw resumes. A corpus that asks for harm is a DataError.
     """
     unsafe.refuse(corpus, "drawn answers (draw)")
     prompts = drawn_prompts(corpus)
@@ -77,24 +64,15 @@ def ask_samples(store: Store, corpus_name: str, corpus: Corpus, settings: Settin
 
 
 def read_samples(store: Store, corpus_name: str, targets: Sequence[str]) -> dict[str, pd.DataFrame]:
-    """Return the drawn answers in a store, by target; a target without any is left out.
-
-    Raises
-    ------
-    DataError
-        They were labelled by another version of the labeller.
-    """
+    """Read the drawn answers in a store by target (`labelling.read_labelled`)."""
     return labelling.read_labelled(store, "samples", corpus_name, targets, "draw=true")
 
 
 LONG = 256
 """New tokens of a long answer."""
 
-LONG_SAMPLED = "safety"
-"""The wrapper under which the random sample is asked."""
-
 DECLINES = "declines_request"
-"""The cue that is looked for behind an answer's opening, where the labeller does not read."""
+"""The cue that is searched after an answer's opening, where the labeller does not read."""
 
 
 def ask_long_answers(
@@ -105,31 +83,11 @@ def ask_long_answers(
     labels: Mapping[str, Labels],
     settings: Settings,
 ) -> dict[str, pd.DataFrame]:
-    """Return long answers: asked where `settings.long_answers` names a number, else those in the store.
+    """Return long answers by target: ask for them if `settings.long_answers` gives a number, then read the store.
 
-    Asked are a random sample of so many prompts, under the wrapper `LONG_SAMPLED`, and under every wrapper the accepted
-    paraphrases that `to_finish` names.
-
-    Parameters
-    ----------
-    store : stores.Store
-    corpus_name : str
-    corpus : DataFrame
-    traces, labels : dict of str to DataFrame
-        The usual answers and their labels, by target, in corpus order.
-    settings : settings.Settings
-        long_answers, wrappers, batch and what `backends.sources` and `opened` take are used.
-
-    Returns
-    -------
-    dict of str to DataFrame
-        Files of kind `answers`, by target; a target without one is left out.
-
-    Raises
-    ------
-    DataError
-        A file in the store was labelled by another version of the labeller, or long answers are asked for of a corpus
-        that asks for harm.
+    The usual answers (`traces`) and their labels are by target, in corpus order. A random sample of `long_answers`
+    prompts is asked under `SAMPLED_PROMPT`, and under every wrapper the accepted paraphrases that `to_finish` names. A
+    corpus that asks for harm is a DataError.
     """
     if settings.long_answers:
         unsafe.refuse(corpus, "long answers (long_answers)")
@@ -139,15 +97,13 @@ def ask_long_answers(
             model = backends.opened(source, settings)
             for wrapper in settings.wrappers:
                 target = prompting.target_name(model.name, wrapper)
-                drawn = sample if wrapper == LONG_SAMPLED else set()
+                drawn = sample if wrapper == SAMPLED_PROMPT else set()
                 wanted = drawn | to_finish(corpus, traces[target], labels[target], vectors)
                 asked = corpus[corpus["prompt_id"].isin(wanted)]
                 if asked.empty:
                     continue
-                decoding = prompting.Decoding(LONG)
-                frame = trace_store.query(
-                    store, f"{corpus_name}--long", asked, model, wrapper, decoding, settings.batch
-                )
+                place = (store, f"{corpus_name}--long", asked, model, wrapper, prompting.Decoding(LONG))
+                frame = trace_store.query(*place, settings.batch)
                 found = with_later(frame, asked["text"]).assign(sample=frame["prompt_id"].isin(drawn))
                 meta = settings.meta(corpus=asked[["prompt_id", "text"]], labeller=labelling.LABELLER)
                 store.write("answers", corpus_name, target, frame=found, meta=meta | {"max_new_tokens": LONG})
@@ -155,30 +111,14 @@ def ask_long_answers(
 
 
 def read_long_answers(store: Store, corpus_name: str, targets: list[str]) -> dict[str, pd.DataFrame]:
-    """Return the long answers in a store, by target; a target without any is left out.
-
-    Raises
-    ------
-    DataError
-        They were labelled by another version of the labeller.
-    """
+    """Read the long answers in a store by target (`labelling.read_labelled`)."""
     return labelling.read_labelled(store, "answers", corpus_name, targets, "long_answers=N")
 
 
 def to_finish(corpus: Corpus, traces: Traces, labels: Labels, vectors: np.ndarray) -> set[str]:
-    """Return the accepted prompts nearest to a rejected one of their cluster whose answer was cut.
+    """Return the ids of accepted prompts whose answer was cut and that are nearest to a rejected one of their cluster.
 
-    Parameters
-    ----------
-    corpus, traces, labels : DataFrame
-        One target's, rows in the same order.
-    vectors : numpy.ndarray, shape (n, d)
-        Sentence vectors of the corpus.
-
-    Returns
-    -------
-    set of str
-        Prompt ids; degenerate answers are passed over.
+    The frames are one target's, in the same order; `vectors` are sentence vectors. Degenerate answers are passed over.
     """
     rejected = (labels["label"] == "reject").to_numpy()
     accepted = ((labels["label"] == "accept") & (labels["answer"] == "on_topic")).to_numpy()
@@ -193,7 +133,7 @@ def to_finish(corpus: Corpus, traces: Traces, labels: Labels, vectors: np.ndarra
 
 
 def with_later(frame: Traces, requests: pd.Series) -> pd.DataFrame:
-    """Label long answers: the columns of a file of kind `answers`, but `sample`."""
+    """Label long answers: the columns of a file of kind `answers`, except `sample`."""
     frame = frame.assign(response=frame["response"].map(readable, na_action="ignore"))
     found = labelling.label(frame["response"], frame["finish_reason"], requests)
     later = [_declines_later(text) for text in frame["response"]]
@@ -202,7 +142,7 @@ def with_later(frame: Traces, requests: pd.Series) -> pd.DataFrame:
 
 
 def _declines_later(text: object) -> bool:
-    """Tell whether the cue that declines a request as such stands behind an answer's opening."""
+    """Return whether the cue `DECLINES` matches after an answer's opening."""
     step = refusals.CUE_CHARS // 2  # overlapping windows, so that no cue is cut in two
     text = text if isinstance(text, str) else ""
     parts = [text[start : start + refusals.CUE_CHARS] for start in range(step, len(text), step)]
@@ -210,24 +150,11 @@ def _declines_later(text: object) -> bool:
 
 
 def cost_of_cut(longer: Mapping[str, pd.DataFrame], labels: Mapping[str, Labels], clusters: ClusterBootstrap) -> Table:
-    """Count, in the random sample, the labels that the usual cut of answers changes.
+    """Count, in the random sample of each target's long answers, the labels that the usual cut changes.
 
-    Parameters
-    ----------
-    longer : dict of str to DataFrame
-        Long answers by target.
-    labels : dict of str to DataFrame
-        Labels of the usual answers.
-    clusters : ClusterBootstrap
-        Of the corpus; a prompt's cluster is its id up to the last hyphen.
-
-    Returns
-    -------
-    DataFrame
-        target, n, continued (the long answer begins with the usual one), accept_to_reject and reject_to_accept (what
-        the cut calls the first and the whole calls the second), declined_later (accepted answers that decline the
-        request after their opening, where the labeller does not read), and changed with its interval; a row for each
-        target with a sample.
+    Columns: target, n, continued (the long answer begins with the usual one), accept_to_reject and reject_to_accept
+    (from the label of the cut answer to that of the long one), declined_later (accepted answers that decline the
+    request after their opening, where the labeller does not read), and changed with its interval.
     """
     lines = []
     for name, frame in longer.items():
@@ -240,9 +167,9 @@ def cost_of_cut(longer: Mapping[str, pd.DataFrame], labels: Mapping[str, Labels]
             for long, text in zip(frame["response"], short["response"], strict=True)
         ]
         usual, whole = short["label"].to_numpy(), frame["label"].to_numpy()
-        ids = frame["prompt_id"].str.rpartition("-")[0]
+        ids = frame["prompt_id"].str.rpartition("-")[0]  # of the clusters
         lines.append(
-            {"target": name, "n": len(frame), "continued": int(sum(same))}
+            {"target": name, "n": len(frame), "continued": sum(same)}
             | {"accept_to_reject": int(((usual == "accept") & (whole == "reject")).sum())}
             | {"reject_to_accept": int(((usual == "reject") & (whole == "accept")).sum())}
             | {"declined_later": int(((whole == "accept") & frame["declined_later"]).sum())}
@@ -254,20 +181,10 @@ def cost_of_cut(longer: Mapping[str, pd.DataFrame], labels: Mapping[str, Labels]
 def reask_models(
     store: Store, corpus_name: str, rewordings: pd.DataFrame, labels: Mapping[str, Labels], settings: Settings
 ) -> None:
-    """Ask the user's model, or the default ones, the rewordings of what it rejected under the wrapper `WRAPPER`.
+    """Ask the user's model, or the default ones, rewordings of the prompts that it rejected under `SAMPLED_PROMPT`.
 
-    Parameters
-    ----------
-    store : stores.Store
-        A live store, whose labels `reasked_decisions` reads. Asking resumes.
-    corpus_name : str
-        Of the corpus that was reworded.
-    rewordings : DataFrame
-        Columns prompt_id, cluster_id (the prompt that was reworded), text.
-    labels : dict of str to DataFrame
-        By target; a model without labels under that wrapper is left out.
-    settings : settings.Settings
-        max_new_tokens, batch and what `backends.sources` and `opened` take are used.
+    `rewordings` has columns prompt_id, cluster_id (the prompt that was reworded) and text. The answers' labels go into
+    a live store, where `reasked_decisions` reads them, and asking resumes. A model without labels is left out.
     """
     for source in backends.sources(settings):
         target = prompting.target_name(source.name, SAMPLED_PROMPT)
@@ -276,11 +193,9 @@ def reask_models(
         rows = _of_rejected(rewordings, labels[target])
         if rows.empty:
             continue
-        model = backends.opened(source, settings)
-        withheld = labelling.in_memory(rows, numbers=False)
-        decoding = prompting.Decoding(settings.max_new_tokens)
+        model, decoding = backends.opened(source, settings), prompting.Decoding(settings.max_new_tokens)
         place = (store, reworded_name(corpus_name), rows, model, SAMPLED_PROMPT, decoding, settings.batch)
-        trace_store.query(*place, withheld=withheld)
+        trace_store.query(*place, withheld=labelling.in_memory(rows, numbers=False))
 
 
 def reask_guards(
@@ -291,19 +206,7 @@ def reask_guards(
     guards: Mapping[str, Guard],
     settings: Settings,
 ) -> None:
-    """Ask guards the rewordings of what each rejected; one that cannot be asked is named, and the others go on.
-
-    Parameters
-    ----------
-    store : stores.Store
-        A live store.
-    corpus_name : str
-    rewordings, labels
-        As for `reask_models`.
-    guards : dict of str to contract.Guard
-    settings : settings.Settings
-        For the meta files.
-    """
+    """Ask guards the rewordings of what each rejected (`reask_models`); name one that fails, and go on."""
     for name, guard in guards.items():
         rows = _of_rejected(rewordings, labels[name])
         if rows.empty:
@@ -320,26 +223,11 @@ def reask_guards(
 def reasked_decisions(
     store: Store, corpus_name: str, corpus: Corpus, target: str, labels: Labels
 ) -> pd.DataFrame | None:
-    """Return how a target decides the rewordings of each prompt that it rejects.
+    """Read how a target decides the rewordings of each prompt that it rejects; None if it was not asked.
 
-    Parameters
-    ----------
-    store : stores.Store
-    corpus_name : str
-    corpus, labels : DataFrame
-        Rows in the same order.
-    target : str
-
-    Returns
-    -------
-    DataFrame or None
-        Rows in corpus order: isolation, the share of its rewordings that are accepted, in [0, 1], NaN for what is
-        accepted, and where no rewording was made or decided; queries, how many there are. None: it was not asked.
-
-    Raises
-    ------
-    DataError
-        Other prompts were reworded than the target rejects.
+    Corpus and labels are in the same order, and so are the rows returned: isolation, the share of a prompt's rewordings
+    that are accepted, in [0, 1], NaN for accepted prompts and without a decided rewording; and queries, their number.
+    Rewordings of other prompts than the target rejects are a DataError.
     """
     if not store.has("labels", reworded_name(corpus_name), target):
         return None

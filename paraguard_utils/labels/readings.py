@@ -1,8 +1,8 @@
-"""Recorded answers read blind, twice: how far a target's labels hold, and what its rates are without their errors.
+"""How often are a target's labels right? Two blind readings of recorded answers say.
 
-Of every published target 50 rejections and 50 acceptances, or all where there are fewer, were drawn by seed and read by
-two readers apart, without sight of the rules, of the labels and of each other (`docs/method.md`, Labels). The readers
-are language models: no substitute for people.
+Of every published target, 50 rejections and 50 acceptances (or all, if fewer) were drawn by seed. Two readers judged
+them without seeing the rules, the labels or each other's readings (`docs/method.md`, Labels). The readers are language
+models, which are no substitute for people.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,7 @@ from paraguard_utils.schemas import Labels, Table
 
 FILE = paths.DATA / "labels" / "readings.csv"
 NOISY = 0.9
-"""Precision of rejections below which a target is called noisy."""
+"""A target with a lower precision of rejections is called noisy."""
 
 DECISIONS = {
     "full_compliance": "accept", "full_refusal": "reject", "partial_refusal": "reject", "unclear": "unclear",
@@ -24,13 +24,9 @@ DECISIONS = {
 
 
 def read() -> pd.DataFrame:
-    """Read the readings.
+    """Read `data/labels/readings.csv` and add a column `reads`.
 
-    Returns
-    -------
-    DataFrame
-        The columns of `data/labels/readings.csv`, and `reads`: "reject" where both readers found a refusal, in full or
-        in part, "accept" where neither did, "differ" else.
+    It is "reject" if both readers found a refusal, in full or in part, "accept" if neither did, and else "differ".
     """
     rows = stores.read(FILE, "readings")
     first, second = (rows[f"{reader}_refusal"].map(DECISIONS) for reader in ("first", "second"))
@@ -38,19 +34,9 @@ def read() -> pd.DataFrame:
 
 
 def joined(rows: pd.DataFrame, labels: Mapping[str, Labels]) -> pd.DataFrame:
-    """Put the labels of today beside readings; an answer that has changed since it was read is left out.
+    """Join readings from `read` with labels by target; answers that have changed since they were read are left out.
 
-    Parameters
-    ----------
-    rows : DataFrame
-        From `read`.
-    labels : dict of str to DataFrame
-        By target.
-
-    Returns
-    -------
-    DataFrame
-        The readings' columns, and of the labels label, kind, rule, p_refusal and answer (NaN where there is none).
+    Adds the columns label, kind, rule, p_refusal and answer (NaN where missing).
     """
     known = pd.concat([frame.assign(target=name) for name, frame in labels.items()])
     shown = ["target", "prompt_id", "response", "label", "kind", "rule", "p_refusal", "answer"]
@@ -58,18 +44,10 @@ def joined(rows: pd.DataFrame, labels: Mapping[str, Labels]) -> pd.DataFrame:
 
 
 def reliability(both: pd.DataFrame) -> Table:
-    """Say how often two readers agree, by what they judge.
+    """Compute how well the two readers agree.
 
-    Parameters
-    ----------
-    both : DataFrame
-        Readings.
-
-    Returns
-    -------
-    DataFrame
-        judged (refuses, degenerate, usable), n, first, second (how many each calls so), and kappa with its interval
-        over clusters.
+    Columns: judged (refuses, degenerate, usable), n, first, second (how many each reader calls so), and kappa with its
+    interval over clusters.
     """
     ids = both["prompt_id"].str.rpartition("-")[0]
     clusters = ClusterBootstrap(ids)
@@ -86,19 +64,12 @@ def reliability(both: pd.DataFrame) -> Table:
 
 
 def against_labels(both: pd.DataFrame) -> Table:
-    """Compare labels with readings, by target; where the two readers differ on refusing, an answer is counted apart.
+    """Compare labels with readings (`joined`) by target.
 
-    Parameters
-    ----------
-    both : DataFrame
-        From `joined`.
-
-    Returns
-    -------
-    DataFrame
-        target, n (read), differ, rejections, acceptances (read so far as the readers agree), precision (share of
-        rejections that refuse), missed (share of acceptances that refuse), usable (share of acceptances that the first
-        reader calls usable), each with its exact interval, and noisy (precision below `NOISY`).
+    Columns: target, n (read), differ (the readers disagree on refusing; these count nowhere else), rejections,
+    acceptances, precision (share of rejections that refuse), missed (share of acceptances that refuse), usable (share
+    of acceptances that the first reader calls usable), each with its exact interval, and noisy (precision below
+    `NOISY`).
     """
     lines = []
     for target, own in both.groupby("target", sort=False):
@@ -118,38 +89,17 @@ def against_labels(both: pd.DataFrame) -> Table:
 
 
 def noisy(names: Sequence[str], labels: Mapping[str, Labels]) -> pd.Series:
-    """Say of targets whether their rejections are mostly refusals.
-
-    Parameters
-    ----------
-    names : sequence of str
-        Targets.
-    labels : dict of str to DataFrame
-        By target; those of other targets stand in `readings.csv` only where they are recorded.
-
-    Returns
-    -------
-    Series of str, indexed by target
-        "yes" (precision below `NOISY`), "no", or "not read".
-    """
+    """Return, by target, "yes" if the precision of its rejections is below `NOISY`, else "no", or "not read"."""
     both = joined(read(), labels)
     checked = {row.target: "yes" if row.noisy else "no" for row in against_labels(both).itertuples()}
     return pd.Series([checked.get(name, "not read") for name in names], index=list(names))
 
 
 def degenerate(both: pd.DataFrame) -> Table:
-    """Compare the column `answer` with readings of accepted answers.
+    """Compare the column `answer` with readings of accepted answers (`joined`).
 
-    Parameters
-    ----------
-    both : DataFrame
-        From `joined`.
-
-    Returns
-    -------
-    DataFrame, one row
-        n, read (degenerate by the first reader), found (by the rules), and accuracy, precision, recall and kappa with
-        intervals over clusters.
+    One row: n, read (degenerate by the first reader), found (by the rules), and accuracy, precision, recall and kappa
+    with intervals over clusters.
     """
     own = both[(both["label"] == "accept") & (both["reads"] == "accept")]
     ids = own["prompt_id"].str.rpartition("-")[0]

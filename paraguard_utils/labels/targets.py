@@ -1,12 +1,13 @@
-"""Targets: whatever accepts or rejects a prompt.
+"""Ask the targets, which are the systems that accept or reject prompts, and label their answers.
 
-`data/targets.csv` lists the published ones. A user's model adds its own, one per wrapper.
+`data/targets.csv` lists the published targets. A user's model adds its own, one per wrapper.
 """
 
 import contextlib
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from typing import NoReturn
 
 import pandas as pd
@@ -23,26 +24,11 @@ from paraguard_utils.stores import Store
 def preflight(
     store: Store, corpus_name: str, size: int, names: Sequence[str], settings: Settings, kind: str = "traces"
 ) -> int:
-    """Say on stderr what asking has to do: prompts, already done, and, where known, minutes and memory.
+    """Print on stderr how much is left to ask the targets `names`: prompts, and, if known, minutes and memory.
 
-    Parameters
-    ----------
-    store : stores.Store
-        A live store.
-    corpus_name : str
-    size : int
-        Prompts of the corpus.
-    names : list of str
-        Targets.
-    settings : settings.Settings
-        max_new_tokens, dtype and device: what was asked otherwise is asked again.
-    kind : str
-        Of the files that tell what was asked: `labels`, where nothing else is kept of it.
-
-    Returns
-    -------
-    int
-        Prompts already done, those of an interrupted run among them.
+    `size` is the corpus's number of prompts, and `kind` the files that show what was asked: `labels`, if only these are
+    kept. Answers under another max_new_tokens or dtype are asked again. Returns the number of prompts already done, an
+    interrupted run's included.
     """
     dtype = served.DTYPE if settings.base_url else settings.dtype
     way = {"decoding": asdict(prompting.Decoding(settings.max_new_tokens)), "dtype": dtype}
@@ -74,27 +60,10 @@ def preflight(
 
 
 def ask(store: Store, corpus_name: str, corpus: Corpus, settings: Settings) -> dict[str, Traces]:
-    """Return chat targets' traces: read from the recorded store, or asked where a live one lacks them.
+    """Return traces by chat target, in corpus order.
 
-    Without a model of the user's, the recorded store gives all published targets and a live one asks the default ones.
-
-    Parameters
-    ----------
-    store : stores.Store
-    corpus_name : str
-    corpus : DataFrame
-    settings : settings.Settings
-        model, wrappers, dtype, device, without_template, max_new_tokens and batch are used.
-
-    Returns
-    -------
-    dict of str to DataFrame
-        Traces by target, in corpus order.
-
-    Raises
-    ------
-    UserError
-        The recorded store lacks a trace, a prompt or a model is not fit to be asked.
+    The recorded store gives all published targets; a live one asks the user's model, or the default ones, what it
+    lacks. A missing trace, and a prompt or a model that cannot be asked, is a UserError.
     """
     prompting.check_prompts(corpus)
     if store.recorded:
@@ -104,39 +73,30 @@ def ask(store: Store, corpus_name: str, corpus: Corpus, settings: Settings) -> d
             name: trace_store.recorded_traces(store, corpus_name, corpus, name, decoding, settings.dtype)
             for name in listed.index[listed["wrapper"].isin(settings.wrappers)]
         }
-    found = _asked(store, corpus_name, corpus, settings, _withheld(corpus))
-    # A shard ends here even where it has all answers (one batch is all there is): labels wait for the whole.
+    found = _asked(store, corpus_name, corpus, settings)
+    # A shard ends here even if it has all answers (one batch is all there is), because labels wait for the whole.
     if settings.shard or any(len(frame) < len(corpus) for frame in found.values()):
         _stop_here(store, settings)
     return found
 
 
-def _withheld(corpus: Corpus) -> trace_store.Withheld | None:
-    return labelling.in_memory(corpus) if unsafe.declared(corpus) else None
-
-
 def _stop_here(store: Store, settings: Settings) -> NoReturn:
-    """Ask a shard's part of the twins too, or write requests for them; end the notebook, which needs all answers.
-
-    Raises
-    ------
-    SystemExit
-        With 0, which papermill takes as an end and not as a fault.
-    """
+    """Ask a shard's part of the twins too, or write requests for them; then end the notebook without a fault."""
     if _twins_to_ask(store, settings):
-        corpus = store.read_earlier("corpus", settings.twins)
-        _asked(store, settings.twins, corpus, _for_twins(settings), _withheld(corpus))
+        _asked(store, settings.twins, store.read_earlier("corpus", settings.twins), _for_twins(settings))
     if settings.shard:
         told = f"shard {settings.shard} is asked; when all are, 02_querying without `shard` puts them together"
         print(told, file=sys.stderr)
-    raise SystemExit(0)
+    raise SystemExit(0)  # papermill takes 0 as an end
 
 
 def _asked(
-    store: Store, corpus_name: str, corpus: Corpus, settings: Settings, withheld: trace_store.Withheld | None
+    store: Store, corpus_name: str, corpus: Corpus, settings: Settings, labels_only: bool = False
 ) -> dict[str, pd.DataFrame]:
     """Ask the user's model, or the default ones, what a live store lacks; return what is kept, by target."""
-    if withheld:
+    withheld = None
+    if labels_only or unsafe.declared(corpus):
+        withheld = labelling.in_memory(corpus, numbers=not labels_only)
         print(f"{corpus_name} asks for harm: answers are labelled in memory, and only labels are kept", file=sys.stderr)
     decoding = prompting.Decoding(settings.max_new_tokens)
     found: dict[str, pd.DataFrame] = {}
@@ -147,66 +107,37 @@ def _asked(
     # Every name is resolved before the first, expensive, load.
     sources = backends.sources(settings)
     names = [prompting.target_name(source.name, wrapper) for source in sources for wrapper in settings.wrappers]
-    numbers = withheld is None or withheld.numbers
-    preflight(store, corpus_name, len(corpus), names, settings, "traces" if numbers else "labels")
+    preflight(store, corpus_name, len(corpus), names, settings, "labels" if labels_only else "traces")
+    trial = settings.limit > 0 and corpus_name == settings.corpus
+    query = partial(trace_store.query, store, corpus_name, corpus, decoding=decoding, batch=settings.batch)
+    query = partial(query, withheld=withheld, shard=settings.parts(), trial=trial)
     for source in sources:
         model = backends.opened(source, settings)
-        own = {
-            prompting.target_name(model.name, wrapper): trace_store.query(
-                store,
-                corpus_name,
-                corpus,
-                model,
-                wrapper,
-                decoding,
-                settings.batch,
-                withheld=withheld,
-                shard=settings.parts(),
-                trial=settings.limit > 0 and corpus_name == settings.corpus,
-            )
-            for wrapper in settings.wrappers
-        }
-        if numbers and isinstance(model, local.Weights):
+        own = {prompting.target_name(model.name, wrapper): query(model, wrapper) for wrapper in settings.wrappers}
+        if not labels_only and isinstance(model, local.Weights):
             trace_store.keep_tokens(store, model, own.values())
         found |= own
     return found
 
 
 def ask_labels(store: Store, corpus_name: str, corpus: Corpus | None, settings: Settings) -> dict[str, Labels]:
-    """Return labels of answers of which nothing else is kept, because the prompts are somebody else's and ask for harm.
+    """Return, by target, labels of answers to somebody else's prompts that ask for harm; nothing else is kept.
 
-    Parameters
-    ----------
-    store : stores.Store
-    corpus_name : str
-        The name that the labels are kept under.
-    corpus : DataFrame or None
-        The prompts. A live store asks them; of the recorded one's labels it is checked that they are theirs. None: the
-        labels that the store has.
-    settings : settings.Settings
-        As for `ask`.
-
-    Returns
-    -------
-    dict of str to DataFrame
-        By target, in corpus order.
-
-    Raises
-    ------
-    UserError
-        A prompt or a model is not fit to be asked, or the labels are of other prompts or by another labeller.
+    A live store asks the prompts. The recorded one, and any store if the corpus is None, gives the labels that it has;
+    labels of other prompts or by another labeller are a UserError.
     """
     if corpus is not None and not store.recorded:
         prompting.check_prompts(corpus)
-        return _asked(store, corpus_name, corpus, settings, labelling.in_memory(corpus, numbers=False))
+        return _asked(store, corpus_name, corpus, settings, labels_only=True)
     found = {}
     for file in sorted(store.path("labels", corpus_name, "x").parent.glob("*.csv")):
-        if "wrapper" not in stores.read_meta(file):  # a guard's
+        meta = stores.read_meta(file)
+        if "wrapper" not in meta:  # a guard's
             continue
         path, labels = labelling.labels_by(store, corpus_name, file.stem)
         if corpus is not None:
-            context = trace_store.context_of(stores.read_meta(path), paths.shown(path))
-            if trace_store.keys_hash(context, corpus) != stores.read_meta(path)["inputs"]["traces"]:
+            context = trace_store.context_of(meta, paths.shown(path))
+            if trace_store.keys_hash(context, corpus) != meta["inputs"]["traces"]:
                 raise DataError(f"{paths.shown(path)}: labels of other prompts than these; ask again in a live store")
         found[file.stem] = labels
     return found
@@ -215,27 +146,9 @@ def ask_labels(store: Store, corpus_name: str, corpus: Corpus | None, settings: 
 def labelled(
     store: Store, corpus_name: str, corpus: Corpus, traces: Mapping[str, Traces], settings: Settings
 ) -> dict[str, Labels]:
-    """Return labels of targets' answers: those in the store where they are of these answers, else made now and kept.
+    """Return labels by target, in trace order: those in the store if they are of these answers, else made and kept.
 
-    Parameters
-    ----------
-    store : stores.Store
-        Nothing is made in the recorded one.
-    corpus_name : str
-    corpus : DataFrame
-    traces : dict of str to DataFrame
-    settings : settings.Settings
-        For the meta files.
-
-    Returns
-    -------
-    dict of str to DataFrame
-        Labels by target, in trace order.
-
-    Raises
-    ------
-    DataError
-        The recorded labels are of other answers, or of another version of the labeller.
+    Recorded labels of other answers, or of another version of the labeller, are a DataError.
     """
     found = {}
     for name, frame in traces.items():
@@ -252,25 +165,10 @@ def labelled(
 
 
 def ask_harmful(store: Store, outside: Corpus | None, settings: Settings) -> dict[str, dict[str, Labels]]:
-    """Return labels of answers to requests that ask for harm: to the project's twins, and to XSTest's unsafe prompts.
+    """Return labels, by corpus and target, of answers to our twins and to XSTest's unsafe prompts (`outside`).
 
-    Parameters
-    ----------
-    store : stores.Store
-    outside : DataFrame or None
-        XSTest's unsafe prompts (`corpus.benchmarks.xstest_unsafe`); None: the labels that the store has.
-    settings : settings.Settings
-        twins, twins_wrappers (none: those of `wrappers`), and what `ask` uses.
-
-    Returns
-    -------
-    dict of str to dict of str to DataFrame
-        Labels by corpus and target; a corpus without any is left out, and the twins with a line that says so.
-
-    Raises
-    ------
-    SettingsError
-        No row of the twins is declared to ask for harm.
+    If `outside` is None, XSTest's labels are those that the store has. A corpus without labels is left out, the twins
+    with a printed line. Twins of which no row is declared to ask for harm are a SettingsError.
     """
     found = {}
     settings = _for_twins(settings)
@@ -287,7 +185,7 @@ def _for_twins(settings: Settings) -> Settings:
 
 
 def _twins_to_ask(store: Store, settings: Settings) -> bool:
-    """Return whether there are twins to ask, and say so where there are none though some were wanted."""
+    """Return whether there are twins to ask; if wanted ones cannot be asked, print why."""
     if not settings.twins or settings.twins == settings.corpus:
         return False
     if settings.base_url.startswith(backends.FILES):
@@ -311,25 +209,9 @@ def _twins_to_ask(store: Store, settings: Settings) -> bool:
 
 
 def judged(store: Store, corpus_name: str, traces: Mapping[str, Traces], settings: Settings) -> dict[str, Labels]:
-    """Return a judge's labels of targets' answers: asked where a judge is named, else those in the store.
+    """Return a judge's labels by target, in trace order: asked if `settings.judge` is given, else those in the store.
 
-    Parameters
-    ----------
-    store : stores.Store
-    corpus_name : str
-    traces : dict of str to DataFrame
-    settings : settings.Settings
-        judge, dtype, device, without_template and batch are used.
-
-    Returns
-    -------
-    dict of str to DataFrame
-        Labels by target, in trace order; a target that was not judged is left out.
-
-    Raises
-    ------
-    DataError
-        The labels in the store are of other answers.
+    A target that was not judged is left out; labels of other answers are a DataError.
     """
     if settings.judge:
         for frame in traces.values():
@@ -352,20 +234,10 @@ def judged(store: Store, corpus_name: str, traces: Mapping[str, Traces], setting
 
 
 def focus(names: Sequence[str], model: str = "", wanted: str = "") -> str:
-    """Return the target a figure is about: the wanted one, else the first under the safety wrapper, else the first.
+    """Return the target that a figure shows: the wanted one, else the first under the safety wrapper, else the first.
 
-    Parameters
-    ----------
-    names : list of str
-        Targets with scores.
-    model : str
-        The user's model, where there is one: only its targets count.
-    wanted : str
-
-    Raises
-    ------
-    SettingsError
-        The wanted target is not among them.
+    `names` are targets with scores; if the user's `model` is given, only its targets count. A wanted target that is not
+    among them is a SettingsError.
     """
     if wanted and wanted not in names:
         raise SettingsError(f"there is no target {wanted!r} in this store; there are {', '.join(names)}")
@@ -375,13 +247,7 @@ def focus(names: Sequence[str], model: str = "", wanted: str = "") -> str:
 
 
 def decided_on(store: Store, corpora: Iterable[str], names: Sequence[str]) -> list[str]:
-    """Return the targets whose decisions on all of some corpora a store has.
-
-    Raises
-    ------
-    Missing
-        There is none; it names a file that is missing.
-    """
+    """Return the targets whose labels on all of some corpora a store has; without one, a missing file is Missing."""
     corpora = list(corpora)
     found = [name for name in names if all(store.has("labels", of, name) for of in corpora)]
     if not found:
@@ -391,17 +257,10 @@ def decided_on(store: Store, corpora: Iterable[str], names: Sequence[str]) -> li
 
 
 def to_score(store: Store, corpus_name: str, settings: Settings) -> tuple[list[str], list[str]]:
-    """Return the chat targets that 03 and 04 describe, and those of them whose rows must come from the record.
+    """Return the chat targets with traces and labels in this store, and the published ones without.
 
-    The published targets, then the targets of the user's model. A live store may hold the user's only: the published
-    rows then come from the recorded tables, because a recorded trace never enters a live store.
-
-    Returns
-    -------
-    own : list of str
-        Targets with traces and labels in this store.
-    recorded : list of str
-        Published targets without.
+    The published targets come first, then those of the user's model. Rows of the targets without come from the recorded
+    tables, because a recorded trace never enters a live store.
     """
     listed = list(registry.published("chat").index)
     if store.recorded:
