@@ -260,7 +260,7 @@ def _from_file(name: str, scores_file: str, corpus: Corpus | None) -> tuple[str,
 
 
 def _from_function(named: str) -> tuple[str, Scorer]:
-    """Return version and scorer of a user's function; its file's digest is the version, so changed code is asked anew."""
+    """Return version and scorer of a user's function; its file's digest is the version: changed code is asked anew."""
     module_name, _, function_name = str(named).partition(":")
     for folder in (str(Path.cwd()), str(paths.ROOT)):  # papermill's kernels run in one, the project's in the other
         if folder not in sys.path:
