@@ -30,8 +30,8 @@ MARKS = ("same intent", "shifted", "unsure")
 YES_OR_NO = ("yes", "no", "unsure")
 
 QUESTIONS = {"mark": MARKS, "refusal": YES_OR_NO, "harmless": YES_OR_NO, "natural": YES_OR_NO}
-"""Columns for the reader, and what may stand there. Every sheet has `mark`; some also ask whether an answer is a refusal,
-or a paraphrase harmless and natural English."""
+"""Columns for the reader, and what may stand there. Every sheet has `mark`; some also ask whether an answer is a
+refusal, or a paraphrase harmless and natural English."""
 
 SHEET = ("prompt_id", "strategy", "seed", "paraphrase", "mark", "comment")
 """Columns of a sheet; `mark` and `comment` are for the reader."""

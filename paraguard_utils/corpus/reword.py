@@ -14,10 +14,10 @@ MOST = 3
 
 
 def reworded(prompts: pd.DataFrame) -> pd.DataFrame:
-    """Reword prompts (prompt_id, text) by the rules: the first candidate of each strategy that is not nearly its prompt.
+    """Reword prompts by the rules: the first candidate of each strategy that is not nearly its prompt.
 
-    Returns prompt_id (`ID~1`, `ID~2`, ...), cluster_id (the prompt's id), strategy, text: up to `MOST` rows a prompt,
-    none where the rules know no other words. No encoder checks that the meaning is kept.
+    Takes prompt_id and text. Returns prompt_id (`ID~1`, `ID~2`, ...), cluster_id (the prompt's id), strategy, text: at
+    most `MOST` rows a prompt, none where the rules know no other words. No encoder checks that the meaning is kept.
     """
     columns = ["prompt_id", "cluster_id", "strategy", "text"]
     rows = [

@@ -8,8 +8,8 @@ limits. The paper does not name its risk scorer; this one is ours. It is the mea
 * *semantic*: 0.5 + (c - p), clipped to [0, 1], where c and p are the means of the three highest cosines to charged and
   to plain exemplar topics in `data/risk/exemplars.csv`.
 
-The scorer is frozen: `VERSION` names this rule and `FROZEN` is the digest of its data. Whoever changes either makes a new
-version and needs a new corpus. A guard or a text classifier can take its place (`scorer`).
+The scorer is frozen: `VERSION` names this rule and `FROZEN` is the digest of its data. To change either is to make a
+new version, which needs a new corpus. A guard or a text classifier can take its place (`scorer`).
 """
 
 import hashlib
