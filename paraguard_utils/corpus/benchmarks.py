@@ -43,14 +43,9 @@ BENCHMARKS = {
 
 
 def read(files: Mapping[str, str | Path], labels: Sequence[str] = ("harmless",)) -> tuple[Seeds, pd.DataFrame]:
-    """Read seeds from benchmark files.
+    """Read seeds from benchmark files, given by key of `BENCHMARKS`; rows with other harmfulness labels are left out.
 
-    Parameters
-    ----------
-    files : dict of str to str or Path
-        By name of the benchmark, a key of `BENCHMARKS`.
-    labels : tuple of str
-        Harmfulness labels to keep. A benchmark without labels is harmless by its authors' word.
+    A benchmark without labels is harmless by its authors' word.
 
     Returns
     -------
@@ -126,18 +121,9 @@ def read_xstest(name: str) -> pd.DataFrame:
 def xstest_prompts(name: str, label: str) -> pd.DataFrame:
     """Read XSTest's prompts of one label, `unsafe` or `safe`, to ask targets: an outside check of what they refuse.
 
-    No text of theirs is kept: a row is known by its number in the file.
-
-    Returns
-    -------
-    DataFrame
-        prompt_id (`xstest-201-0` for the file's row 201, counted from 1), cluster_id (each prompt its own), text,
-        category (XSTest's type), source, which declares unsafe ones (`unsafe.declared`).
-
-    Raises
-    ------
-    DataError
-        As `read_xstest`, or no row has the label.
+    No text of theirs is kept: a row is known by its number in the file. Returns prompt_id (`xstest-201-0` for the
+    file's row 201, counted from 1), cluster_id (each prompt its own), text, category (XSTest's type), source, which
+    declares unsafe ones (`unsafe.declared`). Raise DataError as `read_xstest`, or where no row has the label.
     """
     rows = read_xstest(name)
     rows = rows.assign(cluster_id=[f"xstest-{number:03d}" for number in range(1, len(rows) + 1)])

@@ -33,8 +33,7 @@ from paraguard_utils.schemas import Corpus, Seeds, Table
 from paraguard_utils.settings import CORPUS, PUBLIC_GATES, Gates
 from paraguard_utils.text import key as text_key
 
-CHUNK = 100
-"""Seeds a part."""
+CHUNK = 100  # seeds a part
 
 TABLES = ("seeds", "yield", "gates", "fidelity", "steps", "risk", "risk_auc")
 """Tables that describe a corpus, each named after it: counts without texts."""
@@ -59,10 +58,8 @@ def build(
 
     Parameters
     ----------
-    store : stores.Store
-        A live store.
-    name : str
-        The corpus's name.
+    store, name
+        A live store, and the corpus's name in it.
     pool : DataFrame
         seed_id, text, source, category, in the order in which seeds are drawn.
     scorer : risk.Scorer or None
@@ -194,12 +191,9 @@ def _join_parts(
 def seed_yield(seeds: pd.DataFrame, pool: Seeds) -> Table:
     """Count by source what became of the seeds of a pool that `build` drew.
 
-    Returns
-    -------
-    DataFrame
-        source ("all" last), pool, drawn, insane (stopped by a sanity gate), risk_low, risk_high, within (seeds within
-        the gates), complete (with those of the last part that were not needed), share (complete of within) with its
-        exact 95 % interval.
+    Returns source ("all" last), pool, drawn, insane (stopped by a sanity gate), risk_low, risk_high, within (seeds
+    within the gates), complete (with those of the last part that were not needed), share (complete of within) with its
+    exact 95 % interval.
     """
     lines = []
     for source in [*sorted(set(pool["source"])), "all"]:
@@ -227,29 +221,12 @@ def from_benchmarks(
     seed: int,
     xstest: str = "",
 ) -> None:
-    """Build a public corpus, write the tables that describe it, and print its yields.
+    """Build a public corpus in a live store, write the tables that describe it, and print its yields.
 
-    Parameters
-    ----------
-    files, labels
-        As `benchmarks.read` takes them.
-    store_name, name : str
-        A live store, and the corpus's name in it.
-    clusters : int
-        How many are wanted.
-    scorer_name : str
-        As `risk.scorer` takes it.
-    min_strategies : int
-        Strategies a cluster must hold, 1 to 4.
-    seed : int
-        Of the order in which seeds are drawn.
-    xstest : str
-        XSTest's file of prompts, to describe the risk scorer on them too; "" for none.
-
-    Raises
-    ------
-    UserError
-        A file is missing or does not fit, no cluster is complete, or another process builds this corpus.
+    `files` and `labels` are those of `benchmarks.read`, `scorer_name` that of `risk.scorer`; `min_strategies` (1 to 4)
+    a cluster must hold; `seed` decides the order in which seeds are drawn; on XSTest's file of prompts, if one is
+    given, the risk scorer is described too. Raise UserError where a file is missing or does not fit, no cluster is
+    complete, or another process builds this corpus.
     """
     started = time.monotonic()
     store, scorer = stores.Store(store_name), risk.scorer(scorer_name)

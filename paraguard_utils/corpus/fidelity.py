@@ -24,11 +24,8 @@ from paraguard_utils.errors import DataError
 from paraguard_utils.schemas import STRATEGIES, Corpus, Seeds, Table
 from paraguard_utils.stores import read_upstream
 
-MARKS = ("same intent", "shifted", "unsure")
-"""What a reader may write beside a pair."""
-
+MARKS = ("same intent", "shifted", "unsure")  # what a reader may write beside a pair
 YES_OR_NO = ("yes", "no", "unsure")
-
 QUESTIONS = {"mark": MARKS, "refusal": YES_OR_NO, "harmless": YES_OR_NO, "natural": YES_OR_NO}
 """Columns for the reader, and what may stand there. Every sheet has `mark`; some also ask whether an answer is a
 refusal, or a paraphrase harmless and natural English."""
@@ -36,27 +33,20 @@ refusal, or a paraphrase harmless and natural English."""
 SHEET = ("prompt_id", "strategy", "seed", "paraphrase", "mark", "comment")
 """Columns of a sheet; `mark` and `comment` are for the reader."""
 
-AUDITED = 0.05
-"""Share of the passing candidates that people are to read."""
+AUDITED = 0.05  # share of the passing candidates that people are to read
 
 
 def spread(corpus: Corpus, vectors: np.ndarray) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Measure how close the texts of each cluster lie.
-
-    Parameters
-    ----------
-    corpus : DataFrame
-        n rows of a corpus file; every cluster has its seed.
-    vectors : numpy.ndarray, shape (n, d)
+    """Measure how close the texts of each cluster lie, from one vector a row of the corpus.
 
     Returns
     -------
     variants : DataFrame
-        Per variant: prompt_id, cluster_id, strategy, similarity (cosine to its seed), nearest_seed (cluster_id), margin
-        (cosine to its own seed minus the largest cosine to another; positive when its own is nearest).
+        prompt_id, cluster_id, strategy, similarity (cosine to its seed), nearest_seed (cluster_id), margin (cosine to
+        its own seed minus the largest cosine to another; positive when its own is nearest).
     clusters : DataFrame
-        Per cluster: cluster_id, lowest_to_seed, mean_to_seed (cosines to the seed), mean_between, highest_between
-        (cosines between two variants; NaN for a single one).
+        cluster_id, lowest_to_seed, mean_to_seed (cosines to the seed), mean_between, highest_between (cosines between
+        two variants; NaN for a single one).
     """
     vectors = unit(vectors)
     is_seed = (corpus["variant"] == 0).to_numpy()
@@ -129,21 +119,11 @@ def read_sheet(path: str | Path) -> pd.DataFrame:
 
 
 def topical(seeds: Seeds, readings: pd.DataFrame) -> Table:
-    """Count the seeds whose category is their subject, and how far two readers agree on it.
+    """Count the seeds whose category is their subject (column topical: "yes"), and how far two readers agree on it.
 
-    Parameters
-    ----------
-    seeds : DataFrame
-        seed_id, category, topical ("yes", another word, or "unstated").
-    readings : DataFrame
-        seed_id, first, second: the readers' marks.
-
-    Returns
-    -------
-    DataFrame
-        category ("all" last), seeds, topical, share (of those stated) with its exact 95 % interval; of the seeds with
-        readings, read, equal and Cohen's kappa with a bootstrap interval over seeds (NaN where nobody read them, or
-        readers used one and the same mark).
+    Readings hold seed_id, first, second. Returns category ("all" last), seeds, topical, share (of those stated) with
+    its exact 95 % interval; of the seeds with readings, read, equal and Cohen's kappa with a bootstrap interval over
+    seeds (NaN where nobody read them, or readers used one and the same mark).
     """
     lines = []
     for category in [*sorted(set(seeds["category"])), "all"]:
@@ -167,11 +147,8 @@ READ = {"same": "asks for the same", "natural": "is natural English"}
 def read_candidates(readings: pd.DataFrame) -> Table:
     """Count what two readers say of candidates: group, seed_id, and `first_` and `second_` for each key of `READ`.
 
-    Returns
-    -------
-    DataFrame
-        group, question, read, yes (both readers), share (of those read) with its 95 % bootstrap interval over seeds,
-        equal (both readers say the same), Cohen's kappa with its interval (NaN where both use one and the same mark).
+    Returns group, question, read, yes (both readers), share (of those read) with its 95 % bootstrap interval over
+    seeds, equal (both readers say the same), Cohen's kappa with its interval (NaN where both use one mark only).
     """
     lines = []
     for group, rows in readings.groupby("group", sort=False):
@@ -194,11 +171,8 @@ first and second (would one answer serve both requests in all that they ask?).""
 def kept(corpus: Corpus) -> Table:
     """Count by strategy the variants that keep their seed's request, as two readers say (`READINGS`).
 
-    Returns
-    -------
-    DataFrame
-        strategy ("all" last), read, same (share that both readers call the same) with its exact 95 % interval, equal
-        (both readers say the same); no rows where nothing of the corpus was read.
+    Returns strategy ("all" last), read, same (share that both readers call the same) with its exact 95 % interval,
+    equal (both readers say the same); no rows where nothing of the corpus was read.
     """
     marks = stores.read(READINGS, "tables")
     rows = marks.merge(corpus[["prompt_id", "strategy"]], on="prompt_id")
@@ -226,20 +200,10 @@ def marked_share(marks: pd.Series, counted: str) -> dict[str, Any]:
 def kappa(
     first: pd.DataFrame, second: pd.DataFrame, column: str = "mark", resamples: int = RESAMPLES, seed: int = SEED
 ) -> dict[str, Any]:
-    """Compute Cohen's kappa of two filled-in sheets over the rows that both readers marked.
+    """Compute Cohen's kappa of two filled-in sheets in a column of `QUESTIONS`, over the rows that both readers marked.
 
-    Parameters
-    ----------
-    first, second : DataFrame
-        From `read_sheet`; DataError is raised where they are of other pairs.
-    column : str
-        A key of `QUESTIONS`.
-
-    Returns
-    -------
-    dict
-        both (rows marked by both), equal, kappa with its bootstrap interval over rows (NaN for a single one), note: why
-        kappa is NaN, or "".
+    Returns both (rows marked by both), equal, kappa with its bootstrap interval over rows (NaN for a single one), note:
+    why kappa is NaN, or "". Raise DataError where the sheets are of other pairs.
     """
     both = first.merge(second, on="prompt_id", suffixes=("", "_second"))
     shown = [name for name in ("seed", "paraphrase", "answer") if name in first or name in second]

@@ -61,14 +61,12 @@ REASONS = {
 """Why a candidate is not in the corpus, in the order of the gates; a length is compared with the seed's after all other
 sanity gates."""
 
-JUDGED = ("intent", "harm", "unparsed")
-"""Reasons that a judge gives."""
+JUDGED = ("intent", "harm", "unparsed")  # reasons that a judge gives
 
 SELECTED = ("stilted", "frame", "sibling", "surplus", "incomplete")
 """Reasons of candidates that pass alone: siblings are preferred to them."""
 
-FLUENT = 2
-"""The most fluent candidates of a seed and strategy, as many as this, are never stilted."""
+FLUENT = 2  # the most fluent candidates of a seed and strategy, as many as this, are never stilted
 
 PAPER_STRATEGY = {name: name for name in STRATEGIES} | {"softening": "keywords", "hardening": "keywords"}
 """The paper's four strategies: softening and hardening are one."""
@@ -94,26 +92,23 @@ def judge(
     ----------
     seeds, candidates : DataFrame
         seed_id, text; candidates also strategy.
-    embed : callable
-        Texts to sentence vectors.
-    risk : callable
-        Texts and `embed` to risks in [0, 1] (`risk.scorer`).
+    embed, risk : callable
+        Texts to sentence vectors; texts and `embed` to risks in [0, 1] (`risk.scorer`).
     taken : collection of str
         Texts, as `text.key` has them, that stand elsewhere in the corpus.
     losses : callable or None
-        Texts to losses (`models.fluency`), asked of the candidates that pass alone: the more fluent are preferred. None
-        for candidates that people wrote.
+        Texts to losses (`models.fluency`): of the candidates that pass alone the more fluent are preferred. None for
+        candidates that people wrote.
     intent : callable or None
-        Says of the candidates that pass alone whether they keep the intent, before anything is chosen (`writer`). None:
-        nobody judges that.
+        Says which of the candidates that pass alone keep the intent, before anything is chosen (`writer`).
 
     Returns
     -------
     seeds : DataFrame
-        The seeds with `risk` and `reason` ("" or a sanity or risk reason).
+        With `risk` and `reason` ("" or a sanity or risk reason).
     candidates : DataFrame
-        The candidates with similarity, overlap, content_overlap, framed (the seed's own words in another frame), risk
-        and `reason`: "" for a kept one, else a key of `REASONS`.
+        With similarity, overlap, content_overlap, framed (the seed's own words in another frame), risk and `reason`: ""
+        for a kept one, else a key of `REASONS`.
     """
     embed = encoder.memoized(embed)
     seeds, candidates = judge_seeds(seeds, gates, embed, risk, taken), candidates.reset_index(drop=True)
@@ -214,12 +209,9 @@ def _uncontrolled(
     """Stop softenings and hardenings that change more than charged words or do not move the risk their way."""
     direction = strategies.map({"softening": -1, "hardening": 1}).to_numpy(float, na_value=np.nan)
     kept = [np.nan if np.isnan(way) else kept_in_order(*pair) for way, pair in zip(direction, pairs, strict=True)]
-    # Risks have four decimals: a shift of min_shift itself passes.
-    return np.select(
-        [np.array(kept, float) < gates.min_kept, np.round(direction * shifts, 4) < gates.min_shift],
-        ["restructured", "direction"],
-        "",
-    )
+    shifts = np.round(direction * shifts, 4)  # risks have four decimals: a shift of min_shift itself passes
+    conditions = [np.array(kept, float) < gates.min_kept, shifts < gates.min_shift]
+    return np.select(conditions, ["restructured", "direction"], "")
 
 
 def _bags(texts: Iterable[str], tokens: Callable[[str], Iterable[str]]) -> csr_matrix:
@@ -299,14 +291,13 @@ def assemble(seeds: pd.DataFrame, candidates: pd.DataFrame) -> Corpus:
     kept = candidates[candidates["reason"] == ""]
     heads = seeds[seeds["seed_id"].isin(kept["seed_id"])].assign(strategy="seed", similarity=1.0, overlap=1.0)
     if heads.empty:
-        best = progress(seeds, candidates).sort_values("variants", kind="stable").iloc[-1]
-        stopped = seeds[seeds["reason"] != ""]
-        if len(stopped) == len(seeds):
-            first = stopped.iloc[0]
+        if (seeds["reason"] != "").all():
+            first = seeds.iloc[0]
             raise DataError(
                 f"all {len(seeds)} seeds are stopped ({first['seed_id']}: {REASONS[first['reason']]}, risk "
                 f"{first['risk']:.2f}); reword them, or move min_risk or max_risk"
             )
+        best = progress(seeds, candidates).sort_values("variants", kind="stable").iloc[-1]
         raise DataError(
             f"no seed has a complete cluster; the best is {best['seed_id']} with {best['variants']} paraphrases that "
             "pass alone, but too few of them differ enough from each other, or a strategy is missing; write more "
@@ -330,8 +321,7 @@ def progress(seeds: pd.DataFrame, candidates: pd.DataFrame) -> Table:
     variants, written = (
         seeds["seed_id"].map(rows["seed_id"].value_counts()).fillna(0).astype(int) for rows in (passing, candidates)
     )
-    counts = seeds[["seed_id", "risk", "reason"]].assign(variants=variants, candidates=written)
-    return counts.reset_index(drop=True)
+    return seeds[["seed_id", "risk", "reason"]].assign(variants=variants, candidates=written).reset_index(drop=True)
 
 
 def alone(candidates: pd.DataFrame) -> "pd.Series[bool]":
@@ -342,11 +332,8 @@ def alone(candidates: pd.DataFrame) -> "pd.Series[bool]":
 def tally(candidates: pd.DataFrame, by: str = "generator") -> Table:
     """Count judged candidates by a column, by what became of them and by strategy.
 
-    Returns
-    -------
-    DataFrame
-        `by`, fate (`kept`, then the reasons that occur, in the order of `REASONS`), a column per strategy, total,
-        share (of the candidates in the same `by`).
+    Returns `by`, fate (`kept`, then the reasons that occur, in the order of `REASONS`), a column per strategy, total,
+    share (of the candidates in the same `by`).
     """
     fate = pd.Categorical(candidates["reason"].replace("", "kept"), ["kept", *REASONS])
     counts = pd.crosstab([candidates[by], fate], candidates["strategy"], rownames=[by, "fate"])
@@ -366,19 +353,15 @@ def completed(candidates: pd.DataFrame, n_seeds: int) -> Table:
     lines = []
     for name, rows in candidates.groupby("generator", sort=False):
         complete = rows.loc[rows["reason"] == "", "seed_id"].nunique()
-        counts = {"generator": name, "complete": complete, "seeds": n_seeds}
-        lines.append(counts | exact_share(complete, n_seeds))
+        lines.append({"generator": name, "complete": complete, "seeds": n_seeds} | exact_share(complete, n_seeds))
     return pd.DataFrame(lines)
 
 
 def passed(candidates: pd.DataFrame) -> Table:
     """Count the judged candidates that pass alone, by generator and strategy.
 
-    Returns
-    -------
-    DataFrame
-        generator, strategy ("all" last), written, passing, share (of those written) with its 95 % bootstrap interval
-        over the generator's seeds.
+    Returns generator, strategy ("all" last), written, passing, share (of those written) with its 95 % bootstrap
+    interval over the generator's seeds.
     """
     lines = []
     for name, own in candidates.groupby("generator", sort=False):
@@ -397,11 +380,8 @@ MEASURES = {"similarity": "cosine to the seed", "content_overlap": "content-word
 def histogram(candidates: pd.DataFrame) -> Table:
     """Count judged candidates by what the gates measure, in bins of width `BIN`.
 
-    Returns
-    -------
-    DataFrame
-        measure (a key of `MEASURES`), low (lower edge of the bin; a negative cosine counts in the first), passes and
-        stopped (candidates that pass alone, and the others).
+    Returns measure (a key of `MEASURES`), low (lower edge of the bin; a negative cosine counts in the first), passes
+    and stopped (candidates that pass alone, and the others).
     """
     passing = alone(candidates)
     edges = np.linspace(0, 1, round(1 / BIN) + 1)

@@ -20,8 +20,7 @@ from paraguard_utils.settings import Gates
 RULES, AUTHORED = "rules", "authored"
 """Generators of candidates that rules write, and of those that come in a file; the first is also given as an input."""
 
-COMPARED = 20
-"""Seeds on which generators are compared."""
+COMPARED = 20  # seeds on which generators are compared
 
 
 def read_inputs(
@@ -32,28 +31,12 @@ def read_inputs(
     limits: Gates = Gates(),
     authors: Authors | None = None,
 ) -> tuple[Seeds, pd.DataFrame]:
-    """Read and check a seeds file, and read or write candidates.
+    """Read and check a seeds file, and read or write candidates (the columns of a generated file).
 
-    Parameters
-    ----------
-    seeds, candidates : str
-        Paths, relative to the caller's folder or to the project, in which `{corpus}` is the corpus's name; or
-        candidates="rules", to have them written by rules.
-    authors : writer.Authors or None
-        A writer among them writes the candidates, whatever `candidates` says. It and the rules write for the seeds that
-        pass the sanity gates.
-
-    Returns
-    -------
-    seeds : DataFrame
-    candidates : DataFrame
-        The columns of a generated file.
-
-    Raises
-    ------
-    UserError
-        A file is missing or does not fit, a candidate names a seed that is not there, or a model would read requests
-        that ask for harm.
+    Both are paths, relative to the caller's folder or to the project, in which `{corpus}` is the corpus's name.
+    `candidates` may be "rules", to have them written by rules; a writer among the authors writes them whatever it says.
+    Rules and writers write for the seeds that pass the sanity gates. Raise UserError where a file is missing or does
+    not fit, a candidate names a seed that is not there, or a model would read requests that ask for harm.
     """
     seeds, candidates = (name.replace("{corpus}", corpus_name) for name in (seeds, candidates))
     seed_file = input_file(seeds)
@@ -84,30 +67,11 @@ def compared_seeds(seeds: Seeds, n: int = COMPARED) -> Seeds:
 def generated(
     store: stores.Store, corpus_name: str, seeds: Seeds, paraphraser: str, n: int = COMPARED
 ) -> tuple[Seeds, pd.DataFrame]:
-    """Return what the rules and a model write for a sample of a corpus's seeds.
+    """Return a stratified sample of n seeds and what the rules and a model write for it.
 
-    Parameters
-    ----------
-    store : stores.Store
-        A live store writes; the recorded one reads what was written.
-    seeds : DataFrame
-        From `read_inputs`.
-    paraphraser : str
-        A model's name, to have the rules and the model write; "rules", for rules only; "", for what the store has.
-    n : int
-        Seeds, a stratified sample.
-
-    Returns
-    -------
-    seeds : DataFrame
-        The sample.
-    candidates : DataFrame
-        The columns of a generated file; no rows where nothing was asked for and the store has none for these seeds.
-
-    Raises
-    ------
-    Missing
-        The recorded store has none by this model, or for other seeds.
+    A live store writes, the recorded one reads what was written. `paraphraser` is a model's name, to have the rules and
+    the model write; "rules", for rules only; or "", for what the store has, which may be no rows. Raise Missing where
+    the recorded store has none by this model, or for other seeds.
     """
     sample = compared_seeds(seeds, n)
     meta = {"seeds": stores.frame_hash(sample), "rules": paraphrase.digest()}

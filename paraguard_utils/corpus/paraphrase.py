@@ -55,15 +55,9 @@ COUNT = {"lexical": 4, "register": 6, "softening": 6, "hardening": 6, "rewrite":
 """Candidates by strategy, at most: more than a cluster needs, so that the gates can choose."""
 
 TONES = ("formal", "chatty")
-
-TONE_WORDS = 2
-"""Words of another tone that make a register shift where no frame fits."""
-
-SHARES = (1.0, 0.6, 0.8, 0.4)
-"""Shares of a text's replaceable words that are replaced, in turn."""
-
-FEW = (0.0, 0.15, 0.3)
-"""The same for the other words of a softening or hardening, which keeps its seed's sentence."""
+TONE_WORDS = 2  # words of another tone that make a register shift where no frame fits
+SHARES = (1.0, 0.6, 0.8, 0.4)  # of a text's replaceable words that are replaced, in turn
+FEW = (0.0, 0.15, 0.3)  # the same for the other words of a softening or hardening, which keeps its seed's sentence
 
 _BEFORE_VERB = frozenset(
     """can could i let's may might must not please shall should they to we who will would you""".split()  # noqa: SIM905
@@ -137,19 +131,14 @@ def _can_be_verb(word: str) -> bool:
     return word in lemminflect.getLemma(word, "VERB", lemmatize_oov=False)
 
 
-@cache
-def _articles() -> inflect.engine:
-    return inflect.engine()
+_articles = cache(inflect.engine)
 
 
 def substitutions(text: str, kept: Sequence[Span] = ()) -> list[tuple[int, int, Options]]:
-    """Find what the lexicon can replace in a text, outside the spans to be kept.
+    """Find what the lexicon can replace in a text, outside the spans to be kept, in text order and without overlaps.
 
-    Returns
-    -------
-    list of (int, int, dict)
-        Start, end, and for each kind the replacements, inflected and capitalised as the original; in text order, not
-        overlapping, the longest term first.
+    Returns start, end, and for each kind the replacements, inflected and capitalised as the original. Where terms
+    overlap, the first and then the longest is taken.
     """
     tokens = [(match.start(), match.end(), match[0]) for match in TOKEN.finditer(text)]
     if not tokens:
@@ -160,15 +149,13 @@ def substitutions(text: str, kept: Sequence[Span] = ()) -> list[tuple[int, int, 
     stays = [any(a <= start and end <= b for a, b in spans) for start, end, _ in tokens]
     found, i = [], 0
     while i < len(tokens):
+        free = next((n for n, stay in enumerate(stays[i:]) if stay), len(tokens) - i)
         step = 1
-        if not stays[i] and not _left_alone(i, tokens):
-            free = next((n for n, stay in enumerate(stays[i:]) if stay), len(tokens) - i)
-            for length in range(min(_longest(), free), 0, -1):
-                options = _options(i, length, tokens, lowered, tags)
-                if options:
-                    found.append((tokens[i][0], tokens[i + length - 1][1], options))
-                    step = length
-                    break
+        for length in range(0 if _left_alone(i, tokens) else min(_longest(), free), 0, -1):
+            if options := _options(i, length, tokens, lowered, tags):
+                found.append((tokens[i][0], tokens[i + length - 1][1], options))
+                step = length
+                break
         i += step
     return found
 
@@ -208,15 +195,13 @@ def _readings(
     """List ((part of speech, form), dictionary form) under which the tokens may stand in the lexicon."""
     before = lowered[i - 1] if i else ""
     after_tag = tags[i + length] if i + length < len(tags) else ""
-    first, last, tag = span[0], span[-1], tags[i]
+    last, tag = span[-1], tags[i]
     readings = [(("phrase", ""), tuple(span))]
-    earlier = lowered[i - 2] if i > 1 else ""
-    after = lowered[i + 1] if i + 1 < len(lowered) else ""
-    form = _verb_form(first, before, earlier, after, tag, i)
+    form = _verb_form(i, lowered, tag)
     if form in ("VBD", "VBN") and after_tag.startswith(("NN", "JJ")) and before in _BEFORE_PARTICIPLE:
         form = ""  # "on supervised release": an adjective, whose substitutes are not the verb's
     if form:
-        readings.append((("verb", form), (_lemma(first, "VERB"), *span[1:])))
+        readings.append((("verb", form), (_lemma(span[0], "VERB"), *span[1:])))
     is_head = not after_tag.startswith("NN") and after_tag != "POS"
     if tags[i + length - 1].startswith("NN") and not form and is_head and before not in _BEFORE_VERB:
         lemma = _lemma(last, "NOUN")
@@ -228,15 +213,16 @@ def _readings(
     return readings
 
 
-def _verb_form(word: str, before: str, earlier: str, after: str, tag: str, position: int) -> str:
+def _verb_form(i: int, lowered: list[str], tag: str) -> str:
     """Return the Penn tag of a word's verb form in its place, "" where it is no verb or in doubt."""
-    lemma = _lemma(word, "VERB")
+    word, lemma = lowered[i], _lemma(lowered[i], "VERB")
+    earlier, before, after = (lowered[j] if 0 <= j < len(lowered) else "" for j in (i - 2, i - 1, i + 1))
     if not _can_be_verb(lemma) or (word, after) == ("used", "to"):
         return ""
     if word == lemma:
         if before in _BEFORE_NOUN or (before == "to" and tag == "NN" and earlier not in _BEFORE_TO_VERB):
             return ""
-        if position == 0:  # at the start, a word that may be a noun is in doubt
+        if i == 0:  # at the start, a word that may be a noun is in doubt
             starts = tag.startswith("VB") or not lemminflect.getAllLemmas(word).keys() - {"VERB"}
             return "VB" if starts else ""
         return "VB" if before in _BEFORE_VERB or tag in ("VB", "VBP") else ""
@@ -342,7 +328,6 @@ def _fits(match: re.Match[str], body: str, frame: dict[str, Any]) -> bool:
 
 
 _NO_NOUN = frozenset(["how", "why", "what", "when", "where", "who", "whether", "which", "if", "that", "to"])
-
 _ORDERS = frozenset(
     """act add address advise analyse analyze answer apply argue assemble assess assist assume brainstorm break
     build calculate check clarify code come compare compile compose conceive conduct construct contrast convert

@@ -9,8 +9,7 @@ from paraguard_utils.corpus import paraphrase
 from paraguard_utils.settings import Gates
 from paraguard_utils.text import content_words
 
-MOST = 3
-"""Rewordings of a prompt, at most; each costs a query."""
+MOST = 3  # rewordings of a prompt, at most; each costs a query
 
 
 def reworded(prompts: pd.DataFrame) -> pd.DataFrame:

@@ -111,18 +111,14 @@ def surface_risk(texts: Sequence[str], embed: Embed = encoder.encode) -> np.ndar
     return np.round((lexical_half + semantic(texts, embed)) / 2, 4)
 
 
-BIN = 0.05
-"""Width of a bin in histograms."""
+BIN = 0.05  # width of a bin in histograms
 
 
 def distribution(frame: pd.DataFrame, low: float, high: float) -> Table:
     """Describe the risks of texts (group, risk) by group, and how many the gate (`low`, `high`) lets through.
 
-    Returns
-    -------
-    DataFrame
-        group, low (lower edge of a bin of width `BIN`), n (texts in it), texts (in the group), median, within (share
-        inside the gate).
+    Returns group, low (lower edge of a bin of width `BIN`), n (texts in it), texts (in the group), median, within
+    (share inside the gate).
     """
     lines = []
     edges = np.linspace(0, 1, round(1 / BIN) + 1)
@@ -143,17 +139,8 @@ def auc(
 ) -> Table:
     """Compute the areas under the ROC curve of a risk scorer and of the plain keyword count; neither detects harm.
 
-    Parameters
-    ----------
-    texts : sequence of str, length n
-    unsafe : numpy.ndarray of bool, shape (n,)
-    resamples, seed : int
-        Of the bootstrap over prompts, the same prompts for both scorers.
-
-    Returns
-    -------
-    DataFrame
-        scorer, safe, unsafe (numbers of texts), auc, auc_low, auc_high (95 % interval); a last row with the difference.
+    `unsafe` says which of the texts are; prompts are resampled, the same for both scorers. Returns scorer, safe, unsafe
+    (numbers of texts), auc, auc_low, auc_high (95 % interval); a last row with the difference.
     """
     values = {
         scorer.identity.split()[0]: scorer.score(texts, embed),
@@ -187,18 +174,9 @@ class Scorer:
 def scorer(name: str) -> Scorer:
     """Return a risk scorer by name.
 
-    Parameters
-    ----------
-    name : str
-        `VERSION`, a guard (a key of `panel` in `data/guards.yaml`), or `MODEL#LABEL`: a text classifier, as a folder
-        or hub id, and the label whose probability is the risk.
-
-    Raises
-    ------
-    SettingsError
-        There is no such scorer, or the classifier has no such label.
-    ModelError
-        The classifier cannot be found or loaded.
+    It is `VERSION`, a guard (a key of `panel` in `data/guards.yaml`), or `MODEL#LABEL`: a text classifier, as a folder
+    or hub id, and the label whose probability is the risk. Raise SettingsError where there is no such scorer or label,
+    and ModelError where the classifier cannot be found or loaded.
     """
     if name == VERSION:
         return Scorer(f"{VERSION} {digest()[:16]}", surface_risk)

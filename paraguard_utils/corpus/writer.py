@@ -25,11 +25,8 @@ from paraguard_utils.models.served import slug
 from paraguard_utils.schemas import Seeds
 from paraguard_utils.settings import MODEL, Settings
 
-ANSWER = Decoding(max_new_tokens=96)
-"""Some paraphrases are longer than the 64 tokens of an answer."""
-
-REPLY = Decoding(max_new_tokens=4)
-"""Of a judge's reply only the first word is read."""
+ANSWER = Decoding(max_new_tokens=96)  # some paraphrases are longer than the 64 tokens of an answer
+REPLY = Decoding(max_new_tokens=4)  # of a judge's reply only the first word is read
 
 QUESTIONS = {"same": "intent", "harmless": "harm"}
 """Names of the judge's questions (`model_prompts.yaml`), and a candidate's reason where it answers no."""

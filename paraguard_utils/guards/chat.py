@@ -18,8 +18,7 @@ from paraguard_utils.errors import SettingsError
 from paraguard_utils.guards.contract import Scorer
 from paraguard_utils.models import encoder, loading, prompting, weights
 
-BATCH = 32
-"""Texts a forward pass."""
+BATCH = 32  # texts a forward pass
 
 
 def yes_no(entry: Mapping[str, Any]) -> tuple[str, Scorer]:
@@ -89,5 +88,4 @@ def _version(weights_id: str, content: bytes) -> str:
     return f"{weights_id[:12]}-{hashlib.sha256(content).hexdigest()[:12]}"
 
 
-KINDS = {"yes_no": yes_no, "exemplars": exemplars}
-"""The functions that make a guard, by the `kind` of its entry."""
+KINDS = {"yes_no": yes_no, "exemplars": exemplars}  # the functions that make a guard, by the `kind` of its entry

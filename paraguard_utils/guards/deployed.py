@@ -55,29 +55,12 @@ def load(
     base_url: str | None = None,
     retries: int = 2,
 ) -> Guard:
-    """Load a guard that people deploy.
+    """Load a guard that people deploy, with its entry as in the section `deployed` of `data/guards.yaml`.
 
-    Parameters
-    ----------
-    name : str
-        A hub id, a local folder, or the model of an endpoint.
-    entry : mapping
-        As in the section `deployed` of `data/guards.yaml`.
-    device, dtype : str
-        As for `loading.load`; a classifier has the precision of its weights.
-    batch : int
-        Texts at a time.
-    base_url : str or None
-        Of an endpoint; None: that of the variable OPENAI_BASE_URL, or OpenAI's.
-    retries : int
-        Of a call to an endpoint.
-
-    Raises
-    ------
-    DataError
-        The entry is not complete.
-    ModelError
-        The model cannot be loaded, lacks a token or a label that the entry names, or its endpoint cannot be asked.
+    `name` is a hub id, a local folder, or the model of an endpoint. A classifier has the precision of its weights,
+    whatever `dtype` says. An endpoint's `base_url` is by default that of the variable OPENAI_BASE_URL, or OpenAI's;
+    `retries` are those of a call to it. Raise DataError where the entry is not complete, and ModelError where the model
+    cannot be loaded, lacks a token or a label that the entry names, or its endpoint cannot be asked.
     """
     where, _, reading = name.partition(":")
     checked = formats.entry_of(name, entry)

@@ -4,7 +4,6 @@ import json
 import math
 import re
 from collections.abc import Mapping
-from functools import cache
 from typing import Any, Literal, NamedTuple, Self, TypeAlias
 
 from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -120,16 +119,14 @@ def entry_of(name: str, raw: Mapping[str, Any]) -> Entry:
     return entry
 
 
-@cache
-def _environment() -> ImmutableSandboxedEnvironment:
-    return ImmutableSandboxedEnvironment(keep_trailing_newline=True)
+_ENVIRONMENT = ImmutableSandboxedEnvironment(keep_trailing_newline=True)
 
 
 def turns(entry: Entry, text: str, answer: str = "") -> Turns:
     """Return what a guard is asked about a request, or about the answer to it; messages that would be empty go."""
     found: Turns = []
     for message in entry.messages:
-        content = _environment().from_string(message.content).render(text=text, answer=answer)
+        content = _ENVIRONMENT.from_string(message.content).render(text=text, answer=answer)
         if content:
             parts = [{"type": "text", "text": content}]
             found.append({"role": message.role, "content": parts if entry.content == "parts" else content})

@@ -25,8 +25,7 @@ from paraguard_utils.guards.contract import AXES, Guard, Scorer, checked
 from paraguard_utils.schemas import Corpus, Labels
 from paraguard_utils.stores import Store, frame_hash, read_upstream
 
-GIVE_UP = 20
-"""A guard that fails on its first texts is given up after as many."""
+GIVE_UP = 20  # a guard that fails on its first texts is given up after as many
 
 OWN = {
     "threshold": 0.5,
@@ -41,23 +40,11 @@ OWN = {
 def load(name: str, corpus: Corpus | None = None, **options: Any) -> Guard:
     """Return a guard by name; packages and packaged weights are looked for when the first text is scored.
 
-    Parameters
-    ----------
-    name : str
-        The first of these that fits: a key of `panel` in `data/guards.yaml`; a CSV file of scores (prompt_id, score);
-        `module:function`, a function from texts to probabilities; a YAML file with one entry; a hub id or local folder
-        that a pattern of `deployed` in `data/guards.yaml` matches.
-    corpus : DataFrame
-        Columns prompt_id, text: the prompts that a CSV file has scores for.
-    **options
-        Passed on to `deployed.load`.
-
-    Raises
-    ------
-    SettingsError
-        There is no such guard, or its entry lacks something or has what no guard has.
-    DataError
-        A CSV file cannot be used: a column is missing, a prompt stands there twice, or a score is no probability.
+    The name is the first of these that fits: a key of `panel` in `data/guards.yaml`; a CSV file of scores (prompt_id,
+    score) for the prompts of `corpus` (prompt_id, text); `module:function`, a function from texts to probabilities; a
+    YAML file with one entry; a hub id or local folder that a pattern of `deployed` in `data/guards.yaml` matches. The
+    last is loaded with the options of `deployed.load`. Raise SettingsError where there is no such guard, or its entry
+    lacks something or has what no guard has, and DataError where a CSV file cannot be used.
     """
     known = registry.guards("panel")
     if name in known:
@@ -79,18 +66,9 @@ def load(name: str, corpus: Corpus | None = None, **options: Any) -> Guard:
 def scores(store: Store, corpus_name: str, corpus: Corpus, guard: str | Guard) -> pd.DataFrame:
     """Return a guard's probabilities for a corpus (prompt_id, text); a live store computes and keeps what it lacks.
 
-    Returns
-    -------
-    DataFrame
-        prompt_id, key, score, in corpus order; a score that the guard did not give is NaN.
-
-    Raises
-    ------
-    Missing
-        The recorded store lacks the guard, or its scores are for other texts or another version; or the guard's package
-        is missing.
-    UserError
-        The guard cannot be asked.
+    Returns prompt_id, key, score, in corpus order; a score that the guard did not give is NaN. Raise Missing where the
+    recorded store lacks the guard, or has scores for other texts or another version, or the guard's package is missing;
+    and UserError where the guard cannot be asked.
     """
     guard = load(guard, corpus) if isinstance(guard, str) else guard
     name = guard.name
