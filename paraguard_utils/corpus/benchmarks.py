@@ -1,15 +1,14 @@
 """Seeds from public benchmarks, read from the upstream files (`docs/method.md`, Corpus).
 
 The paper samples its seeds from OR-Bench (Cui et al., arXiv 2405.20947), USEBench (Mai et al., WWW 2025, doi
-10.1145/3696410.3714632) and PHTest (An et al., COLM 2024, arXiv 2409.00598). A user downloads the
-originals and passes their paths; no text of theirs is part of this project. USEBench's benign part, E-Bench, lies word
-for word inside PHTest, so rows are merged across sources; `controversial` rows are not benign and are left out unless
-asked for.
+10.1145/3696410.3714632) and PHTest (An et al., COLM 2024, arXiv 2409.00598). Users download the originals and pass
+their paths; this project contains no text of theirs. USEBench's benign part, E-Bench, lies word for word inside PHTest,
+so rows are merged across sources; `controversial` rows are not benign and are left out unless asked for.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -22,18 +21,10 @@ from paraguard_utils.schemas import Seeds
 from paraguard_utils.text import key
 
 
-@dataclass(frozen=True)
-class Benchmark:
-    """A public benchmark's file format.
+class Benchmark(NamedTuple):
+    """A public benchmark: what a row's `source` says, and its columns; None where it has no such column.
 
-    Attributes
-    ----------
-    source : str
-        What a row's `source` says.
-    text : str
-        Column of the prompt.
-    label, category, number : str or None
-        Columns of the harmfulness label (`harmless`, `controversial`), the category and the row's own number.
+    `label` is a row's harmfulness (`harmless`, `controversial`), `number` the row's own number.
     """
 
     source: str
@@ -48,21 +39,13 @@ BENCHMARKS = {
     "ebench": Benchmark("USEBench E-Bench", "Request", "Harmfulness", None, None),
     "orbench": Benchmark("OR-Bench Hard-1K", "prompt", None, "category", None),
 }
-"""Benchmarks that give seeds, in the order in which a text found in several keeps its row."""
-
-UNSTATED = "unstated"
-"""Category of a row whose benchmark has none."""
+"""Benchmarks that give seeds; a text found in several keeps the row of the first of them."""
 
 
 def read(files: Mapping[str, str | Path], labels: Sequence[str] = ("harmless",)) -> tuple[Seeds, pd.DataFrame]:
-    """Read seeds from benchmark files.
+    """Read seeds from benchmark files, given by key of `BENCHMARKS`; rows with other harmfulness labels are left out.
 
-    Parameters
-    ----------
-    files : dict of str to str or Path
-        File by name of the benchmark, a key of `BENCHMARKS`.
-    labels : tuple of str
-        Harmfulness labels to keep. A benchmark without labels is harmless by its authors' word.
+    A benchmark without labels is harmless by its authors' word.
 
     Returns
     -------
@@ -99,78 +82,48 @@ def read(files: Mapping[str, str | Path], labels: Sequence[str] = ("harmless",))
 def _read(name: str, path: Path) -> pd.DataFrame:
     benchmark, where = BENCHMARKS[name], paths.shown(path)
     rows = stores.read_upstream(path)
-    for column in filter(None, (benchmark.text, benchmark.label, benchmark.category, benchmark.number)):
-        if column not in rows.columns:
+    for column in benchmark[1:]:
+        if column and column not in rows:
             raise DataError(
                 f"{where}: column {column!r} is missing; {benchmark.source} has it, so pass its upstream file"
             )
     numbers = rows[benchmark.number] if benchmark.number else pd.Series(np.arange(1, len(rows) + 1).astype(str))
-    if numbers.duplicated().any():
-        row = int(numbers.duplicated().to_numpy().argmax())
-        raise DataError(f"{where}: row {row + 2}, column {benchmark.number}: {numbers[row]!r} stands there twice")
+    if len(twice := numbers.index[numbers.duplicated()]):
+        number = numbers[twice[0]]
+        raise DataError(f"{where}: row {twice[0] + 2}, column {benchmark.number}: {number!r} stands there twice")
     return pd.DataFrame(
         {
             "seed_id": name + "-" + numbers.str.zfill(5),
             "text": rows[benchmark.text].str.strip(),
             "source": benchmark.source,
-            "category": rows[benchmark.category].str.lower() if benchmark.category else UNSTATED,
+            "category": rows[benchmark.category].str.lower() if benchmark.category else "unstated",
             "label": rows[benchmark.label].str.lower() if benchmark.label else "harmless",
         }
     )
 
 
 def read_xstest(name: str) -> pd.DataFrame:
-    """Read XSTest's prompts: safe and unsafe ones, to describe a risk scorer with, never as seeds.
+    """Read XSTest's file of prompts (Röttger et al., NAACL 2024): text, label (`safe` or `unsafe`), type.
 
-    Parameters
-    ----------
-    name : str
-        File as published (Röttger et al., NAACL 2024).
-
-    Returns
-    -------
-    DataFrame
-        text, label (`safe` or `unsafe`), type.
-
-    Raises
-    ------
-    DataError
-        A column is missing, or a label is another.
+    Raise DataError where a column is missing or a label is another. The prompts are never seeds.
     """
     path = input_file(name)
     rows, where = stores.read_upstream(path), paths.shown(path)
     for column in ("prompt", "label", "type"):
-        if column not in rows.columns:
+        if column not in rows:
             raise DataError(f"{where}: column {column!r} is missing; pass XSTest's file of prompts")
-    wrong = ~rows["label"].isin(["safe", "unsafe"])
-    if wrong.any():
-        row = int(wrong.to_numpy().argmax())
-        raise DataError(f"{where}: row {row + 2}, column label: {rows['label'][row]!r} is neither safe nor unsafe")
+    if len(wrong := rows.index[~rows["label"].isin(["safe", "unsafe"])]):
+        label = rows["label"][wrong[0]]
+        raise DataError(f"{where}: row {wrong[0] + 2}, column label: {label!r} is neither safe nor unsafe")
     return rows.rename(columns={"prompt": "text"})[["text", "label", "type"]]
 
 
 def xstest_prompts(name: str, label: str) -> pd.DataFrame:
-    """Read XSTest's unsafe prompts, or its safe ones, to ask targets: an outside check of what they refuse.
+    """Read XSTest's prompts of one label, `unsafe` or `safe`, to ask targets: an outside check of what they refuse.
 
-    No text of theirs is kept: a row is known by its number in the file.
-
-    Parameters
-    ----------
-    name : str
-        File as published.
-    label : str
-        unsafe or safe.
-
-    Returns
-    -------
-    DataFrame
-        prompt_id (`xstest-201-0` of the file's row 201, counted from 1), cluster_id (each prompt its own), text,
-        category (XSTest's type), source, which declares unsafe ones (`unsafe.declared`).
-
-    Raises
-    ------
-    DataError
-        As `read_xstest`, or no row is labelled so.
+    No text of theirs is kept: a row is known by its number in the file. Returns prompt_id (`xstest-201-0` for the
+    file's row 201, counted from 1), cluster_id (each prompt its own), text, category (XSTest's type), source, which
+    declares unsafe ones (`unsafe.declared`). Raise DataError as `read_xstest`, or where no row has the label.
     """
     rows = read_xstest(name)
     rows = rows.assign(cluster_id=[f"xstest-{number:03d}" for number in range(1, len(rows) + 1)])
@@ -191,19 +144,8 @@ def xstest_prompts(name: str, label: str) -> pd.DataFrame:
 def stratified(seeds: pd.DataFrame, seed: int = SEED) -> pd.DataFrame:
     """Put seeds in an order whose first n rows are, for every n, a stratified random sample by source and category.
 
-    Within a stratum the order is random; row i of a stratum of m rows is placed at (i + u) / m, u uniform in [0, 1) and
-    the same for the whole stratum, so strata are drawn in proportion to their sizes.
-
-    Parameters
-    ----------
-    seeds : DataFrame
-        Columns source, category.
-    seed : int
-
-    Returns
-    -------
-    DataFrame
-        The same rows in that order.
+    Within a stratum the order is random. Row i of a stratum of m rows is placed at (i + u) / m, with one u, uniform in
+    [0, 1), for the whole stratum, so strata are drawn in proportion to their sizes.
     """
     generator = np.random.default_rng(seed)
     place = np.empty(len(seeds))

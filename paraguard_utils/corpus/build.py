@@ -1,10 +1,10 @@
 """A corpus at the paper's size from public benchmarks, in one command (`docs/method.md`, Corpus).
 
 `paraguard corpus build --phtest FILE --ebench FILE --orbench FILE` draws seeds in a stratified order, writes candidates
-by rules, judges them, and goes on drawing until enough clusters are complete. Work is done in parts of `CHUNK` seeds,
-each written atomically with its inputs' digest: a kill loses the part in hand, a rerun takes the finished ones, and
-another threshold, word list or seed order starts anew. The corpus lies in a live store; only tables of counts are fit
-to be published.
+by rules, judges them, and goes on until enough clusters are complete. It works in parts of `CHUNK` seeds, each written
+atomically with a digest of its inputs: a killed run loses only the part in hand, a rerun takes the finished ones, and
+another threshold, word list or seed order starts anew. The corpus stays in a live store; only tables of counts may be
+published.
 """
 
 import hashlib
@@ -26,22 +26,21 @@ from paraguard_utils import paths, stores
 from paraguard_utils.core.estimates import exact_share
 from paraguard_utils.core.words import words
 from paraguard_utils.corpus import benchmarks, fidelity, gates, paraphrase, risk
-from paraguard_utils.errors import DataError
 from paraguard_utils.models import encoder, fluency, loading, weights
 from paraguard_utils.models.encoder import Embed
 from paraguard_utils.models.fluency import Losses
 from paraguard_utils.schemas import Corpus, Seeds, Table
 from paraguard_utils.settings import CORPUS, PUBLIC_GATES, Gates
-from paraguard_utils.stores import Parts
 from paraguard_utils.text import key as text_key
 
-CHUNK = 100
+CHUNK = 100  # seeds a part
+
 TABLES = ("seeds", "yield", "gates", "fidelity", "steps", "risk", "risk_auc")
 """Tables that describe a corpus, each named after it: counts without texts."""
 
 STEPS = ("generate", "embed", "read", "judge")
 JUDGED = "seed_id strategy rule text similarity overlap content_overlap framed risk reason".split()  # noqa: SIM905
-"""What a part tells about a seed or a candidate, beside its vector."""
+"""Columns of a part, beside the sentence vector."""
 
 
 def build(
@@ -59,31 +58,23 @@ def build(
 
     Parameters
     ----------
-    store : stores.Store
-        A live store.
-    name : str
-        The corpus's name.
+    store, name
+        A live store, and the corpus's name in it.
     pool : DataFrame
         seed_id, text, source, category, in the order in which seeds are drawn.
-    wanted : int
-        Clusters.
-    limits : Gates
     scorer : risk.Scorer or None
         None: the frozen one.
-    embed : callable
-        Texts to sentence vectors.
-    losses : callable
-        Texts to losses: how fluent they are.
-    progress : bool
+    embed, losses : callable
+        Texts to sentence vectors, and to losses: how fluent they are.
 
     Returns
     -------
     corpus : DataFrame
         As many complete clusters as were wanted, or as the pool allows.
     seeds, candidates : DataFrame
-        All that were judged (`gates.judge`); `seeds` with the source, and `complete`.
-    seconds : DataFrame
-        One row per step: seconds, and seconds per 1,000 candidates, over all parts, whenever they were made.
+        All that were judged (`gates.judge`); `seeds` with source, category and `complete`.
+    steps : DataFrame
+        step, seconds and seconds_per_1000 (candidates), over all parts, whenever they were made.
 
     Raises
     ------
@@ -92,31 +83,15 @@ def build(
     """
     scorer = scorer or risk.scorer(risk.VERSION)
     models = (weights.MINILM.sha256, loading.PACKAGED[fluency.NAME].sha256)
-    made_by = [asdict(limits), scorer.identity, *models, *_code()]
-    digest = hashlib.sha256(json.dumps(made_by).encode()).hexdigest()[:16]
-    with Parts(store.target_path("corpus", name), "judged", digest) as parts:
-        rows = _judged(parts, digest, pool, wanted, limits, scorer, embed, losses, progress)
-        return _joined(store, name, pool, wanted, limits, scorer, rows)
-
-
-def _judged(
-    parts: Parts,
-    made_by: str,
-    pool: Seeds,
-    wanted: int,
-    limits: Gates,
-    scorer: risk.Scorer,
-    embed: Embed,
-    losses: Losses,
-    progress: bool,
-) -> pd.DataFrame:
-    """Make or read parts until enough clusters are complete; return their rows."""
-    there = {rows["inputs"].iloc[0]: rows for rows in parts.read()}
+    made_by = json.dumps([asdict(limits), scorer.identity, *models, *_code()])
+    digest = hashlib.sha256(made_by.encode()).hexdigest()[:16]
+    chain = hashlib.sha256(digest.encode())
     used: list[pd.DataFrame] = []
     taken: set[str] = set()
     complete = 0
-    chain = hashlib.sha256(made_by.encode())
-    with tqdm(total=wanted, desc="clusters", unit="cluster", disable=not progress) as bar:
+    bar = tqdm(total=wanted, desc="clusters", unit="cluster", disable=not progress)
+    with stores.Parts(store.target_path("corpus", name), "judged", digest) as parts, bar:
+        there = {rows["inputs"].iloc[0]: rows for rows in parts.read()}
         for start in range(0, len(pool), CHUNK):
             if complete >= wanted:
                 break
@@ -128,11 +103,12 @@ def _judged(
                 rows = _make_part(seeds, limits, scorer, embed, losses, taken).assign(inputs=inputs)
                 parts.add(rows)
             used.append(rows)
-            taken.update(text_key(text) for text in rows.loc[rows["reason"] == "", "text"])
-            new = rows.loc[(rows["reason"] == "") & (rows["strategy"] != "seed"), "seed_id"].nunique()
+            kept = rows[rows["reason"] == ""]
+            taken.update(text_key(text) for text in kept["text"])
+            new = kept.loc[kept["strategy"] != "seed", "seed_id"].nunique()
             bar.update(min(new, wanted - complete))
             complete += new
-    return pd.concat(used, ignore_index=True)
+        return _join_parts(store, name, pool, wanted, limits, scorer, pd.concat(used, ignore_index=True))
 
 
 def _code() -> list[str]:
@@ -147,11 +123,8 @@ def _make_part(
 ) -> pd.DataFrame:
     """Write and judge the candidates of a few seeds.
 
-    Returns
-    -------
-    DataFrame
-        Seeds, then candidates, with what the gates say; vector, of what may enter the corpus; the seconds of each of
-        `STEPS`, the same in all rows.
+    Returns the seeds, then the candidates: the columns `JUDGED`; the vector of what may enter the corpus; and the
+    seconds of each of `STEPS`, the same in all rows.
     """
     seconds = dict.fromkeys(STEPS, 0.0)
     vectors: dict[str, np.ndarray] = {}
@@ -178,25 +151,18 @@ def _make_part(
     )
     seconds["generate"] = generated - judged
     seconds["judge"] = time.perf_counter() - started - sum(seconds.values())
-    heads = judged_seeds.assign(
-        strategy="seed", rule="", similarity=1.0, overlap=1.0, content_overlap=1.0, framed=False
-    )
-    rows = pd.concat([heads[JUDGED], candidates[JUDGED]], ignore_index=True)
+    own = {"strategy": "seed", "rule": "", "similarity": 1.0, "overlap": 1.0, "content_overlap": 1.0, "framed": False}
+    rows = pd.concat([judged_seeds.assign(**own)[JUDGED], candidates[JUDGED]], ignore_index=True)
     rows["vector"] = [
         vectors[text] if reason == "" else None for text, reason in zip(rows["text"], rows["reason"], strict=True)
     ]
     return rows.assign(**seconds)
 
 
-def _joined(
-    store: stores.Store,
-    name: str,
-    pool: Seeds,
-    wanted: int,
-    limits: Gates,
-    scorer: risk.Scorer,
-    rows: pd.DataFrame,
+def _join_parts(
+    store: stores.Store, name: str, pool: Seeds, wanted: int, limits: Gates, scorer: risk.Scorer, rows: pd.DataFrame
 ) -> tuple[Corpus, pd.DataFrame, pd.DataFrame, Table]:
+    """Write the corpus and its sentence vectors; return what `build` returns."""
     is_seed = rows["strategy"] == "seed"
     about = pool.set_index("seed_id")[["source", "category"]]
     seeds = rows.loc[is_seed, ["seed_id", "text", "risk", "reason"]].join(about, on="seed_id").reset_index(drop=True)
@@ -223,20 +189,11 @@ def _joined(
 
 
 def seed_yield(seeds: pd.DataFrame, pool: Seeds) -> Table:
-    """Count by source what became of the seeds that were drawn.
+    """Count by source what became of the seeds of a pool that `build` drew.
 
-    Parameters
-    ----------
-    seeds : DataFrame
-        From `build`.
-    pool : DataFrame
-
-    Returns
-    -------
-    DataFrame
-        source ("all" last), pool, drawn, insane (stopped by a sanity gate), risk_low, risk_high, within (seeds within
-        the gates), complete (with those of the last part that were not needed), share (complete of within) with its
-        exact 95 % interval.
+    Returns source ("all" last), pool, drawn, insane (stopped by a sanity gate), risk_low, risk_high, within (seeds
+    within the gates), complete (with those of the last part that were not needed), share (complete of within) with its
+    exact 95 % interval.
     """
     lines = []
     for source in [*sorted(set(pool["source"])), "all"]:
@@ -264,31 +221,12 @@ def from_benchmarks(
     seed: int,
     xstest: str = "",
 ) -> None:
-    """Build a public corpus, write the tables that describe it, and print its yields.
+    """Build a public corpus in a live store, write the tables that describe it, and print its yields.
 
-    Parameters
-    ----------
-    files : dict of str to str or Path
-        As `benchmarks.read` takes them.
-    store_name, name : str
-        A live store, and the corpus's name in it.
-    clusters : int
-        How many are wanted.
-    labels : sequence of str
-        Harmfulness labels to keep.
-    scorer_name : str
-        As `risk.scorer` takes it.
-    min_strategies : int
-        Strategies a cluster must hold, 1 to 4.
-    seed : int
-        Of the order in which seeds are drawn.
-    xstest : str
-        XSTest's file of prompts, to describe the risk scorer on them too; "" for none.
-
-    Raises
-    ------
-    UserError
-        A file is missing or does not fit, no cluster is complete, or another process builds this corpus.
+    `files` and `labels` are those of `benchmarks.read`, `scorer_name` that of `risk.scorer`; `min_strategies` (1 to 4)
+    a cluster must hold; `seed` decides the order in which seeds are drawn; on XSTest's file of prompts, if one is
+    given, the risk scorer is described too. Raise UserError where a file is missing or does not fit, no cluster is
+    complete, or another process builds this corpus.
     """
     started = time.monotonic()
     store, scorer = stores.Store(store_name), risk.scorer(scorer_name)
@@ -300,8 +238,7 @@ def from_benchmarks(
     limits = replace(PUBLIC_GATES, min_strategies=min_strategies)
     corpus, seeds, candidates, steps = build(store, name, pool, clusters, limits, scorer)
     meta = {"sources": sorted(set(pool["source"])), "risk": scorer.identity, "clusters": clusters}
-    vectors = encoder.vectors(store, name, corpus["text"].tolist())
-    variants, _ = fidelity.spread(corpus, vectors)
+    variants, _ = fidelity.spread(corpus, encoder.vectors(store, name, corpus["text"].tolist()))
     results = {
         "seeds": seed_yield(seeds, pool),
         "yield": gates.tally(candidates.join(seeds.set_index("seed_id")["source"], on="seed_id"), by="source"),
@@ -314,7 +251,7 @@ def from_benchmarks(
         if part != "gates":  # a histogram is for the figure
             print(f"\n{part}\n{frame.to_string(index=False, float_format='%.3f')}\n")
     if described is not None:
-        describe_risk(store, name, described, found, scorer)
+        _describe_risk(store, name, described, found, scorer)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     built = corpus["cluster_id"].nunique()
     short = "" if built == clusters else f" ({clusters} wanted: the pool allows no more)"
@@ -322,21 +259,16 @@ def from_benchmarks(
     print(f"{(time.monotonic() - started) / 60:.1f} min, {peak:.2f} GB")
 
 
-def describe_risk(store: stores.Store, name: str, xstest: pd.DataFrame, found: Seeds, scorer: risk.Scorer) -> None:
-    """Write the risk scorer's distribution by source and its AUC on XSTest, as tables of the corpus `name`.
-
-    The project's own corpus is described too, where it is there.
-    """
+def _describe_risk(store: stores.Store, name: str, xstest: pd.DataFrame, found: Seeds, scorer: risk.Scorer) -> None:
+    """Write the risk scorer's distribution by source, the project's own corpus included, and its AUC on XSTest."""
     there = any(one.has("corpus", CORPUS) for one in (store, stores.Store(stores.RECORDED)))
     own = store.read_earlier("corpus", CORPUS) if there else pd.DataFrame(columns=["text"])
-    texts = pd.concat(
-        [
-            own.assign(group="ParaGuard mini")[["group", "text"]],
-            found.assign(group=found["source"].str.split(" + ", regex=False).str[0])[["group", "text"]],
-            xstest.assign(group="XSTest " + xstest["label"])[["group", "text"]],
-        ],
-        ignore_index=True,
-    )
+    groups = [
+        own.assign(group="ParaGuard mini"),
+        found.assign(group=found["source"].str.split(" + ", regex=False).str[0]),
+        xstest.assign(group="XSTest " + xstest["label"]),
+    ]
+    texts = pd.concat([frame[["group", "text"]] for frame in groups], ignore_index=True)
     texts["risk"] = scorer.score(texts["text"], encoder.encode)
     meta = {"risk": scorer.identity}
     distribution = risk.distribution(texts, PUBLIC_GATES.min_risk, PUBLIC_GATES.max_risk)
@@ -344,40 +276,3 @@ def describe_risk(store: stores.Store, name: str, xstest: pd.DataFrame, found: S
     areas = risk.auc(xstest["text"], (xstest["label"] == "unsafe").to_numpy(), scorer)
     store.write("tables", f"{name}_risk_auc", frame=areas, meta=meta)
     print(f"\nrisk on XSTest\n{areas.to_string(index=False, float_format='%.3f')}\n")
-
-
-def recalled(pool: Seeds, rows: pd.DataFrame) -> pd.DataFrame:
-    """Make the texts of a public corpus again from the benchmarks' files and the labels by row that were published.
-
-    Rules write the candidates anew, which takes seconds; the hashes say which of them the corpus has. Nothing is
-    embedded and no model reads, which is what takes an hour in `build`.
-
-    Parameters
-    ----------
-    pool : DataFrame
-        Seeds, from `benchmarks.read`.
-    rows : DataFrame
-        Columns prompt_id, cluster_id (a seed's id), strategy, text_hash: the recorded table `public_labels`.
-
-    Returns
-    -------
-    DataFrame
-        The rows with a column text, in their order.
-
-    Raises
-    ------
-    DataError
-        A text cannot be made again: the files, or the rules, are of another version.
-    """
-    seeds = pool[pool["seed_id"].isin(rows["cluster_id"])]
-    every = pd.concat([seeds.assign(strategy="seed"), paraphrase.by_rules(seeds)], ignore_index=True)
-    every["text_hash"] = [encoder.text_hash(text) for text in every["text"]]
-    known = every.drop_duplicates(["seed_id", "text_hash"]).set_index(["seed_id", "text_hash"])["text"]
-    found = known.reindex(pd.MultiIndex.from_frame(rows[["cluster_id", "text_hash"]])).to_numpy()
-    if lost := int(pd.isna(found).sum()):
-        first = rows["prompt_id"].to_numpy()[pd.isna(found)][0]
-        raise DataError(
-            f"{lost} of {len(rows)} texts cannot be made again, {first} first: pass the files of docs/usage.md; "
-            f"the rules are {paraphrase.VERSION}"
-        )
-    return rows.assign(text=found)

@@ -1,11 +1,15 @@
 """The gates a paraphrase must pass to enter the corpus (`docs/method.md`, Corpus).
 
-From the paper: cosine to the seed >= 0.60, Jaccard overlap with the seed <= 0.90, risk in [0.30, 0.70]. Ours: the
-overlap must hold on content words and among siblings too; one paraphrase a cluster at most is the seed's own words in
-another frame; a text must be of sane length, in English and nowhere else in the corpus; and a cluster holds `per_seed`
-variants with all four strategies among them, chosen greedily to differ from each other; and a softening or hardening
-is its seed's sentence with other charged words, which lower or raise its risk. Of what rules write, only the more
-fluent part is chosen from. Another model may judge whether a candidate keeps the intent (`writer`).
+From the paper: cosine to the seed >= 0.60, Jaccard overlap with the seed <= 0.90, risk in [0.30, 0.70]. Ours:
+
+* the overlap must hold on content words and among siblings too;
+* at most one paraphrase a cluster is the seed's own words in another frame;
+* a text must be of sane length, in English and nowhere else in the corpus;
+* a softening or hardening is its seed's sentence with other charged words, which lower or raise its risk;
+* a cluster holds `per_seed` variants with all four strategies among them, chosen greedily to differ from each other.
+
+Of the candidates that rules write, only the more fluent part is chosen from. A model may judge whether a candidate
+keeps the intent (`writer`).
 """
 
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -54,24 +58,22 @@ REASONS = {
     "surplus": "passes, but its cluster is full",
     "incomplete": "passes, but its cluster has fewer than per_seed variants or lacks a strategy",
 }
-"""Why a candidate is not in the corpus, in the order in which the gates are tried; lengths are compared last of the
+"""Why a candidate is not in the corpus, in the order of the gates; a length is compared with the seed's after all other
 sanity gates."""
 
-JUDGED = ("intent", "harm", "unparsed")
-"""Reasons of a judge."""
+JUDGED = ("intent", "harm", "unparsed")  # reasons that a judge gives
 
 SELECTED = ("stilted", "frame", "sibling", "surplus", "incomplete")
-"""Reasons that a candidate meets only beside its siblings: alone it passes."""
+"""Reasons of candidates that pass alone: siblings are preferred to them."""
 
-FLUENT = 2
-"""As many candidates of a seed and strategy are never stilted, however few there are."""
+FLUENT = 2  # the most fluent candidates of a seed and strategy, as many as this, are never stilted
 
 PAPER_STRATEGY = {name: name for name in STRATEGIES} | {"softening": "keywords", "hardening": "keywords"}
-"""The paper's four strategies: keyword softening / hardening is one."""
+"""The paper's four strategies: softening and hardening are one."""
 
 
 Intent: TypeAlias = Callable[[pd.DataFrame], Sequence[str]]
-"""From candidates beside their seeds (columns seed_id, seed, text) to their reasons, "" for one that passes."""
+"""A function from candidates beside their seeds (seed_id, seed, text) to reasons, "" for one that keeps the intent."""
 
 
 def judge(
@@ -88,31 +90,25 @@ def judge(
 
     Parameters
     ----------
-    seeds : DataFrame
-        Columns seed_id, text.
-    candidates : DataFrame
-        Columns seed_id, strategy, text.
-    gates : Gates
-    embed : callable
-        Texts to sentence vectors; default: the packaged encoder.
-    risk : callable
-        Texts and `embed` to risks in [0, 1] (`risk.scorer`).
+    seeds, candidates : DataFrame
+        seed_id, text; candidates also strategy.
+    embed, risk : callable
+        Texts to sentence vectors; texts and `embed` to risks in [0, 1] (`risk.scorer`).
     taken : collection of str
         Texts, as `text.key` has them, that stand elsewhere in the corpus.
     losses : callable or None
-        Texts to losses (`models.fluency`), asked of the candidates that pass alone: the more fluent are preferred. None
-        for candidates that people wrote.
+        Texts to losses (`models.fluency`): of the candidates that pass alone the more fluent are preferred. None for
+        candidates that people wrote.
     intent : callable or None
-        Says of the candidates that pass alone whether they keep the intent, before anything is chosen (`writer`). None:
-        nobody judges that.
+        Says which of the candidates that pass alone keep the intent, before anything is chosen (`writer`).
 
     Returns
     -------
     seeds : DataFrame
-        The seeds with `risk` and `reason` ("" or a sanity or risk reason).
+        With `risk` and `reason` ("" or a sanity or risk reason).
     candidates : DataFrame
-        The candidates with similarity, overlap, content_overlap, framed (the seed's own words in another frame), risk
-        and `reason`: "" for a kept one, else a key of `REASONS`.
+        With similarity, overlap, content_overlap, framed (the seed's own words in another frame), risk and `reason`: ""
+        for a kept one, else a key of `REASONS`.
     """
     embed = encoder.memoized(embed)
     seeds, candidates = judge_seeds(seeds, gates, embed, risk, taken), candidates.reset_index(drop=True)
@@ -157,20 +153,7 @@ def judge_seeds(
     risk: Risk = surface_risk,
     taken: Collection[str] = (),
 ) -> pd.DataFrame:
-    """Say which gate stops each seed.
-
-    Parameters
-    ----------
-    seeds : DataFrame
-        Columns seed_id, text.
-    gates, embed, risk, taken
-        As in `judge`.
-
-    Returns
-    -------
-    DataFrame
-        The seeds with `risk` and `reason` ("" or a sanity or risk reason).
-    """
+    """Return seeds with `risk` and the `reason` of the gate that stops them, as `judge` does."""
     seeds = seeds.reset_index(drop=True)
     seeds["risk"] = risk(seeds["text"], embed)
     seeds["reason"] = _first(
@@ -180,7 +163,7 @@ def judge_seeds(
 
 
 def _first(*reasons: Sequence[str] | np.ndarray) -> np.ndarray:
-    """Return for each row the first reason that is not empty."""
+    """Return each row's first reason that is not empty."""
     found = np.array(reasons[0], dtype=object)
     for later in reasons[1:]:
         found = np.where(found == "", np.asarray(later, dtype=object), found)
@@ -188,7 +171,7 @@ def _first(*reasons: Sequence[str] | np.ndarray) -> np.ndarray:
 
 
 def sanity_reasons(texts: Iterable[str], gates: Gates = Gates()) -> list[str]:
-    """Say what is wrong with each text by itself: a sanity reason, or ""."""
+    """Return the sanity reason of each text by itself, "" where it is sane."""
     return [
         "blank" if not words(text)
         else "characters" if hidden(text)
@@ -206,7 +189,7 @@ def _odd_length(text: str, seed: str, gates: Gates) -> bool:
 
 
 def _repeated(before: Collection[str], texts: Iterable[str], taken: Collection[str]) -> np.ndarray:
-    """Mark texts with the same words, in the same order, as one before them."""
+    """Mark texts with the same words, in the same order, as an earlier or taken one."""
     keys = pd.Series([key(text) for text in (*before, *texts)], dtype=object)
     return np.where((keys.duplicated() | keys.isin(taken))[len(before) :], "duplicate", "")
 
@@ -216,39 +199,33 @@ def _risky(risks: pd.Series, gates: Gates) -> np.ndarray:
 
 
 def kept_in_order(text: str, seed: str) -> float:
-    """Return the share of words that a text and its seed have in common and in the same order, in [0, 1].
-
-    It is the length of their longest common subsequence of words over the number of words of the longer one.
-    """
+    """Compute the longest common subsequence of words over the number of words of the longer text, in [0, 1]."""
     return float(LCSseq.normalized_similarity(words(text), words(seed)))
 
 
 def _uncontrolled(
     strategies: pd.Series, pairs: Sequence[tuple[str, str]], shifts: np.ndarray, gates: Gates
 ) -> np.ndarray:
-    """Hold keyword variants to what they are for: only the charged words change, and risk moves the right way."""
+    """Stop softenings and hardenings that change more than charged words or do not move the risk their way."""
     direction = strategies.map({"softening": -1, "hardening": 1}).to_numpy(float, na_value=np.nan)
     kept = [np.nan if np.isnan(way) else kept_in_order(*pair) for way, pair in zip(direction, pairs, strict=True)]
-    # Risks have four decimals: a shift of min_shift itself passes.
-    return np.select(
-        [np.array(kept, float) < gates.min_kept, np.round(direction * shifts, 4) < gates.min_shift],
-        ["restructured", "direction"],
-        "",
-    )
+    shifts = np.round(direction * shifts, 4)  # risks have four decimals: a shift of min_shift itself passes
+    conditions = [np.array(kept, float) < gates.min_kept, shifts < gates.min_shift]
+    return np.select(conditions, ["restructured", "direction"], "")
 
 
 def _bags(texts: Iterable[str], tokens: Callable[[str], Iterable[str]]) -> csr_matrix:
-    """Return which token stands in which text: a sparse 0/1 matrix, texts by tokens."""
+    """Return a sparse 0/1 matrix, texts by tokens: which token stands in which text."""
     return MultiLabelBinarizer(sparse_output=True).fit_transform([set(tokens(text)) for text in texts]).tocsr()
 
 
 def _paired_jaccard(a: csr_matrix, b: csr_matrix) -> np.ndarray:
-    """Jaccard overlap of row i of `a` with row i of `b`."""
+    """Compute the Jaccard overlap of row i of `a` with row i of `b`."""
     return jaccard_of_sizes(_sizes(a.multiply(b)), _sizes(a), _sizes(b))
 
 
 def _jaccard_matrix(bags: csr_matrix) -> np.ndarray:
-    """Jaccard overlap of every row with every row."""
+    """Compute the Jaccard overlap of every row with every row."""
     sizes = _sizes(bags)
     return jaccard_of_sizes((bags @ bags.T).toarray(), sizes[:, None], sizes[None, :])
 
@@ -267,10 +244,10 @@ def _fluent(candidates: pd.DataFrame, losses: Losses) -> pd.DataFrame:
 def _select(cluster: pd.DataFrame, gates: Gates) -> np.ndarray:
     """Choose a cluster's variants and return the reason for each row ("" = kept).
 
-    Farthest first, a greedy way to texts that differ: the candidate that overlaps least with its seed, then again and
-    again the one whose largest overlap with those kept is smallest, a label that is not there yet before one that is;
-    the earlier one in a tie. Where that does not lead to a complete cluster, once more with the paper's four strategies
-    for labels and frames last.
+    The choice goes farthest first, to get texts that differ: it begins with the candidate that overlaps least with its
+    seed, then takes again and again the one whose largest overlap with those kept is smallest. A label that is not
+    there yet goes before one that is, and the earlier candidate wins a tie. Where no complete cluster results, it is
+    tried once more with the paper's four strategies as labels and frames last.
     """
     overlap = np.maximum(*(_jaccard_matrix(_bags(cluster["text"], tokens)) for tokens in (words, content_words)))
     framed, label = cluster["framed"].to_numpy(), cluster["strategy"]
@@ -307,34 +284,20 @@ def _farthest_first(
 
 
 def assemble(seeds: pd.DataFrame, candidates: pd.DataFrame) -> Corpus:
-    """Build the corpus from judged seeds and candidates: each complete cluster's seed, then its kept variants.
+    """Build the corpus (its file's columns) from what `judge` returns: each complete cluster's seed, then its variants.
 
-    Parameters
-    ----------
-    seeds, candidates : DataFrame
-        From `judge`.
-
-    Returns
-    -------
-    DataFrame
-        The columns of a corpus file. A seed's similarity and overlap with itself are 1.
-
-    Raises
-    ------
-    DataError
-        No cluster is complete.
+    A seed's similarity and overlap with itself are 1. Raise DataError where no cluster is complete.
     """
     kept = candidates[candidates["reason"] == ""]
     heads = seeds[seeds["seed_id"].isin(kept["seed_id"])].assign(strategy="seed", similarity=1.0, overlap=1.0)
     if heads.empty:
-        best = progress(seeds, candidates).sort_values("variants", kind="stable").iloc[-1]
-        stopped = seeds[seeds["reason"] != ""]
-        if len(stopped) == len(seeds):
-            first = stopped.iloc[0]
+        if (seeds["reason"] != "").all():
+            first = seeds.iloc[0]
             raise DataError(
                 f"all {len(seeds)} seeds are stopped ({first['seed_id']}: {REASONS[first['reason']]}, risk "
                 f"{first['risk']:.2f}); reword them, or move min_risk or max_risk"
             )
+        best = progress(seeds, candidates).sort_values("variants", kind="stable").iloc[-1]
         raise DataError(
             f"no seed has a complete cluster; the best is {best['seed_id']} with {best['variants']} paraphrases that "
             "pass alone, but too few of them differ enough from each other, or a strategy is missing; write more "
@@ -353,46 +316,24 @@ def assemble(seeds: pd.DataFrame, candidates: pd.DataFrame) -> Corpus:
 
 
 def progress(seeds: pd.DataFrame, candidates: pd.DataFrame) -> Table:
-    """Say for each seed whether it passes and how many of its candidates do.
-
-    Parameters
-    ----------
-    seeds, candidates : DataFrame
-        From `judge`.
-
-    Returns
-    -------
-    DataFrame
-        seed_id, risk, reason (of the seed), variants (candidates that pass every gate), candidates.
-    """
+    """Count each seed's candidates: seed_id, risk, reason (of the seed), variants (that pass alone), candidates."""
     passing = candidates[alone(candidates)]
-    counts = {"variants": passing, "candidates": candidates}
-    sizes = {
-        name: seeds["seed_id"].map(rows.groupby("seed_id").size()).fillna(0).astype(int)
-        for name, rows in counts.items()
-    }
-    return seeds[["seed_id", "risk", "reason"]].assign(**sizes).reset_index(drop=True)
+    variants, written = (
+        seeds["seed_id"].map(rows["seed_id"].value_counts()).fillna(0).astype(int) for rows in (passing, candidates)
+    )
+    return seeds[["seed_id", "risk", "reason"]].assign(variants=variants, candidates=written).reset_index(drop=True)
 
 
 def alone(candidates: pd.DataFrame) -> "pd.Series[bool]":
-    """Return which candidates from `judge` pass alone: what stops one is at most that others are preferred."""
+    """Return which judged candidates pass alone: at most, others were preferred to them."""
     return candidates["reason"].isin(["", *SELECTED])
 
 
 def tally(candidates: pd.DataFrame, by: str = "generator") -> Table:
-    """Count candidates by generator or source, by what became of them and by strategy.
+    """Count judged candidates by a column, by what became of them and by strategy.
 
-    Parameters
-    ----------
-    candidates : DataFrame
-        From `judge`, with the column `by`.
-    by : str
-
-    Returns
-    -------
-    DataFrame
-        `by`, fate (`kept`, then the reasons that occur, in the order of `REASONS`), a column per strategy, total,
-        share (of the candidates in the same `by`).
+    Returns `by`, fate (`kept`, then the reasons that occur, in the order of `REASONS`), a column per strategy, total,
+    share (of the candidates in the same `by`).
     """
     fate = pd.Categorical(candidates["reason"].replace("", "kept"), ["kept", *REASONS])
     counts = pd.crosstab([candidates[by], fate], candidates["strategy"], rownames=[by, "fate"])
@@ -404,41 +345,23 @@ def tally(candidates: pd.DataFrame, by: str = "generator") -> Table:
 
 
 def completed(candidates: pd.DataFrame, n_seeds: int) -> Table:
-    """Count the seeds for which each generator's candidates make a complete cluster.
+    """Count the seeds for which each generator's candidates, judged by themselves, make a complete cluster.
 
-    Parameters
-    ----------
-    candidates : DataFrame
-        From `judge`, with a column generator; each generator judged by itself.
-    n_seeds : int
-        Seeds that each generator was given.
-
-    Returns
-    -------
-    DataFrame
-        generator, complete, seeds, share with its exact (Clopper-Pearson) 95 % interval.
+    `n_seeds` were given to each generator. Returns generator, complete, seeds, share with its exact (Clopper-Pearson)
+    95 % interval.
     """
     lines = []
     for name, rows in candidates.groupby("generator", sort=False):
         complete = rows.loc[rows["reason"] == "", "seed_id"].nunique()
-        counts = {"generator": name, "complete": complete, "seeds": n_seeds}
-        lines.append(counts | exact_share(complete, n_seeds))
+        lines.append({"generator": name, "complete": complete, "seeds": n_seeds} | exact_share(complete, n_seeds))
     return pd.DataFrame(lines)
 
 
 def passed(candidates: pd.DataFrame) -> Table:
-    """Count the candidates that pass alone, by generator and strategy.
+    """Count the judged candidates that pass alone, by generator and strategy.
 
-    Parameters
-    ----------
-    candidates : DataFrame
-        From `judge`, with a column generator; each generator judged by itself.
-
-    Returns
-    -------
-    DataFrame
-        generator, strategy ("all" last), written, passing, share (of those written) with its 95 % bootstrap interval
-        over the generator's seeds.
+    Returns generator, strategy ("all" last), written, passing, share (of those written) with its 95 % bootstrap
+    interval over the generator's seeds.
     """
     lines = []
     for name, own in candidates.groupby("generator", sort=False):
@@ -455,24 +378,16 @@ MEASURES = {"similarity": "cosine to the seed", "content_overlap": "content-word
 
 
 def histogram(candidates: pd.DataFrame) -> Table:
-    """Count candidates by what the gates measure.
+    """Count judged candidates by what the gates measure, in bins of width `BIN`.
 
-    Parameters
-    ----------
-    candidates : DataFrame
-        From `judge`.
-
-    Returns
-    -------
-    DataFrame
-        measure (a key of `MEASURES`), low (lower edge of a bin of width 0.05; a negative cosine counts in the first),
-        passes and stopped (candidates that pass every gate alone, and the others).
+    Returns measure (a key of `MEASURES`), low (lower edge of the bin; a negative cosine counts in the first), passes
+    and stopped (candidates that pass alone, and the others).
     """
     passing = alone(candidates)
     edges = np.linspace(0, 1, round(1 / BIN) + 1)
-    lines = []
+    parts = []
     for measure in MEASURES:
         values = candidates[measure].clip(0, 1)
         passes, stopped = (np.histogram(values[mask], edges)[0] for mask in (passing, ~passing))
-        lines.append(pd.DataFrame({"measure": measure, "low": edges[:-1], "passes": passes, "stopped": stopped}))
-    return pd.concat(lines, ignore_index=True)
+        parts.append(pd.DataFrame({"measure": measure, "low": edges[:-1], "passes": passes, "stopped": stopped}))
+    return pd.concat(parts, ignore_index=True)

@@ -17,14 +17,10 @@ from paraguard_utils.paths import input_file
 from paraguard_utils.schemas import Seeds
 from paraguard_utils.settings import Gates
 
-RULES = "rules"
-"""Generator of candidates that rules write, and its name as an input."""
+RULES, AUTHORED = "rules", "authored"
+"""Generators of candidates that rules write, and of those that come in a file; the first is also given as an input."""
 
-AUTHORED = "authored"
-"""Generator of candidates that come in a file."""
-
-COMPARED = 20
-"""Seeds on which generators are compared."""
+COMPARED = 20  # seeds on which generators are compared
 
 
 def read_inputs(
@@ -35,34 +31,12 @@ def read_inputs(
     limits: Gates = Gates(),
     authors: Authors | None = None,
 ) -> tuple[Seeds, pd.DataFrame]:
-    """Read and check a seeds file, and read or write candidates.
+    """Read and check a seeds file, and read or write candidates (the columns of a generated file).
 
-    Parameters
-    ----------
-    store : stores.Store
-    corpus_name : str
-    seeds : str
-        Path, relative to the caller's folder or to the project; `{corpus}` in it, and in that of candidates, is the
-        corpus's name.
-    candidates : str
-        Path of a candidates file; or "rules", to have them written by rules.
-    limits : Gates
-        Thresholds of these gates.
-    authors : writer.Authors or None
-        A writer among them writes the candidates, whatever `candidates` says. It and the rules write for the seeds that
-        pass the sanity gates.
-
-    Returns
-    -------
-    seeds : DataFrame
-    candidates : DataFrame
-        The columns of a generated file.
-
-    Raises
-    ------
-    UserError
-        A file is missing or does not fit, a candidate names a seed that is not there, or a model would read requests
-        that ask for harm.
+    Both are paths, relative to the caller's folder or to the project, in which `{corpus}` is the corpus's name.
+    `candidates` may be "rules", to have them written by rules; a writer among the authors writes them whatever it says.
+    Rules and writers write for the seeds that pass the sanity gates. Raise UserError where a file is missing or does
+    not fit, a candidate names a seed that is not there, or a model would read requests that ask for harm.
     """
     seeds, candidates = (name.replace("{corpus}", corpus_name) for name in (seeds, candidates))
     seed_file = input_file(seeds)
@@ -77,11 +51,9 @@ def read_inputs(
         return seed_rows, authors.write(store, corpus_name, sane)
     candidate_file = input_file(candidates)
     rows = _stripped(stores.read(candidate_file, "candidates"))
-    orphans = ~rows["seed_id"].isin(seed_rows["seed_id"])
-    if orphans.any():
-        row = int(orphans.to_numpy().argmax())
+    if len(orphans := rows.index[~rows["seed_id"].isin(seed_rows["seed_id"])]):
         raise DataError(
-            f"{paths.shown(candidate_file)}: row {row + 2}, column seed_id: {rows['seed_id'][row]!r} "
+            f"{paths.shown(candidate_file)}: row {orphans[0] + 2}, column seed_id: {rows['seed_id'][orphans[0]]!r} "
             f"is not in {paths.shown(seed_file)}; add the seed or remove the row"
         )
     return seed_rows, rows.assign(generator=AUTHORED, rule=AUTHORED)
@@ -95,36 +67,15 @@ def compared_seeds(seeds: Seeds, n: int = COMPARED) -> Seeds:
 def generated(
     store: stores.Store, corpus_name: str, seeds: Seeds, paraphraser: str, n: int = COMPARED
 ) -> tuple[Seeds, pd.DataFrame]:
-    """Return what the rules and a model write for a sample of a corpus's seeds, where that was asked for.
+    """Return a stratified sample of n seeds and what the rules and a model write for it.
 
-    Parameters
-    ----------
-    store : stores.Store
-        A live store writes; the recorded one reads what was written.
-    corpus_name : str
-    seeds : DataFrame
-        From `read_inputs`.
-    paraphraser : str
-        A model's name, to have the rules and the model write; "rules", for rules only; "", for what the store has.
-    n : int
-        Seeds, a stratified sample.
-
-    Returns
-    -------
-    seeds : DataFrame
-        The sample.
-    candidates : DataFrame
-        The columns of a generated file; no rows where nothing was asked for and the store has none for these seeds.
-
-    Raises
-    ------
-    Missing
-        The recorded store has none by this model, or for other seeds.
+    A live store writes, the recorded one reads what was written. `paraphraser` is a model's name, to have the rules and
+    the model write; "rules", for rules only; or "", for what the store has, which may be no rows. Raise Missing where
+    the recorded store has none by this model, or for other seeds.
     """
     sample = compared_seeds(seeds, n)
     meta = {"seeds": stores.frame_hash(sample), "rules": paraphrase.digest()}
-    if paraphraser:
-        meta["paraphraser"] = paraphraser
+    meta |= {"paraphraser": paraphraser} if paraphraser else {}
     known = stores.read_meta(store.path("generated", corpus_name))
     there = {key: known.get(key) for key in meta} == meta
     if paraphraser and not store.recorded:
@@ -146,15 +97,15 @@ def generated(
 
 
 def _stripped(frame: pd.DataFrame) -> pd.DataFrame:
-    """Remove white space around texts: a prompt is asked as it stands."""
+    """Strip the texts, since a prompt is asked as it stands."""
     return frame.assign(text=frame["text"].str.strip())
 
 
 def losses(candidates: str) -> Losses | None:
-    """Return what tells the gates how fluent candidates are, where rules write them (`read_inputs`); else None."""
+    """Return the function that tells the gates how fluent candidates are; None where rules do not write them."""
     return fluency.losses if candidates == RULES else None
 
 
 def embedder(store: stores.Store, corpus_name: str) -> Embed:
-    """Return the function from texts to sentence vectors that reads and fills a store."""
+    """Return a function from texts to sentence vectors that reads and fills a store."""
     return partial(encoder.vectors, store, corpus_name)

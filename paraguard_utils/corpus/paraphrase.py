@@ -2,11 +2,11 @@
 
 The rules need no model. A *substitution* puts another word or phrase of `data/generation/lexicon.csv` in place of one
 in the text, in the same grammatical form. A *frame* of `data/generation/frames.yaml` says one sentence of the text in
-another construction or another tone. A candidate is a frame, or none, with substitutions; both are chosen by a
-generator seeded with the text, so a seed always gets the same candidates. Words in quotation marks, names, words whose
-part of speech is in doubt and a frame's own words are left alone: a paraphrase that is not English is worse than none.
+another construction or another tone. A candidate is a frame, or none, with substitutions; a generator seeded with the
+text chooses both, so a seed always gets the same candidates. The rules leave alone words in quotation marks, names,
+words whose part of speech is in doubt, and a frame's own words: a paraphrase that is not English is worse than none.
 
-Nothing here judges: candidates go through the gates, whoever wrote them.
+Nothing here judges: all candidates go through the gates.
 """
 
 import hashlib
@@ -38,14 +38,9 @@ FRAMES = paths.DATA / "generation" / "frames.yaml"
 REQUESTS = paths.DATA / "generation" / "model_prompts.yaml"
 VERSION = "rules-2"
 
-Token: TypeAlias = tuple[int, int, str]
-"""Start, end and text."""
-
-Span: TypeAlias = tuple[int, int]
-"""Start and end in a text."""
-
-Options: TypeAlias = dict[str, list[str]]
-"""Replacements by kind."""
+Token: TypeAlias = tuple[int, int, str]  # start, end, text
+Span: TypeAlias = tuple[int, int]  # start, end
+Options: TypeAlias = dict[str, list[str]]  # replacements by kind
 
 TOKEN = re.compile(r"[^\W_]+(?:['’-][^\W_]+)*|[^\w\s]|_")
 QUOTED = re.compile(r"([\"“«'‘`]).*?([\"”»'’`])(?=\W|$)")
@@ -57,18 +52,12 @@ ASKED = re.compile(r"\{(?:ASK|DO|ORDER)\} ?\{VP\}")
 ARTICLE = re.compile(r"\b([Aa])n? \Z")
 
 COUNT = {"lexical": 4, "register": 6, "softening": 6, "hardening": 6, "rewrite": 8}
-"""Candidates by strategy, at most; more than a cluster needs, so that the gates can choose."""
+"""Candidates by strategy, at most: more than a cluster needs, so that the gates can choose."""
 
 TONES = ("formal", "chatty")
-
-TONE_WORDS = 2
-"""Words of another tone that make a register shift where no frame fits."""
-
-SHARES = (1.0, 0.6, 0.8, 0.4)
-"""Shares of a text's replaceable words that are replaced, in turn."""
-
-FEW = (0.0, 0.15, 0.3)
-"""The same beside the charged words of a softening or hardening, which keeps its seed's sentence."""
+TONE_WORDS = 2  # words of another tone that make a register shift where no frame fits
+SHARES = (1.0, 0.6, 0.8, 0.4)  # of a text's replaceable words that are replaced, in turn
+FEW = (0.0, 0.15, 0.3)  # the same for the other words of a softening or hardening, which keeps its seed's sentence
 
 _BEFORE_VERB = frozenset(
     """can could i let's may might must not please shall should they to we who will would you""".split()  # noqa: SIM905
@@ -89,13 +78,13 @@ _BE_HAVE = frozenset(
 
 @cache
 def lexicon() -> pd.DataFrame:
-    """Return the lexicon: term, pos, replacement, kind."""
+    """Read the lexicon: term, pos, replacement, kind."""
     return pd.read_csv(LEXICON)
 
 
 @cache
 def _entries() -> dict[tuple[str, ...], list[Any]]:
-    """Map the words of a term to its rows."""
+    """Group the lexicon's rows by the words of their term."""
     found: dict[tuple[str, ...], list[Any]] = {}
     for row in lexicon().itertuples(index=False):
         found.setdefault(tuple(row.term.split()), []).append(row)
@@ -109,7 +98,7 @@ def _longest() -> int:
 
 @cache
 def _frames() -> dict[str, list[dict[str, Any]]]:
-    """Return the frames of each strategy, their patterns compiled."""
+    """Read the frames of each strategy and compile their patterns."""
     content = yaml.safe_load(FRAMES.read_text(encoding="utf-8"))
     frames: dict[str, list[dict[str, Any]]] = {}
     for frame in content["frames"]:
@@ -119,7 +108,7 @@ def _frames() -> dict[str, list[dict[str, Any]]]:
 
 
 def digest() -> str:
-    """Return 16 hex digits over the generator's data and version."""
+    """Return 16 hex digits over the rules' data and version."""
     content = VERSION.encode() + LEXICON.read_bytes() + FRAMES.read_bytes()
     return hashlib.sha256(content).hexdigest()[:16]
 
@@ -142,43 +131,31 @@ def _can_be_verb(word: str) -> bool:
     return word in lemminflect.getLemma(word, "VERB", lemmatize_oov=False)
 
 
-@cache
-def _articles() -> inflect.engine:
-    return inflect.engine()
+_articles = cache(inflect.engine)
 
 
 def substitutions(text: str, kept: Sequence[Span] = ()) -> list[tuple[int, int, Options]]:
-    """Find what the lexicon can replace in a text.
+    """Find what the lexicon can replace in a text, outside the spans to be kept, in text order and without overlaps.
 
-    Parameters
-    ----------
-    text : str
-    kept : sequence of (int, int)
-        Where nothing is to be replaced.
-
-    Returns
-    -------
-    list of (int, int, dict)
-        Start, end, and for each kind the replacements, inflected and capitalised as the original; in text order, not
-        overlapping, the longest term first.
+    Returns start, end, and for each kind the replacements, inflected and capitalised as the original. Where terms
+    overlap, the first and then the longest is taken.
     """
     tokens = [(match.start(), match.end(), match[0]) for match in TOKEN.finditer(text)]
     if not tokens:
         return []
     lowered = [token.lower().replace("’", "'") for _, _, token in tokens]
     tags = _tags(tuple(token for _, _, token in tokens))
-    stays = _inside(tokens, [*kept, *(match.span() for match in QUOTED.finditer(text))])
+    spans = [*kept, *(match.span() for match in QUOTED.finditer(text))]
+    stays = [any(a <= start and end <= b for a, b in spans) for start, end, _ in tokens]
     found, i = [], 0
     while i < len(tokens):
+        free = next((n for n, stay in enumerate(stays[i:]) if stay), len(tokens) - i)
         step = 1
-        if not stays[i] and not _left_alone(i, tokens):
-            free = next((n for n, stay in enumerate(stays[i:]) if stay), len(tokens) - i)
-            for length in range(min(_longest(), free), 0, -1):
-                options = _options(i, length, tokens, lowered, tags)
-                if options:
-                    found.append((tokens[i][0], tokens[i + length - 1][1], options))
-                    step = length
-                    break
+        for length in range(0 if _left_alone(i, tokens) else min(_longest(), free), 0, -1):
+            if options := _options(i, length, tokens, lowered, tags):
+                found.append((tokens[i][0], tokens[i + length - 1][1], options))
+                step = length
+                break
         i += step
     return found
 
@@ -188,12 +165,8 @@ def _tags(tokens: tuple[str, ...]) -> list[str]:
     return [tag for _, tag in tagged] if len(tagged) == len(tokens) else [""] * len(tokens)
 
 
-def _inside(tokens: list[Token], spans: list[Span]) -> list[bool]:
-    """Return for each token whether it lies in one of the spans."""
-    return [any(a <= start and end <= b for a, b in spans) for start, end, _ in tokens]
-
-
 def _left_alone(i: int, tokens: list[Token]) -> bool:
+    """Say whether a token is no word, a name or an abbreviation."""
     token = tokens[i][2]
     if not token[0].isalpha():
         return True
@@ -202,7 +175,7 @@ def _left_alone(i: int, tokens: list[Token]) -> bool:
 
 
 def _options(i: int, length: int, tokens: list[Token], lowered: list[str], tags: list[str]) -> Options:
-    """Return replacements by kind for the term of `length` tokens at `i`."""
+    """Return the replacements of the term of `length` tokens at `i`."""
     span = lowered[i : i + length]
     if any(not token[0].isalpha() for token in span) or any(t[2] != t[2].lower() for t in tokens[i + 1 : i + length]):
         return {}
@@ -219,18 +192,16 @@ def _options(i: int, length: int, tokens: list[Token], lowered: list[str], tags:
 def _readings(
     i: int, length: int, span: list[str], lowered: list[str], tags: list[str]
 ) -> list[tuple[tuple[str, str], tuple[str, ...]]]:
-    """List ((part of speech, form), dictionary form) under which the tokens may be a term."""
+    """List ((part of speech, form), dictionary form) under which the tokens may stand in the lexicon."""
     before = lowered[i - 1] if i else ""
     after_tag = tags[i + length] if i + length < len(tags) else ""
-    first, last, tag = span[0], span[-1], tags[i]
+    last, tag = span[-1], tags[i]
     readings = [(("phrase", ""), tuple(span))]
-    earlier = lowered[i - 2] if i > 1 else ""
-    after = lowered[i + 1] if i + 1 < len(lowered) else ""
-    form = _verb_form(first, before, earlier, after, tag, i)
+    form = _verb_form(i, lowered, tag)
     if form in ("VBD", "VBN") and after_tag.startswith(("NN", "JJ")) and before in _BEFORE_PARTICIPLE:
         form = ""  # "on supervised release": an adjective, whose substitutes are not the verb's
     if form:
-        readings.append((("verb", form), (_lemma(first, "VERB"), *span[1:])))
+        readings.append((("verb", form), (_lemma(span[0], "VERB"), *span[1:])))
     is_head = not after_tag.startswith("NN") and after_tag != "POS"
     if tags[i + length - 1].startswith("NN") and not form and is_head and before not in _BEFORE_VERB:
         lemma = _lemma(last, "NOUN")
@@ -242,17 +213,19 @@ def _readings(
     return readings
 
 
-def _verb_form(word: str, before: str, earlier: str, after: str, tag: str, position: int) -> str:
-    """Return the Penn tag of the verb form that a word has in its place, or "" when it is no verb or in doubt."""
-    lemma = _lemma(word, "VERB")
+def _verb_form(i: int, lowered: list[str], tag: str) -> str:
+    """Return the Penn tag of a word's verb form in its place, "" where it is no verb or in doubt."""
+    word, lemma = lowered[i], _lemma(lowered[i], "VERB")
+    earlier, before, after = (lowered[j] if 0 <= j < len(lowered) else "" for j in (i - 2, i - 1, i + 1))
     if not _can_be_verb(lemma) or (word, after) == ("used", "to"):
         return ""
     if word == lemma:
         if before in _BEFORE_NOUN or (before == "to" and tag == "NN" and earlier not in _BEFORE_TO_VERB):
             return ""
-        if before in _BEFORE_VERB or (tag in ("VB", "VBP") and position) or (position == 0 and _can_start(word, tag)):
-            return "VB"
-        return ""
+        if i == 0:  # at the start, a word that may be a noun is in doubt
+            starts = tag.startswith("VB") or not lemminflect.getAllLemmas(word).keys() - {"VERB"}
+            return "VB" if starts else ""
+        return "VB" if before in _BEFORE_VERB or tag in ("VB", "VBP") else ""
     if word == _inflected(lemma, "VBG"):
         return "VBG" if tag == "VBG" else ""
     if word == _inflected(lemma, "VBZ"):
@@ -262,18 +235,14 @@ def _verb_form(word: str, before: str, earlier: str, after: str, tag: str, posit
     return ""
 
 
-def _can_start(word: str, tag: str) -> bool:
-    return tag.startswith("VB") or not lemminflect.getAllLemmas(word).keys() - {"VERB"}
-
-
 def _shaped(replacement: str, pos: str, form: str) -> str:
-    first, *rest = replacement.split(" ")
+    """Inflect a replacement's verb or head noun."""
+    parts = replacement.split(" ")
     if pos == "verb":
-        return " ".join([_inflected(first, form), *rest])
+        parts[0] = _inflected(parts[0], form)
     if pos == "noun" and form == "NNS":
-        *rest, last = replacement.split(" ")
-        return " ".join([*rest, _inflected(last, "NNS")])
-    return replacement
+        parts[-1] = _inflected(parts[-1], "NNS")
+    return " ".join(parts)
 
 
 def substitute(
@@ -284,26 +253,11 @@ def substitute(
     share: float,
     kept: Sequence[Span] = (),
 ) -> str:
-    """Replace some of a text's words.
+    """Replace some of a text's words, outside the spans to be kept.
 
-    Parameters
-    ----------
-    text : str
-    generator : numpy.random.Generator
-    always : tuple of str
-        Kinds of replacement used wherever they can be.
-    beside : tuple of str
-        Kinds used in other places.
-    share : float
-        Share of those other places, in [0, 1]; one place at least.
-    kept : sequence of (int, int)
-        Where nothing is to be replaced.
-
-    Returns
-    -------
-    str
-        The text itself where there is nothing to replace, or only by words that it holds already ("laws and rules"
-        must not become "rules and rules").
+    Replacements of the kinds `always` are used wherever they can be. Those of the kinds `beside` are used in a share of
+    the other places, in [0, 1], one place at least. The text itself is returned where there is nothing to replace, or
+    only by words that it holds already ("laws and rules" must not become "rules and rules").
     """
     needed: list[tuple[int, int, list[str]]] = []
     others: list[tuple[int, int, list[str]]] = []
@@ -325,7 +279,7 @@ def substitute(
 
 
 def _with_article(before: str, new: str) -> str:
-    """Return the text in front of a replacement, an article at its end made to fit."""
+    """Make an article at the end of the text before a replacement fit it."""
     match = ARTICLE.search(before)
     if not match or not new[0].isalpha():
         return before
@@ -334,19 +288,10 @@ def _with_article(before: str, new: str) -> str:
 
 
 def framed(text: str, strategy: str) -> list[tuple[str, str, list[Span]]]:
-    """Say one sentence of a text in every frame that fits it.
+    """Say one sentence of a text in every frame of a strategy, "register" or "rewrite", that fits it.
 
-    Parameters
-    ----------
-    text : str
-    strategy : str
-        "register" or "rewrite".
-
-    Returns
-    -------
-    list of (str, str, list of (int, int))
-        Names of rules, the texts they give and where the frames' own words stand in these, in the order of
-        `frames.yaml`.
+    Returns the names of the rules, the texts they give, and where in these the frames' own words stand, in the order of
+    `frames.yaml`.
     """
     sentences = SENTENCE.split(text.strip())
     found = []
@@ -364,7 +309,7 @@ def framed(text: str, strategy: str) -> list[tuple[str, str, list[Span]]]:
 
 
 def _fits(match: re.Match[str], body: str, frame: dict[str, Any]) -> bool:
-    """Return whether what a pattern has matched is what it looks like."""
+    """Say whether the parts that a pattern has matched are what it takes them for."""
     groups, pattern = match.groupdict(), frame["pattern"]
     if "{VP}" in pattern:
         first, *rest = groups["vp"].split()
@@ -383,7 +328,6 @@ def _fits(match: re.Match[str], body: str, frame: dict[str, Any]) -> bool:
 
 
 _NO_NOUN = frozenset(["how", "why", "what", "when", "where", "who", "whether", "which", "if", "that", "to"])
-
 _ORDERS = frozenset(
     """act add address advise analyse analyze answer apply argue assemble assess assist assume brainstorm break
     build calculate check clarify code come compare compile compose conceive conduct construct contrast convert
@@ -398,17 +342,17 @@ _ORDERS = frozenset(
     speak specify spell start state suggest summarise summarize supply talk teach tell think trace train
     transform translate try turn update use verify visualize walk write""".split()  # noqa: SIM905
 )
-"""Verbs with which a request may begin; others at the start of a sentence may be nouns."""
+"""Verbs with which a request may begin; other words at the start of a sentence may be nouns."""
 
 
 def _second_verb(phrase: str) -> bool:
-    """Return whether a phrase goes on with another order: "a story, and give it a title"."""
+    """Say whether a phrase goes on with another order: "a story, and give it a title"."""
     after = re.findall(r"(?:\b(?:and|or|then|but)|[,;])\s+(?:then |also |please |do )?([a-z]+)", phrase)
     return any(word in _ORDERS or word in ("ensure", "include", "use", "keep", "avoid", "do") for word in after)
 
 
 def _filled(template: str, match: re.Match[str], end: str) -> tuple[str, list[Span]]:
-    """Fill a template with what its pattern has matched; return the sentence and where the template's words stand."""
+    """Fill a template with what its pattern has matched; return the sentence and the spans of the template's words."""
     parts = {name: value for name, value in match.groupdict().items() if value is not None}
     parts = {name: _lowered(value) for name, value in parts.items()} | {"end": end}
     parts |= {name.title(): parts[name][0].upper() + parts[name][1:] for name in ("tail", "main") if name in parts}
@@ -436,19 +380,9 @@ _OPENERS = frozenset(
 
 
 def by_rules(seeds: pd.DataFrame, seed: int = SEED) -> pd.DataFrame:
-    """Write candidates for seeds by rules.
+    """Write candidates for seeds (seed_id, text) by rules; another `seed` gives other choices.
 
-    Parameters
-    ----------
-    seeds : DataFrame
-        Columns seed_id, text.
-    seed : int
-        Another seed gives other choices.
-
-    Returns
-    -------
-    DataFrame
-        seed_id, strategy, text, rule (the frame's name, or the kind of substitution); no two of a seed alike.
+    Returns seed_id, strategy, text, rule (the frame's name, or the kind of substitution); no two of a seed alike.
     """
     rows = []
     for seed_id, text in zip(seeds["seed_id"], seeds["text"], strict=True):
@@ -461,31 +395,27 @@ def by_rules(seeds: pd.DataFrame, seed: int = SEED) -> pd.DataFrame:
 
 
 def _candidates(text: str, seed: int) -> Iterator[tuple[str, str, str]]:
-    """Yield strategy, rule and text, possibly the same text more than once."""
+    """Yield strategy, rule and text; a text may come more than once."""
     kinds = Counter(kind for _, _, options in substitutions(text) for kind in options)
     for strategy in STRATEGIES:
         content = f"{seed}\x1f{strategy}\x1f{text}".encode()
         generator = np.random.default_rng(np.frombuffer(hashlib.sha256(content).digest(), np.uint32))
-        always: tuple[str, ...] = ()
-        beside: tuple[str, ...] = ("lexical", "formal")
-        shares: tuple[float, ...] = SHARES
-        if strategy in ("softening", "hardening"):
-            if not kinds[strategy]:
-                continue
-            always, beside, shares = (strategy,), ("lexical",), FEW
+        charged = strategy in ("softening", "hardening")
+        if charged and not kinds[strategy]:
+            continue
+        shares = FEW if charged else SHARES
         for number, (rule, base, kept) in enumerate(_bases(text, strategy, kinds, generator)):
-            if strategy == "register":
-                always, beside = (rule.partition("-")[0],), ("lexical",)
-            share = shares[number % len(shares)]
-            yield strategy, rule, substitute(base, generator, always, beside, share, kept)
+            always = [strategy] if charged else [rule.partition("-")[0]] if strategy == "register" else []
+            beside = ["lexical"] if always else ["lexical", "formal"]
+            yield strategy, rule, substitute(base, generator, always, beside, shares[number % len(shares)], kept)
 
 
 def _bases(
     text: str, strategy: str, kinds: Counter[str], generator: np.random.Generator
 ) -> list[tuple[str, str, list[Span]]]:
-    """List what a strategy's substitutions start from: the text in frames, tones in turn, or the text itself.
+    """List what a strategy's substitutions start from (rule, text, spans to keep): frames, tones in turn, or the text.
 
-    Without a frame a register shift needs `TONE_WORDS` of the tone; `kinds` counts what can be replaced.
+    Without a frame a register shift needs `TONE_WORDS` of its tone; `kinds` counts what can be replaced.
     """
     count = COUNT[strategy]
     if strategy not in _frames():
@@ -501,76 +431,28 @@ def _bases(
 
 
 def by_model(
-    store: Store,
-    name: str,
-    seeds: pd.DataFrame,
-    model: loading.Model,
-    decoding: Decoding,
-    batch: int,
-    wrapper: str = "none",
+    store: Store, name: str, seeds: pd.DataFrame, model: loading.Model, decoding: Decoding, batch: int
 ) -> pd.DataFrame:
     """Ask a chat model for a paraphrase of each seed in each strategy, once for each wording of the request.
 
-    Parameters
-    ----------
-    store : stores.Store
-        A live store; the answers are kept there as traces of the corpus `<name>-paraphrases`.
-    name : str
-        The corpus the candidates are for.
-    seeds : DataFrame
-        Columns seed_id, text.
-    model : loading.Model
-    decoding : prompting.Decoding
-    batch : int
-        Prompts per batch.
-    wrapper : str
-        Wrapper under which it is asked.
-
-    Returns
-    -------
-    DataFrame
-        seed_id, strategy, text, rule (the model's name); answers that were cut off, and answers without a paraphrase,
-        are left out.
-
-    Raises
-    ------
-    DataError
-        The seeds ask for harm: a model might answer instead, and what it writes is kept.
+    A live store keeps the answers as traces of the corpus `<name>-paraphrases`. Returns seed_id, strategy, text, rule
+    (the model's name); an answer that was cut off or holds no paraphrase is left out. Raise DataError where the seeds
+    ask for harm: a model might answer instead, and what it writes is kept.
     """
     unsafe.refuse(seeds, "paraphrases by a model")
     asked = prompts(seeds, requests()["compared"])
-    traces = trace_store.query(store, f"{name}-paraphrases", asked, model, wrapper, decoding, batch)
+    traces = trace_store.query(store, f"{name}-paraphrases", asked, model, "none", decoding, batch)
     return _candidates_in(traces).assign(rule=model.name)
 
 
 def drawn(
     store: Store, name: str, seeds: pd.DataFrame, model: Respondent | loading.Model, decodings: Sequence[Sampling]
 ) -> pd.DataFrame:
-    """Ask a model for paraphrases of each seed in each strategy by one prompt, once a draw.
+    """Ask a model for paraphrases of each seed in each strategy by one prompt, once for each draw in `decodings`.
 
-    Parameters
-    ----------
-    store : stores.Store
-        A live store; the answers are kept there as traces of the corpora `<name>-paraphrases--draw-<number>`.
-    name : str
-        The corpus the candidates are for.
-    seeds : DataFrame
-        Columns seed_id, text.
-    model : local.Respondent or loading.Model
-    decodings : sequence of prompting.Sampling
-        One a draw.
-
-    Returns
-    -------
-    DataFrame
-        As of `by_model`, draw after draw; the same text may stand there more than once.
-
-    Raises
-    ------
-    DataError
-        The seeds ask for harm.
-    SystemExit
-        With 0: the requests lie in files, and not all have been answered.
+    A live store keeps the answers as traces of the corpora `<name>-paraphrases--draw-<number>`. Returns and raises what
+    `by_model` does, draw after draw; a text may come more than once. Where the requests lie in files and not all have
+    been answered, the program ends with status 0.
     """
     unsafe.refuse(seeds, "paraphrases by a model")
     asked, frames = prompts(seeds, requests()["writer"]), []
@@ -582,54 +464,37 @@ def drawn(
 
 
 def prompts(seeds: pd.DataFrame, wordings: Mapping[str, str | Sequence[str]]) -> pd.DataFrame:
-    """Return what a model is asked for seeds: prompt_id (`SEED--STRATEGY--NUMBER of the wording`), text.
+    """Return what a model is asked for seeds, with one or more wordings a strategy.
 
-    Parameters
-    ----------
-    seeds : DataFrame
-        Columns seed_id, text.
-    wordings : dict of str to str or sequence of str
-        By strategy.
+    Returns prompt_id (`SEED--STRATEGY--NUMBER of the wording`) and text.
     """
     by_strategy = {name: [found] if isinstance(found, str) else found for name, found in wordings.items()}
-    return pd.DataFrame(
-        [
-            {"prompt_id": f"{seed_id}--{strategy}--{number}", "text": wording.format(text=text)}
-            for seed_id, text in zip(seeds["seed_id"], seeds["text"], strict=True)
-            for strategy in STRATEGIES
-            for number, wording in enumerate(by_strategy[strategy])
-        ],
-        columns=["prompt_id", "text"],
-    )
+    rows = [
+        (f"{seed_id}--{strategy}--{number}", wording.format(text=text))
+        for seed_id, text in zip(seeds["seed_id"], seeds["text"], strict=True)
+        for strategy in STRATEGIES
+        for number, wording in enumerate(by_strategy[strategy])
+    ]
+    return pd.DataFrame(rows, columns=["prompt_id", "text"])
 
 
 def _candidates_in(traces: pd.DataFrame) -> pd.DataFrame:
-    """Return the paraphrases in a model's finished answers: seed_id, strategy, text."""
+    """Find the paraphrases in a model's finished answers: seed_id, strategy, text."""
     keys = traces["prompt_id"].str.rsplit("--", n=2, expand=True)
-    found = traces["response"].fillna("").map(paraphrase_in)  # a request that failed has none
+    found = traces["response"].fillna("").map(paraphrase_in)  # a request that failed has no response
     rows = pd.DataFrame({"seed_id": keys[0], "strategy": keys[1], "text": found})
-    finished = traces["finish_reason"] == "stop"  # half a paraphrase is none
+    finished = traces["finish_reason"] == "stop"  # half a paraphrase is no paraphrase
     return rows[finished & (rows["text"] != "")].reset_index(drop=True)
 
 
 @cache
 def requests() -> dict[str, Any]:
-    """Return what models are asked: `writer`, a prompt a strategy; `judge`, questions; `compared`, two a strategy."""
+    """Read what models are asked: `writer`, a prompt a strategy; `judge`, questions; `compared`, two a strategy."""
     return yaml.safe_load(REQUESTS.read_text(encoding="utf-8"))
 
 
 def paraphrase_in(answer: str) -> str:
-    """Find the paraphrase in a model's answer: its first line that is not an announcement, without quotation marks.
-
-    Parameters
-    ----------
-    answer : str
-
-    Returns
-    -------
-    str
-        "" where there is none.
-    """
+    """Return the first line of an answer that is no announcement, without quotation marks; "" where there is none."""
     for line in THINKING.sub("", readable(answer)).splitlines():
         line = re.sub(r"^\W*(?:\d+[.)]\s+)?", "", line)
         line = ANNOUNCED.sub("", line).strip(' \t*"“”`-')

@@ -1,4 +1,4 @@
-"""A request in other words, made of itself alone: for whoever has no cluster (`docs/method.md`, The veto)."""
+"""Rewordings of a request that has no cluster, made by the rules from itself alone (`docs/method.md`, The veto)."""
 
 from functools import cache
 
@@ -9,23 +9,14 @@ from paraguard_utils.corpus import paraphrase
 from paraguard_utils.settings import Gates
 from paraguard_utils.text import content_words
 
-MOST = 3
-"""Rewordings of a prompt, each by another strategy; each costs a query."""
+MOST = 3  # rewordings of a prompt, at most; each costs a query
 
 
 def reworded(prompts: pd.DataFrame) -> pd.DataFrame:
     """Reword prompts by the rules: the first candidate of each strategy that is not nearly its prompt.
 
-    Parameters
-    ----------
-    prompts : DataFrame
-        Columns prompt_id, text.
-
-    Returns
-    -------
-    DataFrame
-        prompt_id (`ID~1`, `ID~2`, ...), cluster_id (the prompt's id), strategy, text: up to `MOST` rows a prompt, none
-        where the rules know no other words. No encoder looks whether the meaning is kept.
+    Takes prompt_id and text. Returns prompt_id (`ID~1`, `ID~2`, ...), cluster_id (the prompt's id), strategy, text: at
+    most `MOST` rows a prompt, none where the rules know no other words. No encoder checks that the meaning is kept.
     """
     columns = ["prompt_id", "cluster_id", "strategy", "text"]
     rows = [
@@ -36,9 +27,9 @@ def reworded(prompts: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=columns)
 
 
-@cache  # several notebooks and remedies ask for the same ones
+@cache  # several remedies ask for the same ones
 def _in_other_words(text: str) -> tuple[tuple[str, str], ...]:
-    """Return strategy and text of a prompt's rewordings."""
+    """Return the strategies and texts of a prompt's rewordings."""
     found: dict[str, str] = {}
     candidates = paraphrase.by_rules(pd.DataFrame({"seed_id": ["own"], "text": [text]}))
     for strategy, new in zip(candidates["strategy"], candidates["text"], strict=True):

@@ -1,15 +1,15 @@
 """Surface risk: how charged a prompt's wording looks, in [0, 1] (`docs/method.md`, Corpus).
 
 It is not the probability of harm: every prompt of `paraguard_mini` is benign, and its unsafe twins lie between the same
-two limits. The paper does not name its risk scorer; this one is ours. It is the mean of two halves:
+limits. The paper does not name its risk scorer; this one is ours. It is the mean of two halves:
 
 * *lexical*: 1 - prod(1 - w) over the distinct charged words of the text, weighted by `data/risk/charged_terms.csv`
   (`kill*` is a prefix): one strong term counts, more terms count for more, nothing exceeds 1;
 * *semantic*: 0.5 + (c - p), clipped to [0, 1], where c and p are the means of the three highest cosines to charged and
   to plain exemplar topics in `data/risk/exemplars.csv`.
 
-The scorer is frozen: `VERSION` names this rule and `FROZEN` is the digest of its data. Changing either is a new version
-and means a new corpus. A guard or a text classifier can take its place (`scorer`).
+The scorer is frozen: `VERSION` names this rule and `FROZEN` is the digest of its data. To change either is to make a
+new version, which needs a new corpus. A guard or a text classifier can take its place (`scorer`).
 """
 
 import hashlib
@@ -42,7 +42,7 @@ EXEMPLARS = paths.DATA / "risk" / "exemplars.csv"
 
 
 Risk: TypeAlias = Callable[[Sequence[str], Embed], np.ndarray]
-"""Texts, and what embeds them, to risks in [0, 1]."""
+"""A function from texts, and from what embeds them, to risks in [0, 1]."""
 
 
 def digest() -> str:
@@ -68,7 +68,7 @@ def _word_weight(word: str) -> float:
 
 
 def matched_terms(texts: Sequence[str]) -> dict[str, list[bool]]:
-    """Return, for each listed term that occurs, which texts have a word that it matches."""
+    """Say for each listed term that occurs which texts have a word that it matches."""
     own = [set(words(text)) for text in texts]
     every = sorted(set().union(*own))
     found = {}
@@ -85,28 +85,17 @@ def families() -> dict[str, str]:
 
 
 def charged_terms(text: str) -> int:
-    """Return how many distinct words of a text are charged: the plain keyword count."""
+    """Count the distinct charged words of a text: the plain keyword count."""
     return sum(_word_weight(word) > 0 for word in set(words(text)))
 
 
 def lexical(text: str) -> float:
-    """Return the charged-term half of the score for one text, in [0, 1]."""
+    """Compute the lexical half of a text's risk, in [0, 1]."""
     return 1.0 - float(np.prod([1.0 - _word_weight(word) for word in sorted(set(words(text)))]))
 
 
 def semantic(texts: Sequence[str], embed: Embed = encoder.encode) -> np.ndarray:
-    """Return the exemplar half of the score, in [0, 1].
-
-    Parameters
-    ----------
-    texts : sequence of str, length n
-    embed : callable
-        Texts to sentence vectors.
-
-    Returns
-    -------
-    numpy.ndarray, shape (n,)
-    """
+    """Compute the semantic half of the risk of n texts, shape (n,), in [0, 1]; `embed` gives sentence vectors."""
     exemplars = pd.read_csv(EXEMPLARS)
     cosines = cosine(embed(list(texts)), embed(exemplars["text"].tolist()))
     is_charged = (exemplars["kind"] == "charged").to_numpy()
@@ -117,41 +106,19 @@ def semantic(texts: Sequence[str], embed: Embed = encoder.encode) -> np.ndarray:
 
 
 def surface_risk(texts: Sequence[str], embed: Embed = encoder.encode) -> np.ndarray:
-    """Score how charged texts look.
-
-    Parameters
-    ----------
-    texts : sequence of str, length n
-    embed : callable
-        Texts to sentence vectors, shape (n, 384); default: the packaged encoder.
-
-    Returns
-    -------
-    numpy.ndarray, shape (n,), in [0, 1], rounded to 4 decimals
-    """
+    """Score how charged n texts look, shape (n,), in [0, 1], rounded to 4 decimals; `embed` gives sentence vectors."""
     lexical_half = np.array([lexical(text) for text in texts])
     return np.round((lexical_half + semantic(texts, embed)) / 2, 4)
 
 
-BIN = 0.05
-"""Width of a bin in histograms of what the gates measure."""
+BIN = 0.05  # width of a bin in histograms
 
 
 def distribution(frame: pd.DataFrame, low: float, high: float) -> Table:
-    """Describe risks by group.
+    """Describe the risks of texts (group, risk) by group, and how many the gate (`low`, `high`) lets through.
 
-    Parameters
-    ----------
-    frame : DataFrame
-        Columns group, risk.
-    low, high : float
-        The gate's limits.
-
-    Returns
-    -------
-    DataFrame
-        group, low (lower edge of a bin of width 0.05), n (texts in it), texts (in the group), median, within (share
-        inside the gate).
+    Returns group, low (lower edge of a bin of width `BIN`), n (texts in it), texts (in the group), median, within
+    (share inside the gate).
     """
     lines = []
     edges = np.linspace(0, 1, round(1 / BIN) + 1)
@@ -170,21 +137,10 @@ def auc(
     resamples: int = RESAMPLES,
     seed: int = SEED,
 ) -> Table:
-    """Areas under the ROC curve of a risk scorer and of the plain keyword count, as information: neither detects harm.
+    """Compute the areas under the ROC curve of a risk scorer and of the plain keyword count; neither detects harm.
 
-    Parameters
-    ----------
-    texts : sequence of str, length n
-    unsafe : numpy.ndarray of bool, shape (n,)
-    scorer : Scorer
-    embed : callable
-    resamples, seed : int
-        Of the bootstrap over prompts, the same prompts for both scorers.
-
-    Returns
-    -------
-    DataFrame
-        scorer, safe, unsafe (numbers of texts), auc, auc_low, auc_high (95 % interval); a last row with the difference.
+    `unsafe` says which of the texts are; prompts are resampled, the same for both scorers. Returns scorer, safe, unsafe
+    (numbers of texts), auc, auc_low, auc_high (95 % interval); a last row with the difference.
     """
     values = {
         scorer.identity.split()[0]: scorer.score(texts, embed),
@@ -193,35 +149,23 @@ def auc(
     generator = np.random.default_rng(seed)
     drawn = generator.integers(len(unsafe), size=(resamples, len(unsafe)))
     draws = [rows for rows in drawn if 0 < unsafe[rows].sum() < len(rows)]
-    found = {name: [roc_auc_score(unsafe[rows], value[rows]) for rows in draws] for name, value in values.items()}
     known = {name: roc_auc_score(unsafe, value) for name, value in values.items()}
+    found = {name: [roc_auc_score(unsafe[rows], value[rows]) for rows in draws] for name, value in values.items()}
     first, second = values
-    found["difference"] = np.subtract(found[first], found[second]).tolist()
     known["difference"] = known[first] - known[second]
-    intervals = [np.percentile(found[name], [2.5, 97.5]) for name in known]
-    return pd.DataFrame(
-        {
-            "scorer": list(known),
-            "safe": int((~unsafe).sum()),
-            "unsafe": int(unsafe.sum()),
-            "auc": list(known.values()),
-            "auc_low": [low for low, _ in intervals],
-            "auc_high": [high for _, high in intervals],
-        }
-    )
+    found["difference"] = np.subtract(found[first], found[second]).tolist()
+    counts = {"safe": int((~unsafe).sum()), "unsafe": int(unsafe.sum())}
+    ends = [np.percentile(found[name], [2.5, 97.5]) for name in known]
+    rows = [
+        {"scorer": name, **counts, "auc": value, "auc_low": low, "auc_high": high}
+        for (name, value), (low, high) in zip(known.items(), ends, strict=True)
+    ]
+    return pd.DataFrame(rows)
 
 
 @dataclass(frozen=True)
 class Scorer:
-    """A risk scorer.
-
-    Attributes
-    ----------
-    identity : str
-        Name and version or digest, for meta files.
-    score : callable
-        Texts and a function from texts to sentence vectors, to risks in [0, 1].
-    """
+    """A risk scorer; `identity`, its name and version or digest, stands in meta files."""
 
     identity: str
     score: Risk
@@ -230,22 +174,9 @@ class Scorer:
 def scorer(name: str) -> Scorer:
     """Return a risk scorer by name.
 
-    Parameters
-    ----------
-    name : str
-        `VERSION`, a guard (a key of `panel` in `data/guards.yaml`), or `MODEL#LABEL`: a text classifier, as a folder
-        or hub id, and the label whose probability is the risk.
-
-    Returns
-    -------
-    Scorer
-
-    Raises
-    ------
-    SettingsError
-        There is no such scorer, or the classifier has no such label.
-    ModelError
-        The classifier cannot be found or loaded.
+    It is `VERSION`, a guard (a key of `panel` in `data/guards.yaml`), or `MODEL#LABEL`: a text classifier, as a folder
+    or hub id, and the label whose probability is the risk. Raise SettingsError where there is no such scorer or label,
+    and ModelError where the classifier cannot be found or loaded.
     """
     if name == VERSION:
         return Scorer(f"{VERSION} {digest()[:16]}", surface_risk)

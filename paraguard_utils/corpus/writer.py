@@ -1,7 +1,7 @@
 """A model that writes candidates, and another that judges whether they keep the intent (`docs/method.md`, Corpus).
 
-Both are whatever can be asked: local weights, a server, or files of requests. The judge is another model than the
-writer, and is asked only about what passes every gate alone. What was answered is never asked again.
+Either may be local weights, a server, or files of requests. The judge must be another model than the writer, and is
+asked only about what passes every gate alone. What was answered is never asked again.
 """
 
 import hashlib
@@ -25,34 +25,24 @@ from paraguard_utils.models.served import slug
 from paraguard_utils.schemas import Seeds
 from paraguard_utils.settings import MODEL, Settings
 
-ANSWER = Decoding(max_new_tokens=96)
-"""A paraphrase is longer than the 64 tokens of an answer now and then."""
-
-REPLY = Decoding(max_new_tokens=4)
-"""A judge's reply: its first word is read."""
+ANSWER = Decoding(max_new_tokens=96)  # some paraphrases are longer than the 64 tokens of an answer
+REPLY = Decoding(max_new_tokens=4)  # of a judge's reply only the first word is read
 
 QUESTIONS = {"same": "intent", "harmless": "harm"}
-"""What the judge is asked (`model_prompts.yaml`), and the reason of a candidate for which it says no."""
-
-WORDS = ("yes", "no")
+"""Names of the judge's questions (`model_prompts.yaml`), and a candidate's reason where it answers no."""
 
 CANDIDATES, AUDIT = "writer_candidates", "writer_audit"
 """Tables: every candidate and what became of it, and the sheet for people."""
 
 COLUMNS = ["generator", "seed_id", "strategy", "text", "similarity", "overlap", "content_overlap", "risk", "reason"]
-"""Columns of the first."""
+"""Columns of `CANDIDATES`."""
 
 
 @dataclass(frozen=True)
 class Authors:
-    """Who writes candidates and who judges their intent, found but not yet loaded.
+    """Who writes candidates and who judges their intent, found but not yet loaded; None where nobody does.
 
-    Attributes
-    ----------
-    settings : settings.Settings
-        samples, base_url and judge_base_url are used.
-    writer, judge : backends.Source or None
-        None: candidates come from elsewhere; nobody judges.
+    Of the settings, samples, base_url and judge_base_url are used.
     """
 
     settings: Settings
@@ -60,29 +50,10 @@ class Authors:
     judge: Source | None = None
 
     def write(self, store: stores.Store, name: str, seeds: Seeds) -> pd.DataFrame:
-        """Have the writer write candidates for seeds, having said what that costs.
+        """Say what it costs, then have the writer write candidates for seeds, as `paraphrase.drawn`, with generator.
 
-        Parameters
-        ----------
-        store : stores.Store
-            A live store.
-        name : str
-            Of the corpus.
-        seeds : DataFrame
-
-        Returns
-        -------
-        DataFrame
-            As of `paraphrase.drawn`, with the column generator.
-
-        Raises
-        ------
-        Missing
-            The store is the recorded one.
-        DataError
-            The seeds ask for harm.
-        SystemExit
-            With 0: the requests lie in files, and not all have been answered.
+        Raise Missing where the store is the recorded one, and DataError where the seeds ask for harm. Where the
+        requests lie in files and not all have been answered, the program ends with status 0.
         """
         assert self.writer is not None
         _live(store, "a model writes candidates")
@@ -94,23 +65,13 @@ class Authors:
         return paraphrase.drawn(store, name, seeds, model, draws).assign(generator=model.name)
 
     def decodings(self) -> list[Sampling]:
-        """Return how the writer answers each prompt: one draw a sample."""
+        """Return how each prompt is answered: one draw a sample."""
         return [Sampling(ANSWER.max_new_tokens, draw=draw) for draw in range(self.settings.samples)]
 
     def intent(self, store: stores.Store, name: str) -> gates.Intent | None:
-        """Return what tells the gates whether candidates keep the intent; None where nobody judges.
+        """Return the function that tells the gates whether candidates keep the intent; None where nobody judges.
 
-        Parameters
-        ----------
-        store : stores.Store
-            A live store; the replies are kept there as traces of the corpus `<name>-intent`.
-        name : str
-            Of the corpus.
-
-        Raises
-        ------
-        Missing
-            The store is the recorded one.
+        A live store keeps the replies as traces of the corpus `<name>-intent`; the recorded store raises Missing.
         """
         if self.judge is None:
             return None
@@ -130,7 +91,7 @@ class Authors:
         return judged
 
     def about(self) -> dict[str, Any]:
-        """Return what a meta file tells of writer and judge; {} where there is neither."""
+        """Describe writer and judge for a meta file; {} where there is neither."""
         found: dict[str, Any] = {}
         if self.writer:
             draws = self.decodings()
@@ -145,20 +106,9 @@ class Authors:
         return found
 
     def keep(self, store: stores.Store, seeds: Seeds, candidates: pd.DataFrame, meta: dict[str, Any]) -> None:
-        """Write all candidates with what became of them, and an audit sheet for people; nothing without an author.
+        """Write judged candidates with what became of them, and an audit sheet for people; nothing without an author.
 
-        Parameters
-        ----------
-        store : stores.Store
-        seeds, candidates : DataFrame
-            From `gates.judge`.
-        meta : dict
-            For the meta files.
-
-        Raises
-        ------
-        DataError
-            The sheet that is there is of other candidates and holds marks.
+        Raise DataError where a sheet of other candidates is there and holds marks.
         """
         if not (self.writer or self.judge):
             return
@@ -170,24 +120,9 @@ class Authors:
 
 
 def authors(settings: Settings) -> Authors:
-    """Find the writer and the judge that the parameters name, without loading anything.
+    """Find the writer (`candidates=model:NAME`) and the judge (`intent_judge`) that the settings name, without loading.
 
-    Parameters
-    ----------
-    settings : settings.Settings
-        candidates (`model:NAME`: there is a writer), base_url, samples, intent_judge, judge_base_url, concurrency and
-        per_minute are used.
-
-    Returns
-    -------
-    Authors
-
-    Raises
-    ------
-    ModelError
-        There is no such model.
-    SettingsError
-        Both are the same model.
+    Raise ModelError where there is no such model, and SettingsError where both are the same.
     """
     writer = judge = None
     if settings.candidates.startswith(MODEL):
@@ -195,22 +130,20 @@ def authors(settings: Settings) -> Authors:
     if settings.intent_judge:
         own = {"model": settings.intent_judge, "base_url": settings.judge_base_url}
         (judge,) = backends.sources(settings.model_copy(update=own))
-    if writer and judge and _same(writer, judge):
+    if writer and judge and _model_id(writer, judge) == _model_id(judge, writer):
         raise SettingsError(
             f"parameter 'intent_judge': {settings.intent_judge} is the model that writes; let another one judge"
         )
     return Authors(settings, writer, judge)
 
 
-def _same(first: Source, second: Source) -> bool:
-    """Return whether two are one model: the same weights, or, where these are unknown, the same name."""
-    if isinstance(first, loading.Source) and isinstance(second, loading.Source):
-        return first.weights_id == second.weights_id
-    return _plain(first) == _plain(second)
+def _model_id(source: Source, other: Source) -> str:
+    """Return what says which model it is: its weights where those of both are known, else its name.
 
-
-def _plain(source: Source) -> str:
-    """Return a model's name without its owner and a stated revision."""
+    Owner and stated revision are no part of the name.
+    """
+    if isinstance(source, loading.Source) and isinstance(other, loading.Source):
+        return source.weights_id
     name = source.argument.removeprefix("openai/").rstrip("/").partition("@")[0]
     return slug(name.rpartition("/")[2])
 
@@ -232,7 +165,7 @@ def _announce(name: str, texts: pd.Series, decoding: Decoding, times: int = 1, t
 
 
 def _questions(pairs: pd.DataFrame) -> pd.DataFrame:
-    """Return the judge's prompts: prompt_id, text; both questions of a pair, then those of the next.
+    """Return the judge's prompts (prompt_id, text): both questions of a pair, then those of the next.
 
     An id is made of the pair's texts, so that it stays when others come and go.
     """
@@ -245,42 +178,19 @@ def _questions(pairs: pd.DataFrame) -> pd.DataFrame:
 
 
 def reasons(store: stores.Store, name: str, pairs: pd.DataFrame, model: Respondent | loading.Model) -> list[str]:
-    """Ask a judge about candidates beside their seeds.
+    """Ask a judge about n candidates beside their seeds: seed_id, seed (its text), text; no pair twice.
 
-    Parameters
-    ----------
-    store : stores.Store
-        A live store.
-    name : str
-        Of the corpus.
-    pairs : DataFrame
-        n rows: seed_id, seed (its text), text; no pair twice.
-    model : local.Respondent or loading.Model
-
-    Returns
-    -------
-    list of str
-        n reasons: "" where both replies are yes; a value of `QUESTIONS` where one is no, the first in doubt; else
-        "unparsed": a reply that is neither, or none, is no yes.
-
-    Raises
-    ------
-    DataError
-        The pairs ask for harm.
-    SystemExit
-        With 0: the requests lie in files, and not all have been answered.
+    Returns n reasons: "" where both replies are yes; a value of `QUESTIONS` where one is no, the first where both are;
+    else "unparsed", since an unclear or missing reply is no yes. Raises and ends as `Authors.write` does.
     """
     respondent = local.Local(model) if isinstance(model, loading.Model) else model
     prompts = _questions(pairs)
-    if isinstance(respondent, local.Local):  # what one model wrote may be a control token to the other
+    if isinstance(respondent, local.Local):  # what the writer wrote may be a control token to the judge
         strings = prompting.control_strings(respondent.model.tokenizer)
         prompts["text"] = [prompting.defused(text, strings) for text in prompts["text"]]
     traces = trace_store.query(store, f"{name}-intent", prompts, respondent, "none", REPLY)
     trace_store.end_if_waiting(len(prompts) - len(traces))
-    replies = traces["response"].fillna("").str.lower().str.extract(r"\A\W*([a-z]+)")[0]
-    said = replies.where(replies.isin(WORDS), "").to_numpy().reshape(-1, len(QUESTIONS))
-    found = []
-    for row in said:
-        noes = [reason for reason, word in zip(QUESTIONS.values(), row, strict=True) if word == "no"]
-        found.append(noes[0] if noes else "" if (row == "yes").all() else "unparsed")
-    return found
+    replies = traces["response"].fillna("").str.lower().str.extract(r"\A\W*([a-z]+)")[0].fillna("")
+    said = replies.to_numpy().reshape(-1, len(QUESTIONS))
+    noes = [[reason for reason, word in zip(QUESTIONS.values(), row, strict=True) if word == "no"] for row in said]
+    return [no[0] if no else "" if (row == "yes").all() else "unparsed" for no, row in zip(noes, said, strict=True)]

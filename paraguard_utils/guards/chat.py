@@ -1,4 +1,8 @@
-"""Guards of ours: a chat model asked whether a request is harmful, and an encoder beside harmful requests."""
+"""Guards made here: a chat model asked whether a request is harmful, and an encoder beside known harmful requests.
+
+Each takes an entry of `data/guards.yaml` and returns the guard's version and its scorer, which loads the model when the
+first text is scored.
+"""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -14,32 +18,15 @@ from paraguard_utils.errors import SettingsError
 from paraguard_utils.guards.contract import Scorer
 from paraguard_utils.models import encoder, loading, prompting, weights
 
-BATCH = 32
-"""Texts a forward pass."""
+BATCH = 32  # texts a forward pass
 
 
 def yes_no(entry: Mapping[str, Any]) -> tuple[str, Scorer]:
-    """Return the version and the scorer of a chat model that is asked one question about every text.
+    """Make a guard of a chat model (`model`) that is asked one question, a `wrapper` of `data/wrappers.yaml`.
 
     The probability is that of "yes" against "no" as the first word of the answer, however they are written. It is NaN
-    where neither is among the likeliest tokens (`engine.TOP`), or the text contains a control token of the model.
-
-    Parameters
-    ----------
-    entry : dict
-        model (as `loading.resolve` takes it) and wrapper (a key of `data/wrappers.yaml`: the question).
-
-    Returns
-    -------
-    version : str
-        Of weights and question.
-    scorer : contract.Scorer
-        It loads the model when the first text is scored.
-
-    Raises
-    ------
-    SettingsError
-        There is no such wrapper.
+    where neither is among the likeliest tokens (`engine.TOP`), or the text contains a control token of the model. An
+    unknown wrapper raises SettingsError.
     """
     name, wrapper = entry["model"], entry.get("wrapper", "moderation")
     if wrapper not in registry.wrappers():
@@ -53,13 +40,12 @@ def yes_no(entry: Mapping[str, Any]) -> tuple[str, Scorer]:
         return loading.load(loading.resolve(name))
 
     def score(texts: Sequence[str], answers: Sequence[str] | None = None) -> np.ndarray:
-        return _yes(model(), question, texts)
+        return _yes_against_no(model(), question, texts)
 
     return _version(weights_id, question.encode()), score
 
 
-def _yes(model: loading.Model, question: str, texts: Sequence[str]) -> np.ndarray:
-    """Return P(yes) against P(no) of the first token, NaN where there is none."""
+def _yes_against_no(model: loading.Model, question: str, texts: Sequence[str]) -> np.ndarray:
     from paraguard_utils.models.engine import Engine, batches, shared_prefix
 
     found = np.full(len(texts), np.nan)
@@ -82,19 +68,9 @@ def _yes(model: loading.Model, question: str, texts: Sequence[str]) -> np.ndarra
 
 
 def exemplars(entry: Mapping[str, Any]) -> tuple[str, Scorer]:
-    """Return the version and the scorer of the guard that compares texts with harmful requests.
+    """Make the guard that compares texts with harmful requests: the column `text` of `exemplars`, a file of `data/`.
 
-    Parameters
-    ----------
-    entry : dict
-        exemplars: a file of `data/` with a column `text`.
-
-    Returns
-    -------
-    version : str
-        Of encoder and exemplars.
-    scorer : contract.Scorer
-        A text's highest cosine to an exemplar, 0 where that is negative.
+    The score is a text's highest cosine to one of them, 0 where that is negative.
     """
     file = paths.DATA / entry["exemplars"]
 
@@ -112,5 +88,4 @@ def _version(weights_id: str, content: bytes) -> str:
     return f"{weights_id[:12]}-{hashlib.sha256(content).hexdigest()[:12]}"
 
 
-KINDS = {"yes_no": yes_no, "exemplars": exemplars}
-"""From a kind of entry to what makes its version and scorer."""
+KINDS = {"yes_no": yes_no, "exemplars": exemplars}  # the functions that make a guard, by the `kind` of its entry

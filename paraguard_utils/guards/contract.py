@@ -1,7 +1,7 @@
 """What a guard is: a function from texts to probabilities of being unsafe, and what a reader must know about it.
 
-Scores are kept by prompt; thresholds apply later (`panel`). A score that is NaN is one that the guard's output did not
-give: the prompt is `unparsed`, a missing row, never a safe one.
+Scores are kept by prompt; thresholds apply later (`panel`). A score is NaN where the guard's output gives none: the
+prompt is `unparsed`, a missing row, never a safe one.
 """
 
 from collections.abc import Sequence
@@ -17,31 +17,19 @@ AXES = ("toxicity", "injection", "harm", "policy")
 
 
 class Scorer(Protocol):
-    """Texts, or requests and the answers to them, to probabilities."""
+    """A function from texts, or from requests and the answers to them, to probabilities of being unsafe."""
 
     def __call__(self, texts: Sequence[str], answers: Sequence[str] | None = None) -> np.ndarray | Sequence[float]:
-        """Return one probability of being unsafe a text, in [0, 1]; NaN where the guard's output says none."""
+        """Return one probability a text, in [0, 1]; NaN where the guard's output gives none."""
 
 
 @dataclass(frozen=True)
 class Guard:
     """A guard, ready to score.
 
-    Attributes
-    ----------
-    name : str
-        As in a table and in file names.
-    version : str
-        Of the package, the weights or the served model; part of a score's key.
-    score : Scorer
-    threshold : float
-        Probability from which the guard rejects: its makers', unless `about` says otherwise.
-    axis : str
-        One of `AXES`.
-    licence : str
-    citation : str
-        Where the guard, its prompt or its threshold are described.
-    about : str
+    `name` stands in tables and file names. `version` is that of the package, the weights or the served model, and part
+    of a score's key. The guard rejects from `threshold` on, which is its makers' unless `about` says otherwise. `axis`
+    is one of `AXES`. `citation` describes the guard, its prompt or its threshold.
     """
 
     name: str
@@ -55,13 +43,7 @@ class Guard:
 
 
 def checked(name: str, values: np.ndarray | Sequence[float], asked: int) -> np.ndarray:
-    """Return a guard's probabilities as floats of the shape that was asked for.
-
-    Raises
-    ------
-    DataError
-        There are more or fewer than texts, or one lies outside [0, 1].
-    """
+    """Return a guard's probabilities as floats; raise DataError unless there are `asked`, all in [0, 1] or NaN."""
     found = np.asarray(values, dtype=float)
     if found.shape != (asked,):
         raise DataError(f"the guard {name} was given {asked} texts and returned {found.size} probabilities")

@@ -1,14 +1,14 @@
 """The guards that people deploy: a hub id, a local folder or an endpoint, described by an entry of `data/guards.yaml`.
 
-A guard that answers in words is read as a probability: that of its unsafe labels' first tokens against its safe ones',
-where its answer begins (`first_token`) or where it wrote its label (`regex`, `json`). A text is data: a control token's
-string inside it is made plain text (`prompting.defused`). What a text imitates of a prompt's plain words, such as the
-line that ends a conversation, no tokenizer can tell from the prompt's own.
+The score of a guard that answers in words is the probability of its unsafe labels' first tokens against that of its
+safe ones', where its answer begins (`first_token`) or where it wrote its label (`regex`, `json`). A text is data: a
+control token's string inside it is made plain text (`prompting.defused`). If a text imitates a prompt's plain words,
+such as the line that ends a conversation, no tokenizer can tell them from the prompt's own.
 """
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
@@ -23,35 +23,23 @@ from paraguard_utils.guards.formats import Entry
 from paraguard_utils.models import loading, prompting
 
 if TYPE_CHECKING:
-    import openai
     import torch
 
 LEAST = 1e-4
 """Share of the next token's probability that the labels must have: below it, a guard was about to say another thing."""
 
-PAIR = ("x", "x")
-"""A request and an answer that stand for any."""
-
 
 def match(name: str, entries: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Any] | None:
-    """Return the first entry with a pattern that a name matches.
+    """Return the first of the entries (section `deployed` of `data/guards.yaml`) with a pattern that a name matches.
 
-    Parameters
-    ----------
-    name : str
-        A hub id, or a local folder, known by its last part; behind a colon, another reading of the same weights.
-    entries : mapping
-        The section `deployed` of `data/guards.yaml`.
-
-    Returns
-    -------
-    mapping or None
+    The name is a hub id or a local folder, of which the last part is compared; behind a colon may stand another reading
+    of the same weights.
     """
-    where, reading = _split(name)
+    where, _, reading = name.partition(":")
     folder = Path(where).expanduser()
     for entry in entries.values():
         for pattern in entry.get("match", ()):
-            wanted, other = _split(pattern.lower())
+            wanted, _, other = pattern.lower().partition(":")
             names = {where: wanted} | ({folder.resolve().name: wanted.rpartition("/")[2]} if folder.is_dir() else {})
             if reading == other and any(fnmatchcase(own.lower(), glob) for own, glob in names.items()):
                 return entry
@@ -67,35 +55,14 @@ def load(
     base_url: str | None = None,
     retries: int = 2,
 ) -> Guard:
-    """Load a guard that people deploy.
+    """Load a guard that people deploy, with its entry as in the section `deployed` of `data/guards.yaml`.
 
-    Parameters
-    ----------
-    name : str
-        A hub id, a local folder, or the model of an endpoint.
-    entry : mapping
-        As in the section `deployed` of `data/guards.yaml`.
-    device, dtype : str
-        As for `loading.load`; a classifier has the precision of its weights.
-    batch : int
-        Texts at a time.
-    base_url : str or None
-        Of an endpoint; None: that of the variable OPENAI_BASE_URL, or OpenAI's.
-    retries : int
-        Of a call to an endpoint.
-
-    Returns
-    -------
-    contract.Guard
-
-    Raises
-    ------
-    DataError
-        The entry is not complete.
-    ModelError
-        The model cannot be loaded, lacks a token or a label that the entry names, or its endpoint cannot be asked.
+    `name` is a hub id, a local folder, or the model of an endpoint. A classifier has the precision of its weights,
+    whatever `dtype` says. An endpoint's `base_url` is by default that of the variable OPENAI_BASE_URL, or OpenAI's;
+    `retries` are those of a call to it. Raise DataError where the entry is not complete, and ModelError where the model
+    cannot be loaded, lacks a token or a label that the entry names, or its endpoint cannot be asked.
     """
-    where, reading = _split(name)
+    where, _, reading = name.partition(":")
     checked = formats.entry_of(name, entry)
     if checked.kind == "endpoint":
         own, weights = where.rpartition("/")[2], where
@@ -121,17 +88,12 @@ def load(
     )
 
 
-def _split(name: str) -> tuple[str, str]:
-    where, _, reading = name.partition(":")
-    return where, reading
-
-
 def _generative(name: str, entry: Entry, model: loading.Model, batch: int) -> Scorer:
-    """Return the scorer of a guard that answers in words; its tokens are looked for now."""
-    asks = {False: Asking(name, entry, model, batch), True: Asking(name, entry.judging_answers, model, batch)}
+    """Return the scorer of a guard that answers in words; a token that is missing is an error now, not later."""
+    of_requests, of_answers = (Asking(name, one, model, batch) for one in (entry, entry.judging_answers))
 
     def score(texts: Sequence[str], answers: Sequence[str] | None = None) -> np.ndarray:
-        return asks[answers is not None](texts, [""] * len(texts) if answers is None else answers)
+        return of_requests(texts, [""] * len(texts)) if answers is None else of_answers(texts, answers)
 
     return score
 
@@ -139,30 +101,19 @@ def _generative(name: str, entry: Entry, model: loading.Model, batch: int) -> Sc
 class Asking:
     """Asks a guard that answers in words, about requests or about answers.
 
-    Parameters
-    ----------
-    name : str
-        The guard's, for messages.
-    entry : formats.Entry
-    model : loading.Model
-    batch : int
-
-    Raises
-    ------
-    ModelError
-        A token that the entry names is none of the tokenizer's at its place.
+    Making one raises ModelError where a string under the entry's `tokens` is not one token of the tokenizer there.
     """
 
     def __init__(self, name: str, entry: Entry, model: loading.Model, batch: int) -> None:
         assert entry.tokens is not None  # `Entry` sees to it
         self.entry, self.model, self.batch = entry, model, batch
-        frame = self.prompt(*PAIR, entry.runs[0])
+        frame = self.prompt("x", "x", entry.runs[0])  # a request and an answer that stand for any
         self.controls = prompting.control_strings(model.tokenizer, frame)
         resolve = partial(_token, name, model, frame + entry.before)
         self.unsafe, self.safe = (list(map(resolve, strings)) for strings in (entry.tokens.unsafe, entry.tokens.safe))
 
     def __call__(self, texts: Sequence[str], answers: Sequence[str]) -> np.ndarray:
-        """Return one probability a text: the greatest of its runs; NaN where an answer cannot be read."""
+        """Return one probability a text: the greatest of its runs; NaN where an output cannot be read."""
         pairs = [
             (prompting.defused(text, self.controls), prompting.defused(answer, self.controls))
             for text, answer in zip(texts, answers, strict=True)
@@ -171,7 +122,7 @@ class Asking:
         return np.max(runs, axis=0)
 
     def prompt(self, text: str, answer: str, run: Mapping[str, Any]) -> str:
-        """Return what the model is given for one text, up to where its own words begin."""
+        """Return what the model reads for one text, up to where its own words begin."""
         tokenizer = self.model.tokenizer
         rendered = str(
             tokenizer.apply_chat_template(
@@ -216,6 +167,7 @@ class Asking:
         return found
 
     def _last_logits(self, ids: list[list[int]]) -> "torch.Tensor":
+        """Return the logits behind each prompt; prompts are padded on the left."""
         import torch
 
         network = self.model.network
@@ -223,12 +175,11 @@ class Asking:
         padded = torch.tensor([[0] * (wide - len(row)) + row for row in ids], device=network.device)
         mask = torch.tensor([[0] * (wide - len(row)) + [1] * len(row) for row in ids], device=network.device)
         places = (mask.cumsum(1) - 1).clamp(min=0)
-        return network(
-            input_ids=padded, attention_mask=mask, position_ids=places, use_cache=False, logits_to_keep=1
-        ).logits[:, -1]
+        given = {"input_ids": padded, "attention_mask": mask, "position_ids": places}
+        return network(**given, use_cache=False, logits_to_keep=1).logits[:, -1]
 
     def _written(self, prompts: list[str]) -> list[str]:
-        """Return what the model writes, greedily, with its control tokens."""
+        """Return what the model writes by greedy decoding, with its control tokens."""
         if not prompts:
             return []
         from paraguard_utils.models.engine import Engine, batches, shared_prefix
@@ -244,11 +195,11 @@ class Asking:
 
 
 def _token(name: str, model: loading.Model, before: str, string: str) -> int:
-    """Return the one token that a string is at its place in a prompt."""
+    """Return the one token that a string is behind what stands before it in a prompt."""
     tokenizer = model.tokenizer
     found = tokenizer(before + string, add_special_tokens=False, return_offsets_mapping=True)
     pairs = zip(found["input_ids"], found["offset_mapping"], strict=True)
-    # How what stands before is cut does not matter, but no token may reach across.
+    # It does not matter how the text before is cut into tokens, but none may reach into the string.
     own = [(token, start) for token, (start, end) in pairs if end > len(before)]
     if len(own) == 1 and own[0][1] >= len(before) and str(tokenizer.decode([own[0][0]])).strip() == string.strip():
         return int(own[0][0])
@@ -263,7 +214,7 @@ def _token(name: str, model: loading.Model, before: str, string: str) -> int:
 def _classifier(name: str, entry: Entry, source: loading.Source, batch: int, device: str) -> Scorer:
     """Return the scorer of a text classifier: the sum of its unsafe labels, or the greatest where they are independent.
 
-    It reads one text: the answer, where answers are judged.
+    It reads the answer alone where answers are judged.
     """
     model = loading.load_classifier(source, batch, device, entry.independent)
     wanted = {label.casefold() for label in entry.labels}
@@ -282,7 +233,10 @@ def _classifier(name: str, entry: Entry, source: loading.Source, batch: int, dev
 
 
 def _endpoint(name: str, batch: int, base_url: str | None, retries: int) -> Scorer:
-    """Return the scorer of a moderation endpoint: the greatest category score of the text, or of the answer to it."""
+    """Return the scorer of a moderation endpoint: the greatest category score of the text, or of the answer to it.
+
+    A text that the endpoint rejects is NaN.
+    """
     try:
         import openai
     except ImportError as error:
@@ -293,7 +247,28 @@ def _endpoint(name: str, batch: int, base_url: str | None, retries: int) -> Scor
         client = openai.OpenAI(base_url=base_url, max_retries=retries)
     except openai.OpenAIError as error:
         raise ModelError(f"the guard {name}: its endpoint has no key; set OPENAI_API_KEY") from error
-    ask = partial(_moderate, name, client, openai)
+    model = name.partition(":")[0].rpartition("/")[2]
+
+    def ask(texts: list[str]) -> list[float]:
+        try:
+            reply = client.moderations.with_raw_response.create(model=model, input=texts)
+        except (openai.BadRequestError, openai.UnprocessableEntityError):  # one of the texts may be why
+            return [np.nan] if len(texts) == 1 else [value for text in texts for value in ask([text])]
+        except openai.OpenAIError as error:
+            raise ModelError(
+                f"the guard {name}: the endpoint {client.base_url} cannot be asked ({type(error).__name__}: "
+                f"{str(error).partition(chr(10))[0]}); see OPENAI_BASE_URL and OPENAI_API_KEY"
+            ) from error
+        try:
+            results = json.loads(reply.content)["results"]
+        except (ValueError, KeyError, TypeError):
+            results = []
+        if not isinstance(results, list) or len(results) != len(texts):
+            raise DataError(
+                f"the guard {name}: the endpoint {client.base_url} was given {len(texts)} texts and returned "
+                f"{len(results) if isinstance(results, list) else 'no list of'} results"
+            )
+        return [formats.greatest(result) for result in results]
 
     def score(texts: Sequence[str], answers: Sequence[str] | None = None) -> np.ndarray:
         judged = list(texts if answers is None else answers)
@@ -301,27 +276,3 @@ def _endpoint(name: str, batch: int, base_url: str | None, retries: int) -> Scor
         return np.array(found, dtype=float)
 
     return score
-
-
-def _moderate(name: str, client: "openai.OpenAI", library: Any, texts: list[str]) -> list[float]:
-    """Ask an endpoint for some texts; one that it rejects by itself is NaN."""
-    again: Callable[[list[str]], list[float]] = partial(_moderate, name, client, library)
-    try:
-        reply = client.moderations.with_raw_response.create(model=_split(name)[0].rpartition("/")[2], input=texts)
-    except (library.BadRequestError, library.UnprocessableEntityError):
-        return [np.nan] if len(texts) == 1 else [value for text in texts for value in again([text])]
-    except library.OpenAIError as error:
-        raise ModelError(
-            f"the guard {name}: the endpoint {client.base_url} cannot be asked ({type(error).__name__}: "
-            f"{str(error).partition(chr(10))[0]}); see OPENAI_BASE_URL and OPENAI_API_KEY"
-        ) from error
-    try:
-        results = json.loads(reply.content)["results"]
-    except (ValueError, KeyError, TypeError):
-        results = []
-    if not isinstance(results, list) or len(results) != len(texts):
-        raise DataError(
-            f"the guard {name}: the endpoint {client.base_url} was given {len(texts)} texts and returned "
-            f"{len(results) if isinstance(results, list) else 'no list of'} results"
-        )
-    return [formats.greatest(result) for result in results]

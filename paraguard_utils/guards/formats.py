@@ -1,12 +1,10 @@
-"""How a guard that people deploy is asked and how its answer is read: entries of `data/guards.yaml`, no model here."""
+"""How a deployed guard is asked and how its output is read: the entries of `data/guards.yaml`, without any model."""
 
 import json
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import cache
-from typing import Any, Literal, Self, TypeAlias
+from typing import Any, Literal, NamedTuple, Self, TypeAlias
 
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
@@ -27,18 +25,8 @@ NEEDED = {
 """Fields that an entry of a kind cannot do without."""
 
 UNSHAPED = (
-    "match",
-    "name",
-    "axis",
-    "licence",
-    "citation",
-    "about",
-    "unverified",
-    "threshold",
-    "model",
-    "version",
-    "answers",
-)
+    "match", "name", "axis", "licence", "citation", "about", "unverified", "threshold", "model", "version", "answers"
+)  # fmt: skip
 """Fields that change no score."""
 
 
@@ -47,7 +35,7 @@ class _Strict(BaseModel):
 
 
 class Message(_Strict):
-    """A chat message; `content` is a template of `text` and `answer` ("" where none is judged)."""
+    """A chat message; `content` is a template of `text` and `answer` (`""` where no answer is judged)."""
 
     role: str
     content: str
@@ -61,7 +49,7 @@ class Tokens(_Strict):
 
 
 class Entry(_Strict):
-    """An entry of `deployed` in `data/guards.yaml`, whose head says what the fields mean."""
+    """An entry of `deployed` in `data/guards.yaml`; the head of that file says what the fields mean."""
 
     match: tuple[str, ...] = ()
     name: str = ""
@@ -105,34 +93,17 @@ class Entry(_Strict):
 
     @property
     def judging_answers(self) -> "Entry":
-        """The entry as it is when answers are judged."""
+        """The entry with the fields that hold when answers are judged."""
         return Entry(**{**self.model_dump(), **self.answers, "answers": {}})
 
     @property
     def shape(self) -> str:
-        """All that decides a score besides the weights."""
+        """Everything besides the weights that decides a score."""
         return json.dumps(self.model_dump(exclude=set(UNSHAPED)) | {"answers": self.answers}, sort_keys=True)
 
 
 def entry_of(name: str, raw: Mapping[str, Any]) -> Entry:
-    """Check an entry.
-
-    Parameters
-    ----------
-    name : str
-        The guard's, for the message.
-    raw : mapping
-        As in the YAML file.
-
-    Returns
-    -------
-    Entry
-
-    Raises
-    ------
-    DataError
-        A field is missing, unknown or of another type, here or under `answers`.
-    """
+    """Check an entry; raise DataError where a field, also in `answers`, is missing, unknown or of another type."""
     try:
         entry = Entry(**raw)
         entry.judging_answers  # noqa: B018
@@ -148,64 +119,29 @@ def entry_of(name: str, raw: Mapping[str, Any]) -> Entry:
     return entry
 
 
-@cache
-def _environment() -> ImmutableSandboxedEnvironment:
-    return ImmutableSandboxedEnvironment(keep_trailing_newline=True)
+_ENVIRONMENT = ImmutableSandboxedEnvironment(keep_trailing_newline=True)
 
 
 def turns(entry: Entry, text: str, answer: str = "") -> Turns:
-    """Return what a guard is asked, as chat messages; one that would be empty is left out.
-
-    Parameters
-    ----------
-    entry : Entry
-    text : str
-        A request.
-    answer : str
-        The answer to it, where that is judged.
-
-    Returns
-    -------
-    list of dict
-    """
+    """Return what a guard is asked about a request, or about the answer to it; messages that would be empty go."""
     found: Turns = []
     for message in entry.messages:
-        content = _environment().from_string(message.content).render(text=text, answer=answer)
+        content = _ENVIRONMENT.from_string(message.content).render(text=text, answer=answer)
         if content:
             parts = [{"type": "text", "text": content}]
             found.append({"role": message.role, "content": parts if entry.content == "parts" else content})
     return found
 
 
-@dataclass(frozen=True)
-class Verdict:
-    """The label that a guard gave.
-
-    Attributes
-    ----------
-    unsafe : bool
-    written : str
-        All that the guard wrote before its label.
-    """
+class Verdict(NamedTuple):
+    """The label that a guard gave, and all that it wrote before that label."""
 
     unsafe: bool
     written: str
 
 
 def read(entry: Entry, output: str) -> Verdict | None:
-    """Read what a guard wrote.
-
-    Parameters
-    ----------
-    entry : Entry
-        Of kind `regex` or `json`.
-    output : str
-
-    Returns
-    -------
-    Verdict or None
-        None where the output is not of the guard's form: the request is `unparsed`, not safe.
-    """
+    """Read what a guard of kind `regex` or `json` wrote; None where it is not of the guard's form: `unparsed`."""
     head, mark, body = output.rpartition(entry.after) if entry.after else ("", "", output)
     if entry.after and not mark:
         return None
@@ -213,14 +149,13 @@ def read(entry: Entry, output: str) -> Verdict | None:
     assert entry.tokens is not None  # `Entry` sees to it
     for unsafe, strings in ((True, entry.tokens.unsafe), (False, entry.tokens.safe)):
         if found and found[0].casefold() in [string.strip().casefold() for string in strings]:
-            lead = re.match(r"\s*", strings[0])
-            assert lead is not None  # it matches nothing, too
-            return Verdict(unsafe, (head + mark + body[: found[1]]).removesuffix(lead[0]))
+            space = strings[0][: len(strings[0]) - len(strings[0].lstrip())]  # it is part of the label's first token
+            return Verdict(unsafe, (head + mark + body[: found[1]]).removesuffix(space))
     return None
 
 
 def _by_pattern(pattern: str, body: str) -> tuple[str, int] | None:
-    """Return the label that a pattern finds, and where it stands; where several are found they must be one label."""
+    """Return the label that a pattern finds and where it first stands; None where it finds none or different ones."""
     found = list(re.finditer(pattern, body))
     if len({match["label"].casefold() for match in found}) != 1:
         return None
@@ -228,7 +163,7 @@ def _by_pattern(pattern: str, body: str) -> tuple[str, int] | None:
 
 
 def _by_key(key: str, body: str) -> tuple[str, int] | None:
-    """Return the string under a key of the JSON object that is all of an output, and where it stands."""
+    """Return the string under a key of an output that is one JSON object, and where it stands."""
     try:
         found = json.loads(body, object_pairs_hook=_unique)
     except (ValueError, RecursionError):
@@ -240,24 +175,14 @@ def _by_key(key: str, body: str) -> tuple[str, int] | None:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Make a JSON object of its pairs; readers differ on a key that stands there twice."""
+    """Make a JSON object of its pairs; a key that stands there twice has no one meaning."""
     if len(dict(pairs)) != len(pairs):
         raise ValueError("a key stands there twice")
     return dict(pairs)
 
 
 def greatest(result: object) -> float:
-    """Return the greatest category score of one result of a moderation endpoint; NaN where it is not of that form.
-
-    Parameters
-    ----------
-    result : object
-        One of `results`, as JSON gives it.
-
-    Returns
-    -------
-    float, in [0, 1], or NaN
-    """
+    """Return the greatest category score, in [0, 1], of one of an endpoint's `results`; NaN for another form."""
     scores = result.get("category_scores") if isinstance(result, dict) else None
     values = [value for value in scores.values() if value is not None] if isinstance(scores, dict) else []
     if not values or not all(type(value) in (int, float) and 0 <= value <= 1 for value in values):

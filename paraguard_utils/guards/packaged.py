@@ -1,7 +1,7 @@
 """Guards that come as packages: how a text is scored with each (`docs/method.md`, Guards).
 
-Of the less known ones data files are read that have the digest that `data/guards.yaml` names, pickles by a reader that
-knows numbers, words and nothing that could run. Their code is not run, but for the layers of one network.
+Of the less known packages only data files are read: those with the digest that `data/guards.yaml` names, and pickles by
+a reader that knows numbers and words and nothing that could run. Their code is not run, but for one network's layers.
 """
 
 import contextlib
@@ -27,24 +27,23 @@ Score: TypeAlias = Callable[[Sequence[str]], np.ndarray | Sequence[float]]
 
 
 def scorer(name: str, entry: Mapping[str, Any]) -> Scorer:
-    """Return the scorer of a packaged guard; the package is looked for when the first text is scored.
+    """Return the scorer of a guard that is a distribution (`name`), with its entry in `data/guards.yaml`.
 
-    Parameters
-    ----------
-    name : str
-        Of the distribution, a key of `_PACKAGES`.
-    entry : dict
-        Its entry in `data/guards.yaml`: version, and the digests of the files that are read.
-
-    Returns
-    -------
-    contract.Scorer
-        It raises Missing where the package, or one that it needs, is not installed or has another version.
+    The package is looked for when the first text is scored: Missing is raised where it, or one that it needs, is not
+    installed or has another version.
     """
+    install = f"make setup, or python -m pip install --no-deps -r {REQUIREMENTS}, where {name} is pinned"
 
     @cache
     def ready() -> Score:
-        _check_version(name, entry["version"])
+        try:
+            found = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            raise Missing(f"the package {name} is not installed; run: {install}") from None
+        if found != entry["version"]:  # it may give other scores under the same name
+            raise Missing(
+                f"the package {name} has version {found}, and the guard is version {entry['version']}; run: {install}"
+            )
         files = {
             Path(file).name: locate(PackagedFile(Path(file).name, digest, ((name, file),), REQUIREMENTS))
             for file, digest in entry.get("files", {}).items()
@@ -52,29 +51,13 @@ def scorer(name: str, entry: Mapping[str, Any]) -> Scorer:
         try:
             return _PACKAGES[name](files)
         except ImportError as error:
-            raise Missing(f"the guard {name} needs the package {error.name}; run: {_install(name)}") from None
+            raise Missing(f"the guard {name} needs the package {error.name}; run: {install}") from None
 
     return lambda texts, answers=None: ready()(texts)
 
 
-def _check_version(name: str, pinned: str) -> None:
-    """Another version gives other scores under the same name, so it is as good as none."""
-    try:
-        found = metadata.version(name)
-    except metadata.PackageNotFoundError:
-        raise Missing(f"the package {name} is not installed; run: {_install(name)}") from None
-    if found != pinned:
-        raise Missing(
-            f"the package {name} has version {found}, and the guard is version {pinned}; run: {_install(name)}"
-        )
-
-
-def _install(name: str) -> str:
-    return f"make setup, or python -m pip install --no-deps -r {REQUIREMENTS}, where {name} is pinned"
-
-
 class _Plain:
-    """What an object was pickled with, without its code."""
+    """The attributes of a pickled object, without its code."""
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -90,7 +73,7 @@ _NUMBERS = {
 
 
 def _known(module: str, name: str, objects: Sequence[str], more: Mapping[tuple[str, str], Any]) -> Any:
-    """Return what a name in a pickle stands for: an object without its code, or a kind of number."""
+    """Return what a name in a pickle may stand for: an object without its code, or a kind of number."""
     if name in objects:
         return _Plain
     if (module, name) in more:
@@ -99,7 +82,7 @@ def _known(module: str, name: str, objects: Sequence[str], more: Mapping[tuple[s
 
 
 def _read_pickle(path: Path, *objects: str) -> dict[str, Any]:
-    """Read a pickled object's attributes; `objects` names the classes that may occur."""
+    """Read a pickled object's attributes; only the classes named in `objects` may occur."""
 
     class Reader(pickle.Unpickler):
         def find_class(self, module: str, name: str) -> Any:
@@ -110,7 +93,7 @@ def _read_pickle(path: Path, *objects: str) -> dict[str, Any]:
 
 
 def _read_joblib(path: Path, *objects: str) -> dict[str, Any]:
-    """Read an object's attributes from joblib's form of a pickle, which keeps arrays outside of it."""
+    """Do the same for joblib's form of a pickle, which keeps arrays outside of it."""
     from joblib import numpy_pickle
 
     known = {**_NUMBERS, ("joblib.numpy_pickle", "NumpyArrayWrapper"): numpy_pickle.NumpyArrayWrapper}
@@ -143,7 +126,7 @@ def _hatesonar(files: Mapping[str, Path]) -> Score:
     model = onnx.load(files["model.onnx"])
     for node in model.graph.node:
         if node.op_type == "StringNormalizer":
-            # The default, en_US.UTF-8, is not on every machine; they differ in letters that are no part of a word here.
+            # The default, en_US.UTF-8, is not on every machine. They differ in letters that are no part of a word here.
             node.attribute.append(onnx.helper.make_attribute("locale", "C"))
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
@@ -171,7 +154,7 @@ def _metatronnanoguard(files: Mapping[str, Path]) -> Score:
 
     def probability(text: str) -> float:
         ids = tokenizer.encode(text, length)
-        # Its attention has no mask, so the padding is part of what it was trained on.
+        # The network was trained with padding that its attention sees.
         padding = [0] * (length - len(ids))
         tokens = torch.tensor([ids + [tokenizer.pad_token_id for _ in padding]])
         mask = torch.tensor([[1] * len(ids) + padding])
@@ -179,7 +162,7 @@ def _metatronnanoguard(files: Mapping[str, Path]) -> Score:
             return network(tokens, mask).softmax(-1)[0, 1].item()
 
     def score(texts: Sequence[str]) -> np.ndarray:
-        # In batches it is slower, and the last bits would hang on the batch.
+        # Batches are slower, and a score's last bits would depend on the batch.
         with _one_thread_a_product() as cores, ThreadPoolExecutor(cores) as pool:
             return np.array(list(pool.map(probability, texts)))
 
@@ -188,7 +171,7 @@ def _metatronnanoguard(files: Mapping[str, Path]) -> Score:
 
 @contextlib.contextmanager
 def _one_thread_a_product() -> Iterator[int]:
-    """Its products are small, and several threads of one wait for each other; yields how many torch had until now."""
+    """Keep torch to one thread, since several wait for each other on small products; yield how many it had before."""
     import torch
 
     before = torch.get_num_threads()
@@ -218,4 +201,4 @@ _PACKAGES: dict[str, Callable[[Mapping[str, Path]], Score]] = {
     "metatronnanoguard": _metatronnanoguard,
     "prompt-guardrail": _prompt_guardrail,
 }
-"""From a distribution and its located files to what scores texts."""
+"""Functions that make a scorer of the located files, by distribution."""

@@ -1,7 +1,7 @@
 """Guards asked about a corpus: found by name, scored, decided (`docs/method.md`, Guards).
 
-Probabilities are stored by prompt, thresholds come later. What is stored is read without the guard's package. A guard
-that cannot be asked is named, and the others' scores are kept; a text that it cannot read is `unparsed`, never safe.
+Probabilities are stored by prompt; thresholds apply later. Stored scores are read without the guard's package. A guard
+that cannot be asked is named, and the others go on; a text that a guard cannot read is `unparsed`, never safe.
 """
 
 import hashlib
@@ -25,8 +25,7 @@ from paraguard_utils.guards.contract import AXES, Guard, Scorer, checked
 from paraguard_utils.schemas import Corpus, Labels
 from paraguard_utils.stores import Store, frame_hash, read_upstream
 
-GIVE_UP = 20
-"""Texts that a guard may fail on one after another, before any succeeds."""
+GIVE_UP = 20  # a guard that fails on its first texts is given up after as many
 
 OWN = {
     "threshold": 0.5,
@@ -35,33 +34,17 @@ OWN = {
     "citation": "unstated",
     "about": "a guard of your own",
 }
-"""What is assumed of a user's guard that does not say."""
+"""What is assumed of a user's guard whose entry does not say."""
 
 
 def load(name: str, corpus: Corpus | None = None, **options: Any) -> Guard:
     """Return a guard by name; packages and packaged weights are looked for when the first text is scored.
 
-    Parameters
-    ----------
-    name : str
-        The first of these that fits: a key of `panel` in `data/guards.yaml`; a CSV file of scores (prompt_id, score);
-        `module:function`, a function from texts to probabilities; a YAML file with one entry; a hub id or local folder
-        that a pattern of `deployed` in `data/guards.yaml` matches.
-    corpus : DataFrame
-        Columns prompt_id, text: the prompts that a CSV file has scores for.
-    **options
-        Passed on to `deployed.load`.
-
-    Returns
-    -------
-    contract.Guard
-
-    Raises
-    ------
-    SettingsError
-        There is no such guard, or its entry lacks something or has what no guard has.
-    DataError
-        A CSV file has no score for any prompt of the corpus, or two for one.
+    The name is the first of these that fits: a key of `panel` in `data/guards.yaml`; a CSV file of scores (prompt_id,
+    score) for the prompts of `corpus` (prompt_id, text); `module:function`, a function from texts to probabilities; a
+    YAML file with one entry; a hub id or local folder that a pattern of `deployed` in `data/guards.yaml` matches. The
+    last is loaded with the options of `deployed.load`. Raise SettingsError where there is no such guard, or its entry
+    lacks something or has what no guard has, and DataError where a CSV file cannot be used.
     """
     known = registry.guards("panel")
     if name in known:
@@ -81,29 +64,11 @@ def load(name: str, corpus: Corpus | None = None, **options: Any) -> Guard:
 
 
 def scores(store: Store, corpus_name: str, corpus: Corpus, guard: str | Guard) -> pd.DataFrame:
-    """Return a guard's probabilities, computing what a live store lacks.
+    """Return a guard's probabilities for a corpus (prompt_id, text); a live store computes and keeps what it lacks.
 
-    Parameters
-    ----------
-    store : stores.Store
-    corpus_name : str
-    corpus : DataFrame
-        Columns prompt_id, text.
-    guard : str or contract.Guard
-        A name is loaded.
-
-    Returns
-    -------
-    DataFrame
-        prompt_id, key, score, in corpus order; a score that the guard did not give is NaN.
-
-    Raises
-    ------
-    Missing
-        The recorded store lacks the guard, or its scores are for other texts or another version; or the guard's package
-        is missing.
-    UserError
-        The guard cannot be asked.
+    Returns prompt_id, key, score, in corpus order; a score that the guard did not give is NaN. Raise Missing where the
+    recorded store lacks the guard, or has scores for other texts or another version, or the guard's package is missing;
+    and UserError where the guard cannot be asked.
     """
     guard = load(guard, corpus) if isinstance(guard, str) else guard
     name = guard.name
@@ -111,9 +76,8 @@ def scores(store: Store, corpus_name: str, corpus: Corpus, guard: str | Guard) -
     frame = pd.DataFrame({"prompt_id": corpus["prompt_id"].to_numpy(), "key": keys, "score": np.nan})
     if store.recorded or store.has("guards", corpus_name, name):
         there = store.read("guards", corpus_name, name)
-        if there[["prompt_id", "key"]].equals(frame[["prompt_id", "key"]]) and (
-            store.recorded or there["score"].notna().all()
-        ):
+        same = there[["prompt_id", "key"]].equals(frame[["prompt_id", "key"]])
+        if same and (store.recorded or there["score"].notna().all()):
             return there
         if store.recorded:
             raise Missing(
@@ -148,29 +112,10 @@ def scores(store: Store, corpus_name: str, corpus: Corpus, guard: str | Guard) -
 def run(
     store: Store, corpus_name: str, corpus: Corpus, guards: Sequence[str | Guard], needed: bool = True
 ) -> dict[str, tuple[Guard, pd.DataFrame]]:
-    """Return guards with their probabilities; one that cannot be asked is named on stderr, and the others go on.
+    """Return guards with their probabilities (`scores`), by name; one that cannot be asked is named on stderr.
 
-    Parameters
-    ----------
-    store : stores.Store
-    corpus_name : str
-    corpus : DataFrame
-        Columns prompt_id, text.
-    guards : sequence of str or contract.Guard
-    needed : bool
-        Whether it is an error where no guard could be asked.
-
-    Returns
-    -------
-    dict of str to (contract.Guard, DataFrame)
-        By the guard's name.
-
-    Raises
-    ------
-    SettingsError
-        There is no guard of a name, or its entry is wrong.
-    UserError
-        No guard could be asked, and one was needed.
+    An unknown name or a wrong entry raises SettingsError. Where no guard could be asked and one is `needed`, the first
+    one's error is raised.
     """
     found, faults = {}, []
     for named in guards:
@@ -188,35 +133,17 @@ def run(
 
 
 def labels(frame: pd.DataFrame, threshold: float) -> Labels:
-    """Turn probabilities into decisions: a rejection from the threshold on, and `unparsed` where there is none.
-
-    Returns
-    -------
-    DataFrame
-        The columns of a labels file; `response` is null, since a guard answers nothing.
-    """
+    """Turn scores into the rows of a labels file: rejected from the threshold on, `unparsed` where the score is NaN."""
     rejects = (frame["score"] >= threshold).map({True: "reject", False: "accept"})
-    return pd.DataFrame(
-        {
-            "prompt_id": frame["prompt_id"],
-            "labeller": f"threshold-{threshold:g}",
-            "label": rejects.mask(frame["score"].isna(), "unparsed"),
-            "kind": None,
-            "rule": None,
-            "p_refusal": np.nan,
-            "answer": None,
-            "response": None,
-        }
-    )
+    label = rejects.mask(frame["score"].isna(), "unparsed")
+    unknown = {"kind": None, "rule": None, "p_refusal": np.nan, "answer": None, "response": None}
+    return frame[["prompt_id"]].assign(labeller=f"threshold-{threshold:g}", label=label, **unknown)
 
 
 def _asked(guard: Guard, texts: list[str]) -> tuple[np.ndarray, Counter[str]]:
-    """Ask a guard; return probabilities, NaN for texts on which it fails alone, and how often it failed in which way.
+    """Return a guard's probabilities, NaN for texts on which it fails alone, and how often it failed in which way.
 
-    Raises
-    ------
-    DataError
-        It fails on the first `GIVE_UP` texts, or on all, or does not return a probability a text.
+    Raise DataError where it fails on the first `GIVE_UP` texts or on all, or does not return a probability a text.
     """
     found = np.full(len(texts), np.nan)
     failed: Counter[str] = Counter()
@@ -230,7 +157,7 @@ def _asked(guard: Guard, texts: list[str]) -> tuple[np.ndarray, Counter[str]]:
         except UserError:
             raise
         except Exception as error:
-            if end - start > 1:  # which of them is it?
+            if end - start > 1:  # find the text on which it fails
                 middle = (start + end) // 2
                 pending += [(middle, end), (start, middle)]
                 continue
@@ -243,7 +170,7 @@ def _asked(guard: Guard, texts: list[str]) -> tuple[np.ndarray, Counter[str]]:
 
 
 def _from_entry(name: str, entry: Mapping[str, Any], corpus: Corpus | None) -> Guard:
-    """Make a guard of its entry: of what kind it is, and what a reader must know."""
+    """Make a guard of its entry; only scores in a file need the corpus."""
     about = {field: entry[field] for field in OWN if field in entry}
     if missing := OWN.keys() - about.keys():
         raise SettingsError(f"the guard {name}: its entry lacks {min(missing)!r}")
@@ -266,8 +193,8 @@ def _from_entry(name: str, entry: Mapping[str, Any], corpus: Corpus | None) -> G
 
 
 def _from_deployed(model: str, given: Mapping[str, Any], options: Mapping[str, Any]) -> Guard:
-    """Load a guard that people deploy, by its hub id or folder; what is given goes before what its pattern says."""
-    # It brings torch, so it is imported only where such a guard is named.
+    """Load a deployed guard by its hub id or folder; fields that are `given` override those of the entry it matches."""
+    # Importing it takes seconds, for torch.
     deployed = importlib.import_module("paraguard_utils.guards.deployed")
     entry = {**(deployed.match(model, registry.guards("deployed")) or {}), **given}
     if not entry.get("kind"):
@@ -276,7 +203,7 @@ def _from_deployed(model: str, given: Mapping[str, Any], options: Mapping[str, A
 
 
 def _own_name(name: str) -> str:
-    """Return the name of a user's guard in file names; the record's targets keep theirs."""
+    """Return a user's guard's name, fit for file names; raise SettingsError where a recorded target has it."""
     own = re.sub(r"[^\w.-]+", "-", name)
     if own in registry.guards("panel") or own in registry.published("chat").index:
         raise SettingsError(f"the name {own} is taken by a target of the record; give your guard another")
@@ -284,15 +211,15 @@ def _own_name(name: str) -> str:
 
 
 def _from_file(name: str, scores_file: str, corpus: Corpus | None) -> tuple[str, Scorer]:
-    """Return version and scorer of a CSV file of scores: it knows the texts of this corpus."""
+    """Return version and scorer of a CSV file of scores, which finds a text's prompt_id in the corpus."""
     path = paths.input_file(scores_file)
     where = paths.shown(path)
     rows = read_upstream(path)
     for column in ("prompt_id", "score"):
         if column not in rows:
             raise DataError(f"{where}: column {column!r} is missing; a file of scores has prompt_id and score")
-    if rows["prompt_id"].duplicated().any():
-        raise DataError(f"{where}: {rows.loc[rows['prompt_id'].duplicated(), 'prompt_id'].iloc[0]} stands there twice")
+    if len(twice := rows.loc[rows["prompt_id"].duplicated(), "prompt_id"]):
+        raise DataError(f"{where}: {twice.iloc[0]} stands there twice")
     values = pd.to_numeric(rows["score"], errors="coerce").where(rows["score"] != "")
     if (wrong := values.isna() & ~rows["score"].isin(["", "nan", "NaN"])).any():
         raise DataError(f"{where}: row {wrong.argmax() + 2}: {rows['score'][wrong.argmax()]!r} is no number")
@@ -311,9 +238,9 @@ def _from_file(name: str, scores_file: str, corpus: Corpus | None) -> tuple[str,
 
 
 def _from_function(named: str) -> tuple[str, Scorer]:
-    """Return version and scorer of a user's function; the version is its file's, so changed code is asked anew."""
+    """Return version and scorer of a user's function; its file's digest is the version: changed code is asked anew."""
     module_name, _, function_name = str(named).partition(":")
-    for folder in (str(Path.cwd()), str(paths.ROOT)):  # where papermill's and the project's kernels run
+    for folder in (str(Path.cwd()), str(paths.ROOT)):  # papermill's kernels run in one, the project's in the other
         if folder not in sys.path:
             sys.path.append(folder)
     try:
