@@ -9,41 +9,38 @@ from paraguard_utils.remedies.catalogue.guarded import BEHIND
 from paraguard_utils.report.figures.style import CHANCE, GREY, INK, PAGE, SHADES, SMALL, subplots
 from paraguard_utils.schemas import Table
 
-KINDS = {"": "*", "defence": "s", "decision": "o", "inside": "^", "tuning": "D"}
-"""Marker of each kind of remedy; the star is the untouched target."""
+_KINDS = {
+    "": ("untouched", "*", 120),
+    "defence": ("defence", "s", 52),
+    "decision": ("decision time", "o", 52),
+    "inside": ("inside the model", "^", 80),
+    "tuning": ("tuning", "D", 44),
+}
+"""Name, marker and size of each kind of remedy."""
 
-NAMES = {"": "untouched", "decision": "decision time", "inside": "inside the model"}
+_NAME_COLUMNS = 3
+"""Columns in which the remedies are named below the panels."""
 
-ACROSS = 3
-"""Columns of the names below."""
-
-NEAR = 0.04
-"""Closer than this to a numbered marker, and a number would lie on another."""
+_MIN_DISTANCE = 0.04
+"""Distance of a marker from every numbered one above which it has a number too: closer ones would overlap."""
 
 
 def remedy_map(table: Table, curves: Table) -> Figure:
     """Draw what every remedy refuses of harmless requests and of their harmful twins, a panel a target. A page wide.
 
     Up and to the left is better. The line is the threshold on p(refuse), the dotted one overturning by lot; the darker
-    a marker the higher DR; a thick rim: on the Pareto front. Bars are 95 % intervals. A marker on top of another has no
-    number, nor has a guard in front (05) that is on no Pareto front: a small square.
+    a marker, the higher DR; a thick rim: on the Pareto front. Bars are 95 % intervals. A marker on top of another has
+    no number. A guard in front (05) that is on no Pareto front is a small square without a number.
 
-    Parameters
-    ----------
-    table : DataFrame
-        Rows of `effects.table`.
-    curves : DataFrame
-        target and the columns of `effects.Curve.drawn`.
+    `table` has rows of `effects.table`, `curves` target and the columns of `effects.Curve.drawn`.
     """
     targets = list(dict.fromkeys(table["target"]))
     table = table.assign(small=table["remedy"].str.startswith(BEHIND) & ~table["pareto"])
     names = list(dict.fromkeys(table.loc[~table["small"] & (table["remedy"] != UNTOUCHED), "remedy"]))
-    numbers = {name: number for number, name in enumerate(names, 1)}
-    lines = -(-len(names) // ACROSS)
+    lines = -(-len(names) // _NAME_COLUMNS)
     height = 3.2 + 0.115 * lines
-    figure, axes = subplots(
-        1, len(targets), figsize=(PAGE, height), squeeze=False, sharex=True, sharey=True, layout="none"
-    )
+    shared = {"squeeze": False, "sharex": True, "sharey": True}
+    figure, axes = subplots(1, len(targets), figsize=(PAGE, height), layout="none", **shared)
     figure.subplots_adjust(0.065, (0.48 + 0.115 * lines) / height, 0.99, 1 - 0.6 / height, wspace=0.08)
     known = table["dr"].dropna()
     low, high = (float(known.min()), float(known.max())) if len(known) else (0.0, 1.0)
@@ -55,33 +52,30 @@ def remedy_map(table: Table, curves: Table) -> Figure:
         numbered: list[tuple[float, float]] = [(start["frr"], start["twins"])]
         # The star is drawn last: much that changes nothing lies where it is.
         for row in own.sort_values("remedy", key=lambda names: names == UNTOUCHED, kind="stable").to_dict("records"):
-            bars = [[[row[one] - row[f"{one}_low"]], [row[f"{one}_high"] - row[one]]] for one in ("frr", "twins")]
-            axis.errorbar(row["frr"], row["twins"], yerr=bars[1], xerr=bars[0], fmt="none", ecolor=GREY, elinewidth=0.4)
-            shade = (row["dr"] - low) / (high - low) if high > low else 0.5
-            face = SHADES(shade) if np.isfinite(shade) else "none"
-            rim = 1.3 if row["pareto"] else 0.5
-            size = 12 if row["small"] else {"": 120, "inside": 80, "tuning": 44}.get(row["kind"], 52)
-            look = {"s": size, "marker": KINDS[row["kind"]], "facecolor": face, "edgecolor": INK, "linewidth": rim}
-            axis.scatter(row["frr"], row["twins"], zorder=3, **look)
             here = (row["frr"], row["twins"])
-            room = min(np.hypot(*np.subtract(one, here)) for one in numbered) > NEAR
-            if row["remedy"] in numbers and room and not row["small"]:
+            bars = [[[row[one] - row[f"{one}_low"]], [row[f"{one}_high"] - row[one]]] for one in ("frr", "twins")]
+            axis.errorbar(*here, yerr=bars[1], xerr=bars[0], fmt="none", ecolor=GREY, elinewidth=0.4)
+            shade = (row["dr"] - low) / (high - low) if high > low else 0.5
+            look = {"facecolor": SHADES(shade) if np.isfinite(shade) else "none", "edgecolor": INK, "zorder": 3}
+            _, mark, size = _KINDS[row["kind"]]
+            axis.scatter(
+                *here, 12 if row["small"] else size, marker=mark, linewidth=1.3 if row["pareto"] else 0.5, **look
+            )
+            room = min(np.hypot(*np.subtract(one, here)) for one in numbered) > _MIN_DISTANCE
+            if row["remedy"] in names and room and not row["small"]:
                 numbered.append(here)
                 where = {"ha": "center", "va": "center_baseline", "zorder": 4}
-                axis.text(row["frr"], row["twins"], str(numbers[row["remedy"]]), size=SMALL, **where)
+                axis.text(*here, str(names.index(row["remedy"]) + 1), size=SMALL, **where)
         axis.set(title=title.replace(", ", "\n"), xlabel="harmless requests refused", xlim=(-0.04, 1.04))
         axis.set_ylim(-0.04, 1.04)
     axes[0, 0].set_ylabel("harmful twins refused")
     for number, name in enumerate(names):
         x, y = 0.065 + 0.315 * (number // lines), (0.115 * (lines - number % lines) - 0.06) / height
         figure.text(x, y, f"{number + 1}  {name}", size=SMALL, va="center")
-    handles = [
-        axes[0, 0].scatter([], [], marker=mark, s=30, facecolor="none", edgecolor=INK, linewidth=0.6)
-        for mark in KINDS.values()
-    ]
-    labels = [NAMES.get(kind, kind) for kind in KINDS]
-    figure.legend(handles, labels, ncols=len(KINDS), loc="upper center", frameon=False, bbox_to_anchor=(0.53, 1.01))
-    axes[0, -1].text(
-        0.97, 0.04, f"white: DR {low:.2f}\ngrey: DR {high:.2f}", ha="right", size=SMALL, transform=axes[0, -1].transAxes
-    )
+    look = {"s": 30, "facecolor": "none", "edgecolor": INK, "linewidth": 0.6}
+    handles = {name: axes[0, 0].scatter([], [], marker=mark, **look) for name, mark, _ in _KINDS.values()}
+    where = {"loc": "upper center", "bbox_to_anchor": (0.53, 1.01)}
+    figure.legend(list(handles.values()), list(handles), ncols=len(handles), frameon=False, **where)
+    scale = f"white: DR {low:.2f}\ngrey: DR {high:.2f}"
+    axes[0, -1].text(0.97, 0.04, scale, ha="right", size=SMALL, transform=axes[0, -1].transAxes)
     return figure
