@@ -22,6 +22,7 @@ from paraguard_utils.report.figures.style import (
     READINGS,
     SHADES,
     SMALL,
+    Look,
     interval_bars,
     list_rows,
     rule_rows,
@@ -83,7 +84,7 @@ def _draw_cells(axis: Axes, rows: Table, scale: mpl.colors.Normalize) -> None:
     for row in rows.to_dict("records"):
         place = (LEVELS.index(row["similarity"]) + 0.5, LEVELS.index(row["risk"]) + 0.5)
         known = f"{tables.estimate(row, 'ci', 2)}\n".replace(" [", "\n[") if row["n"] else ""
-        look = {"ha": "center", "va": "center", "size": SMALL, "color": INK if known else GREY}
+        look: Look = {"ha": "center", "va": "center", "size": SMALL, "color": INK if known else GREY}
         axis.text(*place, f"{known}n = {row['n']}", linespacing=1.1, **look)
     for corner, width in (((2, 0), 1), ((0, 2), 3)):
         axis.add_patch(Rectangle(corner, width, 1, fill=False, clip_on=False, **PAPER))
@@ -101,7 +102,7 @@ def _draw_strip(axis: Axes, rows: Table, names: list[str]) -> None:
         interval_bars(axis, own, "cr60", np.arange(len(names)) + shift, ms=2.5, color=colour, clip_on=False)
         middle = own["cr60"].median()
         if np.isfinite(middle):
-            look = {"color": colour, "weight": "bold", "size": SMALL, "transform": axis.get_xaxis_transform()}
+            look: Look = {"color": colour, "weight": "bold", "size": SMALL, "transform": axis.get_xaxis_transform()}
             axis.text(np.clip(middle, 0.1, 0.9), 1.02, reading, ha="center", **look)
     counts = rows.drop_duplicates("target").set_index("target")["n"].reindex(names).fillna(0).astype(int)
     for y, n in enumerate(counts):
@@ -114,7 +115,7 @@ def strategy_flips(table: Table) -> Figure:
 
     A panel per target of `cohorts.groups`. A page wide.
     """
-    names = list(dict.fromkeys(table["target"]))
+    names = table["target"].drop_duplicates()
     table = table[(table["kind"] == "strategy") & (table["n_flip"] > 0)]
     strategies = list(dict.fromkeys(table["group"])) or ["no variant"]
     figure, axes = target_panels(names, strategies, across=3)
@@ -128,7 +129,7 @@ def strategy_flips(table: Table) -> Figure:
             axis.barh(y, value, height=0.6, color=colour, alpha=0.3, linewidth=0)
             axis.hlines(y, low, high, color=colour, linewidth=1)
             axis.plot(value, y, "o", ms=3, color=colour)
-            look = {"color": colour, "size": SMALL, "weight": "bold", "ha": alignment, "va": "bottom"}
+            look: Look = {"color": colour, "size": SMALL, "weight": "bold", "ha": alignment, "va": "bottom"}
             axis.text(0.5 + 0.03 * sign, 1.01, side, transform=axis.transAxes, **look)
         axis.axvline(0, color=INK, linewidth=0.6)
         least, most = (int(bound) for bound in rows["n_flip"].fillna(0).agg(["min", "max"]))
@@ -146,10 +147,10 @@ def cohort_regression(table: Table, adjustment: str) -> Figure:
 
     The term `adjustment` is adjusted for, not tested, and grey. A panel per target. A page wide.
     """
-    names, terms = (list(dict.fromkeys(table[column])) for column in ("target", "term"))
-    figure, axes = target_panels(names, terms, across=5)
-    for axis, name in zip(axes, names, strict=True):
-        rows = table[table["target"] == name].set_index("term").reindex(terms)
+    terms = list(dict.fromkeys(table["term"]))
+    figure, axes = target_panels(table["target"], terms, across=5)
+    for axis, (_, own) in zip(axes, table.groupby("target", sort=False), strict=True):
+        rows = own.set_index("term").reindex(terms)
         for y, (term, row) in enumerate(rows.iterrows()):
             colour = GREY if term == adjustment else INK
             axis.hlines(y, row["odds_ratio_low"], row["odds_ratio_high"], color=colour, linewidth=1)
@@ -157,7 +158,7 @@ def cohort_regression(table: Table, adjustment: str) -> Figure:
             axis.plot(row["odds_ratio"], y, "o", ms=3.5, mfc=inner, mec=colour, mew=0.9)
         axis.axvline(1, zorder=0, **CHANCE)
         axis.set_title(f"{axis.get_title('left')}\n{rows['n_reject'].iloc[0]} of {rows['n'].iloc[0]} refused")
-        look = {"va": "center", "size": SMALL, "color": GREY}
+        look: Look = {"va": "center", "size": SMALL, "color": GREY}
         if rows["odds_ratio"].isna().all():
             look |= {"ha": "center", "transform": axis.transAxes, "bbox": {"color": "white", "pad": 1}}
             axis.text(0.5, 0.5, fill(rows["note"].iloc[0], 18), **look)

@@ -1,6 +1,4 @@
-"""Figures of notebooks 03, 05 and 09 about targets: rates, CI and what it correlates with, CR."""
-
-from typing import Any
+"""Figures of notebooks 03, 05 and 09 about targets: rates, shared wording, CI and what it correlates with, CR."""
 
 import numpy as np
 import pandas as pd
@@ -8,6 +6,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap, to_rgba
 from matplotlib.figure import Figure
 
+from paraguard_utils.analysis import wording
 from paraguard_utils.analysis.confusion import CI
 from paraguard_utils.core import disagreement
 from paraguard_utils.core.confusion import TAUS
@@ -24,11 +23,14 @@ from paraguard_utils.report.figures.style import (
     PARTS,
     READINGS,
     SMALL,
+    Look,
+    end_labels,
     grid,
     interval_bars,
     list_rows,
     rule_rows,
     subplots,
+    target_looks,
     target_panels,
 )
 from paraguard_utils.report.paper import paper_value
@@ -60,7 +62,7 @@ def variance_parts(table: Table) -> Figure:
     known = np.isfinite(low) & np.isfinite(high)
     spreads = [(value - low)[known], (high - value)[known]]
     axis.errorbar(value[known], y[known], xerr=spreads, fmt="none", color=INK, capsize=1.5)
-    look: dict[str, Any] = {"va": "center", "size": SMALL}
+    look: Look = {"va": "center", "size": SMALL}
     for place in y[rows["few"].to_numpy(bool)]:
         axis.text(0.99, place, f"fewer than {disagreement.MIN_DECISIONS} rejections or acceptances", ha="right", **look)
     # Each part is named once, where it has most room.
@@ -131,6 +133,40 @@ def by_source(table: Table) -> Figure:
     return figure
 
 
+def shared_wording(table: Table, curves: Table) -> Figure:
+    """Draw DR of near-copies and of free rewordings for each target, and DR by how many words two phrasings share.
+
+    Open: near-copies; filled: free rewordings; grey, below and without a curve: fewer than 100 refusals or acceptances.
+    Bars are 95 % intervals. A page wide. Both frames are from `wording.tables`.
+    """
+    rows = table[table["dr_free"].notna()].sort_values("few", kind="stable", ignore_index=True)
+    rows["title"] = titles(rows["target"])
+    few = rows["few"].to_numpy(bool)
+    figure, (left, right) = subplots(1, 2, figsize=(PAGE, max(0.8 + 0.19 * len(rows), 2.4)), width_ratios=[1.3, 1])
+    y = np.arange(len(rows), dtype=float)
+    for chosen, colour in ((~few, INK), (few, GREY)):
+        for measure, face, shift in (("dr_near", "white", -0.13), ("dr_free", colour, 0.13)):
+            interval_bars(left, rows[chosen], measure, y[chosen] + shift, ms=3.5, color=colour, markerfacecolor=face)
+    left.set_yticks(y, rows["title"])
+    left.tick_params(axis="y", length=0)
+    left.set(xlim=(0, 1.3), ylim=(len(rows) - 0.5, -1.2), xlabel="DR (0: meaning decides; 1, dotted: it does not)")
+    for measure, text in (("dr_near", "near-copies"), ("dr_free", "free rewordings")):
+        left.text(rows.loc[~few, measure].median() if not few.all() else 0.5, -0.65, text, ha="center", size=SMALL)
+    right.set(xlim=(0, 1), ylim=(0, 1.3), xlabel="words in common (Jaccard)", ylabel="DR")
+    looks, ends = target_looks(rows["target"]), []
+    for target, title in rows.loc[~few, ["target", "title"]].itertuples(index=False):
+        own = curves[(curves["target"] == target) & ~curves["few"].astype(bool)]
+        look = dict(zip(("color", "linestyle"), looks[target][:2], strict=True))
+        at = own["overlap"] + wording.STEP / 2
+        interval_bars(right, own, "dr", at, "y", fmt="", marker="o", ms=2, elinewidth=0.4, **look)
+        if len(own):
+            ends.append((float(own["dr"].iloc[-1]), title.replace(" wrapper", ""), look))
+    left.axvline(1, zorder=0, **CHANCE)
+    right.axhline(1, zorder=0, **CHANCE)
+    end_labels(figure, right, ends)
+    return figure
+
+
 def against_floors(table: Table) -> Figure:
     """Draw CI beside its matched floor (rings), and both kinds of excess, in both readings: a panel per measure.
 
@@ -149,7 +185,7 @@ def against_floors(table: Table) -> Figure:
             y, colour = np.arange(len(rows)) + shift, READINGS[reading]
             interval_bars(axis, rows, measure, y, ms=3, color=colour)
             if measure == "ci":
-                rings = {"ms": 4.5, "mfc": "none", "mew": 0.7, "elinewidth": 0.7, "color": colour}
+                rings: Look = {"ms": 4.5, "mfc": "none", "mew": 0.7, "elinewidth": 0.7, "color": colour}
                 interval_bars(axis, rows, "floor_matched", y, **rings)
                 _name_reading(axis, reading, (1, 1), (0, up))
         if measure == "ci":
@@ -163,7 +199,7 @@ def against_floors(table: Table) -> Figure:
 
 def _name_reading(axis: Axes, reading: str, place: tuple[float, float], shift: tuple[float, float]) -> None:
     """Write a reading's name in its colour, left of a place in a panel that is moved by some points."""
-    look = {"ha": "right", "color": READINGS[reading], "weight": "bold", "size": SMALL}
+    look: Look = {"ha": "right", "color": READINGS[reading], "weight": "bold", "size": SMALL}
     axis.annotate(reading, place, xytext=shift, xycoords="axes fraction", textcoords="offset points", **look)
 
 
@@ -185,7 +221,7 @@ def _measure_panels(rows: pd.DataFrame, panels: dict[str, tuple[str, str]]) -> t
 
 def _add_remarks(axis: Axes, rows: pd.DataFrame, measure: str) -> None:
     """Write beside a target that its CI rests on few rejections, its excess on few clusters, or that there is none."""
-    look: dict[str, Any] = {"va": "center", "size": SMALL, "color": GREY, "transform": axis.get_yaxis_transform()}
+    look: Look = {"va": "center", "size": SMALL, "color": GREY, "transform": axis.get_yaxis_transform()}
     remarks = {}
     for flag, of, least in (("few", "ci", MIN_REFUSALS), ("few_dr", "dr", disagreement.MIN_DECISIONS)):
         if measure == of and flag in rows:
@@ -204,14 +240,14 @@ def variogram(table: Table) -> Figure:
     Dots with 95 % intervals are pairs of one cluster, rings pairs of two; 1 is what unrelated prompts give. A page
     wide. `table` is `validity.by_similarity` with a column target.
     """
-    names = list(dict.fromkeys(table["target"]))
-    figure, axes = grid(names, min(len(names), 3), 1.5, 0.3, xlabel="cosine of the two prompts")
-    scopes: dict[str, dict[str, Any]] = {"two clusters": {"color": GREY, "mfc": "white"}, "one cluster": {"color": INK}}
+    across = min(table["target"].nunique(), 3)
+    figure, axes = grid(table["target"], across, 1.5, 0.3, xlabel="cosine of the two prompts")
+    scopes: dict[str, Look] = {"two clusters": {"color": GREY, "mfc": "white"}, "one cluster": {"color": INK}}
     ends = {}
-    for axis, name in zip(axes, names, strict=True):
+    for axis, (_, rows) in zip(axes, table.groupby("target", sort=False), strict=True):
         axis.axhline(1, zorder=0, **CHANCE)
         for scope, look in scopes.items():
-            own = table[(table["target"] == name) & (table["scope"] == scope) & (table["pairs"] >= MIN_REFUSALS)]
+            own = rows[(rows["scope"] == scope) & (rows["pairs"] >= MIN_REFUSALS)]
             x = (own["low_edge"].clip(lower=0) + own["high_edge"].clip(upper=1)) / 2
             bars = np.nan_to_num([own["ratio"] - own["ratio_low"], own["ratio_high"] - own["ratio"]])
             axis.errorbar(x, own["ratio"], yerr=bars, fmt="o-", ms=3, lw=0.8, **look)
@@ -220,8 +256,8 @@ def variogram(table: Table) -> Figure:
     # The last panel's points are named.
     for scope, end, shift, side in (("two clusters", 0, (0, 5), "left"), ("one cluster", -1, (-6, -2), "right")):
         if ends[scope]:
-            look = {"ha": side, "size": SMALL, "color": scopes[scope]["color"]}
-            axes[-1].annotate(scope, ends[scope][end], xytext=shift, textcoords="offset points", **look)
+            axes[-1].annotate(scope, ends[scope][end], xytext=shift, textcoords="offset points", ha=side,
+                              size=SMALL, color=scopes[scope]["color"])  # fmt: skip
     axes[-1].text(0.99, 1.03, "chance", ha="right", va="bottom", size=SMALL, color=GREY)
     figure.supylabel("decided differently, against unrelated prompts", size=7)
     return figure
@@ -236,21 +272,21 @@ def ci_against_similarity(scores: pd.DataFrame, correlations: Table) -> Figure:
     `scores` has scored rejections of all targets: target, cluster_id, mean_similarity, ci, ci_clipped; `correlations`
     has target, reading, r, r_low, r_high.
     """
-    names = list(dict.fromkeys(correlations["target"]))
     labels = ("mean similarity to accepted neighbours", "CI of a rejection")
-    figure, axes = grid(names, min(len(names), 3), 1.9, 0.0, *labels)
-    for axis, name in zip(axes, names, strict=True):
+    across = min(correlations["target"].nunique(), 3)
+    figure, axes = grid(correlations["target"], across, 1.9, 0.0, *labels)
+    for axis, (name, known) in zip(axes, correlations.groupby("target", sort=False), strict=True):
         own = scores[scores["target"] == name].dropna(subset=["mean_similarity", *CI.values()])
         for line, (reading, column) in enumerate(CI.items()):
             colour = READINGS[reading]
             tint = LinearSegmentedColormap.from_list(reading, [to_rgba(colour, 0.12), to_rgba(colour, 0.75)])
-            bins = {"gridsize": (40, 18), "extent": (0, 1, 0, 1), "mincnt": 1}
+            bins: Look = {"gridsize": (40, 18), "extent": (0, 1, 0, 1), "mincnt": 1}
             axis.hexbin(own["mean_similarity"], own[column], cmap=tint, linewidths=0, **bins)
             _draw_trend(axis, own, column, colour)
-            row = correlations[(correlations["target"] == name) & (correlations["reading"] == reading)].iloc[0]
-            known = f"r = {tables.estimate(row, 'r', 2)}" if np.isfinite(row["r"]) else "r undefined"
-            look = {"color": colour, "transform": axis.transAxes, "size": SMALL, "weight": "bold"}
-            axis.text(0.02, 0.11 - 0.08 * line, f"{reading}: {known}", **look)
+            row = known[known["reading"] == reading].iloc[0]
+            r = f"r = {tables.estimate(row, 'r', 2)}" if np.isfinite(row["r"]) else "r undefined"
+            look: Look = {"color": colour, "transform": axis.transAxes, "size": SMALL, "weight": "bold"}
+            axis.text(0.02, 0.11 - 0.08 * line, f"{reading}: {r}", **look)
         few = f", fewer than {MIN_REFUSALS}" if len(own) < MIN_REFUSALS else ""
         axis.set(title=f"{axis.get_title('left')}\nn = {len(own)}{few}", xlim=(0, 1), ylim=(0, 1))
     axes[0].text(0.02, 0.98, f"dashed: as the paper's r = {paper_value(PAPER_R)}", va="top", size=SMALL)
@@ -283,7 +319,7 @@ def _draw_trend(axis: Axes, own: pd.DataFrame, column: str, colour: str) -> None
         axis.plot(ends, y.mean() + paper_value(PAPER_R) * y.std() / x.std() * (ends - x.mean()), **PAPER)
     means = trend(own, column)
     spread = np.nan_to_num([means["mean"] - means["low"], means["high"] - means["mean"]])
-    look = {"fmt": "o-", "ms": 2.5, "capsize": 1.5, "color": colour}
+    look: Look = {"fmt": "o-", "ms": 2.5, "capsize": 1.5, "color": colour}
     axis.errorbar(means["mean_similarity"], means["mean"], yerr=spread, **look)
 
 
@@ -293,10 +329,9 @@ def ci_correlates(table: Table, titled: dict[str, str], parts: dict[str, str], l
     `titled` holds the titles of the covariates, `parts` those of the signals, which are parts of CI. The paper's break
     condition on |r|, `limit`, is dashed. A page wide.
     """
-    names, rows = list(dict.fromkeys(table["target"])), [*titled, *parts]
-    figure, axes = target_panels(names, [*titled.values(), *(f"{part} (part of CI)" for part in parts.values())], 3)
-    for axis, name in zip(axes, names, strict=True):
-        own = table[table["target"] == name]
+    rows, names = [*titled, *parts], [*titled.values(), *(f"{part} (part of CI)" for part in parts.values())]
+    figure, axes = target_panels(table["target"], names, 3)
+    for axis, (_, own) in zip(axes, table.groupby("target", sort=False), strict=True):
         axis.axhspan(len(titled) - 0.5, len(rows) - 0.5, color=PALE, lw=0, zorder=-1)
         axis.axvline(0, zorder=0, **CHANCE)
         for x in (-limit, limit):
@@ -324,12 +359,11 @@ def cr_curve(curve: Table) -> Figure:
 
     `curve` has target, reading, tau, cr, null, null_low, null_high.
     """
-    names = list(dict.fromkeys(curve["target"]))
-    figure, axes = grid(names, 3, 1.7, ylabel="CR@tau")
-    for axis, name in zip(axes, names, strict=True):
+    figure, axes = grid(curve["target"], 3, 1.7, ylabel="CR@tau")
+    for axis, (_, own) in zip(axes, curve.groupby("target", sort=False), strict=True):
         axis.axvline(TAUS[0], zorder=0, **PAPER)
         for reading, colour in READINGS.items():
-            rows = curve[(curve["target"] == name) & (curve["reading"] == reading)]
+            rows = own[own["reading"] == reading]
             axis.fill_between(rows["tau"], rows["null_low"], rows["null_high"], color="0.8", lw=0)
             axis.plot(rows["tau"], rows["null"], **CHANCE)
             axis.plot(rows["tau"], rows["cr"], color=colour, marker="o", ms=1.8)

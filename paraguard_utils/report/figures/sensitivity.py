@@ -1,6 +1,7 @@
 """Figures of notebook 06: how results move with weights, k and other settings."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import matplotlib as mpl
 import numpy as np
@@ -19,6 +20,7 @@ from paraguard_utils.report.figures.style import (
     PAPER,
     SHADES,
     SMALL,
+    Look,
     end_labels,
     grid,
     interval_bars,
@@ -35,19 +37,18 @@ def weight_simplex(table: Table) -> Figure:
 
     A page wide. `table` is the dimension `weights` of the sensitivity table, whose settings are "drift/prob_shift/ppl".
     """
-    names = list(dict.fromkeys(table["target"]))
-    figure, axes = grid(names, 3, 2.1, sharex=False, sharey=False)
+    figure, axes = grid(table["target"], 3, 2.1)
     parts = table["setting"].str.split("/", expand=True).astype(float).to_numpy()
     x, y = parts[:, 2] + parts[:, 1] / 2, parts[:, 1] * np.sqrt(3) / 2
     scale = mpl.colors.Normalize(min(0.0, table["excess"].min()), table["excess"].max())
     above, paper = (table["excess_low"] > 0).to_numpy(), (table["setting"] == "0.4/0.1/0.5").to_numpy()
-    look, ring = {"norm": scale, "cmap": SHADES, "edgecolors": INK}, {"facecolors": "none", "edgecolors": INK}
-    for axis, name in zip(axes, names, strict=True):
+    look: Look = {"norm": scale, "cmap": SHADES, "edgecolors": INK, "linewidths": 0.4}
+    for axis, name in zip(axes, table["target"].unique(), strict=True):
         mine = (table["target"] == name).to_numpy()
         for chosen, size in ((mine & above, 36), (mine & ~above, 10)):
-            axis.scatter(x[chosen], y[chosen], size, table.loc[chosen, "excess"], linewidths=0.4, **look)
+            axis.scatter(x[chosen], y[chosen], size, table.loc[chosen, "excess"], **look)
         at = mine & paper
-        axis.scatter(x[at], y[at], s=110, linewidths=0.8, linestyle=PAPER["linestyle"], **ring)
+        axis.scatter(x[at], y[at], 110, "none", linewidths=0.8, linestyle=PAPER["linestyle"], edgecolors=INK)
         corners = {"Drift": (0, -0.1, "top"), "PPL": (1, -0.1, "top"), "ProbShift": (0.5, 0.95, "bottom")}
         for text, (at_x, at_y, up) in corners.items():
             axis.text(at_x, at_y, text, ha="center", va=up, size=SMALL)
@@ -141,11 +142,11 @@ def levels_overview(table: Table) -> Figure:
         lines += [(surrogate.DRAWN, name) for name in own]
     rows, height = table.set_index(["prompts", "setting"]), 0.05 * max(8, len(names))
     figure, axes = _marks(rows, names, lines, ("rho", "ci_change"), height, 0.7, (3, 3, 1.6), ms=2.5, elinewidth=0.8)
-    for axis, own in zip(axes, (1, 0), strict=True):
+    for axis, same in zip(axes, (1, 0), strict=True):
         axis.locator_params(axis="x", nbins=5)
         if drawn:
             axis.axhline(len(usual) - 0.5, color=GREY, linewidth=0.5)
-        axis.axvline(own, color=INK, linewidth=0.6, zorder=0)
+        axis.axvline(same, color=INK, linewidth=0.6, zorder=0)
     axes[0].set(title="CI(r): rank correlation with own signals", xlabel="1: the same order of rejections")
     axes[1].set(title="CI less that with own signals", xlabel="0: the same CI")
     axes[0].set_xlim(np.fmin(0.0, table["rho_low"].min()), 1.02)
@@ -162,7 +163,7 @@ def _marks(
     height: float,
     room: float,
     widths: Sequence[float],
-    **look: float,
+    **look: Any,
 ) -> tuple[Figure, Sequence[Axes]]:
     """Draw two measures of each target at the keys of the index, and name the targets in a third panel.
 

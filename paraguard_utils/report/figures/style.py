@@ -5,7 +5,7 @@ Each function of the other modules takes frames and returns a matplotlib figure.
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import matplotlib as mpl
 import numpy as np
@@ -20,6 +20,8 @@ from paraguard_utils.models.prompting import model_of
 from paraguard_utils.registry import published, titles
 from paraguard_utils.stores import Store, write
 
+Look: TypeAlias = dict[str, Any]
+"""Keyword arguments of matplotlib that say how something is drawn."""
 COLUMN, PAGE = 3.3, 6.9
 """Figure widths in inches: one and two columns of a paper."""
 SMALL = 6
@@ -39,9 +41,9 @@ OTHERS = ("#404040", "#8C8C8C")
 """Colours of what stands beside the published models, in turn."""
 SHADES = mpl.colors.LinearSegmentedColormap.from_list("shades", ["#FFFFFF", "#777777"])
 """Scale of quantities; black text is readable on every shade."""
-PAPER: dict[str, Any] = {"color": INK, "linestyle": (0, (4, 2)), "linewidth": 0.8}
+PAPER: Look = {"color": INK, "linestyle": (0, (4, 2)), "linewidth": 0.8}
 """Dashed line of a value that the paper reports."""
-CHANCE: dict[str, Any] = {"color": GREY, "linestyle": (0, (1, 1.5)), "linewidth": 1.0}
+CHANCE: Look = {"color": GREY, "linestyle": (0, (1, 1.5)), "linewidth": 1.0}
 """Dotted line of what chance gives."""
 
 _WRAPPERS = {"none": (":", "o"), "safety": ("-", "s"), "strict": ("--", "^")}
@@ -73,22 +75,16 @@ def publish(store: Store, name: str, figure: Figure, panel: pd.DataFrame, meta: 
 
 
 def grid(
-    names: Sequence[str],
-    across: int,
-    height: float,
-    margin: float = 0.0,
-    xlabel: str = "",
-    ylabel: str = "",
-    sharex: bool = True,
-    sharey: bool = True,
+    targets: Iterable[str], across: int, height: float, margin: float = 0.0, xlabel: str = "", ylabel: str = ""
 ) -> tuple[Figure, list[Axes]]:
-    """Make a page-wide figure with a titled panel for each target, `across` of them in a line.
+    """Make a page-wide figure with a titled panel for each target, `across` of them in a line, and shared axes.
 
     A line is `height` inches high, and `margin` inches are added once. Labels stand at the outer panels.
     """
+    names = list(dict.fromkeys(targets))
     lines = -(-len(names) // across)
     size = (PAGE, margin + height * lines)
-    figure, axes = subplots(lines, across, figsize=size, squeeze=False, sharex=sharex, sharey=sharey)
+    figure, axes = subplots(lines, across, figsize=size, squeeze=False, sharex=True, sharey=True)
     for axis, title in zip(axes.flat, titles(names), strict=False):
         axis.set_title(title)
     for axis in axes.flat[len(names) :]:
@@ -100,14 +96,14 @@ def grid(
     return figure, list(axes.flat[: len(names)])
 
 
-def target_panels(names: Sequence[str], rows: Sequence[str], across: int) -> tuple[Figure, list[Axes]]:
-    """Make a panel for each target with shared axes, in which `rows` are listed from top to bottom."""
-    across = min(across, len(names))
-    figure, axes = grid(names, across, 0.55 + 0.15 * len(rows), margin=0.3)
+def target_panels(targets: pd.Series, rows: Sequence[str], across: int) -> tuple[Figure, list[Axes]]:
+    """Make a panel for each target, in which `rows` are listed from top to bottom."""
+    across = min(across, targets.nunique())
+    figure, axes = grid(targets, across, 0.55 + 0.15 * len(rows), margin=0.3)
     for place, axis in enumerate(axes):
         axis.set_title(axis.get_title("left").replace(", ", "\n"))
         rule_rows(axis)
-        axis.xaxis.set_tick_params(labelbottom=place + across >= len(names))
+        axis.xaxis.set_tick_params(labelbottom=place + across >= len(axes))
     list_rows(axes[0], rows)
     return figure, axes
 
@@ -146,7 +142,7 @@ def spread(values: Iterable[float], gap: float, most: float) -> np.ndarray:
     return places
 
 
-def end_labels(figure: Figure, axis: Axes, ends: Sequence[tuple[float, str, dict[str, Any]]]) -> None:
+def end_labels(figure: Figure, axis: Axes, ends: Sequence[tuple[float, str, Look]]) -> None:
     """Name lines at their right ends, beside a panel whose limits are set: end, name and look of each line."""
     figure.draw_without_rendering()  # lays the panels out
     points = axis.get_window_extent().height * 72 / figure.dpi

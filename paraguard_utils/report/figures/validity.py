@@ -1,12 +1,10 @@
 """Figures of notebook 09: measures where the truth is known, and on a task without safety."""
 
-from typing import Any
-
 import numpy as np
 from matplotlib.figure import Figure
 
 from paraguard_utils.analysis import predictions
-from paraguard_utils.report.figures.style import CHANCE, PAGE, end_labels, interval_bars, model_looks, subplots
+from paraguard_utils.report.figures.style import CHANCE, PAGE, Look, end_labels, interval_bars, model_looks, subplots
 from paraguard_utils.schemas import Table
 
 _CHANCE_LEVELS = {"dr": 1.0, "excess": 0.0}
@@ -26,7 +24,7 @@ def known_truth(table: Table) -> Figure:
     shades = {rate: f"{level:.2f}" for rate, level in zip(rates, np.linspace(0.65, 0.05, len(rates)), strict=True)}
     lines = [("dice", rate, f"FRR {rate:g}", {"color": shade, "linestyle": "-"}) for rate, shade in shades.items()]
     lines.append(("perplexity", usual, f"FRR {usual:g}, perplexity", {"color": shades[usual], "linestyle": "--"}))
-    ends: dict[str, list[tuple[float, str, dict[str, Any]]]] = {measure: [] for measure in predictions.MEASURES}
+    ends: dict[str, list[tuple[float, str, Look]]] = {measure: [] for measure in predictions.MEASURES}
     step = np.ptp(table["correlation"]) / 80
     for axis, (measure, label) in zip(axes.flat, predictions.MEASURES.items(), strict=True):
         own = table[table["measure"] == measure].sort_values("correlation")
@@ -60,7 +58,7 @@ def noise(table: Table) -> Figure:
         ends = []
         for place, (name, (title, colour)) in enumerate(looks.items()):
             rows = table[table["system"] == name].sort_values("noise")
-            look = {"color": colour, "marker": "ovPX*"[place % 5], "ms": 2.5, "lw": 0.8, "elinewidth": 0.6}
+            look: Look = {"color": colour, "marker": "ovPX*"[place % 5], "ms": 2.5, "lw": 0.8, "elinewidth": 0.6}
             x = 100 * rows["noise"] + 0.5 * (place - (len(looks) - 1) / 2)
             interval_bars(axis, rows, measure, x, "y", fmt="", **look)
             ends.append((rows[measure].iloc[-1], title, {"color": colour}))
