@@ -28,12 +28,9 @@ HEADINGS = {
     "dr_matched": "DR, matched",
     "dr_near": "DR, near-identical",
     "dr_verdict": "DR is",
-    "excess_drift": "excess, Drift",
     "excess_equal_contrast": "excess at equal contrast",
     "excess_matched": "excess over matched floor",
     "excess_no_prob_shift": "excess without ProbShift",
-    "excess_ppl": "excess, PPL contrast",
-    "excess_prob_shift": "excess, ProbShift",
     "few_dr": "few",
     "flip_random": "flip rate at random",
     "floor_matched": "matched floor",
@@ -42,16 +39,13 @@ HEADINGS = {
     "frr_aside": "FRR, blocked aside",
     "n_accept": "accepted",
     "n_mixed": "mixed clusters",
-    "n_prompts": "prompts",
     "n_reject": "rejections",
     "n_scored": "scored",
     "n_unparsed": "unparsed",
     "over_verdict": "curve",
-    "reference": "reference target",
     "share_theta": "with similar neighbour",
     "twins_change": "twins, change",
     "twins_verdict": "twins are",
-    "usable_change": "usable, change",
     "xstest_rejected": "xstest rejected",
     "xstest_safe_rejected": "xstest safe",
 }
@@ -130,17 +124,17 @@ def too_few(table: Table) -> pd.Series:
     return table["few"] | (table["n_mixed"] < MIN_MIXED)
 
 
-def present(store: stores.Store, name: str, shown: pd.DataFrame, most: int = _MAX_ROWS) -> None:
+def present(store: stores.Store, name: str, frame: pd.DataFrame, most: int = _MAX_ROWS) -> None:
     """Show the first rows of a display table in a notebook, intervals below their estimates, and where the rest stands.
 
     `name` is that of the CSV under the store's `tables/` that holds all of it; "" if there is none.
     """
     from IPython.display import Markdown, display  # commands make tables too, and need no notebook
 
-    cut = {name: [_cut(value) for value in shown[name].head(most)] for name in shown}
+    cut = {column: [_cut(value) for value in frame[column].head(most)] for column in frame}
     text = markdown(pd.DataFrame(cut), "").strip()
     text = re.sub(r"(?<=\d) (\[-?[\d.]+,) (-?[\d.]+\])", r"<br>\1&nbsp;\2", text)
-    rest = f"{len(shown) - most} more rows: " if len(shown) > most else "All columns: "
+    rest = f"{len(frame) - most} more rows: " if len(frame) > most else "All columns: "
     folder = "../data/tables" if store.recorded else "../tables"
     display(Markdown(f"{text}\n\n{rest}[{name}.csv]({folder}/{name}.csv)" if name else text))
 
@@ -149,19 +143,19 @@ def _cut(value: object) -> object:
     return f"{value[:_MAX_TEXT].rstrip()} …" if isinstance(value, str) and len(value) > _MAX_TEXT else value
 
 
-def publish(store: stores.Store, name: str, shown: pd.DataFrame, caption: str) -> None:
+def publish(store: stores.Store, name: str, frame: pd.DataFrame, caption: str) -> None:
     """Write a display table as LaTeX (booktabs, label `tab:NAME`) and Markdown under the store's `tables/`.
 
     Texts are data: all markup in them is escaped. Columns of numbers are set to the right, others to the left.
     """
     path = store.target_path("tables", name)
-    stores.write_text(path.with_suffix(".tex"), latex(shown, caption, name))
-    stores.write_text(path.with_suffix(".md"), markdown(shown, caption))
+    stores.write_text(path.with_suffix(".tex"), latex(frame, caption, name))
+    stores.write_text(path.with_suffix(".md"), markdown(frame, caption))
 
 
-def latex(shown: pd.DataFrame, caption: str, name: str) -> str:
+def latex(frame: pd.DataFrame, caption: str, name: str) -> str:
     """Typeset a display table with booktabs, as `table*` if its rows are wide."""
-    columns = _columns(shown)
+    columns = _columns(frame)
     cells = pd.DataFrame(
         {place: [_tex(text, number) for text in texts] for place, (_, texts, number) in enumerate(columns)}
     )
@@ -181,15 +175,15 @@ def latex(shown: pd.DataFrame, caption: str, name: str) -> str:
     return text.replace("\\centering\n", small, 1) if wide else text
 
 
-def markdown(shown: pd.DataFrame, caption: str) -> str:
+def markdown(frame: pd.DataFrame, caption: str) -> str:
     """Set a display table as a Markdown pipe table under its caption."""
-    columns = _columns(shown)
+    columns = _columns(frame)
     cells = [texts if number else [escaped(text) for text in texts] for _, texts, number in columns]
     table = pd.DataFrame(dict(enumerate(cells))).to_markdown(
         index=False,
         disable_numparse=True,
         headers=[escaped(heading) for heading, _, _ in columns],
-        colalign=["right" if number else "left" for _, _, number in columns] if len(shown) else None,
+        colalign=["right" if number else "left" for _, _, number in columns] if len(frame) else None,
     )
     return f"{escaped(caption)}\n\n{table}\n"
 
@@ -199,11 +193,11 @@ def escaped(text: str) -> str:
     return text.translate(_MARKDOWN)
 
 
-def _columns(shown: pd.DataFrame) -> list[tuple[str, list[str], bool]]:
+def _columns(frame: pd.DataFrame) -> list[tuple[str, list[str], bool]]:
     """Turn every column into its heading, its cells as one line of text each, and whether they are numbers."""
     columns = []
-    for name in shown.columns:
-        values = registry.titles(shown[name]) if name in ("target", "reference") else shown[name]
+    for name in frame.columns:
+        values = registry.titles(frame[name]) if name == "target" else frame[name]
         if name == "measure":
             values = [HEADINGS.get(value, value) for value in values]
         texts = [_text(value) for value in values]
