@@ -213,10 +213,20 @@ def test_coloured_words_can_be_read_on_white():
     assert 1.05 / (luminance(words).max() + 0.05) >= 3.5
 
 
+MEANINGS = {
+    "decision": tuple(style.DECISIONS.values()),
+    "reading": tuple(style.READINGS.values()),
+    "model": style.MODELS,
+    "part": tuple(style.PARTS.values()),
+    "other": style.OTHERS,
+    "none": (style.INK, style.GREY, style.PALE),
+}
+"""All colours by what they say."""
+
+
 def test_a_colour_has_one_meaning():
-    colours = [mpl.colors.to_hex(colour) for group in style.MEANINGS.values() for colour in group]
+    colours = [mpl.colors.to_hex(colour) for group in MEANINGS.values() for colour in group]
     assert len(set(colours)) == len(colours)
-    assert {"decision", "reading", "model", "part"} <= set(style.MEANINGS)
 
 
 # Machado, Oliveira and Fernandes 2009: how linear RGB looks without one kind of cone.
@@ -241,7 +251,7 @@ def lab(colours, seen):
 @pytest.mark.parametrize("sight", BLIND)
 def test_colours_of_one_meaning_are_told_apart_with_every_kind_of_colour_vision(sight):
     for group in ("decision", "reading", "model", "part"):
-        for one, other in combinations(lab(style.MEANINGS[group], BLIND[sight]), 2):
+        for one, other in combinations(lab(MEANINGS[group], BLIND[sight]), 2):
             assert np.linalg.norm(one - other) > 15, group  # six times what the eye just notices
 
 

@@ -1,4 +1,4 @@
-"""What long tables come to, as short ones: verdicts, counts, ranges. Nothing is estimated here."""
+"""Short tables from long ones: verdicts, counts, ranges. Nothing is estimated here."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -24,12 +24,9 @@ VERDICTS = {
 }
 """What the excess says of a target, by the side of 0 on which its interval lies."""
 
-DIFFERS = 0.05
-"""Two targets differ below this p, adjusted by Holm."""
 
-
-def side_of(table: pd.DataFrame, name: str, value: float = 0) -> np.ndarray:
-    """Say of each row where the interval of an estimate lies: above a value, below it, about it; or undefined."""
+def _sides(table: pd.DataFrame, name: str, value: float = 0) -> np.ndarray:
+    """Say of each row whether an interval lies "above" or "below" a value or holds it ("about"), or is "undefined"."""
     low, high = table[f"{name}_low"], table[f"{name}_high"]
     return np.select([low.isna(), low > value, high < value], ["undefined", "above", "below"], "about")
 
@@ -37,116 +34,68 @@ def side_of(table: pd.DataFrame, name: str, value: float = 0) -> np.ndarray:
 def verdicts(table: Table) -> list[str]:
     """Say of each row of Table 1 or 3 whether refusals are more confused than paraphrase noise.
 
-    Parameters
-    ----------
-    table : DataFrame
-        With excess, and where wording is told apart excess_equal_contrast, each with its interval; few, n_mixed.
-
-    Returns
-    -------
-    list of str
-        A value of `VERDICTS`; "not judged" below 30 rejections or 10 mixed clusters; "separable by wording" where
-        nothing sure is left at equal perplexity contrast.
+    Each is a value of `VERDICTS`, or "not judged" below 30 rejections or 10 mixed clusters. If the table has
+    excess_equal_contrast and its interval does not lie above 0, refusals further off are "separable by wording".
     """
-    said = np.array([VERDICTS[side] for side in side_of(table, "excess")], object)
+    said = np.array([VERDICTS[side] for side in _sides(table, "excess")], object)
     if "excess_equal_contrast" in table:
-        left = side_of(table, "excess_equal_contrast")
+        left = _sides(table, "excess_equal_contrast")
         said[(said == VERDICTS["above"]) & ~np.isin(left, ["above", "undefined"])] = "separable by wording"
     return list(np.where(tables.too_few(table), "not judged", said))
 
 
-def judged_differences(between: Table, table: Table) -> pd.DataFrame:
-    """Leave out differences that rest on targets with few rejections, and those of CI and excess between two models.
-
-    Parameters
-    ----------
-    between : DataFrame
-        From `confusion.differences`.
-    table : DataFrame
-        Table 1.
-
-    Returns
-    -------
-    DataFrame
-        Rows of `between` with a difference.
-    """
+def _judged_differences(between: Table, table: Table) -> pd.DataFrame:
+    """Leave out differences that rest on targets with few rejections, and those of CI and excess between two models."""
     few, few_dr = set(table.loc[tables.too_few(table), "target"]), set(table.loc[table["few_dr"], "target"])
-    unsure = between["measure"].isin(["ci", "excess"]) & (between["first"].isin(few) | between["second"].isin(few))
+    first, second, measure = between["first"], between["second"], between["measure"]
     # Drift is measured in each model's own embedding space.
-    families = between["first"].map(model_of) != between["second"].map(model_of)
-    unsure |= between["measure"].isin(["ci", "excess"]) & families
-    unsure |= (between["measure"] == "dr") & (between["first"].isin(few_dr) | between["second"].isin(few_dr))
-    return between[~unsure & between["difference"].notna()]
+    unsure = first.isin(few) | second.isin(few) | (first.map(model_of) != second.map(model_of))
+    unsure &= measure.isin(["ci", "excess"])
+    unsure |= (measure == "dr") & (first.isin(few_dr) | second.isin(few_dr))
+    judged = between[~unsure & between["difference"].notna()]
+    return judged.assign(differ=judged["p_holm"] < 0.05)
 
 
-def told_apart(between: Table, table: Table, limit: float = DIFFERS) -> Table:
-    """Count, by measure, the judged pairs of targets, and those that differ after Holm's adjustment.
+def told_apart(between: Table, table: Table) -> Table:
+    """Count the pairs of targets that can be judged and those that differ (p < 0.05 after Holm's adjustment).
 
-    Parameters
-    ----------
-    between : DataFrame
-        From `confusion.differences`.
-    table : DataFrame
-        Table 1.
-    limit : float
-        Adjusted p from which a difference is no longer called one.
-
-    Returns
-    -------
-    DataFrame
-        measure, pairs, differ.
+    Pairs with too few rejections are not judged, nor CI and excess of two models. `between` is from
+    `confusion.differences`, `table` is Table 1. Returns measure, pairs, differ.
     """
-    judged = judged_differences(between, table)
-    differ = (judged["p_holm"] < limit).groupby(judged["measure"], sort=False)
-    return differ.agg(pairs="size", differ="sum").reset_index()
+    judged = _judged_differences(between, table)
+    return judged.groupby("measure", sort=False)["differ"].agg(pairs="size", differ="sum").reset_index()
 
 
-def differing(between: Table, table: Table, measure: str, limit: float = DIFFERS) -> Table:
-    """List the judged pairs of targets that differ in a measure, the largest difference first.
+def differing(between: Table, table: Table, measure: str) -> Table:
+    """List the pairs of targets that differ in a measure, as `told_apart` judges them, the largest difference first.
 
-    Returns
-    -------
-    DataFrame
-        first, second (targets' titles), difference (first minus second) with its interval, p_holm.
+    Returns first, second (targets' titles), difference (first minus second) with its interval, p_holm.
     """
-    judged = judged_differences(between, table)
-    rows = judged[(judged["measure"] == measure) & (judged["p_holm"] < limit)]
+    judged = _judged_differences(between, table)
+    rows = judged[(judged["measure"] == measure) & judged["differ"]]
     rows = rows.sort_values("difference", key=abs, ascending=False, kind="stable")
     rows = rows.assign(first=titles(rows["first"]), second=titles(rows["second"]))
     return rows[["first", "second", "difference", "difference_low", "difference_high", "p_holm"]]
 
 
-def restated(table: Table, limit: float = LIMIT) -> Table:
-    """Tell over all judged targets what CI restates, readings side by side.
+def restated(table: Table) -> Table:
+    """Count over all judged targets of `validity.correlations` what CI correlates with, readings side by side.
 
     The paper's break conditions are |r| above 0.7-0.8 with similarity, and CI following risk: read here as an interval
-    of r that excludes 0 (ours).
-
-    Parameters
-    ----------
-    table : DataFrame
-        From `validity.correlations`.
-    limit : float
-
-    Returns
-    -------
-    DataFrame
-        covariate; for each reading the range of r, how many of the targets have r surely above and below 0, and, for
-        similarity, how many surely have |r| above the limit, or may have it.
+    of r that excludes 0 (ours). Returns covariate; for each reading the range of r, how many targets have an interval
+    of r above and below 0, and, for similarity, how many have |r| above `LIMIT` for sure, or perhaps.
     """
     judged = table[~table["few"] & table["r_low"].notna()].copy()
-    judged["met"], judged["unclear"] = validity.breaks(judged, limit)
-    judged["side"] = side_of(judged, "r")
+    judged["met"], judged["unclear"] = validity.breaks(judged)
+    judged["side"] = _sides(judged, "r")
     rows = []
     for name, title in (COVARIATES | SIGNALS).items():
         row: dict[str, object] = {"covariate": title}
         for reading, own in judged[judged["covariate"] == name].groupby("reading", sort=False):
-            ends = tables.decimal(own["r"].min(), 2, "+"), tables.decimal(own["r"].max(), 2, "+")
-            row |= {f"r, {reading}": " to ".join(ends)}
-            above, below = (int((own["side"] == side).sum()) for side in ("above", "below"))
-            beyond = f"; |r| > {limit} in {own['met'].sum()}, perhaps {own['unclear'].sum()}"
-            told = f"{above} up, {below} down of {len(own)}{beyond if name == 'similarity' else ''}"
-            row |= {f"sure, {reading}": told}
+            row[f"r, {reading}"] = " to ".join(tables.decimal(end, 2, "+") for end in (own["r"].min(), own["r"].max()))
+            above, below = ((own["side"] == side).sum() for side in ("above", "below"))
+            beyond = f"; |r| > {LIMIT} in {own['met'].sum()}, perhaps {own['unclear'].sum()}"
+            row[f"sure, {reading}"] = f"{above} up, {below} down of {len(own)}{beyond if name == 'similarity' else ''}"
         rows.append(row)
     return pd.DataFrame([row for row in rows if len(row) > 1])
 
@@ -177,24 +126,14 @@ ALL_CORPORA = "all corpora"
 
 
 def cohort_claims(table: Table, tau: float = 0.60) -> Table:
-    """Put the paper's claims about cohorts to the test.
+    """Test the paper's claims about cohorts on Table 2, at one of `confusion.TAUS` (the paper does not say which).
 
     Safe paraphrases (low risk, high similarity) are about 60 % confused, the high-risk cohort, 27.8 %, least. The first
     is read as CR above one half, and above that of the target's other rejections; the second as CR below that of the
-    other rejections. Fewer than `FEW` rejections or `FEW_CLUSTERS` clusters are untestable.
+    other rejections. Cells of fewer than 30 rejections or 10 clusters are untestable.
 
-    Parameters
-    ----------
-    table : DataFrame
-        Table 2.
-    tau : float
-        One of `confusion.TAUS`; the paper does not say which of them Table 2 took.
-
-    Returns
-    -------
-    DataFrame
-        claim, cohorts (how they are cut), reading, and how many targets confirm it, contradict it, leave it open, or
-        are untestable.
+    Returns claim, cohorts (how they are cut), reading, and how many targets confirm the claim, contradict it, leave it
+    open, or are untestable.
     """
     end, rows = cohorts.percent(tau), []
     for claim, (risk, similarity, measure, limit, side) in CLAIMS.items():
@@ -202,88 +141,55 @@ def cohort_claims(table: Table, tau: float = 0.60) -> Table:
             cells = own[(own["risk"] == risk) & (own["similarity"] == similarity)]
             counts = ["n_clusters", "rest_clusters"] if measure == "gap" else ["n_clusters"]
             few = (cells[counts].min(axis=1) < MIN_MIXED) | (cells["n"] < MIN_REFUSALS)
-            found = np.where(few, "undefined", side_of(cells, f"{measure}{end}", limit))
+            found = np.where(few, "undefined", _sides(cells, f"{measure}{end}", limit))
             rows.append({"claim": claim, "cohorts": BINNINGS[bins], "reading": reading, **_outcomes(found, side)})
     return pd.DataFrame(rows)
 
 
 def _outcomes(sides: np.ndarray, confirms: str) -> dict[str, int]:
-    """Count what `side_of` says of a claim that one side confirms and the other contradicts."""
-    other = {"above": "below", "below": "above"}[confirms]
-    names = {"confirm": confirms, "contradict": other, "open": "about", "untestable": "undefined"}
-    return {name: int((sides == where).sum()) for name, where in names.items()}
+    """Count what `_sides` says of a claim: one value confirms it, and any other side contradicts it."""
+    kinds = [sides == confirms, sides == "about", sides == "undefined"]
+    outcomes = np.select(kinds, ["confirm", "open", "untestable"], "contradict")
+    return {name: int((outcomes == name).sum()) for name in (*OUTCOMES, "untestable")}
 
 
 def similarity_claim(table: Table) -> Table:
-    """Compare the correlation of CI and similarity with the paper's, target by target.
+    """Compare the correlation of CI and similarity (`validity.correlations`) with the paper's, target by target.
 
     A target contradicts the paper where the interval of r leaves out the paper's value, and confirms it where the
-    whole interval lies within `SMALL_R` of that value.
-
-    Parameters
-    ----------
-    table : DataFrame
-        From `validity.correlations`.
-
-    Returns
-    -------
-    DataFrame
-        claim, reading, and the counts of `cohort_claims`.
+    whole interval lies within `SMALL_R` of that value. Returns claim, reading, and the counts of `cohort_claims`.
     """
     known = paper_value("r.similarity")
-    rows: list[dict[str, str | int]] = []
+    rows = []
     for reading, own in table[table["covariate"] == "similarity"].groupby("reading", sort=False):
-        sides = np.where(own["few"], "undefined", side_of(own, "r", known))
+        sides = np.where(own["few"], "undefined", _sides(own, "r", known))
         close = (own["r_low"] >= known - SMALL_R) & (own["r_high"] <= known + SMALL_R) & (sides == "about")
-        found = {"confirm": close, "contradict": np.isin(sides, ["above", "below"])}
-        found |= {"open": (sides == "about") & ~close, "untestable": sides == "undefined"}
-        counts = {name: int(np.sum(where)) for name, where in found.items()}
+        counts = _outcomes(np.where(close, "close", sides), "close")
         rows.append({"claim": "CI does not follow similarity", "reading": reading, **counts})
     return pd.DataFrame(rows)
 
 
 def guard_claim(table: Table) -> Table:
-    """Ask of each guard whether most of its rejections are confused, as the paper finds of all of them.
+    """Ask of each guard in Table 3 whether most of its rejections are confused, as the paper finds of all of them.
 
     No sample can show a share of exactly 1, so a guard confirms the claim where the interval of CR@0.60 lies above one
-    half, and contradicts it where it lies below.
-
-    Parameters
-    ----------
-    table : DataFrame
-        Table 3; a second reading stands in columns `cr60_clipped`.
-
-    Returns
-    -------
-    DataFrame
-        claim, reading, and the counts of `cohort_claims`; a reading without its columns has no row.
+    half, and contradicts it where it lies below. Returns claim, reading, and the counts of `cohort_claims`; the clipped
+    reading only if the table has columns `cr60_clipped`.
     """
     guards, rows = table[table["axis"] != "model"], []
     for reading, name in (("relative", "cr60"), ("clipped", "cr60_clipped")):
         if f"{name}_low" in guards:
-            sides = np.where(guards["few"], "undefined", side_of(guards, name, 0.5))
+            sides = np.where(guards["few"], "undefined", _sides(guards, name, 0.5))
             claim = {"claim": "guards' rejections are mostly confused", "reading": reading}
             rows.append({**claim, **_outcomes(sides, "above")})
     return pd.DataFrame(rows)
 
 
 def verdict_word(confirm: int, contradict: int, unclear: int) -> str:
-    """Say in one word what comparisons come to, in one reading (`docs/method.md`, Cohorts and regression).
+    """Say in one word what a claim's testable comparisons come to, in one reading (`docs/method.md`, Verdicts).
 
-    Parameters
-    ----------
-    confirm, contradict, unclear : int
-        Testable comparisons that confirm the claim, contradict it, or do neither.
-
-    Returns
-    -------
-    str
-        `REPRODUCED` or `NOT_REPRODUCED` where at least `AGREEING` of the comparisons say so and none says the opposite;
-        else `CANNOT_TELL`.
-
-    See Also
-    --------
-    combined_verdict : over readings.
+    It is `REPRODUCED` or `NOT_REPRODUCED` where at least `AGREEING` of the comparisons say so and none says the
+    opposite; else `CANNOT_TELL`.
 
     Examples
     --------
@@ -297,29 +203,15 @@ def verdict_word(confirm: int, contradict: int, unclear: int) -> str:
 
 
 def combined_verdict(words: Iterable[str]) -> str:
-    """Combine the verdicts of all readings: their common word, `DEPENDS` where they differ.
-
-    Examples
-    --------
-    >>> combined_verdict(["reproduced", "not reproduced"])
-    'depends on the reading'
-    """
+    """Combine the verdicts of all readings: their common word, or `DEPENDS` if they differ."""
     different = set(words) or {CANNOT_TELL}
     return different.pop() if len(different) == 1 else DEPENDS
 
 
 def decided_claims(claims: Table) -> Table:
-    """Add up comparisons by claim and reading, and say what they come to.
+    """Add up the comparisons of `cohort_claims` (one tau), `similarity_claim` or `guard_claim`, and give verdicts.
 
-    Parameters
-    ----------
-    claims : DataFrame
-        From `cohort_claims`, at one tau, `similarity_claim` or `guard_claim`.
-
-    Returns
-    -------
-    DataFrame
-        claim, reading, confirm, contradict, open; word, the reading's verdict, and verdict, that of all readings.
+    Returns claim, reading, confirm, contradict, open; word, the reading's verdict, and verdict, that of all readings.
     """
     counts = claims.groupby(["claim", "reading"], sort=False)[OUTCOMES].sum().reset_index()
     counts["word"] = [verdict_word(*map(int, row)) for row in counts[OUTCOMES].to_numpy()]
@@ -327,17 +219,10 @@ def decided_claims(claims: Table) -> Table:
 
 
 def show_claims(claims: Mapping[str, Table]) -> Table:
-    """Put what corpora say of each claim into one table, readings side by side; the last row of a claim is all of them.
+    """Put what each corpus says of a claim (`cohort_claims`, one tau) into one table, readings side by side.
 
-    Parameters
-    ----------
-    claims : dict of str to DataFrame
-        From `cohort_claims`, at one tau, by the name of a corpus.
-
-    Returns
-    -------
-    DataFrame
-        claim, corpus, a column a reading ("2 yes, 0 no, 1 unclear"), verdict.
+    The last row of a claim adds up all corpora. Returns claim, corpus, a column a reading ("2 yes, 0 no, 1 unclear"),
+    verdict.
     """
     parts = [decided_claims(own).assign(corpus=name) for name, own in claims.items()]
     parts.append(decided_claims(pd.concat(claims.values())).assign(corpus=ALL_CORPORA))
@@ -352,19 +237,9 @@ def show_claims(claims: Mapping[str, Table]) -> Table:
 
 
 def beside_paper(table: Table, correlations: Table) -> Table:
-    """Put CD and the correlation of CI with similarity beside the paper's, readings side by side.
+    """Put CD (Table 1) and the correlation of CI with similarity (`validity.correlations`) beside the paper's.
 
-    Parameters
-    ----------
-    table : DataFrame
-        Table 1.
-    correlations : DataFrame
-        From `validity.correlations`.
-
-    Returns
-    -------
-    DataFrame
-        measure, paper, and for each reading the range over targets with at least 30 rejections.
+    Returns measure, paper, and for each reading the range over targets with at least 30 rejections.
     """
     known = paper_values()["written"]
     ends = " to ".join(known[f"cd.mistral-7b.{end}"] for end in ("low", "high"))
@@ -382,21 +257,9 @@ def beside_paper(table: Table, correlations: Table) -> Table:
 
 
 def leading(table: Table, kind: str, rate: str) -> Table:
-    """Return for each target the group that is ahead in a rate.
+    """Return for each target the group of `cohorts.groups` with the highest rate, "flip" or "frr".
 
-    Parameters
-    ----------
-    table : DataFrame
-        Parts of `cohorts.groups`.
-    kind : str
-        "strategy", "category" or "topical".
-    rate : str
-        "flip" or "frr".
-
-    Returns
-    -------
-    DataFrame
-        The rows of `table` with the highest rate, a target each; targets below 30 rejections are left out.
+    Groups are of one kind: "strategy", "category" or "topical". Targets below 30 rejections are left out.
     """
     own = table[(table["kind"] == kind) & table[rate].notna()]
     enough = own.groupby("target")["n_reject"].transform("sum") >= MIN_REFUSALS
@@ -404,18 +267,11 @@ def leading(table: Table, kind: str, rate: str) -> Table:
 
 
 def ranges(table: Table) -> Table:
-    """Tell how far CI moves with each dimension, and where the excess stays above zero.
+    """Say how far CI moves with each dimension of `sensitivity.table`, and where the excess stays above zero.
 
-    Parameters
-    ----------
-    table : DataFrame
-        From `sensitivity.table`; what rests on fewer than 30 rejections is left out.
-
-    Returns
-    -------
-    DataFrame
-        dimension, settings, target (whose CI moves most), default, lowest, highest (its CI); always and never: how many
-        of the targets have an excess surely above 0 under every setting and under none.
+    What rests on fewer than 30 rejections is left out. Returns dimension, settings, target (whose CI moves most),
+    default, lowest, highest (its CI); always and never: of how many targets the interval of the excess lies above 0
+    under every setting, and under none.
     """
     rows = []
     judged = table[(table["n"] >= MIN_REFUSALS) & table["ci"].notna()]
@@ -437,38 +293,19 @@ def ranges(table: Table) -> Table:
 def unsure_orders(orders: Table, few: Sequence[str] = (), sure: float = 0.95) -> Table:
     """Return the pairs of targets whose order is sure under one setting and surely reversed under another.
 
-    Parameters
-    ----------
-    orders : DataFrame
-        From `sensitivity.orders`.
-    few : sequence of str
-        Targets with too few rejections to be judged.
-    sure : float
-
-    Returns
-    -------
-    DataFrame
-        dimension, measure, first, second, and the lowest and highest probability that the first is higher.
+    `orders` is from `sensitivity.orders`; targets in `few` are not judged. Returns dimension, measure, first, second,
+    and the lowest and highest probability that the first is higher.
     """
     judged = orders[~orders["first"].isin(few) & ~orders["second"].isin(few)]
-    span = judged.groupby(["dimension", "measure", "first", "second"], sort=False)["higher"].agg(["min", "max"])
-    span = span.set_axis(["lowest", "highest"], axis="columns").reset_index()
+    keys = ["dimension", "measure", "first", "second"]
+    span = judged.groupby(keys, sort=False)["higher"].agg(lowest="min", highest="max").reset_index()
     return span[(span["highest"] >= sure) & (span["lowest"] <= 1 - sure)].reset_index(drop=True)
 
 
 def kept_orders(orders: Table, reading: str = "relative") -> Table:
-    """Tell how many sure orders of targets each setting keeps and surely turns, measures side by side.
+    """Say how many sure orders of targets (`surrogate.orders`) each setting keeps and turns, measures side by side.
 
-    Parameters
-    ----------
-    orders : DataFrame
-        From `surrogate.orders`.
-    reading : str
-
-    Returns
-    -------
-    DataFrame
-        among, setting, and for each measure "kept of sure", with what is turned.
+    Returns pairs (which are compared), setting, and for each measure "kept of sure", with what is turned.
     """
     rows: dict[tuple[str, str], dict[str, str]] = {}
     for row in orders[orders["reading"] == reading].to_dict("records"):
@@ -480,12 +317,6 @@ def kept_orders(orders: Table, reading: str = "relative") -> Table:
 
 
 def judged_predictions(judged: Table) -> Table:
-    """Return judged predictions to be shown: number, about (with titles), measure, verdict and the value.
-
-    Parameters
-    ----------
-    judged : DataFrame
-        From `predictions.judge`.
-    """
+    """Show judged predictions (`predictions.judge`): number, about (with titles), measure, verdict and the value."""
     named = [" | ".join(titles(about.split(" | "))) for about in judged["about"]]
     return tables.shown(judged.assign(about=named), ["value"], ["number", "about", "measure", "verdict"])

@@ -12,22 +12,10 @@ FILE = paths.DATA / "paper_values.csv"
 
 @cache
 def paper_values() -> Table:
-    """Read what the paper reports.
+    """Read what the paper reports, by item.
 
-    Returns
-    -------
-    DataFrame, by item
-        what (one line), value (a number), written (the same with the digits of the file), where (table or figure of
-        the paper, "text" where none is known).
-
-    See Also
-    --------
-    paper_value : one of them.
-
-    Examples
-    --------
-    >>> paper_values().loc["r.similarity", ["written", "where"]].tolist()
-    ['-0.03', 'Fig. 3']
+    Returns what (one line), value (a number), written (the same with the digits of the file), where (table or figure of
+    the paper; "text" if none is known).
     """
     table = pd.read_csv(FILE, index_col="item", dtype=str, keep_default_na=False)
     table.insert(1, "written", table["value"])
@@ -35,12 +23,7 @@ def paper_values() -> Table:
 
 
 def paper_value(item: str) -> float:
-    """Return one number of the paper.
-
-    Parameters
-    ----------
-    item : str
-        A row of `data/paper_values.csv`.
+    """Return one number of the paper, by its item in `data/paper_values.csv`.
 
     Examples
     --------

@@ -1,7 +1,7 @@
 """Tables as a reader sees them: each estimate with its 95 % interval, NaN as a dash, titles instead of ids.
 
-`present` shows one in a notebook; `publish` writes one as LaTeX and as Markdown, for a paper to include. The CSV beside
-them holds the full numbers.
+`present` shows one in a notebook; `publish` writes one as LaTeX and as Markdown. The CSV beside them holds the full
+numbers.
 """
 
 import re
@@ -28,12 +28,9 @@ HEADINGS = {
     "dr_matched": "DR, matched",
     "dr_near": "DR, near-identical",
     "dr_verdict": "DR is",
-    "excess_drift": "excess, Drift",
     "excess_equal_contrast": "excess at equal contrast",
     "excess_matched": "excess over matched floor",
     "excess_no_prob_shift": "excess without ProbShift",
-    "excess_ppl": "excess, PPL contrast",
-    "excess_prob_shift": "excess, ProbShift",
     "few_dr": "few",
     "flip_random": "flip rate at random",
     "floor_matched": "matched floor",
@@ -42,28 +39,25 @@ HEADINGS = {
     "frr_aside": "FRR, blocked aside",
     "n_accept": "accepted",
     "n_mixed": "mixed clusters",
-    "n_prompts": "prompts",
     "n_reject": "rejections",
     "n_scored": "scored",
     "n_unparsed": "unparsed",
     "over_verdict": "curve",
-    "reference": "reference target",
     "share_theta": "with similar neighbour",
     "twins_change": "twins, change",
     "twins_verdict": "twins are",
-    "usable_change": "usable, change",
     "xstest_rejected": "xstest rejected",
     "xstest_safe_rejected": "xstest safe",
 }
 """How columns are headed in a published table; any other keeps its name, underscores as spaces."""
 
-MOST = 9
+_MAX_ROWS = 9
 """Rows of a table that a notebook shows; the rest stands in the CSV."""
 
-LONGEST = 200
+_MAX_TEXT = 200
 """Characters of a text that it shows."""
 
-WIDE = 50
+_MAX_WIDTH = 50
 """Characters in a row above which a LaTeX table spans both columns of a page, in small print."""
 
 # One pass over a text, so that no replacement is replaced again. < > | print as other characters in TeX's own fonts.
@@ -77,20 +71,7 @@ _NUMBER = re.compile(r"–|[+-]?[\d.]+( \[.*\])?")
 
 
 def shown(frame: pd.DataFrame, estimates: Sequence[str], others: Sequence[str] = ()) -> pd.DataFrame:
-    """Make a display table from estimate columns `x`, `x_low`, `x_high`.
-
-    Parameters
-    ----------
-    frame : DataFrame
-    estimates : sequence of str
-        Estimates to show, each as "0.123 [0.101, 0.145]".
-    others : sequence of str
-        Columns put before them as they are.
-
-    Returns
-    -------
-    DataFrame of str
-    """
+    """Format estimates (columns `x`, `x_low`, `x_high`) as "0.123 [0.101, 0.145]", after other columns as they are."""
     columns = {name: frame[name] for name in others}
     for name in estimates:
         rows = frame[[name, f"{name}_low", f"{name}_high"]].to_dict("records")
@@ -99,45 +80,20 @@ def shown(frame: pd.DataFrame, estimates: Sequence[str], others: Sequence[str] =
 
 
 def beside(frame: pd.DataFrame, keys: Sequence[str], estimates: Sequence[str], by: str = "reading") -> pd.DataFrame:
-    """Make a display table with the values of one column side by side, such as the two readings of the PPL contrast.
+    """Format estimates and put the values of one column side by side, such as the two readings of the PPL contrast.
 
-    Parameters
-    ----------
-    frame : DataFrame
-        One row for each combination of `keys` and `by`.
-    keys : sequence of str
-    estimates : sequence of str
-        As in `shown`.
-    by : str
-
-    Returns
-    -------
-    DataFrame of str
-        The keys, then a column "ESTIMATE, VALUE" for each estimate and value of `by`.
+    `frame` has one row for each combination of `keys` and `by`. Returns the keys, then a column "ESTIMATE, VALUE" for
+    each estimate and value of `by`.
     """
-    parts = []
-    for value, rows in frame.groupby(by, sort=False):
-        named = {name: f"{HEADINGS.get(name, name)}, {value}" for name in estimates}
-        parts.append(shown(rows, estimates, keys).rename(columns=named).set_index(list(keys)))
+    parts = {value: shown(rows, estimates, keys).set_index(list(keys)) for value, rows in frame.groupby(by, sort=False)}
     if not parts:
         return pd.DataFrame(columns=list(keys))
-    joined = pd.concat(parts, axis="columns").reset_index()
-    ordered = [column for name in estimates for column in joined if column.startswith(f"{HEADINGS.get(name, name)}, ")]
-    return joined[[*keys, *ordered]]
+    columns = {f"{HEADINGS.get(name, name)}, {value}": parts[value][name] for name in estimates for value in parts}
+    return pd.concat(columns, axis="columns").reset_index()
 
 
 def rounded(frame: pd.DataFrame) -> pd.DataFrame:
-    """Make a display table of a whole frame: estimates with their intervals, other numbers to three decimals.
-
-    Parameters
-    ----------
-    frame : DataFrame
-        Columns `x`, `x_low`, `x_high` become one column `x`.
-
-    Returns
-    -------
-    DataFrame
-    """
+    """Format a whole frame: `x`, `x_low`, `x_high` as one column `x`, other numbers to three decimals."""
     columns = {}
     for name in frame.columns:
         if f"{name}_low" in frame.columns:
@@ -155,17 +111,7 @@ def decimal(value: float, decimals: int = 3, sign: str = "") -> str:
 def estimate(row: Mapping[str, float], name: str, decimals: int = 3, sign: str = "") -> str:
     """Format one estimate of a row with its interval, as "0.123 [0.101, 0.145]"; a dash where either is undefined.
 
-    Parameters
-    ----------
-    row : mapping
-        Holds the estimate and its ends, `name`, `name_low`, `name_high`.
-    name : str
-    decimals, sign
-        As in `decimal`.
-
-    Returns
-    -------
-    str
+    The row holds `name`, `name_low` and `name_high`; `decimals` and `sign` are those of `decimal`.
     """
     value, low, high = (decimal(row[f"{name}{end}"], decimals, sign) for end in ("", "_low", "_high"))
     if np.isnan(row[name]):
@@ -178,114 +124,85 @@ def too_few(table: Table) -> pd.Series:
     return table["few"] | (table["n_mixed"] < MIN_MIXED)
 
 
-def present(store: stores.Store, name: str, shown: pd.DataFrame, most: int = MOST) -> None:
-    """Show a display table in a notebook: its first rows, intervals below their estimates, and where the rest stands.
+def present(store: stores.Store, name: str, frame: pd.DataFrame, most: int = _MAX_ROWS) -> None:
+    """Show the first rows of a display table in a notebook, intervals below their estimates, and where the rest stands.
 
-    Parameters
-    ----------
-    store : stores.Store
-    name : str
-        Name of the CSV under the store's `tables/` that holds all of it; "" for none.
-    shown : DataFrame
-        From `shown`, `beside` or `rounded`.
-    most : int
+    `name` is that of the CSV under the store's `tables/` that holds all of it; "" if there is none.
     """
     from IPython.display import Markdown, display  # commands make tables too, and need no notebook
 
-    cut = {name: [_cut(value) for value in shown[name].head(most)] for name in shown}
+    cut = {column: [_cut(value) for value in frame[column].head(most)] for column in frame}
     text = markdown(pd.DataFrame(cut), "").strip()
     text = re.sub(r"(?<=\d) (\[-?[\d.]+,) (-?[\d.]+\])", r"<br>\1&nbsp;\2", text)
-    rest = f"{len(shown) - most} more rows: " if len(shown) > most else "All columns: "
+    rest = f"{len(frame) - most} more rows: " if len(frame) > most else "All columns: "
     folder = "../data/tables" if store.recorded else "../tables"
     display(Markdown(f"{text}\n\n{rest}[{name}.csv]({folder}/{name}.csv)" if name else text))
 
 
 def _cut(value: object) -> object:
-    return f"{value[:LONGEST].rstrip()} …" if isinstance(value, str) and len(value) > LONGEST else value
+    return f"{value[:_MAX_TEXT].rstrip()} …" if isinstance(value, str) and len(value) > _MAX_TEXT else value
 
 
-def publish(store: stores.Store, name: str, shown: pd.DataFrame, caption: str) -> None:
-    """Write a display table as LaTeX (booktabs) and Markdown under the store's `tables/` and return nothing.
+def publish(store: stores.Store, name: str, frame: pd.DataFrame, caption: str) -> None:
+    """Write a display table as LaTeX (booktabs, label `tab:NAME`) and Markdown under the store's `tables/`.
 
     Texts are data: all markup in them is escaped. Columns of numbers are set to the right, others to the left.
-
-    Parameters
-    ----------
-    store : stores.Store
-    name : str
-        File name without suffix, and the LaTeX label `tab:<name>`.
-    shown : DataFrame
-        From `shown` or `rounded`.
-    caption : str
     """
     path = store.target_path("tables", name)
-    stores.write_text(path.with_suffix(".tex"), latex(shown, caption, name))
-    stores.write_text(path.with_suffix(".md"), markdown(shown, caption))
+    stores.write_text(path.with_suffix(".tex"), latex(frame, caption, name))
+    stores.write_text(path.with_suffix(".md"), markdown(frame, caption))
 
 
-def latex(shown: pd.DataFrame, caption: str, name: str) -> str:
-    """Typeset a display table; it needs the package booktabs only.
-
-    Returns
-    -------
-    str
-        A `table`, or a `table*` where the rows are wide.
-    """
-    columns = _columns(shown)
+def latex(frame: pd.DataFrame, caption: str, name: str) -> str:
+    """Typeset a display table with booktabs, as `table*` if its rows are wide."""
+    columns = _columns(frame)
     cells = pd.DataFrame(
-        {place: [_tex(text, number) for text in texts] for place, (_, texts, number) in columns.items()}
+        {place: [_tex(text, number) for text in texts] for place, (_, texts, number) in enumerate(columns)}
     )
-    width = sum(max(map(len, (heading, *texts))) for heading, texts, _ in columns.values())
+    wide = sum(max(map(len, (heading, *texts))) for heading, texts, _ in columns) > _MAX_WIDTH
     styler = cells.style.hide(axis="index")
-    styler.relabel_index([_tex(heading, False) for heading, _, _ in columns.values()], axis="columns")
+    styler.relabel_index([_tex(heading, False) for heading, _, _ in columns], axis="columns")
     text = styler.to_latex(
         hrules=True,
         caption=caption.translate(_LATEX),
         label=f"tab:{name}",
         position="t",
         position_float="centering",
-        column_format="".join("r" if number else "l" for _, _, number in columns.values()),
-        environment="table*" if width > WIDE else "table",
+        column_format="".join("r" if number else "l" for _, _, number in columns),
+        environment="table*" if wide else "table",
     )
     small = "\\centering\n\\footnotesize\\setlength{\\tabcolsep}{3pt}\n"
-    return text.replace("\\centering\n", small, 1) if width > WIDE else text
+    return text.replace("\\centering\n", small, 1) if wide else text
 
 
-def markdown(shown: pd.DataFrame, caption: str) -> str:
-    """Set a display table as a Markdown pipe table under its caption.
-
-    Returns
-    -------
-    str
-    """
-    columns = _columns(shown)
-    cells = {
-        place: texts if number else [escaped(text) for text in texts] for place, (_, texts, number) in columns.items()
-    }
-    table = pd.DataFrame(cells).to_markdown(
+def markdown(frame: pd.DataFrame, caption: str) -> str:
+    """Set a display table as a Markdown pipe table under its caption."""
+    columns = _columns(frame)
+    cells = [texts if number else [escaped(text) for text in texts] for _, texts, number in columns]
+    table = pd.DataFrame(dict(enumerate(cells))).to_markdown(
         index=False,
         disable_numparse=True,
-        headers=[escaped(heading) for heading, _, _ in columns.values()],
-        colalign=["right" if number else "left" for _, _, number in columns.values()] if len(shown) else None,
+        headers=[escaped(heading) for heading, _, _ in columns],
+        colalign=["right" if number else "left" for _, _, number in columns] if len(frame) else None,
     )
     return f"{escaped(caption)}\n\n{table}\n"
 
 
 def escaped(text: str) -> str:
-    """Return a text as Markdown shows it: its marks escaped."""
+    """Escape what Markdown takes for markup."""
     return text.translate(_MARKDOWN)
 
 
-def _columns(shown: pd.DataFrame) -> dict[int, tuple[str, list[str], bool]]:
+def _columns(frame: pd.DataFrame) -> list[tuple[str, list[str], bool]]:
     """Turn every column into its heading, its cells as one line of text each, and whether they are numbers."""
-    columns = {}
-    for place, name in enumerate(shown.columns):
-        values = registry.titles(shown[name]) if name in ("target", "reference") else shown[name]
+    columns = []
+    for name in frame.columns:
+        values = registry.titles(frame[name]) if name == "target" else frame[name]
         if name == "measure":
             values = [HEADINGS.get(value, value) for value in values]
         texts = [_text(value) for value in values]
         number = all(_NUMBER.fullmatch(text) for text in texts) and set(texts) != {"–"}
-        columns[place] = (HEADINGS.get(name, str(name).replace("_", " ")), texts, number)
+        columns.append((HEADINGS.get(name, str(name).replace("_", " ")), texts, number))
     return columns
 
 

@@ -22,7 +22,10 @@ from paraguard_utils.report.figures.style import (
     READINGS,
     SHADES,
     SMALL,
+    Look,
     interval_bars,
+    list_rows,
+    rule_rows,
     subplots,
     target_panels,
 )
@@ -40,12 +43,7 @@ def cohort_heat_map(table: Table) -> Figure:
     """Draw CI by surface risk and neighbour similarity for each target, and CR@0.60 of the paper's cohorts (Fig. 5).
 
     Shades span the range of all cells. The cohorts that the paper gives a CR for are outlined, dashed; below, their CR
-    in both readings stands beside the paper's. A page wide.
-
-    Parameters
-    ----------
-    table : DataFrame
-        From `cohorts.table`, of any targets, in one binning and both readings.
+    in both readings stands beside the paper's. A page wide. `table` is `cohorts.table` of any targets in one binning.
     """
     names = list(dict.fromkeys(table["target"]))
     cells = table[(table["reading"] == "relative") & table["risk"].isin(LEVELS) & table["similarity"].isin(LEVELS)]
@@ -58,9 +56,9 @@ def cohort_heat_map(table: Table) -> Figure:
     upper.remove()
     for axis in panels.flat[len(names) :]:
         axis.set_visible(False)
-    for axis, name in zip(panels.flat, names, strict=False):
-        _cells(axis, cells[cells["target"] == name], scale)
-        axis.set_title(titles([name])[0])
+    for axis, name, title in zip(panels.flat, names, titles(names), strict=False):
+        _draw_cells(axis, cells[cells["target"] == name], scale)
+        axis.set_title(title)
     for axis in panels[:, 0]:
         axis.set_ylabel("surface risk")
     for axis in panels[-1]:
@@ -70,17 +68,15 @@ def cohort_heat_map(table: Table) -> Figure:
     lower.remove()
     for axis, (item, (title, risk, similarity, about)) in zip(strips, PAPER_COHORTS.items(), strict=True):
         known = paper_value(item)
-        rows = table[(table["risk"] == risk) & (table["similarity"] == similarity)]
-        _against_paper(axis, rows, names)
+        _draw_strip(axis, table[(table["risk"] == risk) & (table["similarity"] == similarity)], names)
         axis.axvline(known, zorder=0, **PAPER)
         axis.set_title(f"{title}\n(dashed: the paper's, {about}{100 * known:g} %)", pad=11)
         axis.set(xlabel="CR@0.60", xlim=(0, 1))
-    strips[0].set_yticks(range(len(names)), titles(names))
-    strips[0].set_ylim(len(names) - 0.5, -0.5)
+    list_rows(strips[0], titles(names))
     return figure
 
 
-def _cells(axis: Axes, rows: Table, scale: mpl.colors.Normalize) -> None:
+def _draw_cells(axis: Axes, rows: Table, scale: mpl.colors.Normalize) -> None:
     """Draw one target's CI by cohort as shades, with its interval and the number of rejections; outline the paper's."""
     values = rows.pivot(index="risk", columns="similarity", values="ci").reindex(index=LEVELS, columns=LEVELS)
     seaborn.heatmap(values, ax=axis, cmap=SHADES, norm=scale, cbar=False, linewidths=0.8, linecolor="white")
@@ -88,8 +84,8 @@ def _cells(axis: Axes, rows: Table, scale: mpl.colors.Normalize) -> None:
     for row in rows.to_dict("records"):
         place = (LEVELS.index(row["similarity"]) + 0.5, LEVELS.index(row["risk"]) + 0.5)
         known = f"{tables.estimate(row, 'ci', 2)}\n".replace(" [", "\n[") if row["n"] else ""
-        text = f"{known}n = {row['n']}"
-        axis.text(*place, text, ha="center", va="center", size=SMALL, linespacing=1.1, color=INK if known else GREY)
+        look: Look = {"ha": "center", "va": "center", "size": SMALL, "color": INK if known else GREY}
+        axis.text(*place, f"{known}n = {row['n']}", linespacing=1.1, **look)
     for corner, width in (((2, 0), 1), ((0, 2), 3)):
         axis.add_patch(Rectangle(corner, width, 1, fill=False, clip_on=False, **PAPER))
     ticks = np.arange(len(LEVELS)) + 0.5
@@ -99,51 +95,42 @@ def _cells(axis: Axes, rows: Table, scale: mpl.colors.Normalize) -> None:
     axis.spines[:].set_visible(False)
 
 
-def _against_paper(axis: Axes, rows: Table, names: list[str]) -> None:
+def _draw_strip(axis: Axes, rows: Table, names: list[str]) -> None:
     """Draw one cohort's CR of each target in both readings, with the number of its rejections on the right."""
     for shift, (reading, colour) in zip((-0.15, 0.15), READINGS.items(), strict=True):
         own = rows[rows["reading"] == reading].set_index("target").reindex(names)
         interval_bars(axis, own, "cr60", np.arange(len(names)) + shift, ms=2.5, color=colour, clip_on=False)
         middle = own["cr60"].median()
         if np.isfinite(middle):
-            place = (np.clip(middle, 0.1, 0.9), 1.02)
-            axis.text(*place, reading, ha="center", color=colour, weight="bold", size=SMALL,
-                      transform=axis.get_xaxis_transform())  # fmt: skip
+            look: Look = {"color": colour, "weight": "bold", "size": SMALL, "transform": axis.get_xaxis_transform()}
+            axis.text(np.clip(middle, 0.1, 0.9), 1.02, reading, ha="center", **look)
     counts = rows.drop_duplicates("target").set_index("target")["n"].reindex(names).fillna(0).astype(int)
     for y, n in enumerate(counts):
         axis.text(1.03, y, f"n = {n}", va="center", size=SMALL, color=GREY, transform=axis.get_yaxis_transform())
-    axis.tick_params(axis="y", length=0)
-    axis.grid(axis="x", linewidth=0.3)
-    axis.set_axisbelow(True)
+    rule_rows(axis)
 
 
 def strategy_flips(table: Table) -> Figure:
     """Draw how often each strategy flips its seed's decision: to refusal rightwards, to acceptance leftwards.
 
-    A page wide.
-
-    Parameters
-    ----------
-    table : DataFrame
-        From `cohorts.groups`; a panel per target.
+    A panel per target of `cohorts.groups`. A page wide.
     """
-    names = list(dict.fromkeys(table["target"]))
+    names = table["target"].drop_duplicates()
     table = table[(table["kind"] == "strategy") & (table["n_flip"] > 0)]
     strategies = list(dict.fromkeys(table["group"])) or ["no variant"]
     figure, axes = target_panels(names, strategies, across=3)
-    sides = (
-        ("to_reject", 1, DECISIONS["reject"], "to refusal"),
-        ("to_accept", -1, DECISIONS["accept"], "to acceptance"),
-    )
+    y = range(len(strategies))
+    sides = (("reject", 1, "to refusal", "left"), ("accept", -1, "to acceptance", "right"))
     for axis, name in zip(axes, names, strict=True):
         rows = table[table["target"] == name].set_index("group").reindex(strategies)
-        for measure, sign, colour, side in sides:
-            value, low, high = (sign * rows[f"{measure}{end}"].to_numpy() for end in ("", "_low", "_high"))
-            axis.barh(range(len(strategies)), value, height=0.6, color=colour, alpha=0.3, linewidth=0)
-            axis.hlines(range(len(strategies)), low, high, color=colour, linewidth=1)
-            axis.plot(value, range(len(strategies)), "o", ms=3, color=colour)
-            axis.text(0.5 + 0.03 * sign, 1.01, side, transform=axis.transAxes, color=colour, size=SMALL, weight="bold",
-                      ha="left" if sign > 0 else "right", va="bottom")  # fmt: skip
+        for decision, sign, side, alignment in sides:
+            colour = DECISIONS[decision]
+            value, low, high = (sign * rows[f"to_{decision}{end}"].to_numpy() for end in ("", "_low", "_high"))
+            axis.barh(y, value, height=0.6, color=colour, alpha=0.3, linewidth=0)
+            axis.hlines(y, low, high, color=colour, linewidth=1)
+            axis.plot(value, y, "o", ms=3, color=colour)
+            look: Look = {"color": colour, "size": SMALL, "weight": "bold", "ha": alignment, "va": "bottom"}
+            axis.text(0.5 + 0.03 * sign, 1.01, side, transform=axis.transAxes, **look)
         axis.axvline(0, color=INK, linewidth=0.6)
         least, most = (int(bound) for bound in rows["n_flip"].fillna(0).agg(["min", "max"]))
         counted = f"n = {least}" if least == most else f"n = {least} to {most}"
@@ -156,35 +143,28 @@ def strategy_flips(table: Table) -> Figure:
 
 
 def cohort_regression(table: Table, adjustment: str) -> Figure:
-    """Draw odds ratios of refusal with 95 % intervals, a panel per target; filled where sure after Holm's correction.
+    """Draw odds ratios of refusal (`cohorts.odds_ratios`) with 95 % intervals, filled where p < 0.05 after Holm.
 
-    A page wide.
-
-    Parameters
-    ----------
-    table : DataFrame
-        From `cohorts.odds_ratios`.
-    adjustment : str
-        The term that is adjusted for and not tested, drawn in grey.
+    The term `adjustment` is adjusted for, not tested, and grey. A panel per target. A page wide.
     """
-    names, terms = (list(dict.fromkeys(table[column])) for column in ("target", "term"))
-    figure, axes = target_panels(names, terms, across=5)
-    for axis, name in zip(axes, names, strict=True):
-        rows = table[table["target"] == name].set_index("term").reindex(terms)
+    terms = list(dict.fromkeys(table["term"]))
+    figure, axes = target_panels(table["target"], terms, across=5)
+    for axis, (_, own) in zip(axes, table.groupby("target", sort=False), strict=True):
+        rows = own.set_index("term").reindex(terms)
         for y, (term, row) in enumerate(rows.iterrows()):
             colour = GREY if term == adjustment else INK
             axis.hlines(y, row["odds_ratio_low"], row["odds_ratio_high"], color=colour, linewidth=1)
             inner = colour if row["p_holm"] < 0.05 else "white"
             axis.plot(row["odds_ratio"], y, "o", ms=3.5, mfc=inner, mec=colour, mew=0.9)
         axis.axvline(1, zorder=0, **CHANCE)
-        counted = f"{rows['n_reject'].iloc[0]} of {rows['n'].iloc[0]} refused"
-        axis.set_title(f"{axis.get_title('left')}\n{counted}")
+        axis.set_title(f"{axis.get_title('left')}\n{rows['n_reject'].iloc[0]} of {rows['n'].iloc[0]} refused")
+        look: Look = {"va": "center", "size": SMALL, "color": GREY}
         if rows["odds_ratio"].isna().all():
-            axis.text(0.5, 0.5, fill(rows["note"].iloc[0], 18), transform=axis.transAxes, ha="center", va="center",
-                      size=SMALL, color=GREY, bbox={"color": "white", "pad": 1})  # fmt: skip
+            look |= {"ha": "center", "transform": axis.transAxes, "bbox": {"color": "white", "pad": 1}}
+            axis.text(0.5, 0.5, fill(rows["note"].iloc[0], 18), **look)
         else:
             for y in np.flatnonzero(rows["odds_ratio"].isna()).tolist():
-                axis.text(1.05, y, "undefined", va="center", size=SMALL, color=GREY)
+                axis.text(1.05, y, "undefined", **look)
     axes[0].set_xscale("log")
     edge = 1.1 * np.nanmax([2.0, *np.exp(np.abs(np.log(table[["odds_ratio_low", "odds_ratio_high"]]))).max()])
     ticks = [tick for tick in (0.1, 0.3, 1, 3, 10) if 1 / edge <= tick <= edge]

@@ -11,15 +11,9 @@ from paraguard_utils.settings import Gates
 
 
 def gate_distributions(counts: pd.DataFrame, limits: Gates) -> Figure:
-    """Draw histograms of what the gates measure, with their cut lines; passing and stopped candidates stacked.
+    """Draw histograms (`gates.histogram`) of what the gates measure, with their cut lines.
 
-    A page wide.
-
-    Parameters
-    ----------
-    counts : DataFrame
-        From `gates.histogram`.
-    limits : settings.Gates
+    Candidates that pass and that a gate stopped are stacked. A page wide.
     """
     figure, axes = subplots(1, len(MEASURES), figsize=(PAGE, 1.9), sharey=True)
     cuts = {
@@ -31,33 +25,25 @@ def gate_distributions(counts: pd.DataFrame, limits: Gates) -> Figure:
         rows = counts[counts["measure"] == measure]
         bars = {"align": "edge", "width": BIN, "linewidth": 0.5}
         axis.bar(rows["low"], rows["passes"], color=OTHERS[1], edgecolor="white", **bars)
-        # Those of no candidate would be drawn as lines.
-        stopped = rows[rows["stopped"] > 0]
+        stopped = rows[rows["stopped"] > 0]  # bars of no candidate would be drawn as lines
         axis.bar(stopped["low"], stopped["stopped"], bottom=stopped["passes"], color="white", edgecolor=INK, **bars)
         for cut in cuts[measure]:
             axis.axvline(cut, **PAPER)
-        axis.set(xlabel=label, ylabel="candidates" if axis is axes[0] else "", xlim=(0, 1))
+        axis.set(xlabel=label, xlim=(0, 1))
+    axes[0].set_ylabel("candidates")
     totals = counts[counts["measure"] == next(iter(MEASURES))]
-    fates = (("passes", "pass all gates", OTHERS[1], None), ("stopped", "stopped by one", "white", INK))
-    for line, (fate, words, colour, edge) in enumerate(fates):
-        height = 0.93 - 0.1 * line
-        axes[0].add_patch(Rectangle((0.02, height - 0.03), 0.03, 0.06, facecolor=colour, edgecolor=edge, linewidth=0.5,
-                                    transform=axes[0].transAxes))  # fmt: skip
-        axes[0].text(0.07, height, f"{totals[fate].sum():,} {words}", transform=axes[0].transAxes, va="center_baseline",
-                     size=SMALL)  # fmt: skip
+    fates = ((0.93, "passes", "pass all gates", OTHERS[1], None), (0.83, "stopped", "stopped by one", "white", INK))
+    inside = {"transform": axes[0].transAxes}
+    for y, fate, words, colour, edge in fates:
+        axes[0].add_patch(Rectangle((0.02, y - 0.03), 0.03, 0.06, facecolor=colour, edgecolor=edge, lw=0.5, **inside))
+        axes[0].text(0.07, y, f"{totals[fate].sum():,} {words}", va="center_baseline", size=SMALL, **inside)
     return figure
 
 
 def risk_distributions(distribution: pd.DataFrame, limits: Gates) -> Figure:
-    """Draw the risk scorer's distribution in each group of texts, the paper's gate shaded, medians marked.
+    """Draw the risk of each group of texts (`risk.distribution`), the paper's gate shaded, medians marked.
 
     A column wide.
-
-    Parameters
-    ----------
-    distribution : DataFrame
-        From `risk.distribution`.
-    limits : settings.Gates
     """
     groups = list(dict.fromkeys(distribution["group"]))
     figure, axes = subplots(len(groups), 1, figsize=(COLUMN, 0.6 * len(groups) + 0.4), sharex=True)

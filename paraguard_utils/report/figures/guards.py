@@ -1,55 +1,50 @@
-"""Figures of notebooks 05 and 07: what guards and models reject of both corpora, behind a guard, and with a veto."""
+"""Figures of notebooks 05, 07 and 08: what guards, models, vetoes and remedies reject of both corpora."""
 
 import numpy as np
 from matplotlib.figure import Figure
 
 from paraguard_utils.registry import titles
-from paraguard_utils.report.figures.style import CHANCE, DECISIONS, GREY, INK, OTHERS, PAGE, SMALL, grid, subplots
+from paraguard_utils.remedies.catalogue import UNTOUCHED
+from paraguard_utils.remedies.catalogue.guarded import BEHIND
+from paraguard_utils.report.figures.style import (
+    CHANCE,
+    DECISIONS,
+    GREY,
+    INK,
+    OTHERS,
+    PAGE,
+    SHADES,
+    SMALL,
+    Look,
+    grid,
+    interval_bars,
+    list_rows,
+    subplots,
+)
 from paraguard_utils.schemas import Table
 
-VETOES = {
-    "isolation": ("isolation", INK, "-"),
-    "reworded": ("isolation, reworded", DECISIONS["reject"], "-"),
-    "ci": ("CI", OTHERS[1], "-"),
-    "1 - ci": ("1 - CI", OTHERS[1], "--"),
-}
-"""Name, colour and line of what a veto looks at."""
-
-CHANGES = {
-    "frr": ("FRR", DECISIONS["reject"], "o"),
-    "dr": ("DR", INK, "s"),
-    "cr60": ("CR@0.60", OTHERS[1], "^"),
-}
-"""Name, colour and mark of what a guard in front of a model changes."""
+_REJECT = DECISIONS["reject"]
 
 
 def both_corpora(table: Table) -> Figure:
     """Draw what each target rejects of harmless requests and of their harmful twins: a long bar sees harm.
 
-    The targets that tell the two apart best stand first. A page wide.
-
-    Parameters
-    ----------
-    table : DataFrame, one row per target
-        target, benign_rejected and twins_rejected, each with its interval.
+    The targets that tell the two apart best stand first. A page wide. `table` has target, benign_rejected and
+    twins_rejected with intervals, one row per target.
     """
     gap = (table["twins_rejected"] - table["benign_rejected"]).sort_values(ascending=False, kind="stable")
     rows = table.loc[gap.index].reset_index(drop=True)
     figure, axis = subplots(figsize=(PAGE, 0.6 + 0.22 * len(rows)))
     y = np.arange(len(rows))
     axis.hlines(y, rows["benign_rejected"], rows["twins_rejected"], color=GREY, linewidth=0.8, zorder=0)
-    for name, colour, fill in (
-        ("benign_rejected", DECISIONS["reject"], "white"),
-        ("twins_rejected", DECISIONS["reject"], None),
+    for name, face, text in (
+        ("benign_rejected", "white", "harmless"),
+        ("twins_rejected", _REJECT, "harmful twins"),
     ):
-        value, low, high = (rows[f"{name}{end}"].to_numpy(float) for end in ("", "_low", "_high"))
-        axis.errorbar(
-            value, y, xerr=[value - low, high - value], fmt="o", ms=4, color=colour, mfc=fill or colour, elinewidth=0.8
-        )
-    top = rows.iloc[0]
-    for name, text in (("benign_rejected", "harmless"), ("twins_rejected", "harmful twins")):
-        axis.annotate(text, (top[name], 0), (0, 5), textcoords="offset points", ha="center", size=SMALL)
-    axis.set_yticks(y, titles(list(rows["target"])))
+        interval_bars(axis, rows, name, y, ms=4, color=_REJECT, mfc=face, elinewidth=0.8)
+        place = (rows[name].iloc[0], 0)
+        axis.annotate(text, place, (0, 5), textcoords="offset points", ha="center", size=SMALL)
+    list_rows(axis, titles(rows["target"]))
     axis.tick_params(axis="y", length=0)
     axis.set(xlim=(-0.02, 1.02), ylim=(len(rows) - 0.5, -0.9), xlabel="share rejected, with 95 % intervals")
     return figure
@@ -60,70 +55,45 @@ def guard_sweep(table: Table, own: Table) -> Figure:
 
     A guard that sees nothing lies on the dotted diagonal; the dot is its own threshold. A page wide.
 
-    Parameters
-    ----------
-    table : DataFrame
-        Rows of `guarded.sweep` with a column target.
-    own : DataFrame
-        target, benign_rejected and twins_rejected: what each rejects from its own threshold on.
+    `table` has rows of `guarded.sweep` with a column target; `own` has target, benign_rejected and twins_rejected at
+    each guard's own threshold.
     """
-    names = list(dict.fromkeys(table["target"]))
-    figure, axes = grid(names, 3, 1.9, sharex=True, sharey=True)
-    for place, (axis, name, title) in enumerate(zip(axes.flat, names, titles(names), strict=False)):
-        curve = table[table["target"] == name].sort_values("threshold", ascending=False)
+    figure, axes = grid(table["target"], 3, 1.9, xlabel="harmless requests rejected", ylabel="twins rejected; DR")
+    for axis, (name, rows) in zip(axes, table.groupby("target", sort=False), strict=True):
+        curve = rows.sort_values("threshold", ascending=False)
+        x, ends = curve["rejected_benign"], (curve["rejected_twins_low"], curve["rejected_twins_high"])
         axis.plot([0, 1], [0, 1], **CHANCE)
-        axis.fill_between(
-            curve["rejected_benign"],
-            curve["rejected_twins_low"],
-            curve["rejected_twins_high"],
-            color=GREY,
-            alpha=0.25,
-            lw=0,
-        )
-        axis.plot(curve["rejected_benign"], curve["rejected_twins"], color=DECISIONS["reject"], lw=1.2)
-        axis.plot(curve["rejected_benign"], curve["dr"], color=INK, lw=0.8, ls="--")
+        axis.fill_between(x, *ends, color=GREY, alpha=0.25, lw=0)
+        axis.plot(x, curve["rejected_twins"], color=_REJECT, lw=1.2)
+        axis.plot(x, curve["dr"], color=INK, lw=0.8, ls="--")
         at = own.set_index("target").loc[name]
-        axis.plot(at["benign_rejected"], at["twins_rejected"], "o", ms=4, color=DECISIONS["reject"], clip_on=False)
-        axis.set(xlim=(0, 1), ylim=(0, 1.15), title=title)
-        if place == 0:
-            axis.text(0.98, 0.02, "solid: twins rejected\ndashed: DR", ha="right", va="bottom", size=SMALL)
-    for axis in axes[-1]:
-        axis.set_xlabel("harmless requests rejected")
-    for axis in axes[:, 0]:
-        axis.set_ylabel("twins rejected; DR")
+        axis.plot(at["benign_rejected"], at["twins_rejected"], "o", ms=4, color=_REJECT, clip_on=False)
+        axis.set(xlim=(0, 1), ylim=(0, 1.15))
+    axes[0].text(0.98, 0.02, "solid: twins rejected\ndashed: DR", ha="right", va="bottom", size=SMALL)
     return figure
 
 
 def before_after(table: Table) -> Figure:
-    """Draw how a guard in front of a model changes how often, and how sensibly, it refuses.
+    """Draw how a guard in front of a model changes its FRR, DR and CR@0.60, with 95 % intervals of the paired change.
 
-    A panel a model; a bar is a 95 % interval of the paired change. A page wide.
-
-    Parameters
-    ----------
-    table : DataFrame, one row per model and guard
-        target, guard, and the changes of `CHANGES`, each with its interval.
+    A panel a model. A page wide. `table` has a row per target and guard with frr_change, dr_change and cr60_change.
     """
-    models, guards = (list(dict.fromkeys(table[name])) for name in ("target", "guard"))
-    figure, axes = grid(models, 3, 0.5 + 0.2 * len(guards), sharex=True, sharey=True)
+    guards = list(dict.fromkeys(table["guard"]))
+    figure, axes = grid(table["target"], 3, 0.5 + 0.2 * len(guards), xlabel="change, guarded minus alone")
     y = np.arange(len(guards))
-    for place, (axis, name, title) in enumerate(zip(axes.flat, models, titles(models), strict=False)):
-        own = table[table["target"] == name].set_index("guard").loc[guards]
+    marks = (("frr", "FRR", _REJECT, "o"), ("dr", "DR", INK, "s"), ("cr60", "CR@0.60", OTHERS[1], "^"))
+    for axis, (_, rows) in zip(axes, table.groupby("target", sort=False), strict=True):
+        own = rows.set_index("guard").loc[guards]
         axis.axvline(0, **CHANCE)
-        for shift, (measure, (label, colour, mark)) in zip((-0.25, 0, 0.25), CHANGES.items(), strict=True):
-            value, low, high = (own[f"{measure}_change{end}"].to_numpy(float) for end in ("", "_low", "_high"))
-            bars = [value - low, high - value]
-            axis.errorbar(value, y + shift, xerr=bars, fmt=mark, ms=3, color=colour, elinewidth=0.8, label=label)
-        axis.set(title=title.replace(", ", ",\n"))
+        for shift, (measure, label, colour, mark) in zip((-0.25, 0, 0.25), marks, strict=True):
+            look: Look = {"fmt": mark, "ms": 3, "color": colour, "elinewidth": 0.8, "label": label}
+            interval_bars(axis, own, f"{measure}_change", y + shift, **look)
+        axis.set_title(axis.get_title("left").replace(", ", ",\n"))
         axis.tick_params(axis="y", length=0)
         axis.locator_params(axis="x", nbins=4)
-        if place == 0:
-            axis.set_yticks(y, titles(guards))
-            axis.set_ylim(len(guards) - 0.5, -0.5)
-    for axis in axes[-1]:
-        axis.set_xlabel("change, guarded minus alone")
-    handles, texts = axes[0, 0].get_legend_handles_labels()
-    figure.legend(handles, texts, ncols=len(CHANGES), loc="outside upper center", frameon=False)
+    list_rows(axes[0], titles(guards))
+    handles = axes[0].get_legend_handles_labels()
+    figure.legend(*handles, ncols=len(marks), loc="outside upper center", frameon=False)
     return figure
 
 
@@ -132,29 +102,97 @@ def veto_curves(table: Table, chosen: Table) -> Figure:
 
     The dotted line is overturning at random; below it a veto tells arbitrary refusals from right ones. A page wide.
 
-    Parameters
-    ----------
-    table : DataFrame
-        Rows of `veto.curve` with columns target and score (a key of `VETOES`).
-    chosen : DataFrame
-        Rows of `veto.table` with a column score: the threshold chosen on the other half of the clusters.
+    `table` has rows of `veto.curve`, `chosen` those of `veto.table`, whose threshold was chosen on the other half of
+    the clusters; both with columns target and score.
     """
-    names = list(dict.fromkeys(table["target"]))
-    figure, axes = grid(names, 3, 1.9, 0.3, sharex=True, sharey=True)
-    for axis, name, title in zip(axes.flat, names, titles(names), strict=False):
-        for score, (label, colour, line) in VETOES.items():
-            own = table[(table["target"] == name) & (table["score"] == score)].sort_values("threshold")
+    figure, axes = grid(table["target"], 3, 1.9, 0.3, xlabel="harmless requests gained", ylabel="twins lost")
+    scores = (
+        ("isolation", "isolation", INK, "-"),
+        ("reworded", "isolation, reworded", _REJECT, "-"),
+        ("ci", "CI", OTHERS[1], "-"),
+        ("1 - ci", "1 - CI", OTHERS[1], "--"),
+    )
+    for axis, (name, rows) in zip(axes, table.groupby("target", sort=False), strict=True):
+        for score, label, colour, line in scores:
+            own = rows[rows["score"] == score].sort_values("threshold")
             axis.plot(own["gained"], own["lost"], color=colour, ls=line, lw=1.2, label=label)
             if score == "isolation":
                 axis.fill_between(own["gained"], own["lost_low"], own["lost_high"], color=GREY, alpha=0.25, lw=0)
                 axis.plot(own["gained"], own["lost_random"], **CHANCE)
         at = chosen[(chosen["target"] == name) & (chosen["score"] == "isolation")]
         axis.plot(at["gained"], at["lost"], "o", ms=4, color=INK)
-        axis.set(title=title)
-    for axis in axes[-1]:
-        axis.set_xlabel("harmless requests gained")
-    for axis in axes[:, 0]:
-        axis.set_ylabel("twins lost")
-    handles, texts = axes[0, 0].get_legend_handles_labels()
-    figure.legend(handles, texts, ncols=len(VETOES), loc="outside upper center", frameon=False)
+    handles = axes[0].get_legend_handles_labels()
+    figure.legend(*handles, ncols=len(scores), loc="outside upper center", frameon=False)
+    return figure
+
+
+_KINDS = {
+    "": ("untouched", "*", 120),
+    "defence": ("defence", "s", 52),
+    "decision": ("decision time", "o", 52),
+    "inside": ("inside the model", "^", 80),
+    "tuning": ("tuning", "D", 44),
+}
+"""Name, marker and size of each kind of remedy."""
+
+_NAME_COLUMNS = 3
+"""Columns in which the remedies are named below the panels."""
+
+_MIN_DISTANCE = 0.04
+"""Distance of a marker from every numbered one above which it has a number too: closer ones would overlap."""
+
+
+def remedy_map(table: Table, curves: Table) -> Figure:
+    """Draw what every remedy refuses of harmless requests and of their harmful twins, a panel a target. A page wide.
+
+    Up and to the left is better. The line is the threshold on p(refuse), the dotted one overturning by lot; the darker
+    a marker, the higher DR; a thick rim: on the Pareto front. Bars are 95 % intervals. A marker on top of another has
+    no number. A guard in front (05) that is on no Pareto front is a small square without a number.
+
+    `table` has rows of `effects.table`, `curves` target and the columns of `effects.Curve.drawn`.
+    """
+    targets = list(dict.fromkeys(table["target"]))
+    table = table.assign(small=table["remedy"].str.startswith(BEHIND) & ~table["pareto"])
+    names = list(dict.fromkeys(table.loc[~table["small"] & (table["remedy"] != UNTOUCHED), "remedy"]))
+    lines = -(-len(names) // _NAME_COLUMNS)
+    height = 3.2 + 0.115 * lines
+    shared = {"squeeze": False, "sharex": True, "sharey": True}
+    figure, axes = subplots(1, len(targets), figsize=(PAGE, height), layout="none", **shared)
+    figure.subplots_adjust(0.065, (0.48 + 0.115 * lines) / height, 0.99, 1 - 0.6 / height, wspace=0.08)
+    known = table["dr"].dropna()
+    low, high = (float(known.min()), float(known.max())) if len(known) else (0.0, 1.0)
+    for axis, target, title in zip(axes[0], targets, titles(targets), strict=True):
+        own, curve = table[table["target"] == target], curves[curves["target"] == target]
+        start = own[own["remedy"] == UNTOUCHED].iloc[0]
+        axis.plot([0, start["frr"]], [0, start["twins"]], **CHANCE)
+        axis.plot(curve["frr"], curve["twins"], color=GREY, lw=0.9)
+        numbered: list[tuple[float, float]] = [(start["frr"], start["twins"])]
+        # The star is drawn last: much that changes nothing lies where it is.
+        for row in own.sort_values("remedy", key=lambda names: names == UNTOUCHED, kind="stable").to_dict("records"):
+            here = (row["frr"], row["twins"])
+            bars = [[[row[one] - row[f"{one}_low"]], [row[f"{one}_high"] - row[one]]] for one in ("frr", "twins")]
+            axis.errorbar(*here, yerr=bars[1], xerr=bars[0], fmt="none", ecolor=GREY, elinewidth=0.4)
+            shade = (row["dr"] - low) / (high - low) if high > low else 0.5
+            look = {"facecolor": SHADES(shade) if np.isfinite(shade) else "none", "edgecolor": INK, "zorder": 3}
+            _, mark, size = _KINDS[row["kind"]]
+            axis.scatter(
+                *here, 12 if row["small"] else size, marker=mark, linewidth=1.3 if row["pareto"] else 0.5, **look
+            )
+            room = min(np.hypot(*np.subtract(one, here)) for one in numbered) > _MIN_DISTANCE
+            if row["remedy"] in names and room and not row["small"]:
+                numbered.append(here)
+                where = {"ha": "center", "va": "center_baseline", "zorder": 4}
+                axis.text(*here, str(names.index(row["remedy"]) + 1), size=SMALL, **where)
+        axis.set(title=title.replace(", ", "\n"), xlabel="harmless requests refused", xlim=(-0.04, 1.04))
+        axis.set_ylim(-0.04, 1.04)
+    axes[0, 0].set_ylabel("harmful twins refused")
+    for number, name in enumerate(names):
+        x, y = 0.065 + 0.315 * (number // lines), (0.115 * (lines - number % lines) - 0.06) / height
+        figure.text(x, y, f"{number + 1}  {name}", size=SMALL, va="center")
+    look = {"s": 30, "facecolor": "none", "edgecolor": INK, "linewidth": 0.6}
+    handles = {name: axes[0, 0].scatter([], [], marker=mark, **look) for name, mark, _ in _KINDS.values()}
+    figure.legend(list(handles.values()), list(handles), ncols=len(handles), frameon=False, loc="upper center",
+                  bbox_to_anchor=(0.53, 1.01))  # fmt: skip
+    scale = f"white: DR {low:.2f}\ngrey: DR {high:.2f}"
+    axes[0, -1].text(0.97, 0.04, scale, ha="right", size=SMALL, transform=axes[0, -1].transAxes)
     return figure

@@ -1,12 +1,11 @@
-"""What all figures share: one style, one palette, column widths, panels, bars of uncertainty, and how they are written.
+"""What all figures share: one style, one palette, two widths, panels, interval bars, and `publish`.
 
-Each function of the other modules takes frames and returns a matplotlib figure; `publish` writes it as PNG and PDF with
-its panel data and shows the PNG.
+Each function of the other modules takes frames and returns a matplotlib figure.
 """
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import matplotlib as mpl
 import numpy as np
@@ -21,44 +20,33 @@ from paraguard_utils.models.prompting import model_of
 from paraguard_utils.registry import published, titles
 from paraguard_utils.stores import Store, write
 
+Look: TypeAlias = dict[str, Any]
+"""Keyword arguments of matplotlib that say how something is drawn."""
 COLUMN, PAGE = 3.3, 6.9
-"""Figure widths in inches: one and two columns of a paper. Each figure's docstring says which of them it has."""
-
+"""Figure widths in inches: one and two columns of a paper."""
 SMALL = 6
-"""Points of a remark inside a figure, and the least that any text has."""
+"""Size in points of a remark inside a figure, the smallest text there is."""
 
-# Hue says what is drawn, and each hue says one thing in all figures; lightness says how much. Okabe and Ito's colours,
-# and Tol's indigo, purple and sand, told apart with every kind of colour vision.
+# Hue says what is drawn, and each hue says one thing in all figures; lightness says how much. The colours are Okabe and
+# Ito's, with Tol's indigo, purple and sand: every kind of colour vision tells them apart.
 DECISIONS = {"accept": "#0072B2", "reject": "#D55E00"}
 READINGS = {"relative": "#332288", "clipped": "#AA4499"}
 MODELS = ("#009E73", "#E69F00", "#56B4E9")
-"""Of the published models, in their order."""
+"""Colours of the published models, in their order."""
 PARTS = {"meaning": "#DDCC77", "style": "#7A7A7A", "wording": "#B8B8B8", "dice": "#EBEBEB"}
-"""Of a decision's variance: meaning has the hue."""
+"""Parts of a decision's variance; only meaning has a hue."""
 INK, GREY, PALE = "#000000", "#737373", "#EDEDED"
-"""What belongs to no group; remarks, and what is not tested; backgrounds."""
+"""Colours of what belongs to no group; of remarks and of what is not tested; of backgrounds."""
 OTHERS = ("#404040", "#8C8C8C")
-"""Of what stands beside the models, in turn."""
-MEANINGS = {
-    "decision": tuple(DECISIONS.values()),
-    "reading": tuple(READINGS.values()),
-    "model": MODELS,
-    "part": tuple(PARTS.values()),
-    "other": OTHERS,
-    "none": (INK, GREY, PALE),
-}
-"""All colours by what they say."""
+"""Colours of what stands beside the published models, in turn."""
 SHADES = mpl.colors.LinearSegmentedColormap.from_list("shades", ["#FFFFFF", "#777777"])
-"""Of quantities; black text can be read on each."""
+"""Scale of quantities; black text is readable on every shade."""
+PAPER: Look = {"color": INK, "linestyle": (0, (4, 2)), "linewidth": 0.8}
+"""Dashed line of a value that the paper reports."""
+CHANCE: Look = {"color": GREY, "linestyle": (0, (1, 1.5)), "linewidth": 1.0}
+"""Dotted line of what chance gives."""
 
-WRAPPERS = {"none": (":", "o"), "safety": ("-", "s"), "strict": ("--", "^")}
-"""Line and marker of a wrapper; others have `OTHER_WRAPPER`'s."""
-OTHER_WRAPPER = ("-.", "D")
-
-PAPER: dict[str, Any] = {"color": INK, "linestyle": (0, (4, 2)), "linewidth": 0.8}
-"""Look of a value of the paper's: dashed."""
-CHANCE: dict[str, Any] = {"color": GREY, "linestyle": (0, (1, 1.5)), "linewidth": 1.0}
-"""Look of what chance gives: dotted."""
+_WRAPPERS = {"none": (":", "o"), "safety": ("-", "s"), "strict": ("--", "^")}
 
 
 def subplots(*args: Any, **kwargs: Any) -> tuple[Figure, Any]:
@@ -69,20 +57,9 @@ def subplots(*args: Any, **kwargs: Any) -> tuple[Figure, Any]:
 
 
 def publish(store: Store, name: str, figure: Figure, panel: pd.DataFrame, meta: dict, show: bool = True) -> None:
-    """Write a figure as PNG, PDF and panel CSV under the store's `figures/`, show the PNG and return nothing.
+    """Write a figure as PNG and PDF, and the numbers it draws (`panel`) as CSV, under the store's `figures/`.
 
-    Parameters
-    ----------
-    store : stores.Store
-    name : str
-        File name without suffix.
-    figure : matplotlib.figure.Figure
-    panel : DataFrame
-        The numbers that are drawn.
-    meta : dict
-        Parameters and hashes of inputs.
-    show : bool
-        Whether to show it; a notebook's first picture stands at its top already.
+    `meta` holds parameters and hashes of inputs. `show` displays the PNG in a notebook.
     """
     png, pdf = (store.target_path("figures", f"{name}.{suffix}") for suffix in ("png", "pdf"))
     # No software version and no date: the same figure is the same bytes.
@@ -98,47 +75,66 @@ def publish(store: Store, name: str, figure: Figure, panel: pd.DataFrame, meta: 
 
 
 def grid(
-    names: Sequence[str], across: int, height: float, margin: float = 0.0, **kwargs: Any
-) -> tuple[Figure, np.ndarray]:
-    """Make a page-wide grid of panels for targets, hiding those that are left over.
+    targets: Iterable[str], across: int, height: float, margin: float = 0.0, xlabel: str = "", ylabel: str = ""
+) -> tuple[Figure, list[Axes]]:
+    """Make a page-wide figure with a titled panel for each target, `across` of them in a line, and shared axes.
 
-    Parameters
-    ----------
-    names : sequence of str
-        Targets, a panel each.
-    across : int
-        Panels in a line.
-    height, margin : float
-        Of a line, and of what comes to all lines, in inches.
-    **kwargs
-        As of `subplots`.
-
-    Returns
-    -------
-    figure : matplotlib.figure.Figure
-    axes : numpy.ndarray of Axes, shape (lines, across)
+    A line is `height` inches high, and `margin` inches are added once. Labels stand at the outer panels.
     """
+    names = list(dict.fromkeys(targets))
     lines = -(-len(names) // across)
-    figure, axes = subplots(lines, across, figsize=(PAGE, margin + height * lines), squeeze=False, **kwargs)
+    size = (PAGE, margin + height * lines)
+    figure, axes = subplots(lines, across, figsize=size, squeeze=False, sharex=True, sharey=True)
+    for axis, title in zip(axes.flat, titles(names), strict=False):
+        axis.set_title(title)
     for axis in axes.flat[len(names) :]:
         axis.set_visible(False)
+    for axis in axes[-1]:
+        axis.set_xlabel(xlabel)
+    for axis in axes[:, 0]:
+        axis.set_ylabel(ylabel)
+    return figure, list(axes.flat[: len(names)])
+
+
+def target_panels(targets: pd.Series, rows: Sequence[str], across: int) -> tuple[Figure, list[Axes]]:
+    """Make a panel for each target, in which `rows` are listed from top to bottom."""
+    across = min(across, targets.nunique())
+    figure, axes = grid(targets, across, 0.55 + 0.15 * len(rows), margin=0.3)
+    for place, axis in enumerate(axes):
+        axis.set_title(axis.get_title("left").replace(", ", "\n"))
+        rule_rows(axis)
+        axis.xaxis.set_tick_params(labelbottom=place + across >= len(axes))
+    list_rows(axes[0], rows)
     return figure, axes
 
 
-def interval_bars(axis: Axes, rows: pd.DataFrame, measure: str, y: np.ndarray, **look: Any) -> None:
-    """Draw an estimate of each row as a dot on the bar of its interval, at heights `y`; `look` is `Axes.errorbar`'s."""
-    value, low, high = (rows[f"{measure}{end}"].to_numpy() for end in ("", "_low", "_high"))
-    axis.errorbar(value, y, xerr=[value - low, high - value], **({"fmt": "o"} | look))
+def list_rows(axis: Axes, names: Sequence[str]) -> None:
+    """Name the rows 0, 1, ... of a panel, the first on top."""
+    axis.set_yticks(range(len(names)), names)
+    axis.set_ylim(max(len(names), 1) - 0.5, -0.5)
+
+
+def rule_rows(axis: Axes) -> None:
+    """Draw thin lines at the ticks of x behind the data, and no ticks at the rows."""
+    axis.grid(axis="x", linewidth=0.3)
+    axis.set_axisbelow(True)
+    axis.tick_params(axis="y", length=0)
+
+
+def interval_bars(
+    axis: Axes, rows: pd.DataFrame, measure: str, at: np.ndarray | pd.Series, along: str = "x", **look: Any
+) -> None:
+    """Draw an estimate of each row as a dot on the bar of its interval; `look` is `Axes.errorbar`'s.
+
+    Estimates run along x at the heights `at`, or along y at the places `at`.
+    """
+    value, low, high = (rows[f"{measure}{end}"].to_numpy(float) for end in ("", "_low", "_high"))
+    places = (value, at) if along == "x" else (at, value)
+    axis.errorbar(*places, **({"fmt": "o", f"{along}err": [value - low, high - value]} | look))
 
 
 def spread(values: Iterable[float], gap: float, most: float) -> np.ndarray:
-    """Move heights of labels down as little as it takes that they are `gap` apart and none is above `most`.
-
-    Returns
-    -------
-    numpy.ndarray
-        In the order of `values`.
-    """
+    """Move heights of labels down as little as it takes that they are `gap` apart and none is above `most`."""
     wanted = np.array(list(values), float)
     places, last = wanted.copy(), most + gap
     for number in np.argsort(-wanted, kind="stable"):
@@ -146,18 +142,16 @@ def spread(values: Iterable[float], gap: float, most: float) -> np.ndarray:
     return places
 
 
-def end_labels(
-    figure: Figure, axis: Axes, ends: Sequence[tuple[float, str, dict[str, Any]]], size: float = SMALL
-) -> None:
+def end_labels(figure: Figure, axis: Axes, ends: Sequence[tuple[float, str, Look]]) -> None:
     """Name lines at their right ends, beside a panel whose limits are set: end, name and look of each line."""
     figure.draw_without_rendering()  # lays the panels out
     points = axis.get_window_extent().height * 72 / figure.dpi
     low, high = axis.get_ylim()
-    places = spread([end for end, _, _ in ends], 1.25 * size / points * (high - low), high)
+    places = spread([end for end, _, _ in ends], 1.25 * SMALL / points * (high - low), high)
     for (end, name, look), place in zip(ends, places, strict=True):
         x, y = [1.02, 1.08, 1.2], [end, place, place]
         axis.plot(x, y, transform=axis.get_yaxis_transform(), clip_on=False, linewidth=0.8, **look)
-        axis.text(1.23, place, name, transform=axis.get_yaxis_transform(), size=size, va="center")
+        axis.text(1.23, place, name, transform=axis.get_yaxis_transform(), size=SMALL, va="center")
 
 
 def model_looks(models: Iterable[str]) -> dict[str, tuple[str, str]]:
@@ -171,21 +165,8 @@ def model_looks(models: Iterable[str]) -> dict[str, tuple[str, str]]:
     return {name: (known.get(name, name), colours[name]) for name in names}
 
 
-def wrapper_look(target: str) -> tuple[str, str]:
-    """Return line and marker of a target's wrapper."""
-    return WRAPPERS.get(target.rpartition("--")[2], OTHER_WRAPPER)
-
-
-def target_panels(names: Sequence[str], rows: Sequence[str], across: int) -> tuple[Figure, list[Axes]]:
-    """Make a panel per target with shared axes and a line per row, top to bottom; return the figure and the panels."""
-    across = min(across, len(names))
-    figure, axes = grid(names, across, 0.55 + 0.15 * len(rows), margin=0.3, sharex=True, sharey=True)
-    for place, axis in enumerate(axes.flat[: len(names)]):
-        axis.set_title(titles([names[place]])[0].replace(", ", "\n"))
-        axis.yaxis.set_tick_params(length=0)
-        axis.grid(axis="x", linewidth=0.3)
-        axis.set_axisbelow(True)
-        axis.xaxis.set_tick_params(labelbottom=place + across >= len(names))
-    axes[0, 0].set_yticks(range(len(rows)), rows)
-    axes[0, 0].set_ylim(len(rows) - 0.5, -0.5)
-    return figure, list(axes.flat[: len(names)])
+def target_looks(targets: Iterable[str]) -> dict[str, tuple[str, str, str]]:
+    """Return the colour of each target's model, and the line and the marker of its wrapper."""
+    targets = list(targets)
+    looks = model_looks(map(model_of, targets))
+    return {name: (looks[model_of(name)][1], *_WRAPPERS.get(name.rpartition("--")[2], ("-.", "D"))) for name in targets}

@@ -1,61 +1,46 @@
 """Figures of notebook 09: measures where the truth is known, and on a task without safety."""
 
-from typing import Any
-
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from paraguard_utils.analysis import predictions
-from paraguard_utils.report.figures.style import CHANCE, PAGE, end_labels, model_looks, subplots
+from paraguard_utils.report.figures.style import CHANCE, PAGE, Look, end_labels, interval_bars, model_looks, subplots
 from paraguard_utils.schemas import Table
 
-CHANCES = {"dr": 1.0, "excess": 0.0}
-"""What a measure has where decisions have nothing to do with prompts, whatever the refusal rate."""
-
-MARKERS = "ovPX*"
+_CHANCE_LEVELS = {"dr": 1.0, "excess": 0.0}
+"""Value of a measure where decisions have nothing to do with prompts, whatever the refusal rate."""
 
 
 def known_truth(table: Table) -> Figure:
-    """Draw each measure against how much meaning decides, a line a refusal rate with the range of 95 % of worlds.
+    """Draw each measure against how much meaning decides, one line per refusal rate; bars hold 95 % of the worlds.
 
-    The darker a line, the higher its rate; dashed: wording that follows perplexity. A good measure: its lines slope,
+    The darker a line, the higher its rate; dashed: wording that follows perplexity. The lines of a good measure slope,
     and lie on one another. A page wide.
 
-    Parameters
-    ----------
-    table : DataFrame
-        wording, frr, correlation, measure, mean, low, high.
+    `table` has wording, frr, correlation, measure, mean, low, high.
     """
     figure, axes = subplots(3, 3, figsize=(PAGE, 4.8), sharex=True)
-    rates = sorted(set(table["frr"]))
+    rates, usual = sorted(set(table["frr"])), predictions.USUAL_RATE
     shades = {rate: f"{level:.2f}" for rate, level in zip(rates, np.linspace(0.65, 0.05, len(rates)), strict=True)}
-    lines: list[tuple[str, float, str, dict[str, Any]]] = [
-        ("dice", rate, f"FRR {rate:g}", {"color": shade, "linestyle": "-"}) for rate, shade in shades.items()
-    ]
-    usual = predictions.USUAL_RATE
-    dashed = {"color": shades[usual], "linestyle": "--"}
-    lines.append(("perplexity", usual, f"FRR {usual:g}, perplexity", dashed))
-    named: list[tuple[Axes, list]] = []
+    lines = [("dice", rate, f"FRR {rate:g}", {"color": shade, "linestyle": "-"}) for rate, shade in shades.items()]
+    lines.append(("perplexity", usual, f"FRR {usual:g}, perplexity", {"color": shades[usual], "linestyle": "--"}))
+    ends: dict[str, list[tuple[float, str, Look]]] = {measure: [] for measure in predictions.MEASURES}
     step = np.ptp(table["correlation"]) / 80
     for axis, (measure, label) in zip(axes.flat, predictions.MEASURES.items(), strict=True):
         own = table[table["measure"] == measure].sort_values("correlation")
-        ends: list[tuple[float, str, dict[str, Any]]] = []
         for place, (wording, rate, name, look) in enumerate(lines):
             rows = own[(own["wording"] == wording) & (own["frr"] == rate)]
             x = rows["correlation"] + step * (place - (len(lines) - 1) / 2)
-            spread = [rows["mean"] - rows["low"], rows["high"] - rows["mean"]]
-            axis.errorbar(x, rows["mean"], yerr=spread, marker="o", ms=2, mfc="white", lw=0.9, elinewidth=0.7, **look)
+            bars = [rows["mean"] - rows["low"], rows["high"] - rows["mean"]]
+            axis.errorbar(x, rows["mean"], yerr=bars, marker="o", ms=2, mfc="white", lw=0.9, elinewidth=0.7, **look)
             if len(rows):
-                ends.append((rows["mean"].iloc[-1], name, look))
-        if measure in CHANCES:
-            axis.axhline(CHANCES[measure], zorder=0, **CHANCE)
-        axis.set_title(f"{label} (dotted: chance)" if measure in CHANCES else label)
+                ends[measure].append((rows["mean"].iloc[-1], name, look))
+        if measure in _CHANCE_LEVELS:
+            axis.axhline(_CHANCE_LEVELS[measure], zorder=0, **CHANCE)
+        axis.set_title(f"{label} (dotted: chance)" if measure in _CHANCE_LEVELS else label)
         axis.set_ylim(bottom=min(0.0, own["low"].min()))
-        if axis in axes[:, -1]:
-            named.append((axis, ends))
-    for axis, ends in named:
-        end_labels(figure, axis, ends)
+    for axis, named in zip(axes[:, -1], list(ends.values())[2::3], strict=True):
+        end_labels(figure, axis, named)
     for axis in axes[-1]:
         axis.set(xlabel="how much meaning decides", xticks=sorted(set(table["correlation"])))
     return figure
@@ -64,29 +49,21 @@ def known_truth(table: Table) -> Figure:
 def noise(table: Table) -> Figure:
     """Draw the measures of every system against the share of its decisions that were turned, with 95 % intervals.
 
-    A page wide.
-
-    Parameters
-    ----------
-    table : DataFrame
-        The clusters of all classes: system, noise and the measures.
+    A page wide. `table` has system, noise and the measures, on clusters of all classes.
     """
     measures = ("dr", "ci", "cr60", "cd", "excess")
     figure, axes = subplots(1, len(measures), figsize=(PAGE, 2.1), sharex=True)
-    names = list(dict.fromkeys(table["system"]))
-    looks = model_looks(names)
+    looks = model_looks(table["system"])
     for axis, measure in zip(axes, measures, strict=True):
         ends = []
-        for place, name in enumerate(names):
+        for place, (name, (title, colour)) in enumerate(looks.items()):
             rows = table[table["system"] == name].sort_values("noise")
-            value, low, high = (rows[f"{measure}{end}"] for end in ("", "_low", "_high"))
-            title, colour = looks[name]
-            look = {"color": colour, "marker": MARKERS[place % len(MARKERS)]}
-            x = 100 * rows["noise"] + 0.5 * (place - (len(names) - 1) / 2)
-            axis.errorbar(x, value, yerr=[value - low, high - value], ms=2.5, lw=0.8, elinewidth=0.6, **look)
-            ends.append((value.iloc[-1], title, {"color": colour}))
-        if measure in CHANCES:
-            axis.axhline(CHANCES[measure], zorder=0, **CHANCE)
+            look: Look = {"color": colour, "marker": "ovPX*"[place % 5], "ms": 2.5, "lw": 0.8, "elinewidth": 0.6}
+            x = 100 * rows["noise"] + 0.5 * (place - (len(looks) - 1) / 2)
+            interval_bars(axis, rows, measure, x, "y", fmt="", **look)
+            ends.append((rows[measure].iloc[-1], title, {"color": colour}))
+        if measure in _CHANCE_LEVELS:
+            axis.axhline(_CHANCE_LEVELS[measure], zorder=0, **CHANCE)
         axis.set_title(predictions.MEASURES[measure])
         axis.set_ylim(bottom=min(0.0, table[f"{measure}_low"].min()))
         axis.set(xticks=sorted(100 * table["noise"].unique()))
