@@ -13,6 +13,7 @@ from test_corpus import needs_encoder
 from paraguard_utils import paths, stores
 from paraguard_utils.corpus import benchmarks, build, gates, inputs, paraphrase
 from paraguard_utils.errors import DataError
+from paraguard_utils.report import full_scale
 from paraguard_utils.settings import Gates
 
 pytestmark = [needs_encoder, pytest.mark.slow]
@@ -147,3 +148,14 @@ def test_two_processes_do_not_build_one_corpus(results, pool):
     file = stores.Store("test").target_path("corpus", "mine")
     with FileLock(f"{file}.lock"), pytest.raises(DataError, match=r"mine\.csv is being written by another process"):
         made_of(pool)
+
+
+def test_texts_are_made_again_from_what_is_published(results, pool):
+    corpus, *_ = made_of(pool)
+    published = full_scale.rows(corpus, {"m": corpus.assign(label="accept")})
+    assert "text" not in published and published["m"].eq("accept").all()
+    again = build.recalled(pool, published)
+    assert again["text"].tolist() == corpus["text"].tolist()
+    other = pool.assign(text=pool["text"] + " Please.")
+    with pytest.raises(DataError, match=r"30 of 30 texts cannot be made again, .*-0 first"):
+        build.recalled(other, published)

@@ -26,6 +26,7 @@ from paraguard_utils import paths, stores
 from paraguard_utils.core.estimates import exact_share
 from paraguard_utils.core.words import words
 from paraguard_utils.corpus import benchmarks, fidelity, gates, paraphrase, risk
+from paraguard_utils.errors import DataError
 from paraguard_utils.models import encoder, fluency, loading, weights
 from paraguard_utils.models.encoder import Embed
 from paraguard_utils.models.fluency import Losses
@@ -276,3 +277,31 @@ def _describe_risk(store: stores.Store, name: str, xstest: pd.DataFrame, found: 
     areas = risk.auc(xstest["text"], (xstest["label"] == "unsafe").to_numpy(), scorer)
     store.write("tables", f"{name}_risk_auc", frame=areas, meta=meta)
     print(f"\nrisk on XSTest\n{areas.to_string(index=False, float_format='%.3f')}\n")
+
+
+def recalled(pool: Seeds, rows: pd.DataFrame) -> pd.DataFrame:
+    """Make the texts of a public corpus again from the benchmarks' files and the labels by row that were published.
+
+    Rules write the candidates anew, which takes seconds; the hashes say which of them the corpus has. Nothing is
+    embedded and no model reads, which is what takes an hour in `build`.
+
+    `pool` is from `benchmarks.read`; `rows` has the columns of the recorded table `public_labels`, of which prompt_id,
+    cluster_id, strategy and text_hash are read. A column text is added.
+
+    Raises
+    ------
+    DataError
+        A text cannot be made again: the files, or the rules, are of another version.
+    """
+    seeds = pool[pool["seed_id"].isin(rows["cluster_id"])]
+    every = pd.concat([seeds.assign(strategy="seed"), paraphrase.by_rules(seeds)], ignore_index=True)
+    every["text_hash"] = [encoder.text_hash(text) for text in every["text"]]
+    known = every.drop_duplicates(["seed_id", "text_hash"]).set_index(["seed_id", "text_hash"])["text"]
+    found = known.reindex(pd.MultiIndex.from_frame(rows[["cluster_id", "text_hash"]])).to_numpy()
+    if lost := int(pd.isna(found).sum()):
+        first = rows["prompt_id"].to_numpy()[pd.isna(found)][0]
+        raise DataError(
+            f"{lost} of {len(rows)} texts cannot be made again, {first} first: pass the files of docs/usage.md; "
+            f"the rules are {paraphrase.VERSION}"
+        )
+    return rows.assign(text=found)
