@@ -11,7 +11,7 @@ FILES = "file://"
 """The beginning of a `base_url` that is a folder of requests and results."""
 
 Source = loading.Source | served.Server | batch_files.BatchFiles
-"""What `opened` turns into a respondent: all have `name`, with which target names begin, `weights_id` and `argument`."""
+"""What `opened` turns into a respondent: all have `name`, as in target names, `weights_id` and `argument`."""
 
 
 def sources(settings: Settings) -> list[Source]:

@@ -20,8 +20,7 @@ if TYPE_CHECKING:
 Embed: TypeAlias = Callable[[Sequence[str]], np.ndarray]
 """Texts to sentence vectors, a row for each text."""
 
-NAME = "all-minilm-l6-v2"
-DIMENSIONS = 384
+NAME, DIMENSIONS = "all-minilm-l6-v2", 384
 
 
 def text_hash(text: str) -> str:
@@ -66,21 +65,10 @@ def memoized(embed: Embed) -> Embed:
 
 
 def vectors(store: Store, name: str, texts: Sequence[str], earlier: bool = False) -> np.ndarray:
-    """Return texts' vectors, float16 of shape (len(texts), 384), from a store; a live one embeds and keeps missing ones.
+    """Return the vectors of texts of the corpus `name` as a store has them, float16 of shape (len(texts), 384).
 
-    Parameters
-    ----------
-    store : stores.Store
-    name : str
-        The corpus that the vectors belong to.
-    texts : sequence of str
-    earlier : bool
-        The vectors are an earlier notebook's product, so that recorded ones will do.
-
-    Raises
-    ------
-    Missing
-        The recorded store lacks vectors.
+    A live store embeds and keeps what is missing; the recorded one raises `Missing`. With `earlier` the vectors are an
+    earlier notebook's product, so that recorded ones will do.
     """
     hashes = [text_hash(text) for text in texts]
     try:

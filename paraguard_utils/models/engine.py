@@ -41,7 +41,7 @@ Row: TypeAlias = dict[str, Any]
 
 
 def shared_prefix(requests: Sequence[Request]) -> int:
-    """Return how many leading tokens all requests (one at least) share, short of the token that predicts a user's word."""
+    """Return how many leading tokens all requests share, without the token that predicts a user's first word."""
     first = requests[0].token_ids
     length = min(request.user_start for request in requests) - 1
     for request in requests:
@@ -271,9 +271,9 @@ def stop_ids(model: Model) -> list[int]:
 
 
 def _merged(whole: DynamicCache | None, cache: DynamicCache, row: int, rows: int) -> DynamicCache:
-    """Put one prefill's keys and values, right-aligned, into the batch's cache from `row` on; the batch has `rows` rows.
+    """Put one prefill's keys and values, right-aligned, into the cache of a batch of `rows` rows, from `row` on.
 
-    Without a batch's cache yet, the layers of this prefill, which is the longest, become the batch's.
+    The first prefill, which is the longest, comes without such a cache (None): its layers become the batch's.
     """
     whole = cache if whole is None else whole
     pairs: Iterable[tuple[Any, Any]] = zip(whole.layers, cache.layers, strict=True)  # no base declares what they share

@@ -66,7 +66,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Reader:
-    """A chat model's tokenizer and what its keys are made of, without weights; `dtype` names the weights' torch dtype."""
+    """A chat model's tokenizer and what keys are made of, without weights; `dtype` is the torch name of theirs."""
 
     name: str
     weights_id: str
@@ -147,7 +147,6 @@ def load(
 
     Parameters
     ----------
-    source : Source
     dtype : str
         "float32" or "bfloat16".
     device : str
@@ -191,13 +190,8 @@ def load(
 class Classifier:
     """A loaded text classifier.
 
-    Attributes
-    ----------
-    classify : callable
-        Maps n texts to probabilities, shape (n, number of labels).
-    labels : list of str
-    independent : bool
-        Whether a text may have several labels: probabilities are then sigmoids, not a softmax.
+    `classify` maps n texts to probabilities, shape (n, number of labels): sigmoids if labels are `independent`, so that
+    a text may have several, else a softmax.
     """
 
     classify: Callable[[Sequence[str]], np.ndarray]
@@ -210,20 +204,8 @@ def load_classifier(
 ) -> Classifier:
     """Load a resolved text classifier, which reads the string of a control token inside a text as text.
 
-    Parameters
-    ----------
-    source : Source
-    batch : int
-        Texts in a forward pass.
-    device : str
-        "cpu", "cuda", "cuda:1", ...
-    independent : bool or None
-        Whether a text may have several labels; None: as the model's configuration says.
-
-    Raises
-    ------
-    ModelError
-        It is no text classifier with safetensors weights, or needs foreign code.
+    With `independent` None the model's configuration decides. A model that is no text classifier with safetensors
+    weights, or needs foreign code, raises `ModelError`.
     """
     import torch
     from transformers import AutoModelForSequenceClassification, AutoTokenizer

@@ -32,10 +32,7 @@ Ask = Callable[[pa.Table], Traces]
 def connected() -> ModuleType:
     """Return the package ray, connected to the cluster that `RAY_ADDRESS` names, or else to this machine alone.
 
-    Raises
-    ------
-    ModelError
-        There is no such package, or no such cluster.
+    A missing package or cluster raises `ModelError`.
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is reported to its makers
     try:
@@ -61,14 +58,9 @@ def connected() -> ModuleType:
 
 
 class ClusterWeights(local.Weights):
-    """Weights that every worker loads for itself; prompts are tokenized here.
+    """Weights that every worker loads for itself, and finds by the same name; prompts are tokenized here.
 
-    Parameters
-    ----------
-    source : loading.Source
-        Every machine must find the weights by the same name.
-    dtype, without_template : str
-        As for `loading.load`.
+    `nodes` counts the rows of the last run by node, named by the beginning of its id.
     """
 
     def __init__(self, source: loading.Source, dtype: str, without_template: str) -> None:
@@ -77,7 +69,6 @@ class ClusterWeights(local.Weights):
         name = str(path.absolute()) if path.exists() else source.argument  # workers start in other folders
         self.load = partial(load, name, source.weights_id, dtype, without_template)
         self.nodes: Counter[str] = Counter()
-        """Rows of the last run by node, named by the beginning of its id."""
 
     def facts(self, traces: Traces) -> Mapping[str, object]:
         """Return what a meta file tells beside the context."""
@@ -150,7 +141,7 @@ class Worker:
             self.ask = make()
 
     def __call__(self, block: pa.Table) -> pa.Table:
-        """Return the trace rows of a block's prompts, and in the column `node` who asked, or else in `error` why not."""
+        """Return a block's trace rows with a column `node`, or else prompt_id and a column `error`."""
         import ray
 
         try:

@@ -47,17 +47,14 @@ LADDER = (("full", 64), ("full", 20), ("answer tokens", 20), ("answer tokens", 5
 ATTEMPTS = 6
 """Attempts at a prompt before its row says `error`."""
 
+BREAK = 8
+"""Prompts that may fail one after another before we stop asking."""
+
 LONGEST_WAIT = 300.0
 """Most seconds that we wait because a server asks for it by Retry-After."""
 
-TIMEOUT = 600.0
-"""Seconds until we count an answer as lost."""
-
-CONNECT = 10.0
-"""Seconds until we count a server as absent."""
-
-BREAK = 8
-"""Prompts that may fail one after another before we stop asking."""
+TIMEOUT, CONNECT = 600.0, 10.0
+"""Seconds until we count an answer as lost, and until we count a server as absent."""
 
 REFUSED = (400, 413, 422)
 """Statuses by which a server refuses one prompt, and would again; they do not mean that the server fails."""
@@ -87,16 +84,8 @@ class Lost(Exception):
 class Telling(NamedTuple):
     """What a server returns, and how to ask for it.
 
-    Attributes
-    ----------
-    level : str
-        "full", "answer tokens" or "text".
-    top : int
-        How many of the likeliest first answer tokens it returns.
-    limit : str
-        The server's name for the maximum length of an answer.
-    temperature : bool
-        Whether it accepts a temperature; many reasoning models do not.
+    At a `level` ("full", "answer tokens" or "text") it returns the `top` likeliest first answer tokens. `limit` is its
+    name for the maximum length of an answer, `temperature` whether it accepts one: many reasoning models do not.
     """
 
     level: str
@@ -210,13 +199,7 @@ class Server:
 
     @cached_property
     def telling(self) -> Telling:
-        """What the server returns: the first rung of `LADDER` that it answers in full.
-
-        Raises
-        ------
-        ModelError
-            The server cannot be asked at all.
-        """
+        """What the server returns: the first rung of `LADDER` that it answers in full; none raises `ModelError`."""
         import openai
 
         reason, limits = "", ("max_tokens", "max_completion_tokens")
@@ -303,12 +286,8 @@ class Server:
         """Ask the prompts that are not known, `concurrency` at a time; yield trace rows as answers come.
 
         `target` labels the progress bar, `batch` is ignored, and of a shard (i, n) we ask every n-th prompt from the
-        i-th on. A prompt that failed `ATTEMPTS` times has a null response and the finish reason `error`.
-
-        Raises
-        ------
-        ModelError
-            The server refuses every request (key, model), or fails on `BREAK` prompts one after another.
+        i-th on. A prompt that failed `ATTEMPTS` times has a null response and the finish reason `error`. A server that
+        refuses every request (key, model), or fails on `BREAK` prompts one after another, raises `ModelError`.
         """
         self.faults.clear()
         corpus = corpus.iloc[shard[0] - 1 :: shard[1]]
@@ -376,7 +355,7 @@ class Server:
     def _row(
         self, prompt: Any, framing: Framing, options: Mapping[str, Any], context: PromptContext, pace: "_Pace"
     ) -> tuple[dict[str, Any], bool]:
-        """Ask one prompt; return its trace row and whether the server failed; raise only what would end every prompt."""
+        """Ask one prompt; return its trace row and whether the server failed; raise only what ends every prompt."""
         import openai
 
         about = {"prompt_id": prompt.prompt_id, "key": context.key(prompt.text)}
@@ -550,7 +529,7 @@ def blocked(stop: Stop) -> dict[str, Any]:
 
 
 def row_of(reply: Mapping[str, Any], framing: Framing, telling: Telling) -> dict[str, Any]:
-    """Return all columns of a trace but prompt_id and key, read from a chat completion whose first choice has a message.
+    """Return all columns of a trace but prompt_id and key from a chat completion whose first choice has a message.
 
     If the server returned no log-probabilities, or none of this answer, lists are empty and the tail mass is 1. A token
     that the server gives as text gets a number made of the text. What the model thinks before its answer is left out.

@@ -53,7 +53,7 @@ class TraceParts(Parts):
                 part.unlink(missing_ok=True)
 
     def done(self, keys: pd.Series) -> schemas.Traces:
-        """Return the rows already there with a wanted key (`keys`: key by prompt_id); without columns if there are none."""
+        """Return the rows already there with a wanted key (`keys`: key by prompt_id); no columns if there are none."""
         frames = self.read(self.file)
         if not frames:
             return pd.DataFrame()
@@ -230,16 +230,10 @@ def query(
     ----------
     store : stores.Store
         A live store.
-    corpus_name : str
     corpus : DataFrame
         Columns prompt_id, text; and those that say whether it asks for harm (`unsafe.declared`).
-    model : local.Respondent or loading.Model
     wrapper : str
         A key of `registry.wrappers()`.
-    decoding : Decoding
-    batch : int
-        Prompts in a batch.
-    progress : bool
     withheld : Withheld or None
         How to label answers that are not kept; required for a corpus that asks for harm. The labels are then in the
         store beside the traces.
@@ -316,14 +310,8 @@ def recorded_traces(
 ) -> schemas.Traces:
     """Read a target's traces in corpus order, and check that they answer this corpus with this decoding and dtype.
 
-    Keys are recomputed from the meta file, without weights; None is not checked.
-
-    Raises
-    ------
-    Missing
-        There is no trace file.
-    DataError
-        A prompt is not in it, or its key differs; the message says which part of the key.
+    Keys are recomputed from the meta file, without weights; None is not checked. Without a trace file this raises
+    `Missing`; if a prompt is not in it, or its key differs, `DataError`, which says which part of the key differs.
     """
     path = store.path("traces", corpus_name, target)
     traces = store.read("traces", corpus_name, target).set_index("prompt_id")
@@ -375,7 +363,7 @@ def context_of(meta: Mapping[str, Any], where: str) -> PromptContext:
 
 
 def keep_tokens(store: Store, model: local.Weights, traces: Iterable[schemas.Traces]) -> None:
-    """Add the text and input embedding of every user token in traces to a live store, so that Drift needs no weights."""
+    """Add text and input embedding of every user token in traces to a live store, so that Drift needs no weights."""
     rows = (row for frame in traces for row in frame.itertuples())
     found = {token for row in rows for token in row.token_ids[row.user_start : row.user_end].tolist()}
     if store.has("tokens", model.name):
