@@ -17,7 +17,7 @@ import pandas as pd
 from paraguard_utils import paths, stops, unsafe
 from paraguard_utils.errors import DataError
 from paraguard_utils.models import served
-from paraguard_utils.models.prompting import Decoding, PromptContext, check_prompts
+from paraguard_utils.models.prompting import Decoding, PromptContext
 from paraguard_utils.models.served import Framing, Telling
 from paraguard_utils.schemas import Traces
 from paraguard_utils.stores import WHOLE, write_text
@@ -30,36 +30,11 @@ TELLING = Telling("answer tokens", 20, "max_completion_tokens")
 
 
 @dataclass(frozen=True)
-class BatchFiles:
-    """A folder of requests and results, as `trace_store.query` asks a model.
+class BatchFiles(served.ServedModel):
+    """A model asked by a folder of requests and results; `argument` is the parameter `model` that named it."""
 
-    Attributes
-    ----------
-    model : str
-        The service's name for it; after an `@`, a revision that the user states.
-    folder : Path
-    argument : str
-        The parameter `model` that named it.
-    """
-
-    model: str
     folder: Path
     argument: str = ""
-
-    @property
-    def server(self) -> served.Server:
-        """The same model behind a server, whose names and keys are the same."""
-        return served.Server(self.model, "")
-
-    @property
-    def name(self) -> str:
-        """The model's part of target names."""
-        return self.server.name
-
-    @property
-    def weights_id(self) -> str:
-        """What identifies weights that we cannot see."""
-        return self.server.weights_id
 
     def context(self, wrapper_text: str, decoding: Decoding) -> PromptContext:
         """Return what decides an answer beside the user's words; the system prompt is a system turn."""
@@ -69,13 +44,13 @@ class BatchFiles:
     def check(self, corpus: pd.DataFrame) -> None:
         """Raise an error if a prompt cannot be asked as it stands, or its answer must not lie in a file."""
         unsafe.refuse(corpus, "asking by files")
-        check_prompts(corpus)
+        super().check(corpus)
 
     def facts(self, traces: Traces) -> Mapping[str, object]:
         """Return what the meta file of traces records beside the context."""
         told = traces.loc[traces["response"].fillna("") != "", "next_ids"].map(len) > 0
         level = "answer tokens" if len(told) and told.all() else "text"
-        return {"level": level, "top_tokens": TELLING.top if level != "text" else 0, "served_as": self.server.served_as}
+        return {"level": level, "top_tokens": TELLING.top if level != "text" else 0, "served_as": self.served_as}
 
     def answers(
         self,
@@ -100,7 +75,7 @@ class BatchFiles:
             if key in results:
                 rows.append({"prompt_id": prompt.prompt_id, "key": key} | _row(results[key], framing))
             if key not in results or rows[-1]["finish_reason"] == "error":
-                body = {"model": self.server.served_as, "messages": framing.messages(prompt.text)}
+                body = {"model": self.served_as, "messages": framing.messages(prompt.text)}
                 body |= TELLING.options(context.decoding)
                 missing.append({"custom_id": key, "method": "POST", "url": "/v1/chat/completions", "body": body})
         if missing:

@@ -38,24 +38,17 @@ PLAIN_TEMPLATE = paths.DATA / "plain_template.jinja"
 
 IDENTITY_FILES = ("*.safetensors", "*.json", "*.jinja", "*.model", "merges.txt", "vocab.txt")
 """The files of a folder that decide its answers: weights, tokenizer, template, configuration."""
+
 SHARD = "500MB"
-"""Largest file of converted weights."""
+"""Largest file of converted weights: the memory of each is free as soon as its layers are packed."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """Where a model's weights lie and what they are called.
+    """Where a model's weights lie, a folder in transformers' layout or a GGUF file, and what they are called.
 
-    Attributes
-    ----------
-    name : str
-        Lower case, as in target names; never contains `--`.
-    weights_id : str
-        The upstream SHA-256 (packaged, GGUF), a digest of `IDENTITY_FILES` (folder) or the commit (hub).
-    path : Path
-        A folder in transformers' layout, or a GGUF file.
-    argument : str
-        The name that it was resolved from.
+    `name` begins target names, and `argument` is what it was resolved from. `weights_id` is the upstream SHA-256
+    (packaged, GGUF), a digest of `IDENTITY_FILES` (folder) or the commit (hub).
     """
 
     name: str
@@ -104,7 +97,15 @@ def resolve(name: str) -> Source:
         digest = _folder_digest(path)
         return Source(f"{slug(path.resolve().name)}-{digest[:8]}", digest, path, name)
     if re.fullmatch(r"[\w.-]+/[\w.-]+", name) and not name.startswith((".", "~")):
-        return _from_hub(name)
+        from huggingface_hub import snapshot_download
+
+        try:
+            folder = Path(snapshot_download(name, allow_patterns=list(IDENTITY_FILES)))  # named by its commit
+        except Exception as error:  # the hub raises many kinds: offline, unknown, gated
+            raise ModelError(
+                f"hub model {name} cannot be fetched ({first_line(error)}); pass a local folder"
+            ) from error
+        return Source(slug(name.replace("/", "_")), folder.name, folder, name)
     raise ModelError(
         f"model {name!r} is neither a packaged name ({', '.join(PACKAGED)}), nor an existing folder or .gguf file, "
         "nor a hub id such as owner/model"
@@ -170,14 +171,9 @@ def load(
     logging.disable_progress_bar()
     source = replace(source, path=converted(source))
     reader = load_reader(source, dtype, without_template)
+    options = {"use_safetensors": True, "local_files_only": True, "trust_remote_code": False}
     try:
-        network = AutoModelForCausalLM.from_pretrained(
-            source.path,
-            dtype=getattr(torch, dtype),
-            use_safetensors=True,
-            local_files_only=True,
-            trust_remote_code=False,
-        )
+        network = AutoModelForCausalLM.from_pretrained(source.path, dtype=getattr(torch, dtype), **options)
     except (OSError, ValueError) as error:
         raise ModelError(f"model {source.name}: its weights cannot be loaded: {first_line(error)}") from error
     network.eval().to(device)
@@ -253,17 +249,6 @@ def _folder_digest(folder: Path) -> str:
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
-def _from_hub(name: str) -> Source:
-    from huggingface_hub import snapshot_download
-
-    try:
-        # The folder of a hub snapshot is named by its commit.
-        folder = Path(snapshot_download(name, allow_patterns=list(IDENTITY_FILES)))
-    except Exception as error:  # the hub raises many kinds: offline, unknown, gated
-        raise ModelError(f"hub model {name} cannot be fetched ({first_line(error)}); pass a local folder") from error
-    return Source(slug(name.replace("/", "_")), folder.name, folder, name)
-
-
 def converted(source: Source) -> Path:
     """Return a source's folder in transformers' layout, dequantizing a GGUF file into the cache the first time.
 
@@ -295,22 +280,18 @@ def converted(source: Source) -> Path:
             f"{source.path}: cannot be read as GGUF ({first_line(error)}); copy it again, or see whether transformers "
             "knows its architecture"
         ) from error
-    part = None
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        part = Path(tempfile.mkdtemp(dir=folder.parent))
-        # In shards: the memory of each is free as soon as its layers are packed.
-        network.save_pretrained(part, max_shard_size=SHARD)
-        tokenizer.save_pretrained(part)
-        (part / record.name).write_text(_folder_digest(part), encoding="utf-8")
-        os.replace(part, folder)
+        with tempfile.TemporaryDirectory(dir=folder.parent) as place:
+            part = Path(place) / folder.name
+            network.save_pretrained(part, max_shard_size=SHARD)
+            tokenizer.save_pretrained(part)
+            (part / record.name).write_text(_folder_digest(part), encoding="utf-8")
+            os.replace(part, folder)
     except (OSError, SafetensorError) as error:
         if not folder.is_dir():  # another process may have finished first
             raise ModelError(
                 f"the converted weights of {source.name} cannot be written to {paths.shown(folder.parent)} "
                 f"({first_line(error)}); free some space, or move the cache with PARAGUARD_CACHE"
             ) from error
-    finally:
-        if part is not None:
-            shutil.rmtree(part, ignore_errors=True)
     return folder

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from functools import cached_property, partial
+from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -114,18 +115,11 @@ class Telling(NamedTuple):
 
 
 class Framing(NamedTuple):
-    """What surrounds the user's words in a request. Its fields and their names are part of every key.
+    """What surrounds the user's words in a request. The fields, with their names, are part of every key.
 
-    Attributes
-    ----------
-    system : str or None
-        The system turn; None: no system turn.
-    before : str
-        Text before the user's words in the user's turn.
-    start, end : sequence of int
-        At level `full`, the tokens of every prompt before and after the user's words; else empty.
-    told : str
-        What we ask for beside the answer: rows with less, or more, are not reused.
+    `system` is the system turn, if any, and `before` the text before the user's words in their turn. At level `full`,
+    `start` and `end` are the tokens of every prompt before and after the user's words. `told` is what we ask for beside
+    the answer: rows with less, or more, are not reused.
     """
 
     system: str | None
@@ -141,31 +135,10 @@ class Framing(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Server:
-    """A served model, as `trace_store.query` asks it.
-
-    Attributes
-    ----------
-    model : str
-        The server's name for it; after an `@`, a revision that the user states.
-    base_url : str
-        Address of the API, usually ending in `/v1`.
-    concurrency : int
-        Requests under way at the same time.
-    per_minute : int
-        Most requests begun a minute; 0: no limit.
-    argument : str
-        The parameter `model` that named it.
-    faults : Counter
-        Faults of the last run by kind.
-    """
+class ServedModel:
+    """A model by a service's name for it; after an `@` stands a revision that the user states."""
 
     model: str
-    base_url: str
-    concurrency: int = 16
-    per_minute: int = 0
-    argument: str = ""
-    faults: Counter[str] = field(default_factory=Counter, repr=False, compare=False)
 
     @property
     def name(self) -> str:
@@ -181,6 +154,25 @@ class Server:
     def served_as(self) -> str:
         """The server's name for the model, without a revision; a leading `@` is part of the name."""
         return self.model.rpartition("@")[0] or self.model
+
+    def check(self, corpus: pd.DataFrame) -> None:
+        """Raise an error if a prompt cannot be asked as it stands; only the server knows its control tokens."""
+        check_prompts(corpus)
+
+
+@dataclass(frozen=True)
+class Server(ServedModel):
+    """A served model, as `trace_store.query` asks it.
+
+    At most `concurrency` requests are under way at the same time, and `per_minute` begin a minute (0: no limit).
+    `argument` is the parameter `model` that named it; `faults` counts the faults of the last run by kind.
+    """
+
+    base_url: str
+    concurrency: int = 16
+    per_minute: int = 0
+    argument: str = ""
+    faults: Counter[str] = field(default_factory=Counter, repr=False, compare=False)
 
     @cached_property
     def client(self) -> "openai.OpenAI":
@@ -269,10 +261,6 @@ class Server:
             decoding = replace(decoding, method=OWN_TEMPERATURE)
         return PromptContext(self.weights_id, DTYPE, json.dumps(framing._asdict(), sort_keys=True), "", decoding)
 
-    def check(self, corpus: pd.DataFrame) -> None:
-        """Raise an error if a prompt cannot be asked as it stands; only the server knows its control tokens."""
-        check_prompts(corpus)
-
     def answers(
         self,
         corpus: pd.DataFrame,
@@ -298,20 +286,15 @@ class Server:
         self._announce(open_["text"], framing, context.decoding)
         options, rest = self.telling.options(context.decoding), open_.itertuples(index=False)
         ask = partial(self._row, framing=framing, options=options, context=context, pace=pace)
+        room = self.concurrency + 1
         pending: set[Future[tuple[dict[str, Any], bool]]] = set()
         pool = ThreadPoolExecutor(self.concurrency)
         try:
             with tqdm(
                 total=len(corpus), initial=len(corpus) - len(open_), desc=target, unit="prompt", disable=not progress
             ) as bar:
-                while True:
-                    # One more waits than is under way: a stop leaves little to be asked.
-                    for prompt in rest:
-                        pending.add(pool.submit(ask, prompt))
-                        if len(pending) >= self.concurrency + 1:
-                            break
-                    if not pending:
-                        break
+                # One request waits beside those under way, and no more: a stop leaves little to be asked.
+                while pending := pending | {pool.submit(ask, one) for one in islice(rest, room - len(pending))}:
                     done, pending = wait(pending, return_when=FIRST_COMPLETED)
                     ended = [future.result() for future in done if not future.exception()]
                     for _, lost in ended:

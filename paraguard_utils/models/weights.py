@@ -18,18 +18,9 @@ from paraguard_utils.errors import WeightsError
 
 @dataclass(frozen=True)
 class PackagedFile:
-    """A weights file that installed packages carry, whole or in parts.
+    """A weights file with the digest of the upstream file, which installed packages carry whole or in parts.
 
-    Attributes
-    ----------
-    name : str
-        File name.
-    sha256 : str
-        Digest of the upstream file.
-    parts : tuple of (str, str)
-        Distribution and path inside it, in order; one pair for a whole file.
-    requirements : str
-        The requirements file that installs the packages.
+    Each part, in order, is a distribution and a path inside it; the file `requirements` installs them.
     """
 
     name: str
