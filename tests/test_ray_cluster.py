@@ -12,18 +12,15 @@ import cluster
 import pandas as pd
 import pytest
 from asking import ask, identical
-from pytest_httpserver import HTTPServer
 from test_commands import SEEDS, clone  # noqa: F401 (a fixture)
-from werkzeug import Response
 
 from paraguard_utils import paths, settings, stores
 from paraguard_utils.errors import ModelError, SettingsError
 from paraguard_utils.labels import labelling
-from paraguard_utils.models import loading, ray_cluster, served, trace_store
+from paraguard_utils.models import backends, loading, ray_cluster, served, trace_store
 
 N, BATCH, TOKENS = 24, 4, 12
 NAME = "smollm2-135m-instruct"
-KEY = "sk-QUOKKA-0987654321"
 
 
 def frame(*names):
@@ -60,13 +57,19 @@ def test_what_a_cluster_cannot_do_is_said_at_once(more):
         settings.check({"store": "live", "corpus": "x", "model": NAME, "device": "ray", **more})
 
 
+def test_a_served_model_is_asked_from_here_whatever_the_device():
+    given = {"store": "live", "corpus": "x", "model": "openai/m", "base_url": "http://host/v1", "device": "ray"}
+    config = settings.check(given)
+    assert isinstance(backends.opened(backends.sources(config)[0], config), served.Server)
+
+
 def sample():
     return stores.Store("recorded").read("corpus", "paraguard_mini").sample(N, random_state=3)
 
 
 def weights_and_a_killed_worker():
     """Ask on the cluster, and kill one of its two workers when the first batch is kept; run by the next test."""
-    model, real = ray_cluster.respondent(loading.resolve(NAME), "float32", "error"), trace_store.TraceParts.add
+    model, real = ray_cluster.ClusterWeights(loading.resolve(NAME), "float32", "error"), trace_store.TraceParts.add
     killed = []
 
     def add(self, rows):
@@ -106,41 +109,6 @@ def test_two_nodes_work_and_a_killed_worker_loses_and_doubles_nothing(results):
     assert labelling.label_answers(here, sample()).equals(labelling.label_answers(there, sample()))
     trace_store.keep_tokens(stores.Store("test"), trace_store.local.Local(plain), [here])
     identical(tokens, stores.Store("test").read("tokens", plain.name))
-
-
-def a_server_and_its_askers():
-    """Ask a server on loopback from both nodes and from here; run by the next test."""
-    seen = []
-
-    def answer(request):
-        body = json.loads(request.data)
-        seen.append(request.headers.get("Authorization"))
-        words = body["messages"][-1]["content"]
-        message = {"role": "assistant", "content": f"You asked: {words[::-1]}"}
-        reply = {"choices": [{"index": 0, "message": message, "finish_reason": "stop"}], "usage": {"prompt_tokens": 9}}
-        return Response(json.dumps(reply), content_type="application/json")
-
-    with HTTPServer(threaded=True) as http:
-        http.expect_request("/v1/chat/completions", method="POST").respond_with_handler(answer)
-        given = served.Server("made-up", http.url_for("/v1"), 4, argument="openai/made-up")
-        model = ray_cluster.respondent(given, "float32", "error")
-        there = ask(sample(), model, batch=BATCH)
-        (file,) = paths.RESULTS.rglob("*--safety.parquet")
-        meta = stores.read_meta(file)
-        asked = len(seen)
-        (paths.RESULTS / "test").rename(paths.RESULTS / "clustered")
-        identical(ask(sample(), given, batch=BATCH), there)
-    assert asked >= N and set(seen) == {f"Bearer {KEY}"}
-    assert len(meta["nodes"]) == 2 and min(meta["nodes"].values()) > 0
-    assert sum(meta["nodes"].values()) == N and meta["device"] == "ray" and meta["level"] == "text"
-    everything = b"".join(path.read_bytes() for path in Path(os.environ["RAY_TMPDIR"]).rglob("*") if path.is_file())
-    assert KEY.encode() not in everything, "the key is in no file of the cluster"
-
-
-@pytest.mark.slow
-def test_both_nodes_ask_a_server_with_the_key_of_their_own_environment(results):
-    done = cluster.alone(sys.executable, __file__, a_server_and_its_askers.__name__, results, **{served.KEY: KEY})
-    assert done.returncode == 0, done.stdout
 
 
 def block_for_a_cluster(page):

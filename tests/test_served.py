@@ -1,4 +1,4 @@
-"""A model behind a server: what it tells, and that every prompt ends in exactly one row whatever the server does."""
+"""A model behind a server: what it returns, and that every prompt ends in exactly one row whatever the server does."""
 
 import datetime
 import json
@@ -12,7 +12,6 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 import pytest
-import tenacity
 from asking import texts_in
 from pytest_httpserver import HTTPServer
 from werkzeug import Response
@@ -75,14 +74,14 @@ FAULTS = {
 class Faulty:
     """A server that does as a script says: for a prompt's words, one answer after another, then a good one."""
 
-    def __init__(self, script, tells=5, drops=False):
+    def __init__(self, script, tells=5, drops=False, ignores=False):
         self.script = {words: list(steps) for words, steps in script.items()}
-        self.tells, self.drops, self.asked, self.lock = tells, drops, [], threading.Lock()
+        self.tells, self.drops, self.ignores, self.asked, self.lock = tells, drops, ignores, [], threading.Lock()
         self.names = set()
 
     def __call__(self, request):
         body = json.loads(request.data)
-        if "prompt_logprobs" in body or body.get("top_logprobs", 0) > self.tells:
+        if not self.ignores and ("prompt_logprobs" in body or body.get("top_logprobs", 0) > self.tells):
             return error(400, "top_logprobs is too large")
         words = body["messages"][-1]["content"]
         with self.lock:
@@ -105,7 +104,7 @@ class Faulty:
 @pytest.fixture
 def server(monkeypatch, results):
     monkeypatch.setenv(served.KEY, KEY)
-    monkeypatch.setattr(served, "WAIT", tenacity.wait_none())
+    monkeypatch.setattr(served, "backoff", lambda attempt: 0.0)
     monkeypatch.setattr(served, "TIMEOUT", 5.0)
     GIVEN_UP.clear()
     with HTTPServer(threaded=True) as http:
@@ -245,6 +244,8 @@ def test_a_server_that_is_down_stops_the_run(server):
 def test_what_a_server_tells(server):
     told = [server({}, tells=tells)[1].telling for tells in (0, 5, 20)]
     assert [(one.level, one.top) for one in told] == [("text", 0), ("answer tokens", 5), ("answer tokens", 20)]
+    ignoring = server({}, ignores=True)[1].telling
+    assert (ignoring.level, ignoring.top) == ("answer tokens", 20), "it skips what it does not know, as SGLang does"
 
 
 def test_the_columns_of_an_answer():
@@ -345,11 +346,11 @@ def test_faults_are_those_of_the_target(server, capsys):
 
 
 def test_a_server_says_how_long_to_wait(monkeypatch):
-    monkeypatch.setattr(served, "WAIT", lambda state: -1.0)
+    assert [served.backoff(attempt) // 1 for attempt in (1, 2, 3, 9)] == [1, 2, 4, 60]
+    monkeypatch.setattr(served, "backoff", lambda attempt: -1.0)
 
     def wait(said):
-        error = SimpleNamespace(response=SimpleNamespace(headers={"retry-after": said}))
-        return served._wait(SimpleNamespace(outcome=SimpleNamespace(exception=lambda: error)))
+        return served._pause(SimpleNamespace(response=SimpleNamespace(headers={"retry-after": said})), 1)
 
     later = datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=1)
     assert [wait("7"), wait("0.5"), wait("99999"), wait("soon")] == [7, 0.5, served.LONGEST_WAIT, -1]
@@ -359,7 +360,7 @@ def test_a_server_says_how_long_to_wait(monkeypatch):
 
 def test_an_interrupt_waits_for_nobody(server, monkeypatch):
     """A client that waits for its next attempt, or its turn, gives up when the run is stopped."""
-    monkeypatch.setattr(served, "WAIT", tenacity.wait_fixed(3600))
+    monkeypatch.setattr(served, "backoff", lambda attempt: 3600.0)
     handler, model = server({f"p {i}": [FAULTS["broken"]] * 9 for i in range(9)}, concurrency=3)
     context = model.context("Be safe.", prompting.Decoding(8))
 

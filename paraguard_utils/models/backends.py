@@ -1,4 +1,4 @@
-"""From a model's name to what answers for it: weights here, on a cluster, a server, or a folder of files."""
+"""Find what answers for a model's name: weights on this machine or a cluster, a server, or a folder of files."""
 
 from pathlib import Path
 
@@ -8,47 +8,31 @@ from paraguard_utils.models.local import Local, Respondent
 from paraguard_utils.settings import CLUSTER, Settings
 
 FILES = "file://"
-"""How a `base_url` begins that is a folder of requests and results."""
+"""The beginning of a `base_url` that is a folder of requests and results."""
 
 Source = loading.Source | served.Server | batch_files.BatchFiles
-"""What may become a respondent: all have the `name` that target names begin with, `weights_id` and `argument`."""
+"""What `opened` turns into a respondent: all have `name`, as in target names, `weights_id` and `argument`."""
 
 
 def sources(settings: Settings) -> list[Source]:
-    """Find the user's model, or the default ones, without loading anything.
+    """Find the user's model, or the default ones, without loading anything; an unknown name raises `ModelError`.
 
-    Parameters
-    ----------
-    settings : settings.Settings
-        model, base_url, concurrency and per_minute are used. With a base_url the model is a served one, with or without
-        `openai/` before its name; `file://FOLDER` asks it by files.
-
-    Raises
-    ------
-    ModelError
-        There is no such model.
+    With a `base_url` the model is a served one, with or without `openai/` before its name; `file://FOLDER` asks it by
+    files.
     """
-    if settings.base_url:
-        name = settings.model.removeprefix("openai/")
-        if settings.base_url.startswith(FILES):
-            folder = Path(settings.base_url.removeprefix(FILES)).expanduser()
-            return [batch_files.BatchFiles(name, folder, settings.model)]
-        given = (settings.base_url, settings.concurrency, settings.per_minute, settings.model)
-        return [served.Server(name, *given)]
-    return [loading.resolve(name) for name in ([settings.model] if settings.model else registry.default_models())]
+    if not settings.base_url:
+        return [loading.resolve(name) for name in ([settings.model] if settings.model else registry.default_models())]
+    name = settings.model.removeprefix("openai/")
+    if settings.base_url.startswith(FILES):
+        folder = Path(settings.base_url.removeprefix(FILES)).expanduser()
+        return [batch_files.BatchFiles(name, folder, settings.model)]
+    return [served.Server(name, settings.base_url, settings.concurrency, settings.per_minute, settings.model)]
 
 
 def opened(source: Source, settings: Settings) -> Respondent:
-    """Return what can be asked; local weights are loaded, those of a cluster when its workers are asked.
-
-    Parameters
-    ----------
-    source : Source
-    settings : settings.Settings
-        dtype, device and without_template are used, for local weights.
-    """
-    if settings.device == CLUSTER and not isinstance(source, batch_files.BatchFiles):
-        return ray_cluster.respondent(source, settings.dtype, settings.without_template)
+    """Return what can be asked: local weights are loaded now, a cluster's when its workers are first asked."""
     if not isinstance(source, loading.Source):
         return source
+    if settings.device == CLUSTER:
+        return ray_cluster.ClusterWeights(source, settings.dtype, settings.without_template)
     return Local(loading.load(source, settings.dtype, settings.device, settings.without_template))

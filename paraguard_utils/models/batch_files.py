@@ -1,7 +1,7 @@
-"""A model asked by files, in the form of OpenAI's batch service: requests and results (`docs/method.md`, Asking).
+"""Ask a model by files in the form of OpenAI's batch service: requests and results (`docs/method.md`, Asking).
 
 Other services and `vllm run-batch` read the same form. A request's `custom_id` is its key, so results may lie in any
-files, in any order, of any number of jobs.
+files, in any order, from any number of jobs.
 """
 
 import contextlib
@@ -17,65 +17,40 @@ import pandas as pd
 from paraguard_utils import paths, stops, unsafe
 from paraguard_utils.errors import DataError
 from paraguard_utils.models import served
-from paraguard_utils.models.prompting import Decoding, PromptContext, check_prompts
+from paraguard_utils.models.prompting import Decoding, PromptContext
 from paraguard_utils.models.served import Framing, Telling
 from paraguard_utils.schemas import Traces
 from paraguard_utils.stores import WHOLE, write_text
 
 REQUESTS = ".requests.jsonl"
-"""How files of requests end; every other `.jsonl` file of the folder is read as results."""
+"""The ending of files of requests; every other `.jsonl` file of the folder is read as results."""
 
 TELLING = Telling("answer tokens", 20, "max_completion_tokens")
-"""What is asked for: nobody can find out beforehand what will be told."""
+"""What we ask for: nobody can find out beforehand what will be returned."""
 
 
 @dataclass(frozen=True)
-class BatchFiles:
-    """A folder of requests and results, as `trace_store.query` asks a model.
+class BatchFiles(served.ServedModel):
+    """A model asked by a folder of requests and results; `argument` is the parameter `model` that named it."""
 
-    Attributes
-    ----------
-    model : str
-        What the service calls it; behind an `@`, a revision that the user states.
-    folder : Path
-    argument : str
-        The parameter `model` that named it.
-    """
-
-    model: str
     folder: Path
     argument: str = ""
 
-    @property
-    def server(self) -> served.Server:
-        """The model as it is where a server is asked at once."""
-        return served.Server(self.model, "")
-
-    @property
-    def name(self) -> str:
-        """The name in target names."""
-        return self.server.name
-
-    @property
-    def weights_id(self) -> str:
-        """What stands for weights that nobody sees, the same as where a server is asked at once."""
-        return self.server.weights_id
-
     def context(self, wrapper_text: str, decoding: Decoding) -> PromptContext:
-        """Return what decides an answer beside the user's words; a wrapper is a system turn."""
+        """Return what decides an answer beside the user's words; the system prompt is a system turn."""
         framing = json.dumps(Framing(wrapper_text or None, "", told=TELLING.told)._asdict(), sort_keys=True)
         return PromptContext(self.weights_id, served.DTYPE, framing, "", decoding)
 
     def check(self, corpus: pd.DataFrame) -> None:
-        """Raise an error where a prompt cannot be asked as it stands, or its answer must not lie in a file."""
+        """Raise an error if a prompt cannot be asked as it stands, or its answer must not lie in a file."""
         unsafe.refuse(corpus, "asking by files")
-        check_prompts(corpus)
+        super().check(corpus)
 
     def facts(self, traces: Traces) -> Mapping[str, object]:
-        """Return what a meta file tells beside the context."""
+        """Return what the meta file of traces records beside the context."""
         told = traces.loc[traces["response"].fillna("") != "", "next_ids"].map(len) > 0
         level = "answer tokens" if len(told) and told.all() else "text"
-        return {"level": level, "top_tokens": TELLING.top if level != "text" else 0, "served_as": self.server.served_as}
+        return {"level": level, "top_tokens": TELLING.top if level != "text" else 0, "served_as": self.served_as}
 
     def answers(
         self,
@@ -87,34 +62,20 @@ class BatchFiles:
         progress: bool,
         shard: tuple[int, int] = WHOLE,
     ) -> Iterator[Traces]:
-        """Yield the rows that the folder has results of; write requests for the rest, and for those that failed.
+        """Yield the trace rows of results in the folder; write requests for prompts without, and for those that failed.
 
-        Parameters
-        ----------
-        corpus, context, target, known, batch, progress, shard
-            As for `served.Server.answers`.
-
-        Yields
-        ------
-        DataFrame
-            Trace rows, fewer than prompts where results are missing.
-
-        Raises
-        ------
-        DataError
-            A file of results is none.
+        A file of results that is none raises `DataError`.
         """
         corpus = corpus.iloc[shard[0] - 1 :: shard[1]]
-        open_ = corpus[~corpus["prompt_id"].isin(known)]
         results, framing = self._results(), Framing(**json.loads(context.prefix))
         rows: list[dict[str, Any]] = []
         missing: list[dict[str, Any]] = []
-        for prompt in open_.itertuples(index=False):
+        for prompt in corpus[~corpus["prompt_id"].isin(known)].itertuples(index=False):
             key = context.key(prompt.text)
             if key in results:
                 rows.append({"prompt_id": prompt.prompt_id, "key": key} | _row(results[key], framing))
             if key not in results or rows[-1]["finish_reason"] == "error":
-                body = {"model": self.server.served_as, "messages": framing.messages(prompt.text)}
+                body = {"model": self.served_as, "messages": framing.messages(prompt.text)}
                 body |= TELLING.options(context.decoding)
                 missing.append({"custom_id": key, "method": "POST", "url": "/v1/chat/completions", "body": body})
         if missing:
@@ -130,7 +91,7 @@ class BatchFiles:
             yield pd.DataFrame(rows)
 
     def _results(self) -> dict[str, Mapping[str, Any]]:
-        """Read all results in the folder, by key; one that failed gives way to one that did not."""
+        """Read all results in the folder, by key; a result that succeeded replaces one that failed."""
         found: dict[str, Mapping[str, Any]] = {}
         for file in sorted(self.folder.glob("*.jsonl")):
             if file.name.endswith(REQUESTS):

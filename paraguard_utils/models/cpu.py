@@ -1,12 +1,12 @@
-"""A model on the CPU: as many threads as there are free cores, and weights laid out once for the matrix kernels.
+"""Run a model on the CPU: as many threads as there are free cores, and weights laid out once for the matrix kernels.
 
-Matrix products are shared out evenly and all threads wait for the last one, spinning. So one thread that has to share
-its core with another process slows all of them, and with fewer threads than cores nobody waits. The number changes no
-result as long as a product is split by rows and columns only, as the kernels here do.
+Matrix products are shared out evenly, and all threads wait for the last one, spinning. A thread that shares its core
+with another process therefore slows all of them; with fewer threads nobody waits. The number of threads changes no
+result as long as the kernels split a product by rows and columns only, as these do.
 
 PyTorch reorders a weight on every call; for the small products of decoding that costs more than the product. oneDNN's
-operators take a weight that was reordered once. They are private, so they are used only with the torch release they
-were tested with; any other keeps the plain layers, slower and with the same results up to rounding.
+operators take a weight that was reordered once. They are private, so we use them only with the torch release that we
+tested; any other release keeps the plain layers, which are slower and equal up to rounding.
 """
 
 import os
@@ -18,39 +18,22 @@ import torch
 from torch import nn
 
 EVERY = 1.0
-"""Seconds between two looks: processor times are counted in hundredths."""
+"""Seconds between two looks at the machine: processor times are counted in hundredths."""
 
 SPARE = 0.25
-"""Share of a core that others may take before a thread is given up: below it, two threads still beat one."""
+"""Share of a core that others may take before we give up a thread: below it, two threads still beat one."""
 
 
 def fitting(used: float, idle: float, most: int) -> int:
-    """Return how many threads find a core each: what this process had and what nobody had, in whole cores.
+    """Return how many of `most` threads find a core each, at least 1.
 
-    Parameters
-    ----------
-    used : float
-        Cores that this process kept busy on average, >= 0.
-    idle : float
-        Cores that were idle on average, >= 0.
-    most : int
-        Threads on an idle machine, >= 1.
-
-    Returns
-    -------
-    int, 1 to `most`
+    `used` cores were kept busy by this process and `idle` cores by nobody, on average.
     """
     return max(1, min(most, int(used + idle + SPARE)))
 
 
 class Threads:
-    """Torch's threads, fitted to the cores that other processes leave, inside a `with` block.
-
-    Parameters
-    ----------
-    device : torch.device
-        Other devices than the CPU are left alone.
-    """
+    """Torch's threads, fitted inside a `with` block to the cores that other processes leave; only on the CPU."""
 
     def __init__(self, device: torch.device) -> None:
         self.most = torch.get_num_threads() if device.type == "cpu" else 1
@@ -70,7 +53,7 @@ class Threads:
             return
         before, self.seen = self.seen, _seen()
         seconds, used, idle, counted = (new - old for new, old in zip(self.seen, before, strict=True))
-        # Some containers count no idle time, or that of other cores: then nothing is known, and nothing given up.
+        # Some containers count no idle time, or that of other cores: then we know nothing and give up nothing.
         known = counted > 0.5 * seconds * self.most
         self.now = fitting(used / seconds, idle / seconds, self.most) if known else self.most
         self._set(self.now)
@@ -81,7 +64,7 @@ class Threads:
 
 
 def _seen() -> tuple[float, float, float, float]:
-    """Return four clocks in seconds: the wall's, this process's, and idle and all time of the cores it may use."""
+    """Return four times in seconds: wall clock, this process's, and idle and total of the cores that it may use."""
     times = psutil.cpu_times(percpu=True)
     cores = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(len(times))
     own = [times[core] for core in cores if core < len(times)]
@@ -90,18 +73,14 @@ def _seen() -> tuple[float, float, float, float]:
 
 
 TESTED = "2.13."
+"""The torch release whose private operators we tested."""
+
 ROWS = 64
-"""Rows the layout is chosen for; it serves decoding batches from 16 to 512 rows equally well."""
+"""Rows that the layout is chosen for; it serves decoding batches of 16 to 512 rows equally well."""
 
 
 class PackedLinear(nn.Module):
-    """An `nn.Linear` for inference.
-
-    Parameters
-    ----------
-    linear : torch.nn.Linear
-        On the CPU; its weight is not kept.
-    """
+    """An `nn.Linear` on the CPU for inference, whose own weight is not kept."""
 
     def __init__(self, linear: nn.Linear) -> None:
         super().__init__()
@@ -119,25 +98,14 @@ def has_bfloat16_units() -> bool:
 
 
 def pack(network: nn.Module) -> bool:
-    """Replace every plain linear layer of a network on the CPU; leave the network alone where that is not safe.
+    """Replace every plain linear layer of a network on the CPU, for inference only; return whether that was safe.
 
-    What is left is copied out of the files it was mapped from: one tensor would keep a whole file in memory.
-
-    Parameters
-    ----------
-    network : torch.nn.Module
-        Changed in place; for inference only afterwards.
-
-    Returns
-    -------
-    bool
-        Whether layers were replaced.
+    Other parameters are copied out of the files that they were mapped from: one tensor would keep a whole file in
+    memory.
     """
     if not torch.__version__.startswith(TESTED) or not torch.backends.mkldnn.is_available():
         return False
-    known = {torch.float32}
-    if has_bfloat16_units():
-        known.add(torch.bfloat16)
+    known = {torch.float32, torch.bfloat16} if has_bfloat16_units() else {torch.float32}
     if any(p.device.type != "cpu" or p.dtype not in known for p in network.parameters()):
         return False
     plain = {name: module for name, module in network.named_modules() if type(module) is nn.Linear}

@@ -1,4 +1,4 @@
-"""The sentence encoder E: texts to unit vectors, all-MiniLM-L6-v2 (`docs/method.md`, The idea)."""
+"""Embed texts as unit vectors with the sentence encoder E, all-MiniLM-L6-v2 (`docs/method.md`, The idea)."""
 
 import hashlib
 import os
@@ -18,14 +18,13 @@ if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
 Embed: TypeAlias = Callable[[Sequence[str]], np.ndarray]
-"""Texts to sentence vectors, one row a text."""
+"""Texts to sentence vectors, a row for each text."""
 
-NAME = "all-minilm-l6-v2"
-DIMENSIONS = 384
+NAME, DIMENSIONS = "all-minilm-l6-v2", 384
 
 
 def text_hash(text: str) -> str:
-    """Return the 16 hex digits of SHA-256 under which a text's vector is stored, and which stand for it in tables."""
+    """Return the 16 hex digits of SHA-256 that name a text in tables and files of vectors."""
     return hashlib.sha256(text.encode("utf-8")).hexdigest()[:16]
 
 
@@ -37,48 +36,23 @@ def _model() -> "SentenceTransformer":
     from transformers.utils import logging
 
     logging.disable_progress_bar()
-
     return SentenceTransformer(str(folder), device="cpu", local_files_only=True, trust_remote_code=False)
 
 
 def encode(texts: Sequence[str]) -> np.ndarray:
-    """Embed texts with the packaged encoder; many texts show a progress bar on stderr.
+    """Embed texts with the packaged encoder, as float16 unit vectors of shape (len(texts), 384).
 
-    Parameters
-    ----------
-    texts : sequence of str
-
-    Returns
-    -------
-    numpy.ndarray, shape (len(texts), 384), float16
-        Unit vectors, rounded to the precision in which they are stored, so that a number computed now and a number
-        computed from the store are the same.
-
-    Raises
-    ------
-    WeightsError
-        The encoder's package is missing or altered.
+    They are rounded as they are stored, so that numbers computed now and from the store are the same. More than 1000
+    texts show a progress bar on stderr; a missing or altered package of the encoder raises `WeightsError`.
     """
     if not len(texts):
         return np.empty((0, DIMENSIONS), np.float16)
-    vectors = _model().encode(
-        list(texts),
-        batch_size=64,
-        normalize_embeddings=True,
-        show_progress_bar=len(texts) > 1000,
-        convert_to_numpy=True,
-    )
-    return vectors.astype(np.float16)
+    found = _model().encode(list(texts), batch_size=64, normalize_embeddings=True, show_progress_bar=len(texts) > 1000)
+    return found.astype(np.float16)
 
 
 def memoized(embed: Embed) -> Embed:
-    """Return a function from texts to vectors that asks `embed` for each text once.
-
-    Parameters
-    ----------
-    embed : callable
-        Texts to sentence vectors.
-    """
+    """Return a function from texts to vectors that calls `embed` once for each text."""
     known: dict[str, np.ndarray] = {}
 
     def remembered(texts: Sequence[str]) -> np.ndarray:
@@ -91,25 +65,10 @@ def memoized(embed: Embed) -> Embed:
 
 
 def vectors(store: Store, name: str, texts: Sequence[str], earlier: bool = False) -> np.ndarray:
-    """Return texts' vectors from a store, embedding and keeping what is missing (in a live store only).
+    """Return the vectors of texts of the corpus `name` as a store has them, float16 of shape (len(texts), 384).
 
-    Parameters
-    ----------
-    store : stores.Store
-    name : str
-        The corpus the vectors belong to.
-    texts : sequence of str
-    earlier : bool
-        They are an earlier notebook's product: recorded ones will do.
-
-    Returns
-    -------
-    numpy.ndarray, shape (len(texts), 384), float16
-
-    Raises
-    ------
-    Missing
-        The recorded store lacks vectors.
+    A live store embeds and keeps what is missing; the recorded one raises `Missing`. With `earlier` the vectors are an
+    earlier notebook's product, so that recorded ones will do.
     """
     hashes = [text_hash(text) for text in texts]
     try:
@@ -135,17 +94,7 @@ def vectors(store: Store, name: str, texts: Sequence[str], earlier: bool = False
 
 
 def token_vectors(texts: Sequence[str]) -> list[np.ndarray]:
-    """Return the encoder's contextual vectors of each text's tokens, its two marks left out.
-
-    Parameters
-    ----------
-    texts : sequence of str
-
-    Returns
-    -------
-    list of numpy.ndarray, shapes (tokens, 384), float64
-        Unit vectors.
-    """
+    """Return the contextual unit vectors of each text's tokens, shapes (tokens, 384), without the two marks around."""
     found = _model().encode(
         list(texts), batch_size=64, output_value="token_embeddings", show_progress_bar=len(texts) > 1000
     )

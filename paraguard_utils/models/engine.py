@@ -1,8 +1,8 @@
-"""Asking a local model: traces and answers, greedy or drawn, in batches (`docs/method.md`, Asking).
+"""Ask a local model in batches, greedily or by sampling (`docs/method.md`, Asking).
 
-One prefill of the wrapped prompt gives everything a trace holds: the loss on the user's own tokens and the distribution
-of the first answer token. Decoding continues from the same cache. Prompts are left-padded, the part that all of them
-share is computed once, and there is no stop at refusal cues: the label rule must not decide what is generated.
+One prefill of the prompt gives everything that a trace holds: the loss on the user's tokens and the distribution of the
+first answer token. Decoding continues from the same cache. Prompts are left-padded, and the part that all share is
+computed once. Generation does not stop at refusal cues: the label rule must not decide what is generated.
 """
 
 import copy
@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import torch
+from torch import Tensor
 from transformers import DynamicCache, PreTrainedConfig
 from transformers.cache_utils import DummyLayer, DynamicLayer, DynamicSlidingWindowLayer
 
@@ -21,37 +22,26 @@ from paraguard_utils.models.loading import Model
 from paraguard_utils.models.prompting import Request
 
 PREFILL = 320
-"""Token positions in one prefill: enough to keep the matrix products busy, few enough for the processor's caches."""
+"""Token positions in one prefill: enough to keep the matrix products busy, and few enough for the CPU's caches."""
 
 POSITIONS = 32_768
-"""Token positions in the cache of one batch; long prompts are asked in smaller batches."""
+"""Token positions in the cache of one batch; longer prompts come in smaller batches."""
 
 SHRINK = 7 / 8
-"""Rows leave a batch when this share of it or less is still going: leaving copies the whole cache."""
+"""Finished rows leave a batch when at most this share of it is still going: leaving copies the whole cache."""
 
 NO_TARGET = -100
+"""The target of logits without a loss."""
 
 TOP = 64
-"""Next-token candidates kept in a trace; the mass of all others is `tail_mass`."""
-
+"""First answer tokens kept in a trace; the probability of all others is `tail_mass`."""
 
 Row: TypeAlias = dict[str, Any]
 """A trace row, by column."""
 
 
 def shared_prefix(requests: Sequence[Request]) -> int:
-    """Return how many leading tokens all requests share, short of any user's first word.
-
-    The token before the user's first word is left out, because it predicts that word.
-
-    Parameters
-    ----------
-    requests : sequence of Request, not empty
-
-    Returns
-    -------
-    int, >= 0
-    """
+    """Return how many leading tokens all requests share, without the token that predicts a user's first word."""
     first = requests[0].token_ids
     length = min(request.user_start for request in requests) - 1
     for request in requests:
@@ -64,19 +54,8 @@ def shared_prefix(requests: Sequence[Request]) -> int:
 def batches(requests: Sequence[Request], size: int, more: int = 0, positions: int = POSITIONS) -> list[list[Request]]:
     """Split requests into batches of similar length, longest first, so that memory trouble shows at once.
 
-    Parameters
-    ----------
-    requests : sequence of Request
-    size : int, > 0
-        Most rows in a batch.
-    more : int
-        Tokens that each row may still get.
-    positions : int
-        Most token positions in a batch, padding included; a batch has one row at least.
-
-    Returns
-    -------
-    list of list of Request
+    A batch has at most `size` rows and at most `positions` token positions, padding and `more` tokens for each answer
+    included, but one row at least.
     """
     ordered = sorted(requests, key=lambda request: (-len(request.token_ids), request.prompt_id))
     found = []
@@ -88,24 +67,22 @@ def batches(requests: Sequence[Request], size: int, more: int = 0, positions: in
 
 
 class RoomyLayer(DynamicLayer):
-    """A cache layer that writes into room kept free behind its keys and values, instead of copying all of them."""
+    """A cache layer that keeps free room behind its keys and values, so that it need not copy all to add some."""
 
     room = 64
-    keys: torch.Tensor
-    values: torch.Tensor
-    given: torch.Tensor | None = None
-    buffers: tuple[torch.Tensor, ...] = ()
+    keys: Tensor
+    values: Tensor
+    given: Tensor | None = None
+    buffers: tuple[Tensor, ...] = ()
 
-    def update(
-        self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
         """Append keys and values, shape (batch, heads, tokens, dimensions); return all so far."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
             self.keys, self.values = key_states[..., :0, :], value_states[..., :0, :]
         old, more = self.keys.shape[-2], key_states.shape[-2]
         new = old + more
-        # Keys that are not those returned last time were selected or repeated since: the room is not theirs.
+        # Other keys than those returned last time were selected or repeated since: the room is not theirs.
         if self.keys is not self.given or self.buffers[0].shape[-2] < new:
             shape = (*key_states.shape[:2], new + (self.room if more == 1 else 0))  # a prefill needs no room
             self.buffers = tuple(states.new_empty(*shape, states.shape[-1]) for states in (key_states, value_states))
@@ -115,14 +92,14 @@ class RoomyLayer(DynamicLayer):
         self.given = self.keys
         return self.keys, self.values
 
-    def batch_select_indices(self, indices: torch.Tensor) -> None:
-        """Keep some rows, and let go of the room behind all of them at once: it is as large as the cache."""
+    def batch_select_indices(self, indices: Tensor) -> None:
+        """Keep some rows, and free the old room at once: it is as large as the cache."""
         super().batch_select_indices(indices)
         self.given, self.buffers = None, ()
 
 
 def _empty_cache(config: PreTrainedConfig) -> DynamicCache:
-    """Return an empty cache for a model; layers with a window keep the library's own class."""
+    """Return an empty cache for a model; layers with a sliding window keep the library's own class."""
     cache = DynamicCache(config=config)
     cache.layers = [RoomyLayer() if type(layer) is DynamicLayer else layer for layer in cache.layers]
     for layer in cache.layers:
@@ -141,14 +118,13 @@ class Engine:
     ----------
     model : loading.Model
     prefix : sequence of int
-        Leading tokens shared by every request that will be asked; may be empty. They are computed once, unless the
-        model tells distances from places in the cache (a sliding window, no position ids): then each prompt is
-        computed whole, because the padding would lie between the prefix and the rest.
+        Leading tokens that all requests share; may be empty. They are computed once, unless the model derives distances
+        from places in the cache (a sliding window, no position ids): padding would lie between the prefix and the rest.
     max_new_tokens : int
     temperature : float
-        0: greedily. Else every token is drawn from the distribution at this temperature, by the request's key.
+        0: greedy. Else each token is drawn from the distribution at this temperature, seeded by the request's key.
     raw : bool
-        Keep white space around an answer's text and control tokens in it, but for the one that ends it.
+        Keep white space around an answer and control tokens in it, except the token that ends it.
 
     Raises
     ------
@@ -164,13 +140,9 @@ class Engine:
         temperature: float = 0.0,
         raw: bool = False,
     ) -> None:
-        self.network = model.network
-        self.device = model.network.device
+        self.network, self.tokenizer, self.device = model.network, model.tokenizer, model.network.device
         self.threads = Threads(self.device)
-        self.tokenizer = model.tokenizer
-        self.max_new_tokens = max_new_tokens
-        self.temperature = temperature
-        self.raw = raw
+        self.max_new_tokens, self.temperature, self.raw = max_new_tokens, temperature, raw
         self.stops = self._tensor(stop_ids(model))
         self.cache = _empty_cache(self.network.config)
         self.positions = "position_ids" in inspect.signature(self.network.forward).parameters
@@ -183,17 +155,9 @@ class Engine:
                 )
 
     def ask(self, batch: Sequence[Request]) -> list[Row]:
-        """Answer one batch, with as many threads as find a core each.
+        """Answer one batch of requests that all start with the prefix; return their trace rows in the order given.
 
-        Parameters
-        ----------
-        batch : sequence of Request, not empty
-            All start with the engine's prefix.
-
-        Returns
-        -------
-        list of dict
-            One trace row per request, in the order given, with the columns of `schemas.SCHEMAS["traces"]`.
+        The batch must not be empty; the columns are those of `schemas.SCHEMAS["traces"]`.
         """
         with torch.inference_mode(), self.threads:
             return self._ask(batch)
@@ -203,8 +167,8 @@ class Engine:
         order = sorted(range(len(batch)), key=lambda i: -len(batch[i].token_ids))
         rows: list[Row] = []
         cache: DynamicCache | None = None
-        masks: list[torch.Tensor] = []
-        ends: list[torch.Tensor] = []
+        masks: list[Tensor] = []
+        ends: list[Tensor] = []
         while len(rows) < len(batch):
             width = len(batch[order[len(rows)]].token_ids) - shared
             part = [batch[i] for i in order[len(rows) : len(rows) + max(1, PREFILL // width)]]
@@ -228,11 +192,11 @@ class Engine:
             row["finish_reason"] = finish_reason
         return [row for _, row in sorted(zip(order, rows, strict=True), key=lambda pair: pair[0])]
 
-    def _tensor(self, values: Sequence[int] | Sequence[Sequence[int]]) -> torch.Tensor:
+    def _tensor(self, values: Sequence[int] | Sequence[Sequence[int]]) -> Tensor:
         return torch.tensor(values, dtype=torch.long, device=self.device)
 
-    def _prefill(self, part: list[Request], width: int) -> tuple[list[Row], torch.Tensor, DynamicCache, torch.Tensor]:
-        """Run prompts, left-padded to `width` behind the shared prefix; return trace rows, last logits, cache, mask."""
+    def _prefill(self, part: list[Request], width: int) -> tuple[list[Row], Tensor, DynamicCache, Tensor]:
+        """Run prompts, left-padded to `width` after the shared prefix; return trace rows, last logits, cache, mask."""
         shared = len(self.prefix)
         own = [len(request.token_ids) - shared for request in part]
         ids = self._tensor([[0] * (width - n) + list(r.token_ids[shared:]) for r, n in zip(part, own, strict=True)])
@@ -252,29 +216,22 @@ class Engine:
         ends = logits[counts.cumsum(0) - 1] if self.temperature else logits[:0]
         return _traces(part, logits), ends, cache, mask
 
-    def _forward(
-        self,
-        ids: torch.Tensor,
-        mask: torch.Tensor,
-        positions: torch.Tensor,
-        cache: DynamicCache,
-        keep: torch.Tensor | int,
-    ) -> torch.Tensor:
-        """Run the model on new tokens; return the logits of those to keep."""
+    def _forward(self, ids: Tensor, mask: Tensor, positions: Tensor, cache: DynamicCache, keep: Tensor | int) -> Tensor:
+        """Run the model on new tokens; return the logits of the tokens in `keep`."""
         self.threads.fit()
         more = {"position_ids": positions} if self.positions else {}
         return self.network(
             input_ids=ids, attention_mask=mask, past_key_values=cache, use_cache=True, logits_to_keep=keep, **more
         ).logits
 
-    def _drawn(self, logits: torch.Tensor, chance: torch.Tensor) -> torch.Tensor:
-        """Draw a token a row: the first at which the cumulated probability exceeds the row's number in [0, 1)."""
+    def _drawn(self, logits: Tensor, chance: Tensor) -> Tensor:
+        """Draw a token for each row: the first whose cumulated probability exceeds the row's number in [0, 1)."""
         cumulated = torch.softmax(logits.float() / self.temperature, dim=-1).cumsum(-1, dtype=torch.float64)
         reached = chance[:, None] * cumulated[:, -1:]  # the sum is 1 but for rounding
         return torch.searchsorted(cumulated, reached, right=True)[:, 0]
 
     def _decode(
-        self, cache: DynamicCache, mask: torch.Tensor, token: torch.Tensor, chance: torch.Tensor | None
+        self, cache: DynamicCache, mask: Tensor, token: Tensor, chance: Tensor | None
     ) -> list[tuple[list[int], str]]:
         """Continue from the first answer tokens; return (tokens, finish_reason) per row."""
         answers: list[list[int]] = [[] for _ in token]
@@ -301,32 +258,22 @@ class Engine:
         return list(zip(answers, reasons, strict=True))
 
 
-def _chances(keys: Sequence[str], tokens: int) -> torch.Tensor:
-    """Return numbers in [0, 1) that hang on a request's key only, shape (keys, tokens)."""
+def _chances(keys: Sequence[str], tokens: int) -> Tensor:
+    """Return numbers in [0, 1) that depend on a request's key only, shape (keys, tokens)."""
     return torch.tensor(np.stack([np.random.default_rng(int(key, 16)).random(tokens) for key in keys]))
 
 
 def stop_ids(model: Model) -> list[int]:
-    """Return the tokens that end an answer, by the model's generation settings and its tokenizer, in order."""
+    """Return the tokens that end an answer by the model's generation settings and its tokenizer, sorted."""
     ids = model.network.generation_config.eos_token_id
     ids = set(ids if isinstance(ids, list) else [ids]) | {model.tokenizer.eos_token_id}
     return sorted(ids - {None})
 
 
 def _merged(whole: DynamicCache | None, cache: DynamicCache, row: int, rows: int) -> DynamicCache:
-    """Put the keys and values of one prefill into their rows of the batch's cache, right-aligned.
+    """Put one prefill's keys and values, right-aligned, into the cache of a batch of `rows` rows, from `row` on.
 
-    Parameters
-    ----------
-    whole : DynamicCache or None
-        The batch's cache; None for the first prefill, which is the longest, and whose layers become the batch's.
-    cache : DynamicCache
-    row, rows : int
-        The prefill's first row, and the rows of the batch.
-
-    Returns
-    -------
-    DynamicCache
+    The first prefill, which is the longest, comes without such a cache (None): its layers become the batch's.
     """
     whole = cache if whole is None else whole
     pairs: Iterable[tuple[Any, Any]] = zip(whole.layers, cache.layers, strict=True)  # no base declares what they share
@@ -343,16 +290,16 @@ def _merged(whole: DynamicCache | None, cache: DynamicCache, row: int, rows: int
                 into.given, into.buffers = into.keys, buffers
         for own, part in zip((into.keys, into.values), states, strict=True):
             own = own[row : row + len(part)]
-            own[..., : own.shape[-2] - part.shape[-2], :] = 0  # masked, but not to be whatever lies in memory
+            own[..., : own.shape[-2] - part.shape[-2], :] = 0  # masked, but arbitrary memory might hold NaN
             own[..., own.shape[-2] - part.shape[-2] :, :] = part
     return whole
 
 
-def _traces(part: list[Request], logits: torch.Tensor) -> list[Row]:
-    """Read trace rows off the logits of prompts: for each, its user tokens and then its end; (rows, vocabulary)."""
+def _traces(part: list[Request], logits: Tensor) -> list[Row]:
+    """Return trace rows from logits, shape (rows, vocabulary): for each prompt, of its user tokens and then its end."""
     counts = [request.user_end - request.user_start for request in part]
     last = torch.tensor(counts, device=logits.device).add(1).cumsum(0) - 1
-    # A row's last logits are of its answer: no target, and leaving them out here would copy all others.
+    # A prompt's last logits predict its answer: they have no target, and leaving them out would copy all others.
     targets = [(*request.token_ids[request.user_start : request.user_end], NO_TARGET) for request in part]
     losses = torch.nn.functional.cross_entropy(
         logits.float(),

