@@ -1,4 +1,9 @@
-"""nbval compares stored and new outputs; progress bars and warnings on stderr are no results."""
+"""What holds for all tests: equal bits need one thread, and progress bars and warnings on stderr are no results."""
+
+import os
+
+# Beside a busy process the engine gives threads up, and their number decides the last digits of what a model says.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 def pytest_collectstart(collector):

@@ -6,7 +6,6 @@ import threading
 import numpy as np
 import pandas as pd
 import pytest
-import tenacity
 from asking import Killed
 from pytest_httpserver import HTTPServer
 from werkzeug import Response
@@ -59,7 +58,7 @@ class Scripted:
 
 @pytest.fixture
 def serve(monkeypatch):
-    monkeypatch.setattr(served, "WAIT", tenacity.wait_none())
+    monkeypatch.setattr(served, "backoff", lambda attempt: 0.0)
     with HTTPServer(threaded=True) as http:
 
         def start(**models):

@@ -100,10 +100,8 @@ def _asked(
         print(f"{corpus_name} asks for harm: answers are labelled in memory, and only labels are kept", file=sys.stderr)
     decoding = prompting.Decoding(settings.max_new_tokens)
     found: dict[str, pd.DataFrame] = {}
-    if settings.device == CLUSTER:
-        ray_cluster.connected()
-    elif not settings.base_url:
-        loading.check_device(settings.device)
+    if not settings.base_url:
+        ray_cluster.connected() if settings.device == CLUSTER else loading.check_device(settings.device)
     # Every name is resolved before the first, expensive, load.
     sources = backends.sources(settings)
     names = [prompting.target_name(source.name, wrapper) for source in sources for wrapper in settings.wrappers]

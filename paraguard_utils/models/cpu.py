@@ -1,8 +1,8 @@
 """Run a model on the CPU: as many threads as there are free cores, and weights laid out once for the matrix kernels.
 
 Matrix products are shared out evenly, and all threads wait for the last one, spinning. A thread that shares its core
-with another process therefore slows all of them; with fewer threads nobody waits. The number of threads changes no
-result as long as the kernels split a product by rows and columns only, as these do.
+with another process therefore slows all of them; with fewer threads nobody waits. The number of threads changes
+the last digits of numbers at most, the seventh of a log-probability on one machine; one thread gives the same bits.
 
 PyTorch reorders a weight on every call; for the small products of decoding that costs more than the product. oneDNN's
 operators take a weight that was reordered once. They are private, so we use them only with the torch release that we
