@@ -158,28 +158,12 @@ def test_prose_keeps_its_meaning_without_a_network(show, small):
     prose = tab.locator(".prose").first
     assert f"{HOSTILE} 0.5 and" in prose.inner_text() and "<!--" not in prose.inner_text()
     assert "picture two" in prose.inner_text() and prose.locator("img[src^='data:image/png']").count() == 1
-    drawn = tab.locator("svg.formula")
-    assert drawn.evaluate_all("all => all.map((one) => one.ariaLabel)") == [
-        r"x_1 < \frac{1}{2}",
-        "y",
-        r"\sum_i \theta_i",
-    ]
-    for box in drawn.evaluate_all("all => all.map((one) => one.firstChild.getBoundingClientRect().toJSON())"):
-        assert 3 < box["width"] < 80 and 3 < box["height"] < 80
-    assert r"\unknown{z}" in prose.locator("code").all_inner_texts()
+    assert r"$x_1 < \frac{1}{2}$" in prose.inner_text() and r"\sum_i \theta_i" in prose.inner_text()
     assert "guide (docs/reading.md)" in prose.inner_text()
     assert prose.locator("a[href^='#']").evaluate_all("all => all.map((one) => one.hash)") == [
         "#02_two-same-place",
         "#01_one-same-place",
     ]
-
-
-def test_every_formula_of_the_method_is_drawn():
-    text = (paths.ROOT / "docs" / "method.md").read_text(encoding="utf-8")
-    formulas = re.findall(r"```math\n(.*?)```", text, flags=re.DOTALL)
-    formulas += re.findall(r"(?<!\$)\$([^$\n]+)\$", re.sub(r"(?s)```.*?```", "", text))
-    assert len(formulas) > 50
-    assert [tex for tex in formulas if not handout.formula(tex).startswith("<svg")] == []
 
 
 def test_headings_stay_in_order_with_anchors_of_their_own(show, small):

@@ -18,7 +18,6 @@ from urllib.parse import urlsplit
 
 import jinja2
 from markupsafe import Markup
-from matplotlib.textpath import TextPath
 from nbconvert import HTMLExporter
 from nbconvert.filters.markdown_mistune import IPythonRenderer, MarkdownWithMath
 from nbconvert.preprocessors.sanitize import SanitizeHTML
@@ -40,19 +39,6 @@ _TAGS += ["div", "p", "br", "pre", "code", "b", "strong", "i", "em", "sub", "sup
 _COLUMN_NAME = re.compile(r"<th>\w+</th>")
 _SHORT_CELL = re.compile(r"<td>([^<]{,48})</td>")
 _INTERVAL = re.compile(r"(\[[-+.\d]+), (?=[-+.\d]+\])")
-_MATHTEXT_SPELLINGS = (
-    (r"\\([gl]e)(?![a-zA-Z])", r"\\\1q"),
-    (r"\\[lr]vert(?![a-zA-Z])", "|"),
-    (r"\\[td]frac", r"\\frac"),
-    (r"\\frac\s*(\w)\s*(\w)", r"\\frac{\1}{\2}"),
-)
-"""TeX that matplotlib's mathtext knows only in another spelling."""
-
-_EM = 100.0
-"""Size of the letters that a formula is drawn with, in its own units."""
-
-_SVG_STEPS = {1: "M", 2: "L", 3: "Q", 4: "C", 79: "Z"}
-"""Matplotlib's codes of a path's steps as SVG's."""
 
 
 def page(
@@ -127,34 +113,8 @@ def _mark_short(cells: str) -> str:
     return _SHORT_CELL.sub(r'<td class="short">\1</td>', _INTERVAL.sub("\\1,\u00a0", cells))
 
 
-def formula(tex: str) -> str:
-    """Draw a formula (TeX without its dollar signs) as SVG in the size and colour of the text around it.
-
-    What matplotlib's mathtext cannot draw stays TeX, as code.
-    """
-    tex = " ".join(tex.split())
-    known = tex
-    for pattern, spelling in _MATHTEXT_SPELLINGS:
-        known = re.sub(pattern, spelling, known)
-    try:
-        drawn = TextPath((0, 0), f"${known}$", size=_EM)
-    except ValueError:
-        return f"<code>{html.escape(tex)}</code>"
-    steps = (
-        _SVG_STEPS[int(code)] + " ".join(f"{number:.0f}" for number in points if _SVG_STEPS[int(code)] != "Z")
-        for points, code in drawn.iter_segments(simplify=False)
-    )
-    box = drawn.get_extents()
-    return (
-        f'<svg class="formula" role="img" aria-label="{html.escape(tex)}" '
-        f'viewBox="{box.x0:.0f} {-box.y1:.0f} {box.width:.0f} {box.height:.0f}" '
-        f'style="height:{box.height / _EM:.3f}em;vertical-align:{box.y0 / _EM:.3f}em">'
-        f'<path transform="scale(1 -1)" d="{"".join(steps)}"/></svg>'
-    )
-
-
 class _Prose(IPythonRenderer):
-    """Markdown of one notebook as HTML. HTML in it is shown as text."""
+    """Markdown of one notebook as HTML. HTML in it is shown as text, formulas as TeX."""
 
     def __init__(self, stem: str, stems: list[str] | tuple[str, ...]) -> None:
         super().__init__(escape=True, allow_harmful_protocols=False)
@@ -203,16 +163,5 @@ class _Prose(IPythonRenderer):
         return f'<div class="box"><table>{_mark_short(text)}</table></div>\n'
 
     def block_code(self, code: str, info: str | None = None) -> str:
-        kind = (info or "").strip()
-        if kind == "math":
-            return self.block_math(code)
-        return super().block_code(code, None if kind.startswith("mermaid") else info)
-
-    def inline_math(self, body: str) -> str:
-        return formula(body.strip("`"))
-
-    def block_math(self, body: str) -> str:
-        return f'<span class="display">{formula(body)}</span>\n'
-
-    def latex_environment(self, name: str, body: str) -> str:
-        return self.block_math(rf"\begin{{{name}}}{body}\end{{{name}}}")
+        """Show diagrams and formulas as their source."""
+        return super().block_code(code, None if (info or "").strip().startswith(("math", "mermaid")) else info)
