@@ -124,9 +124,8 @@ def _shown(frame: pd.DataFrame, column: str, style: str) -> str:
         return "–"
     style = style or ("," if values.dtype.kind == "i" else "g")
     ends = np.nanmin(values), np.nanmax(values)
-    if style.endswith(" %"):
-        return " to ".join(dict.fromkeys(f"{100 * end:{style[:-2]}} %" for end in ends))
-    return " to ".join(dict.fromkeys(format(end, style) for end in ends))
+    texts = [f"{100 * end:{style[:-2]}} %" if style.endswith(" %") else format(end, style) for end in ends]
+    return " to ".join(dict.fromkeys(texts))
 
 
 def _judged(store: Store) -> pd.DataFrame:
