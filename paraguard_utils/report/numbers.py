@@ -45,13 +45,7 @@ _MAX_REFUSAL = 80
 
 
 def filled(markdown: str, numbers: Table) -> str:
-    """Put the numbers (key, text) into their places.
-
-    Raises
-    ------
-    DataError
-        A place has a mark that is none of the keys.
-    """
+    """Put the numbers (key, text) into their places; a mark that is none of the keys is a DataError."""
     known = numbers.set_index("key")["text"]
 
     def text(place: re.Match[str]) -> str:
@@ -70,10 +64,7 @@ def plain(markdown: str) -> str:
 def collect(store: Store) -> Table:
     """Evaluate the marks of all documents on a store's tables: key (the mark) and text, in the order of the documents.
 
-    Raises
-    ------
-    DataError
-        A mark has another form, or selects no row.
+    A mark of another form, or one that selects no row, is a DataError.
     """
     read: dict[str, pd.DataFrame] = {}
     found = {mark: _evaluate(mark, store, read) for text in _documents() for mark in PLACE.findall(text)}
@@ -151,10 +142,10 @@ def _example(store: Store) -> pd.DataFrame:
     sheet = store.read("tables", f"confused_refusals_{_EXAMPLE}")
     row = sheet[sheet["rejected_answer"].str.len() <= _MAX_REFUSAL].iloc[0]
     answered, refused = (_quoted(row[name]).split(" ") for name in ("paraphrase", "rejected_prompt"))
-    for kind, *places in reversed(SequenceMatcher(None, answered, refused).get_opcodes()):
-        for text, start, end in ((answered, *places[:2]), (refused, *places[2:])):
-            if kind != "equal" and start < end:
-                text[start:end] = [f"**{' '.join(text[start:end])}**"]
+    for kind, a, b, c, d in reversed(SequenceMatcher(None, answered, refused).get_opcodes()):
+        if kind != "equal":
+            answered[a:b] = [f"**{' '.join(answered[a:b])}**"] if a < b else []
+            refused[c:d] = [f"**{' '.join(refused[c:d])}**"] if c < d else []
     answers = {"answer": _quoted(row["paraphrase_answer"]), "refusal": _quoted(row["rejected_answer"])}
     return pd.DataFrame([{"answered": " ".join(answered), "refused": " ".join(refused)} | answers])
 

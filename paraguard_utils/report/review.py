@@ -78,6 +78,7 @@ def confused_refusals(
     """List a target's rejections of which paraphrases were accepted, each beside the nearest of these, for review.
 
     The neighbour with the highest score would not do: the score grows with distance, so that one asks something else.
+    A corpus that asks for harm is a DataError.
 
     Parameters
     ----------
@@ -93,11 +94,6 @@ def confused_refusals(
         rejected_id, rejected_prompt, rejected_answer, paraphrase_id, paraphrase, paraphrase_answer, accepted (of the
         cluster's other prompts) of labelled (accepted or rejected), similarity, score, ci, verdict (empty: same
         intent / shifted / unsure). A rejection without an accepted paraphrase has no row (see `refused_throughout`).
-
-    Raises
-    ------
-    DataError
-        The corpus asks for harm.
     """
     unsafe.refuse(corpus, "review sheets")
     text, answer = corpus.set_index("prompt_id")["text"], labels.set_index("prompt_id")["response"]
