@@ -1,7 +1,7 @@
-"""What to do about a model that refuses too much, from what a store holds of it (`docs/method.md`, Remedies).
+"""Advise on a model that refuses too much, from what a store holds of it (`docs/method.md`, Remedies).
 
-Three things: the clusters it decides both ways, the cheapest remedy on the map (08), and examples to tune it on.
-`advise` is the rule; everything else reads, words and writes.
+The advice has three parts: the clusters that the model decides both ways, the cheapest remedy on the map that 08 makes,
+and examples to tune it on.
 """
 
 import shlex
@@ -29,7 +29,7 @@ MAP = "remedy_map"
 PRINTED = 3
 """Clusters, and names of remedies, that are printed at most; the files have all."""
 
-WIDTH = 110
+_MAX_PHRASING = 110
 """Characters of a phrasing that are printed."""
 
 
@@ -42,8 +42,7 @@ class Advice:
     remedy : dict or None
         The row of the map to take; None where the rule finds none.
     trade_off : dict or None
-        Where it finds none: the row that loses the fewest twins for what it gains; None where no remedy lowers FRR for
-        sure.
+        Without a remedy: the row that loses the fewest twins for what it gains; None where no remedy surely lowers FRR.
     price : float, >= 0
         Of the trade-off: points of twins no longer refused for each point of FRR; NaN without one.
     tried : list of str
@@ -59,22 +58,17 @@ class Advice:
 def advise(rows: Table) -> Advice:
     """Choose a remedy for one target (`docs/method.md`, Remedies).
 
-    Those count whose FRR falls for sure (the interval of its change lies below 0) and whose twins are `kept`, or even
-    refused `more`. Of these the one is taken that asks the model least, of equals the one whose FRR falls most. What
-    nobody would deploy (another `role` than remedy) is left out. Where none counts, the trade-off is, among those whose
-    FRR falls for sure, the one that loses the fewest twins for each point of FRR gained, of equals again the cheapest,
-    then the largest fall: what it costs is known, whether it is worth that is not for a rule to say. Queries do not
-    hold what tuning costs once.
+    A remedy counts if the interval of its change of FRR lies below 0 and its twins are `kept`, or even refused `more`.
+    Of these, take the one that asks the model least; of equals, the one whose FRR falls most. If none counts, the
+    trade-off is, of those whose FRR surely falls, the one that loses the fewest twins for each point of FRR gained; of
+    equals, again the cheapest, then the largest fall. Whether it is worth its price is not for a rule to say. Rows with
+    another `role` than remedy, which nobody would deploy, are left out. Queries do not include what tuning costs once.
 
     Parameters
     ----------
     rows : DataFrame
         One target's rows of the map: remedy, role, queries, frr_change with its interval, twins_change, twins_verdict.
         The untouched target may be among them.
-
-    Returns
-    -------
-    Advice
     """
     rows = rows[rows["role"] == "remedy"]
     tried = rows["remedy"].tolist()
@@ -92,15 +86,9 @@ def advise(rows: Table) -> Advice:
 
 
 class Measured(NamedTuple):
-    """Rows of the map that speak for a target.
+    """Rows of the map that speak for a target, the target they were measured on, and the name of their store.
 
-    Attributes
-    ----------
-    target : str
-        What they were measured on: the target itself, or the published one that stands for it.
-    rows : DataFrame
-    place : str
-        Name of the store that they are of.
+    The target is the asked one or the published one that stands for it.
     """
 
     target: str
@@ -109,24 +97,10 @@ class Measured(NamedTuple):
 
 
 def measured(store: Store, record: Store, corpus_name: str, target: str, frr: float) -> Measured | None:
-    """Find the rows of the map that speak for a target.
+    """Find the rows of the map that speak for a target with a share `frr` of harmless prompts refused.
 
-    Parameters
-    ----------
-    store : stores.Store
-        The user's.
-    record : stores.Store
-        Where published targets are.
-    corpus_name : str
-    target : str
-    frr : float
-        Its share of harmless prompts refused.
-
-    Returns
-    -------
-    Measured or None
-        The target's own rows; else those of the published target under the same wrapper whose FRR, over all prompts
-        (Table 1), is nearest; None where there is no map, or no such target on it.
+    These are the target's own rows in the user's store or the record; else those of the published target under the same
+    wrapper whose FRR, over all prompts (Table 1), is nearest; None if there is no map, or no such target on it.
     """
     for place in (store, record):
         if not place.has("tables", MAP):
@@ -150,15 +124,8 @@ def measured(store: Store, record: Store, corpus_name: str, target: str, frr: fl
 def write(config: Settings) -> list[str]:
     """Write a target's advice to the store's `advice/TARGET/`: brittle clusters, rows of the map, examples, and text.
 
-    Parameters
-    ----------
-    config : settings.Settings
-        store, corpus, model and the first of wrappers are used.
-
-    Returns
-    -------
-    list of str
-        The lines to print, which `advice.txt` holds too.
+    Of the settings store, corpus, model and the first of wrappers are used. Returns the lines to print, which
+    `advice.txt` holds too.
 
     Raises
     ------
@@ -204,7 +171,7 @@ def write(config: Settings) -> list[str]:
 
 
 def _target(store: Store, config: Settings) -> str:
-    """Return the model's target under the wrapper, with all that is read of it in the store."""
+    """Return the model's target under the wrapper; its answers, labels, pairs and scores are in the store."""
     (wrapper,) = config.wrappers
     asked = trace_store.find_targets(store, config.corpus, config.model)
     of = {name.rpartition("--")[2]: name for name in asked}
@@ -220,7 +187,7 @@ def _target(store: Store, config: Settings) -> str:
 
 
 def _command(notebooks: str, config: Settings, *more: str) -> str:
-    """Return the command that runs notebooks on this model; the recorded store is made by a live one."""
+    """Return the command that runs notebooks on this model, with a live store in place of the recorded one."""
     parts = [f"paraguard run {notebooks} --model {shlex.quote(config.model)}"]
     parts += [f"--store {config.store}"] if config.store not in (LIVE, RECORDED) else []
     parts += [f"--corpus {config.corpus}"] if config.corpus != CORPUS else []
@@ -229,7 +196,7 @@ def _command(notebooks: str, config: Settings, *more: str) -> str:
 
 
 def _brittle_lines(corpus: Corpus, labels: Labels, brittle: Table, file: Path) -> list[str]:
-    """Word the clusters that are decided both ways, the first ones phrasing by phrasing."""
+    """Describe the clusters that are decided both ways, the first ones phrasing by phrasing."""
     clusters = corpus["cluster_id"].nunique()
     lines = [
         f"1. Where it is brittle: {len(brittle)} of {clusters} clusters are decided both ways ({paths.shown(file)})"
@@ -239,13 +206,13 @@ def _brittle_lines(corpus: Corpus, labels: Labels, brittle: Table, file: Path) -
         mine = corpus["cluster_id"] == row.cluster_id
         for phrasing, label in zip(corpus.loc[mine, "text"], labels.loc[mine.to_numpy(), "label"], strict=True):
             phrasing = text.readable(" ".join(phrasing.split()))
-            cut = f"{phrasing[:WIDTH].rstrip()} ..." if len(phrasing) > WIDTH else phrasing
+            cut = f"{phrasing[:_MAX_PHRASING].rstrip()} ..." if len(phrasing) > _MAX_PHRASING else phrasing
             lines.append(f"     {label:<8}  {cut}")
     return lines
 
 
 def _remedy_lines(found: Measured | None, target: str, config: Settings) -> list[str]:
-    """Word what the map says, and of whom."""
+    """Describe what the map says, and of whom."""
     head = "2. The cheapest remedy:"
     if found is None:
         known = "08 has not been run on this model, and no model like it is on the recorded map"
@@ -271,7 +238,7 @@ def _remedy_lines(found: Measured | None, target: str, config: Settings) -> list
 
 
 def _try(target: str, config: Settings, remedy: str = "") -> list[str]:
-    """Word how remedies are tried on the user's model."""
+    """Say how to try remedies on the user's model."""
     if prompting.is_served(target):
         return [f"   On a model behind a server 08 tries what needs no weights: {_command('08', config)}"]
     chosen = (f'-p remedies="[{remedy}]"',) if remedy else ()
@@ -285,18 +252,15 @@ def _named(row: dict[str, Any]) -> str:
 
 
 def _effects(row: dict[str, Any]) -> str:
-    """Word what a remedy changes."""
-    changes = {name: tables.estimate(row, f"{name}_change", 2, "+") for name in ("frr", "twins", "dr")}
-    beside = {"better": "better than", "worse": "worse than", "open": "not told apart from"}
-    against = beside.get(row["over_verdict"])
-    line = (
-        f"FRR by {changes['frr']}, twins refused by {changes['twins']} ({row['twins_verdict']}), DR by {changes['dr']}"
-    )
-    return f"{line}; {against} a mere threshold" if against else line
+    """Describe what a remedy changes."""
+    frr, twins, dr = (tables.estimate(row, f"{name}_change", 2, "+") for name in ("frr", "twins", "dr"))
+    line = f"FRR by {frr}, twins refused by {twins} ({row['twins_verdict']}), DR by {dr}"
+    beside = {"better": "better than", "worse": "worse than", "open": "not told apart from"}.get(row["over_verdict"])
+    return f"{line}; {beside} a mere threshold" if beside else line
 
 
 def _tuning_lines(counts: dict[str, Any], file: Path, cut: bool, target: str, config: Settings) -> list[str]:
-    """Word what the examples are, and how they are used."""
+    """Describe the examples and their use."""
     lines = [
         f"3. To tune it on: {counts['examples']} examples, of {counts['rejections']} refusals with an answered "
         f"paraphrase ({paths.shown(file)})"

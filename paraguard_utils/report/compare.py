@@ -1,4 +1,4 @@
-"""How a live run differs from the record: labels, then tables number by number."""
+"""Compare a live run with the record: labels, then tables number by number."""
 
 from collections.abc import Sequence
 
@@ -12,25 +12,19 @@ from paraguard_utils.settings import CORPUS
 TOLERANCE = 0.01
 """Two runs agree in a number if they differ by at most this share of its 95 % interval, or of itself without one."""
 
-SMALLEST = 1e-6
+_MIN_SIZE = 1e-6
 """Numbers without an interval are measured by at least this."""
 
 
 def cells(recorded: Table, live: Table, keys: Sequence[str]) -> pd.DataFrame:
-    """Compare two versions of a table number by number, in the rows and columns that both have.
-
-    Parameters
-    ----------
-    recorded, live : DataFrame
-    keys : sequence of str
-        Columns that identify a row.
+    """Compare two versions of a table cell by cell, in the rows (identified by the columns `keys`) that both have.
 
     Returns
     -------
     DataFrame
-        keys, column, recorded, live, share: one row per compared cell. share is the difference as a share of the width
-        of the recorded 95 % interval of that number; of its own size where it has none; infinite for different texts,
-        or where one of the two is undefined; 0 where both are.
+        keys, column, recorded, live, share: the difference as a share of the width of the recorded 95 % interval of
+        that number; of its own size where it has no interval; infinite for different texts, or where one of the two is
+        undefined; 0 where both are.
     """
     keys = list(keys)
     old, new = (frame.astype(object).melt(keys, var_name="column") for frame in (recorded, live))
@@ -53,25 +47,12 @@ def _share(old: str | float, new: str | float, width: float) -> float:
     if isinstance(old, str | bool) or isinstance(new, str | bool):
         return 0.0 if old == new else np.inf
     # Without an interval, or one without width, a number is measured by its own size.
-    size = width if np.isfinite(width) and width > 0 else max(abs(old), abs(new), SMALLEST)
+    size = width if np.isfinite(width) and width > 0 else max(abs(old), abs(new), _MIN_SIZE)
     return abs(old - new) / size
 
 
 def describe(name: str, compared: pd.DataFrame, keys: Sequence[str]) -> list[str]:
-    """Say in lines how a table differs from the recorded one: beyond `TOLERANCE` cell by cell, else in one line.
-
-    Parameters
-    ----------
-    name : str
-        Of the table.
-    compared : DataFrame
-        From `cells`.
-    keys : sequence of str
-
-    Returns
-    -------
-    list of str
-    """
+    """Describe `cells` in one line, and the 20 that differ most, by more than `TOLERANCE`, in one line each."""
     if compared.empty:
         return [f"{name}: no row that both runs computed"]
     found = compared[compared["share"] > TOLERANCE].sort_values("share", ascending=False, kind="stable")
@@ -99,12 +80,7 @@ COMPARED = {
 
 
 def with_record(live: stores.Store) -> list[str]:
-    """Describe what differs between a live store and the record: labels, then tables number by number.
-
-    Returns
-    -------
-    list of str
-    """
+    """Describe how a live store differs from the record: labels, then tables."""
     recorded = stores.Store(stores.RECORDED)
     lines, equal, total = [], 0, 0
     known = [*registry.published("chat").index, *registry.published("guard").index]

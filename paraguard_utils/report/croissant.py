@@ -1,12 +1,9 @@
-"""`data/croissant.json`: the recorded data described for machines, as Croissant 1.1 does.
+"""The data card, `data/README.md`, and its twin for machines, `data/croissant.json` (Croissant 1.1).
 
-It is made from the data card, the schemas and the files present, so the same files give the same description. The
-standard: https://docs.mlcommons.org/croissant/docs/croissant-spec-1.1.html.
-
-The data card, `data/README.md`: what it says of each file, and what is filled in from the files themselves.
-
-What columns mean, and all prose, is written there; numbers, an example row of each kind of file and the cluster that is
-shown are filled in, so that none of them is typed.
+The card's prose and what its columns mean are written by hand. Numbers, an example row of each kind of file and the
+cluster that is shown are filled in from the files. `croissant.json` is made from the card, the schemas and the files,
+so the same files give the same description. The standard:
+https://docs.mlcommons.org/croissant/docs/croissant-spec-1.1.html.
 """
 
 import csv
@@ -28,10 +25,17 @@ from paraguard_utils.schemas import SCHEMAS, Table
 from paraguard_utils.settings import CORPUS
 
 CARD = paths.ROOT / "data" / "README.md"
-CARD_CLUSTER = "deception-14"
-"""The cluster that is shown."""
+FILE = paths.ROOT / "data" / "croissant.json"
+KINDS = {name: name for name in ("seeds", "candidates", "corpus", "labels", "scores", "traces")} | {
+    f"twins_{name}": name for name in ("seeds", "candidates", "corpus")
+}
+"""Sections of the card that become record sets, and the schema of their files; where there is a file for each target,
+the target is the first field."""
 
-LONGEST = 60
+_CLUSTER = "deception-14"
+"""The cluster that the card shows."""
+
+_MAX_EXAMPLE = 60
 """Characters of an example."""
 
 _PART = re.compile(r"(?m)^(?=###? )")
@@ -39,36 +43,27 @@ _ROW = re.compile(r"(?m)^\| `(\w+)` \| (.*?) \|(.*)\|$")
 
 
 class Section(NamedTuple):
-    """What the card says of one kind of file, or of several with the same columns."""
+    """What the card says of one kind of file, or of several with the same columns.
+
+    `patterns` are globs below `data/`; `columns` maps a column's name to what it holds.
+    """
 
     kinds: list[str]
     patterns: list[str]
-    """Globs below `data/`."""
-
     about: str
     columns: dict[str, str]
-    """Column to what it holds."""
 
     def files(self) -> list[Path]:
-        """Return the files that are there, those of the first published target first."""
+        """Return the files that exist, those of the first published target first."""
         found = [path for pattern in self.patterns for path in sorted(paths.DATA.glob(pattern))]
         return sorted(found, key=lambda path: path.stem != registry.published("chat").index[0])
 
 
 def sections(card: str) -> list[Section]:
-    """Read what the card says of files.
+    """Read what the card (Markdown) says of files.
 
     A heading of the third level names kinds of files. The paragraph below begins with their paths, in which TARGET,
     MODEL and REMEDY stand for any; their table has a row for each column: name, what it holds, example.
-
-    Parameters
-    ----------
-    card : str
-        Markdown.
-
-    Returns
-    -------
-    list of Section
     """
     return [_section(part) for part in _PART.split(card) if part.startswith("### ")]
 
@@ -93,32 +88,18 @@ def first_row(path: Path) -> dict[str, Any]:
 
 
 def filled(card: str, found: Table) -> str:
-    """Fill in what files say.
-
-    Parameters
-    ----------
-    card : str
-        Markdown.
-    found : DataFrame
-        From `numbers.collect`.
-
-    Returns
-    -------
-    str
-    """
+    """Fill the card with what the files say, and with the numbers from `numbers.collect`."""
     corpus = stores.Store(stores.RECORDED).read("corpus", CORPUS)
-    cluster = (
-        corpus[corpus["cluster_id"] == CARD_CLUSTER].drop_duplicates("strategy").set_index("strategy")["text"].to_dict()
-    )
+    cluster = corpus[corpus["cluster_id"] == _CLUSTER].drop_duplicates("strategy").set_index("strategy")["text"]
     parts = []
     for part in _PART.split(card):
         files = _section(part).files()[:1] if part.startswith("### ") else []
-        parts.append(_ROW.sub(_with(first_row(files[0])) if files else _with(cluster, 200), part))
+        parts.append(_ROW.sub(_with(first_row(files[0])) if files else _with(cluster.to_dict(), 200), part))
     return numbers.filled("".join(parts), found)
 
 
-def _with(row: Mapping[str, Any], longest: int = LONGEST) -> Callable[[re.Match[str]], str]:
-    """Return what puts a row's values into the last cells of a table; without a value, a cell stays as it is."""
+def _with(row: Mapping[str, Any], longest: int = _MAX_EXAMPLE) -> Callable[[re.Match[str]], str]:
+    """Return a function that puts a row's values into the last cells of a table; a cell without a value stays."""
 
     def line(match: re.Match[str]) -> str:
         name, holds, example = match.groups()
@@ -127,8 +108,8 @@ def _with(row: Mapping[str, Any], longest: int = LONGEST) -> Callable[[re.Match[
     return line
 
 
-def _brief(value: object, longest: int = LONGEST) -> str:
-    """Return a value as a cell of a Markdown table shows it."""
+def _brief(value: object, longest: int = _MAX_EXAMPLE) -> str:
+    """Return a value as a cell of a Markdown table."""
     if isinstance(value, list) and not isinstance(value[0], dict):
         known = [_brief(one) for one in value if one is not None]
         return f"[{', '.join(known[:3])}{', …' if len(known) > 3 else ''}]"
@@ -140,33 +121,20 @@ def _brief(value: object, longest: int = LONGEST) -> str:
 
 
 def write_card(found: Table) -> None:
-    """Fill the card.
-
-    Parameters
-    ----------
-    found : DataFrame
-        From `numbers.collect`.
-    """
+    """Fill the card, with the numbers from `numbers.collect`."""
     CARD.write_text(filled(CARD.read_text(encoding="utf-8"), found), encoding="utf-8")
 
 
-FILE = paths.ROOT / "data" / "croissant.json"
-KINDS = {name: name for name in ("seeds", "candidates", "corpus", "labels", "scores", "traces")} | {
-    f"twins_{name}": name for name in ("seeds", "candidates", "corpus")
-}
-"""Sections of the card that are described, each as a record set, and the schema of their files; where there is a file a
-target, the target is the first field."""
+_URL = "https://arxiv.org/abs/2512.01037v2"
+"""The paper's page: the data have no page of their own."""
 
-URL = "https://arxiv.org/abs/2512.01037v2"
-"""The paper's page: the data have none of their own."""
-
-LICENCES = {"cc-by-4.0": "https://creativecommons.org/licenses/by/4.0/"}
-FORMATS = {".csv": "text/csv", ".parquet": "application/x-parquet"}
+_LICENCES = {"cc-by-4.0": "https://creativecommons.org/licenses/by/4.0/"}
+_FORMATS = {".csv": "text/csv", ".parquet": "application/x-parquet"}
 
 _TERMS = """arrayShape citeAs column containedIn equivalentProperty extract field fileObject fileProperty fileSet format
     includes isArray isLiveDataset jsonPath key md5 parentField path recordSet references regex repeated replace
     samplingRate separator source subField transform"""
-CONTEXT = {
+_CONTEXT = {
     **{term: f"cr:{term}" for term in _TERMS.split()},
     "@language": "en",
     "@vocab": "https://schema.org/",
@@ -190,40 +158,17 @@ def write_croissant() -> None:
 
 
 def croissant_text(markdown: str) -> str:
-    """Return the description as JSON text, keys sorted.
+    """Describe the recorded data, given the card, as JSON-LD with sorted keys.
 
-    Parameters
-    ----------
-    markdown : str
-        The data card.
-
-    Returns
-    -------
-    str
-    """
-    return json.dumps(describe(markdown), indent=1, sort_keys=True, ensure_ascii=False) + "\n"
-
-
-def describe(markdown: str) -> dict[str, Any]:
-    """Describe the recorded data: licence, keywords, version, citation and what columns hold are the card's.
-
-    Parameters
-    ----------
-    markdown : str
-        The data card.
-
-    Returns
-    -------
-    dict
-        JSON-LD.
+    Licence, keywords, version, citation and what columns hold are the card's.
     """
     header = yaml.safe_load(markdown.split("---\n")[1])
     version, published = re.findall(r"(?m)^\| (\d+\.\d+\.\d+) \| (\d{4}-\d\d-\d\d) \|", markdown)[0]
     (summary,) = re.findall(r"(?s)## Summary\n\n(.*?)\n\n", numbers.plain(markdown))
     (citation,) = re.findall(r"(?s)```\n(@misc\{paraguard.*?\n\})", markdown)
     by_kind = {kind: section for section in sections(markdown) for kind in section.kinds}
-    return {
-        "@context": CONTEXT,
+    described = {
+        "@context": _CONTEXT,
         "@type": "sc:Dataset",
         "citeAs": citation,
         "conformsTo": "http://mlcommons.org/croissant/1.1",
@@ -234,17 +179,18 @@ def describe(markdown: str) -> dict[str, Any]:
         "inLanguage": header["language"],
         "isLiveDataset": False,
         "keywords": header["tags"],
-        "license": LICENCES[header["license"]],
+        "license": _LICENCES[header["license"]],
         "name": CORPUS,
         "recordSet": [_records(kind, by_kind[kind]) for kind in KINDS],
-        "url": URL,
+        "url": _URL,
         "version": version,
     }
+    return json.dumps(described, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
 
 
 def _files(kind: str, pattern: str) -> list[dict[str, Any]]:
-    """Return a kind's files with their checksums; where there is one a target, their set too, which is what is read."""
-    form = {"encodingFormat": FORMATS[Path(pattern).suffix]}
+    """Return a kind's files with their checksums; where there is one for each target, also their set, which is read."""
+    form = {"encodingFormat": _FORMATS[Path(pattern).suffix]}
     found: list[dict[str, Any]] = []
     for path in sorted(paths.DATA.glob(pattern)):
         name, content = path.relative_to(paths.DATA).as_posix(), path.read_bytes()
@@ -257,7 +203,7 @@ def _files(kind: str, pattern: str) -> list[dict[str, Any]]:
 
 
 def _records(kind: str, section: Section) -> dict[str, Any]:
-    """Return a kind's record set: a field for each column."""
+    """Return a kind's record set, with a field for each column."""
     pattern, path = section.patterns[0], section.files()[0]
     origin: dict[str, Any] = {"fileObject": {"@id": pattern}}
     fields, key = [], []
@@ -282,7 +228,7 @@ def _field(kind: str, name: str) -> dict[str, Any]:
 
 
 def _type(dtype: Any, stored: pa.DataType | None) -> dict[str, Any]:
-    """Return a column's type as Croissant names it; what a list holds is known from the stored type only."""
+    """Return a column's type as Croissant names it; only the stored type tells what a list holds."""
     if stored is not None and pa.types.is_list(stored):
         return {"arrayShape": "-1", "isArray": True} | _type(stored.value_type.to_pandas_dtype(), None)
     kinds = {"Boolean": types.is_bool_dtype, "Integer": types.is_integer_dtype, "Float": types.is_float_dtype}

@@ -1,8 +1,8 @@
 """The page on which a reader explores who decided what (`docs/method.md`, Metrics): from frames to HTML.
 
-The page is one HTML file that needs no network: its own script, its style and the data stand in it. Every text of a
-prompt, an answer or a token travels as packed JSON and is shown as text; a content security policy lets no other script
-run and nothing be fetched.
+The page is one HTML file that needs no network: it holds its script, its style and the data. Every text of a prompt, an
+answer or a token travels as packed JSON and is shown as text; a content security policy lets no other script run and
+nothing be fetched.
 """
 
 import base64
@@ -10,7 +10,7 @@ import gzip
 import hashlib
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import jinja2
@@ -28,20 +28,9 @@ from paraguard_utils.corpus import fidelity
 from paraguard_utils.report import review
 from paraguard_utils.schemas import Corpus
 
-PAIR_FIELDS = ("similarity", "drift", "prob_shift", *READINGS.values())
-"""What the page says of a rejection and a neighbour, beside the score in each of `signals.READINGS`."""
-
 
 class About(NamedTuple):
-    """What the head of the page says of all targets.
-
-    Attributes
-    ----------
-    corpus, store : str
-        Names.
-    titles : dict of str to str
-        How each target is called.
-    """
+    """What the head of the page says: names of the corpus and the store, and each target's title."""
 
     corpus: str
     store: str
@@ -49,19 +38,14 @@ class About(NamedTuple):
 
 
 def page(corpus: Corpus, data: Mapping[str, ScoredTarget], about: About) -> str:
-    """Make the page.
+    """Make the page as HTML.
 
     Parameters
     ----------
     corpus : DataFrame
     data : dict of str to ScoredTarget
-        By target, at least one, all scored alike. One without rejections is shown too.
+        By target, at least one, all scored alike; a target may have no rejections.
     about : About
-
-    Returns
-    -------
-    str
-        HTML.
 
     Raises
     ------
@@ -95,73 +79,70 @@ def page(corpus: Corpus, data: Mapping[str, ScoredTarget], about: About) -> str:
 
 
 def contents(corpus: Corpus, data: Mapping[str, ScoredTarget], about: About) -> dict[str, object]:
-    """Collect what the page shows; each prompt, answer and token text stands there once, others refer to its place.
-
-    Parameters
-    ----------
-    corpus, data, about
-        As in `page`.
+    """Collect what the page shows, JSON-able; each text stands there once, others refer to its place.
 
     Returns
     -------
     dict
-        JSON-able. decisions, the label set; questions, what a reader may say to each; formula, what a spreadsheet would
-        run begins with; prompts, as the corpus has them, with the bin of their risk; targets: name, title, answers and
-        labels (places in decisions) by prompt, tokens (texts) and words, the tokens of each compared prompt;
-        rejections: target, prompt, isolation, ci, ci_clipped, mean_similarity (null where undefined), paraphrase (the
-        most similar accepted prompt of the cluster and its similarity, or null) and near. Each of near is a neighbour:
-        prompt, similarity, drift, prob_shift, ppl_relative, ppl_clipped, score_relative, score_clipped, the place of
-        the neighbour's nearest token for each token of the rejection, and the distance to it in hundredths.
+        decisions, the label set; questions, what a reader may say to each; formula, what a spreadsheet would run begins
+        with; prompts, as the corpus has them, with the bin of their risk; targets: name, title, answers and labels
+        (places in decisions) by prompt, tokens (texts) and words, the tokens of each compared prompt; rejections:
+        target, prompt, isolation, ci, ci_clipped, mean_similarity (null where undefined), paraphrase (the most similar
+        accepted prompt of the cluster and its similarity, or null) and near. Each of near is a neighbour: prompt,
+        similarity, drift, prob_shift, ppl_relative, ppl_clipped, score_relative, score_clipped, the place of the
+        neighbour's nearest token for each token of the rejection, and the distance to it in hundredths.
     """
     place = pd.Series(range(len(corpus)), index=corpus["prompt_id"])
     columns = ["prompt_id", "cluster_id", "strategy", "category", "risk", "text"]
-    shown, rejections = [], []
+    targets, rejections = [], []
     for number, (name, own) in enumerate(data.items()):
         rows = signals.token_rows(own.traces.itertuples(), own.tokens)
         near = _near(own, rows, place)
-        tokens, words = _words(own, rows, {*near["centre"], *near["neighbour"]})
-        shown.append(
+        # The page holds the texts of those tokens only that it shows.
+        compared = {at: rows[at] for at in sorted({*near["centre"], *near["neighbour"]})}
+        used = np.unique(np.concatenate([*compared.values(), []]).astype(int))
+        targets.append(
             {
                 "name": name,
                 "title": about.titles[name],
                 "answers": [None if pd.isna(answer) else answer for answer in own.labels["response"]],
                 "labels": [schemas.LABELS.index(label) for label in own.labels["label"]],
-                "tokens": tokens,
-                "words": words,
+                "tokens": own.tokens["text"].iloc[used].tolist(),
+                "words": {at: np.searchsorted(used, row).tolist() for at, row in compared.items()},
             }
         )
         by_centre = defaultdict(list)
         for centre, *fields in near.astype(object).to_numpy().tolist():
             by_centre[centre].append(fields)
-        near = review.nearest_accepted(own.pairs)
-        closest = dict(zip(near["centre_id"], zip(near["neighbour_id"], near["similarity"], strict=True), strict=True))
+        closest = review.nearest_accepted(own.pairs).set_index("centre_id")[["neighbour_id", "similarity"]]
         for row in own.scores[own.scores["label"] == "reject"].to_dict("records"):
-            at = int(place[row["prompt_id"]])
-            numbers = {
+            at, paraphrase = int(place[row["prompt_id"]]), None
+            if row["prompt_id"] in closest.index:
+                other, similarity = closest.loc[row["prompt_id"]]
+                paraphrase = [int(place[other]), round(float(similarity), 4)]
+            measures = {
                 column: None if pd.isna(row[column]) else round(row[column], 4)
                 for column in ("isolation", "ci", "ci_clipped", "mean_similarity")
             }
-            other = closest.get(row["prompt_id"])
-            paraphrase = other and [int(place[other[0]]), round(other[1], 4)]
             rejections.append(
-                {"target": number, "prompt": at, **numbers, "paraphrase": paraphrase, "near": by_centre[at]}
+                {"target": number, "prompt": at, **measures, "paraphrase": paraphrase, "near": by_centre[at]}
             )
     return {
         "decisions": schemas.LABELS,
         "questions": fidelity.QUESTIONS,
         "formula": text.FORMULA,
         "prompts": corpus[columns].assign(bin=by_edges(corpus["risk"], RISK_EDGES)).to_dict("records"),
-        "targets": shown,
+        "targets": targets,
         "rejections": rejections,
     }
 
 
 def _near(own: ScoredTarget, rows: Sequence[np.ndarray], place: pd.Series) -> pd.DataFrame:
-    """Rejections and their k neighbours by place in the corpus, with signals, scores and aligned tokens."""
+    """Return rejections and their k neighbours by place in the corpus, with signals, scores and aligned tokens."""
     used = signals.ranked(own.pairs, own.k) & (own.pairs["centre_label"] == "reject")
     pairs = own.pairs[used].sort_values(["centre_id", "rank"])
     near = pd.DataFrame({end: pairs[f"{end}_id"].map(place).astype(int) for end in ("centre", "neighbour")})
-    near = near.join(pairs[list(PAIR_FIELDS)].round(4))
+    near = near.join(pairs[["similarity", "drift", "prob_shift", *READINGS.values()]].round(4))
     for reading in READINGS:
         near[f"score_{reading}"] = signals.score(pairs, own.weights, reading).round(4)
     table = signals.unit_embeddings(own.tokens)
@@ -173,19 +154,8 @@ def _near(own: ScoredTarget, rows: Sequence[np.ndarray], place: pd.Series) -> pd
     )
 
 
-def _words(
-    own: ScoredTarget, rows: Sequence[np.ndarray], prompts: Iterable[int]
-) -> tuple[list[str], dict[int, list[int]]]:
-    """Texts of the tokens that some prompts (places in the corpus) are made of, and each such prompt's tokens."""
-    chosen = {at: rows[at] for at in sorted(prompts)}
-    used = np.unique(np.concatenate([*chosen.values(), []]).astype(int))
-    return own.tokens["text"].iloc[used].tolist(), {
-        at: np.searchsorted(used, row).tolist() for at, row in chosen.items()
-    }
-
-
 def _packed(content: object) -> str:
-    """Return JSON, compressed, in base64: a third of the room."""
+    """Return JSON, compressed to a third, in base64."""
     plain = json.dumps(content, separators=(",", ":"), allow_nan=False).encode()
     return base64.b64encode(gzip.compress(plain, mtime=0)).decode()
 

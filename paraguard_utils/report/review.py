@@ -1,10 +1,10 @@
-"""Files for whoever reads refusals or mends a model: sheets and clusters."""
+"""Tables for whoever reads refusals or mends a model: brittle clusters, and refusals beside accepted paraphrases."""
 
 from collections.abc import Mapping
 
 import pandas as pd
 
-from paraguard_utils import text, unsafe
+from paraguard_utils import unsafe
 from paraguard_utils.analysis import confusion, signals
 from paraguard_utils.core.signals import PAPER_WEIGHTS, ScoreWeights
 from paraguard_utils.schemas import Corpus, Labels, Pairs, Scores
@@ -32,40 +32,30 @@ def brittle_clusters(corpus: Corpus, labels: Mapping[str, Labels], scores: Mappi
     category = corpus.groupby("cluster_id")["category"].first()
     for target, own in labels.items():
         mixed = confusion.flips(corpus, own).query("mixed")
+        clusters = mixed["cluster_id"]
         rejected = scores[target][scores[target]["label"] == "reject"]
-        phrasings = corpus["text"].groupby([corpus["cluster_id"], own["label"].to_numpy()]).agg(" | ".join)
-        phrasings = phrasings.unstack().reindex(columns=["accept", "reject"])
-        frames.append(
-            pd.DataFrame(
-                {
-                    "target": target,
-                    "cluster_id": mixed["cluster_id"],
-                    "category": mixed["cluster_id"].map(category),
-                    "n_accepted": mixed["accepted"],
-                    "n_rejected": mixed["rejected"],
-                    "flip_entropy": mixed["entropy"],
-                    "ci": mixed["cluster_id"].map(rejected.groupby("cluster_id")["ci"].mean()),
-                    "accepted": text.formula_safe(mixed["cluster_id"].map(phrasings["accept"])),
-                    "rejected": text.formula_safe(mixed["cluster_id"].map(phrasings["reject"])),
-                }
-            ).sort_values(["flip_entropy", "ci", "cluster_id"], ascending=[False, False, True])
-        )
+        phrasings = corpus["text"].groupby([corpus["cluster_id"], own["label"].to_numpy()]).agg(" | ".join).unstack()
+        phrasings = phrasings.reindex(columns=["accept", "reject"])
+        columns = {
+            "target": target,
+            "cluster_id": clusters,
+            "category": clusters.map(category),
+            "n_accepted": mixed["accepted"],
+            "n_rejected": mixed["rejected"],
+            "flip_entropy": mixed["entropy"],
+            "ci": clusters.map(rejected.groupby("cluster_id")["ci"].mean()),
+            "accepted": formula_safe(clusters.map(phrasings["accept"])),
+            "rejected": formula_safe(clusters.map(phrasings["reject"])),
+        }
+        order = {"flip_entropy": False, "ci": False, "cluster_id": True}
+        frames.append(pd.DataFrame(columns).sort_values(list(order), ascending=list(order.values())))
     return pd.concat(frames, ignore_index=True)
 
 
 def nearest_accepted(pairs: Pairs) -> pd.DataFrame:
-    """Return each rejection beside the most similar accepted prompt of its own cluster.
+    """Return a target's pairs of a rejection and the most similar accepted prompt of its own cluster.
 
-    Parameters
-    ----------
-    pairs : DataFrame
-        One target's.
-
-    Returns
-    -------
-    DataFrame
-        The rows of `pairs` with that prompt, and accepted: how many of its cluster are. A rejection without one is in
-        none.
+    Column accepted counts the accepted prompts of the cluster; a rejection in a cluster without any has no row.
     """
     own = pairs[pairs["same_cluster"] & (pairs["centre_label"] == "reject") & (pairs["neighbour_label"] == "accept")]
     own = own.assign(accepted=own.groupby("centre_id")["neighbour_id"].transform("size"))
@@ -85,33 +75,25 @@ def confused_refusals(
     reading: str = "relative",
     most: int = 20,
 ) -> pd.DataFrame:
-    """List rejections of which paraphrases were accepted, each beside the nearest of these, for a human to judge.
+    """List a target's rejections of which paraphrases were accepted, each beside the nearest of these, for review.
 
     The neighbour with the highest score would not do: the score grows with distance, so that one asks something else.
+    A corpus that asks for harm is a DataError.
 
     Parameters
     ----------
     corpus, labels : DataFrame
         Rows in the same order.
-    pairs, scores : DataFrame
-        One target's.
-    weights : ScoreWeights
-    reading : str
     most : int
-        Rejections listed: the most accepted paraphrases first; then whole refusals of which the classifier is sure
-        (`SURE`) before the others; then the most similar one.
+        Rejections listed: those with the most accepted paraphrases first; then whole refusals of which the classifier
+        is sure (probability 0.9) before others; then by similarity.
 
     Returns
     -------
     DataFrame
         rejected_id, rejected_prompt, rejected_answer, paraphrase_id, paraphrase, paraphrase_answer, accepted (of the
         cluster's other prompts) of labelled (accepted or rejected), similarity, score, ci, verdict (empty: same
-        intent / shifted / unsure). A rejection without an accepted paraphrase is in none (`refused_throughout`).
-
-    Raises
-    ------
-    DataError
-        The corpus asks for harm.
+        intent / shifted / unsure). A rejection without an accepted paraphrase has no row (see `refused_throughout`).
     """
     unsafe.refuse(corpus, "review sheets")
     text, answer = corpus.set_index("prompt_id")["text"], labels.set_index("prompt_id")["response"]
@@ -123,25 +105,23 @@ def confused_refusals(
     rows = own.sort_values(list(order), ascending=list(order.values())).head(most)
     scored = corpus.assign(scored=labels["label"].isin(["accept", "reject"]).to_numpy()).set_index("prompt_id")
     others = scored.groupby("cluster_id")["scored"].transform("sum") - 1
-    sheet = pd.DataFrame(
+    centre, neighbour = rows["centre_id"], rows["neighbour_id"]
+    return pd.DataFrame(
         {
-            "rejected_id": rows["centre_id"],
-            "rejected_prompt": rows["centre_id"].map(text),
-            "rejected_answer": rows["centre_id"].map(answer),
-            "paraphrase_id": rows["neighbour_id"],
-            "paraphrase": rows["neighbour_id"].map(text),
-            "paraphrase_answer": rows["neighbour_id"].map(answer),
+            "rejected_id": centre,
+            "rejected_prompt": formula_safe(centre.map(text)),
+            "rejected_answer": formula_safe(centre.map(answer)),
+            "paraphrase_id": neighbour,
+            "paraphrase": formula_safe(neighbour.map(text)),
+            "paraphrase_answer": formula_safe(neighbour.map(answer)),
             "accepted": rows["accepted"],
-            "labelled": rows["centre_id"].map(others),
+            "labelled": centre.map(others),
             "similarity": rows["similarity"],
             "score": rows["score"],
-            "ci": rows["centre_id"].map(scores.set_index("prompt_id")[confusion.CI[reading]]),
+            "ci": centre.map(scores.set_index("prompt_id")[confusion.CI[reading]]),
             "verdict": "",
         }
     ).reset_index(drop=True)
-    words = ["rejected_prompt", "rejected_answer", "paraphrase", "paraphrase_answer"]
-    sheet[words] = formula_safe(sheet[words])
-    return sheet
 
 
 def refused_throughout(corpus: Corpus, labels: Mapping[str, Labels]) -> pd.DataFrame:
@@ -163,17 +143,19 @@ def refused_throughout(corpus: Corpus, labels: Mapping[str, Labels]) -> pd.DataF
     frames = []
     for target, own in labels.items():
         label = own["label"].to_numpy()
-        counts = corpus.assign(accepted=label == "accept", rejected=label == "reject").groupby("cluster_id", sort=False)
-        table = counts.agg(
-            category=("category", "first"),
-            accepted=("accepted", "sum"),
-            rejected=("rejected", "sum"),
-            prompts=("rejected", "size"),
-            seed=("text", "first"),
-        ).reset_index()
-        table = table[(table["accepted"] == 0) & (table["rejected"] > 0)]
-        table = table.assign(
-            target=target, unlabelled=table["prompts"] - table["rejected"], seed=formula_safe(table["seed"])
+        table = (
+            corpus.assign(accepted=label == "accept", rejected=label == "reject")
+            .groupby("cluster_id", sort=False)
+            .agg(
+                category=("category", "first"),
+                accepted=("accepted", "sum"),
+                rejected=("rejected", "sum"),
+                prompts=("rejected", "size"),
+                seed=("text", "first"),
+            )
+            .query("accepted == 0 and rejected > 0")
+            .reset_index()
         )
-        frames.append(table[["target", "cluster_id", "category", "rejected", "unlabelled", "seed"]])
-    return pd.concat(frames, ignore_index=True)
+        unlabelled = table["prompts"] - table["rejected"]
+        frames.append(table.assign(target=target, unlabelled=unlabelled, seed=formula_safe(table["seed"])))
+    return pd.concat(frames, ignore_index=True)[["target", "cluster_id", "category", "rejected", "unlabelled", "seed"]]
