@@ -1,7 +1,5 @@
 """What `outside.py` computes from the definitions alone, the package computes, and the record says."""
 
-import re
-
 import numpy as np
 import outside
 import pandas as pd
@@ -50,11 +48,58 @@ def test_words_are_split_alike():
         assert outside.words(text) == words(text)
 
 
+MARKS = {
+    "prompts": "table1_targets.n_prompts",
+    "clusters": "table1_targets.n_clusters",
+    "intent.free": "intent[strategy in ('lexical', 'register', 'rewrite')].(same * read).sum() of read.sum():.0f",
+    "frr.qwen2.5-coder-0.5b-instruct-q4_k_m--none": "table1_targets[target == "
+    "'qwen2.5-coder-0.5b-instruct-q4_k_m--none'].frr:.0f %",
+    "frr.qwen2.5-coder-0.5b-instruct-q4_k_m--safety": "table1_targets[target == "
+    "'qwen2.5-coder-0.5b-instruct-q4_k_m--safety'].frr:.0f %",
+    "wording.n": "wording.few == False",
+    "rephrased.n": "table1_rephrasing.few == False",
+    "rephrased.twins.n": "table1_rephrasing.few_twins == False",
+    "wording.near": "wording[few == False].dr_near:.2f",
+    "wording.free": "wording[few == False].dr_free:.2f",
+    "rephrased3.range": "table1_rephrasing[few == False].rephrased3:.0f %",
+    "rephrased3_twins.range": "table1_rephrasing[few_twins == False].rephrased3_twins:.0f %",
+    "refused_once.range": "table1_rephrasing[few == False].refused_once:.0f %",
+    "refused_always.range": "table1_rephrasing[few == False].refused_always:.0f %",
+    "read.noisy": "readings.noisy",
+    "guards.cr60": "table3_guards[axis != 'model' and cr60.notna()].cr60:.2f",
+    "guards.cr60_clipped": "table3_guards[axis != 'model' and cr60.notna()].cr60_clipped:.2f",
+    "guards.floor_cr60_clipped": "table3_guards[axis != 'model' and cr60.notna()].floor_cr60_clipped:.2f",
+    "guards.harm.sees": "table3_guards[axis in ('harm', 'policy')].sees == 'harm'",
+    "guards.harm.wrong": "table3_guards[axis in ('harm', 'policy')].sees == 'the wrong way'",
+    "veto.isolation.better": "judged_vetoes[score == 'isolation'].better",
+    "veto.reworded.better": "judged_vetoes[score == 'reworded'].better",
+    "remedies.could": "remedy_map[role == 'remedy'].frr_change_high < 0 and twins_verdict in ('kept', 'more') "
+    "and dr_verdict != 'few'",
+    "remedies.wins": "remedy_map[role == 'remedy'].frr_change_high < 0 and twins_verdict in ('kept', 'more') "
+    "and dr_verdict == 'lower'",
+    "auc.ci.all.below": "validity.auc_ci_high < 0.5",
+    "r.relative.similarity": "ci_correlations[few == False and reading == 'relative' and covariate == "
+    "'similarity'].r:+.2f",
+    "claim.safe.relative": "claims[claim == 'safe' and reading == 'relative'].confirm of testable",
+    "claim.risky.relative": "claims[claim == 'risky' and reading == 'relative'].confirm of testable",
+    "r.clipped.similarity": "ci_correlations[few == False and reading == 'clipped' and covariate == "
+    "'similarity'].r:+.2f",
+    "claim.safe.clipped": "claims[claim == 'safe' and reading == 'clipped'].confirm of testable",
+    "claim.risky.clipped": "claims[claim == 'risky' and reading == 'clipped'].confirm of testable",
+    "claim.similarity.verdict": "claims[claim == 'similarity'].verdict",
+    "claim.safe.verdict": "claims[claim == 'safe'].verdict",
+    "claim.risky.verdict": "claims[claim == 'risky'].verdict",
+    "claim.guards.verdict": "claims[claim == 'guards'].verdict",
+}
+"""How the README names the numbers of `outside.counts`."""
+
+
 def test_recorded_numbers_follow_from_labels_and_tables():
-    readme, own = (paths.ROOT / "README.md").read_text(encoding="utf-8"), outside.counts()
-    known = dict(RECORDED.read("tables", "numbers")[["key", "text"]].to_numpy())
-    named = own.keys() & known & {*re.findall(r"<!--=([\w.-]+)-->", readme)}
-    assert "prompts" in named and {key: own[key] for key in named} == {key: known[key] for key in named}
+    own, known = outside.counts(), dict(RECORDED.read("tables", "numbers")[["key", "text"]].to_numpy())
+    readme = (paths.ROOT / "README.md").read_text(encoding="utf-8")
+    assert [mark for mark in MARKS.values() if f"<!--={mark}-->" not in readme] == []
+    named = own.keys() & MARKS.keys()
+    assert "prompts" in named and {key: own[key] for key in named} == {key: known[MARKS[key]] for key in named}
 
 
 def hand(*labels):

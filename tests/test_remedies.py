@@ -816,9 +816,10 @@ def test_pairs_to_tune_on_by_hand():
 
 def test_kinds_of_remedies_sum_to_all_that_somebody_could_deploy():
     """The untouched targets have no kind, which a file reads as NaN: counted as remedies they made 63 of 60."""
-    found = numbers._remedies(stores.Store("recorded"))
     table = stores.Store("recorded").read("tables", "remedy_map")
-    assert sum(int(found[f"remedies.{kind}.n"]) for kind in catalogue.ORDER) == int(found["remedies.pairs"])
+    kinds = [f"remedy_map[kind == '{kind}' and role == 'remedy']" for kind in catalogue.ORDER]
+    pairs, *each = (
+        int(numbers._evaluate(mark, None, {"remedy_map": table})) for mark in ("remedy_map[role == 'remedy']", *kinds)
+    )
     yardsticks = table["remedy"].isin(["untouched", "veto-isolation", "control-1", "control-2"])
-    assert int(found["remedies.pairs"]) == (~yardsticks).sum()
-    assert int(found["remedies.names"]) == table.loc[~yardsticks, "remedy"].nunique()
+    assert pairs == sum(each) == (~yardsticks).sum()
