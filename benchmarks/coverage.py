@@ -157,7 +157,6 @@ MEASURES = {
     "cd": "CD",
     "excess": "primary excess",
     "excess_matched": "excess over the matched floor",
-    "cr_floor": "CR@floor",
     "excess_equal_contrast": "excess at equal perplexity contrast",
     "flip_near": "near-identical pairs decided differently",
 }
@@ -173,7 +172,6 @@ KNOWN = {
     ("perplexity", "frr"): 0.2,
     ("near-identical", "flip_rate"): 0.2,
     ("near-identical", "flip_near"): 0.2,
-    **{(rule, "cr_floor"): 0.05 for rule in ("independent", "clusters")},
 }
 """What is true by the rule; elsewhere the truth is the mean over all worlds."""
 

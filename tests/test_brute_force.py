@@ -377,26 +377,6 @@ def matched_floor(pairs, value):
     return floor, raw - floor, ratio(n, sum(pair.label == "reject" for pair in pairs))
 
 
-def above_floor(centres):
-    """Share of rejections whose CI lies above the matched floor's 95th percentile, and that percentile.
-
-    An accepted centre weighs as many rejections as its stratum has, divided among its accepted centres. The percentile
-    is the smallest CI at which 95 % of the weight is reached.
-    """
-    count = Counter((centre.stratum, centre.label) for centre in centres)
-    floor = sorted((centre for centre in centres if centre.label == "accept"), key=lambda centre: centre.ci)
-    weight = [Fraction(count[centre.stratum, "reject"], count[centre.stratum, "accept"]) for centre in floor]
-    if not sum(weight):
-        return NAN, NAN
-    reached = 0
-    for centre, own in zip(floor, weight, strict=True):
-        reached += own
-        if reached >= Fraction(95, 100) * sum(weight):
-            threshold = centre.ci
-            break
-    return mean([centre.ci > threshold for centre in centres if centre.label == "reject"]), threshold
-
-
 # The regression inside clusters ---------------------------------------------------------------------------------------
 
 
@@ -669,18 +649,12 @@ def primary_excess(two, values):
 def package_estimates(two, reading):
     """Estimates of the package: name -> Estimate."""
     score, own = (signals.score(frame, two.weights, reading) for frame in (two.ranked, two.own))
-    centres = chance.centres(two.ranked, score)
     floor, matched, share = chance.standardised(two.clusters, two.ranked, chance.strata(two.ranked), score.to_numpy())
-    cr_floor, threshold = chance.above_floor(
-        two.clusters, centres, chance.strata(centres, chance.CENTRE_COLUMNS, chance.CENTRE_BINS)
-    )
     found = {
         **confusion.rate_estimates(two.corpus, two.labels, two.clusters),
         **confusion.score_estimates(two.corpus, two.frame, two.scores, two.clusters, reading, two.weights),
         "floor_matched": floor,
         "excess_matched": matched,
-        "cr_floor": cr_floor,
-        "floor95": threshold,
         "excess_within": primary_excess(two, own),
         "excess_equal_contrast": chance.excess_at_equal_contrast(two.clusters, two.own, own, two.own["contrast"]),
     }
@@ -698,14 +672,11 @@ def second_estimates(two, reading, counts):
 
     centres = describe(two.prompts, two.pairs, reading)
     floor, matched, share = matched_floor(drawn(strata_of_pairs(two.pairs)), value)
-    cr_floor, threshold = above_floor(drawn(strata_of_centres(centres)))
     pairs = drawn(two.pairs)
     found = {
         **table(drawn(two.prompts.values()), pairs, drawn(centres), reading, WEIGHTS),
         "floor_matched": floor,
         "excess_matched": matched,
-        "cr_floor": cr_floor,
-        "floor95": threshold,
         "excess_within": within(pairs, value),
         "excess_equal_contrast": within(pairs, value, contrast_edges(two.pairs)),
     }

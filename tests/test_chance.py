@@ -91,25 +91,6 @@ def test_no_mixed_cluster_is_undefined():
     assert np.isnan(chance.excess_at_equal_contrast(clusters, frame, frame["score"], np.ones(2))[0])
 
 
-def test_the_share_above_the_floor_by_hand():
-    centres = pd.DataFrame(
-        {
-            "cluster_id": list("aabbbb"),
-            "centre_label": ["reject"] * 2 + ["accept"] * 4,
-            "ci": [0.35, 0.9, 0.1, 0.2, 0.3, 0.8],
-        }
-    )
-    share, threshold = chance.above_floor(ClusterBootstrap(["a", "b"]), centres, np.zeros(6, int), quantile=0.5)
-    assert threshold[0] == 0.2 and share[0] == 1.0
-    # Stratum 1 alone holds rejections, so the floor is its two accepted centres: the median is 0.3.
-    share, threshold = chance.above_floor(
-        ClusterBootstrap(["a", "b"]), centres, np.array([1, 1, 0, 0, 1, 1]), quantile=0.5
-    )
-    assert threshold[0] == 0.3 and share[0] == 1.0
-    share, _ = chance.above_floor(ClusterBootstrap(["a", "b"]), centres, np.array([1, 1, 0, 0, 1, 1]))
-    assert share[0] == 0.5, "0.9 lies above 0.8, and 0.35 does not"
-
-
 CANDIDATES = np.array([[1, 2, 3], [0, 2, 3], [3, 0, 1], [2, 1, 0]])
 SCORES = np.array([[0.1, 0.2, 0.3], [0.1, 0.4, 0.5], [0.6, 0.2, 0.4], [0.6, 0.5, 0.3]])[..., None]
 

@@ -112,34 +112,6 @@ def test_a_covariate_without_spread_is_undefined():
     assert table.loc[("relative", "risk"), ["r", "r_low", "rho"]].isna().all()
 
 
-def test_explained_variance_is_that_of_least_squares():
-    made = frame(n=60, seed=3)
-    made["ci"] = 0.3 * made["similarity"] - 0.2 * made["length"] + 0.1 * np.random.default_rng(4).normal(size=60)
-    clusters = ClusterBootstrap(made["cluster_id"], resamples=100)
-    row = validity.explained({"t": made}, clusters).set_index("reading").loc["relative"]
-    design = np.column_stack([np.ones(60), made[list(validity.COVARIATES)]])
-    left = made["ci"] - design @ np.linalg.lstsq(design, made["ci"], rcond=None)[0]
-    share = 1 - (left**2).sum() / ((made["ci"] - made["ci"].mean()) ** 2).sum()
-    assert row["r2"] == pytest.approx(share) and row["n"] == 60
-    assert row["r2_adjusted"] == pytest.approx(1 - (1 - share) * 59 / (60 - 7))
-    assert row["r2_low"] < row["r2"] < row["r2_high"] <= 1
-
-
-def test_collinear_covariates_count_once_and_pure_noise_explains_nothing():
-    made = frame(n=60, seed=3)
-    made = made.assign(cluster_frr=made["risk"], flip_entropy=2 * made["risk"], jaccard=0.5)
-    row = validity.explained({"t": made}, ClusterBootstrap(made["cluster_id"], resamples=100)).iloc[0]
-    # three directions are left: similarity, risk, length
-    assert row["r2_adjusted"] == pytest.approx(1 - (1 - row["r2"]) * 59 / (60 - 4))
-    assert abs(row["r2_adjusted"]) < 0.1
-
-
-def test_few_rejections_explain_nothing():
-    made = frame(n=7)
-    row = validity.explained({"t": made}, ClusterBootstrap(made["cluster_id"], resamples=50)).iloc[0]
-    assert np.isnan(row["r2"]) and np.isnan(row["r2_adjusted"]) and row["few"]
-
-
 def correlation_rows(covariate, *bounds, few=False):
     return pd.DataFrame(
         {"target": f"t{i}", "reading": "relative", "covariate": covariate, "n": 50, "few": few, "r": (low + high) / 2,
@@ -264,8 +236,8 @@ def test_a_target_of_one_mind_has_no_brittle_cluster_no_tail_and_no_example(labe
     assert tuning_data.tuning_examples("t", corpus, traces, labels.assign(response="Yes."), pairs, None, "") == []
     made = validity.beside_ci(corpus, traces, labels, pairs, scores)
     clusters = ClusterBootstrap(corpus["cluster_id"], resamples=50)
-    table, shares = validity.correlations({"t": made}, clusters), validity.explained({"t": made}, clusters)
-    assert table["r"].isna().all() and shares["r2"].isna().all()
+    table = validity.correlations({"t": made}, clusters)
+    assert table["r"].isna().all()
     assert findings.restated(table).empty
 
 

@@ -177,15 +177,8 @@ def test_the_variogram_by_loops():
 def test_rivals_by_hand():
     corpus = pd.DataFrame({"prompt_id": list("abcd"), "cluster_id": list("1122")})
     labels = pd.DataFrame({"label": ["reject", "accept", "accept", "accept"]})
-    # a begins with 7 (0.5), b with 9 (0.6); a gives 9 0.25, b does not keep 7: its last kept one has 0.1
-    logs = [np.log([0.5, 0.25]), np.log([0.6, 0.1]), np.log([0.9, 0.05]), np.log([0.9, 0.05])]
-    traces = pd.DataFrame(
-        {"next_ids": [np.array(ids) for ids in ([7, 9], [9, 8], [1, 2], [1, 2])], "next_logprobs": logs}
-    )
     found = validity.indices(corpus, labels, ClusterBootstrap(corpus["cluster_id"], 9))
     assert found["agreement"][0] == pytest.approx((0.5 + 1) / 2) and found["pss"][0] == pytest.approx(0.5)
-    # |ln 0.25 - ln 0.6| and |ln 0.1 - ln 0.5| in cluster 1, nothing in cluster 2
-    assert validity.posix(corpus, traces) == pytest.approx((math.log(0.6 / 0.25) + math.log(0.5 / 0.1)) / 2 / 2)
 
 
 def test_halves_by_hand():

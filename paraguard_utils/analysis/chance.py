@@ -25,11 +25,6 @@ from paraguard_utils.stores import Store
 PAIR_BINS = {"similarity": 20, "length": 3}
 """Bins in which pairs are matched, each with as many rejected-accepted pairs (ours); `same_cluster` needs no bins."""
 
-CENTRE_COLUMNS = ("mates", "similarity", "length")
-"""Columns on which the floor's centres are matched, from `centres`."""
-
-CENTRE_BINS = {"similarity": 5, "length": 2}
-
 CONTRAST_BINS = 10
 
 DEPTH = 16
@@ -169,16 +164,14 @@ def estimates(
     """Compare one target's confusion with matched floors, signal by signal, with and without ProbShift.
 
     Pairs come from `details`: `near` with the k nearest accepted prompts, `own` those of one cluster. Names:
-    floor_matched and excess_matched (secondary); cr_floor and floor95 (`above_floor`); excess_drift, excess_prob_shift,
+    floor_matched and excess_matched (secondary); excess_drift, excess_prob_shift,
     excess_ppl: the primary excess of each signal alone; excess_equal_contrast and excess_equal_contrast_no_prob_shift:
     the primary excess among pairs of equal perplexity contrast. The second result is the share of rejected pairs that
     have a matched floor.
     """
     scores = signals.score(near, weights, reading)
     floor, excess, matched = standardised(clusters, near, strata(near), scores.to_numpy())
-    table = centres(near, scores)
-    cr_floor, floor95 = above_floor(clusters, table, strata(table, CENTRE_COLUMNS, CENTRE_BINS))
-    found = {"floor_matched": floor, "excess_matched": excess, "cr_floor": cr_floor, "floor95": floor95}
+    found = {"floor_matched": floor, "excess_matched": excess}
     is_rejected = own["centre_label"] == "reject"
     for name, column in (("drift", "drift"), ("prob_shift", "prob_shift"), ("ppl", READINGS[reading])):
         found[f"excess_{name}"] = confusion.excess_estimate(clusters, own["cluster_id"], is_rejected, own[column])
@@ -188,54 +181,6 @@ def estimates(
             values = signals.score(own, used, reading)
             found[f"excess_equal_contrast{name}"] = excess_at_equal_contrast(clusters, own, values, own["contrast"])
     return found, matched
-
-
-def above_floor(
-    clusters: ClusterBootstrap, centres: pd.DataFrame, stratum: np.ndarray, quantile: float = 0.95
-) -> tuple[Estimate, Estimate]:
-    """Estimate CR@floor, the share of rejections whose CI exceeds a quantile of the matched floor's, and the quantile.
-
-    The floor is the accepted centres' CI, each stratum weighted to its number of rejections; the quantile is the
-    smallest CI at which that share of the weight is reached, in every resample anew. Rejections of strata without
-    accepted centres add nothing to the floor, and are compared with it. The centres come from `centres`.
-    """
-    ci = centres["ci"].to_numpy()
-    rejected = (centres["centre_label"] == "reject").to_numpy()
-    order = np.flatnonzero(~rejected)
-    order = order[np.argsort(ci[order], kind="stable")]
-    if not rejected.any() or not len(order):
-        return clusters.undefined(), clusters.undefined()
-    code = clusters.codes.loc[centres["cluster_id"]].to_numpy()
-    n_rejected, n_accepted = _sums(clusters, centres, stratum, np.ones(len(ci)))
-
-    def share_and_threshold(counts: np.ndarray) -> np.ndarray:
-        parts = []
-        for part in np.array_split(counts, max(1, len(counts) * len(ci) // 10_000_000)):
-            times, wanted, there = part[:, code], part @ n_rejected, part @ n_accepted
-            ratio = np.divide(wanted, there, out=np.zeros_like(wanted), where=there > 0)
-            weight = np.cumsum(times[:, order] * ratio[:, stratum[order]], axis=1)
-            total = weight[:, -1:]
-            first = (weight < quantile * total).sum(axis=1)
-            threshold = np.where(total[:, 0] > 0, ci[order[np.minimum(first, len(order) - 1)]], np.nan)
-            above = (times[:, rejected] * (ci[rejected] > threshold[:, None])).sum(1)
-            share = np.where(np.isnan(threshold), np.nan, above / times[:, rejected].sum(1))
-            parts.append(np.stack([share, threshold]))
-        return np.concatenate(parts, axis=1)
-
-    share, threshold = _estimates(clusters, share_and_threshold)
-    return share, threshold
-
-
-def centres(near: pd.DataFrame, scores: pd.Series) -> pd.DataFrame:
-    """Average ranked pairs from `details` into one row per centre, for `above_floor`.
-
-    Columns: cluster_id, centre_label, ci (mean score), mates (neighbours of the centre's own cluster), and the mean
-    similarity and length.
-    """
-    means = {"ci": "mean", "same_cluster": "sum", "similarity": "mean", "length": "mean"}
-    found = near.assign(ci=scores).groupby("centre_id", sort=False)
-    frame = found.agg({"cluster_id": "first", "centre_label": "first"} | means)
-    return frame.rename(columns={"same_cluster": "mates"}).reset_index(drop=True)
 
 
 class Candidates(NamedTuple):

@@ -6,8 +6,6 @@ rejection repeats that is known without token signals.
 
 import itertools
 from collections.abc import Mapping, Sequence
-from functools import partial
-from math import isqrt
 
 import numpy as np
 import pandas as pd
@@ -284,24 +282,6 @@ def indices(corpus: Corpus, labels: Labels, clusters: ClusterBootstrap) -> dict[
     }
 
 
-def posix(corpus: Corpus, traces: Traces) -> float:
-    """Compute a target's prompt sensitivity as far as first tokens give it, after POSIX (arXiv 2410.02185).
-
-    Mean absolute difference, between two prompts of a cluster, of the log probability of the first token of the answer
-    to one of them; POSIX is over whole answers. A token outside the kept ones counts as likely as the last of these.
-    """
-    kept = zip(traces["next_ids"], traces["next_logprobs"], strict=True)
-    tables = [dict(zip(ids.tolist(), logs.tolist(), strict=True)) for ids, logs in kept]
-    floor = [min(table.values()) for table in tables]
-    first = [int(ids[0]) for ids in traces["next_ids"]]
-    means = []
-    for rows in corpus.groupby("cluster_id").indices.values():
-        gaps = [abs(tables[i].get(first[j], floor[i]) - tables[j][first[j]]) for i in rows for j in rows if i != j]
-        if gaps:
-            means.append(np.mean(gaps))
-    return float(np.mean(means)) if means else np.nan
-
-
 def row(
     target: str,
     corpus: Corpus,
@@ -315,7 +295,7 @@ def row(
 
     Keys: target, pairs (`veto_pairs`); with intervals auc_isolation, auc_ci and auc_ci_clipped, dr_matched
     (`matched_ratio`) and dr_near (`near_ratio`), matched_change and near_change (these minus DR), agreement and pss
-    (`indices`); posix.
+    (`indices`).
     """
     held = veto_pairs(corpus, labels)
     pairs = signals.pairs(corpus, vectors, traces, labels, drifts, K + 1)
@@ -329,21 +309,7 @@ def row(
     found |= {f"dr_{name}": ratio for name, ratio in ratios.items()}
     found |= {f"{name}_change": ratio - dr for name, ratio in ratios.items()}
     found |= indices(corpus, labels, clusters)
-    return {"target": target, "pairs": len(held), **to_columns(found), "posix": posix(corpus, traces)}
-
-
-def with_rate(table: Table, measures: Sequence[str]) -> Table:
-    """Correlate measures with the refusal rate over targets: an index of *how* should not follow *how often*.
-
-    `table` has a row per target with frr and the measures. Returns measure, n (targets with both) and rho, Spearman's,
-    NaN below `LEAST_TARGETS` targets.
-    """
-    rows = []
-    for measure in measures:
-        known = table[["frr", measure]].dropna()
-        rho = known["frr"].corr(known[measure], method="spearman") if len(known) >= LEAST_TARGETS else np.nan
-        rows.append({"measure": measure, "n": len(known), "rho": rho})
-    return pd.DataFrame(rows)
+    return {"target": target, "pairs": len(held), **to_columns(found)}
 
 
 def latent_by_moments(rate: ArrayLike, dr: ArrayLike) -> np.ndarray:
@@ -549,53 +515,6 @@ def correlations(frames: Mapping[str, pd.DataFrame], clusters: ClusterBootstrap)
                 rows.append(row | {"few": len(known) < MIN_REFUSALS, **to_columns({"r": r, "rho": rho})})
     # Processors differ in the last digits, and a figure shows it: nine decimals are the same on all of them.
     return pd.DataFrame(rows).round(9)
-
-
-def explained(frames: Mapping[str, pd.DataFrame], clusters: ClusterBootstrap) -> Table:
-    """Estimate how much of the variance of CI(r) all covariates (`beside_ci`) explain together, without the signals.
-
-    Least squares with a constant. The intervals resample clusters and fit anew in each; a fit to a resample is closer
-    than one to new prompts, so their upper ends are generous, also for the adjusted share, which counts prompts as
-    independent.
-
-    Columns: target, reading, n (rejections in which every covariate is defined), few, r2 in [0, 1] and r2_adjusted, at
-    most 1; NaN with no more rejections than coefficients, or where CI has no spread.
-    """
-    rows = []
-    for target, frame in frames.items():
-        known = frame.dropna(subset=list(COVARIATES))
-        for reading, ci in CI.items():
-            values = known[[*COVARIATES, ci]].to_numpy(float)
-            found = dict.fromkeys(("r2", "r2_adjusted"), clusters.undefined())
-            if len(values) > len(COVARIATES) + 1 and np.ptp(values[:, -1]) > 0:
-                spread = values.std(axis=0)
-                values = (values - values.mean(axis=0)) / np.where(spread > 0, spread, 1)
-                products = (values[:, :, None] * values[:, None, :]).reshape(len(values), -1)
-                columns = (np.ones(len(values)), *values.T, *products.T)
-                moments = [clusters.sums(known["cluster_id"], column) for column in columns]
-                found["r2"] = clusters.estimate(_r2, *moments)
-                found["r2_adjusted"] = clusters.estimate(partial(_r2, adjusted=True), *moments)
-            row = {"target": target, "reading": reading, "n": len(known), "few": len(known) < MIN_REFUSALS}
-            rows.append(row | to_columns(found))
-    return pd.DataFrame(rows)
-
-
-def _r2(total: np.ndarray, *moments: np.ndarray, adjusted: bool = False) -> np.ndarray:
-    """Compute the share of variance explained from sums of the columns and of their products; the last is explained."""
-    width = isqrt(len(moments))  # width + width ** 2 sums
-    n = total[:, None, None]
-    means = np.stack(moments[:width], axis=-1)[:, None] / n
-    second = np.stack(moments[width:], axis=-1).reshape(-1, width, width) / n - means.swapaxes(1, 2) * means
-    second = np.nan_to_num(second)  # a resample without rejections: 0 / 0 below
-    # Covariates may be collinear in a resample: directions without spread are left out.
-    spread, axes = np.linalg.eigh(second[:, :-1, :-1])
-    used = spread > 1e-9
-    along = np.einsum("rij,ri->rj", axes, second[:, :-1, -1])
-    share = np.where(used, along**2 / np.where(used, spread, 1), 0).sum(axis=1) / second[:, -1, -1]
-    if not adjusted:
-        return share
-    free = total - 1 - used.sum(axis=1)
-    return np.where(free > 0, 1 - (1 - share) * (total - 1) / free, np.nan)
 
 
 def breaks(rows: pd.DataFrame, limit: float = LIMIT) -> tuple[pd.Series, pd.Series]:

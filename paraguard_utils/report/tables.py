@@ -22,7 +22,6 @@ HEADINGS = {
     "ci_theta": "CI, similar neighbours",
     "cr60": "CR@0.60",
     "cr75": "CR@0.75",
-    "cr_floor": "CR@floor",
     "dr": "DR",
     "dr_change": "DR, change",
     "dr_matched": "DR, matched",
