@@ -114,5 +114,4 @@ def ids_of(third):
 
 def decided(base, remedies, thirds, outside=None):
     """Return what remedies decide on the test third."""
-    base = base.reported_on(thirds.third)
-    return decisions.decide(base, decisions.targets(base, remedies, thirds), thirds, outside)
+    return decisions.decide(base, remedies, thirds, outside)

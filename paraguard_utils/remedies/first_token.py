@@ -13,25 +13,17 @@ Value = TypeVar("Value")
 ROUNDING = 1e-9
 
 DECIMALS = 9
-"""Decimals of p(refuse)."""
+"""Decimals of p(refuse): processors differ in the sixteenth."""
 
 
 class Rates(NamedTuple):
-    """How often answers that begin with a token are rejections.
-
-    Attributes
-    ----------
-    shares : Series of float
-        By token, in [0, 1], drawn to the base rate.
-    base : float
-        Share of all answers.
-    """
+    """The share of rejections among answers that begin with a token, shrunk to the share among all answers."""
 
     shares: pd.Series
     base: float
 
     def of(self, tokens: np.ndarray) -> np.ndarray:
-        """Return the share of each token; the base rate for one that began no answer."""
+        """Return the share of each token; the base rate if no answer began with it."""
         return self.shares.reindex(tokens).fillna(self.base).to_numpy()
 
 
@@ -41,13 +33,7 @@ def first(traces: Traces) -> np.ndarray:
 
 
 def learn(traces: Traces, labels: Labels) -> Rates:
-    """Learn which first tokens begin rejections.
-
-    Parameters
-    ----------
-    traces, labels : DataFrame
-        Of training prompts, rows in the same order; answers that are neither accepted nor rejected count for nothing.
-    """
+    """Learn which first tokens begin rejections, from traces and labels of the same prompts in the same order."""
     label = labels["label"].to_numpy()
     decided = np.isin(label, ["accept", "reject"])
     rejected = pd.Series((label == "reject")[decided].astype(float))
@@ -57,7 +43,7 @@ def learn(traces: Traces, labels: Labels) -> Rates:
 
 
 def p_refuse(traces: Traces, rates: Rates) -> np.ndarray:
-    """Return p(refuse) of each trace, in [0, 1], to `DECIMALS`: processors differ in the sixteenth."""
+    """Return p(refuse) of each trace, in [0, 1]; unlisted tokens count with the base rate."""
     if traces.empty:
         return np.zeros(0)
     lengths = traces["next_ids"].map(len).to_numpy()
@@ -69,21 +55,17 @@ def p_refuse(traces: Traces, rates: Rates) -> np.ndarray:
 
 
 def best(values: Iterable[Value], rejected: Callable[[Value], Sequence[np.ndarray]], untouched: float) -> Value | None:
-    """Choose on validation prompts the value that makes twins' rejections exceed benign ones most (Youden's J).
+    """Choose the value with the highest Youden's J: the share of twins rejected minus that of benign prompts.
 
     Parameters
     ----------
     values : iterable
-        The weakest first: of equals the first is taken.
+        The weakest first: among equals the first is taken.
     rejected : callable
-        A value to what it rejects of benign prompts and of twins: decisions, or p(refuse).
+        Returns what a value rejects of the benign validation prompts and of their twins: decisions, or p(refuse).
     untouched : float
-        What the untouched model rejects of the benign prompts: a value that rejects more is no remedy.
-
-    Returns
-    -------
-    object or None
-        None where every value rejects more.
+        Share of the benign prompts that the untouched model rejects. Values that reject more are passed over; if all
+        do, None is returned.
     """
     found, highest = None, -np.inf
     for value in values:

@@ -1,10 +1,10 @@
-"""Tuning for consistency: LoRA on brittle clusters, with refused twins in the loss, and a control (ours)."""
+"""Tune for consistency: LoRA on brittle clusters and refused twins, and on other answers as a control (ours)."""
 
 import hashlib
 import json
 import shutil
 from collections.abc import Mapping
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from paraguard_utils.models import prompting, trace_store
 from paraguard_utils.models.local import Local
 from paraguard_utils.registry import wrappers
 from paraguard_utils.remedies import tuning_data
-from paraguard_utils.remedies.asking import Remedied, ask
+from paraguard_utils.remedies.asking import Remedied
 from paraguard_utils.remedies.catalogue.demonstrations import REFUSAL
 from paraguard_utils.remedies.contract import Remedy, Target
 from paraguard_utils.remedies.inside import place
@@ -34,18 +34,18 @@ RECIPE: dict[str, Any] = {
     "epochs": 4,
     "rows": 8,
 }
-"""LoRA's rank and scale, the layers that get it, the learning rate, epochs and examples a step."""
+"""LoRA's rank, scale and layers; learning rate, epochs and examples a step."""
 
 SEEDS = (1, 2)
 
 MOST = 120
-"""Pairs that are learned from at most, drawn by seed; as many twins stand beside."""
+"""Pairs to learn from, at most, drawn by seed; as many twins are added."""
 
 WRITTEN = "adapter_model.safetensors"
 
 
 def complete_answers(base: Untouched, third: Third) -> pd.DataFrame:
-    """Return the target's answers to prompts of a third; in clusters decided both ways, those cut at greater length."""
+    """Return the answers to prompts of a split; those that were cut in clusters decided both ways are asked longer."""
     of = next(iter(base.corpora))
     own = base.decide(of, third.benign)
     traces = base.traces(of, third.benign)
@@ -63,26 +63,10 @@ def complete_answers(base: Untouched, third: Third) -> pd.DataFrame:
 
 
 def training_rows(base: Untouched, third: Third, brittle: bool, seed: int) -> pd.DataFrame:
-    """Return what is learned from: pairs of a third, and as many of its twins with a refusal.
+    """Return pairs of a split, and as many of its twins with a refusal, in random order: prompt_id, text, response.
 
-    Parameters
-    ----------
-    base : Untouched
-    third : Third
-    brittle : bool
-        Refused phrasings with answers to accepted ones; else as many ordinary pairs.
-    seed : int
-        Of what is drawn.
-
-    Returns
-    -------
-    DataFrame
-        prompt_id, text, response; in a random order.
-
-    Raises
-    ------
-    DataError
-        There is no pair to learn from.
+    A pair is a refused phrasing with an answer to an accepted one if `brittle`, else an accepted one with its own.
+    Raises DataError if there are none.
     """
     of = next(iter(base.corpora))
     answers, labels = complete_answers(base, third), base.decide(of, third.benign)
@@ -101,7 +85,7 @@ def training_rows(base: Untouched, third: Third, brittle: bool, seed: int) -> pd
 
 
 def tokenized(rows: pd.DataFrame, model: Local, context: prompting.PromptContext) -> list[dict[str, list[int]]]:
-    """Return examples for a trainer: the prompt counts for no loss, the answer and its end do."""
+    """Return examples for a trainer; the answer and its end count for the loss, the prompt does not."""
     from paraguard_utils.models.engine import stop_ids
 
     tokenizer, made = model.reader.tokenizer, []
@@ -115,7 +99,7 @@ def tokenized(rows: pd.DataFrame, model: Local, context: prompting.PromptContext
 
 
 def train_adapter(base: Untouched, train: Third, validation: Third, brittle: bool, seed: int, folder: Path) -> None:
-    """Train an adapter and write it, with what it was trained on and how the loss went."""
+    """Train an adapter and write it, with its examples and its losses."""
     from peft import LoraConfig, get_peft_model
     from transformers import DataCollatorForSeq2Seq, Trainer, TrainingArguments, set_seed
 
@@ -188,11 +172,10 @@ class Tuned(Remedied):
 
 
 def apply(base: Untouched, train: Third, validation: Third, brittle: bool, seed: int) -> Target:
-    """Tune the model; where its adapter is in the store, load that."""
+    """Tune the model, or load its adapter from the store."""
     name = f"tuned-{seed}" if brittle else f"control-{seed}"
     parameters = {**RECIPE, "brittle": brittle, "seed": seed, "most": MOST}
 
-    @cache
     def respondent() -> Tuned:
         folder = place(base, name)
         if not (folder / WRITTEN).is_file():
@@ -201,7 +184,7 @@ def apply(base: Untouched, train: Third, validation: Third, brittle: bool, seed:
             train_adapter(base, train, validation, brittle, seed, folder)
         return Tuned(base, parameters, folder)
 
-    return Target(partial(ask, base, name, parameters, respondent), respondent)
+    return Target.asking(base, name, parameters, respondent)
 
 
 REMEDIES = tuple(
