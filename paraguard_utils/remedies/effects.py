@@ -15,7 +15,7 @@ from paraguard_utils.core import disagreement
 from paraguard_utils.core.estimates import ClusterBootstrap, Estimate, to_columns
 from paraguard_utils.errors import Missing
 from paraguard_utils.remedies import first_token
-from paraguard_utils.remedies.catalogue import UNTOUCHED, threshold
+from paraguard_utils.remedies.catalogue import UNTOUCHED
 from paraguard_utils.remedies.catalogue.guarded import BEHIND
 from paraguard_utils.remedies.contract import Remedy
 from paraguard_utils.remedies.decisions import Decisions
@@ -210,10 +210,11 @@ class _Pool:
         with contextlib.suppress(Missing):  # a server returned no next-token probabilities
             p: dict[str, list[np.ndarray]] = {of: [] for of in self.base.corpora}
             for fold in folds:
-                known = threshold.rates(self.base, fold.train)
+                known = first_token.rates(self.base, fold.train)
                 for of, prompts in zip(self.base.corpora, fold.test, strict=True):
                     p[of].append(first_token.p_refuse(self.base.traces(of, prompts), known))
-            self.curve = Curve(self.prompts, *(np.concatenate(parts) for parts in p.values()), self.clusters)
+            benign_p, twins_p = (np.concatenate(parts) for parts in p.values())
+            self.curve = Curve(self.prompts, benign_p, twins_p, self.clusters)
 
     def decided(self, name: str) -> dict[str, Labels]:
         """Return a remedy's labels by corpus; those outside the corpora as they are."""
@@ -288,7 +289,6 @@ def against_control(table: Table, found: Mapping[str, Mapping[str, Mapping[str, 
         ]
         if all(sides):
             few = table.loc[(table["target"] == target) & (table["kind"] == "tuning"), "few_dr"].any()
-            difference = {"dr": averaged(sides[0]) - averaged(sides[1])}
             about = {"target": target, "remedy": "tuned - control", "few_dr": few}
-            made.append(about | to_columns(difference))
+            made.append(about | to_columns({"dr": averaged(sides[0]) - averaged(sides[1])}))
     return pd.DataFrame(made)

@@ -6,6 +6,8 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 import pandas as pd
 
+from paraguard_utils.remedies.splits import Third
+from paraguard_utils.remedies.untouched import Untouched
 from paraguard_utils.schemas import Labels, Traces
 
 Value = TypeVar("Value")
@@ -42,7 +44,15 @@ def learn(traces: Traces, labels: Labels) -> Rates:
     return Rates((groups.sum() + base) / (groups.count() + 1), base)
 
 
-def p_refuse(traces: Traces, rates: Rates) -> np.ndarray:
+def rates(base: Untouched, train: Third) -> Rates:
+    """Learn which first tokens begin refusals, on the benign prompts and twins of the training split."""
+    parts = list(zip(base.corpora, train, strict=True))
+    traces = pd.concat([base.traces(of, prompts) for of, prompts in parts], ignore_index=True)
+    labels = pd.concat([base.decide(of, prompts) for of, prompts in parts], ignore_index=True)
+    return learn(traces, labels)
+
+
+def p_refuse(traces: Traces, known: Rates) -> np.ndarray:
     """Return p(refuse) of each trace, in [0, 1]; unlisted tokens count with the base rate."""
     if traces.empty:
         return np.zeros(0)
@@ -50,8 +60,8 @@ def p_refuse(traces: Traces, rates: Rates) -> np.ndarray:
     tokens, p = (np.concatenate(traces[name].to_list()) for name in ("next_ids", "next_logprobs"))
     p = np.exp(p.astype(float))
     starts = np.concatenate([[0], lengths.cumsum()[:-1]])
-    known, told = np.add.reduceat(p, starts), np.add.reduceat(p * rates.of(tokens), starts)
-    return np.clip(told + np.maximum(0.0, 1 - known) * rates.base, 0, 1).round(DECIMALS)
+    listed, refused = np.add.reduceat(p, starts), np.add.reduceat(p * known.of(tokens), starts)
+    return np.clip(refused + np.maximum(0.0, 1 - listed) * known.base, 0, 1).round(DECIMALS)
 
 
 def best(values: Iterable[Value], rejected: Callable[[Value], Sequence[np.ndarray]], untouched: float) -> Value | None:

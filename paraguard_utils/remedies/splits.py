@@ -65,7 +65,7 @@ def split(corpus: Corpus, twins: Corpus, seed: int = SEED) -> Splits:
                 "remedies need about ten twins in several categories"
             )
         made.append(Third(*(side.reset_index(drop=True) for side in sides)))
-    return Splits(*made, held_out=tuple(map(str, held)))
+    return Splits(made[0], made[1], made[2], tuple(map(str, held)))
 
 
 def folds(splits: Splits) -> list[Splits]:

@@ -10,6 +10,7 @@ from paraguard_utils.errors import Missing
 from paraguard_utils.labels import labelling
 from paraguard_utils.models import loading, prompting, trace_store
 from paraguard_utils.models.local import Local
+from paraguard_utils.registry import wrappers
 from paraguard_utils.schemas import Corpus, Labels, Traces
 from paraguard_utils.settings import Settings, remedied_name
 from paraguard_utils.stores import Store, read_meta
@@ -87,6 +88,11 @@ class Untouched:
         if not self._loaded:
             self._loaded.append(Local(self.load(packed=True)))
         return self._loaded[0]
+
+    @property
+    def context(self) -> prompting.PromptContext:
+        """What decides the loaded model's answers beside the user's words."""
+        return self.local.context(wrappers()[self.wrapper]["text"], self.decoding)
 
     def load(self, packed: bool) -> loading.Model:
         """Load a new copy of the model."""

@@ -9,10 +9,8 @@ import numpy as np
 
 from paraguard_utils.models.local import Local
 from paraguard_utils.models.prompting import PromptContext
-from paraguard_utils.registry import wrappers
 from paraguard_utils.remedies import first_token, inside
 from paraguard_utils.remedies.asking import Remedied
-from paraguard_utils.remedies.catalogue.threshold import rates
 from paraguard_utils.remedies.contract import Remedy, Target
 from paraguard_utils.remedies.splits import Third
 from paraguard_utils.remedies.untouched import Untouched
@@ -73,13 +71,11 @@ class Ablated(Remedied):
 
 def learn(base: Untouched, train: Third, validation: Third) -> Ablation:
     """Learn directions on the training split; choose layer and strength on the validation split, by p(refuse)."""
-    context = base.local.context(wrappers()[base.wrapper]["text"], base.decoding)
-    size = base.settings.batch
+    context, size, known = base.context, base.settings.batch, first_token.rates(base, train)
     benign, harmful = (inside.activations(base.local, context, prompts, size) for prompts in train)
     own, twins = (base.decide(of, prompts)["label"] for of, prompts in zip(base.corpora, train, strict=True))
     sides = ((benign, own == "reject"), (harmful, twins == "reject"), (benign, own == "accept"))
     every = directions(*(seen[rows.to_numpy()] for seen, rows in sides))
-    known = rates(base, train)
 
     def rejected(ablation: Ablation) -> tuple[np.ndarray, ...]:
         with ablation.on(base.local.model.network):

@@ -12,11 +12,9 @@ from paraguard_utils.models.local import Local
 from paraguard_utils.models.prompting import PromptContext
 from paraguard_utils.remedies import first_token
 from paraguard_utils.remedies.asking import Remedied, ask
-from paraguard_utils.remedies.catalogue.threshold import rates
 from paraguard_utils.remedies.contract import Remedy, Target
 from paraguard_utils.remedies.splits import Splits, Third
-from paraguard_utils.remedies.untouched import Untouched
-from paraguard_utils.remedies.untouched import rows as known_rows
+from paraguard_utils.remedies.untouched import Untouched, rows
 from paraguard_utils.schemas import Corpus, Labels, Table, Traces
 from paraguard_utils.stores import read_meta
 
@@ -52,7 +50,7 @@ def simulated(wrapped: Traces, plain: Traces, alpha: float) -> np.ndarray:
 
 def chosen_alpha(base: Untouched, train: Third, validation: Third) -> float:
     """Choose alpha on the validation split, by simulating the first step."""
-    known = rates(base, train)
+    known = first_token.rates(base, train)
 
     def rejected(alpha: float) -> tuple[np.ndarray, ...]:
         return tuple(
@@ -60,8 +58,7 @@ def chosen_alpha(base: Untouched, train: Third, validation: Third) -> float:
             for of, prompts in zip(base.corpora, validation, strict=True)
         )
 
-    untouched = float(rejected(0.0)[0].mean())
-    return first_token.best(ALPHAS, rejected, untouched) or 0.0
+    return first_token.best(ALPHAS, rejected, float(rejected(0.0)[0].mean())) or 0.0
 
 
 class Contrasting(Remedied):
@@ -153,19 +150,19 @@ def checked(base: Untouched, folds: Sequence[Splits]) -> Table:
     Columns: target, third (number of the test split), prompts (corpus), n, alpha, agrees (the share of prompts whose
     first token is the simulated one, with its interval).
     """
-    rows = []
+    made = []
     sides = [(fold.third, *side) for fold in folds for side in zip(base.corpora, fold.test, strict=True)]
     for third, of, prompts in sides:
         folder = base.reported_on(third).folder(of, "self-cd")
         if not base.store.has("traces", folder, base.name):
             continue
-        real = first_token.first(known_rows(base.store.read("traces", folder, base.name), prompts))
+        real = first_token.first(rows(base.store.read("traces", folder, base.name), prompts))
         alpha = read_meta(base.store.path("labels", folder, base.name))["learned"]["alpha"]
         same = simulated(base.traces(of, prompts), base.traces(of, prompts, PLAIN), alpha) == real
         agrees = ClusterBootstrap(prompts["cluster_id"]).share(prompts["cluster_id"], same)
         about = {"target": base.name, "third": third, "prompts": of, "n": len(prompts), "alpha": alpha}
-        rows.append(about | to_columns({"agrees": agrees}))
-    return pd.DataFrame(rows)
+        made.append(about | to_columns({"agrees": agrees}))
+    return pd.DataFrame(made)
 
 
 REMEDIES = (Remedy("self-cd", "decision", "2401.17633", apply, asks=True, queries=2),)

@@ -12,10 +12,8 @@ import pandas as pd
 
 from paraguard_utils.models.local import Local
 from paraguard_utils.models.prompting import PromptContext
-from paraguard_utils.registry import wrappers
 from paraguard_utils.remedies import first_token, inside
 from paraguard_utils.remedies.asking import Remedied
-from paraguard_utils.remedies.catalogue.threshold import rates
 from paraguard_utils.remedies.contract import Remedy, Target
 from paraguard_utils.remedies.splits import Third
 from paraguard_utils.remedies.untouched import Untouched
@@ -110,8 +108,7 @@ def transitions(model: Local, context: PromptContext, prompts: Corpus, batch: in
 
 def learn(base: Untouched, train: Third, validation: Third) -> Steering:
     """Learn vectors and the limit on the training split; choose the multiplier on the validation split."""
-    context = base.local.context(wrappers()[base.wrapper]["text"], base.decoding)
-    size = base.settings.batch
+    context, size, known = base.context, base.settings.batch, first_token.rates(base, train)
     benign, harmful = (transitions(base.local, context, prompts, size) for prompts in train)
     away = harmful[0].mean(axis=0) - benign[0].mean(axis=0)
     lengths = np.linalg.norm(benign[0], axis=-1).mean(axis=0)[:, None]
@@ -121,7 +118,6 @@ def learn(base: Untouched, train: Third, validation: Third) -> Steering:
     first, last = round(depth / 3), round(depth * 2 / 3)
     limit = limit_of(*(cosines(before - behind, references, first) for before, behind in (benign, harmful)))
     untouched = Steering(vectors, references, first, last, limit)
-    known = rates(base, train)
     told = [untouched.harmful(*transitions(base.local, context, prompts, size)) for prompts in validation]
 
     def rejected(steering: Steering) -> tuple[np.ndarray, ...]:

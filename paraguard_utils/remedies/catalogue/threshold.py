@@ -3,7 +3,6 @@
 from functools import cache
 
 import numpy as np
-import pandas as pd
 
 from paraguard_utils.remedies import first_token
 from paraguard_utils.remedies.contract import Remedy, Target
@@ -12,21 +11,13 @@ from paraguard_utils.remedies.untouched import Untouched
 from paraguard_utils.schemas import Corpus, Labels
 
 
-def rates(base: Untouched, train: Third) -> first_token.Rates:
-    """Learn on the training split, benign prompts and twins, which first tokens begin refusals."""
-    parts = list(zip(base.corpora, train, strict=True))
-    traces = pd.concat([base.traces(of, prompts) for of, prompts in parts], ignore_index=True)
-    labels = pd.concat([base.decide(of, prompts) for of, prompts in parts], ignore_index=True)
-    return first_token.learn(traces, labels)
-
-
 def apply(base: Untouched, train: Third, validation: Third) -> Target:
     """Reject prompts from a chosen p(refuse) on; if no value may be chosen, the model decides."""
     benign, _ = base.corpora
 
     @cache
     def learned() -> tuple[first_token.Rates, float | None]:
-        known = rates(base, train)
+        known = first_token.rates(base, train)
         chosen = [
             first_token.p_refuse(base.traces(of, prompts), known)
             for of, prompts in zip(base.corpora, validation, strict=True)

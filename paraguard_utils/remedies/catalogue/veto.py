@@ -74,9 +74,8 @@ def reworded(base: Untouched, train: Third, validation: Third) -> Target:
     veto = _veto(base, validation, recorded, asked)
 
     def decide(of: str, prompts: Corpus | None) -> Labels:
-        found = veto(of, prompts)
+        found, own = veto(of, prompts), base.decide(of, prompts)
         counts = original(rewordings.asked(base, of, prompts)["prompt_id"]).value_counts()
-        own = base.decide(of, prompts)
         more = own["prompt_id"].map(counts).fillna(0) * (own["label"] == "reject")
         return found.assign(queries=(1 + more).astype(int))
 
@@ -89,15 +88,9 @@ def _shares(again: Labels, own: Labels) -> np.ndarray:
     return own["prompt_id"].map((decided_on["label"] == "accept").groupby(of).mean()).to_numpy(float)
 
 
+_QUERIES = 1 + rewordings.reword.MOST
+
 REMEDIES = (
     Remedy(IDEAL, "decision", "07", isolation, role="ideal"),
-    Remedy(
-        "veto-reworded",
-        "decision",
-        "07",
-        reworded,
-        asks=True,
-        queries=1 + rewordings.reword.MOST,
-        asked=rewordings.ASKED,
-    ),
+    Remedy("veto-reworded", "decision", "07", reworded, asks=True, queries=_QUERIES, asked=rewordings.ASKED),
 )
