@@ -78,7 +78,7 @@ def untouched(folder, corpora, **more):
 
 
 def looked_at(patch):
-    """Return a set that collects the ids of prompts whose answers, traces or text are read; a copy counts as its prompt."""
+    """Return a set that collects ids of prompts whose answers, traces or text are read; copies count as prompts."""
     ids = set()
 
     def noting(real):

@@ -1,4 +1,4 @@
-"""Test splits and that remedies keep to them, asking, and sums by hand; changed models are in `test_remedies_models`."""
+"""Test splits and that remedies keep to them, asking, and sums by hand; `test_remedies_models` changes models."""
 
 import string
 

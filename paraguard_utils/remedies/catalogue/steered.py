@@ -103,7 +103,7 @@ class Steered(Remedied):
 def transitions(model: Local, context: PromptContext, prompts: Corpus, batch: int) -> tuple[np.ndarray, np.ndarray]:
     """Return activations at the last token of prompts, and at the last token of the assent behind them."""
     behind = replace(context, suffix=context.suffix + ASSENT)
-    return tuple(inside.activations(model, one, prompts, batch) for one in (context, behind))  # type: ignore[return-value]
+    return inside.activations(model, context, prompts, batch), inside.activations(model, behind, prompts, batch)
 
 
 def learn(base: Untouched, train: Third, validation: Third) -> Steering:
