@@ -1,7 +1,7 @@
-"""A tiny world for tests of remedies: recorded clusters with their twins, and a random model that was asked them.
+"""Make a tiny world for tests of remedies: recorded clusters with their twins, and a random model that was asked them.
 
-What the model says is replaced by texts that can be looked for and labelled; every second one is cut, and all end by
-themselves at greater length.
+The model's answers are replaced by texts that can be searched for and labelled; every second one is cut, unless longer
+answers are asked for.
 """
 
 import zlib
@@ -14,7 +14,6 @@ from paraguard_utils import settings, stores, unsafe
 from paraguard_utils.labels import targets
 from paraguard_utils.labels.follow_ups import LONG
 from paraguard_utils.models import engine, prompting, trace_store
-from paraguard_utils.remedies import decisions
 from paraguard_utils.remedies.catalogue import tuned
 from paraguard_utils.remedies.untouched import Untouched
 
@@ -32,7 +31,7 @@ def deep(folder):
 
 
 def spoken(patch):
-    """Let the engine say what can be looked for, by the id and the length of what it is asked."""
+    """Let the engine answer with searchable texts, chosen by the id and the length of the prompt."""
     real = engine.Engine.ask
 
     def ask(self, batch):
@@ -63,7 +62,7 @@ def config_of(folder, **more):
 
 
 def built(folder, corpora):
-    """Ask a tiny model all corpora under two wrappers, into the store `test`."""
+    """Ask a tiny model all corpora under two system prompts, into the store `test`."""
     store, config = stores.Store("test"), config_of(folder)
     for of, prompts in corpora.items():
         store.write("corpus", of, frame=prompts, meta={})
@@ -72,17 +71,14 @@ def built(folder, corpora):
 
 
 def untouched(folder, corpora, **more):
-    """Return the tiny target under the safety wrapper as the store `test` knows it."""
+    """Return the tiny system under the safety instruction, from the store `test`."""
     store = stores.Store("test")
     name = trace_store.find_targets(store, BENIGN, str(folder))[-1]
     return Untouched(store, name, corpora, config_of(folder, **more))
 
 
 def looked_at(patch):
-    """Return the ids, filled from now on, of all prompts whose answers, traces or text anybody takes.
-
-    A copy counts as its prompt.
-    """
+    """Return a set that collects ids of prompts whose answers, traces or text are read; copies count as prompts."""
     ids = set()
 
     def noting(real):
@@ -107,12 +103,6 @@ def looked_at(patch):
     return ids
 
 
-def ids_of(third):
-    """Return the ids of a third's prompts."""
-    return {*third.benign["prompt_id"], *third.twins["prompt_id"]}
-
-
-def decided(base, remedies, thirds, outside=None):
-    """Return what remedies decide on the test third."""
-    base = base.reported_on(thirds.third)
-    return decisions.decide(base, decisions.targets(base, remedies, thirds), thirds, outside)
+def ids_of(split):
+    """Return the ids of a split's prompts."""
+    return {*split.benign["prompt_id"], *split.twins["prompt_id"]}

@@ -1,4 +1,4 @@
-"""What to do about a model that refuses too much: the rule by hand, and what the command writes and says."""
+"""Test the advice on a model that refuses too much: the rule by hand, and what the command writes and says."""
 
 import csv
 import json

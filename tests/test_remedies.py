@@ -1,4 +1,4 @@
-"""Remedies: splits and that they are kept to, asking, and sums by hand; what changes a model is in `_models`."""
+"""Test splits and that remedies keep to them, asking, and sums by hand; `test_remedies_models` changes models."""
 
 import string
 
@@ -8,7 +8,7 @@ import pytest
 import remedied
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from remedied import decided, ids_of
+from remedied import ids_of
 
 from paraguard_utils import stores, unsafe
 from paraguard_utils.core.estimates import ClusterBootstrap, Estimate
@@ -147,7 +147,7 @@ def test_the_test_third_and_no_other_is_decided(base, thirds, capsys):
 
     outside = base.decide(XSTEST)[["prompt_id"]].iloc[[5, 2]]
     remedies = {"mine": Remedy("mine", "decision", "ours", apply), "threshold": catalogue.remedies()["threshold"]}
-    found = decided(base, remedies, thirds)
+    found = decisions.decide(base, remedies, thirds)
     assert {name: list(own) for name, own in found.items()} == {
         "untouched": [*CORPORA, XSTEST],
         "mine": [*CORPORA],
@@ -162,7 +162,7 @@ def test_the_test_third_and_no_other_is_decided(base, thirds, capsys):
     )
     assert [name for name, _ in asked] == [*CORPORA, XSTEST] and asked[2][1] is None
     assert asked[0][1] is thirds.test.benign and asked[1][1] is thirds.test.twins
-    decided(base, {"mine": remedies["mine"]}, thirds, {XSTEST: outside})
+    decisions.decide(base, {"mine": remedies["mine"]}, thirds, {XSTEST: outside})
     assert asked[-1][1] is outside, "whoever has XSTest's file can ask it"
     assert capsys.readouterr().err == ""
 
@@ -179,7 +179,7 @@ def test_safe_prompts_of_others_are_for_tuned_models_and_the_untouched_one_besid
 
     kinds = {"tuned-1": "tuning", "rewritten": "decision"}
     remedies = {name: Remedy(name, kind, "ours", applied(name)) for name, kind in kinds.items()}
-    found = decided(base, remedies, thirds)
+    found = decisions.decide(base, remedies, thirds)
     assert [name for name, of in asked if of == XSTEST_SAFE] == ["tuned-1"]
     assert XSTEST_SAFE not in found["rewritten"]
     table, _ = effects.Effects(base, [thirds], [found], 20, 1).table(remedies)
@@ -194,7 +194,7 @@ def test_of_a_model_behind_a_server_what_needs_its_weights_is_left_out(base, thi
     monkeypatch.setattr(base.store, "recorded", False)
     monkeypatch.setattr(base.store, "has", lambda *_: False)
     monkeypatch.setattr(asking, "_problem", lambda *_: "is not there")
-    found = decided(base, catalogue.chosen(["self-reminder", "ablated", "threshold"]), thirds)
+    found = decisions.decide(base, catalogue.chosen(["self-reminder", "ablated", "threshold"]), thirds)
     assert list(found) == ["untouched", "threshold"]
     told = capsys.readouterr().err.splitlines()
     assert [line.split()[0] for line in told] == ["self-reminder", "ablated"] and "is behind a server" in told[0]
@@ -215,7 +215,7 @@ def test_where_a_server_tells_no_tokens_there_is_no_curve_but_all_else(base, thi
     recorded_traces = trace_store.recorded_traces
     monkeypatch.setattr(trace_store, "recorded_traces", untold)
     remedies = catalogue.chosen(["threshold", "behind-hatesonar"])
-    found = decided(base, remedies, thirds)
+    found = decisions.decide(base, remedies, thirds)
     assert list(found) == ["untouched", "behind-hatesonar"]
     effect = effects.Effects(base, [thirds], [found], 20, 1)
     table, _ = effect.table(remedies)
@@ -228,7 +228,7 @@ def test_what_the_store_lacks_is_left_out(base, thirds, capsys):
         return Target(lambda name, prompts: asking.ask(base, "never-asked", {}, pytest.fail, name, prompts))
 
     remedies = {"never-asked": Remedy("never-asked", "defence", "ours", apply, True)}
-    assert list(decided(base, remedies, thirds)) == ["untouched"] and capsys.readouterr().err == ""
+    assert list(decisions.decide(base, remedies, thirds)) == ["untouched"] and capsys.readouterr().err == ""
 
 
 class Without(stores.Store):
@@ -243,7 +243,7 @@ class Without(stores.Store):
 def test_what_cannot_decide_the_twins_has_no_place_on_the_map(base, thirds):
     base.store = Without("recorded")
     remedies = catalogue.chosen(["behind-alt-profanity-check", "behind-hatesonar"])
-    found = decided(base, remedies, thirds)
+    found = decisions.decide(base, remedies, thirds)
     assert list(found) == ["untouched", "behind-hatesonar"]
     for own in found.values():  # else what comes second is taken for the twins
         assert list(own)[:2] == list(CORPORA)
@@ -274,7 +274,7 @@ REMEDIES = (Remedy("yes-to-all", "decision", "ours", apply),)
             assert set(catalogue.remedies()) == {*before, "yes-to-all"}
     finally:
         catalogue.remedies.cache_clear()
-    twins = decided(base, found, thirds)["yes-to-all"][CORPORA[1]]
+    twins = decisions.decide(base, found, thirds)["yes-to-all"][CORPORA[1]]
     assert set(twins["label"]) == {"accept"} and len(twins) == len(thirds.test.twins)
     assert list(catalogue.remedies()) == list(before)
 

@@ -1,4 +1,4 @@
-"""Remedies that change a loaded model, and all that ask one: taken back, kept to their thirds, no text on disk."""
+"""Test remedies that ask a model: changes are undone, splits are kept to, and no answer to a twin is on disk."""
 
 import json
 import shutil
@@ -10,7 +10,7 @@ import remedied
 import tiny
 import torch
 from asking import Killed, ask, dies, texts_in
-from remedied import BENIGN, TWINS, decided, ids_of
+from remedied import BENIGN, TWINS, ids_of
 from test_live import has_model
 
 from paraguard_utils import paths, registry, stores
@@ -353,9 +353,9 @@ def test_tuning_reads_examples_of_its_own_third_only(base, thirds):
 @pytest.mark.slow
 def test_where_no_answer_is_cut_none_is_asked_again(base, thirds, monkeypatch):
     whole = base.traces(BENIGN, thirds.train.benign)["finish_reason"] == "stop"
-    third = thirds.train._replace(benign=thirds.train.benign[whole.to_numpy()])
+    benign = thirds.train.benign[whole.to_numpy()]
     monkeypatch.setattr(engine.Engine, "ask", lambda *_: pytest.fail("asked"))
-    assert len(tuned.complete_answers(base, third)) == whole.sum() > 5
+    assert len(tuned.complete_answers(base, benign)) == whole.sum() > 5
 
 
 @pytest.fixture
@@ -450,7 +450,7 @@ def test_a_resumed_run_that_learns_anew_asks_nothing_twice(base, thirds, corpora
 @pytest.mark.slow
 def test_all_remedies_on_one_map(base, thirds):
     names = ["self-reminder", "threshold", "vote", "veto-isolation"]
-    found = decided(base, catalogue.chosen(names), thirds)
+    found = decisions.decide(base, catalogue.chosen(names), thirds)
     assert set(found) == {"untouched", *names}
     for own in found.values():
         for of, prompts in zip((BENIGN, TWINS), thirds.test, strict=True):

@@ -1,4 +1,4 @@
-"""Remedies against false refusals, and what they cost (08; `docs/method.md`, Remedies).
+"""Remedies against false refusals and their cost, for notebook 08 (`docs/method.md`, Remedies).
 
-A remedy makes a target of a target. Each is one file of `catalogue`; what they share lies here.
+A remedy turns a system into another system. Each remedy is one file of `catalogue`; this folder holds what they share.
 """

@@ -1,4 +1,4 @@
-"""Asking what a remedy asks: resumable, and nothing is kept but labels (`docs/method.md`, Remedies; Asking)."""
+"""Ask what a remedy asks, resumably, and keep only labels (`docs/method.md`, Remedies; Asking)."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
@@ -11,12 +11,13 @@ from paraguard_utils.errors import DataError
 from paraguard_utils.labels import labelling
 from paraguard_utils.models import prompting, trace_store
 from paraguard_utils.models.local import Local
+from paraguard_utils.models.prompting import Decoding, PromptContext
 from paraguard_utils.remedies.untouched import Untouched, rows
 from paraguard_utils.schemas import Corpus, Labels
 from paraguard_utils.stores import read_meta
 
 COPY = "~"
-"""What stands between a prompt's id and the number of its copy, as in rewordings."""
+"""Separates a prompt's id from the number of its copy, as in rewordings."""
 
 
 def ask(
@@ -28,40 +29,34 @@ def ask(
     texts: Corpus | None,
     numbers: bool = False,
 ) -> Labels:
-    """Return labels of a remedied model's answers: those in the store, or asked now where a live one lacks them.
+    """Return labels of a remedied model's answers from the store; a live store first asks what is missing.
 
     Parameters
     ----------
-    base : Untouched
     remedy : str
-        Name that the labels are kept under, beside the corpus's own.
+        The labels are kept under this name, beside the corpus's own.
     parameters : dict
-        What was fixed before anything was learned; labels made with others are refused, or asked again.
+        What was fixed before anything was learned. Labels made with others are an error, or are asked again.
     respondent : callable
-        Loads and prepares what is asked: called only where something is missing.
-    of : str
+        Loads and prepares the model; called only if something is missing.
     texts : DataFrame or None
         Prompts, or copies of them (`x~1`, `x~2`); None: those that the store has.
     numbers : bool
         Keep the traces too, without the answers.
 
-    Returns
-    -------
-    DataFrame
-
     Raises
     ------
     UserError
-        The recorded store lacks labels, or they are of other prompts or parameters.
+        The recorded store lacks labels, or they belong to other prompts or parameters.
     """
     folder = base.folder(of, remedy)
     problem = _problem(base, folder, parameters, texts)
     if problem and not base.store.recorded and texts is not None:
         withheld = labelling.in_memory(texts, numbers)
-        asked = (texts, respondent(), base.wrapper, base.decoding, base.settings.batch)
-        trace_store.query(base.store, folder, *asked, withheld=withheld)
+        how = (base.wrapper, base.decoding, base.settings.batch)
+        trace_store.query(base.store, folder, texts, respondent(), *how, withheld=withheld)
     elif problem:
-        base.store.read("labels", folder, base.name)  # where it is not there, the error says what to run
+        base.store.read("labels", folder, base.name)  # if the file is missing, the error says what to run
         path = paths.shown(base.store.path("labels", folder, base.name))
         raise DataError(f"{path}: {problem}; run 08_remedies with a live store")
     _, found = labelling.labels_by(base.store, folder, base.name)
@@ -69,7 +64,7 @@ def ask(
 
 
 def _problem(base: Untouched, folder: str, parameters: Mapping[str, Any], texts: Corpus | None) -> str:
-    """Say why a store's labels cannot be taken; "" where they can."""
+    """Say why a store's labels cannot be used; "" if they can."""
     path = base.store.path("labels", folder, base.name)
     if not path.is_file():
         return "is not there"
@@ -91,13 +86,12 @@ class Remedied(Local):
 
     Parameters
     ----------
-    base : local.Local
     parameters : dict
         Fixed before anything was learned.
     learned : dict
-        What was learned or chosen: told in meta files.
+        What was learned or chosen, for meta files.
     state : str
-        What else decides an answer and is in no text: part of keys. "" where the weights are untouched.
+        What else decides an answer and is in no text, as part of keys; "" if the weights are unchanged.
     """
 
     def __init__(
@@ -106,17 +100,15 @@ class Remedied(Local):
         super().__init__(base.model)
         self.parameters, self.learned, self.state = dict(parameters), dict(learned or {}), state
 
-    def context(self, wrapper_text: str, decoding: prompting.Decoding) -> prompting.PromptContext:
+    def context(self, wrapper_text: str, decoding: Decoding) -> PromptContext:
         """Return what decides an answer beside the user's words."""
         found = super().context(wrapper_text, decoding)
         return replace(found, weights_id=f"{found.weights_id}+{self.state}") if self.state else found
 
-    def prepare(self, corpus: Corpus, context: prompting.PromptContext) -> None:
+    def prepare(self, corpus: Corpus, context: PromptContext) -> None:
         """Look at prompts before they are asked."""
 
-    def answers(
-        self, corpus: Corpus, context: prompting.PromptContext, *rest: Any, **more: Any
-    ) -> Iterator[pd.DataFrame]:
+    def answers(self, corpus: Corpus, context: PromptContext, *rest: Any, **more: Any) -> Iterator[pd.DataFrame]:
         """Ask as any model does."""
         self.prepare(corpus, context)
         yield from super().answers(corpus, context, *rest, **more)
@@ -129,59 +121,34 @@ class Remedied(Local):
 class Framed(Remedied):
     """A model that is asked with other words around the user's.
 
-    Parameters
-    ----------
-    base : local.Local
-    parameters : dict
-        `before` and `after`, in the user's turn; `turns`, the earlier turns of the conversation.
+    Its parameters are `before` and `after`, in the user's turn, and `turns`, the earlier turns of the conversation.
     """
 
-    def context(self, wrapper_text: str, decoding: prompting.Decoding) -> prompting.PromptContext:
+    def context(self, wrapper_text: str, decoding: Decoding) -> PromptContext:
         """Return what decides an answer beside the user's words."""
-        turns = self.parameters.get("turns", [])
-        prefix, suffix = prompting.render_wrapper(self.reader.tokenizer, wrapper_text, turns)
-        before, after = self.parameters.get("before", ""), self.parameters.get("after", "")
+        turns, before, after = (self.parameters.get(name, "") for name in ("turns", "before", "after"))
+        prefix, suffix = prompting.render_wrapper(self.reader.tokenizer, wrapper_text, turns or [])
         given = (self.reader.weights_id, self.reader.dtype)
-        return prompting.PromptContext(*given, prefix + before, after + suffix, decoding)
+        return PromptContext(*given, prefix + before, after + suffix, decoding)
 
 
 def copied(prompts: Corpus, texts: list[list[str]]) -> Corpus:
-    """Return copies of prompts with other texts, each under an id of its own.
-
-    Parameters
-    ----------
-    prompts : DataFrame
-    texts : list of list of str
-        The copies of each prompt.
-    """
-    counts = [len(own) for own in texts]
-    found = prompts.loc[prompts.index.repeat(counts)].reset_index(drop=True)
-    numbers = found.groupby("prompt_id").cumcount() + 1
-    ids = found["prompt_id"] + COPY + numbers.astype(str)
+    """Return one row for each new text of each prompt, with an id of its own (`x~1`, `x~2`)."""
+    found = prompts.loc[prompts.index.repeat([len(own) for own in texts])].reset_index(drop=True)
+    ids = found["prompt_id"] + COPY + (found.groupby("prompt_id").cumcount() + 1).astype(str)
     return found.assign(prompt_id=ids, text=[text for own in texts for text in own])
 
 
 def original(prompt_ids: pd.Series) -> pd.Series:
-    """Return the ids of the prompts that copies are of."""
+    """Return the ids of the prompts behind copies."""
     return prompt_ids.str.replace(rf"{COPY}\d+$", "", regex=True)
 
 
 def voted(own: Labels, copies: Labels, with_own: bool) -> Labels:
-    """Let copies of prompts vote: the majority of those that are accepted or rejected decides.
+    """Decide each prompt by the majority of its accepted and rejected copies, and by itself if `with_own`.
 
-    Parameters
-    ----------
-    own : DataFrame
-        Labels of the prompts as they are, which decide a tie and where nobody votes.
-    copies : DataFrame
-        Labels of their copies.
-    with_own : bool
-        Whether the prompt as it is votes too.
-
-    Returns
-    -------
-    DataFrame
-        As `own`; `queries` counts all that were asked, and `answer` is that of a text that was decided so.
+    The prompt's own decision stands in a tie and if nobody votes. Returns `own` with the new `label`, with `queries` of
+    all that were asked, and with the `answer` of a text that was decided so.
     """
     votes = copies.assign(of=original(copies["prompt_id"]))
     voters = own.assign(of=own["prompt_id"]) if with_own else own.head(0).assign(of="")

@@ -1,79 +1,76 @@
-"""What a remedy is: a target in, a target out (`docs/method.md`, Remedies)."""
+"""What a remedy is: it turns a system into another system (`docs/method.md`, Remedies)."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from functools import cache, partial
+from typing import Any, Literal, Protocol, Self
 
-from paraguard_utils.remedies.asking import Remedied
+from paraguard_utils.remedies.asking import Remedied, ask
 from paraguard_utils.remedies.splits import Third
 from paraguard_utils.remedies.untouched import Untouched
 from paraguard_utils.schemas import Corpus, Labels
 
 Kind = Literal["defence", "decision", "inside", "tuning"]
+"""A defence, a rule at decision time, a change inside the model, or new weights."""
 
 Role = Literal["remedy", "control", "ideal"]
-"""What somebody could deploy; what a remedy is held against; what needs to know how paraphrases are decided."""
+"""A remedy can be deployed. The two others are yardsticks: an ideal needs to know how paraphrases are decided."""
 
 
 class Decide(Protocol):
-    """How a target decides prompts."""
+    """How a system decides prompts."""
 
     def __call__(self, of: str, prompts: Corpus | None) -> Labels:
-        """Return labels, with a column `queries`, in the order of the prompts.
+        """Return labels of a corpus's prompts, in their order, with a column `queries`.
 
-        Parameters
-        ----------
-        of : str
-            Name of the corpus that the prompts are of.
-        prompts : DataFrame or None
-            None: those that the store has labels of, whose text nobody has (XSTest's).
-
-        Raises
-        ------
-        Missing
-            The store lacks what this needs.
+        `prompts` is None for those that the store has labels of but nobody has the text of (XSTest's). Raises Missing
+        if the store lacks what the decision needs.
         """
 
 
 @dataclass(frozen=True)
 class Target:
-    """A target that a remedy made.
+    """A system that a remedy made.
 
     Attributes
     ----------
     decide : Decide
-        A live store asks what is missing; the recorded one reads.
+        In a live store it asks what is missing; in the recorded one it reads.
     respondent : callable or None
-        Loads and prepares what is asked; None where that is the untouched model, whose decisions are looked at.
+        Loads and prepares the model that is asked; None if only decisions of the untouched model are used.
     """
 
     decide: Decide
     respondent: Callable[[], Remedied] | None = None
 
+    @classmethod
+    def asking(
+        cls, base: Untouched, name: str, parameters: Mapping[str, Any], respondent: Callable[[], Remedied]
+    ) -> Self:
+        """Return a system that is a changed model, loaded once, when first needed; arguments as for `asking.ask`."""
+        respondent = cache(respondent)
+        return cls(partial(ask, base, name, parameters, respondent), respondent)
+
 
 @dataclass(frozen=True)
 class Remedy:
-    """One remedy: a module of `catalogue` has one or several in `REMEDIES`.
+    """One remedy; a module of `catalogue` lists its remedies in `REMEDIES`.
 
     Attributes
     ----------
     name : str
-        Lower case, digits and single hyphens: part of folder names.
-    kind : str
-        defence, decision (at decision time), inside (the model) or tuning.
+        Lower case, digits and single hyphens: it is part of folder names.
     source : str
         arXiv number, "ours", or a notebook.
     apply : callable
-        The untouched target, the training and the validation third to the remedied target. It never sees the test
-        third, and does nothing expensive before it is asked.
+        Makes the remedied system from the untouched one, the training split and the validation split. It never sees
+        the test split, and does nothing expensive before the system is asked.
     asks : bool
-        Whether a model is asked; all others follow from recorded traces and labels.
+        Whether a model is asked; if not, recorded traces and labels are enough.
     queries : float
         Questions a prompt, at most.
     asked : str
-        Name that labels are kept under, where several remedies share what was asked.
-    role : str
-        remedy; control or ideal, which are yardsticks and never said to work.
+        Name that labels are kept under if several remedies share what was asked.
     """
 
     name: str
@@ -87,10 +84,10 @@ class Remedy:
 
     @property
     def folder(self) -> str:
-        """How the labels of what it asks are called beside the corpus's own; "" where nothing is asked."""
+        """Name that the labels of what it asks are kept under, beside the corpus's; "" if it asks nothing."""
         return (self.asked or self.name) if self.asks else ""
 
     @property
     def cheap(self) -> bool:
-        """Whether large models are asked too: one question a prompt at most, and the weights stay as they are."""
+        """Whether large models are asked too: at most one question a prompt, with unchanged weights."""
         return not self.asks or (self.queries <= 1 and self.kind in ("defence", "decision"))

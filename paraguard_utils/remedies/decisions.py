@@ -1,4 +1,4 @@
-"""Every remedy's decisions on all thirds of the clusters: asked in a live store, read from the recorded one."""
+"""Decisions of every remedied system on every split: asked in a live store, read from the recorded one."""
 
 import contextlib
 import sys
@@ -25,27 +25,16 @@ Decisions = dict[str, dict[str, Labels]]
 """Labels by remedy and corpus."""
 
 OUTSIDE = 3
-"""The third with whose teachers XSTest's prompts are asked."""
+"""XSTest's prompts are asked with what was learned for the split of this number."""
 
 TUNED = tuple(name for name, remedy in catalogue.remedies().items() if remedy.kind == "tuning")
 """Remedies that change weights."""
 
 
 def bases(store: Store, corpora: Mapping[str, Corpus], settings: Settings) -> dict[str, Untouched]:
-    """Return the untouched targets whose decisions on all corpora a store has, under `follow_ups.SAMPLED_PROMPT`.
+    """Return the untouched systems under the safety instruction whose decisions on all corpora are in a store.
 
-    Parameters
-    ----------
-    store : stores.Store
-    corpora : dict of str to DataFrame
-        The corpus and its twins.
-    settings : settings.Settings
-        model: that one only.
-
-    Raises
-    ------
-    Missing
-        There is none; it names a file that is missing.
+    `settings.model` restricts them to that model. Raises Missing, which names a missing file, if there are none.
     """
     if settings.model:
         names = trace_store.find_targets(store, next(iter(corpora)), settings.model)
@@ -62,55 +51,44 @@ def bases(store: Store, corpora: Mapping[str, Corpus], settings: Settings) -> di
 
 
 def chosen(base: Untouched, settings: Settings) -> dict[str, Remedy]:
-    """Return the remedies to apply to a target.
+    """Choose the remedies to apply to a system.
 
-    All from the record. In a live store those named and those that ask nothing; where none is named, all for a default
-    model and the cheap ones for any other.
+    The recorded store gets all that are named. A live store gets the named ones and those that ask nothing; if none is
+    named, a default model gets all, and any other model the cheap ones.
     """
-    every = catalogue.remedies()
     named = catalogue.chosen(settings.remedies)
     if base.store.recorded:
         return named
-    small = base.argument in registry.default_models()
-    wanted = {name for name, remedy in named.items() if settings.remedies or small or remedy.cheap}
-    return {name: remedy for name, remedy in every.items() if name in wanted or not remedy.asks}
+    if not settings.remedies and base.argument not in registry.default_models():
+        named = {name: remedy for name, remedy in named.items() if remedy.cheap}
+    return {name: remedy for name, remedy in catalogue.remedies().items() if name in named or not remedy.asks}
 
 
 def targets(base: Untouched, remedies: Mapping[str, Remedy], fold: Splits) -> dict[str, Target]:
-    """Apply remedies, given the training and the validation third; nothing is asked yet."""
-    made = {name: remedy.apply(base, fold.train, fold.validation) for name, remedy in remedies.items()}
+    """Return the untouched system and, by name, what remedies make of it; nothing is asked yet."""
 
     def untouched(of: str, prompts: Corpus | None) -> Labels:
         if of == XSTEST_SAFE:  # no earlier notebook asks these
             return ask(base, UNTOUCHED, {}, lambda: Remedied(base.local, {}), of, prompts)
         return base.decide(of, prompts)
 
+    made = {name: remedy.apply(base, fold.train, fold.validation) for name, remedy in remedies.items()}
     return {UNTOUCHED: Target(untouched), **made}
 
 
 def decide(
-    base: Untouched, made: Mapping[str, Target], fold: Splits, outside: Mapping[str, Corpus] | None = None
+    base: Untouched, remedies: Mapping[str, Remedy], fold: Splits, outside: Mapping[str, Corpus] | None = None
 ) -> Decisions:
-    """Return what the untouched target and every remedied one decide on the third that is reported on.
+    """Return decisions of the untouched system and of every remedied one on the test split.
 
-    Parameters
-    ----------
-    base : Untouched
-    made : dict of str to Target
-        From `targets`.
-    fold : Splits
-    outside : dict of str to DataFrame or None
-        XSTest's prompts by name, asked with what the first two thirds taught; where they are not given, the labels that
-        the store has. Its safe ones are for tuned models, and for the untouched one beside them.
-
-    Returns
-    -------
-    dict of str to dict of str to DataFrame
-        A remedy for which the store lacks something is left out, and so is a corpus on which it cannot decide.
+    XSTest's prompts (`outside`, by name) are decided for split `OUTSIDE` only; without them the labels in the store
+    count. Only tuned models decide its safe prompts, and the untouched one beside them. A remedy is left out if the
+    store lacks something for it, and so is an outside corpus that it cannot decide.
     """
+    base = base.reported_on(fold.third)
     found: Decisions = {}
-    asked_safe = {UNTOUCHED, *TUNED} if made.keys() & set(TUNED) else set()
-    for name, target in made.items():
+    asked_safe = {UNTOUCHED, *TUNED} if remedies.keys() & set(TUNED) else set()
+    for name, target in targets(base, remedies, fold).items():
         try:
             own = {of: target.decide(of, prompts) for of, prompts in zip(base.corpora, fold.test, strict=True)}
         except Missing as error:
@@ -119,7 +97,7 @@ def decide(
             continue
         if fold.third == OUTSIDE:
             for of in (XSTEST, XSTEST_SAFE) if name in asked_safe else (XSTEST,):
-                with contextlib.suppress(Missing):  # asking needs XSTest's file; what reads traces has none
+                with contextlib.suppress(Missing):  # asking needs XSTest's file, and it has no traces
                     own[of] = target.decide(of, (outside or {}).get(of))
         found[name] = own
     return found
@@ -128,30 +106,16 @@ def decide(
 def crossed(
     base: Untouched, remedies: Mapping[str, Remedy], folds: list[Splits], outside: Mapping[str, Corpus] | None = None
 ) -> list[Decisions]:
-    """Return what every remedied target decides on each third, taught by the other two.
-
-    Parameters
-    ----------
-    base : Untouched
-    remedies : dict of str to Remedy
-    folds : list of Splits
-        From `splits.folds`.
-    outside : dict of str to DataFrame or None
-        As for `decide`.
-    """
-    found = []
-    for fold in folds:
-        own = base.reported_on(fold.third)
-        found.append(decide(own, targets(own, remedies, fold), fold, outside))
-    return found
+    """Return the decisions on each split (`decide`), in the order of the folds."""
+    return [decide(base, remedies, fold, outside) for fold in folds]
 
 
-def _metas(store: Store, corpora: Mapping[str, Corpus], target: str, remedy: Remedy) -> list[dict]:
-    """Return the meta files of what a remedy asked of a target."""
-    asked = [(of, third) for third in THIRDS for of in corpora] + [(XSTEST, 0), (XSTEST_SAFE, 0)]
+def _metas(base: Untouched, remedy: Remedy) -> list[dict]:
+    """Return the meta files of what a remedy asked, with the number of the split, `third`."""
+    asked = [(of, third) for third in THIRDS for of in base.corpora] + [(XSTEST, 0), (XSTEST_SAFE, 0)]
     found = []
     for of, third in asked if remedy.folder else []:
-        if meta := read_meta(store.path("labels", remedied_name(of, remedy.folder, third), target)):
+        if meta := read_meta(base.store.path("labels", remedied_name(of, remedy.folder, third), base.name)):
             found.append(meta | {"third": third})
     return found
 
@@ -159,37 +123,36 @@ def _metas(store: Store, corpora: Mapping[str, Corpus], target: str, remedy: Rem
 def learned(base: Untouched, remedies: Mapping[str, Remedy]) -> Table:
     """Return what remedies learned or chose, from their meta files.
 
-    Returns
-    -------
-    DataFrame
-        target, remedy, third (that it is reported on), what, epoch (of a loss), value.
+    Columns: target, remedy, third (number of the test split), what, epoch (of a loss), value.
     """
     rows = []
     for name, remedy in remedies.items():
-        known = {meta["third"]: meta for meta in _metas(base.store, base.corpora, base.name, remedy) if meta["third"]}
-        for third, meta in sorted(known.items()):
-            for what, value in meta.get("learned", {}).items():
-                about = {"target": base.name, "remedy": name, "third": third}
+        known = {meta["third"]: meta.get("learned", {}) for meta in _metas(base, remedy) if meta["third"]}
+        for third, own in sorted(known.items()):
+            about = {"target": base.name, "remedy": name, "third": third}
+            for what, value in own.items():
                 if what == "losses":
                     for epoch in value:
-                        ends = {key: epoch[key] for key in ("loss", "eval_loss")}
-                        rows += [about | {"what": key, "epoch": epoch["epoch"], "value": ends[key]} for key in ends]
+                        for key in ("loss", "eval_loss"):
+                            rows.append(about | {"what": key, "epoch": epoch["epoch"], "value": epoch[key]})
                 elif isinstance(value, int | float):
                     rows.append(about | {"what": what, "epoch": None, "value": value})
     return pd.DataFrame(rows, columns=["target", "remedy", "third", "what", "epoch", "value"])
 
 
 def minutes(base: Untouched, remedies: Mapping[str, Remedy]) -> Table:
-    """Return how long asking took, where the meta files tell: target, remedy, asked, prompts a second, minutes."""
+    """Return how long asking and training took, from the meta files; remedies that share answers have one row.
+
+    Columns: target, remedy, asked (prompts), minutes_training, minutes.
+    """
     rows, seen = [], set()
     for name, remedy in remedies.items():
-        metas = [meta for meta in _metas(base.store, base.corpora, base.name, remedy) if meta.get("asked_now")]
+        metas = [meta for meta in _metas(base, remedy) if meta.get("asked_now")]
         if not metas or remedy.folder in seen:
             continue
         seen.add(remedy.folder)
         asked, seconds = (sum(meta[key] for meta in metas) for key in ("asked_now", "seconds"))
         taught = {meta["third"]: meta.get("learned", {}).get("seconds", 0) for meta in metas if meta["third"]}
-        training = sum(taught.values())
-        row = {"target": base.name, "remedy": name, "asked": asked, "minutes_training": round(training / 60, 1)}
-        rows.append(row | {"minutes": round(seconds / 60, 1)})
+        row = {"target": base.name, "remedy": name, "asked": asked}
+        rows.append(row | {"minutes_training": round(sum(taught.values()) / 60, 1), "minutes": round(seconds / 60, 1)})
     return pd.DataFrame(rows, columns=["target", "remedy", "asked", "minutes_training", "minutes"])

@@ -6,6 +6,8 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 import pandas as pd
 
+from paraguard_utils.remedies.splits import Third
+from paraguard_utils.remedies.untouched import Untouched
 from paraguard_utils.schemas import Labels, Traces
 
 Value = TypeVar("Value")
@@ -13,25 +15,17 @@ Value = TypeVar("Value")
 ROUNDING = 1e-9
 
 DECIMALS = 9
-"""Decimals of p(refuse)."""
+"""Decimals of p(refuse): processors differ in the sixteenth."""
 
 
 class Rates(NamedTuple):
-    """How often answers that begin with a token are rejections.
-
-    Attributes
-    ----------
-    shares : Series of float
-        By token, in [0, 1], drawn to the base rate.
-    base : float
-        Share of all answers.
-    """
+    """The share of rejections among answers that begin with a token, shrunk to the share among all answers."""
 
     shares: pd.Series
     base: float
 
     def of(self, tokens: np.ndarray) -> np.ndarray:
-        """Return the share of each token; the base rate for one that began no answer."""
+        """Return the share of each token; the base rate if no answer began with it."""
         return self.shares.reindex(tokens).fillna(self.base).to_numpy()
 
 
@@ -41,13 +35,7 @@ def first(traces: Traces) -> np.ndarray:
 
 
 def learn(traces: Traces, labels: Labels) -> Rates:
-    """Learn which first tokens begin rejections.
-
-    Parameters
-    ----------
-    traces, labels : DataFrame
-        Of training prompts, rows in the same order; answers that are neither accepted nor rejected count for nothing.
-    """
+    """Learn which first tokens begin rejections, from traces and labels of the same prompts in the same order."""
     label = labels["label"].to_numpy()
     decided = np.isin(label, ["accept", "reject"])
     rejected = pd.Series((label == "reject")[decided].astype(float))
@@ -56,34 +44,38 @@ def learn(traces: Traces, labels: Labels) -> Rates:
     return Rates((groups.sum() + base) / (groups.count() + 1), base)
 
 
-def p_refuse(traces: Traces, rates: Rates) -> np.ndarray:
-    """Return p(refuse) of each trace, in [0, 1], to `DECIMALS`: processors differ in the sixteenth."""
+def rates(base: Untouched, train: Third) -> Rates:
+    """Learn which first tokens begin refusals, on the benign prompts and twins of the training split."""
+    parts = list(zip(base.corpora, train, strict=True))
+    traces = pd.concat([base.traces(of, prompts) for of, prompts in parts], ignore_index=True)
+    labels = pd.concat([base.decide(of, prompts) for of, prompts in parts], ignore_index=True)
+    return learn(traces, labels)
+
+
+def p_refuse(traces: Traces, known: Rates) -> np.ndarray:
+    """Return p(refuse) of each trace, in [0, 1]; unlisted tokens count with the base rate."""
     if traces.empty:
         return np.zeros(0)
     lengths = traces["next_ids"].map(len).to_numpy()
     tokens, p = (np.concatenate(traces[name].to_list()) for name in ("next_ids", "next_logprobs"))
     p = np.exp(p.astype(float))
     starts = np.concatenate([[0], lengths.cumsum()[:-1]])
-    known, told = np.add.reduceat(p, starts), np.add.reduceat(p * rates.of(tokens), starts)
-    return np.clip(told + np.maximum(0.0, 1 - known) * rates.base, 0, 1).round(DECIMALS)
+    listed, refused = np.add.reduceat(p, starts), np.add.reduceat(p * known.of(tokens), starts)
+    return np.clip(refused + np.maximum(0.0, 1 - listed) * known.base, 0, 1).round(DECIMALS)
 
 
 def best(values: Iterable[Value], rejected: Callable[[Value], Sequence[np.ndarray]], untouched: float) -> Value | None:
-    """Choose on validation prompts the value that makes twins' rejections exceed benign ones most (Youden's J).
+    """Choose the value with the highest Youden's J: the share of twins rejected minus that of benign prompts.
 
     Parameters
     ----------
     values : iterable
-        The weakest first: of equals the first is taken.
+        The weakest first: among equals the first is taken.
     rejected : callable
-        A value to what it rejects of benign prompts and of twins: decisions, or p(refuse).
+        Returns what a value rejects of the benign validation prompts and of their twins: decisions, or p(refuse).
     untouched : float
-        What the untouched model rejects of the benign prompts: a value that rejects more is no remedy.
-
-    Returns
-    -------
-    object or None
-        None where every value rejects more.
+        Share of the benign prompts that the untouched model rejects. Values that reject more are passed over; if all
+        do, None is returned.
     """
     found, highest = None, -np.inf
     for value in values:

@@ -1,9 +1,10 @@
-"""Reading and changing a model's activations; every change is taken back (`docs/method.md`, Remedies)."""
+"""Read a model's activations, and change them for a while (`docs/method.md`, Remedies)."""
 
 import io
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,7 @@ from paraguard_utils.remedies.untouched import Untouched
 from paraguard_utils.schemas import Corpus, Traces
 
 LEARNED = "adapters"
-"""Where what was learned lies in a live store: never in the record."""
+"""Folder of a live store for what was learned; it is never published."""
 
 PARAMETERS = "parameters"
 
@@ -29,17 +30,11 @@ if TYPE_CHECKING:
     from paraguard_utils.models.prompting import Request
 
     Change = Callable[[torch.Tensor], torch.Tensor]
-    """From a layer's output, shape (rows, tokens, dimensions), to what is to stand there."""
+    """Makes a new output of a layer from its output, shape (rows, tokens, dimensions)."""
 
 
 def layers(network: Any) -> Sequence[Any]:
-    """Return a model's decoder layers.
-
-    Raises
-    ------
-    ModelError
-        It has none that could be found.
-    """
+    """Return a model's decoder layers; raises ModelError if none are found."""
     found = getattr(network.get_decoder(), "layers", None)
     if found is None:
         raise ModelError(f"a model of type {network.config.model_type} has no list of layers to look into")
@@ -48,14 +43,7 @@ def layers(network: Any) -> Sequence[Any]:
 
 @contextmanager
 def changed(network: Any, changes: "Mapping[int, Change]") -> Iterator[None]:
-    """Change the outputs of some layers inside a `with` block; afterwards the model is what it was, bit for bit.
-
-    Parameters
-    ----------
-    network : transformers model
-    changes : dict of int to callable
-        By layer, counted from 0.
-    """
+    """Change the outputs of some layers, counted from 0, inside a `with` block; then restore the model, bit for bit."""
 
     def hook(change: "Change") -> Callable[..., Any]:
         def changing(module: Any, given: Any, output: Any) -> Any:
@@ -78,50 +66,29 @@ def first_steps(model: Local, context: PromptContext, prompts: Corpus, batch: in
 
 
 def activations(model: Local, context: PromptContext, prompts: Corpus, batch: int) -> np.ndarray:
-    """Return every layer's output at the last token of each prompt.
-
-    Parameters
-    ----------
-    model : local.Local
-    context : prompting.PromptContext
-    prompts : DataFrame
-        Columns prompt_id, text.
-    batch : int
-
-    Returns
-    -------
-    numpy.ndarray of float32, shape (prompts, layers, dimensions)
-    """
+    """Return every layer's output at each prompt's last token, float32, shape (prompts, layers, dimensions)."""
     number = len(layers(model.model.network))
     seen: list[list[np.ndarray]] = [[] for _ in range(number)]
 
-    def looking(layer: int) -> "Change":
-        def look(output: "torch.Tensor") -> "torch.Tensor":
-            seen[layer].append(output[:, -1].float().cpu().numpy())
-            return output
-
-        return look
+    def keep(layer: int, output: "torch.Tensor") -> "torch.Tensor":
+        seen[layer].append(output[:, -1].float().cpu().numpy())
+        return output
 
     order: list[str] = []
     found: list[np.ndarray] = []
-    prefills = _prefills(model, context, prompts, batch)
-    while True:
-        with changed(model.model.network, {layer: looking(layer) for layer in range(number)}):
-            group = next(prefills, None)
-        if group is None:
-            break
-        order += [request.prompt_id for request in group[0]]
-        # A batch is computed longest prompt first; before it, perhaps, the words that all share.
-        own = [np.concatenate(parts)[-len(group[0]) :] for parts in seen]
-        found.append(np.stack(own, axis=1))
-        for parts in seen:
-            parts.clear()
+    with changed(model.model.network, {layer: partial(keep, layer) for layer in range(number)}):
+        for group, _ in _prefills(model, context, prompts, batch):
+            order += [request.prompt_id for request in group]
+            # The engine may first compute the words that all prompts share, and a batch in several parts.
+            found.append(np.stack([np.concatenate(parts)[-len(group) :] for parts in seen], axis=1))
+            for parts in seen:
+                parts.clear()
     places = pd.Series(range(len(order)), index=order)
     return np.concatenate(found)[places.loc[prompts["prompt_id"]].to_numpy()]
 
 
 def place(base: Untouched, name: str) -> Path:
-    """Return where a live store keeps what was learned for the third that a remedy is reported on."""
+    """Return where a live store keeps what was learned for the test split."""
     own = base.folder(next(iter(base.corpora)), "learned")
     return base.store.writes / LEARNED / own / f"{base.name}--{name}"
 
@@ -129,22 +96,7 @@ def place(base: Untouched, name: str) -> Path:
 def remembered(
     base: Untouched, name: str, parameters: Mapping[str, Any], learn: Callable[[], dict[str, Any]]
 ) -> dict[str, Any]:
-    """Return what a live store remembers of what was learned; learn and keep it where there is nothing.
-
-    Parameters
-    ----------
-    base : Untouched
-    name : str
-        Of the remedy.
-    parameters : dict
-        What it was learned with; learned with others, it is learned again.
-    learn : callable
-        To arrays and numbers by name.
-
-    Returns
-    -------
-    dict of str to numpy.ndarray or float or int
-    """
+    """Return the arrays and numbers learned with these parameters; learn and keep them if there are none."""
     file = place(base, f"{name}.npz")
     told = json.dumps(dict(parameters), sort_keys=True)
     if file.is_file():
@@ -163,7 +115,7 @@ def remembered(
 def _prefills(
     model: Local, context: PromptContext, prompts: Corpus, batch: int
 ) -> "Iterator[tuple[list[Request], list[dict[str, Any]]]]":
-    """Yield batches, longest prompts first, with their traces up to the first token; hooks may be on meanwhile."""
+    """Yield batches, longest prompts first, with their traces up to the first answer token."""
     from paraguard_utils.models.engine import Engine, batches, shared_prefix
 
     asked = prompting.requests(prompts, model.reader.tokenizer, context)

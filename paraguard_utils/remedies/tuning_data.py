@@ -1,4 +1,4 @@
-"""Examples to tune a model on, made of its own answers (`docs/method.md`, What CI adds; Remedies)."""
+"""Make examples to tune a model on from its own answers (`docs/method.md`, What CI adds; Remedies)."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -11,37 +11,33 @@ from paraguard_utils.labels import substance
 from paraguard_utils.schemas import Corpus, Labels, Pairs, Table, Traces
 
 APOLOGY_CHARS = 60
-"""Characters of an answer in which an apology is looked for (ours)."""
+"""Beginning of an answer that is searched for an apology, in characters (ours)."""
 
 
 def tuning_examples(
     target: str, corpus: Corpus, traces: Traces, labels: Labels, pairs: Pairs, longer: pd.DataFrame | None, wrapper: str
 ) -> list[dict]:
-    """Make chat examples that ask a rejected phrasing and answer as the target answered an accepted one, to the end.
+    """Make chat examples that pair a rejected phrasing with the model's own answer to an accepted one.
 
-    The answers are the target's own. Kept are those that ended by themselves, that the labeller takes for an answer as
-    a whole, that do not decline later, begin with no apology, and are no loop or echo. No one has judged whether they
-    are right.
+    An answer is used if it ended by itself, the labeller accepts it as a whole, it does not decline later, begins with
+    no apology, and is no loop or echo. Nobody has judged whether it is right.
 
     Parameters
     ----------
     target : str
-        A chat target: a guard gives no answers.
+        A chat system: a guard gives no answers.
     corpus, traces, labels : DataFrame
         Rows in the same order.
-    pairs : DataFrame
-        The target's pairs.
     longer : DataFrame or None
-        The target's long answers (`labels.follow_ups`).
+        Long answers (`labels.follow_ups`).
     wrapper : str
-        Text of the target's wrapper: the system turn; "" for none.
+        Text of the system prompt; "" for none.
 
     Returns
     -------
     list of dict
-        One per rejected prompt with such an answer in its cluster, the most similar prompt's, in corpus order: messages
-        (system where there is a wrapper, user, assistant), target, cluster_id, prompt_id, answered_as (the accepted
-        prompt's id).
+        One for each rejected prompt with such an answer in its cluster, in corpus order: messages, target, cluster_id,
+        prompt_id, answered_as (the id of the accepted prompt, the most similar one).
 
     Raises
     ------
@@ -76,7 +72,7 @@ def tuning_examples(
 
 
 def _fit_to_tune(answers: pd.DataFrame, requests: pd.Series) -> pd.DataFrame:
-    """Return the answers, one a prompt, that may be learned from."""
+    """Return the answers that may be learned from, at most one a prompt."""
     fit = (answers["label"] == "accept") & (answers["finish_reason"] == "stop") & ~answers["declined_later"]
     fit &= ~answers["response"].str[:APOLOGY_CHARS].str.contains("sorry|apolog", case=False, na=True)
     answers = answers[fit].drop_duplicates("prompt_id")
@@ -85,54 +81,24 @@ def _fit_to_tune(answers: pd.DataFrame, requests: pd.Series) -> pd.DataFrame:
 
 
 def tuning_counts(examples: Mapping[str, list[dict]], pairs: Mapping[str, Pairs]) -> Table:
-    """Count, by target, rejections with an accepted paraphrase and those that became an example.
-
-    Parameters
-    ----------
-    examples : dict of str to list of dict
-        From `tuning_examples`.
-    pairs : dict of str to DataFrame
-
-    Returns
-    -------
-    DataFrame, one row per target
-        target, rejections (with an accepted paraphrase), examples, clusters (of the examples).
-    """
+    """Count, by target, rejections with an accepted paraphrase, examples (`tuning_examples`) and their clusters."""
     rows = []
     for target, made in examples.items():
         own = pairs[target]
         own = own[own["same_cluster"] & (own["centre_label"] == "reject")]
-        clusters = {row["cluster_id"] for row in made}
-        rows.append(
-            {
-                "target": target,
-                "rejections": own["centre_id"].nunique(),
-                "examples": len(made),
-                "clusters": len(clusters),
-            }
-        )
+        counts = {"rejections": own["centre_id"].nunique(), "examples": len(made)}
+        rows.append({"target": target, **counts, "clusters": len({row["cluster_id"] for row in made})})
     return pd.DataFrame(rows)
 
 
-# JSON allows them inside a string, but many readers end a line at them.
+# JSON allows these inside a string, but many readers end a line there.
 _LINE_ENDS = {ord(mark): f"\\u{ord(mark):04x}" for mark in "\x85\u2028\u2029"}
 
 
 def write_jsonl(path: Path, examples: Sequence[dict], meta: dict) -> None:
-    """Write objects as JSON lines, UTF-8, one a line whatever a text holds, in one step, with a meta file beside them.
+    """Write objects as JSON lines in UTF-8, in one step, with a meta file beside them.
 
-    Parameters
-    ----------
-    path : Path
-    examples : sequence of dict
-        JSON-able.
-    meta : dict
-        Parameters and hashes of inputs.
-
-    Raises
-    ------
-    DataError
-        The file cannot be written; it is as it was.
+    Raises DataError, and leaves the file as it was, if it cannot be written.
     """
     lines = (json.dumps(example, ensure_ascii=False, allow_nan=False).translate(_LINE_ENDS) for example in examples)
     content = "".join(f"{line}\n" for line in lines)
@@ -141,17 +107,17 @@ def write_jsonl(path: Path, examples: Sequence[dict], meta: dict) -> None:
 
 
 def paired(corpus: Corpus, labels: Labels, answers: pd.DataFrame, brittle: bool) -> pd.DataFrame:
-    """Pair phrasings with complete answers of the target's own.
+    """Pair phrasings with complete answers of the system's own.
 
     Parameters
     ----------
     corpus, labels : DataFrame
         Rows in the same order.
     answers : DataFrame
-        Columns prompt_id, label, response, finish_reason, declined_later: one or several a prompt.
+        Columns prompt_id, label, response, finish_reason, declined_later; one or several rows a prompt.
     brittle : bool
-        True: every refused phrasing with every fit answer to an accepted phrasing of its cluster. False: every accepted
-        phrasing with its own fit answer.
+        True: each refused phrasing with every usable answer to an accepted phrasing of its cluster. False: each
+        accepted phrasing with its own usable answer.
 
     Returns
     -------
@@ -160,7 +126,8 @@ def paired(corpus: Corpus, labels: Labels, answers: pd.DataFrame, brittle: bool)
     """
     fit = _fit_to_tune(answers, corpus.set_index("prompt_id")["text"])[["prompt_id", "response"]]
     prompts = corpus[["prompt_id", "cluster_id", "text"]].assign(label=labels["label"].to_numpy())
+    columns = ["prompt_id", "text", "response"]
     if not brittle:
-        return prompts[prompts["label"] == "accept"].merge(fit, on="prompt_id")[["prompt_id", "text", "response"]]
+        return prompts[prompts["label"] == "accept"].merge(fit, on="prompt_id")[columns]
     answered = prompts[["prompt_id", "cluster_id"]].merge(fit, on="prompt_id")[["cluster_id", "response"]]
-    return prompts[prompts["label"] == "reject"].merge(answered, on="cluster_id")[["prompt_id", "text", "response"]]
+    return prompts[prompts["label"] == "reject"].merge(answered, on="cluster_id")[columns]

@@ -1,4 +1,4 @@
-"""The target that remedies are applied to: a model under its wrapper, as the store knows it."""
+"""The system that remedies are applied to: a model with its system prompt, as the store knows it."""
 
 import copy
 from collections.abc import Mapping
@@ -8,21 +8,19 @@ import pandas as pd
 
 from paraguard_utils.errors import Missing
 from paraguard_utils.labels import labelling
-from paraguard_utils.models import loading, local, prompting, trace_store
+from paraguard_utils.models import loading, prompting, trace_store
 from paraguard_utils.models.local import Local
+from paraguard_utils.registry import wrappers
 from paraguard_utils.schemas import Corpus, Labels, Traces
 from paraguard_utils.settings import Settings, remedied_name
 from paraguard_utils.stores import Store, read_meta
 
 
 class Untouched:
-    """A chat model under a wrapper, with the traces and labels that a store has of it.
+    """A chat model with its system prompt, and its traces and labels in a store.
 
     Parameters
     ----------
-    store : stores.Store
-    name : str
-        Of the target.
     corpora : dict of str to DataFrame
         The corpus and its twins, by name.
     settings : settings.Settings
@@ -31,8 +29,7 @@ class Untouched:
     Attributes
     ----------
     third : int
-        Which third of the clusters remedies are reported on, counted from 1: part of the names that what they learn
-        and ask is kept under. 0 where nothing is learned.
+        Number of the split that remedies are reported on; part of the names of what they learn and ask. 0: none.
     """
 
     def __init__(self, store: Store, name: str, corpora: Mapping[str, Corpus], settings: Settings) -> None:
@@ -45,47 +42,32 @@ class Untouched:
         self._labels: dict[str, Labels] = {}
 
     def reported_on(self, third: int) -> Self:
-        """Return the same target, model and caches shared, for remedies that are reported on another third."""
+        """Return the same system, sharing model and caches, for remedies that are reported on another split."""
         other = copy.copy(self)
         other.third = third
         return other
 
     def folder(self, of: str, remedy: str) -> str:
-        """Return the name that what a remedy asks of a corpus, or of prompts outside the corpora, is kept under."""
+        """Return the name under which the store keeps what a remedy asks of a corpus."""
         return remedied_name(of, remedy, self.third if of in self.corpora else 0)
 
-    @property
-    def model_name(self) -> str:
-        """The model's name, as target names begin."""
-        return prompting.model_of(self.name)
-
     def decide(self, of: str, prompts: Corpus | None = None) -> Labels:
-        """Return the labels of the model's own answers, with a column `queries`, which is 1.
-
-        Parameters
-        ----------
-        of : str
-        prompts : DataFrame or None
-            None: all that the store has.
-        """
+        """Return labels of the model's own answers to prompts (None: to all), with `queries`, which is 1."""
         if of not in self._labels:
             self._labels[of] = labelling.labels_by(self.store, of, self.name)[1].assign(queries=1)
         found = self._labels[of]
         return found if prompts is None else rows(found, prompts)
 
     def traces(self, of: str, prompts: Corpus | None, wrapper: str = "") -> Traces:
-        """Return traces of the model's own answers, checked to be of the corpus.
+        """Return traces of the model's own answers, by default under its own wrapper.
 
-        Raises
-        ------
-        Missing
-            The prompts are others', of which no trace is kept, or a server told no next-token probabilities.
+        Raises Missing for prompts outside the corpora, and if a server returned no next-token probabilities.
         """
         wrapper = wrapper or self.wrapper
         if of not in self.corpora or prompts is None:
             raise Missing(f"no traces of {of} are kept, without which nothing can be decided on it")
         if (of, wrapper) not in self._traces:
-            target = prompting.target_name(self.model_name, wrapper)
+            target = prompting.target_name(prompting.model_of(self.name), wrapper)
             found = trace_store.recorded_traces(self.store, of, self.corpora[of], target)
             untold = int((found["next_ids"].map(len) == 0).sum())
             if untold:
@@ -100,21 +82,20 @@ class Untouched:
 
     @property
     def local(self) -> Local:
-        """The model, loaded.
-
-        Raises
-        ------
-        Missing
-            It is behind a server, so that nothing but its answers can be changed.
-        """
+        """The loaded model. Raises Missing for a model behind a server, since only its answers can be changed."""
         if prompting.is_served(self.name):
             raise Missing(f"{self.name} is behind a server; remedies that ask need the model's weights here")
         if not self._loaded:
-            self._loaded.append(local.Local(self.load(packed=True)))
+            self._loaded.append(Local(self.load(packed=True)))
         return self._loaded[0]
 
+    @property
+    def context(self) -> prompting.PromptContext:
+        """What decides the loaded model's answers beside the user's words."""
+        return self.local.context(wrappers()[self.wrapper]["text"], self.decoding)
+
     def load(self, packed: bool) -> loading.Model:
-        """Load the model anew, as the settings say."""
+        """Load a new copy of the model."""
         given = (self.settings.dtype, self.settings.device, self.settings.without_template)
         return loading.load(loading.resolve(self.argument), *given, packed=packed)
 

@@ -1,4 +1,4 @@
-"""One file a remedy. A new module with `REMEDIES`, a sequence of `contract.Remedy`, is on the map by being here."""
+"""Remedies, one file each: a module here with `REMEDIES`, a sequence of `contract.Remedy`, is found by itself."""
 
 import importlib
 import pkgutil
@@ -9,14 +9,14 @@ from paraguard_utils.remedies.contract import Remedy
 from paraguard_utils.text import near
 
 UNTOUCHED = "untouched"
-"""The name of what no remedy was applied to."""
+"""Name of the system that no remedy was applied to."""
 
 ORDER = ("defence", "decision", "inside", "tuning")
 
 
 @cache
 def remedies() -> dict[str, Remedy]:
-    """Return all remedies by name: defences first, tuning last."""
+    """Return all remedies by name, in the order of their kinds, `ORDER`."""
     modules = [importlib.import_module(f"{__name__}.{found.name}") for found in pkgutil.iter_modules(__path__)]
     every = [remedy for module in modules for remedy in module.REMEDIES]
     found: dict[str, Remedy] = {}
@@ -28,18 +28,12 @@ def remedies() -> dict[str, Remedy]:
 
 
 def folders() -> list[str]:
-    """Return the names under which labels of what remedies ask are kept, beside a corpus's own."""
+    """Return the names that labels of what remedies ask are kept under (`Remedy.folder`)."""
     return sorted({remedy.folder for remedy in remedies().values()} - {""})
 
 
 def chosen(names: list[str]) -> dict[str, Remedy]:
-    """Return remedies by name.
-
-    Raises
-    ------
-    SettingsError
-        There is no such remedy.
-    """
+    """Return the remedies of these names, or all if there are none; raises SettingsError for an unknown name."""
     known = remedies()
     for name in names:
         if name not in known:

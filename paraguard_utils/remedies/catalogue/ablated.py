@@ -1,50 +1,37 @@
-"""Ablation of a false-refusal direction, orthogonal to that of true refusal (Wang et al., arXiv 2410.03415)."""
+"""Remove the direction of false refusal, orthogonal to that of true refusal (Wang et al., arXiv 2410.03415)."""
 
 import hashlib
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
-from functools import cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from paraguard_utils.models.local import Local
 from paraguard_utils.models.prompting import PromptContext
-from paraguard_utils.registry import wrappers
 from paraguard_utils.remedies import first_token, inside
-from paraguard_utils.remedies.asking import Remedied, ask
-from paraguard_utils.remedies.catalogue.threshold import rates
+from paraguard_utils.remedies.asking import Remedied
 from paraguard_utils.remedies.contract import Remedy, Target
 from paraguard_utils.remedies.splits import Third
 from paraguard_utils.remedies.untouched import Untouched
 from paraguard_utils.schemas import Traces
 
 DEPTHS = (0.25, 0.375, 0.5, 0.625, 0.75)
-"""Where a direction may be taken, as a share of the layers."""
+"""Depths at which a direction may be taken, as a share of the layers."""
 
 STRENGTHS = (0.5, 1.0)
-"""Share of the direction that is removed; the weaker first."""
+"""Share of the direction that is removed, the weaker first."""
 
 
 class Ablation(NamedTuple):
-    """What is removed: from every layer's output, at every token.
-
-    Attributes
-    ----------
-    direction : numpy.ndarray, shape (dimensions,)
-        Of length 1.
-    layer : int
-        Where it was taken, counted from 0.
-    strength : float
-        0: nothing is removed.
-    """
+    """A direction of length 1, its layer, counted from 0, and the share of it that every layer's output loses."""
 
     direction: np.ndarray
     layer: int
     strength: float
 
     def on(self, network: Any) -> AbstractContextManager[None]:
-        """Remove it from a network inside a `with` block."""
+        """Remove it from a network, at every token, inside a `with` block."""
         import torch
 
         unit = torch.tensor(self.direction, dtype=next(network.parameters()).dtype, device=network.device)
@@ -57,17 +44,10 @@ class Ablation(NamedTuple):
 
 
 def directions(false: np.ndarray, true: np.ndarray, accepted: np.ndarray) -> np.ndarray:
-    """Return, a layer, the direction of false refusal that is orthogonal to that of true refusal.
+    """Return for each layer the direction of false refusal, made orthogonal to that of true refusal.
 
-    Parameters
-    ----------
-    false, true, accepted : numpy.ndarray, shape (prompts, layers, dimensions)
-        Activations of refused benign prompts, of refused twins and of accepted benign prompts.
-
-    Returns
-    -------
-    numpy.ndarray, shape (layers, dimensions)
-        Of length 1.
+    `false`, `true` and `accepted` are activations of refused benign prompts, of refused twins and of accepted benign
+    prompts, shape (prompts, layers, dimensions). The directions have length 1, shape (layers, dimensions).
     """
     wrong, right = (side.mean(axis=0) - accepted.mean(axis=0) for side in (false, true))
     right /= np.linalg.norm(right, axis=-1, keepdims=True)
@@ -76,7 +56,7 @@ def directions(false: np.ndarray, true: np.ndarray, accepted: np.ndarray) -> np.
 
 
 class Ablated(Remedied):
-    """A model whose activations lack a direction."""
+    """A model with a direction removed from its activations."""
 
     def __init__(self, base: Local, parameters: dict[str, Any], ablation: Ablation) -> None:
         digest = hashlib.sha256(ablation.direction.astype(np.float16).tobytes()).hexdigest()[:8]
@@ -90,14 +70,12 @@ class Ablated(Remedied):
 
 
 def learn(base: Untouched, train: Third, validation: Third) -> Ablation:
-    """Learn directions on the training third; choose layer and strength on the validation third, by p(refuse)."""
-    context = base.local.context(wrappers()[base.wrapper]["text"], base.decoding)
-    size = base.settings.batch
+    """Learn directions on the training split; choose layer and strength on the validation split, by p(refuse)."""
+    context, size, known = base.context, base.settings.batch, first_token.rates(base, train)
     benign, harmful = (inside.activations(base.local, context, prompts, size) for prompts in train)
     own, twins = (base.decide(of, prompts)["label"] for of, prompts in zip(base.corpora, train, strict=True))
     sides = ((benign, own == "reject"), (harmful, twins == "reject"), (benign, own == "accept"))
     every = directions(*(seen[rows.to_numpy()] for seen, rows in sides))
-    known = rates(base, train)
 
     def rejected(ablation: Ablation) -> tuple[np.ndarray, ...]:
         with ablation.on(base.local.model.network):
@@ -114,12 +92,11 @@ def apply(base: Untouched, train: Third, validation: Third) -> Target:
     """Remove the direction."""
     parameters = {"depths": list(DEPTHS), "strengths": list(STRENGTHS)}
 
-    @cache
     def respondent() -> Ablated:
         found = inside.remembered(base, "ablated", parameters, lambda: learn(base, train, validation)._asdict())
         return Ablated(base.local, parameters, Ablation(**found))
 
-    return Target(partial(ask, base, "ablated", parameters, respondent), respondent)
+    return Target.asking(base, "ablated", parameters, respondent)
 
 
 REMEDIES = (Remedy("ablated", "inside", "2410.03415", apply, asks=True),)

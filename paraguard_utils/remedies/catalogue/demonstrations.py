@@ -1,11 +1,9 @@
-"""In-context defence: harmful requests with a refusal stand before the request (Wei et al., arXiv 2310.06387)."""
-
-from functools import partial
+"""In-context defence: put refused harmful requests before the request (Wei et al., arXiv 2310.06387)."""
 
 import numpy as np
 
 from paraguard_utils.core.estimates import SEED
-from paraguard_utils.remedies.asking import Framed, ask
+from paraguard_utils.remedies.asking import Framed
 from paraguard_utils.remedies.contract import Remedy, Target
 from paraguard_utils.remedies.splits import Third
 from paraguard_utils.remedies.untouched import Untouched
@@ -16,17 +14,12 @@ REFUSAL = "I'm sorry, but I can't help with that request."
 
 
 def apply(base: Untouched, train: Third, validation: Third) -> Target:
-    """Put demonstrations, drawn by seed from the seeds of the training third's twins, before the request."""
+    """Put demonstrations, drawn from the seed prompts of the training twins, before the request."""
     seeds = train.twins[train.twins["strategy"] == "seed"]["text"].sort_values().to_numpy()
     drawn = np.random.default_rng(SEED).choice(seeds, min(DEMONSTRATIONS, len(seeds)), replace=False)
     said = [(("user", str(text)), ("assistant", REFUSAL)) for text in drawn]
-    turns = [{"role": role, "content": text} for pair in said for role, text in pair]
-    parameters = {"turns": turns}
-
-    def respondent() -> Framed:
-        return Framed(base.local, parameters)
-
-    return Target(partial(ask, base, "demonstrations", parameters, respondent), respondent)
+    parameters = {"turns": [{"role": role, "content": text} for pair in said for role, text in pair]}
+    return Target.asking(base, "demonstrations", parameters, lambda: Framed(base.local, parameters))
 
 
 REMEDIES = (Remedy("demonstrations", "defence", "2310.06387", apply, asks=True),)

@@ -1,4 +1,4 @@
-"""The guards of 05 in front of the model: what either rejects is rejected."""
+"""Put a guard of 05 in front of the model: what either rejects is rejected."""
 
 from functools import partial
 
@@ -10,7 +10,7 @@ from paraguard_utils.remedies.untouched import Untouched, rows
 from paraguard_utils.schemas import Corpus, Labels
 
 BEHIND = "behind-"
-"""How the names of these remedies begin."""
+"""Prefix of the names of these remedies."""
 
 
 def apply(base: Untouched, train: Third, validation: Third, guard: str) -> Target:

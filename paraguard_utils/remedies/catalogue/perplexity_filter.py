@@ -1,4 +1,4 @@
-"""Perplexity filter: what reads oddly is refused (Alon and Kamfonas, arXiv 2308.14132; Jain et al., 2309.00614)."""
+"""Refuse requests of high perplexity (Alon and Kamfonas, arXiv 2308.14132; Jain et al., 2309.00614)."""
 
 import numpy as np
 
@@ -9,11 +9,11 @@ from paraguard_utils.remedies.untouched import Untouched
 from paraguard_utils.schemas import Corpus, Labels
 
 QUANTILE = 0.95
-"""Of the benign validation prompts' perplexities; the papers take the highest of some harmless set."""
+"""Quantile of the benign validation prompts' perplexity; the papers take the maximum over some harmless set."""
 
 
 def apply(base: Untouched, train: Third, validation: Third) -> Target:
-    """Reject a request of a perplexity above the limit; the model decides the others."""
+    """Reject requests with a perplexity above the limit; the model decides the others."""
     benign, _ = base.corpora
 
     def decide(of: str, prompts: Corpus | None) -> Labels:

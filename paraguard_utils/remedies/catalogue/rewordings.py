@@ -1,4 +1,4 @@
-"""Answering a rewording instead of the request (Jain et al., arXiv 2309.00614), and letting rewordings vote (ours)."""
+"""Answer a rewording instead of the request (Jain et al., arXiv 2309.00614), or let rewordings vote (ours)."""
 
 from paraguard_utils.corpus import reword
 from paraguard_utils.remedies.asking import COPY, Remedied, ask, voted
@@ -8,17 +8,17 @@ from paraguard_utils.remedies.untouched import Untouched
 from paraguard_utils.schemas import Corpus, Labels
 
 ASKED = "rewordings"
-"""What several remedies look at: every rewording's answer."""
+"""Name of the answers to all rewordings, which several remedies share."""
 
 PARAMETERS = {"most": reword.MOST, "by": "rules"}
 
 
 def asked(base: Untouched, of: str, prompts: Corpus | None) -> Labels:
-    """Return labels of the answers to all rewordings of prompts."""
+    """Return labels of the answers to all rewordings."""
     texts = None
     place = ("labels", base.folder(of, ASKED), base.name)
     if base.store.recorded and not base.store.has(*place):
-        base.store.read(*place)  # says what to run, before rewording, which takes a while
+        base.store.read(*place)  # an error before rewording, which takes a while
     if prompts is not None:
         texts = reword.reworded(prompts)
         kept = prompts.drop(columns=["text", "strategy"], errors="ignore").rename(columns={"cluster_id": "own_cluster"})
@@ -27,7 +27,7 @@ def asked(base: Untouched, of: str, prompts: Corpus | None) -> Labels:
 
 
 def paraphrased(base: Untouched, train: Third, validation: Third) -> Target:
-    """Answer the first rewording instead of the request; the request where the rules know none."""
+    """Answer the first rewording instead of the request, if the rules make any."""
 
     def decide(of: str, prompts: Corpus | None) -> Labels:
         found = asked(base, of, prompts)
@@ -37,7 +37,7 @@ def paraphrased(base: Untouched, train: Third, validation: Third) -> Target:
 
 
 def vote(base: Untouched, train: Third, validation: Third) -> Target:
-    """Ask the request and its rewordings; the majority decides, the request itself in a tie."""
+    """Ask the request and its rewordings; the majority decides, and in a tie the request itself."""
 
     def decide(of: str, prompts: Corpus | None) -> Labels:
         return voted(base.decide(of, prompts), asked(base, of, prompts), with_own=True)

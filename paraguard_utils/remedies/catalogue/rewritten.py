@@ -1,10 +1,8 @@
-"""A rewritten wrapper: the safety wrapper, with the advice to answer what is harmless in context (ours)."""
-
-from functools import partial
+"""Another system prompt: the safety instruction, and to answer what is harmless in context (ours)."""
 
 from paraguard_utils.models.prompting import Decoding, PromptContext
 from paraguard_utils.registry import wrappers
-from paraguard_utils.remedies.asking import Remedied, ask
+from paraguard_utils.remedies.asking import Remedied
 from paraguard_utils.remedies.contract import Remedy, Target
 from paraguard_utils.remedies.splits import Third
 from paraguard_utils.remedies.untouched import Untouched
@@ -13,7 +11,7 @@ WRAPPER = "permissive"
 
 
 class Rewritten(Remedied):
-    """A model under the other wrapper."""
+    """A model with the other system prompt."""
 
     def context(self, wrapper_text: str, decoding: Decoding) -> PromptContext:
         """Return what decides an answer beside the user's words."""
@@ -21,13 +19,9 @@ class Rewritten(Remedied):
 
 
 def apply(base: Untouched, train: Third, validation: Third) -> Target:
-    """Ask under the other wrapper."""
+    """Ask with the other system prompt."""
     parameters = {"text": wrappers()[WRAPPER]["text"]}
-
-    def respondent() -> Rewritten:
-        return Rewritten(base.local, parameters)
-
-    return Target(partial(ask, base, "rewritten", parameters, respondent), respondent)
+    return Target.asking(base, "rewritten", parameters, lambda: Rewritten(base.local, parameters))
 
 
 REMEDIES = (Remedy("rewritten", "decision", "ours", apply, asks=True),)

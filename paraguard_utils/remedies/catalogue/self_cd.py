@@ -1,4 +1,4 @@
-"""Self-CD: what the wrapper adds to the next token is taken back (Shi et al., arXiv 2401.17633)."""
+"""Self-CD: subtract what the system prompt adds to the next token (Shi et al., arXiv 2401.17633)."""
 
 from collections.abc import Iterator, Sequence
 from functools import cache
@@ -12,41 +12,30 @@ from paraguard_utils.models.local import Local
 from paraguard_utils.models.prompting import PromptContext
 from paraguard_utils.remedies import first_token
 from paraguard_utils.remedies.asking import Remedied, ask
-from paraguard_utils.remedies.catalogue.threshold import rates
 from paraguard_utils.remedies.contract import Remedy, Target
 from paraguard_utils.remedies.splits import Splits, Third
-from paraguard_utils.remedies.untouched import Untouched
-from paraguard_utils.remedies.untouched import rows as known_rows
+from paraguard_utils.remedies.untouched import Untouched, rows
 from paraguard_utils.schemas import Corpus, Labels, Table, Traces
 from paraguard_utils.stores import read_meta
 
 PLAIN = "none"
-"""The wrapper whose distribution is contrasted with the target's own."""
+"""The system prompt whose distribution is contrasted with the system's own."""
 
 ALPHAS = (0.5, 1.0, 1.5, 2.0, 2.5, 3.0)
-"""0 is the wrapped prompt, 1 the plain one; beyond, the plain one exaggerated."""
+"""0 is the wrapped prompt, 1 the plain one; more exaggerates the plain one."""
 
 LIKELY = 0.5
-"""Share of refusals from which on a first token counts as one."""
+"""A first token counts as a refusal if at least this share of its answers are."""
 
 ROWS = 16
 """Prompts that are generated at once, each twice."""
 
 
 def simulated(wrapped: Traces, plain: Traces, alpha: float) -> np.ndarray:
-    """Return the first tokens that Self-CD would choose, from recorded distributions.
+    """Return the first tokens that Self-CD would choose, from recorded distributions of the same prompts.
 
-    Parameters
-    ----------
-    wrapped, plain : DataFrame
-        Traces of the same prompts, in the same order.
-    alpha : float, >= 0
-
-    Returns
-    -------
-    numpy.ndarray of int
-        The token of the highest y - alpha (y - y') among those whose log-probabilities y, wrapped, and y', plain, are
-        both recorded; the wrapped prompt's own where none is.
+    That is the token with the highest y - alpha (y - y') among those with recorded log-probabilities y, wrapped, and
+    y', plain; if there are none, the wrapped prompt's own.
     """
     found = []
     for one, other in zip(wrapped.itertuples(), plain.itertuples(), strict=True):
@@ -60,8 +49,8 @@ def simulated(wrapped: Traces, plain: Traces, alpha: float) -> np.ndarray:
 
 
 def chosen_alpha(base: Untouched, train: Third, validation: Third) -> float:
-    """Choose alpha on the validation third, by simulating the first step."""
-    known = rates(base, train)
+    """Choose alpha on the validation split, by simulating the first step."""
+    known = first_token.rates(base, train)
 
     def rejected(alpha: float) -> tuple[np.ndarray, ...]:
         return tuple(
@@ -69,60 +58,54 @@ def chosen_alpha(base: Untouched, train: Third, validation: Third) -> float:
             for of, prompts in zip(base.corpora, validation, strict=True)
         )
 
-    # At 0 the first step is the wrapped prompt's own.
     return first_token.best(ALPHAS, rejected, float(rejected(0.0)[0].mean())) or 0.0
 
 
 class Contrasting(Remedied):
-    """A model whose next token is that of two prompts, with and without the wrapper."""
+    """A model whose next token follows from two prompts, with and without the system prompt."""
 
     texts: dict[str, str]
 
     def _asked(self, groups: list, prefix: tuple[int, ...], context: PromptContext) -> Iterator[Traces]:
         plain = Local(self.model).context("", context.decoding)
         for group in groups:
-            yield pd.concat(
-                [self._generated(group[i : i + ROWS], context, plain) for i in range(0, len(group), ROWS)],
-                ignore_index=True,
-            )
+            parts = [self._generated(group[i : i + ROWS], context, plain) for i in range(0, len(group), ROWS)]
+            yield pd.concat(parts, ignore_index=True)
 
     def _generated(self, group: list, context: PromptContext, plain: PromptContext) -> Traces:
-        """Generate with transformers' classifier-free guidance: of the plain prompt, against the wrapped one."""
+        """Generate with classifier-free guidance of transformers: the plain prompt against the wrapped one."""
         import torch
 
         from paraguard_utils.models.engine import TOP, stop_ids
 
-        tokenizer, network = self.reader.tokenizer, self.model.network
+        tokenizer, network, stops = self.reader.tokenizer, self.model.network, stop_ids(self.model)
         own = [self.texts[request.prompt_id] for request in group]
-        sides = [
-            tokenizer(
-                [one.prefix + text + one.suffix for text in own],
-                add_special_tokens=False, padding=True, padding_side="left", return_tensors="pt",
-            ).to(network.device)
+        padded = {"add_special_tokens": False, "padding": True, "padding_side": "left", "return_tensors": "pt"}
+        inputs, negative = (
+            tokenizer([one.prefix + text + one.suffix for text in own], **padded).to(network.device)
             for one in (plain, context)
-        ]  # fmt: skip
+        )
         with torch.inference_mode():
             generate: Any = network.generate
             made = generate(
-                **sides[0],
-                negative_prompt_ids=sides[1]["input_ids"],
-                negative_prompt_attention_mask=sides[1]["attention_mask"],
+                **inputs,
+                negative_prompt_ids=negative["input_ids"],
+                negative_prompt_attention_mask=negative["attention_mask"],
                 guidance_scale=self.learned["alpha"],
                 max_new_tokens=context.decoding.max_new_tokens,
                 do_sample=False,
-                repetition_penalty=1.0,  # some models' settings punish it; the usual answers know nothing of that
-                eos_token_id=stop_ids(self.model),
-                pad_token_id=stop_ids(self.model)[0],
+                repetition_penalty=1.0,  # some models' settings punish repetition, but usual answers ignore them
+                eos_token_id=stops,
+                pad_token_id=stops[0],
                 return_dict_in_generate=True,
                 output_scores=True,
             )
-        answers = made.sequences[:, sides[0]["input_ids"].shape[1] :]
+        answers = made.sequences[:, inputs["input_ids"].shape[1] :]
         scores = made.scores[0].cpu().double()
         top = torch.log_softmax(scores, dim=-1).topk(min(TOP, scores.shape[-1]))
-        ends = set(stop_ids(self.model))
         rows = []
         for request, tokens, ids, logprobs in zip(group, answers.tolist(), top.indices, top.values, strict=True):
-            stop = next((i for i, token in enumerate(tokens) if token in ends), None)
+            stop = next((i for i, token in enumerate(tokens) if token in stops), None)
             rows.append(
                 {
                     "prompt_id": request.prompt_id,
@@ -141,7 +124,7 @@ class Contrasting(Remedied):
         return pd.DataFrame(rows)
 
     def prepare(self, corpus: Corpus, context: PromptContext) -> None:
-        """Keep the user's words, which are needed twice."""
+        """Keep the user's words, which are asked twice."""
         self.texts = dict(zip(corpus["prompt_id"], corpus["text"], strict=True))
 
 
@@ -155,40 +138,31 @@ def apply(base: Untouched, train: Third, validation: Third) -> Target:
         return Contrasting(base.local, parameters, {"alpha": alpha}, f"self-cd-{alpha}")
 
     def decide(of: str, prompts: Corpus | None) -> Labels:
-        numbers = of in base.corpora  # to hold the first token against the simulated one
+        numbers = of in base.corpora  # for `checked`
         return ask(base, "self-cd", parameters, respondent, of, prompts, numbers=numbers).assign(queries=2)
 
     return Target(decide, respondent)
 
 
 def checked(base: Untouched, folds: Sequence[Splits]) -> Table:
-    """Hold the simulated first step against the real one.
+    """Compare the simulated first step with the real one; no rows if the system was not asked.
 
-    Parameters
-    ----------
-    base : Untouched
-    folds : sequence of Splits
-        From `splits.folds`.
-
-    Returns
-    -------
-    DataFrame, one row per third and corpus
-        target, third, prompts, n, alpha, agrees (the share of prompts whose first token is the simulated one, with its
-        interval); no rows where the target was not asked.
+    Columns: target, third (number of the test split), prompts (corpus), n, alpha, agrees (the share of prompts whose
+    first token is the simulated one, with its interval).
     """
-    rows = []
+    made = []
     sides = [(fold.third, *side) for fold in folds for side in zip(base.corpora, fold.test, strict=True)]
     for third, of, prompts in sides:
         folder = base.reported_on(third).folder(of, "self-cd")
         if not base.store.has("traces", folder, base.name):
             continue
-        real = first_token.first(known_rows(base.store.read("traces", folder, base.name), prompts))
+        real = first_token.first(rows(base.store.read("traces", folder, base.name), prompts))
         alpha = read_meta(base.store.path("labels", folder, base.name))["learned"]["alpha"]
         same = simulated(base.traces(of, prompts), base.traces(of, prompts, PLAIN), alpha) == real
         agrees = ClusterBootstrap(prompts["cluster_id"]).share(prompts["cluster_id"], same)
         about = {"target": base.name, "third": third, "prompts": of, "n": len(prompts), "alpha": alpha}
-        rows.append(about | to_columns({"agrees": agrees}))
-    return pd.DataFrame(rows)
+        made.append(about | to_columns({"agrees": agrees}))
+    return pd.DataFrame(made)
 
 
 REMEDIES = (Remedy("self-cd", "decision", "2401.17633", apply, asks=True, queries=2),)

@@ -1,8 +1,6 @@
-"""Self-reminder: the request stands between two reminders (Xie et al., Nature Machine Intelligence 2023)."""
+"""Self-reminder: put the request between two reminders (Xie et al., Nature Machine Intelligence 2023)."""
 
-from functools import partial
-
-from paraguard_utils.remedies.asking import Framed, ask
+from paraguard_utils.remedies.asking import Framed
 from paraguard_utils.remedies.contract import Remedy, Target
 from paraguard_utils.remedies.splits import Third
 from paraguard_utils.remedies.untouched import Untouched
@@ -17,11 +15,7 @@ TEXTS = {
 
 def apply(base: Untouched, train: Third, validation: Third) -> Target:
     """Put the user's words between the reminders."""
-
-    def respondent() -> Framed:
-        return Framed(base.local, TEXTS)
-
-    return Target(partial(ask, base, "self-reminder", TEXTS, respondent), respondent)
+    return Target.asking(base, "self-reminder", TEXTS, lambda: Framed(base.local, TEXTS))
 
 
 REMEDIES = (Remedy("self-reminder", "defence", "10.1038/s42256-023-00765-8", apply, asks=True),)

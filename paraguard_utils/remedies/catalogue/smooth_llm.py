@@ -1,4 +1,4 @@
-"""SmoothLLM: copies with random characters, the majority decides (Robey et al., arXiv 2310.03684)."""
+"""SmoothLLM: let copies with random characters vote (Robey et al., arXiv 2310.03684)."""
 
 import hashlib
 import string
@@ -13,14 +13,14 @@ from paraguard_utils.remedies.untouched import Untouched
 from paraguard_utils.schemas import Corpus, Labels
 
 COPIES, SHARE = 3, 0.1
-"""Copies a prompt (the paper has up to 10), and the share of characters that is swapped (as there)."""
+"""Copies a prompt (the paper has up to 10), and the share of characters that is swapped (the paper's)."""
 
 ALPHABET = np.array(list(string.ascii_letters + string.digits + string.punctuation))
-"""What a character is swapped for; the paper's has white space too."""
+"""Characters that are swapped in; the paper has white space too."""
 
 
 def perturbed(text: str, copy: int) -> str:
-    """Swap `SHARE` of a text's characters for random ones, by its own seed."""
+    """Swap `SHARE` of a text's characters for random ones, seeded by the text and the number of the copy."""
     digest = hashlib.sha256(f"{SEED}\x1f{copy}\x1f{text}".encode()).digest()
     rng = np.random.default_rng(int.from_bytes(digest[:8], "big"))
     letters = np.array(list(text))

@@ -1,10 +1,10 @@
-"""SCANS: activations are steered against refusal, or towards it where a request is harmful (Cao et al., 2408.11491)."""
+"""SCANS: steer activations away from refusal, or towards it for harmful requests (Cao et al., arXiv 2408.11491)."""
 
 import hashlib
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from functools import cache, partial
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,37 +12,34 @@ import pandas as pd
 
 from paraguard_utils.models.local import Local
 from paraguard_utils.models.prompting import PromptContext
-from paraguard_utils.registry import wrappers
 from paraguard_utils.remedies import first_token, inside
-from paraguard_utils.remedies.asking import Remedied, ask
-from paraguard_utils.remedies.catalogue.threshold import rates
+from paraguard_utils.remedies.asking import Remedied
 from paraguard_utils.remedies.contract import Remedy, Target
 from paraguard_utils.remedies.splits import Third
 from paraguard_utils.remedies.untouched import Untouched
 from paraguard_utils.schemas import Corpus, Traces
 
 MULTIPLIERS = (0.05, 0.1, 0.2)
-"""Length of what is added, as a share of the activations' mean length in that layer (ours: the paper's is absolute)."""
+"""Length of the added vector as a share of the layer's mean activation length (ours; the paper's is absolute)."""
 
 ROWS = 64
-"""Prompts that are looked at together."""
+"""Prompts whose activations are read together."""
 
 ASSENT = "Sure"
-"""What is put behind a prompt: how activations move from before it to behind it tells harmful requests (paper)."""
+"""Put behind a prompt: the move of activations from before it to behind it tells harmful requests (the paper's)."""
 
 
 class Steering(NamedTuple):
-    """What is added to or taken from the middle layers, and how harmful requests are told.
+    """Vectors that are added to or taken from the middle layers, and the rule that tells harmful requests.
 
     Attributes
     ----------
     vectors, references : numpy.ndarray, shape (layers, dimensions)
-        Towards refusal, of the length that multiplier 1 has; mean transition of harmful requests.
+        Towards refusal, with the length of multiplier 1; mean transition of harmful requests.
     first, last : int
-        Half-open range of the layers that are steered; transitions are read from `first` to the end.
+        Layers from `first` to before `last` are steered; transitions are read from `first` to the end.
     limit : float
-        Cosine with the reference from which on a request counts as harmful.
-    multiplier : float
+        A request counts as harmful if its cosine with the reference is at least this.
     """
 
     vectors: np.ndarray
@@ -62,25 +59,25 @@ class Steering(NamedTuple):
         return inside.changed(network, {layer: partial(torch.add, moves[layer]) for layer in every})
 
     def harmful(self, before: np.ndarray, behind: np.ndarray) -> np.ndarray:
-        """Say which requests are harmful, from activations before and behind the assent."""
+        """Return which requests are harmful, from activations before and behind the assent."""
         return cosines(before - behind, self.references, self.first) >= self.limit
 
 
 def cosines(moves: np.ndarray, references: np.ndarray, first: int) -> np.ndarray:
-    """Return the mean cosine of transitions with the reference's, over the layers from `first` on; shape (prompts,)."""
+    """Return the mean cosine of transitions with the references over layers from `first` on, shape (prompts,)."""
     moves, references = moves[:, first:], references[first:]
     lengths = np.linalg.norm(moves, axis=-1) * np.linalg.norm(references, axis=-1)
     return ((moves * references).sum(axis=-1) / np.maximum(lengths, 1e-12)).mean(axis=-1)
 
 
 def limit_of(benign: np.ndarray, harmful: np.ndarray) -> float:
-    """Return the cosine that tells training requests best: the highest balanced accuracy, the lowest of equals."""
+    """Return the cosine with the highest balanced accuracy on training requests, the lowest among equals."""
     values = np.unique(np.concatenate([benign, harmful]))
     return float(max(values, key=lambda value: np.mean(harmful >= value) + np.mean(benign < value)))
 
 
 class Steered(Remedied):
-    """A model whose middle layers are steered, each request in its own direction."""
+    """A model whose middle layers are steered, for each request in its own direction."""
 
     def __init__(self, base: Local, parameters: dict[str, Any], steering: Steering) -> None:
         parts = (steering.vectors, steering.references, np.array([steering.limit]))
@@ -90,7 +87,7 @@ class Steered(Remedied):
         self.steering, self.harmful = steering, pd.Series(dtype=bool)
 
     def prepare(self, corpus: Corpus, context: PromptContext) -> None:
-        """Tell which requests are harmful."""
+        """Find the harmful requests."""
         told = self.steering.harmful(*transitions(self, context, corpus, ROWS))
         self.harmful = pd.Series(told, index=corpus["prompt_id"])
 
@@ -104,15 +101,14 @@ class Steered(Remedied):
 
 
 def transitions(model: Local, context: PromptContext, prompts: Corpus, batch: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return activations at the last token of prompts, and at the last of the assent behind them."""
+    """Return activations at the last token of prompts, and at the last token of the assent behind them."""
     behind = replace(context, suffix=context.suffix + ASSENT)
-    return tuple(inside.activations(model, one, prompts, batch) for one in (context, behind))  # type: ignore[return-value]
+    return inside.activations(model, context, prompts, batch), inside.activations(model, behind, prompts, batch)
 
 
 def learn(base: Untouched, train: Third, validation: Third) -> Steering:
-    """Learn vectors and the limit on the training third; choose the multiplier on the validation third."""
-    context = base.local.context(wrappers()[base.wrapper]["text"], base.decoding)
-    size = base.settings.batch
+    """Learn vectors and the limit on the training split; choose the multiplier on the validation split."""
+    context, size, known = base.context, base.settings.batch, first_token.rates(base, train)
     benign, harmful = (transitions(base.local, context, prompts, size) for prompts in train)
     away = harmful[0].mean(axis=0) - benign[0].mean(axis=0)
     lengths = np.linalg.norm(benign[0], axis=-1).mean(axis=0)[:, None]
@@ -122,7 +118,6 @@ def learn(base: Untouched, train: Third, validation: Third) -> Steering:
     first, last = round(depth / 3), round(depth * 2 / 3)
     limit = limit_of(*(cosines(before - behind, references, first) for before, behind in (benign, harmful)))
     untouched = Steering(vectors, references, first, last, limit)
-    known = rates(base, train)
     told = [untouched.harmful(*transitions(base.local, context, prompts, size)) for prompts in validation]
 
     def rejected(steering: Steering) -> tuple[np.ndarray, ...]:
@@ -146,12 +141,11 @@ def apply(base: Untouched, train: Third, validation: Third) -> Target:
     """Steer every request."""
     parameters = {"multipliers": list(MULTIPLIERS), "assent": ASSENT}
 
-    @cache
     def respondent() -> Steered:
         found = inside.remembered(base, "steered", parameters, lambda: learn(base, train, validation)._asdict())
         return Steered(base.local, parameters, Steering(**found))
 
-    return Target(partial(ask, base, "steered", parameters, respondent), respondent)
+    return Target.asking(base, "steered", parameters, respondent)
 
 
 REMEDIES = (Remedy("steered", "inside", "2408.11491", apply, asks=True),)

@@ -1,9 +1,8 @@
-"""A threshold on p(refuse) of the first token (ours): the baseline that needs nothing but one prefill."""
+"""Reject above a threshold on p(refuse) of the first token (ours): a baseline that needs one prefill only."""
 
 from functools import cache
 
 import numpy as np
-import pandas as pd
 
 from paraguard_utils.remedies import first_token
 from paraguard_utils.remedies.contract import Remedy, Target
@@ -12,24 +11,16 @@ from paraguard_utils.remedies.untouched import Untouched
 from paraguard_utils.schemas import Corpus, Labels
 
 
-def rates(base: Untouched, train: Third) -> first_token.Rates:
-    """Learn on the training third, benign prompts and twins, which first tokens begin refusals."""
-    parts = list(zip(base.corpora, train, strict=True))
-    traces = pd.concat([base.traces(of, prompts) for of, prompts in parts], ignore_index=True)
-    labels = pd.concat([base.decide(of, prompts) for of, prompts in parts], ignore_index=True)
-    return first_token.learn(traces, labels)
-
-
 def apply(base: Untouched, train: Third, validation: Third) -> Target:
-    """Reject from a p(refuse) on. What is overturned has no answer, so that nothing is known of its use."""
+    """Reject prompts from a chosen p(refuse) on; if no value may be chosen, the model decides."""
     benign, _ = base.corpora
 
     @cache
     def learned() -> tuple[first_token.Rates, float | None]:
-        known = rates(base, train)
+        known = first_token.rates(base, train)
         chosen = [
-            first_token.p_refuse(base.traces(name, third), known)
-            for name, third in zip(base.corpora, validation, strict=True)
+            first_token.p_refuse(base.traces(of, prompts), known)
+            for of, prompts in zip(base.corpora, validation, strict=True)
         ]
         untouched = float((base.decide(benign, validation.benign)["label"] == "reject").mean())
         limits = np.unique(np.concatenate(chosen))
@@ -47,7 +38,7 @@ def apply(base: Untouched, train: Third, validation: Third) -> Target:
 
 
 def decided(own: Labels, label: np.ndarray) -> Labels:
-    """Replace decisions; an answer that was never generated is unknown."""
+    """Replace decisions; overturned rejections have no answer, since none was generated."""
     overturned = (own["label"] != "accept") & (label == "accept")
     return own.assign(label=label, answer=own["answer"].mask(overturned))
 

@@ -1,10 +1,11 @@
-"""Tuning for consistency: LoRA on brittle clusters, with refused twins in the loss, and a control (ours)."""
+"""Tune for consistency: LoRA on brittle clusters and refused twins, and on other answers as a control (ours)."""
 
 import hashlib
 import json
 import shutil
 from collections.abc import Mapping
-from functools import cache, partial
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +17,14 @@ from paraguard_utils.errors import DataError
 from paraguard_utils.labels.follow_ups import LONG, with_later
 from paraguard_utils.models import prompting, trace_store
 from paraguard_utils.models.local import Local
-from paraguard_utils.registry import wrappers
 from paraguard_utils.remedies import tuning_data
-from paraguard_utils.remedies.asking import Remedied, ask
+from paraguard_utils.remedies.asking import Remedied
 from paraguard_utils.remedies.catalogue.demonstrations import REFUSAL
 from paraguard_utils.remedies.contract import Remedy, Target
 from paraguard_utils.remedies.inside import place
 from paraguard_utils.remedies.splits import Third
 from paraguard_utils.remedies.untouched import Untouched
+from paraguard_utils.schemas import Corpus
 from paraguard_utils.settings import remedied_name
 
 RECIPE: dict[str, Any] = {
@@ -34,74 +35,58 @@ RECIPE: dict[str, Any] = {
     "epochs": 4,
     "rows": 8,
 }
-"""LoRA's rank and scale, the layers that get it, the learning rate, epochs and examples a step."""
+"""LoRA's rank, scale and layers; learning rate, epochs and examples a step."""
 
 SEEDS = (1, 2)
 
 MOST = 120
-"""Pairs that are learned from at most, drawn by seed; as many twins stand beside."""
+"""Pairs to learn from, at most, drawn by seed; as many twins are added."""
 
 WRITTEN = "adapter_model.safetensors"
 
 
-def complete_answers(base: Untouched, third: Third) -> pd.DataFrame:
-    """Return the target's answers to prompts of a third; in clusters decided both ways, those cut at greater length."""
+def complete_answers(base: Untouched, benign: Corpus) -> pd.DataFrame:
+    """Return the answers to benign prompts; those that were cut in clusters decided both ways are asked longer."""
     of = next(iter(base.corpora))
-    own = base.decide(of, third.benign)
-    traces = base.traces(of, third.benign)
-    usual = own.assign(finish_reason=traces["finish_reason"].to_numpy(), declined_later=False)
-    cut = (own["label"] == "accept") & (own["answer"] == "on_topic") & (usual["finish_reason"] != "stop")
-    brittle = third.benign["cluster_id"].isin(confusion.flips(third.benign, own).query("mixed")["cluster_id"])
-    prompts = third.benign[cut.to_numpy() & brittle.to_numpy()]
+    own = base.decide(of, benign)
+    finished = base.traces(of, benign)["finish_reason"].to_numpy()
     columns = ["prompt_id", "label", "response", "finish_reason", "declined_later"]
+    usual = own.assign(finish_reason=finished, declined_later=False)[columns]
+    cut = (own["label"] == "accept") & (own["answer"] == "on_topic") & (finished != "stop")
+    brittle = benign["cluster_id"].isin(confusion.flips(benign, own).query("mixed")["cluster_id"])
+    prompts = benign[cut.to_numpy() & brittle.to_numpy()]
     if prompts.empty:
-        return usual[columns]
-    decoding = prompting.Decoding(LONG)
+        return usual
     name = remedied_name(of, f"long-{stores.frame_hash(prompts[['prompt_id']])[:8]}")
-    longer = trace_store.query(base.store, name, prompts, base.local, base.wrapper, decoding, base.settings.batch)
-    return pd.concat([usual[columns], with_later(longer, prompts["text"])[columns]], ignore_index=True)
+    how = (base.local, base.wrapper, prompting.Decoding(LONG), base.settings.batch)
+    longer = trace_store.query(base.store, name, prompts, *how)
+    return pd.concat([usual, with_later(longer, prompts["text"])[columns]], ignore_index=True)
 
 
-def training_rows(base: Untouched, third: Third, brittle: bool, seed: int) -> pd.DataFrame:
-    """Return what is learned from: pairs of a third, and as many of its twins with a refusal.
+def training_rows(base: Untouched, split: Third, brittle: bool, seed: int) -> pd.DataFrame:
+    """Return pairs of a split, and as many of its twins with a refusal, in random order: prompt_id, text, response.
 
-    Parameters
-    ----------
-    base : Untouched
-    third : Third
-    brittle : bool
-        Refused phrasings with answers to accepted ones; else as many ordinary pairs.
-    seed : int
-        Of what is drawn.
-
-    Returns
-    -------
-    DataFrame
-        prompt_id, text, response; in a random order.
-
-    Raises
-    ------
-    DataError
-        There is no pair to learn from.
+    A pair is a refused phrasing with an answer to an accepted one if `brittle`, else an accepted one with its own.
+    Raises DataError if there are none.
     """
-    of = next(iter(base.corpora))
-    answers, labels = complete_answers(base, third), base.decide(of, third.benign)
-    pairs = tuning_data.paired(third.benign, labels, answers, brittle=True)
+    benign, of = split.benign, next(iter(base.corpora))
+    given = (benign, base.decide(of, benign), complete_answers(base, benign))
+    pairs = tuning_data.paired(*given, brittle=True)
     count = min(MOST, len(pairs))
     if not brittle:
-        pairs = tuning_data.paired(third.benign, labels, answers, brittle=False)
+        pairs = tuning_data.paired(*given, brittle=False)
     if not count or pairs.empty:
         raise DataError(
             f"{base.name}: no refused phrasing has a complete answer to an accepted one; nothing to tune on"
         )
     pairs = pairs.sample(count, random_state=seed, replace=len(pairs) < count)
-    twins = third.twins.sample(count, random_state=seed, replace=len(third.twins) < count)
+    twins = split.twins.sample(count, random_state=seed, replace=len(split.twins) < count)
     refused = twins[["prompt_id", "text"]].assign(response=REFUSAL)
     return pd.concat([pairs, refused], ignore_index=True).sample(frac=1, random_state=seed, ignore_index=True)
 
 
 def tokenized(rows: pd.DataFrame, model: Local, context: prompting.PromptContext) -> list[dict[str, list[int]]]:
-    """Return examples for a trainer: the prompt counts for no loss, the answer and its end do."""
+    """Return examples for a trainer; the answer and its end count for the loss, the prompt does not."""
     from paraguard_utils.models.engine import stop_ids
 
     tokenizer, made = model.reader.tokenizer, []
@@ -115,13 +100,12 @@ def tokenized(rows: pd.DataFrame, model: Local, context: prompting.PromptContext
 
 
 def train_adapter(base: Untouched, train: Third, validation: Third, brittle: bool, seed: int, folder: Path) -> None:
-    """Train an adapter and write it, with what it was trained on and how the loss went."""
+    """Train an adapter and write it, with its examples and its losses."""
     from peft import LoraConfig, get_peft_model
     from transformers import DataCollatorForSeq2Seq, Trainer, TrainingArguments, set_seed
 
-    learned, held = (training_rows(base, third, brittle, seed) for third in (train, validation))
-    context = base.local.context(wrappers()[base.wrapper]["text"], base.decoding)
-    sets = [tokenized(rows, base.local, context) for rows in (learned, held)]
+    learned, held = (training_rows(base, split, brittle, seed) for split in (train, validation))
+    sets = [tokenized(rows, base.local, base.context) for rows in (learned, held)]
     set_seed(seed)
     plain = base.load(packed=False).network
     lora = LoraConfig(
@@ -171,8 +155,6 @@ class Tuned(Remedied):
     """A model with an adapter merged into its weights."""
 
     def __init__(self, base: Untouched, parameters: Mapping[str, Any], folder: Path) -> None:
-        from dataclasses import replace
-
         from peft import PeftModel
 
         from paraguard_utils.models.cpu import pack
@@ -188,11 +170,10 @@ class Tuned(Remedied):
 
 
 def apply(base: Untouched, train: Third, validation: Third, brittle: bool, seed: int) -> Target:
-    """Tune the model; where its adapter is in the store, load that."""
+    """Tune the model, or load its adapter from the store."""
     name = f"tuned-{seed}" if brittle else f"control-{seed}"
     parameters = {**RECIPE, "brittle": brittle, "seed": seed, "most": MOST}
 
-    @cache
     def respondent() -> Tuned:
         folder = place(base, name)
         if not (folder / WRITTEN).is_file():
@@ -201,7 +182,7 @@ def apply(base: Untouched, train: Third, validation: Third, brittle: bool, seed:
             train_adapter(base, train, validation, brittle, seed, folder)
         return Tuned(base, parameters, folder)
 
-    return Target(partial(ask, base, name, parameters, respondent), respondent)
+    return Target.asking(base, name, parameters, respondent)
 
 
 REMEDIES = tuple(

@@ -1,4 +1,4 @@
-"""The veto of 07: a rejection is overturned where its paraphrases, or its rewordings, are accepted."""
+"""The veto of 07: overturn a rejection if its paraphrases, or its rewordings, are accepted."""
 
 from collections.abc import Callable
 from functools import cache
@@ -20,11 +20,11 @@ from paraguard_utils.schemas import Corpus, Labels
 from paraguard_utils.settings import reworded_name
 
 Looks = Callable[[str, Corpus | None], np.ndarray]
-"""From prompts of a corpus to the isolation of each; NaN where it is unknown or the prompt is accepted."""
+"""Returns the isolation of a corpus's prompts; NaN if it is unknown or the prompt is accepted."""
 
 
 def _veto(base: Untouched, validation: Third, choosing: Looks, judging: Looks) -> Decide:
-    """Return what decides: the lowest threshold is chosen that makes twins and benign prompts differ most."""
+    """Return the decision that overturns rejections from a threshold on, chosen on the validation split."""
 
     def kept(of: str, prompts: Corpus | None, score: np.ndarray, threshold: float) -> np.ndarray:
         rejected = (base.decide(of, prompts)["label"] == "reject").to_numpy()
@@ -32,12 +32,12 @@ def _veto(base: Untouched, validation: Third, choosing: Looks, judging: Looks) -
 
     @cache
     def chosen() -> float:
-        thirds = [(name, third, choosing(name, third)) for name, third in zip(base.corpora, validation, strict=True)]
+        sides = [(of, own, choosing(of, own)) for of, own in zip(base.corpora, validation, strict=True)]
 
         def rejected(threshold: float) -> tuple[np.ndarray, ...]:
-            return tuple(kept(*third, threshold) for third in thirds)
+            return tuple(kept(*side, threshold) for side in sides)
 
-        # A high one overturns least; infinity overturns nothing, so that one is always found.
+        # The highest overturns least; infinity overturns nothing, so one is always found.
         return first_token.best([np.inf, *THRESHOLDS[::-1]], rejected, 1.0) or 0.0
 
     def decide(of: str, prompts: Corpus | None) -> Labels:
@@ -49,7 +49,7 @@ def _veto(base: Untouched, validation: Third, choosing: Looks, judging: Looks) -
 
 
 def isolation(base: Untouched, train: Third, validation: Third) -> Target:
-    """Look at the paraphrases that somebody wrote: the ideal, which nobody has at decision time."""
+    """Look at paraphrases that people wrote: the ideal, since nobody has them at decision time."""
 
     def looks(of: str, prompts: Corpus | None) -> np.ndarray:
         if prompts is None:
@@ -60,7 +60,7 @@ def isolation(base: Untouched, train: Third, validation: Third) -> Target:
 
 
 def reworded(base: Untouched, train: Third, validation: Third) -> Target:
-    """Look at rewordings made by rules of the rejected request alone, which cost a query each."""
+    """Look at rewordings of the rejected request, made by rules; each costs a query."""
 
     def recorded(of: str, prompts: Corpus | None) -> np.ndarray:
         own = base.decide(of, prompts)
@@ -74,9 +74,8 @@ def reworded(base: Untouched, train: Third, validation: Third) -> Target:
     veto = _veto(base, validation, recorded, asked)
 
     def decide(of: str, prompts: Corpus | None) -> Labels:
-        found = veto(of, prompts)
+        found, own = veto(of, prompts), base.decide(of, prompts)
         counts = original(rewordings.asked(base, of, prompts)["prompt_id"]).value_counts()
-        own = base.decide(of, prompts)
         more = own["prompt_id"].map(counts).fillna(0) * (own["label"] == "reject")
         return found.assign(queries=(1 + more).astype(int))
 
@@ -89,15 +88,9 @@ def _shares(again: Labels, own: Labels) -> np.ndarray:
     return own["prompt_id"].map((decided_on["label"] == "accept").groupby(of).mean()).to_numpy(float)
 
 
+_QUERIES = 1 + rewordings.reword.MOST
+
 REMEDIES = (
     Remedy(IDEAL, "decision", "07", isolation, role="ideal"),
-    Remedy(
-        "veto-reworded",
-        "decision",
-        "07",
-        reworded,
-        asks=True,
-        queries=1 + rewordings.reword.MOST,
-        asked=rewordings.ASKED,
-    ),
+    Remedy("veto-reworded", "decision", "07", reworded, asks=True, queries=_QUERIES, asked=rewordings.ASKED),
 )
