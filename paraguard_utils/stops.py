@@ -44,7 +44,10 @@ def _listed() -> tuple[list[tuple[str, list[str], str, list[str]]], list[tuple[s
     bodies = frame[frame["field"] != TEXT].itertuples()
     texts = frame[frame["field"] == TEXT].itertuples()
     return (
-        [(row.provider, row.field.split("."), row.value, list(filter(None, row.category.split(".")))) for row in bodies],
+        [
+            (row.provider, row.field.split("."), row.value, list(filter(None, row.category.split("."))))
+            for row in bodies
+        ],
         [(row.provider, row.value.lower()) for row in texts],
     )
 

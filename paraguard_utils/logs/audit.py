@@ -237,9 +237,7 @@ def _estimate_rates(found: _Estimates, clusters: ClusterBootstrap, every: pd.Dat
     """Estimate FRR and DR."""
     several = every[every["n"] >= 2]
     refused, answered = every["rejected"].sum(), (every["n"] - every["rejected"]).sum()
-    found.update(
-        frr=ratio_of_totals(clusters, _totals(clusters, every)), dr=disagreement.estimate(clusters, several)
-    )
+    found.update(frr=ratio_of_totals(clusters, _totals(clusters, every)), dr=disagreement.estimate(clusters, several))
     found.withhold(
         _too_few_for_a_rate(every),
         f"too few clusters with a refusal, or with an answer, for an interval of FRR ({MIN_MIXED} needed)",

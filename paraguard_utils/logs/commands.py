@@ -1,4 +1,4 @@
-"""The commands that need the dependencies only: `paraguard audit` and `paraguard label`."""
+"""The commands that need no optional package: `paraguard audit` and `paraguard label`."""
 
 import sys
 import textwrap
@@ -26,18 +26,15 @@ OPTIONS: dict[str, Any] = {
 
 app = typer.Typer(help="Measure how sensibly a model or a guard refuses.", **OPTIONS)
 
-ASSUMED = [(rate, dr) for rate in (0.05, 0.2, 0.5) for dr in (0.3, 0.7)]
+_ASSUMED = [(rate, dr) for rate in (0.05, 0.2, 0.5) for dr in (0.3, 0.7)]
 """Refusal rates and DR of a plan without a log."""
 
-WIDTH = 88
-"""Columns of what is printed."""
-
-SIZE = 6
+_CLUSTER_SIZE = 6
 """Wordings of a cluster in a plan without a log."""
 
 
 class Wanted(NamedTuple):
-    """What the command line asks for; columns as `Decisions.from_file` takes them."""
+    """Options of the command line; columns as `Decisions.from_file` takes them."""
 
     columns: Mapping[str, str]
     rejects: tuple[str, ...] = ()
@@ -57,17 +54,11 @@ class Wanted(NamedTuple):
 def audited(file: str, wanted: Wanted, files: Mapping[str, Path | None]) -> int:
     """Audit a log, print and write what was found, and return the exit code of the gate.
 
-    Parameters
-    ----------
-    file : str
-    wanted : Wanted
-    files : dict of str to Path or None
-        Where to write json, junit and summary.
+    `files` says where to write json, junit and summary.
     """
     decisions = wanted.read(file)
     before = wanted.read(wanted.baseline) if wanted.baseline else None
-    stem = "stdin" if file == STDIN else Path(file).name.split(".")[0]
-    folder = wanted.out or RESULTS / "audit" / stem
+    folder = wanted.out or RESULTS / "audit" / ("stdin" if file == STDIN else Path(file).name.split(".")[0])
     vectors = None
     if not decisions.clustered:
         from paraguard_utils.logs.embedding import embed  # its packages are an extra
@@ -76,10 +67,10 @@ def audited(file: str, wanted: Wanted, files: Mapping[str, Path | None]) -> int:
     found = audits.audit(decisions, vectors=vectors)
     if decisions.labelled_by:
         print(f"There is no column of decisions: answers were labelled by {decisions.labelled_by}.\n")
-    print("\n".join(textwrap.fill(one, WIDTH) for one in found.sentences), end="\n\n")
+    print(_fill(found.sentences), end="\n\n")
     print(page.shown(found.table).to_string(), end="\n\n")
     if notes := page.notes(found.table):
-        print("\n".join(textwrap.fill(one, WIDTH) for one in notes), end="\n\n")
+        print(_fill(notes), end="\n\n")
     print(f"written: {', '.join(shown(path) for path in page.write(found, folder))}")
     findings = gate.judge(found.table, wanted.measure, wanted.fail_above) if wanted.fail_above is not None else []
     if before is not None:
@@ -95,42 +86,45 @@ def audited(file: str, wanted: Wanted, files: Mapping[str, Path | None]) -> int:
         if target is not None:
             with target.open("a" if name == "summary" else "w", encoding="utf-8") as opened:
                 opened.write(made[name])
-    gated = wanted.fail_above is not None or before is not None
-    return gate.status(findings) if gated else 0
+    return 0 if wanted.fail_above is None and before is None else gate.status(findings)
+
+
+def _fill(lines: Sequence[str]) -> str:
+    return "\n".join(textwrap.fill(line, 88) for line in lines)
 
 
 def compared(old: str, new: str, wanted: Wanted) -> str:
     """Return the comparison of two logs as a table."""
     table = audits.compare(wanted.read(old), wanted.read(new))
-    rows = {}
-    for row in table.to_dict("records"):
-        rows[row["system"]] = {
+    rows = {
+        row["system"]: {
             "clusters": row["n_clusters"],
             **{f"{name}, new minus old": audits.told(row, name) for name in ("frr", "dr", "rephrased3")},
             "p (dr)": f"{row['p']:.3f}",
         }
-    notes = [f"{row['system']}: {row['note']}" for row in table.to_dict("records") if row["note"]]
-    return "\n".join([pd.DataFrame(rows).to_string(), *notes])
+        for row in table.to_dict("records")
+    }
+    return "\n".join([pd.DataFrame(rows).to_string(), *page.notes(table)])
 
 
 def planned(files: Sequence[str], wanted: Wanted) -> str:
-    """Say how wide intervals will be: with clusters like those of a log, or under rates that are assumed."""
+    """Say how wide intervals will be: with clusters like those of a log, or under assumed rates."""
     if files:
         decisions = wanted.read(files[0])
         if not decisions.clustered:
             raise SettingsError(f"{files[0]}: a plan needs clusters; leave the file out to plan by assumed rates")
-        plans = {name: audits.plan(audits.counted(own)) for name, own in decisions.by_system()}
+        counts = {name: audits.counted(own) for name, own in decisions.by_system()}
     else:
-        plans = {
-            f"{SIZE} wordings a cluster, {100 * rate:.0f} % refused, DR {dr}": audits.plan(audits.like(rate, dr, SIZE))
-            for rate, dr in ASSUMED
+        counts = {
+            f"{_CLUSTER_SIZE} wordings a cluster, {100 * rate:.0f} % refused, DR {dr}": audits.like(
+                rate, dr, _CLUSTER_SIZE
+            )
+            for rate, dr in _ASSUMED
         }
+    plans = {name: audits.plan(decided) for name, decided in counts.items()}
+    tables = [f"{name}\n{one.to_string(index=False, float_format='%.3f')}" for name, one in plans.items()]
     heading = "Half of the width of a 95 % interval, by clusters; refusals: how many to expect."
-    return "\n\n".join([heading, *(f"{name}\n{_rounded(table)}" for name, table in plans.items())])
-
-
-def _rounded(table: pd.DataFrame) -> str:
-    return table.to_string(index=False, float_format="%.3f")
+    return "\n\n".join([heading, *tables])
 
 
 @app.command()
