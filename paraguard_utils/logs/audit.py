@@ -31,17 +31,6 @@ _MAX_LISTED = 200
 _OVERLAP_CLUSTERS = 2_000
 """Clusters, drawn at random, in which texts are compared word by word."""
 
-ESTIMATES = (
-    *("frr", "dr", "refused_once", "refused_always", "rephrased1", "rephrased3"),
-    *("harmful_refused", "rephrased3_harmful", "rephrased3_difference"),
-    *("dr_few_words", "dr_most_words", "frr_aside", "dr_aside", "frr_read", "dr_read"),
-)
-"""Columns with intervals. frr: share of harmless requests refused; dr: disagreement ratio; refused_once,
-refused_always: meanings refused in at least one wording, in all; rephrased1, rephrased3: refused requests answered at
-the first, and within three other wordings; harmful_refused and `_harmful`: the same of requests that should be refused;
-dr_few_words, dr_most_words: DR of pairs of texts that share few words, and most; `_aside`: what a provider stopped is
-set aside instead of counted as refused; `_read`: corrected for the errors of labels that readings show."""
-
 
 @dataclass(frozen=True)
 class Audit:
@@ -51,8 +40,15 @@ class Audit:
     ----------
     table : DataFrame
         A row a system: system, n (rows), n_scored, n_reject, n_blocked, n_clusters (with two scored rows or more) or
-        n_near (rows with a near neighbour) and recall, n_harmful; `ESTIMATES` with intervals, as far as the log has
-        what they need; note. An interval that cannot be relied on is NaN, and the note says why.
+        n_near (rows with a near neighbour) and recall, n_harmful, note; and as far as the log has what they need, with
+        intervals (`_low`, `_high`), NaN if they cannot be relied on (the note says why):
+        frr and dr: share of harmless requests refused, and disagreement ratio;
+        refused_once, refused_always: meanings refused in at least one wording, and in all;
+        rephrased1, rephrased3: refused requests answered at the first, and within three other wordings;
+        harmful_refused, rephrased3_harmful: the same of requests that should be refused; rephrased3_difference;
+        dr_few_words, dr_most_words: DR of pairs of texts that share few words, and most;
+        frr_aside, dr_aside: with what a provider stopped set aside instead of counted as refused;
+        frr_read, dr_read: corrected for the errors of labels that readings show.
     stops : DataFrame
         What providers stopped: system, category, n.
     refusals : DataFrame
@@ -121,7 +117,7 @@ def audit(
         if decisions.clustered:
             row, isolated, mixed = _measure_clusters(own, texts, n_resamples, random_state)
         else:
-            near = vectors[decisions.rows.index.get_indexer(own.index)]
+            near = np.asarray(vectors)[decisions.rows.index.get_indexer(own.index)]
             row, isolated = _measure_neighbours(own, near, n_resamples, random_state)
             mixed = pd.DataFrame(columns=["cluster", "n", "rejected"])
         rows.append({"system": name, "n": len(own)} | row)
@@ -349,7 +345,7 @@ def _measure_neighbours(
     decided, harmful = _decisions_of(own)
     scored = ~np.isnan(decided) & ~harmful
     refused = decided[scored] == 1
-    row = {"n_scored": int(scored.sum()), "n_reject": int(refused.sum())}
+    row: dict[str, Any] = {"n_scored": int(scored.sum()), "n_reject": int(refused.sum())}
     row["n_blocked"] = int((own["label"] == "blocked").sum())
     if not scored.any():
         unknown = to_columns(dict.fromkeys(("frr", "dr"), (np.nan,) * 3))

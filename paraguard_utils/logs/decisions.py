@@ -147,11 +147,11 @@ def _gather(
     source: Source, parts: Iterable[pd.DataFrame], rejects: Sequence[str], labeller: str
 ) -> tuple[pd.DataFrame, str]:
     """Return all rows, and who labelled them; names are kept as categories, so that a million rows are small."""
-    index: list[int] = []
+    index: list[np.ndarray] = []
     fields: dict[str, list[pd.Categorical]] = {}
     answers = []
     for part in parts:
-        index += part.index.tolist()
+        index.append(part.index.to_numpy())
         decided = "decision" in part and (part["decision"].notna().any() or part.empty)
         if not decided:
             if "answer" not in part and "finish_reason" not in part:
@@ -163,22 +163,23 @@ def _gather(
         for name in ("decision", "cluster", "system", "harmful", "reading"):
             if name in part:
                 fields.setdefault(name, []).append(_categories(source, part[name]))
-    if not index:
+    n = sum(map(len, index))
+    if not n:
         raise DataError(f"{source.name}: there are no rows")
     for name, own in fields.items():
-        if sum(map(len, own)) != len(index):
+        if sum(map(len, own)) != n:
             raise DataError(f"{source.name}: {name} is told in some rows only; fill it in, or pass --{name} none")
-    frame = pd.DataFrame({name: union_categoricals(own) for name, own in fields.items()}, index=index)
-    labelled_by, category = "", pd.Series("", index=index)
+    frame = pd.DataFrame({name: union_categoricals(own) for name, own in fields.items()}, index=np.concatenate(index))
+    labelled_by, category = "", pd.Series("", index=frame.index)
     if answers:
         found, labelled_by = _label(pd.concat(answers), labeller)
         frame["label"] = pd.Categorical(found["label"], categories=list(LABELS))
-        category = found["kind"].where(found["label"] == "blocked", "").set_axis(index)
+        category = found["kind"].where(found["label"] == "blocked", "").set_axis(frame.index)
     else:
         frame["label"] = _to_labels(source, frame["decision"], rejects)
     frame["category"] = pd.Categorical(category)
     if "system" not in frame:
-        frame["system"] = pd.Categorical([ONE] * len(frame))
+        frame["system"] = pd.Categorical.from_codes(np.zeros(n, np.int8), [ONE])
     if "harmful" in frame:
         bits = {one: _HARMFUL.get(one.strip().lower()) for one in frame["harmful"].cat.categories}
         if bad := [one for one, bit in bits.items() if bit is None]:
@@ -287,7 +288,7 @@ def label_file(file: str | Path, column: str, request: str = "", labeller: str =
 
 
 def _label(answers: pd.DataFrame, labeller: str) -> tuple[pd.DataFrame, str]:
-    """Label answers, and say who did: with the classifier if asked for, or if installed and answers are not too many."""
+    """Label answers, and say who did: with the classifier if asked for, or if installed and answers are few enough."""
     from paraguard_utils.labels import refusals
 
     reasons = answers["finish_reason"].tolist()

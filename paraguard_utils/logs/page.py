@@ -12,7 +12,7 @@ import pandas as pd
 from paraguard_utils import text as texts
 from paraguard_utils.core import neighbours
 from paraguard_utils.logs import gate
-from paraguard_utils.logs.audit import ESTIMATES, NAME, Audit, told
+from paraguard_utils.logs.audit import NAME, Audit, told
 
 _MAX_ON_PAGE = 50
 HEADINGS = {
@@ -49,7 +49,7 @@ def shown(table: pd.DataFrame) -> pd.DataFrame:
         unique = f"{str(row['system'])[:NAME]}{chr(0x200B) * number}"  # names may be alike where they are cut
         own = columns.setdefault(unique, {})
         for name, heading in HEADINGS.items():
-            if name in ESTIMATES and name in table:
+            if f"{name}_low" in table:
                 own[heading] = told(row, name)
             elif name in table and name not in ("system", "note"):
                 own[heading] = f"{row[name]:,.0f}" if np.isfinite(row[name]) else "\u2013"
