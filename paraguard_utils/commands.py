@@ -14,7 +14,7 @@ from paraguard_utils import paths
 from paraguard_utils.errors import SettingsError, UserError
 from paraguard_utils.logs.commands import OPTIONS, app
 from paraguard_utils.settings import CORPUS, PUBLIC_GATES, Settings, check
-from paraguard_utils.stores import LIVE, RECORDED
+from paraguard_utils.stores import LIVE, RECORDED, Store
 
 corpus_app = typer.Typer(help="Build a corpus from public benchmarks, and let people judge its paraphrases.", **OPTIONS)
 app.add_typer(corpus_app, name="corpus")
@@ -102,7 +102,6 @@ def agreement(
     Example: paraguard agreement --xstest xstest/model_completions
     """
     from paraguard_utils.labels import agreement as agreements
-    from paraguard_utils.stores import Store
 
     table = agreements.validate(xstest, Store(live(store)), judge)["xstest_agreement"]
     shown = ["file", "part", "labeller", "n", "accuracy", "kappa", "kappa_low", "kappa_high"]
@@ -180,7 +179,6 @@ def describe(
     """
     check({"store": live(store), "corpus": corpus})
     from paraguard_utils.report import full_scale, tables
-    from paraguard_utils.stores import Store
 
     found = full_scale.describe(Store(store), corpus, seed)
     shown = tables.shown(found["sources"], ["frr", "dr"], ["target", "source", "n_scored", "n_reject", "few_dr"])
@@ -202,7 +200,6 @@ def sheet(
     if store == RECORDED:
         runs()  # raises if there is no record
     from paraguard_utils.corpus import fidelity
-    from paraguard_utils.stores import Store
 
     print(fidelity.write_sheet(Store(store), corpus, n, seed))
 
@@ -218,9 +215,8 @@ def read(
     if len(files) > 2:
         raise SettingsError("one or two sheets can be read")
     from paraguard_utils.corpus import fidelity
-    from paraguard_utils.paths import input_file
 
-    print("\n".join(fidelity.report([fidelity.read_sheet(input_file(name)) for name in files])))
+    print("\n".join(fidelity.report([fidelity.read_sheet(paths.input_file(name)) for name in files])))
 
 
 @app.command()
@@ -281,7 +277,6 @@ def card() -> None:
     """
     runs()  # raises if there is no checkout
     from paraguard_utils.report import croissant, numbers
-    from paraguard_utils.stores import Store
 
     croissant.write_card(Store(RECORDED).read("tables", numbers.NAME))
     croissant.write_croissant()

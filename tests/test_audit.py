@@ -1,4 +1,4 @@
-"""Anybody's decisions: what is measured, compared, gated and written."""
+"""The audit of anybody's decisions: what it measures, compares, gates and writes."""
 
 import json
 from xml.etree import ElementTree
@@ -81,7 +81,7 @@ def test_requests_that_should_be_refused_are_apart():
 
 
 def test_shared_words_split_dr(tmp_path):
-    """Texts of two groups of words in each cluster, decided by group: alike where words are shared."""
+    """Each cluster has texts of two groups of words, and the group alone decides."""
     rows = [
         (f"{['alpha beta gamma', 'other words here'][half]} c{i} {'x' * j}", f"c{i}", half == i % 2)
         for i in range(200)
@@ -262,7 +262,7 @@ def test_systems_are_apart_and_one_without_decisions_has_no_numbers():
 
 
 def grouped(rng, n_groups, size=4, dimensions=24):
-    """Vectors near each other in groups, far from those of others, and rejections that follow the group."""
+    """Draw vectors that are near each other in groups, and rejections that follow the group."""
     middle = rng.normal(size=(n_groups, dimensions))
     vectors = np.repeat(middle, size, axis=0) + 0.25 * rng.normal(size=(n_groups * size, dimensions))
     return vectors, rng.random(n_groups * size) < np.repeat(rng.beta(0.5, 1, n_groups), size)

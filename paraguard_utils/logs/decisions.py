@@ -198,8 +198,8 @@ def _categories(source: Source, values: pd.Series) -> pd.Categorical:
         ("is blank; fill it in or leave the row out", lambda one: not one.strip() and values.name != "reading"),
         ("is not UTF-8; save the file as UTF-8", _SURROGATE.search),
     ):
-        if wrong := [one for one in made.categories if bad(one)]:
-            row = int(values.index[made.isin(wrong)][0])
+        if wrong := [code for code, one in enumerate(made.categories) if bad(one)]:
+            row = int(values.index[np.isin(made.codes, wrong)][0])
             raise DataError(f"{source.name}, {source.place(row)}: {values.name} {said}")
     return made
 

@@ -15,14 +15,16 @@ import shutil
 import sys
 import tempfile
 import zipfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import IO, Any, Literal, NamedTuple
+from typing import IO, Any, Literal, NamedTuple, TypeAlias
 
 import pandas as pd
 
 from paraguard_utils import stops
 from paraguard_utils.errors import DataError
+
+_Objects: TypeAlias = Mapping[str, Mapping[str, Any]]
 
 TOGETHER = 50_000
 """Rows read at a time."""
@@ -285,9 +287,7 @@ def _objects(source: Source) -> Iterator[tuple[int, Mapping[str, Any]]]:
         yield number, item
 
 
-def _rows(
-    source: Source, columns: Mapping[str, str], asked: Mapping[str, Mapping[str, Any]]
-) -> Iterator[tuple[int, dict[str, Any]]]:
+def _rows(source: Source, columns: Mapping[str, str], asked: _Objects) -> Iterator[tuple[int, dict[str, Any]]]:
     count = itertools.count()  # an export of spans has many in a line
     for number, item in _objects(source):
         if "samples" in item and "eval" in item:
@@ -299,9 +299,7 @@ def _rows(
             yield number, _of_record(item, columns, asked)
 
 
-def _of_record(
-    item: Mapping[str, Any], columns: Mapping[str, str], asked: Mapping[str, Mapping[str, Any]]
-) -> dict[str, Any]:
+def _of_record(item: Mapping[str, Any], columns: Mapping[str, str], asked: _Objects) -> dict[str, Any]:
     """Return the fields of one record: a flat row, a chat completion, or a line of a batch."""
     request = asked.get(str(item.get("custom_id")), item)
     request = _mapping(request, "body") or _mapping(request, "params") or _mapping(request, "request") or request
@@ -320,11 +318,10 @@ def _of_record(
     return fields
 
 
-def _bodies(item: Mapping[str, Any]) -> Iterable[Mapping[str, Any]]:
-    """Yield where the body of a response may lie."""
-    response = _mapping(item, "response")
-    yield from (own for own in (_mapping(response, "body"), response, _mapping(item, "result")) if own)
-    yield from (own for own in (_mapping(_mapping(item, "result"), "message"), item) if own)
+def _bodies(item: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return where the body of a response may lie."""
+    response, result = _mapping(item, "response"), _mapping(item, "result")
+    return [own for own in (_mapping(response, "body"), response, result, _mapping(result, "message"), item) if own]
 
 
 def _mapping(item: Mapping[str, Any], name: str) -> Mapping[str, Any]:
@@ -371,7 +368,7 @@ def _content(content: Any) -> str | None:
 
 
 def _answer(body: Mapping[str, Any]) -> str | None:
-    """Return the text of a response of any provider; None where this is no response."""
+    """Return the text of a response of any provider; None if this is no response."""
     if isinstance(choices := body.get("choices"), list) and choices and isinstance(choices[0], Mapping):
         message = _mapping(choices[0], "message")
         return _content(message.get("content")) or message.get("refusal") or choices[0].get("text") or ""
@@ -387,14 +384,14 @@ def _answer(body: Mapping[str, Any]) -> str | None:
 
 
 def _ended(body: Mapping[str, Any]) -> dict[str, Any]:
-    """Return why a response ended: a provider's stop where there is one."""
+    """Return why a response ended, a provider's stop first."""
     if stop := stops.find(body):
         return {"finish_reason": stop.reason}
     reason = _first(body.get("choices")).get("finish_reason") or body.get("stop_reason") or body.get("stopReason")
     return {"finish_reason": reason}
 
 
-def _asked(requests: str | Path) -> dict[str, Mapping[str, Any]]:
+def _asked(requests: str | Path) -> _Objects:
     """Return the requests of a batch by their custom_id."""
     source = find(requests)
     if source.kind not in ("lines", "document"):
@@ -428,8 +425,6 @@ def _plain(value: Any) -> Any:
 def _of_span(span: Mapping[str, Any], columns: Mapping[str, str]) -> dict[str, Any]:
     """Return the fields of a span about a model; none of any other."""
     about = span["attributes"]
-    if not any(str(name).startswith("gen_ai.") for name in about):
-        return {}
     asked, answered = (_messages(about, kind) for kind in ("input", "output"))
     if asked is None and answered is None:
         return {}
@@ -437,9 +432,8 @@ def _of_span(span: Mapping[str, Any], columns: Mapping[str, str]) -> dict[str, A
     reasons = _value(about, "gen_ai.response.finish_reasons")
     fields = {field: _named(field, name, about) for field, name in columns.items()}
     fields["text"], fields["answer"] = _conversation(asked)[0], _content(came.get("content"))
-    fields["finish_reason"] = came.get("finish_reason") or (
-        reasons[0] if isinstance(reasons, list) and reasons else None
-    )
+    first = reasons[0] if isinstance(reasons, list) and reasons else None
+    fields["finish_reason"] = came.get("finish_reason") or first
     if fields["answer"] is None and about.get("error.type"):
         fields["finish_reason"] = "error"
     model = about.get("gen_ai.response.model") or about.get("gen_ai.request.model")
@@ -457,13 +451,11 @@ def _messages(about: Mapping[str, Any], kind: str) -> list[dict[str, Any]] | Non
     """Return the messages of a span: one attribute, as JSON or not, or one for each message as older conventions do."""
     if isinstance(found := _value(about, f"gen_ai.{kind}.messages"), list):
         return [{"content": one.get("parts", one.get("content")), **one} for one in found if isinstance(one, Mapping)]
-    old, made = {"input": "gen_ai.prompt", "output": "gen_ai.completion"}[kind], []
-    for number in itertools.count():
-        if (content := about.get(f"{old}.{number}.content")) is None:
-            break
-        role = about.get(f"{old}.{number}.role") or ("user" if kind == "input" else "assistant")
-        reason = about.get(f"{old}.{number}.finish_reason")
-        made.append({"role": role, "content": content, "finish_reason": reason})
+    old, role = {"input": ("gen_ai.prompt", "user"), "output": ("gen_ai.completion", "assistant")}[kind]
+    made: list[dict[str, Any]] = []
+    while (content := about.get(f"{old}.{len(made)}.content")) is not None:
+        said = {name: about.get(f"{old}.{len(made)}.{name}") for name in ("role", "finish_reason")}
+        made.append({"content": content, "role": said["role"] or role, "finish_reason": said["finish_reason"]})
     return made or None
 
 
@@ -479,7 +471,7 @@ def _inspect(source: Source, columns: Mapping[str, str]) -> Iterator[tuple[int, 
     try:
         header = read_eval_log(str(source.path), header_only=True, format=kind)
         if header.eval.dataset.sample_ids is None:  # such a log is read whole
-            samples: Iterable[Any] = read_eval_log(str(source.path), format=kind).samples or ()
+            samples: Any = read_eval_log(str(source.path), format=kind).samples or ()
         else:
             samples = read_eval_log_samples(str(source.path), all_samples_required=False, format=kind)
         for number, sample in enumerate(samples):
