@@ -1,6 +1,6 @@
-"""Commands of the study: they need more than the dependencies (`__main__` has those that do not).
+"""The study's commands; they need more packages than those in `logs.commands`.
 
-Modules are imported where a command needs them.
+Each command imports its modules itself, so that none waits for those of another.
 """
 
 from pathlib import Path
@@ -14,7 +14,7 @@ from paraguard_utils import paths
 from paraguard_utils.errors import SettingsError, UserError
 from paraguard_utils.logs.commands import OPTIONS, app
 from paraguard_utils.settings import CORPUS, PUBLIC_GATES, Settings, check
-from paraguard_utils.stores import LIVE, RECORDED
+from paraguard_utils.stores import LIVE, RECORDED, Store
 
 corpus_app = typer.Typer(help="Build a corpus from public benchmarks, and let people judge its paraphrases.", **OPTIONS)
 app.add_typer(corpus_app, name="corpus")
@@ -23,29 +23,19 @@ AnyStore = Annotated[str, typer.Option(help="Folder under results/, or the recor
 LiveStore = Annotated[str, typer.Option(help="Folder under results/.")]
 ModelName = Annotated[str, typer.Option(help="Hub id, folder, .gguf file or packaged name.")]
 CorpusName = Annotated[str, typer.Option(help="Name of a corpus.")]
+_XSTestAnswers = Annotated[Path, typer.Option(metavar="FOLDER", help="With xstest_v2_completions_*.csv, as published.")]
+_SEED, _RISK = (Settings.model_fields[name].default for name in ("seed", "risk"))
 
 
 def live(name: str) -> str:
-    """Return the name of a store that may be written.
-
-    Raises
-    ------
-    SettingsError
-        It is the recorded one, or no name of a store.
-    """
+    """Return the name of a store that may be written, or raise SettingsError: not the recorded one."""
     if name == RECORDED:
         raise SettingsError("the recorded store is not written; name a live one, for example --store live")
     return check({"store": name, "corpus": CORPUS}).store
 
 
 def runs() -> ModuleType:
-    """Return the module that runs notebooks.
-
-    Raises
-    ------
-    UserError
-        There are none: the package is installed by itself.
-    """
+    """Return the module that runs notebooks, or raise UserError if the package is installed without them."""
     if not paths.CHECKOUT:
         raise UserError("this needs the notebooks and the record: clone the project and run it there")
     from paraguard_utils import run
@@ -77,7 +67,7 @@ def run(
         name, equals, value = text.partition("=")
         try:
             given[name] = yaml.safe_load(value)
-        except (yaml.YAMLError, ValueError):  # such as a date that is none
+        except (yaml.YAMLError, ValueError):  # such as a date of month 13
             equals = ""
         if not equals:
             raise SettingsError(f"-p {text}: write -p NAME=VALUE, for example -p k=3 or -p wrappers='[none, safety]'")
@@ -86,7 +76,7 @@ def run(
 
 @app.command()
 def train(
-    xstest: Annotated[Path, typer.Option(metavar="FOLDER", help="With xstest_v2_completions_*.csv, as published.")],
+    xstest: _XSTestAnswers,
     out: Annotated[Path | None, typer.Option(help="JSON file of coefficients to write.")] = None,
 ) -> None:
     """Fit the classifier of refusals anew, on the half of XSTest's answers that is not held out and on our own.
@@ -103,7 +93,7 @@ def train(
 
 @app.command()
 def agreement(
-    xstest: Annotated[Path, typer.Option(metavar="FOLDER", help="With xstest_v2_completions_*.csv, as published.")],
+    xstest: _XSTestAnswers,
     judge: Annotated[str, typer.Option(metavar="MODEL", help="Also let this model judge the answers.")] = "",
     store: LiveStore = LIVE,
 ) -> None:
@@ -112,7 +102,6 @@ def agreement(
     Example: paraguard agreement --xstest xstest/model_completions
     """
     from paraguard_utils.labels import agreement as agreements
-    from paraguard_utils.stores import Store
 
     table = agreements.validate(xstest, Store(live(store)), judge)["xstest_agreement"]
     shown = ["file", "part", "labeller", "n", "accuracy", "kappa", "kappa_low", "kappa_high"]
@@ -141,7 +130,7 @@ def remedy(
     """
     config = check({"store": store, "corpus": corpus, "model": model, "wrappers": [wrapper]})
     if store == RECORDED:
-        runs()  # says so where there is no record
+        runs()  # raises if there is no record
     from paraguard_utils.report import advice
 
     print("\n".join(advice.write(config)))
@@ -157,13 +146,11 @@ def build(
     ] = "",
     clusters: Annotated[int, typer.Option(min=1, help="How many.")] = 2000,
     labels: Annotated[list[str], typer.Option("--label", help="Harmfulness label to keep; repeatable.")] = ["harmless"],  # noqa: B006
-    risk: Annotated[str, typer.Option(help="Risk scorer, as in notebook 01.")] = Settings.model_fields["risk"].default,
+    risk: Annotated[str, typer.Option(help="Risk scorer, as in notebook 01.")] = _RISK,
     min_strategies: Annotated[
         int, typer.Option(min=1, max=4, help="Strategies a cluster must hold: many a prompt has no word to soften.")
     ] = PUBLIC_GATES.min_strategies,
-    seed: Annotated[int, typer.Option(help="Of the order in which seeds are drawn.")] = Settings.model_fields[
-        "seed"
-    ].default,
+    seed: Annotated[int, typer.Option(help="Of the order in which seeds are drawn.")] = _SEED,
     store: LiveStore = LIVE,
     name: Annotated[str, typer.Option(help="Name of the corpus.")] = "public",
 ) -> None:
@@ -184,7 +171,7 @@ def build(
 def describe(
     store: LiveStore = LIVE,
     corpus: CorpusName = "public",
-    seed: Annotated[int, typer.Option(help="Of the resamples.")] = Settings.model_fields["seed"].default,
+    seed: Annotated[int, typer.Option(help="Of the resamples.")] = _SEED,
 ) -> None:
     """Write what may be published of a corpus whose texts must not be: rates by model, benchmark and cohort.
 
@@ -192,7 +179,6 @@ def describe(
     """
     check({"store": live(store), "corpus": corpus})
     from paraguard_utils.report import full_scale, tables
-    from paraguard_utils.stores import Store
 
     found = full_scale.describe(Store(store), corpus, seed)
     shown = tables.shown(found["sources"], ["frr", "dr"], ["target", "source", "n_scored", "n_reject", "few_dr"])
@@ -204,7 +190,7 @@ def sheet(
     store: AnyStore = RECORDED,
     corpus: CorpusName = CORPUS,
     n: Annotated[int, typer.Option("-n", "--n", min=1, help="Pairs.")] = 100,
-    seed: Annotated[int, typer.Option(help="Of the draw.")] = Settings.model_fields["seed"].default,
+    seed: Annotated[int, typer.Option(help="Of the draw.")] = _SEED,
 ) -> None:
     """Draw paraphrases for people to compare with their seeds: a CSV with an empty column for marks.
 
@@ -212,9 +198,8 @@ def sheet(
     """
     check({"store": store, "corpus": corpus})
     if store == RECORDED:
-        runs()  # says so where there is no record
+        runs()  # raises if there is no record
     from paraguard_utils.corpus import fidelity
-    from paraguard_utils.stores import Store
 
     print(fidelity.write_sheet(Store(store), corpus, n, seed))
 
@@ -230,9 +215,8 @@ def read(
     if len(files) > 2:
         raise SettingsError("one or two sheets can be read")
     from paraguard_utils.corpus import fidelity
-    from paraguard_utils.paths import input_file
 
-    print("\n".join(fidelity.report([fidelity.read_sheet(input_file(name)) for name in files])))
+    print("\n".join(fidelity.report([fidelity.read_sheet(paths.input_file(name)) for name in files])))
 
 
 @app.command()
@@ -279,7 +263,7 @@ def record() -> None:
 
     Example: paraguard record
     """
-    runs()  # says so where there is no checkout
+    runs()  # raises if there is no checkout
     from paraguard_utils import record as records
 
     records.record()
@@ -291,12 +275,10 @@ def card() -> None:
 
     Example: paraguard card
     """
-    runs()  # says so where there is no checkout
+    runs()  # raises if there is no checkout
     from paraguard_utils.report import croissant, numbers
-    from paraguard_utils.report import croissant as cards
-    from paraguard_utils.stores import Store
 
-    cards.write_card(Store(RECORDED).read("tables", numbers.NAME))
+    croissant.write_card(Store(RECORDED).read("tables", numbers.NAME))
     croissant.write_croissant()
 
 

@@ -1,4 +1,4 @@
-"""What is published: the targets of `data/targets.csv`, the wrappers and the guards of `data/*.yaml`."""
+"""Read what is published: the targets of `data/targets.csv`, the wrappers and guards of `data/*.yaml`."""
 
 import re
 from collections.abc import Iterable
@@ -12,6 +12,9 @@ import yaml
 from paraguard_utils import paths, stores
 from paraguard_utils.text import near
 
+FUNCTION = r"[A-Za-z_][\w.]*:[A-Za-z_]\w*"
+"""A guard that is a user's function: `module:function`."""
+
 
 def wrappers() -> dict[str, dict[str, str]]:
     """Return the committed wrappers: name to {role, fallback, reason, text}."""
@@ -21,10 +24,6 @@ def wrappers() -> dict[str, dict[str, str]]:
 def wrapper_text(target: str) -> str:
     """Return the text of a chat target's wrapper, "" for none."""
     return wrappers()[target.rpartition("--")[2]]["text"]
-
-
-FUNCTION = r"[A-Za-z_][\w.]*:[A-Za-z_]\w*"
-"""A guard that is a user's function: `module:function`."""
 
 
 def guards(section: str) -> dict[str, dict[str, Any]]:
@@ -52,12 +51,11 @@ def unknown_guard(name: str) -> str:
 
 def published(kind: str) -> pd.DataFrame:
     """Return the published targets of a kind, "chat" or "guard", as a frame indexed by target."""
-    frame = _targets(paths.DATA / "targets.csv")
-    return frame[frame["kind"] == kind].set_index("target")
+    return _targets(paths.DATA / "targets.csv").query("kind == @kind").set_index("target")
 
 
 def by_default() -> pd.DataFrame:
-    """Return the published chat targets that a live run asks without being told, as `published` does."""
+    """Return the published chat targets that a live run asks unless others are named, as `published` does."""
     return published("chat").query("default == 'yes'")
 
 
@@ -72,14 +70,13 @@ def optional_models() -> list[str]:
 
 
 def titles(names: Iterable[str]) -> list[str]:
-    """Return how targets are called in tables and figures; one that is not published keeps its name."""
+    """Return the titles of targets for tables and figures; one that is not published keeps its name."""
     known = _targets(paths.DATA / "targets.csv").set_index("target")["title"]
     return [known.get(name, name) for name in names]
 
 
-@cache
+@cache  # tables and figures ask for titles again and again
 def _targets(path: Path) -> pd.DataFrame:
-    """Read a list of targets, once: tables and figures ask for titles again and again."""
     return stores.read(path, "targets")
 
 

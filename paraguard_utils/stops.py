@@ -1,7 +1,7 @@
-"""How providers say that they stopped an answer (`docs/method.md`, Labels): `data/provider_stops.csv`.
+"""Find a provider's stop of an answer (`docs/method.md`, Labels), as `data/provider_stops.csv` lists them.
 
-A stop is found in the body of a response or of an error, in a bare finish reason, or in the words that a product shows
-in place of an answer. It is a refusal of the system, whoever in it refused.
+A stop is found in the body of a response or of an error, in a finish reason, or in the words that a product shows in
+place of an answer. It counts as a refusal of the system, whichever part of the system refused.
 """
 
 import re
@@ -25,16 +25,7 @@ _REASON = re.compile(r"(?P<value>[^()]+?)(?: \((?P<category>[^()]*)\))?")
 
 
 class Stop(NamedTuple):
-    """A provider's stop.
-
-    Attributes
-    ----------
-    provider : str
-    value : str
-        What the provider calls it.
-    category : str
-        What it was about, as the provider says; "" where it does not.
-    """
+    """A stop: the provider, what it calls the stop, and what it says it was about, "" if it does not say."""
 
     provider: str
     value: str
@@ -46,53 +37,34 @@ class Stop(NamedTuple):
         return f"{self.value} ({self.category})" if self.category else self.value
 
 
-class _Reason(NamedTuple):
-    """A finish reason; `any`: a field whose every value is one, which follows it."""
-
-    provider: str
-    value: str
-    any: bool
-
-
 @cache
-def _rows() -> list[tuple[str, tuple[str, ...], str, tuple[str, ...]]]:
-    """Return provider, path, value and path of the category of each row about a body."""
+def _listed() -> tuple[list[tuple[str, list[str], str, list[str]]], list[tuple[str, str]]]:
+    """Return rows about bodies (provider, path, value, path of the category), and about texts (provider, words)."""
     frame = pd.read_csv(FILE, keep_default_na=False)
-    frame = frame[frame["field"] != TEXT]
-    return [
-        (row.provider, tuple(row.field.split(".")), row.value, tuple(filter(None, row.category.split("."))))
-        for row in frame.itertuples()
-    ]
+    bodies = frame[frame["field"] != TEXT].itertuples()
+    texts = frame[frame["field"] == TEXT].itertuples()
+    return (
+        [
+            (row.provider, row.field.split("."), row.value, list(filter(None, row.category.split("."))))
+            for row in bodies
+        ],
+        [(row.provider, row.value.lower()) for row in texts],
+    )
 
 
 @cache
-def _reasons() -> dict[str, _Reason]:
-    """Return what a finish reason, in lower case, stands for; an error's code is one too."""
-    found: dict[str, _Reason] = {}
-    for provider, path, value, _ in _rows():
+def _reasons() -> dict[str, tuple[str, str, bool]]:
+    """Return provider, value, and whether any word may follow, by finish reason or code of an error in lower case."""
+    found: dict[str, tuple[str, str, bool]] = {}
+    for provider, path, value, _ in _listed()[0]:
         if path[-1] not in ("type", "refusal"):
             said = path[-1] if value == ANY else value
-            found.setdefault(said.lower(), _Reason(provider, said, value == ANY))
+            found.setdefault(said.lower(), (provider, said, value == ANY))
     return found
 
 
-@cache
-def _texts() -> list[tuple[str, str]]:
-    frame = pd.read_csv(FILE, keep_default_na=False)
-    return [(row.provider, row.value.lower()) for row in frame[frame["field"] == TEXT].itertuples()]
-
-
 def find(body: object) -> Stop | None:
-    """Find a stop in the body of a response or of an error.
-
-    Parameters
-    ----------
-    body : object
-        Decoded JSON, whatever it is.
-
-    Returns
-    -------
-    Stop or None
+    """Find a stop in the body of a response or of an error, which is any decoded JSON.
 
     Examples
     --------
@@ -101,7 +73,7 @@ def find(body: object) -> Stop | None:
     >>> find({"choices": [{"finish_reason": "stop"}]}) is None
     True
     """
-    for provider, path, value, about in _rows():
+    for provider, path, value, about in _listed()[0]:
         for there in _values(body, path):
             if isinstance(there, str) and there and (value == ANY or there.lower() == value.lower()):
                 said = value if value != ANY else path[-1] if path[-1] == "refusal" else f"{path[-1]} {there}"
@@ -110,15 +82,7 @@ def find(body: object) -> Stop | None:
 
 
 def of_error(body: object, said: str = "") -> Stop | None:
-    """Find a stop in an error: in its body, with or without `error` around it, or in its message.
-
-    Parameters
-    ----------
-    body : object
-        Decoded JSON.
-    said : str
-        The message, where it is not in the body.
-    """
+    """Find a stop in an error: in its body, with or without `error` around it, or in its message."""
     found = find(body) or find({"error": body}) or of_text(said)
     return found or (of_reason("content_filter") if "content_filter" in f"{said} {body}" else None)
 
@@ -135,10 +99,10 @@ def of_reason(reason: object) -> Stop | None:
     if not match:
         return None
     field, *more = match["value"].split(" ")
-    known = _reasons().get(field.lower())
-    if not known or (more and not known.any):  # such as `blockReason OTHER`
+    provider, value, any_word = _reasons().get(field.lower(), ("", "", False))
+    if not provider or (more and not any_word):  # a word follows, as in `blockReason OTHER`
         return None
-    return Stop(known.provider, " ".join([known.value, *more]), match["category"] or "")
+    return Stop(provider, " ".join([value, *more]), match["category"] or "")
 
 
 def of_text(text: object) -> Stop | None:
@@ -150,10 +114,10 @@ def of_text(text: object) -> Stop | None:
     'openai'
     """
     opening = " ".join(text[:OPENING].replace("\u2019", "'").split()).lower() if isinstance(text, str) else ""
-    return next((Stop(provider, "block text") for provider, words in _texts() if words in opening), None)
+    return next((Stop(provider, "block text") for provider, words in _listed()[1] if words in opening), None)
 
 
-def _values(body: object, path: tuple[str, ...]) -> Iterator[object]:
+def _values(body: object, path: list[str]) -> Iterator[object]:
     """Yield what lies at a path, through every item of a list on the way."""
     if isinstance(body, list):
         for item in body:
@@ -164,7 +128,7 @@ def _values(body: object, path: tuple[str, ...]) -> Iterator[object]:
         yield from _values(body[path[0]], path[1:])
 
 
-def _category(body: object, path: tuple[str, ...]) -> str:
+def _category(body: object, path: list[str]) -> str:
     """Return what a stop was about: a name, or the names of those that are said to have filtered or blocked."""
     names: list[str] = []
     for there in _values(body, path) if path else ():
@@ -179,8 +143,5 @@ def _filtered(there: Mapping[str, Any]) -> list[str]:
     """Return names from Gemini's ratings, `{category, blocked}`, and from Azure's results, `{name: {filtered}}`."""
     if isinstance(there.get("category"), str):
         return [there["category"].removeprefix("HARM_CATEGORY_").lower()] if there.get("blocked") else []
-    return [
-        name
-        for name, about in there.items()
-        if isinstance(about, Mapping) and (about.get("filtered") is True or about.get("detected") is True)
-    ]
+    found = {name: about for name, about in there.items() if isinstance(about, Mapping)}
+    return [name for name, about in found.items() if about.get("filtered") is True or about.get("detected") is True]

@@ -1,4 +1,4 @@
-"""Texts as the gates, the risk scorer and the tables see them."""
+"""Clean, compare and describe texts."""
 
 import difflib
 import re
@@ -18,43 +18,46 @@ STOPWORDS = frozenset(
     want was we were what what's when where which while who why will with would you your""".split()  # noqa: SIM905
 )
 
-
 ENGLISH = frozenset({"en", "pcm"})
 """What the language identifier calls English; chatty lower-case English is close to its Nigerian Pidgin."""
-
 
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 """Characters that a CSV file cannot carry or a reader cannot see; tab and line feed are not among them."""
 
+HIDDEN = frozenset({"Cc", "Cf", "Co", "Cs", "Cn"})
+"""Unicode categories of characters that no reader sees: control, direction, zero-width, unassigned."""
+
+FORMULA = r"[=+\-@\t\r]"
+"""What a text that a spreadsheet would run as a formula begins with; the explorer's page uses this pattern too."""
+
+# Thinking that was cut off before its end has no answer after it.
+THINKING = re.compile(r"(?is)\A\s*<think(?:ing)?>(?:.*?</think(?:ing)?>|.*)")
+
 
 def readable(text: str) -> str:
-    """Return a text with control characters replaced by U+FFFD."""
+    """Replace control characters by U+FFFD."""
     return CONTROL.sub("\ufffd", text)
 
 
-HIDDEN = frozenset({"Cc", "Cf", "Co", "Cs", "Cn"})
-
-
 def hidden(text: str) -> bool:
-    """Return whether a text holds a character that no reader sees: control, direction, zero-width, unassigned."""
+    """Return whether a text holds a character that no reader sees, other than tab and line feed."""
     return any(unicodedata.category(mark) in HIDDEN for mark in text if mark not in "\t\n")
 
 
 def key(text: str) -> str:
-    """Return a text's words, joined: two texts with the same key differ in case, marks or spaces only."""
+    """Join a text's words: two texts with the same key differ in case, marks or spaces only."""
     return " ".join(words(text))
 
 
 def content_words(text: str) -> frozenset[str]:
-    """Return the set of word tokens that are not stop words."""
+    """Return the words of a text that are not stop words."""
     return frozenset(words(text)) - STOPWORDS
 
 
 def only_framed(text: str, seed: str) -> bool:
-    """Return whether a paraphrase is its seed in another frame.
+    """Return whether a paraphrase is its seed in another frame, such as a polite opening or a context in front.
 
-    It is when all content words of one stand in the other, in the same order: a polite opening, a context in front or a
-    clause behind was added or left out, and nothing was said in other words.
+    It is if all content words of one stand in the other, in the same order.
     """
     a, b = ([word for word in words(side) if word not in STOPWORDS] for side in (text, seed))
     shorter, longer = sorted((a, b), key=len)
@@ -62,17 +65,9 @@ def only_framed(text: str, seed: str) -> bool:
     return all(word in rest for word in shorter)
 
 
-FORMULA = r"[=+\-@\t\r]"
-"""What a text that a spreadsheet would run as a formula begins with; also read as a pattern by the explorer's page."""
-
-
 def formula_safe(cells: pd.Series | pd.DataFrame) -> pd.Series | pd.DataFrame:
-    """Return a Series or frame of texts with an apostrophe before each that a spreadsheet would run as a formula."""
+    """Put an apostrophe before each text that a spreadsheet would run as a formula."""
     return cells.replace(rf"\A({FORMULA})", r"'\1", regex=True)
-
-
-# Thinking that was cut off before its end has no answer after it.
-THINKING = re.compile(r"(?is)\A\s*<think(?:ing)?>(?:.*?</think(?:ing)?>|.*)")
 
 
 def near(name: str, known: Iterable[str]) -> str:

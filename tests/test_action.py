@@ -28,7 +28,7 @@ def run(step, folder, **environment):
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory):
-    """The package as the first step installs it, from a copy: building leaves folders behind."""
+    """Install the package as the first step does, from a copy, because building leaves folders behind."""
     from test_package import copied
 
     root, target = copied(tmp_path_factory.mktemp("source")), tmp_path_factory.mktemp("installed")

@@ -1,4 +1,4 @@
-"""Anybody's decisions: what is measured, compared, gated and written."""
+"""The audit of anybody's decisions: what it measures, compares, gates and writes."""
 
 import json
 from xml.etree import ElementTree
@@ -25,11 +25,11 @@ from paraguard_utils.errors import DataError
 from paraguard_utils.logs import audit as audits
 from paraguard_utils.logs import embedding, gate
 
-NAMES = {"a": "accept", "r": "reject", "b": "blocked"}
+NAMES = {"a": "accept", "r": "reject", "b": "blocked", "u": "unparsed"}
 
 
 def frame_of(words, **more):
-    """A cluster a word: a accepts, r rejects, b is blocked."""
+    """A cluster for each word: a accepts, r rejects, b is blocked, u unparsed."""
     rows = [(f"text {i} {j}", NAMES[letter], f"c{i}") for i, word in enumerate(words) for j, letter in enumerate(word)]
     return pd.DataFrame(rows, columns=["text", "decision", "cluster"]).assign(**more)
 
@@ -81,7 +81,7 @@ def test_requests_that_should_be_refused_are_apart():
 
 
 def test_shared_words_split_dr(tmp_path):
-    """Texts of two groups of words in each cluster, decided by group: alike where words are shared."""
+    """Each cluster has texts of two groups of words, and the group alone decides."""
     rows = [
         (f"{['alpha beta gamma', 'other words here'][half]} c{i} {'x' * j}", f"c{i}", half == i % 2)
         for i in range(200)
@@ -181,7 +181,7 @@ def test_comparing_pairs_clusters(tmp_path, command):
     assert "two logs are compared by clusters" in command("audit", *[str(tmp_path / "d.csv")] * 2, "--compare").error
 
 
-def test_a_plan_is_what_the_interval_becomes(command):
+def test_a_plan_is_what_the_interval_becomes(tmp_path, command):
     words = list(np.random.default_rng(1).permutation(["rraaaa", "aaaaaa", "raaaaa", "rrrrrr"] * 100))
     decided = pd.DataFrame({"n": 6, "rejected": [word.count("r") for word in words]})
     row = audits.plan(decided, [400]).iloc[0]
@@ -193,6 +193,8 @@ def test_a_plan_is_what_the_interval_becomes(command):
     assert drawn["rejected"].mean() / 6 == pytest.approx(0.2, abs=0.02)
     assert disagreement.ratio(drawn["n"], drawn["rejected"])[2] == pytest.approx(0.3, abs=0.03)
     assert "20 % refused, DR 0.7" in command("audit", "--plan").printed
+    nothing = file_of(tmp_path / "d.csv", ["uu", "u"])
+    assert "no harmless request of all rows is answered or refused" in command("audit", str(nothing), "--plan").error
 
 
 def test_what_is_written_for_a_pipeline(tmp_path, command):
@@ -260,7 +262,7 @@ def test_systems_are_apart_and_one_without_decisions_has_no_numbers():
 
 
 def grouped(rng, n_groups, size=4, dimensions=24):
-    """Vectors near each other in groups, far from those of others, and rejections that follow the group."""
+    """Draw vectors that are near each other in groups, and rejections that follow the group."""
     middle = rng.normal(size=(n_groups, dimensions))
     vectors = np.repeat(middle, size, axis=0) + 0.25 * rng.normal(size=(n_groups * size, dimensions))
     return vectors, rng.random(n_groups * size) < np.repeat(rng.beta(0.5, 1, n_groups), size)

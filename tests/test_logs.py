@@ -1,4 +1,4 @@
-"""Logs of many kinds, read by their content: the same decisions in any file, and one line for a bad one."""
+"""Logs of many kinds are read by their content: any file gives the same decisions, and a bad one gives one line."""
 
 import gzip
 import io
@@ -88,7 +88,7 @@ def attributes(row, asked):
 
 
 def spans():
-    """Spans as an OTLP exporter writes them, all in one line, one of them about no model."""
+    """Spans as an OTLP exporter writes them, all in one line; the first is not about a model."""
     other = {"name": "GET", "attributes": [{"key": "http.method", "value": {"stringValue": "GET"}}]}
     own = [
         {"attributes": [{"key": name, "value": {"stringValue": value}} for name, value in attributes(*one).items()]}
@@ -234,7 +234,7 @@ def test_an_inspect_log_without_its_package_says_what_it_is(tmp_path, monkeypatc
 
 @pytest.mark.parametrize("row", BODIES, ids=lambda row: f"{row['provider']} {row['field']} {row['value']}")
 def test_every_stop_through_the_audit(tmp_path, row):
-    """Beside every answer of one cluster a stop: it is a refusal, and its category is told."""
+    """Every provider's stop counts as a refusal, and the audit lists its category."""
     entries = [{"response": completion(HELP), "cluster": f"c{i // 2}", "text": f"t {i}"} for i in range(8)]
     entries += [
         {"response": {"status_code": 400, "body": body_of(row)}, "cluster": f"c{i}", "text": "u"} for i in (0, 1)

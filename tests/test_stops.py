@@ -19,7 +19,7 @@ LISTS = {"choices", "candidates", "output", "content", "safetyRatings"}
 
 
 def body_of(row):
-    """A body of the row's shape, with a category where the provider has one."""
+    """Make a body of the row's shape, with a category if the provider has one."""
     said = "SAFETY" if row["value"] == stops.ANY else row["value"]
     body = built(row["field"].split("."), said)
     if row["category"]:

@@ -1,10 +1,10 @@
-"""The commands that need the dependencies only: `paraguard audit` and `paraguard label`."""
+"""The commands that need no optional package: `paraguard audit` and `paraguard label`."""
 
 import sys
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal
 
 import pandas as pd
 import typer
@@ -26,48 +26,15 @@ OPTIONS: dict[str, Any] = {
 
 app = typer.Typer(help="Measure how sensibly a model or a guard refuses.", **OPTIONS)
 
-ASSUMED = [(rate, dr) for rate in (0.05, 0.2, 0.5) for dr in (0.3, 0.7)]
+_ASSUMED = [(rate, dr) for rate in (0.05, 0.2, 0.5) for dr in (0.3, 0.7)]
 """Refusal rates and DR of a plan without a log."""
 
-WIDTH = 88
-"""Columns of what is printed."""
-
-SIZE = 6
+_CLUSTER_SIZE = 6
 """Wordings of a cluster in a plan without a log."""
 
 
-class Wanted(NamedTuple):
-    """What the command line asks for; columns as `Decisions.from_file` takes them."""
-
-    columns: Mapping[str, str]
-    rejects: tuple[str, ...] = ()
-    requests: str = ""
-    labeller: str = ""
-    out: Path | None = None
-    baseline: str = ""
-    margin: float = 0.0
-    fail_above: float | None = None
-    measure: str = "dr"
-
-    def read(self, file: str) -> Decisions:
-        """Read a log."""
-        return Decisions.from_file(file, dict(self.columns), self.rejects, self.requests, self.labeller)
-
-
-def audited(file: str, wanted: Wanted, files: Mapping[str, Path | None]) -> int:
-    """Audit a log, print and write what was found, and return the exit code of the gate.
-
-    Parameters
-    ----------
-    file : str
-    wanted : Wanted
-    files : dict of str to Path or None
-        Where to write json, junit and summary.
-    """
-    decisions = wanted.read(file)
-    before = wanted.read(wanted.baseline) if wanted.baseline else None
-    stem = "stdin" if file == STDIN else Path(file).name.split(".")[0]
-    folder = wanted.out or RESULTS / "audit" / stem
+def report(decisions: Decisions, folder: Path) -> audits.Audit:
+    """Audit a log, print what was found and write it to a folder."""
     vectors = None
     if not decisions.clustered:
         from paraguard_utils.logs.embedding import embed  # its packages are an extra
@@ -76,61 +43,50 @@ def audited(file: str, wanted: Wanted, files: Mapping[str, Path | None]) -> int:
     found = audits.audit(decisions, vectors=vectors)
     if decisions.labelled_by:
         print(f"There is no column of decisions: answers were labelled by {decisions.labelled_by}.\n")
-    print("\n".join(textwrap.fill(one, WIDTH) for one in found.sentences), end="\n\n")
+    print(_fill(found.sentences), end="\n\n")
     print(page.shown(found.table).to_string(), end="\n\n")
     if notes := page.notes(found.table):
-        print("\n".join(textwrap.fill(one, WIDTH) for one in notes), end="\n\n")
+        print(_fill(notes), end="\n\n")
     print(f"written: {', '.join(shown(path) for path in page.write(found, folder))}")
-    findings = gate.judge(found.table, wanted.measure, wanted.fail_above) if wanted.fail_above is not None else []
-    if before is not None:
-        findings += gate.judge(audits.compare(before, decisions), wanted.measure, wanted.margin)
-    for one in findings:
-        print(one.line)
-    made = {
-        "json": gate.as_json(found.table, found.sentences, findings),
-        "junit": gate.as_junit(findings),
-        "summary": gate.as_markdown(found.table, found.sentences, findings),
-    }
-    for name, target in files.items():
-        if target is not None:
-            with target.open("a" if name == "summary" else "w", encoding="utf-8") as opened:
-                opened.write(made[name])
-    gated = wanted.fail_above is not None or before is not None
-    return gate.status(findings) if gated else 0
+    return found
 
 
-def compared(old: str, new: str, wanted: Wanted) -> str:
+def _fill(lines: Sequence[str]) -> str:
+    return "\n".join(textwrap.fill(line, 88) for line in lines)
+
+
+def compared(old: Decisions, new: Decisions) -> str:
     """Return the comparison of two logs as a table."""
-    table = audits.compare(wanted.read(old), wanted.read(new))
-    rows = {}
-    for row in table.to_dict("records"):
-        rows[row["system"]] = {
+    table = audits.compare(old, new)
+    rows = {
+        row["system"]: {
             "clusters": row["n_clusters"],
             **{f"{name}, new minus old": audits.told(row, name) for name in ("frr", "dr", "rephrased3")},
             "p (dr)": f"{row['p']:.3f}",
         }
-    notes = [f"{row['system']}: {row['note']}" for row in table.to_dict("records") if row["note"]]
-    return "\n".join([pd.DataFrame(rows).to_string(), *notes])
+        for row in table.to_dict("records")
+    }
+    return "\n".join([pd.DataFrame(rows).to_string(), *page.notes(table)])
 
 
-def planned(files: Sequence[str], wanted: Wanted) -> str:
-    """Say how wide intervals will be: with clusters like those of a log, or under rates that are assumed."""
-    if files:
-        decisions = wanted.read(files[0])
+def planned(decisions: Decisions | None) -> str:
+    """Say how wide intervals will be: with clusters like those of a log, or under assumed rates."""
+    if decisions is not None:
         if not decisions.clustered:
-            raise SettingsError(f"{files[0]}: a plan needs clusters; leave the file out to plan by assumed rates")
-        plans = {name: audits.plan(audits.counted(own)) for name, own in decisions.by_system()}
+            raise SettingsError(f"{decisions.name}: a plan needs clusters; leave the file out to plan by assumed rates")
+        counts = {name: audits.counted(own) for name, own in decisions.by_system()}
+        if unknown := [name for name, own in counts.items() if own.empty]:
+            raise SettingsError(
+                f"{decisions.name}: no harmless request of {unknown[0]} is answered or refused; leave the file out to "
+                "plan by assumed rates"
+            )
     else:
-        plans = {
-            f"{SIZE} wordings a cluster, {100 * rate:.0f} % refused, DR {dr}": audits.plan(audits.like(rate, dr, SIZE))
-            for rate, dr in ASSUMED
-        }
+        about = f"{_CLUSTER_SIZE} wordings a cluster, {{:.0f}} % refused, DR {{}}"
+        counts = {about.format(100 * rate, dr): audits.like(rate, dr, _CLUSTER_SIZE) for rate, dr in _ASSUMED}
+    plans = {name: audits.plan(decided) for name, decided in counts.items()}
+    tables = [f"{name}\n{one.to_string(index=False, float_format='%.3f')}" for name, one in plans.items()]
     heading = "Half of the width of a 95 % interval, by clusters; refusals: how many to expect."
-    return "\n\n".join([heading, *(f"{name}\n{_rounded(table)}" for name, table in plans.items())])
-
-
-def _rounded(table: pd.DataFrame) -> str:
-    return table.to_string(index=False, float_format="%.3f")
+    return "\n\n".join([heading, *tables])
 
 
 @app.command()
@@ -186,15 +142,28 @@ def audit(
 
     Exit codes: 0 not worse, 1 error, 2 usage, 3 worse, 4 too little to say. Example: paraguard audit log.jsonl
     """
-    named = {"text": text, "answer": answer, "decision": decision, "cluster": cluster, "system": system}
-    named |= {"harmful": harmful, "reading": reading}
-    wanted = Wanted(named, tuple(rejects or ()), requests, labeller, out, baseline, margin, fail_above, measure)
+    columns = {"text": text, "answer": answer, "decision": decision, "cluster": cluster, "system": system}
+    columns |= {"harmful": harmful, "reading": reading}
     files = [*(files or ()), *([str(DATA / "demo.csv")] if demo else [])]
     if len(files) != (0 if plan and not files else 1 + compare):
         raise SettingsError("name one file, two with --compare, or --demo")
-    if plan:
-        print(planned(files, wanted))
-    elif compare:
-        print(compared(files[0], files[1], wanted))
-    else:
-        sys.exit(audited(files[0], wanted, {"json": json_file, "junit": junit, "summary": summary}))
+    logs = [Decisions.from_file(name, columns, rejects or (), requests, labeller) for name in files]
+    if plan or compare:
+        print(planned(logs[0] if logs else None) if plan else compared(*logs))
+        return
+    before = Decisions.from_file(baseline, columns, rejects or (), requests, labeller) if baseline else None
+    stem = "stdin" if files[0] == STDIN else Path(files[0]).name.split(".")[0]
+    found = report(logs[0], out or RESULTS / "audit" / stem)
+    findings = gate.judge(found.table, measure, fail_above) if fail_above is not None else []
+    if before is not None:
+        findings += gate.judge(audits.compare(before, logs[0]), measure, margin)
+    for one in findings:
+        print(one.line)
+    if json_file:
+        json_file.write_text(gate.as_json(found.table, found.sentences, findings), encoding="utf-8")
+    if junit:
+        junit.write_text(gate.as_junit(findings), encoding="utf-8")
+    if summary:
+        with summary.open("a", encoding="utf-8") as opened:
+            opened.write(gate.as_markdown(found.table, found.sentences, findings))
+    sys.exit(0 if fail_above is None and before is None else gate.status(findings))

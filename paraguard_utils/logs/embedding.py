@@ -1,8 +1,8 @@
-"""Sentence vectors of a log without clusters, resumably: what was embedded before a kill is kept."""
+"""Embed the texts of a log without clusters, resumably: what was embedded before a kill is kept."""
 
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -14,19 +14,11 @@ from paraguard_utils.errors import DataError
 from paraguard_utils.logs.decisions import Decisions
 
 FIRST, PART = 256, 4096
-"""Texts embedded before the time is told, and in each part after that: what a kill can lose."""
+"""Texts embedded before the remaining time is printed, and in each part after that: what a kill can lose."""
 
 
 def embed(decisions: Decisions, out: Path) -> np.ndarray:
-    """Return the sentence vectors of a log's rows.
-
-    Parameters
-    ----------
-    decisions : Decisions
-        With texts.
-    out : Path
-        Folder for the vectors.
-    """
+    """Return the sentence vectors of a log's rows, and keep them in a folder; DataError if the log has no texts."""
     from paraguard_utils.models import encoder  # seconds to import: only where texts are embedded
 
     rows = decisions.texts(decisions.rows.index.to_numpy()).tolist()
@@ -39,25 +31,16 @@ def embed(decisions: Decisions, out: Path) -> np.ndarray:
     with stores.Parts(out / "vectors.parquet", "sentences") as parts:
         known = {row.text_hash: row.vector for frame in parts.read() for row in frame.itertuples()}
         missing = {key: text for key, text in zip(hashes, rows, strict=True) if key not in known}
-        for chunk in _parts(missing):
-            vectors = list(encoder.encode([missing[key] for key in chunk]))
-            parts.add(pd.DataFrame({"text_hash": chunk, "vector": vectors}))
-            known |= dict(zip(chunk, vectors, strict=True))
+        keys, n, started = list(missing), len(missing), time.monotonic()
+        with tqdm(total=n, desc="embedding", unit="row", disable=not n) as bar:
+            for start, end in pairwise(sorted({0, *range(FIRST, n, PART), n})):
+                chunk = keys[start:end]
+                vectors = list(encoder.encode([missing[key] for key in chunk]))
+                parts.add(pd.DataFrame({"text_hash": chunk, "vector": vectors}))
+                known |= dict(zip(chunk, vectors, strict=True))
+                bar.update(len(chunk))
+                if start == 0 and end < n:
+                    rate = end / (time.monotonic() - started)
+                    left = (n - end) / rate / 60
+                    print(f"{n} texts to embed, {rate:.0f} a second, about {left:.0f} min", file=sys.stderr)
     return np.stack([np.asarray(known[key], np.float16) for key in hashes])
-
-
-def _parts(missing: Mapping[str, str]) -> Iterator[list[str]]:
-    """Yield parts of what is to be embedded, with a progress bar; the first, small one says how long the rest takes."""
-    keys = list(missing)
-    started = time.monotonic()
-    with tqdm(total=len(keys), desc="embedding", unit="row", disable=not keys) as bar:
-        for start in (0, *range(FIRST, len(keys), PART)):
-            chunk = keys[start : FIRST if not start else start + PART]
-            if not chunk:
-                return
-            yield chunk
-            bar.update(len(chunk))
-            if not start and len(keys) > FIRST:
-                rate = FIRST / (time.monotonic() - started)
-                left = (len(keys) - FIRST) / rate / 60
-                print(f"{len(keys)} texts to embed, {rate:.0f} a second, about {left:.0f} min", file=sys.stderr)

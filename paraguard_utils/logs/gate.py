@@ -1,4 +1,4 @@
-"""A gate for a pipeline: worse, not worse, or too little to say, and how many clusters would be enough."""
+"""Judge an audit by a limit, for a pipeline: worse, not worse, or too little to say."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -12,8 +12,8 @@ from paraguard_utils.logs.audit import told
 
 Verdict = Literal["worse", "not worse", "too little to say"]
 
-STATUS = {"not worse": 0, "worse": 3, "too little to say": 4}
-"""Exit codes: 1 is an error, 2 a wrong command line."""
+STATUS = {"worse": 3, "too little to say": 4, "not worse": 0}
+"""Exit codes, the worst verdict first; 1 is an error, 2 a wrong command line."""
 
 TITLES = {
     "dr": "DR, the disagreement ratio (0: meaning decides, 1: it does not)",
@@ -25,16 +25,8 @@ TITLES = {
 class Finding(NamedTuple):
     """What a gate says of one system.
 
-    Attributes
-    ----------
-    system, measure : str
-    value, low, high : float
-        Against a limit: the measure; against a baseline: the change, new minus old.
-    limit : float
-    verdict : str
-    needed : int
-        Clusters that would be enough for a verdict if the value stays, where it is too little to say; 0 where nobody
-        can tell.
+    `value` with its interval is the measure if it was judged by a limit, and the change, new minus old, if it was
+    judged by a baseline. `needed`: clusters that would be enough for a verdict if the value stays; 0 if unknown.
     """
 
     system: str
@@ -56,24 +48,18 @@ class Finding(NamedTuple):
     def line(self) -> str:
         """One line for a log."""
         said = f"{self.system}: {self.verdict}: {self.measure} {self.found} against {self.limit:g}"
-        enough = (
-            f"about {self.needed:,} clusters would be enough" if self.needed else "nobody can tell how many would do"
-        )
-        return f"{said}; {enough}" if self.verdict == "too little to say" else said
+        if self.verdict != "too little to say":
+            return said
+        enough = f"about {self.needed:,} clusters would be enough"
+        return f"{said}; {enough if self.needed else 'nobody can tell how many would do'}"
 
 
 def judge(table: pd.DataFrame, measure: str, limit: float) -> list[Finding]:
-    """Judge each system's interval by a limit.
+    """Judge each system's interval of dr, frr or rephrased3 by a limit.
 
-    Parameters
-    ----------
-    table : DataFrame
-        Of an audit, or of a comparison, whose `measure` is the change.
-    measure : str
-        dr, frr or rephrased3.
-    limit : float
-        The whole interval above it is worse, the whole interval at or below it is not; anything else, and a measure
-        that is undefined or has no interval, is too little to say.
+    The table is that of an audit, or of a comparison, whose measures are changes. A system is worse if its whole
+    interval lies above the limit, not worse if it lies at or below it. All else, and a measure that is undefined or
+    has no interval, is too little to say.
 
     Examples
     --------
@@ -81,16 +67,12 @@ def judge(table: pd.DataFrame, measure: str, limit: float) -> list[Finding]:
     >>> judge(rows, "dr", 0.55)[0].line
     'a: too little to say: dr 0.50 [0.40, 0.60] against 0.55; about 400 clusters would be enough'
     """
-    return [_judged(row, measure, limit) for row in table.to_dict("records")]
+    return [_judge_row(row, measure, limit) for row in table.to_dict("records")]
 
 
-def _judged(row: Mapping[str, Any], measure: str, limit: float) -> Finding:
+def _judge_row(row: Mapping[str, Any], measure: str, limit: float) -> Finding:
     value, low, high = (float(row.get(f"{measure}{end}", np.nan)) for end in ("", "_low", "_high"))
-    verdict: Verdict = "too little to say"
-    if low > limit:
-        verdict = "worse"
-    elif high <= limit:
-        verdict = "not worse"
+    verdict: Verdict = "worse" if low > limit else "not worse" if high <= limit else "too little to say"
     needed = 0
     if verdict == "too little to say" and np.isfinite(high - low) and value != limit:
         half = max(high - value, value - low)
@@ -101,55 +83,50 @@ def _judged(row: Mapping[str, Any], measure: str, limit: float) -> Finding:
 def status(findings: Sequence[Finding]) -> int:
     """Return the exit code: the worst verdict's; a gate without a system fails too."""
     verdicts = {one.verdict for one in findings} or {"too little to say"}
-    return next(STATUS[one] for one in ("worse", "too little to say", "not worse") if one in verdicts)
+    return next(code for verdict, code in STATUS.items() if verdict in verdicts)
 
 
 def as_json(table: pd.DataFrame, sentences: Sequence[str], findings: Sequence[Finding]) -> str:
     """Return what was found as JSON; what is unknown is null."""
     rows = json.loads(table.to_json(orient="records", double_precision=6))
-    judged = [one._asdict() for one in findings]
-    known = [
-        {name: None if isinstance(v, float) and not np.isfinite(v) else v for name, v in one.items()} for one in judged
+    gate = [
+        {name: None if isinstance(v, float) and not np.isfinite(v) else v for name, v in one._asdict().items()}
+        for one in findings
     ]
-    return (
-        json.dumps({"systems": rows, "sentences": list(sentences), "gate": known}, indent=1, ensure_ascii=False) + "\n"
-    )
+    found = {"systems": rows, "sentences": list(sentences), "gate": gate}
+    return json.dumps(found, indent=1, ensure_ascii=False) + "\n"
 
 
 def as_junit(findings: Sequence[Finding]) -> str:
     """Return findings as JUnit's XML: worse is a failure, too little to say an error."""
-    counts = {kind: sum(one.verdict == kind for one in findings) for kind in STATUS}
-    about = {"failures": counts["worse"], "errors": counts["too little to say"], "tests": len(findings)}
-    suite = ElementTree.Element("testsuite", {"name": "paraguard"} | {name: str(n) for name, n in about.items()})
+    kinds = {"worse": "failure", "too little to say": "error"}
+    counts = {f"{kind}s": str(sum(one.verdict == name for one in findings)) for name, kind in kinds.items()}
+    suite = ElementTree.Element("testsuite", {"name": "paraguard", **counts, "tests": str(len(findings))})
     for one in findings:
-        case = ElementTree.SubElement(
-            suite, "testcase", classname="paraguard", name=f"{plain(one.system)} {one.measure}"
-        )
-        if one.verdict != "not worse":
-            kind = "failure" if one.verdict == "worse" else "error"
-            ElementTree.SubElement(case, kind, message=plain(one.line))
+        name = f"{plain(one.system)} {one.measure}"
+        case = ElementTree.SubElement(suite, "testcase", classname="paraguard", name=name)
+        if one.verdict in kinds:
+            ElementTree.SubElement(case, kinds[one.verdict], message=plain(one.line))
     return ElementTree.tostring(suite, encoding="unicode") + "\n"
 
 
 def plain(text: str) -> str:
-    """Return a text without what XML and fonts cannot hold."""
+    """Remove what XML and fonts cannot hold."""
     return "".join(mark for mark in text if mark.isprintable())
 
 
 def as_markdown(table: pd.DataFrame, sentences: Sequence[str], findings: Sequence[Finding]) -> str:
-    """Return a summary for the page of a job: what files say is escaped."""
-    names = {name: title for name, title in TITLES.items() if name in table}
-    lines = ["### How sensibly does it refuse?", ""]
-    lines += [f"- {_escaped(one)}" for one in sentences]
+    """Return a summary for the page of a job, with names escaped."""
+    titles = {name: title for name, title in TITLES.items() if name in table}
+    lines = ["### How sensibly does it refuse?", "", *(f"- {_escape(one)}" for one in sentences)]
     if findings:
         lines += ["", "| system | verdict | found | limit |", "|---|---|---|---|"]
-        for one in findings:
-            lines.append(f"| {_escaped(one.system)} | **{one.verdict}** | {one.found} | {one.limit:g} |")
-    lines += ["", f"| system | {' | '.join(names.values())} |", "|---|" + "---|" * len(names)]
+        lines += [f"| {_escape(one.system)} | **{one.verdict}** | {one.found} | {one.limit:g} |" for one in findings]
+    lines += ["", f"| system | {' | '.join(titles.values())} |", "|---|" + "---|" * len(titles)]
     for row in table.to_dict("records"):
-        lines.append(f"| {_escaped(str(row['system']))} | {' | '.join(told(row, name) for name in names)} |")
+        lines.append(f"| {_escape(str(row['system']))} | {' | '.join(told(row, name) for name in titles)} |")
     return "\n".join(lines) + "\n"
 
 
-def _escaped(text: str) -> str:
+def _escape(text: str) -> str:
     return "".join(f"&#{ord(mark)};" if mark in "\\`*_{}[]<>#|&" else mark for mark in plain(text))

@@ -1,4 +1,4 @@
-"""What an audit writes: tables, a figure and one page without scripts or a network."""
+"""Write an audit: tables, a figure, and one page without scripts or a network."""
 
 import base64
 import html
@@ -12,9 +12,9 @@ import pandas as pd
 from paraguard_utils import text as texts
 from paraguard_utils.core import neighbours
 from paraguard_utils.logs import gate
-from paraguard_utils.logs.audit import ESTIMATES, NAME, Audit, told
+from paraguard_utils.logs.audit import NAME, Audit, told
 
-ON_PAGE = 50
+_MAX_ON_PAGE = 50
 HEADINGS = {
     "system": "system",
     "n": "rows",
@@ -43,12 +43,13 @@ HEADINGS = {
 
 
 def shown(table: pd.DataFrame) -> pd.DataFrame:
-    """Return an audit's table for readers: a row a measure, a column a system, a dash for what is not known."""
+    """Turn an audit's table around for readers: a row a measure, a column a system, a dash for what is not known."""
     columns: dict[str, dict[str, Any]] = {}
     for number, row in enumerate(table.to_dict("records")):
-        own = columns.setdefault(f"{str(row['system'])[:NAME]}{chr(0x200B) * number}", {})
+        unique = f"{str(row['system'])[:NAME]}{chr(0x200B) * number}"  # names may be alike where they are cut
+        own = columns.setdefault(unique, {})
         for name, heading in HEADINGS.items():
-            if name in ESTIMATES and name in table:
+            if f"{name}_low" in table:
                 own[heading] = told(row, name)
             elif name in table and name not in ("system", "note"):
                 own[heading] = f"{row[name]:,.0f}" if np.isfinite(row[name]) else "\u2013"
@@ -61,23 +62,14 @@ def notes(table: pd.DataFrame) -> list[str]:
 
 
 def write(found: Audit, out: Path) -> list[Path]:
-    """Write an audit: its table, the most isolated refusals, the brittlest clusters, stops, a figure and a page.
+    """Write an audit to a folder and return the files.
 
-    Parameters
-    ----------
-    found : Audit
-    out : Path
-        Folder.
-
-    Returns
-    -------
-    list of Path
+    They are its table, the most isolated refusals, the brittlest clusters, stops, a figure and a page.
     """
     out.mkdir(parents=True, exist_ok=True)
-    refusals, source = found.refusals, found.decisions.source
-    first = source.first if source is not None else 0
-    words = found.decisions.texts(refusals["row"].to_numpy(int)).to_numpy() if len(refusals) else []
-    refusals = refusals.assign(text=words, row=refusals["row"].astype(int) + first)
+    source, places = found.decisions.source, found.refusals["row"].astype(int)
+    words = found.decisions.texts(places.to_numpy()).to_numpy() if len(places) else []
+    refusals = found.refusals.assign(text=words, row=places + (source.first if source is not None else 0))
     files = {
         "audit.csv": found.table,
         "refusals.csv": refusals,
@@ -94,7 +86,7 @@ def write(found: Audit, out: Path) -> list[Path]:
         written.append(out / name)
     figure = _figure(found.table, out / "audit.png")
     page = out / "report.html"
-    page.write_text(_page(found, refusals, figure), encoding="utf-8")
+    page.write_text(_render(found, refusals, figure), encoding="utf-8")
     return [*written, *([figure] if figure else []), page]
 
 
@@ -112,30 +104,24 @@ def _figure(table: pd.DataFrame, file: Path) -> Path | None:
         return None
     figure, axes = style.subplots(1, 2, figsize=(style.PAGE, 0.9 + 0.28 * len(known)), sharey=True)
     y = np.arange(len(known))[::-1]
-    for axis, name in zip(axes, ("frr", "dr"), strict=True):
+    labels = {"frr": "share of requests refused", "dr": "disagreement ratio: 0 meaning decides, 1 it does not"}
+    for axis, (name, label) in zip(axes, labels.items(), strict=True):
         value, low, high = (known[f"{name}{end}"].to_numpy(float) for end in ("", "_low", "_high"))
         ends = np.isfinite(low) & np.isfinite(high) & np.isfinite(value)
-        axis.errorbar(
-            value[ends],
-            y[ends],
-            xerr=[(value - low)[ends].clip(0), (high - value)[ends].clip(0)],
-            fmt="o",
-            color=style.INK,
-        )
+        spread = [(value - low)[ends].clip(0), (high - value)[ends].clip(0)]
+        axis.errorbar(value[ends], y[ends], xerr=spread, fmt="o", color=style.INK)
         axis.plot(value[~ends], y[~ends], "o", mfc="white", color=style.INK)
-        axis.set_xlim(0, max(1.0, float(np.nanmax([1.0, *high[ends]]))))
-        axis.set_xlabel(
-            {"frr": "share of requests refused", "dr": "disagreement ratio: 0 meaning decides, 1 it does not"}[name]
-        )
+        axis.set_xlim(0, max([1.0, *high[ends]]))
+        axis.set_xlabel(label)
         axis.set_ylim(-0.6, len(known) - 0.4)
     names = known["system"].astype(str).map(gate.plain).str.slice(0, NAME)
-    axes[0].set_yticks(y, names.str.replace("$", r"\$"))  # matplotlib reads what stands between two as mathematics
+    axes[0].set_yticks(y, names.str.replace("$", r"\$"))  # between two of them matplotlib reads mathematics
     figure.savefig(file, metadata={"Software": None})
     plt.close(figure)
     return file
 
 
-def _page(found: Audit, refusals: pd.DataFrame, figure: Path | None) -> str:
+def _render(found: Audit, refusals: pd.DataFrame, figure: Path | None) -> str:
     """Return one page; what the file says is escaped."""
     image = ""
     if figure:
@@ -143,16 +129,16 @@ def _page(found: Audit, refusals: pd.DataFrame, figure: Path | None) -> str:
         image = f'<img alt="share refused and disagreement ratio, by system" src="data:image/png;base64,{coded}">'
     by = "clusters" if found.decisions.clustered else f"neighbours at cosine {neighbours.THETA:.2f} or more"
     refusals = refusals.assign(system=refusals["system"].astype(str).str.slice(0, NAME))
-    listed = refusals.head(ON_PAGE)[[name for name in ("system", "cluster", "isolation", "text") if name in refusals]]
+    listed = refusals.head(_MAX_ON_PAGE)[
+        [name for name in ("system", "cluster", "isolation", "text") if name in refusals]
+    ]
     said = "".join(f"<li>{html.escape(one)}</li>" for one in [*found.sentences, *notes(found.table)])
-    labelled = (
-        f" Answers were labelled by {html.escape(found.decisions.labelled_by)}." if found.decisions.labelled_by else ""
-    )
-    return PAGE.format(
+    labeller = found.decisions.labelled_by
+    return _PAGE.format(
         name=html.escape(Path(found.decisions.name).name),
         by=by,
         said=said,
-        labelled=labelled,
+        labelled=f" Answers were labelled by {html.escape(labeller)}." if labeller else "",
         image=image,
         table=shown(found.table).to_html(border=0, na_rep=""),
         stops=found.stops.to_html(index=False, border=0) if len(found.stops) else "<p>None.</p>",
@@ -160,7 +146,7 @@ def _page(found: Audit, refusals: pd.DataFrame, figure: Path | None) -> str:
     )
 
 
-PAGE = """<!doctype html>
+_PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
 <title>Audit of {name}</title>
 <style>

@@ -1,4 +1,4 @@
-"""Rows of a log, whatever kind of file it is: found out by its content, read in parts, compressed or not.
+"""Read the rows of a log in parts; its kind is found out by its content, compressed or not.
 
 Tables (CSV, TSV, semicolons, Parquet), JSON lines and JSON documents of flat rows, chat completions, batches with
 their input file, spans with OpenTelemetry's `gen_ai.*` attributes, and logs of Inspect.
@@ -15,20 +15,22 @@ import shutil
 import sys
 import tempfile
 import zipfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import IO, Any, Literal, NamedTuple
+from typing import IO, Any, Literal, NamedTuple, TypeAlias
 
 import pandas as pd
 
 from paraguard_utils import stops
 from paraguard_utils.errors import DataError
 
+_Objects: TypeAlias = Mapping[str, Mapping[str, Any]]
+
 TOGETHER = 50_000
 """Rows read at a time."""
 
-HEAD = 1 << 16
-"""Bytes by which a kind of file is told."""
+_HEAD_BYTES = 1 << 16
+"""Bytes by which the kind of a file is found out."""
 
 STDIN = "-"
 
@@ -42,33 +44,23 @@ USUAL = {
     "finish_reason": ("finish_reason", "stop_reason"),
     "reading": ("reading",),
 }
-"""What a row may tell, and how columns that tell it are usually called; the first that is there is taken."""
+"""Fields of a row, and the usual names of their columns; the first that is there is taken."""
 
-NONE = "none"
-"""Given as a column: the file tells none."""
+_NOT_THERE = "none"
+"""Given as a column: the field is not read."""
 
 BITS = {"1": True, "true": True, "yes": True, "1.0": True, "0": False, "false": False, "no": False, "0.0": False}
 """Words for yes and no, in lower case."""
 
-ABOUT_REFUSAL = frozenset(["refused", "rejected", "refusal", "reject", "refuse", "flagged", "blocked"])
+_ABOUT_REFUSAL = frozenset(["refused", "rejected", "refusal", "reject", "refuse", "flagged", "blocked"])
 """Names of columns in which yes means a refusal."""
 
 
 class Source(NamedTuple):
     """A file, opened as often as needed.
 
-    Attributes
-    ----------
-    path : Path
-    kind : str
-        table, parquet, lines, document, inspect.
-    packed : bool
-        Compressed by gzip.
-    encoding : str
-    separator : str
-        Of a table.
-    name : str
-        As the user wrote it.
+    `kind`: table, parquet, lines, document or inspect. `packed`: compressed by gzip. `separator`: of a table's columns.
+    `name`: as the user wrote it.
     """
 
     path: Path
@@ -83,10 +75,10 @@ class Source(NamedTuple):
         """The number by which the user knows the first row: a table's header is row 1."""
         return 2 if self.kind == "table" else 1
 
-    @property
-    def unit(self) -> str:
-        """How the user counts rows."""
-        return {"table": "row", "lines": "line"}.get(self.kind, "record")
+    def place(self, row: int) -> str:
+        """Return how the user finds a row, which is counted from 0."""
+        unit = {"table": "row", "lines": "line"}.get(self.kind, "record")
+        return f"{unit} {row + self.first}"
 
     def bytes(self) -> IO[bytes]:
         """Open it, decompressed."""
@@ -94,29 +86,21 @@ class Source(NamedTuple):
 
 
 def find(file: str | Path) -> Source:
-    """Find out what kind of file this is.
+    """Find out what kind of file this is; "-" is standard input.
 
-    Parameters
-    ----------
-    file : str or Path
-        "-" for standard input.
-
-    Raises
-    ------
-    DataError
-        There is none, it is empty, or no kind that can be read: the message says what it is.
+    Raises DataError if there is none, if it is empty, and if its kind cannot be read.
     """
     name = str(file)
     path = _stored() if name == STDIN else Path(file)
     if not path.is_file():
         raise DataError(f"{name}: there is no such file")
     with path.open("rb") as opened:
-        head = opened.read(HEAD)
+        head = opened.read(_HEAD_BYTES)
     packed = head.startswith(b"\x1f\x8b")
     if packed:
         try:
             with gzip.open(path) as opened:
-                head = opened.read(HEAD)
+                head = opened.read(_HEAD_BYTES)
         except (OSError, EOFError) as error:
             raise DataError(f"{name}: the compressed file is damaged ({error}); copy it again") from None
     kind, more = _kind(name, path, head)
@@ -148,7 +132,7 @@ def _kind(name: str, path: Path, head: bytes) -> tuple[str, dict[str, str]]:
             raise DataError(f"{name}: its header is not UTF-8; save it as UTF-8")
         return "table", {"encoding": encoding, "separator": _separator(opening)}
     first = opening.splitlines()[0]
-    whole = opening[0] == "{" and (_parsed(first) is not None or len(first) >= HEAD // 2)
+    whole = opening[0] == "{" and (isinstance(_decoded(first), dict) or len(first) >= _HEAD_BYTES // 2)
     return "lines" if whole else "document", {"encoding": encoding}
 
 
@@ -172,107 +156,73 @@ def _separator(text: str) -> str:
     return max(counts, key=lambda mark: counts[mark]) if any(counts.values()) else ","
 
 
-def _parsed(line: str) -> dict[str, Any] | None:
+def _decoded(text: str) -> Any:
+    """Decode JSON; return None for anything else."""
     try:
-        found = json.loads(line)
+        return json.loads(text)
     except (ValueError, RecursionError):
         return None
-    return found if isinstance(found, dict) else None
 
 
-class Columns(NamedTuple):
-    """How a file names what a row tells; "" takes the usual name that is there, "none" takes nothing."""
+def parts(source: Source, columns: Mapping[str, str], requests: str | Path = "") -> Iterator[pd.DataFrame]:
+    """Read a file in parts: frames of text, one column for each field of `USUAL` that the file has.
 
-    text: str = ""
-    decision: str = ""
-    cluster: str = ""
-    system: str = ""
-    harmful: str = ""
-    answer: str = ""
-    finish_reason: str = ""
-    reading: str = ""
-
-
-def named(source: Source, header: Sequence[str], columns: Columns) -> dict[str, str]:
-    """Return the column of each thing that a file tells.
-
-    Raises
-    ------
-    DataError
-        A column that was named is not there, or one is named twice.
-    """
-    found, lowered = {}, {name.lower(): name for name in reversed(header)}
-    for field, name in columns._asdict().items():
-        if name and name != NONE:
-            if name not in header:
-                raise DataError(
-                    f"{source.name}: there is no column {name!r}; there are {', '.join(map(repr, header[:12]))}"
-                )
-            found[field] = name
-    for field, name in columns._asdict().items():
-        if not name:
-            taken = set(found.values())
-            usual = (lowered[one] for one in USUAL[field] if one in lowered)
-            if (own := next((one for one in usual if one not in taken), None)) is not None:
-                found[field] = own
-    if len(set(found.values())) < len(found):
-        raise DataError(f"{source.name}: one column cannot be two things; name different ones")
-    return found
-
-
-def parts(source: Source, columns: Columns, requests: str | Path = "") -> Iterator[pd.DataFrame]:
-    """Read a file in parts.
+    The index counts rows of the file from 0; a value that is missing is NaN.
 
     Parameters
     ----------
-    source : Source
-        From `find`.
-    columns : Columns
+    columns : dict of str to str
+        The column of each field of `USUAL`; "" takes the usual name that is there, "none" takes nothing.
     requests : str or Path
         The input file of a batch, which has what was asked; "" for none.
-
-    Yields
-    ------
-    DataFrame
-        Fields of `USUAL` that the file tells, as text; index: rows of the file from 0. A value that is
-        missing is NaN.
 
     Raises
     ------
     DataError
-        A row cannot be read: the message names file and row.
+        A row cannot be read: the message names file and row. Or a column that was named is not there.
     """
     if source.kind in ("table", "parquet"):
         frames = _table(source) if source.kind == "table" else _parquet(source)
-        yield from (_chosen(source, frame, columns) for frame in frames)
+        yield from (_choose(source, frame, columns) for frame in frames)
         return
     asked = _asked(requests) if requests else {}
     made = _inspect(source, columns) if source.kind == "inspect" else _rows(source, columns, asked)
     while batch := list(itertools.islice(made, TOGETHER)):
-        numbers, fields = zip(*batch, strict=True)
-        yield pd.DataFrame(list(fields), index=list(numbers), dtype=object)
+        rows = [{name: _text(value) for name, value in fields.items() if value is not None} for _, fields in batch]
+        yield pd.DataFrame(rows, index=[number for number, _ in batch], dtype=object)
 
 
-def _chosen(source: Source, frame: pd.DataFrame, columns: Columns) -> pd.DataFrame:
-    names = named(source, list(frame.columns), columns)
+def _choose(source: Source, frame: pd.DataFrame, columns: Mapping[str, str]) -> pd.DataFrame:
+    """Return the columns of a table that are fields, under the fields' names."""
+    names = {field: name for field, name in columns.items() if name and name != _NOT_THERE}
+    if missing := [name for name in names.values() if name not in frame]:
+        there = ", ".join(map(repr, list(frame)[:12]))
+        raise DataError(f"{source.name}: there is no column {missing[0]!r}; there are {there}")
+    lowered = {name.lower(): name for name in reversed(list(frame))}
+    for field, name in columns.items():
+        if not name:
+            usual = [lowered[one] for one in USUAL[field] if lowered.get(one, "") not in ("", *names.values())]
+            if usual:
+                names[field] = usual[0]
+    if len(set(names.values())) < len(names):
+        raise DataError(f"{source.name}: one column cannot be two things; name different ones")
     chosen = frame[list(names.values())].set_axis(list(names), axis=1)
-    if names.get("decision", "").lower() in ABOUT_REFUSAL:
+    if names.get("decision", "").lower() in _ABOUT_REFUSAL:
         chosen["decision"] = chosen["decision"].map(_as_refusal)
     return chosen
 
 
 def _as_refusal(value: Any) -> Any:
-    """Return yes and no of a column about refusals as decisions, all else as it is."""
+    """Turn yes and no of a column about refusals into decisions; return all else as it is."""
     bit = BITS.get(str(value).strip().lower())
     return value if bit is None else "reject" if bit else "accept"
 
 
 def _table(source: Source) -> Iterator[pd.DataFrame]:
-    unreadable = {"encoding": source.encoding, "encoding_errors": "surrogateescape"}
     try:
         with source.bytes() as opened, pd.read_csv(
             opened, sep=source.separator, dtype=object, keep_default_na=False, na_values=[], chunksize=TOGETHER,
-            index_col=False, **unreadable,
+            index_col=False, encoding=source.encoding, encoding_errors="surrogateescape",
         ) as reader:  # fmt: skip
             yield from reader
     except pd.errors.ParserError as error:
@@ -320,7 +270,7 @@ def _objects(source: Source) -> Iterator[tuple[int, Mapping[str, Any]]]:
             try:
                 for number, line in enumerate(opened):
                     if line.strip():
-                        if (found := _parsed(line)) is None:
+                        if not isinstance(found := _decoded(line), dict):
                             raise DataError(f"{source.name}, line {number + 1}: this is no JSON object; mend that line")
                         yield number, found
             except (OSError, EOFError) as error:
@@ -337,9 +287,7 @@ def _objects(source: Source) -> Iterator[tuple[int, Mapping[str, Any]]]:
         yield number, item
 
 
-def _rows(
-    source: Source, columns: Columns, asked: Mapping[str, Mapping[str, Any]]
-) -> Iterator[tuple[int, dict[str, Any]]]:
+def _rows(source: Source, columns: Mapping[str, str], asked: _Objects) -> Iterator[tuple[int, dict[str, Any]]]:
     count = itertools.count()  # an export of spans has many in a line
     for number, item in _objects(source):
         if "samples" in item and "eval" in item:
@@ -351,20 +299,15 @@ def _rows(
             yield number, _of_record(item, columns, asked)
 
 
-# What was asked, and what came back
-
-
-def _of_record(item: Mapping[str, Any], columns: Columns, asked: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+def _of_record(item: Mapping[str, Any], columns: Mapping[str, str], asked: _Objects) -> dict[str, Any]:
     """Return the fields of one record: a flat row, a chat completion, or a line of a batch."""
     request = asked.get(str(item.get("custom_id")), item)
     request = _mapping(request, "body") or _mapping(request, "params") or _mapping(request, "request") or request
     body = next((own for own in _bodies(item) if _answer(own) is not None or stops.find(own)), None)
-    fields = {field: _named(field, name, item, request) for field, name in columns._asdict().items()}
-    said = _conversation(request if request.get("messages") is not None else item)
-    if said is not None:
-        fields["text"] = said[0]
-    if body is None and said is not None:
-        fields["answer"] = said[1] if fields["answer"] is None else fields["answer"]
+    fields = {field: _named(field, name, item, request) for field, name in columns.items()}
+    said, came = _conversation((request if request.get("messages") is not None else item).get("messages"))
+    fields["text"] = fields["text"] if said is None else said
+    fields["answer"] = came if fields["answer"] is None else fields["answer"]
     if body is not None:
         fields["answer"] = _answer(body)
         fields |= _ended(body)
@@ -372,14 +315,13 @@ def _of_record(item: Mapping[str, Any], columns: Columns, asked: Mapping[str, Ma
     elif error := item.get("error") or _mapping(item, "result").get("error"):
         stop = stops.of_error(error, str(error))
         fields |= {"finish_reason": stop.reason if stop else "error"}
-    return {name: _text(value) for name, value in fields.items() if value is not None}
+    return fields
 
 
-def _bodies(item: Mapping[str, Any]) -> Iterable[Mapping[str, Any]]:
-    """Yield where the body of a response may lie."""
-    response = _mapping(item, "response")
-    yield from (own for own in (_mapping(response, "body"), response, _mapping(item, "result")) if own)
-    yield from (own for own in (_mapping(_mapping(item, "result"), "message"), item) if own)
+def _bodies(item: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return where the body of a response may lie."""
+    response, result = _mapping(item, "response"), _mapping(item, "result")
+    return [own for own in (_mapping(response, "body"), response, result, _mapping(result, "message"), item) if own]
 
 
 def _mapping(item: Mapping[str, Any], name: str) -> Mapping[str, Any]:
@@ -387,27 +329,28 @@ def _mapping(item: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     return found if isinstance(found, Mapping) else {}
 
 
+def _first(items: Any) -> Mapping[str, Any]:
+    return items[0] if isinstance(items, list) and items and isinstance(items[0], Mapping) else {}
+
+
 def _named(field: str, name: str, *places: Mapping[str, Any]) -> Any:
     """Return what the first place tells under a name, or a usual one, itself or in its metadata."""
-    if name == NONE:
+    if name == _NOT_THERE:
         return None
     for place in itertools.chain.from_iterable((own, _mapping(own, "metadata")) for own in places):
         for own in (name,) if name else USUAL[field]:
             value = place.get(own)
             if value is not None and (name or not _nested(value)):
-                return _as_refusal(value) if field == "decision" and own.lower() in ABOUT_REFUSAL else value
+                return _as_refusal(value) if field == "decision" and own.lower() in _ABOUT_REFUSAL else value
     return None
 
 
-def _conversation(request: Mapping[str, Any]) -> tuple[str, str | None] | None:
-    """Return the last thing that a user said, and what was answered where the log has it; None without messages."""
-    messages = request.get("messages")
-    if not isinstance(messages, list):
-        return None
-    said = [one for one in messages if isinstance(one, Mapping)]
+def _conversation(messages: Any) -> tuple[str | None, str | None]:
+    """Return the last thing that a user said, and the answer to it; None for what is not there."""
+    said = [one for one in messages if isinstance(one, Mapping)] if isinstance(messages, list) else []
     asked = [place for place, one in enumerate(said) if one.get("role") in ("user", "human")]
     if not asked:
-        return None
+        return None, None
     after = [one for one in said[asked[-1] + 1 :] if one.get("role") in ("assistant", "model")]
     return _content(said[asked[-1]].get("content")) or "", _content(after[-1].get("content")) if after else None
 
@@ -425,15 +368,14 @@ def _content(content: Any) -> str | None:
 
 
 def _answer(body: Mapping[str, Any]) -> str | None:
-    """Return the text of a response of any provider; None where this is no response."""
+    """Return the text of a response of any provider; None if this is no response."""
     if isinstance(choices := body.get("choices"), list) and choices and isinstance(choices[0], Mapping):
         message = _mapping(choices[0], "message")
         return _content(message.get("content")) or message.get("refusal") or choices[0].get("text") or ""
     if isinstance(output := body.get("output"), list):
         return "".join(_content(one.get("content")) or "" for one in output if isinstance(one, Mapping))
     if isinstance(candidates := body.get("candidates"), list) or "promptFeedback" in body:
-        first = candidates[0] if candidates and isinstance(candidates[0], Mapping) else {}
-        return _content(_mapping(first, "content").get("parts")) or ""
+        return _content(_mapping(_first(candidates), "content").get("parts")) or ""
     if "stopReason" in body:
         return _content(_mapping(_mapping(body, "output"), "message").get("content")) or ""
     if body.get("type") == "message" or "stop_reason" in body:
@@ -442,23 +384,19 @@ def _answer(body: Mapping[str, Any]) -> str | None:
 
 
 def _ended(body: Mapping[str, Any]) -> dict[str, Any]:
-    """Return why a response ended: a provider's stop where there is one."""
+    """Return why a response ended, a provider's stop first."""
     if stop := stops.find(body):
         return {"finish_reason": stop.reason}
-    choices = body.get("choices")
-    first = choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], Mapping) else {}
-    return {"finish_reason": first.get("finish_reason") or body.get("stop_reason") or body.get("stopReason")}
+    reason = _first(body.get("choices")).get("finish_reason") or body.get("stop_reason") or body.get("stopReason")
+    return {"finish_reason": reason}
 
 
-def _asked(requests: str | Path) -> dict[str, Mapping[str, Any]]:
+def _asked(requests: str | Path) -> _Objects:
     """Return the requests of a batch by their custom_id."""
     source = find(requests)
     if source.kind not in ("lines", "document"):
         raise DataError(f"{source.name}: the input of a batch has a JSON object a line; pass the file that was sent")
     return {str(item.get("custom_id")): item for _, item in _objects(source)}
-
-
-# Spans
 
 
 def _spans(item: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
@@ -484,56 +422,44 @@ def _plain(value: Any) -> Any:
     return inside
 
 
-def _of_span(span: Mapping[str, Any], columns: Columns) -> dict[str, Any]:
+def _of_span(span: Mapping[str, Any], columns: Mapping[str, str]) -> dict[str, Any]:
     """Return the fields of a span about a model; none of any other."""
     about = span["attributes"]
-    if not any(str(name).startswith("gen_ai.") for name in about):
-        return {}
     asked, answered = (_messages(about, kind) for kind in ("input", "output"))
     if asked is None and answered is None:
         return {}
-    said, came = _conversation({"messages": asked or []}), answered[-1] if answered else {}
-    reasons = about.get("gen_ai.response.finish_reasons")
-    reasons = _decoded(reasons) if isinstance(reasons, str) else reasons
-    fields = {field: _named(field, name, about) for field, name in columns._asdict().items()}
-    fields["text"], fields["answer"] = said[0] if said else None, _content(came.get("content"))
-    fields["finish_reason"] = came.get("finish_reason") or (
-        reasons[0] if isinstance(reasons, list) and reasons else None
-    )
+    came = answered[-1] if answered else {}
+    reasons = _value(about, "gen_ai.response.finish_reasons")
+    fields = {field: _named(field, name, about) for field, name in columns.items()}
+    fields["text"], fields["answer"] = _conversation(asked)[0], _content(came.get("content"))
+    first = reasons[0] if isinstance(reasons, list) and reasons else None
+    fields["finish_reason"] = came.get("finish_reason") or first
     if fields["answer"] is None and about.get("error.type"):
         fields["finish_reason"] = "error"
     model = about.get("gen_ai.response.model") or about.get("gen_ai.request.model")
     fields["system"] = fields["system"] or model
-    return {name: _text(value) for name, value in fields.items() if value is not None}
+    return fields
+
+
+def _value(about: Mapping[str, Any], name: str) -> Any:
+    """Return an attribute of a span, decoded if it is JSON."""
+    found = about.get(name)
+    return _decoded(found) if isinstance(found, str) else found
 
 
 def _messages(about: Mapping[str, Any], kind: str) -> list[dict[str, Any]] | None:
     """Return the messages of a span: one attribute, as JSON or not, or one for each message as older conventions do."""
-    found = about.get(f"gen_ai.{kind}.messages")
-    found = _decoded(found) if isinstance(found, str) else found
-    if isinstance(found, list):
+    if isinstance(found := _value(about, f"gen_ai.{kind}.messages"), list):
         return [{"content": one.get("parts", one.get("content")), **one} for one in found if isinstance(one, Mapping)]
-    old, made = {"input": "gen_ai.prompt", "output": "gen_ai.completion"}[kind], []
-    for number in itertools.count():
-        if (content := about.get(f"{old}.{number}.content")) is None:
-            break
-        role = about.get(f"{old}.{number}.role") or ("user" if kind == "input" else "assistant")
-        reason = about.get(f"{old}.{number}.finish_reason")
-        made.append({"role": role, "content": content, "finish_reason": reason})
+    old, role = {"input": ("gen_ai.prompt", "user"), "output": ("gen_ai.completion", "assistant")}[kind]
+    made: list[dict[str, Any]] = []
+    while (content := about.get(f"{old}.{len(made)}.content")) is not None:
+        said = {name: about.get(f"{old}.{len(made)}.{name}") for name in ("role", "finish_reason")}
+        made.append({"content": content, "role": said["role"] or role, "finish_reason": said["finish_reason"]})
     return made or None
 
 
-def _decoded(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return None
-
-
-# Inspect
-
-
-def _inspect(source: Source, columns: Columns) -> Iterator[tuple[int, dict[str, Any]]]:
+def _inspect(source: Source, columns: Mapping[str, str]) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield the samples of a log of Inspect, by its own reader."""
     try:
         from inspect_ai.log import read_eval_log, read_eval_log_samples
@@ -545,7 +471,7 @@ def _inspect(source: Source, columns: Columns) -> Iterator[tuple[int, dict[str, 
     try:
         header = read_eval_log(str(source.path), header_only=True, format=kind)
         if header.eval.dataset.sample_ids is None:  # such a log is read whole
-            samples: Iterable[Any] = read_eval_log(str(source.path), format=kind).samples or ()
+            samples: Any = read_eval_log(str(source.path), format=kind).samples or ()
         else:
             samples = read_eval_log_samples(str(source.path), all_samples_required=False, format=kind)
         for number, sample in enumerate(samples):
@@ -554,18 +480,17 @@ def _inspect(source: Source, columns: Columns) -> Iterator[tuple[int, dict[str, 
         raise DataError(f"{source.name}: Inspect cannot read this log ({_said(error)})") from None
 
 
-def _of_sample(sample: Any, model: str, columns: Columns) -> dict[str, Any]:
+def _of_sample(sample: Any, model: str, columns: Mapping[str, str]) -> dict[str, Any]:
     scores = {name: score.value for name, score in (sample.scores or {}).items()}
     places = (sample.metadata or {}, scores)
-    fields = {field: _named(field, name, *places) for field, name in columns._asdict().items()}
-    asked = sample.input if isinstance(sample.input, str) else None
-    if asked is None:
-        said = _conversation({"messages": [one.model_dump() for one in sample.input]})
-        asked = said[0] if said else None
+    fields = {field: _named(field, name, *places) for field, name in columns.items()}
+    asked = sample.input
+    if not isinstance(asked, str):
+        asked = _conversation([one.model_dump() for one in asked])[0]
     fields["text"] = fields["text"] or asked
     fields["answer"] = sample.output.completion if sample.output else None
     fields["finish_reason"] = sample.output.stop_reason if sample.output and sample.output.choices else None
     if sample.error:
         fields["finish_reason"] = "error"
     fields["system"] = fields["system"] or model
-    return {name: _text(value) for name, value in fields.items() if value is not None}
+    return fields
