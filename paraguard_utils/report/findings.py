@@ -186,7 +186,7 @@ def guard_claim(table: Table) -> Table:
 
 
 def verdict_word(confirm: int, contradict: int, unclear: int) -> str:
-    """Say in one word what a claim's testable comparisons come to, in one reading (`docs/method.md`, Verdicts).
+    """Say in one word what a claim's testable comparisons come to, in one reading (`docs/method.md`, Cohorts and regression).
 
     It is `REPRODUCED` or `NOT_REPRODUCED` where at least `AGREEING` of the comparisons say so and none says the
     opposite; else `CANNOT_TELL`.
