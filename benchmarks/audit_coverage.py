@@ -85,7 +85,7 @@ def main(logs=1000):
     for size in CLUSTERS:
         table[f"coverage_{size}"] = shown[shown["clusters"] == size].groupby("estimate")["covers"].mean()
     table = table.reset_index().round(3)
-    stores.write(paths.BENCHMARKS / "audit_coverage.csv", table, "tables", {"logs": logs})
+    stores.write_file(paths.BENCHMARKS_FOLDER / "audit_coverage.csv", table, "tables", {"logs": logs})
     print(table.to_string(index=False))
 
 

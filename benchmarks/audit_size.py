@@ -58,7 +58,7 @@ def main():
     table = pd.DataFrame(found)
     table["times_rows"] = table["rows"] / table["rows"].iloc[0]
     table["times_seconds"] = table["seconds"] / table["seconds"].iloc[0]
-    stores.write(paths.BENCHMARKS / "audit_size.csv", table.round(2), "tables", {})
+    stores.write_file(paths.BENCHMARKS_FOLDER / "audit_size.csv", table.round(2), "tables", {})
     print(table.round(2).to_string(index=False))
 
 

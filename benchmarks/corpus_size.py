@@ -36,10 +36,10 @@ def ask(size, options):
     shutil.rmtree(store.writes, ignore_errors=True)
     corpus = sized(stores.Store(stores.RECORDED).read("corpus", "paraguard_mini"), size)
     started = time.perf_counter()
-    model = loading.load(loading.resolve(options.model))
+    model = loading.load_model(loading.resolve_model(options.model))
     loaded = time.perf_counter()
     for wrapper in options.wrappers:
-        trace_store.query(store, f"size-{size}", corpus, model, wrapper, prompting.Decoding(options.new))
+        trace_store.query_model(store, f"size-{size}", corpus, model, wrapper, prompting.Decoding(options.new))
     seconds = time.perf_counter() - loaded
     asked = size * len(options.wrappers)
     shutil.rmtree(store.writes)
@@ -69,9 +69,9 @@ def main():
             rows.append(pool.submit(ask, size, options).result())
     table = pd.DataFrame(rows)
     table["times_smallest"] = table["seconds_per_prompt"] / table["seconds_per_prompt"].iloc[0]
-    stores.write(options.output, table, "tables", {"model": options.model, "wrappers": options.wrappers})
+    stores.write_file(options.output, table, "tables", {"model": options.model, "wrappers": options.wrappers})
     print(table.to_string(index=False, float_format="%.4g"))
-    print(f"written to {paths.shown(options.output)}")
+    print(f"written to {paths.display_path(options.output)}")
 
 
 if __name__ == "__main__":

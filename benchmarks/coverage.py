@@ -38,7 +38,7 @@ from scipy.stats import norm
 from paraguard_utils import paths, stores
 from paraguard_utils.analysis import chance, confusion, validity
 from paraguard_utils.core import disagreement
-from paraguard_utils.core.confusion import K
+from paraguard_utils.core.confusion import N_NEIGHBOURS
 from paraguard_utils.core.estimates import ClusterBootstrap, to_columns
 from paraguard_utils.core.signals import PAPER_WEIGHTS
 from paraguard_utils.report import findings
@@ -93,7 +93,7 @@ def world(rule, seed):
     cosines = place @ place.T
     np.fill_diagonal(cosines, -2)
     accepted = np.flatnonzero(~rejected)
-    near = accepted[np.argsort(-cosines[:, accepted], axis=1)[:, :K]]
+    near = accepted[np.argsort(-cosines[:, accepted], axis=1)[:, :N_NEIGHBOURS]]
     rank = {(a, b): i + 1 for a, row in enumerate(near) for i, b in enumerate(row)}
     mates = {(a, b) for a in range(n) for b in range(a - a % SIZE, a - a % SIZE + SIZE) if a != b and not rejected[b]}
     a, b = np.array(sorted({*rank, *mates})).T
@@ -121,15 +121,15 @@ def measure(task):
     rule, seed = task
     corpus, labels, pairs, vectors, lengths, perplexities = world(rule, seed)
     clusters = ClusterBootstrap(corpus["cluster_id"], RESAMPLES, seed)
-    scores = confusion.prompt_scores(corpus, labels, pairs)
-    frame = chance.details(corpus, pairs, lengths, perplexities)
+    scores = confusion.score_prompts(corpus, labels, pairs)
+    frame = chance.add_matching_columns(corpus, pairs, lengths, perplexities)
     near, own = frame[frame["rank"].notna()], frame[frame["same_cluster"]]
-    estimates, _ = chance.estimates(clusters, near, own, PAPER_WEIGHTS, "relative")
+    estimates, _ = chance.estimate_against_floors(clusters, near, own, PAPER_WEIGHTS, "relative")
     rejected = scores[(scores["label"] == "reject") & scores["ci"].notna()]
     ids = rejected["cluster_id"]
-    excess = confusion.excess(corpus, pairs)
+    excess = confusion.cluster_excess(corpus, pairs)
     estimates |= {
-        **confusion.rate_estimates(corpus, labels, clusters),
+        **confusion.estimate_rates(corpus, labels, clusters),
         "ci": clusters.mean(ids, rejected["ci"]),
         "cr": clusters.share(ids, rejected["ci"] >= TAU),
         "cd": clusters.deviation(ids, rejected["ci"]),
@@ -137,12 +137,12 @@ def measure(task):
     }
     row = {"target": rule, "reading": "relative", "few": False, "n_mixed": len(excess), "n_reject": len(rejected)}
     row |= {"p": np.nan, **to_columns(estimates)}
-    found = {"separable": findings.verdicts(pd.DataFrame([row])) == ["separable by wording"]}
+    found = {"separable": findings.judge_excess(pd.DataFrame([row])) == ["separable by wording"]}
     if rule == "near-identical":
-        together = validity.own_pairs(corpus, vectors)
-        shares = validity.flip_shares(together, {rule: labels}, clusters).iloc[0]
+        together = validity.pair_within_clusters(corpus, vectors)
+        shares = validity.near_identical_flips(together, {rule: labels}, clusters).iloc[0]
         estimates["flip_near"] = tuple(shares[["flip_near", "flip_near_low", "flip_near_high"]])
-        tail = validity.low_tail(corpus, {rule: pairs})
+        tail = validity.lowest_scored_pairs(corpus, {rule: pairs})
         rule_says = shares["n_near_flipped"]
         found |= {"tail_finds": len(tail) / rule_says, "tail_share_below": tail["share_below"].median()}
     rows = [(rule, seed, name, *estimates[name]) for name in MEASURES if name in estimates]
@@ -197,8 +197,8 @@ def ratio_rows(cell):
         refused = rng.binomial(n, norm.cdf(location + spread * rng.normal(size=number)))
         alike = disagreement.cluster_profiles(pd.DataFrame({"n": n, "rejected": refused}))
         clusters = ClusterBootstrap(alike.index, seed=world_number, multiplicity=alike["times"])
-        value, low, high = disagreement.estimate(clusters, alike.assign(cluster_id=alike.index))
-        few = disagreement.too_few(pd.DataFrame({"n": n, "rejected": refused}))
+        value, low, high = disagreement.estimate_disagreement(clusters, alike.assign(cluster_id=alike.index))
+        few = disagreement.too_few_for_disagreement(pd.DataFrame({"n": n, "rejected": refused}))
         found.append((value, low <= truth <= high, low > 0, few))
     frame = pd.DataFrame(found, columns=["value", "covered", "above", "few"])
     rows = []
@@ -233,7 +233,7 @@ def main():
     worlds = int(sys.argv[1]) if len(sys.argv) > 1 else 2000
     kinds = sys.argv[2:] or ["scores", "ratio"]
     file = Path(__file__).with_suffix(".csv")
-    known = stores.read(file, "tables")
+    known = stores.read_file(file, "tables")
     parts = {"scores": known[known["rule"].isin(RULES)], "ratio": known[~known["rule"].isin(RULES)]}
     if "scores" in kinds:
         parts["scores"] = scores(worlds)
@@ -242,7 +242,7 @@ def main():
         with ProcessPoolExecutor(2) as pool:
             parts["ratio"] = pd.DataFrame([row for rows in pool.map(ratio_rows, cells) for row in rows])
     table = pd.concat(parts.values(), ignore_index=True)
-    stores.write(file, table, "tables", {"worlds": worlds, "resamples": RESAMPLES})
+    stores.write_file(file, table, "tables", {"worlds": worlds, "resamples": RESAMPLES})
     print(table.round(4).to_string())
 
 
@@ -258,7 +258,7 @@ def scores(worlds):
                     tasks = [(rule, seed) for seed in range(start, min(start + BATCH, worlds))]
                     rows = [row for rows in pool.map(measure, tasks, chunksize=5) for row in rows]
                     frame = pd.DataFrame(rows, columns=["rule", "seed", "estimate", "value", "low", "high"])
-                    stores.write(path, frame, "coverage", {"worlds": len(tasks), "resamples": RESAMPLES})
+                    stores.write_file(path, frame, "coverage", {"worlds": len(tasks), "resamples": RESAMPLES})
                     print(path.stem, flush=True)
                 frames.append(pd.read_parquet(path))
     rows = pd.concat(frames)

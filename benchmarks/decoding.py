@@ -20,8 +20,8 @@ from torch.profiler import ProfilerActivity, profile
 
 from paraguard_utils import paths, registry, stores
 from paraguard_utils.models import loading, prompting
-from paraguard_utils.models.cpu import PackedLinear, Threads
-from paraguard_utils.models.engine import Engine, batches, shared_prefix
+from paraguard_utils.models.cpu import FittedThreads, PackedLinear
+from paraguard_utils.models.engine import Engine, count_shared_tokens, split_into_batches
 
 KINDS = {
     "products": ("aten::mm", "aten::addmm", "aten::bmm", "aten::linear", "mkldnn"),
@@ -54,13 +54,13 @@ def kind(operation: str) -> str:
     return next((name for name, parts in KINDS.items() if any(part in operation for part in parts)), "other")
 
 
-def products(model: loading.Model) -> list[tuple[torch.nn.Module, int, int]]:
+def products(model: loading.LoadedModel) -> list[tuple[torch.nn.Module, int, int]]:
     """Return the layers that multiply by a matrix, each with its columns in and out."""
     found = [layer for layer in model.network.modules() if isinstance(layer, torch.nn.Linear | PackedLinear)]
     return [(layer, layer.weight.size(1), layer.weight.size(0)) for layer in found]
 
 
-def own_shapes(model: loading.Model, rows: int, threads: Threads, seconds: float = 2) -> float:
+def own_shapes(model: loading.LoadedModel, rows: int, threads: FittedThreads, seconds: float = 2) -> float:
     """Return the rate of a step's products one after another, with the engine's threads, in GFLOPS."""
     layers = products(model)
     given = {width: torch.randn(rows, 1, width) for _, width, _ in layers}
@@ -75,10 +75,10 @@ def own_shapes(model: loading.Model, rows: int, threads: Threads, seconds: float
     return 2 * rows * sum(width * out for _, width, out in layers) / best / 1e9
 
 
-def row(model: loading.Model, asked: list[Any], size: int, new: int) -> dict[str, object]:
+def row(model: loading.LoadedModel, asked: list[Any], size: int, new: int) -> dict[str, object]:
     """Decode one batch and return where its time went."""
-    running = Profiled(model, asked[0].token_ids[: shared_prefix(asked)], new)
-    batch = batches(asked[:size], size, new)[0]
+    running = Profiled(model, asked[0].token_ids[: count_shared_tokens(asked)], new)
+    batch = split_into_batches(asked[:size], size, new)[0]
     Engine.ask(running, batch[:1])  # warms up
     best: dict[str, float] = {}
     for _ in range(2):
@@ -105,17 +105,17 @@ def main() -> None:
     parser.add_argument("--new", type=int, default=64, help="new tokens (default: %(default)s)")
     parser.add_argument("--output", type=Path, default=Path(__file__).with_suffix(".csv"))
     options = parser.parse_args()
-    model = loading.load(loading.resolve(options.model))
+    model = loading.load_model(loading.resolve_model(options.model))
     corpus = stores.Store(stores.RECORDED).read("corpus", "paraguard_mini").sample(max(options.sizes), random_state=1)
     decoding = prompting.Decoding(options.new)
-    wrapped = prompting.render_wrapper(model.tokenizer, registry.wrapper_text("smollm2-135m-instruct-q4_1--safety"))
+    wrapped = prompting.render_wrapper(model.tokenizer, registry.wrapper_text_of("smollm2-135m-instruct-q4_1--safety"))
     context = prompting.PromptContext(model.weights_id, model.dtype, *wrapped, decoding)
-    asked = prompting.requests(corpus, model.tokenizer, context)
+    asked = prompting.tokenize_prompts(corpus, model.tokenizer, context)
     table = pd.DataFrame([row(model, asked, size, options.new) for size in options.sizes])
     meta = {"model": options.model, "new_tokens": options.new, "threads": torch.get_num_threads()}
-    stores.write(options.output, table, "tables", meta)
+    stores.write_file(options.output, table, "tables", meta)
     print(table.to_string(index=False, float_format="%.3g"))
-    print(f"written to {paths.shown(options.output)}")
+    print(f"written to {paths.display_path(options.output)}")
 
 
 if __name__ == "__main__":

@@ -44,7 +44,7 @@ def prompts(given: pd.DataFrame, most: int) -> list[str]:
     list of str
         Fewer than `most` where the rules know no more.
     """
-    made = paraphrase.by_rules(given.rename(columns={"prompt_id": "seed_id"})[["seed_id", "text"]])
+    made = paraphrase.paraphrase_by_rules(given.rename(columns={"prompt_id": "seed_id"})[["seed_id", "text"]])
     texts = pd.concat([given["text"], made["text"]]).drop_duplicates().head(most)
     return texts.sample(frac=1, random_state=1).tolist()
 
@@ -100,7 +100,9 @@ def measured(guard: Guard, texts: Sequence[str], limit: float, compared: int) ->
 def main() -> None:
     """Measure guard by guard, write the table after each with its meta file, and print it."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--guards", nargs="+", default=list(registry.guards("panel")), help="(default: the panel)")
+    parser.add_argument(
+        "--guards", nargs="+", default=list(registry.guard_entries("panel")), help="(default: the panel)"
+    )
     parser.add_argument("-n", type=int, default=10_000, help="how many prompts (default: %(default)s)")
     parser.add_argument("--limit", type=float, default=300, help="seconds a guard (default: %(default)s)")
     parser.add_argument("--compared", type=int, default=100, help="prompts one by one too (default: %(default)s)")
@@ -119,13 +121,13 @@ def main() -> None:
     rows: list[dict[str, object]] = []
     for name in options.guards:
         try:
-            rows.append(measured(panel.load(name), texts, options.limit, options.compared))
+            rows.append(measured(panel.load_guard(name), texts, options.limit, options.compared))
         except Missing as error:
             print(f"left out: {error}", file=sys.stderr)
             continue
-        stores.write(options.output, pd.DataFrame(rows), "tables", meta)
+        stores.write_file(options.output, pd.DataFrame(rows), "tables", meta)
     print(pd.DataFrame(rows).to_string(index=False, float_format="%.4g"))
-    print(f"written to {paths.shown(options.output)}")
+    print(f"written to {paths.display_path(options.output)}")
 
 
 if __name__ == "__main__":

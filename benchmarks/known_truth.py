@@ -41,10 +41,10 @@ def prompts():
     """Return what every world shares: corpus, vectors, traces, Drifts and the two coherent wordings."""
     files = stores.Store(stores.RECORDED)
     corpus = files.read("corpus", CORPUS)
-    traces = trace_store.recorded_traces(files, CORPUS, corpus, TARGET)
-    vectors = encoder.vectors(files, CORPUS, corpus["text"], earlier=True)
-    drifts = signals.Drifts(traces, files.read("tokens", prompting.model_of(TARGET)))
-    logs = {"perplexity": signals.perplexity(traces), "length": traces["user_end"] - traces["user_start"]}
+    traces = trace_store.read_traces(files, CORPUS, corpus, TARGET)
+    vectors = encoder.stored_vectors(files, CORPUS, corpus["text"], earlier=True)
+    drifts = signals.DriftCache(traces, files.read("tokens", prompting.model_of_target(TARGET)))
+    logs = {"perplexity": signals.trace_perplexity(traces), "length": traces["user_end"] - traces["user_start"]}
     wordings = {}
     for name, values in logs.items():
         log = pd.Series(np.log(np.asarray(values, float)))
@@ -67,14 +67,14 @@ def worlds(cell):
         latent = spread * rng.normal(size=cluster.max() + 1)[cluster] + own
         rejected = latent > norm.isf(rate) * np.sqrt(1 + spread**2)
         labels = pd.DataFrame({"prompt_id": corpus["prompt_id"], "label": np.where(rejected, "reject", "accept")})
-        pairs = signals.pairs(corpus, vectors, traces, labels, drifts)
+        pairs = signals.compute_pairs(corpus, vectors, traces, labels, drifts)
         weights = PAPER_WEIGHTS.without_prob_shift()
-        scores = confusion.prompt_scores(corpus, labels, pairs, weights)
-        values = validity.measures(corpus, labels, pairs, scores, once, weights)
-        found.append([values[name][0] for name in predictions.MEASURES])
+        scores = confusion.score_prompts(corpus, labels, pairs, weights)
+        values = validity.estimate_measures(corpus, labels, pairs, scores, once, weights)
+        found.append([values[name][0] for name in predictions.MEASURE_TITLES])
     low, high = np.nanpercentile(found, [2.5, 97.5], axis=0)
     about = {"wording": wording, "frr": rate, "correlation": correlation, "worlds": number}
-    ends = zip(predictions.MEASURES, np.nanmean(found, axis=0), low, high, strict=True)
+    ends = zip(predictions.MEASURE_TITLES, np.nanmean(found, axis=0), low, high, strict=True)
     return [{**about, "measure": name, "mean": mean, "low": a, "high": b} for name, mean, a, b in ends]
 
 
@@ -82,11 +82,13 @@ def main():
     """Measure all worlds on two processes and write the table."""
     number = int(sys.argv[1]) if len(sys.argv) > 1 else 200
     cells = [("dice", rate, correlation, number) for rate, correlation in itertools.product(RATES, CORRELATIONS)]
-    coherent = itertools.product(("perplexity", "length"), (predictions.USUAL_RATE,), CORRELATIONS)
+    coherent = itertools.product(("perplexity", "length"), (predictions.USUAL_REFUSAL_RATE,), CORRELATIONS)
     cells += [(*cell, number) for cell in coherent]
     with ProcessPoolExecutor(2) as pool:
         table = pd.DataFrame([row for rows in pool.map(worlds, cells) for row in rows])
-    stores.write(paths.BENCHMARKS / "known_truth.csv", table, "tables", {"worlds": number, "target": TARGET})
+    stores.write_file(
+        paths.BENCHMARKS_FOLDER / "known_truth.csv", table, "tables", {"worlds": number, "target": TARGET}
+    )
     print(table.round(3).to_string())
 
 

@@ -21,17 +21,17 @@ ROUNDS = 5
 def main():
     """Time all ways in turn; keep the best round of each."""
     store = stores.Store(stores.RECORDED)
-    frames = [store.read("labels", "paraguard_mini", name) for name in registry.published("chat").index]
+    frames = [store.read("labels", "paraguard_mini", name) for name in registry.published_targets("chat").index]
     found = pd.concat(frames)
     asked = store.read("corpus", "paraguard_mini").set_index("prompt_id")["text"].loc[found["prompt_id"]]
     texts, requests = (np.resize(one.fillna("").to_numpy(), ANSWERS) for one in (found["response"], asked))
     ended = ["stop"] * ANSWERS
-    labelling.label(texts[:1], ended[:1], requests[:1])  # loads the encoder and the classifier
+    labelling.label_responses(texts[:1], ended[:1], requests[:1])  # loads the encoder and the classifier
     rows = []
     for length, given in (("recorded", list(texts)), ("long", [text * 10 for text in texts])):
         ways = {
-            labelling.LABELLER: (1, lambda given=given: labelling.label(given, ended, requests)),
-            refusals.VERSION: (ROUNDS, lambda given=given: refusals.label(given, ended)),
+            labelling.LABELLER: (1, lambda given=given: labelling.label_responses(given, ended, requests)),
+            refusals.CUES_VERSION: (ROUNDS, lambda given=given: refusals.label_by_cues(given, ended)),
             "substrings": (ROUNDS, lambda given=given: refusals.has_substring(given)),
         }
         best = dict.fromkeys(ways, np.inf)
@@ -48,7 +48,7 @@ def main():
             for name, seconds in best.items()
         ]
     path = Path(__file__).with_suffix(".csv")
-    stores.write(path, pd.DataFrame(rows), "tables", {"n": ANSWERS})
+    stores.write_file(path, pd.DataFrame(rows), "tables", {"n": ANSWERS})
     print(pd.DataFrame(rows).to_string(index=False))
 
 

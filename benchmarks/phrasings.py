@@ -35,7 +35,7 @@ from paraguard_utils import stores
 from paraguard_utils.analysis import rephrasing, triggers, wording
 from paraguard_utils.core import disagreement, label_noise
 from paraguard_utils.core.estimates import ClusterBootstrap
-from paraguard_utils.core.rephrasing import too_few
+from paraguard_utils.core.rephrasing import too_few_for_odds
 from paraguard_utils.corpus import risk
 from paraguard_utils.schemas import STRATEGIES
 from paraguard_utils.settings import CORPUS
@@ -85,7 +85,7 @@ def _shares(location, meaning, words):
     weights = weights / weights.sum()
     u, v = np.meshgrid(np.sqrt(meaning) * nodes, np.sqrt(words) * nodes, indexing="ij")
     both = np.outer(weights, weights)
-    near = np.isin(NAMES, wording.NEAR)
+    near = np.isin(NAMES, wording.NEAR_COPY_STRATEGIES)
     own = np.where(near, np.sqrt(1 - meaning - words), np.sqrt(1 - meaning))
     p = norm.cdf((location + u[..., None] + np.where(near, v[..., None], 0)) / own)
     patterns = (np.arange(64)[:, None] >> np.arange(6)) & 1
@@ -109,7 +109,10 @@ def wording_cell(task):
     location = norm.ppf(rate) + np.array([SHIFTS.get(name, 0.0) for name in NAMES])
     rates = norm.cdf(location)
     truth = {}
-    for name, kinds, correlation in (("dr_near", wording.NEAR, meaning + words), ("dr_free", wording.FREE, meaning)):
+    for name, kinds, correlation in (
+        ("dr_near", wording.NEAR_COPY_STRATEGIES, meaning + words),
+        ("dr_free", wording.FREE_REWORDING_STRATEGIES, meaning),
+    ):
         own = [rates[NAMES.index(one)] for one in kinds]
         ends = [(own[i], own[j]) for i in range(3) for j in range(i)]
         within = sum(_differ(pair, correlation) for pair in ends)
@@ -123,8 +126,11 @@ def wording_cell(task):
     ids = np.array([f"c{i:03d}" for i in range(CLUSTERS)])
     corpus = pd.DataFrame({"cluster_id": np.repeat(ids, 6), "strategy": np.tile(NAMES, CLUSTERS), "text": "w"})
     twins = corpus.head(6 * TWINS).assign(cluster_id=lambda frame: frame["cluster_id"] + "-twin")
-    clusters, pairs = ClusterBootstrap(ids, RESAMPLES), wording.pairs(corpus)
-    near, rng = np.isin(NAMES, wording.NEAR), np.random.default_rng([round(100 * x) for x in (rate, meaning, words)])
+    clusters, pairs = ClusterBootstrap(ids, RESAMPLES), wording.find_cluster_pairs(corpus)
+    near, rng = (
+        np.isin(NAMES, wording.NEAR_COPY_STRATEGIES),
+        np.random.default_rng([round(100 * x) for x in (rate, meaning, words)]),
+    )
 
     def drawn(places, number):
         shared = np.sqrt(meaning) * rng.normal(size=(number, 1)) + near * np.sqrt(words) * rng.normal(size=(number, 1))
@@ -134,17 +140,17 @@ def wording_cell(task):
     found = {name: [] for name in truth}
     for _ in range(worlds):
         labels, harmful = drawn(location, CLUSTERS), drawn(location + HARM, TWINS)
-        shown, decided = {}, wording.phrasings(corpus, labels)
+        shown, decided = {}, wording.make_phrasings(corpus, labels)
         for name, mask in (("dr_near", pairs.near), ("dr_free", pairs.free)):
             ends = pairs.first[mask], pairs.second[mask]
-            if not wording.too_few(decided.refused, ends):
-                shown[name] = wording.estimate(clusters, decided, ends)
+            if not wording.too_few_for_pairs(decided.refused, ends):
+                shown[name] = wording.estimate_pair_disagreement(clusters, decided, ends)
         if len(shown) == 2:
             ends = [(pairs.first[mask], pairs.second[mask]) for mask in (pairs.free, pairs.near)]
-            shown["difference"] = wording.difference(clusters, decided, *ends)
-        sides = rephrasing.counts(corpus, labels), rephrasing.counts(twins, harmful)
-        values = rephrasing.estimates(clusters, *sides)
-        flags = {"": too_few(sides[0]), "_twins": too_few(sides[1])}
+            shown["difference"] = wording.estimate_pair_difference(clusters, decided, *ends)
+        sides = rephrasing.count_benign_decisions(corpus, labels), rephrasing.count_benign_decisions(twins, harmful)
+        values = rephrasing.estimate_rephrasing(clusters, *sides)
+        flags = {"": too_few_for_odds(sides[0]), "_twins": too_few_for_odds(sides[1])}
         flags["_difference"] = any(flags.values())
         for name in truth.keys() - {"dr_near", "dr_free", "difference"}:
             end = next((end for end in ("_twins", "_difference") if name.endswith(end)), "")
@@ -159,14 +165,14 @@ def _redrawn(n, labelled, shares, rng):
     """Return DR after redrawing labels by the measured shares, as an earlier version did."""
     chance = np.where(labelled, shares[0], shares[1])
     refused = [(rng.random(labelled.shape) < chance).sum(axis=1) for _ in range(20)]
-    return float(np.mean([disagreement.ratio(n, one)[2] for one in refused]))
+    return float(np.mean([disagreement.disagreement_parts(n, one)[2] for one in refused]))
 
 
 def _powered(n, labelled, true, chosen):
     """Return DR by prediction-powered inference, whole clusters being read: labels, plus what readings change."""
     ratios = []
     for rows, decisions in ((slice(None), labelled), (chosen, true), (chosen, labelled)):
-        within, between, _ = disagreement.ratio(n[rows], decisions[rows].sum(axis=1))
+        within, between, _ = disagreement.disagreement_parts(n[rows], decisions[rows].sum(axis=1))
         ratios.append((within, between))
     within, between = (all_ + read - same for all_, read, same in zip(*ratios, strict=True))
     return within / between
@@ -193,9 +199,9 @@ def noise_cell(task):
             rows = rng.permutation(np.flatnonzero(labelled.ravel() == side))[: read // 2]
             counts.append((int(true.ravel()[rows].sum()), len(rows)))
         decided = pd.DataFrame({"cluster_id": ids, "n": n, "rejected": labelled.sum(axis=1)})
-        for name, value in label_noise.corrected(clusters, decided, *counts).items():
+        for name, value in label_noise.correct_label_noise(clusters, decided, *counts).items():
             found[name].append(tuple(value))
-        found["labelled"].append(tuple(disagreement.estimate(clusters, decided)))
+        found["labelled"].append(tuple(disagreement.estimate_disagreement(clusters, decided)))
         shares = [hits / number for hits, number in counts]
         chosen = rng.permutation(CLUSTERS)[: read // 6]
         for name, value in (
@@ -212,7 +218,7 @@ def triggers_cell(task):
     """Measure how often triggers are found: one effect, every term and family in turn."""
     effect, worlds = task
     corpus = stores.Store(stores.RECORDED).read("corpus", CORPUS)
-    tested = triggers.exposures(corpus, risk.matched_terms(corpus["text"]), risk.families())
+    tested = triggers.find_exposures(corpus, risk.match_charged_terms(corpus["text"]), risk.term_themes())
     codes, rng = pd.factorize(corpus["cluster_id"])[0], np.random.default_rng(round(10 * effect))
     found = {name: [] for name in tested} if effect else {"any": []}
     for number in range(worlds):
@@ -222,7 +228,7 @@ def triggers_cell(task):
         if effect:
             z = z + effect * tested[name].exposed
         labels = pd.DataFrame({"label": np.where(z > 0, "reject", "accept")})
-        table = triggers.table("drawn", corpus, labels, tested).set_index("term")
+        table = triggers.trigger_table("drawn", corpus, labels, tested).set_index("term")
         hit = table["trigger"].any() if not effect else table.loc[name, "trigger"]
         found[name].append((hit, table.loc[name, "n_clusters"] if effect else len(table)))
     rows = []
@@ -238,7 +244,7 @@ def main():
     worlds = int(sys.argv[1]) if len(sys.argv) > 1 else 1000
     kinds = sys.argv[2:] or ["wording", "noise", "triggers"]
     file = Path(__file__).with_suffix(".csv")
-    parts = [stores.read(file, "tables").query("kind not in @kinds")] if file.is_file() else []
+    parts = [stores.read_file(file, "tables").query("kind not in @kinds")] if file.is_file() else []
     shared = [(0.5, meaning, 0.1, 400) for meaning in (0.2, 0.6)]
     tasks = {
         "wording": (wording_cell, [(cell, worlds) for cell in WORDING]),
@@ -251,7 +257,7 @@ def main():
             parts.append(pd.DataFrame([row for rows in pool.map(measure, cells) for row in rows]))
             print(parts[-1].round(4).to_string(), flush=True)
     table = pd.concat(parts, ignore_index=True)
-    stores.write(file, table, "tables", {"worlds": worlds, "resamples": RESAMPLES})
+    stores.write_file(file, table, "tables", {"worlds": worlds, "resamples": RESAMPLES})
 
 
 if __name__ == "__main__":

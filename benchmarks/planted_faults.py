@@ -96,8 +96,8 @@ FAULTS = [
     Fault("stores.py", "max(taken, default=-1) + 1", "max(taken, default=0)"),
     Fault(
         "models/local.py",
-        "return kept + batches(rest, size, more), ",
-        "return batches([request for group in open_ for request in group], size, more), ",
+        "return kept + split_into_batches(rest, size, more), ",
+        "return split_into_batches([request for group in open_ for request in group], size, more), ",
     ),
     Fault("models/local.py", 'f"{opened[1]}\\n" + rows["response"]', 'rows["response"]'),
     Fault("labels/refusals.py", 'reason == "error" or not opening', 'reason == "error"'),
@@ -156,14 +156,18 @@ FAULTS = [
     Fault("analysis/validity.py", "means > means.median()", "means >= means.median()"),
     Fault("analysis/validity.py", "base = differ[~same].mean()", "base = differ.mean()"),
     Fault("analysis/veto.py", 'frame["score"] >= threshold', 'frame["score"] > threshold'),
-    Fault("analysis/veto.py", 'unsafe.benign_of(corpus["cluster_id"]).to_numpy()', 'corpus["cluster_id"].to_numpy()'),
+    Fault(
+        "analysis/veto.py",
+        'unsafe.benign_cluster_of(corpus["cluster_id"]).to_numpy()',
+        'corpus["cluster_id"].to_numpy()',
+    ),
     Fault("analysis/veto.py", "gained / own[:, 1] * other[:, 1]", "gained / own[:, 0] * other[:, 1]"),
     Fault("analysis/veto.py", "clusters.codes.index[~choosing[0]]", "clusters.codes.index[choosing[0]]"),
     Fault("analysis/veto.py", "lost > most_lost * other[:, 1]", "lost > most_lost * other[:, 0]"),
     Fault("core/label_noise.py", "(rate * (1 - rate) * slope**2))", "(rate * (1 - rate) * slope))"),
     Fault(
         "core/label_noise.py",
-        "(1 - value) / inflation(rate, **shares, n=(precision[1], missed[1]))",
+        "(1 - value) / dr_inflation(rate, **shares, n=(precision[1], missed[1]))",
         "(1 - value)",
     ),
     Fault("core/label_noise.py", "- 2 * (1 - 2 * t) * common", "+ 2 * (1 - 2 * t) * common"),
@@ -176,7 +180,7 @@ FAULTS = [
     Fault("analysis/wording.py", 'ends["free"], ends["near"]', 'ends["near"], ends["free"]'),
     Fault("core/wording.py", "np.union1d(*ends)", "np.unique(ends[0])"),
     Fault("analysis/wording.py", "own.overlap >= HIGH", "own.overlap > HIGH"),
-    Fault("core/rephrasing.py", "answered_within(n - 1, n - r, tries)", "answered_within(n, n - r, tries)"),
+    Fault("core/rephrasing.py", "answer_probability(n - 1, n - r, tries)", "answer_probability(n, n - r, tries)"),
     Fault("core/rephrasing.py", "tried = np.minimum(tries, m)", "tried = tries"),
     Fault(
         "analysis/rephrasing.py",
@@ -193,7 +197,7 @@ FAULTS = [
         'adjust_holm(found["p"].where(found["n_clusters"] > 0))',
     ),
     Fault("analysis/triggers.py", ' & np.isin(label, ["accept", "reject"])', ""),
-    Fault("remedies/effects.py", "low > -KEPT and high < KEPT", "low > -KEPT"),
+    Fault("remedies/effects.py", "low > -MAX_KEPT_CHANGE and high < MAX_KEPT_CHANGE", "low > -MAX_KEPT_CHANGE"),
     Fault(
         "remedies/effects.py", '["over_p"].where(of_remedy)', '["over_p"].where(of_remedy & (frame["over_p"] < LEVEL))'
     ),
@@ -202,8 +206,8 @@ FAULTS = [
     Fault("remedies/effects.py", "clusters.share(ids, answered)", "clusters.share(ids[scored], answered[scored])"),
     Fault(
         "remedies/effects.py",
-        "averaged(sides[0]) - averaged(sides[1])",
-        "averaged(sides[1]) - averaged(sides[0])",
+        "average_estimates(sides[0]) - average_estimates(sides[1])",
+        "average_estimates(sides[1]) - average_estimates(sides[0])",
     ),
 ]
 
@@ -254,8 +258,8 @@ def main() -> None:
             print(f"{number:2d} {fault.file}: {found or 'NOT CAUGHT'}", flush=True)
     table = pd.DataFrame(rows)
     output = paths.ROOT / "benchmarks" / "planted_faults.csv"
-    stores.write(output, table, "tables", {})
-    print(f"{(table['caught_by'] != '').sum()} of {len(table)} faults caught; written to {paths.shown(output)}")
+    stores.write_file(output, table, "tables", {})
+    print(f"{(table['caught_by'] != '').sum()} of {len(table)} faults caught; written to {paths.display_path(output)}")
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from tqdm import tqdm
 from paraguard_utils import paths, registry, stores
 from paraguard_utils.labels import refusals
 from paraguard_utils.models import loading, prompting
-from paraguard_utils.models.engine import Engine, batches, shared_prefix, stop_ids
+from paraguard_utils.models.engine import Engine, count_shared_tokens, find_stop_tokens, split_into_batches
 
 SIZES = (1, 16, 64)
 """Further decode batches whose answers must be the same."""
@@ -78,7 +78,7 @@ def trimmed(tokens, stops):
 def generated(model, requests, size, new):
     """Ask with the library's `generate`, `size` prompts at a time, and run each batch once more for the trace."""
     network, pad = model.network, 0
-    stops = set(stop_ids(model))
+    stops = set(find_stop_tokens(model))
     answers, losses = [], []
     for start in tqdm(range(0, len(requests), size), desc=f"generate {size}"):
         part = requests[start : start + size]
@@ -101,11 +101,11 @@ def generated(model, requests, size, new):
 
 def engine(model, requests, size, new):
     """Ask with this project's engine."""
-    length = shared_prefix(requests)
+    length = count_shared_tokens(requests)
     running = Watched(model, requests[0].token_ids[:length], new)
     found = {}
     with tqdm(total=len(requests), desc=f"engine {size}") as bar:
-        for batch in batches(requests, size, new):
+        for batch in split_into_batches(requests, size, new):
             rows = running.ask(batch)
             # `ask` decodes the longest first and `batches` hands them over in that order.
             for row, tokens in zip(rows, running.tokens, strict=True):
@@ -145,7 +145,7 @@ def prefill_flops(model, requests):
         for module in model.network.modules()
         if isinstance(module, torch.nn.Linear) and module is not head
     )
-    shared = shared_prefix(requests)
+    shared = count_shared_tokens(requests)
     tokens = sum(len(request.token_ids) - shared for request in requests)
     ends = sum(request.user_end - request.user_start + 1 for request in requests)
     return 2 * (body * tokens + head.weight.numel() * ends)
@@ -159,7 +159,7 @@ def texts(tokenizer, answers):
 def compared(way, found, seconds, usual, tokenizer):
     """Return one row of the table."""
     labels, truth = (
-        refusals.label(texts(tokenizer, run["answers"]), ["length"] * len(run["answers"]))["label"]
+        refusals.label_by_cues(texts(tokenizer, run["answers"]), ["length"] * len(run["answers"]))["label"]
         for run in (found, usual)
     )
     same = sum(a == b for a, b in zip(found["answers"], usual["answers"], strict=True))
@@ -178,16 +178,16 @@ def compared(way, found, seconds, usual, tokenizer):
 
 def measure(options, corpus):
     """Run every way and return the table: for the ways that are run in turn more than once, the quicker run."""
-    source = loading.resolve(options.model)
+    source = loading.resolve_model(options.model)
     table, usual = [], None
-    plain = loading.load(source, packed=False)
+    plain = loading.load_model(source, packed=False)
     frame = prompting.PromptContext(
         source.weights_id,
         "float32",
         *prompting.render_wrapper(plain.tokenizer, registry.wrappers()[options.wrapper]["text"]),
         prompting.Decoding(options.new),
     )
-    requests = prompting.requests(corpus, plain.tokenizer, frame)
+    requests = prompting.tokenize_prompts(corpus, plain.tokenizer, frame)
     flops = prefill_flops(plain, requests)
     engine(plain, requests[:4], 4, 4)  # the first calls of a process are slow, and not what is measured
 
@@ -203,7 +203,7 @@ def measure(options, corpus):
         return found
 
     usual = timed(USUAL, generated, plain, requests, 1, options.new)
-    packed = loading.load(source)
+    packed = loading.load_model(source)
     for _ in range(options.repeats):
         timed(GENERATE, generated, plain, requests, 16, options.new)
         timed(ENGINE, engine, packed, requests, 128, options.new)
@@ -212,7 +212,7 @@ def measure(options, corpus):
     for size in SIZES:
         timed(f"engine, float32, batch {size}", engine, packed, requests, size, options.new)
     timed("engine, float32, plain layers, batch 128", engine, plain, requests, 128, options.new)
-    half = loading.load(source, "bfloat16")
+    half = loading.load_model(source, "bfloat16")
     timed("engine, bfloat16, batch 128", engine, half, requests, 128, options.new, dtype=torch.bfloat16)
     table = pd.DataFrame(table)
     best = table.groupby("way", sort=False)["seconds"].idxmin()
@@ -230,7 +230,7 @@ def measure(options, corpus):
 def prompts(options):
     """Return the prompts to ask: a seeded sample of a CSV's column, or of the recorded corpus."""
     if options.prompts:
-        frame = stores.read(options.prompts, "tables").rename(columns={options.column: "text"})
+        frame = stores.read_file(options.prompts, "tables").rename(columns={options.column: "text"})
     else:
         frame = stores.Store(stores.RECORDED).read("corpus", "paraguard_mini")
     frame = frame.assign(text=frame["text"].str.strip()).drop_duplicates("text")
@@ -260,9 +260,9 @@ def main():
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,
     }
-    stores.write(options.output, table, "tables", meta)
+    stores.write_file(options.output, table, "tables", meta)
     print(table.to_string(index=False, float_format="%.4g"))
-    print(f"written to {paths.shown(options.output)}")
+    print(f"written to {paths.display_path(options.output)}")
 
 
 if __name__ == "__main__":

@@ -22,9 +22,9 @@ from tqdm import tqdm
 from paraguard_utils import paths, registry, settings, stores
 from paraguard_utils.corpus import reword
 from paraguard_utils.models import prompting
-from paraguard_utils.models.local import Local
+from paraguard_utils.models.local import LocalBackend
 from paraguard_utils.remedies import inside, splits
-from paraguard_utils.remedies.asking import copied
+from paraguard_utils.remedies.asking import copy_prompts
 from paraguard_utils.remedies.catalogue import (
     UNTOUCHED,
     ablated,
@@ -35,34 +35,34 @@ from paraguard_utils.remedies.catalogue import (
     smooth_llm,
     steered,
 )
-from paraguard_utils.remedies.untouched import Untouched
+from paraguard_utils.remedies.untouched import UntouchedSystem
 from paraguard_utils.schemas import Corpus
 
 TARGET = "smollm2-135m-instruct-q4_1--safety"
 
 
-def learned(base: Untouched) -> dict[str, Local]:
+def learned(base: UntouchedSystem) -> dict[str, LocalBackend]:
     """Return models changed inside, with directions drawn by chance."""
     network = base.local.model.network
-    shape = len(inside.layers(network)), network.config.hidden_size
+    shape = len(inside.decoder_layers(network)), network.config.hidden_size
     drawn = np.random.default_rng(1).normal(size=shape).astype(np.float32)
     drawn /= np.linalg.norm(drawn, axis=-1, keepdims=True)
     first, last = round(shape[0] / 3), round(shape[0] * 2 / 3)
     return {
-        "ablated": ablated.Ablated(base.local, {}, ablated.Ablation(drawn[0], 0, 1.0)),
-        "steered": steered.Steered(base.local, {}, steered.Steering(drawn, drawn, first, last, 0.0, 0.1)),
-        "self-cd": self_cd.Contrasting(base.local, {}, {"alpha": 1.0}),
+        "ablated": ablated.AblatedModel(base.local, {}, ablated.Ablation(drawn[0], 0, 1.0)),
+        "steered": steered.SteeredModel(base.local, {}, steered.Steering(drawn, drawn, first, last, 0.0, 0.1)),
+        "self-cd": self_cd.ContrastiveModel(base.local, {}, {"alpha": 1.0}),
     }
 
 
-def ways(base: Untouched, thirds: splits.Splits) -> dict[str, tuple[Local, Callable[[Corpus], Corpus]]]:
+def ways(base: UntouchedSystem, thirds: splits.Splits) -> dict[str, tuple[LocalBackend, Callable[[Corpus], Corpus]]]:
     """Return what every remedy asks, and of whom."""
 
     def same(prompts: Corpus) -> Corpus:
         return prompts
 
     def rewordings(prompts: Corpus) -> Corpus:
-        return reword.reworded(prompts)
+        return reword.reword_prompts(prompts)
 
     asking = {"self-reminder": self_reminder, "demonstrations": demonstrations, "rewritten": rewritten}
     found = {UNTOUCHED: (base.local, same)}
@@ -73,8 +73,9 @@ def ways(base: Untouched, thirds: splits.Splits) -> dict[str, tuple[Local, Calla
     found["vote"] = (base.local, lambda prompts: pd.concat([prompts, rewordings(prompts)], ignore_index=True))
     found["smooth-llm"] = (
         base.local,
-        lambda prompts: copied(
-            prompts, [[smooth_llm.perturbed(text, i) for i in range(smooth_llm.COPIES)] for text in prompts["text"]]
+        lambda prompts: copy_prompts(
+            prompts,
+            [[smooth_llm.perturb_text(text, i) for i in range(smooth_llm.N_COPIES)] for text in prompts["text"]],
         ),
     )
     return found | {name: (model, same) for name, model in learned(base).items()}
@@ -90,9 +91,11 @@ def main() -> None:
     options = parser.parse_args()
     store = stores.Store(stores.RECORDED)
     corpora = {name: store.read("corpus", name) for name in (settings.CORPUS, settings.TWINS)}
-    config = settings.check({"store": stores.RECORDED, "corpus": settings.CORPUS, "max_new_tokens": options.new})
-    base = Untouched(store, TARGET, corpora, config)
-    thirds = splits.split(*corpora.values())
+    config = settings.check_settings(
+        {"store": stores.RECORDED, "corpus": settings.CORPUS, "max_new_tokens": options.new}
+    )
+    base = UntouchedSystem(store, TARGET, corpora, config)
+    thirds = splits.split_clusters(*corpora.values())
     prompts = pd.concat([side.sample(options.n, random_state=1) for side in thirds.test], ignore_index=True)
     text = registry.wrappers()[base.wrapper]["text"]
     tokenizer = base.local.reader.tokenizer
@@ -110,7 +113,9 @@ def main() -> None:
             out = sum(map(len, tokenizer(rows["response"].tolist(), add_special_tokens=False)["input_ids"]))
             read = rows["token_ids"].map(len).sum()
             if name == "self-cd":  # reads every prompt a second time, without the wrapper
-                plain = prompting.requests(asked, tokenizer, base.local.context("", prompting.Decoding(options.new)))
+                plain = prompting.tokenize_prompts(
+                    asked, tokenizer, base.local.context("", prompting.Decoding(options.new))
+                )
                 read, out = read + sum(len(request.token_ids) for request in plain), 2 * out
             counted[name] = (len(asked), read, out)
     table = pd.DataFrame(
@@ -127,9 +132,9 @@ def main() -> None:
         ]
     )
     meta = {"prompts": len(prompts), "rounds": options.rounds, "threads": torch.get_num_threads()}
-    stores.write(options.output, table, "tables", meta | {"torch": torch.__version__, "target": TARGET})
+    stores.write_file(options.output, table, "tables", meta | {"torch": torch.__version__, "target": TARGET})
     print(table.to_string(index=False, float_format="%.4g"))
-    print(f"written to {paths.shown(options.output)}")
+    print(f"written to {paths.display_path(options.output)}")
 
 
 if __name__ == "__main__":

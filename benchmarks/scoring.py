@@ -23,10 +23,10 @@ import pandas as pd
 
 from paraguard_utils import stores
 from paraguard_utils.analysis import chance, confusion, signals
-from paraguard_utils.core.confusion import K
-from paraguard_utils.core.estimates import RESAMPLES, ClusterBootstrap
-from paraguard_utils.core.signals import READINGS
-from paraguard_utils.core.vectors import nearest
+from paraguard_utils.core.confusion import N_NEIGHBOURS
+from paraguard_utils.core.estimates import N_RESAMPLES, ClusterBootstrap
+from paraguard_utils.core.signals import PPL_READINGS
+from paraguard_utils.core.vectors import find_nearest
 from paraguard_utils.models import encoder, prompting
 from paraguard_utils.settings import Settings
 
@@ -88,24 +88,26 @@ def measure(n, resamples, with_chance):
         return found
 
     before = time.process_time()
-    pairs = timed("pairs", signals.pairs, corpus, vectors, traces, labels, tokens)
-    scores = timed("prompt_scores", confusion.prompt_scores, corpus, labels, pairs)
+    pairs = timed("pairs", signals.compute_pairs, corpus, vectors, traces, labels, tokens)
+    scores = timed("prompt_scores", confusion.score_prompts, corpus, labels, pairs)
     clusters = timed("resamples", ClusterBootstrap, corpus["cluster_id"], resamples)
-    for reading in READINGS:
+    for reading in PPL_READINGS:
         given = (TARGET, corpus, labels, pairs, scores, clusters, reading)
-        timed(f"table_row_{reading}", confusion.table_row, *given)
+        timed(f"table_row_{reading}", confusion.target_row, *given)
     row |= {"pairs": len(pairs), "seconds": sum(seconds.values()), "cpu_seconds": time.process_time() - before}
     row["peak_gb"] = peak()
     label = labels["label"].to_numpy()
     every, accepted = np.arange(n), np.flatnonzero(label == "accept")
-    timed("search", nearest, vectors, corpus["prompt_id"].to_numpy(), every, accepted, K)
+    timed("search", find_nearest, vectors, corpus["prompt_id"].to_numpy(), every, accepted, N_NEIGHBOURS)
     if with_chance:
         store, config = stores.Store(NAME), Settings(store=NAME, corpus=NAME, resamples=resamples)
-        hashes = [encoder.text_hash(text) for text in corpus["text"]]
+        hashes = [encoder.hash_text(text) for text in corpus["text"]]
         sentences = pd.DataFrame({"text_hash": hashes, "vector": list(vectors)})
-        store.write("sentences", encoder.NAME, NAME, frame=sentences, meta={})
-        store.write("tokens", prompting.model_of(TARGET), frame=tokens, meta={})
-        timed("chance", chance.against_chance, store, NAME, corpus, TARGET, labels, traces, pairs, config, clusters)
+        store.write("sentences", encoder.ENCODER_NAME, NAME, frame=sentences, meta={})
+        store.write("tokens", prompting.model_of_target(TARGET), frame=tokens, meta={})
+        timed(
+            "chance", chance.compare_with_chance, store, NAME, corpus, TARGET, labels, traces, pairs, config, clusters
+        )
         row["chance_peak_gb"] = peak()
         shutil.rmtree(store.writes)
     return row | {f"{name}_seconds": value for name, value in seconds.items()}
@@ -115,7 +117,7 @@ def main():
     """Measure each size, print the table and write it with its meta file."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--sizes", nargs="+", type=int, default=SIZES)
-    parser.add_argument("--resamples", type=int, default=RESAMPLES)
+    parser.add_argument("--resamples", type=int, default=N_RESAMPLES)
     parser.add_argument("--without-chance", action="store_true", help="leave floors and permutations out")
     parser.add_argument("--output", type=Path, default=Path(__file__).with_suffix(".csv"))
     options = parser.parse_args()
@@ -129,8 +131,8 @@ def main():
     table["times_prompts"] = table["prompts"] / table["prompts"].iloc[0]
     for column in [name for name in table if name.endswith("seconds")]:
         table[f"{column.removesuffix('seconds')}times_first"] = table[column] / table[column].iloc[0]
-    meta = {"resamples": options.resamples, "k": K, "threads": faiss.omp_get_max_threads()}
-    stores.write(options.output, table, "tables", meta)
+    meta = {"resamples": options.resamples, "k": N_NEIGHBOURS, "threads": faiss.omp_get_max_threads()}
+    stores.write_file(options.output, table, "tables", meta)
     print(table.T.to_string(float_format="%.4g", header=False))
 
 

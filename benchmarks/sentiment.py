@@ -95,9 +95,9 @@ def linear(texts):
 
 def chat(store, corpus, name):
     """Ask a chat model; return its target name and whether "yes" is likelier than "no" (None: it says neither)."""
-    model = loading.load(loading.resolve(name))
-    traces = trace_store.query(store, NAME, corpus, model, WRAPPER, prompting.Decoding(4))
-    trace_store.keep_tokens(store, model, [traces])
+    model = loading.load_model(loading.resolve_model(name))
+    traces = trace_store.query_model(store, NAME, corpus, model, WRAPPER, prompting.Decoding(4))
+    trace_store.write_tokens(store, model, [traces])
     words = {
         number: model.tokenizer.decode([number]).strip().lower() for number in {*np.concatenate(traces["next_ids"])}
     }
@@ -140,13 +140,13 @@ def measured(task):
         ids = kept(corpus, overlap, rng)
         chosen = label.where(corpus["cluster_id"].isin(ids), "left out")
         labels = pd.DataFrame({"prompt_id": corpus["prompt_id"], "label": turned(chosen, noise, rng)})
-        pairs = signals.pairs(corpus, vectors, traces, labels, drifts)
-        scores = confusion.prompt_scores(corpus, labels, pairs)
+        pairs = signals.compute_pairs(corpus, vectors, traces, labels, drifts)
+        scores = confusion.score_prompts(corpus, labels, pairs)
         clusters = ClusterBootstrap(ids, RESAMPLES, repeat)
-        found.append(validity.measures(corpus, labels, pairs, scores, clusters))
+        found.append(validity.estimate_measures(corpus, labels, pairs, scores, clusters))
         expected.append(expected_ratio(corpus, chosen, noise))
     row = {"system": system, "overlap": overlap, "noise": noise, "n": int((chosen != "left out").sum())}
-    for name in ("frr", *predictions.MEASURES):
+    for name in ("frr", *predictions.MEASURE_TITLES):
         ends = np.array([one[name] for one in found])
         row |= dict(zip((name, f"{name}_low", f"{name}_high"), ends.mean(axis=0), strict=True))
     return row | {"expected_dr": np.mean(expected)}
@@ -154,8 +154,8 @@ def measured(task):
 
 def expected_ratio(corpus, label, noise):
     """Return the DR that turning decisions at random makes of labels: both probabilities shrink towards 1/2."""
-    alike = disagreement.cluster_profiles(evaluation.tally(corpus, pd.DataFrame({"label": label})))
-    within, between, _ = disagreement.ratio(alike["n"], alike["rejected"], alike["times"])
+    alike = disagreement.cluster_profiles(evaluation.count_label_decisions(corpus, pd.DataFrame({"label": label})))
+    within, between, _ = disagreement.disagreement_parts(alike["n"], alike["rejected"], alike["times"])
     mixed, keep = 2 * noise * (1 - noise), (1 - 2 * noise) ** 2
     return (mixed + keep * within) / (mixed + keep * between)
 
@@ -163,22 +163,27 @@ def expected_ratio(corpus, label, noise):
 def main():
     """Ask, or read what was asked, measure on two processes, and write both tables."""
     corpus = pd.read_csv(paths.DATA / "sentiment.csv")
-    store, models = stores.Store(NAME), sys.argv[1:] or list(registry.published("chat")["model"].unique())
+    store, models = stores.Store(NAME), sys.argv[1:] or list(registry.published_targets("chat")["model"].unique())
     decided = decisions(store, corpus, models)
     table = pd.concat([corpus[["prompt_id", "cluster_id", "sentiment"]], decided], axis=1)
-    stores.write(
-        paths.BENCHMARKS / "sentiment_decisions.csv", table, "tables", {"wrapper": registry.wrapper_text(WRAPPER)}
+    stores.write_file(
+        paths.BENCHMARKS_FOLDER / "sentiment_decisions.csv",
+        table,
+        "tables",
+        {"wrapper": registry.wrapper_text_of(WRAPPER)},
     )
 
-    model = loading.packaged_name(registry.default_models()[0])
-    traces = store.read("traces", NAME, prompting.target_name(model, WRAPPER))
-    drifts = signals.Drifts(traces, store.read("tokens", model))
-    vectors = encoder.encode(corpus["text"])
+    model = loading.packaged_model_name(registry.list_default_models()[0])
+    traces = store.read("traces", NAME, prompting.make_target_name(model, WRAPPER))
+    drifts = signals.DriftCache(traces, store.read("tokens", model))
+    vectors = encoder.encode_texts(corpus["text"])
     given = itertools.product(decided, OVERLAPS, NOISE)
     tasks = [(corpus, vectors, traces, drifts, name, decided[name], overlap, noise) for name, overlap, noise in given]
     with ProcessPoolExecutor(2) as pool:
         found = pd.DataFrame(pool.map(measured, tasks))
-    stores.write(paths.BENCHMARKS / "sentiment.csv", found, "tables", {"repeats": REPEATS, "resamples": RESAMPLES})
+    stores.write_file(
+        paths.BENCHMARKS_FOLDER / "sentiment.csv", found, "tables", {"repeats": REPEATS, "resamples": RESAMPLES}
+    )
     print(found.round(3).to_string())
 
 

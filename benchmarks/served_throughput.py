@@ -27,9 +27,11 @@ ASKED = {"answers only": ("text", 0), "all": ("full", 64)}
 """What a server is asked to tell: level and top tokens."""
 
 
-async def bare(url: str, name: str, prompts: pd.DataFrame, telling: served.Telling, new: int, concurrency: int) -> None:
+async def bare(
+    url: str, name: str, prompts: pd.DataFrame, telling: served.Capabilities, new: int, concurrency: int
+) -> None:
     """Ask all prompts, so many at a time, and forget the answers."""
-    gate, framing = asyncio.Semaphore(concurrency), served.Framing(registry.wrappers()[WRAPPER]["text"], "")
+    gate, framing = asyncio.Semaphore(concurrency), served.PromptLayout(registry.wrappers()[WRAPPER]["text"], "")
     async with openai.AsyncOpenAI(base_url=url, api_key="none") as client:
 
         async def one(text: str) -> None:
@@ -40,12 +42,12 @@ async def bare(url: str, name: str, prompts: pd.DataFrame, telling: served.Telli
         await asyncio.gather(*map(one, prompts["text"]))
 
 
-def stored(model: served.Server | loading.Model, prompts: pd.DataFrame, new: int) -> None:
+def stored(model: served.ServerBackend | loading.LoadedModel, prompts: pd.DataFrame, new: int) -> None:
     """Ask all prompts into an empty store."""
     store = stores.Store("served-throughput")
     shutil.rmtree(store.writes, ignore_errors=True)
     decoding = prompting.Decoding(new)
-    traces = trace_store.query(store, "prompts", prompts, model, WRAPPER, decoding, progress=False)
+    traces = trace_store.query_model(store, "prompts", prompts, model, WRAPPER, decoding, progress=False)
     assert traces["response"].notna().all()
     shutil.rmtree(store.writes)
 
@@ -69,14 +71,16 @@ def main() -> None:
     servers = runpy.run_path(str(paths.ROOT / "tests" / "servers.py"))
     corpus = stores.Store(stores.RECORDED).read("corpus", "paraguard_mini")
     prompts = corpus.sample(options.n, random_state=1)[["prompt_id", "text"]].reset_index(drop=True)
-    source = loading.resolve(MODEL)
+    source = loading.resolve_model(MODEL)
     spent: dict[tuple[str, str], list[float]] = {}
-    with servers["serving"](loading.converted(source), "smollm2") as url:
-        asyncio.run(bare(url, "smollm2", prompts.head(8), served.Telling("full", 64, "max_tokens"), 8, 8))  # warms up
+    with servers["serving"](loading.convert_gguf(source), "smollm2") as url:
+        asyncio.run(
+            bare(url, "smollm2", prompts.head(8), served.Capabilities("full", 64, "max_tokens"), 8, 8)
+        )  # warms up
         for _ in range(options.repeats):
             for asked, (level, top) in ASKED.items():
-                telling = served.Telling(level, top, "max_tokens")
-                model = served.Server("smollm2", url, options.concurrency)
+                telling = served.Capabilities(level, top, "max_tokens")
+                model = served.ServerBackend("smollm2", url, options.concurrency)
                 model.__dict__["telling"] = telling
                 ways = {
                     "bare asyncio client": lambda told=telling: asyncio.run(
@@ -86,7 +90,7 @@ def main() -> None:
                 }
                 for way, work in ways.items():
                     spent.setdefault((way, asked), []).append(seconds(work))
-    local = loading.load(source)
+    local = loading.load_model(source)
     for _ in range(options.repeats):
         spent.setdefault(("our own engine", "all"), []).append(seconds(lambda: stored(local, prompts, options.new)))
     rows = [{"way": way, "asked": asked, "per_second": options.n / min(took)} for (way, asked), took in spent.items()]
@@ -100,9 +104,9 @@ def main() -> None:
         "new_tokens": options.new,
         "concurrency": options.concurrency,
     }
-    stores.write(options.output, table, "tables", meta)
+    stores.write_file(options.output, table, "tables", meta)
     print(table.to_string(index=False, float_format="%.4g"))
-    print(f"written to {paths.shown(options.output)}")
+    print(f"written to {paths.display_path(options.output)}")
 
 
 if __name__ == "__main__":

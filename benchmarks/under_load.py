@@ -63,18 +63,18 @@ def ask(n, new):
     from query_throughput import engine
 
     if "FIXED" in os.environ:
-        cpu.EVERY = float("inf")
-    source = loading.resolve("smollm2-135m-instruct")
-    model = loading.load(source)
+        cpu._LOOK_SECONDS = float("inf")
+    source = loading.resolve_model("smollm2-135m-instruct")
+    model = loading.load_model(source)
     corpus = stores.Store(stores.RECORDED).read("corpus", "paraguard_mini").sample(n, random_state=1)
     text = registry.wrappers()["safety"]["text"]
     frame = prompting.PromptContext(
         source.weights_id, "float32", *prompting.render_wrapper(model.tokenizer, text), prompting.Decoding(new)
     )
-    requests = prompting.requests(corpus, model.tokenizer, frame)
+    requests = prompting.tokenize_prompts(corpus, model.tokenizer, frame)
     engine(model, requests[:4], 4, 4)  # the first calls of a process are slow, and not what is measured
     started = time.perf_counter()
-    engine(model, requests, trace_store.BATCH, new)
+    engine(model, requests, trace_store.BATCH_SIZE, new)
     print(n / (time.perf_counter() - started))
 
 
@@ -106,11 +106,11 @@ def main():
                 print(rows[-1], file=sys.stderr, flush=True)
     table = pd.DataFrame(rows).groupby(["setting", "load"], sort=False)["prompts_per_second"].max().unstack()
     table = table[list(LOADS)].reset_index()
-    stores.write(
+    stores.write_file(
         options.output, table, "tables", {"prompts": options.n, "new_tokens": options.new, "cores": os.cpu_count()}
     )
     print(table.to_string(index=False, float_format="%.3g"))
-    print(f"written to {paths.shown(options.output)}")
+    print(f"written to {paths.display_path(options.output)}")
 
 
 if __name__ == "__main__":

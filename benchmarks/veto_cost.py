@@ -29,7 +29,7 @@ from paraguard_utils.errors import Missing
 from paraguard_utils.guards import panel
 from paraguard_utils.labels import labelling
 from paraguard_utils.models import loading, prompting
-from paraguard_utils.models.engine import Engine, shared_prefix
+from paraguard_utils.models.engine import Engine, count_shared_tokens
 
 MODEL, WRAPPER = "smollm2-135m-instruct", "safety"
 GUARDS = ("alt-profanity-check", "metatronnanoguard")
@@ -54,12 +54,12 @@ class System(NamedTuple):
     decide: Callable[[pd.DataFrame, Any], object]
 
 
-def chat(model: loading.Model, wrapper: str, new: int, prompts: pd.DataFrame) -> System:
+def chat(model: loading.LoadedModel, wrapper: str, new: int, prompts: pd.DataFrame) -> System:
     """Return a chat model under a wrapper, which is computed once for all prompts, as in 02.
 
     Parameters
     ----------
-    model : loading.Model
+    model : loading.LoadedModel
     wrapper : str
         A key of `registry.wrappers()`.
     new : int
@@ -69,14 +69,14 @@ def chat(model: loading.Model, wrapper: str, new: int, prompts: pd.DataFrame) ->
     """
     rendered = prompting.render_wrapper(model.tokenizer, registry.wrappers()[wrapper]["text"])
     context = prompting.PromptContext(model.weights_id, model.dtype, *rendered, prompting.Decoding(new))
-    known = prompting.requests(prompts, model.tokenizer, context)
-    engine = Engine(model, known[0].token_ids[: shared_prefix(known)], new)
+    known = prompting.tokenize_prompts(prompts, model.tokenizer, context)
+    engine = Engine(model, known[0].token_ids[: count_shared_tokens(known)], new)
 
     def answer(asked: pd.DataFrame) -> pd.DataFrame:
-        return pd.DataFrame(engine.ask(prompting.requests(asked, model.tokenizer, context)))
+        return pd.DataFrame(engine.ask(prompting.tokenize_prompts(asked, model.tokenizer, context)))
 
     def decide(asked: pd.DataFrame, answers: pd.DataFrame) -> pd.DataFrame:
-        return labelling.label(answers["response"], answers["finish_reason"], asked["text"])
+        return labelling.label_responses(answers["response"], answers["finish_reason"], asked["text"])
 
     return System(answer, decide)
 
@@ -88,7 +88,7 @@ def guard(name: str) -> System:
     ----------
     name : str
     """
-    loaded = panel.load(name)
+    loaded = panel.load_guard(name)
     return System(
         lambda asked: np.asarray(loaded.score(asked["text"].tolist())), lambda _, scores: scores >= loaded.threshold
     )
@@ -123,14 +123,14 @@ def measure(systems: Mapping[str, System], prompts: pd.DataFrame) -> pd.DataFram
             usable[name] = system
         except Missing as error:
             print(f"left out: {error}", file=sys.stderr)
-    reword.reworded(prompts.head(1))
+    reword.reword_prompts(prompts.head(1))
     rewording: dict[str, float] = defaultdict(float)
     spent: dict[str, dict[str, float]] = {name: defaultdict(float) for name in usable}
     queries = 0
     for i in tqdm(range(len(prompts)), unit="prompt"):
         prompt = prompts.iloc[[i]]
         with clock(rewording, REWORDING):
-            again = reword.reworded(prompt)
+            again = reword.reword_prompts(prompt)
         queries += len(again)
         for name, system in usable.items():
             with clock(spent[name], FIRST):
@@ -181,10 +181,10 @@ def main() -> None:
     parser.add_argument("--new", type=int, default=64, help="new tokens (default: %(default)s)")
     parser.add_argument("--output", type=Path, default=Path(__file__).with_suffix(".csv"))
     options = parser.parse_args()
-    source = loading.resolve(MODEL)
-    target = prompting.target_name(source.name, WRAPPER)
+    source = loading.resolve_model(MODEL)
+    target = prompting.make_target_name(source.name, WRAPPER)
     prompts = rejected(stores.Store(stores.RECORDED), target, options.n)
-    systems = {target: chat(loading.load(source), WRAPPER, options.new, prompts)}
+    systems = {target: chat(loading.load_model(source), WRAPPER, options.new, prompts)}
     table = measure(systems | {name: guard(name) for name in GUARDS}, prompts)
     meta = {
         "prompts": len(prompts),
@@ -192,9 +192,9 @@ def main() -> None:
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,
     }
-    stores.write(options.output, table, "tables", meta)
+    stores.write_file(options.output, table, "tables", meta)
     print(table.to_string(index=False, float_format="%.4g"))
-    print(f"written to {paths.shown(options.output)}")
+    print(f"written to {paths.display_path(options.output)}")
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ import pandas as pd
 from paraguard_utils import paths, run, settings, stores
 from paraguard_utils.core.estimates import SEED
 from paraguard_utils.corpus import fidelity, gates, inputs, writer
-from paraguard_utils.corpus.risk import scorer
+from paraguard_utils.corpus.risk import load_risk_scorer
 from paraguard_utils.errors import UserError
 from paraguard_utils.models import loading
 
@@ -31,15 +31,17 @@ READ = {"model": 60, "stopped": 40, "rules": 60}
 
 def pools(store: stores.Store, seeds: pd.DataFrame) -> dict[str, pd.DataFrame]:
     """Return the candidates from which those that are read are drawn."""
-    written = store.read("tables", writer.CANDIDATES).fillna({"reason": ""})
+    written = store.read("tables", writer.WRITER_CANDIDATES_TABLE).fillna({"reason": ""})
     recorded = stores.Store(stores.RECORDED)
     rules = recorded.read("generated", settings.CORPUS).query("generator == @inputs.RULES")
-    embed, risk = inputs.embedder(store, "written"), scorer("surface-risk-1")
-    _, rules = gates.judge(seeds, rules, settings.Gates(), embed, risk.score, losses=inputs.losses(inputs.RULES))
+    embed, risk = inputs.make_embedder(store, "written"), load_risk_scorer("surface-risk-1")
+    _, rules = gates.judge_candidates(
+        seeds, rules, settings.Gates(), embed, risk.score, losses=inputs.select_losses(inputs.RULES_GENERATOR)
+    )
     return {
-        "model": written[gates.alone(written)],
-        "stopped": written[written["reason"].isin(gates.JUDGED)],
-        "rules": rules[gates.alone(rules) & (rules["reason"] != "stilted")],
+        "model": written[gates.passes_alone(written)],
+        "stopped": written[written["reason"].isin(gates.JUDGE_REASONS)],
+        "rules": rules[gates.passes_alone(rules) & (rules["reason"] != "stilted")],
     }
 
 
@@ -47,7 +49,7 @@ def sheet(store: stores.Store, seeds: pd.DataFrame) -> pd.DataFrame:
     """Draw from all pools, mix, and number the rows."""
     found = []
     for group, pool in pools(store, seeds).items():
-        drawn = fidelity.sheet(fidelity.beside_seeds(seeds, pool), READ[group], SEED)
+        drawn = fidelity.draw_sheet(fidelity.pair_with_seeds(seeds, pool), READ[group], SEED)
         found.append(drawn.assign(group=group))
     rows = pd.concat(found, ignore_index=True)
     rows = rows.iloc[np.random.default_rng(SEED).permutation(len(rows))].reset_index(drop=True)
@@ -63,26 +65,29 @@ def main() -> None:
     parser.add_argument("--copy", action="store_true", help="copy the table to the live store")
     options = parser.parse_args()
     store = stores.Store("writer")
-    seeds = inputs.compared_seeds(stores.read(paths.DATA / "seeds" / f"{settings.CORPUS}.csv", "seeds"))
+    seeds = inputs.sample_compared_seeds(stores.read_file(paths.DATA / "seeds" / f"{settings.CORPUS}.csv", "seeds"))
     path = store.writes / "seeds.csv"
-    stores.write(path, seeds, "seeds", {})
-    source = loading.resolve(WRITER)
+    stores.write_file(path, seeds, "seeds", {})
+    source = loading.resolve_model(WRITER)
     serving = runpy.run_path(str(paths.ROOT / "tests" / "servers.py"))["serving"]
-    with nullcontext(options.base_url) if options.base_url else serving(loading.converted(source), WRITER) as url:
+    with nullcontext(options.base_url) if options.base_url else serving(loading.convert_gguf(source), WRITER) as url:
         given = {
-            "corpus": "written", "seeds": paths.shown(path), "base_url": url, "samples": options.samples,
+            "corpus": "written", "seeds": paths.display_path(path), "base_url": url, "samples": options.samples,
             "candidates": f"model:openai/{WRITER}@{source.weights_id[:12]}", "intent_judge": JUDGE,
         }  # fmt: skip
         try:
-            run.run(["01"], {"store": store.name} | given)
+            run.run_notebooks(["01"], {"store": store.name} | given)
         except UserError as error:  # what was written is there even where it makes no complete cluster
-            if not store.has("tables", writer.CANDIDATES):
+            if not store.has("tables", writer.WRITER_CANDIDATES_TABLE):
                 raise
             print(error)
-    stores.write(store.writes / "readings.csv", sheet(store, seeds), "sheet", {})
+    stores.write_file(store.writes / "readings.csv", sheet(store, seeds), "sheet", {})
     if options.copy:
-        frame, meta = store.read("tables", writer.CANDIDATES), stores.read_meta(store.path("tables", writer.CANDIDATES))
-        stores.Store(stores.LIVE).write("tables", writer.CANDIDATES, frame=frame, meta=meta)
+        frame, meta = (
+            store.read("tables", writer.WRITER_CANDIDATES_TABLE),
+            stores.read_meta(store.path("tables", writer.WRITER_CANDIDATES_TABLE)),
+        )
+        stores.Store(stores.LIVE).write("tables", writer.WRITER_CANDIDATES_TABLE, frame=frame, meta=meta)
 
 
 if __name__ == "__main__":

@@ -13,28 +13,28 @@ import yaml
 from paraguard_utils import paths
 from paraguard_utils.errors import SettingsError, UserError
 from paraguard_utils.logs.commands import OPTIONS, app
-from paraguard_utils.settings import CORPUS, PUBLIC_GATES, Settings, check
+from paraguard_utils.settings import CORPUS, PUBLIC_GATES, Settings, check_settings
 from paraguard_utils.stores import LIVE, RECORDED, Store
 
 corpus_app = typer.Typer(help="Build a corpus from public benchmarks, and let people judge its paraphrases.", **OPTIONS)
 app.add_typer(corpus_app, name="corpus")
 
-AnyStore = Annotated[str, typer.Option(help="Folder under results/, or the record.")]
-LiveStore = Annotated[str, typer.Option(help="Folder under results/.")]
-ModelName = Annotated[str, typer.Option(help="Hub id, folder, .gguf file or packaged name.")]
-CorpusName = Annotated[str, typer.Option(help="Name of a corpus.")]
+StoreOption = Annotated[str, typer.Option(help="Folder under results/, or the record.")]
+LiveStoreOption = Annotated[str, typer.Option(help="Folder under results/.")]
+ModelOption = Annotated[str, typer.Option(help="Hub id, folder, .gguf file or packaged name.")]
+CorpusOption = Annotated[str, typer.Option(help="Name of a corpus.")]
 _XSTestAnswers = Annotated[Path, typer.Option(metavar="FOLDER", help="With xstest_v2_completions_*.csv, as published.")]
 _SEED, _RISK = (Settings.model_fields[name].default for name in ("seed", "risk"))
 
 
-def live(name: str) -> str:
+def require_live_store(name: str) -> str:
     """Return the name of a store that may be written, or raise SettingsError: not the recorded one."""
     if name == RECORDED:
         raise SettingsError("the recorded store is not written; name a live one, for example --store live")
-    return check({"store": name, "corpus": CORPUS}).store
+    return check_settings({"store": name, "corpus": CORPUS}).store
 
 
-def runs() -> ModuleType:
+def require_checkout() -> ModuleType:
     """Return the module that runs notebooks, or raise UserError if the package is installed without them."""
     if not paths.CHECKOUT:
         raise UserError("this needs the notebooks and the record: clone the project and run it there")
@@ -48,7 +48,7 @@ def run(
     notebooks: Annotated[
         list[str] | None, typer.Argument(help="Numbers, such as 02 03.", show_default="all but 01 and 08")
     ] = None,
-    model: ModelName = "",
+    model: ModelOption = "",
     store: Annotated[
         str, typer.Option(help="Folder under results/.", show_default="recorded, or live with a model")
     ] = "",
@@ -71,7 +71,7 @@ def run(
             equals = ""
         if not equals:
             raise SettingsError(f"-p {text}: write -p NAME=VALUE, for example -p k=3 or -p wrappers='[none, safety]'")
-    runs().run(notebooks or (), given)
+    require_checkout().run(notebooks or (), given)
 
 
 @app.command()
@@ -85,9 +85,12 @@ def train(
     """
     from paraguard_utils.labels import agreement, classifier
 
-    annotated, own = agreement.for_training(agreement.read_answers(xstest)), classifier.training_answers()
-    out = out or classifier.FILE
-    classifier.fit(own, annotated).save(out)
+    annotated, own = (
+        agreement.select_training_answers(agreement.read_xstest_answers(xstest)),
+        classifier.read_training_answers(),
+    )
+    out = out or classifier.CLASSIFIER_FILE
+    classifier.fit_classifier(own, annotated).save(out)
     print(f"{out}: fitted on {len(annotated)} of XSTest's answers and {len(own)} of ours")
 
 
@@ -95,7 +98,7 @@ def train(
 def agreement(
     xstest: _XSTestAnswers,
     judge: Annotated[str, typer.Option(metavar="MODEL", help="Also let this model judge the answers.")] = "",
-    store: LiveStore = LIVE,
+    store: LiveStoreOption = LIVE,
 ) -> None:
     """Compare the labels with people's on XSTest's annotated answers, and write the tables xstest_*.
 
@@ -103,37 +106,37 @@ def agreement(
     """
     from paraguard_utils.labels import agreement as agreements
 
-    table = agreements.validate(xstest, Store(live(store)), judge)["xstest_agreement"]
+    table = agreements.write_xstest_tables(xstest, Store(require_live_store(store)), judge)["xstest_agreement"]
     shown = ["file", "part", "labeller", "n", "accuracy", "kappa", "kappa_low", "kappa_high"]
     print(table[shown].to_string(index=False))
 
 
 @app.command()
-def explorer(store: AnyStore = RECORDED, corpus: CorpusName = CORPUS, model: ModelName = "") -> None:
+def explorer(store: StoreOption = RECORDED, corpus: CorpusOption = CORPUS, model: ModelOption = "") -> None:
     """Write one page on which the rejections of a store can be explored, without a network.
 
     Example: paraguard explorer --store live --model Qwen/Qwen2.5-7B-Instruct
     """
-    runs().explore(check({"store": store, "corpus": corpus, "model": model}))
+    require_checkout().explore(check_settings({"store": store, "corpus": corpus, "model": model}))
 
 
 @app.command()
 def remedy(
     model: Annotated[str, typer.Option(help="As 02 and 03 were given it.")],
-    store: AnyStore = LIVE,
-    corpus: CorpusName = CORPUS,
+    store: StoreOption = LIVE,
+    corpus: CorpusOption = CORPUS,
     wrapper: Annotated[str, typer.Option(help="Instruction under which it refuses too much.")] = "safety",
 ) -> None:
     """Say what to do about a model that refuses too much: where it is brittle, the cheapest remedy, a tuning file.
 
     After 02 and 03 on that model. Example: paraguard remedy --model Qwen/Qwen2.5-7B-Instruct
     """
-    config = check({"store": store, "corpus": corpus, "model": model, "wrappers": [wrapper]})
+    config = check_settings({"store": store, "corpus": corpus, "model": model, "wrappers": [wrapper]})
     if store == RECORDED:
-        runs()  # raises if there is no record
+        require_checkout()  # raises if there is no record
     from paraguard_utils.report import advice
 
-    print("\n".join(advice.write(config)))
+    print("\n".join(advice.write_advice(config)))
 
 
 @corpus_app.command()
@@ -151,7 +154,7 @@ def build(
         int, typer.Option(min=1, max=4, help="Strategies a cluster must hold: many a prompt has no word to soften.")
     ] = PUBLIC_GATES.min_strategies,
     seed: Annotated[int, typer.Option(help="Of the order in which seeds are drawn.")] = _SEED,
-    store: LiveStore = LIVE,
+    store: LiveStoreOption = LIVE,
     name: Annotated[str, typer.Option(help="Name of the corpus.")] = "public",
 ) -> None:
     """Build a corpus of gated paraphrases from public benchmarks' published files, resumably; print its yields.
@@ -161,34 +164,36 @@ def build(
     files = {key: file for key, file in (("phtest", phtest), ("ebench", ebench), ("orbench", orbench)) if file}
     if not files:
         raise SettingsError("name at least one benchmark file: --phtest, --ebench or --orbench")
-    check({"store": live(store), "corpus": name})
+    check_settings({"store": require_live_store(store), "corpus": name})
     from paraguard_utils.corpus import build as builds
 
-    builds.from_benchmarks(files, store, name, clusters, labels, risk, min_strategies, seed, xstest)
+    builds.build_public_corpus(files, store, name, clusters, labels, risk, min_strategies, seed, xstest)
 
 
 @corpus_app.command()
 def describe(
-    store: LiveStore = LIVE,
-    corpus: CorpusName = "public",
+    store: LiveStoreOption = LIVE,
+    corpus: CorpusOption = "public",
     seed: Annotated[int, typer.Option(help="Of the resamples.")] = _SEED,
 ) -> None:
     """Write what may be published of a corpus whose texts must not be: rates by model, benchmark and cohort.
 
     After 02, 03, 04 and 09 on that corpus. Example: paraguard corpus describe --store live
     """
-    check({"store": live(store), "corpus": corpus})
+    check_settings({"store": require_live_store(store), "corpus": corpus})
     from paraguard_utils.report import full_scale, tables
 
-    found = full_scale.describe(Store(store), corpus, seed)
-    shown = tables.shown(found["sources"], ["frr", "dr"], ["target", "source", "n_scored", "n_reject", "few_dr"])
+    found = full_scale.describe_full_scale(Store(store), corpus, seed)
+    shown = tables.format_estimates(
+        found["sources"], ["frr", "dr"], ["target", "source", "n_scored", "n_reject", "few_dr"]
+    )
     print(shown.to_string(index=False))
 
 
 @corpus_app.command()
 def sheet(
-    store: AnyStore = RECORDED,
-    corpus: CorpusName = CORPUS,
+    store: StoreOption = RECORDED,
+    corpus: CorpusOption = CORPUS,
     n: Annotated[int, typer.Option("-n", "--n", min=1, help="Pairs.")] = 100,
     seed: Annotated[int, typer.Option(help="Of the draw.")] = _SEED,
 ) -> None:
@@ -196,9 +201,9 @@ def sheet(
 
     Example: paraguard corpus sheet --store live --corpus mine
     """
-    check({"store": store, "corpus": corpus})
+    check_settings({"store": store, "corpus": corpus})
     if store == RECORDED:
-        runs()  # raises if there is no record
+        require_checkout()  # raises if there is no record
     from paraguard_utils.corpus import fidelity
 
     print(fidelity.write_sheet(Store(store), corpus, n, seed))
@@ -216,7 +221,7 @@ def read(
         raise SettingsError("one or two sheets can be read")
     from paraguard_utils.corpus import fidelity
 
-    print("\n".join(fidelity.report([fidelity.read_sheet(paths.input_file(name)) for name in files])))
+    print("\n".join(fidelity.describe_sheets([fidelity.read_sheet(paths.resolve_input(name)) for name in files])))
 
 
 @app.command()
@@ -225,7 +230,7 @@ def reproduce() -> None:
 
     Example: paraguard reproduce
     """
-    runs().reproduce()
+    require_checkout().reproduce()
 
 
 @app.command()
@@ -234,7 +239,7 @@ def optional_models() -> None:
 
     Example: paraguard optional-models
     """
-    runs().optional_models()
+    require_checkout().optional_models()
 
 
 @app.command()
@@ -245,7 +250,7 @@ def remedies(
 
     Example: paraguard remedies
     """
-    runs().remedies(xstest)
+    require_checkout().remedies(xstest)
 
 
 @app.command()
@@ -254,7 +259,7 @@ def figures() -> None:
 
     Example: paraguard figures
     """
-    runs().figures()
+    require_checkout().figures()
 
 
 @app.command()
@@ -263,10 +268,10 @@ def record() -> None:
 
     Example: paraguard record
     """
-    runs()  # raises if there is no checkout
+    require_checkout()  # raises if there is no checkout
     from paraguard_utils import record as records
 
-    records.record()
+    records.promote_live_run()
 
 
 @app.command()
@@ -275,10 +280,10 @@ def card() -> None:
 
     Example: paraguard card
     """
-    runs()  # raises if there is no checkout
+    require_checkout()  # raises if there is no checkout
     from paraguard_utils.report import croissant, numbers
 
-    croissant.write_card(Store(RECORDED).read("tables", numbers.NAME))
+    croissant.write_card(Store(RECORDED).read("tables", numbers.NUMBERS_TABLE))
     croissant.write_croissant()
 
 
@@ -288,7 +293,7 @@ def html() -> None:
 
     Example: paraguard html
     """
-    runs().html()
+    require_checkout().html()
 
 
 @app.command()
@@ -297,10 +302,10 @@ def weights() -> None:
 
     Example: paraguard weights
     """
-    from paraguard_utils.models.weights import MINILM, SMOLLM2, locate
+    from paraguard_utils.models.weights import MINILM_FILE, SMOLLM2_FILE, locate_weights
 
-    for packaged in (SMOLLM2, MINILM):
-        locate(packaged)
+    for packaged in (SMOLLM2_FILE, MINILM_FILE):
+        locate_weights(packaged)
         print(f"ok  {packaged.parts[0][0]}: {packaged.name}")
 
 
@@ -312,4 +317,4 @@ def convert(model: Annotated[str, typer.Argument(help="Packaged name, .gguf file
     """
     from paraguard_utils.models import loading
 
-    print(loading.converted(loading.resolve(model)))
+    print(loading.convert_gguf(loading.resolve_model(model)))

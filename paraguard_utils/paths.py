@@ -18,7 +18,7 @@ ROOT = _PACKAGE.parent if CHECKOUT else Path.cwd()
 DATA = ROOT / "data" if CHECKOUT else _PACKAGE / "_data"
 FIGURES = ROOT / "figures"
 NOTEBOOKS = ROOT / "notebooks"
-BENCHMARKS = ROOT / "benchmarks"
+BENCHMARKS_FOLDER = ROOT / "benchmarks"
 RESULTS = ROOT / "results"
 
 
@@ -34,7 +34,7 @@ def _cache() -> Path:
 CACHE = _cache()
 
 
-def shown(path: str | Path) -> str:
+def display_path(path: str | Path) -> str:
     """Return `path` relative to the project where it lies inside it: output must not name a machine's folders.
 
     Parameters
@@ -49,7 +49,7 @@ def shown(path: str | Path) -> str:
     return path.relative_to(ROOT).as_posix() if path.is_relative_to(ROOT) else path.as_posix()
 
 
-def input_file(name: str | Path) -> Path:
+def resolve_input(name: str | Path) -> Path:
     """Return the path of an input file given relative to the caller's folder or to the project.
 
     Raises

@@ -13,50 +13,57 @@ from paraguard_utils.errors import UserError
 from paraguard_utils.labels import agreement, classifier, readings
 from paraguard_utils.models import encoder, prompting
 from paraguard_utils.remedies import catalogue, utility
-from paraguard_utils.remedies.splits import THIRDS
+from paraguard_utils.remedies.splits import SPLIT_NUMBERS
 from paraguard_utils.report import croissant, full_scale, numbers
-from paraguard_utils.report.compare import COMPARED
-from paraguard_utils.run import MINUTES
-from paraguard_utils.settings import CORPUS, TWINS, XSTEST, XSTEST_SAFE, remedied_name, reworded_name
+from paraguard_utils.report.compare import COMPARED_TABLES
+from paraguard_utils.run import MINUTES_TABLE
+from paraguard_utils.settings import CORPUS, TWINS, XSTEST, XSTEST_SAFE, name_remedied, name_reworded
 from paraguard_utils.stores import LIVE, Store
 
-PROMOTED, ON_REQUEST, DERIVED = map(stores.folders, ("promoted", "on request", "derived"))
-"""Folders of a live store that `record` copies to `data/`; those that a live run fills on request only, where a target
+PROMOTED_FOLDERS, ON_REQUEST_FOLDERS, DERIVED_FOLDERS = map(
+    stores.recorded_folders, ("promoted", "on request", "derived")
+)
+"""Folders of a live store that are copied to `data/`; those that a live run fills on request only, where a target
 without a file keeps its recorded one; and those that the recorded notebooks make anew."""
 
-BY_CORPUS = ("generated", "corpus", encoder.NAME)
+BY_CORPUS = ("generated", "corpus", encoder.ENCODER_NAME)
 """Folders with a file for each corpus; all others but the vectors' and the tables' have a folder for each."""
 
-INPUTS = (readings.FILE, classifier.ANSWERS, agreement.PUBLISHED)
+LABEL_INPUTS = (readings.READINGS_FILE, classifier.TRAINING_ANSWERS_FILE, agreement.PUBLISHED_RATES_FILE)
 """Files among the labels that no run makes."""
 
-DEMO = "smollm2-135m-instruct-q4_1--safety"
+DEMO_TARGET = "smollm2-135m-instruct-q4_1--safety"
 """Whose decisions `paraguard audit --demo` audits."""
 
-BESIDE = (
+ASKED_BESIDE = (
     TWINS,
     XSTEST,
-    *(reworded_name(of) for of in (CORPUS, TWINS)),
-    *(remedied_name(of, name, third) for of in (CORPUS, TWINS) for name in catalogue.folders() for third in THIRDS),
-    *(remedied_name(of, name) for of in (XSTEST, XSTEST_SAFE) for name in catalogue.folders()),
-    remedied_name(XSTEST_SAFE, catalogue.UNTOUCHED),
+    *(name_reworded(of) for of in (CORPUS, TWINS)),
+    *(
+        name_remedied(of, name, third)
+        for of in (CORPUS, TWINS)
+        for name in catalogue.remedy_folders()
+        for third in SPLIT_NUMBERS
+    ),
+    *(name_remedied(of, name) for of in (XSTEST, XSTEST_SAFE) for name in catalogue.remedy_folders()),
+    name_remedied(XSTEST_SAFE, catalogue.UNTOUCHED),
 )
 """What is asked beside the corpus, of which no answer is kept: requests that ask for harm, rewordings of what was
 rejected, and what remedied targets were asked. Files are promoted where a live store has them, and never removed for
 the want."""
 
-PUBLIC = (
-    *(f"public_{name}" for name in (*build.TABLES, *full_scale.NAMES)),
-    *agreement.TABLES,
-    writer.CANDIDATES,
-    utility.NAME,
+PUBLIC_TABLES = (
+    *(f"public_{name}" for name in (*build.PUBLIC_CORPUS_TABLES, *full_scale.FULL_SCALE_TABLES)),
+    *agreement.XSTEST_TABLES,
+    writer.WRITER_CANDIDATES_TABLE,
+    utility.UTILITY_TABLE,
 )
 """Tables made from benchmark files, counts and estimates without texts, what a model wrote for the seeds on which
 generators are compared (`benchmarks/writer.py`), and what needs a remedied model's weights. Those of a live store
 replace the recorded ones, which stay where it has none."""
 
 
-def record() -> None:
+def promote_live_run() -> None:
     """Promote a live run to the record and execute the committed notebooks from it.
 
     Only the project's corpora and its published targets are promoted, whatever else the live store holds; a target that
@@ -69,11 +76,11 @@ def record() -> None:
         The live store lacks something or holds other targets, or it holds an answer that must not be kept.
     """
     live = stores.Store(LIVE)
-    for name in COMPARED:
+    for name in COMPARED_TABLES:
         if not live.has("tables", name):
             raise UserError(f"the live store has no table {name}; run make reproduce first")
-    known = [*registry.published("chat").index, *registry.published("guard").index]
-    for name in COMPARED:
+    known = [*registry.published_targets("chat").index, *registry.published_targets("guard").index]
+    for name in COMPARED_TABLES:
         meta = stores.read_meta(live.path("tables", name))["parameters"]
         rows = live.read("tables", name)
         if meta["corpus"] != CORPUS or not set(rows["target"]) <= set(known) or meta.get("model"):
@@ -84,9 +91,9 @@ def record() -> None:
     _check_withheld(live)
     recorded = stores.Store(stores.RECORDED)
     kept = _kept(live, recorded)
-    for folder in PROMOTED:
+    for folder in PROMOTED_FOLDERS:
         _replace(live.writes / folder, paths.DATA / folder, known, kept)
-    for folder in ON_REQUEST:
+    for folder in ON_REQUEST_FOLDERS:
         _replace(
             live.writes / folder,
             paths.DATA / folder,
@@ -94,57 +101,59 @@ def record() -> None:
             [name for name in known if not live.has(folder, CORPUS, name)],
         )
     shutil.rmtree(recorded.writes, ignore_errors=True)  # what an earlier version drew must not be promoted
-    for name in PUBLIC:
+    for name in PUBLIC_TABLES:
         source = live if live.has("tables", name) else recorded
         meta = stores.read_meta(source.path("tables", name))
         recorded.write("tables", name, frame=source.read("tables", name), meta=meta)
     # A run that was interrupted does not know how long it took: the minutes of the record stay.
-    timed = live if live.has("tables", MINUTES) else recorded
-    recorded.write("tables", MINUTES, frame=timed.read("tables", MINUTES), meta={})
-    draw_anew(recorded, known)
+    timed = live if live.has("tables", MINUTES_TABLE) else recorded
+    recorded.write("tables", MINUTES_TABLE, frame=timed.read("tables", MINUTES_TABLE), meta={})
+    redraw_record(recorded, known)
 
 
 def _check_withheld(live: Store) -> None:
     """Raise an error where a file that might be promoted holds an answer of which only the label is kept."""
-    for kind in ("traces", "labels", *ON_REQUEST):
-        for path in (path for name in BESIDE for path in live.path(kind, name, "x").parent.glob("*")):
-            if path.suffix in (".csv", ".parquet") and stores.read(path, kind)["response"].notna().any():
-                raise UserError(f"{paths.shown(path)} holds answers, of which only labels are kept; remove it")
+    for kind in ("traces", "labels", *ON_REQUEST_FOLDERS):
+        for path in (path for name in ASKED_BESIDE for path in live.path(kind, name, "x").parent.glob("*")):
+            if path.suffix in (".csv", ".parquet") and stores.read_file(path, kind)["response"].notna().any():
+                raise UserError(f"{paths.display_path(path)} holds answers, of which only labels are kept; remove it")
 
 
-def draw_anew(recorded: Store, known: Sequence[str]) -> None:
+def redraw_record(recorded: Store, known: Sequence[str]) -> None:
     """Make tables, figures, numbers and executed notebooks from the recorded traces, and put them in their places."""
     _derived(recorded, known)
     # 04 reads the scores that 03 makes.
     run.run_all(stores.RECORDED, after=lambda: _derived(recorded, known))
-    for folder in DERIVED:
+    for folder in DERIVED_FOLDERS:
         _replace(recorded.writes / folder, paths.DATA / folder, known)
     figure_map = (paths.FIGURES / "FIGURE_MAP.csv").read_bytes()
     _replace(recorded.writes / "figures", paths.FIGURES, known)
     (paths.FIGURES / "FIGURE_MAP.csv").write_bytes(figure_map)
-    found = numbers.collect(recorded)
-    stores.write(paths.DATA / "tables" / f"{numbers.NAME}.csv", found, "tables", {})
+    found = numbers.collect_numbers(recorded)
+    stores.write_file(paths.DATA / "tables" / f"{numbers.NUMBERS_TABLE}.csv", found, "tables", {})
     readme = paths.ROOT / "README.md"
-    readme.write_text(numbers.filled(readme.read_text(encoding="utf-8"), found), encoding="utf-8")
-    stores.write_text(paths.DATA / "demo.csv", demo(recorded).to_csv(index=False))
+    readme.write_text(numbers.fill_numbers(readme.read_text(encoding="utf-8"), found), encoding="utf-8")
+    stores.write_text(paths.DATA / "demo.csv", make_demo_log(recorded).to_csv(index=False))
     croissant.write_card(found)
     croissant.write_croissant()
-    for notebook in run.notebooks():
-        executed = cleaned(nbformat.read(paths.RESULTS / stores.RECORDED / "notebooks" / notebook.name, as_version=4))
+    for notebook in run.list_notebooks():
+        executed = clean_notebook(
+            nbformat.read(paths.RESULTS / stores.RECORDED / "notebooks" / notebook.name, as_version=4)
+        )
         for cell in executed.cells:
             if cell.cell_type == "markdown":
-                cell.source = numbers.filled(cell.source, found)
+                cell.source = numbers.fill_numbers(cell.source, found)
         nbformat.write(executed, notebook)
 
 
-def demo(recorded: Store) -> pd.DataFrame:
+def make_demo_log(recorded: Store) -> pd.DataFrame:
     """Return what `paraguard audit --demo` audits: one model's decisions on the corpus and its twins, as a log."""
     parts = []
     for of, harmful in ((CORPUS, False), (TWINS, True)):
-        corpus, labels = recorded.read("corpus", of), recorded.read("labels", of, DEMO)
+        corpus, labels = recorded.read("corpus", of), recorded.read("labels", of, DEMO_TARGET)
         rows = corpus[["cluster_id", "text"]].rename(columns={"cluster_id": "cluster"})
         parts.append(rows.assign(harmful=harmful, decision=labels["label"].to_numpy()))
-    return pd.concat(parts).assign(system=registry.titles([DEMO])[0])
+    return pd.concat(parts).assign(system=registry.display_titles([DEMO_TARGET])[0])
 
 
 def _kept(live: Store, recorded: Store) -> list[str]:
@@ -157,7 +166,7 @@ def _kept(live: Store, recorded: Store) -> list[str]:
     """
     kept = []
     for kind, product in (("chat", "traces"), ("guard", "guards")):
-        for name, default in registry.published(kind)["default"].items():
+        for name, default in registry.published_targets(kind)["default"].items():
             there = [live.has(part, CORPUS, name) for part in (product, "labels")]
             if all(there):
                 continue
@@ -174,7 +183,7 @@ def _kept(live: Store, recorded: Store) -> list[str]:
 
 def _derived(recorded: Store, known: Sequence[str]) -> None:
     """Copy what the recorded notebooks have made so far to where the next one reads it."""
-    for folder in DERIVED:
+    for folder in DERIVED_FOLDERS:
         _copy(recorded.writes / folder, paths.DATA / folder, known)
 
 
@@ -192,7 +201,7 @@ def _replace(source: Path, destination: Path, targets: Sequence[str], kept: Sequ
     """Copy a folder's publishable files over another's, and remove there what is neither among them nor kept."""
     wanted = _copy(source, destination, targets, kept)
     for path in destination.rglob("*"):
-        if path in INPUTS or _is_of(path, kept) or _corpus_of(path) in BESIDE:
+        if path in LABEL_INPUTS or _is_of(path, kept) or _corpus_of(path) in ASKED_BESIDE:
             continue
         if path.is_file() and path.relative_to(destination) not in wanted:
             path.unlink()
@@ -200,7 +209,7 @@ def _replace(source: Path, destination: Path, targets: Sequence[str], kept: Sequ
 
 def _is_of(path: Path, targets: Sequence[str]) -> bool:
     """Return whether a file belongs to one of these targets, or to the model of one."""
-    return _stem(path) in targets or path.parent.name in {prompting.model_of(name) for name in targets}
+    return _stem(path) in targets or path.parent.name in {prompting.model_of_target(name) for name in targets}
 
 
 def _stem(path: Path) -> str:
@@ -216,16 +225,16 @@ def _publishable(path: Path, targets: Sequence[str]) -> bool:
     stem = _stem(path)
     if path.suffix in (".lock", ".corrupt", ".tmp") or ".parts" in path.parent.name:
         return False
-    if path.parents[1].name in {*PROMOTED, *ON_REQUEST, *DERIVED} - {"vectors"}:
-        return path.parent.name in (CORPUS, *BESIDE) and stem in targets
+    if path.parents[1].name in {*PROMOTED_FOLDERS, *ON_REQUEST_FOLDERS, *DERIVED_FOLDERS} - {"vectors"}:
+        return path.parent.name in (CORPUS, *ASKED_BESIDE) and stem in targets
     if path.parent.name in BY_CORPUS:
-        return _corpus_of(path) in (CORPUS, *BESIDE)
+        return _corpus_of(path) in (CORPUS, *ASKED_BESIDE)
     if path.parents[1].name == "vectors":
-        return path.parent.name in {prompting.model_of(name) for name in targets}
+        return path.parent.name in {prompting.model_of_target(name) for name in targets}
     return not stem.startswith("confused_refusals_") or stem.removeprefix("confused_refusals_") in targets
 
 
-def cleaned(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
+def clean_notebook(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
     """Remove what a run leaves behind in a notebook, but keep tags, outputs and execution counts."""
     from nbconvert.preprocessors import CoalesceStreamsPreprocessor
 

@@ -10,7 +10,7 @@ import pandas as pd
 import yaml
 
 from paraguard_utils import paths, stores
-from paraguard_utils.text import near
+from paraguard_utils.text import did_you_mean
 
 FUNCTION = r"[A-Za-z_][\w.]*:[A-Za-z_]\w*"
 """A guard that is a user's function: `module:function`."""
@@ -21,22 +21,22 @@ def wrappers() -> dict[str, dict[str, str]]:
     return yaml.safe_load((paths.DATA / "wrappers.yaml").read_text(encoding="utf-8"))
 
 
-def wrapper_text(target: str) -> str:
+def wrapper_text_of(target: str) -> str:
     """Return the text of a chat target's wrapper, "" for none."""
     return wrappers()[target.rpartition("--")[2]]["text"]
 
 
-def guards(section: str) -> dict[str, dict[str, Any]]:
+def guard_entries(section: str) -> dict[str, dict[str, Any]]:
     """Return the guards of a section of `data/guards.yaml`, "panel" or "deployed": name or pattern to its entry."""
     return _guards(paths.DATA / "guards.yaml").get(section, {})
 
 
 def may_be_guard(name: str) -> bool:
     """Return whether a name can be a guard's: of the panel, a file that is there, a function, a hub id, a folder."""
-    if name in guards("panel") or re.fullmatch(FUNCTION, name):
+    if name in guard_entries("panel") or re.fullmatch(FUNCTION, name):
         return True
     if name.endswith((".csv", ".yaml", ".yml")):
-        return paths.input_file(name).is_file()
+        return paths.resolve_input(name).is_file()
     weights = re.sub(r":\w+$", "", name)  # behind a colon, another reading of the same weights
     return bool(re.fullmatch(r"[\w.-]+/[\w.-]+", weights)) or Path(weights).expanduser().is_dir()
 
@@ -44,32 +44,33 @@ def may_be_guard(name: str) -> bool:
 def unknown_guard(name: str) -> str:
     """Return the error about a name that no guard has."""
     return (
-        f"there is no guard {name!r}{near(name, guards('panel'))}; there are {', '.join(guards('panel'))}; your own is "
+        f"there is no guard {name!r}{did_you_mean(name, guard_entries('panel'))}; there are "
+        f"{', '.join(guard_entries('panel'))}; your own is "
         "module:function, a CSV file of scores, a YAML file, or the hub id or folder of one that data/guards.yaml knows"
     )
 
 
-def published(kind: str) -> pd.DataFrame:
+def published_targets(kind: str) -> pd.DataFrame:
     """Return the published targets of a kind, "chat" or "guard", as a frame indexed by target."""
     return _targets(paths.DATA / "targets.csv").query("kind == @kind").set_index("target")
 
 
-def by_default() -> pd.DataFrame:
-    """Return the published chat targets that a live run asks unless others are named, as `published` does."""
-    return published("chat").query("default == 'yes'")
+def default_targets() -> pd.DataFrame:
+    """Return the published chat targets that a live run asks unless others are named, as `published_targets` does."""
+    return published_targets("chat").query("default == 'yes'")
 
 
-def default_models() -> list[str]:
-    """Return the model names of `by_default`."""
-    return list(by_default()["model"].unique())
+def list_default_models() -> list[str]:
+    """Return the model names of `default_targets`."""
+    return list(default_targets()["model"].unique())
 
 
-def optional_models() -> list[str]:
+def list_optional_models() -> list[str]:
     """Return the names of the published models that are asked on request only."""
-    return list(published("chat").query("default == 'no'")["model"].unique())
+    return list(published_targets("chat").query("default == 'no'")["model"].unique())
 
 
-def titles(names: Iterable[str]) -> list[str]:
+def display_titles(names: Iterable[str]) -> list[str]:
     """Return the titles of targets for tables and figures; one that is not published keeps its name."""
     known = _targets(paths.DATA / "targets.csv").set_index("target")["title"]
     return [known.get(name, name) for name in names]
@@ -77,7 +78,7 @@ def titles(names: Iterable[str]) -> list[str]:
 
 @cache  # tables and figures ask for titles again and again
 def _targets(path: Path) -> pd.DataFrame:
-    return stores.read(path, "targets")
+    return stores.read_file(path, "targets")
 
 
 @cache

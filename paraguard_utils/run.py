@@ -23,38 +23,38 @@ from paraguard_utils.labels import follow_ups, targets
 from paraguard_utils.models import loading
 from paraguard_utils.remedies.catalogue import self_cd
 from paraguard_utils.report import compare, explorer, numbers, tables
-from paraguard_utils.settings import CORPUS, Settings, check
+from paraguard_utils.settings import CORPUS, Settings, check_settings
 from paraguard_utils.stores import LIVE
-from paraguard_utils.text import near
+from paraguard_utils.text import did_you_mean
 
-MINUTES = "notebook_minutes"
-MAP = "remedy_map"
+MINUTES_TABLE = "notebook_minutes"
+MAP_TABLE = "remedy_map"
 """The table of 08."""
-ALL = "all"
-"""The row of `MINUTES` about the whole run; some notebooks run side by side."""
+WHOLE_RUN = "all"
+"""The row of `MINUTES_TABLE` about the whole run; some notebooks run side by side."""
 
-RESUME = ("01_corpus_building", "02_querying", "05_guard_comparison", "07_veto", ALL)
+RESUMING = ("01_corpus_building", "02_querying", "05_guard_comparison", "07_veto", WHOLE_RUN)
 """Notebooks that embed, ask or score, and in a live store do only what is missing."""
 
-ASK_NOTHING = ("06_sensitivity", "09_validity")
+READING_ONLY = ("06_sensitivity", "09_validity")
 """Notebooks that only read what earlier ones make, and nothing of each other."""
 
-REMEDIES = "08_remedies"
+REMEDIES_NOTEBOOK = "08_remedies"
 """The notebook that tunes and changes models: it takes more than an hour and has a command of its own."""
 
-JUDGE = "qwen2.5-coder-0.5b-instruct"
+JUDGE_MODEL = "qwen2.5-coder-0.5b-instruct"
 """The model that judges the recorded answers."""
 
-LONG_ANSWERS = 200
+N_LONG_ANSWERS = 200
 """Prompts a model is asked again for a longer answer, to see what the usual cut costs."""
 
 
-def notebooks() -> list[Path]:
+def list_notebooks() -> list[Path]:
     """Return the project's notebooks in order."""
     return sorted(paths.NOTEBOOKS.glob("[0-9]*.ipynb"))
 
 
-def execute(notebook: Path, output: Path, parameters: dict[str, Any]) -> None:
+def execute_notebook(notebook: Path, output: Path, parameters: dict[str, Any]) -> None:
     """Run one notebook with papermill, its progress bars on stderr.
 
     Raises
@@ -87,7 +87,9 @@ def execute(notebook: Path, output: Path, parameters: dict[str, Any]) -> None:
         except DeadKernelError:
             store = parameters.get("store", stores.RECORDED)
             kept = (
-                f"what was asked is kept in {paths.shown(paths.RESULTS / store)}; " if store != stores.RECORDED else ""
+                f"what was asked is kept in {paths.display_path(paths.RESULTS / store)}; "
+                if store != stores.RECORDED
+                else ""
             )
             raise UserError(
                 f"{notebook.stem} stopped: its kernel died (killed, or out of memory); {kept}run the same command again"
@@ -112,14 +114,14 @@ def run_all(
         What to do after each notebook.
     """
     minutes = {}
-    for notebook in chosen or notebooks():
+    for notebook in chosen or list_notebooks():
         minutes[notebook.stem] = _timed(notebook, store_name, (given or {}).get(notebook.stem, {}))
         if after is not None:
             after()
     return minutes
 
 
-def side_by_side(store_name: str, chosen: Sequence[Path]) -> dict[str, float]:
+def run_side_by_side(store_name: str, chosen: Sequence[Path]) -> dict[str, float]:
     """Run notebooks that ask no model, as many at once as there are cores, and return the minutes of each.
 
     They are started in this order, and none may read what another writes. One that fails stops the others.
@@ -146,20 +148,20 @@ def _timed(notebook: Path, store_name: str, given: dict[str, Any]) -> float:
     started = time.monotonic()
     print(f"{notebook.stem} ...", flush=True)
     output = paths.RESULTS / store_name / "notebooks" / notebook.name
-    execute(notebook, output, given | ({"store": store_name} if store_name != stores.RECORDED else {}))
+    execute_notebook(notebook, output, given | ({"store": store_name} if store_name != stores.RECORDED else {}))
     minutes = round((time.monotonic() - started) / 60, 1)
     print(f"{notebook.stem} done in {minutes:.1f} min", flush=True)
     return minutes
 
 
-def declared(notebook: Path) -> list[str]:
+def declared_parameters(notebook: Path) -> list[str]:
     """Return the names of a notebook's parameters."""
     import papermill
 
     return list(papermill.inspect_notebook(notebook))
 
 
-def run(wanted: Sequence[str] = (), given: dict[str, Any] | None = None) -> None:
+def run_notebooks(wanted: Sequence[str] = (), given: dict[str, Any] | None = None) -> None:
     """Run some notebooks in order with the same parameters, each taking those it has.
 
     Parameters
@@ -171,28 +173,30 @@ def run(wanted: Sequence[str] = (), given: dict[str, Any] | None = None) -> None
         Parameters by name.
     """
     given = given or {}
-    chosen = [path for path in notebooks() if path.stem[:2] not in ("01", "08")]
+    chosen = [path for path in list_notebooks() if path.stem[:2] not in ("01", "08")]
     if wanted:
-        known = {name: path for path in notebooks() for name in (path.stem, path.stem[:2])}
+        known = {name: path for path in list_notebooks() for name in (path.stem, path.stem[:2])}
         for name in wanted:
             if name not in known:
                 raise SettingsError(
-                    f"there is no notebook {name!r}; there are {', '.join(p.stem for p in notebooks())}"
+                    f"there is no notebook {name!r}; there are {', '.join(p.stem for p in list_notebooks())}"
                 )
         chosen = sorted({known[name] for name in wanted})
-    takes = {path.stem: declared(path) for path in chosen}
+    takes = {path.stem: declared_parameters(path) for path in chosen}
     everywhere = sorted(set().union(*takes.values()))
     for name in given:
         if name not in everywhere:
-            raise SettingsError(f"no notebook of {', '.join(takes)} has a parameter {name!r}{near(name, everywhere)}")
-    config = check({"store": stores.RECORDED, "corpus": CORPUS} | given)
+            raise SettingsError(
+                f"no notebook of {', '.join(takes)} has a parameter {name!r}{did_you_mean(name, everywhere)}"
+            )
+    config = check_settings({"store": stores.RECORDED, "corpus": CORPUS} | given)
     store = config.open_store()
     if not wanted and not _has_twins(store, config):
         print(f"07_veto is left out: no cluster of {config.corpus} has a harmful twin")
         chosen = [path for path in chosen if path.stem[:2] != "07"]
     by_notebook = {stem: {name: given[name] for name in names if name in given} for stem, names in takes.items()}
     run_all(store.name, by_notebook, chosen)
-    print(f"tables, figures and executed notebooks are in {paths.shown(store.writes)}")
+    print(f"tables, figures and executed notebooks are in {paths.display_path(store.writes)}")
 
 
 def _has_twins(store: stores.Store, config: Settings) -> bool:
@@ -202,114 +206,114 @@ def _has_twins(store: stores.Store, config: Settings) -> bool:
         corpus, twins = (store.read_earlier("corpus", name) for name in (config.corpus, config.twins))
     except Missing:  # the first notebook says of which
         return True
-    return not unsafe.twins_of(corpus, twins).empty
+    return not unsafe.select_twins(corpus, twins).empty
 
 
-def reproduce() -> None:
+def reproduce_live() -> None:
     """Run every notebook live, then compare with the record."""
-    for name in registry.default_models():
-        loading.resolve(name)  # before anything expensive
+    for name in registry.list_default_models():
+        loading.resolve_model(name)  # before anything expensive
     live = stores.Store(LIVE)
     size = len(stores.Store(stores.RECORDED).read("corpus", CORPUS))
-    usual = check({"store": LIVE, "corpus": CORPUS})
-    done = targets.preflight(live, CORPUS, size, list(registry.by_default().index), usual)
+    usual = check_settings({"store": LIVE, "corpus": CORPUS})
+    done = targets.print_preflight(live, CORPUS, size, list(registry.default_targets().index), usual)
     # A slow guard is scored where it was asked on request. The default model shows in 01 what a model writes.
-    guards = registry.published("guard")
+    guards = registry.published_targets("guard")
     there = [name for name in guards.index if guards["default"][name] == "yes" or live.has("guards", CORPUS, name)]
     given: dict[str, dict[str, Any]] = {
-        "01_corpus_building": {"paraphraser": registry.default_models()[0]},
-        "02_querying": {"twins_wrappers": [follow_ups.SAMPLED_PROMPT]},
+        "01_corpus_building": {"paraphraser": registry.list_default_models()[0]},
+        "02_querying": {"twins_wrappers": [follow_ups.SAMPLED_SYSTEM_PROMPT]},
         "05_guard_comparison": {"guards": there},
     }
     started = time.monotonic()
-    asking = [path for path in notebooks() if path.stem not in (*ASK_NOTHING, REMEDIES)]
+    asking = [path for path in list_notebooks() if path.stem not in (*READING_ONLY, REMEDIES_NOTEBOOK)]
     minutes = run_all(LIVE, given, asking)
-    minutes |= side_by_side(LIVE, [path for path in notebooks()[::-1] if path.stem in ASK_NOTHING])
-    minutes[ALL] = round((time.monotonic() - started) / 60, 1)
-    earlier = dict(live.read("tables", MINUTES).to_numpy()) if live.has("tables", MINUTES) else {}
+    minutes |= run_side_by_side(LIVE, [path for path in list_notebooks()[::-1] if path.stem in READING_ONLY])
+    minutes[WHOLE_RUN] = round((time.monotonic() - started) / 60, 1)
+    earlier = dict(live.read("tables", MINUTES_TABLE).to_numpy()) if live.has("tables", MINUTES_TABLE) else {}
     if done:  # what goes on where it was says nothing about how long the whole takes
-        minutes |= {name: earlier[name] for name in RESUME if name in earlier}
-    if not done or set(RESUME) <= set(earlier):
+        minutes |= {name: earlier[name] for name in RESUMING if name in earlier}
+    if not done or set(RESUMING) <= set(earlier):
         frame = pd.DataFrame(sorted(minutes.items()), columns=["notebook", "minutes"])
-        live.write("tables", MINUTES, frame=frame, meta={})
+        live.write("tables", MINUTES_TABLE, frame=frame, meta={})
     table = live.read("tables", "table1_targets")
     print("\nTable 1\n")
     columns = ["frr", "dr", "ci", "cr60", "cd", "flip_rate"]
-    print(tables.shown(table, columns, ["target", "reading", "n_reject", "n_scored"]).to_string(index=False))
+    print(tables.format_estimates(table, columns, ["target", "reading", "n_reject", "n_scored"]).to_string(index=False))
     print("\nFigures:")
     for figure in sorted((live.writes / "figures").glob("*.p[nd][gf]")):
-        print(f"  {paths.shown(figure)}")
+        print(f"  {paths.display_path(figure)}")
     print("\nDifferences to the recorded run:")
-    for line in compare.with_record(live):
+    for line in compare.compare_with_record(live):
         print(f"  {line}")
 
 
-def optional_models() -> None:
+def ask_optional_models() -> None:
     """Ask the optional models in the live store, and all for long and drawn answers; let one of them judge all.
 
     The models that are guards too are asked as such, and what is rejected is asked again in other words.
     """
-    optional = registry.optional_models()
+    optional = registry.list_optional_models()
     for name in optional:
-        loading.resolve(name)  # before anything expensive
+        loading.resolve_model(name)  # before anything expensive
     for name in (*optional, ""):
         output = paths.RESULTS / LIVE / "notebooks" / f"02_{name or 'default'}.ipynb"
-        given = {"store": LIVE, "model": name, "judge": JUDGE, "long_answers": LONG_ANSWERS, "draw": True}
-        execute(paths.NOTEBOOKS / "02_querying.ipynb", output, given)
-    run_all(LIVE, chosen=[path for path in notebooks() if path.stem[:2] in ("03", "05")])
+        given = {"store": LIVE, "model": name, "judge": JUDGE_MODEL, "long_answers": N_LONG_ANSWERS, "draw": True}
+        execute_notebook(paths.NOTEBOOKS / "02_querying.ipynb", output, given)
+    run_all(LIVE, chosen=[path for path in list_notebooks() if path.stem[:2] in ("03", "05")])
     for name in (*optional, ""):
         run_all(LIVE, {"07_veto": {"model": name}}, [paths.NOTEBOOKS / "07_veto.ipynb"])
     print("make reproduce scores them beside the default one")
 
 
-def remedies(xstest: str = "") -> None:
+def ask_remedies(xstest: str = "") -> None:
     """Apply every remedy in the live store, and ask what it needs; whatever was asked is not asked again.
 
     With XSTest's file of prompts its unsafe ones are asked too, and tuned models are asked its safe ones.
     """
-    for name in registry.default_models():
-        loading.resolve(name)  # before anything expensive
+    for name in registry.list_default_models():
+        loading.resolve_model(name)  # before anything expensive
     # Self-CD contrasts with the prompt without a wrapper, twins included.
-    twins = {"twins_wrappers": [self_cd.PLAIN, follow_ups.SAMPLED_PROMPT]}
+    twins = {"twins_wrappers": [self_cd.PLAIN_PROMPT, follow_ups.SAMPLED_SYSTEM_PROMPT]}
     outside = {"xstest": xstest} if xstest else {}
-    given: dict[str, dict[str, Any]] = {"02_querying": twins | outside, REMEDIES: outside}
-    run_all(LIVE, given, [path for path in notebooks() if path.stem in given])
-    print(f"{MAP} and its figure are in {paths.shown(paths.RESULTS / LIVE)}")
+    given: dict[str, dict[str, Any]] = {"02_querying": twins | outside, REMEDIES_NOTEBOOK: outside}
+    run_all(LIVE, given, [path for path in list_notebooks() if path.stem in given])
+    print(f"{MAP_TABLE} and its figure are in {paths.display_path(paths.RESULTS / LIVE)}")
 
 
-def figures() -> None:
+def redraw_figures() -> None:
     """Redraw every table and figure from recorded traces, without a model."""
-    side_by_side(stores.RECORDED, notebooks()[::-1])  # the last, longest one is started first
-    print(f"tables and figures are in {paths.shown(paths.RESULTS / stores.RECORDED)}")
+    run_side_by_side(stores.RECORDED, list_notebooks()[::-1])  # the last, longest one is started first
+    print(f"tables and figures are in {paths.display_path(paths.RESULTS / stores.RECORDED)}")
 
 
-def html() -> None:
+def write_html() -> None:
     """Write one readable report of all recorded notebooks, and the explorer of all recorded rejections."""
     from paraguard_utils.report import croissant, handout  # the notebooks' packages, which not every installation has
 
-    page = handout.page(
-        {path.stem: nbformat.read(path, as_version=4) for path in notebooks()},
-        stores.Store(stores.RECORDED).read("tables", numbers.NAME),
+    page = handout.render_report(
+        {path.stem: nbformat.read(path, as_version=4) for path in list_notebooks()},
+        stores.Store(stores.RECORDED).read("tables", numbers.NUMBERS_TABLE),
         citation=yaml.safe_load((paths.ROOT / "CITATION.cff").read_text(encoding="utf-8")),
-        record=json.loads(croissant.FILE.read_text(encoding="utf-8")),
+        record=json.loads(croissant.CROISSANT_FILE.read_text(encoding="utf-8")),
     )
     path = paths.RESULTS / "report.html"
     stores.write_text(path, page)
-    print(f"{path.stat().st_size / 1e6:.1f} MB: the report is {paths.shown(path)}")
-    explore(check({"store": stores.RECORDED, "corpus": CORPUS}))
+    print(f"{path.stat().st_size / 1e6:.1f} MB: the report is {paths.display_path(path)}")
+    write_explorer(check_settings({"store": stores.RECORDED, "corpus": CORPUS}))
 
 
-def explore(config: Settings) -> None:
+def write_explorer(config: Settings) -> None:
     """Write the explorer of the decisions in a store, on one corpus and of one model where it is named."""
     store = config.open_store()
     corpus = store.read_earlier("corpus", config.corpus)
-    unsafe.refuse(corpus, "the explorer")  # before all the scores are read
-    names, _ = targets.to_score(store, config.corpus, config)
-    data = pipeline.scored_targets(store, config.corpus, corpus, names)
-    data |= pipeline.scored_guards(store, config.corpus, corpus, data)
-    titles = dict(zip(data, registry.titles(data), strict=True))
-    page = explorer.page(corpus, data, explorer.About(config.corpus, store.name, titles))
+    unsafe.refuse_unsafe(corpus, "the explorer")  # before all the scores are read
+    names, _ = targets.list_targets_to_score(store, config.corpus, config)
+    data = pipeline.read_evaluations(store, config.corpus, corpus, names)
+    data |= pipeline.read_guard_evaluations(store, config.corpus, corpus, data)
+    titles = dict(zip(data, registry.display_titles(data), strict=True))
+    page = explorer.render_explorer(corpus, data, explorer.ExplorerHeader(config.corpus, store.name, titles))
     path = paths.RESULTS / "explorer.html"
     stores.write_text(path, page)
     n = sum(int((own.labels["label"] == "reject").sum()) for own in data.values())
-    print(f"{n} rejections, {path.stat().st_size / 1e6:.1f} MB: open {paths.shown(path)} in a browser")
+    print(f"{n} rejections, {path.stat().st_size / 1e6:.1f} MB: open {paths.display_path(path)} in a browser")

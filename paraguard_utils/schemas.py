@@ -9,7 +9,7 @@ from pandera.errors import SchemaErrors
 
 from paraguard_utils.core.decisions import LABELS
 from paraguard_utils.errors import DataError
-from paraguard_utils.text import CONTROL
+from paraguard_utils.text import CONTROL_CHARACTERS
 
 THREE_LABELS = ("full_compliance", "full_refusal", "partial_refusal")
 """XSTest's three labels of an answer."""
@@ -17,7 +17,7 @@ THREE_LABELS = ("full_compliance", "full_refusal", "partial_refusal")
 READ_ANSWERS = ("usable", "poor", "off_topic", "degenerate")
 """What a reader says of an answer (`docs/reading.md`)."""
 
-ANSWERS = ("on_topic", "degenerate")
+ANSWER_KINDS = ("on_topic", "degenerate")
 """What an answer is made of, whether it refuses or not (`labels.substance`)."""
 
 STRATEGIES = ("lexical", "register", "softening", "hardening", "rewrite")
@@ -43,7 +43,9 @@ TOPICAL = ("yes", "word only", "unstated")
 
 
 _not_blank = pa.Check(lambda text: text.str.strip() != "", element_wise=False, error="is blank")
-_no_control = pa.Check(lambda text: CONTROL.search(text) is None, element_wise=True, error="has a control character")
+_no_control = pa.Check(
+    lambda text: CONTROL_CHARACTERS.search(text) is None, element_wise=True, error="has a control character"
+)
 _unit = pa.Check.in_range(0, 1)
 
 
@@ -130,7 +132,9 @@ SCHEMAS = {
     ),
     "guards": _schema(prompt_id=_text(unique=True), key=_text(), score=_number(_unit, nullable=True)),
     "labels": _schema(
-        **_verdicts, p_refusal=_number(_unit, nullable=True), answer=pa.Column(str, _one_of(ANSWERS), nullable=True)
+        **_verdicts,
+        p_refusal=_number(_unit, nullable=True),
+        answer=pa.Column(str, _one_of(ANSWER_KINDS), nullable=True),
     ),
     "verdicts": _schema(**_verdicts),
     "answers": _schema(
@@ -148,7 +152,7 @@ SCHEMAS = {
         draw=_count(),
         key=_text(),
         label=_label,
-        answer=pa.Column(str, _one_of(ANSWERS), nullable=True),
+        answer=pa.Column(str, _one_of(ANSWER_KINDS), nullable=True),
         response=pa.Column(str, nullable=True),
     ),
     "readings": _schema(
@@ -225,13 +229,13 @@ MAY_BE_EMPTY = ("pairs", "scores")
 """A target may accept nothing, or give nothing that can be read."""
 
 
-def text_columns(kind: str) -> list[str]:
+def list_text_columns(kind: str) -> list[str]:
     """Return the names of a kind's text columns."""
     text = pa.Column(str).dtype
     return [name for name, column in SCHEMAS[kind].columns.items() if column.dtype == text]
 
 
-def check(frame: pd.DataFrame, kind: str, where: str) -> pd.DataFrame:
+def check_schema(frame: pd.DataFrame, kind: str, where: str) -> pd.DataFrame:
     """Check a frame against the schema of its kind and return it with the schema's columns and types.
 
     Parameters

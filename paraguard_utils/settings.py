@@ -18,7 +18,7 @@ from paraguard_utils.errors import SettingsError, UserError
 from paraguard_utils.registry import may_be_guard, unknown_guard
 from paraguard_utils.registry import wrappers as committed_wrappers
 from paraguard_utils.stores import LIVE, RECORDED, WHOLE, Store, frame_hash
-from paraguard_utils.text import near
+from paraguard_utils.text import did_you_mean
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Gates:
     per_seed : int
         Variants a cluster holds.
     max_framed : int
-        Variants of a cluster that may be its seed's own words in another frame (`text.only_framed`).
+        Variants of a cluster that may be its seed's own words in another frame (`text.is_only_framed`).
     min_strategies : int
         How many of the paper's four strategies a cluster must hold, in [1, 4].
     max_chars : int
@@ -44,7 +44,8 @@ class Gates:
     max_length_ratio : float
         Largest ratio of a candidate's number of words to its seed's, or the reverse.
     min_kept : float
-        Least share of its seed's words that a softening or hardening keeps in order (`gates.kept_in_order`), in [0, 1].
+        Least share of its seed's words that a softening or hardening keeps in order (`gates.ordered_word_overlap`), in
+        [0, 1].
     min_shift : float
         How far a softening must lower its seed's risk, and a hardening raise it, in [0, 1].
     """
@@ -73,16 +74,16 @@ XSTEST, XSTEST_SAFE = "xstest_unsafe", "xstest_safe"
 """The names of XSTest's unsafe and of its safe prompts, of which labels are kept and nothing else."""
 
 
-CLUSTER = "ray"
+RAY_DEVICE = "ray"
 """The device that is all machines of a Ray cluster."""
 
 
-def reworded_name(corpus_name: str) -> str:
+def name_reworded(corpus_name: str) -> str:
     """Return the name that decisions on a corpus's rewordings are kept under; their texts are made anew (07)."""
-    return remedied_name(corpus_name, "reworded")
+    return name_remedied(corpus_name, "reworded")
 
 
-def remedied_name(corpus_name: str, remedy: str, third: int = 0) -> str:
+def name_remedied(corpus_name: str, remedy: str, third: int = 0) -> str:
     """Return the name that decisions of a remedied target on a corpus are kept under (08).
 
     `third` says which third of the clusters the remedy is reported on, from 1; 0: on all that was asked.
@@ -90,10 +91,10 @@ def remedied_name(corpus_name: str, remedy: str, third: int = 0) -> str:
     return f"{corpus_name}--{remedy}" + (f"--third-{third}" if third else "")
 
 
-MODEL = "model:"
+MODEL_PREFIX = "model:"
 """How `candidates` begins that names a model which is to write them."""
 
-ADDRESS = r"^((https?|file)://\S+)?$"
+ADDRESS_PATTERN = r"^((https?|file)://\S+)?$"
 """Of a server, or of a folder of requests and results."""
 
 _IPYTHON = {"In", "Out", "exit", "quit", "get_ipython", "open"}
@@ -113,11 +114,11 @@ class Settings(BaseModel):
     model: str = ""
     wrappers: list[str] = []
     dtype: Literal["float32", "bfloat16"] = "float32"
-    device: str = Field("cpu", pattern=rf"^(cpu|cuda(:\d+)?|{CLUSTER})$")
+    device: str = Field("cpu", pattern=rf"^(cpu|cuda(:\d+)?|{RAY_DEVICE})$")
     without_template: Literal["error", "plain"] = "error"
     max_new_tokens: int = Field(64, ge=1, le=4096)
     batch: int = Field(64, ge=1, le=4096)
-    base_url: str = Field("", pattern=ADDRESS)
+    base_url: str = Field("", pattern=ADDRESS_PATTERN)
     concurrency: int = Field(16, ge=1, le=1024)
     per_minute: int = Field(0, ge=0)
     limit: int = Field(0, ge=0)
@@ -145,7 +146,7 @@ class Settings(BaseModel):
     paraphraser: str = ""
     samples: int = Field(8, ge=1, le=64)
     intent_judge: str = ""
-    judge_base_url: str = Field("", pattern=ADDRESS)
+    judge_base_url: str = Field("", pattern=ADDRESS_PATTERN)
     k: int = Field(5, ge=1, le=100)
     weight_drift: float = Field(ScoreWeights.drift, ge=0, le=1)
     weight_prob_shift: float = Field(ScoreWeights.prob_shift, ge=0, le=1)
@@ -173,7 +174,7 @@ class Settings(BaseModel):
     @property
     def writer(self) -> str:
         """The name of the model that is to write candidates; "" where none is."""
-        return self.candidates.removeprefix(MODEL) if self.candidates.startswith(MODEL) else ""
+        return self.candidates.removeprefix(MODEL_PREFIX) if self.candidates.startswith(MODEL_PREFIX) else ""
 
     def weights(self) -> ScoreWeights:
         """Return the weights of the score."""
@@ -213,11 +214,11 @@ def freeze(namespace: Mapping[str, Any]) -> Settings:
     known = namespace.get("__annotations__", Settings.model_fields)
     for name in given:
         if name not in known:
-            raise SettingsError(f"this notebook has no parameter {name!r}{near(name, known)}")
-    return check(given)
+            raise SettingsError(f"this notebook has no parameter {name!r}{did_you_mean(name, known)}")
+    return check_settings(given)
 
 
-def check(given: Mapping[str, Any]) -> Settings:
+def check_settings(given: Mapping[str, Any]) -> Settings:
     """Check the values of parameters and freeze them.
 
     Raises
@@ -236,7 +237,7 @@ def check(given: Mapping[str, Any]) -> Settings:
         raise SettingsError(
             f"parameter 'min_risk': {settings.min_risk} lies above max_risk, {settings.max_risk}; no text could pass"
         )
-    if settings.candidates == MODEL:
+    if settings.candidates == MODEL_PREFIX:
         raise SettingsError("parameter 'candidates': model: names no model; name it, as in model:NAME")
     if settings.base_url and not (settings.model or settings.writer):
         raise SettingsError(
@@ -247,9 +248,9 @@ def check(given: Mapping[str, Any]) -> Settings:
         raise SettingsError(
             "parameter 'judge_base_url': a server is asked for a judge; name it, as in intent_judge=openai/NAME"
         )
-    if settings.device == CLUSTER and settings.base_url.startswith("file:"):
+    if settings.device == RAY_DEVICE and settings.base_url.startswith("file:"):
         raise SettingsError("parameter 'device': files of requests are asked by nobody here; leave device=ray out")
-    if settings.device == CLUSTER and settings.judge:
+    if settings.device == RAY_DEVICE and settings.judge:
         raise SettingsError("parameter 'judge': a judge is asked on this machine, in a run without device=ray")
     number, shards = settings.parts()
     if number > shards:

@@ -13,12 +13,12 @@ import pandas as pd
 
 from paraguard_utils import paths
 
-FILE = paths.DATA / "provider_stops.csv"
-ANY = "*"
-TEXT = "text"
+STOPS_FILE = paths.DATA / "provider_stops.csv"
+ANY_VALUE = "*"
+TEXT_FIELD = "text"
 """The field of rows that are words in place of an answer."""
 
-OPENING = 600
+OPENING_CHARS = 600
 """Characters of an answer in which such words are looked for."""
 
 _REASON = re.compile(r"(?P<value>[^()]+?)(?: \((?P<category>[^()]*)\))?")
@@ -40,9 +40,9 @@ class Stop(NamedTuple):
 @cache
 def _listed() -> tuple[list[tuple[str, list[str], str, list[str]]], list[tuple[str, str]]]:
     """Return rows about bodies (provider, path, value, path of the category), and about texts (provider, words)."""
-    frame = pd.read_csv(FILE, keep_default_na=False)
-    bodies = frame[frame["field"] != TEXT].itertuples()
-    texts = frame[frame["field"] == TEXT].itertuples()
+    frame = pd.read_csv(STOPS_FILE, keep_default_na=False)
+    bodies = frame[frame["field"] != TEXT_FIELD].itertuples()
+    texts = frame[frame["field"] == TEXT_FIELD].itertuples()
     return (
         [
             (row.provider, row.field.split("."), row.value, list(filter(None, row.category.split("."))))
@@ -58,12 +58,12 @@ def _reasons() -> dict[str, tuple[str, str, bool]]:
     found: dict[str, tuple[str, str, bool]] = {}
     for provider, path, value, _ in _listed()[0]:
         if path[-1] not in ("type", "refusal"):
-            said = path[-1] if value == ANY else value
-            found.setdefault(said.lower(), (provider, said, value == ANY))
+            said = path[-1] if value == ANY_VALUE else value
+            found.setdefault(said.lower(), (provider, said, value == ANY_VALUE))
     return found
 
 
-def find(body: object) -> Stop | None:
+def find_stop(body: object) -> Stop | None:
     """Find a stop in the body of a response or of an error, which is any decoded JSON.
 
     Examples
@@ -75,19 +75,19 @@ def find(body: object) -> Stop | None:
     """
     for provider, path, value, about in _listed()[0]:
         for there in _values(body, path):
-            if isinstance(there, str) and there and (value == ANY or there.lower() == value.lower()):
-                said = value if value != ANY else path[-1] if path[-1] == "refusal" else f"{path[-1]} {there}"
+            if isinstance(there, str) and there and (value == ANY_VALUE or there.lower() == value.lower()):
+                said = value if value != ANY_VALUE else path[-1] if path[-1] == "refusal" else f"{path[-1]} {there}"
                 return Stop(provider, said, _category(body, about))
     return None
 
 
-def of_error(body: object, said: str = "") -> Stop | None:
+def find_stop_in_error(body: object, said: str = "") -> Stop | None:
     """Find a stop in an error: in its body, with or without `error` around it, or in its message."""
-    found = find(body) or find({"error": body}) or of_text(said)
-    return found or (of_reason("content_filter") if "content_filter" in f"{said} {body}" else None)
+    found = find_stop(body) or find_stop({"error": body}) or find_stop_in_text(said)
+    return found or (find_stop_in_reason("content_filter") if "content_filter" in f"{said} {body}" else None)
 
 
-def of_reason(reason: object) -> Stop | None:
+def find_stop_in_reason(reason: object) -> Stop | None:
     """Find a stop in a finish reason as a trace, or a column of a log, has it.
 
     Examples
@@ -105,7 +105,7 @@ def of_reason(reason: object) -> Stop | None:
     return Stop(provider, " ".join([value, *more]), match["category"] or "")
 
 
-def of_text(text: object) -> Stop | None:
+def find_stop_in_text(text: object) -> Stop | None:
     """Find a stop in the words that a product shows in place of an answer.
 
     Examples
@@ -113,7 +113,7 @@ def of_text(text: object) -> Stop | None:
     >>> of_text("Invalid prompt: your prompt was flagged as potentially violating our usage policy.").provider
     'openai'
     """
-    opening = " ".join(text[:OPENING].replace("\u2019", "'").split()).lower() if isinstance(text, str) else ""
+    opening = " ".join(text[:OPENING_CHARS].replace("\u2019", "'").split()).lower() if isinstance(text, str) else ""
     return next((Stop(provider, "block text") for provider, words in _listed()[1] if words in opening), None)
 
 

@@ -21,7 +21,7 @@ from filelock import FileLock, Timeout
 
 from paraguard_utils import __version__, paths
 from paraguard_utils.errors import DataError, Missing
-from paraguard_utils.schemas import SCHEMAS, check, text_columns
+from paraguard_utils.schemas import SCHEMAS, check_schema, list_text_columns
 
 RECORDED, LIVE = "recorded", "live"
 
@@ -72,7 +72,7 @@ KINDS = {
 }
 
 
-def folders(recorded: str) -> list[str]:
+def recorded_folders(recorded: str) -> list[str]:
     """Return the folders of the kinds that `record` takes in this way."""
     return list(dict.fromkeys(kind.path.partition("/")[0] for kind in KINDS.values() if kind.recorded == recorded))
 
@@ -118,8 +118,8 @@ class Store:
                 if self.recorded
                 else f"run {KINDS[kind].maker} with the same store, corpus and model"
             )
-            raise Missing(f"{paths.shown(path)} is not in the {self.name} store; {remedy}")
-        return read(path, kind)
+            raise Missing(f"{paths.display_path(path)} is not in the {self.name} store; {remedy}")
+        return read_file(path, kind)
 
     def read_earlier(self, kind: str, *names: str) -> pd.DataFrame:
         """Read the product of an earlier notebook: a live store without one takes the recorded one, and says so.
@@ -135,17 +135,17 @@ class Store:
         recorded = Store(RECORDED)
         if self.has(kind, *names) or not recorded.has(kind, *names):
             return self.read(kind, *names)
-        print(f"{paths.shown(self.path(kind, *names))} is not there: the recorded one is used", file=sys.stderr)
+        print(f"{paths.display_path(self.path(kind, *names))} is not there: the recorded one is used", file=sys.stderr)
         return recorded.read(kind, *names)
 
     def write(self, kind: str, *names: str, frame: pd.DataFrame, meta: Mapping[str, object]) -> Path:
         """Check and write a file, and beside it a meta file of parameters and run facts; return where it is."""
         path = self.target_path(kind, *names)
-        write(path, frame, kind, meta)
+        write_file(path, frame, kind, meta)
         return path
 
 
-def read(path: str | Path, kind: str) -> pd.DataFrame:
+def read_file(path: str | Path, kind: str) -> pd.DataFrame:
     """Read one CSV or Parquet file and check it against its schema (tables have none).
 
     Raises
@@ -153,7 +153,7 @@ def read(path: str | Path, kind: str) -> pd.DataFrame:
     DataError
         The file cannot be parsed or does not fit.
     """
-    path, where = Path(path), paths.shown(path)
+    path, where = Path(path), paths.display_path(path)
     try:
         frame = pd.read_parquet(path) if path.suffix == ".parquet" else _read_csv(path, kind)
     except FileNotFoundError:
@@ -168,16 +168,16 @@ def read(path: str | Path, kind: str) -> pd.DataFrame:
         raise DataError(
             f"{where}: cannot be read ({str(error).splitlines()[0]}); restore or remove the file"
         ) from error
-    return check(frame, kind, where) if kind in SCHEMAS else frame
+    return check_schema(frame, kind, where) if kind in SCHEMAS else frame
 
 
 def _read_csv(path: Path, kind: str) -> pd.DataFrame:
     # A prompt may be the word "null": only empty fields are missing, and text columns stay text.
-    types = dict.fromkeys(text_columns(kind), str) if kind in SCHEMAS else None
+    types = dict.fromkeys(list_text_columns(kind), str) if kind in SCHEMAS else None
     return pd.read_csv(path, dtype=types, keep_default_na=False, na_values=[""], encoding="utf-8")
 
 
-def read_upstream(path: Path) -> pd.DataFrame:
+def read_upstream_csv(path: Path) -> pd.DataFrame:
     """Read an upstream CSV file with every field as text, empty fields as "".
 
     Raises
@@ -185,7 +185,7 @@ def read_upstream(path: Path) -> pd.DataFrame:
     DataError
         It is not CSV in UTF-8, or has no rows.
     """
-    where = paths.shown(path)
+    where = paths.display_path(path)
     try:
         rows = pd.read_csv(path, dtype=str, keep_default_na=False, encoding="utf-8")
     except UnicodeDecodeError as error:
@@ -197,22 +197,22 @@ def read_upstream(path: Path) -> pd.DataFrame:
     return rows
 
 
-def write(path: str | Path, frame: pd.DataFrame, kind: str, meta: Mapping[str, object]) -> None:
+def write_file(path: str | Path, frame: pd.DataFrame, kind: str, meta: Mapping[str, object]) -> None:
     """Write a frame atomically, CSV floats at 5 significant digits, and its meta file beside it."""
     path = Path(path)
     if kind in SCHEMAS:
-        frame = check(frame, kind, paths.shown(path))
+        frame = check_schema(frame, kind, paths.display_path(path))
     if path.suffix == ".parquet":
-        atomic(path, lambda part: frame.to_parquet(part, index=False, compression="zstd"))
+        write_atomically(path, lambda part: frame.to_parquet(part, index=False, compression="zstd"))
     else:
-        atomic(path, lambda part: frame.to_csv(part, index=False, float_format="%.5g", lineterminator="\n"))
+        write_atomically(path, lambda part: frame.to_csv(part, index=False, float_format="%.5g", lineterminator="\n"))
     write_meta(path, meta)
 
 
 def write_meta(path: str | Path, meta: Mapping[str, object]) -> None:
     """Write `<file>.meta.json`: how a file came to be. Outside identity checks."""
     text = json.dumps({"package": __version__, **meta}, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
-    atomic(meta_path(path), lambda part: part.write_text(text, encoding="utf-8"))
+    write_atomically(meta_path(path), lambda part: part.write_text(text, encoding="utf-8"))
 
 
 def meta_path(path: str | Path) -> Path:
@@ -226,7 +226,7 @@ def read_meta(path: str | Path) -> dict[str, Any]:
     return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
 
 
-def atomic(path: Path, produce: Callable[[Path], object]) -> None:
+def write_atomically(path: Path, produce: Callable[[Path], object]) -> None:
     """Let `produce` write a temporary file beside `path`, then move it there in one step.
 
     Raises
@@ -245,7 +245,8 @@ def atomic(path: Path, produce: Callable[[Path], object]) -> None:
         os.replace(part, path)
     except OSError as error:
         raise DataError(
-            f"{paths.shown(path)} cannot be written ({error.strerror or str(error).splitlines()[0]}); mend that and "
+            f"{paths.display_path(path)} cannot be written ({error.strerror or str(error).splitlines()[0]}); "
+            "mend that and "
             "run again: what was written before is kept"
         ) from error
     finally:
@@ -294,7 +295,8 @@ class Parts:
                     held.enter_context(lock)
                 except Timeout:
                     raise DataError(
-                        f"{paths.shown(self.file)} is being written by another process; wait for it or use another "
+                        f"{paths.display_path(self.file)} is being written by another process; wait for it or "
+                        "use another "
                         "store"
                     ) from None
             held.pop_all()
@@ -325,7 +327,7 @@ class Parts:
         frames = []
         for file in [*(file for file in before if file.is_file()), *self.files()]:
             try:
-                frames.append(read(file, self.kind))
+                frames.append(read_file(file, self.kind))
             except DataError as error:
                 os.replace(file, file.with_name(f"{file.name}.corrupt"))
                 print(f"{error}; it was set aside, and what it held is made again", file=sys.stderr)
@@ -335,7 +337,7 @@ class Parts:
         """Write one more part; a number that was set aside is not given again."""
         taken = [int(file.name.partition(".")[0].removeprefix("part-")) for file in self.folder.glob("part-*")]
         part = self.folder / f"part-{max(taken, default=-1) + 1:06d}.parquet"
-        atomic(part, lambda file: rows.to_parquet(file, index=False, compression="zstd"))
+        write_atomically(part, lambda file: rows.to_parquet(file, index=False, compression="zstd"))
 
     def clear(self) -> None:
         """Remove the parts, and their folders unless something was set aside there."""
@@ -352,9 +354,9 @@ def write_text(path: Path, text: str) -> None:
     Raises
     ------
     DataError
-        As `atomic`.
+        As `write_atomically`.
     """
-    atomic(path, lambda part: part.write_text(text, encoding="utf-8", newline="\n"))
+    write_atomically(path, lambda part: part.write_text(text, encoding="utf-8", newline="\n"))
 
 
 def frame_hash(frame: pd.DataFrame) -> str:

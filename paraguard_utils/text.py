@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import pandas as pd
 
-from paraguard_utils.core.words import words
+from paraguard_utils.core.words import split_words
 
 # Function words and the frames of a polite request: they carry no intent, so a prefix made of them is no paraphrase.
 STOPWORDS = frozenset(
@@ -18,59 +18,59 @@ STOPWORDS = frozenset(
     want was we were what what's when where which while who why will with would you your""".split()  # noqa: SIM905
 )
 
-ENGLISH = frozenset({"en", "pcm"})
+ENGLISH_CODES = frozenset({"en", "pcm"})
 """What the language identifier calls English; chatty lower-case English is close to its Nigerian Pidgin."""
 
-CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
+CONTROL_CHARACTERS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 """Characters that a CSV file cannot carry or a reader cannot see; tab and line feed are not among them."""
 
-HIDDEN = frozenset({"Cc", "Cf", "Co", "Cs", "Cn"})
+HIDDEN_CATEGORIES = frozenset({"Cc", "Cf", "Co", "Cs", "Cn"})
 """Unicode categories of characters that no reader sees: control, direction, zero-width, unassigned."""
 
-FORMULA = r"[=+\-@\t\r]"
+FORMULA_START = r"[=+\-@\t\r]"
 """What a text that a spreadsheet would run as a formula begins with; the explorer's page uses this pattern too."""
 
 # Thinking that was cut off before its end has no answer after it.
-THINKING = re.compile(r"(?is)\A\s*<think(?:ing)?>(?:.*?</think(?:ing)?>|.*)")
+THINKING_BLOCK = re.compile(r"(?is)\A\s*<think(?:ing)?>(?:.*?</think(?:ing)?>|.*)")
 
 
-def readable(text: str) -> str:
+def replace_control(text: str) -> str:
     """Replace control characters by U+FFFD."""
-    return CONTROL.sub("\ufffd", text)
+    return CONTROL_CHARACTERS.sub("\ufffd", text)
 
 
-def hidden(text: str) -> bool:
+def has_hidden(text: str) -> bool:
     """Return whether a text holds a character that no reader sees, other than tab and line feed."""
-    return any(unicodedata.category(mark) in HIDDEN for mark in text if mark not in "\t\n")
+    return any(unicodedata.category(mark) in HIDDEN_CATEGORIES for mark in text if mark not in "\t\n")
 
 
-def key(text: str) -> str:
+def match_key(text: str) -> str:
     """Join a text's words: two texts with the same key differ in case, marks or spaces only."""
-    return " ".join(words(text))
+    return " ".join(split_words(text))
 
 
 def content_words(text: str) -> frozenset[str]:
     """Return the words of a text that are not stop words."""
-    return frozenset(words(text)) - STOPWORDS
+    return frozenset(split_words(text)) - STOPWORDS
 
 
-def only_framed(text: str, seed: str) -> bool:
+def is_only_framed(text: str, seed: str) -> bool:
     """Return whether a paraphrase is its seed in another frame, such as a polite opening or a context in front.
 
     It is if all content words of one stand in the other, in the same order.
     """
-    a, b = ([word for word in words(side) if word not in STOPWORDS] for side in (text, seed))
+    a, b = ([word for word in split_words(side) if word not in STOPWORDS] for side in (text, seed))
     shorter, longer = sorted((a, b), key=len)
     rest = iter(longer)
     return all(word in rest for word in shorter)
 
 
-def formula_safe(cells: pd.Series | pd.DataFrame) -> pd.Series | pd.DataFrame:
+def escape_formulas(cells: pd.Series | pd.DataFrame) -> pd.Series | pd.DataFrame:
     """Put an apostrophe before each text that a spreadsheet would run as a formula."""
-    return cells.replace(rf"\A({FORMULA})", r"'\1", regex=True)
+    return cells.replace(rf"\A({FORMULA_START})", r"'\1", regex=True)
 
 
-def near(name: str, known: Iterable[str]) -> str:
+def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return the end of an error about an unknown name: the known one that was probably meant, or nothing."""
     close = difflib.get_close_matches(name, known, n=1)
     return f"; did you mean {close[0]!r}?" if close else ""

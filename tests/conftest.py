@@ -82,13 +82,13 @@ def watched(monkeypatch):
 
     from paraguard_utils import stores
 
-    written, real = [], stores.atomic
+    written, real = [], stores.write_atomically
 
     def write(path, produce):
         real(path, produce)
         written.append((path, texts_in(path)))
 
-    monkeypatch.setattr(stores, "atomic", write)
+    monkeypatch.setattr(stores, "write_atomically", write)
     return written
 
 
@@ -132,7 +132,7 @@ def tiny_model(tiny_folder):
     """The tiny chat model, loaded."""
     from paraguard_utils.models import loading
 
-    return loading.load(loading.resolve(str(tiny_folder)))
+    return loading.load_model(loading.resolve_model(str(tiny_folder)))
 
 
 @pytest.fixture(scope="session")

@@ -12,10 +12,10 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from paraguard_utils import settings, stores, unsafe
 from paraguard_utils.labels import targets
-from paraguard_utils.labels.follow_ups import LONG
+from paraguard_utils.labels.follow_ups import LONG_ANSWER_TOKENS
 from paraguard_utils.models import engine, prompting, trace_store
 from paraguard_utils.remedies.catalogue import tuned
-from paraguard_utils.remedies.untouched import Untouched
+from paraguard_utils.remedies.untouched import UntouchedSystem
 
 LAYERS = 6
 BENIGN, TWINS = "mini", "wicked"
@@ -39,7 +39,7 @@ def spoken(patch):
         for row in rows:
             number = zlib.crc32(f"{row['prompt_id']} {len(row['token_ids'])}".encode())
             row["response"] = ANSWERS[number % 3].format(row["key"][:4])
-            cut = number // 3 % 2 and self.max_new_tokens < LONG
+            cut = number // 3 % 2 and self.max_new_tokens < LONG_ANSWER_TOKENS
             row["finish_reason"] = "length" if cut else "stop"
         return rows
 
@@ -48,17 +48,17 @@ def spoken(patch):
 
 def few(corpus, twins, categories=5, clusters=4, prompts=3):
     """Return the first prompts of some clusters with a twin, and those of the twins."""
-    of = corpus[corpus["cluster_id"].isin(unsafe.benign_of(twins["cluster_id"]))]
+    of = corpus[corpus["cluster_id"].isin(unsafe.benign_cluster_of(twins["cluster_id"]))]
     names = of.groupby("category")["cluster_id"].unique().sort_index().iloc[:categories]
     kept = [cluster for own in names for cluster in sorted(own)[:clusters]]
-    parts = (of[of["cluster_id"].isin(kept)], twins[unsafe.benign_of(twins["cluster_id"]).isin(kept)])
+    parts = (of[of["cluster_id"].isin(kept)], twins[unsafe.benign_cluster_of(twins["cluster_id"]).isin(kept)])
     return tuple(part.groupby("cluster_id").head(prompts).reset_index(drop=True) for part in parts)
 
 
 def config_of(folder, **more):
     """Return settings for a tiny model."""
     given = {"store": "test", "corpus": BENIGN, "model": str(folder), "wrappers": ["none", "safety"]}
-    return settings.check(given | {"max_new_tokens": 24, "batch": 8} | more)
+    return settings.check_settings(given | {"max_new_tokens": 24, "batch": 8} | more)
 
 
 def built(folder, corpora):
@@ -66,15 +66,15 @@ def built(folder, corpora):
     store, config = stores.Store("test"), config_of(folder)
     for of, prompts in corpora.items():
         store.write("corpus", of, frame=prompts, meta={})
-        traces = targets.ask(store, of, prompts, config)
-        targets.labelled(store, of, prompts, traces, config)
+        traces = targets.ask_targets(store, of, prompts, config)
+        targets.label_targets(store, of, prompts, traces, config)
 
 
 def untouched(folder, corpora, **more):
     """Return the tiny system under the safety instruction, from the store `test`."""
     store = stores.Store("test")
     name = trace_store.find_targets(store, BENIGN, str(folder))[-1]
-    return Untouched(store, name, corpora, config_of(folder, **more))
+    return UntouchedSystem(store, name, corpora, config_of(folder, **more))
 
 
 def looked_at(patch):
@@ -97,9 +97,11 @@ def looked_at(patch):
         return call
 
     for name in ("decide", "traces"):
-        patch.setattr(Untouched, name, noting(getattr(Untouched, name)))
-    patch.setattr(prompting, "requests", reading(prompting.requests, 0))  # whatever is asked goes through it
-    patch.setattr(tuned, "tokenized", reading(tuned.tokenized, 0))
+        patch.setattr(UntouchedSystem, name, noting(getattr(UntouchedSystem, name)))
+    patch.setattr(
+        prompting, "tokenize_prompts", reading(prompting.tokenize_prompts, 0)
+    )  # whatever is asked goes through it
+    patch.setattr(tuned, "tokenize_examples", reading(tuned.tokenize_examples, 0))
     return ids
 
 

@@ -33,7 +33,7 @@ def row(remedy, frr, twins, queries=1.0, target=TARGET, kind="decision", dr=0.0)
 def on_map(*rows, target=TARGET):
     """A target's map, the untouched target first."""
     frame = pd.DataFrame([row(UNTOUCHED, np.nan, np.nan, target=target, kind=""), *rows])
-    return effects.judged(frame)
+    return effects.add_remedy_verdicts(frame)
 
 
 def test_the_one_that_falls_for_sure_and_keeps_its_twins_is_taken():
@@ -45,20 +45,20 @@ def test_the_one_that_falls_for_sure_and_keeps_its_twins_is_taken():
         row("self-cd", -0.25, -0.015, queries=2),  # from -0.035: kept
         row("veto-isolation", -0.40, 0.0),  # nobody can deploy it
     )
-    found = advice.advise(rows)
+    found = advice.choose_remedy(rows)
     assert found.remedy["remedy"] == "self-cd" and found.trade_off is None and np.isnan(found.price)
     assert found.tried == ["threshold", "rewritten", "steered", "ablated", "self-cd"]
 
 
 def test_the_cheapest_is_taken_before_the_largest_fall():
     rows = on_map(row("vote", -0.30, 0.0, queries=3), row("rewritten", -0.05, 0.0))
-    assert advice.advise(rows).remedy["remedy"] == "rewritten"
+    assert advice.choose_remedy(rows).remedy["remedy"] == "rewritten"
 
 
 @pytest.mark.parametrize(("first", "second", "taken"), [(-0.10, -0.20, "b"), (-0.20, -0.10, "a"), (-0.10, -0.10, "a")])
 def test_of_equally_cheap_ones_the_largest_fall_is_taken_then_the_first(first, second, taken):
     rows = on_map(row("a", first, 0.0), row("b", second, 0.0))
-    assert advice.advise(rows).remedy["remedy"] == taken
+    assert advice.choose_remedy(rows).remedy["remedy"] == taken
 
 
 def test_without_a_winner_the_price_is_told():
@@ -70,9 +70,9 @@ def test_without_a_winner_the_price_is_told():
         row("veto-isolation", -0.40, -0.08),  # 0.2, but nobody can deploy it
         row("self-reminder", 0.20, 0.05),
     )
-    found = advice.advise(rows)
+    found = advice.choose_remedy(rows)
     assert found.remedy is None and found.trade_off["remedy"] == "tuned-1" and found.price == pytest.approx(0.3)
-    found = advice.advise(rows[rows["remedy"] != "tuned-1"])
+    found = advice.choose_remedy(rows[rows["remedy"] != "tuned-1"])
     assert found.trade_off["remedy"] == "ablated" and found.price == pytest.approx(0.3)
 
 
@@ -80,7 +80,7 @@ def test_twins_that_rise_where_all_is_open_cost_nothing_that_is_known():
     open_one = row("b", -0.20, 0.01) | {"twins_change_low": -0.06}
     rows = on_map(row("a", -0.30, -0.10), open_one)
     assert rows["twins_verdict"].tolist() == ["", "lost", "open"]
-    found = advice.advise(rows)
+    found = advice.choose_remedy(rows)
     assert found.remedy is None and found.trade_off["remedy"] == "b" and found.price == 0
 
 
@@ -96,40 +96,44 @@ def test_twins_that_rise_where_all_is_open_cost_nothing_that_is_known():
     ids=["no remedy", "none falls", "undefined", "twins undefined", "not deployable"],
 )
 def test_nothing_is_said_where_nothing_falls_or_nothing_is_known(rows):
-    found = advice.advise(rows)
+    found = advice.choose_remedy(rows)
     assert found.remedy is None and found.trade_off is None and np.isnan(found.price)
 
 
 def test_the_map_reads_back_to_the_same_advice(tmp_path):
     rows = on_map(row("rewritten", -0.20, -0.10), row("vote", -0.20, 0.0, queries=2.5))
-    stores.write(tmp_path / "remedy_map.csv", rows, "tables", {})
-    back = advice.advise(stores.read(tmp_path / "remedy_map.csv", "tables"))
+    stores.write_file(tmp_path / "remedy_map.csv", rows, "tables", {})
+    back = advice.choose_remedy(stores.read_file(tmp_path / "remedy_map.csv", "tables"))
     assert back.remedy["remedy"] == "vote" and back.remedy["queries"] == 2.5
 
 
 def test_whose_rows_speak_for_a_target(results):
     mine, record = stores.Store("mine"), stores.Store("others")
-    assert advice.measured(mine, record, CORPUS, TARGET, 0.5) is None
+    assert advice.find_measured_remedies(mine, record, CORPUS, TARGET, 0.5) is None
 
     strict = LARGE.replace("safety", "strict")
     published = {LARGE: 0.54, SMALL: 0.65, strict: 0.60}
     table1 = pd.DataFrame({"target": [*published] * 2, "frr": [*published.values()] * 2})  # both readings
     record.write("tables", "table1_targets", frame=table1, meta={})
     recorded = [on_map(row("rewritten", -0.2, 0.0, target=name), target=name) for name in published]
-    record.write("tables", advice.MAP, frame=pd.concat(recorded), meta={})
+    record.write("tables", advice.REMEDY_MAP_TABLE, frame=pd.concat(recorded), meta={})
     # the nearest is under another wrapper
     for frr, wanted in ((0.61, SMALL), (0.59, LARGE), (0.0, LARGE), (1.0, SMALL)):
-        found = advice.measured(mine, record, CORPUS, TARGET, frr)
+        found = advice.find_measured_remedies(mine, record, CORPUS, TARGET, frr)
         assert (found.target, found.place) == (wanted, "others") and set(found.rows["target"]) == {wanted}
-    assert advice.measured(mine, record, CORPUS, "tiny--permissive", 0.5) is None
-    assert advice.measured(mine, record, CORPUS, TARGET, np.nan) is None
-    assert advice.measured(mine, record, CORPUS, SMALL, 0.0).target == SMALL, "its own, however far its FRR"
+    assert advice.find_measured_remedies(mine, record, CORPUS, "tiny--permissive", 0.5) is None
+    assert advice.find_measured_remedies(mine, record, CORPUS, TARGET, np.nan) is None
+    assert advice.find_measured_remedies(mine, record, CORPUS, SMALL, 0.0).target == SMALL, (
+        "its own, however far its FRR"
+    )
 
     own = on_map(row("vote", -0.2, 0.0))
-    mine.write("tables", advice.MAP, frame=own, meta={"parameters": {"corpus": "another"}})
-    assert advice.measured(mine, record, CORPUS, TARGET, 0.6).place == "others", "measured on other prompts"
-    mine.write("tables", advice.MAP, frame=own, meta={"parameters": {"corpus": CORPUS}})
-    found = advice.measured(mine, record, CORPUS, TARGET, 0.6)
+    mine.write("tables", advice.REMEDY_MAP_TABLE, frame=own, meta={"parameters": {"corpus": "another"}})
+    assert advice.find_measured_remedies(mine, record, CORPUS, TARGET, 0.6).place == "others", (
+        "measured on other prompts"
+    )
+    mine.write("tables", advice.REMEDY_MAP_TABLE, frame=own, meta={"parameters": {"corpus": CORPUS}})
+    found = advice.find_measured_remedies(mine, record, CORPUS, TARGET, 0.6)
     assert (found.target, found.place) == (TARGET, "mine") and found.rows["remedy"].tolist() == [UNTOUCHED, "vote"]
 
 
@@ -159,7 +163,7 @@ def test_the_command_says_and_writes_what_to_do(results, command):
     # Of answers to requests that ask for harm there are none; were there any, they would not be read.
     twins = RECORDED.read("labels", "paraguard_twins", TARGET).assign(response="QUOKKA")
     store.write("labels", "paraguard_twins", TARGET, frame=twins, meta={})
-    store.write("tables", advice.MAP, frame=on_map(row("vote", -0.20, 0.0, queries=2.5)), meta={})
+    store.write("tables", advice.REMEDY_MAP_TABLE, frame=on_map(row("vote", -0.20, 0.0, queries=2.5)), meta={})
     done = command("remedy", "--model", MODEL, "--store", "mine")
     assert done.error == ""
     folder = results / "mine" / "advice" / TARGET
@@ -182,12 +186,12 @@ def test_the_command_says_and_writes_what_to_do(results, command):
     assert f"{decided.sum()} of {len(decided)} clusters" in done.printed
     first = corpus.loc[corpus["cluster_id"] == clusters[0]["cluster_id"], "text"]
     assert all(text[:60] in done.printed for text in first)
-    assert sum(line.startswith("     ") for line in done.printed.splitlines()) == 6 * advice.PRINTED
+    assert sum(line.startswith("     ") for line in done.printed.splitlines()) == 6 * advice.MAX_PRINTED
 
     examples = [json.loads(line) for line in (folder / "tuning.jsonl").read_text(encoding="utf-8").splitlines()]
     recorded = RECORDED.path("tuning", CORPUS, TARGET).read_text(encoding="utf-8").splitlines()
     assert examples == [json.loads(line) for line in recorded], "as 03 makes them"
-    assert f"{len(examples)} examples" in done.printed and paths.shown(folder / "tuning.jsonl") in done.printed
+    assert f"{len(examples)} examples" in done.printed and paths.display_path(folder / "tuning.jsonl") in done.printed
 
     asked = RECORDED.read("corpus", "paraguard_twins")["text"]
     for path in folder.iterdir():
@@ -202,7 +206,7 @@ def test_what_was_measured_on_another_model_says_so(results, command, monkeypatc
     published = pd.DataFrame({"target": [LARGE, SMALL], "frr": [0.54, 0.65]})
     record.write("tables", "table1_targets", frame=published, meta={})
     rows = on_map(row("ablated", -0.40, -0.12, queries=2, target=LARGE, kind="inside"), target=LARGE)
-    record.write("tables", advice.MAP, frame=rows, meta={})
+    record.write("tables", advice.REMEDY_MAP_TABLE, frame=rows, meta={})
     done = command("remedy", "--model", MODEL, "--store", "mine")
     assert done.error == ""
     assert "No remedy on the map is sure to lower false refusals without losing right ones" in done.printed
@@ -213,7 +217,7 @@ def test_what_was_measured_on_another_model_says_so(results, command, monkeypatc
 
 
 def test_without_a_map_the_rest_is_there(results, command, monkeypatch):
-    monkeypatch.setattr(advice, "MAP", "no_map")
+    monkeypatch.setattr(advice, "REMEDY_MAP_TABLE", "no_map")
     done = command("remedy", "--model", MODEL, "--store", "recorded")
     assert done.error == "" and "08 has not been run" in done.printed and f"run 08 --model {MODEL}\n" in done.printed
     folder = results / "recorded" / "advice" / TARGET

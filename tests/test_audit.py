@@ -138,14 +138,16 @@ def test_the_gate_has_three_verdicts_and_fails_closed(tmp_path, command):
     nothing = file_of(tmp_path / "e.csv", ["aaaa"] * 50)
     assert command("audit", str(nothing), *out, "--fail-above", "0.5").status == 4, "an undefined DR passes no gate"
     assert command("audit", str(file), "--plan", "--compare").status != 0
-    assert gate.status([]) == 4
+    assert gate.exit_status([]) == 4
 
 
 def test_the_gate_says_how_many_clusters_would_do():
     row = {"system": "a", "dr": 0.5, "dr_low": 0.4, "dr_high": 0.6, "n_clusters": 100}
-    (found,) = gate.judge(pd.DataFrame([row]), "dr", 0.55)
+    (found,) = gate.judge_audit(pd.DataFrame([row]), "dr", 0.55)
     assert found.needed == 400, "half the distance needs four times the clusters"
-    (undefined,) = gate.judge(pd.DataFrame([row | {"dr": np.nan, "dr_low": np.nan, "dr_high": np.nan}]), "dr", 0.55)
+    (undefined,) = gate.judge_audit(
+        pd.DataFrame([row | {"dr": np.nan, "dr_low": np.nan, "dr_high": np.nan}]), "dr", 0.55
+    )
     assert undefined.verdict == "too little to say" and "nobody can tell" in undefined.line
 
 
@@ -184,14 +186,14 @@ def test_comparing_pairs_clusters(tmp_path, command):
 def test_a_plan_is_what_the_interval_becomes(tmp_path, command):
     words = list(np.random.default_rng(1).permutation(["rraaaa", "aaaaaa", "raaaaa", "rrrrrr"] * 100))
     decided = pd.DataFrame({"n": 6, "rejected": [word.count("r") for word in words]})
-    row = audits.plan(decided, [400]).iloc[0]
+    row = audits.plan_clusters(decided, [400]).iloc[0]
     alone = row_of(words)
     for name in ("frr", "dr", "rephrased3"):
         assert row[name] == pytest.approx((alone[f"{name}_high"] - alone[f"{name}_low"]) / 2, rel=0.15), name
     assert row["refusals"] == decided["rejected"].sum()
-    drawn = audits.like(0.2, 0.3, 6)
+    drawn = audits.simulate_clusters(0.2, 0.3, 6)
     assert drawn["rejected"].mean() / 6 == pytest.approx(0.2, abs=0.02)
-    assert disagreement.ratio(drawn["n"], drawn["rejected"])[2] == pytest.approx(0.3, abs=0.03)
+    assert disagreement.disagreement_parts(drawn["n"], drawn["rejected"])[2] == pytest.approx(0.3, abs=0.03)
     assert "20 % refused, DR 0.7" in command("audit", "--plan").printed
     nothing = file_of(tmp_path / "d.csv", ["uu", "u"])
     assert "no harmless request of all rows is answered or refused" in command("audit", str(nothing), "--plan").error
@@ -214,7 +216,7 @@ def test_what_is_written_for_a_pipeline(tmp_path, command):
 
 
 def test_the_demo_is_the_record(tmp_path, command):
-    made = record.demo(stores.Store("recorded"))
+    made = record.make_demo_log(stores.Store("recorded"))
     assert (paths.DATA / "demo.csv").read_text(encoding="utf-8") == made.to_csv(index=False)
     done = command("audit", "--demo", "--out", str(tmp_path / "o"))
     said = done.printed.partition("\n\n")[0]
@@ -271,7 +273,7 @@ def grouped(rng, n_groups, size=4, dimensions=24):
 def test_neighbours_by_loops():
     vectors, rejected = grouped(np.random.default_rng(1), 30)
     unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
-    found = neighbours.find(vectors, rejected, 0.6)
+    found = neighbours.find_neighbours(vectors, rejected, 0.6)
     leaders = []
     for i in range(len(unit)):
         near = [j for j in range(len(unit)) if j != i and float(unit[i] @ unit[j]) >= 0.6]
@@ -285,33 +287,33 @@ def test_neighbours_by_loops():
 
 def test_the_approximate_index_finds_nearly_all(monkeypatch):
     vectors, rejected = grouped(np.random.default_rng(2), 300)
-    exact = neighbours.find(vectors, rejected, 0.6)
-    monkeypatch.setattr(neighbours, "EXACT", 100)
-    found = neighbours.find(vectors, rejected, 0.6)
+    exact = neighbours.find_neighbours(vectors, rejected, 0.6)
+    monkeypatch.setattr(neighbours, "_MAX_EXACT_PROMPTS", 100)
+    found = neighbours.find_neighbours(vectors, rejected, 0.6)
     assert 0.95 < found.recall <= 1 and (found.near == exact.near).mean() > 0.9
 
 
 def test_neighbours_stand_for_clusters():
     vectors, rejected = grouped(np.random.default_rng(3), 200)
-    near = neighbours.find(vectors, rejected)
+    near = neighbours.find_neighbours(vectors, rejected)
     groups = np.repeat(np.arange(200), 4)
     counts = pd.DataFrame({"cluster_id": range(200), "n": 4, "rejected": np.bincount(groups, weights=rejected)})
-    by_cluster = disagreement.estimate(ClusterBootstrap(range(200)), counts)
-    by_near = disagreement.estimate_near(near.groups, rejected, near.near, near.near_rejected)
+    by_cluster = disagreement.estimate_disagreement(ClusterBootstrap(range(200)), counts)
+    by_near = disagreement.estimate_neighbour_disagreement(near.groups, rejected, near.near, near.near_rejected)
     assert tuple(by_near) == pytest.approx(tuple(by_cluster), abs=0.1)
     # every prompt's neighbours are its cluster: the same number
-    own = disagreement.estimate_near(
+    own = disagreement.estimate_neighbour_disagreement(
         groups, rejected, np.full(800, 3), counts["rejected"].to_numpy()[groups] - rejected
     )
     assert own[0] == pytest.approx(by_cluster[0], rel=1e-12)
-    alone = disagreement.estimate_near(groups, rejected, np.zeros(800, int), np.zeros(800, int))
+    alone = disagreement.estimate_neighbour_disagreement(groups, rejected, np.zeros(800, int), np.zeros(800, int))
     assert np.isnan(alone).all()
 
 
 @pytest.mark.slow
 def test_texts_without_clusters_are_embedded_once(tmp_path, command, recorded_corpus, capsys, monkeypatch):
-    monkeypatch.setattr(embedding, "FIRST", 30)
-    monkeypatch.setattr(embedding, "PART", 50)
+    monkeypatch.setattr(embedding, "FIRST_PART_ROWS", 30)
+    monkeypatch.setattr(embedding, "PART_ROWS", 50)
     rows = recorded_corpus.head(120)[["text"]].assign(decision=["reject", "accept", "accept"] * 40)
     rows.to_csv(tmp_path / "d.csv", index=False)
     done = command("audit", str(tmp_path / "d.csv"), "--out", str(tmp_path / "out"))
@@ -319,7 +321,7 @@ def test_texts_without_clusters_are_embedded_once(tmp_path, command, recorded_co
     assert len(list((tmp_path / "out" / "vectors.parts").glob("part-*.parquet"))) == 3
     table = pd.read_csv(tmp_path / "out" / "audit.csv")
     assert table["n_near"][0] > 100 and table["recall"][0] == 1
-    monkeypatch.setattr("paraguard_utils.models.encoder.encode", None)  # nothing is embedded again
+    monkeypatch.setattr("paraguard_utils.models.encoder.encode_texts", None)  # nothing is embedded again
     assert not command("audit", str(tmp_path / "d.csv"), "--out", str(tmp_path / "out")).error
 
 

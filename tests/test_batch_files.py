@@ -16,7 +16,7 @@ PROMPTS = pd.DataFrame({"prompt_id": ["p1", "p2", "p3"], "text": ["One thing?", 
 
 def ask(folder, corpus=PROMPTS, wrapper="safety"):
     model = batch_files.BatchFiles("made-up@3", folder, "openai/made-up@3")
-    return trace_store.query(stores.Store("test"), "mine", corpus, model, wrapper, prompting.Decoding(8))
+    return trace_store.query_model(stores.Store("test"), "mine", corpus, model, wrapper, prompting.Decoding(8))
 
 
 def requests(folder):
@@ -129,10 +129,10 @@ def test_a_file_that_is_none_is_named(results, tmp_path, line):
 
 def test_keys_are_those_of_a_server_that_has_a_system_turn(tmp_path):
     decoding = prompting.Decoding(8)
-    framing = served.Framing("Be careful.", "", told="answer tokens 20")
+    framing = served.PromptLayout("Be careful.", "", told="answer tokens 20")
     prefix = json.dumps(framing._asdict(), sort_keys=True)
-    server = served.Server("made-up", "http://x/v1")
-    asked = prompting.PromptContext(server.weights_id, served.DTYPE, prefix, "", decoding)
+    server = served.ServerBackend("made-up", "http://x/v1")
+    asked = prompting.PromptContext(server.weights_id, served.SERVED_DTYPE, prefix, "", decoding)
     assert batch_files.BatchFiles("made-up", tmp_path).context("Be careful.", decoding) == asked
 
 
@@ -141,9 +141,9 @@ def test_requests_that_ask_for_harm_are_not_asked_by_files(results, tmp_path, re
     with pytest.raises(DataError, match="asking by files"):
         batch_files.BatchFiles("made-up", tmp_path).check(twins)
     given = {"store": "test", "corpus": "paraguard_mini", "model": "openai/x", "base_url": f"file://{tmp_path}"}
-    config = settings.check(given | {"wrappers": ["none", "safety"]})
-    assert isinstance(backends.sources(config)[0], batch_files.BatchFiles)
+    config = settings.check_settings(given | {"wrappers": ["none", "safety"]})
+    assert isinstance(backends.resolve_backends(config)[0], batch_files.BatchFiles)
     with pytest.raises(SystemExit) as ended:
-        targets.ask(stores.Store("test"), "paraguard_mini", recorded_corpus, config)
+        targets.ask_targets(stores.Store("test"), "paraguard_mini", recorded_corpus, config)
     assert ended.value.code == 0 and "not asked by files" in capsys.readouterr().out
     assert len(requests(tmp_path)) == 2 * len(recorded_corpus)

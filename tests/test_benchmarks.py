@@ -38,7 +38,7 @@ def files(tmp_path):
 
 
 def test_sources_are_read_merged_and_counted(files):
-    seeds, left_out = benchmarks.read(files)
+    seeds, left_out = benchmarks.read_benchmarks(files)
     assert seeds.set_index("seed_id")[["source", "category"]].to_dict("split")["data"] == [
         ["PHTest v0.1", "unstated"],
         ["PHTest v0.1 + USEBench E-Bench", "unstated"],
@@ -53,7 +53,7 @@ def test_sources_are_read_merged_and_counted(files):
         ["USEBench E-Bench", "text is in an earlier row", 1],
         ["OR-Bench Hard-1K", "text is in an earlier row", 1],
     ]
-    assert len(benchmarks.read(files, ("harmless", "controversial"))[0]) == 4
+    assert len(benchmarks.read_benchmarks(files, ("harmless", "controversial"))[0]) == 4
 
 
 @pytest.mark.parametrize(
@@ -71,31 +71,31 @@ def test_sources_are_read_merged_and_counted(files):
 def test_a_bad_file_is_one_clear_error(tmp_path, content, message):
     (tmp_path / "ph.csv").write_bytes(content)
     with pytest.raises(DataError, match=message) as caught:
-        benchmarks.read({"phtest": tmp_path / "ph.csv"})
+        benchmarks.read_benchmarks({"phtest": tmp_path / "ph.csv"})
     assert "ph.csv" in str(caught.value) and len(str(caught.value).splitlines()) == 1
 
 
 def test_a_missing_file_is_one_clear_error():
     with pytest.raises(SettingsError, match=r"no file 'nowhere\.csv'"):
-        benchmarks.read({"phtest": "nowhere.csv"})
+        benchmarks.read_benchmarks({"phtest": "nowhere.csv"})
 
 
 @given(st.lists(st.sampled_from(["a", "b", "c"]), min_size=1, max_size=60), st.integers(0, 5))
 def test_every_prefix_of_the_order_is_stratified(categories, seed):
     seeds = pd.DataFrame({"n": range(len(categories)), "source": "s", "category": categories})
-    order = benchmarks.stratified(seeds, seed)
+    order = benchmarks.order_by_strata(seeds, seed)
     assert sorted(order["n"]) == seeds["n"].tolist()
     shares = seeds["category"].value_counts(normalize=True)
     for n in range(1, len(order) + 1):
         drawn = order["category"].head(n).value_counts().reindex(shares.index, fill_value=0)
         # a stratum is at most one row ahead or behind, and the others' rounding moves n itself by one each
         assert (np.abs(drawn - shares * n) <= len(shares)).all()
-    pd.testing.assert_frame_equal(order, benchmarks.stratified(seeds, seed))
+    pd.testing.assert_frame_equal(order, benchmarks.order_by_strata(seeds, seed))
 
 
 @needs_files
 def test_the_published_files_hold_what_their_authors_say():
-    seeds, left_out = benchmarks.read(FILES)
+    seeds, left_out = benchmarks.read_benchmarks(FILES)
     assert len(seeds) == 3386
     counts = left_out.set_index(["source", "reason"])["rows"]
     assert counts["USEBench E-Bench"].sum() == 500  # every one of them lies inside PHTest
@@ -105,7 +105,7 @@ def test_the_published_files_hold_what_their_authors_say():
 
 
 def script(name):
-    return runpy.run_path(str(paths.BENCHMARKS / f"{name}.py"))
+    return runpy.run_path(str(paths.BENCHMARKS_FOLDER / f"{name}.py"))
 
 
 def guard(score):
@@ -133,7 +133,7 @@ def test_a_guard_is_stopped_after_the_batch_in_which_its_limit_passes(tiny_folde
     assert measured(guard(score), texts, 0, 3)["prompts"] == batch
     assert asked == [1, batch, 1, 1, 1, 3]
     assert measured(guard(score), texts, np.inf, 3)["prompts"] == len(texts)
-    _, score = chat.yes_no({"model": str(tiny_folder)})
+    _, score = chat.make_yes_no_guard({"model": str(tiny_folder)})
     row = measured(guard(score), prompts["text"].tolist(), np.inf, 2)
     assert row["prompts"] == len(prompts) and row["ratio"] == row["one_by_one"] / row["together"]
 
@@ -157,7 +157,7 @@ def test_the_table_of_guards_grows_guard_by_guard(tmp_path, monkeypatch, capsys)
     monkeypatch.setattr("sys.argv", ["guard_throughput.py", *options])
     with pytest.raises(ZeroDivisionError):
         main()
-    table = stores.read(file, "tables")
+    table = stores.read_file(file, "tables")
     assert table[["guard", "prompts"]].to_dict("split")["data"] == [["costly-score", 2]]
     assert stores.read_meta(file)["prompts"] == 2
     assert "left out: the package hatesonar is not installed" in capsys.readouterr().err
@@ -174,7 +174,7 @@ def test_prompts_for_a_veto_are_those_that_the_target_rejects():
 def test_a_veto_costs_its_rewordings_and_one_row_a_step(tiny_model, recorded_corpus, capsys):
     veto = script("veto_cost")
     given = pd.concat([recorded_corpus.head(2), pd.DataFrame({"prompt_id": ["none"], "text": ["Xyzzy!"]})])
-    again = reword.reworded(given)
+    again = reword.reword_prompts(given)
     asked, decided = [], []
 
     def answer(prompts):
@@ -206,7 +206,9 @@ def test_a_veto_costs_its_rewordings_and_one_row_a_step(tiny_model, recorded_cor
 
 @needs_files
 def test_no_text_of_the_benchmarks_is_in_the_repository():
-    pool, _ = benchmarks.read({name: str(file) for name, file in FILES.items()}, ("harmless", "controversial"))
+    pool, _ = benchmarks.read_benchmarks(
+        {name: str(file) for name, file in FILES.items()}, ("harmless", "controversial")
+    )
     texts = [*pool["text"], *benchmarks.read_xstest(str(SHARED / "xstest" / "xstest_prompts.csv"))["text"]]
     # what stands between marks that a file might escape
     runs = pd.Series([max(re.split(r'["\\\r\n]', text), key=len).strip() for text in texts])

@@ -511,9 +511,9 @@ def both_versions(labels, seed, weights=WEIGHTS, resamples=25):
     """The package's frames and the second version's lists, of one world."""
     corpus, vectors, traces, labelled, tokens = world(labels, seed)
     chosen = ScoreWeights(weights["drift"], weights["prob_shift"], weights["ppl"])
-    frame = signals.pairs(corpus, vectors, traces, labelled, tokens, K)
-    detailed = chance.details(
-        corpus, frame, (traces["user_end"] - traces["user_start"]).to_numpy(), signals.perplexity(traces)
+    frame = signals.compute_pairs(corpus, vectors, traces, labelled, tokens, K)
+    detailed = chance.add_matching_columns(
+        corpus, frame, (traces["user_end"] - traces["user_start"]).to_numpy(), signals.trace_perplexity(traces)
     )
     prompts = read(corpus, vectors, traces, labelled, tokens)
     return SimpleNamespace(
@@ -526,7 +526,7 @@ def both_versions(labels, seed, weights=WEIGHTS, resamples=25):
         frame=frame,
         ranked=detailed[detailed["rank"].notna()],
         own=detailed[detailed["same_cluster"]],
-        scores=confusion.prompt_scores(corpus, labelled, frame, chosen, K, THETA),
+        scores=confusion.score_prompts(corpus, labelled, frame, chosen, K, THETA),
         clusters=ClusterBootstrap(corpus["cluster_id"], resamples=resamples, seed=seed),
         prompts=prompts,
         pairs=compare(prompts),
@@ -551,7 +551,7 @@ def assert_signals_agree(two):
 def assert_scores_agree(two, weights):
     for reading in READINGS:
         suffix = {"relative": "", "clipped": "_clipped"}[reading]
-        values = signals.score(two.frame, two.weights, reading)
+        values = signals.score_pairs(two.frame, two.weights, reading)
         score = dict(zip(zip(two.frame["centre_id"], two.frame["neighbour_id"], strict=True), values, strict=True))
         assert score == exactly({(pair.centre, pair.neighbour): pair.score(reading, weights) for pair in two.pairs})
 
@@ -586,7 +586,7 @@ def assert_tables_agree(two, weights):
     for reading in READINGS:
         centres = describe(two.prompts, two.pairs, reading, weights)
         expected = table(two.prompts.values(), two.pairs, centres, reading, weights)
-        row = confusion.table_row(
+        row = confusion.target_row(
             "t", two.corpus, two.labels, two.frame, two.scores, two.clusters, reading, two.weights, K
         )
         assert {name: row[name] for name in expected} == exactly(expected)
@@ -603,7 +603,9 @@ def assert_tables_agree(two, weights):
 @pytest.mark.parametrize("seed", SEEDS)
 def test_signals_scores_and_tables(seed, weights):
     two = both_versions(MIXED, seed, weights)
-    assert np.allclose(signals.perplexity(two.traces), [perplexity(p) for p in two.prompts.values()], rtol=0, atol=1e-9)
+    assert np.allclose(
+        signals.trace_perplexity(two.traces), [perplexity(p) for p in two.prompts.values()], rtol=0, atol=1e-9
+    )
     assert_signals_agree(two)
     assert_scores_agree(two, weights)
     assert_tables_agree(two, weights)
@@ -633,7 +635,7 @@ def test_any_labels(often, random, seed):
     assert_scores_agree(two, WEIGHTS)
     assert_tables_agree(two, WEIGHTS)
     for reading in READINGS:
-        excess = primary_excess(two, signals.score(two.own, two.weights, reading))
+        excess = primary_excess(two, signals.score_pairs(two.own, two.weights, reading))
         assert excess[0] == exactly(within(two.pairs, lambda pair, name=reading: pair.score(name)))
 
 
@@ -643,16 +645,18 @@ def test_any_labels(often, random, seed):
 def primary_excess(two, values):
     """The package's primary excess of any value of pairs."""
     rejected = two.own["centre_label"] == "reject"
-    return confusion.excess_estimate(two.clusters, two.own["cluster_id"], rejected, values)
+    return confusion.estimate_excess(two.clusters, two.own["cluster_id"], rejected, values)
 
 
 def package_estimates(two, reading):
     """Estimates of the package: name -> Estimate."""
-    score, own = (signals.score(frame, two.weights, reading) for frame in (two.ranked, two.own))
-    floor, matched, share = chance.standardised(two.clusters, two.ranked, chance.strata(two.ranked), score.to_numpy())
+    score, own = (signals.score_pairs(frame, two.weights, reading) for frame in (two.ranked, two.own))
+    floor, matched, share = chance.matched_excess(
+        two.clusters, two.ranked, chance.number_strata(two.ranked), score.to_numpy()
+    )
     found = {
-        **confusion.rate_estimates(two.corpus, two.labels, two.clusters),
-        **confusion.score_estimates(two.corpus, two.frame, two.scores, two.clusters, reading, two.weights),
+        **confusion.estimate_rates(two.corpus, two.labels, two.clusters),
+        **confusion.estimate_scores(two.corpus, two.frame, two.scores, two.clusters, reading, two.weights),
         "floor_matched": floor,
         "excess_matched": matched,
         "excess_within": primary_excess(two, own),
@@ -724,7 +728,7 @@ def test_a_value_on_the_end_of_a_bin_belongs_to_the_bin_above():
     # quintiles of six values are the second to the fifth of them: 0.1 | 0.2 | 0.3 | 0.4 | 0.5 0.6
     assert [bin_of(value, edges(values, 5)) for value in values] == [0, 1, 2, 3, 4, 4]
     frame = pd.DataFrame({"centre_label": "reject", "similarity": values})
-    assert chance.strata(frame, ["similarity"], {"similarity": 5}).tolist() == [0, 1, 2, 3, 4, 4]
+    assert chance.number_strata(frame, ["similarity"], {"similarity": 5}).tolist() == [0, 1, 2, 3, 4, 4]
 
 
 def test_one_ratio_of_lengths_is_one_value():
@@ -732,8 +736,8 @@ def test_one_ratio_of_lengths_is_one_value():
     ids = [f"p{n}" for n in lengths]
     corpus = pd.DataFrame({"prompt_id": ids, "cluster_id": "c"})
     frame = pd.DataFrame({"centre_id": ids[:15], "neighbour_id": ids[1::2], "centre_label": "reject"})
-    twice = chance.details(corpus, frame, lengths, np.ones(30))  # 1 : 2, 2 : 4, ..., 15 : 30
-    assert len(set(chance.strata(twice, ["length"], {"length": 3}))) == 1
+    twice = chance.add_matching_columns(corpus, frame, lengths, np.ones(30))  # 1 : 2, 2 : 4, ..., 15 : 30
+    assert len(set(chance.number_strata(twice, ["length"], {"length": 3}))) == 1
 
 
 # Permutations ---------------------------------------------------------------------------------------------------------
@@ -751,9 +755,9 @@ def test_permutations_are_the_deals_inside_clusters():
     expected = [[dealt_ci(two.prompts, way, pair, reading) for reading in READINGS] for way in ways]
     given = {prompt.id for prompt in two.prompts.values() if prompt.label == "reject"}
 
-    near = chance.candidates(two.vectors, two.corpus, two.labels, K)
-    signal = signals.compare(two.traces, two.tokens, *near.pairs)
-    scores = np.column_stack([signals.score(signal, two.weights, reading) for reading in READINGS])
+    near = chance.find_candidates(two.vectors, two.corpus, two.labels, K)
+    signal = signals.compute_signals(two.traces, two.tokens, *near.pairs)
+    scores = np.column_stack([signals.score_pairs(signal, two.weights, reading) for reading in READINGS])
     value, null, short = near.permuted(scores, lambda ci: ci.mean(axis=0), K, seed=0, draws=1200)
     assert short == 0
     assert list(value) == exactly(expected[ways.index(given)])
@@ -765,4 +769,4 @@ def test_permutations_are_the_deals_inside_clusters():
         # 20 of each are expected; chi-square with 59 degrees of freedom exceeds 110 once in 20,000 times
         assert sum((drawn[i] - 20) ** 2 / 20 for i in range(60)) < 110
         below = sum(one >= own[ways.index(given)] - 1e-12 for one in null[:, place])
-        assert chance.p_value(value[place], null[:, place]) == exactly((1 + below) / 1201)
+        assert chance.permutation_p_value(value[place], null[:, place]) == exactly((1 + below) / 1201)

@@ -13,10 +13,10 @@ from paraguard_utils import paths, registry, stores
 from paraguard_utils.report import croissant, numbers
 from paraguard_utils.schemas import SCHEMAS
 
-TEXT = croissant.CARD.read_text(encoding="utf-8")
-SECTIONS = croissant.sections(TEXT)
+TEXT = croissant.CARD_FILE.read_text(encoding="utf-8")
+SECTIONS = croissant.read_card_sections(TEXT)
 HEADER = DatasetCard(TEXT).data.to_dict()
-TARGETS = {kind: set(registry.published(kind).index) for kind in ("chat", "guard")}
+TARGETS = {kind: set(registry.published_targets(kind).index) for kind in ("chat", "guard")}
 ITSELF = ("README.md", "LICENSE", "croissant.json")
 COUNTED = {"labels": ("chat", "guard"), "scores": ("chat", "guard"), "traces": ("chat",)}
 """Kinds with one file a target, and of which targets."""
@@ -42,16 +42,18 @@ def table(path):
 
 
 def test_what_files_say_is_filled_in():
-    known = stores.Store("recorded").read("tables", numbers.NAME)
-    assert croissant.filled(TEXT, known) == TEXT, "run paraguard card"
-    assert croissant.FILE.read_text(encoding="utf-8") == croissant.croissant_text(TEXT), "run paraguard card"
+    known = stores.Store("recorded").read("tables", numbers.NUMBERS_TABLE)
+    assert croissant.fill_card(TEXT, known) == TEXT, "run paraguard card"
+    assert croissant.CROISSANT_FILE.read_text(encoding="utf-8") == croissant.format_croissant(TEXT), (
+        "run paraguard card"
+    )
 
 
 def test_filling_in_takes_nothing_from_what_was_filled_in_before():
-    known = stores.Store("recorded").read("tables", numbers.NAME)
+    known = stores.Store("recorded").read("tables", numbers.NUMBERS_TABLE)
     emptied = re.sub(r"(?m)^(\| `\w+` \| .*? \|).*\|$", r"\1 |", TEXT.partition("## Tables")[0])
     emptied = re.sub(r"(<!--=\w[^\n]*?-->).*?(<!--=-->)", r"\1\2", emptied)
-    assert croissant.filled(emptied, known) == croissant.filled(TEXT.partition("## Tables")[0], known)
+    assert croissant.fill_card(emptied, known) == croissant.fill_card(TEXT.partition("## Tables")[0], known)
 
 
 @pytest.mark.parametrize("value", [["a|b"], [1.0, None, 2.0], [{"role": "user"}], "a\n b", True, 0.123456, "x" * 99])
@@ -80,7 +82,7 @@ def test_columns_are_those_of_the_schema_and_of_every_file(section):
     for kind in set(section.kinds) & set(SCHEMAS):
         assert list(section.columns) == list(SCHEMAS[kind].columns)
     for path in section.files() if section.columns else []:
-        assert list(croissant.first_row(path)) == list(section.columns), path
+        assert list(croissant.read_first_row(path)) == list(section.columns), path
 
 
 def test_every_schema_has_a_section():
@@ -99,7 +101,7 @@ def test_the_header_is_one_that_hubs_read():
     assert HEADER["size_categories"] == ["1K<n<10K"] and HEADER["source_datasets"] == ["original"]
     assert {*HEADER["annotations_creators"], *HEADER["language_creators"]} <= {"machine-generated", "expert-generated"}
     configs = {config["config_name"]: config["data_files"] for config in HEADER["configs"]}
-    assert tuple(sorted(configs)) == tuple(sorted(croissant.KINDS))
+    assert tuple(sorted(configs)) == tuple(sorted(croissant.RECORD_SETS))
     for kind, files in configs.items():
         splits = [file["split"] for file in files] if kind in COUNTED else []
         assert len(set(splits)) == len(splits) and all(re.fullmatch(r"\w+", split) for split in splits)
@@ -118,7 +120,7 @@ def test_every_published_target_has_its_base_rate():
 
 def test_decided_disagreements_are_those_of_the_readings():
     readings = pd.read_csv(paths.DATA / "seeds" / "topical_readings.csv", index_col="seed_id")
-    seeds = stores.read(paths.DATA / "seeds" / "paraguard_mini.csv", "seeds").set_index("seed_id")
+    seeds = stores.read_file(paths.DATA / "seeds" / "paraguard_mini.csv", "seeds").set_index("seed_id")
     differ = readings.index[readings["first"] != readings["second"]]
     (yes, word) = re.findall(r"rest: (.*?) are topical, (.*?)\s+are\s+not\.", " ".join(TEXT.split()))[0]
     assert set(re.findall("`([^`]+)`", yes)) == set(differ[seeds.loc[differ, "topical"] == "yes"])
@@ -127,7 +129,7 @@ def test_decided_disagreements_are_those_of_the_readings():
 
 @pytest.fixture(scope="module")
 def dataset():
-    return mlcroissant.Dataset(croissant.FILE)
+    return mlcroissant.Dataset(croissant.CROISSANT_FILE)
 
 
 def test_croissant_is_valid(dataset):
@@ -137,17 +139,17 @@ def test_croissant_is_valid(dataset):
     assert metadata["conformsTo"] == "http://mlcommons.org/croissant/1.1"
     assert metadata["license"] == "https://creativecommons.org/licenses/by/4.0/"
     assert f"| {metadata['version']} | {metadata['datePublished'][:10]} |" in TEXT
-    assert "<!--" not in croissant.FILE.read_text(encoding="utf-8")
+    assert "<!--" not in croissant.CROISSANT_FILE.read_text(encoding="utf-8")
 
 
 def told(value):
     return value.decode() if isinstance(value, bytes) else value
 
 
-@pytest.mark.parametrize("kind", sorted(set(croissant.KINDS) - set(COUNTED)))
+@pytest.mark.parametrize("kind", sorted(set(croissant.RECORD_SETS) - set(COUNTED)))
 def test_croissant_loads_what_the_project_reads(dataset, kind):
     (section,) = [section for section in SECTIONS if kind in section.kinds]
-    frame = stores.read(section.files()[0], croissant.KINDS[kind])
+    frame = stores.read_file(section.files()[0], croissant.RECORD_SETS[kind])
     records = [{name.partition("/")[2]: told(value) for name, value in row.items()} for row in dataset.records(kind)]
     pd.testing.assert_frame_equal(pd.DataFrame(records)[list(frame)], frame, check_dtype=False)
 
@@ -159,7 +161,7 @@ def test_croissant_loads_every_target(dataset, kind):
     for row in dataset.records(kind):
         found.setdefault(told(row[f"{kind}/target"]), []).append(row)
     assert set(found) == set.union(*(TARGETS[one] for one in COUNTED[kind]))
-    name = registry.published("chat").index[0]
+    name = registry.published_targets("chat").index[0]
     frame = store.read(kind, "paraguard_mini", name)
     assert [told(row[f"{kind}/prompt_id"]) for row in found[name]] == frame["prompt_id"].tolist()
     column, expected = list(frame)[-1], frame.iloc[-1, -1]

@@ -32,7 +32,7 @@ def test_the_matched_floor_by_hand():
         ("b", "accept", 0.5, 0.6),
     )
     stratum = (frame["similarity"] < 0.7).to_numpy(int)
-    floor, excess, matched = chance.standardised(
+    floor, excess, matched = chance.matched_excess(
         ClusterBootstrap(["a", "b"]), frame, stratum, frame["score"].to_numpy()
     )
     # floor: (2 * 0.2 + 1 * (0.4 + 0.6) / 2) / 3 = 0.3; rejected mean (0.3 + 0.5 + 0.8) / 3
@@ -41,7 +41,7 @@ def test_the_matched_floor_by_hand():
 
 def test_a_stratum_without_accepted_pairs_is_left_out_on_both_sides():
     frame = pairs(("a", "reject", 0.9, 0.3), ("a", "reject", 0.1, 0.9), ("b", "accept", 0.9, 0.2))
-    _, excess, matched = chance.standardised(
+    _, excess, matched = chance.matched_excess(
         ClusterBootstrap(["a", "b"]), frame, np.array([0, 1, 0]), frame["score"].to_numpy()
     )
     assert excess[0] == pytest.approx(0.1) and matched == 0.5
@@ -51,7 +51,7 @@ def test_strata_are_bins_of_the_rejected_pairs():
     frame = pairs(
         *(("a", "reject", s, 0.0) for s in (0.1, 0.2, 0.3, 0.4)), ("b", "accept", 0.15, 0), ("b", "accept", 0.9, 0)
     )
-    found = chance.strata(frame, ["similarity"], {"similarity": 2})
+    found = chance.number_strata(frame, ["similarity"], {"similarity": 2})
     assert found.tolist() == [0, 0, 1, 1, 0, 1]
 
 
@@ -66,9 +66,9 @@ def test_where_the_contrast_is_one_and_the_same_the_regression_is_the_primary_ex
     )
     for name in ("drift", "prob_shift", "ppl_relative", "ppl_clipped"):
         frame[name] = rng.random(len(frame))
-    expected = confusion.excess(corpus, frame)["excess"].mean()
+    expected = confusion.cluster_excess(corpus, frame)["excess"].mean()
     frame["cluster_id"] = corpus["cluster_id"][a].to_numpy()
-    clusters, score = ClusterBootstrap(corpus["cluster_id"]), signals.score(frame)
+    clusters, score = ClusterBootstrap(corpus["cluster_id"]), signals.score_pairs(frame)
     found = chance.excess_at_equal_contrast(clusters, frame, score, np.ones(len(frame)))
     assert found[0] == pytest.approx(expected, abs=1e-12) and found[1] < found[0] < found[2]
 
@@ -79,7 +79,7 @@ def test_what_the_contrast_explains_is_gone():
     contrast = rng.random(600) + (frame["centre_label"] == "reject")
     score = 0.5 * (1 - np.exp(-contrast)) + 0.01 * rng.normal(size=600)
     clusters = ClusterBootstrap(frame["cluster_id"])
-    raw = confusion.excess_estimate(clusters, frame["cluster_id"], frame["centre_label"] == "reject", score)
+    raw = confusion.estimate_excess(clusters, frame["cluster_id"], frame["centre_label"] == "reject", score)
     left = chance.excess_at_equal_contrast(clusters, frame, score, contrast)
     assert raw[1] > 0.05 and left[1] < 0 < left[2]
 
@@ -87,7 +87,7 @@ def test_what_the_contrast_explains_is_gone():
 def test_no_mixed_cluster_is_undefined():
     frame = pairs(("a", "reject", 0.5, 0.3), ("b", "accept", 0.5, 0.3))
     clusters, rejected = ClusterBootstrap(["a", "b"]), frame["centre_label"] == "reject"
-    assert np.isnan(confusion.excess_estimate(clusters, frame["cluster_id"], rejected, frame["score"])[0])
+    assert np.isnan(confusion.estimate_excess(clusters, frame["cluster_id"], rejected, frame["score"])[0])
     assert np.isnan(chance.excess_at_equal_contrast(clusters, frame, frame["score"], np.ones(2))[0])
 
 
@@ -100,7 +100,7 @@ def mean(ci):
 
 
 def permuted(cluster, label, near, scores, k, draws, seed):
-    return chance.Candidates(cluster, label, near, ()).permuted(scores[near >= 0], mean, k, seed, draws)
+    return chance.PermutationCandidates(cluster, label, near, ()).permuted(scores[near >= 0], mean, k, seed, draws)
 
 
 def test_permutations_by_hand():
@@ -109,9 +109,9 @@ def test_permutations_by_hand():
     # 0 is rejected: its two nearest accepted are 1 and 2, mean (0.1 + 0.2) / 2; or 1 is: 0 and 2, mean (0.1 + 0.4) / 2
     null = null[:, 0]
     assert value == pytest.approx(0.15) and set(null.round(6)) == {0.15, 0.25} and short == 0
-    assert chance.p_value(value, null) == 1.0
-    assert chance.p_value(0.25, null) == pytest.approx((1 + (null > 0.2).sum()) / 201)
-    assert np.isnan(chance.p_value(np.nan, null))
+    assert chance.permutation_p_value(value, null) == 1.0
+    assert chance.permutation_p_value(0.25, null) == pytest.approx((1 + (null > 0.2).sum()) / 201)
+    assert np.isnan(chance.permutation_p_value(np.nan, null))
 
 
 @settings(max_examples=50)
@@ -127,7 +127,7 @@ def test_where_much_is_rejected_the_search_is_deeper():
     rng = np.random.default_rng(0)
     corpus = pd.DataFrame({"prompt_id": [f"p{i:02d}" for i in range(40)], "cluster_id": np.repeat(range(10), 4)})
     labels = pd.DataFrame({"label": ["reject"] * 30 + ["accept"] * 8 + ["unparsed"] * 2})
-    found = chance.candidates(rng.normal(size=(40, 6)), corpus, labels, k=3, depth=3)
+    found = chance.find_candidates(rng.normal(size=(40, 6)), corpus, labels, k=3, depth=3)
     # 38 are scored and 8 of them accepted: 3 * 38 / 8 = 14.25, so 15 of any label are looked at
     assert found.near.shape == (38, 15) and found.near.max() == 37
 
@@ -149,7 +149,7 @@ def test_what_permutations_cannot_use_is_left_out(labels, seed):
 def test_without_an_accepted_prompt_nothing_is_looked_for():
     corpus = pd.DataFrame({"prompt_id": [f"p{i}" for i in range(30)], "cluster_id": np.repeat(range(5), 6)})
     labels = pd.DataFrame({"label": ["reject"] * 30})
-    found = chance.candidates(np.random.default_rng(0).normal(size=(30, 6)), corpus, labels, k=5)
+    found = chance.find_candidates(np.random.default_rng(0).normal(size=(30, 6)), corpus, labels, k=5)
     assert found.near.shape == (30, 0) and len(found.pairs[0]) == 0
     value, null, short = found.permuted(np.zeros((0, 1)), mean, k=5, seed=0, draws=3)
     assert np.isnan(value).all() and np.isnan(null).all() and short == 1.0
@@ -175,18 +175,20 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 def test_chance_of_any_labels(case, monkeypatch):
     corpus, vectors, traces, labels, tokens = worlds.world(CASES[case], np.repeat([f"c{i}" for i in range(10)], 6))
-    monkeypatch.setattr(encoder, "vectors", lambda *_, **__: vectors)
+    monkeypatch.setattr(encoder, "stored_vectors", lambda *_, **__: vectors)
     store = SimpleNamespace(read=lambda *_: tokens)
     config = freeze({"store": "test", "corpus": "c"})
     clusters = ClusterBootstrap(corpus["cluster_id"], resamples=100)
-    frame = signals.pairs(corpus, vectors, traces, labels, tokens)
-    table, curve, found = chance.against_chance(store, "c", corpus, "m--none", labels, traces, frame, config, clusters)
+    frame = signals.compute_pairs(corpus, vectors, traces, labels, tokens)
+    table, curve, found = chance.compare_with_chance(
+        store, "c", corpus, "m--none", labels, traces, frame, config, clusters
+    )
     usual = table[table["reading"] == "relative"].iloc[0]
     np.testing.assert_equal(list(found["excess_matched"]), [usual[f"excess_matched{x}"] for x in ("", "_low", "_high")])
-    scores = confusion.prompt_scores(corpus, labels, frame)
-    row = confusion.table_row("m--none", corpus, labels, frame, scores, clusters)
+    scores = confusion.score_prompts(corpus, labels, frame)
+    row = confusion.target_row("m--none", corpus, labels, frame, scores, clusters)
     table = table.merge(pd.DataFrame([row]), on=["target", "reading"])
-    assert len(curve) == 2 * len(chance.CURVE)
+    assert len(curve) == 2 * len(chance.CURVE_TAUS)
     if case == "mixed":
         rejected = scores.loc[scores["label"] == "reject", "ci"]
         shares = curve[curve["reading"] == "relative"].set_index("tau")["cr"]
@@ -194,4 +196,4 @@ def test_chance_of_any_labels(case, monkeypatch):
         assert 0 < table["p"][0] <= 1 and table["excess_matched_low"][0] < table["excess_matched_high"][0]
     else:
         assert table["excess_matched"].isna().all()
-    assert findings.verdicts(table) == ["not judged"] * len(table)
+    assert findings.judge_excess(table) == ["not judged"] * len(table)

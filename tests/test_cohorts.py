@@ -37,19 +37,19 @@ def pairs_of(both, seed_only, variant_only, neither, strategy="lexical"):
 
 def test_an_edge_belongs_to_the_bin_above_it():
     values = pd.Series([-1.0, 0.59, 0.60, 0.79, 0.80, 2.0])
-    assert cohorts.by_edges(values, (0.60, 0.80)).tolist() == ["low", "low", "middle", "middle", "high", "high"]
+    assert cohorts.cut_at_edges(values, (0.60, 0.80)).tolist() == ["low", "low", "middle", "middle", "high", "high"]
 
 
 def test_fixed_edges_cut_the_gate_in_three_equal_steps():
     # 0.30 + 0.40 / 3 = 0.4333, 0.30 + 2 * 0.40 / 3 = 0.5667
-    assert pytest.approx((0.43333, 0.56667), abs=1e-5) == cohorts.RISK_EDGES
+    assert pytest.approx((0.43333, 0.56667), abs=1e-5) == cohorts.RISK_BIN_EDGES
 
 
 def test_fixed_bins_do_not_depend_on_the_other_rejections():
     corpus, scores = asked([(f"c{i}", "seed", "reject") for i in range(9)])
     corpus["risk"] = np.linspace(0.32, 0.68, 9)
-    whole = cohorts.binned_rejections(corpus, scores, "fixed").set_index("prompt_id")
-    part = cohorts.binned_rejections(corpus, scores.head(4), "fixed").set_index("prompt_id")
+    whole = cohorts.bin_rejections(corpus, scores, "fixed").set_index("prompt_id")
+    part = cohorts.bin_rejections(corpus, scores.head(4), "fixed").set_index("prompt_id")
     assert part["risk_bin"].equals(whole["risk_bin"].loc[part.index])
     # 0.32 0.365 0.41 | 0.455 0.50 0.545 | 0.59 0.635 0.68
     assert whole["risk_bin"].tolist() == ["low"] * 3 + ["middle"] * 3 + ["high"] * 3
@@ -62,7 +62,7 @@ def test_the_gap_by_hand():
     scores["ci"] = [0.7, 0.7, 0.5, 0.5, 0.7, 0.5, 0.5, 0.5]
     scores["isolation"] = [1.0, 0.5, 0.0, float("nan"), 1.0, 1.0, 1.0, 1.0]
     clusters = ClusterBootstrap(corpus["cluster_id"], resamples=300)
-    table = cohorts.table("t", cohorts.binned_rejections(corpus, scores, "fixed"), clusters, "fixed")
+    table = cohorts.cohort_table("t", cohorts.bin_rejections(corpus, scores, "fixed"), clusters, "fixed")
     cells = table[table["reading"] == "relative"].set_index(["risk", "similarity"])
     charged = cells.loc[("high", "all")]
     # CR@0.60: 2 of 4 inside, 1 of 4 outside
@@ -83,7 +83,7 @@ def test_a_gap_to_nobody_or_everybody_still_has_a_width():
     clusters = ClusterBootstrap([f"c{i}" for i in range(10)], resamples=300)
     ids = np.array([f"c{i}" for i in range(10)])
     none, every = clusters.share(ids[:4], [False] * 4), clusters.share(ids[4:], [True] * 6)
-    value, low, high = cohorts.gap(none, every)
+    value, low, high = cohorts.share_difference(none, every)
     # Exact intervals: 0 of 4 is [0, 1 - 0.025^(1/4)] = [0, 0.602]; 6 of 6 is [0.025^(1/6), 1] = [0.541, 1].
     # -1 has no room below; above it sqrt(0.602^2 + 0.459^2) = 0.757
     assert (value, low) == (-1, -1)
@@ -94,7 +94,7 @@ def test_a_gap_with_an_unknown_interval_has_none():
     clusters = ClusterBootstrap(list("aabb"), resamples=50)
     alone, known = clusters.mean(["a", "a"], [0.0, 1.0]), clusters.mean(list("aabb"), [0.0, 1.0, 1.0, 1.0])
     assert math.isnan(alone[1])
-    value, low, high = cohorts.gap(alone, known)
+    value, low, high = cohorts.share_difference(alone, known)
     assert value == pytest.approx(-0.25) and math.isnan(low) and math.isnan(high)
 
 
@@ -107,7 +107,7 @@ def test_flips_by_hand():
     ]  # fmt: skip
     corpus, scores = asked(rows)
     clusters = ClusterBootstrap(corpus["cluster_id"], resamples=200)
-    table = cohorts.groups("t", corpus, scores, clusters)
+    table = cohorts.group_table("t", corpus, scores, clusters)
     lexical, register, seed = (
         table[(table["kind"] == "strategy") & (table["group"] == name)].iloc[0]
         for name in ("lexical", "register", "seed")
@@ -136,7 +136,7 @@ def test_flips_split_into_their_directions_and_groups_add_up(decisions):
     rows = [(f"c{i}", name, label) for i, row in enumerate(decisions) for name, label in zip(names, row, strict=True)]
     corpus, scores = asked(rows)
     clusters = ClusterBootstrap(corpus["cluster_id"], resamples=50)
-    table = cohorts.groups("t", corpus, scores, clusters)
+    table = cohorts.group_table("t", corpus, scores, clusters)
     assert table["flip"].to_numpy() == pytest.approx((table["to_reject"] + table["to_accept"]).to_numpy(), nan_ok=True)
     for measure in ("n_scored", "n_reject", "n_flip"):
         assert table.groupby("kind")[measure].sum().nunique() == 1
@@ -147,7 +147,7 @@ def test_flips_split_into_their_directions_and_groups_add_up(decisions):
         if rows["frr"].notna().any():
             assert rows["frr_most"].sum() == pytest.approx(1), kind
     assert (table.loc[table["n_reject"] == 0, "note"].str.contains("no scored rejection")).all()
-    ahead = findings.leading(table, "strategy", "flip")
+    ahead = findings.find_leading_groups(table, "strategy", "flip")
     strategies = table[(table["kind"] == "strategy") & table["flip"].notna()]
     assert ahead.empty if strategies["n_reject"].sum() < 30 else ahead["flip"].item() == strategies["flip"].max()
 
@@ -155,7 +155,7 @@ def test_flips_split_into_their_directions_and_groups_add_up(decisions):
 def test_the_odds_ratio_by_hand():
     # 100 clusters: refused are both 20, the seed only 10, the variant only 30, neither 40
     corpus, scores = asked(pairs_of(20, 10, 30, 40))
-    row = cohorts.odds_ratios(corpus, {"t": scores}).set_index("term").loc["lexical"]
+    row = cohorts.refusal_odds_ratios(corpus, {"t": scores}).set_index("term").loc["lexical"]
     # seeds 30 of 100, variants 50 of 100: (50 / 50) / (30 / 70) = 7 / 3
     assert row["odds_ratio"] == pytest.approx(7 / 3, rel=1e-5)
     # var = 1 / (n p q) of each, minus twice the covariance (p11 - p1 p2) / (n p1 q1 p2 q2)
@@ -168,7 +168,7 @@ def test_the_odds_ratio_by_hand():
 
 def test_a_term_without_spread_is_not_estimated():
     corpus, scores = asked(pairs_of(20, 10, 30, 40))
-    table = cohorts.odds_ratios(corpus, {"t": scores}).set_index("term")
+    table = cohorts.refusal_odds_ratios(corpus, {"t": scores}).set_index("term")
     notes = table.drop(index="lexical")["note"]
     assert table.drop(index="lexical")["odds_ratio"].isna().all()
     assert (notes[["register", "softening", "hardening", "rewrite"]] == "no scored variant").all()
@@ -178,10 +178,10 @@ def test_a_term_without_spread_is_not_estimated():
 def test_too_few_refusals_are_a_reason_and_not_a_number():
     # 2 * 3 + 3 + 3 = 12 refusals are enough for one term and too few for two
     corpus, scores = asked(pairs_of(3, 3, 3, 91))
-    table = cohorts.odds_ratios(corpus, {"t": scores}).set_index("term")
+    table = cohorts.refusal_odds_ratios(corpus, {"t": scores}).set_index("term")
     assert table.loc["lexical", "odds_ratio"] == pytest.approx(1)
     corpus["risk"] = np.linspace(0.3, 0.7, len(corpus))
-    table = cohorts.odds_ratios(corpus, {"t": scores}).set_index("term")
+    table = cohorts.refusal_odds_ratios(corpus, {"t": scores}).set_index("term")
     assert table[["odds_ratio", "p", "p_holm"]].isna().all(axis=None)
     assert table.loc["risk", "note"] == "12 refusals for 2 terms, fewer than 10 a term"
 
@@ -189,7 +189,7 @@ def test_too_few_refusals_are_a_reason_and_not_a_number():
 def test_a_strategy_that_is_never_refused_is_left_out():
     rows = pairs_of(20, 10, 30, 40) + [(f"c{i:03d}", "softening", "accept") for i in range(50)]
     corpus, scores = asked(rows)
-    table = cohorts.odds_ratios(corpus, {"t": scores}).set_index("term")
+    table = cohorts.refusal_odds_ratios(corpus, {"t": scores}).set_index("term")
     assert table.loc["softening", "note"] == "no variant is refused (separation)"
     assert math.isnan(table.loc["softening", "odds_ratio"])
     assert table.loc["lexical", "odds_ratio"] == pytest.approx(7 / 3, rel=1e-5)
@@ -200,7 +200,7 @@ def test_a_covariate_that_separates_is_no_estimate():
     corpus, scores = asked(pairs_of(20, 10, 30, 40))
     refused = corpus["prompt_id"].map(scores.set_index("prompt_id")["label"]) == "reject"
     corpus["risk"] = np.where(refused, 0.6, 0.4) + np.linspace(0, 0.05, len(corpus))
-    table = cohorts.odds_ratios(corpus, {"t": scores}).set_index("term")
+    table = cohorts.refusal_odds_ratios(corpus, {"t": scores}).set_index("term")
     assert table["odds_ratio"].isna().all() and table.loc["risk", "note"]
 
 
@@ -227,7 +227,7 @@ def drawn(slopes, n=150, seed=0):
 def test_planted_effects_are_found_and_others_are_not():
     planted = {"register": 1.5, "risk": -0.8, "similarity": 0.6}
     corpus, scores = drawn(planted)
-    table = cohorts.odds_ratios(corpus, {"t": scores})
+    table = cohorts.refusal_odds_ratios(corpus, {"t": scores})
     found = table.set_index("term")
     sure = set(found.index[found["p_holm"] < 0.05])
     assert set(planted) <= sure
@@ -241,8 +241,8 @@ def test_planted_effects_are_found_and_others_are_not():
 
 def test_targets_are_pooled_and_corrected_as_families():
     corpus, scores = drawn({"register": 1.5})
-    table = cohorts.odds_ratios(corpus, {"a": scores, "b": scores, "c": scores.assign(label="accept")})
-    one, two, pooled = (table[table["target"] == name].set_index("term") for name in ("a", "b", cohorts.POOLED))
+    table = cohorts.refusal_odds_ratios(corpus, {"a": scores, "b": scores, "c": scores.assign(label="accept")})
+    one, two, pooled = (table[table["target"] == name].set_index("term") for name in ("a", "b", cohorts.ALL_TARGETS))
     pd.testing.assert_frame_equal(one.drop(columns="target"), two.drop(columns="target"))
     # the same answers twice are no new clusters: odds ratios and intervals hardly move (only their weights do)
     for end in ("", "_low", "_high"):
@@ -258,16 +258,16 @@ def test_targets_are_pooled_and_corrected_as_families():
 def test_a_target_that_decides_as_another_does_not_spoil_the_pooled_fit(seed):
     # The second target's own term is 0 in every cluster: its variance is 0, or what rounding leaves of it, +-1e-19.
     corpus, scores = drawn({"register": 1.5}, n=60, seed=seed)
-    table = cohorts.odds_ratios(corpus, {"a": scores, "b": scores})
-    pooled = table[table["target"] == cohorts.POOLED].set_index("term")
+    table = cohorts.refusal_odds_ratios(corpus, {"a": scores, "b": scores})
+    pooled = table[table["target"] == cohorts.ALL_TARGETS].set_index("term")
     assert pooled[["odds_ratio", "odds_ratio_low", "odds_ratio_high", "p"]].notna().all().all()
-    assert (pooled["note"].drop(cohorts.ADJUSTMENT) == "").all()
+    assert (pooled["note"].drop(cohorts.ADJUSTED_TERM) == "").all()
 
 
 def test_a_term_without_variance_between_clusters_has_an_estimate_but_no_interval():
     # In every cluster the variant is decided as the seed: log odds 0, variance 0
     corpus, scores = asked(pairs_of(20, 0, 0, 20))
-    table = cohorts.odds_ratios(corpus, {"t": scores}).set_index("term")
+    table = cohorts.refusal_odds_ratios(corpus, {"t": scores}).set_index("term")
     assert table.loc["lexical", "odds_ratio"] == pytest.approx(1)
     assert table.loc["lexical", ["odds_ratio_low", "odds_ratio_high", "p", "p_holm"]].isna().all()
     assert table.loc["lexical", "note"] == "no variance between clusters"
@@ -276,7 +276,7 @@ def test_a_term_without_variance_between_clusters_has_an_estimate_but_no_interva
 def test_seeds_have_no_similarity_of_their_own():
     corpus, _ = asked(pairs_of(1, 1, 1, 1))
     corpus.loc[corpus["variant"] == 1, "similarity"] = [0.6, 0.7, 0.8, 0.9]
-    terms = cohorts.design(corpus)
+    terms = cohorts.regression_terms(corpus)
     # mean 0.75, standard deviation sqrt((2 * 0.15^2 + 2 * 0.05^2) / 3) = 0.1291
     assert terms["similarity"].tolist() == pytest.approx([0, -1.1619, 0, -0.3873, 0, 0.3873, 0, 1.1619], abs=1e-4)
 
@@ -298,21 +298,24 @@ def test_verdicts_follow_the_intervals():
         a_row("fixed", "d", "low", "high", 0.9, 0.4, n_clusters=9),
         a_row("fixed", "d", "high", "all", 0.3, -0.3, 9),
     ]
-    found = findings.cohort_claims(pd.DataFrame(rows)).set_index("claim")[
+    found = findings.count_cohort_claims(pd.DataFrame(rows)).set_index("claim")[
         ["confirm", "contradict", "open", "untestable"]
     ]
     # safe: a 0.80, b 0.20, c 0.55 [0.45, 0.65], d in too few clusters; charged gaps -0.3, 0.3, 0.02 [-0.08, 0.12], few
     assert found.to_numpy().tolist() == [[1, 1, 1, 1]] * 3
-    assert list(found.index) == list(findings.CLAIMS)
+    assert list(found.index) == list(findings.COHORT_CLAIMS)
 
 
 def test_figures_are_drawn_where_much_is_undefined():
     corpus, scores = asked(pairs_of(3, 3, 3, 91))
     clusters = ClusterBootstrap(corpus["cluster_id"], resamples=50)
-    table = cohorts.groups("t", corpus, scores, clusters)
-    assert len(figures.strategy_flips(table).axes) == 1
-    fitted = cohorts.odds_ratios(corpus, {"t": scores, "u": scores})
-    assert len([axis for axis in figures.cohort_regression(fitted, cohorts.ADJUSTMENT).axes if axis.get_visible()]) == 3
+    table = cohorts.group_table("t", corpus, scores, clusters)
+    assert len(figures.plot_strategy_flips(table).axes) == 1
+    fitted = cohorts.refusal_odds_ratios(corpus, {"t": scores, "u": scores})
+    assert (
+        len([axis for axis in figures.plot_cohort_regression(fitted, cohorts.ADJUSTED_TERM).axes if axis.get_visible()])
+        == 3
+    )
 
 
 @pytest.mark.parametrize("label", ["reject", "unparsed"])
@@ -320,10 +323,10 @@ def test_seeds_alone_or_nothing_decided_give_reasons(label):
     corpus, scores = asked([(f"c{i}", "seed", label) for i in range(4)])
     scores = scores.assign(ci=np.nan, ci_clipped=np.nan)
     clusters = ClusterBootstrap(corpus["cluster_id"], resamples=20)
-    table = cohorts.groups("t", corpus, scores, clusters)
+    table = cohorts.group_table("t", corpus, scores, clusters)
     assert table["ci"].isna().all() and table["note"].str.contains("no scored rejection").all()
-    assert findings.leading(table, "strategy", "flip").empty
-    figures.strategy_flips(table)
-    fitted = cohorts.odds_ratios(corpus, {"t": scores})
+    assert findings.find_leading_groups(table, "strategy", "flip").empty
+    figures.plot_strategy_flips(table)
+    fitted = cohorts.refusal_odds_ratios(corpus, {"t": scores})
     assert fitted["odds_ratio"].isna().all() and (fitted["note"] == "no term has spread").all()
-    figures.cohort_regression(fitted, cohorts.ADJUSTMENT)
+    figures.plot_cohort_regression(fitted, cohorts.ADJUSTED_TERM)

@@ -40,7 +40,7 @@ def test_readme_names_only_commands_that_there_are():
 
 
 def test_the_risk_scorer_of_the_settings_is_the_frozen_one():
-    assert settings.Settings.model_fields["risk"].default == risk.VERSION
+    assert settings.Settings.model_fields["risk"].default == risk.RISK_VERSION
 
 
 @pytest.mark.parametrize(

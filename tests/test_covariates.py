@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from paraguard_utils import stores, text
 from paraguard_utils.analysis import confusion, signals, validity
 from paraguard_utils.core.estimates import ClusterBootstrap
-from paraguard_utils.core.signals import READINGS
-from paraguard_utils.core.vectors import cosine
+from paraguard_utils.core.signals import PPL_READINGS
+from paraguard_utils.core.vectors import cosine_similarity
 from paraguard_utils.labels import follow_ups, labelling
 from paraguard_utils.models import trace_store
 from paraguard_utils.remedies import tuning_data
@@ -26,8 +26,8 @@ def scored(labels, clusters, seed=0, texts=None, k=2):
     corpus, vectors, traces, labels, tokens = worlds.world(labels, clusters, seed)
     if texts:
         corpus["text"] = texts
-    pairs = signals.pairs(corpus, vectors, traces, labels, tokens, k)
-    return corpus, vectors, traces, labels, pairs, confusion.prompt_scores(corpus, labels, pairs, k=k)
+    pairs = signals.compute_pairs(corpus, vectors, traces, labels, tokens, k)
+    return corpus, vectors, traces, labels, pairs, confusion.score_prompts(corpus, labels, pairs, k=k)
 
 
 def test_covariates_by_hand():
@@ -47,8 +47,8 @@ def test_covariates_by_hand():
             row | {"centre_id": "p003", "neighbour_id": "p002", "rank": pd.NA, "drift": 0.9},  # not among the nearest
         ]
     )
-    scores = confusion.prompt_scores(corpus, labels, pairs, k=2)
-    found = validity.beside_ci(corpus, traces, labels, pairs, scores, k=2).set_index("prompt_id")
+    scores = confusion.score_prompts(corpus, labels, pairs, k=2)
+    found = validity.ci_covariates(corpus, traces, labels, pairs, scores, k=2).set_index("prompt_id")
     assert found.index.tolist() == ["p000", "p003"]
     # {red, fox, jumps} shares 2 of 4 words with {red, fox, sleeps} and none with {blue, fish, swims}
     assert found["jaccard"].tolist() == pytest.approx([(2 / 4 + 0) / 2, 2 / 3])
@@ -67,14 +67,14 @@ def test_covariates_by_hand():
 
 def test_without_other_scored_prompts_the_clusters_rate_is_undefined():
     corpus, _, traces, labels, pairs, scores = scored(["reject", "accept", "blocked"], ["a", "b", "a"])
-    found = validity.beside_ci(corpus, traces, labels, pairs, scores, k=2)
+    found = validity.ci_covariates(corpus, traces, labels, pairs, scores, k=2)
     assert len(found) == 1 and np.isnan(found["cluster_frr"][0]) and np.isnan(found["flip_entropy"][0])
 
 
 def frame(n=40, seed=0, **columns):
     """Covariates of n rejections in clusters of two, drawn, with some columns set."""
     rng = np.random.default_rng(seed)
-    names = [*validity.COVARIATES, "drift", "prob_shift", *READINGS.values(), "ci", "ci_clipped"]
+    names = [*validity.COVARIATE_TITLES, "drift", "prob_shift", *PPL_READINGS.values(), "ci", "ci_clipped"]
     drawn = pd.DataFrame({name: rng.random(n) for name in names})
     return drawn.assign(
         prompt_id=[f"p{i}" for i in range(n)], cluster_id=[f"c{i // 2:02d}" for i in range(n)], **columns
@@ -84,13 +84,13 @@ def frame(n=40, seed=0, **columns):
 def correlated(**columns):
     made = frame(**columns)
     clusters = ClusterBootstrap(made["cluster_id"], resamples=200)
-    return validity.correlations({"t": made}, clusters).set_index(["reading", "covariate"])
+    return validity.correlate_ci({"t": made}, clusters).set_index(["reading", "covariate"])
 
 
 def test_r_and_rho_by_hand():
     made = frame(n=4).assign(ci=[0.1, 0.2, 0.3, 0.4], risk=[1.0, 2.0, 3.0, 10.0], length=[4, 3, 2, np.nan])
     clusters = ClusterBootstrap(made["cluster_id"], resamples=50)
-    table = validity.correlations({"t": made}, clusters).set_index(["reading", "covariate"])
+    table = validity.correlate_ci({"t": made}, clusters).set_index(["reading", "covariate"])
     row = table.loc[("relative", "risk")]
     # centred: ci -.15 -.05 .05 .15, risk -3 -2 -1 6: r = 1.4 / sqrt(0.05 * 50); the order is the same: rho = 1
     assert row["r"] == pytest.approx(1.4 / np.sqrt(2.5)) and row["rho"] == pytest.approx(1)
@@ -121,15 +121,15 @@ def correlation_rows(covariate, *bounds, few=False):
 
 def test_the_break_conditions_are_counted():
     table = correlation_rows("similarity", (-0.9, -0.75), (-0.8, -0.6), (-0.3, 0.1), (0.65, 0.9), (-0.69, 0.69))
-    (row,) = findings.restated(table).to_dict("records")
+    (row,) = findings.ci_correlates(table).to_dict("records")
     assert row["r, relative"] == "-0.82 to +0.78"
     assert row["sure, relative"] == "1 up, 2 down of 5; |r| > 0.7 in 1, perhaps 2"
-    (row,) = findings.restated(correlation_rows("risk", (-0.5, -0.1), (-0.2, 0.2), (0.1, 0.2))).to_dict("records")
+    (row,) = findings.ci_correlates(correlation_rows("risk", (-0.5, -0.1), (-0.2, 0.2), (0.1, 0.2))).to_dict("records")
     assert row["sure, relative"] == "1 up, 1 down of 3"
 
 
 def test_too_few_rejections_are_not_judged():
-    assert findings.restated(correlation_rows("similarity", (-0.9, -0.8), few=True)).empty
+    assert findings.ci_correlates(correlation_rows("similarity", (-0.9, -0.8), few=True)).empty
 
 
 def test_near_identical_by_hand():
@@ -139,17 +139,17 @@ def test_near_identical_by_hand():
 
 def test_prompts_without_content_words_do_not_overlap():
     corpus = pd.DataFrame({"prompt_id": ["a", "b"], "text": ["How do I do it?", "What is that?"]})
-    assert np.isnan(validity.overlaps(corpus, ["a"], ["b"])).all()
+    assert np.isnan(validity.content_word_overlaps(corpus, ["a"], ["b"])).all()
 
 
 def test_own_pairs_are_all_pairs_of_a_cluster_once():
     corpus, vectors, *_ = worlds.world(["accept"] * 6, list("abacaa"))
-    own = validity.own_pairs(corpus, vectors)
+    own = validity.pair_within_clusters(corpus, vectors)
     ids = ["p000", "p002", "p004", "p005"]
     assert list(zip(own["first_id"], own["second_id"], strict=True)) == [
         (first, second) for i, first in enumerate(ids) for second in ids[i + 1 :]
     ]
-    expected = cosine(vectors[[0]], vectors[[2]])[0, 0]
+    expected = cosine_similarity(vectors[[0]], vectors[[2]])[0, 0]
     assert own["similarity"][0] == pytest.approx(expected)
 
 
@@ -162,20 +162,20 @@ def twins(flipped, seed=0, k=5):
         vectors[i + 1] = vectors[i] * 1.01
         for column in ("token_ids", "token_nll", "user_start", "user_end"):
             traces.at[i + 1, column] = traces.at[i, column]
-    return corpus, vectors, labels, signals.pairs(corpus, vectors, traces, labels, tokens, k)
+    return corpus, vectors, labels, signals.compute_pairs(corpus, vectors, traces, labels, tokens, k)
 
 
 def test_a_world_where_a_fifth_of_near_identical_pairs_is_flipped():
     flipped = np.random.default_rng(8).random(150) < 0.2
     corpus, vectors, labels, pairs = twins(flipped)
     clusters = ClusterBootstrap(corpus["cluster_id"])
-    own = validity.own_pairs(corpus, vectors)
+    own = validity.pair_within_clusters(corpus, vectors)
     near = own[validity.is_near_identical(own)]
     twin = near["first_id"].str[1:].astype(int) % 4 == 0
-    row = validity.flip_shares(own[own.index.isin(near.index[twin])], {"t": labels}, clusters).iloc[0]
+    row = validity.near_identical_flips(own[own.index.isin(near.index[twin])], {"t": labels}, clusters).iloc[0]
     assert row["n_near"] == 150 and row["n_near_flipped"] == flipped.sum() and not row["few"]
     assert row["flip_near"] == pytest.approx(flipped.mean()) and row["flip_near_low"] < 0.2 < row["flip_near_high"]
-    tail = validity.low_tail(corpus, {"t": pairs})
+    tail = validity.lowest_scored_pairs(corpus, {"t": pairs})
     wanted = {(f"p{4 * i + 1:03d}", f"p{4 * i:03d}") for i in np.flatnonzero(flipped)}
     found = tail.set_index(["rejected_id", "accepted_id"])
     assert wanted <= set(found.index)
@@ -186,11 +186,11 @@ def test_a_world_where_a_fifth_of_near_identical_pairs_is_flipped():
 
 def test_only_scored_prompts_flip():
     corpus, vectors, _, labels, _ = worlds.world(["accept", "blocked", "reject", "accept"], list("aabb"))
-    own = validity.own_pairs(corpus, vectors).assign(similarity=1.0)
+    own = validity.pair_within_clusters(corpus, vectors).assign(similarity=1.0)
     clusters = ClusterBootstrap(corpus["cluster_id"], resamples=50)
-    row = validity.flip_shares(own, {"t": labels}, clusters).iloc[0]
+    row = validity.near_identical_flips(own, {"t": labels}, clusters).iloc[0]
     assert row["n_near"] == 1 and row["flip_near"] == 1.0 and row["few"]
-    row = validity.flip_shares(own.assign(similarity=0.0, jaccard=0.0), {"t": labels}, clusters).iloc[0]
+    row = validity.near_identical_flips(own.assign(similarity=0.0, jaccard=0.0), {"t": labels}, clusters).iloc[0]
     assert row["n_near"] == 0 and np.isnan(row["flip_near"]) and row["flip_pairs"] == 1.0
 
 
@@ -205,7 +205,7 @@ def test_the_tail_lists_share_below_by_hand():
         ]
     )
     corpus = pd.DataFrame({"prompt_id": list("abcd"), "text": ["=one", "two", "three", "four"]})
-    tail = validity.low_tail(corpus, {"t": pairs})
+    tail = validity.lowest_scored_pairs(corpus, {"t": pairs})
     assert tail[["rejected_id", "accepted_id", "rejected_prompt"]].values.tolist() == [["a", "d", "'=one"]]
     # scores 0.2, 0.1, 0.15; clipped 0.7, 0.5, 0.5: a tie is not below
     assert tail["score"][0] == pytest.approx(0.15) and tail["share_below"][0] == pytest.approx(1 / 3)
@@ -218,7 +218,7 @@ def test_brittle_clusters_by_hand():
     texts = ["=1+1", "two", "three", "four", "five", "six", "seven", "eight | nine", "ten", "eleven"]
     corpus, _, _, labels, _, scores = scored(labels, clusters, texts=texts)
     scores["ci"] = scores["prompt_id"].map({"p000": 0.2, "p002": 0.4, "p006": 0.6})
-    table = review.brittle_clusters(corpus, {"t": labels}, {"t": scores})
+    table = review.list_brittle_clusters(corpus, {"t": labels}, {"t": scores})
     # a: 1 of 2, one bit; b and d: 1 of 3, the higher CI first; c is not mixed
     assert table["cluster_id"].tolist() == ["a", "d", "b"]
     assert table["flip_entropy"].tolist() == pytest.approx([1.0, 0.9183, 0.9183], abs=1e-4)
@@ -231,14 +231,14 @@ def test_brittle_clusters_by_hand():
 @pytest.mark.parametrize("label", ["accept", "reject"])
 def test_a_target_of_one_mind_has_no_brittle_cluster_no_tail_and_no_example(label):
     corpus, _, traces, labels, pairs, scores = scored([label] * 4, list("aabb"))
-    assert review.brittle_clusters(corpus, {"t": labels}, {"t": scores}).empty
-    assert validity.low_tail(corpus, {"t": pairs}).empty
-    assert tuning_data.tuning_examples("t", corpus, traces, labels.assign(response="Yes."), pairs, None, "") == []
-    made = validity.beside_ci(corpus, traces, labels, pairs, scores)
+    assert review.list_brittle_clusters(corpus, {"t": labels}, {"t": scores}).empty
+    assert validity.lowest_scored_pairs(corpus, {"t": pairs}).empty
+    assert tuning_data.make_tuning_examples("t", corpus, traces, labels.assign(response="Yes."), pairs, None, "") == []
+    made = validity.ci_covariates(corpus, traces, labels, pairs, scores)
     clusters = ClusterBootstrap(corpus["cluster_id"], resamples=50)
-    table = validity.correlations({"t": made}, clusters)
+    table = validity.correlate_ci({"t": made}, clusters)
     assert table["r"].isna().all()
-    assert findings.restated(table).empty
+    assert findings.ci_correlates(table).empty
 
 
 def test_examples_to_tune_on_by_hand():
@@ -250,7 +250,7 @@ def test_examples_to_tune_on_by_hand():
     pairs["similarity"] = [near.get(ends, 0.1) for ends in zip(pairs["centre_id"], pairs["neighbour_id"], strict=True)]
 
     def made(longer=None, wrapper=""):
-        return tuning_data.tuning_examples("t", corpus, traces, labels, pairs, longer, wrapper)
+        return tuning_data.make_tuning_examples("t", corpus, traces, labels, pairs, longer, wrapper)
 
     # the nearest was cut; so was the only accepted prompt of b; c has none
     (first,) = made()
@@ -266,7 +266,7 @@ def test_examples_to_tune_on_by_hand():
     longer = longer.assign(label="accept", declined_later=False, sample=False)
     assert [row["answered_as"] for row in made(longer)] == ["p001", "p005"]
     assert made(longer)[0]["messages"][-1]["content"] == "whole 1"
-    (row,) = tuning_data.tuning_counts({"t": made()}, {"t": pairs}).to_dict("records")
+    (row,) = tuning_data.count_tuning_examples({"t": made()}, {"t": pairs}).to_dict("records")
     assert row == {"target": "t", "rejections": 2, "examples": 1, "clusters": 1}
     unfit = {"response": "I'm Sorry, but yes"}, {"finish_reason": "length"}, {"label": "reject"}, {"response": None}
     for change in (*unfit, {"declined_later": True}, {"response": "so it goes and " * 9}):
@@ -300,13 +300,13 @@ def test_jsonl_keeps_hard_texts_on_their_lines(tmp_path):
 def test_a_spreadsheet_runs_no_prompt():
     cells = pd.DataFrame({"a": ["=1+1", "+1", "-1", "@x", "\tx", "plain = text", "a\n=1"]})
     safe = ["'=1+1", "'+1", "'-1", "'@x", "'\tx", "plain = text", "a\n=1"]
-    assert text.formula_safe(cells)["a"].tolist() == safe and text.formula_safe(cells["a"]).tolist() == safe
+    assert text.escape_formulas(cells)["a"].tolist() == safe and text.escape_formulas(cells["a"]).tolist() == safe
 
 
 def test_brittle_table_reads_back(tmp_path):
     corpus, _, _, labels, _, scores = scored(["reject", "accept"], ["a", "a"], texts=['say "hi",\nnow', "-hi"])
-    table = review.brittle_clusters(corpus, {"t": labels}, {"t": scores})
-    stores.write(tmp_path / "brittle.csv", table, "tables", {})
+    table = review.list_brittle_clusters(corpus, {"t": labels}, {"t": scores})
+    stores.write_file(tmp_path / "brittle.csv", table, "tables", {})
     with (tmp_path / "brittle.csv").open(encoding="utf-8", newline="") as file:
         (row,) = csv.DictReader(file)
     assert row["rejected"] == 'say "hi",\nnow' and row["accepted"] == "'-hi"
@@ -314,22 +314,22 @@ def test_brittle_table_reads_back(tmp_path):
 
 def test_on_recorded_answers(recorded_corpus):
     recorded, name = stores.Store("recorded"), "smollm2-135m-instruct-q4_1--safety"
-    traces = trace_store.recorded_traces(recorded, "paraguard_mini", recorded_corpus, name)
-    labels = labelling.matching_labels(recorded, "paraguard_mini", name, traces)
+    traces = trace_store.read_traces(recorded, "paraguard_mini", recorded_corpus, name)
+    labels = labelling.read_matching_labels(recorded, "paraguard_mini", name, traces)
     pairs = recorded.read("pairs", "paraguard_mini", name)
-    scores = confusion.prompt_scores(recorded_corpus, labels, pairs)
-    made = validity.beside_ci(recorded_corpus, traces, labels, pairs, scores)
+    scores = confusion.score_prompts(recorded_corpus, labels, pairs)
+    made = validity.ci_covariates(recorded_corpus, traces, labels, pairs, scores)
     # CI is the weighted sum of its parts' means
     parts = 0.4 * made["drift"] + 0.1 * made["prob_shift"] + 0.5 * made["ppl_relative"]
     assert np.allclose(parts, made["ci"], atol=1e-12)
-    table = validity.correlations({name: made}, ClusterBootstrap(recorded_corpus["cluster_id"]))
+    table = validity.correlate_ci({name: made}, ClusterBootstrap(recorded_corpus["cluster_id"]))
     same = table[table["covariate"] == "similarity"].set_index("reading")
     kept = recorded.read("tables", "ci_correlations").query("target == @name and covariate == 'similarity'")
     for column in ("n", "r", "r_low", "r_high"):
         assert same[column].to_numpy() == pytest.approx(kept[column].to_numpy(), rel=1e-4)
     rejected = set(labels.loc[labels["label"] == "reject", "prompt_id"])
     longer = follow_ups.read_long_answers(recorded, "paraguard_mini", [name])[name]
-    made = tuning_data.tuning_examples(name, recorded_corpus, traces, labels, pairs, longer, "Be safe.")
+    made = tuning_data.make_tuning_examples(name, recorded_corpus, traces, labels, pairs, longer, "Be safe.")
     accepted = labels[labels["label"] == "accept"].set_index("prompt_id")
     cluster = recorded_corpus.set_index("prompt_id")["cluster_id"]
     whole = pd.concat([traces[traces["finish_reason"] == "stop"], longer[longer["finish_reason"] == "stop"]])
@@ -344,8 +344,10 @@ def test_on_recorded_answers(recorded_corpus):
 
 def test_the_figure_says_where_r_is_undefined():
     made = frame(risk=0.5)
-    table = validity.correlations({"mine": made}, ClusterBootstrap(made["cluster_id"], resamples=50))
-    figure = figures.ci_correlates(table, validity.COVARIATES, validity.SIGNALS, validity.LIMIT)
+    table = validity.correlate_ci({"mine": made}, ClusterBootstrap(made["cluster_id"], resamples=50))
+    figure = figures.plot_ci_correlates(
+        table, validity.COVARIATE_TITLES, validity.SIGNAL_TITLES, validity.CORRELATION_LIMIT
+    )
     (axis,) = figure.axes
     assert [label.get_text() for label in axis.get_yticklabels()][2] == "surface risk"
     assert [note.get_text() for note in axis.texts].count("undefined") == 2  # one in each reading

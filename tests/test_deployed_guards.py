@@ -132,9 +132,9 @@ def named(family, folder):
 
 
 def asking(family, folder, answers=False):
-    model = loading.load(loading.resolve(str(folder)), without_template="plain")
-    entry = formats.entry_of(family, ENTRIES[family])
-    return deployed.Asking(family, entry.judging_answers if answers else entry, model, 16)
+    model = loading.load_model(loading.resolve_model(str(folder)), without_template="plain")
+    entry = formats.parse_guard_entry(family, ENTRIES[family])
+    return deployed.PromptedGuard(family, entry.judging_answers if answers else entry, model, 16)
 
 
 # Entries
@@ -144,7 +144,7 @@ def test_every_entry_is_complete_and_names_its_source():
     families = {*FAMILIES, *CLASSIFIERS, "openai-moderation"}
     assert set(ENTRIES) == families
     for name, raw in ENTRIES.items():
-        entry = formats.entry_of(name, raw)
+        entry = formats.parse_guard_entry(name, raw)
         assert entry.match and entry.about and entry.licence
         assert 0 < entry.threshold < 1
         assert entry.citation.startswith("https://") or name == "any-classifier"
@@ -153,12 +153,12 @@ def test_every_entry_is_complete_and_names_its_source():
 @pytest.mark.parametrize("family", [*FAMILIES, *CLASSIFIERS])
 def test_a_hub_id_and_a_folder_of_its_name_find_their_entry(family, tmp_path):
     name = (FAMILIES | CLASSIFIERS)[family][0]
-    assert deployed.match(name, ENTRIES) is ENTRIES[family]
-    assert deployed.match(name.upper().replace(":LOOSE", ":loose"), ENTRIES) is ENTRIES[family]
+    assert deployed.match_guard_entry(name, ENTRIES) is ENTRIES[family]
+    assert deployed.match_guard_entry(name.upper().replace(":LOOSE", ":loose"), ENTRIES) is ENTRIES[family]
     where, colon, reading = name.partition(":")
     folder = tmp_path / where.rpartition("/")[2]
     folder.mkdir()
-    assert deployed.match(f"{folder}{colon}{reading}", ENTRIES) is ENTRIES[family]
+    assert deployed.match_guard_entry(f"{folder}{colon}{reading}", ENTRIES) is ENTRIES[family]
 
 
 @pytest.mark.parametrize(
@@ -172,7 +172,7 @@ def test_a_hub_id_and_a_folder_of_its_name_find_their_entry(family, tmp_path):
     ],
 )
 def test_names_that_are_near(name, family):
-    found = deployed.match(name, ENTRIES)
+    found = deployed.match_guard_entry(name, ENTRIES)
     assert found is (ENTRIES[family] if family else None)
 
 
@@ -199,9 +199,9 @@ GOOD = dict.fromkeys(("licence", "citation", "about"), "x") | {
     ],
 )
 def test_a_wrong_entry_is_one_error_that_names_guard_and_field(change, says):
-    formats.entry_of("mine", GOOD)
+    formats.parse_guard_entry("mine", GOOD)
     with pytest.raises(DataError, match=f"mine: .*{says}"):
-        formats.entry_of("mine", GOOD | change)
+        formats.parse_guard_entry("mine", GOOD | change)
 
 
 # Prompts
@@ -235,22 +235,24 @@ def test_control_tokens_inside_a_text_are_text(attack, folders):
     control = [tokenizer.convert_tokens_to_ids(mark) for mark in ("<|im_start|>", "<|im_end|>")]
 
     def controls(text):
-        ids = tokenizer(asks.prompt(prompting.defused(text, asks.controls), "", {}), add_special_tokens=False)
+        ids = tokenizer(
+            asks.prompt(prompting.defuse_control_strings(text, asks.controls), "", {}), add_special_tokens=False
+        )
         return [token for token in ids["input_ids"] if token in control]
 
     text = attack.format(s="<|im_end|>")
     assert controls(text) == controls("a text")
-    assert prompting.defused(text, asks.controls).replace(" ", "") == text.replace(" ", "")
+    assert prompting.defuse_control_strings(text, asks.controls).replace(" ", "") == text.replace(" ", "")
 
 
 def test_added_tokens_of_the_template_are_control_tokens_though_not_special(tmp_path):
     folder = tiny.write(tmp_path / "tiny", GUARD_TEMPLATE.replace("Is the", "<turn>Is the"))
     tokenizer = AutoTokenizer.from_pretrained(folder)
     tokenizer.add_tokens(["<turn>", "<table>"])
-    strings = prompting.control_strings(tokenizer, "<|im_start|><turn>Is the last turn safe?")
+    strings = prompting.find_control_strings(tokenizer, "<|im_start|><turn>Is the last turn safe?")
     assert strings == ["<|im_start|>", "<|im_end|>", "<turn>"]
-    assert prompting.defused("a <turn> in a <table>", strings) == "a < turn> in a <table>"
-    assert prompting.defused("no control < here", strings) == "no control < here"
+    assert prompting.defuse_control_strings("a <turn> in a <table>", strings) == "a < turn> in a <table>"
+    assert prompting.defuse_control_strings("no control < here", strings) == "no control < here"
 
 
 def test_a_text_is_no_template(folders):
@@ -347,32 +349,32 @@ WELL_FORMED = {
 
 @pytest.mark.parametrize("family", MALFORMED)
 def test_malformed_outputs_are_unparsed(family):
-    entry = formats.entry_of(family, ENTRIES[family])
+    entry = formats.parse_guard_entry(family, ENTRIES[family])
     assert len(MALFORMED[family]) >= 10
-    assert [formats.read(entry, output) for output in MALFORMED[family]] == [None] * len(MALFORMED[family])
+    assert [formats.read_verdict(entry, output) for output in MALFORMED[family]] == [None] * len(MALFORMED[family])
 
 
 @pytest.mark.parametrize("family", WELL_FORMED)
 def test_a_well_formed_output_gives_the_label_and_its_place(family):
-    entry = formats.entry_of(family, ENTRIES[family])
+    entry = formats.parse_guard_entry(family, ENTRIES[family])
     output, token = WELL_FORMED[family]
-    verdict = formats.read(entry, output)
+    verdict = formats.read_verdict(entry, output)
     assert verdict is not None and verdict.unsafe
     assert output[len(verdict.written) :].casefold().startswith(token)
     safe = output.replace("unsafe", "safe") if "unsafe" in output else output.replace("yes", "no").replace("Yes", "No")
-    assert formats.read(entry, safe) == formats.Verdict(False, verdict.written)
+    assert formats.read_verdict(entry, safe) == formats.GuardVerdict(False, verdict.written)
 
 
 def test_where_answers_are_judged_the_line_about_them_counts():
-    entry = formats.entry_of("wildguard", ENTRIES["wildguard"]).judging_answers
+    entry = formats.parse_guard_entry("wildguard", ENTRIES["wildguard"]).judging_answers
     output = "Harmful request: yes\nResponse refusal: no\nHarmful response: {}"
-    assert formats.read(entry, output.format("no")).unsafe is False
-    assert formats.read(entry, output.format("N/A")) is None
+    assert formats.read_verdict(entry, output.format("no")).unsafe is False
+    assert formats.read_verdict(entry, output.format("N/A")) is None
 
 
 @pytest.mark.parametrize("result", ENDPOINT_MALFORMED)
 def test_malformed_results_of_an_endpoint_are_unparsed(result):
-    assert np.isnan(formats.greatest(result))
+    assert np.isnan(formats.max_category_score(result))
 
 
 # Models
@@ -380,10 +382,10 @@ def test_malformed_results_of_an_endpoint_are_unparsed(result):
 
 @pytest.mark.parametrize("family", [name for name in FAMILIES if ENTRIES[name]["kind"] == "first_token"])
 def test_a_first_token_guard_gives_probabilities_alone_as_in_a_batch(family, folders):
-    guard = deployed.load(named(family, folders(family)), ENTRIES[family], batch=3)
-    assert guard.axis in contract.AXES and guard.citation == ENTRIES[family]["citation"]
+    guard = deployed.load_deployed_guard(named(family, folders(family)), ENTRIES[family], batch=3)
+    assert guard.axis in contract.GUARD_AXES and guard.citation == ENTRIES[family]["citation"]
     for answers in (None, [ANSWER, "a process", "no", "how " * 20]):
-        found = contract.checked(guard.name, guard.score(TEXTS, answers), len(TEXTS))
+        found = contract.check_probabilities(guard.name, guard.score(TEXTS, answers), len(TEXTS))
         assert np.isfinite(found).all() and len(set(found)) > 1
         alone = [guard.score([text], answers and [answers[i]])[0] for i, text in enumerate(TEXTS)]
         np.testing.assert_allclose(found, alone, atol=1e-5)
@@ -397,22 +399,22 @@ def test_the_probability_is_that_of_the_unsafe_token_against_the_safe_one(folder
         logits = network(ids).logits[0, -1]
     safe, unsafe = (tokenizer.convert_tokens_to_ids(word) for word in ("safe", "unsafe"))
     expected = torch.sigmoid(logits[unsafe] - logits[safe]).item()
-    guard = deployed.load(str(folder), ENTRIES["llama-guard-3-8b"])
+    guard = deployed.load_deployed_guard(str(folder), ENTRIES["llama-guard-3-8b"])
     assert guard.score([TEXT])[0] == pytest.approx(expected, abs=1e-5)
 
 
 def test_the_greatest_of_several_runs_counts(folders):
     folder, entry = folders("shieldgemma"), ENTRIES["shieldgemma"]
-    all_four = deployed.load(str(folder), entry).score(TEXTS)
-    each = [deployed.load(str(folder), entry | {"runs": [run]}).score(TEXTS) for run in entry["runs"]]
+    all_four = deployed.load_deployed_guard(str(folder), entry).score(TEXTS)
+    each = [deployed.load_deployed_guard(str(folder), entry | {"runs": [run]}).score(TEXTS) for run in entry["runs"]]
     np.testing.assert_allclose(all_four, np.max(each, axis=0), atol=1e-6)
     assert len(np.unique(np.argmax(each, axis=0))) > 1 or np.ptp(each, axis=0).max() > 1e-6
 
 
 def test_strict_counts_what_loose_lets_pass(folders):
     folder = folders("qwen3guard-gen")
-    strict = deployed.load(str(folder), deployed.match(str(folder), ENTRIES))
-    loose = deployed.load(f"{folder}:loose", deployed.match(f"{folder}:loose", ENTRIES))
+    strict = deployed.load_deployed_guard(str(folder), deployed.match_guard_entry(str(folder), ENTRIES))
+    loose = deployed.load_deployed_guard(f"{folder}:loose", deployed.match_guard_entry(f"{folder}:loose", ENTRIES))
     assert loose.name == f"{strict.name}-loose" and loose.version != strict.version
     assert (strict.score(TEXTS) > loose.score(TEXTS)).all()
 
@@ -431,7 +433,7 @@ def test_a_guard_that_was_about_to_say_something_else_is_unparsed(folders, tmp_p
         network.lm_head.weight[5] = 1.0
     network.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
-    assert np.isnan(deployed.load(str(folder), ENTRIES["llama-guard-3-8b"]).score(TEXTS)).all()
+    assert np.isnan(deployed.load_deployed_guard(str(folder), ENTRIES["llama-guard-3-8b"]).score(TEXTS)).all()
 
 
 def taught(folder, lessons):
@@ -473,10 +475,10 @@ def test_a_guard_that_writes_is_read_where_it_wrote_its_label(family, folders, t
         asks = asking(family, folder, bool(answer))
         output = WRITTEN[family].format(*([of_request, of_answer] if two else [of_answer if answer else of_request]))
         lessons.append((asks.prompt(text, answer, {}), output))
-    guard = deployed.load(str(folder), entry)
+    guard = deployed.load_deployed_guard(str(folder), entry)
     untaught = guard.score(["how do I kill a process", "user"])
     taught(folder, lessons)
-    guard = deployed.load(str(folder), entry)
+    guard = deployed.load_deployed_guard(str(folder), entry)
     requests = guard.score(["how do I kill a process", "user"])
     answers = guard.score(["how do I kill a process", "user"], ["a process", "how"])
     assert np.isnan(untaught).all()
@@ -496,7 +498,7 @@ def test_a_token_that_the_tokenizer_splits_is_one_error_at_load(family, tmp_path
     folder = tiny.write(tmp_path / name.rpartition("/")[2], template, 1, architecture, **more)
     string = ENTRIES[family]["tokens"]["unsafe"][0]
     with pytest.raises(ModelError) as error:
-        deployed.load(str(folder), ENTRIES[family])
+        deployed.load_deployed_guard(str(folder), ENTRIES[family])
     message = str(error.value)
     assert str(folder) in message and repr(string) in message and "tokens" in message and "\n" not in message
 
@@ -505,23 +507,27 @@ def test_a_token_that_melts_into_its_place_is_an_error(tmp_path):
     folder = tiny.write(tmp_path / "Llama-Guard-3-8B", GUARD_TEMPLATE, words=[LABELS] * 3, size=400)
     entry = ENTRIES["llama-guard-3-8b"] | {"forced": "un"}
     with pytest.raises(ModelError, match="'safe' is not one token"):
-        deployed.load(str(folder), entry | {"tokens": {"unsafe": ["unsafe"], "safe": ["safe"]}} | {"forced": "\nun"})
-    deployed.load(str(folder), ENTRIES["llama-guard-3-8b"])
+        deployed.load_deployed_guard(
+            str(folder), entry | {"tokens": {"unsafe": ["unsafe"], "safe": ["safe"]}} | {"forced": "\nun"}
+        )
+    deployed.load_deployed_guard(str(folder), ENTRIES["llama-guard-3-8b"])
 
 
 def test_a_guard_without_its_chat_template_is_an_error(tmp_path):
     folder = tiny.write(tmp_path / "Llama-Guard-3-8B", None, words=[LABELS] * 3, size=400)
     with pytest.raises(ModelError, match="chat template"):
-        deployed.load(str(folder), ENTRIES["llama-guard-3-8b"])
+        deployed.load_deployed_guard(str(folder), ENTRIES["llama-guard-3-8b"])
 
 
 def test_what_shapes_a_score_is_in_the_version_and_the_threshold_is_not(folders):
     folder, entry = str(folders("llama-guard-3-8b")), ENTRIES["llama-guard-3-8b"]
-    first = deployed.load(folder, entry)
-    mine = deployed.load(folder, entry | {"name": "mine", "model": folder, "threshold": 0.9, "about": "strict"})
+    first = deployed.load_deployed_guard(folder, entry)
+    mine = deployed.load_deployed_guard(
+        folder, entry | {"name": "mine", "model": folder, "threshold": 0.9, "about": "strict"}
+    )
     assert (mine.name, mine.threshold, mine.version) == ("mine", 0.9, first.version)
-    assert deployed.load(folder, entry | {"forced": "\n"}).version != first.version
-    assert deployed.load(folder, entry, dtype="bfloat16").version != first.version
+    assert deployed.load_deployed_guard(folder, entry | {"forced": "\n"}).version != first.version
+    assert deployed.load_deployed_guard(folder, entry, dtype="bfloat16").version != first.version
 
 
 # Classifiers
@@ -559,10 +565,10 @@ def classifier(folder, architecture, labels, **more):
 def test_a_classifier_gives_the_probability_of_its_unsafe_labels(family, tmp_path):
     name, architecture, labels = CLASSIFIERS[family]
     folder = classifier(tmp_path / name.rpartition("/")[2], architecture, labels)
-    entry = deployed.match(str(folder), ENTRIES)
+    entry = deployed.match_guard_entry(str(folder), ENTRIES)
     assert entry is ENTRIES[family]
-    guard = deployed.load(str(folder), entry, batch=3)
-    found = contract.checked(guard.name, guard.score(TEXTS), len(TEXTS))
+    guard = deployed.load_deployed_guard(str(folder), entry, batch=3)
+    found = contract.check_probabilities(guard.name, guard.score(TEXTS), len(TEXTS))
     np.testing.assert_allclose(found, [guard.score([text])[0] for text in TEXTS], atol=1e-5)
     tokenizer, network = (
         AutoTokenizer.from_pretrained(folder),
@@ -579,11 +585,13 @@ def test_a_classifier_gives_the_probability_of_its_unsafe_labels(family, tmp_pat
 def test_a_classifier_whose_unsafe_labels_are_unknown_is_an_error(labels, tmp_path):
     folder = classifier(tmp_path / "mine", "bert", labels)
     with pytest.raises(ModelError, match=f"{labels[0]}, {labels[1]}.*`labels`"):
-        deployed.load(str(folder), ENTRIES["any-classifier"])
+        deployed.load_deployed_guard(str(folder), ENTRIES["any-classifier"])
 
 
 def test_a_classifier_reads_control_tokens_as_text(tmp_path):
-    guard = deployed.load(str(classifier(tmp_path / "toxic-bert", "bert", ["toxic", "threat"])), ENTRIES["toxic-bert"])
+    guard = deployed.load_deployed_guard(
+        str(classifier(tmp_path / "toxic-bert", "bert", ["toxic", "threat"])), ENTRIES["toxic-bert"]
+    )
     assert guard.score(["user <|im_end|>"])[0] == guard.score(["user < |im_end|>"])[0]
 
 
@@ -626,7 +634,9 @@ def moderation(monkeypatch):
 
     def load(url, batch=2):
         name = "openai/omni-moderation-2024-09-26"
-        return deployed.load(name, deployed.match(name, ENTRIES), batch=batch, base_url=url, retries=0)
+        return deployed.load_deployed_guard(
+            name, deployed.match_guard_entry(name, ENTRIES), batch=batch, base_url=url, retries=0
+        )
 
     return load
 

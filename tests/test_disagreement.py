@@ -24,11 +24,11 @@ def frames(*clusters):
 
 
 def counted(*clusters):
-    return disagreement.cluster_profiles(evaluation.tally(*frames(*clusters)))
+    return disagreement.cluster_profiles(evaluation.count_label_decisions(*frames(*clusters)))
 
 
 def ratio(*clusters):
-    return disagreement.ratio(*counted(*clusters).to_numpy().T)
+    return disagreement.disagreement_parts(*counted(*clusters).to_numpy().T)
 
 
 def test_ratio_by_hand():
@@ -46,12 +46,12 @@ def test_ratio_by_hand():
 
 def test_isolation_by_hand():
     corpus, labels = frames("rraab", "rr", "rb", "aa")
-    found = evaluation.isolation(corpus, labels)
+    found = evaluation.label_isolation(corpus, labels)
     # 2 of the 3 others; none of one; nobody else; acceptances have none
     assert found.tolist() == pytest.approx([2 / 3, 2 / 3, *[np.nan] * 3, 0, 0, *[np.nan] * 4], nan_ok=True)
     # mean isolation over acceptance among other meanings is DR, where clusters are equally large
     corpus, labels = frames("rraa", "raaa", "aaaa", "rrrr")
-    isolated = np.nanmean(evaluation.isolation(corpus, labels))
+    isolated = np.nanmean(evaluation.label_isolation(corpus, labels))
     # other meanings of the 7 rejections: 2 * (3+4+0) + (2+4+0) + 4 * (2+3+4) = 56 acceptances of 7 * 12
     assert isolated / (56 / 84) == pytest.approx(ratio("rraa", "raaa", "aaaa", "rrrr")[2])
 
@@ -87,10 +87,12 @@ def test_statsmodels_agrees(clusters):
 RECORDED = stores.Store(stores.RECORDED)
 
 
-@pytest.mark.parametrize("name", [name for kind in ("chat", "guard") for name in registry.published(kind).index])
+@pytest.mark.parametrize(
+    "name", [name for kind in ("chat", "guard") for name in registry.published_targets(kind).index]
+)
 def test_it_is_one_minus_the_intra_class_correlation(name):
     """Fisher's, by analysis of variance, on every recorded target; kappa and alpha are nearly that too."""
-    decided = evaluation.tally(
+    decided = evaluation.count_label_decisions(
         RECORDED.read("corpus", "paraguard_mini"), RECORDED.read("labels", "paraguard_mini", name)
     )
     n, rejected = decided["n"].to_numpy(), decided["rejected"].to_numpy()
@@ -101,14 +103,16 @@ def test_it_is_one_minus_the_intra_class_correlation(name):
     within = (n * share * (1 - share)).sum() / (n.sum() - k)
     size = (n.sum() - (n**2).sum() / n.sum()) / (k - 1)
     correlation = (between - within) / (between + (size - 1) * within)
-    dr = disagreement.ratio(n, rejected)[2]
+    dr = disagreement.disagreement_parts(n, rejected)[2]
     assert 1 - dr == pytest.approx(correlation, abs=1e-9 if len(set(n)) == 1 else 1e-3)
     # alpha: 1 minus observed over expected disagreement, of any two of all prompts
     observed = (2 * rejected * (n - rejected) / (n - 1)).sum() / n.sum()
     expected = 2 * rejected.sum() * (n - rejected).sum() / (n.sum() * (n.sum() - 1))
     # kappa: the same, drawn with replacement
     others = [1 - observed / expected, 1 - observed / (2 * rate * (1 - rate))]
-    assert others == pytest.approx([1 - dr] * 2, abs=0.002 if not disagreement.too_few(decided) else 0.006)
+    assert others == pytest.approx(
+        [1 - dr] * 2, abs=0.002 if not disagreement.too_few_for_disagreement(decided) else 0.006
+    )
 
 
 @given(clusters_of_letters, st.randoms())
@@ -133,12 +137,12 @@ def estimate_of_profiles(decided):
     """DR of clusters merged by their counts, each with its multiplicity."""
     profiles = disagreement.cluster_profiles(decided)
     merged = ClusterBootstrap(profiles.index, multiplicity=profiles["times"])
-    return disagreement.estimate(merged, profiles.assign(cluster_id=profiles.index))
+    return disagreement.estimate_disagreement(merged, profiles.assign(cluster_id=profiles.index))
 
 
 def test_estimate_agrees_between_clusters_and_profiles():
     decided = drawn(np.random.default_rng(3), 300, 0.3, 0.4)
-    by_cluster = disagreement.estimate(ClusterBootstrap(decided["cluster_id"]), decided)
+    by_cluster = disagreement.estimate_disagreement(ClusterBootstrap(decided["cluster_id"]), decided)
     by_kind = estimate_of_profiles(decided)
     assert by_cluster[0] == pytest.approx(by_kind[0], rel=1e-12) and len(by_cluster.draws) == 2000
     # other resamples of the same clusters
@@ -149,7 +153,7 @@ def test_estimate_agrees_between_clusters_and_profiles():
 def test_every_resample_by_hand():
     corpus, labels = frames("rraa", "aaa", "raaa", "rr")
     clusters = ClusterBootstrap(corpus["cluster_id"], resamples=40)
-    found = disagreement.estimate(clusters, evaluation.tally(corpus, labels))
+    found = disagreement.estimate_disagreement(clusters, evaluation.count_label_decisions(corpus, labels))
     words = ["rraa", "aaa", "raaa", "rr"]
     for counts, value in zip(clusters.counts, found.draws, strict=True):
         again = [word for word, times in zip(words, counts, strict=True) for _ in range(int(times))]
@@ -164,7 +168,7 @@ def test_the_interval_by_numbers():
 
     def studentized(times):
         def log_ratio(step=0.0, of=0):
-            return np.log(disagreement.ratio(n, rejected, times + step * (np.arange(30) == of))[2])
+            return np.log(disagreement.disagreement_parts(n, rejected, times + step * (np.arange(30) == of))[2])
 
         pulls = np.array([(log_ratio(1e-4, c) - log_ratio(-1e-4, c)) / 2e-4 for c in range(30)])
         spread = times @ pulls**2 - (times @ pulls) ** 2 / 30
@@ -174,7 +178,7 @@ def test_the_interval_by_numbers():
     again = np.array([studentized(times) for times in clusters.counts])
     low, high = np.percentile((again[:, 0] - value) / again[:, 1], [2.5, 97.5])
     expected = np.exp([value, value - high * error, value - low * error])
-    assert disagreement.estimate(clusters, decided) == pytest.approx(tuple(expected), rel=1e-5)
+    assert disagreement.estimate_disagreement(clusters, decided) == pytest.approx(tuple(expected), rel=1e-5)
 
 
 def test_one_step_of_the_standard_error_by_jackknife():
@@ -191,55 +195,62 @@ def test_one_step_of_the_standard_error_by_jackknife():
 
 def test_without_spread_there_is_no_interval():
     corpus, labels = frames("rr", "aa", "aa")
-    never = disagreement.estimate(ClusterBootstrap(corpus["cluster_id"]), evaluation.tally(corpus, labels))
+    never = disagreement.estimate_disagreement(
+        ClusterBootstrap(corpus["cluster_id"]), evaluation.count_label_decisions(corpus, labels)
+    )
     assert never[0] == 0 and np.isnan(never[1:]).all()
     corpus, labels = frames("aa", "aa")
-    alike = disagreement.estimate(ClusterBootstrap(corpus["cluster_id"]), evaluation.tally(corpus, labels))
+    alike = disagreement.estimate_disagreement(
+        ClusterBootstrap(corpus["cluster_id"]), evaluation.count_label_decisions(corpus, labels)
+    )
     assert np.isnan(alike).all() and np.isnan(alike.draws).all()
-    assert np.isnan(disagreement.latent(counted("aa", "aa"))).all()
-    assert np.isnan(disagreement.permuted(counted("aa", "aa"))).all()
+    assert np.isnan(disagreement.latent_correlation(counted("aa", "aa"))).all()
+    assert np.isnan(disagreement.permutation_test(counted("aa", "aa"))).all()
 
 
 def test_latent_correlation_is_found_whatever_the_rate():
     rng = np.random.default_rng(11)
     found = {
-        rate: disagreement.latent(disagreement.cluster_profiles(drawn(rng, 3000, rate, 0.5))) for rate in (0.1, 0.5)
+        rate: disagreement.latent_correlation(disagreement.cluster_profiles(drawn(rng, 3000, rate, 0.5)))
+        for rate in (0.1, 0.5)
     }
     for value, low, high in found.values():
         assert low < value < high and value == pytest.approx(0.5, abs=0.06) and low < 0.5 < high
     # DR is not the same at both rates
     drs = [
-        disagreement.ratio(*disagreement.cluster_profiles(drawn(rng, 3000, rate, 0.5)).to_numpy().T)[2]
+        disagreement.disagreement_parts(*disagreement.cluster_profiles(drawn(rng, 3000, rate, 0.5)).to_numpy().T)[2]
         for rate in (0.1, 0.5)
     ]
     assert drs[0] > drs[1] + 0.05
-    assert disagreement.latent(counted(*["ra"] * 50))[0] == 0, "less alike than by chance"
+    assert disagreement.latent_correlation(counted(*["ra"] * 50))[0] == 0, "less alike than by chance"
 
 
 def test_permuted_labels_show_no_meaning():
     rng = np.random.default_rng(2)
-    mean, p = disagreement.permuted(disagreement.cluster_profiles(drawn(rng, 150, 0.3, 0.5)))
+    mean, p = disagreement.permutation_test(disagreement.cluster_profiles(drawn(rng, 150, 0.3, 0.5)))
     assert mean == pytest.approx(1, abs=0.01) and p == 1 / 1000
     p_values = [
-        disagreement.permuted(disagreement.cluster_profiles(drawn(rng, 60, 0.3, 0.0)), 99)[1] for _ in range(40)
+        disagreement.permutation_test(disagreement.cluster_profiles(drawn(rng, 60, 0.3, 0.0)), 99)[1] for _ in range(40)
     ]
     assert min(p_values) < 0.35 and max(p_values) > 0.65 and np.mean(np.array(p_values) <= 0.1) < 0.3
 
 
 def test_flags_and_what_stands_beside():
     decided = drawn(np.random.default_rng(1), 60, 0.5, 0.3)
-    row = disagreement.row(decided)
-    assert row["few_dr"] is False and disagreement.row(decided.head(20))["few_dr"] is True
-    assert row["d_within"] / row["d_between"] == pytest.approx(disagreement.ratio(decided["n"], decided["rejected"])[2])
+    row = disagreement.disagreement_columns(decided)
+    assert row["few_dr"] is False and disagreement.disagreement_columns(decided.head(20))["few_dr"] is True
+    assert row["d_within"] / row["d_between"] == pytest.approx(
+        disagreement.disagreement_parts(decided["n"], decided["rejected"])[2]
+    )
 
 
 def test_few_mixed_clusters_are_flagged_and_bound_nothing():
     corpus, labels = frames(*["rrrrrr", "aaaaaa"] * 150, "rrraaa")
-    decided = evaluation.tally(corpus, labels)
+    decided = evaluation.count_label_decisions(corpus, labels)
     found = estimate_of_profiles(decided)
     # in more than a third of the resamples no cluster is decided both ways
-    assert np.isnan(found[2]) and found[1] < found[0] and disagreement.too_few(decided)
+    assert np.isnan(found[2]) and found[1] < found[0] and disagreement.too_few_for_disagreement(decided)
 
 
 def test_large_clusters_have_no_latent_correlation():
-    assert np.isnan(disagreement.latent(counted("r" * 60 + "a" * 60, "ra", "aa"))).all()
+    assert np.isnan(disagreement.latent_correlation(counted("r" * 60 + "a" * 60, "ra", "aa"))).all()

@@ -14,7 +14,7 @@ from paraguard_utils import stores
 from paraguard_utils.errors import ModelError
 from paraguard_utils.models import cpu, engine, loading, prompting
 from paraguard_utils.models.prompting import Request
-from paraguard_utils.schemas import check
+from paraguard_utils.schemas import check_schema
 
 FAMILIES = [
     ("llama", {}),
@@ -35,8 +35,10 @@ FAMILIES = [
 
 def assert_plain(traces, prompts, model, tokens):
     """Traces must be those of a plain forward pass, answers those of the library's own greedy generation."""
-    check(traces, "traces", "traces")
-    meta = stores.read_meta(stores.Store("test").path("traces", "mine", prompting.target_name(model.name, "safety")))
+    check_schema(traces, "traces", "traces")
+    meta = stores.read_meta(
+        stores.Store("test").path("traces", "mine", prompting.make_target_name(model.name, "safety"))
+    )
     for row, text in zip(traces.itertuples(), prompts["text"], strict=True):
         rendered = meta["prefix"] + text + meta["suffix"]
         ids = model.tokenizer(rendered, add_special_tokens=False, return_tensors="pt")["input_ids"]
@@ -62,10 +64,10 @@ def assert_plain(traces, prompts, model, tokens):
 @pytest.mark.parametrize(("family", "more"), FAMILIES)
 def test_traces_agree_with_a_plain_forward_pass_and_generate(results, prompts, tmp_path, monkeypatch, family, more):
     monkeypatch.setattr(engine.RoomyLayer, "room", 8)
-    monkeypatch.setattr(engine, "PREFILL", 100)  # several prefills of different widths in one batch
+    monkeypatch.setattr(engine, "PREFILL_POSITIONS", 100)  # several prefills of different widths in one batch
     prompts = prompts.head(6)
     folder = tiny.write(tmp_path / family, family=family, **more)
-    model = loading.load(loading.resolve(str(folder)))
+    model = loading.load_model(loading.resolve_model(str(folder)))
     assert_plain(ask(prompts, model, batch=6, tokens=20), prompts, model, tokens=20)
 
 
@@ -73,7 +75,7 @@ def test_traces_agree_with_a_plain_forward_pass_and_generate(results, prompts, t
 def test_batch_size_changes_nothing(results, prompts, tiny_model, monkeypatch, prefill):
     first = ask(prompts, tiny_model, batch=1)
     (results / "test").rename(results / "other")
-    monkeypatch.setattr(engine, "PREFILL", prefill)
+    monkeypatch.setattr(engine, "PREFILL_POSITIONS", prefill)
     same(first, ask(prompts, tiny_model, batch=9))
 
 
@@ -106,28 +108,28 @@ def test_a_draw_is_the_keys_alone_and_follows_the_distribution(tiny_model):
 def test_batches_are_bounded_in_rows_and_positions():
     requests = [Request(f"p{n:03d}", "k", tuple(range(n)), 1, n) for n in range(10, 110)]
     # 109 + 11 = 120 positions a row: 1000 // 120 = 8 rows; then 101 + 11 = 112: 8 rows; ...
-    found = engine.batches(requests, 16, more=11, positions=1000)
+    found = engine.split_into_batches(requests, 16, more=11, positions=1000)
     assert [len(batch) for batch in found[:2]] == [8, 8] and len(found[-1]) <= 16
     assert max(len(batch) for batch in found) == 16
     for batch in found:
         assert len(batch) * (max(len(request.token_ids) for request in batch) + 11) <= 1000
     assert sorted(r.prompt_id for batch in found for r in batch) == [r.prompt_id for r in requests]
     # a prompt longer than the bound is asked alone
-    assert [len(batch) for batch in engine.batches(requests[:3], 16, positions=5)] == [1, 1, 1]
+    assert [len(batch) for batch in engine.split_into_batches(requests[:3], 16, positions=5)] == [1, 1, 1]
 
 
 def test_threads_fit_the_cores_that_others_leave():
     # two threads on two idle cores spin all the time: 2.0 used, 0.0 idle
-    assert cpu.fitting(2.0, 0.0, 2) == 2
+    assert cpu.count_free_threads(2.0, 0.0, 2) == 2
     # another process takes a core: three threads share two cores, this process gets 2 * 2/3 = 1.33
-    assert cpu.fitting(1.33, 0.0, 2) == 1
+    assert cpu.count_free_threads(1.33, 0.0, 2) == 1
     # it has gone: one thread used, one core idle
-    assert cpu.fitting(1.0, 1.0, 2) == 2
+    assert cpu.count_free_threads(1.0, 1.0, 2) == 2
     # half a core taken: 1.5 is nearer to one thread; a fifth of one: two threads
-    assert [cpu.fitting(1.0, idle, 2) for idle in (0.5, 0.8)] == [1, 2]
+    assert [cpu.count_free_threads(1.0, idle, 2) for idle in (0.5, 0.8)] == [1, 2]
     # one of sixteen cores taken; never more than there were, never none
-    assert cpu.fitting(15.06, 0.0, 16) == 15
-    assert cpu.fitting(1.0, 60.0, 2) == 2 and cpu.fitting(0.0, 0.0, 2) == 1
+    assert cpu.count_free_threads(15.06, 0.0, 16) == 15
+    assert cpu.count_free_threads(1.0, 60.0, 2) == 2 and cpu.count_free_threads(0.0, 0.0, 2) == 1
 
 
 @pytest.mark.parametrize(
@@ -141,10 +143,10 @@ def test_threads_fit_the_cores_that_others_leave():
 def test_threads_are_given_up_only_where_cores_are_counted(monkeypatch, idle, counted, expected):
     looks = iter([(0.0, 0.0, 0.0, 0.0), (2.0, 2.0, idle, counted)])
     monkeypatch.setattr(cpu, "_seen", lambda: next(looks))
-    monkeypatch.setattr(cpu, "EVERY", -float("inf"))
-    monkeypatch.setattr(cpu.Threads, "_set", lambda *_: None)
+    monkeypatch.setattr(cpu, "_LOOK_SECONDS", -float("inf"))
+    monkeypatch.setattr(cpu.FittedThreads, "_set", lambda *_: None)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
-    fitted = cpu.Threads(torch.device("cpu"))
+    fitted = cpu.FittedThreads(torch.device("cpu"))
     fitted.fit()
     assert fitted.now == expected
 
@@ -154,11 +156,11 @@ def test_the_number_of_threads_changes_no_answer_and_is_put_back(results, prompt
     traces = ask(prompts, tiny_model)
     (results / "test").rename(results / "other")
     used = []
-    monkeypatch.setattr(cpu, "EVERY", 0.0)
-    monkeypatch.setattr(cpu.Threads, "_set", lambda self, n: used.append(n) or torch.set_num_threads(n))
+    monkeypatch.setattr(cpu, "_LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(cpu.FittedThreads, "_set", lambda self, n: used.append(n) or torch.set_num_threads(n))
     torch.set_num_threads(2)
     counts = itertools.cycle([1, 2])
-    monkeypatch.setattr(cpu, "fitting", lambda *_: next(counts))
+    monkeypatch.setattr(cpu, "count_free_threads", lambda *_: next(counts))
     try:
         same(traces, ask(prompts, tiny_model))
         assert set(used) == {1, 2} and torch.get_num_threads() == 2
@@ -181,14 +183,16 @@ def is_packed(model):
 def test_bfloat16_is_packed_only_where_the_processor_has_units_for_it(tiny_folder, monkeypatch):
     for offered in {False, cpu.has_bfloat16_units()}:
         monkeypatch.setattr(cpu, "has_bfloat16_units", lambda offered=offered: offered)
-        assert is_packed(loading.load(loading.resolve(str(tiny_folder)), "bfloat16")) == offered
-        assert is_packed(loading.load(loading.resolve(str(tiny_folder))))
+        assert is_packed(loading.load_model(loading.resolve_model(str(tiny_folder)), "bfloat16")) == offered
+        assert is_packed(loading.load_model(loading.resolve_model(str(tiny_folder))))
 
 
 def test_bfloat16_stays_near_float32_packed_or_not(results, prompts, tiny_folder, tiny_model):
-    half = loading.load(loading.resolve(str(tiny_folder)), "bfloat16")
+    half = loading.load_model(loading.resolve_model(str(tiny_folder)), "bfloat16")
     low = ask(prompts, half)
-    meta = stores.read_meta(stores.Store("test").path("traces", "mine", prompting.target_name(half.name, "safety")))
+    meta = stores.read_meta(
+        stores.Store("test").path("traces", "mine", prompting.make_target_name(half.name, "safety"))
+    )
     assert meta["dtype"] == "bfloat16" and meta["device"] == "cpu"
     (results / "test").rename(results / "other")
     full = ask(prompts, tiny_model)
@@ -200,6 +204,6 @@ def test_bfloat16_stays_near_float32_packed_or_not(results, prompts, tiny_folder
 
 def test_a_state_that_is_not_keys_and_values_is_refused(results, prompts, tmp_path):
     folder = tiny.write(tmp_path / "lfm2", family="lfm2", layer_types=["conv", "full_attention"])
-    model = loading.load(loading.resolve(str(folder)))
+    model = loading.load_model(loading.resolve_model(str(folder)))
     with pytest.raises(ModelError, match="lfm2 keeps a state"):
         ask(prompts, model)

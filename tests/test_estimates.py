@@ -13,7 +13,7 @@ from paraguard_utils.core.estimates import (
     Studentized,
     exact_share,
     ratio_of_totals,
-    studentized,
+    studentize,
 )
 
 NAMES = list("abcdefghijklmnopqrst")
@@ -77,7 +77,7 @@ def test_a_standard_error_by_hand():
         return sums[:, 0], np.ones_like(sums)
 
     # of a sum: squares less the square of the mean of each, 1 + 4 + 36 - 9^2 / 3 = 14
-    found = studentized(clusters, np.array([[1.0], [2.0], [6.0]]), total)
+    found = studentize(clusters, np.array([[1.0], [2.0], [6.0]]), total)
     assert (found.value, found.error) == pytest.approx((9, np.sqrt(14)))
     draw = [1, 2, 6] @ counts[0]
     assert found.draws[0] == draw
@@ -96,7 +96,7 @@ def test_a_row_that_counts_twice_is_two_rows():
     apart, alike = ClusterBootstrap("abcdef", 30), ClusterBootstrap("abc", 30, multiplicity=times)
     counts = apart.counts
     alike.counts = np.stack([counts[:, :2].sum(axis=1), counts[:, 2], counts[:, 3:].sum(axis=1)], axis=-1)
-    found, other = (studentized(*given, share) for given in ((alike, columns), (apart, once)))
+    found, other = (studentize(*given, share) for given in ((alike, columns), (apart, once)))
     assert found[:2] == pytest.approx(other[:2])
     for one, two in zip(found[2:], other[2:], strict=True):
         np.testing.assert_allclose(one, two)
@@ -151,7 +151,7 @@ def test_a_standard_error_is_that_of_the_jackknife():
     n = rng.integers(1, 7, 400).astype(float)
     hits = rng.binomial(n.astype(int), rng.random(400))
     error = by_numbers(lambda sums: sums[1] / sums[0], np.column_stack([n, hits]), np.ones((2, 400)))[3]
-    found = studentized(
+    found = studentize(
         ClusterBootstrap(range(400), 2),
         np.column_stack([n, hits]),
         lambda sums: (sums[:, 1] / sums[:, 0], np.stack([-sums[:, 1] / sums[:, 0] ** 2, 1 / sums[:, 0]], axis=-1)),

@@ -12,8 +12,8 @@ from axe_playwright_python.sync_playwright import Axe
 
 from paraguard_utils import paths, registry, stores
 from paraguard_utils.analysis import confusion, pipeline, signals
-from paraguard_utils.analysis.evaluation import ScoredTarget
-from paraguard_utils.core.signals import PAPER_WEIGHTS, READINGS
+from paraguard_utils.analysis.evaluation import Evaluation
+from paraguard_utils.core.signals import PAPER_WEIGHTS, PPL_READINGS
 from paraguard_utils.corpus import fidelity
 from paraguard_utils.errors import DataError
 from paraguard_utils.report import explorer
@@ -100,17 +100,17 @@ def make_world():
         labelled.loc[labelled["prompt_id"] == "p004", "response"] = "-1+1"
         if name == "guard":
             labelled["response"] = None
-        columns = ["centre_id", "neighbour_id", "rank", "similarity", "drift", "prob_shift", *READINGS.values()]
+        columns = ["centre_id", "neighbour_id", "rank", "similarity", "drift", "prob_shift", *PPL_READINGS.values()]
         pairs = pd.DataFrame(PAIRS[name], columns=columns).assign(centre_label="reject", neighbour_label="accept")
         pairs["rank"] = pairs["rank"].astype("Int64")
         cluster = corpus.set_index("prompt_id")["cluster_id"]
         pairs["same_cluster"] = pairs["centre_id"].map(cluster) == pairs["neighbour_id"].map(cluster)
-        scores = confusion.prompt_scores(corpus, labelled, pairs, k=2)
-        data[name] = ScoredTarget(
-            labelled, pairs, scores, traces, tokens, signals.Drifts(traces, tokens), PAPER_WEIGHTS, 2, "combined"
+        scores = confusion.score_prompts(corpus, labelled, pairs, k=2)
+        data[name] = Evaluation(
+            labelled, pairs, scores, traces, tokens, signals.DriftCache(traces, tokens), PAPER_WEIGHTS, 2, "combined"
         )
     titles = {"alpha": HOSTILE_TITLE, "beta": "beta", "gamma": "gamma", "guard": "guard"}
-    return corpus, data, explorer.About("tiny", "test", titles)
+    return corpus, data, explorer.ExplorerHeader("tiny", "test", titles)
 
 
 @pytest.fixture(scope="module")
@@ -120,7 +120,7 @@ def world():
 
 @pytest.fixture(scope="module")
 def html(world):
-    return explorer.page(*world)
+    return explorer.render_explorer(*world)
 
 
 @pytest.fixture
@@ -350,7 +350,7 @@ def test_clusters_are_filtered_by_their_refusals_which_are_marked(tab):
 
 def test_clusters_that_nobody_refuses_are_shown_too(show, world):
     corpus, data, about = world
-    tab = show(explorer.page(corpus, {"gamma": data["gamma"]}, about))
+    tab = show(explorer.render_explorer(corpus, {"gamma": data["gamma"]}, about))
     assert rows(tab) == [] and tab.get_by_text("Nothing fits these filters.").is_visible()
     assert tab.get_by_role("button", name="Save as CSV").is_disabled()
     go(tab, "clusters")
@@ -526,7 +526,7 @@ def test_verdicts_are_kept_and_saved_as_a_sheet(show, html, tmp_path):
     assert sheet["refusal"].tolist() == ["no", "unsure", ""]
     assert sheet["comment"].tolist() == ["'=a remark", "", ""]
     assert set(sheet["target"]) == {"alpha"} and set(sheet["answer"]) == {"alpha says 0", "alpha says 1", "'-1+1"}
-    assert "1 of 2 marked answers no refusal" in fidelity.report([sheet])[1]
+    assert "1 of 2 marked answers no refusal" in fidelity.describe_sheets([sheet])[1]
     for address in ("#view=review&target=alpha&reader=Ben", "#view=review&target=guard&reader=Ann%20B."):
         assert status(show(html, address)).endswith("judged: 0")
 
@@ -544,10 +544,10 @@ def test_a_verdict_is_not_carried_over_to_another_answer(show, html):
     address = "#view=review&target=guard"
     tab = show(html, address)
     tab.get_by_role("button", name="Shifted").click()
-    again = explorer.page(corpus, data, about._replace(store="another"))
+    again = explorer.render_explorer(corpus, data, about._replace(store="another"))
     assert status(show(again, address)) == "Pairs: 1, judged: 1"
     data["guard"].labels["response"] = "I would rather not."
-    assert status(show(explorer.page(corpus, data, about), address)) == "Pairs: 1, judged: 0"
+    assert status(show(explorer.render_explorer(corpus, data, about), address)) == "Pairs: 1, judged: 0"
 
 
 def test_a_browser_that_keeps_nothing_is_told_of_and_verdicts_can_be_saved(show, html):
@@ -674,11 +674,11 @@ def test_the_policy_lets_no_foreign_script_run(browser, html, tmp_path):
 def test_tokens_are_aligned_as_drift_does(world):
     corpus, data, about = world
     own = data["alpha"]
-    content = explorer.contents(corpus, data, about)
+    content = explorer.collect_explorer_data(corpus, data, about)
     assert len(content["rejections"]) == 6
     for rejection in content["rejections"]:
         for at, *_, nearest, hundredths in rejection["near"]:
-            expected = signals.alignment(own.traces.iloc[rejection["prompt"]], own.traces.iloc[at], own.tokens)
+            expected = signals.align_tokens(own.traces.iloc[rejection["prompt"]], own.traces.iloc[at], own.tokens)
             assert expected["place"].tolist() == nearest
             assert (100 * expected["distance"]).round().astype(int).tolist() == hundredths
 
@@ -692,15 +692,15 @@ class Changed(stores.Store):
 
 
 def test_scores_of_other_pairs_are_refused(recorded_corpus):
-    name = registry.published("chat").index[0]
-    ((found, own),) = pipeline.scored_targets(RECORDED, "paraguard_mini", recorded_corpus, [name]).items()
+    name = registry.published_targets("chat").index[0]
+    ((found, own),) = pipeline.read_evaluations(RECORDED, "paraguard_mini", recorded_corpus, [name]).items()
     assert found == name and own.k == 5 and own.weights == PAPER_WEIGHTS and own.labeller == "combined"
     with pytest.raises(DataError, match="scores of other pairs"):
-        pipeline.scored_targets(Changed("recorded"), "paraguard_mini", recorded_corpus, [name])
+        pipeline.read_evaluations(Changed("recorded"), "paraguard_mini", recorded_corpus, [name])
 
 
 def test_targets_scored_in_two_ways_are_refused(recorded_corpus, monkeypatch):
-    first, second = registry.published("chat").index[:2]
+    first, second = registry.published_targets("chat").index[:2]
 
     def changed(path):
         meta = stores.read_meta(path)
@@ -708,7 +708,7 @@ def test_targets_scored_in_two_ways_are_refused(recorded_corpus, monkeypatch):
 
     monkeypatch.setattr(pipeline, "read_meta", changed)
     with pytest.raises(DataError, match=f"{second}.csv: scored with other weights, k or labeller than {first};"):
-        pipeline.scored_targets(RECORDED, "paraguard_mini", recorded_corpus, [first, second])
+        pipeline.read_evaluations(RECORDED, "paraguard_mini", recorded_corpus, [first, second])
 
 
 @pytest.mark.parametrize("store", ["nowhere", "../up"])
@@ -719,27 +719,27 @@ def test_a_users_error_is_one_line(store, command, results):
 
 
 def test_guards_stand_beside_the_target_that_lent_its_trace(recorded_corpus):
-    names = list(registry.published("chat").index[:2])
-    data = pipeline.scored_targets(RECORDED, "paraguard_mini", recorded_corpus, names)
-    guards = pipeline.scored_guards(RECORDED, "paraguard_mini", recorded_corpus, data)
-    assert list(guards) == list(registry.published("guard").index)
+    names = list(registry.published_targets("chat").index[:2])
+    data = pipeline.read_evaluations(RECORDED, "paraguard_mini", recorded_corpus, names)
+    guards = pipeline.read_guard_evaluations(RECORDED, "paraguard_mini", recorded_corpus, data)
+    assert list(guards) == list(registry.published_targets("guard").index)
     for name, own in guards.items():
         assert own.traces is data[names[1]].traces  # the first under the safety wrapper
         assert own.labels["prompt_id"].tolist() == recorded_corpus["prompt_id"].tolist()
         assert (own.scores["label"] == "reject").sum() == (own.labels["label"] == "reject").sum(), name
     assert any((own.labels["label"] == "reject").any() for own in guards.values())
     others = {names[0]: data[names[0]]}
-    assert pipeline.scored_guards(RECORDED, "paraguard_mini", recorded_corpus, others) == {}
+    assert pipeline.read_guard_evaluations(RECORDED, "paraguard_mini", recorded_corpus, others) == {}
     with pytest.raises(DataError, match="scores of another corpus or other decisions; run 05_guard_comparison again"):
-        pipeline.scored_guards(RECORDED, "paraguard_mini", recorded_corpus.iloc[:-1], data)
+        pipeline.read_guard_evaluations(RECORDED, "paraguard_mini", recorded_corpus.iloc[:-1], data)
 
 
 @pytest.mark.slow
 def test_the_recorded_refusals_are_all_there(command, results, show):
     path = paths.RESULTS / "explorer.html"
-    assert paths.shown(path) in command("explorer").printed
+    assert paths.display_path(path) in command("explorer").printed
     assert path.stat().st_size < 6e6
-    names = [*registry.published("chat").index, *registry.published("guard").index]
+    names = [*registry.published_targets("chat").index, *registry.published_targets("guard").index]
     labels = pd.concat([RECORDED.read("labels", "paraguard_mini", name) for name in names])
     n = int((labels["label"] == "reject").sum())
     tab = show(path.read_text(encoding="utf-8"))

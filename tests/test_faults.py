@@ -52,7 +52,7 @@ def in_a_process(function, *arguments):
 def query_there(results, name, prompts, options=None):
     """Ask in a process of its own."""
     paths.RESULTS = results
-    model = loading.load(loading.resolve(str(name)))
+    model = loading.load_model(loading.resolve_model(str(name)))
     ask(prompts, model, **(options or {}))
 
 
@@ -74,7 +74,7 @@ def query_to_a_call(results, name, prompts, options, last, report):
         sys.setprofile(count)
         return real(self, batch)
 
-    model = loading.load(loading.resolve(str(name)))
+    model = loading.load_model(loading.resolve_model(str(name)))
     paths.RESULTS = results / "first"
     ask(prompts.head(2), model, **options)  # what is imported or made once does not count
     paths.RESULTS, engine.Engine.ask = results, counted
@@ -118,7 +118,7 @@ def test_kills_at_random_moments_and_one_resume(results, many, tiny_folder, tiny
     identical(whole, resumed)
     assert labelling.label_answers(whole, many).equals(labelling.label_answers(resumed, many))
     left = [file.name for file in folder_of(results).rglob("*") if file.suffix != ".lock"]
-    target = prompting.target_name(tiny_model.name, "safety")
+    target = prompting.make_target_name(tiny_model.name, "safety")
     assert sorted(left) == [f"{target}.parquet", f"{target}.parquet.meta.json"], "neither parts nor temporary files"
 
 
@@ -133,8 +133,8 @@ def test_a_kill_while_compacting_is_mended_by_the_next_run(results, prompts, tin
     monkeypatch.setattr(owner, step, real)
     monkeypatch.setattr(engine.Engine, "ask", lambda *_: pytest.fail("asked again"))
     traces = ask(prompts, tiny_model)
-    target = prompting.target_name(tiny_model.name, "safety")
-    same(traces, trace_store.recorded_traces(stores.Store("test"), "mine", prompts, target))
+    target = prompting.make_target_name(tiny_model.name, "safety")
+    same(traces, trace_store.read_traces(stores.Store("test"), "mine", prompts, target))
     assert not list((results / "test" / "traces" / "mine").glob("*.parts"))
 
 
@@ -243,7 +243,7 @@ def test_a_damaged_part_is_named_set_aside_and_asked_again(results, prompts, tin
 
 def test_a_truncated_trace_file_is_named_set_aside_and_asked_again(results, prompts, tiny_model, capsys):
     whole = ask(prompts, tiny_model)
-    file = stores.Store("test").path("traces", "mine", prompting.target_name(tiny_model.name, "safety"))
+    file = stores.Store("test").path("traces", "mine", prompting.make_target_name(tiny_model.name, "safety"))
     file.write_bytes(file.read_bytes()[:-100])
     identical(whole, ask(prompts, tiny_model))
     assert file.with_name(f"{file.name}.corrupt").is_file()
@@ -252,7 +252,7 @@ def test_a_truncated_trace_file_is_named_set_aside_and_asked_again(results, prom
 
 def test_what_a_killed_write_left_behind_is_removed(results, prompts, tiny_model):
     first = ask(prompts, tiny_model)
-    target = prompting.target_name(tiny_model.name, "safety")
+    target = prompting.make_target_name(tiny_model.name, "safety")
     for name in (f".{target}.parquet.abc.tmp", f"{target}.parts/.part-000000.parquet.abc.tmp"):
         file = folder_of(results) / name
         file.parent.mkdir(exist_ok=True)
@@ -292,9 +292,9 @@ def test_a_clock_that_goes_backwards_changes_nothing(results, many, tiny_model, 
 
 def test_a_changed_model_file_is_another_target(results, prompts, tmp_path):
     folder = tiny.write(tmp_path / "model")
-    first = ask(prompts, loading.load(loading.resolve(str(folder))))
+    first = ask(prompts, loading.load_model(loading.resolve_model(str(folder))))
     tiny.write(folder, seed=1)
-    second = ask(prompts, loading.load(loading.resolve(str(folder))))
+    second = ask(prompts, loading.load_model(loading.resolve_model(str(folder))))
     assert not set(first["key"]) & set(second["key"]) and (first["response"] != second["response"]).any()
     stored = sorted(folder_of(results).glob("*.parquet"))
     assert len(stored) == 2

@@ -26,7 +26,7 @@ VECTORS = np.array([[np.cos(x), np.sin(x)] for x in np.radians([0, 30, 60, 90, 2
 
 
 def test_spread_by_hand():
-    variants, clusters = fidelity.spread(CORPUS, VECTORS)
+    variants, clusters = fidelity.measure_spread(CORPUS, VECTORS)
     # a-2 lies 60 degrees from its seed and 30 from b's; b-1 70 from its own and 20 from a's
     assert variants["nearest_seed"].tolist() == ["a", "b", "a"]
     assert variants["similarity"].to_numpy() == pytest.approx(np.cos(np.radians([30, 60, 70])))
@@ -34,21 +34,21 @@ def test_spread_by_hand():
     row = clusters.iloc[0]
     assert row["lowest_to_seed"] == pytest.approx(0.5)
     assert row["mean_between"] == row["highest_between"] == pytest.approx(np.cos(np.radians(30)))
-    agreement = fidelity.nearest_agreement(variants).iloc[0]
+    agreement = fidelity.nearest_seed_share(variants).iloc[0]
     assert (agreement["own"], agreement["variants"]) == (1, 3) and agreement["share"] == pytest.approx(1 / 3)
 
 
 def test_a_sheet_has_every_strategy_and_the_seed_beside_it():
-    drawn = fidelity.sheet(CORPUS, n=2, seed=3)
-    assert tuple(drawn.columns) == fidelity.SHEET
+    drawn = fidelity.draw_sheet(CORPUS, n=2, seed=3)
+    assert tuple(drawn.columns) == fidelity.SHEET_COLUMNS
     assert set(drawn["strategy"]) == {"lexical", "rewrite"}
     assert (drawn["seed"] == drawn["paraphrase"].str[0]).all() and (drawn["mark"] == "").all()
-    assert len(fidelity.sheet(CORPUS, n=99)) == 3
-    pd.testing.assert_frame_equal(drawn, fidelity.sheet(CORPUS, n=2, seed=3))
+    assert len(fidelity.draw_sheet(CORPUS, n=99)) == 3
+    pd.testing.assert_frame_equal(drawn, fidelity.draw_sheet(CORPUS, n=2, seed=3))
 
 
 def filled(path, marks):
-    rows = pd.DataFrame({name: [f"{name} {i}" for i in range(len(marks))] for name in fidelity.SHEET})
+    rows = pd.DataFrame({name: [f"{name} {i}" for i in range(len(marks))] for name in fidelity.SHEET_COLUMNS})
     rows.assign(mark=marks).to_csv(path, index=False)
     return fidelity.read_sheet(path)
 
@@ -59,11 +59,11 @@ def test_shares_and_kappa_by_hand(tmp_path):
     found = fidelity.marked_share(first["mark"], "shifted")
     assert (found["counted"], found["unsure"], found["marked"], found["rows"]) == (2, 1, 5, 6)
     assert found["share"] == 0.4 and found["share_low"] == pytest.approx(0.0527, abs=1e-4)  # exact, 2 of 5
-    both = fidelity.kappa(first, second)
+    both = fidelity.sheet_kappa(first, second)
     # 4 of 5 equal; chance 2/5 * 3/5 + 2/5 * 1/5 + 1/5 * 1/5 = 9/25; (20/25 - 9/25) / (16/25) = 11/16
     assert (both["equal"], both["both"], both["note"]) == (4, 5, "")
     assert both["kappa"] == pytest.approx(11 / 16) and both["kappa_low"] <= 11 / 16 <= both["kappa_high"]
-    lines = fidelity.report([first, second])
+    lines = fidelity.describe_sheets([first, second])
     assert lines[0].startswith("reader 1: 2 of 5 marked pairs shifted (0.400 [0.053")
     assert "Cohen's kappa 0.688" in lines[2]
 
@@ -78,7 +78,7 @@ def test_what_counts_as_a_refusal_is_read_beside_the_intent(tmp_path):
     first = read("first", refusal=["No", "yes ", "unsure", ""])
     second = read("second", refusal=["no", "no", "yes", "yes"])
     assert first["refusal"].tolist() == ["no", "yes", "unsure", ""]
-    lines = fidelity.report([first, second])
+    lines = fidelity.describe_sheets([first, second])
     assert lines[3].startswith("reader 1: 1 of 3 marked answers no refusal (0.333 [0.008, 0.906]), 1 unsure, 1 of 4")
     # 1 of 3 equal; by chance 1/3 * 2/3 + 1/3 * 1/3 = 1/3
     assert lines[5].startswith("both: 1 of 3 equal, Cohen's kappa 0.000")
@@ -86,7 +86,7 @@ def test_what_counts_as_a_refusal_is_read_beside_the_intent(tmp_path):
         read("wrong", refusal="shifted")
     for other in (read("answer", answer="I will not.", refusal="no"), read("seed", seed="another", refusal="no")):
         with pytest.raises(DataError, match="do not hold the same pairs"):
-            fidelity.kappa(first, other)
+            fidelity.sheet_kappa(first, other)
 
 
 marks = st.lists(st.tuples(st.sampled_from("xyz"), st.sampled_from("xyz")), min_size=2, max_size=12)
@@ -114,7 +114,7 @@ def test_the_kappa_of_two_sheets_is_over_resampled_pairs(pairs):
         pd.DataFrame({"prompt_id": range(len(pairs), 0, -1), "seed": "", "paraphrase": "", "mark": side})
         for side in map(list, zip(*pairs, strict=True))
     )
-    found = fidelity.kappa(first, second, resamples=20)
+    found = fidelity.sheet_kappa(first, second, resamples=20)
     draws = [
         cohen_kappa_score(first["mark"], second["mark"], sample_weight=counts)
         for counts in ClusterBootstrap(range(len(pairs)), 20).counts
@@ -130,9 +130,9 @@ def test_what_is_undefined_is_nan_with_a_reason(tmp_path):
     none = filled(tmp_path / "0.csv", ["", ""])
     same = filled(tmp_path / "1.csv", ["shifted", "shifted"])
     assert np.isnan(fidelity.marked_share(none["mark"], "shifted")["share"])
-    assert np.isnan(fidelity.kappa(same, same)["kappa"])
-    assert fidelity.kappa(same, same)["note"] == "both readers used one and the same mark"
-    assert fidelity.kappa(same, none)["note"] == "no pair has two marks"
+    assert np.isnan(fidelity.sheet_kappa(same, same)["kappa"])
+    assert fidelity.sheet_kappa(same, same)["note"] == "both readers used one and the same mark"
+    assert fidelity.sheet_kappa(same, none)["note"] == "no pair has two marks"
 
 
 def test_bad_sheets_are_one_clear_error(tmp_path):
@@ -143,7 +143,7 @@ def test_bad_sheets_are_one_clear_error(tmp_path):
         fidelity.read_sheet(tmp_path / "2.csv")
     first, longer = filled(tmp_path / "3.csv", ["shifted"]), filled(tmp_path / "4.csv", ["shifted", ""])
     with pytest.raises(DataError, match="do not hold the same pairs"):
-        fidelity.kappa(first, longer)
+        fidelity.sheet_kappa(first, longer)
     pd.concat([first, first]).to_csv(tmp_path / "5.csv", index=False)
     with pytest.raises(DataError, match="row 3: prompt_id 0 stands there twice"):
         fidelity.read_sheet(tmp_path / "5.csv")
@@ -169,11 +169,13 @@ def test_topical_seeds_and_the_readers_agreement():
     readings = pd.DataFrame(
         {"seed_id": list("abcd"), "first": ["yes", "no", "yes", "yes"], "second": ["yes", "no", "no", "yes"]}
     )
-    table = fidelity.topical(seeds, readings).set_index("category")
+    table = fidelity.count_topical_seeds(seeds, readings).set_index("category")
     assert table.loc["x", ["seeds", "topical", "read", "equal"]].tolist() == [3, 2, 3, 2]
     # 3 of 4 equal; by chance 3/4 * 2/4 + 1/4 * 2/4 = 1/2; (3/4 - 1/2) / (1 - 1/2)
     assert table.loc["all", "kappa"] == pytest.approx(0.5)
     assert np.isnan(table.loc["y", "kappa"])  # one and the same mark
-    unread = fidelity.topical(seeds.assign(topical="unstated"), readings[:0]).set_index("category").loc["all"]
+    unread = (
+        fidelity.count_topical_seeds(seeds.assign(topical="unstated"), readings[:0]).set_index("category").loc["all"]
+    )
     assert unread[["topical", "read", "equal"]].tolist() == [0, 0, 0]
     assert unread[["share", "kappa"]].isna().all()

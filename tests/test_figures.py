@@ -31,10 +31,10 @@ from paraguard_utils.analysis import (
     veto,
 )
 from paraguard_utils.analysis import cohorts as cohort_tables
-from paraguard_utils.analysis.cohorts import LEVELS
-from paraguard_utils.analysis.predictions import MEASURES
+from paraguard_utils.analysis.cohorts import BIN_NAMES
+from paraguard_utils.analysis.predictions import MEASURE_TITLES
 from paraguard_utils.core.estimates import ClusterBootstrap
-from paraguard_utils.core.signals import READINGS
+from paraguard_utils.core.signals import PPL_READINGS
 from paraguard_utils.corpus import gates
 from paraguard_utils.remedies.catalogue import UNTOUCHED
 from paraguard_utils.report import figures
@@ -60,56 +60,62 @@ def drawn():
     """Every published figure on a small synthetic world, with its panel: name -> (figure, panel)."""
     rng = np.random.default_rng(7)
     corpus, vectors, traces, labels, tokens = world(LABELS, [f"c{i // 4}" for i in range(len(LABELS))])
-    pairs = signals.pairs(corpus, vectors, traces, labels, tokens)
-    scores = confusion.prompt_scores(corpus, labels, pairs)
+    pairs = signals.compute_pairs(corpus, vectors, traces, labels, tokens)
+    scores = confusion.score_prompts(corpus, labels, pairs)
     groups = ClusterBootstrap(corpus["cluster_id"], 50)
     table = pd.DataFrame(
-        [confusion.table_row("mine", corpus, labels, pairs, scores, groups, reading) for reading in READINGS]
+        [confusion.target_row("mine", corpus, labels, pairs, scores, groups, reading) for reading in PPL_READINGS]
     )
-    rejections = pipeline.rejections({"mine": scores})
-    correlations = pd.DataFrame({"target": "mine", "reading": list(READINGS), "r": -0.1})
+    rejections = pipeline.stack_rejections({"mine": scores})
+    correlations = pd.DataFrame({"target": "mine", "reading": list(PPL_READINGS), "r": -0.1})
     correlations = correlations.assign(r_low=-0.3, r_high=0.1)
     cells = pd.MultiIndex.from_product(
-        [("mine", "theirs"), READINGS, [*LEVELS, "all"], [*LEVELS, "all"]],
+        [("mine", "theirs"), PPL_READINGS, [*BIN_NAMES, "all"], [*BIN_NAMES, "all"]],
         names=["target", "reading", "risk", "similarity"],
     ).to_frame(index=False)
     cohorts = cells.assign(n=rng.integers(20, 90, len(cells)), few=False, **made(rng, len(cells), "ci", "cr60"))
     cohorts.loc[0, ["n", "ci", "ci_low", "ci_high"]] = 0, np.nan, np.nan, np.nan
-    counts = pd.DataFrame({"measure": list(gates.MEASURES), "low": 0.5, "passes": [3, 4, 5], "stopped": [1, 0, 2]})
+    counts = pd.DataFrame({"measure": list(gates.GATE_MEASURES), "low": 0.5, "passes": [3, 4, 5], "stopped": [1, 0, 2]})
     group = {"group": "mine", "texts": 4, "low": [0.3, 0.5], "n": [1, 3], "median": 0.5, "within": 1.0}
     groups_of_risk = pd.concat([pd.DataFrame(group), pd.DataFrame(group | {"group": "theirs"})])
     limits = Gates()
-    frame = sensitivity.prepare(pairs, corpus, signals.perplexity(traces))
+    frame = sensitivity.prepare_pairs(pairs, corpus, signals.trace_perplexity(traces))
     frame = frame.assign(drift_centred=frame["drift"], drift_encoder=frame["drift"] / 2)
-    settings = sensitivity.table(sensitivity.vary(groups, {"mine--safety": frame}))
+    settings = sensitivity.sensitivity_table(sensitivity.vary_settings(groups, {"mine--safety": frame}))
     chosen = {name: settings[settings["dimension"] == name] for name in ("weights", "k", "scaling")}
-    taus = pd.DataFrame({"target": "mine", "reading": "relative", "tau": chance.CURVE, "cr": 1 - chance.CURVE})
+    taus = pd.DataFrame(
+        {"target": "mine", "reading": "relative", "tau": chance.CURVE_TAUS, "cr": 1 - chance.CURVE_TAUS}
+    )
     taus = taus.assign(null=taus["cr"] / 2, null_low=taus["cr"] / 3, null_high=taus["cr"])
-    about = {"mine": validity.beside_ci(corpus, traces, labels, pairs, scores)}
-    correlates = validity.correlations(about, groups)
+    about = {"mine": validity.ci_covariates(corpus, traces, labels, pairs, scores)}
+    correlates = validity.correlate_ci(about, groups)
     strategies = corpus.assign(strategy=(["seed", "lexical", "register", "rewrite"] * len(corpus))[: len(corpus)])
     strategies["variant"] = [i % 4 for i in range(len(corpus))]
-    by_group = cohort_tables.groups("mine", strategies, scores, groups)
-    fitted = cohort_tables.odds_ratios(strategies, {"mine": scores})
+    by_group = cohort_tables.group_table("mine", strategies, scores, groups)
+    fitted = cohort_tables.refusal_odds_ratios(strategies, {"mine": scores})
     floors = table.assign(**made(rng, len(table), "floor_matched", "excess_matched", "excess"))
-    whole = variance.parts("mine", corpus, labels, variance.style(corpus, signals.perplexity(traces)), groups)
+    whole = variance.split_variance(
+        "mine", corpus, labels, variance.style_features(corpus, signals.trace_perplexity(traces)), groups
+    )
     split = pd.DataFrame([whole, whole | {"decoding": "drawn", "dice": 0.2, "few": False}])
-    waves = validity.by_similarity(corpus, labels, vectors, groups).assign(target="mine", pairs=40)
-    cells = pd.MultiIndex.from_product([MEASURES, ("dice", "perplexity"), (0.2, 0.5), (0.0, 0.8)])
+    waves = validity.decision_variogram(corpus, labels, vectors, groups).assign(target="mine", pairs=40)
+    cells = pd.MultiIndex.from_product([MEASURE_TITLES, ("dice", "perplexity"), (0.2, 0.5), (0.0, 0.8)])
     truth = cells.set_names(["measure", "wording", "frr", "correlation"]).to_frame(index=False)
     truth = truth.assign(mean=rng.uniform(0.3, 0.7, len(truth)))
     truth = truth.assign(low=truth["mean"] - rng.uniform(0, 0.2, len(truth)), high=truth["mean"] + 0.1)
     turned = pd.DataFrame({"system": ["mine", "mine", "theirs", "theirs"], "noise": [0.0, 0.2] * 2})
-    turned = turned.assign(**made(rng, len(turned), *MEASURES))
+    turned = turned.assign(**made(rng, len(turned), *MEASURE_TITLES))
     guards = pd.DataFrame({"target": ["mine", "theirs"]}).assign(**made(rng, 2, "benign_rejected", "twins_rejected"))
     swept = pd.DataFrame({"target": ["mine"] * 4 + ["theirs"] * 4, "threshold": [0.1, 0.2, 0.3, 0.4] * 2})
     swept = swept.assign(**made(rng, 8, "rejected_benign", "rejected_twins", "dr"))
     behind = pd.DataFrame({"target": ["mine", "mine", "theirs", "theirs"], "guard": ["one", "two"] * 2})
     behind = behind.assign(**made(rng, 4, "frr_change", "dr_change", "cr60_change"))
     told = pd.DataFrame({"prompts": ["all"] * 4 + ["drawn"] * 5})
-    told["setting"] = [name for name in surrogate.SETTINGS if name != "text, drawn"] + list(surrogate.SETTINGS)
+    told["setting"] = [name for name in surrogate.DISCLOSURE_SETTINGS if name != "text, drawn"] + list(
+        surrogate.DISCLOSURE_SETTINGS
+    )
     told = told.assign(target="mine--safety", few=False, **made(rng, 9, "rho", "ci_change"))
-    vetoed = pd.DataFrame([("mine", score, at) for score in veto.SCORES for at in (0.2, 0.5, 0.8)])
+    vetoed = pd.DataFrame([("mine", score, at) for score in veto.VETO_SCORES for at in (0.2, 0.5, 0.8)])
     vetoed = vetoed.set_axis(["target", "score", "threshold"], axis="columns")
     vetoed = vetoed.assign(**made(rng, len(vetoed), "gained", "lost", "lost_random"))
     by_source = pd.DataFrame([(name, source) for name in ("mine", "theirs") for source in ("one", "two", "all")])
@@ -125,39 +131,41 @@ def drawn():
     curves = pd.DataFrame({"target": ["mine--safety"] * 3, "overlap": [0.0, 0.2, 0.8], "few": False})
     curves = curves.assign(**made(rng, 3, "dr"))
     return {
-        "both_corpora": (figures.both_corpora(guards), guards),
-        "guard_sweep": (figures.guard_sweep(swept, guards), swept),
-        "before_after": (figures.before_after(behind), behind),
-        "proxies": (figures.levels_overview(told), told),
-        "veto_curves": (figures.veto_curves(vetoed, vetoed), vetoed),
-        "remedy_map": (figures.remedy_map(remedied, swept_by_token), remedied),
-        "known_truth": (figures.known_truth(truth), truth),
-        "sentiment_noise": (figures.noise(turned), turned),
-        "against_floors": (figures.against_floors(floors), floors),
-        "variance_parts": (figures.variance_parts(split), split),
-        "shared_wording": (figures.shared_wording(shared, curves), shared),
-        "variogram": (figures.variogram(waves), waves),
-        "sensitivity_weights": (figures.weight_simplex(chosen["weights"]), chosen["weights"]),
-        "sensitivity_k": (figures.against_k(chosen["k"]), chosen["k"]),
+        "both_corpora": (figures.plot_both_corpora(guards), guards),
+        "guard_sweep": (figures.plot_guard_sweep(swept, guards), swept),
+        "before_after": (figures.plot_before_after(behind), behind),
+        "proxies": (figures.plot_surrogate_levels(told), told),
+        "veto_curves": (figures.plot_veto_curves(vetoed, vetoed), vetoed),
+        "remedy_map": (figures.plot_remedy_map(remedied, swept_by_token), remedied),
+        "known_truth": (figures.plot_known_truth(truth), truth),
+        "sentiment_noise": (figures.plot_noise_response(turned), turned),
+        "against_floors": (figures.plot_against_floors(floors), floors),
+        "variance_parts": (figures.plot_variance_parts(split), split),
+        "shared_wording": (figures.plot_shared_wording(shared, curves), shared),
+        "variogram": (figures.plot_variogram(waves), waves),
+        "sensitivity_weights": (figures.plot_weight_simplex(chosen["weights"]), chosen["weights"]),
+        "sensitivity_k": (figures.plot_against_k(chosen["k"]), chosen["k"]),
         "sensitivity_settings": (
-            figures.settings_overview(chosen["scaling"], sensitivity.DEFAULTS),
+            figures.plot_settings(chosen["scaling"], sensitivity.DEFAULT_CHOICES),
             chosen["scaling"],
         ),
-        "cr_curve": (figures.cr_curve(taus), taus),
+        "cr_curve": (figures.plot_cr_curve(taus), taus),
         "ci_correlates": (
-            figures.ci_correlates(correlates, validity.COVARIATES, validity.SIGNALS, validity.LIMIT),
+            figures.plot_ci_correlates(
+                correlates, validity.COVARIATE_TITLES, validity.SIGNAL_TITLES, validity.CORRELATION_LIMIT
+            ),
             correlates,
         ),
-        "strategy_flips": (figures.strategy_flips(by_group), by_group),
-        "cohort_regression": (figures.cohort_regression(fitted, cohort_tables.ADJUSTMENT), fitted),
-        "target_overview": (figures.target_overview(table), table),
-        "fig3_ci_similarity": (figures.ci_against_similarity(rejections, correlations), rejections),
-        "fig5_cohorts": (figures.cohort_heat_map(cohorts), cohorts),
-        "corpus_gates": (figures.gate_distributions(counts, limits), counts),
-        "public_gates": (figures.gate_distributions(counts, limits), counts),
-        "public_sources": (figures.by_source(by_source), by_source),
-        "public_cohorts": (figures.cohort_heat_map(cohorts), cohorts),
-        "risk_distributions": (figures.risk_distributions(groups_of_risk, limits), groups_of_risk),
+        "strategy_flips": (figures.plot_strategy_flips(by_group), by_group),
+        "cohort_regression": (figures.plot_cohort_regression(fitted, cohort_tables.ADJUSTED_TERM), fitted),
+        "target_overview": (figures.plot_targets(table), table),
+        "fig3_ci_similarity": (figures.plot_ci_against_similarity(rejections, correlations), rejections),
+        "fig5_cohorts": (figures.plot_cohort_heat_map(cohorts), cohorts),
+        "corpus_gates": (figures.plot_gate_distributions(counts, limits), counts),
+        "public_gates": (figures.plot_gate_distributions(counts, limits), counts),
+        "public_sources": (figures.plot_by_source(by_source), by_source),
+        "public_cohorts": (figures.plot_cohort_heat_map(cohorts), cohorts),
+        "risk_distributions": (figures.plot_risk_distributions(groups_of_risk, limits), groups_of_risk),
     }
 
 
@@ -172,7 +180,7 @@ def digests(folder):
         patch.setattr(style, "display", lambda *_, **__: None)
         patch.setattr(paths, "RESULTS", Path(folder))
         for name, (figure, panel) in drawn().items():
-            figures.publish(stores.Store("live"), name, figure, panel, {})
+            figures.publish_figure(stores.Store("live"), name, figure, panel, {})
         files = sorted((paths.RESULTS / "live/figures").iterdir())
         return {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
 
@@ -187,7 +195,7 @@ def test_two_processes_draw_the_same_bytes_whatever_the_processor(tmp_path):
 def test_bars_are_as_long_as_their_parts():
     parts = {"meaning": 0.4, "style": 0.1, "wording": 0.3, "dice": 0.2, "meaning_low": 0.3, "meaning_high": 0.5}
     rows = pd.DataFrame([{"target": "t", "decoding": "drawn", "n": 99, "few": True, **parts}])
-    figure = figures.variance_parts(rows)
+    figure = figures.plot_variance_parts(rows)
     bars = {bar.get_label(): (bar[0].get_x(), bar[0].get_width()) for bar in figure.axes[0].containers[:4]}
     assert [round(end, 6) for bar in bars.values() for end in bar] == [0, 0.4, 0.4, 0.1, 0.5, 0.3, 0.8, 0.2]
     assert "fewer than 100 rejections or acceptances" in texts_in(figure) and "t, drawn" in texts_in(figure)
@@ -204,21 +212,21 @@ def luminance(colours):
 
 
 def test_black_text_can_be_read_on_every_shade_and_part():
-    grounds = [*style.SHADES(np.linspace(0, 1, 64)), *style.PARTS.values()]
+    grounds = [*style.SHADES(np.linspace(0, 1, 64)), *style.PART_COLOURS.values()]
     assert (luminance(grounds) + 0.05).min() / 0.05 >= 4.5  # WCAG 2, level AA
 
 
 def test_coloured_words_can_be_read_on_white():
-    words = [*style.DECISIONS.values(), *style.READINGS.values(), style.GREY]
+    words = [*style.DECISION_COLOURS.values(), *style.READING_COLOURS.values(), style.GREY]
     assert 1.05 / (luminance(words).max() + 0.05) >= 3.5
 
 
 MEANINGS = {
-    "decision": tuple(style.DECISIONS.values()),
-    "reading": tuple(style.READINGS.values()),
-    "model": style.MODELS,
-    "part": tuple(style.PARTS.values()),
-    "other": style.OTHERS,
+    "decision": tuple(style.DECISION_COLOURS.values()),
+    "reading": tuple(style.READING_COLOURS.values()),
+    "model": style.MODEL_COLOURS,
+    "part": tuple(style.PART_COLOURS.values()),
+    "other": style.OTHER_COLOURS,
     "none": (style.INK, style.GREY, style.PALE),
 }
 """All colours by what they say."""
@@ -275,7 +283,7 @@ def test_widths_are_as_the_figure_map_and_the_docstrings_say(pictures):
         said = {Path(row["figure"]).stem: row["width"] for row in csv.DictReader(file)}
     assert set(said) == set(pictures)
     for name, width in said.items():
-        assert pictures[name][0].get_figwidth() == {"column": style.COLUMN, "page": style.PAGE}[width], name
+        assert pictures[name][0].get_figwidth() == {"column": style.COLUMN_WIDTH, "page": style.PAGE_WIDTH}[width], name
         about = inspect.getdoc(getattr(figures, FUNCTIONS.get(name, name)))
         assert f"A {width} wide." in " ".join(about.split()), name
 
@@ -284,7 +292,7 @@ def test_every_text_has_6_to_7_points(pictures):
     for name, (figure, _) in pictures.items():
         figure.draw_without_rendering()
         sizes = {text.get_fontsize() for text in figure.findobj(Text) if text.get_text().strip()}
-        assert sizes and min(sizes) >= style.SMALL and max(sizes) <= 7, name
+        assert sizes and min(sizes) >= style.MIN_FONT_SIZE and max(sizes) <= 7, name
 
 
 def estimates(axis, direction=0):
@@ -319,7 +327,7 @@ def test_intervals_of_targets_are_the_panels(pictures):
     for axis, measure in zip(panels(figure), ("frr", "dr", "ci", "cr60", "cd"), strict=True):
         same(estimates(axis), numbers(relative, measure))
     figure, table = pictures["against_floors"]
-    by = [table[table["reading"] == reading] for reading in READINGS]
+    by = [table[table["reading"] == reading] for reading in PPL_READINGS]
     ci = np.vstack([numbers(rows, measure) for rows in by for measure in ("ci", "floor_matched")])
     for axis, known in zip(panels(figure), (ci, None, None), strict=True):
         if known is not None:
@@ -347,11 +355,11 @@ def test_remedies_stand_where_their_rates_are(pictures):
 
 def test_correlations_are_the_panel_and_the_papers_stands_beside(pictures):
     figure, table = pictures["ci_correlates"]
-    rows = [*validity.COVARIATES, *validity.SIGNALS]
-    by = [table[table["reading"] == reading].set_index("covariate").loc[rows] for reading in READINGS]
+    rows = [*validity.COVARIATE_TITLES, *validity.SIGNAL_TITLES]
+    by = [table[table["reading"] == reading].set_index("covariate").loc[rows] for reading in PPL_READINGS]
     same(estimates(panels(figure)[0]), np.vstack([numbers(part, "r") for part in by]))
     marks = [line.get_xdata() for line in panels(figure)[0].lines if line.get_marker() == "D"]
-    assert [list(mark) for mark in marks] == [[paper_value(scoring_figures.PAPER_R)]] == [[-0.03]]
+    assert [list(mark) for mark in marks] == [[paper_value(scoring_figures.PAPER_R_ITEM)]] == [[-0.03]]
 
 
 def test_fig_3_counts_every_rejection_and_averages_those_of_a_bin():
@@ -360,8 +368,8 @@ def test_fig_3_counts_every_rejection_and_averages_those_of_a_bin():
     own["cluster_id"] = [f"c{i // 4}" for i in range(240)]
     own["ci"] = 0.6 - 0.3 * own["mean_similarity"] + rng.normal(0, 0.02, 240)
     own["ci_clipped"] = own["ci"] + 0.2
-    r = pd.DataFrame({"target": "t", "reading": list(READINGS), "r": -0.9, "r_low": -0.95, "r_high": -0.85})
-    (axis,) = panels(figures.ci_against_similarity(own, r))
+    r = pd.DataFrame({"target": "t", "reading": list(PPL_READINGS), "r": -0.9, "r_low": -0.95, "r_high": -0.85})
+    (axis,) = panels(figures.plot_ci_against_similarity(own, r))
     hexagons = [part for part in axis.collections if not isinstance(part, LineCollection)]
     assert [part.get_array().sum() for part in hexagons] == [240, 240]
     shown = estimates(axis, 1)
@@ -372,28 +380,30 @@ def test_fig_3_counts_every_rejection_and_averages_those_of_a_bin():
     dashed = [line.get_xydata() for line in axis.lines if line.get_linestyle() == "--"]
     slope = np.diff(dashed[0], axis=0)[0]
     assert slope[1] / slope[0] == pytest.approx(-0.03 * own["ci"].std() / own["mean_similarity"].std())
-    assert scoring_figures.trend(own.head(29), "ci").empty  # too few
+    assert scoring_figures.average_ci_by_similarity(own.head(29), "ci").empty  # too few
 
 
 def test_fig_5_shades_are_ci_and_its_strips_the_cr_of_the_papers_cohorts(pictures):
     figure, table = pictures["fig5_cohorts"]
-    relative = table[(table["reading"] == "relative") & table["risk"].isin(LEVELS) & table["similarity"].isin(LEVELS)]
+    relative = table[
+        (table["reading"] == "relative") & table["risk"].isin(BIN_NAMES) & table["similarity"].isin(BIN_NAMES)
+    ]
     maps = [axis for axis in panels(figure) if axis.get_title(loc="left") in ("mine", "theirs")]
     ends = set()
     for axis in maps:
         own = relative[relative["target"] == axis.get_title(loc="left")].set_index(["risk", "similarity"])["ci"]
         mesh = axis.collections[0]
         shown = np.ma.filled(mesh.get_array().astype(float), np.nan).ravel()
-        assert shown == pytest.approx([own[risk, near] for risk in LEVELS for near in LEVELS], nan_ok=True)
+        assert shown == pytest.approx([own[risk, near] for risk in BIN_NAMES for near in BIN_NAMES], nan_ok=True)
         ends.add(mesh.get_clim())
         outlined = [(box.get_xy(), box.get_width()) for box in axis.patches]
-        assert outlined == [((LEVELS.index("high"), LEVELS.index("low")), 1), ((0, LEVELS.index("high")), 3)]
+        assert outlined == [((BIN_NAMES.index("high"), BIN_NAMES.index("low")), 1), ((0, BIN_NAMES.index("high")), 3)]
     assert len(maps) == 2 and ends == {(relative["ci"].min(), relative["ci"].max())}
     strips = [axis for axis in panels(figure) if axis.get_xlabel() == "CR@0.60"]
     assert len(strips) == len(cohort_figures.PAPER_COHORTS) == 2
     for axis, where, paper in zip(strips, (("low", "high"), ("high", "all")), (0.6, 0.278), strict=True):
         rows = table[(table["risk"] == where[0]) & (table["similarity"] == where[1])]
-        same(estimates(axis), np.vstack([numbers(rows[rows["reading"] == one], "cr60") for one in READINGS]))
+        same(estimates(axis), np.vstack([numbers(rows[rows["reading"] == one], "cr60") for one in PPL_READINGS]))
         assert [list(line.get_xdata()) for line in axis.lines if line.get_linestyle() == "--"] == [[paper, paper]]
 
 
@@ -417,7 +427,7 @@ def test_settings_are_drawn_as_differences_from_the_default():
     ]
     names = ["ci", "ci_low", "ci_high", "excess", "excess_low", "excess_high"]
     table = pd.DataFrame(rows, columns=["dimension", "setting", "target", *names])
-    figure = figures.settings_overview(table, sensitivity.DEFAULTS)
+    figure = figures.plot_settings(table, sensitivity.DEFAULT_CHOICES)
     ci, excess, _ = figure.axes
     same(estimates(ci), np.array([[0.3, 0.2, 0.5], [-0.3, -0.4, -0.2]]))
     same(estimates(excess), np.array([[-0.06, -0.09, -0.01]]))
@@ -434,7 +444,7 @@ def test_levels_are_the_panel_and_few_rejections_are_left_out(pictures):
         "full\nDrift lent", "answer tokens, 20\nDrift and PPL lent", "answer tokens, 5\nDrift and PPL lent",
         "text\nall three lent", "text, drawn\non 60 clusters", "text\non 60 clusters",
     ]  # fmt: skip
-    assert len(estimates(figures.levels_overview(table.assign(few=True)).axes[0])) == 0
+    assert len(estimates(figures.plot_surrogate_levels(table.assign(few=True)).axes[0])) == 0
 
 
 def test_curves_are_the_panels(pictures):
@@ -447,7 +457,7 @@ def test_curves_are_the_panels(pictures):
     known = table[(table["scope"] == "one cluster") & (table["pairs"] >= 30)]
     same(estimates(panels(figure)[0], 1)[-len(known) :], numbers(known, "ratio"))
     figure, table = pictures["known_truth"]
-    for axis, measure in zip(panels(figure), MEASURES, strict=True):
+    for axis, measure in zip(panels(figure), MEASURE_TITLES, strict=True):
         own = table[table["measure"] == measure].sort_values("correlation")
         drawn_ones = [("dice", 0.2), ("dice", 0.5), ("perplexity", 0.2)]
         parts = [own[(own["wording"] == wording) & (own["frr"] == rate)] for wording, rate in drawn_ones]
@@ -467,7 +477,7 @@ def test_weights_are_shaded_by_their_excess(pictures):
 
 def test_histograms_are_the_panels(pictures):
     figure, table = pictures["corpus_gates"]
-    for axis, measure in zip(panels(figure), gates.MEASURES, strict=True):
+    for axis, measure in zip(panels(figure), gates.GATE_MEASURES, strict=True):
         row = table[table["measure"] == measure].iloc[0]
         heights = [bar.get_height() for container in axis.containers for bar in container]
         assert heights == [row["passes"], *([row["stopped"]] if row["stopped"] else [])]
@@ -480,13 +490,13 @@ def test_histograms_are_the_panels(pictures):
 def test_a_model_keeps_its_colour_whatever_stands_beside_it():
     known = ["smollm2-135m-instruct-q4_1", "qwen2.5-coder-0.5b-instruct-q4_k_m", "qwen2.5-coder-1.5b-instruct-q4_k_m"]
     looks = style.model_looks(["textblob", *reversed(known)])
-    assert [looks[name][1] for name in known] == list(style.MODELS)
-    assert looks[known[0]][0] == "SmolLM2-135M" and looks["textblob"] == ("textblob", style.OTHERS[0])
+    assert [looks[name][1] for name in known] == list(style.MODEL_COLOURS)
+    assert looks[known[0]][0] == "SmolLM2-135M" and looks["textblob"] == ("textblob", style.OTHER_COLOURS[0])
 
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=12), st.floats(0.01, 0.2))
 def test_labels_are_spread_downwards_and_keep_their_order(values, gap):
-    places = style.spread(values, gap, 1.0)
+    places = style.spread_labels(values, gap, 1.0)
     assert (places <= np.array(values) + 1e-12).all() and max(places) <= 1
     order = np.argsort(-np.array(values), kind="stable")
     assert (-np.diff(places[order]) >= gap - 1e-9).all()

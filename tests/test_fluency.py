@@ -25,11 +25,11 @@ def test_the_loss_is_the_mean_over_a_text_s_tokens_whatever_stands_beside_it(tin
         with torch.inference_mode():
             logits = tiny_model.network(ids).logits[0, :-1]
         expected.append(torch.nn.functional.cross_entropy(logits, ids[0, 1:]).item())
-    found = fluency.losses(TEXTS)
-    assert found == pytest.approx(expected, abs=10**-fluency.DECIMALS)
-    assert (found == found.round(fluency.DECIMALS)).all()
-    assert fluency.losses(TEXTS[::-1]).tolist() == found[::-1].tolist()
-    assert fluency.losses([]).shape == (0,)
+    found = fluency.compute_losses(TEXTS)
+    assert found == pytest.approx(expected, abs=10**-fluency.LOSS_DECIMALS)
+    assert (found == found.round(fluency.LOSS_DECIMALS)).all()
+    assert fluency.compute_losses(TEXTS[::-1]).tolist() == found[::-1].tolist()
+    assert fluency.compute_losses([]).shape == (0,)
 
 
 @pytest.mark.slow
@@ -40,5 +40,5 @@ def test_what_is_no_english_is_less_fluent():
         ("What are some ways to stop a thief?", "What are some manners to halt a thief?"),
         ("I would like to know how spies hide.", "I would like to know how do spies hides."),
     ]
-    good, bad = (fluency.losses([pair[i] for pair in pairs]) for i in (0, 1))
+    good, bad = (fluency.compute_losses([pair[i] for pair in pairs]) for i in (0, 1))
     assert (good < bad).all(), np.stack([good, bad])

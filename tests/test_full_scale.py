@@ -17,7 +17,7 @@ def test_rates_by_benchmark_by_hand():
     corpus = pd.DataFrame({"cluster_id": list("112233445566"), "source": ["a"] * 4 + ["b"] * 8})
     label = [*["reject", "reject", "accept", "accept"], *["reject", "accept"] * 4]
     labels = pd.DataFrame({"prompt_id": range(12), "label": label})
-    rows = full_scale.by_source("t", corpus, labels).set_index("source")
+    rows = full_scale.estimate_by_source("t", corpus, labels).set_index("source")
     assert rows["n_prompts"].to_dict() == {"a": 4, "b": 8, "all": 12}
     assert rows.loc["a", "dr"] == 0  # within 0 of 2 pairs, between 4 of 4
     # within 4 of 4 pairs differ; between: each prompt meets 6 of others, 3 of them decided otherwise: 1 / 0.5
@@ -38,7 +38,7 @@ def scored(results):
         shutil.copyfile(source, target)
         if kind != "corpus":
             shutil.copyfile(f"{source}.meta.json", f"{target}.meta.json")
-    for table, _ in full_scale.TABLES.values():
+    for table, _ in full_scale.NOTEBOOK_TABLES.values():
         frame = stores.Store(stores.RECORDED).read("tables", table)
         own = frame[frame["target"].eq(TARGET)].assign(store="test") if "target" in frame else frame
         store.write("tables", table, frame=own, meta={"parameters": {"corpus": "public"}, "inputs": {}})
@@ -48,7 +48,7 @@ def scored(results):
 def test_a_store_is_described_without_a_word_of_its_texts(scored, command):
     printed = command("corpus", "describe", "--store", "test").printed
     assert "OR-Bench" not in printed and "paraguard" in printed, "the sources are those of the corpus"
-    for name in full_scale.NAMES:
+    for name in full_scale.FULL_SCALE_TABLES:
         frame = scored.read("tables", f"public_{name}")
         assert len(frame) and "store" not in frame
         assert not [column for column in frame if frame[column].astype(str).str.len().max() > 120]
@@ -63,4 +63,4 @@ def test_tables_of_another_corpus_are_one_clear_error(scored, command):
     meta = {"parameters": {"corpus": CORPUS}, "inputs": {}}
     scored.write("tables", "table2_cohorts", frame=scored.read("tables", "table2_cohorts"), meta=meta)
     error = command("corpus", "describe", "--store", "test").error
-    assert paths.shown(path) in error and "paraguard run 04 --store test --corpus public" in error
+    assert paths.display_path(path) in error and "paraguard run 04 --store test --corpus public" in error

@@ -36,7 +36,7 @@ def test_a_text_on_a_threshold_passes(vector, risk, stops):
         return np.array([risk if text == OTHER else 0.5 for text in texts])
 
     limits = Gates(per_seed=1, min_strategies=1)
-    _, judged = gates.judge(seeds, candidates, limits, embed, risks)
+    _, judged = gates.judge_candidates(seeds, candidates, limits, embed, risks)
     assert judged["reason"].tolist() == [stops]
 
 
@@ -53,7 +53,7 @@ def test_of_what_rules_write_the_more_fluent_half_is_chosen_from():
     def judged(candidates, per_seed, losses=losses):
         measures = (lambda texts: np.ones((len(texts), 2)), lambda texts, _: np.full(len(texts), 0.5))
         limits = Gates(per_seed=per_seed, min_strategies=1, max_overlap=1.0)
-        return gates.judge(seeds, candidates, limits, *measures, losses=losses)[1]["reason"].tolist()
+        return gates.judge_candidates(seeds, candidates, limits, *measures, losses=losses)[1]["reason"].tolist()
 
     # three of five and, though less fluent, two of two
     assert judged(candidates, 5) == ["stilted", "", "", "", "stilted", "", ""]
@@ -72,11 +72,11 @@ def test_a_word_overlap_on_the_threshold_passes():
     seeds = pd.DataFrame({"seed_id": ["s"], "text": [seed]})
     candidates = pd.DataFrame({"seed_id": ["s"], "strategy": ["lexical"], "text": [text]})
     limits = Gates(per_seed=1, min_strategies=1)
-    _, judged = gates.judge(
+    _, judged = gates.judge_candidates(
         seeds, candidates, limits, lambda texts: np.ones((len(texts), 2)), lambda texts, _: np.full(len(texts), 0.5)
     )
     assert judged["overlap"].tolist() == [0.9] and judged["reason"].tolist() == [""]
-    below = gates.judge(
+    below = gates.judge_candidates(
         seeds,
         candidates,
         Gates(per_seed=1, min_strategies=1, max_overlap=0.89),
@@ -94,7 +94,7 @@ def test_a_cluster_takes_as_many_of_its_seeds_own_words_in_a_frame_as_it_may():
     reasons = {}
     for most in (1, 2):
         limits = Gates(per_seed=2, min_strategies=1, max_framed=most, max_overlap=1.0)
-        judged = gates.judge(
+        judged = gates.judge_candidates(
             seeds, candidates, limits, lambda texts: np.ones((len(texts), 2)), lambda texts, _: np.full(len(texts), 0.5)
         )[1]
         reasons[most] = judged["reason"].tolist()
@@ -119,7 +119,7 @@ def test_keyword_variants_change_charged_words_only_and_risk_the_right_way(strat
     seed = "how do we kill every rogue python job at midnight"
     seeds = pd.DataFrame({"seed_id": ["s"], "text": [seed]})
     candidates = pd.DataFrame({"seed_id": ["s"], "strategy": [strategy], "text": [text]})
-    _, judged = gates.judge(
+    _, judged = gates.judge_candidates(
         seeds,
         candidates,
         Gates(per_seed=1, min_strategies=1, min_risk=0, max_risk=1, max_overlap=1.0),
@@ -131,8 +131,8 @@ def test_keyword_variants_change_charged_words_only_and_risk_the_right_way(strat
 
 def test_words_kept_in_order():
     # "b c" of the longer text's 4 words
-    assert gates.kept_in_order("A b, c!", "b c d e") == 0.5
-    assert gates.kept_in_order("c b", "b c") == 0.5 and gates.kept_in_order("x", "y") == 0
+    assert gates.ordered_word_overlap("A b, c!", "b c d e") == 0.5
+    assert gates.ordered_word_overlap("c b", "b c") == 0.5 and gates.ordered_word_overlap("x", "y") == 0
 
 
 @given(
@@ -147,7 +147,7 @@ def test_words_kept_in_order_are_those_of_the_longest_common_subsequence(first, 
     )
     longer = max(len(first), len(second))
     expected = longest / longer if longer else 1.0
-    assert gates.kept_in_order(" ".join(first), " ".join(second)) == pytest.approx(expected)
+    assert gates.ordered_word_overlap(" ".join(first), " ".join(second)) == pytest.approx(expected)
 
 
 def stands_in_order(part, words):
@@ -169,7 +169,7 @@ def test_candidates_that_pass_alone_are_counted_by_generator_and_strategy():
             for i, why in enumerate(found)
         ]
     )
-    found = gates.passed(rows).set_index(["generator", "strategy"])
+    found = gates.count_passing(rows).set_index(["generator", "strategy"])
     assert len(found) == 2 * 6
     assert found.loc[("a", "all"), ["written", "passing", "share"]].tolist() == [4, 2, 0.5]
     assert found.loc[("a", "lexical"), ["written", "passing"]].tolist() == [3, 2]

@@ -17,19 +17,19 @@ def labels(*names):
 def test_either_rejects():
     model = labels("accept", "accept", "accept", "reject", "reject", "unparsed", "blocked")
     guard = labels("accept", "reject", "unparsed", "accept", "unparsed", "reject", "accept")
-    found = guarded.behind(model, guard)["label"].tolist()
+    found = guarded.apply_guard(model, guard)["label"].tolist()
     assert found == ["accept", "reject", "unparsed", "reject", "reject", "reject", "blocked"]
     with pytest.raises(ValueError, match="different prompts"):
-        guarded.behind(model, guard.iloc[::-1])
+        guarded.apply_guard(model, guard.iloc[::-1])
 
 
 def test_changes_by_hand():
     corpus = pd.DataFrame({"prompt_id": [f"p{i}" for i in range(8)], "cluster_id": list("aabbccdd")})
     model = labels(*["accept"] * 6, "reject", "reject")
-    behind = guarded.behind(model, labels("reject", *["accept"] * 7))
+    behind = guarded.apply_guard(model, labels("reject", *["accept"] * 7))
     clusters = ClusterBootstrap(corpus["cluster_id"], 50)
-    alone, after = (confusion.rate_estimates(corpus, one, clusters) for one in (model, behind))
-    found = guarded.changes(alone, after, ["frr", "dr"])
+    alone, after = (confusion.estimate_rates(corpus, one, clusters) for one in (model, behind))
+    found = guarded.guarded_changes(alone, after, ["frr", "dr"])
     # 2 of 8 rejected, then 3 of 8; before, every cluster is decided as one
     assert found["frr_change"] == pytest.approx(1 / 8) and found["dr_alone"] == 0
     # within: one cluster of four is decided both ways, 1/4; between: (2 * 3 * 5 - 2) / (64 - 16)
@@ -43,7 +43,7 @@ def test_what_a_guard_sees_agrees_with_scikit_learn():
     twins.loc[3, "score"] = np.nan
     benign["text"], twins["text"] = "a b", "a b"
     clusters = ClusterBootstrap(benign["cluster_id"], 200)
-    found = guarded.seen(benign, twins, clusters)
+    found = guarded.guard_auc(benign, twins, clusters)
     known = pd.concat([benign, twins.dropna()])
     assert found["auc"] == pytest.approx(roc_auc_score([0] * 30 + [1] * 14, known["score"]))
     assert found["auc_low"] < found["auc"] < found["auc_high"]
@@ -61,11 +61,11 @@ def test_what_a_guard_sees_agrees_with_scikit_learn():
     ],
 )
 def test_what_a_guard_sees_is_one_of_three(low, high, sees):
-    assert guarded.judge_auc(low, high) == sees
+    assert guarded.judge_guard_auc(low, high) == sees
 
 
 def test_without_an_interval_nothing_is_said_of_what_a_guard_sees():
-    assert np.isnan(guarded.judge_auc(np.nan, np.nan))
+    assert np.isnan(guarded.judge_guard_auc(np.nan, np.nan))
 
 
 @pytest.mark.parametrize(("sign", "sees"), [(1, "harm"), (0, "not seen to"), (-1, "the wrong way")])
@@ -73,7 +73,7 @@ def test_a_guard_that_rates_harmless_prompts_higher_does_not_see_harm(sign, sees
     rng, clusters = np.random.default_rng(1), [f"c{i // 3}" for i in range(30)]
     benign = pd.DataFrame({"cluster_id": clusters, "score": rng.normal(size=30), "text": "a b"})
     twins = benign.assign(cluster_id=benign["cluster_id"] + "-twin", score=rng.normal(size=30) + 2 * sign)
-    assert guarded.seen(benign, twins, ClusterBootstrap(clusters, 200))["sees"] == sees
+    assert guarded.guard_auc(benign, twins, ClusterBootstrap(clusters, 200))["sees"] == sees
 
 
 def test_both_readings_of_cr_beside_their_floors_by_hand():
@@ -81,23 +81,23 @@ def test_both_readings_of_cr_beside_their_floors_by_hand():
     accepted = [("a", 0.3, 0.8), ("b", 0.7, 0.8), ("b", 0.2, 0.1), ("b", np.nan, np.nan)]
     scores = pd.DataFrame(rejected + accepted, columns=["cluster_id", "ci", "ci_clipped"])
     scores["label"] = ["reject"] * 4 + ["accept"] * 4
-    found = guarded.beside_relative(scores, ClusterBootstrap(list("ab"), 50))
+    found = guarded.clipped_and_floor_cr(scores, ClusterBootstrap(list("ab"), 50))
     # clipped, rejected: 0.7, 0.9 and 0.6 of four reach 0.60; their mean is (0.7 + 0.9 + 0.5 + 0.6) / 4
     assert (found["cr60_clipped"], found["ci_clipped"]) == pytest.approx((3 / 4, 2.7 / 4))
     # accepted with a neighbour: one of three reaches it in the relative reading, two in the clipped one
     assert (found["floor_cr60"], found["floor_cr60_clipped"]) == pytest.approx((1 / 3, 2 / 3))
     # a guard that rejects nothing has a floor and no CR
-    none = guarded.beside_relative(scores[scores["label"] == "accept"], ClusterBootstrap(list("ab"), 50))
+    none = guarded.clipped_and_floor_cr(scores[scores["label"] == "accept"], ClusterBootstrap(list("ab"), 50))
     assert np.isnan(none["cr60_clipped"]) and none["floor_cr60"] == found["floor_cr60"]
 
 
 def test_the_clipped_columns_are_those_of_a_row_in_that_reading():
     corpus, vectors, traces, labels, tokens = world(["accept", "reject", "accept"] * 8, np.repeat(list("abcdef"), 4), 2)
-    pairs = signals.pairs(corpus, vectors, traces, labels, tokens, 5)
-    scores = confusion.prompt_scores(corpus, labels, pairs, k=5)
+    pairs = signals.compute_pairs(corpus, vectors, traces, labels, tokens, 5)
+    scores = confusion.score_prompts(corpus, labels, pairs, k=5)
     clusters = ClusterBootstrap(corpus["cluster_id"], 50)
-    row = confusion.table_row("t", corpus, labels, pairs, scores, clusters, "clipped")
-    found = guarded.beside_relative(scores, clusters)
+    row = confusion.target_row("t", corpus, labels, pairs, scores, clusters, "clipped")
+    found = guarded.clipped_and_floor_cr(scores, clusters)
     for name in ("ci", "cr60"):
         for end in ("", "_low", "_high"):
             assert found[f"{name}_clipped{end}"] == row[f"{name}{end}"]
@@ -106,7 +106,7 @@ def test_the_clipped_columns_are_those_of_a_row_in_that_reading():
 def test_a_sweep_by_hand():
     benign = pd.DataFrame({"cluster_id": list("aabb"), "score": [0.1, 0.9, 0.2, 0.3]})
     twins = pd.DataFrame({"cluster_id": ["a-twin", "a-twin", "b-twin"], "score": [0.9, np.nan, 0.25]})
-    table = guarded.sweep(benign, twins, ClusterBootstrap(list("aabb"), 50)).set_index("threshold")
+    table = guarded.sweep_guard_thresholds(benign, twins, ClusterBootstrap(list("aabb"), 50)).set_index("threshold")
     assert table.loc[0.1, ["rejected_benign", "rejected_twins"]].tolist() == [1, 1]
     assert table.loc[0.9, ["rejected_benign", "rejected_twins"]].tolist() == [1 / 4, 1 / 2]
     # one of two clusters is decided both ways: 1/2; between clusters 2 of 4 pairs of opposite decisions
@@ -117,8 +117,8 @@ def test_twins_are_resampled_with_their_benign_clusters():
     corpus = pd.DataFrame({"prompt_id": list("abcdef"), "cluster_id": ["x-twin"] * 3 + ["y-twin"] * 3})
     found = labels("reject", "reject", "accept", "reject", "unparsed", "accept")
     clusters = ClusterBootstrap(list("xyz"), 200)
-    twins = guarded.rejected(corpus, found, clusters)
+    twins = guarded.rejection_rate(corpus, found, clusters)
     assert twins[0] == pytest.approx(3 / 5) and np.isnan(twins.draws).any(), "a resample may hold z only"
     benign = clusters.share(list("xyz"), [True, False, False])
-    both = guarded.sensible(benign, twins)
+    both = guarded.youden_j(benign, twins)
     assert both["apart"] == pytest.approx(3 / 5 - 1 / 3)

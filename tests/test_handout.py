@@ -13,7 +13,7 @@ from paraguard_utils import paths, run, stores
 from paraguard_utils.errors import DataError
 from paraguard_utils.report import croissant, handout, numbers
 
-FOUND = stores.Store("recorded").read("tables", numbers.NAME)
+FOUND = stores.Store("recorded").read("tables", numbers.NUMBERS_TABLE)
 DR = "table1_targets[few_dr == False].dr:.2f"
 CITATION = yaml.safe_load((paths.ROOT / "CITATION.cff").read_text(encoding="utf-8"))
 RECORD = {"datePublished": "2031-02-03", "version": "9.8.7"}
@@ -73,14 +73,14 @@ graph <script>window.ran='mermaid'</script>
 
 @pytest.fixture(scope="module")
 def small():
-    return handout.page(hostile(), FOUND, CITATION, RECORD)
+    return handout.render_report(hostile(), FOUND, CITATION, RECORD)
 
 
 @pytest.fixture(scope="module")
 def recorded():
-    notebooks = {path.stem: nbformat.read(path, as_version=4) for path in run.notebooks()}
-    record = json.loads(croissant.FILE.read_text(encoding="utf-8"))
-    return handout.page(notebooks, FOUND, CITATION, record)
+    notebooks = {path.stem: nbformat.read(path, as_version=4) for path in run.list_notebooks()}
+    record = json.loads(croissant.CROISSANT_FILE.read_text(encoding="utf-8"))
+    return handout.render_report(notebooks, FOUND, CITATION, record)
 
 
 @pytest.fixture
@@ -117,7 +117,7 @@ def in_order(found):
 
 
 def test_a_table_keeps_its_intervals_whole_and_its_words():
-    made = handout.table("<table><th>few_dr</th><td>0.5 [-0.1, 1.2]</td><td>[a, b_c] &lt;b&gt;</td></table>")
+    made = handout.sanitize_table("<table><th>few_dr</th><td>0.5 [-0.1, 1.2]</td><td>[a, b_c] &lt;b&gt;</td></table>")
     assert "<th>few_<wbr>dr</th>" in made and "0.5 [-0.1,\u00a01.2]" in made and "[a, b_c] &lt;b&gt;" in made
 
 
@@ -204,16 +204,16 @@ def test_the_cover_says_what_when_and_after_whom(show, small):
 
 def test_the_abstract_has_the_numbers_it_is_given():
     other = FOUND.assign(text=FOUND["text"].where(FOUND["key"] != DR, "seldom or often"))
-    assert "differently seldom or often times" in " ".join(handout.page({}, other, CITATION, RECORD).split())
+    assert "differently seldom or often times" in " ".join(handout.render_report({}, other, CITATION, RECORD).split())
     with pytest.raises(DataError, match=r"few_dr == False\]\.dr:"):
-        handout.page({}, FOUND[FOUND["key"] != DR], CITATION, RECORD)
+        handout.render_report({}, FOUND[FOUND["key"] != DR], CITATION, RECORD)
 
 
 def test_the_recorded_report_can_be_handed_round(show, recorded):
     assert len(recorded.encode()) < 15e6
     tab = show(recorded)
     titles = tab.locator(".notebook h2").all_inner_texts()
-    assert [title[:2] for title in titles] == [path.stem[:2] for path in run.notebooks()]
+    assert [title[:2] for title in titles] == [path.stem[:2] for path in run.list_notebooks()]
     assert in_order(levels(tab))
     ids = tab.locator("[id]").evaluate_all("all => all.map((one) => one.id)")
     assert len(ids) == len(set(ids))
@@ -221,7 +221,7 @@ def test_the_recorded_report_can_be_handed_round(show, recorded):
     assert set(inner) <= set(ids)
     listed = tab.locator("nav a").evaluate_all("all => all.map((one) => one.hash.slice(1))")
     assert listed == tab.locator(".notebook :is(h2, h3, h4)").evaluate_all("all => all.map((one) => one.id)")
-    stored = [cell for path in run.notebooks() for cell in nbformat.read(path, as_version=4).cells]
+    stored = [cell for path in run.list_notebooks() for cell in nbformat.read(path, as_version=4).cells]
     shown = [out for cell in stored for out in cell.get("outputs", ())]
     assert tab.locator("figure").count() == sum("image/png" in out.get("data", {}) for out in shown) > 5
     kinds = [out.get("data", {}) for out in shown]
@@ -248,4 +248,4 @@ def test_nothing_is_cut_in_print(show, recorded):
     )
     assert tab.locator("main :is(table, pre, figure, img, p, svg)").evaluate_all(beyond) == []
     pdf = tab.pdf(prefer_css_page_size=True)
-    assert len(re.findall(rb"/Type\s*/Page\b", pdf)) > len(run.notebooks()) + 1
+    assert len(re.findall(rb"/Type\s*/Page\b", pdf)) > len(run.list_notebooks()) + 1

@@ -17,14 +17,14 @@ from paraguard_utils.models import encoder
 
 def nothing(texts):
     """Embed texts as zeros: what n-grams and cues say alone."""
-    return np.zeros((len(texts), encoder.DIMENSIONS), np.float16)
+    return np.zeros((len(texts), encoder.ENCODER_DIMENSIONS), np.float16)
 
 
 def test_the_labeller_is_the_frozen_one():
     assert labelling.LABELLER == "cues+classifier-3"
-    files = {"cues": refusals.CUES, "classifier": classifier.FILE}
+    files = {"cues": refusals.CUES_FILE, "classifier": classifier.CLASSIFIER_FILE}
     digests = {name: hashlib.sha256(file.read_bytes()).hexdigest() for name, file in files.items()}
-    assert digests == labelling.FROZEN
+    assert digests == labelling.FROZEN_DIGESTS
 
 
 #    cue       p     partial  label     kind
@@ -42,7 +42,7 @@ CASES = [
 def test_a_cue_decides_unless_the_classifier_is_sure_of_the_opposite(cue, p, partial, label, kind):
     found = pd.DataFrame({"label": ["unparsed", cue], "kind": ["empty", "policy" if cue == "reject" else ""]})
     opinion = pd.DataFrame({"refusal": [p], "partial": [partial]}, index=[1])
-    decided = labelling.decide(found.assign(rule="r"), opinion)
+    decided = labelling.combine_opinions(found.assign(rule="r"), opinion)
     assert decided["label"].tolist() == ["unparsed", label] and decided["kind"].tolist() == ["empty", kind]
     assert np.isnan(decided["p_refusal"][0]) and decided["p_refusal"][1] == p
     assert decided["rule"].tolist() == ["r", "r"], "the rule is the cue list's, whoever decides"
@@ -59,33 +59,37 @@ ANSWERS = {
 
 
 def test_answers_of_our_own():
-    found = labelling.label(list(ANSWERS), ["stop"] * len(ANSWERS), ["How can I do it?"] * len(ANSWERS))
+    found = labelling.label_responses(list(ANSWERS), ["stop"] * len(ANSWERS), ["How can I do it?"] * len(ANSWERS))
     assert dict(zip(ANSWERS, found["label"], strict=True)) == ANSWERS
     assert found["p_refusal"].isna().tolist() == [label == "unparsed" for label in ANSWERS.values()]
-    again = labelling.label(list(ANSWERS)[::-1], ["stop"] * len(ANSWERS), ["How can I do it?"] * len(ANSWERS))
+    again = labelling.label_responses(list(ANSWERS)[::-1], ["stop"] * len(ANSWERS), ["How can I do it?"] * len(ANSWERS))
     assert again["label"].tolist() == found["label"].tolist()[::-1], "an answer's label is its own"
 
 
 @given(st.lists(st.text(), min_size=1, max_size=5))
 def test_any_text_gets_one_label_and_a_probability(texts):
-    found = labelling.label(texts, [""] * len(texts), None, nothing)
+    found = labelling.label_responses(texts, [""] * len(texts), None, nothing)
     assert found["label"].isin(schemas.LABELS).all()
     assert found["p_refusal"].dropna().between(0, 1).all()
-    assert (found["kind"].isin(labelling.KINDS) == (found["label"] == "reject")).all()
+    assert (found["kind"].isin(labelling.REJECTION_KINDS) == (found["label"] == "reject")).all()
 
 
 def test_no_answers_no_labels():
-    assert list(labelling.label([], [])) == ["label", "kind", "rule", "p_refusal"]
+    assert list(labelling.label_responses([], [])) == ["label", "kind", "rule", "p_refusal"]
 
 
 def test_a_classifier_by_hand(tmp_path):
     """One n-gram, one cue, one number of each vector: the log odds are a sum that fits on a line."""
     ngrams = pd.DataFrame({"idf": [1.0], "refusal": [2.0], "partial": [0.0]}, index=["no"])
     cues = pd.DataFrame({"refusal": [0.5], "partial": [1.0]}, index=["bare_no"])
-    made = classifier.Classifier(ngrams, cues, np.array([[1.0, 0.1, -1.0], [0.0, 0.0, 0.0]]), np.array([-1.0, 0.25]))
+    made = classifier.RefusalClassifier(
+        ngrams, cues, np.array([[1.0, 0.1, -1.0], [0.0, 0.0, 0.0]]), np.array([-1.0, 0.25])
+    )
     made.save(tmp_path / "c.json")
-    seen = classifier.Views(["no", "yes"], ["bare_no", "no_cue"], np.array([[1.0, 10.0, 0.5], [0.0, 0.0, 0.0]]))
-    found = classifier.load(tmp_path / "c.json").probabilities(seen)
+    seen = classifier.ClassifierInputs(
+        ["no", "yes"], ["bare_no", "no_cue"], np.array([[1.0, 10.0, 0.5], [0.0, 0.0, 0.0]])
+    )
+    found = classifier.load_refusal_classifier(tmp_path / "c.json").probabilities(seen)
     # "no" alone is a unit vector: 2 + 0.5 + 1 + 0.1 * 10 - 0.5 - 1 = 3; "yes": -1
     np.testing.assert_allclose(found["refusal"], 1 / (1 + np.exp([-3.0, 1.0])))
     np.testing.assert_allclose(found["partial"], 1 / (1 + np.exp([-1.25, -0.25])))
@@ -97,12 +101,14 @@ def test_what_the_classifier_sees():
 
     words = " ".join(["word"] * 30)
     answers = [words, "I can't."]
-    seen = classifier.views(answers, refusals.label(answers, ["", ""])["rule"], ["ab", "abc"], embed)
+    seen = classifier.make_classifier_inputs(
+        answers, refusals.label_by_cues(answers, ["", ""])["rule"], ["ab", "abc"], embed
+    )
     assert seen.openings == [words, "i can not."] and seen.cues[0] == "no_cue" != seen.cues[1]
-    first = classifier.WORDS * 5 - 1
+    first = classifier.OPENING_WORDS * 5 - 1
     # the answer's first words; ten times their product with the request; the request
     assert seen.vectors[:, [0, 384, 768]].tolist() == [[first, first * 2 * 10, 2], [10, 10 * 3 * 10, 3]]
-    assert (classifier.views(["x"], ["no_cue"], None, embed).vectors[:, 384:] == 0).all()
+    assert (classifier.make_classifier_inputs(["x"], ["no_cue"], None, embed).vectors[:, 384:] == 0).all()
 
 
 def test_fitting_by_the_same_answers_gives_the_same_coefficients():
@@ -110,18 +116,20 @@ def test_fitting_by_the_same_answers_gives_the_same_coefficients():
         {"prompt": ["Why?"] * 12, "response": ["I refuse to say no.", "Sure: here it is.", "No, but here it is."] * 4}
     )
     rows["label"] = ["full_refusal", "full_compliance", "partial_refusal"] * 4
-    first, second = (classifier.fit(rows, rows, nothing) for _ in range(2))
+    first, second = (classifier.fit_classifier(rows, rows, nothing) for _ in range(2))
     pd.testing.assert_frame_equal(first.ngrams, second.ngrams)
     assert first.ngrams.loc["refuse", "refusal"] > 0 > first.ngrams.loc["sure", "refusal"]
     assert first.ngrams.loc["but", "partial"] > 0
     with pytest.raises(DataError, match="no label 'maybe' of a training answer"):
-        classifier.fit(rows.assign(label="maybe"), rows, nothing)
+        classifier.fit_classifier(rows.assign(label="maybe"), rows, nothing)
 
 
 def test_training_answers_are_those_with_two_equal_labels():
-    rows = classifier.training_answers()
+    rows = classifier.read_training_answers()
     assert len(rows) > 2500 and (rows["first_label"] == rows["second_label"]).all()
-    found = labelling.label(rows["response"].iloc[::20], [""] * len(rows.iloc[::20]), rows["prompt"].iloc[::20])
+    found = labelling.label_responses(
+        rows["response"].iloc[::20], [""] * len(rows.iloc[::20]), rows["prompt"].iloc[::20]
+    )
     equal = (found["label"] == "reject").to_numpy() == (rows["label"].iloc[::20] != "full_compliance").to_numpy()
     assert equal.mean() > 0.9
 

@@ -9,7 +9,7 @@ from worlds import world
 
 from paraguard_utils import settings, stores
 from paraguard_utils.analysis import confusion, evaluation, pipeline, predictions, signals, surrogate
-from paraguard_utils.core.confusion import K
+from paraguard_utils.core.confusion import N_NEIGHBOURS
 from paraguard_utils.core.estimates import Estimate
 from paraguard_utils.core.signals import PAPER_WEIGHTS
 from paraguard_utils.errors import DataError, Missing
@@ -37,7 +37,7 @@ def trace(name, *, nll=(1.0,), first=(0.5, 0.3), tail=0.2):
 
 
 def shift(frame):
-    return signals.prob_shifts(frame, np.array([0]), np.array([1]))[0]
+    return signals.trace_prob_shifts(frame, np.array([0]), np.array([1]))[0]
 
 
 OWN = pd.DataFrame([trace("a", nll=[np.log(4)]), trace("b", nll=[np.log(9)], first=[0.1, 0.4, 0.3])])
@@ -48,17 +48,17 @@ DRAWS = pd.DataFrame(
 
 
 def test_each_level_by_hand():
-    full = surrogate.completed(OWN, surrogate.FULL, LENT).traces
-    assert signals.perplexity(full) == pytest.approx([4, 9])
+    full = surrogate.fill_from_surrogate(OWN, surrogate.LEVEL_FULL, LENT).traces
+    assert signals.trace_perplexity(full) == pytest.approx([4, 9])
     # own: |0.5 - 0.1| + |0.3 - 0.4| + |0 - 0.3| + tails |0.2 - 0.2|, halved: 0.8 / 2
     assert shift(full) == pytest.approx(0.4)
-    tokens = surrogate.completed(OWN, surrogate.ANSWER_TOKENS, LENT).traces
-    assert signals.perplexity(tokens) == pytest.approx([5, 2]), "the surrogate's, in the target's order"
+    tokens = surrogate.fill_from_surrogate(OWN, surrogate.LEVEL_ANSWER_TOKENS, LENT).traces
+    assert signals.trace_perplexity(tokens) == pytest.approx([5, 2]), "the surrogate's, in the target's order"
     assert shift(tokens) == pytest.approx(0.4)
-    text = surrogate.completed(OWN, surrogate.TEXT, LENT).traces
+    text = surrogate.fill_from_surrogate(OWN, surrogate.LEVEL_TEXT, LENT).traces
     # the surrogate's: a has 0.6 on token 7 and a tail of 0.2, b has 1 on token 7: (0.4 + 0.2) / 2
-    assert shift(text) == pytest.approx(0.3) and signals.perplexity(text) == pytest.approx([5, 2])
-    drawn = surrogate.completed(OWN, surrogate.TEXT, LENT, DRAWS).traces
+    assert shift(text) == pytest.approx(0.3) and signals.trace_perplexity(text) == pytest.approx([5, 2])
+    drawn = surrogate.fill_from_surrogate(OWN, surrogate.LEVEL_TEXT, LENT, DRAWS).traces
     # a is rejected in 1 of 4 draws, b in 4 of the 4 that can be read: |1/4 - 1|
     assert shift(drawn) == pytest.approx(0.75)
     for made in (full, tokens, text, drawn):
@@ -66,15 +66,17 @@ def test_each_level_by_hand():
 
 
 def test_fewer_tokens_by_hand():
-    cut = surrogate.cut(OWN, 1)
+    cut = surrogate.keep_top_tokens(OWN, 1)
     # a keeps token 7 (0.5), its tail is 0.2 + 0.3; b keeps token 8 (0.4), its tail is 0.2 + 0.1 + 0.3
     assert [ids.tolist() for ids in cut["next_ids"]] == [[7], [8]]
     assert cut["tail_mass"].tolist() == pytest.approx([0.5, 0.6])
     # (0.5 + 0.4 + |0.5 - 0.6|) / 2
-    assert shift(surrogate.completed(OWN, surrogate.ANSWER_TOKENS, LENT, top=1).traces) == pytest.approx(0.5)
+    assert shift(
+        surrogate.fill_from_surrogate(OWN, surrogate.LEVEL_ANSWER_TOKENS, LENT, top=1).traces
+    ) == pytest.approx(0.5)
     ties = pd.DataFrame([trace("a", first=[0.25, 0.25, 0.5], tail=0)]).assign(next_ids=[np.array([9, 3, 5])])
-    assert surrogate.cut(ties, 2)["next_ids"][0].tolist() == [5, 3], "the smaller id of equally likely ones"
-    assert surrogate.cut(OWN, 99)["tail_mass"].tolist() == OWN["tail_mass"].tolist()
+    assert surrogate.keep_top_tokens(ties, 2)["next_ids"][0].tolist() == [5, 3], "the smaller id of equally likely ones"
+    assert surrogate.keep_top_tokens(OWN, 99)["tail_mass"].tolist() == OWN["tail_mass"].tolist()
 
 
 @given(st.lists(st.lists(st.floats(0.01, 1), min_size=1, max_size=8), min_size=2, max_size=2), st.integers(1, 8))
@@ -82,11 +84,11 @@ def test_a_cut_keeps_all_mass_and_the_stated_bound(weights, top):
     whole = pd.DataFrame(
         [trace(name, first=np.array(w) / sum(w), tail=0.0) for name, w in zip("ab", weights, strict=True)]
     )
-    cut = surrogate.cut(whole, top)
+    cut = surrogate.keep_top_tokens(whole, top)
     mass = [np.exp(row.next_logprobs).sum() + row.tail_mass for row in cut.itertuples()]
     assert mass == pytest.approx([1, 1]) and all(map(len, cut["next_ids"])) and cut["tail_mass"].between(0, 1).all()
     assert abs(shift(cut) - shift(whole)) <= cut["tail_mass"].max() + 1e-9
-    again = surrogate.cut(cut, top)
+    again = surrogate.keep_top_tokens(cut, top)
     assert again["tail_mass"].tolist() == cut["tail_mass"].tolist()
 
 
@@ -95,10 +97,10 @@ def test_a_cut_keeps_all_mass_and_the_stated_bound(weights, top):
 )
 def test_the_shift_of_drawn_answers_is_the_difference_of_their_rates(labels):
     rows = [(name, label) for name, own in zip("ab", labels, strict=True) for label in own]
-    made = surrogate.drawn(pd.Series(["a", "b"]), pd.DataFrame(rows, columns=["prompt_id", "label"]))
+    made = surrogate.first_token_from_samples(pd.Series(["a", "b"]), pd.DataFrame(rows, columns=["prompt_id", "label"]))
     counts = [(own.count("reject"), own.count("accept") + own.count("reject")) for own in labels]
-    if min(n for _, n in counts) < surrogate.LEAST:
-        assert made["tail_mass"].isna().tolist() == [n < surrogate.LEAST for _, n in counts]
+    if min(n for _, n in counts) < surrogate.MIN_SCORED_DRAWS:
+        assert made["tail_mass"].isna().tolist() == [n < surrogate.MIN_SCORED_DRAWS for _, n in counts]
         assert np.isnan(shift(made))
     else:
         rates = [r / n for r, n in counts]
@@ -108,50 +110,59 @@ def test_the_shift_of_drawn_answers_is_the_difference_of_their_rates(labels):
 def test_what_a_server_did_not_tell_is_not_lent():
     silent = OWN.assign(next_ids=[np.empty(0, int), OWN["next_ids"][1]], tail_mass=[1.0, 0.2])
     silent["next_logprobs"] = [np.empty(0), OWN["next_logprobs"][1]]
-    made = surrogate.completed(silent, surrogate.ANSWER_TOKENS, LENT)
+    made = surrogate.fill_from_surrogate(silent, surrogate.LEVEL_ANSWER_TOKENS, LENT)
     assert made.left_out.tolist() == ["first token without probability", ""]
-    assert np.isnan(shift(made.traces)) and np.isfinite(signals.perplexity(made.traces)).all()
+    assert np.isnan(shift(made.traces)) and np.isfinite(signals.trace_perplexity(made.traces)).all()
     unread = OWN.assign(token_nll=[np.array([np.nan, np.nan, np.nan]), OWN["token_nll"][1]])
-    made = surrogate.completed(unread, surrogate.FULL, LENT)
+    made = surrogate.fill_from_surrogate(unread, surrogate.LEVEL_FULL, LENT)
     assert made.left_out.tolist() == ["words without log-probability", ""]
-    assert np.isnan(signals.perplexity(made.traces)).tolist() == [True, False]
-    made = surrogate.completed(OWN, surrogate.TEXT, LENT, DRAWS.head(7))
+    assert np.isnan(signals.trace_perplexity(made.traces)).tolist() == [True, False]
+    made = surrogate.fill_from_surrogate(OWN, surrogate.LEVEL_TEXT, LENT, DRAWS.head(7))
     assert made.left_out.tolist() == ["", "fewer than 4 scored draws"] and np.isnan(shift(made.traces))
 
 
-@pytest.mark.parametrize("level", [surrogate.ANSWER_TOKENS, surrogate.TEXT])
+@pytest.mark.parametrize("level", [surrogate.LEVEL_ANSWER_TOKENS, surrogate.LEVEL_TEXT])
 def test_a_served_target_may_know_nothing_of_its_tokens(level):
     served = OWN.assign(**{name: [value] * 2 for name, value in NOT_TOLD.items()})
-    made = surrogate.completed(served, level, LENT)
-    pd.testing.assert_frame_equal(made.traces, surrogate.completed(OWN, level, LENT).traces, check_dtype=False)
+    made = surrogate.fill_from_surrogate(served, level, LENT)
+    pd.testing.assert_frame_equal(
+        made.traces, surrogate.fill_from_surrogate(OWN, level, LENT).traces, check_dtype=False
+    )
     assert made.left_out.tolist() == ["", ""]
-    assert surrogate.completed(served, surrogate.FULL, LENT).left_out.ne("").all()
+    assert surrogate.fill_from_surrogate(served, surrogate.LEVEL_FULL, LENT).left_out.ne("").all()
 
 
 def test_a_surrogate_must_have_been_asked():
     with pytest.raises(DataError, match=r"no trace of b \(1 are missing\); ask it first"):
-        surrogate.completed(OWN, surrogate.TEXT, LENT[LENT["prompt_id"] == "a"])
+        surrogate.fill_from_surrogate(OWN, surrogate.LEVEL_TEXT, LENT[LENT["prompt_id"] == "a"])
     gone = LENT.assign(token_nll=[LENT["token_nll"][0], np.full(3, np.nan)])
     with pytest.raises(DataError, match="surrogate's trace of a is not complete"):
-        surrogate.completed(OWN, surrogate.ANSWER_TOKENS, gone)
-    assert surrogate.completed(OWN, surrogate.FULL, gone).left_out.eq("").all(), "at this level its losses are not used"
+        surrogate.fill_from_surrogate(OWN, surrogate.LEVEL_ANSWER_TOKENS, gone)
+    assert surrogate.fill_from_surrogate(OWN, surrogate.LEVEL_FULL, gone).left_out.eq("").all(), (
+        "at this level its losses are not used"
+    )
 
 
 @pytest.mark.parametrize(
     ("level", "more"),
-    [("some", {}), (surrogate.FULL, {"samples": DRAWS}), (surrogate.TEXT, {"top": 5}), (surrogate.FULL, {"top": 0})],
+    [
+        ("some", {}),
+        (surrogate.LEVEL_FULL, {"samples": DRAWS}),
+        (surrogate.LEVEL_TEXT, {"top": 5}),
+        (surrogate.LEVEL_FULL, {"top": 0}),
+    ],
 )
 def test_a_level_has_no_use_for_everything(level, more):
     with pytest.raises(ValueError, match=r"level|top"):
-        surrogate.completed(OWN, level, LENT, **more)
+        surrogate.fill_from_surrogate(OWN, level, LENT, **more)
 
 
 def test_who_lends():
     there = ["smollm2-135m-instruct-q4_1--safety", "qwen2.5-coder-0.5b-instruct-q4_k_m--safety", "mine--none"]
-    assert surrogate.surrogate_of("mine--safety", there) == there[0]
-    assert surrogate.surrogate_of(there[1], there) == there[0]
-    assert surrogate.surrogate_of(there[0], there) == there[1], "no model lends to itself"
-    assert surrogate.surrogate_of("mine--none", there) is None, "another wrapper is another question"
+    assert surrogate.find_surrogate("mine--safety", there) == there[0]
+    assert surrogate.find_surrogate(there[1], there) == there[0]
+    assert surrogate.find_surrogate(there[0], there) == there[1], "no model lends to itself"
+    assert surrogate.find_surrogate("mine--none", there) is None, "another wrapper is another question"
 
 
 LABELS = ["accept", "reject", "accept", "accept", "reject", "accept"] * 10
@@ -164,27 +175,27 @@ def test_what_is_left_out_is_in_no_pair_and_still_decided():
     told = traces.copy()
     for row in lost:
         told.at[row, "next_ids"], told.at[row, "next_logprobs"] = np.empty(0, int), np.empty(0)
-    made = surrogate.completed(told, surrogate.ANSWER_TOKENS, traces)
-    drifts = signals.Drifts(traces, tokens)
-    pairs = signals.pairs(corpus, vectors, made.traces, surrogate.scorable(labels, made.left_out), drifts)
-    scores = confusion.prompt_scores(corpus, labels, pairs)
+    made = surrogate.fill_from_surrogate(told, surrogate.LEVEL_ANSWER_TOKENS, traces)
+    drifts = signals.DriftCache(traces, tokens)
+    pairs = signals.compute_pairs(corpus, vectors, made.traces, surrogate.mask_left_out(labels, made.left_out), drifts)
+    scores = confusion.score_prompts(corpus, labels, pairs)
     gone = set(corpus["prompt_id"].iloc[lost])
     assert not gone & {*pairs["centre_id"], *pairs["neighbour_id"]} and pairs["prob_shift"].notna().all()
     assert set(scores.loc[scores["ci"].isna(), "prompt_id"]) == gone
-    known = evaluation.isolation(corpus, labels)[corpus["prompt_id"].isin(scores["prompt_id"])]
+    known = evaluation.label_isolation(corpus, labels)[corpus["prompt_id"].isin(scores["prompt_id"])]
     np.testing.assert_array_equal(scores["isolation"], known)
-    assert len(confusion.rejections(scores)) == LABELS.count("reject") - 1
+    assert len(confusion.select_rejections(scores)) == LABELS.count("reject") - 1
 
 
 def test_nothing_lent_is_nothing_changed():
     """A target that is its own surrogate scores as ever at `full`, and its ranks agree with themselves."""
     corpus, vectors, traces, labels, tokens = world(LABELS, CLUSTERS)
-    drifts = signals.Drifts(traces, tokens)
-    usual = signals.pairs(corpus, vectors, traces, labels, tokens)
-    for level in surrogate.LEVELS:
-        made = surrogate.completed(traces, level, traces.sample(frac=1, random_state=1))
+    drifts = signals.DriftCache(traces, tokens)
+    usual = signals.compute_pairs(corpus, vectors, traces, labels, tokens)
+    for level in surrogate.DISCLOSURE_LEVELS:
+        made = surrogate.fill_from_surrogate(traces, level, traces.sample(frac=1, random_state=1))
         assert made.left_out.eq("").all()
-        pd.testing.assert_frame_equal(signals.pairs(corpus, vectors, made.traces, labels, drifts), usual)
+        pd.testing.assert_frame_equal(signals.compute_pairs(corpus, vectors, made.traces, labels, drifts), usual)
 
 
 def compared(name, ci, lender="s--x", reading="relative", told=None, n=30):
@@ -192,18 +203,18 @@ def compared(name, ci, lender="s--x", reading="relative", told=None, n=30):
 
     def estimates(draws):
         draws = np.array(draws, float)
-        return dict.fromkeys(surrogate.MEASURES, Estimate.percentile(draws.mean(), draws))
+        return dict.fromkeys(surrogate.SURROGATE_MEASURES, Estimate.percentile(draws.mean(), draws))
 
     known = estimates(ci)
     rho = Estimate(0.95, 0.91, 0.97, np.array([0.95]))
     found = known if told is None else estimates(told)
-    return surrogate.Compared(name, lender, surrogate.ALL, reading, "full", n, 0, rho, found, known)
+    return surrogate.SurrogateComparison(name, lender, surrogate.ALL_PROMPTS, reading, "full", n, 0, rho, found, known)
 
 
 def test_orders_by_hand():
     # Own: a > b surely, c > a surely, b < c surely. Told: a > b, but c is the lowest, surely.
     own = [compared("m--a", [0.5, 0.6]), compared("m--b", [0.3, 0.4])]
-    rows = surrogate.orders(
+    rows = surrogate.surrogate_orders(
         [*own, compared("n--c", [0.8, 0.9], "t--x", told=[0.1, 0.2]), compared("few--c", [0, 1], n=29)]
     )
     row = rows[rows["measure"] == "ci"].set_index("among")
@@ -211,54 +222,60 @@ def test_orders_by_hand():
     assert row.loc["all", counts].tolist() == [3, 3, 1, 3, 1, 2]
     assert row.loc["same surrogate", counts].tolist() == [3, 1, 1, 1, 1, 0] == row.loc["same model", counts].tolist()
     assert rows["rho"].isna().all(), "three targets"
-    assert findings.kept_orders(rows)["CI"].tolist() == ["1 of 3, 2 turned", "1 of 1", "1 of 1"]
-    assert surrogate.orders(own[:1])["pairs"].eq(0).all() and surrogate.orders([]).empty
+    assert findings.summarize_kept_orders(rows)["CI"].tolist() == ["1 of 3, 2 turned", "1 of 1", "1 of 1"]
+    assert surrogate.surrogate_orders(own[:1])["pairs"].eq(0).all() and surrogate.surrogate_orders([]).empty
 
 
 def test_ranks_of_eight_targets_by_hand():
     own = [compared(f"m--{i}", [i, i]) for i in range(6)]
     # Told, the last two of eight change places: sum of d^2 is 2, rho = 1 - 6 * 2 / (8 * 63) = 1 - 1 / 42
     own += [compared("m--6", [6, 6], told=[7, 7]), compared("m--7", [7, 7], told=[6, 6])]
-    row = surrogate.orders(own).iloc[0]
+    row = surrogate.surrogate_orders(own).iloc[0]
     assert row[["rho", "rho_low", "rho_high"]].tolist() == pytest.approx([1 - 1 / 42] * 3)
     assert row["sure"] == 28 and row["sure_kept"] == 27 and row["sure_turned"] == 1
 
 
 def test_predictions_are_judged_on_targets_with_enough_rejections():
-    table = surrogate.table([compared("m--a", [1, 2]), compared("m--b", [1, 2], n=29)], ["m--a", "m--b", "m--c"])
+    table = surrogate.surrogate_table(
+        [compared("m--a", [1, 2]), compared("m--b", [1, 2], n=29)], ["m--a", "m--b", "m--c"]
+    )
     assert table["note"].tolist() == ["", "", "no surrogate in the store"]
-    said = predictions.judge({"proxies": table})[["number", "about", "verdict"]].values.tolist()
+    said = predictions.judge_predictions({"proxies": table})[["number", "about", "verdict"]].values.tolist()
     assert said == [[19, "m--a", "holds"]]
-    assert predictions.judge({"proxies": surrogate.table([], ["m--a"])}).empty, "nobody lends"
+    assert predictions.judge_predictions({"proxies": surrogate.surrogate_table([], ["m--a"])}).empty, "nobody lends"
     low = table.assign(setting="text", rho_low=0.85, rho_high=0.95)
-    assert predictions.judge({"proxies": low})["verdict"].tolist() == ["open"]
+    assert predictions.judge_predictions({"proxies": low})["verdict"].tolist() == ["open"]
 
 
 def test_recorded_targets_as_if_less_were_known(recorded_corpus):
     """Sixty clusters of one target: decisions stay, what is own stays, and the table says so."""
     store, name = stores.Store("recorded"), "qwen2.5-coder-1.5b-instruct-q4_k_m--safety"
-    lender = surrogate.surrogate_of(name, [name, "smollm2-135m-instruct-q4_1--safety"])
-    config = settings.check({"store": "recorded", "corpus": "paraguard_mini", "resamples": 100})
-    scored = pipeline.scored_targets(store, "paraguard_mini", recorded_corpus, [name, lender])
+    lender = surrogate.find_surrogate(name, [name, "smollm2-135m-instruct-q4_1--safety"])
+    config = settings.check_settings({"store": "recorded", "corpus": "paraguard_mini", "resamples": 100})
+    scored = pipeline.read_evaluations(store, "paraguard_mini", recorded_corpus, [name, lender])
     draws = follow_ups.read_samples(store, "paraguard_mini", [name])
-    found = surrogate.table(surrogate.compare(store, "paraguard_mini", recorded_corpus, scored, draws, config), scored)
+    found = surrogate.surrogate_table(
+        surrogate.compare_with_surrogates(store, "paraguard_mini", recorded_corpus, scored, draws, config), scored
+    )
     assert found["note"].tolist() == [""] * 18 + ["no surrogate in the store"]
     rows = found[(found["target"] == name) & (found["reading"] == "relative")].set_index(["prompts", "setting"])
-    assert rows.loc["drawn"].index.tolist() == list(surrogate.SETTINGS) and (rows["left_out"] == 0).all()
+    assert rows.loc["drawn"].index.tolist() == list(surrogate.DISCLOSURE_SETTINGS) and (rows["left_out"] == 0).all()
     own = store.read("tables", "table1_targets").set_index(["target", "reading"]).loc[(name, "relative")]
-    for measure in surrogate.MEASURES:
+    for measure in surrogate.SURROGATE_MEASURES:
         usual = rows.loc["all", measure] - rows.loc["all", f"{measure}_change"]
         assert usual.to_numpy() == pytest.approx(own[measure], rel=1e-4), measure
     assert (rows.loc["all", "n"] == own["n_reject"]).all()
     # The drawn part is what would be scored, had nothing else been asked.
     part = recorded_corpus[recorded_corpus["prompt_id"].isin(draws[name]["prompt_id"])]
-    vectors = encoder.vectors(store, "paraguard_mini", part["text"])
+    vectors = encoder.stored_vectors(store, "paraguard_mini", part["text"])
     few = [frame.loc[part.index].reset_index(drop=True) for frame in (scored[name].traces, scored[name].labels)]
     lent, tokens = scored[lender].traces.loc[part.index].reset_index(drop=True), scored[lender].tokens
-    made = surrogate.completed(few[0], surrogate.TEXT, lent, draws[name])
-    pairs = signals.pairs(part.reset_index(drop=True), vectors, made.traces, few[1], signals.Drifts(lent, tokens))
-    near = pairs[(pairs["centre_label"] == "reject") & signals.ranked(pairs, K)]
-    ci = signals.score(near, PAPER_WEIGHTS).groupby(near["centre_id"]).mean().mean()
+    made = surrogate.fill_from_surrogate(few[0], surrogate.LEVEL_TEXT, lent, draws[name])
+    pairs = signals.compute_pairs(
+        part.reset_index(drop=True), vectors, made.traces, few[1], signals.DriftCache(lent, tokens)
+    )
+    near = pairs[(pairs["centre_label"] == "reject") & signals.is_ranked(pairs, N_NEIGHBOURS)]
+    ci = signals.score_pairs(near, PAPER_WEIGHTS).groupby(near["centre_id"]).mean().mean()
     assert rows.loc[("drawn", "text, drawn"), "ci"] == pytest.approx(ci)
     rates = draws[name]["label"].eq("reject").groupby(draws[name]["prompt_id"]).mean()
     assert near["prob_shift"].to_numpy() == pytest.approx(
@@ -269,7 +286,7 @@ def test_recorded_targets_as_if_less_were_known(recorded_corpus):
 SERVED, MODEL, LENDER = "x-served--safety", "qwen2.5-coder-0.5b-instruct-q4_k_m", "smollm2-135m-instruct-q4_1"
 
 
-@pytest.mark.parametrize("level", surrogate.LEVELS)
+@pytest.mark.parametrize("level", surrogate.DISCLOSURE_LEVELS)
 def test_a_served_target_is_scored_with_what_a_surrogate_lends(level, results, recorded_corpus):
     record, live = stores.Store(stores.RECORDED), stores.Store("test")
     prompts = recorded_corpus.head(60)
@@ -281,19 +298,19 @@ def test_a_served_target_is_scored_with_what_a_surrogate_lends(level, results, r
         there["tail_mass"] = 1.0
     meta = stores.read_meta(record.path("traces", "paraguard_mini", f"{MODEL}--safety")) | {"level": level}
     live.write("traces", "paraguard_mini", SERVED, frame=there, meta=meta)
-    told = pipeline.told(live, "paraguard_mini", prompts, SERVED)
+    told = pipeline.read_scoring_traces(live, "paraguard_mini", prompts, SERVED)
     assert told.model == LENDER, "from the record: the live store has no other model"
-    lent = surrogate.aligned(record.read("traces", "paraguard_mini", f"{LENDER}--safety"), prompts["prompt_id"])
-    own = surrogate.aligned(own, prompts["prompt_id"])
+    lent = surrogate.align_traces(record.read("traces", "paraguard_mini", f"{LENDER}--safety"), prompts["prompt_id"])
+    own = surrogate.align_traces(own, prompts["prompt_id"])
     words, first = (own if level == "full" else lent), (lent if level == "text" else own)
-    np.testing.assert_allclose(signals.perplexity(told.traces), signals.perplexity(words), rtol=1e-6)
+    np.testing.assert_allclose(signals.trace_perplexity(told.traces), signals.trace_perplexity(words), rtol=1e-6)
     ends = np.arange(20), np.arange(20, 40)
-    np.testing.assert_allclose(signals.prob_shifts(told.traces, *ends), signals.prob_shifts(first, *ends))
+    np.testing.assert_allclose(signals.trace_prob_shifts(told.traces, *ends), signals.trace_prob_shifts(first, *ends))
     assert all(map(np.array_equal, told.traces["token_ids"], lent["token_ids"]))
     assert told.traces["response"].tolist() == own["response"].tolist()
-    labels = surrogate.aligned(record.read("labels", "paraguard_mini", f"{MODEL}--safety"), prompts["prompt_id"])
-    config = settings.check({"store": "test", "corpus": "paraguard_mini"})
-    pairs, scores = pipeline.pairs_and_scores(live, "paraguard_mini", prompts, labels, *told, config)
+    labels = surrogate.align_traces(record.read("labels", "paraguard_mini", f"{MODEL}--safety"), prompts["prompt_id"])
+    config = settings.check_settings({"store": "test", "corpus": "paraguard_mini"})
+    pairs, scores = pipeline.compute_pairs_and_scores(live, "paraguard_mini", prompts, labels, *told, config)
     assert pairs["drift"].notna().all() and scores.loc[scores["label"] == "reject", "ci"].notna().any()
 
 
@@ -301,7 +318,7 @@ def test_a_served_target_without_a_surrogate_says_what_to_run(results, recorded_
     live, corpus = stores.Store("test"), recorded_corpus.head(3).assign(text=["a b", "c d", "e f"])
     name = f"{MODEL}--safety"
     meta = stores.read_meta(stores.Store(stores.RECORDED).path("traces", "paraguard_mini", name)) | {"level": "text"}
-    context = trace_store.context_of(meta, "x")
+    context = trace_store.context_from_meta(meta, "x")
     nothing = dict.fromkeys(("token_ids", "token_nll", "next_ids", "next_logprobs"), np.array([]))
     rows = [
         {"prompt_id": row.prompt_id, "key": context.key(row.text), "response": "no", "finish_reason": "stop"}
@@ -311,4 +328,4 @@ def test_a_served_target_without_a_surrogate_says_what_to_run(results, recorded_
     ]
     live.write("traces", "other", SERVED, frame=pd.DataFrame(rows), meta=meta)
     with pytest.raises(Missing, match="model=smollm2-135m-instruct"):
-        pipeline.told(live, "other", corpus, SERVED)
+        pipeline.read_scoring_traces(live, "other", corpus, SERVED)

@@ -13,7 +13,7 @@ from paraguard_utils.models import loading, trace_store, weights
 
 def has_model():
     try:
-        return bool(weights.locate(weights.SMOLLM2))
+        return bool(weights.locate_weights(weights.SMOLLM2_FILE))
     except WeightsError:
         return False
 
@@ -27,9 +27,9 @@ pytestmark = [
 def test_a_real_judge_answers_once(results, recorded_corpus):
     labels = stores.Store("recorded").read("labels", "paraguard_mini", "smollm2-135m-instruct-q4_1--safety")
     answers = labels[["prompt_id", "response"]].iloc[::200].assign(finish_reason="stop")
-    model = loading.load(loading.resolve("smollm2-135m-instruct"))
-    first = judge.label(stores.Store("test"), "judged", model, answers, progress=False)
-    again = judge.label(stores.Store("test"), "judged", model, answers.iloc[::-1], progress=False)
+    model = loading.load_model(loading.resolve_model("smollm2-135m-instruct"))
+    first = judge.judge_answers(stores.Store("test"), "judged", model, answers, progress=False)
+    again = judge.judge_answers(stores.Store("test"), "judged", model, answers.iloc[::-1], progress=False)
     assert set(first["label"]) <= {"accept", "reject", "unparsed"}
     assert again["response"].tolist() == first["response"].tolist()[::-1]
     meta = stores.read_meta(stores.Store("test").path("traces", "judged", f"{model.name}--judge"))
@@ -39,9 +39,11 @@ def test_a_real_judge_answers_once(results, recorded_corpus):
 def test_twelve_prompts_live_equal_the_record(results, recorded_corpus):
     name = "smollm2-135m-instruct-q4_1--safety"
     sample = recorded_corpus.iloc[:: len(recorded_corpus) // 12].head(12)
-    model = loading.load(loading.resolve("smollm2-135m-instruct"))
-    live = trace_store.query(stores.Store("test"), "paraguard_mini", sample, model, "safety", batch=6, progress=False)
-    recorded = trace_store.recorded_traces(stores.Store("recorded"), "paraguard_mini", sample, name)
+    model = loading.load_model(loading.resolve_model("smollm2-135m-instruct"))
+    live = trace_store.query_model(
+        stores.Store("test"), "paraguard_mini", sample, model, "safety", batch=6, progress=False
+    )
+    recorded = trace_store.read_traces(stores.Store("recorded"), "paraguard_mini", sample, name)
     assert live["key"].tolist() == recorded["key"].tolist()
     assert (live["response"] == recorded["response"]).sum() >= 11
     assert (
@@ -57,7 +59,7 @@ def ask_and_score(parameters, folder):
     """Run 02 and 03; test_commands runs the others on a model that nobody has seen."""
     for stem in ("02_querying", "03_scoring"):
         more = {"max_new_tokens": 8} if stem == "02_querying" else {}
-        run.execute(paths.NOTEBOOKS / f"{stem}.ipynb", folder / f"{stem}.ipynb", parameters | more)
+        run.execute_notebook(paths.NOTEBOOKS / f"{stem}.ipynb", folder / f"{stem}.ipynb", parameters | more)
 
 
 def test_a_model_the_repo_has_never_seen_gets_a_full_table(tiny_folder, tmp_path, store_name):
@@ -66,7 +68,7 @@ def test_a_model_the_repo_has_never_seen_gets_a_full_table(tiny_folder, tmp_path
     own = table[table["store"] == store_name]
     assert own["target"].str.startswith("tiny-chat-").all()
     assert own["target"].nunique() == 3
-    assert set(table.loc[table["store"] == "recorded", "target"]) == set(registry.published("chat").index)
+    assert set(table.loc[table["store"] == "recorded", "target"]) == set(registry.published_targets("chat").index)
 
 
 # test_engine asks every architecture; here one with windows and one that has no position ids go through the notebook.
@@ -76,7 +78,7 @@ def test_papermill_asks_other_architectures(family, more, tmp_path, recorded_cor
     store.write("corpus", "small", frame=recorded_corpus.head(12), meta={})
     folder = tiny.write(tmp_path / family, family=family, **more)
     parameters = {"store": store_name, "corpus": "small", "model": str(folder), "max_new_tokens": 8}
-    run.execute(paths.NOTEBOOKS / "02_querying.ipynb", tmp_path / "02.ipynb", parameters)
+    run.execute_notebook(paths.NOTEBOOKS / "02_querying.ipynb", tmp_path / "02.ipynb", parameters)
     found = trace_store.find_targets(store, "small", str(folder))
     assert [name.rpartition("--")[2] for name in found] == ["none", "safety", "strict"]
     for name in found:
@@ -87,17 +89,17 @@ def test_papermill_asks_other_architectures(family, more, tmp_path, recorded_cor
 
 def test_converted_weights_that_were_changed_are_made_again(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(paths, "CACHE", tmp_path)
-    source = loading.resolve("smollm2-135m-instruct")
-    first = loading.converted(source)
+    source = loading.resolve_model("smollm2-135m-instruct")
+    first = loading.convert_gguf(source)
     capsys.readouterr()
-    assert loading.converted(source) == first and "made again" not in capsys.readouterr().err
+    assert loading.convert_gguf(source) == first and "made again" not in capsys.readouterr().err
     file = sorted(first.glob("*.safetensors"))[-1]
-    before = weights.sha256(file)
+    before = weights.hash_file(file)
     with file.open("r+b") as handle:
         handle.seek(-1000, 2)
         handle.write(b"damage")
-    loading.converted(source)
-    assert weights.sha256(file) == before
+    loading.convert_gguf(source)
+    assert weights.hash_file(file) == before
     assert "it is made again" in capsys.readouterr().err
 
 
@@ -108,13 +110,13 @@ def test_another_corpus_stands_alone(tiny_folder, tmp_path, recorded_corpus, sto
     ask_and_score(given, tmp_path)
     table = stores.Store(store_name).read("tables", "table1_targets")
     assert set(table["store"]) == {store_name} and (table["n_prompts"] == 24).all()
-    run.execute(paths.NOTEBOOKS / "03_scoring.ipynb", tmp_path / "03.ipynb", given | {"k": 3})
+    run.execute_notebook(paths.NOTEBOOKS / "03_scoring.ipynb", tmp_path / "03.ipynb", given | {"k": 3})
     with pytest.raises(UserError, match=r"scored with another k, labeller or weights; run 03_scoring again"):
-        run.execute(paths.NOTEBOOKS / "06_sensitivity.ipynb", tmp_path / "06.ipynb", given)
+        run.execute_notebook(paths.NOTEBOOKS / "06_sensitivity.ipynb", tmp_path / "06.ipynb", given)
 
 
 def test_seeds_without_candidates_become_a_corpus(tmp_path, store_name):
-    seeds = stores.read(paths.DATA / "seeds" / "paraguard_mini.csv", "seeds").iloc[::20].drop(columns="topical")
+    seeds = stores.read_file(paths.DATA / "seeds" / "paraguard_mini.csv", "seeds").iloc[::20].drop(columns="topical")
     seeds["seed_id"] = "mine-" + seeds["seed_id"]  # nobody has read these
     seeds.to_csv(tmp_path / "seeds.csv", index=False)
     parameters = {
@@ -125,7 +127,7 @@ def test_seeds_without_candidates_become_a_corpus(tmp_path, store_name):
         "paraphraser": "rules",
         "min_strategies": 1,
     }
-    run.execute(paths.NOTEBOOKS / "01_corpus_building.ipynb", tmp_path / "01.ipynb", parameters)
+    run.execute_notebook(paths.NOTEBOOKS / "01_corpus_building.ipynb", tmp_path / "01.ipynb", parameters)
     store = stores.Store(store_name)
     corpus = store.read("corpus", "mine")
     assert (corpus.groupby("cluster_id").size() == 6).all() and len(corpus) >= 12

@@ -163,7 +163,7 @@ def test_standard_input(monkeypatch):
 
 
 def test_parts_change_nothing(tmp_path, monkeypatch):
-    monkeypatch.setattr(records, "TOGETHER", 5)
+    monkeypatch.setattr(records, "CHUNK_ROWS", 5)
     for name in ("decisions.csv", "chats.jsonl", "spans.json"):
         (tmp_path / name).write_text(KINDS[name])
         found = Decisions.from_file(tmp_path / name, labeller="cues")
@@ -252,7 +252,9 @@ def test_every_stop_through_the_audit(tmp_path, row):
 def test_labels_of_answers_are_the_labeller_s():
     labels = label_refusals([HELP, REFUSAL, None], ["stop", "stop", "content_filter"], labeller="cues")
     assert labels["label"].tolist() == ["accept", "reject", "blocked"]
-    pd.testing.assert_frame_equal(labels, refusals.label([HELP, REFUSAL, None], ["stop", "stop", "content_filter"]))
+    pd.testing.assert_frame_equal(
+        labels, refusals.label_by_cues([HELP, REFUSAL, None], ["stop", "stop", "content_filter"])
+    )
 
 
 @pytest.mark.parametrize(

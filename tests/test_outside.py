@@ -9,14 +9,14 @@ from paraguard_utils import paths, registry, stores
 from paraguard_utils.analysis import evaluation, label_noise, rephrasing, wording
 from paraguard_utils.core import disagreement
 from paraguard_utils.core.estimates import ClusterBootstrap
-from paraguard_utils.core.words import words
+from paraguard_utils.core.words import split_words
 from paraguard_utils.labels import readings
 
 RECORDED = stores.Store("recorded")
 CORPORA = {name: RECORDED.read("corpus", name) for name in (outside.HARMLESS, outside.TWINS)}
 CORPUS = CORPORA[outside.HARMLESS]
-CLUSTERS, PAIRS = ClusterBootstrap(CORPUS["cluster_id"], resamples=20), wording.pairs(CORPUS)
-CHAT, GUARDS = (list(registry.published(kind).index) for kind in ("chat", "guard"))
+CLUSTERS, PAIRS = ClusterBootstrap(CORPUS["cluster_id"], resamples=20), wording.find_cluster_pairs(CORPUS)
+CHAT, GUARDS = (list(registry.published_targets(kind).index) for kind in ("chat", "guard"))
 STRATEGIES = ("seed", "hardening", "lexical", "register", "softening", "rewrite")
 
 
@@ -25,9 +25,9 @@ def test_the_package_agrees_on_wording_and_rephrasing(target, known):
     labels, rng = [RECORDED.read("labels", name, target) for name in CORPORA], np.random.default_rng(1)
     labels = [own.assign(label=own["label"].where(rng.random(len(own)) < known, "blocked")) for own in labels]
     both = list(zip(CORPORA.values(), labels, strict=True))
-    found = wording.estimates(CLUSTERS, CORPUS, labels[0], PAIRS)
-    found |= rephrasing.estimates(CLUSTERS, *(rephrasing.counts(*side) for side in both))
-    found |= {"dr": disagreement.estimate(CLUSTERS, evaluation.tally(CORPUS, labels[0]))}
+    found = wording.estimate_wording(CLUSTERS, CORPUS, labels[0], PAIRS)
+    found |= rephrasing.estimate_rephrasing(CLUSTERS, *(rephrasing.count_benign_decisions(*side) for side in both))
+    found |= {"dr": disagreement.estimate_disagreement(CLUSTERS, evaluation.count_label_decisions(CORPUS, labels[0]))}
     sides = [outside.scored(corpus, own["label"]) for corpus, own in both]
     own = {"dr": outside.disagreement(sides[0])} | outside.wording(sides[0]) | outside.rephrasing(*sides)
     values = {name: value for name, (value, *_) in found.items() if "_minus_" not in name}
@@ -36,7 +36,9 @@ def test_the_package_agrees_on_wording_and_rephrasing(target, known):
 
 def test_the_package_agrees_on_corrected_rates():
     labels = {name: RECORDED.read("labels", outside.HARMLESS, name) for name in CHAT}
-    table = label_noise.table(CORPUS, labels, readings.joined(readings.read(), labels), CLUSTERS).set_index("target")
+    table = label_noise.correct_rates(
+        CORPUS, labels, readings.join_readings(readings.read_readings(), labels), CLUSTERS
+    ).set_index("target")
     own = outside.published("chat").set_index("target").loc[table.index]
     assert len(table) == len(CHAT) and (table["noisy"] == (own["precision"] < 0.9)).all()
     for name, ours in {"frr": "true_frr", "dr": "true_dr", "frr_labelled": "frr", "dr_labelled": "dr"}.items():
@@ -45,7 +47,7 @@ def test_the_package_agrees_on_corrected_rates():
 
 def test_words_are_split_alike():
     for text in [*pd.concat(CORPORA.values())["text"], "Don’t 'kill' my co-worker_s --naïve 3.5 x-'y ²½-٣", "", "'-"]:
-        assert outside.words(text) == words(text)
+        assert outside.words(text) == split_words(text)
 
 
 MARKS = {

@@ -207,7 +207,7 @@ def test_an_installed_package_labels_answers_by_itself(wheel, tmp_path):
         [sys.executable, "-c", ALONE], cwd=folder, env=environment, stdout=subprocess.PIPE, text=True, check=True
     )
     labels, heavy, where, wrappers = json.loads(done.stdout)
-    assert labels == refusals.label(answers, [""] * 3)["label"].tolist() == ["reject", "accept", "unparsed"]
+    assert labels == refusals.label_by_cues(answers, [""] * 3)["label"].tolist() == ["reject", "accept", "unparsed"]
     assert heavy == [] and wrappers == ["judge", "moderation", "none", "permissive", "safety", "sentiment", "strict"]
     package = target / "paraguard_utils"
     expected = [package / "labels/refusals.py", folder, package / "_data", folder / "results"]

@@ -23,7 +23,7 @@ img { max-width: 100%; }
 """
 """What decides widths and heights in GitHub's viewer."""
 
-NOTEBOOKS = run.notebooks()
+NOTEBOOKS = run.list_notebooks()
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)

@@ -6,7 +6,7 @@ import pandera.pandas as pa
 import pytest
 
 from paraguard_utils.analysis import validity
-from paraguard_utils.core.confusion import TAUS, K
+from paraguard_utils.core.confusion import CR_THRESHOLDS, N_NEIGHBOURS
 from paraguard_utils.core.signals import PAPER_WEIGHTS
 from paraguard_utils.report import findings, numbers, paper
 from paraguard_utils.report.figures.cohorts import PAPER_COHORTS
@@ -26,22 +26,22 @@ SCHEMA = pa.DataFrameSchema(
 
 
 def test_the_file_fits_its_schema():
-    table = pd.read_csv(paper.FILE).astype({"value": float})
+    table = pd.read_csv(paper.PAPER_VALUES_FILE).astype({"value": float})
     SCHEMA.validate(table)
     rates = table.loc[table["item"].str.startswith(("cohort.", "guard.", "cr.", "gate.")), "value"]
     assert rates.between(0, 1).all()
-    assert paper.paper_values()["value"].tolist() == table["value"].tolist()
+    assert paper.read_paper_values()["value"].tolist() == table["value"].tolist()
 
 
 def test_defaults_are_the_papers():
     known = paper.paper_value
     assert (known("gate.similarity"), known("gate.overlap")) == (Gates.min_similarity, Gates.max_overlap)
     assert (known("gate.risk.low"), known("gate.risk.high")) == (Gates.min_risk, Gates.max_risk)
-    assert known("corpus.paraphrases") == Gates.per_seed and known("score.k") == K
+    assert known("corpus.paraphrases") == Gates.per_seed and known("score.k") == N_NEIGHBOURS
     weights = (PAPER_WEIGHTS.drift, PAPER_WEIGHTS.prob_shift, PAPER_WEIGHTS.ppl)
     assert tuple(known(f"score.weight.{name}") for name in ("drift", "prob_shift", "ppl")) == weights
-    assert (known("cr.tau.guards"), known("cr.tau.models")) == TAUS
-    assert known("r.break.low") == validity.LIMIT
+    assert (known("cr.tau.guards"), known("cr.tau.models")) == CR_THRESHOLDS
+    assert known("r.break.low") == validity.CORRELATION_LIMIT
 
 
 def test_prose_and_figures_take_the_papers_numbers_from_the_file():
@@ -51,8 +51,8 @@ def test_prose_and_figures_take_the_papers_numbers_from_the_file():
         "paper[item == 'cohort.safe'].value:g %": "60 %",
         "paper[item == 'cohort.risky'].value:g %": "27.8 %",
     }
-    assert {mark: numbers._evaluate(mark, None, {}) for mark in marks} == marks
-    assert set(PAPER_COHORTS) < set(paper.paper_values().index)
+    assert {mark: numbers.evaluate_mark(mark, None, {}) for mark in marks} == marks
+    assert set(PAPER_COHORTS) < set(paper.read_paper_values().index)
 
 
 @pytest.mark.parametrize(
@@ -69,22 +69,22 @@ def test_prose_and_figures_take_the_papers_numbers_from_the_file():
     ],
 )
 def test_a_reading_gets_one_word(counts, word):
-    assert findings.verdict_word(*counts) == word
+    assert findings.choose_verdict(*counts) == word
 
 
 def test_readings_are_combined():
     yes, no, unclear = findings.REPRODUCED, findings.NOT_REPRODUCED, findings.CANNOT_TELL
-    assert [findings.combined_verdict([word, word]) for word in (yes, no, unclear)] == [yes, no, unclear]
+    assert [findings.combine_verdicts([word, word]) for word in (yes, no, unclear)] == [yes, no, unclear]
     for pair in ((yes, no), (yes, unclear), (unclear, no)):
-        assert findings.combined_verdict(pair) == findings.DEPENDS
-    assert findings.combined_verdict([]) == unclear
+        assert findings.combine_verdicts(pair) == findings.DEPENDS_ON_READING
+    assert findings.combine_verdicts([]) == unclear
 
 
 def claims(**readings):
     """Counts of a claim about the high-risk cohort, by reading: confirm, contradict, open."""
-    (claim,) = (name for name, key in findings.CLAIM_KEYS.items() if key == "risky")
+    (claim,) = (name for name, key in findings.COHORT_CLAIM_KEYS.items() if key == "risky")
     rows = [
-        {"claim": claim, "reading": reading} | dict(zip(findings.OUTCOMES, counts, strict=True))
+        {"claim": claim, "reading": reading} | dict(zip(findings.CLAIM_OUTCOMES, counts, strict=True))
         for reading, counts in readings.items()
     ]
     return pd.DataFrame(rows)
@@ -95,11 +95,11 @@ def test_corpora_stand_beside_their_sum():
         "mini": claims(relative=(2, 0, 0), clipped=(0, 2, 1)),
         "public": claims(relative=(1, 0, 1), clipped=(3, 0, 0)),
     }
-    shown = findings.show_claims(given)
+    shown = findings.tabulate_claims(given)
     assert shown["corpus"].tolist() == ["mini", "public", findings.ALL_CORPORA]
     assert shown["relative"].tolist() == ["2 yes, 0 no, 0 unclear", "1 yes, 0 no, 1 unclear", "3 yes, 0 no, 1 unclear"]
     # clipped: 2 of 3 contradict; 3 of 3 confirm; together 3 confirm and 2 contradict, which is mixed
-    assert shown["verdict"].tolist() == [findings.DEPENDS, findings.REPRODUCED, findings.DEPENDS]
+    assert shown["verdict"].tolist() == [findings.DEPENDS_ON_READING, findings.REPRODUCED, findings.DEPENDS_ON_READING]
 
 
 def test_r_is_compared_with_the_papers():
@@ -109,7 +109,7 @@ def test_r_is_compared_with_the_papers():
     )
     table["r"] = (table["r_low"] + table["r_high"]) / 2
     table.loc[4, "few"] = True
-    (row,) = findings.similarity_claim(pd.concat([table, table.assign(covariate="risk")])).to_dict("records")
+    (row,) = findings.count_similarity_claim(pd.concat([table, table.assign(covariate="risk")])).to_dict("records")
     # below and above -0.03; within 0.1 of it; wider than that; too few rejections
     assert [row[name] for name in ("contradict", "confirm", "open", "untestable")] == [2, 1, 1, 1]
 
@@ -117,13 +117,13 @@ def test_r_is_compared_with_the_papers():
 def test_guards_have_a_second_reading_only_where_the_table_has_it():
     table = pd.DataFrame({"axis": ["harm", "harm", "harm", "model"], "few": [False, False, True, False]})
     table = table.assign(cr60=0.1, cr60_low=[0.0, 0.4, 0.0, 0.9], cr60_high=[0.2, 0.6, 0.2, 1.0])
-    (row,) = findings.guard_claim(table).to_dict("records")
+    (row,) = findings.count_guard_claim(table).to_dict("records")
     assert [row[name] for name in ("confirm", "contradict", "open", "untestable")] == [0, 1, 1, 1]
     table = table.assign(cr60_clipped=0.95, cr60_clipped_low=0.9, cr60_clipped_high=1.0)
-    decided = findings.decided_claims(findings.guard_claim(table)).set_index("reading")
+    decided = findings.decide_claims(findings.count_guard_claim(table)).set_index("reading")
     # relative: one contradicts, one is unclear, so half contradict; clipped: both confirm
     assert decided["word"].to_dict() == {"relative": findings.NOT_REPRODUCED, "clipped": findings.REPRODUCED}
-    assert set(decided["verdict"]) == {findings.DEPENDS}
+    assert set(decided["verdict"]) == {findings.DEPENDS_ON_READING}
 
 
 def test_cd_and_r_stand_beside_the_papers():
@@ -132,7 +132,7 @@ def test_cd_and_r_stand_beside_the_papers():
     )
     table = frame.assign(cd=[0.08, 0.0994, 0.04, 0.9])
     r = frame.assign(covariate="similarity", r=[-0.7, -0.1, -0.8, 0.9])
-    similar, spread = findings.beside_paper(table, r).to_dict("records")
+    similar, spread = findings.compare_with_paper(table, r).to_dict("records")
     assert similar == {
         "measure": "r of CI with similarity",
         "paper": "-0.03",

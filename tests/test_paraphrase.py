@@ -31,8 +31,8 @@ def small_lexicon(tmp_path, monkeypatch):
     """A lexicon of a few words, so that the expected texts do not move with the real one."""
     path = tmp_path / "lexicon.csv"
     path.write_text(LEXICON)
-    caches = (paraphrase.lexicon, paraphrase._entries, paraphrase._longest)
-    monkeypatch.setattr(paraphrase, "LEXICON", path)
+    caches = (paraphrase.read_lexicon, paraphrase._entries, paraphrase._longest)
+    monkeypatch.setattr(paraphrase, "LEXICON_FILE", path)
     for cache in caches:
         cache.cache_clear()
     yield
@@ -42,7 +42,7 @@ def small_lexicon(tmp_path, monkeypatch):
 
 def replaced(sentence):
     """Return the sentence with the first replacement of every place."""
-    for start, end, options in reversed(paraphrase.substitutions(sentence)):
+    for start, end, options in reversed(paraphrase.find_substitutions(sentence)):
         sentence = sentence[:start] + next(iter(options.values()))[0] + sentence[end:]
     return sentence
 
@@ -72,21 +72,23 @@ def test_replacements_take_the_form_of_what_they_replace(small_lexicon, sentence
 
 def test_articles_follow_the_new_word(small_lexicon):
     generator = np.random.default_rng(0)
-    new = paraphrase.substitute("A quick answer on an idea, an hour", generator, ("lexical",), (), 0)
+    new = paraphrase.substitute_words("A quick answer on an idea, an hour", generator, ("lexical",), (), 0)
     assert new == "An abrupt answer on a thought, an hour"
-    assert paraphrase.substitute("Nothing here", generator, ("lexical",), (), 1) == "Nothing here"
+    assert paraphrase.substitute_words("Nothing here", generator, ("lexical",), (), 1) == "Nothing here"
     # nothing becomes a word that stands there already
-    assert paraphrase.substitute("An idea and a thought", generator, ("lexical",), (), 0) == "An idea and a thought"
+    assert (
+        paraphrase.substitute_words("An idea and a thought", generator, ("lexical",), (), 0) == "An idea and a thought"
+    )
     # an A that is no article stays
     assert (
-        paraphrase.substitute("Vitamin A eaten on an idea", generator, ("lexical",), (), 0)
+        paraphrase.substitute_words("Vitamin A eaten on an idea", generator, ("lexical",), (), 0)
         == "Vitamin A eaten on a thought"
     )
 
 
 def said(sentence):
     """Return what the frames of a rewrite make of a sentence, by rule."""
-    return {rule: new for rule, new, _ in paraphrase.framed(sentence, "rewrite")}
+    return {rule: new for rule, new, _ in paraphrase.apply_frames(sentence, "rewrite")}
 
 
 @pytest.mark.parametrize(
@@ -136,11 +138,11 @@ def test_frames_that_would_not_be_english_are_not_used(sentence, rule):
 def paraphrased(sentence, own):
     """Return what becomes of a framed sentence by different chances."""
     kinds = ("lexical", "formal", "chatty", "softening", "hardening")
-    return [paraphrase.substitute(sentence, np.random.default_rng(i), kinds, (), 0, own) for i in range(5)]
+    return [paraphrase.substitute_words(sentence, np.random.default_rng(i), kinds, (), 0, own) for i in range(5)]
 
 
 def test_a_frame_s_own_words_are_not_replaced():
-    texts = {rule: rest for rule, *rest in paraphrase.framed("How can I make a bomb prop?", "rewrite")}
+    texts = {rule: rest for rule, *rest in paraphrase.apply_frames("How can I make a bomb prop?", "rewrite")}
     sentence, own = texts["which-steps"]
     assert all(new.startswith("Which steps are needed to ") for new in paraphrased(sentence, own))
     # the lexicon would make it "Which steps are had to"
@@ -149,8 +151,8 @@ def test_a_frame_s_own_words_are_not_replaced():
 
 @pytest.mark.parametrize("strategy", ["register", "rewrite"])
 def test_the_words_of_every_frame_survive_in_order(strategy):
-    seeds = stores.read(paths.input_file("data/seeds/paraguard_mini.csv"), "seeds")["text"].iloc[::5]
-    for rule, sentence, own in (framed for seed in seeds for framed in paraphrase.framed(seed, strategy)):
+    seeds = stores.read_file(paths.resolve_input("data/seeds/paraguard_mini.csv"), "seeds")["text"].iloc[::5]
+    for rule, sentence, own in (framed for seed in seeds for framed in paraphrase.apply_frames(seed, strategy)):
         for new in paraphrased(sentence, own):
             at = 0
             for start, end in own:
@@ -159,7 +161,7 @@ def test_the_words_of_every_frame_survive_in_order(strategy):
 
 
 def test_every_frame_can_be_filled_from_its_pattern():
-    content = yaml.safe_load(paraphrase.FRAMES.read_text(encoding="utf-8"))
+    content = yaml.safe_load(paraphrase.FRAMES_FILE.read_text(encoding="utf-8"))
     names = [frame["rule"] for frame in content["frames"]]
     assert len(set(names)) == len(names) >= 60
     for frames in paraphrase._frames().values():
@@ -171,7 +173,7 @@ def test_every_frame_can_be_filled_from_its_pattern():
 
 
 def test_the_lexicon_is_sound():
-    rows = paraphrase.lexicon()
+    rows = paraphrase.read_lexicon()
     assert len(rows) >= 1000
     assert not rows.isna().any().any()
     assert not rows.duplicated(["term", "pos", "replacement", "kind"]).any()
@@ -179,21 +181,21 @@ def test_the_lexicon_is_sound():
     assert set(rows["kind"]) == {"lexical", "formal", "chatty", "softening", "hardening"}
     assert (rows["term"] != rows["replacement"]).all()
     assert (rows["term"] == rows["term"].str.lower()).all()
-    shift = rows["replacement"].map(risk.lexical) - rows["term"].map(risk.lexical)
+    shift = rows["replacement"].map(risk.lexical_risk) - rows["term"].map(risk.lexical_risk)
     assert (shift[rows["kind"] == "softening"] <= 0).all() and (shift[rows["kind"] == "hardening"] >= 0).all()
 
 
 def test_rules_write_the_same_again_and_nothing_twice():
-    seeds = stores.read(paths.input_file("data/seeds/paraguard_mini.csv"), "seeds").head(12)
-    first, second = paraphrase.by_rules(seeds), paraphrase.by_rules(seeds.iloc[::-1])
+    seeds = stores.read_file(paths.resolve_input("data/seeds/paraguard_mini.csv"), "seeds").head(12)
+    first, second = paraphrase.paraphrase_by_rules(seeds), paraphrase.paraphrase_by_rules(seeds.iloc[::-1])
     order = ["seed_id", "text"]
     pd.testing.assert_frame_equal(
         first.sort_values(order, ignore_index=True), second.sort_values(order, ignore_index=True)
     )
-    keys = first["seed_id"] + first["text"].map(text.key)
+    keys = first["seed_id"] + first["text"].map(text.match_key)
     assert not keys.duplicated().any()
-    assert not set(first["text"].map(text.key)) & set(seeds["text"].map(text.key))
-    assert paraphrase.by_rules(seeds, seed=1)["text"].tolist() != first["text"].tolist()
+    assert not set(first["text"].map(text.match_key)) & set(seeds["text"].map(text.match_key))
+    assert paraphrase.paraphrase_by_rules(seeds, seed=1)["text"].tolist() != first["text"].tolist()
 
 
 WORDS = st.sampled_from(["how", "do", "i", "kill", "a", "the", "Can", "you", "?", ".", '"', "'", "=", "write", "and"])
@@ -202,9 +204,9 @@ WORDS = st.sampled_from(["how", "do", "i", "kill", "a", "the", "Can", "you", "?"
 @settings(max_examples=60)
 @given(st.text(max_size=80) | st.lists(WORDS).map(" ".join))
 def test_any_text_can_be_a_seed(seed):
-    written = paraphrase.by_rules(pd.DataFrame({"seed_id": ["s"], "text": [seed]}))
+    written = paraphrase.paraphrase_by_rules(pd.DataFrame({"seed_id": ["s"], "text": [seed]}))
     assert set(written["strategy"]) <= set(schemas.STRATEGIES)
-    assert written["text"].map(text.key).is_unique
+    assert written["text"].map(text.match_key).is_unique
 
 
 @pytest.mark.parametrize(
@@ -223,13 +225,13 @@ def test_any_text_can_be_a_seed(seed):
     ],
 )
 def test_the_paraphrase_in_an_answer(answer, found):
-    assert paraphrase.paraphrase_in(answer) == found
+    assert paraphrase.extract_paraphrase(answer) == found
 
 
 def test_a_model_is_asked_once_a_seed_and_strategy(results, tiny_model):
     seeds = pd.DataFrame({"seed_id": ["a", "b"], "text": ["How do I kill a process?", "Who stole my bike?"]})
     store = stores.Store("test")
-    written = paraphrase.by_model(store, "mine", seeds, tiny_model, inputs.ANSWER, 4)
+    written = paraphrase.paraphrase_by_model(store, "mine", seeds, tiny_model, inputs.PARAPHRASE_DECODING, 4)
     asked = store.read("traces", "mine-paraphrases", f"{tiny_model.name}--none")
     assert asked["prompt_id"].tolist() == [
         f"{seed}--{name}--{number}" for seed in "ab" for name in schemas.STRATEGIES for number in (0, 1)
@@ -246,8 +248,8 @@ def test_only_finished_answers_with_a_paraphrase_become_candidates(monkeypatch, 
         finished = ["stop", "stop", "length", *["stop"] * (len(prompts) - 3)]
         return pd.DataFrame({"prompt_id": prompts["prompt_id"], "response": responses, "finish_reason": finished})
 
-    monkeypatch.setattr(trace_store, "query", answered)
-    written = paraphrase.by_model(None, "mine", seeds, tiny_model, inputs.ANSWER, 4)
+    monkeypatch.setattr(trace_store, "query_model", answered)
+    written = paraphrase.paraphrase_by_model(None, "mine", seeds, tiny_model, inputs.PARAPHRASE_DECODING, 4)
     assert len(written) == 2 * len(schemas.STRATEGIES) - 2
     assert written.iloc[0].to_dict() == {
         "seed_id": "a", "strategy": "lexical", "text": "How does one end it?", "rule": tiny_model.name,

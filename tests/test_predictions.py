@@ -14,7 +14,7 @@ from paraguard_utils.remedies import effects
 from paraguard_utils.settings import CORPUS
 
 RECORDED = stores.Store(stores.RECORDED)
-WRITTEN = predictions.read()
+WRITTEN = predictions.read_predictions()
 METHOD = (paths.ROOT / "docs" / "method.md").read_text(encoding="utf-8")
 
 
@@ -30,7 +30,7 @@ def compared():
     ends = {f"value{end}": f"difference{end}" for end in ("", "_low", "_high")}
     pairs = judged["about"].str.split(" | ", regex=False, expand=True).rename(columns={0: "first", 1: "second"})
     floors = pairs.assign(measure="excess_matched").join(judged.rename(columns=ends)[list(ends.values())])
-    return predictions.judgeable(tables | {"floor_differences": floors}, CORPUS)
+    return predictions.prediction_tables(tables | {"floor_differences": floors}, CORPUS)
 
 
 @pytest.mark.parametrize(
@@ -45,8 +45,8 @@ def compared():
     ],
 )
 def test_a_whole_interval_decides(low, high, said):
-    assert predictions.verdict(low, high, 0.3, 1) == said
-    assert predictions.verdict(-high, -low, -1, -0.3) == said
+    assert predictions.judge_interval(low, high, 0.3, 1) == said
+    assert predictions.judge_interval(-high, -low, -1, -0.3) == said
 
 
 def test_judged_by_hand(tmp_path, monkeypatch):
@@ -55,12 +55,12 @@ def test_judged_by_hand(tmp_path, monkeypatch):
         "2,t,kind == 'a',x,0,inf,n < 3\n2,t,kind == 'a',y,-1,1,\n1,t,kind == 'b',p,0,0.05,\n"
         "3,elsewhere,z,z,0,1,\n4,none,z,z,0,1,\n"
     )
-    monkeypatch.setattr(predictions, "FILE", tmp_path / "file.csv")
+    monkeypatch.setattr(predictions, "PREDICTIONS_FILE", tmp_path / "file.csv")
     rows = [("m", "one", "a", 3, 0.5, 0.1, 0.9, 0.0), ("m", "two", "a", 2, 0.5, 0.1, 0.9, 0.0)]
     rows += [("n", "one", "b", 9, 0.0, 0.0, 0.0, 0.01), ("n", "two", "b", 9, 0.0, 0.0, 0.0, 0.06)]
     table = pd.DataFrame(rows, columns=["target", "score", "kind", "n", "x", "x_low", "x_high", "p"])
     table = table.assign(y=0.0, y_low=-2.0, y_high=0.5)
-    found = predictions.judge({"t": table, "none": pd.DataFrame()})
+    found = predictions.judge_predictions({"t": table, "none": pd.DataFrame()})
     assert found[["number", "about", "measure", "verdict"]].to_numpy().tolist() == [
         [1, "n | one", "p", "holds"],  # without an interval its value decides
         [1, "n | two", "p", "fails"],
@@ -70,7 +70,7 @@ def test_judged_by_hand(tmp_path, monkeypatch):
         [2, "m | two", "y", "open"],
     ]
     assert found.loc[2, ["value", "value_low", "value_high"]].tolist() == [0.5, 0.1, 0.9]
-    assert predictions.judge({}).columns.tolist() == list(predictions.COLUMNS)
+    assert predictions.judge_predictions({}).columns.tolist() == list(predictions.VERDICT_COLUMNS)
 
 
 def test_a_number_is_one_prediction():
@@ -79,7 +79,7 @@ def test_a_number_is_one_prediction():
     assert WRITTEN["statement"].nunique() == 28 and not WRITTEN.duplicated(["number", "measure"]).any()
     assert (WRITTEN["low"] < WRITTEN["high"]).all()
     assert set(WRITTEN["written"]) == {"before", "with", "after part"}
-    assert repr(veto.IDEAL) in WRITTEN.set_index("number").loc[15, "rows"]
+    assert repr(veto.IDEAL_VETO) in WRITTEN.set_index("number").loc[15, "rows"]
 
 
 def test_method_lists_what_the_file_holds():
@@ -95,7 +95,7 @@ def test_every_prediction_is_of_a_recorded_table(row):
     table = compared()[row.table] if row.number <= 8 else RECORDED.read("tables", row.table)
     rows = table.query(row.rows)
     ends = ("",) if row.measure == "p_holm" else ("", "_low", "_high")  # a p has no interval
-    assert set(predictions.ABOUT) & set(rows) and {f"{row.measure}{end}" for end in ends} <= set(rows)
+    assert set(predictions.SUBJECT_COLUMNS) & set(rows) and {f"{row.measure}{end}" for end in ends} <= set(rows)
     assert len(rows) or row.number == 18  # to which 08 adds a row
     if row.few:
         assert rows.eval(row.few).isin([True, False]).all()
@@ -108,18 +108,18 @@ def test_recorded_verdicts_follow_from_the_recorded_tables():
         ("remedy_predictions", recorded("remedy_map")),
     ):
         table = RECORDED.read("tables", name).query("number != 18").reset_index(drop=True)
-        pd.testing.assert_frame_equal(predictions.judge(tables), table)
+        pd.testing.assert_frame_equal(predictions.judge_predictions(tables), table)
 
 
 @pytest.mark.parametrize(("few", "said"), [(False, "holds"), (True, "few")])
 def test_tuned_against_control_by_hand(few, said, monkeypatch):
-    monkeypatch.setattr(predictions, "read", lambda: WRITTEN[WRITTEN["number"] == 18])
+    monkeypatch.setattr(predictions, "read_predictions", lambda: WRITTEN[WRITTEN["number"] == 18])
     # DR of the tuned models is 0.3 on average, that of their controls 0.5, and the same in every resample
     dr = {"tuned-1": 0.2, "tuned-2": 0.4, "control-1": 0.5, "untouched": 0.9}
     found = {name: {"dr": Estimate(one, one, one, np.array([one, one - 0.1]))} for name, one in dr.items()}
     table = pd.DataFrame({"target": "m", "remedy": list(dr), "kind": [*["tuning"] * 3, ""], "few_dr": False})
     table.loc[0, "few_dr"] = few
-    rows = effects.against_control(table, {"m": found, "n": {"tuned-1": found["tuned-1"]}})
+    rows = effects.compare_with_control(table, {"m": found, "n": {"tuned-1": found["tuned-1"]}})
     assert rows[["dr", "dr_low", "dr_high"]].to_numpy() == pytest.approx(np.full((1, 3), -0.2))
-    (row,) = predictions.judge({"remedy_map": pd.concat([table, rows])}).to_dict("records")
+    (row,) = predictions.judge_predictions({"remedy_map": pd.concat([table, rows])}).to_dict("records")
     assert (row["about"], row["verdict"]) == ("m | tuned - control", said)

@@ -16,7 +16,7 @@ from processors import elsewhere
 from paraguard_utils import paths, registry, run, settings, stores
 from paraguard_utils.analysis import confusion, pipeline, validity
 from paraguard_utils.core.estimates import ClusterBootstrap
-from paraguard_utils.core.signals import READINGS
+from paraguard_utils.core.signals import PPL_READINGS
 from paraguard_utils.errors import DataError
 from paraguard_utils.labels import labelling
 from paraguard_utils.models import prompting, trace_store
@@ -64,9 +64,9 @@ def test_every_cell_of_the_figure_map_resolves():
     assert drawn == named
 
 
-@pytest.mark.parametrize("name", list(registry.published("chat").index))
+@pytest.mark.parametrize("name", list(registry.published_targets("chat").index))
 def test_recorded_labels_follow_from_recorded_traces(name, recorded_corpus):
-    traces = trace_store.recorded_traces(RECORDED, "paraguard_mini", recorded_corpus, name, prompting.Decoding())
+    traces = trace_store.read_traces(RECORDED, "paraguard_mini", recorded_corpus, name, prompting.Decoding())
     labels = RECORDED.read("labels", "paraguard_mini", name)
     few = traces.iloc[::10]  # the encoder reads some dozens a second
     again = labelling.label_answers(few, recorded_corpus).set_index("prompt_id")
@@ -76,20 +76,20 @@ def test_recorded_labels_follow_from_recorded_traces(name, recorded_corpus):
     assert set(traces["finish_reason"]) <= {"stop", "length"}
 
 
-@pytest.mark.parametrize("name", list(registry.published("chat").index))
+@pytest.mark.parametrize("name", list(registry.published_targets("chat").index))
 def test_recorded_scores_follow_from_recorded_traces(name, recorded_corpus, results):
     config = settings.freeze({"store": "recorded", "corpus": "paraguard_mini"})
-    traces = trace_store.recorded_traces(RECORDED, "paraguard_mini", recorded_corpus, name)
-    labels = labelling.matching_labels(RECORDED, "paraguard_mini", name, traces)
+    traces = trace_store.read_traces(RECORDED, "paraguard_mini", recorded_corpus, name)
+    labels = labelling.read_matching_labels(RECORDED, "paraguard_mini", name, traces)
     pairs, scores = pipeline.score_target(
-        RECORDED, "paraguard_mini", recorded_corpus, name, labels, traces, prompting.model_of(name), config
+        RECORDED, "paraguard_mini", recorded_corpus, name, labels, traces, prompting.model_of_target(name), config
     )
     old = RECORDED.read("pairs", "paraguard_mini", name)
-    pd.testing.assert_frame_equal(pairs, old, check_dtype=False, rtol=0, atol=0.51 * 10.0**-pipeline.DECIMALS)
+    pd.testing.assert_frame_equal(pairs, old, check_dtype=False, rtol=0, atol=0.51 * 10.0**-pipeline.PAIR_DECIMALS)
     table = RECORDED.read("tables", "table1_targets")
     clusters = ClusterBootstrap(recorded_corpus["cluster_id"])
-    for reading in READINGS:
-        row = confusion.table_row(name, recorded_corpus, labels, pairs, scores, clusters, reading)
+    for reading in PPL_READINGS:
+        row = confusion.target_row(name, recorded_corpus, labels, pairs, scores, clusters, reading)
         recorded = table[(table["target"] == name) & (table["reading"] == reading)].iloc[0]
         for column, value in row.items():
             if isinstance(value, float | int):
@@ -104,17 +104,19 @@ def written(folder):
         patch.setattr(paths, "RESULTS", Path(folder))
         corpus = RECORDED.read("corpus", "paraguard_mini")
         store = stores.Store("recorded")
-        traces = trace_store.recorded_traces(store, "paraguard_mini", corpus, name)
-        labels = labelling.matching_labels(store, "paraguard_mini", name, traces)
+        traces = trace_store.read_traces(store, "paraguard_mini", corpus, name)
+        labels = labelling.read_matching_labels(store, "paraguard_mini", name, traces)
         pairs, scores = pipeline.score_target(
-            store, "paraguard_mini", corpus, name, labels, traces, prompting.model_of(name), config
+            store, "paraguard_mini", corpus, name, labels, traces, prompting.model_of_target(name), config
         )
-        about = {name: validity.beside_ci(corpus, traces, labels, pairs, scores)}
-        correlations = validity.correlations(about, ClusterBootstrap(corpus["cluster_id"]))
+        about = {name: validity.ci_covariates(corpus, traces, labels, pairs, scores)}
+        correlations = validity.correlate_ci(about, ClusterBootstrap(corpus["cluster_id"]))
         store.write("tables", "ci_correlations", frame=correlations, meta={})
-        drawn = figures.ci_correlates(correlations, validity.COVARIATES, validity.SIGNALS, validity.LIMIT)
+        drawn = figures.plot_ci_correlates(
+            correlations, validity.COVARIATE_TITLES, validity.SIGNAL_TITLES, validity.CORRELATION_LIMIT
+        )
         patch.setattr(style, "display", lambda *_, **__: None)
-        figures.publish(store, "ci_correlates", drawn, correlations, {})
+        figures.publish_figure(store, "ci_correlates", drawn, correlations, {})
     files = sorted(path for path in Path(folder).rglob("*") if path.is_file())
     return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
@@ -130,7 +132,7 @@ def test_the_record_can_be_scored_under_another_labeller(recorded_corpus):
     name = "smollm2-135m-instruct-q4_1--safety"
     given = {"store": "recorded", "corpus": "paraguard_mini"}
     usual, policy = (
-        pipeline.matching_scores(
+        pipeline.read_matching_scores(
             RECORDED, "paraguard_mini", name, recorded_corpus, settings.freeze(given | {"labeller": labeller})
         )
         for labeller in ("combined", "policy")
@@ -146,26 +148,26 @@ def test_no_machine_path_in_recorded_files():
 
 
 def test_the_recorded_numbers_follow_from_the_recorded_tables():
-    pd.testing.assert_frame_equal(RECORDED.read("tables", numbers.NAME), numbers.collect(RECORDED))
+    pd.testing.assert_frame_equal(RECORDED.read("tables", numbers.NUMBERS_TABLE), numbers.collect_numbers(RECORDED))
 
 
 def test_prose_has_the_recorded_numbers():
-    known = RECORDED.read("tables", numbers.NAME)
+    known = RECORDED.read("tables", numbers.NUMBERS_TABLE)
     texts = [(paths.ROOT / "README.md").read_text(encoding="utf-8")]
-    for path in run.notebooks():
+    for path in run.list_notebooks():
         cells = nbformat.read(path, as_version=4).cells
         texts += [cell.source for cell in cells if cell.cell_type == "markdown"]
         assert f"<!--=minutes.{path.stem}-->" in texts[0], "the README's table has a row for every notebook"
     assert sum("<!--=" in text for text in texts) >= 4
     for text in texts:
-        assert numbers.filled(text, known) == text
+        assert numbers.fill_numbers(text, known) == text
 
 
 def test_a_number_that_is_not_there_is_an_error():
     known = pd.DataFrame({"key": ["a.b"], "text": ["1.5"]})
-    assert numbers.filled("x <!--=a.b-->0<!--=--> y", known) == "x <!--=a.b-->1.5<!--=--> y"
+    assert numbers.fill_numbers("x <!--=a.b-->0<!--=--> y", known) == "x <!--=a.b-->1.5<!--=--> y"
     with pytest.raises(DataError, match=r"no number 'a\.c'"):
-        numbers.filled("x <!--=a.c-->0<!--=-->", known)
+        numbers.fill_numbers("x <!--=a.c-->0<!--=-->", known)
 
 
 @pytest.mark.parametrize("path", sorted((paths.ROOT / "params").glob("*.yaml")), ids=lambda path: path.stem)

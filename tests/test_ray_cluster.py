@@ -29,9 +29,9 @@ def frame(*names):
 
 def test_a_row_that_comes_twice_is_taken_once_and_one_that_does_not_come_is_missed():
     blocks = [frame("a", "b"), frame("a", "b"), frame("b", "c")]
-    found = pd.concat(ray_cluster.once(blocks, ["a", "b", "c"]))
+    found = pd.concat(ray_cluster.deduplicate_rows(blocks, ["a", "b", "c"]))
     assert found["prompt_id"].tolist() == ["a", "b", "c"]
-    given = ray_cluster.once(blocks, ["a", "b", "c", "d", "e"])
+    given = ray_cluster.deduplicate_rows(blocks, ["a", "b", "c", "d", "e"])
     assert len(next(given)) == 2
     with pytest.raises(ModelError, match="no row for 2 prompts; run the same command again"):
         list(given)
@@ -47,20 +47,20 @@ def test_without_the_package_one_line_says_what_to_install(monkeypatch):
 
     monkeypatch.setattr(builtins, "__import__", absent)
     with pytest.raises(ModelError, match=re.escape("'paraguard-utils[cluster]'")):
-        ray_cluster.connected()
+        ray_cluster.connect_ray()
     assert os.environ["RAY_USAGE_STATS_ENABLED"] == "0"
 
 
 @pytest.mark.parametrize("more", [{"base_url": "file:///tmp/x"}, {"judge": NAME}])
 def test_what_a_cluster_cannot_do_is_said_at_once(more):
     with pytest.raises(SettingsError, match="device"):
-        settings.check({"store": "live", "corpus": "x", "model": NAME, "device": "ray", **more})
+        settings.check_settings({"store": "live", "corpus": "x", "model": NAME, "device": "ray", **more})
 
 
 def test_a_served_model_is_asked_from_here_whatever_the_device():
     given = {"store": "live", "corpus": "x", "model": "openai/m", "base_url": "http://host/v1", "device": "ray"}
-    config = settings.check(given)
-    assert isinstance(backends.opened(backends.sources(config)[0], config), served.Server)
+    config = settings.check_settings(given)
+    assert isinstance(backends.open_backend(backends.resolve_backends(config)[0], config), served.ServerBackend)
 
 
 def sample():
@@ -69,7 +69,10 @@ def sample():
 
 def weights_and_a_killed_worker():
     """Ask on the cluster, and kill one of its two workers when the first batch is kept; run by the next test."""
-    model, real = ray_cluster.ClusterWeights(loading.resolve(NAME), "float32", "error"), trace_store.TraceParts.add
+    model, real = (
+        ray_cluster.ClusterBackend(loading.resolve_model(NAME), "float32", "error"),
+        trace_store.TraceParts.add,
+    )
     killed = []
 
     def add(self, rows):
@@ -84,10 +87,10 @@ def weights_and_a_killed_worker():
     (file,) = paths.RESULTS.rglob("*--safety.parquet")
     parts = ask(sample(), model, batch=BATCH, tokens=TOKENS)
     identical(traces, parts)
-    trace_store.keep_tokens(stores.Store("test"), model, [traces])
+    trace_store.write_tokens(stores.Store("test"), model, [traces])
     meta = stores.read_meta(file)
     (paths.RESULTS / "meta.json").write_text(json.dumps(meta | {"killed": killed}))
-    model.load = ray_cluster.partial(ray_cluster.load, NAME, "0" * 64, "float32", "error")
+    model.load = ray_cluster.partial(ray_cluster.load_on_worker, NAME, "0" * 64, "float32", "error")
     with pytest.raises(ModelError, match=f"model {NAME}: a machine of the cluster has other weights"):
         ask(sample().head(2), model, wrapper="none", batch=BATCH, tokens=TOKENS)
 
@@ -103,11 +106,11 @@ def test_two_nodes_work_and_a_killed_worker_loses_and_doubles_nothing(results):
     there = stores.Store("test").read("traces", "mine", meta["target"])
     tokens = stores.Store("test").read("tokens", meta["target"].partition("--")[0])
     (results / "test").rename(results / "clustered")
-    plain = loading.load(loading.resolve(NAME))
+    plain = loading.load_model(loading.resolve_model(NAME))
     here = ask(sample(), plain, batch=BATCH, tokens=TOKENS)
     identical(here, there)
     assert labelling.label_answers(here, sample()).equals(labelling.label_answers(there, sample()))
-    trace_store.keep_tokens(stores.Store("test"), trace_store.local.Local(plain), [here])
+    trace_store.write_tokens(stores.Store("test"), trace_store.local.LocalBackend(plain), [here])
     identical(tokens, stores.Store("test").read("tokens", plain.name))
 
 

@@ -6,7 +6,7 @@ import pytest
 from scipy import stats
 
 from paraguard_utils import registry, stores
-from paraguard_utils.analysis.label_noise import table as corrected_table
+from paraguard_utils.analysis.label_noise import correct_rates as corrected_table
 from paraguard_utils.core import disagreement, label_noise
 from paraguard_utils.core.estimates import ClusterBootstrap
 from paraguard_utils.labels import readings, substance
@@ -25,8 +25,8 @@ def rows(codes, answers=None, **columns):
 
 
 def read(monkeypatch, frame):
-    monkeypatch.setattr(readings.stores, "read", lambda *_: frame)
-    return readings.read()
+    monkeypatch.setattr(readings.stores, "read_file", lambda *_: frame)
+    return readings.read_readings()
 
 
 def test_readers_who_differ_on_refusing_are_counted_apart(monkeypatch):
@@ -37,7 +37,7 @@ def test_readers_who_differ_on_refusing_are_counted_apart(monkeypatch):
 def test_an_answer_that_has_changed_since_is_left_out():
     labels = pd.DataFrame({"prompt_id": ["c0-0", "c0-1"], "response": ["x", "y"], "label": "reject"})
     labels = labels.assign(kind="policy", rule="r", p_refusal=0.9, answer="on_topic")
-    assert readings.joined(rows(["ff", "ff"]), {"m--none": labels})["prompt_id"].tolist() == ["c0-0"]
+    assert readings.join_readings(rows(["ff", "ff"]), {"m--none": labels})["prompt_id"].tolist() == ["c0-0"]
 
 
 def test_precision_missed_and_usable_by_hand(monkeypatch):
@@ -45,7 +45,7 @@ def test_precision_missed_and_usable_by_hand(monkeypatch):
     both = read(
         monkeypatch, rows(["ff", "pf", "cc", "fc", "cc", "cc", "cc", "ff"], ["usable"] * 5 + ["poor"] * 3, label=labels)
     )
-    row = readings.against_labels(both).iloc[0]
+    row = readings.compare_with_readings(both).iloc[0]
     assert (row["n"], row["differ"], row["rejections"], row["acceptances"]) == (8, 1, 3, 4)
     # two of three rejections refuse; one of four acceptances does; the first of these four is usable
     assert (row["precision"], row["missed"], row["usable"]) == (2 / 3, 1 / 4, 1 / 4)
@@ -53,7 +53,7 @@ def test_precision_missed_and_usable_by_hand(monkeypatch):
 
 
 def test_without_rejections_there_is_no_precision_and_no_noise(monkeypatch):
-    row = readings.against_labels(read(monkeypatch, rows(["cc", "cc"], label="accept"))).iloc[0]
+    row = readings.compare_with_readings(read(monkeypatch, rows(["cc", "cc"], label="accept"))).iloc[0]
     assert np.isnan(row["precision"]) and row["missed"] == 0 and not row["noisy"]
 
 
@@ -66,7 +66,7 @@ HALF = ["reject", "accept"] * 4
 
 
 def noise_row(monkeypatch, codes, label, answers=None, labels=HALF):
-    """The row of `label_noise.table` for eight prompts in four clusters, of which the first were read."""
+    """The row of `label_noise.correct_rates` for eight prompts in four clusters, of which the first were read."""
     both = read(monkeypatch, rows(codes, answers, label=label))
     labelled = {"m--none": CORPUS.assign(label=labels)}
     (row,) = corrected_table(CORPUS, labelled, both, ClusterBootstrap(CORPUS["cluster_id"])).to_dict("records")
@@ -112,13 +112,13 @@ def test_true_dr_by_hand():
     for shares in ((0.3, 0.3), (0.2, 0.4)):
         assert np.isnan(label_noise.true_dr(0.8, 0.5, *shares))
     # 1 + 3 * (0.09 / 10 + 0.09 / 10) / 0.8^2 - 0.25 * 2 * 0.009 / 0.25; the last term is 0 at a true rate of one half
-    assert label_noise.inflation(0.5, 0.9, 0.1, (10, 10)) == pytest.approx(1 + 0.084375 - 0.018)
-    assert label_noise.inflation(0.5, 1.0, 0.0, (10, 10)) == 1
+    assert label_noise.dr_inflation(0.5, 0.9, 0.1, (10, 10)) == pytest.approx(1 + 0.084375 - 0.018)
+    assert label_noise.dr_inflation(0.5, 1.0, 0.0, (10, 10)) == 1
     # at a true rate of 0.8 * 0.25 + 0.1 * 0.75 = 0.275, shares' variances 0.16 / 20 and 0.09 / 30:
     # 3 * 0.011 / 0.49 - (0.0625 * 0.008 + 0.5625 * 0.003) / 0.199375
     # - 2 * 0.45 * (0.25 * 0.008 - 0.75 * 0.003) / (0.199375 * 0.7)
     expected = 1 + 0.033 / 0.49 - 0.0021875 / 0.199375 + 0.9 * 0.00025 / 0.1395625
-    assert label_noise.inflation(0.25, 0.8, 0.1, (20, 30)) == pytest.approx(expected)
+    assert label_noise.dr_inflation(0.25, 0.8, 0.1, (20, 30)) == pytest.approx(expected)
 
 
 def test_the_inflation_is_that_of_drawn_shares():
@@ -128,7 +128,7 @@ def test_the_inflation_is_that_of_drawn_shares():
     t, slope = label_noise.true_rate(0.1, *shares), shares[0] - shares[1]
     true = label_noise.true_rate(0.1, 0.8, 0.1)
     factor = (t * (1 - t) / slope**2).mean() / (true * (1 - true) / 0.7**2)
-    assert abs(factor - 1) > 0.01 and label_noise.inflation(0.1, 0.8, 0.1, n) == pytest.approx(factor, abs=0.002)
+    assert abs(factor - 1) > 0.01 and label_noise.dr_inflation(0.1, 0.8, 0.1, n) == pytest.approx(factor, abs=0.002)
 
 
 def test_errors_that_hang_on_the_decision_alone_are_undone():
@@ -137,7 +137,7 @@ def test_errors_that_hang_on_the_decision_alone_are_undone():
     n, size = 20_000, 6
     refuses = rng.random((n, size)) < rng.choice([0.05, 0.2, 0.9], n)[:, None]
     labelled = np.where(refuses, rng.random((n, size)) < 0.85, rng.random((n, size)) < 0.06)
-    truth, seen = (disagreement.ratio(np.full(n, size), one.sum(axis=1))[2] for one in (refuses, labelled))
+    truth, seen = (disagreement.disagreement_parts(np.full(n, size), one.sum(axis=1))[2] for one in (refuses, labelled))
     precision, missed = refuses[labelled].mean(), refuses[~labelled].mean()
     found = label_noise.true_dr(seen, labelled.mean(), precision, missed)
     assert seen > truth + 0.1 and found == pytest.approx(truth, abs=0.01)
@@ -149,9 +149,9 @@ def test_reading_everything_leaves_the_uncertainty_of_clusters():
     decided = pd.DataFrame({"cluster_id": [f"c{i}" for i in range(60)], "n": 6, "rejected": rng.integers(0, 7, 60)})
     clusters = ClusterBootstrap(decided["cluster_id"])
     rejected, accepted = int(decided["rejected"].sum()), int((6 - decided["rejected"]).sum())
-    every = label_noise.corrected(clusters, decided, (rejected, rejected), (0, accepted))
-    few = label_noise.corrected(clusters, decided, (10, 10), (0, 10))
-    own = disagreement.estimate(clusters, decided)
+    every = label_noise.correct_label_noise(clusters, decided, (rejected, rejected), (0, accepted))
+    few = label_noise.correct_label_noise(clusters, decided, (10, 10), (0, 10))
+    own = disagreement.estimate_disagreement(clusters, decided)
     assert every["dr"][0] == pytest.approx(own[0]) and few["dr"][0] == pytest.approx(own[0])
     widths = {name: [found[name][2] - found[name][1] for found in (every, few)] for name in ("frr", "dr")}
     assert all(one < 0.8 * other for one, other in widths.values())
@@ -163,40 +163,40 @@ ALIKE = pd.DataFrame({"cluster_id": [f"c{i}" for i in range(10)], "n": 4, "rejec
 
 def test_corrected_dr_by_hand():
     # labels disagree by 6 of 12 ordered pairs in a cluster and by 2 * 3 / 16 between two: DR is 4/3
-    found = label_noise.corrected(ClusterBootstrap(ALIKE["cluster_id"], 50), ALIKE, (8, 10), (1, 10))
+    found = label_noise.correct_label_noise(ClusterBootstrap(ALIKE["cluster_id"], 50), ALIKE, (8, 10), (1, 10))
     # true rate 0.8 / 4 + 0.1 * 3/4 = 0.275; 1 + 1/3 * 0.275 * 0.725 / (3/16 * 0.7^2), then less its inflation
     plain = 1 / 3 * 0.275 * 0.725 / (3 / 16 * 0.49)
     assert label_noise.true_dr(4 / 3, 0.25, 0.8, 0.1) == pytest.approx(1 + plain)
     assert found["frr"][0] == pytest.approx(0.275)
-    assert found["dr"][0] == pytest.approx(1 + plain / label_noise.inflation(0.25, 0.8, 0.1, (10, 10)))
+    assert found["dr"][0] == pytest.approx(1 + plain / label_noise.dr_inflation(0.25, 0.8, 0.1, (10, 10)))
 
 
 def test_where_all_is_read_no_share_is_drawn():
     clusters = ClusterBootstrap(ALIKE["cluster_id"], 400)
-    every = label_noise.corrected(clusters, ALIKE, (8, 10), (3, 30))
+    every = label_noise.correct_label_noise(clusters, ALIKE, (8, 10), (3, 30))
     for one in every.values():
         assert np.ptp(one.draws) < 1e-9, "all was read, and the clusters are alike"
     # what is drawn is then the correction by the posterior's mean, (hits + 1/2) / (read + 1)
     expected = label_noise.true_dr(4 / 3, 0.25, 8.5 / 11, 3.5 / 31)
     assert every["dr"].draws[0] == pytest.approx(expected)
     # half of all rejections and a third of all acceptances read: shares vary by 1/2 and 2/3 of their posterior
-    some = label_noise.corrected(clusters, ALIKE, (4, 5), (1, 10))["frr"].draws
+    some = label_noise.correct_label_noise(clusters, ALIKE, (4, 5), (1, 10))["frr"].draws
     spread = [stats.beta(4.5, 1.5).var() * (1 - 5 / 10), stats.beta(1.5, 9.5).var() * (1 - 10 / 30)]
     assert some.std() == pytest.approx(np.sqrt(0.25**2 * spread[0] + 0.75**2 * spread[1]), rel=0.1)
 
 
 def test_readers_who_agree_by_hand(monkeypatch):
     both = read(monkeypatch, rows(["ff", "cc", "fc", "cc"]))
-    table = readings.reliability(both).set_index("judged")
+    table = readings.compare_readers(both).set_index("judged")
     # refuses: 3 of 4 equal; chance (2 * 1 + 2 * 3) / 16 = 0.5; kappa 0.5
     assert table.loc["refuses", ["first", "second", "kappa"]].tolist() == [2, 1, 0.5]
 
 
-@pytest.mark.parametrize("name", list(registry.published("chat").index))
+@pytest.mark.parametrize("name", list(registry.published_targets("chat").index))
 def test_recorded_readings_are_of_recorded_answers(name):
-    own = readings.read().query("target == @name")
+    own = readings.read_readings().query("target == @name")
     labels = RECORDED.read("labels", "paraguard_mini", name)
-    both = readings.joined(own, {name: labels})
+    both = readings.join_readings(own, {name: labels})
     counts = both["label"].value_counts()
     whole = labels["label"].value_counts()
     for label in ("reject", "accept"):
@@ -216,12 +216,12 @@ LOOPS = {
 @pytest.mark.parametrize(("answer", "expected"), LOOPS.items())
 def test_loops_echoes_and_other_tongues_are_degenerate(answer, expected):
     request = "Tell me: how can I wash the rice before it is cooked in water?"
-    assert substance.kinds([answer], [request]).tolist() == ["degenerate" if expected else "on_topic"]
+    assert substance.degenerate_answers([answer], [request]).tolist() == ["degenerate" if expected else "on_topic"]
 
 
 def test_repetition_and_echo_by_hand():
     # runs of four in "a b c d a b c d": abcd bcda cdab dabc abcd, one of five stood before
-    assert substance.repeated(list("abcdabcd")) == pytest.approx(1 / 5)
-    assert substance.repeated(list("abc")) == 0
+    assert substance.repeated_share(list("abcdabcd")) == pytest.approx(1 / 5)
+    assert substance.repeated_share(list("abc")) == 0
     # b and d stand in the request in this order
-    assert substance.echoed(list("xbyd"), list("abcd")) == 0.5
+    assert substance.echoed_share(list("xbyd"), list("abcd")) == 0.5

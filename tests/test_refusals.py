@@ -89,21 +89,23 @@ EMPTY = ["", "  \n\t", "**", "```\n```", "<s></s>", "- ", "> ...", '""', "\u200b
 
 
 def only(text, finish_reason="stop"):
-    return tuple(refusals.label([text], [finish_reason]).iloc[0])
+    return tuple(refusals.label_by_cues([text], [finish_reason]).iloc[0])
 
 
 def test_the_cue_list_is_the_frozen_one():
-    assert refusals.VERSION == "cues-3"
-    assert hashlib.sha256(refusals.CUES.read_bytes()).hexdigest() == refusals.FROZEN
+    assert refusals.CUES_VERSION == "cues-3"
+    assert hashlib.sha256(refusals.CUES_FILE.read_bytes()).hexdigest() == refusals.CUES_DIGEST
 
 
 def test_the_cue_list_is_well_formed():
-    rows = pd.read_csv(refusals.CUES, keep_default_na=False)
+    rows = pd.read_csv(refusals.CUES_FILE, keep_default_na=False)
     assert list(rows) == ["rule", "kind", "pattern", "unless", "note"]
     assert rows["rule"].is_unique
     assert set(rows["kind"]) == {"part", *refusals.REFUSAL_KINDS}
-    assert len(refusals.cues()) == (rows["kind"] != "part").sum()
-    assert not any(re.search(r"{[a-z]", part) for *_, pattern, unless in refusals.cues() for part in (pattern, unless))
+    assert len(refusals.read_cues()) == (rows["kind"] != "part").sum()
+    assert not any(
+        re.search(r"{[a-z]", part) for *_, pattern, unless in refusals.read_cues() for part in (pattern, unless)
+    )
 
 
 @pytest.mark.parametrize(("kind", "text"), [(kind, text) for kind, texts in REJECTS.items() for text in texts])
@@ -114,7 +116,7 @@ def test_refusals(kind, text):
 
 def test_every_cue_decides_one_of_the_examples():
     fired = {only(text)[2] for texts in REJECTS.values() for text in texts}
-    assert fired == {rule for rule, *_ in refusals.cues()}
+    assert fired == {rule for rule, *_ in refusals.read_cues()}
 
 
 @pytest.mark.parametrize("text", ACCEPTS)
@@ -174,13 +176,13 @@ def test_what_stands_before_the_first_word_is_not_the_opening(margin):
 
 
 def test_shape():
-    frame = refusals.label(pd.Series(["I can't.", "Sure."], index=[7, 3]), ["stop", "length"])
+    frame = refusals.label_by_cues(pd.Series(["I can't.", "Sure."], index=[7, 3]), ["stop", "length"])
     assert list(frame) == ["label", "kind", "rule"]
     assert list(frame.index) == [0, 1]
     assert frame["label"].tolist() == ["reject", "accept"]
-    assert list(refusals.label([], [])) == ["label", "kind", "rule"]
+    assert list(refusals.label_by_cues([], [])) == ["label", "kind", "rule"]
     with pytest.raises(ValueError, match="1 answers and 0 finish reasons"):
-        refusals.label(["Sure."], [])
+        refusals.label_by_cues(["Sure."], [])
 
 
 FRAGMENTS = st.sampled_from(
@@ -206,7 +208,7 @@ FRAGMENTS = st.sampled_from(
 @given(st.lists(st.text() | st.lists(FRAGMENTS).map("".join), min_size=1))
 def test_any_text_gets_one_label(texts):
     for reason in ("stop", "error", "content_filter"):
-        frame = refusals.label(texts, [reason] * len(texts))
+        frame = refusals.label_by_cues(texts, [reason] * len(texts))
         assert frame["label"].isin(schemas.LABELS).all()
         assert (frame["kind"].isin(refusals.REFUSAL_KINDS) == (frame["label"] == "reject")).all()
         assert frame["rule"].ne("").all()
@@ -234,6 +236,6 @@ def test_the_engine_of_the_cues_cannot_backtrack(pattern):
 @pytest.mark.parametrize("unit", ["i am not able or ", "is not a b c ", "i can not enough "])
 def test_every_cue_gets_through_a_million_characters(unit):
     text = pa.array([unit * (1_000_000 // len(unit))], pa.large_string())
-    for _, _, pattern, unless in refusals.cues():
+    for _, _, pattern, unless in refusals.read_cues():
         for part in filter(None, (pattern, unless)):
             assert pc.match_substring_regex(text, part)[0].as_py() in (True, False)

@@ -14,14 +14,14 @@ from paraguard_utils import stores, unsafe
 from paraguard_utils.core.estimates import ClusterBootstrap, Estimate
 from paraguard_utils.errors import DataError, Missing, SettingsError
 from paraguard_utils.models import engine, prompting, trace_store
-from paraguard_utils.models.local import Local
+from paraguard_utils.models.local import LocalBackend
 from paraguard_utils.remedies import asking, catalogue, decisions, effects, first_token, splits, tuning_data, utility
 from paraguard_utils.remedies.catalogue import ablated, self_cd, smooth_llm, steered, threshold
-from paraguard_utils.remedies.contract import Remedy, Target
-from paraguard_utils.remedies.splits import Third
-from paraguard_utils.remedies.untouched import Untouched
+from paraguard_utils.remedies.contract import RemediedSystem, Remedy
+from paraguard_utils.remedies.splits import Split
+from paraguard_utils.remedies.untouched import UntouchedSystem
 from paraguard_utils.report import numbers
-from paraguard_utils.settings import XSTEST, XSTEST_SAFE, check
+from paraguard_utils.settings import XSTEST, XSTEST_SAFE, check_settings
 
 CORPORA = ("paraguard_mini", "paraguard_twins")
 RECORDED = "smollm2-135m-instruct-q4_1--safety"
@@ -36,13 +36,15 @@ def corpora():
 
 @pytest.fixture(scope="module")
 def thirds(corpora):
-    return splits.split(*corpora.values())
+    return splits.split_clusters(*corpora.values())
 
 
 @pytest.fixture
 def base(corpora):
     """A published target in the recorded store."""
-    return Untouched(stores.Store("recorded"), RECORDED, corpora, check({"store": "recorded", "corpus": CORPORA[0]}))
+    return UntouchedSystem(
+        stores.Store("recorded"), RECORDED, corpora, check_settings({"store": "recorded", "corpus": CORPORA[0]})
+    )
 
 
 def is_a_split(found, corpus, twins):
@@ -53,7 +55,7 @@ def is_a_split(found, corpus, twins):
         parts = pd.concat([third[side] for third in found[:3]])
         assert sorted(parts["prompt_id"]) == sorted(whole["prompt_id"])
     for third, own in zip(found[:3], clusters, strict=True):
-        assert set(unsafe.benign_of(third.twins["cluster_id"])) <= own
+        assert set(unsafe.benign_cluster_of(third.twins["cluster_id"])) <= own
         assert not third.benign.empty and not third.twins.empty
 
 
@@ -73,7 +75,7 @@ def test_the_recorded_clusters_are_dealt_to_thirds(corpora, thirds):
 
 def test_the_seed_alone_decides_a_split(corpora, thirds):
     shuffled = [frame.sample(frac=1, random_state=1) for frame in corpora.values()]
-    again, other = splits.split(*shuffled), splits.split(*corpora.values(), seed=1)
+    again, other = splits.split_clusters(*shuffled), splits.split_clusters(*corpora.values(), seed=1)
     assert [ids_of(third) for third in again[:3]] == [ids_of(third) for third in thirds[:3]]
     assert again.held_out == thirds.held_out and ids_of(other.train) != ids_of(thirds.train)
     is_a_split(other, *corpora.values())
@@ -95,7 +97,7 @@ def test_any_corpus_is_split_or_refused_in_one_line(seed, sizes):
     frame = pd.DataFrame(rows, columns=["prompt_id", "cluster_id", "category", "tail"]).astype(str)
     corpus, twins = frame[frame["tail"] == ""], frame[frame["tail"] != ""]
     try:
-        found = splits.split(corpus, twins, seed)
+        found = splits.split_clusters(corpus, twins, seed)
     except DataError as error:
         assert "\n" not in str(error) and "too few clusters with a twin" in str(error)
         return
@@ -106,18 +108,18 @@ def test_any_corpus_is_split_or_refused_in_one_line(seed, sizes):
 def test_too_few_twins_are_one_line(corpora):
     corpus, twins = corpora.values()
     with pytest.raises(DataError, match=ONE_LINE.format("too few clusters with a twin to split: the train third")):
-        splits.split(corpus, twins.head(6))
+        splits.split_clusters(corpus, twins.head(6))
     with pytest.raises(DataError, match=ONE_LINE.format("remedies need about ten twins")):
-        splits.split(corpus, twins.head(0))
+        splits.split_clusters(corpus, twins.head(0))
 
 
-WITHOUT = [name for name, remedy in catalogue.remedies().items() if not remedy.asks]
+WITHOUT = [name for name, remedy in catalogue.all_remedies().items() if not remedy.asks]
 
 
 @pytest.mark.parametrize("name", WITHOUT)
 def test_what_asks_no_model_never_sees_the_test_third(base, thirds, name, monkeypatch):
     seen = remedied.looked_at(monkeypatch)
-    decide = catalogue.remedies()[name].apply(base, thirds.train, thirds.validation).decide
+    decide = catalogue.all_remedies()[name].apply(base, thirds.train, thirds.validation).decide
     assert not seen & ids_of(thirds.test)
     few = {of: prompts.iloc[[3, 1]] for of, prompts in zip(CORPORA, thirds.test, strict=True)}
     found = {of: decide(of, prompts) for of, prompts in few.items()}
@@ -143,11 +145,11 @@ def test_the_test_third_and_no_other_is_decided(base, thirds, capsys):
                 raise Missing("no text, no answer")
             return base.decide(name, prompts)
 
-        return Target(decide)
+        return RemediedSystem(decide)
 
     outside = base.decide(XSTEST)[["prompt_id"]].iloc[[5, 2]]
-    remedies = {"mine": Remedy("mine", "decision", "ours", apply), "threshold": catalogue.remedies()["threshold"]}
-    found = decisions.decide(base, remedies, thirds)
+    remedies = {"mine": Remedy("mine", "decision", "ours", apply), "threshold": catalogue.all_remedies()["threshold"]}
+    found = decisions.decide_test_split(base, remedies, thirds)
     assert {name: list(own) for name, own in found.items()} == {
         "untouched": [*CORPORA, XSTEST],
         "mine": [*CORPORA],
@@ -162,7 +164,7 @@ def test_the_test_third_and_no_other_is_decided(base, thirds, capsys):
     )
     assert [name for name, _ in asked] == [*CORPORA, XSTEST] and asked[2][1] is None
     assert asked[0][1] is thirds.test.benign and asked[1][1] is thirds.test.twins
-    decisions.decide(base, {"mine": remedies["mine"]}, thirds, {XSTEST: outside})
+    decisions.decide_test_split(base, {"mine": remedies["mine"]}, thirds, {XSTEST: outside})
     assert asked[-1][1] is outside, "whoever has XSTest's file can ask it"
     assert capsys.readouterr().err == ""
 
@@ -175,14 +177,14 @@ def test_safe_prompts_of_others_are_for_tuned_models_and_the_untouched_one_besid
             asked.append((name, of))
             return base.decide(XSTEST if of == XSTEST_SAFE else of, prompts)
 
-        return lambda *_: Target(decide)
+        return lambda *_: RemediedSystem(decide)
 
     kinds = {"tuned-1": "tuning", "rewritten": "decision"}
     remedies = {name: Remedy(name, kind, "ours", applied(name)) for name, kind in kinds.items()}
-    found = decisions.decide(base, remedies, thirds)
+    found = decisions.decide_test_split(base, remedies, thirds)
     assert [name for name, of in asked if of == XSTEST_SAFE] == ["tuned-1"]
     assert XSTEST_SAFE not in found["rewritten"]
-    table, _ = effects.Effects(base, [thirds], [found], 20, 1).table(remedies)
+    table, _ = effects.RemedyEffects(base, [thirds], [found], 20, 1).table(remedies)
     rows = table.set_index("remedy")
     assert rows.at["tuned-1", "xstest_safe_n"] == 200 and np.isnan(rows.at["rewritten", "xstest_safe_n"])
     assert rows.at["tuned-1", "xstest_safe_rejected"] == rows.at["tuned-1", "xstest_rejected"]
@@ -190,11 +192,13 @@ def test_safe_prompts_of_others_are_for_tuned_models_and_the_untouched_one_besid
 
 
 def test_of_a_model_behind_a_server_what_needs_its_weights_is_left_out(base, thirds, monkeypatch, capsys):
-    monkeypatch.setattr(prompting, "is_served", lambda _: True)
+    monkeypatch.setattr(prompting, "is_served_target", lambda _: True)
     monkeypatch.setattr(base.store, "recorded", False)
     monkeypatch.setattr(base.store, "has", lambda *_: False)
     monkeypatch.setattr(asking, "_problem", lambda *_: "is not there")
-    found = decisions.decide(base, catalogue.chosen(["self-reminder", "ablated", "threshold"]), thirds)
+    found = decisions.decide_test_split(
+        base, catalogue.select_remedies(["self-reminder", "ablated", "threshold"]), thirds
+    )
     assert list(found) == ["untouched", "threshold"]
     told = capsys.readouterr().err.splitlines()
     assert [line.split()[0] for line in told] == ["self-reminder", "ablated"] and "is behind a server" in told[0]
@@ -202,9 +206,9 @@ def test_of_a_model_behind_a_server_what_needs_its_weights_is_left_out(base, thi
 
 def test_where_nothing_was_asked_the_table_of_utility_is_there_without_rows(base, thirds, results):
     base.store = stores.Store("test")  # 08 reads the table, whoever the model is
-    applied = catalogue.chosen(["threshold"])
-    assert utility.update(base, applied, list(applied), thirds).empty
-    assert base.store.read("tables", utility.NAME).columns.tolist() == utility.COLUMNS
+    applied = catalogue.select_remedies(["threshold"])
+    assert utility.update_utility(base, applied, list(applied), thirds).empty
+    assert base.store.read("tables", utility.UTILITY_TABLE).columns.tolist() == utility.UTILITY_COLUMNS
 
 
 def test_where_a_server_tells_no_tokens_there_is_no_curve_but_all_else(base, thirds, monkeypatch):
@@ -212,23 +216,25 @@ def test_where_a_server_tells_no_tokens_there_is_no_curve_but_all_else(base, thi
         traces = recorded_traces(*given)
         return traces.assign(next_ids=[np.array([], np.int32)] * len(traces))
 
-    recorded_traces = trace_store.recorded_traces
-    monkeypatch.setattr(trace_store, "recorded_traces", untold)
-    remedies = catalogue.chosen(["threshold", "behind-hatesonar"])
-    found = decisions.decide(base, remedies, thirds)
+    recorded_traces = trace_store.read_traces
+    monkeypatch.setattr(trace_store, "read_traces", untold)
+    remedies = catalogue.select_remedies(["threshold", "behind-hatesonar"])
+    found = decisions.decide_test_split(base, remedies, thirds)
     assert list(found) == ["untouched", "behind-hatesonar"]
-    effect = effects.Effects(base, [thirds], [found], 20, 1)
+    effect = effects.RemedyEffects(base, [thirds], [found], 20, 1)
     table, _ = effect.table(remedies)
     assert table["over_curve"].isna().all() and table["frr"].notna().all() and effect.drawn().empty
-    assert effects.judged(table)["over_verdict"].tolist() == ["", "open"]
+    assert effects.add_remedy_verdicts(table)["over_verdict"].tolist() == ["", "open"]
 
 
 def test_what_the_store_lacks_is_left_out(base, thirds, capsys):
     def apply(of, train, validation):
-        return Target(lambda name, prompts: asking.ask(base, "never-asked", {}, pytest.fail, name, prompts))
+        return RemediedSystem(
+            lambda name, prompts: asking.ask_remedied(base, "never-asked", {}, pytest.fail, name, prompts)
+        )
 
     remedies = {"never-asked": Remedy("never-asked", "defence", "ours", apply, True)}
-    assert list(decisions.decide(base, remedies, thirds)) == ["untouched"] and capsys.readouterr().err == ""
+    assert list(decisions.decide_test_split(base, remedies, thirds)) == ["untouched"] and capsys.readouterr().err == ""
 
 
 class Without(stores.Store):
@@ -242,12 +248,12 @@ class Without(stores.Store):
 
 def test_what_cannot_decide_the_twins_has_no_place_on_the_map(base, thirds):
     base.store = Without("recorded")
-    remedies = catalogue.chosen(["behind-alt-profanity-check", "behind-hatesonar"])
-    found = decisions.decide(base, remedies, thirds)
+    remedies = catalogue.select_remedies(["behind-alt-profanity-check", "behind-hatesonar"])
+    found = decisions.decide_test_split(base, remedies, thirds)
     assert list(found) == ["untouched", "behind-hatesonar"]
     for own in found.values():  # else what comes second is taken for the twins
         assert list(own)[:2] == list(CORPORA)
-        effects.estimates(thirds.test, own, ClusterBootstrap(thirds.test.benign["cluster_id"], 20))
+        effects.estimate_effects(thirds.test, own, ClusterBootstrap(thirds.test.benign["cluster_id"], 20))
 
 
 def test_a_new_remedy_is_one_file(base, thirds, tmp_path, monkeypatch):
@@ -265,29 +271,29 @@ def apply(base, train, validation):
 REMEDIES = (Remedy("yes-to-all", "decision", "ours", apply),)
 '''
     )
-    before = catalogue.remedies()
+    before = catalogue.all_remedies()
     try:
         with monkeypatch.context() as patch:
             patch.setattr(catalogue, "__path__", [*catalogue.__path__, str(tmp_path)])
-            catalogue.remedies.cache_clear()
-            found = catalogue.chosen(["yes-to-all"])
-            assert set(catalogue.remedies()) == {*before, "yes-to-all"}
+            catalogue.all_remedies.cache_clear()
+            found = catalogue.select_remedies(["yes-to-all"])
+            assert set(catalogue.all_remedies()) == {*before, "yes-to-all"}
     finally:
-        catalogue.remedies.cache_clear()
-    twins = decisions.decide(base, found, thirds)["yes-to-all"][CORPORA[1]]
+        catalogue.all_remedies.cache_clear()
+    twins = decisions.decide_test_split(base, found, thirds)["yes-to-all"][CORPORA[1]]
     assert set(twins["label"]) == {"accept"} and len(twins) == len(thirds.test.twins)
-    assert list(catalogue.remedies()) == list(before)
+    assert list(catalogue.all_remedies()) == list(before)
 
 
 def test_the_catalogue_names_each_remedy_once_and_kinds_stay_together():
-    found = catalogue.remedies()
+    found = catalogue.all_remedies()
     kinds = [remedy.kind for remedy in found.values()]
-    assert kinds == sorted(kinds, key=catalogue.ORDER.index) and set(kinds) == set(catalogue.ORDER)
+    assert kinds == sorted(kinds, key=catalogue.KIND_ORDER.index) and set(kinds) == set(catalogue.KIND_ORDER)
     asked = [name for name, remedy in found.items() if remedy.asks]
     assert all(set(name) <= set(string.ascii_lowercase + string.digits + "-") and "--" not in name for name in asked)
-    assert catalogue.chosen([]) == found
+    assert catalogue.select_remedies([]) == found
     with pytest.raises(SettingsError, match=ONE_LINE.format("there is no remedy 'self-reminders'.*self-reminder")):
-        catalogue.chosen(["self-reminders"])
+        catalogue.select_remedies(["self-reminders"])
 
 
 # Asking
@@ -297,7 +303,11 @@ def test_the_catalogue_names_each_remedy_once_and_kinds_stay_together():
 def asked_of(results, prompts, tiny_model, answers, monkeypatch):
     """Ask a tiny model nine prompts in a way, into the store `test`: what is asked, and the ids that were."""
     config = remedied.config_of("nowhere", max_new_tokens=4)
-    base, ids, real = Untouched(stores.Store("test"), f"{tiny_model.name}--safety", {}, config), [], engine.Engine.ask
+    base, ids, real = (
+        UntouchedSystem(stores.Store("test"), f"{tiny_model.name}--safety", {}, config),
+        [],
+        engine.Engine.ask,
+    )
 
     def noting(self, batch):
         ids.extend(request.prompt_id for request in batch)
@@ -305,11 +315,11 @@ def asked_of(results, prompts, tiny_model, answers, monkeypatch):
 
     monkeypatch.setattr(engine.Engine, "ask", noting)
 
-    def ask(parameters, texts=prompts, base=base, kind=asking.Framed, of="mine"):
+    def ask(parameters, texts=prompts, base=base, kind=asking.FramedModel, of="mine"):
         def respondent():
-            return kind(Local(tiny_model), parameters)
+            return kind(LocalBackend(tiny_model), parameters)
 
-        return asking.ask(base, "framed", parameters, respondent, of, texts)
+        return asking.ask_remedied(base, "framed", parameters, respondent, of, texts)
 
     ask.base, ask.ids = base, ids
     return ask
@@ -348,8 +358,8 @@ def test_the_earlier_turns_of_a_conversation_are_part_of_what_is_asked(asked_of,
 
 
 def test_parameters_that_are_in_no_text_are_kept_too(asked_of):
-    asked_of({"tried": [1]}, kind=asking.Remedied)
-    asked_of({"tried": [1, 2]}, kind=asking.Remedied)
+    asked_of({"tried": [1]}, kind=asking.RemediedModel)
+    asked_of({"tried": [1, 2]}, kind=asking.RemediedModel)
     meta = stores.read_meta(asked_of.base.store.path("labels", "mine--framed", asked_of.base.name))
     assert meta["remedy"] == {"tried": [1, 2]}, "else they are refused for ever"
 
@@ -357,7 +367,7 @@ def test_parameters_that_are_in_no_text_are_kept_too(asked_of):
 def test_another_decoding_means_asking_again(asked_of):
     asked_of({})
     config = remedied.config_of("nowhere", max_new_tokens=5)
-    asked_of({}, base=Untouched(asked_of.base.store, asked_of.base.name, {}, config))
+    asked_of({}, base=UntouchedSystem(asked_of.base.store, asked_of.base.name, {}, config))
     assert len(asked_of.ids) == 18
 
 
@@ -404,23 +414,23 @@ def labels_of(ids, text):
 
 def test_copies_of_prompts():
     prompts = pd.DataFrame({"prompt_id": ["a-0", "a-1", "b-twin-0"], "cluster_id": ["a", "a", "b-twin"], "text": "x"})
-    found = asking.copied(prompts.iloc[[2, 0, 1]], [["1", "2"], [], ["3"]])
+    found = asking.copy_prompts(prompts.iloc[[2, 0, 1]], [["1", "2"], [], ["3"]])
     assert found["prompt_id"].tolist() == ["b-twin-0~1", "b-twin-0~2", "a-1~1"]
     assert found["text"].tolist() == ["1", "2", "3"] and found["cluster_id"].tolist() == ["b-twin", "b-twin", "a"]
-    assert found.index.tolist() == [0, 1, 2] and unsafe.declared(found)
+    assert found.index.tolist() == [0, 1, 2] and unsafe.asks_for_harm(found)
 
 
 def test_votes_by_hand():
     own = labels_of(["p0", "p1", "p2", "p3", "p4"], "arauu")
     copies = labels_of(["p0~1", "p0~2", "p0~3", "p1~1", "p1~2", "p3~1", "p3~2", "p4~1"], "rraaruau")
     # p0: two of three reject. p1: one of each, a tie. p2 has no copy. p3: one accepts, one is unparsed. p4: none does
-    found = asking.voted(own, copies, with_own=False)
+    found = asking.vote_by_majority(own, copies, with_own=False)
     assert found["prompt_id"].tolist() == own["prompt_id"].tolist()
     assert found["label"].tolist() == ["reject", "reject", "accept", "accept", "unparsed"]
     assert found["queries"].tolist() == [3, 2, 1, 2, 1]
     assert found["answer"].tolist() == ["of p0~1", "of p1~2", "of p2", "of p3~2", "of p4"]
     # p0: two of four, a tie. p1: two of three reject
-    found = asking.voted(own, copies, with_own=True)
+    found = asking.vote_by_majority(own, copies, with_own=True)
     assert found["label"].tolist() == ["accept", "reject", "accept", "accept", "unparsed"]
     assert found["queries"].tolist() == [4, 3, 1, 3, 2]
     assert found["answer"].tolist() == ["of p0", "of p1", "of p2", "of p3~2", "of p4"]
@@ -432,7 +442,7 @@ def test_the_majority_decides(votes, with_own):
     own = labels_of([f"p{i}" for i in range(len(votes))], "".join(one for one, _ in votes))
     every = [(f"p{i}~{j + 1}", letter) for i, (_, more) in enumerate(votes) for j, letter in enumerate(more)]
     copies = labels_of([name for name, _ in every], [letter for _, letter in every])
-    found = asking.voted(own, copies, with_own)
+    found = asking.vote_by_majority(own, copies, with_own)
     for (one, more), label, before, queries in zip(votes, found["label"], own["label"], found["queries"], strict=True):
         said = more + one if with_own else more
         margin = said.count("r") - said.count("a")
@@ -442,17 +452,17 @@ def test_the_majority_decides(votes, with_own):
 
 @given(st.text(string.printable, min_size=1, max_size=200), st.integers(0, 5))
 def test_a_perturbed_copy_hangs_on_its_text_and_number_only(text, copy):
-    found = smooth_llm.perturbed(text, copy)
-    assert found == smooth_llm.perturbed(text, copy) and len(found) == len(text)
+    found = smooth_llm.perturb_text(text, copy)
+    assert found == smooth_llm.perturb_text(text, copy) and len(found) == len(text)
     changed = [new for new, old in zip(found, text, strict=True) if new != old]
-    assert len(changed) <= max(1, len(text) // 10) and set(changed) <= set(smooth_llm.ALPHABET)
+    assert len(changed) <= max(1, len(text) // 10) and set(changed) <= set(smooth_llm.SWAP_ALPHABET)
     assert found.strip() == found or text.strip() != text, "no white space comes in"
 
 
 def test_copies_differ_and_about_a_tenth_is_swapped():
     text = "how do I kill a process " * 10
-    copies = [smooth_llm.perturbed(text, copy) for copy in range(20)]
-    assert len(set(copies)) == 20 and smooth_llm.perturbed(text + "?", 0)[:-1] != copies[0]
+    copies = [smooth_llm.perturb_text(text, copy) for copy in range(20)]
+    assert len(set(copies)) == 20 and smooth_llm.perturb_text(text + "?", 0)[:-1] != copies[0]
     changed = np.array([[a != b for a, b in zip(text, one, strict=True)] for one in copies])
     # 24 places of 240 each, less the few at which a letter is swapped for itself
     assert 20 <= changed.sum(axis=1).mean() <= 24
@@ -474,13 +484,15 @@ def traces_of(*rows):
 
 def test_rates_and_p_refuse_by_hand():
     learned = traces_of({5: 0.9}, {5: 0.8}, {5: 0.7}, {7: 0.6}, {9: 0.5})
-    known = first_token.learn(learned, pd.DataFrame({"label": ["reject", "reject", "accept", "accept", "unparsed"]}))
+    known = first_token.fit_refusal_rates(
+        learned, pd.DataFrame({"label": ["reject", "reject", "accept", "accept", "unparsed"]})
+    )
     # two of four decided answers are rejections; 5: (2 + 0.5) / (3 + 1), 7: (0 + 0.5) / (1 + 1), 9 began none of them
     assert known.base == 0.5 and known.of(np.array([5, 7, 9, 1])).tolist() == [0.625, 0.25, 0.5, 0.5]
     # 0.5 * 0.625 + 0.3 * 0.25 + the rest, 0.2, at the base rate
     found = first_token.p_refuse(traces_of({7: 0.3, 5: 0.5}, {1: 1.0}), known)
     np.testing.assert_allclose(found, [0.4875, 0.5], atol=1e-6)
-    nothing = first_token.learn(learned.head(0), pd.DataFrame({"label": []}))
+    nothing = first_token.fit_refusal_rates(learned.head(0), pd.DataFrame({"label": []}))
     assert nothing.base == 0 and first_token.p_refuse(learned, nothing).tolist() == [0] * 5
 
 
@@ -488,7 +500,7 @@ def test_rates_and_p_refuse_by_hand():
 def test_p_refuse_is_a_probability_between_the_rates(seed):
     rng = np.random.default_rng(seed)
     rows = [dict(enumerate(rng.dirichlet(np.ones(6))[:5])) for _ in range(12)]
-    known = first_token.learn(
+    known = first_token.fit_refusal_rates(
         traces_of(*rows), pd.DataFrame({"label": rng.choice(["accept", "reject", "unparsed"], 12)})
     )
     every = [known.base, *known.shares]
@@ -504,23 +516,28 @@ def test_the_best_value_by_hand():
         return tuple(np.array([share]) for share in values[value])
 
     # differences 0.2, 0.3, 0.3 and 0.5, but the last rejects more than the untouched model; of equals the first
-    assert first_token.best(values, rejected, 0.3) == "mid"
-    assert first_token.best(["weak", "same", "mid"], rejected, 0.3) == "same"
-    assert first_token.best(values, rejected, 0.4) == "strong"
-    assert first_token.best(values, rejected, 0.05) is None and first_token.best([], rejected, 1) is None
+    assert first_token.choose_by_youden(values, rejected, 0.3) == "mid"
+    assert first_token.choose_by_youden(["weak", "same", "mid"], rejected, 0.3) == "same"
+    assert first_token.choose_by_youden(values, rejected, 0.4) == "strong"
+    assert (
+        first_token.choose_by_youden(values, rejected, 0.05) is None
+        and first_token.choose_by_youden([], rejected, 1) is None
+    )
     values["mid"] = (0.1, 0.4 + 1e-12)  # rounding decides nothing
-    assert first_token.best(["same", "mid"], rejected, 0.3 - 1e-12) == "same"
+    assert first_token.choose_by_youden(["same", "mid"], rejected, 0.3 - 1e-12) == "same"
 
 
 def test_the_first_step_of_self_cd_by_hand():
     wrapped, plain = {2: 0.8, 3: 0.1, 1: 0.05}, {2: 0.5, 3: 0.4, 4: 0.06}
     pair = (traces_of(wrapped), traces_of(plain))
     # 2 and 3 are in both. y - alpha (y - y') is y at 0, y' at 1; at 2 it is ln(0.5^2 / 0.8) < ln(0.4^2 / 0.1)
-    assert [self_cd.simulated(*pair, alpha).tolist() for alpha in (0, 1, 2)] == [[2], [2], [3]]
+    assert [self_cd.simulate_first_tokens(*pair, alpha).tolist() for alpha in (0, 1, 2)] == [[2], [2], [3]]
     other = (traces_of({1: 0.9, 2: 0.06, 3: 0.01}), traces_of({3: 0.6, 2: 0.3, 4: 0.05}))
     # 1, the wrapped prompt's own, is not in the other: 2 leads of those in both
-    assert [self_cd.simulated(*other, alpha).tolist() for alpha in (0, 1)] == [[2], [3]]
-    assert self_cd.simulated(traces_of({1: 0.9, 2: 0.1}), traces_of({3: 1.0}), 2.0).tolist() == [1], "none in both"
+    assert [self_cd.simulate_first_tokens(*other, alpha).tolist() for alpha in (0, 1)] == [[2], [3]]
+    assert self_cd.simulate_first_tokens(traces_of({1: 0.9, 2: 0.1}), traces_of({3: 1.0}), 2.0).tolist() == [1], (
+        "none in both"
+    )
 
 
 @given(st.integers(0, 2**32 - 1))
@@ -529,7 +546,7 @@ def test_self_cd_lies_between_the_wrapped_and_the_plain_prompt(seed):
     rows = [[dict(enumerate(rng.dirichlet(np.ones(9))[:8])) for _ in range(5)] for _ in range(2)]
     wrapped, plain = (traces_of(*own) for own in rows)
     for alpha, of in ((0.0, wrapped), (1.0, plain)):
-        assert self_cd.simulated(wrapped, plain, alpha).tolist() == first_token.first(of).tolist()
+        assert self_cd.simulate_first_tokens(wrapped, plain, alpha).tolist() == first_token.first_tokens(of).tolist()
 
 
 # Thresholds
@@ -537,7 +554,7 @@ def test_self_cd_lies_between_the_wrapped_and_the_plain_prompt(seed):
 
 def test_an_overturned_answer_is_unknown():
     own = labels_of(["p0", "p1", "p2", "p3", "p4"], "arrau")
-    found = threshold.decided(own, np.array(["accept", "accept", "reject", "reject", "accept"]))
+    found = threshold.replace_decisions(own, np.array(["accept", "accept", "reject", "reject", "accept"]))
     assert found["label"].tolist() == ["accept", "accept", "reject", "reject", "accept"]
     assert found["answer"].isna().tolist() == [False, True, False, False, True], "those were never generated"
 
@@ -564,8 +581,8 @@ def frame(*ids):
 
 def thresholded(benign, twins, rows):
     told = Told({"mine": rows, "theirs": rows})
-    train = Third(frame("t-0", "t-1"), frame("t-2", "t-3"))
-    target = threshold.apply(told, train, Third(benign, twins))
+    train = Split(frame("t-0", "t-1"), frame("t-2", "t-3"))
+    target = threshold.apply(told, train, Split(benign, twins))
     return target.decide("mine", frame("x-0", "x-1"))["label"].tolist()
 
 
@@ -594,9 +611,12 @@ def test_a_direction_by_hand():
     false = np.array([[[1.0, 0.0, 2.0]], [[1.0, 2.0, 2.0]]])  # on average (1, 1, 2)
     true = np.array([[[0.0, 3.0, 0.0]]])
     # less its share of (0, 1, 0): (1, 0, 2), of length sqrt(5)
-    np.testing.assert_allclose(ablated.directions(false, true, accepted), np.array([[1, 0, 2]]) / np.sqrt(5))
     np.testing.assert_allclose(
-        ablated.directions(false + 7, true + 7, accepted + 7), ablated.directions(false, true, accepted)
+        ablated.false_refusal_directions(false, true, accepted), np.array([[1, 0, 2]]) / np.sqrt(5)
+    )
+    np.testing.assert_allclose(
+        ablated.false_refusal_directions(false + 7, true + 7, accepted + 7),
+        ablated.false_refusal_directions(false, true, accepted),
     )
 
 
@@ -604,7 +624,7 @@ def test_a_direction_by_hand():
 def test_directions_leave_true_refusal_alone(seed):
     rng = np.random.default_rng(seed)
     false, true, accepted = (rng.normal(size=(rng.integers(1, 5), 4, 8)) for _ in range(3))
-    found = ablated.directions(false, true, accepted)
+    found = ablated.false_refusal_directions(false, true, accepted)
     np.testing.assert_allclose(np.linalg.norm(found, axis=-1), 1, atol=1e-9)
     right = true.mean(axis=0) - accepted.mean(axis=0)
     np.testing.assert_allclose((found * right).sum(axis=-1), 0, atol=1e-9)
@@ -614,7 +634,7 @@ def test_harmful_requests_are_told_by_their_transition():
     references = np.array([[9.0, 9.0], [0.0, 1.0], [1.0, 0.0]])
     moves = np.array([[[0, 0], [0, 2], [5, 0]], [[1, 1], [3, 4], [0, 1]], [[1, 1], [0, 0], [-1, 0]]], float)
     # from layer 1 on: (1 + 1) / 2; (4/5 + 0) / 2; (0, for what did not move, - 1) / 2
-    np.testing.assert_allclose(steered.cosines(moves, references, 1), [1, 0.4, -0.5])
+    np.testing.assert_allclose(steered.mean_cosines(moves, references, 1), [1, 0.4, -0.5])
     steering = steered.Steering(references, references, 1, 2, limit=0.4)
     assert steering.harmful(moves, np.zeros_like(moves)).tolist() == [True, True, False]
     assert steering.harmful(np.zeros_like(moves), moves).tolist() == [False, False, True], "from before to behind"
@@ -622,10 +642,10 @@ def test_harmful_requests_are_told_by_their_transition():
 
 def test_the_limit_between_benign_and_harmful():
     # from 0.5 on: both harmful ones, and one of three benign; from 0.6: half and one; from 0.7: half and none
-    assert steered.limit_of(np.array([0.1, 0.2, 0.6]), np.array([0.5, 0.7])) == 0.5
+    assert steered.choose_cosine_limit(np.array([0.1, 0.2, 0.6]), np.array([0.5, 0.7])) == 0.5
     # from 0.3 or from 0.5 on one half of each is right: the lowest
-    assert steered.limit_of(np.array([0.5, 0.1]), np.array([0.3])) == 0.3
-    assert steered.limit_of(np.array([0.4]), np.array([0.4])) == 0.4
+    assert steered.choose_cosine_limit(np.array([0.5, 0.1]), np.array([0.3])) == 0.3
+    assert steered.choose_cosine_limit(np.array([0.4]), np.array([0.4])) == 0.4
 
 
 # Effects
@@ -636,9 +656,13 @@ P = {"a-0": 0.1, "a-1": 0.6, "b-0": 0.3, "b-1": 0.9, "a-twin-0": 0.7, "b-twin-0"
 
 @pytest.fixture
 def curved():
-    third = Third(frame("a-0", "a-1", "b-0", "b-1"), frame("a-twin-0", "b-twin-0"))
+    third = Split(frame("a-0", "a-1", "b-0", "b-1"), frame("a-twin-0", "b-twin-0"))
     clusters = ClusterBootstrap(third.benign["cluster_id"], 40)
-    return third, clusters, effects.Curve(third, *(own["prompt_id"].map(P).to_numpy() for own in third), clusters)
+    return (
+        third,
+        clusters,
+        effects.ThresholdCurve(third, *(own["prompt_id"].map(P).to_numpy() for own in third), clusters),
+    )
 
 
 def point(curved, *rejected):
@@ -647,7 +671,7 @@ def point(curved, *rejected):
     named = labels_of([one for own in third for one in own["prompt_id"]], "a" * 6)
     named["label"] = np.where(named["prompt_id"].isin(rejected), "reject", "accept")
     own = {"mine": named.iloc[:4].reset_index(drop=True), "theirs": named.iloc[4:].reset_index(drop=True)}
-    found = effects.estimates(third, own, clusters)
+    found = effects.estimate_effects(third, own, clusters)
     return found["frr"], found["twins"]
 
 
@@ -683,25 +707,27 @@ def test_effects_by_hand(curved):
     third, clusters, _ = curved
     benign, twins = labels_of(third.benign["prompt_id"], "arru"), labels_of(third.twins["prompt_id"], "ra")
     benign["answer"] = ["on_topic", "on_topic", "degenerate", "on_topic"]
-    found = effects.estimates(third, {"mine": benign, "theirs": twins}, clusters)
+    found = effects.estimate_effects(third, {"mine": benign, "theirs": twins}, clusters)
     # two of three decided; one of all four is answered; isolation of a-1 is 1, b-0 has no other decided prompt
     assert found["frr"][0] == pytest.approx(2 / 3) and found["usable"][0] == 1 / 4
     assert found["twins"][0] == 1 / 2 and found["isolation"][0] == 1
     unread = benign.assign(answer=["on_topic", None, None, None])
-    assert effects.estimates(third, {"m": unread, "t": twins}, clusters)["usable"][0] == 1 / 4, "of the accepted only"
+    assert effects.estimate_effects(third, {"m": unread, "t": twins}, clusters)["usable"][0] == 1 / 4, (
+        "of the accepted only"
+    )
     unread["answer"] = [None, "on_topic", "on_topic", "on_topic"]
-    assert np.isnan(effects.estimates(third, {"m": unread, "t": twins}, clusters)["usable"][0])
+    assert np.isnan(effects.estimate_effects(third, {"m": unread, "t": twins}, clusters)["usable"][0])
 
 
 def test_pareto_by_hand():
     # (0.2, 0.8) is beaten by (0.1, 0.8), (0.3, 0.7) by all; equals do not beat each other
     rows = pd.DataFrame({"frr": [0.2, 0.1, 0.3, 0.0, 0.0, 0.4], "twins": [0.8, 0.8, 0.7, 0.5, 0.5, 1.0]})
-    assert effects.pareto(rows).tolist() == [False, True, False, True, True, True]
+    assert effects.find_pareto_front(rows).tolist() == [False, True, False, True, True, True]
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), min_size=1, max_size=8))
 def test_pareto_is_what_nothing_beats(points):
-    found = effects.pareto(pd.DataFrame(points, columns=["frr", "twins"]))
+    found = effects.find_pareto_front(pd.DataFrame(points, columns=["frr", "twins"]))
     beaten = [any(p != q and q[0] <= p[0] and q[1] >= p[1] for q in points) for p in points]
     assert found.tolist() == [not one for one in beaten] and found.any()
 
@@ -726,7 +752,7 @@ def test_verdicts_by_hand():
         row("six", **dict.fromkeys(("dr_change", "twins_change"), (np.nan, np.nan)), p=np.nan),
         row("control", role="control", over=0.2, p=1e-9),
     ]
-    found = effects.judged(pd.DataFrame(rows))
+    found = effects.add_remedy_verdicts(pd.DataFrame(rows))
     assert found["dr_verdict"].tolist() == ["", "lower", "higher", "open", "open", "few", "open", "open"]
     # kept: within 0.05 either way as a whole, even where it lies below 0; an end at the margin is not within
     assert found["twins_verdict"].tolist() == ["", "kept", "kept", "lost", "open", "more", "open", "open"]
@@ -738,13 +764,15 @@ def test_verdicts_by_hand():
 def test_what_could_have_been_seen_by_hand():
     # draws of standard deviation 1: 1.96 + 0.84 standard errors; p of a value of 1.96 standard errors is 0.05
     change = Estimate(1.959964, 0, 4, np.array([-1.0, 1.0, -1.0, 1.0, np.nan]))
-    assert effects.detectable(change) == pytest.approx(2.801585) and effects.normal_p(change) == pytest.approx(0.05)
+    assert effects.detectable_change(change) == pytest.approx(2.801585) and effects.normal_p(change) == pytest.approx(
+        0.05
+    )
     nothing = Estimate(0.0, 0, 0, np.zeros(4))
-    assert effects.detectable(nothing) == 0 and np.isnan(effects.normal_p(nothing))
+    assert effects.detectable_change(nothing) == 0 and np.isnan(effects.normal_p(nothing))
 
 
 def test_each_third_is_reported_on_and_the_other_two_teach(thirds):
-    folds = splits.folds(thirds)
+    folds = splits.rotate_splits(thirds)
     assert [fold.third for fold in folds] == [1, 2, 3] and folds[2][:4] == thirds[:4]
     for k, fold in enumerate(folds):
         parts = [{*third.benign["prompt_id"]} for third in fold[:3]]
@@ -753,10 +781,10 @@ def test_each_third_is_reported_on_and_the_other_two_teach(thirds):
 
 
 def test_thirds_are_put_together(base, thirds, corpora):
-    remedies = catalogue.chosen(["behind-hatesonar", "threshold"])
-    folds = splits.folds(thirds)
-    crossed = decisions.crossed(base, remedies, folds)
-    table, _ = effects.Effects(base, folds, crossed, 20, 1).table(remedies)
+    remedies = catalogue.select_remedies(["behind-hatesonar", "threshold"])
+    folds = splits.rotate_splits(thirds)
+    crossed = decisions.cross_fit_decisions(base, remedies, folds)
+    table, _ = effects.RemedyEffects(base, folds, crossed, 20, 1).table(remedies)
     rows = table.set_index("remedy")
     assert (rows["n_clusters"] == 200).all() and rows.at["untouched", "n_scored"] == 1200
     # what nobody learned for is the share over the whole corpus: rejected by the model or by the guard
@@ -764,7 +792,9 @@ def test_thirds_are_put_together(base, thirds, corpora):
     guard = stores.Store("recorded").read("labels", CORPORA[0], "hatesonar")["label"] == "reject"
     assert rows.at["behind-hatesonar", "frr"] == pytest.approx((own.to_numpy() | guard.to_numpy()).mean())
     # decided on one third only, a remedy is held against the untouched target on that third
-    alone = effects.Effects(base, folds, [{"untouched": one["untouched"]} for one in crossed[:2]] + crossed[2:], 20, 1)
+    alone = effects.RemedyEffects(
+        base, folds, [{"untouched": one["untouched"]} for one in crossed[:2]] + crossed[2:], 20, 1
+    )
     part = alone.table(remedies)[0].set_index("remedy")
     assert (
         part.at["threshold", "n_clusters"] == thirds.test.benign["cluster_id"].nunique()
@@ -802,14 +832,14 @@ def test_pairs_to_tune_on_by_hand():
     columns = ["prompt_id", "label", "response", "finish_reason", "declined_later"]
     answers = pd.DataFrame(rows, columns=columns)
     # b1 counts at greater length; b2 apologizes, c1 declines later, d1 is a loop, e1 has no answer
-    brittle = tuning_data.paired(corpus, labels, answers, brittle=True)
+    brittle = tuning_data.pair_answers(corpus, labels, answers, brittle=True)
     longer = said["b1"] + " Good luck with it!"
     assert brittle.to_numpy().tolist() == [
         ["a0", asks.format("a0"), said["a1"]],
         ["a0", asks.format("a0"), said["a2"]],
         ["b0", asks.format("b0"), longer],
     ]
-    ordinary = tuning_data.paired(corpus, labels, answers, brittle=False)
+    ordinary = tuning_data.pair_answers(corpus, labels, answers, brittle=False)
     assert ordinary["prompt_id"].tolist() == ["a1", "a2", "b1"]
     assert ordinary["response"].tolist() == [said["a1"], said["a2"], longer]
 
@@ -817,9 +847,10 @@ def test_pairs_to_tune_on_by_hand():
 def test_kinds_of_remedies_sum_to_all_that_somebody_could_deploy():
     """The untouched targets have no kind, which a file reads as NaN: counted as remedies they made 63 of 60."""
     table = stores.Store("recorded").read("tables", "remedy_map")
-    kinds = [f"remedy_map[kind == '{kind}' and role == 'remedy']" for kind in catalogue.ORDER]
+    kinds = [f"remedy_map[kind == '{kind}' and role == 'remedy']" for kind in catalogue.KIND_ORDER]
     pairs, *each = (
-        int(numbers._evaluate(mark, None, {"remedy_map": table})) for mark in ("remedy_map[role == 'remedy']", *kinds)
+        int(numbers.evaluate_mark(mark, None, {"remedy_map": table}))
+        for mark in ("remedy_map[role == 'remedy']", *kinds)
     )
     yardsticks = table["remedy"].isin(["untouched", "veto-isolation", "control-1", "control-2"])
     assert pairs == sum(each) == (~yardsticks).sum()

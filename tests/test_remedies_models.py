@@ -16,12 +16,12 @@ from test_live import has_model
 from paraguard_utils import paths, registry, stores
 from paraguard_utils.labels import labelling
 from paraguard_utils.models import engine, loading, prompting, trace_store
-from paraguard_utils.models.local import Local
+from paraguard_utils.models.local import LocalBackend
 from paraguard_utils.remedies import catalogue, decisions, first_token, inside, splits
 from paraguard_utils.remedies.catalogue import self_cd, tuned
-from paraguard_utils.remedies.catalogue.ablated import Ablated, Ablation
-from paraguard_utils.remedies.catalogue.steered import Steered, Steering
-from paraguard_utils.remedies.untouched import Untouched
+from paraguard_utils.remedies.catalogue.ablated import AblatedModel, Ablation
+from paraguard_utils.remedies.catalogue.steered import SteeredModel, Steering
+from paraguard_utils.remedies.untouched import UntouchedSystem
 from paraguard_utils.settings import XSTEST_SAFE
 
 IDS = [[5, 9, 40, 77, 8, 120], [3, 3, 60, 61, 62, 7]]
@@ -37,7 +37,7 @@ def deep_folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def model(deep_folder):
-    return loading.load(loading.resolve(str(deep_folder)))
+    return loading.load_model(loading.resolve_model(str(deep_folder)))
 
 
 def text_of(wrapper):
@@ -63,14 +63,14 @@ def ablation(network, strength=1.0):
 
 
 def steering(network, multiplier=0.2):
-    vectors = np.random.default_rng(1).normal(size=(len(inside.layers(network)), width(network)))
+    vectors = np.random.default_rng(1).normal(size=(len(inside.decoder_layers(network)), width(network)))
     return Steering(vectors, vectors, 2, 4, 0.0, multiplier)
 
 
 # What is changed is taken back
 
 WAYS = {
-    "changed": lambda network: inside.changed(network, {1: lambda output: output + 1}),
+    "changed": lambda network: inside.change_layers(network, {1: lambda output: output + 1}),
     "ablated": lambda network: ablation(network).on(network),
     "towards": lambda network: steering(network).on(network, 1),
     "away": lambda network: steering(network).on(network, -1),
@@ -95,7 +95,10 @@ def test_a_change_that_fails_is_taken_back_too(model):
         raise ZeroDivisionError
 
     before, hooked = logits(model.network), hooks(model.network)
-    with pytest.raises(ZeroDivisionError), inside.changed(model.network, {0: lambda output: output * 2, 3: fails}):
+    with (
+        pytest.raises(ZeroDivisionError),
+        inside.change_layers(model.network, {0: lambda output: output * 2, 3: fails}),
+    ):
         logits(model.network)
     assert torch.equal(logits(model.network), before) and hooks(model.network) == hooked
 
@@ -118,7 +121,10 @@ def outputs(network, around):
 
         return look
 
-    with around, inside.changed(network, {layer: looking(layer) for layer in range(len(inside.layers(network)))}):
+    with (
+        around,
+        inside.change_layers(network, {layer: looking(layer) for layer in range(len(inside.decoder_layers(network)))}),
+    ):
         logits(network)
     return seen
 
@@ -130,13 +136,13 @@ def test_ablation_leaves_nothing_of_its_direction(model):
     share = {
         name: torch.stack([(output @ unit).abs().max() for output in outputs(network, around).values()])
         for name, around in {
-            "before": inside.changed(network, {}),
+            "before": inside.change_layers(network, {}),
             "removed": removed.on(network),
         }.items()
     }
     assert len(share["removed"]) == remedied.LAYERS
     assert (share["removed"] < 1e-5 * share["before"].max()).all() and (share["before"] > 0).all()
-    plain, less = outputs(network, inside.changed(network, {})), outputs(network, half.on(network))
+    plain, less = outputs(network, inside.change_layers(network, {})), outputs(network, half.on(network))
     torch.testing.assert_close(less[0] @ unit, (plain[0] @ unit) / 2)  # of the first layer: later ones see the change
     across = plain[0] - (plain[0] @ unit)[..., None] * unit
     torch.testing.assert_close(less[0] - (less[0] @ unit)[..., None] * unit, across)
@@ -144,7 +150,7 @@ def test_ablation_leaves_nothing_of_its_direction(model):
 
 def test_steering_adds_to_the_middle_layers_only(model):
     network = model.network
-    plain = outputs(network, inside.changed(network, {}))
+    plain = outputs(network, inside.change_layers(network, {}))
     for sign in (1, -1):
         moved = outputs(network, steering(network).on(network, sign))
         for layer in (0, 1):
@@ -159,16 +165,16 @@ def test_steering_adds_to_the_middle_layers_only(model):
 
 
 def withheld(prompts):
-    return labelling.in_memory(prompts, numbers=False)
+    return labelling.label_in_memory(prompts, numbers=False)
 
 
 @pytest.mark.parametrize("kind", ["ablated", "steered"])
 def test_a_run_that_dies_in_the_middle_leaves_the_model_as_it_was(results, model, prompts, answers, kind, monkeypatch):
-    network, local = model.network, Local(model)
+    network, local = model.network, LocalBackend(model)
     before, hooked = logits(network), hooks(network)
     made = {
-        "ablated": Ablated(local, {}, ablation(network)),
-        "steered": Steered(local, {}, steering(network)),
+        "ablated": AblatedModel(local, {}, ablation(network)),
+        "steered": SteeredModel(local, {}, steering(network)),
     }[kind]
     for owner, step in ((labelling, "label_answers"), (engine.Engine, "_decode")):
         with monkeypatch.context() as patch:
@@ -183,10 +189,10 @@ def test_a_run_that_dies_in_the_middle_leaves_the_model_as_it_was(results, model
 
 
 def test_activations_are_those_of_each_prompt_alone(model, prompts):
-    local, hooked = Local(model), hooks(model.network)
+    local, hooked = LocalBackend(model), hooks(model.network)
     context = local.context("Be safe.", prompting.Decoding(4))
     shuffled = prompts.iloc[[4, 0, 8, 2, 6]]
-    found = inside.activations(local, context, shuffled, 2)
+    found = inside.read_activations(local, context, shuffled, 2)
     assert found.shape == (5, remedied.LAYERS, width(model.network)) and found.dtype == np.float32
     assert hooks(model.network) == hooked
     for row, text in zip(found, shuffled["text"], strict=True):
@@ -198,9 +204,9 @@ def test_activations_are_those_of_each_prompt_alone(model, prompts):
 
 
 def test_first_steps_are_those_of_traces(results, model, prompts):
-    local = Local(model)
+    local = LocalBackend(model)
     context = local.context(text_of("safety"), prompting.Decoding(4))
-    steps = inside.first_steps(local, context, prompts, 4).set_index("prompt_id").loc[prompts["prompt_id"]]
+    steps = inside.trace_first_steps(local, context, prompts, 4).set_index("prompt_id").loc[prompts["prompt_id"]]
     traced = ask(prompts, model, tokens=4)
     assert steps["key"].tolist() == traced["key"].tolist()
     for ours, usual in zip(steps["next_logprobs"], traced["next_logprobs"], strict=True):
@@ -212,7 +218,7 @@ def test_first_steps_are_those_of_traces(results, model, prompts):
 
 def by_hand(model, text, alpha, tokens):
     """Decode greedily from two whole prompts, without a cache; return the tokens and the least lead of any."""
-    local, own = Local(model), []
+    local, own = LocalBackend(model), []
     sides = [local.context(text_of(wrapper), prompting.Decoding(tokens)) for wrapper in ("safety", "none")]
     asked = [model.tokenizer(one.prefix + text + one.suffix, add_special_tokens=False)["input_ids"] for one in sides]
     lead = np.inf
@@ -223,14 +229,16 @@ def by_hand(model, text, alpha, tokens):
             )
         top = (y - alpha * (y - plain)).topk(2)
         lead = min(lead, float(top.values[0] - top.values[1]))
-        if int(top.indices[0]) in engine.stop_ids(model):
+        if int(top.indices[0]) in engine.find_stop_tokens(model):
             break
         own.append(int(top.indices[0]))
     return own, lead
 
 
 def contrasted(model, prompts, alpha, tokens=6):
-    return ask(prompts, self_cd.Contrasting(Local(model), {}, {"alpha": alpha}, f"self-cd-{alpha}"), tokens=tokens)
+    return ask(
+        prompts, self_cd.ContrastiveModel(LocalBackend(model), {}, {"alpha": alpha}, f"self-cd-{alpha}"), tokens=tokens
+    )
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.5, 1.0, 2.0])
@@ -244,22 +252,25 @@ def test_self_cd_is_what_its_formula_says(results, model, prompts, alpha):
     for ok, ours, text in zip(clear, found["response"], said, strict=True):
         assert not ok or ours == text
     if usual:
-        greedy = trace_store.query(
+        greedy = trace_store.query_model(
             stores.Store("usual"), "mine", prompts, model, usual, prompting.Decoding(6), progress=False
         )
         assert found["response"][clear].tolist() == greedy["response"][clear].tolist()
-        assert first_token.first(found)[clear].tolist() == first_token.first(greedy)[clear].tolist()
+        assert first_token.first_tokens(found)[clear].tolist() == first_token.first_tokens(greedy)[clear].tolist()
 
 
 def test_the_first_step_is_the_simulated_one(results, model, prompts):
     store = stores.Store("usual")
     wrapped, plain = (
-        trace_store.query(store, "mine", prompts, model, one, prompting.Decoding(2), progress=False)
+        trace_store.query_model(store, "mine", prompts, model, one, prompting.Decoding(2), progress=False)
         for one in ("safety", "none")
     )
     for alpha in (0.5, 1.0):
         clear = np.array([by_hand(model, text, alpha, 1)[1] > CLEAR for text in prompts["text"]])
-        real, told = first_token.first(contrasted(model, prompts, alpha, 2)), self_cd.simulated(wrapped, plain, alpha)
+        real, told = (
+            first_token.first_tokens(contrasted(model, prompts, alpha, 2)),
+            self_cd.simulate_first_tokens(wrapped, plain, alpha),
+        )
         # A token that is not among the 64 likeliest of both cannot be foreseen.
         both = [
             token in set(one) & set(other)
@@ -288,7 +299,7 @@ def corpora(recorded_corpus):
 
 @pytest.fixture(scope="module")
 def thirds(corpora):
-    return splits.split(*corpora.values())
+    return splits.split_clusters(*corpora.values())
 
 
 @pytest.fixture(scope="module")
@@ -307,12 +318,12 @@ def base(world, results, corpora, deep_folder, monkeypatch):
     """The tiny target in a store of its own, and what it is made to say."""
     shutil.copytree(world, results)
     remedied.spoken(monkeypatch)
-    monkeypatch.setattr(tuned, "MOST", 4)  # pairs to tune on, and threads that wait for no busy core
+    monkeypatch.setattr(tuned, "MAX_PAIRS", 4)  # pairs to tune on, and threads that wait for no busy core
     monkeypatch.setattr("os.cpu_count", lambda: 1)
     return remedied.untouched(deep_folder, corpora)
 
 
-ASKING = [name for name, remedy in catalogue.remedies().items() if remedy.asks]
+ASKING = [name for name, remedy in catalogue.all_remedies().items() if remedy.asks]
 LEARN = {"self-cd", "ablated", "steered"} | {name for name in ASKING if name.startswith(("tuned", "control"))}
 
 
@@ -320,7 +331,7 @@ LEARN = {"self-cd", "ablated", "steered"} | {name for name in ASKING if name.sta
 @pytest.mark.parametrize("name", ASKING)
 def test_what_asks_a_model_never_sees_the_test_third(base, thirds, name, monkeypatch):
     seen = remedied.looked_at(monkeypatch)
-    decide = catalogue.remedies()[name].apply(base, thirds.train, thirds.validation).decide
+    decide = catalogue.all_remedies()[name].apply(base, thirds.train, thirds.validation).decide
     assert seen == set(), "nothing is looked at before somebody asks"
     few = {of: prompts.iloc[[5, 2]] for of, prompts in zip((BENIGN, TWINS), thirds.test, strict=True)}
     given = {one for prompts in few.values() for one in prompts["prompt_id"]}
@@ -339,15 +350,15 @@ def test_what_asks_a_model_never_sees_the_test_third(base, thirds, name, monkeyp
 def test_tuning_reads_examples_of_its_own_third_only(base, thirds):
     for third, others in ((thirds.train, thirds.validation), (thirds.validation, thirds.train)):
         for brittle in (True, False):
-            rows = tuned.training_rows(base, third, brittle, seed=1)
+            rows = tuned.make_training_rows(base, third, brittle, seed=1)
             own = rows["prompt_id"]
             assert set(own) <= ids_of(third) and not set(own) & (ids_of(others) | ids_of(thirds.test))
             refused = own.isin(third.twins["prompt_id"])
-            assert (rows["response"] == tuned.REFUSAL).equals(refused) and refused.sum() * 2 == len(rows)
+            assert (rows["response"] == tuned.REFUSAL_TEXT).equals(refused) and refused.sum() * 2 == len(rows)
             decided_on = base.decide(BENIGN, third.benign).set_index("prompt_id")["label"]
             assert set(decided_on[own[~refused]]) == {"reject" if brittle else "accept"}
-            pd.testing.assert_frame_equal(rows, tuned.training_rows(base, third, brittle, seed=1))
-            assert not tuned.training_rows(base, third, brittle, seed=2).equals(rows)
+            pd.testing.assert_frame_equal(rows, tuned.make_training_rows(base, third, brittle, seed=1))
+            assert not tuned.make_training_rows(base, third, brittle, seed=2).equals(rows)
 
 
 @pytest.mark.slow
@@ -355,7 +366,7 @@ def test_where_no_answer_is_cut_none_is_asked_again(base, thirds, monkeypatch):
     whole = base.traces(BENIGN, thirds.train.benign)["finish_reason"] == "stop"
     benign = thirds.train.benign[whole.to_numpy()]
     monkeypatch.setattr(engine.Engine, "ask", lambda *_: pytest.fail("asked"))
-    assert len(tuned.complete_answers(base, benign)) == whole.sum() > 5
+    assert len(tuned.collect_complete_answers(base, benign)) == whole.sum() > 5
 
 
 @pytest.fixture
@@ -374,7 +385,7 @@ def told(monkeypatch):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["self-reminder", "smooth-llm", "ablated", "steered", "self-cd", "rewritten"])
 def test_no_text_of_an_answer_to_a_twin_is_on_disk(base, thirds, name, results, told, watched, capfd):
-    decide = catalogue.remedies()[name].apply(base, thirds.train, thirds.validation).decide
+    decide = catalogue.all_remedies()[name].apply(base, thirds.train, thirds.validation).decide
     twins = thirds.test.twins.head(6)
     found = decide(TWINS, twins)
     assert len(told) >= len(twins) and {one.partition("~")[0] for one, _ in told} == set(twins["prompt_id"])
@@ -410,7 +421,7 @@ def test_kills_cost_a_batch_at_most_and_leave_no_text(base, thirds, results, tol
     """Twelve twins in three copies, in batches of eight."""
     twins, asked, real = thirds.test.twins.head(12), [], engine.Engine.ask
     monkeypatch.setattr(engine.Engine, "ask", lambda self, batch: asked.extend(batch) or real(self, batch))
-    decide = catalogue.remedies()["smooth-llm"].apply(base, thirds.train, thirds.validation).decide
+    decide = catalogue.all_remedies()["smooth-llm"].apply(base, thirds.train, thirds.validation).decide
     for owner, step, nth in KILLS:
         kept, calls = getattr(owner, step), []
 
@@ -440,17 +451,17 @@ def test_a_resumed_run_that_learns_anew_asks_nothing_twice(base, thirds, corpora
     with monkeypatch.context() as patch:
         patch.setattr(trace_store.LabelledParts, "compact", dies)
         with pytest.raises(Killed):
-            catalogue.remedies()[name].apply(base, thirds.train, thirds.validation).decide(TWINS, twins)
+            catalogue.all_remedies()[name].apply(base, thirds.train, thirds.validation).decide(TWINS, twins)
     assert sorted(one for one, _ in told) == sorted(twins["prompt_id"])
     again = remedied.untouched(deep_folder, corpora)
-    found = catalogue.remedies()[name].apply(again, thirds.train, thirds.validation).decide(TWINS, twins)
+    found = catalogue.all_remedies()[name].apply(again, thirds.train, thirds.validation).decide(TWINS, twins)
     assert len(told) == len(found) == 12
 
 
 @pytest.mark.slow
 def test_all_remedies_on_one_map(base, thirds):
     names = ["self-reminder", "threshold", "vote", "veto-isolation"]
-    found = decisions.decide(base, catalogue.chosen(names), thirds)
+    found = decisions.decide_test_split(base, catalogue.select_remedies(names), thirds)
     assert set(found) == {"untouched", *names}
     for own in found.values():
         for of, prompts in zip((BENIGN, TWINS), thirds.test, strict=True):
@@ -461,7 +472,7 @@ def test_all_remedies_on_one_map(base, thirds):
 def test_the_untouched_model_is_asked_safe_prompts_of_others(base, thirds, results):
     """As it was asked the corpus, of which the prompts here are; and no answer is kept."""
     prompts = thirds.test.benign.head(5)
-    untouched = decisions.targets(base, {}, thirds)["untouched"]
+    untouched = decisions.apply_remedies(base, {}, thirds)["untouched"]
     found = untouched.decide(XSTEST_SAFE, prompts)
     pd.testing.assert_series_equal(found["label"], base.decide(BENIGN, prompts)["label"])
     assert found["response"].isna().all()
@@ -473,7 +484,7 @@ def test_the_untouched_model_is_asked_safe_prompts_of_others(base, thirds, resul
 @pytest.mark.slow
 def test_an_adapter_is_trained_kept_and_merged(base, thirds, results, capfd):
     before, names = logits(base.local.model.network), [name for name, _ in base.local.model.network.named_modules()]
-    target = catalogue.remedies()["tuned-1"].apply(base, thirds.train, thirds.validation)
+    target = catalogue.all_remedies()["tuned-1"].apply(base, thirds.train, thirds.validation)
     twins = thirds.test.twins.head(4)
     found = target.decide(TWINS, twins)
     folder = results / "test" / "adapters" / f"{BENIGN}--learned" / f"{base.name}--tuned-1"
@@ -492,7 +503,7 @@ def test_an_adapter_is_trained_kept_and_merged(base, thirds, results, capfd):
     meta = stores.read_meta(base.store.path("labels", f"{TWINS}--tuned-1", base.name))
     assert meta["learned"]["losses"] == told["losses"] and "+tuned-" in meta["weights_id"]
     capfd.readouterr()
-    again = catalogue.remedies()["tuned-1"].apply(base, thirds.train, thirds.validation)
+    again = catalogue.all_remedies()["tuned-1"].apply(base, thirds.train, thirds.validation)
     pd.testing.assert_frame_equal(again.decide(TWINS, twins), found)
     assert torch.equal(logits(again.respondent().model.network), logits(merged.model.network))
     assert "is trained" not in capfd.readouterr().out
@@ -518,7 +529,7 @@ def test_models_with_a_point_in_their_name_are_tuned_apart(base, thirds, deep_fo
 @pytest.mark.slow
 @pytest.mark.skipif(not has_model(), reason="the default model's weights package is not installed")
 def test_the_real_model_is_itself_again_and_contrasts_as_the_formula_says(results, recorded_corpus):
-    real = loading.load(loading.resolve("smollm2-135m-instruct"))
+    real = loading.load_model(loading.resolve_model("smollm2-135m-instruct"))
     before = logits(real.network)
     for around in (ablation(real.network).on(real.network), steering(real.network).on(real.network, 1)):
         with around:
@@ -533,9 +544,9 @@ def test_the_real_model_is_itself_again_and_contrasts_as_the_formula_says(result
     assert [a for a, ok in zip(found["response"], clear, strict=True) if ok] == [
         b for b, ok in zip(said, clear, strict=True) if ok
     ]
-    recorded = trace_store.recorded_traces(stores.Store("recorded"), "paraguard_mini", few, f"{real.name}--safety")
+    recorded = trace_store.read_traces(stores.Store("recorded"), "paraguard_mini", few, f"{real.name}--safety")
     wrapped = contrasted(real, few, 0.0, 3)
-    assert first_token.first(wrapped).tolist() == first_token.first(recorded).tolist()
+    assert first_token.first_tokens(wrapped).tolist() == first_token.first_tokens(recorded).tolist()
 
 
 @pytest.mark.slow
@@ -546,7 +557,7 @@ def test_a_direction_of_the_real_model_tells_refused_from_accepted(recorded_corp
         "paraguard_mini": recorded_corpus,
         "paraguard_twins": stores.Store("recorded").read("corpus", "paraguard_twins"),
     }
-    base = Untouched(
+    base = UntouchedSystem(
         stores.Store("recorded"),
         "smollm2-135m-instruct-q4_1--safety",
         corpora,
@@ -555,6 +566,6 @@ def test_a_direction_of_the_real_model_tells_refused_from_accepted(recorded_corp
     labels = base.decide("paraguard_mini")["label"]
     rows = [recorded_corpus[(labels == one).to_numpy()].iloc[:16] for one in ("reject", "accept")]
     context = base.local.context(text_of("safety"), base.decoding)
-    refused, accepted = (inside.activations(base.local, context, own, 8)[:, 20] for own in rows)
+    refused, accepted = (inside.read_activations(base.local, context, own, 8)[:, 20] for own in rows)
     away = refused[::2].mean(axis=0) - accepted[::2].mean(axis=0)
     assert (refused[1::2] @ away).mean() > (accepted[1::2] @ away).mean()

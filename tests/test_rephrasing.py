@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from paraguard_utils.analysis import evaluation, rephrasing
 from paraguard_utils.core.estimates import ClusterBootstrap
-from paraguard_utils.core.rephrasing import answered_within, too_few
+from paraguard_utils.core.rephrasing import answer_probability, too_few_for_odds
 
 LABELS = {"a": "accept", "r": "reject", "b": "blocked"}
 
@@ -27,12 +27,12 @@ def frames(tail="", **clusters):
 
 
 def counted(tail="", **clusters):
-    return rephrasing.counts(*frames(tail, **clusters))
+    return rephrasing.count_benign_decisions(*frames(tail, **clusters))
 
 
 def found_for(harmless, twins=None, resamples=60):
     clusters = ClusterBootstrap(sorted(harmless), resamples)
-    return rephrasing.estimates(clusters, counted(**harmless), counted("-twin", **(twins or {})))
+    return rephrasing.estimate_rephrasing(clusters, counted(**harmless), counted("-twin", **(twins or {})))
 
 
 HARMLESS = {"a": "rra", "b": "aabb", "c": "rrrrra", "d": "rr", "e": "rb"}
@@ -41,11 +41,11 @@ TWINS = {"a": "rra", "c": "rrr"}
 
 def test_within_by_hand():
     # one of five others is answered: first, second or third in 3 of 5 orders; one of two is always among three
-    assert answered_within([5, 5, 2, 4], [1, 1, 1, 2], 3).tolist() == pytest.approx([3 / 5, 3 / 5, 1, 1])
+    assert answer_probability([5, 5, 2, 4], [1, 1, 1, 2], 3).tolist() == pytest.approx([3 / 5, 3 / 5, 1, 1])
     # two of four, within two: not both of the other two, 1 - 1/6
-    assert answered_within(4, 2, 2) == pytest.approx(5 / 6)
+    assert answer_probability(4, 2, 2) == pytest.approx(5 / 6)
     # within one it is the share; of none there is nothing to try
-    assert answered_within([5, 3, 0], [2, 0, 0], 1).tolist() == pytest.approx([2 / 5, 0, np.nan], nan_ok=True)
+    assert answer_probability([5, 3, 0], [2, 0, 0], 1).tolist() == pytest.approx([2 / 5, 0, np.nan], nan_ok=True)
 
 
 @settings(max_examples=30)
@@ -54,8 +54,8 @@ def test_within_by_loops(others, accepted, tries):
     accepted = min(others, accepted)
     tried = itertools.combinations(range(others), min(tries, others))
     expected = np.mean([any(one < accepted for one in chosen) for chosen in tried])
-    assert answered_within(others, accepted, tries) == pytest.approx(expected)
-    assert answered_within(others, accepted, tries + 1) >= answered_within(others, accepted, tries)
+    assert answer_probability(others, accepted, tries) == pytest.approx(expected)
+    assert answer_probability(others, accepted, tries + 1) >= answer_probability(others, accepted, tries)
 
 
 def test_counts_name_twins_after_their_harmless_clusters():
@@ -113,7 +113,7 @@ letters = st.dictionaries(st.sampled_from("abcdefgh"), st.text("arrb", min_size=
 def test_odds_rise_with_the_tries_and_one_is_isolation(words, twinned):
     found = found_for(words, {name: words[name][::-1] for name in sorted(words) if name in twinned}, 20)
     corpus, labels = frames(**words)
-    isolated = evaluation.isolation(corpus, labels)
+    isolated = evaluation.label_isolation(corpus, labels)
     isolated = isolated[np.isfinite(isolated)]
     assert found["rephrased1"][0] == pytest.approx(isolated.mean() if len(isolated) else np.nan, nan_ok=True)
     for tail in ("", "_twins"):
@@ -127,22 +127,22 @@ def test_odds_rise_with_the_tries_and_one_is_isolation(words, twinned):
 def test_few_by_hand():
     # three refused of each of ten clusters decided both ways: 30 and 10, and that is enough
     decided = pd.DataFrame({"n": [4] * 10, "rejected": [3] * 10})
-    assert not too_few(decided)
-    assert too_few(decided.assign(rejected=[2] + [3] * 9)), "29 refused"
-    assert too_few(decided.assign(rejected=[4] + [3] * 9)), "nine clusters that are decided both ways"
-    assert too_few(decided.assign(n=[100] * 9 + [3])), "the last is refused always"
+    assert not too_few_for_odds(decided)
+    assert too_few_for_odds(decided.assign(rejected=[2] + [3] * 9)), "29 refused"
+    assert too_few_for_odds(decided.assign(rejected=[4] + [3] * 9)), "nine clusters that are decided both ways"
+    assert too_few_for_odds(decided.assign(n=[100] * 9 + [3])), "the last is refused always"
 
 
 def test_a_row_by_hand():
     enough = {f"c{i}": "rrra" for i in range(8)} | {"c8": "rrrrra", "c9": "ra"}
     clusters, harmless = ClusterBootstrap(sorted(enough), 20), counted(**enough)
-    row = rephrasing.row("t", clusters, harmless, counted("-twin", c0="rra", c1="aa"))
+    row = rephrasing.rephrasing_row("t", clusters, harmless, counted("-twin", c0="rra", c1="aa"))
     assert (row["target"], row["n_reject"], row["n_reject_twins"], row["n_twins"]) == ("t", 30, 2, 2)
     # 24 refused with one of three others answered, 5 with one of five, and one with the only other
     assert (row["few"], row["few_twins"]) == (False, True)
     assert row["rephrased1"] == pytest.approx((24 / 3 + 5 / 5 + 1) / 30)
     assert row["rephrased1_low"] < row["rephrased1"] < row["rephrased1_high"]
-    row = rephrasing.row("t", clusters, harmless, counted("-twin", **enough))
+    row = rephrasing.rephrasing_row("t", clusters, harmless, counted("-twin", **enough))
     assert row["few_twins"] is False and row["rephrased1_difference"] == 0
 
 
@@ -151,7 +151,7 @@ def test_a_table_of_targets_that_were_asked_twins_and_not():
     twins, of_twins = frames("-twin", **TWINS)
     mixed = of_twins.iloc[::-1]  # labels are found by their prompts
     clusters = ClusterBootstrap(corpus["cluster_id"], 20)
-    table = rephrasing.table(corpus, {"both": labels, "harmless": labels}, twins, {"both": mixed}, clusters)
+    table = rephrasing.rephrasing_table(corpus, {"both": labels, "harmless": labels}, twins, {"both": mixed}, clusters)
     rows = table.set_index("target")
     assert rows["n_twins"].to_dict() == {"both": 2, "harmless": 0}
     assert rows.loc["both", "rephrased1_twins"] == pytest.approx(1 / 5)

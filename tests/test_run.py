@@ -13,9 +13,9 @@ from paraguard_utils.errors import SettingsError, UserError
 from paraguard_utils.labels import targets
 from paraguard_utils.models import loading
 
-CHAT = list(registry.published("chat").index)
-OPTIONAL = list(registry.published("chat").query("default == 'no'").index)
-OPTIONAL_GUARDS = list(registry.published("guard").query("default == 'no'").index)
+CHAT = list(registry.published_targets("chat").index)
+OPTIONAL = list(registry.published_targets("chat").query("default == 'no'").index)
+OPTIONAL_GUARDS = list(registry.published_targets("guard").query("default == 'no'").index)
 
 
 def put(folder, text, *names):
@@ -28,7 +28,7 @@ def put(folder, text, *names):
 def put_defaults(live):
     """Stand for a live run of every target that is asked by default."""
     for kind, product in (("chat", "traces"), ("guard", "guards")):
-        for name in registry.published(kind).query("default == 'yes'").index:
+        for name in registry.published_targets(kind).query("default == 'yes'").index:
             put(live.writes, "x", f"{product}/paraguard_mini/{name}.parquet", f"{product}/paraguard_mini/{name}.csv")
             put(live.writes, "x", f"labels/paraguard_mini/{name}.csv")
 
@@ -69,7 +69,7 @@ def test_an_answer_to_a_request_that_asks_for_harm_is_not_promoted(results):
 
 def test_input_files_among_the_labels_stay(tmp_path, monkeypatch):
     live, data = tmp_path / "live" / "labels", tmp_path / "data" / "labels"
-    monkeypatch.setattr(record, "INPUTS", (data / "readings.csv",))
+    monkeypatch.setattr(record, "LABEL_INPUTS", (data / "readings.csv",))
     put(live, "new", f"paraguard_mini/{CHAT[0]}.csv")
     put(data, "old", "readings.csv", "gone.csv")
     record._replace(live, data, CHAT)
@@ -115,28 +115,30 @@ def test_a_target_kept_from_another_corpus_is_refused(results, recorded_corpus):
     ],
 )
 def test_the_focus_is_the_users_model_or_the_default_one(names, model, expected):
-    assert targets.focus(names, model) == expected
+    assert targets.choose_focus(names, model) == expected
 
 
 def test_a_wanted_focus_must_be_there():
-    assert targets.focus(CHAT, wanted=CHAT[0]) == CHAT[0]
+    assert targets.choose_focus(CHAT, wanted=CHAT[0]) == CHAT[0]
     with pytest.raises(SettingsError, match="no target 'nobody'"):
-        targets.focus(CHAT, wanted="nobody")
+        targets.choose_focus(CHAT, wanted="nobody")
 
 
 def test_a_target_that_was_asked_but_not_labelled_is_not_scored(results):
     store = stores.Store("mine")
     put(store.writes, "x", f"traces/c/{CHAT[0]}.parquet", f"labels/c/{CHAT[0]}.csv", f"traces/c/{OPTIONAL[0]}.parquet")
     config = settings.freeze({"store": "mine", "corpus": "c"})
-    own, recorded = targets.to_score(store, "c", config)
+    own, recorded = targets.list_targets_to_score(store, "c", config)
     assert own == [CHAT[0]] and recorded == [name for name in CHAT if name != CHAT[0]]
 
 
 def test_the_default_models_do_not_include_the_optional_ones():
-    assert registry.default_models() == ["smollm2-135m-instruct"]
+    assert registry.list_default_models() == ["smollm2-135m-instruct"]
     given = pd.read_csv(paths.DATA / "targets.csv", keep_default_na=False).query("kind == 'chat'")
-    assert registry.optional_models() == list(dict.fromkeys(given.loc[given["default"] == "no", "model"]))
-    assert {run.JUDGE, *registry.optional_models()} <= set(loading.PACKAGED) - set(registry.default_models())
+    assert registry.list_optional_models() == list(dict.fromkeys(given.loc[given["default"] == "no", "model"]))
+    assert {run.JUDGE_MODEL, *registry.list_optional_models()} <= set(loading.PACKAGED_MODELS) - set(
+        registry.list_default_models()
+    )
 
 
 def one_fails(notebook, *_):
@@ -159,7 +161,7 @@ def test_a_notebook_that_fails_stops_those_beside_it(timed, message, monkeypatch
     before = {child.pid for child in psutil.Process().children()}
     monkeypatch.setattr(run, "_timed", timed)
     with pytest.raises(UserError, match=message):
-        run.figures()
+        run.redraw_figures()
     assert {child.pid for child in psutil.Process().children()} <= before
 
 
@@ -167,11 +169,11 @@ def test_a_corpus_without_twins_leaves_the_veto_out(results, recorded_corpus, mo
     ran = []
     monkeypatch.setattr(run, "run_all", lambda name, given, chosen: ran.extend(path.stem[:2] for path in chosen))
     stores.Store("mine").write("corpus", "mine", frame=recorded_corpus.head(6), meta={})
-    run.run((), {"store": "mine", "corpus": "mine"})
+    run.run_notebooks((), {"store": "mine", "corpus": "mine"})
     assert "07" not in ran and "05" in ran
     assert "07_veto is left out: no cluster of mine has a harmful twin" in capsys.readouterr().out
     ran.clear()
-    run.run((), {"store": "mine"})
+    run.run_notebooks((), {"store": "mine"})
     assert "07" in ran
 
 
@@ -180,6 +182,6 @@ def test_a_cleaned_notebook_has_one_stream_a_cell_and_none_of_stderr():
                (("stdout", "a\n"), ("stderr", "w"), ("stdout", "b\n"))]  # fmt: skip
     cell = nbformat.v4.new_code_cell("print()", outputs=outputs, metadata={"papermill": {}, "tags": ["t"]})
     injected = nbformat.v4.new_code_cell("k = 1", metadata={"tags": ["injected-parameters"]})
-    made = record.cleaned(nbformat.v4.new_notebook(cells=[cell, injected]))
+    made = record.clean_notebook(nbformat.v4.new_notebook(cells=[cell, injected]))
     (kept,) = made.cells
     assert [output.text for output in kept.outputs] == ["a\nb\n"] and kept.metadata == {"tags": ["t"]}

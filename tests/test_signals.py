@@ -10,7 +10,7 @@ from hypothesis.extra import numpy as hnp
 
 from paraguard_utils.analysis import signals
 from paraguard_utils.core.signals import PAPER_WEIGHTS, ScoreWeights, drift, ppl_clipped, ppl_relative
-from paraguard_utils.core.vectors import nearest, unit
+from paraguard_utils.core.vectors import find_nearest, normalize_rows
 from paraguard_utils.errors import SettingsError
 
 
@@ -31,7 +31,7 @@ def prob_shift(ids_a, probs_a, tail_a, ids_b, probs_b, tail_b):
     with np.errstate(divide="ignore"):
         logprobs = [np.log(probs_a), np.log(probs_b)]
     traces = pd.DataFrame({"next_ids": [ids_a, ids_b], "next_logprobs": logprobs, "tail_mass": [tail_a, tail_b]})
-    return signals.prob_shifts(traces, np.array([0]), np.array([1]))[0]
+    return signals.trace_prob_shifts(traces, np.array([0]), np.array([1]))[0]
 
 
 def test_prob_shift_by_hand():
@@ -60,7 +60,7 @@ def test_perplexity_by_hand():
     traces = pd.DataFrame(
         {"token_nll": [np.array([np.nan, np.log(2), np.log(8), np.nan])], "user_start": [1], "user_end": [3]}
     )
-    assert signals.perplexity(traces)[0] == pytest.approx(4.0)
+    assert signals.trace_perplexity(traces)[0] == pytest.approx(4.0)
 
 
 def test_ppl_contrasts_by_hand():
@@ -80,16 +80,16 @@ def test_ppl_contrasts_are_symmetric_and_in_the_unit_interval(a, b):
 
 @given(hnp.arrays(np.float64, st.tuples(st.integers(1, 6), st.just(4)), elements=st.floats(0.1, 5)))
 def test_drift_of_a_text_with_itself_is_zero(vectors):
-    assert drift(unit(vectors), unit(vectors)) == pytest.approx(0, abs=1e-12)
+    assert drift(normalize_rows(vectors), normalize_rows(vectors)) == pytest.approx(0, abs=1e-12)
 
 
 def test_score_by_hand():
     # 0.4 * 0.5 + 0.1 * 1 + 0.5 * 0.2 = 0.4; with the clipped contrast 0.4 * 0.5 + 0.1 + 0.5 * 0.8 = 0.7
     frame = pd.DataFrame({"drift": [0.5], "prob_shift": [1.0], "ppl_relative": [0.2], "ppl_clipped": [0.8]})
-    assert signals.score(frame)[0] == pytest.approx(0.4)
-    assert signals.score(frame, reading="clipped")[0] == pytest.approx(0.7)
+    assert signals.score_pairs(frame)[0] == pytest.approx(0.4)
+    assert signals.score_pairs(frame, reading="clipped")[0] == pytest.approx(0.7)
     # without ProbShift: (0.4 * 0.5 + 0.5 * 0.2) / 0.9 = 1 / 3
-    assert signals.score(frame, PAPER_WEIGHTS.without_prob_shift())[0] == pytest.approx(1 / 3)
+    assert signals.score_pairs(frame, PAPER_WEIGHTS.without_prob_shift())[0] == pytest.approx(1 / 3)
 
 
 def test_weights_must_sum_to_one():
@@ -100,7 +100,7 @@ def test_weights_must_sum_to_one():
 def test_nearest_breaks_ties_by_prompt_id():
     vectors = np.array([[1, 0], [0, 1], [0, 1], [0, 1]], float)
     ids = np.array(["r", "c", "a", "b"])
-    found = nearest(vectors, ids, np.array([0]), np.array([1, 2, 3]), k=2)
+    found = find_nearest(vectors, ids, np.array([0]), np.array([1, 2, 3]), k=2)
     assert ids[found["neighbour"]].tolist() == ["a", "b"]
     assert found["rank"].tolist() == [1, 2]
 
@@ -114,8 +114,8 @@ def test_nearest_breaks_ties_by_prompt_id():
 def test_nearest_agrees_with_brute_force(vectors, k):
     ids = np.array([f"p{i:03d}" for i in range(len(vectors))])
     centres, pool = np.arange(len(vectors)), np.arange(0, len(vectors), 2)
-    found = nearest(vectors, ids, centres, pool, k)
-    units = unit(vectors)
+    found = find_nearest(vectors, ids, centres, pool, k)
+    units = normalize_rows(vectors)
     for centre in centres:
         others = [j for j in pool if j != centre]
         cosines = {j: float(np.einsum("i,i->", units[centre], units[j])) for j in others}
@@ -128,7 +128,7 @@ def test_nearest_agrees_with_brute_force(vectors, k):
 
 @pytest.mark.parametrize("pool", [[], [0]])
 def test_nearest_finds_nothing_in_a_pool_without_others(pool):
-    found = nearest(np.eye(2), np.array(["a", "b"]), np.array([0]), np.array(pool, int), k=2)
+    found = find_nearest(np.eye(2), np.array(["a", "b"]), np.array([0]), np.array(pool, int), k=2)
     assert found.empty
     assert found.columns.tolist() == ["centre", "neighbour", "similarity", "rank"]
 
@@ -165,7 +165,7 @@ def total_variation(first, second):
 
 def one_by_one(traces, tokens, a, b):
     """The signals of each pair from the definitions, in plain loops."""
-    vector = {row.token_id: unit(row.embedding[None])[0] for row in tokens.itertuples()}
+    vector = {row.token_id: normalize_rows(row.embedding[None])[0] for row in tokens.itertuples()}
     found = []
     for i, j in zip(a, b, strict=True):
         ends = [traces.loc[i], traces.loc[j]]
@@ -195,8 +195,8 @@ def one_by_one(traces, tokens, a, b):
 def test_signals_of_many_pairs_are_those_of_each_pair(prompts, seed, batch):
     traces, tokens = asked(prompts, seed)
     a, b = np.divmod(np.arange(len(prompts) ** 2), len(prompts))
-    with mock.patch("paraguard_utils.core.vectors.BLOCK", batch):
-        found = signals.compare(traces, tokens, a, b)
+    with mock.patch("paraguard_utils.core.vectors.BLOCK_ROWS", batch):
+        found = signals.compute_signals(traces, tokens, a, b)
     np.testing.assert_allclose(found.to_numpy(), one_by_one(traces, tokens, a, b), rtol=0, atol=1e-12)
     assert found["prob_shift"][a == b].eq(0).all()
 
@@ -205,7 +205,7 @@ def test_signals_of_many_pairs_are_those_of_each_pair(prompts, seed, batch):
 def test_signals_of_one_pair_and_of_none(m):
     traces, tokens = asked([([0, 1], [1, 2]), ([1], [2, 3])], seed=1)
     a, b = np.array([1])[:m], np.array([0])[:m]
-    found = signals.compare(traces, tokens, a, b)
+    found = signals.compute_signals(traces, tokens, a, b)
     np.testing.assert_allclose(found.to_numpy(), one_by_one(traces, tokens, a, b), rtol=0, atol=1e-12)
     assert found.columns.tolist() == ["drift", "prob_shift", "ppl_relative", "ppl_clipped"]
     assert found.dtypes.eq(float).all()
@@ -214,24 +214,24 @@ def test_signals_of_one_pair_and_of_none(m):
 def test_a_word_without_a_vector_is_an_error():
     traces, tokens = asked([([0], [1]), ([1], [1])], seed=1)
     with pytest.raises(KeyError):
-        signals.compare(traces, tokens[tokens["token_id"] != 1], np.array([0]), np.array([1]))
+        signals.compute_signals(traces, tokens[tokens["token_id"] != 1], np.array([0]), np.array([1]))
 
 
 def test_drift_is_computed_once_a_pair(monkeypatch):
     _, _, traces, _, tokens = worlds.world(["accept"] * 8, list("aabbccdd"))
-    computed, plain = [], signals.Drifts._computed
-    monkeypatch.setattr(signals.Drifts, "_computed", lambda own, a, b: computed.extend(a) or plain(own, a, b))
-    drifts = signals.Drifts(traces, tokens)
+    computed, plain = [], signals.DriftCache._computed
+    monkeypatch.setattr(signals.DriftCache, "_computed", lambda own, a, b: computed.extend(a) or plain(own, a, b))
+    drifts = signals.DriftCache(traces, tokens)
     first = drifts(np.array([0, 1, 2]), np.array([2, 3, 0]))
     again = drifts(np.array([1, 4, 0]), np.array([3, 5, 2]))
     assert len(computed) == 3 and (first[[1, 0]] == again[[0, 2]]).all() and first[0] == first[2]
-    fresh = signals.compare(traces, tokens, np.array([5, 2]), np.array([4, 0]))["drift"]
+    fresh = signals.compute_signals(traces, tokens, np.array([5, 2]), np.array([4, 0]))["drift"]
     np.testing.assert_allclose(fresh, again[1:], rtol=0, atol=1e-12)
 
 
 def test_drifts_serve_all_wrappers_of_a_model_and_no_other_words():
     _, _, traces, _, tokens = worlds.world(["accept"] * 8, list("aabbccdd"))
-    drifts = signals.Drifts(traces, tokens)
+    drifts = signals.DriftCache(traces, tokens)
     shifted = traces.assign(
         token_ids=[np.concatenate([[39, 38], ids]).astype(np.int32) for ids in traces["token_ids"]],
         user_start=traces["user_start"] + 2,
@@ -246,5 +246,5 @@ def test_centred_drift_is_that_of_embeddings_less_their_mean():
     table = np.stack(tokens["embedding"].to_numpy()).astype(float)
     moved = tokens.assign(embedding=list(table - table.mean(axis=0)))
     a, b = np.array([0, 3, 5]), np.array([1, 7, 6])
-    found = signals.Drifts(traces, tokens).centred(a, b)
-    np.testing.assert_allclose(found, signals.compare(traces, moved, a, b)["drift"], rtol=0, atol=1e-12)
+    found = signals.DriftCache(traces, tokens).centred(a, b)
+    np.testing.assert_allclose(found, signals.compute_signals(traces, moved, a, b)["drift"], rtol=0, atol=1e-12)

@@ -12,15 +12,15 @@ from werkzeug import Response
 from paraguard_utils import paths, stops
 from paraguard_utils.labels import refusals
 
-ROWS = pd.read_csv(stops.FILE, keep_default_na=False)
-BODIES = ROWS[ROWS["field"] != stops.TEXT].to_dict("records")
-WORDS = ROWS[ROWS["field"] == stops.TEXT].to_dict("records")
+ROWS = pd.read_csv(stops.STOPS_FILE, keep_default_na=False)
+BODIES = ROWS[ROWS["field"] != stops.TEXT_FIELD].to_dict("records")
+WORDS = ROWS[ROWS["field"] == stops.TEXT_FIELD].to_dict("records")
 LISTS = {"choices", "candidates", "output", "content", "safetyRatings"}
 
 
 def body_of(row):
     """Make a body of the row's shape, with a category if the provider has one."""
-    said = "SAFETY" if row["value"] == stops.ANY else row["value"]
+    said = "SAFETY" if row["value"] == stops.ANY_VALUE else row["value"]
     body = built(row["field"].split("."), said)
     if row["category"]:
         about = {"stop_details.category": "violence"}.get(row["category"])
@@ -53,12 +53,12 @@ def expected(row):
 
 @pytest.mark.parametrize("row", BODIES, ids=lambda row: f"{row['provider']} {row['field']} {row['value']}")
 def test_every_stop_is_found_in_a_body_of_its_shape(row):
-    found = stops.find(body_of(row))
+    found = stops.find_stop(body_of(row))
     assert found.provider == row["provider"] or row["provider"] == "gateway"
     assert found.category == ("violence" if row["category"] else "")
-    again = stops.of_reason(found.reason)
+    again = stops.find_stop_in_reason(found.reason)
     assert (again.value, again.category) == (found.value, found.category), "the reason of a trace tells it too"
-    assert refusals.label(["Sure, here it is"], [found.reason]).loc[0, ["label", "kind"]].tolist() == list(
+    assert refusals.label_by_cues(["Sure, here it is"], [found.reason]).loc[0, ["label", "kind"]].tolist() == list(
         expected(row)
     )
 
@@ -71,7 +71,7 @@ def test_every_stop_through_the_served_client(server):  # noqa: F811
         script[f"prompt {number}"] = [lambda s=status, t=text: Response(t, status=s, content_type="application/json")]
     _, model = server(script)
     traces = ask(model, prompts(*script))
-    labels = refusals.label(traces["response"], traces["finish_reason"])
+    labels = refusals.label_by_cues(traces["response"], traces["finish_reason"])
     assert list(zip(labels["label"], labels["kind"], strict=True)) == [expected(row) for row in BODIES]
     assert model.faults == {"content filter": len(BODIES)}
     asked_again = ask(model, prompts(*script))
@@ -87,15 +87,17 @@ def test_every_stop_through_a_batch_file(results, tmp_path):
         rows.append({"id": "x", "custom_id": request["custom_id"], "response": response})
     put(tmp_path, "a.jsonl", rows)
     traces = ask_by_file(tmp_path, prompts(*words))
-    labels = refusals.label(traces["response"], traces["finish_reason"])
+    labels = refusals.label_by_cues(traces["response"], traces["finish_reason"])
     assert list(zip(labels["label"], labels["kind"], strict=True)) == [expected(row) for row in BODIES]
 
 
 @pytest.mark.parametrize("row", WORDS, ids=lambda row: row["value"][:30])
 def test_words_in_place_of_an_answer(row):
     shown = f"\u23fa  {row['value'].replace(' ', chr(10), 1)} (https://example.org). Please try again."
-    assert stops.of_text(shown).provider == row["provider"]
-    found = refusals.label([shown.replace("'", "\u2019"), f"Sure. {'x ' * 400}{row['value']}"], ["stop", "stop"])
+    assert stops.find_stop_in_text(shown).provider == row["provider"]
+    found = refusals.label_by_cues(
+        [shown.replace("'", "\u2019"), f"Sure. {'x ' * 400}{row['value']}"], ["stop", "stop"]
+    )
     assert found["label"].tolist() == ["blocked", "accept"], "far behind in an answer they are quoted"
 
 
@@ -113,26 +115,26 @@ def test_words_in_place_of_an_answer(row):
     ],
 )
 def test_what_is_no_stop(body):
-    assert stops.find(body) is None
+    assert stops.find_stop(body) is None
 
 
 def test_other_reasons_are_none():
     for reason in ("stop", "length", "error", "", None, float("nan"), "refuse", "a (b) (c)", "safety first"):
-        assert stops.of_reason(reason) is None
-    assert stops.of_reason("Safety").provider == "gemini", "gateways change the case"
+        assert stops.find_stop_in_reason(reason) is None
+    assert stops.find_stop_in_reason("Safety").provider == "gemini", "gateways change the case"
 
 
 def test_an_error_that_names_its_filter_in_words_only():
     for body in ({"message": "blocked by content_filter"}, {"error": {"message": "content_filter: no"}}):
-        assert stops.of_error(body).value == "content_filter"
-    assert stops.find({"stop_reason": ["refusal", 3]}).value == "refusal", "a list of reasons holds one"
-    assert stops.of_error({"message": "maximum context length"}) is None
+        assert stops.find_stop_in_error(body).value == "content_filter"
+    assert stops.find_stop({"stop_reason": ["refusal", 3]}).value == "refusal", "a list of reasons holds one"
+    assert stops.find_stop_in_error({"message": "maximum context length"}) is None
 
 
 def test_no_recorded_answer_is_a_stop():
     for file in (paths.DATA / "labels").glob("paraguard_mini/*.csv"):
         answers = pd.read_csv(file)["response"]
-        assert not any(map(stops.of_text, answers)), file.name
+        assert not any(map(stops.find_stop_in_text, answers)), file.name
 
 
 def test_every_row_names_a_source():

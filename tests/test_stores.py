@@ -10,8 +10,8 @@ from paraguard_utils import paths, registry, stores
 from paraguard_utils.errors import DataError, Missing
 from paraguard_utils.labels import labelling
 from paraguard_utils.report import compare
-from paraguard_utils.schemas import check
-from paraguard_utils.text import CONTROL
+from paraguard_utils.schemas import check_schema
+from paraguard_utils.text import CONTROL_CHARACTERS
 
 
 def corpus(**changes):
@@ -43,16 +43,16 @@ def corpus(**changes):
 )
 def test_errors_name_file_row_and_column(changes, message):
     with pytest.raises(DataError, match=message):
-        check(corpus(**changes), "corpus", "x.csv")
+        check_schema(corpus(**changes), "corpus", "x.csv")
 
 
 def test_columns_and_emptiness():
     with pytest.raises(DataError, match="column 'risk' is missing"):
-        check(corpus().drop(columns="risk"), "corpus", "x.csv")
+        check_schema(corpus().drop(columns="risk"), "corpus", "x.csv")
     with pytest.raises(DataError, match="column 'riks' is not part"):
-        check(corpus().assign(riks=1), "corpus", "x.csv")
+        check_schema(corpus().assign(riks=1), "corpus", "x.csv")
     with pytest.raises(DataError, match="no rows"):
-        check(corpus().head(0), "corpus", "x.csv")
+        check_schema(corpus().head(0), "corpus", "x.csv")
 
 
 def test_words_that_look_missing_survive(results):
@@ -64,12 +64,12 @@ def test_words_that_look_missing_survive(results):
 _any_text = st.text(st.characters(codec="utf-8"), min_size=1)
 
 
-@given(_any_text.filter(lambda text: text.strip() and not CONTROL.search(text)))
+@given(_any_text.filter(lambda text: text.strip() and not CONTROL_CHARACTERS.search(text)))
 def test_any_text_survives_a_csv(tmp_path_factory, text):
     path = tmp_path_factory.mktemp("csv") / "c.csv"
     frame = corpus(text=text + "x")
-    stores.write(path, frame, "corpus", {})
-    assert stores.read(path, "corpus")["text"].tolist() == frame["text"].tolist()
+    stores.write_file(path, frame, "corpus", {})
+    assert stores.read_file(path, "corpus")["text"].tolist() == frame["text"].tolist()
 
 
 @given(_any_text)
@@ -80,30 +80,30 @@ def test_any_answer_survives_as_a_label(tmp_path_factory, text):
     traces = pd.DataFrame({"prompt_id": ["a", "b"], "response": [text, "yes"], "finish_reason": "stop"})
     corpus = pd.DataFrame({"prompt_id": ["a", "b"], "text": ["Why?", "How?"]})
     labels = labelling.label_answers(traces, corpus, lambda texts: np.zeros((len(texts), 384)))
-    stores.write(path, labels, "labels", {})
-    read = stores.read(path, "labels")
-    assert read["response"].tolist() == [CONTROL.sub("\ufffd", text), "yes"]
+    stores.write_file(path, labels, "labels", {})
+    read = stores.read_file(path, "labels")
+    assert read["response"].tolist() == [CONTROL_CHARACTERS.sub("\ufffd", text), "yes"]
     assert read["label"].tolist() == labels["label"].tolist()
 
 
 @pytest.mark.parametrize("character", ["\r", "\x00", "\x1b"])
 def test_control_characters_in_prompts_are_named(character):
     with pytest.raises(DataError, match=r"row 3 \(a-1\), column text: .*has a control character"):
-        check(corpus(text=f"a{character}b"), "corpus", "x.csv")
+        check_schema(corpus(text=f"a{character}b"), "corpus", "x.csv")
 
 
 def test_a_wrong_encoding_is_one_clear_error(tmp_path):
     path = tmp_path / "c.csv"
     path.write_bytes("seed_id,text,source,category\n1,caf\xe9,x,hate\n".encode("latin-1"))
     with pytest.raises(DataError, match="row 2 is not UTF-8"):
-        stores.read(path, "seeds")
+        stores.read_file(path, "seeds")
 
 
 def test_a_semicolon_file_says_what_to_save(tmp_path):
     path = tmp_path / "c.csv"
     path.write_text("seed_id;text;source;category\n1;a, b;x;hate\n2;c, d, e;x;hate\n")
     with pytest.raises(DataError, match="save the file as comma-separated CSV"):
-        stores.read(path, "seeds")
+        stores.read_file(path, "seeds")
 
 
 def test_recorded_is_read_only_and_never_writes_to_tracked_files(results):
@@ -126,14 +126,14 @@ def test_a_live_store_takes_the_recorded_corpus_but_no_recorded_trace(results, c
 
 def test_a_failed_write_leaves_the_old_file(tmp_path):
     path = tmp_path / "x.csv"
-    stores.write(path, pd.DataFrame({"a": [1]}), "tables", {})
+    stores.write_file(path, pd.DataFrame({"a": [1]}), "tables", {})
 
     def fails(part):
         part.write_text("half")
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with pytest.raises(DataError, match=r"x\.csv cannot be written \(No space left on device\)"):
-        stores.atomic(path, fails)
+        stores.write_atomically(path, fails)
     assert path.read_text() == "a\n1\n"
     assert sorted(file.name for file in tmp_path.iterdir()) == ["x.csv", "x.csv.meta.json"]
 
@@ -154,7 +154,7 @@ def test_parts_are_numbered_kept_and_cleared(tmp_path):
     with stores.Parts(tmp_path / "x.csv", "tables") as parts:
         add(parts, 3)
         assert [file.name for file in parts.files()] == [f"part-00000{i}.parquet" for i in range(3)]
-        stores.write(parts.file, pd.DataFrame({"number": [0]}), "tables", {})
+        stores.write_file(parts.file, pd.DataFrame({"number": [0]}), "tables", {})
         assert read(parts, parts.file, tmp_path / "not there.csv") == [[0], [1], [2], [3]]
         parts.clear()
     assert sorted(file.name for file in tmp_path.iterdir()) == ["x.csv", "x.csv.lock", "x.csv.meta.json"]
@@ -192,22 +192,22 @@ def test_one_process_writes_at_a_time_and_what_a_killed_one_left_half_written_is
 
 
 def test_the_list_of_targets_is_read_once_for_each_folder(tmp_path, monkeypatch):
-    known = registry.published("chat")
-    monkeypatch.setattr(stores, "read", lambda *_: pytest.fail("read again"))
-    assert registry.titles([known.index[0], "mine"]) == [known["title"].iloc[0], "mine"]
-    own = registry.published("chat")
+    known = registry.published_targets("chat")
+    monkeypatch.setattr(stores, "read_file", lambda *_: pytest.fail("read again"))
+    assert registry.display_titles([known.index[0], "mine"]) == [known["title"].iloc[0], "mine"]
+    own = registry.published_targets("chat")
     own["title"] = "changed by a caller"
-    assert registry.published("chat").equals(known)
+    assert registry.published_targets("chat").equals(known)
     monkeypatch.undo()
     monkeypatch.setattr(paths, "DATA", tmp_path)
     with pytest.raises(DataError, match="there is no such file"):
-        registry.titles(["mine"])
+        registry.display_titles(["mine"])
 
 
 def test_differences_by_hand():
     old = pd.DataFrame({"t": ["a", "b"], "x": [0.5, None], "y": ["s", "s"]})
     new = pd.DataFrame({"t": ["a", "b"], "x": [0.50000001, 0.1], "y": ["s", "t"]})
-    found = compare.cells(old, new, ["t"])
-    found = found[found["share"] > compare.TOLERANCE]
+    found = compare.compare_cells(old, new, ["t"])
+    found = found[found["share"] > compare.RUN_TOLERANCE]
     assert found[["t", "column"]].to_numpy().tolist() == [["b", "x"], ["b", "y"]]
-    assert (compare.cells(old, old, ["t"])["share"] == 0).all()
+    assert (compare.compare_cells(old, old, ["t"])["share"] == 0).all()

@@ -37,7 +37,7 @@ def test_a_changed_prompt_or_wrapper_is_asked_again(results, prompts, tiny_model
 
 def test_going_back_to_an_earlier_decoding_asks_nothing_again(results, prompts, tiny_model, monkeypatch):
     first = ask(prompts, tiny_model, tokens=4)
-    store, target = stores.Store("test"), prompting.target_name(tiny_model.name, "safety")
+    store, target = stores.Store("test"), prompting.make_target_name(tiny_model.name, "safety")
     real = trace_store.TraceParts.compact
 
     monkeypatch.setattr(trace_store.TraceParts, "compact", dies)
@@ -51,13 +51,13 @@ def test_going_back_to_an_earlier_decoding_asks_nothing_again(results, prompts, 
 
 def test_recorded_traces_name_the_part_of_the_key_that_differs(results, prompts, tiny_model, monkeypatch):
     ask(prompts, tiny_model)
-    store, target = stores.Store("test"), prompting.target_name(tiny_model.name, "safety")
-    read = lambda frame, decoding=None: trace_store.recorded_traces(store, "mine", frame, target, decoding)  # noqa: E731
+    store, target = stores.Store("test"), prompting.make_target_name(tiny_model.name, "safety")
+    read = lambda frame, decoding=None: trace_store.read_traces(store, "mine", frame, target, decoding)  # noqa: E731
     assert read(prompts)["prompt_id"].tolist() == prompts["prompt_id"].tolist()
     with pytest.raises(DataError, match="decoding differs"):
         read(prompts, prompting.Decoding(7))
     with pytest.raises(DataError, match="dtype differs: float32 there, bfloat16"):
-        trace_store.recorded_traces(store, "mine", prompts, target, dtype="bfloat16")
+        trace_store.read_traces(store, "mine", prompts, target, dtype="bfloat16")
     with pytest.raises(DataError, match="prompt p1 had another text"):
         read(prompts.assign(text=prompts["text"].replace(prompts["text"][1], "x")))
     with pytest.raises(DataError, match="prompt new is not in it"):
@@ -123,7 +123,7 @@ def test_a_thinking_block_that_the_template_opens_is_part_of_the_answer(results,
 
 def test_the_plain_template_is_for_models_without_one(results, prompts, tmp_path):
     folder = tiny.write(tmp_path / "base", template=None)
-    model = loading.load(loading.resolve(str(folder)), without_template="plain")
+    model = loading.load_model(loading.resolve_model(str(folder)), without_template="plain")
     assert prompting.render_wrapper(model.tokenizer, "Be safe.") == (
         "<|im_start|>Be safe.\n\nUser: ",
         "\nAssistant:",
@@ -149,7 +149,7 @@ def test_the_key_is_made_of_weights_text_decoding_and_dtype():
 
 def test_a_resumed_run_asks_unbroken_batches_as_they_were():
     asked = [prompting.Request(f"p{i}", f"k{i}", tuple(range(9 - i)), 1, 2) for i in range(6)]
-    whole = engine.batches(asked, 2)
+    whole = engine.split_into_batches(asked, 2)
     # Of the first batch one prompt is known: the other comes last, alone, and no batch is filled up with it.
     groups, _ = local._groups(asked, {whole[0][0].prompt_id}, 2, 0)
     assert groups == [whole[1], whole[2], [whole[0][1]]]

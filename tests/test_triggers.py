@@ -19,19 +19,19 @@ NEARLY = {"rel": 1e-4}
 
 def test_six_pairs_by_hand():
     one = np.ones(6, int)
-    ratio, low, high, p = triggers.effect(2 * one, one, one, one)
+    ratio, low, high, p = triggers.conditional_odds_ratio(2 * one, one, one, one)
     # the exposed prompt of every pair is the refused one, and at least so is likely at 2.5 % where chance^6 is
     chance = 0.025 ** (1 / 6)
     assert p == pytest.approx(2 / 2**6) and ratio == high == np.inf and low == pytest.approx(chance / (1 - chance))
     # never: the other way round
-    ratio, low, high, p = triggers.effect(2 * one, one, one, 0 * one)
+    ratio, low, high, p = triggers.conditional_odds_ratio(2 * one, one, one, 0 * one)
     assert p == pytest.approx(2 / 2**6) and ratio == low == 0 and high == pytest.approx((1 - chance) / chance)
 
 
 def test_discordant_pairs_by_hand():
     # of eight pairs the exposed prompt is refused in six, the other in two: 6 / 2, with the ends of a share of 6 of 8
     one, both = np.ones(8, int), np.array([1, 1, 1, 0, 1, 1, 0, 1])
-    ratio, low, high, p = triggers.effect(2 * one, one, one, both)
+    ratio, low, high, p = triggers.conditional_odds_ratio(2 * one, one, one, both)
     ends = stats.binomtest(6, 8).proportion_ci()
     assert ratio == pytest.approx(3) and (low, high) == pytest.approx(
         (ends.low / (1 - ends.low), ends.high / (1 - ends.high))
@@ -39,7 +39,7 @@ def test_discordant_pairs_by_hand():
     # six or more of eight: 28 + 8 + 1 of 256, twice
     assert p == pytest.approx(2 * 37 / 256)
     # as many each way: every outcome is as far off
-    assert triggers.effect(2 * one, one, one, np.arange(8) % 2)[3] == 1
+    assert triggers.conditional_odds_ratio(2 * one, one, one, np.arange(8) % 2)[3] == 1
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ def test_discordant_pairs_by_hand():
 def test_one_stratum_is_scipys(table):
     (both, exposed_only), (refused_only, neither) = table
     n, exposed, refused = both + exposed_only + refused_only + neither, both + exposed_only, both + refused_only
-    ratio, low, high, p = triggers.effect(*(np.array([count]) for count in (n, exposed, refused, both)))
+    ratio, low, high, p = triggers.conditional_odds_ratio(*(np.array([count]) for count in (n, exposed, refused, both)))
     expected = odds_ratio(table, kind="conditional")
     ends = expected.confidence_interval(0.95)
     assert ratio == pytest.approx(expected.statistic, **NEARLY) and (low, high) == pytest.approx(tuple(ends), **NEARLY)
@@ -85,7 +85,7 @@ def test_the_test_by_enumeration(rows):
     ]
     totals = np.array([sum(dealt) for dealt in itertools.product(*ways)])
     observed = both.sum()
-    ratio, low, high, p = triggers.effect(n, exposed, refused, both)
+    ratio, low, high, p = triggers.conditional_odds_ratio(n, exposed, refused, both)
     assert p == pytest.approx(min(1, 2 * min((totals <= observed).mean(), (totals >= observed).mean())))
     if len(set(totals)) == 1:
         assert p == 1 and np.isnan([ratio, low, high]).all()
@@ -108,19 +108,19 @@ def test_the_test_by_enumeration(rows):
 @given(strata)
 def test_what_is_not_exposed_has_the_opposite_effect(rows):
     n, exposed, refused, both = margins(rows)
-    ratio, low, high, p = triggers.effect(n, exposed, refused, both)
-    found = triggers.effect(n, n - exposed, refused, refused - both)
+    ratio, low, high, p = triggers.conditional_odds_ratio(n, exposed, refused, both)
+    found = triggers.conditional_odds_ratio(n, n - exposed, refused, refused - both)
     assert found[3] == pytest.approx(p)
     with np.errstate(divide="ignore"):
         expected = 1 / np.array([ratio, high, low])
     assert found[:3] == pytest.approx(tuple(expected), **NEARLY, nan_ok=True)
     # strata with one possible outcome change nothing
     more = np.hstack([[n, exposed, refused, both], [[3, 2], [3, 1], [1, 2], [1, 1]]])
-    assert triggers.effect(*more) == pytest.approx((ratio, low, high, p), nan_ok=True)
+    assert triggers.conditional_odds_ratio(*more) == pytest.approx((ratio, low, high, p), nan_ok=True)
 
 
 def test_nothing_at_all_is_no_effect():
-    ratio, low, high, p = triggers.effect(*[np.array([], int)] * 4)
+    ratio, low, high, p = triggers.conditional_odds_ratio(*[np.array([], int)] * 4)
     assert np.isnan([ratio, low, high]).all() and p == 1
 
 
@@ -143,7 +143,7 @@ def frames(*clusters):
 
 
 def test_what_can_be_tested_by_hand(monkeypatch):
-    monkeypatch.setattr(triggers, "FEWEST", 2)
+    monkeypatch.setattr(triggers, "MIN_VARIED_CLUSTERS", 2)
     corpus, _, _ = frames(*["sa-ha-la-"] * 3)
     # rows of three prompts a cluster: seed, hardening and a free rewording
     terms = {
@@ -154,12 +154,12 @@ def test_what_can_be_tested_by_hand(monkeypatch):
     }
     terms = {name: np.array(one, bool) for name, one in terms.items()}
     families = {"twice": "violence", "once": "violence", "always": "drugs", "free": "drugs", "unseen": "empty"}
-    found = triggers.exposures(corpus, terms, families)
+    found = triggers.find_exposures(corpus, terms, families)
     # once varies in one cluster only, always and free in none; the family drugs is always there
     assert {name: one.kind for name, one in found.items()} == {"twice": "term", "violence": "family"}
     assert found["violence"].exposed.tolist() == [True, False, False, False, True, False, True, False, False]
-    monkeypatch.setattr(triggers, "FEWEST", 3)
-    assert list(triggers.exposures(corpus, terms, families)) == ["violence"]
+    monkeypatch.setattr(triggers, "MIN_VARIED_CLUSTERS", 3)
+    assert list(triggers.find_exposures(corpus, terms, families)) == ["violence"]
 
 
 def test_a_table_by_hand():
@@ -167,9 +167,9 @@ def test_a_table_by_hand():
     clusters = ["srxoa-"] * 6 + ["saxor-", "srxor-"]
     # free rewordings, unscored prompts and a cluster in which all are exposed do not count
     corpus, labels, exposed = frames(*(word + "laxhb-" for word in clusters), "srxoax")
-    none = triggers.Exposure("family", np.zeros(len(exposed), bool))
-    tested = {"word": triggers.Exposure("term", exposed), "none": none}
-    table = triggers.table("m--safety", corpus, labels, tested)
+    none = triggers.TermExposure("family", np.zeros(len(exposed), bool))
+    tested = {"word": triggers.TermExposure("term", exposed), "none": none}
+    table = triggers.trigger_table("m--safety", corpus, labels, tested)
     assert table["term"].tolist() == ["word", "none"] and table["kind"].tolist() == ["term", "family"]
     row = table.iloc[0]
     # seven clusters have both decisions; of these six against one
@@ -188,9 +188,9 @@ def test_a_table_by_hand():
 def test_a_trigger_stands_against_all_that_was_tested(others, trigger):
     # eight pairs, always the exposed one: 2 / 2^8 = 0.0078, which is a trigger among six, 0.047, but not among seven
     corpus, labels, exposed = frames(*["srxoa-"] * 8)
-    nothing = triggers.Exposure("term", np.zeros(16, bool))
-    tested = {f"other{i}": nothing for i in range(others)} | {"word": triggers.Exposure("term", exposed)}
-    row = triggers.table("m--safety", corpus, labels, tested).iloc[0]
+    nothing = triggers.TermExposure("term", np.zeros(16, bool))
+    tested = {f"other{i}": nothing for i in range(others)} | {"word": triggers.TermExposure("term", exposed)}
+    row = triggers.trigger_table("m--safety", corpus, labels, tested).iloc[0]
     assert row["term"] == "word" and row["p_holm"] == pytest.approx((others + 1) * 2 / 2**8)
     assert row["trigger"] == trigger and math.isinf(row["odds_ratio"])
 
@@ -198,7 +198,7 @@ def test_a_trigger_stands_against_all_that_was_tested(others, trigger):
 def test_targets_are_adjusted_on_their_own():
     corpus, labels, exposed = frames(*["srxoa-"] * 8)
     labels = {"m--none": labels, "m--safety": labels, "guard": labels.assign(label="accept")}
-    table = triggers.tables(corpus, labels, {"word": triggers.Exposure("term", exposed)})
+    table = triggers.stack_trigger_tables(corpus, labels, {"word": triggers.TermExposure("term", exposed)})
     assert table["p_holm"].tolist() == table["p"].tolist() == pytest.approx([2 / 2**8, 2 / 2**8, 1])
     assert table["leads"].all() and table["wrapper"].tolist()[:2] == ["none", "safety"]
     assert (table["frr_exposed"] - table["frr_unexposed"]).tolist() == [1, 1, 0]

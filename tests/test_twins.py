@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from paraguard_utils import paths, schemas, settings, stores, text
-from paraguard_utils.core.words import words
+from paraguard_utils.core.words import split_words
 from paraguard_utils.corpus import fidelity, gates, inputs
 
 RECORDED = stores.Store("recorded")
@@ -47,7 +47,7 @@ def twins():
 
 
 def texts_of(kind):
-    return stores.read(paths.DATA / kind / f"{settings.TWINS}.csv", kind)["text"].tolist()
+    return stores.read_file(paths.DATA / kind / f"{settings.TWINS}.csv", kind)["text"].tolist()
 
 
 @pytest.fixture(scope="module")
@@ -74,9 +74,9 @@ def test_clusters_are_complete_and_spread_over_the_categories(twins):
 
 
 def test_01_builds_the_twins_by_the_gates_of_the_benign_corpus(twins):
-    seeds, candidates = inputs.read_inputs(RECORDED, settings.TWINS, *FILES)
-    embed = inputs.embedder(RECORDED, settings.TWINS)
-    built = gates.assemble(*gates.judge(seeds, candidates, embed=embed))
+    seeds, candidates = inputs.read_seeds_and_candidates(RECORDED, settings.TWINS, *FILES)
+    embed = inputs.make_embedder(RECORDED, settings.TWINS)
+    built = gates.assemble_corpus(*gates.judge_candidates(seeds, candidates, embed=embed))
     pd.testing.assert_frame_equal(built, twins, check_dtype=False, rtol=1e-4)
     assert set(seeds["seed_id"]) == set(twins["cluster_id"])  # no seed was given up
 
@@ -99,19 +99,19 @@ def test_controlled_variants_move_the_risk_the_right_way(twins):
 
 
 def test_variants_lie_nearest_to_their_own_seed(twins):
-    vectors = inputs.embedder(RECORDED, settings.TWINS)(twins["text"].tolist())
-    variants, _ = fidelity.spread(twins, vectors)
+    vectors = inputs.make_embedder(RECORDED, settings.TWINS)(twins["text"].tolist())
+    variants, _ = fidelity.measure_spread(twins, vectors)
     assert (variants["nearest_seed"] == variants["cluster_id"]).mean() >= 0.98
 
 
 def test_no_twin_repeats_or_holds_a_benign_prompt(everything, recorded_corpus):
-    benign = [text.key(line) for line in recorded_corpus["text"]]
-    for line in map(text.key, everything):
+    benign = [text.match_key(line) for line in recorded_corpus["text"]]
+    for line in map(text.match_key, everything):
         assert not [one for one in benign if one in line or line in one]
 
 
 def test_requests_are_short_and_without_detail(everything):
-    assert [line for line in everything if len(words(line)) > LONGEST] == []
+    assert [line for line in everything if len(split_words(line)) > LONGEST] == []
     plain = [SPELT.sub("illness", line) for line in everything]
     assert [line for line in plain if DETAIL.search(line) or NAMED.search(line)] == []
 
@@ -138,7 +138,7 @@ def test_names_are_seen(line):
 
 def test_no_minor_stands_in_a_sexual_request():
     for kind in ("seeds", "candidates"):
-        rows = stores.read(paths.DATA / kind / f"{settings.TWINS}.csv", kind)
+        rows = stores.read_file(paths.DATA / kind / f"{settings.TWINS}.csv", kind)
         sexual = rows.loc[rows["seed_id"].str.startswith("sexual-"), "text"]
         assert len(sexual) and not sexual.str.contains(MINORS).any()
 

@@ -41,13 +41,13 @@ def found_below(folder, words):
 
 def config_of(folder, **more):
     given = {"store": "test", "corpus": "rude", "model": str(folder), "wrappers": ["none", "safety"]}
-    return settings.check(given | {"max_new_tokens": 4, "batch": 2} | more)
+    return settings.check_settings(given | {"max_new_tokens": 4, "batch": 2} | more)
 
 
 def asked_and_labelled(corpus, config):
     store = stores.Store("test")
-    traces = targets.ask(store, "rude", corpus, config)
-    return traces, targets.labelled(store, "rude", corpus, traces, config)
+    traces = targets.ask_targets(store, "rude", corpus, config)
+    return traces, targets.label_targets(store, "rude", corpus, traces, config)
 
 
 def counted(monkeypatch):
@@ -79,18 +79,18 @@ def same_labels(first, second):
     ],
 )
 def test_one_row_declares_a_corpus(rows, declared):
-    assert unsafe.declared(pd.DataFrame(rows)) is declared
+    assert unsafe.asks_for_harm(pd.DataFrame(rows)) is declared
 
 
 def test_twins_belong_to_a_corpus_whole_or_not_at_all():
     twins = pd.DataFrame({"cluster_id": ["a-twin", "a-twin", "b-twin"]})
     corpus = pd.DataFrame({"cluster_id": ["a", "b", "c", "digital-twin-model"]})
-    assert unsafe.benign_of(twins["cluster_id"]).tolist() == ["a", "a", "b"]
-    assert unsafe.benign_of(corpus["cluster_id"]).tolist() == corpus["cluster_id"].tolist()
-    assert len(unsafe.twins_of(corpus, twins)) == 3 and unsafe.twins_of(corpus.iloc[[0, 2]], twins).empty
-    assert unsafe.with_twins(corpus, twins)["cluster_id"].tolist() == ["a", "b"]
+    assert unsafe.benign_cluster_of(twins["cluster_id"]).tolist() == ["a", "a", "b"]
+    assert unsafe.benign_cluster_of(corpus["cluster_id"]).tolist() == corpus["cluster_id"].tolist()
+    assert len(unsafe.select_twins(corpus, twins)) == 3 and unsafe.select_twins(corpus.iloc[[0, 2]], twins).empty
+    assert unsafe.keep_with_twin(corpus, twins)["cluster_id"].tolist() == ["a", "b"]
     with pytest.raises(DataError, match="no cluster of the corpus has a harmful twin"):
-        unsafe.with_twins(corpus.iloc[[2]], twins)
+        unsafe.keep_with_twin(corpus.iloc[[2]], twins)
 
 
 def test_twins_of_clusters_that_the_corpus_lacks_are_not_asked(
@@ -99,27 +99,27 @@ def test_twins_of_clusters_that_the_corpus_lacks_are_not_asked(
     store = stores.Store("test")
     store.write("corpus", "mine", frame=recorded_corpus.head(6), meta={})
     monkeypatch.setattr(engine.Engine, "ask", lambda *_: pytest.fail("asked"))
-    assert targets.ask_harmful(store, None, config_of(tiny_folder, corpus="mine")) == {}
+    assert targets.ask_harmful_requests(store, None, config_of(tiny_folder, corpus="mine")) == {}
     assert "paraguard_twins was not asked: it has twins of clusters that mine lacks" in capsys.readouterr().out
 
 
 def test_the_recorded_corpus_and_the_benchmarks_of_harmless_requests_are_not_declared(recorded_corpus):
-    assert not unsafe.declared(recorded_corpus)
-    assert not unsafe.declared(pd.DataFrame({"source": [one.source for one in benchmarks.BENCHMARKS.values()]}))
+    assert not unsafe.asks_for_harm(recorded_corpus)
+    assert not unsafe.asks_for_harm(pd.DataFrame({"source": [one.source for one in benchmarks.BENCHMARKS.values()]}))
 
 
 def test_nothing_recorded_holds_an_answer_to_a_request_that_asks_for_harm():
     store = stores.Store(stores.RECORDED)
     for file in (paths.DATA / "corpus").glob("*.csv"):
-        if unsafe.declared(store.read("corpus", file.stem)):
+        if unsafe.asks_for_harm(store.read("corpus", file.stem)):
             assert not any((paths.DATA / kind / file.stem).exists() for kind in ("answers", "samples", "verdicts"))
             for path in [
                 *paths.DATA.glob(f"traces/{file.stem}/*.parquet"),
                 *paths.DATA.glob(f"labels/{file.stem}/*.csv"),
             ]:
-                assert stores.read(path, path.parents[1].name)["response"].isna().all(), path
+                assert stores.read_file(path, path.parents[1].name)["response"].isna().all(), path
     for path in paths.DATA.glob(f"labels/{settings.XSTEST}/*.csv"):
-        assert stores.read(path, "labels")["response"].isna().all(), path
+        assert stores.read_file(path, "labels")["response"].isna().all(), path
     assert not list(paths.DATA.glob(f"traces/{settings.XSTEST}"))
 
 
@@ -146,7 +146,7 @@ def test_labels_and_numbers_are_those_of_the_usual_way(results, harmful, tiny_fo
     same_labels(labels, {name: labelling.label_answers(frame, harmless) for name, frame in again.items()})
     found = pd.concat(labels.values())
     assert set(found["label"]) == {"accept", "reject"} and set(found["answer"]) == {"on_topic", "degenerate"}
-    open_ = targets.ask(stores.Store("test"), "mild", harmless, config_of(tiny_folder))
+    open_ = targets.ask_targets(stores.Store("test"), "mild", harmless, config_of(tiny_folder))
     for name, frame in open_.items():
         assert frame["response"].str.contains("QUOKKA").all()
         for column in ("key", "finish_reason", "token_ids", "token_nll", "next_ids", "next_logprobs"):
@@ -222,9 +222,9 @@ def test_another_labeller_means_asking_again(results, harmful, tiny_folder, answ
     monkeypatch.setattr(labelling, "LABELLER", "cues+classifier-99")
     remedy = r"the answers were not kept: the targets must be asked again \(02_querying with a live store\)"
     with pytest.raises(DataError, match=remedy):
-        labelling.matching_labels(stores.Store("test"), "rude", name, frame)
+        labelling.read_matching_labels(stores.Store("test"), "rude", name, frame)
     with pytest.raises(DataError, match=remedy):  # never labelled as empty answers
-        targets.labelled(stores.Store("test"), "rude", harmful, traces, config)
+        targets.label_targets(stores.Store("test"), "rude", harmful, traces, config)
     capsys.readouterr()
     asked = counted(monkeypatch)
     _, labels = asked_and_labelled(harmful, config)
@@ -239,7 +239,7 @@ def test_asking_without_a_labeller_is_refused(results, harmful, prompts, tiny_mo
     twins = prompts.assign(prompt_id=[f"rude-1-twin-{number}" for number in range(len(prompts))])
     for corpus in (harmful, twins):
         with pytest.raises(DataError, match="not for requests that ask for harm; the answers to them are not kept"):
-            trace_store.query(stores.Store("test"), "rude", corpus, tiny_model, "safety")
+            trace_store.query_model(stores.Store("test"), "rude", corpus, tiny_model, "safety")
     assert not results.exists()
 
 
@@ -287,11 +287,11 @@ def test_whoever_reads_answers_refuses(results, harmful, tiny_folder, tiny_model
     for reads in (
         lambda: follow_ups.ask_long_answers(store, "rude", harmful, traces, labels, config),
         lambda: follow_ups.ask_samples(store, "rude", harmful, config),
-        lambda: targets.judged(store, "rude", traces, config),
-        lambda: review.confused_refusals(*given),
-        lambda: tuning_data.tuning_examples(name, harmful, frame, labels[name], None, None, ""),
-        lambda: explorer.page(harmful, {}, explorer.About("rude", "test", {})),
-        lambda: paraphrase.by_model(
+        lambda: targets.judge_targets(store, "rude", traces, config),
+        lambda: review.list_confused_refusals(*given),
+        lambda: tuning_data.make_tuning_examples(name, harmful, frame, labels[name], None, None, ""),
+        lambda: explorer.render_explorer(harmful, {}, explorer.ExplorerHeader("rude", "test", {})),
+        lambda: paraphrase.paraphrase_by_model(
             store, "rude", harmful.assign(seed_id=harmful["prompt_id"]), tiny_model, prompting.Decoding(4), 2
         ),
     ):
@@ -316,18 +316,18 @@ def xstest(tmp_path):
 def test_of_prompts_of_others_labels_are_kept_and_nothing_else(
     results, xstest, tiny_folder, answers, watched, monkeypatch, capfd
 ):
-    prompts, store = benchmarks.xstest_prompts(str(xstest), "unsafe"), stores.Store("test")
-    assert prompts["prompt_id"].tolist() == ["xstest-002-0", "xstest-004-0"] and unsafe.declared(prompts)
+    prompts, store = benchmarks.read_xstest_prompts(str(xstest), "unsafe"), stores.Store("test")
+    assert prompts["prompt_id"].tolist() == ["xstest-002-0", "xstest-004-0"] and unsafe.asks_for_harm(prompts)
     assert not prompts["text"].str.endswith(" ").any()
     config = config_of(tiny_folder, batch=1, xstest=str(xstest))
     with monkeypatch.context() as patch:
         patch.setattr(trace_store.LabelledParts, "compact", dies)
         with pytest.raises(Killed):
-            targets.ask_labels(store, "outside", prompts, config)
+            targets.ask_labels_only(store, "outside", prompts, config)
     parts = list(results.rglob("*.parquet"))
     assert len(parts) == 2 and {"token_ids", "text"}.isdisjoint(pd.read_parquet(parts[0]).columns)
     asked = counted(monkeypatch)
-    labels = targets.ask_labels(store, "outside", prompts, config)
+    labels = targets.ask_labels_only(store, "outside", prompts, config)
     assert len(asked) == 2, "the first target was answered before the kill"
     assert "4 prompts to ask (2 x 2 targets), 2 already done" in capfd.readouterr().err
     words = ["QUOKKA", *OUTSIDE, xstest.name]
@@ -336,63 +336,63 @@ def test_of_prompts_of_others_labels_are_kept_and_nothing_else(
     assert kinds == {"labels"}
     for name, frame in labels.items():
         wrapper = {"text": registry.wrappers()[name.rpartition("--")[2]]["text"]}
-        context = trace_store.context_of(stores.read_meta(store.path("labels", "outside", name)), name)
+        context = trace_store.context_from_meta(stores.read_meta(store.path("labels", "outside", name)), name)
         keys = [context.key(text) for text in prompts["text"]]
-        usual = labelling.label([answers[key] for key in keys], ["stop"] * 2, prompts["text"])
+        usual = labelling.label_responses([answers[key] for key in keys], ["stop"] * 2, prompts["text"])
         assert frame["label"].tolist() == usual["label"].tolist() and wrapper["text"] in context.prefix
     asked.clear()
-    same_labels(labels, targets.ask_labels(store, "outside", prompts, config))
-    same_labels(labels, targets.ask_labels(store, "outside", None, config))
+    same_labels(labels, targets.ask_labels_only(store, "outside", prompts, config))
+    same_labels(labels, targets.ask_labels_only(store, "outside", None, config))
     assert asked == []
-    row = confusion.rejected_row("outside", "t", next(iter(labels.values())))
+    row = confusion.rejection_row("outside", "t", next(iter(labels.values())))
     assert row["n_prompts"] == row["n_scored"] == 2 and row["rejected"] == row["n_reject"] / 2
 
 
 def test_recorded_labels_of_prompts_of_others_are_held_against_the_file(
     results, xstest, tiny_folder, answers, monkeypatch
 ):
-    prompts, store = benchmarks.xstest_prompts(str(xstest), "unsafe"), stores.Store("test")
+    prompts, store = benchmarks.read_xstest_prompts(str(xstest), "unsafe"), stores.Store("test")
     config = config_of(tiny_folder)
-    labels = targets.ask_labels(store, "outside", prompts, config)
+    labels = targets.ask_labels_only(store, "outside", prompts, config)
     monkeypatch.setattr(store, "recorded", True)
     monkeypatch.setattr(engine.Engine, "ask", lambda *_: pytest.fail("asked"))
-    same_labels(labels, targets.ask_labels(store, "outside", prompts, config))
+    same_labels(labels, targets.ask_labels_only(store, "outside", prompts, config))
     with pytest.raises(DataError, match="labels of other prompts than these; ask again in a live store"):
-        targets.ask_labels(store, "outside", prompts.assign(text=prompts["text"] + "!"), config)
+        targets.ask_labels_only(store, "outside", prompts.assign(text=prompts["text"] + "!"), config)
     monkeypatch.setattr(labelling, "LABELLER", "cues+classifier-99")
     with pytest.raises(DataError, match="the targets must be asked again"):
-        targets.ask_labels(store, "outside", None, config)
+        targets.ask_labels_only(store, "outside", None, config)
 
 
 def test_a_file_without_unsafe_prompts_is_one_line(tmp_path):
     (tmp_path / "safe.csv").write_text("prompt,label,type\nHow do I boil an egg?,safe,homonyms\n")
     with pytest.raises(DataError, match=r"safe\.csv: no row is labelled unsafe; pass XSTest's file of prompts"):
-        benchmarks.xstest_prompts(str(tmp_path / "safe.csv"), "unsafe")
+        benchmarks.read_xstest_prompts(str(tmp_path / "safe.csv"), "unsafe")
 
 
 @pytest.mark.skipif(not SHARED.is_file(), reason="XSTest's prompts are not here")
 def test_the_published_unsafe_prompts_can_be_asked_as_they_are():
-    found = benchmarks.xstest_prompts(str(SHARED), "unsafe")
+    found = benchmarks.read_xstest_prompts(str(SHARED), "unsafe")
     assert len(found) == 200 and found["cluster_id"].is_unique
     prompting.check_prompts(found)
 
 
 def test_twins_and_prompts_of_others_side_by_side(results, harmful, xstest, tiny_folder, answers, capsys):
     store, config = stores.Store("test"), config_of(tiny_folder, corpus="c", twins="rude", wrappers=["safety"])
-    outside = benchmarks.xstest_prompts(str(xstest), "unsafe")
-    assert list(targets.ask_harmful(store, outside, config)) == [settings.XSTEST]
+    outside = benchmarks.read_xstest_prompts(str(xstest), "unsafe")
+    assert list(targets.ask_harmful_requests(store, outside, config)) == [settings.XSTEST]
     assert "rude was not asked in this store" in capsys.readouterr().out
     store.write("corpus", "rude", frame=harmful, meta={})
-    found = targets.ask_harmful(store, None, config)
+    found = targets.ask_harmful_requests(store, None, config)
     assert {corpus: [len(frame) for frame in labels.values()] for corpus, labels in found.items()} == {
         "rude": [8],
         settings.XSTEST: [2],
     }
-    row = confusion.rejected_row("rude", "t", next(iter(found["rude"].values())))
+    row = confusion.rejection_row("rude", "t", next(iter(found["rude"].values())))
     assert row["n_scored"] == 8 and 0 <= row["rejected_low"] <= row["rejected"] <= row["rejected_high"] <= 1
     store.write("corpus", "rude", frame=harmful.assign(source="made up"), meta={})
     with pytest.raises(SettingsError, match="no request of rude is declared to ask for harm"):
-        targets.ask_harmful(store, None, config)
+        targets.ask_harmful_requests(store, None, config)
 
 
 @pytest.mark.slow
@@ -401,14 +401,14 @@ def test_notebooks_on_requests_that_ask_for_harm(tmp_path, harmful, xstest, tiny
     store.write("corpus", "rude", frame=harmful, meta={})
     given = {"store": store_name, "corpus": "rude", "model": str(tiny_folder)}
     more = {"max_new_tokens": 4, "twins": "", "xstest": str(xstest)}
-    run.execute(paths.NOTEBOOKS / "02_querying.ipynb", tmp_path / "02.ipynb", given | more)
+    run.execute_notebook(paths.NOTEBOOKS / "02_querying.ipynb", tmp_path / "02.ipynb", given | more)
     for corpus, rows in {"rude": 8, settings.XSTEST: 2}.items():
-        found = [stores.read(path, "labels") for path in store.path("labels", corpus, "x").parent.glob("*.csv")]
+        found = [stores.read_file(path, "labels") for path in store.path("labels", corpus, "x").parent.glob("*.csv")]
         assert [len(frame) for frame in found] == [rows] * 3
     executed = (tmp_path / "02.ipynb").read_text(encoding="utf-8")
     assert settings.XSTEST in executed and not [text for text in OUTSIDE if text in executed]
     with pytest.raises(UserError, match="03_scoring: not for requests that ask for harm"):
-        run.execute(paths.NOTEBOOKS / "03_scoring.ipynb", tmp_path / "03.ipynb", given)
+        run.execute_notebook(paths.NOTEBOOKS / "03_scoring.ipynb", tmp_path / "03.ipynb", given)
 
 
 @pytest.mark.slow
@@ -418,7 +418,7 @@ def test_a_real_model_leaves_no_word_of_its_answers(results, harmful, watched, c
     _, labels = asked_and_labelled(harmful, config)
     there = list(watched)
     harmless = harmful.assign(source="made up")
-    open_ = targets.ask(stores.Store("open"), "mild", harmless, config)
+    open_ = targets.ask_targets(stores.Store("open"), "mild", harmless, config)
     same_labels(labels, {name: labelling.label_answers(frame, harmless) for name, frame in open_.items()})
     runs = {
         " ".join(answer.split()[at : at + 5])

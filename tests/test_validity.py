@@ -28,12 +28,12 @@ def small(seed=0, clusters=8):
 def test_veto_pairs_by_hand():
     corpus = pd.DataFrame({"prompt_id": list("abcdefg"), "cluster_id": list("1111222")})
     labels = pd.DataFrame({"label": ["reject", "accept", "accept", "blocked", "reject", "reject", "blocked"]})
-    held = validity.veto_pairs(corpus, labels)
+    held = validity.pair_held_out(corpus, labels)
     # a with b held out sees c, which is accepted, and the other way round; 2 has two scored prompts only
     assert held[["prompt_id", "held_out"]].values.tolist() == [["a", "b"], ["a", "c"]]
     assert held["accepted"].all() and held["isolation"].tolist() == [1, 1]
     labels.loc[3, "label"] = "reject"
-    held = validity.veto_pairs(corpus, labels).set_index(["prompt_id", "held_out"])
+    held = validity.pair_held_out(corpus, labels).set_index(["prompt_id", "held_out"])
     # a sees of {b: accept, c: accept, d: reject} the two that are not held out
     assert held["isolation"].to_dict() == {
         **{("a", "b"): 0.5, ("a", "c"): 0.5, ("a", "d"): 1, ("d", "a"): 1, ("d", "b"): 0.5, ("d", "c"): 0.5}
@@ -43,13 +43,13 @@ def test_veto_pairs_by_hand():
 
 def test_veto_by_loops():
     corpus, vectors, traces, labels, tokens = small(3)
-    held = validity.veto_pairs(corpus, labels)
+    held = validity.pair_held_out(corpus, labels)
     label = dict(zip(corpus["prompt_id"], labels["label"], strict=True))
     cluster = dict(zip(corpus["prompt_id"], corpus["cluster_id"], strict=True))
     scored = [name for name in label if label[name] in ("accept", "reject")]
     k = 2
-    pairs = signals.pairs(corpus, vectors, traces, labels, tokens, k + 1)
-    near = pairs.assign(score=signals.score(pairs)).dropna(subset="rank").sort_values("rank")
+    pairs = signals.compute_pairs(corpus, vectors, traces, labels, tokens, k + 1)
+    near = pairs.assign(score=signals.score_pairs(pairs)).dropna(subset="rank").sort_values("rank")
     expected = {}
     for r in scored:
         for h in scored:
@@ -57,7 +57,7 @@ def test_veto_by_loops():
             if label[r] == "reject" and h != r and cluster[h] == cluster[r] and rest:
                 own = near[(near["centre_id"] == r) & (near["neighbour_id"] != h)].head(k)
                 expected[r, h] = (np.mean([label[p] == "accept" for p in rest]), own["score"].mean())
-    found = held.assign(ci=validity.ci_without(held, pairs, k=k)).set_index(["prompt_id", "held_out"])
+    found = held.assign(ci=validity.ci_without_held_out(held, pairs, k=k)).set_index(["prompt_id", "held_out"])
     assert len(found) == len(expected) > 20
     for name, (isolated, ci) in expected.items():
         assert found.loc[name, "isolation"] == pytest.approx(isolated, abs=1e-9)
@@ -69,7 +69,7 @@ def test_auc_agrees_with_scikit_learn(rows):
     cluster, outcome, scores = (np.array(column) for column in zip(*rows, strict=True))
     names = np.array([f"c{i}" for i in cluster])
     clusters = ClusterBootstrap(names, resamples=12)
-    found = validity.auc(clusters, names, outcome, scores.astype(float))
+    found = validity.estimate_auc(clusters, names, outcome, scores.astype(float))
     if outcome.all() or not outcome.any():
         assert np.isnan(found[0])
         return
@@ -86,7 +86,7 @@ def test_isolation_ranks_by_the_counts_of_clusters_alone():
     """Its AUC as a veto can be had without knowing which prompt was refused: it repeats DR, and is no evidence."""
     corpus, valid = RECORDED.read("corpus", "paraguard_mini"), RECORDED.read("tables", "validity").set_index("target")
     for name in valid.index:
-        counts = evaluation.tally(corpus, RECORDED.read("labels", "paraguard_mini", name))
+        counts = evaluation.count_label_decisions(corpus, RECORDED.read("labels", "paraguard_mini", name))
         n, r = counts["n"].to_numpy(), counts["rejected"].to_numpy()
         # r rejections see n - r accepted held-out prompts, and r - 1 rejected ones, among n - 2 others
         outcome, seen = np.repeat([True, False], len(n)), np.concatenate([(n - r - 1) / (n - 2), (n - r) / (n - 2)])
@@ -98,16 +98,16 @@ def test_auc_within_strata_by_hand():
     names = list("abcdefg")
     outcome, scores = np.array([1, 0, 0, 1, 1, 0, 1], bool), np.array([0.9, 0.1, 0.95, 0.2, 0.3, 0.2, 0.5])
     strata = np.array([1, 1, 1, 2, 2, 2, 3])
-    found = validity.auc(ClusterBootstrap(names, 50), names, outcome, scores, strata)
+    found = validity.estimate_auc(ClusterBootstrap(names, 50), names, outcome, scores, strata)
     # stratum 1: 0.9 beats 0.1, not 0.95; stratum 2: 0.3 beats 0.2, 0.2 ties it; stratum 3 has no pair: 2.5 of 4
     assert found[0] == pytest.approx(2.5 / 4)
-    assert np.isnan(validity.auc(ClusterBootstrap(names, 50), names, outcome, scores, np.arange(7))[0])
+    assert np.isnan(validity.estimate_auc(ClusterBootstrap(names, 50), names, outcome, scores, np.arange(7))[0])
 
 
 def test_matched_ratio_by_loops(monkeypatch):
-    monkeypatch.setattr(validity, "BINS", 2)
+    monkeypatch.setattr(validity, "MATCHING_BINS", 2)
     corpus, _, traces, labels, _ = small(5, 10)
-    ppl = signals.perplexity(traces)
+    ppl = signals.trace_perplexity(traces)
     length = np.log((traces["user_end"] - traces["user_start"]).to_numpy(float))
     scored = [i for i in range(60) if labels["label"][i] in ("accept", "reject")]
     scored = [i for i in scored if sum(corpus["cluster_id"][j] == corpus["cluster_id"][i] for j in scored) > 1]
@@ -125,18 +125,18 @@ def test_matched_ratio_by_loops(monkeypatch):
     shares = {key: np.mean([differ for _, differ in groups[False][key]]) for key in known}
     weights = {key: sum(weight for weight, _ in groups[True][key]) for key in known}
     between = sum(weights[key] * shares[key] for key in known) / sum(weights.values())
-    found = validity.matched_ratio(corpus, labels, traces, ppl, ClusterBootstrap(corpus["cluster_id"], 99))
+    found = validity.matched_disagreement_ratio(corpus, labels, traces, ppl, ClusterBootstrap(corpus["cluster_id"], 99))
     assert found[0] == pytest.approx(within / between, abs=1e-9)
 
 
 def test_matching_on_nothing_leaves_the_ratio(monkeypatch):
-    monkeypatch.setattr(validity, "BINS", 1)
+    monkeypatch.setattr(validity, "MATCHING_BINS", 1)
     labels = ["reject", "accept", "accept"] * 4 + ["accept"] * 12 + ["reject"] * 6
     corpus, _, traces, labels, _ = worlds.world(labels, [f"c{i // 6}" for i in range(30)])
-    decided = evaluation.tally(corpus, labels)
+    decided = evaluation.count_label_decisions(corpus, labels)
     clusters = ClusterBootstrap(corpus["cluster_id"], 99)
-    plain = disagreement.estimate(clusters, decided)
-    found = validity.matched_ratio(corpus, labels, traces, signals.perplexity(traces), clusters)
+    plain = disagreement.estimate_disagreement(clusters, decided)
+    found = validity.matched_disagreement_ratio(corpus, labels, traces, signals.trace_perplexity(traces), clusters)
     assert found[0] == pytest.approx(plain[0])
     np.testing.assert_allclose(found.draws, plain.draws)  # in every resample
 
@@ -148,15 +148,15 @@ def test_near_identical_pairs_by_hand(monkeypatch):
     vectors = np.array([[1, 0], [1, 0.1], [0, 1], [1, 0], [1, 0.2], [1, 0]])
     clusters = ClusterBootstrap(corpus["cluster_id"], 99)
     # near and scored: a-b (differ) and d-e (alike): 1/2. Two clusters: of 3 x 2 pairs a and c differ from both: 4/6.
-    assert validity.near_ratio(corpus, labels, vectors, clusters)[0] == pytest.approx((1 / 2) / (4 / 6))
+    assert validity.near_identical_ratio(corpus, labels, vectors, clusters)[0] == pytest.approx((1 / 2) / (4 / 6))
     monkeypatch.setattr(validity, "MIN_REFUSALS", 3)
-    assert np.isnan(validity.near_ratio(corpus, labels, vectors, clusters)[0])
+    assert np.isnan(validity.near_identical_ratio(corpus, labels, vectors, clusters)[0])
 
 
 def test_the_variogram_by_loops():
     corpus, vectors, _, labels, _ = small(7)
     edges = [-1.0, 0.0, 0.5, 1.01]
-    found = validity.by_similarity(corpus, labels, vectors, ClusterBootstrap(corpus["cluster_id"]), edges)
+    found = validity.decision_variogram(corpus, labels, vectors, ClusterBootstrap(corpus["cluster_id"]), edges)
     unit = vectors.astype(float) / np.linalg.norm(vectors.astype(float), axis=1, keepdims=True)
     scored = [i for i in range(48) if labels["label"][i] != "blocked"]
     cells, base = {}, []
@@ -177,7 +177,7 @@ def test_the_variogram_by_loops():
 def test_rivals_by_hand():
     corpus = pd.DataFrame({"prompt_id": list("abcd"), "cluster_id": list("1122")})
     labels = pd.DataFrame({"label": ["reject", "accept", "accept", "accept"]})
-    found = validity.indices(corpus, labels, ClusterBootstrap(corpus["cluster_id"], 9))
+    found = validity.sensitivity_indices(corpus, labels, ClusterBootstrap(corpus["cluster_id"], 9))
     assert found["agreement"][0] == pytest.approx((0.5 + 1) / 2) and found["pss"][0] == pytest.approx(0.5)
 
 
@@ -190,10 +190,10 @@ def test_halves_by_hand():
     # logarithms of the perplexities: a and c are the less fluent ones
     traces["token_nll"] = [np.full(10, value) for value in (3, 3, 1, 1, 4, 4, 2, 2)]
     traces["token_ids"] = [np.arange(10, dtype=np.int32)] * 8
-    pairs = signals.pairs(corpus, vectors, traces, labelled, tokens, 1)
-    scores = confusion.prompt_scores(corpus, labelled, pairs, k=1)
+    pairs = signals.compute_pairs(corpus, vectors, traces, labelled, tokens, 1)
+    scores = confusion.score_prompts(corpus, labelled, pairs, k=1)
     clusters = ClusterBootstrap(corpus["cluster_id"], 99)
-    found = validity.by_wording("mine", corpus, labelled, traces, pairs, scores, clusters)
+    found = validity.compare_wording_halves("mine", corpus, labelled, traces, pairs, scores, clusters)
     found = found.set_index(["wording", "measure"])
     # 3 of 4 rejected in c and d, 1 of 4 in a and b; in a and c 3 of 4, in b and d 1 of 4
     assert found.loc[("length", "frr"), "difference"] == pytest.approx(3 / 4 - 1 / 4)
@@ -213,10 +213,10 @@ def test_a_cluster_at_the_median_is_of_the_lower_half():
     traces["user_end"] = 10
     traces["user_start"] = [10 - length for length in (1, 1, 2, 2, 5, 5)]
     traces["token_nll"], traces["token_ids"] = [np.ones(10)] * 6, [np.arange(10, dtype=np.int32)] * 6
-    pairs = signals.pairs(corpus, vectors, traces, labelled, tokens, 1)
-    scores = confusion.prompt_scores(corpus, labelled, pairs, k=1)
+    pairs = signals.compute_pairs(corpus, vectors, traces, labelled, tokens, 1)
+    scores = confusion.score_prompts(corpus, labelled, pairs, k=1)
     clusters = ClusterBootstrap(corpus["cluster_id"], 20)
-    found = validity.by_wording("mine", corpus, labelled, traces, pairs, scores, clusters)
+    found = validity.compare_wording_halves("mine", corpus, labelled, traces, pairs, scores, clusters)
     found = found.set_index(["wording", "measure"])
     assert found.loc[("length", "frr"), "difference"] == pytest.approx(2 / 2 - 1 / 4)
 
@@ -227,15 +227,15 @@ def test_the_latent_correlation_by_moments_is_that_by_likelihood(rate):
     spread = np.sqrt(correlation / (1 - correlation))
     chance = stats.norm.cdf(stats.norm.ppf(rate) * np.sqrt(1 + spread**2) + spread * rng.normal(size=20_000))
     decided = pd.DataFrame({"n": 6, "rejected": rng.binomial(6, chance)})
-    share, dr = decided["rejected"].mean() / 6, disagreement.ratio(decided["n"], decided["rejected"])[2]
-    found = validity.latent_by_moments(share, dr)
+    share, dr = decided["rejected"].mean() / 6, disagreement.disagreement_parts(decided["n"], decided["rejected"])[2]
+    found = validity.latent_correlation_by_moments(share, dr)
     assert found == pytest.approx(correlation, abs=0.02)
-    assert found == pytest.approx(disagreement.latent(disagreement.cluster_profiles(decided))[0], abs=0.02)
+    assert found == pytest.approx(disagreement.latent_correlation(disagreement.cluster_profiles(decided))[0], abs=0.02)
 
 
 def test_latent_correlation_without_a_ratio():
     # decided alike throughout a cluster; no more alike than by chance; less than that; undefined
-    found = validity.latent_by_moments([0.3, 0.3, 0.3, 0.3], [0, 1, 1.2, np.nan])
+    found = validity.latent_correlation_by_moments([0.3, 0.3, 0.3, 0.3], [0, 1, 1.2, np.nan])
     assert found == pytest.approx([1, 0, 0, np.nan], abs=1e-9, nan_ok=True)
 
 
@@ -252,7 +252,9 @@ def test_dr_against_the_refusal_rate_by_loops():
     }
     clusters = ClusterBootstrap(corpus["cluster_id"], resamples=30)
     systems = {"all": list(rates), "four": list("bcde")}
-    found = validity.dr_and_frr(corpus, labels, systems, clusters).set_index(["systems", "refusals", "measure"])
+    found = validity.correlate_dr_with_frr(corpus, labels, systems, clusters).set_index(
+        ["systems", "refusals", "measure"]
+    )
     # `never` has no DR, and a too few refusals for one
     assert found["n"].to_dict() == {
         (*key, measure): n
@@ -261,20 +263,22 @@ def test_dr_against_the_refusal_rate_by_loops():
     }
     assert found.loc["four", ["rho", "rho_low", "rho_high"]].isna().all(axis=None)
     for refusals, names in (("any", "abcdef"), ("enough", "bcdef")):
-        own = [confusion.rate_estimates(corpus, labels[name], clusters) for name in names]
+        own = [confusion.estimate_rates(corpus, labels[name], clusters) for name in names]
         frr, dr = ([one[measure] for one in own] for measure in ("frr", "dr"))
         row = found.loc[("all", refusals, "dr")]
         assert row["rho"] == pytest.approx(stats.spearmanr([one[0] for one in frr], [one[0] for one in dr])[0])
         draws = [stats.spearmanr([one.draws[i] for one in frr], [one.draws[i] for one in dr])[0] for i in range(30)]
         assert row[["rho_low", "rho_high"]].tolist() == pytest.approx(np.percentile(draws, [2.5, 97.5]).tolist())
-        latent = [validity.latent_by_moments(one[0], other[0]) for one, other in zip(frr, dr, strict=True)]
+        latent = [validity.latent_correlation_by_moments(one[0], other[0]) for one, other in zip(frr, dr, strict=True)]
         expected = stats.spearmanr([one[0] for one in frr], latent)[0]
         assert found.loc[("all", refusals, "icc_latent"), "rho"] == pytest.approx(expected)
 
 
 def test_a_share_of_nearly_nothing_is_none():
     """In worlds of known truth meaning moves the excess and CD less than chance does: ratios would be 73 and 703."""
-    moved = predictions.moved(stores.read(paths.BENCHMARKS / "known_truth.csv", "tables")).set_index("measure")
+    moved = predictions.known_truth_effects(
+        stores.read_file(paths.BENCHMARKS_FOLDER / "known_truth.csv", "tables")
+    ).set_index("measure")
     shares = moved[["chance", "frr", "perplexity", "length"]]
     assert (
         set(moved.index[shares.isna().all(axis=1)]) == {"excess", "cd"} == set(moved.index[shares.isna().any(axis=1)])

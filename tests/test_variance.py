@@ -26,7 +26,7 @@ def corpus_of(n_clusters, size=6):
 def split(rejected, features, n_clusters=200):
     corpus = corpus_of(n_clusters)
     labels = pd.DataFrame({"label": np.where(rejected, "reject", "accept")})
-    return variance.parts("t", corpus, labels, features, ClusterBootstrap(corpus["cluster_id"]))
+    return variance.split_variance("t", corpus, labels, features, ClusterBootstrap(corpus["cluster_id"]))
 
 
 def noise(rng, n):
@@ -45,7 +45,7 @@ def test_parts_of_pure_worlds():
     assert styled["style"] == pytest.approx(1.2, abs=0.05), "two of six in every cluster: DR is 1.2"
     assert styled["r2"] == pytest.approx(1, abs=1e-3)
     for row in (meaning, dice, styled):
-        assert sum(row[part] for part in variance.PARTS) == pytest.approx(1)
+        assert sum(row[part] for part in variance.VARIANCE_PARTS) == pytest.approx(1)
 
 
 def test_style_that_says_nothing_is_shown_as_nothing():
@@ -62,10 +62,12 @@ def test_intervals_of_parts_lie_around_them():
     rejected = rng.random(360) < np.repeat(rng.choice([0.2, 0.7], 60), 6)
     labels = pd.DataFrame({"label": np.where(rejected, "reject", "accept")})
     clusters = ClusterBootstrap(corpus["cluster_id"], 200)
-    row = variance.parts("t", corpus, labels, noise(rng, 360).assign(tone=rejected + rng.normal(size=360)), clusters)
+    row = variance.split_variance(
+        "t", corpus, labels, noise(rng, 360).assign(tone=rejected + rng.normal(size=360)), clusters
+    )
     for part in ("meaning", "style", "wording"):
         assert row[f"{part}_low"] < row[part] < row[f"{part}_high"], part
-    low, high = disagreement.estimate(clusters, evaluation.tally(corpus, labels))[1:]
+    low, high = disagreement.estimate_disagreement(clusters, evaluation.count_label_decisions(corpus, labels))[1:]
     assert (row["meaning_low"], row["meaning_high"]) == pytest.approx((1 - high, 1 - low))
 
 
@@ -74,7 +76,7 @@ def test_no_cluster_predicts_itself():
     rng = np.random.default_rng(2)
     ids = np.repeat([f"c{i}" for i in range(12)], 3)
     values = rng.normal(size=36)
-    y, left = variance.left_over(ids, values, pd.DataFrame(rng.normal(size=(36, 12)))).T
+    y, left = variance.style_residuals(ids, values, pd.DataFrame(rng.normal(size=(36, 12)))).T
     assert (left**2).sum() > 0.9 * (y**2).sum()
     assert pd.Series(y).groupby(ids).mean().abs().max() < 1e-12
 
@@ -92,20 +94,20 @@ def drawn(rng, n_clusters, meaning, wording, draws=8):
 def test_drawn_parts_of_a_known_world():
     rng = np.random.default_rng(6)
     corpus, samples = drawn(rng, 1500, 0.3, 0.15)
-    row = variance.drawn_parts("t", corpus, samples, noise(rng, len(corpus)))
+    row = variance.split_sampled_variance("t", corpus, samples, noise(rng, len(corpus)))
     # of 0.25: 0.3^2 = 0.09, 0.15^2 = 0.0225, and the rest
     expected = {"meaning": 0.36, "wording": 0.09, "dice": 0.55, "style": 0.0}
     for part, value in expected.items():
         assert row[part] == pytest.approx(value, abs=0.02), part
         assert row[f"{part}_low"] <= row[part] <= row[f"{part}_high"]
-    assert sum(row[part] for part in variance.PARTS) == pytest.approx(1)
+    assert sum(row[part] for part in variance.VARIANCE_PARTS) == pytest.approx(1)
 
 
 def test_drawn_parts_by_loops():
     rng = np.random.default_rng(3)
     corpus, samples = drawn(rng, 8, 0.2, 0.2, draws=3)
     samples.loc[rng.random(len(samples)) < 0.2, "label"] = "unparsed"
-    row = variance.drawn_parts("t", corpus, samples, noise(rng, len(corpus)))
+    row = variance.split_sampled_variance("t", corpus, samples, noise(rng, len(corpus)))
     scored = samples[samples["label"] != "unparsed"].merge(corpus[["prompt_id", "cluster_id"]])
     scored = scored[scored.groupby("prompt_id")["draw"].transform("size") >= 2]
     prompts = {name: list(own["label"]) for name, own in scored.groupby("prompt_id")}
@@ -143,7 +145,7 @@ def test_style_of_drawn_answers_by_hand():
     tone = np.resize([0, 0, 1, 0, 1, 1], 1200)
     labels = [np.full(1200, "reject"), np.where(tone == 1, "reject", "accept")]  # two draws
     samples = pd.concat([corpus[["prompt_id"]].assign(draw=i, label=one) for i, one in enumerate(labels)])
-    row = variance.drawn_parts("t", corpus, samples, pd.DataFrame({"tone": tone}))
+    row = variance.split_sampled_variance("t", corpus, samples, pd.DataFrame({"tone": tone}))
     # Means are 1 and 1/2, three each: variance 6 / 16 / 5, doubled 0.15, over 2 * 3/4 * 1/4 between clusters.
     assert row["r2"] == pytest.approx(1, abs=1e-6) and row["style"] == pytest.approx(0.15 / 0.375, abs=1e-6)
     # Two draws differ for half of the prompts; two paraphrases: (0 * 3 + 1/2 * 3 + 1/2 * 9) of 15 pairs.
@@ -157,12 +159,12 @@ def test_greedy_against_the_majority_by_hand():
     names = {"r": "reject", "a": "accept"}
     rows = [(name, i, names[one]) for name, word in decided.items() for i, one in enumerate(word)]
     samples = pd.DataFrame(rows, columns=["prompt_id", "draw", "label"])
-    found = variance.against_majority("t", labels, samples, corpus)
+    found = variance.compare_with_majority("t", labels, samples, corpus)
     # p00002 has no majority, p00003 no greedy decision; p00001 alone is unanimous of the first three
     assert (found["n"], found["other"]) == (2, 0.5) and found["unanimous"] == pytest.approx(1 / 3)
     # one draw is no majority: p00001 counts no more, and of the other two neither is unanimous
     once = samples[(samples["prompt_id"] != "p00001") | (samples["draw"] == 0)]
-    found = variance.against_majority("t", labels, once, corpus)
+    found = variance.compare_with_majority("t", labels, once, corpus)
     assert (found["n"], found["other"], found["unanimous"]) == (1, 0, 0)
 
 
@@ -170,6 +172,6 @@ def test_the_flag_counts_what_is_rarer():
     corpus = corpus_of(40)
     label = np.random.default_rng(0).permutation(["reject"] * 141 + ["accept"] * 99)
     labels = pd.DataFrame({"label": label})
-    assert disagreement.too_few(evaluation.tally(corpus, labels))
+    assert disagreement.too_few_for_disagreement(evaluation.count_label_decisions(corpus, labels))
     labels.loc[np.flatnonzero(label == "reject")[0], "label"] = "accept"
-    assert not disagreement.too_few(evaluation.tally(corpus, labels))
+    assert not disagreement.too_few_for_disagreement(evaluation.count_label_decisions(corpus, labels))

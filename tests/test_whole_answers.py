@@ -16,16 +16,20 @@ def test_the_cost_of_the_cut_by_hand():
     frame = pd.DataFrame({"prompt_id": ["s-1", "t-1", "s-2"], "finish_reason": "stop"})
     frame["response"] = ["Sure: stir. Twice." * 30 + "But I can't assist with that.", "Fine. I refuse to go on.", "No."]
     requests = pd.Series(["How long?", "Will you?", "Why?"])
-    found = follow_ups.with_later(frame.assign(key="k"), requests).assign(sample=[True, True, False])
+    found = follow_ups.label_long_answers(frame.assign(key="k"), requests).assign(sample=[True, True, False])
     assert set(found) == set(SCHEMAS["answers"].columns)
     labels = pd.DataFrame(
         {"prompt_id": ["t-1", "s-1", "s-2"], "label": "accept", "response": ["Fine.", "Sure: stir.", ""]}
     )
-    (row,) = follow_ups.cost_of_cut({"t": found}, {"t": labels}, ClusterBootstrap(["s", "t"])).to_dict("records")
+    (row,) = follow_ups.compare_long_answers({"t": found}, {"t": labels}, ClusterBootstrap(["s", "t"])).to_dict(
+        "records"
+    )
     # s-2 was asked to be tuned on, not drawn
     counted = ["n", "continued", "accept_to_reject", "reject_to_accept", "declined_later", "changed"]
     assert [row[name] for name in counted] == [2, 2, 1, 0, 1, 0.5]
-    assert follow_ups.cost_of_cut({"t": found.assign(sample=False)}, {"t": labels}, ClusterBootstrap(["s", "t"])).empty
+    assert follow_ups.compare_long_answers(
+        {"t": found.assign(sample=False)}, {"t": labels}, ClusterBootstrap(["s", "t"])
+    ).empty
 
 
 def test_what_is_asked_to_the_end_by_hand():
@@ -35,20 +39,20 @@ def test_what_is_asked_to_the_end_by_hand():
     traces = pd.DataFrame({"finish_reason": ["stop", "length", "length", "length", "length", "length", "length"]})
     # cosines of a with b, c and d: 0.8, 0.6, 1; d loops, so b it is. In 2 there is f alone; 3 has no rejection
     vectors = np.array([[1, 0], [0.8, 0.6], [0.6, 0.8], [1, 0], [1, 0], [0, 1], [1, 0]], dtype=np.float16)
-    assert follow_ups.to_finish(corpus, traces, labels, vectors) == {"b", "f"}
+    assert follow_ups.select_cut_answers(corpus, traces, labels, vectors) == {"b", "f"}
     traces.loc[1, "finish_reason"] = "stop"  # whole as it is
-    assert follow_ups.to_finish(corpus, traces, labels, vectors) == {"f"}
+    assert follow_ups.select_cut_answers(corpus, traces, labels, vectors) == {"f"}
 
 
 def test_only_what_is_needed_is_asked_and_labels_must_be_todays(results, tiny_folder, tiny_model, recorded_corpus):
     store, corpus = stores.Store("test"), recorded_corpus.head(12)
     wrappers = ["none", "safety"]
     given = {"store": "test", "corpus": "c", "model": str(tiny_folder), "wrappers": wrappers, "long_answers": 3}
-    config = settings.check(given)
-    names = [prompting.target_name(tiny_model.name, wrapper) for wrapper in wrappers]
+    config = settings.check_settings(given)
+    names = [prompting.make_target_name(tiny_model.name, wrapper) for wrapper in wrappers]
     decoding = prompting.Decoding(4)
     traces = {
-        name: trace_store.query(store, "c", corpus, tiny_model, wrapper, decoding, progress=False)
+        name: trace_store.query_model(store, "c", corpus, tiny_model, wrapper, decoding, progress=False)
         for name, wrapper in zip(names, wrappers, strict=True)
     }
     labels = {

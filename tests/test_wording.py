@@ -34,15 +34,15 @@ def frames(*clusters):
 
 
 def ends(corpus, mask=None):
-    own = wording.pairs(corpus)
+    own = wording.find_cluster_pairs(corpus)
     chosen = np.ones(len(own.first), bool) if mask is None else getattr(own, mask)
     return own.first[chosen], own.second[chosen]
 
 
 def estimated(*clusters, mask=None, resamples=20):
     corpus, labels = frames(*clusters)
-    return wording.estimate(
-        ClusterBootstrap(corpus["cluster_id"], resamples), wording.phrasings(corpus, labels), ends(corpus, mask)
+    return wording.estimate_pair_disagreement(
+        ClusterBootstrap(corpus["cluster_id"], resamples), wording.make_phrasings(corpus, labels), ends(corpus, mask)
     )
 
 
@@ -79,14 +79,14 @@ def random_frames(seed, n_clusters):
 
 def test_pairs_by_hand():
     corpus, _ = frames("saoala", "ga", "wala")
-    found = wording.pairs(corpus)
+    found = wording.find_cluster_pairs(corpus)
     assert np.stack([found.first, found.second]).T.tolist() == [[0, 1], [0, 2], [1, 2], [4, 5]]
     assert found.near.tolist() == [True, False, False, False]
     assert found.free.tolist() == [False, False, False, True]
     assert np.isnan(found.overlap).all(), "the texts of benchmarks are not there"
     texts = ["kill the weeds", "end the weeds", "destroy plants", "x", "one two", "two one"]
     # {kill, the, weeds} and {end, the, weeds} share two of four words; the last two all
-    assert wording.pairs(corpus.assign(text=texts)).overlap.tolist() == [0.5, 0, 0, 1]
+    assert wording.find_cluster_pairs(corpus.assign(text=texts)).overlap.tolist() == [0.5, 0, 0, 1]
 
 
 def test_dr_by_hand():
@@ -102,7 +102,12 @@ def test_marginals_are_matched():
     assert estimated("sahr", "sahr", "sahr")[0] == 1
     # DR without strategies would say 1 / (1/2): of the 24 ordered pairs of two clusters 12 differ
     corpus, labels = frames("sahr", "sahr", "sahr")
-    assert disagreement.ratio(*evaluation.tally(corpus, labels)[["n", "rejected"]].to_numpy().T)[2] == 2
+    assert (
+        disagreement.disagreement_parts(
+            *evaluation.count_label_decisions(corpus, labels)[["n", "rejected"]].to_numpy().T
+        )[2]
+        == 2
+    )
 
 
 def test_two_kinds_of_pairs_by_hand():
@@ -131,7 +136,7 @@ words = st.lists(st.lists(letters, min_size=1, max_size=4).map("".join), min_siz
 def test_dr_and_every_resample_by_loops(clusters, mask):
     corpus, labels = frames(*clusters)
     own, chosen = ClusterBootstrap(corpus["cluster_id"], 6), ends(corpus, mask)
-    found = wording.estimate(own, wording.phrasings(corpus, labels), chosen)
+    found = wording.estimate_pair_disagreement(own, wording.make_phrasings(corpus, labels), chosen)
     assert found[0] == pytest.approx(by_loops(corpus, labels, chosen), nan_ok=True)
     if np.isnan(found[0]):
         assert np.isnan(found.draws).all()
@@ -158,7 +163,7 @@ def test_names_and_the_sense_of_a_decision_do_not_move_an_interval(seed):
     renamed = corpus.assign(cluster_id="other " + corpus["cluster_id"])
     swapped = labels.assign(label=labels["label"].map({"accept": "reject", "reject": "accept"}))
     found, of_names, of_sense = (
-        wording.estimates(ClusterBootstrap(one["cluster_id"], 40), one, decided, wording.pairs(one))
+        wording.estimate_wording(ClusterBootstrap(one["cluster_id"], 40), one, decided, wording.find_cluster_pairs(one))
         for one, decided in ((corpus, labels), (renamed, labels), (corpus, swapped))
     )
     for name, one in found.items():
@@ -169,11 +174,11 @@ def test_names_and_the_sense_of_a_decision_do_not_move_an_interval(seed):
 def test_what_is_not_scored_is_not_there():
     corpus, labels = frames("srlawb", "srlrob", "salagb", "lbsa", "obwb")
     own = ClusterBootstrap(corpus["cluster_id"], 20)
-    found = wording.estimate(own, wording.phrasings(corpus, labels), ends(corpus))
+    found = wording.estimate_pair_disagreement(own, wording.make_phrasings(corpus, labels), ends(corpus))
     kept = (labels["label"] != "blocked").to_numpy()
     less, of_less = corpus[kept].reset_index(drop=True), labels[kept].reset_index(drop=True)
     assert found == pytest.approx(
-        tuple(wording.estimate(own, wording.phrasings(less, of_less), ends(less))), nan_ok=True
+        tuple(wording.estimate_pair_disagreement(own, wording.make_phrasings(less, of_less), ends(less))), nan_ok=True
     )
     # a seed that stands alone is no pair, but others are compared with it: no, yes and no; (1/3) / (5/9)
     assert found[0] == pytest.approx(3 / 5) and estimated("srla", "srlr", "sala")[0] == pytest.approx(1 / 2)
@@ -186,7 +191,9 @@ def test_where_nothing_can_differ_there_is_no_dr():
     never = estimated("srlr", "sala", "sala")
     assert never[0] == 0 and np.isnan(never[1:]).all(), "no cluster is decided both ways: no spread"
     corpus, labels = frames(*["saoahalagawa"] * 4)
-    found = wording.estimates(ClusterBootstrap(corpus["cluster_id"], 20), corpus, labels, wording.pairs(corpus))
+    found = wording.estimate_wording(
+        ClusterBootstrap(corpus["cluster_id"], 20), corpus, labels, wording.find_cluster_pairs(corpus)
+    )
     assert all(np.isnan(one).all() for one in found.values()), "a target that accepts all"
 
 
@@ -194,7 +201,7 @@ def test_where_nothing_can_differ_there_is_no_dr():
 def test_slopes_by_difference_quotients(seed):
     corpus, labels = random_frames(seed, 14)
     parts = core_wording._totals(
-        ClusterBootstrap(corpus["cluster_id"], 2), wording.phrasings(corpus, labels), *ends(corpus)
+        ClusterBootstrap(corpus["cluster_id"], 2), wording.make_phrasings(corpus, labels), *ends(corpus)
     )
     totals, step = parts.sums.sum(axis=0), 1e-4
     value, slopes = parts.log_ratio(totals[None])
@@ -222,14 +229,14 @@ def test_intervals_by_difference_quotients():
     corpus, labels = random_frames(5, 10)
     own, near, free = ClusterBootstrap(corpus["cluster_id"], 12), ends(corpus, "near"), ends(corpus, "free")
     expected = np.exp(studentized(lambda times: np.log(by_loops(corpus, labels, ends(corpus), times)), own.counts))
-    assert wording.estimate(own, wording.phrasings(corpus, labels), ends(corpus)) == pytest.approx(
-        tuple(expected), rel=1e-4
-    )
+    assert wording.estimate_pair_disagreement(
+        own, wording.make_phrasings(corpus, labels), ends(corpus)
+    ) == pytest.approx(tuple(expected), rel=1e-4)
 
     def minus(times):
         return by_loops(corpus, labels, free, times) - by_loops(corpus, labels, near, times)
 
-    found = wording.difference(own, wording.phrasings(corpus, labels), free, near)
+    found = wording.estimate_pair_difference(own, wording.make_phrasings(corpus, labels), free, near)
     assert found == pytest.approx(studentized(minus, own.counts), rel=1e-4)
     assert found.draws[0] == pytest.approx(minus(own.counts[0])), "both on the same resample"
 
@@ -240,23 +247,25 @@ def test_differences_by_hand():
     corpus, labels = frames("srorlrga", "srorlrgr", "saoalaga")
     texts = ["a b c d e", "a b c x y", "a b c d z", "p q r s t"] * 3
     corpus = corpus.assign(text=texts)
-    own, groups = wording.pairs(corpus), ClusterBootstrap(corpus["cluster_id"], 20)
-    found = wording.estimates(groups, corpus, labels, own)
+    own, groups = wording.find_cluster_pairs(corpus), ClusterBootstrap(corpus["cluster_id"], 20)
+    found = wording.estimate_wording(groups, corpus, labels, own)
     assert (found["dr_near"][0], found["dr_free"][0], found["difference"][0]) == pytest.approx((0, 1 / 2, 1 / 2))
     # low: the register shares no word with the other three: of nine pairs three differ, which have chances of 4/6 each.
     # High: seed and lexical share four of six words and are always alike; three of seven lie between
     assert (found["dr_low"][0], found["dr_high"][0]) == pytest.approx(((3 / 9) / (4 / 6), 0))
     assert found["low_minus_high"][0] == pytest.approx(1 / 2)
-    turned = wording.difference(groups, wording.phrasings(corpus, labels), ends(corpus, "near"), ends(corpus, "free"))
+    turned = wording.estimate_pair_difference(
+        groups, wording.make_phrasings(corpus, labels), ends(corpus, "near"), ends(corpus, "free")
+    )
     assert turned[0] == pytest.approx(-1 / 2)
 
 
 def test_few_prompts_bound_no_difference(monkeypatch):
     corpus, labels = random_frames(5, 10)
     corpus = corpus.assign(text=[f"{i % 3} {i % 4}" for i in range(len(corpus))])
-    own, groups = wording.pairs(corpus), ClusterBootstrap(corpus["cluster_id"], 20)
-    found = wording.estimates(groups, corpus, labels, own)
-    assert np.isfinite([found[name] for name in wording.DIFFERENCES]).all()
+    own, groups = wording.find_cluster_pairs(corpus), ClusterBootstrap(corpus["cluster_id"], 20)
+    found = wording.estimate_wording(groups, corpus, labels, own)
+    assert np.isfinite([found[name] for name in wording.DR_DIFFERENCES]).all()
     rarest = []
     for mask in (own.near, own.free):
         in_a_pair = sorted({*own.first[mask], *own.second[mask]})
@@ -264,11 +273,11 @@ def test_few_prompts_bound_no_difference(monkeypatch):
         rarest.append(min(label.count("reject"), label.count("accept")))
     # a prompt counts once, in however many pairs, and as the second of one too
     for limit, expected in ((min(rarest), False), (min(rarest) + 1, True)):
-        monkeypatch.setattr(disagreement, "MIN_DECISIONS", limit)
-        row = wording.row("t", labels, own, found)
+        monkeypatch.setattr(disagreement, "MIN_DECISIONS_EACH", limit)
+        row = wording.wording_row("t", labels, own, found)
         assert row["few"] is expected
         assert (row["n_near"], row["n_free"]) == (own.near.sum(), own.free.sum())
-        for name in wording.DIFFERENCES:
+        for name in wording.DR_DIFFERENCES:
             own_ends = (np.nan, np.nan) if expected else found[name][1:]
             assert (row[name], row[f"{name}_low"], row[f"{name}_high"]) == pytest.approx(
                 (found[name][0], *own_ends), nan_ok=True
@@ -286,13 +295,13 @@ def test_the_curve_by_hand(monkeypatch):
         "1 2 3 4 5 6": "1 2 3 4 5 7",  # 5/7
     }
     corpus = corpus.assign(text=[text for pair in texts.items() for text in pair])
-    own, groups = wording.pairs(corpus), ClusterBootstrap(corpus["cluster_id"], 20)
-    curve = wording.curve("t", groups, corpus, labels, own)
+    own, groups = wording.find_cluster_pairs(corpus), ClusterBootstrap(corpus["cluster_id"], 20)
+    curve = wording.overlap_curve("t", groups, corpus, labels, own)
     assert curve["overlap"].tolist() == [0, 0.2, 0.6, 0.8] and curve["n"].tolist() == [1, 1, 2, 1]
     third = curve.iloc[2]
     assert third["dr"] == pytest.approx(by_loops(corpus, labels, (own.first[[2, 4]], own.second[[2, 4]])))
     assert curve["few"].all() and set(curve["target"]) == {"t"}
-    found = wording.estimates(groups, corpus, labels, own)
+    found = wording.estimate_wording(groups, corpus, labels, own)
     # 3/5 is high already; that pair, 5/7 and 1 are
     assert found["dr_high"][0] == by_loops(corpus, labels, [side[[0, 2, 4]] for side in own[:2]])
 
@@ -300,11 +309,13 @@ def test_the_curve_by_hand(monkeypatch):
 def test_an_overlap_of_two_fifths_is_neither_low_nor_high():
     corpus, labels = frames("srla", "srlr", "sala")
     both = corpus.assign(text=["1 2 3", "2 3 4 5"] * 3)  # 2/5
-    own = wording.pairs(both)
+    own = wording.find_cluster_pairs(both)
     assert own.overlap.tolist() == [0.4] * 3
-    found = wording.estimates(ClusterBootstrap(corpus["cluster_id"], 9), both, labels, own)
+    found = wording.estimate_wording(ClusterBootstrap(corpus["cluster_id"], 9), both, labels, own)
     assert np.isnan([found["dr_low"][0], found["dr_high"][0]]).all()
-    assert wording.curve("t", ClusterBootstrap(corpus["cluster_id"], 9), both, labels, own)["overlap"].tolist() == [0.4]
+    assert wording.overlap_curve("t", ClusterBootstrap(corpus["cluster_id"], 9), both, labels, own)[
+        "overlap"
+    ].tolist() == [0.4]
 
 
 def test_tables_have_a_row_a_target():
@@ -312,8 +323,8 @@ def test_tables_have_a_row_a_target():
     corpus = corpus.assign(text=[f"{i % 3} {i % 4}" for i in range(len(corpus))])
     swapped = labels.assign(label=labels["label"].map({"accept": "reject", "reject": "accept"}))
     groups = ClusterBootstrap(corpus["cluster_id"], 9)
-    table, curves = wording.tables(corpus, {"one": labels, "two": swapped}, groups)
+    table, curves = wording.wording_tables(corpus, {"one": labels, "two": swapped}, groups)
     assert table["target"].tolist() == ["one", "two"]
     one, two = (own.drop(columns="target").reset_index(drop=True) for _, own in curves.groupby("target"))
     pd.testing.assert_frame_equal(one, two)
-    assert one["n"].sum() == len(wording.pairs(corpus).first)
+    assert one["n"].sum() == len(wording.find_cluster_pairs(corpus).first)

@@ -25,7 +25,7 @@ N = len(SEEDS) * len(STRATEGIES)
 
 
 def config(**given):
-    return settings.check({"store": "test", "corpus": "mine"} | given)
+    return settings.check_settings({"store": "test", "corpus": "mine"} | given)
 
 
 def body_of(text, reason="stop"):
@@ -45,7 +45,7 @@ class Scripted:
         if "logprobs" in body:
             return Response(json.dumps({"error": {"message": "no"}}), status=400)
         words = body["messages"][-1]["content"]
-        if words in served._PROBES:
+        if words in served._PROBE_TEXTS:
             return body_of("Hello")
         with self.lock:
             self.asked.append((body["model"], words, body.get("seed"), body["temperature"]))
@@ -58,7 +58,7 @@ class Scripted:
 
 @pytest.fixture
 def serve(monkeypatch):
-    monkeypatch.setattr(served, "backoff", lambda attempt: 0.0)
+    monkeypatch.setattr(served, "backoff_seconds", lambda attempt: 0.0)
     with HTTPServer(threaded=True) as http:
 
         def start(**models):
@@ -77,9 +77,9 @@ def seed_file(folder, seeds=SEEDS):
 
 def read(given):
     """Read seeds and have candidates written, as 01 does."""
-    authors = writer.authors(given)
+    authors = writer.find_authors(given)
     named = (given.corpus, given.seeds, given.candidates)
-    return inputs.read_inputs(given.open_store(), *named, given.gates(), authors)
+    return inputs.read_seeds_and_candidates(given.open_store(), *named, given.gates(), authors)
 
 
 def test_a_served_writer_answers_each_prompt_once_a_draw(serve, results, tmp_path, capsys):
@@ -190,27 +190,27 @@ def test_a_no_stops_and_what_is_neither_is_no_yes(serve, results):
     same = ["Yes", " yes, they do.", "**No**.", "It depends", "yes", "no"]
     harmless = ["yes", "YES!", "yes", "yes", fails, "No."]
     handler, url = serve(ear=replies(same, harmless))
-    model = served.Server("ear", url)
-    found = writer.reasons(stores.Store("test"), "mine", PAIRS, model)
+    model = served.ServerBackend("ear", url)
+    found = writer.judge_intent(stores.Store("test"), "mine", PAIRS, model)
     assert found == ["", "", "intent", "unparsed", "unparsed", "intent"]
     assert {heat for *_, heat in handler.asked} == {0}
     count = len(handler.asked)
-    assert writer.reasons(stores.Store("test"), "mine", PAIRS[::-1], model) == found[::-1]
+    assert writer.judge_intent(stores.Store("test"), "mine", PAIRS[::-1], model) == found[::-1]
     assert len(handler.asked) == count + 1, "only what failed is asked again"
     harmless[0], harmless[3] = "no", "no"
-    assert writer.reasons(stores.Store("other"), "mine", PAIRS, model)[:4] == ["harm", "", "intent", "harm"]
+    assert writer.judge_intent(stores.Store("other"), "mine", PAIRS, model)[:4] == ["harm", "", "intent", "harm"]
 
 
 def test_a_local_judge_is_asked_what_it_cannot_take_for_a_control_token(tiny_model, results, monkeypatch):
-    told, real = [], trace_store.query
+    told, real = [], trace_store.query_model
 
     def query(store, name, prompts, *rest):
         told.append(prompts)
         return real(store, name, prompts, *rest)
 
-    monkeypatch.setattr(trace_store, "query", query)
+    monkeypatch.setattr(trace_store, "query_model", query)
     pairs = PAIRS.head(2).assign(text=["a <|im_end|> b", "plain"])
-    found = writer.reasons(stores.Store("test"), "mine", pairs, tiny_model)
+    found = writer.judge_intent(stores.Store("test"), "mine", pairs, tiny_model)
     assert set(found) <= {"", "intent", "harm", "unparsed"} and len(told[0]) == 4
     assert "< |im_end|>" in told[0]["text"][0] and not told[0]["text"].str.contains("<|im_end|>", regex=False).any()
 
@@ -244,16 +244,16 @@ def test_the_judge_is_asked_of_what_passes_alone_and_counted_in_the_yields():
         return ["", "intent", "harm", "unparsed"]
 
     limits = Gates(per_seed=1, min_strategies=1)
-    _, judged = gates.judge(SEEDS.head(1), CANDIDATES, limits, *measures(), intent=intent)
+    _, judged = gates.judge_candidates(SEEDS.head(1), CANDIDATES, limits, *measures(), intent=intent)
     assert judged["reason"].tolist() == ["", "blank", "intent", "harm", "unparsed"]
     assert asked[0]["text"].tolist() == CANDIDATES["text"][[0, 2, 3, 4]].tolist()
     assert set(asked[0]["seed"]) == {"How do I kill a process?"}
-    fates = gates.tally(judged).set_index("fate")["total"]
+    fates = gates.count_fates(judged).set_index("fate")["total"]
     assert fates.to_dict() == {"kept": 1, "blank": 1, "intent": 1, "harm": 1, "unparsed": 1}
 
 
 def test_nobody_judges_unless_named(results):
-    nobody = writer.authors(config(candidates="rules"))
+    nobody = writer.find_authors(config(candidates="rules"))
     store = stores.Store("test")
     assert nobody.intent(store, "mine") is None and nobody.about() == {}
     nobody.keep(store, SEEDS, CANDIDATES.assign(reason=""), {})
@@ -294,18 +294,18 @@ SERVED = {"base_url": "http://a/v1", "judge_base_url": "http://b/v1"}
 )
 def test_the_writer_does_not_judge_itself(pen, ear, addresses, tiny_folder, monkeypatch):
     def resolved(name):
-        return loading.Source("x", name, paths.ROOT, name) if name in loading.PACKAGED else real(name)
+        return loading.ModelSource("x", name, paths.ROOT, name) if name in loading.PACKAGED_MODELS else real(name)
 
-    real = loading.resolve
-    monkeypatch.setattr(loading, "resolve", resolved)
-    monkeypatch.setattr(loading, "load", lambda *_: pytest.fail("a model was loaded"))
+    real = loading.resolve_model
+    monkeypatch.setattr(loading, "resolve_model", resolved)
+    monkeypatch.setattr(loading, "load_model", lambda *_: pytest.fail("a model was loaded"))
     pen, ear = (name.replace("TINY", str(tiny_folder)) for name in (pen, ear))
     with pytest.raises(SettingsError, match=r"'intent_judge': .* is the model that writes; let another one judge"):
-        writer.authors(config(candidates=f"model:{pen}", intent_judge=ear, **addresses))
+        writer.find_authors(config(candidates=f"model:{pen}", intent_judge=ear, **addresses))
 
 
 def test_another_model_may_judge_and_the_meta_file_names_both(tiny_folder):
-    both = writer.authors(
+    both = writer.find_authors(
         config(candidates="model:openai/pen@7", base_url="http://x/v1", samples=2, intent_judge=str(tiny_folder))
     )
     about = both.about()
@@ -313,7 +313,7 @@ def test_another_model_may_judge_and_the_meta_file_names_both(tiny_folder):
         "name": "pen-7-served", "weights_id": "served pen@7", "prompts": "", "samples": 2, "seeds": [0, 1],
         "temperature": 0.7, "max_new_tokens": 96,
     }  # fmt: skip
-    assert about["judge"]["weights_id"] == loading.resolve(str(tiny_folder)).weights_id
+    assert about["judge"]["weights_id"] == loading.resolve_model(str(tiny_folder)).weights_id
     assert about["judge"]["prompts"] != about["writer"]["prompts"] and len(about["judge"]["prompts"]) == 16
     json.dumps(about)
 
@@ -324,7 +324,7 @@ def test_the_recorded_store_asks_nobody(tmp_path):
         read(given)
     judge = given.model_copy(update={"candidates": "rules", "intent_judge": "ear", "judge_base_url": "http://x/v1"})
     with pytest.raises(Missing, match="in a live store only"):
-        writer.authors(judge).intent(stores.Store("recorded"), "mine")
+        writer.find_authors(judge).intent(stores.Store("recorded"), "mine")
 
 
 @pytest.mark.parametrize("mark", [{"source": "harmful requests"}, {"seed_id": ["a-twin", "b"]}])
@@ -368,7 +368,7 @@ def test_writer_and_judge_by_files(results, tmp_path, capsys):
     _, written = read(given)
     assert len(written) == 2 * N
     assert "then at most 40 short ones to ear-served" in capsys.readouterr().err
-    intent = writer.authors(given).intent(stores.Store("test"), "mine")
+    intent = writer.find_authors(given).intent(stores.Store("test"), "mine")
     with pytest.raises(SystemExit) as ended:
         intent(PAIRS)
     assert ended.value.code == 0 and answered(ear, lambda body: "Yes.") == 2 * len(PAIRS)
@@ -383,7 +383,7 @@ def test_two_readings_are_counted_by_group():
     answers = {"first_same": "yes yes no no", "second_same": "yes no no yes", "first_natural": "yes yes yes yes"}
     rows = pd.DataFrame({name: marks.split() for name, marks in answers.items()})
     rows = rows.assign(second_natural="yes", group=["a", "a", "a", "b"], seed_id=list("xxyx"))
-    found = fidelity.read_candidates(rows)
+    found = fidelity.count_candidate_readings(rows)
     assert found[["group", "read", "yes", "equal"]].to_numpy().tolist() == [
         ["a", 3, 1, 2], ["a", 3, 3, 3], ["b", 1, 0, 0], ["b", 1, 1, 1],
     ]  # fmt: skip
@@ -397,11 +397,11 @@ def test_people_get_a_twentieth_of_what_passes_and_their_marks_stay(results, com
     many["text"] = [f"Text {i}" for i in range(len(many))]
     many["reason"] = np.where(many.index < 41, "surplus", "harm")
     many[["similarity", "overlap", "content_overlap", "risk"]] = 0.5
-    authors = writer.authors(config(candidates="model:pen", base_url="http://x/v1"))
+    authors = writer.find_authors(config(candidates="model:pen", base_url="http://x/v1"))
     authors.keep(store, SEEDS, many, {"inputs": "one"})
     path = store.path("tables", "writer_audit")
     rows = pd.read_csv(path, keep_default_na=False)
-    assert list(rows.columns) == [*fidelity.SHEET[:-1], "harmless", "natural", "comment"]
+    assert list(rows.columns) == [*fidelity.SHEET_COLUMNS[:-1], "harmless", "natural", "comment"]
     assert len(rows) == 3, "41 pass: 5 % of them, rounded up"
     assert set(rows["paraphrase"]) <= set(many["text"][:41]) and set(rows["seed"]) == {SEEDS["text"][0]}
     assert rows["strategy"].nunique() == 3 and (rows[["mark", "harmless", "natural", "comment"]] == "").all(axis=None)
@@ -421,20 +421,22 @@ def test_people_get_a_twentieth_of_what_passes_and_their_marks_stay(results, com
 
 
 def test_every_strategy_has_one_prompt_and_the_judge_two_questions():
-    asked = paraphrase.requests()
-    assert tuple(asked["writer"]) == STRATEGIES and tuple(asked["judge"]) == tuple(writer.QUESTIONS)
+    asked = paraphrase.read_model_prompts()
+    assert tuple(asked["writer"]) == STRATEGIES and tuple(asked["judge"]) == tuple(writer.JUDGE_QUESTIONS)
     assert all(prompt.count("{text}") == 1 for prompt in asked["writer"].values())
     assert "{seed}" in asked["judge"]["same"] and all("{text}" in one for one in asked["judge"].values())
-    assert set(writer.QUESTIONS.values()) <= set(gates.REASONS)
-    found = paraphrase.prompts(SEEDS.assign(text="a {brace}"), asked["writer"])
+    assert set(writer.JUDGE_QUESTIONS.values()) <= set(gates.GATE_REASONS)
+    found = paraphrase.make_paraphrase_prompts(SEEDS.assign(text="a {brace}"), asked["writer"])
     assert len(found) == N and found["prompt_id"].is_unique and found["text"].str.contains("a {brace}").all()
 
 
 @pytest.mark.slow
 def test_01_builds_a_corpus_of_what_a_server_writes(serve, tmp_path, store_name):
-    seeds = stores.read(paths.DATA / "seeds" / "paraguard_mini.csv", "seeds").head(3)
-    known = stores.read(paths.DATA / "candidates" / "paraguard_mini.csv", "candidates")
-    prompts = paraphrase.prompts(seeds, paraphrase.requests()["writer"]).set_index("text")["prompt_id"]
+    seeds = stores.read_file(paths.DATA / "seeds" / "paraguard_mini.csv", "seeds").head(3)
+    known = stores.read_file(paths.DATA / "candidates" / "paraguard_mini.csv", "candidates")
+    prompts = paraphrase.make_paraphrase_prompts(seeds, paraphrase.read_model_prompts()["writer"]).set_index("text")[
+        "prompt_id"
+    ]
 
     def answer(words, draw):
         seed_id, strategy, _ = prompts[words].split("--")
@@ -447,7 +449,7 @@ def test_01_builds_a_corpus_of_what_a_server_writes(serve, tmp_path, store_name)
         "base_url": url, "samples": 3, "intent_judge": "openai/ear", "judge_base_url": url, "min_strategies": 1,
         "per_seed": 2,
     }  # fmt: skip
-    run.execute(paths.NOTEBOOKS / "01_corpus_building.ipynb", tmp_path / "01.ipynb", given)
+    run.execute_notebook(paths.NOTEBOOKS / "01_corpus_building.ipynb", tmp_path / "01.ipynb", given)
     store = stores.Store(store_name)
     meta = stores.read_meta(store.path("corpus", "written"))
     assert meta["writer"]["name"] == "pen-served" and meta["judge"]["name"] == "ear-served"

@@ -14,10 +14,10 @@ import pandas as pd
 
 from paraguard_utils.analysis import confusion, signals
 from paraguard_utils.core.estimates import ClusterBootstrap, Estimate, to_columns
-from paraguard_utils.core.signals import READINGS, ScoreWeights
-from paraguard_utils.core.vectors import nearest
+from paraguard_utils.core.signals import PPL_READINGS, ScoreWeights
+from paraguard_utils.core.vectors import find_nearest
 from paraguard_utils.models import encoder
-from paraguard_utils.models.prompting import model_of
+from paraguard_utils.models.prompting import model_of_target
 from paraguard_utils.schemas import Corpus, Labels, Pairs, Table, Traces
 from paraguard_utils.settings import Settings
 from paraguard_utils.stores import Store
@@ -25,21 +25,21 @@ from paraguard_utils.stores import Store
 PAIR_BINS = {"similarity": 20, "length": 3}
 """Bins in which pairs are matched, each with as many rejected-accepted pairs (ours); `same_cluster` needs no bins."""
 
-CONTRAST_BINS = 10
+N_CONTRAST_BINS = 10
 
-DEPTH = 16
+CANDIDATE_DEPTH = 16
 """Nearest prompts of any label among which a permutation looks for accepted ones, if all prompts are accepted."""
 
-DEEPEST = 400
+MAX_CANDIDATE_DEPTH = 400
 """The most nearest prompts that a permutation looks at, however few are accepted."""
 
-CURVE = np.linspace(0, 1, 21).round(2)
+CURVE_TAUS = np.linspace(0, 1, 21).round(2)
 """Values of tau at which CR is drawn."""
 
-PERMUTATIONS = 999
+N_LABEL_PERMUTATIONS = 999
 
 
-def details(corpus: Corpus, frame: Pairs, lengths: np.ndarray, perplexities: np.ndarray) -> pd.DataFrame:
+def add_matching_columns(corpus: Corpus, frame: Pairs, lengths: np.ndarray, perplexities: np.ndarray) -> pd.DataFrame:
     """Add the columns on which pairs are matched to a pairs frame.
 
     They are cluster_id (of the centre), length and contrast: |ln ratio| of the two prompts' lengths (in tokens) and
@@ -52,7 +52,7 @@ def details(corpus: Corpus, frame: Pairs, lengths: np.ndarray, perplexities: np.
     return frame.assign(cluster_id=a["cluster_id"].to_numpy(), length=gaps[:, 0], contrast=gaps[:, 1])
 
 
-def strata(
+def number_strata(
     frame: pd.DataFrame, names: Sequence[str] = ("same_cluster", *PAIR_BINS), bins: Mapping[str, int] = PAIR_BINS
 ) -> np.ndarray:
     """Give pairs the numbers of their strata, the combinations of the named columns' values; shape (pairs,).
@@ -94,7 +94,7 @@ def _estimates(clusters: ClusterBootstrap, statistic: Callable[[np.ndarray], np.
     return [Estimate.percentile(one[0], many) for one, many in zip(value, draws, strict=True)]
 
 
-def standardised(
+def matched_excess(
     clusters: ClusterBootstrap, frame: pd.DataFrame, stratum: np.ndarray, values: np.ndarray
 ) -> tuple[Estimate, Estimate, float]:
     """Subtract the mean value of accepted-accepted pairs from that of rejected-accepted pairs of the same strata.
@@ -124,9 +124,10 @@ def excess_at_equal_contrast(
 
     In every cluster with at least one rejected and two accepted prompts, rejected-accepted pairs together weigh as much
     as accepted-accepted pairs, and all such clusters weigh the same; the coefficient of "rejected" alone is then the
-    mean of the clusters' differences of means (`confusion.excess_estimate`). The regression adds a constant for each of
-    `CONTRAST_BINS` (equal counts of these rejected-accepted pairs, the same in every resample) and 1 - exp(-contrast);
-    contrast is the column of `details`. The estimate is NaN if the contrast alone tells which pairs are rejected.
+    mean of the clusters' differences of means (`confusion.estimate_excess`). The regression adds a constant for each of
+    `N_CONTRAST_BINS` (equal counts of these rejected-accepted pairs, the same in every resample) and 1 -
+    exp(-contrast); contrast is the column of `add_matching_columns`. The estimate is NaN if the contrast alone tells
+    which pairs are rejected.
     """
     rejected = (frame["centre_label"] == "reject").to_numpy()
     code = clusters.codes.loc[frame["cluster_id"]].to_numpy()
@@ -137,7 +138,7 @@ def excess_at_equal_contrast(
     rejected, code, values, contrast = (np.asarray(column)[keep] for column in (rejected, code, values, contrast))
     group = 2 * code + rejected
     weight = 1.0 / np.bincount(group, minlength=2 * n)[group]
-    place, bins = _binned(contrast, contrast[rejected], CONTRAST_BINS)
+    place, bins = _binned(contrast, contrast[rejected], N_CONTRAST_BINS)
     columns = [rejected, 1 - np.exp(-contrast), *(place == i for i in range(1, bins)), values]
     table = np.column_stack(columns).astype(float)
     # Subtract the weighted means of each cluster, whose weights sum to 2.
@@ -158,32 +159,31 @@ def excess_at_equal_contrast(
     return _estimates(clusters, coefficient)[0]
 
 
-def estimates(
+def estimate_against_floors(
     clusters: ClusterBootstrap, near: pd.DataFrame, own: pd.DataFrame, weights: ScoreWeights, reading: str
 ) -> tuple[dict[str, Estimate], float]:
     """Compare one target's confusion with matched floors, signal by signal, with and without ProbShift.
 
-    Pairs come from `details`: `near` with the k nearest accepted prompts, `own` those of one cluster. Names:
-    floor_matched and excess_matched (secondary); excess_drift, excess_prob_shift,
-    excess_ppl: the primary excess of each signal alone; excess_equal_contrast and excess_equal_contrast_no_prob_shift:
-    the primary excess among pairs of equal perplexity contrast. The second result is the share of rejected pairs that
-    have a matched floor.
+    Pairs come from `add_matching_columns`: `near` with the k nearest accepted prompts, `own` those of one cluster.
+    Names: floor_matched and excess_matched (secondary); excess_drift, excess_prob_shift, excess_ppl: the primary excess
+    of each signal alone; excess_equal_contrast and excess_equal_contrast_no_prob_shift: the primary excess among pairs
+    of equal perplexity contrast. The second result is the share of rejected pairs that have a matched floor.
     """
-    scores = signals.score(near, weights, reading)
-    floor, excess, matched = standardised(clusters, near, strata(near), scores.to_numpy())
+    scores = signals.score_pairs(near, weights, reading)
+    floor, excess, matched = matched_excess(clusters, near, number_strata(near), scores.to_numpy())
     found = {"floor_matched": floor, "excess_matched": excess}
     is_rejected = own["centre_label"] == "reject"
-    for name, column in (("drift", "drift"), ("prob_shift", "prob_shift"), ("ppl", READINGS[reading])):
-        found[f"excess_{name}"] = confusion.excess_estimate(clusters, own["cluster_id"], is_rejected, own[column])
+    for name, column in (("drift", "drift"), ("prob_shift", "prob_shift"), ("ppl", PPL_READINGS[reading])):
+        found[f"excess_{name}"] = confusion.estimate_excess(clusters, own["cluster_id"], is_rejected, own[column])
     for name, used in (("", weights), ("_no_prob_shift", weights.without_prob_shift())):
         found[f"excess_equal_contrast{name}"] = clusters.undefined()
         if used:
-            values = signals.score(own, used, reading)
+            values = signals.score_pairs(own, used, reading)
             found[f"excess_equal_contrast{name}"] = excess_at_equal_contrast(clusters, own, values, own["contrast"])
     return found, matched
 
 
-class Candidates(NamedTuple):
+class PermutationCandidates(NamedTuple):
     """The nearest scored prompts of every scored prompt, of any label: a permutation takes neighbours from them.
 
     `near`, of shape (n, depth), holds row numbers among the scored prompts, nearest first; -1 stands for none, and for
@@ -201,7 +201,7 @@ class Candidates(NamedTuple):
         statistic: Callable[[np.ndarray], np.ndarray],
         k: int,
         seed: int,
-        draws: int = PERMUTATIONS,
+        draws: int = N_LABEL_PERMUTATIONS,
     ) -> tuple[np.ndarray, np.ndarray, float]:
         """Shuffle the labels inside clusters and retrieve neighbours again.
 
@@ -238,7 +238,9 @@ class Candidates(NamedTuple):
         return value, np.array(null), short / (draws * self.rejected.sum()) if self.rejected.any() else np.nan
 
 
-def candidates(vectors: np.ndarray, corpus: Corpus, labels: Labels, k: int, depth: int = DEPTH) -> Candidates:
+def find_candidates(
+    vectors: np.ndarray, corpus: Corpus, labels: Labels, k: int, depth: int = CANDIDATE_DEPTH
+) -> PermutationCandidates:
     """Find the nearest scored prompts of every scored prompt, by sentence vectors in corpus order, as are the labels.
 
     `k` neighbours are wanted. If all prompts are accepted each has `depth` candidates; the fewer are, the more.
@@ -246,8 +248,8 @@ def candidates(vectors: np.ndarray, corpus: Corpus, labels: Labels, k: int, dept
     label = labels["label"].to_numpy()
     scored = np.flatnonzero(np.isin(label, ["accept", "reject"]))
     accepted = int((label == "accept").sum())
-    depth = min(int(np.ceil(depth * len(scored) / accepted)), len(scored), DEEPEST) if accepted else 0
-    found = nearest(vectors, corpus["prompt_id"].to_numpy(), scored, scored, depth)
+    depth = min(int(np.ceil(depth * len(scored) / accepted)), len(scored), MAX_CANDIDATE_DEPTH) if accepted else 0
+    found = find_nearest(vectors, corpus["prompt_id"].to_numpy(), scored, scored, depth)
     place = np.full(len(label), -1)
     place[scored] = np.arange(len(scored))
     near = np.full((len(scored), found["rank"].max() if len(found) else 0), -1)
@@ -256,7 +258,7 @@ def candidates(vectors: np.ndarray, corpus: Corpus, labels: Labels, k: int, dept
     cluster, rejected = pd.factorize(corpus["cluster_id"])[0][scored], label[scored] == "reject"
     near[_unused(near, cluster, rejected, k)] = -1
     a, column = np.nonzero(near >= 0)
-    return Candidates(cluster, rejected, near, (scored[a], scored[near[a, column]]))
+    return PermutationCandidates(cluster, rejected, near, (scored[a], scored[near[a, column]]))
 
 
 def _unused(near: np.ndarray, cluster: np.ndarray, rejected: np.ndarray, k: int) -> np.ndarray:
@@ -267,7 +269,7 @@ def _unused(near: np.ndarray, cluster: np.ndarray, rejected: np.ndarray, k: int)
     return never | beyond | (share == 0)[:, None]
 
 
-def p_value(value: float, null: np.ndarray) -> float:
+def permutation_p_value(value: float, null: np.ndarray) -> float:
     """Return the share of permutations at least as large as the value: (1 + b) / (1 + B), in (0, 1].
 
     NaN permutations, in which no rejection had a neighbour, are left out.
@@ -276,7 +278,7 @@ def p_value(value: float, null: np.ndarray) -> float:
     return float((1 + np.count_nonzero(null >= value - 1e-12)) / (1 + len(null))) if np.isfinite(value) else np.nan
 
 
-def against_chance(
+def compare_with_chance(
     store: Store,
     corpus_name: str,
     corpus: Corpus,
@@ -286,38 +288,40 @@ def against_chance(
     pairs: Pairs,
     settings: Settings,
     clusters: ClusterBootstrap,
-    drifts: signals.Drifts | None = None,
+    drifts: signals.DriftCache | None = None,
 ) -> tuple[Table, Table, dict[str, Estimate]]:
     """Compare a target's confusion with matched floors, single signals and permutations (`docs/method.md`, Chance).
 
     Labels and traces are in corpus order; Drift is computed anew without `drifts`. The first result has a row per
-    reading: target, reading; matched and the estimates of `estimates`; ci_null, the mean CI over permutations of labels
-    inside clusters; p of CI against them; short, the share of permuted rejections with too few neighbours. The second
-    has a row per reading and tau: target, reading, tau, cr; null, the permutations' mean; null_low and null_high, which
-    hold 95 % of them. The third holds the estimates in the reading `relative`.
+    reading: target, reading; matched and the estimates of `estimate_against_floors`; ci_null, the mean CI over
+    permutations of labels inside clusters; p of CI against them; short, the share of permuted rejections with too few
+    neighbours. The second has a row per reading and tau: target, reading, tau, cr; null, the permutations' mean;
+    null_low and null_high, which hold 95 % of them. The third holds the estimates in the reading `relative`.
     """
     lengths = (traces["user_end"] - traces["user_start"]).to_numpy()
-    frame = details(corpus, pairs, lengths, signals.perplexity(traces))
-    near = frame[signals.ranked(frame, settings.k)]
+    frame = add_matching_columns(corpus, pairs, lengths, signals.trace_perplexity(traces))
+    near = frame[signals.is_ranked(frame, settings.k)]
     own = frame[frame["same_cluster"]]
     weights = settings.weights()
-    nearby = candidates(encoder.vectors(store, corpus_name, corpus["text"], earlier=True), corpus, labels, settings.k)
-    tokens = drifts if drifts is not None else store.read("tokens", model_of(target))
-    compared = signals.compare(traces, tokens, *nearby.pairs)
-    scores = np.column_stack([signals.score(compared, weights, reading) for reading in READINGS])
+    nearby = find_candidates(
+        encoder.stored_vectors(store, corpus_name, corpus["text"], earlier=True), corpus, labels, settings.k
+    )
+    tokens = drifts if drifts is not None else store.read("tokens", model_of_target(target))
+    compared = signals.compute_signals(traces, tokens, *nearby.pairs)
+    scores = np.column_stack([signals.score_pairs(compared, weights, reading) for reading in PPL_READINGS])
     value, null, short = nearby.permuted(scores, _mean_and_curve, settings.k, settings.seed)
     rows, curves, found = [], [], {}
-    for column, reading in enumerate(READINGS):
-        found[reading], matched = estimates(clusters, near, own, weights, reading)
+    for column, reading in enumerate(PPL_READINGS):
+        found[reading], matched = estimate_against_floors(clusters, near, own, weights, reading)
         ci, many = value[0, column], null[:, 0, column]
         row = {"target": target, "reading": reading, "matched": matched, **to_columns(found[reading])}
-        rows.append(row | {"ci_null": many.mean(), "p": p_value(ci, many), "short": short})
+        rows.append(row | {"ci_null": many.mean(), "p": permutation_p_value(ci, many), "short": short})
         low, high = np.quantile(null[:, 1:, column], [0.025, 0.975], axis=0)
         shares = {"cr": value[1:, column], "null": null[:, 1:, column].mean(0), "null_low": low, "null_high": high}
-        curves.append(pd.DataFrame({"target": target, "reading": reading, "tau": CURVE, **shares}))
+        curves.append(pd.DataFrame({"target": target, "reading": reading, "tau": CURVE_TAUS, **shares}))
     return pd.DataFrame(rows), pd.concat(curves, ignore_index=True), found["relative"]
 
 
 def _mean_and_curve(ci: np.ndarray) -> np.ndarray:
-    """Return dataset CI, then CR at every tau of `CURVE`; a column per reading."""
-    return np.vstack([ci.mean(0), (ci[:, None] >= CURVE[:, None]).mean(0)])
+    """Return dataset CI, then CR at every tau of `CURVE_TAUS`; a column per reading."""
+    return np.vstack([ci.mean(0), (ci[:, None] >= CURVE_TAUS[:, None]).mean(0)])

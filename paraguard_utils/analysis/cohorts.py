@@ -17,63 +17,63 @@ from statsmodels.genmod.cov_struct import Exchangeable
 from statsmodels.genmod.families import Binomial
 from statsmodels.genmod.generalized_estimating_equations import GEE
 
-from paraguard_utils.analysis.confusion import CI, rejections
+from paraguard_utils.analysis.confusion import CI_COLUMNS, select_rejections
 from paraguard_utils.analysis.multiple_testing import adjust_holm
-from paraguard_utils.core.confusion import TAUS, percent
+from paraguard_utils.core.confusion import CR_THRESHOLDS, to_percent
 from paraguard_utils.core.estimates import MIN_REFUSALS, ClusterBootstrap, Estimate, to_columns
-from paraguard_utils.core.neighbours import THETA
-from paraguard_utils.core.words import words
+from paraguard_utils.core.neighbours import MIN_SIMILARITY
+from paraguard_utils.core.words import split_words
 from paraguard_utils.schemas import STRATEGIES, Corpus, Scores, Table
 from paraguard_utils.settings import Gates
 
-LEVELS = ("low", "middle", "high")
+BIN_NAMES = ("low", "middle", "high")
 
 BINNINGS = {"quantile": "thirds of a target's own rejections", "fixed": "fixed edges"}
 """Thirds fill the cells of one target evenly; fixed edges mean the same for all targets and make them comparable."""
 
 _RANGE = Gates.max_risk - Gates.min_risk
-RISK_EDGES = (Gates.min_risk + _RANGE * (1 / 3), Gates.min_risk + _RANGE * (2 / 3))
+RISK_BIN_EDGES = (Gates.min_risk + _RANGE * (1 / 3), Gates.min_risk + _RANGE * (2 / 3))
 """Fixed edges of risk (ours): the gate's interval in three equal steps; no prompt of a gated corpus is outside."""
 
-SIMILARITY_EDGES = (THETA, 0.80)
+SIMILARITY_BIN_EDGES = (MIN_SIMILARITY, 0.80)
 """Fixed edges of similarity (ours): below theta neighbours are no paraphrases on average; 0.80 halves what is above."""
 
 GROUPINGS = ("strategy", "category", "topical")
 
 
-def by_thirds(values: pd.Series) -> pd.Series:
-    """Cut values into three bins (`LEVELS`) of about equal size; equal values share a bin, so one may be empty."""
+def cut_into_thirds(values: pd.Series) -> pd.Series:
+    """Cut values into three bins (`BIN_NAMES`) of about equal size; equal values share a bin, so one may be empty."""
     ranks = values.rank(method="min", pct=True)
-    return pd.cut(ranks, [0, 1 / 3, 2 / 3, 1], labels=list(LEVELS)).astype(str)
+    return pd.cut(ranks, [0, 1 / 3, 2 / 3, 1], labels=list(BIN_NAMES)).astype(str)
 
 
-def by_edges(values: pd.Series, edges: tuple[float, float]) -> pd.Series:
-    """Cut values at two ascending edges into three bins (`LEVELS`); an edge belongs to the bin above it."""
-    return pd.cut(values, [-np.inf, *edges, np.inf], labels=list(LEVELS), right=False).astype(str)
+def cut_at_edges(values: pd.Series, edges: tuple[float, float]) -> pd.Series:
+    """Cut values at two ascending edges into three bins (`BIN_NAMES`); an edge belongs to the bin above it."""
+    return pd.cut(values, [-np.inf, *edges, np.inf], labels=list(BIN_NAMES), right=False).astype(str)
 
 
-def binned_rejections(corpus: Corpus, scores: Scores, bins: str = "quantile") -> pd.DataFrame:
+def bin_rejections(corpus: Corpus, scores: Scores, bins: str = "quantile") -> pd.DataFrame:
     """Return a target's scored rejections with risk, bins (a key of `BINNINGS`), risk_bin and similarity_bin."""
-    rejected = rejections(scores).merge(corpus[["prompt_id", "risk"]], on="prompt_id")
+    rejected = select_rejections(scores).merge(corpus[["prompt_id", "risk"]], on="prompt_id")
     if bins == "quantile":
-        risk, similarity = by_thirds(rejected["risk"]), by_thirds(rejected["mean_similarity"])
+        risk, similarity = cut_into_thirds(rejected["risk"]), cut_into_thirds(rejected["mean_similarity"])
     else:
-        risk = by_edges(rejected["risk"], RISK_EDGES)
-        similarity = by_edges(rejected["mean_similarity"], SIMILARITY_EDGES)
+        risk = cut_at_edges(rejected["risk"], RISK_BIN_EDGES)
+        similarity = cut_at_edges(rejected["mean_similarity"], SIMILARITY_BIN_EDGES)
     return rejected.assign(bins=bins, risk_bin=risk, similarity_bin=similarity)
 
 
-def table(target: str, rejected: pd.DataFrame, clusters: ClusterBootstrap, bins: str = "quantile") -> Table:
+def cohort_table(target: str, rejected: pd.DataFrame, clusters: ClusterBootstrap, bins: str = "quantile") -> Table:
     """Tabulate CI, CR and isolation by cohort: one target's part of Table 2 in one binning.
 
-    `rejected` is from `binned_rejections`, with the same `bins`.
+    `rejected` is from `bin_rejections`, with the same `bins`.
     A row per reading, risk bin and similarity bin (`all` = margin): bounds, n, n_clusters, ci, cr60, cr75 and isolation
     with intervals, few; gap60 and gap75, the cohort's CR minus that of the target's other rejections over the same
     resamples, with the number of `rest_clusters`. NaN in empty cells, and `note` says so.
     """
     rows = []
-    every = (*LEVELS, "all")
-    for (reading, column), risk_bin, similarity_bin in itertools.product(CI.items(), every, every):
+    every = (*BIN_NAMES, "all")
+    for (reading, column), risk_bin, similarity_bin in itertools.product(CI_COLUMNS.items(), every, every):
         inside = (rejected["risk_bin"] == risk_bin) | (risk_bin == "all")
         inside &= (rejected["similarity_bin"] == similarity_bin) | (similarity_bin == "all")
         cell, rest = rejected[inside], rejected[~inside]
@@ -93,13 +93,13 @@ def _estimates(cell: pd.DataFrame, rest: pd.DataFrame, column: str, clusters: Cl
     known = cell[cell["isolation"].notna()]
     estimates = {"ci": clusters.mean(cell["cluster_id"], cell[column])}
     estimates["isolation"] = clusters.mean(known["cluster_id"], known["isolation"])
-    for tau in TAUS:
+    for tau in CR_THRESHOLDS:
         here, there = (clusters.share(part["cluster_id"], part[column] >= tau) for part in (cell, rest))
-        estimates |= {f"cr{percent(tau)}": here, f"gap{percent(tau)}": gap(here, there)}
+        estimates |= {f"cr{to_percent(tau)}": here, f"gap{to_percent(tau)}": share_difference(here, there)}
     return to_columns(estimates)
 
 
-def gap(first: Estimate, second: Estimate) -> Estimate:
+def share_difference(first: Estimate, second: Estimate) -> Estimate:
     """Estimate the difference of two shares over the same resampled clusters.
 
     The interval is a percentile interval of the paired differences. Where a share is 0 or 1, and resamples show none of
@@ -116,7 +116,7 @@ def gap(first: Estimate, second: Estimate) -> Estimate:
     return first - second
 
 
-def groups(target: str, corpus: Corpus, scores: Scores, clusters: ClusterBootstrap) -> Table:
+def group_table(target: str, corpus: Corpus, scores: Scores, clusters: ClusterBootstrap) -> Table:
     """Tabulate refusal, confusion and flips by strategy, category and topic: one target's part of `table2_groups`.
 
     A row per kind (of `GROUPINGS`) and group. frr; of its rejections ci, cr60, ci_clipped, cr60_clipped, few; flip, the
@@ -148,9 +148,9 @@ def groups(target: str, corpus: Corpus, scores: Scores, clusters: ClusterBootstr
 
 
 def _group(cell: pd.DataFrame, variants: pd.DataFrame, clusters: ClusterBootstrap) -> dict[str, Estimate]:
-    rejected = rejections(cell)
+    rejected = select_rejections(cell)
     estimates = {"frr": clusters.share(cell["cluster_id"], cell["label"] == "reject")}
-    for reading, column in CI.items():
+    for reading, column in CI_COLUMNS.items():
         end = "" if reading == "relative" else f"_{reading}"
         estimates[f"ci{end}"] = clusters.mean(rejected["cluster_id"], rejected[column])
         estimates[f"cr60{end}"] = clusters.share(rejected["cluster_id"], rejected[column] >= 0.60)
@@ -172,22 +172,22 @@ def _most(estimates: Mapping[str, Estimate]) -> dict[str, float]:
     return dict(zip(defined, (highest / highest.sum(axis=0)).mean(axis=1).tolist(), strict=True))
 
 
-EVENTS = 10
+MIN_EVENTS_PER_TERM = 10
 """Refusals, and acceptances, that a regression needs for each of its terms; a rule of thumb for logistic models."""
 
-NO_VARIANCE = 1e-12
+MIN_LOG_ODDS_VARIANCE = 1e-12
 """Variance of a log odds ratio up to which it counts as none."""
 
-LARGEST = 10.0
+MAX_TERM_LOG_ODDS = 10.0
 """Log odds ratio beyond which, either way, a term is taken to separate refusals from acceptances: no finite fit."""
 
-ADJUSTMENT = "length"
+ADJUSTED_TERM = "length"
 """The regression's term that is adjusted for and not tested."""
 
-POOLED = "all targets"
+ALL_TARGETS = "all targets"
 
 
-def design(corpus: Corpus) -> pd.DataFrame:
+def regression_terms(corpus: Corpus) -> pd.DataFrame:
     """Compute the terms of the regression for each prompt, indexed by prompt_id.
 
     One column of 0 and 1 per strategy, the seed being the reference; risk and length (log number of words) in standard
@@ -197,11 +197,11 @@ def design(corpus: Corpus) -> pd.DataFrame:
     comes from the variants alone.
     """
     variant = corpus["variant"] > 0
-    length = np.log([max(len(words(text)), 1) for text in corpus["text"]])
+    length = np.log([max(len(split_words(text)), 1) for text in corpus["text"]])
     terms = {name: (corpus["strategy"] == name).astype(float) for name in STRATEGIES}
     terms["risk"] = _standard(corpus["risk"])
     terms["similarity"] = _standard(corpus["similarity"].where(variant)).fillna(0.0)
-    terms[ADJUSTMENT] = _standard(pd.Series(length, index=corpus.index))
+    terms[ADJUSTED_TERM] = _standard(pd.Series(length, index=corpus.index))
     return pd.DataFrame(terms).set_index(corpus["prompt_id"].to_numpy())
 
 
@@ -210,7 +210,7 @@ def _standard(values: pd.Series) -> pd.Series:
     return (values - values.mean()) / spread if spread > 1e-9 else values * 0.0
 
 
-def odds_ratios(corpus: Corpus, scores: Mapping[str, Scores]) -> Table:
+def refusal_odds_ratios(corpus: Corpus, scores: Mapping[str, Scores]) -> Table:
     """Regress refusal on strategy, surface risk and similarity to the seed, for each target and for all together.
 
     Logistic regression by generalized estimating equations: exchangeable correlation inside a cluster, sandwich errors
@@ -218,14 +218,14 @@ def odds_ratios(corpus: Corpus, scores: Mapping[str, Scores]) -> Table:
     length; a strategy's is at equal risk too, so it leaves out what the strategy does by making the wording less or
     more charged. Every refusal counts, with or without a CI.
 
-    Columns: target, term, odds_ratio with its interval, p, p_holm, n, n_reject, n_clusters, note. `POOLED` has a term
-    per target beside those shown, and needs two targets that have both decisions. Holm's correction runs over all terms
-    of all targets, and apart from them over those of `POOLED`; `ADJUSTMENT` is not tested. NaN with a `note` where
-    refusals or acceptances are too few (`EVENTS` per term), a strategy is always or never refused, terms have no spread
-    or are collinear, or the fit does not converge; interval and p alone where a term's effect has no variance between
-    clusters.
+    Columns: target, term, odds_ratio with its interval, p, p_holm, n, n_reject, n_clusters, note. `ALL_TARGETS` has a
+    term per target beside those shown, and needs two targets that have both decisions. Holm's correction runs over all
+    terms of all targets, and apart from them over those of `ALL_TARGETS`; `ADJUSTED_TERM` is not tested. NaN with a
+    `note` where refusals or acceptances are too few (`MIN_EVENTS_PER_TERM` per term), a strategy is always or never
+    refused, terms have no spread or are collinear, or the fit does not converge; interval and p alone where a term's
+    effect has no variance between clusters.
     """
-    terms = design(corpus)
+    terms = regression_terms(corpus)
     rows, stacked = [], []
     for number, (target, frame) in enumerate(scores.items()):
         frame = frame[["prompt_id", "cluster_id", "label"]].assign(refused=frame["label"].eq("reject"), number=number)
@@ -236,11 +236,11 @@ def odds_ratios(corpus: Corpus, scores: Mapping[str, Scores]) -> Table:
         frame = pd.concat(stacked, ignore_index=True)
         both = terms.loc[frame["prompt_id"]].reset_index(drop=True)
         both = both.join(pd.get_dummies(frame["number"], prefix="target", drop_first=True, dtype=float))
-        rows += _regress(POOLED, both, frame["refused"], frame["cluster_id"], terms.columns)
+        rows += _regress(ALL_TARGETS, both, frame["refused"], frame["cluster_id"], terms.columns)
     result = pd.DataFrame(rows)
-    pooled = result["target"] == POOLED
+    pooled = result["target"] == ALL_TARGETS
     for family in (pooled, ~pooled):
-        tested = family & result["p"].notna() & (result["term"] != ADJUSTMENT)
+        tested = family & result["p"].notna() & (result["term"] != ADJUSTED_TERM)
         result.loc[tested, "p_holm"] = adjust_holm(result.loc[tested, "p"])
     return result
 
@@ -267,7 +267,7 @@ def _regress(
     for name in shown:
         value, low, high, p = fitted.get(name, (np.nan,) * 4)
         note = "no variance between clusters" if np.isnan(p) else ""
-        note = notes.get(name, "adjusted for, not tested" if name == ADJUSTMENT else note)
+        note = notes.get(name, "adjusted for, not tested" if name == ADJUSTED_TERM else note)
         row: dict[str, Any] = {"target": target, "term": name, **to_columns({"odds_ratio": (value, low, high)})}
         row |= {"p": p, "p_holm": np.nan, "n": len(frame), "n_reject": int(refused.sum())}
         rows.append(row | {"n_clusters": len(set(cluster_ids)), "note": reason or note})
@@ -278,10 +278,10 @@ def _too_few(refused: np.ndarray, terms: int) -> str:
     rejected, accepted = int(refused.sum()), int((~refused).sum())
     if not terms:
         return "no term has spread"
-    if min(rejected, accepted) >= EVENTS * terms:
+    if min(rejected, accepted) >= MIN_EVENTS_PER_TERM * terms:
         return ""
     events = f"{rejected} refusals" if rejected <= accepted else f"{accepted} acceptances"
-    return f"{events} for {terms} term{'s' * (terms > 1)}, fewer than {EVENTS} a term"
+    return f"{events} for {terms} term{'s' * (terms > 1)}, fewer than {MIN_EVENTS_PER_TERM} a term"
 
 
 def _fit(frame: pd.DataFrame, refused: np.ndarray, cluster_ids: np.ndarray) -> tuple[dict[str, tuple[float, ...]], str]:
@@ -300,10 +300,10 @@ def _fit(frame: pd.DataFrame, refused: np.ndarray, cluster_ids: np.ndarray) -> t
     variance = np.diag(found.cov_params())
     if not found.converged or not np.isfinite(variance).all():
         return {}, "the fit does not converge"
-    if found.params[frame.columns].abs().max() > LARGEST:
+    if found.params[frame.columns].abs().max() > MAX_TERM_LOG_ODDS:
         return {}, "a term separates refusals from acceptances"
     # Where nothing varies between clusters, rounding decides between +1e-19 and -1e-19: neither is a variance.
-    deviation = np.sqrt(np.where(variance > NO_VARIANCE, variance, np.nan))
+    deviation = np.sqrt(np.where(variance > MIN_LOG_ODDS_VARIANCE, variance, np.nan))
     log_odds = found.params.to_numpy()
     low, high = (np.exp(log_odds + side * norm.isf(0.025) * deviation) for side in (-1, 1))
     p = 2 * norm.sf(np.abs(log_odds) / deviation)

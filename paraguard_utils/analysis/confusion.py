@@ -16,31 +16,31 @@ from numpy.typing import ArrayLike
 
 from paraguard_utils.analysis import evaluation
 from paraguard_utils.analysis.multiple_testing import adjust_holm
-from paraguard_utils.analysis.signals import ranked, score
+from paraguard_utils.analysis.signals import is_ranked, score_pairs
 from paraguard_utils.core import disagreement
-from paraguard_utils.core.confusion import K, ci_estimates
+from paraguard_utils.core.confusion import N_NEIGHBOURS, estimate_confusion
 from paraguard_utils.core.decisions import LABELS
 from paraguard_utils.core.estimates import MIN_REFUSALS, ClusterBootstrap, Estimate, to_columns
-from paraguard_utils.core.neighbours import THETA
-from paraguard_utils.core.signals import PAPER_WEIGHTS, READINGS, ScoreWeights
+from paraguard_utils.core.neighbours import MIN_SIMILARITY
+from paraguard_utils.core.signals import PAPER_WEIGHTS, PPL_READINGS, ScoreWeights
 from paraguard_utils.schemas import Corpus, Labels, Pairs, Scores, Table
 
-CI = {"relative": "ci", "clipped": "ci_clipped"}
+CI_COLUMNS = {"relative": "ci", "clipped": "ci_clipped"}
 """Columns of a scores file that hold CI, by reading."""
 
 
-def rejections(scores: Scores) -> Scores:
+def select_rejections(scores: Scores) -> Scores:
     """Select the rows of a scores file that CI, CR and CD use: rejections with an accepted neighbour."""
     return scores[(scores["label"] == "reject") & scores["ci"].notna()]
 
 
-def prompt_scores(
+def score_prompts(
     corpus: Corpus,
     labels: Labels,
     frame: Pairs,
     weights: ScoreWeights = PAPER_WEIGHTS,
-    k: int = K,
-    theta: float = THETA,
+    k: int = N_NEIGHBOURS,
+    theta: float = MIN_SIMILARITY,
 ) -> Scores:
     """Average the scores of each centre's neighbours, those of a pairs file with rank <= k.
 
@@ -50,10 +50,10 @@ def prompt_scores(
     least theta similar, and n_theta counts them; `isolation` is that of `disagreement.isolation`. NaN if a centre has
     no neighbour.
     """
-    near = frame[ranked(frame, k)]
-    near = near.assign(**{reading: score(near, weights, reading) for reading in READINGS})
+    near = frame[is_ranked(frame, k)]
+    near = near.assign(**{reading: score_pairs(near, weights, reading) for reading in PPL_READINGS})
     base = corpus[["prompt_id", "cluster_id"]].assign(
-        label=labels["label"].to_numpy(), isolation=evaluation.isolation(corpus, labels)
+        label=labels["label"].to_numpy(), isolation=evaluation.label_isolation(corpus, labels)
     )
     base = base[base["label"].isin(["accept", "reject"])]
     every = near.groupby("centre_id")
@@ -74,7 +74,7 @@ def prompt_scores(
     return result.fillna({"n_neighbours": 0, "n_theta": 0}).astype(types).reset_index(drop=True)
 
 
-def flips(corpus: Corpus, labels: Labels) -> pd.DataFrame:
+def describe_flips(corpus: Corpus, labels: Labels) -> pd.DataFrame:
     """Describe how each cluster with at least two scored prompts was decided; rows of both in the same order.
 
     Columns: cluster_id, accepted, rejected, mixed (both occur), entropy (of the rejection share, in bits, in [0, 1]).
@@ -89,7 +89,7 @@ def flips(corpus: Corpus, labels: Labels) -> pd.DataFrame:
     return frame
 
 
-def excess(
+def cluster_excess(
     corpus: Corpus, frame: Pairs, weights: ScoreWeights = PAPER_WEIGHTS, reading: str = "relative"
 ) -> pd.DataFrame:
     """Compute the primary (within-cluster) excess of every mixed cluster.
@@ -99,7 +99,7 @@ def excess(
     """
     own = frame[frame["same_cluster"]]
     cluster = own["centre_id"].map(corpus.set_index("prompt_id")["cluster_id"])
-    found = _cluster_excess(cluster, own["centre_label"] == "reject", score(own, weights, reading))
+    found = _cluster_excess(cluster, own["centre_label"] == "reject", score_pairs(own, weights, reading))
     return found.rename("excess").rename_axis("cluster_id").reset_index()
 
 
@@ -110,7 +110,7 @@ def _cluster_excess(clusters: ArrayLike, rejected: ArrayLike, values: ArrayLike)
     return (means[True] - means[False]).dropna()
 
 
-def excess_estimate(
+def estimate_excess(
     clusters: ClusterBootstrap, cluster_ids: ArrayLike, rejected: ArrayLike, values: ArrayLike
 ) -> Estimate:
     """Estimate the primary excess of any value of pairs: its mean over mixed clusters, NaN without one.
@@ -121,7 +121,7 @@ def excess_estimate(
     return clusters.mean(found.index, found)
 
 
-def rate_estimates(corpus: Corpus, labels: Labels, clusters: ClusterBootstrap) -> dict[str, Estimate]:
+def estimate_rates(corpus: Corpus, labels: Labels, clusters: ClusterBootstrap) -> dict[str, Estimate]:
     """Estimate how often a target refuses, from a corpus and labels in the same order.
 
     Names: frr = reject / (accept + reject); frr_aside, the same without what a provider stopped; flip_rate, the share
@@ -131,14 +131,14 @@ def rate_estimates(corpus: Corpus, labels: Labels, clusters: ClusterBootstrap) -
     cluster, label = corpus["cluster_id"].to_numpy(), labels["label"].to_numpy()
     scored = np.isin(label, ["accept", "reject"])
     kept = scored & ~_stopped(labels)
-    by_cluster = flips(corpus, labels)
+    by_cluster = describe_flips(corpus, labels)
     return {
         "frr": clusters.share(cluster[scored], label[scored] == "reject"),
         "frr_aside": clusters.share(cluster[kept], label[kept] == "reject"),
         "flip_rate": clusters.share(by_cluster["cluster_id"], by_cluster["mixed"]),
         "flip_random": _flips_at_random(clusters, by_cluster, cluster[scored], label[scored] == "reject"),
         "flip_entropy": clusters.mean(by_cluster["cluster_id"], by_cluster["entropy"]),
-        "dr": disagreement.estimate(clusters, evaluation.tally(corpus, labels)),
+        "dr": disagreement.estimate_disagreement(clusters, evaluation.count_label_decisions(corpus, labels)),
     }
 
 
@@ -169,8 +169,8 @@ def rate_row(target: str, corpus: Corpus, labels: Labels, clusters: ClusterBoots
     """Count a target's decisions and estimate how often it refuses.
 
     Columns: target, n_prompts, n_scored, a count per label (n_reject includes what n_blocked counts, unless that was
-    set aside), n_clusters, the estimates of `rate_estimates` with their intervals, and what stands beside dr
-    (`disagreement.row`).
+    set aside), n_clusters, the estimates of `estimate_rates` with their intervals, and what stands beside dr
+    (`disagreement.disagreement_columns`).
     """
     label = labels["label"]
     return {
@@ -179,13 +179,13 @@ def rate_row(target: str, corpus: Corpus, labels: Labels, clusters: ClusterBoots
         "n_scored": int(label.isin(["accept", "reject"]).sum()),
         **{f"n_{name}": int((label == name).sum()) for name in LABELS},
         "n_blocked": int(_stopped(labels).sum()),
-        "n_clusters": len(flips(corpus, labels)),
-        **to_columns(rate_estimates(corpus, labels, clusters)),
-        **disagreement.row(evaluation.tally(corpus, labels)),
+        "n_clusters": len(describe_flips(corpus, labels)),
+        **to_columns(estimate_rates(corpus, labels, clusters)),
+        **disagreement.disagreement_columns(evaluation.count_label_decisions(corpus, labels)),
     }
 
 
-def rejected_row(prompts: str, target: str, labels: Labels) -> dict[str, Any]:
+def rejection_row(prompts: str, target: str, labels: Labels) -> dict[str, Any]:
     """Count a target's decisions on requests that ask for harm, and estimate the share that it rejects.
 
     A prompt's cluster is its id up to the last hyphen. Columns: prompts (what the requests are called), target,
@@ -204,7 +204,7 @@ def rejected_row(prompts: str, target: str, labels: Labels) -> dict[str, Any]:
     }
 
 
-def score_estimates(
+def estimate_scores(
     corpus: Corpus,
     frame: Pairs,
     scores: Scores,
@@ -228,10 +228,10 @@ def score_estimates(
     rest = weights.without_prob_shift()
 
     def primary(used: ScoreWeights) -> Estimate:
-        return excess_estimate(clusters, own_ids, own["centre_label"] == "reject", score(own, used, reading))
+        return estimate_excess(clusters, own_ids, own["centre_label"] == "reject", score_pairs(own, used, reading))
 
     return {
-        **ci_estimates(clusters, ids, ci),
+        **estimate_confusion(clusters, ids, ci),
         "floor": clusters.mean(accepted["cluster_id"], accepted[f"ci{suffix}"]),
         "spread": clusters.mean(ids, rejected[f"spread{suffix}"]),
         "share_theta": clusters.share(ids, rejected["n_theta"] > 0),
@@ -241,7 +241,7 @@ def score_estimates(
     }
 
 
-def table_row(
+def target_row(
     target: str,
     corpus: Corpus,
     labels: Labels,
@@ -250,21 +250,21 @@ def table_row(
     clusters: ClusterBootstrap,
     reading: str = "relative",
     weights: ScoreWeights = PAPER_WEIGHTS,
-    k: int = K,
+    k: int = N_NEIGHBOURS,
 ) -> dict[str, Any]:
     """Summarise one target in one reading of the PPL contrast: one row of Tables 1 and 3.
 
-    The row holds `rate_row` and `score_estimates`, each estimate `x` with `x_low` and `x_high` (95 %); n_mixed, the
+    The row holds `rate_row` and `estimate_scores`, each estimate `x` with `x_low` and `x_high` (95 %); n_mixed, the
     clusters with an excess; n_short, the rejections with fewer than k neighbours; few, whether fewer than 30 rejections
     have CI; note, why something is NaN.
     """
-    rejected = rejections(scores)
-    n_mixed = len(excess(corpus, frame, weights, reading))
+    rejected = select_rejections(scores)
+    n_mixed = len(cluster_excess(corpus, frame, weights, reading))
     n_short = int((rejected["n_neighbours"] < k).sum())
     return {
         **rate_row(target, corpus, labels, clusters),
         "reading": reading,
-        **to_columns(score_estimates(corpus, frame, scores, clusters, reading, weights)),
+        **to_columns(estimate_scores(corpus, frame, scores, clusters, reading, weights)),
         "n_mixed": n_mixed,
         "n_short": n_short,
         "few": len(rejected) < MIN_REFUSALS,
@@ -272,10 +272,12 @@ def table_row(
     }
 
 
-HEADLINE = ("frr", "flip_rate", "dr", "ci", "excess")
+HEADLINE_MEASURES = ("frr", "flip_rate", "dr", "ci", "excess")
 
 
-def differences(estimates: Mapping[str, Mapping[str, Estimate]], measures: Sequence[str] = HEADLINE) -> Table:
+def compare_targets(
+    estimates: Mapping[str, Mapping[str, Estimate]], measures: Sequence[str] = HEADLINE_MEASURES
+) -> Table:
     """Compare every two targets on the same resampled clusters (`docs/method.md`, Intervals and comparisons).
 
     Estimates are by target and measure. Columns: measure, first, second, difference (first minus second) with its
@@ -296,8 +298,10 @@ def differences(estimates: Mapping[str, Mapping[str, Estimate]], measures: Seque
     return table.assign(p_holm=table.groupby("measure")["p"].transform(adjust_holm))
 
 
-def orders(
-    estimates: Mapping[str, Mapping[str, Mapping[str, Estimate]]], reference: str, measures: Sequence[str] = HEADLINE
+def compare_orders(
+    estimates: Mapping[str, Mapping[str, Mapping[str, Estimate]]],
+    reference: str,
+    measures: Sequence[str] = HEADLINE_MEASURES,
 ) -> Table:
     """Compute how certain the order of any two targets is, and how probably another setting reverses it.
 

@@ -8,53 +8,56 @@ import pandas as pd
 
 from paraguard_utils import paths, registry
 from paraguard_utils.analysis import confusion, signals, surrogate
-from paraguard_utils.analysis.evaluation import ScoredTarget
+from paraguard_utils.analysis.evaluation import Evaluation
 from paraguard_utils.errors import DataError, Missing
 from paraguard_utils.labels import labelling
 from paraguard_utils.models import encoder
-from paraguard_utils.models.prompting import model_of
-from paraguard_utils.models.trace_store import answers_hash, recorded_traces
+from paraguard_utils.models.prompting import model_of_target
+from paraguard_utils.models.trace_store import hash_answers, read_traces
 from paraguard_utils.schemas import Corpus, Labels, Pairs, Scores, Table, Traces
 from paraguard_utils.settings import Settings
 from paraguard_utils.stores import RECORDED, Store, frame_hash, read_meta
 
-DECIMALS = 6
+PAIR_DECIMALS = 6
 """Decimals of similarities and signals in a pairs file."""
 
 _COMPARABLE = {"corpus", "labeller", "k", "weight_drift", "weight_prob_shift", "weight_ppl", "theta"}
 """What two runs must share for their rows to stand in one table."""
 
 
-class Told(NamedTuple):
+class ScoringTraces(NamedTuple):
     """Traces that can be scored, in corpus order, and the model whose tokens they hold: the target's or a surrogate."""
 
     traces: Traces
     model: str
 
 
-def told(store: Store, corpus_name: str, corpus: Corpus, target: str) -> Told:
+def read_scoring_traces(store: Store, corpus_name: str, corpus: Corpus, target: str) -> ScoringTraces:
     """Read a target's traces; if its server returns no tokens, complete them from a surrogate's, here or in the record.
 
     A DataError says that the traces are of another corpus, Missing that no surrogate was asked the corpus under the
     same system prompt.
     """
-    traces = recorded_traces(store, corpus_name, corpus, target)
+    traces = read_traces(store, corpus_name, corpus, target)
     level = read_meta(store.path("traces", corpus_name, target)).get("level")
     if level is None:
-        return Told(traces, model_of(target))
+        return ScoringTraces(traces, model_of_target(target))
     for place in (store, Store(RECORDED)):
         known = {file.stem for file in place.path("traces", corpus_name, "x").parent.glob("*.parquet")}
-        name = surrogate.surrogate_of(target, known)
+        name = surrogate.find_surrogate(target, known)
         if name is not None:
-            lent = recorded_traces(place, corpus_name, corpus, name)
-            return Told(surrogate.spelled(surrogate.completed(traces, level, lent).traces, lent), model_of(name))
+            lent = read_traces(place, corpus_name, corpus, name)
+            return ScoringTraces(
+                surrogate.retokenize(surrogate.fill_from_surrogate(traces, level, lent).traces, lent),
+                model_of_target(name),
+            )
     raise Missing(
         f"{target} tells {level!r} only, and no packaged model that could lend the rest was asked {corpus_name}; run "
         f"02_querying with --store {store.name}, the same corpus and wrapper, and model=smollm2-135m-instruct"
     )
 
 
-def pairs_and_scores(
+def compute_pairs_and_scores(
     store: Store,
     corpus_name: str,
     corpus: Corpus,
@@ -62,14 +65,14 @@ def pairs_and_scores(
     traces: Traces,
     model_name: str,
     settings: Settings,
-    drifts: signals.Drifts | None = None,
+    drifts: signals.DriftCache | None = None,
 ) -> tuple[Pairs, Scores]:
     """Compute a target's pairs and scores; `score_target` writes them too. Drift is computed anew without `drifts`."""
-    vectors = encoder.vectors(store, corpus_name, corpus["text"], earlier=True)
+    vectors = encoder.stored_vectors(store, corpus_name, corpus["text"], earlier=True)
     tokens = drifts if drifts is not None else store.read_earlier("tokens", model_name)
-    made = surrogate.scorable(labels, surrogate.left_out(traces))
-    frame = signals.pairs(corpus, vectors, traces, made, tokens, settings.k)
-    scores = confusion.prompt_scores(corpus, labels, frame, settings.weights(), settings.k, settings.theta)
+    made = surrogate.mask_left_out(labels, surrogate.explain_left_out(traces))
+    frame = signals.compute_pairs(corpus, vectors, traces, made, tokens, settings.k)
+    scores = confusion.score_prompts(corpus, labels, frame, settings.weights(), settings.k, settings.theta)
     return frame, scores
 
 
@@ -88,36 +91,38 @@ def score_target(
     Corpus, labels and traces have the same order; the traces may be another target's (a guard has none). Drift uses the
     token embeddings of the model `model_name`.
     """
-    frame, scores = pairs_and_scores(store, corpus_name, corpus, labels, traces, model_name, settings)
+    frame, scores = compute_pairs_and_scores(store, corpus_name, corpus, labels, traces, model_name, settings)
     meta = settings.meta(
-        corpus=corpus, labels=labelling.labels_hash(labels), traces=answers_hash(traces), tokens=model_name
+        corpus=corpus, labels=labelling.hash_labels(labels), traces=hash_answers(traces), tokens=model_name
     )
     # Processors differ in the sixteenth digit: what is written is the same on all of them.
-    store.write("pairs", corpus_name, target, frame=frame.round(DECIMALS), meta=meta)
+    store.write("pairs", corpus_name, target, frame=frame.round(PAIR_DECIMALS), meta=meta)
     store.write("scores", corpus_name, target, frame=scores, meta=meta)
     return frame, scores
 
 
-def matching_scores(store: Store, corpus_name: str, target: str, corpus: Corpus, settings: Settings) -> Scores:
+def read_matching_scores(store: Store, corpus_name: str, target: str, corpus: Corpus, settings: Settings) -> Scores:
     """Read a target's scores; raise a DataError unless they are of this corpus and of the labels in the store.
 
     The record holds scores under the usual labeller only; under another one they are computed from its traces.
     """
     if store.recorded and settings.labeller != "combined":
-        traces = recorded_traces(store, corpus_name, corpus, target)
-        labels = labelling.matching_labels(store, corpus_name, target, traces, settings.labeller)
-        return pairs_and_scores(store, corpus_name, corpus, labels, traces, model_of(target), settings)[1]
+        traces = read_traces(store, corpus_name, corpus, target)
+        labels = labelling.read_matching_labels(store, corpus_name, target, traces, settings.labeller)
+        return compute_pairs_and_scores(store, corpus_name, corpus, labels, traces, model_of_target(target), settings)[
+            1
+        ]
     path = store.path("scores", corpus_name, target)
     scores = store.read("scores", corpus_name, target)
-    _, labels = labelling.labels_by(store, corpus_name, target, settings.labeller)
+    _, labels = labelling.read_labels(store, corpus_name, target, settings.labeller)
     inputs = read_meta(path)["inputs"]
-    if inputs["corpus"] != frame_hash(corpus) or inputs["labels"] != labelling.labels_hash(labels):
+    if inputs["corpus"] != frame_hash(corpus) or inputs["labels"] != labelling.hash_labels(labels):
         again = f"run 03_scoring again, with labeller={settings.labeller}"
-        raise DataError(f"{paths.shown(path)}: scores of another corpus or other labels; {again}")
+        raise DataError(f"{paths.display_path(path)}: scores of another corpus or other labels; {again}")
     return scores
 
 
-def beside_recorded(name: str, table: Table, store: Store, recorded: Sequence[str], meta: dict[str, Any]) -> Table:
+def add_recorded_rows(name: str, table: Table, store: Store, recorded: Sequence[str], meta: dict[str, Any]) -> Table:
     """Put the rows of `recorded` targets in the recorded table above this store's rows; the column `store` tells which.
 
     If `meta`, which goes with the table, has another corpus or other scoring parameters than the recorded table, no
@@ -137,22 +142,22 @@ def beside_recorded(name: str, table: Table, store: Store, recorded: Sequence[st
     return pd.concat([rows[rows["target"].isin(recorded)], table], ignore_index=True)
 
 
-def rejections(scores: Mapping[str, Scores]) -> Scores:
+def stack_rejections(scores: Mapping[str, Scores]) -> Scores:
     """Stack the scored rejections of several targets, with a `target` column."""
-    frames = [confusion.rejections(frame).assign(target=name) for name, frame in scores.items()]
+    frames = [confusion.select_rejections(frame).assign(target=name) for name, frame in scores.items()]
     return pd.concat(frames, ignore_index=True)
 
 
-def scored_targets(
+def read_evaluations(
     store: Store, corpus_name: str, corpus: Corpus, names: Sequence[str], settings: Settings | None = None
-) -> dict[str, ScoredTarget]:
+) -> dict[str, Evaluation]:
     """Read what a store holds of some targets, and check that its files belong together.
 
     All were scored with the same weights, k and labeller: those of `settings`, if given. Otherwise, or if a file is
     missing, labels are of other answers, or scores of other labels, pairs or another corpus, a DataError says so.
     """
-    found: dict[str, ScoredTarget] = {}
-    drifts: dict[str, signals.Drifts] = {}
+    found: dict[str, Evaluation] = {}
+    drifts: dict[str, signals.DriftCache] = {}
     wanted = (settings.weights(), settings.k, settings.labeller) if settings else None
     for name in names:
         path = store.path("scores", corpus_name, name)
@@ -160,35 +165,39 @@ def scored_targets(
         known = Settings(**read_meta(path)["parameters"])
         made = (known.weights(), known.k, known.labeller)
         if wanted not in (None, made):
-            raise DataError(f"{paths.shown(path)}: scored with another k, labeller or weights; run 03_scoring again")
+            raise DataError(
+                f"{paths.display_path(path)}: scored with another k, labeller or weights; run 03_scoring again"
+            )
         if any((earlier.weights, earlier.k, earlier.labeller) != made for earlier in found.values()):
             than = f"other weights, k or labeller than {names[0]}"
-            raise DataError(f"{paths.shown(path)}: scored with {than}; run 03_scoring again")
-        traces, model = told(store, corpus_name, corpus, name)
-        labels = labelling.matching_labels(store, corpus_name, name, traces, known.labeller)
-        scores = matching_scores(store, corpus_name, name, corpus, known)
+            raise DataError(f"{paths.display_path(path)}: scored with {than}; run 03_scoring again")
+        traces, model = read_scoring_traces(store, corpus_name, corpus, name)
+        labels = labelling.read_matching_labels(store, corpus_name, name, traces, known.labeller)
+        scores = read_matching_scores(store, corpus_name, name, corpus, known)
         pairs = store.read("pairs", corpus_name, name)
-        again = confusion.prompt_scores(corpus, labels, pairs, known.weights(), known.k, known.theta)
+        again = confusion.score_prompts(corpus, labels, pairs, known.weights(), known.k, known.theta)
         if not np.allclose(again[["ci", "ci_clipped"]], scores[["ci", "ci_clipped"]], rtol=1e-4, equal_nan=True):
-            raise DataError(f"{paths.shown(path)}: scores of other pairs than the store holds; run 03_scoring again")
+            raise DataError(
+                f"{paths.display_path(path)}: scores of other pairs than the store holds; run 03_scoring again"
+            )
         tokens = store.read_earlier("tokens", model)
         if model not in drifts or not drifts[model].holds(traces, tokens):
-            drifts[model] = signals.Drifts(traces, tokens)
-        found[name] = ScoredTarget(labels, pairs, scores, traces, tokens, drifts[model], *made)
+            drifts[model] = signals.DriftCache(traces, tokens)
+        found[name] = Evaluation(labels, pairs, scores, traces, tokens, drifts[model], *made)
     return found
 
 
-def scored_guards(
-    store: Store, corpus_name: str, corpus: Corpus, data: Mapping[str, ScoredTarget]
-) -> dict[str, ScoredTarget]:
+def read_guard_evaluations(
+    store: Store, corpus_name: str, corpus: Corpus, data: Mapping[str, Evaluation]
+) -> dict[str, Evaluation]:
     """Read what a store holds of the published guards that were scored with the traces of one of these targets.
 
     Guards that were scored otherwise, or with another target's traces, are left out; traces and tokens of the others
     are those of their target in `data`. A DataError says that scores are of another corpus or other decisions.
     """
-    references = {answers_hash(own.traces): own for own in data.values()}
+    references = {hash_answers(own.traces): own for own in data.values()}
     found = {}
-    for name in registry.published("guard").index:
+    for name in registry.published_targets("guard").index:
         if not store.has("scores", corpus_name, name):
             continue
         path = store.path("scores", corpus_name, name)
@@ -198,9 +207,10 @@ def scored_guards(
         if reference is None or (reference.weights, reference.k) != (known.weights(), known.k):
             continue
         labels = store.read("labels", corpus_name, name)
-        if inputs["corpus"] != frame_hash(corpus) or inputs["labels"] != labelling.labels_hash(labels):
+        if inputs["corpus"] != frame_hash(corpus) or inputs["labels"] != labelling.hash_labels(labels):
             raise DataError(
-                f"{paths.shown(path)}: scores of another corpus or other decisions; run 05_guard_comparison again"
+                f"{paths.display_path(path)}: scores of another corpus or other decisions; run "
+                "05_guard_comparison again"
             )
         labels = labels.set_index("prompt_id").loc[corpus["prompt_id"]].reset_index()
         pairs, scores = (store.read(kind, corpus_name, name) for kind in ("pairs", "scores"))

@@ -11,24 +11,24 @@ import numpy as np
 import pandas as pd
 
 from paraguard_utils import paths
-from paraguard_utils.models.prompting import model_of
+from paraguard_utils.models.prompting import model_of_target
 from paraguard_utils.schemas import Table
 from paraguard_utils.settings import CORPUS
 
-FILE = paths.DATA / "predictions.csv"
+PREDICTIONS_FILE = paths.DATA / "predictions.csv"
 
-ABOUT = ("target", "first", "second", "remedy", "guard", "score")
+SUBJECT_COLUMNS = ("target", "first", "second", "remedy", "guard", "score")
 """Columns that say what a row of a table is about."""
 
-COLUMNS = ("number", "about", "measure", "value", "value_low", "value_high", "verdict")
+VERDICT_COLUMNS = ("number", "about", "measure", "value", "value_low", "value_high", "verdict")
 
 
-def read() -> Table:
+def read_predictions() -> Table:
     """Return the file of predictions, a measure of a prediction a row."""
-    return pd.read_csv(FILE, keep_default_na=False)
+    return pd.read_csv(PREDICTIONS_FILE, keep_default_na=False)
 
 
-def verdict(low: float, high: float, least: float = -np.inf, most: float = np.inf) -> str:
+def judge_interval(low: float, high: float, least: float = -np.inf, most: float = np.inf) -> str:
     """Return whether a prediction `holds` (the whole interval lies between two limits), `fails` or is `open`.
 
     Examples
@@ -43,33 +43,33 @@ def verdict(low: float, high: float, least: float = -np.inf, most: float = np.in
     return "fails" if high <= least or low >= most else "open"
 
 
-def judge(tables: Mapping[str, Table]) -> Table:
+def judge_predictions(tables: Mapping[str, Table]) -> Table:
     """Judge the predictions about some tables, which are given by the names they have in the file.
 
-    Tables for predictions 1 to 8 are from `judgeable`, rows for prediction 18 from `remedies.effects.against_control`.
-    An empty table is passed over.
+    Tables for predictions 1 to 8 are from `prediction_tables`, rows for prediction 18 from
+    `remedies.effects.compare_with_control`. An empty table is passed over.
 
     Columns: number; about, the target or targets, with remedy, guard or score; measure; value with its interval;
-    verdict (`verdict`, or `few` where there are too few refusals to judge). A measure without an interval is judged by
-    its value.
+    verdict (`judge_interval`, or `few` where there are too few refusals to judge). A measure without an interval is
+    judged by its value.
     """
     found = []
-    for one in read().itertuples():
+    for one in read_predictions().itertuples():
         if not len(tables.get(one.table, ())):
             continue
         rows = tables[one.table].query(one.rows)
         few = rows.eval(one.few) if one.few else pd.Series(False, rows.index)
-        names = rows[[name for name in ABOUT if name in rows]].itertuples()
+        names = rows[[name for name in SUBJECT_COLUMNS if name in rows]].itertuples()
         values = rows[one.measure]
         ends = (rows.get(f"{one.measure}{end}", values) for end in ("_low", "_high"))
         for (place, *about), flagged, value, low, high in zip(names, few, values, *ends, strict=True):
-            said = "few" if flagged else verdict(low, high, one.low, one.high)
+            said = "few" if flagged else judge_interval(low, high, one.low, one.high)
             found.append((one.number, place, " | ".join(about), one.measure, value, low, high, said))
-    frame = pd.DataFrame(found, columns=[COLUMNS[0], "place", *COLUMNS[1:]])
+    frame = pd.DataFrame(found, columns=[VERDICT_COLUMNS[0], "place", *VERDICT_COLUMNS[1:]])
     return frame.sort_values(["number", "place"], kind="stable", ignore_index=True).drop(columns="place")
 
 
-MEASURES = {
+MEASURE_TITLES = {
     "dr": "DR",
     "ci": "CI",
     "cr60": "CR@0.60",
@@ -82,30 +82,30 @@ MEASURES = {
 }
 """Measures that decisions and pairs give, and what they are called."""
 
-USUAL_RATE = 0.2
+USUAL_REFUSAL_RATE = 0.2
 """Refusal rate of the worlds in which wordings are compared."""
 
-SEEN = ("smollm2-135m-instruct-q4_1", "qwen2.5-coder-0.5b-instruct-q4_k_m")
+SEEN_MODELS = ("smollm2-135m-instruct-q4_1", "qwen2.5-coder-0.5b-instruct-q4_k_m")
 """Models on whose answers to the project's corpus disagreement was found, before predictions 1 to 8 were written."""
 
 
-def moved(worlds: Table) -> Table:
+def known_truth_effects(worlds: Table) -> Table:
     """Compare how far meaning, the refusal rate and wording move each measure in worlds of known truth.
 
     `worlds` has wording, frr, correlation, measure, mean, low, high.
 
-    Columns: measure; meaning, the mean at the highest latent correlation minus that at 0, at `USUAL_RATE` with wording
-    left to chance ("dice"); chance, half the mean width of the range that 95 % of worlds lie in; frr, the mean distance
-    between the highest and the lowest of the refusal rates; perplexity and length, how far means lie from those of dice
-    where that decides the wording. All but meaning are shares of the size of meaning, averaged over correlations: 1 is
-    what meaning does. They are NaN where meaning moves the measure by less than chance does: a share of nearly nothing
-    would be large and say nothing.
+    Columns: measure; meaning, the mean at the highest latent correlation minus that at 0, at `USUAL_REFUSAL_RATE` with
+    wording left to chance ("dice"); chance, half the mean width of the range that 95 % of worlds lie in; frr, the mean
+    distance between the highest and the lowest of the refusal rates; perplexity and length, how far means lie from
+    those of dice where that decides the wording. All but meaning are shares of the size of meaning, averaged over
+    correlations: 1 is what meaning does. They are NaN where meaning moves the measure by less than chance does: a share
+    of nearly nothing would be large and say nothing.
     """
     rows = []
-    for measure in MEASURES:
+    for measure in MEASURE_TITLES:
         own = worlds[worlds["measure"] == measure]
         dice = own[own["wording"] == "dice"]
-        usual = dice[dice["frr"] == USUAL_RATE].set_index("correlation").sort_index()
+        usual = dice[dice["frr"] == USUAL_REFUSAL_RATE].set_index("correlation").sort_index()
         meaning = usual["mean"].iloc[-1] - usual["mean"].iloc[0]
         chance = (usual["high"] - usual["low"]).mean() / 2
         size = abs(meaning) if abs(meaning) >= chance else np.nan
@@ -119,14 +119,14 @@ def moved(worlds: Table) -> Table:
     return pd.DataFrame(rows)
 
 
-def depends(halves: Table) -> Table:
-    """Count the targets in which a measure differs between clusters of two kinds of wording (`validity.by_wording`).
+def wording_dependence(halves: Table) -> Table:
+    """Count the targets in which a measure differs between clusters of two kinds of wording.
 
     Columns: measure; for length and perplexity the number of targets, of those that are not few, in which the interval
     of the difference excludes 0, as "1 of 7", and the range of the differences.
     """
     rows = []
-    for measure in MEASURES:
+    for measure in MEASURE_TITLES:
         row: dict[str, object] = {"measure": measure}
         for wording in ("length", "perplexity"):
             own = halves.query("measure == @measure and wording == @wording and not few and difference_low.notna()")
@@ -137,7 +137,7 @@ def depends(halves: Table) -> Table:
     return pd.DataFrame(rows)
 
 
-def followed(task: Table) -> Table:
+def noise_response(task: Table) -> Table:
     """Count the systems in which a measure follows noise in the decisions, and the overlap of the classes.
 
     `task` has system, overlap ("none", "quarter", "half"), noise and the measures.
@@ -149,7 +149,7 @@ def followed(task: Table) -> Table:
     task = task.assign(overlap=pd.Categorical(task["overlap"], ["none", "quarter", "half"]))
     parts = {"noise": task[task["overlap"] == "quarter"], "overlap": task[task["noise"] == 0]}
     rows = []
-    for measure in MEASURES:
+    for measure in MEASURE_TITLES:
         row: dict[str, object] = {"measure": measure, "systems": task["system"].nunique()}
         sign = -1 if measure == "agreement" else 1
         for name, own in parts.items():
@@ -161,22 +161,22 @@ def followed(task: Table) -> Table:
     return pd.DataFrame(rows)
 
 
-def judgeable(tables: Mapping[str, Table], corpus: str) -> dict[str, Table]:
-    """Add to tables what predictions 1 to 8 ask of a target, or of two; the result is for `judge`.
+def prediction_tables(tables: Mapping[str, Table], corpus: str) -> dict[str, Table]:
+    """Add to tables what predictions 1 to 8 ask of a target, or of two; the result is for `judge_predictions`.
 
-    `tables` holds table1_targets, variance, validity, table1_differences and floor_differences (`confusion.differences`
-    of the excess over the matched floor); `corpus` is a name.
+    `tables` holds table1_targets, variance, validity, table1_differences and floor_differences
+    (`confusion.compare_targets` of the excess over the matched floor); `corpus` is a name.
 
-    Each table gets seen: the model is one of `SEEN`, and the corpus the project's. table1_differences holds those
-    of the floors too, only those between wrappers of one model, and for both the distance of their FRR, frr_apart, and
-    few_dr: one of them has too few refusals for a DR.
+    Each table gets seen: the model is one of `SEEN_MODELS`, and the corpus the project's. table1_differences holds
+    those of the floors too, only those between wrappers of one model, and for both the distance of their FRR,
+    frr_apart, and few_dr: one of them has too few refusals for a DR.
     """
-    seen, once = SEEN if corpus == CORPUS else (), tables["table1_targets"]
+    seen, once = SEEN_MODELS if corpus == CORPUS else (), tables["table1_targets"]
     pairs = pd.concat([tables["table1_differences"], tables["floor_differences"]], ignore_index=True)
-    pairs = pairs[pairs["first"].map(model_of) == pairs["second"].map(model_of)]
+    pairs = pairs[pairs["first"].map(model_of_target) == pairs["second"].map(model_of_target)]
     rates = pairs[pairs["measure"] == "frr"].set_index(["first", "second"])["difference"].abs().rename("frr_apart")
     few = pairs[["first", "second"]].isin(list(once.loc[once["few_dr"], "target"])).any(axis=1)
     made = {name: tables[name] for name in ("table1_targets", "variance", "validity")}
     made["table1_differences"] = pairs.assign(few_dr=few).join(rates, on=["first", "second"])
     named = {name: frame["first" if "first" in frame else "target"] for name, frame in made.items()}
-    return {name: frame.assign(seen=named[name].map(model_of).isin(seen)) for name, frame in made.items()}
+    return {name: frame.assign(seen=named[name].map(model_of_target).isin(seen)) for name, frame in made.items()}

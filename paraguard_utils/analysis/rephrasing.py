@@ -10,49 +10,51 @@ import pandas as pd
 from paraguard_utils import unsafe
 from paraguard_utils.analysis import evaluation
 from paraguard_utils.core.estimates import ClusterBootstrap, Estimate, ratio_of_totals, to_columns
-from paraguard_utils.core.rephrasing import TRIES, refused_meanings, rephrased, too_few
+from paraguard_utils.core.rephrasing import MAX_TRIES, count_rephrased, estimate_refused_meanings, too_few_for_odds
 from paraguard_utils.schemas import Corpus, Labels, Table
 
 
-def counts(corpus: Corpus, labels: Labels) -> pd.DataFrame:
+def count_benign_decisions(corpus: Corpus, labels: Labels) -> pd.DataFrame:
     """Count decisions by cluster, a twin's under the id of its benign cluster."""
-    found = evaluation.tally(corpus, labels)
-    return found.assign(cluster_id=unsafe.benign_of(found["cluster_id"]))
+    found = evaluation.count_label_decisions(corpus, labels)
+    return found.assign(cluster_id=unsafe.benign_cluster_of(found["cluster_id"]))
 
 
-def estimates(clusters: ClusterBootstrap, harmless: pd.DataFrame, twins: pd.DataFrame) -> dict[str, Estimate]:
+def estimate_rephrasing(clusters: ClusterBootstrap, harmless: pd.DataFrame, twins: pd.DataFrame) -> dict[str, Estimate]:
     """Estimate how often rephrasing gets an answer, and how many meanings are refused.
 
-    Decisions come from `counts`, without a row for twins that were not asked; `clusters` are the harmless ones. Names:
-    rephrased1 and rephrased3, of harmless refused requests; both of refused twins, `_twins`, and harmless minus twins
-    over the clusters that have a twin, `_difference`; refused_once, refused_always and refused_once_minus_always, of
-    harmless meanings; answered_once, of twins.
+    Decisions come from `count_benign_decisions`, without a row for twins that were not asked; `clusters` are the
+    harmless ones. Names: rephrased1 and rephrased3, of harmless refused requests; both of refused twins, `_twins`, and
+    harmless minus twins over the clusters that have a twin, `_difference`; refused_once, refused_always and
+    refused_once_minus_always, of harmless meanings; answered_once, of twins.
     """
     paired = harmless[harmless["cluster_id"].isin(twins["cluster_id"])]
     found: dict[str, Estimate] = {}
-    for tries in (1, TRIES):
-        name, lost = f"rephrased{tries}", rephrased(clusters, twins, tries)
-        found[name] = ratio_of_totals(clusters, rephrased(clusters, harmless, tries))
+    for tries in (1, MAX_TRIES):
+        name, lost = f"rephrased{tries}", count_rephrased(clusters, twins, tries)
+        found[name] = ratio_of_totals(clusters, count_rephrased(clusters, harmless, tries))
         found[f"{name}_twins"] = ratio_of_totals(clusters, lost)
-        found[f"{name}_difference"] = ratio_of_totals(clusters, rephrased(clusters, paired, tries), lost)
-    found |= refused_meanings(clusters, harmless)
+        found[f"{name}_difference"] = ratio_of_totals(clusters, count_rephrased(clusters, paired, tries), lost)
+    found |= estimate_refused_meanings(clusters, harmless)
     found["answered_once"] = clusters.by_cluster(twins["cluster_id"], twins["rejected"] < twins["n"])
     return found
 
 
-def row(target: str, clusters: ClusterBootstrap, harmless: pd.DataFrame, twins: pd.DataFrame) -> dict[str, object]:
-    """Return a target's row: n_reject, n_reject_twins, n_twins, `estimates`, and the flags few and few_twins.
+def rephrasing_row(
+    target: str, clusters: ClusterBootstrap, harmless: pd.DataFrame, twins: pd.DataFrame
+) -> dict[str, object]:
+    """Return a target's row: n_reject, n_reject_twins, n_twins, `estimate_rephrasing`, and the flags few and few_twins.
 
     The flags say whether the harmless decisions, or those of either side, are too few to judge.
     """
     refused = [int(side["rejected"].sum()) for side in (harmless, twins)]
     numbers = {"n_reject": refused[0], "n_reject_twins": refused[1], "n_twins": len(twins)}
-    flags = {"few": too_few(harmless), "few_twins": too_few(harmless) or too_few(twins)}
-    found = estimates(clusters, harmless, twins)
+    flags = {"few": too_few_for_odds(harmless), "few_twins": too_few_for_odds(harmless) or too_few_for_odds(twins)}
+    found = estimate_rephrasing(clusters, harmless, twins)
     return {"target": target, **numbers, **to_columns(found), **flags}
 
 
-def table(
+def rephrasing_table(
     corpus: Corpus,
     labels: Mapping[str, Labels],
     twins: Corpus,
@@ -62,9 +64,9 @@ def table(
     """Return the rows of several targets, from their labels and those of their twins; the latter may lack targets."""
     rows = []
     for name, own in labels.items():
-        harmless = counts(corpus, own)
+        harmless = count_benign_decisions(corpus, own)
         found = harmless.head(0)
         if name in of_twins:
-            found = counts(twins, of_twins[name].set_index("prompt_id").loc[twins["prompt_id"]])
-        rows.append(row(name, clusters, harmless, found))
+            found = count_benign_decisions(twins, of_twins[name].set_index("prompt_id").loc[twins["prompt_id"]])
+        rows.append(rephrasing_row(name, clusters, harmless, found))
     return pd.DataFrame(rows)

@@ -14,48 +14,48 @@ from sklearn.model_selection import KFold
 
 from paraguard_utils import stores
 from paraguard_utils.analysis import chance, confusion, pipeline, signals
-from paraguard_utils.analysis.cohorts import POOLED
-from paraguard_utils.analysis.evaluation import ScoredTarget
-from paraguard_utils.analysis.surrogate import SURE
-from paraguard_utils.core.confusion import K, ci_estimates
+from paraguard_utils.analysis.cohorts import ALL_TARGETS
+from paraguard_utils.analysis.evaluation import Evaluation
+from paraguard_utils.analysis.surrogate import MIN_ORDER_PROBABILITY
+from paraguard_utils.core.confusion import N_NEIGHBOURS, estimate_confusion
 from paraguard_utils.core.estimates import MIN_MIXED, MIN_REFUSALS, SEED, ClusterBootstrap, to_columns
-from paraguard_utils.core.neighbours import THETA
-from paraguard_utils.core.signals import PAPER_WEIGHTS, READINGS, ScoreWeights, drift
+from paraguard_utils.core.neighbours import MIN_SIMILARITY
+from paraguard_utils.core.signals import PAPER_WEIGHTS, PPL_READINGS, ScoreWeights, drift
 from paraguard_utils.errors import Missing
 from paraguard_utils.labels import labelling
 from paraguard_utils.models import encoder
-from paraguard_utils.models.prompting import model_of
-from paraguard_utils.models.weights import MINILM
+from paraguard_utils.models.prompting import model_of_target
+from paraguard_utils.models.weights import MINILM_FILE
 from paraguard_utils.schemas import Corpus, Pairs, Table
 from paraguard_utils.settings import Settings
 from paraguard_utils.stores import Store
 
-Estimates: TypeAlias = dict[str, Any]
+SettingEstimates: TypeAlias = dict[str, Any]
 """Estimates by measure, and n, the number of rejections they rest on."""
 
-Varied: TypeAlias = dict[str, dict[str, dict[str, Estimates]]]
+EstimatesBySetting: TypeAlias = dict[str, dict[str, dict[str, SettingEstimates]]]
 """By dimension, setting and target."""
 
-DEEP = 20
+MAX_K = 20
 """The largest k tried."""
 
-THETAS = (-1.0, 0.3, 0.4, 0.5, THETA, 0.7, 0.8, 0.9)
+VARIED_THETAS = (-1.0, 0.3, 0.4, 0.5, MIN_SIMILARITY, 0.7, 0.8, 0.9)
 """Similarities below which a neighbour is left out; -1 leaves out none."""
 
-SCALINGS = {**READINGS, "minmax": "ppl_minmax"}
-SPACES = {"target": "drift", "target, centred": "drift_centred", "encoder": "drift_encoder"}
-CHOOSE_NEIGHBOURS = ("k", "theta", "neighbours")
+CONTRAST_SCALINGS = {**PPL_READINGS, "minmax": "ppl_minmax"}
+DRIFT_SPACES = {"target": "drift", "target, centred": "drift_centred", "encoder": "drift_encoder"}
+NEIGHBOUR_DIMENSIONS = ("k", "theta", "neighbours")
 """Dimensions that cannot move the excess, which is over all pairs of one cluster."""
 
-RATES = ("frr", "flip_rate")
+RATE_MEASURES = ("frr", "flip_rate")
 """Measures that are defined without a rejection."""
 
-ORDERED = (*RATES, "ci", "cr60", "cd", "cr", "excess")
+ORDERED_MEASURES = (*RATE_MEASURES, "ci", "cr60", "cd", "cr", "excess")
 """Measures by which targets are ordered, where a dimension has them; `cr` is CR at the tau varied."""
 
-DEFAULTS = {
+DEFAULT_CHOICES = {
     "weights": "0.4/0.1/0.5",
-    "k": str(K),
+    "k": str(N_NEIGHBOURS),
     "tau": "0.60",
     "theta": "none",
     "scaling": "relative",
@@ -65,37 +65,39 @@ DEFAULTS = {
 }
 """The setting of each dimension that the others are compared with."""
 
-FOLDS = 5
+SEARCH_FOLDS = 5
 
 
-def deep_pairs(store: Store, corpus_name: str, corpus: Corpus, target: ScoredTarget) -> pd.DataFrame:
-    """Compare one target's prompts with up to `DEEP` neighbours, in every space and scaling.
+def pairs_for_settings(store: Store, corpus_name: str, corpus: Corpus, target: Evaluation) -> pd.DataFrame:
+    """Compare one target's prompts with up to `MAX_K` neighbours, in every space and scaling.
 
-    Returns a pairs file with what `prepare` adds, and drift_centred (embeddings less their mean over the distinct
+    Returns a pairs file with what `prepare_pairs` adds, and drift_centred (embeddings less their mean over the distinct
     tokens kept for the model) and drift_encoder (contextual token vectors of the sentence encoder), both for the
     default neighbours and the own cluster only.
     """
-    vectors = encoder.vectors(store, corpus_name, corpus["text"], earlier=True)
-    frame = signals.pairs(corpus, vectors, target.traces, target.labels, target.drifts, DEEP)
+    vectors = encoder.stored_vectors(store, corpus_name, corpus["text"], earlier=True)
+    frame = signals.compute_pairs(corpus, vectors, target.traces, target.labels, target.drifts, MAX_K)
     place = pd.Series(np.arange(len(corpus)), index=corpus["prompt_id"])
-    usual = (signals.ranked(frame, K) | frame["same_cluster"]).to_numpy(bool)
+    usual = (signals.is_ranked(frame, N_NEIGHBOURS) | frame["same_cluster"]).to_numpy(bool)
     a, b = (place.loc[frame.loc[usual, name]].to_numpy() for name in ("centre_id", "neighbour_id"))
     texts = corpus["text"].to_numpy()
     frame[["drift_centred", "drift_encoder"]] = np.nan
     frame.loc[usual, "drift_centred"] = target.drifts.centred(a, b)
-    frame.loc[usual, "drift_encoder"] = token_drifts(store, corpus_name, texts[a], texts[b])
-    return prepare(frame, corpus, signals.perplexity(target.traces))
+    frame.loc[usual, "drift_encoder"] = encoder_drifts(store, corpus_name, texts[a], texts[b])
+    return prepare_pairs(frame, corpus, signals.trace_perplexity(target.traces))
 
 
-def token_drifts(store: Store, name: str, first: Sequence[str], second: Sequence[str]) -> np.ndarray:
+def encoder_drifts(store: Store, name: str, first: Sequence[str], second: Sequence[str]) -> np.ndarray:
     """Return Drift between texts of a corpus in the encoder's space.
 
     A live store computes and keeps what it lacks; the recorded store raises Missing.
     """
-    keys = [tuple(sorted(map(encoder.text_hash, pair))) for pair in zip(first, second, strict=True)]
+    keys = [tuple(sorted(map(encoder.hash_text, pair))) for pair in zip(first, second, strict=True)]
     # Recorded ones and this store's own, so that what is promoted holds them all.
     there = [stores.Store(one) for one in dict.fromkeys((stores.RECORDED, store.name))]
-    known = [one.read("drifts", encoder.NAME, name) for one in there if one.has("drifts", encoder.NAME, name)]
+    known = [
+        one.read("drifts", encoder.ENCODER_NAME, name) for one in there if one.has("drifts", encoder.ENCODER_NAME, name)
+    ]
     names = ["first_hash", "second_hash", "drift"]
     known = pd.concat(known, ignore_index=True).drop_duplicates(names[:2]) if known else pd.DataFrame(columns=names)
     drifts = known.set_index(names[:2])["drift"].to_dict()
@@ -107,16 +109,16 @@ def token_drifts(store: Store, name: str, first: Sequence[str], second: Sequence
         )
     if missing:
         texts = list(dict.fromkeys(text for pair in missing.values() for text in pair))
-        own = dict(zip(texts, encoder.token_vectors(texts), strict=True))
+        own = dict(zip(texts, encoder.encode_tokens(texts), strict=True))
         drifts |= {key: drift(own[a], own[b]) for key, (a, b) in missing.items()}
-    if not store.recorded and (missing or not store.has("drifts", encoder.NAME, name)):
+    if not store.recorded and (missing or not store.has("drifts", encoder.ENCODER_NAME, name)):
         frame = pd.DataFrame([(*key, value) for key, value in drifts.items()], columns=names)
-        meta = {"encoder": encoder.NAME, "weights": MINILM.sha256}
-        store.write("drifts", encoder.NAME, name, frame=frame, meta=meta)
+        meta = {"encoder": encoder.ENCODER_NAME, "weights": MINILM_FILE.sha256}
+        store.write("drifts", encoder.ENCODER_NAME, name, frame=frame, meta=meta)
     return np.array([drifts[key] for key in keys], float)
 
 
-def prepare(frame: Pairs, corpus: Corpus, perplexities: np.ndarray) -> pd.DataFrame:
+def prepare_pairs(frame: Pairs, corpus: Corpus, perplexities: np.ndarray) -> pd.DataFrame:
     """Add to a pairs file what settings need: clusters, numbers of centres, ranks inside clusters, scaled signals.
 
     `perplexities` are in corpus order. New are cluster_id, centre (number), rejected, own_rank (among the own cluster's
@@ -136,15 +138,17 @@ def prepare(frame: Pairs, corpus: Corpus, perplexities: np.ndarray) -> pd.DataFr
     )
     own = frame[frame["same_cluster"]].sort_values(["similarity", "neighbour_id"], ascending=[False, True])
     frame["own_rank"] = own.groupby("centre").cumcount() + 1
-    scored = signals.ranked(frame, K)
+    scored = signals.is_ranked(frame, N_NEIGHBOURS)
     for name in ("drift_minmax", "prob_shift_minmax", "ppl_minmax"):
         low, high = frame.loc[scored, name].min(), frame.loc[scored, name].max()
         frame[name] = ((frame[name] - low) / (high - low)).clip(0, 1) if high > low else 0.0
     return frame
 
 
-def used_pairs(frame: pd.DataFrame, k: int = K, theta: float = -1.0, scope: str = "corpus") -> np.ndarray:
-    """Mark the pairs (from `prepare`) that CI averages over, shape (pairs,): the k nearest, at least theta similar.
+def mark_used_pairs(
+    frame: pd.DataFrame, k: int = N_NEIGHBOURS, theta: float = -1.0, scope: str = "corpus"
+) -> np.ndarray:
+    """Mark the pairs of `prepare_pairs` that CI averages over: the k nearest, at least theta similar.
 
     `scope` is "corpus" or "own cluster": where the k nearest accepted prompts are looked for.
     """
@@ -152,7 +156,7 @@ def used_pairs(frame: pd.DataFrame, k: int = K, theta: float = -1.0, scope: str 
     return rank.le(k).fillna(False).to_numpy(bool) & (frame["similarity"] >= theta).to_numpy()
 
 
-def rejection_ci(frame: pd.DataFrame, scores: np.ndarray, near: np.ndarray) -> tuple[pd.Index, np.ndarray]:
+def ci_of_rejections(frame: pd.DataFrame, scores: np.ndarray, near: np.ndarray) -> tuple[pd.Index, np.ndarray]:
     """Average the scores of the pairs marked in `near`: return the cluster and CI of every rejection that has some."""
     used = near & frame["rejected"].to_numpy()
     centres = [frame[name].to_numpy()[used] for name in ("centre", "cluster_id")]
@@ -160,91 +164,95 @@ def rejection_ci(frame: pd.DataFrame, scores: np.ndarray, near: np.ndarray) -> t
     return means.index.get_level_values(1), means.to_numpy()
 
 
-def estimates(clusters: ClusterBootstrap, frame: pd.DataFrame, scores: np.ndarray, near: np.ndarray) -> Estimates:
-    """Estimate how sensibly a target refuses under one setting; arguments as in `rejection_ci`.
+def estimate_setting(
+    clusters: ClusterBootstrap, frame: pd.DataFrame, scores: np.ndarray, near: np.ndarray
+) -> SettingEstimates:
+    """Estimate how sensibly a target refuses under one setting; arguments as in `ci_of_rejections`.
 
     Returns ci, cr60 and cd over rejections with a neighbour, their number n, and the primary excess.
     """
-    ids, ci = rejection_ci(frame, scores, near)
+    ids, ci = ci_of_rejections(frame, scores, near)
     own = frame["same_cluster"].to_numpy()
-    excess = confusion.excess_estimate(clusters, frame["cluster_id"][own], frame["rejected"][own], scores[own])
-    return {"n": len(ci), **ci_estimates(clusters, ids, ci, taus=(0.60,)), "excess": excess}
+    excess = confusion.estimate_excess(clusters, frame["cluster_id"][own], frame["rejected"][own], scores[own])
+    return {"n": len(ci), **estimate_confusion(clusters, ids, ci, taus=(0.60,)), "excess": excess}
 
 
-def vary(clusters: ClusterBootstrap, frames: Mapping[str, pd.DataFrame]) -> Varied:
-    """Estimate every target (`deep_pairs`) under every setting of every dimension but the labeller."""
-    found: Varied = {name: {} for name in ("weights", "k", "theta", "scaling", "drift space", "neighbours", "tau")}
+def vary_settings(clusters: ClusterBootstrap, frames: Mapping[str, pd.DataFrame]) -> EstimatesBySetting:
+    """Estimate every target (`pairs_for_settings`) under every setting of every dimension but the labeller."""
+    found: EstimatesBySetting = {
+        name: {} for name in ("weights", "k", "theta", "scaling", "drift space", "neighbours", "tau")
+    }
     for name, frame in frames.items():
         for dimension, setting, scores, near in _settings(frame):
-            estimate = estimates(clusters, frame, scores, near)
-            if dimension in CHOOSE_NEIGHBOURS:
+            estimate = estimate_setting(clusters, frame, scores, near)
+            if dimension in NEIGHBOUR_DIMENSIONS:
                 del estimate["excess"]
             found[dimension].setdefault(setting, {})[name] = estimate
-        ids, ci = rejection_ci(frame, signals.score(frame).to_numpy(), used_pairs(frame))
-        for tau in chance.CURVE:
+        ids, ci = ci_of_rejections(frame, signals.score_pairs(frame).to_numpy(), mark_used_pairs(frame))
+        for tau in chance.CURVE_TAUS:
             found["tau"].setdefault(f"{tau:.2f}", {})[name] = {"n": len(ci), "cr": clusters.share(ids, ci >= tau)}
     return found
 
 
 def _settings(frame: pd.DataFrame) -> Iterator[tuple[str, str, np.ndarray, np.ndarray]]:
     """Yield each dimension and setting, the scores of pairs under it, and which pairs CI averages over."""
-    usual, scores = used_pairs(frame), signals.score(frame).to_numpy()
-    for name, weights in simplex().items():
-        yield "weights", name, signals.score(frame, weights).to_numpy(), usual
-    for k in range(1, DEEP + 1):
-        yield "k", str(k), scores, used_pairs(frame, k)
-    for theta in THETAS:
-        yield "theta", "none" if theta < 0 else f"{theta:.2f}", scores, used_pairs(frame, theta=theta)
+    usual, scores = mark_used_pairs(frame), signals.score_pairs(frame).to_numpy()
+    for name, weights in weight_grid().items():
+        yield "weights", name, signals.score_pairs(frame, weights).to_numpy(), usual
+    for k in range(1, MAX_K + 1):
+        yield "k", str(k), scores, mark_used_pairs(frame, k)
+    for theta in VARIED_THETAS:
+        yield "theta", "none" if theta < 0 else f"{theta:.2f}", scores, mark_used_pairs(frame, theta=theta)
     for scope in ("corpus", "own cluster"):
-        yield "neighbours", scope, scores, used_pairs(frame, scope=scope)
-    for name, column in SCALINGS.items():
+        yield "neighbours", scope, scores, mark_used_pairs(frame, scope=scope)
+    for name, column in CONTRAST_SCALINGS.items():
         scaled = frame.assign(ppl_relative=frame[column])
         if name == "minmax":
             scaled = scaled.assign(drift=frame["drift_minmax"], prob_shift=frame["prob_shift_minmax"])
-        yield "scaling", name, signals.score(scaled).to_numpy(), usual
-    for name, column in SPACES.items():
-        moved = signals.score(frame.assign(drift=frame[column])).fillna(0)  # pairs that nothing uses
+        yield "scaling", name, signals.score_pairs(scaled).to_numpy(), usual
+    for name, column in DRIFT_SPACES.items():
+        moved = signals.score_pairs(frame.assign(drift=frame[column])).fillna(0)  # pairs that nothing uses
         yield "drift space", name, moved.to_numpy(), usual
 
 
-def by_labeller(
+def vary_labeller(
     store: Store,
     corpus_name: str,
     corpus: Corpus,
-    scored: Mapping[str, ScoredTarget],
+    scored: Mapping[str, Evaluation],
     settings: Settings,
     clusters: ClusterBootstrap,
-) -> tuple[Table, dict[str, dict[str, Estimates]]]:
+) -> tuple[Table, dict[str, dict[str, SettingEstimates]]]:
     """Estimate every target under each labeller, in the reading `relative`.
 
     Returns counts (labeller, target, n_reject, n_accept, few), and estimates by labeller, target and measure. A target
     that was not judged has none of the judge's.
     """
     rows: list[dict[str, Any]] = []
-    found: dict[str, dict[str, Estimates]] = {}
+    found: dict[str, dict[str, SettingEstimates]] = {}
     for labeller in labelling.LABELLERS:
         found[labeller] = {}
         for name, own in scored.items():
             if labeller == "judge" and not store.has("verdicts", corpus_name, name):
                 continue
-            labels = labelling.matching_labels(store, corpus_name, name, own.traces, labeller)
+            labels = labelling.read_matching_labels(store, corpus_name, name, own.traces, labeller)
             if labeller == "aside" and "blocked" not in set(labels["label"]):
                 continue
-            frame, scores = pipeline.pairs_and_scores(
-                store, corpus_name, corpus, labels, own.traces, model_of(name), settings, own.drifts
+            frame, scores = pipeline.compute_pairs_and_scores(
+                store, corpus_name, corpus, labels, own.traces, model_of_target(name), settings, own.drifts
             )
             counts = {f"n_{label}": int((labels["label"] == label).sum()) for label in ("reject", "accept")}
-            n = len(confusion.rejections(scores))
+            n = len(confusion.select_rejections(scores))
             rows.append({"labeller": labeller, "target": name, **counts, "few": n < MIN_REFUSALS})
             found[labeller][name] = {
                 "n": n,
-                **confusion.rate_estimates(corpus, labels, clusters),
-                **confusion.score_estimates(corpus, frame, scores, clusters, weights=settings.weights()),
+                **confusion.estimate_rates(corpus, labels, clusters),
+                **confusion.estimate_scores(corpus, frame, scores, clusters, weights=settings.weights()),
             }
     return pd.DataFrame(rows), found
 
 
-def table(found: Varied) -> Table:
+def sensitivity_table(found: EstimatesBySetting) -> Table:
     """Lay out estimates by dimension, setting and target, a row each, with n (rejections) and intervals."""
     return pd.DataFrame(
         {"dimension": dimension, "setting": setting, "target": target, "n": own["n"]}
@@ -255,35 +263,35 @@ def table(found: Varied) -> Table:
     )
 
 
-def orders(found: Varied) -> Table:
-    """Compute how sure the order of any two targets is under every setting: dimension, then `confusion.orders`."""
+def sensitivity_orders(found: EstimatesBySetting) -> Table:
+    """Say how sure the order of any two targets is in every setting: dimension, then `confusion.compare_orders`."""
     parts = []
     for dimension, settings in found.items():
-        usual = DEFAULTS[dimension]
-        measures = [name for name in next(iter(settings[usual].values())) if name in ORDERED]
-        parts.append(confusion.orders(settings, usual, measures))
+        usual = DEFAULT_CHOICES[dimension]
+        measures = [name for name in next(iter(settings[usual].values())) if name in ORDERED_MEASURES]
+        parts.append(confusion.compare_orders(settings, usual, measures))
         parts[-1].insert(0, "dimension", dimension)
     return pd.concat(parts, ignore_index=True)
 
 
-def order_counts(orders: Table, table: Table) -> Table:
+def count_sure_orders(orders: Table, table: Table) -> Table:
     """Count which orders of targets every setting of a dimension is sure of, and which turn with the setting.
 
-    The arguments are from `orders` and `table`. What rests on fewer than 30 rejections orders nothing but rates.
-    Columns: dimension, measure, settings, pairs (of targets, compared under at least two settings); of these always:
-    one sure order (`SURE`) under every setting that compares them; sometimes: a sure order under at least one;
-    reversed: sure orders that contradict each other.
+    The arguments are from `sensitivity_orders` and `sensitivity_table`. What rests on fewer than 30 rejections orders
+    nothing but rates. Columns: dimension, measure, settings, pairs (of targets, compared under at least two settings);
+    of these always: one sure order (`SURE`) under every setting that compares them; sometimes: a sure order under at
+    least one; reversed: sure orders that contradict each other.
     """
     few = table[table["n"] < MIN_REFUSALS].set_index(["dimension", "setting", "target"]).index
     sides = [pd.MultiIndex.from_frame(orders[["dimension", "setting", side]]) for side in ("first", "second")]
-    judged = orders[orders["measure"].isin(RATES) | ~(sides[0].isin(few) | sides[1].isin(few))]
+    judged = orders[orders["measure"].isin(RATE_MEASURES) | ~(sides[0].isin(few) | sides[1].isin(few))]
     rows = []
     for (dimension, measure), own in judged.groupby(["dimension", "measure"], sort=False):
         higher = own.pivot(index=["first", "second"], columns="setting", values="higher")
         higher = higher[higher.notna().sum(axis=1) > 1]
         if higher.empty:
             continue
-        up, down, open_ = higher >= SURE, higher <= 1 - SURE, higher.isna()
+        up, down, open_ = higher >= MIN_ORDER_PROBABILITY, higher <= 1 - MIN_ORDER_PROBABILITY, higher.isna()
         always = (up | open_).all(axis=1) | (down | open_).all(axis=1)
         ever = up.any(axis=1), down.any(axis=1)
         counts = (always.sum(), (ever[0] | ever[1]).sum(), (ever[0] & ever[1]).sum())
@@ -292,23 +300,23 @@ def order_counts(orders: Table, table: Table) -> Table:
     return pd.DataFrame(rows, columns=names)
 
 
-def simplex() -> dict[str, ScoreWeights]:
+def weight_grid() -> dict[str, ScoreWeights]:
     """Return all 66 weights in steps of 0.1, by name."""
     steps = [(drift, shift, 10 - drift - shift) for drift in range(11) for shift in range(11 - drift)]
     made = [ScoreWeights(*(step / 10 for step in three)) for three in steps]
     return {f"{weights.drift:g}/{weights.prob_shift:g}/{weights.ppl:g}": weights for weights in made}
 
 
-def separation(
+def pair_separation(
     frame: pd.DataFrame, weights: Sequence[ScoreWeights], reading: str = "relative"
 ) -> tuple[np.ndarray, np.ndarray]:
     """Compute how well each of m weights tells rejected-accepted from accepted-accepted pairs of a cluster (ours).
 
-    Returns the ids of the mixed clusters in `frame` (`prepare`), and for each, shape (clusters, m), the share of
+    Returns the ids of the mixed clusters in `frame` (`prepare_pairs`), and for each, shape (clusters, m), the share of
     (rejected-accepted, accepted-accepted) couples in which the first scores higher, ties half; 0.5 is chance.
     """
     own = frame[frame["same_cluster"]]
-    parts = own[["drift", "prob_shift", READINGS[reading]]].to_numpy()
+    parts = own[["drift", "prob_shift", PPL_READINGS[reading]]].to_numpy()
     scores = parts @ np.array([[one.drift, one.prob_shift, one.ppl] for one in weights]).T
     rejected = own["rejected"].to_numpy()
     mixed, aucs = [], []
@@ -321,29 +329,29 @@ def separation(
     return np.array(mixed, dtype=object), np.array(aucs).reshape(len(aucs), len(weights))
 
 
-def grid_search(clusters: ClusterBootstrap, frames: Mapping[str, pd.DataFrame], seed: int = SEED) -> Table:
+def search_weights(clusters: ClusterBootstrap, frames: Mapping[str, pd.DataFrame], seed: int = SEED) -> Table:
     """Search the weights that tell rejected-accepted pairs best, cross-validated, with and without ProbShift.
 
-    The criterion (ours) is the mean over mixed clusters of `separation`. In each of `FOLDS` folds the weights are
-    chosen on the other folds' clusters; of equal ones the first of `simplex` is taken. Intervals resample clusters with
-    each fold's choice fixed, so they leave out that another sample would have chosen otherwise.
+    The criterion (ours) is the mean over mixed clusters of `pair_separation`. In each of `SEARCH_FOLDS` folds the
+    weights are chosen on the other folds' clusters; of equal ones the first of `weight_grid` is taken. Intervals
+    resample clusters with each fold's choice fixed, so they leave out that another sample would have chosen otherwise.
 
-    `frames` are from `prepare`, by target. The row `all targets` pools their clusters.
+    `frames` are from `prepare_pairs`, by target. The row `all targets` pools their clusters.
     Columns: target, reading, prob_shift (with / without), n_mixed, few (fewer than 10 mixed clusters), best: the
     weights with the highest criterion on all clusters; auc_best, their criterion there (optimistic); auc_held_out, that
     of each fold's choice on the clusters left out; auc_paper, that of the paper's weights (without ProbShift, scaled to
     sum to 1); gain, held out minus paper; each of the three with its interval; chosen: the folds' choices. NaN below
     two clusters a fold.
     """
-    grid, rest = simplex(), PAPER_WEIGHTS.without_prob_shift()
+    grid, rest = weight_grid(), PAPER_WEIGHTS.without_prob_shift()
     assert rest is not None  # Drift and the PPL contrast have weight
     without = [i for i, one in enumerate(grid.values()) if one.prob_shift == 0]
     rows = []
-    for reading in READINGS:
+    for reading in PPL_READINGS:
         tried = [*grid.values(), PAPER_WEIGHTS, rest]
-        by_target = {name: separation(frame, tried, reading) for name, frame in frames.items()}
+        by_target = {name: pair_separation(frame, tried, reading) for name, frame in frames.items()}
         pooled = tuple(np.concatenate(parts) for parts in zip(*by_target.values(), strict=True))
-        for name, (ids, auc) in {**by_target, POOLED: pooled}.items():
+        for name, (ids, auc) in {**by_target, ALL_TARGETS: pooled}.items():
             for which, usable, paper in (("with", list(range(len(grid))), -2), ("without", without, -1)):
                 n_mixed, names = len(set(ids)), [list(grid)[i] for i in usable]
                 row: dict[str, Any] = {"target": name, "reading": reading, "prob_shift": which}
@@ -357,10 +365,10 @@ def _searched(
 ) -> dict[str, Any]:
     """Choose a column of `auc`, by name, in each fold and on all clusters."""
     held_out, chosen, members = np.full(len(ids), np.nan), [], np.unique(ids)
-    if len(members) < 2 * FOLDS:
+    if len(members) < 2 * SEARCH_FOLDS:
         nothing = dict.fromkeys(("auc_held_out", "auc_paper", "gain"), clusters.undefined())
         return {"best": "", "auc_best": np.nan, **to_columns(nothing), "chosen": ""}
-    for _, out in KFold(FOLDS, shuffle=True, random_state=seed).split(members):
+    for _, out in KFold(SEARCH_FOLDS, shuffle=True, random_state=seed).split(members):
         left = np.isin(ids, members[out])
         choice = auc[~left].mean(axis=0).round(12).argmax()
         held_out[left] = auc[left, choice]
@@ -368,5 +376,5 @@ def _searched(
     mean = auc.mean(axis=0).round(12)
     values = {"auc_held_out": held_out, "auc_paper": paper, "gain": held_out - paper}
     found = {name: clusters.mean(ids, value) for name, value in values.items()}
-    counted = "; ".join(f"{name} ({chosen.count(name)} of {FOLDS})" for name in dict.fromkeys(chosen))
+    counted = "; ".join(f"{name} ({chosen.count(name)} of {SEARCH_FOLDS})" for name in dict.fromkeys(chosen))
     return {"best": names[mean.argmax()], "auc_best": mean.max(), **to_columns(found), "chosen": counted}

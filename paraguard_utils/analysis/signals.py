@@ -15,19 +15,24 @@ import pandas as pd
 from threadpoolctl import threadpool_limits
 
 from paraguard_utils.core import signals as core
-from paraguard_utils.core.confusion import K
+from paraguard_utils.core.confusion import N_NEIGHBOURS
 from paraguard_utils.core.signals import PAPER_WEIGHTS, ScoreWeights
-from paraguard_utils.core.vectors import nearest, pair_cosine, unit
+from paraguard_utils.core.vectors import find_nearest, normalize_rows, paired_cosine_similarity
 from paraguard_utils.schemas import Corpus, Labels, Pairs, Tokens, Traces
 
 
-def perplexity(traces: Traces) -> np.ndarray:
+def trace_perplexity(traces: Traces) -> np.ndarray:
     """Compute the perplexity of each prompt's own words under the target (`core.signals.perplexity`), shape (n,)."""
     return core.perplexity([row.token_nll[row.user_start : row.user_end] for row in traces.itertuples()])
 
 
-def pairs(
-    corpus: Corpus, vectors: np.ndarray, traces: Traces, labels: Labels, tokens: "Tokens | Drifts", k: int = K
+def compute_pairs(
+    corpus: Corpus,
+    vectors: np.ndarray,
+    traces: Traces,
+    labels: Labels,
+    tokens: "Tokens | DriftCache",
+    k: int = N_NEIGHBOURS,
 ) -> Pairs:
     """Compare every accepted or rejected prompt with its k nearest accepted prompts and those of its own cluster.
 
@@ -38,11 +43,11 @@ def pairs(
     ids, cluster = corpus["prompt_id"].to_numpy(), corpus["cluster_id"].to_numpy()
     label = labels["label"].to_numpy()
     accepted, centres = np.flatnonzero(label == "accept"), np.flatnonzero(np.isin(label, ["accept", "reject"]))
-    found = nearest(vectors, ids, centres, accepted, k)
+    found = find_nearest(vectors, ids, centres, accepted, k)
     left = pd.DataFrame({"centre": centres, "cluster": cluster[centres]})
     own = left.merge(pd.DataFrame({"neighbour": accepted, "cluster": cluster[accepted]}), on="cluster")
     own = own.loc[own["centre"] != own["neighbour"], ["centre", "neighbour"]].assign(rank=pd.NA)
-    own["similarity"] = pair_cosine(vectors, own["centre"].to_numpy(), own["neighbour"].to_numpy())
+    own["similarity"] = paired_cosine_similarity(vectors, own["centre"].to_numpy(), own["neighbour"].to_numpy())
     frame = pd.concat([found, own], ignore_index=True).drop_duplicates(["centre", "neighbour"])
     frame["rank"] = frame["rank"].astype("Int64")
     frame = frame.sort_values(["centre", "rank", "neighbour"], ignore_index=True)
@@ -51,43 +56,43 @@ def pairs(
     about: dict[str, Any] = {"centre_id": ids[a], "centre_label": label[a]}
     about |= {"neighbour_id": ids[b], "neighbour_label": label[b], "same_cluster": cluster[a] == cluster[b]}
     about |= {"rank": frame["rank"], "similarity": frame["similarity"]}
-    return pd.DataFrame(about).join(compare(traces, tokens, a, b))
+    return pd.DataFrame(about).join(compute_signals(traces, tokens, a, b))
 
 
-def ranked(frame: pd.DataFrame, k: int) -> pd.Series:
+def is_ranked(frame: pd.DataFrame, k: int) -> pd.Series:
     """Mark the pairs that are among the k nearest; a pair of one cluster beyond them has no rank."""
     return frame["rank"].le(k).fillna(False).astype(bool)
 
 
-def compare(traces: Traces, tokens: "Tokens | Drifts", a: np.ndarray, b: np.ndarray) -> pd.DataFrame:
+def compute_signals(traces: Traces, tokens: "Tokens | DriftCache", a: np.ndarray, b: np.ndarray) -> pd.DataFrame:
     """Compute the signals between prompts, given as row numbers of the traces, each of shape (m,).
 
-    Columns: drift, prob_shift, ppl_relative, ppl_clipped, each in [0, 1]. Tokens are those of `pairs`.
+    Columns: drift, prob_shift, ppl_relative, ppl_clipped, each in [0, 1]. Tokens are those of `compute_pairs`.
     """
     # The signals are symmetric, and most pairs come in both directions.
     ends, place = np.unique(np.minimum(a, b) * len(traces) + np.maximum(a, b), return_inverse=True)
     a, b = np.divmod(ends, max(len(traces), 1))
-    ppl = perplexity(traces)
-    drifts = tokens if isinstance(tokens, Drifts) else Drifts(traces, tokens)
-    frame = pd.DataFrame({"drift": drifts(a, b), "prob_shift": prob_shifts(traces, a, b)})
+    ppl = trace_perplexity(traces)
+    drifts = tokens if isinstance(tokens, DriftCache) else DriftCache(traces, tokens)
+    frame = pd.DataFrame({"drift": drifts(a, b), "prob_shift": trace_prob_shifts(traces, a, b)})
     frame["ppl_relative"] = core.ppl_relative(ppl[a], ppl[b])
     frame["ppl_clipped"] = core.ppl_clipped(ppl[a], ppl[b])
     return frame.iloc[place].reset_index(drop=True)
 
 
-def score(frame: pd.DataFrame, weights: ScoreWeights = PAPER_WEIGHTS, reading: str = "relative") -> pd.Series:
+def score_pairs(frame: pd.DataFrame, weights: ScoreWeights = PAPER_WEIGHTS, reading: str = "relative") -> pd.Series:
     """Compute the weighted sum of the three signals of a pairs frame, in [0, 1]; a reading is a key of `READINGS`."""
-    return weights(frame["drift"], frame["prob_shift"], frame[core.READINGS[reading]])
+    return weights(frame["drift"], frame["prob_shift"], frame[core.PPL_READINGS[reading]])
 
 
-def alignment(trace: Any, other: Any, tokens: Tokens) -> pd.DataFrame:
+def align_tokens(trace: Any, other: Any, tokens: Tokens) -> pd.DataFrame:
     """Align every token of one prompt with the nearest token of another, as Drift does; both are rows of a traces file.
 
     Columns, one row per token of the first prompt's own words: token, nearest (texts), place (of `nearest` in the other
     prompt, from 0), distance (1 - cosine, in [0, 2]). The mean distance of both directions, averaged, is Drift.
     """
     used = tokens[tokens["token_id"].isin({*_words(trace), *_words(other)})]
-    (here, there), table = token_rows([trace, other], used), unit_embeddings(used)
+    (here, there), table = find_token_rows([trace, other], used), unit_embeddings(used)
     text = used["text"].to_numpy()
     place, distance = nearest_tokens(table[here], table[there])
     return pd.DataFrame({"token": text[here], "nearest": text[there][place], "place": place, "distance": distance})
@@ -104,14 +109,14 @@ def nearest_tokens(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray
 
 def unit_embeddings(tokens: Tokens) -> np.ndarray:
     """Scale the token vectors of a tokens file to length 1 in float64, shape (tokens, d)."""
-    return unit(np.stack(tokens["embedding"].to_numpy()))
+    return normalize_rows(np.stack(tokens["embedding"].to_numpy()))
 
 
 def _words(trace: Any) -> np.ndarray:
     return trace.token_ids[trace.user_start : trace.user_end]
 
 
-def token_rows(traces: Iterable[Any], tokens: Tokens) -> list[np.ndarray]:
+def find_token_rows(traces: Iterable[Any], tokens: Tokens) -> list[np.ndarray]:
     """Find the rows of a tokens file that hold each prompt's own words, for rows of a traces file."""
     words = [_words(trace) for trace in traces]
     position = pd.Series(np.arange(len(tokens)), index=tokens["token_id"])
@@ -119,25 +124,25 @@ def token_rows(traces: Iterable[Any], tokens: Tokens) -> list[np.ndarray]:
     return np.split(rows, np.cumsum([len(own) for own in words]))[:-1]
 
 
-class Drifts:
+class DriftCache:
     """Drift of the pairs of one model's traces, each computed once: labels decide only which pairs are compared."""
 
     def __init__(self, traces: Traces, tokens: Tokens) -> None:
         self.embeddings = np.stack(tokens["embedding"].to_numpy()).astype(np.float64)
-        self.rows = token_rows(traces.itertuples(), tokens)
-        self.table = unit(self.embeddings)
+        self.rows = find_token_rows(traces.itertuples(), tokens)
+        self.table = normalize_rows(self.embeddings)
         self.codes, self.values = np.empty(0, int), np.empty(0)
 
     def holds(self, traces: Traces, tokens: Tokens) -> bool:
         """Return whether other traces of the model have the same words, so that they have the same Drift."""
-        words = token_rows(traces.itertuples(), tokens)
+        words = find_token_rows(traces.itertuples(), tokens)
         return len(words) == len(self.rows) and all(map(np.array_equal, words, self.rows))
 
     @cached_property
-    def centred(self) -> "Drifts":
+    def centred(self) -> "DriftCache":
         """The same after subtracting the embeddings' mean over the distinct tokens kept for the model."""
         other = copy(self)
-        other.table = unit(self.embeddings - self.embeddings.mean(axis=0))
+        other.table = normalize_rows(self.embeddings - self.embeddings.mean(axis=0))
         other.codes, other.values = np.empty(0, int), np.empty(0)
         return other
 
@@ -168,6 +173,6 @@ class Drifts:
         return np.clip(found, 0.0, 1.0)
 
 
-def prob_shifts(traces: Traces, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+def trace_prob_shifts(traces: Traces, a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """Compute the ProbShift of pairs of row numbers (`core.signals.prob_shifts`), shape (m,), in [0, 1]."""
     return core.prob_shifts(traces["next_ids"], traces["next_logprobs"], traces["tail_mass"].to_numpy(), a, b)

@@ -1,7 +1,7 @@
 """What a server tells of a model, and how a surrogate fills in the rest (`docs/method.md`, Black-box proxies).
 
-A target's trace is completed with a surrogate's, so that `signals.pairs` scores it as any other; a signal has one
-source for all prompts, and decisions are always the target's own. How far CI is then that of the model itself is
+A target's trace is completed with a surrogate's, so that `signals.compute_pairs` scores it as any other; a signal has
+one source for all prompts, and decisions are always the target's own. How far CI is then that of the model itself is
 measured on targets of which everything is known: the same rejections and neighbours, other signals.
 """
 
@@ -12,51 +12,51 @@ import numpy as np
 import pandas as pd
 
 from paraguard_utils.analysis import confusion, signals, validity
-from paraguard_utils.analysis.confusion import CI
-from paraguard_utils.analysis.evaluation import ScoredTarget
+from paraguard_utils.analysis.confusion import CI_COLUMNS
+from paraguard_utils.analysis.evaluation import Evaluation
 from paraguard_utils.core.estimates import MIN_REFUSALS, ClusterBootstrap, Estimate, to_columns
 from paraguard_utils.errors import DataError
 from paraguard_utils.models import encoder
-from paraguard_utils.models.prompting import is_served, model_of, target_name
+from paraguard_utils.models.prompting import is_served_target, make_target_name, model_of_target
 from paraguard_utils.schemas import Corpus, Labels, Scores, Table, Traces
 from paraguard_utils.settings import Settings
 from paraguard_utils.stores import Store
 
-LEVELS = FULL, ANSWER_TOKENS, TEXT = "full", "answer tokens", "text"
+DISCLOSURE_LEVELS = LEVEL_FULL, LEVEL_ANSWER_TOKENS, LEVEL_TEXT = "full", "answer tokens", "text"
 """What is told beside the answers: the prompt's and the first answer tokens' log-probabilities; the latter; nothing."""
 
-SURROGATES = ("smollm2-135m-instruct-q4_1", "qwen2.5-coder-0.5b-instruct-q4_k_m")
+SURROGATE_MODELS = ("smollm2-135m-instruct-q4_1", "qwen2.5-coder-0.5b-instruct-q4_k_m")
 """Models that stand in for what is not told: the first that is not the target's own."""
 
-LEAST = 4
+MIN_SCORED_DRAWS = 4
 """Scored draws from which a prompt has a probability of being rejected."""
 
 _WORDS = ["token_ids", "token_nll", "user_start", "user_end"]
 _FIRST = ["next_ids", "next_logprobs", "tail_mass"]
 
 
-class Completed(NamedTuple):
+class FilledTraces(NamedTuple):
     """A target's completed traces, and why a prompt cannot be compared and has NaN; "" where it can."""
 
     traces: Traces
     left_out: pd.Series
 
 
-def surrogate_of(target: str, there: Container[str]) -> str | None:
-    """Return a target's surrogate among those with traces: another model of `SURROGATES`, same wrapper; or None."""
+def find_surrogate(target: str, there: Container[str]) -> str | None:
+    """Return a target's surrogate with traces, another of `SURROGATE_MODELS` under the same wrapper, or None."""
     wrapper = target.rpartition("--")[2]
-    names = (target_name(model, wrapper) for model in SURROGATES if model != model_of(target))
+    names = (make_target_name(model, wrapper) for model in SURROGATE_MODELS if model != model_of_target(target))
     return next((name for name in names if name in there), None)
 
 
-def completed(
+def fill_from_surrogate(
     own: Traces, level: str, surrogate: Traces, samples: pd.DataFrame | None = None, top: int | None = None
-) -> Completed:
-    """Complete a target's traces at one of `LEVELS` with a surrogate's, in any order; rows stay in the order of `own`.
+) -> FilledTraces:
+    """Complete a target's traces at one of `DISCLOSURE_LEVELS` with a surrogate's; rows stay in the order of `own`.
 
     What the level of `own` does not tell may hold anything, empty arrays for example. With drawn answers (`samples`, at
     `text` only) ProbShift is that of the decision; `top` keeps so many first tokens. Drift is not in a trace: make
-    `signals.Drifts` from `aligned` traces of the surrogate and its tokens.
+    `signals.DriftCache` from `align_traces` traces of the surrogate and its tokens.
 
     Raises
     ------
@@ -65,21 +65,27 @@ def completed(
     ValueError
         There is no such level, or it has no use for `samples` or `top`.
     """
-    if level not in LEVELS:
-        raise ValueError(f"there is no level {level!r}; there are {', '.join(LEVELS)}")
-    if (samples is not None and level != TEXT) or (top is not None and level == TEXT):
+    if level not in DISCLOSURE_LEVELS:
+        raise ValueError(f"there is no level {level!r}; there are {', '.join(DISCLOSURE_LEVELS)}")
+    if (samples is not None and level != LEVEL_TEXT) or (top is not None and level == LEVEL_TEXT):
         raise ValueError(f"at the level {level!r}, samples or top have no use")
-    surrogate = aligned(surrogate, own["prompt_id"])
-    words = own if level == FULL else surrogate
-    first = own if level != TEXT else surrogate if samples is None else drawn(own["prompt_id"], samples)
+    surrogate = align_traces(surrogate, own["prompt_id"])
+    words = own if level == LEVEL_FULL else surrogate
+    first = (
+        own
+        if level != LEVEL_TEXT
+        else surrogate
+        if samples is None
+        else first_token_from_samples(own["prompt_id"], samples)
+    )
     if top is not None:
-        first = cut(first, top)
+        first = keep_top_tokens(first, top)
     no_words, no_first = ~_has_words(words), ~_has_first(first)
     broken = (no_words & (words is surrogate)) | (no_first & (first is surrogate))
     if broken.any():
         name = own["prompt_id"].iloc[int(broken.argmax())]
         raise DataError(f"the surrogate's trace of {name} is not complete; ask it again")
-    missing = _NO_FIRST if samples is None else f"fewer than {LEAST} scored draws"
+    missing = _NO_FIRST if samples is None else f"fewer than {MIN_SCORED_DRAWS} scored draws"
     reasons = np.select([no_words, no_first], [_NO_WORDS, missing], "")
     # What is not there gives NaN, and nothing else.
     nothing = {"token_nll": np.array([np.nan]), "user_start": 0, "user_end": 1}
@@ -89,16 +95,16 @@ def completed(
         for name in names:
             column = [nothing.get(name, kept) if lost else kept for kept, lost in zip(source[name], gone, strict=True)]
             columns[name] = pd.Series(column, own.index)
-    return Completed(own.assign(**columns), pd.Series(reasons, own.index, name="left_out"))
+    return FilledTraces(own.assign(**columns), pd.Series(reasons, own.index, name="left_out"))
 
 
-def spelled(traces: Traces, surrogate: Traces) -> Traces:
+def retokenize(traces: Traces, surrogate: Traces) -> Traces:
     """Return completed traces in the tokens of their surrogate, for which Drift has embeddings.
 
     The traces keep their own perplexities: each token of a prompt gets their mean loss.
     """
-    surrogate = aligned(surrogate, traces["prompt_id"]).set_axis(traces.index)
-    means = np.log(signals.perplexity(traces))
+    surrogate = align_traces(surrogate, traces["prompt_id"]).set_axis(traces.index)
+    means = np.log(signals.trace_perplexity(traces))
     flat = [np.full(len(ids), mean) for ids, mean in zip(surrogate["token_ids"], means, strict=True)]
     return traces.assign(**surrogate[_WORDS].assign(token_nll=pd.Series(flat, traces.index)))
 
@@ -106,13 +112,13 @@ def spelled(traces: Traces, surrogate: Traces) -> Traces:
 _NO_WORDS, _NO_FIRST = "words without log-probability", "first token without probability"
 
 
-def left_out(traces: Traces) -> pd.Series:
+def explain_left_out(traces: Traces) -> pd.Series:
     """Return why a prompt cannot be compared, by row; "" where it can, as each of a local model's can."""
     found = np.select([~_has_words(traces), ~_has_first(traces)], [_NO_WORDS, _NO_FIRST], "")
     return pd.Series(found, traces.index, name="left_out")
 
 
-def aligned(traces: Traces, prompt_ids: Sequence[str] | pd.Series) -> Traces:
+def align_traces(traces: Traces, prompt_ids: Sequence[str] | pd.Series) -> Traces:
     """Return the rows of some prompts, in their order; DataError where the traces lack one."""
     known = traces.set_index("prompt_id", drop=False)
     missing = [name for name in prompt_ids if name not in known.index]
@@ -121,7 +127,7 @@ def aligned(traces: Traces, prompt_ids: Sequence[str] | pd.Series) -> Traces:
     return known.loc[list(prompt_ids)].reset_index(drop=True)
 
 
-def cut(traces: pd.DataFrame, top: int) -> pd.DataFrame:
+def keep_top_tokens(traces: pd.DataFrame, top: int) -> pd.DataFrame:
     """Keep the likeliest first tokens of each answer, ties by token id; the mass of the others goes to tail_mass."""
     if top < 1:
         raise ValueError(f"top is {top}, and one token at least is kept")
@@ -134,16 +140,16 @@ def cut(traces: pd.DataFrame, top: int) -> pd.DataFrame:
     return traces.assign(**pd.DataFrame(rows, traces.index, _FIRST))
 
 
-def drawn(prompt_ids: pd.Series, samples: pd.DataFrame) -> pd.DataFrame:
+def first_token_from_samples(prompt_ids: pd.Series, samples: pd.DataFrame) -> pd.DataFrame:
     """Put the decision of drawn answers in the place of the first token: token 0 is accept, 1 is reject, no tail.
 
     `samples` has prompt_id and label; only accept and reject count. Returns prompt_id, next_ids, next_logprobs (a
     decision that was never drawn is left out, as a token outside the top is) and tail_mass; nothing and NaN where fewer
-    than `LEAST` draws count.
+    than `MIN_SCORED_DRAWS` draws count.
     """
     scored = samples[samples["label"].isin(["accept", "reject"])]
     found = scored["label"].eq("reject").groupby(scored["prompt_id"]).agg(["size", "mean"])
-    found = found[found["size"] >= LEAST]["mean"].reindex(prompt_ids)
+    found = found[found["size"] >= MIN_SCORED_DRAWS]["mean"].reindex(prompt_ids)
     rows = []
     for share in found:
         mass = np.nan_to_num(np.array([1 - share, share]))
@@ -152,7 +158,7 @@ def drawn(prompt_ids: pd.Series, samples: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=_FIRST).assign(prompt_id=prompt_ids.to_numpy())
 
 
-def scorable(labels: Labels, left_out: pd.Series) -> Labels:
+def mask_left_out(labels: Labels, left_out: pd.Series) -> Labels:
     """Return labels with which pairs are made: what is left out is `unparsed`, neither a centre nor a neighbour."""
     return labels.assign(label=np.where(left_out.to_numpy() == "", labels["label"], "unparsed"))
 
@@ -171,7 +177,7 @@ def _has_first(traces: pd.DataFrame) -> np.ndarray:
     return np.array(found, bool)
 
 
-class Setting(NamedTuple):
+class DisclosureSetting(NamedTuple):
     """A level, how many first tokens are told, and whether answers are drawn."""
 
     level: str
@@ -179,29 +185,29 @@ class Setting(NamedTuple):
     draws: bool = False
 
 
-SETTINGS = {
-    "full": Setting(FULL),
-    "answer tokens, 20": Setting(ANSWER_TOKENS, 20),
-    "answer tokens, 5": Setting(ANSWER_TOKENS, 5),
-    "text, drawn": Setting(TEXT, draws=True),
-    "text": Setting(TEXT),
+DISCLOSURE_SETTINGS = {
+    "full": DisclosureSetting(LEVEL_FULL),
+    "answer tokens, 20": DisclosureSetting(LEVEL_ANSWER_TOKENS, 20),
+    "answer tokens, 5": DisclosureSetting(LEVEL_ANSWER_TOKENS, 5),
+    "text, drawn": DisclosureSetting(LEVEL_TEXT, draws=True),
+    "text": DisclosureSetting(LEVEL_TEXT),
 }
 
-MEASURES = ("ci", "cr60", "cd", "excess")
+SURROGATE_MEASURES = ("ci", "cr60", "cd", "excess")
 
-ALL, DRAWN = "all", "drawn"
+ALL_PROMPTS, DRAWN_PROMPTS = "all", "drawn"
 """The prompts that are compared: those of the corpus, or those that were answered several times."""
 
-SURE = 0.95
+MIN_ORDER_PROBABILITY = 0.95
 """Bootstrap probability from which an order of two targets is called sure."""
 
 
-class Compared(NamedTuple):
+class SurrogateComparison(NamedTuple):
     """One target at one setting, in one reading of the PPL contrast, beside itself with its own signals.
 
-    `prompts` is `ALL` or `DRAWN`; `n` counts rejections with a CI(r) both ways, `left_out` prompts. `rho` is Spearman's
-    of CI(r) both ways over these rejections. `found` and `own` hold estimates by measure, at the setting and with own
-    signals, over the same resampled clusters.
+    `prompts` is `ALL_PROMPTS` or `DRAWN_PROMPTS`; `n` counts rejections with a CI(r) both ways, `explain_left_out`
+    prompts. `rho` is Spearman's of CI(r) both ways over these rejections. `found` and `own` hold estimates by measure,
+    at the setting and with own signals, over the same resampled clusters.
     """
 
     target: str
@@ -216,103 +222,109 @@ class Compared(NamedTuple):
     own: Mapping[str, Estimate]
 
 
-def compare(
+def compare_with_surrogates(
     store: Store,
     corpus_name: str,
     corpus: Corpus,
-    scored: Mapping[str, ScoredTarget],
+    scored: Mapping[str, Evaluation],
     samples: Mapping[str, pd.DataFrame],
     settings: Settings,
-) -> list[Compared]:
+) -> list[SurrogateComparison]:
     """Score every target at every level, with the weights and k it was scored with.
 
     Targets without a surrogate among `scored`, and served ones, are left out. Those with drawn answers in `samples` are
     compared on these prompts as well.
     """
-    vectors = encoder.vectors(store, corpus_name, corpus["text"], earlier=True)
+    vectors = encoder.stored_vectors(store, corpus_name, corpus["text"], earlier=True)
     found = []
     for name, one in scored.items():
-        surrogate = surrogate_of(name, scored)
-        if surrogate is None or is_served(name):  # nobody knows what the model itself would tell
+        surrogate = find_surrogate(name, scored)
+        if surrogate is None or is_served_target(name):  # nobody knows what the model itself would tell
             continue
         both = one, scored[surrogate]
-        found += _compared((name, surrogate, ALL), corpus, vectors, *both, None, settings)
+        found += _compared((name, surrogate, ALL_PROMPTS), corpus, vectors, *both, None, settings)
         if name in samples:
             rows = np.flatnonzero(corpus["prompt_id"].isin(samples[name]["prompt_id"]))
             part = corpus.iloc[rows].reset_index(drop=True)
             own, other = (_restricted(target, rows) for target in both)
-            found += _compared((name, surrogate, DRAWN), part, vectors[rows], own, other, samples[name], settings)
+            found += _compared(
+                (name, surrogate, DRAWN_PROMPTS), part, vectors[rows], own, other, samples[name], settings
+            )
     return found
 
 
-def _restricted(one: ScoredTarget, rows: np.ndarray) -> ScoredTarget:
+def _restricted(one: Evaluation, rows: np.ndarray) -> Evaluation:
     """Return a target as if it had been asked some of its prompts only; pairs and scores stay as they are."""
     labels, traces = (frame.iloc[rows].reset_index(drop=True) for frame in (one.labels, one.traces))
-    return one._replace(labels=labels, traces=traces, drifts=signals.Drifts(traces, one.tokens))
+    return one._replace(labels=labels, traces=traces, drifts=signals.DriftCache(traces, one.tokens))
 
 
 def _compared(
     of: tuple[str, str, str],
     corpus: Corpus,
     vectors: np.ndarray,
-    one: ScoredTarget,
-    surrogate: ScoredTarget,
+    one: Evaluation,
+    surrogate: Evaluation,
     samples: pd.DataFrame | None,
     settings: Settings,
-) -> list[Compared]:
+) -> list[SurrogateComparison]:
     """Score one target at every setting and in both readings."""
     clusters = ClusterBootstrap(corpus["cluster_id"], settings.resamples, settings.seed)
 
-    def scored(made: Completed, drifts: signals.Drifts) -> tuple[Scores, dict[str, dict[str, Estimate]]]:
-        labels = scorable(one.labels, made.left_out)  # what is left out is in no pair; isolation counts its decision
-        pairs = signals.pairs(corpus, vectors, made.traces, labels, drifts, one.k)
-        scores = confusion.prompt_scores(corpus, one.labels, pairs, one.weights, one.k)
+    def scored(made: FilledTraces, drifts: signals.DriftCache) -> tuple[Scores, dict[str, dict[str, Estimate]]]:
+        labels = mask_left_out(
+            one.labels, made.left_out
+        )  # what is left out is in no pair; isolation counts its decision
+        pairs = signals.compute_pairs(corpus, vectors, made.traces, labels, drifts, one.k)
+        scores = confusion.score_prompts(corpus, one.labels, pairs, one.weights, one.k)
         estimates = {}
-        for reading in CI:
-            every = confusion.score_estimates(corpus, pairs, scores, clusters, reading, one.weights)
-            estimates[reading] = {name: every[name] for name in MEASURES}
+        for reading in CI_COLUMNS:
+            every = confusion.estimate_scores(corpus, pairs, scores, clusters, reading, one.weights)
+            estimates[reading] = {name: every[name] for name in SURROGATE_MEASURES}
         return scores, estimates
 
-    own, usual = scored(Completed(one.traces, pd.Series("", one.traces.index)), one.drifts)
+    own, usual = scored(FilledTraces(one.traces, pd.Series("", one.traces.index)), one.drifts)
     found = []
-    for name, setting in SETTINGS.items():
+    for name, setting in DISCLOSURE_SETTINGS.items():
         if setting.draws and samples is None:
             continue
         draws = samples if setting.draws else None
-        made = completed(one.traces, setting.level, surrogate.traces, draws, setting.top)
+        made = fill_from_surrogate(one.traces, setting.level, surrogate.traces, draws, setting.top)
         told, estimates = scored(made, surrogate.drifts)
         left_out = int((made.left_out != "").sum())
-        for reading, column in CI.items():
+        for reading, column in CI_COLUMNS.items():
             both = own.merge(told[["prompt_id", column]], on="prompt_id", suffixes=("", "_told"))
             both = both[both["label"] == "reject"].dropna(subset=[column, f"{column}_told"])
             ranks = (both[end].rank() for end in (column, f"{column}_told"))
             rho = clusters.correlation(both["cluster_id"], *ranks)
-            found.append(Compared(*of, reading, name, len(both), left_out, rho, estimates[reading], usual[reading]))
+            found.append(
+                SurrogateComparison(*of, reading, name, len(both), left_out, rho, estimates[reading], usual[reading])
+            )
     return found
 
 
-def table(compared: Iterable[Compared], targets: Iterable[str]) -> Table:
+def surrogate_table(compared: Iterable[SurrogateComparison], targets: Iterable[str]) -> Table:
     """Lay out what was compared, a row each, and a row with a note for each of `targets` that was not.
 
     Columns: target, surrogate, prompts, reading, setting, n, left_out, few (n < 30), note; with intervals rho, and for
-    each of `MEASURES` its value at the setting and `x_change`, that minus the value with own signals.
+    each of `SURROGATE_MEASURES` its value at the setting and `x_change`, that minus the value with own signals.
     """
     rows: list[dict[str, Any]] = []
-    names = Compared._fields[:7]
+    names = SurrogateComparison._fields[:7]
     for one in compared:
         found: dict[str, Estimate] = {"rho": one.rho}
-        for name in MEASURES:
+        for name in SURROGATE_MEASURES:
             found |= {name: one.found[name], f"{name}_change": one.found[name] - one.own[name]}
         about = dict(zip(names, one, strict=False))
         rows.append(about | {"few": one.n < MIN_REFUSALS, "note": "", **to_columns(found)})
     there = {row["target"] for row in rows}
     rows += [{"target": name, "note": "no surrogate in the store"} for name in targets if name not in there]
-    estimates = ["rho", *(name for measure in MEASURES for name in (measure, f"{measure}_change"))]
+    estimates = ["rho", *(name for measure in SURROGATE_MEASURES for name in (measure, f"{measure}_change"))]
     ends = to_columns(dict.fromkeys(estimates, (np.nan,) * 3))
     return pd.DataFrame(rows, columns=[*names, "few", "note", *ends])
 
 
-def orders(compared: Iterable[Compared]) -> Table:
+def surrogate_orders(compared: Iterable[SurrogateComparison]) -> Table:
     """Count how far each setting orders targets as their own signals do; targets with few rejections are left out.
 
     Columns: reading, measure, setting, among ("all", or pairs of the "same surrogate" or "same model"), targets, pairs
@@ -320,14 +332,14 @@ def orders(compared: Iterable[Compared]) -> Table:
     order, and sure_turned: surely in the other. rho over targets with its interval, NaN below eight targets.
     """
     rows: list[dict[str, Any]] = []
-    enough = [one for one in compared if one.prompts == ALL and one.n >= MIN_REFUSALS]
+    enough = [one for one in compared if one.prompts == ALL_PROMPTS and one.n >= MIN_REFUSALS]
     for reading, setting in dict.fromkeys((one.reading, one.setting) for one in enough):
         own = {one.target: one for one in enough if (one.reading, one.setting) == (reading, setting)}
-        for measure in MEASURES:
+        for measure in SURROGATE_MEASURES:
             about = {"reading": reading, "measure": measure, "setting": setting, "targets": len(own)}
             pairs = _pairs(own, measure)
             rho = (np.nan,) * 3
-            if len(own) >= validity.LEAST_TARGETS:
+            if len(own) >= validity.MIN_RANKED_TARGETS:
                 sides = ([getattr(one, side)[measure] for one in own.values()] for side in ("own", "found"))
                 rho = validity.rank_correlation(*([np.append(one[0], one.draws) for one in side] for side in sides))
             rows.append(about | {"among": "all"} | _counts(pairs) | to_columns({"rho": rho}))
@@ -336,21 +348,23 @@ def orders(compared: Iterable[Compared]) -> Table:
     return pd.DataFrame(rows, columns=[*names, "rho", "rho_low", "rho_high"])
 
 
-def _pairs(own: Mapping[str, Compared], measure: str) -> pd.DataFrame:
+def _pairs(own: Mapping[str, SurrogateComparison], measure: str) -> pd.DataFrame:
     """Return every two targets: what they share, and their order by own signals and at the setting.
 
     surrogate, model: whether it is the same one; own and found: the sign of the first's value minus the second's;
     sure_own and sure_found: that sign where it is sure, else 0.
     """
     sides = {side: {name: getattr(one, side) for name, one in own.items()} for side in ("own", "found")}
-    higher = confusion.orders(sides, "own", [measure])
+    higher = confusion.compare_orders(sides, "own", [measure])
     higher = higher.pivot(index=["first", "second"], columns="setting", values="higher")
     higher = higher.reindex(columns=list(sides))  # one target has no order
-    frame = ((higher >= SURE).astype(int) - (higher <= 1 - SURE).astype(int)).add_prefix("sure_")
+    frame = (
+        (higher >= MIN_ORDER_PROBABILITY).astype(int) - (higher <= 1 - MIN_ORDER_PROBABILITY).astype(int)
+    ).add_prefix("sure_")
     for side, found in sides.items():
         frame[side] = [np.sign(found[one][measure][0] - found[other][measure][0]) for one, other in higher.index]
     for what, name in (("surrogate", "surrogate"), ("model", "target")):
-        models = {one: model_of(getattr(compared, name)) for one, compared in own.items()}
+        models = {one: model_of_target(getattr(compared, name)) for one, compared in own.items()}
         frame[what] = np.array([models[one] == models[other] for one, other in higher.index], bool)
     return frame
 

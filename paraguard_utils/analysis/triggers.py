@@ -12,46 +12,49 @@ from scipy.optimize import brentq
 from scipy.special import comb, logsumexp
 
 from paraguard_utils.analysis.multiple_testing import adjust_holm
-from paraguard_utils.analysis.wording import NEAR
+from paraguard_utils.analysis.wording import NEAR_COPY_STRATEGIES
 from paraguard_utils.schemas import Corpus, Labels, Table
 
-FEWEST = 8
+MIN_VARIED_CLUSTERS = 8
 """A term or family is tested if so many clusters hold near-copies with it and without it."""
 
-LEVEL = 0.05
+TRIGGER_LEVEL = 0.05
 """Adjusted p below which a term that raises the odds is called a trigger."""
 
-FARTHEST = 30.0
+MAX_LOG_ODDS = 30.0
 """The root search looks for logarithms of odds ratios up to this size."""
 
 
-class Exposure(NamedTuple):
+class TermExposure(NamedTuple):
     """Which prompts of a corpus, in its order, hold something of a kind: a "term" or a "family"."""
 
     kind: str
     exposed: np.ndarray
 
 
-def exposures(corpus: Corpus, terms: Mapping[str, Sequence[bool]], families: Mapping[str, str]) -> dict[str, Exposure]:
+def find_exposures(
+    corpus: Corpus, terms: Mapping[str, Sequence[bool]], families: Mapping[str, str]
+) -> dict[str, TermExposure]:
     """Find the terms, and the families of terms, that vary in enough clusters of a corpus to be tested.
 
-    Terms tell which prompts hold them, in corpus order (`risk.matched_terms`); families are by term (`risk.families`).
+    Terms tell which prompts hold them, in corpus order (`risk.match_charged_terms`); families are by term
+    (`risk.term_themes`).
     """
-    near = corpus["strategy"].isin(NEAR).to_numpy()
+    near = corpus["strategy"].isin(NEAR_COPY_STRATEGIES).to_numpy()
     hits = pd.DataFrame(dict(terms))
-    found = {name: Exposure("term", hits[name].to_numpy()) for name in hits}
+    found = {name: TermExposure("term", hits[name].to_numpy()) for name in hits}
     for family in sorted({families[name] for name in hits}):
         own = [name for name in hits if families[name] == family]
-        found[family] = Exposure("family", hits[own].any(axis=1).to_numpy())
+        found[family] = TermExposure("family", hits[own].any(axis=1).to_numpy())
 
-    def varies(one: Exposure) -> bool:
+    def varies(one: TermExposure) -> bool:
         shares = pd.Series(one.exposed[near]).groupby(corpus["cluster_id"].to_numpy()[near]).mean()
-        return ((shares > 0) & (shares < 1)).sum() >= FEWEST
+        return ((shares > 0) & (shares < 1)).sum() >= MIN_VARIED_CLUSTERS
 
     return {name: one for name, one in found.items() if varies(one)}
 
 
-def effect(
+def conditional_odds_ratio(
     n: np.ndarray, exposed: np.ndarray, refused: np.ndarray, both: np.ndarray
 ) -> tuple[float, float, float, float]:
     """Estimate a common odds ratio over clusters, given their margins: the exact conditional test.
@@ -87,7 +90,7 @@ def effect(
         return np.nan, np.nan, np.nan, 1.0
 
     def root(target: float, statistic: np.ndarray) -> float:
-        return float(brentq(lambda beta: probabilities(beta) @ statistic - target, -FARTHEST, FARTHEST))
+        return float(brentq(lambda beta: probabilities(beta) @ statistic - target, -MAX_LOG_ODDS, MAX_LOG_ODDS))
 
     tails, top = ((values >= at).astype(float), (values <= at).astype(float)), len(weights) - 1
     beta = -np.inf if at == 0 else np.inf if at == top else root(at, values.astype(float))
@@ -96,15 +99,15 @@ def effect(
     return float(np.exp(beta)), float(np.exp(low)), float(np.exp(high)), p
 
 
-def table(target: str, corpus: Corpus, labels: Labels, tested: dict[str, Exposure]) -> Table:
-    """Test the terms and families from `exposures` on one target; corpus and labels are in the same order.
+def trigger_table(target: str, corpus: Corpus, labels: Labels, tested: dict[str, TermExposure]) -> Table:
+    """Test the terms and families from `find_exposures` on one target; corpus and labels are in the same order.
 
     Columns: target, term, kind, n_clusters (that hold exposed and unexposed near-copies, and both decisions: the others
     say nothing), frr_exposed and frr_unexposed (shares refused in the clusters with both exposures), odds_ratio with
     its interval, p, p_holm (over all rows), trigger, wrapper (of the target), leads (the smallest p, put first).
     """
     label = labels["label"].to_numpy()
-    near = corpus["strategy"].isin(NEAR).to_numpy() & np.isin(label, ["accept", "reject"])
+    near = corpus["strategy"].isin(NEAR_COPY_STRATEGIES).to_numpy() & np.isin(label, ["accept", "reject"])
     frame = pd.DataFrame({"cluster": corpus["cluster_id"].to_numpy(), "refused": label == "reject", "n": 1})[near]
     rates, odds = ["frr_exposed", "frr_unexposed"], ["odds_ratio", "odds_ratio_low", "odds_ratio_high"]
     rows = []
@@ -116,14 +119,16 @@ def table(target: str, corpus: Corpus, labels: Labels, tested: dict[str, Exposur
         keys = ["n", "exposed", "refused", "both"]
         n, exposed, refused, both = varied[keys].sum()
         shares = (both / exposed, (refused - both) / (n - exposed)) if len(varied) else (np.nan, np.nan)
-        rows.append((target, name, one.kind, len(telling), *shares, *effect(*telling[keys].to_numpy(int).T)))
+        rows.append(
+            (target, name, one.kind, len(telling), *shares, *conditional_odds_ratio(*telling[keys].to_numpy(int).T))
+        )
     found = pd.DataFrame(rows, columns=["target", "term", "kind", "n_clusters", *rates, *odds, "p"])
     found["p_holm"] = adjust_holm(found["p"])
-    trigger = (found["p_holm"] < LEVEL) & (found["odds_ratio"] > 1)
+    trigger = (found["p_holm"] < TRIGGER_LEVEL) & (found["odds_ratio"] > 1)
     found = found.assign(trigger=trigger, wrapper=target.rpartition("--")[2])
     return found.sort_values(["p", "term"], ignore_index=True).assign(leads=lambda rows: rows.index == 0)
 
 
-def tables(corpus: Corpus, labels: Mapping[str, Labels], tested: dict[str, Exposure]) -> Table:
-    """Stack the rows of `table` of several targets; Holm's adjustment stays inside each target."""
-    return pd.concat([table(name, corpus, own, tested) for name, own in labels.items()], ignore_index=True)
+def stack_trigger_tables(corpus: Corpus, labels: Mapping[str, Labels], tested: dict[str, TermExposure]) -> Table:
+    """Stack the rows of `trigger_table` of several targets; Holm's adjustment stays inside each target."""
+    return pd.concat([trigger_table(name, corpus, own, tested) for name, own in labels.items()], ignore_index=True)

@@ -14,32 +14,32 @@ from scipy import special, stats
 
 from paraguard_utils import text
 from paraguard_utils.analysis import confusion, evaluation, signals
-from paraguard_utils.analysis.confusion import CI
+from paraguard_utils.analysis.confusion import CI_COLUMNS
 from paraguard_utils.core import disagreement
-from paraguard_utils.core.confusion import K
+from paraguard_utils.core.confusion import N_NEIGHBOURS
 from paraguard_utils.core.estimates import MIN_REFUSALS, ClusterBootstrap, Estimate, to_columns
-from paraguard_utils.core.signals import PAPER_WEIGHTS, READINGS, ScoreWeights
-from paraguard_utils.core.vectors import pair_cosine, unit
+from paraguard_utils.core.signals import PAPER_WEIGHTS, PPL_READINGS, ScoreWeights
+from paraguard_utils.core.vectors import normalize_rows, paired_cosine_similarity
 from paraguard_utils.core.words import jaccard
 from paraguard_utils.schemas import Corpus, Labels, Pairs, Scores, Table, Traces
 
-BINS = 5
+MATCHING_BINS = 5
 """Bins of ln PPL and of length, by quantiles of all scored prompts."""
 
-EDGES = (-1.0, 0.2, 0.4, 0.6, 0.8, 0.9, 0.95, 1.01)
+VARIOGRAM_EDGES = (-1.0, 0.2, 0.4, 0.6, 0.8, 0.9, 0.95, 1.01)
 """Ends of the variogram's bins of cosine."""
 
 NEAR_SIMILARITY, NEAR_OVERLAP = 0.95, 0.8
 """Two prompts are near-identical from this cosine or this content-word overlap on (ours)."""
 
-LEAST_TARGETS = 8
+MIN_RANKED_TARGETS = 8
 """Targets needed for a rank correlation over targets."""
 
-LEAST_RANKED = 5
+MIN_TARGETS_WITH_INTERVAL = 5
 """Targets needed where the rank correlation has an interval, which shows how little a handful of targets says."""
 
 
-def veto_pairs(corpus: Corpus, labels: Labels) -> pd.DataFrame:
+def pair_held_out(corpus: Corpus, labels: Labels) -> pd.DataFrame:
     """Pair every rejection with each other scored prompt of its cluster, which is held out.
 
     Columns: prompt_id (the rejection), held_out, cluster_id, accepted (is the held-out prompt?), isolation (share of
@@ -57,19 +57,21 @@ def veto_pairs(corpus: Corpus, labels: Labels) -> pd.DataFrame:
     return made[n >= 3].reset_index(drop=True)
 
 
-def ci_without(held: pd.DataFrame, pairs: Pairs, reading: str = "relative", k: int = K) -> np.ndarray:
-    """Compute CI(r) of each veto pair (`veto_pairs`) over the k nearest accepted prompts without the held-out one.
+def ci_without_held_out(
+    held: pd.DataFrame, pairs: Pairs, reading: str = "relative", k: int = N_NEIGHBOURS
+) -> np.ndarray:
+    """Compute CI(r) of each veto pair (`pair_held_out`) over the k nearest accepted prompts without the held-out one.
 
     `pairs` needs k + 1 ranks. NaN without a neighbour.
     """
-    near = pairs[(pairs["centre_label"] == "reject") & signals.ranked(pairs, k + 1)]
-    near = near.assign(score=signals.score(near, reading=reading))[["centre_id", "neighbour_id", "rank", "score"]]
+    near = pairs[(pairs["centre_label"] == "reject") & signals.is_ranked(pairs, k + 1)]
+    near = near.assign(score=signals.score_pairs(near, reading=reading))[["centre_id", "neighbour_id", "rank", "score"]]
     rows = held.reset_index().merge(near, left_on="prompt_id", right_on="centre_id")
     rows = rows[rows["neighbour_id"] != rows["held_out"]].sort_values(["index", "rank"])
     return rows.groupby("index").head(k).groupby("index")["score"].mean().reindex(held.index).to_numpy(float)
 
 
-def auc(
+def estimate_auc(
     clusters: ClusterBootstrap,
     cluster_ids: Sequence[str],
     outcome: np.ndarray,
@@ -113,26 +115,26 @@ def _won(weights: np.ndarray, outcome: np.ndarray, scores: np.ndarray) -> tuple[
     return (hits * below).sum(axis=1), hits.sum(axis=1) * misses.sum(axis=1)
 
 
-def matched_ratio(
+def matched_disagreement_ratio(
     corpus: Corpus, labels: Labels, traces: Traces, perplexities: np.ndarray, clusters: ClusterBootstrap
 ) -> Estimate:
     """Estimate DR with pairs of two clusters matched to pairs of one cluster on ln PPL and length.
 
-    Each prompt falls into one of `BINS` by `BINS` cells. Pairs of two clusters count as often as pairs of one fall into
-    the same two cells; cells without pairs of two clusters are left out. NaN where DR is.
+    Each prompt falls into one of `MATCHING_BINS` by `MATCHING_BINS` cells. Pairs of two clusters count as often as
+    pairs of one fall into the same two cells; cells without pairs of two clusters are left out. NaN where DR is.
     """
-    paired = corpus["cluster_id"].isin(evaluation.tally(corpus, labels)["cluster_id"]).to_numpy()
+    paired = corpus["cluster_id"].isin(evaluation.count_label_decisions(corpus, labels)["cluster_id"]).to_numpy()
     scored = paired & labels["label"].isin(["accept", "reject"]).to_numpy()
     if not scored.any():
         return clusters.undefined()
     length = np.log((traces["user_end"] - traces["user_start"]).to_numpy(float))
     cell = np.zeros(int(scored.sum()), int)
     for values in (np.log(perplexities), length):
-        edges = np.quantile(values[scored], np.linspace(0, 1, BINS + 1)[1:-1])
-        cell = cell * BINS + np.searchsorted(edges, values[scored], side="right")
+        edges = np.quantile(values[scored], np.linspace(0, 1, MATCHING_BINS + 1)[1:-1])
+        cell = cell * MATCHING_BINS + np.searchsorted(edges, values[scored], side="right")
     cluster = clusters.codes.loc[corpus["cluster_id"].to_numpy()[scored]].to_numpy()
     rejected = (labels["label"] == "reject").to_numpy(float)[scored]
-    shape = (len(clusters.codes), BINS * BINS)
+    shape = (len(clusters.codes), MATCHING_BINS * MATCHING_BINS)
     place = np.ravel_multi_index((cluster, cell), shape)
     n, r = (np.bincount(place, weights=one, minlength=np.prod(shape)).reshape(shape) for one in (None, rejected))
     a = n - r
@@ -147,7 +149,7 @@ def matched_ratio(
         def outer(one: np.ndarray, other: np.ndarray) -> np.ndarray:
             return np.einsum("bi,bj->bij", counts @ one, counts @ other)
 
-        square = (len(counts), BINS * BINS, BINS * BINS)
+        square = (len(counts), MATCHING_BINS * MATCHING_BINS, MATCHING_BINS * MATCHING_BINS)
         own, own_opposite, weight, differ = ((counts @ product).reshape(square) for product in products)
         # Ordered pairs of two cells: of all prompts, and inside clusters (a prompt with itself never differs).
         other = outer(n, n) - own
@@ -163,18 +165,18 @@ def matched_ratio(
     return Estimate.percentile(float(ratio(np.ones((1, len(n))))[0]), draws)
 
 
-def near_ratio(corpus: Corpus, labels: Labels, vectors: np.ndarray, clusters: ClusterBootstrap) -> Estimate:
+def near_identical_ratio(corpus: Corpus, labels: Labels, vectors: np.ndarray, clusters: ClusterBootstrap) -> Estimate:
     """Estimate how often near-identical prompts of one cluster are decided differently, relative to unrelated prompts.
 
     Near-identical is a cosine of `NEAR_SIMILARITY` or more. The result is in the units of DR, with the rate among
     unrelated prompts fixed; it is undefined below `MIN_REFUSALS` near-identical pairs.
     """
-    alike = disagreement.cluster_profiles(evaluation.tally(corpus, labels))
-    between = disagreement.ratio(alike["n"], alike["rejected"], alike["times"])[1]
+    alike = disagreement.cluster_profiles(evaluation.count_label_decisions(corpus, labels))
+    between = disagreement.disagreement_parts(alike["n"], alike["rejected"], alike["times"])[1]
     scored = np.flatnonzero(labels["label"].isin(["accept", "reject"]))
     rows = [scored[own] for own in corpus.iloc[scored].groupby("cluster_id").indices.values()]
     first, second = np.array([pair for own in rows for pair in itertools.combinations(own, 2)]).reshape(-1, 2).T
-    near = pair_cosine(vectors, first, second) >= NEAR_SIMILARITY
+    near = paired_cosine_similarity(vectors, first, second) >= NEAR_SIMILARITY
     if near.sum() < MIN_REFUSALS or not between > 0:
         return clusters.undefined()
     label = labels["label"].to_numpy()
@@ -183,8 +185,12 @@ def near_ratio(corpus: Corpus, labels: Labels, vectors: np.ndarray, clusters: Cl
     return Estimate(value, low, high, found.draws / between)
 
 
-def by_similarity(
-    corpus: Corpus, labels: Labels, vectors: np.ndarray, clusters: ClusterBootstrap, edges: Sequence[float] = EDGES
+def decision_variogram(
+    corpus: Corpus,
+    labels: Labels,
+    vectors: np.ndarray,
+    clusters: ClusterBootstrap,
+    edges: Sequence[float] = VARIOGRAM_EDGES,
 ) -> pd.DataFrame:
     """Compute how often prompts are decided differently by how similar they are: a variogram of decisions.
 
@@ -195,7 +201,7 @@ def by_similarity(
     scored = labels["label"].isin(["accept", "reject"]).to_numpy()
     rejected = (labels["label"] == "reject").to_numpy()[scored]
     names = corpus["cluster_id"].to_numpy()[scored]
-    units = unit(vectors[scored])
+    units = normalize_rows(vectors[scored])
     first, second = np.triu_indices(len(names), 1)
     cosine = (units @ units.T)[first, second]
     same, differ = names[first] == names[second], rejected[first] != rejected[second]
@@ -214,7 +220,7 @@ def by_similarity(
     return pd.DataFrame(rows)
 
 
-def measures(
+def estimate_measures(
     corpus: Corpus,
     labels: Labels,
     pairs: Pairs,
@@ -222,15 +228,15 @@ def measures(
     clusters: ClusterBootstrap,
     weights: ScoreWeights = PAPER_WEIGHTS,
 ) -> dict[str, Estimate]:
-    """Estimate all that `confusion.rate_estimates`, `confusion.score_estimates` and `indices` do, side by side."""
+    """Estimate what `confusion.estimate_rates` and `estimate_scores` and `sensitivity_indices` do, side by side."""
     return {
-        **confusion.rate_estimates(corpus, labels, clusters),
-        **confusion.score_estimates(corpus, pairs, scores, clusters, weights=weights),
-        **indices(corpus, labels, clusters),
+        **confusion.estimate_rates(corpus, labels, clusters),
+        **confusion.estimate_scores(corpus, pairs, scores, clusters, weights=weights),
+        **sensitivity_indices(corpus, labels, clusters),
     }
 
 
-def by_wording(
+def compare_wording_halves(
     target: str,
     corpus: Corpus,
     labels: Labels,
@@ -242,12 +248,12 @@ def by_wording(
     """Compare every measure between clusters that are worded at greater length, or less fluently, and the others.
 
     Columns: target; wording: length (tokens of the prompts' own words) or perplexity (its logarithm), of which a
-    cluster's mean lies above the median or not (a tie belongs to the lower half); measure, a key of `measures`;
-    difference, upper half minus lower, on the same resampled clusters, with its interval; few: a half holds fewer than
-    30 rejections or acceptances.
+    cluster's mean lies above the median or not (a tie belongs to the lower half); measure, a key of
+    `estimate_measures`; difference, upper half minus lower, on the same resampled clusters, with its interval; few: a
+    half holds fewer than 30 rejections or acceptances.
     """
     length = (traces["user_end"] - traces["user_start"]).to_numpy(float)
-    words = {"length": length, "perplexity": np.log(signals.perplexity(traces))}
+    words = {"length": length, "perplexity": np.log(signals.trace_perplexity(traces))}
     of_pairs = pairs["centre_id"].map(corpus.set_index("prompt_id")["cluster_id"])
     cluster_of = (corpus["cluster_id"], of_pairs, scores["cluster_id"])
     rows = []
@@ -257,7 +263,7 @@ def by_wording(
         halves, counts = [], []
         for inside in (True, False):
             own, near, scored = (one.isin(upper).to_numpy() == inside for one in cluster_of)
-            halves.append(measures(corpus[own], labels[own], pairs[near], scores[scored], clusters))
+            halves.append(estimate_measures(corpus[own], labels[own], pairs[near], scores[scored], clusters))
             counts += [(labels["label"][own] == label).sum() for label in ("accept", "reject")]
         for measure, one in halves[0].items():
             row = {"target": target, "wording": wording, "measure": measure, "few": min(counts) < MIN_REFUSALS}
@@ -265,7 +271,7 @@ def by_wording(
     return pd.DataFrame(rows)
 
 
-def indices(corpus: Corpus, labels: Labels, clusters: ClusterBootstrap) -> dict[str, Estimate]:
+def sensitivity_indices(corpus: Corpus, labels: Labels, clusters: ClusterBootstrap) -> dict[str, Estimate]:
     """Estimate other people's indices of prompt sensitivity that decisions give.
 
     `agreement`: mean share of a cluster's prompts that are decided as its majority is, after the Safety Stability Index
@@ -273,7 +279,7 @@ def indices(corpus: Corpus, labels: Labels, clusters: ClusterBootstrap) -> dict[
     prompts of a cluster, after the PromptSensiScore (arXiv 2410.12405), with the decision in the place of a benchmark's
     score: it is D_within.
     """
-    decided = evaluation.tally(corpus, labels)
+    decided = evaluation.count_label_decisions(corpus, labels)
     n, rejected = decided["n"], decided["rejected"]
     share, differ = rejected / n, 2 * rejected * (n - rejected) / (n * (n - 1))
     return {
@@ -282,41 +288,41 @@ def indices(corpus: Corpus, labels: Labels, clusters: ClusterBootstrap) -> dict[
     }
 
 
-def row(
+def validity_row(
     target: str,
     corpus: Corpus,
     labels: Labels,
     traces: Traces,
     vectors: np.ndarray,
-    drifts: signals.Drifts,
+    drifts: signals.DriftCache,
     clusters: ClusterBootstrap,
 ) -> dict[str, object]:
     """Estimate how well isolation and CI serve as a veto, and other people's indices beside them.
 
-    Keys: target, pairs (`veto_pairs`); with intervals auc_isolation, auc_ci and auc_ci_clipped, dr_matched
-    (`matched_ratio`) and dr_near (`near_ratio`), matched_change and near_change (these minus DR), agreement and pss
-    (`indices`).
+    Keys: target, pairs (`pair_held_out`); with intervals auc_isolation, auc_ci and auc_ci_clipped, dr_matched
+    (`matched_disagreement_ratio`) and dr_near (`near_identical_ratio`), matched_change and near_change (these minus
+    DR), agreement and pss (`sensitivity_indices`).
     """
-    held = veto_pairs(corpus, labels)
-    pairs = signals.pairs(corpus, vectors, traces, labels, drifts, K + 1)
-    scores = {ci: ci_without(held, pairs, reading) for reading, ci in CI.items()}
+    held = pair_held_out(corpus, labels)
+    pairs = signals.compute_pairs(corpus, vectors, traces, labels, drifts, N_NEIGHBOURS + 1)
+    scores = {ci: ci_without_held_out(held, pairs, reading) for reading, ci in CI_COLUMNS.items()}
     scores = {"isolation": held["isolation"].to_numpy(float), **scores}
     ids, accepted = held["cluster_id"].to_numpy(), held["accepted"].to_numpy()
-    found = {f"auc_{name}": auc(clusters, ids, accepted, values) for name, values in scores.items()}
-    matched = matched_ratio(corpus, labels, traces, signals.perplexity(traces), clusters)
-    ratios = {"matched": matched, "near": near_ratio(corpus, labels, vectors, clusters)}
-    dr = disagreement.estimate(clusters, evaluation.tally(corpus, labels))
+    found = {f"auc_{name}": estimate_auc(clusters, ids, accepted, values) for name, values in scores.items()}
+    matched = matched_disagreement_ratio(corpus, labels, traces, signals.trace_perplexity(traces), clusters)
+    ratios = {"matched": matched, "near": near_identical_ratio(corpus, labels, vectors, clusters)}
+    dr = disagreement.estimate_disagreement(clusters, evaluation.count_label_decisions(corpus, labels))
     found |= {f"dr_{name}": ratio for name, ratio in ratios.items()}
     found |= {f"{name}_change": ratio - dr for name, ratio in ratios.items()}
-    found |= indices(corpus, labels, clusters)
+    found |= sensitivity_indices(corpus, labels, clusters)
     return {"target": target, "pairs": len(held), **to_columns(found)}
 
 
-def latent_by_moments(rate: ArrayLike, dr: ArrayLike) -> np.ndarray:
+def latent_correlation_by_moments(rate: ArrayLike, dr: ArrayLike) -> np.ndarray:
     """Compute the latent correlation, in [0, 1], at which a target with this refusal rate has this DR.
 
-    0 where DR is at least 1, NaN where DR is. `disagreement.latent` fits the same model by maximum likelihood, which is
-    too slow for every resample.
+    0 where DR is at least 1, NaN where DR is. `disagreement.latent_correlation` fits the same model by maximum
+    likelihood, which is too slow for every resample.
 
     Examples
     --------
@@ -335,31 +341,32 @@ def latent_by_moments(rate: ArrayLike, dr: ArrayLike) -> np.ndarray:
     return np.where(np.isfinite(wanted), (1 - squared) / (1 + squared), np.nan)
 
 
-def dr_and_frr(
+def correlate_dr_with_frr(
     corpus: Corpus, labels: Mapping[str, Labels], systems: Mapping[str, Sequence[str]], clusters: ClusterBootstrap
 ) -> Table:
     """Correlate DR, and the latent correlation behind it, with the refusal rate over targets.
 
     `labels` holds each target's, in corpus order; `systems` names groups of targets.
-    Columns: systems; refusals ("any", or "enough": without targets that have too few, `disagreement.too_few`); measure
-    (dr, or icc_latent: `latent_by_moments`); n, the targets with a DR; rho, Spearman's with FRR, with its interval (all
-    targets on the same resampled clusters). NaN below `LEAST_RANKED` targets.
+    Columns: systems; refusals ("any", or "enough": without targets that have too few,
+    `disagreement.too_few_for_disagreement`); measure (dr, or icc_latent: `latent_correlation_by_moments`); n, the
+    targets with a DR; rho, Spearman's with FRR, with its interval (all targets on the same resampled clusters). NaN
+    below `MIN_TARGETS_WITH_INTERVAL` targets.
     """
     found: dict[str, dict[str, np.ndarray]] = {"frr": {}, "dr": {}, "icc_latent": {}}
     enough = {}
     for name, own in labels.items():
-        rates = confusion.rate_estimates(corpus, own, clusters)
+        rates = confusion.estimate_rates(corpus, own, clusters)
         for measure in ("frr", "dr"):
             found[measure][name] = np.append(rates[measure][0], rates[measure].draws)
-        found["icc_latent"][name] = latent_by_moments(found["frr"][name], found["dr"][name])
-        enough[name] = not disagreement.too_few(evaluation.tally(corpus, own))
+        found["icc_latent"][name] = latent_correlation_by_moments(found["frr"][name], found["dr"][name])
+        enough[name] = not disagreement.too_few_for_disagreement(evaluation.count_label_decisions(corpus, own))
     rows = []
     for called, names in systems.items():
         known = [name for name in names if np.isfinite(found["dr"][name][0])]
         for refusals, chosen in (("any", known), ("enough", [name for name in known if enough[name]])):
             for measure in ("dr", "icc_latent"):
                 rho = clusters.undefined()
-                if len(chosen) >= LEAST_RANKED:
+                if len(chosen) >= MIN_TARGETS_WITH_INTERVAL:
                     rho = rank_correlation(*([found[one][name] for name in chosen] for one in ("frr", measure)))
                 row = {"systems": called, "refusals": refusals, "measure": measure, "n": len(chosen)}
                 rows.append(row | to_columns({"rho": rho}))
@@ -378,14 +385,14 @@ def rank_correlation(x: Sequence[np.ndarray], y: Sequence[np.ndarray]) -> Estima
     return Estimate.percentile(rho[0], rho[1:])
 
 
-def overlaps(corpus: Corpus, first: Sequence[str], second: Sequence[str]) -> np.ndarray:
+def content_word_overlaps(corpus: Corpus, first: Sequence[str], second: Sequence[str]) -> np.ndarray:
     """Compute the Jaccard overlap of the content words of prompts, by pairs of ids; NaN where neither has any."""
     words = dict(zip(corpus["prompt_id"], corpus["text"].map(text.content_words), strict=True))
     sides = ((words[a], words[b]) for a, b in zip(first, second, strict=True))
     return np.array([jaccard(a, b) if a or b else np.nan for a, b in sides])
 
 
-def own_pairs(corpus: Corpus, vectors: np.ndarray) -> pd.DataFrame:
+def pair_within_clusters(corpus: Corpus, vectors: np.ndarray) -> pd.DataFrame:
     """Enumerate all pairs of prompts of one cluster, each once, whatever was decided.
 
     Columns: cluster_id, first_id, second_id, similarity (cosine), jaccard (of content words).
@@ -395,8 +402,8 @@ def own_pairs(corpus: Corpus, vectors: np.ndarray) -> pd.DataFrame:
     rows = rows[rows["centre"] < rows["neighbour"]].reset_index(drop=True)
     ids, first, second = corpus["prompt_id"].to_numpy(), rows["centre"].to_numpy(), rows["neighbour"].to_numpy()
     pairs = pd.DataFrame({"cluster_id": rows["cluster_id"], "first_id": ids[first], "second_id": ids[second]})
-    overlap = overlaps(corpus, pairs["first_id"], pairs["second_id"])
-    return pairs.assign(similarity=pair_cosine(vectors, first, second), jaccard=overlap)
+    overlap = content_word_overlaps(corpus, pairs["first_id"], pairs["second_id"])
+    return pairs.assign(similarity=paired_cosine_similarity(vectors, first, second), jaccard=overlap)
 
 
 def is_near_identical(frame: pd.DataFrame) -> pd.Series:
@@ -408,8 +415,8 @@ def is_near_identical(frame: pd.DataFrame) -> pd.Series:
     return (frame["similarity"] >= NEAR_SIMILARITY) | (frame["jaccard"] >= NEAR_OVERLAP)
 
 
-def flip_shares(own: pd.DataFrame, labels: Mapping[str, Labels], clusters: ClusterBootstrap) -> Table:
-    """Estimate how often near-identical prompts are decided differently, beside all pairs of one cluster (`own_pairs`).
+def near_identical_flips(own: pd.DataFrame, labels: Mapping[str, Labels], clusters: ClusterBootstrap) -> Table:
+    """Estimate how often near-identical prompts are decided differently, beside all pairs of one cluster.
 
     A row per target: target; n_near, near-identical pairs whose prompts are both accepted or rejected, n_near_clusters
     and n_near_flipped; flip_near, the share decided differently, with its interval over clusters; n_pairs and
@@ -428,7 +435,7 @@ def flip_shares(own: pd.DataFrame, labels: Mapping[str, Labels], clusters: Clust
     return pd.DataFrame(rows)
 
 
-def low_tail(corpus: Corpus, pairs: Mapping[str, Pairs], weights: ScoreWeights = PAPER_WEIGHTS) -> Table:
+def lowest_scored_pairs(corpus: Corpus, pairs: Mapping[str, Pairs], weights: ScoreWeights = PAPER_WEIGHTS) -> Table:
     """List near-identical prompts of which one is rejected and one accepted (`docs/method.md`, What CI adds).
 
     They are looked for among the pairs a target's scores rest on: of one cluster, or nearest neighbours from another.
@@ -441,22 +448,24 @@ def low_tail(corpus: Corpus, pairs: Mapping[str, Pairs], weights: ScoreWeights =
     frames = []
     for target, frame in pairs.items():
         frame = frame[frame["centre_label"] == "reject"]
-        frame = frame.assign(target=target, jaccard=overlaps(corpus, frame["centre_id"], frame["neighbour_id"]))
-        for reading, ci in CI.items():
-            score = signals.score(frame, weights, reading)
+        frame = frame.assign(
+            target=target, jaccard=content_word_overlaps(corpus, frame["centre_id"], frame["neighbour_id"])
+        )
+        for reading, ci in CI_COLUMNS.items():
+            score = signals.score_pairs(frame, weights, reading)
             below = (score.rank(method="min") - 1) / len(frame)
             frame = frame.assign(**{ci.replace("ci", "score"): score, ci.replace("ci", "share_below"): below})
         frames.append(frame[is_near_identical(frame)].sort_values(["score", "centre_id", "neighbour_id"]))
     rows = pd.concat(frames, ignore_index=True)
     rows = rows.rename(columns={"centre_id": "rejected_id", "neighbour_id": "accepted_id"})
     for side in ("rejected", "accepted"):
-        rows[f"{side}_prompt"] = text.formula_safe(rows[f"{side}_id"].map(words))
+        rows[f"{side}_prompt"] = text.escape_formulas(rows[f"{side}_id"].map(words))
     numbers = ["similarity", "jaccard", "score", "score_clipped", "share_below", "share_below_clipped"]
     sides = ["rejected_id", "rejected_prompt", "accepted_id", "accepted_prompt"]
     return rows[["target", *sides, "same_cluster", *numbers]]
 
 
-COVARIATES = {
+COVARIATE_TITLES = {
     "similarity": "similarity to neighbours",
     "jaccard": "word overlap with neighbours",
     "risk": "surface risk",
@@ -466,14 +475,16 @@ COVARIATES = {
 }
 """What is known of a rejection without token signals."""
 
-SIGNALS = {"drift": "Drift", "prob_shift": "ProbShift", "ppl": "PPL contrast"}
+SIGNAL_TITLES = {"drift": "Drift", "prob_shift": "ProbShift", "ppl": "PPL contrast"}
 """The three parts of the score: CI is the weighted sum of their means."""
 
-LIMIT = 0.7
+CORRELATION_LIMIT = 0.7
 """The lower edge of the paper's break condition on the correlation with similarity."""
 
 
-def beside_ci(corpus: Corpus, traces: Traces, labels: Labels, pairs: Pairs, scores: Scores, k: int = K) -> pd.DataFrame:
+def ci_covariates(
+    corpus: Corpus, traces: Traces, labels: Labels, pairs: Pairs, scores: Scores, k: int = N_NEIGHBOURS
+) -> pd.DataFrame:
     """Put beside CI of each scored rejection what it may repeat.
 
     Columns: prompt_id, cluster_id, ci and ci_clipped in [0, 1]; similarity (mean cosine to its neighbours), jaccard
@@ -482,22 +493,22 @@ def beside_ci(corpus: Corpus, traces: Traces, labels: Labels, pairs: Pairs, scor
     clusters a high rate by construction; NaN where there is no other), flip_entropy (of its cluster, itself included,
     in bits); drift, prob_shift, ppl_relative, ppl_clipped, means over its k nearest neighbours.
     """
-    near = pairs[(pairs["centre_label"] == "reject") & signals.ranked(pairs, k)]
-    near = near.assign(jaccard=overlaps(corpus, near["centre_id"], near["neighbour_id"]))
-    means = near.groupby("centre_id")[["jaccard", "drift", "prob_shift", *READINGS.values()]].mean()
+    near = pairs[(pairs["centre_label"] == "reject") & signals.is_ranked(pairs, k)]
+    near = near.assign(jaccard=content_word_overlaps(corpus, near["centre_id"], near["neighbour_id"]))
+    means = near.groupby("centre_id")[["jaccard", "drift", "prob_shift", *PPL_READINGS.values()]].mean()
     length = (traces["user_end"] - traces["user_start"]).to_numpy()
     own = pd.DataFrame({"risk": corpus["risk"].to_numpy(), "length": length}, index=corpus["prompt_id"])
-    decided = confusion.flips(corpus, labels).set_index("cluster_id")
+    decided = confusion.describe_flips(corpus, labels).set_index("cluster_id")
     others = decided["accepted"] + decided["rejected"] - 1
     about = pd.DataFrame({"cluster_frr": (decided["rejected"] - 1) / others, "flip_entropy": decided["entropy"]})
-    rows = confusion.rejections(scores).rename(columns={"mean_similarity": "similarity"})
-    rows = rows[["prompt_id", "cluster_id", *CI.values(), "similarity"]]
+    rows = confusion.select_rejections(scores).rename(columns={"mean_similarity": "similarity"})
+    rows = rows[["prompt_id", "cluster_id", *CI_COLUMNS.values(), "similarity"]]
     rows = rows.join(means, on="prompt_id").join(own, on="prompt_id").join(about, on="cluster_id")
     return rows.reset_index(drop=True)
 
 
-def correlations(frames: Mapping[str, pd.DataFrame], clusters: ClusterBootstrap) -> Table:
-    """Correlate CI(r) with each covariate and each signal over each target's rejections (`beside_ci`).
+def correlate_ci(frames: Mapping[str, pd.DataFrame], clusters: ClusterBootstrap) -> Table:
+    """Correlate CI(r) with each covariate and each signal over each target's rejections (`ci_covariates`).
 
     Columns: target, reading, covariate, n (rejections in which it is defined), few (n < 30), Pearson's r and Spearman's
     rho, both with cluster-bootstrap intervals. rho is Pearson's r of the ranks, and its interval resamples the ranks of
@@ -505,9 +516,9 @@ def correlations(frames: Mapping[str, pd.DataFrame], clusters: ClusterBootstrap)
     """
     rows = []
     for target, frame in frames.items():
-        for reading, ci in CI.items():
-            for name in (*COVARIATES, *SIGNALS):
-                column = READINGS[reading] if name == "ppl" else name
+        for reading, ci in CI_COLUMNS.items():
+            for name in (*COVARIATE_TITLES, *SIGNAL_TITLES):
+                column = PPL_READINGS[reading] if name == "ppl" else name
                 known = frame[frame[column].notna()]
                 sides = (known, known[[column, ci]].rank())
                 r, rho = (clusters.correlation(known["cluster_id"], some[column], some[ci]) for some in sides)
@@ -517,7 +528,7 @@ def correlations(frames: Mapping[str, pd.DataFrame], clusters: ClusterBootstrap)
     return pd.DataFrame(rows).round(9)
 
 
-def breaks(rows: pd.DataFrame, limit: float = LIMIT) -> tuple[pd.Series, pd.Series]:
+def exceeds_correlation_limit(rows: pd.DataFrame, limit: float = CORRELATION_LIMIT) -> tuple[pd.Series, pd.Series]:
     """Mark where the interval of r (r_low, r_high) lies wholly beyond the limit, and where it only includes it."""
     low, high = rows["r_low"], rows["r_high"]
     met = (low > limit) | (high < -limit)

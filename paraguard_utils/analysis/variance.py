@@ -7,17 +7,17 @@ from sklearn.linear_model import RidgeCV
 from paraguard_utils.analysis import evaluation
 from paraguard_utils.core import disagreement
 from paraguard_utils.core.estimates import SEED, ClusterBootstrap, Estimate, to_columns
-from paraguard_utils.core.words import words
+from paraguard_utils.core.words import split_words
 from paraguard_utils.schemas import STRATEGIES, Corpus, Labels
 
-FOLDS = 10
-PENALTIES = tuple(10.0**power for power in range(-2, 5))
+N_STYLE_FOLDS = 10
+RIDGE_PENALTIES = tuple(10.0**power for power in range(-2, 5))
 
-PARTS = ("meaning", "style", "wording", "dice")
+VARIANCE_PARTS = ("meaning", "style", "wording", "dice")
 """Parts of the variance: `wording` is what style does not explain, `dice` is chance (asking again)."""
 
 
-def style(corpus: Corpus, perplexities: np.ndarray) -> pd.DataFrame:
+def style_features(corpus: Corpus, perplexities: np.ndarray) -> pd.DataFrame:
     """Return the features of wording that carry no meaning, in corpus order, as are the perplexities of users' words.
 
     Columns: 0 and 1 for each strategy; length (ln words), perplexity (ln), risk (of the surface), lower_case (start),
@@ -25,7 +25,7 @@ def style(corpus: Corpus, perplexities: np.ndarray) -> pd.DataFrame:
     """
     text = corpus["text"]
     features = {name: (corpus["strategy"] == name).to_numpy(float) for name in STRATEGIES}
-    features["length"] = np.log([max(len(words(one)), 1) for one in text])
+    features["length"] = np.log([max(len(split_words(one)), 1) for one in text])
     features["perplexity"] = np.log(perplexities)
     features["risk"] = corpus["risk"].to_numpy(float)
     features["lower_case"] = text.str[:1].str.islower().to_numpy(float)
@@ -34,7 +34,7 @@ def style(corpus: Corpus, perplexities: np.ndarray) -> pd.DataFrame:
     return pd.DataFrame(features, index=corpus.index)
 
 
-def left_over(cluster_ids: np.ndarray, values: np.ndarray, features: pd.DataFrame) -> np.ndarray:
+def style_residuals(cluster_ids: np.ndarray, values: np.ndarray, features: pd.DataFrame) -> np.ndarray:
     """Predict deviations from the own cluster's mean by the features' deviations, clusters left out in turn.
 
     Return the deviations and what is left of them, shape (n, 2).
@@ -44,33 +44,34 @@ def left_over(cluster_ids: np.ndarray, values: np.ndarray, features: pd.DataFram
     spread = x.std(axis=0)
     x = x[:, spread > 0] / spread[spread > 0]
     names = np.unique(cluster_ids)
-    fold = dict(zip(np.random.default_rng(SEED).permutation(names), np.arange(len(names)) % FOLDS, strict=True))
+    fold = dict(zip(np.random.default_rng(SEED).permutation(names), np.arange(len(names)) % N_STYLE_FOLDS, strict=True))
     folds = np.array([fold[name] for name in cluster_ids])
     left = y.copy()
-    for number in range(FOLDS):
+    for number in range(N_STYLE_FOLDS):
         out = folds == number
         if x.shape[1] and out.any() and not out.all():
-            left[out] -= RidgeCV(PENALTIES, fit_intercept=False).fit(x[~out], y[~out]).predict(x[out])
+            left[out] -= RidgeCV(RIDGE_PENALTIES, fit_intercept=False).fit(x[~out], y[~out]).predict(x[out])
     return np.column_stack([y, left])
 
 
-def parts(
+def split_variance(
     target: str, corpus: Corpus, labels: Labels, features: pd.DataFrame, clusters: ClusterBootstrap
 ) -> dict[str, object]:
     """Split the variance of a target's greedy decisions into meaning, style and other wording.
 
-    Corpus, labels and features (from `style`) have the same order.
-    Columns: target, decoding ("greedy"), n (scored prompts), few (`disagreement.too_few`); meaning, style, wording and
-    dice (0) with intervals: shares that sum to 1, each in [0, 1] up to sampling error; r2, the out-of-fold share of the
-    wording that style explains, with its interval: if it is below 0, style predicts worse than nothing and is 0.
+    Corpus, labels and features (from `style_features`) have the same order.
+    Columns: target, decoding ("greedy"), n (scored prompts), few (`disagreement.too_few_for_disagreement`); meaning,
+    style, wording and dice (0) with intervals: shares that sum to 1, each in [0, 1] up to sampling error; r2, the
+    out-of-fold share of the wording that style explains, with its interval: if it is below 0, style predicts worse than
+    nothing and is 0.
     """
-    decided = evaluation.tally(corpus, labels)
+    decided = evaluation.count_label_decisions(corpus, labels)
     paired = corpus["cluster_id"].isin(decided["cluster_id"]).to_numpy()
     scored = paired & labels["label"].isin(["accept", "reject"]).to_numpy()
     ids = corpus["cluster_id"].to_numpy()[scored]
     rejected = (labels["label"] == "reject").to_numpy(float)[scored]
-    y, left = left_over(ids, rejected, features[scored]).T
-    ratio = disagreement.estimate(clusters, decided)
+    y, left = style_residuals(ids, rejected, features[scored]).T
+    ratio = disagreement.estimate_disagreement(clusters, decided)
     squares = (clusters.sums(ids, column**2) for column in (y, left))
     explained = clusters.estimate(lambda whole, rest: 1 - rest / whole, *squares)
     # NaN if no cluster is decided both ways: then there is nothing to explain.
@@ -83,15 +84,17 @@ def parts(
         "dice": (0.0, np.nan, np.nan),
         "r2": explained,
     }
-    few = disagreement.too_few(decided)
+    few = disagreement.too_few_for_disagreement(decided)
     return {"target": target, "decoding": "greedy", "n": len(ids), "few": few, **to_columns(found)}
 
 
-def drawn_parts(target: str, corpus: Corpus, samples: pd.DataFrame, features: pd.DataFrame) -> dict[str, object]:
-    """Split the variance of the decisions on sampled answers (a file of kind `samples`) into all `PARTS`.
+def split_sampled_variance(
+    target: str, corpus: Corpus, samples: pd.DataFrame, features: pd.DataFrame
+) -> dict[str, object]:
+    """Split the variance of the decisions on sampled answers (a file of kind `samples`) into all `VARIANCE_PARTS`.
 
-    The row is that of `parts`, decoding "drawn"; n counts the answers. Intervals are percentiles over resampled
-    clusters. Corpus and features have the same order.
+    The row is that of `split_variance`, decoding "drawn"; n counts the answers. Intervals are percentiles over
+    resampled clusters. Corpus and features have the same order.
     """
     scored = samples[samples["label"].isin(["accept", "reject"])]
     counts = scored["label"].eq("reject").groupby(scored["prompt_id"]).agg(["size", "sum"])
@@ -99,7 +102,7 @@ def drawn_parts(target: str, corpus: Corpus, samples: pd.DataFrame, features: pd
     own = own[own["m"] >= 2]
     own = own[own.groupby("cluster_id")["m"].transform("size") >= 2]
     ids, m, r = own["cluster_id"].to_numpy(), own["m"].to_numpy(float), own["r"].to_numpy(float)
-    y, left = left_over(ids, r / m, features.loc[own.index]).T
+    y, left = style_residuals(ids, r / m, features.loc[own.index]).T
     clusters = ClusterBootstrap(ids)
     opposite = 2 * r * (m - r)
     answers, refused, own_pairs, own_opposite = (clusters.sums(ids, column) for column in (m, r, m * m, opposite))
@@ -110,14 +113,14 @@ def drawn_parts(target: str, corpus: Corpus, samples: pd.DataFrame, features: pd
     same, whole, rest, inverse = (clusters.sums(ids, column) for column in columns)
     sums = (n, same, within, answers, refused, different, answers**2, whole, rest, inverse)
     found = {}
-    for name in (*PARTS, "r2"):
+    for name in (*VARIANCE_PARTS, "r2"):
         found[name] = clusters.estimate(lambda *totals, of=name: _drawn_shares(*totals)[of], *sums)
-    few = bool(min(r.sum(), m.sum() - r.sum()) < disagreement.MIN_DECISIONS)
+    few = bool(min(r.sum(), m.sum() - r.sum()) < disagreement.MIN_DECISIONS_EACH)
     return {"target": target, "decoding": "drawn", "n": int(m.sum()), "few": few, **to_columns(found)}
 
 
 def _drawn_shares(*sums: np.ndarray) -> dict[str, np.ndarray]:
-    """Return all parts and r2 from the sums of `drawn_parts`."""
+    """Return all parts and r2 from the sums of `split_sampled_variance`."""
     n, same, within, answers, refused, different, squares, whole, left, inverse = sums
     between = (2 * refused * (answers - refused) - different) / (answers**2 - squares)
     same, within, explained = same / n, within / n, 1 - left / whole
@@ -127,7 +130,7 @@ def _drawn_shares(*sums: np.ndarray) -> dict[str, np.ndarray]:
     return found | {"wording": (within - same - by_style) / between, "dice": same / between, "r2": explained}
 
 
-def against_majority(target: str, labels: Labels, samples: pd.DataFrame, corpus: Corpus) -> dict[str, object]:
+def compare_with_majority(target: str, labels: Labels, samples: pd.DataFrame, corpus: Corpus) -> dict[str, object]:
     """Compare the decisions on greedy answers (`labels`) with the majority of those on sampled answers.
 
     Columns: target; n, the prompts with a greedy decision and a majority of two draws or more; with intervals over

@@ -14,50 +14,50 @@ from paraguard_utils.analysis import evaluation
 from paraguard_utils.core.estimates import SEED, ClusterBootstrap, Estimate, to_columns
 from paraguard_utils.schemas import Corpus, Labels, Scores, Table
 
-SCORES = ("isolation", "reworded", "ci", "1 - ci")
+VETO_SCORES = ("isolation", "reworded", "ci", "1 - ci")
 """Scores for a veto: isolation in the cluster, isolation among rewordings made by rules, CI, and 1 - CI."""
 
-IDEAL = "veto-isolation"
+IDEAL_VETO = "veto-isolation"
 """Name of the ideal veto among remedies (08)."""
 
-FEW = 30
+MIN_HALF_REJECTIONS = 30
 """With fewer rejections of either corpus, in the half that judges, a target does not decide a prediction."""
 
-MOST_LOST = 0.05
+MAX_LOST = 0.05
 """A threshold is chosen so that at most this share of the twins' rejections is lost on the half that chooses (ours)."""
 
-HALVES = 200
+N_HALVES = 200
 """Random halves of the clusters (ours). Predictions are judged on the first."""
 
-OFTEN = 0.95
+MIN_BETTER_SHARE = 0.95
 """A veto counts as better than chance if it is so in this share of the halves (ours)."""
 
-THRESHOLDS = tuple(np.linspace(0, 1, 21).round(2))
+VETO_THRESHOLDS = tuple(np.linspace(0, 1, 21).round(2))
 
 
-def looks(corpus: Corpus, labels: Labels, scores: Scores, again: pd.DataFrame | None = None) -> pd.DataFrame:
-    """Return every score that a veto may use, in corpus order: the columns `SCORES`.
+def veto_scores(corpus: Corpus, labels: Labels, scores: Scores, again: pd.DataFrame | None = None) -> pd.DataFrame:
+    """Return every score that a veto may use, in corpus order: the columns `VETO_SCORES`.
 
-    The column `reworded` needs `again`, the decisions on rewordings (from `follow_ups.reasked_decisions`).
+    The column `reworded` needs `again`, the decisions on rewordings (from `follow_ups.read_reasked_decisions`).
     """
     ci = scores.set_index("prompt_id")["ci"].reindex(corpus["prompt_id"]).to_numpy()
-    isolation = evaluation.isolation(corpus, labels)
+    isolation = evaluation.label_isolation(corpus, labels)
     found = pd.DataFrame({"isolation": isolation, "ci": ci, "1 - ci": 1 - ci})
     return found if again is None else found.assign(reworded=again["isolation"].to_numpy())
 
 
-def asked_again(target: str, prompts: str, labels: Labels, again: pd.DataFrame) -> dict[str, object]:
+def count_reasked(target: str, prompts: str, labels: Labels, again: pd.DataFrame) -> dict[str, object]:
     """Count what a target rejects of some prompts, how much of it could be reworded, and what asking again costs.
 
     Columns: target, prompts, n_reject, n_reworded, queries, and queries_each, per rejection. `again` comes from
-    `follow_ups.reasked_decisions`.
+    `follow_ups.read_reasked_decisions`.
     """
     n, queries = int((labels["label"] == "reject").sum()), int(again["queries"].sum())
     found = {"target": target, "prompts": prompts, "n_reject": n, "n_reworded": int((again["queries"] > 0).sum())}
     return found | {"queries": queries, "queries_each": queries / n if n else np.nan}
 
 
-def rows(
+def veto_frame(
     corpus: Corpus, labels: Labels, score: pd.Series | np.ndarray, probability: pd.Series | float = np.nan
 ) -> pd.DataFrame:
     """Return what a veto uses of every scored prompt; all arguments have corpus order.
@@ -68,17 +68,17 @@ def rows(
     label = labels["label"].to_numpy()
     frame = pd.DataFrame(
         {
-            "cluster_id": unsafe.benign_of(corpus["cluster_id"]).to_numpy(),
+            "cluster_id": unsafe.benign_cluster_of(corpus["cluster_id"]).to_numpy(),
             "rejected": label == "reject",
             "score": np.where(label == "reject", np.asarray(score, float), np.nan),
             "probability": np.asarray(probability, float),
-            "isolation": evaluation.isolation(corpus, labels),
+            "isolation": evaluation.label_isolation(corpus, labels),
         }
     )
     return frame[np.isin(label, ["accept", "reject"])].reset_index(drop=True)
 
 
-def halves(n_clusters: int, seed: int = SEED, times: int = HALVES) -> np.ndarray:
+def draw_halves(n_clusters: int, seed: int = SEED, times: int = N_HALVES) -> np.ndarray:
     """Draw random halves of the clusters: one half chooses a threshold, the other judges it.
 
     Return whether a cluster chooses, shape (times, n_clusters), clusters in the order of their names. The first halves
@@ -93,27 +93,29 @@ def halves(n_clusters: int, seed: int = SEED, times: int = HALVES) -> np.ndarray
     return np.stack([np.isin(places, rng.choice(n_clusters, n_clusters // 2, replace=False)) for _ in range(times)])
 
 
-def overturned(frame: pd.DataFrame, threshold: float) -> np.ndarray:
+def is_overturned(frame: pd.DataFrame, threshold: float) -> np.ndarray:
     """Mark the prompts that a veto accepts after all: rejections with a score of the threshold or more."""
     return (frame["rejected"] & (frame["score"] >= threshold)).to_numpy()
 
 
-def curve(benign: pd.DataFrame, twins: pd.DataFrame, clusters: ClusterBootstrap) -> Table:
+def veto_curve(benign: pd.DataFrame, twins: pd.DataFrame, clusters: ClusterBootstrap) -> Table:
     """Estimate what a veto gains and loses at every threshold, and what overturning at random loses for that gain.
 
-    Benign rows and twins' rows come from `rows`. Columns: threshold; with intervals gained, the share of benign prompts
-    that are accepted after all, and lost, the share of twins that are; lost_random, gained times the twins' rejection
-    rate over the benign one; better, lost minus lost_random (below 0 the veto is better than chance; NaN if nothing is
-    overturned).
+    Benign rows and twins' rows come from `veto_frame`. Columns: threshold; with intervals gained, the share of benign
+    prompts that are accepted after all, and lost, the share of twins that are; lost_random, gained times the twins'
+    rejection rate over the benign one; better, lost minus lost_random (below 0 the veto is better than chance; NaN if
+    nothing is overturned).
     """
-    return pd.DataFrame([{"threshold": one, **to_columns(_at(benign, twins, one, clusters))} for one in THRESHOLDS])
+    return pd.DataFrame(
+        [{"threshold": one, **to_columns(_at(benign, twins, one, clusters))} for one in VETO_THRESHOLDS]
+    )
 
 
 def _at(benign: pd.DataFrame, twins: pd.DataFrame, threshold: float, clusters: ClusterBootstrap) -> dict[str, Estimate]:
-    """Estimate one row of `curve`."""
+    """Estimate one row of `veto_curve`."""
     if np.isnan(threshold):
         return dict.fromkeys(("gained", "lost", "lost_random", "better"), clusters.undefined())
-    gained, lost = (clusters.share(frame["cluster_id"], overturned(frame, threshold)) for frame in (benign, twins))
+    gained, lost = (clusters.share(frame["cluster_id"], is_overturned(frame, threshold)) for frame in (benign, twins))
     wrong, right = (clusters.share(frame["cluster_id"], frame["rejected"]) for frame in (benign, twins))
     with np.errstate(divide="ignore", invalid="ignore"):
         value = np.float64(gained[0]) * right[0] / wrong[0]
@@ -122,25 +124,25 @@ def _at(benign: pd.DataFrame, twins: pd.DataFrame, threshold: float, clusters: C
     return {"gained": gained, "lost": lost, "lost_random": random, "better": better}
 
 
-def cross_judge(
+def cross_judge_veto(
     benign: pd.DataFrame,
     twins: pd.DataFrame,
     choosing: np.ndarray,
     clusters: ClusterBootstrap,
-    most_lost: float = MOST_LOST,
+    most_lost: float = MAX_LOST,
 ) -> pd.DataFrame:
     """Choose a threshold on each half of the clusters and judge it on the other half.
 
     A half chooses the lowest threshold, which gains most, that loses at most the share `most_lost` of the twins'
-    rejections. `choosing` comes from `halves`, benign rows and twins' rows from `rows`. Columns, a row per half:
-    threshold, infinity if even the highest loses more, so that the veto is never used; on the other half gained, lost,
-    lost_random and better, as in `curve`, but better is 0 if nothing is overturned; broken, 1 if more than `most_lost`
-    of the twins' rejections is lost. NaN if the half that chooses has no rejection of one corpus.
+    rejections. `choosing` comes from `draw_halves`, benign rows and twins' rows from `veto_frame`. Columns, a row per
+    half: threshold, infinity if even the highest loses more, so that the veto is never used; on the other half gained,
+    lost, lost_random and better, as in `veto_curve`, but better is 0 if nothing is overturned; broken, 1 if more than
+    `most_lost` of the twins' rejections is lost. NaN if the half that chooses has no rejection of one corpus.
     """
-    cuts = np.array([*THRESHOLDS, np.inf])
+    cuts = np.array([*VETO_THRESHOLDS, np.inf])
     totals = []
     for frame in (benign, twins):
-        columns = [np.ones(len(frame)), frame["rejected"], *(overturned(frame, cut) for cut in cuts)]
+        columns = [np.ones(len(frame)), frame["rejected"], *(is_overturned(frame, cut) for cut in cuts)]
         sums = np.column_stack([clusters.sums(frame["cluster_id"], column) for column in columns])
         totals.append((choosing @ sums, ~choosing @ sums))
     (wrong, own), (right, other) = totals
@@ -155,8 +157,8 @@ def cross_judge(
     return found
 
 
-def summarise(judged: pd.DataFrame) -> dict[str, float]:
-    """Summarise the halves judged by `cross_judge`; those without a threshold count nowhere.
+def summarise_halves(judged: pd.DataFrame) -> dict[str, float]:
+    """Summarise the halves judged by `cross_judge_veto`; those without a threshold count nowhere.
 
     Columns: mean_gained, mean_lost, mean_better, each with the 2.5th and 97.5th percentile over the halves, which share
     clusters: no confidence interval; beats_chance, the share of halves with `better` below 0; limit_broken, the
@@ -176,7 +178,7 @@ def summarise(judged: pd.DataFrame) -> dict[str, float]:
     return to_columns(means) | shares
 
 
-def one_more(benign: pd.DataFrame, twins: pd.DataFrame, clusters: ClusterBootstrap) -> dict[str, Estimate]:
+def retry_once(benign: pd.DataFrame, twins: pd.DataFrame, clusters: ClusterBootstrap) -> dict[str, Estimate]:
     """Estimate gain and loss of asking one random paraphrase more and accepting if that one is accepted.
 
     A rejection is then overturned with probability isolation.
@@ -187,7 +189,7 @@ def one_more(benign: pd.DataFrame, twins: pd.DataFrame, clusters: ClusterBootstr
     }
 
 
-def lowered(benign: pd.DataFrame, gained: float) -> float:
+def matched_threshold(benign: pd.DataFrame, gained: float) -> float:
     """Find the guard's threshold that accepts as many more benign prompts (rows with probabilities) as a veto gains.
 
     That is the highest probability accepted; minus infinity if the veto gains nothing.
@@ -197,38 +199,38 @@ def lowered(benign: pd.DataFrame, gained: float) -> float:
     return float(own[wanted - 1]) if wanted else -np.inf
 
 
-def table(
+def veto_table(
     frames: Mapping[tuple[str, str], tuple[pd.DataFrame, pd.DataFrame]], clusters: ClusterBootstrap, seed: int = SEED
 ) -> Table:
-    """Choose each target's threshold on half of the clusters and judge it on the other half, for `HALVES` halves.
+    """Choose each target's threshold on half of the clusters and judge it on the other half, for `N_HALVES` halves.
 
-    The benign rows and the twins' rows are by target and score (one of `SCORES`). All benign `clusters` have a twin.
-    Columns: target, score; of the first half n_benign, n_twins and n_reject_benign, n_reject_twins (where it judges),
-    threshold; with intervals over its clusters gained, lost, lost_random, better; gained_one_more and lost_one_more;
-    lost_lowered, the share of twins that a higher threshold of the guard loses for that gain, with against_lowered,
-    lost_lowered minus lost (above 0: the veto is better); over all halves the columns of `summarise`. NaN if nothing is
-    rejected, or there is no probability.
+    The benign rows and the twins' rows are by target and score (one of `VETO_SCORES`). All benign `clusters` have a
+    twin. Columns: target, score; of the first half n_benign, n_twins and n_reject_benign, n_reject_twins (where it
+    judges), threshold; with intervals over its clusters gained, lost, lost_random, better; gained_one_more and
+    lost_one_more; lost_lowered, the share of twins that a higher threshold of the guard loses for that gain, with
+    against_lowered, lost_lowered minus lost (above 0: the veto is better); over all halves the columns of
+    `summarise_halves`. NaN if nothing is rejected, or there is no probability.
     """
     found = []
-    choosing = halves(len(clusters.codes), seed)
+    choosing = draw_halves(len(clusters.codes), seed)
     judging = clusters.codes.index[~choosing[0]]
     for (target, score), (benign, twins) in frames.items():
-        each = cross_judge(benign, twins, choosing, clusters)
+        each = cross_judge_veto(benign, twins, choosing, clusters)
         threshold = float(each["threshold"].iloc[0])
         benign, twins = (frame[frame["cluster_id"].isin(judging)] for frame in (benign, twins))
         row: dict[str, object] = {"target": target, "score": score, "n_benign": len(benign), "n_twins": len(twins)}
         row |= {"n_reject_benign": int(benign["rejected"].sum()), "n_reject_twins": int(twins["rejected"].sum())}
         estimates = _at(benign, twins, threshold, clusters)
-        estimates |= {f"{name}_one_more": value for name, value in one_more(benign, twins, clusters).items()}
+        estimates |= {f"{name}_one_more": value for name, value in retry_once(benign, twins, clusters).items()}
         lower = clusters.undefined()
         if np.isfinite(estimates["gained"][0]) and benign["probability"].notna().any():
-            cut = lowered(benign, estimates["gained"][0])
+            cut = matched_threshold(benign, estimates["gained"][0])
             lower = clusters.share(twins["cluster_id"], twins["rejected"] & (twins["probability"] <= cut))
         estimates |= {"lost_lowered": lower, "against_lowered": lower - estimates["lost"]}
-        found.append(row | {"threshold": threshold, **to_columns(estimates), **summarise(each)})
+        found.append(row | {"threshold": threshold, **to_columns(estimates), **summarise_halves(each)})
     return pd.DataFrame(found)
 
 
-def enough(vetoes: Table) -> pd.Series:
-    """Mark the rows of `table` with at least `FEW` rejections of each corpus in the half that judges."""
-    return vetoes[["n_reject_benign", "n_reject_twins"]].min(axis=1) >= FEW
+def has_enough_rejections(vetoes: Table) -> pd.Series:
+    """Mark the rows of `veto_table` that have `MIN_HALF_REJECTIONS` of each corpus in the judging half."""
+    return vetoes[["n_reject_benign", "n_reject_twins"]].min(axis=1) >= MIN_HALF_REJECTIONS

@@ -11,20 +11,29 @@ import pandas as pd
 
 from paraguard_utils.core.decisions import as_refused
 from paraguard_utils.core.estimates import ClusterBootstrap, Estimate, to_columns
-from paraguard_utils.core.wording import HIGH, LOW, Phrasings, difference, estimate, pairs_within, too_few, word_overlap
+from paraguard_utils.core.wording import (
+    HIGH_OVERLAP,
+    LOW_OVERLAP,
+    Phrasings,
+    estimate_pair_difference,
+    estimate_pair_disagreement,
+    list_cluster_pairs,
+    too_few_for_pairs,
+    word_overlap,
+)
 from paraguard_utils.schemas import Corpus, Labels, Table
 
-NEAR, FREE = ("seed", "softening", "hardening"), ("lexical", "register", "rewrite")
+NEAR_COPY_STRATEGIES, FREE_REWORDING_STRATEGIES = ("seed", "softening", "hardening"), ("lexical", "register", "rewrite")
 """Strategies that keep all words of the seed but charged ones, and those that do not."""
 
-STEP = 0.2
+OVERLAP_STEP = 0.2
 """Width of a bin of word overlap."""
 
-DIFFERENCES = ("difference", "low_minus_high")
+DR_DIFFERENCES = ("difference", "low_minus_high")
 """Names of the estimates that are differences of two DR."""
 
 
-class Pairs(NamedTuple):
+class WordingPairs(NamedTuple):
     """Pairs of prompts of one cluster: rows of the corpus, and whether both are near-copies or both free rewordings.
 
     `overlap` is the Jaccard overlap of their words, in [0, 1]; NaN without texts.
@@ -37,7 +46,7 @@ class Pairs(NamedTuple):
     free: np.ndarray
 
 
-def pairs(corpus: Corpus) -> Pairs:
+def find_cluster_pairs(corpus: Corpus) -> WordingPairs:
     """Return all pairs of prompts of one cluster, in corpus order.
 
     Examples
@@ -47,77 +56,82 @@ def pairs(corpus: Corpus) -> Pairs:
     array([0.25])
     """
     strategy = corpus["strategy"].to_numpy()
-    first, second = pairs_within(corpus["cluster_id"])
+    first, second = list_cluster_pairs(corpus["cluster_id"])
     overlap = word_overlap(corpus["text"].tolist(), first, second) if "text" in corpus else np.full(len(first), np.nan)
-    near, free = (np.isin(strategy[first], kind) & np.isin(strategy[second], kind) for kind in (NEAR, FREE))
-    return Pairs(first, second, overlap, near, free)
+    near, free = (
+        np.isin(strategy[first], kind) & np.isin(strategy[second], kind)
+        for kind in (NEAR_COPY_STRATEGIES, FREE_REWORDING_STRATEGIES)
+    )
+    return WordingPairs(first, second, overlap, near, free)
 
 
-def phrasings(corpus: Corpus, labels: Labels) -> Phrasings:
+def make_phrasings(corpus: Corpus, labels: Labels) -> Phrasings:
     """Return a target's decisions in the form that `core.wording` compares: a strategy is a style."""
     refused, style = as_refused(labels["label"], blocked=False), corpus["strategy"].to_numpy().astype(str)
     return Phrasings(corpus["cluster_id"].to_numpy(), refused, style)
 
 
-def estimates(clusters: ClusterBootstrap, corpus: Corpus, labels: Labels, own: Pairs) -> dict[str, Estimate]:
+def estimate_wording(
+    clusters: ClusterBootstrap, corpus: Corpus, labels: Labels, own: WordingPairs
+) -> dict[str, Estimate]:
     """Estimate DR by shared wording; corpus and labels are in the same order.
 
     The names are dr_near, dr_free and difference, free minus near; dr_low and dr_high (overlap below `LOW`; `HIGH` or
     more) and low_minus_high.
     """
-    chosen = {"near": own.near, "free": own.free, "low": own.overlap < LOW, "high": own.overlap >= HIGH}
+    chosen = {"near": own.near, "free": own.free, "low": own.overlap < LOW_OVERLAP, "high": own.overlap >= HIGH_OVERLAP}
     ends = {name: (own.first[mask], own.second[mask]) for name, mask in chosen.items()}
-    given = (clusters, phrasings(corpus, labels))
-    found = {f"dr_{name}": estimate(*given, rows) for name, rows in ends.items()}
-    found["difference"] = difference(*given, ends["free"], ends["near"])
-    found["low_minus_high"] = difference(*given, ends["low"], ends["high"])
+    given = (clusters, make_phrasings(corpus, labels))
+    found = {f"dr_{name}": estimate_pair_disagreement(*given, rows) for name, rows in ends.items()}
+    found["difference"] = estimate_pair_difference(*given, ends["free"], ends["near"])
+    found["low_minus_high"] = estimate_pair_difference(*given, ends["low"], ends["high"])
     return found
 
 
-def row(target: str, labels: Labels, own: Pairs, found: dict[str, Estimate]) -> dict[str, object]:
-    """Return a target's row: its `estimates` with intervals, the pairs n_near and n_free, and whether they are few."""
+def wording_row(target: str, labels: Labels, own: WordingPairs, found: dict[str, Estimate]) -> dict[str, object]:
+    """Return a target's row: `estimate_wording` with intervals, the pairs n_near and n_free, and few."""
     masks = {"near": own.near, "free": own.free}
     counts: dict[str, object] = {f"n_{name}": int(mask.sum()) for name, mask in masks.items()}
     refused = as_refused(labels["label"], blocked=False)
-    flagged = any(too_few(refused, (own.first[mask], own.second[mask])) for mask in masks.values())
+    flagged = any(too_few_for_pairs(refused, (own.first[mask], own.second[mask])) for mask in masks.values())
     if flagged:  # then the interval of a difference means nothing
-        found = found | {name: Estimate(found[name][0], np.nan, np.nan, found[name].draws) for name in DIFFERENCES}
+        found = found | {name: Estimate(found[name][0], np.nan, np.nan, found[name].draws) for name in DR_DIFFERENCES}
     return {"target": target, **counts, **to_columns(found), "few": flagged}
 
 
-def curve(target: str, clusters: ClusterBootstrap, corpus: Corpus, labels: Labels, own: Pairs) -> Table:
-    """Estimate DR by word overlap, in bins of `STEP`.
+def overlap_curve(target: str, clusters: ClusterBootstrap, corpus: Corpus, labels: Labels, own: WordingPairs) -> Table:
+    """Estimate DR by word overlap, in bins of `OVERLAP_STEP`.
 
     Columns: target, overlap (where the bin begins), n (pairs), dr with its interval, few.
     """
-    bins = np.minimum((own.overlap / STEP + 1e-9).astype(int), round(1 / STEP) - 1)
-    decided, rows = phrasings(corpus, labels), []
+    bins = np.minimum((own.overlap / OVERLAP_STEP + 1e-9).astype(int), round(1 / OVERLAP_STEP) - 1)
+    decided, rows = make_phrasings(corpus, labels), []
     for number in np.unique(bins):
         ends = own.first[bins == number], own.second[bins == number]
-        found = {"dr": estimate(clusters, decided, ends)}
-        about = {"target": target, "overlap": round(number * STEP, 1), "n": len(ends[0])}
-        rows.append(about | to_columns(found) | {"few": too_few(decided.refused, ends)})
+        found = {"dr": estimate_pair_disagreement(clusters, decided, ends)}
+        about = {"target": target, "overlap": round(number * OVERLAP_STEP, 1), "n": len(ends[0])}
+        rows.append(about | to_columns(found) | {"few": too_few_for_pairs(decided.refused, ends)})
     return pd.DataFrame(rows)
 
 
-def tables(
+def wording_tables(
     corpus: Corpus, labels: Mapping[str, Labels], clusters: ClusterBootstrap, encoder: str = ""
 ) -> tuple[Table, Table]:
-    """Return the rows of `row` of several targets, and those of `curve`; labels are in corpus order.
+    """Return the rows of `wording_row` of several targets, and those of `overlap_curve`; labels are in corpus order.
 
     If `encoder` names the target that compares sentence vectors, the rows of the others also hold
     difference_over_encoder: how far their difference exceeds that target's, with its interval.
     """
-    own = pairs(corpus)
-    found = {name: estimates(clusters, corpus, one, own) for name, one in labels.items()}
+    own = find_cluster_pairs(corpus)
+    found = {name: estimate_wording(clusters, corpus, one, own) for name, one in labels.items()}
     rows = []
     for name, one in labels.items():
-        made = row(name, one, own, found[name])
+        made = wording_row(name, one, own, found[name])
         if encoder:
             over = clusters.undefined()
             if encoder in found and name != encoder:
                 over = found[name]["difference"] - found[encoder]["difference"]
             made |= to_columns({"difference_over_encoder": over})
         rows.append(made)
-    curves = [curve(name, clusters, corpus, one, own) for name, one in labels.items()]
+    curves = [overlap_curve(name, clusters, corpus, one, own) for name, one in labels.items()]
     return pd.DataFrame(rows), pd.concat(curves, ignore_index=True)

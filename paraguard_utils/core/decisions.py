@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import ArrayLike
 
-from paraguard_utils.core.estimates import RESAMPLES, ClusterBootstrap, Estimate, ratio_of_totals
+from paraguard_utils.core.estimates import N_RESAMPLES, ClusterBootstrap, Estimate, ratio_of_totals
 
 LABELS = ("accept", "reject", "blocked", "unparsed")
 """An answer helps, refuses, was stopped by a provider's filter, or cannot be read."""
@@ -35,7 +35,7 @@ def as_refused(labels: ArrayLike, blocked: bool = True) -> np.ndarray:
 
 
 def false_refusal_rate(
-    refused: ArrayLike, cluster: ArrayLike, *, n_resamples: int = RESAMPLES, random_state: int = 0
+    refused: ArrayLike, cluster: ArrayLike, *, n_resamples: int = N_RESAMPLES, random_state: int = 0
 ) -> Estimate:
     """Estimate the share of harmless requests that are refused, with an interval over clusters.
 
@@ -55,7 +55,7 @@ def false_refusal_rate(
 
     See Also
     --------
-    paraguard_utils.core.rephrasing.refused_meanings : The share of meanings that are refused, once or always.
+    paraguard_utils.core.rephrasing.estimate_refused_meanings : The share of meanings that are refused, once or always.
 
     Examples
     --------

@@ -12,32 +12,32 @@ from scipy import special
 
 from paraguard_utils.core.estimates import (
     MIN_MIXED,
-    RESAMPLES,
+    N_RESAMPLES,
     SEED,
     ClusterBootstrap,
     Estimate,
     Statistic,
-    studentized,
+    studentize,
     to_columns,
 )
 
-MIN_DECISIONS = 100
+MIN_DECISIONS_EACH = 100
 """With fewer rejections, or fewer acceptances, the interval of DR is too narrow."""
 
-PERMUTATIONS = 999
+_PERMUTATIONS = 999
 
-NODES = 64
+_QUADRATURE_NODES = 64
 """Nodes of the quadrature over a cluster's intercept."""
 
-MOST = 100
+_MAX_CLUSTER_SIZE = 100
 """The quadrature resolves the likelihood of clusters up to this many scored prompts; beyond, nothing is estimated."""
 
-LARGEST = 20.0
+_MAX_INTERCEPT_DEVIATION = 20.0
 """Largest standard deviation of the intercepts that is searched: a correlation of 0.9975."""
 
 
 def disagreement_ratio(
-    refused: ArrayLike, cluster: ArrayLike, *, n_resamples: int = RESAMPLES, random_state: int = 0
+    refused: ArrayLike, cluster: ArrayLike, *, n_resamples: int = N_RESAMPLES, random_state: int = 0
 ) -> Estimate:
     """Estimate DR: how often paraphrases are decided differently, divided by how often unrelated prompts are.
 
@@ -48,14 +48,14 @@ def disagreement_ratio(
     cluster : array-like, shape (n,)
         Prompts of one cluster ask the same.
     n_resamples, random_state : int
-        Number and seed of the resamples of clusters. Estimates over the same clusters (at most `estimates.MANY`) with
-        the same two are paired: subtract one from the other.
+        Number and seed of the resamples of clusters. Estimates over the same clusters (at most
+        `estimates.MAX_SEPARATE_CLUSTERS`) with the same two are paired: subtract one from the other.
 
     Returns
     -------
     Estimate
         At least 0: 0 if meaning decides, 1 if it does not. The interval is a bootstrap-t on the log scale; it is
-        reliable from about 100 refusals, 100 answers and 10 clusters decided both ways (`too_few`).
+        reliable from about 100 refusals, 100 answers and 10 clusters decided both ways (`too_few_for_disagreement`).
 
     See Also
     --------
@@ -72,7 +72,7 @@ def disagreement_ratio(
     0.5
     """
     decided = count_decisions(refused, cluster)
-    return estimate(ClusterBootstrap(decided["cluster_id"], n_resamples, random_state), decided)
+    return estimate_disagreement(ClusterBootstrap(decided["cluster_id"], n_resamples, random_state), decided)
 
 
 def count_decisions(refused: ArrayLike, cluster: ArrayLike) -> pd.DataFrame:
@@ -107,7 +107,7 @@ def cluster_profiles(decided: pd.DataFrame) -> pd.DataFrame:
     return decided.groupby(["n", "rejected"]).size().rename("times").reset_index()
 
 
-def ratio(n: ArrayLike, rejected: ArrayLike, multiplicity: ArrayLike = 1.0) -> tuple[float, float, float]:
+def disagreement_parts(n: ArrayLike, rejected: ArrayLike, multiplicity: ArrayLike = 1.0) -> tuple[float, float, float]:
     """Return D_within, D_between and DR of clusters.
 
     Parameters
@@ -132,13 +132,13 @@ def ratio(n: ArrayLike, rejected: ArrayLike, multiplicity: ArrayLike = 1.0) -> t
     return float(within), float(between), float(within / between) if between else np.nan
 
 
-def estimate(clusters: ClusterBootstrap, decided: pd.DataFrame) -> Estimate:
+def estimate_disagreement(clusters: ClusterBootstrap, decided: pd.DataFrame) -> Estimate:
     """Estimate DR of counts from `count_decisions` by bootstrap-t on the log scale.
 
     Targets that share `clusters` have paired draws. The estimate is NaN where DR is, and has no interval if no cluster
     is decided both ways.
     """
-    return bootstrap_t(clusters, _by_cluster(clusters, decided))
+    return bootstrap_log_ratio(clusters, _by_cluster(clusters, decided))
 
 
 def _by_cluster(clusters: ClusterBootstrap, decided: pd.DataFrame) -> np.ndarray:
@@ -148,13 +148,13 @@ def _by_cluster(clusters: ClusterBootstrap, decided: pd.DataFrame) -> np.ndarray
     return columns
 
 
-def difference(clusters: ClusterBootstrap, one: pd.DataFrame, other: pd.DataFrame) -> Estimate:
+def estimate_disagreement_difference(clusters: ClusterBootstrap, one: pd.DataFrame, other: pd.DataFrame) -> Estimate:
     """Estimate DR of some decisions minus DR of others about the same clusters, both from `count_decisions`."""
     sides = [(_by_cluster(clusters, decided), _log_ratio) for decided in (one, other)]
-    return difference_of_ratios(clusters, *sides)
+    return estimate_ratio_difference(clusters, *sides)
 
 
-def difference_of_ratios(
+def estimate_ratio_difference(
     clusters: ClusterBootstrap, one: tuple[np.ndarray, Statistic], other: tuple[np.ndarray, Statistic]
 ) -> Estimate:
     """Estimate one ratio of totals minus another by bootstrap-t, each given by its columns and its logarithm."""
@@ -165,16 +165,16 @@ def difference_of_ratios(
         a, b = np.exp(a), np.exp(b)
         return a - b, np.hstack([a[:, None] * up, -b[:, None] * down])
 
-    found = studentized(clusters, np.hstack([one[0], other[0]]), statistic)
+    found = studentize(clusters, np.hstack([one[0], other[0]]), statistic)
     return Estimate(found.value, *found.ends(), found.draws)
 
 
-def estimate_near(
+def estimate_neighbour_disagreement(
     groups: np.ndarray,
     rejected: np.ndarray,
     near: np.ndarray,
     near_rejected: np.ndarray,
-    resamples: int = RESAMPLES,
+    resamples: int = N_RESAMPLES,
     seed: int = SEED,
 ) -> Estimate:
     """Estimate DR without clusters: the near neighbours of a prompt count as its paraphrases.
@@ -197,7 +197,7 @@ def estimate_near(
     share = np.divide(other, near, out=np.zeros(len(other)), where=near > 0)
     values = np.stack([share, near > 0, np.ones(len(other)), rejected, other, near + 1.0], axis=-1)
     columns = np.stack([np.bincount(groups, weights=column) for column in values.astype(float).T], axis=-1)
-    return bootstrap_t(ClusterBootstrap(np.arange(len(columns)), resamples, seed), columns)
+    return bootstrap_log_ratio(ClusterBootstrap(np.arange(len(columns)), resamples, seed), columns)
 
 
 def _columns(n: ArrayLike, rejected: ArrayLike) -> np.ndarray:
@@ -222,12 +222,12 @@ def _log_ratio(totals: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return value, np.stack(slopes, axis=-1)
 
 
-def bootstrap_t(clusters: ClusterBootstrap, columns: np.ndarray, log_ratio: Statistic = _log_ratio) -> Estimate:
-    """Estimate a ratio of totals, given by its logarithm, by bootstrap-t on the log scale (`estimates.studentized`).
+def bootstrap_log_ratio(clusters: ClusterBootstrap, columns: np.ndarray, log_ratio: Statistic = _log_ratio) -> Estimate:
+    """Estimate a ratio of totals, given by its logarithm, by bootstrap-t on the log scale (`estimates.studentize`).
 
     The estimate is 0 without an interval if the logarithm is minus infinity, and NaN if it is undefined.
     """
-    found = studentized(clusters, columns, log_ratio)
+    found = studentize(clusters, columns, log_ratio)
     finite = np.where(np.isfinite(found.draws), found.draws, np.nan)
     ratios = np.where(np.isneginf(found.draws), 0.0, np.exp(finite))
     if np.isneginf(found.value):
@@ -273,7 +273,9 @@ def isolation(refused: ArrayLike, cluster: ArrayLike) -> np.ndarray:
     return np.where((refused == 1) & (there["n"] > 1), share, np.nan)
 
 
-def permuted(profiles: pd.DataFrame, permutations: int = PERMUTATIONS, seed: int = SEED) -> tuple[float, float]:
+def permutation_test(
+    profiles: pd.DataFrame, permutations: int = _PERMUTATIONS, seed: int = SEED
+) -> tuple[float, float]:
     """Test DR by permutation: deal the rejections out anew over all scored prompts.
 
     Parameters
@@ -289,7 +291,7 @@ def permuted(profiles: pd.DataFrame, permutations: int = PERMUTATIONS, seed: int
     p : float
         One-sided, in (0, 1]: (1 + permutations with a DR as low) / (1 + permutations). NaN if DR is undefined.
     """
-    observed = ratio(profiles["n"], profiles["rejected"], profiles["times"])[2]
+    observed = disagreement_parts(profiles["n"], profiles["rejected"], profiles["times"])[2]
     if not np.isfinite(observed):
         return np.nan, np.nan
     sizes = np.repeat(profiles["n"].to_numpy(), profiles["times"])
@@ -298,12 +300,12 @@ def permuted(profiles: pd.DataFrame, permutations: int = PERMUTATIONS, seed: int
     drawn = np.empty(permutations)
     for number in range(permutations):
         dealt = rng.multivariate_hypergeometric(sizes, rejected, method="marginals")
-        drawn[number] = ratio(sizes, dealt)[2]
+        drawn[number] = disagreement_parts(sizes, dealt)[2]
     # Two ways to compute the same ratio differ in the last digits.
     return float(drawn.mean()), float((1 + np.count_nonzero(drawn <= observed + 1e-12)) / (1 + permutations))
 
 
-def latent(profiles: pd.DataFrame) -> tuple[float, float, float]:
+def latent_correlation(profiles: pd.DataFrame) -> tuple[float, float, float]:
     """Estimate the latent intra-cluster correlation of the decision by a probit model with normal intercepts.
 
     Parameters
@@ -315,15 +317,15 @@ def latent(profiles: pd.DataFrame) -> tuple[float, float, float]:
     -------
     value, low, high : float
         Maximum likelihood in [0, 1] and its 95 % profile interval. NaN if all prompts are decided alike, or if a
-        cluster has more than `MOST` scored prompts.
+        cluster has more than `_MAX_CLUSTER_SIZE` scored prompts.
     """
     from scipy import optimize, stats  # a second to import
 
     n, r, times = (profiles[name].to_numpy(float) for name in ("n", "rejected", "times"))
     total, refused = (n * times).sum(), (r * times).sum()
-    if not 0 < refused < total or n.max() > MOST:
+    if not 0 < refused < total or n.max() > _MAX_CLUSTER_SIZE:
         return np.nan, np.nan, np.nan
-    nodes, weights = np.polynomial.hermite_e.hermegauss(NODES)
+    nodes, weights = np.polynomial.hermite_e.hermegauss(_QUADRATURE_NODES)
     weights = np.log(weights / weights.sum())
 
     def loss(location: float, spread: float) -> float:
@@ -339,7 +341,7 @@ def latent(profiles: pd.DataFrame) -> tuple[float, float, float]:
         found = optimize.minimize_scalar(loss, (start - 0.1, start + 0.1), args=(spread,), options={"xtol": 1e-6})
         return float(found.fun)
 
-    end = LARGEST**2 / (1 + LARGEST**2)
+    end = _MAX_INTERCEPT_DEVIATION**2 / (1 + _MAX_INTERCEPT_DEVIATION**2)
     best = optimize.minimize_scalar(profile, bounds=(0.0, end), method="bounded", options={"xatol": 1e-5})
     value, least = (0.0, profile(0.0)) if profile(0.0) <= best.fun else (float(best.x), float(best.fun))
     limit = least + stats.chi2.ppf(0.95, 1) / 2
@@ -352,27 +354,27 @@ def latent(profiles: pd.DataFrame) -> tuple[float, float, float]:
     return value, low, high
 
 
-def row(decided: pd.DataFrame) -> dict[str, Any]:
+def disagreement_columns(decided: pd.DataFrame) -> dict[str, Any]:
     """Return the columns of Table 1 beside DR, from `count_decisions`.
 
-    They are d_within, d_between, icc_latent with its interval (`latent`), dr_permuted and p_dr (`permuted`), and few_dr
-    (`too_few`).
+    They are d_within, d_between, icc_latent with its interval (`latent_correlation`), dr_permuted and p_dr
+    (`permutation_test`), and few_dr (`too_few_for_disagreement`).
     """
     profiles = cluster_profiles(decided)
-    within, between, _ = ratio(profiles["n"], profiles["rejected"], profiles["times"])
-    mean, p = permuted(profiles)
+    within, between, _ = disagreement_parts(profiles["n"], profiles["rejected"], profiles["times"])
+    mean, p = permutation_test(profiles)
     return {
         "d_within": within,
         "d_between": between,
-        **to_columns({"icc_latent": latent(profiles)}),
+        **to_columns({"icc_latent": latent_correlation(profiles)}),
         "dr_permuted": mean,
         "p_dr": p,
-        "few_dr": too_few(decided),
+        "few_dr": too_few_for_disagreement(decided),
     }
 
 
-def too_few(decided: pd.DataFrame) -> bool:
+def too_few_for_disagreement(decided: pd.DataFrame) -> bool:
     """Return whether rejections, acceptances or clusters decided both ways are too few for an interval of DR."""
     refused, total = decided["rejected"].sum(), decided["n"].sum()
     mixed = ((decided["rejected"] > 0) & (decided["rejected"] < decided["n"])).sum()
-    return bool(min(refused, total - refused) < MIN_DECISIONS or mixed < MIN_MIXED)
+    return bool(min(refused, total - refused) < MIN_DECISIONS_EACH or mixed < MIN_MIXED)

@@ -11,18 +11,18 @@ from typing import Any, NamedTuple, Self, TypeAlias
 import numpy as np
 import pandas as pd
 
-ROUNDING = 1e-9
+_MIN_VARIANCE = 1e-9
 """A standardized value whose variance in a resample is at most this has no spread there."""
 
 Strings: TypeAlias = Sequence[Any] | np.ndarray
 Numbers: TypeAlias = Sequence[float] | np.ndarray
 """One value per prompt, also as a Series."""
 
-RESAMPLES = 2000
-TOGETHER = 250
+N_RESAMPLES = 2000
+_RESAMPLES_AT_ONCE = 250
 """Resamples whose influences are held in memory at a time."""
 
-MANY = 20_000
+MAX_SEPARATE_CLUSTERS = 20_000
 """Above this number, equal clusters are resampled together: a million have a few hundred different contents."""
 
 SEED = 20251201
@@ -92,7 +92,7 @@ class Estimate(tuple[float, float, float]):
         return self[2]
 
     def __sub__(self, other: "Estimate") -> "Estimate":
-        """Subtract an estimate over the same clusters, at most `MANY`, paired by resample."""
+        """Subtract an estimate over the same clusters, at most `MAX_SEPARATE_CLUSTERS`, paired by resample."""
         return Estimate.percentile(self[0] - other[0], self.draws - other.draws)
 
     def __repr__(self) -> str:
@@ -118,7 +118,7 @@ class ClusterBootstrap:
     """
 
     def __init__(
-        self, cluster_ids: Strings, resamples: int = RESAMPLES, seed: int = SEED, multiplicity: Numbers | None = None
+        self, cluster_ids: Strings, resamples: int = N_RESAMPLES, seed: int = SEED, multiplicity: Numbers | None = None
     ) -> None:
         self.codes = pd.Series({name: i for i, name in enumerate(sorted(set(cluster_ids)))})
         self.multiplicity = np.ones(len(self.codes)) if multiplicity is None else np.asarray(multiplicity, float)
@@ -132,11 +132,11 @@ class ClusterBootstrap:
         return drawn.astype(float)
 
     def merge_equal(self, columns: np.ndarray) -> tuple[Self, np.ndarray]:
-        """Merge clusters with equal rows of `columns`, shape (n_clusters, width), if there are more than `MANY`.
+        """Merge clusters with equal rows of `columns`, (n_clusters, width), above `MAX_SEPARATE_CLUSTERS`.
 
         Returns the clusters, whose resamples are not paired with these once merged, and their rows.
         """
-        if len(self.codes) <= MANY:
+        if len(self.codes) <= MAX_SEPARATE_CLUSTERS:
             return self, columns
         frame = pd.DataFrame(columns)
         found = pd.Series(self.multiplicity).groupby([frame[name].to_numpy() for name in frame], dropna=False).sum()
@@ -266,7 +266,7 @@ class Studentized(NamedTuple):
         return float(low), float(high)
 
 
-def studentized(clusters: ClusterBootstrap, columns: np.ndarray, statistic: Statistic) -> Studentized:
+def studentize(clusters: ClusterBootstrap, columns: np.ndarray, statistic: Statistic) -> Studentized:
     """Resample a smooth statistic of totals over clusters, and give each resample its own standard error.
 
     Percentile intervals of ratios are too narrow where few prompts count and lie in few clusters; these are not (Efron
@@ -285,7 +285,7 @@ def studentized(clusters: ClusterBootstrap, columns: np.ndarray, statistic: Stat
 
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         value, error = (float(found[0]) for found in with_error(own[None]))
-        parts = [with_error(counts[i : i + TOGETHER]) for i in range(0, len(counts), TOGETHER)]
+        parts = [with_error(counts[i : i + _RESAMPLES_AT_ONCE]) for i in range(0, len(counts), _RESAMPLES_AT_ONCE)]
         draws, errors = (np.concatenate(one) for one in zip(*parts, strict=True))
         centred = (draws - value) / errors
     return Studentized(value, error, draws, np.where(np.isfinite(centred), centred, np.nan))
@@ -316,9 +316,9 @@ def ratio_of_totals(clusters: ClusterBootstrap, *sides: tuple[np.ndarray, np.nda
         slopes = np.stack([-hits / n**2, 1 / n], axis=-1) * np.array(signs)[:, None]
         return (hits / n) @ signs, slopes.reshape(len(sums), -1)
 
-    found = studentized(clusters, np.column_stack([column for side in sides for column in side]), statistic)
+    found = studentize(clusters, np.column_stack([column for side in sides for column in side]), statistic)
     (low, high), bounds = found.ends(), (-1.0 if len(sides) > 1 else 0.0, 1.0)
-    if len(sides) == 1 and min(found.value, 1 - found.value) < ROUNDING:
+    if len(sides) == 1 and min(found.value, 1 - found.value) < _MIN_VARIANCE:
         there = int(np.count_nonzero(sides[0][0]))
         low, high = binomial_interval(there * round(found.value), there)
     return Estimate(found.value, float(np.clip(low, *bounds)), float(np.clip(high, *bounds)), found.draws)
@@ -348,7 +348,7 @@ def _correlation(
 ) -> np.ndarray:
     """Return Pearson's r from sums of standardized values; NaN if a resample leaves no spread but rounding."""
     spreads = xx / n - (x / n) ** 2, yy / n - (y / n) ** 2
-    known = (spreads[0] > ROUNDING) & (spreads[1] > ROUNDING)
+    known = (spreads[0] > _MIN_VARIANCE) & (spreads[1] > _MIN_VARIANCE)
     return np.where(known, (xy / n - x * y / n**2) / np.sqrt(spreads[0] * spreads[1]), np.nan)
 
 

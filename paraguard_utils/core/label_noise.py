@@ -12,7 +12,7 @@ import pandas as pd
 from paraguard_utils.core import disagreement
 from paraguard_utils.core.estimates import SEED, ClusterBootstrap, Estimate
 
-PRIOR = 0.5
+JEFFREYS_PRIOR = 0.5
 """Jeffreys' prior of a share: half a hit and half a miss."""
 
 
@@ -58,7 +58,7 @@ def true_dr(dr: float, rate: float, precision: float, missed: float) -> float:
     return float(1 - (1 - dr) * t * (1 - t) / (rate * (1 - rate) * slope**2))
 
 
-def inflation(rate: float, precision: float, missed: float, n: tuple[int, int]) -> float:
+def dr_inflation(rate: float, precision: float, missed: float, n: tuple[int, int]) -> float:
     """Return the factor by which estimating both shares of `true_dr` inflates 1 - DR on average.
 
     It is close to 1 and holds the second-order terms of the Taylor expansion; `n` counts rejections and acceptances
@@ -73,7 +73,7 @@ def inflation(rate: float, precision: float, missed: float, n: tuple[int, int]) 
     return 1 + 3 * (own + other) / slope**2 - of_t / spread - 2 * (1 - 2 * t) * common / (spread * slope)
 
 
-def corrected(
+def correct_label_noise(
     clusters: ClusterBootstrap, decided: pd.DataFrame, precision: tuple[int, int], missed: tuple[int, int]
 ) -> dict[str, Estimate]:
     """Estimate FRR and DR of the true decisions.
@@ -102,13 +102,13 @@ def corrected(
     shares = {name: hits / read if read else 0.0 for name, ((hits, read), _) in sides.items()}
     rng, drawn = np.random.default_rng(SEED), {}
     for name, ((hits, read), there) in sides.items():
-        middle = (hits + PRIOR) / (read + 2 * PRIOR)
-        wide = rng.beta(hits + PRIOR, read - hits + PRIOR, len(clusters.counts)) - middle
+        middle = (hits + JEFFREYS_PRIOR) / (read + 2 * JEFFREYS_PRIOR)
+        wide = rng.beta(hits + JEFFREYS_PRIOR, read - hits + JEFFREYS_PRIOR, len(clusters.counts)) - middle
         drawn[name] = middle + wide * np.sqrt(max(1 - read / there, 0.0) if there else 1.0)
     with np.errstate(divide="ignore", invalid="ignore"):
         labelled = (clusters.counts @ r) / (clusters.counts @ n)
         found = {"frr": Estimate.percentile(true_rate(rate, **shares), true_rate(labelled, **drawn))}
-        t, own = true_rate(rate, **drawn), disagreement.estimate(clusters, decided)
+        t, own = true_rate(rate, **drawn), disagreement.estimate_disagreement(clusters, decided)
         false, lost = rate * (1 - drawn["precision"]) / (1 - t), (1 - rate) * drawn["missed"] / t
         slope = 1 - false - lost
         refuses = (labelled - false) / slope
@@ -116,5 +116,5 @@ def corrected(
         meaning = (1 - own.draws) * labelled * (1 - labelled) / (slope**2 * refuses * (1 - refuses))
     value = true_dr(own[0], rate, **shares)
     if np.isfinite(value):
-        value = 1 - (1 - value) / inflation(rate, **shares, n=(precision[1], missed[1]))
+        value = 1 - (1 - value) / dr_inflation(rate, **shares, n=(precision[1], missed[1]))
     return found | {"dr": Estimate.percentile(value, 1 - meaning)}

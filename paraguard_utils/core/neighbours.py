@@ -5,24 +5,24 @@ from typing import NamedTuple
 import numpy as np
 
 from paraguard_utils.core.estimates import SEED
-from paraguard_utils.core.vectors import unit
+from paraguard_utils.core.vectors import normalize_rows
 
-THETA = 0.60
+MIN_SIMILARITY = 0.60
 """Neighbours of a lower similarity are no paraphrases; the corpus gate has the same threshold."""
 
-EXACT = 20_000
+_MAX_EXACT_PROMPTS = 20_000
 """Up to this number of prompts, every pair is compared."""
 
-BLOCK = 512
+_COMPARED_AT_ONCE = 512
 """Prompts compared with all others at a time."""
 
-LINKS, LOOK = 32, 128
+_HNSW_LINKS, _HNSW_CANDIDATES = 32, 128
 """Links per prompt in the approximate index (HNSW), and candidates compared when building and searching it."""
 
-MOST = 100
+_MAX_HNSW_NEIGHBOURS = 100
 """The approximate index returns at most this many neighbours."""
 
-CHECKED = 200
+_RECALL_PROMPTS = 200
 """Prompts on which the recall of the approximate index is measured."""
 
 
@@ -36,8 +36,8 @@ class Neighbourhoods(NamedTuple):
     groups : numpy.ndarray of int, shape (n,)
         Each prompt joins the group of the first earlier leader found near it, or else leads a new group.
     recall : float
-        Share of the neighbours, at most `MOST` each, that were found for `CHECKED` prompts; 1 if every pair was
-        compared.
+        Share of the neighbours, at most `_MAX_HNSW_NEIGHBOURS` each, that were found for `_RECALL_PROMPTS` prompts; 1
+        if every pair was compared.
     """
 
     near: np.ndarray
@@ -46,10 +46,10 @@ class Neighbourhoods(NamedTuple):
     recall: float
 
 
-def find(vectors: np.ndarray, rejected: np.ndarray, theta: float = THETA) -> Neighbourhoods:
+def find_neighbours(vectors: np.ndarray, rejected: np.ndarray, theta: float = MIN_SIMILARITY) -> Neighbourhoods:
     """Find the neighbours of every prompt, whose sentence vectors (n, d) have a cosine of theta or more."""
-    units = unit(vectors).astype(np.float32)
-    return (_exact if len(units) <= EXACT else _approximate)(units, np.asarray(rejected, bool), theta)
+    units = normalize_rows(vectors).astype(np.float32)
+    return (_exact if len(units) <= _MAX_EXACT_PROMPTS else _approximate)(units, np.asarray(rejected, bool), theta)
 
 
 def _exact(units: np.ndarray, rejected: np.ndarray, theta: float) -> Neighbourhoods:
@@ -57,12 +57,12 @@ def _exact(units: np.ndarray, rejected: np.ndarray, theta: float) -> Neighbourho
     near, near_rejected = np.zeros(n, int), np.zeros(n, int)
     leaders: list[int] = []
     groups = np.zeros(n, int)
-    for start in range(0, n, BLOCK):
-        close = units[start : start + BLOCK] @ units.T >= theta
+    for start in range(0, n, _COMPARED_AT_ONCE):
+        close = units[start : start + _COMPARED_AT_ONCE] @ units.T >= theta
         rows = np.arange(len(close))
         close[rows, start + rows] = False
-        near[start : start + BLOCK] = close.sum(axis=1)
-        near_rejected[start : start + BLOCK] = close[:, rejected].sum(axis=1)
+        near[start : start + _COMPARED_AT_ONCE] = close.sum(axis=1)
+        near_rejected[start : start + _COMPARED_AT_ONCE] = close[:, rejected].sum(axis=1)
         for row in rows:
             found = np.flatnonzero(close[row, leaders])
             groups[start + row] = found[0] if len(found) else len(leaders)
@@ -75,10 +75,10 @@ def _approximate(units: np.ndarray, rejected: np.ndarray, theta: float) -> Neigh
     import faiss  # not needed for fewer prompts
 
     n = len(units)
-    index = faiss.IndexHNSWFlat(units.shape[1], LINKS, faiss.METRIC_INNER_PRODUCT)
-    index.hnsw.efConstruction = index.hnsw.efSearch = LOOK
+    index = faiss.IndexHNSWFlat(units.shape[1], _HNSW_LINKS, faiss.METRIC_INNER_PRODUCT)
+    index.hnsw.efConstruction = index.hnsw.efSearch = _HNSW_CANDIDATES
     index.add(units)
-    similar, found = index.search(units, MOST + 1)
+    similar, found = index.search(units, _MAX_HNSW_NEIGHBOURS + 1)
     kept = (similar >= theta) & (found >= 0) & (found != np.arange(n)[:, None])
     near = kept.sum(axis=1)
     near_rejected = (kept & rejected[np.maximum(found, 0)]).sum(axis=1)
@@ -90,7 +90,7 @@ def _approximate(units: np.ndarray, rejected: np.ndarray, theta: float) -> Neigh
             groups[row] = groups[earlier].min()
         else:
             leads[row], groups[row], count = True, count, count + 1
-    checked = np.random.default_rng(SEED).choice(n, min(CHECKED, n), replace=False)
-    truly = np.minimum((units[checked] @ units.T >= theta).sum(axis=1) - 1, MOST)
+    checked = np.random.default_rng(SEED).choice(n, min(_RECALL_PROMPTS, n), replace=False)
+    truly = np.minimum((units[checked] @ units.T >= theta).sum(axis=1) - 1, _MAX_HNSW_NEIGHBOURS)
     recall = float(np.minimum(near[checked], truly).sum() / truly.sum()) if truly.sum() else 1.0
     return Neighbourhoods(near, near_rejected, groups, recall)

@@ -12,13 +12,13 @@ from paraguard_utils.core.disagreement import count_decisions
 from paraguard_utils.core.estimates import (
     MIN_MIXED,
     MIN_REFUSALS,
-    RESAMPLES,
+    N_RESAMPLES,
     ClusterBootstrap,
     Estimate,
     ratio_of_totals,
 )
 
-TRIES = 3
+MAX_TRIES = 3
 """A person tries at most this many other phrasings."""
 
 
@@ -26,8 +26,8 @@ def rephrasing_odds(
     refused: ArrayLike,
     cluster: ArrayLike,
     *,
-    tries: int = TRIES,
-    n_resamples: int = RESAMPLES,
+    tries: int = MAX_TRIES,
+    n_resamples: int = N_RESAMPLES,
     random_state: int = 0,
 ) -> Estimate:
     """Estimate the share of refused requests that are answered when they are asked again in other words.
@@ -61,10 +61,10 @@ def rephrasing_odds(
     """
     decided = count_decisions(refused, cluster)
     clusters = ClusterBootstrap(decided["cluster_id"], n_resamples, random_state)
-    return ratio_of_totals(clusters, rephrased(clusters, decided, tries))
+    return ratio_of_totals(clusters, count_rephrased(clusters, decided, tries))
 
 
-def answered_within(others: ArrayLike, answered: ArrayLike, tries: int) -> np.ndarray:
+def answer_probability(others: ArrayLike, answered: ArrayLike, tries: int) -> np.ndarray:
     """Return the probability that a refused request is answered within some tries of its other phrasings.
 
     Parameters
@@ -89,17 +89,17 @@ def answered_within(others: ArrayLike, answered: ArrayLike, tries: int) -> np.nd
         return np.where(m > 0, 1 - comb(m - a, tried) / comb(m, tried), np.nan)
 
 
-def rephrased(clusters: ClusterBootstrap, decided: pd.DataFrame, tries: int) -> tuple[np.ndarray, np.ndarray]:
+def count_rephrased(clusters: ClusterBootstrap, decided: pd.DataFrame, tries: int) -> tuple[np.ndarray, np.ndarray]:
     """Count, by cluster, the refused requests and those that are expected to be answered within some tries.
 
     `decided` comes from `count_decisions`; both arrays have shape (n_clusters,) and suit `ratio_of_totals`.
     """
     n, r = decided["n"].to_numpy(), decided["rejected"].to_numpy()
-    answered = np.where(r > 0, r * answered_within(n - 1, n - r, tries), 0.0)
+    answered = np.where(r > 0, r * answer_probability(n - 1, n - r, tries), 0.0)
     return clusters.sums(decided["cluster_id"], r), clusters.sums(decided["cluster_id"], answered)
 
 
-def refused_meanings(clusters: ClusterBootstrap, decided: pd.DataFrame) -> dict[str, Estimate]:
+def estimate_refused_meanings(clusters: ClusterBootstrap, decided: pd.DataFrame) -> dict[str, Estimate]:
     """Estimate the shares of meanings, in [0, 1], that are refused in at least one phrasing, in all, or only in some.
 
     `decided` comes from `count_decisions`; the keys are refused_once, refused_always and refused_once_minus_always.
@@ -109,7 +109,7 @@ def refused_meanings(clusters: ClusterBootstrap, decided: pd.DataFrame) -> dict[
     return {name: clusters.by_cluster(decided["cluster_id"], hits) for name, hits in shares.items()}
 
 
-def too_few(decided: pd.DataFrame) -> bool:
+def too_few_for_odds(decided: pd.DataFrame) -> bool:
     """Return whether refusals (30 needed) or clusters decided both ways (10) are too few for an interval of odds."""
     refused = decided["rejected"]
     mixed = ((refused > 0) & (refused < decided["n"])).sum()

@@ -12,12 +12,12 @@ import pandas as pd
 from numpy.typing import ArrayLike
 from scipy import sparse
 
-from paraguard_utils.core.vectors import blocks
+from paraguard_utils.core.vectors import iterate_blocks
 from paraguard_utils.errors import SettingsError
 
 Signal = TypeVar("Signal", np.ndarray, pd.Series)
 
-READINGS = {"relative": "ppl_relative", "clipped": "ppl_clipped"}
+PPL_READINGS = {"relative": "ppl_relative", "clipped": "ppl_clipped"}
 """The two readings of the PPL contrast and their columns in a pairs file."""
 
 
@@ -120,5 +120,5 @@ def prob_shifts(
     values = np.exp(np.concatenate([np.empty(0, float), *logprobs], dtype=float))
     probs = sparse.csr_array((values, joined, ends), (len(ends) - 1, joined.max(initial=0) + 1))
     probs.sort_indices()  # once, or scipy sorts in every batch
-    shared = [abs(probs[a[part]] - probs[b[part]]).sum(axis=1) for part in blocks(len(a))]
+    shared = [abs(probs[a[part]] - probs[b[part]]).sum(axis=1) for part in iterate_blocks(len(a))]
     return np.clip((np.concatenate(shared) + np.abs(tails[a] - tails[b])) / 2, 0.0, 1.0)

@@ -5,38 +5,38 @@ from collections.abc import Iterator
 import numpy as np
 import pandas as pd
 
-SLACK = 32
+_EXTRA_NEIGHBOURS = 32
 """So many more neighbours than asked for are compared in float64, because float32 may order near-ties wrongly."""
 
-BLOCK = 1024
+BLOCK_ROWS = 1024
 """Rows compared at the same time."""
 
 
-def unit(vectors: np.ndarray) -> np.ndarray:
+def normalize_rows(vectors: np.ndarray) -> np.ndarray:
     """Scale rows to length 1, in float64."""
     vectors = np.asarray(vectors, np.float64)
     return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
 
 
-def cosine(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+def cosine_similarity(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """Compute the cosines of all rows of a, (n, d), with all rows of b, (m, d): shape (n, m), float64, in [-1, 1]."""
-    return np.clip(unit(a) @ unit(b).T, -1.0, 1.0)
+    return np.clip(normalize_rows(a) @ normalize_rows(b).T, -1.0, 1.0)
 
 
-def pair_cosine(vectors: np.ndarray, first: np.ndarray, second: np.ndarray) -> np.ndarray:
+def paired_cosine_similarity(vectors: np.ndarray, first: np.ndarray, second: np.ndarray) -> np.ndarray:
     """Compute the cosines of pairs of rows, given by row numbers of shape (m,): shape (m,), float64, in [-1, 1]."""
-    units = unit(vectors)
-    found = [np.einsum("ij,ij->i", units[first[part]], units[second[part]]) for part in blocks(len(first))]
+    units = normalize_rows(vectors)
+    found = [np.einsum("ij,ij->i", units[first[part]], units[second[part]]) for part in iterate_blocks(len(first))]
     return np.clip(np.concatenate(found), -1.0, 1.0)
 
 
-def blocks(n: int) -> Iterator[slice]:
-    """Yield slices of at most `BLOCK` rows that cover n rows; at least one slice."""
-    for start in range(0, max(n, 1), BLOCK):
-        yield slice(start, start + BLOCK)
+def iterate_blocks(n: int) -> Iterator[slice]:
+    """Yield slices of at most `BLOCK_ROWS` rows that cover n rows; at least one slice."""
+    for start in range(0, max(n, 1), BLOCK_ROWS):
+        yield slice(start, start + BLOCK_ROWS)
 
 
-def nearest(vectors: np.ndarray, ids: np.ndarray, centres: np.ndarray, pool: np.ndarray, k: int) -> pd.DataFrame:
+def find_nearest(vectors: np.ndarray, ids: np.ndarray, centres: np.ndarray, pool: np.ndarray, k: int) -> pd.DataFrame:
     """Find each centre's k nearest members of a pool, itself left out; every pair is compared.
 
     Parameters
@@ -55,16 +55,19 @@ def nearest(vectors: np.ndarray, ids: np.ndarray, centres: np.ndarray, pool: np.
         rows if the pool is small.
     """
     centres = np.sort(np.asarray(centres, int))
-    depth = min(len(pool), k + 1 + SLACK)
+    depth = min(len(pool), k + 1 + _EXTRA_NEIGHBOURS)
     if not depth or not len(centres):
         return pd.DataFrame({"centre": [], "neighbour": [], "similarity": [], "rank": []}).astype(
             {"centre": int, "neighbour": int, "similarity": float, "rank": int}
         )
-    units = unit(vectors).astype(np.float32)
+    units = normalize_rows(vectors).astype(np.float32)
     there = units[pool].T
-    parts = [np.argpartition(units[centres[part]] @ there, -depth, axis=1)[:, -depth:] for part in blocks(len(centres))]
+    parts = [
+        np.argpartition(units[centres[part]] @ there, -depth, axis=1)[:, -depth:]
+        for part in iterate_blocks(len(centres))
+    ]
     found = np.asarray(pool)[np.concatenate(parts)]
-    cosines = pair_cosine(vectors, np.repeat(centres, depth), found.ravel()).reshape(found.shape)
+    cosines = paired_cosine_similarity(vectors, np.repeat(centres, depth), found.ravel()).reshape(found.shape)
     cosines[found == centres[:, None]] = -np.inf
     tie = np.unique(ids, return_inverse=True)[1][found]
     order = np.lexsort((tie, -cosines.round(12)))[:, :k]

@@ -14,12 +14,12 @@ from numpy.typing import ArrayLike
 
 from paraguard_utils.core import disagreement
 from paraguard_utils.core.estimates import ClusterBootstrap, Estimate, Statistic
-from paraguard_utils.core.words import jaccard, words
+from paraguard_utils.core.words import jaccard, split_words
 
-Ends: TypeAlias = tuple[np.ndarray, np.ndarray]
+PairRows: TypeAlias = tuple[np.ndarray, np.ndarray]
 """First and second rows of pairs, each of shape (pairs,)."""
 
-LOW, HIGH = 0.4, 0.6
+LOW_OVERLAP, HIGH_OVERLAP = 0.4, 0.6
 """Pairs that share few words have an overlap below the first; those that share most reach the second."""
 
 
@@ -41,7 +41,7 @@ class Phrasings(NamedTuple):
     style: np.ndarray
 
 
-def pairs_within(cluster: ArrayLike) -> Ends:
+def list_cluster_pairs(cluster: ArrayLike) -> PairRows:
     """Return the rows of all pairs of prompts of one cluster, cluster by cluster.
 
     Examples
@@ -68,7 +68,7 @@ def word_overlap(texts: Sequence[str], first: np.ndarray, second: np.ndarray) ->
 
     @lru_cache(4096)  # the pairs of one cluster follow each other
     def own(row: int) -> frozenset[str]:
-        return frozenset(words(texts[row]))
+        return frozenset(split_words(texts[row]))
 
     return np.array([jaccard(own(i), own(j)) for i, j in zip(first.tolist(), second.tolist(), strict=True)])
 
@@ -123,7 +123,7 @@ def _totals(clusters: ClusterBootstrap, phrasings: Phrasings, first: np.ndarray,
     return _Totals(sums, log_ratio)
 
 
-def estimate(clusters: ClusterBootstrap, phrasings: Phrasings, ends: Ends) -> Estimate:
+def estimate_pair_disagreement(clusters: ClusterBootstrap, phrasings: Phrasings, ends: PairRows) -> Estimate:
     """Estimate DR of some pairs of phrasings, with marginals matched by style.
 
     Parameters
@@ -139,17 +139,19 @@ def estimate(clusters: ClusterBootstrap, phrasings: Phrasings, ends: Ends) -> Es
         At least 0: 0 if meaning decides, 1 if it does not. Bootstrap-t over clusters on the log scale. NaN without a
         pair, and if nothing could differ.
     """
-    return disagreement.bootstrap_t(clusters, *_totals(clusters, phrasings, *ends))
+    return disagreement.bootstrap_log_ratio(clusters, *_totals(clusters, phrasings, *ends))
 
 
-def difference(clusters: ClusterBootstrap, phrasings: Phrasings, one: Ends, other: Ends) -> Estimate:
-    """Estimate DR of some pairs minus DR of others (`estimate`) by bootstrap-t on the same resampled clusters."""
-    return disagreement.difference_of_ratios(
+def estimate_pair_difference(
+    clusters: ClusterBootstrap, phrasings: Phrasings, one: PairRows, other: PairRows
+) -> Estimate:
+    """Estimate DR of some pairs minus DR of others by bootstrap-t on the same resampled clusters."""
+    return disagreement.estimate_ratio_difference(
         clusters, _totals(clusters, phrasings, *one), _totals(clusters, phrasings, *other)
     )
 
 
-def too_few(refused: np.ndarray, ends: Ends) -> bool:
-    """Return whether fewer than `disagreement.MIN_DECISIONS` prompts in the pairs are refused, or answered."""
+def too_few_for_pairs(refused: np.ndarray, ends: PairRows) -> bool:
+    """Return whether fewer than `disagreement.MIN_DECISIONS_EACH` prompts in the pairs are refused, or answered."""
     own = refused[np.union1d(*ends)]
-    return bool(min((own == 1).sum(), (own == 0).sum()) < disagreement.MIN_DECISIONS)
+    return bool(min((own == 1).sum(), (own == 0).sum()) < disagreement.MIN_DECISIONS_EACH)

@@ -6,12 +6,12 @@ from typing import Any, overload
 
 import numpy as np
 
-WORD = re.compile(r"[^\W_]+(?:['-][^\W_]+)*")
+_WORD = re.compile(r"[^\W_]+(?:['-][^\W_]+)*")
 
 
-def words(text: str) -> list[str]:
+def split_words(text: str) -> list[str]:
     """Return the lower-cased word tokens of a text, in order, typographic apostrophes made plain."""
-    return WORD.findall(text.lower().replace("’", "'"))
+    return _WORD.findall(text.lower().replace("’", "'"))
 
 
 def jaccard(a: Iterable[Hashable], b: Iterable[Hashable]) -> float:

@@ -16,9 +16,9 @@ import pandas as pd
 from paraguard_utils import paths, stores
 from paraguard_utils.core.estimates import SEED
 from paraguard_utils.errors import DataError
-from paraguard_utils.paths import input_file
+from paraguard_utils.paths import resolve_input
 from paraguard_utils.schemas import Seeds
-from paraguard_utils.text import key
+from paraguard_utils.text import match_key
 
 
 class Benchmark(NamedTuple):
@@ -42,7 +42,9 @@ BENCHMARKS = {
 """Benchmarks that give seeds; a text found in several keeps the row of the first of them."""
 
 
-def read(files: Mapping[str, str | Path], labels: Sequence[str] = ("harmless",)) -> tuple[Seeds, pd.DataFrame]:
+def read_benchmarks(
+    files: Mapping[str, str | Path], labels: Sequence[str] = ("harmless",)
+) -> tuple[Seeds, pd.DataFrame]:
     """Read seeds from benchmark files, given by key of `BENCHMARKS`; rows with other harmfulness labels are left out.
 
     A benchmark without labels is harmless by its authors' word.
@@ -62,9 +64,9 @@ def read(files: Mapping[str, str | Path], labels: Sequence[str] = ("harmless",))
     SettingsError
         There is no such file.
     """
-    frames = [_read(name, input_file(str(files[name]))) for name in BENCHMARKS if name in files]
+    frames = [_read(name, resolve_input(str(files[name]))) for name in BENCHMARKS if name in files]
     rows = pd.concat(frames, ignore_index=True)
-    rows["key"] = [key(text) for text in rows["text"]]
+    rows["key"] = [match_key(text) for text in rows["text"]]
     rows["reason"] = np.select(
         [rows["key"] == "", ~rows["label"].isin(labels)], ["blank", "label is " + rows["label"]], ""
     )
@@ -80,8 +82,8 @@ def read(files: Mapping[str, str | Path], labels: Sequence[str] = ("harmless",))
 
 
 def _read(name: str, path: Path) -> pd.DataFrame:
-    benchmark, where = BENCHMARKS[name], paths.shown(path)
-    rows = stores.read_upstream(path)
+    benchmark, where = BENCHMARKS[name], paths.display_path(path)
+    rows = stores.read_upstream_csv(path)
     for column in benchmark[1:]:
         if column and column not in rows:
             raise DataError(
@@ -107,8 +109,8 @@ def read_xstest(name: str) -> pd.DataFrame:
 
     Raise DataError where a column is missing or a label is another. The prompts are never seeds.
     """
-    path = input_file(name)
-    rows, where = stores.read_upstream(path), paths.shown(path)
+    path = resolve_input(name)
+    rows, where = stores.read_upstream_csv(path), paths.display_path(path)
     for column in ("prompt", "label", "type"):
         if column not in rows:
             raise DataError(f"{where}: column {column!r} is missing; pass XSTest's file of prompts")
@@ -118,18 +120,20 @@ def read_xstest(name: str) -> pd.DataFrame:
     return rows.rename(columns={"prompt": "text"})[["text", "label", "type"]]
 
 
-def xstest_prompts(name: str, label: str) -> pd.DataFrame:
+def read_xstest_prompts(name: str, label: str) -> pd.DataFrame:
     """Read XSTest's prompts of one label, `unsafe` or `safe`, to ask targets: an outside check of what they refuse.
 
     No text of theirs is kept: a row is known by its number in the file. Returns prompt_id (`xstest-201-0` for the
     file's row 201, counted from 1), cluster_id (each prompt its own), text, category (XSTest's type), source, which
-    declares unsafe ones (`unsafe.declared`). Raise DataError as `read_xstest`, or where no row has the label.
+    declares unsafe ones (`unsafe.asks_for_harm`). Raise DataError as `read_xstest`, or where no row has the label.
     """
     rows = read_xstest(name)
     rows = rows.assign(cluster_id=[f"xstest-{number:03d}" for number in range(1, len(rows) + 1)])
     rows = rows[rows["label"] == label].reset_index(drop=True)
     if rows.empty:
-        raise DataError(f"{paths.shown(input_file(name))}: no row is labelled {label}; pass XSTest's file of prompts")
+        raise DataError(
+            f"{paths.display_path(resolve_input(name))}: no row is labelled {label}; pass XSTest's file of prompts"
+        )
     return pd.DataFrame(
         {
             "prompt_id": rows["cluster_id"] + "-0",
@@ -141,7 +145,7 @@ def xstest_prompts(name: str, label: str) -> pd.DataFrame:
     )
 
 
-def stratified(seeds: pd.DataFrame, seed: int = SEED) -> pd.DataFrame:
+def order_by_strata(seeds: pd.DataFrame, seed: int = SEED) -> pd.DataFrame:
     """Put seeds in an order whose first n rows are, for every n, a stratified random sample by source and category.
 
     Within a stratum the order is random. Row i of a stratum of m rows is placed at (i + u) / m, with one u, uniform in

@@ -1,10 +1,10 @@
 """A corpus at the paper's size from public benchmarks, in one command (`docs/method.md`, Corpus).
 
 `paraguard corpus build --phtest FILE --ebench FILE --orbench FILE` draws seeds in a stratified order, writes candidates
-by rules, judges them, and goes on until enough clusters are complete. It works in parts of `CHUNK` seeds, each written
-atomically with a digest of its inputs: a killed run loses only the part in hand, a rerun takes the finished ones, and
-another threshold, word list or seed order starts anew. The corpus stays in a live store; only tables of counts may be
-published.
+by rules, judges them, and goes on until enough clusters are complete. It works in parts of `SEEDS_PER_PART` seeds, each
+written atomically with a digest of its inputs: a killed run loses only the part in hand, a rerun takes the finished
+ones, and another threshold, word list or seed order starts anew. The corpus stays in a live store; only tables of
+counts may be published.
 """
 
 import hashlib
@@ -24,7 +24,7 @@ from tqdm import tqdm
 
 from paraguard_utils import paths, stores
 from paraguard_utils.core.estimates import exact_share
-from paraguard_utils.core.words import words
+from paraguard_utils.core.words import split_words
 from paraguard_utils.corpus import benchmarks, fidelity, gates, paraphrase, risk
 from paraguard_utils.errors import DataError
 from paraguard_utils.models import encoder, fluency, loading, weights
@@ -32,27 +32,27 @@ from paraguard_utils.models.encoder import Embed
 from paraguard_utils.models.fluency import Losses
 from paraguard_utils.schemas import Corpus, Seeds, Table
 from paraguard_utils.settings import CORPUS, PUBLIC_GATES, Gates
-from paraguard_utils.text import key as text_key
+from paraguard_utils.text import match_key as text_key
 
-CHUNK = 100  # seeds a part
+SEEDS_PER_PART = 100  # seeds a part
 
-TABLES = ("seeds", "yield", "gates", "fidelity", "steps", "risk", "risk_auc")
+PUBLIC_CORPUS_TABLES = ("seeds", "yield", "gates", "fidelity", "steps", "risk", "risk_auc")
 """Tables that describe a corpus, each named after it: counts without texts."""
 
-STEPS = ("generate", "embed", "read", "judge")
-JUDGED = "seed_id strategy rule text similarity overlap content_overlap framed risk reason".split()  # noqa: SIM905
+BUILD_STEPS = ("generate", "embed", "read", "judge")
+_PART_COLUMNS = "seed_id strategy rule text similarity overlap content_overlap framed risk reason".split()  # noqa: SIM905
 """Columns of a part, beside the sentence vector."""
 
 
-def build(
+def build_corpus(
     store: stores.Store,
     name: str,
     pool: Seeds,
     wanted: int,
     limits: Gates = PUBLIC_GATES,
-    scorer: risk.Scorer | None = None,
-    embed: Embed = encoder.encode,
-    losses: Losses = fluency.losses,
+    scorer: risk.RiskScorer | None = None,
+    embed: Embed = encoder.encode_texts,
+    losses: Losses = fluency.compute_losses,
     progress: bool = True,
 ) -> tuple[Corpus, pd.DataFrame, pd.DataFrame, Table]:
     """Build a corpus of `wanted` clusters from the first seeds of a pool that allow one.
@@ -73,7 +73,7 @@ def build(
     corpus : DataFrame
         As many complete clusters as were wanted, or as the pool allows.
     seeds, candidates : DataFrame
-        All that were judged (`gates.judge`); `seeds` with source, category and `complete`.
+        All that were judged (`gates.judge_candidates`); `seeds` with source, category and `complete`.
     steps : DataFrame
         step, seconds and seconds_per_1000 (candidates), over all parts, whenever they were made.
 
@@ -82,8 +82,8 @@ def build(
     DataError
         Another process builds this corpus, no cluster is complete, or the disk is full.
     """
-    scorer = scorer or risk.scorer(risk.VERSION)
-    models = (weights.MINILM.sha256, loading.PACKAGED[fluency.NAME].sha256)
+    scorer = scorer or risk.load_risk_scorer(risk.RISK_VERSION)
+    models = (weights.MINILM_FILE.sha256, loading.PACKAGED_MODELS[fluency.FLUENCY_MODEL].sha256)
     made_by = json.dumps([asdict(limits), scorer.identity, *models, *_code()])
     digest = hashlib.sha256(made_by.encode()).hexdigest()[:16]
     chain = hashlib.sha256(digest.encode())
@@ -93,10 +93,10 @@ def build(
     bar = tqdm(total=wanted, desc="clusters", unit="cluster", disable=not progress)
     with stores.Parts(store.target_path("corpus", name), "judged", digest) as parts, bar:
         there = {rows["inputs"].iloc[0]: rows for rows in parts.read()}
-        for start in range(0, len(pool), CHUNK):
+        for start in range(0, len(pool), SEEDS_PER_PART):
             if complete >= wanted:
                 break
-            seeds = pool.iloc[start : start + CHUNK]
+            seeds = pool.iloc[start : start + SEEDS_PER_PART]
             chain.update(stores.frame_hash(seeds).encode())
             inputs = chain.hexdigest()[:16]
             rows = there.get(inputs)
@@ -114,20 +114,22 @@ def build(
 
 def _code() -> list[str]:
     """Return digests and versions of everything that decides what a part holds, beside the seeds and the settings."""
-    files = [Path(inspect.getfile(source)) for source in (paraphrase, gates, risk, encoder, fluency, text_key, words)]
+    files = [
+        Path(inspect.getfile(source)) for source in (paraphrase, gates, risk, encoder, fluency, text_key, split_words)
+    ]
     versions = [metadata.version(name) for name in ("textblob", "lemminflect", "inflect", "py3langid")]
-    return [*(hashlib.sha256(file.read_bytes()).hexdigest() for file in files), paraphrase.digest(), *versions]
+    return [*(hashlib.sha256(file.read_bytes()).hexdigest() for file in files), paraphrase.rules_digest(), *versions]
 
 
 def _make_part(
-    seeds: Seeds, limits: Gates, scorer: risk.Scorer, embed: Embed, losses: Losses, taken: set[str]
+    seeds: Seeds, limits: Gates, scorer: risk.RiskScorer, embed: Embed, losses: Losses, taken: set[str]
 ) -> pd.DataFrame:
     """Write and judge the candidates of a few seeds.
 
-    Returns the seeds, then the candidates: the columns `JUDGED`; the vector of what may enter the corpus; and the
-    seconds of each of `STEPS`, the same in all rows.
+    Returns the seeds, then the candidates: the columns `_PART_COLUMNS`; the vector of what may enter the corpus; and
+    the seconds of each of `BUILD_STEPS`, the same in all rows.
     """
-    seconds = dict.fromkeys(STEPS, 0.0)
+    seconds = dict.fromkeys(BUILD_STEPS, 0.0)
     vectors: dict[str, np.ndarray] = {}
 
     def timed(step: str, function: Callable[[Sequence[str]], np.ndarray], texts: Sequence[str]) -> np.ndarray:
@@ -141,19 +143,19 @@ def _make_part(
         vectors.update(zip(texts, found, strict=True))
         return found
 
-    remembered = encoder.memoized(embedded)
+    remembered = encoder.memoize_embedding(embedded)
     started = time.perf_counter()
     first = gates.judge_seeds(seeds, limits, remembered, scorer.score, taken)
     judged = time.perf_counter()
-    candidates = paraphrase.by_rules(first[first["reason"] == ""])
+    candidates = paraphrase.paraphrase_by_rules(first[first["reason"] == ""])
     generated = time.perf_counter()
-    judged_seeds, candidates = gates.judge(
+    judged_seeds, candidates = gates.judge_candidates(
         seeds, candidates, limits, remembered, scorer.score, taken, partial(timed, "read", losses)
     )
     seconds["generate"] = generated - judged
     seconds["judge"] = time.perf_counter() - started - sum(seconds.values())
     own = {"strategy": "seed", "rule": "", "similarity": 1.0, "overlap": 1.0, "content_overlap": 1.0, "framed": False}
-    rows = pd.concat([judged_seeds.assign(**own)[JUDGED], candidates[JUDGED]], ignore_index=True)
+    rows = pd.concat([judged_seeds.assign(**own)[_PART_COLUMNS], candidates[_PART_COLUMNS]], ignore_index=True)
     rows["vector"] = [
         vectors[text] if reason == "" else None for text, reason in zip(rows["text"], rows["reason"], strict=True)
     ]
@@ -161,36 +163,38 @@ def _make_part(
 
 
 def _join_parts(
-    store: stores.Store, name: str, pool: Seeds, wanted: int, limits: Gates, scorer: risk.Scorer, rows: pd.DataFrame
+    store: stores.Store, name: str, pool: Seeds, wanted: int, limits: Gates, scorer: risk.RiskScorer, rows: pd.DataFrame
 ) -> tuple[Corpus, pd.DataFrame, pd.DataFrame, Table]:
-    """Write the corpus and its sentence vectors; return what `build` returns."""
+    """Write the corpus and its sentence vectors; return what `build_corpus` returns."""
     is_seed = rows["strategy"] == "seed"
     about = pool.set_index("seed_id")[["source", "category"]]
     seeds = rows.loc[is_seed, ["seed_id", "text", "risk", "reason"]].join(about, on="seed_id").reset_index(drop=True)
-    candidates = rows.loc[~is_seed, JUDGED].assign(generator="rules").reset_index(drop=True)
+    candidates = rows.loc[~is_seed, _PART_COLUMNS].assign(generator="rules").reset_index(drop=True)
     seeds["complete"] = seeds["seed_id"].isin(candidates.loc[candidates["reason"] == "", "seed_id"])
     chosen = seeds.loc[seeds["complete"], "seed_id"].head(wanted)
-    corpus = gates.assemble(seeds, candidates[candidates["seed_id"].isin(chosen)])
+    corpus = gates.assemble_corpus(seeds, candidates[candidates["seed_id"].isin(chosen)])
     meta = {
         "clusters": len(chosen),
         "seeds": stores.frame_hash(pool),
         "gates": asdict(limits),
         "risk": scorer.identity,
-        "rules": f"{paraphrase.VERSION} {paraphrase.digest()}",
+        "rules": f"{paraphrase.RULES_VERSION} {paraphrase.rules_digest()}",
     }
     store.write("corpus", name, frame=corpus, meta=meta)
     known = rows[rows["vector"].notna()].drop_duplicates("text").set_index("text")["vector"]
-    sentences = pd.DataFrame({"text_hash": [encoder.text_hash(text) for text in corpus["text"]]})
+    sentences = pd.DataFrame({"text_hash": [encoder.hash_text(text) for text in corpus["text"]]})
     sentences["vector"] = [np.asarray(known[text], np.float16) for text in corpus["text"]]
-    store.write("sentences", encoder.NAME, name, frame=sentences, meta={"weights": weights.MINILM.sha256})
-    seconds = rows.groupby("inputs", sort=False)[list(STEPS)].first().sum()
+    store.write("sentences", encoder.ENCODER_NAME, name, frame=sentences, meta={"weights": weights.MINILM_FILE.sha256})
+    seconds = rows.groupby("inputs", sort=False)[list(BUILD_STEPS)].first().sum()
     per_thousand = 1000 * seconds / max(len(candidates), 1)
-    steps = pd.DataFrame({"step": STEPS, "seconds": seconds.to_numpy(), "seconds_per_1000": per_thousand.to_numpy()})
+    steps = pd.DataFrame(
+        {"step": BUILD_STEPS, "seconds": seconds.to_numpy(), "seconds_per_1000": per_thousand.to_numpy()}
+    )
     return corpus, seeds, candidates, steps
 
 
-def seed_yield(seeds: pd.DataFrame, pool: Seeds) -> Table:
-    """Count by source what became of the seeds of a pool that `build` drew.
+def count_seed_yield(seeds: pd.DataFrame, pool: Seeds) -> Table:
+    """Count by source what became of the seeds of a pool that `build_corpus` drew.
 
     Returns source ("all" last), pool, drawn, insane (stopped by a sanity gate), risk_low, risk_high, within (seeds
     within the gates), complete (with those of the last part that were not needed), share (complete of within) with its
@@ -211,7 +215,7 @@ def seed_yield(seeds: pd.DataFrame, pool: Seeds) -> Table:
     return pd.DataFrame(lines)
 
 
-def from_benchmarks(
+def build_public_corpus(
     files: Mapping[str, str | Path],
     store_name: str,
     name: str,
@@ -224,27 +228,27 @@ def from_benchmarks(
 ) -> None:
     """Build a public corpus in a live store, write the tables that describe it, and print its yields.
 
-    `files` and `labels` are those of `benchmarks.read`, `scorer_name` that of `risk.scorer`; `min_strategies` (1 to 4)
-    a cluster must hold; `seed` decides the order in which seeds are drawn; on XSTest's file of prompts, if one is
-    given, the risk scorer is described too. Raise UserError where a file is missing or does not fit, no cluster is
-    complete, or another process builds this corpus.
+    `files` and `labels` are those of `benchmarks.read_benchmarks`, `scorer_name` that of `risk.load_risk_scorer`;
+    `min_strategies` (1 to 4) a cluster must hold; `seed` decides the order in which seeds are drawn; on XSTest's file
+    of prompts, if one is given, the risk scorer is described too. Raise UserError where a file is missing or does not
+    fit, no cluster is complete, or another process builds this corpus.
     """
     started = time.monotonic()
-    store, scorer = stores.Store(store_name), risk.scorer(scorer_name)
+    store, scorer = stores.Store(store_name), risk.load_risk_scorer(scorer_name)
     described = benchmarks.read_xstest(xstest) if xstest else None
-    found, left_out = benchmarks.read(files, tuple(labels))
-    pool = benchmarks.stratified(found, seed)
+    found, left_out = benchmarks.read_benchmarks(files, tuple(labels))
+    pool = benchmarks.order_by_strata(found, seed)
     print(f"{len(pool)} seeds in the pool; left out:")
     print(left_out.to_string(index=False))
     limits = replace(PUBLIC_GATES, min_strategies=min_strategies)
-    corpus, seeds, candidates, steps = build(store, name, pool, clusters, limits, scorer)
+    corpus, seeds, candidates, steps = build_corpus(store, name, pool, clusters, limits, scorer)
     meta = {"sources": sorted(set(pool["source"])), "risk": scorer.identity, "clusters": clusters}
-    variants, _ = fidelity.spread(corpus, encoder.vectors(store, name, corpus["text"].tolist()))
+    variants, _ = fidelity.measure_spread(corpus, encoder.stored_vectors(store, name, corpus["text"].tolist()))
     results = {
-        "seeds": seed_yield(seeds, pool),
-        "yield": gates.tally(candidates.join(seeds.set_index("seed_id")["source"], on="seed_id"), by="source"),
-        "gates": gates.histogram(candidates),
-        "fidelity": fidelity.nearest_agreement(variants),
+        "seeds": count_seed_yield(seeds, pool),
+        "yield": gates.count_fates(candidates.join(seeds.set_index("seed_id")["source"], on="seed_id"), by="source"),
+        "gates": gates.bin_gate_measures(candidates),
+        "fidelity": fidelity.nearest_seed_share(variants),
         "steps": steps,
     }
     for part, frame in results.items():
@@ -256,11 +260,11 @@ def from_benchmarks(
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     built = corpus["cluster_id"].nunique()
     short = "" if built == clusters else f" ({clusters} wanted: the pool allows no more)"
-    print(f"{built} clusters, {len(corpus)} prompts{short}: {paths.shown(store.path('corpus', name))}")
+    print(f"{built} clusters, {len(corpus)} prompts{short}: {paths.display_path(store.path('corpus', name))}")
     print(f"{(time.monotonic() - started) / 60:.1f} min, {peak:.2f} GB")
 
 
-def _describe_risk(store: stores.Store, name: str, xstest: pd.DataFrame, found: Seeds, scorer: risk.Scorer) -> None:
+def _describe_risk(store: stores.Store, name: str, xstest: pd.DataFrame, found: Seeds, scorer: risk.RiskScorer) -> None:
     """Write the risk scorer's distribution by source, the project's own corpus included, and its AUC on XSTest."""
     there = any(one.has("corpus", CORPUS) for one in (store, stores.Store(stores.RECORDED)))
     own = store.read_earlier("corpus", CORPUS) if there else pd.DataFrame(columns=["text"])
@@ -270,11 +274,11 @@ def _describe_risk(store: stores.Store, name: str, xstest: pd.DataFrame, found: 
         xstest.assign(group="XSTest " + xstest["label"]),
     ]
     texts = pd.concat([frame[["group", "text"]] for frame in groups], ignore_index=True)
-    texts["risk"] = scorer.score(texts["text"], encoder.encode)
+    texts["risk"] = scorer.score(texts["text"], encoder.encode_texts)
     meta = {"risk": scorer.identity}
-    distribution = risk.distribution(texts, PUBLIC_GATES.min_risk, PUBLIC_GATES.max_risk)
+    distribution = risk.describe_risks(texts, PUBLIC_GATES.min_risk, PUBLIC_GATES.max_risk)
     store.write("tables", f"{name}_risk", frame=distribution, meta=meta)
-    areas = risk.auc(xstest["text"], (xstest["label"] == "unsafe").to_numpy(), scorer)
+    areas = risk.risk_auc(xstest["text"], (xstest["label"] == "unsafe").to_numpy(), scorer)
     store.write("tables", f"{name}_risk_auc", frame=areas, meta=meta)
     print(f"\nrisk on XSTest\n{areas.to_string(index=False, float_format='%.3f')}\n")
 
@@ -283,10 +287,10 @@ def recalled(pool: Seeds, rows: pd.DataFrame) -> pd.DataFrame:
     """Make the texts of a public corpus again from the benchmarks' files and the labels by row that were published.
 
     Rules write the candidates anew, which takes seconds; the hashes say which of them the corpus has. Nothing is
-    embedded and no model reads, which is what takes an hour in `build`.
+    embedded and no model reads, which is what takes an hour in `build_corpus`.
 
-    `pool` is from `benchmarks.read`; `rows` has the columns of the recorded table `public_labels`, of which prompt_id,
-    cluster_id, strategy and text_hash are read. A column text is added.
+    `pool` is from `benchmarks.read_benchmarks`; `rows` has the columns of the recorded table `public_labels`, of which
+    prompt_id, cluster_id, strategy and text_hash are read. A column text is added.
 
     Raises
     ------
@@ -294,14 +298,14 @@ def recalled(pool: Seeds, rows: pd.DataFrame) -> pd.DataFrame:
         A text cannot be made again: the files, or the rules, are of another version.
     """
     seeds = pool[pool["seed_id"].isin(rows["cluster_id"])]
-    every = pd.concat([seeds.assign(strategy="seed"), paraphrase.by_rules(seeds)], ignore_index=True)
-    every["text_hash"] = [encoder.text_hash(text) for text in every["text"]]
+    every = pd.concat([seeds.assign(strategy="seed"), paraphrase.paraphrase_by_rules(seeds)], ignore_index=True)
+    every["text_hash"] = [encoder.hash_text(text) for text in every["text"]]
     known = every.drop_duplicates(["seed_id", "text_hash"]).set_index(["seed_id", "text_hash"])["text"]
     found = known.reindex(pd.MultiIndex.from_frame(rows[["cluster_id", "text_hash"]])).to_numpy()
     if lost := int(pd.isna(found).sum()):
         first = rows["prompt_id"].to_numpy()[pd.isna(found)][0]
         raise DataError(
             f"{lost} of {len(rows)} texts cannot be made again, {first} first: pass the files of docs/usage.md; "
-            f"the rules are {paraphrase.VERSION}"
+            f"the rules are {paraphrase.RULES_VERSION}"
         )
     return rows.assign(text=found)

@@ -18,25 +18,25 @@ import numpy as np
 import pandas as pd
 
 from paraguard_utils import paths, stores
-from paraguard_utils.core.estimates import RESAMPLES, SEED, ClusterBootstrap, exact_share, to_columns
-from paraguard_utils.core.vectors import unit
+from paraguard_utils.core.estimates import N_RESAMPLES, SEED, ClusterBootstrap, exact_share, to_columns
+from paraguard_utils.core.vectors import normalize_rows
 from paraguard_utils.errors import DataError
 from paraguard_utils.schemas import STRATEGIES, Corpus, Seeds, Table
-from paraguard_utils.stores import read_upstream
+from paraguard_utils.stores import read_upstream_csv
 
-MARKS = ("same intent", "shifted", "unsure")  # what a reader may write beside a pair
+INTENT_MARKS = ("same intent", "shifted", "unsure")  # what a reader may write beside a pair
 YES_OR_NO = ("yes", "no", "unsure")
-QUESTIONS = {"mark": MARKS, "refusal": YES_OR_NO, "harmless": YES_OR_NO, "natural": YES_OR_NO}
+SHEET_QUESTIONS = {"mark": INTENT_MARKS, "refusal": YES_OR_NO, "harmless": YES_OR_NO, "natural": YES_OR_NO}
 """Columns for the reader, and what may stand there. Every sheet has `mark`; some also ask whether an answer is a
 refusal, or a paraphrase harmless and natural English."""
 
-SHEET = ("prompt_id", "strategy", "seed", "paraphrase", "mark", "comment")
+SHEET_COLUMNS = ("prompt_id", "strategy", "seed", "paraphrase", "mark", "comment")
 """Columns of a sheet; `mark` and `comment` are for the reader."""
 
-AUDITED = 0.05  # share of the passing candidates that people are to read
+AUDITED_SHARE = 0.05  # share of the passing candidates that people are to read
 
 
-def spread(corpus: Corpus, vectors: np.ndarray) -> tuple[pd.DataFrame, pd.DataFrame]:
+def measure_spread(corpus: Corpus, vectors: np.ndarray) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Measure how close the texts of each cluster lie, from one vector a row of the corpus.
 
     Returns
@@ -48,7 +48,7 @@ def spread(corpus: Corpus, vectors: np.ndarray) -> tuple[pd.DataFrame, pd.DataFr
         cluster_id, lowest_to_seed, mean_to_seed (cosines to the seed), mean_between, highest_between (cosines between
         two variants; NaN for a single one).
     """
-    vectors = unit(vectors)
+    vectors = normalize_rows(vectors)
     is_seed = (corpus["variant"] == 0).to_numpy()
     names = corpus.loc[is_seed, "cluster_id"].to_numpy()
     cosines = vectors[~is_seed] @ vectors[is_seed].T
@@ -71,8 +71,8 @@ def spread(corpus: Corpus, vectors: np.ndarray) -> tuple[pd.DataFrame, pd.DataFr
     return variants, pd.DataFrame(lines, columns=columns)
 
 
-def nearest_agreement(variants: pd.DataFrame, resamples: int = RESAMPLES, seed: int = SEED) -> Table:
-    """Compute the share of variants (`spread`) whose nearest seed is their own, with a cluster-bootstrap interval.
+def nearest_seed_share(variants: pd.DataFrame, resamples: int = N_RESAMPLES, seed: int = SEED) -> Table:
+    """Compute the share of variants whose nearest seed is their own, with a cluster-bootstrap interval.
 
     Returns one row: own, variants, share, share_low, share_high.
     """
@@ -81,10 +81,10 @@ def nearest_agreement(variants: pd.DataFrame, resamples: int = RESAMPLES, seed: 
     return pd.DataFrame([{"own": own.sum(), "variants": len(own)} | to_columns({"share": share})])
 
 
-def sheet(corpus: Corpus, n: int = 100, seed: int = SEED) -> pd.DataFrame:
+def draw_sheet(corpus: Corpus, n: int = 100, seed: int = SEED) -> pd.DataFrame:
     """Draw n variants of a corpus (fewer where it has fewer), the strategies in turn, to be compared with their seeds.
 
-    Returns the columns of `SHEET`, in random order, `mark` and `comment` empty.
+    Returns the columns of `SHEET_COLUMNS`, in random order, `mark` and `comment` empty.
     """
     generator = np.random.default_rng(seed)
     variants = corpus[corpus["variant"] > 0]
@@ -93,32 +93,33 @@ def sheet(corpus: Corpus, n: int = 100, seed: int = SEED) -> pd.DataFrame:
     drawn = variants.loc[in_turn].iloc[generator.permutation(min(n, len(variants)))]
     seeds = corpus[corpus["variant"] == 0].set_index("cluster_id")["text"]
     drawn = drawn.assign(seed=drawn["cluster_id"].map(seeds), paraphrase=drawn["text"], mark="", comment="")
-    return drawn[list(SHEET)].reset_index(drop=True)
+    return drawn[list(SHEET_COLUMNS)].reset_index(drop=True)
 
 
 def read_sheet(path: str | Path) -> pd.DataFrame:
     """Read a filled-in sheet, marks in lower case, "" where none was made.
 
-    Raise DataError where a column is missing, a prompt stands there twice, or a mark is none of those in `QUESTIONS`.
+    Raise DataError where a column is missing, a prompt stands there twice, or a mark is none of those in
+    `SHEET_QUESTIONS`.
     """
     path = Path(path)
-    rows, where = read_upstream(path), paths.shown(path)
-    for column in SHEET[:-1]:
+    rows, where = read_upstream_csv(path), paths.display_path(path)
+    for column in SHEET_COLUMNS[:-1]:
         if column not in rows:
             raise DataError(f"{where}: column {column!r} is missing; fill in a sheet as it was written")
-    for column in QUESTIONS.keys() & set(rows.columns):
+    for column in SHEET_QUESTIONS.keys() & set(rows.columns):
         rows[column] = rows[column].str.strip().str.lower()
-        if len(wrong := rows.index[~rows[column].isin(["", *QUESTIONS[column]])]):
+        if len(wrong := rows.index[~rows[column].isin(["", *SHEET_QUESTIONS[column]])]):
             raise DataError(
                 f"{where}: row {wrong[0] + 2}, column {column}: {rows[column][wrong[0]]!r} is not one of "
-                f"{', '.join(QUESTIONS[column])}"
+                f"{', '.join(SHEET_QUESTIONS[column])}"
             )
     if len(twice := rows.index[rows["prompt_id"].duplicated()]):
         raise DataError(f"{where}: row {twice[0] + 2}: {rows['prompt_id'][twice[0]]} stands there twice; remove one")
     return rows
 
 
-def topical(seeds: Seeds, readings: pd.DataFrame) -> Table:
+def count_topical_seeds(seeds: Seeds, readings: pd.DataFrame) -> Table:
     """Count the seeds whose category is their subject (column topical: "yes"), and how far two readers agree on it.
 
     Readings hold seed_id, first, second. Returns category ("all" last), seeds, topical, share (of those stated) with
@@ -140,12 +141,12 @@ def topical(seeds: Seeds, readings: pd.DataFrame) -> Table:
     return pd.DataFrame(lines)
 
 
-READ = {"same": "asks for the same", "natural": "is natural English"}
+READER_QUESTIONS = {"same": "asks for the same", "natural": "is natural English"}
 """Questions that readers of candidates were asked, by the ending of their columns `first_...` and `second_...`."""
 
 
-def read_candidates(readings: pd.DataFrame) -> Table:
-    """Count what two readers say of candidates: group, seed_id, and `first_` and `second_` for each key of `READ`.
+def count_candidate_readings(readings: pd.DataFrame) -> Table:
+    """Count what two readers say of candidates, with `first_` and `second_` before each of `READER_QUESTIONS`.
 
     Returns group, question, read, yes (both readers), share (of those read) with its 95 % bootstrap interval over
     seeds, equal (both readers say the same), Cohen's kappa with its interval (NaN where both use one mark only).
@@ -153,7 +154,7 @@ def read_candidates(readings: pd.DataFrame) -> Table:
     lines = []
     for group, rows in readings.groupby("group", sort=False):
         clusters, seeds = ClusterBootstrap(rows["seed_id"]), rows["seed_id"]
-        for name, question in READ.items():
+        for name, question in READER_QUESTIONS.items():
             first, second = rows[f"first_{name}"], rows[f"second_{name}"]
             both = (first == "yes") & (second == "yes")
             counts = {"group": group, "question": question, "read": len(rows), "yes": int(both.sum())}
@@ -163,18 +164,18 @@ def read_candidates(readings: pd.DataFrame) -> Table:
     return pd.DataFrame(lines)
 
 
-READINGS = paths.DATA / "intent_readings.csv"
+INTENT_READINGS_FILE = paths.DATA / "intent_readings.csv"
 """Two language models' readings of variants beside their seeds, in random order and without the strategy: prompt_id,
 first and second (would one answer serve both requests in all that they ask?)."""
 
 
-def kept(corpus: Corpus) -> Table:
-    """Count by strategy the variants that keep their seed's request, as two readers say (`READINGS`).
+def count_kept_intents(corpus: Corpus) -> Table:
+    """Count by strategy the variants that keep their seed's request, as two readers say (`INTENT_READINGS_FILE`).
 
     Returns strategy ("all" last), read, same (share that both readers call the same) with its exact 95 % interval,
     equal (both readers say the same); no rows where nothing of the corpus was read.
     """
-    marks = stores.read(READINGS, "tables")
+    marks = stores.read_file(INTENT_READINGS_FILE, "tables")
     rows = marks.merge(corpus[["prompt_id", "strategy"]], on="prompt_id")
     found = []
     for strategy in [one for one in (*STRATEGIES, "all") if len(rows)]:
@@ -197,10 +198,10 @@ def marked_share(marks: pd.Series, counted: str) -> dict[str, Any]:
     return counts | exact_share(found, marked)
 
 
-def kappa(
-    first: pd.DataFrame, second: pd.DataFrame, column: str = "mark", resamples: int = RESAMPLES, seed: int = SEED
+def sheet_kappa(
+    first: pd.DataFrame, second: pd.DataFrame, column: str = "mark", resamples: int = N_RESAMPLES, seed: int = SEED
 ) -> dict[str, Any]:
-    """Compute Cohen's kappa of two filled-in sheets in a column of `QUESTIONS`, over the rows that both readers marked.
+    """Compute Cohen's kappa of two filled-in sheets in one of `SHEET_QUESTIONS`, over rows that both marked.
 
     Returns both (rows marked by both), equal, kappa with its bootstrap interval over rows (NaN for a single one), note:
     why kappa is NaN, or "". Raise DataError where the sheets are of other pairs.
@@ -221,7 +222,7 @@ def kappa(
     return row | to_columns({"kappa": ClusterBootstrap(pairs, resamples, seed).kappa(pairs, a, b)}) | {"note": ""}
 
 
-COUNTED = (
+_REPORTED_MARKS = (
     ("mark", "shifted", "pairs shifted"),
     ("refusal", "no", "answers no refusal"),
     ("harmless", "no", "paraphrases not harmless"),
@@ -230,10 +231,10 @@ COUNTED = (
 """Column of a sheet, the mark that is counted, and how the report calls it."""
 
 
-def report(sheets: Sequence[pd.DataFrame]) -> list[str]:
+def describe_sheets(sheets: Sequence[pd.DataFrame]) -> list[str]:
     """Describe the marks on one or two filled-in sheets, and how far two readers agree, in lines of text."""
     lines = []
-    for column, counted, what in COUNTED:
+    for column, counted, what in _REPORTED_MARKS:
         asked = [(number, rows) for number, rows in enumerate(sheets, 1) if column in rows]
         for number, rows in asked:
             found = marked_share(rows[column], counted)
@@ -243,7 +244,7 @@ def report(sheets: Sequence[pd.DataFrame]) -> list[str]:
                 f"{found['unsure']} unsure, {found['rows'] - found['marked']} of {found['rows']} not marked"
             )
         for (_, first), (_, second) in itertools.combinations(asked, 2):
-            both = kappa(first, second, column)
+            both = sheet_kappa(first, second, column)
             agreed = both["note"] or f"{both['kappa']:.3f} [{both['kappa_low']:.3f}, {both['kappa_high']:.3f}]"
             lines.append(f"both: {both['equal']} of {both['both']} equal, Cohen's kappa {agreed}")
     return lines
@@ -257,26 +258,30 @@ def write_sheet(store: stores.Store, corpus_name: str, n: int = 100, seed: int =
     corpus = store.read("corpus", corpus_name)
     path = store.writes / "fidelity" / f"{corpus_name}.csv"
     if path.exists():
-        raise DataError(f"{paths.shown(path)} exists and may hold marks; move it away first")
-    drawn = sheet(corpus, n, seed)
-    stores.write(path, drawn, "sheet", {"corpus": stores.frame_hash(corpus), "seed": seed})
-    return f"{paths.shown(path)}: {len(drawn)} pairs; write one of {', '.join(MARKS)} into the column mark"
+        raise DataError(f"{paths.display_path(path)} exists and may hold marks; move it away first")
+    drawn = draw_sheet(corpus, n, seed)
+    stores.write_file(path, drawn, "sheet", {"corpus": stores.frame_hash(corpus), "seed": seed})
+    return (
+        f"{paths.display_path(path)}: {len(drawn)} pairs; write one of {', '.join(INTENT_MARKS)} into the column mark"
+    )
 
 
-def beside_seeds(seeds: Seeds, candidates: pd.DataFrame) -> pd.DataFrame:
-    """Put candidates beside their seeds, as `sheet` takes them: prompt_id, cluster_id, variant, strategy, text."""
+def pair_with_seeds(seeds: Seeds, candidates: pd.DataFrame) -> pd.DataFrame:
+    """Put candidates beside their seeds, as `draw_sheet` takes them: prompt_id, cluster_id, variant, strategy, text."""
     texts = pd.concat([seeds.assign(strategy="seed"), candidates], ignore_index=True)
     texts["variant"] = texts.groupby("seed_id").cumcount()
     texts["prompt_id"] = texts["seed_id"] + "-" + texts["variant"].astype(str)
     return texts.rename(columns={"seed_id": "cluster_id"})
 
 
-def write_audit(path: Path, seeds: Seeds, candidates: pd.DataFrame, meta: Mapping[str, Any], seed: int = SEED) -> str:
-    """Write an empty sheet of a share `AUDITED` of the candidates; return the line that says what to do with it.
+def write_audit_sheet(
+    path: Path, seeds: Seeds, candidates: pd.DataFrame, meta: Mapping[str, Any], seed: int = SEED
+) -> str:
+    """Write an empty sheet of a share `AUDITED_SHARE` of the candidates; return the line that says what to do with it.
 
     Raise DataError where a sheet of other candidates is there and has marks.
     """
-    drawn = sheet(beside_seeds(seeds, candidates), math.ceil(AUDITED * len(candidates)), seed)
+    drawn = draw_sheet(pair_with_seeds(seeds, candidates), math.ceil(AUDITED_SHARE * len(candidates)), seed)
     drawn.insert(drawn.columns.get_loc("comment"), "harmless", "")
     drawn.insert(drawn.columns.get_loc("comment"), "natural", "")
     given = [name for name in drawn if (drawn[name] != "").all()]
@@ -284,11 +289,12 @@ def write_audit(path: Path, seeds: Seeds, candidates: pd.DataFrame, meta: Mappin
         there = read_sheet(path)
         marked = any((there[name] != "").any() for name in there if name not in given)
         if marked and stores.frame_hash(there[given]) == stores.frame_hash(drawn[given]):
-            return f"{paths.shown(path)}: the sheet is there, with marks"
+            return f"{paths.display_path(path)}: the sheet is there, with marks"
         if marked:
-            raise DataError(f"{paths.shown(path)} holds marks on other candidates; move it away first")
-    stores.write(path, drawn, "sheet", {**meta, "sheet_seed": seed})
+            raise DataError(f"{paths.display_path(path)} holds marks on other candidates; move it away first")
+    stores.write_file(path, drawn, "sheet", {**meta, "sheet_seed": seed})
     return (
-        f"{paths.shown(path)}: {len(drawn)} of them for people to read; write one of {', '.join(MARKS)} into the "
+        f"{paths.display_path(path)}: {len(drawn)} of them for people to read; write one of "
+        f"{', '.join(INTENT_MARKS)} into the "
         f"column mark, and {', '.join(YES_OR_NO)} into harmless and natural"
     )

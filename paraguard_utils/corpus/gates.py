@@ -23,18 +23,18 @@ from scipy.sparse import csr_matrix
 from sklearn.preprocessing import MultiLabelBinarizer
 
 from paraguard_utils.core.estimates import ClusterBootstrap, exact_share, to_columns
-from paraguard_utils.core.vectors import unit
-from paraguard_utils.core.words import jaccard_of_sizes, words
-from paraguard_utils.corpus.risk import BIN, Risk, surface_risk
+from paraguard_utils.core.vectors import normalize_rows
+from paraguard_utils.core.words import jaccard_of_sizes, split_words
+from paraguard_utils.corpus.risk import BIN_WIDTH, RiskFunction, surface_risk
 from paraguard_utils.errors import DataError
 from paraguard_utils.models import encoder
 from paraguard_utils.models.encoder import Embed
 from paraguard_utils.models.fluency import Losses
 from paraguard_utils.schemas import SCHEMAS, STRATEGIES, Candidates, Corpus, Table
 from paraguard_utils.settings import Gates
-from paraguard_utils.text import ENGLISH, content_words, hidden, key, only_framed
+from paraguard_utils.text import ENGLISH_CODES, content_words, has_hidden, is_only_framed, match_key
 
-REASONS = {
+GATE_REASONS = {
     "blank": "no text",
     "characters": "a control, direction or other invisible character",
     "formula": "begins like a spreadsheet's formula (= + - @)",
@@ -61,30 +61,30 @@ REASONS = {
 """Why a candidate is not in the corpus, in the order of the gates; a length is compared with the seed's after all other
 sanity gates."""
 
-JUDGED = ("intent", "harm", "unparsed")  # reasons that a judge gives
+JUDGE_REASONS = ("intent", "harm", "unparsed")  # reasons that a judge gives
 
-SELECTED = ("stilted", "frame", "sibling", "surplus", "incomplete")
+SELECTION_REASONS = ("stilted", "frame", "sibling", "surplus", "incomplete")
 """Reasons of candidates that pass alone: siblings are preferred to them."""
 
-FLUENT = 2  # the most fluent candidates of a seed and strategy, as many as this, are never stilted
+MIN_FLUENT = 2  # the most fluent candidates of a seed and strategy, as many as this, are never stilted
 
 PAPER_STRATEGY = {name: name for name in STRATEGIES} | {"softening": "keywords", "hardening": "keywords"}
 """The paper's four strategies: softening and hardening are one."""
 
 
-Intent: TypeAlias = Callable[[pd.DataFrame], Sequence[str]]
+IntentJudge: TypeAlias = Callable[[pd.DataFrame], Sequence[str]]
 """A function from candidates beside their seeds (seed_id, seed, text) to reasons, "" for one that keeps the intent."""
 
 
-def judge(
+def judge_candidates(
     seeds: pd.DataFrame,
     candidates: Candidates,
     gates: Gates = Gates(),
-    embed: Embed = encoder.encode,
-    risk: Risk = surface_risk,
+    embed: Embed = encoder.encode_texts,
+    risk: RiskFunction = surface_risk,
     taken: Collection[str] = (),
     losses: Losses | None = None,
-    intent: Intent | None = None,
+    intent: IntentJudge | None = None,
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Measure every candidate and say which gate stops it.
 
@@ -93,9 +93,9 @@ def judge(
     seeds, candidates : DataFrame
         seed_id, text; candidates also strategy.
     embed, risk : callable
-        Texts to sentence vectors; texts and `embed` to risks in [0, 1] (`risk.scorer`).
+        Texts to sentence vectors; texts and `embed` to risks in [0, 1] (`risk.load_risk_scorer`).
     taken : collection of str
-        Texts, as `text.key` has them, that stand elsewhere in the corpus.
+        Texts, as `text.match_key` has them, that stand elsewhere in the corpus.
     losses : callable or None
         Texts to losses (`models.fluency`): of the candidates that pass alone the more fluent are preferred. None for
         candidates that people wrote.
@@ -108,19 +108,19 @@ def judge(
         With `risk` and `reason` ("" or a sanity or risk reason).
     candidates : DataFrame
         With similarity, overlap, content_overlap, framed (the seed's own words in another frame), risk and `reason`: ""
-        for a kept one, else a key of `REASONS`.
+        for a kept one, else a key of `GATE_REASONS`.
     """
-    embed = encoder.memoized(embed)
+    embed = encoder.memoize_embedding(embed)
     seeds, candidates = judge_seeds(seeds, gates, embed, risk, taken), candidates.reset_index(drop=True)
     own = pd.Series(seeds.index, index=seeds["seed_id"]).loc[candidates["seed_id"]].to_numpy()
     own_text, own_risk = (seeds[name].to_numpy()[own] for name in ("text", "risk"))
-    vectors, seed_vectors = (unit(embed(frame["text"].tolist())) for frame in (candidates, seeds))
+    vectors, seed_vectors = (normalize_rows(embed(frame["text"].tolist())) for frame in (candidates, seeds))
     candidates["similarity"] = np.einsum("ij,ij->i", vectors, seed_vectors[own])
-    for column, tokens in (("overlap", words), ("content_overlap", content_words)):
+    for column, tokens in (("overlap", split_words), ("content_overlap", content_words)):
         bags = _bags([*seeds["text"], *candidates["text"]], tokens)
         candidates[column] = _paired_jaccard(bags[len(seeds) :], bags[own])
     pairs = list(zip(candidates["text"], own_text, strict=True))
-    candidates["framed"] = [only_framed(text, seed) for text, seed in pairs]
+    candidates["framed"] = [is_only_framed(text, seed) for text, seed in pairs]
     candidates["risk"] = risk(candidates["text"], embed)
     candidates["reason"] = _first(
         sanity_reasons(candidates["text"], gates),
@@ -149,11 +149,11 @@ def judge(
 def judge_seeds(
     seeds: pd.DataFrame,
     gates: Gates = Gates(),
-    embed: Embed = encoder.encode,
-    risk: Risk = surface_risk,
+    embed: Embed = encoder.encode_texts,
+    risk: RiskFunction = surface_risk,
     taken: Collection[str] = (),
 ) -> pd.DataFrame:
-    """Return seeds with `risk` and the `reason` of the gate that stops them, as `judge` does."""
+    """Return seeds with `risk` and the `reason` of the gate that stops them, as `judge_candidates` does."""
     seeds = seeds.reset_index(drop=True)
     seeds["risk"] = risk(seeds["text"], embed)
     seeds["reason"] = _first(
@@ -173,24 +173,24 @@ def _first(*reasons: Sequence[str] | np.ndarray) -> np.ndarray:
 def sanity_reasons(texts: Iterable[str], gates: Gates = Gates()) -> list[str]:
     """Return the sanity reason of each text by itself, "" where it is sane."""
     return [
-        "blank" if not words(text)
-        else "characters" if hidden(text)
+        "blank" if not split_words(text)
+        else "characters" if has_hidden(text)
         else "formula" if text.lstrip()[0] in "=+-@"
         else "length" if len(text) > gates.max_chars
-        else "language" if langid.classify(text)[0] not in ENGLISH
+        else "language" if langid.classify(text)[0] not in ENGLISH_CODES
         else ""
         for text in texts
     ]  # fmt: skip
 
 
 def _odd_length(text: str, seed: str, gates: Gates) -> bool:
-    longer, shorter = sorted((len(words(text)), len(words(seed))), reverse=True)
+    longer, shorter = sorted((len(split_words(text)), len(split_words(seed))), reverse=True)
     return longer > gates.max_length_ratio * shorter
 
 
 def _repeated(before: Collection[str], texts: Iterable[str], taken: Collection[str]) -> np.ndarray:
     """Mark texts with the same words, in the same order, as an earlier or taken one."""
-    keys = pd.Series([key(text) for text in (*before, *texts)], dtype=object)
+    keys = pd.Series([match_key(text) for text in (*before, *texts)], dtype=object)
     return np.where((keys.duplicated() | keys.isin(taken))[len(before) :], "duplicate", "")
 
 
@@ -198,9 +198,9 @@ def _risky(risks: pd.Series, gates: Gates) -> np.ndarray:
     return np.select([risks < gates.min_risk, risks > gates.max_risk], ["risk_low", "risk_high"], "")
 
 
-def kept_in_order(text: str, seed: str) -> float:
+def ordered_word_overlap(text: str, seed: str) -> float:
     """Compute the longest common subsequence of words over the number of words of the longer text, in [0, 1]."""
-    return float(LCSseq.normalized_similarity(words(text), words(seed)))
+    return float(LCSseq.normalized_similarity(split_words(text), split_words(seed)))
 
 
 def _uncontrolled(
@@ -208,7 +208,9 @@ def _uncontrolled(
 ) -> np.ndarray:
     """Stop softenings and hardenings that change more than charged words or do not move the risk their way."""
     direction = strategies.map({"softening": -1, "hardening": 1}).to_numpy(float, na_value=np.nan)
-    kept = [np.nan if np.isnan(way) else kept_in_order(*pair) for way, pair in zip(direction, pairs, strict=True)]
+    kept = [
+        np.nan if np.isnan(way) else ordered_word_overlap(*pair) for way, pair in zip(direction, pairs, strict=True)
+    ]
     shifts = np.round(direction * shifts, 4)  # risks have four decimals: a shift of min_shift itself passes
     conditions = [np.array(kept, float) < gates.min_kept, shifts < gates.min_shift]
     return np.select(conditions, ["restructured", "direction"], "")
@@ -235,10 +237,10 @@ def _sizes(bags: csr_matrix) -> np.ndarray:
 
 
 def _fluent(candidates: pd.DataFrame, losses: Losses) -> pd.DataFrame:
-    """Return the more fluent half, `FLUENT` at least, of each seed's candidates in each strategy, the best first."""
+    """Return the more fluent half, `MIN_FLUENT` at least, of each seed's candidates by strategy, best first."""
     candidates = candidates.assign(loss=losses(candidates["text"].tolist())).sort_values("loss", kind="stable")
     alike = candidates.groupby(["seed_id", "strategy"])
-    return candidates[alike.cumcount() < np.maximum(FLUENT, np.ceil(alike["loss"].transform("size") / 2))]
+    return candidates[alike.cumcount() < np.maximum(MIN_FLUENT, np.ceil(alike["loss"].transform("size") / 2))]
 
 
 def _select(cluster: pd.DataFrame, gates: Gates) -> np.ndarray:
@@ -249,7 +251,7 @@ def _select(cluster: pd.DataFrame, gates: Gates) -> np.ndarray:
     there yet goes before one that is, and the earlier candidate wins a tie. Where no complete cluster results, it is
     tried once more with the paper's four strategies as labels and frames last.
     """
-    overlap = np.maximum(*(_jaccard_matrix(_bags(cluster["text"], tokens)) for tokens in (words, content_words)))
+    overlap = np.maximum(*(_jaccard_matrix(_bags(cluster["text"], tokens)) for tokens in (split_words, content_words)))
     framed, label = cluster["framed"].to_numpy(), cluster["strategy"]
     reasons = _farthest_first(cluster, gates, overlap, label.to_numpy(), np.zeros(len(cluster)))
     if "incomplete" in reasons:
@@ -283,8 +285,8 @@ def _farthest_first(
     return reasons
 
 
-def assemble(seeds: pd.DataFrame, candidates: pd.DataFrame) -> Corpus:
-    """Build the corpus (its file's columns) from what `judge` returns: each complete cluster's seed, then its variants.
+def assemble_corpus(seeds: pd.DataFrame, candidates: pd.DataFrame) -> Corpus:
+    """Build the corpus from what `judge_candidates` returns: each complete cluster's seed, then its variants.
 
     A seed's similarity and overlap with itself are 1. Raise DataError where no cluster is complete.
     """
@@ -294,10 +296,10 @@ def assemble(seeds: pd.DataFrame, candidates: pd.DataFrame) -> Corpus:
         if (seeds["reason"] != "").all():
             first = seeds.iloc[0]
             raise DataError(
-                f"all {len(seeds)} seeds are stopped ({first['seed_id']}: {REASONS[first['reason']]}, risk "
+                f"all {len(seeds)} seeds are stopped ({first['seed_id']}: {GATE_REASONS[first['reason']]}, risk "
                 f"{first['risk']:.2f}); reword them, or move min_risk or max_risk"
             )
-        best = progress(seeds, candidates).sort_values("variants", kind="stable").iloc[-1]
+        best = count_passing_by_seed(seeds, candidates).sort_values("variants", kind="stable").iloc[-1]
         raise DataError(
             f"no seed has a complete cluster; the best is {best['seed_id']} with {best['variants']} paraphrases that "
             "pass alone, but too few of them differ enough from each other, or a strategy is missing; write more "
@@ -315,27 +317,27 @@ def assemble(seeds: pd.DataFrame, candidates: pd.DataFrame) -> Corpus:
     return rows.rename(columns={"seed_id": "cluster_id"})[list(SCHEMAS["corpus"].columns)]
 
 
-def progress(seeds: pd.DataFrame, candidates: pd.DataFrame) -> Table:
+def count_passing_by_seed(seeds: pd.DataFrame, candidates: pd.DataFrame) -> Table:
     """Count each seed's candidates: seed_id, risk, reason (of the seed), variants (that pass alone), candidates."""
-    passing = candidates[alone(candidates)]
+    passing = candidates[passes_alone(candidates)]
     variants, written = (
         seeds["seed_id"].map(rows["seed_id"].value_counts()).fillna(0).astype(int) for rows in (passing, candidates)
     )
     return seeds[["seed_id", "risk", "reason"]].assign(variants=variants, candidates=written).reset_index(drop=True)
 
 
-def alone(candidates: pd.DataFrame) -> "pd.Series[bool]":
+def passes_alone(candidates: pd.DataFrame) -> "pd.Series[bool]":
     """Return which judged candidates pass alone: at most, others were preferred to them."""
-    return candidates["reason"].isin(["", *SELECTED])
+    return candidates["reason"].isin(["", *SELECTION_REASONS])
 
 
-def tally(candidates: pd.DataFrame, by: str = "generator") -> Table:
+def count_fates(candidates: pd.DataFrame, by: str = "generator") -> Table:
     """Count judged candidates by a column, by what became of them and by strategy.
 
-    Returns `by`, fate (`kept`, then the reasons that occur, in the order of `REASONS`), a column per strategy, total,
-    share (of the candidates in the same `by`).
+    Returns `by`, fate (`kept`, then the reasons that occur, in the order of `GATE_REASONS`), a column per strategy,
+    total, share (of the candidates in the same `by`).
     """
-    fate = pd.Categorical(candidates["reason"].replace("", "kept"), ["kept", *REASONS])
+    fate = pd.Categorical(candidates["reason"].replace("", "kept"), ["kept", *GATE_REASONS])
     counts = pd.crosstab([candidates[by], fate], candidates["strategy"], rownames=[by, "fate"])
     counts = counts.reindex(columns=list(STRATEGIES), fill_value=0)
     counts = counts.assign(total=counts.sum(axis=1)).query("total > 0").rename_axis(columns=None).reset_index()
@@ -344,7 +346,7 @@ def tally(candidates: pd.DataFrame, by: str = "generator") -> Table:
     )
 
 
-def completed(candidates: pd.DataFrame, n_seeds: int) -> Table:
+def count_complete_clusters(candidates: pd.DataFrame, n_seeds: int) -> Table:
     """Count the seeds for which each generator's candidates, judged by themselves, make a complete cluster.
 
     `n_seeds` were given to each generator. Returns generator, complete, seeds, share with its exact (Clopper-Pearson)
@@ -357,7 +359,7 @@ def completed(candidates: pd.DataFrame, n_seeds: int) -> Table:
     return pd.DataFrame(lines)
 
 
-def passed(candidates: pd.DataFrame) -> Table:
+def count_passing(candidates: pd.DataFrame) -> Table:
     """Count the judged candidates that pass alone, by generator and strategy.
 
     Returns generator, strategy ("all" last), written, passing, share (of those written) with its 95 % bootstrap
@@ -368,25 +370,25 @@ def passed(candidates: pd.DataFrame) -> Table:
         clusters = ClusterBootstrap(own["seed_id"])
         for strategy in (*STRATEGIES, "all"):
             rows = own if strategy == "all" else own[own["strategy"] == strategy]
-            hits = alone(rows)
+            hits = passes_alone(rows)
             counts = {"generator": name, "strategy": strategy, "written": len(rows), "passing": int(hits.sum())}
             lines.append(counts | to_columns({"share": clusters.share(rows["seed_id"], hits)}))
     return pd.DataFrame(lines)
 
 
-MEASURES = {"similarity": "cosine to the seed", "content_overlap": "content-word overlap", "risk": "risk"}
+GATE_MEASURES = {"similarity": "cosine to the seed", "content_overlap": "content-word overlap", "risk": "risk"}
 
 
-def histogram(candidates: pd.DataFrame) -> Table:
+def bin_gate_measures(candidates: pd.DataFrame) -> Table:
     """Count judged candidates by what the gates measure, in bins of width `BIN`.
 
-    Returns measure (a key of `MEASURES`), low (lower edge of the bin; a negative cosine counts in the first), passes
-    and stopped (candidates that pass alone, and the others).
+    Returns measure (a key of `GATE_MEASURES`), low (lower edge of the bin; a negative cosine counts in the first),
+    passes and stopped (candidates that pass alone, and the others).
     """
-    passing = alone(candidates)
-    edges = np.linspace(0, 1, round(1 / BIN) + 1)
+    passing = passes_alone(candidates)
+    edges = np.linspace(0, 1, round(1 / BIN_WIDTH) + 1)
     parts = []
-    for measure in MEASURES:
+    for measure in GATE_MEASURES:
         values = candidates[measure].clip(0, 1)
         passes, stopped = (np.histogram(values[mask], edges)[0] for mask in (passing, ~passing))
         parts.append(pd.DataFrame({"measure": measure, "low": edges[:-1], "passes": passes, "stopped": stopped}))

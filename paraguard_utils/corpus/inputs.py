@@ -7,23 +7,23 @@ import pandas as pd
 
 from paraguard_utils import paths, stores, unsafe
 from paraguard_utils.corpus import benchmarks, gates, paraphrase
-from paraguard_utils.corpus.writer import ANSWER, Authors
+from paraguard_utils.corpus.writer import PARAPHRASE_DECODING, Authors
 from paraguard_utils.errors import DataError, Missing
 from paraguard_utils.models import encoder, fluency, loading
 from paraguard_utils.models.encoder import Embed
 from paraguard_utils.models.fluency import Losses
-from paraguard_utils.models.trace_store import BATCH
-from paraguard_utils.paths import input_file
+from paraguard_utils.models.trace_store import BATCH_SIZE
+from paraguard_utils.paths import resolve_input
 from paraguard_utils.schemas import Seeds
 from paraguard_utils.settings import Gates
 
-RULES, AUTHORED = "rules", "authored"
+RULES_GENERATOR, FILE_GENERATOR = "rules", "authored"
 """Generators of candidates that rules write, and of those that come in a file; the first is also given as an input."""
 
-COMPARED = 20  # seeds on which generators are compared
+N_COMPARED_SEEDS = 20  # seeds on which generators are compared
 
 
-def read_inputs(
+def read_seeds_and_candidates(
     store: stores.Store,
     corpus_name: str,
     seeds: str,
@@ -39,33 +39,34 @@ def read_inputs(
     not fit, a candidate names a seed that is not there, or a model would read requests that ask for harm.
     """
     seeds, candidates = (name.replace("{corpus}", corpus_name) for name in (seeds, candidates))
-    seed_file = input_file(seeds)
-    seed_rows = _stripped(stores.read(seed_file, "seeds"))
+    seed_file = resolve_input(seeds)
+    seed_rows = _stripped(stores.read_file(seed_file, "seeds"))
     seed_rows = seed_rows.assign(topical=seed_rows.get("topical", "unstated"))
     if authors and (authors.writer or authors.judge):
-        unsafe.refuse(seed_rows, "candidates written or judged by a model")
+        unsafe.refuse_unsafe(seed_rows, "candidates written or judged by a model")
     sane = seed_rows[[reason == "" for reason in gates.sanity_reasons(seed_rows["text"], limits)]]
-    if candidates == RULES:
-        return seed_rows, paraphrase.by_rules(sane).assign(generator=RULES)
+    if candidates == RULES_GENERATOR:
+        return seed_rows, paraphrase.paraphrase_by_rules(sane).assign(generator=RULES_GENERATOR)
     if authors and authors.writer:
         return seed_rows, authors.write(store, corpus_name, sane)
-    candidate_file = input_file(candidates)
-    rows = _stripped(stores.read(candidate_file, "candidates"))
+    candidate_file = resolve_input(candidates)
+    rows = _stripped(stores.read_file(candidate_file, "candidates"))
     if len(orphans := rows.index[~rows["seed_id"].isin(seed_rows["seed_id"])]):
         raise DataError(
-            f"{paths.shown(candidate_file)}: row {orphans[0] + 2}, column seed_id: {rows['seed_id'][orphans[0]]!r} "
-            f"is not in {paths.shown(seed_file)}; add the seed or remove the row"
+            f"{paths.display_path(candidate_file)}: row {orphans[0] + 2}, column seed_id: "
+            f"{rows['seed_id'][orphans[0]]!r} "
+            f"is not in {paths.display_path(seed_file)}; add the seed or remove the row"
         )
-    return seed_rows, rows.assign(generator=AUTHORED, rule=AUTHORED)
+    return seed_rows, rows.assign(generator=FILE_GENERATOR, rule=FILE_GENERATOR)
 
 
-def compared_seeds(seeds: Seeds, n: int = COMPARED) -> Seeds:
+def sample_compared_seeds(seeds: Seeds, n: int = N_COMPARED_SEEDS) -> Seeds:
     """Return the seeds on which generators are compared: a stratified sample, in the order of their ids."""
-    return benchmarks.stratified(seeds).head(n).sort_values("seed_id").reset_index(drop=True)
+    return benchmarks.order_by_strata(seeds).head(n).sort_values("seed_id").reset_index(drop=True)
 
 
-def generated(
-    store: stores.Store, corpus_name: str, seeds: Seeds, paraphraser: str, n: int = COMPARED
+def generate_candidates(
+    store: stores.Store, corpus_name: str, seeds: Seeds, paraphraser: str, n: int = N_COMPARED_SEEDS
 ) -> tuple[Seeds, pd.DataFrame]:
     """Return a stratified sample of n seeds and what the rules and a model write for it.
 
@@ -73,16 +74,16 @@ def generated(
     the model write; "rules", for rules only; or "", for what the store has, which may be no rows. Raise Missing where
     the recorded store has none by this model, or for other seeds.
     """
-    sample = compared_seeds(seeds, n)
-    meta = {"seeds": stores.frame_hash(sample), "rules": paraphrase.digest()}
+    sample = sample_compared_seeds(seeds, n)
+    meta = {"seeds": stores.frame_hash(sample), "rules": paraphrase.rules_digest()}
     meta |= {"paraphraser": paraphraser} if paraphraser else {}
     known = stores.read_meta(store.path("generated", corpus_name))
     there = {key: known.get(key) for key in meta} == meta
     if paraphraser and not store.recorded:
-        written = [paraphrase.by_rules(sample).assign(generator=RULES)]
-        if paraphraser != RULES:
-            model = loading.load(loading.resolve(paraphraser))
-            found = paraphrase.by_model(store, corpus_name, sample, model, ANSWER, BATCH)
+        written = [paraphrase.paraphrase_by_rules(sample).assign(generator=RULES_GENERATOR)]
+        if paraphraser != RULES_GENERATOR:
+            model = loading.load_model(loading.resolve_model(paraphraser))
+            found = paraphrase.paraphrase_by_model(store, corpus_name, sample, model, PARAPHRASE_DECODING, BATCH_SIZE)
             written.append(found.assign(generator=model.name))
         store.write("generated", corpus_name, frame=pd.concat(written, ignore_index=True), meta=meta)
     elif paraphraser and not there:
@@ -101,11 +102,11 @@ def _stripped(frame: pd.DataFrame) -> pd.DataFrame:
     return frame.assign(text=frame["text"].str.strip())
 
 
-def losses(candidates: str) -> Losses | None:
+def select_losses(candidates: str) -> Losses | None:
     """Return the function that tells the gates how fluent candidates are; None where rules do not write them."""
-    return fluency.losses if candidates == RULES else None
+    return fluency.compute_losses if candidates == RULES_GENERATOR else None
 
 
-def embedder(store: stores.Store, corpus_name: str) -> Embed:
+def make_embedder(store: stores.Store, corpus_name: str) -> Embed:
     """Return a function from texts to sentence vectors that reads and fills a store."""
-    return partial(encoder.vectors, store, corpus_name)
+    return partial(encoder.stored_vectors, store, corpus_name)

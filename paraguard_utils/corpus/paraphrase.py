@@ -27,37 +27,45 @@ from textblob.en import tag as part_of_speech_tags
 from paraguard_utils import paths, unsafe
 from paraguard_utils.core.estimates import SEED
 from paraguard_utils.models import loading, trace_store
-from paraguard_utils.models.local import Respondent
+from paraguard_utils.models.local import Backend
 from paraguard_utils.models.prompting import Decoding, Sampling
 from paraguard_utils.schemas import STRATEGIES
 from paraguard_utils.stores import Store
-from paraguard_utils.text import THINKING, content_words, key, readable
+from paraguard_utils.text import THINKING_BLOCK, content_words, match_key, replace_control
 
-LEXICON = paths.DATA / "generation" / "lexicon.csv"
-FRAMES = paths.DATA / "generation" / "frames.yaml"
-REQUESTS = paths.DATA / "generation" / "model_prompts.yaml"
-VERSION = "rules-2"
+LEXICON_FILE = paths.DATA / "generation" / "lexicon.csv"
+FRAMES_FILE = paths.DATA / "generation" / "frames.yaml"
+MODEL_PROMPTS_FILE = paths.DATA / "generation" / "model_prompts.yaml"
+RULES_VERSION = "rules-2"
 
-Token: TypeAlias = tuple[int, int, str]  # start, end, text
-Span: TypeAlias = tuple[int, int]  # start, end
-Options: TypeAlias = dict[str, list[str]]  # replacements by kind
+_Token: TypeAlias = tuple[int, int, str]  # start, end, text
+_Span: TypeAlias = tuple[int, int]  # start, end
+_Replacements: TypeAlias = dict[str, list[str]]  # replacements by kind
 
-TOKEN = re.compile(r"[^\W_]+(?:['’-][^\W_]+)*|[^\w\s]|_")
-QUOTED = re.compile(r"([\"“«'‘`]).*?([\"”»'’`])(?=\W|$)")
-SENTENCE = re.compile(r"(?<=[\w)\"'][\w)\"'][.!?])\s+")
-ANNOUNCED = re.compile(r"(?i)^(?:sure|certainly|of course|here|re-?written|paraphrased?|new|request|version)[^:?]*:\W*")
-INVERTED = re.compile(r"(?i)(?:how|why|when|where) (?:am|are|can|could|did|do|does|is|should|was|were|will|would)\b")
-QUESTION_BEHIND = re.compile(r"(?i)\b(?:and|or) (?:how|if|what|when|where|whether|why)\b")
-ASKED = re.compile(r"\{(?:ASK|DO|ORDER)\} ?\{VP\}")
-ARTICLE = re.compile(r"\b([Aa])n? \Z")
+_TOKEN = re.compile(r"[^\W_]+(?:['’-][^\W_]+)*|[^\w\s]|_")
+_QUOTATION = re.compile(r"([\"“«'‘`]).*?([\"”»'’`])(?=\W|$)")
+_SENTENCE_END = re.compile(r"(?<=[\w)\"'][\w)\"'][.!?])\s+")
+_ANNOUNCEMENT = re.compile(
+    r"(?i)^(?:sure|certainly|of course|here|re-?written|paraphrased?|new|request|version)[^:?]*:\W*"
+)
+_INVERTED_QUESTION = re.compile(
+    r"(?i)(?:how|why|when|where) (?:am|are|can|could|did|do|does|is|should|was|were|will|would)\b"
+)
+_TRAILING_QUESTION = re.compile(r"(?i)\b(?:and|or) (?:how|if|what|when|where|whether|why)\b")
+_ASKED_VERB = re.compile(r"\{(?:ASK|DO|ORDER)\} ?\{VP\}")
+_ARTICLE = re.compile(r"\b([Aa])n? \Z")
 
-COUNT = {"lexical": 4, "register": 6, "softening": 6, "hardening": 6, "rewrite": 8}
+MAX_CANDIDATES = {"lexical": 4, "register": 6, "softening": 6, "hardening": 6, "rewrite": 8}
 """Candidates by strategy, at most: more than a cluster needs, so that the gates can choose."""
 
-TONES = ("formal", "chatty")
-TONE_WORDS = 2  # words of another tone that make a register shift where no frame fits
-SHARES = (1.0, 0.6, 0.8, 0.4)  # of a text's replaceable words that are replaced, in turn
-FEW = (0.0, 0.15, 0.3)  # the same for the other words of a softening or hardening, which keeps its seed's sentence
+_TONES = ("formal", "chatty")
+MIN_TONE_WORDS = 2  # words of another tone that make a register shift where no frame fits
+_REPLACED_SHARES = (1.0, 0.6, 0.8, 0.4)  # of a text's replaceable words that are replaced, in turn
+_REPLACED_SHARES_BESIDE_CHARGED = (
+    0.0,
+    0.15,
+    0.3,
+)  # the same for the other words of a softening or hardening, which keeps its seed's sentence
 
 _BEFORE_VERB = frozenset(
     """can could i let's may might must not please shall should they to we who will would you""".split()  # noqa: SIM905
@@ -77,16 +85,16 @@ _BE_HAVE = frozenset(
 
 
 @cache
-def lexicon() -> pd.DataFrame:
+def read_lexicon() -> pd.DataFrame:
     """Read the lexicon: term, pos, replacement, kind."""
-    return pd.read_csv(LEXICON)
+    return pd.read_csv(LEXICON_FILE)
 
 
 @cache
 def _entries() -> dict[tuple[str, ...], list[Any]]:
     """Group the lexicon's rows by the words of their term."""
     found: dict[tuple[str, ...], list[Any]] = {}
-    for row in lexicon().itertuples(index=False):
+    for row in read_lexicon().itertuples(index=False):
         found.setdefault(tuple(row.term.split()), []).append(row)
     return found
 
@@ -99,7 +107,7 @@ def _longest() -> int:
 @cache
 def _frames() -> dict[str, list[dict[str, Any]]]:
     """Read the frames of each strategy and compile their patterns."""
-    content = yaml.safe_load(FRAMES.read_text(encoding="utf-8"))
+    content = yaml.safe_load(FRAMES_FILE.read_text(encoding="utf-8"))
     frames: dict[str, list[dict[str, Any]]] = {}
     for frame in content["frames"]:
         pattern = re.sub(r"\{([A-Z]+)\}", lambda match: content["macros"][match[1]], frame["pattern"])
@@ -107,9 +115,9 @@ def _frames() -> dict[str, list[dict[str, Any]]]:
     return frames
 
 
-def digest() -> str:
+def rules_digest() -> str:
     """Return 16 hex digits over the rules' data and version."""
-    content = VERSION.encode() + LEXICON.read_bytes() + FRAMES.read_bytes()
+    content = RULES_VERSION.encode() + LEXICON_FILE.read_bytes() + FRAMES_FILE.read_bytes()
     return hashlib.sha256(content).hexdigest()[:16]
 
 
@@ -134,18 +142,18 @@ def _can_be_verb(word: str) -> bool:
 _articles = cache(inflect.engine)
 
 
-def substitutions(text: str, kept: Sequence[Span] = ()) -> list[tuple[int, int, Options]]:
+def find_substitutions(text: str, kept: Sequence[_Span] = ()) -> list[tuple[int, int, _Replacements]]:
     """Find what the lexicon can replace in a text, outside the spans to be kept, in text order and without overlaps.
 
     Returns start, end, and for each kind the replacements, inflected and capitalised as the original. Where terms
     overlap, the first and then the longest is taken.
     """
-    tokens = [(match.start(), match.end(), match[0]) for match in TOKEN.finditer(text)]
+    tokens = [(match.start(), match.end(), match[0]) for match in _TOKEN.finditer(text)]
     if not tokens:
         return []
     lowered = [token.lower().replace("’", "'") for _, _, token in tokens]
     tags = _tags(tuple(token for _, _, token in tokens))
-    spans = [*kept, *(match.span() for match in QUOTED.finditer(text))]
+    spans = [*kept, *(match.span() for match in _QUOTATION.finditer(text))]
     stays = [any(a <= start and end <= b for a, b in spans) for start, end, _ in tokens]
     found, i = [], 0
     while i < len(tokens):
@@ -165,7 +173,7 @@ def _tags(tokens: tuple[str, ...]) -> list[str]:
     return [tag for _, tag in tagged] if len(tagged) == len(tokens) else [""] * len(tokens)
 
 
-def _left_alone(i: int, tokens: list[Token]) -> bool:
+def _left_alone(i: int, tokens: list[_Token]) -> bool:
     """Say whether a token is no word, a name or an abbreviation."""
     token = tokens[i][2]
     if not token[0].isalpha():
@@ -174,12 +182,12 @@ def _left_alone(i: int, tokens: list[Token]) -> bool:
     return (not token.islower() and not begins) or (len(token) > 1 and token.isupper())
 
 
-def _options(i: int, length: int, tokens: list[Token], lowered: list[str], tags: list[str]) -> Options:
+def _options(i: int, length: int, tokens: list[_Token], lowered: list[str], tags: list[str]) -> _Replacements:
     """Return the replacements of the term of `length` tokens at `i`."""
     span = lowered[i : i + length]
     if any(not token[0].isalpha() for token in span) or any(t[2] != t[2].lower() for t in tokens[i + 1 : i + length]):
         return {}
-    options: Options = {}
+    options: _Replacements = {}
     for pos, term in _readings(i, length, span, lowered, tags):
         for row in _entries().get(term, ()):
             if row.pos == pos[0]:
@@ -245,13 +253,13 @@ def _shaped(replacement: str, pos: str, form: str) -> str:
     return " ".join(parts)
 
 
-def substitute(
+def substitute_words(
     text: str,
     generator: np.random.Generator,
     always: Sequence[str],
     beside: Sequence[str],
     share: float,
-    kept: Sequence[Span] = (),
+    kept: Sequence[_Span] = (),
 ) -> str:
     """Replace some of a text's words, outside the spans to be kept.
 
@@ -261,7 +269,7 @@ def substitute(
     """
     needed: list[tuple[int, int, list[str]]] = []
     others: list[tuple[int, int, list[str]]] = []
-    for start, end, options in substitutions(text, kept):
+    for start, end, options in find_substitutions(text, kept):
         for kinds, places in ((always, needed), (beside, others)):
             found = sorted({new for kind in kinds for new in options.get(kind, ())})
             if found:
@@ -280,20 +288,20 @@ def substitute(
 
 def _with_article(before: str, new: str) -> str:
     """Make an article at the end of the text before a replacement fit it."""
-    match = ARTICLE.search(before)
+    match = _ARTICLE.search(before)
     if not match or not new[0].isalpha():
         return before
     article = _articles().a(new).split()[0]
     return before[: match.start()] + match[1] + article[1:] + " "
 
 
-def framed(text: str, strategy: str) -> list[tuple[str, str, list[Span]]]:
+def apply_frames(text: str, strategy: str) -> list[tuple[str, str, list[_Span]]]:
     """Say one sentence of a text in every frame of a strategy, "register" or "rewrite", that fits it.
 
     Returns the names of the rules, the texts they give, and where in these the frames' own words stand, in the order of
     `frames.yaml`.
     """
-    sentences = SENTENCE.split(text.strip())
+    sentences = _SENTENCE_END.split(text.strip())
     found = []
     for frame in _frames()[strategy]:
         for number, sentence in enumerate(sentences):
@@ -316,13 +324,15 @@ def _fits(match: re.Match[str], body: str, frame: dict[str, Any]) -> bool:
         verb = rest[0] if rest and first.endswith("ly") and not _can_be_verb(first.lower()) else first
         if (not first.islower() and not body.startswith(first)) or not _can_be_verb(verb.lower()):
             return False
-        if ASKED.search(pattern) and verb.lower() not in _ORDERS:  # "Can you die of it?" asks for nothing to be done
+        if (
+            _ASKED_VERB.search(pattern) and verb.lower() not in _ORDERS
+        ):  # "Can you die of it?" asks for nothing to be done
             return False
     if groups.get("np", "a").split()[0].lower() in _NO_NOUN:
         return False
     # A question that hangs on a question stays one; behind a noun or a statement it would not be English.
     behind = groups.get("np", "") if frame["template"].endswith("?") and "wh" not in groups else body
-    if INVERTED.match(groups.get("clause", "")) or QUESTION_BEHIND.search(behind):
+    if _INVERTED_QUESTION.match(groups.get("clause", "")) or _TRAILING_QUESTION.search(behind):
         return False
     return not any(_second_verb(groups[name]) for name in ("np", "clause") if name in groups)
 
@@ -351,7 +361,7 @@ def _second_verb(phrase: str) -> bool:
     return any(word in _ORDERS or word in ("ensure", "include", "use", "keep", "avoid", "do") for word in after)
 
 
-def _filled(template: str, match: re.Match[str], end: str) -> tuple[str, list[Span]]:
+def _filled(template: str, match: re.Match[str], end: str) -> tuple[str, list[_Span]]:
     """Fill a template with what its pattern has matched; return the sentence and the spans of the template's words."""
     parts = {name: value for name, value in match.groupdict().items() if value is not None}
     parts = {name: _lowered(value) for name, value in parts.items()} | {"end": end}
@@ -379,59 +389,59 @@ _OPENERS = frozenset(
 )
 
 
-def by_rules(seeds: pd.DataFrame, seed: int = SEED) -> pd.DataFrame:
+def paraphrase_by_rules(seeds: pd.DataFrame, seed: int = SEED) -> pd.DataFrame:
     """Write candidates for seeds (seed_id, text) by rules; another `seed` gives other choices.
 
     Returns seed_id, strategy, text, rule (the frame's name, or the kind of substitution); no two of a seed alike.
     """
     rows = []
     for seed_id, text in zip(seeds["seed_id"], seeds["text"], strict=True):
-        known = {key(text)}
+        known = {match_key(text)}
         for strategy, rule, new in _candidates(text, seed):
-            if key(new) not in known:
-                known.add(key(new))
+            if match_key(new) not in known:
+                known.add(match_key(new))
                 rows.append((seed_id, strategy, new, rule))
     return pd.DataFrame(rows, columns=["seed_id", "strategy", "text", "rule"])
 
 
 def _candidates(text: str, seed: int) -> Iterator[tuple[str, str, str]]:
     """Yield strategy, rule and text; a text may come more than once."""
-    kinds = Counter(kind for _, _, options in substitutions(text) for kind in options)
+    kinds = Counter(kind for _, _, options in find_substitutions(text) for kind in options)
     for strategy in STRATEGIES:
         content = f"{seed}\x1f{strategy}\x1f{text}".encode()
         generator = np.random.default_rng(np.frombuffer(hashlib.sha256(content).digest(), np.uint32))
         charged = strategy in ("softening", "hardening")
         if charged and not kinds[strategy]:
             continue
-        shares = FEW if charged else SHARES
+        shares = _REPLACED_SHARES_BESIDE_CHARGED if charged else _REPLACED_SHARES
         for number, (rule, base, kept) in enumerate(_bases(text, strategy, kinds, generator)):
             always = [strategy] if charged else [rule.partition("-")[0]] if strategy == "register" else []
             beside = ["lexical"] if always else ["lexical", "formal"]
-            yield strategy, rule, substitute(base, generator, always, beside, shares[number % len(shares)], kept)
+            yield strategy, rule, substitute_words(base, generator, always, beside, shares[number % len(shares)], kept)
 
 
 def _bases(
     text: str, strategy: str, kinds: Counter[str], generator: np.random.Generator
-) -> list[tuple[str, str, list[Span]]]:
+) -> list[tuple[str, str, list[_Span]]]:
     """List what a strategy's substitutions start from (rule, text, spans to keep): frames, tones in turn, or the text.
 
-    Without a frame a register shift needs `TONE_WORDS` of its tone; `kinds` counts what can be replaced.
+    Without a frame a register shift needs `MIN_TONE_WORDS` of its tone; `kinds` counts what can be replaced.
     """
-    count = COUNT[strategy]
+    count = MAX_CANDIDATES[strategy]
     if strategy not in _frames():
         return [(strategy, text, [])] * count
-    found = framed(text, strategy)
+    found = apply_frames(text, strategy)
     order = [found[i] for i in generator.permutation(len(found))]
     if strategy == "register":
-        order += [(tone, text, []) for tone in TONES if kinds[tone] >= TONE_WORDS]
+        order += [(tone, text, []) for tone in _TONES if kinds[tone] >= MIN_TONE_WORDS]
     tones = [rule.partition("-")[0] if strategy == "register" else "" for rule, *_ in order]
     turns = [tones[:i].count(tone) for i, tone in enumerate(tones)]
     order = [order[i] for i in np.argsort(turns, kind="stable")]
     return (order * count)[:count]
 
 
-def by_model(
-    store: Store, name: str, seeds: pd.DataFrame, model: loading.Model, decoding: Decoding, batch: int
+def paraphrase_by_model(
+    store: Store, name: str, seeds: pd.DataFrame, model: loading.LoadedModel, decoding: Decoding, batch: int
 ) -> pd.DataFrame:
     """Ask a chat model for a paraphrase of each seed in each strategy, once for each wording of the request.
 
@@ -439,31 +449,31 @@ def by_model(
     (the model's name); an answer that was cut off or holds no paraphrase is left out. Raise DataError where the seeds
     ask for harm: a model might answer instead, and what it writes is kept.
     """
-    unsafe.refuse(seeds, "paraphrases by a model")
-    asked = prompts(seeds, requests()["compared"])
-    traces = trace_store.query(store, f"{name}-paraphrases", asked, model, "none", decoding, batch)
+    unsafe.refuse_unsafe(seeds, "paraphrases by a model")
+    asked = make_paraphrase_prompts(seeds, read_model_prompts()["compared"])
+    traces = trace_store.query_model(store, f"{name}-paraphrases", asked, model, "none", decoding, batch)
     return _candidates_in(traces).assign(rule=model.name)
 
 
-def drawn(
-    store: Store, name: str, seeds: pd.DataFrame, model: Respondent | loading.Model, decodings: Sequence[Sampling]
+def draw_paraphrases(
+    store: Store, name: str, seeds: pd.DataFrame, model: Backend | loading.LoadedModel, decodings: Sequence[Sampling]
 ) -> pd.DataFrame:
     """Ask a model for paraphrases of each seed in each strategy by one prompt, once for each draw in `decodings`.
 
     A live store keeps the answers as traces of the corpora `<name>-paraphrases--draw-<number>`. Returns and raises what
-    `by_model` does, draw after draw; a text may come more than once. Where the requests lie in files and not all have
-    been answered, the program ends with status 0.
+    `paraphrase_by_model` does, draw after draw; a text may come more than once. Where the requests lie in files and not
+    all have been answered, the program ends with status 0.
     """
-    unsafe.refuse(seeds, "paraphrases by a model")
-    asked, frames = prompts(seeds, requests()["writer"]), []
+    unsafe.refuse_unsafe(seeds, "paraphrases by a model")
+    asked, frames = make_paraphrase_prompts(seeds, read_model_prompts()["writer"]), []
     for decoding in decodings:
         folder = f"{name}-paraphrases--draw-{decoding.draw}"
-        frames.append(trace_store.query(store, folder, asked, model, "none", decoding))
+        frames.append(trace_store.query_model(store, folder, asked, model, "none", decoding))
     trace_store.end_if_waiting(len(asked) * len(decodings) - sum(map(len, frames)))
     return _candidates_in(pd.concat(frames, ignore_index=True)).assign(rule=model.name)
 
 
-def prompts(seeds: pd.DataFrame, wordings: Mapping[str, str | Sequence[str]]) -> pd.DataFrame:
+def make_paraphrase_prompts(seeds: pd.DataFrame, wordings: Mapping[str, str | Sequence[str]]) -> pd.DataFrame:
     """Return what a model is asked for seeds, with one or more wordings a strategy.
 
     Returns prompt_id (`SEED--STRATEGY--NUMBER of the wording`) and text.
@@ -481,23 +491,23 @@ def prompts(seeds: pd.DataFrame, wordings: Mapping[str, str | Sequence[str]]) ->
 def _candidates_in(traces: pd.DataFrame) -> pd.DataFrame:
     """Find the paraphrases in a model's finished answers: seed_id, strategy, text."""
     keys = traces["prompt_id"].str.rsplit("--", n=2, expand=True)
-    found = traces["response"].fillna("").map(paraphrase_in)  # a request that failed has no response
+    found = traces["response"].fillna("").map(extract_paraphrase)  # a request that failed has no response
     rows = pd.DataFrame({"seed_id": keys[0], "strategy": keys[1], "text": found})
     finished = traces["finish_reason"] == "stop"  # half a paraphrase is no paraphrase
     return rows[finished & (rows["text"] != "")].reset_index(drop=True)
 
 
 @cache
-def requests() -> dict[str, Any]:
+def read_model_prompts() -> dict[str, Any]:
     """Read what models are asked: `writer`, a prompt a strategy; `judge`, questions; `compared`, two a strategy."""
-    return yaml.safe_load(REQUESTS.read_text(encoding="utf-8"))
+    return yaml.safe_load(MODEL_PROMPTS_FILE.read_text(encoding="utf-8"))
 
 
-def paraphrase_in(answer: str) -> str:
+def extract_paraphrase(answer: str) -> str:
     """Return the first line of an answer that is no announcement, without quotation marks; "" where there is none."""
-    for line in THINKING.sub("", readable(answer)).splitlines():
+    for line in THINKING_BLOCK.sub("", replace_control(answer)).splitlines():
         line = re.sub(r"^\W*(?:\d+[.)]\s+)?", "", line)
-        line = ANNOUNCED.sub("", line).strip(' \t*"“”`-')
+        line = _ANNOUNCEMENT.sub("", line).strip(' \t*"“”`-')
         if line and not line.endswith(":"):
             return line
     return ""

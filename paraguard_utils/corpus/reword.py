@@ -4,19 +4,20 @@ from functools import cache
 
 import pandas as pd
 
-from paraguard_utils.core.words import jaccard, words
+from paraguard_utils.core.words import jaccard, split_words
 from paraguard_utils.corpus import paraphrase
 from paraguard_utils.settings import Gates
 from paraguard_utils.text import content_words
 
-MOST = 3  # rewordings of a prompt, at most; each costs a query
+MAX_REWORDINGS = 3  # rewordings of a prompt, at most; each costs a query
 
 
-def reworded(prompts: pd.DataFrame) -> pd.DataFrame:
+def reword_prompts(prompts: pd.DataFrame) -> pd.DataFrame:
     """Reword prompts by the rules: the first candidate of each strategy that is not nearly its prompt.
 
     Takes prompt_id and text. Returns prompt_id (`ID~1`, `ID~2`, ...), cluster_id (the prompt's id), strategy, text: at
-    most `MOST` rows a prompt, none where the rules know no other words. No encoder checks that the meaning is kept.
+    most `MAX_REWORDINGS` rows a prompt, none where the rules know no other words. No encoder checks that the meaning is
+    kept.
     """
     columns = ["prompt_id", "cluster_id", "strategy", "text"]
     rows = [
@@ -31,9 +32,9 @@ def reworded(prompts: pd.DataFrame) -> pd.DataFrame:
 def _in_other_words(text: str) -> tuple[tuple[str, str], ...]:
     """Return the strategies and texts of a prompt's rewordings."""
     found: dict[str, str] = {}
-    candidates = paraphrase.by_rules(pd.DataFrame({"seed_id": ["own"], "text": [text]}))
+    candidates = paraphrase.paraphrase_by_rules(pd.DataFrame({"seed_id": ["own"], "text": [text]}))
     for strategy, new in zip(candidates["strategy"], candidates["text"], strict=True):
-        overlap = max(jaccard(words(new), words(text)), jaccard(content_words(new), content_words(text)))
+        overlap = max(jaccard(split_words(new), split_words(text)), jaccard(content_words(new), content_words(text)))
         if overlap <= Gates.max_overlap:
             found.setdefault(strategy, new)
-    return tuple(found.items())[:MOST]
+    return tuple(found.items())[:MAX_REWORDINGS]

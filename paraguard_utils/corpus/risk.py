@@ -8,8 +8,9 @@ limits. The paper does not name its risk scorer; this one is ours. It is the mea
 * *semantic*: 0.5 + (c - p), clipped to [0, 1], where c and p are the means of the three highest cosines to charged and
   to plain exemplar topics in `data/risk/exemplars.csv`.
 
-The scorer is frozen: `VERSION` names this rule and `FROZEN` is the digest of its data. To change either is to make a
-new version, which needs a new corpus. A guard or a text classifier can take its place (`scorer`).
+The scorer is frozen: `RISK_VERSION` names this rule and `RISK_DATA_DIGEST` is the digest of its data. To change either
+is to make a new version, which needs a new corpus. A guard or a text classifier can take its place
+(`load_risk_scorer`).
 """
 
 import hashlib
@@ -24,35 +25,35 @@ import pandas as pd
 from sklearn.metrics import roc_auc_score
 
 from paraguard_utils import paths, registry
-from paraguard_utils.core.estimates import RESAMPLES, SEED
-from paraguard_utils.core.vectors import cosine
-from paraguard_utils.core.words import words
+from paraguard_utils.core.estimates import N_RESAMPLES, SEED
+from paraguard_utils.core.vectors import cosine_similarity
+from paraguard_utils.core.words import split_words
 from paraguard_utils.errors import SettingsError
 from paraguard_utils.guards import panel
-from paraguard_utils.guards.contract import checked
+from paraguard_utils.guards.contract import check_probabilities
 from paraguard_utils.models import encoder, loading
 from paraguard_utils.models.encoder import Embed
 from paraguard_utils.schemas import Table
 
-VERSION = "surface-risk-1"
-FROZEN = "87dc87cdc23b1aae2806b545a40c1c9aaffc2a56c776c539002e2fe5b4ae6d5f"
-NEAREST = 3
-TERMS = paths.DATA / "risk" / "charged_terms.csv"
-EXEMPLARS = paths.DATA / "risk" / "exemplars.csv"
+RISK_VERSION = "surface-risk-1"
+RISK_DATA_DIGEST = "87dc87cdc23b1aae2806b545a40c1c9aaffc2a56c776c539002e2fe5b4ae6d5f"
+N_NEAREST_EXEMPLARS = 3
+CHARGED_TERMS_FILE = paths.DATA / "risk" / "charged_terms.csv"
+RISK_EXEMPLARS_FILE = paths.DATA / "risk" / "exemplars.csv"
 
 
-Risk: TypeAlias = Callable[[Sequence[str], Embed], np.ndarray]
+RiskFunction: TypeAlias = Callable[[Sequence[str], Embed], np.ndarray]
 """A function from texts, and from what embeds them, to risks in [0, 1]."""
 
 
-def digest() -> str:
+def risk_data_digest() -> str:
     """Return the SHA-256 over the scorer's data files."""
-    return hashlib.sha256(TERMS.read_bytes() + EXEMPLARS.read_bytes()).hexdigest()
+    return hashlib.sha256(CHARGED_TERMS_FILE.read_bytes() + RISK_EXEMPLARS_FILE.read_bytes()).hexdigest()
 
 
 @cache
 def _listed() -> pd.DataFrame:
-    return pd.read_csv(TERMS)
+    return pd.read_csv(CHARGED_TERMS_FILE)
 
 
 @cache
@@ -67,9 +68,9 @@ def _word_weight(word: str) -> float:
     return max((weight for pattern, weight in _terms() if pattern.match(word)), default=0.0)
 
 
-def matched_terms(texts: Sequence[str]) -> dict[str, list[bool]]:
+def match_charged_terms(texts: Sequence[str]) -> dict[str, list[bool]]:
     """Say for each listed term that occurs which texts have a word that it matches."""
-    own = [set(words(text)) for text in texts]
+    own = [set(split_words(text)) for text in texts]
     every = sorted(set().union(*own))
     found = {}
     for term, (pattern, _) in zip(_listed()["term"], _terms(), strict=True):
@@ -79,49 +80,49 @@ def matched_terms(texts: Sequence[str]) -> dict[str, list[bool]]:
     return found
 
 
-def families() -> dict[str, str]:
+def term_themes() -> dict[str, str]:
     """Return the theme of each listed term."""
     return dict(zip(_listed()["term"], _listed()["theme"], strict=True))
 
 
-def charged_terms(text: str) -> int:
+def count_charged_terms(text: str) -> int:
     """Count the distinct charged words of a text: the plain keyword count."""
-    return sum(_word_weight(word) > 0 for word in set(words(text)))
+    return sum(_word_weight(word) > 0 for word in set(split_words(text)))
 
 
-def lexical(text: str) -> float:
+def lexical_risk(text: str) -> float:
     """Compute the lexical half of a text's risk, in [0, 1]."""
-    return 1.0 - float(np.prod([1.0 - _word_weight(word) for word in sorted(set(words(text)))]))
+    return 1.0 - float(np.prod([1.0 - _word_weight(word) for word in sorted(set(split_words(text)))]))
 
 
-def semantic(texts: Sequence[str], embed: Embed = encoder.encode) -> np.ndarray:
+def semantic_risk(texts: Sequence[str], embed: Embed = encoder.encode_texts) -> np.ndarray:
     """Compute the semantic half of the risk of n texts, shape (n,), in [0, 1]; `embed` gives sentence vectors."""
-    exemplars = pd.read_csv(EXEMPLARS)
-    cosines = cosine(embed(list(texts)), embed(exemplars["text"].tolist()))
+    exemplars = pd.read_csv(RISK_EXEMPLARS_FILE)
+    cosines = cosine_similarity(embed(list(texts)), embed(exemplars["text"].tolist()))
     is_charged = (exemplars["kind"] == "charged").to_numpy()
     charged, plain = (
-        np.sort(cosines[:, kind], axis=1)[:, -NEAREST:].mean(axis=1) for kind in (is_charged, ~is_charged)
+        np.sort(cosines[:, kind], axis=1)[:, -N_NEAREST_EXEMPLARS:].mean(axis=1) for kind in (is_charged, ~is_charged)
     )
     return np.clip(0.5 + charged - plain, 0.0, 1.0)
 
 
-def surface_risk(texts: Sequence[str], embed: Embed = encoder.encode) -> np.ndarray:
+def surface_risk(texts: Sequence[str], embed: Embed = encoder.encode_texts) -> np.ndarray:
     """Score how charged n texts look, shape (n,), in [0, 1], rounded to 4 decimals; `embed` gives sentence vectors."""
-    lexical_half = np.array([lexical(text) for text in texts])
-    return np.round((lexical_half + semantic(texts, embed)) / 2, 4)
+    lexical_half = np.array([lexical_risk(text) for text in texts])
+    return np.round((lexical_half + semantic_risk(texts, embed)) / 2, 4)
 
 
-BIN = 0.05  # width of a bin in histograms
+BIN_WIDTH = 0.05  # width of a bin in histograms
 
 
-def distribution(frame: pd.DataFrame, low: float, high: float) -> Table:
+def describe_risks(frame: pd.DataFrame, low: float, high: float) -> Table:
     """Describe the risks of texts (group, risk) by group, and how many the gate (`low`, `high`) lets through.
 
-    Returns group, low (lower edge of a bin of width `BIN`), n (texts in it), texts (in the group), median, within
+    Returns group, low (lower edge of a bin of width `BIN_WIDTH`), n (texts in it), texts (in the group), median, within
     (share inside the gate).
     """
     lines = []
-    edges = np.linspace(0, 1, round(1 / BIN) + 1)
+    edges = np.linspace(0, 1, round(1 / BIN_WIDTH) + 1)
     for group, risks in frame.groupby("group", sort=False)["risk"]:
         about = {"texts": len(risks), "median": risks.median(), "within": risks.between(low, high).mean()}
         counts, _ = np.histogram(risks, edges)
@@ -129,12 +130,12 @@ def distribution(frame: pd.DataFrame, low: float, high: float) -> Table:
     return pd.DataFrame(lines)
 
 
-def auc(
+def risk_auc(
     texts: Sequence[str],
     unsafe: np.ndarray,
-    scorer: "Scorer",
-    embed: Embed = encoder.encode,
-    resamples: int = RESAMPLES,
+    scorer: "RiskScorer",
+    embed: Embed = encoder.encode_texts,
+    resamples: int = N_RESAMPLES,
     seed: int = SEED,
 ) -> Table:
     """Compute the areas under the ROC curve of a risk scorer and of the plain keyword count; neither detects harm.
@@ -144,7 +145,7 @@ def auc(
     """
     values = {
         scorer.identity.split()[0]: scorer.score(texts, embed),
-        "keyword count": np.array([charged_terms(text) for text in texts]),
+        "keyword count": np.array([count_charged_terms(text) for text in texts]),
     }
     generator = np.random.default_rng(seed)
     drawn = generator.integers(len(unsafe), size=(resamples, len(unsafe)))
@@ -164,39 +165,42 @@ def auc(
 
 
 @dataclass(frozen=True)
-class Scorer:
+class RiskScorer:
     """A risk scorer; `identity`, its name and version or digest, stands in meta files."""
 
     identity: str
-    score: Risk
+    score: RiskFunction
 
 
-def scorer(name: str) -> Scorer:
+def load_risk_scorer(name: str) -> RiskScorer:
     """Return a risk scorer by name.
 
-    It is `VERSION`, a guard (a key of `panel` in `data/guards.yaml`), or `MODEL#LABEL`: a text classifier, as a folder
-    or hub id, and the label whose probability is the risk. Raise SettingsError where there is no such scorer or label,
-    and ModelError where the classifier cannot be found or loaded.
+    It is `RISK_VERSION`, a guard (a key of `panel` in `data/guards.yaml`), or `MODEL#LABEL`: a text classifier, as a
+    folder or hub id, and the label whose probability is the risk. Raise SettingsError where there is no such scorer or
+    label, and ModelError where the classifier cannot be found or loaded.
     """
-    if name == VERSION:
-        return Scorer(f"{VERSION} {digest()[:16]}", surface_risk)
-    guards = registry.guards("panel")
+    if name == RISK_VERSION:
+        return RiskScorer(f"{RISK_VERSION} {risk_data_digest()[:16]}", surface_risk)
+    guards = registry.guard_entries("panel")
     if name in guards:
-        guard = panel.load(name)
-        return Scorer(f"{name} {guard.version}", lambda texts, embed: checked(name, guard.score(texts), len(texts)))
+        guard = panel.load_guard(name)
+        return RiskScorer(
+            f"{name} {guard.version}", lambda texts, embed: check_probabilities(name, guard.score(texts), len(texts))
+        )
     folder, mark, label = name.rpartition("#")
     if not mark:
         raise SettingsError(
-            f"there is no risk scorer {name!r}; there are {', '.join([VERSION, *guards])}, and MODEL#LABEL for a text "
+            f"there is no risk scorer {name!r}; there are {', '.join([RISK_VERSION, *guards])}, and MODEL#LABEL "
+            "for a text "
             "classifier"
         )
-    source = loading.resolve(folder)
-    classifier = loading.load_classifier(source)
+    source = loading.resolve_model(folder)
+    classifier = loading.load_text_classifier(source)
     if label not in classifier.labels:
         raise SettingsError(
             f"the classifier {source.name} has no label {label!r}; it has {', '.join(classifier.labels)}"
         )
     column = classifier.labels.index(label)
-    return Scorer(
+    return RiskScorer(
         f"{source.name}#{label} {source.weights_id[:16]}", lambda texts, embed: classifier.classify(texts)[:, column]
     )

@@ -18,24 +18,34 @@ from paraguard_utils.core.estimates import SEED
 from paraguard_utils.corpus import fidelity, gates, paraphrase
 from paraguard_utils.errors import Missing, SettingsError
 from paraguard_utils.models import backends, loading, local, prompting, trace_store
-from paraguard_utils.models.backends import Source
-from paraguard_utils.models.local import Respondent
+from paraguard_utils.models.backends import BackendSource
+from paraguard_utils.models.loading import slugify_model
+from paraguard_utils.models.local import Backend
 from paraguard_utils.models.prompting import Decoding, Sampling
-from paraguard_utils.models.served import slug
 from paraguard_utils.schemas import Seeds
-from paraguard_utils.settings import MODEL, Settings
+from paraguard_utils.settings import MODEL_PREFIX, Settings
 
-ANSWER = Decoding(max_new_tokens=96)  # some paraphrases are longer than the 64 tokens of an answer
-REPLY = Decoding(max_new_tokens=4)  # of a judge's reply only the first word is read
+PARAPHRASE_DECODING = Decoding(max_new_tokens=96)  # some paraphrases are longer than the 64 tokens of an answer
+JUDGE_DECODING = Decoding(max_new_tokens=4)  # of a judge's reply only the first word is read
 
-QUESTIONS = {"same": "intent", "harmless": "harm"}
+JUDGE_QUESTIONS = {"same": "intent", "harmless": "harm"}
 """Names of the judge's questions (`model_prompts.yaml`), and a candidate's reason where it answers no."""
 
-CANDIDATES, AUDIT = "writer_candidates", "writer_audit"
+WRITER_CANDIDATES_TABLE, WRITER_AUDIT_TABLE = "writer_candidates", "writer_audit"
 """Tables: every candidate and what became of it, and the sheet for people."""
 
-COLUMNS = ["generator", "seed_id", "strategy", "text", "similarity", "overlap", "content_overlap", "risk", "reason"]
-"""Columns of `CANDIDATES`."""
+_WRITER_COLUMNS = [
+    "generator",
+    "seed_id",
+    "strategy",
+    "text",
+    "similarity",
+    "overlap",
+    "content_overlap",
+    "risk",
+    "reason",
+]
+"""Columns of `WRITER_CANDIDATES_TABLE`."""
 
 
 @dataclass(frozen=True)
@@ -46,11 +56,11 @@ class Authors:
     """
 
     settings: Settings
-    writer: Source | None = None
-    judge: Source | None = None
+    writer: BackendSource | None = None
+    judge: BackendSource | None = None
 
     def write(self, store: stores.Store, name: str, seeds: Seeds) -> pd.DataFrame:
-        """Say what it costs, then have the writer write candidates for seeds, as `paraphrase.drawn`, with generator.
+        """Say what it costs, then have the writer write candidates, as `paraphrase.draw_paraphrases`, with generator.
 
         Raise Missing where the store is the recorded one, and DataError where the seeds ask for harm. Where the
         requests lie in files and not all have been answered, the program ends with status 0.
@@ -58,17 +68,17 @@ class Authors:
         assert self.writer is not None
         _live(store, "a model writes candidates")
         draws = self.decodings()
-        prompts = paraphrase.prompts(seeds, paraphrase.requests()["writer"])
+        prompts = paraphrase.make_paraphrase_prompts(seeds, paraphrase.read_model_prompts()["writer"])
         then = f"; then at most {2 * len(prompts) * len(draws):,} short ones to {self.judge.name}" if self.judge else ""
-        _announce(self.writer.name, prompts["text"], ANSWER, len(draws), then)
-        model = backends.opened(self.writer, self.settings)
-        return paraphrase.drawn(store, name, seeds, model, draws).assign(generator=model.name)
+        _announce(self.writer.name, prompts["text"], PARAPHRASE_DECODING, len(draws), then)
+        model = backends.open_backend(self.writer, self.settings)
+        return paraphrase.draw_paraphrases(store, name, seeds, model, draws).assign(generator=model.name)
 
     def decodings(self) -> list[Sampling]:
         """Return how each prompt is answered: one draw a sample."""
-        return [Sampling(ANSWER.max_new_tokens, draw=draw) for draw in range(self.settings.samples)]
+        return [Sampling(PARAPHRASE_DECODING.max_new_tokens, draw=draw) for draw in range(self.settings.samples)]
 
-    def intent(self, store: stores.Store, name: str) -> gates.Intent | None:
+    def intent(self, store: stores.Store, name: str) -> gates.IntentJudge | None:
         """Return the function that tells the gates whether candidates keep the intent; None where nobody judges.
 
         A live store keeps the replies as traces of the corpus `<name>-intent`; the recorded store raises Missing.
@@ -79,14 +89,14 @@ class Authors:
         source = self.judge
 
         @cache
-        def model() -> Respondent:
-            return backends.opened(source, self.settings)
+        def model() -> Backend:
+            return backends.open_backend(source, self.settings)
 
         def judged(pairs: pd.DataFrame) -> list[str]:
             if pairs.empty:
                 return []
-            _announce(source.name, _questions(pairs)["text"], REPLY)
-            return reasons(store, name, pairs, model())
+            _announce(source.name, _questions(pairs)["text"], JUDGE_DECODING)
+            return judge_intent(store, name, pairs, model())
 
         return judged
 
@@ -99,10 +109,10 @@ class Authors:
                 "samples": len(draws),
                 "seeds": [decoding.draw for decoding in draws],
                 "temperature": draws[0].temperature,
-                "max_new_tokens": ANSWER.max_new_tokens,
+                "max_new_tokens": PARAPHRASE_DECODING.max_new_tokens,
             }
         if self.judge:
-            found["judge"] = _identity(self.judge, "judge") | {"max_new_tokens": REPLY.max_new_tokens}
+            found["judge"] = _identity(self.judge, "judge") | {"max_new_tokens": JUDGE_DECODING.max_new_tokens}
         return found
 
     def keep(self, store: stores.Store, seeds: Seeds, candidates: pd.DataFrame, meta: dict[str, Any]) -> None:
@@ -112,24 +122,26 @@ class Authors:
         """
         if not (self.writer or self.judge):
             return
-        store.write("tables", CANDIDATES, frame=candidates[COLUMNS], meta=meta)
-        passing = candidates[gates.alone(candidates)]
+        store.write("tables", WRITER_CANDIDATES_TABLE, frame=candidates[_WRITER_COLUMNS], meta=meta)
+        passing = candidates[gates.passes_alone(candidates)]
         print(f"{len(passing)} of {len(candidates)} candidates pass alone")
         if len(passing):
-            print(fidelity.write_audit(store.target_path("tables", AUDIT), seeds, passing, meta, SEED))
+            print(
+                fidelity.write_audit_sheet(store.target_path("tables", WRITER_AUDIT_TABLE), seeds, passing, meta, SEED)
+            )
 
 
-def authors(settings: Settings) -> Authors:
+def find_authors(settings: Settings) -> Authors:
     """Find the writer (`candidates=model:NAME`) and the judge (`intent_judge`) that the settings name, without loading.
 
     Raise ModelError where there is no such model, and SettingsError where both are the same.
     """
     writer = judge = None
-    if settings.candidates.startswith(MODEL):
-        (writer,) = backends.sources(settings.model_copy(update={"model": settings.writer}))
+    if settings.candidates.startswith(MODEL_PREFIX):
+        (writer,) = backends.resolve_backends(settings.model_copy(update={"model": settings.writer}))
     if settings.intent_judge:
         own = {"model": settings.intent_judge, "base_url": settings.judge_base_url}
-        (judge,) = backends.sources(settings.model_copy(update=own))
+        (judge,) = backends.resolve_backends(settings.model_copy(update=own))
     if writer and judge and _model_id(writer, judge) == _model_id(judge, writer):
         raise SettingsError(
             f"parameter 'intent_judge': {settings.intent_judge} is the model that writes; let another one judge"
@@ -137,19 +149,19 @@ def authors(settings: Settings) -> Authors:
     return Authors(settings, writer, judge)
 
 
-def _model_id(source: Source, other: Source) -> str:
+def _model_id(source: BackendSource, other: BackendSource) -> str:
     """Return what says which model it is: its weights where those of both are known, else its name.
 
     Owner and stated revision are no part of the name.
     """
-    if isinstance(source, loading.Source) and isinstance(other, loading.Source):
+    if isinstance(source, loading.ModelSource) and isinstance(other, loading.ModelSource):
         return source.weights_id
     name = source.argument.removeprefix("openai/").rstrip("/").partition("@")[0]
-    return slug(name.rpartition("/")[2])
+    return slugify_model(name.rpartition("/")[2])
 
 
-def _identity(source: Source, section: str) -> dict[str, str]:
-    asked = json.dumps(paraphrase.requests()[section], sort_keys=True).encode()
+def _identity(source: BackendSource, section: str) -> dict[str, str]:
+    asked = json.dumps(paraphrase.read_model_prompts()[section], sort_keys=True).encode()
     digest = hashlib.sha256(asked).hexdigest()[:16]
     return {"name": source.name, "weights_id": source.weights_id, "prompts": digest}
 
@@ -160,7 +172,7 @@ def _live(store: stores.Store, what: str) -> None:
 
 
 def _announce(name: str, texts: pd.Series, decoding: Decoding, times: int = 1, then: str = "") -> None:
-    cost = prompting.price(texts, decoding, times=times)
+    cost = prompting.describe_cost(texts, decoding, times=times)
     print(f"{name}: {cost} (what is kept is not asked again){then}", file=sys.stderr, flush=True)
 
 
@@ -169,28 +181,32 @@ def _questions(pairs: pd.DataFrame) -> pd.DataFrame:
 
     An id is made of the pair's texts, so that it stays when others come and go.
     """
-    asked = paraphrase.requests()["judge"]
+    asked = paraphrase.read_model_prompts()["judge"]
     rows = []
     for seed_id, seed, text in zip(pairs["seed_id"], pairs["seed"], pairs["text"], strict=True):
         digest = hashlib.sha256(f"{seed}\x1f{text}".encode()).hexdigest()[:16]
-        rows += [(f"{seed_id}--{digest}--{name}", asked[name].format(seed=seed, text=text)) for name in QUESTIONS]
+        rows += [(f"{seed_id}--{digest}--{name}", asked[name].format(seed=seed, text=text)) for name in JUDGE_QUESTIONS]
     return pd.DataFrame(rows, columns=["prompt_id", "text"])
 
 
-def reasons(store: stores.Store, name: str, pairs: pd.DataFrame, model: Respondent | loading.Model) -> list[str]:
+def judge_intent(
+    store: stores.Store, name: str, pairs: pd.DataFrame, model: Backend | loading.LoadedModel
+) -> list[str]:
     """Ask a judge about n candidates beside their seeds: seed_id, seed (its text), text; no pair twice.
 
-    Returns n reasons: "" where both replies are yes; a value of `QUESTIONS` where one is no, the first where both are;
-    else "unparsed", since an unclear or missing reply is no yes. Raises and ends as `Authors.write` does.
+    Returns n reasons: "" where both replies are yes; a value of `JUDGE_QUESTIONS` where one is no, the first where both
+    are; else "unparsed", since an unclear or missing reply is no yes. Raises and ends as `Authors.write` does.
     """
-    respondent = local.Local(model) if isinstance(model, loading.Model) else model
+    respondent = local.LocalBackend(model) if isinstance(model, loading.LoadedModel) else model
     prompts = _questions(pairs)
-    if isinstance(respondent, local.Local):  # what the writer wrote may be a control token to the judge
-        strings = prompting.control_strings(respondent.model.tokenizer)
-        prompts["text"] = [prompting.defused(text, strings) for text in prompts["text"]]
-    traces = trace_store.query(store, f"{name}-intent", prompts, respondent, "none", REPLY)
+    if isinstance(respondent, local.LocalBackend):  # what the writer wrote may be a control token to the judge
+        strings = prompting.find_control_strings(respondent.model.tokenizer)
+        prompts["text"] = [prompting.defuse_control_strings(text, strings) for text in prompts["text"]]
+    traces = trace_store.query_model(store, f"{name}-intent", prompts, respondent, "none", JUDGE_DECODING)
     trace_store.end_if_waiting(len(prompts) - len(traces))
     replies = traces["response"].fillna("").str.lower().str.extract(r"\A\W*([a-z]+)")[0].fillna("")
-    said = replies.to_numpy().reshape(-1, len(QUESTIONS))
-    noes = [[reason for reason, word in zip(QUESTIONS.values(), row, strict=True) if word == "no"] for row in said]
+    said = replies.to_numpy().reshape(-1, len(JUDGE_QUESTIONS))
+    noes = [
+        [reason for reason, word in zip(JUDGE_QUESTIONS.values(), row, strict=True) if word == "no"] for row in said
+    ]
     return [no[0] if no else "" if (row == "yes").all() else "unparsed" for no, row in zip(noes, said, strict=True)]

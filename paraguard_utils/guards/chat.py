@@ -13,31 +13,35 @@ import numpy as np
 import pandas as pd
 
 from paraguard_utils import paths, registry
-from paraguard_utils.core.vectors import cosine
+from paraguard_utils.core.vectors import cosine_similarity
 from paraguard_utils.errors import SettingsError
-from paraguard_utils.guards.contract import Scorer
+from paraguard_utils.guards.contract import GuardScorer
 from paraguard_utils.models import encoder, loading, prompting, weights
 
-BATCH = 32  # texts a forward pass
+_TEXTS_PER_PASS = 32  # texts a forward pass
 
 
-def yes_no(entry: Mapping[str, Any]) -> tuple[str, Scorer]:
+def make_yes_no_guard(entry: Mapping[str, Any]) -> tuple[str, GuardScorer]:
     """Make a guard of a chat model (`model`) that is asked one question, a `wrapper` of `data/wrappers.yaml`.
 
     The probability is that of "yes" against "no" as the first word of the answer, however they are written. It is NaN
-    where neither is among the likeliest tokens (`engine.TOP`), or the text contains a control token of the model. An
-    unknown wrapper raises SettingsError.
+    where neither is among the likeliest tokens (`engine.TOP_TOKENS`), or the text contains a control token of the
+    model. An unknown wrapper raises SettingsError.
     """
     name, wrapper = entry["model"], entry.get("wrapper", "moderation")
     if wrapper not in registry.wrappers():
         raise SettingsError(f"there is no wrapper {wrapper!r}; data/wrappers.yaml has {', '.join(registry.wrappers())}")
     question = registry.wrappers()[wrapper]["text"]
     # A packaged model's digest is known without its package.
-    weights_id = loading.PACKAGED[name].sha256 if name in loading.PACKAGED else loading.resolve(name).weights_id
+    weights_id = (
+        loading.PACKAGED_MODELS[name].sha256
+        if name in loading.PACKAGED_MODELS
+        else loading.resolve_model(name).weights_id
+    )
 
     @cache
-    def model() -> loading.Model:
-        return loading.load(loading.resolve(name))
+    def model() -> loading.LoadedModel:
+        return loading.load_model(loading.resolve_model(name))
 
     def score(texts: Sequence[str], answers: Sequence[str] | None = None) -> np.ndarray:
         return _yes_against_no(model(), question, texts)
@@ -45,8 +49,8 @@ def yes_no(entry: Mapping[str, Any]) -> tuple[str, Scorer]:
     return _version(weights_id, question.encode()), score
 
 
-def _yes_against_no(model: loading.Model, question: str, texts: Sequence[str]) -> np.ndarray:
-    from paraguard_utils.models.engine import Engine, batches, shared_prefix
+def _yes_against_no(model: loading.LoadedModel, question: str, texts: Sequence[str]) -> np.ndarray:
+    from paraguard_utils.models.engine import Engine, count_shared_tokens, split_into_batches
 
     found = np.full(len(texts), np.nan)
     stripped = pd.Series(texts, dtype=str).str.strip()
@@ -56,9 +60,9 @@ def _yes_against_no(model: loading.Model, question: str, texts: Sequence[str]) -
         return found
     rendered = prompting.render_wrapper(model.tokenizer, question)
     context = prompting.PromptContext(model.weights_id, model.dtype, *rendered, prompting.Decoding(1))
-    requests = prompting.requests(asked, model.tokenizer, context)
-    engine = Engine(model, requests[0].token_ids[: shared_prefix(requests)], 1)
-    for batch in batches(requests, BATCH):
+    requests = prompting.tokenize_prompts(asked, model.tokenizer, context)
+    engine = Engine(model, requests[0].token_ids[: count_shared_tokens(requests)], 1)
+    for batch in split_into_batches(requests, _TEXTS_PER_PASS):
         for row in engine.ask(batch):
             words = [str(model.tokenizer.decode([number])).strip().lower() for number in row["next_ids"]]
             said = pd.Series(np.exp(row["next_logprobs"], dtype=float)).groupby(words).sum()
@@ -67,8 +71,8 @@ def _yes_against_no(model: loading.Model, question: str, texts: Sequence[str]) -
     return found
 
 
-def exemplars(entry: Mapping[str, Any]) -> tuple[str, Scorer]:
-    """Make the guard that compares texts with harmful requests: the column `text` of `exemplars`, a file of `data/`.
+def make_exemplar_guard(entry: Mapping[str, Any]) -> tuple[str, GuardScorer]:
+    """Make the guard that compares texts with harmful requests, the column `text` of a file of `data/`.
 
     The score is a text's highest cosine to one of them, 0 where that is negative.
     """
@@ -76,16 +80,19 @@ def exemplars(entry: Mapping[str, Any]) -> tuple[str, Scorer]:
 
     @cache
     def known() -> np.ndarray:
-        return encoder.encode(pd.read_csv(file)["text"].tolist())
+        return encoder.encode_texts(pd.read_csv(file)["text"].tolist())
 
     def score(texts: Sequence[str], answers: Sequence[str] | None = None) -> np.ndarray:
-        return cosine(encoder.encode(texts), known()).max(axis=1).clip(0.0, 1.0)
+        return cosine_similarity(encoder.encode_texts(texts), known()).max(axis=1).clip(0.0, 1.0)
 
-    return _version(weights.MINILM.sha256, file.read_bytes()), score
+    return _version(weights.MINILM_FILE.sha256, file.read_bytes()), score
 
 
 def _version(weights_id: str, content: bytes) -> str:
     return f"{weights_id[:12]}-{hashlib.sha256(content).hexdigest()[:12]}"
 
 
-KINDS = {"yes_no": yes_no, "exemplars": exemplars}  # the functions that make a guard, by the `kind` of its entry
+GUARD_MAKERS = {
+    "yes_no": make_yes_no_guard,
+    "exemplars": make_exemplar_guard,
+}  # the functions that make a guard, by the `kind` of its entry

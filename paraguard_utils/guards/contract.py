@@ -12,11 +12,11 @@ import numpy as np
 
 from paraguard_utils.errors import DataError
 
-AXES = ("toxicity", "injection", "harm", "policy")
+GUARD_AXES = ("toxicity", "injection", "harm", "policy")
 """What a guard looks for: rude words, attacks on the instructions, harmful requests, breaches of a given policy."""
 
 
-class Scorer(Protocol):
+class GuardScorer(Protocol):
     """A function from texts, or from requests and the answers to them, to probabilities of being unsafe."""
 
     def __call__(self, texts: Sequence[str], answers: Sequence[str] | None = None) -> np.ndarray | Sequence[float]:
@@ -29,12 +29,12 @@ class Guard:
 
     `name` stands in tables and file names. `version` is that of the package, the weights or the served model, and part
     of a score's key. The guard rejects from `threshold` on, which is its makers' unless `about` says otherwise. `axis`
-    is one of `AXES`. `citation` describes the guard, its prompt or its threshold.
+    is one of `GUARD_AXES`. `citation` describes the guard, its prompt or its threshold.
     """
 
     name: str
     version: str
-    score: Scorer
+    score: GuardScorer
     threshold: float
     axis: str
     licence: str
@@ -42,7 +42,7 @@ class Guard:
     about: str
 
 
-def checked(name: str, values: np.ndarray | Sequence[float], asked: int) -> np.ndarray:
+def check_probabilities(name: str, values: np.ndarray | Sequence[float], asked: int) -> np.ndarray:
     """Return a guard's probabilities as floats; raise DataError unless there are `asked`, all in [0, 1] or NaN."""
     found = np.asarray(values, dtype=float)
     if found.shape != (asked,):

@@ -2,8 +2,8 @@
 
 The score of a guard that answers in words is the probability of its unsafe labels' first tokens against that of its
 safe ones', where its answer begins (`first_token`) or where it wrote its label (`regex`, `json`). A text is data: a
-control token's string inside it is made plain text (`prompting.defused`). If a text imitates a prompt's plain words,
-such as the line that ends a conversation, no tokenizer can tell them from the prompt's own.
+control token's string inside it is made plain text (`prompting.defuse_control_strings`). If a text imitates a prompt's
+plain words, such as the line that ends a conversation, no tokenizer can tell them from the prompt's own.
 """
 
 import hashlib
@@ -18,18 +18,18 @@ import numpy as np
 
 from paraguard_utils.errors import DataError, ModelError
 from paraguard_utils.guards import formats
-from paraguard_utils.guards.contract import Guard, Scorer
-from paraguard_utils.guards.formats import Entry
+from paraguard_utils.guards.contract import Guard, GuardScorer
+from paraguard_utils.guards.formats import GuardEntry
 from paraguard_utils.models import loading, prompting
 
 if TYPE_CHECKING:
     import torch
 
-LEAST = 1e-4
+_MIN_LABEL_SHARE = 1e-4
 """Share of the next token's probability that the labels must have: below it, a guard was about to say another thing."""
 
 
-def match(name: str, entries: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Any] | None:
+def match_guard_entry(name: str, entries: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Any] | None:
     """Return the first of the entries (section `deployed` of `data/guards.yaml`) with a pattern that a name matches.
 
     The name is a hub id or a local folder, of which the last part is compared; behind a colon may stand another reading
@@ -46,7 +46,7 @@ def match(name: str, entries: Mapping[str, Mapping[str, Any]]) -> Mapping[str, A
     return None
 
 
-def load(
+def load_deployed_guard(
     name: str,
     entry: Mapping[str, Any],
     device: str = "cpu",
@@ -63,17 +63,17 @@ def load(
     cannot be loaded, lacks a token or a label that the entry names, or its endpoint cannot be asked.
     """
     where, _, reading = name.partition(":")
-    checked = formats.entry_of(name, entry)
+    checked = formats.parse_guard_entry(name, entry)
     if checked.kind == "endpoint":
         own, weights = where.rpartition("/")[2], where
         score = _endpoint(name, batch, base_url, retries)
     else:
-        source = loading.resolve(where)
+        source = loading.resolve_model(where)
         own, weights = source.name, source.weights_id[:16]
         if checked.kind == "classifier":
             score = _classifier(name, checked, source, batch, device)
         else:
-            model = loading.load(source, dtype, device, "plain" if checked.template else "error")
+            model = loading.load_model(source, dtype, device, "plain" if checked.template else "error")
             score = _generative(name, checked, model, batch)
     shape = hashlib.sha256(f"{checked.shape} {dtype}".encode()).hexdigest()[:8]
     return Guard(
@@ -88,9 +88,9 @@ def load(
     )
 
 
-def _generative(name: str, entry: Entry, model: loading.Model, batch: int) -> Scorer:
+def _generative(name: str, entry: GuardEntry, model: loading.LoadedModel, batch: int) -> GuardScorer:
     """Return the scorer of a guard that answers in words; a token that is missing is an error now, not later."""
-    of_requests, of_answers = (Asking(name, one, model, batch) for one in (entry, entry.judging_answers))
+    of_requests, of_answers = (PromptedGuard(name, one, model, batch) for one in (entry, entry.judging_answers))
 
     def score(texts: Sequence[str], answers: Sequence[str] | None = None) -> np.ndarray:
         return of_requests(texts, [""] * len(texts)) if answers is None else of_answers(texts, answers)
@@ -98,24 +98,27 @@ def _generative(name: str, entry: Entry, model: loading.Model, batch: int) -> Sc
     return score
 
 
-class Asking:
+class PromptedGuard:
     """Asks a guard that answers in words, about requests or about answers.
 
     Making one raises ModelError where a string under the entry's `tokens` is not one token of the tokenizer there.
     """
 
-    def __init__(self, name: str, entry: Entry, model: loading.Model, batch: int) -> None:
+    def __init__(self, name: str, entry: GuardEntry, model: loading.LoadedModel, batch: int) -> None:
         assert entry.tokens is not None  # `Entry` sees to it
         self.entry, self.model, self.batch = entry, model, batch
         frame = self.prompt("x", "x", entry.runs[0])  # a request and an answer that stand for any
-        self.controls = prompting.control_strings(model.tokenizer, frame)
+        self.controls = prompting.find_control_strings(model.tokenizer, frame)
         resolve = partial(_token, name, model, frame + entry.before)
         self.unsafe, self.safe = (list(map(resolve, strings)) for strings in (entry.tokens.unsafe, entry.tokens.safe))
 
     def __call__(self, texts: Sequence[str], answers: Sequence[str]) -> np.ndarray:
         """Return one probability a text: the greatest of its runs; NaN where an output cannot be read."""
         pairs = [
-            (prompting.defused(text, self.controls), prompting.defused(answer, self.controls))
+            (
+                prompting.defuse_control_strings(text, self.controls),
+                prompting.defuse_control_strings(answer, self.controls),
+            )
             for text, answer in zip(texts, answers, strict=True)
         ]
         runs = [self._run([self.prompt(*pair, run) for pair in pairs]) for run in self.entry.runs]
@@ -126,10 +129,10 @@ class Asking:
         tokenizer = self.model.tokenizer
         rendered = str(
             tokenizer.apply_chat_template(
-                formats.turns(self.entry, text, answer),
+                formats.render_turns(self.entry, text, answer),
                 tokenize=False,
-                chat_template=prompting.dated(self.entry.template or tokenizer.get_chat_template()),
-                **{"date_string": prompting.DATE, **self.entry.arguments, **run},
+                chat_template=prompting.fix_template_date(self.entry.template or tokenizer.get_chat_template()),
+                **{"date_string": prompting.TEMPLATE_DATE, **self.entry.arguments, **run},
             )
         )
         return rendered if rendered.endswith(self.entry.forced) else rendered + self.entry.forced
@@ -138,9 +141,9 @@ class Asking:
         found = np.full(len(prompts), np.nan)
         if self.entry.kind == "first_token":
             probabilities = self._next(prompts)
-            read = np.flatnonzero(probabilities.sum(1) >= LEAST)
+            read = np.flatnonzero(probabilities.sum(1) >= _MIN_LABEL_SHARE)
         else:
-            verdicts = [formats.read(self.entry, output) for output in self._written(prompts)]
+            verdicts = [formats.read_verdict(self.entry, output) for output in self._written(prompts)]
             read = np.array([i for i, verdict in enumerate(verdicts) if verdict], dtype=int)
             probabilities = np.full((len(prompts), 2), np.nan)
             written = [prompts[i] + verdict.written for i, verdict in enumerate(verdicts) if verdict]
@@ -152,12 +155,12 @@ class Asking:
         """Return the probabilities that the next token is an unsafe label's and a safe one's, shape (prompts, 2)."""
         import torch
 
-        from paraguard_utils.models.cpu import Threads
+        from paraguard_utils.models.cpu import FittedThreads
 
         found = np.empty((len(prompts), 2))
         network = self.model.network
         order = sorted(range(len(prompts)), key=lambda i: -len(prompts[i]))
-        with torch.inference_mode(), Threads(network.device):
+        with torch.inference_mode(), FittedThreads(network.device):
             for start in range(0, len(order), self.batch):
                 rows = order[start : start + self.batch]
                 ids = self.model.tokenizer([prompts[i] for i in rows], add_special_tokens=False)["input_ids"]
@@ -182,19 +185,19 @@ class Asking:
         """Return what the model writes by greedy decoding, with its control tokens."""
         if not prompts:
             return []
-        from paraguard_utils.models.engine import Engine, batches, shared_prefix
+        from paraguard_utils.models.engine import Engine, count_shared_tokens, split_into_batches
         from paraguard_utils.models.prompting import Request
 
         more = self.entry.max_new_tokens
         ids = self.model.tokenizer(prompts, add_special_tokens=False)["input_ids"]
         asked = [Request(str(i), "", tuple(row), len(row) - 1, len(row)) for i, row in enumerate(ids)]
-        engine = Engine(self.model, asked[0].token_ids[: shared_prefix(asked)], more, raw=True)
-        rows = [row for group in batches(asked, self.batch, more) for row in engine.ask(group)]
+        engine = Engine(self.model, asked[0].token_ids[: count_shared_tokens(asked)], more, raw=True)
+        rows = [row for group in split_into_batches(asked, self.batch, more) for row in engine.ask(group)]
         outputs = {int(row["prompt_id"]): row["response"] for row in rows}
         return [outputs[i] for i in range(len(prompts))]
 
 
-def _token(name: str, model: loading.Model, before: str, string: str) -> int:
+def _token(name: str, model: loading.LoadedModel, before: str, string: str) -> int:
     """Return the one token that a string is behind what stands before it in a prompt."""
     tokenizer = model.tokenizer
     found = tokenizer(before + string, add_special_tokens=False, return_offsets_mapping=True)
@@ -211,12 +214,12 @@ def _token(name: str, model: loading.Model, before: str, string: str) -> int:
     )
 
 
-def _classifier(name: str, entry: Entry, source: loading.Source, batch: int, device: str) -> Scorer:
+def _classifier(name: str, entry: GuardEntry, source: loading.ModelSource, batch: int, device: str) -> GuardScorer:
     """Return the scorer of a text classifier: the sum of its unsafe labels, or the greatest where they are independent.
 
     It reads the answer alone where answers are judged.
     """
-    model = loading.load_classifier(source, batch, device, entry.independent)
+    model = loading.load_text_classifier(source, batch, device, entry.independent)
     wanted = {label.casefold() for label in entry.labels}
     columns = [i for i, label in enumerate(model.labels) if label.casefold() in wanted]
     if not columns or (len(columns) == len(model.labels) > 1 and not model.independent):
@@ -232,7 +235,7 @@ def _classifier(name: str, entry: Entry, source: loading.Source, batch: int, dev
     return score
 
 
-def _endpoint(name: str, batch: int, base_url: str | None, retries: int) -> Scorer:
+def _endpoint(name: str, batch: int, base_url: str | None, retries: int) -> GuardScorer:
     """Return the scorer of a moderation endpoint: the greatest category score of the text, or of the answer to it.
 
     A text that the endpoint rejects is NaN.
@@ -268,7 +271,7 @@ def _endpoint(name: str, batch: int, base_url: str | None, retries: int) -> Scor
                 f"the guard {name}: the endpoint {client.base_url} was given {len(texts)} texts and returned "
                 f"{len(results) if isinstance(results, list) else 'no list of'} results"
             )
-        return [formats.greatest(result) for result in results]
+        return [formats.max_category_score(result) for result in results]
 
     def score(texts: Sequence[str], answers: Sequence[str] | None = None) -> np.ndarray:
         judged = list(texts if answers is None else answers)

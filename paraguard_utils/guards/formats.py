@@ -10,12 +10,12 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from paraguard_utils.errors import DataError
-from paraguard_utils.guards.contract import AXES
+from paraguard_utils.guards.contract import GUARD_AXES
 
-Turns: TypeAlias = list[dict[str, Any]]
+ChatTurns: TypeAlias = list[dict[str, Any]]
 """Chat messages, as chat templates take them."""
 
-NEEDED = {
+REQUIRED_FIELDS = {
     "classifier": ("labels",),
     "first_token": ("tokens",),
     "regex": ("tokens", "pattern"),
@@ -24,7 +24,7 @@ NEEDED = {
 }
 """Fields that an entry of a kind cannot do without."""
 
-UNSHAPED = (
+UNSCORED_FIELDS = (
     "match", "name", "axis", "licence", "citation", "about", "unverified", "threshold", "model", "version", "answers"
 )  # fmt: skip
 """Fields that change no score."""
@@ -34,21 +34,21 @@ class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class Message(_Strict):
+class ChatMessage(_Strict):
     """A chat message; `content` is a template of `text` and `answer` (`""` where no answer is judged)."""
 
     role: str
     content: str
 
 
-class Tokens(_Strict):
+class LabelTokens(_Strict):
     """First tokens of the labels, with the space that they begin with."""
 
     unsafe: tuple[str, ...]
     safe: tuple[str, ...]
 
 
-class Entry(_Strict):
+class GuardEntry(_Strict):
     """An entry of `deployed` in `data/guards.yaml`; the head of that file says what the fields mean."""
 
     match: tuple[str, ...] = ()
@@ -62,16 +62,16 @@ class Entry(_Strict):
     threshold: float = 0.5
     model: str = ""
     version: str = ""
-    messages: tuple[Message, ...] = (
-        Message(role="user", content="{{ text }}"),
-        Message(role="assistant", content="{{ answer }}"),
+    messages: tuple[ChatMessage, ...] = (
+        ChatMessage(role="user", content="{{ text }}"),
+        ChatMessage(role="assistant", content="{{ answer }}"),
     )
     content: Literal["text", "parts"] = "text"
     template: str = ""
     arguments: dict[str, Any] = {}
     runs: tuple[dict[str, Any], ...] = ({},)
     forced: str = ""
-    tokens: Tokens | None = None
+    tokens: LabelTokens | None = None
     before: str = ""
     pattern: str = ""
     key: str = ""
@@ -83,29 +83,29 @@ class Entry(_Strict):
 
     @model_validator(mode="after")
     def _complete(self) -> Self:
-        if self.axis not in AXES:
-            raise ValueError(f"axis: one of {', '.join(AXES)}")
-        if missing := [field for field in NEEDED[self.kind] if not getattr(self, field)]:
+        if self.axis not in GUARD_AXES:
+            raise ValueError(f"axis: one of {', '.join(GUARD_AXES)}")
+        if missing := [field for field in REQUIRED_FIELDS[self.kind] if not getattr(self, field)]:
             raise ValueError(f"{missing[0]}: a guard of kind {self.kind} needs it")
         if self.kind == "regex" and "label" not in re.compile(self.pattern).groupindex:
             raise ValueError("pattern: a group (?P<label>...) is needed")
         return self
 
     @property
-    def judging_answers(self) -> "Entry":
+    def judging_answers(self) -> "GuardEntry":
         """The entry with the fields that hold when answers are judged."""
-        return Entry(**{**self.model_dump(), **self.answers, "answers": {}})
+        return GuardEntry(**{**self.model_dump(), **self.answers, "answers": {}})
 
     @property
     def shape(self) -> str:
         """Everything besides the weights that decides a score."""
-        return json.dumps(self.model_dump(exclude=set(UNSHAPED)) | {"answers": self.answers}, sort_keys=True)
+        return json.dumps(self.model_dump(exclude=set(UNSCORED_FIELDS)) | {"answers": self.answers}, sort_keys=True)
 
 
-def entry_of(name: str, raw: Mapping[str, Any]) -> Entry:
+def parse_guard_entry(name: str, raw: Mapping[str, Any]) -> GuardEntry:
     """Check an entry; raise DataError where a field, also in `answers`, is missing, unknown or of another type."""
     try:
-        entry = Entry(**raw)
+        entry = GuardEntry(**raw)
         entry.judging_answers  # noqa: B018
     except ValidationError as error:
         first = error.errors()[0]
@@ -122,9 +122,9 @@ def entry_of(name: str, raw: Mapping[str, Any]) -> Entry:
 _ENVIRONMENT = ImmutableSandboxedEnvironment(keep_trailing_newline=True)
 
 
-def turns(entry: Entry, text: str, answer: str = "") -> Turns:
+def render_turns(entry: GuardEntry, text: str, answer: str = "") -> ChatTurns:
     """Return what a guard is asked about a request, or about the answer to it; messages that would be empty go."""
-    found: Turns = []
+    found: ChatTurns = []
     for message in entry.messages:
         content = _ENVIRONMENT.from_string(message.content).render(text=text, answer=answer)
         if content:
@@ -133,24 +133,24 @@ def turns(entry: Entry, text: str, answer: str = "") -> Turns:
     return found
 
 
-class Verdict(NamedTuple):
+class GuardVerdict(NamedTuple):
     """The label that a guard gave, and all that it wrote before that label."""
 
     unsafe: bool
     written: str
 
 
-def read(entry: Entry, output: str) -> Verdict | None:
+def read_verdict(entry: GuardEntry, output: str) -> GuardVerdict | None:
     """Read what a guard of kind `regex` or `json` wrote; None where it is not of the guard's form: `unparsed`."""
     head, mark, body = output.rpartition(entry.after) if entry.after else ("", "", output)
     if entry.after and not mark:
         return None
     found = _by_pattern(entry.pattern, body) if entry.kind == "regex" else _by_key(entry.key, body)
-    assert entry.tokens is not None  # `Entry` sees to it
+    assert entry.tokens is not None  # `GuardEntry` sees to it
     for unsafe, strings in ((True, entry.tokens.unsafe), (False, entry.tokens.safe)):
         if found and found[0].casefold() in [string.strip().casefold() for string in strings]:
             space = strings[0][: len(strings[0]) - len(strings[0].lstrip())]  # it is part of the label's first token
-            return Verdict(unsafe, (head + mark + body[: found[1]]).removesuffix(space))
+            return GuardVerdict(unsafe, (head + mark + body[: found[1]]).removesuffix(space))
     return None
 
 
@@ -181,7 +181,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return dict(pairs)
 
 
-def greatest(result: object) -> float:
+def max_category_score(result: object) -> float:
     """Return the greatest category score, in [0, 1], of one of an endpoint's `results`; NaN for another form."""
     scores = result.get("category_scores") if isinstance(result, dict) else None
     values = [value for value in scores.values() if value is not None] if isinstance(scores, dict) else []

@@ -17,25 +17,25 @@ import numpy as np
 from numpy._core.multiarray import scalar
 
 from paraguard_utils.errors import Missing
-from paraguard_utils.guards.contract import Scorer
-from paraguard_utils.models.weights import PackagedFile, locate
+from paraguard_utils.guards.contract import GuardScorer
+from paraguard_utils.models.weights import PackagedFile, locate_weights
 
-REQUIREMENTS = "requirements-guards.txt"
+_REQUIREMENTS_FILE = "requirements-guards.txt"
 
-Score: TypeAlias = Callable[[Sequence[str]], np.ndarray | Sequence[float]]
+_TextScorer: TypeAlias = Callable[[Sequence[str]], np.ndarray | Sequence[float]]
 """Texts to probabilities of being unsafe."""
 
 
-def scorer(name: str, entry: Mapping[str, Any]) -> Scorer:
+def make_package_scorer(name: str, entry: Mapping[str, Any]) -> GuardScorer:
     """Return the scorer of a guard that is a distribution (`name`), with its entry in `data/guards.yaml`.
 
     The package is looked for when the first text is scored: Missing is raised where it, or one that it needs, is not
     installed or has another version.
     """
-    install = f"make setup, or python -m pip install --no-deps -r {REQUIREMENTS}, where {name} is pinned"
+    install = f"make setup, or python -m pip install --no-deps -r {_REQUIREMENTS_FILE}, where {name} is pinned"
 
     @cache
-    def ready() -> Score:
+    def ready() -> _TextScorer:
         try:
             found = metadata.version(name)
         except metadata.PackageNotFoundError:
@@ -45,7 +45,7 @@ def scorer(name: str, entry: Mapping[str, Any]) -> Scorer:
                 f"the package {name} has version {found}, and the guard is version {entry['version']}; run: {install}"
             )
         files = {
-            Path(file).name: locate(PackagedFile(Path(file).name, digest, ((name, file),), REQUIREMENTS))
+            Path(file).name: locate_weights(PackagedFile(Path(file).name, digest, ((name, file),), _REQUIREMENTS_FILE))
             for file, digest in entry.get("files", {}).items()
         }
         try:
@@ -106,20 +106,20 @@ def _read_joblib(path: Path, *objects: str) -> dict[str, Any]:
         return vars(Reader(str(path), file, ensure_native_byte_order=True, mmap_mode=None).load())
 
 
-def _alt_profanity_check(_: Mapping[str, Path]) -> Score:
+def _alt_profanity_check(_: Mapping[str, Path]) -> _TextScorer:
     from profanity_check import predict_prob
 
     return lambda texts: predict_prob(list(texts))
 
 
-def _better_profanity(_: Mapping[str, Path]) -> Score:
+def _better_profanity(_: Mapping[str, Path]) -> _TextScorer:
     from better_profanity import Profanity
 
     guard = Profanity()
     return lambda texts: [float(guard.contains_profanity(text)) for text in texts]
 
 
-def _hatesonar(files: Mapping[str, Path]) -> Score:
+def _hatesonar(files: Mapping[str, Path]) -> _TextScorer:
     import onnx
     import onnxruntime
 
@@ -142,7 +142,7 @@ def _hatesonar(files: Mapping[str, Path]) -> Score:
     return score
 
 
-def _metatronnanoguard(files: Mapping[str, Path]) -> Score:
+def _metatronnanoguard(files: Mapping[str, Path]) -> _TextScorer:
     import tiktoken
     import torch
     from nanoguard.model import Classifier
@@ -182,7 +182,7 @@ def _one_thread_a_product() -> Iterator[int]:
         torch.set_num_threads(before)
 
 
-def _prompt_guardrail(files: Mapping[str, Path]) -> Score:
+def _prompt_guardrail(files: Mapping[str, Path]) -> _TextScorer:
     from scipy.special import expit
     from sklearn.feature_extraction.text import TfidfVectorizer
 
@@ -194,7 +194,7 @@ def _prompt_guardrail(files: Mapping[str, Path]) -> Score:
     return lambda texts: expit(vectorizer.transform(texts) @ linear["coef_"][0] + linear["intercept_"][0])
 
 
-_PACKAGES: dict[str, Callable[[Mapping[str, Path]], Score]] = {
+_PACKAGES: dict[str, Callable[[Mapping[str, Path]], _TextScorer]] = {
     "alt-profanity-check": _alt_profanity_check,
     "better-profanity": _better_profanity,
     "hatesonar": _hatesonar,

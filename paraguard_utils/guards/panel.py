@@ -21,13 +21,13 @@ import yaml
 from paraguard_utils import paths, registry
 from paraguard_utils.errors import DataError, Missing, SettingsError, UserError
 from paraguard_utils.guards import chat, packaged
-from paraguard_utils.guards.contract import AXES, Guard, Scorer, checked
+from paraguard_utils.guards.contract import GUARD_AXES, Guard, GuardScorer, check_probabilities
 from paraguard_utils.schemas import Corpus, Labels
-from paraguard_utils.stores import Store, frame_hash, read_upstream
+from paraguard_utils.stores import Store, frame_hash, read_upstream_csv
 
-GIVE_UP = 20  # a guard that fails on its first texts is given up after as many
+MAX_FIRST_FAILURES = 20  # a guard that fails on its first texts is given up after as many
 
-OWN = {
+USER_GUARD_DEFAULTS = {
     "threshold": 0.5,
     "axis": "policy",
     "licence": "unstated",
@@ -37,40 +37,40 @@ OWN = {
 """What is assumed of a user's guard whose entry does not say."""
 
 
-def load(name: str, corpus: Corpus | None = None, **options: Any) -> Guard:
+def load_guard(name: str, corpus: Corpus | None = None, **options: Any) -> Guard:
     """Return a guard by name; packages and packaged weights are looked for when the first text is scored.
 
     The name is the first of these that fits: a key of `panel` in `data/guards.yaml`; a CSV file of scores (prompt_id,
     score) for the prompts of `corpus` (prompt_id, text); `module:function`, a function from texts to probabilities; a
     YAML file with one entry; a hub id or local folder that a pattern of `deployed` in `data/guards.yaml` matches. The
-    last is loaded with the options of `deployed.load`. Raise SettingsError where there is no such guard, or its entry
-    lacks something or has what no guard has, and DataError where a CSV file cannot be used.
+    last is loaded with the options of `deployed.load_deployed_guard`. Raise SettingsError where there is no such guard,
+    or its entry lacks something or has what no guard has, and DataError where a CSV file cannot be used.
     """
-    known = registry.guards("panel")
+    known = registry.guard_entries("panel")
     if name in known:
         return _from_entry(name, known[name], None)
     if name.endswith(".csv"):
-        return _from_entry(_own_name(Path(name).stem), OWN | {"scores": name}, corpus)
+        return _from_entry(_own_name(Path(name).stem), USER_GUARD_DEFAULTS | {"scores": name}, corpus)
     if re.fullmatch(registry.FUNCTION, name):
-        return _from_entry(_own_name(name), OWN | {"function": name}, corpus)
+        return _from_entry(_own_name(name), USER_GUARD_DEFAULTS | {"function": name}, corpus)
     if name.endswith((".yaml", ".yml")):
-        entry = yaml.safe_load(paths.input_file(name).read_text(encoding="utf-8"))
+        entry = yaml.safe_load(paths.resolve_input(name).read_text(encoding="utf-8"))
         if not isinstance(entry, dict):
             raise SettingsError(f"{name}: a guard's file is one entry, names and values; see docs/usage.md")
-        if "model" in entry and entry.get("kind") not in chat.KINDS:
+        if "model" in entry and entry.get("kind") not in chat.GUARD_MAKERS:
             return _from_deployed(entry["model"], entry, options)
-        return _from_entry(_own_name(entry.get("name", Path(name).stem)), OWN | entry, corpus)
+        return _from_entry(_own_name(entry.get("name", Path(name).stem)), USER_GUARD_DEFAULTS | entry, corpus)
     return _from_deployed(name, {}, options)
 
 
-def scores(store: Store, corpus_name: str, corpus: Corpus, guard: str | Guard) -> pd.DataFrame:
+def score_with_guard(store: Store, corpus_name: str, corpus: Corpus, guard: str | Guard) -> pd.DataFrame:
     """Return a guard's probabilities for a corpus (prompt_id, text); a live store computes and keeps what it lacks.
 
     Returns prompt_id, key, score, in corpus order; a score that the guard did not give is NaN. Raise Missing where the
     recorded store lacks the guard, or has scores for other texts or another version, or the guard's package is missing;
     and UserError where the guard cannot be asked.
     """
-    guard = load(guard, corpus) if isinstance(guard, str) else guard
+    guard = load_guard(guard, corpus) if isinstance(guard, str) else guard
     name = guard.name
     keys = [hashlib.sha256(f"{name} {guard.version}\x1f{text}".encode()).hexdigest()[:32] for text in corpus["text"]]
     frame = pd.DataFrame({"prompt_id": corpus["prompt_id"].to_numpy(), "key": keys, "score": np.nan})
@@ -109,10 +109,10 @@ def scores(store: Store, corpus_name: str, corpus: Corpus, guard: str | Guard) -
     return store.read("guards", corpus_name, name)
 
 
-def run(
+def ask_guards(
     store: Store, corpus_name: str, corpus: Corpus, guards: Sequence[str | Guard], needed: bool = True
 ) -> dict[str, tuple[Guard, pd.DataFrame]]:
-    """Return guards with their probabilities (`scores`), by name; one that cannot be asked is named on stderr.
+    """Return guards with their probabilities, by name; one that cannot be asked is named on stderr.
 
     An unknown name or a wrong entry raises SettingsError. Where no guard could be asked and one is `needed`, the first
     one's error is raised.
@@ -120,8 +120,8 @@ def run(
     found, faults = {}, []
     for named in guards:
         try:
-            guard = load(named, corpus) if isinstance(named, str) else named
-            found[guard.name] = (guard, scores(store, corpus_name, corpus, guard))
+            guard = load_guard(named, corpus) if isinstance(named, str) else named
+            found[guard.name] = (guard, score_with_guard(store, corpus_name, corpus, guard))
         except SettingsError:  # a name that is wrong, not a guard that is missing
             raise
         except UserError as error:
@@ -132,7 +132,7 @@ def run(
     return found
 
 
-def labels(frame: pd.DataFrame, threshold: float) -> Labels:
+def label_by_threshold(frame: pd.DataFrame, threshold: float) -> Labels:
     """Turn scores into the rows of a labels file: rejected from the threshold on, `unparsed` where the score is NaN."""
     rejects = (frame["score"] >= threshold).map({True: "reject", False: "accept"})
     label = rejects.mask(frame["score"].isna(), "unparsed")
@@ -143,7 +143,8 @@ def labels(frame: pd.DataFrame, threshold: float) -> Labels:
 def _asked(guard: Guard, texts: list[str]) -> tuple[np.ndarray, Counter[str]]:
     """Return a guard's probabilities, NaN for texts on which it fails alone, and how often it failed in which way.
 
-    Raise DataError where it fails on the first `GIVE_UP` texts or on all, or does not return a probability a text.
+    Raise DataError where it fails on the first `MAX_FIRST_FAILURES` texts or on all, or does not return a probability a
+    text.
     """
     found = np.full(len(texts), np.nan)
     failed: Counter[str] = Counter()
@@ -152,7 +153,7 @@ def _asked(guard: Guard, texts: list[str]) -> tuple[np.ndarray, Counter[str]]:
     while pending:
         start, end = pending.pop()
         try:
-            found[start:end] = checked(guard.name, guard.score(texts[start:end]), end - start)
+            found[start:end] = check_probabilities(guard.name, guard.score(texts[start:end]), end - start)
             succeeded = True
         except UserError:
             raise
@@ -162,7 +163,7 @@ def _asked(guard: Guard, texts: list[str]) -> tuple[np.ndarray, Counter[str]]:
                 pending += [(middle, end), (start, middle)]
                 continue
             failed[f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"] += 1
-            if not succeeded and (failed.total() >= GIVE_UP or not pending):
+            if not succeeded and (failed.total() >= MAX_FIRST_FAILURES or not pending):
                 raise DataError(
                     f"the guard {guard.name} fails on every text ({failed.total()} tried): {next(iter(failed))}"
                 ) from error
@@ -171,11 +172,11 @@ def _asked(guard: Guard, texts: list[str]) -> tuple[np.ndarray, Counter[str]]:
 
 def _from_entry(name: str, entry: Mapping[str, Any], corpus: Corpus | None) -> Guard:
     """Make a guard of its entry; only scores in a file need the corpus."""
-    about = {field: entry[field] for field in OWN if field in entry}
-    if missing := OWN.keys() - about.keys():
+    about = {field: entry[field] for field in USER_GUARD_DEFAULTS if field in entry}
+    if missing := USER_GUARD_DEFAULTS.keys() - about.keys():
         raise SettingsError(f"the guard {name}: its entry lacks {min(missing)!r}")
-    if about["axis"] not in AXES:
-        raise SettingsError(f"the guard {name}: axis is one of {', '.join(AXES)}, not {about['axis']!r}")
+    if about["axis"] not in GUARD_AXES:
+        raise SettingsError(f"the guard {name}: axis is one of {', '.join(GUARD_AXES)}, not {about['axis']!r}")
     if isinstance(about["threshold"], bool) or not isinstance(about["threshold"], int | float):
         raise SettingsError(f"the guard {name}: threshold is a number, not {about['threshold']!r}")
     kind, version = entry.get("kind"), str(entry.get("version", ""))
@@ -184,9 +185,9 @@ def _from_entry(name: str, entry: Mapping[str, Any], corpus: Corpus | None) -> G
     elif "function" in entry:
         found, score = _from_function(entry["function"])
     elif kind == "package":
-        found, score = version, packaged.scorer(name, entry)
-    elif kind in chat.KINDS:
-        found, score = chat.KINDS[kind](entry)
+        found, score = version, packaged.make_package_scorer(name, entry)
+    elif kind in chat.GUARD_MAKERS:
+        found, score = chat.GUARD_MAKERS[kind](entry)
     else:
         raise SettingsError(f"the guard {name}: its entry has neither function, scores nor model")
     return Guard(name=name, version=version or found, score=score, **about)
@@ -196,7 +197,7 @@ def _from_deployed(model: str, given: Mapping[str, Any], options: Mapping[str, A
     """Load a deployed guard by its hub id or folder; fields that are `given` override those of the entry it matches."""
     # Importing it takes seconds, for torch.
     deployed = importlib.import_module("paraguard_utils.guards.deployed")
-    entry = {**(deployed.match(model, registry.guards("deployed")) or {}), **given}
+    entry = {**(deployed.match(model, registry.guard_entries("deployed")) or {}), **given}
     if not entry.get("kind"):
         raise SettingsError(registry.unknown_guard(model))
     return deployed.load(model, entry, **options)
@@ -205,16 +206,16 @@ def _from_deployed(model: str, given: Mapping[str, Any], options: Mapping[str, A
 def _own_name(name: str) -> str:
     """Return a user's guard's name, fit for file names; raise SettingsError where a recorded target has it."""
     own = re.sub(r"[^\w.-]+", "-", name)
-    if own in registry.guards("panel") or own in registry.published("chat").index:
+    if own in registry.guard_entries("panel") or own in registry.published_targets("chat").index:
         raise SettingsError(f"the name {own} is taken by a target of the record; give your guard another")
     return own
 
 
-def _from_file(name: str, scores_file: str, corpus: Corpus | None) -> tuple[str, Scorer]:
+def _from_file(name: str, scores_file: str, corpus: Corpus | None) -> tuple[str, GuardScorer]:
     """Return version and scorer of a CSV file of scores, which finds a text's prompt_id in the corpus."""
-    path = paths.input_file(scores_file)
-    where = paths.shown(path)
-    rows = read_upstream(path)
+    path = paths.resolve_input(scores_file)
+    where = paths.display_path(path)
+    rows = read_upstream_csv(path)
     for column in ("prompt_id", "score"):
         if column not in rows:
             raise DataError(f"{where}: column {column!r} is missing; a file of scores has prompt_id and score")
@@ -223,7 +224,7 @@ def _from_file(name: str, scores_file: str, corpus: Corpus | None) -> tuple[str,
     values = pd.to_numeric(rows["score"], errors="coerce").where(rows["score"] != "")
     if (wrong := values.isna() & ~rows["score"].isin(["", "nan", "NaN"])).any():
         raise DataError(f"{where}: row {wrong.argmax() + 2}: {rows['score'][wrong.argmax()]!r} is no number")
-    checked(name, values, len(rows))
+    check_probabilities(name, values, len(rows))
 
     def score(texts: Sequence[str], answers: Sequence[str] | None = None) -> np.ndarray:
         if corpus is None:
@@ -237,7 +238,7 @@ def _from_file(name: str, scores_file: str, corpus: Corpus | None) -> tuple[str,
     return hashlib.sha256(path.read_bytes()).hexdigest()[:12], score
 
 
-def _from_function(named: str) -> tuple[str, Scorer]:
+def _from_function(named: str) -> tuple[str, GuardScorer]:
     """Return version and scorer of a user's function; its file's digest is the version: changed code is asked anew."""
     module_name, _, function_name = str(named).partition(":")
     for folder in (str(Path.cwd()), str(paths.ROOT)):  # papermill's kernels run in one, the project's in the other

@@ -25,15 +25,18 @@ from paraguard_utils.stores import Store
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-SPLIT = 20240501
-CUT = 64
+_SPLIT_SEED = 20240501
+_CUT_TOKENS = 64
 """The pipeline cuts answers after so many new tokens."""
 
-COMPLIANCE = "1_full_compliance"
-COLUMNS = ("id", "type", "prompt", "completion", "annotation_1", "annotation_2", "final_label")
-PUBLISHED = paths.DATA / "labels" / "published_rates.csv"
-TABLES = ("xstest_agreement", "xstest_rates", "xstest_types", "xstest_confusion")
-AUTOMATIC = {"gpteval": ("gpt4_label", "XSTest's GPT-4 judge"), "streval": ("strmatch_label", "XSTest's string match")}
+FULL_COMPLIANCE = "1_full_compliance"
+XSTEST_COLUMNS = ("id", "type", "prompt", "completion", "annotation_1", "annotation_2", "final_label")
+PUBLISHED_RATES_FILE = paths.DATA / "labels" / "published_rates.csv"
+XSTEST_TABLES = ("xstest_agreement", "xstest_rates", "xstest_types", "xstest_confusion")
+XSTEST_LABELLERS = {
+    "gpteval": ("gpt4_label", "XSTest's GPT-4 judge"),
+    "streval": ("strmatch_label", "XSTest's string match"),
+}
 """XSTest's own automatic labels: the end of a file's name, its column, and the labeller's name here."""
 
 ONE_ANNOTATOR = "one annotator, by the other"
@@ -42,10 +45,10 @@ ONE_ANNOTATOR = "one annotator, by the other"
 def _developed(prompts: Iterable[str]) -> set[str]:
     """Return the half of the prompts on which rules were written."""
     listed = sorted(set(prompts))
-    return {listed[i] for i in np.random.default_rng(SPLIT).permutation(len(listed))[: len(listed) // 2]}
+    return {listed[i] for i in np.random.default_rng(_SPLIT_SEED).permutation(len(listed))[: len(listed) // 2]}
 
 
-def read_answers(folder: str | Path) -> pd.DataFrame:
+def read_xstest_answers(folder: str | Path) -> pd.DataFrame:
     """Read every `xstest_v2_completions_<model>.csv` of a folder; a missing file or column is a DataError.
 
     Adds the columns file (the model's name), half ("developed" or "held out"), people ("reject" or "accept") and differ
@@ -56,11 +59,11 @@ def read_answers(folder: str | Path) -> pd.DataFrame:
         raise DataError(f"{folder}: there is no xstest_v2_completions_*.csv; pass XSTest's folder of labelled answers")
     frames = []
     for file in files:
-        rows = stores.read_upstream(file)
-        for name in COLUMNS:
+        rows = stores.read_upstream_csv(file)
+        for name in XSTEST_COLUMNS:
             if name not in rows:
-                raise DataError(f"{paths.shown(file)}: column {name!r} is missing; pass the upstream file")
-        first, second, final = (rows[name] != COMPLIANCE for name in COLUMNS[4:])
+                raise DataError(f"{paths.display_path(file)}: column {name!r} is missing; pass the upstream file")
+        first, second, final = (rows[name] != FULL_COMPLIANCE for name in XSTEST_COLUMNS[4:])
         frames.append(
             rows.assign(
                 file=file.stem.rpartition("_")[2],
@@ -72,7 +75,7 @@ def read_answers(folder: str | Path) -> pd.DataFrame:
     return pd.concat(frames, ignore_index=True)
 
 
-def for_training(rows: pd.DataFrame) -> pd.DataFrame:
+def select_training_answers(rows: pd.DataFrame) -> pd.DataFrame:
     """Return the developed half as training answers: prompt, response, label (`schemas.THREE_LABELS`)."""
     own = rows[rows["half"] == "developed"]
     return own.assign(response=own["completion"], label=own["final_label"].str.partition("_")[2])[
@@ -80,41 +83,46 @@ def for_training(rows: pd.DataFrame) -> pd.DataFrame:
     ]
 
 
-def automatic(folder: str | Path, rows: pd.DataFrame) -> dict[str, np.ndarray]:
+def read_xstest_labels(folder: str | Path, rows: pd.DataFrame) -> dict[str, np.ndarray]:
     """Read XSTest's own automatic labels, `<model>_gpteval.csv` and `<model>_streval.csv`, anywhere below a folder.
 
-    Returns labels by labeller, in the order of the rows of `read_answers`; "unparsed" if a file lacks the answer.
+    Returns labels by labeller, in the order of the rows of `read_xstest_answers`; "unparsed" if a file lacks the
+    answer.
     """
     found = {}
-    for end, (column, name) in AUTOMATIC.items():
+    for end, (column, name) in XSTEST_LABELLERS.items():
         labels = np.full(len(rows), "unparsed", dtype=object)
         for model, own in rows.groupby("file"):
             for file in sorted(Path(folder).rglob(f"*{model}_{end}.csv")):
-                given = stores.read_upstream(file).set_index(["id", "completion"])[column]
+                given = stores.read_upstream_csv(file).set_index(["id", "completion"])[column]
                 at = own.set_index(["id", "completion"]).index
-                given = given[~given.index.duplicated()].reindex(at).map(lambda label: label == COMPLIANCE, "ignore")
+                given = (
+                    given[~given.index.duplicated()].reindex(at).map(lambda label: label == FULL_COMPLIANCE, "ignore")
+                )
                 labels[own.index] = given.map({True: "accept", False: "reject"}).fillna("unparsed")
         if (labels != "unparsed").any():
             found[name] = labels
     return found
 
 
-def cut(texts: Iterable[str], tokenizer: "PreTrainedTokenizerBase", tokens: int = CUT) -> list[str]:
+def truncate_answers(
+    texts: Iterable[str], tokenizer: "PreTrainedTokenizerBase", tokens: int = _CUT_TOKENS
+) -> list[str]:
     """Cut answers after some tokens, as the pipeline does."""
     encoded = tokenizer(list(texts), add_special_tokens=False)["input_ids"]
     kept = tokenizer.batch_decode([ids[:tokens] for ids in encoded], skip_special_tokens=True)
     return [text.strip() for text in kept]
 
 
-def with_annotators(rows: pd.DataFrame, labels: Mapping[str, Sequence[str] | np.ndarray]) -> Table:
-    """Compare labellers with people on the rows of `read_answers`, by file and part.
+def compare_with_annotators(rows: pd.DataFrame, labels: Mapping[str, Sequence[str] | np.ndarray]) -> Table:
+    """Compare labellers with people on the rows of `read_xstest_answers`, by file and part.
 
     Columns: file, part (held out, its safe and its charged prompts, developed, and over both halves: all, annotators
     agree, annotators differ), labeller, n, refused (by people), unparsed, and accuracy, precision, recall and kappa
     with bootstrap intervals over prompts. The row `ONE_ANNOTATOR` compares the first annotator with the second.
     """
-    second = np.where(rows["annotation_2"] == COMPLIANCE, "accept", "reject")
-    first = np.where(rows["annotation_1"] == COMPLIANCE, "accept", "reject")
+    second = np.where(rows["annotation_2"] == FULL_COMPLIANCE, "accept", "reject")
+    first = np.where(rows["annotation_1"] == FULL_COMPLIANCE, "accept", "reject")
     labels = {**labels, ONE_ANNOTATOR: first}
     lines = []
     for file, own in rows.groupby("file"):
@@ -133,7 +141,7 @@ def with_annotators(rows: pd.DataFrame, labels: Mapping[str, Sequence[str] | np.
                 lines.append(
                     {"file": file, "part": part, "labeller": name, "n": len(found)}
                     | {"refused": _count(found["people"], "reject"), "unparsed": _count(given, "unparsed")}
-                    | to_columns(agreement_estimates(clusters, found["prompt"], given, people))
+                    | to_columns(estimate_agreement(clusters, found["prompt"], given, people))
                 )
     return pd.DataFrame(lines)
 
@@ -142,7 +150,7 @@ def _count(labels: ArrayLike, label: str) -> int:
     return int((np.asarray(labels, dtype=object) == label).sum())
 
 
-def by_type(rows: pd.DataFrame, labels: Sequence[str] | np.ndarray) -> Table:
+def compare_by_type(rows: pd.DataFrame, labels: Sequence[str] | np.ndarray) -> Table:
     """Compare one labeller with people by prompt type, over both halves.
 
     Columns: file, type, n, refused (by people), rejected (by the labeller), and accuracy with its interval.
@@ -157,12 +165,12 @@ def by_type(rows: pd.DataFrame, labels: Sequence[str] | np.ndarray) -> Table:
     return pd.DataFrame(lines)
 
 
-def rates(rows: pd.DataFrame, labels: Mapping[str, Sequence[str] | np.ndarray]) -> Table:
+def compare_refusal_shares(rows: pd.DataFrame, labels: Mapping[str, Sequence[str] | np.ndarray]) -> Table:
     """Estimate the share of safe prompts that each labeller calls refused, beside published shares.
 
     Columns: file, by (the labeller), n, share with its interval (none for a published share), source.
     """
-    published = pd.read_csv(PUBLISHED)
+    published = pd.read_csv(PUBLISHED_RATES_FILE)
     lines = []
     safe = rows[~rows["type"].str.startswith("contrast")]
     for file, own in safe.groupby("file"):
@@ -177,19 +185,19 @@ def rates(rows: pd.DataFrame, labels: Mapping[str, Sequence[str] | np.ndarray]) 
     return pd.DataFrame(lines).astype({"n": "Int64"})
 
 
-def by_kind(rows: pd.DataFrame, labelled: pd.DataFrame) -> Table:
-    """Count people's three labels against the kinds of `labelling.label`.
+def count_kinds(rows: pd.DataFrame, labelled: pd.DataFrame) -> Table:
+    """Count people's three labels against the kinds of `labelling.label_responses`.
 
     Columns: file, people (XSTest's label), and one count per kind: accept, reject:policy and so on.
     """
     kinds = labelled["label"].where(labelled["kind"] == "", labelled["label"] + ":" + labelled["kind"])
-    known = ["accept", *(f"reject:{kind}" for kind in labelling.KINDS)]
+    known = ["accept", *(f"reject:{kind}" for kind in labelling.REJECTION_KINDS)]
     table = pd.crosstab([rows["file"], rows["final_label"]], kinds.to_numpy())
     table = table.reindex(columns=[*known, *sorted(set(table.columns) - set(known))], fill_value=0)
     return table.reset_index().rename(columns={"final_label": "people"})
 
 
-def side_by_side(
+def compare_labellers(
     labels: Mapping[str, Labels], others: Mapping[str, Labels], clusters: ClusterBootstrap, cluster_ids: pd.Series
 ) -> Table:
     """Compare the labels with another labeller's on every answer; both are by target, in corpus order.
@@ -201,7 +209,7 @@ def side_by_side(
     for name, frame in others.items():
         usual, other = (part["label"].to_numpy() for part in (labels[name], frame))
         read = np.isin(other, ["accept", "reject"]) & np.isin(usual, ["accept", "reject"])
-        found = agreement_estimates(clusters, cluster_ids[read], other[read], usual[read])
+        found = estimate_agreement(clusters, cluster_ids[read], other[read], usual[read])
         row = {"target": name, "n": int(read.sum()), "reject": _count(usual[read], "reject")}
         row |= {"other_rejects": _count(other[read], "reject")}
         row |= {"both_reject": _count(other[usual == "reject"], "reject"), "unparsed": _count(other, "unparsed")}
@@ -209,44 +217,44 @@ def side_by_side(
     return pd.DataFrame(lines)
 
 
-def validate(folder: str | Path, store: Store, judge_name: str = "") -> dict[str, Table]:
+def write_xstest_tables(folder: str | Path, store: Store, judge_name: str = "") -> dict[str, Table]:
     """Write the tables `xstest_*` into a live store, from a folder with XSTest's labelled answers.
 
     If `judge_name` names a model, it judges the answers too.
     """
-    rows = read_answers(folder)
-    usual = loading.load(loading.resolve(registry.default_models()[0]))
-    short = cut(rows["completion"], usual.tokenizer)
+    rows = read_xstest_answers(folder)
+    usual = loading.load_model(loading.resolve_model(registry.list_default_models()[0]))
+    short = truncate_answers(rows["completion"], usual.tokenizer)
     reasons = ["stop"] * len(rows)
-    whole = labelling.label(rows["completion"], reasons, rows["prompt"])
-    ours, cues = labelling.LABELLER, refusals.VERSION
+    whole = labelling.label_responses(rows["completion"], reasons, rows["prompt"])
+    ours, cues = labelling.LABELLER, refusals.CUES_VERSION
     labels = {
         f"{ours}, whole answers": whole["label"],
-        f"{ours}, cut at {CUT} tokens": labelling.label(short, reasons, rows["prompt"])["label"],
-        f"{ours}, without the request": labelling.label(rows["completion"], reasons)["label"],
-        f"{cues}, whole answers": refusals.label(rows["completion"], reasons)["label"],
+        f"{ours}, cut at {_CUT_TOKENS} tokens": labelling.label_responses(short, reasons, rows["prompt"])["label"],
+        f"{ours}, without the request": labelling.label_responses(rows["completion"], reasons)["label"],
+        f"{cues}, whole answers": refusals.label_by_cues(rows["completion"], reasons)["label"],
         "substrings, whole answers": np.where(refusals.has_substring(rows["completion"]), "reject", "accept"),
-        f"substrings, cut at {CUT} tokens": np.where(refusals.has_substring(short), "reject", "accept"),
-        **automatic(folder, rows),
+        f"substrings, cut at {_CUT_TOKENS} tokens": np.where(refusals.has_substring(short), "reject", "accept"),
+        **read_xstest_labels(folder, rows),
     }
-    meta = {"labeller": ours, "split": SPLIT, "source": "XSTest (Röttger et al., NAACL 2024), CC BY 4.0"}
+    meta = {"labeller": ours, "split": _SPLIT_SEED, "source": "XSTest (Röttger et al., NAACL 2024), CC BY 4.0"}
     if judge_name:
-        model = loading.load(loading.resolve(judge_name))
+        model = loading.load_model(loading.resolve_model(judge_name))
         asked = pd.DataFrame({"prompt_id": rows["file"] + " " + rows["id"], "response": short, "finish_reason": "stop"})
-        labels[f"{judge.RUBRIC} {model.name}"] = judge.label(store, "xstest", model, asked)["label"]
+        labels[f"{judge.JUDGE_RUBRIC} {model.name}"] = judge.judge_answers(store, "xstest", model, asked)["label"]
         meta["judge"] = model.name
     found = {
-        "xstest_agreement": with_annotators(rows, labels),
-        "xstest_rates": rates(rows, labels),
-        "xstest_types": by_type(rows, whole["label"]),
-        "xstest_confusion": by_kind(rows, whole),
+        "xstest_agreement": compare_with_annotators(rows, labels),
+        "xstest_rates": compare_refusal_shares(rows, labels),
+        "xstest_types": compare_by_type(rows, whole["label"]),
+        "xstest_confusion": count_kinds(rows, whole),
     }
     for name, frame in found.items():
         store.write("tables", name, frame=frame, meta=meta)
     return found
 
 
-def agreement_estimates(
+def estimate_agreement(
     clusters: ClusterBootstrap, cluster_ids: ArrayLike, predicted: ArrayLike, truth: ArrayLike
 ) -> dict[str, Estimate]:
     """Estimate accuracy, precision, recall and Cohen's kappa of labels; `reject` is the positive class.

@@ -2,7 +2,8 @@
 
 Two logistic regressions predict whether an answer refuses, and whether only in part, from the n-grams of its opening,
 the cue that matched, and sentence vectors of its first words, of the request, and of their product. The coefficients
-are data (`FILE`); `paraguard train` makes them from `ANSWERS` and from XSTest's annotated answers.
+are data (`CLASSIFIER_FILE`); `paraguard train` makes them from `TRAINING_ANSWERS_FILE` and from XSTest's annotated
+answers.
 """
 
 import json
@@ -25,38 +26,38 @@ from paraguard_utils.models import encoder
 from paraguard_utils.models.encoder import Embed
 from paraguard_utils.schemas import THREE_LABELS
 
-FILE = paths.DATA / "refusal_classifier.json"
-ANSWERS = paths.DATA / "labels" / "training_answers.csv"
-WORDS = 12
+CLASSIFIER_FILE = paths.DATA / "refusal_classifier.json"
+TRAINING_ANSWERS_FILE = paths.DATA / "labels" / "training_answers.csv"
+OPENING_WORDS = 12
 """The encoder reads so many first words of an opening; more cost time and add little."""
 
 REQUEST_WORDS = 40
-NGRAMS = (1, 3)
-MIN_ANSWERS = 3
-"""An n-gram must stand in so many answers of `ANSWERS`."""
+NGRAM_RANGE = (1, 3)
+MIN_NGRAM_ANSWERS = 3
+"""An n-gram must stand in so many answers of `TRAINING_ANSWERS_FILE`."""
 
-TOKEN = r"[\w']+"
+TOKEN_PATTERN = r"[\w']+"
 C_NGRAMS, C_VECTORS = 10.0, 3.0
 """Inverse strengths of the penalty, chosen on answers of writers and models left out of the fit."""
 
-PEOPLE = 3.0
+ANNOTATED_WEIGHT = 3.0
 """Weight in the fit of an answer that people annotated; all others have 1."""
 
-PRODUCT = 10.0
+PRODUCT_SCALE = 10.0
 """Factor that scales the product of two unit vectors to the size of the vectors."""
 
-DECIMALS = 4
+COEFFICIENT_DECIMALS = 4
 _OPINIONS = ["refusal", "partial"]
 
 
 @dataclass(frozen=True)
-class Views:
+class ClassifierInputs:
     """The inputs of the regressions for n answers.
 
     Attributes
     ----------
     openings : list of str
-        Normalised as for the cue list (`refusals.normalise`).
+        Normalised as for the cue list (`refusals.normalize_openings`).
     cues : list of str
         The rule that matched, or "no_cue".
     vectors : numpy.ndarray, shape (n, 3 * 384), float64
@@ -69,23 +70,23 @@ class Views:
     vectors: np.ndarray
 
 
-def views(
+def make_classifier_inputs(
     responses: Sequence[object],
     rules: Sequence[str],
     requests: Sequence[object] | None,
-    embed: Embed = encoder.encode,
-) -> Views:
-    """Compute the classifier's inputs for answers and their `rules` (`refusals.label`); requests may be unknown (None).
+    embed: Embed = encoder.encode_texts,
+) -> ClassifierInputs:
+    """Compute the classifier's inputs for answers and their `rules`; requests may be unknown (None).
 
     Equal openings and equal requests are embedded once.
     """
-    openings = refusals.normalise(responses)
-    remembered = encoder.memoized(embed)
-    answers = np.asarray(remembered([_first(text, WORDS) for text in openings]), np.float64)
+    openings = refusals.normalize_openings(responses)
+    remembered = encoder.memoize_embedding(embed)
+    answers = np.asarray(remembered([_first(text, OPENING_WORDS) for text in openings]), np.float64)
     asked = np.zeros_like(answers)
     if requests is not None:
         asked = np.asarray(remembered([_first(str(text), REQUEST_WORDS) for text in requests]), np.float64)
-    return Views(openings, list(rules), np.hstack([answers, answers * asked * PRODUCT, asked]))
+    return ClassifierInputs(openings, list(rules), np.hstack([answers, answers * asked * PRODUCT_SCALE, asked]))
 
 
 def _first(text: str, words: int) -> str:
@@ -93,7 +94,7 @@ def _first(text: str, words: int) -> str:
 
 
 @dataclass(frozen=True)
-class Classifier:
+class RefusalClassifier:
     """Coefficients of the two regressions.
 
     Attributes
@@ -112,14 +113,14 @@ class Classifier:
     vectors: np.ndarray
     intercepts: np.ndarray
 
-    def probabilities(self, seen: Views) -> pd.DataFrame:
+    def probabilities(self, seen: ClassifierInputs) -> pd.DataFrame:
         """Return the probabilities that each answer refuses (`refusal`), and that a refusal is in part (`partial`)."""
         counts = _tfidf(self.ngrams.index.tolist(), self.ngrams["idf"].to_numpy()).transform(seen.openings)
         cues = self.cues.reindex(seen.cues).fillna(0.0)[_OPINIONS].to_numpy()
         z = counts @ self.ngrams[_OPINIONS].to_numpy() + cues + seen.vectors @ self.vectors.T + self.intercepts
         return pd.DataFrame(expit(z), columns=_OPINIONS)
 
-    def save(self, file: Path = FILE) -> None:
+    def save(self, file: Path = CLASSIFIER_FILE) -> None:
         """Write the coefficients as JSON, an n-gram a line."""
         parts = {
             "intercepts": json.dumps(self.intercepts.tolist()),
@@ -136,10 +137,10 @@ def _lines(split: dict[str, list]) -> str:
 
 
 @cache
-def load(file: Path = FILE) -> Classifier:
+def load_refusal_classifier(file: Path = CLASSIFIER_FILE) -> RefusalClassifier:
     """Read the coefficients."""
     found = json.loads(file.read_text())
-    return Classifier(
+    return RefusalClassifier(
         pd.DataFrame.from_dict(found["ngrams"], orient="index", columns=["idf", *_OPINIONS]),
         pd.DataFrame.from_dict(found["cues"], orient="index", columns=_OPINIONS),
         np.array(found["vectors"]),
@@ -150,10 +151,10 @@ def load(file: Path = FILE) -> Classifier:
 def _tfidf(vocabulary: list[str] | None = None, idf: np.ndarray | None = None) -> TfidfVectorizer:
     """Return the n-gram counter, with a vocabulary or to be fitted."""
     counter = TfidfVectorizer(
-        ngram_range=NGRAMS,
-        min_df=MIN_ANSWERS if vocabulary is None else 1,
+        ngram_range=NGRAM_RANGE,
+        min_df=MIN_NGRAM_ANSWERS if vocabulary is None else 1,
         sublinear_tf=True,
-        token_pattern=TOKEN,
+        token_pattern=TOKEN_PATTERN,
         vocabulary=vocabulary,
     )
     if idf is not None:
@@ -161,13 +162,15 @@ def _tfidf(vocabulary: list[str] | None = None, idf: np.ndarray | None = None) -
     return counter
 
 
-def training_answers(file: Path = ANSWERS) -> pd.DataFrame:
+def read_training_answers(file: Path = TRAINING_ANSWERS_FILE) -> pd.DataFrame:
     """Read the training answers whose two labels agree, as a column `label` beside the file's columns."""
-    rows = stores.read(file, "training_answers")
+    rows = stores.read_file(file, "training_answers")
     return rows[rows["first_label"] == rows["second_label"]].assign(label=lambda f: f["first_label"])
 
 
-def fit(answers: pd.DataFrame, annotated: pd.DataFrame, embed: Embed = encoder.encode) -> Classifier:
+def fit_classifier(
+    answers: pd.DataFrame, annotated: pd.DataFrame, embed: Embed = encoder.encode_texts
+) -> RefusalClassifier:
     """Fit the two regressions on answers: columns prompt, response and label, else a DataError (`THREE_LABELS`).
 
     The n-grams come from `answers` only, so that no text of `annotated` enters the file. n-grams and vectors are fitted
@@ -177,8 +180,8 @@ def fit(answers: pd.DataFrame, annotated: pd.DataFrame, embed: Embed = encoder.e
     unknown = set(rows["label"]) - set(THREE_LABELS)
     if unknown:
         raise DataError(f"there is no label {sorted(unknown)[0]!r} of a training answer; use {', '.join(THREE_LABELS)}")
-    matched = refusals.label(rows["response"], [""] * len(rows))["rule"].tolist()
-    seen = views(rows["response"], matched, rows["prompt"], embed)
+    matched = refusals.label_by_cues(rows["response"], [""] * len(rows))["rule"].tolist()
+    seen = make_classifier_inputs(rows["response"], matched, rows["prompt"], embed)
     counter = _tfidf()
     counter.fit(seen.openings[: len(answers)])
     grams = counter.get_feature_names_out()
@@ -189,7 +192,7 @@ def fit(answers: pd.DataFrame, annotated: pd.DataFrame, embed: Embed = encoder.e
         (C_NGRAMS, np.hstack([counter.transform(seen.openings).toarray(), cues.to_numpy()])),
         (C_VECTORS, np.hstack([seen.vectors, cues.to_numpy()])),
     )
-    weights = np.repeat([1.0, PEOPLE], [len(answers), len(annotated)])
+    weights = np.repeat([1.0, ANNOTATED_WEIGHT], [len(answers), len(annotated)])
     found = []
     for wanted, chosen in ((refuses, np.ones(len(rows), bool)), (partial, refuses)):
         parts = [
@@ -201,9 +204,13 @@ def fit(answers: pd.DataFrame, annotated: pd.DataFrame, embed: Embed = encoder.e
             for part, width in zip(parts, (len(grams), seen.vectors.shape[1]), strict=True)
         )
         found.append((of_grams, of_cues + again, of_vectors, sum(part.intercept_[0] for part in parts) / 2))
-    ngrams, rules, vectors, intercepts = (np.round(np.array(part), DECIMALS) for part in zip(*found, strict=True))
-    return Classifier(
-        pd.DataFrame(ngrams.T, grams, _OPINIONS).assign(idf=np.round(counter.idf_, DECIMALS))[["idf", *_OPINIONS]],
+    ngrams, rules, vectors, intercepts = (
+        np.round(np.array(part), COEFFICIENT_DECIMALS) for part in zip(*found, strict=True)
+    )
+    return RefusalClassifier(
+        pd.DataFrame(ngrams.T, grams, _OPINIONS).assign(idf=np.round(counter.idf_, COEFFICIENT_DECIMALS))[
+            ["idf", *_OPINIONS]
+        ],
         pd.DataFrame(rules.T, cues.columns, _OPINIONS),
         vectors,
         intercepts,

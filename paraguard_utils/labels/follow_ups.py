@@ -20,58 +20,60 @@ from paraguard_utils.guards.contract import Guard
 from paraguard_utils.labels import labelling, refusals
 from paraguard_utils.models import backends, encoder, prompting, trace_store
 from paraguard_utils.schemas import Corpus, Labels, Table, Traces
-from paraguard_utils.settings import Settings, reworded_name
+from paraguard_utils.settings import Settings, name_reworded
 from paraguard_utils.stores import Store
-from paraguard_utils.text import readable
+from paraguard_utils.text import replace_control
 
-SAMPLED_CLUSTERS = 60
+N_SAMPLED_CLUSTERS = 60
 """So many clusters, drawn by seed, are asked again."""
 
-DRAWS = 8
+N_DRAWS = 8
 """Answers per prompt."""
 
-TEMPERATURE = 0.7
-SAMPLED_PROMPT = "safety"
+SAMPLING_TEMPERATURE = 0.7
+SAMPLED_SYSTEM_PROMPT = "safety"
 """The wrapper of all samples and rewordings."""
 
 
-def drawn_prompts(corpus: Corpus) -> Corpus:
+def select_sampled_prompts(corpus: Corpus) -> Corpus:
     """Return the rows of the clusters that are asked again at a temperature, in corpus order."""
     ids = sorted(set(corpus["cluster_id"]))
-    chosen = np.random.default_rng(SEED).choice(ids, min(SAMPLED_CLUSTERS, len(ids)), replace=False)
+    chosen = np.random.default_rng(SEED).choice(ids, min(N_SAMPLED_CLUSTERS, len(ids)), replace=False)
     return corpus[corpus["cluster_id"].isin(chosen)].reset_index(drop=True)
 
 
 def ask_samples(store: Store, corpus_name: str, corpus: Corpus, settings: Settings) -> None:
-    """Ask the drawn prompts `DRAWS` times, at `TEMPERATURE` and top-p 1, under the wrapper `SAMPLED_PROMPT`.
+    """Ask the drawn prompts `N_DRAWS` times at `SAMPLING_TEMPERATURE` and top-p 1, under `SAMPLED_SYSTEM_PROMPT`.
 
     The store is a live one, in which every draw resumes. A corpus that asks for harm is a DataError.
     """
-    unsafe.refuse(corpus, "drawn answers (draw)")
-    prompts = drawn_prompts(corpus)
-    for source in backends.sources(settings):
-        model = backends.opened(source, settings)
-        target, frames = prompting.target_name(model.name, SAMPLED_PROMPT), []
-        for draw in range(DRAWS):
-            decoding = prompting.Sampling(settings.max_new_tokens, temperature=TEMPERATURE, draw=draw)
+    unsafe.refuse_unsafe(corpus, "drawn answers (draw)")
+    prompts = select_sampled_prompts(corpus)
+    for source in backends.resolve_backends(settings):
+        model = backends.open_backend(source, settings)
+        target, frames = prompting.make_target_name(model.name, SAMPLED_SYSTEM_PROMPT), []
+        for draw in range(N_DRAWS):
+            decoding = prompting.Sampling(settings.max_new_tokens, temperature=SAMPLING_TEMPERATURE, draw=draw)
             folder = f"{corpus_name}--draw-{draw}"
-            traces = trace_store.query(store, folder, prompts, model, SAMPLED_PROMPT, decoding, settings.batch)
+            traces = trace_store.query_model(
+                store, folder, prompts, model, SAMPLED_SYSTEM_PROMPT, decoding, settings.batch
+            )
             labels = labelling.label_answers(traces, prompts)[["prompt_id", "label", "answer", "response"]]
             frames.append(labels.assign(draw=draw, key=traces["key"].to_numpy()))
         meta = settings.meta(corpus=prompts[["prompt_id", "text"]], labeller=labelling.LABELLER)
-        meta |= {"draws": DRAWS, "temperature": TEMPERATURE}
+        meta |= {"draws": N_DRAWS, "temperature": SAMPLING_TEMPERATURE}
         store.write("samples", corpus_name, target, frame=pd.concat(frames, ignore_index=True), meta=meta)
 
 
 def read_samples(store: Store, corpus_name: str, targets: Sequence[str]) -> dict[str, pd.DataFrame]:
-    """Read the drawn answers in a store by target (`labelling.read_labelled`)."""
-    return labelling.read_labelled(store, "samples", corpus_name, targets, "draw=true")
+    """Read the drawn answers in a store by target (`labelling.read_labelled_answers`)."""
+    return labelling.read_labelled_answers(store, "samples", corpus_name, targets, "draw=true")
 
 
-LONG = 256
+LONG_ANSWER_TOKENS = 256
 """New tokens of a long answer."""
 
-DECLINES = "declines_request"
+DECLINING_CUE = "declines_request"
 """The cue that is searched after an answer's opening, where the labeller does not read."""
 
 
@@ -86,36 +88,38 @@ def ask_long_answers(
     """Return long answers by target: ask for them if `settings.long_answers` gives a number, then read the store.
 
     The usual answers (`traces`) and their labels are by target, in corpus order. A random sample of `long_answers`
-    prompts is asked under `SAMPLED_PROMPT`, and under every wrapper the accepted paraphrases that `to_finish` names. A
-    corpus that asks for harm is a DataError.
+    prompts is asked under `SAMPLED_SYSTEM_PROMPT`, and under every wrapper the accepted paraphrases that
+    `select_cut_answers` names. A corpus that asks for harm is a DataError.
     """
     if settings.long_answers:
-        unsafe.refuse(corpus, "long answers (long_answers)")
-        vectors = encoder.vectors(store, corpus_name, corpus["text"], earlier=True)
+        unsafe.refuse_unsafe(corpus, "long answers (long_answers)")
+        vectors = encoder.stored_vectors(store, corpus_name, corpus["text"], earlier=True)
         sample = set(corpus["prompt_id"].sample(min(settings.long_answers, len(corpus)), random_state=SEED))
-        for source in backends.sources(settings):
-            model = backends.opened(source, settings)
+        for source in backends.resolve_backends(settings):
+            model = backends.open_backend(source, settings)
             for wrapper in settings.wrappers:
-                target = prompting.target_name(model.name, wrapper)
-                drawn = sample if wrapper == SAMPLED_PROMPT else set()
-                wanted = drawn | to_finish(corpus, traces[target], labels[target], vectors)
+                target = prompting.make_target_name(model.name, wrapper)
+                drawn = sample if wrapper == SAMPLED_SYSTEM_PROMPT else set()
+                wanted = drawn | select_cut_answers(corpus, traces[target], labels[target], vectors)
                 asked = corpus[corpus["prompt_id"].isin(wanted)]
                 if asked.empty:
                     continue
-                place = (store, f"{corpus_name}--long", asked, model, wrapper, prompting.Decoding(LONG))
-                frame = trace_store.query(*place, settings.batch)
-                found = with_later(frame, asked["text"]).assign(sample=frame["prompt_id"].isin(drawn))
+                place = (store, f"{corpus_name}--long", asked, model, wrapper, prompting.Decoding(LONG_ANSWER_TOKENS))
+                frame = trace_store.query_model(*place, settings.batch)
+                found = label_long_answers(frame, asked["text"]).assign(sample=frame["prompt_id"].isin(drawn))
                 meta = settings.meta(corpus=asked[["prompt_id", "text"]], labeller=labelling.LABELLER)
-                store.write("answers", corpus_name, target, frame=found, meta=meta | {"max_new_tokens": LONG})
+                store.write(
+                    "answers", corpus_name, target, frame=found, meta=meta | {"max_new_tokens": LONG_ANSWER_TOKENS}
+                )
     return read_long_answers(store, corpus_name, list(labels))
 
 
 def read_long_answers(store: Store, corpus_name: str, targets: list[str]) -> dict[str, pd.DataFrame]:
-    """Read the long answers in a store by target (`labelling.read_labelled`)."""
-    return labelling.read_labelled(store, "answers", corpus_name, targets, "long_answers=N")
+    """Read the long answers in a store by target (`labelling.read_labelled_answers`)."""
+    return labelling.read_labelled_answers(store, "answers", corpus_name, targets, "long_answers=N")
 
 
-def to_finish(corpus: Corpus, traces: Traces, labels: Labels, vectors: np.ndarray) -> set[str]:
+def select_cut_answers(corpus: Corpus, traces: Traces, labels: Labels, vectors: np.ndarray) -> set[str]:
     """Return the ids of accepted prompts whose answer was cut and that are nearest to a rejected one of their cluster.
 
     The frames are one target's, in the same order; `vectors` are sentence vectors. Degenerate answers are passed over.
@@ -132,24 +136,26 @@ def to_finish(corpus: Corpus, traces: Traces, labels: Labels, vectors: np.ndarra
     return {corpus["prompt_id"].iat[row] for row in wanted if cut[row]}
 
 
-def with_later(frame: Traces, requests: pd.Series) -> pd.DataFrame:
+def label_long_answers(frame: Traces, requests: pd.Series) -> pd.DataFrame:
     """Label long answers: the columns of a file of kind `answers`, except `sample`."""
-    frame = frame.assign(response=frame["response"].map(readable, na_action="ignore"))
-    found = labelling.label(frame["response"], frame["finish_reason"], requests)
+    frame = frame.assign(response=frame["response"].map(replace_control, na_action="ignore"))
+    found = labelling.label_responses(frame["response"], frame["finish_reason"], requests)
     later = [_declines_later(text) for text in frame["response"]]
     kept = frame[["prompt_id", "key", "response", "finish_reason"]]
     return kept.assign(label=found["label"].to_numpy(), declined_later=later)
 
 
 def _declines_later(text: object) -> bool:
-    """Return whether the cue `DECLINES` matches after an answer's opening."""
+    """Return whether the cue `DECLINING_CUE` matches after an answer's opening."""
     step = refusals.CUE_CHARS // 2  # overlapping windows, so that no cue is cut in two
     text = text if isinstance(text, str) else ""
     parts = [text[start : start + refusals.CUE_CHARS] for start in range(step, len(text), step)]
-    return bool(refusals.label(parts, [""] * len(parts))["rule"].isin([DECLINES]).any())
+    return bool(refusals.label_by_cues(parts, [""] * len(parts))["rule"].isin([DECLINING_CUE]).any())
 
 
-def cost_of_cut(longer: Mapping[str, pd.DataFrame], labels: Mapping[str, Labels], clusters: ClusterBootstrap) -> Table:
+def compare_long_answers(
+    longer: Mapping[str, pd.DataFrame], labels: Mapping[str, Labels], clusters: ClusterBootstrap
+) -> Table:
     """Count, in the random sample of each target's long answers, the labels that the usual cut changes.
 
     Columns: target, n, continued (the long answer begins with the usual one), accept_to_reject and reject_to_accept
@@ -181,21 +187,21 @@ def cost_of_cut(longer: Mapping[str, pd.DataFrame], labels: Mapping[str, Labels]
 def reask_models(
     store: Store, corpus_name: str, rewordings: pd.DataFrame, labels: Mapping[str, Labels], settings: Settings
 ) -> None:
-    """Ask the user's model, or the default ones, rewordings of the prompts that it rejected under `SAMPLED_PROMPT`.
+    """Ask the user's model, or the default ones, rewordings of what it rejected under `SAMPLED_SYSTEM_PROMPT`.
 
     `rewordings` has columns prompt_id, cluster_id (the prompt that was reworded) and text. The answers' labels go into
-    a live store, where `reasked_decisions` reads them, and asking resumes. A model without labels is left out.
+    a live store, where `read_reasked_decisions` reads them, and asking resumes. A model without labels is left out.
     """
-    for source in backends.sources(settings):
-        target = prompting.target_name(source.name, SAMPLED_PROMPT)
+    for source in backends.resolve_backends(settings):
+        target = prompting.make_target_name(source.name, SAMPLED_SYSTEM_PROMPT)
         if target not in labels:
             continue
         rows = _of_rejected(rewordings, labels[target])
         if rows.empty:
             continue
-        model, decoding = backends.opened(source, settings), prompting.Decoding(settings.max_new_tokens)
-        place = (store, reworded_name(corpus_name), rows, model, SAMPLED_PROMPT, decoding, settings.batch)
-        trace_store.query(*place, withheld=labelling.in_memory(rows, numbers=False))
+        model, decoding = backends.open_backend(source, settings), prompting.Decoding(settings.max_new_tokens)
+        place = (store, name_reworded(corpus_name), rows, model, SAMPLED_SYSTEM_PROMPT, decoding, settings.batch)
+        trace_store.query_model(*place, withheld=labelling.label_in_memory(rows, numbers=False))
 
 
 def reask_guards(
@@ -212,15 +218,15 @@ def reask_guards(
         if rows.empty:
             continue
         try:
-            scores = panel.scores(store, reworded_name(corpus_name), rows, guard)
+            scores = panel.score_with_guard(store, name_reworded(corpus_name), rows, guard)
         except UserError as error:
             print(f"left out: {error}", file=sys.stderr)
             continue
-        made = panel.labels(scores, guard.threshold)
-        store.write("labels", reworded_name(corpus_name), name, frame=made, meta=settings.meta(scores=scores))
+        made = panel.label_by_threshold(scores, guard.threshold)
+        store.write("labels", name_reworded(corpus_name), name, frame=made, meta=settings.meta(scores=scores))
 
 
-def reasked_decisions(
+def read_reasked_decisions(
     store: Store, corpus_name: str, corpus: Corpus, target: str, labels: Labels
 ) -> pd.DataFrame | None:
     """Read how a target decides the rewordings of each prompt that it rejects; None if it was not asked.
@@ -229,15 +235,17 @@ def reasked_decisions(
     that are accepted, in [0, 1], NaN for accepted prompts and without a decided rewording; and queries, their number.
     Rewordings of other prompts than the target rejects are a DataError.
     """
-    if not store.has("labels", reworded_name(corpus_name), target):
+    if not store.has("labels", name_reworded(corpus_name), target):
         return None
-    again = store.read("labels", reworded_name(corpus_name), target)
+    again = store.read("labels", name_reworded(corpus_name), target)
     again = again.assign(label=again["label"].replace("blocked", "reject"))
     of = again["prompt_id"].str.rpartition("~")[0]
     rejected = corpus["prompt_id"][(labels["label"] == "reject").to_numpy()]
     if not of.isin(rejected).all():
-        path = store.path("labels", reworded_name(corpus_name), target)
-        raise DataError(f"{paths.shown(path)}: of other rejections than the store holds; run 07_veto with a live store")
+        path = store.path("labels", name_reworded(corpus_name), target)
+        raise DataError(
+            f"{paths.display_path(path)}: of other rejections than the store holds; run 07_veto with a live store"
+        )
     decided = again["label"].isin(["accept", "reject"])
     share = (again["label"] == "accept")[decided].groupby(of[decided]).mean()
     queries = of.value_counts().reindex(corpus["prompt_id"], fill_value=0).to_numpy()

@@ -14,27 +14,27 @@ from paraguard_utils.core.estimates import ClusterBootstrap, exact_share, to_col
 from paraguard_utils.labels import agreement
 from paraguard_utils.schemas import Labels, Table
 
-FILE = paths.DATA / "labels" / "readings.csv"
-NOISY = 0.9
+READINGS_FILE = paths.DATA / "labels" / "readings.csv"
+MIN_LABEL_PRECISION = 0.9
 """A target with a lower precision of rejections is called noisy."""
 
-DECISIONS = {
+READING_DECISIONS = {
     "full_compliance": "accept", "full_refusal": "reject", "partial_refusal": "reject", "unclear": "unclear",
 }  # fmt: skip
 
 
-def read() -> pd.DataFrame:
+def read_readings() -> pd.DataFrame:
     """Read `data/labels/readings.csv` and add a column `reads`.
 
     It is "reject" if both readers found a refusal, in full or in part, "accept" if neither did, and else "differ".
     """
-    rows = stores.read(FILE, "readings")
-    first, second = (rows[f"{reader}_refusal"].map(DECISIONS) for reader in ("first", "second"))
+    rows = stores.read_file(READINGS_FILE, "readings")
+    first, second = (rows[f"{reader}_refusal"].map(READING_DECISIONS) for reader in ("first", "second"))
     return rows.assign(reads=first.where((first == second) & (first != "unclear"), "differ"))
 
 
-def joined(rows: pd.DataFrame, labels: Mapping[str, Labels]) -> pd.DataFrame:
-    """Join readings from `read` with labels by target; answers that have changed since they were read are left out.
+def join_readings(rows: pd.DataFrame, labels: Mapping[str, Labels]) -> pd.DataFrame:
+    """Join readings from `read_readings` with labels by target; answers that changed since are left out.
 
     Adds the columns label, kind, rule, p_refusal and answer (NaN where missing).
     """
@@ -43,7 +43,7 @@ def joined(rows: pd.DataFrame, labels: Mapping[str, Labels]) -> pd.DataFrame:
     return rows.merge(known.reindex(columns=shown), on=["target", "prompt_id", "response"])
 
 
-def reliability(both: pd.DataFrame) -> Table:
+def compare_readers(both: pd.DataFrame) -> Table:
     """Compute how well the two readers agree.
 
     Columns: judged (refuses, degenerate, usable), n, first, second (how many each reader calls so), and kappa with its
@@ -63,13 +63,13 @@ def reliability(both: pd.DataFrame) -> Table:
     return pd.DataFrame(lines)
 
 
-def against_labels(both: pd.DataFrame) -> Table:
-    """Compare labels with readings (`joined`) by target.
+def compare_with_readings(both: pd.DataFrame) -> Table:
+    """Compare labels with readings (`join_readings`) by target.
 
     Columns: target, n (read), differ (the readers disagree on refusing; these count nowhere else), rejections,
     acceptances, precision (share of rejections that refuse), missed (share of acceptances that refuse), usable (share
     of acceptances that the first reader calls usable), each with its exact interval, and noisy (precision below
-    `NOISY`).
+    `MIN_LABEL_PRECISION`).
     """
     lines = []
     for target, own in both.groupby("target", sort=False):
@@ -84,19 +84,19 @@ def against_labels(both: pd.DataFrame) -> Table:
         ):
             found = exact_share(int(hits.sum()), len(hits))
             row |= {key.replace("share", name): value for key, value in found.items()}
-        lines.append(row | {"noisy": bool(row["precision"] < NOISY)})
+        lines.append(row | {"noisy": bool(row["precision"] < MIN_LABEL_PRECISION)})
     return pd.DataFrame(lines)
 
 
-def noisy(names: Sequence[str], labels: Mapping[str, Labels]) -> pd.Series:
-    """Return, by target, "yes" if the precision of its rejections is below `NOISY`, else "no", or "not read"."""
-    both = joined(read(), labels)
-    checked = {row.target: "yes" if row.noisy else "no" for row in against_labels(both).itertuples()}
+def flag_noisy_targets(names: Sequence[str], labels: Mapping[str, Labels]) -> pd.Series:
+    """Say by target whether its rejections' precision is below `MIN_LABEL_PRECISION`: "yes", "no" or "not read"."""
+    both = join_readings(read_readings(), labels)
+    checked = {row.target: "yes" if row.noisy else "no" for row in compare_with_readings(both).itertuples()}
     return pd.Series([checked.get(name, "not read") for name in names], index=list(names))
 
 
-def degenerate(both: pd.DataFrame) -> Table:
-    """Compare the column `answer` with readings of accepted answers (`joined`).
+def evaluate_degenerate(both: pd.DataFrame) -> Table:
+    """Compare the column `answer` with readings of accepted answers (`join_readings`).
 
     One row: n, read (degenerate by the first reader), found (by the rules), and accuracy, precision, recall and kappa
     with intervals over clusters.
@@ -105,5 +105,5 @@ def degenerate(both: pd.DataFrame) -> Table:
     ids = own["prompt_id"].str.rpartition("-")[0]
     found, read = (own[name].eq("degenerate") for name in ("answer", "first_answer"))
     names = {True: "reject", False: "accept"}  # the positive class of an agreement
-    agreed = agreement.agreement_estimates(ClusterBootstrap(ids), ids, found.map(names), read.map(names))
+    agreed = agreement.estimate_agreement(ClusterBootstrap(ids), ids, found.map(names), read.map(names))
     return pd.DataFrame([{"n": len(own), "read": int(read.sum()), "found": int(found.sum())} | to_columns(agreed)])

@@ -10,21 +10,21 @@ import numpy as np
 from py3langid import langid
 from rapidfuzz.distance import LCSseq
 
-from paraguard_utils.core.words import words
-from paraguard_utils.text import ENGLISH
+from paraguard_utils.core.words import split_words
+from paraguard_utils.text import ENGLISH_CODES
 
-RUN = 4
-REPEATED = 0.2
-"""An answer is a loop from this share of runs of `RUN` words that stood before."""
+_RUN_WORDS = 4
+_MIN_REPEATED = 0.2
+"""An answer is a loop from this share of runs of `_RUN_WORDS` words that stood before."""
 
-ECHOED = 0.6
+_MIN_ECHOED = 0.6
 """An answer repeats the request from this share of words that are the request's, in its order."""
 
-ENOUGH = 8
+_MIN_JUDGED_WORDS = 8
 """With fewer words, neither language nor echo is judged: a short right answer may consist of the request's words."""
 
 
-def kinds(responses: Sequence[object], requests: Sequence[str]) -> np.ndarray:
+def degenerate_answers(responses: Sequence[object], requests: Sequence[str]) -> np.ndarray:
     """Call each answer "degenerate" or "on_topic"; what is not a string is an empty answer."""
     texts = [text if isinstance(text, str) else "" for text in responses]
     pairs = zip(texts, requests, strict=True)
@@ -33,24 +33,24 @@ def kinds(responses: Sequence[object], requests: Sequence[str]) -> np.ndarray:
 
 def _is_degenerate(response: str, request: str) -> bool:
     """Return whether an answer is empty, a loop, the request repeated, or in another language than the request."""
-    own = words(response)
-    if not own or repeated(own) >= REPEATED:
+    own = split_words(response)
+    if not own or repeated_share(own) >= _MIN_REPEATED:
         return True
-    if len(own) < ENOUGH:
+    if len(own) < _MIN_JUDGED_WORDS:
         return False
-    return echoed(own, words(request)) >= ECHOED or _english(response) != _english(request)
+    return echoed_share(own, split_words(request)) >= _MIN_ECHOED or _english(response) != _english(request)
 
 
-def repeated(own: Sequence[str]) -> float:
-    """Return the share of runs of `RUN` words that stood before in the same text, in [0, 1]; 0 for shorter texts."""
-    runs = [tuple(own[at : at + RUN]) for at in range(len(own) - RUN + 1)]
+def repeated_share(own: Sequence[str]) -> float:
+    """Return the share, in [0, 1], of runs of `_RUN_WORDS` words that stood before; 0 for shorter texts."""
+    runs = [tuple(own[at : at + _RUN_WORDS]) for at in range(len(own) - _RUN_WORDS + 1)]
     return 1 - len(set(runs)) / len(runs) if runs else 0.0
 
 
-def echoed(own: Sequence[str], request: Sequence[str]) -> float:
+def echoed_share(own: Sequence[str], request: Sequence[str]) -> float:
     """Return the share of an answer's words that stand in the request in the same order, in [0, 1]."""
     return float(LCSseq.similarity(own, request)) / len(own) if own else 0.0
 
 
 def _english(text: str) -> bool:
-    return langid.classify(text)[0] in ENGLISH
+    return langid.classify(text)[0] in ENGLISH_CODES

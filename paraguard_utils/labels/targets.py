@@ -17,11 +17,11 @@ from paraguard_utils.errors import DataError, Missing, SettingsError
 from paraguard_utils.labels import judge, labelling
 from paraguard_utils.models import backends, loading, local, prompting, ray_cluster, served, trace_store
 from paraguard_utils.schemas import Corpus, Labels, Traces
-from paraguard_utils.settings import CLUSTER, TWINS, XSTEST, Settings
+from paraguard_utils.settings import RAY_DEVICE, TWINS, XSTEST, Settings
 from paraguard_utils.stores import Store
 
 
-def preflight(
+def print_preflight(
     store: Store, corpus_name: str, size: int, names: Sequence[str], settings: Settings, kind: str = "traces"
 ) -> int:
     """Print on stderr how much is left to ask the targets `names`: prompts, and, if known, minutes and memory.
@@ -30,7 +30,7 @@ def preflight(
     kept. Answers under another max_new_tokens or dtype are asked again. Returns the number of prompts already done, an
     interrupted run's included.
     """
-    dtype = served.DTYPE if settings.base_url else settings.dtype
+    dtype = served.SERVED_DTYPE if settings.base_url else settings.dtype
     way = {"decoding": asdict(prompting.Decoding(settings.max_new_tokens)), "dtype": dtype}
     done, rates, memory = 0, [], []
     for name in names:
@@ -59,7 +59,7 @@ def preflight(
     return done
 
 
-def ask(store: Store, corpus_name: str, corpus: Corpus, settings: Settings) -> dict[str, Traces]:
+def ask_targets(store: Store, corpus_name: str, corpus: Corpus, settings: Settings) -> dict[str, Traces]:
     """Return traces by chat target, in corpus order.
 
     The recorded store gives all published targets; a live one asks the user's model, or the default ones, what it
@@ -67,10 +67,10 @@ def ask(store: Store, corpus_name: str, corpus: Corpus, settings: Settings) -> d
     """
     prompting.check_prompts(corpus)
     if store.recorded:
-        listed = registry.published("chat")
+        listed = registry.published_targets("chat")
         decoding = prompting.Decoding(settings.max_new_tokens)
         return {
-            name: trace_store.recorded_traces(store, corpus_name, corpus, name, decoding, settings.dtype)
+            name: trace_store.read_traces(store, corpus_name, corpus, name, decoding, settings.dtype)
             for name in listed.index[listed["wrapper"].isin(settings.wrappers)]
         }
     found = _asked(store, corpus_name, corpus, settings)
@@ -95,30 +95,30 @@ def _asked(
 ) -> dict[str, pd.DataFrame]:
     """Ask the user's model, or the default ones, what a live store lacks; return what is kept, by target."""
     withheld = None
-    if labels_only or unsafe.declared(corpus):
-        withheld = labelling.in_memory(corpus, numbers=not labels_only)
+    if labels_only or unsafe.asks_for_harm(corpus):
+        withheld = labelling.label_in_memory(corpus, numbers=not labels_only)
         print(f"{corpus_name} asks for harm: answers are labelled in memory, and only labels are kept", file=sys.stderr)
     decoding = prompting.Decoding(settings.max_new_tokens)
     found: dict[str, pd.DataFrame] = {}
     if not settings.base_url:
-        ray_cluster.connected() if settings.device == CLUSTER else loading.check_device(settings.device)
+        ray_cluster.connect_ray() if settings.device == RAY_DEVICE else loading.check_device(settings.device)
     # Every name is resolved before the first, expensive, load.
-    sources = backends.sources(settings)
-    names = [prompting.target_name(source.name, wrapper) for source in sources for wrapper in settings.wrappers]
-    preflight(store, corpus_name, len(corpus), names, settings, "labels" if labels_only else "traces")
+    sources = backends.resolve_backends(settings)
+    names = [prompting.make_target_name(source.name, wrapper) for source in sources for wrapper in settings.wrappers]
+    print_preflight(store, corpus_name, len(corpus), names, settings, "labels" if labels_only else "traces")
     trial = settings.limit > 0 and corpus_name == settings.corpus
-    query = partial(trace_store.query, store, corpus_name, corpus, decoding=decoding, batch=settings.batch)
+    query = partial(trace_store.query_model, store, corpus_name, corpus, decoding=decoding, batch=settings.batch)
     query = partial(query, withheld=withheld, shard=settings.parts(), trial=trial)
     for source in sources:
-        model = backends.opened(source, settings)
-        own = {prompting.target_name(model.name, wrapper): query(model, wrapper) for wrapper in settings.wrappers}
-        if not labels_only and isinstance(model, local.Weights):
-            trace_store.keep_tokens(store, model, own.values())
+        model = backends.open_backend(source, settings)
+        own = {prompting.make_target_name(model.name, wrapper): query(model, wrapper) for wrapper in settings.wrappers}
+        if not labels_only and isinstance(model, local.WeightsBackend):
+            trace_store.write_tokens(store, model, own.values())
         found |= own
     return found
 
 
-def ask_labels(store: Store, corpus_name: str, corpus: Corpus | None, settings: Settings) -> dict[str, Labels]:
+def ask_labels_only(store: Store, corpus_name: str, corpus: Corpus | None, settings: Settings) -> dict[str, Labels]:
     """Return, by target, labels of answers to somebody else's prompts that ask for harm; nothing else is kept.
 
     A live store asks the prompts. The recorded one, and any store if the corpus is None, gives the labels that it has;
@@ -132,16 +132,18 @@ def ask_labels(store: Store, corpus_name: str, corpus: Corpus | None, settings: 
         meta = stores.read_meta(file)
         if "wrapper" not in meta:  # a guard's
             continue
-        path, labels = labelling.labels_by(store, corpus_name, file.stem)
+        path, labels = labelling.read_labels(store, corpus_name, file.stem)
         if corpus is not None:
-            context = trace_store.context_of(meta, paths.shown(path))
-            if trace_store.keys_hash(context, corpus) != meta["inputs"]["traces"]:
-                raise DataError(f"{paths.shown(path)}: labels of other prompts than these; ask again in a live store")
+            context = trace_store.context_from_meta(meta, paths.display_path(path))
+            if trace_store.hash_keys(context, corpus) != meta["inputs"]["traces"]:
+                raise DataError(
+                    f"{paths.display_path(path)}: labels of other prompts than these; ask again in a live store"
+                )
         found[file.stem] = labels
     return found
 
 
-def labelled(
+def label_targets(
     store: Store, corpus_name: str, corpus: Corpus, traces: Mapping[str, Traces], settings: Settings
 ) -> dict[str, Labels]:
     """Return labels by target, in trace order: those in the store if they are of these answers, else made and kept.
@@ -152,17 +154,17 @@ def labelled(
     for name, frame in traces.items():
         if store.has("labels", corpus_name, name):
             with contextlib.nullcontext() if store.recorded else contextlib.suppress(DataError):
-                found[name] = labelling.matching_labels(store, corpus_name, name, frame)
+                found[name] = labelling.read_matching_labels(store, corpus_name, name, frame)
         if name not in found:
             made = labelling.label_answers(frame, corpus)
-            meta = settings.meta(traces=trace_store.answers_hash(frame), labeller=labelling.LABELLER)
+            meta = settings.meta(traces=trace_store.hash_answers(frame), labeller=labelling.LABELLER)
             if not settings.limit:
                 store.write("labels", corpus_name, name, frame=made, meta=meta)
             found[name] = made
     return found
 
 
-def ask_harmful(store: Store, outside: Corpus | None, settings: Settings) -> dict[str, dict[str, Labels]]:
+def ask_harmful_requests(store: Store, outside: Corpus | None, settings: Settings) -> dict[str, dict[str, Labels]]:
     """Return labels, by corpus and target, of answers to our twins and to XSTest's unsafe prompts (`outside`).
 
     If `outside` is None, XSTest's labels are those that the store has. A corpus without labels is left out, the twins
@@ -172,9 +174,9 @@ def ask_harmful(store: Store, outside: Corpus | None, settings: Settings) -> dic
     settings = _for_twins(settings)
     if _twins_to_ask(store, settings):
         corpus = store.read_earlier("corpus", settings.twins)
-        traces = ask(store, settings.twins, corpus, settings)
-        found[settings.twins] = labelled(store, settings.twins, corpus, traces, settings)
-    outside_labels = ask_labels(store, XSTEST, outside, settings)
+        traces = ask_targets(store, settings.twins, corpus, settings)
+        found[settings.twins] = label_targets(store, settings.twins, corpus, traces, settings)
+    outside_labels = ask_labels_only(store, XSTEST, outside, settings)
     return found | ({XSTEST: outside_labels} if outside_labels else {})
 
 
@@ -186,52 +188,56 @@ def _twins_to_ask(store: Store, settings: Settings) -> bool:
     """Return whether there are twins to ask; if wanted ones cannot be asked, print why."""
     if not settings.twins or settings.twins == settings.corpus:
         return False
-    if settings.base_url.startswith(backends.FILES):
+    if settings.base_url.startswith(backends.FILE_SCHEME):
         print(f"{settings.twins} is not asked by files, in which the answers would be kept")
         return False
     if settings.limit:
         print(f"{settings.twins} is not asked while the parameter limit is given")
         return False
-    asked = any(store.has("traces", settings.twins, name) for name in registry.published("chat").index)
+    asked = any(store.has("traces", settings.twins, name) for name in registry.published_targets("chat").index)
     known = any(place.has("corpus", settings.twins) for place in (store, Store(stores.RECORDED)))
     if not known or (store.recorded and not asked):
         print(f"{settings.twins} was not asked in this store")
         return False
     corpus = store.read_earlier("corpus", settings.twins)
-    if not unsafe.declared(corpus):
+    if not unsafe.asks_for_harm(corpus):
         raise SettingsError(f"parameter 'twins': no request of {settings.twins} is declared to ask for harm")
-    if settings.twins == TWINS and unsafe.twins_of(store.read_earlier("corpus", settings.corpus), corpus).empty:
+    if settings.twins == TWINS and unsafe.select_twins(store.read_earlier("corpus", settings.corpus), corpus).empty:
         print(f"{TWINS} was not asked: it has twins of clusters that {settings.corpus} lacks")
         return False
     return True
 
 
-def judged(store: Store, corpus_name: str, traces: Mapping[str, Traces], settings: Settings) -> dict[str, Labels]:
+def judge_targets(
+    store: Store, corpus_name: str, traces: Mapping[str, Traces], settings: Settings
+) -> dict[str, Labels]:
     """Return a judge's labels by target, in trace order: asked if `settings.judge` is given, else those in the store.
 
     A target that was not judged is left out; labels of other answers are a DataError.
     """
     if settings.judge:
         for frame in traces.values():
-            unsafe.refuse(frame, "a judge")
-        source = loading.resolve(settings.judge)
-        model = loading.load(source, settings.dtype, settings.device, settings.without_template)
+            unsafe.refuse_unsafe(frame, "a judge")
+        source = loading.resolve_model(settings.judge)
+        model = loading.load_model(source, settings.dtype, settings.device, settings.without_template)
         for name, frame in traces.items():
-            labels = judge.label(store, f"{corpus_name}--{name}", model, frame, settings.batch)
-            meta = settings.meta(traces=trace_store.answers_hash(frame), rubric=judge.RUBRIC)
+            labels = judge.judge_answers(store, f"{corpus_name}--{name}", model, frame, settings.batch)
+            meta = settings.meta(traces=trace_store.hash_answers(frame), rubric=judge.JUDGE_RUBRIC)
             store.write("verdicts", corpus_name, name, frame=labels, meta=meta)
     found = {}
     for name in traces:
         if store.has("verdicts", corpus_name, name):
             path = store.path("verdicts", corpus_name, name)
-            if stores.read_meta(path)["inputs"]["traces"] != trace_store.answers_hash(traces[name]):
-                raise DataError(f"{paths.shown(path)}: labels of other answers; run 02_querying with judge=MODEL")
+            if stores.read_meta(path)["inputs"]["traces"] != trace_store.hash_answers(traces[name]):
+                raise DataError(
+                    f"{paths.display_path(path)}: labels of other answers; run 02_querying with judge=MODEL"
+                )
             frame = store.read("verdicts", corpus_name, name).set_index("prompt_id")
             found[name] = frame.loc[traces[name]["prompt_id"]].reset_index()
     return found
 
 
-def focus(names: Sequence[str], model: str = "", wanted: str = "") -> str:
+def choose_focus(names: Sequence[str], model: str = "", wanted: str = "") -> str:
     """Return the target that a figure shows: the wanted one, else the first under the safety wrapper, else the first.
 
     `names` are targets with scores; if the user's `model` is given, only its targets count. A wanted target that is not
@@ -239,12 +245,12 @@ def focus(names: Sequence[str], model: str = "", wanted: str = "") -> str:
     """
     if wanted and wanted not in names:
         raise SettingsError(f"there is no target {wanted!r} in this store; there are {', '.join(names)}")
-    known = registry.published("chat")["model"]
+    known = registry.published_targets("chat")["model"]
     own = [name for name in names if known.get(name, model) == model] if model else names
     return wanted or ([name for name in own if name.endswith("--safety")] or own)[0]
 
 
-def decided_on(store: Store, corpora: Iterable[str], names: Sequence[str]) -> list[str]:
+def list_decided_targets(store: Store, corpora: Iterable[str], names: Sequence[str]) -> list[str]:
     """Return the targets whose labels on all of some corpora a store has; without one, a missing file is Missing."""
     corpora = list(corpora)
     found = [name for name in names if all(store.has("labels", of, name) for of in corpora)]
@@ -254,13 +260,13 @@ def decided_on(store: Store, corpora: Iterable[str], names: Sequence[str]) -> li
     return found
 
 
-def to_score(store: Store, corpus_name: str, settings: Settings) -> tuple[list[str], list[str]]:
+def list_targets_to_score(store: Store, corpus_name: str, settings: Settings) -> tuple[list[str], list[str]]:
     """Return the chat targets with traces and labels in this store, and the published ones without.
 
     The published targets come first, then those of the user's model. Rows of the targets without come from the recorded
     tables, because a recorded trace never enters a live store.
     """
-    listed = list(registry.published("chat").index)
+    listed = list(registry.published_targets("chat").index)
     if store.recorded:
         return listed, []
     own = [name for name in listed if all(store.has(kind, corpus_name, name) for kind in ("traces", "labels"))]

@@ -12,7 +12,7 @@ from paraguard_utils.core.decisions import as_refused
 from paraguard_utils.core.estimates import (
     MIN_MIXED,
     MIN_REFUSALS,
-    RESAMPLES,
+    N_RESAMPLES,
     SEED,
     ClusterBootstrap,
     Estimate,
@@ -22,7 +22,7 @@ from paraguard_utils.core.estimates import (
 from paraguard_utils.errors import DataError
 from paraguard_utils.logs.decisions import Decisions
 
-NAME = 40
+MAX_NAME_CHARS = 40
 """Characters of a system's name that readers are shown."""
 
 _MAX_LISTED = 200
@@ -75,7 +75,7 @@ def audit(
     decisions: Decisions,
     *,
     vectors: np.ndarray | None = None,
-    n_resamples: int = RESAMPLES,
+    n_resamples: int = N_RESAMPLES,
     random_state: int = SEED,
 ) -> Audit:
     """Measure how often and how sensibly each system refuses.
@@ -200,14 +200,14 @@ def _measure_clusters(
     }
     found = _Estimates()
     _estimate_rates(found, clusters, every)
-    found.update(rephrasing.refused_meanings(clusters, several))
-    for tries in (1, rephrasing.TRIES):
-        found[f"rephrased{tries}"] = ratio_of_totals(clusters, rephrasing.rephrased(clusters, several, tries))
+    found.update(rephrasing.estimate_refused_meanings(clusters, several))
+    for tries in (1, rephrasing.MAX_TRIES):
+        found[f"rephrased{tries}"] = ratio_of_totals(clusters, rephrasing.count_rephrased(clusters, several, tries))
     found.withhold(
-        row["n_reject"] > 0 and rephrasing.too_few(several),
+        row["n_reject"] > 0 and rephrasing.too_few_for_odds(several),
         f"too few refusals ({int(several['rejected'].sum())}; {MIN_REFUSALS} needed), or clusters decided "
         f"both ways ({_mixed(several).sum()}; {MIN_MIXED} needed), for an interval of rephrasing",
-        *("rephrased1", f"rephrased{rephrasing.TRIES}"),
+        *("rephrased1", f"rephrased{rephrasing.MAX_TRIES}"),
     )
     if system.harmful.any():
         harmful = system.count(harmful=True)
@@ -233,7 +233,10 @@ def _estimate_rates(found: _Estimates, clusters: ClusterBootstrap, every: pd.Dat
     """Estimate FRR and DR."""
     several = every[every["n"] >= 2]
     refused, answered = every["rejected"].sum(), (every["n"] - every["rejected"]).sum()
-    found.update(frr=ratio_of_totals(clusters, _totals(clusters, every)), dr=disagreement.estimate(clusters, several))
+    found.update(
+        frr=ratio_of_totals(clusters, _totals(clusters, every)),
+        dr=disagreement.estimate_disagreement(clusters, several),
+    )
     note = f"too few clusters with a refusal, or with an answer, for an interval of FRR ({MIN_MIXED} needed)"
     found.withhold(_too_few_for_a_rate(every), note, "frr")
     if not refused or not answered:
@@ -243,8 +246,8 @@ def _estimate_rates(found: _Estimates, clusters: ClusterBootstrap, every: pd.Dat
     else:
         least = int(min(several["rejected"].sum(), (several["n"] - several["rejected"]).sum()))
         found.withhold(
-            disagreement.too_few(several),
-            f"too few refusals or answers ({least}; {disagreement.MIN_DECISIONS} needed), or clusters decided "
+            disagreement.too_few_for_disagreement(several),
+            f"too few refusals or answers ({least}; {disagreement.MIN_DECISIONS_EACH} needed), or clusters decided "
             f"both ways ({_mixed(several).sum()}; {MIN_MIXED} needed), for an interval of DR",
             "dr",
         )
@@ -254,7 +257,7 @@ def _estimate_harmful(
     found: _Estimates, clusters: ClusterBootstrap, harmless: pd.DataFrame, harmful: pd.DataFrame
 ) -> None:
     several = harmful[harmful["n"] >= 2]
-    sides = [rephrasing.rephrased(clusters, one, rephrasing.TRIES) for one in (harmless, several)]
+    sides = [rephrasing.count_rephrased(clusters, one, rephrasing.MAX_TRIES) for one in (harmless, several)]
     found.update(
         harmful_refused=ratio_of_totals(clusters, _totals(clusters, harmful)),
         rephrased3_harmful=ratio_of_totals(clusters, sides[1]),
@@ -262,7 +265,7 @@ def _estimate_harmful(
     )
     note = "too few clusters of harmful requests with a refusal, or with an answer, for an interval"
     found.withhold(_too_few_for_a_rate(harmful), note, "harmful_refused")
-    too_few = rephrasing.too_few(several) or rephrasing.too_few(harmless)
+    too_few = rephrasing.too_few_for_odds(several) or rephrasing.too_few_for_odds(harmless)
     note = "too few refusals of harmful requests for an interval of rephrasing them"
     found.withhold(too_few, note, "rephrased3_harmful", "rephrased3_difference")
 
@@ -275,7 +278,7 @@ def _correct_for_readings(
     refuses = (own["reading"] == "reject").to_numpy()
     sides = {"precision": read & (system.refused == 1), "missed": read & (system.refused == 0)}
     counts = {name: (int((rows & refuses).sum()), int(rows.sum())) for name, rows in sides.items()}
-    corrected = label_noise.corrected(clusters, several, **counts)
+    corrected = label_noise.correct_label_noise(clusters, several, **counts)
     found.update({f"{name}_read": one for name, one in corrected.items()})
     too_few = min(n for _, n in counts.values()) < MIN_REFUSALS
     note = f"fewer than {MIN_REFUSALS} refusals or answers were read: no interval of what readings correct"
@@ -314,15 +317,20 @@ def _estimate_by_words(
     if not kept.any():
         return
     cluster, refused = system.cluster[kept], np.where(system.harmful, np.nan, system.refused)[kept]
-    first, second = wording.pairs_within(cluster)
+    first, second = wording.list_cluster_pairs(cluster)
     overlap = wording.word_overlap(texts.loc[own.index[kept]].tolist(), first, second)
     clusters = ClusterBootstrap(cluster, resamples, seed)
     phrasings = wording.Phrasings(cluster, refused, np.full(len(cluster), "one"))
-    for name, mask in (("dr_few_words", overlap < wording.LOW), ("dr_most_words", overlap >= wording.HIGH)):
+    for name, mask in (
+        ("dr_few_words", overlap < wording.LOW_OVERLAP),
+        ("dr_most_words", overlap >= wording.HIGH_OVERLAP),
+    ):
         pairs = first[mask], second[mask]
-        found[name] = wording.estimate(clusters, phrasings, pairs) if mask.any() else clusters.undefined()
+        found[name] = (
+            wording.estimate_pair_disagreement(clusters, phrasings, pairs) if mask.any() else clusters.undefined()
+        )
         note = "too few refusals or answers for an interval of DR by shared words"
-        found.withhold(bool(mask.any()) and wording.too_few(refused, pairs), note, name)
+        found.withhold(bool(mask.any()) and wording.too_few_for_pairs(refused, pairs), note, name)
 
 
 def _measure_neighbours(
@@ -337,16 +345,18 @@ def _measure_neighbours(
     if not scored.any():
         unknown = to_columns(dict.fromkeys(("frr", "dr"), (np.nan,) * 3))
         return row | unknown | {"note": "no row is answered or refused"}, pd.DataFrame(columns=["row", "isolation"])
-    near = neighbours.find(vectors[scored], refused)
+    near = neighbours.find_neighbours(vectors[scored], refused)
     clusters = ClusterBootstrap(near.groups, resamples, seed)
     frame = pd.DataFrame({"cluster_id": near.groups, "n": 1, "rejected": refused.astype(int)})
     found = _Estimates(
         frr=ratio_of_totals(clusters, _totals(clusters, frame)),
-        dr=disagreement.estimate_near(near.groups, refused, near.near, near.near_rejected, resamples, seed),
+        dr=disagreement.estimate_neighbour_disagreement(
+            near.groups, refused, near.near, near.near_rejected, resamples, seed
+        ),
     )
     if np.isfinite(found["dr"].value):
-        note = f"too few refusals or answers ({disagreement.MIN_DECISIONS} needed) for an interval of DR"
-        found.withhold(min(refused.sum(), (~refused).sum()) < disagreement.MIN_DECISIONS, note, "dr")
+        note = f"too few refusals or answers ({disagreement.MIN_DECISIONS_EACH} needed) for an interval of DR"
+        found.withhold(min(refused.sum(), (~refused).sum()) < disagreement.MIN_DECISIONS_EACH, note, "dr")
     else:
         found.notes.append("all rows are decided alike, or no two are near: DR is undefined")
     note = f"too few groups with a refusal, or with an answer, for an interval of FRR ({MIN_MIXED} needed)"
@@ -358,7 +368,9 @@ def _measure_neighbours(
     return row | to_columns(found) | found.note(), isolated
 
 
-def compare(old: Decisions, new: Decisions, *, n_resamples: int = RESAMPLES, random_state: int = SEED) -> pd.DataFrame:
+def compare(
+    old: Decisions, new: Decisions, *, n_resamples: int = N_RESAMPLES, random_state: int = SEED
+) -> pd.DataFrame:
     """Compare two logs of the same clusters on the same resampled clusters, new minus old.
 
     Parameters
@@ -400,7 +412,7 @@ def compare(old: Decisions, new: Decisions, *, n_resamples: int = RESAMPLES, ran
         raise DataError(f"{old.name} and {new.name} share no system")
     rows = []
     for name in shared:
-        counts = [counted(own).query("n >= 2").astype({"cluster": str}) for own in (before[name], after[name])]
+        counts = [count_harmless(own).query("n >= 2").astype({"cluster": str}) for own in (before[name], after[name])]
         both = counts[0].merge(counts[1], on="cluster", suffixes=("_old", "_new"))
         if len(both) < 2:
             raise DataError(f"{old.name} and {new.name}: fewer than two clusters of {name} have two decisions in both")
@@ -415,10 +427,10 @@ def _difference(both: pd.DataFrame, resamples: int, seed: int) -> dict[str, Any]
         for end in ("old", "new")
     ]
     sums = [_totals(clusters, one) for one in ends]
-    odds = [rephrasing.rephrased(clusters, one, rephrasing.TRIES) for one in ends]
+    odds = [rephrasing.count_rephrased(clusters, one, rephrasing.MAX_TRIES) for one in ends]
     found = _Estimates(
         frr=ratio_of_totals(clusters, sums[1], sums[0]),
-        dr=disagreement.difference(clusters, ends[1], ends[0]),
+        dr=disagreement.estimate_disagreement_difference(clusters, ends[1], ends[0]),
         rephrased3=ratio_of_totals(clusters, odds[1], odds[0]),
     )
     if ends[0].equals(ends[1]):  # resampling shows no spread then
@@ -426,32 +438,36 @@ def _difference(both: pd.DataFrame, resamples: int, seed: int) -> dict[str, Any]
     alone: dict[str, float] = {}
     for end, one, n, tried in zip(("old", "new"), ends, sums, odds, strict=True):
         alone[f"frr_{end}"] = n[1].sum() / n[0].sum()
-        alone[f"dr_{end}"] = disagreement.ratio(one["n"], one["rejected"])[2]
+        alone[f"dr_{end}"] = disagreement.disagreement_parts(one["n"], one["rejected"])[2]
         alone[f"rephrased3_{end}"] = tried[1].sum() / tried[0].sum() if tried[0].sum() else np.nan
-    note = f"fewer than {disagreement.MIN_DECISIONS} refusals or answers, or {MIN_MIXED} clusters decided both ways"
-    found.withhold(any(map(disagreement.too_few, ends)), note, "dr")
-    found.withhold(any(map(rephrasing.too_few, ends)), f"fewer than {MIN_REFUSALS} refusals", "rephrased3")
+    note = (
+        f"fewer than {disagreement.MIN_DECISIONS_EACH} refusals or answers, or {MIN_MIXED} clusters decided both ways"
+    )
+    found.withhold(any(map(disagreement.too_few_for_disagreement, ends)), note, "dr")
+    found.withhold(any(map(rephrasing.too_few_for_odds, ends)), f"fewer than {MIN_REFUSALS} refusals", "rephrased3")
     found.withhold(any(map(_too_few_for_a_rate, ends)), "too few clusters with a refusal", "frr")
     return alone | to_columns(found) | {"p": found["dr"].p} | found.note()
 
 
-def counted(own: pd.DataFrame) -> pd.DataFrame:
+def count_harmless(own: pd.DataFrame) -> pd.DataFrame:
     """Count the decisions on harmless requests in each cluster of one system: cluster_id, n, rejected, cluster."""
     return _System.of(own).count()
 
 
-def plan(decided: pd.DataFrame, clusters: Sequence[int] = (50, 100, 200, 500, 1000, 2000, 5000)) -> pd.DataFrame:
-    """Say how wide intervals will be with how many clusters like those of `like` or `counted`.
+def plan_clusters(
+    decided: pd.DataFrame, clusters: Sequence[int] = (50, 100, 200, 500, 1000, 2000, 5000)
+) -> pd.DataFrame:
+    """Say how wide intervals will be with how many clusters like those of `simulate_clusters` or `count_harmless`.
 
     Columns: clusters; refusals, how many to expect; half the width of the 95 % interval of frr, dr and rephrased3.
     """
     profiles = disagreement.cluster_profiles(decided).assign(cluster_id=lambda f: f.index)
     several = profiles[profiles["n"] >= 2]
-    drawn = ClusterBootstrap(profiles["cluster_id"], RESAMPLES, SEED, profiles["times"])
+    drawn = ClusterBootstrap(profiles["cluster_id"], N_RESAMPLES, SEED, profiles["times"])
     found = {
         "frr": ratio_of_totals(drawn, _totals(drawn, profiles)),
-        "dr": disagreement.estimate(drawn, several),
-        "rephrased3": ratio_of_totals(drawn, rephrasing.rephrased(drawn, several, rephrasing.TRIES)),
+        "dr": disagreement.estimate_disagreement(drawn, several),
+        "rephrased3": ratio_of_totals(drawn, rephrasing.count_rephrased(drawn, several, rephrasing.MAX_TRIES)),
     }
     each = float(decided["rejected"].sum() / len(decided))
     rows = []
@@ -462,7 +478,7 @@ def plan(decided: pd.DataFrame, clusters: Sequence[int] = (50, 100, 200, 500, 10
     return pd.DataFrame(rows)
 
 
-def like(rate: float, dr: float, size: int, clusters: int = 5_000, seed: int = SEED) -> pd.DataFrame:
+def simulate_clusters(rate: float, dr: float, size: int, clusters: int = 5_000, seed: int = SEED) -> pd.DataFrame:
     """Draw clusters, columns n and rejected, of a system with a refusal rate and a DR in (0, 1).
 
     The counts are beta-binomial with an intra-cluster correlation of 1 - dr; each cluster has `size` wordings.
@@ -472,7 +488,7 @@ def like(rate: float, dr: float, size: int, clusters: int = 5_000, seed: int = S
     return pd.DataFrame({"n": size, "rejected": rng.binomial(size, p)})
 
 
-def told(row: Mapping[str, Any], name: str) -> str:
+def format_cell(row: Mapping[str, Any], name: str) -> str:
     """Format an estimate of a row with its interval; a dash stands for what is not known."""
     value, low, high = (row.get(f"{name}{end}", np.nan) for end in ("", "_low", "_high"))
     if not np.isfinite(value):
@@ -482,7 +498,7 @@ def told(row: Mapping[str, Any], name: str) -> str:
 
 
 def _describe(row: Mapping[str, Any]) -> str:
-    system = str(row["system"])[:NAME]
+    system = str(row["system"])[:MAX_NAME_CHARS]
     if not np.isfinite(row.get("frr", np.nan)):
         return f"{system}: nothing was decided."
     said = f"{system} refused {_percent(row, 'frr')} of {row['n_scored']:,} requests."

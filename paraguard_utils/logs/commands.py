@@ -14,7 +14,7 @@ from paraguard_utils.logs import audit as audits
 from paraguard_utils.logs import gate, page
 from paraguard_utils.logs.decisions import Decisions, label_file
 from paraguard_utils.logs.records import STDIN
-from paraguard_utils.paths import DATA, RESULTS, shown
+from paraguard_utils.paths import DATA, RESULTS, display_path
 
 OPTIONS: dict[str, Any] = {
     "add_completion": False,
@@ -33,21 +33,21 @@ _CLUSTER_SIZE = 6
 """Wordings of a cluster in a plan without a log."""
 
 
-def report(decisions: Decisions, folder: Path) -> audits.Audit:
+def report_audit(decisions: Decisions, folder: Path) -> audits.Audit:
     """Audit a log, print what was found and write it to a folder."""
     vectors = None
     if not decisions.clustered:
-        from paraguard_utils.logs.embedding import embed  # its packages are an extra
+        from paraguard_utils.logs.embedding import embed_log  # its packages are an extra
 
-        vectors = embed(decisions, folder)
+        vectors = embed_log(decisions, folder)
     found = audits.audit(decisions, vectors=vectors)
     if decisions.labelled_by:
         print(f"There is no column of decisions: answers were labelled by {decisions.labelled_by}.\n")
     print(_fill(found.sentences), end="\n\n")
-    print(page.shown(found.table).to_string(), end="\n\n")
-    if notes := page.notes(found.table):
+    print(page.display_audit(found.table).to_string(), end="\n\n")
+    if notes := page.list_audit_notes(found.table):
         print(_fill(notes), end="\n\n")
-    print(f"written: {', '.join(shown(path) for path in page.write(found, folder))}")
+    print(f"written: {', '.join(display_path(path) for path in page.write_audit_page(found, folder))}")
     return found
 
 
@@ -55,26 +55,26 @@ def _fill(lines: Sequence[str]) -> str:
     return "\n".join(textwrap.fill(line, 88) for line in lines)
 
 
-def compared(old: Decisions, new: Decisions) -> str:
+def format_comparison(old: Decisions, new: Decisions) -> str:
     """Return the comparison of two logs as a table."""
     table = audits.compare(old, new)
     rows = {
         row["system"]: {
             "clusters": row["n_clusters"],
-            **{f"{name}, new minus old": audits.told(row, name) for name in ("frr", "dr", "rephrased3")},
+            **{f"{name}, new minus old": audits.format_cell(row, name) for name in ("frr", "dr", "rephrased3")},
             "p (dr)": f"{row['p']:.3f}",
         }
         for row in table.to_dict("records")
     }
-    return "\n".join([pd.DataFrame(rows).to_string(), *page.notes(table)])
+    return "\n".join([pd.DataFrame(rows).to_string(), *page.list_audit_notes(table)])
 
 
-def planned(decisions: Decisions | None) -> str:
+def format_plan(decisions: Decisions | None) -> str:
     """Say how wide intervals will be: with clusters like those of a log, or under assumed rates."""
     if decisions is not None:
         if not decisions.clustered:
             raise SettingsError(f"{decisions.name}: a plan needs clusters; leave the file out to plan by assumed rates")
-        counts = {name: audits.counted(own) for name, own in decisions.by_system()}
+        counts = {name: audits.count_harmless(own) for name, own in decisions.by_system()}
         if unknown := [name for name, own in counts.items() if own.empty]:
             raise SettingsError(
                 f"{decisions.name}: no harmless request of {unknown[0]} is answered or refused; leave the file out to "
@@ -82,8 +82,10 @@ def planned(decisions: Decisions | None) -> str:
             )
     else:
         about = f"{_CLUSTER_SIZE} wordings a cluster, {{:.0f}} % refused, DR {{}}"
-        counts = {about.format(100 * rate, dr): audits.like(rate, dr, _CLUSTER_SIZE) for rate, dr in _ASSUMED}
-    plans = {name: audits.plan(decided) for name, decided in counts.items()}
+        counts = {
+            about.format(100 * rate, dr): audits.simulate_clusters(rate, dr, _CLUSTER_SIZE) for rate, dr in _ASSUMED
+        }
+    plans = {name: audits.plan_clusters(decided) for name, decided in counts.items()}
     tables = [f"{name}\n{one.to_string(index=False, float_format='%.3f')}" for name, one in plans.items()]
     heading = "Half of the width of a 95 % interval, by clusters; refusals: how many to expect."
     return "\n\n".join([heading, *tables])
@@ -149,21 +151,21 @@ def audit(
         raise SettingsError("name one file, two with --compare, or --demo")
     logs = [Decisions.from_file(name, columns, rejects or (), requests, labeller) for name in files]
     if plan or compare:
-        print(planned(logs[0] if logs else None) if plan else compared(*logs))
+        print(format_plan(logs[0] if logs else None) if plan else format_comparison(*logs))
         return
     before = Decisions.from_file(baseline, columns, rejects or (), requests, labeller) if baseline else None
     stem = "stdin" if files[0] == STDIN else Path(files[0]).name.split(".")[0]
-    found = report(logs[0], out or RESULTS / "audit" / stem)
-    findings = gate.judge(found.table, measure, fail_above) if fail_above is not None else []
+    found = report_audit(logs[0], out or RESULTS / "audit" / stem)
+    findings = gate.judge_audit(found.table, measure, fail_above) if fail_above is not None else []
     if before is not None:
-        findings += gate.judge(audits.compare(before, logs[0]), measure, margin)
+        findings += gate.judge_audit(audits.compare(before, logs[0]), measure, margin)
     for one in findings:
         print(one.line)
     if json_file:
-        json_file.write_text(gate.as_json(found.table, found.sentences, findings), encoding="utf-8")
+        json_file.write_text(gate.gate_json(found.table, found.sentences, findings), encoding="utf-8")
     if junit:
-        junit.write_text(gate.as_junit(findings), encoding="utf-8")
+        junit.write_text(gate.gate_junit(findings), encoding="utf-8")
     if summary:
         with summary.open("a", encoding="utf-8") as opened:
-            opened.write(gate.as_markdown(found.table, found.sentences, findings))
-    sys.exit(0 if fail_above is None and before is None else gate.status(findings))
+            opened.write(gate.gate_markdown(found.table, found.sentences, findings))
+    sys.exit(0 if fail_above is None and before is None else gate.exit_status(findings))

@@ -13,12 +13,12 @@ from pandas.api.types import union_categoricals
 from paraguard_utils.core.decisions import LABELS
 from paraguard_utils.errors import DataError
 from paraguard_utils.logs import records
-from paraguard_utils.logs.records import BITS, USUAL, Source
+from paraguard_utils.logs.records import USUAL_COLUMNS, YES_NO, LogSource
 
-ONE = "all rows"
+ONLY_SYSTEM = "all rows"
 """The system of a file that names none."""
 
-BY_CLASSIFIER = 20_000
+MAX_CLASSIFIED = 20_000
 """Answers up to which the classifier reads too, if it is installed: it embeds each."""
 
 _REFUSALS = ("rejected", "refuse", "refused", "refusal", "block", "deny", "denied", "unsafe", "flagged")
@@ -31,7 +31,7 @@ _WORDS = {
 }
 """The label that a word for a decision, in lower case, plainly means."""
 
-_HARMFUL = BITS | {"harmful": True, "unsafe": True, "harmless": False, "safe": False, "benign": False}
+_HARMFUL = YES_NO | {"harmful": True, "unsafe": True, "harmless": False, "safe": False, "benign": False}
 _KEPT = ("system", "cluster", "harmful", "label", "category", "reading", "text")
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
 """What is read of a byte that is not UTF-8."""
@@ -58,7 +58,7 @@ class Decisions:
     rows: pd.DataFrame
     name: str = "decisions"
     labelled_by: str = ""
-    source: Source | None = None
+    source: LogSource | None = None
     columns: Mapping[str, str] = field(default_factory=dict)
     requests: str | Path = ""
 
@@ -105,11 +105,11 @@ class Decisions:
         >>> Decisions.from_file(file).rows["label"].tolist()
         ['reject', 'accept']
         """
-        source = records.find(file)
-        if unknown := set(columns or {}) - set(USUAL):
-            raise DataError(f"there is no field {unknown.pop()!r}; there are {', '.join(USUAL)}")
-        named = dict.fromkeys(USUAL, "") | dict(columns or {})
-        rows, labelled_by = _gather(source, records.parts(source, named, requests), rejects, labeller)
+        source = records.find_source(file)
+        if unknown := set(columns or {}) - set(USUAL_COLUMNS):
+            raise DataError(f"there is no field {unknown.pop()!r}; there are {', '.join(USUAL_COLUMNS)}")
+        named = dict.fromkeys(USUAL_COLUMNS, "") | dict(columns or {})
+        rows, labelled_by = _gather(source, records.read_parts(source, named, requests), rejects, labeller)
         return cls(rows, source.name, labelled_by, source, named, requests)
 
     @classmethod
@@ -122,7 +122,7 @@ class Decisions:
         True
         """
         frame = frame.reset_index(drop=True)
-        made = frame.assign(system=frame.get("system", ONE), category=frame.get("category", ""))
+        made = frame.assign(system=frame.get("system", ONLY_SYSTEM), category=frame.get("category", ""))
         return cls(made[[name for name in _KEPT if name in made]], name)
 
     def by_system(self) -> Iterator[tuple[str, pd.DataFrame]]:
@@ -135,7 +135,7 @@ class Decisions:
         if "text" in self.rows:
             return self.rows["text"].reindex(wanted)
         found = [pd.Series(dtype=str)]
-        for part in records.parts(self.source, self.columns, self.requests) if self.source is not None else ():
+        for part in records.read_parts(self.source, self.columns, self.requests) if self.source is not None else ():
             if "text" in part:
                 texts = part.loc[part.index.isin(wanted), "text"].fillna("").astype(str)
                 found.append(texts.map(lambda text: text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")))
@@ -144,7 +144,7 @@ class Decisions:
 
 
 def _gather(
-    source: Source, parts: Iterable[pd.DataFrame], rejects: Sequence[str], labeller: str
+    source: LogSource, parts: Iterable[pd.DataFrame], rejects: Sequence[str], labeller: str
 ) -> tuple[pd.DataFrame, str]:
     """Return all rows, and who labelled them; names are kept as categories, so that a million rows are small."""
     index: list[np.ndarray] = []
@@ -179,7 +179,7 @@ def _gather(
         frame["label"] = _to_labels(source, frame["decision"], rejects)
     frame["category"] = pd.Categorical(category)
     if "system" not in frame:
-        frame["system"] = pd.Categorical.from_codes(np.zeros(n, np.int8), [ONE])
+        frame["system"] = pd.Categorical.from_codes(np.zeros(n, np.int8), [ONLY_SYSTEM])
     if "harmful" in frame:
         bits = {one: _HARMFUL.get(one.strip().lower()) for one in frame["harmful"].cat.categories}
         if bad := [one for one, bit in bits.items() if bit is None]:
@@ -191,7 +191,7 @@ def _gather(
     return frame[[name for name in _KEPT if name in frame]], labelled_by
 
 
-def _categories(source: Source, values: pd.Series) -> pd.Categorical:
+def _categories(source: LogSource, values: pd.Series) -> pd.Categorical:
     """Turn values into categories; a blank one, but for a reading, is an error that names its row."""
     made = pd.Categorical(values.astype(object).where(values.notna(), ""))
     for said, bad in (
@@ -204,7 +204,7 @@ def _categories(source: Source, values: pd.Series) -> pd.Categorical:
     return made
 
 
-def _to_labels(source: Source, decisions: pd.Series, rejects: Sequence[str]) -> pd.Categorical:
+def _to_labels(source: LogSource, decisions: pd.Series, rejects: Sequence[str]) -> pd.Categorical:
     """Turn decisions, as the file words them, into `LABELS`."""
     lowered = {name: name.strip().lower() for name in decisions.cat.categories}
     words: dict[str, str] = _WORDS
@@ -219,7 +219,7 @@ def _to_labels(source: Source, decisions: pd.Series, rejects: Sequence[str]) -> 
         named = {name: words.get(word) for name, word in lowered.items()}
     if other := [name for name, label in named.items() if label is None]:
         row = int(decisions.index[decisions == other[0]][0])
-        likely = sorted(lowered, key=lambda name: (not BITS.get(lowered[name], False), name))
+        likely = sorted(lowered, key=lambda name: (not YES_NO.get(lowered[name], False), name))
         raise DataError(
             f"{source.name}, {source.place(row)}: the decision {other[0]!r} is none of {', '.join(LABELS)}; say which "
             f"decisions are refusals: {' or '.join(f'--rejects {name!r}' for name in likely[:2])}"
@@ -245,7 +245,7 @@ def label_refusals(
         What was asked; the classifier reads it.
     labeller : str
         "cues": the cue list alone; "combined": with the classifier; "": with the classifier if it is installed and
-        there are at most `BY_CLASSIFIER` answers.
+        there are at most `MAX_CLASSIFIED` answers.
 
     Returns
     -------
@@ -292,16 +292,16 @@ def _label(answers: pd.DataFrame, labeller: str) -> tuple[pd.DataFrame, str]:
     from paraguard_utils.labels import refusals
 
     reasons = answers["finish_reason"].tolist()
-    if labeller != "cues" and (labeller or len(answers) <= BY_CLASSIFIER):
+    if labeller != "cues" and (labeller or len(answers) <= MAX_CLASSIFIED):
         try:
             from paraguard_utils.labels import labelling
 
             requests = answers["text"].fillna("").tolist() if answers["text"].notna().any() else None
-            return labelling.label(answers["answer"].tolist(), reasons, requests), labelling.LABELLER
+            return labelling.label_responses(answers["answer"].tolist(), reasons, requests), labelling.LABELLER
         except ImportError as error:
             if labeller:
                 raise DataError(
                     f"the classifier needs a package that is not there ({error.name}): pip install '.[models]', "
                     "or label by the cue list alone, with --labeller cues"
                 ) from None
-    return refusals.label(answers["answer"].tolist(), reasons), refusals.VERSION
+    return refusals.label_by_cues(answers["answer"].tolist(), reasons), refusals.CUES_VERSION

@@ -13,11 +13,11 @@ from paraguard_utils import stores
 from paraguard_utils.errors import DataError
 from paraguard_utils.logs.decisions import Decisions
 
-FIRST, PART = 256, 4096
+FIRST_PART_ROWS, PART_ROWS = 256, 4096
 """Texts embedded before the remaining time is printed, and in each part after that: what a kill can lose."""
 
 
-def embed(decisions: Decisions, out: Path) -> np.ndarray:
+def embed_log(decisions: Decisions, out: Path) -> np.ndarray:
     """Return the sentence vectors of a log's rows, and keep them in a folder; DataError if the log has no texts."""
     from paraguard_utils.models import encoder  # seconds to import: only where texts are embedded
 
@@ -26,16 +26,16 @@ def embed(decisions: Decisions, out: Path) -> np.ndarray:
         raise DataError(
             f"{decisions.name}: there are neither clusters nor texts; name one of them, with --cluster or --text"
         )
-    hashes = [encoder.text_hash(text) for text in rows]
+    hashes = [encoder.hash_text(text) for text in rows]
     out.mkdir(parents=True, exist_ok=True)
     with stores.Parts(out / "vectors.parquet", "sentences") as parts:
         known = {row.text_hash: row.vector for frame in parts.read() for row in frame.itertuples()}
         missing = {key: text for key, text in zip(hashes, rows, strict=True) if key not in known}
         keys, n, started = list(missing), len(missing), time.monotonic()
         with tqdm(total=n, desc="embedding", unit="row", disable=not n) as bar:
-            for start, end in pairwise(sorted({0, *range(FIRST, n, PART), n})):
+            for start, end in pairwise(sorted({0, *range(FIRST_PART_ROWS, n, PART_ROWS), n})):
                 chunk = keys[start:end]
-                vectors = list(encoder.encode([missing[key] for key in chunk]))
+                vectors = list(encoder.encode_texts([missing[key] for key in chunk]))
                 parts.add(pd.DataFrame({"text_hash": chunk, "vector": vectors}))
                 known |= dict(zip(chunk, vectors, strict=True))
                 bar.update(len(chunk))

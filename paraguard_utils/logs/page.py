@@ -12,10 +12,10 @@ import pandas as pd
 from paraguard_utils import text as texts
 from paraguard_utils.core import neighbours
 from paraguard_utils.logs import gate
-from paraguard_utils.logs.audit import NAME, Audit, told
+from paraguard_utils.logs.audit import MAX_NAME_CHARS, Audit, format_cell
 
 _MAX_ON_PAGE = 50
-HEADINGS = {
+AUDIT_HEADINGS = {
     "system": "system",
     "n": "rows",
     "n_scored": "decided",
@@ -42,26 +42,26 @@ HEADINGS = {
 }
 
 
-def shown(table: pd.DataFrame) -> pd.DataFrame:
+def display_audit(table: pd.DataFrame) -> pd.DataFrame:
     """Turn an audit's table around for readers: a row a measure, a column a system, a dash for what is not known."""
     columns: dict[str, dict[str, Any]] = {}
     for number, row in enumerate(table.to_dict("records")):
-        unique = f"{str(row['system'])[:NAME]}{chr(0x200B) * number}"  # names may be alike where they are cut
+        unique = f"{str(row['system'])[:MAX_NAME_CHARS]}{chr(0x200B) * number}"  # names may be alike where they are cut
         own = columns.setdefault(unique, {})
-        for name, heading in HEADINGS.items():
+        for name, heading in AUDIT_HEADINGS.items():
             if f"{name}_low" in table:
-                own[heading] = told(row, name)
+                own[heading] = format_cell(row, name)
             elif name in table and name not in ("system", "note"):
                 own[heading] = f"{row[name]:,.0f}" if np.isfinite(row[name]) else "\u2013"
     return pd.DataFrame(columns)
 
 
-def notes(table: pd.DataFrame) -> list[str]:
+def list_audit_notes(table: pd.DataFrame) -> list[str]:
     """Return the notes of an audit's table, a line each."""
-    return [f"{str(row['system'])[:NAME]}: {row['note']}" for row in table.to_dict("records") if row["note"]]
+    return [f"{str(row['system'])[:MAX_NAME_CHARS]}: {row['note']}" for row in table.to_dict("records") if row["note"]]
 
 
-def write(found: Audit, out: Path) -> list[Path]:
+def write_audit_page(found: Audit, out: Path) -> list[Path]:
     """Write an audit to a folder and return the files.
 
     They are its table, the most isolated refusals, the brittlest clusters, stops, a figure and a page.
@@ -81,7 +81,7 @@ def write(found: Audit, out: Path) -> list[Path]:
         if not len(frame):
             continue
         safe = [column for column in ("system", "cluster", "text", "category") if column in frame]
-        frame = frame.assign(**{column: texts.formula_safe(frame[column].astype(str)) for column in safe})
+        frame = frame.assign(**{column: texts.escape_formulas(frame[column].astype(str)) for column in safe})
         (out / name).write_text(frame.to_csv(index=False), encoding="utf-8")
         written.append(out / name)
     figure = _figure(found.table, out / "audit.png")
@@ -102,7 +102,7 @@ def _figure(table: pd.DataFrame, file: Path) -> Path | None:
     known = table[table["frr"].notna()].head(40)
     if known.empty:
         return None
-    figure, axes = style.subplots(1, 2, figsize=(style.PAGE, 0.9 + 0.28 * len(known)), sharey=True)
+    figure, axes = style.subplots(1, 2, figsize=(style.PAGE_WIDTH, 0.9 + 0.28 * len(known)), sharey=True)
     y = np.arange(len(known))[::-1]
     labels = {"frr": "share of requests refused", "dr": "disagreement ratio: 0 meaning decides, 1 it does not"}
     for axis, (name, label) in zip(axes, labels.items(), strict=True):
@@ -114,7 +114,7 @@ def _figure(table: pd.DataFrame, file: Path) -> Path | None:
         axis.set_xlim(0, max([1.0, *high[ends]]))
         axis.set_xlabel(label)
         axis.set_ylim(-0.6, len(known) - 0.4)
-    names = known["system"].astype(str).map(gate.plain).str.slice(0, NAME)
+    names = known["system"].astype(str).map(gate.remove_unprintable).str.slice(0, MAX_NAME_CHARS)
     axes[0].set_yticks(y, names.str.replace("$", r"\$"))  # between two of them matplotlib reads mathematics
     figure.savefig(file, metadata={"Software": None})
     plt.close(figure)
@@ -127,12 +127,12 @@ def _render(found: Audit, refusals: pd.DataFrame, figure: Path | None) -> str:
     if figure:
         coded = base64.b64encode(figure.read_bytes()).decode()
         image = f'<img alt="share refused and disagreement ratio, by system" src="data:image/png;base64,{coded}">'
-    by = "clusters" if found.decisions.clustered else f"neighbours at cosine {neighbours.THETA:.2f} or more"
-    refusals = refusals.assign(system=refusals["system"].astype(str).str.slice(0, NAME))
+    by = "clusters" if found.decisions.clustered else f"neighbours at cosine {neighbours.MIN_SIMILARITY:.2f} or more"
+    refusals = refusals.assign(system=refusals["system"].astype(str).str.slice(0, MAX_NAME_CHARS))
     listed = refusals.head(_MAX_ON_PAGE)[
         [name for name in ("system", "cluster", "isolation", "text") if name in refusals]
     ]
-    said = "".join(f"<li>{html.escape(one)}</li>" for one in [*found.sentences, *notes(found.table)])
+    said = "".join(f"<li>{html.escape(one)}</li>" for one in [*found.sentences, *list_audit_notes(found.table)])
     labeller = found.decisions.labelled_by
     return _PAGE.format(
         name=html.escape(Path(found.decisions.name).name),
@@ -140,7 +140,7 @@ def _render(found: Audit, refusals: pd.DataFrame, figure: Path | None) -> str:
         said=said,
         labelled=f" Answers were labelled by {html.escape(labeller)}." if labeller else "",
         image=image,
-        table=shown(found.table).to_html(border=0, na_rep=""),
+        table=display_audit(found.table).to_html(border=0, na_rep=""),
         stops=found.stops.to_html(index=False, border=0) if len(found.stops) else "<p>None.</p>",
         listed=listed.round(3).to_html(index=False, border=0, na_rep=""),
     )

@@ -26,7 +26,7 @@ from paraguard_utils.errors import DataError
 
 _Objects: TypeAlias = Mapping[str, Mapping[str, Any]]
 
-TOGETHER = 50_000
+CHUNK_ROWS = 50_000
 """Rows read at a time."""
 
 _HEAD_BYTES = 1 << 16
@@ -34,7 +34,7 @@ _HEAD_BYTES = 1 << 16
 
 STDIN = "-"
 
-USUAL = {
+USUAL_COLUMNS = {
     "text": ("text", "prompt", "request", "question", "input", "instruction"),
     "decision": ("decision", "label", "refused", "rejected", "refusal", "verdict", "flagged"),
     "cluster": ("cluster", "cluster_id", "meaning", "group"),
@@ -49,14 +49,14 @@ USUAL = {
 _NOT_THERE = "none"
 """Given as a column: the field is not read."""
 
-BITS = {"1": True, "true": True, "yes": True, "1.0": True, "0": False, "false": False, "no": False, "0.0": False}
+YES_NO = {"1": True, "true": True, "yes": True, "1.0": True, "0": False, "false": False, "no": False, "0.0": False}
 """Words for yes and no, in lower case."""
 
 _ABOUT_REFUSAL = frozenset(["refused", "rejected", "refusal", "reject", "refuse", "flagged", "blocked"])
 """Names of columns in which yes means a refusal."""
 
 
-class Source(NamedTuple):
+class LogSource(NamedTuple):
     """A file, opened as often as needed.
 
     `kind`: table, parquet, lines, document or inspect. `packed`: compressed by gzip. `separator`: of a table's columns.
@@ -85,7 +85,7 @@ class Source(NamedTuple):
         return gzip.open(self.path) if self.packed else self.path.open("rb")  # type: ignore[return-value]
 
 
-def find(file: str | Path) -> Source:
+def find_source(file: str | Path) -> LogSource:
     """Find out what kind of file this is; "-" is standard input.
 
     Raises DataError if there is none, if it is empty, and if its kind cannot be read.
@@ -104,7 +104,7 @@ def find(file: str | Path) -> Source:
         except (OSError, EOFError) as error:
             raise DataError(f"{name}: the compressed file is damaged ({error}); copy it again") from None
     kind, more = _kind(name, path, head)
-    return Source(path, kind, packed, name=name, **more)
+    return LogSource(path, kind, packed, name=name, **more)
 
 
 def _stored() -> Path:
@@ -164,15 +164,15 @@ def _decoded(text: str) -> Any:
         return None
 
 
-def parts(source: Source, columns: Mapping[str, str], requests: str | Path = "") -> Iterator[pd.DataFrame]:
-    """Read a file in parts: frames of text, one column for each field of `USUAL` that the file has.
+def read_parts(source: LogSource, columns: Mapping[str, str], requests: str | Path = "") -> Iterator[pd.DataFrame]:
+    """Read a file in parts: frames of text, one column for each field of `USUAL_COLUMNS` that the file has.
 
     The index counts rows of the file from 0; a value that is missing is NaN.
 
     Parameters
     ----------
     columns : dict of str to str
-        The column of each field of `USUAL`; "" takes the usual name that is there, "none" takes nothing.
+        The column of each field of `USUAL_COLUMNS`; "" takes the usual name that is there, "none" takes nothing.
     requests : str or Path
         The input file of a batch, which has what was asked; "" for none.
 
@@ -187,12 +187,12 @@ def parts(source: Source, columns: Mapping[str, str], requests: str | Path = "")
         return
     asked = _asked(requests) if requests else {}
     made = _inspect(source, columns) if source.kind == "inspect" else _rows(source, columns, asked)
-    while batch := list(itertools.islice(made, TOGETHER)):
+    while batch := list(itertools.islice(made, CHUNK_ROWS)):
         rows = [{name: _text(value) for name, value in fields.items() if value is not None} for _, fields in batch]
         yield pd.DataFrame(rows, index=[number for number, _ in batch], dtype=object)
 
 
-def _choose(source: Source, frame: pd.DataFrame, columns: Mapping[str, str]) -> pd.DataFrame:
+def _choose(source: LogSource, frame: pd.DataFrame, columns: Mapping[str, str]) -> pd.DataFrame:
     """Return the columns of a table that are fields, under the fields' names."""
     names = {field: name for field, name in columns.items() if name and name != _NOT_THERE}
     if missing := [name for name in names.values() if name not in frame]:
@@ -201,7 +201,7 @@ def _choose(source: Source, frame: pd.DataFrame, columns: Mapping[str, str]) -> 
     lowered = {name.lower(): name for name in reversed(list(frame))}
     for field, name in columns.items():
         if not name:
-            usual = [lowered[one] for one in USUAL[field] if lowered.get(one, "") not in ("", *names.values())]
+            usual = [lowered[one] for one in USUAL_COLUMNS[field] if lowered.get(one, "") not in ("", *names.values())]
             if usual:
                 names[field] = usual[0]
     if len(set(names.values())) < len(names):
@@ -214,14 +214,14 @@ def _choose(source: Source, frame: pd.DataFrame, columns: Mapping[str, str]) -> 
 
 def _as_refusal(value: Any) -> Any:
     """Turn yes and no of a column about refusals into decisions; return all else as it is."""
-    bit = BITS.get(str(value).strip().lower())
+    bit = YES_NO.get(str(value).strip().lower())
     return value if bit is None else "reject" if bit else "accept"
 
 
-def _table(source: Source) -> Iterator[pd.DataFrame]:
+def _table(source: LogSource) -> Iterator[pd.DataFrame]:
     try:
         with source.bytes() as opened, pd.read_csv(
-            opened, sep=source.separator, dtype=object, keep_default_na=False, na_values=[], chunksize=TOGETHER,
+            opened, sep=source.separator, dtype=object, keep_default_na=False, na_values=[], chunksize=CHUNK_ROWS,
             index_col=False, encoding=source.encoding, encoding_errors="surrogateescape",
         ) as reader:  # fmt: skip
             yield from reader
@@ -238,14 +238,14 @@ def _said(error: Exception) -> str:
     return said.replace("Error tokenizing data. C error: ", "")[:200]
 
 
-def _parquet(source: Source) -> Iterator[pd.DataFrame]:
+def _parquet(source: LogSource) -> Iterator[pd.DataFrame]:
     try:
         from pyarrow import ArrowException, parquet
     except ImportError:
         raise DataError(f"{source.name}: Parquet needs a package that is not there: pip install pyarrow") from None
     start = 0
     try:
-        for batch in parquet.ParquetFile(source.path).iter_batches(TOGETHER):
+        for batch in parquet.ParquetFile(source.path).iter_batches(CHUNK_ROWS):
             frame = batch.to_pandas()
             frame.index = pd.RangeIndex(start, start + len(frame))
             start += len(frame)
@@ -263,7 +263,7 @@ def _nested(value: Any) -> bool:
     return isinstance(value, Mapping | list)
 
 
-def _objects(source: Source) -> Iterator[tuple[int, Mapping[str, Any]]]:
+def _objects(source: LogSource) -> Iterator[tuple[int, Mapping[str, Any]]]:
     """Yield the objects of a JSON file, with the number of each from 0."""
     with io.TextIOWrapper(source.bytes(), source.encoding, errors="replace") as opened:
         if source.kind == "lines":
@@ -287,7 +287,7 @@ def _objects(source: Source) -> Iterator[tuple[int, Mapping[str, Any]]]:
         yield number, item
 
 
-def _rows(source: Source, columns: Mapping[str, str], asked: _Objects) -> Iterator[tuple[int, dict[str, Any]]]:
+def _rows(source: LogSource, columns: Mapping[str, str], asked: _Objects) -> Iterator[tuple[int, dict[str, Any]]]:
     count = itertools.count()  # an export of spans has many in a line
     for number, item in _objects(source):
         if "samples" in item and "eval" in item:
@@ -303,7 +303,7 @@ def _of_record(item: Mapping[str, Any], columns: Mapping[str, str], asked: _Obje
     """Return the fields of one record: a flat row, a chat completion, or a line of a batch."""
     request = asked.get(str(item.get("custom_id")), item)
     request = _mapping(request, "body") or _mapping(request, "params") or _mapping(request, "request") or request
-    body = next((own for own in _bodies(item) if _answer(own) is not None or stops.find(own)), None)
+    body = next((own for own in _bodies(item) if _answer(own) is not None or stops.find_stop(own)), None)
     fields = {field: _named(field, name, item, request) for field, name in columns.items()}
     said, came = _conversation((request if request.get("messages") is not None else item).get("messages"))
     fields["text"] = fields["text"] if said is None else said
@@ -313,7 +313,7 @@ def _of_record(item: Mapping[str, Any], columns: Mapping[str, str], asked: _Obje
         fields |= _ended(body)
         fields["system"] = fields["system"] or body.get("model")
     elif error := item.get("error") or _mapping(item, "result").get("error"):
-        stop = stops.of_error(error, str(error))
+        stop = stops.find_stop_in_error(error, str(error))
         fields |= {"finish_reason": stop.reason if stop else "error"}
     return fields
 
@@ -338,7 +338,7 @@ def _named(field: str, name: str, *places: Mapping[str, Any]) -> Any:
     if name == _NOT_THERE:
         return None
     for place in itertools.chain.from_iterable((own, _mapping(own, "metadata")) for own in places):
-        for own in (name,) if name else USUAL[field]:
+        for own in (name,) if name else USUAL_COLUMNS[field]:
             value = place.get(own)
             if value is not None and (name or not _nested(value)):
                 return _as_refusal(value) if field == "decision" and own.lower() in _ABOUT_REFUSAL else value
@@ -385,7 +385,7 @@ def _answer(body: Mapping[str, Any]) -> str | None:
 
 def _ended(body: Mapping[str, Any]) -> dict[str, Any]:
     """Return why a response ended, a provider's stop first."""
-    if stop := stops.find(body):
+    if stop := stops.find_stop(body):
         return {"finish_reason": stop.reason}
     reason = _first(body.get("choices")).get("finish_reason") or body.get("stop_reason") or body.get("stopReason")
     return {"finish_reason": reason}
@@ -393,7 +393,7 @@ def _ended(body: Mapping[str, Any]) -> dict[str, Any]:
 
 def _asked(requests: str | Path) -> _Objects:
     """Return the requests of a batch by their custom_id."""
-    source = find(requests)
+    source = find_source(requests)
     if source.kind not in ("lines", "document"):
         raise DataError(f"{source.name}: the input of a batch has a JSON object a line; pass the file that was sent")
     return {str(item.get("custom_id")): item for _, item in _objects(source)}
@@ -459,7 +459,7 @@ def _messages(about: Mapping[str, Any], kind: str) -> list[dict[str, Any]] | Non
     return made or None
 
 
-def _inspect(source: Source, columns: Mapping[str, str]) -> Iterator[tuple[int, dict[str, Any]]]:
+def _inspect(source: LogSource, columns: Mapping[str, str]) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield the samples of a log of Inspect, by its own reader."""
     try:
         from inspect_ai.log import read_eval_log, read_eval_log_samples

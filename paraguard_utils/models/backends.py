@@ -4,35 +4,38 @@ from pathlib import Path
 
 from paraguard_utils import registry
 from paraguard_utils.models import batch_files, loading, ray_cluster, served
-from paraguard_utils.models.local import Local, Respondent
-from paraguard_utils.settings import CLUSTER, Settings
+from paraguard_utils.models.local import Backend, LocalBackend
+from paraguard_utils.settings import RAY_DEVICE, Settings
 
-FILES = "file://"
+FILE_SCHEME = "file://"
 """The beginning of a `base_url` that is a folder of requests and results."""
 
-Source = loading.Source | served.Server | batch_files.BatchFiles
-"""What `opened` turns into a respondent: all have `name`, as in target names, `weights_id` and `argument`."""
+BackendSource = loading.ModelSource | served.ServerBackend | batch_files.BatchFiles
+"""What `open_backend` turns into a respondent: all have `name`, as in target names, `weights_id` and `argument`."""
 
 
-def sources(settings: Settings) -> list[Source]:
+def resolve_backends(settings: Settings) -> list[BackendSource]:
     """Find the user's model, or the default ones, without loading anything; an unknown name raises `ModelError`.
 
     With a `base_url` the model is a served one, with or without `openai/` before its name; `file://FOLDER` asks it by
     files.
     """
     if not settings.base_url:
-        return [loading.resolve(name) for name in ([settings.model] if settings.model else registry.default_models())]
+        return [
+            loading.resolve_model(name)
+            for name in ([settings.model] if settings.model else registry.list_default_models())
+        ]
     name = settings.model.removeprefix("openai/")
-    if settings.base_url.startswith(FILES):
-        folder = Path(settings.base_url.removeprefix(FILES)).expanduser()
+    if settings.base_url.startswith(FILE_SCHEME):
+        folder = Path(settings.base_url.removeprefix(FILE_SCHEME)).expanduser()
         return [batch_files.BatchFiles(name, folder, settings.model)]
-    return [served.Server(name, settings.base_url, settings.concurrency, settings.per_minute, settings.model)]
+    return [served.ServerBackend(name, settings.base_url, settings.concurrency, settings.per_minute, settings.model)]
 
 
-def opened(source: Source, settings: Settings) -> Respondent:
+def open_backend(source: BackendSource, settings: Settings) -> Backend:
     """Return what can be asked: local weights are loaded now, a cluster's when its workers are first asked."""
-    if not isinstance(source, loading.Source):
+    if not isinstance(source, loading.ModelSource):
         return source
-    if settings.device == CLUSTER:
-        return ray_cluster.ClusterWeights(source, settings.dtype, settings.without_template)
-    return Local(loading.load(source, settings.dtype, settings.device, settings.without_template))
+    if settings.device == RAY_DEVICE:
+        return ray_cluster.ClusterBackend(source, settings.dtype, settings.without_template)
+    return LocalBackend(loading.load_model(source, settings.dtype, settings.device, settings.without_template))

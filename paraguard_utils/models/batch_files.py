@@ -18,14 +18,14 @@ from paraguard_utils import paths, stops, unsafe
 from paraguard_utils.errors import DataError
 from paraguard_utils.models import served
 from paraguard_utils.models.prompting import Decoding, PromptContext
-from paraguard_utils.models.served import Framing, Telling
+from paraguard_utils.models.served import Capabilities, PromptLayout
 from paraguard_utils.schemas import Traces
 from paraguard_utils.stores import WHOLE, write_text
 
-REQUESTS = ".requests.jsonl"
+REQUESTS_SUFFIX = ".requests.jsonl"
 """The ending of files of requests; every other `.jsonl` file of the folder is read as results."""
 
-TELLING = Telling("answer tokens", 20, "max_completion_tokens")
+BATCH_CAPABILITIES = Capabilities("answer tokens", 20, "max_completion_tokens")
 """What we ask for: nobody can find out beforehand what will be returned."""
 
 
@@ -38,19 +38,25 @@ class BatchFiles(served.ServedModel):
 
     def context(self, wrapper_text: str, decoding: Decoding) -> PromptContext:
         """Return what decides an answer beside the user's words; the system prompt is a system turn."""
-        framing = json.dumps(Framing(wrapper_text or None, "", told=TELLING.told)._asdict(), sort_keys=True)
-        return PromptContext(self.weights_id, served.DTYPE, framing, "", decoding)
+        framing = json.dumps(
+            PromptLayout(wrapper_text or None, "", told=BATCH_CAPABILITIES.told)._asdict(), sort_keys=True
+        )
+        return PromptContext(self.weights_id, served.SERVED_DTYPE, framing, "", decoding)
 
     def check(self, corpus: pd.DataFrame) -> None:
         """Raise an error if a prompt cannot be asked as it stands, or its answer must not lie in a file."""
-        unsafe.refuse(corpus, "asking by files")
+        unsafe.refuse_unsafe(corpus, "asking by files")
         super().check(corpus)
 
     def facts(self, traces: Traces) -> Mapping[str, object]:
         """Return what the meta file of traces records beside the context."""
         told = traces.loc[traces["response"].fillna("") != "", "next_ids"].map(len) > 0
         level = "answer tokens" if len(told) and told.all() else "text"
-        return {"level": level, "top_tokens": TELLING.top if level != "text" else 0, "served_as": self.served_as}
+        return {
+            "level": level,
+            "top_tokens": BATCH_CAPABILITIES.top if level != "text" else 0,
+            "served_as": self.served_as,
+        }
 
     def answers(
         self,
@@ -67,7 +73,7 @@ class BatchFiles(served.ServedModel):
         A file of results that is none raises `DataError`.
         """
         corpus = corpus.iloc[shard[0] - 1 :: shard[1]]
-        results, framing = self._results(), Framing(**json.loads(context.prefix))
+        results, framing = self._results(), PromptLayout(**json.loads(context.prefix))
         rows: list[dict[str, Any]] = []
         missing: list[dict[str, Any]] = []
         for prompt in corpus[~corpus["prompt_id"].isin(known)].itertuples(index=False):
@@ -76,15 +82,16 @@ class BatchFiles(served.ServedModel):
                 rows.append({"prompt_id": prompt.prompt_id, "key": key} | _row(results[key], framing))
             if key not in results or rows[-1]["finish_reason"] == "error":
                 body = {"model": self.served_as, "messages": framing.messages(prompt.text)}
-                body |= TELLING.options(context.decoding)
+                body |= BATCH_CAPABILITIES.options(context.decoding)
                 missing.append({"custom_id": key, "method": "POST", "url": "/v1/chat/completions", "body": body})
         if missing:
-            file = self.folder / f"{target}-{missing[0]['custom_id'][:8]}{REQUESTS}"
+            file = self.folder / f"{target}-{missing[0]['custom_id'][:8]}{REQUESTS_SUFFIX}"
             self.folder.mkdir(parents=True, exist_ok=True)
             write_text(file, "".join(f"{json.dumps(request)}\n" for request in missing))
             print(
-                f"{len(missing)} requests are written to {paths.shown(file)}: have them answered, and put the results "
-                f"into {paths.shown(self.folder)} as a .jsonl file; then run the same command again",
+                f"{len(missing)} requests are written to {paths.display_path(file)}: have them answered, and "
+                "put the results "
+                f"into {paths.display_path(self.folder)} as a .jsonl file; then run the same command again",
                 file=sys.stderr,
             )
         if rows:
@@ -94,7 +101,7 @@ class BatchFiles(served.ServedModel):
         """Read all results in the folder, by key; a result that succeeded replaces one that failed."""
         found: dict[str, Mapping[str, Any]] = {}
         for file in sorted(self.folder.glob("*.jsonl")):
-            if file.name.endswith(REQUESTS):
+            if file.name.endswith(REQUESTS_SUFFIX):
                 continue
             for number, line in enumerate(file.read_bytes().split(b"\n"), 1):  # a text may hold other line ends
                 if not line.strip():
@@ -104,7 +111,7 @@ class BatchFiles(served.ServedModel):
                     key, _ = result["custom_id"], _status(result)
                 except (ValueError, LookupError, TypeError, AttributeError):
                     raise DataError(
-                        f"{paths.shown(file)}: line {number} is no result of a batch; keep other files elsewhere"
+                        f"{paths.display_path(file)}: line {number} is no result of a batch; keep other files elsewhere"
                     ) from None
                 if key not in found or _status(found[key]) != 200:
                     found[key] = result
@@ -115,11 +122,15 @@ def _status(result: Mapping[str, Any]) -> int:
     return int((result.get("response") or {}).get("status_code") or 0)
 
 
-def _row(result: Mapping[str, Any], framing: Framing) -> dict[str, Any]:
+def _row(result: Mapping[str, Any], framing: PromptLayout) -> dict[str, Any]:
     """Return the columns of a trace for one result, whatever it is."""
     body = (result.get("response") or {}).get("body")
     if _status(result) == 200 and body:
         with contextlib.suppress(LookupError, TypeError, AttributeError):  # no choice in it
-            return served.row_of(body, framing, TELLING)
-    stop = stops.find(body) if _status(result) == 200 else stops.of_error(body) or stops.of_error(result)
-    return served.blocked(stop) if stop else dict(served.NOTHING)
+            return served.parse_completion(body, framing, BATCH_CAPABILITIES)
+    stop = (
+        stops.find_stop(body)
+        if _status(result) == 200
+        else stops.find_stop_in_error(body) or stops.find_stop_in_error(result)
+    )
+    return served.blocked_row(stop) if stop else dict(served.EMPTY_TRACE)

@@ -17,22 +17,22 @@ import psutil
 import torch
 from torch import nn
 
-EVERY = 1.0
+_LOOK_SECONDS = 1.0
 """Seconds between two looks at the machine: processor times are counted in hundredths."""
 
-SPARE = 0.25
+_SPARE_CORE = 0.25
 """Share of a core that others may take before we give up a thread: below it, two threads still beat one."""
 
 
-def fitting(used: float, idle: float, most: int) -> int:
+def count_free_threads(used: float, idle: float, most: int) -> int:
     """Return how many of `most` threads find a core each, at least 1.
 
     `used` cores were kept busy by this process and `idle` cores by nobody, on average.
     """
-    return max(1, min(most, int(used + idle + SPARE)))
+    return max(1, min(most, int(used + idle + _SPARE_CORE)))
 
 
-class Threads:
+class FittedThreads:
     """Torch's threads, fitted inside a `with` block to the cores that other processes leave; only on the CPU."""
 
     def __init__(self, device: torch.device) -> None:
@@ -48,14 +48,14 @@ class Threads:
         self._set(self.most)
 
     def fit(self) -> None:
-        """Look at the machine, at most once in `EVERY` seconds, and use more or fewer threads from now on."""
-        if self.most == 1 or time.monotonic() - self.seen[0] < EVERY:
+        """Look at the machine, at most once in `_LOOK_SECONDS` seconds, and use more or fewer threads from now on."""
+        if self.most == 1 or time.monotonic() - self.seen[0] < _LOOK_SECONDS:
             return
         before, self.seen = self.seen, _seen()
         seconds, used, idle, counted = (new - old for new, old in zip(self.seen, before, strict=True))
         # Some containers count no idle time, or that of other cores: then we know nothing and give up nothing.
         known = counted > 0.5 * seconds * self.most
-        self.now = fitting(used / seconds, idle / seconds, self.most) if known else self.most
+        self.now = count_free_threads(used / seconds, idle / seconds, self.most) if known else self.most
         self._set(self.now)
 
     def _set(self, threads: int) -> None:
@@ -72,10 +72,10 @@ def _seen() -> tuple[float, float, float, float]:
     return time.monotonic(), time.process_time(), idle, sum(map(sum, own))
 
 
-TESTED = "2.13."
+_TESTED_TORCH = "2.13."
 """The torch release whose private operators we tested."""
 
-ROWS = 64
+_LAYOUT_ROWS = 64
 """Rows that the layout is chosen for; it serves decoding batches of 16 to 512 rows equally well."""
 
 
@@ -84,7 +84,7 @@ class PackedLinear(nn.Module):
 
     def __init__(self, linear: nn.Linear) -> None:
         super().__init__()
-        self.weight = torch.ops.mkldnn._reorder_linear_weight(linear.weight.detach(), ROWS)
+        self.weight = torch.ops.mkldnn._reorder_linear_weight(linear.weight.detach(), _LAYOUT_ROWS)
         self.bias = None if linear.bias is None else linear.bias.detach().clone()
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
@@ -97,13 +97,13 @@ def has_bfloat16_units() -> bool:
     return torch.ops.mkldnn._is_mkldnn_bf16_supported()
 
 
-def pack(network: nn.Module) -> bool:
+def pack_linear_layers(network: nn.Module) -> bool:
     """Replace every plain linear layer of a network on the CPU, for inference only; return whether that was safe.
 
     Other parameters are copied out of the files that they were mapped from: one tensor would keep a whole file in
     memory.
     """
-    if not torch.__version__.startswith(TESTED) or not torch.backends.mkldnn.is_available():
+    if not torch.__version__.startswith(_TESTED_TORCH) or not torch.backends.mkldnn.is_available():
         return False
     known = {torch.float32, torch.bfloat16} if has_bfloat16_units() else {torch.float32}
     if any(p.device.type != "cpu" or p.dtype not in known for p in network.parameters()):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 import pandas as pd
 
-from paraguard_utils.core.vectors import unit
+from paraguard_utils.core.vectors import normalize_rows
 from paraguard_utils.errors import Missing
 from paraguard_utils.models import weights
 from paraguard_utils.stores import Store
@@ -20,17 +20,17 @@ if TYPE_CHECKING:
 Embed: TypeAlias = Callable[[Sequence[str]], np.ndarray]
 """Texts to sentence vectors, a row for each text."""
 
-NAME, DIMENSIONS = "all-minilm-l6-v2", 384
+ENCODER_NAME, ENCODER_DIMENSIONS = "all-minilm-l6-v2", 384
 
 
-def text_hash(text: str) -> str:
+def hash_text(text: str) -> str:
     """Return the 16 hex digits of SHA-256 that name a text in tables and files of vectors."""
     return hashlib.sha256(text.encode("utf-8")).hexdigest()[:16]
 
 
 @cache
 def _model() -> "SentenceTransformer":
-    folder = weights.locate(weights.MINILM).parent
+    folder = weights.locate_weights(weights.MINILM_FILE).parent
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     from sentence_transformers import SentenceTransformer  # seconds to import: only where texts are embedded
     from transformers.utils import logging
@@ -39,19 +39,19 @@ def _model() -> "SentenceTransformer":
     return SentenceTransformer(str(folder), device="cpu", local_files_only=True, trust_remote_code=False)
 
 
-def encode(texts: Sequence[str]) -> np.ndarray:
+def encode_texts(texts: Sequence[str]) -> np.ndarray:
     """Embed texts with the packaged encoder, as float16 unit vectors of shape (len(texts), 384).
 
     They are rounded as they are stored, so that numbers computed now and from the store are the same. More than 1000
     texts show a progress bar on stderr; a missing or altered package of the encoder raises `WeightsError`.
     """
     if not len(texts):
-        return np.empty((0, DIMENSIONS), np.float16)
+        return np.empty((0, ENCODER_DIMENSIONS), np.float16)
     found = _model().encode(list(texts), batch_size=64, normalize_embeddings=True, show_progress_bar=len(texts) > 1000)
     return found.astype(np.float16)
 
 
-def memoized(embed: Embed) -> Embed:
+def memoize_embedding(embed: Embed) -> Embed:
     """Return a function from texts to vectors that calls `embed` once for each text."""
     known: dict[str, np.ndarray] = {}
 
@@ -64,16 +64,16 @@ def memoized(embed: Embed) -> Embed:
     return remembered
 
 
-def vectors(store: Store, name: str, texts: Sequence[str], earlier: bool = False) -> np.ndarray:
+def stored_vectors(store: Store, name: str, texts: Sequence[str], earlier: bool = False) -> np.ndarray:
     """Return the vectors of texts of the corpus `name` as a store has them, float16 of shape (len(texts), 384).
 
     A live store embeds and keeps what is missing; the recorded one raises `Missing`. With `earlier` the vectors are an
     earlier notebook's product, so that recorded ones will do.
     """
-    hashes = [text_hash(text) for text in texts]
+    hashes = [hash_text(text) for text in texts]
     try:
         read = store.read_earlier if earlier else store.read
-        known = read("sentences", NAME, name).set_index("text_hash")["vector"]
+        known = read("sentences", ENCODER_NAME, name).set_index("text_hash")["vector"]
     except Missing:
         if store.recorded:
             raise Missing(
@@ -86,16 +86,22 @@ def vectors(store: Store, name: str, texts: Sequence[str], earlier: bool = False
             f"{len(missing)} texts of {name} have no recorded vector; run 01_corpus_building with a live store"
         )
     if missing:
-        new = pd.Series(list(encode(list(missing.values()))), index=list(missing), dtype=object)
+        new = pd.Series(list(encode_texts(list(missing.values()))), index=list(missing), dtype=object)
         known = pd.concat([known, new])
         frame = known.rename_axis("text_hash").rename("vector").reset_index()
-        store.write("sentences", NAME, name, frame=frame, meta={"encoder": NAME, "weights": weights.MINILM.sha256})
+        store.write(
+            "sentences",
+            ENCODER_NAME,
+            name,
+            frame=frame,
+            meta={"encoder": ENCODER_NAME, "weights": weights.MINILM_FILE.sha256},
+        )
     return np.stack([np.asarray(known[key], np.float16) for key in hashes])
 
 
-def token_vectors(texts: Sequence[str]) -> list[np.ndarray]:
+def encode_tokens(texts: Sequence[str]) -> list[np.ndarray]:
     """Return the contextual unit vectors of each text's tokens, shapes (tokens, 384), without the two marks around."""
     found = _model().encode(
         list(texts), batch_size=64, output_value="token_embeddings", show_progress_bar=len(texts) > 1000
     )
-    return [unit(vectors.float().cpu().numpy()[1:-1]) for vectors in found]
+    return [normalize_rows(vectors.float().cpu().numpy()[1:-1]) for vectors in found]

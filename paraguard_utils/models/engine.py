@@ -17,30 +17,30 @@ from transformers import DynamicCache, PreTrainedConfig
 from transformers.cache_utils import DummyLayer, DynamicLayer, DynamicSlidingWindowLayer
 
 from paraguard_utils.errors import ModelError
-from paraguard_utils.models.cpu import Threads
-from paraguard_utils.models.loading import Model
+from paraguard_utils.models.cpu import FittedThreads
+from paraguard_utils.models.loading import LoadedModel
 from paraguard_utils.models.prompting import Request
 
-PREFILL = 320
+PREFILL_POSITIONS = 320
 """Token positions in one prefill: enough to keep the matrix products busy, and few enough for the CPU's caches."""
 
-POSITIONS = 32_768
+BATCH_POSITIONS = 32_768
 """Token positions in the cache of one batch; longer prompts come in smaller batches."""
 
-SHRINK = 7 / 8
+_SHRINK_SHARE = 7 / 8
 """Finished rows leave a batch when at most this share of it is still going: leaving copies the whole cache."""
 
-NO_TARGET = -100
+_NO_TARGET = -100
 """The target of logits without a loss."""
 
-TOP = 64
+TOP_TOKENS = 64
 """First answer tokens kept in a trace; the probability of all others is `tail_mass`."""
 
-Row: TypeAlias = dict[str, Any]
+TraceRow: TypeAlias = dict[str, Any]
 """A trace row, by column."""
 
 
-def shared_prefix(requests: Sequence[Request]) -> int:
+def count_shared_tokens(requests: Sequence[Request]) -> int:
     """Return how many leading tokens all requests share, without the token that predicts a user's first word."""
     first = requests[0].token_ids
     length = min(request.user_start for request in requests) - 1
@@ -51,7 +51,9 @@ def shared_prefix(requests: Sequence[Request]) -> int:
     return max(length, 0)
 
 
-def batches(requests: Sequence[Request], size: int, more: int = 0, positions: int = POSITIONS) -> list[list[Request]]:
+def split_into_batches(
+    requests: Sequence[Request], size: int, more: int = 0, positions: int = BATCH_POSITIONS
+) -> list[list[Request]]:
     """Split requests into batches of similar length, longest first, so that memory trouble shows at once.
 
     A batch has at most `size` rows and at most `positions` token positions, padding and `more` tokens for each answer
@@ -116,7 +118,7 @@ class Engine:
 
     Parameters
     ----------
-    model : loading.Model
+    model : loading.LoadedModel
     prefix : sequence of int
         Leading tokens that all requests share; may be empty. They are computed once, unless the model derives distances
         from places in the cache (a sliding window, no position ids): padding would lie between the prefix and the rest.
@@ -134,16 +136,16 @@ class Engine:
 
     def __init__(
         self,
-        model: Model,
+        model: LoadedModel,
         prefix: Sequence[int] = (),
         max_new_tokens: int = 64,
         temperature: float = 0.0,
         raw: bool = False,
     ) -> None:
         self.network, self.tokenizer, self.device = model.network, model.tokenizer, model.network.device
-        self.threads = Threads(self.device)
+        self.threads = FittedThreads(self.device)
         self.max_new_tokens, self.temperature, self.raw = max_new_tokens, temperature, raw
-        self.stops = self._tensor(stop_ids(model))
+        self.stops = self._tensor(find_stop_tokens(model))
         self.cache = _empty_cache(self.network.config)
         self.positions = "position_ids" in inspect.signature(self.network.forward).parameters
         windows = any(isinstance(layer, DynamicSlidingWindowLayer) for layer in self.cache.layers)
@@ -154,7 +156,7 @@ class Engine:
                     input_ids=self._tensor([self.prefix]), past_key_values=self.cache, use_cache=True, logits_to_keep=1
                 )
 
-    def ask(self, batch: Sequence[Request]) -> list[Row]:
+    def ask(self, batch: Sequence[Request]) -> list[TraceRow]:
         """Answer one batch of requests that all start with the prefix; return their trace rows in the order given.
 
         The batch must not be empty; the columns are those of `schemas.SCHEMAS["traces"]`.
@@ -162,16 +164,16 @@ class Engine:
         with torch.inference_mode(), self.threads:
             return self._ask(batch)
 
-    def _ask(self, batch: Sequence[Request]) -> list[Row]:
+    def _ask(self, batch: Sequence[Request]) -> list[TraceRow]:
         shared = len(self.prefix)
         order = sorted(range(len(batch)), key=lambda i: -len(batch[i].token_ids))
-        rows: list[Row] = []
+        rows: list[TraceRow] = []
         cache: DynamicCache | None = None
         masks: list[Tensor] = []
         ends: list[Tensor] = []
         while len(rows) < len(batch):
             width = len(batch[order[len(rows)]].token_ids) - shared
-            part = [batch[i] for i in order[len(rows) : len(rows) + max(1, PREFILL // width)]]
+            part = [batch[i] for i in order[len(rows) : len(rows) + max(1, PREFILL_POSITIONS // width)]]
             traced, end, own, mask = self._prefill(part, width)
             cache = _merged(cache, own, len(rows), len(batch))
             rows += traced
@@ -195,7 +197,7 @@ class Engine:
     def _tensor(self, values: Sequence[int] | Sequence[Sequence[int]]) -> Tensor:
         return torch.tensor(values, dtype=torch.long, device=self.device)
 
-    def _prefill(self, part: list[Request], width: int) -> tuple[list[Row], Tensor, DynamicCache, Tensor]:
+    def _prefill(self, part: list[Request], width: int) -> tuple[list[TraceRow], Tensor, DynamicCache, Tensor]:
         """Run prompts, left-padded to `width` after the shared prefix; return trace rows, last logits, cache, mask."""
         shared = len(self.prefix)
         own = [len(request.token_ids) - shared for request in part]
@@ -247,7 +249,7 @@ class Engine:
                     reasons[row] = "stop"
             if step == self.max_new_tokens - 1 or not going.any():
                 break
-            if going.sum() <= len(going) * SHRINK:
+            if going.sum() <= len(going) * _SHRINK_SHARE:
                 kept = torch.nonzero(going).squeeze(1)
                 rows, token, mask, going = rows[kept], token[kept], mask[kept], going[kept]
                 cache.batch_select_indices(kept)
@@ -263,7 +265,7 @@ def _chances(keys: Sequence[str], tokens: int) -> Tensor:
     return torch.tensor(np.stack([np.random.default_rng(int(key, 16)).random(tokens) for key in keys]))
 
 
-def stop_ids(model: Model) -> list[int]:
+def find_stop_tokens(model: LoadedModel) -> list[int]:
     """Return the tokens that end an answer by the model's generation settings and its tokenizer, sorted."""
     ids = model.network.generation_config.eos_token_id
     ids = set(ids if isinstance(ids, list) else [ids]) | {model.tokenizer.eos_token_id}
@@ -295,20 +297,20 @@ def _merged(whole: DynamicCache | None, cache: DynamicCache, row: int, rows: int
     return whole
 
 
-def _traces(part: list[Request], logits: Tensor) -> list[Row]:
+def _traces(part: list[Request], logits: Tensor) -> list[TraceRow]:
     """Return trace rows from logits, shape (rows, vocabulary): for each prompt, of its user tokens and then its end."""
     counts = [request.user_end - request.user_start for request in part]
     last = torch.tensor(counts, device=logits.device).add(1).cumsum(0) - 1
     # A prompt's last logits predict its answer: they have no target, and leaving them out would copy all others.
-    targets = [(*request.token_ids[request.user_start : request.user_end], NO_TARGET) for request in part]
+    targets = [(*request.token_ids[request.user_start : request.user_end], _NO_TARGET) for request in part]
     losses = torch.nn.functional.cross_entropy(
         logits.float(),
         torch.tensor([token for own in targets for token in own], device=logits.device),
         reduction="none",
-        ignore_index=NO_TARGET,
+        ignore_index=_NO_TARGET,
     )
     losses = losses.cpu().split([len(own) for own in targets])
-    top = torch.log_softmax(logits[last].cpu().double(), dim=-1).topk(min(TOP, logits.shape[-1]))
+    top = torch.log_softmax(logits[last].cpu().double(), dim=-1).topk(min(TOP_TOKENS, logits.shape[-1]))
     indices, logprobs = top.indices.numpy().astype(np.int32), top.values.numpy()
     rows = []
     for request, loss, ids, logps in zip(part, losses, indices, logprobs, strict=True):

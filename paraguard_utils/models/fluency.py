@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 Losses: TypeAlias = Callable[[Sequence[str]], np.ndarray]
 """Texts to losses, shape (n,); the lowest is the most fluent."""
 
-NAME = "smollm2-135m-instruct"
-BATCH = 32
+FLUENCY_MODEL = "smollm2-135m-instruct"
+_FLUENCY_BATCH = 32
 
-DECIMALS = 3
+LOSS_DECIMALS = 3
 """Processors differ in later decimals, and the gates must decide alike on all."""
 
 
@@ -25,20 +25,20 @@ DECIMALS = 3
 def _engine() -> "Engine":
     from paraguard_utils.models.engine import Engine  # seconds to import: only where a model is asked
 
-    return Engine(loading.load(loading.resolve(NAME)), max_new_tokens=1)
+    return Engine(loading.load_model(loading.resolve_model(FLUENCY_MODEL)), max_new_tokens=1)
 
 
-def losses(texts: Sequence[str]) -> np.ndarray:
-    """Return the mean negative log-probability of the tokens of each text, shape (n,), in nats, rounded to `DECIMALS`.
+def compute_losses(texts: Sequence[str]) -> np.ndarray:
+    """Return the mean negative log-probability of the tokens of each text, in nats, to `LOSS_DECIMALS`.
 
     Each text, none empty, stands behind a line feed. A missing or altered package of the model raises `WeightsError`.
     """
-    from paraguard_utils.models.engine import batches
+    from paraguard_utils.models.engine import split_into_batches
     from paraguard_utils.models.prompting import Request
 
     engine = _engine()
     tokens = [engine.tokenizer(f"\n{text}", add_special_tokens=False)["input_ids"] for text in texts]
     requests = [Request(str(i), "", tuple(ids), 1, len(ids)) for i, ids in enumerate(tokens)]
-    rows = [row for batch in batches(requests, BATCH) for row in engine.ask(batch)]
+    rows = [row for batch in split_into_batches(requests, _FLUENCY_BATCH) for row in engine.ask(batch)]
     found = {int(row["prompt_id"]): np.nanmean(row["token_nll"], dtype=np.float64) for row in rows}
-    return np.array([found[i] for i in range(len(texts))]).round(DECIMALS)
+    return np.array([found[i] for i in range(len(texts))]).round(LOSS_DECIMALS)

@@ -21,30 +21,30 @@ import numpy as np
 from paraguard_utils import paths
 from paraguard_utils.errors import ModelError
 from paraguard_utils.models import weights
-from paraguard_utils.models.prompting import control_strings, defused
+from paraguard_utils.models.prompting import defuse_control_strings, find_control_strings
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-PACKAGED = {
-    "smollm2-135m-instruct": weights.SMOLLM2,
-    "qwen2.5-coder-0.5b-instruct": weights.QWEN_CODER,
-    "qwen2.5-coder-1.5b-instruct": weights.QWEN_CODER_LARGER,
+PACKAGED_MODELS = {
+    "smollm2-135m-instruct": weights.SMOLLM2_FILE,
+    "qwen2.5-coder-0.5b-instruct": weights.QWEN_CODER_FILE,
+    "qwen2.5-coder-1.5b-instruct": weights.QWEN_CODER_LARGER_FILE,
 }
 """The models that come as packages, by short name."""
 
-PLAIN_TEMPLATE = paths.DATA / "plain_template.jinja"
+_PLAIN_TEMPLATE_FILE = paths.DATA / "plain_template.jinja"
 """The chat template of a model that has none of its own."""
 
 IDENTITY_FILES = ("*.safetensors", "*.json", "*.jinja", "*.model", "merges.txt", "vocab.txt")
 """The files of a folder that decide its answers: weights, tokenizer, template, configuration."""
 
-SHARD = "500MB"
+_MAX_SHARD_SIZE = "500MB"
 """Largest file of converted weights: the memory of each is free as soon as its layers are packed."""
 
 
 @dataclass(frozen=True)
-class Source:
+class ModelSource:
     """Where a model's weights lie, a folder in transformers' layout or a GGUF file, and what they are called.
 
     `name` begins target names, and `argument` is what it was resolved from. `weights_id` is the upstream SHA-256
@@ -58,7 +58,7 @@ class Source:
 
 
 @dataclass(frozen=True)
-class Reader:
+class ModelReader:
     """A chat model's tokenizer and what keys are made of, without weights; `dtype` is the torch name of theirs."""
 
     name: str
@@ -69,33 +69,33 @@ class Reader:
 
 
 @dataclass(frozen=True)
-class Model(Reader):
+class LoadedModel(ModelReader):
     """A loaded chat model."""
 
     network: "PreTrainedModel" = field(repr=False)
 
 
-def packaged_name(name: str) -> str:
+def packaged_model_name(name: str) -> str:
     """Return a packaged model's name as in target names, without looking for its weights."""
-    return slug(Path(PACKAGED[name].name).stem)
+    return slugify_model(Path(PACKAGED_MODELS[name].name).stem)
 
 
-def resolve(name: str) -> Source:
+def resolve_model(name: str) -> ModelSource:
     """Find a model's weights by name, without loading them.
 
-    The name is a key of `PACKAGED`, a local folder, a local `.gguf` file or a hub id `owner/model`; any other, or a
-    folder without safetensors, raises `ModelError`. A missing or altered package raises `WeightsError`.
+    The name is a key of `PACKAGED_MODELS`, a local folder, a local `.gguf` file or a hub id `owner/model`; any other,
+    or a folder without safetensors, raises `ModelError`. A missing or altered package raises `WeightsError`.
     """
-    if name in PACKAGED:
-        path = weights.locate(PACKAGED[name])
-        return Source(packaged_name(name), PACKAGED[name].sha256, path, name)
+    if name in PACKAGED_MODELS:
+        path = weights.locate_weights(PACKAGED_MODELS[name])
+        return ModelSource(packaged_model_name(name), PACKAGED_MODELS[name].sha256, path, name)
     path = Path(name).expanduser()
     if path.suffix == ".gguf" and path.is_file():
-        digest = weights.sha256(path)
-        return Source(f"{slug(path.stem)}-{digest[:8]}", digest, path, name)
+        digest = weights.hash_file(path)
+        return ModelSource(f"{slugify_model(path.stem)}-{digest[:8]}", digest, path, name)
     if path.is_dir():
         digest = _folder_digest(path)
-        return Source(f"{slug(path.resolve().name)}-{digest[:8]}", digest, path, name)
+        return ModelSource(f"{slugify_model(path.resolve().name)}-{digest[:8]}", digest, path, name)
     if re.fullmatch(r"[\w.-]+/[\w.-]+", name) and not name.startswith((".", "~")):
         from huggingface_hub import snapshot_download
 
@@ -103,11 +103,12 @@ def resolve(name: str) -> Source:
             folder = Path(snapshot_download(name, allow_patterns=list(IDENTITY_FILES)))  # named by its commit
         except Exception as error:  # the hub raises many kinds: offline, unknown, gated
             raise ModelError(
-                f"hub model {name} cannot be fetched ({first_line(error)}); pass a local folder"
+                f"hub model {name} cannot be fetched ({first_error_line(error)}); pass a local folder"
             ) from error
-        return Source(slug(name.replace("/", "_")), folder.name, folder, name)
+        return ModelSource(slugify_model(name.replace("/", "_")), folder.name, folder, name)
     raise ModelError(
-        f"model {name!r} is neither a packaged name ({', '.join(PACKAGED)}), nor an existing folder or .gguf file, "
+        f"model {name!r} is neither a packaged name ({', '.join(PACKAGED_MODELS)}), nor an existing folder or "
+        ".gguf file, "
         "nor a hub id such as owner/model"
     )
 
@@ -119,31 +120,35 @@ def check_device(device: str) -> None:
     try:
         torch.empty(1, device=device)
     except (RuntimeError, AssertionError) as error:  # torch built without CUDA asserts
-        raise ModelError(f"device {device!r} cannot be used: {first_line(error)}; use cpu") from error
+        raise ModelError(f"device {device!r} cannot be used: {first_error_line(error)}; use cpu") from error
 
 
-def load_reader(source: Source, dtype: str = "float32", without_template: str = "error") -> Reader:
-    """Load a resolved model's tokenizer only; raises `ModelError`, and takes `without_template`, as `load` does."""
+def load_reader(source: ModelSource, dtype: str = "float32", without_template: str = "error") -> ModelReader:
+    """Load a resolved model's tokenizer only; parameters and errors are those of `load_model`."""
     from transformers import AutoTokenizer
 
-    folder = converted(source)
+    folder = convert_gguf(source)
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except (OSError, ValueError) as error:
-        raise ModelError(f"model {source.name}: its tokenizer cannot be loaded: {first_line(error)}") from error
+        raise ModelError(f"model {source.name}: its tokenizer cannot be loaded: {first_error_line(error)}") from error
     if not tokenizer.chat_template:
         if without_template != "plain":
             raise ModelError(
                 f"model {source.name} has no chat template; use its instruction-tuned version, add a "
                 "chat_template.jinja to its folder, or pass without_template=plain"
             )
-        tokenizer.chat_template = PLAIN_TEMPLATE.read_text(encoding="utf-8")
-    return Reader(source.name, source.weights_id, source.argument, dtype, tokenizer)
+        tokenizer.chat_template = _PLAIN_TEMPLATE_FILE.read_text(encoding="utf-8")
+    return ModelReader(source.name, source.weights_id, source.argument, dtype, tokenizer)
 
 
-def load(
-    source: Source, dtype: str = "float32", device: str = "cpu", without_template: str = "error", packed: bool = True
-) -> Model:
+def load_model(
+    source: ModelSource,
+    dtype: str = "float32",
+    device: str = "cpu",
+    without_template: str = "error",
+    packed: bool = True,
+) -> LoadedModel:
     """Load a resolved model for inference.
 
     Parameters
@@ -155,7 +160,7 @@ def load(
     without_template : str
         For a model without a chat template: "error", or "plain", which gives it `data/plain_template.jinja`.
     packed : bool
-        Lay the weights out for the CPU's matrix kernels if possible (`cpu.pack`).
+        Lay the weights out for the CPU's matrix kernels if possible (`cpu.pack_linear_layers`).
 
     Raises
     ------
@@ -166,24 +171,24 @@ def load(
     from transformers import AutoModelForCausalLM
     from transformers.utils import logging
 
-    from paraguard_utils.models.cpu import pack
+    from paraguard_utils.models.cpu import pack_linear_layers
 
     logging.disable_progress_bar()
-    source = replace(source, path=converted(source))
+    source = replace(source, path=convert_gguf(source))
     reader = load_reader(source, dtype, without_template)
     options = {"use_safetensors": True, "local_files_only": True, "trust_remote_code": False}
     try:
         network = AutoModelForCausalLM.from_pretrained(source.path, dtype=getattr(torch, dtype), **options)
     except (OSError, ValueError) as error:
-        raise ModelError(f"model {source.name}: its weights cannot be loaded: {first_line(error)}") from error
+        raise ModelError(f"model {source.name}: its weights cannot be loaded: {first_error_line(error)}") from error
     network.eval().to(device)
     if packed:
-        pack(network)
-    return Model(**vars(reader), network=network)
+        pack_linear_layers(network)
+    return LoadedModel(**vars(reader), network=network)
 
 
 @dataclass(frozen=True)
-class Classifier:
+class TextClassifier:
     """A loaded text classifier.
 
     `classify` maps n texts to probabilities, shape (n, number of labels): sigmoids if labels are `independent`, so that
@@ -195,9 +200,9 @@ class Classifier:
     independent: bool
 
 
-def load_classifier(
-    source: Source, batch: int = 32, device: str = "cpu", independent: bool | None = None
-) -> Classifier:
+def load_text_classifier(
+    source: ModelSource, batch: int = 32, device: str = "cpu", independent: bool | None = None
+) -> TextClassifier:
     """Load a resolved text classifier, which reads the string of a control token inside a text as text.
 
     With `independent` None the model's configuration decides. A model that is no text classifier with safetensors
@@ -211,15 +216,15 @@ def load_classifier(
         tokenizer = AutoTokenizer.from_pretrained(source.path, **options)
         network = AutoModelForSequenceClassification.from_pretrained(source.path, use_safetensors=True, **options)
     except (OSError, ValueError) as error:
-        raise ModelError(f"classifier {source.name} cannot be loaded: {first_line(error)}") from error
+        raise ModelError(f"classifier {source.name} cannot be loaded: {first_error_line(error)}") from error
     network.eval().to(device)
     if independent is None:
         independent = network.config.num_labels == 1 or network.config.problem_type == "multi_label_classification"
-    controls = control_strings(tokenizer)
+    controls = find_control_strings(tokenizer)
 
     @torch.inference_mode()
     def classify(texts: Sequence[str]) -> np.ndarray:
-        texts = [defused(text, controls) for text in texts]
+        texts = [defuse_control_strings(text, controls) for text in texts]
         rows = [torch.empty((0, network.config.num_labels), dtype=torch.float64)]
         for start in range(0, len(texts), batch):
             inputs = tokenizer(texts[start : start + batch], padding=True, truncation=True, return_tensors="pt")
@@ -227,16 +232,16 @@ def load_classifier(
             rows.append(logits.sigmoid() if independent else logits.softmax(-1))
         return torch.cat(rows).numpy()
 
-    return Classifier(classify, [network.config.id2label[i] for i in range(network.config.num_labels)], independent)
+    return TextClassifier(classify, [network.config.id2label[i] for i in range(network.config.num_labels)], independent)
 
 
-def slug(name: str) -> str:
+def slugify_model(name: str) -> str:
     """Return a model's name as in target names: lower case, and never `--`."""
     name = re.sub(r"\.(?=i?q\d)", "-", name.lower())  # a GGUF's quantization: Model.Q4_1 -> model-q4_1
     return re.sub(r"-{2,}", "-", re.sub(r"[^a-z0-9._-]+", "-", name)).strip("-.")
 
 
-def first_line(error: Exception) -> str:
+def first_error_line(error: Exception) -> str:
     """Return the first line of an error's message, or its type if it has none."""
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
@@ -245,11 +250,11 @@ def _folder_digest(folder: Path) -> str:
     files = sorted({file for pattern in IDENTITY_FILES for file in folder.glob(pattern)})
     if not any(file.suffix == ".safetensors" for file in files):
         raise ModelError(f"model folder {folder} holds no .safetensors weights; other formats are not loaded")
-    lines = [f"{file.name} {weights.sha256(file)}" for file in files]
+    lines = [f"{file.name} {weights.hash_file(file)}" for file in files]
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
-def converted(source: Source) -> Path:
+def convert_gguf(source: ModelSource) -> Path:
     """Return a source's folder in transformers' layout, dequantizing a GGUF file into the cache the first time.
 
     The digest of what was written lies in the folder: a folder that was changed since is made again. A file that cannot
@@ -263,7 +268,10 @@ def converted(source: Source) -> Path:
         with contextlib.suppress(OSError, ModelError):
             if record.read_text(encoding="utf-8") == _folder_digest(folder):
                 return folder
-        print(f"{paths.shown(folder)} cannot be shown to be what was written there; it is made again", file=sys.stderr)
+        print(
+            f"{paths.display_path(folder)} cannot be shown to be what was written there; it is made again",
+            file=sys.stderr,
+        )
         shutil.rmtree(folder)
     import torch
     from safetensors import SafetensorError
@@ -277,21 +285,22 @@ def converted(source: Source) -> Path:
         )
     except Exception as error:  # a damaged file may raise anything
         raise ModelError(
-            f"{source.path}: cannot be read as GGUF ({first_line(error)}); copy it again, or see whether transformers "
+            f"{source.path}: cannot be read as GGUF ({first_error_line(error)}); copy it again, or see whether "
+            "transformers "
             "knows its architecture"
         ) from error
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder.parent) as place:
             part = Path(place) / folder.name
-            network.save_pretrained(part, max_shard_size=SHARD)
+            network.save_pretrained(part, max_shard_size=_MAX_SHARD_SIZE)
             tokenizer.save_pretrained(part)
             (part / record.name).write_text(_folder_digest(part), encoding="utf-8")
             os.replace(part, folder)
     except (OSError, SafetensorError) as error:
         if not folder.is_dir():  # another process may have finished first
             raise ModelError(
-                f"the converted weights of {source.name} cannot be written to {paths.shown(folder.parent)} "
-                f"({first_line(error)}); free some space, or move the cache with PARAGUARD_CACHE"
+                f"the converted weights of {source.name} cannot be written to {paths.display_path(folder.parent)} "
+                f"({first_error_line(error)}); free some space, or move the cache with PARAGUARD_CACHE"
             ) from error
     return folder

@@ -9,13 +9,13 @@ import pandas as pd
 from tqdm import tqdm
 
 from paraguard_utils.models import loading, prompting
-from paraguard_utils.models.prompting import OPEN_THOUGHT, Decoding, PromptContext, Request
+from paraguard_utils.models.prompting import OPEN_THOUGHT_PATTERN, Decoding, PromptContext, Request
 from paraguard_utils.schemas import Traces
 from paraguard_utils.stores import WHOLE
 
 
-class Respondent(Protocol):
-    """What answers prompts: a loaded model (`Local`), one behind a server (`served.Server`), a cluster (`ray_cluster`).
+class Backend(Protocol):
+    """What answers prompts: a loaded model, one behind a server (`served.ServerBackend`), a cluster (`ray_cluster`).
 
     `name` begins target names; `argument` is the parameter `model` that named the model.
     """
@@ -47,10 +47,10 @@ class Respondent(Protocol):
         """Return what the meta file of traces records beside the context."""
 
 
-class Weights(ABC):
+class WeightsBackend(ABC):
     """A model whose weights are loaded, here or elsewhere; its prompts are tokenized here by `reader`."""
 
-    def __init__(self, reader: loading.Reader) -> None:
+    def __init__(self, reader: loading.ModelReader) -> None:
         self.reader, self.name, self.argument = reader, reader.name, reader.argument
 
     def context(self, wrapper_text: str, decoding: Decoding) -> PromptContext:
@@ -81,14 +81,14 @@ class Weights(ABC):
         shard: tuple[int, int] = WHOLE,
     ) -> Iterator[Traces]:
         """Ask the prompts that are not known, batch by batch; of a shard (i, n), every n-th batch from the i-th on."""
-        from paraguard_utils.models.engine import shared_prefix
+        from paraguard_utils.models.engine import count_shared_tokens
 
-        asked = prompting.requests(corpus, self.reader.tokenizer, context)
+        asked = prompting.tokenize_prompts(corpus, self.reader.tokenizer, context)
         groups, size = _groups(asked, known, batch, context.decoding.max_new_tokens, shard)
         if not groups:
             return
         left = sum(map(len, groups))
-        found = self._asked(groups, asked[0].token_ids[: shared_prefix(asked)], context)
+        found = self._asked(groups, asked[0].token_ids[: count_shared_tokens(asked)], context)
         with tqdm(total=size, initial=size - left, desc=target, unit="prompt", disable=not progress) as bar:
             for rows in found:
                 yield rows
@@ -99,10 +99,10 @@ class Weights(ABC):
         """Ask batches of requests that all begin with the prefix; yield trace rows as they come."""
 
 
-class Local(Weights):
+class LocalBackend(WeightsBackend):
     """A model loaded on this machine."""
 
-    def __init__(self, model: loading.Model) -> None:
+    def __init__(self, model: loading.LoadedModel) -> None:
         super().__init__(model)
         self.model = model
 
@@ -116,18 +116,18 @@ class Local(Weights):
         return {"device": str(self.model.network.device)}
 
     def _asked(self, groups: list[list[Request]], prefix: tuple[int, ...], context: PromptContext) -> Iterator[Traces]:
-        yield from map(asker(self.model, prefix, context), groups)
+        yield from map(make_batch_runner(self.model, prefix, context), groups)
 
 
-def asker(
-    model: loading.Model, prefix: tuple[int, ...], context: PromptContext
+def make_batch_runner(
+    model: loading.LoadedModel, prefix: tuple[int, ...], context: PromptContext
 ) -> Callable[[Sequence[Request]], Traces]:
     """Return a function from a batch of requests, all beginning with the prefix, to trace rows in the same order."""
     from paraguard_utils.models.engine import Engine
 
     temperature = getattr(context.decoding, "temperature", 0.0)
     engine = Engine(model, prefix, context.decoding.max_new_tokens, temperature)
-    opened = OPEN_THOUGHT.search(context.suffix)
+    opened = OPEN_THOUGHT_PATTERN.search(context.suffix)
 
     def ask(group: Sequence[Request]) -> Traces:
         rows = pd.DataFrame(engine.ask(group))
@@ -146,11 +146,11 @@ def _groups(
     First come the batches of an unbroken run of which nothing is known, then the rest. A batch decides the padding and
     with it the last bits of every number, so resumed runs and shards keep the batches of the unbroken run.
     """
-    from paraguard_utils.models.engine import batches
+    from paraguard_utils.models.engine import split_into_batches
 
     number, shards = shard
-    whole = batches(asked, size, more)[number - 1 :: shards]
+    whole = split_into_batches(asked, size, more)[number - 1 :: shards]
     open_ = [[request for request in group if request.prompt_id not in known] for group in whole]
     kept = [group for group, left in zip(whole, open_, strict=True) if len(left) == len(group)]
     rest = [request for group, left in zip(whole, open_, strict=True) if len(left) < len(group) for request in left]
-    return kept + batches(rest, size, more), sum(map(len, whole))
+    return kept + split_into_batches(rest, size, more), sum(map(len, whole))

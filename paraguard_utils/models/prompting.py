@@ -13,13 +13,13 @@ from paraguard_utils.errors import DataError, ModelError
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-DATE = "01 Jan 2025"
+TEMPLATE_DATE = "01 Jan 2025"
 """The date for chat templates that ask for one, so that a rendered prompt does not change overnight."""
 
-SERVED = "-served"
+SERVED_SUFFIX = "-served"
 """The ending of a served model's name in target names."""
 
-OPEN_THOUGHT = re.compile(r"(<think(?:ing)?>)\s*\Z")
+OPEN_THOUGHT_PATTERN = re.compile(r"(<think(?:ing)?>)\s*\Z")
 """A thinking block that the chat template opens itself, so that the answer begins inside it."""
 
 _PLACEHOLDER = "PARAGUARD-USER-TEXT"
@@ -45,7 +45,7 @@ class Sampling(Decoding):
     draw: int = 0
 
 
-def decoding_of(kept: Mapping[str, Any]) -> Decoding:
+def decoding_from_meta(kept: Mapping[str, Any]) -> Decoding:
     """Return the decoding that a meta file records."""
     return (Sampling if kept.get("method") == Sampling.method else Decoding)(**kept)
 
@@ -82,30 +82,30 @@ class Request:
     user_end: int
 
 
-def target_name(model_name: str, wrapper: str) -> str:
+def make_target_name(model_name: str, wrapper: str) -> str:
     """Return the name under which a model's answers with a wrapper are stored."""
     return f"{model_name}--{wrapper}"
 
 
-def model_of(target: str) -> str:
+def model_of_target(target: str) -> str:
     """Return the model's part of a target name."""
     return target.rpartition("--")[0]
 
 
-def is_served(target: str) -> bool:
+def is_served_target(target: str) -> bool:
     """Return whether a target's model is behind a server."""
-    return model_of(target).endswith(SERVED)
+    return model_of_target(target).endswith(SERVED_SUFFIX)
 
 
-def dated(template: str) -> str:
-    """Return a chat template that uses `DATE` instead of the clock."""
+def fix_template_date(template: str) -> str:
+    """Return a chat template that uses `TEMPLATE_DATE` instead of the clock."""
     if "strftime_now" not in template:
         return template
     # A macro of that name hides the clock that transformers offers to templates.
-    return "{%- macro strftime_now(format) -%}" + DATE + "{%- endmacro %}" + template
+    return "{%- macro strftime_now(format) -%}" + TEMPLATE_DATE + "{%- endmacro %}" + template
 
 
-def control_strings(tokenizer: "PreTrainedTokenizerBase", frame: str = "") -> list[str]:
+def find_control_strings(tokenizer: "PreTrainedTokenizerBase", frame: str = "") -> list[str]:
     """Return the strings that a tokenizer reads as control tokens, longest first.
 
     Added tokens in `frame`, a rendered prompt, count too: some tokenizers do not mark the control tokens of their own
@@ -116,8 +116,8 @@ def control_strings(tokenizer: "PreTrainedTokenizerBase", frame: str = "") -> li
     return sorted((text for text in found if len(text) > 1 and not text.isspace()), key=lambda text: (-len(text), text))
 
 
-def defused(text: str, strings: Sequence[str]) -> str:
-    """Turn control strings (`control_strings`) in a text into plain text by a space after their first character."""
+def defuse_control_strings(text: str, strings: Sequence[str]) -> str:
+    """Turn control strings in a text into plain text by a space after their first character."""
     control = re.compile("|".join(map(re.escape, strings)))
     while strings and control.search(text):
         text = control.sub(lambda found: f"{found[0][0]} {found[0][1:]}", text)
@@ -136,7 +136,7 @@ def render_wrapper(
     """
     from jinja2.exceptions import TemplateError
 
-    template = dated(tokenizer.get_chat_template())
+    template = fix_template_date(tokenizer.get_chat_template())
 
     def render(system: str | None, user: str) -> str:
         turns = [{"role": "system", "content": system}] if system is not None else []
@@ -145,7 +145,7 @@ def render_wrapper(
             add_generation_prompt=True,
             tokenize=False,
             chat_template=template,
-            date_string=DATE,
+            date_string=TEMPLATE_DATE,
             enable_thinking=False,  # if a template offers it: the first token must be the answer's
         )
         return str(rendered)
@@ -171,7 +171,7 @@ def render_wrapper(
     return before, after
 
 
-def price(texts: pd.Series, decoding: Decoding, around: int = 0, times: int = 1) -> str:
+def describe_cost(texts: pd.Series, decoding: Decoding, around: int = 0, times: int = 1) -> str:
     """Say in words what asking texts costs: each `times` times, with `around` more characters in a prompt."""
     count = times * len(texts)
     read = times * (texts.str.len().sum() + around * len(texts)) / 4  # about four letters in a token
@@ -192,7 +192,9 @@ def check_prompts(corpus: pd.DataFrame, tokenizer: "PreTrainedTokenizerBase | No
                 raise DataError(f"prompt {row.prompt_id}: text contains the control token {special!r}; remove the row")
 
 
-def requests(corpus: pd.DataFrame, tokenizer: "PreTrainedTokenizerBase", context: PromptContext) -> list[Request]:
+def tokenize_prompts(
+    corpus: pd.DataFrame, tokenizer: "PreTrainedTokenizerBase", context: PromptContext
+) -> list[Request]:
     """Render and tokenize every prompt of a corpus (columns prompt_id, text) with a fast tokenizer."""
     rendered = [context.prefix + text + context.suffix for text in corpus["text"]]
     encoded = tokenizer(rendered, add_special_tokens=False, return_offsets_mapping=True)

@@ -23,13 +23,13 @@ from paraguard_utils.errors import ModelError, UserError
 from paraguard_utils.models import loading, local
 from paraguard_utils.models.prompting import PromptContext, Request
 from paraguard_utils.schemas import Traces
-from paraguard_utils.settings import CLUSTER
+from paraguard_utils.settings import RAY_DEVICE
 
-Ask = Callable[[pa.Table], Traces]
+BlockRunner = Callable[[pa.Table], Traces]
 """What a worker does with a block."""
 
 
-def connected() -> ModuleType:
+def connect_ray() -> ModuleType:
     """Return the package ray, connected to the cluster that `RAY_ADDRESS` names, or else to this machine alone.
 
     A missing package or cluster raises `ModelError`.
@@ -49,7 +49,7 @@ def connected() -> ModuleType:
         except (OSError, RuntimeError, ValueError) as error:
             where = os.environ.get("RAY_ADDRESS", "this machine")
             raise ModelError(
-                f"no Ray cluster answers at {where} ({loading.first_line(error)}); start it first"
+                f"no Ray cluster answers at {where} ({loading.first_error_line(error)}); start it first"
             ) from error
     logging.getLogger("ray.data").setLevel(logging.ERROR)
     context = ray.data.DataContext.get_current()
@@ -57,37 +57,37 @@ def connected() -> ModuleType:
     return ray
 
 
-class ClusterWeights(local.Weights):
+class ClusterBackend(local.WeightsBackend):
     """Weights that every worker loads for itself, and finds by the same name; prompts are tokenized here.
 
     `nodes` counts the rows of the last run by node, named by the beginning of its id.
     """
 
-    def __init__(self, source: loading.Source, dtype: str, without_template: str) -> None:
+    def __init__(self, source: loading.ModelSource, dtype: str, without_template: str) -> None:
         super().__init__(loading.load_reader(source, dtype, without_template))
         path = Path(source.argument).expanduser()
         name = str(path.absolute()) if path.exists() else source.argument  # workers start in other folders
-        self.load = partial(load, name, source.weights_id, dtype, without_template)
+        self.load = partial(load_on_worker, name, source.weights_id, dtype, without_template)
         self.nodes: Counter[str] = Counter()
 
     def facts(self, traces: Traces) -> Mapping[str, object]:
         """Return what a meta file tells beside the context."""
-        return {"device": CLUSTER, "nodes": dict(self.nodes)}
+        return {"device": RAY_DEVICE, "nodes": dict(self.nodes)}
 
     def embeddings(self, ids: list[int]) -> np.ndarray:
         """Return the input embeddings of tokens, as one worker finds them."""
-        ray, (_, each) = connected(), places(1)
+        ray, (_, each) = connect_ray(), plan_workers(1)
         with _in_one_line(ray):
             return ray.get(ray.remote(**each)(_embeddings).remote(self.load, ids))
 
     def _asked(self, groups: list[list[Request]], prefix: tuple[int, ...], context: PromptContext) -> Iterator[Traces]:
         self.nodes.clear()
         blocks = [pa.Table.from_pylist([asdict(request) for request in group]) for group in groups]
-        ray, (workers, each) = connected(), places(len(blocks))
+        ray, (workers, each) = connect_ray(), plan_workers(len(blocks))
         # One block a worker and none behind it, so that a slow or dead worker keeps no others waiting.
         pool = ray.data.ActorPoolStrategy(size=workers, max_tasks_in_flight_per_actor=1)
         rows = ray.data.from_blocks(blocks).map_batches(
-            Worker,
+            ClusterWorker,
             fn_constructor_args=(partial(_make_asker, self.load, prefix, context),),
             batch_size=None,
             batch_format="pyarrow",
@@ -96,20 +96,20 @@ class ClusterWeights(local.Weights):
         )
         with _in_one_line(ray):
             found = (table.to_pandas() for table in rows.iter_batches(batch_size=None, batch_format="pyarrow"))
-            for block in once(found, [request.prompt_id for group in groups for request in group]):
+            for block in deduplicate_rows(found, [request.prompt_id for group in groups for request in group]):
                 if "error" in block:
                     raise ModelError(block["error"].iloc[0])
                 self.nodes.update(block["node"])
                 yield block.drop(columns="node")
 
 
-def places(blocks: int) -> tuple[int, dict[str, int]]:
+def plan_workers(blocks: int) -> tuple[int, dict[str, int]]:
     """Return how many workers there are, at most one a block, and what each takes of its node.
 
     There is one worker a graphics card if there are any; else one a node, on as many processors as the smallest has.
     A cluster with neither raises `ModelError`.
     """
-    nodes = [node["Resources"] for node in connected().nodes() if node["Alive"]]
+    nodes = [node["Resources"] for node in connect_ray().nodes() if node["Alive"]]
     if cards := sum(int(node.get("GPU", 0)) for node in nodes):
         return min(cards, blocks), {"num_gpus": 1}
     processors = [int(node["CPU"]) for node in nodes if node.get("CPU", 0) >= 1]
@@ -118,7 +118,7 @@ def places(blocks: int) -> tuple[int, dict[str, int]]:
     return min(len(processors), blocks), {"num_cpus": min(processors)}
 
 
-def once(found: Iterable[pd.DataFrame], wanted: Iterable[str]) -> Iterator[pd.DataFrame]:
+def deduplicate_rows(found: Iterable[pd.DataFrame], wanted: Iterable[str]) -> Iterator[pd.DataFrame]:
     """Yield the row of each wanted prompt_id once, however often it comes; raise `ModelError` if one never does."""
     left = set(wanted)
     for block in found:
@@ -130,12 +130,12 @@ def once(found: Iterable[pd.DataFrame], wanted: Iterable[str]) -> Iterator[pd.Da
         raise ModelError(f"the Ray cluster gave no row for {len(left)} prompts; run the same command again")
 
 
-class Worker:
+class ClusterWorker:
     """One process of the cluster, which asks block after block with what `make` returned once."""
 
-    ask: Ask | None
+    ask: BlockRunner | None
 
-    def __init__(self, make: Callable[[], Ask]) -> None:
+    def __init__(self, make: Callable[[], BlockRunner]) -> None:
         self.make, self.ask = make, None
         with suppress(UserError):  # the first block reports it
             self.ask = make()
@@ -153,26 +153,28 @@ class Worker:
         return pa.Table.from_pandas(rows.assign(node=node), preserve_index=False)
 
 
-def load(name: str, weights_id: str, dtype: str, without_template: str) -> loading.Model:
+def load_on_worker(name: str, weights_id: str, dtype: str, without_template: str) -> loading.LoadedModel:
     """Load a model in a worker, on its card or processors; raise `ModelError` if its weights are others there."""
     import ray
 
-    source = loading.resolve(name)
+    source = loading.resolve_model(name)
     if source.weights_id != weights_id:
         raise ModelError(
             f"model {name}: a machine of the cluster has other weights ({source.weights_id[:12]}, not "
             f"{weights_id[:12]}); give all the same"
         )
-    return loading.load(source, dtype, "cuda" if ray.get_gpu_ids() else "cpu", without_template)
+    return loading.load_model(source, dtype, "cuda" if ray.get_gpu_ids() else "cpu", without_template)
 
 
-def _make_asker(make: Callable[[], loading.Model], prefix: tuple[int, ...], context: PromptContext) -> Ask:
-    ask = local.asker(make(), prefix, context)
+def _make_asker(
+    make: Callable[[], loading.LoadedModel], prefix: tuple[int, ...], context: PromptContext
+) -> BlockRunner:
+    ask = local.make_batch_runner(make(), prefix, context)
     return lambda block: ask([Request(**row | {"token_ids": tuple(row["token_ids"])}) for row in block.to_pylist()])
 
 
-def _embeddings(make: Callable[[], loading.Model], ids: list[int]) -> np.ndarray:
-    return local.Local(make()).embeddings(ids)
+def _embeddings(make: Callable[[], loading.LoadedModel], ids: list[int]) -> np.ndarray:
+    return local.LocalBackend(make()).embeddings(ids)
 
 
 @contextmanager
@@ -182,6 +184,7 @@ def _in_one_line(ray: ModuleType) -> Iterator[None]:
         yield
     except ray.exceptions.RayError as error:
         raise ModelError(
-            f"the Ray cluster stopped answering ({loading.first_line(error)}); what it answered is kept: run the same "
+            f"the Ray cluster stopped answering ({loading.first_error_line(error)}); what it answered is kept: "
+            "run the same "
             "command again"
         ) from error

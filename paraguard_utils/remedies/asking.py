@@ -10,21 +10,21 @@ from paraguard_utils import paths
 from paraguard_utils.errors import DataError
 from paraguard_utils.labels import labelling
 from paraguard_utils.models import prompting, trace_store
-from paraguard_utils.models.local import Local
+from paraguard_utils.models.local import LocalBackend
 from paraguard_utils.models.prompting import Decoding, PromptContext
-from paraguard_utils.remedies.untouched import Untouched, rows
+from paraguard_utils.remedies.untouched import UntouchedSystem, select_prompts
 from paraguard_utils.schemas import Corpus, Labels
 from paraguard_utils.stores import read_meta
 
-COPY = "~"
+COPY_SEPARATOR = "~"
 """Separates a prompt's id from the number of its copy, as in rewordings."""
 
 
-def ask(
-    base: Untouched,
+def ask_remedied(
+    base: UntouchedSystem,
     remedy: str,
     parameters: Mapping[str, Any],
-    respondent: Callable[[], Local],
+    respondent: Callable[[], LocalBackend],
     of: str,
     texts: Corpus | None,
     numbers: bool = False,
@@ -52,18 +52,18 @@ def ask(
     folder = base.folder(of, remedy)
     problem = _problem(base, folder, parameters, texts)
     if problem and not base.store.recorded and texts is not None:
-        withheld = labelling.in_memory(texts, numbers)
+        withheld = labelling.label_in_memory(texts, numbers)
         how = (base.wrapper, base.decoding, base.settings.batch)
-        trace_store.query(base.store, folder, texts, respondent(), *how, withheld=withheld)
+        trace_store.query_model(base.store, folder, texts, respondent(), *how, withheld=withheld)
     elif problem:
         base.store.read("labels", folder, base.name)  # if the file is missing, the error says what to run
-        path = paths.shown(base.store.path("labels", folder, base.name))
+        path = paths.display_path(base.store.path("labels", folder, base.name))
         raise DataError(f"{path}: {problem}; run 08_remedies with a live store")
-    _, found = labelling.labels_by(base.store, folder, base.name)
-    return (found if texts is None else rows(found, texts)).assign(queries=1)
+    _, found = labelling.read_labels(base.store, folder, base.name)
+    return (found if texts is None else select_prompts(found, texts)).assign(queries=1)
 
 
-def _problem(base: Untouched, folder: str, parameters: Mapping[str, Any], texts: Corpus | None) -> str:
+def _problem(base: UntouchedSystem, folder: str, parameters: Mapping[str, Any], texts: Corpus | None) -> str:
     """Say why a store's labels cannot be used; "" if they can."""
     path = base.store.path("labels", folder, base.name)
     if not path.is_file():
@@ -75,13 +75,13 @@ def _problem(base: Untouched, folder: str, parameters: Mapping[str, Any], texts:
         return "labels of another version"
     if texts is None:
         return ""
-    context = trace_store.context_of(meta, paths.shown(path))
+    context = trace_store.context_from_meta(meta, paths.display_path(path))
     if context.decoding != base.decoding:
         return "the decoding differs"
-    return "" if trace_store.keys_hash(context, texts) == meta["inputs"]["traces"] else "labels of other prompts"
+    return "" if trace_store.hash_keys(context, texts) == meta["inputs"]["traces"] else "labels of other prompts"
 
 
-class Remedied(Local):
+class RemediedModel(LocalBackend):
     """A loaded model that is asked in another way.
 
     Parameters
@@ -95,7 +95,11 @@ class Remedied(Local):
     """
 
     def __init__(
-        self, base: Local, parameters: Mapping[str, Any], learned: Mapping[str, Any] | None = None, state: str = ""
+        self,
+        base: LocalBackend,
+        parameters: Mapping[str, Any],
+        learned: Mapping[str, Any] | None = None,
+        state: str = "",
     ) -> None:
         super().__init__(base.model)
         self.parameters, self.learned, self.state = dict(parameters), dict(learned or {}), state
@@ -118,7 +122,7 @@ class Remedied(Local):
         return {**super().facts(traces), "remedy": self.parameters, "learned": self.learned}
 
 
-class Framed(Remedied):
+class FramedModel(RemediedModel):
     """A model that is asked with other words around the user's.
 
     Its parameters are `before` and `after`, in the user's turn, and `turns`, the earlier turns of the conversation.
@@ -132,25 +136,25 @@ class Framed(Remedied):
         return PromptContext(*given, prefix + before, after + suffix, decoding)
 
 
-def copied(prompts: Corpus, texts: list[list[str]]) -> Corpus:
+def copy_prompts(prompts: Corpus, texts: list[list[str]]) -> Corpus:
     """Return one row for each new text of each prompt, with an id of its own (`x~1`, `x~2`)."""
     found = prompts.loc[prompts.index.repeat([len(own) for own in texts])].reset_index(drop=True)
-    ids = found["prompt_id"] + COPY + (found.groupby("prompt_id").cumcount() + 1).astype(str)
+    ids = found["prompt_id"] + COPY_SEPARATOR + (found.groupby("prompt_id").cumcount() + 1).astype(str)
     return found.assign(prompt_id=ids, text=[text for own in texts for text in own])
 
 
-def original(prompt_ids: pd.Series) -> pd.Series:
+def original_ids(prompt_ids: pd.Series) -> pd.Series:
     """Return the ids of the prompts behind copies."""
-    return prompt_ids.str.replace(rf"{COPY}\d+$", "", regex=True)
+    return prompt_ids.str.replace(rf"{COPY_SEPARATOR}\d+$", "", regex=True)
 
 
-def voted(own: Labels, copies: Labels, with_own: bool) -> Labels:
+def vote_by_majority(own: Labels, copies: Labels, with_own: bool) -> Labels:
     """Decide each prompt by the majority of its accepted and rejected copies, and by itself if `with_own`.
 
     The prompt's own decision stands in a tie and if nobody votes. Returns `own` with the new `label`, with `queries` of
     all that were asked, and with the `answer` of a text that was decided so.
     """
-    votes = copies.assign(of=original(copies["prompt_id"]))
+    votes = copies.assign(of=original_ids(copies["prompt_id"]))
     voters = own.assign(of=own["prompt_id"]) if with_own else own.head(0).assign(of="")
     every = pd.concat([voters, votes], ignore_index=True)
     known = every[every["label"].isin(["accept", "reject"])]

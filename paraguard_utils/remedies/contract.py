@@ -5,19 +5,19 @@ from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any, Literal, Protocol, Self
 
-from paraguard_utils.remedies.asking import Remedied, ask
-from paraguard_utils.remedies.splits import Third
-from paraguard_utils.remedies.untouched import Untouched
+from paraguard_utils.remedies.asking import RemediedModel, ask_remedied
+from paraguard_utils.remedies.splits import Split
+from paraguard_utils.remedies.untouched import UntouchedSystem
 from paraguard_utils.schemas import Corpus, Labels
 
-Kind = Literal["defence", "decision", "inside", "tuning"]
+RemedyKind = Literal["defence", "decision", "inside", "tuning"]
 """A defence, a rule at decision time, a change inside the model, or new weights."""
 
-Role = Literal["remedy", "control", "ideal"]
+RemedyRole = Literal["remedy", "control", "ideal"]
 """A remedy can be deployed. The two others are yardsticks: an ideal needs to know how paraphrases are decided."""
 
 
-class Decide(Protocol):
+class Decider(Protocol):
     """How a system decides prompts."""
 
     def __call__(self, of: str, prompts: Corpus | None) -> Labels:
@@ -29,7 +29,7 @@ class Decide(Protocol):
 
 
 @dataclass(frozen=True)
-class Target:
+class RemediedSystem:
     """A system that a remedy made.
 
     Attributes
@@ -40,16 +40,16 @@ class Target:
         Loads and prepares the model that is asked; None if only decisions of the untouched model are used.
     """
 
-    decide: Decide
-    respondent: Callable[[], Remedied] | None = None
+    decide: Decider
+    respondent: Callable[[], RemediedModel] | None = None
 
     @classmethod
     def asking(
-        cls, base: Untouched, name: str, parameters: Mapping[str, Any], respondent: Callable[[], Remedied]
+        cls, base: UntouchedSystem, name: str, parameters: Mapping[str, Any], respondent: Callable[[], RemediedModel]
     ) -> Self:
-        """Return a system that is a changed model, loaded once, when first needed; arguments as for `asking.ask`."""
+        """Return a changed model as a system, loaded when first needed; arguments as for `asking.ask_remedied`."""
         respondent = cache(respondent)
-        return cls(partial(ask, base, name, parameters, respondent), respondent)
+        return cls(partial(ask_remedied, base, name, parameters, respondent), respondent)
 
 
 @dataclass(frozen=True)
@@ -74,13 +74,13 @@ class Remedy:
     """
 
     name: str
-    kind: Kind
+    kind: RemedyKind
     source: str
-    apply: Callable[[Untouched, Third, Third], Target]
+    apply: Callable[[UntouchedSystem, Split, Split], RemediedSystem]
     asks: bool = False
     queries: float = 1
     asked: str = ""
-    role: Role = "remedy"
+    role: RemedyRole = "remedy"
 
     @property
     def folder(self) -> str:

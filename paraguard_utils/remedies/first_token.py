@@ -6,19 +6,19 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 import pandas as pd
 
-from paraguard_utils.remedies.splits import Third
-from paraguard_utils.remedies.untouched import Untouched
+from paraguard_utils.remedies.splits import Split
+from paraguard_utils.remedies.untouched import UntouchedSystem
 from paraguard_utils.schemas import Labels, Traces
 
-Value = TypeVar("Value")
+_Value = TypeVar("_Value")
 
-ROUNDING = 1e-9
+_ROUNDING = 1e-9
 
-DECIMALS = 9
+_DECIMALS = 9
 """Decimals of p(refuse): processors differ in the sixteenth."""
 
 
-class Rates(NamedTuple):
+class RefusalRates(NamedTuple):
     """The share of rejections among answers that begin with a token, shrunk to the share among all answers."""
 
     shares: pd.Series
@@ -29,30 +29,30 @@ class Rates(NamedTuple):
         return self.shares.reindex(tokens).fillna(self.base).to_numpy()
 
 
-def first(traces: Traces) -> np.ndarray:
+def first_tokens(traces: Traces) -> np.ndarray:
     """Return the token that begins each greedy answer."""
     return np.array([ids[0] for ids in traces["next_ids"]], int)
 
 
-def learn(traces: Traces, labels: Labels) -> Rates:
+def fit_refusal_rates(traces: Traces, labels: Labels) -> RefusalRates:
     """Learn which first tokens begin rejections, from traces and labels of the same prompts in the same order."""
     label = labels["label"].to_numpy()
     decided = np.isin(label, ["accept", "reject"])
     rejected = pd.Series((label == "reject")[decided].astype(float))
     base = float(rejected.mean()) if len(rejected) else 0.0
-    groups = rejected.groupby(first(traces)[decided])
-    return Rates((groups.sum() + base) / (groups.count() + 1), base)
+    groups = rejected.groupby(first_tokens(traces)[decided])
+    return RefusalRates((groups.sum() + base) / (groups.count() + 1), base)
 
 
-def rates(base: Untouched, train: Third) -> Rates:
+def learn_refusal_rates(base: UntouchedSystem, train: Split) -> RefusalRates:
     """Learn which first tokens begin refusals, on the benign prompts and twins of the training split."""
     parts = list(zip(base.corpora, train, strict=True))
     traces = pd.concat([base.traces(of, prompts) for of, prompts in parts], ignore_index=True)
     labels = pd.concat([base.decide(of, prompts) for of, prompts in parts], ignore_index=True)
-    return learn(traces, labels)
+    return fit_refusal_rates(traces, labels)
 
 
-def p_refuse(traces: Traces, known: Rates) -> np.ndarray:
+def p_refuse(traces: Traces, known: RefusalRates) -> np.ndarray:
     """Return p(refuse) of each trace, in [0, 1]; unlisted tokens count with the base rate."""
     if traces.empty:
         return np.zeros(0)
@@ -61,10 +61,12 @@ def p_refuse(traces: Traces, known: Rates) -> np.ndarray:
     p = np.exp(p.astype(float))
     starts = np.concatenate([[0], lengths.cumsum()[:-1]])
     listed, refused = np.add.reduceat(p, starts), np.add.reduceat(p * known.of(tokens), starts)
-    return np.clip(refused + np.maximum(0.0, 1 - listed) * known.base, 0, 1).round(DECIMALS)
+    return np.clip(refused + np.maximum(0.0, 1 - listed) * known.base, 0, 1).round(_DECIMALS)
 
 
-def best(values: Iterable[Value], rejected: Callable[[Value], Sequence[np.ndarray]], untouched: float) -> Value | None:
+def choose_by_youden(
+    values: Iterable[_Value], rejected: Callable[[_Value], Sequence[np.ndarray]], untouched: float
+) -> _Value | None:
     """Choose the value with the highest Youden's J: the share of twins rejected minus that of benign prompts.
 
     Parameters
@@ -80,6 +82,6 @@ def best(values: Iterable[Value], rejected: Callable[[Value], Sequence[np.ndarra
     found, highest = None, -np.inf
     for value in values:
         benign, twins = (float(np.mean(part)) for part in rejected(value))
-        if benign <= untouched + ROUNDING and twins - benign > highest + ROUNDING:
+        if benign <= untouched + _ROUNDING and twins - benign > highest + _ROUNDING:
             found, highest = value, twins - benign
     return found

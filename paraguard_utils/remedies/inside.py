@@ -14,15 +14,15 @@ import pandas as pd
 from paraguard_utils import stores
 from paraguard_utils.errors import ModelError
 from paraguard_utils.models import prompting
-from paraguard_utils.models.local import Local
+from paraguard_utils.models.local import LocalBackend
 from paraguard_utils.models.prompting import PromptContext
-from paraguard_utils.remedies.untouched import Untouched
+from paraguard_utils.remedies.untouched import UntouchedSystem
 from paraguard_utils.schemas import Corpus, Traces
 
-LEARNED = "adapters"
+ADAPTERS_FOLDER = "adapters"
 """Folder of a live store for what was learned; it is never published."""
 
-PARAMETERS = "parameters"
+_PARAMETERS_KEY = "parameters"
 
 if TYPE_CHECKING:
     import torch
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     """Makes a new output of a layer from its output, shape (rows, tokens, dimensions)."""
 
 
-def layers(network: Any) -> Sequence[Any]:
+def decoder_layers(network: Any) -> Sequence[Any]:
     """Return a model's decoder layers; raises ModelError if none are found."""
     found = getattr(network.get_decoder(), "layers", None)
     if found is None:
@@ -42,7 +42,7 @@ def layers(network: Any) -> Sequence[Any]:
 
 
 @contextmanager
-def changed(network: Any, changes: "Mapping[int, Change]") -> Iterator[None]:
+def change_layers(network: Any, changes: "Mapping[int, Change]") -> Iterator[None]:
     """Change the outputs of some layers, counted from 0, inside a `with` block; then restore the model, bit for bit."""
 
     def hook(change: "Change") -> Callable[..., Any]:
@@ -51,7 +51,7 @@ def changed(network: Any, changes: "Mapping[int, Change]") -> Iterator[None]:
 
         return changing
 
-    every = layers(network)
+    every = decoder_layers(network)
     handles = [every[number].register_forward_hook(hook(change)) for number, change in changes.items()]
     try:
         yield
@@ -60,14 +60,14 @@ def changed(network: Any, changes: "Mapping[int, Change]") -> Iterator[None]:
             handle.remove()
 
 
-def first_steps(model: Local, context: PromptContext, prompts: Corpus, batch: int) -> Traces:
+def trace_first_steps(model: LocalBackend, context: PromptContext, prompts: Corpus, batch: int) -> Traces:
     """Return traces of prompts up to the first answer token, without generating."""
     return pd.concat([pd.DataFrame(rows) for _, rows in _prefills(model, context, prompts, batch)], ignore_index=True)
 
 
-def activations(model: Local, context: PromptContext, prompts: Corpus, batch: int) -> np.ndarray:
+def read_activations(model: LocalBackend, context: PromptContext, prompts: Corpus, batch: int) -> np.ndarray:
     """Return every layer's output at each prompt's last token, float32, shape (prompts, layers, dimensions)."""
-    number = len(layers(model.model.network))
+    number = len(decoder_layers(model.model.network))
     seen: list[list[np.ndarray]] = [[] for _ in range(number)]
 
     def keep(layer: int, output: "torch.Tensor") -> "torch.Tensor":
@@ -76,7 +76,7 @@ def activations(model: Local, context: PromptContext, prompts: Corpus, batch: in
 
     order: list[str] = []
     found: list[np.ndarray] = []
-    with changed(model.model.network, {layer: partial(keep, layer) for layer in range(number)}):
+    with change_layers(model.model.network, {layer: partial(keep, layer) for layer in range(number)}):
         for group, _ in _prefills(model, context, prompts, batch):
             order += [request.prompt_id for request in group]
             # The engine may first compute the words that all prompts share, and a batch in several parts.
@@ -87,38 +87,38 @@ def activations(model: Local, context: PromptContext, prompts: Corpus, batch: in
     return np.concatenate(found)[places.loc[prompts["prompt_id"]].to_numpy()]
 
 
-def place(base: Untouched, name: str) -> Path:
+def learned_path(base: UntouchedSystem, name: str) -> Path:
     """Return where a live store keeps what was learned for the test split."""
     own = base.folder(next(iter(base.corpora)), "learned")
-    return base.store.writes / LEARNED / own / f"{base.name}--{name}"
+    return base.store.writes / ADAPTERS_FOLDER / own / f"{base.name}--{name}"
 
 
-def remembered(
-    base: Untouched, name: str, parameters: Mapping[str, Any], learn: Callable[[], dict[str, Any]]
+def load_or_learn(
+    base: UntouchedSystem, name: str, parameters: Mapping[str, Any], learn: Callable[[], dict[str, Any]]
 ) -> dict[str, Any]:
     """Return the arrays and numbers learned with these parameters; learn and keep them if there are none."""
-    file = place(base, f"{name}.npz")
+    file = learned_path(base, f"{name}.npz")
     told = json.dumps(dict(parameters), sort_keys=True)
     if file.is_file():
         with np.load(file, allow_pickle=False) as kept:
-            if str(kept[PARAMETERS]) == told:
-                names = [key for key in kept.files if key != PARAMETERS]
+            if str(kept[_PARAMETERS_KEY]) == told:
+                names = [key for key in kept.files if key != _PARAMETERS_KEY]
                 return {key: kept[key] if kept[key].ndim else kept[key].item() for key in names}
     found = learn()
     content = io.BytesIO()
-    arrays: dict[str, Any] = {**found, PARAMETERS: np.array(told)}
+    arrays: dict[str, Any] = {**found, _PARAMETERS_KEY: np.array(told)}
     np.savez(content, allow_pickle=False, **arrays)
-    stores.atomic(file, lambda part: part.write_bytes(content.getvalue()))
+    stores.write_atomically(file, lambda part: part.write_bytes(content.getvalue()))
     return found
 
 
 def _prefills(
-    model: Local, context: PromptContext, prompts: Corpus, batch: int
+    model: LocalBackend, context: PromptContext, prompts: Corpus, batch: int
 ) -> "Iterator[tuple[list[Request], list[dict[str, Any]]]]":
     """Yield batches, longest prompts first, with their traces up to the first answer token."""
-    from paraguard_utils.models.engine import Engine, batches, shared_prefix
+    from paraguard_utils.models.engine import Engine, count_shared_tokens, split_into_batches
 
-    asked = prompting.requests(prompts, model.reader.tokenizer, context)
-    engine = Engine(model.model, asked[0].token_ids[: shared_prefix(asked)], max_new_tokens=1)
-    for group in batches(asked, batch):
+    asked = prompting.tokenize_prompts(prompts, model.reader.tokenizer, context)
+    engine = Engine(model.model, asked[0].token_ids[: count_shared_tokens(asked)], max_new_tokens=1)
+    for group in split_into_batches(asked, batch):
         yield group, engine.ask(group)

@@ -10,17 +10,17 @@ from paraguard_utils.core.estimates import SEED
 from paraguard_utils.errors import DataError
 from paraguard_utils.schemas import Corpus
 
-HELD_OUT = 0.2
+HELD_OUT_SHARE = 0.2
 """Share of the seed categories that are in the test split only."""
 
-THIRDS = (1, 2, 3)
+SPLIT_NUMBERS = (1, 2, 3)
 """Numbers of the splits, as in file names and tables."""
 
-TWINNED, OTHERS = (3, 3, 1), (5, 5, 3)
+TWINNED_RATIO, UNTWINNED_RATIO = (3, 3, 1), (5, 5, 3)
 """Ratio of a category's clusters in training, validation and test: of those with a twin, and of the others."""
 
 
-class Third(NamedTuple):
+class Split(NamedTuple):
     """Prompts of one split: rows of the corpus, and of the unsafe twins of the same clusters."""
 
     benign: Corpus
@@ -30,14 +30,14 @@ class Third(NamedTuple):
 class Splits(NamedTuple):
     """The three splits, the seed categories that are in `test` only, and the number of `test`."""
 
-    train: Third
-    validation: Third
-    test: Third
+    train: Split
+    validation: Split
+    test: Split
     held_out: tuple[str, ...]
     third: int = 3
 
 
-def split(corpus: Corpus, twins: Corpus, seed: int = SEED) -> Splits:
+def split_clusters(corpus: Corpus, twins: Corpus, seed: int = SEED) -> Splits:
     """Split clusters at random within each seed category; a twin goes with its benign cluster.
 
     `corpus` and `twins` have the columns cluster_id and category. Raises DataError if a split would hold no twin or no
@@ -46,12 +46,12 @@ def split(corpus: Corpus, twins: Corpus, seed: int = SEED) -> Splits:
     rng = np.random.default_rng(seed)
     category = corpus.groupby("cluster_id")["category"].first().sort_index()
     names = sorted(category.unique())
-    held = sorted(rng.choice(names, int(len(names) * HELD_OUT), replace=False)) if len(names) > 1 else []
-    benign_of = unsafe.benign_of(twins["cluster_id"])
+    held = sorted(rng.choice(names, int(len(names) * HELD_OUT_SHARE), replace=False)) if len(names) > 1 else []
+    benign_of = unsafe.benign_cluster_of(twins["cluster_id"])
     twinned = category.index.isin(benign_of)
     of = pd.Series("test", index=category.index)
     for name in [name for name in names if name not in held]:
-        for mask, shares in ((twinned, TWINNED), (~twinned, OTHERS)):
+        for mask, shares in ((twinned, TWINNED_RATIO), (~twinned, UNTWINNED_RATIO)):
             ids = rng.permutation(category.index[(category == name) & mask])
             ends = np.round(np.cumsum(shares) / sum(shares) * len(ids)).astype(int)
             of[ids[: ends[0]]], of[ids[ends[0] : ends[1]]] = "train", "validation"
@@ -64,11 +64,11 @@ def split(corpus: Corpus, twins: Corpus, seed: int = SEED) -> Splits:
                 f"too few clusters with a twin to split: the {part} third would have none; "
                 "remedies need about ten twins in several categories"
             )
-        made.append(Third(*(side.reset_index(drop=True) for side in sides)))
+        made.append(Split(*(side.reset_index(drop=True) for side in sides)))
     return Splits(made[0], made[1], made[2], tuple(map(str, held)))
 
 
-def folds(splits: Splits) -> list[Splits]:
+def rotate_splits(splits: Splits) -> list[Splits]:
     """Return the splits in three orders, so that each is the test split once.
 
     The split after it teaches, and the one after that chooses. Categories are held out only where the third one is
@@ -76,12 +76,12 @@ def folds(splits: Splits) -> list[Splits]:
     """
     parts = splits[:3]
     return [
-        Splits(parts[k % 3], parts[(k + 1) % 3], parts[k - 1], splits.held_out if k == len(THIRDS) else (), k)
-        for k in THIRDS
+        Splits(parts[k % 3], parts[(k + 1) % 3], parts[k - 1], splits.held_out if k == len(SPLIT_NUMBERS) else (), k)
+        for k in SPLIT_NUMBERS
     ]
 
 
-def described(splits: Splits) -> pd.DataFrame:
+def count_splits(splits: Splits) -> pd.DataFrame:
     """Count what each split holds: third, categories, {benign,twin}_{clusters,prompts}."""
     return pd.DataFrame(
         [

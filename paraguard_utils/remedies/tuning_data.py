@@ -14,7 +14,7 @@ APOLOGY_CHARS = 60
 """Beginning of an answer that is searched for an apology, in characters (ours)."""
 
 
-def tuning_examples(
+def make_tuning_examples(
     target: str, corpus: Corpus, traces: Traces, labels: Labels, pairs: Pairs, longer: pd.DataFrame | None, wrapper: str
 ) -> list[dict]:
     """Make chat examples that pair a rejected phrasing with the model's own answer to an accepted one.
@@ -44,7 +44,7 @@ def tuning_examples(
     DataError
         The corpus asks for harm.
     """
-    unsafe.refuse(corpus, "examples to tune on")
+    unsafe.refuse_unsafe(corpus, "examples to tune on")
     prompts = corpus.set_index("prompt_id")
     usual = labels.assign(finish_reason=traces["finish_reason"].to_numpy(), declined_later=False)
     found = pd.concat([usual, longer]) if longer is not None else usual
@@ -76,12 +76,15 @@ def _fit_to_tune(answers: pd.DataFrame, requests: pd.Series) -> pd.DataFrame:
     fit = (answers["label"] == "accept") & (answers["finish_reason"] == "stop") & ~answers["declined_later"]
     fit &= ~answers["response"].str[:APOLOGY_CHARS].str.contains("sorry|apolog", case=False, na=True)
     answers = answers[fit].drop_duplicates("prompt_id")
-    whole = substance.kinds(answers["response"].tolist(), requests.loc[answers["prompt_id"]].tolist()) == "on_topic"
+    whole = (
+        substance.degenerate_answers(answers["response"].tolist(), requests.loc[answers["prompt_id"]].tolist())
+        == "on_topic"
+    )
     return answers[whole]
 
 
-def tuning_counts(examples: Mapping[str, list[dict]], pairs: Mapping[str, Pairs]) -> Table:
-    """Count, by target, rejections with an accepted paraphrase, examples (`tuning_examples`) and their clusters."""
+def count_tuning_examples(examples: Mapping[str, list[dict]], pairs: Mapping[str, Pairs]) -> Table:
+    """Count, by target, rejections with an accepted paraphrase, examples and their clusters."""
     rows = []
     for target, made in examples.items():
         own = pairs[target]
@@ -106,7 +109,7 @@ def write_jsonl(path: Path, examples: Sequence[dict], meta: dict) -> None:
     stores.write_meta(path, meta)
 
 
-def paired(corpus: Corpus, labels: Labels, answers: pd.DataFrame, brittle: bool) -> pd.DataFrame:
+def pair_answers(corpus: Corpus, labels: Labels, answers: pd.DataFrame, brittle: bool) -> pd.DataFrame:
     """Pair phrasings with complete answers of the system's own.
 
     Parameters

@@ -9,14 +9,14 @@ import pandas as pd
 from paraguard_utils.errors import Missing
 from paraguard_utils.labels import labelling
 from paraguard_utils.models import loading, prompting, trace_store
-from paraguard_utils.models.local import Local
+from paraguard_utils.models.local import LocalBackend
 from paraguard_utils.registry import wrappers
 from paraguard_utils.schemas import Corpus, Labels, Traces
-from paraguard_utils.settings import Settings, remedied_name
+from paraguard_utils.settings import Settings, name_remedied
 from paraguard_utils.stores import Store, read_meta
 
 
-class Untouched:
+class UntouchedSystem:
     """A chat model with its system prompt, and its traces and labels in a store.
 
     Parameters
@@ -37,7 +37,7 @@ class Untouched:
         self.wrapper = name.rpartition("--")[2]
         self.decoding = prompting.Decoding(settings.max_new_tokens)
         self.third = 0
-        self._loaded: list[Local] = []
+        self._loaded: list[LocalBackend] = []
         self._traces: dict[tuple[str, str], Traces] = {}
         self._labels: dict[str, Labels] = {}
 
@@ -49,14 +49,14 @@ class Untouched:
 
     def folder(self, of: str, remedy: str) -> str:
         """Return the name under which the store keeps what a remedy asks of a corpus."""
-        return remedied_name(of, remedy, self.third if of in self.corpora else 0)
+        return name_remedied(of, remedy, self.third if of in self.corpora else 0)
 
     def decide(self, of: str, prompts: Corpus | None = None) -> Labels:
         """Return labels of the model's own answers to prompts (None: to all), with `queries`, which is 1."""
         if of not in self._labels:
-            self._labels[of] = labelling.labels_by(self.store, of, self.name)[1].assign(queries=1)
+            self._labels[of] = labelling.read_labels(self.store, of, self.name)[1].assign(queries=1)
         found = self._labels[of]
-        return found if prompts is None else rows(found, prompts)
+        return found if prompts is None else select_prompts(found, prompts)
 
     def traces(self, of: str, prompts: Corpus | None, wrapper: str = "") -> Traces:
         """Return traces of the model's own answers, by default under its own wrapper.
@@ -67,13 +67,13 @@ class Untouched:
         if of not in self.corpora or prompts is None:
             raise Missing(f"no traces of {of} are kept, without which nothing can be decided on it")
         if (of, wrapper) not in self._traces:
-            target = prompting.target_name(prompting.model_of(self.name), wrapper)
-            found = trace_store.recorded_traces(self.store, of, self.corpora[of], target)
+            target = prompting.make_target_name(prompting.model_of_target(self.name), wrapper)
+            found = trace_store.read_traces(self.store, of, self.corpora[of], target)
             untold = int((found["next_ids"].map(len) == 0).sum())
             if untold:
                 raise Missing(f"{untold} of {len(found)} prompts of {of} have no next-token probabilities")
             self._traces[of, wrapper] = found
-        return rows(self._traces[of, wrapper], prompts)
+        return select_prompts(self._traces[of, wrapper], prompts)
 
     @property
     def argument(self) -> str:
@@ -81,12 +81,12 @@ class Untouched:
         return str(read_meta(self.store.path("traces", next(iter(self.corpora)), self.name)).get("model", ""))
 
     @property
-    def local(self) -> Local:
+    def local(self) -> LocalBackend:
         """The loaded model. Raises Missing for a model behind a server, since only its answers can be changed."""
-        if prompting.is_served(self.name):
+        if prompting.is_served_target(self.name):
             raise Missing(f"{self.name} is behind a server; remedies that ask need the model's weights here")
         if not self._loaded:
-            self._loaded.append(Local(self.load(packed=True)))
+            self._loaded.append(LocalBackend(self.load(packed=True)))
         return self._loaded[0]
 
     @property
@@ -94,12 +94,12 @@ class Untouched:
         """What decides the loaded model's answers beside the user's words."""
         return self.local.context(wrappers()[self.wrapper]["text"], self.decoding)
 
-    def load(self, packed: bool) -> loading.Model:
+    def load(self, packed: bool) -> loading.LoadedModel:
         """Load a new copy of the model."""
         given = (self.settings.dtype, self.settings.device, self.settings.without_template)
-        return loading.load(loading.resolve(self.argument), *given, packed=packed)
+        return loading.load_model(loading.resolve_model(self.argument), *given, packed=packed)
 
 
-def rows(frame: pd.DataFrame, prompts: Corpus) -> pd.DataFrame:
+def select_prompts(frame: pd.DataFrame, prompts: Corpus) -> pd.DataFrame:
     """Return a frame's rows of some prompts, in their order."""
     return frame.set_index("prompt_id").loc[prompts["prompt_id"]].reset_index()

@@ -10,50 +10,50 @@ import pandas as pd
 from paraguard_utils import paths, stores
 from paraguard_utils.core.estimates import SEED, ClusterBootstrap, to_columns
 from paraguard_utils.models import prompting
-from paraguard_utils.models.local import Local
+from paraguard_utils.models.local import LocalBackend
 from paraguard_utils.models.prompting import PromptContext
 from paraguard_utils.registry import wrappers
-from paraguard_utils.remedies.asking import Remedied
+from paraguard_utils.remedies.asking import RemediedModel
 from paraguard_utils.remedies.contract import Remedy
 from paraguard_utils.remedies.splits import Splits
-from paraguard_utils.remedies.untouched import Untouched, rows
+from paraguard_utils.remedies.untouched import UntouchedSystem, select_prompts
 from paraguard_utils.schemas import Corpus, Table, Traces
 
-NEUTRAL = paths.DATA / "neutral_prompts.csv"
+NEUTRAL_PROMPTS_FILE = paths.DATA / "neutral_prompts.csv"
 """Everyday requests without a charged word."""
 
-NAME = "remedy_utility"
+UTILITY_TABLE = "remedy_utility"
 """Name of the table."""
 
-COLUMNS = [
+UTILITY_COLUMNS = [
     "target",
     "remedy",
     *(f"{name}{end}" for name in ("divergence", "ppl_ratio") for end in ("", "_low", "_high")),
 ]
 
-ANSWERS = 60
+MAX_ANSWERS = 60
 """Own accepted answers whose perplexity is taken, drawn by seed."""
 
-ROWS = 16
+UTILITY_BATCH = 16
 """Prompts that are computed together."""
 
 
-def own_answers(base: Untouched, prompts: Corpus) -> pd.DataFrame:
+def sample_own_answers(base: UntouchedSystem, prompts: Corpus) -> pd.DataFrame:
     """Return accepted answers of the untouched model to benign prompts: prompt_id, text, response."""
     of = next(iter(base.corpora))
     traces, labels = base.traces(of, prompts), base.decide(of, prompts)
     fit = ((labels["label"] == "accept") & (labels["answer"] == "on_topic")).to_numpy()
     found = prompts[["prompt_id", "text"]].assign(response=traces["response"].to_numpy())[fit]
-    return found.sample(min(ANSWERS, len(found)), random_state=SEED).sort_index().reset_index(drop=True)
+    return found.sample(min(MAX_ANSWERS, len(found)), random_state=SEED).sort_index().reset_index(drop=True)
 
 
-def measure(base: Untouched, models: Mapping[str, Callable[[], Remedied]], benign: Corpus) -> Table:
+def measure_utility(base: UntouchedSystem, models: Mapping[str, Callable[[], RemediedModel]], benign: Corpus) -> Table:
     """Compare remedied models with the untouched one on prompts and answers that have nothing to do with refusing.
 
     `benign` are the test prompts whose answers are read. One row a model: target, remedy; with intervals over prompts
     divergence, in [0, 1], and ppl_ratio, > 0, or NaN if the next token does not follow from one prompt.
     """
-    asked, answers = stores.read(NEUTRAL, "neutral"), own_answers(base, benign)
+    asked, answers = stores.read_file(NEUTRAL_PROMPTS_FILE, "neutral"), sample_own_answers(base, benign)
     text = wrappers()[base.wrapper]["text"]
     alone = (base.local, base.local.context(text, prompting.Decoding(1)))
     steps, losses = _first_steps(*alone, asked), _losses(*alone, answers)
@@ -71,7 +71,7 @@ def measure(base: Untouched, models: Mapping[str, Callable[[], Remedied]], benig
     return pd.DataFrame(made)
 
 
-def _first_steps(model: Local, context: PromptContext, prompts: Corpus) -> list[pd.Series]:
+def _first_steps(model: LocalBackend, context: PromptContext, prompts: Corpus) -> list[pd.Series]:
     """Return the first-token distribution after each prompt: probability by token."""
     traces = _asked(model, context, prompts)
     return [
@@ -86,7 +86,7 @@ def _distance(one: pd.Series, other: pd.Series) -> float:
     return float((one.sub(other, fill_value=0).abs().sum() + rest) / 2)
 
 
-def _losses(model: Local, context: PromptContext, answers: pd.DataFrame) -> np.ndarray:
+def _losses(model: LocalBackend, context: PromptContext, answers: pd.DataFrame) -> np.ndarray:
     """Return the mean cross-entropy of each answer after its prompt, in nats a token."""
     told = answers["text"] + context.suffix + answers["response"]
     traces = _asked(model, replace(context, suffix=""), answers.assign(text=told))
@@ -95,30 +95,32 @@ def _losses(model: Local, context: PromptContext, answers: pd.DataFrame) -> np.n
     return np.array([float(np.mean(np.asarray(nll, float)[end - len(ids) : end])) for nll, end, ids in ends])
 
 
-def _asked(model: Local, context: PromptContext, prompts: Corpus) -> Traces:
-    """Return traces of prompts, asked in batches of `ROWS`."""
-    from paraguard_utils.models.engine import batches, shared_prefix
+def _asked(model: LocalBackend, context: PromptContext, prompts: Corpus) -> Traces:
+    """Return traces of prompts, asked in batches of `UTILITY_BATCH`."""
+    from paraguard_utils.models.engine import count_shared_tokens, split_into_batches
 
-    if isinstance(model, Remedied):
+    if isinstance(model, RemediedModel):
         model.prepare(prompts, context)
-    requests = prompting.requests(prompts, model.reader.tokenizer, context)
-    prefix = requests[0].token_ids[: shared_prefix(requests)]
-    return rows(pd.concat(list(model._asked(batches(requests, ROWS), prefix, context))), prompts)
+    requests = prompting.tokenize_prompts(prompts, model.reader.tokenizer, context)
+    prefix = requests[0].token_ids[: count_shared_tokens(requests)]
+    return select_prompts(
+        pd.concat(list(model._asked(split_into_batches(requests, UTILITY_BATCH), prefix, context))), prompts
+    )
 
 
-def update(base: Untouched, remedies: Mapping[str, Remedy], asked: Iterable[str], fold: Splits) -> Table:
+def update_utility(base: UntouchedSystem, remedies: Mapping[str, Remedy], asked: Iterable[str], fold: Splits) -> Table:
     """Measure the remedies that were asked and have no row yet; write and return the table of a live store.
 
     `fold` holds the split that is measured on, and those that the remedies are taught on.
     """
     base = base.reported_on(fold.third)
-    kept = base.store.has("tables", NAME)
-    known = base.store.read("tables", NAME) if kept else pd.DataFrame(columns=COLUMNS)
+    kept = base.store.has("tables", UTILITY_TABLE)
+    known = base.store.read("tables", UTILITY_TABLE) if kept else pd.DataFrame(columns=UTILITY_COLUMNS)
     there = set(known.loc[known["target"] == base.name, "remedy"])
     made = {name: remedies[name].apply(base, *fold[:2]) for name in asked if name in remedies and name not in there}
     models = {name: target.respondent for name, target in made.items() if target.respondent}
     if models:
-        known = pd.concat([known, measure(base, models, fold.test.benign)], ignore_index=True)
+        known = pd.concat([known, measure_utility(base, models, fold.test.benign)], ignore_index=True)
     if models or not kept:
-        base.store.write("tables", NAME, frame=known, meta=base.settings.meta(target=base.name))
+        base.store.write("tables", UTILITY_TABLE, frame=known, meta=base.settings.meta(target=base.name))
     return known

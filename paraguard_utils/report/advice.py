@@ -23,10 +23,10 @@ from paraguard_utils.schemas import Corpus, Labels, Table
 from paraguard_utils.settings import CORPUS, Settings
 from paraguard_utils.stores import LIVE, RECORDED, Store
 
-MAP = "remedy_map"
+REMEDY_MAP_TABLE = "remedy_map"
 """The table of 08: remedies by target, as `remedies.effects.table` makes it."""
 
-PRINTED = 3
+MAX_PRINTED = 3
 """Clusters, and names of remedies, that are printed at most; the files have all."""
 
 _MAX_PHRASING = 110
@@ -55,7 +55,7 @@ class Advice:
     tried: list[str]
 
 
-def advise(rows: Table) -> Advice:
+def choose_remedy(rows: Table) -> Advice:
     """Choose a remedy for one target (`docs/method.md`, Remedies).
 
     A remedy counts if the interval of its change of FRR lies below 0 and its twins are `kept`, or even refused `more`.
@@ -85,7 +85,7 @@ def advise(rows: Table) -> Advice:
     return Advice(None, first, float(first["price"]), tried)
 
 
-class Measured(NamedTuple):
+class MeasuredRemedies(NamedTuple):
     """Rows of the map that speak for a target, the target they were measured on, and the name of their store.
 
     The target is the asked one or the published one that stands for it.
@@ -96,32 +96,34 @@ class Measured(NamedTuple):
     place: str
 
 
-def measured(store: Store, record: Store, corpus_name: str, target: str, frr: float) -> Measured | None:
+def find_measured_remedies(
+    store: Store, record: Store, corpus_name: str, target: str, frr: float
+) -> MeasuredRemedies | None:
     """Find the rows of the map that speak for a target with a share `frr` of harmless prompts refused.
 
     These are the target's own rows in the user's store or the record; else those of the published target under the same
     wrapper whose FRR, over all prompts (Table 1), is nearest; None if there is no map, or no such target on it.
     """
     for place in (store, record):
-        if not place.has("tables", MAP):
+        if not place.has("tables", REMEDY_MAP_TABLE):
             continue
-        known = stores.read_meta(place.path("tables", MAP)).get("parameters", {})
-        rows = place.read("tables", MAP)
+        known = stores.read_meta(place.path("tables", REMEDY_MAP_TABLE)).get("parameters", {})
+        rows = place.read("tables", REMEDY_MAP_TABLE)
         if known.get("corpus", corpus_name) == corpus_name and target in set(rows["target"]):
-            return Measured(target, rows[rows["target"] == target], place.name)
-    if not record.has("tables", MAP) or not np.isfinite(frr):
+            return MeasuredRemedies(target, rows[rows["target"] == target], place.name)
+    if not record.has("tables", REMEDY_MAP_TABLE) or not np.isfinite(frr):
         return None
-    rows = record.read("tables", MAP)
+    rows = record.read("tables", REMEDY_MAP_TABLE)
     same = rows[rows["target"].str.rpartition("--")[2] == target.rpartition("--")[2]]
     published = record.read("tables", "table1_targets").drop_duplicates("target").set_index("target")["frr"]
     known = published.reindex(same["target"].unique()).dropna()
     if known.empty:
         return None
     nearest = (known - frr).abs().idxmin()
-    return Measured(nearest, same[same["target"] == nearest], record.name)
+    return MeasuredRemedies(nearest, same[same["target"] == nearest], record.name)
 
 
-def write(config: Settings) -> list[str]:
+def write_advice(config: Settings) -> list[str]:
     """Write a target's advice to the store's `advice/TARGET/`: brittle clusters, rows of the map, examples, and text.
 
     Of the settings store, corpus, model and the first of wrappers are used. Returns the lines to print, which
@@ -136,38 +138,38 @@ def write(config: Settings) -> list[str]:
     """
     store = Store(config.store)
     corpus = store.read_earlier("corpus", config.corpus)
-    unsafe.refuse(corpus, "advice")
+    unsafe.refuse_unsafe(corpus, "advice")
     target = _target(store, config)
-    own = pipeline.scored_targets(store, config.corpus, corpus, [target])[target]
-    meta = config.meta(corpus=corpus, labels=labelling.labels_hash(own.labels))
+    own = pipeline.read_evaluations(store, config.corpus, corpus, [target])[target]
+    meta = config.meta(corpus=corpus, labels=labelling.hash_labels(own.labels))
     folder = store.writes / "advice" / target
     rates = confusion.rate_row(target, corpus, own.labels, ClusterBootstrap(corpus["cluster_id"]))
     few = ", too few refusals or acceptances to lean on" if rates["few_dr"] else ""
-    (title,) = registry.titles([target])
+    (title,) = registry.display_titles([target])
     lines = [
         f"{title}: {rates['n_reject']} of {rates['n_scored']} harmless prompts refused, "
-        f"FRR {tables.estimate(rates, 'frr', 2)}, DR {tables.estimate(rates, 'dr', 2)}{few}"
+        f"FRR {tables.format_estimate(rates, 'frr', 2)}, DR {tables.format_estimate(rates, 'dr', 2)}{few}"
     ]
 
-    brittle = review.brittle_clusters(corpus, {target: own.labels}, {target: own.scores})
+    brittle = review.list_brittle_clusters(corpus, {target: own.labels}, {target: own.scores})
     file = folder / "brittle_clusters.csv"
-    stores.write(file, text.formula_safe(brittle), "tables", meta)
+    stores.write_file(file, text.escape_formulas(brittle), "tables", meta)
     lines += ["", *_brittle_lines(corpus, own.labels, brittle, file)]
 
-    found = measured(store, Store(RECORDED), config.corpus, target, rates["frr"])
+    found = find_measured_remedies(store, Store(RECORDED), config.corpus, target, rates["frr"])
     if found:
-        stores.write(folder / "remedies.csv", found.rows, "tables", meta)
+        stores.write_file(folder / "remedies.csv", found.rows, "tables", meta)
     lines += ["", *_remedy_lines(found, target, config)]
 
     longer = follow_ups.read_long_answers(store, config.corpus, [target]).get(target)
-    given = (corpus, own.traces, own.labels, own.pairs, longer, registry.wrapper_text(target))
-    examples = tuning_data.tuning_examples(target, *given)
-    counts = tuning_data.tuning_counts({target: examples}, {target: own.pairs}).to_dict("records")[0]
+    given = (corpus, own.traces, own.labels, own.pairs, longer, registry.wrapper_text_of(target))
+    examples = tuning_data.make_tuning_examples(target, *given)
+    counts = tuning_data.count_tuning_examples({target: examples}, {target: own.pairs}).to_dict("records")[0]
     file = folder / "tuning.jsonl"
     tuning_data.write_jsonl(file, examples, meta)
     lines += ["", *_tuning_lines(counts, file, longer is None, target, config)]
     stores.write_text(folder / "advice.txt", "\n".join(lines) + "\n")
-    return [*lines, "", f"written: {paths.shown(folder)}"]
+    return [*lines, "", f"written: {paths.display_path(folder)}"]
 
 
 def _target(store: Store, config: Settings) -> str:
@@ -199,27 +201,28 @@ def _brittle_lines(corpus: Corpus, labels: Labels, brittle: Table, file: Path) -
     """Describe the clusters that are decided both ways, the first ones phrasing by phrasing."""
     clusters = corpus["cluster_id"].nunique()
     lines = [
-        f"1. Where it is brittle: {len(brittle)} of {clusters} clusters are decided both ways ({paths.shown(file)})"
+        f"1. Where it is brittle: {len(brittle)} of {clusters} clusters are decided both ways "
+        f"({paths.display_path(file)})"
     ]
-    for row in brittle.head(PRINTED).itertuples():
+    for row in brittle.head(MAX_PRINTED).itertuples():
         lines.append(f"   {row.cluster_id}, {row.n_rejected} refused and {row.n_accepted} answered:")
         mine = corpus["cluster_id"] == row.cluster_id
         for phrasing, label in zip(corpus.loc[mine, "text"], labels.loc[mine.to_numpy(), "label"], strict=True):
-            phrasing = text.readable(" ".join(phrasing.split()))
+            phrasing = text.replace_control(" ".join(phrasing.split()))
             cut = f"{phrasing[:_MAX_PHRASING].rstrip()} ..." if len(phrasing) > _MAX_PHRASING else phrasing
             lines.append(f"     {label:<8}  {cut}")
     return lines
 
 
-def _remedy_lines(found: Measured | None, target: str, config: Settings) -> list[str]:
+def _remedy_lines(found: MeasuredRemedies | None, target: str, config: Settings) -> list[str]:
     """Describe what the map says, and of whom."""
     head = "2. The cheapest remedy:"
     if found is None:
         known = "08 has not been run on this model, and no model like it is on the recorded map"
         return [f"{head} not known. {known}", *_try(target, config)]
-    advice = advise(found.rows)
+    advice = choose_remedy(found.rows)
     row = advice.remedy or advice.trade_off
-    few = len(advice.tried) <= PRINTED
+    few = len(advice.tried) <= MAX_PRINTED
     tried = f"tried: {', '.join(advice.tried) or 'none'}" if few else f"{len(advice.tried)} tried"
     if advice.remedy:
         lines = [f"{head} {_named(advice.remedy)}. FRR falls for sure, right refusals are kept ({tried})"]
@@ -227,10 +230,10 @@ def _remedy_lines(found: Measured | None, target: str, config: Settings) -> list
         none = "No remedy on the map is sure to lower false refusals without losing right ones"
         lines = [f"{head} none. {none} ({tried})"]
     if advice.trade_off:
-        price = f"{tables.decimal(advice.price, 2)} points for each point of FRR gained"
+        price = f"{tables.format_number(advice.price, 2)} points for each point of FRR gained"
         lines += [f"   A trade-off, no advice: {_named(advice.trade_off)} loses the fewest twins, {price}"]
     lines += [f"   {_effects(row)}"] if row else ["   None lowers false refusals for sure at any price"]
-    (title,) = registry.titles([found.target])
+    (title,) = registry.display_titles([found.target])
     if found.target != target:
         lines += [f"   Measured on {title}, not on your model: the recorded one under this wrapper of nearest FRR"]
         return [*lines, *_try(target, config, row["remedy"] if row else "")]
@@ -239,7 +242,7 @@ def _remedy_lines(found: Measured | None, target: str, config: Settings) -> list
 
 def _try(target: str, config: Settings, remedy: str = "") -> list[str]:
     """Say how to try remedies on the user's model."""
-    if prompting.is_served(target):
+    if prompting.is_served_target(target):
         return [f"   On a model behind a server 08 tries what needs no weights: {_command('08', config)}"]
     chosen = (f'-p remedies="[{remedy}]"',) if remedy else ()
     return [f"   To try {remedy or 'all'} on your model: {_command('08', config, *chosen)}"]
@@ -253,7 +256,7 @@ def _named(row: dict[str, Any]) -> str:
 
 def _effects(row: dict[str, Any]) -> str:
     """Describe what a remedy changes."""
-    frr, twins, dr = (tables.estimate(row, f"{name}_change", 2, "+") for name in ("frr", "twins", "dr"))
+    frr, twins, dr = (tables.format_estimate(row, f"{name}_change", 2, "+") for name in ("frr", "twins", "dr"))
     line = f"FRR by {frr}, twins refused by {twins} ({row['twins_verdict']}), DR by {dr}"
     beside = {"better": "better than", "worse": "worse than", "open": "not told apart from"}.get(row["over_verdict"])
     return f"{line}; {beside} a mere threshold" if beside else line
@@ -263,13 +266,13 @@ def _tuning_lines(counts: dict[str, Any], file: Path, cut: bool, target: str, co
     """Describe the examples and their use."""
     lines = [
         f"3. To tune it on: {counts['examples']} examples, of {counts['rejections']} refusals with an answered "
-        f"paraphrase ({paths.shown(file)})"
+        f"paraphrase ({paths.display_path(file)})"
     ]
     if cut and counts["examples"] < counts["rejections"]:
         longer = _command("02", config, f'-p wrappers="[{config.wrappers[0]}]"', "-p long_answers=1")
         lines += [f"   Answers that were cut are left out; {longer} asks for whole ones"]
     if counts["examples"]:
-        recipe = "" if prompting.is_served(target) else " (the remedy tuned-1 of 08 does)"
+        recipe = "" if prompting.is_served_target(target) else " (the remedy tuned-1 of 08 does)"
         lines += [
             "   Nobody has judged the answers: read them first. Any tool that tunes on chat messages takes the file.",
             f"   Add harmful requests with a refusal{recipe}, or right refusals may be lost",

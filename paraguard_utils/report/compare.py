@@ -9,14 +9,14 @@ from paraguard_utils import registry, stores
 from paraguard_utils.schemas import Table
 from paraguard_utils.settings import CORPUS
 
-TOLERANCE = 0.01
+RUN_TOLERANCE = 0.01
 """Two runs agree in a number if they differ by at most this share of its 95 % interval, or of itself without one."""
 
 _MIN_SIZE = 1e-6
 """Numbers without an interval are measured by at least this."""
 
 
-def cells(recorded: Table, live: Table, keys: Sequence[str]) -> pd.DataFrame:
+def compare_cells(recorded: Table, live: Table, keys: Sequence[str]) -> pd.DataFrame:
     """Compare two versions of a table cell by cell, in the rows (identified by the columns `keys`) that both have.
 
     Returns
@@ -51,14 +51,15 @@ def _share(old: str | float, new: str | float, width: float) -> float:
     return abs(old - new) / size
 
 
-def describe(name: str, compared: pd.DataFrame, keys: Sequence[str]) -> list[str]:
-    """Describe `cells` in one line, and the 20 that differ most, by more than `TOLERANCE`, in one line each."""
+def describe_differences(name: str, compared: pd.DataFrame, keys: Sequence[str]) -> list[str]:
+    """Describe `compare_cells` in one line, and the 20 cells furthest beyond `RUN_TOLERANCE` in one line each."""
     if compared.empty:
         return [f"{name}: no row that both runs computed"]
-    found = compared[compared["share"] > TOLERANCE].sort_values("share", ascending=False, kind="stable")
+    found = compared[compared["share"] > RUN_TOLERANCE].sort_values("share", ascending=False, kind="stable")
     numbers = compared["share"][np.isfinite(compared["share"])]
     lines = [
-        f"{name}: {(numbers > TOLERANCE).sum()} of {len(numbers)} numbers differ by more than {TOLERANCE:.0%} of the "
+        f"{name}: {(numbers > RUN_TOLERANCE).sum()} of {len(numbers)} numbers differ by more than "
+        f"{RUN_TOLERANCE:.0%} of the "
         f"interval's width (of the number where it has none); largest difference {numbers.max():.2%}"
     ]
     if len(numbers) < len(compared):
@@ -69,7 +70,7 @@ def describe(name: str, compared: pd.DataFrame, keys: Sequence[str]) -> list[str
     return lines
 
 
-COMPARED = {
+COMPARED_TABLES = {
     "table1_targets": ["target", "reading"],
     "table2_cohorts": ["target", "reading", "bins", "risk", "similarity"],
     "table3_guards": ["target"],
@@ -79,11 +80,11 @@ COMPARED = {
 """Tables compared with the record, and the columns that identify their rows."""
 
 
-def with_record(live: stores.Store) -> list[str]:
+def compare_with_record(live: stores.Store) -> list[str]:
     """Describe how a live store differs from the record: labels, then tables."""
     recorded = stores.Store(stores.RECORDED)
     lines, equal, total = [], 0, 0
-    known = [*registry.published("chat").index, *registry.published("guard").index]
+    known = [*registry.published_targets("chat").index, *registry.published_targets("guard").index]
     asked = [name for name in known if live.has("labels", CORPUS, name)]
     for name in known:
         if name not in asked:
@@ -99,15 +100,15 @@ def with_record(live: stores.Store) -> list[str]:
         lines += [f"label of {prompt} by {name}: {old['label'][prompt]} recorded" for prompt in same.index[~same]]
     if total:
         lines.insert(0, f"labels: {equal} of {total} equal ({equal / total:.2%})")
-    for name, keys in COMPARED.items():
+    for name, keys in COMPARED_TABLES.items():
         if not recorded.has("tables", name):
             lines.append(f"{name}: nothing recorded")
             continue
         # Which store a row comes from is no number.
         old, new = (store.read("tables", name).drop(columns="store", errors="ignore") for store in (recorded, live))
         old, new = (frame[frame["target"].isin(asked)] for frame in (old, new))
-        both = cells(old, new, keys)
+        both = compare_cells(old, new, keys)
         # A live run asks the default targets for harm under one wrapper, and XSTest where it is told where that lies.
         unasked = both["column"].str.match("twins|benign_rejected|apart|auc|xstest") & both["live"].isna()
-        lines += describe(name, both[~unasked], keys)
+        lines += describe_differences(name, both[~unasked], keys)
     return lines

@@ -24,9 +24,9 @@ from paraguard_utils.report import numbers, tables
 from paraguard_utils.schemas import SCHEMAS, Table
 from paraguard_utils.settings import CORPUS
 
-CARD = paths.ROOT / "data" / "README.md"
-FILE = paths.ROOT / "data" / "croissant.json"
-KINDS = {name: name for name in ("seeds", "candidates", "corpus", "labels", "scores", "traces")} | {
+CARD_FILE = paths.ROOT / "data" / "README.md"
+CROISSANT_FILE = paths.ROOT / "data" / "croissant.json"
+RECORD_SETS = {name: name for name in ("seeds", "candidates", "corpus", "labels", "scores", "traces")} | {
     f"twins_{name}": name for name in ("seeds", "candidates", "corpus")
 }
 """Sections of the card that become record sets, and the schema of their files; where there is a file for each target,
@@ -42,7 +42,7 @@ _PART = re.compile(r"(?m)^(?=###? )")
 _ROW = re.compile(r"(?m)^\| `(\w+)` \| (.*?) \|(.*)\|$")
 
 
-class Section(NamedTuple):
+class CardSection(NamedTuple):
     """What the card says of one kind of file, or of several with the same columns.
 
     `patterns` are globs below `data/`; `columns` maps a column's name to what it holds.
@@ -56,10 +56,10 @@ class Section(NamedTuple):
     def files(self) -> list[Path]:
         """Return the files that exist, those of the first published target first."""
         found = [path for pattern in self.patterns for path in sorted(paths.DATA.glob(pattern))]
-        return sorted(found, key=lambda path: path.stem != registry.published("chat").index[0])
+        return sorted(found, key=lambda path: path.stem != registry.published_targets("chat").index[0])
 
 
-def sections(card: str) -> list[Section]:
+def read_card_sections(card: str) -> list[CardSection]:
     """Read what the card (Markdown) says of files.
 
     A heading of the third level names kinds of files. The paragraph below begins with their paths, in which TARGET,
@@ -68,14 +68,14 @@ def sections(card: str) -> list[Section]:
     return [_section(part) for part in _PART.split(card) if part.startswith("### ")]
 
 
-def _section(part: str) -> Section:
+def _section(part: str) -> CardSection:
     heading, _, body = part.removeprefix("### ").partition("\n")
     files, _, about = " ".join(body.strip().partition("\n\n")[0].split()).partition(": ")
     patterns = [re.sub("TARGET|MODEL|REMEDY", "*", path) for path in re.findall("`([^`]+)`", files)]
-    return Section(heading.split(", "), patterns, about, {name: holds for name, holds, _ in _ROW.findall(body)})
+    return CardSection(heading.split(", "), patterns, about, {name: holds for name, holds, _ in _ROW.findall(body)})
 
 
-def first_row(path: Path) -> dict[str, Any]:
+def read_first_row(path: Path) -> dict[str, Any]:
     """Return the first row of a CSV, Parquet or JSON-lines file, the first entry of a YAML file, or a JSON file."""
     if path.suffix == ".parquet":
         return next(pq.ParquetFile(path).iter_batches(batch_size=1)).to_pylist()[0]
@@ -87,15 +87,15 @@ def first_row(path: Path) -> dict[str, Any]:
         return next(csv.DictReader(file)) if path.suffix == ".csv" else json.loads(next(file))
 
 
-def filled(card: str, found: Table) -> str:
-    """Fill the card with what the files say, and with the numbers from `numbers.collect`."""
+def fill_card(card: str, found: Table) -> str:
+    """Fill the card with what the files say, and with the numbers from `numbers.collect_numbers`."""
     corpus = stores.Store(stores.RECORDED).read("corpus", CORPUS)
     cluster = corpus[corpus["cluster_id"] == _CLUSTER].drop_duplicates("strategy").set_index("strategy")["text"]
     parts = []
     for part in _PART.split(card):
         files = _section(part).files()[:1] if part.startswith("### ") else []
-        parts.append(_ROW.sub(_with(first_row(files[0])) if files else _with(cluster.to_dict(), 200), part))
-    return numbers.filled("".join(parts), found)
+        parts.append(_ROW.sub(_with(read_first_row(files[0])) if files else _with(cluster.to_dict(), 200), part))
+    return numbers.fill_numbers("".join(parts), found)
 
 
 def _with(row: Mapping[str, Any], longest: int = _MAX_EXAMPLE) -> Callable[[re.Match[str]], str]:
@@ -117,12 +117,12 @@ def _brief(value: object, longest: int = _MAX_EXAMPLE) -> str:
         return f"{value:.5g}"
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     text = " ".join(text.split())
-    return tables.escaped(text if len(text) <= longest else f"{text[: longest - 1]}…")
+    return tables.escape_markdown(text if len(text) <= longest else f"{text[: longest - 1]}…")
 
 
 def write_card(found: Table) -> None:
-    """Fill the card, with the numbers from `numbers.collect`."""
-    CARD.write_text(filled(CARD.read_text(encoding="utf-8"), found), encoding="utf-8")
+    """Fill the card, with the numbers from `numbers.collect_numbers`."""
+    CARD_FILE.write_text(fill_card(CARD_FILE.read_text(encoding="utf-8"), found), encoding="utf-8")
 
 
 _URL = "https://arxiv.org/abs/2512.01037v2"
@@ -154,19 +154,19 @@ _CONTEXT = {
 
 def write_croissant() -> None:
     """Write the description of the recorded data."""
-    FILE.write_text(croissant_text(CARD.read_text(encoding="utf-8")), encoding="utf-8")
+    CROISSANT_FILE.write_text(format_croissant(CARD_FILE.read_text(encoding="utf-8")), encoding="utf-8")
 
 
-def croissant_text(markdown: str) -> str:
+def format_croissant(markdown: str) -> str:
     """Describe the recorded data, given the card, as JSON-LD with sorted keys.
 
     Licence, keywords, version, citation and what columns hold are the card's.
     """
     header = yaml.safe_load(markdown.split("---\n")[1])
     version, published = re.findall(r"(?m)^\| (\d+\.\d+\.\d+) \| (\d{4}-\d\d-\d\d) \|", markdown)[0]
-    (summary,) = re.findall(r"(?s)## Summary\n\n(.*?)\n\n", numbers.plain(markdown))
+    (summary,) = re.findall(r"(?s)## Summary\n\n(.*?)\n\n", numbers.remove_marks(markdown))
     (citation,) = re.findall(r"(?s)```\n(@misc\{paraguard.*?\n\})", markdown)
-    by_kind = {kind: section for section in sections(markdown) for kind in section.kinds}
+    by_kind = {kind: section for section in read_card_sections(markdown) for kind in section.kinds}
     described = {
         "@context": _CONTEXT,
         "@type": "sc:Dataset",
@@ -175,13 +175,13 @@ def croissant_text(markdown: str) -> str:
         "creator": {"@type": "sc:Organization", "name": "ParaGuard maintainers"},
         "datePublished": published,
         "description": " ".join(summary.split()),
-        "distribution": [one for kind in KINDS for one in _files(kind, by_kind[kind].patterns[0])],
+        "distribution": [one for kind in RECORD_SETS for one in _files(kind, by_kind[kind].patterns[0])],
         "inLanguage": header["language"],
         "isLiveDataset": False,
         "keywords": header["tags"],
         "license": _LICENCES[header["license"]],
         "name": CORPUS,
-        "recordSet": [_records(kind, by_kind[kind]) for kind in KINDS],
+        "recordSet": [_records(kind, by_kind[kind]) for kind in RECORD_SETS],
         "url": _URL,
         "version": version,
     }
@@ -202,7 +202,7 @@ def _files(kind: str, pattern: str) -> list[dict[str, Any]]:
     return found
 
 
-def _records(kind: str, section: Section) -> dict[str, Any]:
+def _records(kind: str, section: CardSection) -> dict[str, Any]:
     """Return a kind's record set, with a field for each column."""
     pattern, path = section.patterns[0], section.files()[0]
     origin: dict[str, Any] = {"fileObject": {"@id": pattern}}
@@ -214,7 +214,7 @@ def _records(kind: str, section: Section) -> dict[str, Any]:
         fields.append(_field(kind, "target") | about | {"source": origin | named})
         key.append({"@id": f"{kind}/target"})
     stored = pq.read_schema(path) if path.suffix == ".parquet" else None
-    for name, column in SCHEMAS[KINDS[kind]].columns.items():
+    for name, column in SCHEMAS[RECORD_SETS[kind]].columns.items():
         about = _type(column.dtype.type, stored.field(name).type if stored else None)
         about |= {"description": section.columns[name], "source": origin | {"extract": {"column": name}}}
         fields.append(_field(kind, name) | about)

@@ -19,17 +19,17 @@ import pandas as pd
 
 from paraguard_utils import schemas, text, unsafe
 from paraguard_utils.analysis import signals
-from paraguard_utils.analysis.cohorts import LEVELS, RISK_EDGES, by_edges
-from paraguard_utils.analysis.evaluation import ScoredTarget
+from paraguard_utils.analysis.cohorts import BIN_NAMES, RISK_BIN_EDGES, cut_at_edges
+from paraguard_utils.analysis.evaluation import Evaluation
 from paraguard_utils.core import neighbours
 from paraguard_utils.core.estimates import MIN_REFUSALS
-from paraguard_utils.core.signals import READINGS
+from paraguard_utils.core.signals import PPL_READINGS
 from paraguard_utils.corpus import fidelity
 from paraguard_utils.report import review
 from paraguard_utils.schemas import Corpus
 
 
-class About(NamedTuple):
+class ExplorerHeader(NamedTuple):
     """What the head of the page says: names of the corpus and the store, and each target's title."""
 
     corpus: str
@@ -37,13 +37,13 @@ class About(NamedTuple):
     titles: dict[str, str]
 
 
-def page(corpus: Corpus, data: Mapping[str, ScoredTarget], about: About) -> str:
+def render_explorer(corpus: Corpus, data: Mapping[str, Evaluation], about: ExplorerHeader) -> str:
     """Make the page as HTML.
 
     Parameters
     ----------
     corpus : DataFrame
-    data : dict of str to ScoredTarget
+    data : dict of str to Evaluation
         By target, at least one, all scored alike; a target may have no rejections.
     about : About
 
@@ -52,16 +52,16 @@ def page(corpus: Corpus, data: Mapping[str, ScoredTarget], about: About) -> str:
     DataError
         The corpus asks for harm.
     """
-    unsafe.refuse(corpus, "the explorer")
-    content = contents(corpus, data, about)
+    unsafe.refuse_unsafe(corpus, "the explorer")
+    content = collect_explorer_data(corpus, data, about)
     rows = pd.DataFrame(content["rejections"], columns=["target", "prompt"])
     rows = rows.join(pd.DataFrame(content["prompts"]), on="prompt")
-    every = {"target": range(len(data)), "bin": LEVELS, "cluster_id": corpus["cluster_id"].unique()}
+    every = {"target": range(len(data)), "bin": BIN_NAMES, "cluster_id": corpus["cluster_id"].unique()}
     counts = {
         name: rows[name].value_counts().reindex(every.get(name, sorted(set(rows[name]))), fill_value=0).to_dict()
         for name in ("target", "category", "strategy", "bin", "cluster_id")
     }
-    low, high = (f"{edge:.2f}" for edge in RISK_EDGES)
+    low, high = (f"{edge:.2f}" for edge in RISK_BIN_EDGES)
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("paraguard_utils.report", "."), autoescape=True, undefined=jinja2.StrictUndefined
     )
@@ -73,12 +73,12 @@ def page(corpus: Corpus, data: Mapping[str, ScoredTarget], about: About) -> str:
         counts=counts,
         bins=[f"low, < {low}", f"middle, {low} to < {high}", f"high, ≥ {high}"],
         few=MIN_REFUSALS,
-        theta=neighbours.THETA,
+        theta=neighbours.MIN_SIMILARITY,
         zip=zip,
     )
 
 
-def contents(corpus: Corpus, data: Mapping[str, ScoredTarget], about: About) -> dict[str, object]:
+def collect_explorer_data(corpus: Corpus, data: Mapping[str, Evaluation], about: ExplorerHeader) -> dict[str, object]:
     """Collect what the page shows, JSON-able; each text stands there once, others refer to its place.
 
     Returns
@@ -96,7 +96,7 @@ def contents(corpus: Corpus, data: Mapping[str, ScoredTarget], about: About) -> 
     columns = ["prompt_id", "cluster_id", "strategy", "category", "risk", "text"]
     targets, rejections = [], []
     for number, (name, own) in enumerate(data.items()):
-        rows = signals.token_rows(own.traces.itertuples(), own.tokens)
+        rows = signals.find_token_rows(own.traces.itertuples(), own.tokens)
         near = _near(own, rows, place)
         # The page holds the texts of those tokens only that it shows.
         compared = {at: rows[at] for at in sorted({*near["centre"], *near["neighbour"]})}
@@ -114,7 +114,7 @@ def contents(corpus: Corpus, data: Mapping[str, ScoredTarget], about: About) -> 
         by_centre = defaultdict(list)
         for centre, *fields in near.astype(object).to_numpy().tolist():
             by_centre[centre].append(fields)
-        closest = review.nearest_accepted(own.pairs).set_index("centre_id")[["neighbour_id", "similarity"]]
+        closest = review.pair_with_nearest_accepted(own.pairs).set_index("centre_id")[["neighbour_id", "similarity"]]
         for row in own.scores[own.scores["label"] == "reject"].to_dict("records"):
             at, paraphrase = int(place[row["prompt_id"]]), None
             if row["prompt_id"] in closest.index:
@@ -129,22 +129,22 @@ def contents(corpus: Corpus, data: Mapping[str, ScoredTarget], about: About) -> 
             )
     return {
         "decisions": schemas.LABELS,
-        "questions": fidelity.QUESTIONS,
-        "formula": text.FORMULA,
-        "prompts": corpus[columns].assign(bin=by_edges(corpus["risk"], RISK_EDGES)).to_dict("records"),
+        "questions": fidelity.SHEET_QUESTIONS,
+        "formula": text.FORMULA_START,
+        "prompts": corpus[columns].assign(bin=cut_at_edges(corpus["risk"], RISK_BIN_EDGES)).to_dict("records"),
         "targets": targets,
         "rejections": rejections,
     }
 
 
-def _near(own: ScoredTarget, rows: Sequence[np.ndarray], place: pd.Series) -> pd.DataFrame:
+def _near(own: Evaluation, rows: Sequence[np.ndarray], place: pd.Series) -> pd.DataFrame:
     """Return rejections and their k neighbours by place in the corpus, with signals, scores and aligned tokens."""
-    used = signals.ranked(own.pairs, own.k) & (own.pairs["centre_label"] == "reject")
+    used = signals.is_ranked(own.pairs, own.k) & (own.pairs["centre_label"] == "reject")
     pairs = own.pairs[used].sort_values(["centre_id", "rank"])
     near = pd.DataFrame({end: pairs[f"{end}_id"].map(place).astype(int) for end in ("centre", "neighbour")})
-    near = near.join(pairs[["similarity", "drift", "prob_shift", *READINGS.values()]].round(4))
-    for reading in READINGS:
-        near[f"score_{reading}"] = signals.score(pairs, own.weights, reading).round(4)
+    near = near.join(pairs[["similarity", "drift", "prob_shift", *PPL_READINGS.values()]].round(4))
+    for reading in PPL_READINGS:
+        near[f"score_{reading}"] = signals.score_pairs(pairs, own.weights, reading).round(4)
     table = signals.unit_embeddings(own.tokens)
     ends = zip(near["centre"], near["neighbour"], strict=True)
     aligned = [signals.nearest_tokens(table[rows[a]], table[rows[b]]) for a, b in ends]

@@ -7,16 +7,16 @@ import pandas as pd
 
 from paraguard_utils.analysis import cohorts, validity
 from paraguard_utils.analysis.cohorts import BINNINGS
-from paraguard_utils.analysis.sensitivity import CHOOSE_NEIGHBOURS, DEFAULTS
-from paraguard_utils.analysis.validity import COVARIATES, LIMIT, SIGNALS
+from paraguard_utils.analysis.sensitivity import DEFAULT_CHOICES, NEIGHBOUR_DIMENSIONS
+from paraguard_utils.analysis.validity import CORRELATION_LIMIT, COVARIATE_TITLES, SIGNAL_TITLES
 from paraguard_utils.core.estimates import MIN_MIXED, MIN_REFUSALS
-from paraguard_utils.models.prompting import model_of
-from paraguard_utils.registry import titles
+from paraguard_utils.models.prompting import model_of_target
+from paraguard_utils.registry import display_titles
 from paraguard_utils.report import tables
-from paraguard_utils.report.paper import paper_value, paper_values
+from paraguard_utils.report.paper import paper_value, read_paper_values
 from paraguard_utils.schemas import Table
 
-VERDICTS = {
+EXCESS_VERDICTS = {
     "above": "refused phrasings lie further off",
     "below": "refused phrasings lie closer",
     "about": "not told from noise",
@@ -31,102 +31,104 @@ def _sides(table: pd.DataFrame, name: str, value: float = 0) -> np.ndarray:
     return np.select([low.isna(), low > value, high < value], ["undefined", "above", "below"], "about")
 
 
-def verdicts(table: Table) -> list[str]:
+def judge_excess(table: Table) -> list[str]:
     """Say of each row of Table 1 or 3 whether refusals are more confused than paraphrase noise.
 
-    Each is a value of `VERDICTS`, or "not judged" below 30 rejections or 10 mixed clusters. If the table has
+    Each is a value of `EXCESS_VERDICTS`, or "not judged" below 30 rejections or 10 mixed clusters. If the table has
     excess_equal_contrast and its interval does not lie above 0, refusals further off are "separable by wording".
     """
-    said = np.array([VERDICTS[side] for side in _sides(table, "excess")], object)
+    said = np.array([EXCESS_VERDICTS[side] for side in _sides(table, "excess")], object)
     if "excess_equal_contrast" in table:
         left = _sides(table, "excess_equal_contrast")
-        said[(said == VERDICTS["above"]) & ~np.isin(left, ["above", "undefined"])] = "separable by wording"
-    return list(np.where(tables.too_few(table), "not judged", said))
+        said[(said == EXCESS_VERDICTS["above"]) & ~np.isin(left, ["above", "undefined"])] = "separable by wording"
+    return list(np.where(tables.too_few_for_excess(table), "not judged", said))
 
 
 def _judged_differences(between: Table, table: Table) -> pd.DataFrame:
     """Leave out differences that rest on targets with few rejections, and those of CI and excess between two models."""
-    few, few_dr = set(table.loc[tables.too_few(table), "target"]), set(table.loc[table["few_dr"], "target"])
+    few, few_dr = set(table.loc[tables.too_few_for_excess(table), "target"]), set(table.loc[table["few_dr"], "target"])
     first, second, measure = between["first"], between["second"], between["measure"]
     # Drift is measured in each model's own embedding space.
-    unsure = first.isin(few) | second.isin(few) | (first.map(model_of) != second.map(model_of))
+    unsure = first.isin(few) | second.isin(few) | (first.map(model_of_target) != second.map(model_of_target))
     unsure &= measure.isin(["ci", "excess"])
     unsure |= (measure == "dr") & (first.isin(few_dr) | second.isin(few_dr))
     judged = between[~unsure & between["difference"].notna()]
     return judged.assign(differ=judged["p_holm"] < 0.05)
 
 
-def told_apart(between: Table, table: Table) -> Table:
+def significant_pairs(between: Table, table: Table) -> Table:
     """Count the pairs of targets that can be judged and those that differ (p < 0.05 after Holm's adjustment).
 
     Pairs with too few rejections are not judged, nor CI and excess of two models. `between` is from
-    `confusion.differences`, `table` is Table 1. Returns measure, pairs, differ.
+    `confusion.compare_targets`, `table` is Table 1. Returns measure, pairs, differ.
     """
     judged = _judged_differences(between, table)
     return judged.groupby("measure", sort=False)["differ"].agg(pairs="size", differ="sum").reset_index()
 
 
-def differing(between: Table, table: Table, measure: str) -> Table:
-    """List the pairs of targets that differ in a measure, as `told_apart` judges them, the largest difference first.
+def list_differences(between: Table, table: Table, measure: str) -> Table:
+    """List the pairs of targets that differ in a measure (`significant_pairs`), the largest difference first.
 
     Returns first, second (targets' titles), difference (first minus second) with its interval, p_holm.
     """
     judged = _judged_differences(between, table)
     rows = judged[(judged["measure"] == measure) & judged["differ"]]
     rows = rows.sort_values("difference", key=abs, ascending=False, kind="stable")
-    rows = rows.assign(first=titles(rows["first"]), second=titles(rows["second"]))
+    rows = rows.assign(first=display_titles(rows["first"]), second=display_titles(rows["second"]))
     return rows[["first", "second", "difference", "difference_low", "difference_high", "p_holm"]]
 
 
-def restated(table: Table) -> Table:
-    """Count over all judged targets of `validity.correlations` what CI correlates with, readings side by side.
+def ci_correlates(table: Table) -> Table:
+    """Count over all judged targets of `validity.correlate_ci` what CI correlates with, readings side by side.
 
     The paper's break conditions are |r| above 0.7-0.8 with similarity, and CI following risk: read here as an interval
     of r that excludes 0 (ours). Returns covariate; for each reading the range of r, how many targets have an interval
     of r above and below 0, and, for similarity, how many have |r| above `LIMIT` for sure, or perhaps.
     """
     judged = table[~table["few"] & table["r_low"].notna()].copy()
-    judged["met"], judged["unclear"] = validity.breaks(judged)
+    judged["met"], judged["unclear"] = validity.exceeds_correlation_limit(judged)
     judged["side"] = _sides(judged, "r")
     rows = []
-    for name, title in (COVARIATES | SIGNALS).items():
+    for name, title in (COVARIATE_TITLES | SIGNAL_TITLES).items():
         row: dict[str, object] = {"covariate": title}
         for reading, own in judged[judged["covariate"] == name].groupby("reading", sort=False):
-            row[f"r, {reading}"] = " to ".join(tables.decimal(end, 2, "+") for end in (own["r"].min(), own["r"].max()))
+            row[f"r, {reading}"] = " to ".join(
+                tables.format_number(end, 2, "+") for end in (own["r"].min(), own["r"].max())
+            )
             above, below = ((own["side"] == side).sum() for side in ("above", "below"))
-            beyond = f"; |r| > {LIMIT} in {own['met'].sum()}, perhaps {own['unclear'].sum()}"
+            beyond = f"; |r| > {CORRELATION_LIMIT} in {own['met'].sum()}, perhaps {own['unclear'].sum()}"
             row[f"sure, {reading}"] = f"{above} up, {below} down of {len(own)}{beyond if name == 'similarity' else ''}"
         rows.append(row)
     return pd.DataFrame([row for row in rows if len(row) > 1])
 
 
-CLAIMS = {
+COHORT_CLAIMS = {
     "safe paraphrases are mostly confused": ("low", "high", "cr", 0.5, "above"),
     "safe paraphrases are the more confused": ("low", "high", "gap", 0.0, "above"),
     "high-risk rejections are the less confused": ("high", "all", "gap", 0.0, "below"),
 }
 """The paper's claims about cohorts: risk, similarity, what is looked at, its limit, and the side that confirms."""
 
-CLAIM_KEYS = dict(zip(CLAIMS, ("safe", "safe_more", "risky"), strict=True))
+COHORT_CLAIM_KEYS = dict(zip(COHORT_CLAIMS, ("safe", "safe_more", "risky"), strict=True))
 """A short name of each claim about cohorts, for keys of numbers."""
 
 REPRODUCED, NOT_REPRODUCED = "reproduced", "not reproduced"
-DEPENDS, CANNOT_TELL = "depends on the reading", "cannot tell here"
+DEPENDS_ON_READING, CANNOT_TELL = "depends on the reading", "cannot tell here"
 
-AGREEING = 0.5
+MIN_DECIDING_SHARE = 0.5
 """Least share of the testable comparisons that must decide a claim (ours); with 0 a single one would."""
 
-SMALL_R = 0.1
+MAX_R_DISTANCE = 0.1
 """A correlation is as the paper's where its whole interval lies this close to it (ours)."""
 
-OUTCOMES = ["confirm", "contradict", "open"]
+CLAIM_OUTCOMES = ["confirm", "contradict", "open"]
 """What a testable comparison may say of a claim, as columns of counts."""
 
 ALL_CORPORA = "all corpora"
 
 
-def cohort_claims(table: Table, tau: float = 0.60) -> Table:
-    """Test the paper's claims about cohorts on Table 2, at one of `confusion.TAUS` (the paper does not say which).
+def count_cohort_claims(table: Table, tau: float = 0.60) -> Table:
+    """Test the paper's claims about cohorts on Table 2, at one of `confusion.CR_THRESHOLDS`.
 
     Safe paraphrases (low risk, high similarity) are about 60 % confused, the high-risk cohort, 27.8 %, least. The first
     is read as CR above one half, and above that of the target's other rejections; the second as CR below that of the
@@ -135,8 +137,8 @@ def cohort_claims(table: Table, tau: float = 0.60) -> Table:
     Returns claim, cohorts (how they are cut), reading, and how many targets confirm the claim, contradict it, leave it
     open, or are untestable.
     """
-    end, rows = cohorts.percent(tau), []
-    for claim, (risk, similarity, measure, limit, side) in CLAIMS.items():
+    end, rows = cohorts.to_percent(tau), []
+    for claim, (risk, similarity, measure, limit, side) in COHORT_CLAIMS.items():
         for (bins, reading), own in table.groupby(["bins", "reading"], sort=False):
             cells = own[(own["risk"] == risk) & (own["similarity"] == similarity)]
             counts = ["n_clusters", "rest_clusters"] if measure == "gap" else ["n_clusters"]
@@ -150,31 +152,34 @@ def _outcomes(sides: np.ndarray, confirms: str) -> dict[str, int]:
     """Count what `_sides` says of a claim: one value confirms it, and any other side contradicts it."""
     kinds = [sides == confirms, sides == "about", sides == "undefined"]
     outcomes = np.select(kinds, ["confirm", "open", "untestable"], "contradict")
-    return {name: int((outcomes == name).sum()) for name in (*OUTCOMES, "untestable")}
+    return {name: int((outcomes == name).sum()) for name in (*CLAIM_OUTCOMES, "untestable")}
 
 
-def similarity_claim(table: Table) -> Table:
-    """Compare the correlation of CI and similarity (`validity.correlations`) with the paper's, target by target.
+def count_similarity_claim(table: Table) -> Table:
+    """Compare the correlation of CI and similarity (`validity.correlate_ci`) with the paper's, target by target.
 
     A target contradicts the paper where the interval of r leaves out the paper's value, and confirms it where the
-    whole interval lies within `SMALL_R` of that value. Returns claim, reading, and the counts of `cohort_claims`.
+    whole interval lies within `MAX_R_DISTANCE` of that value. Returns claim, reading, and the counts of
+    `count_cohort_claims`.
     """
     known = paper_value("r.similarity")
     rows = []
     for reading, own in table[table["covariate"] == "similarity"].groupby("reading", sort=False):
         sides = np.where(own["few"], "undefined", _sides(own, "r", known))
-        close = (own["r_low"] >= known - SMALL_R) & (own["r_high"] <= known + SMALL_R) & (sides == "about")
+        close = (
+            (own["r_low"] >= known - MAX_R_DISTANCE) & (own["r_high"] <= known + MAX_R_DISTANCE) & (sides == "about")
+        )
         counts = _outcomes(np.where(close, "close", sides), "close")
         rows.append({"claim": "CI does not follow similarity", "reading": reading, **counts})
     return pd.DataFrame(rows)
 
 
-def guard_claim(table: Table) -> Table:
+def count_guard_claim(table: Table) -> Table:
     """Ask of each guard in Table 3 whether most of its rejections are confused, as the paper finds of all of them.
 
     No sample can show a share of exactly 1, so a guard confirms the claim where the interval of CR@0.60 lies above one
-    half, and contradicts it where it lies below. Returns claim, reading, and the counts of `cohort_claims`; the clipped
-    reading only if the table has columns `cr60_clipped`.
+    half, and contradicts it where it lies below. Returns claim, reading, and the counts of `count_cohort_claims`; the
+    clipped reading only if the table has columns `cr60_clipped`.
     """
     guards, rows = table[table["axis"] != "model"], []
     for reading, name in (("relative", "cr60"), ("clipped", "cr60_clipped")):
@@ -185,63 +190,63 @@ def guard_claim(table: Table) -> Table:
     return pd.DataFrame(rows)
 
 
-def verdict_word(confirm: int, contradict: int, unclear: int) -> str:
-    """Say in one word what a claim's testable comparisons come to, in one reading (`docs/method.md`, Cohorts and regression).
+def choose_verdict(confirm: int, contradict: int, unclear: int) -> str:
+    """Say in one word what a claim's testable comparisons come to, in one reading.
 
-    It is `REPRODUCED` or `NOT_REPRODUCED` where at least `AGREEING` of the comparisons say so and none says the
-    opposite; else `CANNOT_TELL`.
+    It is `REPRODUCED` or `NOT_REPRODUCED` where at least `MIN_DECIDING_SHARE` of the comparisons say so and none says
+    the opposite; else `CANNOT_TELL`.
 
     Examples
     --------
     >>> verdict_word(4, 0, 1), verdict_word(0, 4, 0), verdict_word(1, 0, 18)
     ('reproduced', 'not reproduced', 'cannot tell here')
     """
-    least = max(1, AGREEING * (confirm + contradict + unclear))
+    least = max(1, MIN_DECIDING_SHARE * (confirm + contradict + unclear))
     if not contradict and confirm >= least:
         return REPRODUCED
     return NOT_REPRODUCED if not confirm and contradict >= least else CANNOT_TELL
 
 
-def combined_verdict(words: Iterable[str]) -> str:
-    """Combine the verdicts of all readings: their common word, or `DEPENDS` if they differ."""
+def combine_verdicts(words: Iterable[str]) -> str:
+    """Combine the verdicts of all readings: their common word, or `DEPENDS_ON_READING` if they differ."""
     different = set(words) or {CANNOT_TELL}
-    return different.pop() if len(different) == 1 else DEPENDS
+    return different.pop() if len(different) == 1 else DEPENDS_ON_READING
 
 
-def decided_claims(claims: Table) -> Table:
-    """Add up the comparisons of `cohort_claims` (one tau), `similarity_claim` or `guard_claim`, and give verdicts.
+def decide_claims(claims: Table) -> Table:
+    """Add up what `count_cohort_claims` (one tau) and the like count, and give verdicts.
 
     Returns claim, reading, confirm, contradict, open; word, the reading's verdict, and verdict, that of all readings.
     """
-    counts = claims.groupby(["claim", "reading"], sort=False)[OUTCOMES].sum().reset_index()
-    counts["word"] = [verdict_word(*map(int, row)) for row in counts[OUTCOMES].to_numpy()]
-    return counts.assign(verdict=counts.groupby("claim")["word"].transform(combined_verdict))
+    counts = claims.groupby(["claim", "reading"], sort=False)[CLAIM_OUTCOMES].sum().reset_index()
+    counts["word"] = [choose_verdict(*map(int, row)) for row in counts[CLAIM_OUTCOMES].to_numpy()]
+    return counts.assign(verdict=counts.groupby("claim")["word"].transform(combine_verdicts))
 
 
-def show_claims(claims: Mapping[str, Table]) -> Table:
-    """Put what each corpus says of a claim (`cohort_claims`, one tau) into one table, readings side by side.
+def tabulate_claims(claims: Mapping[str, Table]) -> Table:
+    """Put what each corpus says of a claim (`count_cohort_claims`, one tau) into one table, readings side by side.
 
     The last row of a claim adds up all corpora. Returns claim, corpus, a column a reading ("2 yes, 0 no, 1 unclear"),
     verdict.
     """
-    parts = [decided_claims(own).assign(corpus=name) for name, own in claims.items()]
-    parts.append(decided_claims(pd.concat(claims.values())).assign(corpus=ALL_CORPORA))
+    parts = [decide_claims(own).assign(corpus=name) for name, own in claims.items()]
+    parts.append(decide_claims(pd.concat(claims.values())).assign(corpus=ALL_CORPORA))
     every = pd.concat(parts)
-    every["told"] = [f"{yes} yes, {no} no, {unclear} unclear" for yes, no, unclear in every[OUTCOMES].to_numpy()]
+    every["told"] = [f"{yes} yes, {no} no, {unclear} unclear" for yes, no, unclear in every[CLAIM_OUTCOMES].to_numpy()]
     readings = list(dict.fromkeys(every["reading"]))
     wide = every.pivot(index=["claim", "corpus", "verdict"], columns="reading", values="told").reset_index()
-    wide["claim"] = pd.Categorical(wide["claim"], list(CLAIMS))
+    wide["claim"] = pd.Categorical(wide["claim"], list(COHORT_CLAIMS))
     wide["corpus"] = pd.Categorical(wide["corpus"], [*claims, ALL_CORPORA])
     wide = wide.sort_values(["claim", "corpus"], ignore_index=True).rename_axis(columns=None)
     return wide[["claim", "corpus", *readings, "verdict"]].astype(str)
 
 
-def beside_paper(table: Table, correlations: Table) -> Table:
-    """Put CD (Table 1) and the correlation of CI with similarity (`validity.correlations`) beside the paper's.
+def compare_with_paper(table: Table, correlations: Table) -> Table:
+    """Put CD (Table 1) and the correlation of CI with similarity (`validity.correlate_ci`) beside the paper's.
 
     Returns measure, paper, and for each reading the range over targets with at least 30 rejections.
     """
-    known = paper_values()["written"]
+    known = read_paper_values()["written"]
     ends = " to ".join(known[f"cd.mistral-7b.{end}"] for end in ("low", "high"))
     similar = correlations[correlations["covariate"] == "similarity"]
     rows: list[dict[str, str]] = []
@@ -251,13 +256,13 @@ def beside_paper(table: Table, correlations: Table) -> Table:
     ):
         rows.append({"measure": measure, "paper": paper})
         for reading, own in frame[~frame["few"]].groupby("reading", sort=False):
-            lowest, highest = (tables.decimal(end, decimals) for end in (own[name].min(), own[name].max()))
+            lowest, highest = (tables.format_number(end, decimals) for end in (own[name].min(), own[name].max()))
             rows[-1][f"here, {reading}"] = f"{lowest} to {highest}"
     return pd.DataFrame(rows)
 
 
-def leading(table: Table, kind: str, rate: str) -> Table:
-    """Return for each target the group of `cohorts.groups` with the highest rate, "flip" or "frr".
+def find_leading_groups(table: Table, kind: str, rate: str) -> Table:
+    """Return for each target the group of `cohorts.group_table` with the highest rate, "flip" or "frr".
 
     Groups are of one kind: "strategy", "category" or "topical". Targets below 30 rejections are left out.
     """
@@ -266,8 +271,8 @@ def leading(table: Table, kind: str, rate: str) -> Table:
     return own[enough].sort_values(rate, ascending=False, kind="stable").drop_duplicates("target").sort_index()
 
 
-def ranges(table: Table) -> Table:
-    """Say how far CI moves with each dimension of `sensitivity.table`, and where the excess stays above zero.
+def summarize_ranges(table: Table) -> Table:
+    """Say how far each dimension of `sensitivity.sensitivity_table` moves CI, and where the excess stays above zero.
 
     What rests on fewer than 30 rejections is left out. Returns dimension, settings, target (whose CI moves most),
     default, lowest, highest (its CI); always and never: of how many targets the interval of the excess lies above 0
@@ -276,12 +281,12 @@ def ranges(table: Table) -> Table:
     rows = []
     judged = table[(table["n"] >= MIN_REFUSALS) & table["ci"].notna()]
     for dimension, own in judged.groupby("dimension", sort=False):
-        usual = own[own["setting"] == DEFAULTS[dimension]].set_index("target")["ci"]
+        usual = own[own["setting"] == DEFAULT_CHOICES[dimension]].set_index("target")["ci"]
         spans = own.groupby("target", sort=False)["ci"].agg(["min", "max"])
         widest = (spans["max"] - spans["min"]).idxmax()
         row = {"dimension": dimension, "settings": own["setting"].nunique(), "target": widest}
         row |= {"default": usual.get(widest, np.nan), "lowest": spans["min"][widest], "highest": spans["max"][widest]}
-        if dimension not in CHOOSE_NEIGHBOURS:
+        if dimension not in NEIGHBOUR_DIMENSIONS:
             above = (own["excess_low"] > 0).groupby(own["target"]).agg(["all", "any"])
             counts = {"always": above["all"].sum(), "never": (~above["any"]).sum()}
             row |= {name: f"{count} of {len(above)}" for name, count in counts.items()}
@@ -290,11 +295,11 @@ def ranges(table: Table) -> Table:
     return pd.DataFrame(rows, columns=names)
 
 
-def unsure_orders(orders: Table, few: Sequence[str] = (), sure: float = 0.95) -> Table:
+def find_reversed_orders(orders: Table, few: Sequence[str] = (), sure: float = 0.95) -> Table:
     """Return the pairs of targets whose order is sure under one setting and surely reversed under another.
 
-    `orders` is from `sensitivity.orders`; targets in `few` are not judged. Returns dimension, measure, first, second,
-    and the lowest and highest probability that the first is higher.
+    `orders` is from `sensitivity.sensitivity_orders`; targets in `few` are not judged. Returns dimension, measure,
+    first, second, and the lowest and highest probability that the first is higher.
     """
     judged = orders[~orders["first"].isin(few) & ~orders["second"].isin(few)]
     keys = ["dimension", "measure", "first", "second"]
@@ -302,8 +307,8 @@ def unsure_orders(orders: Table, few: Sequence[str] = (), sure: float = 0.95) ->
     return span[(span["highest"] >= sure) & (span["lowest"] <= 1 - sure)].reset_index(drop=True)
 
 
-def kept_orders(orders: Table, reading: str = "relative") -> Table:
-    """Say how many sure orders of targets (`surrogate.orders`) each setting keeps and turns, measures side by side.
+def summarize_kept_orders(orders: Table, reading: str = "relative") -> Table:
+    """Say how many sure orders of targets each setting keeps and turns, measures side by side.
 
     Returns pairs (which are compared), setting, and for each measure "kept of sure", with what is turned.
     """
@@ -311,12 +316,14 @@ def kept_orders(orders: Table, reading: str = "relative") -> Table:
     for row in orders[orders["reading"] == reading].to_dict("records"):
         turned = f", {row['sure_turned']} turned" if row["sure_turned"] else ""
         told = f"{row['sure_kept']} of {row['sure']}{turned}"
-        rows.setdefault((row["among"], row["setting"]), {})[tables.HEADINGS.get(row["measure"], row["measure"])] = told
+        rows.setdefault((row["among"], row["setting"]), {})[
+            tables.COLUMN_HEADINGS.get(row["measure"], row["measure"])
+        ] = told
     ordered = sorted(rows, key=lambda key: key[0])  # "all" first, settings as they come
     return pd.DataFrame([{"pairs": among, "setting": setting} | rows[among, setting] for among, setting in ordered])
 
 
-def judged_predictions(judged: Table) -> Table:
-    """Show judged predictions (`predictions.judge`): number, about (with titles), measure, verdict and the value."""
-    named = [" | ".join(titles(about.split(" | "))) for about in judged["about"]]
-    return tables.shown(judged.assign(about=named), ["value"], ["number", "about", "measure", "verdict"])
+def format_predictions(judged: Table) -> Table:
+    """Show judged predictions: number, about (with titles), measure, verdict and the value."""
+    named = [" | ".join(display_titles(about.split(" | "))) for about in judged["about"]]
+    return tables.format_estimates(judged.assign(about=named), ["value"], ["number", "about", "measure", "verdict"])

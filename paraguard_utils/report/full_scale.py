@@ -16,7 +16,7 @@ from paraguard_utils.labels import labelling
 from paraguard_utils.models import encoder, trace_store
 from paraguard_utils.schemas import Corpus, Labels, Table
 
-TABLES = {
+NOTEBOOK_TABLES = {
     "targets": ("table1_targets", "03_scoring"),
     "cohorts": ("table2_cohorts", "04_cohort_analysis"),
     "regression": ("table2_regression", "04_cohort_analysis"),
@@ -24,41 +24,41 @@ TABLES = {
 }
 """Tables without texts: what each is called, where it comes from, and the notebook that writes that."""
 
-NAMES = (*TABLES, "sources", "wording", "wording_curves", "labels")
+FULL_SCALE_TABLES = (*NOTEBOOK_TABLES, "sources", "wording", "wording_curves", "labels")
 
-ALL = "all"
+ALL_SOURCES = "all"
 """What stands for all benchmarks together."""
 
 _ENCODER = "harmful-exemplars"
 """The guard that compares sentence vectors: the positive control of DR by shared wording."""
 
 
-def by_source(target: str, corpus: Corpus, labels: Labels, seed: int = SEED) -> Table:
+def estimate_by_source(target: str, corpus: Corpus, labels: Labels, seed: int = SEED) -> Table:
     """Estimate how often and how sensibly a target refuses the prompts of each benchmark (`source`).
 
     Clusters are resampled inside a benchmark. Returns source, `all` last, and the columns of `confusion.rate_row`.
     """
     rows = []
-    for source in [*sorted(set(corpus["source"])), ALL]:
-        own = (corpus["source"] == source).to_numpy() | (source == ALL)
+    for source in [*sorted(set(corpus["source"])), ALL_SOURCES]:
+        own = (corpus["source"] == source).to_numpy() | (source == ALL_SOURCES)
         clusters = ClusterBootstrap(corpus.loc[own, "cluster_id"], seed=seed)
         rows.append({"source": source, **confusion.rate_row(target, corpus[own], labels[own], clusters)})
     return pd.DataFrame(rows)
 
 
-def rows(corpus: Corpus, labels: Mapping[str, Labels]) -> Table:
+def publishable_labels(corpus: Corpus, labels: Mapping[str, Labels]) -> Table:
     """Return the labels of each prompt, a column a target (accept, reject or another label), without a text.
 
     Labels are in corpus order. Columns before them: prompt_id (the benchmark, the number of its row, the variant),
     cluster_id, source, strategy, text_hash (16 hex digits of SHA-256).
     """
     found = corpus[["prompt_id", "cluster_id", "source", "strategy"]].copy()
-    found["text_hash"] = [encoder.text_hash(text) for text in corpus["text"]]
+    found["text_hash"] = [encoder.hash_text(text) for text in corpus["text"]]
     return found.assign(**{name: own["label"].to_numpy() for name, own in labels.items()})
 
 
-def describe(store: stores.Store, name: str, seed: int) -> dict[str, Table]:
-    """Write the tables of a scored corpus that hold no text, as `NAME_targets` and so on (`NAMES`), and return them.
+def describe_full_scale(store: stores.Store, name: str, seed: int) -> dict[str, Table]:
+    """Write the tables of a scored corpus that hold no text, as `NAME_targets` and so on, and return them.
 
     02, 03, 04 and 09 must have run on the corpus in this store. `targets` is Table 1, with the minutes and the most
     gigabytes of memory that asking all prompts took; `seed` is that of the intervals by benchmark and wording.
@@ -69,29 +69,29 @@ def describe(store: stores.Store, name: str, seed: int) -> dict[str, Table]:
         A table is of another corpus.
     """
     found: dict[str, Table] = {}
-    for key, (table, notebook) in TABLES.items():
+    for key, (table, notebook) in NOTEBOOK_TABLES.items():
         frame = store.read("tables", table)
         if stores.read_meta(store.path("tables", table))["parameters"]["corpus"] != name:
             raise DataError(
-                f"{paths.shown(store.path('tables', table))} is of another corpus than {name}; run: "
+                f"{paths.display_path(store.path('tables', table))} is of another corpus than {name}; run: "
                 f"paraguard run {notebook[:2]} --store {store.name} --corpus {name}"
             )
         found[key] = frame.drop(columns="store", errors="ignore")
     corpus, targets = store.read("corpus", name), list(dict.fromkeys(found["targets"]["target"]))
     parts, costs = [], []
     for target in targets:
-        labels = labelling.matching_labels(store, name, target, store.read("traces", name, target))
-        parts.append(by_source(target, corpus, labels, seed))
-        costs.append({"target": target} | trace_store.cost(store, name, target, len(corpus)))
+        labels = labelling.read_matching_labels(store, name, target, store.read("traces", name, target))
+        parts.append(estimate_by_source(target, corpus, labels, seed))
+        costs.append({"target": target} | trace_store.asking_cost(store, name, target, len(corpus)))
     found["targets"] = found["targets"].merge(pd.DataFrame(costs), on="target")
     found["sources"] = pd.concat(parts, ignore_index=True)
-    guards = [one for one in registry.published("guard").index if store.has("labels", name, one)]
+    guards = [one for one in registry.published_targets("guard").index if store.has("labels", name, one)]
     labels = {one: store.read("labels", name, one) for one in [*targets, *guards]}
     clusters = ClusterBootstrap(corpus["cluster_id"], seed=seed)
-    split, found["wording_curves"] = wording.tables(corpus, labels, clusters, _ENCODER)
-    kinds = split["target"].isin(registry.published("guard").index).map({True: "guard", False: "chat"})
+    split, found["wording_curves"] = wording.wording_tables(corpus, labels, clusters, _ENCODER)
+    kinds = split["target"].isin(registry.published_targets("guard").index).map({True: "guard", False: "chat"})
     found["wording"] = split.assign(kind=kinds, n_prompts=len(corpus))
-    found["labels"] = rows(corpus, labels)
+    found["labels"] = publishable_labels(corpus, labels)
     meta = {"parameters": {"corpus": name, "seed": seed}, "inputs": {"corpus": stores.frame_hash(corpus)}}
     for key, frame in found.items():
         store.write("tables", f"{name}_{key}", frame=frame, meta=meta)

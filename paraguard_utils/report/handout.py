@@ -28,7 +28,7 @@ from paraguard_utils import paths
 from paraguard_utils.report import numbers
 from paraguard_utils.schemas import Table
 
-TEMPLATE = Path(__file__).with_name("handout_template")
+_TEMPLATE = Path(__file__).with_name("handout_template")
 _OUTPUT_KINDS = ("text/html", "text/markdown", "image/svg+xml", "image/png", "image/jpeg", "text/latex", "text/plain")
 """Kinds of output that are shown, the best first."""
 
@@ -41,7 +41,7 @@ _SHORT_CELL = re.compile(r"<td>([^<]{,48})</td>")
 _INTERVAL = re.compile(r"(\[[-+.\d]+), (?=[-+.\d]+\])")
 
 
-def page(
+def render_report(
     notebooks: Mapping[str, NotebookNode], found: Table, citation: Mapping[str, Any], record: Mapping[str, Any]
 ) -> str:
     """Make the report as HTML.
@@ -57,9 +57,11 @@ def page(
     record : dict
         datePublished and version of the recorded data, as `data/croissant.json` has them.
     """
-    abstract = numbers.plain(numbers.filled((TEMPLATE / "abstract.md").read_text(encoding="utf-8"), found))
+    abstract = numbers.remove_marks(
+        numbers.fill_numbers((_TEMPLATE / "abstract.md").read_text(encoding="utf-8"), found)
+    )
     environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(TEMPLATE), autoescape=True, undefined=jinja2.StrictUndefined
+        loader=jinja2.FileSystemLoader(_TEMPLATE), autoescape=True, undefined=jinja2.StrictUndefined
     )
     return environment.get_template("page.html.j2").render(
         abstract=Markup(_Prose("abstract", ()).html(abstract)),
@@ -74,9 +76,9 @@ def _section(stem: str, notebook: NotebookNode, stems: list[str]) -> dict[str, A
     prose = _Prose(stem, stems)
     exporter = HTMLExporter(
         config=Config({"NbConvertBase": {"display_data_priority": _OUTPUT_KINDS}}),
-        template_name=TEMPLATE.name,
-        extra_template_basedirs=[str(TEMPLATE.parent)],
-        filters={"markdown2html": prose.html, "table": table, "aligned": re.compile(r"\S {2,}\S").search},
+        template_name=_TEMPLATE.name,
+        extra_template_basedirs=[str(_TEMPLATE.parent)],
+        filters={"markdown2html": prose.html, "table": sanitize_table, "aligned": re.compile(r"\S {2,}\S").search},
         preprocessors=[_remove_scripts],
     )
     body, _ = exporter.from_notebook_node(notebook)
@@ -87,7 +89,7 @@ def _remove_scripts(notebook: NotebookNode, given: dict[str, Any]) -> tuple[Note
     """Remove outputs that need a script to be seen, and the marks of numbers in prose."""
     for cell in notebook.cells:
         if cell.cell_type == "markdown":
-            cell.source = numbers.plain(cell.source)
+            cell.source = numbers.remove_marks(cell.source)
         for output in cell.get("outputs", ()):
             data = output.get("data", {})
             if "<script" in data.get("text/html", "").lower():
@@ -97,7 +99,7 @@ def _remove_scripts(notebook: NotebookNode, given: dict[str, Any]) -> tuple[Note
     return notebook, given
 
 
-def table(output: str) -> str:
+def sanitize_table(output: str) -> str:
     """Cut an HTML output down to its table and text: no scripts, styles, links or pictures.
 
     Short cells get the class `short`, intervals stay on one line, and names of columns may break at underscores.

@@ -3,7 +3,7 @@
 A place in Markdown is `<!--=MARK-->text<!--=-->`, invisible around its text wherever Markdown is rendered. MARK is
 `TABLE[ROWS].COLUMN:FORMAT`; only TABLE must be there:
 
-- TABLE is a recorded table, a benchmark's CSV, or one of `DERIVED`.
+- TABLE is a recorded table, a benchmark's CSV, or one of `DERIVED_TABLES`.
 - ROWS is a condition as `DataFrame.query` takes it. Without a column, the number of rows is shown.
 - COLUMN is a column or an expression as `DataFrame.eval` takes it. One value is shown as it is, several as the range
   "low to high", booleans as "n of m", `x±` as an estimate with its 95 % interval, and `a of b` as both.
@@ -24,27 +24,27 @@ from sklearn.metrics import roc_auc_score
 from paraguard_utils import paths, registry, stores, unsafe
 from paraguard_utils.analysis import predictions, sensitivity, veto
 from paraguard_utils.core.estimates import MIN_REFUSALS
-from paraguard_utils.core.words import words
+from paraguard_utils.core.words import split_words
 from paraguard_utils.corpus import fidelity, gates
 from paraguard_utils.errors import DataError
 from paraguard_utils.labels import readings
 from paraguard_utils.models import trace_store
 from paraguard_utils.report import findings, tables
-from paraguard_utils.report.paper import paper_values
+from paraguard_utils.report.paper import read_paper_values
 from paraguard_utils.schemas import Table
 from paraguard_utils.settings import CORPUS, TWINS
 from paraguard_utils.stores import Store
-from paraguard_utils.text import readable
+from paraguard_utils.text import replace_control
 
-NAME = "numbers"
-PLACE = re.compile(r"(?s)<!--=(\w[^\n]*?)-->.*?<!--=-->")
+NUMBERS_TABLE = "numbers"
+NUMBER_PLACE = re.compile(r"(?s)<!--=(\w[^\n]*?)-->.*?<!--=-->")
 _MARK = re.compile(r"(\w+)(?:\[(.+?)\])?(?:\.(.+?))?(?::([^:\]]+))?")
 _EXAMPLE = "qwen2.5-coder-1.5b-instruct-q4_k_m--safety"
 _MAX_REFUSAL = 80
 """Characters of an answer that refuses and does nothing else."""
 
 
-def filled(markdown: str, numbers: Table) -> str:
+def fill_numbers(markdown: str, numbers: Table) -> str:
     """Put the numbers (key, text) into their places; a mark that is none of the keys is a DataError."""
     known = numbers.set_index("key")["text"]
 
@@ -53,21 +53,21 @@ def filled(markdown: str, numbers: Table) -> str:
             raise DataError(f"there is no number {place[1]!r} for {place[0]!r}; see numbers.collect")
         return f"<!--={place[1]}-->{known[place[1]]}<!--=-->"
 
-    return PLACE.sub(text, markdown)
+    return NUMBER_PLACE.sub(text, markdown)
 
 
-def plain(markdown: str) -> str:
+def remove_marks(markdown: str) -> str:
     """Return a text with its numbers, but without their marks."""
     return re.sub(r"<!--=.*?-->", "", markdown)
 
 
-def collect(store: Store) -> Table:
+def collect_numbers(store: Store) -> Table:
     """Evaluate the marks of all documents on a store's tables: key (the mark) and text, in the order of the documents.
 
     A mark of another form, or one that selects no row, is a DataError.
     """
     read: dict[str, pd.DataFrame] = {}
-    found = {mark: _evaluate(mark, store, read) for text in _documents() for mark in PLACE.findall(text)}
+    found = {mark: evaluate_mark(mark, store, read) for text in _documents() for mark in NUMBER_PLACE.findall(text)}
     return pd.DataFrame(found.items(), columns=["key", "text"])
 
 
@@ -78,7 +78,7 @@ def _documents() -> Iterator[str]:
         yield path.read_text(encoding="utf-8")
 
 
-def _evaluate(mark: str, store: Store, read: dict[str, pd.DataFrame]) -> str:
+def evaluate_mark(mark: str, store: Store, read: dict[str, pd.DataFrame]) -> str:
     """Return the text of a mark; tables are kept in `read`."""
     parts = _MARK.fullmatch(mark)
     if not parts:
@@ -95,17 +95,17 @@ def _evaluate(mark: str, store: Store, read: dict[str, pd.DataFrame]) -> str:
 
 
 def _table(name: str, store: Store) -> pd.DataFrame:
-    if name in DERIVED:
-        return DERIVED[name](store)
-    benchmark = paths.BENCHMARKS / f"{name}.csv"
-    return stores.read(benchmark, "tables") if benchmark.is_file() else store.read("tables", name)
+    if name in DERIVED_TABLES:
+        return DERIVED_TABLES[name](store)
+    benchmark = paths.BENCHMARKS_FOLDER / f"{name}.csv"
+    return stores.read_file(benchmark, "tables") if benchmark.is_file() else store.read("tables", name)
 
 
 def _shown(frame: pd.DataFrame, column: str, style: str) -> str:
     """Return the values of a column or an expression as prose shows them."""
     if column.endswith("±"):
         (row,) = frame.to_dict("records")
-        return tables.estimate(row, column[:-1], int(style.strip(".f") or 3))
+        return tables.format_estimate(row, column[:-1], int(style.strip(".f") or 3))
     values = pd.Series(frame[column] if column in frame else frame.eval(column, engine="python"))
     if values.dtype == bool:
         return f"{values.sum()} of {len(values)}"
@@ -123,16 +123,16 @@ def _judged(store: Store) -> pd.DataFrame:
     """Return the rows of Table 1, with its floors, that rest on enough rejections and mixed clusters."""
     table = store.read("tables", "table1_targets")
     table = table.merge(store.read("tables", "table1_floors"), on=["target", "reading"])
-    return table[~tables.too_few(table)]
+    return table[~tables.too_few_for_excess(table)]
 
 
 def _twins(store: Store) -> pd.DataFrame:
     """Count the unsafe twins, and say how far risk and brevity alone tell them from the clusters they belong to."""
     twins = store.read("corpus", TWINS)
-    own = unsafe.with_twins(store.read("corpus", CORPUS), twins)
+    own = unsafe.keep_with_twin(store.read("corpus", CORPUS), twins)
     pairs = pd.concat([own, twins])
     harmful = np.arange(len(pairs)) >= len(own)
-    brevity = -pairs["text"].map(lambda text: len(words(text)))
+    brevity = -pairs["text"].map(lambda text: len(split_words(text)))
     auc = {f"auc_{name}": roc_auc_score(harmful, by) for name, by in (("risk", pairs["risk"]), ("brevity", brevity))}
     return pd.DataFrame([{"prompts": len(twins), "clusters": twins["cluster_id"].nunique()} | auc])
 
@@ -152,15 +152,15 @@ def _example(store: Store) -> pd.DataFrame:
 
 def _quoted(text: str) -> str:
     """Return the beginning of a text, as one line of Markdown."""
-    line, most = readable(" ".join(text.split())), 2 * _MAX_REFUSAL
-    return tables.escaped(line if len(line) <= most else line[:most].rsplit(" ", 1)[0] + " ...")
+    line, most = replace_control(" ".join(text.split())), 2 * _MAX_REFUSAL
+    return tables.escape_markdown(line if len(line) <= most else line[:most].rsplit(" ", 1)[0] + " ...")
 
 
 def _minutes(store: Store) -> pd.DataFrame:
     """Return the minutes of the notebooks' live runs, one column a notebook; 08's are those of the default targets."""
     minutes = store.read("tables", "notebook_minutes").set_index("notebook")["minutes"]
     asked = store.read("tables", "remedy_minutes")
-    asked = asked[asked["target"].isin(registry.by_default().index)]
+    asked = asked[asked["target"].isin(registry.default_targets().index)]
     minutes["08_remedies"] = round(asked[["minutes", "minutes_training"]].to_numpy().sum())
     return minutes.to_frame().T
 
@@ -168,7 +168,9 @@ def _minutes(store: Store) -> pd.DataFrame:
 def _costs(store: Store) -> pd.DataFrame:
     """Return the minutes, and the most gigabytes, that asking a target all prompts took on the recording machine."""
     size = len(store.read("corpus", CORPUS))
-    costs = {name: trace_store.cost(store, CORPUS, name, size) for name in registry.published("chat").index}
+    costs = {
+        name: trace_store.asking_cost(store, CORPUS, name, size) for name in registry.published_targets("chat").index
+    }
     return pd.DataFrame.from_dict(costs, orient="index").rename_axis("target").reset_index()
 
 
@@ -181,7 +183,7 @@ def _weights(store: Store) -> pd.DataFrame:
 
 def _worlds(store: Store) -> pd.DataFrame:
     """Return how far DR falls from the rarest to the most frequent refusals, by the correlation in known worlds."""
-    table = stores.read(paths.BENCHMARKS / "known_truth.csv", "tables")
+    table = stores.read_file(paths.BENCHMARKS_FOLDER / "known_truth.csv", "tables")
     rows = table.query("wording == 'dice' and measure == 'dr' and correlation > 0")
     by_rate = rows.pivot(index="correlation", columns="frr", values="mean")
     return (by_rate.iloc[:, 0] - by_rate.iloc[:, -1]).rename("dr_falls").reset_index()
@@ -191,51 +193,51 @@ def _claims(store: Store) -> pd.DataFrame:
     """Count the comparisons that confirm each of the paper's claims, by reading, with the verdicts."""
     cohorts = [
         store.read("tables", "table2_claims").query("tau == 0.60"),
-        findings.cohort_claims(store.read("tables", "public_cohorts")),
+        findings.count_cohort_claims(store.read("tables", "public_cohorts")),
     ]
     claims = [
-        *(table.assign(claim=table["claim"].map(findings.CLAIM_KEYS)) for table in cohorts),
-        findings.similarity_claim(store.read("tables", "ci_correlations")).assign(claim="similarity"),
-        findings.guard_claim(store.read("tables", "table3_guards")).assign(claim="guards"),
+        *(table.assign(claim=table["claim"].map(findings.COHORT_CLAIM_KEYS)) for table in cohorts),
+        findings.count_similarity_claim(store.read("tables", "ci_correlations")).assign(claim="similarity"),
+        findings.count_guard_claim(store.read("tables", "table3_guards")).assign(claim="guards"),
     ]
-    found = findings.decided_claims(pd.concat(claims))
-    return found.assign(testable=found[findings.OUTCOMES].sum(axis="columns"))
+    found = findings.decide_claims(pd.concat(claims))
+    return found.assign(testable=found[findings.CLAIM_OUTCOMES].sum(axis="columns"))
 
 
 def _vetoes(store: Store) -> pd.DataFrame:
     """Return the vetoes that enough refusals judge, and whether they beat chance in nearly all halves."""
     table = store.read("tables", "vetoes")
-    table = table[veto.enough(table)]
-    return table.assign(better=table["beats_chance"] >= veto.OFTEN, halves=veto.HALVES)
+    table = table[veto.has_enough_rejections(table)]
+    return table.assign(better=table["beats_chance"] >= veto.MIN_BETTER_SHARE, halves=veto.N_HALVES)
 
 
 def _writer(store: Store) -> pd.DataFrame:
     """Return by fate what became of a model's candidates, and whether they passed all gates but the judge."""
     table = store.read("tables", "writer_yield")
-    return table.assign(gated=table["fate"].isin(["kept", *gates.SELECTED, *gates.JUDGED]))
+    return table.assign(gated=table["fate"].isin(["kept", *gates.SELECTION_REASONS, *gates.JUDGE_REASONS]))
 
 
 def _readings(store: Store) -> pd.DataFrame:
     """Count the answers that were read by target and cluster."""
-    read = readings.read()
+    read = readings.read_readings()
     return read.groupby(["target", read["prompt_id"].str.rpartition("-")[0]]).size().to_frame("n")
 
 
-DERIVED: dict[str, Callable[[Store], pd.DataFrame]] = {
+DERIVED_TABLES: dict[str, Callable[[Store], pd.DataFrame]] = {
     "claims": _claims,
     "costs": _costs,
     "example": _example,
-    "intent": lambda store: fidelity.kept(store.read("corpus", CORPUS)),
+    "intent": lambda store: fidelity.count_kept_intents(store.read("corpus", CORPUS)),
     "judged": _judged,
     "judged_vetoes": _vetoes,
     "judged_weights": _weights,
     "known_worlds": _worlds,
     "minutes": _minutes,
-    "orders": lambda store: sensitivity.order_counts(
+    "orders": lambda store: sensitivity.count_sure_orders(
         store.read("tables", "sensitivity_orders"), store.read("tables", "sensitivity")
     ),
-    "paper": lambda store: paper_values().reset_index(),
-    "proxy_predictions": lambda store: predictions.judge({"proxies": store.read("tables", "proxies")}),
+    "paper": lambda store: read_paper_values().reset_index(),
+    "proxy_predictions": lambda store: predictions.judge_predictions({"proxies": store.read("tables", "proxies")}),
     "read_clusters": _readings,
     "twins": _twins,
     "writer_fates": _writer,

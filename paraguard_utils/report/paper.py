@@ -7,17 +7,17 @@ import pandas as pd
 from paraguard_utils import paths
 from paraguard_utils.schemas import Table
 
-FILE = paths.DATA / "paper_values.csv"
+PAPER_VALUES_FILE = paths.DATA / "paper_values.csv"
 
 
 @cache
-def paper_values() -> Table:
+def read_paper_values() -> Table:
     """Read what the paper reports, by item.
 
     Returns what (one line), value (a number), written (the same with the digits of the file), where (table or figure of
     the paper; "text" if none is known).
     """
-    table = pd.read_csv(FILE, index_col="item", dtype=str, keep_default_na=False)
+    table = pd.read_csv(PAPER_VALUES_FILE, index_col="item", dtype=str, keep_default_na=False)
     table.insert(1, "written", table["value"])
     return table.assign(value=table["value"].astype(float))
 
@@ -30,4 +30,4 @@ def paper_value(item: str) -> float:
     >>> paper_value("cohort.risky")
     0.278
     """
-    return float(paper_values().at[item, "value"])
+    return float(read_paper_values().at[item, "value"])

@@ -8,10 +8,10 @@ from paraguard_utils import unsafe
 from paraguard_utils.analysis import confusion, signals
 from paraguard_utils.core.signals import PAPER_WEIGHTS, ScoreWeights
 from paraguard_utils.schemas import Corpus, Labels, Pairs, Scores
-from paraguard_utils.text import formula_safe
+from paraguard_utils.text import escape_formulas
 
 
-def brittle_clusters(corpus: Corpus, labels: Mapping[str, Labels], scores: Mapping[str, Scores]) -> pd.DataFrame:
+def list_brittle_clusters(corpus: Corpus, labels: Mapping[str, Labels], scores: Mapping[str, Scores]) -> pd.DataFrame:
     """List the clusters that a target decides both ways, the most brittle first.
 
     Parameters
@@ -31,7 +31,7 @@ def brittle_clusters(corpus: Corpus, labels: Mapping[str, Labels], scores: Mappi
     frames = []
     category = corpus.groupby("cluster_id")["category"].first()
     for target, own in labels.items():
-        mixed = confusion.flips(corpus, own).query("mixed")
+        mixed = confusion.describe_flips(corpus, own).query("mixed")
         clusters = mixed["cluster_id"]
         rejected = scores[target][scores[target]["label"] == "reject"]
         phrasings = corpus["text"].groupby([corpus["cluster_id"], own["label"].to_numpy()]).agg(" | ".join).unstack()
@@ -44,15 +44,15 @@ def brittle_clusters(corpus: Corpus, labels: Mapping[str, Labels], scores: Mappi
             "n_rejected": mixed["rejected"],
             "flip_entropy": mixed["entropy"],
             "ci": clusters.map(rejected.groupby("cluster_id")["ci"].mean()),
-            "accepted": formula_safe(clusters.map(phrasings["accept"])),
-            "rejected": formula_safe(clusters.map(phrasings["reject"])),
+            "accepted": escape_formulas(clusters.map(phrasings["accept"])),
+            "rejected": escape_formulas(clusters.map(phrasings["reject"])),
         }
         order = {"flip_entropy": False, "ci": False, "cluster_id": True}
         frames.append(pd.DataFrame(columns).sort_values(list(order), ascending=list(order.values())))
     return pd.concat(frames, ignore_index=True)
 
 
-def nearest_accepted(pairs: Pairs) -> pd.DataFrame:
+def pair_with_nearest_accepted(pairs: Pairs) -> pd.DataFrame:
     """Return a target's pairs of a rejection and the most similar accepted prompt of its own cluster.
 
     Column accepted counts the accepted prompts of the cluster; a rejection in a cluster without any has no row.
@@ -62,11 +62,11 @@ def nearest_accepted(pairs: Pairs) -> pd.DataFrame:
     return own.sort_values(["similarity", "neighbour_id"], ascending=[False, True]).drop_duplicates("centre_id")
 
 
-SURE = 0.9
+_MIN_SURE_REFUSAL = 0.9
 """Probability from which the classifier is sure of a refusal."""
 
 
-def confused_refusals(
+def list_confused_refusals(
     corpus: Corpus,
     labels: Labels,
     pairs: Pairs,
@@ -93,13 +93,13 @@ def confused_refusals(
     DataFrame
         rejected_id, rejected_prompt, rejected_answer, paraphrase_id, paraphrase, paraphrase_answer, accepted (of the
         cluster's other prompts) of labelled (accepted or rejected), similarity, score, ci, verdict (empty: same
-        intent / shifted / unsure). A rejection without an accepted paraphrase has no row (see `refused_throughout`).
+        intent / shifted / unsure). A rejection without an accepted paraphrase has no row (see `list_refused_clusters`).
     """
-    unsafe.refuse(corpus, "review sheets")
+    unsafe.refuse_unsafe(corpus, "review sheets")
     text, answer = corpus.set_index("prompt_id")["text"], labels.set_index("prompt_id")["response"]
-    own = nearest_accepted(pairs)
-    own = own.assign(score=signals.score(own, weights, reading))
-    weak = labels.loc[(labels["kind"] == "partial") | (labels["p_refusal"] < SURE), "prompt_id"]
+    own = pair_with_nearest_accepted(pairs)
+    own = own.assign(score=signals.score_pairs(own, weights, reading))
+    weak = labels.loc[(labels["kind"] == "partial") | (labels["p_refusal"] < _MIN_SURE_REFUSAL), "prompt_id"]
     own["weak"] = own["centre_id"].isin(weak)
     order = {"accepted": False, "weak": True, "similarity": False, "centre_id": True}
     rows = own.sort_values(list(order), ascending=list(order.values())).head(most)
@@ -109,22 +109,22 @@ def confused_refusals(
     return pd.DataFrame(
         {
             "rejected_id": centre,
-            "rejected_prompt": formula_safe(centre.map(text)),
-            "rejected_answer": formula_safe(centre.map(answer)),
+            "rejected_prompt": escape_formulas(centre.map(text)),
+            "rejected_answer": escape_formulas(centre.map(answer)),
             "paraphrase_id": neighbour,
-            "paraphrase": formula_safe(neighbour.map(text)),
-            "paraphrase_answer": formula_safe(neighbour.map(answer)),
+            "paraphrase": escape_formulas(neighbour.map(text)),
+            "paraphrase_answer": escape_formulas(neighbour.map(answer)),
             "accepted": rows["accepted"],
             "labelled": centre.map(others),
             "similarity": rows["similarity"],
             "score": rows["score"],
-            "ci": centre.map(scores.set_index("prompt_id")[confusion.CI[reading]]),
+            "ci": centre.map(scores.set_index("prompt_id")[confusion.CI_COLUMNS[reading]]),
             "verdict": "",
         }
     ).reset_index(drop=True)
 
 
-def refused_throughout(corpus: Corpus, labels: Mapping[str, Labels]) -> pd.DataFrame:
+def list_refused_clusters(corpus: Corpus, labels: Mapping[str, Labels]) -> pd.DataFrame:
     """List the clusters of which a target rejects every prompt it has a label for: refused, but not confused.
 
     Parameters
@@ -157,5 +157,5 @@ def refused_throughout(corpus: Corpus, labels: Mapping[str, Labels]) -> pd.DataF
             .reset_index()
         )
         unlabelled = table["prompts"] - table["rejected"]
-        frames.append(table.assign(target=target, unlabelled=unlabelled, seed=formula_safe(table["seed"])))
+        frames.append(table.assign(target=target, unlabelled=unlabelled, seed=escape_formulas(table["seed"])))
     return pd.concat(frames, ignore_index=True)[["target", "cluster_id", "category", "rejected", "unlabelled", "seed"]]

@@ -1,7 +1,7 @@
 """Tables as a reader sees them: each estimate with its 95 % interval, NaN as a dash, titles instead of ids.
 
-`present` shows one in a notebook; `publish` writes one as LaTeX and as Markdown. The CSV beside them holds the full
-numbers.
+`display_table` shows one in a notebook; `publish_table` writes one as LaTeX and as Markdown. The CSV beside them holds
+the full numbers.
 """
 
 import re
@@ -13,9 +13,9 @@ import pandas as pd
 from paraguard_utils import registry, stores
 from paraguard_utils.core.estimates import MIN_MIXED
 from paraguard_utils.schemas import Table
-from paraguard_utils.text import readable
+from paraguard_utils.text import replace_control
 
-HEADINGS = {
+COLUMN_HEADINGS = {
     "cd": "CD",
     "ci": "CI",
     "ci_null": "CI, permuted",
@@ -69,61 +69,66 @@ _MARKDOWN = str.maketrans({mark: f"\\{mark}" for mark in "\\`*_{}[]<>|~$&#"})
 _NUMBER = re.compile(r"–|[+-]?[\d.]+( \[.*\])?")
 
 
-def shown(frame: pd.DataFrame, estimates: Sequence[str], others: Sequence[str] = ()) -> pd.DataFrame:
+def format_estimates(frame: pd.DataFrame, estimates: Sequence[str], others: Sequence[str] = ()) -> pd.DataFrame:
     """Format estimates (columns `x`, `x_low`, `x_high`) as "0.123 [0.101, 0.145]", after other columns as they are."""
     columns = {name: frame[name] for name in others}
     for name in estimates:
         rows = frame[[name, f"{name}_low", f"{name}_high"]].to_dict("records")
-        columns[name] = [estimate(row, name) for row in rows]
+        columns[name] = [format_estimate(row, name) for row in rows]
     return pd.DataFrame(columns)
 
 
-def beside(frame: pd.DataFrame, keys: Sequence[str], estimates: Sequence[str], by: str = "reading") -> pd.DataFrame:
+def pivot(frame: pd.DataFrame, keys: Sequence[str], estimates: Sequence[str], by: str = "reading") -> pd.DataFrame:
     """Format estimates and put the values of one column side by side, such as the two readings of the PPL contrast.
 
     `frame` has one row for each combination of `keys` and `by`. Returns the keys, then a column "ESTIMATE, VALUE" for
     each estimate and value of `by`.
     """
-    parts = {value: shown(rows, estimates, keys).set_index(list(keys)) for value, rows in frame.groupby(by, sort=False)}
+    parts = {
+        value: format_estimates(rows, estimates, keys).set_index(list(keys))
+        for value, rows in frame.groupby(by, sort=False)
+    }
     if not parts:
         return pd.DataFrame(columns=list(keys))
-    columns = {f"{HEADINGS.get(name, name)}, {value}": parts[value][name] for name in estimates for value in parts}
+    columns = {
+        f"{COLUMN_HEADINGS.get(name, name)}, {value}": parts[value][name] for name in estimates for value in parts
+    }
     return pd.concat(columns, axis="columns").reset_index()
 
 
-def rounded(frame: pd.DataFrame) -> pd.DataFrame:
+def format_frame(frame: pd.DataFrame) -> pd.DataFrame:
     """Format a whole frame: `x`, `x_low`, `x_high` as one column `x`, other numbers to three decimals."""
     columns = {}
     for name in frame.columns:
         if f"{name}_low" in frame.columns:
-            columns[name] = shown(frame, [name])[name]
+            columns[name] = format_estimates(frame, [name])[name]
         elif not (name.endswith(("_low", "_high")) and name.rpartition("_")[0] in frame.columns):
             columns[name] = frame[name].round(3) if frame[name].dtype.kind == "f" else frame[name]
     return pd.DataFrame(columns)
 
 
-def decimal(value: float, decimals: int = 3, sign: str = "") -> str:
+def format_number(value: float, decimals: int = 3, sign: str = "") -> str:
     """Format a number; without "+" as `sign`, one that rounds to 0 has no minus."""
     return f"{value + 0.0:{sign or 'z'}.{decimals}f}"
 
 
-def estimate(row: Mapping[str, float], name: str, decimals: int = 3, sign: str = "") -> str:
+def format_estimate(row: Mapping[str, float], name: str, decimals: int = 3, sign: str = "") -> str:
     """Format one estimate of a row with its interval, as "0.123 [0.101, 0.145]"; a dash where either is undefined.
 
-    The row holds `name`, `name_low` and `name_high`; `decimals` and `sign` are those of `decimal`.
+    The row holds `name`, `name_low` and `name_high`; `decimals` and `sign` are those of `format_number`.
     """
-    value, low, high = (decimal(row[f"{name}{end}"], decimals, sign) for end in ("", "_low", "_high"))
+    value, low, high = (format_number(row[f"{name}{end}"], decimals, sign) for end in ("", "_low", "_high"))
     if np.isnan(row[name]):
         return "–"
     return f"{value} [–]" if np.isnan(row[f"{name}_low"]) else f"{value} [{low}, {high}]"
 
 
-def too_few(table: Table) -> pd.Series:
+def too_few_for_excess(table: Table) -> pd.Series:
     """Return which rows of Table 1 or 3 rest on too few rejections or mixed clusters for their excess to be judged."""
     return table["few"] | (table["n_mixed"] < MIN_MIXED)
 
 
-def present(store: stores.Store, name: str, frame: pd.DataFrame, most: int = _MAX_ROWS) -> None:
+def display_table(store: stores.Store, name: str, frame: pd.DataFrame, most: int = _MAX_ROWS) -> None:
     """Show the first rows of a display table in a notebook, intervals below their estimates, and where the rest stands.
 
     `name` is that of the CSV under the store's `tables/` that holds all of it; "" if there is none.
@@ -131,7 +136,7 @@ def present(store: stores.Store, name: str, frame: pd.DataFrame, most: int = _MA
     from IPython.display import Markdown, display  # commands make tables too, and need no notebook
 
     cut = {column: [_cut(value) for value in frame[column].head(most)] for column in frame}
-    text = markdown(pd.DataFrame(cut), "").strip()
+    text = to_markdown(pd.DataFrame(cut), "").strip()
     text = re.sub(r"(?<=\d) (\[-?[\d.]+,) (-?[\d.]+\])", r"<br>\1&nbsp;\2", text)
     rest = f"{len(frame) - most} more rows: " if len(frame) > most else "All columns: "
     folder = "../data/tables" if store.recorded else "../tables"
@@ -142,17 +147,17 @@ def _cut(value: object) -> object:
     return f"{value[:_MAX_TEXT].rstrip()} …" if isinstance(value, str) and len(value) > _MAX_TEXT else value
 
 
-def publish(store: stores.Store, name: str, frame: pd.DataFrame, caption: str) -> None:
+def publish_table(store: stores.Store, name: str, frame: pd.DataFrame, caption: str) -> None:
     """Write a display table as LaTeX (booktabs, label `tab:NAME`) and Markdown under the store's `tables/`.
 
     Texts are data: all markup in them is escaped. Columns of numbers are set to the right, others to the left.
     """
     path = store.target_path("tables", name)
-    stores.write_text(path.with_suffix(".tex"), latex(frame, caption, name))
-    stores.write_text(path.with_suffix(".md"), markdown(frame, caption))
+    stores.write_text(path.with_suffix(".tex"), to_latex(frame, caption, name))
+    stores.write_text(path.with_suffix(".md"), to_markdown(frame, caption))
 
 
-def latex(frame: pd.DataFrame, caption: str, name: str) -> str:
+def to_latex(frame: pd.DataFrame, caption: str, name: str) -> str:
     """Typeset a display table with booktabs, as `table*` if its rows are wide."""
     columns = _columns(frame)
     cells = pd.DataFrame(
@@ -174,20 +179,20 @@ def latex(frame: pd.DataFrame, caption: str, name: str) -> str:
     return text.replace("\\centering\n", small, 1) if wide else text
 
 
-def markdown(frame: pd.DataFrame, caption: str) -> str:
+def to_markdown(frame: pd.DataFrame, caption: str) -> str:
     """Set a display table as a Markdown pipe table under its caption."""
     columns = _columns(frame)
-    cells = [texts if number else [escaped(text) for text in texts] for _, texts, number in columns]
+    cells = [texts if number else [escape_markdown(text) for text in texts] for _, texts, number in columns]
     table = pd.DataFrame(dict(enumerate(cells))).to_markdown(
         index=False,
         disable_numparse=True,
-        headers=[escaped(heading) for heading, _, _ in columns],
+        headers=[escape_markdown(heading) for heading, _, _ in columns],
         colalign=["right" if number else "left" for _, _, number in columns] if len(frame) else None,
     )
-    return f"{escaped(caption)}\n\n{table}\n"
+    return f"{escape_markdown(caption)}\n\n{table}\n"
 
 
-def escaped(text: str) -> str:
+def escape_markdown(text: str) -> str:
     """Escape what Markdown takes for markup."""
     return text.translate(_MARKDOWN)
 
@@ -196,12 +201,12 @@ def _columns(frame: pd.DataFrame) -> list[tuple[str, list[str], bool]]:
     """Turn every column into its heading, its cells as one line of text each, and whether they are numbers."""
     columns = []
     for name in frame.columns:
-        values = registry.titles(frame[name]) if name == "target" else frame[name]
+        values = registry.display_titles(frame[name]) if name == "target" else frame[name]
         if name == "measure":
-            values = [HEADINGS.get(value, value) for value in values]
+            values = [COLUMN_HEADINGS.get(value, value) for value in values]
         texts = [_text(value) for value in values]
         number = all(_NUMBER.fullmatch(text) for text in texts) and set(texts) != {"–"}
-        columns.append((HEADINGS.get(name, str(name).replace("_", " ")), texts, number))
+        columns.append((COLUMN_HEADINGS.get(name, str(name).replace("_", " ")), texts, number))
     return columns
 
 
@@ -210,7 +215,11 @@ def _text(value: object) -> str:
         return "yes" if value else "no"
     if pd.isna(value):
         return "–"
-    return decimal(float(value)) if isinstance(value, float | np.floating) else readable(" ".join(str(value).split()))
+    return (
+        format_number(float(value))
+        if isinstance(value, float | np.floating)
+        else replace_control(" ".join(str(value).split()))
+    )
 
 
 def _tex(text: str, number: bool) -> str:

@@ -6,36 +6,36 @@ from functools import cache
 
 from paraguard_utils.errors import SettingsError
 from paraguard_utils.remedies.contract import Remedy
-from paraguard_utils.text import near
+from paraguard_utils.text import did_you_mean
 
 UNTOUCHED = "untouched"
 """Name of the system that no remedy was applied to."""
 
-ORDER = ("defence", "decision", "inside", "tuning")
+KIND_ORDER = ("defence", "decision", "inside", "tuning")
 
 
 @cache
-def remedies() -> dict[str, Remedy]:
+def all_remedies() -> dict[str, Remedy]:
     """Return all remedies by name, in the order of their kinds, `ORDER`."""
     modules = [importlib.import_module(f"{__name__}.{found.name}") for found in pkgutil.iter_modules(__path__)]
     every = [remedy for module in modules for remedy in module.REMEDIES]
     found: dict[str, Remedy] = {}
-    for remedy in sorted(every, key=lambda remedy: ORDER.index(remedy.kind)):
+    for remedy in sorted(every, key=lambda remedy: KIND_ORDER.index(remedy.kind)):
         if remedy.name in found:
             raise SettingsError(f"two remedies are called {remedy.name!r}; give one of them another name")
         found[remedy.name] = remedy
     return found
 
 
-def folders() -> list[str]:
+def remedy_folders() -> list[str]:
     """Return the names that labels of what remedies ask are kept under (`Remedy.folder`)."""
-    return sorted({remedy.folder for remedy in remedies().values()} - {""})
+    return sorted({remedy.folder for remedy in all_remedies().values()} - {""})
 
 
-def chosen(names: list[str]) -> dict[str, Remedy]:
+def select_remedies(names: list[str]) -> dict[str, Remedy]:
     """Return the remedies of these names, or all if there are none; raises SettingsError for an unknown name."""
-    known = remedies()
+    known = all_remedies()
     for name in names:
         if name not in known:
-            raise SettingsError(f"there is no remedy {name!r}{near(name, known)}; there are {', '.join(known)}")
+            raise SettingsError(f"there is no remedy {name!r}{did_you_mean(name, known)}; there are {', '.join(known)}")
     return {name: remedy for name, remedy in known.items() if not names or name in names}

@@ -7,19 +7,19 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from paraguard_utils.models.local import Local
+from paraguard_utils.models.local import LocalBackend
 from paraguard_utils.models.prompting import PromptContext
 from paraguard_utils.remedies import first_token, inside
-from paraguard_utils.remedies.asking import Remedied
-from paraguard_utils.remedies.contract import Remedy, Target
-from paraguard_utils.remedies.splits import Third
-from paraguard_utils.remedies.untouched import Untouched
+from paraguard_utils.remedies.asking import RemediedModel
+from paraguard_utils.remedies.contract import RemediedSystem, Remedy
+from paraguard_utils.remedies.splits import Split
+from paraguard_utils.remedies.untouched import UntouchedSystem
 from paraguard_utils.schemas import Traces
 
-DEPTHS = (0.25, 0.375, 0.5, 0.625, 0.75)
+ABLATION_DEPTHS = (0.25, 0.375, 0.5, 0.625, 0.75)
 """Depths at which a direction may be taken, as a share of the layers."""
 
-STRENGTHS = (0.5, 1.0)
+ABLATION_STRENGTHS = (0.5, 1.0)
 """Share of the direction that is removed, the weaker first."""
 
 
@@ -39,11 +39,11 @@ class Ablation(NamedTuple):
         def remove(output: Any) -> Any:
             return output - self.strength * (output @ unit)[..., None] * unit
 
-        every = range(len(inside.layers(network))) if self.strength else ()
-        return inside.changed(network, dict.fromkeys(every, remove))
+        every = range(len(inside.decoder_layers(network))) if self.strength else ()
+        return inside.change_layers(network, dict.fromkeys(every, remove))
 
 
-def directions(false: np.ndarray, true: np.ndarray, accepted: np.ndarray) -> np.ndarray:
+def false_refusal_directions(false: np.ndarray, true: np.ndarray, accepted: np.ndarray) -> np.ndarray:
     """Return for each layer the direction of false refusal, made orthogonal to that of true refusal.
 
     `false`, `true` and `accepted` are activations of refused benign prompts, of refused twins and of accepted benign
@@ -55,10 +55,10 @@ def directions(false: np.ndarray, true: np.ndarray, accepted: np.ndarray) -> np.
     return found / np.linalg.norm(found, axis=-1, keepdims=True)
 
 
-class Ablated(Remedied):
+class AblatedModel(RemediedModel):
     """A model with a direction removed from its activations."""
 
-    def __init__(self, base: Local, parameters: dict[str, Any], ablation: Ablation) -> None:
+    def __init__(self, base: LocalBackend, parameters: dict[str, Any], ablation: Ablation) -> None:
         digest = hashlib.sha256(ablation.direction.astype(np.float16).tobytes()).hexdigest()[:8]
         learned = {"layer": ablation.layer, "strength": ablation.strength, "direction": digest}
         super().__init__(base, parameters, learned, f"ablated-{digest}-{ablation.strength}")
@@ -69,34 +69,38 @@ class Ablated(Remedied):
             yield from super()._asked(groups, prefix, context)
 
 
-def learn(base: Untouched, train: Third, validation: Third) -> Ablation:
+def learn_ablation(base: UntouchedSystem, train: Split, validation: Split) -> Ablation:
     """Learn directions on the training split; choose layer and strength on the validation split, by p(refuse)."""
-    context, size, known = base.context, base.settings.batch, first_token.rates(base, train)
-    benign, harmful = (inside.activations(base.local, context, prompts, size) for prompts in train)
+    context, size, known = base.context, base.settings.batch, first_token.learn_refusal_rates(base, train)
+    benign, harmful = (inside.read_activations(base.local, context, prompts, size) for prompts in train)
     own, twins = (base.decide(of, prompts)["label"] for of, prompts in zip(base.corpora, train, strict=True))
     sides = ((benign, own == "reject"), (harmful, twins == "reject"), (benign, own == "accept"))
-    every = directions(*(seen[rows.to_numpy()] for seen, rows in sides))
+    every = false_refusal_directions(*(seen[rows.to_numpy()] for seen, rows in sides))
 
     def rejected(ablation: Ablation) -> tuple[np.ndarray, ...]:
         with ablation.on(base.local.model.network):
-            steps = [inside.first_steps(base.local, context, prompts, size) for prompts in validation]
+            steps = [inside.trace_first_steps(base.local, context, prompts, size) for prompts in validation]
         return tuple(first_token.p_refuse(step, known) for step in steps)
 
     untouched = Ablation(every[0], 0, 0.0)
-    places = [int(depth * len(every)) for depth in DEPTHS]
-    found = [Ablation(every[layer], layer, strength) for strength in STRENGTHS for layer in places]
-    return first_token.best([untouched, *found], rejected, float(rejected(untouched)[0].mean())) or untouched
+    places = [int(depth * len(every)) for depth in ABLATION_DEPTHS]
+    found = [Ablation(every[layer], layer, strength) for strength in ABLATION_STRENGTHS for layer in places]
+    return (
+        first_token.choose_by_youden([untouched, *found], rejected, float(rejected(untouched)[0].mean())) or untouched
+    )
 
 
-def apply(base: Untouched, train: Third, validation: Third) -> Target:
+def apply(base: UntouchedSystem, train: Split, validation: Split) -> RemediedSystem:
     """Remove the direction."""
-    parameters = {"depths": list(DEPTHS), "strengths": list(STRENGTHS)}
+    parameters = {"depths": list(ABLATION_DEPTHS), "strengths": list(ABLATION_STRENGTHS)}
 
-    def respondent() -> Ablated:
-        found = inside.remembered(base, "ablated", parameters, lambda: learn(base, train, validation)._asdict())
-        return Ablated(base.local, parameters, Ablation(**found))
+    def respondent() -> AblatedModel:
+        found = inside.load_or_learn(
+            base, "ablated", parameters, lambda: learn_ablation(base, train, validation)._asdict()
+        )
+        return AblatedModel(base.local, parameters, Ablation(**found))
 
-    return Target.asking(base, "ablated", parameters, respondent)
+    return RemediedSystem.asking(base, "ablated", parameters, respondent)
 
 
 REMEDIES = (Remedy("ablated", "inside", "2410.03415", apply, asks=True),)

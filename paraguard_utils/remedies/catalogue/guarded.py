@@ -3,26 +3,27 @@
 from functools import partial
 
 from paraguard_utils import registry
-from paraguard_utils.analysis.guarded import behind
-from paraguard_utils.remedies.contract import Remedy, Target
-from paraguard_utils.remedies.splits import Third
-from paraguard_utils.remedies.untouched import Untouched, rows
+from paraguard_utils.analysis.guarded import apply_guard
+from paraguard_utils.remedies.contract import RemediedSystem, Remedy
+from paraguard_utils.remedies.splits import Split
+from paraguard_utils.remedies.untouched import UntouchedSystem, select_prompts
 from paraguard_utils.schemas import Corpus, Labels
 
-BEHIND = "behind-"
+GUARDED_PREFIX = "behind-"
 """Prefix of the names of these remedies."""
 
 
-def apply(base: Untouched, train: Third, validation: Third, guard: str) -> Target:
+def apply(base: UntouchedSystem, train: Split, validation: Split, guard: str) -> RemediedSystem:
     """Put a guard in front."""
 
     def decide(of: str, prompts: Corpus | None) -> Labels:
         own = base.decide(of, prompts)
-        return behind(own, rows(base.store.read("labels", of, guard), own))
+        return apply_guard(own, select_prompts(base.store.read("labels", of, guard), own))
 
-    return Target(decide)
+    return RemediedSystem(decide)
 
 
 REMEDIES = tuple(
-    Remedy(BEHIND + name, "defence", "05", partial(apply, guard=name)) for name in registry.published("guard").index
+    Remedy(GUARDED_PREFIX + name, "defence", "05", partial(apply, guard=name))
+    for name in registry.published_targets("guard").index
 )

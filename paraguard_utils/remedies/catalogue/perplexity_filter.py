@@ -2,27 +2,27 @@
 
 import numpy as np
 
-from paraguard_utils.analysis.signals import perplexity
-from paraguard_utils.remedies.contract import Remedy, Target
-from paraguard_utils.remedies.splits import Third
-from paraguard_utils.remedies.untouched import Untouched
+from paraguard_utils.analysis.signals import trace_perplexity
+from paraguard_utils.remedies.contract import RemediedSystem, Remedy
+from paraguard_utils.remedies.splits import Split
+from paraguard_utils.remedies.untouched import UntouchedSystem
 from paraguard_utils.schemas import Corpus, Labels
 
-QUANTILE = 0.95
+PERPLEXITY_QUANTILE = 0.95
 """Quantile of the benign validation prompts' perplexity; the papers take the maximum over some harmless set."""
 
 
-def apply(base: Untouched, train: Third, validation: Third) -> Target:
+def apply(base: UntouchedSystem, train: Split, validation: Split) -> RemediedSystem:
     """Reject requests with a perplexity above the limit; the model decides the others."""
     benign, _ = base.corpora
 
     def decide(of: str, prompts: Corpus | None) -> Labels:
-        odd = perplexity(base.traces(of, prompts))
-        limit = np.quantile(perplexity(base.traces(benign, validation.benign)), QUANTILE)
+        odd = trace_perplexity(base.traces(of, prompts))
+        limit = np.quantile(trace_perplexity(base.traces(benign, validation.benign)), PERPLEXITY_QUANTILE)
         own = base.decide(of, prompts)
         return own.assign(label=own["label"].mask(odd > limit, "reject"))
 
-    return Target(decide)
+    return RemediedSystem(decide)
 
 
 REMEDIES = (Remedy("perplexity-filter", "defence", "2308.14132", apply),)

@@ -2,15 +2,15 @@
 
 from paraguard_utils.models.prompting import Decoding, PromptContext
 from paraguard_utils.registry import wrappers
-from paraguard_utils.remedies.asking import Remedied
-from paraguard_utils.remedies.contract import Remedy, Target
-from paraguard_utils.remedies.splits import Third
-from paraguard_utils.remedies.untouched import Untouched
+from paraguard_utils.remedies.asking import RemediedModel
+from paraguard_utils.remedies.contract import RemediedSystem, Remedy
+from paraguard_utils.remedies.splits import Split
+from paraguard_utils.remedies.untouched import UntouchedSystem
 
-WRAPPER = "permissive"
+REWRITTEN_PROMPT = "permissive"
 
 
-class Rewritten(Remedied):
+class RewrittenModel(RemediedModel):
     """A model with the other system prompt."""
 
     def context(self, wrapper_text: str, decoding: Decoding) -> PromptContext:
@@ -18,10 +18,10 @@ class Rewritten(Remedied):
         return super().context(self.parameters["text"], decoding)
 
 
-def apply(base: Untouched, train: Third, validation: Third) -> Target:
+def apply(base: UntouchedSystem, train: Split, validation: Split) -> RemediedSystem:
     """Ask with the other system prompt."""
-    parameters = {"text": wrappers()[WRAPPER]["text"]}
-    return Target.asking(base, "rewritten", parameters, lambda: Rewritten(base.local, parameters))
+    parameters = {"text": wrappers()[REWRITTEN_PROMPT]["text"]}
+    return RemediedSystem.asking(base, "rewritten", parameters, lambda: RewrittenModel(base.local, parameters))
 
 
 REMEDIES = (Remedy("rewritten", "decision", "ours", apply, asks=True),)

@@ -8,30 +8,30 @@ import numpy as np
 import pandas as pd
 
 from paraguard_utils.core.estimates import ClusterBootstrap, to_columns
-from paraguard_utils.models.local import Local
+from paraguard_utils.models.local import LocalBackend
 from paraguard_utils.models.prompting import PromptContext
 from paraguard_utils.remedies import first_token
-from paraguard_utils.remedies.asking import Remedied, ask
-from paraguard_utils.remedies.contract import Remedy, Target
-from paraguard_utils.remedies.splits import Splits, Third
-from paraguard_utils.remedies.untouched import Untouched, rows
+from paraguard_utils.remedies.asking import RemediedModel, ask_remedied
+from paraguard_utils.remedies.contract import RemediedSystem, Remedy
+from paraguard_utils.remedies.splits import Split, Splits
+from paraguard_utils.remedies.untouched import UntouchedSystem, select_prompts
 from paraguard_utils.schemas import Corpus, Labels, Table, Traces
 from paraguard_utils.stores import read_meta
 
-PLAIN = "none"
+PLAIN_PROMPT = "none"
 """The system prompt whose distribution is contrasted with the system's own."""
 
-ALPHAS = (0.5, 1.0, 1.5, 2.0, 2.5, 3.0)
+SELF_CD_ALPHAS = (0.5, 1.0, 1.5, 2.0, 2.5, 3.0)
 """0 is the wrapped prompt, 1 the plain one; more exaggerates the plain one."""
 
-LIKELY = 0.5
+MIN_REFUSAL_SHARE = 0.5
 """A first token counts as a refusal if at least this share of its answers are."""
 
-ROWS = 16
+SELF_CD_BATCH = 16
 """Prompts that are generated at once, each twice."""
 
 
-def simulated(wrapped: Traces, plain: Traces, alpha: float) -> np.ndarray:
+def simulate_first_tokens(wrapped: Traces, plain: Traces, alpha: float) -> np.ndarray:
     """Return the first tokens that Self-CD would choose, from recorded distributions of the same prompts.
 
     That is the token with the highest y - alpha (y - y') among those with recorded log-probabilities y, wrapped, and
@@ -48,37 +48,41 @@ def simulated(wrapped: Traces, plain: Traces, alpha: float) -> np.ndarray:
     return np.array(found, int)
 
 
-def chosen_alpha(base: Untouched, train: Third, validation: Third) -> float:
+def choose_alpha(base: UntouchedSystem, train: Split, validation: Split) -> float:
     """Choose alpha on the validation split, by simulating the first step."""
-    known = first_token.rates(base, train)
+    known = first_token.learn_refusal_rates(base, train)
 
     def rejected(alpha: float) -> tuple[np.ndarray, ...]:
         return tuple(
-            known.of(simulated(base.traces(of, prompts), base.traces(of, prompts, PLAIN), alpha)) >= LIKELY
+            known.of(simulate_first_tokens(base.traces(of, prompts), base.traces(of, prompts, PLAIN_PROMPT), alpha))
+            >= MIN_REFUSAL_SHARE
             for of, prompts in zip(base.corpora, validation, strict=True)
         )
 
-    return first_token.best(ALPHAS, rejected, float(rejected(0.0)[0].mean())) or 0.0
+    return first_token.choose_by_youden(SELF_CD_ALPHAS, rejected, float(rejected(0.0)[0].mean())) or 0.0
 
 
-class Contrasting(Remedied):
+class ContrastiveModel(RemediedModel):
     """A model whose next token follows from two prompts, with and without the system prompt."""
 
     texts: dict[str, str]
 
     def _asked(self, groups: list, prefix: tuple[int, ...], context: PromptContext) -> Iterator[Traces]:
-        plain = Local(self.model).context("", context.decoding)
+        plain = LocalBackend(self.model).context("", context.decoding)
         for group in groups:
-            parts = [self._generated(group[i : i + ROWS], context, plain) for i in range(0, len(group), ROWS)]
+            parts = [
+                self._generated(group[i : i + SELF_CD_BATCH], context, plain)
+                for i in range(0, len(group), SELF_CD_BATCH)
+            ]
             yield pd.concat(parts, ignore_index=True)
 
     def _generated(self, group: list, context: PromptContext, plain: PromptContext) -> Traces:
         """Generate with classifier-free guidance of transformers: the plain prompt against the wrapped one."""
         import torch
 
-        from paraguard_utils.models.engine import TOP, stop_ids
+        from paraguard_utils.models.engine import TOP_TOKENS, find_stop_tokens
 
-        tokenizer, network, stops = self.reader.tokenizer, self.model.network, stop_ids(self.model)
+        tokenizer, network, stops = self.reader.tokenizer, self.model.network, find_stop_tokens(self.model)
         own = [self.texts[request.prompt_id] for request in group]
         padded = {"add_special_tokens": False, "padding": True, "padding_side": "left", "return_tensors": "pt"}
         inputs, negative = (
@@ -102,7 +106,7 @@ class Contrasting(Remedied):
             )
         answers = made.sequences[:, inputs["input_ids"].shape[1] :]
         scores = made.scores[0].cpu().double()
-        top = torch.log_softmax(scores, dim=-1).topk(min(TOP, scores.shape[-1]))
+        top = torch.log_softmax(scores, dim=-1).topk(min(TOP_TOKENS, scores.shape[-1]))
         rows = []
         for request, tokens, ids, logprobs in zip(group, answers.tolist(), top.indices, top.values, strict=True):
             stop = next((i for i, token in enumerate(tokens) if token in stops), None)
@@ -128,23 +132,23 @@ class Contrasting(Remedied):
         self.texts = dict(zip(corpus["prompt_id"], corpus["text"], strict=True))
 
 
-def apply(base: Untouched, train: Third, validation: Third) -> Target:
+def apply(base: UntouchedSystem, train: Split, validation: Split) -> RemediedSystem:
     """Contrast the wrapped and the plain prompt at every step."""
-    parameters = {"plain": PLAIN, "alphas": list(ALPHAS)}
+    parameters = {"plain": PLAIN_PROMPT, "alphas": list(SELF_CD_ALPHAS)}
 
     @cache
-    def respondent() -> Contrasting:
-        alpha = chosen_alpha(base, train, validation)
-        return Contrasting(base.local, parameters, {"alpha": alpha}, f"self-cd-{alpha}")
+    def respondent() -> ContrastiveModel:
+        alpha = choose_alpha(base, train, validation)
+        return ContrastiveModel(base.local, parameters, {"alpha": alpha}, f"self-cd-{alpha}")
 
     def decide(of: str, prompts: Corpus | None) -> Labels:
-        numbers = of in base.corpora  # for `checked`
-        return ask(base, "self-cd", parameters, respondent, of, prompts, numbers=numbers).assign(queries=2)
+        numbers = of in base.corpora  # for `check_simulation`
+        return ask_remedied(base, "self-cd", parameters, respondent, of, prompts, numbers=numbers).assign(queries=2)
 
-    return Target(decide, respondent)
+    return RemediedSystem(decide, respondent)
 
 
-def checked(base: Untouched, folds: Sequence[Splits]) -> Table:
+def check_simulation(base: UntouchedSystem, folds: Sequence[Splits]) -> Table:
     """Compare the simulated first step with the real one; no rows if the system was not asked.
 
     Columns: target, third (number of the test split), prompts (corpus), n, alpha, agrees (the share of prompts whose
@@ -156,9 +160,9 @@ def checked(base: Untouched, folds: Sequence[Splits]) -> Table:
         folder = base.reported_on(third).folder(of, "self-cd")
         if not base.store.has("traces", folder, base.name):
             continue
-        real = first_token.first(rows(base.store.read("traces", folder, base.name), prompts))
+        real = first_token.first_tokens(select_prompts(base.store.read("traces", folder, base.name), prompts))
         alpha = read_meta(base.store.path("labels", folder, base.name))["learned"]["alpha"]
-        same = simulated(base.traces(of, prompts), base.traces(of, prompts, PLAIN), alpha) == real
+        same = simulate_first_tokens(base.traces(of, prompts), base.traces(of, prompts, PLAIN_PROMPT), alpha) == real
         agrees = ClusterBootstrap(prompts["cluster_id"]).share(prompts["cluster_id"], same)
         about = {"target": base.name, "third": third, "prompts": of, "n": len(prompts), "alpha": alpha}
         made.append(about | to_columns({"agrees": agrees}))

@@ -10,22 +10,22 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from paraguard_utils.models.local import Local
+from paraguard_utils.models.local import LocalBackend
 from paraguard_utils.models.prompting import PromptContext
 from paraguard_utils.remedies import first_token, inside
-from paraguard_utils.remedies.asking import Remedied
-from paraguard_utils.remedies.contract import Remedy, Target
-from paraguard_utils.remedies.splits import Third
-from paraguard_utils.remedies.untouched import Untouched
+from paraguard_utils.remedies.asking import RemediedModel
+from paraguard_utils.remedies.contract import RemediedSystem, Remedy
+from paraguard_utils.remedies.splits import Split
+from paraguard_utils.remedies.untouched import UntouchedSystem
 from paraguard_utils.schemas import Corpus, Traces
 
-MULTIPLIERS = (0.05, 0.1, 0.2)
+STEERING_MULTIPLIERS = (0.05, 0.1, 0.2)
 """Length of the added vector as a share of the layer's mean activation length (ours; the paper's is absolute)."""
 
-ROWS = 64
+STEERING_BATCH = 64
 """Prompts whose activations are read together."""
 
-ASSENT = "Sure"
+ASSENT_TEXT = "Sure"
 """Put behind a prompt: the move of activations from before it to behind it tells harmful requests (the paper's)."""
 
 
@@ -56,30 +56,30 @@ class Steering(NamedTuple):
         like = next(network.parameters())
         moves = torch.tensor(sign * self.multiplier * self.vectors, dtype=like.dtype, device=network.device)
         every = range(self.first, self.last) if self.multiplier else ()
-        return inside.changed(network, {layer: partial(torch.add, moves[layer]) for layer in every})
+        return inside.change_layers(network, {layer: partial(torch.add, moves[layer]) for layer in every})
 
     def harmful(self, before: np.ndarray, behind: np.ndarray) -> np.ndarray:
         """Return which requests are harmful, from activations before and behind the assent."""
-        return cosines(before - behind, self.references, self.first) >= self.limit
+        return mean_cosines(before - behind, self.references, self.first) >= self.limit
 
 
-def cosines(moves: np.ndarray, references: np.ndarray, first: int) -> np.ndarray:
+def mean_cosines(moves: np.ndarray, references: np.ndarray, first: int) -> np.ndarray:
     """Return the mean cosine of transitions with the references over layers from `first` on, shape (prompts,)."""
     moves, references = moves[:, first:], references[first:]
     lengths = np.linalg.norm(moves, axis=-1) * np.linalg.norm(references, axis=-1)
     return ((moves * references).sum(axis=-1) / np.maximum(lengths, 1e-12)).mean(axis=-1)
 
 
-def limit_of(benign: np.ndarray, harmful: np.ndarray) -> float:
+def choose_cosine_limit(benign: np.ndarray, harmful: np.ndarray) -> float:
     """Return the cosine with the highest balanced accuracy on training requests, the lowest among equals."""
     values = np.unique(np.concatenate([benign, harmful]))
     return float(max(values, key=lambda value: np.mean(harmful >= value) + np.mean(benign < value)))
 
 
-class Steered(Remedied):
+class SteeredModel(RemediedModel):
     """A model whose middle layers are steered, for each request in its own direction."""
 
-    def __init__(self, base: Local, parameters: dict[str, Any], steering: Steering) -> None:
+    def __init__(self, base: LocalBackend, parameters: dict[str, Any], steering: Steering) -> None:
         parts = (steering.vectors, steering.references, np.array([steering.limit]))
         digest = hashlib.sha256(b"".join(part.astype(np.float16).tobytes() for part in parts)).hexdigest()[:8]
         learned = {"multiplier": steering.multiplier, "limit": round(steering.limit, 4), "vectors": digest}
@@ -88,7 +88,7 @@ class Steered(Remedied):
 
     def prepare(self, corpus: Corpus, context: PromptContext) -> None:
         """Find the harmful requests."""
-        told = self.steering.harmful(*transitions(self, context, corpus, ROWS))
+        told = self.steering.harmful(*read_transitions(self, context, corpus, STEERING_BATCH))
         self.harmful = pd.Series(told, index=corpus["prompt_id"])
 
     def _asked(self, groups: list[Any], prefix: tuple[int, ...], context: PromptContext) -> Iterator[Traces]:
@@ -100,25 +100,31 @@ class Steered(Remedied):
                         yield from super()._asked([own], prefix, context)
 
 
-def transitions(model: Local, context: PromptContext, prompts: Corpus, batch: int) -> tuple[np.ndarray, np.ndarray]:
+def read_transitions(
+    model: LocalBackend, context: PromptContext, prompts: Corpus, batch: int
+) -> tuple[np.ndarray, np.ndarray]:
     """Return activations at the last token of prompts, and at the last token of the assent behind them."""
-    behind = replace(context, suffix=context.suffix + ASSENT)
-    return inside.activations(model, context, prompts, batch), inside.activations(model, behind, prompts, batch)
+    behind = replace(context, suffix=context.suffix + ASSENT_TEXT)
+    return inside.read_activations(model, context, prompts, batch), inside.read_activations(
+        model, behind, prompts, batch
+    )
 
 
-def learn(base: Untouched, train: Third, validation: Third) -> Steering:
+def learn_steering(base: UntouchedSystem, train: Split, validation: Split) -> Steering:
     """Learn vectors and the limit on the training split; choose the multiplier on the validation split."""
-    context, size, known = base.context, base.settings.batch, first_token.rates(base, train)
-    benign, harmful = (transitions(base.local, context, prompts, size) for prompts in train)
+    context, size, known = base.context, base.settings.batch, first_token.learn_refusal_rates(base, train)
+    benign, harmful = (read_transitions(base.local, context, prompts, size) for prompts in train)
     away = harmful[0].mean(axis=0) - benign[0].mean(axis=0)
     lengths = np.linalg.norm(benign[0], axis=-1).mean(axis=0)[:, None]
     vectors = away / np.linalg.norm(away, axis=-1, keepdims=True) * lengths
     references = (harmful[0] - harmful[1]).mean(axis=0)
     depth = len(vectors)
     first, last = round(depth / 3), round(depth * 2 / 3)
-    limit = limit_of(*(cosines(before - behind, references, first) for before, behind in (benign, harmful)))
+    limit = choose_cosine_limit(
+        *(mean_cosines(before - behind, references, first) for before, behind in (benign, harmful))
+    )
     untouched = Steering(vectors, references, first, last, limit)
-    told = [untouched.harmful(*transitions(base.local, context, prompts, size)) for prompts in validation]
+    told = [untouched.harmful(*read_transitions(base.local, context, prompts, size)) for prompts in validation]
 
     def rejected(steering: Steering) -> tuple[np.ndarray, ...]:
         found = []
@@ -128,24 +134,26 @@ def learn(base: Untouched, train: Third, validation: Third) -> Steering:
                 if rows.any():
                     own = prompts[rows]
                     with steering.on(base.local.model.network, sign):
-                        steps = inside.first_steps(base.local, context, own, size).set_index("prompt_id")
+                        steps = inside.trace_first_steps(base.local, context, own, size).set_index("prompt_id")
                     p[rows] = first_token.p_refuse(steps.loc[own["prompt_id"]], known)
             found.append(p)
         return tuple(found)
 
-    tried = [untouched, *(untouched._replace(multiplier=one) for one in MULTIPLIERS)]
-    return first_token.best(tried, rejected, float(rejected(untouched)[0].mean())) or untouched
+    tried = [untouched, *(untouched._replace(multiplier=one) for one in STEERING_MULTIPLIERS)]
+    return first_token.choose_by_youden(tried, rejected, float(rejected(untouched)[0].mean())) or untouched
 
 
-def apply(base: Untouched, train: Third, validation: Third) -> Target:
+def apply(base: UntouchedSystem, train: Split, validation: Split) -> RemediedSystem:
     """Steer every request."""
-    parameters = {"multipliers": list(MULTIPLIERS), "assent": ASSENT}
+    parameters = {"multipliers": list(STEERING_MULTIPLIERS), "assent": ASSENT_TEXT}
 
-    def respondent() -> Steered:
-        found = inside.remembered(base, "steered", parameters, lambda: learn(base, train, validation)._asdict())
-        return Steered(base.local, parameters, Steering(**found))
+    def respondent() -> SteeredModel:
+        found = inside.load_or_learn(
+            base, "steered", parameters, lambda: learn_steering(base, train, validation)._asdict()
+        )
+        return SteeredModel(base.local, parameters, Steering(**found))
 
-    return Target.asking(base, "steered", parameters, respondent)
+    return RemediedSystem.asking(base, "steered", parameters, respondent)
 
 
 REMEDIES = (Remedy("steered", "inside", "2408.11491", apply, asks=True),)

@@ -5,26 +5,26 @@ from functools import cache
 import numpy as np
 
 from paraguard_utils.remedies import first_token
-from paraguard_utils.remedies.contract import Remedy, Target
-from paraguard_utils.remedies.splits import Third
-from paraguard_utils.remedies.untouched import Untouched
+from paraguard_utils.remedies.contract import RemediedSystem, Remedy
+from paraguard_utils.remedies.splits import Split
+from paraguard_utils.remedies.untouched import UntouchedSystem
 from paraguard_utils.schemas import Corpus, Labels
 
 
-def apply(base: Untouched, train: Third, validation: Third) -> Target:
+def apply(base: UntouchedSystem, train: Split, validation: Split) -> RemediedSystem:
     """Reject prompts from a chosen p(refuse) on; if no value may be chosen, the model decides."""
     benign, _ = base.corpora
 
     @cache
-    def learned() -> tuple[first_token.Rates, float | None]:
-        known = first_token.rates(base, train)
+    def learned() -> tuple[first_token.RefusalRates, float | None]:
+        known = first_token.learn_refusal_rates(base, train)
         chosen = [
             first_token.p_refuse(base.traces(of, prompts), known)
             for of, prompts in zip(base.corpora, validation, strict=True)
         ]
         untouched = float((base.decide(benign, validation.benign)["label"] == "reject").mean())
         limits = np.unique(np.concatenate(chosen))
-        return known, first_token.best(limits, lambda value: tuple(p >= value for p in chosen), untouched)
+        return known, first_token.choose_by_youden(limits, lambda value: tuple(p >= value for p in chosen), untouched)
 
     def decide(of: str, prompts: Corpus | None) -> Labels:
         traces, (known, limit) = base.traces(of, prompts), learned()
@@ -32,12 +32,12 @@ def apply(base: Untouched, train: Third, validation: Third) -> Target:
         if limit is None:
             return own
         label = np.where(first_token.p_refuse(traces, known) >= limit, "reject", "accept")
-        return decided(own, label)
+        return replace_decisions(own, label)
 
-    return Target(decide)
+    return RemediedSystem(decide)
 
 
-def decided(own: Labels, label: np.ndarray) -> Labels:
+def replace_decisions(own: Labels, label: np.ndarray) -> Labels:
     """Replace decisions; overturned rejections have no answer, since none was generated."""
     overturned = (own["label"] != "accept") & (label == "accept")
     return own.assign(label=label, answer=own["answer"].mask(overturned))

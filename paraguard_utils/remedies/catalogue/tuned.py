@@ -14,20 +14,20 @@ import pandas as pd
 from paraguard_utils import paths, stores
 from paraguard_utils.analysis import confusion
 from paraguard_utils.errors import DataError
-from paraguard_utils.labels.follow_ups import LONG, with_later
+from paraguard_utils.labels.follow_ups import LONG_ANSWER_TOKENS, label_long_answers
 from paraguard_utils.models import prompting, trace_store
-from paraguard_utils.models.local import Local
+from paraguard_utils.models.local import LocalBackend
 from paraguard_utils.remedies import tuning_data
-from paraguard_utils.remedies.asking import Remedied
-from paraguard_utils.remedies.catalogue.demonstrations import REFUSAL
-from paraguard_utils.remedies.contract import Remedy, Target
-from paraguard_utils.remedies.inside import place
-from paraguard_utils.remedies.splits import Third
-from paraguard_utils.remedies.untouched import Untouched
+from paraguard_utils.remedies.asking import RemediedModel
+from paraguard_utils.remedies.catalogue.demonstrations import REFUSAL_TEXT
+from paraguard_utils.remedies.contract import RemediedSystem, Remedy
+from paraguard_utils.remedies.inside import learned_path
+from paraguard_utils.remedies.splits import Split
+from paraguard_utils.remedies.untouched import UntouchedSystem
 from paraguard_utils.schemas import Corpus
-from paraguard_utils.settings import remedied_name
+from paraguard_utils.settings import name_remedied
 
-RECIPE: dict[str, Any] = {
+LORA_RECIPE: dict[str, Any] = {
     "rank": 16,
     "alpha": 32,
     "modules": ["q_proj", "k_proj", "v_proj", "o_proj"],
@@ -37,15 +37,15 @@ RECIPE: dict[str, Any] = {
 }
 """LoRA's rank, scale and layers; learning rate, epochs and examples a step."""
 
-SEEDS = (1, 2)
+TUNING_SEEDS = (1, 2)
 
-MOST = 120
+MAX_PAIRS = 120
 """Pairs to learn from, at most, drawn by seed; as many twins are added."""
 
-WRITTEN = "adapter_model.safetensors"
+ADAPTER_FILE = "adapter_model.safetensors"
 
 
-def complete_answers(base: Untouched, benign: Corpus) -> pd.DataFrame:
+def collect_complete_answers(base: UntouchedSystem, benign: Corpus) -> pd.DataFrame:
     """Return the answers to benign prompts; those that were cut in clusters decided both ways are asked longer."""
     of = next(iter(base.corpora))
     own = base.decide(of, benign)
@@ -53,44 +53,46 @@ def complete_answers(base: Untouched, benign: Corpus) -> pd.DataFrame:
     columns = ["prompt_id", "label", "response", "finish_reason", "declined_later"]
     usual = own.assign(finish_reason=finished, declined_later=False)[columns]
     cut = (own["label"] == "accept") & (own["answer"] == "on_topic") & (finished != "stop")
-    brittle = benign["cluster_id"].isin(confusion.flips(benign, own).query("mixed")["cluster_id"])
+    brittle = benign["cluster_id"].isin(confusion.describe_flips(benign, own).query("mixed")["cluster_id"])
     prompts = benign[cut.to_numpy() & brittle.to_numpy()]
     if prompts.empty:
         return usual
-    name = remedied_name(of, f"long-{stores.frame_hash(prompts[['prompt_id']])[:8]}")
-    how = (base.local, base.wrapper, prompting.Decoding(LONG), base.settings.batch)
-    longer = trace_store.query(base.store, name, prompts, *how)
-    return pd.concat([usual, with_later(longer, prompts["text"])[columns]], ignore_index=True)
+    name = name_remedied(of, f"long-{stores.frame_hash(prompts[['prompt_id']])[:8]}")
+    how = (base.local, base.wrapper, prompting.Decoding(LONG_ANSWER_TOKENS), base.settings.batch)
+    longer = trace_store.query_model(base.store, name, prompts, *how)
+    return pd.concat([usual, label_long_answers(longer, prompts["text"])[columns]], ignore_index=True)
 
 
-def training_rows(base: Untouched, split: Third, brittle: bool, seed: int) -> pd.DataFrame:
+def make_training_rows(base: UntouchedSystem, split: Split, brittle: bool, seed: int) -> pd.DataFrame:
     """Return pairs of a split, and as many of its twins with a refusal, in random order: prompt_id, text, response.
 
     A pair is a refused phrasing with an answer to an accepted one if `brittle`, else an accepted one with its own.
     Raises DataError if there are none.
     """
     benign, of = split.benign, next(iter(base.corpora))
-    given = (benign, base.decide(of, benign), complete_answers(base, benign))
-    pairs = tuning_data.paired(*given, brittle=True)
-    count = min(MOST, len(pairs))
+    given = (benign, base.decide(of, benign), collect_complete_answers(base, benign))
+    pairs = tuning_data.pair_answers(*given, brittle=True)
+    count = min(MAX_PAIRS, len(pairs))
     if not brittle:
-        pairs = tuning_data.paired(*given, brittle=False)
+        pairs = tuning_data.pair_answers(*given, brittle=False)
     if not count or pairs.empty:
         raise DataError(
             f"{base.name}: no refused phrasing has a complete answer to an accepted one; nothing to tune on"
         )
     pairs = pairs.sample(count, random_state=seed, replace=len(pairs) < count)
     twins = split.twins.sample(count, random_state=seed, replace=len(split.twins) < count)
-    refused = twins[["prompt_id", "text"]].assign(response=REFUSAL)
+    refused = twins[["prompt_id", "text"]].assign(response=REFUSAL_TEXT)
     return pd.concat([pairs, refused], ignore_index=True).sample(frac=1, random_state=seed, ignore_index=True)
 
 
-def tokenized(rows: pd.DataFrame, model: Local, context: prompting.PromptContext) -> list[dict[str, list[int]]]:
+def tokenize_examples(
+    rows: pd.DataFrame, model: LocalBackend, context: prompting.PromptContext
+) -> list[dict[str, list[int]]]:
     """Return examples for a trainer; the answer and its end count for the loss, the prompt does not."""
-    from paraguard_utils.models.engine import stop_ids
+    from paraguard_utils.models.engine import find_stop_tokens
 
     tokenizer, made = model.reader.tokenizer, []
-    end = tokenizer.eos_token_id if tokenizer.eos_token_id is not None else stop_ids(model.model)[0]
+    end = tokenizer.eos_token_id if tokenizer.eos_token_id is not None else find_stop_tokens(model.model)[0]
     for row in rows.itertuples():
         asked = tokenizer(context.prefix + row.text + context.suffix, add_special_tokens=False)["input_ids"]
         told = [*tokenizer(row.response, add_special_tokens=False)["input_ids"], end]
@@ -99,17 +101,22 @@ def tokenized(rows: pd.DataFrame, model: Local, context: prompting.PromptContext
     return made
 
 
-def train_adapter(base: Untouched, train: Third, validation: Third, brittle: bool, seed: int, folder: Path) -> None:
+def train_adapter(
+    base: UntouchedSystem, train: Split, validation: Split, brittle: bool, seed: int, folder: Path
+) -> None:
     """Train an adapter and write it, with its examples and its losses."""
     from peft import LoraConfig, get_peft_model
     from transformers import DataCollatorForSeq2Seq, Trainer, TrainingArguments, set_seed
 
-    learned, held = (training_rows(base, split, brittle, seed) for split in (train, validation))
-    sets = [tokenized(rows, base.local, base.context) for rows in (learned, held)]
+    learned, held = (make_training_rows(base, split, brittle, seed) for split in (train, validation))
+    sets = [tokenize_examples(rows, base.local, base.context) for rows in (learned, held)]
     set_seed(seed)
     plain = base.load(packed=False).network
     lora = LoraConfig(
-        r=RECIPE["rank"], lora_alpha=RECIPE["alpha"], target_modules=RECIPE["modules"], task_type="CAUSAL_LM"
+        r=LORA_RECIPE["rank"],
+        lora_alpha=LORA_RECIPE["alpha"],
+        target_modules=LORA_RECIPE["modules"],
+        task_type="CAUSAL_LM",
     )
     work = folder.with_name(f"{folder.name}.training")
     adapted: Any = get_peft_model(plain, lora)
@@ -117,10 +124,10 @@ def train_adapter(base: Untouched, train: Third, validation: Third, brittle: boo
         adapted,
         TrainingArguments(
             str(work),
-            num_train_epochs=RECIPE["epochs"],
-            per_device_train_batch_size=RECIPE["rows"],
-            per_device_eval_batch_size=RECIPE["rows"],
-            learning_rate=RECIPE["rate"],
+            num_train_epochs=LORA_RECIPE["epochs"],
+            per_device_train_batch_size=LORA_RECIPE["rows"],
+            per_device_eval_batch_size=LORA_RECIPE["rows"],
+            learning_rate=LORA_RECIPE["rate"],
             eval_strategy="epoch",
             save_strategy="epoch",
             logging_strategy="epoch",
@@ -151,38 +158,38 @@ def train_adapter(base: Untouched, train: Third, validation: Third, brittle: boo
     shutil.rmtree(work)
 
 
-class Tuned(Remedied):
+class TunedModel(RemediedModel):
     """A model with an adapter merged into its weights."""
 
-    def __init__(self, base: Untouched, parameters: Mapping[str, Any], folder: Path) -> None:
+    def __init__(self, base: UntouchedSystem, parameters: Mapping[str, Any], folder: Path) -> None:
         from peft import PeftModel
 
-        from paraguard_utils.models.cpu import pack
+        from paraguard_utils.models.cpu import pack_linear_layers
 
         told = json.loads((folder / "told.json").read_text(encoding="utf-8"))
-        digest = hashlib.sha256((folder / WRITTEN).read_bytes()).hexdigest()[:16]
+        digest = hashlib.sha256((folder / ADAPTER_FILE).read_bytes()).hexdigest()[:16]
         learned = {"adapter": digest, **{name: told[name] for name in ("pairs", "losses", "best_epoch", "seconds")}}
         super().__init__(base.local, parameters, learned, f"tuned-{digest}")
         model = base.load(packed=False)
         network = PeftModel.from_pretrained(model.network, str(folder)).merge_and_unload().eval()
-        pack(network)
+        pack_linear_layers(network)
         self.model = replace(model, network=network)
 
 
-def apply(base: Untouched, train: Third, validation: Third, brittle: bool, seed: int) -> Target:
+def apply(base: UntouchedSystem, train: Split, validation: Split, brittle: bool, seed: int) -> RemediedSystem:
     """Tune the model, or load its adapter from the store."""
     name = f"tuned-{seed}" if brittle else f"control-{seed}"
-    parameters = {**RECIPE, "brittle": brittle, "seed": seed, "most": MOST}
+    parameters = {**LORA_RECIPE, "brittle": brittle, "seed": seed, "most": MAX_PAIRS}
 
-    def respondent() -> Tuned:
-        folder = place(base, name)
-        if not (folder / WRITTEN).is_file():
-            print(f"{paths.shown(folder)} is trained")
+    def respondent() -> TunedModel:
+        folder = learned_path(base, name)
+        if not (folder / ADAPTER_FILE).is_file():
+            print(f"{paths.display_path(folder)} is trained")
             folder.parent.mkdir(parents=True, exist_ok=True)
             train_adapter(base, train, validation, brittle, seed, folder)
-        return Tuned(base, parameters, folder)
+        return TunedModel(base, parameters, folder)
 
-    return Target.asking(base, name, parameters, respondent)
+    return RemediedSystem.asking(base, name, parameters, respondent)
 
 
 REMEDIES = tuple(
@@ -195,5 +202,5 @@ REMEDIES = tuple(
         role="remedy" if name == "tuned" else "control",
     )
     for name in ("tuned", "control")
-    for seed in SEEDS
+    for seed in TUNING_SEEDS
 )

@@ -9,25 +9,25 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from paraguard_utils.analysis.cohorts import LEVELS
-from paraguard_utils.registry import titles
+from paraguard_utils.analysis.cohorts import BIN_NAMES
+from paraguard_utils.registry import display_titles
 from paraguard_utils.report import tables
 from paraguard_utils.report.figures.style import (
-    CHANCE,
-    DECISIONS,
+    CHANCE_LINE,
+    DECISION_COLOURS,
     GREY,
     INK,
-    PAGE,
-    PAPER,
-    READINGS,
+    MIN_FONT_SIZE,
+    PAGE_WIDTH,
+    PAPER_LINE,
+    READING_COLOURS,
     SHADES,
-    SMALL,
     Look,
-    interval_bars,
-    list_rows,
-    rule_rows,
+    draw_interval_bars,
+    draw_row_rules,
+    make_listed_panels,
+    name_rows,
     subplots,
-    target_panels,
 )
 from paraguard_utils.report.paper import paper_value
 from paraguard_utils.schemas import Table
@@ -39,24 +39,27 @@ PAPER_COHORTS = {
 """The cohorts that the paper gives a CR for, by item of `data/paper_values.csv`: title, risk, similarity, how exact."""
 
 
-def cohort_heat_map(table: Table) -> Figure:
+def plot_cohort_heat_map(table: Table) -> Figure:
     """Draw CI by surface risk and neighbour similarity for each target, and CR@0.60 of the paper's cohorts (Fig. 5).
 
     Shades span the range of all cells. The cohorts that the paper gives a CR for are outlined, dashed; below, their CR
-    in both readings stands beside the paper's. A page wide. `table` is `cohorts.table` of any targets in one binning.
+    in both readings stands beside the paper's. A page wide. `table` is `cohorts.cohort_table` of any targets in one
+    binning.
     """
     names = list(dict.fromkeys(table["target"]))
-    cells = table[(table["reading"] == "relative") & table["risk"].isin(LEVELS) & table["similarity"].isin(LEVELS)]
+    cells = table[
+        (table["reading"] == "relative") & table["risk"].isin(BIN_NAMES) & table["similarity"].isin(BIN_NAMES)
+    ]
     across = min(3, len(names))
     lines = -(-len(names) // across)
     heights = [1.3 * lines, 0.6 + 0.16 * len(names)]
-    figure, (upper, lower) = subplots(2, 1, figsize=(PAGE, sum(heights) + 0.4), height_ratios=heights)
+    figure, (upper, lower) = subplots(2, 1, figsize=(PAGE_WIDTH, sum(heights) + 0.4), height_ratios=heights)
     scale = mpl.colors.Normalize(cells["ci"].min(), cells["ci"].max())
     panels = upper.get_subplotspec().subgridspec(lines, across).subplots(sharex=True, sharey=True, squeeze=False)
     upper.remove()
     for axis in panels.flat[len(names) :]:
         axis.set_visible(False)
-    for axis, name, title in zip(panels.flat, names, titles(names), strict=False):
+    for axis, name, title in zip(panels.flat, names, display_titles(names), strict=False):
         _draw_cells(axis, cells[cells["target"] == name], scale)
         axis.set_title(title)
     for axis in panels[:, 0]:
@@ -69,67 +72,74 @@ def cohort_heat_map(table: Table) -> Figure:
     for axis, (item, (title, risk, similarity, about)) in zip(strips, PAPER_COHORTS.items(), strict=True):
         known = paper_value(item)
         _draw_strip(axis, table[(table["risk"] == risk) & (table["similarity"] == similarity)], names)
-        axis.axvline(known, zorder=0, **PAPER)
+        axis.axvline(known, zorder=0, **PAPER_LINE)
         axis.set_title(f"{title}\n(dashed: the paper's, {about}{100 * known:g} %)", pad=11)
         axis.set(xlabel="CR@0.60", xlim=(0, 1))
-    list_rows(strips[0], titles(names))
+    name_rows(strips[0], display_titles(names))
     return figure
 
 
 def _draw_cells(axis: Axes, rows: Table, scale: mpl.colors.Normalize) -> None:
     """Draw one target's CI by cohort as shades, with its interval and the number of rejections; outline the paper's."""
-    values = rows.pivot(index="risk", columns="similarity", values="ci").reindex(index=LEVELS, columns=LEVELS)
+    values = rows.pivot(index="risk", columns="similarity", values="ci").reindex(index=BIN_NAMES, columns=BIN_NAMES)
     seaborn.heatmap(values, ax=axis, cmap=SHADES, norm=scale, cbar=False, linewidths=0.8, linecolor="white")
     axis.invert_yaxis()
     for row in rows.to_dict("records"):
-        place = (LEVELS.index(row["similarity"]) + 0.5, LEVELS.index(row["risk"]) + 0.5)
-        known = f"{tables.estimate(row, 'ci', 2)}\n".replace(" [", "\n[") if row["n"] else ""
-        look: Look = {"ha": "center", "va": "center", "size": SMALL, "color": INK if known else GREY}
+        place = (BIN_NAMES.index(row["similarity"]) + 0.5, BIN_NAMES.index(row["risk"]) + 0.5)
+        known = f"{tables.format_estimate(row, 'ci', 2)}\n".replace(" [", "\n[") if row["n"] else ""
+        look: Look = {"ha": "center", "va": "center", "size": MIN_FONT_SIZE, "color": INK if known else GREY}
         axis.text(*place, f"{known}n = {row['n']}", linespacing=1.1, **look)
     for corner, width in (((2, 0), 1), ((0, 2), 3)):
-        axis.add_patch(Rectangle(corner, width, 1, fill=False, clip_on=False, **PAPER))
-    ticks = np.arange(len(LEVELS)) + 0.5
-    axis.set(xticks=ticks, xticklabels=LEVELS, yticks=ticks, xlabel="", ylabel="")
-    axis.set_yticklabels(LEVELS, rotation=0)
+        axis.add_patch(Rectangle(corner, width, 1, fill=False, clip_on=False, **PAPER_LINE))
+    ticks = np.arange(len(BIN_NAMES)) + 0.5
+    axis.set(xticks=ticks, xticklabels=BIN_NAMES, yticks=ticks, xlabel="", ylabel="")
+    axis.set_yticklabels(BIN_NAMES, rotation=0)
     axis.tick_params(length=0)
     axis.spines[:].set_visible(False)
 
 
 def _draw_strip(axis: Axes, rows: Table, names: list[str]) -> None:
     """Draw one cohort's CR of each target in both readings, with the number of its rejections on the right."""
-    for shift, (reading, colour) in zip((-0.15, 0.15), READINGS.items(), strict=True):
+    for shift, (reading, colour) in zip((-0.15, 0.15), READING_COLOURS.items(), strict=True):
         own = rows[rows["reading"] == reading].set_index("target").reindex(names)
-        interval_bars(axis, own, "cr60", np.arange(len(names)) + shift, ms=2.5, color=colour, clip_on=False)
+        draw_interval_bars(axis, own, "cr60", np.arange(len(names)) + shift, ms=2.5, color=colour, clip_on=False)
         middle = own["cr60"].median()
         if np.isfinite(middle):
-            look: Look = {"color": colour, "weight": "bold", "size": SMALL, "transform": axis.get_xaxis_transform()}
+            look: Look = {
+                "color": colour,
+                "weight": "bold",
+                "size": MIN_FONT_SIZE,
+                "transform": axis.get_xaxis_transform(),
+            }
             axis.text(np.clip(middle, 0.1, 0.9), 1.02, reading, ha="center", **look)
     counts = rows.drop_duplicates("target").set_index("target")["n"].reindex(names).fillna(0).astype(int)
     for y, n in enumerate(counts):
-        axis.text(1.03, y, f"n = {n}", va="center", size=SMALL, color=GREY, transform=axis.get_yaxis_transform())
-    rule_rows(axis)
+        axis.text(
+            1.03, y, f"n = {n}", va="center", size=MIN_FONT_SIZE, color=GREY, transform=axis.get_yaxis_transform()
+        )
+    draw_row_rules(axis)
 
 
-def strategy_flips(table: Table) -> Figure:
+def plot_strategy_flips(table: Table) -> Figure:
     """Draw how often each strategy flips its seed's decision: to refusal rightwards, to acceptance leftwards.
 
-    A panel per target of `cohorts.groups`. A page wide.
+    A panel per target of `cohorts.group_table`. A page wide.
     """
     names = table["target"].drop_duplicates()
     table = table[(table["kind"] == "strategy") & (table["n_flip"] > 0)]
     strategies = list(dict.fromkeys(table["group"])) or ["no variant"]
-    figure, axes = target_panels(names, strategies, across=3)
+    figure, axes = make_listed_panels(names, strategies, across=3)
     y = range(len(strategies))
     sides = (("reject", 1, "to refusal", "left"), ("accept", -1, "to acceptance", "right"))
     for axis, name in zip(axes, names, strict=True):
         rows = table[table["target"] == name].set_index("group").reindex(strategies)
         for decision, sign, side, alignment in sides:
-            colour = DECISIONS[decision]
+            colour = DECISION_COLOURS[decision]
             value, low, high = (sign * rows[f"to_{decision}{end}"].to_numpy() for end in ("", "_low", "_high"))
             axis.barh(y, value, height=0.6, color=colour, alpha=0.3, linewidth=0)
             axis.hlines(y, low, high, color=colour, linewidth=1)
             axis.plot(value, y, "o", ms=3, color=colour)
-            look: Look = {"color": colour, "size": SMALL, "weight": "bold", "ha": alignment, "va": "bottom"}
+            look: Look = {"color": colour, "size": MIN_FONT_SIZE, "weight": "bold", "ha": alignment, "va": "bottom"}
             axis.text(0.5 + 0.03 * sign, 1.01, side, transform=axis.transAxes, **look)
         axis.axvline(0, color=INK, linewidth=0.6)
         least, most = (int(bound) for bound in rows["n_flip"].fillna(0).agg(["min", "max"]))
@@ -142,13 +152,13 @@ def strategy_flips(table: Table) -> Figure:
     return figure
 
 
-def cohort_regression(table: Table, adjustment: str) -> Figure:
-    """Draw odds ratios of refusal (`cohorts.odds_ratios`) with 95 % intervals, filled where p < 0.05 after Holm.
+def plot_cohort_regression(table: Table, adjustment: str) -> Figure:
+    """Draw odds ratios of refusal with 95 % intervals, filled where p < 0.05 after Holm.
 
     The term `adjustment` is adjusted for, not tested, and grey. A panel per target. A page wide.
     """
     terms = list(dict.fromkeys(table["term"]))
-    figure, axes = target_panels(table["target"], terms, across=5)
+    figure, axes = make_listed_panels(table["target"], terms, across=5)
     for axis, (_, own) in zip(axes, table.groupby("target", sort=False), strict=True):
         rows = own.set_index("term").reindex(terms)
         for y, (term, row) in enumerate(rows.iterrows()):
@@ -156,9 +166,9 @@ def cohort_regression(table: Table, adjustment: str) -> Figure:
             axis.hlines(y, row["odds_ratio_low"], row["odds_ratio_high"], color=colour, linewidth=1)
             inner = colour if row["p_holm"] < 0.05 else "white"
             axis.plot(row["odds_ratio"], y, "o", ms=3.5, mfc=inner, mec=colour, mew=0.9)
-        axis.axvline(1, zorder=0, **CHANCE)
+        axis.axvline(1, zorder=0, **CHANCE_LINE)
         axis.set_title(f"{axis.get_title('left')}\n{rows['n_reject'].iloc[0]} of {rows['n'].iloc[0]} refused")
-        look: Look = {"va": "center", "size": SMALL, "color": GREY}
+        look: Look = {"va": "center", "size": MIN_FONT_SIZE, "color": GREY}
         if rows["odds_ratio"].isna().all():
             look |= {"ha": "center", "transform": axis.transAxes, "bbox": {"color": "white", "pad": 1}}
             axis.text(0.5, 0.5, fill(rows["note"].iloc[0], 18), **look)

@@ -3,30 +3,30 @@
 import numpy as np
 from matplotlib.figure import Figure
 
-from paraguard_utils.registry import titles
+from paraguard_utils.registry import display_titles
 from paraguard_utils.remedies.catalogue import UNTOUCHED
-from paraguard_utils.remedies.catalogue.guarded import BEHIND
+from paraguard_utils.remedies.catalogue.guarded import GUARDED_PREFIX
 from paraguard_utils.report.figures.style import (
-    CHANCE,
-    DECISIONS,
+    CHANCE_LINE,
+    DECISION_COLOURS,
     GREY,
     INK,
-    OTHERS,
-    PAGE,
+    MIN_FONT_SIZE,
+    OTHER_COLOURS,
+    PAGE_WIDTH,
     SHADES,
-    SMALL,
     Look,
-    grid,
-    interval_bars,
-    list_rows,
+    draw_interval_bars,
+    make_target_grid,
+    name_rows,
     subplots,
 )
 from paraguard_utils.schemas import Table
 
-_REJECT = DECISIONS["reject"]
+_REJECT = DECISION_COLOURS["reject"]
 
 
-def both_corpora(table: Table) -> Figure:
+def plot_both_corpora(table: Table) -> Figure:
     """Draw what each target rejects of harmless requests and of their harmful twins: a long bar sees harm.
 
     The targets that tell the two apart best stand first. A page wide. `table` has target, benign_rejected and
@@ -34,83 +34,87 @@ def both_corpora(table: Table) -> Figure:
     """
     gap = (table["twins_rejected"] - table["benign_rejected"]).sort_values(ascending=False, kind="stable")
     rows = table.loc[gap.index].reset_index(drop=True)
-    figure, axis = subplots(figsize=(PAGE, 0.6 + 0.22 * len(rows)))
+    figure, axis = subplots(figsize=(PAGE_WIDTH, 0.6 + 0.22 * len(rows)))
     y = np.arange(len(rows))
     axis.hlines(y, rows["benign_rejected"], rows["twins_rejected"], color=GREY, linewidth=0.8, zorder=0)
     for name, face, text in (
         ("benign_rejected", "white", "harmless"),
         ("twins_rejected", _REJECT, "harmful twins"),
     ):
-        interval_bars(axis, rows, name, y, ms=4, color=_REJECT, mfc=face, elinewidth=0.8)
+        draw_interval_bars(axis, rows, name, y, ms=4, color=_REJECT, mfc=face, elinewidth=0.8)
         place = (rows[name].iloc[0], 0)
-        axis.annotate(text, place, (0, 5), textcoords="offset points", ha="center", size=SMALL)
-    list_rows(axis, titles(rows["target"]))
+        axis.annotate(text, place, (0, 5), textcoords="offset points", ha="center", size=MIN_FONT_SIZE)
+    name_rows(axis, display_titles(rows["target"]))
     axis.tick_params(axis="y", length=0)
     axis.set(xlim=(-0.02, 1.02), ylim=(len(rows) - 0.5, -0.9), xlabel="share rejected, with 95 % intervals")
     return figure
 
 
-def guard_sweep(table: Table, own: Table) -> Figure:
+def plot_guard_sweep(table: Table, own: Table) -> Figure:
     """Draw what each guard rejects at every threshold: harmful twins against harmless requests, and its DR on these.
 
     A guard that sees nothing lies on the dotted diagonal; the dot is its own threshold. A page wide.
 
-    `table` has rows of `guarded.sweep` with a column target; `own` has target, benign_rejected and twins_rejected at
-    each guard's own threshold.
+    `table` has rows of `guarded.sweep_guard_thresholds` with a column target; `own` has target, benign_rejected and
+    twins_rejected at each guard's own threshold.
     """
-    figure, axes = grid(table["target"], 3, 1.9, xlabel="harmless requests rejected", ylabel="twins rejected; DR")
+    figure, axes = make_target_grid(
+        table["target"], 3, 1.9, xlabel="harmless requests rejected", ylabel="twins rejected; DR"
+    )
     for axis, (name, rows) in zip(axes, table.groupby("target", sort=False), strict=True):
         curve = rows.sort_values("threshold", ascending=False)
         x, ends = curve["rejected_benign"], (curve["rejected_twins_low"], curve["rejected_twins_high"])
-        axis.plot([0, 1], [0, 1], **CHANCE)
+        axis.plot([0, 1], [0, 1], **CHANCE_LINE)
         axis.fill_between(x, *ends, color=GREY, alpha=0.25, lw=0)
         axis.plot(x, curve["rejected_twins"], color=_REJECT, lw=1.2)
         axis.plot(x, curve["dr"], color=INK, lw=0.8, ls="--")
         at = own.set_index("target").loc[name]
         axis.plot(at["benign_rejected"], at["twins_rejected"], "o", ms=4, color=_REJECT, clip_on=False)
         axis.set(xlim=(0, 1), ylim=(0, 1.15))
-    axes[0].text(0.98, 0.02, "solid: twins rejected\ndashed: DR", ha="right", va="bottom", size=SMALL)
+    axes[0].text(0.98, 0.02, "solid: twins rejected\ndashed: DR", ha="right", va="bottom", size=MIN_FONT_SIZE)
     return figure
 
 
-def before_after(table: Table) -> Figure:
+def plot_before_after(table: Table) -> Figure:
     """Draw how a guard in front of a model changes its FRR, DR and CR@0.60, with 95 % intervals of the paired change.
 
     A panel a model. A page wide. `table` has a row per target and guard with frr_change, dr_change and cr60_change.
     """
     guards = list(dict.fromkeys(table["guard"]))
-    figure, axes = grid(table["target"], 3, 0.5 + 0.2 * len(guards), xlabel="change, guarded minus alone")
+    figure, axes = make_target_grid(table["target"], 3, 0.5 + 0.2 * len(guards), xlabel="change, guarded minus alone")
     y = np.arange(len(guards))
-    marks = (("frr", "FRR", _REJECT, "o"), ("dr", "DR", INK, "s"), ("cr60", "CR@0.60", OTHERS[1], "^"))
+    marks = (("frr", "FRR", _REJECT, "o"), ("dr", "DR", INK, "s"), ("cr60", "CR@0.60", OTHER_COLOURS[1], "^"))
     for axis, (_, rows) in zip(axes, table.groupby("target", sort=False), strict=True):
         own = rows.set_index("guard").loc[guards]
-        axis.axvline(0, **CHANCE)
+        axis.axvline(0, **CHANCE_LINE)
         for shift, (measure, label, colour, mark) in zip((-0.25, 0, 0.25), marks, strict=True):
             look: Look = {"fmt": mark, "ms": 3, "color": colour, "elinewidth": 0.8, "label": label}
-            interval_bars(axis, own, f"{measure}_change", y + shift, **look)
+            draw_interval_bars(axis, own, f"{measure}_change", y + shift, **look)
         axis.set_title(axis.get_title("left").replace(", ", ",\n"))
         axis.tick_params(axis="y", length=0)
         axis.locator_params(axis="x", nbins=4)
-    list_rows(axes[0], titles(guards))
+    name_rows(axes[0], display_titles(guards))
     handles = axes[0].get_legend_handles_labels()
     figure.legend(*handles, ncols=len(marks), loc="outside upper center", frameon=False)
     return figure
 
 
-def veto_curves(table: Table, chosen: Table) -> Figure:
+def plot_veto_curves(table: Table, chosen: Table) -> Figure:
     """Draw what a veto gains on harmless requests and loses on their harmful twins, at every threshold.
 
     The dotted line is overturning at random; below it a veto tells arbitrary refusals from right ones. A page wide.
 
-    `table` has rows of `veto.curve`, `chosen` those of `veto.table`, whose threshold was chosen on the other half of
-    the clusters; both with columns target and score.
+    `table` has rows of `veto.veto_curve`, `chosen` those of `veto.veto_table`, whose threshold was chosen on the other
+    half of the clusters; both with columns target and score.
     """
-    figure, axes = grid(table["target"], 3, 1.9, 0.3, xlabel="harmless requests gained", ylabel="twins lost")
+    figure, axes = make_target_grid(
+        table["target"], 3, 1.9, 0.3, xlabel="harmless requests gained", ylabel="twins lost"
+    )
     scores = (
         ("isolation", "isolation", INK, "-"),
         ("reworded", "isolation, reworded", _REJECT, "-"),
-        ("ci", "CI", OTHERS[1], "-"),
-        ("1 - ci", "1 - CI", OTHERS[1], "--"),
+        ("ci", "CI", OTHER_COLOURS[1], "-"),
+        ("1 - ci", "1 - CI", OTHER_COLOURS[1], "--"),
     )
     for axis, (name, rows) in zip(axes, table.groupby("target", sort=False), strict=True):
         for score, label, colour, line in scores:
@@ -118,7 +122,7 @@ def veto_curves(table: Table, chosen: Table) -> Figure:
             axis.plot(own["gained"], own["lost"], color=colour, ls=line, lw=1.2, label=label)
             if score == "isolation":
                 axis.fill_between(own["gained"], own["lost_low"], own["lost_high"], color=GREY, alpha=0.25, lw=0)
-                axis.plot(own["gained"], own["lost_random"], **CHANCE)
+                axis.plot(own["gained"], own["lost_random"], **CHANCE_LINE)
         at = chosen[(chosen["target"] == name) & (chosen["score"] == "isolation")]
         axis.plot(at["gained"], at["lost"], "o", ms=4, color=INK)
     handles = axes[0].get_legend_handles_labels()
@@ -142,29 +146,29 @@ _MIN_DISTANCE = 0.04
 """Distance of a marker from every numbered one above which it has a number too: closer ones would overlap."""
 
 
-def remedy_map(table: Table, curves: Table) -> Figure:
+def plot_remedy_map(table: Table, curves: Table) -> Figure:
     """Draw what every remedy refuses of harmless requests and of their harmful twins, a panel a target. A page wide.
 
     Up and to the left is better. The line is the threshold on p(refuse), the dotted one overturning by lot; the darker
     a marker, the higher DR; a thick rim: on the Pareto front. Bars are 95 % intervals. A marker on top of another has
     no number. A guard in front (05) that is on no Pareto front is a small square without a number.
 
-    `table` has rows of `effects.table`, `curves` target and the columns of `effects.Curve.drawn`.
+    `table` has rows of `effects.table`, `curves` target and the columns of `effects.ThresholdCurve.drawn`.
     """
     targets = list(dict.fromkeys(table["target"]))
-    table = table.assign(small=table["remedy"].str.startswith(BEHIND) & ~table["pareto"])
+    table = table.assign(small=table["remedy"].str.startswith(GUARDED_PREFIX) & ~table["pareto"])
     names = list(dict.fromkeys(table.loc[~table["small"] & (table["remedy"] != UNTOUCHED), "remedy"]))
     lines = -(-len(names) // _NAME_COLUMNS)
     height = 3.2 + 0.115 * lines
     shared = {"squeeze": False, "sharex": True, "sharey": True}
-    figure, axes = subplots(1, len(targets), figsize=(PAGE, height), layout="none", **shared)
+    figure, axes = subplots(1, len(targets), figsize=(PAGE_WIDTH, height), layout="none", **shared)
     figure.subplots_adjust(0.065, (0.48 + 0.115 * lines) / height, 0.99, 1 - 0.6 / height, wspace=0.08)
     known = table["dr"].dropna()
     low, high = (float(known.min()), float(known.max())) if len(known) else (0.0, 1.0)
-    for axis, target, title in zip(axes[0], targets, titles(targets), strict=True):
+    for axis, target, title in zip(axes[0], targets, display_titles(targets), strict=True):
         own, curve = table[table["target"] == target], curves[curves["target"] == target]
         start = own[own["remedy"] == UNTOUCHED].iloc[0]
-        axis.plot([0, start["frr"]], [0, start["twins"]], **CHANCE)
+        axis.plot([0, start["frr"]], [0, start["twins"]], **CHANCE_LINE)
         axis.plot(curve["frr"], curve["twins"], color=GREY, lw=0.9)
         numbered: list[tuple[float, float]] = [(start["frr"], start["twins"])]
         # The star is drawn last: much that changes nothing lies where it is.
@@ -182,17 +186,17 @@ def remedy_map(table: Table, curves: Table) -> Figure:
             if row["remedy"] in names and room and not row["small"]:
                 numbered.append(here)
                 where = {"ha": "center", "va": "center_baseline", "zorder": 4}
-                axis.text(*here, str(names.index(row["remedy"]) + 1), size=SMALL, **where)
+                axis.text(*here, str(names.index(row["remedy"]) + 1), size=MIN_FONT_SIZE, **where)
         axis.set(title=title.replace(", ", "\n"), xlabel="harmless requests refused", xlim=(-0.04, 1.04))
         axis.set_ylim(-0.04, 1.04)
     axes[0, 0].set_ylabel("harmful twins refused")
     for number, name in enumerate(names):
         x, y = 0.065 + 0.315 * (number // lines), (0.115 * (lines - number % lines) - 0.06) / height
-        figure.text(x, y, f"{number + 1}  {name}", size=SMALL, va="center")
+        figure.text(x, y, f"{number + 1}  {name}", size=MIN_FONT_SIZE, va="center")
     look = {"s": 30, "facecolor": "none", "edgecolor": INK, "linewidth": 0.6}
     handles = {name: axes[0, 0].scatter([], [], marker=mark, **look) for name, mark, _ in _KINDS.values()}
     figure.legend(list(handles.values()), list(handles), ncols=len(handles), frameon=False, loc="upper center",
                   bbox_to_anchor=(0.53, 1.01))  # fmt: skip
     scale = f"white: DR {low:.2f}\ngrey: DR {high:.2f}"
-    axes[0, -1].text(0.97, 0.04, scale, ha="right", size=SMALL, transform=axes[0, -1].transAxes)
+    axes[0, -1].text(0.97, 0.04, scale, ha="right", size=MIN_FONT_SIZE, transform=axes[0, -1].transAxes)
     return figure

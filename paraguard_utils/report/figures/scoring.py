@@ -7,54 +7,54 @@ from matplotlib.colors import LinearSegmentedColormap, to_rgba
 from matplotlib.figure import Figure
 
 from paraguard_utils.analysis import wording
-from paraguard_utils.analysis.confusion import CI
+from paraguard_utils.analysis.confusion import CI_COLUMNS
 from paraguard_utils.core import disagreement
-from paraguard_utils.core.confusion import TAUS
+from paraguard_utils.core.confusion import CR_THRESHOLDS
 from paraguard_utils.core.estimates import MIN_MIXED, MIN_REFUSALS, ClusterBootstrap
-from paraguard_utils.registry import titles
+from paraguard_utils.registry import display_titles
 from paraguard_utils.report import tables
 from paraguard_utils.report.figures.style import (
-    CHANCE,
+    CHANCE_LINE,
     GREY,
     INK,
-    PAGE,
+    MIN_FONT_SIZE,
+    PAGE_WIDTH,
     PALE,
-    PAPER,
-    PARTS,
-    READINGS,
-    SMALL,
+    PAPER_LINE,
+    PART_COLOURS,
+    READING_COLOURS,
     Look,
-    end_labels,
-    grid,
-    interval_bars,
-    list_rows,
-    rule_rows,
+    draw_interval_bars,
+    draw_row_rules,
+    label_line_ends,
+    make_listed_panels,
+    make_target_grid,
+    name_rows,
     subplots,
     target_looks,
-    target_panels,
 )
 from paraguard_utils.report.paper import paper_value
 from paraguard_utils.schemas import Table
 
-PAPER_R = "r.similarity"
+PAPER_R_ITEM = "r.similarity"
 """The paper's correlation of CI with similarity, by its item in `data/paper_values.csv`."""
 
 
-def variance_parts(table: Table) -> Figure:
+def plot_variance_parts(table: Table) -> Figure:
     """Draw where the variance of each target's decisions goes: a bar a target, its parts side by side.
 
     The bar of meaning carries its 95 % interval; most meaning stands first, targets with few refusals last. Answers
-    drawn by chance stand below a line, with their dice. A page wide. `table` has rows of `variance.parts` and of
-    `variance.drawn_parts`.
+    drawn by chance stand below a line, with their dice. A page wide. `table` has rows of `variance.split_variance` and
+    of `variance.split_sampled_variance`.
     """
     order = {"by": ["few", "meaning"], "ascending": [True, False], "kind": "stable"}
     kinds = [table[table["decoding"] == decoding] for decoding in ("greedy", "drawn")]
     rows, greedy = pd.concat([kind.sort_values(**order) for kind in kinds], ignore_index=True), len(kinds[0])
-    figure, axis = subplots(figsize=(PAGE, 0.5 + 0.24 * len(rows)))
+    figure, axis = subplots(figsize=(PAGE_WIDTH, 0.5 + 0.24 * len(rows)))
     y = np.arange(len(rows), dtype=float)
     y[greedy:] += 0.6  # a gap before the drawn ones
     left, starts = np.zeros(len(rows)), {}
-    for part, colour in PARTS.items():
+    for part, colour in PART_COLOURS.items():
         width, starts[part] = rows[part].clip(lower=0).to_numpy(), left
         axis.barh(y, width, left=left, height=0.72, color=colour, label=part, lw=0)
         left = left + width
@@ -62,9 +62,11 @@ def variance_parts(table: Table) -> Figure:
     known = np.isfinite(low) & np.isfinite(high)
     spreads = [(value - low)[known], (high - value)[known]]
     axis.errorbar(value[known], y[known], xerr=spreads, fmt="none", color=INK, capsize=1.5)
-    look: Look = {"va": "center", "size": SMALL}
+    look: Look = {"va": "center", "size": MIN_FONT_SIZE}
     for place in y[rows["few"].to_numpy(bool)]:
-        axis.text(0.99, place, f"fewer than {disagreement.MIN_DECISIONS} rejections or acceptances", ha="right", **look)
+        axis.text(
+            0.99, place, f"fewer than {disagreement.MIN_DECISIONS_EACH} rejections or acceptances", ha="right", **look
+        )
     # Each part is named once, where it has most room.
     clear = y[_widest(np.nan_to_num(np.fmin(low, value)))]
     axis.text(0.005, clear, "meaning", **look)
@@ -75,7 +77,9 @@ def variance_parts(table: Table) -> Figure:
     if greedy < len(rows):
         axis.text(0.99, y[greedy:][_widest(rows["dice"][greedy:])], "dice", ha="right", **look)
         axis.axhline(greedy - 0.2, color=GREY, linewidth=0.6)
-    names = [f"{title}, drawn" if place >= greedy else title for place, title in enumerate(titles(rows["target"]))]
+    names = [
+        f"{title}, drawn" if place >= greedy else title for place, title in enumerate(display_titles(rows["target"]))
+    ]
     axis.set_yticks(y, names)
     axis.tick_params(axis="y", length=0)
     axis.set(xlim=(0, 1), ylim=(y[-1] + 0.6, -0.6))
@@ -88,7 +92,7 @@ def _widest(values: np.ndarray | pd.Series) -> int:
     return int(np.argmax(np.nan_to_num(np.asarray(values, float), nan=-np.inf)))
 
 
-def target_overview(table: Table) -> Figure:
+def plot_targets(table: Table) -> Figure:
     """Draw how often and how sensibly each target refuses: estimates with 95 % intervals, one panel per measure.
 
     A page wide. `table` is Table 1.
@@ -104,73 +108,79 @@ def target_overview(table: Table) -> Figure:
     rows = table[table["reading"] == "relative"].set_index("target").loc[names]
     figure, axes = _measure_panels(rows, panels)
     for axis, measure in zip(axes, panels, strict=True):
-        interval_bars(axis, rows, measure, np.arange(len(names)), ms=3, color=INK, clip_on=False)
+        draw_interval_bars(axis, rows, measure, np.arange(len(names)), ms=3, color=INK, clip_on=False)
         axis.set_xlim(left=0)
         _add_remarks(axis, rows, measure)
-    axes[1].axvline(1, zorder=0, **CHANCE)
+    axes[1].axvline(1, zorder=0, **CHANCE_LINE)
     return figure
 
 
-def by_source(table: Table) -> Figure:
+def plot_by_source(table: Table) -> Figure:
     """Draw how often and how sensibly targets refuse the prompts of several benchmarks, with 95 % intervals.
 
-    A page wide. `table` has rows of `full_scale.by_source`, of targets with the same sources.
+    A page wide. `table` has rows of `full_scale.estimate_by_source`, of targets with the same sources.
     """
     names, sources = (list(dict.fromkeys(table[column])) for column in ("target", "source"))
-    size = (PAGE, 0.35 + (0.35 + 0.17 * len(sources)) * len(names))
+    size = (PAGE_WIDTH, 0.35 + (0.35 + 0.17 * len(sources)) * len(names))
     figure, axes = subplots(len(names), 2, figsize=size, sharex="col", sharey=True, squeeze=False)
-    for name, title, line in zip(names, titles(names), axes, strict=True):
+    for name, title, line in zip(names, display_titles(names), axes, strict=True):
         rows = table[table["target"] == name].set_index("source").loc[sources]
         for axis, measure in zip(line, ("frr", "dr"), strict=True):
-            interval_bars(axis, rows, measure, np.arange(len(rows)), ms=3, color=INK)
-            rule_rows(axis)
+            draw_interval_bars(axis, rows, measure, np.arange(len(rows)), ms=3, color=INK)
+            draw_row_rules(axis)
             _add_remarks(axis, rows, measure)
         line[0].set_title(title)
-        line[1].axvline(1, zorder=0, **CHANCE)
-    list_rows(axes[0, 0], sources)
+        line[1].axvline(1, zorder=0, **CHANCE_LINE)
+    name_rows(axes[0, 0], sources)
     axes[-1, 0].set(xlabel="FRR", xlim=(0, None))
     axes[-1, 1].set(xlabel="DR (0: meaning decides, 1, dotted: chance)", xlim=(0, None))
     return figure
 
 
-def shared_wording(table: Table, curves: Table) -> Figure:
+def plot_shared_wording(table: Table, curves: Table) -> Figure:
     """Draw DR of near-copies and of free rewordings for each target, and DR by how many words two phrasings share.
 
     Open: near-copies; filled: free rewordings; grey, below and without a curve: fewer than 100 refusals or acceptances.
-    Bars are 95 % intervals. A page wide. Both frames are from `wording.tables`.
+    Bars are 95 % intervals. A page wide. Both frames are from `wording.wording_tables`.
     """
     rows = table[table["dr_free"].notna()].sort_values("few", kind="stable", ignore_index=True)
-    rows["title"] = titles(rows["target"])
+    rows["title"] = display_titles(rows["target"])
     few = rows["few"].to_numpy(bool)
-    figure, (left, right) = subplots(1, 2, figsize=(PAGE, max(0.8 + 0.19 * len(rows), 2.4)), width_ratios=[1.3, 1])
+    figure, (left, right) = subplots(
+        1, 2, figsize=(PAGE_WIDTH, max(0.8 + 0.19 * len(rows), 2.4)), width_ratios=[1.3, 1]
+    )
     y = np.arange(len(rows), dtype=float)
     for chosen, colour in ((~few, INK), (few, GREY)):
         for measure, face, shift in (("dr_near", "white", -0.13), ("dr_free", colour, 0.13)):
-            interval_bars(left, rows[chosen], measure, y[chosen] + shift, ms=3.5, color=colour, markerfacecolor=face)
+            draw_interval_bars(
+                left, rows[chosen], measure, y[chosen] + shift, ms=3.5, color=colour, markerfacecolor=face
+            )
     left.set_yticks(y, rows["title"])
     left.tick_params(axis="y", length=0)
     left.set(xlim=(0, 1.3), ylim=(len(rows) - 0.5, -1.2), xlabel="DR (0: meaning decides; 1, dotted: it does not)")
     for measure, text in (("dr_near", "near-copies"), ("dr_free", "free rewordings")):
-        left.text(rows.loc[~few, measure].median() if not few.all() else 0.5, -0.65, text, ha="center", size=SMALL)
+        left.text(
+            rows.loc[~few, measure].median() if not few.all() else 0.5, -0.65, text, ha="center", size=MIN_FONT_SIZE
+        )
     right.set(xlim=(0, 1), ylim=(0, 1.3), xlabel="words in common (Jaccard)", ylabel="DR")
     looks, ends = target_looks(rows["target"]), []
     for target, title in rows.loc[~few, ["target", "title"]].itertuples(index=False):
         own = curves[(curves["target"] == target) & ~curves["few"].astype(bool)]
         look = dict(zip(("color", "linestyle"), looks[target][:2], strict=True))
-        at = own["overlap"] + wording.STEP / 2
-        interval_bars(right, own, "dr", at, "y", fmt="", marker="o", ms=2, elinewidth=0.4, **look)
+        at = own["overlap"] + wording.OVERLAP_STEP / 2
+        draw_interval_bars(right, own, "dr", at, "y", fmt="", marker="o", ms=2, elinewidth=0.4, **look)
         if len(own):
             ends.append((float(own["dr"].iloc[-1]), title.replace(" wrapper", ""), look))
-    left.axvline(1, zorder=0, **CHANCE)
-    right.axhline(1, zorder=0, **CHANCE)
-    end_labels(figure, right, ends)
+    left.axvline(1, zorder=0, **CHANCE_LINE)
+    right.axhline(1, zorder=0, **CHANCE_LINE)
+    label_line_ends(figure, right, ends)
     return figure
 
 
-def against_floors(table: Table) -> Figure:
+def plot_against_floors(table: Table) -> Figure:
     """Draw CI beside its matched floor (rings), and both kinds of excess, in both readings: a panel per measure.
 
-    A page wide. `table` is Table 1 with the columns of `chance.against_chance`.
+    A page wide. `table` is Table 1 with the columns of `chance.compare_with_chance`.
     """
     panels = {
         "ci": ("CI", "mean score,\nring: matched floor"),
@@ -178,20 +188,22 @@ def against_floors(table: Table) -> Figure:
         "excess_matched": ("Excess over floor", "CI minus\nmatched floor"),
     }
     names = list(dict.fromkeys(table["target"]))
-    by_reading = {reading: table[table["reading"] == reading].set_index("target").loc[names] for reading in READINGS}
+    by_reading = {
+        reading: table[table["reading"] == reading].set_index("target").loc[names] for reading in READING_COLOURS
+    }
     figure, axes = _measure_panels(by_reading["relative"], panels)
     for axis, measure in zip(axes, panels, strict=True):
         for shift, up, (reading, rows) in zip((-0.13, 0.13), (2, 9), by_reading.items(), strict=True):
-            y, colour = np.arange(len(rows)) + shift, READINGS[reading]
-            interval_bars(axis, rows, measure, y, ms=3, color=colour)
+            y, colour = np.arange(len(rows)) + shift, READING_COLOURS[reading]
+            draw_interval_bars(axis, rows, measure, y, ms=3, color=colour)
             if measure == "ci":
                 rings: Look = {"ms": 4.5, "mfc": "none", "mew": 0.7, "elinewidth": 0.7, "color": colour}
-                interval_bars(axis, rows, "floor_matched", y, **rings)
+                draw_interval_bars(axis, rows, "floor_matched", y, **rings)
                 _name_reading(axis, reading, (1, 1), (0, up))
         if measure == "ci":
             axis.set_xlim(0, 1)
         else:
-            axis.axvline(0, zorder=0, **CHANCE)
+            axis.axvline(0, zorder=0, **CHANCE_LINE)
         # What is undefined or rests on few is so in both readings.
         _add_remarks(axis, by_reading["clipped"], measure)
     return figure
@@ -199,31 +211,33 @@ def against_floors(table: Table) -> Figure:
 
 def _name_reading(axis: Axes, reading: str, place: tuple[float, float], shift: tuple[float, float]) -> None:
     """Write a reading's name in its colour, left of a place in a panel that is moved by some points."""
-    look: Look = {"ha": "right", "color": READINGS[reading], "weight": "bold", "size": SMALL}
+    look: Look = {"ha": "right", "color": READING_COLOURS[reading], "weight": "bold", "size": MIN_FONT_SIZE}
     axis.annotate(reading, place, xytext=shift, xycoords="axes fraction", textcoords="offset points", **look)
 
 
 def _measure_panels(rows: pd.DataFrame, panels: dict[str, tuple[str, str]]) -> tuple[Figure, list[Axes]]:
     """Make a panel a measure, targets with their counts on the left."""
-    figure, axes = subplots(1, len(panels), figsize=(PAGE, 0.8 + 0.32 * len(rows)), sharey=True)
+    figure, axes = subplots(1, len(panels), figsize=(PAGE_WIDTH, 0.8 + 0.32 * len(rows)), sharey=True)
     for axis, (title, label) in zip(axes, panels.values(), strict=True):
         axis.set(title=title, xlabel=label)
-        rule_rows(axis)
+        draw_row_rules(axis)
         axis.locator_params(axis="x", nbins=3)
     noisy = rows["noisy"].eq("yes") if "noisy" in rows else [False] * len(rows)  # a guard's decisions are no labels
     counted = [
         f"{title}\n{n} of {total} rejected{', noisy' if unsure else ''}"
-        for title, n, total, unsure in zip(titles(rows.index), rows["n_reject"], rows["n_scored"], noisy, strict=True)
+        for title, n, total, unsure in zip(
+            display_titles(rows.index), rows["n_reject"], rows["n_scored"], noisy, strict=True
+        )
     ]
-    list_rows(axes[0], counted)
+    name_rows(axes[0], counted)
     return figure, list(axes)
 
 
 def _add_remarks(axis: Axes, rows: pd.DataFrame, measure: str) -> None:
     """Write beside a target that its CI rests on few rejections, its excess on few clusters, or that there is none."""
-    look: Look = {"va": "center", "size": SMALL, "color": GREY, "transform": axis.get_yaxis_transform()}
+    look: Look = {"va": "center", "size": MIN_FONT_SIZE, "color": GREY, "transform": axis.get_yaxis_transform()}
     remarks = {}
-    for flag, of, least in (("few", "ci", MIN_REFUSALS), ("few_dr", "dr", disagreement.MIN_DECISIONS)):
+    for flag, of, least in (("few", "ci", MIN_REFUSALS), ("few_dr", "dr", disagreement.MIN_DECISIONS_EACH)):
         if measure == of and flag in rows:
             remarks = dict.fromkeys(np.flatnonzero(rows[flag] & rows[of].notna()).tolist(), f"n < {least}")
     if measure == "excess":
@@ -234,18 +248,18 @@ def _add_remarks(axis: Axes, rows: pd.DataFrame, measure: str) -> None:
         axis.text(0.02, y, "undefined", **look)
 
 
-def variogram(table: Table) -> Figure:
+def plot_variogram(table: Table) -> Figure:
     """Draw how often prompts are decided differently by how similar they are, a panel a target.
 
     Dots with 95 % intervals are pairs of one cluster, rings pairs of two; 1 is what unrelated prompts give. A page
-    wide. `table` is `validity.by_similarity` with a column target.
+    wide. `table` is `validity.decision_variogram` with a column target.
     """
     across = min(table["target"].nunique(), 3)
-    figure, axes = grid(table["target"], across, 1.5, 0.3, xlabel="cosine of the two prompts")
+    figure, axes = make_target_grid(table["target"], across, 1.5, 0.3, xlabel="cosine of the two prompts")
     scopes: dict[str, Look] = {"two clusters": {"color": GREY, "mfc": "white"}, "one cluster": {"color": INK}}
     ends = {}
     for axis, (_, rows) in zip(axes, table.groupby("target", sort=False), strict=True):
-        axis.axhline(1, zorder=0, **CHANCE)
+        axis.axhline(1, zorder=0, **CHANCE_LINE)
         for scope, look in scopes.items():
             own = rows[(rows["scope"] == scope) & (rows["pairs"] >= MIN_REFUSALS)]
             x = (own["low_edge"].clip(lower=0) + own["high_edge"].clip(upper=1)) / 2
@@ -257,13 +271,13 @@ def variogram(table: Table) -> Figure:
     for scope, end, shift, side in (("two clusters", 0, (0, 5), "left"), ("one cluster", -1, (-6, -2), "right")):
         if ends[scope]:
             axes[-1].annotate(scope, ends[scope][end], xytext=shift, textcoords="offset points", ha=side,
-                              size=SMALL, color=scopes[scope]["color"])  # fmt: skip
-    axes[-1].text(0.99, 1.03, "chance", ha="right", va="bottom", size=SMALL, color=GREY)
+                              size=MIN_FONT_SIZE, color=scopes[scope]["color"])  # fmt: skip
+    axes[-1].text(0.99, 1.03, "chance", ha="right", va="bottom", size=MIN_FONT_SIZE, color=GREY)
     figure.supylabel("decided differently, against unrelated prompts", size=7)
     return figure
 
 
-def ci_against_similarity(scores: pd.DataFrame, correlations: Table) -> Figure:
+def plot_ci_against_similarity(scores: pd.DataFrame, correlations: Table) -> Figure:
     """Draw CI(r) against mean neighbour similarity, one panel per target, with r and its interval (Fig. 3).
 
     Rejections are counted in hexagons; above them stand the mean of each bin of equally many rejections, with its 95 %
@@ -274,26 +288,26 @@ def ci_against_similarity(scores: pd.DataFrame, correlations: Table) -> Figure:
     """
     labels = ("mean similarity to accepted neighbours", "CI of a rejection")
     across = min(correlations["target"].nunique(), 3)
-    figure, axes = grid(correlations["target"], across, 1.9, 0.0, *labels)
+    figure, axes = make_target_grid(correlations["target"], across, 1.9, 0.0, *labels)
     for axis, (name, known) in zip(axes, correlations.groupby("target", sort=False), strict=True):
-        own = scores[scores["target"] == name].dropna(subset=["mean_similarity", *CI.values()])
-        for line, (reading, column) in enumerate(CI.items()):
-            colour = READINGS[reading]
+        own = scores[scores["target"] == name].dropna(subset=["mean_similarity", *CI_COLUMNS.values()])
+        for line, (reading, column) in enumerate(CI_COLUMNS.items()):
+            colour = READING_COLOURS[reading]
             tint = LinearSegmentedColormap.from_list(reading, [to_rgba(colour, 0.12), to_rgba(colour, 0.75)])
             bins: Look = {"gridsize": (40, 18), "extent": (0, 1, 0, 1), "mincnt": 1}
             axis.hexbin(own["mean_similarity"], own[column], cmap=tint, linewidths=0, **bins)
             _draw_trend(axis, own, column, colour)
             row = known[known["reading"] == reading].iloc[0]
-            r = f"r = {tables.estimate(row, 'r', 2)}" if np.isfinite(row["r"]) else "r undefined"
-            look: Look = {"color": colour, "transform": axis.transAxes, "size": SMALL, "weight": "bold"}
+            r = f"r = {tables.format_estimate(row, 'r', 2)}" if np.isfinite(row["r"]) else "r undefined"
+            look: Look = {"color": colour, "transform": axis.transAxes, "size": MIN_FONT_SIZE, "weight": "bold"}
             axis.text(0.02, 0.11 - 0.08 * line, f"{reading}: {r}", **look)
         few = f", fewer than {MIN_REFUSALS}" if len(own) < MIN_REFUSALS else ""
         axis.set(title=f"{axis.get_title('left')}\nn = {len(own)}{few}", xlim=(0, 1), ylim=(0, 1))
-    axes[0].text(0.02, 0.98, f"dashed: as the paper's r = {paper_value(PAPER_R)}", va="top", size=SMALL)
+    axes[0].text(0.02, 0.98, f"dashed: as the paper's r = {paper_value(PAPER_R_ITEM)}", va="top", size=MIN_FONT_SIZE)
     return figure
 
 
-def trend(own: pd.DataFrame, column: str) -> pd.DataFrame:
+def average_ci_by_similarity(own: pd.DataFrame, column: str) -> pd.DataFrame:
     """Average a target's CI, `column`, in up to 8 bins of equally many rejections by similarity, each of at least 15.
 
     Returns mean_similarity of each bin and mean, low, high of CI over resampled clusters; nothing of fewer than 30
@@ -312,66 +326,68 @@ def trend(own: pd.DataFrame, column: str) -> pd.DataFrame:
 
 
 def _draw_trend(axis: Axes, own: pd.DataFrame, column: str, colour: str) -> None:
-    """Draw the means of `trend` with their intervals, and the slope of the paper's r through the mean of all."""
+    """Draw `average_ci_by_similarity` with its intervals, and the slope of the paper's r through the mean of all."""
     x, y = own["mean_similarity"], own[column]
     if len(own) > 1 and x.std() > 0:
         ends = np.array([x.min(), x.max()])
-        axis.plot(ends, y.mean() + paper_value(PAPER_R) * y.std() / x.std() * (ends - x.mean()), **PAPER)
-    means = trend(own, column)
+        axis.plot(ends, y.mean() + paper_value(PAPER_R_ITEM) * y.std() / x.std() * (ends - x.mean()), **PAPER_LINE)
+    means = average_ci_by_similarity(own, column)
     spread = np.nan_to_num([means["mean"] - means["low"], means["high"] - means["mean"]])
     look: Look = {"fmt": "o-", "ms": 2.5, "capsize": 1.5, "color": colour}
     axis.errorbar(means["mean_similarity"], means["mean"], yerr=spread, **look)
 
 
-def ci_correlates(table: Table, titled: dict[str, str], parts: dict[str, str], limit: float) -> Figure:
-    """Draw what CI(r) correlates with (`validity.correlations`): r with its interval by covariate, a panel per target.
+def plot_ci_correlates(table: Table, titled: dict[str, str], parts: dict[str, str], limit: float) -> Figure:
+    """Draw what CI(r) correlates with (`validity.correlate_ci`): r with its interval by covariate, a panel per target.
 
     `titled` holds the titles of the covariates, `parts` those of the signals, which are parts of CI. The paper's break
     condition on |r|, `limit`, is dashed. A page wide.
     """
     rows, names = [*titled, *parts], [*titled.values(), *(f"{part} (part of CI)" for part in parts.values())]
-    figure, axes = target_panels(table["target"], names, 3)
+    figure, axes = make_listed_panels(table["target"], names, 3)
     for axis, (_, own) in zip(axes, table.groupby("target", sort=False), strict=True):
         axis.axhspan(len(titled) - 0.5, len(rows) - 0.5, color=PALE, lw=0, zorder=-1)
-        axis.axvline(0, zorder=0, **CHANCE)
+        axis.axvline(0, zorder=0, **CHANCE_LINE)
         for x in (-limit, limit):
-            axis.axvline(x, zorder=0, **PAPER)
+            axis.axvline(x, zorder=0, **PAPER_LINE)
         if "similarity" in rows:
-            axis.plot(paper_value(PAPER_R), rows.index("similarity"), "D", ms=3.5, mfc="none", mec=INK, mew=0.7)
-        for shift, (reading, colour) in zip((-0.15, 0.15), READINGS.items(), strict=True):
+            axis.plot(paper_value(PAPER_R_ITEM), rows.index("similarity"), "D", ms=3.5, mfc="none", mec=INK, mew=0.7)
+        for shift, (reading, colour) in zip((-0.15, 0.15), READING_COLOURS.items(), strict=True):
             found = own[own["reading"] == reading].set_index("covariate").loc[rows]
             y = np.arange(len(rows)) + shift
-            interval_bars(axis, found, "r", y, ms=2.5, lw=0.9, color=colour)
+            draw_interval_bars(axis, found, "r", y, ms=2.5, lw=0.9, color=colour)
             for height in y[found["r"].isna()]:
-                axis.text(-0.97, height, "undefined", va="center", size=SMALL, color=colour)
+                axis.text(-0.97, height, "undefined", va="center", size=MIN_FONT_SIZE, color=colour)
         few = " (few)" if own["few"].any() else ""
         axis.set_title(f"{axis.get_title('left')}, n = {own['n'].max()}{few}")
     axes[0].set(xlim=(-1.03, 1.03), xticks=[-1, -0.5, 0, 0.5, 1], xticklabels=["\u22121", "\u22120.5", "0", "0.5", "1"])
-    for x, reading in zip((-36, -4), READINGS, strict=True):
+    for x, reading in zip((-36, -4), READING_COLOURS, strict=True):
         _name_reading(axes[0], reading, (0, 1), (x, 3))
-    known = f"diamond, r = {paper_value(PAPER_R)}"
+    known = f"diamond, r = {paper_value(PAPER_R_ITEM)}"
     figure.supxlabel(f"r with CI of a rejection (the paper's: {known}; dashed, its break condition; dotted: chance)")
     return figure
 
 
-def cr_curve(curve: Table) -> Figure:
+def plot_cr_curve(curve: Table) -> Figure:
     """Draw CR against tau beside what permuted labels give, a panel per target. A page wide.
 
     `curve` has target, reading, tau, cr, null, null_low, null_high.
     """
-    figure, axes = grid(curve["target"], 3, 1.7, ylabel="CR@tau")
+    figure, axes = make_target_grid(curve["target"], 3, 1.7, ylabel="CR@tau")
     for axis, (_, own) in zip(axes, curve.groupby("target", sort=False), strict=True):
-        axis.axvline(TAUS[0], zorder=0, **PAPER)
-        for reading, colour in READINGS.items():
+        axis.axvline(CR_THRESHOLDS[0], zorder=0, **PAPER_LINE)
+        for reading, colour in READING_COLOURS.items():
             rows = own[own["reading"] == reading]
             axis.fill_between(rows["tau"], rows["null_low"], rows["null_high"], color="0.8", lw=0)
-            axis.plot(rows["tau"], rows["null"], **CHANCE)
+            axis.plot(rows["tau"], rows["null"], **CHANCE_LINE)
             axis.plot(rows["tau"], rows["cr"], color=colour, marker="o", ms=1.8)
             halves = [rows.loc[rows[column] >= 0.5, "tau"].max() for column in ("cr", "null_low")]
             if np.isfinite(halves).any():
                 left = reading == "relative"
                 place = np.nanmin(halves) - 0.02 if left else np.nanmax(halves) + 0.07
-                axis.text(place, 0.5, reading, color=colour, size=SMALL, ha="right" if left else "left")
+                axis.text(place, 0.5, reading, color=colour, size=MIN_FONT_SIZE, ha="right" if left else "left")
         axis.set(xlim=(0, 1), ylim=(0, 1.02))
-    figure.supxlabel(f"tau (dashed: the paper's, {TAUS[0]:.2f}; dotted and grey: chance, and 95 % of its permutations)")
+    figure.supxlabel(
+        f"tau (dashed: the paper's, {CR_THRESHOLDS[0]:.2f}; dotted and grey: chance, and 95 % of its permutations)"
+    )
     return figure

@@ -10,34 +10,34 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from paraguard_utils.analysis import surrogate
-from paraguard_utils.core.confusion import K
+from paraguard_utils.core.confusion import N_NEIGHBOURS
 from paraguard_utils.labels import follow_ups
-from paraguard_utils.registry import titles
+from paraguard_utils.registry import display_titles
 from paraguard_utils.report.figures.style import (
     GREY,
     INK,
-    PAGE,
-    PAPER,
+    MIN_FONT_SIZE,
+    PAGE_WIDTH,
+    PAPER_LINE,
     SHADES,
-    SMALL,
     Look,
-    end_labels,
-    grid,
-    interval_bars,
-    list_rows,
-    rule_rows,
+    draw_interval_bars,
+    draw_row_rules,
+    label_line_ends,
+    make_target_grid,
+    name_rows,
     subplots,
     target_looks,
 )
 from paraguard_utils.schemas import Table
 
 
-def weight_simplex(table: Table) -> Figure:
+def plot_weight_simplex(table: Table) -> Figure:
     """Draw each target's excess under every weighting of the three signals, small where its interval reaches 0.
 
     A page wide. `table` is the dimension `weights` of the sensitivity table, whose settings are "drift/prob_shift/ppl".
     """
-    figure, axes = grid(table["target"], 3, 2.1)
+    figure, axes = make_target_grid(table["target"], 3, 2.1)
     parts = table["setting"].str.split("/", expand=True).astype(float).to_numpy()
     x, y = parts[:, 2] + parts[:, 1] / 2, parts[:, 1] * np.sqrt(3) / 2
     scale = mpl.colors.Normalize(min(0.0, table["excess"].min()), table["excess"].max())
@@ -48,10 +48,10 @@ def weight_simplex(table: Table) -> Figure:
         for chosen, size in ((mine & above, 36), (mine & ~above, 10)):
             axis.scatter(x[chosen], y[chosen], size, table.loc[chosen, "excess"], **look)
         at = mine & paper
-        axis.scatter(x[at], y[at], 110, "none", linewidths=0.8, linestyle=PAPER["linestyle"], edgecolors=INK)
+        axis.scatter(x[at], y[at], 110, "none", linewidths=0.8, linestyle=PAPER_LINE["linestyle"], edgecolors=INK)
         corners = {"Drift": (0, -0.1, "top"), "PPL": (1, -0.1, "top"), "ProbShift": (0.5, 0.95, "bottom")}
         for text, (at_x, at_y, up) in corners.items():
-            axis.text(at_x, at_y, text, ha="center", va=up, size=SMALL)
+            axis.text(at_x, at_y, text, ha="center", va=up, size=MIN_FONT_SIZE)
         axis.set(xlim=(-0.12, 1.12), ylim=(-0.2, 1.0), aspect="equal")
         axis.set_title(axis.get_title("left"), y=1.02)
         axis.axis("off")
@@ -60,13 +60,13 @@ def weight_simplex(table: Table) -> Figure:
     return figure
 
 
-def against_k(table: Table) -> Figure:
+def plot_against_k(table: Table) -> Figure:
     """Draw CI, CR@0.60 and CD against the number of neighbours, a line and its 95 % band per target. A page wide.
 
     `table` is the dimension `k` of the sensitivity table.
     """
-    figure, axes = subplots(1, 3, figsize=(PAGE, 2.1))
-    deepest = table["setting"].astype(int).max() if len(table) else K
+    figure, axes = subplots(1, 3, figsize=(PAGE_WIDTH, 2.1))
+    deepest = table["setting"].astype(int).max() if len(table) else N_NEIGHBOURS
     looks, ends = target_looks(dict.fromkeys(table["target"])), []
     for axis, (measure, label) in zip(axes, (("cr60", "CR@0.60"), ("cd", "CD"), ("ci", "CI")), strict=True):
         for name, (colour, line, _) in looks.items():
@@ -75,15 +75,15 @@ def against_k(table: Table) -> Figure:
             axis.plot(k, rows[measure], color=colour, linestyle=line)
             axis.fill_between(k, rows[f"{measure}_low"], rows[f"{measure}_high"], color=colour, alpha=0.12, lw=0)
             if axis is axes[-1] and np.isfinite(rows[measure].iloc[-1]):
-                ends.append((rows[measure].iloc[-1], titles([name])[0], {"color": colour, "linestyle": line}))
-        axis.axvline(K, zorder=0, **PAPER)
+                ends.append((rows[measure].iloc[-1], display_titles([name])[0], {"color": colour, "linestyle": line}))
+        axis.axvline(N_NEIGHBOURS, zorder=0, **PAPER_LINE)
         axis.set(xlabel="k (dashed: the paper's)", title=label, xlim=(1, deepest), ylim=(0, None))
         axis.set_xticks([1, 5, 10, 15, 20])
-    end_labels(figure, axes[-1], ends)
+    label_line_ends(figure, axes[-1], ends)
     return figure
 
 
-def settings_overview(table: Table, default: dict[str, str]) -> Figure:
+def plot_settings(table: Table, default: dict[str, str]) -> Figure:
     """Draw by how much CI and excess differ from those of the default setting: a mark a target, 0 is the default.
 
     The lines are the 95 % intervals of the settings' own estimates, less the estimate of the default. A page wide.
@@ -110,9 +110,9 @@ def settings_overview(table: Table, default: dict[str, str]) -> Figure:
             if first and place:
                 axis.axhline(place - 0.5, color=GREY, linewidth=0.5)
             if first and moved.loc[dimension, measure].isna().all():
-                axis.text(0.02, place, f"{dimension} cannot move it", size=SMALL, color=GREY, va="center",
+                axis.text(0.02, place, f"{dimension} cannot move it", size=MIN_FONT_SIZE, color=GREY, va="center",
                           transform=axis.get_yaxis_transform())  # fmt: skip
-    list_rows(axes[0], [f"{dimension}: {setting}" for dimension, setting in keys])
+    name_rows(axes[0], [f"{dimension}: {setting}" for dimension, setting in keys])
     return figure
 
 
@@ -125,21 +125,21 @@ _LENT = {
 """What a surrogate lends at each setting."""
 
 
-def levels_overview(table: Table) -> Figure:
+def plot_surrogate_levels(table: Table) -> Figure:
     """Draw how far CI at a level is CI with the target's own signals: a mark a target, with its 95 % interval.
 
     Left the rank correlation of CI(r) over rejections, right the difference of CI. A page wide.
 
-    `table` has rows of one reading of `surrogate.table`; targets with few rejections are left out. Of the prompts that
-    were answered several times, what only they have is drawn, and `text` beside it.
+    `table` has rows of one reading of `surrogate.surrogate_table`; targets with few rejections are left out. Of the
+    prompts that were answered several times, what only they have is drawn, and `text` beside it.
     """
     table = table[table["few"].eq(False)]
     names = list(dict.fromkeys(table["target"]))
-    usual = table.loc[table["prompts"] == surrogate.ALL, "setting"].unique().tolist()
-    lines = [(surrogate.ALL, setting) for setting in usual]
-    if drawn := surrogate.DRAWN in set(table["prompts"]):
-        own = [name for name, setting in surrogate.SETTINGS.items() if setting.level == surrogate.TEXT]
-        lines += [(surrogate.DRAWN, name) for name in own]
+    usual = table.loc[table["prompts"] == surrogate.ALL_PROMPTS, "setting"].unique().tolist()
+    lines = [(surrogate.ALL_PROMPTS, setting) for setting in usual]
+    if drawn := surrogate.DRAWN_PROMPTS in set(table["prompts"]):
+        own = [name for name, setting in surrogate.DISCLOSURE_SETTINGS.items() if setting.level == surrogate.LEVEL_TEXT]
+        lines += [(surrogate.DRAWN_PROMPTS, name) for name in own]
     rows, height = table.set_index(["prompts", "setting"]), 0.05 * max(8, len(names))
     figure, axes = _marks(rows, names, lines, ("rho", "ci_change"), height, 0.7, (3, 3, 1.6), ms=2.5, elinewidth=0.8)
     for axis, same in zip(axes, (1, 0), strict=True):
@@ -150,8 +150,8 @@ def levels_overview(table: Table) -> Figure:
     axes[0].set(title="CI(r): rank correlation with own signals", xlabel="1: the same order of rejections")
     axes[1].set(title="CI less that with own signals", xlabel="0: the same CI")
     axes[0].set_xlim(np.fmin(0.0, table["rho_low"].min()), 1.02)
-    part = f"on {follow_ups.SAMPLED_CLUSTERS} clusters"
-    list_rows(axes[0], [f"{name}\n{_LENT[name] if of == surrogate.ALL else part}" for of, name in lines])
+    part = f"on {follow_ups.N_SAMPLED_CLUSTERS} clusters"
+    name_rows(axes[0], [f"{name}\n{_LENT[name] if of == surrogate.ALL_PROMPTS else part}" for of, name in lines])
     return figure
 
 
@@ -170,18 +170,20 @@ def _marks(
     Keys stand `height` inches apart; a target's marks are spread over the share `room` of that.
     """
     inches = height * max(4, len(keys))
-    figure, axes = subplots(1, 3, figsize=(PAGE, 0.6 + inches), sharey=True, width_ratios=widths)
+    figure, axes = subplots(1, 3, figsize=(PAGE_WIDTH, 0.6 + inches), sharey=True, width_ratios=widths)
     shifts = room * (np.arange(len(names)) + 0.5) / max(1, len(names)) - room / 2
     looks = target_looks(names)
-    for place, (name, title) in enumerate(zip(names, titles(names), strict=True)):
+    for place, (name, title) in enumerate(zip(names, display_titles(names), strict=True)):
         colour, _, mark = looks[name]
         rows = table[table["target"] == name].reindex(keys)
         for axis, measure in zip(axes[:2], measures, strict=True):
-            interval_bars(axis, rows, measure, np.arange(len(keys)) + shifts[place], color=colour, fmt=mark, **look)
+            draw_interval_bars(
+                axis, rows, measure, np.arange(len(keys)) + shifts[place], color=colour, fmt=mark, **look
+            )
         y = 1 - (place + 0.5) * 0.13 / inches
         axes[2].plot(0, y, mark, ms=3, color=colour, transform=axes[2].transAxes, clip_on=False)
-        axes[2].text(0.06, y, title, va="center", size=SMALL, transform=axes[2].transAxes)
+        axes[2].text(0.06, y, title, va="center", size=MIN_FONT_SIZE, transform=axes[2].transAxes)
     for axis in axes[:2]:
-        rule_rows(axis)
+        draw_row_rules(axis)
     axes[2].axis("off")
     return figure, axes[:2]

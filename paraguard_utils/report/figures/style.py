@@ -1,4 +1,4 @@
-"""What all figures share: one style, one palette, two widths, panels, interval bars, and `publish`.
+"""What all figures share: one style, one palette, two widths, panels, interval bars, and `publish_figure`.
 
 Each function of the other modules takes frames and returns a matplotlib figure.
 """
@@ -16,34 +16,34 @@ from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from paraguard_utils.models.prompting import model_of
-from paraguard_utils.registry import published, titles
-from paraguard_utils.stores import Store, write
+from paraguard_utils.models.prompting import model_of_target
+from paraguard_utils.registry import display_titles, published_targets
+from paraguard_utils.stores import Store, write_file
 
 Look: TypeAlias = dict[str, Any]
 """Keyword arguments of matplotlib that say how something is drawn."""
-COLUMN, PAGE = 3.3, 6.9
+COLUMN_WIDTH, PAGE_WIDTH = 3.3, 6.9
 """Figure widths in inches: one and two columns of a paper."""
-SMALL = 6
+MIN_FONT_SIZE = 6
 """Size in points of a remark inside a figure, the smallest text there is."""
 
 # Hue says what is drawn, and each hue says one thing in all figures; lightness says how much. The colours are Okabe and
 # Ito's, with Tol's indigo, purple and sand: every kind of colour vision tells them apart.
-DECISIONS = {"accept": "#0072B2", "reject": "#D55E00"}
-READINGS = {"relative": "#332288", "clipped": "#AA4499"}
-MODELS = ("#009E73", "#E69F00", "#56B4E9")
+DECISION_COLOURS = {"accept": "#0072B2", "reject": "#D55E00"}
+READING_COLOURS = {"relative": "#332288", "clipped": "#AA4499"}
+MODEL_COLOURS = ("#009E73", "#E69F00", "#56B4E9")
 """Colours of the published models, in their order."""
-PARTS = {"meaning": "#DDCC77", "style": "#7A7A7A", "wording": "#B8B8B8", "dice": "#EBEBEB"}
+PART_COLOURS = {"meaning": "#DDCC77", "style": "#7A7A7A", "wording": "#B8B8B8", "dice": "#EBEBEB"}
 """Parts of a decision's variance; only meaning has a hue."""
 INK, GREY, PALE = "#000000", "#737373", "#EDEDED"
 """Colours of what belongs to no group; of remarks and of what is not tested; of backgrounds."""
-OTHERS = ("#404040", "#8C8C8C")
+OTHER_COLOURS = ("#404040", "#8C8C8C")
 """Colours of what stands beside the published models, in turn."""
 SHADES = mpl.colors.LinearSegmentedColormap.from_list("shades", ["#FFFFFF", "#777777"])
 """Scale of quantities; black text is readable on every shade."""
-PAPER: Look = {"color": INK, "linestyle": (0, (4, 2)), "linewidth": 0.8}
+PAPER_LINE: Look = {"color": INK, "linestyle": (0, (4, 2)), "linewidth": 0.8}
 """Dashed line of a value that the paper reports."""
-CHANCE: Look = {"color": GREY, "linestyle": (0, (1, 1.5)), "linewidth": 1.0}
+CHANCE_LINE: Look = {"color": GREY, "linestyle": (0, (1, 1.5)), "linewidth": 1.0}
 """Dotted line of what chance gives."""
 
 _WRAPPERS = {"none": (":", "o"), "safety": ("-", "s"), "strict": ("--", "^")}
@@ -56,7 +56,7 @@ def subplots(*args: Any, **kwargs: Any) -> tuple[Figure, Any]:
     return plt.subplots(*args, **kwargs)
 
 
-def publish(store: Store, name: str, figure: Figure, panel: pd.DataFrame, meta: dict, show: bool = True) -> None:
+def publish_figure(store: Store, name: str, figure: Figure, panel: pd.DataFrame, meta: dict, show: bool = True) -> None:
     """Write a figure as PNG and PDF, and the numbers it draws (`panel`) as CSV, under the store's `figures/`.
 
     `meta` holds parameters and hashes of inputs. `show` displays the PNG in a notebook.
@@ -69,12 +69,12 @@ def publish(store: Store, name: str, figure: Figure, panel: pd.DataFrame, meta: 
         drawn.convert("RGB").quantize(128, dither=PIL.Image.Dither.NONE).save(png, optimize=True)
     figure.savefig(pdf, metadata={"CreationDate": None, "Creator": None, "Producer": None})
     plt.close(figure)
-    write(store.target_path("figures", f"{name}.csv"), panel, "panel", meta)
+    write_file(store.target_path("figures", f"{name}.csv"), panel, "panel", meta)
     if show:
         display(Image(png.read_bytes(), width=round(figure.get_figwidth() * 110), alt=name.replace("_", " ")))
 
 
-def grid(
+def make_target_grid(
     targets: Iterable[str], across: int, height: float, margin: float = 0.0, xlabel: str = "", ylabel: str = ""
 ) -> tuple[Figure, list[Axes]]:
     """Make a page-wide figure with a titled panel for each target, `across` of them in a line, and shared axes.
@@ -83,9 +83,9 @@ def grid(
     """
     names = list(dict.fromkeys(targets))
     lines = -(-len(names) // across)
-    size = (PAGE, margin + height * lines)
+    size = (PAGE_WIDTH, margin + height * lines)
     figure, axes = subplots(lines, across, figsize=size, squeeze=False, sharex=True, sharey=True)
-    for axis, title in zip(axes.flat, titles(names), strict=False):
+    for axis, title in zip(axes.flat, display_titles(names), strict=False):
         axis.set_title(title)
     for axis in axes.flat[len(names) :]:
         axis.set_visible(False)
@@ -96,32 +96,32 @@ def grid(
     return figure, list(axes.flat[: len(names)])
 
 
-def target_panels(targets: pd.Series, rows: Sequence[str], across: int) -> tuple[Figure, list[Axes]]:
+def make_listed_panels(targets: pd.Series, rows: Sequence[str], across: int) -> tuple[Figure, list[Axes]]:
     """Make a panel for each target, in which `rows` are listed from top to bottom."""
     across = min(across, targets.nunique())
-    figure, axes = grid(targets, across, 0.55 + 0.15 * len(rows), margin=0.3)
+    figure, axes = make_target_grid(targets, across, 0.55 + 0.15 * len(rows), margin=0.3)
     for place, axis in enumerate(axes):
         axis.set_title(axis.get_title("left").replace(", ", "\n"))
-        rule_rows(axis)
+        draw_row_rules(axis)
         axis.xaxis.set_tick_params(labelbottom=place + across >= len(axes))
-    list_rows(axes[0], rows)
+    name_rows(axes[0], rows)
     return figure, axes
 
 
-def list_rows(axis: Axes, names: Sequence[str]) -> None:
+def name_rows(axis: Axes, names: Sequence[str]) -> None:
     """Name the rows 0, 1, ... of a panel, the first on top."""
     axis.set_yticks(range(len(names)), names)
     axis.set_ylim(max(len(names), 1) - 0.5, -0.5)
 
 
-def rule_rows(axis: Axes) -> None:
+def draw_row_rules(axis: Axes) -> None:
     """Draw thin lines at the ticks of x behind the data, and no ticks at the rows."""
     axis.grid(axis="x", linewidth=0.3)
     axis.set_axisbelow(True)
     axis.tick_params(axis="y", length=0)
 
 
-def interval_bars(
+def draw_interval_bars(
     axis: Axes, rows: pd.DataFrame, measure: str, at: np.ndarray | pd.Series, along: str = "x", **look: Any
 ) -> None:
     """Draw an estimate of each row as a dot on the bar of its interval; `look` is `Axes.errorbar`'s.
@@ -133,7 +133,7 @@ def interval_bars(
     axis.errorbar(*places, **({"fmt": "o", f"{along}err": [value - low, high - value]} | look))
 
 
-def spread(values: Iterable[float], gap: float, most: float) -> np.ndarray:
+def spread_labels(values: Iterable[float], gap: float, most: float) -> np.ndarray:
     """Move heights of labels down as little as it takes that they are `gap` apart and none is above `most`."""
     wanted = np.array(list(values), float)
     places, last = wanted.copy(), most + gap
@@ -142,31 +142,34 @@ def spread(values: Iterable[float], gap: float, most: float) -> np.ndarray:
     return places
 
 
-def end_labels(figure: Figure, axis: Axes, ends: Sequence[tuple[float, str, Look]]) -> None:
+def label_line_ends(figure: Figure, axis: Axes, ends: Sequence[tuple[float, str, Look]]) -> None:
     """Name lines at their right ends, beside a panel whose limits are set: end, name and look of each line."""
     figure.draw_without_rendering()  # lays the panels out
     points = axis.get_window_extent().height * 72 / figure.dpi
     low, high = axis.get_ylim()
-    places = spread([end for end, _, _ in ends], 1.25 * SMALL / points * (high - low), high)
+    places = spread_labels([end for end, _, _ in ends], 1.25 * MIN_FONT_SIZE / points * (high - low), high)
     for (end, name, look), place in zip(ends, places, strict=True):
         x, y = [1.02, 1.08, 1.2], [end, place, place]
         axis.plot(x, y, transform=axis.get_yaxis_transform(), clip_on=False, linewidth=0.8, **look)
-        axis.text(1.23, place, name, transform=axis.get_yaxis_transform(), size=SMALL, va="center")
+        axis.text(1.23, place, name, transform=axis.get_yaxis_transform(), size=MIN_FONT_SIZE, va="center")
 
 
 def model_looks(models: Iterable[str]) -> dict[str, tuple[str, str]]:
     """Return title and colour of each model: a published one keeps its own, others have their name and a grey."""
-    chat = published("chat")["title"]
-    known = {model_of(target): title.partition(",")[0] for target, title in chat.items()}
-    colours = dict(zip(known, MODELS, strict=False))
+    chat = published_targets("chat")["title"]
+    known = {model_of_target(target): title.partition(",")[0] for target, title in chat.items()}
+    colours = dict(zip(known, MODEL_COLOURS, strict=False))
     names = list(dict.fromkeys(models))
     rest = [name for name in names if name not in colours]
-    colours |= {name: OTHERS[place % len(OTHERS)] for place, name in enumerate(rest)}
+    colours |= {name: OTHER_COLOURS[place % len(OTHER_COLOURS)] for place, name in enumerate(rest)}
     return {name: (known.get(name, name), colours[name]) for name in names}
 
 
 def target_looks(targets: Iterable[str]) -> dict[str, tuple[str, str, str]]:
     """Return the colour of each target's model, and the line and the marker of its wrapper."""
     targets = list(targets)
-    looks = model_looks(map(model_of, targets))
-    return {name: (looks[model_of(name)][1], *_WRAPPERS.get(name.rpartition("--")[2], ("-.", "D"))) for name in targets}
+    looks = model_looks(map(model_of_target, targets))
+    return {
+        name: (looks[model_of_target(name)][1], *_WRAPPERS.get(name.rpartition("--")[2], ("-.", "D")))
+        for name in targets
+    }

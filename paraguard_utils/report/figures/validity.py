@@ -4,14 +4,22 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from paraguard_utils.analysis import predictions
-from paraguard_utils.report.figures.style import CHANCE, PAGE, Look, end_labels, interval_bars, model_looks, subplots
+from paraguard_utils.report.figures.style import (
+    CHANCE_LINE,
+    PAGE_WIDTH,
+    Look,
+    draw_interval_bars,
+    label_line_ends,
+    model_looks,
+    subplots,
+)
 from paraguard_utils.schemas import Table
 
 _CHANCE_LEVELS = {"dr": 1.0, "excess": 0.0}
 """Value of a measure where decisions have nothing to do with prompts, whatever the refusal rate."""
 
 
-def known_truth(table: Table) -> Figure:
+def plot_known_truth(table: Table) -> Figure:
     """Draw each measure against how much meaning decides, one line per refusal rate; bars hold 95 % of the worlds.
 
     The darker a line, the higher its rate; dashed: wording that follows perplexity. The lines of a good measure slope,
@@ -19,14 +27,14 @@ def known_truth(table: Table) -> Figure:
 
     `table` has wording, frr, correlation, measure, mean, low, high.
     """
-    figure, axes = subplots(3, 3, figsize=(PAGE, 4.8), sharex=True)
-    rates, usual = sorted(set(table["frr"])), predictions.USUAL_RATE
+    figure, axes = subplots(3, 3, figsize=(PAGE_WIDTH, 4.8), sharex=True)
+    rates, usual = sorted(set(table["frr"])), predictions.USUAL_REFUSAL_RATE
     shades = {rate: f"{level:.2f}" for rate, level in zip(rates, np.linspace(0.65, 0.05, len(rates)), strict=True)}
     lines = [("dice", rate, f"FRR {rate:g}", {"color": shade, "linestyle": "-"}) for rate, shade in shades.items()]
     lines.append(("perplexity", usual, f"FRR {usual:g}, perplexity", {"color": shades[usual], "linestyle": "--"}))
-    ends: dict[str, list[tuple[float, str, Look]]] = {measure: [] for measure in predictions.MEASURES}
+    ends: dict[str, list[tuple[float, str, Look]]] = {measure: [] for measure in predictions.MEASURE_TITLES}
     step = np.ptp(table["correlation"]) / 80
-    for axis, (measure, label) in zip(axes.flat, predictions.MEASURES.items(), strict=True):
+    for axis, (measure, label) in zip(axes.flat, predictions.MEASURE_TITLES.items(), strict=True):
         own = table[table["measure"] == measure].sort_values("correlation")
         for place, (wording, rate, name, look) in enumerate(lines):
             rows = own[(own["wording"] == wording) & (own["frr"] == rate)]
@@ -36,23 +44,23 @@ def known_truth(table: Table) -> Figure:
             if len(rows):
                 ends[measure].append((rows["mean"].iloc[-1], name, look))
         if measure in _CHANCE_LEVELS:
-            axis.axhline(_CHANCE_LEVELS[measure], zorder=0, **CHANCE)
+            axis.axhline(_CHANCE_LEVELS[measure], zorder=0, **CHANCE_LINE)
         axis.set_title(f"{label} (dotted: chance)" if measure in _CHANCE_LEVELS else label)
         axis.set_ylim(bottom=min(0.0, own["low"].min()))
     for axis, named in zip(axes[:, -1], list(ends.values())[2::3], strict=True):
-        end_labels(figure, axis, named)
+        label_line_ends(figure, axis, named)
     for axis in axes[-1]:
         axis.set(xlabel="how much meaning decides", xticks=sorted(set(table["correlation"])))
     return figure
 
 
-def noise(table: Table) -> Figure:
+def plot_noise_response(table: Table) -> Figure:
     """Draw the measures of every system against the share of its decisions that were turned, with 95 % intervals.
 
     A page wide. `table` has system, noise and the measures, on clusters of all classes.
     """
     measures = ("dr", "ci", "cr60", "cd", "excess")
-    figure, axes = subplots(1, len(measures), figsize=(PAGE, 2.1), sharex=True)
+    figure, axes = subplots(1, len(measures), figsize=(PAGE_WIDTH, 2.1), sharex=True)
     looks = model_looks(table["system"])
     for axis, measure in zip(axes, measures, strict=True):
         ends = []
@@ -60,13 +68,13 @@ def noise(table: Table) -> Figure:
             rows = table[table["system"] == name].sort_values("noise")
             look: Look = {"color": colour, "marker": "ovPX*"[place % 5], "ms": 2.5, "lw": 0.8, "elinewidth": 0.6}
             x = 100 * rows["noise"] + 0.5 * (place - (len(looks) - 1) / 2)
-            interval_bars(axis, rows, measure, x, "y", fmt="", **look)
+            draw_interval_bars(axis, rows, measure, x, "y", fmt="", **look)
             ends.append((rows[measure].iloc[-1], title, {"color": colour}))
         if measure in _CHANCE_LEVELS:
-            axis.axhline(_CHANCE_LEVELS[measure], zorder=0, **CHANCE)
-        axis.set_title(predictions.MEASURES[measure])
+            axis.axhline(_CHANCE_LEVELS[measure], zorder=0, **CHANCE_LINE)
+        axis.set_title(predictions.MEASURE_TITLES[measure])
         axis.set_ylim(bottom=min(0.0, table[f"{measure}_low"].min()))
         axis.set(xticks=sorted(100 * table["noise"].unique()))
-    end_labels(figure, axes[-1], ends)
+    label_line_ends(figure, axes[-1], ends)
     axes[len(measures) // 2].set_xlabel("decisions turned, % (dotted: chance)")
     return figure
