@@ -71,7 +71,7 @@ def run(
             equals = ""
         if not equals:
             raise SettingsError(f"-p {text}: write -p NAME=VALUE, for example -p k=3 or -p wrappers='[none, safety]'")
-    require_checkout().run(notebooks or (), given)
+    require_checkout().run_notebooks(notebooks or (), given)
 
 
 @app.command()
@@ -117,7 +117,7 @@ def explorer(store: StoreOption = RECORDED, corpus: CorpusOption = CORPUS, model
 
     Example: paraguard explorer --store live --model Qwen/Qwen2.5-7B-Instruct
     """
-    require_checkout().explore(check_settings({"store": store, "corpus": corpus, "model": model}))
+    require_checkout().write_explorer(check_settings({"store": store, "corpus": corpus, "model": model}))
 
 
 @app.command()
@@ -230,7 +230,7 @@ def reproduce() -> None:
 
     Example: paraguard reproduce
     """
-    require_checkout().reproduce()
+    require_checkout().reproduce_live()
 
 
 @app.command()
@@ -239,7 +239,7 @@ def optional_models() -> None:
 
     Example: paraguard optional-models
     """
-    require_checkout().optional_models()
+    require_checkout().ask_optional_models()
 
 
 @app.command()
@@ -250,7 +250,7 @@ def remedies(
 
     Example: paraguard remedies
     """
-    require_checkout().remedies(xstest)
+    require_checkout().ask_remedies(xstest)
 
 
 @app.command()
@@ -259,7 +259,7 @@ def figures() -> None:
 
     Example: paraguard figures
     """
-    require_checkout().figures()
+    require_checkout().redraw_figures()
 
 
 @app.command()
@@ -293,7 +293,7 @@ def html() -> None:
 
     Example: paraguard html
     """
-    require_checkout().html()
+    require_checkout().write_html()
 
 
 @app.command()

@@ -68,9 +68,9 @@ def find_stop(body: object) -> Stop | None:
 
     Examples
     --------
-    >>> find({"stop_reason": "refusal", "stop_details": {"category": "cyber"}})
+    >>> find_stop({"stop_reason": "refusal", "stop_details": {"category": "cyber"}})
     Stop(provider='anthropic', value='refusal', category='cyber')
-    >>> find({"choices": [{"finish_reason": "stop"}]}) is None
+    >>> find_stop({"choices": [{"finish_reason": "stop"}]}) is None
     True
     """
     for provider, path, value, about in _listed()[0]:
@@ -92,7 +92,7 @@ def find_stop_in_reason(reason: object) -> Stop | None:
 
     Examples
     --------
-    >>> of_reason("refusal (cyber)")
+    >>> find_stop_in_reason("refusal (cyber)")
     Stop(provider='anthropic', value='refusal', category='cyber')
     """
     match = _REASON.fullmatch(reason.strip()) if isinstance(reason, str) else None
@@ -110,7 +110,7 @@ def find_stop_in_text(text: object) -> Stop | None:
 
     Examples
     --------
-    >>> of_text("Invalid prompt: your prompt was flagged as potentially violating our usage policy.").provider
+    >>> find_stop_in_text("Invalid prompt: your prompt was flagged as potentially violating our usage policy.").provider
     'openai'
     """
     opening = " ".join(text[:OPENING_CHARS].replace("\u2019", "'").split()).lower() if isinstance(text, str) else ""

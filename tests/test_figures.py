@@ -264,17 +264,18 @@ def test_colours_of_one_meaning_are_told_apart_with_every_kind_of_colour_vision(
 
 
 FUNCTIONS = {
-    "corpus_gates": "gate_distributions",
-    "public_gates": "gate_distributions",
-    "public_sources": "by_source",
-    "public_cohorts": "cohort_heat_map",
-    "fig3_ci_similarity": "ci_against_similarity",
-    "fig5_cohorts": "cohort_heat_map",
-    "sentiment_noise": "noise",
-    "sensitivity_weights": "weight_simplex",
-    "sensitivity_k": "against_k",
-    "sensitivity_settings": "settings_overview",
-    "proxies": "levels_overview",
+    "corpus_gates": "plot_gate_distributions",
+    "public_gates": "plot_gate_distributions",
+    "public_sources": "plot_by_source",
+    "public_cohorts": "plot_cohort_heat_map",
+    "fig3_ci_similarity": "plot_ci_against_similarity",
+    "fig5_cohorts": "plot_cohort_heat_map",
+    "sentiment_noise": "plot_noise_response",
+    "sensitivity_weights": "plot_weight_simplex",
+    "sensitivity_k": "plot_against_k",
+    "sensitivity_settings": "plot_settings",
+    "proxies": "plot_surrogate_levels",
+    "target_overview": "plot_targets",
 }
 
 
@@ -284,7 +285,7 @@ def test_widths_are_as_the_figure_map_and_the_docstrings_say(pictures):
     assert set(said) == set(pictures)
     for name, width in said.items():
         assert pictures[name][0].get_figwidth() == {"column": style.COLUMN_WIDTH, "page": style.PAGE_WIDTH}[width], name
-        about = inspect.getdoc(getattr(figures, FUNCTIONS.get(name, name)))
+        about = inspect.getdoc(getattr(figures, FUNCTIONS.get(name, f"plot_{name}")))
         assert f"A {width} wide." in " ".join(about.split()), name
 
 

@@ -260,12 +260,12 @@ def test_a_new_remedy_is_one_file(base, thirds, tmp_path, monkeypatch):
     (tmp_path / "yes_to_all.py").write_text(
         '''"""Accepts all (ours)."""
 
-from paraguard_utils.remedies.contract import Remedy, Target
+from paraguard_utils.remedies.contract import RemediedSystem, Remedy
 
 
 def apply(base, train, validation):
     """Accept all."""
-    return Target(lambda of, prompts: base.decide(of, prompts).assign(label="accept"))
+    return RemediedSystem(lambda of, prompts: base.decide(of, prompts).assign(label="accept"))
 
 
 REMEDIES = (Remedy("yes-to-all", "decision", "ours", apply),)

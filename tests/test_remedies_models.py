@@ -410,7 +410,7 @@ KILLS = (
     (labelling, "label_answers", 2),
     (trace_store.LabelledParts, "add", 2),
     (trace_store.LabelledParts, "compact", 1),
-    (stores, "write", 1),
+    (stores, "write_file", 1),
     (stores.Parts, "clear", 1),
 )
 """Steps that a run does not survive, and at which call of them."""

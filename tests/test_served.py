@@ -536,7 +536,7 @@ from paraguard_utils import paths, stores
 from paraguard_utils.models import prompting, served, trace_store
 paths.RESULTS = Path(sys.argv[1])
 corpus = pd.DataFrame({"prompt_id": [f"p{i}" for i in range(300)], "text": [f"prompt {i}" for i in range(300)]})
-trace_store.query(stores.Store("test"), "mine", corpus, served.Server("made-up", sys.argv[2], 4), "safety",
+trace_store.query_model(stores.Store("test"), "mine", corpus, served.ServerBackend("made-up", sys.argv[2], 4), "safety",
     prompting.Decoding(8), progress=False)
 """
 

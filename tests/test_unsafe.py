@@ -158,9 +158,9 @@ KILLS = (
     (labelling, "label_answers", 2, 3),  # one batch of three is kept
     (trace_store.LabelledParts, "add", 2, 6),
     (trace_store.LabelledParts, "compact", 1, 8),
-    (stores, "write", 1, 8),  # of compacting: the labels
+    (stores, "write_file", 1, 8),  # of compacting: the labels
     (stores, "write_meta", 1, 8),
-    (stores, "write", 2, 8),  # the traces
+    (stores, "write_file", 2, 8),  # the traces
     (stores, "write_meta", 2, 8),
     (stores.Parts, "clear", 1, 8),
 )

@@ -104,7 +104,7 @@ def judge_guard_auc(low: float, high: float) -> str | float:
 
     Examples
     --------
-    >>> judge_auc(0.52, 0.68), judge_auc(0.41, 0.63), judge_auc(0.28, 0.48)
+    >>> judge_guard_auc(0.52, 0.68), judge_guard_auc(0.41, 0.63), judge_guard_auc(0.28, 0.48)
     ('harm', 'not seen to', 'the wrong way')
     """
     if not low <= high:

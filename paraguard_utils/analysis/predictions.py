@@ -33,7 +33,7 @@ def judge_interval(low: float, high: float, least: float = -np.inf, most: float 
 
     Examples
     --------
-    >>> verdict(0.4, 0.6, least=0.3), verdict(0.2, 0.4, least=0.3), verdict(0.1, 0.3, least=0.3)
+    >>> judge_interval(0.4, 0.6, least=0.3), judge_interval(0.2, 0.4, least=0.3), judge_interval(0.1, 0.3, least=0.3)
     ('holds', 'open', 'fails')
     """
     if not np.isfinite([low, high]).all():

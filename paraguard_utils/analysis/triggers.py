@@ -69,7 +69,7 @@ def conditional_odds_ratio(
     Examples
     --------
     >>> n, one = np.full(6, 2), np.ones(6, int)
-    >>> round(effect(n, one, one, one)[3], 5)  # the exposed prompt of all six pairs is refused: 2 / 2**6
+    >>> round(conditional_odds_ratio(n, one, one, one)[3], 5)  # all six exposed prompts are refused: 2 / 2**6
     0.03125
     """
     first, weights = 0, np.ones(1)

@@ -326,7 +326,7 @@ def latent_correlation_by_moments(rate: ArrayLike, dr: ArrayLike) -> np.ndarray:
 
     Examples
     --------
-    >>> latent_by_moments([0.5, 0.5], [2 / 3, 1]).round(6).tolist()  # DR is 1 - 2 / pi * arcsin(correlation)
+    >>> latent_correlation_by_moments([0.5, 0.5], [2 / 3, 1]).round(6).tolist()  # DR is 1 - 2 / pi * arcsin(r)
     [0.5, 0.0]
     """
     rate, dr = np.asarray(rate, float), np.asarray(dr, float)

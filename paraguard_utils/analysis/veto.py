@@ -86,7 +86,7 @@ def draw_halves(n_clusters: int, seed: int = SEED, times: int = N_HALVES) -> np.
 
     Examples
     --------
-    >>> halves(4, seed=0, times=3).astype(int).tolist()
+    >>> draw_halves(4, seed=0, times=3).astype(int).tolist()
     [[0, 0, 1, 1], [1, 1, 0, 0], [1, 0, 0, 1]]
     """
     rng, places = np.random.default_rng(seed), np.arange(n_clusters)
@@ -167,7 +167,7 @@ def summarise_halves(judged: pd.DataFrame) -> dict[str, float]:
     Examples
     --------
     >>> both = pd.DataFrame({"threshold": 0.5, "gained": [0.2, 0.1], "lost": [0, 0.1], "broken": [0, 1]})
-    >>> found = summarise(both.assign(better=[-0.2, 0.1]))
+    >>> found = summarise_halves(both.assign(better=[-0.2, 0.1]))
     >>> [round(found[name], 2) for name in ("mean_gained", "mean_better", "beats_chance", "limit_broken")]
     [0.15, -0.05, 0.5, 0.5]
     """

@@ -52,7 +52,7 @@ def find_cluster_pairs(corpus: Corpus) -> WordingPairs:
     Examples
     --------
     >>> rows = pd.DataFrame({"cluster_id": "a", "strategy": ["seed", "rewrite"], "text": ["How to kill weeds", "kill"]})
-    >>> pairs(rows).overlap
+    >>> find_cluster_pairs(rows).overlap
     array([0.25])
     """
     strategy = corpus["strategy"].to_numpy()

@@ -80,7 +80,7 @@ def answer_probability(others: ArrayLike, answered: ArrayLike, tries: int) -> np
 
     Examples
     --------
-    >>> answered_within([5, 5, 2], [1, 5, 0], 3)  # one of five is among the first three in 3 of 5 orders
+    >>> answer_probability([5, 5, 2], [1, 5, 0], 3)  # one of five is among the first three in 3 of 5 orders
     array([0.6, 1. , 0. ])
     """
     m, a = np.asarray(others, float), np.asarray(answered, float)

@@ -46,7 +46,7 @@ def list_cluster_pairs(cluster: ArrayLike) -> PairRows:
 
     Examples
     --------
-    >>> first, second = pairs_within(["a", "b", "a", "a"])
+    >>> first, second = list_cluster_pairs(["a", "b", "a", "a"])
     >>> first.tolist(), second.tolist()
     ([0, 0, 2], [2, 3, 3])
     """

@@ -64,7 +64,7 @@ def judge_audit(table: pd.DataFrame, measure: str, limit: float) -> list[GateFin
     Examples
     --------
     >>> rows = pd.DataFrame({"system": ["a"], "dr": [0.5], "dr_low": [0.4], "dr_high": [0.6], "n_clusters": [100]})
-    >>> judge(rows, "dr", 0.55)[0].line
+    >>> judge_audit(rows, "dr", 0.55)[0].line
     'a: too little to say: dr 0.50 [0.40, 0.60] against 0.55; about 400 clusters would be enough'
     """
     return [_judge_row(row, measure, limit) for row in table.to_dict("records")]

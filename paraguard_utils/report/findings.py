@@ -198,7 +198,7 @@ def choose_verdict(confirm: int, contradict: int, unclear: int) -> str:
 
     Examples
     --------
-    >>> verdict_word(4, 0, 1), verdict_word(0, 4, 0), verdict_word(1, 0, 18)
+    >>> choose_verdict(4, 0, 1), choose_verdict(0, 4, 0), choose_verdict(1, 0, 18)
     ('reproduced', 'not reproduced', 'cannot tell here')
     """
     least = max(1, MIN_DECIDING_SHARE * (confirm + contradict + unclear))
