@@ -91,11 +91,26 @@ def fill_card(card: str, found: Table) -> str:
     """Fill the card with what the files say, and with the numbers from `numbers.collect_numbers`."""
     corpus = stores.Store(stores.RECORDED).read("corpus", CORPUS)
     cluster = corpus[corpus["cluster_id"] == _CLUSTER].drop_duplicates("strategy").set_index("strategy")["text"]
+    columns = _list_columns()
     parts = []
     for part in _PART.split(card):
         files = _section(part).files()[:1] if part.startswith("### ") else []
-        parts.append(_ROW.sub(_with(read_first_row(files[0])) if files else _with(cluster.to_dict(), 200), part))
+        shown = _with(read_first_row(files[0])) if files else _with(cluster.to_dict(), 200)
+        if part.startswith("## Tables\n"):
+            shown = lambda row: f"| `{row[1]}` | {row[2]} | {columns.get(row[1], row[3].strip())} |"  # noqa: E731
+        parts.append(_ROW.sub(shown, part))
     return numbers.fill_numbers("".join(parts), found)
+
+
+def _list_columns() -> dict[str, str]:
+    """Return the columns of every recorded table by its name, `x±` for `x`, `x_low` and `x_high`."""
+    found = {}
+    for path in sorted((paths.DATA / "tables").glob("*.csv")):
+        names = path.read_text(encoding="utf-8").partition("\n")[0].split(",")
+        ends = {f"{name}{end}" for name in names for end in ("_low", "_high") if f"{name}_low" in names}
+        listed = [f"{name}±" if f"{name}_low" in names else name for name in names if name not in ends]
+        found[re.sub("^confused_refusals_.*", "confused_refusals_TARGET", path.stem)] = ", ".join(listed)
+    return found
 
 
 def _with(row: Mapping[str, Any], longest: int = _MAX_EXAMPLE) -> Callable[[re.Match[str]], str]:
