@@ -15,7 +15,7 @@ from pydantic_core import ErrorDetails
 
 from paraguard_utils.core.signals import ScoreWeights
 from paraguard_utils.errors import SettingsError, UserError
-from paraguard_utils.registry import may_be_guard, unknown_guard
+from paraguard_utils.registry import may_be_guard, published_targets, unknown_guard
 from paraguard_utils.registry import wrappers as committed_wrappers
 from paraguard_utils.stores import LIVE, RECORDED, WHOLE, Store, frame_hash
 from paraguard_utils.text import did_you_mean
@@ -186,8 +186,8 @@ class Settings(BaseModel):
         return (int(number), int(shards)) if self.shard else WHOLE
 
     def asked_guards(self) -> list[str]:
-        """Return the names of the guards to ask: those listed, and the one that stands alone."""
-        return [*self.guards, *([self.guard] if self.guard else [])]
+        """Return the names of the guards to ask: those listed, or else the published ones, and the one alone."""
+        return [*(self.guards or published_targets("guard").index), *([self.guard] if self.guard else [])]
 
     def open_store(self) -> Store:
         """Return the store; naming a model or a guard and leaving the store alone means the live one."""
@@ -255,9 +255,8 @@ def check_settings(given: Mapping[str, Any]) -> Settings:
     number, shards = settings.parts()
     if number > shards:
         raise SettingsError(f"parameter 'shard': there is no part {number} of {shards}; count from 1")
-    for name in ("wrappers", "guards"):
-        if name in given and not given[name]:
-            raise SettingsError(f"parameter {name!r} names nothing")
+    if "wrappers" in given and not given["wrappers"]:
+        raise SettingsError("parameter 'wrappers' names nothing")
     for guard in settings.asked_guards():
         if not may_be_guard(guard):
             raise SettingsError(unknown_guard(guard))

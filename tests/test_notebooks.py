@@ -94,7 +94,7 @@ def test_defaults_agree_with_the_settings(path):
         ({"wrappers": ["saftey"]}, "no wrapper 'saftey'"),
         ({"guards": ["nobody"]}, "no guard 'nobody'"),
         ({"weight_ppl": 0.9}, "sum to 1"),
-        ({"guards": []}, "'guards' names nothing"),
+        ({"wrappers": []}, "'wrappers' names nothing"),
         (
             {"wrappers": "safety"},
             r"'wrappers' is a list, not 'safety'; give it as -y 'wrappers: \[safety\]'",

@@ -1,0 +1,190 @@
+"""How many files it takes to add one of each: in a copy of the project something is added, and it works."""
+
+import shutil
+import subprocess
+import sys
+from importlib import metadata
+
+import pytest
+
+from paraguard_utils import paths
+
+METRIC = {
+    "paraguard_utils/analysis/confusion.py": {
+        '\n        "frr": ': """
+        "answered": clusters.share(cluster[scored], label[scored] == "accept"),
+        "frr": """,
+    },
+    "paraguard_utils/report/tables.py": {
+        "COLUMN_HEADINGS = {\n": 'COLUMN_HEADINGS = {\n    "answered": "answered",\n',
+    },
+}
+"""By file: texts that stand there once, and what takes their place; what is added where there is no such file."""
+
+FIGURE = {
+    "paraguard_utils/report/figures/corpus.py": {
+        "\n\ndef plot_gate_distributions(": """
+
+def plot_lengths(table):
+    figure, axis = subplots(1, 1)
+    axis.hist(table)
+    return figure
+
+
+def plot_gate_distributions(""",
+    },
+    "figures/FIGURE_MAP.csv": {
+        "sources\nCorpus gates,": """sources
+Lengths,notebooks/01_corpus_building.ipynb,figures/lengths.png,column,data/corpus/paraguard_mini.csv
+Corpus gates,""",
+    },
+    "notebooks/01_corpus_building.ipynb": {"plot_gate_distributions(measured, limits)": "plot_lengths(lengths)"},
+}
+
+LABELLER = {
+    "paraguard_utils/labels/labelling.py": {
+        '    if labeller == "full":\n': """    if labeller == "lenient":
+        return labels.assign(label="accept")
+    if labeller == "full":
+""",
+        "LABELLERS = {\n": 'LABELLERS = {\n    "lenient": "nothing is a rejection",\n',
+    },
+    "paraguard_utils/settings.py": {'labeller: Literal["combined", ': 'labeller: Literal["combined", "lenient", '},
+}
+
+VERSION = metadata.version("tabulate")
+"""Of a package that is installed, in the place of a guard's."""
+
+GUARD = {
+    "data/guards.yaml": {
+        "\npanel:\n": f"""
+panel:
+  tabulate:
+    kind: package
+    version: {VERSION}
+    threshold: 0.5
+    axis: toxicity
+    licence: MIT
+    citation: ours
+    about: rejects what is shouted
+""",
+    },
+    "data/targets.csv": {
+        "\nalt-profanity-check,guard,": "\ntabulate,guard,tabulate,,no,Shouted\nalt-profanity-check,guard,",
+    },
+    "paraguard_utils/guards/packaged.py": {
+        "\n_PACKAGES: ": """
+def _shouted(files):
+    return lambda texts: [float(text.isupper()) for text in texts]
+
+
+_PACKAGES: """,
+        '    "hatesonar": ': '    "tabulate": _shouted,\n    "hatesonar": ',
+    },
+    "requirements-guards.txt": {"\nhatesonar==": f"\ntabulate=={VERSION}\nhatesonar=="},
+}
+
+REMEDY = {
+    "paraguard_utils/remedies/catalogue/yes_to_all.py": {
+        "": """from paraguard_utils.remedies.contract import RemediedSystem, Remedy
+
+
+def apply(base, train, validation):
+    return RemediedSystem(lambda of, prompts: base.decide(of, prompts).assign(label="accept"))
+
+
+REMEDIES = (Remedy("yes-to-all", "decision", "ours", apply),)
+""",
+    },
+}
+
+USES = {
+    "metric": (
+        METRIC,
+        2,
+        """
+import pandas as pd
+from paraguard_utils.analysis import confusion
+from paraguard_utils.core.estimates import ClusterBootstrap
+from paraguard_utils.report import tables
+corpus = pd.DataFrame({"prompt_id": list("abcd"), "cluster_id": list("xxyy")})
+labels = pd.DataFrame({"label": ["accept", "reject", "accept", "accept"]})
+row = confusion.rate_row("t", corpus, labels, ClusterBootstrap(corpus["cluster_id"], 50))
+shown = tables.format_estimates(pd.DataFrame([row]), ["answered"], ["target"])
+assert shown.iloc[0, 1].startswith("0.750 ["), shown
+""",
+    ),
+    "figure": (
+        FIGURE,
+        3,
+        """
+import matplotlib
+matplotlib.use("agg")
+from paraguard_utils.report import figures
+assert figures.plot_lengths([1, 2, 2]).axes
+""",
+    ),
+    "labeller": (
+        LABELLER,
+        2,
+        """
+import pandas as pd
+from paraguard_utils.labels import labelling
+from paraguard_utils.settings import check_settings
+given = check_settings({"store": "mine", "corpus": "mine", "labeller": "lenient"})
+labels = pd.DataFrame({"label": ["reject", "accept"], "kind": ["policy", ""], "answer": "on_topic"})
+assert labelling.convert_labels(labels, given.labeller)["label"].eq("accept").all()
+""",
+    ),
+    "guard": (
+        GUARD,
+        4,
+        """
+from paraguard_utils import registry
+from paraguard_utils.guards import panel
+from paraguard_utils.settings import check_settings
+assert "tabulate" in check_settings({"store": "mine", "corpus": "mine"}).asked_guards()
+guard = panel.load_guard("tabulate")
+assert list(guard.score(["KILL THEM", "kill weeds"])) == [1, 0] and guard.axis == "toxicity"
+assert registry.display_titles(["tabulate"]) == ["Shouted"]
+""",
+    ),
+    "remedy": (
+        REMEDY,
+        2,
+        """
+from paraguard_utils.remedies import catalogue
+assert catalogue.all_remedies()["yes-to-all"].kind == "decision"
+""",
+    ),
+}
+"""What is added, how many files that may take beside its test, and a use of it."""
+
+
+@pytest.fixture(scope="module")
+def copy(tmp_path_factory):
+    """A copy of what the package and its inputs are."""
+    folder = tmp_path_factory.mktemp("copy")
+    kept = shutil.ignore_patterns("__pycache__", "traces", "vectors", "pairs", "samples")
+    for name in ("paraguard_utils", "data", "figures", "notebooks"):
+        shutil.copytree(paths.ROOT / name, folder / name, ignore=kept)
+    for name in ("pyproject.toml", "requirements-guards.txt"):
+        shutil.copy(paths.ROOT / name, folder)
+    return folder
+
+
+@pytest.mark.parametrize("name", USES)
+def test_one_more_takes_few_files(name, copy):
+    added, most, use = USES[name]
+    assert len(added) <= most
+    for file, changes in added.items():
+        path = copy / file
+        text = path.read_text(encoding="utf-8") if path.exists() else ""
+        for old, new in changes.items():
+            assert text.count(old) == 1 or text == old, f"{file}: {old!r}"
+            text = text.replace(old, new) if old else new
+        path.write_text(text, encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "-c", use], cwd=copy, env={"PYTHONPATH": str(copy), "PATH": ""}, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
