@@ -86,7 +86,7 @@ def test_many_clusters_are_put_together_and_nothing_changes(monkeypatch):
             false_refusal_rate(refused, cluster, n_resamples=4000),
             rephrasing_odds(refused, cluster, n_resamples=4000),
             clusters.mean(cluster, refused),
-            clusters.by_cluster(range(400), rng.random(400) < 2),
+            clusters.share_of_clusters(range(400), rng.random(400) < 2),
         ]
 
     apart = all_measures()

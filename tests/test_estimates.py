@@ -60,13 +60,13 @@ def test_shares_of_clusters_by_hand():
     # four of the corpus's five clusters have a value, one of them hits; Wilson's interval of 1 of 4:
     # (1/4 + z^2/8 -+ z sqrt(3/16/4 + z^2/64)) / (1 + z^2/4) with z = 1.96
     clusters = ClusterBootstrap(list("abcde"), 50)
-    found = clusters.by_cluster(list("abcd"), [1, 0, 0, 0])
+    found = clusters.share_of_clusters(list("abcd"), [1, 0, 0, 0])
     z = 1.959964
     middle, reach = 1 / 4 + z**2 / 8, z * np.sqrt(3 / 64 + z**2 / 64)
     assert found == pytest.approx((1 / 4, (middle - reach) / (1 + z**2 / 4), (middle + reach) / (1 + z**2 / 4)))
     a, e = clusters.counts[:, 0], clusters.counts[:, 4]
     assert found.draws == pytest.approx(a / (5 - e)), "five are drawn, of which e has no value"
-    assert np.isnan(clusters.by_cluster([], [])).all()
+    assert np.isnan(clusters.share_of_clusters([], [])).all()
 
 
 def test_a_standard_error_by_hand():

@@ -36,7 +36,7 @@ def estimate_rephrasing(clusters: ClusterBootstrap, harmless: pd.DataFrame, twin
         found[f"{name}_twins"] = ratio_of_totals(clusters, lost)
         found[f"{name}_difference"] = ratio_of_totals(clusters, count_rephrased(clusters, paired, tries), lost)
     found |= estimate_refused_meanings(clusters, harmless)
-    found["answered_once"] = clusters.by_cluster(twins["cluster_id"], twins["rejected"] < twins["n"])
+    found["answered_once"] = clusters.share_of_clusters(twins["cluster_id"], twins["rejected"] < twins["n"])
     return found
 
 

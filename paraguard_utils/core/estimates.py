@@ -193,7 +193,7 @@ class ClusterBootstrap:
         draws = np.where(own.counts @ columns[:, 0] > 0, float(hits.all()), np.nan)
         return Estimate(float(hits.all()), low, high, draws)
 
-    def by_cluster(self, cluster_ids: Strings, hits: Numbers) -> Estimate:
+    def share_of_clusters(self, cluster_ids: Strings, hits: Numbers) -> Estimate:
         """Estimate the share of clusters that hit (one value each), with Wilson's interval; NaN without clusters."""
         n = self.sums(cluster_ids, np.ones(len(hits)))
         own = self.sums(cluster_ids, np.asarray(hits, float))

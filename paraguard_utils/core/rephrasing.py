@@ -106,7 +106,7 @@ def estimate_refused_meanings(clusters: ClusterBootstrap, decided: pd.DataFrame)
     """
     once, always = decided["rejected"] > 0, decided["rejected"] == decided["n"]
     shares = {"refused_once": once, "refused_always": always, "refused_once_minus_always": once & ~always}
-    return {name: clusters.by_cluster(decided["cluster_id"], hits) for name, hits in shares.items()}
+    return {name: clusters.share_of_clusters(decided["cluster_id"], hits) for name, hits in shares.items()}
 
 
 def too_few_for_odds(decided: pd.DataFrame) -> bool:
