@@ -156,7 +156,7 @@ def test_labellers_on_the_same_answers(results):
     # a: a policy refusal; b: cannot, and loops; c: a cue overruled; d: in part, without a cue; e: accepted, and loops;
     # f: a provider stopped it
     assert found == {
-        "combined": "rrarar", "full": "rraaar", "policy": "ruauar", "fluent": "ruarur", "aside": "rrarab", 
+        "combined": "rrarar", "full": "rraaar", "policy": "ruauar", "fluent": "ruarur", "aside": "rrarau", 
         "cues": "rrraar", "judge": "aaaaaa",
     }  # fmt: skip
     judged = labelling.read_matching_labels(store, "c", name, traces, "judge")

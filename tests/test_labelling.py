@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paraguard_utils import schemas
+from paraguard_utils import paths, schemas, settings, stores
 from paraguard_utils.errors import DataError
-from paraguard_utils.labels import classifier, labelling, refusals
+from paraguard_utils.labels import classifier, labelling, refusals, targets
 from paraguard_utils.models import encoder
 
 
@@ -173,3 +173,21 @@ def test_without_the_encoders_packages_the_command_says_what_to_do(tmp_path, com
     done = command("label", str(file))
     assert "sentence_transformers" in done.error and "--labeller cues" in done.error
     assert command("label", str(file), "--labeller", "cues").error == ""
+
+
+def test_what_a_provider_stopped_is_refused_when_it_is_labelled_and_when_it_is_read(results):
+    store, config = stores.Store("test"), settings.check_settings({"store": "test", "corpus": "mine"})
+    corpus = pd.DataFrame({"prompt_id": ["a-0", "a-1"], "text": ["how?", "why?"]})
+    traces = corpus[["prompt_id"]].assign(key="k", response=["", "Here is how."], finish_reason=["refusal", "stop"])
+    for _ in ("made", "read"):
+        (labels,) = targets.label_targets(store, "mine", corpus, {"t": traces}, config).values()
+        assert labels["label"].tolist() == ["reject", "accept"] and labels["kind"][0] == labelling.STOPPED_KIND
+    kept = store.read("labels", "mine", "t")
+    assert kept["label"].tolist() == ["blocked", "accept"], "the file says what happened"
+
+
+def test_notebooks_read_no_label_as_it_is_stored():
+    for path in paths.NOTEBOOKS.glob("*.ipynb"):
+        for line in path.read_text(encoding="utf-8").splitlines():
+            if 'read(\\"labels\\"' in line and "kept = {" not in line and "both = {" not in line:
+                assert "convert_labels(" in line, f"{path.name}: {line}"

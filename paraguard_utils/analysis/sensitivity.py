@@ -236,7 +236,7 @@ def vary_labeller(
             if labeller == "judge" and not store.has("verdicts", corpus_name, name):
                 continue
             labels = labelling.read_matching_labels(store, corpus_name, name, own.traces, labeller)
-            if labeller == "aside" and "blocked" not in set(labels["label"]):
+            if labeller == "aside" and labelling.STOPPED_KIND not in set(labels["kind"]):
                 continue
             frame, scores = pipeline.compute_pairs_and_scores(
                 store, corpus_name, corpus, labels, own.traces, model_of_target(name), settings, own.drifts
@@ -279,8 +279,8 @@ def count_sure_orders(orders: Table, table: Table) -> Table:
 
     The arguments are from `sensitivity_orders` and `sensitivity_table`. What rests on fewer than 30 rejections orders
     nothing but rates. Columns: dimension, measure, settings, pairs (of targets, compared under at least two settings);
-    of these always: one sure order (`SURE`) under every setting that compares them; sometimes: a sure order under at
-    least one; reversed: sure orders that contradict each other.
+    of these always: one sure order (`surrogate.MIN_ORDER_PROBABILITY`) under every setting that compares them;
+    sometimes: a sure order under at least one; reversed: sure orders that contradict each other.
     """
     few = table[table["n"] < MIN_REFUSALS].set_index(["dimension", "setting", "target"]).index
     sides = [pd.MultiIndex.from_frame(orders[["dimension", "setting", side]]) for side in ("first", "second")]

@@ -81,7 +81,7 @@ def compute_signals(traces: Traces, tokens: "Tokens | DriftCache", a: np.ndarray
 
 
 def score_pairs(frame: pd.DataFrame, weights: ScoreWeights = PAPER_WEIGHTS, reading: str = "relative") -> pd.Series:
-    """Compute the weighted sum of the three signals of a pairs frame, in [0, 1]; a reading is a key of `READINGS`."""
+    """Compute the weighted sum, in [0, 1], of the three signals of a pairs frame, in one of `PPL_READINGS`."""
     return weights(frame["drift"], frame["prob_shift"], frame[core.PPL_READINGS[reading]])
 
 

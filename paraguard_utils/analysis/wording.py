@@ -67,7 +67,7 @@ def find_cluster_pairs(corpus: Corpus) -> WordingPairs:
 
 def make_phrasings(corpus: Corpus, labels: Labels) -> Phrasings:
     """Return a target's decisions in the form that `core.wording` compares: a strategy is a style."""
-    refused, style = as_refused(labels["label"], blocked=False), corpus["strategy"].to_numpy().astype(str)
+    refused, style = as_refused(labels["label"]), corpus["strategy"].to_numpy().astype(str)
     return Phrasings(corpus["cluster_id"].to_numpy(), refused, style)
 
 
@@ -76,8 +76,8 @@ def estimate_wording(
 ) -> dict[str, Estimate]:
     """Estimate DR by shared wording; corpus and labels are in the same order.
 
-    The names are dr_near, dr_free and difference, free minus near; dr_low and dr_high (overlap below `LOW`; `HIGH` or
-    more) and low_minus_high.
+    The names are dr_near, dr_free and difference, free minus near; dr_low and dr_high (overlap below `LOW_OVERLAP`;
+    `HIGH_OVERLAP` or more) and low_minus_high.
     """
     chosen = {"near": own.near, "free": own.free, "low": own.overlap < LOW_OVERLAP, "high": own.overlap >= HIGH_OVERLAP}
     ends = {name: (own.first[mask], own.second[mask]) for name, mask in chosen.items()}
@@ -92,7 +92,7 @@ def wording_row(target: str, labels: Labels, own: WordingPairs, found: dict[str,
     """Return a target's row: `estimate_wording` with intervals, the pairs n_near and n_free, and few."""
     masks = {"near": own.near, "free": own.free}
     counts: dict[str, object] = {f"n_{name}": int(mask.sum()) for name, mask in masks.items()}
-    refused = as_refused(labels["label"], blocked=False)
+    refused = as_refused(labels["label"])
     flagged = any(too_few_for_pairs(refused, (own.first[mask], own.second[mask])) for mask in masks.values())
     if flagged:  # then the interval of a difference means nothing
         found = found | {name: Estimate(found[name][0], np.nan, np.nan, found[name].draws) for name in DR_DIFFERENCES}

@@ -10,7 +10,7 @@ LABELS = ("accept", "reject", "blocked", "unparsed")
 
 
 def as_refused(labels: ArrayLike, blocked: bool = True) -> np.ndarray:
-    """Turn labels into the numbers that all measures take.
+    """Turn labels into 1 (refused), 0 (answered) or NaN (set aside).
 
     Parameters
     ----------

@@ -174,7 +174,7 @@ class ClusterBootstrap:
         return Estimate.percentile(value, draws)
 
     def undefined(self) -> Estimate:
-        """Return an estimate that is NaN throughout."""
+        """Return the estimate of a measure that has no data: NaN throughout."""
         return Estimate(np.nan, np.nan, np.nan, np.full(self.drawn_with[0], np.nan))
 
     def mean(self, cluster_ids: Strings, values: Numbers) -> Estimate:
@@ -183,7 +183,7 @@ class ClusterBootstrap:
         return self.estimate(lambda n, total: total / n, n, self.sums(cluster_ids, values))
 
     def share(self, cluster_ids: Strings, hits: Numbers) -> Estimate:
-        """Estimate the share of prompts that hit; the interval is exact on clusters for 0 of n and n of n."""
+        """Estimate the share of values that hit, by resampling clusters; exact (binomial) for 0 of n and n of n."""
         hits = np.asarray(hits, bool)
         if not len(hits) or hits.any() != hits.all():
             return self.mean(cluster_ids, hits)
@@ -239,7 +239,7 @@ Statistic: TypeAlias = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
 
 
 class Studentized(NamedTuple):
-    """A statistic of totals over clusters, with what its bootstrap-t interval is made of.
+    """A statistic of totals over clusters and its studentized resamples, which its bootstrap-t interval is read from.
 
     Attributes
     ----------

@@ -380,7 +380,7 @@ GATE_MEASURES = {"similarity": "cosine to the seed", "content_overlap": "content
 
 
 def bin_gate_measures(candidates: pd.DataFrame) -> Table:
-    """Count judged candidates by what the gates measure, in bins of width `BIN`.
+    """Count judged candidates by what the gates measure, in bins of width `BIN_WIDTH`.
 
     Returns measure (a key of `GATE_MEASURES`), low (lower edge of the bin; a negative cosine counts in the first),
     passes and stopped (candidates that pass alone, and the others).

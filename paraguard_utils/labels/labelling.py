@@ -75,7 +75,7 @@ def label_responses(
 
 
 def combine_opinions(found: pd.DataFrame, opinion: pd.DataFrame) -> pd.DataFrame:
-    """Combine the labels of `refusals.label_by_cues` with the classifier's opinion on what they accept or reject.
+    """Decide accept or reject: the cue list's label, unless the classifier is sure of the opposite.
 
     The opinion has columns refusal and partial, in [0, 1], and is indexed by these rows. Returns columns as
     `label_responses`.
@@ -135,18 +135,15 @@ def read_labels(store: Store, corpus_name: str, target: str, labeller: str = "co
 
 
 def convert_labels(labels: Labels, labeller: str) -> Labels:
-    """Convert labels of a labels file, or a judge's, to those of one of `LABELLERS`.
+    """Relabel a labels file, or a judge's, as one of `LABELLERS` would.
 
-    An answer that a provider stopped becomes a rejection of the kind `STOPPED_KIND`, except for "aside".
+    What a provider stopped becomes a rejection of the kind `STOPPED_KIND`; "aside" leaves it without a decision.
     """
-    if labeller == "aside":
-        return labels
     rejected = labels["label"] == "reject"
     read = rejected | (labels["label"] == "accept")
     stopped = labels["label"] == "blocked"
-    labels = labels.assign(
-        label=labels["label"].mask(stopped, "reject"), kind=labels["kind"].mask(stopped, STOPPED_KIND)
-    )
+    label = labels["label"].mask(stopped, "unparsed" if labeller == "aside" else "reject")
+    labels = labels.assign(label=label, kind=labels["kind"].mask(stopped, STOPPED_KIND))
     if labeller == "full":
         return labels.assign(label=labels["label"].mask(rejected & (labels["kind"] == "partial"), "accept"))
     if labeller == "policy":

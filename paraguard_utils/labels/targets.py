@@ -146,7 +146,7 @@ def ask_labels_only(store: Store, corpus_name: str, corpus: Corpus | None, setti
 def label_targets(
     store: Store, corpus_name: str, corpus: Corpus, traces: Mapping[str, Traces], settings: Settings
 ) -> dict[str, Labels]:
-    """Return labels by target, in trace order: those in the store if they are of these answers, else made and kept.
+    """Return each target's labels in trace order: the store's if they fit its traces, else made ones.
 
     Recorded labels of other answers, or of another version of the labeller, are a DataError.
     """
@@ -160,7 +160,7 @@ def label_targets(
             meta = settings.meta(traces=trace_store.hash_answers(frame), labeller=labelling.LABELLER)
             if not settings.limit:
                 store.write("labels", corpus_name, name, frame=made, meta=meta)
-            found[name] = made
+            found[name] = labelling.convert_labels(made, "combined")
     return found
 
 

@@ -21,7 +21,7 @@ class Decider(Protocol):
     """How a system decides prompts."""
 
     def __call__(self, of: str, prompts: Corpus | None) -> Labels:
-        """Return labels of a corpus's prompts, in their order, with a column `queries`.
+        """Decide the prompts of corpus `of`, in their order; `queries` says how often a model was asked for each.
 
         `prompts` is None for those that the store has labels of but nobody has the text of (XSTest's). Raises Missing
         if the store lacks what the decision needs.
@@ -34,7 +34,7 @@ class RemediedSystem:
 
     Attributes
     ----------
-    decide : Decide
+    decide : Decider
         In a live store it asks what is missing; in the recorded one it reads.
     respondent : callable or None
         Loads and prepares the model that is asked; None if only decisions of the untouched model are used.

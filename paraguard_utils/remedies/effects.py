@@ -288,8 +288,8 @@ def average_estimates(found: list[Estimate]) -> Estimate:
 def compare_with_control(table: Table, found: Mapping[str, Mapping[str, Mapping[str, Estimate]]]) -> Table:
     """Return, for each system that has both, DR of the tuned models minus that of their controls; seeds are averaged.
 
-    `table` and `found` are from `Effects.table`, of all systems; `found` by system and remedy. Columns: target, remedy
-    (tuned - control), few_dr (of one of them), dr with its interval.
+    `table` and `found` are from `RemedyEffects.table`, of all systems; `found` by system and remedy. Columns: target,
+    remedy (tuned - control), few_dr (of one of them), dr with its interval.
     """
     made = []
     for target, own in found.items():

@@ -83,7 +83,7 @@ def ci_correlates(table: Table) -> Table:
 
     The paper's break conditions are |r| above 0.7-0.8 with similarity, and CI following risk: read here as an interval
     of r that excludes 0 (ours). Returns covariate; for each reading the range of r, how many targets have an interval
-    of r above and below 0, and, for similarity, how many have |r| above `LIMIT` for sure, or perhaps.
+    of r above and below 0, and, for similarity, how many have |r| above `CORRELATION_LIMIT` for sure, or perhaps.
     """
     judged = table[~table["few"] & table["r_low"].notna()].copy()
     judged["met"], judged["unclear"] = validity.exceeds_correlation_limit(judged)

@@ -50,7 +50,7 @@ def fill_numbers(markdown: str, numbers: Table) -> str:
 
     def text(place: re.Match[str]) -> str:
         if place[1] not in known:
-            raise DataError(f"there is no number {place[1]!r} for {place[0]!r}; see numbers.collect")
+            raise DataError(f"there is no number {place[1]!r} for {place[0]!r}; see numbers.collect_numbers")
         return f"<!--={place[1]}-->{known[place[1]]}<!--=-->"
 
     return NUMBER_PLACE.sub(text, markdown)

@@ -16,7 +16,7 @@ KIND_ORDER = ("defence", "decision", "inside", "tuning")
 
 @cache
 def all_remedies() -> dict[str, Remedy]:
-    """Return all remedies by name, in the order of their kinds, `ORDER`."""
+    """Return all remedies by name, in the order of their kinds, `KIND_ORDER`."""
     modules = [importlib.import_module(f"{__name__}.{found.name}") for found in pkgutil.iter_modules(__path__)]
     every = [remedy for module in modules for remedy in module.REMEDIES]
     found: dict[str, Remedy] = {}

@@ -1,4 +1,4 @@
-"""Another system prompt: the safety instruction, and to answer what is harmless in context (ours)."""
+"""Ask under a system prompt that adds to the safety instruction: answer what is harmless in context (ours)."""
 
 from paraguard_utils.models.prompting import Decoding, PromptContext
 from paraguard_utils.registry import wrappers
