@@ -128,7 +128,7 @@ def guard_auc(benign: pd.DataFrame, twins: pd.DataFrame, clusters: ClusterBootst
 
 
 def clipped_and_floor_cr(scores: Scores, clusters: ClusterBootstrap) -> dict[str, float]:
-    """Return what Table 3 shows beside CR@0.60 in the reading `relative`, each with its interval.
+    """Estimate CI and CR@0.60 in the reading `clipped`, and the CR@0.60 of accepted prompts in both readings.
 
     Columns: ci_clipped and cr60_clipped of rejections; floor_cr60 and floor_cr60_clipped, the share of accepted prompts
     with CI >= 0.60. NaN if nothing is rejected, or accepted.

@@ -142,7 +142,7 @@ def estimate_disagreement(clusters: ClusterBootstrap, decided: pd.DataFrame) -> 
 
 
 def _by_cluster(clusters: ClusterBootstrap, decided: pd.DataFrame) -> np.ndarray:
-    """Return `_columns` in the order of the clusters, 0 for one without decisions."""
+    """Return the sums of DR (`_columns`) of every cluster, 0 for one without decisions."""
     columns = np.zeros((len(clusters.codes), 6))
     columns[clusters.codes.loc[decided["cluster_id"]]] = _columns(decided["n"], decided["rejected"])
     return columns

@@ -46,7 +46,7 @@ class Estimate(tuple[float, float, float]):
     draws: np.ndarray
 
     def __new__(cls, value: float, low: float, high: float, draws: np.ndarray) -> Self:
-        """Make the tuple and keep the draws."""
+        """Make an estimate of value, low and high, and attach its resampled values."""
         made = super().__new__(cls, (float(value), float(low), float(high)))
         made.draws = draws
         return made

@@ -116,7 +116,7 @@ def label_answers(traces: Traces, corpus: Corpus, embed: Embed = encoder.encode_
 
 
 def label_in_memory(corpus: Corpus, numbers: bool = True) -> LabelsOnly:
-    """Return how `trace_store.query_model` labels answers that must not be kept; `numbers` keeps the traces' rest."""
+    """Make the labeller that reads answers in memory and drops their text; `numbers` keeps the rest of their traces."""
     return LabelsOnly(LABELLER, partial(label_answers, corpus=corpus), numbers)
 
 

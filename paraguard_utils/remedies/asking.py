@@ -110,7 +110,7 @@ class RemediedModel(LocalBackend):
         return replace(found, weights_id=f"{found.weights_id}+{self.state}") if self.state else found
 
     def prepare(self, corpus: Corpus, context: PromptContext) -> None:
-        """Look at prompts before they are asked."""
+        """Compute what a changed model needs of all prompts before the first is asked."""
 
     def answers(self, corpus: Corpus, context: PromptContext, *rest: Any, **more: Any) -> Iterator[pd.DataFrame]:
         """Ask as any model does."""

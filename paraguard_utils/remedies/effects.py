@@ -63,7 +63,7 @@ class ThresholdCurve:
             return (counts @ sums) / (counts @ n)[:, None]
 
     def above(self, frr: Estimate, twins: Estimate) -> Estimate:
-        """Return the share of twins refused minus the largest that a threshold refuses at the same FRR."""
+        """Compute how many more twins are refused than the best threshold on p(refuse) refuses at the same FRR."""
         there = [np.concatenate([[one[0]], one.draws]) for one in (frr, twins)]
         on_curve = np.array([np.interp(x, *pair) for x, *pair in zip(there[0], *self.shares, strict=True)])
         found = there[1] - on_curve
@@ -201,7 +201,7 @@ class RemedyEffects:
 
 
 class _Pool:
-    """Splits put together: their prompts and clusters, and on them the untouched system and its threshold curve."""
+    """The pooled test splits of one remedy, with the untouched system's estimates and threshold curve on them."""
 
     def __init__(self, effects: RemedyEffects, own: tuple[int, ...]) -> None:
         self.base, folds = effects.base, [effects.folds[i] for i in own]

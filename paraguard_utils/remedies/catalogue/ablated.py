@@ -31,7 +31,7 @@ class Ablation(NamedTuple):
     strength: float
 
     def on(self, network: Any) -> AbstractContextManager[None]:
-        """Remove it from a network, at every token, inside a `with` block."""
+        """Remove the direction from a network's activations, at every token, inside a `with` block."""
         import torch
 
         unit = torch.tensor(self.direction, dtype=next(network.parameters()).dtype, device=network.device)
@@ -91,7 +91,7 @@ def learn_ablation(base: UntouchedSystem, train: Split, validation: Split) -> Ab
 
 
 def apply(base: UntouchedSystem, train: Split, validation: Split) -> RemediedSystem:
-    """Remove the direction."""
+    """Make the system whose model lacks the direction of false refusal."""
     parameters = {"depths": list(ABLATION_DEPTHS), "strengths": list(ABLATION_STRENGTHS)}
 
     def respondent() -> AblatedModel:

@@ -49,7 +49,7 @@ def _veto(base: UntouchedSystem, validation: Split, choosing: IsolationLookup, j
 
 
 def apply_ideal_veto(base: UntouchedSystem, train: Split, validation: Split) -> RemediedSystem:
-    """Look at paraphrases that people wrote: the ideal, since nobody has them at decision time."""
+    """Overturn a rejection by how the corpus decides its paraphrases: the ideal, which nobody has when deciding."""
 
     def looks(of: str, prompts: Corpus | None) -> np.ndarray:
         if prompts is None:
