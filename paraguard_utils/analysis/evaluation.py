@@ -31,9 +31,9 @@ class Evaluation(NamedTuple):
 
 def count_label_decisions(corpus: Corpus, labels: Labels) -> pd.DataFrame:
     """Count the decisions of each cluster (`disagreement.count_decisions`); rows of both in the same order."""
-    return disagreement.count_decisions(as_refused(labels["label"]), corpus["cluster_id"])
+    return disagreement.count_decisions(as_refused(labels["label"], blocked=False), corpus["cluster_id"])
 
 
 def label_isolation(corpus: Corpus, labels: Labels) -> np.ndarray:
     """Compute the share of each rejection's paraphrases that are accepted (`disagreement.isolation`)."""
-    return disagreement.isolation(as_refused(labels["label"]), corpus["cluster_id"])
+    return disagreement.isolation(as_refused(labels["label"], blocked=False), corpus["cluster_id"])

@@ -67,7 +67,7 @@ def find_cluster_pairs(corpus: Corpus) -> WordingPairs:
 
 def make_phrasings(corpus: Corpus, labels: Labels) -> Phrasings:
     """Return a target's decisions in the form that `core.wording` compares: a strategy is a style."""
-    refused, style = as_refused(labels["label"]), corpus["strategy"].to_numpy().astype(str)
+    refused, style = as_refused(labels["label"], blocked=False), corpus["strategy"].to_numpy().astype(str)
     return Phrasings(corpus["cluster_id"].to_numpy(), refused, style)
 
 
@@ -92,7 +92,7 @@ def wording_row(target: str, labels: Labels, own: WordingPairs, found: dict[str,
     """Return a target's row: `estimate_wording` with intervals, the pairs n_near and n_free, and few."""
     masks = {"near": own.near, "free": own.free}
     counts: dict[str, object] = {f"n_{name}": int(mask.sum()) for name, mask in masks.items()}
-    refused = as_refused(labels["label"])
+    refused = as_refused(labels["label"], blocked=False)
     flagged = any(too_few_for_pairs(refused, (own.first[mask], own.second[mask])) for mask in masks.values())
     if flagged:  # then the interval of a difference means nothing
         found = found | {name: Estimate(found[name][0], np.nan, np.nan, found[name].draws) for name in DR_DIFFERENCES}
