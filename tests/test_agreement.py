@@ -159,6 +159,9 @@ def test_labellers_on_the_same_answers(results):
         "combined": "rrarar", "full": "rraaar", "policy": "ruauar", "fluent": "ruarur", "aside": "rrarau", 
         "cues": "rrraar", "judge": "aaaaaa",
     }  # fmt: skip
+    usual = labelling.read_decisions(store, "c", name)
+    again = {one: labelling.convert_labels(usual, one)["label"].str[0].str.cat() for one in found if one != "judge"}
+    assert again == {one: text for one, text in found.items() if one != "judge"}, "converted twice is converted once"
     judged = labelling.read_matching_labels(store, "c", name, traces, "judge")
     assert judged["response"].tolist() == traces["response"].tolist(), "the target's words, not the judge's"
     with pytest.raises(DataError, match="labels of other answers"):

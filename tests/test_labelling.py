@@ -189,5 +189,4 @@ def test_what_a_provider_stopped_is_refused_when_it_is_labelled_and_when_it_is_r
 def test_notebooks_read_no_label_as_it_is_stored():
     for path in paths.NOTEBOOKS.glob("*.ipynb"):
         for line in path.read_text(encoding="utf-8").splitlines():
-            if 'read(\\"labels\\"' in line and "kept = {" not in line and "both = {" not in line:
-                assert "convert_labels(" in line, f"{path.name}: {line}"
+            assert 'read(\\"labels\\"' not in line, f"{path.name}: {line}"

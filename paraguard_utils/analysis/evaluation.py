@@ -1,4 +1,7 @@
-"""Turn a target's labels into counts of refusals by cluster, as `core` takes them."""
+"""Turn a target's labels into counts of refusals by cluster, as `core` takes them.
+
+Labels are those that `labels.labelling` reads: it makes rejections of what a provider stopped.
+"""
 
 from typing import NamedTuple
 

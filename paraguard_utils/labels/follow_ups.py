@@ -237,8 +237,7 @@ def read_reasked_decisions(
     """
     if not store.has("labels", name_reworded(corpus_name), target):
         return None
-    again = store.read("labels", name_reworded(corpus_name), target)
-    again = again.assign(label=again["label"].replace("blocked", "reject"))
+    again = labelling.read_decisions(store, name_reworded(corpus_name), target)
     of = again["prompt_id"].str.rpartition("~")[0]
     rejected = corpus["prompt_id"][(labels["label"] == "reject").to_numpy()]
     if not of.isin(rejected).all():

@@ -134,14 +134,20 @@ def read_labels(store: Store, corpus_name: str, target: str, labeller: str = "co
     return path, convert_labels(labels, labeller)
 
 
+def read_decisions(store: Store, corpus_name: str, name: str, labeller: str = "combined") -> Labels:
+    """Read what a model or a guard decided, from the store's `labels`, as one of `LABELLERS` would have it."""
+    return convert_labels(store.read("labels", corpus_name, name), labeller)
+
+
 def convert_labels(labels: Labels, labeller: str) -> Labels:
     """Relabel a labels file, or a judge's, as one of `LABELLERS` would.
 
-    What a provider stopped becomes a rejection of the kind `STOPPED_KIND`; "aside" leaves it without a decision.
+    What a provider stopped becomes a rejection of the kind `STOPPED_KIND`; "aside" leaves it without a decision. Labels
+    that were converted to "combined" may be converted again.
     """
-    rejected = labels["label"] == "reject"
+    stopped = (labels["label"] == "blocked") | (labels["kind"] == STOPPED_KIND)
+    rejected = (labels["label"] == "reject") & ~stopped
     read = rejected | (labels["label"] == "accept")
-    stopped = labels["label"] == "blocked"
     label = labels["label"].mask(stopped, "unparsed" if labeller == "aside" else "reject")
     labels = labels.assign(label=label, kind=labels["kind"].mask(stopped, STOPPED_KIND))
     if labeller == "full":

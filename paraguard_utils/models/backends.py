@@ -11,7 +11,7 @@ FILE_SCHEME = "file://"
 """The beginning of a `base_url` that is a folder of requests and results."""
 
 BackendSource = loading.ModelSource | served.ServerBackend | batch_files.BatchFiles
-"""What `open_backend` turns into a respondent: all have `name`, as in target names, `weights_id` and `argument`."""
+"""What `open_backend` opens: all have `name`, as in target names, `weights_id` and `argument`."""
 
 
 def resolve_backends(settings: Settings) -> list[BackendSource]:

@@ -42,7 +42,8 @@ class Advice:
     remedy : dict or None
         The row of the map to take; None where the rule finds none.
     trade_off : dict or None
-        Without a remedy: the row that loses the fewest twins for what it gains; None where no remedy surely lowers FRR.
+        Without a remedy: the row that loses the fewest twins for what it gains; None if no interval of a change of FRR
+        lies below zero.
     price : float, >= 0
         Of the trade-off: points of twins no longer refused for each point of FRR; NaN without one.
     tried : list of str
@@ -60,9 +61,10 @@ def choose_remedy(rows: Table) -> Advice:
 
     A remedy counts if the interval of its change of FRR lies below 0 and its twins are `kept`, or even refused `more`.
     Of these, take the one that asks the model least; of equals, the one whose FRR falls most. If none counts, the
-    trade-off is, of those whose FRR surely falls, the one that loses the fewest twins for each point of FRR gained; of
-    equals, again the cheapest, then the largest fall. Whether it is worth its price is not for a rule to say. Rows with
-    another `role` than remedy, which nobody would deploy, are left out. Queries do not include what tuning costs once.
+    trade-off is, of those whose change of FRR has its interval below zero, the one that loses the fewest twins for each
+    point of FRR gained; of equals, again the cheapest, then the largest fall. Whether it is worth its price is not for
+    a rule to say. Rows with another `role` than remedy, which nobody would deploy, are left out. Queries do not include
+    what tuning costs once.
 
     Parameters
     ----------

@@ -106,7 +106,8 @@ def _list_columns() -> dict[str, str]:
     """Return the columns of every recorded table by its name, `x±` for `x`, `x_low` and `x_high`."""
     found = {}
     for path in sorted((paths.DATA / "tables").glob("*.csv")):
-        names = path.read_text(encoding="utf-8").partition("\n")[0].split(",")
+        with path.open(encoding="utf-8", newline="") as file:
+            names = next(csv.reader(file))
         ends = {f"{name}{end}" for name in names for end in ("_low", "_high") if f"{name}_low" in names}
         listed = [f"{name}±" if f"{name}_low" in names else name for name in names if name not in ends]
         found[re.sub("^confused_refusals_.*", "confused_refusals_TARGET", path.stem)] = ", ".join(listed)

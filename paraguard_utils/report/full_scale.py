@@ -86,7 +86,7 @@ def describe_full_scale(store: stores.Store, name: str, seed: int) -> dict[str, 
     found["targets"] = found["targets"].merge(pd.DataFrame(costs), on="target")
     found["sources"] = pd.concat(parts, ignore_index=True)
     guards = [one for one in registry.published_targets("guard").index if store.has("labels", name, one)]
-    labels = {one: labelling.convert_labels(store.read("labels", name, one), "combined") for one in [*targets, *guards]}
+    labels = {one: labelling.read_decisions(store, name, one) for one in [*targets, *guards]}
     clusters = ClusterBootstrap(corpus["cluster_id"], seed=seed)
     split, found["wording_curves"] = wording.wording_tables(corpus, labels, clusters, _ENCODER)
     kinds = split["target"].isin(registry.published_targets("guard").index).map({True: "guard", False: "chat"})

@@ -4,6 +4,7 @@ from functools import partial
 
 from paraguard_utils import registry
 from paraguard_utils.analysis.guarded import apply_guard
+from paraguard_utils.labels import labelling
 from paraguard_utils.remedies.contract import RemediedSystem, Remedy
 from paraguard_utils.remedies.splits import Split
 from paraguard_utils.remedies.untouched import UntouchedSystem, select_prompts
@@ -18,7 +19,7 @@ def apply(base: UntouchedSystem, train: Split, validation: Split, guard: str) ->
 
     def decide(of: str, prompts: Corpus | None) -> Labels:
         own = base.decide(of, prompts)
-        return apply_guard(own, select_prompts(base.store.read("labels", of, guard), own))
+        return apply_guard(own, select_prompts(labelling.read_decisions(base.store, of, guard), own))
 
     return RemediedSystem(decide)
 

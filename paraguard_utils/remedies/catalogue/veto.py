@@ -66,9 +66,7 @@ def apply_reworded_veto(base: UntouchedSystem, train: Split, validation: Split) 
         own = base.decide(of, prompts)
         if not base.store.has("labels", name_reworded(of), base.name):
             return np.full(len(own), np.nan)
-        return _shares(
-            labelling.convert_labels(base.store.read("labels", name_reworded(of), base.name), "combined"), own
-        )
+        return _shares(labelling.read_decisions(base.store, name_reworded(of), base.name), own)
 
     def asked(of: str, prompts: Corpus | None) -> np.ndarray:
         return _shares(rewordings.label_rewordings(base, of, prompts), base.decide(of, prompts))
