@@ -182,8 +182,13 @@ def choose(tab, **filters):
             field.fill(value)
 
 
+def wait_for_view(tab, view):
+    tab.wait_for_selector(f"#views a[data-view={view}][aria-current]")  # the address changes first, then the page
+
+
 def go(tab, view):
     tab.get_by_role("link", name=VIEWS[view], exact=True).click()
+    wait_for_view(tab, view)
 
 
 def opened(tab, row):
@@ -406,6 +411,7 @@ def test_a_link_restores_view_filters_and_what_was_opened(show, html):
     reviewed, third = picture(tab), tab.url
     assert tab.locator("#pager span").text_content() == "Pair 3 of 4"
     tab.go_back()
+    wait_for_view(tab, "compare")
     assert picture(tab) == compared and tab.url == second
     for address, seen in ((first, refusals), (second, compared), (third, reviewed)):
         tab = show(html, f"#{urldefrag(address).fragment}")
