@@ -16,7 +16,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceC
 
 from paraguard_utils import paths
 from paraguard_utils.errors import DataError, ModelError
-from paraguard_utils.guards import contract, deployed, formats
+from paraguard_utils.guards import contract, deployed, formats, panel
 from paraguard_utils.models import loading, prompting
 
 ENTRIES = yaml.safe_load((paths.DATA / "guards.yaml").read_text(encoding="utf-8"))["deployed"]
@@ -413,8 +413,7 @@ def test_the_greatest_of_several_runs_counts(folders):
 
 def test_strict_counts_what_loose_lets_pass(folders):
     folder = folders("qwen3guard-gen")
-    strict = deployed.load_deployed_guard(str(folder), deployed.match_guard_entry(str(folder), ENTRIES))
-    loose = deployed.load_deployed_guard(f"{folder}:loose", deployed.match_guard_entry(f"{folder}:loose", ENTRIES))
+    strict, loose = panel.load_guard(str(folder)), panel.load_guard(f"{folder}:loose")  # as 05 loads them
     assert loose.name == f"{strict.name}-loose" and loose.version != strict.version
     assert (strict.score(TEXTS) > loose.score(TEXTS)).all()
 

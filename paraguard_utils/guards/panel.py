@@ -20,7 +20,7 @@ import yaml
 
 from paraguard_utils import paths, registry
 from paraguard_utils.errors import DataError, Missing, SettingsError, UserError
-from paraguard_utils.guards import chat, packaged
+from paraguard_utils.guards import chat, deployed, packaged
 from paraguard_utils.guards.contract import GUARD_AXES, Guard, GuardScorer, check_probabilities
 from paraguard_utils.schemas import Corpus, Labels
 from paraguard_utils.stores import Store, frame_hash, read_upstream_csv
@@ -195,12 +195,10 @@ def _from_entry(name: str, entry: Mapping[str, Any], corpus: Corpus | None) -> G
 
 def _from_deployed(model: str, given: Mapping[str, Any], options: Mapping[str, Any]) -> Guard:
     """Load a deployed guard by its hub id or folder; fields that are `given` override those of the entry it matches."""
-    # Importing it takes seconds, for torch.
-    deployed = importlib.import_module("paraguard_utils.guards.deployed")
-    entry = {**(deployed.match(model, registry.guard_entries("deployed")) or {}), **given}
+    entry = {**(deployed.match_guard_entry(model, registry.guard_entries("deployed")) or {}), **given}
     if not entry.get("kind"):
         raise SettingsError(registry.unknown_guard(model))
-    return deployed.load(model, entry, **options)
+    return deployed.load_deployed_guard(model, entry, **options)
 
 
 def _own_name(name: str) -> str:
