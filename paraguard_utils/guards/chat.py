@@ -14,7 +14,6 @@ import pandas as pd
 
 from paraguard_utils import paths, registry
 from paraguard_utils.core.vectors import cosine_similarity
-from paraguard_utils.errors import SettingsError
 from paraguard_utils.guards.contract import GuardScorer
 from paraguard_utils.models import encoder, loading, prompting, weights
 
@@ -28,10 +27,7 @@ def make_yes_no_guard(entry: Mapping[str, Any]) -> tuple[str, GuardScorer]:
     where neither is among the likeliest tokens (`engine.TOP_TOKENS`), or the text contains a control token of the
     model. An unknown wrapper raises SettingsError.
     """
-    name, wrapper = entry["model"], entry.get("wrapper", "moderation")
-    if wrapper not in registry.wrappers():
-        raise SettingsError(f"there is no wrapper {wrapper!r}; data/wrappers.yaml has {', '.join(registry.wrappers())}")
-    question = registry.wrappers()[wrapper]["text"]
+    name, question = entry["model"], registry.read_wrapper(entry.get("wrapper", "moderation"))
     # A packaged model's digest is known without its package.
     weights_id = (
         loading.PACKAGED_MODELS[name].sha256
