@@ -16,7 +16,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceC
 
 from paraguard_utils import paths
 from paraguard_utils.errors import DataError, ModelError
-from paraguard_utils.guards import contract, deployed, formats
+from paraguard_utils.guards import contract, deployed, formats, panel
 from paraguard_utils.models import loading, prompting
 
 ENTRIES = yaml.safe_load((paths.DATA / "guards.yaml").read_text(encoding="utf-8"))["deployed"]
@@ -401,6 +401,13 @@ def test_the_probability_is_that_of_the_unsafe_token_against_the_safe_one(folder
     expected = torch.sigmoid(logits[unsafe] - logits[safe]).item()
     guard = deployed.load_deployed_guard(str(folder), ENTRIES["llama-guard-3-8b"])
     assert guard.score([TEXT])[0] == pytest.approx(expected, abs=1e-5)
+
+
+def test_the_panel_finds_a_guard_by_its_folder(folders):
+    folder = str(folders("llama-guard-3-8b"))
+    own = deployed.load_deployed_guard(folder, ENTRIES["llama-guard-3-8b"])
+    found = panel.load_guard(folder)
+    assert (found.name, found.version, found.threshold) == (own.name, own.version, own.threshold)
 
 
 def test_the_greatest_of_several_runs_counts(folders):
