@@ -85,10 +85,8 @@ def train(
     """
     from paraguard_utils.labels import agreement, classifier
 
-    annotated, own = (
-        agreement.select_training_answers(agreement.read_xstest_answers(xstest)),
-        classifier.read_training_answers(),
-    )
+    annotated = agreement.select_training_answers(agreement.read_xstest_answers(xstest))
+    own = classifier.read_training_answers()
     out = out or classifier.CLASSIFIER_FILE
     classifier.fit_classifier(own, annotated).save(out)
     print(f"{out}: fitted on {len(annotated)} of XSTest's answers and {len(own)} of ours")
