@@ -72,11 +72,10 @@ def promote_live_run() -> None:
     Raise UserError where the live store lacks something, or holds other targets or an answer that must not be kept.
     """
     live, recorded = Store(LIVE), Store(RECORDED)
+    known = [*registry.published_targets("chat").index, *registry.published_targets("guard").index]
     for name in COMPARED_TABLES:
         if not live.has("tables", name):
             raise UserError(f"the live store has no table {name}; run make reproduce first")
-    known = [*registry.published_targets("chat").index, *registry.published_targets("guard").index]
-    for name in COMPARED_TABLES:
         meta = stores.read_meta(live.path("tables", name))["parameters"]
         rows = live.read("tables", name)
         if meta["corpus"] != CORPUS or not set(rows["target"]) <= set(known) or meta.get("model"):

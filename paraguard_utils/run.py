@@ -22,14 +22,12 @@ from paraguard_utils.errors import Missing, SettingsError, UserError
 from paraguard_utils.labels import follow_ups, targets
 from paraguard_utils.models import loading
 from paraguard_utils.remedies.catalogue import self_cd
-from paraguard_utils.report import compare, explorer, numbers, tables
+from paraguard_utils.report import advice, compare, explorer, numbers, tables
 from paraguard_utils.settings import CORPUS, Settings, check_settings
 from paraguard_utils.stores import LIVE, RECORDED
 from paraguard_utils.text import did_you_mean
 
 MINUTES_TABLE = "notebook_minutes"
-MAP_TABLE = "remedy_map"
-"""The table of 08."""
 WHOLE_RUN = "all"
 """The row of `MINUTES_TABLE` about the whole run; some notebooks run side by side."""
 
@@ -41,9 +39,6 @@ READING_ONLY = ("06", "09")
 
 JUDGE_MODEL = "qwen2.5-coder-0.5b-instruct"
 """The model that judges the recorded answers."""
-
-N_LONG_ANSWERS = 200
-"""Prompts a model is asked again for a longer answer, to see what the usual cut costs."""
 
 
 def list_notebooks(*numbers: str) -> list[Path]:
@@ -225,7 +220,7 @@ def ask_optional_models() -> None:
         loading.resolve_model(name)  # before anything expensive
     for name in (*optional, ""):
         output = paths.RESULTS / LIVE / "notebooks" / f"02_{name or 'default'}.ipynb"
-        given = {"store": LIVE, "model": name, "judge": JUDGE_MODEL, "long_answers": N_LONG_ANSWERS, "draw": True}
+        given = {"store": LIVE, "model": name, "judge": JUDGE_MODEL, "long_answers": 200, "draw": True}
         execute_notebook(*list_notebooks("02"), output, given)
     run_all(LIVE, {}, list_notebooks("03", "05"))
     for name in (*optional, ""):
@@ -245,7 +240,7 @@ def ask_remedies(xstest: str = "") -> None:
     outside = {"xstest": xstest} if xstest else {}
     given: dict[str, dict[str, Any]] = {"02": twins | outside, "08": outside}
     run_all(LIVE, given, list_notebooks(*given))
-    print(f"{MAP_TABLE} and its figure are in {paths.display_path(paths.RESULTS / LIVE)}")
+    print(f"{advice.REMEDY_MAP_TABLE} and its figure are in {paths.display_path(paths.RESULTS / LIVE)}")
 
 
 def redraw_figures() -> None:

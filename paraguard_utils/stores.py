@@ -130,7 +130,11 @@ def read_file(path: str | Path, kind: str) -> pd.DataFrame:
     """Read one CSV or Parquet file and check it against its schema (tables have none), or raise DataError."""
     path, where = Path(path), paths.display_path(path)
     try:
-        frame = pd.read_parquet(path) if path.suffix == ".parquet" else _read_csv(path, kind)
+        if path.suffix == ".parquet":
+            frame = pd.read_parquet(path)
+        else:  # a prompt may be the word "null": only empty fields are missing, and text columns stay text
+            types = dict.fromkeys(list_text_columns(kind), str) if kind in SCHEMAS else None
+            frame = pd.read_csv(path, dtype=types, keep_default_na=False, na_values=[""], encoding="utf-8")
     except FileNotFoundError:
         raise DataError(f"{where}: there is no such file") from None
     except UnicodeDecodeError as error:
@@ -144,12 +148,6 @@ def read_file(path: str | Path, kind: str) -> pd.DataFrame:
             f"{where}: cannot be read ({str(error).splitlines()[0]}); restore or remove the file"
         ) from error
     return check_schema(frame, kind, where) if kind in SCHEMAS else frame
-
-
-def _read_csv(path: Path, kind: str) -> pd.DataFrame:
-    # A prompt may be the word "null": only empty fields are missing, and text columns stay text.
-    types = dict.fromkeys(list_text_columns(kind), str) if kind in SCHEMAS else None
-    return pd.read_csv(path, dtype=types, keep_default_na=False, na_values=[""], encoding="utf-8")
 
 
 def read_upstream_csv(path: Path) -> pd.DataFrame:
