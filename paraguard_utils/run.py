@@ -221,7 +221,7 @@ def ask_optional_models() -> None:
     for name in (*optional, ""):
         output = paths.RESULTS / LIVE / "notebooks" / f"02_{name or 'default'}.ipynb"
         given = {"store": LIVE, "model": name, "judge": JUDGE_MODEL, "long_answers": 200, "draw": True}
-        execute_notebook(*list_notebooks("02"), output, given)
+        execute_notebook(list_notebooks("02")[0], output, given)
     run_all(LIVE, {}, list_notebooks("03", "05"))
     for name in (*optional, ""):
         run_all(LIVE, {"07": {"model": name}}, list_notebooks("07"))
