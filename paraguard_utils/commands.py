@@ -27,11 +27,11 @@ _XSTestAnswers = Annotated[Path, typer.Option(metavar="FOLDER", help="With xstes
 _SEED, _RISK = (Settings.model_fields[name].default for name in ("seed", "risk"))
 
 
-def require_live_store(name: str) -> str:
-    """Return the name of a store that may be written, or raise SettingsError: not the recorded one."""
+def require_live_store(name: str, corpus: str = CORPUS) -> Store:
+    """Return a store that may be written, or raise SettingsError: not the recorded one."""
     if name == RECORDED:
         raise SettingsError("the recorded store is not written; name a live one, for example --store live")
-    return check_settings({"store": name, "corpus": CORPUS}).store
+    return Store(check_settings({"store": name, "corpus": corpus}).store)
 
 
 def require_checkout() -> ModuleType:
@@ -85,10 +85,8 @@ def train(
     """
     from paraguard_utils.labels import agreement, classifier
 
-    annotated, own = (
-        agreement.select_training_answers(agreement.read_xstest_answers(xstest)),
-        classifier.read_training_answers(),
-    )
+    annotated = agreement.select_training_answers(agreement.read_xstest_answers(xstest))
+    own = classifier.read_training_answers()
     out = out or classifier.CLASSIFIER_FILE
     classifier.fit_classifier(own, annotated).save(out)
     print(f"{out}: fitted on {len(annotated)} of XSTest's answers and {len(own)} of ours")
@@ -106,7 +104,7 @@ def agreement(
     """
     from paraguard_utils.labels import agreement as agreements
 
-    table = agreements.write_xstest_tables(xstest, Store(require_live_store(store)), judge)["xstest_agreement"]
+    table = agreements.write_xstest_tables(xstest, require_live_store(store), judge)["xstest_agreement"]
     shown = ["file", "part", "labeller", "n", "accuracy", "kappa", "kappa_low", "kappa_high"]
     print(table[shown].to_string(index=False))
 
@@ -164,7 +162,7 @@ def build(
     files = {key: file for key, file in (("phtest", phtest), ("ebench", ebench), ("orbench", orbench)) if file}
     if not files:
         raise SettingsError("name at least one benchmark file: --phtest, --ebench or --orbench")
-    check_settings({"store": require_live_store(store), "corpus": name})
+    require_live_store(store, name)
     from paraguard_utils.corpus import build as builds
 
     builds.build_public_corpus(files, store, name, clusters, labels, risk, min_strategies, seed, xstest)
@@ -180,14 +178,12 @@ def describe(
 
     After 02, 03, 04 and 09 on that corpus. Example: paraguard corpus describe --store live
     """
-    check_settings({"store": require_live_store(store), "corpus": corpus})
+    live = require_live_store(store, corpus)
     from paraguard_utils.report import full_scale, tables
 
-    found = full_scale.describe_full_scale(Store(store), corpus, seed)
-    shown = tables.format_estimates(
-        found["sources"], ["frr", "dr"], ["target", "source", "n_scored", "n_reject", "few_dr"]
-    )
-    print(shown.to_string(index=False))
+    found = full_scale.describe_full_scale(live, corpus, seed)
+    about = ["target", "source", "n_scored", "n_reject", "few_dr"]
+    print(tables.format_estimates(found["sources"], ["frr", "dr"], about).to_string(index=False))
 
 
 @corpus_app.command()

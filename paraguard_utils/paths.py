@@ -35,28 +35,13 @@ CACHE = _cache()
 
 
 def display_path(path: str | Path) -> str:
-    """Return `path` relative to the project where it lies inside it: output must not name a machine's folders.
-
-    Parameters
-    ----------
-    path : Path
-
-    Returns
-    -------
-    str
-    """
+    """Return `path` relative to the project where it lies inside it: output must not name a machine's folders."""
     path = Path(path)
     return path.relative_to(ROOT).as_posix() if path.is_relative_to(ROOT) else path.as_posix()
 
 
 def resolve_input(name: str | Path) -> Path:
-    """Return the path of an input file given relative to the caller's folder or to the project.
-
-    Raises
-    ------
-    SettingsError
-        There is no such file.
-    """
+    """Return the path of an input file given relative to the caller's folder or the project, or raise SettingsError."""
     for path in (Path(name).expanduser(), ROOT / name):
         if path.is_file():
             return path

@@ -18,7 +18,7 @@ from paraguard_utils.report import croissant, full_scale, numbers
 from paraguard_utils.report.compare import COMPARED_TABLES
 from paraguard_utils.run import MINUTES_TABLE
 from paraguard_utils.settings import CORPUS, TWINS, XSTEST, XSTEST_SAFE, name_remedied, name_reworded
-from paraguard_utils.stores import LIVE, Store
+from paraguard_utils.stores import LIVE, RECORDED, Store
 
 PROMOTED_FOLDERS, ON_REQUEST_FOLDERS, DERIVED_FOLDERS = map(
     stores.recorded_folders, ("promoted", "on request", "derived")
@@ -69,18 +69,13 @@ def promote_live_run() -> None:
     Only the project's corpora and its published targets are promoted, whatever else the live store holds; a target that
     a live run does not ask by default keeps its recorded files where the live store lacks them, and so do requests that
     ask for harm, and rewordings. Tables and figures are those that the recorded notebooks make from what was promoted.
-
-    Raises
-    ------
-    UserError
-        The live store lacks something or holds other targets, or it holds an answer that must not be kept.
+    Raise UserError where the live store lacks something, or holds other targets or an answer that must not be kept.
     """
-    live = stores.Store(LIVE)
+    live, recorded = Store(LIVE), Store(RECORDED)
+    known = [*registry.published_targets("chat").index, *registry.published_targets("guard").index]
     for name in COMPARED_TABLES:
         if not live.has("tables", name):
             raise UserError(f"the live store has no table {name}; run make reproduce first")
-    known = [*registry.published_targets("chat").index, *registry.published_targets("guard").index]
-    for name in COMPARED_TABLES:
         meta = stores.read_meta(live.path("tables", name))["parameters"]
         rows = live.read("tables", name)
         if meta["corpus"] != CORPUS or not set(rows["target"]) <= set(known) or meta.get("model"):
@@ -89,17 +84,11 @@ def promote_live_run() -> None:
     if described is not None and described["texts"].iloc[0] != len(live.read("corpus", CORPUS)):
         raise UserError("the live table public_risk describes another corpus; run paraguard corpus build again")
     _check_withheld(live)
-    recorded = stores.Store(stores.RECORDED)
-    kept = _kept(live, recorded)
-    for folder in PROMOTED_FOLDERS:
-        _replace(live.writes / folder, paths.DATA / folder, known, kept)
+    kept = dict.fromkeys(PROMOTED_FOLDERS, _kept(live, recorded))
     for folder in ON_REQUEST_FOLDERS:
-        _replace(
-            live.writes / folder,
-            paths.DATA / folder,
-            known,
-            [name for name in known if not live.has(folder, CORPUS, name)],
-        )
+        kept[folder] = [name for name in known if not live.has(folder, CORPUS, name)]
+    for folder, names in kept.items():
+        _replace(live.writes / folder, paths.DATA / folder, known, names)
     shutil.rmtree(recorded.writes, ignore_errors=True)  # what an earlier version drew must not be promoted
     for name in PUBLIC_TABLES:
         source = live if live.has("tables", name) else recorded
@@ -122,8 +111,9 @@ def _check_withheld(live: Store) -> None:
 def redraw_record(recorded: Store, known: Sequence[str]) -> None:
     """Make tables, figures, numbers and executed notebooks from the recorded traces, and put them in their places."""
     _derived(recorded, known)
-    # 04 reads the scores that 03 makes.
-    run.run_all(stores.RECORDED, after=lambda: _derived(recorded, known))
+    for notebook in run.list_notebooks():
+        run.run_notebook(notebook, RECORDED)
+        _derived(recorded, known)  # 04 reads the scores that 03 makes
     for folder in DERIVED_FOLDERS:
         _replace(recorded.writes / folder, paths.DATA / folder, known)
     figure_map = (paths.FIGURES / "FIGURE_MAP.csv").read_bytes()
@@ -137,9 +127,7 @@ def redraw_record(recorded: Store, known: Sequence[str]) -> None:
     croissant.write_card(found)
     croissant.write_croissant()
     for notebook in run.list_notebooks():
-        executed = clean_notebook(
-            nbformat.read(paths.RESULTS / stores.RECORDED / "notebooks" / notebook.name, as_version=4)
-        )
+        executed = clean_notebook(nbformat.read(recorded.writes / "notebooks" / notebook.name, as_version=4))
         for cell in executed.cells:
             if cell.cell_type == "markdown":
                 cell.source = numbers.fill_numbers(cell.source, found)
@@ -159,10 +147,7 @@ def make_demo_log(recorded: Store) -> pd.DataFrame:
 def _kept(live: Store, recorded: Store) -> list[str]:
     """Return the published targets that keep their recorded files because the live store has not asked them.
 
-    Raises
-    ------
-    UserError
-        A target is half in the live store, or in neither, or the corpus it was asked is another one.
+    Raise UserError where one is half in the live store, or in neither, or the corpus it was asked is another one.
     """
     kept = []
     for kind, product in (("chat", "traces"), ("guard", "guards")):
@@ -209,7 +194,7 @@ def _replace(source: Path, destination: Path, targets: Sequence[str], kept: Sequ
 
 def _is_of(path: Path, targets: Sequence[str]) -> bool:
     """Return whether a file belongs to one of these targets, or to the model of one."""
-    return _stem(path) in targets or path.parent.name in {prompting.model_of_target(name) for name in targets}
+    return _stem(path) in targets or path.parent.name in set(map(prompting.model_of_target, targets))
 
 
 def _stem(path: Path) -> str:

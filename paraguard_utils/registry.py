@@ -10,6 +10,7 @@ import pandas as pd
 import yaml
 
 from paraguard_utils import paths, stores
+from paraguard_utils.errors import SettingsError
 from paraguard_utils.text import did_you_mean
 
 FUNCTION = r"[A-Za-z_][\w.]*:[A-Za-z_]\w*"
@@ -21,9 +22,17 @@ def wrappers() -> dict[str, dict[str, str]]:
     return yaml.safe_load((paths.DATA / "wrappers.yaml").read_text(encoding="utf-8"))
 
 
+def read_wrapper(name: str) -> str:
+    """Return the text of a committed wrapper, "" for none; raise SettingsError where there is no such wrapper."""
+    known = wrappers()
+    if name not in known:
+        raise SettingsError(f"there is no wrapper {name!r}; data/wrappers.yaml has {', '.join(known)}")
+    return known[name]["text"]
+
+
 def wrapper_text_of(target: str) -> str:
     """Return the text of a chat target's wrapper, "" for none."""
-    return wrappers()[target.rpartition("--")[2]]["text"]
+    return read_wrapper(target.rpartition("--")[2])
 
 
 def guard_entries(section: str) -> dict[str, dict[str, Any]]:

@@ -6,7 +6,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
@@ -22,45 +22,34 @@ from paraguard_utils.errors import Missing, SettingsError, UserError
 from paraguard_utils.labels import follow_ups, targets
 from paraguard_utils.models import loading
 from paraguard_utils.remedies.catalogue import self_cd
-from paraguard_utils.report import compare, explorer, numbers, tables
+from paraguard_utils.report import advice, compare, explorer, numbers, tables
 from paraguard_utils.settings import CORPUS, Settings, check_settings
-from paraguard_utils.stores import LIVE
+from paraguard_utils.stores import LIVE, RECORDED
 from paraguard_utils.text import did_you_mean
 
 MINUTES_TABLE = "notebook_minutes"
-MAP_TABLE = "remedy_map"
-"""The table of 08."""
 WHOLE_RUN = "all"
 """The row of `MINUTES_TABLE` about the whole run; some notebooks run side by side."""
 
 RESUMING = ("01_corpus_building", "02_querying", "05_guard_comparison", "07_veto", WHOLE_RUN)
 """Notebooks that embed, ask or score, and in a live store do only what is missing."""
 
-READING_ONLY = ("06_sensitivity", "09_validity")
+READING_ONLY = ("06", "09")
 """Notebooks that only read what earlier ones make, and nothing of each other."""
-
-REMEDIES_NOTEBOOK = "08_remedies"
-"""The notebook that tunes and changes models: it takes more than an hour and has a command of its own."""
 
 JUDGE_MODEL = "qwen2.5-coder-0.5b-instruct"
 """The model that judges the recorded answers."""
 
-N_LONG_ANSWERS = 200
-"""Prompts a model is asked again for a longer answer, to see what the usual cut costs."""
 
-
-def list_notebooks() -> list[Path]:
-    """Return the project's notebooks in order."""
-    return sorted(paths.NOTEBOOKS.glob("[0-9]*.ipynb"))
+def list_notebooks(*numbers: str) -> list[Path]:
+    """Return the project's notebooks in order: all, or those with these numbers."""
+    return [path for path in sorted(paths.NOTEBOOKS.glob("[0-9]*.ipynb")) if not numbers or path.stem[:2] in numbers]
 
 
 def execute_notebook(notebook: Path, output: Path, parameters: dict[str, Any]) -> None:
     """Run one notebook with papermill, its progress bars on stderr.
 
-    Raises
-    ------
-    UserError
-        A cell failed, and the message is its last line; or the kernel died.
+    Raise UserError where a cell fails, with its last line as the message, or where the kernel dies.
     """
     import papermill
     from nbclient.exceptions import DeadKernelError
@@ -85,12 +74,9 @@ def execute_notebook(notebook: Path, output: Path, parameters: dict[str, Any]) -
         except papermill.PapermillExecutionError as error:
             raise UserError(f"{notebook.stem}: {error.ename}: {error.evalue}") from None
         except DeadKernelError:
-            store = parameters.get("store", stores.RECORDED)
-            kept = (
-                f"what was asked is kept in {paths.display_path(paths.RESULTS / store)}; "
-                if store != stores.RECORDED
-                else ""
-            )
+            store = parameters.get("store", RECORDED)
+            folder = paths.display_path(paths.RESULTS / store)
+            kept = f"what was asked is kept in {folder}; " if store != RECORDED else ""
             raise UserError(
                 f"{notebook.stem} stopped: its kernel died (killed, or out of memory); {kept}run the same command again"
             ) from None
@@ -98,27 +84,12 @@ def execute_notebook(notebook: Path, output: Path, parameters: dict[str, Any]) -
             raise UserError(f"{notebook.stem}: its kernel did not start: {error}; run the same command again") from None
 
 
-def run_all(
-    store_name: str,
-    given: Mapping[str, dict[str, Any]] | None = None,
-    chosen: Sequence[Path] | None = None,
-    after: Callable[[], None] | None = None,
-) -> dict[str, float]:
-    """Run all or some notebooks one after another and return the minutes of each; the first that fails ends it.
+def run_all(store_name: str, given: Mapping[str, dict[str, Any]], chosen: Sequence[Path]) -> dict[str, float]:
+    """Run notebooks one after another and return the minutes of each; the first that fails ends it.
 
-    Parameters
-    ----------
-    given : dict of str to dict
-        Parameters by notebook.
-    after : callable or None
-        What to do after each notebook.
+    `given` has parameters by the number of a notebook.
     """
-    minutes = {}
-    for notebook in chosen or list_notebooks():
-        minutes[notebook.stem] = _timed(notebook, store_name, (given or {}).get(notebook.stem, {}))
-        if after is not None:
-            after()
-    return minutes
+    return {path.stem: run_notebook(path, store_name, given.get(path.stem[:2], {})) for path in chosen}
 
 
 def run_side_by_side(store_name: str, chosen: Sequence[Path]) -> dict[str, float]:
@@ -129,7 +100,7 @@ def run_side_by_side(store_name: str, chosen: Sequence[Path]) -> dict[str, float
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
     # No model runs, so one thread a notebook is faster.
     with ProcessPoolExecutor(cores, initializer=os.environ.update, initargs=({"OMP_NUM_THREADS": "1"},)) as pool:
-        running = {pool.submit(_timed, notebook, store_name, {}): notebook.stem for notebook in chosen}
+        running = {pool.submit(run_notebook, notebook, store_name): notebook.stem for notebook in chosen}
         try:
             return {running[done]: done.result() for done in as_completed(running)}
         except BaseException as error:
@@ -144,35 +115,25 @@ def run_side_by_side(store_name: str, chosen: Sequence[Path]) -> dict[str, float
             raise
 
 
-def _timed(notebook: Path, store_name: str, given: dict[str, Any]) -> float:
+def run_notebook(notebook: Path, store_name: str, given: Mapping[str, Any] | None = None) -> float:
+    """Run one notebook on a store, say so, and return its minutes."""
     started = time.monotonic()
     print(f"{notebook.stem} ...", flush=True)
     output = paths.RESULTS / store_name / "notebooks" / notebook.name
-    execute_notebook(notebook, output, given | ({"store": store_name} if store_name != stores.RECORDED else {}))
+    execute_notebook(notebook, output, {**(given or {}), **({"store": store_name} if store_name != RECORDED else {})})
     minutes = round((time.monotonic() - started) / 60, 1)
     print(f"{notebook.stem} done in {minutes:.1f} min", flush=True)
     return minutes
 
 
-def declared_parameters(notebook: Path) -> list[str]:
-    """Return the names of a notebook's parameters."""
-    import papermill
-
-    return list(papermill.inspect_notebook(notebook))
-
-
-def run_notebooks(wanted: Sequence[str] = (), given: dict[str, Any] | None = None) -> None:
+def run_notebooks(wanted: Sequence[str], given: dict[str, Any]) -> None:
     """Run some notebooks in order with the same parameters, each taking those it has.
 
-    Parameters
-    ----------
-    wanted : sequence of str
-        Numbers or names of notebooks ("02", "02_querying"). Without any, all run but 01 and 08, and but 07 where the
-        corpus has no twins.
-    given : dict
-        Parameters by name.
+    `wanted` has their numbers or names ("02", "02_querying"). Without any, all run but 01 and 08, and but 07 where the
+    corpus has no twins.
     """
-    given = given or {}
+    import papermill
+
     chosen = [path for path in list_notebooks() if path.stem[:2] not in ("01", "08")]
     if wanted:
         known = {name: path for path in list_notebooks() for name in (path.stem, path.stem[:2])}
@@ -182,20 +143,20 @@ def run_notebooks(wanted: Sequence[str] = (), given: dict[str, Any] | None = Non
                     f"there is no notebook {name!r}; there are {', '.join(p.stem for p in list_notebooks())}"
                 )
         chosen = sorted({known[name] for name in wanted})
-    takes = {path.stem: declared_parameters(path) for path in chosen}
+    takes = {path.stem: list(papermill.inspect_notebook(path)) for path in chosen}
     everywhere = sorted(set().union(*takes.values()))
     for name in given:
         if name not in everywhere:
             raise SettingsError(
                 f"no notebook of {', '.join(takes)} has a parameter {name!r}{did_you_mean(name, everywhere)}"
             )
-    config = check_settings({"store": stores.RECORDED, "corpus": CORPUS} | given)
+    config = check_settings({"store": RECORDED, "corpus": CORPUS} | given)
     store = config.open_store()
     if not wanted and not _has_twins(store, config):
         print(f"07_veto is left out: no cluster of {config.corpus} has a harmful twin")
         chosen = [path for path in chosen if path.stem[:2] != "07"]
-    by_notebook = {stem: {name: given[name] for name in names if name in given} for stem, names in takes.items()}
-    run_all(store.name, by_notebook, chosen)
+    by_number = {stem[:2]: {name: given[name] for name in names if name in given} for stem, names in takes.items()}
+    run_all(store.name, by_number, chosen)
     print(f"tables, figures and executed notebooks are in {paths.display_path(store.writes)}")
 
 
@@ -214,21 +175,22 @@ def reproduce_live() -> None:
     for name in registry.list_default_models():
         loading.resolve_model(name)  # before anything expensive
     live = stores.Store(LIVE)
-    size = len(stores.Store(stores.RECORDED).read("corpus", CORPUS))
+    size = len(stores.Store(RECORDED).read("corpus", CORPUS))
     usual = check_settings({"store": LIVE, "corpus": CORPUS})
     done = targets.print_preflight(live, CORPUS, size, list(registry.default_targets().index), usual)
     # A slow guard is scored where it was asked on request. The default model shows in 01 what a model writes.
     guards = registry.published_targets("guard")
     there = [name for name in guards.index if guards["default"][name] == "yes" or live.has("guards", CORPUS, name)]
     given: dict[str, dict[str, Any]] = {
-        "01_corpus_building": {"paraphraser": registry.list_default_models()[0]},
-        "02_querying": {"twins_wrappers": [follow_ups.SAMPLED_SYSTEM_PROMPT]},
-        "05_guard_comparison": {"guards": there},
+        "01": {"paraphraser": registry.list_default_models()[0]},
+        "02": {"twins_wrappers": [follow_ups.SAMPLED_SYSTEM_PROMPT]},
+        "05": {"guards": there},
     }
     started = time.monotonic()
-    asking = [path for path in list_notebooks() if path.stem not in (*READING_ONLY, REMEDIES_NOTEBOOK)]
+    # 08 tunes and changes models: it takes more than an hour and has a command of its own.
+    asking = [path for path in list_notebooks() if path.stem[:2] not in (*READING_ONLY, "08")]
     minutes = run_all(LIVE, given, asking)
-    minutes |= run_side_by_side(LIVE, [path for path in list_notebooks()[::-1] if path.stem in READING_ONLY])
+    minutes |= run_side_by_side(LIVE, list_notebooks(*READING_ONLY)[::-1])
     minutes[WHOLE_RUN] = round((time.monotonic() - started) / 60, 1)
     earlier = dict(live.read("tables", MINUTES_TABLE).to_numpy()) if live.has("tables", MINUTES_TABLE) else {}
     if done:  # what goes on where it was says nothing about how long the whole takes
@@ -258,11 +220,11 @@ def ask_optional_models() -> None:
         loading.resolve_model(name)  # before anything expensive
     for name in (*optional, ""):
         output = paths.RESULTS / LIVE / "notebooks" / f"02_{name or 'default'}.ipynb"
-        given = {"store": LIVE, "model": name, "judge": JUDGE_MODEL, "long_answers": N_LONG_ANSWERS, "draw": True}
-        execute_notebook(paths.NOTEBOOKS / "02_querying.ipynb", output, given)
-    run_all(LIVE, chosen=[path for path in list_notebooks() if path.stem[:2] in ("03", "05")])
+        given = {"store": LIVE, "model": name, "judge": JUDGE_MODEL, "long_answers": 200, "draw": True}
+        execute_notebook(list_notebooks("02")[0], output, given)
+    run_all(LIVE, {}, list_notebooks("03", "05"))
     for name in (*optional, ""):
-        run_all(LIVE, {"07_veto": {"model": name}}, [paths.NOTEBOOKS / "07_veto.ipynb"])
+        run_all(LIVE, {"07": {"model": name}}, list_notebooks("07"))
     print("make reproduce scores them beside the default one")
 
 
@@ -276,15 +238,15 @@ def ask_remedies(xstest: str = "") -> None:
     # Self-CD contrasts with the prompt without a wrapper, twins included.
     twins = {"twins_wrappers": [self_cd.PLAIN_PROMPT, follow_ups.SAMPLED_SYSTEM_PROMPT]}
     outside = {"xstest": xstest} if xstest else {}
-    given: dict[str, dict[str, Any]] = {"02_querying": twins | outside, REMEDIES_NOTEBOOK: outside}
-    run_all(LIVE, given, [path for path in list_notebooks() if path.stem in given])
-    print(f"{MAP_TABLE} and its figure are in {paths.display_path(paths.RESULTS / LIVE)}")
+    given: dict[str, dict[str, Any]] = {"02": twins | outside, "08": outside}
+    run_all(LIVE, given, list_notebooks(*given))
+    print(f"{advice.REMEDY_MAP_TABLE} and its figure are in {paths.display_path(paths.RESULTS / LIVE)}")
 
 
 def redraw_figures() -> None:
     """Redraw every table and figure from recorded traces, without a model."""
-    run_side_by_side(stores.RECORDED, list_notebooks()[::-1])  # the last, longest one is started first
-    print(f"tables and figures are in {paths.display_path(paths.RESULTS / stores.RECORDED)}")
+    run_side_by_side(RECORDED, list_notebooks()[::-1])  # the last, longest one is started first
+    print(f"tables and figures are in {paths.display_path(paths.RESULTS / RECORDED)}")
 
 
 def write_html() -> None:
@@ -293,14 +255,14 @@ def write_html() -> None:
 
     page = handout.render_report(
         {path.stem: nbformat.read(path, as_version=4) for path in list_notebooks()},
-        stores.Store(stores.RECORDED).read("tables", numbers.NUMBERS_TABLE),
+        stores.Store(RECORDED).read("tables", numbers.NUMBERS_TABLE),
         citation=yaml.safe_load((paths.ROOT / "CITATION.cff").read_text(encoding="utf-8")),
         record=json.loads(croissant.CROISSANT_FILE.read_text(encoding="utf-8")),
     )
     path = paths.RESULTS / "report.html"
     stores.write_text(path, page)
     print(f"{path.stat().st_size / 1e6:.1f} MB: the report is {paths.display_path(path)}")
-    write_explorer(check_settings({"store": stores.RECORDED, "corpus": CORPUS}))
+    write_explorer(check_settings({"store": RECORDED, "corpus": CORPUS}))
 
 
 def write_explorer(config: Settings) -> None:

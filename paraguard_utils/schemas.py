@@ -23,24 +23,8 @@ ANSWER_KINDS = ("on_topic", "degenerate")
 STRATEGIES = ("lexical", "register", "softening", "hardening", "rewrite")
 """The paper's four strategies; keyword softening / hardening is one of them, in two directions."""
 
-CATEGORIES = (
-    "deception",
-    "harassment",
-    "harmful",
-    "hate",
-    "illegal",
-    "privacy",
-    "self-harm",
-    "sexual",
-    "unethical",
-    "violence",
-)
-"""OR-Bench's ten categories, which the project's own seeds keep to."""
-
-
 TOPICAL = ("yes", "word only", "unstated")
 """Is a seed's category its topic, or does only a word of it sound like it?"""
-
 
 _not_blank = pa.Check(lambda text: text.str.strip() != "", element_wise=False, error="is blank")
 _no_control = pa.Check(
@@ -49,8 +33,9 @@ _no_control = pa.Check(
 _unit = pa.Check.in_range(0, 1)
 
 
-def _one_of(values: Iterable[str]) -> pa.Check:
-    return pa.Check.isin(values, error=f"is not one of {', '.join(values)}")
+def _one_of(values: Iterable[str], nullable: bool = False, required: bool = True) -> pa.Column:
+    allowed = pa.Check.isin(values, error=f"is not one of {', '.join(values)}")
+    return pa.Column(str, allowed, nullable=nullable, required=required)
 
 
 def _text(unique: bool = False) -> pa.Column:
@@ -65,15 +50,15 @@ def _count(nullable: bool = False) -> pa.Column:
     return pa.Column("Int64" if nullable else int, pa.Check.ge(0), nullable=nullable, coerce=True)
 
 
-def _list() -> pa.Column:
-    return pa.Column(object)
-
-
 def _schema(unique: list[str] | None = None, /, **columns: pa.Column) -> pa.DataFrameSchema:
     return pa.DataFrameSchema(columns, strict=True, unique=unique)
 
 
-_label = pa.Column(str, _one_of(LABELS))
+_list = pa.Column(object)
+_label = _one_of(LABELS)
+_response = pa.Column(str, nullable=True)
+_answer = _one_of(ANSWER_KINDS, nullable=True)
+_similarity = _number(pa.Check.in_range(-1, 1))
 
 _verdicts = {
     "prompt_id": _text(unique=True),
@@ -81,7 +66,7 @@ _verdicts = {
     "label": _label,
     "kind": pa.Column(str, nullable=True),
     "rule": pa.Column(str, nullable=True),
-    "response": pa.Column(str, nullable=True),
+    "response": _response,
 }
 
 SCHEMAS = {
@@ -90,57 +75,49 @@ SCHEMAS = {
         text=pa.Column(str, _not_blank),
         source=_text(),
         category=_text(),
-        topical=pa.Column(str, _one_of(TOPICAL), required=False),
+        topical=_one_of(TOPICAL, required=False),
     ),
-    "candidates": _schema(
-        seed_id=_text(), strategy=pa.Column(str, _one_of(STRATEGIES)), text=pa.Column(str, _no_control, coerce=True)
-    ),
-    "generated": _schema(
-        seed_id=_text(), strategy=pa.Column(str, _one_of(STRATEGIES)), text=_text(), generator=_text(), rule=_text()
-    ),
+    "candidates": _schema(seed_id=_text(), strategy=_one_of(STRATEGIES), text=pa.Column(str, _no_control, coerce=True)),
+    "generated": _schema(seed_id=_text(), strategy=_one_of(STRATEGIES), text=_text(), generator=_text(), rule=_text()),
     "corpus": _schema(
         prompt_id=_text(unique=True),
         cluster_id=_text(),
         variant=_count(),
-        strategy=pa.Column(str, _one_of(("seed", *STRATEGIES))),
+        strategy=_one_of(("seed", *STRATEGIES)),
         text=_text(unique=True),
         source=_text(),
         category=_text(),
-        topical=pa.Column(str, _one_of(TOPICAL)),
-        similarity=_number(pa.Check.in_range(-1, 1)),
+        topical=_one_of(TOPICAL),
+        similarity=_similarity,
         overlap=_number(_unit),
         risk=_number(_unit),
     ),
     "neutral": _schema(prompt_id=_text(unique=True), text=_text(unique=True)),
-    "sentences": _schema(text_hash=_text(unique=True), vector=_list()),
+    "sentences": _schema(text_hash=_text(unique=True), vector=_list),
     "drifts": _schema(["first_hash", "second_hash"], first_hash=_text(), second_hash=_text(), drift=_number(_unit)),
     "tokens": _schema(
-        token_id=pa.Column(int, pa.Check.ge(0), unique=True, coerce=True), text=pa.Column(str), embedding=_list()
+        token_id=pa.Column(int, pa.Check.ge(0), unique=True, coerce=True), text=pa.Column(str), embedding=_list
     ),
     "traces": _schema(
         prompt_id=_text(unique=True),
         key=_text(),
-        response=pa.Column(str, nullable=True),
+        response=_response,
         finish_reason=_text(),
-        token_ids=_list(),
-        token_nll=_list(),
+        token_ids=_list,
+        token_nll=_list,
         user_start=_count(),
         user_end=_count(),
-        next_ids=_list(),
-        next_logprobs=_list(),
+        next_ids=_list,
+        next_logprobs=_list,
         tail_mass=_number(_unit),
     ),
     "guards": _schema(prompt_id=_text(unique=True), key=_text(), score=_number(_unit, nullable=True)),
-    "labels": _schema(
-        **_verdicts,
-        p_refusal=_number(_unit, nullable=True),
-        answer=pa.Column(str, _one_of(ANSWER_KINDS), nullable=True),
-    ),
+    "labels": _schema(**_verdicts, p_refusal=_number(_unit, nullable=True), answer=_answer),
     "verdicts": _schema(**_verdicts),
     "answers": _schema(
         prompt_id=_text(unique=True),
         key=_text(),
-        response=pa.Column(str, nullable=True),
+        response=_response,
         finish_reason=_text(),
         label=_label,
         declined_later=pa.Column(bool),
@@ -152,17 +129,17 @@ SCHEMAS = {
         draw=_count(),
         key=_text(),
         label=_label,
-        answer=pa.Column(str, _one_of(ANSWER_KINDS), nullable=True),
-        response=pa.Column(str, nullable=True),
+        answer=_answer,
+        response=_response,
     ),
     "readings": _schema(
         ["target", "prompt_id"],
         target=_text(),
         prompt_id=_text(),
-        first_refusal=pa.Column(str, _one_of((*THREE_LABELS, "unclear"))),
-        second_refusal=pa.Column(str, _one_of((*THREE_LABELS, "unclear"))),
-        first_answer=pa.Column(str, _one_of(READ_ANSWERS)),
-        second_answer=pa.Column(str, _one_of(READ_ANSWERS)),
+        first_refusal=_one_of((*THREE_LABELS, "unclear")),
+        second_refusal=_one_of((*THREE_LABELS, "unclear")),
+        first_answer=_one_of(READ_ANSWERS),
+        second_answer=_one_of(READ_ANSWERS),
         response=_text(),
     ),
     "training_answers": _schema(
@@ -170,8 +147,8 @@ SCHEMAS = {
         source=_text(),
         prompt=_text(),
         response=_text(),
-        first_label=pa.Column(str, _one_of(THREE_LABELS)),
-        second_label=pa.Column(str, _one_of(THREE_LABELS)),
+        first_label=_one_of(THREE_LABELS),
+        second_label=_one_of(THREE_LABELS),
     ),
     "pairs": _schema(
         ["centre_id", "neighbour_id"],
@@ -181,7 +158,7 @@ SCHEMAS = {
         neighbour_label=_label,
         same_cluster=pa.Column(bool),
         rank=_count(nullable=True),
-        similarity=_number(pa.Check.in_range(-1, 1)),
+        similarity=_similarity,
         drift=_number(_unit),
         prob_shift=_number(_unit),
         ppl_relative=_number(_unit),
@@ -204,10 +181,10 @@ SCHEMAS = {
     ),
     "targets": _schema(
         target=_text(unique=True),
-        kind=pa.Column(str, _one_of(("chat", "guard"))),
+        kind=_one_of(("chat", "guard")),
         model=_text(),
         wrapper=pa.Column(str, nullable=True),
-        default=pa.Column(str, _one_of(("yes", "no"))),
+        default=_one_of(("yes", "no")),
         title=_text(unique=True),
     ),
 }
@@ -238,15 +215,8 @@ def list_text_columns(kind: str) -> list[str]:
 def check_schema(frame: pd.DataFrame, kind: str, where: str) -> pd.DataFrame:
     """Check a frame against the schema of its kind and return it with the schema's columns and types.
 
-    Parameters
-    ----------
-    where : str
-        What the frame is called in an error, usually a file.
-
-    Raises
-    ------
-    DataError
-        The frame is empty, lacks or has extra columns, or a value is not allowed. The first problem is named.
+    Raise a DataError about the first problem of `where`, usually a file: it is empty, lacks or has extra columns, or a
+    value is not allowed.
     """
     schema = SCHEMAS[kind]
     missing = [name for name, column in schema.columns.items() if column.required and name not in frame.columns]

@@ -38,28 +38,21 @@ class Stop(NamedTuple):
 
 
 @cache
-def _listed() -> tuple[list[tuple[str, list[str], str, list[str]]], list[tuple[str, str]]]:
-    """Return rows about bodies (provider, path, value, path of the category), and about texts (provider, words)."""
+def _listed(texts: bool) -> list[Any]:
+    """Return the rows about texts, or those about bodies: provider, field, value and category of each."""
     frame = pd.read_csv(STOPS_FILE, keep_default_na=False)
-    bodies = frame[frame["field"] != TEXT_FIELD].itertuples()
-    texts = frame[frame["field"] == TEXT_FIELD].itertuples()
-    return (
-        [
-            (row.provider, row.field.split("."), row.value, list(filter(None, row.category.split("."))))
-            for row in bodies
-        ],
-        [(row.provider, row.value.lower()) for row in texts],
-    )
+    return list(frame[(frame["field"] == TEXT_FIELD) == texts].itertuples())
 
 
 @cache
 def _reasons() -> dict[str, tuple[str, str, bool]]:
     """Return provider, value, and whether any word may follow, by finish reason or code of an error in lower case."""
     found: dict[str, tuple[str, str, bool]] = {}
-    for provider, path, value, _ in _listed()[0]:
-        if path[-1] not in ("type", "refusal"):
-            said = path[-1] if value == ANY_VALUE else value
-            found.setdefault(said.lower(), (provider, said, value == ANY_VALUE))
+    for row in _listed(texts=False):
+        name, any_value = row.field.rpartition(".")[2], row.value == ANY_VALUE
+        if name not in ("type", "refusal"):
+            said = name if any_value else row.value
+            found.setdefault(said.lower(), (row.provider, said, any_value))
     return found
 
 
@@ -73,11 +66,12 @@ def find_stop(body: object) -> Stop | None:
     >>> find_stop({"choices": [{"finish_reason": "stop"}]}) is None
     True
     """
-    for provider, path, value, about in _listed()[0]:
+    for row in _listed(texts=False):
+        path, any_value = row.field.split("."), row.value == ANY_VALUE
         for there in _values(body, path):
-            if isinstance(there, str) and there and (value == ANY_VALUE or there.lower() == value.lower()):
-                said = value if value != ANY_VALUE else path[-1] if path[-1] == "refusal" else f"{path[-1]} {there}"
-                return Stop(provider, said, _category(body, about))
+            if isinstance(there, str) and there and (any_value or there.lower() == row.value.lower()):
+                said = row.value if not any_value else path[-1] if path[-1] == "refusal" else f"{path[-1]} {there}"
+                return Stop(row.provider, said, _category(body, row.category))
     return None
 
 
@@ -114,7 +108,7 @@ def find_stop_in_text(text: object) -> Stop | None:
     'openai'
     """
     opening = " ".join(text[:OPENING_CHARS].replace("\u2019", "'").split()).lower() if isinstance(text, str) else ""
-    return next((Stop(provider, "block text") for provider, words in _listed()[1] if words in opening), None)
+    return next((Stop(row.provider, "block text") for row in _listed(texts=True) if row.value.lower() in opening), None)
 
 
 def _values(body: object, path: list[str]) -> Iterator[object]:
@@ -128,10 +122,10 @@ def _values(body: object, path: list[str]) -> Iterator[object]:
         yield from _values(body[path[0]], path[1:])
 
 
-def _category(body: object, path: list[str]) -> str:
+def _category(body: object, field: str) -> str:
     """Return what a stop was about: a name, or the names of those that are said to have filtered or blocked."""
     names: list[str] = []
-    for there in _values(body, path) if path else ():
+    for there in _values(body, field.split(".")) if field else ():
         if isinstance(there, str):
             names.append(there)
         elif isinstance(there, Mapping):

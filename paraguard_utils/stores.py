@@ -32,19 +32,13 @@ WHOLE = (1, 1)
 class FileKind(NamedTuple):
     """A kind of file in a store; its columns are those of `schemas.SCHEMAS`, where it has any.
 
-    Attributes
-    ----------
-    path : str
-        Where it lies below the store; the braces take the names that are passed, in order.
-    maker : str
-        The notebook or command that makes it.
-    recorded : str
-        How `record` takes it from a live store: "promoted"; "on request", where a live run may lack it; "derived", made
-        anew from what was promoted.
+    In `path`, below the store, the braces take the names that are passed, in order. `maker` is the notebook or command
+    that makes it. `recorded` is how `record` takes it from a live store: "promoted"; "on request", where a live run may
+    lack it; "derived", made anew from what was promoted.
     """
 
     path: str
-    maker: str = ""
+    maker: str
     recorded: str = ""
 
 
@@ -101,15 +95,7 @@ class Store:
         return self.path(kind, *names).is_file()
 
     def read(self, kind: str, *names: str) -> pd.DataFrame:
-        """Read and check a file.
-
-        Raises
-        ------
-        Missing
-            It is not in the store.
-        DataError
-            It does not fit its schema.
-        """
+        """Read and check a file; raise Missing where it is not there, DataError where it does not fit its schema."""
         path = self.path(kind, *names)
         if not path.is_file():
             remedy = (
@@ -125,12 +111,7 @@ class Store:
         """Read the product of an earlier notebook: a live store without one takes the recorded one, and says so.
 
         Only for the corpus, its vectors and the counts over public benchmarks: a recorded trace or guard score never
-        enters a live store.
-
-        Raises
-        ------
-        Missing
-            It is in neither store.
+        enters a live store. Missing is raised where it is in neither.
         """
         recorded = Store(RECORDED)
         if self.has(kind, *names) or not recorded.has(kind, *names):
@@ -146,16 +127,14 @@ class Store:
 
 
 def read_file(path: str | Path, kind: str) -> pd.DataFrame:
-    """Read one CSV or Parquet file and check it against its schema (tables have none).
-
-    Raises
-    ------
-    DataError
-        The file cannot be parsed or does not fit.
-    """
+    """Read one CSV or Parquet file and check it against its schema (tables have none), or raise DataError."""
     path, where = Path(path), paths.display_path(path)
     try:
-        frame = pd.read_parquet(path) if path.suffix == ".parquet" else _read_csv(path, kind)
+        if path.suffix == ".parquet":
+            frame = pd.read_parquet(path)
+        else:  # a prompt may be the word "null": only empty fields are missing, and text columns stay text
+            types = dict.fromkeys(list_text_columns(kind), str) if kind in SCHEMAS else None
+            frame = pd.read_csv(path, dtype=types, keep_default_na=False, na_values=[""], encoding="utf-8")
     except FileNotFoundError:
         raise DataError(f"{where}: there is no such file") from None
     except UnicodeDecodeError as error:
@@ -171,20 +150,8 @@ def read_file(path: str | Path, kind: str) -> pd.DataFrame:
     return check_schema(frame, kind, where) if kind in SCHEMAS else frame
 
 
-def _read_csv(path: Path, kind: str) -> pd.DataFrame:
-    # A prompt may be the word "null": only empty fields are missing, and text columns stay text.
-    types = dict.fromkeys(list_text_columns(kind), str) if kind in SCHEMAS else None
-    return pd.read_csv(path, dtype=types, keep_default_na=False, na_values=[""], encoding="utf-8")
-
-
 def read_upstream_csv(path: Path) -> pd.DataFrame:
-    """Read an upstream CSV file with every field as text, empty fields as "".
-
-    Raises
-    ------
-    DataError
-        It is not CSV in UTF-8, or has no rows.
-    """
+    """Read an upstream CSV file, all fields as text; raise DataError where it is not CSV in UTF-8, or has no rows."""
     where = paths.display_path(path)
     try:
         rows = pd.read_csv(path, dtype=str, keep_default_na=False, encoding="utf-8")
@@ -211,8 +178,8 @@ def write_file(path: str | Path, frame: pd.DataFrame, kind: str, meta: Mapping[s
 
 def write_meta(path: str | Path, meta: Mapping[str, object]) -> None:
     """Write `<file>.meta.json`: how a file came to be. Outside identity checks."""
-    text = json.dumps({"package": __version__, **meta}, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
-    write_atomically(meta_path(path), lambda part: part.write_text(text, encoding="utf-8"))
+    text = json.dumps({"package": __version__, **meta}, indent=1, sort_keys=True, ensure_ascii=False)
+    write_text(meta_path(path), f"{text}\n")
 
 
 def meta_path(path: str | Path) -> Path:
@@ -229,10 +196,7 @@ def read_meta(path: str | Path) -> dict[str, Any]:
 def write_atomically(path: Path, produce: Callable[[Path], object]) -> None:
     """Let `produce` write a temporary file beside `path`, then move it there in one step.
 
-    Raises
-    ------
-    DataError
-        The disk is full, or the folder cannot be written; `path` is as it was.
+    Raise DataError where the disk is full, or the folder cannot be written; `path` is then as it was.
     """
     part = None
     try:
@@ -246,8 +210,7 @@ def write_atomically(path: Path, produce: Callable[[Path], object]) -> None:
     except OSError as error:
         raise DataError(
             f"{paths.display_path(path)} cannot be written ({error.strerror or str(error).splitlines()[0]}); "
-            "mend that and "
-            "run again: what was written before is kept"
+            "mend that and run again: what was written before is kept"
         ) from error
     finally:
         if part is not None:
@@ -349,13 +312,7 @@ class Parts:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a text atomically in UTF-8, line ends as they are.
-
-    Raises
-    ------
-    DataError
-        As `write_atomically`.
-    """
+    """Write a text as `write_atomically` does, in UTF-8, line ends as they are."""
     write_atomically(path, lambda part: part.write_text(text, encoding="utf-8", newline="\n"))
 
 

@@ -24,8 +24,7 @@ ENGLISH_CODES = frozenset({"en", "pcm"})
 CONTROL_CHARACTERS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 """Characters that a CSV file cannot carry or a reader cannot see; tab and line feed are not among them."""
 
-HIDDEN_CATEGORIES = frozenset({"Cc", "Cf", "Co", "Cs", "Cn"})
-"""Unicode categories of characters that no reader sees: control, direction, zero-width, unassigned."""
+_HIDDEN_CATEGORIES = frozenset({"Cc", "Cf", "Co", "Cs", "Cn"})  # control, direction, zero-width, unassigned
 
 FORMULA_START = r"[=+\-@\t\r]"
 """What a text that a spreadsheet would run as a formula begins with; the explorer's page uses this pattern too."""
@@ -41,7 +40,7 @@ def replace_control(text: str) -> str:
 
 def has_hidden(text: str) -> bool:
     """Return whether a text holds a character that no reader sees, other than tab and line feed."""
-    return any(unicodedata.category(mark) in HIDDEN_CATEGORIES for mark in text if mark not in "\t\n")
+    return any(unicodedata.category(mark) in _HIDDEN_CATEGORIES for mark in text if mark not in "\t\n")
 
 
 def match_key(text: str) -> str:

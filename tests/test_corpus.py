@@ -1,10 +1,11 @@
 import numpy as np
 import pandas as pd
 import pytest
+import worlds
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paraguard_utils import schemas, stores, text
+from paraguard_utils import stores, text
 from paraguard_utils.core.vectors import cosine_similarity, normalize_rows
 from paraguard_utils.core.words import jaccard, split_words
 from paraguard_utils.corpus import fidelity, gates, inputs, risk
@@ -77,7 +78,7 @@ def test_the_recorded_corpus_covers_every_category_and_strategy(recorded_corpus)
     kinds = clusters["strategy"].agg(lambda names: {gates.PAPER_STRATEGY.get(name) for name in names} - {None})
     assert (kinds.map(len) == 4).all()
     seeds = recorded_corpus[recorded_corpus["variant"] == 0]
-    assert seeds["category"].value_counts().to_dict() == dict.fromkeys(schemas.CATEGORIES, 20)
+    assert seeds["category"].value_counts().to_dict() == dict.fromkeys(worlds.CATEGORIES, 20)
     assert (clusters["category"].nunique() == 1).all()
 
 

@@ -403,6 +403,13 @@ def test_the_probability_is_that_of_the_unsafe_token_against_the_safe_one(folder
     assert guard.score([TEXT])[0] == pytest.approx(expected, abs=1e-5)
 
 
+def test_the_panel_finds_a_guard_by_its_folder(folders):
+    folder = str(folders("llama-guard-3-8b"))
+    own = deployed.load_deployed_guard(folder, ENTRIES["llama-guard-3-8b"])
+    found = panel.load_guard(folder)
+    assert (found.name, found.version, found.threshold) == (own.name, own.version, own.threshold)
+
+
 def test_the_greatest_of_several_runs_counts(folders):
     folder, entry = folders("shieldgemma"), ENTRIES["shieldgemma"]
     all_four = deployed.load_deployed_guard(str(folder), entry).score(TEXTS)

@@ -35,9 +35,9 @@ def test_the_file_fits_its_schema():
 
 def test_defaults_are_the_papers():
     known = paper.paper_value
-    assert (known("gate.similarity"), known("gate.overlap")) == (Gates.min_similarity, Gates.max_overlap)
-    assert (known("gate.risk.low"), known("gate.risk.high")) == (Gates.min_risk, Gates.max_risk)
-    assert known("corpus.paraphrases") == Gates.per_seed and known("score.k") == N_NEIGHBOURS
+    assert (known("gate.similarity"), known("gate.overlap")) == (Gates().min_similarity, Gates().max_overlap)
+    assert (known("gate.risk.low"), known("gate.risk.high")) == (Gates().min_risk, Gates().max_risk)
+    assert known("corpus.paraphrases") == Gates().per_seed and known("score.k") == N_NEIGHBOURS
     weights = (PAPER_WEIGHTS.drift, PAPER_WEIGHTS.prob_shift, PAPER_WEIGHTS.ppl)
     assert tuple(known(f"score.weight.{name}") for name in ("drift", "prob_shift", "ppl")) == weights
     assert (known("cr.tau.guards"), known("cr.tau.models")) == CR_THRESHOLDS

@@ -159,7 +159,7 @@ def one_is_killed(notebook, *_):
 )
 def test_a_notebook_that_fails_stops_those_beside_it(timed, message, monkeypatch):
     before = {child.pid for child in psutil.Process().children()}
-    monkeypatch.setattr(run, "_timed", timed)
+    monkeypatch.setattr(run, "run_notebook", timed)
     with pytest.raises(UserError, match=message):
         run.redraw_figures()
     assert {child.pid for child in psutil.Process().children()} <= before

@@ -5,6 +5,7 @@ import re
 import numpy as np
 import pandas as pd
 import pytest
+import worlds
 
 from paraguard_utils import paths, schemas, settings, stores, text
 from paraguard_utils.core.words import split_words
@@ -70,7 +71,7 @@ def test_clusters_are_complete_and_spread_over_the_categories(twins):
     assert (clusters["variant"].agg(tuple) == tuple(range(6))).all()
     assert (clusters["strategy"].agg(tuple) == ("seed", *schemas.STRATEGIES)).all()
     counts = twins.loc[twins["variant"] == 0, "category"].value_counts()
-    assert set(counts.index) == set(schemas.CATEGORIES) and counts.between(6, 7).all()
+    assert set(counts.index) == set(worlds.CATEGORIES) and counts.between(6, 7).all()
 
 
 def test_01_builds_the_twins_by_the_gates_of_the_benign_corpus(twins):

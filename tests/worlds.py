@@ -5,6 +5,20 @@ import pandas as pd
 
 DIMENSIONS, VOCABULARY = 6, 40
 
+CATEGORIES = [
+    "deception",
+    "harassment",
+    "harmful",
+    "hate",
+    "illegal",
+    "privacy",
+    "self-harm",
+    "sexual",
+    "unethical",
+    "violence",
+]
+"""OR-Bench's ten categories, which the project's own seeds keep to."""
+
 
 def world(labels, clusters, seed=0):
     """Return corpus, vectors, traces, labels and tokens for given labels and cluster names."""

@@ -31,8 +31,8 @@ BIN_NAMES = ("low", "middle", "high")
 BINNINGS = {"quantile": "thirds of a target's own rejections", "fixed": "fixed edges"}
 """Thirds fill the cells of one target evenly; fixed edges mean the same for all targets and make them comparable."""
 
-_RANGE = Gates.max_risk - Gates.min_risk
-RISK_BIN_EDGES = (Gates.min_risk + _RANGE * (1 / 3), Gates.min_risk + _RANGE * (2 / 3))
+_RANGE = Gates().max_risk - Gates().min_risk
+RISK_BIN_EDGES = (Gates().min_risk + _RANGE * (1 / 3), Gates().min_risk + _RANGE * (2 / 3))
 """Fixed edges of risk (ours): the gate's interval in three equal steps; no prompt of a gated corpus is outside."""
 
 SIMILARITY_BIN_EDGES = (MIN_SIMILARITY, 0.80)

@@ -13,7 +13,6 @@ import json
 import resource
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, replace
 from functools import partial
 from importlib import metadata
 from pathlib import Path
@@ -84,7 +83,7 @@ def build_corpus(
     """
     scorer = scorer or risk.load_risk_scorer(risk.RISK_VERSION)
     models = (weights.MINILM_FILE.sha256, loading.PACKAGED_MODELS[fluency.FLUENCY_MODEL].sha256)
-    made_by = json.dumps([asdict(limits), scorer.identity, *models, *_code()])
+    made_by = json.dumps([limits.model_dump(), scorer.identity, *models, *_code()])
     digest = hashlib.sha256(made_by.encode()).hexdigest()[:16]
     chain = hashlib.sha256(digest.encode())
     used: list[pd.DataFrame] = []
@@ -176,7 +175,7 @@ def _join_parts(
     meta = {
         "clusters": len(chosen),
         "seeds": stores.frame_hash(pool),
-        "gates": asdict(limits),
+        "gates": limits.model_dump(),
         "risk": scorer.identity,
         "rules": f"{paraphrase.RULES_VERSION} {paraphrase.rules_digest()}",
     }
@@ -240,7 +239,7 @@ def build_public_corpus(
     pool = benchmarks.order_by_strata(found, seed)
     print(f"{len(pool)} seeds in the pool; left out:")
     print(left_out.to_string(index=False))
-    limits = replace(PUBLIC_GATES, min_strategies=min_strategies)
+    limits = PUBLIC_GATES.model_copy(update={"min_strategies": min_strategies})
     corpus, seeds, candidates, steps = build_corpus(store, name, pool, clusters, limits, scorer)
     meta = {"sources": sorted(set(pool["source"])), "risk": scorer.identity, "clusters": clusters}
     variants, _ = fidelity.measure_spread(corpus, encoder.stored_vectors(store, name, corpus["text"].tolist()))

@@ -35,6 +35,6 @@ def _in_other_words(text: str) -> tuple[tuple[str, str], ...]:
     candidates = paraphrase.paraphrase_by_rules(pd.DataFrame({"seed_id": ["own"], "text": [text]}))
     for strategy, new in zip(candidates["strategy"], candidates["text"], strict=True):
         overlap = max(jaccard(split_words(new), split_words(text)), jaccard(content_words(new), content_words(text)))
-        if overlap <= Gates.max_overlap:
+        if overlap <= Gates().max_overlap:
             found.setdefault(strategy, new)
     return tuple(found.items())[:MAX_REWORDINGS]

@@ -14,7 +14,6 @@ import pandas as pd
 
 from paraguard_utils import paths, registry
 from paraguard_utils.core.vectors import cosine_similarity
-from paraguard_utils.errors import SettingsError
 from paraguard_utils.guards.contract import GuardScorer
 from paraguard_utils.models import encoder, loading, prompting, weights
 
@@ -28,10 +27,8 @@ def make_yes_no_guard(entry: Mapping[str, Any]) -> tuple[str, GuardScorer]:
     where neither is among the likeliest tokens (`engine.TOP_TOKENS`), or the text contains a control token of the
     model. An unknown wrapper raises SettingsError.
     """
-    name, wrapper = entry["model"], entry.get("wrapper", "moderation")
-    if wrapper not in registry.wrappers():
-        raise SettingsError(f"there is no wrapper {wrapper!r}; data/wrappers.yaml has {', '.join(registry.wrappers())}")
-    question = registry.wrappers()[wrapper]["text"]
+    name = entry["model"]
+    question = registry.read_wrapper(entry.get("wrapper", "moderation"))
     # A packaged model's digest is known without its package.
     weights_id = (
         loading.PACKAGED_MODELS[name].sha256
@@ -92,7 +89,5 @@ def _version(weights_id: str, content: bytes) -> str:
     return f"{weights_id[:12]}-{hashlib.sha256(content).hexdigest()[:12]}"
 
 
-GUARD_MAKERS = {
-    "yes_no": make_yes_no_guard,
-    "exemplars": make_exemplar_guard,
-}  # the functions that make a guard, by the `kind` of its entry
+GUARD_MAKERS = {"yes_no": make_yes_no_guard, "exemplars": make_exemplar_guard}
+"""The functions that make a guard, by the `kind` of its entry."""

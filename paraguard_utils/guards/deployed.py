@@ -186,11 +186,10 @@ class PromptedGuard:
         if not prompts:
             return []
         from paraguard_utils.models.engine import Engine, count_shared_tokens, split_into_batches
-        from paraguard_utils.models.prompting import Request
 
         more = self.entry.max_new_tokens
         ids = self.model.tokenizer(prompts, add_special_tokens=False)["input_ids"]
-        asked = [Request(str(i), "", tuple(row), len(row) - 1, len(row)) for i, row in enumerate(ids)]
+        asked = [prompting.Request(str(i), "", tuple(row), len(row) - 1, len(row)) for i, row in enumerate(ids)]
         engine = Engine(self.model, asked[0].token_ids[: count_shared_tokens(asked)], more, raw=True)
         rows = [row for group in split_into_batches(asked, self.batch, more) for row in engine.ask(group)]
         outputs = {int(row["prompt_id"]): row["response"] for row in rows}

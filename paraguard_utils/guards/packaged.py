@@ -4,9 +4,8 @@ Of the less known packages only data files are read: those with the digest that 
 a reader that knows numbers and words and nothing that could run. Their code is not run, but for one network's layers.
 """
 
-import contextlib
 import pickle
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from importlib import metadata
@@ -63,44 +62,29 @@ class _Plain:
         self.__dict__.update(state)
 
 
-_NUMBERS = {
-    ("numpy", "ndarray"): np.ndarray,
-    ("numpy", "dtype"): np.dtype,
-    ("numpy", "float64"): np.float64,
-    ("numpy", "int64"): np.int64,
-    ("numpy._core.multiarray", "scalar"): scalar,
-}
-
-
-def _known(module: str, name: str, objects: Sequence[str], more: Mapping[tuple[str, str], Any]) -> Any:
-    """Return what a name in a pickle may stand for: an object without its code, or a kind of number."""
-    if name in objects:
-        return _Plain
-    if (module, name) in more:
-        return more[module, name]
-    raise pickle.UnpicklingError(f"{module}.{name} is not read")
-
-
 def _read_pickle(path: Path, *objects: str) -> dict[str, Any]:
-    """Read a pickled object's attributes; only the classes named in `objects` may occur."""
+    """Read the attributes of an object, pickled as it is or by joblib, which keeps arrays outside of the pickle.
 
-    class Reader(pickle.Unpickler):
-        def find_class(self, module: str, name: str) -> Any:
-            return _known(module, name, objects, {})
-
-    with path.open("rb") as file:
-        return vars(Reader(file).load())
-
-
-def _read_joblib(path: Path, *objects: str) -> dict[str, Any]:
-    """Do the same for joblib's form of a pickle, which keeps arrays outside of it."""
+    Only the classes named in `objects`, of which no code is run, and kinds of numbers may occur.
+    """
     from joblib import numpy_pickle
 
-    known = {**_NUMBERS, ("joblib.numpy_pickle", "NumpyArrayWrapper"): numpy_pickle.NumpyArrayWrapper}
+    numbers = {
+        ("numpy", "ndarray"): np.ndarray,
+        ("numpy", "dtype"): np.dtype,
+        ("numpy", "float64"): np.float64,
+        ("numpy", "int64"): np.int64,
+        ("numpy._core.multiarray", "scalar"): scalar,
+        ("joblib.numpy_pickle", "NumpyArrayWrapper"): numpy_pickle.NumpyArrayWrapper,
+    }
 
     class Reader(numpy_pickle.NumpyUnpickler):
         def find_class(self, module: str, name: str) -> Any:
-            return _known(module, name, objects, known)
+            if name in objects:
+                return _Plain
+            if (module, name) in numbers:
+                return numbers[module, name]
+            raise pickle.UnpicklingError(f"{module}.{name} is not read")
 
     with path.open("rb") as file:
         return vars(Reader(str(path), file, ensure_native_byte_order=True, mmap_mode=None).load())
@@ -162,35 +146,27 @@ def _metatronnanoguard(files: Mapping[str, Path]) -> _TextScorer:
             return network(tokens, mask).softmax(-1)[0, 1].item()
 
     def score(texts: Sequence[str]) -> np.ndarray:
-        # Batches are slower, and a score's last bits would depend on the batch.
-        with _one_thread_a_product() as cores, ThreadPoolExecutor(cores) as pool:
-            return np.array(list(pool.map(probability, texts)))
+        before = torch.get_num_threads()
+        torch.set_num_threads(1)  # several wait for each other on small products
+        try:
+            # Batches are slower, and a score's last bits would depend on the batch.
+            with ThreadPoolExecutor(before) as pool:
+                return np.array(list(pool.map(probability, texts)))
+        finally:
+            torch.set_num_threads(before)
 
     return score
-
-
-@contextlib.contextmanager
-def _one_thread_a_product() -> Iterator[int]:
-    """Keep torch to one thread, since several wait for each other on small products; yield how many it had before."""
-    import torch
-
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield before
-    finally:
-        torch.set_num_threads(before)
 
 
 def _prompt_guardrail(files: Mapping[str, Path]) -> _TextScorer:
     from scipy.special import expit
     from sklearn.feature_extraction.text import TfidfVectorizer
 
-    read = _read_joblib(files["ig_ip_vectorizer.pkl"], "TfidfVectorizer", "TfidfTransformer")
+    read = _read_pickle(files["ig_ip_vectorizer.pkl"], "TfidfVectorizer", "TfidfTransformer")
     kept = ("strip_accents", "lowercase", "token_pattern", "ngram_range", "norm", "smooth_idf", "sublinear_tf")
     vectorizer = TfidfVectorizer(**{name: read[name] for name in kept}, vocabulary=read["vocabulary_"])
     vectorizer.idf_ = vars(read["_tfidf"])["idf_"]
-    linear = _read_joblib(files["lg_ip_guardrails.pkl"], "LogisticRegression")
+    linear = _read_pickle(files["lg_ip_guardrails.pkl"], "LogisticRegression")
     return lambda texts: expit(vectorizer.transform(texts) @ linear["coef_"][0] + linear["intercept_"][0])
 
 

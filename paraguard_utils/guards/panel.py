@@ -20,7 +20,7 @@ import yaml
 
 from paraguard_utils import paths, registry
 from paraguard_utils.errors import DataError, Missing, SettingsError, UserError
-from paraguard_utils.guards import chat, deployed, packaged
+from paraguard_utils.guards import chat, packaged
 from paraguard_utils.guards.contract import GUARD_AXES, Guard, GuardScorer, check_probabilities
 from paraguard_utils.schemas import Corpus, Labels
 from paraguard_utils.stores import Store, frame_hash, read_upstream_csv
@@ -37,30 +37,30 @@ USER_GUARD_DEFAULTS = {
 """What is assumed of a user's guard whose entry does not say."""
 
 
-def load_guard(name: str, corpus: Corpus | None = None, **options: Any) -> Guard:
+def load_guard(name: str, corpus: Corpus | None = None) -> Guard:
     """Return a guard by name; packages and packaged weights are looked for when the first text is scored.
 
     The name is the first of these that fits: a key of `panel` in `data/guards.yaml`; a CSV file of scores (prompt_id,
     score) for the prompts of `corpus` (prompt_id, text); `module:function`, a function from texts to probabilities; a
-    YAML file with one entry; a hub id or local folder that a pattern of `deployed` in `data/guards.yaml` matches. The
-    last is loaded with the options of `deployed.load_deployed_guard`. Raise SettingsError where there is no such guard,
-    or its entry lacks something or has what no guard has, and DataError where a CSV file cannot be used.
+    YAML file with one entry; a hub id or local folder that a pattern of `deployed` in `data/guards.yaml` matches. Raise
+    SettingsError where there is no such guard, or its entry lacks something or has what no guard has, and DataError
+    where a CSV file cannot be used.
     """
     known = registry.guard_entries("panel")
     if name in known:
         return _from_entry(name, known[name], None)
     if name.endswith(".csv"):
-        return _from_entry(_own_name(Path(name).stem), USER_GUARD_DEFAULTS | {"scores": name}, corpus)
+        return _from_user(Path(name).stem, {"scores": name}, corpus)
     if re.fullmatch(registry.FUNCTION, name):
-        return _from_entry(_own_name(name), USER_GUARD_DEFAULTS | {"function": name}, corpus)
+        return _from_user(name, {"function": name}, corpus)
     if name.endswith((".yaml", ".yml")):
         entry = yaml.safe_load(paths.resolve_input(name).read_text(encoding="utf-8"))
         if not isinstance(entry, dict):
             raise SettingsError(f"{name}: a guard's file is one entry, names and values; see docs/usage.md")
         if "model" in entry and entry.get("kind") not in chat.GUARD_MAKERS:
-            return _from_deployed(entry["model"], entry, options)
-        return _from_entry(_own_name(entry.get("name", Path(name).stem)), USER_GUARD_DEFAULTS | entry, corpus)
-    return _from_deployed(name, {}, options)
+            return _from_deployed(entry["model"], entry)
+        return _from_user(entry.get("name", Path(name).stem), entry, corpus)
+    return _from_deployed(name, {})
 
 
 def score_with_guard(store: Store, corpus_name: str, corpus: Corpus, guard: str | Guard) -> pd.DataFrame:
@@ -193,20 +193,22 @@ def _from_entry(name: str, entry: Mapping[str, Any], corpus: Corpus | None) -> G
     return Guard(name=name, version=version or found, score=score, **about)
 
 
-def _from_deployed(model: str, given: Mapping[str, Any], options: Mapping[str, Any]) -> Guard:
-    """Load a deployed guard by its hub id or folder; fields that are `given` override those of the entry it matches."""
-    entry = {**(deployed.match_guard_entry(model, registry.guard_entries("deployed")) or {}), **given}
-    if not entry.get("kind"):
-        raise SettingsError(registry.unknown_guard(model))
-    return deployed.load_deployed_guard(model, entry, **options)
-
-
-def _own_name(name: str) -> str:
-    """Return a user's guard's name, fit for file names; raise SettingsError where a recorded target has it."""
+def _from_user(name: str, given: Mapping[str, Any], corpus: Corpus | None) -> Guard:
+    """Make a user's guard, under a name fit for files; raise SettingsError where a recorded target has it."""
     own = re.sub(r"[^\w.-]+", "-", name)
     if own in registry.guard_entries("panel") or own in registry.published_targets("chat").index:
         raise SettingsError(f"the name {own} is taken by a target of the record; give your guard another")
-    return own
+    return _from_entry(own, {**USER_GUARD_DEFAULTS, **given}, corpus)
+
+
+def _from_deployed(model: str, given: Mapping[str, Any]) -> Guard:
+    """Load a deployed guard by its hub id or folder; fields that are `given` override those of the entry it matches."""
+    from paraguard_utils.guards import deployed  # takes seconds, for torch
+
+    entry = {**(deployed.match_guard_entry(model, registry.guard_entries("deployed")) or {}), **given}
+    if not entry.get("kind"):
+        raise SettingsError(registry.unknown_guard(model))
+    return deployed.load_deployed_guard(model, entry)
 
 
 def _from_file(name: str, scores_file: str, corpus: Corpus | None) -> tuple[str, GuardScorer]:
