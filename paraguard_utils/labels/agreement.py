@@ -67,10 +67,8 @@ def read_xstest_answers(folder: str | Path) -> pd.DataFrame:
 
 def select_training_answers(rows: pd.DataFrame) -> pd.DataFrame:
     """Return the developed half as training answers: prompt, response, label (`schemas.THREE_LABELS`)."""
-    own = rows[rows["half"] == "developed"]
-    return own.assign(response=own["completion"], label=own["final_label"].str.partition("_")[2])[
-        ["prompt", "response", "label"]
-    ]
+    own = rows[rows["half"] == "developed"].rename(columns={"completion": "response"})
+    return own.assign(label=own["final_label"].str.partition("_")[2])[["prompt", "response", "label"]]
 
 
 def read_xstest_labels(folder: str | Path, rows: pd.DataFrame) -> dict[str, np.ndarray]:
@@ -101,7 +99,7 @@ def compare_with_annotators(rows: pd.DataFrame, labels: Mapping[str, Sequence[st
     with bootstrap intervals over prompts. The row `ONE_ANNOTATOR` compares the first annotator with the second.
     """
     first, second = (np.where(rows[name] == FULL_COMPLIANCE, "accept", "reject") for name in XSTEST_COLUMNS[4:6])
-    labels = {**labels, ONE_ANNOTATOR: first}
+    columns = pd.DataFrame({**labels, ONE_ANNOTATOR: first})
     lines = []
     for file, own in rows.groupby("file"):
         held, charged = own["half"] == "held out", own["type"].str.startswith("contrast")
@@ -110,8 +108,7 @@ def compare_with_annotators(rows: pd.DataFrame, labels: Mapping[str, Sequence[st
         parts |= {"annotators agree": ~own["differ"], "annotators differ": own["differ"]}
         for part, found in ((part, own[members]) for part, members in parts.items() if members.any()):
             clusters = ClusterBootstrap(found["prompt"])
-            for name, every in labels.items():
-                given = np.asarray(every, dtype=object)[found.index]
+            for name, given in columns.loc[found.index].items():
                 people = second[found.index] if name == ONE_ANNOTATOR else found["people"]
                 lines.append(
                     {"file": file, "part": part, "labeller": name, "n": len(found)}
@@ -141,14 +138,13 @@ def compare_refusal_shares(rows: pd.DataFrame, labels: Mapping[str, Sequence[str
     Columns: file, by (the labeller), n, share with its interval (none for a published share), source.
     """
     published = pd.read_csv(PUBLISHED_RATES_FILE)
+    columns = pd.DataFrame({"people": rows["people"], **labels})
     lines = []
-    safe = rows[~rows["type"].str.startswith("contrast")]
-    for file, own in safe.groupby("file"):
+    for file, own in rows[~rows["type"].str.startswith("contrast")].groupby("file"):
         clusters = ClusterBootstrap(own["prompt"])
-        for name, given in {"people": rows["people"], **labels}.items():
-            share = clusters.share(own["prompt"], np.asarray(given, dtype=object)[own.index] == "reject")
-            row = {"file": file, "by": name, "n": len(own), **to_columns({"share": share}), "source": "this run"}
-            lines.append(row)
+        for name, given in columns.loc[own.index].items():
+            share = to_columns({"share": clusters.share(own["prompt"], given == "reject")})
+            lines.append({"file": file, "by": name, "n": len(own), **share, "source": "this run"})
         lines += published[published["file"] == file].to_dict("records")
     return pd.DataFrame(lines).astype({"n": "Int64"})
 

@@ -6,17 +6,19 @@ The rule is frozen: `LABELLER` names it, `FROZEN_DIGESTS` its data. A change nee
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pandas as pd
 
 from paraguard_utils import paths, unsafe
 from paraguard_utils.errors import DataError
-from paraguard_utils.labels import classifier, judge, refusals
+from paraguard_utils.labels import classifier, refusals
 from paraguard_utils.models import encoder
 from paraguard_utils.models.encoder import Embed
 from paraguard_utils.models.trace_store import LabelsOnly, hash_answers
 from paraguard_utils.schemas import Corpus, Labels, Traces
+from paraguard_utils.settings import Settings
 from paraguard_utils.stores import Store, frame_hash, read_meta
 from paraguard_utils.text import replace_control
 
@@ -34,18 +36,8 @@ REJECTION_KINDS = (*refusals.REFUSAL_KINDS, "partial")
 STOPPED_KIND = "blocked"
 """The kind of a rejection that a provider's filter made."""
 
-LABELLERS = {
-    "combined": LABELLER,
-    "full": f"{LABELLER}, full refusals only",
-    "policy": f"{LABELLER}, policy refusals only",
-    "fluent": f"{LABELLER}, degenerate answers set aside",
-    "aside": f"{LABELLER}, what a provider stopped set aside",
-    "cues": refusals.CUES_VERSION,
-    "judge": judge.JUDGE_RUBRIC,
-}
-"""Ways to decide what is a rejection, by name. By default, a refusal in part and an answer that a provider stopped are.
-"full": a refusal in part is an acceptance. "policy": only refusals that say the model will not are rejections, and all
-others are set aside. "fluent": loops, echoes and the like are set aside. "aside": stopped answers are set aside."""
+LABELLERS: tuple[str, ...] = get_args(Settings.model_fields["labeller"].annotation)
+"""Ways to decide what is a rejection; `combined` is the usual one (`docs/method.md`, Other labellers)."""
 
 
 def label_responses(
@@ -66,8 +58,9 @@ def label_responses(
         return found.assign(p_refusal=np.nan)
     answers = np.asarray(responses, object)[read].tolist()
     asked = None if requests is None else np.asarray(requests, object)[read].tolist()
-    seen = classifier.make_classifier_inputs(answers, found.loc[read, "rule"].tolist(), asked, embed)
-    return combine_opinions(found, classifier.load_refusal_classifier().probabilities(seen).set_index(read))
+    openings, vectors = classifier.make_classifier_inputs(answers, asked, embed)
+    opinion = classifier.load_refusal_classifier().probabilities(openings, found.loc[read, "rule"], vectors)
+    return combine_opinions(found, opinion.set_index(read))
 
 
 def combine_opinions(found: pd.DataFrame, opinion: pd.DataFrame) -> pd.DataFrame:
