@@ -37,7 +37,7 @@ STOPPED_KIND = "blocked"
 """The kind of a rejection that a provider's filter made."""
 
 LABELLERS: tuple[str, ...] = get_args(Settings.model_fields["labeller"].annotation)
-"""Ways to decide what is a rejection; `combined` is the usual one (`docs/method.md`, Other labellers)."""
+"""Ways to decide what is a rejection; `combined` is the usual one (`docs/method.md`, Labels)."""
 
 
 def label_responses(

@@ -79,16 +79,17 @@ def normalize_openings(responses: Sequence[object]) -> list[str]:
     They are in lower case with single spaces, plain apostrophes and contractions spelt out, and without a thinking
     block, markup, and quotation marks, bullets or numbers before the first word.
     """
+    steps = [(re2.compile(pattern), replacement) for pattern, replacement in NORMALIZING_STEPS]
     # UTF-8 cannot encode a lone surrogate.
-    return [_plain(r.encode("utf-8", "replace").decode()) if isinstance(r, str) else "" for r in responses]
+    return [_plain(r.encode("utf-8", "replace").decode(), steps) if isinstance(r, str) else "" for r in responses]
 
 
-def _plain(answer: str) -> str:
+def _plain(answer: str, steps: list[tuple[Any, str]]) -> str:
     for pattern in (THINKING_BLOCK.pattern, MARGIN):
         answer = re2.sub(pattern, "", answer)
     answer = "".join(mark.lower()[0] for mark in answer[:RAW_CHARS])  # some letters have two in lower case
-    for pattern, replacement in NORMALIZING_STEPS:
-        answer = re2.sub(pattern, replacement, answer)
+    for pattern, replacement in steps:
+        answer = pattern.sub(replacement, answer)
     return answer[:CUE_CHARS]
 
 
