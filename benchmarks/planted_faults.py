@@ -101,8 +101,8 @@ FAULTS = [
     ),
     Fault("models/local.py", 'f"{opened[1]}\\n" + rows["response"]', 'rows["response"]'),
     Fault("labels/refusals.py", 'reason == "error" or not opening', 'reason == "error"'),
-    Fault("labels/refusals.py", "if unless is None or not unless.search(answer):", "if rule:"),
-    Fault("labels/refusals.py", "sorted(every.Match(answer) or ())", "sorted(every.Match(answer) or (), reverse=True)"),
+    Fault("labels/refusals.py", "if not unless or not re2.search(unless, answer):", "if rule:"),
+    Fault("labels/refusals.py", "Match(answer) or ())", "Match(answer) or (), reverse=True)"),
     Fault("labels/refusals.py", '(r"n\'t\\b", " not")', '(r"n\'t\\b", "n")'),
     Fault("labels/refusals.py", "RAW_CHARS = 2 * CUE_CHARS", "RAW_CHARS = CUE_CHARS // 4"),
     Fault(

@@ -16,8 +16,7 @@ RECORDED = stores.Store("recorded")
 
 
 def test_agreement_by_hand():
-    given = ["reject", "reject", "accept", "blocked"]
-    truth = ["reject", "accept", "accept", "accept"]
+    given, truth = [True, True, False, False], [True, False, False, False]
     found = agreement.estimate_agreement(ClusterBootstrap(list("abcd")), list("abcd"), given, truth)
     # 3 of 4 equal; chance (2 * 1 + 2 * 3) / 16 = 0.5; kappa (0.75 - 0.5) / 0.5
     assert {name: estimate[0] for name, estimate in found.items()} == {
@@ -27,11 +26,8 @@ def test_agreement_by_hand():
         "kappa": 0.5,
     }
     assert all(np.isnan(estimate[0]) == np.isnan(estimate[1]) for estimate in found.values())
-    assert np.isnan(
-        agreement.estimate_agreement(ClusterBootstrap(["a", "b"]), ["a", "b"], ["accept"] * 2, ["accept"] * 2)["kappa"][
-            0
-        ]
-    )
+    none = agreement.estimate_agreement(ClusterBootstrap(["a", "b"]), ["a", "b"], [False] * 2, [False] * 2)
+    assert np.isnan(none["kappa"][0])
 
 
 @pytest.fixture

@@ -47,7 +47,6 @@ LABELLER = {
         return labels.assign(label="accept")
     if labeller == "full":
 """,
-        "LABELLERS = {\n": 'LABELLERS = {\n    "lenient": "nothing is a rejection",\n',
     },
     "paraguard_utils/settings.py": {'labeller: Literal["combined", ': 'labeller: Literal["combined", "lenient", '},
 }

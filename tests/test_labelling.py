@@ -86,10 +86,8 @@ def test_a_classifier_by_hand(tmp_path):
         ngrams, cues, np.array([[1.0, 0.1, -1.0], [0.0, 0.0, 0.0]]), np.array([-1.0, 0.25])
     )
     made.save(tmp_path / "c.json")
-    seen = classifier.ClassifierInputs(
-        ["no", "yes"], ["bare_no", "no_cue"], np.array([[1.0, 10.0, 0.5], [0.0, 0.0, 0.0]])
-    )
-    found = classifier.load_refusal_classifier(tmp_path / "c.json").probabilities(seen)
+    seen = (["no", "yes"], ["bare_no", "no_cue"], np.array([[1.0, 10.0, 0.5], [0.0, 0.0, 0.0]]))
+    found = classifier.load_refusal_classifier(tmp_path / "c.json").probabilities(*seen)
     # "no" alone is a unit vector: 2 + 0.5 + 1 + 0.1 * 10 - 0.5 - 1 = 3; "yes": -1
     np.testing.assert_allclose(found["refusal"], 1 / (1 + np.exp([-3.0, 1.0])))
     np.testing.assert_allclose(found["partial"], 1 / (1 + np.exp([-1.25, -0.25])))
@@ -101,14 +99,12 @@ def test_what_the_classifier_sees():
 
     words = " ".join(["word"] * 30)
     answers = [words, "I can't."]
-    seen = classifier.make_classifier_inputs(
-        answers, refusals.label_by_cues(answers, ["", ""])["rule"], ["ab", "abc"], embed
-    )
-    assert seen.openings == [words, "i can not."] and seen.cues[0] == "no_cue" != seen.cues[1]
+    openings, vectors = classifier.make_classifier_inputs(answers, ["ab", "abc"], embed)
+    assert openings == [words, "i can not."]
     first = classifier.OPENING_WORDS * 5 - 1
     # the answer's first words; ten times their product with the request; the request
-    assert seen.vectors[:, [0, 384, 768]].tolist() == [[first, first * 2 * 10, 2], [10, 10 * 3 * 10, 3]]
-    assert (classifier.make_classifier_inputs(["x"], ["no_cue"], None, embed).vectors[:, 384:] == 0).all()
+    assert vectors[:, [0, 384, 768]].tolist() == [[first, first * 2 * 10, 2], [10, 10 * 3 * 10, 3]]
+    assert (classifier.make_classifier_inputs(["x"], None, embed)[1][:, 384:] == 0).all()
 
 
 def test_fitting_by_the_same_answers_gives_the_same_coefficients():

@@ -1,14 +1,11 @@
 """Agreement of labels with people, on XSTest's annotated answers, and with other labels (`docs/method.md`, Labels).
 
-XSTest (Röttger et al., NAACL 2024) publishes answers of several models, each labelled by two people. Its texts are not
-part of this project: `paraguard agreement --xstest FOLDER` reads the downloaded files and writes counts into a live
-store's tables `xstest_*`. The rules were written and the classifier was fitted on one half of the prompts, drawn by
-seed; nobody read the other half. A full and a partial refusal both count as refusal.
+XSTest (Röttger et al., NAACL 2024) publishes answers of several models, each labelled by two people. The rules were
+written and the classifier was fitted on one half of the prompts; nobody read the other half.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -21,9 +18,6 @@ from paraguard_utils.labels import judge, labelling, refusals
 from paraguard_utils.models import loading
 from paraguard_utils.schemas import Labels, Table
 from paraguard_utils.stores import Store
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
 
 _SPLIT_SEED = 20240501
 _CUT_TOKENS = 64
@@ -42,12 +36,6 @@ XSTEST_LABELLERS = {
 ONE_ANNOTATOR = "one annotator, by the other"
 
 
-def _developed(prompts: Iterable[str]) -> set[str]:
-    """Return the half of the prompts on which rules were written."""
-    listed = sorted(set(prompts))
-    return {listed[i] for i in np.random.default_rng(_SPLIT_SEED).permutation(len(listed))[: len(listed) // 2]}
-
-
 def read_xstest_answers(folder: str | Path) -> pd.DataFrame:
     """Read every `xstest_v2_completions_<model>.csv` of a folder; a missing file or column is a DataError.
 
@@ -63,11 +51,13 @@ def read_xstest_answers(folder: str | Path) -> pd.DataFrame:
         for name in XSTEST_COLUMNS:
             if name not in rows:
                 raise DataError(f"{paths.display_path(file)}: column {name!r} is missing; pass the upstream file")
+        prompts = np.unique(rows["prompt"])
+        developed = np.random.default_rng(_SPLIT_SEED).permutation(len(prompts))[: len(prompts) // 2]
         first, second, final = (rows[name] != FULL_COMPLIANCE for name in XSTEST_COLUMNS[4:])
         frames.append(
             rows.assign(
                 file=file.stem.rpartition("_")[2],
-                half=np.where(rows["prompt"].isin(_developed(rows["prompt"])), "developed", "held out"),
+                half=np.where(rows["prompt"].isin(prompts[developed]), "developed", "held out"),
                 people=np.where(final, "reject", "accept"),
                 differ=first != second,
             )
@@ -77,10 +67,8 @@ def read_xstest_answers(folder: str | Path) -> pd.DataFrame:
 
 def select_training_answers(rows: pd.DataFrame) -> pd.DataFrame:
     """Return the developed half as training answers: prompt, response, label (`schemas.THREE_LABELS`)."""
-    own = rows[rows["half"] == "developed"]
-    return own.assign(response=own["completion"], label=own["final_label"].str.partition("_")[2])[
-        ["prompt", "response", "label"]
-    ]
+    own = rows[rows["half"] == "developed"].rename(columns={"completion": "response"})
+    return own.assign(label=own["final_label"].str.partition("_")[2])[["prompt", "response", "label"]]
 
 
 def read_xstest_labels(folder: str | Path, rows: pd.DataFrame) -> dict[str, np.ndarray]:
@@ -94,24 +82,13 @@ def read_xstest_labels(folder: str | Path, rows: pd.DataFrame) -> dict[str, np.n
         labels = np.full(len(rows), "unparsed", dtype=object)
         for model, own in rows.groupby("file"):
             for file in sorted(Path(folder).rglob(f"*{model}_{end}.csv")):
-                given = stores.read_upstream_csv(file).set_index(["id", "completion"])[column]
-                at = own.set_index(["id", "completion"]).index
-                given = (
-                    given[~given.index.duplicated()].reindex(at).map(lambda label: label == FULL_COMPLIANCE, "ignore")
-                )
-                labels[own.index] = given.map({True: "accept", False: "reject"}).fillna("unparsed")
+                given = stores.read_upstream_csv(file).drop_duplicates(["id", "completion"])
+                given = own[["id", "completion"]].merge(given, "left", ["id", "completion"])[column]
+                decided = np.where(given == FULL_COMPLIANCE, "accept", "reject")
+                labels[own.index] = np.where(given.isna(), "unparsed", decided)
         if (labels != "unparsed").any():
             found[name] = labels
     return found
-
-
-def truncate_answers(
-    texts: Iterable[str], tokenizer: "PreTrainedTokenizerBase", tokens: int = _CUT_TOKENS
-) -> list[str]:
-    """Cut answers after some tokens, as the pipeline does."""
-    encoded = tokenizer(list(texts), add_special_tokens=False)["input_ids"]
-    kept = tokenizer.batch_decode([ids[:tokens] for ids in encoded], skip_special_tokens=True)
-    return [text.strip() for text in kept]
 
 
 def compare_with_annotators(rows: pd.DataFrame, labels: Mapping[str, Sequence[str] | np.ndarray]) -> Table:
@@ -121,33 +98,24 @@ def compare_with_annotators(rows: pd.DataFrame, labels: Mapping[str, Sequence[st
     agree, annotators differ), labeller, n, refused (by people), unparsed, and accuracy, precision, recall and kappa
     with bootstrap intervals over prompts. The row `ONE_ANNOTATOR` compares the first annotator with the second.
     """
-    second = np.where(rows["annotation_2"] == FULL_COMPLIANCE, "accept", "reject")
-    first = np.where(rows["annotation_1"] == FULL_COMPLIANCE, "accept", "reject")
-    labels = {**labels, ONE_ANNOTATOR: first}
+    first, second = (np.where(rows[name] == FULL_COMPLIANCE, "accept", "reject") for name in XSTEST_COLUMNS[4:6])
+    columns = pd.DataFrame({**labels, ONE_ANNOTATOR: first})
     lines = []
     for file, own in rows.groupby("file"):
         held, charged = own["half"] == "held out", own["type"].str.startswith("contrast")
         parts = {"held out": held, "held out, safe": held & ~charged, "held out, charged": held & charged}
         parts |= {"developed": ~held, "all": own["id"] != ""}
         parts |= {"annotators agree": ~own["differ"], "annotators differ": own["differ"]}
-        for part, members in parts.items():
-            found = own[members]
-            if found.empty:
-                continue
+        for part, found in ((part, own[members]) for part, members in parts.items() if members.any()):
             clusters = ClusterBootstrap(found["prompt"])
-            for name, given in labels.items():
-                given = np.asarray(given, dtype=object)[found.index]
+            for name, given in columns.loc[found.index].items():
                 people = second[found.index] if name == ONE_ANNOTATOR else found["people"]
                 lines.append(
                     {"file": file, "part": part, "labeller": name, "n": len(found)}
-                    | {"refused": _count(found["people"], "reject"), "unparsed": _count(given, "unparsed")}
-                    | to_columns(estimate_agreement(clusters, found["prompt"], given, people))
+                    | {"refused": (found["people"] == "reject").sum(), "unparsed": (given == "unparsed").sum()}
+                    | to_columns(estimate_agreement(clusters, found["prompt"], given == "reject", people == "reject"))
                 )
     return pd.DataFrame(lines)
-
-
-def _count(labels: ArrayLike, label: str) -> int:
-    return int((np.asarray(labels, dtype=object) == label).sum())
 
 
 def compare_by_type(rows: pd.DataFrame, labels: Sequence[str] | np.ndarray) -> Table:
@@ -156,11 +124,10 @@ def compare_by_type(rows: pd.DataFrame, labels: Sequence[str] | np.ndarray) -> T
     Columns: file, type, n, refused (by people), rejected (by the labeller), and accuracy with its interval.
     """
     lines = []
+    rows = rows.assign(rejected=np.asarray(labels) == "reject", refused=rows["people"] == "reject")
     for (file, kind), own in rows.groupby(["file", "type"]):
-        given = np.asarray(labels, dtype=object)[own.index]
-        equal = (given == "reject") == (own["people"] == "reject").to_numpy()
-        counts = {"n": len(own), "refused": _count(own["people"], "reject"), "rejected": _count(given, "reject")}
-        share = ClusterBootstrap(own["prompt"]).share(own["prompt"], equal)
+        share = ClusterBootstrap(own["prompt"]).share(own["prompt"], own["rejected"] == own["refused"])
+        counts = {"n": len(own), "refused": own["refused"].sum(), "rejected": own["rejected"].sum()}
         lines.append({"file": file, "type": kind, **counts, **to_columns({"accuracy": share})})
     return pd.DataFrame(lines)
 
@@ -171,16 +138,13 @@ def compare_refusal_shares(rows: pd.DataFrame, labels: Mapping[str, Sequence[str
     Columns: file, by (the labeller), n, share with its interval (none for a published share), source.
     """
     published = pd.read_csv(PUBLISHED_RATES_FILE)
+    columns = pd.DataFrame({"people": rows["people"], **labels})
     lines = []
-    safe = rows[~rows["type"].str.startswith("contrast")]
-    for file, own in safe.groupby("file"):
+    for file, own in rows[~rows["type"].str.startswith("contrast")].groupby("file"):
         clusters = ClusterBootstrap(own["prompt"])
-        for name, given in {"people": rows["people"], **labels}.items():
-            refused = np.asarray(given, dtype=object)[own.index] == "reject"
-            share = clusters.share(own["prompt"], refused)
-            lines.append(
-                {"file": file, "by": name, "n": len(own), **to_columns({"share": share}), "source": "this run"}
-            )
+        for name, given in columns.loc[own.index].items():
+            share = to_columns({"share": clusters.share(own["prompt"], given == "reject")})
+            lines.append({"file": file, "by": name, "n": len(own), **share, "source": "this run"})
         lines += published[published["file"] == file].to_dict("records")
     return pd.DataFrame(lines).astype({"n": "Int64"})
 
@@ -209,11 +173,13 @@ def compare_labellers(
     for name, frame in others.items():
         usual, other = (part["label"].to_numpy() for part in (labels[name], frame))
         read = np.isin(other, ["accept", "reject"]) & np.isin(usual, ["accept", "reject"])
-        found = estimate_agreement(clusters, cluster_ids[read], other[read], usual[read])
-        row = {"target": name, "n": int(read.sum()), "reject": _count(usual[read], "reject")}
-        row |= {"other_rejects": _count(other[read], "reject")}
-        row |= {"both_reject": _count(other[usual == "reject"], "reject"), "unparsed": _count(other, "unparsed")}
-        lines.append(row | to_columns({"kappa": found["kappa"]}))
+        rejected, other_rejects = usual[read] == "reject", other[read] == "reject"
+        found = estimate_agreement(clusters, cluster_ids[read], other_rejects, rejected)
+        lines.append(
+            {"target": name, "n": read.sum(), "reject": rejected.sum(), "other_rejects": other_rejects.sum()}
+            | {"both_reject": (rejected & other_rejects).sum(), "unparsed": (other == "unparsed").sum()}
+            | to_columns({"kappa": found["kappa"]})
+        )
     return pd.DataFrame(lines)
 
 
@@ -223,8 +189,10 @@ def write_xstest_tables(folder: str | Path, store: Store, judge_name: str = "") 
     If `judge_name` names a model, it judges the answers too.
     """
     rows = read_xstest_answers(folder)
-    usual = loading.load_model(loading.resolve_model(registry.list_default_models()[0]))
-    short = truncate_answers(rows["completion"], usual.tokenizer)
+    tokenizer = loading.load_model(loading.resolve_model(registry.list_default_models()[0])).tokenizer
+    encoded = tokenizer(rows["completion"].tolist(), add_special_tokens=False)["input_ids"]
+    cut = tokenizer.batch_decode([ids[:_CUT_TOKENS] for ids in encoded], skip_special_tokens=True)
+    short = [text.strip() for text in cut]
     reasons = ["stop"] * len(rows)
     whole = labelling.label_responses(rows["completion"], reasons, rows["prompt"])
     ours, cues = labelling.LABELLER, refusals.CUES_VERSION
@@ -255,14 +223,10 @@ def write_xstest_tables(folder: str | Path, store: Store, judge_name: str = "") 
 
 
 def estimate_agreement(
-    clusters: ClusterBootstrap, cluster_ids: ArrayLike, predicted: ArrayLike, truth: ArrayLike
+    clusters: ClusterBootstrap, cluster_ids: ArrayLike, found: ArrayLike, wanted: ArrayLike
 ) -> dict[str, Estimate]:
-    """Estimate accuracy, precision, recall and Cohen's kappa of labels; `reject` is the positive class.
-
-    Every other label is negative; what is undefined is NaN.
-    """
-    ids = np.asarray(cluster_ids, dtype=object)
-    found, wanted = (np.asarray(labels, dtype=object) == "reject" for labels in (predicted, truth))
+    """Estimate accuracy, precision, recall and Cohen's kappa of decisions, yes or no; what is undefined is NaN."""
+    ids, found, wanted = np.asarray(cluster_ids, object), np.asarray(found, bool), np.asarray(wanted, bool)
     kappa = clusters.kappa(ids, found, wanted)
     if len(set(kappa.draws[np.isfinite(kappa.draws)])) < 2:
         kappa = Estimate(kappa[0], np.nan, np.nan, kappa.draws)  # resampling shows no spread

@@ -1,9 +1,7 @@
 """A classifier of refusals, the second opinion on answers (`docs/method.md`, Labels).
 
-Two logistic regressions predict whether an answer refuses, and whether only in part, from the n-grams of its opening,
-the cue that matched, and sentence vectors of its first words, of the request, and of their product. The coefficients
-are data (`CLASSIFIER_FILE`); `paraguard train` makes them from `TRAINING_ANSWERS_FILE` and from XSTest's annotated
-answers.
+Two logistic regressions predict whether an answer refuses, and whether only in part. Their coefficients are data;
+`paraguard train` makes them.
 """
 
 import json
@@ -11,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -50,35 +49,13 @@ COEFFICIENT_DECIMALS = 4
 _OPINIONS = ["refusal", "partial"]
 
 
-@dataclass(frozen=True)
-class ClassifierInputs:
-    """The inputs of the regressions for n answers.
-
-    Attributes
-    ----------
-    openings : list of str
-        Normalised as for the cue list (`refusals.normalize_openings`).
-    cues : list of str
-        The rule that matched, or "no_cue".
-    vectors : numpy.ndarray, shape (n, 3 * 384), float64
-        Of the opening's first words; the same times the request's, by element; of the request. Zeros if the request is
-        unknown.
-    """
-
-    openings: list[str]
-    cues: list[str]
-    vectors: np.ndarray
-
-
 def make_classifier_inputs(
-    responses: Sequence[object],
-    rules: Sequence[str],
-    requests: Sequence[object] | None,
-    embed: Embed = encoder.encode_texts,
-) -> ClassifierInputs:
-    """Compute the classifier's inputs for answers and their `rules`; requests may be unknown (None).
+    responses: Sequence[object], requests: Sequence[object] | None, embed: Embed = encoder.encode_texts
+) -> tuple[list[str], np.ndarray]:
+    """Compute, for n answers, their normalised openings and their vectors, float64 of shape (n, 3 * 384).
 
-    Equal openings and equal requests are embedded once.
+    A vector is the one of the opening's first words, the same times the request's by element, and the request's; zeros
+    if that is unknown. Equal openings and equal requests are embedded once.
     """
     openings = refusals.normalize_openings(responses)
     remembered = encoder.memoize_embedding(embed)
@@ -86,7 +63,7 @@ def make_classifier_inputs(
     asked = np.zeros_like(answers)
     if requests is not None:
         asked = np.asarray(remembered([_first(str(text), REQUEST_WORDS) for text in requests]), np.float64)
-    return ClassifierInputs(openings, list(rules), np.hstack([answers, answers * asked * PRODUCT_SCALE, asked]))
+    return openings, np.hstack([answers, answers * asked * PRODUCT_SCALE, asked])
 
 
 def _first(text: str, words: int) -> str:
@@ -95,17 +72,10 @@ def _first(text: str, words: int) -> str:
 
 @dataclass(frozen=True)
 class RefusalClassifier:
-    """Coefficients of the two regressions.
+    """Coefficients of the two regressions, for refusing and for refusing in part.
 
-    Attributes
-    ----------
-    ngrams : DataFrame
-        Columns idf, refusal, partial, indexed by n-gram.
-    cues : DataFrame
-        Columns refusal, partial, indexed by rule of the cue list.
-    vectors : numpy.ndarray, shape (2, 3 * 384)
-        For refusing, and for refusing in part.
-    intercepts : numpy.ndarray, shape (2,)
+    `ngrams` has columns idf, refusal and partial, by n-gram; `cues` has refusal and partial, by rule of the cue list;
+    the shapes of `vectors` and `intercepts` are (2, 3 * 384) and (2,).
     """
 
     ngrams: pd.DataFrame
@@ -113,26 +83,30 @@ class RefusalClassifier:
     vectors: np.ndarray
     intercepts: np.ndarray
 
-    def probabilities(self, seen: ClassifierInputs) -> pd.DataFrame:
-        """Return the probabilities that each answer refuses (`refusal`), and that a refusal is in part (`partial`)."""
-        counts = _tfidf(self.ngrams.index.tolist(), self.ngrams["idf"].to_numpy()).transform(seen.openings)
-        cues = self.cues.reindex(seen.cues).fillna(0.0)[_OPINIONS].to_numpy()
-        z = counts @ self.ngrams[_OPINIONS].to_numpy() + cues + seen.vectors @ self.vectors.T + self.intercepts
-        return pd.DataFrame(expit(z), columns=_OPINIONS)
+    def probabilities(self, openings: Sequence[str], rules: Sequence[str], vectors: np.ndarray) -> pd.DataFrame:
+        """Return the probabilities that each answer refuses (`refusal`), and that a refusal is in part (`partial`).
 
-    def save(self, file: Path = CLASSIFIER_FILE) -> None:
+        `rules` are those of the cue list that matched, or "no_cue"; the others come from `make_classifier_inputs`.
+        """
+        counter = _tfidf(vocabulary=self.ngrams.index.tolist())
+        counter.idf_ = self.ngrams["idf"].to_numpy()
+        cues = self.cues.reindex(rules).fillna(0.0)[_OPINIONS].to_numpy()
+        ngrams = counter.transform(openings) @ self.ngrams[_OPINIONS].to_numpy()
+        return pd.DataFrame(expit(ngrams + cues + vectors @ self.vectors.T + self.intercepts), columns=_OPINIONS)
+
+    def save(self, file: Path) -> None:
         """Write the coefficients as JSON, an n-gram a line."""
         parts = {
             "intercepts": json.dumps(self.intercepts.tolist()),
-            "cues": _lines(self.cues.to_dict("split")),
+            "cues": _lines(self.cues),
             "vectors": "[\n" + ",\n".join(json.dumps(row) for row in self.vectors.tolist()) + "]",
-            "ngrams": _lines(self.ngrams.to_dict("split")),
+            "ngrams": _lines(self.ngrams),
         }
         file.write_text("{\n" + ",\n".join(f'"{name}": {text}' for name, text in parts.items()) + "\n}\n")
 
 
-def _lines(split: dict[str, list]) -> str:
-    rows = zip(split["index"], split["data"], strict=True)
+def _lines(frame: pd.DataFrame) -> str:
+    rows = zip(frame.index, frame.to_numpy().tolist(), strict=True)
     return "{\n" + ",\n".join(f"{json.dumps(name)}: {json.dumps(values)}" for name, values in rows) + "}"
 
 
@@ -148,23 +122,14 @@ def load_refusal_classifier(file: Path = CLASSIFIER_FILE) -> RefusalClassifier:
     )
 
 
-def _tfidf(vocabulary: list[str] | None = None, idf: np.ndarray | None = None) -> TfidfVectorizer:
-    """Return the n-gram counter, with a vocabulary or to be fitted."""
-    counter = TfidfVectorizer(
-        ngram_range=NGRAM_RANGE,
-        min_df=MIN_NGRAM_ANSWERS if vocabulary is None else 1,
-        sublinear_tf=True,
-        token_pattern=TOKEN_PATTERN,
-        vocabulary=vocabulary,
-    )
-    if idf is not None:
-        counter.idf_ = idf
-    return counter
+def _tfidf(**options: Any) -> TfidfVectorizer:
+    """Return the n-gram counter."""
+    return TfidfVectorizer(ngram_range=NGRAM_RANGE, sublinear_tf=True, token_pattern=TOKEN_PATTERN, **options)
 
 
-def read_training_answers(file: Path = TRAINING_ANSWERS_FILE) -> pd.DataFrame:
+def read_training_answers() -> pd.DataFrame:
     """Read the training answers whose two labels agree, as a column `label` beside the file's columns."""
-    rows = stores.read_file(file, "training_answers")
+    rows = stores.read_file(TRAINING_ANSWERS_FILE, "training_answers")
     return rows[rows["first_label"] == rows["second_label"]].assign(label=lambda f: f["first_label"])
 
 
@@ -180,38 +145,31 @@ def fit_classifier(
     unknown = set(rows["label"]) - set(THREE_LABELS)
     if unknown:
         raise DataError(f"there is no label {sorted(unknown)[0]!r} of a training answer; use {', '.join(THREE_LABELS)}")
-    matched = refusals.label_by_cues(rows["response"], [""] * len(rows))["rule"].tolist()
-    seen = make_classifier_inputs(rows["response"], matched, rows["prompt"], embed)
-    counter = _tfidf()
-    counter.fit(seen.openings[: len(answers)])
-    grams = counter.get_feature_names_out()
-    cues = pd.get_dummies(pd.Series(seen.cues)).drop(columns="no_cue", errors="ignore").astype(float)
+    rules = refusals.label_by_cues(rows["response"], [""] * len(rows))["rule"]
+    openings, seen = make_classifier_inputs(rows["response"], rows["prompt"], embed)
+    counter = _tfidf(min_df=MIN_NGRAM_ANSWERS).fit(openings[: len(answers)])
+    cues = pd.get_dummies(rules).drop(columns="no_cue", errors="ignore").astype(float)
     refuses = (rows["label"] != "full_compliance").to_numpy()
     partial = (rows["label"] == "partial_refusal").to_numpy()
-    views_of = (
-        (C_NGRAMS, np.hstack([counter.transform(seen.openings).toarray(), cues.to_numpy()])),
-        (C_VECTORS, np.hstack([seen.vectors, cues.to_numpy()])),
-    )
+    views = ((C_NGRAMS, counter.transform(openings).toarray()), (C_VECTORS, seen))
     weights = np.repeat([1.0, ANNOTATED_WEIGHT], [len(answers), len(annotated)])
     found = []
     for wanted, chosen in ((refuses, np.ones(len(rows), bool)), (partial, refuses)):
-        parts = [
-            LogisticRegression(C=c, max_iter=10_000).fit(csr_matrix(x[chosen]), wanted[chosen], weights[chosen])
-            for c, x in views_of
-        ]
+        fits = []
+        for c, view in views:
+            x = csr_matrix(np.hstack([view, cues.to_numpy()])[chosen])
+            fits.append(LogisticRegression(C=c, max_iter=10_000).fit(x, wanted[chosen], weights[chosen]))
         (of_grams, of_cues), (of_vectors, again) = (
-            np.split(part.coef_[0] / 2, [width])
-            for part, width in zip(parts, (len(grams), seen.vectors.shape[1]), strict=True)
+            np.split(fit.coef_[0] / 2, [view.shape[1]]) for fit, (_, view) in zip(fits, views, strict=True)
         )
-        found.append((of_grams, of_cues + again, of_vectors, sum(part.intercept_[0] for part in parts) / 2))
-    ngrams, rules, vectors, intercepts = (
-        np.round(np.array(part), COEFFICIENT_DECIMALS) for part in zip(*found, strict=True)
+        found.append((of_grams, of_cues + again, of_vectors, sum(fit.intercept_[0] for fit in fits) / 2))
+    ngrams, by_cue, vectors, intercepts, idf = (
+        np.round(np.array(part), COEFFICIENT_DECIMALS) for part in (*zip(*found, strict=True), counter.idf_)
     )
+    columns = np.column_stack([idf, ngrams.T])
     return RefusalClassifier(
-        pd.DataFrame(ngrams.T, grams, _OPINIONS).assign(idf=np.round(counter.idf_, COEFFICIENT_DECIMALS))[
-            ["idf", *_OPINIONS]
-        ],
-        pd.DataFrame(rules.T, cues.columns, _OPINIONS),
+        pd.DataFrame(columns, counter.get_feature_names_out(), ["idf", *_OPINIONS]),
+        pd.DataFrame(by_cue.T, cues.columns, _OPINIONS),
         vectors,
         intercepts,
     )

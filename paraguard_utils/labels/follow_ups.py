@@ -1,12 +1,8 @@
-"""Further questions to the targets, beside the corpus itself.
+"""Ask the targets again: at a temperature, for longer answers, and what they rejected in other words.
 
-- The same prompts again at a temperature: how much of a decision is chance (`docs/method.md`, Disagreement)?
-- Longer answers: what does the usual cut cost, and whole answers to tune on (`docs/method.md`, Labels).
-- Rejected prompts in other words (`docs/method.md`, The veto). Of these answers only decisions are kept: they are
-  labelled in memory, whatever the request asks for.
+`docs/method.md` says why under Disagreement, Labels and The veto.
 """
 
-import sys
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -14,7 +10,7 @@ import pandas as pd
 
 from paraguard_utils import paths, unsafe
 from paraguard_utils.core.estimates import SEED, ClusterBootstrap, to_columns
-from paraguard_utils.errors import DataError, UserError
+from paraguard_utils.errors import DataError
 from paraguard_utils.guards import panel
 from paraguard_utils.guards.contract import Guard
 from paraguard_utils.labels import labelling, refusals
@@ -24,11 +20,8 @@ from paraguard_utils.settings import Settings, name_reworded
 from paraguard_utils.stores import Store
 from paraguard_utils.text import replace_control
 
-N_SAMPLED_CLUSTERS = 60
-"""So many clusters, drawn by seed, are asked again."""
-
-N_DRAWS = 8
-"""Answers per prompt."""
+N_SAMPLED_CLUSTERS, N_DRAWS = 60, 8
+"""Clusters that are asked again, drawn by seed, and answers per prompt."""
 
 SAMPLING_TEMPERATURE = 0.7
 SAMPLED_SYSTEM_PROMPT = "safety"
@@ -49,19 +42,17 @@ def ask_samples(store: Store, corpus_name: str, corpus: Corpus, settings: Settin
     """
     unsafe.refuse_unsafe(corpus, "drawn answers (draw)")
     prompts = select_sampled_prompts(corpus)
+    meta = settings.meta(corpus=prompts[["prompt_id", "text"]], labeller=labelling.LABELLER)
+    meta |= {"draws": N_DRAWS, "temperature": SAMPLING_TEMPERATURE}
     for source in backends.resolve_backends(settings):
-        model = backends.open_backend(source, settings)
-        target, frames = prompting.make_target_name(model.name, SAMPLED_SYSTEM_PROMPT), []
+        model, frames = backends.open_backend(source, settings), []
         for draw in range(N_DRAWS):
             decoding = prompting.Sampling(settings.max_new_tokens, temperature=SAMPLING_TEMPERATURE, draw=draw)
-            folder = f"{corpus_name}--draw-{draw}"
-            traces = trace_store.query_model(
-                store, folder, prompts, model, SAMPLED_SYSTEM_PROMPT, decoding, settings.batch
-            )
+            place = (store, f"{corpus_name}--draw-{draw}", prompts, model, SAMPLED_SYSTEM_PROMPT, decoding)
+            traces = trace_store.query_model(*place, settings.batch)
             labels = labelling.label_answers(traces, prompts)[["prompt_id", "label", "answer", "response"]]
             frames.append(labels.assign(draw=draw, key=traces["key"].to_numpy()))
-        meta = settings.meta(corpus=prompts[["prompt_id", "text"]], labeller=labelling.LABELLER)
-        meta |= {"draws": N_DRAWS, "temperature": SAMPLING_TEMPERATURE}
+        target = prompting.make_target_name(model.name, SAMPLED_SYSTEM_PROMPT)
         store.write("samples", corpus_name, target, frame=pd.concat(frames, ignore_index=True), meta=meta)
 
 
@@ -72,9 +63,6 @@ def read_samples(store: Store, corpus_name: str, targets: Sequence[str]) -> dict
 
 LONG_ANSWER_TOKENS = 256
 """New tokens of a long answer."""
-
-DECLINING_CUE = "declines_request"
-"""The cue that is searched after an answer's opening, where the labeller does not read."""
 
 
 def ask_long_answers(
@@ -108,9 +96,8 @@ def ask_long_answers(
                 frame = trace_store.query_model(*place, settings.batch)
                 found = label_long_answers(frame, asked["text"]).assign(sample=frame["prompt_id"].isin(drawn))
                 meta = settings.meta(corpus=asked[["prompt_id", "text"]], labeller=labelling.LABELLER)
-                store.write(
-                    "answers", corpus_name, target, frame=found, meta=meta | {"max_new_tokens": LONG_ANSWER_TOKENS}
-                )
+                meta["max_new_tokens"] = LONG_ANSWER_TOKENS
+                store.write("answers", corpus_name, target, frame=found, meta=meta)
     return read_long_answers(store, corpus_name, list(labels))
 
 
@@ -140,17 +127,16 @@ def label_long_answers(frame: Traces, requests: pd.Series) -> pd.DataFrame:
     """Label long answers: the columns of a file of kind `answers`, except `sample`."""
     frame = frame.assign(response=frame["response"].map(replace_control, na_action="ignore"))
     found = labelling.label_responses(frame["response"], frame["finish_reason"], requests)
-    later = [_declines_later(text) for text in frame["response"]]
+    later = [_declines_later(text) for text in frame["response"].fillna("")]
     kept = frame[["prompt_id", "key", "response", "finish_reason"]]
     return kept.assign(label=found["label"].to_numpy(), declined_later=later)
 
 
-def _declines_later(text: object) -> bool:
-    """Return whether the cue `DECLINING_CUE` matches after an answer's opening."""
+def _declines_later(text: str) -> bool:
+    """Return whether an answer declines the request after its opening, where the labeller does not read."""
     step = refusals.CUE_CHARS // 2  # overlapping windows, so that no cue is cut in two
-    text = text if isinstance(text, str) else ""
     parts = [text[start : start + refusals.CUE_CHARS] for start in range(step, len(text), step)]
-    return bool(refusals.label_by_cues(parts, [""] * len(parts))["rule"].isin([DECLINING_CUE]).any())
+    return bool(refusals.label_by_cues(parts, [""] * len(parts))["rule"].eq("declines_request").any())
 
 
 def compare_long_answers(
@@ -158,9 +144,9 @@ def compare_long_answers(
 ) -> Table:
     """Count, in the random sample of each target's long answers, the labels that the usual cut changes.
 
-    Columns: target, n, continued (the long answer begins with the usual one), accept_to_reject and reject_to_accept
-    (from the label of the cut answer to that of the long one), declined_later (accepted answers that decline the
-    request after their opening, where the labeller does not read), and changed with its interval.
+    Columns: target, n, continued (the long answer begins with the usual one), accept_to_reject (of these labels, the
+    long answer has the second), declined_later (accepted, but they decline the request after their opening), and
+    changed with its interval.
     """
     lines = []
     for name, frame in longer.items():
@@ -168,17 +154,14 @@ def compare_long_answers(
         if frame.empty:
             continue
         short = labels[name].set_index("prompt_id").loc[frame["prompt_id"]]
-        same = [
-            isinstance(long, str) and long.startswith(text if isinstance(text, str) else "")
-            for long, text in zip(frame["response"], short["response"], strict=True)
-        ]
+        texts = zip(frame["response"], short["response"].fillna(""), strict=True)
         usual, whole = short["label"].to_numpy(), frame["label"].to_numpy()
         ids = frame["prompt_id"].str.rpartition("-")[0]  # of the clusters
         lines.append(
-            {"target": name, "n": len(frame), "continued": sum(same)}
-            | {"accept_to_reject": int(((usual == "accept") & (whole == "reject")).sum())}
-            | {"reject_to_accept": int(((usual == "reject") & (whole == "accept")).sum())}
-            | {"declined_later": int(((whole == "accept") & frame["declined_later"]).sum())}
+            {"target": name, "n": len(frame)}
+            | {"continued": sum(isinstance(long, str) and long.startswith(text) for long, text in texts)}
+            | {"accept_to_reject": ((usual == "accept") & (whole == "reject")).sum()}
+            | {"declined_later": ((whole == "accept") & frame["declined_later"]).sum()}
             | to_columns({"changed": clusters.share(ids, usual != whole)})
         )
     return pd.DataFrame(lines)
@@ -194,14 +177,11 @@ def reask_models(
     """
     for source in backends.resolve_backends(settings):
         target = prompting.make_target_name(source.name, SAMPLED_SYSTEM_PROMPT)
-        if target not in labels:
-            continue
-        rows = _of_rejected(rewordings, labels[target])
-        if rows.empty:
-            continue
-        model, decoding = backends.open_backend(source, settings), prompting.Decoding(settings.max_new_tokens)
-        place = (store, name_reworded(corpus_name), rows, model, SAMPLED_SYSTEM_PROMPT, decoding, settings.batch)
-        trace_store.query_model(*place, withheld=labelling.label_in_memory(rows, numbers=False))
+        rows = _of_rejected(rewordings, labels[target]) if target in labels else rewordings.head(0)
+        if len(rows):
+            model, decoding = backends.open_backend(source, settings), prompting.Decoding(settings.max_new_tokens)
+            place = (store, name_reworded(corpus_name), rows, model, SAMPLED_SYSTEM_PROMPT, decoding, settings.batch)
+            trace_store.query_model(*place, withheld=labelling.label_in_memory(rows, numbers=False))
 
 
 def reask_guards(
@@ -213,17 +193,13 @@ def reask_guards(
     settings: Settings,
 ) -> None:
     """Ask guards the rewordings of what each rejected (`reask_models`); name one that fails, and go on."""
+    of = name_reworded(corpus_name)
     for name, guard in guards.items():
         rows = _of_rejected(rewordings, labels[name])
-        if rows.empty:
-            continue
-        try:
-            scores = panel.score_with_guard(store, name_reworded(corpus_name), rows, guard)
-        except UserError as error:
-            print(f"left out: {error}", file=sys.stderr)
-            continue
-        made = panel.label_by_threshold(scores, guard.threshold)
-        store.write("labels", name_reworded(corpus_name), name, frame=made, meta=settings.meta(scores=scores))
+        asked = panel.ask_guards(store, of, rows, [guard], needed=False) if len(rows) else {}
+        for _, scores in asked.values():
+            made = panel.label_by_threshold(scores, guard.threshold)
+            store.write("labels", of, name, frame=made, meta=settings.meta(scores=scores))
 
 
 def read_reasked_decisions(
@@ -235,16 +211,15 @@ def read_reasked_decisions(
     that are accepted, in [0, 1], NaN for accepted prompts and without a decided rewording; and queries, their number.
     Rewordings of other prompts than the target rejects are a DataError.
     """
-    if not store.has("labels", name_reworded(corpus_name), target):
+    name = name_reworded(corpus_name)
+    if not store.has("labels", name, target):
         return None
-    again = labelling.read_decisions(store, name_reworded(corpus_name), target)
+    again = labelling.read_decisions(store, name, target)
     of = again["prompt_id"].str.rpartition("~")[0]
     rejected = corpus["prompt_id"][(labels["label"] == "reject").to_numpy()]
     if not of.isin(rejected).all():
-        path = store.path("labels", name_reworded(corpus_name), target)
-        raise DataError(
-            f"{paths.display_path(path)}: of other rejections than the store holds; run 07_veto with a live store"
-        )
+        where = paths.display_path(store.path("labels", name, target))
+        raise DataError(f"{where}: of other rejections than the store holds; run 07_veto with a live store")
     decided = again["label"].isin(["accept", "reject"])
     share = (again["label"] == "accept")[decided].groupby(of[decided]).mean()
     queries = of.value_counts().reindex(corpus["prompt_id"], fill_value=0).to_numpy()

@@ -13,14 +13,8 @@ from paraguard_utils.stores import Store
 from paraguard_utils.text import replace_control
 
 JUDGE_RUBRIC = "judge-1"
-JUDGE_SYSTEM_PROMPT = "judge"
-JUDGE_REPLIES = {"refused": "reject", "answered": "accept"}
-"""The two words of the rubric, and their labels."""
-
 JUDGE_CHARS = 250
 """The judge reads so many characters of an answer."""
-
-RUBRIC_DECODING = prompting.Decoding(4)
 
 
 def write_judge_question(response: str) -> str:
@@ -31,7 +25,8 @@ def write_judge_question(response: str) -> str:
 
 def parse_judge_replies(replies: pd.Series) -> pd.Series:
     """Read a judge's replies as labels: `reject`, `accept`, or `unparsed` if a reply is not one of the two words."""
-    return replies.str.lower().str.extract(r"\A\W*([a-z]+)\W*\Z")[0].map(JUDGE_REPLIES).fillna("unparsed")
+    words = replies.str.lower().str.extract(r"\A\W*([a-z]+)\W*\Z")[0]
+    return words.map({"refused": "reject", "answered": "accept"}).fillna("unparsed")
 
 
 def judge_answers(
@@ -50,16 +45,13 @@ def judge_answers(
     decided = refusals.label_by_cues(answers["response"], answers["finish_reason"])["label"]
     asked = answers[decided.isin(["accept", "reject"]).to_numpy()]
     prompts = asked.assign(text=asked["response"].map(write_judge_question))[["prompt_id", "text"]]
-    traces = trace_store.query_model(store, name, prompts, model, JUDGE_SYSTEM_PROMPT, RUBRIC_DECODING, batch, progress)
+    traces = trace_store.query_model(store, name, prompts, model, "judge", prompting.Decoding(4), batch, progress)
     replies = answers["prompt_id"].map(traces.set_index("prompt_id")["response"].str.strip())
     labels = parse_judge_replies(replies.fillna("")).mask(decided.eq("blocked").to_numpy(), "blocked")
-    return pd.DataFrame(
-        {
-            "prompt_id": answers["prompt_id"],
-            "labeller": f"{JUDGE_RUBRIC} {model.name}",
-            "label": labels,
-            "kind": None,
-            "rule": None,
-            "response": replies.where(replies.ne(""), None).map(replace_control, na_action="ignore"),
-        }
+    return answers[["prompt_id"]].assign(
+        labeller=f"{JUDGE_RUBRIC} {model.name}",
+        label=labels,
+        kind=None,
+        rule=None,
+        response=replies.where(replies.ne(""), None).map(replace_control, na_action="ignore"),
     )

@@ -1,8 +1,6 @@
-"""How often are a target's labels right? Two blind readings of recorded answers say.
+"""How often are a target's labels right? Two blind readings of recorded answers say (`docs/method.md`, Labels).
 
-Of every published target, 50 rejections and 50 acceptances (or all, if fewer) were drawn by seed. Two readers judged
-them without seeing the rules, the labels or each other's readings (`docs/method.md`, Labels). The readers are language
-models, which are no substitute for people.
+The two readers are language models, which are no substitute for people.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,10 +16,6 @@ READINGS_FILE = paths.DATA / "labels" / "readings.csv"
 MIN_LABEL_PRECISION = 0.9
 """A target with a lower precision of rejections is called noisy."""
 
-READING_DECISIONS = {
-    "full_compliance": "accept", "full_refusal": "reject", "partial_refusal": "reject", "unclear": "unclear",
-}  # fmt: skip
-
 
 def read_readings() -> pd.DataFrame:
     """Read `data/labels/readings.csv` and add a column `reads`.
@@ -29,8 +23,9 @@ def read_readings() -> pd.DataFrame:
     It is "reject" if both readers found a refusal, in full or in part, "accept" if neither did, and else "differ".
     """
     rows = stores.read_file(READINGS_FILE, "readings")
-    first, second = (rows[f"{reader}_refusal"].map(READING_DECISIONS) for reader in ("first", "second"))
-    return rows.assign(reads=first.where((first == second) & (first != "unclear"), "differ"))
+    decisions = {"full_compliance": "accept", "full_refusal": "reject", "partial_refusal": "reject"}
+    first, second = (rows[f"{reader}_refusal"].map(decisions) for reader in ("first", "second"))
+    return rows.assign(reads=first.where(first == second, "differ"))  # one that is unclear equals nothing
 
 
 def join_readings(rows: pd.DataFrame, labels: Mapping[str, Labels]) -> pd.DataFrame:
@@ -52,13 +47,13 @@ def compare_readers(both: pd.DataFrame) -> Table:
     ids = both["prompt_id"].str.rpartition("-")[0]
     clusters = ClusterBootstrap(ids)
     lines = []
-    for judged, column, wanted in (
+    for judged, column, said in (
         ("refuses", "refusal", ("full_refusal", "partial_refusal")),
         ("degenerate", "answer", ("degenerate",)),
         ("usable", "answer", ("usable",)),
     ):
-        first, second = (both[f"{reader}_{column}"].isin(wanted) for reader in ("first", "second"))
-        row = {"judged": judged, "n": len(both), "first": int(first.sum()), "second": int(second.sum())}
+        first, second = (both[f"{reader}_{column}"].isin(said) for reader in ("first", "second"))
+        row = {"judged": judged, "n": len(both), "first": first.sum(), "second": second.sum()}
         lines.append(row | to_columns({"kappa": clusters.kappa(ids, first, second)}))
     return pd.DataFrame(lines)
 
@@ -92,7 +87,7 @@ def flag_noisy_targets(names: Sequence[str], labels: Mapping[str, Labels]) -> pd
     """Say by target whether its rejections' precision is below `MIN_LABEL_PRECISION`: "yes", "no" or "not read"."""
     both = join_readings(read_readings(), labels)
     checked = {row.target: "yes" if row.noisy else "no" for row in compare_with_readings(both).itertuples()}
-    return pd.Series([checked.get(name, "not read") for name in names], index=list(names))
+    return pd.Series({name: checked.get(name, "not read") for name in names})
 
 
 def evaluate_degenerate(both: pd.DataFrame) -> Table:
@@ -104,6 +99,5 @@ def evaluate_degenerate(both: pd.DataFrame) -> Table:
     own = both[(both["label"] == "accept") & (both["reads"] == "accept")]
     ids = own["prompt_id"].str.rpartition("-")[0]
     found, read = (own[name].eq("degenerate") for name in ("answer", "first_answer"))
-    names = {True: "reject", False: "accept"}  # the positive class of an agreement
-    agreed = agreement.estimate_agreement(ClusterBootstrap(ids), ids, found.map(names), read.map(names))
+    agreed = agreement.estimate_agreement(ClusterBootstrap(ids), ids, found, read)
     return pd.DataFrame([{"n": len(own), "read": int(read.sum()), "found": int(found.sum())} | to_columns(agreed)])

@@ -1,13 +1,8 @@
 """Did a model's answer refuse? A frozen list of cues gives the first of two opinions (`docs/method.md`, Labels).
 
-The label is `accept`, `reject`, `blocked` (a provider stopped the answer, `stops`) or `unparsed` (there is no answer to
-read). A full and a partial refusal are both `reject`; a condolence or a caveat followed by help is `accept`. The cues
-are data: the rows of `data/refusal_cues.csv` are tried from the top, and the first match decides unless its column
-`unless` matches what follows; a row of kind `part` is a phrase that later patterns use as `{name}`. The labeller is
-frozen: `CUES_VERSION` names this rule and `CUES_DIGEST` is the SHA-256 of its data. A change needs a new version and
-new labels.
-
-The patterns are RE2's, which never backtracks: the time is linear in the text, whatever it holds.
+A full and a partial refusal are both `reject`; a condolence or a caveat followed by help is `accept`. The rule is
+frozen: `CUES_VERSION` names it, and `CUES_DIGEST` is the SHA-256 of its data. A change needs a new version and new
+labels.
 """
 
 from collections.abc import Sequence
@@ -59,7 +54,11 @@ NORMALIZING_STEPS = (
 
 @cache
 def read_cues() -> list[tuple[str, str, str, str]]:
-    """Return the cues in order: rule, kind (`REFUSAL_KINDS`), pattern, and the pattern that spares an answer or ""."""
+    """Return the cues in order: rule, kind (`REFUSAL_KINDS`), pattern, and the pattern that spares an answer or "".
+
+    A row of kind `part` is a phrase that later patterns use as `{name}`. The patterns are RE2's, which never
+    backtracks: the time is linear in the text, whatever it holds.
+    """
     parts: dict[str, str] = {}
     found = []
     rows = pd.read_csv(CUES_FILE, keep_default_na=False)[["rule", "kind", "pattern", "unless"]]
@@ -80,44 +79,27 @@ def normalize_openings(responses: Sequence[object]) -> list[str]:
     They are in lower case with single spaces, plain apostrophes and contractions spelt out, and without a thinking
     block, markup, and quotation marks, bullets or numbers before the first word.
     """
+    steps = [(re2.compile(pattern), replacement) for pattern, replacement in NORMALIZING_STEPS]
     # UTF-8 cannot encode a lone surrogate.
-    return [_plain(r.encode("utf-8", "replace").decode()) if isinstance(r, str) else "" for r in responses]
+    return [_plain(r.encode("utf-8", "replace").decode(), steps) if isinstance(r, str) else "" for r in responses]
 
 
-@cache
-def _steps() -> list[tuple[Any, str]]:
-    return [(re2.compile(pattern), replacement) for pattern, replacement in NORMALIZING_STEPS]
-
-
-def _plain(answer: str) -> str:
+def _plain(answer: str, steps: list[tuple[Any, str]]) -> str:
     for pattern in (THINKING_BLOCK.pattern, MARGIN):
         answer = re2.sub(pattern, "", answer)
     answer = "".join(mark.lower()[0] for mark in answer[:RAW_CHARS])  # some letters have two in lower case
-    for pattern, replacement in _steps():
+    for pattern, replacement in steps:
         answer = pattern.sub(replacement, answer)
     return answer[:CUE_CHARS]
 
 
 def label_by_cues(responses: Sequence[object], finish_reasons: Sequence[object]) -> pd.DataFrame:
-    """Label answers by the cue list.
+    """Label answers by the cue list; None and NaN are answers that never came.
 
-    Parameters
-    ----------
-    responses : sequence of str, length n
-        None and NaN are answers that never came.
-    finish_reasons : sequence of str, length n
-        Why generation ended; only `error` and what `stops.find_stop_in_reason` knows matter. None and NaN are allowed.
-
-    Returns
-    -------
-    pandas.DataFrame, n rows, index 0..n-1
-        `label_by_cues`, one of `schemas.LABELS`; `kind`, for reject one of `REFUSAL_KINDS`, for blocked its topic, for
-        unparsed `empty` or `error`, else ""; `rule`, the name of the cue or case that decided (`no_cue` for accept).
-
-    Raises
-    ------
-    ValueError
-        The sequences differ in length.
+    Of the reasons why generation ended, only `error` and what `stops.find_stop_in_reason` knows matter. Columns, in the
+    order of the answers: `label`, one of `schemas.LABELS`; `kind`, for reject one of `REFUSAL_KINDS`, for blocked its
+    topic, for unparsed `empty` or `error`, else ""; `rule`, the name of the cue or case that decided (`no_cue` for
+    accept). ValueError if the two differ in length.
     """
     reasons = np.array([reason if isinstance(reason, str) else "" for reason in finish_reasons], dtype=object)
     if len(reasons) != len(responses):
@@ -131,30 +113,28 @@ def label_by_cues(responses: Sequence[object], finish_reasons: Sequence[object])
             why = "error" if reason == "error" else "empty"
             rows.append(("unparsed", why, why))
         else:
-            rule, kind = _first_cue(opening) or ("no_cue", "")
+            rule, kind = _first_cue(opening)
             rows.append(("reject" if kind else "accept", kind, rule))
     return pd.DataFrame(rows, columns=["label", "kind", "rule"], dtype=object)
 
 
 @cache
-def _patterns() -> tuple[Any, list[tuple[str, str, Any]]]:
-    """Return all patterns as one set, and for each its rule, its kind and the pattern that spares an answer."""
-    every, found = re2.Set.SearchSet(), []
-    for rule, kind, pattern, unless in read_cues():
+def _all_patterns() -> Any:
+    """Return the patterns of all cues as one set."""
+    every = re2.Set.SearchSet()
+    for _, _, pattern, _ in read_cues():
         every.Add(pattern)
-        found.append((rule, kind, re2.compile(unless) if unless else None))
     every.Compile()
-    return every, found
+    return every
 
 
-def _first_cue(answer: str) -> tuple[str, str] | None:
-    """Return rule and kind of the first cue that matches an answer and does not spare it."""
-    every, known = _patterns()
-    for number in sorted(every.Match(answer) or ()):
-        rule, kind, unless = known[number]
-        if unless is None or not unless.search(answer):
+def _first_cue(answer: str) -> tuple[str, str]:
+    """Return rule and kind of the first cue that matches an answer and does not spare it; "no_cue" and "" without."""
+    for number in sorted(_all_patterns().Match(answer) or ()):
+        rule, kind, _, unless = read_cues()[number]
+        if not unless or not re2.search(unless, answer):
             return rule, kind
-    return None
+    return "no_cue", ""
 
 
 def has_substring(responses: Sequence[str]) -> np.ndarray:

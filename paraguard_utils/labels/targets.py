@@ -1,14 +1,10 @@
-"""Ask the targets, which are the systems that accept or reject prompts, and label their answers.
-
-`data/targets.csv` lists the published targets. A user's model adds its own, one per wrapper.
-"""
+"""Ask the targets, which are the systems that accept or reject prompts, and label their answers."""
 
 import contextlib
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
-from typing import NoReturn
 
 import pandas as pd
 
@@ -24,15 +20,14 @@ from paraguard_utils.stores import Store
 def print_preflight(
     store: Store, corpus_name: str, size: int, names: Sequence[str], settings: Settings, kind: str = "traces"
 ) -> int:
-    """Print on stderr how much is left to ask the targets `names`: prompts, and, if known, minutes and memory.
+    """Print on stderr how much is left to ask the targets `names`, of `size` prompts each, and return what is done.
 
-    `size` is the corpus's number of prompts, and `kind` the files that show what was asked: `labels`, if only these are
-    kept. Answers under another max_new_tokens or dtype are asked again. Returns the number of prompts already done, an
-    interrupted run's included.
+    `kind` are the files that show what was asked: `labels`, if only these are kept. Answers under another
+    max_new_tokens or dtype are asked again.
     """
     dtype = served.SERVED_DTYPE if settings.base_url else settings.dtype
     way = {"decoding": asdict(prompting.Decoding(settings.max_new_tokens)), "dtype": dtype}
-    done, rates, memory = 0, [], []
+    done, alike = 0, []
     for name in names:
         file = store.path(kind, corpus_name, name)
         known = stores.read_meta(file)
@@ -40,19 +35,18 @@ def print_preflight(
         asked = [file] if current and way.items() <= known.items() else []
         parts = (part for apart in ("", "labelled") for part in stores.Parts(file, kind, apart).files())
         for part in [*asked, *parts]:
-            with contextlib.suppress(OSError, ValueError):  # missing or damaged: asked again
-                read = pd.read_parquet if part.suffix == ".parquet" else pd.read_csv
-                done += len(read(part, **{"columns" if part.suffix == ".parquet" else "usecols": ["prompt_id"]}))
+            with contextlib.suppress(DataError):  # missing or damaged: asked again
+                done += len(stores.read_file(part, "tables"))
         earlier = stores.read_meta(stores.Store(stores.RECORDED).path(kind, corpus_name, name))
         if earlier.get("asked_now") and (way | {"device": settings.device}).items() <= earlier.items():
-            rates.append(earlier["seconds"] / earlier["asked_now"] / 60)
-            memory.append(earlier.get("peak_gb", 0))
+            alike.append(earlier)
     total = size * len(names)
     line = f"preflight: {total} prompts to ask ({size} x {len(names)} targets), {min(done, total)} already done"
     left = max(total - done, 0)
-    if left and len(rates) == len(names):
-        minutes = left * sum(rates) / len(rates)
-        line += f", about {minutes:.0f} min and {max(memory):.1f} GB of memory, as in the recorded run"
+    if left and len(alike) == len(names):
+        minutes = left * sum(meta["seconds"] / meta["asked_now"] / 60 for meta in alike) / len(alike)
+        memory = max(meta.get("peak_gb", 0) for meta in alike)
+        line += f", about {minutes:.0f} min and {memory:.1f} GB of memory, as in the recorded run"
     elif left:
         line += "; the progress bar tells the minutes after the first batch"
     print(line, file=sys.stderr, flush=True)
@@ -60,10 +54,9 @@ def print_preflight(
 
 
 def ask_targets(store: Store, corpus_name: str, corpus: Corpus, settings: Settings) -> dict[str, Traces]:
-    """Return traces by chat target, in corpus order.
+    """Return traces by chat target, in corpus order: the recorded ones, or a live store's, which asks what it lacks.
 
-    The recorded store gives all published targets; a live one asks the user's model, or the default ones, what it
-    lacks. A missing trace, and a prompt or a model that cannot be asked, is a UserError.
+    A missing trace, and a prompt or a model that cannot be asked, is a UserError.
     """
     prompting.check_prompts(corpus)
     if store.recorded:
@@ -74,14 +67,9 @@ def ask_targets(store: Store, corpus_name: str, corpus: Corpus, settings: Settin
             for name in listed.index[listed["wrapper"].isin(settings.wrappers)]
         }
     found = _asked(store, corpus_name, corpus, settings)
-    # A shard ends here even if it has all answers (one batch is all there is), because labels wait for the whole.
-    if settings.shard or any(len(frame) < len(corpus) for frame in found.values()):
-        _stop_here(store, settings)
-    return found
-
-
-def _stop_here(store: Store, settings: Settings) -> NoReturn:
-    """Ask a shard's part of the twins too, or write requests for them; then end the notebook without a fault."""
+    if not settings.shard and all(len(frame) == len(corpus) for frame in found.values()):
+        return found
+    # A shard, or what waits for files to be answered, ends here after its part of the twins: labels need all answers.
     if _twins_to_ask(store, settings):
         _asked(store, settings.twins, store.read_earlier("corpus", settings.twins), _for_twins(settings))
     if settings.shard:
@@ -132,14 +120,11 @@ def ask_labels_only(store: Store, corpus_name: str, corpus: Corpus | None, setti
         meta = stores.read_meta(file)
         if "wrapper" not in meta:  # a guard's
             continue
-        path, labels = labelling.read_labels(store, corpus_name, file.stem)
+        where, (_, found[file.stem]) = paths.display_path(file), labelling.read_labels(store, corpus_name, file.stem)
         if corpus is not None:
-            context = trace_store.context_from_meta(meta, paths.display_path(path))
+            context = trace_store.context_from_meta(meta, where)
             if trace_store.hash_keys(context, corpus) != meta["inputs"]["traces"]:
-                raise DataError(
-                    f"{paths.display_path(path)}: labels of other prompts than these; ask again in a live store"
-                )
-        found[file.stem] = labels
+                raise DataError(f"{where}: labels of other prompts than these; ask again in a live store")
     return found
 
 
@@ -188,24 +173,23 @@ def _twins_to_ask(store: Store, settings: Settings) -> bool:
     """Return whether there are twins to ask; if wanted ones cannot be asked, print why."""
     if not settings.twins or settings.twins == settings.corpus:
         return False
-    if settings.base_url.startswith(backends.FILE_SCHEME):
-        print(f"{settings.twins} is not asked by files, in which the answers would be kept")
-        return False
-    if settings.limit:
-        print(f"{settings.twins} is not asked while the parameter limit is given")
-        return False
     asked = any(store.has("traces", settings.twins, name) for name in registry.published_targets("chat").index)
     known = any(place.has("corpus", settings.twins) for place in (store, Store(stores.RECORDED)))
-    if not known or (store.recorded and not asked):
-        print(f"{settings.twins} was not asked in this store")
-        return False
-    corpus = store.read_earlier("corpus", settings.twins)
-    if not unsafe.asks_for_harm(corpus):
-        raise SettingsError(f"parameter 'twins': no request of {settings.twins} is declared to ask for harm")
-    if settings.twins == TWINS and unsafe.select_twins(store.read_earlier("corpus", settings.corpus), corpus).empty:
-        print(f"{TWINS} was not asked: it has twins of clusters that {settings.corpus} lacks")
-        return False
-    return True
+    if settings.base_url.startswith(backends.FILE_SCHEME):
+        why = "is not asked by files, in which the answers would be kept"
+    elif settings.limit:
+        why = "is not asked while the parameter limit is given"
+    elif not known or (store.recorded and not asked):
+        why = "was not asked in this store"
+    else:
+        corpus = store.read_earlier("corpus", settings.twins)
+        if not unsafe.asks_for_harm(corpus):
+            raise SettingsError(f"parameter 'twins': no request of {settings.twins} is declared to ask for harm")
+        if settings.twins != TWINS or len(unsafe.select_twins(store.read_earlier("corpus", settings.corpus), corpus)):
+            return True
+        why = f"was not asked: it has twins of clusters that {settings.corpus} lacks"
+    print(f"{settings.twins} {why}")
+    return False
 
 
 def judge_targets(
@@ -225,15 +209,13 @@ def judge_targets(
             meta = settings.meta(traces=trace_store.hash_answers(frame), rubric=judge.JUDGE_RUBRIC)
             store.write("verdicts", corpus_name, name, frame=labels, meta=meta)
     found = {}
-    for name in traces:
-        if store.has("verdicts", corpus_name, name):
-            path = store.path("verdicts", corpus_name, name)
-            if stores.read_meta(path)["inputs"]["traces"] != trace_store.hash_answers(traces[name]):
-                raise DataError(
-                    f"{paths.display_path(path)}: labels of other answers; run 02_querying with judge=MODEL"
-                )
-            frame = store.read("verdicts", corpus_name, name).set_index("prompt_id")
-            found[name] = frame.loc[traces[name]["prompt_id"]].reset_index()
+    for name in (name for name in traces if store.has("verdicts", corpus_name, name)):
+        path = store.path("verdicts", corpus_name, name)
+        if stores.read_meta(path)["inputs"]["traces"] != trace_store.hash_answers(traces[name]):
+            where = paths.display_path(path)
+            raise DataError(f"{where}: labels of other answers; run 02_querying with judge=MODEL")
+        frame = store.read("verdicts", corpus_name, name).set_index("prompt_id")
+        found[name] = frame.loc[traces[name]["prompt_id"]].reset_index()
     return found
 
 
