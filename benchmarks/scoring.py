@@ -23,11 +23,12 @@ import pandas as pd
 
 from paraguard_utils import stores
 from paraguard_utils.analysis import chance, confusion, signals
+from paraguard_utils.analysis.evaluation import Evaluation
 from paraguard_utils.core.confusion import N_NEIGHBOURS
 from paraguard_utils.core.estimates import N_RESAMPLES, ClusterBootstrap
 from paraguard_utils.core.signals import PPL_READINGS
 from paraguard_utils.core.vectors import find_nearest
-from paraguard_utils.models import encoder, prompting
+from paraguard_utils.models import encoder
 from paraguard_utils.settings import Settings
 
 NAME = "benchmark-scoring"
@@ -104,10 +105,9 @@ def measure(n, resamples, with_chance):
         hashes = [encoder.hash_text(text) for text in corpus["text"]]
         sentences = pd.DataFrame({"text_hash": hashes, "vector": list(vectors)})
         store.write("sentences", encoder.ENCODER_NAME, NAME, frame=sentences, meta={})
-        store.write("tokens", prompting.model_of_target(TARGET), frame=tokens, meta={})
-        timed(
-            "chance", chance.compare_with_chance, store, NAME, corpus, TARGET, labels, traces, pairs, config, clusters
-        )
+        drifts = signals.DriftCache(traces, tokens)
+        one = Evaluation(labels, pairs, scores, traces, tokens, drifts, config.weights(), config.k, config.labeller)
+        timed("chance", chance.compare_with_chance, store, NAME, corpus, TARGET, one, config, clusters)
         row["chance_peak_gb"] = peak()
         shutil.rmtree(store.writes)
     return row | {f"{name}_seconds": value for name, value in seconds.items()}

@@ -12,13 +12,13 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from paraguard_utils.analysis import confusion, signals
+from paraguard_utils.analysis import confusion, evaluation, signals
+from paraguard_utils.analysis.evaluation import Evaluation
 from paraguard_utils.core.estimates import ClusterBootstrap, Estimate, to_columns
 from paraguard_utils.core.signals import PPL_READINGS, ScoreWeights
 from paraguard_utils.core.vectors import find_nearest
 from paraguard_utils.models import encoder
-from paraguard_utils.models.prompting import model_of_target
-from paraguard_utils.schemas import Corpus, Labels, Pairs, Table, Traces
+from paraguard_utils.schemas import Corpus, Labels, Pairs, Table
 from paraguard_utils.settings import Settings
 from paraguard_utils.stores import Store
 
@@ -63,13 +63,9 @@ def number_strata(
     rejected = (frame["centre_label"] == "reject").to_numpy()
     if not rejected.any():
         return np.zeros(len(frame), int)
-    codes = []
-    for name in names:
-        values = frame[name].to_numpy()
-        if name in bins:
-            values, _ = _binned(values, values[rejected], bins[name])
-        codes.append(pd.factorize(values, sort=True)[0])
-    return pd.factorize(pd.MultiIndex.from_arrays(codes))[0]
+    columns = {name: frame[name].to_numpy() for name in names}
+    columns |= {name: _binned(columns[name], columns[name][rejected], bins[name])[0] for name in names if name in bins}
+    return pd.factorize(pd.MultiIndex.from_arrays(list(columns.values())))[0]
 
 
 def _binned(values: np.ndarray, reference: np.ndarray, bins: int) -> tuple[np.ndarray, int]:
@@ -87,13 +83,6 @@ def _sums(clusters: ClusterBootstrap, frame: pd.DataFrame, stratum: np.ndarray, 
     return np.bincount(cell, weights=values, minlength=int(np.prod(shape))).reshape(shape)
 
 
-def _estimates(clusters: ClusterBootstrap, statistic: Callable[[np.ndarray], np.ndarray]) -> list[Estimate]:
-    """Estimate the rows of a statistic of cluster counts: shape (draws, clusters) to (rows, draws)."""
-    with np.errstate(divide="ignore", invalid="ignore"):
-        value, draws = statistic(np.ones((1, len(clusters.codes)))), statistic(clusters.counts)
-    return [Estimate.percentile(one[0], many) for one, many in zip(value, draws, strict=True)]
-
-
 def matched_excess(
     clusters: ClusterBootstrap, frame: pd.DataFrame, stratum: np.ndarray, values: np.ndarray
 ) -> tuple[Estimate, Estimate, float]:
@@ -106,14 +95,15 @@ def matched_excess(
     n, totals = (_sums(clusters, frame, stratum, column) for column in (np.ones(len(frame)), values))
     matched = (n[0].sum(0) * (n[1].sum(0) > 0)).sum() / n[0].sum() if n[0].any() else np.nan
 
-    def floor_and_excess(counts: np.ndarray) -> np.ndarray:
+    def floor_and_excess(counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         n_r, s_r, n_a, s_a = (counts @ part for part in (n[0], totals[0], n[1], totals[1]))
         both = (n_r > 0) & (n_a > 0)
         weight = np.where(both, n_r, 0)
         floor = (weight * np.where(both, s_a / n_a, 0)).sum(-1) / weight.sum(-1)
-        return np.stack([floor, np.where(both, s_r, 0).sum(-1) / weight.sum(-1) - floor])
+        return floor, np.where(both, s_r, 0).sum(-1) / weight.sum(-1) - floor
 
-    floor, excess = _estimates(clusters, floor_and_excess)
+    floor = evaluation.estimate_from_counts(clusters, lambda counts: floor_and_excess(counts)[0])
+    excess = evaluation.estimate_from_counts(clusters, lambda counts: floor_and_excess(counts)[1])
     return floor, excess, float(matched)
 
 
@@ -154,9 +144,9 @@ def excess_at_equal_contrast(
         others = total[:, 1:-1, 1:-1]
         explained = total[:, [0, -1], 1:-1] @ np.linalg.pinv(others, hermitian=True) @ total[:, 1:-1, [0]]
         own, joint = total[:, 0, 0] - explained[:, 0, 0], total[:, -1, 0] - explained[:, 1, 0]
-        return np.where(own > 1e-9 * total[:, 0, 0], joint / own, np.nan)[None]
+        return np.where(own > 1e-9 * total[:, 0, 0], joint / own, np.nan)
 
-    return _estimates(clusters, coefficient)[0]
+    return evaluation.estimate_from_counts(clusters, coefficient)
 
 
 def estimate_against_floors(
@@ -172,9 +162,8 @@ def estimate_against_floors(
     scores = signals.score_pairs(near, weights, reading)
     floor, excess, matched = matched_excess(clusters, near, number_strata(near), scores.to_numpy())
     found = {"floor_matched": floor, "excess_matched": excess}
-    is_rejected = own["centre_label"] == "reject"
     for name, column in (("drift", "drift"), ("prob_shift", "prob_shift"), ("ppl", PPL_READINGS[reading])):
-        found[f"excess_{name}"] = confusion.estimate_excess(clusters, own["cluster_id"], is_rejected, own[column])
+        found[f"excess_{name}"] = confusion.estimate_excess(clusters, own, own[column])
     for name, used in (("", weights), ("_no_prob_shift", weights.without_prob_shift())):
         found[f"excess_equal_contrast{name}"] = clusters.undefined()
         if used:
@@ -246,7 +235,7 @@ def find_candidates(
     `k` neighbours are wanted. If all prompts are accepted each has `depth` candidates; the fewer are, the more.
     """
     label = labels["label"].to_numpy()
-    scored = np.flatnonzero(np.isin(label, ["accept", "reject"]))
+    scored = np.flatnonzero(evaluation.is_scored(labels))
     accepted = int((label == "accept").sum())
     depth = min(int(np.ceil(depth * len(scored) / accepted)), len(scored), MAX_CANDIDATE_DEPTH) if accepted else 0
     found = find_nearest(vectors, corpus["prompt_id"].to_numpy(), scored, scored, depth)
@@ -283,31 +272,25 @@ def compare_with_chance(
     corpus_name: str,
     corpus: Corpus,
     target: str,
-    labels: Labels,
-    traces: Traces,
-    pairs: Pairs,
+    one: Evaluation,
     settings: Settings,
     clusters: ClusterBootstrap,
-    drifts: signals.DriftCache | None = None,
 ) -> tuple[Table, Table, dict[str, Estimate]]:
     """Compare a target's confusion with matched floors, single signals and permutations (`docs/method.md`, Chance).
 
-    Labels and traces are in corpus order; Drift is computed anew without `drifts`. The first result has a row per
-    reading: target, reading; matched and the estimates of `estimate_against_floors`; ci_null, the mean CI over
-    permutations of labels inside clusters; p of CI against them; short, the share of permuted rejections with too few
-    neighbours. The second has a row per reading and tau: target, reading, tau, cr; null, the permutations' mean;
-    null_low and null_high, which hold 95 % of them. The third holds the estimates in the reading `relative`.
+    The first result has a row per reading: target, reading; matched and the estimates of `estimate_against_floors`;
+    ci_null, the mean CI over permutations of labels inside clusters; p of CI against them; short, the share of permuted
+    rejections with too few neighbours. The second has a row per reading and tau: target, reading, tau, cr; null, the
+    permutations' mean; null_low and null_high, which hold 95 % of them. The third holds the estimates in the reading
+    `relative`.
     """
-    lengths = (traces["user_end"] - traces["user_start"]).to_numpy()
-    frame = add_matching_columns(corpus, pairs, lengths, signals.trace_perplexity(traces))
-    near = frame[signals.is_ranked(frame, settings.k)]
-    own = frame[frame["same_cluster"]]
-    weights = settings.weights()
-    nearby = find_candidates(
-        encoder.stored_vectors(store, corpus_name, corpus["text"], earlier=True), corpus, labels, settings.k
+    frame = add_matching_columns(
+        corpus, one.pairs, signals.trace_lengths(one.traces), signals.trace_perplexity(one.traces)
     )
-    tokens = drifts if drifts is not None else store.read("tokens", model_of_target(target))
-    compared = signals.compute_signals(traces, tokens, *nearby.pairs)
+    near, own = frame[signals.is_ranked(frame, settings.k)], frame[frame["same_cluster"]]
+    weights, vectors = settings.weights(), encoder.stored_vectors(store, corpus_name, corpus["text"], earlier=True)
+    nearby = find_candidates(vectors, corpus, one.labels, settings.k)
+    compared = signals.compute_signals(one.traces, one.drifts, *nearby.pairs)
     scores = np.column_stack([signals.score_pairs(compared, weights, reading) for reading in PPL_READINGS])
     value, null, short = nearby.permuted(scores, _mean_and_curve, settings.k, settings.seed)
     rows, curves, found = [], [], {}

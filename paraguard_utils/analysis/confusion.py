@@ -52,10 +52,9 @@ def score_prompts(
     """
     near = frame[is_ranked(frame, k)]
     near = near.assign(**{reading: score_pairs(near, weights, reading) for reading in PPL_READINGS})
-    base = corpus[["prompt_id", "cluster_id"]].assign(
-        label=labels["label"].to_numpy(), isolation=evaluation.label_isolation(corpus, labels)
-    )
-    base = base[base["label"].isin(["accept", "reject"])]
+    isolation = evaluation.label_isolation(corpus, labels)
+    base = corpus[["prompt_id", "cluster_id"]].assign(label=labels["label"].to_numpy(), isolation=isolation)
+    base = base[evaluation.is_scored(labels)]
     every = near.groupby("centre_id")
     close = near[near["similarity"] >= theta].groupby("centre_id")
     columns = {
@@ -77,47 +76,34 @@ def score_prompts(
 def describe_flips(corpus: Corpus, labels: Labels) -> pd.DataFrame:
     """Describe how each cluster with at least two scored prompts was decided; rows of both in the same order.
 
-    Columns: cluster_id, accepted, rejected, mixed (both occur), entropy (of the rejection share, in bits, in [0, 1]).
+    Columns: cluster_id, n (scored), rejected, mixed (decided both ways), entropy (of the rejection share, in bits).
     """
-    label = labels["label"].to_numpy()
-    frame = corpus[["cluster_id"]].assign(accepted=label == "accept", rejected=label == "reject")
-    frame = frame.groupby("cluster_id", as_index=False).sum()
-    frame = frame[frame["accepted"] + frame["rejected"] >= 2].reset_index(drop=True)
-    share = frame["rejected"] / (frame["accepted"] + frame["rejected"])
-    frame["mixed"] = (share > 0) & (share < 1)
-    frame["entropy"] = [0.0 if p in (0.0, 1.0) else float(-p * np.log2(p) - (1 - p) * np.log2(1 - p)) for p in share]
-    return frame
+    decided = evaluation.count_label_decisions(corpus, labels)
+    share = decided["rejected"] / decided["n"]
+    entropy = [0.0 if p in (0.0, 1.0) else float(-p * np.log2(p) - (1 - p) * np.log2(1 - p)) for p in share]
+    return decided.assign(mixed=(share > 0) & (share < 1), entropy=entropy)
 
 
-def cluster_excess(
-    corpus: Corpus, frame: Pairs, weights: ScoreWeights = PAPER_WEIGHTS, reading: str = "relative"
-) -> pd.DataFrame:
-    """Compute the primary (within-cluster) excess of every mixed cluster.
-
-    It is the mean score of the cluster's rejected-accepted pairs minus that of its accepted-accepted pairs; mixed are
-    clusters with at least one rejected and two accepted prompts. Columns: cluster_id, excess in [-1, 1].
-    """
+def select_own_pairs(corpus: Corpus, frame: Pairs) -> pd.DataFrame:
+    """Select the pairs of one cluster from a pairs file, and add their cluster_id."""
     own = frame[frame["same_cluster"]]
-    cluster = own["centre_id"].map(corpus.set_index("prompt_id")["cluster_id"])
-    found = _cluster_excess(cluster, own["centre_label"] == "reject", score_pairs(own, weights, reading))
-    return found.rename("excess").rename_axis("cluster_id").reset_index()
+    return own.assign(cluster_id=own["centre_id"].map(corpus.set_index("prompt_id")["cluster_id"]))
 
 
-def _cluster_excess(clusters: ArrayLike, rejected: ArrayLike, values: ArrayLike) -> pd.Series:
-    """Subtract the mean value of accepted-accepted from that of rejected-accepted pairs, in clusters that have both."""
-    means = pd.Series(np.asarray(values)).groupby([np.asarray(clusters), np.asarray(rejected)]).mean().unstack()
-    means = means.reindex(columns=[True, False])
+def cluster_excess(own: pd.DataFrame, values: ArrayLike) -> pd.Series:
+    """Compute the primary (within-cluster) excess of any value of pairs, by cluster_id of every mixed cluster.
+
+    It is the mean value of the cluster's rejected-accepted pairs minus that of its accepted-accepted pairs; mixed are
+    clusters with at least one rejected and two accepted prompts. `own` has cluster_id and centre_label of each pair.
+    """
+    sides = [own["cluster_id"].to_numpy(), (own["centre_label"] == "reject").to_numpy()]
+    means = pd.Series(np.asarray(values)).groupby(sides).mean().unstack().reindex(columns=[True, False])
     return (means[True] - means[False]).dropna()
 
 
-def estimate_excess(
-    clusters: ClusterBootstrap, cluster_ids: ArrayLike, rejected: ArrayLike, values: ArrayLike
-) -> Estimate:
-    """Estimate the primary excess of any value of pairs: its mean over mixed clusters, NaN without one.
-
-    `cluster_ids`, `rejected` (whether the centre is) and `values` have one entry per pair.
-    """
-    found = _cluster_excess(cluster_ids, rejected, values)
+def estimate_excess(clusters: ClusterBootstrap, own: pd.DataFrame, values: ArrayLike) -> Estimate:
+    """Estimate the mean of `cluster_excess` over mixed clusters, NaN without one."""
+    found = cluster_excess(own, values)
     return clusters.mean(found.index, found)
 
 
@@ -128,17 +114,17 @@ def estimate_rates(corpus: Corpus, labels: Labels, clusters: ClusterBootstrap) -
     of clusters decided both ways; flip_random, what it would be if each prompt were refused at random with probability
     frr (ours); flip_entropy in bits; dr, the disagreement ratio (`disagreement`).
     """
-    cluster, label = corpus["cluster_id"].to_numpy(), labels["label"].to_numpy()
-    scored = np.isin(label, ["accept", "reject"])
+    cluster, rejected = corpus["cluster_id"].to_numpy(), (labels["label"] == "reject").to_numpy()
+    scored = evaluation.is_scored(labels)
     kept = scored & ~_stopped(labels)
     by_cluster = describe_flips(corpus, labels)
     return {
-        "frr": clusters.share(cluster[scored], label[scored] == "reject"),
-        "frr_aside": clusters.share(cluster[kept], label[kept] == "reject"),
+        "frr": clusters.share(cluster[scored], rejected[scored]),
+        "frr_aside": clusters.share(cluster[kept], rejected[kept]),
         "flip_rate": clusters.share(by_cluster["cluster_id"], by_cluster["mixed"]),
-        "flip_random": _flips_at_random(clusters, by_cluster, cluster[scored], label[scored] == "reject"),
+        "flip_random": _flips_at_random(clusters, by_cluster, cluster[scored], rejected[scored]),
         "flip_entropy": clusters.mean(by_cluster["cluster_id"], by_cluster["entropy"]),
-        "dr": disagreement.estimate_disagreement(clusters, evaluation.count_label_decisions(corpus, labels)),
+        "dr": disagreement.estimate_disagreement(clusters, by_cluster),
     }
 
 
@@ -152,9 +138,8 @@ def _flips_at_random(
     clusters: ClusterBootstrap, by_cluster: pd.DataFrame, cluster: np.ndarray, rejected: np.ndarray
 ) -> Estimate:
     """Estimate the share of clusters decided both ways if every prompt is refused at random at the target's rate."""
-    size = by_cluster["accepted"] + by_cluster["rejected"]
-    sizes = sorted(set(size))
-    of_size = [clusters.sums(by_cluster["cluster_id"], size == one) for one in sizes]
+    sizes = sorted(set(by_cluster["n"]))
+    of_size = [clusters.sums(by_cluster["cluster_id"], by_cluster["n"] == one) for one in sizes]
 
     def statistic(n: np.ndarray, refused: np.ndarray, *times: np.ndarray) -> np.ndarray:
         rate = refused / n
@@ -172,16 +157,16 @@ def rate_row(target: str, corpus: Corpus, labels: Labels, clusters: ClusterBoots
     set aside), n_clusters, the estimates of `estimate_rates` with their intervals, and what stands beside dr
     (`disagreement.disagreement_columns`).
     """
-    label = labels["label"]
+    decided = evaluation.count_label_decisions(corpus, labels)
     return {
         "target": target,
         "n_prompts": len(corpus),
-        "n_scored": int(label.isin(["accept", "reject"]).sum()),
-        **{f"n_{name}": int((label == name).sum()) for name in LABELS},
+        "n_scored": int(evaluation.is_scored(labels).sum()),
+        **{f"n_{name}": int((labels["label"] == name).sum()) for name in LABELS},
         "n_blocked": int(_stopped(labels).sum()),
-        "n_clusters": len(describe_flips(corpus, labels)),
+        "n_clusters": len(decided),
         **to_columns(estimate_rates(corpus, labels, clusters)),
-        **disagreement.disagreement_columns(evaluation.count_label_decisions(corpus, labels)),
+        **disagreement.disagreement_columns(decided),
     }
 
 
@@ -192,7 +177,7 @@ def rejection_row(prompts: str, target: str, labels: Labels) -> dict[str, Any]:
     n_prompts, n_scored, n_reject, n_unparsed, and rejected = reject / (accept + reject), with its interval.
     """
     ids, label = labels["prompt_id"].str.rpartition("-")[0].to_numpy(), labels["label"].to_numpy()
-    scored = np.isin(label, ["accept", "reject"])
+    scored = evaluation.is_scored(labels)
     return {
         "prompts": prompts,
         "target": target,
@@ -223,21 +208,17 @@ def estimate_scores(
     rejected, accepted = (scores[scores["label"] == label] for label in ("reject", "accept"))
     ids, ci = rejected["cluster_id"], rejected[f"ci{suffix}"]
     close = rejected[rejected["n_theta"] > 0]
-    own = frame[frame["same_cluster"]]
-    own_ids = own["centre_id"].map(corpus.set_index("prompt_id")["cluster_id"])
-    rest = weights.without_prob_shift()
-
-    def primary(used: ScoreWeights) -> Estimate:
-        return estimate_excess(clusters, own_ids, own["centre_label"] == "reject", score_pairs(own, used, reading))
-
+    own, rest = select_own_pairs(corpus, frame), weights.without_prob_shift()
     return {
         **estimate_confusion(clusters, ids, ci),
         "floor": clusters.mean(accepted["cluster_id"], accepted[f"ci{suffix}"]),
         "spread": clusters.mean(ids, rejected[f"spread{suffix}"]),
         "share_theta": clusters.share(ids, rejected["n_theta"] > 0),
         "ci_theta": clusters.mean(close["cluster_id"], close[f"ci{suffix}_theta"]),
-        "excess": primary(weights),
-        "excess_no_prob_shift": primary(rest) if rest else clusters.undefined(),
+        "excess": estimate_excess(clusters, own, score_pairs(own, weights, reading)),
+        "excess_no_prob_shift": estimate_excess(clusters, own, score_pairs(own, rest, reading))
+        if rest
+        else clusters.undefined(),
     }
 
 
@@ -259,7 +240,8 @@ def target_row(
     have CI; note, why something is NaN.
     """
     rejected = select_rejections(scores)
-    n_mixed = len(cluster_excess(corpus, frame, weights, reading))
+    own = select_own_pairs(corpus, frame)
+    n_mixed = len(cluster_excess(own, score_pairs(own, weights, reading)))
     n_short = int((rejected["n_neighbours"] < k).sum())
     return {
         **rate_row(target, corpus, labels, clusters),
@@ -287,12 +269,9 @@ def compare_targets(
     rows = []
     for measure in measures:
         for first, second in itertools.combinations(estimates, 2):
-            one, other = estimates[first][measure], estimates[second][measure]
-            found = one - other
-            known = found.draws[np.isfinite(found.draws)]
-            beyond = 1 + min(np.count_nonzero(known <= 0), np.count_nonzero(known >= 0))
+            found = estimates[first][measure] - estimates[second][measure]
             row = {"measure": measure, "first": first, "second": second, **to_columns({"difference": found})}
-            rows.append(row | {"p": min(1.0, 2 * beyond / (1 + len(known))) if np.isfinite(found[1]) else np.nan})
+            rows.append(row | {"p": found.p})
     names = ["measure", "first", "second", "difference", "difference_low", "difference_high", "p"]
     table = pd.DataFrame(rows, columns=names)  # one target has no difference
     return table.assign(p_holm=table.groupby("measure")["p"].transform(adjust_holm))

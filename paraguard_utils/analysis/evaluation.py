@@ -3,6 +3,7 @@
 Labels are those that `labels.labelling` reads: it makes rejections of what a provider stopped.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -11,6 +12,7 @@ import pandas as pd
 from paraguard_utils.analysis.signals import DriftCache
 from paraguard_utils.core import disagreement
 from paraguard_utils.core.decisions import as_refused
+from paraguard_utils.core.estimates import ClusterBootstrap, Estimate
 from paraguard_utils.core.signals import ScoreWeights
 from paraguard_utils.schemas import Corpus, Labels, Pairs, Scores, Tokens, Traces
 
@@ -32,6 +34,11 @@ class Evaluation(NamedTuple):
     labeller: str
 
 
+def is_scored(labels: Labels) -> np.ndarray:
+    """Mark the prompts that are accepted or rejected."""
+    return labels["label"].isin(["accept", "reject"]).to_numpy()
+
+
 def count_label_decisions(corpus: Corpus, labels: Labels) -> pd.DataFrame:
     """Count the decisions of each cluster (`disagreement.count_decisions`); rows of both in the same order."""
     return disagreement.count_decisions(as_refused(labels["label"], blocked=False), corpus["cluster_id"])
@@ -40,3 +47,16 @@ def count_label_decisions(corpus: Corpus, labels: Labels) -> pd.DataFrame:
 def label_isolation(corpus: Corpus, labels: Labels) -> np.ndarray:
     """Compute the share of each rejection's paraphrases that are accepted (`disagreement.isolation`)."""
     return disagreement.isolation(as_refused(labels["label"], blocked=False), corpus["cluster_id"])
+
+
+def estimate_from_counts(
+    clusters: ClusterBootstrap, statistic: Callable[[np.ndarray], np.ndarray], parts: int = 1
+) -> Estimate:
+    """Estimate a statistic of how often each cluster counts, shape (draws, clusters) to (draws,).
+
+    Resamples are taken in so many parts, which need less memory.
+    """
+    with np.errstate(divide="ignore", invalid="ignore"):
+        value = statistic(np.ones((1, len(clusters.codes))))
+        draws = np.concatenate([statistic(part) for part in np.array_split(clusters.counts, parts)])
+    return Estimate.percentile(float(value[0]), draws)

@@ -173,7 +173,7 @@ def estimate_setting(
     """
     ids, ci = ci_of_rejections(frame, scores, near)
     own = frame["same_cluster"].to_numpy()
-    excess = confusion.estimate_excess(clusters, frame["cluster_id"][own], frame["rejected"][own], scores[own])
+    excess = confusion.estimate_excess(clusters, frame.loc[own, ["cluster_id", "centre_label"]], scores[own])
     return {"n": len(ci), **estimate_confusion(clusters, ids, ci, taus=(0.60,)), "excess": excess}
 
 

@@ -26,6 +26,11 @@ def trace_perplexity(traces: Traces) -> np.ndarray:
     return core.perplexity([row.token_nll[row.user_start : row.user_end] for row in traces.itertuples()])
 
 
+def trace_lengths(traces: Traces) -> np.ndarray:
+    """Count the tokens of each prompt's own words, shape (n,)."""
+    return (traces["user_end"] - traces["user_start"]).to_numpy()
+
+
 def compute_pairs(
     corpus: Corpus,
     vectors: np.ndarray,
