@@ -146,7 +146,7 @@ FAULTS = [
     Fault("analysis/variance.py", "opposite / (m * (m - 1))", "opposite / (m * m)"),
     Fault("analysis/variance.py", 'decided["size"] >= 2, "mean"', 'decided["size"] >= 1, "mean"'),
     Fault("analysis/variance.py", "1 - ratio[2], 1 - ratio[1]", "1 - ratio[1], 1 - ratio[2]"),
-    Fault("analysis/validity.py", "(others - accepted) / np", "others / np"),
+    Fault("analysis/validity.py", '(both["others"] - both["accepted"])', 'both["others"]'),
     Fault(
         "analysis/validity.py",
         'rows[rows["neighbour_id"] != rows["held_out"]].sort_values',
@@ -196,7 +196,7 @@ FAULTS = [
         'adjust_holm(found["p"])',
         'adjust_holm(found["p"].where(found["n_clusters"] > 0))',
     ),
-    Fault("analysis/triggers.py", ' & np.isin(label, ["accept", "reject"])', ""),
+    Fault("analysis/triggers.py", " & is_scored(labels)", ""),
     Fault("remedies/effects.py", "low > -MAX_KEPT_CHANGE and high < MAX_KEPT_CHANGE", "low > -MAX_KEPT_CHANGE"),
     Fault(
         "remedies/effects.py", '["over_p"].where(of_remedy)', '["over_p"].where(of_remedy & (frame["over_p"] < LEVEL))'

@@ -1,8 +1,6 @@
 """Which refusals are confused, and which rewordings flip them (`docs/method.md`, Cohorts and regression).
 
-From the paper: rejections are binned by surface risk and by similarity. Ours: two binnings, thirds of a target's own
-rejections and fixed edges; groups by category and by strategy; how often a strategy flips its seed's decision; and a
-logistic regression of refusal on strategy, risk and similarity, with errors clustered by seed.
+That rejections are binned by surface risk and by similarity is the paper's; the rest is ours.
 """
 
 import itertools
@@ -66,10 +64,9 @@ def bin_rejections(corpus: Corpus, scores: Scores, bins: str = "quantile") -> pd
 def cohort_table(target: str, rejected: pd.DataFrame, clusters: ClusterBootstrap, bins: str = "quantile") -> Table:
     """Tabulate CI, CR and isolation by cohort: one target's part of Table 2 in one binning.
 
-    `rejected` is from `bin_rejections`, with the same `bins`.
-    A row per reading, risk bin and similarity bin (`all` = margin): bounds, n, n_clusters, ci, cr60, cr75 and isolation
-    with intervals, few; gap60 and gap75, the cohort's CR minus that of the target's other rejections over the same
-    resamples, with the number of `rest_clusters`. NaN in empty cells, and `note` says so.
+    `rejected` is from `bin_rejections`, with the same `bins`. A row per reading, risk bin and similarity bin (`all` =
+    margin): bounds, n, n_clusters, ci, cr60, cr75 and isolation with intervals, few; gap60 and gap75, the cohort's CR
+    minus that of the target's other rejections, with the number of `rest_clusters`. NaN in empty cells, with a `note`.
     """
     rows = []
     every = (*BIN_NAMES, "all")
@@ -79,8 +76,7 @@ def cohort_table(target: str, rejected: pd.DataFrame, clusters: ClusterBootstrap
         cell, rest = rejected[inside], rejected[~inside]
         note = "" if len(rest) else "no rejection outside: the gap is undefined"
         note = note if len(cell) else "no rejection in this cohort"
-        row: dict[str, Any] = {"target": target, "bins": bins, "reading": reading}
-        row |= {"risk": risk_bin, "similarity": similarity_bin}
+        row = {"target": target, "bins": bins, "reading": reading, "risk": risk_bin, "similarity": similarity_bin}
         for name, values in (("risk", cell["risk"]), ("similarity", cell["mean_similarity"])):
             row |= {f"{name}_from": values.min(), f"{name}_to": values.max()}
         row |= {"n": len(cell), "n_clusters": cell["cluster_id"].nunique()}
@@ -100,11 +96,10 @@ def _estimates(cell: pd.DataFrame, rest: pd.DataFrame, column: str, clusters: Cl
 
 
 def share_difference(first: Estimate, second: Estimate) -> Estimate:
-    """Estimate the difference of two shares over the same resampled clusters.
+    """Estimate the difference of two shares over the same resampled clusters, with a percentile interval.
 
-    The interval is a percentile interval of the paired differences. Where a share is 0 or 1, and resamples show none of
-    its uncertainty, the two intervals' arms are added in squares instead (Newcombe's hybrid interval, which takes the
-    shares for independent).
+    Where a share is 0 or 1, and resamples show none of its uncertainty, the two intervals' arms are added in squares
+    instead (Newcombe's hybrid interval, which takes the shares for independent).
     """
     value, draws = first[0] - second[0], first.draws - second.draws
     if not np.isfinite(value) or np.isnan([*first, *second]).any():
@@ -120,9 +115,9 @@ def group_table(target: str, corpus: Corpus, scores: Scores, clusters: ClusterBo
     """Tabulate refusal, confusion and flips by strategy, category and topic: one target's part of `table2_groups`.
 
     A row per kind (of `GROUPINGS`) and group. frr; of its rejections ci, cr60, ci_clipped, cr60_clipped, few; flip, the
-    share of variants decided otherwise than their own seed, of which to_reject and to_accept are the two directions
-    (flip = to_reject + to_accept), over the n_flip variants whose seed is scored; frr_most and flip_most, the share of
-    resamples in which the group is the highest of its kind. NaN with a `note` where undefined.
+    share of the n_flip variants with a scored seed that are decided otherwise than it, the sum of to_reject and
+    to_accept; frr_most and flip_most, the share of resamples in which the group is the highest of its kind. NaN with a
+    `note` where undefined.
     """
     frame = scores.merge(corpus[["prompt_id", "variant", *GROUPINGS]], on="prompt_id")
     seeds = frame[frame["variant"] == 0].set_index("cluster_id")["label"]
@@ -135,10 +130,9 @@ def group_table(target: str, corpus: Corpus, scores: Scores, clusters: ClusterBo
         estimates = {name: _group(cell, variants[name], clusters) for name, cell in cells.items()}
         most = {measure: _most({name: own[measure] for name, own in estimates.items()}) for measure in ("frr", "flip")}
         for name, cell in cells.items():
-            rejected = cell["label"] == "reject"
-            n_reject, n_flip = int(rejected.sum()), len(variants[name])
+            n_reject, n_flip = int((cell["label"] == "reject").sum()), len(variants[name])
             empty = "the seed is the reference" if name == "seed" else "no variant with a scored seed"
-            reasons = [] if cell.loc[rejected, "ci"].notna().any() else ["no scored rejection: CI and CR are undefined"]
+            reasons = [] if len(select_rejections(cell)) else ["no scored rejection: CI and CR are undefined"]
             reasons += [] if n_flip else [f"no flip: {empty}"]
             row = {"target": target, "kind": kind, "group": name, "n_scored": len(cell), "n_reject": n_reject}
             row |= {"n_clusters": cell["cluster_id"].nunique(), "n_flip": n_flip, **to_columns(estimates[name])}
@@ -191,10 +185,9 @@ def regression_terms(corpus: Corpus) -> pd.DataFrame:
     """Compute the terms of the regression for each prompt, indexed by prompt_id.
 
     One column of 0 and 1 per strategy, the seed being the reference; risk and length (log number of words) in standard
-    deviations over the corpus; similarity to the seed in standard deviations over the variants. A seed's similarity to
-    itself is 1 by definition and no measurement, and would be collinear with being the seed: seeds get 0, the variants'
-    mean, so that a strategy's odds ratio compares its variants of average similarity with their seeds, and the slope
-    comes from the variants alone.
+    deviations over the corpus; similarity to the seed in standard deviations over the variants. Seeds get 0, the
+    variants' mean: their similarity to themselves is no measurement, and collinear with being the seed. So a strategy's
+    odds ratio compares its variants of average similarity with their seeds.
     """
     variant = corpus["variant"] > 0
     length = np.log([max(len(split_words(text)), 1) for text in corpus["text"]])
@@ -215,15 +208,13 @@ def refusal_odds_ratios(corpus: Corpus, scores: Mapping[str, Scores]) -> Table:
 
     Logistic regression by generalized estimating equations: exchangeable correlation inside a cluster, sandwich errors
     over clusters (ours). Odds ratios are population averages, per standard deviation for risk and similarity, at equal
-    length; a strategy's is at equal risk too, so it leaves out what the strategy does by making the wording less or
-    more charged. Every refusal counts, with or without a CI.
+    length; a strategy's is at equal risk too. Every refusal counts, with or without a CI.
 
     Columns: target, term, odds_ratio with its interval, p, p_holm, n, n_reject, n_clusters, note. `ALL_TARGETS` has a
     term per target beside those shown, and needs two targets that have both decisions. Holm's correction runs over all
-    terms of all targets, and apart from them over those of `ALL_TARGETS`; `ADJUSTED_TERM` is not tested. NaN with a
-    `note` where refusals or acceptances are too few (`MIN_EVENTS_PER_TERM` per term), a strategy is always or never
-    refused, terms have no spread or are collinear, or the fit does not converge; interval and p alone where a term's
-    effect has no variance between clusters.
+    terms of all targets, and apart from them over those of `ALL_TARGETS`. NaN with a `note` where refusals or
+    acceptances are too few, a strategy is always or never refused, terms have no spread or are collinear, or the fit
+    does not converge; interval and p alone where a term's effect has no variance between clusters.
     """
     terms = regression_terms(corpus)
     rows, stacked = [], []

@@ -39,9 +39,21 @@ def is_scored(labels: Labels) -> np.ndarray:
     return labels["label"].isin(["accept", "reject"]).to_numpy()
 
 
+def is_paired(corpus: Corpus, labels: Labels) -> np.ndarray:
+    """Mark the scored prompts of clusters with at least two of them; rows of both in the same order."""
+    known = count_label_decisions(corpus, labels)["cluster_id"]
+    return is_scored(labels) & corpus["cluster_id"].isin(known).to_numpy()
+
+
 def count_label_decisions(corpus: Corpus, labels: Labels) -> pd.DataFrame:
     """Count the decisions of each cluster (`disagreement.count_decisions`); rows of both in the same order."""
     return disagreement.count_decisions(as_refused(labels["label"], blocked=False), corpus["cluster_id"])
+
+
+def count_draws(samples: pd.DataFrame) -> pd.DataFrame:
+    """Count the scored answers to each prompt that was answered several times: size, sum and mean of rejections."""
+    scored = samples[is_scored(samples)]
+    return scored["label"].eq("reject").groupby(scored["prompt_id"]).agg(["size", "sum", "mean"])
 
 
 def label_isolation(corpus: Corpus, labels: Labels) -> np.ndarray:

@@ -1,8 +1,7 @@
 """How results change with the choices behind them (`docs/method.md`, Sensitivity and grid search).
 
-One choice is varied at a time, the others stay at their defaults. Every setting uses the same resampled clusters, so
-that the order of two targets has a bootstrap probability in each. The paper mentions a grid search for the weights; its
-criterion here is ours.
+One choice is varied at a time, and every setting uses the same resampled clusters. The grid search is the paper's, its
+criterion ours.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,7 +23,6 @@ from paraguard_utils.core.signals import PAPER_WEIGHTS, PPL_READINGS, ScoreWeigh
 from paraguard_utils.errors import Missing
 from paraguard_utils.labels import labelling
 from paraguard_utils.models import encoder
-from paraguard_utils.models.prompting import model_of_target
 from paraguard_utils.models.weights import MINILM_FILE
 from paraguard_utils.schemas import Corpus, Pairs, Table
 from paraguard_utils.settings import Settings
@@ -71,9 +69,8 @@ SEARCH_FOLDS = 5
 def pairs_for_settings(store: Store, corpus_name: str, corpus: Corpus, target: Evaluation) -> pd.DataFrame:
     """Compare one target's prompts with up to `MAX_K` neighbours, in every space and scaling.
 
-    Returns a pairs file with what `prepare_pairs` adds, and drift_centred (embeddings less their mean over the distinct
-    tokens kept for the model) and drift_encoder (contextual token vectors of the sentence encoder), both for the
-    default neighbours and the own cluster only.
+    Returns a pairs file with what `prepare_pairs` adds, and drift_centred (`DriftCache.centred`) and drift_encoder
+    (contextual token vectors of the sentence encoder), both for the default neighbours and the own cluster only.
     """
     vectors = encoder.stored_vectors(store, corpus_name, corpus["text"], earlier=True)
     frame = signals.compute_pairs(corpus, vectors, target.traces, target.labels, target.drifts, MAX_K)
@@ -119,12 +116,11 @@ def encoder_drifts(store: Store, name: str, first: Sequence[str], second: Sequen
 
 
 def prepare_pairs(frame: Pairs, corpus: Corpus, perplexities: np.ndarray) -> pd.DataFrame:
-    """Add to a pairs file what settings need: clusters, numbers of centres, ranks inside clusters, scaled signals.
+    """Add to a pairs file what settings need; perplexities are in corpus order.
 
-    `perplexities` are in corpus order. New are cluster_id, centre (number), rejected, own_rank (among the own cluster's
-    accepted prompts, NaN elsewhere), and drift_minmax, prob_shift_minmax and ppl_minmax: each signal, with |difference
-    of perplexities| as the PPL contrast, scaled so that the target's pairs with its default neighbours span 0 to 1
-    (ours).
+    New are cluster_id, centre (number), rejected, own_rank (among the own cluster's accepted prompts), and drift_minmax,
+    prob_shift_minmax and ppl_minmax: each signal, with |difference of perplexities| as the PPL contrast, scaled so that
+    the target's pairs with its default neighbours span 0 to 1 (ours).
     """
     known = corpus.assign(ppl=perplexities).set_index("prompt_id")
     a, b = known.loc[frame["centre_id"]], known.loc[frame["neighbour_id"]]
@@ -238,9 +234,8 @@ def vary_labeller(
             labels = labelling.read_matching_labels(store, corpus_name, name, own.traces, labeller)
             if labeller == "aside" and labelling.STOPPED_KIND not in set(labels["kind"]):
                 continue
-            frame, scores = pipeline.compute_pairs_and_scores(
-                store, corpus_name, corpus, labels, own.traces, model_of_target(name), settings, own.drifts
-            )
+            given = (corpus, labels, own.traces, own.drifts, settings)
+            frame, scores = pipeline.compute_pairs_and_scores(store, corpus_name, *given)
             counts = {f"n_{label}": int((labels["label"] == label).sum()) for label in ("reject", "accept")}
             n = len(confusion.select_rejections(scores))
             rows.append({"labeller": labeller, "target": name, **counts, "few": n < MIN_REFUSALS})
@@ -264,7 +259,7 @@ def sensitivity_table(found: EstimatesBySetting) -> Table:
 
 
 def sensitivity_orders(found: EstimatesBySetting) -> Table:
-    """Say how sure the order of any two targets is in every setting: dimension, then `confusion.compare_orders`."""
+    """Say how sure the order of two targets is in every setting: dimension, and columns of `compare_orders`."""
     parts = []
     for dimension, settings in found.items():
         usual = DEFAULT_CHOICES[dimension]
@@ -277,10 +272,9 @@ def sensitivity_orders(found: EstimatesBySetting) -> Table:
 def count_sure_orders(orders: Table, table: Table) -> Table:
     """Count which orders of targets every setting of a dimension is sure of, and which turn with the setting.
 
-    The arguments are from `sensitivity_orders` and `sensitivity_table`. What rests on fewer than 30 rejections orders
-    nothing but rates. Columns: dimension, measure, settings, pairs (of targets, compared under at least two settings);
-    of these always: one sure order (`surrogate.MIN_ORDER_PROBABILITY`) under every setting that compares them;
-    sometimes: a sure order under at least one; reversed: sure orders that contradict each other.
+    What rests on fewer than 30 rejections orders nothing but rates. Columns: dimension, measure, settings, pairs (of
+    targets, compared under at least two settings); of these always: one sure order (`surrogate.MIN_ORDER_PROBABILITY`)
+    under every setting that compares them; sometimes: under at least one; reversed: sure orders that contradict.
     """
     few = table[table["n"] < MIN_REFUSALS].set_index(["dimension", "setting", "target"]).index
     sides = [pd.MultiIndex.from_frame(orders[["dimension", "setting", side]]) for side in ("first", "second")]
@@ -334,14 +328,13 @@ def search_weights(clusters: ClusterBootstrap, frames: Mapping[str, pd.DataFrame
 
     The criterion (ours) is the mean over mixed clusters of `pair_separation`. In each of `SEARCH_FOLDS` folds the
     weights are chosen on the other folds' clusters; of equal ones the first of `weight_grid` is taken. Intervals
-    resample clusters with each fold's choice fixed, so they leave out that another sample would have chosen otherwise.
+    resample clusters with each fold's choice fixed. `frames` are from `prepare_pairs`, by target; the row `all targets`
+    pools their clusters.
 
-    `frames` are from `prepare_pairs`, by target. The row `all targets` pools their clusters.
-    Columns: target, reading, prob_shift (with / without), n_mixed, few (fewer than 10 mixed clusters), best: the
-    weights with the highest criterion on all clusters; auc_best, their criterion there (optimistic); auc_held_out, that
-    of each fold's choice on the clusters left out; auc_paper, that of the paper's weights (without ProbShift, scaled to
-    sum to 1); gain, held out minus paper; each of the three with its interval; chosen: the folds' choices. NaN below
-    two clusters a fold.
+    Columns: target, reading, prob_shift (with / without), n_mixed, few (fewer than 10), best: the weights with the
+    highest criterion on all clusters; auc_best, their criterion there; with intervals auc_held_out, that of each fold's
+    choice on the clusters left out, auc_paper, that of the paper's weights, and gain, held out minus paper; chosen: the
+    folds' choices. NaN below two clusters a fold.
     """
     grid, rest = weight_grid(), PAPER_WEIGHTS.without_prob_shift()
     assert rest is not None  # Drift and the PPL contrast have weight

@@ -1,7 +1,7 @@
 """Find neighbours and compute the three token-level signals (`docs/method.md`, Neighbours, signals, score).
 
-Everything is computed in float64 from recorded vectors, and ties are broken by prompt_id, so that the numbers are the
-same on every processor. All three signals are symmetric and 0 for identical prompts.
+Everything is computed in float64, and ties are broken by prompt_id, so that the numbers are the same on every
+processor. All three signals are symmetric and 0 for identical prompts.
 """
 
 import itertools
@@ -60,8 +60,9 @@ def compute_pairs(
     a, b = frame["centre"].to_numpy(int), frame["neighbour"].to_numpy(int)
     about: dict[str, Any] = {"centre_id": ids[a], "centre_label": label[a]}
     about |= {"neighbour_id": ids[b], "neighbour_label": label[b], "same_cluster": cluster[a] == cluster[b]}
-    about |= {"rank": frame["rank"], "similarity": frame["similarity"]}
-    return pd.DataFrame(about).join(compute_signals(traces, tokens, a, b))
+    return pd.concat(
+        [pd.DataFrame(about), frame[["rank", "similarity"]], compute_signals(traces, tokens, a, b)], axis=1
+    )
 
 
 def is_ranked(frame: pd.DataFrame, k: int) -> pd.Series:

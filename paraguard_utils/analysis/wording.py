@@ -47,14 +47,7 @@ class WordingPairs(NamedTuple):
 
 
 def find_cluster_pairs(corpus: Corpus) -> WordingPairs:
-    """Return all pairs of prompts of one cluster, in corpus order.
-
-    Examples
-    --------
-    >>> rows = pd.DataFrame({"cluster_id": "a", "strategy": ["seed", "rewrite"], "text": ["How to kill weeds", "kill"]})
-    >>> find_cluster_pairs(rows).overlap
-    array([0.25])
-    """
+    """Return all pairs of prompts of one cluster, in corpus order."""
     strategy = corpus["strategy"].to_numpy()
     first, second = list_cluster_pairs(corpus["cluster_id"])
     overlap = word_overlap(corpus["text"].tolist(), first, second) if "text" in corpus else np.full(len(first), np.nan)
@@ -119,8 +112,8 @@ def wording_tables(
 ) -> tuple[Table, Table]:
     """Return the rows of `wording_row` of several targets, and those of `overlap_curve`; labels are in corpus order.
 
-    If `encoder` names the target that compares sentence vectors, the rows of the others also hold
-    difference_over_encoder: how far their difference exceeds that target's, with its interval.
+    If `encoder` names the target that compares sentence vectors, rows also hold difference_over_encoder: how far the
+    others' difference exceeds that target's, with its interval.
     """
     own = find_cluster_pairs(corpus)
     found = {name: estimate_wording(clusters, corpus, one, own) for name, one in labels.items()}
