@@ -76,7 +76,8 @@ def cohort_table(target: str, rejected: pd.DataFrame, clusters: ClusterBootstrap
         cell, rest = rejected[inside], rejected[~inside]
         note = "" if len(rest) else "no rejection outside: the gap is undefined"
         note = note if len(cell) else "no rejection in this cohort"
-        row = {"target": target, "bins": bins, "reading": reading, "risk": risk_bin, "similarity": similarity_bin}
+        row: dict[str, Any] = {"target": target, "bins": bins, "reading": reading}
+        row |= {"risk": risk_bin, "similarity": similarity_bin}
         for name, values in (("risk", cell["risk"]), ("similarity", cell["mean_similarity"])):
             row |= {f"{name}_from": values.min(), f"{name}_to": values.max()}
         row |= {"n": len(cell), "n_clusters": cell["cluster_id"].nunique()}

@@ -118,7 +118,7 @@ def encoder_drifts(store: Store, name: str, first: Sequence[str], second: Sequen
 def prepare_pairs(frame: Pairs, corpus: Corpus, perplexities: np.ndarray) -> pd.DataFrame:
     """Add to a pairs file what settings need; perplexities are in corpus order.
 
-    New are cluster_id, centre (number), rejected, own_rank (among the own cluster's accepted prompts), and drift_minmax,
+    New are cluster_id, centre (number), rejected, own_rank (among its cluster's accepted prompts), and drift_minmax,
     prob_shift_minmax and ppl_minmax: each signal, with |difference of perplexities| as the PPL contrast, scaled so that
     the target's pairs with its default neighbours span 0 to 1 (ours).
     """

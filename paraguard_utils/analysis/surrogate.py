@@ -231,8 +231,9 @@ def compare_with_surrogates(
         found += _compared((name, surrogate, ALL_PROMPTS), corpus, vectors, *both, None, settings)
         if name in samples:
             rows = np.flatnonzero(corpus["prompt_id"].isin(samples[name]["prompt_id"]))
-            given = (corpus.iloc[rows].reset_index(drop=True), vectors[rows], *(_restricted(own, rows) for own in both))
-            found += _compared((name, surrogate, DRAWN_PROMPTS), *given, samples[name], settings)
+            part, (own, other) = corpus.iloc[rows].reset_index(drop=True), (_restricted(one, rows) for one in both)
+            of = (name, surrogate, DRAWN_PROMPTS)
+            found += _compared(of, part, vectors[rows], own, other, samples[name], settings)
     return found
 
 
