@@ -1,19 +1,17 @@
-"""Compare confusion scores with chance: matched floors and permutations (`docs/method.md`, Chance).
+"""Compare confusion scores with chance (`docs/method.md`, Chance).
 
-Accepted prompts differ from their accepted neighbours too, and rejections lie further from theirs. So a rejection's
-score is compared with accepted-accepted pairs that are as similar, as often of one cluster and as different in length
-(the *matched floor*), and with the scores of the same clusters after their labels are shuffled (the *permutation*).
-Every resample of clusters weighs both sides again, so the intervals hold the floor's own uncertainty.
+The *matched floor* is of accepted-accepted pairs that are as similar, as often of one cluster and as different in
+length as rejected-accepted pairs; the *permutation* is of the same clusters after their labels are shuffled.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from paraguard_utils.analysis import confusion, evaluation, signals
-from paraguard_utils.analysis.evaluation import Evaluation
+from paraguard_utils.analysis.evaluation import ArrayStatistic, Evaluation
 from paraguard_utils.core.estimates import ClusterBootstrap, Estimate, to_columns
 from paraguard_utils.core.signals import PPL_READINGS, ScoreWeights
 from paraguard_utils.core.vectors import find_nearest
@@ -23,19 +21,14 @@ from paraguard_utils.settings import Settings
 from paraguard_utils.stores import Store
 
 PAIR_BINS = {"similarity": 20, "length": 3}
-"""Bins in which pairs are matched, each with as many rejected-accepted pairs (ours); `same_cluster` needs no bins."""
+"""Bins in which pairs are matched, each with as many rejected-accepted pairs (ours)."""
 
 N_CONTRAST_BINS = 10
 
-CANDIDATE_DEPTH = 16
-"""Nearest prompts of any label among which a permutation looks for accepted ones, if all prompts are accepted."""
-
-MAX_CANDIDATE_DEPTH = 400
-"""The most nearest prompts that a permutation looks at, however few are accepted."""
+CANDIDATE_DEPTH, MAX_CANDIDATE_DEPTH = 16, 400
+"""Nearest prompts at which a permutation looks: if all prompts are accepted, and at most."""
 
 CURVE_TAUS = np.linspace(0, 1, 21).round(2)
-"""Values of tau at which CR is drawn."""
-
 N_LABEL_PERMUTATIONS = 999
 
 
@@ -88,9 +81,9 @@ def matched_excess(
 ) -> tuple[Estimate, Estimate, float]:
     """Subtract the mean value of accepted-accepted pairs from that of rejected-accepted pairs of the same strata.
 
-    The floor is the accepted pairs' mean, each stratum weighted by its number of rejected pairs. A stratum without
-    accepted pairs has no floor and is left out on both sides. Pairs have the columns cluster_id and centre_label.
-    Return floor, excess, and the share of rejected pairs in a stratum that has accepted ones; NaN without any.
+    The floor is the accepted pairs' mean, each stratum weighted by its number of rejected pairs; a stratum without
+    accepted pairs is left out on both sides. Return floor, excess, and the share of rejected pairs in a stratum that
+    has accepted ones; NaN without any.
     """
     n, totals = (_sums(clusters, frame, stratum, column) for column in (np.ones(len(frame)), values))
     matched = (n[0].sum(0) * (n[1].sum(0) > 0)).sum() / n[0].sum() if n[0].any() else np.nan
@@ -112,12 +105,10 @@ def excess_at_equal_contrast(
 ) -> Estimate:
     """Estimate the primary excess among pairs of equal perplexity contrast, by weighted regression in clusters (ours).
 
-    In every cluster with at least one rejected and two accepted prompts, rejected-accepted pairs together weigh as much
-    as accepted-accepted pairs, and all such clusters weigh the same; the coefficient of "rejected" alone is then the
-    mean of the clusters' differences of means (`confusion.estimate_excess`). The regression adds a constant for each of
-    `N_CONTRAST_BINS` (equal counts of these rejected-accepted pairs, the same in every resample) and 1 -
-    exp(-contrast); contrast is the column of `add_matching_columns`. The estimate is NaN if the contrast alone tells
-    which pairs are rejected.
+    In every mixed cluster, rejected-accepted pairs together weigh as much as accepted-accepted pairs, and all such
+    clusters weigh the same; the coefficient of "rejected" alone would be `confusion.estimate_excess`. The regression
+    adds a constant for each of `N_CONTRAST_BINS` (equal counts of these rejected-accepted pairs, the same in every
+    resample) and 1 - exp(-contrast). The estimate is NaN if the contrast alone tells which pairs are rejected.
     """
     rejected = (frame["centre_label"] == "reject").to_numpy()
     code = clusters.codes.loc[frame["cluster_id"]].to_numpy()
@@ -156,8 +147,8 @@ def estimate_against_floors(
 
     Pairs come from `add_matching_columns`: `near` with the k nearest accepted prompts, `own` those of one cluster.
     Names: floor_matched and excess_matched (secondary); excess_drift, excess_prob_shift, excess_ppl: the primary excess
-    of each signal alone; excess_equal_contrast and excess_equal_contrast_no_prob_shift: the primary excess among pairs
-    of equal perplexity contrast. The second result is the share of rejected pairs that have a matched floor.
+    of each signal alone; excess_equal_contrast and excess_equal_contrast_no_prob_shift. The second result is the share
+    of rejected pairs that have a matched floor.
     """
     scores = signals.score_pairs(near, weights, reading)
     floor, excess, matched = matched_excess(clusters, near, number_strata(near), scores.to_numpy())
@@ -185,12 +176,7 @@ class PermutationCandidates(NamedTuple):
     pairs: tuple
 
     def permuted(
-        self,
-        scores: np.ndarray,
-        statistic: Callable[[np.ndarray], np.ndarray],
-        k: int,
-        seed: int,
-        draws: int = N_LABEL_PERMUTATIONS,
+        self, scores: np.ndarray, statistic: ArrayStatistic, k: int, seed: int, draws: int = N_LABEL_PERMUTATIONS
     ) -> tuple[np.ndarray, np.ndarray, float]:
         """Shuffle the labels inside clusters and retrieve neighbours again.
 
@@ -259,10 +245,7 @@ def _unused(near: np.ndarray, cluster: np.ndarray, rejected: np.ndarray, k: int)
 
 
 def permutation_p_value(value: float, null: np.ndarray) -> float:
-    """Return the share of permutations at least as large as the value: (1 + b) / (1 + B), in (0, 1].
-
-    NaN permutations, in which no rejection had a neighbour, are left out.
-    """
+    """Return the share of permutations that are defined and at least as large: (1 + b) / (1 + B), in (0, 1]."""
     null = null[np.isfinite(null)]
     return float((1 + np.count_nonzero(null >= value - 1e-12)) / (1 + len(null))) if np.isfinite(value) else np.nan
 

@@ -1,9 +1,8 @@
 """Compute the Confusion Index, Rate and Depth, excess and flips (`docs/method.md`, Metrics; Chance).
 
-From the paper: CI(r) is the mean score of a rejection over its accepted neighbours; dataset CI is its mean over
-rejections; CR@tau is the share of rejections with CI(r) >= tau. Ours: CD is the standard deviation of CI(r) over
-rejections. An undefined value is NaN with a reason, never 0. Intervals resample clusters and keep the neighbours
-(`core.estimates`).
+CI(r) is the mean score of a rejection over its accepted neighbours; dataset CI is its mean over rejections; CR@tau is
+the share of rejections with CI(r) >= tau; CD (ours) is the standard deviation of CI(r). An undefined value is NaN with
+a reason, never 0. Intervals resample clusters and keep the neighbours.
 """
 
 import itertools
@@ -45,18 +44,16 @@ def score_prompts(
     """Average the scores of each centre's neighbours, those of a pairs file with rank <= k.
 
     Corpus and labels have the same order. The result has the columns of a scores file: one row per accepted or rejected
-    prompt. `ci` and `spread` (standard deviation of the scores inside the neighbourhood, dividing by their number) are
-    in the reading `relative`, `ci_clipped` and `spread_clipped` in `clipped`; `*_theta` columns use only neighbours at
-    least theta similar, and n_theta counts them; `isolation` is that of `disagreement.isolation`. NaN if a centre has
-    no neighbour.
+    prompt. `ci` and `spread` (standard deviation of the scores inside the neighbourhood) are in the reading `relative`,
+    `ci_clipped` and `spread_clipped` in `clipped`; `*_theta` columns use only neighbours at least theta similar, and
+    n_theta counts them; `isolation` is that of `disagreement.isolation`. NaN if a centre has no neighbour.
     """
     near = frame[is_ranked(frame, k)]
     near = near.assign(**{reading: score_pairs(near, weights, reading) for reading in PPL_READINGS})
     isolation = evaluation.label_isolation(corpus, labels)
     base = corpus[["prompt_id", "cluster_id"]].assign(label=labels["label"].to_numpy(), isolation=isolation)
     base = base[evaluation.is_scored(labels)]
-    every = near.groupby("centre_id")
-    close = near[near["similarity"] >= theta].groupby("centre_id")
+    every, close = (part.groupby("centre_id") for part in (near, near[near["similarity"] >= theta]))
     columns = {
         "n_neighbours": every.size(),
         "mean_similarity": every["similarity"].mean(),
@@ -111,8 +108,8 @@ def estimate_rates(corpus: Corpus, labels: Labels, clusters: ClusterBootstrap) -
     """Estimate how often a target refuses, from a corpus and labels in the same order.
 
     Names: frr = reject / (accept + reject); frr_aside, the same without what a provider stopped; flip_rate, the share
-    of clusters decided both ways; flip_random, what it would be if each prompt were refused at random with probability
-    frr (ours); flip_entropy in bits; dr, the disagreement ratio (`disagreement`).
+    of clusters decided both ways; flip_random, what it would be if prompts were refused at random (ours); flip_entropy
+    in bits; dr, the disagreement ratio.
     """
     cluster, rejected = corpus["cluster_id"].to_numpy(), (labels["label"] == "reject").to_numpy()
     scored = evaluation.is_scored(labels)
@@ -154,8 +151,7 @@ def rate_row(target: str, corpus: Corpus, labels: Labels, clusters: ClusterBoots
     """Count a target's decisions and estimate how often it refuses.
 
     Columns: target, n_prompts, n_scored, a count per label (n_reject includes what n_blocked counts, unless that was
-    set aside), n_clusters, the estimates of `estimate_rates` with their intervals, and what stands beside dr
-    (`disagreement.disagreement_columns`).
+    set aside), n_clusters, `estimate_rates` with intervals, and `disagreement.disagreement_columns`.
     """
     decided = evaluation.count_label_decisions(corpus, labels)
     return {
@@ -203,18 +199,17 @@ def estimate_scores(
     neighbourhood; share_theta and ci_theta, with neighbours at least theta similar only; excess and
     excess_no_prob_shift.
     """
-    suffix = {"relative": "", "clipped": "_clipped"}[reading]
+    ci = CI_COLUMNS[reading]
     scores = scores[scores["ci"].notna()]
     rejected, accepted = (scores[scores["label"] == label] for label in ("reject", "accept"))
-    ids, ci = rejected["cluster_id"], rejected[f"ci{suffix}"]
-    close = rejected[rejected["n_theta"] > 0]
+    ids, close = rejected["cluster_id"], rejected[rejected["n_theta"] > 0]
     own, rest = select_own_pairs(corpus, frame), weights.without_prob_shift()
     return {
-        **estimate_confusion(clusters, ids, ci),
-        "floor": clusters.mean(accepted["cluster_id"], accepted[f"ci{suffix}"]),
-        "spread": clusters.mean(ids, rejected[f"spread{suffix}"]),
+        **estimate_confusion(clusters, ids, rejected[ci]),
+        "floor": clusters.mean(accepted["cluster_id"], accepted[ci]),
+        "spread": clusters.mean(ids, rejected[ci.replace("ci", "spread")]),
         "share_theta": clusters.share(ids, rejected["n_theta"] > 0),
-        "ci_theta": clusters.mean(close["cluster_id"], close[f"ci{suffix}_theta"]),
+        "ci_theta": clusters.mean(close["cluster_id"], close[f"{ci}_theta"]),
         "excess": estimate_excess(clusters, own, score_pairs(own, weights, reading)),
         "excess_no_prob_shift": estimate_excess(clusters, own, score_pairs(own, rest, reading))
         if rest
@@ -235,9 +230,8 @@ def target_row(
 ) -> dict[str, Any]:
     """Summarise one target in one reading of the PPL contrast: one row of Tables 1 and 3.
 
-    The row holds `rate_row` and `estimate_scores`, each estimate `x` with `x_low` and `x_high` (95 %); n_mixed, the
-    clusters with an excess; n_short, the rejections with fewer than k neighbours; few, whether fewer than 30 rejections
-    have CI; note, why something is NaN.
+    The row holds `rate_row` and `estimate_scores` with intervals; n_mixed, the clusters with an excess; n_short, the
+    rejections with fewer than k neighbours; few, whether fewer than 30 rejections have CI; note, why something is NaN.
     """
     rejected = select_rejections(scores)
     own = select_own_pairs(corpus, frame)
@@ -263,15 +257,14 @@ def compare_targets(
     """Compare every two targets on the same resampled clusters (`docs/method.md`, Intervals and comparisons).
 
     Estimates are by target and measure. Columns: measure, first, second, difference (first minus second) with its
-    interval; p, two-sided: twice the share of resamples on the other side of 0, at least 2 / (1 + B); p_holm, adjusted
-    by Holm over the pairs of targets of one measure. NaN if an estimate is undefined.
+    interval; p, two-sided (`Estimate.p`); p_holm, adjusted by Holm over the pairs of targets of one measure. NaN if an
+    estimate is undefined.
     """
     rows = []
     for measure in measures:
         for first, second in itertools.combinations(estimates, 2):
             found = estimates[first][measure] - estimates[second][measure]
-            row = {"measure": measure, "first": first, "second": second, **to_columns({"difference": found})}
-            rows.append(row | {"p": found.p})
+            rows.append((measure, first, second, *found, found.p))
     names = ["measure", "first", "second", "difference", "difference_low", "difference_high", "p"]
     table = pd.DataFrame(rows, columns=names)  # one target has no difference
     return table.assign(p_holm=table.groupby("measure")["p"].transform(adjust_holm))
@@ -284,8 +277,7 @@ def compare_orders(
 ) -> Table:
     """Compute how certain the order of any two targets is, and how probably another setting reverses it.
 
-    Both come from the same resampled clusters (`docs/method.md`, Intervals and comparisons). Estimates are by setting
-    (of a labeller, a weight, a threshold ...), target and measure; `reference` is one of the settings.
+    Estimates over the same resampled clusters are by setting, target and measure; `reference` is one of the settings.
     Columns: measure, first, second, setting; higher, the share of resamples in which the first target's estimate is
     higher (ties count half); reversed, the share in which the order is opposite to the reference's. NaN if an estimate
     is undefined in every resample.

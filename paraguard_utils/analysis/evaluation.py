@@ -4,7 +4,7 @@ Labels are those that `labels.labelling` reads: it makes rejections of what a pr
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -15,6 +15,8 @@ from paraguard_utils.core.decisions import as_refused
 from paraguard_utils.core.estimates import ClusterBootstrap, Estimate
 from paraguard_utils.core.signals import ScoreWeights
 from paraguard_utils.schemas import Corpus, Labels, Pairs, Scores, Tokens, Traces
+
+ArrayStatistic: TypeAlias = Callable[[np.ndarray], np.ndarray]
 
 
 class Evaluation(NamedTuple):
@@ -61,9 +63,7 @@ def label_isolation(corpus: Corpus, labels: Labels) -> np.ndarray:
     return disagreement.isolation(as_refused(labels["label"], blocked=False), corpus["cluster_id"])
 
 
-def estimate_from_counts(
-    clusters: ClusterBootstrap, statistic: Callable[[np.ndarray], np.ndarray], parts: int = 1
-) -> Estimate:
+def estimate_from_counts(clusters: ClusterBootstrap, statistic: ArrayStatistic, parts: int = 1) -> Estimate:
     """Estimate a statistic of how often each cluster counts, shape (draws, clusters) to (draws,).
 
     Resamples are taken in so many parts, which need less memory.

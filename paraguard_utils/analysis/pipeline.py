@@ -89,7 +89,7 @@ def score_target(
 def read_matching_scores(store: Store, corpus_name: str, target: str, corpus: Corpus, settings: Settings) -> Scores:
     """Read a target's scores; raise a DataError unless they are of this corpus and of the labels in the store.
 
-    The record holds scores under the usual labeller only; under another one they are computed from its traces.
+    The record holds those under the usual labeller only; under another one they are computed.
     """
     if store.recorded and settings.labeller != "combined":
         traces = read_traces(store, corpus_name, corpus, target)
@@ -109,8 +109,7 @@ def read_matching_scores(store: Store, corpus_name: str, target: str, corpus: Co
 def add_recorded_rows(name: str, table: Table, store: Store, recorded: Sequence[str], meta: dict[str, Any]) -> Table:
     """Put the rows of `recorded` targets in the recorded table above this store's rows; the column `store` tells which.
 
-    If `meta`, which goes with the table, has another corpus or other scoring parameters than the recorded table, no
-    recorded rows are added.
+    They are left out if `meta`, which goes with the table, has another corpus or other scoring parameters.
     """
     table = table.assign(store=store.name)
     if not recorded:
@@ -135,10 +134,9 @@ def stack_rejections(scores: Mapping[str, Scores]) -> Scores:
 def read_evaluations(
     store: Store, corpus_name: str, corpus: Corpus, names: Sequence[str], settings: Settings | None = None
 ) -> dict[str, Evaluation]:
-    """Read what a store holds of some targets, and check that its files belong together.
+    """Read what a store holds of some targets, all scored with the same weights, k and labeller (those of `settings`).
 
-    All were scored with the same weights, k and labeller: those of `settings`, if given. Otherwise, or if a file is
-    missing, labels are of other answers, or scores of other labels, pairs or another corpus, a DataError says so.
+    A DataError says that they were not, or that a file is missing or of other answers, labels, pairs or another corpus.
     """
     found: dict[str, Evaluation] = {}
     drifts: dict[str, signals.DriftCache] = {}
@@ -174,8 +172,8 @@ def read_guard_evaluations(
 ) -> dict[str, Evaluation]:
     """Read what a store holds of the published guards that were scored with the traces of one of these targets.
 
-    Guards that were scored otherwise, or with another target's traces, are left out; traces and tokens of the others
-    are those of their target in `data`. A DataError says that scores are of another corpus or other decisions.
+    Others are left out; traces and tokens are those of the target. A DataError says that scores are of another corpus
+    or other decisions.
     """
     references = {hash_answers(own.traces): own for own in data.values()}
     found = {}

@@ -1,8 +1,6 @@
 """Judge what was predicted before it was measured (`docs/method.md`, Predictions).
 
-`data/predictions.csv` says of each prediction which rows of which table decide it, and between which limits. Here too
-are the tables it is judged on where the truth is known: of the worlds of `benchmarks/known_truth.py` and of the task
-without safety of `benchmarks/sentiment.py`.
+Here too are the tables of `benchmarks/known_truth.py` and `benchmarks/sentiment.py`, where the truth is known.
 """
 
 from collections.abc import Mapping
@@ -24,7 +22,7 @@ VERDICT_COLUMNS = ("number", "about", "measure", "value", "value_low", "value_hi
 
 
 def read_predictions() -> Table:
-    """Return the file of predictions, a measure of a prediction a row."""
+    """Return the measures of predictions, which rows of which table decide them, and between which limits."""
     return pd.read_csv(PREDICTIONS_FILE, keep_default_na=False)
 
 

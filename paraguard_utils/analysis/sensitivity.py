@@ -35,7 +35,6 @@ EstimatesBySetting: TypeAlias = dict[str, dict[str, dict[str, SettingEstimates]]
 """By dimension, setting and target."""
 
 MAX_K = 20
-"""The largest k tried."""
 
 VARIED_THETAS = (-1.0, 0.3, 0.4, 0.5, MIN_SIMILARITY, 0.7, 0.8, 0.9)
 """Similarities below which a neighbour is left out; -1 leaves out none."""
@@ -144,10 +143,7 @@ def prepare_pairs(frame: Pairs, corpus: Corpus, perplexities: np.ndarray) -> pd.
 def mark_used_pairs(
     frame: pd.DataFrame, k: int = N_NEIGHBOURS, theta: float = -1.0, scope: str = "corpus"
 ) -> np.ndarray:
-    """Mark the pairs of `prepare_pairs` that CI averages over: the k nearest, at least theta similar.
-
-    `scope` is "corpus" or "own cluster": where the k nearest accepted prompts are looked for.
-    """
+    """Mark the pairs that CI averages over: the k nearest of a scope ("corpus" or "own cluster"), theta similar."""
     rank = frame["rank"] if scope == "corpus" else frame["own_rank"]
     return rank.le(k).fillna(False).to_numpy(bool) & (frame["similarity"] >= theta).to_numpy()
 
@@ -163,10 +159,7 @@ def ci_of_rejections(frame: pd.DataFrame, scores: np.ndarray, near: np.ndarray) 
 def estimate_setting(
     clusters: ClusterBootstrap, frame: pd.DataFrame, scores: np.ndarray, near: np.ndarray
 ) -> SettingEstimates:
-    """Estimate how sensibly a target refuses under one setting; arguments as in `ci_of_rejections`.
-
-    Returns ci, cr60 and cd over rejections with a neighbour, their number n, and the primary excess.
-    """
+    """Estimate ci, cr60, cd and the primary excess under one setting (`ci_of_rejections`), and count rejections, n."""
     ids, ci = ci_of_rejections(frame, scores, near)
     own = frame["same_cluster"].to_numpy()
     excess = confusion.estimate_excess(clusters, frame.loc[own, ["cluster_id", "centre_label"]], scores[own])
@@ -175,18 +168,17 @@ def estimate_setting(
 
 def vary_settings(clusters: ClusterBootstrap, frames: Mapping[str, pd.DataFrame]) -> EstimatesBySetting:
     """Estimate every target (`pairs_for_settings`) under every setting of every dimension but the labeller."""
-    found: EstimatesBySetting = {
-        name: {} for name in ("weights", "k", "theta", "scaling", "drift space", "neighbours", "tau")
-    }
+    found: EstimatesBySetting = {}
     for name, frame in frames.items():
         for dimension, setting, scores, near in _settings(frame):
             estimate = estimate_setting(clusters, frame, scores, near)
             if dimension in NEIGHBOUR_DIMENSIONS:
                 del estimate["excess"]
-            found[dimension].setdefault(setting, {})[name] = estimate
+            found.setdefault(dimension, {}).setdefault(setting, {})[name] = estimate
         ids, ci = ci_of_rejections(frame, signals.score_pairs(frame).to_numpy(), mark_used_pairs(frame))
         for tau in chance.CURVE_TAUS:
-            found["tau"].setdefault(f"{tau:.2f}", {})[name] = {"n": len(ci), "cr": clusters.share(ids, ci >= tau)}
+            estimate = {"n": len(ci), "cr": clusters.share(ids, ci >= tau)}
+            found.setdefault("tau", {}).setdefault(f"{tau:.2f}", {})[name] = estimate
     return found
 
 
@@ -199,8 +191,6 @@ def _settings(frame: pd.DataFrame) -> Iterator[tuple[str, str, np.ndarray, np.nd
         yield "k", str(k), scores, mark_used_pairs(frame, k)
     for theta in VARIED_THETAS:
         yield "theta", "none" if theta < 0 else f"{theta:.2f}", scores, mark_used_pairs(frame, theta=theta)
-    for scope in ("corpus", "own cluster"):
-        yield "neighbours", scope, scores, mark_used_pairs(frame, scope=scope)
     for name, column in CONTRAST_SCALINGS.items():
         scaled = frame.assign(ppl_relative=frame[column])
         if name == "minmax":
@@ -209,6 +199,8 @@ def _settings(frame: pd.DataFrame) -> Iterator[tuple[str, str, np.ndarray, np.nd
     for name, column in DRIFT_SPACES.items():
         moved = signals.score_pairs(frame.assign(drift=frame[column])).fillna(0)  # pairs that nothing uses
         yield "drift space", name, moved.to_numpy(), usual
+    for scope in ("corpus", "own cluster"):
+        yield "neighbours", scope, scores, mark_used_pairs(frame, scope=scope)
 
 
 def vary_labeller(
@@ -307,7 +299,7 @@ def pair_separation(
     """Compute how well each of m weights tells rejected-accepted from accepted-accepted pairs of a cluster (ours).
 
     Returns the ids of the mixed clusters in `frame` (`prepare_pairs`), and for each, shape (clusters, m), the share of
-    (rejected-accepted, accepted-accepted) couples in which the first scores higher, ties half; 0.5 is chance.
+    (rejected-accepted, accepted-accepted) couples in which the first scores higher, ties half.
     """
     own = frame[frame["same_cluster"]]
     parts = own[["drift", "prob_shift", PPL_READINGS[reading]]].to_numpy()

@@ -30,11 +30,8 @@ VARIOGRAM_EDGES = (-1.0, 0.2, 0.4, 0.6, 0.8, 0.9, 0.95, 1.01)
 NEAR_SIMILARITY, NEAR_OVERLAP = 0.95, 0.8
 """Two prompts are near-identical from this cosine or this content-word overlap on (ours)."""
 
-MIN_RANKED_TARGETS = 8
-"""Targets needed for a rank correlation over targets."""
-
-MIN_TARGETS_WITH_INTERVAL = 5
-"""Targets needed where the rank correlation has an interval, which shows how little a handful of targets says."""
+MIN_RANKED_TARGETS, MIN_TARGETS_WITH_INTERVAL = 8, 5
+"""Targets needed for a rank correlation over targets, and for one that is shown with its interval."""
 
 
 def pair_held_out(corpus: Corpus, labels: Labels) -> pd.DataFrame:
@@ -73,8 +70,7 @@ def estimate_auc(
 ) -> Estimate:
     """Estimate the area under the ROC curve of scores for a bool outcome, ties counted half, resampling clusters.
 
-    A score of NaN is left out; with `strata`, only values of one stratum are compared. NaN where the outcome is
-    always the same.
+    A score of NaN is left out; with `strata`, only values of one are compared. NaN if the outcome is always the same.
     """
     known = np.isfinite(scores)
     codes = clusters.codes.loc[np.asarray(cluster_ids)[known]].to_numpy()
@@ -111,7 +107,7 @@ def matched_disagreement_ratio(
     """Estimate DR with pairs of two clusters matched to pairs of one cluster on ln PPL and length.
 
     Each prompt falls into one of `MATCHING_BINS` by `MATCHING_BINS` cells. Pairs of two clusters count as often as
-    pairs of one fall into the same two cells; cells without pairs of two clusters are left out. NaN where DR is.
+    pairs of one fall into the same two cells; cells without pairs of two clusters are left out.
     """
     scored = evaluation.is_paired(corpus, labels)
     if not scored.any():
@@ -147,10 +143,9 @@ def matched_disagreement_ratio(
 
 
 def near_identical_ratio(corpus: Corpus, labels: Labels, vectors: np.ndarray, clusters: ClusterBootstrap) -> Estimate:
-    """Estimate how often near-identical prompts of one cluster are decided differently, relative to unrelated prompts.
+    """Estimate how often prompts of one cluster with a cosine of `NEAR_SIMILARITY` are decided differently, as DR.
 
-    Near-identical is a cosine of `NEAR_SIMILARITY` or more. The result is in the units of DR, with the rate among
-    unrelated prompts fixed; it is undefined below `MIN_REFUSALS` near-identical pairs.
+    The rate among unrelated prompts is fixed. It is undefined below `MIN_REFUSALS` such pairs.
     """
     decided = evaluation.count_label_decisions(corpus, labels)
     between = disagreement.disagreement_parts(decided["n"], decided["rejected"])[1]
@@ -172,9 +167,8 @@ def decision_variogram(
 ) -> pd.DataFrame:
     """Compute how often prompts are decided differently by how similar they are: a variogram of decisions.
 
-    `edges` are the ends of the bins of cosine, ascending; a pair at an edge is in the bin above.
-    Columns: scope ("one cluster", "two clusters"), low_edge, high_edge, pairs, ratio: the share of pairs decided
-    differently over that of all pairs of two clusters; with an interval for pairs of one cluster.
+    Columns: scope ("one cluster", "two clusters"), low_edge, high_edge (of the bin of cosine), pairs, ratio: the share
+    of pairs decided differently over that of all pairs of two clusters; with an interval for pairs of one cluster.
     """
     scored = evaluation.is_scored(labels)
     rejected, names = (labels["label"] == "reject").to_numpy()[scored], corpus["cluster_id"].to_numpy()[scored]
@@ -216,9 +210,8 @@ def compare_wording_halves(target: str, corpus: Corpus, one: Evaluation, cluster
     """Compare every measure between clusters that are worded at greater length, or less fluently, and the others.
 
     Columns: target; wording: length (tokens of the prompts' own words) or perplexity (its logarithm), of which a
-    cluster's mean lies above the median or not (a tie belongs to the lower half); measure, a key of
-    `estimate_measures`; difference, upper half minus lower, on the same resampled clusters, with its interval; few: a
-    half holds fewer than 30 rejections or acceptances.
+    cluster's mean lies above the median or not; measure, a key of `estimate_measures`; difference, upper half minus
+    lower, with its interval; few: a half holds fewer than 30 rejections or acceptances.
     """
     lengths = signals.trace_lengths(one.traces).astype(float)
     words = {"length": lengths, "perplexity": np.log(signals.trace_perplexity(one.traces))}
@@ -261,9 +254,8 @@ def validity_row(
 ) -> dict[str, object]:
     """Estimate how well isolation and CI serve as a veto, and other people's indices beside them.
 
-    Keys: target, pairs (`pair_held_out`); with intervals auc_isolation, auc_ci and auc_ci_clipped, dr_matched
-    (`matched_disagreement_ratio`) and dr_near (`near_identical_ratio`), matched_change and near_change (these minus
-    DR), agreement and pss (`sensitivity_indices`).
+    Keys: target, pairs (of `pair_held_out`); with intervals auc_isolation, auc_ci and auc_ci_clipped, dr_matched and
+    dr_near, matched_change and near_change (these minus DR), agreement and pss.
     """
     held = pair_held_out(corpus, one.labels)
     pairs = signals.compute_pairs(corpus, vectors, one.traces, one.labels, one.drifts, N_NEIGHBOURS + 1)
@@ -371,9 +363,9 @@ def is_near_identical(frame: pd.DataFrame) -> pd.Series:
 def near_identical_flips(own: pd.DataFrame, labels: Mapping[str, Labels], clusters: ClusterBootstrap) -> Table:
     """Estimate how often near-identical prompts are decided differently, beside all pairs of one cluster.
 
-    A row per target: target; n_near, near-identical pairs whose prompts are both accepted or rejected, n_near_clusters
-    and n_near_flipped; flip_near, the share decided differently, with its interval over clusters; n_pairs and
-    flip_pairs, the same over all pairs of one cluster; few: fewer than 30 near-identical pairs.
+    A row per target: target; n_near, near-identical pairs with two scored prompts, n_near_clusters and n_near_flipped;
+    flip_near, the share decided differently, with its interval; n_pairs and flip_pairs, the same over all pairs of one
+    cluster; few: fewer than 30 near-identical pairs.
     """
     rows = []
     for target, frame in labels.items():

@@ -90,8 +90,7 @@ def split_sampled_variance(
 ) -> dict[str, object]:
     """Split the variance of the decisions on sampled answers (a file of kind `samples`) into all `VARIANCE_PARTS`.
 
-    The row is that of `split_variance`, decoding "drawn"; n counts the answers. Intervals are percentiles over
-    resampled clusters. Corpus and features have the same order.
+    The row is that of `split_variance`, decoding "drawn"; n counts the answers. Corpus and features have one order.
     """
     counts = evaluation.count_draws(samples)
     own = corpus.assign(m=corpus["prompt_id"].map(counts["size"]), r=corpus["prompt_id"].map(counts["sum"]))
@@ -99,8 +98,7 @@ def split_sampled_variance(
     own = own[own.groupby("cluster_id")["m"].transform("size") >= 2]
     ids, m, r = own["cluster_id"].to_numpy(), own["m"].to_numpy(float), own["r"].to_numpy(float)
     y, left = style_residuals(ids, r / m, features.loc[own.index]).T
-    clusters = ClusterBootstrap(ids)
-    opposite = 2 * r * (m - r)
+    clusters, opposite = ClusterBootstrap(ids), 2 * r * (m - r)
     answers, refused, own_pairs, own_opposite = (clusters.sums(ids, column) for column in (m, r, m * m, opposite))
     n = clusters.sums(ids, np.ones(len(ids)))
     different = 2 * refused * (answers - refused)

@@ -27,10 +27,8 @@ NEAR_COPY_STRATEGIES, FREE_REWORDING_STRATEGIES = ("seed", "softening", "hardeni
 """Strategies that keep all words of the seed but charged ones, and those that do not."""
 
 OVERLAP_STEP = 0.2
-"""Width of a bin of word overlap."""
 
 DR_DIFFERENCES = ("difference", "low_minus_high")
-"""Names of the estimates that are differences of two DR."""
 
 
 class WordingPairs(NamedTuple):
