@@ -179,7 +179,7 @@ FAULTS = [
     Fault("core/wording.py", "known = scored[first] & scored[second]", "known = scored[first]"),
     Fault("analysis/wording.py", 'ends["free"], ends["near"]', 'ends["near"], ends["free"]'),
     Fault("core/wording.py", "np.union1d(*ends)", "np.unique(ends[0])"),
-    Fault("analysis/wording.py", "own.overlap >= HIGH", "own.overlap > HIGH"),
+    Fault("analysis/wording.py", "own.overlap >= core.HIGH", "own.overlap > core.HIGH"),
     Fault("core/rephrasing.py", "answer_probability(n - 1, n - r, tries)", "answer_probability(n, n - r, tries)"),
     Fault("core/rephrasing.py", "tried = np.minimum(tries, m)", "tried = tries"),
     Fault(

@@ -11,7 +11,6 @@ machine makes `seconds` longer and hardly changes `cpu_seconds`, the same summed
 import argparse
 import multiprocessing
 import resource
-import shutil
 import sys
 import time
 from concurrent.futures import ProcessPoolExecutor
@@ -28,7 +27,6 @@ from paraguard_utils.core.confusion import N_NEIGHBOURS
 from paraguard_utils.core.estimates import N_RESAMPLES, ClusterBootstrap
 from paraguard_utils.core.signals import PPL_READINGS
 from paraguard_utils.core.vectors import find_nearest
-from paraguard_utils.models import encoder
 from paraguard_utils.settings import Settings
 
 NAME = "benchmark-scoring"
@@ -101,15 +99,10 @@ def measure(n, resamples, with_chance):
     every, accepted = np.arange(n), np.flatnonzero(label == "accept")
     timed("search", find_nearest, vectors, corpus["prompt_id"].to_numpy(), every, accepted, N_NEIGHBOURS)
     if with_chance:
-        store, config = stores.Store(NAME), Settings(store=NAME, corpus=NAME, resamples=resamples)
-        hashes = [encoder.hash_text(text) for text in corpus["text"]]
-        sentences = pd.DataFrame({"text_hash": hashes, "vector": list(vectors)})
-        store.write("sentences", encoder.ENCODER_NAME, NAME, frame=sentences, meta={})
-        drifts = signals.DriftCache(traces, tokens)
+        config, drifts = Settings(store=NAME, corpus=NAME, resamples=resamples), signals.DriftCache(traces, tokens)
         one = Evaluation(labels, pairs, scores, traces, tokens, drifts, config.weights(), config.k, config.labeller)
-        timed("chance", chance.compare_with_chance, store, NAME, corpus, TARGET, one, config, clusters)
+        timed("chance", chance.compare_with_chance, TARGET, corpus, one, vectors, config, clusters)
         row["chance_peak_gb"] = peak()
-        shutil.rmtree(store.writes)
     return row | {f"{name}_seconds": value for name, value in seconds.items()}
 
 

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from paraguard_utils.analysis import chance, confusion, signals
 from paraguard_utils.core.estimates import ClusterBootstrap
-from paraguard_utils.models import encoder
 from paraguard_utils.report import findings
 from paraguard_utils.settings import freeze
 
@@ -172,14 +171,13 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_chance_of_any_labels(case, monkeypatch):
+def test_chance_of_any_labels(case):
     corpus, vectors, traces, labels, tokens = worlds.world(CASES[case], np.repeat([f"c{i}" for i in range(10)], 6))
-    monkeypatch.setattr(encoder, "stored_vectors", lambda *_, **__: vectors)
     config = freeze({"store": "test", "corpus": "c"})
     clusters = ClusterBootstrap(corpus["cluster_id"], resamples=100)
     frame = signals.compute_pairs(corpus, vectors, traces, labels, tokens)
     one = worlds.evaluation(labels, traces, tokens, frame)
-    table, curve, found = chance.compare_with_chance(None, "c", corpus, "m--none", one, config, clusters)
+    table, curve, found = chance.compare_with_chance("m--none", corpus, one, vectors, config, clusters)
     usual = table[table["reading"] == "relative"].iloc[0]
     np.testing.assert_equal(list(found["excess_matched"]), [usual[f"excess_matched{x}"] for x in ("", "_low", "_high")])
     scores = confusion.score_prompts(corpus, labels, frame)

@@ -15,10 +15,8 @@ from paraguard_utils.analysis.evaluation import ArrayStatistic, Evaluation
 from paraguard_utils.core.estimates import ClusterBootstrap, Estimate, to_columns
 from paraguard_utils.core.signals import PPL_READINGS, ScoreWeights
 from paraguard_utils.core.vectors import find_nearest
-from paraguard_utils.models import encoder
 from paraguard_utils.schemas import Corpus, Labels, Pairs, Table
 from paraguard_utils.settings import Settings
-from paraguard_utils.stores import Store
 
 PAIR_BINS = {"similarity": 20, "length": 3}
 """Bins in which pairs are matched, each with as many rejected-accepted pairs (ours)."""
@@ -251,13 +249,7 @@ def permutation_p_value(value: float, null: np.ndarray) -> float:
 
 
 def compare_with_chance(
-    store: Store,
-    corpus_name: str,
-    corpus: Corpus,
-    target: str,
-    one: Evaluation,
-    settings: Settings,
-    clusters: ClusterBootstrap,
+    target: str, corpus: Corpus, one: Evaluation, vectors: np.ndarray, settings: Settings, clusters: ClusterBootstrap
 ) -> tuple[Table, Table, dict[str, Estimate]]:
     """Compare a target's confusion with matched floors, single signals and permutations (`docs/method.md`, Chance).
 
@@ -271,8 +263,7 @@ def compare_with_chance(
         corpus, one.pairs, signals.trace_lengths(one.traces), signals.trace_perplexity(one.traces)
     )
     near, own = frame[signals.is_ranked(frame, settings.k)], frame[frame["same_cluster"]]
-    weights, vectors = settings.weights(), encoder.stored_vectors(store, corpus_name, corpus["text"], earlier=True)
-    nearby = find_candidates(vectors, corpus, one.labels, settings.k)
+    weights, nearby = settings.weights(), find_candidates(vectors, corpus, one.labels, settings.k)
     compared = signals.compute_signals(one.traces, one.drifts, *nearby.pairs)
     scores = np.column_stack([signals.score_pairs(compared, weights, reading) for reading in PPL_READINGS])
     value, null, short = nearby.permuted(scores, _mean_and_curve, settings.k, settings.seed)

@@ -31,7 +31,7 @@ BINNINGS = {"quantile": "thirds of a target's own rejections", "fixed": "fixed e
 
 _RANGE = Gates.max_risk - Gates.min_risk
 RISK_BIN_EDGES = (Gates.min_risk + _RANGE * (1 / 3), Gates.min_risk + _RANGE * (2 / 3))
-"""Fixed edges of risk (ours): the gate's interval in three equal steps; no prompt of a gated corpus is outside."""
+"""Fixed edges of risk (ours): the gate's interval in three equal steps."""
 
 SIMILARITY_BIN_EDGES = (MIN_SIMILARITY, 0.80)
 """Fixed edges of similarity (ours): below theta neighbours are no paraphrases on average; 0.80 halves what is above."""
@@ -52,13 +52,12 @@ def cut_at_edges(values: pd.Series, edges: tuple[float, float]) -> pd.Series:
 
 def bin_rejections(corpus: Corpus, scores: Scores, bins: str = "quantile") -> pd.DataFrame:
     """Return a target's scored rejections with risk, bins (a key of `BINNINGS`), risk_bin and similarity_bin."""
-    rejected = select_rejections(scores).merge(corpus[["prompt_id", "risk"]], on="prompt_id")
-    if bins == "quantile":
-        risk, similarity = cut_into_thirds(rejected["risk"]), cut_into_thirds(rejected["mean_similarity"])
-    else:
-        risk = cut_at_edges(rejected["risk"], RISK_BIN_EDGES)
-        similarity = cut_at_edges(rejected["mean_similarity"], SIMILARITY_BIN_EDGES)
-    return rejected.assign(bins=bins, risk_bin=risk, similarity_bin=similarity)
+    rejected = select_rejections(scores).merge(corpus[["prompt_id", "risk"]], on="prompt_id").assign(bins=bins)
+    sides = ("risk", "risk", RISK_BIN_EDGES), ("similarity", "mean_similarity", SIMILARITY_BIN_EDGES)
+    for name, column, edges in sides:
+        values = rejected[column]
+        rejected[f"{name}_bin"] = cut_into_thirds(values) if bins == "quantile" else cut_at_edges(values, edges)
+    return rejected
 
 
 def cohort_table(target: str, rejected: pd.DataFrame, clusters: ClusterBootstrap, bins: str = "quantile") -> Table:
@@ -170,11 +169,8 @@ def _most(estimates: Mapping[str, Estimate]) -> dict[str, float]:
 MIN_EVENTS_PER_TERM = 10
 """Refusals, and acceptances, that a regression needs for each of its terms; a rule of thumb for logistic models."""
 
-MIN_LOG_ODDS_VARIANCE = 1e-12
-"""Variance of a log odds ratio up to which it counts as none."""
-
-MAX_TERM_LOG_ODDS = 10.0
-"""Log odds ratio beyond which, either way, a term is taken to separate refusals from acceptances: no finite fit."""
+MIN_LOG_ODDS_VARIANCE, MAX_TERM_LOG_ODDS = 1e-12, 10.0
+"""Below the first variance there is none; beyond the second log odds ratio a term separates: there is no finite fit."""
 
 ADJUSTED_TERM = "length"
 """The regression's term that is adjusted for and not tested."""

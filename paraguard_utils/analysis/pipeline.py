@@ -66,23 +66,16 @@ def compute_pairs_and_scores(
 
 
 def score_target(
-    store: Store,
-    corpus_name: str,
-    corpus: Corpus,
-    target: str,
-    labels: Labels,
-    traces: Traces,
-    model_name: str,
-    settings: Settings,
+    store: Store, corpus: Corpus, target: str, labels: Labels, traces: Traces, model_name: str, settings: Settings
 ) -> tuple[Pairs, Scores]:
     """Compute a target's pairs and scores, and write both; the traces may be another target's (a guard has none)."""
-    tokens = store.read_earlier("tokens", model_name)
-    frame, scores = compute_pairs_and_scores(store, corpus_name, corpus, labels, traces, tokens, settings)
+    given = (corpus, labels, traces, store.read_earlier("tokens", model_name), settings)
+    frame, scores = compute_pairs_and_scores(store, settings.corpus, *given)
     inputs = {"labels": labelling.hash_labels(labels), "traces": hash_answers(traces), "tokens": model_name}
     meta = settings.meta(corpus=corpus, **inputs)
     # Processors differ in the sixteenth digit: what is written is the same on all of them.
-    store.write("pairs", corpus_name, target, frame=frame.round(PAIR_DECIMALS), meta=meta)
-    store.write("scores", corpus_name, target, frame=scores, meta=meta)
+    store.write("pairs", settings.corpus, target, frame=frame.round(PAIR_DECIMALS), meta=meta)
+    store.write("scores", settings.corpus, target, frame=scores, meta=meta)
     return frame, scores
 
 

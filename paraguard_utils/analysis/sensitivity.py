@@ -204,12 +204,7 @@ def _settings(frame: pd.DataFrame) -> Iterator[tuple[str, str, np.ndarray, np.nd
 
 
 def vary_labeller(
-    store: Store,
-    corpus_name: str,
-    corpus: Corpus,
-    scored: Mapping[str, Evaluation],
-    settings: Settings,
-    clusters: ClusterBootstrap,
+    store: Store, corpus: Corpus, scored: Mapping[str, Evaluation], settings: Settings, clusters: ClusterBootstrap
 ) -> tuple[Table, dict[str, dict[str, SettingEstimates]]]:
     """Estimate every target under each labeller, in the reading `relative`.
 
@@ -221,13 +216,13 @@ def vary_labeller(
     for labeller in labelling.LABELLERS:
         found[labeller] = {}
         for name, own in scored.items():
-            if labeller == "judge" and not store.has("verdicts", corpus_name, name):
+            if labeller == "judge" and not store.has("verdicts", settings.corpus, name):
                 continue
-            labels = labelling.read_matching_labels(store, corpus_name, name, own.traces, labeller)
+            labels = labelling.read_matching_labels(store, settings.corpus, name, own.traces, labeller)
             if labeller == "aside" and labelling.STOPPED_KIND not in set(labels["kind"]):
                 continue
             given = (corpus, labels, own.traces, own.drifts, settings)
-            frame, scores = pipeline.compute_pairs_and_scores(store, corpus_name, *given)
+            frame, scores = pipeline.compute_pairs_and_scores(store, settings.corpus, *given)
             counts = {f"n_{label}": int((labels["label"] == label).sum()) for label in ("reject", "accept")}
             n = len(confusion.select_rejections(scores))
             rows.append({"labeller": labeller, "target": name, **counts, "few": n < MIN_REFUSALS})

@@ -27,7 +27,7 @@ MAX_LOG_ODDS = 30.0
 
 
 class TermExposure(NamedTuple):
-    """Which prompts of a corpus, in its order, hold something of a kind: a "term" or a "family"."""
+    """Which prompts of a corpus hold something of a kind: a "term" or a "family"."""
 
     kind: str
     exposed: np.ndarray

@@ -1,8 +1,4 @@
-"""Estimate what overturning rejections gains, and what it loses on harmful requests (`docs/method.md`, The veto).
-
-The benign corpus tells what a veto gains, its unsafe twins what it loses. A twin's cluster is named after the benign
-one, so that both are split and resampled together.
-"""
+"""Estimate what overturning rejections gains, and what it loses on harmful requests (`docs/method.md`, The veto)."""
 
 from collections.abc import Mapping
 
@@ -48,8 +44,7 @@ def veto_scores(corpus: Corpus, labels: Labels, scores: Scores, again: pd.DataFr
 def count_reasked(target: str, prompts: str, labels: Labels, again: pd.DataFrame) -> dict[str, object]:
     """Count what a target rejects of some prompts, how much of it could be reworded, and what asking again costs.
 
-    Columns: target, prompts, n_reject, n_reworded, queries, and queries_each, per rejection. `again` comes from
-    `follow_ups.read_reasked_decisions`.
+    `again` is as in `veto_scores`. Columns: target, prompts, n_reject, n_reworded, queries, and queries_each rejection.
     """
     n, queries = int((labels["label"] == "reject").sum()), int(again["queries"].sum())
     found = {"target": target, "prompts": prompts, "n_reject": n, "n_reworded": int((again["queries"] > 0).sum())}
@@ -80,8 +75,7 @@ def veto_frame(
 def draw_halves(n_clusters: int, seed: int = SEED, times: int = N_HALVES) -> np.ndarray:
     """Draw random halves of the clusters: one half chooses a threshold, the other judges it.
 
-    Return whether a cluster chooses, shape (times, n_clusters), clusters in the order of their names. The first halves
-    do not depend on their number.
+    Return whether a cluster chooses, shape (times, n_clusters), clusters in the order of their names.
     """
     rng, places = np.random.default_rng(seed), np.arange(n_clusters)
     return np.stack([np.isin(places, rng.choice(n_clusters, n_clusters // 2, replace=False)) for _ in range(times)])
@@ -129,9 +123,9 @@ def cross_judge_veto(
 
     A half chooses the lowest threshold, which gains most, that loses at most the share `most_lost` of the twins'
     rejections. `choosing` comes from `draw_halves`, benign rows and twins' rows from `veto_frame`. Columns, a row per
-    half: threshold, infinity if even the highest loses more, so that the veto is never used; on the other half gained,
-    lost, lost_random and better, as in `veto_curve`, but better is 0 if nothing is overturned; broken, 1 if more than
-    `most_lost` of the twins' rejections is lost. NaN if the half that chooses has no rejection of one corpus.
+    half: threshold, infinity if even the highest loses more; on the other half gained, lost, lost_random and better, as
+    in `veto_curve`, but better is 0 if nothing is overturned; broken, 1 if more than `most_lost` of the twins'
+    rejections is lost. NaN if the half that chooses has no rejection of one corpus.
     """
     cuts = np.array([*VETO_THRESHOLDS, np.inf])
     totals = []
