@@ -34,7 +34,7 @@ RISK_BIN_EDGES = (Gates.min_risk + _RANGE * (1 / 3), Gates.min_risk + _RANGE * (
 """Fixed edges of risk (ours): the gate's interval in three equal steps."""
 
 SIMILARITY_BIN_EDGES = (MIN_SIMILARITY, 0.80)
-"""Fixed edges of similarity (ours): below theta neighbours are no paraphrases on average; 0.80 halves what is above."""
+"""Fixed edges of similarity (ours): below theta neighbours are no paraphrases on average; 0.80 halves the rest."""
 
 GROUPINGS = ("strategy", "category", "topical")
 
@@ -80,19 +80,15 @@ def cohort_table(target: str, rejected: pd.DataFrame, clusters: ClusterBootstrap
         for name, values in (("risk", cell["risk"]), ("similarity", cell["mean_similarity"])):
             row |= {f"{name}_from": values.min(), f"{name}_to": values.max()}
         row |= {"n": len(cell), "n_clusters": cell["cluster_id"].nunique()}
-        row |= _estimates(cell, rest, column, clusters) | {"rest_clusters": rest["cluster_id"].nunique()}
+        known = cell[cell["isolation"].notna()]
+        estimates = {"ci": clusters.mean(cell["cluster_id"], cell[column])}
+        estimates["isolation"] = clusters.mean(known["cluster_id"], known["isolation"])
+        for tau in CR_THRESHOLDS:
+            here, there = (clusters.share(part["cluster_id"], part[column] >= tau) for part in (cell, rest))
+            estimates |= {f"cr{to_percent(tau)}": here, f"gap{to_percent(tau)}": share_difference(here, there)}
+        row |= to_columns(estimates) | {"rest_clusters": rest["cluster_id"].nunique()}
         rows.append(row | {"few": len(cell) < MIN_REFUSALS, "note": note})
     return pd.DataFrame(rows)
-
-
-def _estimates(cell: pd.DataFrame, rest: pd.DataFrame, column: str, clusters: ClusterBootstrap) -> dict[str, float]:
-    known = cell[cell["isolation"].notna()]
-    estimates = {"ci": clusters.mean(cell["cluster_id"], cell[column])}
-    estimates["isolation"] = clusters.mean(known["cluster_id"], known["isolation"])
-    for tau in CR_THRESHOLDS:
-        here, there = (clusters.share(part["cluster_id"], part[column] >= tau) for part in (cell, rest))
-        estimates |= {f"cr{to_percent(tau)}": here, f"gap{to_percent(tau)}": share_difference(here, there)}
-    return to_columns(estimates)
 
 
 def share_difference(first: Estimate, second: Estimate) -> Estimate:
@@ -203,15 +199,12 @@ def _standard(values: pd.Series) -> pd.Series:
 def refusal_odds_ratios(corpus: Corpus, scores: Mapping[str, Scores]) -> Table:
     """Regress refusal on strategy, surface risk and similarity to the seed, for each target and for all together.
 
-    Logistic regression by generalized estimating equations: exchangeable correlation inside a cluster, sandwich errors
-    over clusters (ours). Odds ratios are population averages, per standard deviation for risk and similarity, at equal
-    length; a strategy's is at equal risk too. Every refusal counts, with or without a CI.
-
-    Columns: target, term, odds_ratio with its interval, p, p_holm, n, n_reject, n_clusters, note. `ALL_TARGETS` has a
-    term per target beside those shown, and needs two targets that have both decisions. Holm's correction runs over all
-    terms of all targets, and apart from them over those of `ALL_TARGETS`. NaN with a `note` where refusals or
-    acceptances are too few, a strategy is always or never refused, terms have no spread or are collinear, or the fit
-    does not converge; interval and p alone where a term's effect has no variance between clusters.
+    Logistic regression by generalized estimating equations, with errors clustered by seed (ours). Odds ratios are per
+    standard deviation for risk and similarity, at equal length; a strategy's is at equal risk too. Every refusal
+    counts, with or without a CI. Columns: target, term, odds_ratio with its interval, p, p_holm, n, n_reject,
+    n_clusters, note. `ALL_TARGETS` has a term per target beside those shown, and needs two targets that have both
+    decisions. Holm's correction runs over all terms of all targets, and apart from them over those of `ALL_TARGETS`.
+    NaN with a `note` where nothing can be fitted; interval and p alone where a term's effect has no variance.
     """
     terms = regression_terms(corpus)
     rows, stacked = [], []

@@ -76,7 +76,7 @@ USUAL_REFUSAL_RATE = 0.2
 """Refusal rate of the worlds in which wordings are compared."""
 
 SEEN_MODELS = ("smollm2-135m-instruct-q4_1", "qwen2.5-coder-0.5b-instruct-q4_k_m")
-"""Models on whose answers to the project's corpus disagreement was found, before predictions 1 to 8 were written."""
+"""Models on whose answers disagreement was found, before predictions 1 to 8 were written."""
 
 
 def known_truth_effects(worlds: Table) -> Table:

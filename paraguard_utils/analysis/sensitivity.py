@@ -32,7 +32,6 @@ SettingEstimates: TypeAlias = dict[str, Any]
 """Estimates by measure, and n, the number of rejections they rest on."""
 
 EstimatesBySetting: TypeAlias = dict[str, dict[str, dict[str, SettingEstimates]]]
-"""By dimension, setting and target."""
 
 MAX_K = 20
 
@@ -42,7 +41,7 @@ VARIED_THETAS = (-1.0, 0.3, 0.4, 0.5, MIN_SIMILARITY, 0.7, 0.8, 0.9)
 CONTRAST_SCALINGS = {**PPL_READINGS, "minmax": "ppl_minmax"}
 DRIFT_SPACES = {"target": "drift", "target, centred": "drift_centred", "encoder": "drift_encoder"}
 NEIGHBOUR_DIMENSIONS = ("k", "theta", "neighbours")
-"""Dimensions that cannot move the excess, which is over all pairs of one cluster."""
+"""Dimensions that cannot move the excess."""
 
 RATE_MEASURES = ("frr", "flip_rate")
 """Measures that are defined without a rejection."""
@@ -314,14 +313,11 @@ def search_weights(clusters: ClusterBootstrap, frames: Mapping[str, pd.DataFrame
     """Search the weights that tell rejected-accepted pairs best, cross-validated, with and without ProbShift.
 
     The criterion (ours) is the mean over mixed clusters of `pair_separation`. In each of `SEARCH_FOLDS` folds the
-    weights are chosen on the other folds' clusters; of equal ones the first of `weight_grid` is taken. Intervals
-    resample clusters with each fold's choice fixed. `frames` are from `prepare_pairs`, by target; the row `all targets`
-    pools their clusters.
-
-    Columns: target, reading, prob_shift (with / without), n_mixed, few (fewer than 10), best: the weights with the
-    highest criterion on all clusters; auc_best, their criterion there; with intervals auc_held_out, that of each fold's
-    choice on the clusters left out, auc_paper, that of the paper's weights, and gain, held out minus paper; chosen: the
-    folds' choices. NaN below two clusters a fold.
+    weights are chosen on the other folds' clusters, which intervals keep. `frames` are from `prepare_pairs`, by target;
+    the row `all targets` pools their clusters. Columns: target, reading, prob_shift (with / without), n_mixed, few
+    (fewer than 10), best: the weights with the highest criterion on all clusters; auc_best, their criterion there; with
+    intervals auc_held_out, that of each fold's choice on the clusters left out, auc_paper, that of the paper's weights,
+    and gain, held out minus paper; chosen: the folds' choices. NaN below two clusters a fold.
     """
     grid, rest = weight_grid(), PAPER_WEIGHTS.without_prob_shift()
     assert rest is not None  # Drift and the PPL contrast have weight

@@ -295,8 +295,8 @@ def surrogate_table(compared: Iterable[SurrogateComparison], targets: Iterable[s
         found: dict[str, Estimate] = {"rho": one.rho}
         for name in SURROGATE_MEASURES:
             found |= {name: one.found[name], f"{name}_change": one.found[name] - one.own[name]}
-        about = dict(zip(names, one, strict=False))
-        rows.append(about | {"few": one.n < MIN_REFUSALS, "note": "", **to_columns(found)})
+        row = dict(zip(names, one, strict=False)) | {"few": one.n < MIN_REFUSALS, "note": ""}
+        rows.append(row | to_columns(found))
     there = {row["target"] for row in rows}
     rows += [{"target": name, "note": "no surrogate in the store"} for name in targets if name not in there]
     estimates = ["rho", *(name for measure in SURROGATE_MEASURES for name in (measure, f"{measure}_change"))]
@@ -317,8 +317,7 @@ def surrogate_orders(compared: Iterable[SurrogateComparison]) -> Table:
         own = {one.target: one for one in enough if (one.reading, one.setting) == (reading, setting)}
         for measure in SURROGATE_MEASURES:
             about = {"reading": reading, "measure": measure, "setting": setting, "targets": len(own)}
-            pairs = _pairs(own, measure)
-            rho = (np.nan,) * 3
+            pairs, rho = _pairs(own, measure), (np.nan,) * 3
             if len(own) >= validity.MIN_RANKED_TARGETS:
                 sides = ([getattr(one, side)[measure] for one in own.values()] for side in ("own", "found"))
                 rho = validity.rank_correlation(*([np.append(one[0], one.draws) for one in side] for side in sides))
