@@ -89,10 +89,8 @@ def encoder_drifts(store: Store, name: str, first: Sequence[str], second: Sequen
     """
     keys = [tuple(sorted(map(encoder.hash_text, pair))) for pair in zip(first, second, strict=True)]
     # Recorded ones and this store's own, so that what is promoted holds them all.
-    there = [stores.Store(one) for one in dict.fromkeys((stores.RECORDED, store.name))]
-    known = [
-        one.read("drifts", encoder.ENCODER_NAME, name) for one in there if one.has("drifts", encoder.ENCODER_NAME, name)
-    ]
+    where, there = ("drifts", encoder.ENCODER_NAME, name), map(Store, dict.fromkeys((stores.RECORDED, store.name)))
+    known = [one.read(*where) for one in there if one.has(*where)]
     names = ["first_hash", "second_hash", "drift"]
     known = pd.concat(known, ignore_index=True).drop_duplicates(names[:2]) if known else pd.DataFrame(columns=names)
     drifts = known.set_index(names[:2])["drift"].to_dict()
@@ -106,10 +104,10 @@ def encoder_drifts(store: Store, name: str, first: Sequence[str], second: Sequen
         texts = list(dict.fromkeys(text for pair in missing.values() for text in pair))
         own = dict(zip(texts, encoder.encode_tokens(texts), strict=True))
         drifts |= {key: drift(own[a], own[b]) for key, (a, b) in missing.items()}
-    if not store.recorded and (missing or not store.has("drifts", encoder.ENCODER_NAME, name)):
+    if not store.recorded and (missing or not store.has(*where)):
         frame = pd.DataFrame([(*key, value) for key, value in drifts.items()], columns=names)
         meta = {"encoder": encoder.ENCODER_NAME, "weights": MINILM_FILE.sha256}
-        store.write("drifts", encoder.ENCODER_NAME, name, frame=frame, meta=meta)
+        store.write(*where, frame=frame, meta=meta)
     return np.array([drifts[key] for key in keys], float)
 
 
