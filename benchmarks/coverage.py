@@ -36,7 +36,7 @@ import pandas as pd
 from scipy.stats import norm
 
 from paraguard_utils import paths, stores
-from paraguard_utils.analysis import chance, confusion, validity
+from paraguard_utils.analysis import chance, confusion, signals, validity
 from paraguard_utils.core import disagreement
 from paraguard_utils.core.confusion import N_NEIGHBOURS
 from paraguard_utils.core.estimates import ClusterBootstrap, to_columns
@@ -127,13 +127,13 @@ def measure(task):
     estimates, _ = chance.estimate_against_floors(clusters, near, own, PAPER_WEIGHTS, "relative")
     rejected = scores[(scores["label"] == "reject") & scores["ci"].notna()]
     ids = rejected["cluster_id"]
-    excess = confusion.cluster_excess(corpus, pairs)
+    excess = confusion.cluster_excess(own, signals.score_pairs(own))
     estimates |= {
         **confusion.estimate_rates(corpus, labels, clusters),
         "ci": clusters.mean(ids, rejected["ci"]),
         "cr": clusters.share(ids, rejected["ci"] >= TAU),
         "cd": clusters.deviation(ids, rejected["ci"]),
-        "excess": clusters.mean(excess["cluster_id"], excess["excess"]),
+        "excess": clusters.mean(excess.index, excess),
     }
     row = {"target": rule, "reading": "relative", "few": False, "n_mixed": len(excess), "n_reject": len(rejected)}
     row |= {"p": np.nan, **to_columns(estimates)}

@@ -34,6 +34,7 @@ from scipy.stats import multivariate_normal, norm
 from paraguard_utils import stores
 from paraguard_utils.analysis import rephrasing, triggers, wording
 from paraguard_utils.core import disagreement, label_noise
+from paraguard_utils.core import wording as core_wording
 from paraguard_utils.core.estimates import ClusterBootstrap
 from paraguard_utils.core.rephrasing import too_few_for_odds
 from paraguard_utils.corpus import risk
@@ -143,11 +144,11 @@ def wording_cell(task):
         shown, decided = {}, wording.make_phrasings(corpus, labels)
         for name, mask in (("dr_near", pairs.near), ("dr_free", pairs.free)):
             ends = pairs.first[mask], pairs.second[mask]
-            if not wording.too_few_for_pairs(decided.refused, ends):
-                shown[name] = wording.estimate_pair_disagreement(clusters, decided, ends)
+            if not core_wording.too_few_for_pairs(decided.refused, ends):
+                shown[name] = core_wording.estimate_pair_disagreement(clusters, decided, ends)
         if len(shown) == 2:
             ends = [(pairs.first[mask], pairs.second[mask]) for mask in (pairs.free, pairs.near)]
-            shown["difference"] = wording.estimate_pair_difference(clusters, decided, *ends)
+            shown["difference"] = core_wording.estimate_pair_difference(clusters, decided, *ends)
         sides = rephrasing.count_benign_decisions(corpus, labels), rephrasing.count_benign_decisions(twins, harmful)
         values = rephrasing.estimate_rephrasing(clusters, *sides)
         flags = {"": too_few_for_odds(sides[0]), "_twins": too_few_for_odds(sides[1])}

@@ -77,7 +77,7 @@ FAULTS = [
         '(scores["label"] == "reject") & scores["ci"].notna()',
         'scores["ci"].notna()',
     ),
-    Fault("analysis/confusion.py", ">= 2].reset_index(drop=True)", ">= 1].reset_index(drop=True)"),
+    Fault("core/disagreement.py", ">= 2].reset_index(drop=True)", ">= 1].reset_index(drop=True)"),
     Fault("analysis/chance.py", "n_r > 0) & (n_a > 0)", "n_r > 0) & (n_a >= 0)"),
     Fault("analysis/chance.py", 'side="right"), len(ends) + 1', 'side="left"), len(ends) + 1'),
     Fault(
@@ -146,7 +146,7 @@ FAULTS = [
     Fault("analysis/variance.py", "opposite / (m * (m - 1))", "opposite / (m * m)"),
     Fault("analysis/variance.py", 'decided["size"] >= 2, "mean"', 'decided["size"] >= 1, "mean"'),
     Fault("analysis/variance.py", "1 - ratio[2], 1 - ratio[1]", "1 - ratio[1], 1 - ratio[2]"),
-    Fault("analysis/validity.py", "(others - accepted) / np", "others / np"),
+    Fault("analysis/validity.py", '(both["others"] - both["accepted"])', 'both["others"]'),
     Fault(
         "analysis/validity.py",
         'rows[rows["neighbour_id"] != rows["held_out"]].sort_values',
@@ -179,7 +179,7 @@ FAULTS = [
     Fault("core/wording.py", "known = scored[first] & scored[second]", "known = scored[first]"),
     Fault("analysis/wording.py", 'ends["free"], ends["near"]', 'ends["near"], ends["free"]'),
     Fault("core/wording.py", "np.union1d(*ends)", "np.unique(ends[0])"),
-    Fault("analysis/wording.py", "own.overlap >= HIGH", "own.overlap > HIGH"),
+    Fault("analysis/wording.py", "own.overlap >= core.HIGH", "own.overlap > core.HIGH"),
     Fault("core/rephrasing.py", "answer_probability(n - 1, n - r, tries)", "answer_probability(n, n - r, tries)"),
     Fault("core/rephrasing.py", "tried = np.minimum(tries, m)", "tried = tries"),
     Fault(
@@ -196,7 +196,7 @@ FAULTS = [
         'adjust_holm(found["p"])',
         'adjust_holm(found["p"].where(found["n_clusters"] > 0))',
     ),
-    Fault("analysis/triggers.py", ' & np.isin(label, ["accept", "reject"])', ""),
+    Fault("analysis/triggers.py", " & is_scored(labels)", ""),
     Fault("remedies/effects.py", "low > -MAX_KEPT_CHANGE and high < MAX_KEPT_CHANGE", "low > -MAX_KEPT_CHANGE"),
     Fault(
         "remedies/effects.py", '["over_p"].where(of_remedy)', '["over_p"].where(of_remedy & (frame["over_p"] < LEVEL))'

@@ -11,7 +11,6 @@ machine makes `seconds` longer and hardly changes `cpu_seconds`, the same summed
 import argparse
 import multiprocessing
 import resource
-import shutil
 import sys
 import time
 from concurrent.futures import ProcessPoolExecutor
@@ -23,11 +22,11 @@ import pandas as pd
 
 from paraguard_utils import stores
 from paraguard_utils.analysis import chance, confusion, signals
+from paraguard_utils.analysis.evaluation import Evaluation
 from paraguard_utils.core.confusion import N_NEIGHBOURS
 from paraguard_utils.core.estimates import N_RESAMPLES, ClusterBootstrap
 from paraguard_utils.core.signals import PPL_READINGS
 from paraguard_utils.core.vectors import find_nearest
-from paraguard_utils.models import encoder, prompting
 from paraguard_utils.settings import Settings
 
 NAME = "benchmark-scoring"
@@ -100,16 +99,10 @@ def measure(n, resamples, with_chance):
     every, accepted = np.arange(n), np.flatnonzero(label == "accept")
     timed("search", find_nearest, vectors, corpus["prompt_id"].to_numpy(), every, accepted, N_NEIGHBOURS)
     if with_chance:
-        store, config = stores.Store(NAME), Settings(store=NAME, corpus=NAME, resamples=resamples)
-        hashes = [encoder.hash_text(text) for text in corpus["text"]]
-        sentences = pd.DataFrame({"text_hash": hashes, "vector": list(vectors)})
-        store.write("sentences", encoder.ENCODER_NAME, NAME, frame=sentences, meta={})
-        store.write("tokens", prompting.model_of_target(TARGET), frame=tokens, meta={})
-        timed(
-            "chance", chance.compare_with_chance, store, NAME, corpus, TARGET, labels, traces, pairs, config, clusters
-        )
+        config, drifts = Settings(store=NAME, corpus=NAME, resamples=resamples), signals.DriftCache(traces, tokens)
+        one = Evaluation(labels, pairs, scores, traces, tokens, drifts, config.weights(), config.k, config.labeller)
+        timed("chance", chance.compare_with_chance, TARGET, corpus, one, vectors, config, clusters)
         row["chance_peak_gb"] = peak()
-        shutil.rmtree(store.writes)
     return row | {f"{name}_seconds": value for name, value in seconds.items()}
 
 

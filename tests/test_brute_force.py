@@ -644,8 +644,7 @@ def test_any_labels(often, random, seed):
 
 def primary_excess(two, values):
     """The package's primary excess of any value of pairs."""
-    rejected = two.own["centre_label"] == "reject"
-    return confusion.estimate_excess(two.clusters, two.own["cluster_id"], rejected, values)
+    return confusion.estimate_excess(two.clusters, two.own, values)
 
 
 def package_estimates(two, reading):

@@ -1,7 +1,5 @@
 """Floors and permutations: hand-worked cases, and worlds whose truth is known."""
 
-from types import SimpleNamespace
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -11,7 +9,6 @@ from hypothesis import strategies as st
 
 from paraguard_utils.analysis import chance, confusion, signals
 from paraguard_utils.core.estimates import ClusterBootstrap
-from paraguard_utils.models import encoder
 from paraguard_utils.report import findings
 from paraguard_utils.settings import freeze
 
@@ -66,9 +63,10 @@ def test_where_the_contrast_is_one_and_the_same_the_regression_is_the_primary_ex
     )
     for name in ("drift", "prob_shift", "ppl_relative", "ppl_clipped"):
         frame[name] = rng.random(len(frame))
-    expected = confusion.cluster_excess(corpus, frame)["excess"].mean()
+    score = signals.score_pairs(frame)
+    expected = confusion.cluster_excess(confusion.select_own_pairs(corpus, frame), score).mean()
     frame["cluster_id"] = corpus["cluster_id"][a].to_numpy()
-    clusters, score = ClusterBootstrap(corpus["cluster_id"]), signals.score_pairs(frame)
+    clusters = ClusterBootstrap(corpus["cluster_id"])
     found = chance.excess_at_equal_contrast(clusters, frame, score, np.ones(len(frame)))
     assert found[0] == pytest.approx(expected, abs=1e-12) and found[1] < found[0] < found[2]
 
@@ -79,15 +77,15 @@ def test_what_the_contrast_explains_is_gone():
     contrast = rng.random(600) + (frame["centre_label"] == "reject")
     score = 0.5 * (1 - np.exp(-contrast)) + 0.01 * rng.normal(size=600)
     clusters = ClusterBootstrap(frame["cluster_id"])
-    raw = confusion.estimate_excess(clusters, frame["cluster_id"], frame["centre_label"] == "reject", score)
+    raw = confusion.estimate_excess(clusters, frame, score)
     left = chance.excess_at_equal_contrast(clusters, frame, score, contrast)
     assert raw[1] > 0.05 and left[1] < 0 < left[2]
 
 
 def test_no_mixed_cluster_is_undefined():
     frame = pairs(("a", "reject", 0.5, 0.3), ("b", "accept", 0.5, 0.3))
-    clusters, rejected = ClusterBootstrap(["a", "b"]), frame["centre_label"] == "reject"
-    assert np.isnan(confusion.estimate_excess(clusters, frame["cluster_id"], rejected, frame["score"])[0])
+    clusters = ClusterBootstrap(["a", "b"])
+    assert np.isnan(confusion.estimate_excess(clusters, frame, frame["score"])[0])
     assert np.isnan(chance.excess_at_equal_contrast(clusters, frame, frame["score"], np.ones(2))[0])
 
 
@@ -173,16 +171,13 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_chance_of_any_labels(case, monkeypatch):
+def test_chance_of_any_labels(case):
     corpus, vectors, traces, labels, tokens = worlds.world(CASES[case], np.repeat([f"c{i}" for i in range(10)], 6))
-    monkeypatch.setattr(encoder, "stored_vectors", lambda *_, **__: vectors)
-    store = SimpleNamespace(read=lambda *_: tokens)
     config = freeze({"store": "test", "corpus": "c"})
     clusters = ClusterBootstrap(corpus["cluster_id"], resamples=100)
     frame = signals.compute_pairs(corpus, vectors, traces, labels, tokens)
-    table, curve, found = chance.compare_with_chance(
-        store, "c", corpus, "m--none", labels, traces, frame, config, clusters
-    )
+    one = worlds.evaluation(labels, traces, tokens, frame)
+    table, curve, found = chance.compare_with_chance("m--none", corpus, one, vectors, config, clusters)
     usual = table[table["reading"] == "relative"].iloc[0]
     np.testing.assert_equal(list(found["excess_matched"]), [usual[f"excess_matched{x}"] for x in ("", "_low", "_high")])
     scores = confusion.score_prompts(corpus, labels, frame)

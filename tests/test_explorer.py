@@ -682,11 +682,12 @@ def test_tokens_are_aligned_as_drift_does(world):
     own = data["alpha"]
     content = explorer.collect_explorer_data(corpus, data, about)
     assert len(content["rejections"]) == 6
+    rows, table = signals.find_token_rows(own.traces.itertuples(), own.tokens), signals.unit_embeddings(own.tokens)
     for rejection in content["rejections"]:
         for at, *_, nearest, hundredths in rejection["near"]:
-            expected = signals.align_tokens(own.traces.iloc[rejection["prompt"]], own.traces.iloc[at], own.tokens)
-            assert expected["place"].tolist() == nearest
-            assert (100 * expected["distance"]).round().astype(int).tolist() == hundredths
+            distances = 1 - table[rows[rejection["prompt"]]] @ table[rows[at]].T
+            assert distances.round(12).argmin(axis=1).tolist() == nearest
+            assert (100 * distances.min(axis=1)).round().astype(int).tolist() == hundredths
 
 
 class Changed(stores.Store):

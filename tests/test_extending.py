@@ -12,7 +12,7 @@ from paraguard_utils import paths
 METRIC = {
     "paraguard_utils/analysis/confusion.py": {
         '\n        "frr": ': """
-        "answered": clusters.share(cluster[scored], label[scored] == "accept"),
+        "answered": clusters.share(cluster[scored], ~rejected[scored]),
         "frr": """,
     },
     "paraguard_utils/report/tables.py": {

@@ -298,19 +298,20 @@ def test_a_served_target_is_scored_with_what_a_surrogate_lends(level, results, r
         there["tail_mass"] = 1.0
     meta = stores.read_meta(record.path("traces", "paraguard_mini", f"{MODEL}--safety")) | {"level": level}
     live.write("traces", "paraguard_mini", SERVED, frame=there, meta=meta)
-    told = pipeline.read_scoring_traces(live, "paraguard_mini", prompts, SERVED)
-    assert told.model == LENDER, "from the record: the live store has no other model"
+    told, model = pipeline.read_scoring_traces(live, "paraguard_mini", prompts, SERVED)
+    assert model == LENDER, "from the record: the live store has no other model"
     lent = surrogate.align_traces(record.read("traces", "paraguard_mini", f"{LENDER}--safety"), prompts["prompt_id"])
     own = surrogate.align_traces(own, prompts["prompt_id"])
     words, first = (own if level == "full" else lent), (lent if level == "text" else own)
-    np.testing.assert_allclose(signals.trace_perplexity(told.traces), signals.trace_perplexity(words), rtol=1e-6)
+    np.testing.assert_allclose(signals.trace_perplexity(told), signals.trace_perplexity(words), rtol=1e-6)
     ends = np.arange(20), np.arange(20, 40)
-    np.testing.assert_allclose(signals.trace_prob_shifts(told.traces, *ends), signals.trace_prob_shifts(first, *ends))
-    assert all(map(np.array_equal, told.traces["token_ids"], lent["token_ids"]))
-    assert told.traces["response"].tolist() == own["response"].tolist()
+    np.testing.assert_allclose(signals.trace_prob_shifts(told, *ends), signals.trace_prob_shifts(first, *ends))
+    assert all(map(np.array_equal, told["token_ids"], lent["token_ids"]))
+    assert told["response"].tolist() == own["response"].tolist()
     labels = surrogate.align_traces(record.read("labels", "paraguard_mini", f"{MODEL}--safety"), prompts["prompt_id"])
     config = settings.check_settings({"store": "test", "corpus": "paraguard_mini"})
-    pairs, scores = pipeline.compute_pairs_and_scores(live, "paraguard_mini", prompts, labels, *told, config)
+    tokens = live.read_earlier("tokens", model)
+    pairs, scores = pipeline.compute_pairs_and_scores(live, "paraguard_mini", prompts, labels, told, tokens, config)
     assert pairs["drift"].notna().all() and scores.loc[scores["label"] == "reject", "ci"].notna().any()
 
 

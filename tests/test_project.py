@@ -82,7 +82,7 @@ def test_recorded_scores_follow_from_recorded_traces(name, recorded_corpus, resu
     traces = trace_store.read_traces(RECORDED, "paraguard_mini", recorded_corpus, name)
     labels = labelling.read_matching_labels(RECORDED, "paraguard_mini", name, traces)
     pairs, scores = pipeline.score_target(
-        RECORDED, "paraguard_mini", recorded_corpus, name, labels, traces, prompting.model_of_target(name), config
+        RECORDED, recorded_corpus, name, labels, traces, prompting.model_of_target(name), config
     )
     old = RECORDED.read("pairs", "paraguard_mini", name)
     pd.testing.assert_frame_equal(pairs, old, check_dtype=False, rtol=0, atol=0.51 * 10.0**-pipeline.PAIR_DECIMALS)
@@ -108,7 +108,7 @@ def written(folder):
         traces = trace_store.read_traces(store, "paraguard_mini", corpus, name)
         labels = labelling.read_matching_labels(store, "paraguard_mini", name, traces)
         pairs, scores = pipeline.score_target(
-            store, "paraguard_mini", corpus, name, labels, traces, prompting.model_of_target(name), config
+            store, corpus, name, labels, traces, prompting.model_of_target(name), config
         )
         about = {name: validity.ci_covariates(corpus, traces, labels, pairs, scores)}
         correlations = validity.correlate_ci(about, ClusterBootstrap(corpus["cluster_id"]))

@@ -125,7 +125,9 @@ def test_matched_ratio_by_loops(monkeypatch):
     shares = {key: np.mean([differ for _, differ in groups[False][key]]) for key in known}
     weights = {key: sum(weight for weight, _ in groups[True][key]) for key in known}
     between = sum(weights[key] * shares[key] for key in known) / sum(weights.values())
-    found = validity.matched_disagreement_ratio(corpus, labels, traces, ppl, ClusterBootstrap(corpus["cluster_id"], 99))
+    found = validity.matched_disagreement_ratio(
+        corpus, labels, signals.trace_lengths(traces), ppl, ClusterBootstrap(corpus["cluster_id"], 99)
+    )
     assert found[0] == pytest.approx(within / between, abs=1e-9)
 
 
@@ -136,7 +138,8 @@ def test_matching_on_nothing_leaves_the_ratio(monkeypatch):
     decided = evaluation.count_label_decisions(corpus, labels)
     clusters = ClusterBootstrap(corpus["cluster_id"], 99)
     plain = disagreement.estimate_disagreement(clusters, decided)
-    found = validity.matched_disagreement_ratio(corpus, labels, traces, signals.trace_perplexity(traces), clusters)
+    worded = signals.trace_lengths(traces), signals.trace_perplexity(traces)
+    found = validity.matched_disagreement_ratio(corpus, labels, *worded, clusters)
     assert found[0] == pytest.approx(plain[0])
     np.testing.assert_allclose(found.draws, plain.draws)  # in every resample
 
@@ -193,7 +196,8 @@ def test_halves_by_hand():
     pairs = signals.compute_pairs(corpus, vectors, traces, labelled, tokens, 1)
     scores = confusion.score_prompts(corpus, labelled, pairs, k=1)
     clusters = ClusterBootstrap(corpus["cluster_id"], 99)
-    found = validity.compare_wording_halves("mine", corpus, labelled, traces, pairs, scores, clusters)
+    one = worlds.evaluation(labelled, traces, tokens, pairs, scores)
+    found = validity.compare_wording_halves("mine", corpus, one, clusters)
     found = found.set_index(["wording", "measure"])
     # 3 of 4 rejected in c and d, 1 of 4 in a and b; in a and c 3 of 4, in b and d 1 of 4
     assert found.loc[("length", "frr"), "difference"] == pytest.approx(3 / 4 - 1 / 4)
@@ -216,7 +220,8 @@ def test_a_cluster_at_the_median_is_of_the_lower_half():
     pairs = signals.compute_pairs(corpus, vectors, traces, labelled, tokens, 1)
     scores = confusion.score_prompts(corpus, labelled, pairs, k=1)
     clusters = ClusterBootstrap(corpus["cluster_id"], 20)
-    found = validity.compare_wording_halves("mine", corpus, labelled, traces, pairs, scores, clusters)
+    one = worlds.evaluation(labelled, traces, tokens, pairs, scores)
+    found = validity.compare_wording_halves("mine", corpus, one, clusters)
     found = found.set_index(["wording", "measure"])
     assert found.loc[("length", "frr"), "difference"] == pytest.approx(2 / 2 - 1 / 4)
 

@@ -41,7 +41,7 @@ def ends(corpus, mask=None):
 
 def estimated(*clusters, mask=None, resamples=20):
     corpus, labels = frames(*clusters)
-    return wording.estimate_pair_disagreement(
+    return core_wording.estimate_pair_disagreement(
         ClusterBootstrap(corpus["cluster_id"], resamples), wording.make_phrasings(corpus, labels), ends(corpus, mask)
     )
 
@@ -136,7 +136,7 @@ words = st.lists(st.lists(letters, min_size=1, max_size=4).map("".join), min_siz
 def test_dr_and_every_resample_by_loops(clusters, mask):
     corpus, labels = frames(*clusters)
     own, chosen = ClusterBootstrap(corpus["cluster_id"], 6), ends(corpus, mask)
-    found = wording.estimate_pair_disagreement(own, wording.make_phrasings(corpus, labels), chosen)
+    found = core_wording.estimate_pair_disagreement(own, wording.make_phrasings(corpus, labels), chosen)
     assert found[0] == pytest.approx(by_loops(corpus, labels, chosen), nan_ok=True)
     if np.isnan(found[0]):
         assert np.isnan(found.draws).all()
@@ -174,11 +174,12 @@ def test_names_and_the_sense_of_a_decision_do_not_move_an_interval(seed):
 def test_what_is_not_scored_is_not_there():
     corpus, labels = frames("srlawb", "srlrob", "salagb", "lbsa", "obwb")
     own = ClusterBootstrap(corpus["cluster_id"], 20)
-    found = wording.estimate_pair_disagreement(own, wording.make_phrasings(corpus, labels), ends(corpus))
+    found = core_wording.estimate_pair_disagreement(own, wording.make_phrasings(corpus, labels), ends(corpus))
     kept = (labels["label"] != "blocked").to_numpy()
     less, of_less = corpus[kept].reset_index(drop=True), labels[kept].reset_index(drop=True)
     assert found == pytest.approx(
-        tuple(wording.estimate_pair_disagreement(own, wording.make_phrasings(less, of_less), ends(less))), nan_ok=True
+        tuple(core_wording.estimate_pair_disagreement(own, wording.make_phrasings(less, of_less), ends(less))),
+        nan_ok=True,
     )
     # a seed that stands alone is no pair, but others are compared with it: no, yes and no; (1/3) / (5/9)
     assert found[0] == pytest.approx(3 / 5) and estimated("srla", "srlr", "sala")[0] == pytest.approx(1 / 2)
@@ -229,14 +230,14 @@ def test_intervals_by_difference_quotients():
     corpus, labels = random_frames(5, 10)
     own, near, free = ClusterBootstrap(corpus["cluster_id"], 12), ends(corpus, "near"), ends(corpus, "free")
     expected = np.exp(studentized(lambda times: np.log(by_loops(corpus, labels, ends(corpus), times)), own.counts))
-    assert wording.estimate_pair_disagreement(
+    assert core_wording.estimate_pair_disagreement(
         own, wording.make_phrasings(corpus, labels), ends(corpus)
     ) == pytest.approx(tuple(expected), rel=1e-4)
 
     def minus(times):
         return by_loops(corpus, labels, free, times) - by_loops(corpus, labels, near, times)
 
-    found = wording.estimate_pair_difference(own, wording.make_phrasings(corpus, labels), free, near)
+    found = core_wording.estimate_pair_difference(own, wording.make_phrasings(corpus, labels), free, near)
     assert found == pytest.approx(studentized(minus, own.counts), rel=1e-4)
     assert found.draws[0] == pytest.approx(minus(own.counts[0])), "both on the same resample"
 
@@ -254,7 +255,7 @@ def test_differences_by_hand():
     # High: seed and lexical share four of six words and are always alike; three of seven lie between
     assert (found["dr_low"][0], found["dr_high"][0]) == pytest.approx(((3 / 9) / (4 / 6), 0))
     assert found["low_minus_high"][0] == pytest.approx(1 / 2)
-    turned = wording.estimate_pair_difference(
+    turned = core_wording.estimate_pair_difference(
         groups, wording.make_phrasings(corpus, labels), ends(corpus, "near"), ends(corpus, "free")
     )
     assert turned[0] == pytest.approx(-1 / 2)

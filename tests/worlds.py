@@ -3,6 +3,11 @@
 import numpy as np
 import pandas as pd
 
+from paraguard_utils.analysis.evaluation import Evaluation
+from paraguard_utils.analysis.signals import DriftCache
+from paraguard_utils.core.confusion import N_NEIGHBOURS
+from paraguard_utils.core.signals import PAPER_WEIGHTS
+
 DIMENSIONS, VOCABULARY = 6, 40
 
 CATEGORIES = [
@@ -68,3 +73,9 @@ def world(labels, clusters, seed=0):
         }
     )
     return corpus, rng.normal(size=(n, DIMENSIONS)).astype(np.float16), pd.DataFrame(rows), labelled, tokens
+
+
+def evaluation(labels, traces, tokens, pairs, scores=None):
+    """Return what a store would hold of a target with these frames."""
+    drifts = DriftCache(traces, tokens)
+    return Evaluation(labels, pairs, scores, traces, tokens, drifts, PAPER_WEIGHTS, N_NEIGHBOURS, "combined")

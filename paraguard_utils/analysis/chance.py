@@ -1,41 +1,32 @@
-"""Compare confusion scores with chance: matched floors and permutations (`docs/method.md`, Chance).
+"""Compare confusion scores with chance (`docs/method.md`, Chance).
 
-Accepted prompts differ from their accepted neighbours too, and rejections lie further from theirs. So a rejection's
-score is compared with accepted-accepted pairs that are as similar, as often of one cluster and as different in length
-(the *matched floor*), and with the scores of the same clusters after their labels are shuffled (the *permutation*).
-Every resample of clusters weighs both sides again, so the intervals hold the floor's own uncertainty.
+The *matched floor* is of accepted-accepted pairs that are as similar, as often of one cluster and as different in
+length as rejected-accepted pairs; the *permutation* is of the same clusters after their labels are shuffled.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 
-from paraguard_utils.analysis import confusion, signals
+from paraguard_utils.analysis import confusion, evaluation, signals
+from paraguard_utils.analysis.evaluation import ArrayStatistic, Evaluation
 from paraguard_utils.core.estimates import ClusterBootstrap, Estimate, to_columns
 from paraguard_utils.core.signals import PPL_READINGS, ScoreWeights
 from paraguard_utils.core.vectors import find_nearest
-from paraguard_utils.models import encoder
-from paraguard_utils.models.prompting import model_of_target
-from paraguard_utils.schemas import Corpus, Labels, Pairs, Table, Traces
+from paraguard_utils.schemas import Corpus, Labels, Pairs, Table
 from paraguard_utils.settings import Settings
-from paraguard_utils.stores import Store
 
 PAIR_BINS = {"similarity": 20, "length": 3}
-"""Bins in which pairs are matched, each with as many rejected-accepted pairs (ours); `same_cluster` needs no bins."""
+"""Bins in which pairs are matched, each with as many rejected-accepted pairs (ours)."""
 
 N_CONTRAST_BINS = 10
 
-CANDIDATE_DEPTH = 16
-"""Nearest prompts of any label among which a permutation looks for accepted ones, if all prompts are accepted."""
-
-MAX_CANDIDATE_DEPTH = 400
-"""The most nearest prompts that a permutation looks at, however few are accepted."""
+CANDIDATE_DEPTH, MAX_CANDIDATE_DEPTH = 16, 400
+"""Nearest prompts at which a permutation looks: if all prompts are accepted, and at most."""
 
 CURVE_TAUS = np.linspace(0, 1, 21).round(2)
-"""Values of tau at which CR is drawn."""
-
 N_LABEL_PERMUTATIONS = 999
 
 
@@ -63,13 +54,9 @@ def number_strata(
     rejected = (frame["centre_label"] == "reject").to_numpy()
     if not rejected.any():
         return np.zeros(len(frame), int)
-    codes = []
-    for name in names:
-        values = frame[name].to_numpy()
-        if name in bins:
-            values, _ = _binned(values, values[rejected], bins[name])
-        codes.append(pd.factorize(values, sort=True)[0])
-    return pd.factorize(pd.MultiIndex.from_arrays(codes))[0]
+    columns = {name: frame[name].to_numpy() for name in names}
+    columns |= {name: _binned(columns[name], columns[name][rejected], bins[name])[0] for name in names if name in bins}
+    return pd.factorize(pd.MultiIndex.from_arrays(list(columns.values())))[0]
 
 
 def _binned(values: np.ndarray, reference: np.ndarray, bins: int) -> tuple[np.ndarray, int]:
@@ -87,33 +74,27 @@ def _sums(clusters: ClusterBootstrap, frame: pd.DataFrame, stratum: np.ndarray, 
     return np.bincount(cell, weights=values, minlength=int(np.prod(shape))).reshape(shape)
 
 
-def _estimates(clusters: ClusterBootstrap, statistic: Callable[[np.ndarray], np.ndarray]) -> list[Estimate]:
-    """Estimate the rows of a statistic of cluster counts: shape (draws, clusters) to (rows, draws)."""
-    with np.errstate(divide="ignore", invalid="ignore"):
-        value, draws = statistic(np.ones((1, len(clusters.codes)))), statistic(clusters.counts)
-    return [Estimate.percentile(one[0], many) for one, many in zip(value, draws, strict=True)]
-
-
 def matched_excess(
     clusters: ClusterBootstrap, frame: pd.DataFrame, stratum: np.ndarray, values: np.ndarray
 ) -> tuple[Estimate, Estimate, float]:
     """Subtract the mean value of accepted-accepted pairs from that of rejected-accepted pairs of the same strata.
 
-    The floor is the accepted pairs' mean, each stratum weighted by its number of rejected pairs. A stratum without
-    accepted pairs has no floor and is left out on both sides. Pairs have the columns cluster_id and centre_label.
-    Return floor, excess, and the share of rejected pairs in a stratum that has accepted ones; NaN without any.
+    The floor is the accepted pairs' mean, each stratum weighted by its number of rejected pairs; a stratum without
+    accepted pairs is left out on both sides. Return floor, excess, and the share of rejected pairs in a stratum that
+    has accepted ones; NaN without any.
     """
     n, totals = (_sums(clusters, frame, stratum, column) for column in (np.ones(len(frame)), values))
     matched = (n[0].sum(0) * (n[1].sum(0) > 0)).sum() / n[0].sum() if n[0].any() else np.nan
 
-    def floor_and_excess(counts: np.ndarray) -> np.ndarray:
+    def floor_and_excess(counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         n_r, s_r, n_a, s_a = (counts @ part for part in (n[0], totals[0], n[1], totals[1]))
         both = (n_r > 0) & (n_a > 0)
         weight = np.where(both, n_r, 0)
         floor = (weight * np.where(both, s_a / n_a, 0)).sum(-1) / weight.sum(-1)
-        return np.stack([floor, np.where(both, s_r, 0).sum(-1) / weight.sum(-1) - floor])
+        return floor, np.where(both, s_r, 0).sum(-1) / weight.sum(-1) - floor
 
-    floor, excess = _estimates(clusters, floor_and_excess)
+    floor = evaluation.estimate_from_counts(clusters, lambda counts: floor_and_excess(counts)[0])
+    excess = evaluation.estimate_from_counts(clusters, lambda counts: floor_and_excess(counts)[1])
     return floor, excess, float(matched)
 
 
@@ -122,12 +103,10 @@ def excess_at_equal_contrast(
 ) -> Estimate:
     """Estimate the primary excess among pairs of equal perplexity contrast, by weighted regression in clusters (ours).
 
-    In every cluster with at least one rejected and two accepted prompts, rejected-accepted pairs together weigh as much
-    as accepted-accepted pairs, and all such clusters weigh the same; the coefficient of "rejected" alone is then the
-    mean of the clusters' differences of means (`confusion.estimate_excess`). The regression adds a constant for each of
-    `N_CONTRAST_BINS` (equal counts of these rejected-accepted pairs, the same in every resample) and 1 -
-    exp(-contrast); contrast is the column of `add_matching_columns`. The estimate is NaN if the contrast alone tells
-    which pairs are rejected.
+    In every mixed cluster, rejected-accepted pairs together weigh as much as accepted-accepted pairs, and all such
+    clusters weigh the same; the coefficient of "rejected" alone would be `confusion.estimate_excess`. The regression
+    adds a constant for each of `N_CONTRAST_BINS` (equal counts of these rejected-accepted pairs, the same in every
+    resample) and 1 - exp(-contrast). The estimate is NaN if the contrast alone tells which pairs are rejected.
     """
     rejected = (frame["centre_label"] == "reject").to_numpy()
     code = clusters.codes.loc[frame["cluster_id"]].to_numpy()
@@ -154,9 +133,9 @@ def excess_at_equal_contrast(
         others = total[:, 1:-1, 1:-1]
         explained = total[:, [0, -1], 1:-1] @ np.linalg.pinv(others, hermitian=True) @ total[:, 1:-1, [0]]
         own, joint = total[:, 0, 0] - explained[:, 0, 0], total[:, -1, 0] - explained[:, 1, 0]
-        return np.where(own > 1e-9 * total[:, 0, 0], joint / own, np.nan)[None]
+        return np.where(own > 1e-9 * total[:, 0, 0], joint / own, np.nan)
 
-    return _estimates(clusters, coefficient)[0]
+    return evaluation.estimate_from_counts(clusters, coefficient)
 
 
 def estimate_against_floors(
@@ -166,15 +145,14 @@ def estimate_against_floors(
 
     Pairs come from `add_matching_columns`: `near` with the k nearest accepted prompts, `own` those of one cluster.
     Names: floor_matched and excess_matched (secondary); excess_drift, excess_prob_shift, excess_ppl: the primary excess
-    of each signal alone; excess_equal_contrast and excess_equal_contrast_no_prob_shift: the primary excess among pairs
-    of equal perplexity contrast. The second result is the share of rejected pairs that have a matched floor.
+    of each signal alone; excess_equal_contrast and excess_equal_contrast_no_prob_shift. The second result is the share
+    of rejected pairs that have a matched floor.
     """
     scores = signals.score_pairs(near, weights, reading)
     floor, excess, matched = matched_excess(clusters, near, number_strata(near), scores.to_numpy())
     found = {"floor_matched": floor, "excess_matched": excess}
-    is_rejected = own["centre_label"] == "reject"
     for name, column in (("drift", "drift"), ("prob_shift", "prob_shift"), ("ppl", PPL_READINGS[reading])):
-        found[f"excess_{name}"] = confusion.estimate_excess(clusters, own["cluster_id"], is_rejected, own[column])
+        found[f"excess_{name}"] = confusion.estimate_excess(clusters, own, own[column])
     for name, used in (("", weights), ("_no_prob_shift", weights.without_prob_shift())):
         found[f"excess_equal_contrast{name}"] = clusters.undefined()
         if used:
@@ -196,12 +174,7 @@ class PermutationCandidates(NamedTuple):
     pairs: tuple
 
     def permuted(
-        self,
-        scores: np.ndarray,
-        statistic: Callable[[np.ndarray], np.ndarray],
-        k: int,
-        seed: int,
-        draws: int = N_LABEL_PERMUTATIONS,
+        self, scores: np.ndarray, statistic: ArrayStatistic, k: int, seed: int, draws: int = N_LABEL_PERMUTATIONS
     ) -> tuple[np.ndarray, np.ndarray, float]:
         """Shuffle the labels inside clusters and retrieve neighbours again.
 
@@ -246,7 +219,7 @@ def find_candidates(
     `k` neighbours are wanted. If all prompts are accepted each has `depth` candidates; the fewer are, the more.
     """
     label = labels["label"].to_numpy()
-    scored = np.flatnonzero(np.isin(label, ["accept", "reject"]))
+    scored = np.flatnonzero(evaluation.is_scored(labels))
     accepted = int((label == "accept").sum())
     depth = min(int(np.ceil(depth * len(scored) / accepted)), len(scored), MAX_CANDIDATE_DEPTH) if accepted else 0
     found = find_nearest(vectors, corpus["prompt_id"].to_numpy(), scored, scored, depth)
@@ -270,44 +243,28 @@ def _unused(near: np.ndarray, cluster: np.ndarray, rejected: np.ndarray, k: int)
 
 
 def permutation_p_value(value: float, null: np.ndarray) -> float:
-    """Return the share of permutations at least as large as the value: (1 + b) / (1 + B), in (0, 1].
-
-    NaN permutations, in which no rejection had a neighbour, are left out.
-    """
+    """Return the share of permutations that are defined and at least as large: (1 + b) / (1 + B), in (0, 1]."""
     null = null[np.isfinite(null)]
     return float((1 + np.count_nonzero(null >= value - 1e-12)) / (1 + len(null))) if np.isfinite(value) else np.nan
 
 
 def compare_with_chance(
-    store: Store,
-    corpus_name: str,
-    corpus: Corpus,
-    target: str,
-    labels: Labels,
-    traces: Traces,
-    pairs: Pairs,
-    settings: Settings,
-    clusters: ClusterBootstrap,
-    drifts: signals.DriftCache | None = None,
+    target: str, corpus: Corpus, one: Evaluation, vectors: np.ndarray, settings: Settings, clusters: ClusterBootstrap
 ) -> tuple[Table, Table, dict[str, Estimate]]:
     """Compare a target's confusion with matched floors, single signals and permutations (`docs/method.md`, Chance).
 
-    Labels and traces are in corpus order; Drift is computed anew without `drifts`. The first result has a row per
-    reading: target, reading; matched and the estimates of `estimate_against_floors`; ci_null, the mean CI over
-    permutations of labels inside clusters; p of CI against them; short, the share of permuted rejections with too few
-    neighbours. The second has a row per reading and tau: target, reading, tau, cr; null, the permutations' mean;
-    null_low and null_high, which hold 95 % of them. The third holds the estimates in the reading `relative`.
+    The first result has a row per reading: target, reading; matched and the estimates of `estimate_against_floors`;
+    ci_null, the mean CI over permutations of labels inside clusters; p of CI against them; short, the share of permuted
+    rejections with too few neighbours. The second has a row per reading and tau: target, reading, tau, cr; null, the
+    permutations' mean; null_low and null_high, which hold 95 % of them. The third holds the estimates in the reading
+    `relative`.
     """
-    lengths = (traces["user_end"] - traces["user_start"]).to_numpy()
-    frame = add_matching_columns(corpus, pairs, lengths, signals.trace_perplexity(traces))
-    near = frame[signals.is_ranked(frame, settings.k)]
-    own = frame[frame["same_cluster"]]
-    weights = settings.weights()
-    nearby = find_candidates(
-        encoder.stored_vectors(store, corpus_name, corpus["text"], earlier=True), corpus, labels, settings.k
+    frame = add_matching_columns(
+        corpus, one.pairs, signals.trace_lengths(one.traces), signals.trace_perplexity(one.traces)
     )
-    tokens = drifts if drifts is not None else store.read("tokens", model_of_target(target))
-    compared = signals.compute_signals(traces, tokens, *nearby.pairs)
+    near, own = frame[signals.is_ranked(frame, settings.k)], frame[frame["same_cluster"]]
+    weights, nearby = settings.weights(), find_candidates(vectors, corpus, one.labels, settings.k)
+    compared = signals.compute_signals(one.traces, one.drifts, *nearby.pairs)
     scores = np.column_stack([signals.score_pairs(compared, weights, reading) for reading in PPL_READINGS])
     value, null, short = nearby.permuted(scores, _mean_and_curve, settings.k, settings.seed)
     rows, curves, found = [], [], {}

@@ -1,8 +1,6 @@
 """Which refusals are confused, and which rewordings flip them (`docs/method.md`, Cohorts and regression).
 
-From the paper: rejections are binned by surface risk and by similarity. Ours: two binnings, thirds of a target's own
-rejections and fixed edges; groups by category and by strategy; how often a strategy flips its seed's decision; and a
-logistic regression of refusal on strategy, risk and similarity, with errors clustered by seed.
+That rejections are binned by surface risk and by similarity is the paper's; the rest is ours.
 """
 
 import itertools
@@ -31,12 +29,13 @@ BIN_NAMES = ("low", "middle", "high")
 BINNINGS = {"quantile": "thirds of a target's own rejections", "fixed": "fixed edges"}
 """Thirds fill the cells of one target evenly; fixed edges mean the same for all targets and make them comparable."""
 
-_RANGE = Gates().max_risk - Gates().min_risk
-RISK_BIN_EDGES = (Gates().min_risk + _RANGE * (1 / 3), Gates().min_risk + _RANGE * (2 / 3))
-"""Fixed edges of risk (ours): the gate's interval in three equal steps; no prompt of a gated corpus is outside."""
+_GATES = Gates()
+_RANGE = _GATES.max_risk - _GATES.min_risk
+RISK_BIN_EDGES = (_GATES.min_risk + _RANGE * (1 / 3), _GATES.min_risk + _RANGE * (2 / 3))
+"""Fixed edges of risk (ours): the gate's interval in three equal steps."""
 
 SIMILARITY_BIN_EDGES = (MIN_SIMILARITY, 0.80)
-"""Fixed edges of similarity (ours): below theta neighbours are no paraphrases on average; 0.80 halves what is above."""
+"""Fixed edges of similarity (ours): below theta neighbours are no paraphrases on average; 0.80 halves the rest."""
 
 GROUPINGS = ("strategy", "category", "topical")
 
@@ -54,22 +53,20 @@ def cut_at_edges(values: pd.Series, edges: tuple[float, float]) -> pd.Series:
 
 def bin_rejections(corpus: Corpus, scores: Scores, bins: str = "quantile") -> pd.DataFrame:
     """Return a target's scored rejections with risk, bins (a key of `BINNINGS`), risk_bin and similarity_bin."""
-    rejected = select_rejections(scores).merge(corpus[["prompt_id", "risk"]], on="prompt_id")
-    if bins == "quantile":
-        risk, similarity = cut_into_thirds(rejected["risk"]), cut_into_thirds(rejected["mean_similarity"])
-    else:
-        risk = cut_at_edges(rejected["risk"], RISK_BIN_EDGES)
-        similarity = cut_at_edges(rejected["mean_similarity"], SIMILARITY_BIN_EDGES)
-    return rejected.assign(bins=bins, risk_bin=risk, similarity_bin=similarity)
+    rejected = select_rejections(scores).merge(corpus[["prompt_id", "risk"]], on="prompt_id").assign(bins=bins)
+    sides = ("risk", "risk", RISK_BIN_EDGES), ("similarity", "mean_similarity", SIMILARITY_BIN_EDGES)
+    for name, column, edges in sides:
+        values = rejected[column]
+        rejected[f"{name}_bin"] = cut_into_thirds(values) if bins == "quantile" else cut_at_edges(values, edges)
+    return rejected
 
 
 def cohort_table(target: str, rejected: pd.DataFrame, clusters: ClusterBootstrap, bins: str = "quantile") -> Table:
     """Tabulate CI, CR and isolation by cohort: one target's part of Table 2 in one binning.
 
-    `rejected` is from `bin_rejections`, with the same `bins`.
-    A row per reading, risk bin and similarity bin (`all` = margin): bounds, n, n_clusters, ci, cr60, cr75 and isolation
-    with intervals, few; gap60 and gap75, the cohort's CR minus that of the target's other rejections over the same
-    resamples, with the number of `rest_clusters`. NaN in empty cells, and `note` says so.
+    `rejected` is from `bin_rejections`, with the same `bins`. A row per reading, risk bin and similarity bin (`all` =
+    margin): bounds, n, n_clusters, ci, cr60, cr75 and isolation with intervals, few; gap60 and gap75, the cohort's CR
+    minus that of the target's other rejections, with the number of `rest_clusters`. NaN in empty cells, with a `note`.
     """
     rows = []
     every = (*BIN_NAMES, "all")
@@ -84,27 +81,22 @@ def cohort_table(target: str, rejected: pd.DataFrame, clusters: ClusterBootstrap
         for name, values in (("risk", cell["risk"]), ("similarity", cell["mean_similarity"])):
             row |= {f"{name}_from": values.min(), f"{name}_to": values.max()}
         row |= {"n": len(cell), "n_clusters": cell["cluster_id"].nunique()}
-        row |= _estimates(cell, rest, column, clusters) | {"rest_clusters": rest["cluster_id"].nunique()}
+        known = cell[cell["isolation"].notna()]
+        estimates = {"ci": clusters.mean(cell["cluster_id"], cell[column])}
+        estimates["isolation"] = clusters.mean(known["cluster_id"], known["isolation"])
+        for tau in CR_THRESHOLDS:
+            here, there = (clusters.share(part["cluster_id"], part[column] >= tau) for part in (cell, rest))
+            estimates |= {f"cr{to_percent(tau)}": here, f"gap{to_percent(tau)}": share_difference(here, there)}
+        row |= to_columns(estimates) | {"rest_clusters": rest["cluster_id"].nunique()}
         rows.append(row | {"few": len(cell) < MIN_REFUSALS, "note": note})
     return pd.DataFrame(rows)
 
 
-def _estimates(cell: pd.DataFrame, rest: pd.DataFrame, column: str, clusters: ClusterBootstrap) -> dict[str, float]:
-    known = cell[cell["isolation"].notna()]
-    estimates = {"ci": clusters.mean(cell["cluster_id"], cell[column])}
-    estimates["isolation"] = clusters.mean(known["cluster_id"], known["isolation"])
-    for tau in CR_THRESHOLDS:
-        here, there = (clusters.share(part["cluster_id"], part[column] >= tau) for part in (cell, rest))
-        estimates |= {f"cr{to_percent(tau)}": here, f"gap{to_percent(tau)}": share_difference(here, there)}
-    return to_columns(estimates)
-
-
 def share_difference(first: Estimate, second: Estimate) -> Estimate:
-    """Estimate the difference of two shares over the same resampled clusters.
+    """Estimate the difference of two shares over the same resampled clusters, with a percentile interval.
 
-    The interval is a percentile interval of the paired differences. Where a share is 0 or 1, and resamples show none of
-    its uncertainty, the two intervals' arms are added in squares instead (Newcombe's hybrid interval, which takes the
-    shares for independent).
+    Where a share is 0 or 1, and resamples show none of its uncertainty, the two intervals' arms are added in squares
+    instead (Newcombe's hybrid interval, which takes the shares for independent).
     """
     value, draws = first[0] - second[0], first.draws - second.draws
     if not np.isfinite(value) or np.isnan([*first, *second]).any():
@@ -120,9 +112,9 @@ def group_table(target: str, corpus: Corpus, scores: Scores, clusters: ClusterBo
     """Tabulate refusal, confusion and flips by strategy, category and topic: one target's part of `table2_groups`.
 
     A row per kind (of `GROUPINGS`) and group. frr; of its rejections ci, cr60, ci_clipped, cr60_clipped, few; flip, the
-    share of variants decided otherwise than their own seed, of which to_reject and to_accept are the two directions
-    (flip = to_reject + to_accept), over the n_flip variants whose seed is scored; frr_most and flip_most, the share of
-    resamples in which the group is the highest of its kind. NaN with a `note` where undefined.
+    share of the n_flip variants with a scored seed that are decided otherwise than it, the sum of to_reject and
+    to_accept; frr_most and flip_most, the share of resamples in which the group is the highest of its kind. NaN with a
+    `note` where undefined.
     """
     frame = scores.merge(corpus[["prompt_id", "variant", *GROUPINGS]], on="prompt_id")
     seeds = frame[frame["variant"] == 0].set_index("cluster_id")["label"]
@@ -135,10 +127,9 @@ def group_table(target: str, corpus: Corpus, scores: Scores, clusters: ClusterBo
         estimates = {name: _group(cell, variants[name], clusters) for name, cell in cells.items()}
         most = {measure: _most({name: own[measure] for name, own in estimates.items()}) for measure in ("frr", "flip")}
         for name, cell in cells.items():
-            rejected = cell["label"] == "reject"
-            n_reject, n_flip = int(rejected.sum()), len(variants[name])
+            n_reject, n_flip = int((cell["label"] == "reject").sum()), len(variants[name])
             empty = "the seed is the reference" if name == "seed" else "no variant with a scored seed"
-            reasons = [] if cell.loc[rejected, "ci"].notna().any() else ["no scored rejection: CI and CR are undefined"]
+            reasons = [] if len(select_rejections(cell)) else ["no scored rejection: CI and CR are undefined"]
             reasons += [] if n_flip else [f"no flip: {empty}"]
             row = {"target": target, "kind": kind, "group": name, "n_scored": len(cell), "n_reject": n_reject}
             row |= {"n_clusters": cell["cluster_id"].nunique(), "n_flip": n_flip, **to_columns(estimates[name])}
@@ -175,11 +166,8 @@ def _most(estimates: Mapping[str, Estimate]) -> dict[str, float]:
 MIN_EVENTS_PER_TERM = 10
 """Refusals, and acceptances, that a regression needs for each of its terms; a rule of thumb for logistic models."""
 
-MIN_LOG_ODDS_VARIANCE = 1e-12
-"""Variance of a log odds ratio up to which it counts as none."""
-
-MAX_TERM_LOG_ODDS = 10.0
-"""Log odds ratio beyond which, either way, a term is taken to separate refusals from acceptances: no finite fit."""
+MIN_LOG_ODDS_VARIANCE, MAX_TERM_LOG_ODDS = 1e-12, 10.0
+"""Below the first variance there is none; beyond the second log odds ratio a term separates: there is no finite fit."""
 
 ADJUSTED_TERM = "length"
 """The regression's term that is adjusted for and not tested."""
@@ -191,10 +179,9 @@ def regression_terms(corpus: Corpus) -> pd.DataFrame:
     """Compute the terms of the regression for each prompt, indexed by prompt_id.
 
     One column of 0 and 1 per strategy, the seed being the reference; risk and length (log number of words) in standard
-    deviations over the corpus; similarity to the seed in standard deviations over the variants. A seed's similarity to
-    itself is 1 by definition and no measurement, and would be collinear with being the seed: seeds get 0, the variants'
-    mean, so that a strategy's odds ratio compares its variants of average similarity with their seeds, and the slope
-    comes from the variants alone.
+    deviations over the corpus; similarity to the seed in standard deviations over the variants. Seeds get 0, the
+    variants' mean: their similarity to themselves is no measurement, and collinear with being the seed. So a strategy's
+    odds ratio compares its variants of average similarity with their seeds.
     """
     variant = corpus["variant"] > 0
     length = np.log([max(len(split_words(text)), 1) for text in corpus["text"]])
@@ -213,17 +200,12 @@ def _standard(values: pd.Series) -> pd.Series:
 def refusal_odds_ratios(corpus: Corpus, scores: Mapping[str, Scores]) -> Table:
     """Regress refusal on strategy, surface risk and similarity to the seed, for each target and for all together.
 
-    Logistic regression by generalized estimating equations: exchangeable correlation inside a cluster, sandwich errors
-    over clusters (ours). Odds ratios are population averages, per standard deviation for risk and similarity, at equal
-    length; a strategy's is at equal risk too, so it leaves out what the strategy does by making the wording less or
-    more charged. Every refusal counts, with or without a CI.
-
-    Columns: target, term, odds_ratio with its interval, p, p_holm, n, n_reject, n_clusters, note. `ALL_TARGETS` has a
-    term per target beside those shown, and needs two targets that have both decisions. Holm's correction runs over all
-    terms of all targets, and apart from them over those of `ALL_TARGETS`; `ADJUSTED_TERM` is not tested. NaN with a
-    `note` where refusals or acceptances are too few (`MIN_EVENTS_PER_TERM` per term), a strategy is always or never
-    refused, terms have no spread or are collinear, or the fit does not converge; interval and p alone where a term's
-    effect has no variance between clusters.
+    Logistic regression by generalized estimating equations, with errors clustered by seed (ours). Odds ratios are per
+    standard deviation for risk and similarity, at equal length; a strategy's is at equal risk too. Every refusal
+    counts, with or without a CI. Columns: target, term, odds_ratio with its interval, p, p_holm, n, n_reject,
+    n_clusters, note. `ALL_TARGETS` has a term per target beside those shown, and needs two targets that have both
+    decisions. Holm's correction runs over all terms of all targets, and apart from them over those of `ALL_TARGETS`.
+    NaN with a `note` where nothing can be fitted; interval and p alone where a term's effect has no variance.
     """
     terms = regression_terms(corpus)
     rows, stacked = [], []

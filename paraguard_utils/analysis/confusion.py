@@ -1,9 +1,8 @@
 """Compute the Confusion Index, Rate and Depth, excess and flips (`docs/method.md`, Metrics; Chance).
 
-From the paper: CI(r) is the mean score of a rejection over its accepted neighbours; dataset CI is its mean over
-rejections; CR@tau is the share of rejections with CI(r) >= tau. Ours: CD is the standard deviation of CI(r) over
-rejections. An undefined value is NaN with a reason, never 0. Intervals resample clusters and keep the neighbours
-(`core.estimates`).
+CI(r) is the mean score of a rejection over its accepted neighbours; dataset CI is its mean over rejections; CR@tau is
+the share of rejections with CI(r) >= tau; CD (ours) is the standard deviation of CI(r). An undefined value is NaN with
+a reason, never 0. Intervals resample clusters and keep the neighbours.
 """
 
 import itertools
@@ -45,19 +44,16 @@ def score_prompts(
     """Average the scores of each centre's neighbours, those of a pairs file with rank <= k.
 
     Corpus and labels have the same order. The result has the columns of a scores file: one row per accepted or rejected
-    prompt. `ci` and `spread` (standard deviation of the scores inside the neighbourhood, dividing by their number) are
-    in the reading `relative`, `ci_clipped` and `spread_clipped` in `clipped`; `*_theta` columns use only neighbours at
-    least theta similar, and n_theta counts them; `isolation` is that of `disagreement.isolation`. NaN if a centre has
-    no neighbour.
+    prompt. `ci` and `spread` (standard deviation of the scores inside the neighbourhood) are in the reading `relative`,
+    `ci_clipped` and `spread_clipped` in `clipped`; `*_theta` columns use only neighbours at least theta similar, and
+    n_theta counts them; `isolation` is that of `disagreement.isolation`. NaN if a centre has no neighbour.
     """
     near = frame[is_ranked(frame, k)]
     near = near.assign(**{reading: score_pairs(near, weights, reading) for reading in PPL_READINGS})
-    base = corpus[["prompt_id", "cluster_id"]].assign(
-        label=labels["label"].to_numpy(), isolation=evaluation.label_isolation(corpus, labels)
-    )
-    base = base[base["label"].isin(["accept", "reject"])]
-    every = near.groupby("centre_id")
-    close = near[near["similarity"] >= theta].groupby("centre_id")
+    isolation = evaluation.label_isolation(corpus, labels)
+    base = corpus[["prompt_id", "cluster_id"]].assign(label=labels["label"].to_numpy(), isolation=isolation)
+    base = base[evaluation.is_scored(labels)]
+    every, close = (part.groupby("centre_id") for part in (near, near[near["similarity"] >= theta]))
     columns = {
         "n_neighbours": every.size(),
         "mean_similarity": every["similarity"].mean(),
@@ -77,47 +73,34 @@ def score_prompts(
 def describe_flips(corpus: Corpus, labels: Labels) -> pd.DataFrame:
     """Describe how each cluster with at least two scored prompts was decided; rows of both in the same order.
 
-    Columns: cluster_id, accepted, rejected, mixed (both occur), entropy (of the rejection share, in bits, in [0, 1]).
+    Columns: cluster_id, n (scored), rejected, mixed (decided both ways), entropy (of the rejection share, in bits).
     """
-    label = labels["label"].to_numpy()
-    frame = corpus[["cluster_id"]].assign(accepted=label == "accept", rejected=label == "reject")
-    frame = frame.groupby("cluster_id", as_index=False).sum()
-    frame = frame[frame["accepted"] + frame["rejected"] >= 2].reset_index(drop=True)
-    share = frame["rejected"] / (frame["accepted"] + frame["rejected"])
-    frame["mixed"] = (share > 0) & (share < 1)
-    frame["entropy"] = [0.0 if p in (0.0, 1.0) else float(-p * np.log2(p) - (1 - p) * np.log2(1 - p)) for p in share]
-    return frame
+    decided = evaluation.count_label_decisions(corpus, labels)
+    share = decided["rejected"] / decided["n"]
+    entropy = [0.0 if p in (0.0, 1.0) else float(-p * np.log2(p) - (1 - p) * np.log2(1 - p)) for p in share]
+    return decided.assign(mixed=(share > 0) & (share < 1), entropy=entropy)
 
 
-def cluster_excess(
-    corpus: Corpus, frame: Pairs, weights: ScoreWeights = PAPER_WEIGHTS, reading: str = "relative"
-) -> pd.DataFrame:
-    """Compute the primary (within-cluster) excess of every mixed cluster.
-
-    It is the mean score of the cluster's rejected-accepted pairs minus that of its accepted-accepted pairs; mixed are
-    clusters with at least one rejected and two accepted prompts. Columns: cluster_id, excess in [-1, 1].
-    """
+def select_own_pairs(corpus: Corpus, frame: Pairs) -> pd.DataFrame:
+    """Select the pairs of one cluster from a pairs file, and add their cluster_id."""
     own = frame[frame["same_cluster"]]
-    cluster = own["centre_id"].map(corpus.set_index("prompt_id")["cluster_id"])
-    found = _cluster_excess(cluster, own["centre_label"] == "reject", score_pairs(own, weights, reading))
-    return found.rename("excess").rename_axis("cluster_id").reset_index()
+    return own.assign(cluster_id=own["centre_id"].map(corpus.set_index("prompt_id")["cluster_id"]))
 
 
-def _cluster_excess(clusters: ArrayLike, rejected: ArrayLike, values: ArrayLike) -> pd.Series:
-    """Subtract the mean value of accepted-accepted from that of rejected-accepted pairs, in clusters that have both."""
-    means = pd.Series(np.asarray(values)).groupby([np.asarray(clusters), np.asarray(rejected)]).mean().unstack()
-    means = means.reindex(columns=[True, False])
+def cluster_excess(own: pd.DataFrame, values: ArrayLike) -> pd.Series:
+    """Compute the primary (within-cluster) excess of any value of pairs, by cluster_id of every mixed cluster.
+
+    It is the mean value of the cluster's rejected-accepted pairs minus that of its accepted-accepted pairs; mixed are
+    clusters with at least one rejected and two accepted prompts. `own` has cluster_id and centre_label of each pair.
+    """
+    sides = [own["cluster_id"].to_numpy(), (own["centre_label"] == "reject").to_numpy()]
+    means = pd.Series(np.asarray(values)).groupby(sides).mean().unstack().reindex(columns=[True, False])
     return (means[True] - means[False]).dropna()
 
 
-def estimate_excess(
-    clusters: ClusterBootstrap, cluster_ids: ArrayLike, rejected: ArrayLike, values: ArrayLike
-) -> Estimate:
-    """Estimate the primary excess of any value of pairs: its mean over mixed clusters, NaN without one.
-
-    `cluster_ids`, `rejected` (whether the centre is) and `values` have one entry per pair.
-    """
-    found = _cluster_excess(cluster_ids, rejected, values)
+def estimate_excess(clusters: ClusterBootstrap, own: pd.DataFrame, values: ArrayLike) -> Estimate:
+    """Estimate the mean of `cluster_excess` over mixed clusters, NaN without one."""
+    found = cluster_excess(own, values)
     return clusters.mean(found.index, found)
 
 
@@ -125,20 +108,20 @@ def estimate_rates(corpus: Corpus, labels: Labels, clusters: ClusterBootstrap) -
     """Estimate how often a target refuses, from a corpus and labels in the same order.
 
     Names: frr = reject / (accept + reject); frr_aside, the same without what a provider stopped; flip_rate, the share
-    of clusters decided both ways; flip_random, what it would be if each prompt were refused at random with probability
-    frr (ours); flip_entropy in bits; dr, the disagreement ratio (`disagreement`).
+    of clusters decided both ways; flip_random, what it would be if prompts were refused at random (ours); flip_entropy
+    in bits; dr, the disagreement ratio.
     """
-    cluster, label = corpus["cluster_id"].to_numpy(), labels["label"].to_numpy()
-    scored = np.isin(label, ["accept", "reject"])
+    cluster, rejected = corpus["cluster_id"].to_numpy(), (labels["label"] == "reject").to_numpy()
+    scored = evaluation.is_scored(labels)
     kept = scored & ~_stopped(labels)
     by_cluster = describe_flips(corpus, labels)
     return {
-        "frr": clusters.share(cluster[scored], label[scored] == "reject"),
-        "frr_aside": clusters.share(cluster[kept], label[kept] == "reject"),
+        "frr": clusters.share(cluster[scored], rejected[scored]),
+        "frr_aside": clusters.share(cluster[kept], rejected[kept]),
         "flip_rate": clusters.share(by_cluster["cluster_id"], by_cluster["mixed"]),
-        "flip_random": _flips_at_random(clusters, by_cluster, cluster[scored], label[scored] == "reject"),
+        "flip_random": _flips_at_random(clusters, by_cluster, cluster[scored], rejected[scored]),
         "flip_entropy": clusters.mean(by_cluster["cluster_id"], by_cluster["entropy"]),
-        "dr": disagreement.estimate_disagreement(clusters, evaluation.count_label_decisions(corpus, labels)),
+        "dr": disagreement.estimate_disagreement(clusters, by_cluster),
     }
 
 
@@ -152,9 +135,8 @@ def _flips_at_random(
     clusters: ClusterBootstrap, by_cluster: pd.DataFrame, cluster: np.ndarray, rejected: np.ndarray
 ) -> Estimate:
     """Estimate the share of clusters decided both ways if every prompt is refused at random at the target's rate."""
-    size = by_cluster["accepted"] + by_cluster["rejected"]
-    sizes = sorted(set(size))
-    of_size = [clusters.sums(by_cluster["cluster_id"], size == one) for one in sizes]
+    sizes = sorted(set(by_cluster["n"]))
+    of_size = [clusters.sums(by_cluster["cluster_id"], by_cluster["n"] == one) for one in sizes]
 
     def statistic(n: np.ndarray, refused: np.ndarray, *times: np.ndarray) -> np.ndarray:
         rate = refused / n
@@ -169,19 +151,18 @@ def rate_row(target: str, corpus: Corpus, labels: Labels, clusters: ClusterBoots
     """Count a target's decisions and estimate how often it refuses.
 
     Columns: target, n_prompts, n_scored, a count per label (n_reject includes what n_blocked counts, unless that was
-    set aside), n_clusters, the estimates of `estimate_rates` with their intervals, and what stands beside dr
-    (`disagreement.disagreement_columns`).
+    set aside), n_clusters, `estimate_rates` with intervals, and `disagreement.disagreement_columns`.
     """
-    label = labels["label"]
+    decided = evaluation.count_label_decisions(corpus, labels)
     return {
         "target": target,
         "n_prompts": len(corpus),
-        "n_scored": int(label.isin(["accept", "reject"]).sum()),
-        **{f"n_{name}": int((label == name).sum()) for name in LABELS},
+        "n_scored": int(evaluation.is_scored(labels).sum()),
+        **{f"n_{name}": int((labels["label"] == name).sum()) for name in LABELS},
         "n_blocked": int(_stopped(labels).sum()),
-        "n_clusters": len(describe_flips(corpus, labels)),
+        "n_clusters": len(decided),
         **to_columns(estimate_rates(corpus, labels, clusters)),
-        **disagreement.disagreement_columns(evaluation.count_label_decisions(corpus, labels)),
+        **disagreement.disagreement_columns(decided),
     }
 
 
@@ -192,7 +173,7 @@ def rejection_row(prompts: str, target: str, labels: Labels) -> dict[str, Any]:
     n_prompts, n_scored, n_reject, n_unparsed, and rejected = reject / (accept + reject), with its interval.
     """
     ids, label = labels["prompt_id"].str.rpartition("-")[0].to_numpy(), labels["label"].to_numpy()
-    scored = np.isin(label, ["accept", "reject"])
+    scored = evaluation.is_scored(labels)
     return {
         "prompts": prompts,
         "target": target,
@@ -218,26 +199,21 @@ def estimate_scores(
     neighbourhood; share_theta and ci_theta, with neighbours at least theta similar only; excess and
     excess_no_prob_shift.
     """
-    suffix = {"relative": "", "clipped": "_clipped"}[reading]
+    ci = CI_COLUMNS[reading]
     scores = scores[scores["ci"].notna()]
     rejected, accepted = (scores[scores["label"] == label] for label in ("reject", "accept"))
-    ids, ci = rejected["cluster_id"], rejected[f"ci{suffix}"]
-    close = rejected[rejected["n_theta"] > 0]
-    own = frame[frame["same_cluster"]]
-    own_ids = own["centre_id"].map(corpus.set_index("prompt_id")["cluster_id"])
-    rest = weights.without_prob_shift()
-
-    def primary(used: ScoreWeights) -> Estimate:
-        return estimate_excess(clusters, own_ids, own["centre_label"] == "reject", score_pairs(own, used, reading))
-
+    ids, close = rejected["cluster_id"], rejected[rejected["n_theta"] > 0]
+    own, rest = select_own_pairs(corpus, frame), weights.without_prob_shift()
     return {
-        **estimate_confusion(clusters, ids, ci),
-        "floor": clusters.mean(accepted["cluster_id"], accepted[f"ci{suffix}"]),
-        "spread": clusters.mean(ids, rejected[f"spread{suffix}"]),
+        **estimate_confusion(clusters, ids, rejected[ci]),
+        "floor": clusters.mean(accepted["cluster_id"], accepted[ci]),
+        "spread": clusters.mean(ids, rejected[ci.replace("ci", "spread")]),
         "share_theta": clusters.share(ids, rejected["n_theta"] > 0),
-        "ci_theta": clusters.mean(close["cluster_id"], close[f"ci{suffix}_theta"]),
-        "excess": primary(weights),
-        "excess_no_prob_shift": primary(rest) if rest else clusters.undefined(),
+        "ci_theta": clusters.mean(close["cluster_id"], close[f"{ci}_theta"]),
+        "excess": estimate_excess(clusters, own, score_pairs(own, weights, reading)),
+        "excess_no_prob_shift": estimate_excess(clusters, own, score_pairs(own, rest, reading))
+        if rest
+        else clusters.undefined(),
     }
 
 
@@ -254,12 +230,12 @@ def target_row(
 ) -> dict[str, Any]:
     """Summarise one target in one reading of the PPL contrast: one row of Tables 1 and 3.
 
-    The row holds `rate_row` and `estimate_scores`, each estimate `x` with `x_low` and `x_high` (95 %); n_mixed, the
-    clusters with an excess; n_short, the rejections with fewer than k neighbours; few, whether fewer than 30 rejections
-    have CI; note, why something is NaN.
+    The row holds `rate_row` and `estimate_scores` with intervals; n_mixed, the clusters with an excess; n_short, the
+    rejections with fewer than k neighbours; few, whether fewer than 30 rejections have CI; note, why something is NaN.
     """
     rejected = select_rejections(scores)
-    n_mixed = len(cluster_excess(corpus, frame, weights, reading))
+    own = select_own_pairs(corpus, frame)
+    n_mixed = len(cluster_excess(own, score_pairs(own, weights, reading)))
     n_short = int((rejected["n_neighbours"] < k).sum())
     return {
         **rate_row(target, corpus, labels, clusters),
@@ -281,18 +257,14 @@ def compare_targets(
     """Compare every two targets on the same resampled clusters (`docs/method.md`, Intervals and comparisons).
 
     Estimates are by target and measure. Columns: measure, first, second, difference (first minus second) with its
-    interval; p, two-sided: twice the share of resamples on the other side of 0, at least 2 / (1 + B); p_holm, adjusted
-    by Holm over the pairs of targets of one measure. NaN if an estimate is undefined.
+    interval; p, two-sided (`Estimate.p`); p_holm, adjusted by Holm over the pairs of targets of one measure. NaN if an
+    estimate is undefined.
     """
     rows = []
     for measure in measures:
         for first, second in itertools.combinations(estimates, 2):
-            one, other = estimates[first][measure], estimates[second][measure]
-            found = one - other
-            known = found.draws[np.isfinite(found.draws)]
-            beyond = 1 + min(np.count_nonzero(known <= 0), np.count_nonzero(known >= 0))
-            row = {"measure": measure, "first": first, "second": second, **to_columns({"difference": found})}
-            rows.append(row | {"p": min(1.0, 2 * beyond / (1 + len(known))) if np.isfinite(found[1]) else np.nan})
+            found = estimates[first][measure] - estimates[second][measure]
+            rows.append((measure, first, second, *found, found.p))
     names = ["measure", "first", "second", "difference", "difference_low", "difference_high", "p"]
     table = pd.DataFrame(rows, columns=names)  # one target has no difference
     return table.assign(p_holm=table.groupby("measure")["p"].transform(adjust_holm))
@@ -305,8 +277,7 @@ def compare_orders(
 ) -> Table:
     """Compute how certain the order of any two targets is, and how probably another setting reverses it.
 
-    Both come from the same resampled clusters (`docs/method.md`, Intervals and comparisons). Estimates are by setting
-    (of a labeller, a weight, a threshold ...), target and measure; `reference` is one of the settings.
+    Estimates over the same resampled clusters are by setting, target and measure; `reference` is one of the settings.
     Columns: measure, first, second, setting; higher, the share of resamples in which the first target's estimate is
     higher (ties count half); reversed, the share in which the order is opposite to the reference's. NaN if an estimate
     is undefined in every resample.

@@ -31,7 +31,7 @@ def correct_rates(
             for name, side in (("usable", "acceptances"), ("missed", "acceptances"), ("precision", "rejections"))
         )
         found = correct_label_noise(clusters, decided, precision, missed)
-        scored, accepted = own["label"].isin(["accept", "reject"]).to_numpy(), (own["label"] == "accept").to_numpy()
+        scored, accepted = evaluation.is_scored(own), (own["label"] == "accept").to_numpy()
         share = clusters.share(corpus["cluster_id"].to_numpy()[scored], accepted[scored])
         draws = np.random.default_rng(SEED).beta(hits + JEFFREYS_PRIOR, read - hits + JEFFREYS_PRIOR, len(share.draws))
         found["usable"] = Estimate.percentile(share[0] * hits / read if read else np.nan, share.draws * draws)

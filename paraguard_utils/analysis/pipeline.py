@@ -1,7 +1,7 @@
 """Turn a target's traces and labels in a store into pairs and scores, for 03, 05 and the explorer."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -14,7 +14,7 @@ from paraguard_utils.labels import labelling
 from paraguard_utils.models import encoder
 from paraguard_utils.models.prompting import model_of_target
 from paraguard_utils.models.trace_store import hash_answers, read_traces
-from paraguard_utils.schemas import Corpus, Labels, Pairs, Scores, Table, Traces
+from paraguard_utils.schemas import Corpus, Labels, Pairs, Scores, Table, Tokens, Traces
 from paraguard_utils.settings import Settings
 from paraguard_utils.stores import RECORDED, Store, frame_hash, read_meta
 
@@ -25,32 +25,23 @@ _COMPARABLE = {"corpus", "labeller", "k", "weight_drift", "weight_prob_shift", "
 """What two runs must share for their rows to stand in one table."""
 
 
-class ScoringTraces(NamedTuple):
-    """Traces that can be scored, in corpus order, and the model whose tokens they hold: the target's or a surrogate."""
-
-    traces: Traces
-    model: str
-
-
-def read_scoring_traces(store: Store, corpus_name: str, corpus: Corpus, target: str) -> ScoringTraces:
+def read_scoring_traces(store: Store, corpus_name: str, corpus: Corpus, target: str) -> tuple[Traces, str]:
     """Read a target's traces; if its server returns no tokens, complete them from a surrogate's, here or in the record.
 
-    A DataError says that the traces are of another corpus, Missing that no surrogate was asked the corpus under the
-    same system prompt.
+    Return them in corpus order, and the model whose tokens they hold: the target's or the surrogate's. A DataError says
+    that the traces are of another corpus, Missing that no surrogate was asked the corpus under the same system prompt.
     """
     traces = read_traces(store, corpus_name, corpus, target)
     level = read_meta(store.path("traces", corpus_name, target)).get("level")
     if level is None:
-        return ScoringTraces(traces, model_of_target(target))
+        return traces, model_of_target(target)
     for place in (store, Store(RECORDED)):
         known = {file.stem for file in place.path("traces", corpus_name, "x").parent.glob("*.parquet")}
         name = surrogate.find_surrogate(target, known)
         if name is not None:
             lent = read_traces(place, corpus_name, corpus, name)
-            return ScoringTraces(
-                surrogate.retokenize(surrogate.fill_from_surrogate(traces, level, lent).traces, lent),
-                model_of_target(name),
-            )
+            filled = surrogate.fill_from_surrogate(traces, level, lent).traces
+            return surrogate.retokenize(filled, lent), model_of_target(name)
     raise Missing(
         f"{target} tells {level!r} only, and no packaged model that could lend the rest was asked {corpus_name}; run "
         f"02_querying with --store {store.name}, the same corpus and wrapper, and model=smollm2-135m-instruct"
@@ -63,13 +54,11 @@ def compute_pairs_and_scores(
     corpus: Corpus,
     labels: Labels,
     traces: Traces,
-    model_name: str,
+    tokens: Tokens | signals.DriftCache,
     settings: Settings,
-    drifts: signals.DriftCache | None = None,
 ) -> tuple[Pairs, Scores]:
-    """Compute a target's pairs and scores; `score_target` writes them too. Drift is computed anew without `drifts`."""
+    """Compute a target's pairs and scores, with the tokens of its traces or the Drift of their model."""
     vectors = encoder.stored_vectors(store, corpus_name, corpus["text"], earlier=True)
-    tokens = drifts if drifts is not None else store.read_earlier("tokens", model_name)
     made = surrogate.mask_left_out(labels, surrogate.explain_left_out(traces))
     frame = signals.compute_pairs(corpus, vectors, traces, made, tokens, settings.k)
     scores = confusion.score_prompts(corpus, labels, frame, settings.weights(), settings.k, settings.theta)
@@ -77,41 +66,29 @@ def compute_pairs_and_scores(
 
 
 def score_target(
-    store: Store,
-    corpus_name: str,
-    corpus: Corpus,
-    target: str,
-    labels: Labels,
-    traces: Traces,
-    model_name: str,
-    settings: Settings,
+    store: Store, corpus: Corpus, target: str, labels: Labels, traces: Traces, model_name: str, settings: Settings
 ) -> tuple[Pairs, Scores]:
-    """Compute a target's pairs and scores, and write both.
-
-    Corpus, labels and traces have the same order; the traces may be another target's (a guard has none). Drift uses the
-    token embeddings of the model `model_name`.
-    """
-    frame, scores = compute_pairs_and_scores(store, corpus_name, corpus, labels, traces, model_name, settings)
-    meta = settings.meta(
-        corpus=corpus, labels=labelling.hash_labels(labels), traces=hash_answers(traces), tokens=model_name
-    )
+    """Compute a target's pairs and scores, and write both; the traces may be another target's (a guard has none)."""
+    given = (corpus, labels, traces, store.read_earlier("tokens", model_name), settings)
+    frame, scores = compute_pairs_and_scores(store, settings.corpus, *given)
+    inputs = {"labels": labelling.hash_labels(labels), "traces": hash_answers(traces), "tokens": model_name}
+    meta = settings.meta(corpus=corpus, **inputs)
     # Processors differ in the sixteenth digit: what is written is the same on all of them.
-    store.write("pairs", corpus_name, target, frame=frame.round(PAIR_DECIMALS), meta=meta)
-    store.write("scores", corpus_name, target, frame=scores, meta=meta)
+    store.write("pairs", settings.corpus, target, frame=frame.round(PAIR_DECIMALS), meta=meta)
+    store.write("scores", settings.corpus, target, frame=scores, meta=meta)
     return frame, scores
 
 
 def read_matching_scores(store: Store, corpus_name: str, target: str, corpus: Corpus, settings: Settings) -> Scores:
     """Read a target's scores; raise a DataError unless they are of this corpus and of the labels in the store.
 
-    The record holds scores under the usual labeller only; under another one they are computed from its traces.
+    The record holds those under the usual labeller only; under another one they are computed.
     """
     if store.recorded and settings.labeller != "combined":
         traces = read_traces(store, corpus_name, corpus, target)
         labels = labelling.read_matching_labels(store, corpus_name, target, traces, settings.labeller)
-        return compute_pairs_and_scores(store, corpus_name, corpus, labels, traces, model_of_target(target), settings)[
-            1
-        ]
+        tokens = store.read_earlier("tokens", model_of_target(target))
+        return compute_pairs_and_scores(store, corpus_name, corpus, labels, traces, tokens, settings)[1]
     path = store.path("scores", corpus_name, target)
     scores = store.read("scores", corpus_name, target)
     _, labels = labelling.read_labels(store, corpus_name, target, settings.labeller)
@@ -125,8 +102,7 @@ def read_matching_scores(store: Store, corpus_name: str, target: str, corpus: Co
 def add_recorded_rows(name: str, table: Table, store: Store, recorded: Sequence[str], meta: dict[str, Any]) -> Table:
     """Put the rows of `recorded` targets in the recorded table above this store's rows; the column `store` tells which.
 
-    If `meta`, which goes with the table, has another corpus or other scoring parameters than the recorded table, no
-    recorded rows are added.
+    They are left out if `meta`, which goes with the table, has another corpus or other scoring parameters.
     """
     table = table.assign(store=store.name)
     if not recorded:
@@ -151,10 +127,9 @@ def stack_rejections(scores: Mapping[str, Scores]) -> Scores:
 def read_evaluations(
     store: Store, corpus_name: str, corpus: Corpus, names: Sequence[str], settings: Settings | None = None
 ) -> dict[str, Evaluation]:
-    """Read what a store holds of some targets, and check that its files belong together.
+    """Read what a store holds of some targets, all scored with the same weights, k and labeller (those of `settings`).
 
-    All were scored with the same weights, k and labeller: those of `settings`, if given. Otherwise, or if a file is
-    missing, labels are of other answers, or scores of other labels, pairs or another corpus, a DataError says so.
+    A DataError says that they were not, or that a file is missing or of other answers, labels, pairs or another corpus.
     """
     found: dict[str, Evaluation] = {}
     drifts: dict[str, signals.DriftCache] = {}
@@ -164,13 +139,11 @@ def read_evaluations(
         store.read("scores", corpus_name, name)
         known = Settings(**read_meta(path)["parameters"])
         made = (known.weights(), known.k, known.labeller)
-        if wanted not in (None, made):
-            raise DataError(
-                f"{paths.display_path(path)}: scored with another k, labeller or weights; run 03_scoring again"
-            )
-        if any((earlier.weights, earlier.k, earlier.labeller) != made for earlier in found.values()):
-            than = f"other weights, k or labeller than {names[0]}"
-            raise DataError(f"{paths.display_path(path)}: scored with {than}; run 03_scoring again")
+        other = "another k, labeller or weights" if wanted not in (None, made) else ""
+        if not other and any((one.weights, one.k, one.labeller) != made for one in found.values()):
+            other = f"other weights, k or labeller than {names[0]}"
+        if other:
+            raise DataError(f"{paths.display_path(path)}: scored with {other}; run 03_scoring again")
         traces, model = read_scoring_traces(store, corpus_name, corpus, name)
         labels = labelling.read_matching_labels(store, corpus_name, name, traces, known.labeller)
         scores = read_matching_scores(store, corpus_name, name, corpus, known)
@@ -192,8 +165,8 @@ def read_guard_evaluations(
 ) -> dict[str, Evaluation]:
     """Read what a store holds of the published guards that were scored with the traces of one of these targets.
 
-    Guards that were scored otherwise, or with another target's traces, are left out; traces and tokens of the others
-    are those of their target in `data`. A DataError says that scores are of another corpus or other decisions.
+    Others are left out; traces and tokens are those of the target. A DataError says that scores are of another corpus
+    or other decisions.
     """
     references = {hash_answers(own.traces): own for own in data.values()}
     found = {}

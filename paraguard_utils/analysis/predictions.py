@@ -1,8 +1,6 @@
 """Judge what was predicted before it was measured (`docs/method.md`, Predictions).
 
-`data/predictions.csv` says of each prediction which rows of which table decide it, and between which limits. Here too
-are the tables it is judged on where the truth is known: of the worlds of `benchmarks/known_truth.py` and of the task
-without safety of `benchmarks/sentiment.py`.
+Here too are the tables of `benchmarks/known_truth.py` and `benchmarks/sentiment.py`, where the truth is known.
 """
 
 from collections.abc import Mapping
@@ -24,18 +22,12 @@ VERDICT_COLUMNS = ("number", "about", "measure", "value", "value_low", "value_hi
 
 
 def read_predictions() -> Table:
-    """Return the file of predictions, a measure of a prediction a row."""
+    """Return the measures of predictions, which rows of which table decide them, and between which limits."""
     return pd.read_csv(PREDICTIONS_FILE, keep_default_na=False)
 
 
 def judge_interval(low: float, high: float, least: float = -np.inf, most: float = np.inf) -> str:
-    """Return whether a prediction `holds` (the whole interval lies between two limits), `fails` or is `open`.
-
-    Examples
-    --------
-    >>> judge_interval(0.4, 0.6, least=0.3), judge_interval(0.2, 0.4, least=0.3), judge_interval(0.1, 0.3, least=0.3)
-    ('holds', 'open', 'fails')
-    """
+    """Return whether a prediction `holds` (the whole interval lies between two limits), `fails` or is `open`."""
     if not np.isfinite([low, high]).all():
         return "open"
     if least < low and high < most:
@@ -47,11 +39,9 @@ def judge_predictions(tables: Mapping[str, Table]) -> Table:
     """Judge the predictions about some tables, which are given by the names they have in the file.
 
     Tables for predictions 1 to 8 are from `prediction_tables`, rows for prediction 18 from
-    `remedies.effects.compare_with_control`. An empty table is passed over.
-
-    Columns: number; about, the target or targets, with remedy, guard or score; measure; value with its interval;
-    verdict (`judge_interval`, or `few` where there are too few refusals to judge). A measure without an interval is
-    judged by its value.
+    `remedies.effects.compare_with_control`. An empty table is passed over. Columns: number; about, the target or
+    targets, with remedy, guard or score; measure; value with its interval; verdict (`judge_interval`, or `few` where
+    there are too few refusals to judge). A measure without an interval is judged by its value.
     """
     found = []
     for one in read_predictions().itertuples():
@@ -86,20 +76,17 @@ USUAL_REFUSAL_RATE = 0.2
 """Refusal rate of the worlds in which wordings are compared."""
 
 SEEN_MODELS = ("smollm2-135m-instruct-q4_1", "qwen2.5-coder-0.5b-instruct-q4_k_m")
-"""Models on whose answers to the project's corpus disagreement was found, before predictions 1 to 8 were written."""
+"""Models on whose answers disagreement was found, before predictions 1 to 8 were written."""
 
 
 def known_truth_effects(worlds: Table) -> Table:
     """Compare how far meaning, the refusal rate and wording move each measure in worlds of known truth.
 
-    `worlds` has wording, frr, correlation, measure, mean, low, high.
-
-    Columns: measure; meaning, the mean at the highest latent correlation minus that at 0, at `USUAL_REFUSAL_RATE` with
-    wording left to chance ("dice"); chance, half the mean width of the range that 95 % of worlds lie in; frr, the mean
-    distance between the highest and the lowest of the refusal rates; perplexity and length, how far means lie from
-    those of dice where that decides the wording. All but meaning are shares of the size of meaning, averaged over
-    correlations: 1 is what meaning does. They are NaN where meaning moves the measure by less than chance does: a share
-    of nearly nothing would be large and say nothing.
+    `worlds` has wording, frr, correlation, measure, mean, low, high. Columns: measure; meaning, the mean at the highest
+    latent correlation minus that at 0, at `USUAL_REFUSAL_RATE` with wording left to chance ("dice"); chance, half the
+    mean width of the range that 95 % of worlds lie in; frr, the mean distance between the highest and the lowest of the
+    refusal rates; perplexity and length, how far means lie from those of dice where that decides the wording. All but
+    meaning are shares of the size of meaning; NaN where meaning moves the measure by less than chance does.
     """
     rows = []
     for measure in MEASURE_TITLES:
@@ -122,8 +109,8 @@ def known_truth_effects(worlds: Table) -> Table:
 def wording_dependence(halves: Table) -> Table:
     """Count the targets in which a measure differs between clusters of two kinds of wording.
 
-    Columns: measure; for length and perplexity the number of targets, of those that are not few, in which the interval
-    of the difference excludes 0, as "1 of 7", and the range of the differences.
+    Columns: measure; for length and perplexity the targets, of those that are not few, in which the interval of the
+    difference excludes 0, as "1 of 7", and the range of the differences.
     """
     rows = []
     for measure in MEASURE_TITLES:
@@ -140,11 +127,9 @@ def wording_dependence(halves: Table) -> Table:
 def noise_response(task: Table) -> Table:
     """Count the systems in which a measure follows noise in the decisions, and the overlap of the classes.
 
-    `task` has system, overlap ("none", "quarter", "half"), noise and the measures.
-
-    Columns: measure; systems; rises_noise, the systems in which it rises at every step of noise (all clusters); lowest
-    and highest change from no noise to the most, `noise_low` and `noise_high`; the same for overlap, without noise. A
-    fall at every step counts for agreement, which is highest where paraphrases agree.
+    `task` has system, overlap ("none", "quarter", "half"), noise and the measures. Columns: measure; systems;
+    rises_noise, the systems in which it rises at every step of noise (agreement: falls); lowest and highest change from
+    no noise to the most, `noise_low` and `noise_high`; the same for overlap, without noise.
     """
     task = task.assign(overlap=pd.Categorical(task["overlap"], ["none", "quarter", "half"]))
     parts = {"noise": task[task["overlap"] == "quarter"], "overlap": task[task["noise"] == 0]}
@@ -165,11 +150,10 @@ def prediction_tables(tables: Mapping[str, Table], corpus: str) -> dict[str, Tab
     """Add to tables what predictions 1 to 8 ask of a target, or of two; the result is for `judge_predictions`.
 
     `tables` holds table1_targets, variance, validity, table1_differences and floor_differences
-    (`confusion.compare_targets` of the excess over the matched floor); `corpus` is a name.
-
-    Each table gets seen: the model is one of `SEEN_MODELS`, and the corpus the project's. table1_differences holds
-    those of the floors too, only those between wrappers of one model, and for both the distance of their FRR,
-    frr_apart, and few_dr: one of them has too few refusals for a DR.
+    (`confusion.compare_targets` of the excess over the matched floor); `corpus` is a name. Each table gets seen: the
+    model is one of `SEEN_MODELS`, and the corpus the project's. table1_differences holds those of the floors too, only
+    those between wrappers of one model, and frr_apart, the distance of their FRR, and few_dr: one of them has too few
+    refusals for a DR.
     """
     seen, once = SEEN_MODELS if corpus == CORPUS else (), tables["table1_targets"]
     pairs = pd.concat([tables["table1_differences"], tables["floor_differences"]], ignore_index=True)

@@ -1,8 +1,7 @@
 """How results change with the choices behind them (`docs/method.md`, Sensitivity and grid search).
 
-One choice is varied at a time, the others stay at their defaults. Every setting uses the same resampled clusters, so
-that the order of two targets has a bootstrap probability in each. The paper mentions a grid search for the weights; its
-criterion here is ours.
+One choice is varied at a time, and every setting uses the same resampled clusters. The grid search is the paper's, its
+criterion ours.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,7 +23,6 @@ from paraguard_utils.core.signals import PAPER_WEIGHTS, PPL_READINGS, ScoreWeigh
 from paraguard_utils.errors import Missing
 from paraguard_utils.labels import labelling
 from paraguard_utils.models import encoder
-from paraguard_utils.models.prompting import model_of_target
 from paraguard_utils.models.weights import MINILM_FILE
 from paraguard_utils.schemas import Corpus, Pairs, Table
 from paraguard_utils.settings import Settings
@@ -34,10 +32,8 @@ SettingEstimates: TypeAlias = dict[str, Any]
 """Estimates by measure, and n, the number of rejections they rest on."""
 
 EstimatesBySetting: TypeAlias = dict[str, dict[str, dict[str, SettingEstimates]]]
-"""By dimension, setting and target."""
 
 MAX_K = 20
-"""The largest k tried."""
 
 VARIED_THETAS = (-1.0, 0.3, 0.4, 0.5, MIN_SIMILARITY, 0.7, 0.8, 0.9)
 """Similarities below which a neighbour is left out; -1 leaves out none."""
@@ -45,7 +41,7 @@ VARIED_THETAS = (-1.0, 0.3, 0.4, 0.5, MIN_SIMILARITY, 0.7, 0.8, 0.9)
 CONTRAST_SCALINGS = {**PPL_READINGS, "minmax": "ppl_minmax"}
 DRIFT_SPACES = {"target": "drift", "target, centred": "drift_centred", "encoder": "drift_encoder"}
 NEIGHBOUR_DIMENSIONS = ("k", "theta", "neighbours")
-"""Dimensions that cannot move the excess, which is over all pairs of one cluster."""
+"""Dimensions that cannot move the excess."""
 
 RATE_MEASURES = ("frr", "flip_rate")
 """Measures that are defined without a rejection."""
@@ -71,9 +67,8 @@ SEARCH_FOLDS = 5
 def pairs_for_settings(store: Store, corpus_name: str, corpus: Corpus, target: Evaluation) -> pd.DataFrame:
     """Compare one target's prompts with up to `MAX_K` neighbours, in every space and scaling.
 
-    Returns a pairs file with what `prepare_pairs` adds, and drift_centred (embeddings less their mean over the distinct
-    tokens kept for the model) and drift_encoder (contextual token vectors of the sentence encoder), both for the
-    default neighbours and the own cluster only.
+    Returns a pairs file with what `prepare_pairs` adds, and drift_centred (`DriftCache.centred`) and drift_encoder
+    (contextual token vectors of the sentence encoder), both for the default neighbours and the own cluster only.
     """
     vectors = encoder.stored_vectors(store, corpus_name, corpus["text"], earlier=True)
     frame = signals.compute_pairs(corpus, vectors, target.traces, target.labels, target.drifts, MAX_K)
@@ -94,10 +89,8 @@ def encoder_drifts(store: Store, name: str, first: Sequence[str], second: Sequen
     """
     keys = [tuple(sorted(map(encoder.hash_text, pair))) for pair in zip(first, second, strict=True)]
     # Recorded ones and this store's own, so that what is promoted holds them all.
-    there = [stores.Store(one) for one in dict.fromkeys((stores.RECORDED, store.name))]
-    known = [
-        one.read("drifts", encoder.ENCODER_NAME, name) for one in there if one.has("drifts", encoder.ENCODER_NAME, name)
-    ]
+    where, there = ("drifts", encoder.ENCODER_NAME, name), map(Store, dict.fromkeys((stores.RECORDED, store.name)))
+    known = [one.read(*where) for one in there if one.has(*where)]
     names = ["first_hash", "second_hash", "drift"]
     known = pd.concat(known, ignore_index=True).drop_duplicates(names[:2]) if known else pd.DataFrame(columns=names)
     drifts = known.set_index(names[:2])["drift"].to_dict()
@@ -111,20 +104,19 @@ def encoder_drifts(store: Store, name: str, first: Sequence[str], second: Sequen
         texts = list(dict.fromkeys(text for pair in missing.values() for text in pair))
         own = dict(zip(texts, encoder.encode_tokens(texts), strict=True))
         drifts |= {key: drift(own[a], own[b]) for key, (a, b) in missing.items()}
-    if not store.recorded and (missing or not store.has("drifts", encoder.ENCODER_NAME, name)):
+    if not store.recorded and (missing or not store.has(*where)):
         frame = pd.DataFrame([(*key, value) for key, value in drifts.items()], columns=names)
         meta = {"encoder": encoder.ENCODER_NAME, "weights": MINILM_FILE.sha256}
-        store.write("drifts", encoder.ENCODER_NAME, name, frame=frame, meta=meta)
+        store.write(*where, frame=frame, meta=meta)
     return np.array([drifts[key] for key in keys], float)
 
 
 def prepare_pairs(frame: Pairs, corpus: Corpus, perplexities: np.ndarray) -> pd.DataFrame:
-    """Add to a pairs file what settings need: clusters, numbers of centres, ranks inside clusters, scaled signals.
+    """Add to a pairs file what settings need; perplexities are in corpus order.
 
-    `perplexities` are in corpus order. New are cluster_id, centre (number), rejected, own_rank (among the own cluster's
-    accepted prompts, NaN elsewhere), and drift_minmax, prob_shift_minmax and ppl_minmax: each signal, with |difference
-    of perplexities| as the PPL contrast, scaled so that the target's pairs with its default neighbours span 0 to 1
-    (ours).
+    New are cluster_id, centre (number), rejected, own_rank (among its cluster's accepted prompts), and drift_minmax,
+    prob_shift_minmax and ppl_minmax: each signal, with |difference of perplexities| as the PPL contrast, scaled so that
+    the target's pairs with its default neighbours span 0 to 1 (ours).
     """
     known = corpus.assign(ppl=perplexities).set_index("prompt_id")
     a, b = known.loc[frame["centre_id"]], known.loc[frame["neighbour_id"]]
@@ -148,10 +140,7 @@ def prepare_pairs(frame: Pairs, corpus: Corpus, perplexities: np.ndarray) -> pd.
 def mark_used_pairs(
     frame: pd.DataFrame, k: int = N_NEIGHBOURS, theta: float = -1.0, scope: str = "corpus"
 ) -> np.ndarray:
-    """Mark the pairs of `prepare_pairs` that CI averages over: the k nearest, at least theta similar.
-
-    `scope` is "corpus" or "own cluster": where the k nearest accepted prompts are looked for.
-    """
+    """Mark the pairs that CI averages over: the k nearest of a scope ("corpus" or "own cluster"), theta similar."""
     rank = frame["rank"] if scope == "corpus" else frame["own_rank"]
     return rank.le(k).fillna(False).to_numpy(bool) & (frame["similarity"] >= theta).to_numpy()
 
@@ -167,30 +156,26 @@ def ci_of_rejections(frame: pd.DataFrame, scores: np.ndarray, near: np.ndarray) 
 def estimate_setting(
     clusters: ClusterBootstrap, frame: pd.DataFrame, scores: np.ndarray, near: np.ndarray
 ) -> SettingEstimates:
-    """Estimate how sensibly a target refuses under one setting; arguments as in `ci_of_rejections`.
-
-    Returns ci, cr60 and cd over rejections with a neighbour, their number n, and the primary excess.
-    """
+    """Estimate ci, cr60, cd and the primary excess under one setting (`ci_of_rejections`), and count rejections, n."""
     ids, ci = ci_of_rejections(frame, scores, near)
     own = frame["same_cluster"].to_numpy()
-    excess = confusion.estimate_excess(clusters, frame["cluster_id"][own], frame["rejected"][own], scores[own])
+    excess = confusion.estimate_excess(clusters, frame.loc[own, ["cluster_id", "centre_label"]], scores[own])
     return {"n": len(ci), **estimate_confusion(clusters, ids, ci, taus=(0.60,)), "excess": excess}
 
 
 def vary_settings(clusters: ClusterBootstrap, frames: Mapping[str, pd.DataFrame]) -> EstimatesBySetting:
     """Estimate every target (`pairs_for_settings`) under every setting of every dimension but the labeller."""
-    found: EstimatesBySetting = {
-        name: {} for name in ("weights", "k", "theta", "scaling", "drift space", "neighbours", "tau")
-    }
+    found: EstimatesBySetting = {}
     for name, frame in frames.items():
         for dimension, setting, scores, near in _settings(frame):
             estimate = estimate_setting(clusters, frame, scores, near)
             if dimension in NEIGHBOUR_DIMENSIONS:
                 del estimate["excess"]
-            found[dimension].setdefault(setting, {})[name] = estimate
+            found.setdefault(dimension, {}).setdefault(setting, {})[name] = estimate
         ids, ci = ci_of_rejections(frame, signals.score_pairs(frame).to_numpy(), mark_used_pairs(frame))
         for tau in chance.CURVE_TAUS:
-            found["tau"].setdefault(f"{tau:.2f}", {})[name] = {"n": len(ci), "cr": clusters.share(ids, ci >= tau)}
+            estimate = {"n": len(ci), "cr": clusters.share(ids, ci >= tau)}
+            found.setdefault("tau", {}).setdefault(f"{tau:.2f}", {})[name] = estimate
     return found
 
 
@@ -203,8 +188,6 @@ def _settings(frame: pd.DataFrame) -> Iterator[tuple[str, str, np.ndarray, np.nd
         yield "k", str(k), scores, mark_used_pairs(frame, k)
     for theta in VARIED_THETAS:
         yield "theta", "none" if theta < 0 else f"{theta:.2f}", scores, mark_used_pairs(frame, theta=theta)
-    for scope in ("corpus", "own cluster"):
-        yield "neighbours", scope, scores, mark_used_pairs(frame, scope=scope)
     for name, column in CONTRAST_SCALINGS.items():
         scaled = frame.assign(ppl_relative=frame[column])
         if name == "minmax":
@@ -213,15 +196,12 @@ def _settings(frame: pd.DataFrame) -> Iterator[tuple[str, str, np.ndarray, np.nd
     for name, column in DRIFT_SPACES.items():
         moved = signals.score_pairs(frame.assign(drift=frame[column])).fillna(0)  # pairs that nothing uses
         yield "drift space", name, moved.to_numpy(), usual
+    for scope in ("corpus", "own cluster"):
+        yield "neighbours", scope, scores, mark_used_pairs(frame, scope=scope)
 
 
 def vary_labeller(
-    store: Store,
-    corpus_name: str,
-    corpus: Corpus,
-    scored: Mapping[str, Evaluation],
-    settings: Settings,
-    clusters: ClusterBootstrap,
+    store: Store, corpus: Corpus, scored: Mapping[str, Evaluation], settings: Settings, clusters: ClusterBootstrap
 ) -> tuple[Table, dict[str, dict[str, SettingEstimates]]]:
     """Estimate every target under each labeller, in the reading `relative`.
 
@@ -233,14 +213,13 @@ def vary_labeller(
     for labeller in labelling.LABELLERS:
         found[labeller] = {}
         for name, own in scored.items():
-            if labeller == "judge" and not store.has("verdicts", corpus_name, name):
+            if labeller == "judge" and not store.has("verdicts", settings.corpus, name):
                 continue
-            labels = labelling.read_matching_labels(store, corpus_name, name, own.traces, labeller)
+            labels = labelling.read_matching_labels(store, settings.corpus, name, own.traces, labeller)
             if labeller == "aside" and labelling.STOPPED_KIND not in set(labels["kind"]):
                 continue
-            frame, scores = pipeline.compute_pairs_and_scores(
-                store, corpus_name, corpus, labels, own.traces, model_of_target(name), settings, own.drifts
-            )
+            given = (corpus, labels, own.traces, own.drifts, settings)
+            frame, scores = pipeline.compute_pairs_and_scores(store, settings.corpus, *given)
             counts = {f"n_{label}": int((labels["label"] == label).sum()) for label in ("reject", "accept")}
             n = len(confusion.select_rejections(scores))
             rows.append({"labeller": labeller, "target": name, **counts, "few": n < MIN_REFUSALS})
@@ -264,7 +243,7 @@ def sensitivity_table(found: EstimatesBySetting) -> Table:
 
 
 def sensitivity_orders(found: EstimatesBySetting) -> Table:
-    """Say how sure the order of any two targets is in every setting: dimension, then `confusion.compare_orders`."""
+    """Say how sure the order of two targets is in every setting: dimension, and columns of `compare_orders`."""
     parts = []
     for dimension, settings in found.items():
         usual = DEFAULT_CHOICES[dimension]
@@ -277,10 +256,9 @@ def sensitivity_orders(found: EstimatesBySetting) -> Table:
 def count_sure_orders(orders: Table, table: Table) -> Table:
     """Count which orders of targets every setting of a dimension is sure of, and which turn with the setting.
 
-    The arguments are from `sensitivity_orders` and `sensitivity_table`. What rests on fewer than 30 rejections orders
-    nothing but rates. Columns: dimension, measure, settings, pairs (of targets, compared under at least two settings);
-    of these always: one sure order (`surrogate.MIN_ORDER_PROBABILITY`) under every setting that compares them;
-    sometimes: a sure order under at least one; reversed: sure orders that contradict each other.
+    What rests on fewer than 30 rejections orders nothing but rates. Columns: dimension, measure, settings, pairs (of
+    targets, compared under at least two settings); of these always: one sure order (`surrogate.MIN_ORDER_PROBABILITY`)
+    under every setting that compares them; sometimes: under at least one; reversed: sure orders that contradict.
     """
     few = table[table["n"] < MIN_REFUSALS].set_index(["dimension", "setting", "target"]).index
     sides = [pd.MultiIndex.from_frame(orders[["dimension", "setting", side]]) for side in ("first", "second")]
@@ -313,7 +291,7 @@ def pair_separation(
     """Compute how well each of m weights tells rejected-accepted from accepted-accepted pairs of a cluster (ours).
 
     Returns the ids of the mixed clusters in `frame` (`prepare_pairs`), and for each, shape (clusters, m), the share of
-    (rejected-accepted, accepted-accepted) couples in which the first scores higher, ties half; 0.5 is chance.
+    (rejected-accepted, accepted-accepted) couples in which the first scores higher, ties half.
     """
     own = frame[frame["same_cluster"]]
     parts = own[["drift", "prob_shift", PPL_READINGS[reading]]].to_numpy()
@@ -333,15 +311,11 @@ def search_weights(clusters: ClusterBootstrap, frames: Mapping[str, pd.DataFrame
     """Search the weights that tell rejected-accepted pairs best, cross-validated, with and without ProbShift.
 
     The criterion (ours) is the mean over mixed clusters of `pair_separation`. In each of `SEARCH_FOLDS` folds the
-    weights are chosen on the other folds' clusters; of equal ones the first of `weight_grid` is taken. Intervals
-    resample clusters with each fold's choice fixed, so they leave out that another sample would have chosen otherwise.
-
-    `frames` are from `prepare_pairs`, by target. The row `all targets` pools their clusters.
-    Columns: target, reading, prob_shift (with / without), n_mixed, few (fewer than 10 mixed clusters), best: the
-    weights with the highest criterion on all clusters; auc_best, their criterion there (optimistic); auc_held_out, that
-    of each fold's choice on the clusters left out; auc_paper, that of the paper's weights (without ProbShift, scaled to
-    sum to 1); gain, held out minus paper; each of the three with its interval; chosen: the folds' choices. NaN below
-    two clusters a fold.
+    weights are chosen on the other folds' clusters, which intervals keep. `frames` are from `prepare_pairs`, by target;
+    the row `all targets` pools their clusters. Columns: target, reading, prob_shift (with / without), n_mixed, few
+    (fewer than 10), best: the weights with the highest criterion on all clusters; auc_best, their criterion there; with
+    intervals auc_held_out, that of each fold's choice on the clusters left out, auc_paper, that of the paper's weights,
+    and gain, held out minus paper; chosen: the folds' choices. NaN below two clusters a fold.
     """
     grid, rest = weight_grid(), PAPER_WEIGHTS.without_prob_shift()
     assert rest is not None  # Drift and the PPL contrast have weight

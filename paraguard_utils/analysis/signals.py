@@ -1,7 +1,7 @@
 """Find neighbours and compute the three token-level signals (`docs/method.md`, Neighbours, signals, score).
 
-Everything is computed in float64 from recorded vectors, and ties are broken by prompt_id, so that the numbers are the
-same on every processor. All three signals are symmetric and 0 for identical prompts.
+Everything is computed in float64, and ties are broken by prompt_id, so that the numbers are the same on every
+processor. All three signals are symmetric and 0 for identical prompts.
 """
 
 import itertools
@@ -26,6 +26,11 @@ def trace_perplexity(traces: Traces) -> np.ndarray:
     return core.perplexity([row.token_nll[row.user_start : row.user_end] for row in traces.itertuples()])
 
 
+def trace_lengths(traces: Traces) -> np.ndarray:
+    """Count the tokens of each prompt's own words, shape (n,)."""
+    return (traces["user_end"] - traces["user_start"]).to_numpy()
+
+
 def compute_pairs(
     corpus: Corpus,
     vectors: np.ndarray,
@@ -36,12 +41,10 @@ def compute_pairs(
 ) -> Pairs:
     """Compare every accepted or rejected prompt with its k nearest accepted prompts and those of its own cluster.
 
-    Rejected centres give the confusion scores, accepted centres their floor. Prompts of the cluster that are not among
-    the k nearest have no rank. All frames and the sentence vectors have corpus order; tokens are a tokens file, or the
-    Drift of these traces. Return the columns of a pairs file, without rows if nothing was accepted.
+    Prompts of the cluster that are not among the k nearest have no rank. All frames and the sentence vectors have
+    corpus order; tokens are a tokens file, or the Drift of these traces. Return the columns of a pairs file.
     """
-    ids, cluster = corpus["prompt_id"].to_numpy(), corpus["cluster_id"].to_numpy()
-    label = labels["label"].to_numpy()
+    ids, cluster, label = (column.to_numpy() for column in (corpus["prompt_id"], corpus["cluster_id"], labels["label"]))
     accepted, centres = np.flatnonzero(label == "accept"), np.flatnonzero(np.isin(label, ["accept", "reject"]))
     found = find_nearest(vectors, ids, centres, accepted, k)
     left = pd.DataFrame({"centre": centres, "cluster": cluster[centres]})
@@ -55,8 +58,8 @@ def compute_pairs(
     a, b = frame["centre"].to_numpy(int), frame["neighbour"].to_numpy(int)
     about: dict[str, Any] = {"centre_id": ids[a], "centre_label": label[a]}
     about |= {"neighbour_id": ids[b], "neighbour_label": label[b], "same_cluster": cluster[a] == cluster[b]}
-    about |= {"rank": frame["rank"], "similarity": frame["similarity"]}
-    return pd.DataFrame(about).join(compute_signals(traces, tokens, a, b))
+    parts = pd.DataFrame(about), frame[["rank", "similarity"]], compute_signals(traces, tokens, a, b)
+    return pd.concat(parts, axis=1)
 
 
 def is_ranked(frame: pd.DataFrame, k: int) -> pd.Series:
@@ -85,19 +88,6 @@ def score_pairs(frame: pd.DataFrame, weights: ScoreWeights = PAPER_WEIGHTS, read
     return weights(frame["drift"], frame["prob_shift"], frame[core.PPL_READINGS[reading]])
 
 
-def align_tokens(trace: Any, other: Any, tokens: Tokens) -> pd.DataFrame:
-    """Align every token of one prompt with the nearest token of another, as Drift does; both are rows of a traces file.
-
-    Columns, one row per token of the first prompt's own words: token, nearest (texts), place (of `nearest` in the other
-    prompt, from 0), distance (1 - cosine, in [0, 2]). The mean distance of both directions, averaged, is Drift.
-    """
-    used = tokens[tokens["token_id"].isin({*_words(trace), *_words(other)})]
-    (here, there), table = find_token_rows([trace, other], used), unit_embeddings(used)
-    text = used["text"].to_numpy()
-    place, distance = nearest_tokens(table[here], table[there])
-    return pd.DataFrame({"token": text[here], "nearest": text[there][place], "place": place, "distance": distance})
-
-
 def nearest_tokens(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Find the nearest token of another prompt for every token of one, given vectors of unit length.
 
@@ -112,13 +102,9 @@ def unit_embeddings(tokens: Tokens) -> np.ndarray:
     return normalize_rows(np.stack(tokens["embedding"].to_numpy()))
 
 
-def _words(trace: Any) -> np.ndarray:
-    return trace.token_ids[trace.user_start : trace.user_end]
-
-
 def find_token_rows(traces: Iterable[Any], tokens: Tokens) -> list[np.ndarray]:
     """Find the rows of a tokens file that hold each prompt's own words, for rows of a traces file."""
-    words = [_words(trace) for trace in traces]
+    words = [trace.token_ids[trace.user_start : trace.user_end] for trace in traces]
     position = pd.Series(np.arange(len(tokens)), index=tokens["token_id"])
     rows = position.loc[np.concatenate([np.empty(0, int), *words], dtype=int)].to_numpy()
     return np.split(rows, np.cumsum([len(own) for own in words]))[:-1]

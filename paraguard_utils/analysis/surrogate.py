@@ -1,8 +1,7 @@
 """What a server tells of a model, and how a surrogate fills in the rest (`docs/method.md`, Black-box proxies).
 
-A target's trace is completed with a surrogate's, so that `signals.compute_pairs` scores it as any other; a signal has
-one source for all prompts, and decisions are always the target's own. How far CI is then that of the model itself is
-measured on targets of which everything is known: the same rejections and neighbours, other signals.
+A signal has one source for all prompts, and decisions are always the target's own. How far CI is then that of the model
+itself is measured on targets of which everything is known: the same rejections and neighbours, other signals.
 """
 
 from collections.abc import Container, Iterable, Mapping, Sequence
@@ -13,7 +12,7 @@ import pandas as pd
 
 from paraguard_utils.analysis import confusion, signals, validity
 from paraguard_utils.analysis.confusion import CI_COLUMNS
-from paraguard_utils.analysis.evaluation import Evaluation
+from paraguard_utils.analysis.evaluation import Evaluation, count_draws
 from paraguard_utils.core.estimates import MIN_REFUSALS, ClusterBootstrap, Estimate, to_columns
 from paraguard_utils.errors import DataError
 from paraguard_utils.models import encoder
@@ -54,16 +53,10 @@ def fill_from_surrogate(
 ) -> FilledTraces:
     """Complete a target's traces at one of `DISCLOSURE_LEVELS` with a surrogate's; rows stay in the order of `own`.
 
-    What the level of `own` does not tell may hold anything, empty arrays for example. With drawn answers (`samples`, at
-    `text` only) ProbShift is that of the decision; `top` keeps so many first tokens. Drift is not in a trace: make
-    `signals.DriftCache` from `align_traces` traces of the surrogate and its tokens.
-
-    Raises
-    ------
-    DataError
-        The surrogate was not asked a prompt, or its trace lacks what it should give.
-    ValueError
-        There is no such level, or it has no use for `samples` or `top`.
+    What the level of `own` does not tell may hold anything. With drawn answers (`samples`, at `text` only) ProbShift is
+    that of the decision; `top` keeps so many first tokens. Drift is not in a trace: make `signals.DriftCache` from
+    `align_traces` traces of the surrogate and its tokens. A DataError says that the surrogate was not asked a prompt,
+    or that its trace lacks what it should give; a ValueError that the level has no use for `samples` or `top`.
     """
     if level not in DISCLOSURE_LEVELS:
         raise ValueError(f"there is no level {level!r}; there are {', '.join(DISCLOSURE_LEVELS)}")
@@ -71,14 +64,10 @@ def fill_from_surrogate(
         raise ValueError(f"at the level {level!r}, samples or top have no use")
     surrogate = align_traces(surrogate, own["prompt_id"])
     words = own if level == LEVEL_FULL else surrogate
-    first = (
-        own
-        if level != LEVEL_TEXT
-        else surrogate
-        if samples is None
-        else first_token_from_samples(own["prompt_id"], samples)
-    )
-    if top is not None:
+    first = surrogate if level == LEVEL_TEXT else own
+    if samples is not None:
+        first = first_token_from_samples(own["prompt_id"], samples)
+    elif top is not None:
         first = keep_top_tokens(first, top)
     no_words, no_first = ~_has_words(words), ~_has_first(first)
     broken = (no_words & (words is surrogate)) | (no_first & (first is surrogate))
@@ -91,10 +80,10 @@ def fill_from_surrogate(
     nothing = {"token_nll": np.array([np.nan]), "user_start": 0, "user_end": 1}
     nothing |= {"next_ids": np.empty(0, int), "next_logprobs": np.empty(0), "tail_mass": np.nan}
     columns = {}
-    for names, source, gone in ((_WORDS, words, no_words), (_FIRST, first, no_first)):
-        for name in names:
-            column = [nothing.get(name, kept) if lost else kept for kept, lost in zip(source[name], gone, strict=True)]
-            columns[name] = pd.Series(column, own.index)
+    sources = dict.fromkeys(_WORDS, (words, no_words)) | dict.fromkeys(_FIRST, (first, no_first))
+    for name, (source, gone) in sources.items():
+        column = [nothing.get(name, kept) if lost else kept for kept, lost in zip(source[name], gone, strict=True)]
+        columns[name] = pd.Series(column, own.index)
     return FilledTraces(own.assign(**columns), pd.Series(reasons, own.index, name="left_out"))
 
 
@@ -143,12 +132,10 @@ def keep_top_tokens(traces: pd.DataFrame, top: int) -> pd.DataFrame:
 def first_token_from_samples(prompt_ids: pd.Series, samples: pd.DataFrame) -> pd.DataFrame:
     """Put the decision of drawn answers in the place of the first token: token 0 is accept, 1 is reject, no tail.
 
-    `samples` has prompt_id and label; only accept and reject count. Returns prompt_id, next_ids, next_logprobs (a
-    decision that was never drawn is left out, as a token outside the top is) and tail_mass; nothing and NaN where fewer
-    than `MIN_SCORED_DRAWS` draws count.
+    `samples` has prompt_id and label. Returns prompt_id, next_ids, next_logprobs (without a decision that was never
+    drawn) and tail_mass; nothing and NaN where fewer than `MIN_SCORED_DRAWS` draws are scored.
     """
-    scored = samples[samples["label"].isin(["accept", "reject"])]
-    found = scored["label"].eq("reject").groupby(scored["prompt_id"]).agg(["size", "mean"])
+    found = count_draws(samples)
     found = found[found["size"] >= MIN_SCORED_DRAWS]["mean"].reindex(prompt_ids)
     rows = []
     for share in found:
@@ -205,9 +192,8 @@ MIN_ORDER_PROBABILITY = 0.95
 class SurrogateComparison(NamedTuple):
     """One target at one setting, in one reading of the PPL contrast, beside itself with its own signals.
 
-    `prompts` is `ALL_PROMPTS` or `DRAWN_PROMPTS`; `n` counts rejections with a CI(r) both ways, `explain_left_out`
-    prompts. `rho` is Spearman's of CI(r) both ways over these rejections. `found` and `own` hold estimates by measure,
-    at the setting and with own signals, over the same resampled clusters.
+    `n` counts rejections with a CI(r) both ways, and `rho` is Spearman's over these; `left_out` counts prompts. `found`
+    and `own` hold estimates by measure, at the setting and with own signals, over the same resampled clusters.
     """
 
     target: str
@@ -245,11 +231,9 @@ def compare_with_surrogates(
         found += _compared((name, surrogate, ALL_PROMPTS), corpus, vectors, *both, None, settings)
         if name in samples:
             rows = np.flatnonzero(corpus["prompt_id"].isin(samples[name]["prompt_id"]))
-            part = corpus.iloc[rows].reset_index(drop=True)
-            own, other = (_restricted(target, rows) for target in both)
-            found += _compared(
-                (name, surrogate, DRAWN_PROMPTS), part, vectors[rows], own, other, samples[name], settings
-            )
+            part, (own, other) = corpus.iloc[rows].reset_index(drop=True), (_restricted(one, rows) for one in both)
+            of = (name, surrogate, DRAWN_PROMPTS)
+            found += _compared(of, part, vectors[rows], own, other, samples[name], settings)
     return found
 
 
@@ -272,16 +256,14 @@ def _compared(
     clusters = ClusterBootstrap(corpus["cluster_id"], settings.resamples, settings.seed)
 
     def scored(made: FilledTraces, drifts: signals.DriftCache) -> tuple[Scores, dict[str, dict[str, Estimate]]]:
-        labels = mask_left_out(
-            one.labels, made.left_out
-        )  # what is left out is in no pair; isolation counts its decision
+        # What is left out is in no pair; isolation counts its decision.
+        labels = mask_left_out(one.labels, made.left_out)
         pairs = signals.compute_pairs(corpus, vectors, made.traces, labels, drifts, one.k)
         scores = confusion.score_prompts(corpus, one.labels, pairs, one.weights, one.k)
-        estimates = {}
-        for reading in CI_COLUMNS:
-            every = confusion.estimate_scores(corpus, pairs, scores, clusters, reading, one.weights)
-            estimates[reading] = {name: every[name] for name in SURROGATE_MEASURES}
-        return scores, estimates
+        return scores, {
+            reading: confusion.estimate_scores(corpus, pairs, scores, clusters, reading, one.weights)
+            for reading in CI_COLUMNS
+        }
 
     own, usual = scored(FilledTraces(one.traces, pd.Series("", one.traces.index)), one.drifts)
     found = []
@@ -295,11 +277,9 @@ def _compared(
         for reading, column in CI_COLUMNS.items():
             both = own.merge(told[["prompt_id", column]], on="prompt_id", suffixes=("", "_told"))
             both = both[both["label"] == "reject"].dropna(subset=[column, f"{column}_told"])
-            ranks = (both[end].rank() for end in (column, f"{column}_told"))
-            rho = clusters.correlation(both["cluster_id"], *ranks)
-            found.append(
-                SurrogateComparison(*of, reading, name, len(both), left_out, rho, estimates[reading], usual[reading])
-            )
+            rho = clusters.correlation(both["cluster_id"], both[column].rank(), both[f"{column}_told"].rank())
+            sides = estimates[reading], usual[reading]
+            found.append(SurrogateComparison(*of, reading, name, len(both), left_out, rho, *sides))
     return found
 
 
@@ -315,8 +295,8 @@ def surrogate_table(compared: Iterable[SurrogateComparison], targets: Iterable[s
         found: dict[str, Estimate] = {"rho": one.rho}
         for name in SURROGATE_MEASURES:
             found |= {name: one.found[name], f"{name}_change": one.found[name] - one.own[name]}
-        about = dict(zip(names, one, strict=False))
-        rows.append(about | {"few": one.n < MIN_REFUSALS, "note": "", **to_columns(found)})
+        row = dict(zip(names, one, strict=False)) | {"few": one.n < MIN_REFUSALS, "note": ""}
+        rows.append(row | to_columns(found))
     there = {row["target"] for row in rows}
     rows += [{"target": name, "note": "no surrogate in the store"} for name in targets if name not in there]
     estimates = ["rho", *(name for measure in SURROGATE_MEASURES for name in (measure, f"{measure}_change"))]
@@ -329,7 +309,7 @@ def surrogate_orders(compared: Iterable[SurrogateComparison]) -> Table:
 
     Columns: reading, measure, setting, among ("all", or pairs of the "same surrogate" or "same model"), targets, pairs
     that own signals order; of these kept: in the same order; sure: by own signals, of these sure_kept: in the same
-    order, and sure_turned: surely in the other. rho over targets with its interval, NaN below eight targets.
+    order, and sure_turned: surely in the other. rho over targets with its interval, NaN below eight.
     """
     rows: list[dict[str, Any]] = []
     enough = [one for one in compared if one.prompts == ALL_PROMPTS and one.n >= MIN_REFUSALS]
@@ -337,8 +317,7 @@ def surrogate_orders(compared: Iterable[SurrogateComparison]) -> Table:
         own = {one.target: one for one in enough if (one.reading, one.setting) == (reading, setting)}
         for measure in SURROGATE_MEASURES:
             about = {"reading": reading, "measure": measure, "setting": setting, "targets": len(own)}
-            pairs = _pairs(own, measure)
-            rho = (np.nan,) * 3
+            pairs, rho = _pairs(own, measure), (np.nan,) * 3
             if len(own) >= validity.MIN_RANKED_TARGETS:
                 sides = ([getattr(one, side)[measure] for one in own.values()] for side in ("own", "found"))
                 rho = validity.rank_correlation(*([np.append(one[0], one.draws) for one in side] for side in sides))
@@ -349,18 +328,16 @@ def surrogate_orders(compared: Iterable[SurrogateComparison]) -> Table:
 
 
 def _pairs(own: Mapping[str, SurrogateComparison], measure: str) -> pd.DataFrame:
-    """Return every two targets: what they share, and their order by own signals and at the setting.
+    """Return every two targets: the sign of the first's value minus the second's, and what they share.
 
-    surrogate, model: whether it is the same one; own and found: the sign of the first's value minus the second's;
-    sure_own and sure_found: that sign where it is sure, else 0.
+    Signs are own and found (with own signals and at the setting), sure_own and sure_found (0 where not sure).
     """
     sides = {side: {name: getattr(one, side) for name, one in own.items()} for side in ("own", "found")}
     higher = confusion.compare_orders(sides, "own", [measure])
     higher = higher.pivot(index=["first", "second"], columns="setting", values="higher")
     higher = higher.reindex(columns=list(sides))  # one target has no order
-    frame = (
-        (higher >= MIN_ORDER_PROBABILITY).astype(int) - (higher <= 1 - MIN_ORDER_PROBABILITY).astype(int)
-    ).add_prefix("sure_")
+    up, down = higher >= MIN_ORDER_PROBABILITY, higher <= 1 - MIN_ORDER_PROBABILITY
+    frame = (up.astype(int) - down.astype(int)).add_prefix("sure_")
     for side, found in sides.items():
         frame[side] = [np.sign(found[one][measure][0] - found[other][measure][0]) for one, other in higher.index]
     for what, name in (("surrogate", "surrogate"), ("model", "target")):

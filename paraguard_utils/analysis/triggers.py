@@ -11,6 +11,7 @@ import pandas as pd
 from scipy.optimize import brentq
 from scipy.special import comb, logsumexp
 
+from paraguard_utils.analysis.evaluation import is_scored
 from paraguard_utils.analysis.multiple_testing import adjust_holm
 from paraguard_utils.analysis.wording import NEAR_COPY_STRATEGIES
 from paraguard_utils.schemas import Corpus, Labels, Table
@@ -22,11 +23,11 @@ TRIGGER_LEVEL = 0.05
 """Adjusted p below which a term that raises the odds is called a trigger."""
 
 MAX_LOG_ODDS = 30.0
-"""The root search looks for logarithms of odds ratios up to this size."""
+"""The largest logarithm of an odds ratio that is searched."""
 
 
 class TermExposure(NamedTuple):
-    """Which prompts of a corpus, in its order, hold something of a kind: a "term" or a "family"."""
+    """Which prompts of a corpus hold something of a kind: a "term" or a "family"."""
 
     kind: str
     exposed: np.ndarray
@@ -37,8 +38,7 @@ def find_exposures(
 ) -> dict[str, TermExposure]:
     """Find the terms, and the families of terms, that vary in enough clusters of a corpus to be tested.
 
-    Terms tell which prompts hold them, in corpus order (`risk.match_charged_terms`); families are by term
-    (`risk.term_themes`).
+    Terms tell which prompts hold them, in corpus order (`risk.match_charged_terms`); families are by term.
     """
     near = corpus["strategy"].isin(NEAR_COPY_STRATEGIES).to_numpy()
     hits = pd.DataFrame(dict(terms))
@@ -60,17 +60,9 @@ def conditional_odds_ratio(
     """Estimate a common odds ratio over clusters, given their margins: the exact conditional test.
 
     Breslow and Day, Statistical Methods in Cancer Research I (1980), section 7. The arguments count each cluster's
-    prompts, exposed ones, refused ones, and those that are both.
-
-    Return the conditional maximum likelihood estimate, the exact 95 % interval and the two-sided p (twice the smaller
-    tail). An end is 0 or infinite if the data do not bound it. If the margins allow one outcome only, p is 1 and the
-    rest NaN.
-
-    Examples
-    --------
-    >>> n, one = np.full(6, 2), np.ones(6, int)
-    >>> round(conditional_odds_ratio(n, one, one, one)[3], 5)  # all six exposed prompts are refused: 2 / 2**6
-    0.03125
+    prompts, exposed ones, refused ones, and those that are both. Return the conditional maximum likelihood estimate,
+    the exact 95 % interval (0 or infinite where the data do not bound it) and the two-sided p (twice the smaller tail).
+    If the margins allow one outcome only, p is 1 and the rest NaN.
     """
     first, weights = 0, np.ones(1)
     for size, x, r in zip(n, exposed, refused, strict=True):
@@ -106,10 +98,9 @@ def trigger_table(target: str, corpus: Corpus, labels: Labels, tested: dict[str,
     say nothing), frr_exposed and frr_unexposed (shares refused in the clusters with both exposures), odds_ratio with
     its interval, p, p_holm (over all rows), trigger, wrapper (of the target), leads (the smallest p, put first).
     """
-    label = labels["label"].to_numpy()
-    near = corpus["strategy"].isin(NEAR_COPY_STRATEGIES).to_numpy() & np.isin(label, ["accept", "reject"])
-    frame = pd.DataFrame({"cluster": corpus["cluster_id"].to_numpy(), "refused": label == "reject", "n": 1})[near]
-    rates, odds = ["frr_exposed", "frr_unexposed"], ["odds_ratio", "odds_ratio_low", "odds_ratio_high"]
+    near = corpus["strategy"].isin(NEAR_COPY_STRATEGIES).to_numpy() & is_scored(labels)
+    refused = (labels["label"] == "reject").to_numpy()
+    frame = pd.DataFrame({"cluster": corpus["cluster_id"].to_numpy(), "refused": refused, "n": 1})[near]
     rows = []
     for name, one in tested.items():
         own = frame.assign(exposed=one.exposed[near])
@@ -119,10 +110,10 @@ def trigger_table(target: str, corpus: Corpus, labels: Labels, tested: dict[str,
         keys = ["n", "exposed", "refused", "both"]
         n, exposed, refused, both = varied[keys].sum()
         shares = (both / exposed, (refused - both) / (n - exposed)) if len(varied) else (np.nan, np.nan)
-        rows.append(
-            (target, name, one.kind, len(telling), *shares, *conditional_odds_ratio(*telling[keys].to_numpy(int).T))
-        )
-    found = pd.DataFrame(rows, columns=["target", "term", "kind", "n_clusters", *rates, *odds, "p"])
+        odds = conditional_odds_ratio(*telling[keys].to_numpy(int).T)
+        rows.append((target, name, one.kind, len(telling), *shares, *odds))
+    rates, ratio = ["frr_exposed", "frr_unexposed"], ["odds_ratio", "odds_ratio_low", "odds_ratio_high"]
+    found = pd.DataFrame(rows, columns=["target", "term", "kind", "n_clusters", *rates, *ratio, "p"])
     found["p_holm"] = adjust_holm(found["p"])
     trigger = (found["p_holm"] < TRIGGER_LEVEL) & (found["odds_ratio"] > 1)
     found = found.assign(trigger=trigger, wrapper=target.rpartition("--")[2])
@@ -130,5 +121,5 @@ def trigger_table(target: str, corpus: Corpus, labels: Labels, tested: dict[str,
 
 
 def stack_trigger_tables(corpus: Corpus, labels: Mapping[str, Labels], tested: dict[str, TermExposure]) -> Table:
-    """Stack the rows of `trigger_table` of several targets; Holm's adjustment stays inside each target."""
+    """Stack the rows of `trigger_table` of several targets."""
     return pd.concat([trigger_table(name, corpus, own, tested) for name, own in labels.items()], ignore_index=True)

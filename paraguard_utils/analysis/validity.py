@@ -1,8 +1,4 @@
-"""Validity of the measures (`docs/method.md`, Disagreement; What CI adds).
-
-Isolation and CI as vetoes, DR with matched pairs, other people's indices, near-identical prompts, and what CI of a
-rejection repeats that is known without token signals.
-"""
+"""Ask how valid the measures are (`docs/method.md`, Disagreement; What CI adds)."""
 
 import itertools
 from collections.abc import Mapping, Sequence
@@ -15,11 +11,13 @@ from scipy import special, stats
 from paraguard_utils import text
 from paraguard_utils.analysis import confusion, evaluation, signals
 from paraguard_utils.analysis.confusion import CI_COLUMNS
+from paraguard_utils.analysis.evaluation import Evaluation
 from paraguard_utils.core import disagreement
 from paraguard_utils.core.confusion import N_NEIGHBOURS
 from paraguard_utils.core.estimates import MIN_REFUSALS, ClusterBootstrap, Estimate, to_columns
 from paraguard_utils.core.signals import PAPER_WEIGHTS, PPL_READINGS, ScoreWeights
 from paraguard_utils.core.vectors import normalize_rows, paired_cosine_similarity
+from paraguard_utils.core.wording import list_cluster_pairs
 from paraguard_utils.core.words import jaccard
 from paraguard_utils.schemas import Corpus, Labels, Pairs, Scores, Table, Traces
 
@@ -32,11 +30,8 @@ VARIOGRAM_EDGES = (-1.0, 0.2, 0.4, 0.6, 0.8, 0.9, 0.95, 1.01)
 NEAR_SIMILARITY, NEAR_OVERLAP = 0.95, 0.8
 """Two prompts are near-identical from this cosine or this content-word overlap on (ours)."""
 
-MIN_RANKED_TARGETS = 8
-"""Targets needed for a rank correlation over targets."""
-
-MIN_TARGETS_WITH_INTERVAL = 5
-"""Targets needed where the rank correlation has an interval, which shows how little a handful of targets says."""
+MIN_RANKED_TARGETS, MIN_TARGETS_WITH_INTERVAL = 8, 5
+"""Targets needed for a rank correlation over targets, and for one that is shown with its interval."""
 
 
 def pair_held_out(corpus: Corpus, labels: Labels) -> pd.DataFrame:
@@ -45,25 +40,20 @@ def pair_held_out(corpus: Corpus, labels: Labels) -> pd.DataFrame:
     Columns: prompt_id (the rejection), held_out, cluster_id, accepted (is the held-out prompt?), isolation (share of
     the rest of the cluster that is accepted); only clusters with at least three scored prompts.
     """
-    frame = corpus[["prompt_id", "cluster_id"]].assign(label=labels["label"].to_numpy())
-    frame = frame[frame["label"].isin(["accept", "reject"])]
-    both = frame[frame["label"] == "reject"].merge(frame, on="cluster_id", suffixes=("", "_held"))
-    both = both[both["prompt_id"] != both["prompt_id_held"]]
-    accepted = (both["label_held"] == "accept").to_numpy()
-    own = frame.groupby("cluster_id")["label"].agg(n="size", accepted=lambda label: (label == "accept").sum())
-    n, others = own["n"].loc[both["cluster_id"]].to_numpy(), own["accepted"].loc[both["cluster_id"]].to_numpy()
-    made = both[["prompt_id", "prompt_id_held", "cluster_id"]].rename(columns={"prompt_id_held": "held_out"})
-    made = made.assign(accepted=accepted, isolation=(others - accepted) / np.maximum(n - 2, 1))
-    return made[n >= 3].reset_index(drop=True)
+    held = corpus[["prompt_id", "cluster_id"]].assign(accepted=(labels["label"] == "accept").to_numpy())
+    held = held[evaluation.is_scored(labels)].rename(columns={"prompt_id": "held_out"})
+    own = held.groupby("cluster_id")["accepted"].agg(n="size", others="sum")
+    rejected = held.loc[~held["accepted"], ["held_out", "cluster_id"]].rename(columns={"held_out": "prompt_id"})
+    both = rejected.merge(held, on="cluster_id").join(own[own["n"] >= 3], on="cluster_id", how="inner")
+    both = both[both["prompt_id"] != both["held_out"]].reset_index(drop=True)
+    isolation = (both["others"] - both["accepted"]) / (both["n"] - 2)
+    return both[["prompt_id", "held_out", "cluster_id", "accepted"]].assign(isolation=isolation)
 
 
 def ci_without_held_out(
     held: pd.DataFrame, pairs: Pairs, reading: str = "relative", k: int = N_NEIGHBOURS
 ) -> np.ndarray:
-    """Compute CI(r) of each veto pair (`pair_held_out`) over the k nearest accepted prompts without the held-out one.
-
-    `pairs` needs k + 1 ranks. NaN without a neighbour.
-    """
+    """Compute CI(r) over the k nearest accepted prompts (k + 1 ranks of `pairs`) but the one held out; NaN without."""
     near = pairs[(pairs["centre_label"] == "reject") & signals.is_ranked(pairs, k + 1)]
     near = near.assign(score=signals.score_pairs(near, reading=reading))[["centre_id", "neighbour_id", "rank", "score"]]
     rows = held.reset_index().merge(near, left_on="prompt_id", right_on="centre_id")
@@ -80,8 +70,7 @@ def estimate_auc(
 ) -> Estimate:
     """Estimate the area under the ROC curve of scores for a bool outcome, ties counted half, resampling clusters.
 
-    A score of NaN is left out; with `strata`, only values of one stratum are compared. NaN where the outcome is
-    always the same.
+    A score of NaN is left out; with `strata`, only values of one are compared. NaN if the outcome is always the same.
     """
     known = np.isfinite(scores)
     codes = clusters.codes.loc[np.asarray(cluster_ids)[known]].to_numpy()
@@ -94,12 +83,9 @@ def estimate_auc(
 
     def area(counts: np.ndarray) -> np.ndarray:
         won, pairs = np.sum([_won(counts[:, codes[part]], outcome[part], scores[part]) for part in parts], axis=0)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            return won / pairs
+        return won / pairs
 
-    value = float(area(np.ones((1, len(clusters.codes))))[0])
-    draws = np.concatenate([area(part) for part in np.array_split(clusters.counts, max(1, len(codes) // 200))])
-    return Estimate.percentile(value, draws)
+    return evaluation.estimate_from_counts(clusters, area, max(1, len(codes) // 200))
 
 
 def _won(weights: np.ndarray, outcome: np.ndarray, scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -116,20 +102,18 @@ def _won(weights: np.ndarray, outcome: np.ndarray, scores: np.ndarray) -> tuple[
 
 
 def matched_disagreement_ratio(
-    corpus: Corpus, labels: Labels, traces: Traces, perplexities: np.ndarray, clusters: ClusterBootstrap
+    corpus: Corpus, labels: Labels, lengths: np.ndarray, perplexities: np.ndarray, clusters: ClusterBootstrap
 ) -> Estimate:
     """Estimate DR with pairs of two clusters matched to pairs of one cluster on ln PPL and length.
 
     Each prompt falls into one of `MATCHING_BINS` by `MATCHING_BINS` cells. Pairs of two clusters count as often as
-    pairs of one fall into the same two cells; cells without pairs of two clusters are left out. NaN where DR is.
+    pairs of one fall into the same two cells; cells without pairs of two clusters are left out.
     """
-    paired = corpus["cluster_id"].isin(evaluation.count_label_decisions(corpus, labels)["cluster_id"]).to_numpy()
-    scored = paired & labels["label"].isin(["accept", "reject"]).to_numpy()
+    scored = evaluation.is_paired(corpus, labels)
     if not scored.any():
         return clusters.undefined()
-    length = np.log((traces["user_end"] - traces["user_start"]).to_numpy(float))
     cell = np.zeros(int(scored.sum()), int)
-    for values in (np.log(perplexities), length):
+    for values in (np.log(perplexities), np.log(lengths.astype(float))):
         edges = np.quantile(values[scored], np.linspace(0, 1, MATCHING_BINS + 1)[1:-1])
         cell = cell * MATCHING_BINS + np.searchsorted(edges, values[scored], side="right")
     cluster = clusters.codes.loc[corpus["cluster_id"].to_numpy()[scored]].to_numpy()
@@ -144,45 +128,34 @@ def matched_disagreement_ratio(
     products = [np.einsum("ci,cj->cij", one, other).reshape(len(n), -1) for one, other in pairs]
 
     def ratio(counts: np.ndarray) -> np.ndarray:
-        """Return the matched DR of every row of counts."""
-
-        def outer(one: np.ndarray, other: np.ndarray) -> np.ndarray:
-            return np.einsum("bi,bj->bij", counts @ one, counts @ other)
-
-        square = (len(counts), MATCHING_BINS * MATCHING_BINS, MATCHING_BINS * MATCHING_BINS)
+        square = (len(counts), shape[1], shape[1])
         own, own_opposite, weight, differ = ((counts @ product).reshape(square) for product in products)
         # Ordered pairs of two cells: of all prompts, and inside clusters (a prompt with itself never differs).
-        other = outer(n, n) - own
-        opposite = outer(r, a) - own_opposite
-        weight[:, range(square[1]), range(square[1])] -= counts @ (n * each)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            share = (opposite + opposite.swapaxes(1, 2)) / other
-            known = (weight > 0) & (other > 0)
-            within = (differ + differ.swapaxes(1, 2)).sum(axis=(1, 2), where=known)
-            return within / (share * weight).sum(axis=(1, 2), where=known)
+        other = np.einsum("bi,bj->bij", counts @ n, counts @ n) - own
+        opposite = np.einsum("bi,bj->bij", counts @ r, counts @ a) - own_opposite
+        weight[:, range(shape[1]), range(shape[1])] -= counts @ (n * each)
+        share = (opposite + opposite.swapaxes(1, 2)) / other
+        known = (weight > 0) & (other > 0)
+        within = (differ + differ.swapaxes(1, 2)).sum(axis=(1, 2), where=known)
+        return within / (share * weight).sum(axis=(1, 2), where=known)
 
-    draws = np.concatenate([ratio(part) for part in np.array_split(clusters.counts, 10)])
-    return Estimate.percentile(float(ratio(np.ones((1, len(n))))[0]), draws)
+    return evaluation.estimate_from_counts(clusters, ratio, parts=10)
 
 
 def near_identical_ratio(corpus: Corpus, labels: Labels, vectors: np.ndarray, clusters: ClusterBootstrap) -> Estimate:
-    """Estimate how often near-identical prompts of one cluster are decided differently, relative to unrelated prompts.
+    """Estimate how often prompts of one cluster with a cosine of `NEAR_SIMILARITY` are decided differently, as DR.
 
-    Near-identical is a cosine of `NEAR_SIMILARITY` or more. The result is in the units of DR, with the rate among
-    unrelated prompts fixed; it is undefined below `MIN_REFUSALS` near-identical pairs.
+    The rate among unrelated prompts is fixed. It is undefined below `MIN_REFUSALS` such pairs.
     """
-    alike = disagreement.cluster_profiles(evaluation.count_label_decisions(corpus, labels))
-    between = disagreement.disagreement_parts(alike["n"], alike["rejected"], alike["times"])[1]
-    scored = np.flatnonzero(labels["label"].isin(["accept", "reject"]))
-    rows = [scored[own] for own in corpus.iloc[scored].groupby("cluster_id").indices.values()]
-    first, second = np.array([pair for own in rows for pair in itertools.combinations(own, 2)]).reshape(-1, 2).T
-    near = paired_cosine_similarity(vectors, first, second) >= NEAR_SIMILARITY
+    decided = evaluation.count_label_decisions(corpus, labels)
+    between = disagreement.disagreement_parts(decided["n"], decided["rejected"])[1]
+    scored, (first, second) = evaluation.is_scored(labels), list_cluster_pairs(corpus["cluster_id"])
+    near = scored[first] & scored[second] & (paired_cosine_similarity(vectors, first, second) >= NEAR_SIMILARITY)
     if near.sum() < MIN_REFUSALS or not between > 0:
         return clusters.undefined()
     label = labels["label"].to_numpy()
     found = clusters.share(corpus["cluster_id"].to_numpy()[first[near]], (label[first] != label[second])[near])
-    value, low, high = (end / between for end in found)
-    return Estimate(value, low, high, found.draws / between)
+    return Estimate(found.value / between, found.low / between, found.high / between, found.draws / between)
 
 
 def decision_variogram(
@@ -194,13 +167,11 @@ def decision_variogram(
 ) -> pd.DataFrame:
     """Compute how often prompts are decided differently by how similar they are: a variogram of decisions.
 
-    `edges` are the ends of the bins of cosine, ascending; a pair at an edge is in the bin above.
-    Columns: scope ("one cluster", "two clusters"), low_edge, high_edge, pairs, ratio: the share of pairs decided
-    differently over that of all pairs of two clusters; with an interval for pairs of one cluster.
+    Columns: scope ("one cluster", "two clusters"), low_edge, high_edge (of the bin of cosine), pairs, ratio: the share
+    of pairs decided differently over that of all pairs of two clusters; with an interval for pairs of one cluster.
     """
-    scored = labels["label"].isin(["accept", "reject"]).to_numpy()
-    rejected = (labels["label"] == "reject").to_numpy()[scored]
-    names = corpus["cluster_id"].to_numpy()[scored]
+    scored = evaluation.is_scored(labels)
+    rejected, names = (labels["label"] == "reject").to_numpy()[scored], corpus["cluster_id"].to_numpy()[scored]
     units = normalize_rows(vectors[scored])
     first, second = np.triu_indices(len(names), 1)
     cosine = (units @ units.T)[first, second]
@@ -211,10 +182,9 @@ def decision_variogram(
     for number, (low, high) in enumerate(itertools.pairwise(edges)):
         for scope, of in (("one cluster", same), ("two clusters", ~same)):
             chosen = of & (place == number)
+            value, *ends = differ[chosen].mean() if chosen.any() else np.nan, np.nan, np.nan
             if scope == "one cluster":
                 value, *ends = clusters.share(names[first][chosen], differ[chosen])
-            else:
-                value, *ends = differ[chosen].mean() if chosen.any() else np.nan, np.nan, np.nan
             row = {"scope": scope, "low_edge": low, "high_edge": high, "pairs": int(chosen.sum())}
             rows.append(row | to_columns({"ratio": (value / base, ends[0] / base, ends[1] / base)}))
     return pd.DataFrame(rows)
@@ -228,7 +198,7 @@ def estimate_measures(
     clusters: ClusterBootstrap,
     weights: ScoreWeights = PAPER_WEIGHTS,
 ) -> dict[str, Estimate]:
-    """Estimate what `confusion.estimate_rates` and `estimate_scores` and `sensitivity_indices` do, side by side."""
+    """Estimate what `confusion.estimate_rates`, `estimate_scores` and `sensitivity_indices` do."""
     return {
         **confusion.estimate_rates(corpus, labels, clusters),
         **confusion.estimate_scores(corpus, pairs, scores, clusters, weights=weights),
@@ -236,26 +206,17 @@ def estimate_measures(
     }
 
 
-def compare_wording_halves(
-    target: str,
-    corpus: Corpus,
-    labels: Labels,
-    traces: Traces,
-    pairs: Pairs,
-    scores: Scores,
-    clusters: ClusterBootstrap,
-) -> Table:
+def compare_wording_halves(target: str, corpus: Corpus, one: Evaluation, clusters: ClusterBootstrap) -> Table:
     """Compare every measure between clusters that are worded at greater length, or less fluently, and the others.
 
     Columns: target; wording: length (tokens of the prompts' own words) or perplexity (its logarithm), of which a
-    cluster's mean lies above the median or not (a tie belongs to the lower half); measure, a key of
-    `estimate_measures`; difference, upper half minus lower, on the same resampled clusters, with its interval; few: a
-    half holds fewer than 30 rejections or acceptances.
+    cluster's mean lies above the median or not; measure, a key of `estimate_measures`; difference, upper half minus
+    lower, with its interval; few: a half holds fewer than 30 rejections or acceptances.
     """
-    length = (traces["user_end"] - traces["user_start"]).to_numpy(float)
-    words = {"length": length, "perplexity": np.log(signals.trace_perplexity(traces))}
-    of_pairs = pairs["centre_id"].map(corpus.set_index("prompt_id")["cluster_id"])
-    cluster_of = (corpus["cluster_id"], of_pairs, scores["cluster_id"])
+    lengths = signals.trace_lengths(one.traces).astype(float)
+    words = {"length": lengths, "perplexity": np.log(signals.trace_perplexity(one.traces))}
+    of_pairs = one.pairs["centre_id"].map(corpus.set_index("prompt_id")["cluster_id"])
+    cluster_of = (corpus["cluster_id"], of_pairs, one.scores["cluster_id"])
     rows = []
     for wording, values in words.items():
         means = pd.Series(values).groupby(corpus["cluster_id"].to_numpy()).mean()
@@ -263,11 +224,12 @@ def compare_wording_halves(
         halves, counts = [], []
         for inside in (True, False):
             own, near, scored = (one.isin(upper).to_numpy() == inside for one in cluster_of)
-            halves.append(estimate_measures(corpus[own], labels[own], pairs[near], scores[scored], clusters))
-            counts += [(labels["label"][own] == label).sum() for label in ("accept", "reject")]
-        for measure, one in halves[0].items():
+            given = (corpus[own], one.labels[own], one.pairs[near], one.scores[scored])
+            halves.append(estimate_measures(*given, clusters))
+            counts += [(one.labels["label"][own] == label).sum() for label in ("accept", "reject")]
+        for measure, higher in halves[0].items():
             row = {"target": target, "wording": wording, "measure": measure, "few": min(counts) < MIN_REFUSALS}
-            rows.append(row | to_columns({"difference": one - halves[1][measure]}))
+            rows.append(row | to_columns({"difference": higher - halves[1][measure]}))
     return pd.DataFrame(rows)
 
 
@@ -275,9 +237,8 @@ def sensitivity_indices(corpus: Corpus, labels: Labels, clusters: ClusterBootstr
     """Estimate other people's indices of prompt sensitivity that decisions give.
 
     `agreement`: mean share of a cluster's prompts that are decided as its majority is, after the Safety Stability Index
-    (arXiv 2512.12066), which is over samples of one prompt. `pss`: mean absolute difference of the decisions of two
-    prompts of a cluster, after the PromptSensiScore (arXiv 2410.12405), with the decision in the place of a benchmark's
-    score: it is D_within.
+    (arXiv 2512.12066), which is over samples of one prompt. `pss`: D_within, after the PromptSensiScore (arXiv
+    2410.12405), which compares a benchmark's scores of two prompts.
     """
     decided = evaluation.count_label_decisions(corpus, labels)
     n, rejected = decided["n"], decided["rejected"]
@@ -289,32 +250,28 @@ def sensitivity_indices(corpus: Corpus, labels: Labels, clusters: ClusterBootstr
 
 
 def validity_row(
-    target: str,
-    corpus: Corpus,
-    labels: Labels,
-    traces: Traces,
-    vectors: np.ndarray,
-    drifts: signals.DriftCache,
-    clusters: ClusterBootstrap,
+    target: str, corpus: Corpus, one: Evaluation, vectors: np.ndarray, clusters: ClusterBootstrap
 ) -> dict[str, object]:
     """Estimate how well isolation and CI serve as a veto, and other people's indices beside them.
 
-    Keys: target, pairs (`pair_held_out`); with intervals auc_isolation, auc_ci and auc_ci_clipped, dr_matched
-    (`matched_disagreement_ratio`) and dr_near (`near_identical_ratio`), matched_change and near_change (these minus
-    DR), agreement and pss (`sensitivity_indices`).
+    Keys: target, pairs (of `pair_held_out`); with intervals auc_isolation, auc_ci and auc_ci_clipped, dr_matched and
+    dr_near, matched_change and near_change (these minus DR), agreement and pss.
     """
-    held = pair_held_out(corpus, labels)
-    pairs = signals.compute_pairs(corpus, vectors, traces, labels, drifts, N_NEIGHBOURS + 1)
-    scores = {ci: ci_without_held_out(held, pairs, reading) for reading, ci in CI_COLUMNS.items()}
-    scores = {"isolation": held["isolation"].to_numpy(float), **scores}
+    held = pair_held_out(corpus, one.labels)
+    pairs = signals.compute_pairs(corpus, vectors, one.traces, one.labels, one.drifts, N_NEIGHBOURS + 1)
+    scores = {"isolation": held["isolation"].to_numpy(float)}
+    scores |= {ci: ci_without_held_out(held, pairs, reading) for reading, ci in CI_COLUMNS.items()}
     ids, accepted = held["cluster_id"].to_numpy(), held["accepted"].to_numpy()
     found = {f"auc_{name}": estimate_auc(clusters, ids, accepted, values) for name, values in scores.items()}
-    matched = matched_disagreement_ratio(corpus, labels, traces, signals.trace_perplexity(traces), clusters)
-    ratios = {"matched": matched, "near": near_identical_ratio(corpus, labels, vectors, clusters)}
-    dr = disagreement.estimate_disagreement(clusters, evaluation.count_label_decisions(corpus, labels))
+    wording = signals.trace_lengths(one.traces), signals.trace_perplexity(one.traces)
+    ratios = {
+        "matched": matched_disagreement_ratio(corpus, one.labels, *wording, clusters),
+        "near": near_identical_ratio(corpus, one.labels, vectors, clusters),
+    }
+    dr = disagreement.estimate_disagreement(clusters, evaluation.count_label_decisions(corpus, one.labels))
     found |= {f"dr_{name}": ratio for name, ratio in ratios.items()}
     found |= {f"{name}_change": ratio - dr for name, ratio in ratios.items()}
-    found |= sensitivity_indices(corpus, labels, clusters)
+    found |= sensitivity_indices(corpus, one.labels, clusters)
     return {"target": target, "pairs": len(held), **to_columns(found)}
 
 
@@ -323,11 +280,6 @@ def latent_correlation_by_moments(rate: ArrayLike, dr: ArrayLike) -> np.ndarray:
 
     0 where DR is at least 1, NaN where DR is. `disagreement.latent_correlation` fits the same model by maximum
     likelihood, which is too slow for every resample.
-
-    Examples
-    --------
-    >>> latent_correlation_by_moments([0.5, 0.5], [2 / 3, 1]).round(6).tolist()  # DR is 1 - 2 / pi * arcsin(r)
-    [0.5, 0.0]
     """
     rate, dr = np.asarray(rate, float), np.asarray(dr, float)
     # Two prompts of a cluster are decided differently with probability 4 T(probit, a): Owen's T.
@@ -349,35 +301,31 @@ def correlate_dr_with_frr(
     `labels` holds each target's, in corpus order; `systems` names groups of targets.
     Columns: systems; refusals ("any", or "enough": without targets that have too few,
     `disagreement.too_few_for_disagreement`); measure (dr, or icc_latent: `latent_correlation_by_moments`); n, the
-    targets with a DR; rho, Spearman's with FRR, with its interval (all targets on the same resampled clusters). NaN
-    below `MIN_TARGETS_WITH_INTERVAL` targets.
+    targets with a DR; rho, Spearman's with FRR, with its interval. NaN below `MIN_TARGETS_WITH_INTERVAL` targets.
     """
-    found: dict[str, dict[str, np.ndarray]] = {"frr": {}, "dr": {}, "icc_latent": {}}
-    enough = {}
+    found, enough = {}, set()
     for name, own in labels.items():
         rates = confusion.estimate_rates(corpus, own, clusters)
-        for measure in ("frr", "dr"):
-            found[measure][name] = np.append(rates[measure][0], rates[measure].draws)
-        found["icc_latent"][name] = latent_correlation_by_moments(found["frr"][name], found["dr"][name])
-        enough[name] = not disagreement.too_few_for_disagreement(evaluation.count_label_decisions(corpus, own))
+        found[name] = {measure: np.append(rates[measure].value, rates[measure].draws) for measure in ("frr", "dr")}
+        found[name]["icc_latent"] = latent_correlation_by_moments(found[name]["frr"], found[name]["dr"])
+        if not disagreement.too_few_for_disagreement(evaluation.count_label_decisions(corpus, own)):
+            enough.add(name)
     rows = []
     for called, names in systems.items():
-        known = [name for name in names if np.isfinite(found["dr"][name][0])]
-        for refusals, chosen in (("any", known), ("enough", [name for name in known if enough[name]])):
+        known = [name for name in names if np.isfinite(found[name]["dr"][0])]
+        for refusals, chosen in (("any", known), ("enough", [name for name in known if name in enough])):
             for measure in ("dr", "icc_latent"):
-                rho = clusters.undefined()
-                if len(chosen) >= MIN_TARGETS_WITH_INTERVAL:
-                    rho = rank_correlation(*([found[one][name] for name in chosen] for one in ("frr", measure)))
+                sides = ([found[name][one] for name in chosen] for one in ("frr", measure))
+                rho = rank_correlation(*sides) if len(chosen) >= MIN_TARGETS_WITH_INTERVAL else clusters.undefined()
                 row = {"systems": called, "refusals": refusals, "measure": measure, "n": len(chosen)}
                 rows.append(row | to_columns({"rho": rho}))
     return pd.DataFrame(rows)
 
 
 def rank_correlation(x: Sequence[np.ndarray], y: Sequence[np.ndarray]) -> Estimate:
-    """Estimate Spearman's rho of two measures over targets, ranked anew in each resample.
+    """Estimate Spearman's rho of two measures over targets, ranked anew in each resample; NaN if all are equal.
 
-    An array for each target: the measure's value, then its value in every resample. NaN where a value is, or where all
-    are equal.
+    Each target gives an array: the measure's value, then its value in every resample.
     """
     a, b = (stats.rankdata(one, axis=0) - (len(one) + 1) / 2 for one in (x, y))
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -397,11 +345,9 @@ def pair_within_clusters(corpus: Corpus, vectors: np.ndarray) -> pd.DataFrame:
 
     Columns: cluster_id, first_id, second_id, similarity (cosine), jaccard (of content words).
     """
-    rows = pd.DataFrame({"cluster_id": corpus["cluster_id"].to_numpy(), "centre": np.arange(len(corpus))})
-    rows = rows.merge(rows.rename(columns={"centre": "neighbour"}), on="cluster_id")
-    rows = rows[rows["centre"] < rows["neighbour"]].reset_index(drop=True)
-    ids, first, second = corpus["prompt_id"].to_numpy(), rows["centre"].to_numpy(), rows["neighbour"].to_numpy()
-    pairs = pd.DataFrame({"cluster_id": rows["cluster_id"], "first_id": ids[first], "second_id": ids[second]})
+    first, second = list_cluster_pairs(corpus["cluster_id"])
+    cluster, ids = corpus["cluster_id"].to_numpy(), corpus["prompt_id"].to_numpy()
+    pairs = pd.DataFrame({"cluster_id": cluster[first], "first_id": ids[first], "second_id": ids[second]})
     overlap = content_word_overlaps(corpus, pairs["first_id"], pairs["second_id"])
     return pairs.assign(similarity=paired_cosine_similarity(vectors, first, second), jaccard=overlap)
 
@@ -409,8 +355,7 @@ def pair_within_clusters(corpus: Corpus, vectors: np.ndarray) -> pd.DataFrame:
 def is_near_identical(frame: pd.DataFrame) -> pd.Series:
     """Mark near-identical pairs: cosine >= `NEAR_SIMILARITY` or content-word overlap (jaccard) >= `NEAR_OVERLAP`.
 
-    Neither sees a negation: "not" is no content word, and a sentence encoder puts a sentence near its denial. So read
-    the pairs.
+    Neither sees a negation ("not" is no content word), so read the pairs.
     """
     return (frame["similarity"] >= NEAR_SIMILARITY) | (frame["jaccard"] >= NEAR_OVERLAP)
 
@@ -418,9 +363,9 @@ def is_near_identical(frame: pd.DataFrame) -> pd.Series:
 def near_identical_flips(own: pd.DataFrame, labels: Mapping[str, Labels], clusters: ClusterBootstrap) -> Table:
     """Estimate how often near-identical prompts are decided differently, beside all pairs of one cluster.
 
-    A row per target: target; n_near, near-identical pairs whose prompts are both accepted or rejected, n_near_clusters
-    and n_near_flipped; flip_near, the share decided differently, with its interval over clusters; n_pairs and
-    flip_pairs, the same over all pairs of one cluster; few: fewer than 30 near-identical pairs.
+    A row per target: target; n_near, near-identical pairs with two scored prompts, n_near_clusters and n_near_flipped;
+    flip_near, the share decided differently, with its interval; n_pairs and flip_pairs, the same over all pairs of one
+    cluster; few: fewer than 30 near-identical pairs.
     """
     rows = []
     for target, frame in labels.items():
@@ -436,9 +381,7 @@ def near_identical_flips(own: pd.DataFrame, labels: Mapping[str, Labels], cluste
 
 
 def lowest_scored_pairs(corpus: Corpus, pairs: Mapping[str, Pairs], weights: ScoreWeights = PAPER_WEIGHTS) -> Table:
-    """List near-identical prompts of which one is rejected and one accepted (`docs/method.md`, What CI adds).
-
-    They are looked for among the pairs a target's scores rest on: of one cluster, or nearest neighbours from another.
+    """List near-identical prompts of which one is rejected and one accepted, among the pairs that scores rest on.
 
     Columns: target, rejected_id, rejected_prompt, accepted_id, accepted_prompt, same_cluster, similarity, jaccard,
     score and score_clipped in [0, 1], share_below and share_below_clipped (share of the target's rejected-accepted
@@ -447,22 +390,19 @@ def lowest_scored_pairs(corpus: Corpus, pairs: Mapping[str, Pairs], weights: Sco
     words = corpus.set_index("prompt_id")["text"]
     frames = []
     for target, frame in pairs.items():
-        frame = frame[frame["centre_label"] == "reject"]
-        frame = frame.assign(
-            target=target, jaccard=content_word_overlaps(corpus, frame["centre_id"], frame["neighbour_id"])
-        )
+        frame = frame[frame["centre_label"] == "reject"].assign(target=target)
+        frame["jaccard"] = content_word_overlaps(corpus, frame["centre_id"], frame["neighbour_id"])
         for reading, ci in CI_COLUMNS.items():
             score = signals.score_pairs(frame, weights, reading)
             below = (score.rank(method="min") - 1) / len(frame)
-            frame = frame.assign(**{ci.replace("ci", "score"): score, ci.replace("ci", "share_below"): below})
+            frame[ci.replace("ci", "score")], frame[ci.replace("ci", "share_below")] = score, below
         frames.append(frame[is_near_identical(frame)].sort_values(["score", "centre_id", "neighbour_id"]))
     rows = pd.concat(frames, ignore_index=True)
-    rows = rows.rename(columns={"centre_id": "rejected_id", "neighbour_id": "accepted_id"})
-    for side in ("rejected", "accepted"):
-        rows[f"{side}_prompt"] = text.escape_formulas(rows[f"{side}_id"].map(words))
+    made = {"target": rows["target"]}
+    for side, ids in (("rejected", rows["centre_id"]), ("accepted", rows["neighbour_id"])):
+        made |= {f"{side}_id": ids, f"{side}_prompt": text.escape_formulas(ids.map(words))}
     numbers = ["similarity", "jaccard", "score", "score_clipped", "share_below", "share_below_clipped"]
-    sides = ["rejected_id", "rejected_prompt", "accepted_id", "accepted_prompt"]
-    return rows[["target", *sides, "same_cluster", *numbers]]
+    return pd.DataFrame(made).join(rows[["same_cluster", *numbers]])
 
 
 COVARIATE_TITLES = {
@@ -489,18 +429,17 @@ def ci_covariates(
 
     Columns: prompt_id, cluster_id, ci and ci_clipped in [0, 1]; similarity (mean cosine to its neighbours), jaccard
     (mean content-word overlap with them), risk, length (tokens of its own words), cluster_frr (share of the *other*
-    scored prompts of its cluster that are refused: every row is a refusal, and counting itself would give small
-    clusters a high rate by construction; NaN where there is no other), flip_entropy (of its cluster, itself included,
-    in bits); drift, prob_shift, ppl_relative, ppl_clipped, means over its k nearest neighbours.
+    scored prompts of its cluster that are refused, NaN without any: counting itself would give small clusters a high
+    rate), flip_entropy (of its cluster, in bits); drift, prob_shift, ppl_relative, ppl_clipped, means over its k
+    nearest neighbours.
     """
     near = pairs[(pairs["centre_label"] == "reject") & signals.is_ranked(pairs, k)]
     near = near.assign(jaccard=content_word_overlaps(corpus, near["centre_id"], near["neighbour_id"]))
     means = near.groupby("centre_id")[["jaccard", "drift", "prob_shift", *PPL_READINGS.values()]].mean()
-    length = (traces["user_end"] - traces["user_start"]).to_numpy()
-    own = pd.DataFrame({"risk": corpus["risk"].to_numpy(), "length": length}, index=corpus["prompt_id"])
+    own = corpus.set_index("prompt_id")[["risk"]].assign(length=signals.trace_lengths(traces))
     decided = confusion.describe_flips(corpus, labels).set_index("cluster_id")
-    others = decided["accepted"] + decided["rejected"] - 1
-    about = pd.DataFrame({"cluster_frr": (decided["rejected"] - 1) / others, "flip_entropy": decided["entropy"]})
+    about = pd.DataFrame({"cluster_frr": (decided["rejected"] - 1) / (decided["n"] - 1)})
+    about["flip_entropy"] = decided["entropy"]
     rows = confusion.select_rejections(scores).rename(columns={"mean_similarity": "similarity"})
     rows = rows[["prompt_id", "cluster_id", *CI_COLUMNS.values(), "similarity"]]
     rows = rows.join(means, on="prompt_id").join(own, on="prompt_id").join(about, on="cluster_id")
@@ -511,8 +450,7 @@ def correlate_ci(frames: Mapping[str, pd.DataFrame], clusters: ClusterBootstrap)
     """Correlate CI(r) with each covariate and each signal over each target's rejections (`ci_covariates`).
 
     Columns: target, reading, covariate, n (rejections in which it is defined), few (n < 30), Pearson's r and Spearman's
-    rho, both with cluster-bootstrap intervals. rho is Pearson's r of the ranks, and its interval resamples the ranks of
-    the full sample: they are not ranked anew in each resample (ours). The row `similarity` is Fig. 3's.
+    rho with intervals; that of rho resamples the ranks of the full sample (ours). The row `similarity` is Fig. 3's.
     """
     rows = []
     for target, frame in frames.items():

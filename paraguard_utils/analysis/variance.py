@@ -20,8 +20,8 @@ VARIANCE_PARTS = ("meaning", "style", "wording", "dice")
 def style_features(corpus: Corpus, perplexities: np.ndarray) -> pd.DataFrame:
     """Return the features of wording that carry no meaning, in corpus order, as are the perplexities of users' words.
 
-    Columns: 0 and 1 for each strategy; length (ln words), perplexity (ln), risk (of the surface), lower_case (start),
-    question (mark at the end), sentences (their number).
+    Columns: 0 and 1 for each strategy; length (ln words), perplexity (ln), risk, lower_case (start), question (mark at
+    the end), sentences (their number).
     """
     text = corpus["text"]
     features = {name: (corpus["strategy"] == name).to_numpy(float) for name in STRATEGIES}
@@ -59,15 +59,12 @@ def split_variance(
 ) -> dict[str, object]:
     """Split the variance of a target's greedy decisions into meaning, style and other wording.
 
-    Corpus, labels and features (from `style_features`) have the same order.
-    Columns: target, decoding ("greedy"), n (scored prompts), few (`disagreement.too_few_for_disagreement`); meaning,
-    style, wording and dice (0) with intervals: shares that sum to 1, each in [0, 1] up to sampling error; r2, the
-    out-of-fold share of the wording that style explains, with its interval: if it is below 0, style predicts worse than
-    nothing and is 0.
+    Corpus, labels and features (from `style_features`) have the same order. Columns: target, decoding ("greedy"), n
+    (scored prompts), few (`disagreement.too_few_for_disagreement`); with intervals meaning, style, wording and dice
+    (0), shares that sum to 1; r2, the out-of-fold share of the wording that style explains: style is 0 below 0.
     """
     decided = evaluation.count_label_decisions(corpus, labels)
-    paired = corpus["cluster_id"].isin(decided["cluster_id"]).to_numpy()
-    scored = paired & labels["label"].isin(["accept", "reject"]).to_numpy()
+    scored = evaluation.is_paired(corpus, labels)
     ids = corpus["cluster_id"].to_numpy()[scored]
     rejected = (labels["label"] == "reject").to_numpy(float)[scored]
     y, left = style_residuals(ids, rejected, features[scored]).T
@@ -93,18 +90,15 @@ def split_sampled_variance(
 ) -> dict[str, object]:
     """Split the variance of the decisions on sampled answers (a file of kind `samples`) into all `VARIANCE_PARTS`.
 
-    The row is that of `split_variance`, decoding "drawn"; n counts the answers. Intervals are percentiles over
-    resampled clusters. Corpus and features have the same order.
+    The row is that of `split_variance`, decoding "drawn"; n counts the answers. Corpus and features have one order.
     """
-    scored = samples[samples["label"].isin(["accept", "reject"])]
-    counts = scored["label"].eq("reject").groupby(scored["prompt_id"]).agg(["size", "sum"])
+    counts = evaluation.count_draws(samples)
     own = corpus.assign(m=corpus["prompt_id"].map(counts["size"]), r=corpus["prompt_id"].map(counts["sum"]))
     own = own[own["m"] >= 2]
     own = own[own.groupby("cluster_id")["m"].transform("size") >= 2]
     ids, m, r = own["cluster_id"].to_numpy(), own["m"].to_numpy(float), own["r"].to_numpy(float)
     y, left = style_residuals(ids, r / m, features.loc[own.index]).T
-    clusters = ClusterBootstrap(ids)
-    opposite = 2 * r * (m - r)
+    clusters, opposite = ClusterBootstrap(ids), 2 * r * (m - r)
     answers, refused, own_pairs, own_opposite = (clusters.sums(ids, column) for column in (m, r, m * m, opposite))
     n = clusters.sums(ids, np.ones(len(ids)))
     different = 2 * refused * (answers - refused)
@@ -133,20 +127,16 @@ def _drawn_shares(*sums: np.ndarray) -> dict[str, np.ndarray]:
 def compare_with_majority(target: str, labels: Labels, samples: pd.DataFrame, corpus: Corpus) -> dict[str, object]:
     """Compare the decisions on greedy answers (`labels`) with the majority of those on sampled answers.
 
-    Columns: target; n, the prompts with a greedy decision and a majority of two draws or more; with intervals over
-    clusters other, the share in which the two differ, and unanimous, the share of prompts whose draws are all decided
-    alike.
+    Columns: target; n, the prompts with a greedy decision and a majority of two draws or more; with intervals other,
+    the share in which the two differ, and unanimous, the share of prompts whose draws are all decided alike.
     """
-    scored = samples[samples["label"].isin(["accept", "reject"])]
-    decided = scored["label"].eq("reject").groupby(scored["prompt_id"]).agg(["size", "mean"])
+    decided = evaluation.count_draws(samples)
     share = decided.loc[decided["size"] >= 2, "mean"]
-    greedy = labels.set_index("prompt_id")["label"]
-    both = pd.DataFrame({"share": share, "greedy": greedy.reindex(share.index)})
-    both = both[both["greedy"].isin(["accept", "reject"])]
+    both = labels.set_index("prompt_id")[["label"]].reindex(share.index).assign(share=share)
+    both = both[evaluation.is_scored(both)]
     ids = corpus.set_index("prompt_id")["cluster_id"].loc[both.index].to_numpy()
-    clusters = ClusterBootstrap(ids)
-    clear = (both["share"] != 0.5).to_numpy()
-    differs = ((both["share"] > 0.5) != (both["greedy"] == "reject")).to_numpy()
+    clusters, clear = ClusterBootstrap(ids), (both["share"] != 0.5).to_numpy()
+    differs = ((both["share"] > 0.5) != (both["label"] == "reject")).to_numpy()
     found = {
         "other": clusters.share(ids[clear], differs[clear]),
         "unanimous": clusters.share(ids, both["share"].isin([0.0, 1.0]).to_numpy()),

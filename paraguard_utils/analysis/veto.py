@@ -1,8 +1,4 @@
-"""Estimate what overturning rejections gains, and what it loses on harmful requests (`docs/method.md`, The veto).
-
-The benign corpus tells what a veto gains, its unsafe twins what it loses. A twin's cluster is named after the benign
-one, so that both are split and resampled together.
-"""
+"""Estimate what overturning rejections gains, and what it loses on harmful requests (`docs/method.md`, The veto)."""
 
 from collections.abc import Mapping
 
@@ -41,16 +37,14 @@ def veto_scores(corpus: Corpus, labels: Labels, scores: Scores, again: pd.DataFr
     The column `reworded` needs `again`, the decisions on rewordings (from `follow_ups.read_reasked_decisions`).
     """
     ci = scores.set_index("prompt_id")["ci"].reindex(corpus["prompt_id"]).to_numpy()
-    isolation = evaluation.label_isolation(corpus, labels)
-    found = pd.DataFrame({"isolation": isolation, "ci": ci, "1 - ci": 1 - ci})
+    found = pd.DataFrame({"isolation": evaluation.label_isolation(corpus, labels), "ci": ci, "1 - ci": 1 - ci})
     return found if again is None else found.assign(reworded=again["isolation"].to_numpy())
 
 
 def count_reasked(target: str, prompts: str, labels: Labels, again: pd.DataFrame) -> dict[str, object]:
     """Count what a target rejects of some prompts, how much of it could be reworded, and what asking again costs.
 
-    Columns: target, prompts, n_reject, n_reworded, queries, and queries_each, per rejection. `again` comes from
-    `follow_ups.read_reasked_decisions`.
+    `again` is as in `veto_scores`. Columns: target, prompts, n_reject, n_reworded, queries, and queries_each rejection.
     """
     n, queries = int((labels["label"] == "reject").sum()), int(again["queries"].sum())
     found = {"target": target, "prompts": prompts, "n_reject": n, "n_reworded": int((again["queries"] > 0).sum())}
@@ -65,29 +59,23 @@ def veto_frame(
     A higher score speaks for overturning, NaN never overturns; the probability is a guard's, of being unsafe. Columns:
     cluster_id (of the benign cluster, for twins too), rejected, score (NaN if accepted), probability, isolation.
     """
-    label = labels["label"].to_numpy()
+    rejected = (labels["label"] == "reject").to_numpy()
     frame = pd.DataFrame(
         {
             "cluster_id": unsafe.benign_cluster_of(corpus["cluster_id"]).to_numpy(),
-            "rejected": label == "reject",
-            "score": np.where(label == "reject", np.asarray(score, float), np.nan),
+            "rejected": rejected,
+            "score": np.where(rejected, np.asarray(score, float), np.nan),
             "probability": np.asarray(probability, float),
             "isolation": evaluation.label_isolation(corpus, labels),
         }
     )
-    return frame[np.isin(label, ["accept", "reject"])].reset_index(drop=True)
+    return frame[evaluation.is_scored(labels)].reset_index(drop=True)
 
 
 def draw_halves(n_clusters: int, seed: int = SEED, times: int = N_HALVES) -> np.ndarray:
     """Draw random halves of the clusters: one half chooses a threshold, the other judges it.
 
-    Return whether a cluster chooses, shape (times, n_clusters), clusters in the order of their names. The first halves
-    do not depend on their number.
-
-    Examples
-    --------
-    >>> draw_halves(4, seed=0, times=3).astype(int).tolist()
-    [[0, 0, 1, 1], [1, 1, 0, 0], [1, 0, 0, 1]]
+    Return whether a cluster chooses, shape (times, n_clusters), clusters in the order of their names.
     """
     rng, places = np.random.default_rng(seed), np.arange(n_clusters)
     return np.stack([np.isin(places, rng.choice(n_clusters, n_clusters // 2, replace=False)) for _ in range(times)])
@@ -135,9 +123,9 @@ def cross_judge_veto(
 
     A half chooses the lowest threshold, which gains most, that loses at most the share `most_lost` of the twins'
     rejections. `choosing` comes from `draw_halves`, benign rows and twins' rows from `veto_frame`. Columns, a row per
-    half: threshold, infinity if even the highest loses more, so that the veto is never used; on the other half gained,
-    lost, lost_random and better, as in `veto_curve`, but better is 0 if nothing is overturned; broken, 1 if more than
-    `most_lost` of the twins' rejections is lost. NaN if the half that chooses has no rejection of one corpus.
+    half: threshold, infinity if even the highest loses more; on the other half gained, lost, lost_random and better, as
+    in `veto_curve`, but better is 0 if nothing is overturned; broken, 1 if more than `most_lost` of the twins'
+    rejections is lost. NaN if the half that chooses has no rejection of one corpus.
     """
     cuts = np.array([*VETO_THRESHOLDS, np.inf])
     totals = []
@@ -163,13 +151,6 @@ def summarise_halves(judged: pd.DataFrame) -> dict[str, float]:
     Columns: mean_gained, mean_lost, mean_better, each with the 2.5th and 97.5th percentile over the halves, which share
     clusters: no confidence interval; beats_chance, the share of halves with `better` below 0; limit_broken, the
     share in which more of the twins' rejections is lost than the threshold was chosen for.
-
-    Examples
-    --------
-    >>> both = pd.DataFrame({"threshold": 0.5, "gained": [0.2, 0.1], "lost": [0, 0.1], "broken": [0, 1]})
-    >>> found = summarise_halves(both.assign(better=[-0.2, 0.1]))
-    >>> [round(found[name], 2) for name in ("mean_gained", "mean_better", "beats_chance", "limit_broken")]
-    [0.15, -0.05, 0.5, 0.5]
     """
     judged = judged[judged["threshold"].notna()]
     known = {f"mean_{name}": judged[name] for name in ("gained", "lost", "better")}
@@ -179,10 +160,7 @@ def summarise_halves(judged: pd.DataFrame) -> dict[str, float]:
 
 
 def retry_once(benign: pd.DataFrame, twins: pd.DataFrame, clusters: ClusterBootstrap) -> dict[str, Estimate]:
-    """Estimate gain and loss of asking one random paraphrase more and accepting if that one is accepted.
-
-    A rejection is then overturned with probability isolation.
-    """
+    """Estimate gain and loss of asking one random paraphrase more: a rejection is overturned if that is accepted."""
     return {
         name: clusters.mean(frame["cluster_id"], frame["isolation"].where(frame["rejected"]).fillna(0))
         for name, frame in (("gained", benign), ("lost", twins))
@@ -190,10 +168,7 @@ def retry_once(benign: pd.DataFrame, twins: pd.DataFrame, clusters: ClusterBoots
 
 
 def matched_threshold(benign: pd.DataFrame, gained: float) -> float:
-    """Find the guard's threshold that accepts as many more benign prompts (rows with probabilities) as a veto gains.
-
-    That is the highest probability accepted; minus infinity if the veto gains nothing.
-    """
+    """Find the highest probability that a guard accepts to gain as many benign prompts as a veto; -inf for none."""
     own = np.sort(benign.loc[benign["rejected"], "probability"])
     wanted = int(np.ceil(gained * len(benign) - 1e-9))
     return float(own[wanted - 1]) if wanted else -np.inf
@@ -205,14 +180,13 @@ def veto_table(
     """Choose each target's threshold on half of the clusters and judge it on the other half, for `N_HALVES` halves.
 
     The benign rows and the twins' rows are by target and score (one of `VETO_SCORES`). All benign `clusters` have a
-    twin. Columns: target, score; of the first half n_benign, n_twins and n_reject_benign, n_reject_twins (where it
-    judges), threshold; with intervals over its clusters gained, lost, lost_random, better; gained_one_more and
-    lost_one_more; lost_lowered, the share of twins that a higher threshold of the guard loses for that gain, with
-    against_lowered, lost_lowered minus lost (above 0: the veto is better); over all halves the columns of
-    `summarise_halves`. NaN if nothing is rejected, or there is no probability.
+    twin. Columns: target, score; where the first half judges n_benign, n_twins, n_reject_benign, n_reject_twins,
+    threshold; with intervals gained, lost, lost_random, better; gained_one_more and lost_one_more (`retry_once`);
+    lost_lowered, the share of twins that a higher threshold of the guard loses for that gain, and against_lowered,
+    lost_lowered minus lost; over all halves the columns of `summarise_halves`. NaN if nothing is rejected, or there is
+    no probability.
     """
-    found = []
-    choosing = draw_halves(len(clusters.codes), seed)
+    found, choosing = [], draw_halves(len(clusters.codes), seed)
     judging = clusters.codes.index[~choosing[0]]
     for (target, score), (benign, twins) in frames.items():
         each = cross_judge_veto(benign, twins, choosing, clusters)

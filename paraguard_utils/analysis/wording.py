@@ -9,28 +9,17 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
+from paraguard_utils.core import wording as core
 from paraguard_utils.core.decisions import as_refused
 from paraguard_utils.core.estimates import ClusterBootstrap, Estimate, to_columns
-from paraguard_utils.core.wording import (
-    HIGH_OVERLAP,
-    LOW_OVERLAP,
-    Phrasings,
-    estimate_pair_difference,
-    estimate_pair_disagreement,
-    list_cluster_pairs,
-    too_few_for_pairs,
-    word_overlap,
-)
 from paraguard_utils.schemas import Corpus, Labels, Table
 
 NEAR_COPY_STRATEGIES, FREE_REWORDING_STRATEGIES = ("seed", "softening", "hardening"), ("lexical", "register", "rewrite")
 """Strategies that keep all words of the seed but charged ones, and those that do not."""
 
 OVERLAP_STEP = 0.2
-"""Width of a bin of word overlap."""
 
 DR_DIFFERENCES = ("difference", "low_minus_high")
-"""Names of the estimates that are differences of two DR."""
 
 
 class WordingPairs(NamedTuple):
@@ -47,17 +36,12 @@ class WordingPairs(NamedTuple):
 
 
 def find_cluster_pairs(corpus: Corpus) -> WordingPairs:
-    """Return all pairs of prompts of one cluster, in corpus order.
-
-    Examples
-    --------
-    >>> rows = pd.DataFrame({"cluster_id": "a", "strategy": ["seed", "rewrite"], "text": ["How to kill weeds", "kill"]})
-    >>> find_cluster_pairs(rows).overlap
-    array([0.25])
-    """
+    """Return all pairs of prompts of one cluster, in corpus order."""
     strategy = corpus["strategy"].to_numpy()
-    first, second = list_cluster_pairs(corpus["cluster_id"])
-    overlap = word_overlap(corpus["text"].tolist(), first, second) if "text" in corpus else np.full(len(first), np.nan)
+    first, second = core.list_cluster_pairs(corpus["cluster_id"])
+    overlap = np.full(len(first), np.nan)
+    if "text" in corpus:
+        overlap = core.word_overlap(corpus["text"].tolist(), first, second)
     near, free = (
         np.isin(strategy[first], kind) & np.isin(strategy[second], kind)
         for kind in (NEAR_COPY_STRATEGIES, FREE_REWORDING_STRATEGIES)
@@ -65,10 +49,10 @@ def find_cluster_pairs(corpus: Corpus) -> WordingPairs:
     return WordingPairs(first, second, overlap, near, free)
 
 
-def make_phrasings(corpus: Corpus, labels: Labels) -> Phrasings:
+def make_phrasings(corpus: Corpus, labels: Labels) -> core.Phrasings:
     """Return a target's decisions in the form that `core.wording` compares: a strategy is a style."""
     refused, style = as_refused(labels["label"], blocked=False), corpus["strategy"].to_numpy().astype(str)
-    return Phrasings(corpus["cluster_id"].to_numpy(), refused, style)
+    return core.Phrasings(corpus["cluster_id"].to_numpy(), refused, style)
 
 
 def estimate_wording(
@@ -79,12 +63,13 @@ def estimate_wording(
     The names are dr_near, dr_free and difference, free minus near; dr_low and dr_high (overlap below `LOW_OVERLAP`;
     `HIGH_OVERLAP` or more) and low_minus_high.
     """
-    chosen = {"near": own.near, "free": own.free, "low": own.overlap < LOW_OVERLAP, "high": own.overlap >= HIGH_OVERLAP}
+    chosen = {"near": own.near, "free": own.free}
+    chosen |= {"low": own.overlap < core.LOW_OVERLAP, "high": own.overlap >= core.HIGH_OVERLAP}
     ends = {name: (own.first[mask], own.second[mask]) for name, mask in chosen.items()}
     given = (clusters, make_phrasings(corpus, labels))
-    found = {f"dr_{name}": estimate_pair_disagreement(*given, rows) for name, rows in ends.items()}
-    found["difference"] = estimate_pair_difference(*given, ends["free"], ends["near"])
-    found["low_minus_high"] = estimate_pair_difference(*given, ends["low"], ends["high"])
+    found = {f"dr_{name}": core.estimate_pair_disagreement(*given, rows) for name, rows in ends.items()}
+    found["difference"] = core.estimate_pair_difference(*given, ends["free"], ends["near"])
+    found["low_minus_high"] = core.estimate_pair_difference(*given, ends["low"], ends["high"])
     return found
 
 
@@ -93,7 +78,7 @@ def wording_row(target: str, labels: Labels, own: WordingPairs, found: dict[str,
     masks = {"near": own.near, "free": own.free}
     counts: dict[str, object] = {f"n_{name}": int(mask.sum()) for name, mask in masks.items()}
     refused = as_refused(labels["label"], blocked=False)
-    flagged = any(too_few_for_pairs(refused, (own.first[mask], own.second[mask])) for mask in masks.values())
+    flagged = any(core.too_few_for_pairs(refused, (own.first[mask], own.second[mask])) for mask in masks.values())
     if flagged:  # then the interval of a difference means nothing
         found = found | {name: Estimate(found[name][0], np.nan, np.nan, found[name].draws) for name in DR_DIFFERENCES}
     return {"target": target, **counts, **to_columns(found), "few": flagged}
@@ -108,9 +93,9 @@ def overlap_curve(target: str, clusters: ClusterBootstrap, corpus: Corpus, label
     decided, rows = make_phrasings(corpus, labels), []
     for number in np.unique(bins):
         ends = own.first[bins == number], own.second[bins == number]
-        found = {"dr": estimate_pair_disagreement(clusters, decided, ends)}
+        found = {"dr": core.estimate_pair_disagreement(clusters, decided, ends)}
         about = {"target": target, "overlap": round(number * OVERLAP_STEP, 1), "n": len(ends[0])}
-        rows.append(about | to_columns(found) | {"few": too_few_for_pairs(decided.refused, ends)})
+        rows.append(about | to_columns(found) | {"few": core.too_few_for_pairs(decided.refused, ends)})
     return pd.DataFrame(rows)
 
 
@@ -119,8 +104,8 @@ def wording_tables(
 ) -> tuple[Table, Table]:
     """Return the rows of `wording_row` of several targets, and those of `overlap_curve`; labels are in corpus order.
 
-    If `encoder` names the target that compares sentence vectors, the rows of the others also hold
-    difference_over_encoder: how far their difference exceeds that target's, with its interval.
+    If `encoder` names the target that compares sentence vectors, rows also hold difference_over_encoder: how far the
+    others' difference exceeds that target's, with its interval.
     """
     own = find_cluster_pairs(corpus)
     found = {name: estimate_wording(clusters, corpus, one, own) for name, one in labels.items()}

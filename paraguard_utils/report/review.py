@@ -40,7 +40,7 @@ def list_brittle_clusters(corpus: Corpus, labels: Mapping[str, Labels], scores: 
             "target": target,
             "cluster_id": clusters,
             "category": clusters.map(category),
-            "n_accepted": mixed["accepted"],
+            "n_accepted": mixed["n"] - mixed["rejected"],
             "n_rejected": mixed["rejected"],
             "flip_entropy": mixed["entropy"],
             "ci": clusters.map(rejected.groupby("cluster_id")["ci"].mean()),
