@@ -127,9 +127,10 @@ class ContrastiveModel(RemediedModel):
             )
         return pd.DataFrame(rows)
 
-    def prepare(self, corpus: Corpus, context: PromptContext) -> None:
-        """Keep the user's words, which are asked twice."""
+    def answers(self, corpus: Corpus, context: PromptContext, *rest: Any, **more: Any) -> Iterator[Traces]:
+        """Keep the user's words, which are asked twice, and ask."""
         self.texts = dict(zip(corpus["prompt_id"], corpus["text"], strict=True))
+        return super().answers(corpus, context, *rest, **more)
 
 
 def apply(base: UntouchedSystem, train: Split, validation: Split) -> RemediedSystem:
