@@ -781,7 +781,7 @@ def test_each_third_is_reported_on_and_the_other_two_teach(thirds):
 def test_thirds_are_put_together(base, thirds, corpora):
     remedies = catalogue.select_remedies(["behind-hatesonar", "threshold"])
     folds = splits.rotate_splits(thirds)
-    crossed = decisions.cross_fit_decisions(base, remedies, folds)
+    crossed = [decisions.decide_test_split(base, remedies, fold) for fold in folds]
     table, _ = effects.RemedyEffects(base, folds, crossed, 20, 1).table(remedies)
     rows = table.set_index("remedy")
     assert (rows["n_clusters"] == 200).all() and rows.at["untouched", "n_scored"] == 1200

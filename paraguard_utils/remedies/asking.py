@@ -89,17 +89,11 @@ class RemediedModel(LocalBackend):
 
     def context(self, wrapper_text: str, decoding: Decoding) -> PromptContext:
         """Return what decides an answer beside the user's words."""
-        own, weights_id = self.parameters, self.reader.weights_id
-        prefix, suffix = prompting.render_wrapper(
-            self.reader.tokenizer, own.get("text", wrapper_text), own.get("turns", ())
-        )
-        return PromptContext(
-            f"{weights_id}+{self.state}" if self.state else weights_id,
-            self.reader.dtype,
-            prefix + own.get("before", ""),
-            own.get("after", "") + suffix,
-            decoding,
-        )
+        own, reader = self.parameters, self.reader
+        prefix, suffix = prompting.render_wrapper(reader.tokenizer, own.get("text", wrapper_text), own.get("turns", ()))
+        around = (prefix + own.get("before", ""), own.get("after", "") + suffix)
+        weights_id = f"{reader.weights_id}+{self.state}" if self.state else reader.weights_id
+        return PromptContext(weights_id, reader.dtype, *around, decoding)
 
     def facts(self, traces: pd.DataFrame) -> Mapping[str, object]:
         """Return what a meta file tells beside the context."""

@@ -17,22 +17,18 @@ RemedyRole = Literal["remedy", "control", "ideal"]
 """A remedy can be deployed. The two others are yardsticks: an ideal needs to know how paraphrases are decided."""
 
 
-Decider = Callable[[str, Corpus | None], Labels]
-"""Decides the prompts of a corpus, given its name, in their order; `queries` says how often a model was asked for each.
-
-The prompts are None for those that the store has labels of but nobody has the text of (XSTest's). In a live store what
-is missing is asked; the recorded one is read. Raises Missing if the store lacks what the decision needs.
-"""
-
-
 @dataclass(frozen=True)
 class RemediedSystem:
     """A system that a remedy made.
 
-    `respondent` loads and prepares the model that is asked; None if only decisions of the untouched model are used.
+    `decide` takes the name of a corpus and its prompts, None for those that the store has labels of but nobody has the
+    text of (XSTest's). It returns their labels, in their order, and `queries`: how often a model was asked for each. In
+    a live store it asks what is missing; in the recorded one it reads. It raises Missing if the store lacks what the
+    decision needs. `respondent` loads and prepares the model that is asked; None if only decisions of the untouched
+    model are used.
     """
 
-    decide: Decider
+    decide: Callable[[str, Corpus | None], Labels]
     respondent: Callable[[], RemediedModel] | None = None
 
     @classmethod

@@ -66,7 +66,7 @@ def choose_remedies(base: UntouchedSystem, settings: Settings) -> dict[str, Reme
 
 
 def without_remedy(base: UntouchedSystem) -> RemediedSystem:
-    """Return the untouched system as it stands beside remedied ones: asked XSTest's safe prompts, which only 08 asks."""
+    """Return the untouched system as one beside the remedied: it asks XSTest's safe prompts, as no earlier notebook."""
     asked = RemediedSystem.asking(base, UNTOUCHED, {})
     return RemediedSystem(lambda of, prompts: (asked if of == XSTEST_SAFE else base).decide(of, prompts))
 
@@ -97,16 +97,6 @@ def decide_test_split(
                     own[of] = target.decide(of, (outside or {}).get(of))
         found[name] = own
     return found
-
-
-def cross_fit_decisions(
-    base: UntouchedSystem,
-    remedies: Mapping[str, Remedy],
-    folds: list[Splits],
-    outside: Mapping[str, Corpus] | None = None,
-) -> list[RemedyDecisions]:
-    """Return the decisions on each split (`decide_test_split`), in the order of the folds."""
-    return [decide_test_split(base, remedies, fold, outside) for fold in folds]
 
 
 def _metas(base: UntouchedSystem, remedy: Remedy) -> list[dict]:

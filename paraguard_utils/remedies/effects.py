@@ -103,7 +103,7 @@ def estimate_effects(prompts: Split, decided: Mapping[str, Labels], clusters: Cl
 class RemedyEffects:
     """Effects of remedies on one system, over all splits that each was decided on.
 
-    `folds` come from `splits.rotate_splits`, and `crossed`, in the same order, from `decisions.cross_fit_decisions`.
+    `folds` come from `splits.rotate_splits`; `crossed` are the decisions on each (`decisions.decide_test_split`).
     """
 
     def __init__(
@@ -281,11 +281,9 @@ def compare_with_control(table: Table, found: Mapping[str, Mapping[str, Mapping[
     """
     made = []
     for target, own in found.items():
-        sides = [
-            [one["dr"] for name, one in own.items() if name.startswith(f"{kind}-")] for kind in ("tuned", "control")
-        ]
-        if all(sides):
+        tuned, control = ([own[name]["dr"] for name in own if name.startswith(kind)] for kind in ("tuned-", "control-"))
+        if tuned and control:
             few = table.loc[(table["target"] == target) & (table["kind"] == "tuning"), "few_dr"].any()
             about = {"target": target, "remedy": "tuned - control", "few_dr": few}
-            made.append(about | to_columns({"dr": average_estimates(sides[0]) - average_estimates(sides[1])}))
+            made.append(about | to_columns({"dr": average_estimates(tuned) - average_estimates(control)}))
     return pd.DataFrame(made)

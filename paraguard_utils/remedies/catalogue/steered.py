@@ -116,10 +116,8 @@ def learn_steering(base: UntouchedSystem, train: Split, validation: Split) -> St
     references = (harmful[0] - harmful[1]).mean(axis=0)
     depth = len(vectors)
     first, last = round(depth / 3), round(depth * 2 / 3)
-    limit = choose_cosine_limit(
-        *(mean_cosines(before - behind, references, first) for before, behind in (benign, harmful))
-    )
-    untouched = Steering(vectors, references, first, last, limit)
+    cosines = [mean_cosines(before - behind, references, first) for before, behind in (benign, harmful)]
+    untouched = Steering(vectors, references, first, last, choose_cosine_limit(*cosines))
     told = [untouched.harmful(*read_transitions(base.local, context, prompts, size)) for prompts in validation]
 
     def rejected(steering: Steering) -> tuple[np.ndarray, ...]:

@@ -11,7 +11,7 @@ from paraguard_utils.errors import Missing
 from paraguard_utils.labels import labelling
 from paraguard_utils.remedies import first_token
 from paraguard_utils.remedies.asking import original_ids
-from paraguard_utils.remedies.catalogue import rewordings
+from paraguard_utils.remedies.catalogue.rewordings import MAX_QUERIES, REWORDINGS_FOLDER, label_rewordings
 from paraguard_utils.remedies.catalogue.threshold import replace_decisions
 from paraguard_utils.remedies.contract import RemediedSystem, Remedy
 from paraguard_utils.remedies.splits import Split
@@ -49,7 +49,7 @@ def _veto(
     return overturn
 
 
-def apply_ideal_veto(base: UntouchedSystem, train: Split, validation: Split) -> RemediedSystem:
+def apply_ideal(base: UntouchedSystem, train: Split, validation: Split) -> RemediedSystem:
     """Overturn a rejection by how the corpus decides its paraphrases: the ideal, which nobody has when deciding."""
 
     def isolation(of: str, prompts: Corpus) -> np.ndarray:
@@ -65,7 +65,7 @@ def apply_ideal_veto(base: UntouchedSystem, train: Split, validation: Split) -> 
     return RemediedSystem(decide)
 
 
-def apply_reworded_veto(base: UntouchedSystem, train: Split, validation: Split) -> RemediedSystem:
+def apply_reworded(base: UntouchedSystem, train: Split, validation: Split) -> RemediedSystem:
     """Look at rewordings of the rejected request, made by rules; each costs a query."""
 
     def recorded(of: str, prompts: Corpus) -> np.ndarray:
@@ -77,7 +77,7 @@ def apply_reworded_veto(base: UntouchedSystem, train: Split, validation: Split) 
     overturn = _veto(base, validation, recorded)
 
     def decide(of: str, prompts: Corpus | None) -> Labels:
-        own, again = base.decide(of, prompts), rewordings.label_rewordings(base, of, prompts)
+        own, again = base.decide(of, prompts), label_rewordings(base, of, prompts)
         counts = original_ids(again["prompt_id"]).value_counts()
         more = own["prompt_id"].map(counts).fillna(0) * (own["label"] == "reject")
         return overturn(own, _shares(again, own)).assign(queries=(1 + more).astype(int))
@@ -92,14 +92,6 @@ def _shares(again: Labels, own: Labels) -> np.ndarray:
 
 
 REMEDIES = (
-    Remedy(IDEAL_VETO, "decision", "07", apply_ideal_veto, role="ideal"),
-    Remedy(
-        "veto-reworded",
-        "decision",
-        "07",
-        apply_reworded_veto,
-        asks=True,
-        queries=rewordings.MAX_QUERIES,
-        asked=rewordings.REWORDINGS_FOLDER,
-    ),
+    Remedy(IDEAL_VETO, "decision", "07", apply_ideal, role="ideal"),
+    Remedy("veto-reworded", "decision", "07", apply_reworded, asks=True, queries=MAX_QUERIES, asked=REWORDINGS_FOLDER),
 )
