@@ -206,8 +206,8 @@ FAULTS = [
     Fault("remedies/effects.py", "clusters.share(ids, answered)", "clusters.share(ids[scored], answered[scored])"),
     Fault(
         "remedies/effects.py",
-        "average_estimates(sides[0]) - average_estimates(sides[1])",
-        "average_estimates(sides[1]) - average_estimates(sides[0])",
+        "average_estimates(tuned) - average_estimates(control)",
+        "average_estimates(control) - average_estimates(tuned)",
     ),
 ]
 

@@ -315,9 +315,9 @@ def asked_of(results, prompts, tiny_model, answers, monkeypatch):
 
     monkeypatch.setattr(engine.Engine, "ask", noting)
 
-    def ask(parameters, texts=prompts, base=base, kind=asking.FramedModel, of="mine"):
+    def ask(parameters, texts=prompts, base=base, of="mine"):
         def respondent():
-            return kind(LocalBackend(tiny_model), parameters)
+            return asking.RemediedModel(LocalBackend(tiny_model), parameters)
 
         return asking.ask_remedied(base, "framed", parameters, respondent, of, texts)
 
@@ -358,8 +358,8 @@ def test_the_earlier_turns_of_a_conversation_are_part_of_what_is_asked(asked_of,
 
 
 def test_parameters_that_are_in_no_text_are_kept_too(asked_of):
-    asked_of({"tried": [1]}, kind=asking.RemediedModel)
-    asked_of({"tried": [1, 2]}, kind=asking.RemediedModel)
+    asked_of({"tried": [1]})
+    asked_of({"tried": [1, 2]})
     meta = stores.read_meta(asked_of.base.store.path("labels", "mine--framed", asked_of.base.name))
     assert meta["remedy"] == {"tried": [1, 2]}, "else they are refused for ever"
 
@@ -764,11 +764,9 @@ def test_verdicts_by_hand():
 def test_what_could_have_been_seen_by_hand():
     # draws of standard deviation 1: 1.96 + 0.84 standard errors; p of a value of 1.96 standard errors is 0.05
     change = Estimate(1.959964, 0, 4, np.array([-1.0, 1.0, -1.0, 1.0, np.nan]))
-    assert effects.detectable_change(change) == pytest.approx(2.801585) and effects.normal_p(change) == pytest.approx(
-        0.05
-    )
-    nothing = Estimate(0.0, 0, 0, np.zeros(4))
-    assert effects.detectable_change(nothing) == 0 and np.isnan(effects.normal_p(nothing))
+    assert effects.POWER_ERRORS * change.error == pytest.approx(2.801585)
+    assert effects.normal_p(change) == pytest.approx(0.05)
+    assert np.isnan(effects.normal_p(Estimate(0.0, 0, 0, np.zeros(4))))
 
 
 def test_each_third_is_reported_on_and_the_other_two_teach(thirds):
@@ -783,7 +781,7 @@ def test_each_third_is_reported_on_and_the_other_two_teach(thirds):
 def test_thirds_are_put_together(base, thirds, corpora):
     remedies = catalogue.select_remedies(["behind-hatesonar", "threshold"])
     folds = splits.rotate_splits(thirds)
-    crossed = decisions.cross_fit_decisions(base, remedies, folds)
+    crossed = [decisions.decide_test_split(base, remedies, fold) for fold in folds]
     table, _ = effects.RemedyEffects(base, folds, crossed, 20, 1).table(remedies)
     rows = table.set_index("remedy")
     assert (rows["n_clusters"] == 200).all() and rows.at["untouched", "n_scored"] == 1200

@@ -206,9 +206,9 @@ def test_activations_are_those_of_each_prompt_alone(model, prompts):
 def test_first_steps_are_those_of_traces(results, model, prompts):
     local = LocalBackend(model)
     context = local.context(text_of("safety"), prompting.Decoding(4))
-    steps = inside.trace_first_steps(local, context, prompts, 4).set_index("prompt_id").loc[prompts["prompt_id"]]
+    steps = inside.trace_first_steps(local, context, prompts, 4)
     traced = ask(prompts, model, tokens=4)
-    assert steps["key"].tolist() == traced["key"].tolist()
+    assert steps["prompt_id"].tolist() == traced["prompt_id"].tolist()
     for ours, usual in zip(steps["next_logprobs"], traced["next_logprobs"], strict=True):
         np.testing.assert_allclose(ours, usual, atol=1e-4)
 
@@ -472,7 +472,7 @@ def test_all_remedies_on_one_map(base, thirds):
 def test_the_untouched_model_is_asked_safe_prompts_of_others(base, thirds, results):
     """As it was asked the corpus, of which the prompts here are; and no answer is kept."""
     prompts = thirds.test.benign.head(5)
-    untouched = decisions.apply_remedies(base, {}, thirds)["untouched"]
+    untouched = decisions.without_remedy(base)
     found = untouched.decide(XSTEST_SAFE, prompts)
     pd.testing.assert_series_equal(found["label"], base.decide(BENIGN, prompts)["label"])
     assert found["response"].isna().all()

@@ -1,7 +1,6 @@
 """Ask what a remedy asks, resumably, and keep only labels (`docs/method.md`, Remedies; Asking)."""
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pandas as pd
@@ -31,23 +30,11 @@ def ask_remedied(
 ) -> Labels:
     """Return labels of a remedied model's answers from the store; a live store first asks what is missing.
 
-    Parameters
-    ----------
-    remedy : str
-        The labels are kept under this name, beside the corpus's own.
-    parameters : dict
-        What was fixed before anything was learned. Labels made with others are an error, or are asked again.
-    respondent : callable
-        Loads and prepares the model; called only if something is missing.
-    texts : DataFrame or None
-        Prompts, or copies of them (`x~1`, `x~2`); None: those that the store has.
-    numbers : bool
-        Keep the traces too, without the answers.
-
-    Raises
-    ------
-    UserError
-        The recorded store lacks labels, or they belong to other prompts or parameters.
+    The labels are kept under the name of the `remedy`, with its `parameters`, fixed before anything was learned: labels
+    made with others are asked again. The recorded store raises a UserError for these, as for labels of other prompts
+    and for missing ones. `respondent` loads and prepares the model, only if something is missing. `texts` are prompts,
+    or copies of them (`x~1`, `x~2`); None: those that the store has. `numbers` keeps the traces too, without the
+    answers.
     """
     folder = base.folder(of, remedy)
     problem = _problem(base, folder, parameters, texts)
@@ -84,14 +71,10 @@ def _problem(base: UntouchedSystem, folder: str, parameters: Mapping[str, Any], 
 class RemediedModel(LocalBackend):
     """A loaded model that is asked in another way.
 
-    Parameters
-    ----------
-    parameters : dict
-        Fixed before anything was learned.
-    learned : dict
-        What was learned or chosen, for meta files.
-    state : str
-        What else decides an answer and is in no text, as part of keys; "" if the weights are unchanged.
+    `parameters` were fixed before anything was learned; four of them change the words around the user's: `text` is
+    another system prompt, `turns` are earlier turns of the conversation, `before` and `after` stand in the user's turn.
+    `learned` is what was learned or chosen, for meta files. `state` tells what else decides an answer and is in no
+    text, as part of keys; "" if the weights are unchanged.
     """
 
     def __init__(
@@ -106,34 +89,15 @@ class RemediedModel(LocalBackend):
 
     def context(self, wrapper_text: str, decoding: Decoding) -> PromptContext:
         """Return what decides an answer beside the user's words."""
-        found = super().context(wrapper_text, decoding)
-        return replace(found, weights_id=f"{found.weights_id}+{self.state}") if self.state else found
-
-    def prepare(self, corpus: Corpus, context: PromptContext) -> None:
-        """Compute what a changed model needs of all prompts before the first is asked."""
-
-    def answers(self, corpus: Corpus, context: PromptContext, *rest: Any, **more: Any) -> Iterator[pd.DataFrame]:
-        """Ask as any model does."""
-        self.prepare(corpus, context)
-        yield from super().answers(corpus, context, *rest, **more)
+        own, reader = self.parameters, self.reader
+        prefix, suffix = prompting.render_wrapper(reader.tokenizer, own.get("text", wrapper_text), own.get("turns", ()))
+        around = (prefix + own.get("before", ""), own.get("after", "") + suffix)
+        weights_id = f"{reader.weights_id}+{self.state}" if self.state else reader.weights_id
+        return PromptContext(weights_id, reader.dtype, *around, decoding)
 
     def facts(self, traces: pd.DataFrame) -> Mapping[str, object]:
         """Return what a meta file tells beside the context."""
         return {**super().facts(traces), "remedy": self.parameters, "learned": self.learned}
-
-
-class FramedModel(RemediedModel):
-    """A model that is asked with other words around the user's.
-
-    Its parameters are `before` and `after`, in the user's turn, and `turns`, the earlier turns of the conversation.
-    """
-
-    def context(self, wrapper_text: str, decoding: Decoding) -> PromptContext:
-        """Return what decides an answer beside the user's words."""
-        turns, before, after = (self.parameters.get(name, "") for name in ("turns", "before", "after"))
-        prefix, suffix = prompting.render_wrapper(self.reader.tokenizer, wrapper_text, turns or [])
-        given = (self.reader.weights_id, self.reader.dtype)
-        return PromptContext(*given, prefix + before, after + suffix, decoding)
 
 
 def copy_prompts(prompts: Corpus, texts: list[list[str]]) -> Corpus:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import Any, Literal, Protocol, Self
+from typing import Any, Literal, Self
 
 from paraguard_utils.remedies.asking import RemediedModel, ask_remedied
 from paraguard_utils.remedies.splits import Split
@@ -17,38 +17,33 @@ RemedyRole = Literal["remedy", "control", "ideal"]
 """A remedy can be deployed. The two others are yardsticks: an ideal needs to know how paraphrases are decided."""
 
 
-class Decider(Protocol):
-    """How a system decides prompts."""
-
-    def __call__(self, of: str, prompts: Corpus | None) -> Labels:
-        """Decide the prompts of corpus `of`, in their order; `queries` says how often a model was asked for each.
-
-        `prompts` is None for those that the store has labels of but nobody has the text of (XSTest's). Raises Missing
-        if the store lacks what the decision needs.
-        """
-
-
 @dataclass(frozen=True)
 class RemediedSystem:
     """A system that a remedy made.
 
-    Attributes
-    ----------
-    decide : Decider
-        In a live store it asks what is missing; in the recorded one it reads.
-    respondent : callable or None
-        Loads and prepares the model that is asked; None if only decisions of the untouched model are used.
+    `decide` takes the name of a corpus and its prompts, None for those that the store has labels of but nobody has the
+    text of (XSTest's). It returns their labels, in their order, and `queries`: how often a model was asked for each. In
+    a live store it asks what is missing; in the recorded one it reads. It raises Missing if the store lacks what the
+    decision needs. `respondent` loads and prepares the model that is asked; None if only decisions of the untouched
+    model are used.
     """
 
-    decide: Decider
+    decide: Callable[[str, Corpus | None], Labels]
     respondent: Callable[[], RemediedModel] | None = None
 
     @classmethod
     def asking(
-        cls, base: UntouchedSystem, name: str, parameters: Mapping[str, Any], respondent: Callable[[], RemediedModel]
+        cls,
+        base: UntouchedSystem,
+        name: str,
+        parameters: Mapping[str, Any],
+        respondent: Callable[[], RemediedModel] | None = None,
     ) -> Self:
-        """Return a changed model as a system, loaded when first needed; arguments as for `asking.ask_remedied`."""
-        respondent = cache(respondent)
+        """Return a model that is asked in another way as a system, loaded when first needed.
+
+        Arguments are as for `asking.ask_remedied`; without a respondent only the words around the user's change.
+        """
+        respondent = cache(respondent or (lambda: RemediedModel(base.local, parameters)))
         return cls(partial(ask_remedied, base, name, parameters, respondent), respondent)
 
 
@@ -56,21 +51,11 @@ class RemediedSystem:
 class Remedy:
     """One remedy; a module of `catalogue` lists its remedies in `REMEDIES`.
 
-    Attributes
-    ----------
-    name : str
-        Lower case, digits and single hyphens: it is part of folder names.
-    source : str
-        arXiv number, "ours", or a notebook.
-    apply : callable
-        Makes the remedied system from the untouched one, the training split and the validation split. It never sees
-        the test split, and does nothing expensive before the system is asked.
-    asks : bool
-        Whether a model is asked; if not, recorded traces and labels are enough.
-    queries : float
-        Questions a prompt, at most.
-    asked : str
-        Name that labels are kept under if several remedies share what was asked.
+    Its `name` (lower case, digits and single hyphens) is part of folder names; its `source` is an arXiv number, "ours",
+    or a notebook. `apply` makes the remedied system from the untouched one, the training split and the validation
+    split; it never sees the test split, and does nothing expensive before the system is asked. If it `asks` no model,
+    recorded traces and labels are enough. `queries` are questions a prompt, at most. `asked` is the name that labels
+    are kept under if several remedies share what was asked.
     """
 
     name: str

@@ -12,7 +12,6 @@ from paraguard_utils.labels import targets as chat_targets
 from paraguard_utils.labels.follow_ups import SAMPLED_SYSTEM_PROMPT
 from paraguard_utils.models import trace_store
 from paraguard_utils.remedies import catalogue
-from paraguard_utils.remedies.asking import RemediedModel, ask_remedied
 from paraguard_utils.remedies.catalogue import UNTOUCHED
 from paraguard_utils.remedies.contract import RemediedSystem, Remedy
 from paraguard_utils.remedies.splits import SPLIT_NUMBERS, Splits
@@ -46,8 +45,7 @@ def find_untouched_systems(
     if not names:
         raise Missing(
             f"the {store.name} store has no answers of {settings.model} under {SAMPLED_SYSTEM_PROMPT}; run "
-            "02_querying with "
-            f"model={settings.model} first"
+            f"02_querying with model={settings.model} first"
         )
     found = chat_targets.list_decided_targets(store, corpora, names)
     return {name: UntouchedSystem(store, name, corpora, settings) for name in found}
@@ -67,16 +65,10 @@ def choose_remedies(base: UntouchedSystem, settings: Settings) -> dict[str, Reme
     return {name: remedy for name, remedy in catalogue.all_remedies().items() if name in named or not remedy.asks}
 
 
-def apply_remedies(base: UntouchedSystem, remedies: Mapping[str, Remedy], fold: Splits) -> dict[str, RemediedSystem]:
-    """Return the untouched system and, by name, what remedies make of it; nothing is asked yet."""
-
-    def untouched(of: str, prompts: Corpus | None) -> Labels:
-        if of == XSTEST_SAFE:  # no earlier notebook asks these
-            return ask_remedied(base, UNTOUCHED, {}, lambda: RemediedModel(base.local, {}), of, prompts)
-        return base.decide(of, prompts)
-
-    made = {name: remedy.apply(base, fold.train, fold.validation) for name, remedy in remedies.items()}
-    return {UNTOUCHED: RemediedSystem(untouched), **made}
+def without_remedy(base: UntouchedSystem) -> RemediedSystem:
+    """Return the untouched system as one beside the remedied: it asks XSTest's safe prompts, as no earlier notebook."""
+    asked = RemediedSystem.asking(base, UNTOUCHED, {})
+    return RemediedSystem(lambda of, prompts: (asked if of == XSTEST_SAFE else base).decide(of, prompts))
 
 
 def decide_test_split(
@@ -91,7 +83,8 @@ def decide_test_split(
     base = base.reported_on(fold.third)
     found: RemedyDecisions = {}
     asked_safe = {UNTOUCHED, *TUNED_REMEDIES} if remedies.keys() & set(TUNED_REMEDIES) else set()
-    for name, target in apply_remedies(base, remedies, fold).items():
+    made = {name: remedy.apply(base, fold.train, fold.validation) for name, remedy in remedies.items()}
+    for name, target in {UNTOUCHED: without_remedy(base), **made}.items():
         try:
             own = {of: target.decide(of, prompts) for of, prompts in zip(base.corpora, fold.test, strict=True)}
         except Missing as error:
@@ -104,16 +97,6 @@ def decide_test_split(
                     own[of] = target.decide(of, (outside or {}).get(of))
         found[name] = own
     return found
-
-
-def cross_fit_decisions(
-    base: UntouchedSystem,
-    remedies: Mapping[str, Remedy],
-    folds: list[Splits],
-    outside: Mapping[str, Corpus] | None = None,
-) -> list[RemedyDecisions]:
-    """Return the decisions on each split (`decide_test_split`), in the order of the folds."""
-    return [decide_test_split(base, remedies, fold, outside) for fold in folds]
 
 
 def _metas(base: UntouchedSystem, remedy: Remedy) -> list[dict]:
@@ -135,14 +118,13 @@ def read_learned_values(base: UntouchedSystem, remedies: Mapping[str, Remedy]) -
     for name, remedy in remedies.items():
         known = {meta["third"]: meta.get("learned", {}) for meta in _metas(base, remedy) if meta["third"]}
         for third, own in sorted(known.items()):
-            about = {"target": base.name, "remedy": name, "third": third}
+            about = (base.name, name, third)
             for what, value in own.items():
                 if what == "losses":
-                    for epoch in value:
-                        for key in ("loss", "eval_loss"):
-                            rows.append(about | {"what": key, "epoch": epoch["epoch"], "value": epoch[key]})
+                    losses = ("loss", "eval_loss")
+                    rows += [(*about, key, epoch["epoch"], epoch[key]) for epoch in value for key in losses]
                 elif isinstance(value, int | float):
-                    rows.append(about | {"what": what, "epoch": None, "value": value})
+                    rows.append((*about, what, None, value))
     return pd.DataFrame(rows, columns=["target", "remedy", "third", "what", "epoch", "value"])
 
 
@@ -154,11 +136,9 @@ def read_asking_minutes(base: UntouchedSystem, remedies: Mapping[str, Remedy]) -
     rows, seen = [], set()
     for name, remedy in remedies.items():
         metas = [meta for meta in _metas(base, remedy) if meta.get("asked_now")]
-        if not metas or remedy.folder in seen:
-            continue
-        seen.add(remedy.folder)
-        asked, seconds = (sum(meta[key] for meta in metas) for key in ("asked_now", "seconds"))
-        taught = {meta["third"]: meta.get("learned", {}).get("seconds", 0) for meta in metas if meta["third"]}
-        row = {"target": base.name, "remedy": name, "asked": asked}
-        rows.append(row | {"minutes_training": round(sum(taught.values()) / 60, 1), "minutes": round(seconds / 60, 1)})
+        if metas and remedy.folder not in seen:
+            seen.add(remedy.folder)
+            asked, seconds = (sum(meta[key] for meta in metas) for key in ("asked_now", "seconds"))
+            taught = {meta["third"]: meta.get("learned", {}).get("seconds", 0) for meta in metas if meta["third"]}
+            rows.append((base.name, name, asked, round(sum(taught.values()) / 60, 1), round(seconds / 60, 1)))
     return pd.DataFrame(rows, columns=["target", "remedy", "asked", "minutes_training", "minutes"])

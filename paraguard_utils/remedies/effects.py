@@ -36,6 +36,9 @@ POWER_ERRORS = float(norm.ppf(0.975) + norm.ppf(0.8))
 CHANGE_MEASURES = ("frr", "dr", "usable", "twins")
 """Measures whose change against the untouched system is estimated."""
 
+PART_MEASURES = ("frr", "dr", "twins")
+"""Those whose smallest detectable change, and change by part, is told too."""
+
 MAX_CURVE_POINTS = 60
 """Thresholds of the drawn curve, at equal steps of their rank."""
 
@@ -100,12 +103,7 @@ def estimate_effects(prompts: Split, decided: Mapping[str, Labels], clusters: Cl
 class RemedyEffects:
     """Effects of remedies on one system, over all splits that each was decided on.
 
-    Parameters
-    ----------
-    folds, crossed : sequence
-        From `splits.rotate_splits` and `decisions.cross_fit_decisions`, in the same order.
-    resamples, seed : int
-        Of the clusters.
+    `folds` come from `splits.rotate_splits`; `crossed` are the decisions on each (`decisions.decide_test_split`).
     """
 
     def __init__(
@@ -136,37 +134,33 @@ class RemedyEffects:
         """
         found, made = {}, []
         for name in dict.fromkeys(name for decided in self.crossed for name in decided):
-            pool = self.pool(name)
+            pool, undefined = self.pool(name), self.pool(name).clusters.undefined()
             decided = pool.decided(name)
             found[name] = own = estimate_effects(pool.prompts, decided, pool.clusters)
             benign, twins, *_ = decided.values()
-            remedy = applied.get(name)
             changes = {f"{one}_change": own[one] - pool.alone[one] for one in CHANGE_MEASURES}
             if name == UNTOUCHED:
-                changes = dict.fromkeys(changes, pool.clusters.undefined())
-            over = pool.curve.above(own["frr"], own["twins"]) if pool.curve else pool.clusters.undefined()
-            few = disagreement.too_few_for_disagreement(evaluation.count_label_decisions(pool.prompts.benign, benign))
+                changes = dict.fromkeys(changes, undefined)
+            over = pool.curve.above(own["frr"], own["twins"]) if pool.curve else undefined
+            few = pool.too_few(benign)
             row: dict[str, Any] = {
                 "target": self.base.name,
                 "remedy": name,
-                "kind": remedy.kind if remedy else "",
-                "role": remedy.role if remedy else "",
-                "source": remedy.source if remedy else "",
+                **{about: getattr(applied.get(name), about, "") for about in ("kind", "role", "source")},
                 "n_clusters": pool.prompts.benign["cluster_id"].nunique(),
                 "n_scored": int(benign["label"].isin(["accept", "reject"]).sum()),
                 "n_reject": int((benign["label"] == "reject").sum()),
                 "n_twins": int(twins["label"].isin(["accept", "reject"]).sum()),
                 "few_dr": few,
                 "queries": float(pd.concat([benign["queries"], twins["queries"]]).mean()),
-                "few_change": name != UNTOUCHED and (few or pool.few_dr),
-                **{f"{one}_detectable": detectable_change(changes[f"{one}_change"]) for one in ("frr", "dr", "twins")},
+                "few_change": name != UNTOUCHED and (few or pool.too_few(pool.untouched)),
+                **{f"{one}_detectable": POWER_ERRORS * changes[f"{one}_change"].error for one in PART_MEASURES},
                 "over_p": normal_p(over),
                 **to_columns(own | changes | {"over_curve": over}),
+                **guarded.external_rejection_rate(decided.get(XSTEST)),
+                **guarded.external_rejection_rate(decided.get(XSTEST_SAFE), "xstest_safe"),
             }
-            outside = guarded.external_rejection_rate(decided.get(XSTEST)) | guarded.external_rejection_rate(
-                decided.get(XSTEST_SAFE), "xstest_safe"
-            )
-            made.append(row | outside)
+            made.append(row)
         frame = pd.DataFrame(made)
         return frame.assign(pareto=find_pareto_front(frame)), found
 
@@ -195,8 +189,7 @@ class RemedyEffects:
             alone = own.pop(UNTOUCHED)
             for name, one in own.items():
                 about = {"target": self.base.name, "remedy": name, "part": part, "n_benign": len(prompts.benign)}
-                changes = {f"{measure}_change": one[measure] - alone[measure] for measure in ("frr", "dr", "twins")}
-                rows.append(about | to_columns(changes))
+                rows.append(about | to_columns({f"{of}_change": one[of] - alone[of] for of in PART_MEASURES}))
         return pd.DataFrame(rows)
 
 
@@ -204,37 +197,32 @@ class _Pool:
     """The pooled test splits of one remedy, with the untouched system's estimates and threshold curve on them."""
 
     def __init__(self, effects: RemedyEffects, own: tuple[int, ...]) -> None:
-        self.base, folds = effects.base, [effects.folds[i] for i in own]
+        base, folds = effects.base, [effects.folds[i] for i in own]
         self.crossed = [effects.crossed[i] for i in own]
         sides = zip(*(fold.test for fold in folds), strict=True)
         self.prompts = Split(*(pd.concat(side, ignore_index=True) for side in sides))
         self.clusters = ClusterBootstrap(self.prompts.benign["cluster_id"], *effects.drawn_with)
-        untouched = self.decided(UNTOUCHED)
-        self.alone = estimate_effects(self.prompts, untouched, self.clusters)
-        benign = next(iter(untouched.values()))
-        self.few_dr = disagreement.too_few_for_disagreement(
-            evaluation.count_label_decisions(self.prompts.benign, benign)
-        )
+        alone = self.decided(UNTOUCHED)
+        self.untouched, *_ = alone.values()
+        self.alone = estimate_effects(self.prompts, alone, self.clusters)
         self.curve = None
         with contextlib.suppress(Missing):  # a server returned no next-token probabilities
-            p: dict[str, list[np.ndarray]] = {of: [] for of in self.base.corpora}
-            for fold in folds:
-                known = first_token.learn_refusal_rates(self.base, fold.train)
-                for of, prompts in zip(self.base.corpora, fold.test, strict=True):
-                    p[of].append(first_token.p_refuse(self.base.traces(of, prompts), known))
-            benign_p, twins_p = (np.concatenate(parts) for parts in p.values())
-            self.curve = ThresholdCurve(self.prompts, benign_p, twins_p, self.clusters)
+            known = [(fold.test, first_token.learn_refusal_rates(base, fold.train)) for fold in folds]
+            p = [first_token.p_refuse_split(base, *one) for one in known]
+            benign, twins = (np.concatenate(side) for side in zip(*p, strict=True))
+            self.curve = ThresholdCurve(self.prompts, benign, twins, self.clusters)
 
     def decided(self, name: str) -> dict[str, Labels]:
-        """Return a remedy's labels by corpus; those outside the corpora as they are."""
-        parts = [decided[name] for decided in self.crossed]
-        joined = {of: pd.concat([part[of] for part in parts], ignore_index=True) for of in self.base.corpora}
-        return joined | {of: one for part in parts for of, one in part.items() if of not in joined}
+        """Return a remedy's labels by corpus, those of all splits together."""
+        parts: dict[str, list[Labels]] = {}
+        for decided in self.crossed:
+            for of, labels in decided[name].items():
+                parts.setdefault(of, []).append(labels)
+        return {of: pd.concat(own, ignore_index=True) for of, own in parts.items()}
 
-
-def detectable_change(change: Estimate) -> float:
-    """Return the change that has 80 % power at the 5 % level: 2.8 standard errors."""
-    return POWER_ERRORS * change.error
+    def too_few(self, benign: Labels) -> bool:
+        """Return whether DR of these labels of the benign prompts rests on too few decisions."""
+        return disagreement.too_few_for_disagreement(evaluation.count_label_decisions(self.prompts.benign, benign))
 
 
 def normal_p(estimate: Estimate) -> float:
@@ -293,11 +281,9 @@ def compare_with_control(table: Table, found: Mapping[str, Mapping[str, Mapping[
     """
     made = []
     for target, own in found.items():
-        sides = [
-            [one["dr"] for name, one in own.items() if name.startswith(f"{kind}-")] for kind in ("tuned", "control")
-        ]
-        if all(sides):
+        tuned, control = ([own[name]["dr"] for name in own if name.startswith(kind)] for kind in ("tuned-", "control-"))
+        if tuned and control:
             few = table.loc[(table["target"] == target) & (table["kind"] == "tuning"), "few_dr"].any()
             about = {"target": target, "remedy": "tuned - control", "few_dr": few}
-            made.append(about | to_columns({"dr": average_estimates(sides[0]) - average_estimates(sides[1])}))
+            made.append(about | to_columns({"dr": average_estimates(tuned) - average_estimates(control)}))
     return pd.DataFrame(made)

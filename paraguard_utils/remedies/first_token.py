@@ -64,20 +64,19 @@ def p_refuse(traces: Traces, known: RefusalRates) -> np.ndarray:
     return np.clip(refused + np.maximum(0.0, 1 - listed) * known.base, 0, 1).round(_DECIMALS)
 
 
+def p_refuse_split(base: UntouchedSystem, split: Split, known: RefusalRates) -> list[np.ndarray]:
+    """Return p(refuse) of the benign prompts of a split, and of its twins."""
+    return [p_refuse(base.traces(of, prompts), known) for of, prompts in zip(base.corpora, split, strict=True)]
+
+
 def choose_by_youden(
     values: Iterable[_Value], rejected: Callable[[_Value], Sequence[np.ndarray]], untouched: float
 ) -> _Value | None:
     """Choose the value with the highest Youden's J: the share of twins rejected minus that of benign prompts.
 
-    Parameters
-    ----------
-    values : iterable
-        The weakest first: among equals the first is taken.
-    rejected : callable
-        Returns what a value rejects of the benign validation prompts and of their twins: decisions, or p(refuse).
-    untouched : float
-        Share of the benign prompts that the untouched model rejects. Values that reject more are passed over; if all
-        do, None is returned.
+    The weakest value comes first: among equals the first is taken. `rejected` returns what a value rejects of the
+    benign validation prompts and of their twins: decisions, or p(refuse). Values that reject a larger share of the
+    benign prompts than the `untouched` model are passed over; if all do, None is returned.
     """
     found, highest = None, -np.inf
     for value in values:

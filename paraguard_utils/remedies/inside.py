@@ -4,30 +4,27 @@ import io
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 import pandas as pd
 
 from paraguard_utils import stores
 from paraguard_utils.errors import ModelError
-from paraguard_utils.models import prompting
 from paraguard_utils.models.local import LocalBackend
-from paraguard_utils.models.prompting import PromptContext
-from paraguard_utils.remedies.untouched import UntouchedSystem
+from paraguard_utils.models.prompting import Decoding, PromptContext
+from paraguard_utils.remedies.untouched import UntouchedSystem, select_prompts
 from paraguard_utils.schemas import Corpus, Traces
-
-ADAPTERS_FOLDER = "adapters"
-"""Folder of a live store for what was learned; it is never published."""
 
 _PARAMETERS_KEY = "parameters"
 
+_Learned = TypeVar("_Learned", bound=NamedTuple)
+
 if TYPE_CHECKING:
     import torch
-
-    from paraguard_utils.models.prompting import Request
 
     Change = Callable[[torch.Tensor], torch.Tensor]
     """Makes a new output of a layer from its output, shape (rows, tokens, dimensions)."""
@@ -45,14 +42,11 @@ def decoder_layers(network: Any) -> Sequence[Any]:
 def change_layers(network: Any, changes: "Mapping[int, Change]") -> Iterator[None]:
     """Change the outputs of some layers, counted from 0, inside a `with` block; then restore the model, bit for bit."""
 
-    def hook(change: "Change") -> Callable[..., Any]:
-        def changing(module: Any, given: Any, output: Any) -> Any:
-            return (change(output[0]), *output[1:]) if isinstance(output, tuple) else change(output)
-
-        return changing
+    def changed(change: "Change", module: Any, given: Any, output: Any) -> Any:
+        return (change(output[0]), *output[1:]) if isinstance(output, tuple) else change(output)
 
     every = decoder_layers(network)
-    handles = [every[number].register_forward_hook(hook(change)) for number, change in changes.items()]
+    handles = [every[number].register_forward_hook(partial(changed, change)) for number, change in changes.items()]
     try:
         yield
     finally:
@@ -60,15 +54,19 @@ def change_layers(network: Any, changes: "Mapping[int, Change]") -> Iterator[Non
             handle.remove()
 
 
+def _first_steps(model: LocalBackend, context: PromptContext, prompts: Corpus, batch: int) -> Iterator[Traces]:
+    """Yield batches of traces, longest prompts first, that end with the first answer token."""
+    return model.answers(prompts, replace(context, decoding=Decoding(1)), "", set(), batch, progress=False)
+
+
 def trace_first_steps(model: LocalBackend, context: PromptContext, prompts: Corpus, batch: int) -> Traces:
-    """Return traces of prompts up to the first answer token, without generating."""
-    return pd.concat([pd.DataFrame(rows) for _, rows in _prefills(model, context, prompts, batch)], ignore_index=True)
+    """Return traces of prompts up to the first answer token, without generating, in the order of the prompts."""
+    return select_prompts(pd.concat(list(_first_steps(model, context, prompts, batch))), prompts)
 
 
 def read_activations(model: LocalBackend, context: PromptContext, prompts: Corpus, batch: int) -> np.ndarray:
     """Return every layer's output at each prompt's last token, float32, shape (prompts, layers, dimensions)."""
-    number = len(decoder_layers(model.model.network))
-    seen: list[list[np.ndarray]] = [[] for _ in range(number)]
+    seen: list[list[np.ndarray]] = [[] for _ in decoder_layers(model.model.network)]
 
     def keep(layer: int, output: "torch.Tensor") -> "torch.Tensor":
         seen[layer].append(output[:, -1].float().cpu().numpy())
@@ -76,49 +74,40 @@ def read_activations(model: LocalBackend, context: PromptContext, prompts: Corpu
 
     order: list[str] = []
     found: list[np.ndarray] = []
-    with change_layers(model.model.network, {layer: partial(keep, layer) for layer in range(number)}):
-        for group, _ in _prefills(model, context, prompts, batch):
-            order += [request.prompt_id for request in group]
+    with change_layers(model.model.network, {layer: partial(keep, layer) for layer in range(len(seen))}):
+        for traces in _first_steps(model, context, prompts, batch):
+            order += traces["prompt_id"].to_list()
             # The engine may first compute the words that all prompts share, and a batch in several parts.
-            found.append(np.stack([np.concatenate(parts)[-len(group) :] for parts in seen], axis=1))
+            found.append(np.stack([np.concatenate(parts)[-len(traces) :] for parts in seen], axis=1))
             for parts in seen:
                 parts.clear()
-    places = pd.Series(range(len(order)), index=order)
-    return np.concatenate(found)[places.loc[prompts["prompt_id"]].to_numpy()]
+    return np.concatenate(found)[pd.Index(order).get_indexer(prompts["prompt_id"])]
 
 
 def learned_path(base: UntouchedSystem, name: str) -> Path:
-    """Return where a live store keeps what was learned for the test split."""
+    """Return where a live store keeps what was learned for the test split; it is never published."""
     own = base.folder(next(iter(base.corpora)), "learned")
-    return base.store.writes / ADAPTERS_FOLDER / own / f"{base.name}--{name}"
+    return base.store.writes / "adapters" / own / f"{base.name}--{name}"
 
 
 def load_or_learn(
-    base: UntouchedSystem, name: str, parameters: Mapping[str, Any], learn: Callable[[], dict[str, Any]]
-) -> dict[str, Any]:
-    """Return the arrays and numbers learned with these parameters; learn and keep them if there are none."""
+    base: UntouchedSystem,
+    name: str,
+    parameters: Mapping[str, Any],
+    kind: Callable[..., _Learned],
+    learn: Callable[[], _Learned],
+) -> _Learned:
+    """Return what was learned with these parameters, arrays and numbers of a `kind`; learn and keep it if need be."""
     file = learned_path(base, f"{name}.npz")
     told = json.dumps(dict(parameters), sort_keys=True)
     if file.is_file():
         with np.load(file, allow_pickle=False) as kept:
             if str(kept[_PARAMETERS_KEY]) == told:
                 names = [key for key in kept.files if key != _PARAMETERS_KEY]
-                return {key: kept[key] if kept[key].ndim else kept[key].item() for key in names}
+                return kind(**{key: kept[key] if kept[key].ndim else kept[key].item() for key in names})
     found = learn()
     content = io.BytesIO()
-    arrays: dict[str, Any] = {**found, _PARAMETERS_KEY: np.array(told)}
+    arrays: dict[str, Any] = {**found._asdict(), _PARAMETERS_KEY: np.array(told)}
     np.savez(content, allow_pickle=False, **arrays)
     stores.write_atomically(file, lambda part: part.write_bytes(content.getvalue()))
     return found
-
-
-def _prefills(
-    model: LocalBackend, context: PromptContext, prompts: Corpus, batch: int
-) -> "Iterator[tuple[list[Request], list[dict[str, Any]]]]":
-    """Yield batches, longest prompts first, with their traces up to the first answer token."""
-    from paraguard_utils.models.engine import Engine, count_shared_tokens, split_into_batches
-
-    asked = prompting.tokenize_prompts(prompts, model.reader.tokenizer, context)
-    engine = Engine(model.model, asked[0].token_ids[: count_shared_tokens(asked)], max_new_tokens=1)
-    for group in split_into_batches(asked, batch):
-        yield group, engine.ask(group)

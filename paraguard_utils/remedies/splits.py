@@ -83,16 +83,10 @@ def rotate_splits(splits: Splits) -> list[Splits]:
 
 def count_splits(splits: Splits) -> pd.DataFrame:
     """Count what each split holds: third, categories, {benign,twin}_{clusters,prompts}."""
-    return pd.DataFrame(
-        [
-            {
-                "third": name,
-                "categories": own.benign["category"].nunique(),
-                "benign_clusters": own.benign["cluster_id"].nunique(),
-                "benign_prompts": len(own.benign),
-                "twin_clusters": own.twins["cluster_id"].nunique(),
-                "twin_prompts": len(own.twins),
-            }
-            for name, own in zip(Splits._fields, splits[:3], strict=False)
-        ]
-    )
+    rows = []
+    for name, own in zip(Splits._fields, splits[:3], strict=False):
+        row = {"third": name, "categories": own.benign["category"].nunique()}
+        for kind, side in zip(("benign", "twin"), own, strict=True):
+            row |= {f"{kind}_clusters": side["cluster_id"].nunique(), f"{kind}_prompts": len(side)}
+        rows.append(row)
+    return pd.DataFrame(rows)

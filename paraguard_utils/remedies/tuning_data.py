@@ -22,27 +22,10 @@ def make_tuning_examples(
     An answer is used if it ended by itself, the labeller accepts it as a whole, it does not decline later, begins with
     no apology, and is no loop or echo. Nobody has judged whether it is right.
 
-    Parameters
-    ----------
-    target : str
-        A chat system: a guard gives no answers.
-    corpus, traces, labels : DataFrame
-        Rows in the same order.
-    longer : DataFrame or None
-        Long answers (`labels.follow_ups`).
-    wrapper : str
-        Text of the system prompt; "" for none.
-
-    Returns
-    -------
-    list of dict
-        One for each rejected prompt with such an answer in its cluster, in corpus order: messages, target, cluster_id,
-        prompt_id, answered_as (the id of the accepted prompt, the most similar one).
-
-    Raises
-    ------
-    DataError
-        The corpus asks for harm.
+    Corpus, traces and labels have rows in the same order; `longer` are long answers (`labels.follow_ups`), and
+    `wrapper` is the text of the system prompt, "" for none. Returns one example for each rejected prompt with such an
+    answer in its cluster, in corpus order: messages, target, cluster_id, prompt_id, answered_as (the id of the accepted
+    prompt, the most similar one). Raises DataError if the corpus asks for harm.
     """
     unsafe.refuse_unsafe(corpus, "examples to tune on")
     prompts = corpus.set_index("prompt_id")
@@ -76,11 +59,8 @@ def _fit_to_tune(answers: pd.DataFrame, requests: pd.Series) -> pd.DataFrame:
     fit = (answers["label"] == "accept") & (answers["finish_reason"] == "stop") & ~answers["declined_later"]
     fit &= ~answers["response"].str[:APOLOGY_CHARS].str.contains("sorry|apolog", case=False, na=True)
     answers = answers[fit].drop_duplicates("prompt_id")
-    whole = (
-        substance.degenerate_answers(answers["response"].tolist(), requests.loc[answers["prompt_id"]].tolist())
-        == "on_topic"
-    )
-    return answers[whole]
+    asked = requests.loc[answers["prompt_id"]].tolist()
+    return answers[substance.degenerate_answers(answers["response"].tolist(), asked) == "on_topic"]
 
 
 def count_tuning_examples(examples: Mapping[str, list[dict]], pairs: Mapping[str, Pairs]) -> Table:
@@ -104,28 +84,16 @@ def write_jsonl(path: Path, examples: Sequence[dict], meta: dict) -> None:
     Raises DataError, and leaves the file as it was, if it cannot be written.
     """
     lines = (json.dumps(example, ensure_ascii=False, allow_nan=False).translate(_LINE_ENDS) for example in examples)
-    content = "".join(f"{line}\n" for line in lines)
-    stores.write_text(path, content)
+    stores.write_text(path, "".join(f"{line}\n" for line in lines))
     stores.write_meta(path, meta)
 
 
 def pair_answers(corpus: Corpus, labels: Labels, answers: pd.DataFrame, brittle: bool) -> pd.DataFrame:
-    """Pair phrasings with complete answers of the system's own.
+    """Pair phrasings with complete answers of the system's own: prompt_id, text, response; in corpus order.
 
-    Parameters
-    ----------
-    corpus, labels : DataFrame
-        Rows in the same order.
-    answers : DataFrame
-        Columns prompt_id, label, response, finish_reason, declined_later; one or several rows a prompt.
-    brittle : bool
-        True: each refused phrasing with every usable answer to an accepted phrasing of its cluster. False: each
-        accepted phrasing with its own usable answer.
-
-    Returns
-    -------
-    DataFrame
-        prompt_id, text, response; in corpus order.
+    If `brittle`, these are each refused phrasing with every usable answer to an accepted phrasing of its cluster; if
+    not, each accepted phrasing with its own usable answer. Corpus and labels have rows in the same order; `answers` has
+    prompt_id, label, response, finish_reason, declined_later, one or several rows a prompt.
     """
     fit = _fit_to_tune(answers, corpus.set_index("prompt_id")["text"])[["prompt_id", "response"]]
     prompts = corpus[["prompt_id", "cluster_id", "text"]].assign(label=labels["label"].to_numpy())

@@ -19,17 +19,9 @@ from paraguard_utils.stores import Store, read_meta
 class UntouchedSystem:
     """A chat model with its system prompt, and its traces and labels in a store.
 
-    Parameters
-    ----------
-    corpora : dict of str to DataFrame
-        The corpus and its twins, by name.
-    settings : settings.Settings
-        max_new_tokens, batch, dtype, device and without_template are used.
-
-    Attributes
-    ----------
-    third : int
-        Number of the split that remedies are reported on; part of the names of what they learn and ask. 0: none.
+    `corpora` are the corpus and its twins, by name. Of the settings max_new_tokens, batch, dtype, device and
+    without_template are used. `third` is the number of the split that remedies are reported on, and part of the names
+    of what they learn and ask; 0: none.
     """
 
     def __init__(self, store: Store, name: str, corpora: Mapping[str, Corpus], settings: Settings) -> None:

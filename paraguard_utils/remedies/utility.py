@@ -9,27 +9,19 @@ import pandas as pd
 
 from paraguard_utils import paths, stores
 from paraguard_utils.core.estimates import SEED, ClusterBootstrap, to_columns
-from paraguard_utils.models import prompting
 from paraguard_utils.models.local import LocalBackend
 from paraguard_utils.models.prompting import PromptContext
 from paraguard_utils.registry import wrappers
+from paraguard_utils.remedies import inside
 from paraguard_utils.remedies.asking import RemediedModel
 from paraguard_utils.remedies.contract import Remedy
 from paraguard_utils.remedies.splits import Splits
-from paraguard_utils.remedies.untouched import UntouchedSystem, select_prompts
-from paraguard_utils.schemas import Corpus, Table, Traces
-
-NEUTRAL_PROMPTS_FILE = paths.DATA / "neutral_prompts.csv"
-"""Everyday requests without a charged word."""
+from paraguard_utils.remedies.untouched import UntouchedSystem
+from paraguard_utils.schemas import Corpus, Table
 
 UTILITY_TABLE = "remedy_utility"
-"""Name of the table."""
 
-UTILITY_COLUMNS = [
-    "target",
-    "remedy",
-    *(f"{name}{end}" for name in ("divergence", "ppl_ratio") for end in ("", "_low", "_high")),
-]
+UTILITY_COLUMNS = ["target", "remedy", *to_columns(dict.fromkeys(("divergence", "ppl_ratio"), (0.0, 0.0, 0.0)))]
 
 MAX_ANSWERS = 60
 """Own accepted answers whose perplexity is taken, drawn by seed."""
@@ -48,19 +40,18 @@ def sample_own_answers(base: UntouchedSystem, prompts: Corpus) -> pd.DataFrame:
 
 
 def measure_utility(base: UntouchedSystem, models: Mapping[str, Callable[[], RemediedModel]], benign: Corpus) -> Table:
-    """Compare remedied models with the untouched one on prompts and answers that have nothing to do with refusing.
+    """Compare remedied models with the untouched one on everyday requests, and on its own answers.
 
     `benign` are the test prompts whose answers are read. One row a model: target, remedy; with intervals over prompts
     divergence, in [0, 1], and ppl_ratio, > 0, or NaN if the next token does not follow from one prompt.
     """
-    asked, answers = stores.read_file(NEUTRAL_PROMPTS_FILE, "neutral"), sample_own_answers(base, benign)
-    text = wrappers()[base.wrapper]["text"]
-    alone = (base.local, base.local.context(text, prompting.Decoding(1)))
-    steps, losses = _first_steps(*alone, asked), _losses(*alone, answers)
+    asked = stores.read_file(paths.DATA / "neutral_prompts.csv", "neutral")
+    answers = sample_own_answers(base, benign)
+    steps, losses = _first_steps(base.local, base.context, asked), _losses(base.local, base.context, answers)
     made = []
     for name, load in models.items():
         other = load()
-        context = other.context(text, prompting.Decoding(1))
+        context = other.context(wrappers()[base.wrapper]["text"], base.decoding)
         moved = [_distance(*pair) for pair in zip(steps, _first_steps(other, context, asked), strict=True)]
         divergence = ClusterBootstrap(asked["prompt_id"]).mean(asked["prompt_id"], moved)
         lost = _losses(other, context, answers) - losses
@@ -73,7 +64,7 @@ def measure_utility(base: UntouchedSystem, models: Mapping[str, Callable[[], Rem
 
 def _first_steps(model: LocalBackend, context: PromptContext, prompts: Corpus) -> list[pd.Series]:
     """Return the first-token distribution after each prompt: probability by token."""
-    traces = _asked(model, context, prompts)
+    traces = inside.trace_first_steps(model, context, prompts, UTILITY_BATCH)
     return [
         pd.Series(np.exp(np.asarray(logprobs, float)), index=ids)
         for ids, logprobs in zip(traces["next_ids"], traces["next_logprobs"], strict=True)
@@ -89,23 +80,11 @@ def _distance(one: pd.Series, other: pd.Series) -> float:
 def _losses(model: LocalBackend, context: PromptContext, answers: pd.DataFrame) -> np.ndarray:
     """Return the mean cross-entropy of each answer after its prompt, in nats a token."""
     told = answers["text"] + context.suffix + answers["response"]
-    traces = _asked(model, replace(context, suffix=""), answers.assign(text=told))
+    asked = answers.assign(text=told)
+    traces = inside.trace_first_steps(model, replace(context, suffix=""), asked, UTILITY_BATCH)
     own = model.reader.tokenizer(answers["response"].tolist(), add_special_tokens=False)["input_ids"]
     ends = zip(traces["token_nll"], traces["user_end"], own, strict=True)
     return np.array([float(np.mean(np.asarray(nll, float)[end - len(ids) : end])) for nll, end, ids in ends])
-
-
-def _asked(model: LocalBackend, context: PromptContext, prompts: Corpus) -> Traces:
-    """Return traces of prompts, asked in batches of `UTILITY_BATCH`."""
-    from paraguard_utils.models.engine import count_shared_tokens, split_into_batches
-
-    if isinstance(model, RemediedModel):
-        model.prepare(prompts, context)
-    requests = prompting.tokenize_prompts(prompts, model.reader.tokenizer, context)
-    prefix = requests[0].token_ids[: count_shared_tokens(requests)]
-    return select_prompts(
-        pd.concat(list(model._asked(split_into_batches(requests, UTILITY_BATCH), prefix, context))), prompts
-    )
 
 
 def update_utility(base: UntouchedSystem, remedies: Mapping[str, Remedy], asked: Iterable[str], fold: Splits) -> Table:

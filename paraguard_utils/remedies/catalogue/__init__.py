@@ -3,15 +3,16 @@
 import importlib
 import pkgutil
 from functools import cache
+from typing import get_args
 
 from paraguard_utils.errors import SettingsError
-from paraguard_utils.remedies.contract import Remedy
+from paraguard_utils.remedies.contract import Remedy, RemedyKind
 from paraguard_utils.text import did_you_mean
 
 UNTOUCHED = "untouched"
 """Name of the system that no remedy was applied to."""
 
-KIND_ORDER = ("defence", "decision", "inside", "tuning")
+KIND_ORDER = get_args(RemedyKind)
 
 
 @cache

@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -95,10 +96,8 @@ def apply(base: UntouchedSystem, train: Split, validation: Split) -> RemediedSys
     parameters = {"depths": list(ABLATION_DEPTHS), "strengths": list(ABLATION_STRENGTHS)}
 
     def respondent() -> AblatedModel:
-        found = inside.load_or_learn(
-            base, "ablated", parameters, lambda: learn_ablation(base, train, validation)._asdict()
-        )
-        return AblatedModel(base.local, parameters, Ablation(**found))
+        learn = partial(learn_ablation, base, train, validation)
+        return AblatedModel(base.local, parameters, inside.load_or_learn(base, "ablated", parameters, Ablation, learn))
 
     return RemediedSystem.asking(base, "ablated", parameters, respondent)
 

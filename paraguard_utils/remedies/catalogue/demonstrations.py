@@ -3,7 +3,6 @@
 import numpy as np
 
 from paraguard_utils.core.estimates import SEED
-from paraguard_utils.remedies.asking import FramedModel
 from paraguard_utils.remedies.contract import RemediedSystem, Remedy
 from paraguard_utils.remedies.splits import Split
 from paraguard_utils.remedies.untouched import UntouchedSystem
@@ -18,8 +17,8 @@ def apply(base: UntouchedSystem, train: Split, validation: Split) -> RemediedSys
     seeds = train.twins[train.twins["strategy"] == "seed"]["text"].sort_values().to_numpy()
     drawn = np.random.default_rng(SEED).choice(seeds, min(N_DEMONSTRATIONS, len(seeds)), replace=False)
     said = [(("user", str(text)), ("assistant", REFUSAL_TEXT)) for text in drawn]
-    parameters = {"turns": [{"role": role, "content": text} for pair in said for role, text in pair]}
-    return RemediedSystem.asking(base, "demonstrations", parameters, lambda: FramedModel(base.local, parameters))
+    turns = [{"role": role, "content": text} for pair in said for role, text in pair]
+    return RemediedSystem.asking(base, "demonstrations", {"turns": turns})
 
 
 REMEDIES = (Remedy("demonstrations", "defence", "2310.06387", apply, asks=True),)

@@ -70,10 +70,8 @@ class ContrastiveModel(RemediedModel):
     def _asked(self, groups: list, prefix: tuple[int, ...], context: PromptContext) -> Iterator[Traces]:
         plain = LocalBackend(self.model).context("", context.decoding)
         for group in groups:
-            parts = [
-                self._generated(group[i : i + SELF_CD_BATCH], context, plain)
-                for i in range(0, len(group), SELF_CD_BATCH)
-            ]
+            starts = range(0, len(group), SELF_CD_BATCH)
+            parts = [self._generated(group[i : i + SELF_CD_BATCH], context, plain) for i in starts]
             yield pd.concat(parts, ignore_index=True)
 
     def _generated(self, group: list, context: PromptContext, plain: PromptContext) -> Traces:
@@ -112,14 +110,11 @@ class ContrastiveModel(RemediedModel):
             stop = next((i for i, token in enumerate(tokens) if token in stops), None)
             rows.append(
                 {
-                    "prompt_id": request.prompt_id,
-                    "key": request.key,
+                    **vars(request),
                     "response": str(tokenizer.decode(tokens[:stop], skip_special_tokens=True)).strip(),
                     "finish_reason": "length" if stop is None else "stop",
                     "token_ids": np.array(request.token_ids, np.int32),
                     "token_nll": np.full(len(request.token_ids), np.nan, np.float32),  # no one prompt has them
-                    "user_start": request.user_start,
-                    "user_end": request.user_end,
                     "next_ids": ids.numpy().astype(np.int32),
                     "next_logprobs": logprobs.numpy().astype(np.float32),
                     "tail_mass": float(max(0.0, 1.0 - logprobs.exp().sum())),
@@ -127,9 +122,10 @@ class ContrastiveModel(RemediedModel):
             )
         return pd.DataFrame(rows)
 
-    def prepare(self, corpus: Corpus, context: PromptContext) -> None:
-        """Keep the user's words, which are asked twice."""
+    def answers(self, corpus: Corpus, context: PromptContext, *rest: Any, **more: Any) -> Iterator[Traces]:
+        """Keep the user's words, which are asked twice, and ask."""
         self.texts = dict(zip(corpus["prompt_id"], corpus["text"], strict=True))
+        return super().answers(corpus, context, *rest, **more)
 
 
 def apply(base: UntouchedSystem, train: Split, validation: Split) -> RemediedSystem:

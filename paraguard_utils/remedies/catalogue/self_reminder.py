@@ -1,6 +1,5 @@
 """Self-reminder: put the request between two reminders (Xie et al., Nature Machine Intelligence 2023)."""
 
-from paraguard_utils.remedies.asking import FramedModel
 from paraguard_utils.remedies.contract import RemediedSystem, Remedy
 from paraguard_utils.remedies.splits import Split
 from paraguard_utils.remedies.untouched import UntouchedSystem
@@ -15,7 +14,7 @@ REMINDER_TEXTS = {
 
 def apply(base: UntouchedSystem, train: Split, validation: Split) -> RemediedSystem:
     """Put the user's words between the reminders."""
-    return RemediedSystem.asking(base, "self-reminder", REMINDER_TEXTS, lambda: FramedModel(base.local, REMINDER_TEXTS))
+    return RemediedSystem.asking(base, "self-reminder", REMINDER_TEXTS)
 
 
 REMEDIES = (Remedy("self-reminder", "defence", "10.1038/s42256-023-00765-8", apply, asks=True),)

@@ -6,7 +6,7 @@ import string
 import numpy as np
 
 from paraguard_utils.core.estimates import SEED
-from paraguard_utils.remedies.asking import RemediedModel, ask_remedied, copy_prompts, vote_by_majority
+from paraguard_utils.remedies.asking import copy_prompts, vote_by_majority
 from paraguard_utils.remedies.contract import RemediedSystem, Remedy
 from paraguard_utils.remedies.splits import Split
 from paraguard_utils.remedies.untouched import UntouchedSystem
@@ -31,15 +31,14 @@ def perturb_text(text: str, copy: int) -> str:
 
 def apply(base: UntouchedSystem, train: Split, validation: Split) -> RemediedSystem:
     """Ask perturbed copies and let them vote."""
-    parameters = {"copies": N_COPIES, "share": SWAPPED_SHARE}
+    asked = RemediedSystem.asking(base, "smooth-llm", {"copies": N_COPIES, "share": SWAPPED_SHARE})
 
     def decide(of: str, prompts: Corpus | None) -> Labels:
-        texts = None
+        copies = None
         if prompts is not None:
-            texts = copy_prompts(
-                prompts, [[perturb_text(text, i) for i in range(N_COPIES)] for text in prompts["text"]]
-            )
-        found = ask_remedied(base, "smooth-llm", parameters, lambda: RemediedModel(base.local, parameters), of, texts)
+            texts = [[perturb_text(text, i) for i in range(N_COPIES)] for text in prompts["text"]]
+            copies = copy_prompts(prompts, texts)
+        found = asked.decide(of, copies)
         return vote_by_majority(base.decide(of, prompts), found, with_own=False)
 
     return RemediedSystem(decide)

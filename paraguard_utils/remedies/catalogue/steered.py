@@ -32,14 +32,10 @@ ASSENT_TEXT = "Sure"
 class Steering(NamedTuple):
     """Vectors that are added to or taken from the middle layers, and the rule that tells harmful requests.
 
-    Attributes
-    ----------
-    vectors, references : numpy.ndarray, shape (layers, dimensions)
-        Towards refusal, with the length of multiplier 1; mean transition of harmful requests.
-    first, last : int
-        Layers from `first` to before `last` are steered; transitions are read from `first` to the end.
-    limit : float
-        A request counts as harmful if its cosine with the reference is at least this.
+    The vectors point towards refusal, with the length of multiplier 1; the references are the mean transition of
+    harmful requests; both have the shape (layers, dimensions). Layers from `first` to before `last` are steered, and
+    transitions are read from `first` to the end. A request counts as harmful if its cosine with the reference is at
+    least `limit`.
     """
 
     vectors: np.ndarray
@@ -86,10 +82,11 @@ class SteeredModel(RemediedModel):
         super().__init__(base, parameters, learned, f"steered-{digest}-{steering.multiplier}")
         self.steering, self.harmful = steering, pd.Series(dtype=bool)
 
-    def prepare(self, corpus: Corpus, context: PromptContext) -> None:
-        """Find the harmful requests."""
-        told = self.steering.harmful(*read_transitions(self, context, corpus, STEERING_BATCH))
+    def answers(self, corpus: Corpus, context: PromptContext, *rest: Any, **more: Any) -> Iterator[Traces]:
+        """Find the harmful requests, and ask."""
+        told = self.steering.harmful(*read_transitions(LocalBackend(self.model), context, corpus, STEERING_BATCH))
         self.harmful = pd.Series(told, index=corpus["prompt_id"])
+        return super().answers(corpus, context, *rest, **more)
 
     def _asked(self, groups: list[Any], prefix: tuple[int, ...], context: PromptContext) -> Iterator[Traces]:
         for group in groups:
@@ -105,9 +102,8 @@ def read_transitions(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return activations at the last token of prompts, and at the last token of the assent behind them."""
     behind = replace(context, suffix=context.suffix + ASSENT_TEXT)
-    return inside.read_activations(model, context, prompts, batch), inside.read_activations(
-        model, behind, prompts, batch
-    )
+    before, after = (inside.read_activations(model, one, prompts, batch) for one in (context, behind))
+    return before, after
 
 
 def learn_steering(base: UntouchedSystem, train: Split, validation: Split) -> Steering:
@@ -120,10 +116,8 @@ def learn_steering(base: UntouchedSystem, train: Split, validation: Split) -> St
     references = (harmful[0] - harmful[1]).mean(axis=0)
     depth = len(vectors)
     first, last = round(depth / 3), round(depth * 2 / 3)
-    limit = choose_cosine_limit(
-        *(mean_cosines(before - behind, references, first) for before, behind in (benign, harmful))
-    )
-    untouched = Steering(vectors, references, first, last, limit)
+    cosines = [mean_cosines(before - behind, references, first) for before, behind in (benign, harmful)]
+    untouched = Steering(vectors, references, first, last, choose_cosine_limit(*cosines))
     told = [untouched.harmful(*read_transitions(base.local, context, prompts, size)) for prompts in validation]
 
     def rejected(steering: Steering) -> tuple[np.ndarray, ...]:
@@ -132,10 +126,9 @@ def learn_steering(base: UntouchedSystem, train: Split, validation: Split) -> St
             p = np.zeros(len(prompts))
             for sign, rows in ((1, harmful), (-1, ~harmful)):
                 if rows.any():
-                    own = prompts[rows]
                     with steering.on(base.local.model.network, sign):
-                        steps = inside.trace_first_steps(base.local, context, own, size).set_index("prompt_id")
-                    p[rows] = first_token.p_refuse(steps.loc[own["prompt_id"]], known)
+                        steps = inside.trace_first_steps(base.local, context, prompts[rows], size)
+                    p[rows] = first_token.p_refuse(steps, known)
             found.append(p)
         return tuple(found)
 
@@ -148,10 +141,8 @@ def apply(base: UntouchedSystem, train: Split, validation: Split) -> RemediedSys
     parameters = {"multipliers": list(STEERING_MULTIPLIERS), "assent": ASSENT_TEXT}
 
     def respondent() -> SteeredModel:
-        found = inside.load_or_learn(
-            base, "steered", parameters, lambda: learn_steering(base, train, validation)._asdict()
-        )
-        return SteeredModel(base.local, parameters, Steering(**found))
+        learn = partial(learn_steering, base, train, validation)
+        return SteeredModel(base.local, parameters, inside.load_or_learn(base, "steered", parameters, Steering, learn))
 
     return RemediedSystem.asking(base, "steered", parameters, respondent)
 

@@ -18,10 +18,7 @@ def apply(base: UntouchedSystem, train: Split, validation: Split) -> RemediedSys
     @cache
     def learned() -> tuple[first_token.RefusalRates, float | None]:
         known = first_token.learn_refusal_rates(base, train)
-        chosen = [
-            first_token.p_refuse(base.traces(of, prompts), known)
-            for of, prompts in zip(base.corpora, validation, strict=True)
-        ]
+        chosen = first_token.p_refuse_split(base, validation, known)
         untouched = float((base.decide(benign, validation.benign)["label"] == "reject").mean())
         limits = np.unique(np.concatenate(chosen))
         return known, first_token.choose_by_youden(limits, lambda value: tuple(p >= value for p in chosen), untouched)

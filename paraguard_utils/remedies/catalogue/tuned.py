@@ -20,7 +20,7 @@ from paraguard_utils.models.local import LocalBackend
 from paraguard_utils.remedies import tuning_data
 from paraguard_utils.remedies.asking import RemediedModel
 from paraguard_utils.remedies.catalogue.demonstrations import REFUSAL_TEXT
-from paraguard_utils.remedies.contract import RemediedSystem, Remedy
+from paraguard_utils.remedies.contract import RemediedSystem, Remedy, RemedyRole
 from paraguard_utils.remedies.inside import learned_path
 from paraguard_utils.remedies.splits import Split
 from paraguard_utils.remedies.untouched import UntouchedSystem
@@ -176,9 +176,9 @@ class TunedModel(RemediedModel):
         self.model = replace(model, network=network)
 
 
-def apply(base: UntouchedSystem, train: Split, validation: Split, brittle: bool, seed: int) -> RemediedSystem:
-    """Tune the model, or load its adapter from the store."""
-    name = f"tuned-{seed}" if brittle else f"control-{seed}"
+def apply(base: UntouchedSystem, train: Split, validation: Split, kind: str, seed: int) -> RemediedSystem:
+    """Tune the model on brittle clusters, or as a control, unless its adapter is in the store."""
+    name, brittle = f"{kind}-{seed}", kind == "tuned"
     parameters = {**LORA_RECIPE, "brittle": brittle, "seed": seed, "most": MAX_PAIRS}
 
     def respondent() -> TunedModel:
@@ -192,15 +192,10 @@ def apply(base: UntouchedSystem, train: Split, validation: Split, brittle: bool,
     return RemediedSystem.asking(base, name, parameters, respondent)
 
 
+_ROLES: dict[str, RemedyRole] = {"tuned": "remedy", "control": "control"}
+
 REMEDIES = tuple(
-    Remedy(
-        f"{name}-{seed}",
-        "tuning",
-        "ours",
-        partial(apply, brittle=name == "tuned", seed=seed),
-        asks=True,
-        role="remedy" if name == "tuned" else "control",
-    )
-    for name in ("tuned", "control")
+    Remedy(f"{kind}-{seed}", "tuning", "ours", partial(apply, kind=kind, seed=seed), asks=True, role=role)
+    for kind, role in _ROLES.items()
     for seed in TUNING_SEEDS
 )

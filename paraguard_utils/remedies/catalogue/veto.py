@@ -11,73 +11,76 @@ from paraguard_utils.errors import Missing
 from paraguard_utils.labels import labelling
 from paraguard_utils.remedies import first_token
 from paraguard_utils.remedies.asking import original_ids
-from paraguard_utils.remedies.catalogue import rewordings
+from paraguard_utils.remedies.catalogue.rewordings import MAX_QUERIES, REWORDINGS_FOLDER, label_rewordings
 from paraguard_utils.remedies.catalogue.threshold import replace_decisions
-from paraguard_utils.remedies.contract import Decider, RemediedSystem, Remedy
+from paraguard_utils.remedies.contract import RemediedSystem, Remedy
 from paraguard_utils.remedies.splits import Split
 from paraguard_utils.remedies.untouched import UntouchedSystem
 from paraguard_utils.schemas import Corpus, Labels
 from paraguard_utils.settings import name_reworded
 
-IsolationLookup = Callable[[str, Corpus | None], np.ndarray]
-"""Returns the isolation of a corpus's prompts; NaN if it is unknown or the prompt is accepted."""
 
+def _veto(
+    base: UntouchedSystem, validation: Split, isolation: Callable[[str, Corpus], np.ndarray]
+) -> Callable[[Labels, np.ndarray], Labels]:
+    """Return a function that overturns rejections by their isolation, from a threshold on.
 
-def _veto(base: UntouchedSystem, validation: Split, choosing: IsolationLookup, judging: IsolationLookup) -> Decider:
-    """Return the decision that overturns rejections from a threshold on, chosen on the validation split."""
-
-    def kept(of: str, prompts: Corpus | None, score: np.ndarray, threshold: float) -> np.ndarray:
-        rejected = (base.decide(of, prompts)["label"] == "reject").to_numpy()
-        return rejected & ~(np.nan_to_num(score, nan=-1.0) >= threshold)
+    The threshold is chosen on the validation split, with the `isolation` of a corpus's prompts there; NaN if it is
+    unknown or the prompt is accepted.
+    """
 
     @cache
     def chosen() -> float:
-        sides = [(of, own, choosing(of, own)) for of, own in zip(base.corpora, validation, strict=True)]
+        sides = [
+            ((base.decide(of, prompts)["label"] == "reject").to_numpy(), isolation(of, prompts))
+            for of, prompts in zip(base.corpora, validation, strict=True)
+        ]
 
-        def rejected(threshold: float) -> tuple[np.ndarray, ...]:
-            return tuple(kept(*side, threshold) for side in sides)
+        def kept(threshold: float) -> tuple[np.ndarray, ...]:
+            return tuple(rejected & ~(score >= threshold) for rejected, score in sides)
 
         # The highest overturns least; infinity overturns nothing, so one is always found.
-        return first_token.choose_by_youden([np.inf, *VETO_THRESHOLDS[::-1]], rejected, 1.0) or 0.0
+        return first_token.choose_by_youden([np.inf, *VETO_THRESHOLDS[::-1]], kept, 1.0) or 0.0
 
-    def decide(of: str, prompts: Corpus | None) -> Labels:
-        own = base.decide(of, prompts)
-        overturned = (own["label"] == "reject").to_numpy() & ~kept(of, prompts, judging(of, prompts), chosen())
+    def overturn(own: Labels, score: np.ndarray) -> Labels:
+        overturned = (own["label"] == "reject").to_numpy() & (score >= chosen())
         return replace_decisions(own, np.where(overturned, "accept", own["label"]))
 
-    return decide
+    return overturn
 
 
-def apply_ideal_veto(base: UntouchedSystem, train: Split, validation: Split) -> RemediedSystem:
+def apply_ideal(base: UntouchedSystem, train: Split, validation: Split) -> RemediedSystem:
     """Overturn a rejection by how the corpus decides its paraphrases: the ideal, which nobody has when deciding."""
 
-    def looks(of: str, prompts: Corpus | None) -> np.ndarray:
-        if prompts is None:
-            raise Missing(f"nobody wrote paraphrases of the prompts of {of}")
+    def isolation(of: str, prompts: Corpus) -> np.ndarray:
         return evaluation.label_isolation(prompts, base.decide(of, prompts))
 
-    return RemediedSystem(_veto(base, validation, looks, looks))
+    overturn = _veto(base, validation, isolation)
+
+    def decide(of: str, prompts: Corpus | None) -> Labels:
+        if prompts is None:
+            raise Missing(f"nobody wrote paraphrases of the prompts of {of}")
+        return overturn(base.decide(of, prompts), isolation(of, prompts))
+
+    return RemediedSystem(decide)
 
 
-def apply_reworded_veto(base: UntouchedSystem, train: Split, validation: Split) -> RemediedSystem:
+def apply_reworded(base: UntouchedSystem, train: Split, validation: Split) -> RemediedSystem:
     """Look at rewordings of the rejected request, made by rules; each costs a query."""
 
-    def recorded(of: str, prompts: Corpus | None) -> np.ndarray:
+    def recorded(of: str, prompts: Corpus) -> np.ndarray:
         own = base.decide(of, prompts)
         if not base.store.has("labels", name_reworded(of), base.name):
             return np.full(len(own), np.nan)
         return _shares(labelling.read_decisions(base.store, name_reworded(of), base.name), own)
 
-    def asked(of: str, prompts: Corpus | None) -> np.ndarray:
-        return _shares(rewordings.label_rewordings(base, of, prompts), base.decide(of, prompts))
-
-    veto = _veto(base, validation, recorded, asked)
+    overturn = _veto(base, validation, recorded)
 
     def decide(of: str, prompts: Corpus | None) -> Labels:
-        found, own = veto(of, prompts), base.decide(of, prompts)
-        counts = original_ids(rewordings.label_rewordings(base, of, prompts)["prompt_id"]).value_counts()
+        own, again = base.decide(of, prompts), label_rewordings(base, of, prompts)
+        counts = original_ids(again["prompt_id"]).value_counts()
         more = own["prompt_id"].map(counts).fillna(0) * (own["label"] == "reject")
-        return found.assign(queries=(1 + more).astype(int))
+        return overturn(own, _shares(again, own)).assign(queries=(1 + more).astype(int))
 
     return RemediedSystem(decide)
 
@@ -88,17 +91,7 @@ def _shares(again: Labels, own: Labels) -> np.ndarray:
     return own["prompt_id"].map((decided_on["label"] == "accept").groupby(of).mean()).to_numpy(float)
 
 
-_QUERIES = 1 + rewordings.reword.MAX_REWORDINGS
-
 REMEDIES = (
-    Remedy(IDEAL_VETO, "decision", "07", apply_ideal_veto, role="ideal"),
-    Remedy(
-        "veto-reworded",
-        "decision",
-        "07",
-        apply_reworded_veto,
-        asks=True,
-        queries=_QUERIES,
-        asked=rewordings.REWORDINGS_FOLDER,
-    ),
+    Remedy(IDEAL_VETO, "decision", "07", apply_ideal, role="ideal"),
+    Remedy("veto-reworded", "decision", "07", apply_reworded, asks=True, queries=MAX_QUERIES, asked=REWORDINGS_FOLDER),
 )
