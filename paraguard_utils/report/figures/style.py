@@ -67,6 +67,7 @@ def publish_figure(store: Store, name: str, figure: Figure, panel: pd.DataFrame,
     # 128 colours are enough for a chart, and a notebook that shows it stays small.
     with PIL.Image.open(png) as drawn:
         drawn.convert("RGB").quantize(128, dither=PIL.Image.Dither.NONE).save(png, optimize=True)
+    figure.set_layout_engine("none")  # of the PNG: laying out once more takes longer than drawing
     figure.savefig(pdf, metadata={"CreationDate": None, "Creator": None, "Producer": None})
     plt.close(figure)
     write_file(store.target_path("figures", f"{name}.csv"), panel, "panel", meta)
