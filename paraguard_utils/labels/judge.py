@@ -40,7 +40,6 @@ def judge_answers(
     model: loading.LoadedModel,
     answers: pd.DataFrame,
     batch: int = trace_store.BATCH_SIZE,
-    progress: bool = True,
 ) -> Labels:
     """Let a model judge answers (prompt_id, response or None, finish_reason); earlier judgements are not asked again.
 
@@ -50,7 +49,7 @@ def judge_answers(
     decided = refusals.label_by_cues(answers["response"], answers["finish_reason"])["label"]
     asked = answers[decided.isin(["accept", "reject"]).to_numpy()]
     prompts = asked.assign(text=asked["response"].map(write_judge_question))[["prompt_id", "text"]]
-    traces = trace_store.query_model(store, name, prompts, model, JUDGE_SYSTEM_PROMPT, RUBRIC_DECODING, batch, progress)
+    traces = trace_store.query_model(store, name, prompts, model, JUDGE_SYSTEM_PROMPT, RUBRIC_DECODING, batch)
     replies = answers["prompt_id"].map(traces.set_index("prompt_id")["response"].str.strip())
     labels = parse_judge_replies(replies.fillna("")).mask(decided.eq("blocked").to_numpy(), "blocked")
     return pd.DataFrame(

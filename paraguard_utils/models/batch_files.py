@@ -19,11 +19,10 @@ from paraguard_utils.errors import DataError
 from paraguard_utils.models import served
 from paraguard_utils.models.prompting import Decoding, PromptContext
 from paraguard_utils.models.served import Capabilities, PromptLayout
-from paraguard_utils.schemas import Traces
-from paraguard_utils.stores import WHOLE, write_text
+from paraguard_utils.schemas import Corpus, Traces
+from paraguard_utils.stores import WHOLE, Shard, write_text
 
-REQUESTS_SUFFIX = ".requests.jsonl"
-"""The ending of files of requests; every other `.jsonl` file of the folder is read as results."""
+REQUESTS_SUFFIX = ".requests.jsonl"  # of files of requests; every other `.jsonl` file of the folder holds results
 
 BATCH_CAPABILITIES = Capabilities("answer tokens", 20, "max_completion_tokens")
 """What we ask for: nobody can find out beforehand what will be returned."""
@@ -38,12 +37,9 @@ class BatchFiles(served.ServedModel):
 
     def context(self, wrapper_text: str, decoding: Decoding) -> PromptContext:
         """Return what decides an answer beside the user's words; the system prompt is a system turn."""
-        framing = json.dumps(
-            PromptLayout(wrapper_text or None, "", told=BATCH_CAPABILITIES.told)._asdict(), sort_keys=True
-        )
-        return PromptContext(self.weights_id, served.SERVED_DTYPE, framing, "", decoding)
+        return self.served_context(PromptLayout(wrapper_text or None, ""), BATCH_CAPABILITIES, decoding)
 
-    def check(self, corpus: pd.DataFrame) -> None:
+    def check(self, corpus: Corpus) -> None:
         """Raise an error if a prompt cannot be asked as it stands, or its answer must not lie in a file."""
         unsafe.refuse_unsafe(corpus, "asking by files")
         super().check(corpus)
@@ -51,22 +47,11 @@ class BatchFiles(served.ServedModel):
     def facts(self, traces: Traces) -> Mapping[str, object]:
         """Return what the meta file of traces records beside the context."""
         told = traces.loc[traces["response"].fillna("") != "", "next_ids"].map(len) > 0
-        level = "answer tokens" if len(told) and told.all() else "text"
-        return {
-            "level": level,
-            "top_tokens": BATCH_CAPABILITIES.top if level != "text" else 0,
-            "served_as": self.served_as,
-        }
+        level, top = (BATCH_CAPABILITIES.level, BATCH_CAPABILITIES.top) if len(told) and told.all() else ("text", 0)
+        return {"level": level, "top_tokens": top, "served_as": self.served_as}
 
     def answers(
-        self,
-        corpus: pd.DataFrame,
-        context: PromptContext,
-        target: str,
-        known: set[str],
-        batch: int,
-        progress: bool,
-        shard: tuple[int, int] = WHOLE,
+        self, corpus: Corpus, context: PromptContext, target: str, known: set[str], batch: int, shard: Shard = WHOLE
     ) -> Iterator[Traces]:
         """Yield the trace rows of results in the folder; write requests for prompts without, and for those that failed.
 
@@ -89,9 +74,8 @@ class BatchFiles(served.ServedModel):
             self.folder.mkdir(parents=True, exist_ok=True)
             write_text(file, "".join(f"{json.dumps(request)}\n" for request in missing))
             print(
-                f"{len(missing)} requests are written to {paths.display_path(file)}: have them answered, and "
-                "put the results "
-                f"into {paths.display_path(self.folder)} as a .jsonl file; then run the same command again",
+                f"{len(missing)} requests are written to {paths.display_path(file)}: have them answered, and put the "
+                f"results into {paths.display_path(self.folder)} as a .jsonl file; then run the same command again",
                 file=sys.stderr,
             )
         if rows:

@@ -17,8 +17,9 @@ import psutil
 import torch
 from torch import nn
 
-_LOOK_SECONDS = 1.0
-"""Seconds between two looks at the machine: processor times are counted in hundredths."""
+_TESTED_TORCH = "2.13."  # the torch release whose private operators we tested
+_LOOK_SECONDS = 1.0  # between two looks at the machine: processor times are counted in hundredths
+_LAYOUT_ROWS = 64  # rows that the layout is chosen for; it serves decoding batches of 16 to 512 rows equally well
 
 _SPARE_CORE = 0.25
 """Share of a core that others may take before we give up a thread: below it, two threads still beat one."""
@@ -70,13 +71,6 @@ def _seen() -> tuple[float, float, float, float]:
     own = [times[core] for core in cores if core < len(times)]
     idle = sum(core.idle + getattr(core, "iowait", 0.0) for core in own)
     return time.monotonic(), time.process_time(), idle, sum(map(sum, own))
-
-
-_TESTED_TORCH = "2.13."
-"""The torch release whose private operators we tested."""
-
-_LAYOUT_ROWS = 64
-"""Rows that the layout is chosen for; it serves decoding batches of 16 to 512 rows equally well."""
 
 
 class PackedLinear(nn.Module):

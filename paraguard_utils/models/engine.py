@@ -19,22 +19,17 @@ from transformers.cache_utils import DummyLayer, DynamicLayer, DynamicSlidingWin
 from paraguard_utils.errors import ModelError
 from paraguard_utils.models.cpu import FittedThreads
 from paraguard_utils.models.loading import LoadedModel
-from paraguard_utils.models.prompting import Request
+from paraguard_utils.models.prompting import Request, count_shared
+
+BATCH_POSITIONS = 32_768  # token positions in the cache of one batch; longer prompts come in smaller batches
+TOP_TOKENS = 64  # first answer tokens kept in a trace; the probability of all others is `tail_mass`
+_NO_TARGET = -100  # the target of logits without a loss
 
 PREFILL_POSITIONS = 320
 """Token positions in one prefill: enough to keep the matrix products busy, and few enough for the CPU's caches."""
 
-BATCH_POSITIONS = 32_768
-"""Token positions in the cache of one batch; longer prompts come in smaller batches."""
-
 _SHRINK_SHARE = 7 / 8
 """Finished rows leave a batch when at most this share of it is still going: leaving copies the whole cache."""
-
-_NO_TARGET = -100
-"""The target of logits without a loss."""
-
-TOP_TOKENS = 64
-"""First answer tokens kept in a trace; the probability of all others is `tail_mass`."""
 
 TraceRow: TypeAlias = dict[str, Any]
 """A trace row, by column."""
@@ -42,13 +37,8 @@ TraceRow: TypeAlias = dict[str, Any]
 
 def count_shared_tokens(requests: Sequence[Request]) -> int:
     """Return how many leading tokens all requests share, without the token that predicts a user's first word."""
-    first = requests[0].token_ids
-    length = min(request.user_start for request in requests) - 1
-    for request in requests:
-        ids = request.token_ids
-        while length > 0 and ids[:length] != first[:length]:
-            length -= 1
-    return max(length, 0)
+    first = requests[0].token_ids[: max(min(request.user_start for request in requests) - 1, 0)]
+    return min(count_shared(first, request.token_ids) for request in requests)
 
 
 def split_into_batches(

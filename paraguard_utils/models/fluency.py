@@ -16,9 +16,7 @@ Losses: TypeAlias = Callable[[Sequence[str]], np.ndarray]
 
 FLUENCY_MODEL = "smollm2-135m-instruct"
 _FLUENCY_BATCH = 32
-
-LOSS_DECIMALS = 3
-"""Processors differ in later decimals, and the gates must decide alike on all."""
+LOSS_DECIMALS = 3  # processors differ in later ones, and the gates must decide alike on all
 
 
 @cache

@@ -33,14 +33,11 @@ PACKAGED_MODELS = {
 }
 """The models that come as packages, by short name."""
 
-_PLAIN_TEMPLATE_FILE = paths.DATA / "plain_template.jinja"
-"""The chat template of a model that has none of its own."""
+_PLAIN_TEMPLATE_FILE = paths.DATA / "plain_template.jinja"  # the chat template of a model that has none of its own
+_MAX_SHARD_SIZE = "500MB"  # of converted weights: the memory of each shard is free as soon as its layers are packed
 
 IDENTITY_FILES = ("*.safetensors", "*.json", "*.jinja", "*.model", "merges.txt", "vocab.txt")
 """The files of a folder that decide its answers: weights, tokenizer, template, configuration."""
-
-_MAX_SHARD_SIZE = "500MB"
-"""Largest file of converted weights: the memory of each is free as soon as its layers are packed."""
 
 
 @dataclass(frozen=True)
@@ -107,9 +104,8 @@ def resolve_model(name: str) -> ModelSource:
             ) from error
         return ModelSource(slugify_model(name.replace("/", "_")), folder.name, folder, name)
     raise ModelError(
-        f"model {name!r} is neither a packaged name ({', '.join(PACKAGED_MODELS)}), nor an existing folder or "
-        ".gguf file, "
-        "nor a hub id such as owner/model"
+        f"model {name!r} is neither a packaged name ({', '.join(PACKAGED_MODELS)}), nor an existing folder or .gguf "
+        "file, nor a hub id such as owner/model"
     )
 
 
@@ -286,8 +282,7 @@ def convert_gguf(source: ModelSource) -> Path:
     except Exception as error:  # a damaged file may raise anything
         raise ModelError(
             f"{source.path}: cannot be read as GGUF ({first_error_line(error)}); copy it again, or see whether "
-            "transformers "
-            "knows its architecture"
+            "transformers knows its architecture"
         ) from error
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)

@@ -2,9 +2,9 @@
 
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pandas as pd
 
@@ -16,8 +16,7 @@ if TYPE_CHECKING:
 TEMPLATE_DATE = "01 Jan 2025"
 """The date for chat templates that ask for one, so that a rendered prompt does not change overnight."""
 
-SERVED_SUFFIX = "-served"
-"""The ending of a served model's name in target names."""
+SERVED_SUFFIX = "-served"  # the ending of a served model's name in target names
 
 OPEN_THOUGHT_PATTERN = re.compile(r"(<think(?:ing)?>)\s*\Z")
 """A thinking block that the chat template opens itself, so that the answer begins inside it."""
@@ -43,11 +42,6 @@ class Sampling(Decoding):
     method: str = "sampling"
     temperature: float = 0.7
     draw: int = 0
-
-
-def decoding_from_meta(kept: Mapping[str, Any]) -> Decoding:
-    """Return the decoding that a meta file records."""
-    return (Sampling if kept.get("method") == Sampling.method else Decoding)(**kept)
 
 
 @dataclass(frozen=True)
@@ -169,6 +163,12 @@ def render_wrapper(
             "let the template begin with the model's start token"
         )
     return before, after
+
+
+def count_shared(first: Sequence[object], second: Sequence[object]) -> int:
+    """Return how many leading items two sequences share."""
+    pairs = enumerate(zip(first, second, strict=False))
+    return next((i for i, (a, b) in pairs if a != b), min(len(first), len(second)))
 
 
 def describe_cost(texts: pd.Series, decoding: Decoding, around: int = 0, times: int = 1) -> str:

@@ -184,7 +184,6 @@ def _in_one_line(ray: ModuleType) -> Iterator[None]:
         yield
     except ray.exceptions.RayError as error:
         raise ModelError(
-            f"the Ray cluster stopped answering ({loading.first_error_line(error)}); what it answered is kept: "
-            "run the same "
-            "command again"
+            f"the Ray cluster stopped answering ({loading.first_error_line(error)}); what it answered is kept: run the "
+            "same command again"
         ) from error

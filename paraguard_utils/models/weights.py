@@ -87,8 +87,7 @@ def locate_weights(packaged: PackagedFile) -> Path:
         except OSError as error:
             raise WeightsError(
                 f"{paths.display_path(path)} cannot be written ({error.strerror}); free some space, or move the "
-                "cache with "
-                "PARAGUARD_CACHE"
+                "cache with PARAGUARD_CACHE"
             ) from error
         finally:
             joined.unlink(missing_ok=True)
