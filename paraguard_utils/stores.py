@@ -258,21 +258,11 @@ def write_atomically(path: Path, produce: Callable[[Path], object]) -> None:
 class Parts:
     """What a run that may be killed has of a file so far: a folder of parts, each written in one step, under one lock.
 
-    The parts of `x.csv` are `x.parts/part-000000.parquet` and so on; the lock, `x.csv.lock`, is held inside a `with`
-    block, which begins by removing what a killed run had half written. If another process holds it, this raises
-    `DataError`.
-
-    Parameters
-    ----------
-    file : Path
-        Its folder is there.
-    kind : str
-        A key of `SCHEMAS`, to have parts checked; any other has no schema.
-    apart : str
-        Parts made in another way lie in another folder: `x.APART.parts`.
-    shard : (int, int)
-        One of n processes that work on it side by side, each with a folder and a lock of its own. `WHOLE` is alone, and
-        has the parts of all shards.
+    The parts of `x.csv` are `x.parts/part-000000.parquet` and so on; parts made in another way lie `apart`, in
+    `x.APART.parts`. They are checked if their `kind` has a schema. The lock, `x.csv.lock`, is held inside a `with`
+    block, which begins by removing what a killed run had half written; if another process holds it, that raises
+    `DataError`. One of n processes that work on the file side by side, a `shard`, has a folder and a lock of its own;
+    `WHOLE` is alone, and has the parts of all shards.
     """
 
     def __init__(self, file: Path, kind: str, apart: str = "", shard: Shard = WHOLE) -> None:

@@ -1,12 +1,10 @@
 """Run a model on the CPU: as many threads as there are free cores, and weights laid out once for the matrix kernels.
 
-Matrix products are shared out evenly, and all threads wait for the last one, spinning. A thread that shares its core
-with another process therefore slows all of them; with fewer threads nobody waits. The number of threads changes
-the last digits of numbers at most, the seventh of a log-probability on one machine; one thread gives the same bits.
-
-PyTorch reorders a weight on every call; for the small products of decoding that costs more than the product. oneDNN's
-operators take a weight that was reordered once. They are private, so we use them only with the torch release that we
-tested; any other release keeps the plain layers, which are slower and equal up to rounding.
+Matrix products are shared out evenly, and all threads wait for the last one, spinning: a thread that shares its core
+with another process slows all of them. The number of threads changes the last digits of numbers at most, the seventh of
+a log-probability on one machine. PyTorch reorders a weight on every call, which costs more than the small products of
+decoding. oneDNN's operators take a weight that was reordered once; they are private, so we use them only with the torch
+release that we tested. Any other release keeps the plain layers, which are slower and equal up to rounding.
 """
 
 import os

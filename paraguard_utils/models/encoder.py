@@ -89,13 +89,8 @@ def stored_vectors(store: Store, name: str, texts: Sequence[str], earlier: bool 
         new = pd.Series(list(encode_texts(list(missing.values()))), index=list(missing), dtype=object)
         known = pd.concat([known, new])
         frame = known.rename_axis("text_hash").rename("vector").reset_index()
-        store.write(
-            "sentences",
-            ENCODER_NAME,
-            name,
-            frame=frame,
-            meta={"encoder": ENCODER_NAME, "weights": weights.MINILM_FILE.sha256},
-        )
+        meta = {"encoder": ENCODER_NAME, "weights": weights.MINILM_FILE.sha256}
+        store.write("sentences", ENCODER_NAME, name, frame=frame, meta=meta)
     return np.stack([np.asarray(known[key], np.float16) for key in hashes])
 
 

@@ -31,8 +31,7 @@ PREFILL_POSITIONS = 320
 _SHRINK_SHARE = 7 / 8
 """Finished rows leave a batch when at most this share of it is still going: leaving copies the whole cache."""
 
-TraceRow: TypeAlias = dict[str, Any]
-"""A trace row, by column."""
+TraceRow: TypeAlias = dict[str, Any]  # by column
 
 
 def count_shared_tokens(requests: Sequence[Request]) -> int:
@@ -41,18 +40,16 @@ def count_shared_tokens(requests: Sequence[Request]) -> int:
     return min(count_shared(first, request.token_ids) for request in requests)
 
 
-def split_into_batches(
-    requests: Sequence[Request], size: int, more: int = 0, positions: int = BATCH_POSITIONS
-) -> list[list[Request]]:
+def split_into_batches(requests: Sequence[Request], size: int, more: int = 0) -> list[list[Request]]:
     """Split requests into batches of similar length, longest first, so that memory trouble shows at once.
 
-    A batch has at most `size` rows and at most `positions` token positions, padding and `more` tokens for each answer
-    included, but one row at least.
+    A batch has at most `size` rows and at most `BATCH_POSITIONS` token positions, padding and `more` tokens for each
+    answer included, but one row at least.
     """
     ordered = sorted(requests, key=lambda request: (-len(request.token_ids), request.prompt_id))
     found = []
     while ordered:
-        rows = max(1, min(size, positions // (len(ordered[0].token_ids) + more)))
+        rows = max(1, min(size, BATCH_POSITIONS // (len(ordered[0].token_ids) + more)))
         found.append(ordered[:rows])
         ordered = ordered[rows:]
     return found
@@ -104,24 +101,12 @@ def _empty_cache(config: PreTrainedConfig) -> DynamicCache:
 
 
 class Engine:
-    """Answers batches of requests with one loaded model.
+    """Answers batches of requests with one loaded model, which must keep no state but keys and values (`ModelError`).
 
-    Parameters
-    ----------
-    model : loading.LoadedModel
-    prefix : sequence of int
-        Leading tokens that all requests share; may be empty. They are computed once, unless the model derives distances
-        from places in the cache (a sliding window, no position ids): padding would lie between the prefix and the rest.
-    max_new_tokens : int
-    temperature : float
-        0: greedy. Else each token is drawn from the distribution at this temperature, seeded by the request's key.
-    raw : bool
-        Keep white space around an answer and control tokens in it, except the token that ends it.
-
-    Raises
-    ------
-    ModelError
-        The model keeps a state other than keys and values.
+    The leading tokens that all requests share, `prefix`, are computed once, unless the model derives distances from
+    places in the cache (a sliding window, no position ids): padding would lie between the prefix and the rest. At
+    `temperature` 0 decoding is greedy; else each token is drawn, seeded by the request's key. With `raw` an answer
+    keeps white space around it and control tokens in it, except the token that ends it.
     """
 
     def __init__(

@@ -97,8 +97,8 @@ def _groups(
 ) -> tuple[list[list[Request]], int]:
     """Return the batches still to be asked, and how many prompts there are in all.
 
-    First come the batches of an unbroken run of which nothing is known, then the rest. A batch decides the padding and
-    with it the last bits of every number, so resumed runs and shards keep the batches of the unbroken run.
+    A batch decides the padding and with it the last bits of every number, so resumed runs and shards keep the batches
+    of the unbroken run of which nothing is known; the rest comes last.
     """
     from paraguard_utils.models.engine import split_into_batches
 

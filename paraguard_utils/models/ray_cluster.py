@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from types import ModuleType
 
@@ -25,15 +25,11 @@ from paraguard_utils.models.prompting import PromptContext, Request
 from paraguard_utils.schemas import Traces
 from paraguard_utils.settings import RAY_DEVICE
 
-BlockRunner = Callable[[pa.Table], Traces]
-"""What a worker does with a block."""
+BlockRunner = Callable[[pa.Table], Traces]  # what a worker does with a block
 
 
 def connect_ray() -> ModuleType:
-    """Return the package ray, connected to the cluster that `RAY_ADDRESS` names, or else to this machine alone.
-
-    A missing package or cluster raises `ModelError`.
-    """
+    """Return the package ray, connected to the cluster that `RAY_ADDRESS` names, or else to this machine alone."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is reported to its makers
     try:
         import ray
@@ -133,20 +129,17 @@ def deduplicate_rows(found: Iterable[pd.DataFrame], wanted: Iterable[str]) -> It
 class ClusterWorker:
     """One process of the cluster, which asks block after block with what `make` returned once."""
 
-    ask: BlockRunner | None
-
     def __init__(self, make: Callable[[], BlockRunner]) -> None:
-        self.make, self.ask = make, None
+        self.make = cache(make)
         with suppress(UserError):  # the first block reports it
-            self.ask = make()
+            self.make()
 
     def __call__(self, block: pa.Table) -> pa.Table:
         """Return a block's trace rows with a column `node`, or else prompt_id and a column `error`."""
         import ray
 
         try:
-            self.ask = self.ask or self.make()
-            rows = self.ask(block)
+            rows = self.make()(block)
         except UserError as error:  # reported as data: Ray would rewrite the text of an exception
             return pa.table({"prompt_id": block["prompt_id"], "error": [str(error)] * len(block)})
         node = ray.get_runtime_context().get_node_id()[:8]

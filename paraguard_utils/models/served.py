@@ -269,10 +269,9 @@ class ServerBackend(ServedModel):
     ) -> Iterator[Traces]:
         """Ask the prompts that are not known, `concurrency` at a time; yield trace rows as answers come.
 
-        `target` labels the progress bar, `batch` is ignored, and of a shard (i, n) we ask every n-th prompt from the
-        i-th on. A prompt that failed `MAX_ATTEMPTS` times has a null response and the finish reason `error`. A server
-        that refuses every request (key, model), or fails on `MAX_FAILURES` prompts one after another, raises
-        `ModelError`.
+        Of a shard (i, n) we ask every n-th prompt from the i-th on. A prompt that failed `MAX_ATTEMPTS` times has a
+        null response and the finish reason `error`. A server that refuses every request (key, model), or fails on
+        `MAX_FAILURES` prompts one after another, raises `ModelError`.
         """
         self.faults.clear()
         corpus = corpus.iloc[shard[0] - 1 :: shard[1]]
@@ -281,9 +280,8 @@ class ServerBackend(ServedModel):
             return
         framing, pace, failed = PromptLayout(**json.loads(context.prefix)), _Pace(self.per_minute), 0
         self._announce(open_["text"], framing, context.decoding)
-        options, rest = self.telling.options(context.decoding), open_.itertuples(index=False)
-        ask = partial(self._row, framing=framing, options=options, context=context, pace=pace)
-        room = self.concurrency + 1
+        rest, room = open_.itertuples(index=False), self.concurrency + 1
+        ask = partial(self._row, framing=framing, context=context, pace=pace)
         pending: set[Future[tuple[dict[str, Any], bool]]] = set()
         pool = ThreadPoolExecutor(self.concurrency)
         try:
@@ -321,24 +319,21 @@ class ServerBackend(ServedModel):
 
     def _announce(self, texts: pd.Series, framing: PromptLayout, decoding: Decoding) -> None:
         """Say on stderr what there is to ask."""
-        around = sum(len(turn["content"]) for turn in framing.messages(""))
-        cost = describe_cost(texts, decoding, around)
+        cost = describe_cost(texts, decoding, sum(len(turn["content"]) for turn in framing.messages("")))
         print(f"{self.model} at {self.base_url} tells: {self.telling.level}; {cost}", file=sys.stderr)
         if not self.telling.temperature:
-            print(
-                f"{self.model} takes no temperature: it is asked at its own, and answers may differ from call to call",
-                file=sys.stderr,
-            )
+            said = "takes no temperature: it is asked at its own, and answers may differ from call to call"
+            print(f"{self.model} {said}", file=sys.stderr)
 
     def _row(
-        self, prompt: Any, framing: PromptLayout, options: Mapping[str, Any], context: PromptContext, pace: "_Pace"
+        self, prompt: Any, framing: PromptLayout, context: PromptContext, pace: "_Pace"
     ) -> tuple[dict[str, Any], bool]:
         """Ask one prompt; return its trace row and whether the server failed; raise only what ends every prompt."""
         import openai
 
         about = {"prompt_id": prompt.prompt_id, "key": context.key(prompt.text)}
         try:
-            reply = self._asked(framing.messages(prompt.text), options, pace)
+            reply = self._asked(framing.messages(prompt.text), self.telling.options(context.decoding), pace)
         except (openai.AuthenticationError, openai.NotFoundError) as error:
             raise self._unusable(error) from None
         except (openai.OpenAIError, UnusableAnswer) as error:
@@ -350,9 +345,7 @@ class ServerBackend(ServedModel):
             self.faults[FILTER_FAULT] += 1
         return row, False
 
-    def _asked(
-        self, messages: list[dict[str, str]], options: Mapping[str, Any], pace: "_Pace | None" = None
-    ) -> dict[str, Any]:
+    def _asked(self, messages: list[Any], options: Mapping[str, Any], pace: "_Pace | None" = None) -> dict[str, Any]:
         """Send one request, `MAX_ATTEMPTS` times where trying again may help; return the body.
 
         The client's own `max_retries` would not do: it retries no unreadable answer, its faults could not be counted
@@ -360,27 +353,19 @@ class ServerBackend(ServedModel):
         """
         import openai
 
+        send = self.client.chat.completions.with_streaming_response.create
         pace, attempt = pace or _Pace(0), 0
-        passing = (
-            openai.RateLimitError,
-            openai.InternalServerError,
-            openai.APIConnectionError,  # includes time-outs
-            openai.ConflictError,
-            UnusableAnswer,
-        )
         while True:
             pace.take()
             attempt += 1
             try:
-                with self.client.chat.completions.with_streaming_response.create(
-                    model=self.served_as,
-                    messages=messages,  # type: ignore[arg-type]
-                    **options,
-                ) as raw:
+                with send(model=self.served_as, messages=messages, **options) as raw:
                     return _read(raw.http_response)
             except (openai.OpenAIError, UnusableAnswer) as error:
                 self.faults[_fault(error)] += 1
-                if attempt == MAX_ATTEMPTS or not isinstance(error, passing) or pace.over.wait(_pause(error, attempt)):
+                status = getattr(error, "status_code", 500)  # a lost or unusable answer has none
+                passing = status >= 500 or status in (409, 429)
+                if attempt == MAX_ATTEMPTS or not passing or pace.over.wait(_pause(error, attempt)):
                     raise
 
     def said(self, error: Exception) -> str:
@@ -486,8 +471,8 @@ def blocked_row(stop: Stop) -> dict[str, Any]:
 def parse_completion(reply: Mapping[str, Any], framing: PromptLayout, telling: Capabilities) -> dict[str, Any]:
     """Return all columns of a trace but prompt_id and key from a chat completion whose first choice has a message.
 
-    If the server returned no log-probabilities, or none of this answer, lists are empty and the tail mass is 1. A token
-    that the server gives as text gets a number made of the text. What the model thinks before its answer is left out.
+    Without log-probabilities of this answer, lists are empty and the tail mass is 1. What the model thinks before its
+    answer is left out.
     """
     choice = reply["choices"][0]
     message = choice["message"]

