@@ -35,11 +35,7 @@ def parse_judge_replies(replies: pd.Series) -> pd.Series:
 
 
 def judge_answers(
-    store: Store,
-    name: str,
-    model: loading.LoadedModel,
-    answers: pd.DataFrame,
-    batch: int = trace_store.BATCH_SIZE,
+    store: Store, name: str, model: loading.LoadedModel, answers: pd.DataFrame, batch: int = trace_store.BATCH_SIZE
 ) -> Labels:
     """Let a model judge answers (prompt_id, response or None, finish_reason); earlier judgements are not asked again.
 

@@ -1,5 +1,6 @@
 """Embed texts as unit vectors with the sentence encoder E, all-MiniLM-L6-v2 (`docs/method.md`, The idea)."""
 
+import contextlib
 import hashlib
 import os
 from collections.abc import Callable, Sequence
@@ -70,16 +71,12 @@ def stored_vectors(store: Store, name: str, texts: Sequence[str], earlier: bool 
     A live store embeds and keeps what is missing; the recorded one raises `Missing`. With `earlier` the vectors are an
     earlier notebook's product, so that recorded ones will do.
     """
-    hashes = [hash_text(text) for text in texts]
-    try:
-        read = store.read_earlier if earlier else store.read
+    hashes, read = [hash_text(text) for text in texts], store.read_earlier if earlier else store.read
+    known = pd.Series(dtype=object)
+    with contextlib.suppress(Missing):
         known = read("sentences", ENCODER_NAME, name).set_index("text_hash")["vector"]
-    except Missing:
-        if store.recorded:
-            raise Missing(
-                f"the corpus {name!r} has no recorded vectors; name a live store, for example store=live"
-            ) from None
-        known = pd.Series(dtype=object)
+    if store.recorded and known.empty:
+        raise Missing(f"the corpus {name!r} has no recorded vectors; name a live store, for example store=live")
     missing = {key: text for key, text in zip(hashes, texts, strict=True) if key not in known.index}
     if missing and store.recorded:
         raise Missing(

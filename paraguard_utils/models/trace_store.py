@@ -199,8 +199,10 @@ def query_model(
 ) -> schemas.Traces:
     """Ask a model every prompt of a corpus under one system prompt; never ask again what the store has.
 
-    A thinking block that the chat template opens is part of the answer. Another process that writes this target, a
-    prompt that cannot be asked, or an answer that would be kept and must not be raise `DataError`.
+    Returns traces in corpus order, with `response` null if withheld, or labels if traces are not kept either; a shard
+    returns its own only, and a model asked by files what it has answered. A thinking block that the chat template opens
+    is part of the answer. Another process that writes this target, a prompt that cannot be asked, or an answer that
+    would be kept and must not be raise `DataError`.
 
     Parameters
     ----------
@@ -218,11 +220,6 @@ def query_model(
     trial : bool
         The corpus is only the beginning of one: leave the rows as parts.
 
-    Returns
-    -------
-    DataFrame
-        Traces in corpus order, with `response` null if withheld; labels if traces are not kept either. A shard returns
-        its own only, and a model asked by files what it has answered.
     """
     if withheld is None:
         unsafe.refuse_unsafe(corpus, f"{corpus_name}: asking for answers to keep")
