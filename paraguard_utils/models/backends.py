@@ -28,10 +28,8 @@ def resolve_backends(settings: Settings) -> list[BackendSource]:
     files.
     """
     if not settings.base_url:
-        return [
-            loading.resolve_model(name)
-            for name in ([settings.model] if settings.model else registry.list_default_models())
-        ]
+        names = [settings.model] if settings.model else registry.list_default_models()
+        return [loading.resolve_model(name) for name in names]
     name = settings.model.removeprefix("openai/")
     if settings.base_url.startswith(FILE_SCHEME):
         folder = Path(settings.base_url.removeprefix(FILE_SCHEME)).expanduser()

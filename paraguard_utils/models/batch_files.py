@@ -84,9 +84,7 @@ class BatchFiles(served.ServedModel):
     def _results(self) -> dict[str, Mapping[str, Any]]:
         """Read all results in the folder, by key; a result that succeeded replaces one that failed."""
         found: dict[str, Mapping[str, Any]] = {}
-        for file in sorted(self.folder.glob("*.jsonl")):
-            if file.name.endswith(REQUESTS_SUFFIX):
-                continue
+        for file in sorted({*self.folder.glob("*.jsonl")} - {*self.folder.glob(f"*{REQUESTS_SUFFIX}")}):
             for number, line in enumerate(file.read_bytes().split(b"\n"), 1):  # a text may hold other line ends
                 if not line.strip():
                     continue
@@ -108,13 +106,9 @@ def _status(result: Mapping[str, Any]) -> int:
 
 def _row(result: Mapping[str, Any], framing: PromptLayout) -> dict[str, Any]:
     """Return the columns of a trace for one result, whatever it is."""
-    body = (result.get("response") or {}).get("body")
-    if _status(result) == 200 and body:
+    body, ended = (result.get("response") or {}).get("body"), _status(result) == 200
+    if ended and body:
         with contextlib.suppress(LookupError, TypeError, AttributeError):  # no choice in it
             return served.parse_completion(body, framing, BATCH_CAPABILITIES)
-    stop = (
-        stops.find_stop(body)
-        if _status(result) == 200
-        else stops.find_stop_in_error(body) or stops.find_stop_in_error(result)
-    )
+    stop = stops.find_stop(body) if ended else stops.find_stop_in_error(body) or stops.find_stop_in_error(result)
     return served.blocked_row(stop) if stop else dict(served.EMPTY_TRACE)

@@ -18,9 +18,7 @@ from torch import nn
 _TESTED_TORCH = "2.13."  # the torch release whose private operators we tested
 _LOOK_SECONDS = 1.0  # between two looks at the machine: processor times are counted in hundredths
 _LAYOUT_ROWS = 64  # rows that the layout is chosen for; it serves decoding batches of 16 to 512 rows equally well
-
-_SPARE_CORE = 0.25
-"""Share of a core that others may take before we give up a thread: below it, two threads still beat one."""
+_SPARE_CORE = 0.25  # share of a core that others may take: below it, two threads still beat one
 
 
 def count_free_threads(used: float, idle: float, most: int) -> int:

@@ -18,8 +18,7 @@ from paraguard_utils.stores import Store
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
-Embed: TypeAlias = Callable[[Sequence[str]], np.ndarray]
-"""Texts to sentence vectors, a row for each text."""
+Embed: TypeAlias = Callable[[Sequence[str]], np.ndarray]  # texts to sentence vectors, a row for each text
 
 ENCODER_NAME, ENCODER_DIMENSIONS = "all-minilm-l6-v2", 384
 

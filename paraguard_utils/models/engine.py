@@ -21,15 +21,11 @@ from paraguard_utils.models.cpu import FittedThreads
 from paraguard_utils.models.loading import LoadedModel
 from paraguard_utils.models.prompting import Request, count_shared
 
+PREFILL_POSITIONS = 320  # token positions in one prefill: the products are large enough, and the CPU's caches too
 BATCH_POSITIONS = 32_768  # token positions in the cache of one batch; longer prompts come in smaller batches
 TOP_TOKENS = 64  # first answer tokens kept in a trace; the probability of all others is `tail_mass`
 _NO_TARGET = -100  # the target of logits without a loss
-
-PREFILL_POSITIONS = 320
-"""Token positions in one prefill: enough to keep the matrix products busy, and few enough for the CPU's caches."""
-
-_SHRINK_SHARE = 7 / 8
-"""Finished rows leave a batch when at most this share of it is still going: leaving copies the whole cache."""
+_SHRINK_SHARE = 7 / 8  # finished rows leave a batch when no more of it still goes: leaving copies the whole cache
 
 TraceRow: TypeAlias = dict[str, Any]  # by column
 

@@ -11,8 +11,7 @@ from paraguard_utils.models import loading
 if TYPE_CHECKING:
     from paraguard_utils.models.engine import Engine
 
-Losses: TypeAlias = Callable[[Sequence[str]], np.ndarray]
-"""Texts to losses, shape (n,); the lowest is the most fluent."""
+Losses: TypeAlias = Callable[[Sequence[str]], np.ndarray]  # texts to losses, shape (n,); the lowest is the most fluent
 
 FLUENCY_MODEL = "smollm2-135m-instruct"
 _FLUENCY_BATCH = 32

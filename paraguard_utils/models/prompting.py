@@ -13,15 +13,12 @@ from paraguard_utils.errors import DataError, ModelError
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-TEMPLATE_DATE = "01 Jan 2025"
-"""The date for chat templates that ask for one, so that a rendered prompt does not change overnight."""
-
+TEMPLATE_DATE = "01 Jan 2025"  # for chat templates that ask for one, so that no prompt changes overnight
 SERVED_SUFFIX = "-served"  # the ending of a served model's name in target names
+_PLACEHOLDER = "PARAGUARD-USER-TEXT"
 
 OPEN_THOUGHT_PATTERN = re.compile(r"(<think(?:ing)?>)\s*\Z")
 """A thinking block that the chat template opens itself, so that the answer begins inside it."""
-
-_PLACEHOLDER = "PARAGUARD-USER-TEXT"
 
 
 @dataclass(frozen=True)

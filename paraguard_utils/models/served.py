@@ -57,9 +57,7 @@ MAX_RETRY_AFTER = 300.0  # most seconds that we wait because a server asks for i
 ANSWER_TIMEOUT = 600.0  # seconds until we count an answer as lost
 CONNECT_TIMEOUT = 10.0  # seconds until we count a server as absent
 MAX_ANSWER_BYTES = 32 * 2**20  # above which an answer counts as unreadable
-
-REFUSED_STATUSES = (400, 413, 422)
-"""Statuses by which a server refuses one prompt, and would again; they do not mean that the server fails."""
+REFUSED_STATUSES = (400, 413, 422)  # by which a server refuses one prompt, and would again, and does not itself fail
 
 PROBES = (("full", 64), ("full", 20), ("answer tokens", 20), ("answer tokens", 5), ("text", 0))
 """Level and number of top tokens, in the order in which we ask a server for them."""
@@ -67,8 +65,7 @@ PROBES = (("full", 64), ("full", 20), ("answer tokens", 20), ("answer tokens", 5
 _PROBE_TEXTS = ("Hello there", "What now")
 """Two requests that begin and end differently: what their prompts share is the server's template."""
 
-_NOT_TOLD = (LookupError, TypeError, ValueError, AttributeError, OverflowError)
-"""What reading a field that is missing or malformed may raise."""
+_NOT_TOLD = (LookupError, TypeError, ValueError, AttributeError, OverflowError)  # of a missing or malformed field
 
 EMPTY_TRACE: dict[str, Any] = {
     "response": None,
