@@ -22,10 +22,7 @@ _SPARE_CORE = 0.25  # share of a core that others may take: below it, two thread
 
 
 def count_free_threads(used: float, idle: float, most: int) -> int:
-    """Return how many of `most` threads find a core each, at least 1.
-
-    `used` cores were kept busy by this process and `idle` cores by nobody, on average.
-    """
+    """Return how many of `most` threads find a core: this process keeps `used` cores busy, and `idle` nobody."""
     return max(1, min(most, int(used + idle + _SPARE_CORE)))
 
 

@@ -42,8 +42,8 @@ def _model() -> "SentenceTransformer":
 def encode_texts(texts: Sequence[str]) -> np.ndarray:
     """Embed texts with the packaged encoder, as float16 unit vectors of shape (len(texts), 384).
 
-    They are rounded as they are stored, so that numbers computed now and from the store are the same. More than 1000
-    texts show a progress bar on stderr; a missing or altered package of the encoder raises `WeightsError`.
+    They are rounded as they are stored, so that numbers computed now and from the store are the same. A missing or
+    altered package of the encoder raises `WeightsError`.
     """
     if not len(texts):
         return np.empty((0, ENCODER_DIMENSIONS), np.float16)

@@ -232,8 +232,7 @@ def _folder_digest(folder: Path) -> str:
 def convert_gguf(source: ModelSource) -> Path:
     """Return a source's folder in transformers' layout, dequantizing a GGUF file into the cache the first time.
 
-    The digest of what was written lies in the folder: a folder that was changed since is made again. A file that cannot
-    be read or converted raises `ModelError`.
+    A folder that was changed since, by the digest in it, is made again; an unreadable file raises `ModelError`.
     """
     if source.path.suffix != ".gguf":
         return source.path

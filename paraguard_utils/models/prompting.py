@@ -121,9 +121,9 @@ def render_wrapper(
     """Render a system prompt through a chat template; return the text before and after the user's words.
 
     Without a system prompt we use the shorter of two renderings: no system turn, or an empty one, which keeps a
-    template from inserting its own. A template without a system turn gets the system prompt before the user's words.
-    `earlier` holds turns (role, content) between the system prompt and the user's words. A template that changes the
-    user's text, or puts nothing before it, raises `ModelError`.
+    template from inserting its own. A template without a system turn gets the system prompt before the user's words;
+    `earlier` turns stand between the two. A template that changes the user's text, or puts nothing before it, raises
+    `ModelError`.
     """
     from jinja2.exceptions import TemplateError
 

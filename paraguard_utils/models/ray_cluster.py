@@ -54,17 +54,14 @@ def connect_ray() -> ModuleType:
 
 
 class ClusterBackend(local.WeightsBackend):
-    """Weights that every worker loads for itself, and finds by the same name; prompts are tokenized here.
-
-    `nodes` counts the rows of the last run by node, named by the beginning of its id.
-    """
+    """Weights that every worker loads for itself, and finds by the same name; prompts are tokenized here."""
 
     def __init__(self, source: loading.ModelSource, dtype: str, without_template: str) -> None:
         super().__init__(loading.load_reader(source, dtype, without_template))
         path = Path(source.argument).expanduser()
         name = str(path.absolute()) if path.exists() else source.argument  # workers start in other folders
         self.load = partial(load_on_worker, name, source.weights_id, dtype, without_template)
-        self.nodes: Counter[str] = Counter()
+        self.nodes: Counter[str] = Counter()  # rows of the last run by node, named by the beginning of its id
 
     def facts(self, traces: Traces) -> Mapping[str, object]:
         """Return what a meta file tells beside the context."""

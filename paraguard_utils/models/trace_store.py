@@ -31,14 +31,11 @@ IDENTITY_FIELDS = ("weights_id", "dtype", "prefix", "suffix", "decoding", "wrapp
 
 
 class TraceParts(Parts):
-    """The growing traces of one target in a live store: one part for each batch, compacted at the end.
-
-    `results` maps the kinds of the final files to their paths.
-    """
+    """The growing traces of one target in a live store: one part for each batch, compacted at the end."""
 
     def __init__(self, store: Store, corpus_name: str, target: str, shard: Shard = WHOLE) -> None:
         super().__init__(store.target_path("traces", corpus_name, target), "traces", shard=shard)
-        self.results = {"traces": self.file}
+        self.results = {"traces": self.file}  # the final files, by kind
 
     def add(self, rows: pd.DataFrame) -> None:
         """Write one more part; merge the parts if there are more than `MAX_PARTS`."""
@@ -197,29 +194,17 @@ def query_model(
     shard: Shard = WHOLE,
     trial: bool = False,
 ) -> schemas.Traces:
-    """Ask a model every prompt of a corpus under one system prompt; never ask again what the store has.
+    """Ask a model every prompt that a live store lacks of a corpus, under a system prompt of `registry.wrappers`.
+
+    The corpus has prompt_id, text and what says whether it asks for harm (`unsafe.asks_for_harm`); if it does,
+    `withheld` labels the answers, and labels are kept beside the traces. A `shard` asks its part of the batches and
+    leaves the rows as parts; `WHOLE` asks what no shard in the store has asked, and merges all. Of a `trial`, the
+    beginning of a corpus, the rows stay parts.
 
     Returns traces in corpus order, with `response` null if withheld, or labels if traces are not kept either; a shard
     returns its own only, and a model asked by files what it has answered. A thinking block that the chat template opens
     is part of the answer. Another process that writes this target, a prompt that cannot be asked, or an answer that
     would be kept and must not be raise `DataError`.
-
-    Parameters
-    ----------
-    store : stores.Store
-        A live store.
-    corpus : DataFrame
-        Columns prompt_id, text; and those that say whether it asks for harm (`unsafe.asks_for_harm`).
-    wrapper : str
-        A key of `registry.wrappers()`.
-    withheld : LabelsOnly or None
-        Required for a corpus that asks for harm; the labels are then in the store beside the traces.
-    shard : (int, int)
-        Ask only this part of the batches, and leave the rows as parts; `WHOLE` asks what no shard in the store has
-        asked, and merges all.
-    trial : bool
-        The corpus is only the beginning of one: leave the rows as parts.
-
     """
     if withheld is None:
         unsafe.refuse_unsafe(corpus, f"{corpus_name}: asking for answers to keep")
