@@ -13,8 +13,8 @@ FILE_SCHEME = "file://"  # the beginning of a `base_url` that is a folder of req
 Backend: TypeAlias = LocalBackend | ray_cluster.ClusterBackend | served.ServerBackend | batch_files.BatchFiles
 """What answers prompts; its `name` begins target names, and `argument` is the parameter `model` that named it.
 
-`check` raises an error if a prompt cannot be asked as it stands, `context` returns what decides an answer beside the
-user's words, `answers` yields trace rows as they come, and `facts` returns what a meta file records beside the context.
+`context` returns what decides an answer beside the user's words, `answers` yields trace rows as they come, and `facts`
+returns what a meta file records beside the context. A served model has no `tokenizer`.
 """
 
 BackendSource: TypeAlias = loading.ModelSource | served.ServerBackend | batch_files.BatchFiles

@@ -1,7 +1,6 @@
 """Ask a model by files in the form of OpenAI's batch service: requests and results (`docs/method.md`, Asking).
 
-Other services and `vllm run-batch` read the same form. A request's `custom_id` is its key, so results may lie in any
-files, in any order, from any number of jobs.
+A request's `custom_id` is its key, so results may lie in any files, in any order, from any number of jobs.
 """
 
 import contextlib
@@ -39,11 +38,6 @@ class BatchFiles(served.ServedModel):
         """Return what decides an answer beside the user's words; the system prompt is a system turn."""
         return self.served_context(PromptLayout(wrapper_text or None, ""), BATCH_CAPABILITIES, decoding)
 
-    def check(self, corpus: Corpus) -> None:
-        """Raise an error if a prompt cannot be asked as it stands, or its answer must not lie in a file."""
-        unsafe.refuse_unsafe(corpus, "asking by files")
-        super().check(corpus)
-
     def facts(self, traces: Traces) -> Mapping[str, object]:
         """Return what the meta file of traces records beside the context."""
         told = traces.loc[traces["response"].fillna("") != "", "next_ids"].map(len) > 0
@@ -55,8 +49,9 @@ class BatchFiles(served.ServedModel):
     ) -> Iterator[Traces]:
         """Yield the trace rows of results in the folder; write requests for prompts without, and for those that failed.
 
-        A file of results that is none raises `DataError`.
+        A file of results that is none raises `DataError`, and so do prompts whose answers must not lie in a file.
         """
+        unsafe.refuse_unsafe(corpus, "asking by files")
         corpus = corpus.iloc[shard[0] - 1 :: shard[1]]
         results, framing = self._results(), PromptLayout(**json.loads(context.prefix))
         rows: list[dict[str, Any]] = []

@@ -75,10 +75,9 @@ def packaged_model_name(name: str) -> str:
 
 
 def resolve_model(name: str) -> ModelSource:
-    """Find a model's weights by name, without loading them.
+    """Find a model's weights by name, without loading them; the module's docstring says what names there are.
 
-    The name is a key of `PACKAGED_MODELS`, a local folder, a local `.gguf` file or a hub id `owner/model`; any other,
-    or a folder without safetensors, raises `ModelError`. A missing or altered package raises `WeightsError`.
+    Any other, or a folder without safetensors, raises `ModelError`, a missing or altered package `WeightsError`.
     """
     if name in PACKAGED_MODELS:
         path = weights.locate_weights(PACKAGED_MODELS[name])

@@ -17,16 +17,12 @@ class WeightsBackend(ABC):
     """A model whose weights are loaded, here or elsewhere; its prompts are tokenized here by `reader`."""
 
     def __init__(self, reader: loading.ModelReader) -> None:
-        self.reader, self.name, self.argument = reader, reader.name, reader.argument
+        self.reader, self.tokenizer, self.name, self.argument = reader, reader.tokenizer, reader.name, reader.argument
 
     def context(self, wrapper_text: str, decoding: Decoding) -> PromptContext:
         """Return what decides an answer beside the user's words."""
-        rendered = prompting.render_wrapper(self.reader.tokenizer, wrapper_text)
+        rendered = prompting.render_wrapper(self.tokenizer, wrapper_text)
         return PromptContext(self.reader.weights_id, self.reader.dtype, *rendered, decoding)
-
-    def check(self, corpus: Corpus) -> None:
-        """Raise an error if a prompt cannot be asked as it stands."""
-        prompting.check_prompts(corpus, self.reader.tokenizer)
 
     @abstractmethod
     def embeddings(self, ids: list[int]) -> np.ndarray:
@@ -38,7 +34,7 @@ class WeightsBackend(ABC):
         """Ask the prompts that are not known, batch by batch; of a shard (i, n), every n-th batch from the i-th on."""
         from paraguard_utils.models.engine import count_shared_tokens
 
-        asked = prompting.tokenize_prompts(corpus, self.reader.tokenizer, context)
+        asked = prompting.tokenize_prompts(corpus, self.tokenizer, context)
         groups, size = _groups(asked, known, batch, context.decoding.max_new_tokens, shard)
         if not groups:
             return

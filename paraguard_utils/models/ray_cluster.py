@@ -1,8 +1,7 @@
 """Ask a model on all machines of a Ray cluster (`docs/method.md`, Asking).
 
-A block is a batch of the plain run, and each worker holds one model, on a graphics card or on a node's processors, so
-rows equal those of the plain run bit for bit on equal processors. Ray restarts a worker that died and gives its block
-to another; blocks come back in any order, and we take each prompt's row once.
+A block is a batch of the plain run, so rows equal those of the plain run bit for bit on equal processors. Ray restarts
+a worker that died and gives its block to another; blocks come in any order, and we take each prompt's row once.
 """
 
 import logging
@@ -99,8 +98,7 @@ class ClusterBackend(local.WeightsBackend):
 def plan_workers(blocks: int) -> tuple[int, dict[str, int]]:
     """Return how many workers there are, at most one a block, and what each takes of its node.
 
-    There is one worker a graphics card if there are any; else one a node, on as many processors as the smallest has.
-    A cluster with neither raises `ModelError`.
+    There is one a graphics card if there are any, else one a node, on as many processors as the smallest has.
     """
     nodes = [node["Resources"] for node in connect_ray().nodes() if node["Alive"]]
     if cards := sum(int(node.get("GPU", 0)) for node in nodes):

@@ -22,7 +22,7 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from functools import cached_property, partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -31,14 +31,7 @@ from tqdm import tqdm
 from paraguard_utils import stops
 from paraguard_utils.errors import ModelError
 from paraguard_utils.models.loading import first_error_line, slugify_model
-from paraguard_utils.models.prompting import (
-    SERVED_SUFFIX,
-    Decoding,
-    PromptContext,
-    check_prompts,
-    count_shared,
-    describe_cost,
-)
+from paraguard_utils.models.prompting import SERVED_SUFFIX, Decoding, PromptContext, count_shared, describe_cost
 from paraguard_utils.schemas import Corpus, Traces
 from paraguard_utils.stops import Stop
 from paraguard_utils.stores import WHOLE, Shard
@@ -140,6 +133,7 @@ class PromptLayout(NamedTuple):
 class ServedModel:
     """A model by a service's name for it; after an `@` stands a revision that the user states."""
 
+    tokenizer: ClassVar[None] = None  # only the server knows its control tokens
     model: str
 
     @property
@@ -156,10 +150,6 @@ class ServedModel:
     def served_as(self) -> str:
         """The server's name for the model, without a revision; a leading `@` is part of the name."""
         return self.model.rpartition("@")[0] or self.model
-
-    def check(self, corpus: Corpus) -> None:
-        """Raise an error if a prompt cannot be asked as it stands; only the server knows its control tokens."""
-        check_prompts(corpus)
 
     def served_context(self, layout: PromptLayout, telling: Capabilities, decoding: Decoding) -> PromptContext:
         """Return what decides an answer beside the user's words."""

@@ -85,8 +85,8 @@ class LabelsOnly(NamedTuple):
 class LabelledParts(TraceParts):
     """The growing labels of one target's answers, and its traces without the answers.
 
-    A part holds both, so that a kill cannot separate them; at the end they become two files of the usual kinds, with
-    null text in both. The labels' meta file names the labeller and, by `hash_answers`, the keys of what was asked.
+    A part holds both, so that a kill cannot separate them; at the end they become two files, with null text in both.
+    The labels' meta file names the labeller and, by `hash_answers`, the keys of what was asked.
     """
 
     def __init__(self, store: Store, corpus_name: str, target: str, withheld: LabelsOnly, shard: Shard = WHOLE) -> None:
@@ -209,7 +209,7 @@ def query_model(
     if withheld is None:
         unsafe.refuse_unsafe(corpus, f"{corpus_name}: asking for answers to keep")
     respondent = local.LocalBackend(model) if isinstance(model, loading.LoadedModel) else model
-    respondent.check(corpus)
+    prompting.check_prompts(corpus, respondent.tokenizer)
     text = registry.wrappers()[wrapper]["text"]
     context = respondent.context(text, decoding)
     keys = pd.Series([context.key(prompt) for prompt in corpus["text"]], index=corpus["prompt_id"], dtype=object)
