@@ -67,8 +67,8 @@ def memoize_embedding(embed: Embed) -> Embed:
 def stored_vectors(store: Store, name: str, texts: Sequence[str], earlier: bool = False) -> np.ndarray:
     """Return the vectors of texts of the corpus `name` as a store has them, float16 of shape (len(texts), 384).
 
-    A live store embeds and keeps what is missing; the recorded one raises `Missing`. With `earlier` the vectors are an
-    earlier notebook's product, so that recorded ones will do.
+    A live store embeds and keeps what is missing; the recorded one raises `Missing`. If an `earlier` notebook made the
+    vectors, recorded ones will do.
     """
     hashes, read = [hash_text(text) for text in texts], store.read_earlier if earlier else store.read
     known = pd.Series(dtype=object)

@@ -1,8 +1,8 @@
 """Ask a local model in batches, greedily or by sampling (`docs/method.md`, Asking).
 
-One prefill of the prompt gives everything that a trace holds: the loss on the user's tokens and the distribution of the
-first answer token. Decoding continues from the same cache. Prompts are left-padded, and the part that all share is
-computed once. Generation does not stop at refusal cues: the label rule must not decide what is generated.
+One prefill of the prompt gives the loss on the user's tokens and the distribution of the first answer token; decoding
+continues from the same cache. Prompts are left-padded, and the part that all share is computed once. Generation does
+not stop at refusal cues: the label rule must not decide what is generated.
 """
 
 import copy

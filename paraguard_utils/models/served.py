@@ -85,8 +85,8 @@ class UnusableAnswer(Exception):
 class Capabilities(NamedTuple):
     """What a server returns, and how to ask for it.
 
-    At a `level` ("full", "answer tokens" or "text") it returns the `top` likeliest first answer tokens. `limit` is its
-    name for the maximum length of an answer, `temperature` whether it accepts one: many reasoning models do not.
+    At a `level` it returns the `top` likeliest first answer tokens. `limit` is its name for the maximum length of an
+    answer, `temperature` whether it accepts one: many reasoning models do not.
     """
 
     level: str
@@ -112,9 +112,8 @@ class Capabilities(NamedTuple):
 class PromptLayout(NamedTuple):
     """What surrounds the user's words in a request. The fields, with their names, are part of every key.
 
-    `system` is the system turn, if any, and `before` the text before the user's words in their turn. At level `full`,
-    `start` and `end` are the tokens of every prompt before and after the user's words. `told` is what we ask for beside
-    the answer: rows with less, or more, are not reused.
+    `system` is the system turn, and `before` the text before the user's words in theirs. At level `full`, `start` and
+    `end` are the tokens around the user's words. `told` is what we ask for: rows with less, or more, are not reused.
     """
 
     system: str | None
@@ -212,8 +211,8 @@ class ServerBackend(ServedModel):
     def framing(self, wrapper_text: str) -> PromptLayout:
         """Return where the system prompt goes: the system turn, or the user's turn where the server drops the former.
 
-        Without a system prompt we use the shorter rendering: no system turn, or an empty one, which keeps a template
-        from inserting its own. A server that accepts neither raises `ModelError`.
+        Without a system prompt it is the shorter rendering, as in `prompting.render_wrapper`. A server that accepts
+        neither raises `ModelError`.
         """
         import openai
 
@@ -230,8 +229,7 @@ class ServerBackend(ServedModel):
             with contextlib.suppress(*_NOT_TOLD):
                 sizes[one] = int(reply["usage"]["prompt_tokens"])
         if wrapper_text:
-            # A template that drops the system turn makes a prompt of the same length; one with its own text may make
-            # a shorter one.
+            # A template that drops the system turn makes a prompt of the same length; one with its own, a shorter one.
             kept = system in sizes and (not sizes[plain] or sizes[system] != sizes[plain])
             found = system if kept else PromptLayout(None, f"{wrapper_text}\n\n")
         else:
@@ -335,8 +333,7 @@ class ServerBackend(ServedModel):
     def _asked(self, messages: list[Any], options: Mapping[str, Any], pace: "_Pace | None" = None) -> dict[str, Any]:
         """Send one request, `MAX_ATTEMPTS` times where trying again may help; return the body.
 
-        The client's own `max_retries` would not do: it retries no unreadable answer, its faults could not be counted
-        and its waiting could not be interrupted.
+        The client's `max_retries` retries no unreadable answer, counts no faults and cannot be interrupted.
         """
         import openai
 
