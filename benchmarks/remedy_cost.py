@@ -107,7 +107,7 @@ def main() -> None:
             started = time.perf_counter()
             asked = texts(prompts)
             context = model.context(text, prompting.Decoding(options.new))
-            rows = pd.concat(model.answers(asked, context, name, set(), len(asked), False), ignore_index=True)
+            rows = pd.concat(model.answers(asked, context, name, set(), len(asked)), ignore_index=True)
             if turn:  # the first round loads
                 spent[name].append(time.perf_counter() - started)
             out = sum(map(len, tokenizer(rows["response"].tolist(), add_special_tokens=False)["input_ids"]))

@@ -47,7 +47,7 @@ def stored(model: served.ServerBackend | loading.LoadedModel, prompts: pd.DataFr
     store = stores.Store("served-throughput")
     shutil.rmtree(store.writes, ignore_errors=True)
     decoding = prompting.Decoding(new)
-    traces = trace_store.query_model(store, "prompts", prompts, model, WRAPPER, decoding, progress=False)
+    traces = trace_store.query_model(store, "prompts", prompts, model, WRAPPER, decoding)
     assert traces["response"].notna().all()
     shutil.rmtree(store.writes)
 

@@ -33,7 +33,7 @@ def pools(store: stores.Store, seeds: pd.DataFrame) -> dict[str, pd.DataFrame]:
     """Return the candidates from which those that are read are drawn."""
     written = store.read("tables", writer.WRITER_CANDIDATES_TABLE).fillna({"reason": ""})
     recorded = stores.Store(stores.RECORDED)
-    rules = recorded.read("generated", settings.CORPUS).query("generator == @inputs.RULES")
+    rules = recorded.read("generated", settings.CORPUS).query("generator == @inputs.RULES_GENERATOR")
     embed, risk = inputs.make_embedder(store, "written"), load_risk_scorer("surface-risk-1")
     _, rules = gates.judge_candidates(
         seeds, rules, settings.Gates(), embed, risk.score, losses=inputs.select_losses(inputs.RULES_GENERATOR)

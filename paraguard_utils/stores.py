@@ -14,7 +14,7 @@ import tempfile
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, TypeAlias
 
 import pandas as pd
 from filelock import FileLock, Timeout
@@ -25,8 +25,10 @@ from paraguard_utils.schemas import SCHEMAS, check_schema, list_text_columns
 
 RECORDED, LIVE = "recorded", "live"
 
-WHOLE = (1, 1)
-"""The shard that is all of it."""
+Shard: TypeAlias = tuple[int, int]
+"""(i, n): the i-th of n parts of a work, counted from 1."""
+
+WHOLE: Shard = (1, 1)  # all of it
 
 
 class FileKind(NamedTuple):
@@ -220,49 +222,31 @@ def write_atomically(path: Path, produce: Callable[[Path], object]) -> None:
 class Parts:
     """What a run that may be killed has of a file so far: a folder of parts, each written in one step, under one lock.
 
-    The parts of `x.csv` are `x.parts/part-000000.parquet` and so on; the lock, `x.csv.lock`, is held inside a `with`
-    block, which begins by removing what a killed run had half written.
-
-    Parameters
-    ----------
-    file : Path
-        Its folder is there.
-    kind : str
-        A key of `SCHEMAS`, to have parts checked; any other has no schema.
-    apart : str
-        Parts made in another way lie in another folder: `x.APART.parts`.
-    shard : (int, int)
-        (i, n): one of n processes that work on it side by side, each with a folder and a lock of its own. (1, 1) is
-        alone, and has the parts of all shards.
-
-    Raises
-    ------
-    DataError
-        Another process holds the lock.
+    The parts of `x.csv` are `x.parts/part-000000.parquet` and so on; parts made in another way lie `apart`, in
+    `x.APART.parts`. They are checked if their `kind` has a schema. The lock, `x.csv.lock`, is held inside a `with`
+    block, which begins by removing what a killed run had half written; if another process holds it, that raises
+    `DataError`. One of n processes that work on the file side by side, a `shard`, has a folder and a lock of its own;
+    `WHOLE` is alone, and has the parts of all shards.
     """
 
-    def __init__(self, file: Path, kind: str, apart: str = "", shard: tuple[int, int] = WHOLE) -> None:
-        self.file, self.kind, self.alone = file, kind, shard == WHOLE
+    def __init__(self, file: Path, kind: str, apart: str = "", shard: Shard = WHOLE) -> None:
+        self.file, self.kind, self.alone, self.held = file, kind, shard == WHOLE, ExitStack()
         self.way = f".{apart}" if apart else ""
-        own = "" if self.alone else f".shard-{shard[0]}-of-{shard[1]}"
-        self.folder = file.with_suffix(f"{self.way}{own}.parts")
-        self.locks = [FileLock(f"{file}{own}.lock", timeout=0)]
+        self.own = "" if self.alone else f".shard-{shard[0]}-of-{shard[1]}"
+        self.folder = file.with_suffix(f"{self.way}{self.own}.parts")
 
     def __enter__(self) -> Self:
-        if self.alone:
-            ends = [folder.name[len(self.file.stem + self.way) : -len(".parts")] for folder in self._shards()]
-            self.locks = [*self.locks[:1], *(FileLock(f"{self.file}{end}.lock", timeout=0) for end in ends)]
+        others = [folder.name[len(self.file.stem + self.way) : -len(".parts")] for folder in self._shards()]
         with ExitStack() as held:
-            for lock in self.locks:
+            for shard in (self.own, *others):
                 try:
-                    held.enter_context(lock)
+                    held.enter_context(FileLock(f"{self.file}{shard}.lock", timeout=0))
                 except Timeout:
                     raise DataError(
-                        f"{paths.display_path(self.file)} is being written by another process; wait for it or "
-                        "use another "
-                        "store"
+                        f"{paths.display_path(self.file)} is being written by another process; wait for it or use "
+                        "another store"
                     ) from None
-            held.pop_all()
+            self.held = held.pop_all()
         if not self.alone:
             self.folder.mkdir(exist_ok=True)  # by which a run that puts all together knows of this one
         own = self.file.parent.glob(f".{self.file.name}.*.tmp") if self.alone else ()
@@ -271,16 +255,15 @@ class Parts:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for lock in self.locks:
-            lock.release()
+        self.held.close()
 
     def _shards(self) -> list[Path]:
-        return sorted(self.file.parent.glob(f"{self.file.stem}{self.way}.shard-*.parts"))
+        """Return the folders of the shards whose parts are this run's too."""
+        return sorted(self.file.parent.glob(f"{self.file.stem}{self.way}.shard-*.parts")) if self.alone else []
 
     def files(self) -> list[Path]:
         """Return the parts in the order in which they were added."""
-        folders = [self.folder, *(self._shards() if self.alone else [])]
-        return [part for folder in folders for part in sorted(folder.glob("part-*.parquet"))]
+        return [part for folder in [self.folder, *self._shards()] for part in sorted(folder.glob("part-*.parquet"))]
 
     def read(self, *before: Path) -> list[pd.DataFrame]:
         """Read files that may be there before the parts, then these.

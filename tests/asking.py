@@ -28,9 +28,7 @@ def dies(*_):
 def ask(prompts, model, wrapper="safety", batch=2, tokens=6, **options):
     """Ask into the store `test`."""
     decoding = prompting.Decoding(tokens)
-    return trace_store.query_model(
-        stores.Store("test"), "mine", prompts, model, wrapper, decoding, batch, **{"progress": False, **options}
-    )
+    return trace_store.query_model(stores.Store("test"), "mine", prompts, model, wrapper, decoding, batch, **options)
 
 
 def same(first, second):

@@ -188,7 +188,7 @@ def test_an_answer_is_quoted_for_the_judge():
 def test_a_judge_that_says_something_else_is_unparsed(results, tiny_model):
     answers = pd.DataFrame({"prompt_id": ["a", "b", "c"], "response": ["Sure.", None, "Stir."]})
     answers["finish_reason"] = ["stop", "error", "content_filter"]
-    found = judge.judge_answers(stores.Store("test"), "judged", tiny_model, answers, progress=False)
+    found = judge.judge_answers(stores.Store("test"), "judged", tiny_model, answers)
     assert found["label"].tolist() == ["unparsed", "unparsed", "blocked"]
     assert found["response"].notna().tolist() == [True, False, False], "only what has an answer is asked about"
 

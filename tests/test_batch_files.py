@@ -8,15 +8,15 @@ import pytest
 
 from paraguard_utils import settings, stores
 from paraguard_utils.errors import DataError
-from paraguard_utils.labels import targets
+from paraguard_utils.labels import labelling, targets
 from paraguard_utils.models import backends, batch_files, prompting, served, trace_store
 
 PROMPTS = pd.DataFrame({"prompt_id": ["p1", "p2", "p3"], "text": ["One thing?", "Another?", "The last?"]})
 
 
-def ask(folder, corpus=PROMPTS, wrapper="safety"):
+def ask(folder, corpus=PROMPTS, wrapper="safety", **more):
     model = batch_files.BatchFiles("made-up@3", folder, "openai/made-up@3")
-    return trace_store.query_model(stores.Store("test"), "mine", corpus, model, wrapper, prompting.Decoding(8))
+    return trace_store.query_model(stores.Store("test"), "mine", corpus, model, wrapper, prompting.Decoding(8), **more)
 
 
 def requests(folder):
@@ -139,7 +139,7 @@ def test_keys_are_those_of_a_server_that_has_a_system_turn(tmp_path):
 def test_requests_that_ask_for_harm_are_not_asked_by_files(results, tmp_path, recorded_corpus, capsys):
     twins = PROMPTS.assign(cluster_id="c-twin", source="unsafe")
     with pytest.raises(DataError, match="asking by files"):
-        batch_files.BatchFiles("made-up", tmp_path).check(twins)
+        ask(tmp_path, twins, withheld=labelling.label_in_memory(twins))
     given = {"store": "test", "corpus": "paraguard_mini", "model": "openai/x", "base_url": f"file://{tmp_path}"}
     config = settings.check_settings(given | {"wrappers": ["none", "safety"]})
     assert isinstance(backends.resolve_backends(config)[0], batch_files.BatchFiles)

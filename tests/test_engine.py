@@ -105,17 +105,19 @@ def test_a_draw_is_the_keys_alone_and_follows_the_distribution(tiny_model):
     assert len({row["response"] for row in drawn}) > 10
 
 
-def test_batches_are_bounded_in_rows_and_positions():
+def test_batches_are_bounded_in_rows_and_positions(monkeypatch):
     requests = [Request(f"p{n:03d}", "k", tuple(range(n)), 1, n) for n in range(10, 110)]
     # 109 + 11 = 120 positions a row: 1000 // 120 = 8 rows; then 101 + 11 = 112: 8 rows; ...
-    found = engine.split_into_batches(requests, 16, more=11, positions=1000)
+    monkeypatch.setattr(engine, "BATCH_POSITIONS", 1000)
+    found = engine.split_into_batches(requests, 16, more=11)
     assert [len(batch) for batch in found[:2]] == [8, 8] and len(found[-1]) <= 16
     assert max(len(batch) for batch in found) == 16
     for batch in found:
         assert len(batch) * (max(len(request.token_ids) for request in batch) + 11) <= 1000
     assert sorted(r.prompt_id for batch in found for r in batch) == [r.prompt_id for r in requests]
     # a prompt longer than the bound is asked alone
-    assert [len(batch) for batch in engine.split_into_batches(requests[:3], 16, positions=5)] == [1, 1, 1]
+    monkeypatch.setattr(engine, "BATCH_POSITIONS", 5)
+    assert [len(batch) for batch in engine.split_into_batches(requests[:3], 16)] == [1, 1, 1]
 
 
 def test_threads_fit_the_cores_that_others_leave():

@@ -282,10 +282,10 @@ def test_a_clock_that_goes_backwards_changes_nothing(results, many, tiny_model, 
 
     monkeypatch.setattr(trace_store.TraceParts, "add", dies_late)
     with contextlib.suppress(Killed):
-        ask(many, tiny_model, progress=True)
+        ask(many, tiny_model)
     assert len(parts(results)) == 5
     monkeypatch.setattr(trace_store.TraceParts, "add", real)
-    identical(whole, ask(many, tiny_model, progress=True))
+    identical(whole, ask(many, tiny_model))
     meta = stores.read_meta(next(folder_of(results).glob("*.parquet")))
     assert meta["asked_now"] == 40 - 5 * 2 and meta["seconds"] >= 0
 

@@ -28,8 +28,8 @@ def test_a_real_judge_answers_once(results, recorded_corpus):
     labels = stores.Store("recorded").read("labels", "paraguard_mini", "smollm2-135m-instruct-q4_1--safety")
     answers = labels[["prompt_id", "response"]].iloc[::200].assign(finish_reason="stop")
     model = loading.load_model(loading.resolve_model("smollm2-135m-instruct"))
-    first = judge.judge_answers(stores.Store("test"), "judged", model, answers, progress=False)
-    again = judge.judge_answers(stores.Store("test"), "judged", model, answers.iloc[::-1], progress=False)
+    first = judge.judge_answers(stores.Store("test"), "judged", model, answers)
+    again = judge.judge_answers(stores.Store("test"), "judged", model, answers.iloc[::-1])
     assert set(first["label"]) <= {"accept", "reject", "unparsed"}
     assert again["response"].tolist() == first["response"].tolist()[::-1]
     meta = stores.read_meta(stores.Store("test").path("traces", "judged", f"{model.name}--judge"))
@@ -40,9 +40,7 @@ def test_twelve_prompts_live_equal_the_record(results, recorded_corpus):
     name = "smollm2-135m-instruct-q4_1--safety"
     sample = recorded_corpus.iloc[:: len(recorded_corpus) // 12].head(12)
     model = loading.load_model(loading.resolve_model("smollm2-135m-instruct"))
-    live = trace_store.query_model(
-        stores.Store("test"), "paraguard_mini", sample, model, "safety", batch=6, progress=False
-    )
+    live = trace_store.query_model(stores.Store("test"), "paraguard_mini", sample, model, "safety", batch=6)
     recorded = trace_store.read_traces(stores.Store("recorded"), "paraguard_mini", sample, name)
     assert live["key"].tolist() == recorded["key"].tolist()
     assert (live["response"] == recorded["response"]).sum() >= 11

@@ -252,9 +252,7 @@ def test_self_cd_is_what_its_formula_says(results, model, prompts, alpha):
     for ok, ours, text in zip(clear, found["response"], said, strict=True):
         assert not ok or ours == text
     if usual:
-        greedy = trace_store.query_model(
-            stores.Store("usual"), "mine", prompts, model, usual, prompting.Decoding(6), progress=False
-        )
+        greedy = trace_store.query_model(stores.Store("usual"), "mine", prompts, model, usual, prompting.Decoding(6))
         assert found["response"][clear].tolist() == greedy["response"][clear].tolist()
         assert first_token.first_tokens(found)[clear].tolist() == first_token.first_tokens(greedy)[clear].tolist()
 
@@ -262,8 +260,7 @@ def test_self_cd_is_what_its_formula_says(results, model, prompts, alpha):
 def test_the_first_step_is_the_simulated_one(results, model, prompts):
     store = stores.Store("usual")
     wrapped, plain = (
-        trace_store.query_model(store, "mine", prompts, model, one, prompting.Decoding(2), progress=False)
-        for one in ("safety", "none")
+        trace_store.query_model(store, "mine", prompts, model, one, prompting.Decoding(2)) for one in ("safety", "none")
     )
     for alpha in (0.5, 1.0):
         clear = np.array([by_hand(model, text, alpha, 1)[1] > CLEAR for text in prompts["text"]])

@@ -124,9 +124,7 @@ def prompts(*words):
 
 
 def ask(model, corpus, **more):
-    return trace_store.query_model(
-        stores.Store("test"), "mine", corpus, model, "safety", prompting.Decoding(8), progress=False, **more
-    )
+    return trace_store.query_model(stores.Store("test"), "mine", corpus, model, "safety", prompting.Decoding(8), **more)
 
 
 def nested():
@@ -376,7 +374,7 @@ def test_an_interrupt_waits_for_nobody(server, monkeypatch):
 
     monkeypatch.setattr(served, "wait", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        list(model.answers(prompts(*(f"p {i}" for i in range(9))), context, "x", set(), 1, False))
+        list(model.answers(prompts(*(f"p {i}" for i in range(9))), context, "x", set(), 1))
     for thread in [one for one in threading.enumerate() if one.name.startswith("ThreadPoolExecutor")]:
         thread.join()
     assert handler.prompts() <= 4
@@ -537,7 +535,7 @@ from paraguard_utils.models import prompting, served, trace_store
 paths.RESULTS = Path(sys.argv[1])
 corpus = pd.DataFrame({"prompt_id": [f"p{i}" for i in range(300)], "text": [f"prompt {i}" for i in range(300)]})
 trace_store.query_model(stores.Store("test"), "mine", corpus, served.ServerBackend("made-up", sys.argv[2], 4), "safety",
-    prompting.Decoding(8), progress=False)
+    prompting.Decoding(8))
 """
 
 

@@ -48,8 +48,8 @@ def test_vllm_tells_what_a_local_model_tells(vllm, smollm2, recorded_corpus, res
     store, decoding = stores.Store("test"), prompting.Decoding(64)
     server = served.ServerBackend("smollm2", vllm, argument="openai/smollm2")
     assert (server.telling.level, server.telling.top) == ("full", 64)
-    there = trace_store.query_model(store, "mine", prompts, server, wrapper, decoding, progress=False)
-    here = trace_store.query_model(store, "mine", prompts, smollm2[0], wrapper, decoding, progress=False)
+    there = trace_store.query_model(store, "mine", prompts, server, wrapper, decoding)
+    here = trace_store.query_model(store, "mine", prompts, smollm2[0], wrapper, decoding)
     assert [ids.tolist() for ids in there["token_ids"]] == [ids.tolist() for ids in here["token_ids"]]
     assert there[["user_start", "user_end"]].equals(here[["user_start", "user_end"]])
     for a, b in zip(there.itertuples(), here.itertuples(), strict=True):
@@ -76,8 +76,8 @@ def test_servers_that_tell_less_answer_as_a_local_model(lesser, smollm2, recorde
     prompts = recorded_corpus.sample(8, random_state=3)
     store, decoding = stores.Store("test"), prompting.Decoding(24)
     server = served.ServerBackend("smollm2", url, 2, argument="openai/smollm2")
-    there = trace_store.query_model(store, "mine", prompts, server, "safety", decoding, progress=False)
-    here = trace_store.query_model(store, "mine", prompts, smollm2[0], "safety", decoding, progress=False)
+    there = trace_store.query_model(store, "mine", prompts, server, "safety", decoding)
+    here = trace_store.query_model(store, "mine", prompts, smollm2[0], "safety", decoding)
     assert there["prompt_id"].tolist() == here["prompt_id"].tolist() and there["finish_reason"].ne("error").all()
     assert there["token_ids"].map(len).eq(0).all() and not server.faults
     assert (labels(there, prompts) == labels(here, prompts)).mean() >= 0.875
@@ -106,6 +106,6 @@ def test_batch_files_are_answered_by_vllm(smollm2, recorded_corpus, results, tmp
     assert len((tmp_path / "results.jsonl").read_text().splitlines()) == 4
     traces = trace_store.query_model(store, "mine", prompts, model, "safety", prompting.Decoding(8))
     assert traces["next_ids"].map(len).eq(20).all() and traces["finish_reason"].isin(["stop", "length"]).all()
-    here = trace_store.query_model(store, "mine", prompts, smollm2[0], "safety", prompting.Decoding(8), progress=False)
+    here = trace_store.query_model(store, "mine", prompts, smollm2[0], "safety", prompting.Decoding(8))
     assert traces["response"].tolist() == here["response"].tolist()
     assert json.loads(asked.read_text().splitlines()[0])["custom_id"] in set(traces["key"])

@@ -52,7 +52,7 @@ def test_only_what_is_needed_is_asked_and_labels_must_be_todays(results, tiny_fo
     names = [prompting.make_target_name(tiny_model.name, wrapper) for wrapper in wrappers]
     decoding = prompting.Decoding(4)
     traces = {
-        name: trace_store.query_model(store, "c", corpus, tiny_model, wrapper, decoding, progress=False)
+        name: trace_store.query_model(store, "c", corpus, tiny_model, wrapper, decoding)
         for name, wrapper in zip(names, wrappers, strict=True)
     }
     labels = {

@@ -27,7 +27,7 @@ from textblob.en import tag as part_of_speech_tags
 from paraguard_utils import paths, unsafe
 from paraguard_utils.core.estimates import SEED
 from paraguard_utils.models import loading, trace_store
-from paraguard_utils.models.local import Backend
+from paraguard_utils.models.backends import Backend
 from paraguard_utils.models.prompting import Decoding, Sampling
 from paraguard_utils.schemas import STRATEGIES
 from paraguard_utils.stores import Store

@@ -18,9 +18,8 @@ from paraguard_utils.core.estimates import SEED
 from paraguard_utils.corpus import fidelity, gates, paraphrase
 from paraguard_utils.errors import Missing, SettingsError
 from paraguard_utils.models import backends, loading, local, prompting, trace_store
-from paraguard_utils.models.backends import BackendSource
+from paraguard_utils.models.backends import Backend, BackendSource
 from paraguard_utils.models.loading import slugify_model
-from paraguard_utils.models.local import Backend
 from paraguard_utils.models.prompting import Decoding, Sampling
 from paraguard_utils.schemas import Seeds
 from paraguard_utils.settings import MODEL_PREFIX, Settings

@@ -30,12 +30,7 @@ def parse_judge_replies(replies: pd.Series) -> pd.Series:
 
 
 def judge_answers(
-    store: Store,
-    name: str,
-    model: loading.LoadedModel,
-    answers: pd.DataFrame,
-    batch: int = trace_store.BATCH_SIZE,
-    progress: bool = True,
+    store: Store, name: str, model: loading.LoadedModel, answers: pd.DataFrame, batch: int = trace_store.BATCH_SIZE
 ) -> Labels:
     """Let a model judge answers (prompt_id, response or None, finish_reason); earlier judgements are not asked again.
 
@@ -45,7 +40,7 @@ def judge_answers(
     decided = refusals.label_by_cues(answers["response"], answers["finish_reason"])["label"]
     asked = answers[decided.isin(["accept", "reject"]).to_numpy()]
     prompts = asked.assign(text=asked["response"].map(write_judge_question))[["prompt_id", "text"]]
-    traces = trace_store.query_model(store, name, prompts, model, "judge", prompting.Decoding(4), batch, progress)
+    traces = trace_store.query_model(store, name, prompts, model, "judge", prompting.Decoding(4), batch)
     replies = answers["prompt_id"].map(traces.set_index("prompt_id")["response"].str.strip())
     labels = parse_judge_replies(replies.fillna("")).mask(decided.eq("blocked").to_numpy(), "blocked")
     return answers[["prompt_id"]].assign(

@@ -1,16 +1,23 @@
 """Find what answers for a model's name: weights on this machine or a cluster, a server, or a folder of files."""
 
 from pathlib import Path
+from typing import TypeAlias
 
 from paraguard_utils import registry
 from paraguard_utils.models import batch_files, loading, ray_cluster, served
-from paraguard_utils.models.local import Backend, LocalBackend
+from paraguard_utils.models.local import LocalBackend
 from paraguard_utils.settings import RAY_DEVICE, Settings
 
-FILE_SCHEME = "file://"
-"""The beginning of a `base_url` that is a folder of requests and results."""
+FILE_SCHEME = "file://"  # the beginning of a `base_url` that is a folder of requests and results
 
-BackendSource = loading.ModelSource | served.ServerBackend | batch_files.BatchFiles
+Backend: TypeAlias = LocalBackend | ray_cluster.ClusterBackend | served.ServerBackend | batch_files.BatchFiles
+"""What answers prompts; its `name` begins target names, and `argument` is the parameter `model` that named it.
+
+`context` returns what decides an answer beside the user's words, `answers` yields trace rows as they come, and `facts`
+returns what a meta file records beside the context. A served model has no `tokenizer`.
+"""
+
+BackendSource: TypeAlias = loading.ModelSource | served.ServerBackend | batch_files.BatchFiles
 """What `open_backend` opens: all have `name`, as in target names, `weights_id` and `argument`."""
 
 
@@ -21,10 +28,8 @@ def resolve_backends(settings: Settings) -> list[BackendSource]:
     files.
     """
     if not settings.base_url:
-        return [
-            loading.resolve_model(name)
-            for name in ([settings.model] if settings.model else registry.list_default_models())
-        ]
+        names = [settings.model] if settings.model else registry.list_default_models()
+        return [loading.resolve_model(name) for name in names]
     name = settings.model.removeprefix("openai/")
     if settings.base_url.startswith(FILE_SCHEME):
         folder = Path(settings.base_url.removeprefix(FILE_SCHEME)).expanduser()

@@ -1,7 +1,6 @@
 """Ask a model by files in the form of OpenAI's batch service: requests and results (`docs/method.md`, Asking).
 
-Other services and `vllm run-batch` read the same form. A request's `custom_id` is its key, so results may lie in any
-files, in any order, from any number of jobs.
+A request's `custom_id` is its key, so results may lie in any files, in any order, from any number of jobs.
 """
 
 import contextlib
@@ -19,11 +18,10 @@ from paraguard_utils.errors import DataError
 from paraguard_utils.models import served
 from paraguard_utils.models.prompting import Decoding, PromptContext
 from paraguard_utils.models.served import Capabilities, PromptLayout
-from paraguard_utils.schemas import Traces
-from paraguard_utils.stores import WHOLE, write_text
+from paraguard_utils.schemas import Corpus, Traces
+from paraguard_utils.stores import WHOLE, Shard, write_text
 
-REQUESTS_SUFFIX = ".requests.jsonl"
-"""The ending of files of requests; every other `.jsonl` file of the folder is read as results."""
+REQUESTS_SUFFIX = ".requests.jsonl"  # of files of requests; every other `.jsonl` file of the folder holds results
 
 BATCH_CAPABILITIES = Capabilities("answer tokens", 20, "max_completion_tokens")
 """What we ask for: nobody can find out beforehand what will be returned."""
@@ -38,40 +36,22 @@ class BatchFiles(served.ServedModel):
 
     def context(self, wrapper_text: str, decoding: Decoding) -> PromptContext:
         """Return what decides an answer beside the user's words; the system prompt is a system turn."""
-        framing = json.dumps(
-            PromptLayout(wrapper_text or None, "", told=BATCH_CAPABILITIES.told)._asdict(), sort_keys=True
-        )
-        return PromptContext(self.weights_id, served.SERVED_DTYPE, framing, "", decoding)
-
-    def check(self, corpus: pd.DataFrame) -> None:
-        """Raise an error if a prompt cannot be asked as it stands, or its answer must not lie in a file."""
-        unsafe.refuse_unsafe(corpus, "asking by files")
-        super().check(corpus)
+        return self.served_context(PromptLayout(wrapper_text or None, ""), BATCH_CAPABILITIES, decoding)
 
     def facts(self, traces: Traces) -> Mapping[str, object]:
         """Return what the meta file of traces records beside the context."""
         told = traces.loc[traces["response"].fillna("") != "", "next_ids"].map(len) > 0
-        level = "answer tokens" if len(told) and told.all() else "text"
-        return {
-            "level": level,
-            "top_tokens": BATCH_CAPABILITIES.top if level != "text" else 0,
-            "served_as": self.served_as,
-        }
+        level, top = (BATCH_CAPABILITIES.level, BATCH_CAPABILITIES.top) if len(told) and told.all() else ("text", 0)
+        return {"level": level, "top_tokens": top, "served_as": self.served_as}
 
     def answers(
-        self,
-        corpus: pd.DataFrame,
-        context: PromptContext,
-        target: str,
-        known: set[str],
-        batch: int,
-        progress: bool,
-        shard: tuple[int, int] = WHOLE,
+        self, corpus: Corpus, context: PromptContext, target: str, known: set[str], batch: int, shard: Shard = WHOLE
     ) -> Iterator[Traces]:
         """Yield the trace rows of results in the folder; write requests for prompts without, and for those that failed.
 
-        A file of results that is none raises `DataError`.
+        A file of results that is none raises `DataError`, and so do prompts whose answers must not lie in a file.
         """
+        unsafe.refuse_unsafe(corpus, "asking by files")
         corpus = corpus.iloc[shard[0] - 1 :: shard[1]]
         results, framing = self._results(), PromptLayout(**json.loads(context.prefix))
         rows: list[dict[str, Any]] = []
@@ -89,9 +69,8 @@ class BatchFiles(served.ServedModel):
             self.folder.mkdir(parents=True, exist_ok=True)
             write_text(file, "".join(f"{json.dumps(request)}\n" for request in missing))
             print(
-                f"{len(missing)} requests are written to {paths.display_path(file)}: have them answered, and "
-                "put the results "
-                f"into {paths.display_path(self.folder)} as a .jsonl file; then run the same command again",
+                f"{len(missing)} requests are written to {paths.display_path(file)}: have them answered, and put the "
+                f"results into {paths.display_path(self.folder)} as a .jsonl file; then run the same command again",
                 file=sys.stderr,
             )
         if rows:
@@ -100,9 +79,7 @@ class BatchFiles(served.ServedModel):
     def _results(self) -> dict[str, Mapping[str, Any]]:
         """Read all results in the folder, by key; a result that succeeded replaces one that failed."""
         found: dict[str, Mapping[str, Any]] = {}
-        for file in sorted(self.folder.glob("*.jsonl")):
-            if file.name.endswith(REQUESTS_SUFFIX):
-                continue
+        for file in sorted({*self.folder.glob("*.jsonl")} - {*self.folder.glob(f"*{REQUESTS_SUFFIX}")}):
             for number, line in enumerate(file.read_bytes().split(b"\n"), 1):  # a text may hold other line ends
                 if not line.strip():
                     continue
@@ -124,13 +101,9 @@ def _status(result: Mapping[str, Any]) -> int:
 
 def _row(result: Mapping[str, Any], framing: PromptLayout) -> dict[str, Any]:
     """Return the columns of a trace for one result, whatever it is."""
-    body = (result.get("response") or {}).get("body")
-    if _status(result) == 200 and body:
+    body, ended = (result.get("response") or {}).get("body"), _status(result) == 200
+    if ended and body:
         with contextlib.suppress(LookupError, TypeError, AttributeError):  # no choice in it
             return served.parse_completion(body, framing, BATCH_CAPABILITIES)
-    stop = (
-        stops.find_stop(body)
-        if _status(result) == 200
-        else stops.find_stop_in_error(body) or stops.find_stop_in_error(result)
-    )
+    stop = stops.find_stop(body) if ended else stops.find_stop_in_error(body) or stops.find_stop_in_error(result)
     return served.blocked_row(stop) if stop else dict(served.EMPTY_TRACE)

@@ -1,12 +1,10 @@
 """Run a model on the CPU: as many threads as there are free cores, and weights laid out once for the matrix kernels.
 
-Matrix products are shared out evenly, and all threads wait for the last one, spinning. A thread that shares its core
-with another process therefore slows all of them; with fewer threads nobody waits. The number of threads changes
-the last digits of numbers at most, the seventh of a log-probability on one machine; one thread gives the same bits.
-
-PyTorch reorders a weight on every call; for the small products of decoding that costs more than the product. oneDNN's
-operators take a weight that was reordered once. They are private, so we use them only with the torch release that we
-tested; any other release keeps the plain layers, which are slower and equal up to rounding.
+Matrix products are shared out evenly, and all threads wait for the last one, spinning: a thread that shares its core
+with another process slows all of them. The number of threads changes the last digits of numbers at most, the seventh of
+a log-probability on one machine. PyTorch reorders a weight on every call, which costs more than the small products of
+decoding. oneDNN's operators take a weight that was reordered once; they are private, so we use them only with the torch
+release that we tested. Any other release keeps the plain layers, which are slower and equal up to rounding.
 """
 
 import os
@@ -17,18 +15,14 @@ import psutil
 import torch
 from torch import nn
 
-_LOOK_SECONDS = 1.0
-"""Seconds between two looks at the machine: processor times are counted in hundredths."""
-
-_SPARE_CORE = 0.25
-"""Share of a core that others may take before we give up a thread: below it, two threads still beat one."""
+_TESTED_TORCH = "2.13."  # the torch release whose private operators we tested
+_LOOK_SECONDS = 1.0  # between two looks at the machine: processor times are counted in hundredths
+_LAYOUT_ROWS = 64  # rows that the layout is chosen for; it serves decoding batches of 16 to 512 rows equally well
+_SPARE_CORE = 0.25  # share of a core that others may take: below it, two threads still beat one
 
 
 def count_free_threads(used: float, idle: float, most: int) -> int:
-    """Return how many of `most` threads find a core each, at least 1.
-
-    `used` cores were kept busy by this process and `idle` cores by nobody, on average.
-    """
+    """Return how many of `most` threads find a core: this process keeps `used` cores busy, and `idle` nobody."""
     return max(1, min(most, int(used + idle + _SPARE_CORE)))
 
 
@@ -70,13 +64,6 @@ def _seen() -> tuple[float, float, float, float]:
     own = [times[core] for core in cores if core < len(times)]
     idle = sum(core.idle + getattr(core, "iowait", 0.0) for core in own)
     return time.monotonic(), time.process_time(), idle, sum(map(sum, own))
-
-
-_TESTED_TORCH = "2.13."
-"""The torch release whose private operators we tested."""
-
-_LAYOUT_ROWS = 64
-"""Rows that the layout is chosen for; it serves decoding batches of 16 to 512 rows equally well."""
 
 
 class PackedLinear(nn.Module):

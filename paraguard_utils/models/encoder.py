@@ -1,5 +1,6 @@
 """Embed texts as unit vectors with the sentence encoder E, all-MiniLM-L6-v2 (`docs/method.md`, The idea)."""
 
+import contextlib
 import hashlib
 import os
 from collections.abc import Callable, Sequence
@@ -17,8 +18,7 @@ from paraguard_utils.stores import Store
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
-Embed: TypeAlias = Callable[[Sequence[str]], np.ndarray]
-"""Texts to sentence vectors, a row for each text."""
+Embed: TypeAlias = Callable[[Sequence[str]], np.ndarray]  # texts to sentence vectors, a row for each text
 
 ENCODER_NAME, ENCODER_DIMENSIONS = "all-minilm-l6-v2", 384
 
@@ -42,8 +42,8 @@ def _model() -> "SentenceTransformer":
 def encode_texts(texts: Sequence[str]) -> np.ndarray:
     """Embed texts with the packaged encoder, as float16 unit vectors of shape (len(texts), 384).
 
-    They are rounded as they are stored, so that numbers computed now and from the store are the same. More than 1000
-    texts show a progress bar on stderr; a missing or altered package of the encoder raises `WeightsError`.
+    They are rounded as they are stored, so that numbers computed now and from the store are the same. A missing or
+    altered package of the encoder raises `WeightsError`.
     """
     if not len(texts):
         return np.empty((0, ENCODER_DIMENSIONS), np.float16)
@@ -67,19 +67,15 @@ def memoize_embedding(embed: Embed) -> Embed:
 def stored_vectors(store: Store, name: str, texts: Sequence[str], earlier: bool = False) -> np.ndarray:
     """Return the vectors of texts of the corpus `name` as a store has them, float16 of shape (len(texts), 384).
 
-    A live store embeds and keeps what is missing; the recorded one raises `Missing`. With `earlier` the vectors are an
-    earlier notebook's product, so that recorded ones will do.
+    A live store embeds and keeps what is missing; the recorded one raises `Missing`. If an `earlier` notebook made the
+    vectors, recorded ones will do.
     """
-    hashes = [hash_text(text) for text in texts]
-    try:
-        read = store.read_earlier if earlier else store.read
+    hashes, read = [hash_text(text) for text in texts], store.read_earlier if earlier else store.read
+    known = pd.Series(dtype=object)
+    with contextlib.suppress(Missing):
         known = read("sentences", ENCODER_NAME, name).set_index("text_hash")["vector"]
-    except Missing:
-        if store.recorded:
-            raise Missing(
-                f"the corpus {name!r} has no recorded vectors; name a live store, for example store=live"
-            ) from None
-        known = pd.Series(dtype=object)
+    if store.recorded and known.empty:
+        raise Missing(f"the corpus {name!r} has no recorded vectors; name a live store, for example store=live")
     missing = {key: text for key, text in zip(hashes, texts, strict=True) if key not in known.index}
     if missing and store.recorded:
         raise Missing(
@@ -89,13 +85,8 @@ def stored_vectors(store: Store, name: str, texts: Sequence[str], earlier: bool 
         new = pd.Series(list(encode_texts(list(missing.values()))), index=list(missing), dtype=object)
         known = pd.concat([known, new])
         frame = known.rename_axis("text_hash").rename("vector").reset_index()
-        store.write(
-            "sentences",
-            ENCODER_NAME,
-            name,
-            frame=frame,
-            meta={"encoder": ENCODER_NAME, "weights": weights.MINILM_FILE.sha256},
-        )
+        meta = {"encoder": ENCODER_NAME, "weights": weights.MINILM_FILE.sha256}
+        store.write("sentences", ENCODER_NAME, name, frame=frame, meta=meta)
     return np.stack([np.asarray(known[key], np.float16) for key in hashes])
 
 

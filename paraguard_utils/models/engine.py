@@ -1,8 +1,8 @@
 """Ask a local model in batches, greedily or by sampling (`docs/method.md`, Asking).
 
-One prefill of the prompt gives everything that a trace holds: the loss on the user's tokens and the distribution of the
-first answer token. Decoding continues from the same cache. Prompts are left-padded, and the part that all share is
-computed once. Generation does not stop at refusal cues: the label rule must not decide what is generated.
+One prefill of the prompt gives the loss on the user's tokens and the distribution of the first answer token; decoding
+continues from the same cache. Prompts are left-padded, and the part that all share is computed once. Generation does
+not stop at refusal cues: the label rule must not decide what is generated.
 """
 
 import copy
@@ -19,50 +19,33 @@ from transformers.cache_utils import DummyLayer, DynamicLayer, DynamicSlidingWin
 from paraguard_utils.errors import ModelError
 from paraguard_utils.models.cpu import FittedThreads
 from paraguard_utils.models.loading import LoadedModel
-from paraguard_utils.models.prompting import Request
+from paraguard_utils.models.prompting import Request, count_shared
 
-PREFILL_POSITIONS = 320
-"""Token positions in one prefill: enough to keep the matrix products busy, and few enough for the CPU's caches."""
+PREFILL_POSITIONS = 320  # token positions in one prefill: the products are large enough, and the CPU's caches too
+BATCH_POSITIONS = 32_768  # token positions in the cache of one batch; longer prompts come in smaller batches
+TOP_TOKENS = 64  # first answer tokens kept in a trace; the probability of all others is `tail_mass`
+_NO_TARGET = -100  # the target of logits without a loss
+_SHRINK_SHARE = 7 / 8  # finished rows leave a batch when no more of it still goes: leaving copies the whole cache
 
-BATCH_POSITIONS = 32_768
-"""Token positions in the cache of one batch; longer prompts come in smaller batches."""
-
-_SHRINK_SHARE = 7 / 8
-"""Finished rows leave a batch when at most this share of it is still going: leaving copies the whole cache."""
-
-_NO_TARGET = -100
-"""The target of logits without a loss."""
-
-TOP_TOKENS = 64
-"""First answer tokens kept in a trace; the probability of all others is `tail_mass`."""
-
-TraceRow: TypeAlias = dict[str, Any]
-"""A trace row, by column."""
+TraceRow: TypeAlias = dict[str, Any]  # by column
 
 
 def count_shared_tokens(requests: Sequence[Request]) -> int:
     """Return how many leading tokens all requests share, without the token that predicts a user's first word."""
-    first = requests[0].token_ids
-    length = min(request.user_start for request in requests) - 1
-    for request in requests:
-        ids = request.token_ids
-        while length > 0 and ids[:length] != first[:length]:
-            length -= 1
-    return max(length, 0)
+    first = requests[0].token_ids[: max(min(request.user_start for request in requests) - 1, 0)]
+    return min(count_shared(first, request.token_ids) for request in requests)
 
 
-def split_into_batches(
-    requests: Sequence[Request], size: int, more: int = 0, positions: int = BATCH_POSITIONS
-) -> list[list[Request]]:
+def split_into_batches(requests: Sequence[Request], size: int, more: int = 0) -> list[list[Request]]:
     """Split requests into batches of similar length, longest first, so that memory trouble shows at once.
 
-    A batch has at most `size` rows and at most `positions` token positions, padding and `more` tokens for each answer
-    included, but one row at least.
+    A batch has at most `size` rows and at most `BATCH_POSITIONS` token positions, padding and `more` tokens for each
+    answer included, but one row at least.
     """
     ordered = sorted(requests, key=lambda request: (-len(request.token_ids), request.prompt_id))
     found = []
     while ordered:
-        rows = max(1, min(size, positions // (len(ordered[0].token_ids) + more)))
+        rows = max(1, min(size, BATCH_POSITIONS // (len(ordered[0].token_ids) + more)))
         found.append(ordered[:rows])
         ordered = ordered[rows:]
     return found
@@ -114,24 +97,12 @@ def _empty_cache(config: PreTrainedConfig) -> DynamicCache:
 
 
 class Engine:
-    """Answers batches of requests with one loaded model.
+    """Answers batches of requests with one loaded model, which must keep no state but keys and values (`ModelError`).
 
-    Parameters
-    ----------
-    model : loading.LoadedModel
-    prefix : sequence of int
-        Leading tokens that all requests share; may be empty. They are computed once, unless the model derives distances
-        from places in the cache (a sliding window, no position ids): padding would lie between the prefix and the rest.
-    max_new_tokens : int
-    temperature : float
-        0: greedy. Else each token is drawn from the distribution at this temperature, seeded by the request's key.
-    raw : bool
-        Keep white space around an answer and control tokens in it, except the token that ends it.
-
-    Raises
-    ------
-    ModelError
-        The model keeps a state other than keys and values.
+    The leading tokens that all requests share, `prefix`, are computed once, unless the model derives distances from
+    places in the cache (a sliding window, no position ids): padding would lie between the prefix and the rest. At
+    `temperature` 0 decoding is greedy; else each token is drawn, seeded by the request's key. With `raw` an answer
+    keeps white space around it and control tokens in it, except the token that ends it.
     """
 
     def __init__(

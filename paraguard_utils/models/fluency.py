@@ -11,14 +11,11 @@ from paraguard_utils.models import loading
 if TYPE_CHECKING:
     from paraguard_utils.models.engine import Engine
 
-Losses: TypeAlias = Callable[[Sequence[str]], np.ndarray]
-"""Texts to losses, shape (n,); the lowest is the most fluent."""
+Losses: TypeAlias = Callable[[Sequence[str]], np.ndarray]  # texts to losses, shape (n,); the lowest is the most fluent
 
 FLUENCY_MODEL = "smollm2-135m-instruct"
 _FLUENCY_BATCH = 32
-
-LOSS_DECIMALS = 3
-"""Processors differ in later decimals, and the gates must decide alike on all."""
+LOSS_DECIMALS = 3  # processors differ in later ones, and the gates must decide alike on all
 
 
 @cache

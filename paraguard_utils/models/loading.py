@@ -14,7 +14,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -33,14 +33,11 @@ PACKAGED_MODELS = {
 }
 """The models that come as packages, by short name."""
 
-_PLAIN_TEMPLATE_FILE = paths.DATA / "plain_template.jinja"
-"""The chat template of a model that has none of its own."""
+_PLAIN_TEMPLATE_FILE = paths.DATA / "plain_template.jinja"  # the chat template of a model that has none of its own
+_MAX_SHARD_SIZE = "500MB"  # of converted weights: the memory of each shard is free as soon as its layers are packed
 
 IDENTITY_FILES = ("*.safetensors", "*.json", "*.jinja", "*.model", "merges.txt", "vocab.txt")
 """The files of a folder that decide its answers: weights, tokenizer, template, configuration."""
-
-_MAX_SHARD_SIZE = "500MB"
-"""Largest file of converted weights: the memory of each is free as soon as its layers are packed."""
 
 
 @dataclass(frozen=True)
@@ -58,12 +55,9 @@ class ModelSource:
 
 
 @dataclass(frozen=True)
-class ModelReader:
+class ModelReader(ModelSource):
     """A chat model's tokenizer and what keys are made of, without weights; `dtype` is the torch name of theirs."""
 
-    name: str
-    weights_id: str
-    argument: str
     dtype: str
     tokenizer: "PreTrainedTokenizerBase" = field(repr=False)
 
@@ -81,10 +75,9 @@ def packaged_model_name(name: str) -> str:
 
 
 def resolve_model(name: str) -> ModelSource:
-    """Find a model's weights by name, without loading them.
+    """Find a model's weights by name, without loading them; the module's docstring says what names there are.
 
-    The name is a key of `PACKAGED_MODELS`, a local folder, a local `.gguf` file or a hub id `owner/model`; any other,
-    or a folder without safetensors, raises `ModelError`. A missing or altered package raises `WeightsError`.
+    Any other, or a folder without safetensors, raises `ModelError`, a missing or altered package `WeightsError`.
     """
     if name in PACKAGED_MODELS:
         path = weights.locate_weights(PACKAGED_MODELS[name])
@@ -107,9 +100,8 @@ def resolve_model(name: str) -> ModelSource:
             ) from error
         return ModelSource(slugify_model(name.replace("/", "_")), folder.name, folder, name)
     raise ModelError(
-        f"model {name!r} is neither a packaged name ({', '.join(PACKAGED_MODELS)}), nor an existing folder or "
-        ".gguf file, "
-        "nor a hub id such as owner/model"
+        f"model {name!r} is neither a packaged name ({', '.join(PACKAGED_MODELS)}), nor an existing folder or .gguf "
+        "file, nor a hub id such as owner/model"
     )
 
 
@@ -127,11 +119,7 @@ def load_reader(source: ModelSource, dtype: str = "float32", without_template: s
     """Load a resolved model's tokenizer only; parameters and errors are those of `load_model`."""
     from transformers import AutoTokenizer
 
-    folder = convert_gguf(source)
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-    except (OSError, ValueError) as error:
-        raise ModelError(f"model {source.name}: its tokenizer cannot be loaded: {first_error_line(error)}") from error
+    tokenizer = _from_folder(AutoTokenizer, convert_gguf(source), f"model {source.name}: its tokenizer")
     if not tokenizer.chat_template:
         if without_template != "plain":
             raise ModelError(
@@ -139,7 +127,15 @@ def load_reader(source: ModelSource, dtype: str = "float32", without_template: s
                 "chat_template.jinja to its folder, or pass without_template=plain"
             )
         tokenizer.chat_template = _PLAIN_TEMPLATE_FILE.read_text(encoding="utf-8")
-    return ModelReader(source.name, source.weights_id, source.argument, dtype, tokenizer)
+    return ModelReader(**vars(source), dtype=dtype, tokenizer=tokenizer)
+
+
+def _from_folder(auto: Any, folder: Path, what: str, **more: Any) -> Any:
+    """Load one part of a model, without running foreign code; `what` begins the error if that cannot be."""
+    try:
+        return auto.from_pretrained(folder, local_files_only=True, trust_remote_code=False, **more)
+    except (OSError, ValueError) as error:
+        raise ModelError(f"{what} cannot be loaded: {first_error_line(error)}") from error
 
 
 def load_model(
@@ -151,21 +147,10 @@ def load_model(
 ) -> LoadedModel:
     """Load a resolved model for inference.
 
-    Parameters
-    ----------
-    dtype : str
-        "float32" or "bfloat16".
-    device : str
-        "cpu", "cuda", "cuda:1", ...
-    without_template : str
-        For a model without a chat template: "error", or "plain", which gives it `data/plain_template.jinja`.
-    packed : bool
-        Lay the weights out for the CPU's matrix kernels if possible (`cpu.pack_linear_layers`).
-
-    Raises
-    ------
-    ModelError
-        No chat template, or a tokenizer or weights that transformers cannot load without running foreign code.
+    `dtype` is "float32" or "bfloat16", `device` "cpu", "cuda", "cuda:1", ... A model without a chat template gets
+    `data/plain_template.jinja` if `without_template` is "plain". With `packed` the weights are laid out for the CPU's
+    matrix kernels if possible (`cpu.pack_linear_layers`). No chat template, or a tokenizer or weights that transformers
+    cannot load without running foreign code, raise `ModelError`.
     """
     import torch
     from transformers import AutoModelForCausalLM
@@ -176,11 +161,8 @@ def load_model(
     logging.disable_progress_bar()
     source = replace(source, path=convert_gguf(source))
     reader = load_reader(source, dtype, without_template)
-    options = {"use_safetensors": True, "local_files_only": True, "trust_remote_code": False}
-    try:
-        network = AutoModelForCausalLM.from_pretrained(source.path, dtype=getattr(torch, dtype), **options)
-    except (OSError, ValueError) as error:
-        raise ModelError(f"model {source.name}: its weights cannot be loaded: {first_error_line(error)}") from error
+    how = {"dtype": getattr(torch, dtype), "use_safetensors": True}
+    network = _from_folder(AutoModelForCausalLM, source.path, f"model {source.name}: its weights", **how)
     network.eval().to(device)
     if packed:
         pack_linear_layers(network)
@@ -189,11 +171,7 @@ def load_model(
 
 @dataclass(frozen=True)
 class TextClassifier:
-    """A loaded text classifier.
-
-    `classify` maps n texts to probabilities, shape (n, number of labels): sigmoids if labels are `independent`, so that
-    a text may have several, else a softmax.
-    """
+    """A text classifier: n texts to probabilities, shape (n, labels), sigmoids of `independent` labels or a softmax."""
 
     classify: Callable[[Sequence[str]], np.ndarray]
     labels: list[str]
@@ -205,18 +183,14 @@ def load_text_classifier(
 ) -> TextClassifier:
     """Load a resolved text classifier, which reads the string of a control token inside a text as text.
 
-    With `independent` None the model's configuration decides. A model that is no text classifier with safetensors
-    weights, or needs foreign code, raises `ModelError`.
+    With `independent` None the model's configuration decides. Errors are those of `load_model`.
     """
     import torch
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-    options = {"local_files_only": True, "trust_remote_code": False}
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(source.path, **options)
-        network = AutoModelForSequenceClassification.from_pretrained(source.path, use_safetensors=True, **options)
-    except (OSError, ValueError) as error:
-        raise ModelError(f"classifier {source.name} cannot be loaded: {first_error_line(error)}") from error
+    place = (source.path, f"classifier {source.name}")
+    tokenizer = _from_folder(AutoTokenizer, *place)
+    network = _from_folder(AutoModelForSequenceClassification, *place, use_safetensors=True)
     network.eval().to(device)
     if independent is None:
         independent = network.config.num_labels == 1 or network.config.problem_type == "multi_label_classification"
@@ -257,8 +231,7 @@ def _folder_digest(folder: Path) -> str:
 def convert_gguf(source: ModelSource) -> Path:
     """Return a source's folder in transformers' layout, dequantizing a GGUF file into the cache the first time.
 
-    The digest of what was written lies in the folder: a folder that was changed since is made again. A file that cannot
-    be read or converted raises `ModelError`.
+    A folder that was changed since, by the digest in it, is made again; an unreadable file raises `ModelError`.
     """
     if source.path.suffix != ".gguf":
         return source.path
@@ -286,8 +259,7 @@ def convert_gguf(source: ModelSource) -> Path:
     except Exception as error:  # a damaged file may raise anything
         raise ModelError(
             f"{source.path}: cannot be read as GGUF ({first_error_line(error)}); copy it again, or see whether "
-            "transformers "
-            "knows its architecture"
+            "transformers knows its architecture"
         ) from error
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)

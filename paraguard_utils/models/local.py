@@ -1,8 +1,7 @@
-"""What answers prompts: a loaded model, a server, or a cluster's workers (`docs/method.md`, Asking)."""
+"""Ask a model whose weights are loaded: prompts to tokens, tokens to batches, batches to traces."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Protocol
 
 import numpy as np
 import pandas as pd
@@ -10,87 +9,43 @@ from tqdm import tqdm
 
 from paraguard_utils.models import loading, prompting
 from paraguard_utils.models.prompting import OPEN_THOUGHT_PATTERN, Decoding, PromptContext, Request
-from paraguard_utils.schemas import Traces
-from paraguard_utils.stores import WHOLE
-
-
-class Backend(Protocol):
-    """What answers prompts: a loaded model, one behind a server (`served.ServerBackend`), a cluster (`ray_cluster`).
-
-    `name` begins target names; `argument` is the parameter `model` that named the model.
-    """
-
-    @property
-    def name(self) -> str: ...  # noqa: D102
-    @property
-    def argument(self) -> str: ...  # noqa: D102
-
-    def context(self, wrapper_text: str, decoding: Decoding) -> PromptContext:
-        """Return what decides an answer beside the user's words."""
-
-    def check(self, corpus: pd.DataFrame) -> None:
-        """Raise an error if a prompt cannot be asked as it stands."""
-
-    def answers(
-        self,
-        corpus: pd.DataFrame,
-        context: PromptContext,
-        target: str,
-        known: set[str],
-        batch: int,
-        progress: bool,
-        shard: tuple[int, int] = WHOLE,
-    ) -> Iterator[Traces]:
-        """Ask the prompts that are not known, or a shard's part of them; yield trace rows as they come."""
-
-    def facts(self, traces: Traces) -> Mapping[str, object]:
-        """Return what the meta file of traces records beside the context."""
+from paraguard_utils.schemas import Corpus, Traces
+from paraguard_utils.stores import WHOLE, Shard
 
 
 class WeightsBackend(ABC):
     """A model whose weights are loaded, here or elsewhere; its prompts are tokenized here by `reader`."""
 
     def __init__(self, reader: loading.ModelReader) -> None:
-        self.reader, self.name, self.argument = reader, reader.name, reader.argument
+        self.reader, self.tokenizer, self.name, self.argument = reader, reader.tokenizer, reader.name, reader.argument
 
     def context(self, wrapper_text: str, decoding: Decoding) -> PromptContext:
         """Return what decides an answer beside the user's words."""
-        rendered = prompting.render_wrapper(self.reader.tokenizer, wrapper_text)
+        rendered = prompting.render_wrapper(self.tokenizer, wrapper_text)
         return PromptContext(self.reader.weights_id, self.reader.dtype, *rendered, decoding)
-
-    def check(self, corpus: pd.DataFrame) -> None:
-        """Raise an error if a prompt cannot be asked as it stands."""
-        prompting.check_prompts(corpus, self.reader.tokenizer)
 
     @abstractmethod
     def embeddings(self, ids: list[int]) -> np.ndarray:
         """Return the input embeddings of tokens, float16, shape (tokens, dimensions)."""
 
-    @abstractmethod
-    def facts(self, traces: Traces) -> Mapping[str, object]:
-        """Return what the meta file of traces records beside the context."""
-
     def answers(
-        self,
-        corpus: pd.DataFrame,
-        context: PromptContext,
-        target: str,
-        known: set[str],
-        batch: int,
-        progress: bool,
-        shard: tuple[int, int] = WHOLE,
+        self, corpus: Corpus, context: PromptContext, target: str, known: set[str], batch: int, shard: Shard = WHOLE
     ) -> Iterator[Traces]:
-        """Ask the prompts that are not known, batch by batch; of a shard (i, n), every n-th batch from the i-th on."""
+        """Ask the prompts that are not known, batch by batch; of a shard (i, n), every n-th batch from the i-th on.
+
+        Progress is shown under the name of the target, if it has one.
+        """
         from paraguard_utils.models.engine import count_shared_tokens
 
-        asked = prompting.tokenize_prompts(corpus, self.reader.tokenizer, context)
+        asked = prompting.tokenize_prompts(corpus, self.tokenizer, context)
         groups, size = _groups(asked, known, batch, context.decoding.max_new_tokens, shard)
         if not groups:
             return
-        left = sum(map(len, groups))
-        found = self._asked(groups, asked[0].token_ids[: count_shared_tokens(asked)], context)
-        with tqdm(total=size, initial=size - left, desc=target, unit="prompt", disable=not progress) as bar:
-            for rows in found:
+        prefix = asked[0].token_ids[: count_shared_tokens(asked)]
+        with tqdm(
+            total=size, initial=size - sum(map(len, groups)), desc=target, unit="prompt", disable=not target
+        ) as bar:
+            for rows in self._asked(groups, prefix, context):
                 yield rows
                 bar.update(len(rows))
 
@@ -139,17 +94,16 @@ def make_batch_runner(
 
 
 def _groups(
-    asked: list[Request], known: set[str], size: int, more: int, shard: tuple[int, int] = WHOLE
+    asked: list[Request], known: set[str], size: int, more: int, shard: Shard = WHOLE
 ) -> tuple[list[list[Request]], int]:
     """Return the batches still to be asked, and how many prompts there are in all.
 
-    First come the batches of an unbroken run of which nothing is known, then the rest. A batch decides the padding and
-    with it the last bits of every number, so resumed runs and shards keep the batches of the unbroken run.
+    A batch decides the padding and with it the last bits of every number, so resumed runs and shards keep the batches
+    of the unbroken run of which nothing is known; the rest comes last.
     """
     from paraguard_utils.models.engine import split_into_batches
 
-    number, shards = shard
-    whole = split_into_batches(asked, size, more)[number - 1 :: shards]
+    whole = split_into_batches(asked, size, more)[shard[0] - 1 :: shard[1]]
     open_ = [[request for request in group if request.prompt_id not in known] for group in whole]
     kept = [group for group, left in zip(whole, open_, strict=True) if len(left) == len(group)]
     rest = [request for group, left in zip(whole, open_, strict=True) if len(left) < len(group) for request in left]

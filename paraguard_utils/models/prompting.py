@@ -2,9 +2,9 @@
 
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pandas as pd
 
@@ -13,16 +13,12 @@ from paraguard_utils.errors import DataError, ModelError
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-TEMPLATE_DATE = "01 Jan 2025"
-"""The date for chat templates that ask for one, so that a rendered prompt does not change overnight."""
-
-SERVED_SUFFIX = "-served"
-"""The ending of a served model's name in target names."""
+TEMPLATE_DATE = "01 Jan 2025"  # for chat templates that ask for one, so that no prompt changes overnight
+SERVED_SUFFIX = "-served"  # the ending of a served model's name in target names
+_PLACEHOLDER = "PARAGUARD-USER-TEXT"
 
 OPEN_THOUGHT_PATTERN = re.compile(r"(<think(?:ing)?>)\s*\Z")
 """A thinking block that the chat template opens itself, so that the answer begins inside it."""
-
-_PLACEHOLDER = "PARAGUARD-USER-TEXT"
 
 
 @dataclass(frozen=True)
@@ -43,11 +39,6 @@ class Sampling(Decoding):
     method: str = "sampling"
     temperature: float = 0.7
     draw: int = 0
-
-
-def decoding_from_meta(kept: Mapping[str, Any]) -> Decoding:
-    """Return the decoding that a meta file records."""
-    return (Sampling if kept.get("method") == Sampling.method else Decoding)(**kept)
 
 
 @dataclass(frozen=True)
@@ -130,9 +121,9 @@ def render_wrapper(
     """Render a system prompt through a chat template; return the text before and after the user's words.
 
     Without a system prompt we use the shorter of two renderings: no system turn, or an empty one, which keeps a
-    template from inserting its own. A template without a system turn gets the system prompt before the user's words.
-    `earlier` holds turns (role, content) between the system prompt and the user's words. A template that changes the
-    user's text, or puts nothing before it, raises `ModelError`.
+    template from inserting its own. A template without a system turn gets the system prompt before the user's words;
+    `earlier` turns stand between the two. A template that changes the user's text, or puts nothing before it, raises
+    `ModelError`.
     """
     from jinja2.exceptions import TemplateError
 
@@ -169,6 +160,12 @@ def render_wrapper(
             "let the template begin with the model's start token"
         )
     return before, after
+
+
+def count_shared(first: Sequence[object], second: Sequence[object]) -> int:
+    """Return how many leading items two sequences share."""
+    pairs = enumerate(zip(first, second, strict=False))
+    return next((i for i, (a, b) in pairs if a != b), min(len(first), len(second)))
 
 
 def describe_cost(texts: pd.Series, decoding: Decoding, around: int = 0, times: int = 1) -> str:

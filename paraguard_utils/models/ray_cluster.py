@@ -1,8 +1,7 @@
 """Ask a model on all machines of a Ray cluster (`docs/method.md`, Asking).
 
-A block is a batch of the plain run, and each worker holds one model, on a graphics card or on a node's processors, so
-rows equal those of the plain run bit for bit on equal processors. Ray restarts a worker that died and gives its block
-to another; blocks come back in any order, and we take each prompt's row once.
+A block is a batch of the plain run, so rows equal those of the plain run bit for bit on equal processors. Ray restarts
+a worker that died and gives its block to another; blocks come in any order, and we take each prompt's row once.
 """
 
 import logging
@@ -11,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from types import ModuleType
 
@@ -25,15 +24,11 @@ from paraguard_utils.models.prompting import PromptContext, Request
 from paraguard_utils.schemas import Traces
 from paraguard_utils.settings import RAY_DEVICE
 
-BlockRunner = Callable[[pa.Table], Traces]
-"""What a worker does with a block."""
+BlockRunner = Callable[[pa.Table], Traces]  # what a worker does with a block
 
 
 def connect_ray() -> ModuleType:
-    """Return the package ray, connected to the cluster that `RAY_ADDRESS` names, or else to this machine alone.
-
-    A missing package or cluster raises `ModelError`.
-    """
+    """Return the package ray, connected to the cluster that `RAY_ADDRESS` names, or else to this machine alone."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is reported to its makers
     try:
         import ray
@@ -58,17 +53,14 @@ def connect_ray() -> ModuleType:
 
 
 class ClusterBackend(local.WeightsBackend):
-    """Weights that every worker loads for itself, and finds by the same name; prompts are tokenized here.
-
-    `nodes` counts the rows of the last run by node, named by the beginning of its id.
-    """
+    """Weights that every worker loads for itself, and finds by the same name; prompts are tokenized here."""
 
     def __init__(self, source: loading.ModelSource, dtype: str, without_template: str) -> None:
         super().__init__(loading.load_reader(source, dtype, without_template))
         path = Path(source.argument).expanduser()
         name = str(path.absolute()) if path.exists() else source.argument  # workers start in other folders
         self.load = partial(load_on_worker, name, source.weights_id, dtype, without_template)
-        self.nodes: Counter[str] = Counter()
+        self.nodes: Counter[str] = Counter()  # rows of the last run by node, named by the beginning of its id
 
     def facts(self, traces: Traces) -> Mapping[str, object]:
         """Return what a meta file tells beside the context."""
@@ -106,8 +98,7 @@ class ClusterBackend(local.WeightsBackend):
 def plan_workers(blocks: int) -> tuple[int, dict[str, int]]:
     """Return how many workers there are, at most one a block, and what each takes of its node.
 
-    There is one worker a graphics card if there are any; else one a node, on as many processors as the smallest has.
-    A cluster with neither raises `ModelError`.
+    There is one a graphics card if there are any, else one a node, on as many processors as the smallest has.
     """
     nodes = [node["Resources"] for node in connect_ray().nodes() if node["Alive"]]
     if cards := sum(int(node.get("GPU", 0)) for node in nodes):
@@ -133,20 +124,17 @@ def deduplicate_rows(found: Iterable[pd.DataFrame], wanted: Iterable[str]) -> It
 class ClusterWorker:
     """One process of the cluster, which asks block after block with what `make` returned once."""
 
-    ask: BlockRunner | None
-
     def __init__(self, make: Callable[[], BlockRunner]) -> None:
-        self.make, self.ask = make, None
+        self.make = cache(make)
         with suppress(UserError):  # the first block reports it
-            self.ask = make()
+            self.make()
 
     def __call__(self, block: pa.Table) -> pa.Table:
         """Return a block's trace rows with a column `node`, or else prompt_id and a column `error`."""
         import ray
 
         try:
-            self.ask = self.ask or self.make()
-            rows = self.ask(block)
+            rows = self.make()(block)
         except UserError as error:  # reported as data: Ray would rewrite the text of an exception
             return pa.table({"prompt_id": block["prompt_id"], "error": [str(error)] * len(block)})
         node = ray.get_runtime_context().get_node_id()[:8]
@@ -184,7 +172,6 @@ def _in_one_line(ray: ModuleType) -> Iterator[None]:
         yield
     except ray.exceptions.RayError as error:
         raise ModelError(
-            f"the Ray cluster stopped answering ({loading.first_error_line(error)}); what it answered is kept: "
-            "run the same "
-            "command again"
+            f"the Ray cluster stopped answering ({loading.first_error_line(error)}); what it answered is kept: run the "
+            "same command again"
         ) from error

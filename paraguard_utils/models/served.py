@@ -22,7 +22,7 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from functools import cached_property, partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -31,47 +31,47 @@ from tqdm import tqdm
 from paraguard_utils import stops
 from paraguard_utils.errors import ModelError
 from paraguard_utils.models.loading import first_error_line, slugify_model
-from paraguard_utils.models.prompting import SERVED_SUFFIX, Decoding, PromptContext, check_prompts, describe_cost
-from paraguard_utils.schemas import Traces
+from paraguard_utils.models.prompting import SERVED_SUFFIX, Decoding, PromptContext, count_shared, describe_cost
+from paraguard_utils.schemas import Corpus, Traces
 from paraguard_utils.stops import Stop
-from paraguard_utils.stores import WHOLE
+from paraguard_utils.stores import WHOLE, Shard
 
 if TYPE_CHECKING:
     import openai
 
-API_KEY_VARIABLE = "OPENAI_API_KEY"
-"""The environment variable with the API key; without it, we ask without a key."""
+API_KEY_VARIABLE = "OPENAI_API_KEY"  # the environment variable with the API key; without it we ask without a key
+SERVED_DTYPE = "served"  # the dtype that we record for weights that we cannot see
+OWN_TEMPERATURE = "the server's own temperature"  # the decoding of a model that accepts no temperature
+FILTER_FAULT = "content filter"  # the kind of fault that a provider's stop is counted as
+
+MAX_ATTEMPTS = 6  # attempts at a prompt before its row says `error`
+MAX_FAILURES = 8  # prompts that may fail one after another before we stop asking
+MAX_RETRY_AFTER = 300.0  # most seconds that we wait because a server asks for it by Retry-After
+ANSWER_TIMEOUT = 600.0  # seconds until we count an answer as lost
+CONNECT_TIMEOUT = 10.0  # seconds until we count a server as absent
+MAX_ANSWER_BYTES = 32 * 2**20  # above which an answer counts as unreadable
+REFUSED_STATUSES = (400, 413, 422)  # by which a server refuses one prompt, and would again, and does not itself fail
 
 PROBES = (("full", 64), ("full", 20), ("answer tokens", 20), ("answer tokens", 5), ("text", 0))
 """Level and number of top tokens, in the order in which we ask a server for them."""
 
-MAX_ATTEMPTS = 6
-"""Attempts at a prompt before its row says `error`."""
-
-MAX_FAILURES = 8
-"""Prompts that may fail one after another before we stop asking."""
-
-MAX_RETRY_AFTER = 300.0
-"""Most seconds that we wait because a server asks for it by Retry-After."""
-
-ANSWER_TIMEOUT, CONNECT_TIMEOUT = 600.0, 10.0
-"""Seconds until we count an answer as lost, and until we count a server as absent."""
-
-REFUSED_STATUSES = (400, 413, 422)
-"""Statuses by which a server refuses one prompt, and would again; they do not mean that the server fails."""
-
-OWN_TEMPERATURE = "the server's own temperature"
-"""The decoding of a model that accepts no temperature."""
-
-MAX_ANSWER_BYTES = 32 * 2**20
-"""Bytes above which an answer counts as unreadable."""
-
-SERVED_DTYPE = "served"
-"""The dtype that we record for weights that we cannot see."""
-
-_TOKEN_ID = re.compile(r"token_id:(\d+)")
 _PROBE_TEXTS = ("Hello there", "What now")
 """Two requests that begin and end differently: what their prompts share is the server's template."""
+
+_NOT_TOLD = (LookupError, TypeError, ValueError, AttributeError, OverflowError)  # of a missing or malformed field
+
+EMPTY_TRACE: dict[str, Any] = {
+    "response": None,
+    "finish_reason": "error",
+    "token_ids": np.array([], np.int32),
+    "token_nll": np.array([], np.float32),
+    "user_start": 0,
+    "user_end": 0,
+    "next_ids": np.array([], np.int32),
+    "next_logprobs": np.array([], np.float32),
+    "tail_mass": 1.0,
+}
+"""The columns of a trace about which a server returned nothing."""
 
 
 class UnusableAnswer(Exception):
@@ -85,19 +85,14 @@ class UnusableAnswer(Exception):
 class Capabilities(NamedTuple):
     """What a server returns, and how to ask for it.
 
-    At a `level` ("full", "answer tokens" or "text") it returns the `top` likeliest first answer tokens. `limit` is its
-    name for the maximum length of an answer, `temperature` whether it accepts one: many reasoning models do not.
+    At a `level` it returns the `top` likeliest first answer tokens. `limit` is its name for the maximum length of an
+    answer, `temperature` whether it accepts one: many reasoning models do not.
     """
 
     level: str
     top: int
     limit: str
     temperature: bool = True
-
-    @property
-    def told(self) -> str:
-        """Level and number of top tokens in words."""
-        return f"{self.level} {self.top}"
 
     def options(self, decoding: Decoding) -> dict[str, Any]:
         """Return the arguments of a request."""
@@ -117,9 +112,8 @@ class Capabilities(NamedTuple):
 class PromptLayout(NamedTuple):
     """What surrounds the user's words in a request. The fields, with their names, are part of every key.
 
-    `system` is the system turn, if any, and `before` the text before the user's words in their turn. At level `full`,
-    `start` and `end` are the tokens of every prompt before and after the user's words. `told` is what we ask for beside
-    the answer: rows with less, or more, are not reused.
+    `system` is the system turn, and `before` the text before the user's words in theirs. At level `full`, `start` and
+    `end` are the tokens around the user's words. `told` is what we ask for: rows with less, or more, are not reused.
     """
 
     system: str | None
@@ -138,6 +132,7 @@ class PromptLayout(NamedTuple):
 class ServedModel:
     """A model by a service's name for it; after an `@` stands a revision that the user states."""
 
+    tokenizer: ClassVar[None] = None  # only the server knows its control tokens
     model: str
 
     @property
@@ -155,9 +150,10 @@ class ServedModel:
         """The server's name for the model, without a revision; a leading `@` is part of the name."""
         return self.model.rpartition("@")[0] or self.model
 
-    def check(self, corpus: pd.DataFrame) -> None:
-        """Raise an error if a prompt cannot be asked as it stands; only the server knows its control tokens."""
-        check_prompts(corpus)
+    def served_context(self, layout: PromptLayout, telling: Capabilities, decoding: Decoding) -> PromptContext:
+        """Return what decides an answer beside the user's words."""
+        layout = layout._replace(told=f"{telling.level} {telling.top}")
+        return PromptContext(self.weights_id, SERVED_DTYPE, json.dumps(layout._asdict(), sort_keys=True), "", decoding)
 
 
 @dataclass(frozen=True)
@@ -215,42 +211,34 @@ class ServerBackend(ServedModel):
     def framing(self, wrapper_text: str) -> PromptLayout:
         """Return where the system prompt goes: the system turn, or the user's turn where the server drops the former.
 
-        Without a system prompt we use the shorter rendering: no system turn, or an empty one, which keeps a template
-        from inserting its own. A server that accepts neither raises `ModelError`.
+        Without a system prompt it is the shorter rendering, as in `prompting.render_wrapper`. A server that accepts
+        neither raises `ModelError`.
         """
         import openai
 
         plain, system = PromptLayout(None, ""), PromptLayout(wrapper_text, "")
-        sizes = {}
+        options, sizes = self.telling.options(Decoding(1)), {}
         for one in (plain, system):
             try:
-                sizes[one] = self._size(one)
+                reply = self._asked(one.messages(_PROBE_TEXTS[0]), options)
             except (openai.OpenAIError, UnusableAnswer) as error:
                 if one is plain or not isinstance(error, openai.BadRequestError | openai.UnprocessableEntityError):
                     raise self._unusable(error) from None
+                continue
+            sizes[one] = 0  # the number of tokens that the server reads, if it says so
+            with contextlib.suppress(*_NOT_TOLD):
+                sizes[one] = int(reply["usage"]["prompt_tokens"])
         if wrapper_text:
-            # A template that drops the system turn makes a prompt of the same length; one with its own text may make
-            # a shorter one.
+            # A template that drops the system turn makes a prompt of the same length; one with its own, a shorter one.
             kept = system in sizes and (not sizes[plain] or sizes[system] != sizes[plain])
             found = system if kept else PromptLayout(None, f"{wrapper_text}\n\n")
         else:
             found = min(sizes, key=lambda one: sizes[one])
-        found = found._replace(told=self.telling.told)
-        return self._counted(found) if self.telling.level == "full" else found
-
-    def _size(self, framing: PromptLayout) -> int:
-        """Return how many tokens the server reads; 0 if it does not say."""
-        reply = self._asked(framing.messages(_PROBE_TEXTS[0]), self.telling.options(Decoding(1)))
-        with contextlib.suppress(*_NOT_TOLD):
-            return int(reply["usage"]["prompt_tokens"])
-        return 0
-
-    def _counted(self, framing: PromptLayout) -> PromptLayout:
-        """Add the tokens around the user's words: those that two unlike requests share."""
-        options = self.telling.options(Decoding(1))
-        first, second = (self._asked(framing.messages(text), options)["prompt_token_ids"] for text in _PROBE_TEXTS)
-        end = _shared(first[::-1], second[::-1])
-        return framing._replace(start=first[: _shared(first, second)], end=first[len(first) - end :])
+        if self.telling.level != "full":
+            return found
+        first, second = (self._asked(found.messages(text), options)["prompt_token_ids"] for text in _PROBE_TEXTS)
+        end = count_shared(first[::-1], second[::-1])
+        return found._replace(start=first[: count_shared(first, second)], end=first[len(first) - end :])
 
     def context(self, wrapper_text: str, decoding: Decoding) -> PromptContext:
         """Return what decides an answer beside the user's words."""
@@ -259,24 +247,16 @@ class ServerBackend(ServedModel):
             if decoding.method != Decoding.method:
                 raise ModelError(f"{self.model} takes no temperature, so that nothing can be drawn at one")
             decoding = replace(decoding, method=OWN_TEMPERATURE)
-        return PromptContext(self.weights_id, SERVED_DTYPE, json.dumps(framing._asdict(), sort_keys=True), "", decoding)
+        return self.served_context(framing, self.telling, decoding)
 
     def answers(
-        self,
-        corpus: pd.DataFrame,
-        context: PromptContext,
-        target: str,
-        known: set[str],
-        batch: int,
-        progress: bool,
-        shard: tuple[int, int] = WHOLE,
+        self, corpus: Corpus, context: PromptContext, target: str, known: set[str], batch: int, shard: Shard = WHOLE
     ) -> Iterator[Traces]:
         """Ask the prompts that are not known, `concurrency` at a time; yield trace rows as answers come.
 
-        `target` labels the progress bar, `batch` is ignored, and of a shard (i, n) we ask every n-th prompt from the
-        i-th on. A prompt that failed `MAX_ATTEMPTS` times has a null response and the finish reason `error`. A server
-        that refuses every request (key, model), or fails on `MAX_FAILURES` prompts one after another, raises
-        `ModelError`.
+        Of a shard (i, n) we ask every n-th prompt from the i-th on. A prompt that failed `MAX_ATTEMPTS` times has a
+        null response and the finish reason `error`. A server that refuses every request (key, model), or fails on
+        `MAX_FAILURES` prompts one after another, raises `ModelError`.
         """
         self.faults.clear()
         corpus = corpus.iloc[shard[0] - 1 :: shard[1]]
@@ -285,15 +265,12 @@ class ServerBackend(ServedModel):
             return
         framing, pace, failed = PromptLayout(**json.loads(context.prefix)), _Pace(self.per_minute), 0
         self._announce(open_["text"], framing, context.decoding)
-        options, rest = self.telling.options(context.decoding), open_.itertuples(index=False)
-        ask = partial(self._row, framing=framing, options=options, context=context, pace=pace)
-        room = self.concurrency + 1
+        rest, room = open_.itertuples(index=False), self.concurrency + 1
+        ask = partial(self._row, framing=framing, context=context, pace=pace)
         pending: set[Future[tuple[dict[str, Any], bool]]] = set()
         pool = ThreadPoolExecutor(self.concurrency)
         try:
-            with tqdm(
-                total=len(corpus), initial=len(corpus) - len(open_), desc=target, unit="prompt", disable=not progress
-            ) as bar:
+            with tqdm(total=len(corpus), initial=len(corpus) - len(open_), desc=target, unit="prompt") as bar:
                 # One request waits beside those under way, and no more: a stop leaves little to be asked.
                 while pending := pending | {pool.submit(ask, one) for one in islice(rest, room - len(pending))}:
                     done, pending = wait(pending, return_when=FIRST_COMPLETED)
@@ -327,24 +304,21 @@ class ServerBackend(ServedModel):
 
     def _announce(self, texts: pd.Series, framing: PromptLayout, decoding: Decoding) -> None:
         """Say on stderr what there is to ask."""
-        around = sum(len(turn["content"]) for turn in framing.messages(""))
-        cost = describe_cost(texts, decoding, around)
+        cost = describe_cost(texts, decoding, sum(len(turn["content"]) for turn in framing.messages("")))
         print(f"{self.model} at {self.base_url} tells: {self.telling.level}; {cost}", file=sys.stderr)
         if not self.telling.temperature:
-            print(
-                f"{self.model} takes no temperature: it is asked at its own, and answers may differ from call to call",
-                file=sys.stderr,
-            )
+            said = "takes no temperature: it is asked at its own, and answers may differ from call to call"
+            print(f"{self.model} {said}", file=sys.stderr)
 
     def _row(
-        self, prompt: Any, framing: PromptLayout, options: Mapping[str, Any], context: PromptContext, pace: "_Pace"
+        self, prompt: Any, framing: PromptLayout, context: PromptContext, pace: "_Pace"
     ) -> tuple[dict[str, Any], bool]:
         """Ask one prompt; return its trace row and whether the server failed; raise only what ends every prompt."""
         import openai
 
         about = {"prompt_id": prompt.prompt_id, "key": context.key(prompt.text)}
         try:
-            reply = self._asked(framing.messages(prompt.text), options, pace)
+            reply = self._asked(framing.messages(prompt.text), self.telling.options(context.decoding), pace)
         except (openai.AuthenticationError, openai.NotFoundError) as error:
             raise self._unusable(error) from None
         except (openai.OpenAIError, UnusableAnswer) as error:
@@ -356,37 +330,26 @@ class ServerBackend(ServedModel):
             self.faults[FILTER_FAULT] += 1
         return row, False
 
-    def _asked(
-        self, messages: list[dict[str, str]], options: Mapping[str, Any], pace: "_Pace | None" = None
-    ) -> dict[str, Any]:
+    def _asked(self, messages: list[Any], options: Mapping[str, Any], pace: "_Pace | None" = None) -> dict[str, Any]:
         """Send one request, `MAX_ATTEMPTS` times where trying again may help; return the body.
 
-        The client's own `max_retries` would not do: it retries no unreadable answer, its faults could not be counted
-        and its waiting could not be interrupted.
+        The client's `max_retries` retries no unreadable answer, counts no faults and cannot be interrupted.
         """
         import openai
 
+        send = self.client.chat.completions.with_streaming_response.create
         pace, attempt = pace or _Pace(0), 0
-        passing = (
-            openai.RateLimitError,
-            openai.InternalServerError,
-            openai.APIConnectionError,  # includes time-outs
-            openai.ConflictError,
-            UnusableAnswer,
-        )
         while True:
             pace.take()
             attempt += 1
             try:
-                with self.client.chat.completions.with_streaming_response.create(
-                    model=self.served_as,
-                    messages=messages,  # type: ignore[arg-type]
-                    **options,
-                ) as raw:
+                with send(model=self.served_as, messages=messages, **options) as raw:
                     return _read(raw.http_response)
             except (openai.OpenAIError, UnusableAnswer) as error:
                 self.faults[_fault(error)] += 1
-                if attempt == MAX_ATTEMPTS or not isinstance(error, passing) or pace.over.wait(_pause(error, attempt)):
+                status = getattr(error, "status_code", 500)  # a lost or unusable answer has none
+                passing = status >= 500 or status in (409, 429)
+                if attempt == MAX_ATTEMPTS or not passing or pace.over.wait(_pause(error, attempt)):
                     raise
 
     def said(self, error: Exception) -> str:
@@ -413,12 +376,10 @@ class _Pace:
 
     def take(self) -> None:
         """Wait for the next turn."""
-        pause = 0.0
-        if self.gap:
-            with self.lock:
-                self.next = max(self.next, time.monotonic()) + self.gap
-                pause = max(0.0, self.next - self.gap - time.monotonic())
-        if self.over.wait(pause):
+        with self.lock:
+            begins = max(self.next, time.monotonic())
+            self.next = begins + self.gap
+        if self.over.wait(max(0.0, begins - time.monotonic())):
             raise UnusableAnswer("the run was stopped")
 
 
@@ -458,55 +419,32 @@ def _stop(error: Exception) -> Stop | None:
 def _read(response: Any) -> dict[str, Any]:
     """Read a chat completion, in UTF-8 or as its header says; raise `UnusableAnswer` if it is none."""
     body = bytearray()
+    reply: Any = None
     try:
         for part in response.iter_bytes():
             body += part
             if len(body) > MAX_ANSWER_BYTES:
-                raise UnusableAnswer("an answer of more than 32 MB", "too large an answer")
-    except UnusableAnswer:
-        raise
+                break
     except Exception as error:  # of the library beneath the client, of which there are two
         late = "Timeout" in type(error).__name__
         raise UnusableAnswer("an answer that did not end", "time-out" if late else "cut connection") from error
+    if len(body) > MAX_ANSWER_BYTES:
+        raise UnusableAnswer("an answer of more than 32 MB", "too large an answer")
     try:
         try:
             reply = json.loads(body)
         except UnicodeDecodeError:
             reply = json.loads(body.decode(response.charset_encoding or "latin-1"))
-    except (ValueError, LookupError, RecursionError) as error:
-        raise UnusableAnswer(
-            f"{type(error).__name__} in its answer"
-        ) from None  # the error's own text would quote the answer
-    try:
         choice = reply["choices"][0]
         message, reason = choice["message"], choice.get("finish_reason")
-    except (ValueError, LookupError, TypeError, AttributeError) as error:
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         if stop := stops.find_stop(reply):  # a filter may leave nothing of an answer
             return {"choices": [{"message": {"content": ""}, "finish_reason": stop.reason}]}
+        # The error's own text would quote the answer.
         raise UnusableAnswer(f"{type(error).__name__} in its answer") from None
     if not isinstance(message, dict) or reason == "error":
         raise UnusableAnswer("a choice without a message")
     return dict(reply)
-
-
-EMPTY_TRACE: dict[str, Any] = {
-    "response": None,
-    "finish_reason": "error",
-    "token_ids": np.array([], np.int32),
-    "token_nll": np.array([], np.float32),
-    "user_start": 0,
-    "user_end": 0,
-    "next_ids": np.array([], np.int32),
-    "next_logprobs": np.array([], np.float32),
-    "tail_mass": 1.0,
-}
-"""The columns of a trace about which a server returned nothing."""
-
-FILTER_FAULT = "content filter"
-"""The kind of fault that a provider's stop is counted as."""
-
-_NOT_TOLD = (LookupError, TypeError, ValueError, AttributeError, OverflowError)
-"""What reading a field that is missing or malformed may raise."""
 
 
 def blocked_row(stop: Stop) -> dict[str, Any]:
@@ -517,8 +455,8 @@ def blocked_row(stop: Stop) -> dict[str, Any]:
 def parse_completion(reply: Mapping[str, Any], framing: PromptLayout, telling: Capabilities) -> dict[str, Any]:
     """Return all columns of a trace but prompt_id and key from a chat completion whose first choice has a message.
 
-    If the server returned no log-probabilities, or none of this answer, lists are empty and the tail mass is 1. A token
-    that the server gives as text gets a number made of the text. What the model thinks before its answer is left out.
+    Without log-probabilities of this answer, lists are empty and the tail mass is 1. What the model thinks before its
+    answer is left out.
     """
     choice = reply["choices"][0]
     message = choice["message"]
@@ -550,8 +488,8 @@ def _first_tokens(told: list[dict[str, Any]]) -> dict[str, Any]:
 def _words(reply: Mapping[str, Any], framing: PromptLayout) -> dict[str, Any]:
     """Return a trace's columns about the prompt; a token that spans the user's words and the template is the user's."""
     told: list[int] = reply["prompt_token_ids"]
-    ids, start = np.array(told, np.int32), _shared(framing.start, told)
-    end = len(ids) - _shared(framing.end[::-1], told[::-1])
+    ids, start = np.array(told, np.int32), count_shared(framing.start, told)
+    end = len(ids) - count_shared(framing.end[::-1], told[::-1])
     nll = np.full(len(ids), np.nan, np.float32)
     for place in range(start, end):
         nll[place] = -reply["prompt_logprobs"][place][str(ids[place])]["logprob"]
@@ -560,7 +498,7 @@ def _words(reply: Mapping[str, Any], framing: PromptLayout) -> dict[str, Any]:
 
 def token_number(token: str) -> int:
     """Return a token's number, or, of a token given as text, 31 bits of the text's hash."""
-    known = _TOKEN_ID.fullmatch(token)
+    known = re.fullmatch(r"token_id:(\d+)", token)
     return int(known[1]) if known else int(hashlib.sha256(token.encode("utf-8", "replace")).hexdigest()[:8], 16) >> 1
 
 
@@ -570,9 +508,3 @@ def _holds(reply: Mapping[str, Any], telling: Capabilities) -> bool:
     ends = (ids[:1], ids[-1:]) if isinstance(ids, list) else ()
     row = parse_completion(reply, PromptLayout(None, "", *ends), telling)
     return (not telling.top or len(row["next_ids"]) > 0) and (telling.level != "full" or len(row["token_ids"]) > 2)
-
-
-def _shared(first: Sequence[int], second: Sequence[int]) -> int:
-    """Return how many leading items two sequences share."""
-    pairs = enumerate(zip(first, second, strict=False))
-    return next((i for i, (a, b) in pairs if a != b), min(len(first), len(second)))

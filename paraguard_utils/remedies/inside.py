@@ -56,7 +56,7 @@ def change_layers(network: Any, changes: "Mapping[int, Change]") -> Iterator[Non
 
 def _first_steps(model: LocalBackend, context: PromptContext, prompts: Corpus, batch: int) -> Iterator[Traces]:
     """Yield batches of traces, longest prompts first, that end with the first answer token."""
-    return model.answers(prompts, replace(context, decoding=Decoding(1)), "", set(), batch, progress=False)
+    return model.answers(prompts, replace(context, decoding=Decoding(1)), "", set(), batch)
 
 
 def trace_first_steps(model: LocalBackend, context: PromptContext, prompts: Corpus, batch: int) -> Traces:
