@@ -19,12 +19,10 @@ import numpy as np
 import pandas as pd
 from py3langid import langid
 from rapidfuzz.distance import LCSseq
-from scipy.sparse import csr_matrix
-from sklearn.preprocessing import MultiLabelBinarizer
 
 from paraguard_utils.core.estimates import ClusterBootstrap, exact_share, to_columns
 from paraguard_utils.core.vectors import normalize_rows
-from paraguard_utils.core.words import jaccard_of_sizes, split_words
+from paraguard_utils.core.words import jaccard, split_words
 from paraguard_utils.corpus.risk import BIN_WIDTH, RiskFunction, surface_risk
 from paraguard_utils.errors import DataError
 from paraguard_utils.models import encoder
@@ -86,21 +84,12 @@ def judge_candidates(
     losses: Losses | None = None,
     intent: IntentJudge | None = None,
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Measure every candidate and say which gate stops it.
+    """Measure every candidate (seed_id, strategy, text) of seeds (seed_id, text) and say which gate stops it.
 
-    Parameters
-    ----------
-    seeds, candidates : DataFrame
-        seed_id, text; candidates also strategy.
-    embed, risk : callable
-        Texts to sentence vectors; texts and `embed` to risks in [0, 1] (`risk.load_risk_scorer`).
-    taken : collection of str
-        Texts, as `text.match_key` has them, that stand elsewhere in the corpus.
-    losses : callable or None
-        Texts to losses (`models.fluency`): of the candidates that pass alone the more fluent are preferred. None for
-        candidates that people wrote.
-    intent : callable or None
-        Says which of the candidates that pass alone keep the intent, before anything is chosen (`writer`).
+    `embed` gives sentence vectors, `risk` risks (`risk.load_risk_scorer`); `taken` are texts, as `text.match_key` has
+    them, that stand elsewhere in the corpus. Of the candidates that pass alone, `intent` says which keep the intent,
+    before anything is chosen (`writer`), and those with low `losses` (`models.fluency`) are preferred; None for
+    candidates that people wrote.
 
     Returns
     -------
@@ -116,10 +105,9 @@ def judge_candidates(
     own_text, own_risk = (seeds[name].to_numpy()[own] for name in ("text", "risk"))
     vectors, seed_vectors = (normalize_rows(embed(frame["text"].tolist())) for frame in (candidates, seeds))
     candidates["similarity"] = np.einsum("ij,ij->i", vectors, seed_vectors[own])
-    for column, tokens in (("overlap", split_words), ("content_overlap", content_words)):
-        bags = _bags([*seeds["text"], *candidates["text"]], tokens)
-        candidates[column] = _paired_jaccard(bags[len(seeds) :], bags[own])
     pairs = list(zip(candidates["text"], own_text, strict=True))
+    for column, tokens in (("overlap", split_words), ("content_overlap", content_words)):
+        candidates[column] = np.array([jaccard(tokens(text), tokens(seed)) for text, seed in pairs], float)
     candidates["framed"] = [is_only_framed(text, seed) for text, seed in pairs]
     candidates["risk"] = risk(candidates["text"], embed)
     candidates["reason"] = _first(
@@ -164,10 +152,8 @@ def judge_seeds(
 
 def _first(*reasons: Sequence[str] | np.ndarray) -> np.ndarray:
     """Return each row's first reason that is not empty."""
-    found = np.array(reasons[0], dtype=object)
-    for later in reasons[1:]:
-        found = np.where(found == "", np.asarray(later, dtype=object), found)
-    return found
+    given = [np.asarray(one, dtype=object) for one in reasons]
+    return np.select([one != "" for one in given], given, "")
 
 
 def sanity_reasons(texts: Iterable[str], gates: Gates = Gates()) -> list[str]:
@@ -216,26 +202,6 @@ def _uncontrolled(
     return np.select(conditions, ["restructured", "direction"], "")
 
 
-def _bags(texts: Iterable[str], tokens: Callable[[str], Iterable[str]]) -> csr_matrix:
-    """Return a sparse 0/1 matrix, texts by tokens: which token stands in which text."""
-    return MultiLabelBinarizer(sparse_output=True).fit_transform([set(tokens(text)) for text in texts]).tocsr()
-
-
-def _paired_jaccard(a: csr_matrix, b: csr_matrix) -> np.ndarray:
-    """Compute the Jaccard overlap of row i of `a` with row i of `b`."""
-    return jaccard_of_sizes(_sizes(a.multiply(b)), _sizes(a), _sizes(b))
-
-
-def _jaccard_matrix(bags: csr_matrix) -> np.ndarray:
-    """Compute the Jaccard overlap of every row with every row."""
-    sizes = _sizes(bags)
-    return jaccard_of_sizes((bags @ bags.T).toarray(), sizes[:, None], sizes[None, :])
-
-
-def _sizes(bags: csr_matrix) -> np.ndarray:
-    return np.asarray(bags.sum(axis=1)).ravel()
-
-
 def _fluent(candidates: pd.DataFrame, losses: Losses) -> pd.DataFrame:
     """Return the more fluent half, `MIN_FLUENT` at least, of each seed's candidates by strategy, best first."""
     candidates = candidates.assign(loss=losses(candidates["text"].tolist())).sort_values("loss", kind="stable")
@@ -251,7 +217,8 @@ def _select(cluster: pd.DataFrame, gates: Gates) -> np.ndarray:
     there yet goes before one that is, and the earlier candidate wins a tie. Where no complete cluster results, it is
     tried once more with the paper's four strategies as labels and frames last.
     """
-    overlap = np.maximum(*(_jaccard_matrix(_bags(cluster["text"], tokens)) for tokens in (split_words, content_words)))
+    words = [(frozenset(split_words(text)), content_words(text)) for text in cluster["text"]]
+    overlap = np.array([[max(map(jaccard, a, b)) for b in words] for a in words])
     framed, label = cluster["framed"].to_numpy(), cluster["strategy"]
     reasons = _farthest_first(cluster, gates, overlap, label.to_numpy(), np.zeros(len(cluster)))
     if "incomplete" in reasons:

@@ -12,7 +12,6 @@ from paraguard_utils.errors import DataError, Missing
 from paraguard_utils.models import encoder, fluency, loading
 from paraguard_utils.models.encoder import Embed
 from paraguard_utils.models.fluency import Losses
-from paraguard_utils.models.trace_store import BATCH_SIZE
 from paraguard_utils.paths import resolve_input
 from paraguard_utils.schemas import Seeds
 from paraguard_utils.settings import Gates
@@ -83,8 +82,8 @@ def generate_candidates(
         written = [paraphrase.paraphrase_by_rules(sample).assign(generator=RULES_GENERATOR)]
         if paraphraser != RULES_GENERATOR:
             model = loading.load_model(loading.resolve_model(paraphraser))
-            found = paraphrase.paraphrase_by_model(store, corpus_name, sample, model, PARAPHRASE_DECODING, BATCH_SIZE)
-            written.append(found.assign(generator=model.name))
+            asked = (store, corpus_name, sample, model, "compared", {"": PARAPHRASE_DECODING})
+            written.append(paraphrase.paraphrase_by_model(*asked).assign(generator=model.name))
         store.write("generated", corpus_name, frame=pd.concat(written, ignore_index=True), meta=meta)
     elif paraphraser and not there:
         raise Missing(

@@ -60,7 +60,7 @@ class Authors:
     judge: BackendSource | None = None
 
     def write(self, store: stores.Store, name: str, seeds: Seeds) -> pd.DataFrame:
-        """Say what it costs, then have the writer write candidates, as `paraphrase.draw_paraphrases`, with generator.
+        """Say what it costs, then have the writer write candidates, as `paraphrase_by_model`, with generator.
 
         Raise Missing where the store is the recorded one, and DataError where the seeds ask for harm. Where the
         requests lie in files and not all have been answered, the program ends with status 0.
@@ -72,7 +72,8 @@ class Authors:
         then = f"; then at most {2 * len(prompts) * len(draws):,} short ones to {self.judge.name}" if self.judge else ""
         _announce(self.writer.name, prompts["text"], PARAPHRASE_DECODING, len(draws), then)
         model = backends.open_backend(self.writer, self.settings)
-        return paraphrase.draw_paraphrases(store, name, seeds, model, draws).assign(generator=model.name)
+        asked = {f"--draw-{decoding.draw}": decoding for decoding in draws}
+        return paraphrase.paraphrase_by_model(store, name, seeds, model, "writer", asked).assign(generator=model.name)
 
     def decodings(self) -> list[Sampling]:
         """Return how each prompt is answered: one draw a sample."""
