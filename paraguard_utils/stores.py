@@ -11,7 +11,7 @@ import os
 import re
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -177,13 +177,13 @@ def _read_csv(path: Path, kind: str) -> pd.DataFrame:
     return pd.read_csv(path, dtype=types, keep_default_na=False, na_values=[""], encoding="utf-8")
 
 
-def read_upstream_csv(path: Path) -> pd.DataFrame:
+def read_upstream_csv(path: Path, columns: Iterable[str] = (), advice: str = "pass the upstream file") -> pd.DataFrame:
     """Read an upstream CSV file with every field as text, empty fields as "".
 
     Raises
     ------
     DataError
-        It is not CSV in UTF-8, or has no rows.
+        It is not CSV in UTF-8, has no rows, or lacks one of the columns; `advice` says what to do about that.
     """
     where = paths.display_path(path)
     try:
@@ -194,6 +194,9 @@ def read_upstream_csv(path: Path) -> pd.DataFrame:
         raise DataError(f"{where}: cannot be read as CSV ({str(error).strip()}); pass the upstream file") from error
     if rows.empty:
         raise DataError(f"{where}: there are no rows; pass the upstream file")
+    for column in columns:
+        if column not in rows:
+            raise DataError(f"{where}: column {column!r} is missing; {advice}")
     return rows
 
 

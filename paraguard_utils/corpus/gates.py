@@ -1,15 +1,6 @@
 """The gates a paraphrase must pass to enter the corpus (`docs/method.md`, Corpus).
 
-From the paper: cosine to the seed >= 0.60, Jaccard overlap with the seed <= 0.90, risk in [0.30, 0.70]. Ours:
-
-* the overlap must hold on content words and among siblings too;
-* at most one paraphrase a cluster is the seed's own words in another frame;
-* a text must be of sane length, in English and nowhere else in the corpus;
-* a softening or hardening is its seed's sentence with other charged words, which lower or raise its risk;
-* a cluster holds `per_seed` variants with all four strategies among them, chosen greedily to differ from each other.
-
-Of the candidates that rules write, only the more fluent part is chosen from. A model may judge whether a candidate
-keeps the intent (`writer`).
+`GATE_REASONS` lists them; a model may be asked too whether a candidate keeps the intent (`writer`).
 """
 
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -23,7 +14,7 @@ from rapidfuzz.distance import LCSseq
 from paraguard_utils.core.estimates import ClusterBootstrap, exact_share, to_columns
 from paraguard_utils.core.vectors import normalize_rows
 from paraguard_utils.core.words import jaccard, split_words
-from paraguard_utils.corpus.risk import BIN_WIDTH, RiskFunction, surface_risk
+from paraguard_utils.corpus.risk import BIN_EDGES, RiskFunction, surface_risk
 from paraguard_utils.errors import DataError
 from paraguard_utils.models import encoder
 from paraguard_utils.models.encoder import Embed
@@ -108,11 +99,12 @@ def judge_candidates(
     pairs = list(zip(candidates["text"], own_text, strict=True))
     for column, tokens in (("overlap", split_words), ("content_overlap", content_words)):
         candidates[column] = np.array([jaccard(tokens(text), tokens(seed)) for text, seed in pairs], float)
+    lengths = np.array([[len(split_words(side)) for side in pair] for pair in pairs]).reshape(-1, 2)
     candidates["framed"] = [is_only_framed(text, seed) for text, seed in pairs]
     candidates["risk"] = risk(candidates["text"], embed)
     candidates["reason"] = _first(
         sanity_reasons(candidates["text"], gates),
-        np.where([_odd_length(*pair, gates) for pair in pairs], "length", ""),
+        np.where(lengths.max(axis=1) > gates.max_length_ratio * lengths.min(axis=1), "length", ""),
         _repeated(seeds["text"], candidates["text"], taken),
         np.where(candidates["similarity"] < gates.min_similarity, "similarity", ""),
         np.where(candidates["overlap"] > gates.max_overlap, "overlap", ""),
@@ -169,11 +161,6 @@ def sanity_reasons(texts: Iterable[str], gates: Gates = Gates()) -> list[str]:
     ]  # fmt: skip
 
 
-def _odd_length(text: str, seed: str, gates: Gates) -> bool:
-    longer, shorter = sorted((len(split_words(text)), len(split_words(seed))), reverse=True)
-    return longer > gates.max_length_ratio * shorter
-
-
 def _repeated(before: Collection[str], texts: Iterable[str], taken: Collection[str]) -> np.ndarray:
     """Mark texts with the same words, in the same order, as an earlier or taken one."""
     keys = pd.Series([match_key(text) for text in (*before, *texts)], dtype=object)
@@ -194,11 +181,9 @@ def _uncontrolled(
 ) -> np.ndarray:
     """Stop softenings and hardenings that change more than charged words or do not move the risk their way."""
     direction = strategies.map({"softening": -1, "hardening": 1}).to_numpy(float, na_value=np.nan)
-    kept = [
-        np.nan if np.isnan(way) else ordered_word_overlap(*pair) for way, pair in zip(direction, pairs, strict=True)
-    ]
+    kept = np.array([ordered_word_overlap(*pair) for pair in pairs])
     shifts = np.round(direction * shifts, 4)  # risks have four decimals: a shift of min_shift itself passes
-    conditions = [np.array(kept, float) < gates.min_kept, shifts < gates.min_shift]
+    conditions = [~np.isnan(direction) & (kept < gates.min_kept), shifts < gates.min_shift]
     return np.select(conditions, ["restructured", "direction"], "")
 
 
@@ -212,24 +197,23 @@ def _fluent(candidates: pd.DataFrame, losses: Losses) -> pd.DataFrame:
 def _select(cluster: pd.DataFrame, gates: Gates) -> np.ndarray:
     """Choose a cluster's variants and return the reason for each row ("" = kept).
 
-    The choice goes farthest first, to get texts that differ: it begins with the candidate that overlaps least with its
-    seed, then takes again and again the one whose largest overlap with those kept is smallest. A label that is not
-    there yet goes before one that is, and the earlier candidate wins a tie. Where no complete cluster results, it is
-    tried once more with the paper's four strategies as labels and frames last.
+    Where no complete cluster results, it is tried once more with the paper's four strategies as labels and frames last.
     """
     words = [(frozenset(split_words(text)), content_words(text)) for text in cluster["text"]]
     overlap = np.array([[max(map(jaccard, a, b)) for b in words] for a in words])
-    framed, label = cluster["framed"].to_numpy(), cluster["strategy"]
+    label = cluster["strategy"]
     reasons = _farthest_first(cluster, gates, overlap, label.to_numpy(), np.zeros(len(cluster)))
-    if "incomplete" in reasons:
-        again = _farthest_first(cluster, gates, overlap, label.map(PAPER_STRATEGY).to_numpy(), framed)
-        reasons = reasons if "incomplete" in again else again
-    return reasons
+    if "incomplete" not in reasons:
+        return reasons
+    late = cluster["framed"].to_numpy()
+    again = _farthest_first(cluster, gates, overlap, label.map(PAPER_STRATEGY).to_numpy(), late)
+    return reasons if "incomplete" in again else again
 
 
 def _farthest_first(
     cluster: pd.DataFrame, gates: Gates, overlap: np.ndarray, label: np.ndarray, late: np.ndarray
 ) -> np.ndarray:
+    """Take the candidate that overlaps least with the seed, then again and again with those taken; new labels first."""
     framed = cluster["framed"].to_numpy()
     nearest = cluster[["overlap", "content_overlap"]].max(axis=1).to_numpy()
     reasons = np.full(len(cluster), "", dtype=object)
@@ -347,16 +331,15 @@ GATE_MEASURES = {"similarity": "cosine to the seed", "content_overlap": "content
 
 
 def bin_gate_measures(candidates: pd.DataFrame) -> Table:
-    """Count judged candidates by what the gates measure, in bins of width `BIN_WIDTH`.
+    """Count judged candidates by what the gates measure, in bins between `BIN_EDGES`.
 
     Returns measure (a key of `GATE_MEASURES`), low (lower edge of the bin; a negative cosine counts in the first),
     passes and stopped (candidates that pass alone, and the others).
     """
     passing = passes_alone(candidates)
-    edges = np.linspace(0, 1, round(1 / BIN_WIDTH) + 1)
     parts = []
     for measure in GATE_MEASURES:
         values = candidates[measure].clip(0, 1)
-        passes, stopped = (np.histogram(values[mask], edges)[0] for mask in (passing, ~passing))
-        parts.append(pd.DataFrame({"measure": measure, "low": edges[:-1], "passes": passes, "stopped": stopped}))
+        passes, stopped = (np.histogram(values[mask], BIN_EDGES)[0] for mask in (passing, ~passing))
+        parts.append(pd.DataFrame({"measure": measure, "low": BIN_EDGES[:-1], "passes": passes, "stopped": stopped}))
     return pd.concat(parts, ignore_index=True)

@@ -1,12 +1,8 @@
 """Candidate paraphrases of any seed, by rules or by a model (`docs/method.md`, Corpus).
 
-The rules need no model. A *substitution* puts another word or phrase of `data/generation/lexicon.csv` in place of one
-in the text, in the same grammatical form. A *frame* of `data/generation/frames.yaml` says one sentence of the text in
-another construction or another tone. A candidate is a frame, or none, with substitutions; a generator seeded with the
-text chooses both, so a seed always gets the same candidates. The rules leave alone words in quotation marks, names,
-words whose part of speech is in doubt, and a frame's own words: a paraphrase that is not English is worse than none.
-
-Nothing here judges: all candidates go through the gates.
+The rules need no model: a candidate is one sentence of the text in a frame of `data/generation/frames.yaml`, or in
+none, with substitutions from `data/generation/lexicon.csv`. A generator seeded with the text chooses both, so a seed
+always gets the same candidates. Where it is in doubt whether the result is English, words are left alone.
 """
 
 import hashlib
@@ -257,11 +253,9 @@ def substitute_words(
 
 def _with_article(before: str, new: str) -> str:
     """Make an article at the end of the text before a replacement fit it."""
-    match = _ARTICLE.search(before)
-    if not match or not new[0].isalpha():
+    if not new[0].isalpha():
         return before
-    article = _articles().a(new).split()[0]
-    return before[: match.start()] + match[1] + article[1:] + " "
+    return _ARTICLE.sub(lambda match: f"{match[1]}{_articles().a(new).split()[0][1:]} ", before)
 
 
 def apply_frames(text: str, strategy: str) -> list[tuple[str, str, list[_Span]]]:
