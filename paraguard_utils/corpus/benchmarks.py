@@ -43,16 +43,10 @@ def read_benchmarks(
 ) -> tuple[Seeds, pd.DataFrame]:
     """Read seeds from benchmark files, given by key of `BENCHMARKS`; rows with other harmfulness labels are left out.
 
-    A benchmark without labels is harmless by its authors' word. Raise DataError where a file lacks a column, repeats a
+    A benchmark without labels is harmless by its authors' word. Returns seed_id (benchmark and upstream number), text,
+    source (all benchmarks that hold the text, joined with " + "), category, one row a text, compared by words; and
+    source, reason, rows: how many rows were left out and why. Raise DataError where a file lacks a column, repeats a
     number, is not UTF-8 CSV, or holds nothing, and SettingsError where there is no such file.
-
-    Returns
-    -------
-    seeds : DataFrame
-        seed_id (benchmark and upstream number), text, source (all benchmarks that hold the text, joined with " + "),
-        category; one row a text, compared by words.
-    left_out : DataFrame
-        source, reason, rows: how many rows were not taken and why.
     """
     frames = [_read(name, resolve_input(str(files[name]))) for name in BENCHMARKS if name in files]
     rows = pd.concat(frames, ignore_index=True)

@@ -37,7 +37,6 @@ PUBLIC_CORPUS_TABLES = ("seeds", "yield", "gates", "fidelity", "steps", "risk", 
 
 BUILD_STEPS = ("generate", "embed", "read", "judge")
 _PART_COLUMNS = "seed_id strategy rule text similarity overlap content_overlap framed risk reason".split()  # noqa: SIM905
-"""Columns of a part, beside the sentence vector."""
 
 
 def build_corpus(
@@ -52,17 +51,10 @@ def build_corpus(
 ) -> tuple[Corpus, pd.DataFrame, pd.DataFrame, Table]:
     """Build a corpus of `wanted` clusters in a live store, from the first seeds of a pool that allow one.
 
-    The pool holds seed_id, text, source, category; without a scorer it is the frozen one. Raise DataError where another
-    process builds this corpus, no cluster is complete, or the disk is full.
-
-    Returns
-    -------
-    corpus : DataFrame
-        As many complete clusters as were wanted, or as the pool allows.
-    seeds, candidates : DataFrame
-        All that were judged (`gates.judge_candidates`); `seeds` with source, category and `complete`.
-    steps : DataFrame
-        step, seconds and seconds_per_1000 (candidates), over all parts, whenever they were made.
+    The pool holds seed_id, text, source, category; without a scorer it is the frozen one. Returns the corpus, with as
+    many complete clusters as were wanted or as the pool allows; the seeds (with source, category and `complete`) and
+    candidates that were judged; and step, seconds and seconds_per_1000 (candidates) over all parts, whenever they were
+    made. Raise DataError where another process builds this corpus, no cluster is complete, or the disk is full.
     """
     scorer = scorer or risk.load_risk_scorer(risk.RISK_VERSION)
     models = (weights.MINILM_FILE.sha256, loading.PACKAGED_MODELS[fluency.FLUENCY_MODEL].sha256)
@@ -96,9 +88,8 @@ def build_corpus(
 
 def _code() -> list[str]:
     """Return digests and versions of everything that decides what a part holds, beside the seeds and the settings."""
-    files = [
-        Path(inspect.getfile(source)) for source in (paraphrase, gates, risk, encoder, fluency, text_key, split_words)
-    ]
+    sources = (paraphrase, gates, risk, encoder, fluency, text_key, split_words)
+    files = [Path(inspect.getfile(source)) for source in sources]
     versions = [metadata.version(name) for name in ("textblob", "lemminflect", "inflect", "py3langid")]
     return [*(hashlib.sha256(file.read_bytes()).hexdigest() for file in files), paraphrase.rules_digest(), *versions]
 
@@ -174,15 +165,11 @@ def count_seed_yield(seeds: pd.DataFrame, pool: Seeds) -> Table:
     lines = []
     for source in [*sorted(set(pool["source"])), "all"]:
         own, of_pool = (frame if source == "all" else frame[frame["source"] == source] for frame in (seeds, pool))
-        within, complete = int((own["reason"] == "").sum()), int(own["complete"].sum())
-        risky = {name: int((own["reason"] == name).sum()) for name in ("risk_low", "risk_high")}
-        lines.append(
-            {"source": source, "pool": len(of_pool), "drawn": len(own)}
-            | {"insane": len(own) - within - sum(risky.values())}
-            | risky
-            | {"within": within, "complete": complete}
-            | exact_share(complete, within)
-        )
+        low, high, within = (int((own["reason"] == reason).sum()) for reason in ("risk_low", "risk_high", ""))
+        complete = int(own["complete"].sum())
+        counts = {"pool": len(of_pool), "drawn": len(own), "insane": len(own) - low - high - within}
+        counts |= {"risk_low": low, "risk_high": high, "within": within, "complete": complete}
+        lines.append({"source": source} | counts | exact_share(complete, within))
     return pd.DataFrame(lines)
 
 

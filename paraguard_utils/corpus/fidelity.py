@@ -35,14 +35,10 @@ AUDITED_SHARE = 0.05  # share of the passing candidates that people are to read
 def measure_spread(corpus: Corpus, vectors: np.ndarray) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Measure how close the texts of each cluster lie, from one vector a row of the corpus.
 
-    Returns
-    -------
-    variants : DataFrame
-        prompt_id, cluster_id, strategy, similarity (cosine to its seed), nearest_seed (cluster_id), margin (cosine to
-        its own seed minus the largest cosine to another; positive when its own is nearest).
-    clusters : DataFrame
-        cluster_id, lowest_to_seed, mean_to_seed (cosines to the seed), mean_between, highest_between (cosines between
-        two variants; NaN for a single one).
+    Returns the variants: prompt_id, cluster_id, strategy, similarity (cosine to its seed), nearest_seed (cluster_id),
+    margin (cosine to its own seed minus the largest cosine to another; positive when its own is nearest). And the
+    clusters: cluster_id, lowest_to_seed, mean_to_seed (cosines to the seed), mean_between, highest_between (cosines
+    between two variants; NaN for a single one).
     """
     vectors = normalize_rows(vectors)
     is_seed = (corpus["variant"] == 0).to_numpy()
@@ -181,17 +177,6 @@ def count_kept_intents(corpus: Corpus) -> Table:
     return pd.DataFrame(found, columns=["strategy", "read", "same", "same_low", "same_high", "equal"])
 
 
-def marked_share(marks: pd.Series, counted: str) -> dict[str, Any]:
-    """Compute the share of the marks, "" for none, that are the counted one; `unsure` is a mark.
-
-    A sheet draws the strategies in turn, so this is the share on the sheet, not in the corpus. Returns counted, unsure,
-    marked, rows and share with its exact (Clopper-Pearson) 95 % interval; NaN where nothing is marked.
-    """
-    found, marked = int((marks == counted).sum()), int((marks != "").sum())
-    counts = {"counted": found, "unsure": int((marks == "unsure").sum()), "marked": marked, "rows": len(marks)}
-    return counts | exact_share(found, marked)
-
-
 def sheet_kappa(
     first: pd.DataFrame, second: pd.DataFrame, column: str = "mark", resamples: int = N_RESAMPLES
 ) -> dict[str, Any]:
@@ -208,12 +193,12 @@ def sheet_kappa(
         raise DataError("the two sheets do not hold the same pairs; let both readers fill in copies of one sheet")
     both = both[(both[column] != "") & (both[f"{column}_second"] != "")]
     a, b = both[column].to_numpy(), both[f"{column}_second"].to_numpy()
-    row: dict[str, Any] = {"both": len(both), "equal": int((a == b).sum())}
-    if len(set(a) | set(b)) < 2:
+    note, kappa = "", (np.nan, np.nan, np.nan)
+    if len(set(a) | set(b)) > 1:
+        kappa = ClusterBootstrap(range(len(both)), resamples).kappa(range(len(both)), a, b)
+    else:
         note = "both readers used one and the same mark" if len(both) else "no pair has two marks"
-        return row | to_columns({"kappa": (np.nan, np.nan, np.nan)}) | {"note": note}
-    pairs = np.arange(len(both))
-    return row | to_columns({"kappa": ClusterBootstrap(pairs, resamples).kappa(pairs, a, b)}) | {"note": ""}
+    return {"both": len(both), "equal": int((a == b).sum())} | to_columns({"kappa": kappa}) | {"note": note}
 
 
 _REPORTED_MARKS = (
@@ -231,11 +216,12 @@ def describe_sheets(sheets: Sequence[pd.DataFrame]) -> list[str]:
     for column, counted, what in _REPORTED_MARKS:
         asked = [(number, rows) for number, rows in enumerate(sheets, 1) if column in rows]
         for number, rows in asked:
-            found = marked_share(rows[column], counted)
+            marks = rows[column]
+            found, unsure, marked = (int(hits.sum()) for hits in (marks == counted, marks == "unsure", marks != ""))
+            share, low, high = exact_share(found, marked).values()
             lines.append(
-                f"reader {number}: {found['counted']} of {found['marked']} marked {what} "
-                f"({found['share']:.3f} [{found['share_low']:.3f}, {found['share_high']:.3f}]), "
-                f"{found['unsure']} unsure, {found['rows'] - found['marked']} of {found['rows']} not marked"
+                f"reader {number}: {found} of {marked} marked {what} ({share:.3f} [{low:.3f}, {high:.3f}]), "
+                f"{unsure} unsure, {len(marks) - marked} of {len(marks)} not marked"
             )
         for (_, first), (_, second) in itertools.combinations(asked, 2):
             both = sheet_kappa(first, second, column)

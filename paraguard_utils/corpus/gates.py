@@ -82,13 +82,9 @@ def judge_candidates(
     before anything is chosen (`writer`), and those with low `losses` (`models.fluency`) are preferred; None for
     candidates that people wrote.
 
-    Returns
-    -------
-    seeds : DataFrame
-        With `risk` and `reason` ("" or a sanity or risk reason).
-    candidates : DataFrame
-        With similarity, overlap, content_overlap, framed (the seed's own words in another frame), risk and `reason`: ""
-        for a kept one, else a key of `GATE_REASONS`.
+    Returns the seeds with risk and reason ("" or a sanity or risk reason), and the candidates with similarity, overlap,
+    content_overlap, framed (the seed's own words in another frame), risk and reason: "" for a kept one, else a key of
+    `GATE_REASONS`.
     """
     embed = encoder.memoize_embedding(embed)
     seeds, candidates = judge_seeds(seeds, gates, embed, risk, taken), candidates.reset_index(drop=True)
@@ -127,11 +123,7 @@ def judge_candidates(
 
 
 def judge_seeds(
-    seeds: pd.DataFrame,
-    gates: Gates = Gates(),
-    embed: Embed = encoder.encode_texts,
-    risk: RiskFunction = surface_risk,
-    taken: Collection[str] = (),
+    seeds: pd.DataFrame, gates: Gates, embed: Embed, risk: RiskFunction, taken: Collection[str]
 ) -> pd.DataFrame:
     """Return seeds with `risk` and the `reason` of the gate that stops them, as `judge_candidates` does."""
     seeds = seeds.reset_index(drop=True)

@@ -155,17 +155,21 @@ def _is_no_common_word(i: int, tokens: list[re.Match[str]]) -> bool:
 
 
 def _options(i: int, length: int, capital: bool, lowered: list[str], tags: list[str]) -> _Replacements:
-    """Return the replacements of the term of `length` tokens at `i`."""
+    """Return the replacements of the term of `length` tokens at `i`, its verb or head noun inflected."""
     options: _Replacements = {}
     for pos, form, term in _readings(i, length, lowered, tags):
         for replacement, kind in _lexicon().get((pos, term), ()):
-            new = _shaped(replacement, pos, form)
+            parts = replacement.split(" ")
+            if form:
+                head = -1 if pos == "noun" else 0
+                parts[head] = _inflected(parts[head], form)
+            new = " ".join(parts)
             options.setdefault(kind, []).append(new[0].upper() + new[1:] if capital else new)
     return options
 
 
 def _readings(i: int, length: int, lowered: list[str], tags: list[str]) -> list[tuple[str, str, str]]:
-    """List part of speech, form and dictionary form under which the tokens may stand in the lexicon."""
+    """List part of speech, inflection and dictionary form under which the tokens may stand in the lexicon."""
     span, before = lowered[i : i + length], lowered[i - 1] if i else ""
     tag, last_tag, after_tag = (tags[j] if j < len(tags) else "" for j in (i, i + length - 1, i + length))
     whole = " ".join(span)
@@ -178,7 +182,7 @@ def _readings(i: int, length: int, lowered: list[str], tags: list[str]) -> list[
     is_head = not after_tag.startswith("NN") and after_tag != "POS"
     if last_tag.startswith("NN") and not form and is_head and before not in _BEFORE_VERB:
         lemma = _lemma(span[-1], "NOUN")
-        readings.append(("noun", "NN" if lemma == span[-1] else "NNS", " ".join([*span[:-1], lemma])))
+        readings.append(("noun", "" if lemma == span[-1] else "NNS", " ".join([*span[:-1], lemma])))
     if tag.startswith("JJ") and not form:
         readings.append(("adjective", "", whole))
     if tag.startswith("RB"):
@@ -206,16 +210,6 @@ def _verb_form(i: int, lowered: list[str], tag: str) -> str:
     if tag in ("VBD", "VBN"):
         return "VBN" if before in _BE_HAVE else tag
     return ""
-
-
-def _shaped(replacement: str, pos: str, form: str) -> str:
-    """Inflect a replacement's verb or head noun."""
-    parts = replacement.split(" ")
-    if pos == "verb":
-        parts[0] = _inflected(parts[0], form)
-    if pos == "noun" and form == "NNS":
-        parts[-1] = _inflected(parts[-1], "NNS")
-    return " ".join(parts)
 
 
 def substitute_words(

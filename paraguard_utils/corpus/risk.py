@@ -1,14 +1,8 @@
 """Surface risk: how charged a prompt's wording looks, in [0, 1] (`docs/method.md`, Corpus).
 
-It is not the probability of harm: every prompt of `paraguard_mini` is benign. `surface_risk` is the mean of two halves:
-
-* *lexical*: 1 - prod(1 - w) over the distinct words of the text, weighted by `data/risk/charged_terms.csv` (`kill*` is
-  a prefix);
-* *semantic*: 0.5 + (c - p), clipped to [0, 1], where c and p are the means of the three highest cosines to charged and
-  to plain topics in `data/risk/exemplars.csv`.
-
-It is frozen: another rule or other data need another `RISK_VERSION` and a new corpus. A guard or a text classifier can
-take its place (`load_risk_scorer`).
+It is not the probability of harm: every prompt of `paraguard_mini` is benign. The scorer is frozen: another rule or
+other data need another `RISK_VERSION` and a new corpus. A guard or a text classifier can take its place
+(`load_risk_scorer`).
 """
 
 import hashlib
@@ -86,12 +80,15 @@ def count_charged_terms(text: str) -> int:
 
 
 def lexical_risk(text: str) -> float:
-    """Compute the lexical half of a text's risk, in [0, 1]."""
+    """Compute the lexical half of a text's risk, in [0, 1]: 1 - prod(1 - weight) over its distinct words."""
     return 1.0 - float(np.prod([1.0 - _word_weight(word) for word in sorted(set(split_words(text)))]))
 
 
 def semantic_risk(texts: Sequence[str], embed: Embed = encoder.encode_texts) -> np.ndarray:
-    """Compute the semantic half of the risk of n texts, shape (n,), in [0, 1]; `embed` gives sentence vectors."""
+    """Compute the semantic half of the risk of n texts, shape (n,), in [0, 1]; `embed` gives sentence vectors.
+
+    It is 0.5 + c - p, with the means c and p of the `N_NEAREST_EXEMPLARS` highest cosines to charged and plain topics.
+    """
     exemplars = pd.read_csv(RISK_EXEMPLARS_FILE)
     cosines = cosine_similarity(embed(list(texts)), embed(exemplars["text"].tolist()))
     is_charged = (exemplars["kind"] == "charged").to_numpy()

@@ -32,25 +32,12 @@ JUDGE_QUESTIONS = {"same": "intent", "harmless": "harm"}
 WRITER_CANDIDATES_TABLE, WRITER_AUDIT_TABLE = "writer_candidates", "writer_audit"
 """Tables: every candidate and what became of it, and the sheet for people."""
 
-_WRITER_COLUMNS = [
-    "generator",
-    "seed_id",
-    "strategy",
-    "text",
-    "similarity",
-    "overlap",
-    "content_overlap",
-    "risk",
-    "reason",
-]
+_WRITER_COLUMNS = "generator seed_id strategy text similarity overlap content_overlap risk reason".split()  # noqa: SIM905
 
 
 @dataclass(frozen=True)
 class Authors:
-    """Who writes candidates and who judges their intent, found but not yet loaded; None where nobody does.
-
-    Of the settings, samples, base_url and judge_base_url are used.
-    """
+    """Who writes candidates and who judges their intent, found but not yet loaded; None where nobody does."""
 
     settings: Settings
     writer: BackendSource | None = None
@@ -64,10 +51,8 @@ class Authors:
         """
         assert self.writer is not None
         _live(store, "a model writes candidates")
-        draws = {
-            f"--draw-{draw}": Sampling(PARAPHRASE_DECODING.max_new_tokens, draw=draw)
-            for draw in range(self.settings.samples)
-        }
+        tokens, samples = PARAPHRASE_DECODING.max_new_tokens, range(self.settings.samples)
+        draws = {f"--draw-{draw}": Sampling(tokens, draw=draw) for draw in samples}
         prompts = paraphrase.make_paraphrase_prompts(seeds, paraphrase.read_model_prompts()["writer"])
         then = f"; then at most {2 * len(prompts) * len(draws):,} short ones to {self.judge.name}" if self.judge else ""
         _announce(self.writer.name, prompts["text"], PARAPHRASE_DECODING, len(draws), then)
@@ -137,10 +122,7 @@ def find_authors(settings: Settings) -> Authors:
 
 
 def _model_id(source: BackendSource, other: BackendSource) -> str:
-    """Return what says which model it is: its weights where those of both are known, else its name.
-
-    Owner and stated revision are no part of the name.
-    """
+    """Return which model it is: its weights where those of both are known, else its name without owner and revision."""
     if isinstance(source, loading.ModelSource) and isinstance(other, loading.ModelSource):
         return source.weights_id
     name = source.argument.removeprefix("openai/").rstrip("/").partition("@")[0]
@@ -164,10 +146,7 @@ def _announce(name: str, texts: pd.Series, decoding: Decoding, times: int = 1, t
 
 
 def _questions(pairs: pd.DataFrame) -> pd.DataFrame:
-    """Return the judge's prompts (prompt_id, text): both questions of a pair, then those of the next.
-
-    An id is made of the pair's texts, so that it stays when others come and go.
-    """
+    """Return the judge's prompts (prompt_id, text), pair by pair; ids are made of the texts, so they always stay."""
     asked = paraphrase.read_model_prompts()["judge"]
     rows = []
     for seed_id, seed, text in zip(pairs["seed_id"], pairs["seed"], pairs["text"], strict=True):
