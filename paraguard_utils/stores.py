@@ -11,7 +11,7 @@ import os
 import re
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple, Self, TypeAlias
@@ -152,8 +152,11 @@ def read_file(path: str | Path, kind: str) -> pd.DataFrame:
     return check_schema(frame, kind, where) if kind in SCHEMAS else frame
 
 
-def read_upstream_csv(path: Path) -> pd.DataFrame:
-    """Read an upstream CSV file, all fields as text; raise DataError where it is not CSV in UTF-8, or has no rows."""
+def read_upstream_csv(path: Path, columns: Iterable[str] = (), advice: str = "pass the upstream file") -> pd.DataFrame:
+    """Read an upstream CSV file with every field as text, empty fields as "".
+
+    Raise DataError where it is not CSV in UTF-8, has no rows, or lacks a column; `advice` is what to do about that.
+    """
     where = paths.display_path(path)
     try:
         rows = pd.read_csv(path, dtype=str, keep_default_na=False, encoding="utf-8")
@@ -163,6 +166,9 @@ def read_upstream_csv(path: Path) -> pd.DataFrame:
         raise DataError(f"{where}: cannot be read as CSV ({str(error).strip()}); pass the upstream file") from error
     if rows.empty:
         raise DataError(f"{where}: there are no rows; pass the upstream file")
+    for column in columns:
+        if column not in rows:
+            raise DataError(f"{where}: column {column!r} is missing; {advice}")
     return rows
 
 

@@ -39,14 +39,6 @@ def test_jaccard_is_symmetric_and_in_the_unit_interval(a, b):
     assert jaccard(split_words(a), split_words(a)) == 1
 
 
-@given(st.lists(st.text("ab c", max_size=12), min_size=1, max_size=6))
-def test_the_gates_overlaps_are_those_of_word_sets(texts):
-    bags = gates._bags(texts, text.split_words)
-    each = [[jaccard(split_words(a), split_words(b)) for b in texts] for a in texts]
-    assert gates._jaccard_matrix(bags).tolist() == each
-    assert gates._paired_jaccard(bags, bags[::-1]).tolist() == [row[-1 - i] for i, row in enumerate(each)]
-
-
 @pytest.mark.parametrize(
     ("variant", "framed"),
     [

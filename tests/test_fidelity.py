@@ -56,15 +56,14 @@ def filled(path, marks):
 def test_shares_and_kappa_by_hand(tmp_path):
     first = filled(tmp_path / "1.csv", ["same intent", " Shifted", "shifted", "unsure", "same intent", ""])
     second = filled(tmp_path / "2.csv", ["same intent", "shifted", "same intent", "unsure", "same intent", "shifted"])
-    found = fidelity.marked_share(first["mark"], "shifted")
-    assert (found["counted"], found["unsure"], found["marked"], found["rows"]) == (2, 1, 5, 6)
-    assert found["share"] == 0.4 and found["share_low"] == pytest.approx(0.0527, abs=1e-4)  # exact, 2 of 5
     both = fidelity.sheet_kappa(first, second)
     # 4 of 5 equal; chance 2/5 * 3/5 + 2/5 * 1/5 + 1/5 * 1/5 = 9/25; (20/25 - 9/25) / (16/25) = 11/16
     assert (both["equal"], both["both"], both["note"]) == (4, 5, "")
     assert both["kappa"] == pytest.approx(11 / 16) and both["kappa_low"] <= 11 / 16 <= both["kappa_high"]
     lines = fidelity.describe_sheets([first, second])
+    # the interval is exact, 2 of 5
     assert lines[0].startswith("reader 1: 2 of 5 marked pairs shifted (0.400 [0.053")
+    assert lines[0].endswith("1 unsure, 1 of 6 not marked")
     assert "Cohen's kappa 0.688" in lines[2]
 
 
@@ -129,7 +128,7 @@ def test_the_kappa_of_two_sheets_is_over_resampled_pairs(pairs):
 def test_what_is_undefined_is_nan_with_a_reason(tmp_path):
     none = filled(tmp_path / "0.csv", ["", ""])
     same = filled(tmp_path / "1.csv", ["shifted", "shifted"])
-    assert np.isnan(fidelity.marked_share(none["mark"], "shifted")["share"])
+    assert "0 of 0 marked pairs shifted (nan [nan, nan]), 0 unsure, 2 of 2" in fidelity.describe_sheets([none])[0]
     assert np.isnan(fidelity.sheet_kappa(same, same)["kappa"])
     assert fidelity.sheet_kappa(same, same)["note"] == "both readers used one and the same mark"
     assert fidelity.sheet_kappa(same, none)["note"] == "no pair has two marks"

@@ -31,13 +31,10 @@ def small_lexicon(tmp_path, monkeypatch):
     """A lexicon of a few words, so that the expected texts do not move with the real one."""
     path = tmp_path / "lexicon.csv"
     path.write_text(LEXICON)
-    caches = (paraphrase.read_lexicon, paraphrase._entries, paraphrase._longest)
     monkeypatch.setattr(paraphrase, "LEXICON_FILE", path)
-    for cache in caches:
-        cache.cache_clear()
+    paraphrase._lexicon.cache_clear()
     yield
-    for cache in caches:
-        cache.cache_clear()
+    paraphrase._lexicon.cache_clear()
 
 
 def replaced(sentence):
@@ -173,7 +170,7 @@ def test_every_frame_can_be_filled_from_its_pattern():
 
 
 def test_the_lexicon_is_sound():
-    rows = paraphrase.read_lexicon()
+    rows = pd.read_csv(paraphrase.LEXICON_FILE)
     assert len(rows) >= 1000
     assert not rows.isna().any().any()
     assert not rows.duplicated(["term", "pos", "replacement", "kind"]).any()
@@ -231,7 +228,8 @@ def test_the_paraphrase_in_an_answer(answer, found):
 def test_a_model_is_asked_once_a_seed_and_strategy(results, tiny_model):
     seeds = pd.DataFrame({"seed_id": ["a", "b"], "text": ["How do I kill a process?", "Who stole my bike?"]})
     store = stores.Store("test")
-    written = paraphrase.paraphrase_by_model(store, "mine", seeds, tiny_model, inputs.PARAPHRASE_DECODING, 4)
+    asked = ("compared", {"": inputs.PARAPHRASE_DECODING})
+    written = paraphrase.paraphrase_by_model(store, "mine", seeds, tiny_model, *asked)
     asked = store.read("traces", "mine-paraphrases", f"{tiny_model.name}--none")
     assert asked["prompt_id"].tolist() == [
         f"{seed}--{name}--{number}" for seed in "ab" for name in schemas.STRATEGIES for number in (0, 1)
@@ -249,7 +247,8 @@ def test_only_finished_answers_with_a_paraphrase_become_candidates(monkeypatch, 
         return pd.DataFrame({"prompt_id": prompts["prompt_id"], "response": responses, "finish_reason": finished})
 
     monkeypatch.setattr(trace_store, "query_model", answered)
-    written = paraphrase.paraphrase_by_model(None, "mine", seeds, tiny_model, inputs.PARAPHRASE_DECODING, 4)
+    asked = ("compared", {"": inputs.PARAPHRASE_DECODING})
+    written = paraphrase.paraphrase_by_model(None, "mine", seeds, tiny_model, *asked)
     assert len(written) == 2 * len(schemas.STRATEGIES) - 2
     assert written.iloc[0].to_dict() == {
         "seed_id": "a", "strategy": "lexical", "text": "How does one end it?", "rule": tiny_model.name,

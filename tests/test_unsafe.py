@@ -292,7 +292,12 @@ def test_whoever_reads_answers_refuses(results, harmful, tiny_folder, tiny_model
         lambda: tuning_data.make_tuning_examples(name, harmful, frame, labels[name], None, None, ""),
         lambda: explorer.render_explorer(harmful, {}, explorer.ExplorerHeader("rude", "test", {})),
         lambda: paraphrase.paraphrase_by_model(
-            store, "rude", harmful.assign(seed_id=harmful["prompt_id"]), tiny_model, prompting.Decoding(4), 2
+            store,
+            "rude",
+            harmful.assign(seed_id=harmful["prompt_id"]),
+            tiny_model,
+            "writer",
+            {"": prompting.Decoding(4)},
         ),
     ):
         with pytest.raises(DataError, match=r"^[^\n]*: not for requests that ask for harm; [^\n]*$"):

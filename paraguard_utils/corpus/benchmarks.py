@@ -1,9 +1,8 @@
 """Seeds from public benchmarks, read from the upstream files (`docs/method.md`, Corpus).
 
-The paper samples its seeds from OR-Bench (Cui et al., arXiv 2405.20947), USEBench (Mai et al., WWW 2025, doi
-10.1145/3696410.3714632) and PHTest (An et al., COLM 2024, arXiv 2409.00598). Users download the originals and pass
-their paths; this project contains no text of theirs. USEBench's benign part, E-Bench, lies word for word inside PHTest,
-so rows are merged across sources; `controversial` rows are not benign and are left out unless asked for.
+OR-Bench (Cui et al., arXiv 2405.20947), USEBench (Mai et al., WWW 2025, doi 10.1145/3696410.3714632) and PHTest (An et
+al., COLM 2024, arXiv 2409.00598). Users download the originals; this project contains no text of theirs. USEBench's
+benign part, E-Bench, lies word for word inside PHTest, so rows are merged across sources.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,16 +21,13 @@ from paraguard_utils.text import match_key
 
 
 class Benchmark(NamedTuple):
-    """A public benchmark: what a row's `source` says, and its columns; None where it has no such column.
-
-    `label` is a row's harmfulness (`harmless`, `controversial`), `number` the row's own number.
-    """
+    """A public benchmark: what a row's `source` says, and its columns; None where it has no such column."""
 
     source: str
     text: str
-    label: str | None
+    label: str | None  # harmfulness: harmless or controversial
     category: str | None
-    number: str | None
+    number: str | None  # the row's own number
 
 
 BENCHMARKS = {
@@ -47,22 +43,10 @@ def read_benchmarks(
 ) -> tuple[Seeds, pd.DataFrame]:
     """Read seeds from benchmark files, given by key of `BENCHMARKS`; rows with other harmfulness labels are left out.
 
-    A benchmark without labels is harmless by its authors' word.
-
-    Returns
-    -------
-    seeds : DataFrame
-        seed_id (benchmark and upstream number), text, source (all benchmarks that hold the text, joined with " + "),
-        category; one row a text, compared by words.
-    left_out : DataFrame
-        source, reason, rows: how many rows were not taken and why.
-
-    Raises
-    ------
-    DataError
-        A file lacks a column, repeats a number, is not UTF-8 CSV, or holds nothing.
-    SettingsError
-        There is no such file.
+    A benchmark without labels is harmless by its authors' word. Returns seed_id (benchmark and upstream number), text,
+    source (all benchmarks that hold the text, joined with " + "), category, one row a text, compared by words; and
+    source, reason, rows: how many rows were left out and why. Raise DataError where a file lacks a column, repeats a
+    number, is not UTF-8 CSV, or holds nothing, and SettingsError where there is no such file.
     """
     frames = [_read(name, resolve_input(str(files[name]))) for name in BENCHMARKS if name in files]
     rows = pd.concat(frames, ignore_index=True)
@@ -82,17 +66,15 @@ def read_benchmarks(
 
 
 def _read(name: str, path: Path) -> pd.DataFrame:
-    benchmark, where = BENCHMARKS[name], paths.display_path(path)
-    rows = stores.read_upstream_csv(path)
-    for column in benchmark[1:]:
-        if column and column not in rows:
-            raise DataError(
-                f"{where}: column {column!r} is missing; {benchmark.source} has it, so pass its upstream file"
-            )
+    benchmark = BENCHMARKS[name]
+    columns = [column for column in benchmark[1:] if column]
+    rows = stores.read_upstream_csv(path, columns, f"{benchmark.source} has it, so pass its upstream file")
     numbers = rows[benchmark.number] if benchmark.number else pd.Series(np.arange(1, len(rows) + 1).astype(str))
     if len(twice := numbers.index[numbers.duplicated()]):
         number = numbers[twice[0]]
-        raise DataError(f"{where}: row {twice[0] + 2}, column {benchmark.number}: {number!r} stands there twice")
+        raise DataError(
+            f"{paths.display_path(path)}: row {twice[0] + 2}, column {benchmark.number}: {number!r} stands there twice"
+        )
     return pd.DataFrame(
         {
             "seed_id": name + "-" + numbers.str.zfill(5),
@@ -110,13 +92,11 @@ def read_xstest(name: str) -> pd.DataFrame:
     Raise DataError where a column is missing or a label is another. The prompts are never seeds.
     """
     path = resolve_input(name)
-    rows, where = stores.read_upstream_csv(path), paths.display_path(path)
-    for column in ("prompt", "label", "type"):
-        if column not in rows:
-            raise DataError(f"{where}: column {column!r} is missing; pass XSTest's file of prompts")
+    rows = stores.read_upstream_csv(path, ("prompt", "label", "type"), "pass XSTest's file of prompts")
     if len(wrong := rows.index[~rows["label"].isin(["safe", "unsafe"])]):
         label = rows["label"][wrong[0]]
-        raise DataError(f"{where}: row {wrong[0] + 2}, column label: {label!r} is neither safe nor unsafe")
+        where = f"{paths.display_path(path)}: row {wrong[0] + 2}, column label"
+        raise DataError(f"{where}: {label!r} is neither safe nor unsafe")
     return rows.rename(columns={"prompt": "text"})[["text", "label", "type"]]
 
 
@@ -128,21 +108,13 @@ def read_xstest_prompts(name: str, label: str) -> pd.DataFrame:
     declares unsafe ones (`unsafe.asks_for_harm`). Raise DataError as `read_xstest`, or where no row has the label.
     """
     rows = read_xstest(name)
-    rows = rows.assign(cluster_id=[f"xstest-{number:03d}" for number in range(1, len(rows) + 1)])
+    rows["cluster_id"] = [f"xstest-{number:03d}" for number in range(1, len(rows) + 1)]
     rows = rows[rows["label"] == label].reset_index(drop=True)
     if rows.empty:
-        raise DataError(
-            f"{paths.display_path(resolve_input(name))}: no row is labelled {label}; pass XSTest's file of prompts"
-        )
-    return pd.DataFrame(
-        {
-            "prompt_id": rows["cluster_id"] + "-0",
-            "cluster_id": rows["cluster_id"],
-            "text": rows["text"].str.strip(),
-            "category": rows["type"],
-            "source": f"XSTest, {label}",
-        }
-    )
+        where = paths.display_path(resolve_input(name))
+        raise DataError(f"{where}: no row is labelled {label}; pass XSTest's file of prompts")
+    rows = rows.assign(prompt_id=rows["cluster_id"] + "-0", text=rows["text"].str.strip(), source=f"XSTest, {label}")
+    return rows.rename(columns={"type": "category"})[["prompt_id", "cluster_id", "text", "category", "source"]]
 
 
 def order_by_strata(seeds: pd.DataFrame, seed: int = SEED) -> pd.DataFrame:

@@ -1,10 +1,7 @@
 """A corpus at the paper's size from public benchmarks, in one command (`docs/method.md`, Corpus).
 
-`paraguard corpus build --phtest FILE --ebench FILE --orbench FILE` draws seeds in a stratified order, writes candidates
-by rules, judges them, and goes on until enough clusters are complete. It works in parts of `SEEDS_PER_PART` seeds, each
-written atomically with a digest of its inputs: a killed run loses only the part in hand, a rerun takes the finished
-ones, and another threshold, word list or seed order starts anew. The corpus stays in a live store; only tables of
-counts may be published.
+It is built in parts of `SEEDS_PER_PART` seeds, each written atomically with a digest of its inputs: a killed run loses
+only the part in hand, and another threshold, word list or seed order starts anew. The corpus stays in a live store.
 """
 
 import hashlib
@@ -13,9 +10,9 @@ import json
 import resource
 import time
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -27,20 +24,18 @@ from paraguard_utils.core.words import split_words
 from paraguard_utils.corpus import benchmarks, fidelity, gates, paraphrase, risk
 from paraguard_utils.errors import DataError
 from paraguard_utils.models import encoder, fluency, loading, weights
-from paraguard_utils.models.encoder import Embed
 from paraguard_utils.models.fluency import Losses
 from paraguard_utils.schemas import Corpus, Seeds, Table
 from paraguard_utils.settings import CORPUS, PUBLIC_GATES, Gates
 from paraguard_utils.text import match_key as text_key
 
-SEEDS_PER_PART = 100  # seeds a part
+SEEDS_PER_PART = 100
 
 PUBLIC_CORPUS_TABLES = ("seeds", "yield", "gates", "fidelity", "steps", "risk", "risk_auc")
 """Tables that describe a corpus, each named after it: counts without texts."""
 
 BUILD_STEPS = ("generate", "embed", "read", "judge")
 _PART_COLUMNS = "seed_id strategy rule text similarity overlap content_overlap framed risk reason".split()  # noqa: SIM905
-"""Columns of a part, beside the sentence vector."""
 
 
 def build_corpus(
@@ -50,36 +45,15 @@ def build_corpus(
     wanted: int,
     limits: Gates = PUBLIC_GATES,
     scorer: risk.RiskScorer | None = None,
-    embed: Embed = encoder.encode_texts,
     losses: Losses = fluency.compute_losses,
     progress: bool = True,
 ) -> tuple[Corpus, pd.DataFrame, pd.DataFrame, Table]:
-    """Build a corpus of `wanted` clusters from the first seeds of a pool that allow one.
+    """Build a corpus of `wanted` clusters in a live store, from the first seeds of a pool that allow one.
 
-    Parameters
-    ----------
-    store, name
-        A live store, and the corpus's name in it.
-    pool : DataFrame
-        seed_id, text, source, category, in the order in which seeds are drawn.
-    scorer : risk.Scorer or None
-        None: the frozen one.
-    embed, losses : callable
-        Texts to sentence vectors, and to losses: how fluent they are.
-
-    Returns
-    -------
-    corpus : DataFrame
-        As many complete clusters as were wanted, or as the pool allows.
-    seeds, candidates : DataFrame
-        All that were judged (`gates.judge_candidates`); `seeds` with source, category and `complete`.
-    steps : DataFrame
-        step, seconds and seconds_per_1000 (candidates), over all parts, whenever they were made.
-
-    Raises
-    ------
-    DataError
-        Another process builds this corpus, no cluster is complete, or the disk is full.
+    The pool holds seed_id, text, source, category; without a scorer it is the frozen one. Returns the corpus, with as
+    many complete clusters as were wanted or as the pool allows; the seeds (with source, category and `complete`) and
+    candidates that were judged; and step, seconds and seconds_per_1000 (candidates) over all parts, whenever they were
+    made. Raise DataError where another process builds this corpus, no cluster is complete, or the disk is full.
     """
     scorer = scorer or risk.load_risk_scorer(risk.RISK_VERSION)
     models = (weights.MINILM_FILE.sha256, loading.PACKAGED_MODELS[fluency.FLUENCY_MODEL].sha256)
@@ -100,7 +74,7 @@ def build_corpus(
             inputs = chain.hexdigest()[:16]
             rows = there.get(inputs)
             if rows is None:
-                rows = _make_part(seeds, limits, scorer, embed, losses, taken).assign(inputs=inputs)
+                rows = _make_part(seeds, limits, scorer, losses, taken).assign(inputs=inputs)
                 parts.add(rows)
             used.append(rows)
             kept = rows[rows["reason"] == ""]
@@ -113,50 +87,40 @@ def build_corpus(
 
 def _code() -> list[str]:
     """Return digests and versions of everything that decides what a part holds, beside the seeds and the settings."""
-    files = [
-        Path(inspect.getfile(source)) for source in (paraphrase, gates, risk, encoder, fluency, text_key, split_words)
-    ]
+    sources = (paraphrase, gates, risk, encoder, fluency, text_key, split_words)
+    files = [Path(inspect.getfile(source)) for source in sources]
     versions = [metadata.version(name) for name in ("textblob", "lemminflect", "inflect", "py3langid")]
     return [*(hashlib.sha256(file.read_bytes()).hexdigest() for file in files), paraphrase.rules_digest(), *versions]
 
 
-def _make_part(
-    seeds: Seeds, limits: Gates, scorer: risk.RiskScorer, embed: Embed, losses: Losses, taken: set[str]
-) -> pd.DataFrame:
+def _make_part(seeds: Seeds, limits: Gates, scorer: risk.RiskScorer, losses: Losses, taken: set[str]) -> pd.DataFrame:
     """Write and judge the candidates of a few seeds.
 
     Returns the seeds, then the candidates: the columns `_PART_COLUMNS`; the vector of what may enter the corpus; and
     the seconds of each of `BUILD_STEPS`, the same in all rows.
     """
     seconds = dict.fromkeys(BUILD_STEPS, 0.0)
-    vectors: dict[str, np.ndarray] = {}
 
-    def timed(step: str, function: Callable[[Sequence[str]], np.ndarray], texts: Sequence[str]) -> np.ndarray:
-        started = time.perf_counter()
-        found = function(texts)
-        seconds[step] += time.perf_counter() - started
-        return found
+    def timed(step: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def measured(*arguments: Any) -> Any:
+            started = time.perf_counter()
+            found = function(*arguments)
+            seconds[step] += time.perf_counter() - started
+            return found
 
-    def embedded(texts: Sequence[str]) -> np.ndarray:
-        found = timed("embed", embed, texts)
-        vectors.update(zip(texts, found, strict=True))
-        return found
+        return measured
 
-    remembered = encoder.memoize_embedding(embedded)
-    started = time.perf_counter()
-    first = gates.judge_seeds(seeds, limits, remembered, scorer.score, taken)
-    judged = time.perf_counter()
-    candidates = paraphrase.paraphrase_by_rules(first[first["reason"] == ""])
-    generated = time.perf_counter()
-    judged_seeds, candidates = gates.judge_candidates(
-        seeds, candidates, limits, remembered, scorer.score, taken, partial(timed, "read", losses)
+    embed = encoder.memoize_embedding(timed("embed", encoder.encode_texts))
+    first = timed("judge", gates.judge_seeds)(seeds, limits, embed, scorer.score, taken)
+    candidates = timed("generate", paraphrase.paraphrase_by_rules)(first[first["reason"] == ""])
+    judged_seeds, candidates = timed("judge", gates.judge_candidates)(
+        seeds, candidates, limits, embed, scorer.score, taken, timed("read", losses)
     )
-    seconds["generate"] = generated - judged
-    seconds["judge"] = time.perf_counter() - started - sum(seconds.values())
+    seconds["judge"] -= seconds["embed"] + seconds["read"]
     own = {"strategy": "seed", "rule": "", "similarity": 1.0, "overlap": 1.0, "content_overlap": 1.0, "framed": False}
     rows = pd.concat([judged_seeds.assign(**own)[_PART_COLUMNS], candidates[_PART_COLUMNS]], ignore_index=True)
     rows["vector"] = [
-        vectors[text] if reason == "" else None for text, reason in zip(rows["text"], rows["reason"], strict=True)
+        embed([text])[0] if reason == "" else None for text, reason in zip(rows["text"], rows["reason"], strict=True)
     ]
     return rows.assign(**seconds)
 
@@ -186,9 +150,7 @@ def _join_parts(
     store.write("sentences", encoder.ENCODER_NAME, name, frame=sentences, meta={"weights": weights.MINILM_FILE.sha256})
     seconds = rows.groupby("inputs", sort=False)[list(BUILD_STEPS)].first().sum()
     per_thousand = 1000 * seconds / max(len(candidates), 1)
-    steps = pd.DataFrame(
-        {"step": BUILD_STEPS, "seconds": seconds.to_numpy(), "seconds_per_1000": per_thousand.to_numpy()}
-    )
+    steps = pd.DataFrame({"seconds": seconds, "seconds_per_1000": per_thousand}).rename_axis("step").reset_index()
     return corpus, seeds, candidates, steps
 
 
@@ -202,15 +164,11 @@ def count_seed_yield(seeds: pd.DataFrame, pool: Seeds) -> Table:
     lines = []
     for source in [*sorted(set(pool["source"])), "all"]:
         own, of_pool = (frame if source == "all" else frame[frame["source"] == source] for frame in (seeds, pool))
-        within, complete = int((own["reason"] == "").sum()), int(own["complete"].sum())
-        risky = {name: int((own["reason"] == name).sum()) for name in ("risk_low", "risk_high")}
-        lines.append(
-            {"source": source, "pool": len(of_pool), "drawn": len(own)}
-            | {"insane": len(own) - within - sum(risky.values())}
-            | risky
-            | {"within": within, "complete": complete}
-            | exact_share(complete, within)
-        )
+        low, high, within = (int((own["reason"] == reason).sum()) for reason in ("risk_low", "risk_high", ""))
+        complete = int(own["complete"].sum())
+        counts = {"pool": len(of_pool), "drawn": len(own), "insane": len(own) - low - high - within}
+        counts |= {"risk_low": low, "risk_high": high, "within": within, "complete": complete}
+        lines.append({"source": source} | counts | exact_share(complete, within))
     return pd.DataFrame(lines)
 
 
@@ -227,10 +185,9 @@ def build_public_corpus(
 ) -> None:
     """Build a public corpus in a live store, write the tables that describe it, and print its yields.
 
-    `files` and `labels` are those of `benchmarks.read_benchmarks`, `scorer_name` that of `risk.load_risk_scorer`;
-    `min_strategies` (1 to 4) a cluster must hold; `seed` decides the order in which seeds are drawn; on XSTest's file
-    of prompts, if one is given, the risk scorer is described too. Raise UserError where a file is missing or does not
-    fit, no cluster is complete, or another process builds this corpus.
+    `files` and `labels` are those of `benchmarks.read_benchmarks`; on XSTest's file of prompts, if one is given, the
+    risk scorer is described too. Raise UserError where a file is missing or does not fit, no cluster is complete, or
+    another process builds this corpus.
     """
     started = time.monotonic()
     store, scorer = stores.Store(store_name), risk.load_risk_scorer(scorer_name)
@@ -285,16 +242,9 @@ def _describe_risk(store: stores.Store, name: str, xstest: pd.DataFrame, found: 
 def recalled(pool: Seeds, rows: pd.DataFrame) -> pd.DataFrame:
     """Make the texts of a public corpus again from the benchmarks' files and the labels by row that were published.
 
-    Rules write the candidates anew, which takes seconds; the hashes say which of them the corpus has. Nothing is
-    embedded and no model reads, which is what takes an hour in `build_corpus`.
-
-    `pool` is from `benchmarks.read_benchmarks`; `rows` has the columns of the recorded table `public_labels`, of which
-    prompt_id, cluster_id, strategy and text_hash are read. A column text is added.
-
-    Raises
-    ------
-    DataError
-        A text cannot be made again: the files, or the rules, are of another version.
+    Rules write the candidates anew, which takes seconds; the hashes say which of them the corpus has. Takes the seeds
+    of `benchmarks.read_benchmarks` and the recorded table `public_labels`; returns the latter with a column text. Raise
+    DataError where a text cannot be made again: the files, or the rules, are of another version.
     """
     seeds = pool[pool["seed_id"].isin(rows["cluster_id"])]
     every = pd.concat([seeds.assign(strategy="seed"), paraphrase.paraphrase_by_rules(seeds)], ignore_index=True)

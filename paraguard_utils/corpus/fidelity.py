@@ -1,11 +1,8 @@
 """Whether paraphrases still mean what their seed means (`docs/method.md`, Corpus).
 
-A machine checks how close a cluster's texts lie to each other, and whether each variant's nearest seed in the whole
-corpus is its own. People mark a sheet of sampled pairs.
-
-`paraguard corpus sheet --store live --corpus NAME` writes a sheet. The explorer's review saves one whose pairs are a
-refused phrasing and its nearest accepted paraphrase, which also asks whether the answer is a refusal at all.
-`paraguard corpus read FIRST.csv [SECOND.csv]` reads one or two filled-in copies of either.
+A machine checks whether each variant's nearest seed in the whole corpus is its own. People mark a sheet of sampled
+pairs (`paraguard corpus sheet`, `paraguard corpus read`), or one that the explorer saves, whose pairs are a refused
+phrasing and its nearest accepted paraphrase.
 """
 
 import itertools
@@ -22,7 +19,6 @@ from paraguard_utils.core.estimates import N_RESAMPLES, SEED, ClusterBootstrap, 
 from paraguard_utils.core.vectors import normalize_rows
 from paraguard_utils.errors import DataError
 from paraguard_utils.schemas import STRATEGIES, Corpus, Seeds, Table
-from paraguard_utils.stores import read_upstream_csv
 
 INTENT_MARKS = ("same intent", "shifted", "unsure")  # what a reader may write beside a pair
 YES_OR_NO = ("yes", "no", "unsure")
@@ -39,14 +35,10 @@ AUDITED_SHARE = 0.05  # share of the passing candidates that people are to read
 def measure_spread(corpus: Corpus, vectors: np.ndarray) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Measure how close the texts of each cluster lie, from one vector a row of the corpus.
 
-    Returns
-    -------
-    variants : DataFrame
-        prompt_id, cluster_id, strategy, similarity (cosine to its seed), nearest_seed (cluster_id), margin (cosine to
-        its own seed minus the largest cosine to another; positive when its own is nearest).
-    clusters : DataFrame
-        cluster_id, lowest_to_seed, mean_to_seed (cosines to the seed), mean_between, highest_between (cosines between
-        two variants; NaN for a single one).
+    Returns the variants: prompt_id, cluster_id, strategy, similarity (cosine to its seed), nearest_seed (cluster_id),
+    margin (cosine to its own seed minus the largest cosine to another; positive when its own is nearest). And the
+    clusters: cluster_id, lowest_to_seed, mean_to_seed (cosines to the seed), mean_between, highest_between (cosines
+    between two variants; NaN for a single one).
     """
     vectors = normalize_rows(vectors)
     is_seed = (corpus["variant"] == 0).to_numpy()
@@ -54,7 +46,7 @@ def measure_spread(corpus: Corpus, vectors: np.ndarray) -> tuple[pd.DataFrame, p
     cosines = vectors[~is_seed] @ vectors[is_seed].T
     variants = corpus.loc[~is_seed, ["prompt_id", "cluster_id", "strategy"]].reset_index(drop=True)
     rows = np.arange(len(variants))
-    own = pd.Series(np.arange(len(names)), index=names).loc[variants["cluster_id"]].to_numpy()
+    own = pd.Index(names).get_indexer(variants["cluster_id"])
     others = cosines.copy()
     others[rows, own] = -np.inf
     variants["similarity"] = cosines[rows, own]
@@ -71,13 +63,13 @@ def measure_spread(corpus: Corpus, vectors: np.ndarray) -> tuple[pd.DataFrame, p
     return variants, pd.DataFrame(lines, columns=columns)
 
 
-def nearest_seed_share(variants: pd.DataFrame, resamples: int = N_RESAMPLES, seed: int = SEED) -> Table:
+def nearest_seed_share(variants: pd.DataFrame) -> Table:
     """Compute the share of variants whose nearest seed is their own, with a cluster-bootstrap interval.
 
     Returns one row: own, variants, share, share_low, share_high.
     """
     own = (variants["nearest_seed"] == variants["cluster_id"]).to_numpy()
-    share = ClusterBootstrap(variants["cluster_id"], resamples, seed).share(variants["cluster_id"], own)
+    share = ClusterBootstrap(variants["cluster_id"]).share(variants["cluster_id"], own)
     return pd.DataFrame([{"own": own.sum(), "variants": len(own)} | to_columns({"share": share})])
 
 
@@ -103,10 +95,8 @@ def read_sheet(path: str | Path) -> pd.DataFrame:
     `SHEET_QUESTIONS`.
     """
     path = Path(path)
-    rows, where = read_upstream_csv(path), paths.display_path(path)
-    for column in SHEET_COLUMNS[:-1]:
-        if column not in rows:
-            raise DataError(f"{where}: column {column!r} is missing; fill in a sheet as it was written")
+    where = paths.display_path(path)
+    rows = stores.read_upstream_csv(path, SHEET_COLUMNS[:-1], "fill in a sheet as it was written")
     for column in SHEET_QUESTIONS.keys() & set(rows.columns):
         rows[column] = rows[column].str.strip().str.lower()
         if len(wrong := rows.index[~rows[column].isin(["", *SHEET_QUESTIONS[column]])]):
@@ -178,28 +168,17 @@ def count_kept_intents(corpus: Corpus) -> Table:
     marks = stores.read_file(INTENT_READINGS_FILE, "tables")
     rows = marks.merge(corpus[["prompt_id", "strategy"]], on="prompt_id")
     found = []
-    for strategy in [one for one in (*STRATEGIES, "all") if len(rows)]:
+    for strategy in (*STRATEGIES, "all") if len(rows) else ():
         own = rows if strategy == "all" else rows[rows["strategy"] == strategy]
-        both = ((own["first"] == "yes") & (own["second"] == "yes")).sum()
-        share = {name.replace("share", "same"): value for name, value in exact_share(int(both), len(own)).items()}
+        both = int(((own["first"] == "yes") & (own["second"] == "yes")).sum())
+        share = dict(zip(("same", "same_low", "same_high"), exact_share(both, len(own)).values(), strict=True))
         equal = int((own["first"] == own["second"]).sum())
         found.append({"strategy": strategy, "read": len(own)} | share | {"equal": equal})
     return pd.DataFrame(found, columns=["strategy", "read", "same", "same_low", "same_high", "equal"])
 
 
-def marked_share(marks: pd.Series, counted: str) -> dict[str, Any]:
-    """Compute the share of the marks, "" for none, that are the counted one; `unsure` is a mark.
-
-    A sheet draws the strategies in turn, so this is the share on the sheet, not in the corpus. Returns counted, unsure,
-    marked, rows and share with its exact (Clopper-Pearson) 95 % interval; NaN where nothing is marked.
-    """
-    found, marked = int((marks == counted).sum()), int((marks != "").sum())
-    counts = {"counted": found, "unsure": int((marks == "unsure").sum()), "marked": marked, "rows": len(marks)}
-    return counts | exact_share(found, marked)
-
-
 def sheet_kappa(
-    first: pd.DataFrame, second: pd.DataFrame, column: str = "mark", resamples: int = N_RESAMPLES, seed: int = SEED
+    first: pd.DataFrame, second: pd.DataFrame, column: str = "mark", resamples: int = N_RESAMPLES
 ) -> dict[str, Any]:
     """Compute Cohen's kappa of two filled-in sheets in one of `SHEET_QUESTIONS`, over rows that both marked.
 
@@ -214,12 +193,12 @@ def sheet_kappa(
         raise DataError("the two sheets do not hold the same pairs; let both readers fill in copies of one sheet")
     both = both[(both[column] != "") & (both[f"{column}_second"] != "")]
     a, b = both[column].to_numpy(), both[f"{column}_second"].to_numpy()
-    row: dict[str, Any] = {"both": len(both), "equal": int((a == b).sum())}
-    if len(set(a) | set(b)) < 2:
+    note, kappa = "", (np.nan, np.nan, np.nan)
+    if len(set(a) | set(b)) > 1:
+        kappa = ClusterBootstrap(range(len(both)), resamples).kappa(range(len(both)), a, b)
+    else:
         note = "both readers used one and the same mark" if len(both) else "no pair has two marks"
-        return row | to_columns({"kappa": (np.nan, np.nan, np.nan)}) | {"note": note}
-    pairs = np.arange(len(both))
-    return row | to_columns({"kappa": ClusterBootstrap(pairs, resamples, seed).kappa(pairs, a, b)}) | {"note": ""}
+    return {"both": len(both), "equal": int((a == b).sum())} | to_columns({"kappa": kappa}) | {"note": note}
 
 
 _REPORTED_MARKS = (
@@ -237,11 +216,12 @@ def describe_sheets(sheets: Sequence[pd.DataFrame]) -> list[str]:
     for column, counted, what in _REPORTED_MARKS:
         asked = [(number, rows) for number, rows in enumerate(sheets, 1) if column in rows]
         for number, rows in asked:
-            found = marked_share(rows[column], counted)
+            marks = rows[column]
+            found, unsure, marked = (int(hits.sum()) for hits in (marks == counted, marks == "unsure", marks != ""))
+            share, low, high = exact_share(found, marked).values()
             lines.append(
-                f"reader {number}: {found['counted']} of {found['marked']} marked {what} "
-                f"({found['share']:.3f} [{found['share_low']:.3f}, {found['share_high']:.3f}]), "
-                f"{found['unsure']} unsure, {found['rows'] - found['marked']} of {found['rows']} not marked"
+                f"reader {number}: {found} of {marked} marked {what} ({share:.3f} [{low:.3f}, {high:.3f}]), "
+                f"{unsure} unsure, {len(marks) - marked} of {len(marks)} not marked"
             )
         for (_, first), (_, second) in itertools.combinations(asked, 2):
             both = sheet_kappa(first, second, column)
@@ -250,20 +230,19 @@ def describe_sheets(sheets: Sequence[pd.DataFrame]) -> list[str]:
     return lines
 
 
-def write_sheet(store: stores.Store, corpus_name: str, n: int = 100, seed: int = SEED) -> str:
+def write_sheet(store: stores.Store, corpus_name: str, n: int, seed: int) -> str:
     """Write an empty sheet into a store's folder `fidelity/`; return the line that says what to do with it.
 
     Raise DataError where there is one already, which may hold marks.
     """
     corpus = store.read("corpus", corpus_name)
     path = store.writes / "fidelity" / f"{corpus_name}.csv"
+    where = paths.display_path(path)
     if path.exists():
-        raise DataError(f"{paths.display_path(path)} exists and may hold marks; move it away first")
+        raise DataError(f"{where} exists and may hold marks; move it away first")
     drawn = draw_sheet(corpus, n, seed)
     stores.write_file(path, drawn, "sheet", {"corpus": stores.frame_hash(corpus), "seed": seed})
-    return (
-        f"{paths.display_path(path)}: {len(drawn)} pairs; write one of {', '.join(INTENT_MARKS)} into the column mark"
-    )
+    return f"{where}: {len(drawn)} pairs; write one of {', '.join(INTENT_MARKS)} into the column mark"
 
 
 def pair_with_seeds(seeds: Seeds, candidates: pd.DataFrame) -> pd.DataFrame:
@@ -274,27 +253,24 @@ def pair_with_seeds(seeds: Seeds, candidates: pd.DataFrame) -> pd.DataFrame:
     return texts.rename(columns={"seed_id": "cluster_id"})
 
 
-def write_audit_sheet(
-    path: Path, seeds: Seeds, candidates: pd.DataFrame, meta: Mapping[str, Any], seed: int = SEED
-) -> str:
+def write_audit_sheet(path: Path, seeds: Seeds, candidates: pd.DataFrame, meta: Mapping[str, Any]) -> str:
     """Write an empty sheet of a share `AUDITED_SHARE` of the candidates; return the line that says what to do with it.
 
     Raise DataError where a sheet of other candidates is there and has marks.
     """
-    drawn = draw_sheet(pair_with_seeds(seeds, candidates), math.ceil(AUDITED_SHARE * len(candidates)), seed)
-    drawn.insert(drawn.columns.get_loc("comment"), "harmless", "")
-    drawn.insert(drawn.columns.get_loc("comment"), "natural", "")
+    where = paths.display_path(path)
+    drawn = draw_sheet(pair_with_seeds(seeds, candidates), math.ceil(AUDITED_SHARE * len(candidates)))
+    drawn = drawn.assign(harmless="", natural="", comment=drawn.pop("comment"))
     given = [name for name in drawn if (drawn[name] != "").all()]
     if path.is_file():
         there = read_sheet(path)
         marked = any((there[name] != "").any() for name in there if name not in given)
         if marked and stores.frame_hash(there[given]) == stores.frame_hash(drawn[given]):
-            return f"{paths.display_path(path)}: the sheet is there, with marks"
+            return f"{where}: the sheet is there, with marks"
         if marked:
-            raise DataError(f"{paths.display_path(path)} holds marks on other candidates; move it away first")
-    stores.write_file(path, drawn, "sheet", {**meta, "sheet_seed": seed})
+            raise DataError(f"{where} holds marks on other candidates; move it away first")
+    stores.write_file(path, drawn, "sheet", {**meta, "sheet_seed": SEED})
     return (
-        f"{paths.display_path(path)}: {len(drawn)} of them for people to read; write one of "
-        f"{', '.join(INTENT_MARKS)} into the "
+        f"{where}: {len(drawn)} of them for people to read; write one of {', '.join(INTENT_MARKS)} into the "
         f"column mark, and {', '.join(YES_OR_NO)} into harmless and natural"
     )

@@ -1,15 +1,6 @@
 """The gates a paraphrase must pass to enter the corpus (`docs/method.md`, Corpus).
 
-From the paper: cosine to the seed >= 0.60, Jaccard overlap with the seed <= 0.90, risk in [0.30, 0.70]. Ours:
-
-* the overlap must hold on content words and among siblings too;
-* at most one paraphrase a cluster is the seed's own words in another frame;
-* a text must be of sane length, in English and nowhere else in the corpus;
-* a softening or hardening is its seed's sentence with other charged words, which lower or raise its risk;
-* a cluster holds `per_seed` variants with all four strategies among them, chosen greedily to differ from each other.
-
-Of the candidates that rules write, only the more fluent part is chosen from. A model may judge whether a candidate
-keeps the intent (`writer`).
+`GATE_REASONS` lists them; a model may be asked too whether a candidate keeps the intent (`writer`).
 """
 
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -19,13 +10,11 @@ import numpy as np
 import pandas as pd
 from py3langid import langid
 from rapidfuzz.distance import LCSseq
-from scipy.sparse import csr_matrix
-from sklearn.preprocessing import MultiLabelBinarizer
 
 from paraguard_utils.core.estimates import ClusterBootstrap, exact_share, to_columns
 from paraguard_utils.core.vectors import normalize_rows
-from paraguard_utils.core.words import jaccard_of_sizes, split_words
-from paraguard_utils.corpus.risk import BIN_WIDTH, RiskFunction, surface_risk
+from paraguard_utils.core.words import jaccard, split_words
+from paraguard_utils.corpus.risk import BIN_EDGES, RiskFunction, surface_risk
 from paraguard_utils.errors import DataError
 from paraguard_utils.models import encoder
 from paraguard_utils.models.encoder import Embed
@@ -86,29 +75,16 @@ def judge_candidates(
     losses: Losses | None = None,
     intent: IntentJudge | None = None,
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Measure every candidate and say which gate stops it.
+    """Measure every candidate (seed_id, strategy, text) of seeds (seed_id, text) and say which gate stops it.
 
-    Parameters
-    ----------
-    seeds, candidates : DataFrame
-        seed_id, text; candidates also strategy.
-    embed, risk : callable
-        Texts to sentence vectors; texts and `embed` to risks in [0, 1] (`risk.load_risk_scorer`).
-    taken : collection of str
-        Texts, as `text.match_key` has them, that stand elsewhere in the corpus.
-    losses : callable or None
-        Texts to losses (`models.fluency`): of the candidates that pass alone the more fluent are preferred. None for
-        candidates that people wrote.
-    intent : callable or None
-        Says which of the candidates that pass alone keep the intent, before anything is chosen (`writer`).
+    `embed` gives sentence vectors, `risk` risks (`risk.load_risk_scorer`); `taken` are texts, as `text.match_key` has
+    them, that stand elsewhere in the corpus. Of the candidates that pass alone, `intent` says which keep the intent,
+    before anything is chosen (`writer`), and those with low `losses` (`models.fluency`) are preferred; None for
+    candidates that people wrote.
 
-    Returns
-    -------
-    seeds : DataFrame
-        With `risk` and `reason` ("" or a sanity or risk reason).
-    candidates : DataFrame
-        With similarity, overlap, content_overlap, framed (the seed's own words in another frame), risk and `reason`: ""
-        for a kept one, else a key of `GATE_REASONS`.
+    Returns the seeds with risk and reason ("" or a sanity or risk reason), and the candidates with similarity, overlap,
+    content_overlap, framed (the seed's own words in another frame), risk and reason: "" for a kept one, else a key of
+    `GATE_REASONS`.
     """
     embed = encoder.memoize_embedding(embed)
     seeds, candidates = judge_seeds(seeds, gates, embed, risk, taken), candidates.reset_index(drop=True)
@@ -116,15 +92,15 @@ def judge_candidates(
     own_text, own_risk = (seeds[name].to_numpy()[own] for name in ("text", "risk"))
     vectors, seed_vectors = (normalize_rows(embed(frame["text"].tolist())) for frame in (candidates, seeds))
     candidates["similarity"] = np.einsum("ij,ij->i", vectors, seed_vectors[own])
-    for column, tokens in (("overlap", split_words), ("content_overlap", content_words)):
-        bags = _bags([*seeds["text"], *candidates["text"]], tokens)
-        candidates[column] = _paired_jaccard(bags[len(seeds) :], bags[own])
     pairs = list(zip(candidates["text"], own_text, strict=True))
+    for column, tokens in (("overlap", split_words), ("content_overlap", content_words)):
+        candidates[column] = np.array([jaccard(tokens(text), tokens(seed)) for text, seed in pairs], float)
+    lengths = np.array([[len(split_words(side)) for side in pair] for pair in pairs]).reshape(-1, 2)
     candidates["framed"] = [is_only_framed(text, seed) for text, seed in pairs]
     candidates["risk"] = risk(candidates["text"], embed)
     candidates["reason"] = _first(
         sanity_reasons(candidates["text"], gates),
-        np.where([_odd_length(*pair, gates) for pair in pairs], "length", ""),
+        np.where(lengths.max(axis=1) > gates.max_length_ratio * lengths.min(axis=1), "length", ""),
         _repeated(seeds["text"], candidates["text"], taken),
         np.where(candidates["similarity"] < gates.min_similarity, "similarity", ""),
         np.where(candidates["overlap"] > gates.max_overlap, "overlap", ""),
@@ -147,11 +123,7 @@ def judge_candidates(
 
 
 def judge_seeds(
-    seeds: pd.DataFrame,
-    gates: Gates = Gates(),
-    embed: Embed = encoder.encode_texts,
-    risk: RiskFunction = surface_risk,
-    taken: Collection[str] = (),
+    seeds: pd.DataFrame, gates: Gates, embed: Embed, risk: RiskFunction, taken: Collection[str]
 ) -> pd.DataFrame:
     """Return seeds with `risk` and the `reason` of the gate that stops them, as `judge_candidates` does."""
     seeds = seeds.reset_index(drop=True)
@@ -164,10 +136,8 @@ def judge_seeds(
 
 def _first(*reasons: Sequence[str] | np.ndarray) -> np.ndarray:
     """Return each row's first reason that is not empty."""
-    found = np.array(reasons[0], dtype=object)
-    for later in reasons[1:]:
-        found = np.where(found == "", np.asarray(later, dtype=object), found)
-    return found
+    given = [np.asarray(one, dtype=object) for one in reasons]
+    return np.select([one != "" for one in given], given, "")
 
 
 def sanity_reasons(texts: Iterable[str], gates: Gates = Gates()) -> list[str]:
@@ -181,11 +151,6 @@ def sanity_reasons(texts: Iterable[str], gates: Gates = Gates()) -> list[str]:
         else ""
         for text in texts
     ]  # fmt: skip
-
-
-def _odd_length(text: str, seed: str, gates: Gates) -> bool:
-    longer, shorter = sorted((len(split_words(text)), len(split_words(seed))), reverse=True)
-    return longer > gates.max_length_ratio * shorter
 
 
 def _repeated(before: Collection[str], texts: Iterable[str], taken: Collection[str]) -> np.ndarray:
@@ -208,32 +173,10 @@ def _uncontrolled(
 ) -> np.ndarray:
     """Stop softenings and hardenings that change more than charged words or do not move the risk their way."""
     direction = strategies.map({"softening": -1, "hardening": 1}).to_numpy(float, na_value=np.nan)
-    kept = [
-        np.nan if np.isnan(way) else ordered_word_overlap(*pair) for way, pair in zip(direction, pairs, strict=True)
-    ]
+    kept = np.array([ordered_word_overlap(*pair) for pair in pairs])
     shifts = np.round(direction * shifts, 4)  # risks have four decimals: a shift of min_shift itself passes
-    conditions = [np.array(kept, float) < gates.min_kept, shifts < gates.min_shift]
+    conditions = [~np.isnan(direction) & (kept < gates.min_kept), shifts < gates.min_shift]
     return np.select(conditions, ["restructured", "direction"], "")
-
-
-def _bags(texts: Iterable[str], tokens: Callable[[str], Iterable[str]]) -> csr_matrix:
-    """Return a sparse 0/1 matrix, texts by tokens: which token stands in which text."""
-    return MultiLabelBinarizer(sparse_output=True).fit_transform([set(tokens(text)) for text in texts]).tocsr()
-
-
-def _paired_jaccard(a: csr_matrix, b: csr_matrix) -> np.ndarray:
-    """Compute the Jaccard overlap of row i of `a` with row i of `b`."""
-    return jaccard_of_sizes(_sizes(a.multiply(b)), _sizes(a), _sizes(b))
-
-
-def _jaccard_matrix(bags: csr_matrix) -> np.ndarray:
-    """Compute the Jaccard overlap of every row with every row."""
-    sizes = _sizes(bags)
-    return jaccard_of_sizes((bags @ bags.T).toarray(), sizes[:, None], sizes[None, :])
-
-
-def _sizes(bags: csr_matrix) -> np.ndarray:
-    return np.asarray(bags.sum(axis=1)).ravel()
 
 
 def _fluent(candidates: pd.DataFrame, losses: Losses) -> pd.DataFrame:
@@ -246,23 +189,23 @@ def _fluent(candidates: pd.DataFrame, losses: Losses) -> pd.DataFrame:
 def _select(cluster: pd.DataFrame, gates: Gates) -> np.ndarray:
     """Choose a cluster's variants and return the reason for each row ("" = kept).
 
-    The choice goes farthest first, to get texts that differ: it begins with the candidate that overlaps least with its
-    seed, then takes again and again the one whose largest overlap with those kept is smallest. A label that is not
-    there yet goes before one that is, and the earlier candidate wins a tie. Where no complete cluster results, it is
-    tried once more with the paper's four strategies as labels and frames last.
+    Where no complete cluster results, it is tried once more with the paper's four strategies as labels and frames last.
     """
-    overlap = np.maximum(*(_jaccard_matrix(_bags(cluster["text"], tokens)) for tokens in (split_words, content_words)))
-    framed, label = cluster["framed"].to_numpy(), cluster["strategy"]
+    words = [(frozenset(split_words(text)), content_words(text)) for text in cluster["text"]]
+    overlap = np.array([[max(map(jaccard, a, b)) for b in words] for a in words])
+    label = cluster["strategy"]
     reasons = _farthest_first(cluster, gates, overlap, label.to_numpy(), np.zeros(len(cluster)))
-    if "incomplete" in reasons:
-        again = _farthest_first(cluster, gates, overlap, label.map(PAPER_STRATEGY).to_numpy(), framed)
-        reasons = reasons if "incomplete" in again else again
-    return reasons
+    if "incomplete" not in reasons:
+        return reasons
+    late = cluster["framed"].to_numpy()
+    again = _farthest_first(cluster, gates, overlap, label.map(PAPER_STRATEGY).to_numpy(), late)
+    return reasons if "incomplete" in again else again
 
 
 def _farthest_first(
     cluster: pd.DataFrame, gates: Gates, overlap: np.ndarray, label: np.ndarray, late: np.ndarray
 ) -> np.ndarray:
+    """Take the candidate that overlaps least with the seed, then again and again with those taken; new labels first."""
     framed = cluster["framed"].to_numpy()
     nearest = cluster[["overlap", "content_overlap"]].max(axis=1).to_numpy()
     reasons = np.full(len(cluster), "", dtype=object)
@@ -380,16 +323,15 @@ GATE_MEASURES = {"similarity": "cosine to the seed", "content_overlap": "content
 
 
 def bin_gate_measures(candidates: pd.DataFrame) -> Table:
-    """Count judged candidates by what the gates measure, in bins of width `BIN_WIDTH`.
+    """Count judged candidates by what the gates measure, in bins between `BIN_EDGES`.
 
     Returns measure (a key of `GATE_MEASURES`), low (lower edge of the bin; a negative cosine counts in the first),
     passes and stopped (candidates that pass alone, and the others).
     """
     passing = passes_alone(candidates)
-    edges = np.linspace(0, 1, round(1 / BIN_WIDTH) + 1)
     parts = []
     for measure in GATE_MEASURES:
         values = candidates[measure].clip(0, 1)
-        passes, stopped = (np.histogram(values[mask], edges)[0] for mask in (passing, ~passing))
-        parts.append(pd.DataFrame({"measure": measure, "low": edges[:-1], "passes": passes, "stopped": stopped}))
+        passes, stopped = (np.histogram(values[mask], BIN_EDGES)[0] for mask in (passing, ~passing))
+        parts.append(pd.DataFrame({"measure": measure, "low": BIN_EDGES[:-1], "passes": passes, "stopped": stopped}))
     return pd.concat(parts, ignore_index=True)

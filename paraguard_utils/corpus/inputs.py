@@ -12,7 +12,6 @@ from paraguard_utils.errors import DataError, Missing
 from paraguard_utils.models import encoder, fluency, loading
 from paraguard_utils.models.encoder import Embed
 from paraguard_utils.models.fluency import Losses
-from paraguard_utils.models.trace_store import BATCH_SIZE
 from paraguard_utils.paths import resolve_input
 from paraguard_utils.schemas import Seeds
 from paraguard_utils.settings import Gates
@@ -54,27 +53,26 @@ def read_seeds_and_candidates(
     if len(orphans := rows.index[~rows["seed_id"].isin(seed_rows["seed_id"])]):
         raise DataError(
             f"{paths.display_path(candidate_file)}: row {orphans[0] + 2}, column seed_id: "
-            f"{rows['seed_id'][orphans[0]]!r} "
-            f"is not in {paths.display_path(seed_file)}; add the seed or remove the row"
+            f"{rows['seed_id'][orphans[0]]!r} is not in {paths.display_path(seed_file)}; add the seed or remove the row"
         )
     return seed_rows, rows.assign(generator=FILE_GENERATOR, rule=FILE_GENERATOR)
 
 
-def sample_compared_seeds(seeds: Seeds, n: int = N_COMPARED_SEEDS) -> Seeds:
+def sample_compared_seeds(seeds: Seeds) -> Seeds:
     """Return the seeds on which generators are compared: a stratified sample, in the order of their ids."""
-    return benchmarks.order_by_strata(seeds).head(n).sort_values("seed_id").reset_index(drop=True)
+    return benchmarks.order_by_strata(seeds).head(N_COMPARED_SEEDS).sort_values("seed_id").reset_index(drop=True)
 
 
 def generate_candidates(
-    store: stores.Store, corpus_name: str, seeds: Seeds, paraphraser: str, n: int = N_COMPARED_SEEDS
+    store: stores.Store, corpus_name: str, seeds: Seeds, paraphraser: str
 ) -> tuple[Seeds, pd.DataFrame]:
-    """Return a stratified sample of n seeds and what the rules and a model write for it.
+    """Return a stratified sample of `N_COMPARED_SEEDS` seeds and what the rules and a model write for it.
 
     A live store writes, the recorded one reads what was written. `paraphraser` is a model's name, to have the rules and
     the model write; "rules", for rules only; or "", for what the store has, which may be no rows. Raise Missing where
     the recorded store has none by this model, or for other seeds.
     """
-    sample = sample_compared_seeds(seeds, n)
+    sample = sample_compared_seeds(seeds)
     meta = {"seeds": stores.frame_hash(sample), "rules": paraphrase.rules_digest()}
     meta |= {"paraphraser": paraphraser} if paraphraser else {}
     known = stores.read_meta(store.path("generated", corpus_name))
@@ -83,8 +81,8 @@ def generate_candidates(
         written = [paraphrase.paraphrase_by_rules(sample).assign(generator=RULES_GENERATOR)]
         if paraphraser != RULES_GENERATOR:
             model = loading.load_model(loading.resolve_model(paraphraser))
-            found = paraphrase.paraphrase_by_model(store, corpus_name, sample, model, PARAPHRASE_DECODING, BATCH_SIZE)
-            written.append(found.assign(generator=model.name))
+            asked = (store, corpus_name, sample, model, "compared", {"": PARAPHRASE_DECODING})
+            written.append(paraphrase.paraphrase_by_model(*asked).assign(generator=model.name))
         store.write("generated", corpus_name, frame=pd.concat(written, ignore_index=True), meta=meta)
     elif paraphraser and not there:
         raise Missing(

@@ -1,12 +1,8 @@
 """Candidate paraphrases of any seed, by rules or by a model (`docs/method.md`, Corpus).
 
-The rules need no model. A *substitution* puts another word or phrase of `data/generation/lexicon.csv` in place of one
-in the text, in the same grammatical form. A *frame* of `data/generation/frames.yaml` says one sentence of the text in
-another construction or another tone. A candidate is a frame, or none, with substitutions; a generator seeded with the
-text chooses both, so a seed always gets the same candidates. The rules leave alone words in quotation marks, names,
-words whose part of speech is in doubt, and a frame's own words: a paraphrase that is not English is worse than none.
-
-Nothing here judges: all candidates go through the gates.
+The rules need no model: a candidate is one sentence of the text in a frame of `data/generation/frames.yaml`, or in
+none, with substitutions from `data/generation/lexicon.csv`. A generator seeded with the text chooses both, so a seed
+always gets the same candidates. Where it is in doubt whether the result is English, words are left alone.
 """
 
 import hashlib
@@ -28,7 +24,7 @@ from paraguard_utils import paths, unsafe
 from paraguard_utils.core.estimates import SEED
 from paraguard_utils.models import loading, trace_store
 from paraguard_utils.models.backends import Backend
-from paraguard_utils.models.prompting import Decoding, Sampling
+from paraguard_utils.models.prompting import Decoding
 from paraguard_utils.schemas import STRATEGIES
 from paraguard_utils.stores import Store
 from paraguard_utils.text import THINKING_BLOCK, content_words, match_key, replace_control
@@ -38,7 +34,6 @@ FRAMES_FILE = paths.DATA / "generation" / "frames.yaml"
 MODEL_PROMPTS_FILE = paths.DATA / "generation" / "model_prompts.yaml"
 RULES_VERSION = "rules-2"
 
-_Token: TypeAlias = tuple[int, int, str]  # start, end, text
 _Span: TypeAlias = tuple[int, int]  # start, end
 _Replacements: TypeAlias = dict[str, list[str]]  # replacements by kind
 
@@ -61,47 +56,27 @@ MAX_CANDIDATES = {"lexical": 4, "register": 6, "softening": 6, "hardening": 6, "
 _TONES = ("formal", "chatty")
 MIN_TONE_WORDS = 2  # words of another tone that make a register shift where no frame fits
 _REPLACED_SHARES = (1.0, 0.6, 0.8, 0.4)  # of a text's replaceable words that are replaced, in turn
-_REPLACED_SHARES_BESIDE_CHARGED = (
-    0.0,
-    0.15,
-    0.3,
-)  # the same for the other words of a softening or hardening, which keeps its seed's sentence
+_REPLACED_SHARES_BESIDE_CHARGED = (0.0, 0.15, 0.3)  # of the other words of a softening or hardening
 
-_BEFORE_VERB = frozenset(
-    """can could i let's may might must not please shall should they to we who will would you""".split()  # noqa: SIM905
+
+def _word_set(words: str) -> frozenset[str]:
+    return frozenset(words.split())
+
+
+_BEFORE_VERB = _word_set("can could i let's may might must not please shall should they to we who will would you")
+_BEFORE_NOUN = _word_set("a an any each every her his its my no of our some that the their these this those your")
+_BEFORE_PARTICIPLE = _BEFORE_NOUN | _word_set("about and as at by for from in on or over to under with")
+_BEFORE_TO_VERB = _word_set(
+    "able going how like looking me need order steps trying try us used want wants way ways where you"
 )
-_BEFORE_NOUN = frozenset(
-    """a an any each every her his its my no of our some that the their these this those your""".split()  # noqa: SIM905
-)
-_BEFORE_PARTICIPLE = _BEFORE_NOUN | frozenset(
-    ["about", "and", "as", "at", "by", "for", "from", "in", "on", "or", "over", "to", "under", "with"]
-)
-_BEFORE_TO_VERB = frozenset(
-    """able going how like looking me need order steps trying try us used want wants way ways where you""".split()  # noqa: SIM905
-)
-_BE_HAVE = frozenset(
-    """am are be been being get gets getting got had has have having is was were""".split()  # noqa: SIM905
-)
+_BE_HAVE = _word_set("am are be been being get gets getting got had has have having is was were")
 
 
 @cache
-def read_lexicon() -> pd.DataFrame:
-    """Read the lexicon: term, pos, replacement, kind."""
-    return pd.read_csv(LEXICON_FILE)
-
-
-@cache
-def _entries() -> dict[tuple[str, ...], list[Any]]:
-    """Group the lexicon's rows by the words of their term."""
-    found: dict[tuple[str, ...], list[Any]] = {}
-    for row in read_lexicon().itertuples(index=False):
-        found.setdefault(tuple(row.term.split()), []).append(row)
-    return found
-
-
-@cache
-def _longest() -> int:
-    return max(len(term) for term in _entries())
+def _lexicon() -> dict[tuple[str, str], list[tuple[str, str]]]:
+    """Read the lexicon: (replacement, kind) by part of speech and term."""
+    rows = pd.read_csv(LEXICON_FILE).groupby(["pos", "term"], sort=False)[["replacement", "kind"]]
+    return {key: list(own.itertuples(index=False, name=None)) for key, own in rows}
 
 
 @cache
@@ -123,14 +98,12 @@ def rules_digest() -> str:
 
 @lru_cache(maxsize=50_000)
 def _lemma(word: str, pos: str) -> str:
-    found = lemminflect.getLemma(word, pos, lemmatize_oov=False)
-    return found[0] if found else word
+    return next(iter(lemminflect.getLemma(word, pos, lemmatize_oov=False)), word)
 
 
 @lru_cache(maxsize=50_000)
 def _inflected(word: str, tag: str) -> str:
-    found = lemminflect.getInflection(word, tag)
-    return found[0] if found else word
+    return next(iter(lemminflect.getInflection(word, tag)), word)
 
 
 @lru_cache(maxsize=50_000)
@@ -148,76 +121,72 @@ def find_substitutions(text: str, kept: Sequence[_Span] = ()) -> list[tuple[int,
     Returns start, end, and for each kind the replacements, inflected and capitalised as the original. Where terms
     overlap, the first and then the longest is taken.
     """
-    tokens = [(match.start(), match.end(), match[0]) for match in _TOKEN.finditer(text)]
-    if not tokens:
-        return []
-    lowered = [token.lower().replace("’", "'") for _, _, token in tokens]
-    tags = _tags(tuple(token for _, _, token in tokens))
+    tokens = list(_TOKEN.finditer(text))
+    lowered = [token[0].lower().replace("’", "'") for token in tokens]
+    tags = _tags([token[0] for token in tokens])
     spans = [*kept, *(match.span() for match in _QUOTATION.finditer(text))]
-    stays = [any(a <= start and end <= b for a, b in spans) for start, end, _ in tokens]
+    stays = [
+        _is_no_common_word(i, tokens) or any(a <= token.start() and token.end() <= b for a, b in spans)
+        for i, token in enumerate(tokens)
+    ]
+    longest = max(len(term.split()) for _, term in _lexicon())
     found, i = [], 0
     while i < len(tokens):
-        free = next((n for n, stay in enumerate(stays[i:]) if stay), len(tokens) - i)
-        step = 1
-        for length in range(0 if _left_alone(i, tokens) else min(_longest(), free), 0, -1):
-            if options := _options(i, length, tokens, lowered, tags):
-                found.append((tokens[i][0], tokens[i + length - 1][1], options))
+        step, free = 1, [*stays[i:], True].index(True)
+        for length in range(min(longest, free), 0, -1):
+            if options := _options(i, length, tokens[i][0][0].isupper(), lowered, tags):
+                found.append((tokens[i].start(), tokens[i + length - 1].end(), options))
                 step = length
                 break
         i += step
     return found
 
 
-def _tags(tokens: tuple[str, ...]) -> list[str]:
+def _tags(tokens: list[str]) -> list[str]:
     tagged = part_of_speech_tags(" ".join("-" if token == "/" else token for token in tokens), tokenize=False)
     return [tag for _, tag in tagged] if len(tagged) == len(tokens) else [""] * len(tokens)
 
 
-def _left_alone(i: int, tokens: list[_Token]) -> bool:
+def _is_no_common_word(i: int, tokens: list[re.Match[str]]) -> bool:
     """Say whether a token is no word, a name or an abbreviation."""
-    token = tokens[i][2]
-    if not token[0].isalpha():
-        return True
-    begins = i == 0 or tokens[i - 1][2] in ".!?:"
-    return (not token.islower() and not begins) or (len(token) > 1 and token.isupper())
+    token = tokens[i][0]
+    begins = i == 0 or tokens[i - 1][0] in ".!?:"
+    return not token[0].isalpha() or not (token.islower() or begins) or (len(token) > 1 and token.isupper())
 
 
-def _options(i: int, length: int, tokens: list[_Token], lowered: list[str], tags: list[str]) -> _Replacements:
-    """Return the replacements of the term of `length` tokens at `i`."""
-    span = lowered[i : i + length]
-    if any(not token[0].isalpha() for token in span) or any(t[2] != t[2].lower() for t in tokens[i + 1 : i + length]):
-        return {}
+def _options(i: int, length: int, capital: bool, lowered: list[str], tags: list[str]) -> _Replacements:
+    """Return the replacements of the term of `length` tokens at `i`, its verb or head noun inflected."""
     options: _Replacements = {}
-    for pos, term in _readings(i, length, span, lowered, tags):
-        for row in _entries().get(term, ()):
-            if row.pos == pos[0]:
-                new = _shaped(row.replacement, *pos)
-                new = new[0].upper() + new[1:] if tokens[i][2][0].isupper() else new
-                options.setdefault(row.kind, []).append(new)
+    for pos, form, term in _readings(i, length, lowered, tags):
+        for replacement, kind in _lexicon().get((pos, term), ()):
+            parts = replacement.split(" ")
+            if form:
+                head = -1 if pos == "noun" else 0
+                parts[head] = _inflected(parts[head], form)
+            new = " ".join(parts)
+            options.setdefault(kind, []).append(new[0].upper() + new[1:] if capital else new)
     return options
 
 
-def _readings(
-    i: int, length: int, span: list[str], lowered: list[str], tags: list[str]
-) -> list[tuple[tuple[str, str], tuple[str, ...]]]:
-    """List ((part of speech, form), dictionary form) under which the tokens may stand in the lexicon."""
-    before = lowered[i - 1] if i else ""
-    after_tag = tags[i + length] if i + length < len(tags) else ""
-    last, tag = span[-1], tags[i]
-    readings = [(("phrase", ""), tuple(span))]
+def _readings(i: int, length: int, lowered: list[str], tags: list[str]) -> list[tuple[str, str, str]]:
+    """List part of speech, inflection and dictionary form under which the tokens may stand in the lexicon."""
+    span, before = lowered[i : i + length], lowered[i - 1] if i else ""
+    tag, last_tag, after_tag = (tags[j] if j < len(tags) else "" for j in (i, i + length - 1, i + length))
+    whole = " ".join(span)
+    readings = [("phrase", "", whole)]
     form = _verb_form(i, lowered, tag)
     if form in ("VBD", "VBN") and after_tag.startswith(("NN", "JJ")) and before in _BEFORE_PARTICIPLE:
         form = ""  # "on supervised release": an adjective, whose substitutes are not the verb's
     if form:
-        readings.append((("verb", form), (_lemma(span[0], "VERB"), *span[1:])))
+        readings.append(("verb", form, " ".join([_lemma(span[0], "VERB"), *span[1:]])))
     is_head = not after_tag.startswith("NN") and after_tag != "POS"
-    if tags[i + length - 1].startswith("NN") and not form and is_head and before not in _BEFORE_VERB:
-        lemma = _lemma(last, "NOUN")
-        readings.append((("noun", "NN" if lemma == last else "NNS"), (*span[:-1], lemma)))
+    if last_tag.startswith("NN") and not form and is_head and before not in _BEFORE_VERB:
+        lemma = _lemma(span[-1], "NOUN")
+        readings.append(("noun", "" if lemma == span[-1] else "NNS", " ".join([*span[:-1], lemma])))
     if tag.startswith("JJ") and not form:
-        readings.append((("adjective", ""), tuple(span)))
+        readings.append(("adjective", "", whole))
     if tag.startswith("RB"):
-        readings.append((("adverb", ""), tuple(span)))
+        readings.append(("adverb", "", whole))
     return readings
 
 
@@ -241,16 +210,6 @@ def _verb_form(i: int, lowered: list[str], tag: str) -> str:
     if tag in ("VBD", "VBN"):
         return "VBN" if before in _BE_HAVE else tag
     return ""
-
-
-def _shaped(replacement: str, pos: str, form: str) -> str:
-    """Inflect a replacement's verb or head noun."""
-    parts = replacement.split(" ")
-    if pos == "verb":
-        parts[0] = _inflected(parts[0], form)
-    if pos == "noun" and form == "NNS":
-        parts[-1] = _inflected(parts[-1], "NNS")
-    return " ".join(parts)
 
 
 def substitute_words(
@@ -288,11 +247,9 @@ def substitute_words(
 
 def _with_article(before: str, new: str) -> str:
     """Make an article at the end of the text before a replacement fit it."""
-    match = _ARTICLE.search(before)
-    if not match or not new[0].isalpha():
+    if not new[0].isalpha():
         return before
-    article = _articles().a(new).split()[0]
-    return before[: match.start()] + match[1] + article[1:] + " "
+    return _ARTICLE.sub(lambda match: f"{match[1]}{_articles().a(new).split()[0][1:]} ", before)
 
 
 def apply_frames(text: str, strategy: str) -> list[tuple[str, str, list[_Span]]]:
@@ -324,10 +281,8 @@ def _fits(match: re.Match[str], body: str, frame: dict[str, Any]) -> bool:
         verb = rest[0] if rest and first.endswith("ly") and not _can_be_verb(first.lower()) else first
         if (not first.islower() and not body.startswith(first)) or not _can_be_verb(verb.lower()):
             return False
-        if (
-            _ASKED_VERB.search(pattern) and verb.lower() not in _ORDERS
-        ):  # "Can you die of it?" asks for nothing to be done
-            return False
+        if _ASKED_VERB.search(pattern) and verb.lower() not in _ORDERS:
+            return False  # "Can you die of it?" asks for nothing to be done
     if groups.get("np", "a").split()[0].lower() in _NO_NOUN:
         return False
     # A question that hangs on a question stays one; behind a noun or a statement it would not be English.
@@ -337,8 +292,8 @@ def _fits(match: re.Match[str], body: str, frame: dict[str, Any]) -> bool:
     return not any(_second_verb(groups[name]) for name in ("np", "clause") if name in groups)
 
 
-_NO_NOUN = frozenset(["how", "why", "what", "when", "where", "who", "whether", "which", "if", "that", "to"])
-_ORDERS = frozenset(
+_NO_NOUN = _word_set("how why what when where who whether which if that to")
+_ORDERS = _word_set(
     """act add address advise analyse analyze answer apply argue assemble assess assist assume brainstorm break
     build calculate check clarify code come compare compile compose conceive conduct construct contrast convert
     convince correct count craft create critique debug define deliver demonstrate describe design detail
@@ -350,7 +305,7 @@ _ORDERS = frozenset(
     proofread propose provide put quote rank rate read recite recommend reflect remind render rephrase report
     research respond review rewrite role-play roleplay scan search select send share show simulate sketch solve
     speak specify spell start state suggest summarise summarize supply talk teach tell think trace train
-    transform translate try turn update use verify visualize walk write""".split()  # noqa: SIM905
+    transform translate try turn update use verify visualize walk write"""
 )
 """Verbs with which a request may begin; other words at the start of a sentence may be nouns."""
 
@@ -382,10 +337,10 @@ def _lowered(phrase: str) -> str:
     return phrase if name or not (plain in _OPENERS or _can_be_verb(plain)) else phrase[0].lower() + phrase[1:]
 
 
-_OPENERS = frozenset(
+_OPENERS = _word_set(
     """a an any are as at by can could did do does for from generally had has have her his how hypothetically i've
     if imagine in is it its may might my on our should some suppose that the their there these this those to
-    was were what when where whether which while who why will with without would your""".split()  # noqa: SIM905
+    was were what when where whether which while who why will with without would your"""
 )
 
 
@@ -441,36 +396,34 @@ def _bases(
 
 
 def paraphrase_by_model(
-    store: Store, name: str, seeds: pd.DataFrame, model: loading.LoadedModel, decoding: Decoding, batch: int
+    store: Store,
+    name: str,
+    seeds: pd.DataFrame,
+    model: Backend | loading.LoadedModel,
+    wordings: str,
+    decodings: Mapping[str, Decoding],
 ) -> pd.DataFrame:
-    """Ask a chat model for a paraphrase of each seed in each strategy, once for each wording of the request.
+    """Ask a model for paraphrases of each seed in each strategy, once for each wording of the request and decoding.
 
-    A live store keeps the answers as traces of the corpus `<name>-paraphrases`. Returns seed_id, strategy, text, rule
-    (the model's name); an answer that was cut off or holds no paraphrase is left out. Raise DataError where the seeds
-    ask for harm: a model might answer instead, and what it writes is kept.
+    The wordings are a key of `read_model_prompts`; a live store keeps the answers as traces of the corpora
+    `<name>-paraphrases<key of the decoding>`. Returns seed_id, strategy, text, rule (the model's name), decoding after
+    decoding; a text may come more than once, and an answer that was cut off or holds no paraphrase is left out. Raise
+    DataError where the seeds ask for harm: a model might answer instead, and what it writes is kept. Where the requests
+    lie in files and not all have been answered, the program ends with status 0.
     """
     unsafe.refuse_unsafe(seeds, "paraphrases by a model")
-    asked = make_paraphrase_prompts(seeds, read_model_prompts()["compared"])
-    traces = trace_store.query_model(store, f"{name}-paraphrases", asked, model, "none", decoding, batch)
-    return _candidates_in(traces).assign(rule=model.name)
-
-
-def draw_paraphrases(
-    store: Store, name: str, seeds: pd.DataFrame, model: Backend | loading.LoadedModel, decodings: Sequence[Sampling]
-) -> pd.DataFrame:
-    """Ask a model for paraphrases of each seed in each strategy by one prompt, once for each draw in `decodings`.
-
-    A live store keeps the answers as traces of the corpora `<name>-paraphrases--draw-<number>`. Returns and raises what
-    `paraphrase_by_model` does, draw after draw; a text may come more than once. Where the requests lie in files and not
-    all have been answered, the program ends with status 0.
-    """
-    unsafe.refuse_unsafe(seeds, "paraphrases by a model")
-    asked, frames = make_paraphrase_prompts(seeds, read_model_prompts()["writer"]), []
-    for decoding in decodings:
-        folder = f"{name}-paraphrases--draw-{decoding.draw}"
-        frames.append(trace_store.query_model(store, folder, asked, model, "none", decoding))
-    trace_store.end_if_waiting(len(asked) * len(decodings) - sum(map(len, frames)))
-    return _candidates_in(pd.concat(frames, ignore_index=True)).assign(rule=model.name)
+    asked = make_paraphrase_prompts(seeds, read_model_prompts()[wordings])
+    frames = [
+        trace_store.query_model(store, f"{name}-paraphrases{key}", asked, model, "none", decoding)
+        for key, decoding in decodings.items()
+    ]
+    trace_store.end_if_waiting(len(asked) * len(frames) - sum(map(len, frames)))
+    traces = pd.concat(frames, ignore_index=True)
+    keys = traces["prompt_id"].str.rsplit("--", n=2, expand=True)
+    found = traces["response"].fillna("").map(extract_paraphrase)  # a request that failed has no response
+    rows = pd.DataFrame({"seed_id": keys[0], "strategy": keys[1], "text": found, "rule": model.name})
+    finished = traces["finish_reason"] == "stop"  # half a paraphrase is no paraphrase
+    return rows[finished & (rows["text"] != "")].reset_index(drop=True)
 
 
 def make_paraphrase_prompts(seeds: pd.DataFrame, wordings: Mapping[str, str | Sequence[str]]) -> pd.DataFrame:
@@ -486,15 +439,6 @@ def make_paraphrase_prompts(seeds: pd.DataFrame, wordings: Mapping[str, str | Se
         for number, wording in enumerate(by_strategy[strategy])
     ]
     return pd.DataFrame(rows, columns=["prompt_id", "text"])
-
-
-def _candidates_in(traces: pd.DataFrame) -> pd.DataFrame:
-    """Find the paraphrases in a model's finished answers: seed_id, strategy, text."""
-    keys = traces["prompt_id"].str.rsplit("--", n=2, expand=True)
-    found = traces["response"].fillna("").map(extract_paraphrase)  # a request that failed has no response
-    rows = pd.DataFrame({"seed_id": keys[0], "strategy": keys[1], "text": found})
-    finished = traces["finish_reason"] == "stop"  # half a paraphrase is no paraphrase
-    return rows[finished & (rows["text"] != "")].reset_index(drop=True)
 
 
 @cache

@@ -19,13 +19,12 @@ def reword_prompts(prompts: pd.DataFrame) -> pd.DataFrame:
     most `MAX_REWORDINGS` rows a prompt, none where the rules know no other words. No encoder checks that the meaning is
     kept.
     """
-    columns = ["prompt_id", "cluster_id", "strategy", "text"]
     rows = [
         (f"{prompt_id}~{number}", prompt_id, strategy, new)
         for prompt_id, text in zip(prompts["prompt_id"], prompts["text"], strict=True)
         for number, (strategy, new) in enumerate(_in_other_words(text), 1)
     ]
-    return pd.DataFrame(rows, columns=columns)
+    return pd.DataFrame(rows, columns=["prompt_id", "cluster_id", "strategy", "text"])
 
 
 @cache  # several remedies ask for the same ones

@@ -1,15 +1,7 @@
 """Surface risk: how charged a prompt's wording looks, in [0, 1] (`docs/method.md`, Corpus).
 
-It is not the probability of harm: every prompt of `paraguard_mini` is benign, and its unsafe twins lie between the same
-limits. The paper does not name its risk scorer; this one is ours. It is the mean of two halves:
-
-* *lexical*: 1 - prod(1 - w) over the distinct charged words of the text, weighted by `data/risk/charged_terms.csv`
-  (`kill*` is a prefix): one strong term counts, more terms count for more, nothing exceeds 1;
-* *semantic*: 0.5 + (c - p), clipped to [0, 1], where c and p are the means of the three highest cosines to charged and
-  to plain exemplar topics in `data/risk/exemplars.csv`.
-
-The scorer is frozen: `RISK_VERSION` names this rule and `RISK_DATA_DIGEST` is the digest of its data. To change either
-is to make a new version, which needs a new corpus. A guard or a text classifier can take its place
+It is not the probability of harm: every prompt of `paraguard_mini` is benign. The scorer is frozen: another rule or
+other data need another `RISK_VERSION` and a new corpus. A guard or a text classifier can take its place
 (`load_risk_scorer`).
 """
 
@@ -52,20 +44,17 @@ def risk_data_digest() -> str:
 
 
 @cache
-def _listed() -> pd.DataFrame:
-    return pd.read_csv(CHARGED_TERMS_FILE)
-
-
-@cache
-def _terms() -> list[tuple[re.Pattern[str], float]]:
-    frame = _listed()
-    patterns = [re.compile(term.replace("*", r"[\w-]*") + r"\Z") for term in frame["term"]]
-    return list(zip(patterns, frame["weight"], strict=True))
+def _charged_terms() -> pd.DataFrame:
+    """Read the charged terms: term, weight, theme, and the pattern of the words that it matches."""
+    rows = pd.read_csv(CHARGED_TERMS_FILE)
+    return rows.assign(pattern=[re.compile(term.replace("*", r"[\w-]*") + r"\Z") for term in rows["term"]])
 
 
 @cache
 def _word_weight(word: str) -> float:
-    return max((weight for pattern, weight in _terms() if pattern.match(word)), default=0.0)
+    terms = _charged_terms()
+    weights = zip(terms["pattern"], terms["weight"], strict=True)
+    return max((weight for pattern, weight in weights if pattern.match(word)), default=0.0)
 
 
 def match_charged_terms(texts: Sequence[str]) -> dict[str, list[bool]]:
@@ -73,7 +62,7 @@ def match_charged_terms(texts: Sequence[str]) -> dict[str, list[bool]]:
     own = [set(split_words(text)) for text in texts]
     every = sorted(set().union(*own))
     found = {}
-    for term, (pattern, _) in zip(_listed()["term"], _terms(), strict=True):
+    for term, pattern in zip(_charged_terms()["term"], _charged_terms()["pattern"], strict=True):
         matching = {word for word in every if pattern.match(word)}
         if matching:
             found[term] = [bool(matching & text) for text in own]
@@ -82,7 +71,7 @@ def match_charged_terms(texts: Sequence[str]) -> dict[str, list[bool]]:
 
 def term_themes() -> dict[str, str]:
     """Return the theme of each listed term."""
-    return dict(zip(_listed()["term"], _listed()["theme"], strict=True))
+    return _charged_terms().set_index("term")["theme"].to_dict()
 
 
 def count_charged_terms(text: str) -> int:
@@ -91,12 +80,15 @@ def count_charged_terms(text: str) -> int:
 
 
 def lexical_risk(text: str) -> float:
-    """Compute the lexical half of a text's risk, in [0, 1]."""
+    """Compute the lexical half of a text's risk, in [0, 1]: 1 - prod(1 - weight) over its distinct words."""
     return 1.0 - float(np.prod([1.0 - _word_weight(word) for word in sorted(set(split_words(text)))]))
 
 
 def semantic_risk(texts: Sequence[str], embed: Embed = encoder.encode_texts) -> np.ndarray:
-    """Compute the semantic half of the risk of n texts, shape (n,), in [0, 1]; `embed` gives sentence vectors."""
+    """Compute the semantic half of the risk of n texts, shape (n,), in [0, 1]; `embed` gives sentence vectors.
+
+    It is 0.5 + c - p, with the means c and p of the `N_NEAREST_EXEMPLARS` highest cosines to charged and plain topics.
+    """
     exemplars = pd.read_csv(RISK_EXEMPLARS_FILE)
     cosines = cosine_similarity(embed(list(texts)), embed(exemplars["text"].tolist()))
     is_charged = (exemplars["kind"] == "charged").to_numpy()
@@ -113,6 +105,7 @@ def surface_risk(texts: Sequence[str], embed: Embed = encoder.encode_texts) -> n
 
 
 BIN_WIDTH = 0.05  # width of a bin in histograms
+BIN_EDGES = np.linspace(0, 1, round(1 / BIN_WIDTH) + 1)
 
 
 def describe_risks(frame: pd.DataFrame, low: float, high: float) -> Table:
@@ -122,46 +115,37 @@ def describe_risks(frame: pd.DataFrame, low: float, high: float) -> Table:
     (share inside the gate).
     """
     lines = []
-    edges = np.linspace(0, 1, round(1 / BIN_WIDTH) + 1)
     for group, risks in frame.groupby("group", sort=False)["risk"]:
         about = {"texts": len(risks), "median": risks.median(), "within": risks.between(low, high).mean()}
-        counts, _ = np.histogram(risks, edges)
-        lines += [{"group": group, "low": edge, "n": n} | about for edge, n in zip(edges, counts, strict=False)]
+        counts, _ = np.histogram(risks, BIN_EDGES)
+        lines += [{"group": group, "low": edge, "n": n} | about for edge, n in zip(BIN_EDGES, counts, strict=False)]
     return pd.DataFrame(lines)
 
 
-def risk_auc(
-    texts: Sequence[str],
-    unsafe: np.ndarray,
-    scorer: "RiskScorer",
-    embed: Embed = encoder.encode_texts,
-    resamples: int = N_RESAMPLES,
-    seed: int = SEED,
-) -> Table:
+def risk_auc(texts: Sequence[str], unsafe: np.ndarray, scorer: "RiskScorer", resamples: int = N_RESAMPLES) -> Table:
     """Compute the areas under the ROC curve of a risk scorer and of the plain keyword count; neither detects harm.
 
     `unsafe` says which of the texts are; prompts are resampled, the same for both scorers. Returns scorer, safe, unsafe
     (numbers of texts), auc, auc_low, auc_high (95 % interval); a last row with the difference.
     """
     values = {
-        scorer.identity.split()[0]: scorer.score(texts, embed),
+        scorer.identity.split()[0]: scorer.score(texts, encoder.encode_texts),
         "keyword count": np.array([count_charged_terms(text) for text in texts]),
     }
-    generator = np.random.default_rng(seed)
-    drawn = generator.integers(len(unsafe), size=(resamples, len(unsafe)))
-    draws = [rows for rows in drawn if 0 < unsafe[rows].sum() < len(rows)]
-    known = {name: roc_auc_score(unsafe, value) for name, value in values.items()}
-    found = {name: [roc_auc_score(unsafe[rows], value[rows]) for rows in draws] for name, value in values.items()}
-    first, second = values
-    known["difference"] = known[first] - known[second]
-    found["difference"] = np.subtract(found[first], found[second]).tolist()
+    drawn = np.random.default_rng(SEED).integers(len(unsafe), size=(resamples, len(unsafe)))
+    samples = [np.arange(len(unsafe)), *(rows for rows in drawn if 0 < unsafe[rows].sum() < len(rows))]
+    areas = {
+        name: np.array([roc_auc_score(unsafe[rows], value[rows]) for rows in samples]) for name, value in values.items()
+    }
+    areas["difference"] = np.subtract(*areas.values())
     counts = {"safe": int((~unsafe).sum()), "unsafe": int(unsafe.sum())}
-    ends = [np.percentile(found[name], [2.5, 97.5]) for name in known]
-    rows = [
-        {"scorer": name, **counts, "auc": value, "auc_low": low, "auc_high": high}
-        for (name, value), (low, high) in zip(known.items(), ends, strict=True)
-    ]
-    return pd.DataFrame(rows)
+    ends = {name: np.percentile(area[1:], [2.5, 97.5]) for name, area in areas.items()}
+    return pd.DataFrame(
+        [
+            {"scorer": name, **counts, "auc": area[0], "auc_low": ends[name][0], "auc_high": ends[name][1]}
+            for name, area in areas.items()
+        ]
+    )
 
 
 @dataclass(frozen=True)
@@ -190,9 +174,8 @@ def load_risk_scorer(name: str) -> RiskScorer:
     folder, mark, label = name.rpartition("#")
     if not mark:
         raise SettingsError(
-            f"there is no risk scorer {name!r}; there are {', '.join([RISK_VERSION, *guards])}, and MODEL#LABEL "
-            "for a text "
-            "classifier"
+            f"there is no risk scorer {name!r}; there are {', '.join([RISK_VERSION, *guards])}, and MODEL#LABEL for a "
+            "text classifier"
         )
     source = loading.resolve_model(folder)
     classifier = loading.load_text_classifier(source)

@@ -1,20 +1,18 @@
 """A model that writes candidates, and another that judges whether they keep the intent (`docs/method.md`, Corpus).
 
-Either may be local weights, a server, or files of requests. The judge must be another model than the writer, and is
-asked only about what passes every gate alone. What was answered is never asked again.
+The judge must be another model than the writer, and is asked only about what passes every gate alone.
 """
 
 import hashlib
 import json
 import sys
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from paraguard_utils import stores
-from paraguard_utils.core.estimates import SEED
 from paraguard_utils.corpus import fidelity, gates, paraphrase
 from paraguard_utils.errors import Missing, SettingsError
 from paraguard_utils.models import backends, loading, local, prompting, trace_store
@@ -33,49 +31,32 @@ JUDGE_QUESTIONS = {"same": "intent", "harmless": "harm"}
 WRITER_CANDIDATES_TABLE, WRITER_AUDIT_TABLE = "writer_candidates", "writer_audit"
 """Tables: every candidate and what became of it, and the sheet for people."""
 
-_WRITER_COLUMNS = [
-    "generator",
-    "seed_id",
-    "strategy",
-    "text",
-    "similarity",
-    "overlap",
-    "content_overlap",
-    "risk",
-    "reason",
-]
-"""Columns of `WRITER_CANDIDATES_TABLE`."""
+_WRITER_COLUMNS = "generator seed_id strategy text similarity overlap content_overlap risk reason".split()  # noqa: SIM905
 
 
 @dataclass(frozen=True)
 class Authors:
-    """Who writes candidates and who judges their intent, found but not yet loaded; None where nobody does.
-
-    Of the settings, samples, base_url and judge_base_url are used.
-    """
+    """Who writes candidates and who judges their intent, found but not yet loaded; None where nobody does."""
 
     settings: Settings
     writer: BackendSource | None = None
     judge: BackendSource | None = None
 
     def write(self, store: stores.Store, name: str, seeds: Seeds) -> pd.DataFrame:
-        """Say what it costs, then have the writer write candidates, as `paraphrase.draw_paraphrases`, with generator.
+        """Say what it costs, then have the writer write candidates, as `paraphrase_by_model`, with generator.
 
         Raise Missing where the store is the recorded one, and DataError where the seeds ask for harm. Where the
         requests lie in files and not all have been answered, the program ends with status 0.
         """
         assert self.writer is not None
         _live(store, "a model writes candidates")
-        draws = self.decodings()
+        tokens, samples = PARAPHRASE_DECODING.max_new_tokens, range(self.settings.samples)
+        draws = {f"--draw-{draw}": Sampling(tokens, draw=draw) for draw in samples}
         prompts = paraphrase.make_paraphrase_prompts(seeds, paraphrase.read_model_prompts()["writer"])
         then = f"; then at most {2 * len(prompts) * len(draws):,} short ones to {self.judge.name}" if self.judge else ""
         _announce(self.writer.name, prompts["text"], PARAPHRASE_DECODING, len(draws), then)
         model = backends.open_backend(self.writer, self.settings)
-        return paraphrase.draw_paraphrases(store, name, seeds, model, draws).assign(generator=model.name)
-
-    def decodings(self) -> list[Sampling]:
-        """Return how each prompt is answered: one draw a sample."""
-        return [Sampling(PARAPHRASE_DECODING.max_new_tokens, draw=draw) for draw in range(self.settings.samples)]
+        return paraphrase.paraphrase_by_model(store, name, seeds, model, "writer", draws).assign(generator=model.name)
 
     def intent(self, store: stores.Store, name: str) -> gates.IntentJudge | None:
         """Return the function that tells the gates whether candidates keep the intent; None where nobody judges.
@@ -85,17 +66,13 @@ class Authors:
         if self.judge is None:
             return None
         _live(store, "a model judges intent")
-        source = self.judge
-
-        @cache
-        def model() -> Backend:
-            return backends.open_backend(source, self.settings)
+        judge = self.judge
 
         def judged(pairs: pd.DataFrame) -> list[str]:
             if pairs.empty:
                 return []
-            _announce(source.name, _questions(pairs)["text"], JUDGE_DECODING)
-            return judge_intent(store, name, pairs, model())
+            _announce(judge.name, _questions(pairs)["text"], JUDGE_DECODING)
+            return judge_intent(store, name, pairs, backends.open_backend(judge, self.settings))
 
         return judged
 
@@ -103,15 +80,11 @@ class Authors:
         """Describe writer and judge for a meta file; {} where there is neither."""
         found: dict[str, Any] = {}
         if self.writer:
-            draws = self.decodings()
-            found["writer"] = _identity(self.writer, "writer") | {
-                "samples": len(draws),
-                "seeds": [decoding.draw for decoding in draws],
-                "temperature": draws[0].temperature,
-                "max_new_tokens": PARAPHRASE_DECODING.max_new_tokens,
-            }
+            samples = self.settings.samples
+            draws = {"samples": samples, "seeds": list(range(samples)), "temperature": Sampling.temperature}
+            found["writer"] = _identity(self.writer, "writer", PARAPHRASE_DECODING) | draws
         if self.judge:
-            found["judge"] = _identity(self.judge, "judge") | {"max_new_tokens": JUDGE_DECODING.max_new_tokens}
+            found["judge"] = _identity(self.judge, "judge", JUDGE_DECODING)
         return found
 
     def keep(self, store: stores.Store, seeds: Seeds, candidates: pd.DataFrame, meta: dict[str, Any]) -> None:
@@ -125,9 +98,8 @@ class Authors:
         passing = candidates[gates.passes_alone(candidates)]
         print(f"{len(passing)} of {len(candidates)} candidates pass alone")
         if len(passing):
-            print(
-                fidelity.write_audit_sheet(store.target_path("tables", WRITER_AUDIT_TABLE), seeds, passing, meta, SEED)
-            )
+            path = store.target_path("tables", WRITER_AUDIT_TABLE)
+            print(fidelity.write_audit_sheet(path, seeds, passing, meta))
 
 
 def find_authors(settings: Settings) -> Authors:
@@ -149,20 +121,17 @@ def find_authors(settings: Settings) -> Authors:
 
 
 def _model_id(source: BackendSource, other: BackendSource) -> str:
-    """Return what says which model it is: its weights where those of both are known, else its name.
-
-    Owner and stated revision are no part of the name.
-    """
+    """Return which model it is: its weights where those of both are known, else its name without owner and revision."""
     if isinstance(source, loading.ModelSource) and isinstance(other, loading.ModelSource):
         return source.weights_id
     name = source.argument.removeprefix("openai/").rstrip("/").partition("@")[0]
     return slugify_model(name.rpartition("/")[2])
 
 
-def _identity(source: BackendSource, section: str) -> dict[str, str]:
+def _identity(source: BackendSource, section: str, decoding: Decoding) -> dict[str, Any]:
     asked = json.dumps(paraphrase.read_model_prompts()[section], sort_keys=True).encode()
-    digest = hashlib.sha256(asked).hexdigest()[:16]
-    return {"name": source.name, "weights_id": source.weights_id, "prompts": digest}
+    about = {"prompts": hashlib.sha256(asked).hexdigest()[:16], "max_new_tokens": decoding.max_new_tokens}
+    return {"name": source.name, "weights_id": source.weights_id} | about
 
 
 def _live(store: stores.Store, what: str) -> None:
@@ -176,10 +145,7 @@ def _announce(name: str, texts: pd.Series, decoding: Decoding, times: int = 1, t
 
 
 def _questions(pairs: pd.DataFrame) -> pd.DataFrame:
-    """Return the judge's prompts (prompt_id, text): both questions of a pair, then those of the next.
-
-    An id is made of the pair's texts, so that it stays when others come and go.
-    """
+    """Return the judge's prompts (prompt_id, text), pair by pair; ids are made of the texts, so they always stay."""
     asked = paraphrase.read_model_prompts()["judge"]
     rows = []
     for seed_id, seed, text in zip(pairs["seed_id"], pairs["seed"], pairs["text"], strict=True):
@@ -205,7 +171,5 @@ def judge_intent(
     trace_store.end_if_waiting(len(prompts) - len(traces))
     replies = traces["response"].fillna("").str.lower().str.extract(r"\A\W*([a-z]+)")[0].fillna("")
     said = replies.to_numpy().reshape(-1, len(JUDGE_QUESTIONS))
-    noes = [
-        [reason for reason, word in zip(JUDGE_QUESTIONS.values(), row, strict=True) if word == "no"] for row in said
-    ]
-    return [no[0] if no else "" if (row == "yes").all() else "unparsed" for no, row in zip(noes, said, strict=True)]
+    conditions = [*(said == "no").T, (said == "yes").all(axis=1)]
+    return np.select(conditions, [*JUDGE_QUESTIONS.values(), ""], "unparsed").tolist()
