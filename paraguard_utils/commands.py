@@ -280,7 +280,6 @@ def card() -> None:
     from paraguard_utils.report import croissant, numbers
 
     croissant.write_card(Store(RECORDED).read("tables", numbers.NUMBERS_TABLE))
-    croissant.write_croissant()
 
 
 @app.command()

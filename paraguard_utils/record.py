@@ -125,7 +125,6 @@ def redraw_record(recorded: Store, known: Sequence[str]) -> None:
     readme.write_text(numbers.fill_numbers(readme.read_text(encoding="utf-8"), found), encoding="utf-8")
     stores.write_text(paths.DATA / "demo.csv", make_demo_log(recorded).to_csv(index=False))
     croissant.write_card(found)
-    croissant.write_croissant()
     for notebook in run.list_notebooks():
         executed = clean_notebook(nbformat.read(recorded.writes / "notebooks" / notebook.name, as_version=4))
         for cell in executed.cells:

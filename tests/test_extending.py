@@ -26,7 +26,7 @@ FIGURE = {
         "\n\ndef plot_gate_distributions(": """
 
 def plot_lengths(table):
-    figure, axis = subplots(1, 1)
+    figure, axis = style.subplots(1, 1)
     axis.hist(table)
     return figure
 

@@ -5,7 +5,6 @@ and examples to tune it on.
 """
 
 import shlex
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,72 +25,43 @@ from paraguard_utils.stores import LIVE, RECORDED, Store
 REMEDY_MAP_TABLE = "remedy_map"
 """The table of 08: remedies by target, as `remedies.effects.table` makes it."""
 
-MAX_PRINTED = 3
-"""Clusters, and names of remedies, that are printed at most; the files have all."""
-
-_MAX_PHRASING = 110
-"""Characters of a phrasing that are printed."""
+MAX_PRINTED, _MAX_PHRASING = 3, 110
+"""Clusters and names of remedies, and characters of a phrasing, that are printed at most; the files have all."""
 
 
-@dataclass(frozen=True)
-class Advice:
-    """What the map says for one target.
+class Advice(NamedTuple):
+    """What the map says for one target: the row to take, or else a trade-off, and the names of what was judged.
 
-    Attributes
-    ----------
-    remedy : dict or None
-        The row of the map to take; None where the rule finds none.
-    trade_off : dict or None
-        Without a remedy: the row that loses the fewest twins for what it gains; None if no interval of a change of FRR
-        lies below zero.
-    price : float, >= 0
-        Of the trade-off: points of twins no longer refused for each point of FRR; NaN without one.
-    tried : list of str
-        The remedies that were judged.
+    Remedy is None where the rule finds none. The trade-off is then the row that loses the fewest twins for what it
+    gains: `price` points of twins no longer refused for each point of FRR; None if no change of FRR is surely below 0.
     """
 
     remedy: dict[str, Any] | None
     trade_off: dict[str, Any] | None
-    price: float
     tried: list[str]
 
 
 def choose_remedy(rows: Table) -> Advice:
-    """Choose a remedy for one target (`docs/method.md`, Remedies).
+    """Choose a remedy for one target from its rows of the map (`docs/method.md`, Remedies).
 
-    A remedy counts if the interval of its change of FRR lies below 0 and its twins are `kept`, or even refused `more`.
-    Of these, take the one that asks the model least; of equals, the one whose FRR falls most. If none counts, the
-    trade-off is, of those whose change of FRR has its interval below zero, the one that loses the fewest twins for each
-    point of FRR gained; of equals, again the cheapest, then the largest fall. Whether it is worth its price is not for
-    a rule to say. Rows with another `role` than remedy, which nobody would deploy, are left out. Queries do not include
-    what tuning costs once.
-
-    Parameters
-    ----------
-    rows : DataFrame
-        One target's rows of the map: remedy, role, queries, frr_change with its interval, twins_change, twins_verdict.
-        The untouched target may be among them.
+    A remedy counts if the interval of its change of FRR lies below 0 and its twins are `kept`, or even refused `more`:
+    take the one that asks the model least, of equals the one whose FRR falls most. If none counts, the trade-off is, of
+    those whose FRR surely falls, the one that loses the fewest twins for each point of FRR gained, then the cheapest,
+    then the largest fall. Rows with another `role` than remedy, which nobody would deploy, are left out.
     """
     rows = rows[rows["role"] == "remedy"]
-    tried = rows["remedy"].tolist()
     falls = rows[rows["frr_change_high"] < 0]
     cheapest = ["queries", "frr_change"]
     kept = falls[falls["twins_verdict"].isin(["kept", "more"])].sort_values(cheapest, kind="stable")
-    if len(kept):
-        return Advice(kept.to_dict("records")[0], None, np.nan, tried)
     # A point estimate may rise where the interval leaves open whether twins are lost: that costs nothing that is known.
     priced = falls.assign(price=(falls["twins_change"] / falls["frr_change"]).clip(lower=0)).dropna(subset="price")
-    if priced.empty:
-        return Advice(None, None, np.nan, tried)
-    first = priced.sort_values(["price", *cheapest], kind="stable").to_dict("records")[0]
-    return Advice(None, first, float(first["price"]), tried)
+    priced = priced.sort_values(["price", *cheapest], kind="stable")
+    remedy, trade_off = (next(iter(found.to_dict("records")), None) for found in (kept, priced))
+    return Advice(remedy, None if remedy else trade_off, rows["remedy"].tolist())
 
 
 class MeasuredRemedies(NamedTuple):
-    """Rows of the map that speak for a target, the target they were measured on, and the name of their store.
-
-    The target is the asked one or the published one that stands for it.
-    """
+    """The target that was measured, the asked one or one that stands for it, its rows of the map, and their store."""
 
     target: str
     rows: Table
@@ -129,14 +99,8 @@ def write_advice(config: Settings) -> list[str]:
     """Write a target's advice to the store's `advice/TARGET/`: brittle clusters, rows of the map, examples, and text.
 
     Of the settings store, corpus, model and the first of wrappers are used. Returns the lines to print, which
-    `advice.txt` holds too.
-
-    Raises
-    ------
-    Missing
-        The store lacks answers, labels or scores; the error names the command to run.
-    DataError
-        The corpus asks for harm, or files of the store do not belong together.
+    `advice.txt` holds too. Where answers, labels or scores lack, the error Missing names the command to run; a corpus
+    that asks for harm, or files that do not belong together, are a DataError.
     """
     store = Store(config.store)
     corpus = store.read_earlier("corpus", config.corpus)
@@ -232,7 +196,7 @@ def _remedy_lines(found: MeasuredRemedies | None, target: str, config: Settings)
         none = "No remedy on the map is sure to lower false refusals without losing right ones"
         lines = [f"{head} none. {none} ({tried})"]
     if advice.trade_off:
-        price = f"{tables.format_number(advice.price, 2)} points for each point of FRR gained"
+        price = f"{tables.format_number(advice.trade_off['price'], 2)} points for each point of FRR gained"
         lines += [f"   A trade-off, no advice: {_named(advice.trade_off)} loses the fewest twins, {price}"]
     lines += [f"   {_effects(row)}"] if row else ["   None lowers false refusals for sure at any price"]
     (title,) = registry.display_titles([found.target])

@@ -19,24 +19,19 @@ _MIN_SIZE = 1e-6
 def compare_cells(recorded: Table, live: Table, keys: Sequence[str]) -> pd.DataFrame:
     """Compare two versions of a table cell by cell, in the rows (identified by the columns `keys`) that both have.
 
-    Returns
-    -------
-    DataFrame
-        keys, column, recorded, live, share: the difference as a share of the width of the recorded 95 % interval of
-        that number; of its own size where it has no interval; infinite for different texts, or where one of the two is
-        undefined; 0 where both are.
+    Returns keys, column, recorded, live, share: the difference as a share of the width of the recorded 95 % interval of
+    that number; of its own size where it has no interval; infinite for different texts, or where one of the two is
+    undefined; 0 where both are.
     """
     keys = list(keys)
     old, new = (frame.astype(object).melt(keys, var_name="column") for frame in (recorded, live))
     both = old.merge(new, on=[*keys, "column"], suffixes=("_recorded", "_live"))
     both = both.rename(columns=lambda name: name.removeprefix("value_"))
-    ends = both["column"].str.replace(r"_(low|high)$", "", regex=True)
-    width = pd.Series(np.nan, index=both.index)
-    for name in ends.unique():
-        if {f"{name}_low", f"{name}_high"} <= set(recorded):
-            widths = recorded.set_index(keys)[f"{name}_high"] - recorded.set_index(keys)[f"{name}_low"]
-            own = ends == name
-            width[own] = widths.reindex(pd.MultiIndex.from_frame(both.loc[own, keys])).to_numpy()
+    names = [name.removesuffix("_low") for name in recorded if name.endswith("_low")]
+    spans = {name: recorded[f"{name}_high"] - recorded[f"{name}_low"] for name in names}
+    widths = recorded[keys].assign(**spans).melt(keys, var_name="estimate", value_name="width")
+    estimates = both["column"].str.replace(r"_(low|high)$", "", regex=True)
+    width = both.assign(estimate=estimates).merge(widths, on=[*keys, "estimate"], how="left")["width"]
     cells = zip(both["recorded"], both["live"], width, strict=True)
     return both.assign(share=[_share(old, new, wide) for old, new, wide in cells])
 

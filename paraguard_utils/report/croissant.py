@@ -10,10 +10,10 @@ import csv
 import hashlib
 import json
 import re
-from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import yaml
@@ -26,17 +26,13 @@ from paraguard_utils.settings import CORPUS
 
 CARD_FILE = paths.ROOT / "data" / "README.md"
 CROISSANT_FILE = paths.ROOT / "data" / "croissant.json"
-RECORD_SETS = {name: name for name in ("seeds", "candidates", "corpus", "labels", "scores", "traces")} | {
-    f"twins_{name}": name for name in ("seeds", "candidates", "corpus")
-}
+RECORD_SETS = {name: name for name in ("seeds", "candidates", "corpus", "labels", "scores", "traces")}
+RECORD_SETS |= {f"twins_{name}": name for name in ("seeds", "candidates", "corpus")}
 """Sections of the card that become record sets, and the schema of their files; where there is a file for each target,
 the target is the first field."""
 
-_CLUSTER = "deception-14"
-"""The cluster that the card shows."""
-
-_MAX_EXAMPLE = 60
-"""Characters of an example."""
+_CLUSTER, _MAX_EXAMPLE = "deception-14", 60
+"""The cluster that the card shows, and the characters of an example."""
 
 _PART = re.compile(r"(?m)^(?=###? )")
 _ROW = re.compile(r"(?m)^\| `(\w+)` \| (.*?) \|(.*)\|$")
@@ -91,14 +87,17 @@ def fill_card(card: str, found: Table) -> str:
     """Fill the card with what the files say, and with the numbers from `numbers.collect_numbers`."""
     corpus = stores.Store(stores.RECORDED).read("corpus", CORPUS)
     cluster = corpus[corpus["cluster_id"] == _CLUSTER].drop_duplicates("strategy").set_index("strategy")["text"]
-    columns = _list_columns()
     parts = []
     for part in _PART.split(card):
-        files = _section(part).files()[:1] if part.startswith("### ") else []
-        shown = _with(read_first_row(files[0])) if files else _with(cluster.to_dict(), 200)
         if part.startswith("## Tables\n"):
-            shown = lambda row: f"| `{row[1]}` | {row[2]} | {columns.get(row[1], row[3].strip())} |"  # noqa: E731
-        parts.append(_ROW.sub(shown, part))
+            cells = _list_columns()
+        elif part.startswith("### ") and (files := _section(part).files()):
+            first = read_first_row(files[0])
+            cells = {name: _brief(first[name]) for name in _section(part).columns if name in first}
+        else:
+            cells = {name: _brief(text, 200) for name, text in cluster.items()}
+        rows = (f"| `{name}` | {holds} | {cells.get(name, old.strip())} |" for name, holds, old in _ROW.findall(part))
+        parts.append(_ROW.sub(lambda _, rows=rows: next(rows), part))
     return numbers.fill_numbers("".join(parts), found)
 
 
@@ -106,22 +105,11 @@ def _list_columns() -> dict[str, str]:
     """Return the columns of every recorded table by its name, `x±` for `x`, `x_low` and `x_high`."""
     found = {}
     for path in sorted((paths.DATA / "tables").glob("*.csv")):
-        with path.open(encoding="utf-8", newline="") as file:
-            names = next(csv.reader(file))
+        names = list(pd.read_csv(path, nrows=0))
         ends = {f"{name}{end}" for name in names for end in ("_low", "_high") if f"{name}_low" in names}
         listed = [f"{name}±" if f"{name}_low" in names else name for name in names if name not in ends]
         found[re.sub("^confused_refusals_.*", "confused_refusals_TARGET", path.stem)] = ", ".join(listed)
     return found
-
-
-def _with(row: Mapping[str, Any], longest: int = _MAX_EXAMPLE) -> Callable[[re.Match[str]], str]:
-    """Return a function that puts a row's values into the last cells of a table; a cell without a value stays."""
-
-    def line(match: re.Match[str]) -> str:
-        name, holds, example = match.groups()
-        return f"| `{name}` | {holds} | {_brief(row[name], longest) if name in row else example.strip()} |"
-
-    return line
 
 
 def _brief(value: object, longest: int = _MAX_EXAMPLE) -> str:
@@ -137,8 +125,9 @@ def _brief(value: object, longest: int = _MAX_EXAMPLE) -> str:
 
 
 def write_card(found: Table) -> None:
-    """Fill the card, with the numbers from `numbers.collect_numbers`."""
+    """Fill the card, with the numbers from `numbers.collect_numbers`, and write its twin for machines."""
     CARD_FILE.write_text(fill_card(CARD_FILE.read_text(encoding="utf-8"), found), encoding="utf-8")
+    CROISSANT_FILE.write_text(format_croissant(CARD_FILE.read_text(encoding="utf-8")), encoding="utf-8")
 
 
 _URL = "https://arxiv.org/abs/2512.01037v2"
@@ -166,11 +155,6 @@ _CONTEXT = {
     "sc": "https://schema.org/",
 }
 """The standard's JSON-LD context."""
-
-
-def write_croissant() -> None:
-    """Write the description of the recorded data."""
-    CROISSANT_FILE.write_text(format_croissant(CARD_FILE.read_text(encoding="utf-8")), encoding="utf-8")
 
 
 def format_croissant(markdown: str) -> str:

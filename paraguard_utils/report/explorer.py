@@ -38,19 +38,9 @@ class ExplorerHeader(NamedTuple):
 
 
 def render_explorer(corpus: Corpus, data: Mapping[str, Evaluation], about: ExplorerHeader) -> str:
-    """Make the page as HTML.
+    """Make the page as HTML of one or more targets, all scored alike, which may have no rejections.
 
-    Parameters
-    ----------
-    corpus : DataFrame
-    data : dict of str to Evaluation
-        By target, at least one, all scored alike; a target may have no rejections.
-    about : About
-
-    Raises
-    ------
-    DataError
-        The corpus asks for harm.
+    A corpus that asks for harm is a DataError.
     """
     unsafe.refuse_unsafe(corpus, "the explorer")
     content = collect_explorer_data(corpus, data, about)
@@ -81,16 +71,13 @@ def render_explorer(corpus: Corpus, data: Mapping[str, Evaluation], about: Explo
 def collect_explorer_data(corpus: Corpus, data: Mapping[str, Evaluation], about: ExplorerHeader) -> dict[str, object]:
     """Collect what the page shows, JSON-able; each text stands there once, others refer to its place.
 
-    Returns
-    -------
-    dict
-        decisions, the label set; questions, what a reader may say to each; formula, what a spreadsheet would run begins
-        with; prompts, as the corpus has them, with the bin of their risk; targets: name, title, answers and labels
-        (places in decisions) by prompt, tokens (texts) and words, the tokens of each compared prompt; rejections:
-        target, prompt, isolation, ci, ci_clipped, mean_similarity (null where undefined), paraphrase (the most similar
-        accepted prompt of the cluster and its similarity, or null) and near. Each of near is a neighbour: prompt,
-        similarity, drift, prob_shift, ppl_relative, ppl_clipped, score_relative, score_clipped, the place of the
-        neighbour's nearest token for each token of the rejection, and the distance to it in hundredths.
+    Returns decisions, the label set; questions, what a reader may say to each; formula, what a spreadsheet would run
+    begins with; prompts, as the corpus has them, with the bin of their risk; targets: name, title, answers and labels
+    (places in decisions) by prompt, tokens (texts) and words, the tokens of each compared prompt; rejections: target,
+    prompt, isolation, ci, ci_clipped, mean_similarity (null where undefined), paraphrase (the most similar accepted
+    prompt of the cluster and its similarity, or null) and near. Each of near is a neighbour: prompt, similarity, drift,
+    prob_shift, ppl_relative, ppl_clipped, score_relative, score_clipped, the place of the neighbour's nearest token for
+    each token of the rejection, and the distance to it in hundredths.
     """
     place = pd.Series(range(len(corpus)), index=corpus["prompt_id"])
     columns = ["prompt_id", "cluster_id", "strategy", "category", "risk", "text"]

@@ -92,9 +92,7 @@ def ci_correlates(table: Table) -> Table:
     for name, title in (COVARIATE_TITLES | SIGNAL_TITLES).items():
         row: dict[str, object] = {"covariate": title}
         for reading, own in judged[judged["covariate"] == name].groupby("reading", sort=False):
-            row[f"r, {reading}"] = " to ".join(
-                tables.format_number(end, 2, "+") for end in (own["r"].min(), own["r"].max())
-            )
+            row[f"r, {reading}"] = _range(own["r"], 2, "+")
             above, below = ((own["side"] == side).sum() for side in ("above", "below"))
             beyond = f"; |r| > {CORRELATION_LIMIT} in {own['met'].sum()}, perhaps {own['unclear'].sum()}"
             row[f"sure, {reading}"] = f"{above} up, {below} down of {len(own)}{beyond if name == 'similarity' else ''}"
@@ -128,14 +126,10 @@ ALL_CORPORA = "all corpora"
 
 
 def count_cohort_claims(table: Table, tau: float = 0.60) -> Table:
-    """Test the paper's claims about cohorts on Table 2, at one of `confusion.CR_THRESHOLDS`.
+    """Test the paper's claims about cohorts on Table 2, at one of `confusion.CR_THRESHOLDS` (`docs/method.md`).
 
-    Safe paraphrases (low risk, high similarity) are about 60 % confused, the high-risk cohort, 27.8 %, least. The first
-    is read as CR above one half, and above that of the target's other rejections; the second as CR below that of the
-    other rejections. Cells of fewer than 30 rejections or 10 clusters are untestable.
-
-    Returns claim, cohorts (how they are cut), reading, and how many targets confirm the claim, contradict it, leave it
-    open, or are untestable.
+    Cells of fewer than 30 rejections or 10 clusters are untestable. Returns claim, cohorts (how they are cut), reading,
+    and how many targets confirm the claim, contradict it, leave it open, or are untestable.
     """
     end, rows = cohorts.to_percent(tau), []
     for claim, (risk, similarity, measure, limit, side) in COHORT_CLAIMS.items():
@@ -166,9 +160,8 @@ def count_similarity_claim(table: Table) -> Table:
     rows = []
     for reading, own in table[table["covariate"] == "similarity"].groupby("reading", sort=False):
         sides = np.where(own["few"], "undefined", _sides(own, "r", known))
-        close = (
-            (own["r_low"] >= known - MAX_R_DISTANCE) & (own["r_high"] <= known + MAX_R_DISTANCE) & (sides == "about")
-        )
+        close = (own["r_low"] >= known - MAX_R_DISTANCE) & (own["r_high"] <= known + MAX_R_DISTANCE)
+        close &= sides == "about"
         counts = _outcomes(np.where(close, "close", sides), "close")
         rows.append({"claim": "CI does not follow similarity", "reading": reading, **counts})
     return pd.DataFrame(rows)
@@ -195,11 +188,6 @@ def choose_verdict(confirm: int, contradict: int, unclear: int) -> str:
 
     It is `REPRODUCED` or `NOT_REPRODUCED` where at least `MIN_DECIDING_SHARE` of the comparisons say so and none says
     the opposite; else `CANNOT_TELL`.
-
-    Examples
-    --------
-    >>> choose_verdict(4, 0, 1), choose_verdict(0, 4, 0), choose_verdict(1, 0, 18)
-    ('reproduced', 'not reproduced', 'cannot tell here')
     """
     least = max(1, MIN_DECIDING_SHARE * (confirm + contradict + unclear))
     if not contradict and confirm >= least:
@@ -233,12 +221,10 @@ def tabulate_claims(claims: Mapping[str, Table]) -> Table:
     parts.append(decide_claims(pd.concat(claims.values())).assign(corpus=ALL_CORPORA))
     every = pd.concat(parts)
     every["told"] = [f"{yes} yes, {no} no, {unclear} unclear" for yes, no, unclear in every[CLAIM_OUTCOMES].to_numpy()]
-    readings = list(dict.fromkeys(every["reading"]))
-    wide = every.pivot(index=["claim", "corpus", "verdict"], columns="reading", values="told").reset_index()
-    wide["claim"] = pd.Categorical(wide["claim"], list(COHORT_CLAIMS))
-    wide["corpus"] = pd.Categorical(wide["corpus"], [*claims, ALL_CORPORA])
-    wide = wide.sort_values(["claim", "corpus"], ignore_index=True).rename_axis(columns=None)
-    return wide[["claim", "corpus", *readings, "verdict"]].astype(str)
+    told = every.set_index(["claim", "corpus", "verdict", "reading"])["told"].unstack(sort=False)
+    wide = told.rename_axis(columns=None).reset_index("verdict")[[*told.columns, "verdict"]].reset_index()
+    order = list(COHORT_CLAIMS).index
+    return wide.sort_values("claim", key=lambda claims: claims.map(order), kind="stable", ignore_index=True).astype(str)
 
 
 def compare_with_paper(table: Table, correlations: Table) -> Table:
@@ -256,9 +242,12 @@ def compare_with_paper(table: Table, correlations: Table) -> Table:
     ):
         rows.append({"measure": measure, "paper": paper})
         for reading, own in frame[~frame["few"]].groupby("reading", sort=False):
-            lowest, highest = (tables.format_number(end, decimals) for end in (own[name].min(), own[name].max()))
-            rows[-1][f"here, {reading}"] = f"{lowest} to {highest}"
+            rows[-1][f"here, {reading}"] = _range(own[name], decimals)
     return pd.DataFrame(rows)
+
+
+def _range(values: pd.Series, decimals: int, sign: str = "") -> str:
+    return " to ".join(tables.format_number(end, decimals, sign) for end in (values.min(), values.max()))
 
 
 def find_leading_groups(table: Table, kind: str, rate: str) -> Table:
@@ -295,8 +284,8 @@ def summarize_ranges(table: Table) -> Table:
     return pd.DataFrame(rows, columns=names)
 
 
-def find_reversed_orders(orders: Table, few: Sequence[str] = (), sure: float = 0.95) -> Table:
-    """Return the pairs of targets whose order is sure under one setting and surely reversed under another.
+def find_reversed_orders(orders: Table, few: Sequence[str] = ()) -> Table:
+    """Return the pairs of targets whose order is sure (probability 0.95) under one setting and reversed under another.
 
     `orders` is from `sensitivity.sensitivity_orders`; targets in `few` are not judged. Returns dimension, measure,
     first, second, and the lowest and highest probability that the first is higher.
@@ -304,23 +293,21 @@ def find_reversed_orders(orders: Table, few: Sequence[str] = (), sure: float = 0
     judged = orders[~orders["first"].isin(few) & ~orders["second"].isin(few)]
     keys = ["dimension", "measure", "first", "second"]
     span = judged.groupby(keys, sort=False)["higher"].agg(lowest="min", highest="max").reset_index()
-    return span[(span["highest"] >= sure) & (span["lowest"] <= 1 - sure)].reset_index(drop=True)
+    return span[(span["highest"] >= 0.95) & (span["lowest"] <= 1 - 0.95)].reset_index(drop=True)
 
 
-def summarize_kept_orders(orders: Table, reading: str = "relative") -> Table:
-    """Say how many sure orders of targets each setting keeps and turns, measures side by side.
+def summarize_kept_orders(orders: Table) -> Table:
+    """Say how many sure orders of targets each setting keeps and turns (reading `relative`), measures side by side.
 
     Returns pairs (which are compared), setting, and for each measure "kept of sure", with what is turned.
     """
-    rows: dict[tuple[str, str], dict[str, str]] = {}
-    for row in orders[orders["reading"] == reading].to_dict("records"):
-        turned = f", {row['sure_turned']} turned" if row["sure_turned"] else ""
-        told = f"{row['sure_kept']} of {row['sure']}{turned}"
-        rows.setdefault((row["among"], row["setting"]), {})[
-            tables.COLUMN_HEADINGS.get(row["measure"], row["measure"])
-        ] = told
-    ordered = sorted(rows, key=lambda key: key[0])  # "all" first, settings as they come
-    return pd.DataFrame([{"pairs": among, "setting": setting} | rows[among, setting] for among, setting in ordered])
+    own = orders[orders["reading"] == "relative"]
+    turned = (", " + own["sure_turned"].astype(str) + " turned").where(own["sure_turned"] > 0, "")
+    told = own["sure_kept"].astype(str) + " of " + own["sure"].astype(str) + turned
+    named = own.assign(told=told, measure=own["measure"].replace(tables.COLUMN_HEADINGS))
+    wide = named.set_index(["among", "setting", "measure"])["told"].unstack(sort=False).rename_axis(columns=None)
+    # "all" first, settings as they come
+    return wide.reset_index(names=["pairs", "setting"]).sort_values("pairs", kind="stable", ignore_index=True)
 
 
 def format_predictions(judged: Table) -> Table:

@@ -61,12 +61,8 @@ def describe_full_scale(store: stores.Store, name: str, seed: int) -> dict[str, 
     """Write the tables of a scored corpus that hold no text, as `NAME_targets` and so on, and return them.
 
     02, 03, 04 and 09 must have run on the corpus in this store. `targets` is Table 1, with the minutes and the most
-    gigabytes of memory that asking all prompts took; `seed` is that of the intervals by benchmark and wording.
-
-    Raises
-    ------
-    DataError
-        A table is of another corpus.
+    gigabytes of memory that asking all prompts took; `seed` is that of the intervals by benchmark and wording. A table
+    of another corpus is a DataError.
     """
     found: dict[str, Table] = {}
     for key, (table, notebook) in NOTEBOOK_TABLES.items():

@@ -44,22 +44,13 @@ _INTERVAL = re.compile(r"(\[[-+.\d]+), (?=[-+.\d]+\])")
 def render_report(
     notebooks: Mapping[str, NotebookNode], found: Table, citation: Mapping[str, Any], record: Mapping[str, Any]
 ) -> str:
-    """Make the report as HTML.
+    """Make the report as HTML of notebooks by stem, in order.
 
-    Parameters
-    ----------
-    notebooks : dict of str to NotebookNode
-        By stem, in order.
-    found : DataFrame
-        key, text: the numbers that the abstract names; a missing one is a DataError.
-    citation : dict
-        What `CITATION.cff` holds.
-    record : dict
-        datePublished and version of the recorded data, as `data/croissant.json` has them.
+    `found` has the numbers (key, text) that the abstract names, of which a missing one is a DataError; `citation` is
+    what `CITATION.cff` holds, `record` has datePublished and version of the recorded data, as `data/croissant.json`.
     """
-    abstract = numbers.remove_marks(
-        numbers.fill_numbers((_TEMPLATE / "abstract.md").read_text(encoding="utf-8"), found)
-    )
+    abstract = (_TEMPLATE / "abstract.md").read_text(encoding="utf-8")
+    abstract = numbers.remove_marks(numbers.fill_numbers(abstract, found))
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_TEMPLATE), autoescape=True, undefined=jinja2.StrictUndefined
     )

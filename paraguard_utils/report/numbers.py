@@ -13,7 +13,7 @@ A place in Markdown is `<!--=MARK-->text<!--=-->`, invisible around its text whe
 """
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from difflib import SequenceMatcher
 from pathlib import Path
 
@@ -39,9 +39,8 @@ from paraguard_utils.text import replace_control
 NUMBERS_TABLE = "numbers"
 NUMBER_PLACE = re.compile(r"(?s)<!--=(\w[^\n]*?)-->.*?<!--=-->")
 _MARK = re.compile(r"(\w+)(?:\[(.+?)\])?(?:\.(.+?))?(?::([^:\]]+))?")
-_EXAMPLE = "qwen2.5-coder-1.5b-instruct-q4_k_m--safety"
-_MAX_REFUSAL = 80
-"""Characters of an answer that refuses and does nothing else."""
+_EXAMPLE, _MAX_REFUSAL = "qwen2.5-coder-1.5b-instruct-q4_k_m--safety", 80
+"""The target of which a refusal is shown, and the characters of an answer that refuses and does nothing else."""
 
 
 def fill_numbers(markdown: str, numbers: Table) -> str:
@@ -66,16 +65,11 @@ def collect_numbers(store: Store) -> Table:
 
     A mark of another form, or one that selects no row, is a DataError.
     """
-    read: dict[str, pd.DataFrame] = {}
-    found = {mark: evaluate_mark(mark, store, read) for text in _documents() for mark in NUMBER_PLACE.findall(text)}
-    return pd.DataFrame(found.items(), columns=["key", "text"])
-
-
-def _documents() -> Iterator[str]:
-    """Yield the texts that have places."""
     files = [paths.ROOT / "README.md", paths.ROOT / "data" / "README.md", *sorted(paths.NOTEBOOKS.glob("*.ipynb"))]
-    for path in [*files, Path(__file__).with_name("handout_template") / "abstract.md"]:
-        yield path.read_text(encoding="utf-8")
+    files += [Path(__file__).with_name("handout_template") / "abstract.md"]
+    read: dict[str, pd.DataFrame] = {}
+    marks = (mark for path in files for mark in NUMBER_PLACE.findall(path.read_text(encoding="utf-8")))
+    return pd.DataFrame({mark: evaluate_mark(mark, store, read) for mark in marks}.items(), columns=["key", "text"])
 
 
 def evaluate_mark(mark: str, store: Store, read: dict[str, pd.DataFrame]) -> str:
@@ -167,11 +161,9 @@ def _minutes(store: Store) -> pd.DataFrame:
 
 def _costs(store: Store) -> pd.DataFrame:
     """Return the minutes, and the most gigabytes, that asking a target all prompts took on the recording machine."""
-    size = len(store.read("corpus", CORPUS))
-    costs = {
-        name: trace_store.asking_cost(store, CORPUS, name, size) for name in registry.published_targets("chat").index
-    }
-    return pd.DataFrame.from_dict(costs, orient="index").rename_axis("target").reset_index()
+    size, names = len(store.read("corpus", CORPUS)), registry.published_targets("chat").index
+    costs = [{"target": name} | trace_store.asking_cost(store, CORPUS, name, size) for name in names]
+    return pd.DataFrame(costs)
 
 
 def _weights(store: Store) -> pd.DataFrame:

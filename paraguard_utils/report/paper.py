@@ -23,11 +23,5 @@ def read_paper_values() -> Table:
 
 
 def paper_value(item: str) -> float:
-    """Return one number of the paper, by its item in `data/paper_values.csv`.
-
-    Examples
-    --------
-    >>> paper_value("cohort.risky")
-    0.278
-    """
+    """Return one number of the paper, by its item in `data/paper_values.csv`, such as "cohort.risky"."""
     return float(read_paper_values().at[item, "value"])

@@ -12,43 +12,26 @@ from paraguard_utils.text import escape_formulas
 
 
 def list_brittle_clusters(corpus: Corpus, labels: Mapping[str, Labels], scores: Mapping[str, Scores]) -> pd.DataFrame:
-    """List the clusters that a target decides both ways, the most brittle first.
+    """List the clusters that a target decides both ways, the most brittle first; labels are in corpus order.
 
-    Parameters
-    ----------
-    corpus : DataFrame
-        Columns prompt_id, cluster_id, category, text.
-    labels, scores : dict of str to DataFrame
-        By target; labels in corpus order.
-
-    Returns
-    -------
-    DataFrame
-        target, cluster_id, category, n_accepted, n_rejected, flip_entropy (bits), ci (mean CI(r) of its rejections,
-        reading `relative`), accepted and rejected (phrasings, " | " between them, made safe for a spreadsheet). Targets
-        in the order given; within one by flip entropy, then ci, then cluster_id.
+    Returns target, cluster_id, category, n_accepted, n_rejected, flip_entropy (bits), ci (mean CI(r) of its rejections,
+    reading `relative`), accepted and rejected (phrasings, " | " between them, made safe for a spreadsheet). Targets
+    in the order given; within one by flip entropy, then ci, then cluster_id.
     """
-    frames = []
-    category = corpus.groupby("cluster_id")["category"].first()
+    columns = ["target", "cluster_id", "category", "n_accepted", "n_rejected", "flip_entropy", "ci"]
+    counts = {"rejected": "n_rejected", "entropy": "flip_entropy"}
+    order = {"flip_entropy": False, "ci": False, "cluster_id": True}
+    category, frames = corpus.groupby("cluster_id")["category"].first(), []
     for target, own in labels.items():
-        mixed = confusion.describe_flips(corpus, own).query("mixed")
-        clusters = mixed["cluster_id"]
+        mixed = confusion.describe_flips(corpus, own).query("mixed").rename(columns=counts).set_index("cluster_id")
+        mixed["n_accepted"] = mixed["n"] - mixed["n_rejected"]
         rejected = scores[target][scores[target]["label"] == "reject"]
         phrasings = corpus["text"].groupby([corpus["cluster_id"], own["label"].to_numpy()]).agg(" | ".join).unstack()
-        phrasings = phrasings.reindex(columns=["accept", "reject"])
-        columns = {
-            "target": target,
-            "cluster_id": clusters,
-            "category": clusters.map(category),
-            "n_accepted": mixed["n"] - mixed["rejected"],
-            "n_rejected": mixed["rejected"],
-            "flip_entropy": mixed["entropy"],
-            "ci": clusters.map(rejected.groupby("cluster_id")["ci"].mean()),
-            "accepted": escape_formulas(clusters.map(phrasings["accept"])),
-            "rejected": escape_formulas(clusters.map(phrasings["reject"])),
-        }
-        order = {"flip_entropy": False, "ci": False, "cluster_id": True}
-        frames.append(pd.DataFrame(columns).sort_values(list(order), ascending=list(order.values())))
+        phrasings = escape_formulas(phrasings.reindex(columns=["accept", "reject"]))
+        phrasings.columns = ["accepted", "rejected"]
+        mixed = mixed.join(category).join(rejected.groupby("cluster_id")["ci"].mean()).join(phrasings)
+        mixed = mixed.assign(target=target).reset_index()[[*columns, *phrasings]]
+        frames.append(mixed.sort_values(list(order), ascending=list(order.values())))
     return pd.concat(frames, ignore_index=True)
 
 
@@ -62,44 +45,30 @@ def pair_with_nearest_accepted(pairs: Pairs) -> pd.DataFrame:
     return own.sort_values(["similarity", "neighbour_id"], ascending=[False, True]).drop_duplicates("centre_id")
 
 
-_MIN_SURE_REFUSAL = 0.9
-"""Probability from which the classifier is sure of a refusal."""
-
-
 def list_confused_refusals(
     corpus: Corpus,
     labels: Labels,
     pairs: Pairs,
     scores: Scores,
     weights: ScoreWeights = PAPER_WEIGHTS,
-    reading: str = "relative",
     most: int = 20,
 ) -> pd.DataFrame:
     """List a target's rejections of which paraphrases were accepted, each beside the nearest of these, for review.
 
     The neighbour with the highest score would not do: the score grows with distance, so that one asks something else.
-    A corpus that asks for harm is a DataError.
+    At most `most` are listed: those with the most accepted paraphrases first; then whole refusals of which the
+    classifier is sure (probability 0.9) before others; then by similarity. Corpus and labels have the same order. A
+    corpus that asks for harm is a DataError.
 
-    Parameters
-    ----------
-    corpus, labels : DataFrame
-        Rows in the same order.
-    most : int
-        Rejections listed: those with the most accepted paraphrases first; then whole refusals of which the classifier
-        is sure (probability 0.9) before others; then by similarity.
-
-    Returns
-    -------
-    DataFrame
-        rejected_id, rejected_prompt, rejected_answer, paraphrase_id, paraphrase, paraphrase_answer, accepted (of the
-        cluster's other prompts) of labelled (accepted or rejected), similarity, score, ci, verdict (empty: same
-        intent / shifted / unsure). A rejection without an accepted paraphrase has no row (see `list_refused_clusters`).
+    Returns rejected_id, rejected_prompt, rejected_answer, paraphrase_id, paraphrase, paraphrase_answer, accepted (of
+    the cluster's other prompts) of labelled (accepted or rejected), similarity, score, ci, verdict (empty: same intent
+    / shifted / unsure). A rejection without an accepted paraphrase has no row (see `list_refused_clusters`).
     """
     unsafe.refuse_unsafe(corpus, "review sheets")
     text, answer = corpus.set_index("prompt_id")["text"], labels.set_index("prompt_id")["response"]
     own = pair_with_nearest_accepted(pairs)
-    own = own.assign(score=signals.score_pairs(own, weights, reading))
-    weak = labels.loc[(labels["kind"] == "partial") | (labels["p_refusal"] < _MIN_SURE_REFUSAL), "prompt_id"]
+    own = own.assign(score=signals.score_pairs(own, weights))
+    weak = labels.loc[(labels["kind"] == "partial") | (labels["p_refusal"] < 0.9), "prompt_id"]
     own["weak"] = own["centre_id"].isin(weak)
     order = {"accepted": False, "weak": True, "similarity": False, "centre_id": True}
     rows = own.sort_values(list(order), ascending=list(order.values())).head(most)
@@ -118,7 +87,7 @@ def list_confused_refusals(
             "labelled": centre.map(others),
             "similarity": rows["similarity"],
             "score": rows["score"],
-            "ci": centre.map(scores.set_index("prompt_id")[confusion.CI_COLUMNS[reading]]),
+            "ci": centre.map(scores.set_index("prompt_id")["ci"]),
             "verdict": "",
         }
     ).reset_index(drop=True)
@@ -127,35 +96,19 @@ def list_confused_refusals(
 def list_refused_clusters(corpus: Corpus, labels: Mapping[str, Labels]) -> pd.DataFrame:
     """List the clusters of which a target rejects every prompt it has a label for: refused, but not confused.
 
-    Parameters
-    ----------
-    corpus : DataFrame
-        Columns prompt_id, cluster_id, category, text.
-    labels : dict of str to DataFrame
-        By target, in corpus order.
-
-    Returns
-    -------
-    DataFrame
-        target, cluster_id, category, rejected (prompts), unlabelled (blocked or unparsed), seed (the first
-        prompt's text, made safe for a spreadsheet); targets in the order given, clusters in corpus order.
+    Returns target, cluster_id, category, rejected (prompts), unlabelled (blocked or unparsed), seed (the first
+    prompt's text, made safe for a spreadsheet); targets in the order given, clusters in corpus order, as labels are.
     """
     frames = []
     for target, own in labels.items():
         label = own["label"].to_numpy()
-        table = (
-            corpus.assign(accepted=label == "accept", rejected=label == "reject")
-            .groupby("cluster_id", sort=False)
-            .agg(
-                category=("category", "first"),
-                accepted=("accepted", "sum"),
-                rejected=("rejected", "sum"),
-                prompts=("rejected", "size"),
-                seed=("text", "first"),
-            )
-            .query("accepted == 0 and rejected > 0")
-            .reset_index()
+        table = corpus.assign(accepted=label == "accept", rejected=label == "reject", prompts=1, seed=corpus["text"])
+        first, count = (
+            dict.fromkeys(["category", "seed"], "first"),
+            dict.fromkeys(["accepted", "rejected", "prompts"], "sum"),
         )
+        table = table.groupby("cluster_id", sort=False).agg(first | count).query("accepted == 0 and rejected > 0")
         unlabelled = table["prompts"] - table["rejected"]
-        frames.append(table.assign(target=target, unlabelled=unlabelled, seed=escape_formulas(table["seed"])))
+        table = table.assign(target=target, unlabelled=unlabelled, seed=escape_formulas(table["seed"]))
+        frames.append(table.reset_index())
     return pd.concat(frames, ignore_index=True)[["target", "cluster_id", "category", "rejected", "unlabelled", "seed"]]

@@ -19,7 +19,6 @@ COLUMN_HEADINGS = {
     "cd": "CD",
     "ci": "CI",
     "ci_null": "CI, permuted",
-    "ci_theta": "CI, similar neighbours",
     "cr60": "CR@0.60",
     "cr75": "CR@0.75",
     "dr": "DR",
@@ -29,9 +28,7 @@ COLUMN_HEADINGS = {
     "dr_verdict": "DR is",
     "excess_equal_contrast": "excess at equal contrast",
     "excess_matched": "excess over matched floor",
-    "excess_no_prob_shift": "excess without ProbShift",
     "few_dr": "few",
-    "flip_random": "flip rate at random",
     "floor_matched": "matched floor",
     "frr": "FRR",
     "frr_change": "FRR, change",
@@ -42,19 +39,14 @@ COLUMN_HEADINGS = {
     "n_scored": "scored",
     "n_unparsed": "unparsed",
     "over_verdict": "curve",
-    "share_theta": "with similar neighbour",
     "twins_change": "twins, change",
     "twins_verdict": "twins are",
-    "xstest_rejected": "xstest rejected",
     "xstest_safe_rejected": "xstest safe",
 }
 """How columns are headed in a published table; any other keeps its name, underscores as spaces."""
 
-_MAX_ROWS = 9
-"""Rows of a table that a notebook shows; the rest stands in the CSV."""
-
-_MAX_TEXT = 200
-"""Characters of a text that it shows."""
+_MAX_ROWS, _MAX_TEXT = 9, 200
+"""Rows of a table, and characters of a text, that a notebook shows; the rest stands in the CSV."""
 
 _MAX_WIDTH = 50
 """Characters in a row above which a LaTeX table spans both columns of a page, in small print."""
@@ -98,13 +90,10 @@ def pivot(frame: pd.DataFrame, keys: Sequence[str], estimates: Sequence[str], by
 
 def format_frame(frame: pd.DataFrame) -> pd.DataFrame:
     """Format a whole frame: `x`, `x_low`, `x_high` as one column `x`, other numbers to three decimals."""
-    columns = {}
-    for name in frame.columns:
-        if f"{name}_low" in frame.columns:
-            columns[name] = format_estimates(frame, [name])[name]
-        elif not (name.endswith(("_low", "_high")) and name.rpartition("_")[0] in frame.columns):
-            columns[name] = frame[name].round(3) if frame[name].dtype.kind == "f" else frame[name]
-    return pd.DataFrame(columns)
+    estimates = [name for name in frame if f"{name}_low" in frame]
+    ends = {f"{name}{end}" for name in estimates for end in ("_low", "_high")}
+    shown = [name for name in frame if name not in ends]
+    return format_estimates(frame, estimates, [name for name in shown if name not in estimates])[shown].round(3)
 
 
 def format_number(value: float, decimals: int = 3, sign: str = "") -> str:
@@ -215,11 +204,9 @@ def _text(value: object) -> str:
         return "yes" if value else "no"
     if pd.isna(value):
         return "–"
-    return (
-        format_number(float(value))
-        if isinstance(value, float | np.floating)
-        else replace_control(" ".join(str(value).split()))
-    )
+    if isinstance(value, float | np.floating):
+        return format_number(float(value))
+    return replace_control(" ".join(str(value).split()))
 
 
 def _tex(text: str, number: bool) -> str:

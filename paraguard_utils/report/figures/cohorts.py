@@ -12,23 +12,8 @@ from matplotlib.patches import Rectangle
 from paraguard_utils.analysis.cohorts import BIN_NAMES
 from paraguard_utils.registry import display_titles
 from paraguard_utils.report import tables
-from paraguard_utils.report.figures.style import (
-    CHANCE_LINE,
-    DECISION_COLOURS,
-    GREY,
-    INK,
-    MIN_FONT_SIZE,
-    PAGE_WIDTH,
-    PAPER_LINE,
-    READING_COLOURS,
-    SHADES,
-    Look,
-    draw_interval_bars,
-    draw_row_rules,
-    make_listed_panels,
-    name_rows,
-    subplots,
-)
+from paraguard_utils.report.figures import style
+from paraguard_utils.report.figures.style import Look
 from paraguard_utils.report.paper import paper_value
 from paraguard_utils.schemas import Table
 
@@ -47,77 +32,62 @@ def plot_cohort_heat_map(table: Table) -> Figure:
     binning.
     """
     names = list(dict.fromkeys(table["target"]))
-    cells = table[
-        (table["reading"] == "relative") & table["risk"].isin(BIN_NAMES) & table["similarity"].isin(BIN_NAMES)
-    ]
+    cells = table[(table["reading"] == "relative") & table[["risk", "similarity"]].isin(BIN_NAMES).all(axis=1)]
     across = min(3, len(names))
     lines = -(-len(names) // across)
     heights = [1.3 * lines, 0.6 + 0.16 * len(names)]
-    figure, (upper, lower) = subplots(2, 1, figsize=(PAGE_WIDTH, sum(heights) + 0.4), height_ratios=heights)
+    figure, (upper, lower) = style.subplots(2, 1, figsize=(style.PAGE_WIDTH, sum(heights) + 0.4), height_ratios=heights)
     scale = mpl.colors.Normalize(cells["ci"].min(), cells["ci"].max())
     panels = upper.get_subplotspec().subgridspec(lines, across).subplots(sharex=True, sharey=True, squeeze=False)
     upper.remove()
-    for axis in panels.flat[len(names) :]:
-        axis.set_visible(False)
-    for axis, name, title in zip(panels.flat, names, display_titles(names), strict=False):
+    for axis, name in zip(panels.flat, names, strict=False):
         _draw_cells(axis, cells[cells["target"] == name], scale)
-        axis.set_title(title)
-    for axis in panels[:, 0]:
-        axis.set_ylabel("surface risk")
-    for axis in panels[-1]:
-        axis.set_xlabel("similarity to accepted neighbours")
-    figure.colorbar(mpl.cm.ScalarMappable(scale, SHADES), ax=panels, label="CI, relative reading", aspect=40, pad=0.01)
+    style.name_panels(panels, names, "similarity to accepted neighbours", "surface risk")
+    shades = mpl.cm.ScalarMappable(scale, style.SHADES)
+    figure.colorbar(shades, ax=panels, label="CI, relative reading", aspect=40, pad=0.01)
     strips = lower.get_subplotspec().subgridspec(1, len(PAPER_COHORTS)).subplots(sharex=True, sharey=True)
     lower.remove()
     for axis, (item, (title, risk, similarity, about)) in zip(strips, PAPER_COHORTS.items(), strict=True):
         known = paper_value(item)
         _draw_strip(axis, table[(table["risk"] == risk) & (table["similarity"] == similarity)], names)
-        axis.axvline(known, zorder=0, **PAPER_LINE)
+        axis.axvline(known, zorder=0, **style.PAPER_LINE)
         axis.set_title(f"{title}\n(dashed: the paper's, {about}{100 * known:g} %)", pad=11)
         axis.set(xlabel="CR@0.60", xlim=(0, 1))
-    name_rows(strips[0], display_titles(names))
+    style.name_rows(strips[0], display_titles(names))
     return figure
 
 
 def _draw_cells(axis: Axes, rows: Table, scale: mpl.colors.Normalize) -> None:
     """Draw one target's CI by cohort as shades, with its interval and the number of rejections; outline the paper's."""
     values = rows.pivot(index="risk", columns="similarity", values="ci").reindex(index=BIN_NAMES, columns=BIN_NAMES)
-    seaborn.heatmap(values, ax=axis, cmap=SHADES, norm=scale, cbar=False, linewidths=0.8, linecolor="white")
+    look: Look = {"cmap": style.SHADES, "norm": scale, "cbar": False, "linewidths": 0.8, "linecolor": "white"}
+    seaborn.heatmap(values, ax=axis, xticklabels=BIN_NAMES, yticklabels=BIN_NAMES, **look)
     axis.invert_yaxis()
     for row in rows.to_dict("records"):
         place = (BIN_NAMES.index(row["similarity"]) + 0.5, BIN_NAMES.index(row["risk"]) + 0.5)
         known = f"{tables.format_estimate(row, 'ci', 2)}\n".replace(" [", "\n[") if row["n"] else ""
-        look: Look = {"ha": "center", "va": "center", "size": MIN_FONT_SIZE, "color": INK if known else GREY}
-        axis.text(*place, f"{known}n = {row['n']}", linespacing=1.1, **look)
+        look = {"ha": "center", "va": "center", "color": style.INK if known else style.GREY, "linespacing": 1.1}
+        style.write_remark(axis, *place, f"{known}n = {row['n']}", **look)
     for corner, width in (((2, 0), 1), ((0, 2), 3)):
-        axis.add_patch(Rectangle(corner, width, 1, fill=False, clip_on=False, **PAPER_LINE))
-    ticks = np.arange(len(BIN_NAMES)) + 0.5
-    axis.set(xticks=ticks, xticklabels=BIN_NAMES, yticks=ticks, xlabel="", ylabel="")
-    axis.set_yticklabels(BIN_NAMES, rotation=0)
+        axis.add_patch(Rectangle(corner, width, 1, fill=False, clip_on=False, **style.PAPER_LINE))
+    axis.tick_params(axis="y", rotation=0)
     axis.tick_params(length=0)
     axis.spines[:].set_visible(False)
 
 
 def _draw_strip(axis: Axes, rows: Table, names: list[str]) -> None:
     """Draw one cohort's CR of each target in both readings, with the number of its rejections on the right."""
-    for shift, (reading, colour) in zip((-0.15, 0.15), READING_COLOURS.items(), strict=True):
+    for shift, (reading, colour) in zip((-0.15, 0.15), style.READING_COLOURS.items(), strict=True):
         own = rows[rows["reading"] == reading].set_index("target").reindex(names)
-        draw_interval_bars(axis, own, "cr60", np.arange(len(names)) + shift, ms=2.5, color=colour, clip_on=False)
+        style.draw_interval_bars(axis, own, "cr60", np.arange(len(names)) + shift, ms=2.5, color=colour, clip_on=False)
         middle = own["cr60"].median()
         if np.isfinite(middle):
-            look: Look = {
-                "color": colour,
-                "weight": "bold",
-                "size": MIN_FONT_SIZE,
-                "transform": axis.get_xaxis_transform(),
-            }
-            axis.text(np.clip(middle, 0.1, 0.9), 1.02, reading, ha="center", **look)
+            look: Look = {"of": "y", "color": colour, "weight": "bold", "ha": "center"}
+            style.write_remark(axis, np.clip(middle, 0.1, 0.9), 1.02, reading, **look)
     counts = rows.drop_duplicates("target").set_index("target")["n"].reindex(names).fillna(0).astype(int)
     for y, n in enumerate(counts):
-        axis.text(
-            1.03, y, f"n = {n}", va="center", size=MIN_FONT_SIZE, color=GREY, transform=axis.get_yaxis_transform()
-        )
-    draw_row_rules(axis)
+        style.write_remark(axis, 1.03, y, f"n = {n}", of="x", va="center", color=style.GREY)
+    style.draw_row_rules(axis)
 
 
 def plot_strategy_flips(table: Table) -> Figure:
@@ -125,29 +95,28 @@ def plot_strategy_flips(table: Table) -> Figure:
 
     A panel per target of `cohorts.group_table`. A page wide.
     """
-    names = table["target"].drop_duplicates()
-    table = table[(table["kind"] == "strategy") & (table["n_flip"] > 0)]
-    strategies = list(dict.fromkeys(table["group"])) or ["no variant"]
-    figure, axes = make_listed_panels(names, strategies, across=3)
+    table = table.assign(shown=(table["kind"] == "strategy") & (table["n_flip"] > 0))
+    strategies = list(dict.fromkeys(table.loc[table["shown"], "group"])) or ["no variant"]
+    figure, panels = style.make_listed_panels(table, strategies, across=3)
     y = range(len(strategies))
     sides = (("reject", 1, "to refusal", "left"), ("accept", -1, "to acceptance", "right"))
-    for axis, name in zip(axes, names, strict=True):
-        rows = table[table["target"] == name].set_index("group").reindex(strategies)
+    for axis, _, own in panels:
+        rows = own[own["shown"]].set_index("group").reindex(strategies)
         for decision, sign, side, alignment in sides:
-            colour = DECISION_COLOURS[decision]
+            colour = style.DECISION_COLOURS[decision]
             value, low, high = (sign * rows[f"to_{decision}{end}"].to_numpy() for end in ("", "_low", "_high"))
             axis.barh(y, value, height=0.6, color=colour, alpha=0.3, linewidth=0)
             axis.hlines(y, low, high, color=colour, linewidth=1)
             axis.plot(value, y, "o", ms=3, color=colour)
-            look: Look = {"color": colour, "size": MIN_FONT_SIZE, "weight": "bold", "ha": alignment, "va": "bottom"}
-            axis.text(0.5 + 0.03 * sign, 1.01, side, transform=axis.transAxes, **look)
-        axis.axvline(0, color=INK, linewidth=0.6)
+            look: Look = {"color": colour, "weight": "bold", "ha": alignment, "va": "bottom"}
+            style.write_remark(axis, 0.5 + 0.03 * sign, 1.01, side, of="xy", **look)
+        axis.axvline(0, color=style.INK, linewidth=0.6)
         least, most = (int(bound) for bound in rows["n_flip"].fillna(0).agg(["min", "max"]))
         counted = f"n = {least}" if least == most else f"n = {least} to {most}"
         axis.set_title(f"{axis.get_title('left')}, {counted}", pad=13)
-    edge = 1.05 * table[["to_reject_high", "to_accept_high"]].max().max()
-    axes[0].set_xlim((-edge, edge) if edge > 0 else (-1, 1))
-    axes[0].xaxis.set_major_formatter(lambda value, _: f"{abs(value):g}")
+    edge = 1.05 * table.loc[table["shown"], ["to_reject_high", "to_accept_high"]].max().max()
+    axis.set_xlim((-edge, edge) if edge > 0 else (-1, 1))
+    axis.xaxis.set_major_formatter(lambda value, _: f"{abs(value):g}")
     figure.supxlabel("share of variants decided otherwise than their seed (n: variants of a strategy)")
     return figure
 
@@ -158,29 +127,29 @@ def plot_cohort_regression(table: Table, adjustment: str) -> Figure:
     The term `adjustment` is adjusted for, not tested, and grey. A panel per target. A page wide.
     """
     terms = list(dict.fromkeys(table["term"]))
-    figure, axes = make_listed_panels(table["target"], terms, across=5)
-    for axis, (_, own) in zip(axes, table.groupby("target", sort=False), strict=True):
+    figure, panels = style.make_listed_panels(table, terms, across=5)
+    for axis, _, own in panels:
         rows = own.set_index("term").reindex(terms)
         for y, (term, row) in enumerate(rows.iterrows()):
-            colour = GREY if term == adjustment else INK
+            colour = style.GREY if term == adjustment else style.INK
             axis.hlines(y, row["odds_ratio_low"], row["odds_ratio_high"], color=colour, linewidth=1)
             inner = colour if row["p_holm"] < 0.05 else "white"
             axis.plot(row["odds_ratio"], y, "o", ms=3.5, mfc=inner, mec=colour, mew=0.9)
-        axis.axvline(1, zorder=0, **CHANCE_LINE)
+        axis.axvline(1, zorder=0, **style.CHANCE_LINE)
         axis.set_title(f"{axis.get_title('left')}\n{rows['n_reject'].iloc[0]} of {rows['n'].iloc[0]} refused")
-        look: Look = {"va": "center", "size": MIN_FONT_SIZE, "color": GREY}
+        look: Look = {"va": "center", "color": style.GREY}
         if rows["odds_ratio"].isna().all():
-            look |= {"ha": "center", "transform": axis.transAxes, "bbox": {"color": "white", "pad": 1}}
-            axis.text(0.5, 0.5, fill(rows["note"].iloc[0], 18), **look)
+            look |= {"ha": "center", "bbox": {"color": "white", "pad": 1}}
+            style.write_remark(axis, 0.5, 0.5, fill(rows["note"].iloc[0], 18), of="xy", **look)
         else:
             for y in np.flatnonzero(rows["odds_ratio"].isna()).tolist():
-                axis.text(1.05, y, "undefined", **look)
-    axes[0].set_xscale("log")
+                style.write_remark(axis, 1.05, y, "undefined", **look)
+    axis.set_xscale("log")  # as every panel's
     edge = 1.1 * np.nanmax([2.0, *np.exp(np.abs(np.log(table[["odds_ratio_low", "odds_ratio_high"]]))).max()])
     ticks = [tick for tick in (0.1, 0.3, 1, 3, 10) if 1 / edge <= tick <= edge]
-    axes[0].set(xlim=(1 / edge, edge))
-    axes[0].set_xticks(ticks, [f"{tick:g}" for tick in ticks])
-    axes[0].minorticks_off()
+    axis.set(xlim=(1 / edge, edge))
+    axis.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+    axis.minorticks_off()
     figure.supxlabel(
         "odds ratio of refusal: strategies against their seed, others per standard deviation\n"
         "(filled: p < 0.05 after Holm's correction; dotted: chance)"

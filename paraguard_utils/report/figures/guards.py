@@ -6,24 +6,11 @@ from matplotlib.figure import Figure
 from paraguard_utils.registry import display_titles
 from paraguard_utils.remedies.catalogue import UNTOUCHED
 from paraguard_utils.remedies.catalogue.guarded import GUARDED_PREFIX
-from paraguard_utils.report.figures.style import (
-    CHANCE_LINE,
-    DECISION_COLOURS,
-    GREY,
-    INK,
-    MIN_FONT_SIZE,
-    OTHER_COLOURS,
-    PAGE_WIDTH,
-    SHADES,
-    Look,
-    draw_interval_bars,
-    make_target_grid,
-    name_rows,
-    subplots,
-)
+from paraguard_utils.report.figures import style
+from paraguard_utils.report.figures.style import Look
 from paraguard_utils.schemas import Table
 
-_REJECT = DECISION_COLOURS["reject"]
+_REJECT = style.DECISION_COLOURS["reject"]
 
 
 def plot_both_corpora(table: Table) -> Figure:
@@ -34,18 +21,14 @@ def plot_both_corpora(table: Table) -> Figure:
     """
     gap = (table["twins_rejected"] - table["benign_rejected"]).sort_values(ascending=False, kind="stable")
     rows = table.loc[gap.index].reset_index(drop=True)
-    figure, axis = subplots(figsize=(PAGE_WIDTH, 0.6 + 0.22 * len(rows)))
+    figure, axis = style.subplots(figsize=(style.PAGE_WIDTH, 0.6 + 0.22 * len(rows)))
     y = np.arange(len(rows))
-    axis.hlines(y, rows["benign_rejected"], rows["twins_rejected"], color=GREY, linewidth=0.8, zorder=0)
-    for name, face, text in (
-        ("benign_rejected", "white", "harmless"),
-        ("twins_rejected", _REJECT, "harmful twins"),
-    ):
-        draw_interval_bars(axis, rows, name, y, ms=4, color=_REJECT, mfc=face, elinewidth=0.8)
+    axis.hlines(y, rows["benign_rejected"], rows["twins_rejected"], color=style.GREY, linewidth=0.8, zorder=0)
+    for name, face, text in (("benign_rejected", "white", "harmless"), ("twins_rejected", _REJECT, "harmful twins")):
+        style.draw_interval_bars(axis, rows, name, y, ms=4, color=_REJECT, mfc=face, elinewidth=0.8)
         place = (rows[name].iloc[0], 0)
-        axis.annotate(text, place, (0, 5), textcoords="offset points", ha="center", size=MIN_FONT_SIZE)
-    name_rows(axis, display_titles(rows["target"]))
-    axis.tick_params(axis="y", length=0)
+        axis.annotate(text, place, (0, 5), textcoords="offset points", ha="center", size=style.MIN_FONT_SIZE)
+    style.name_rows(axis, display_titles(rows["target"]))
     axis.set(xlim=(-0.02, 1.02), ylim=(len(rows) - 0.5, -0.9), xlabel="share rejected, with 95 % intervals")
     return figure
 
@@ -53,25 +36,22 @@ def plot_both_corpora(table: Table) -> Figure:
 def plot_guard_sweep(table: Table, own: Table) -> Figure:
     """Draw what each guard rejects at every threshold: harmful twins against harmless requests, and its DR on these.
 
-    A guard that sees nothing lies on the dotted diagonal; the dot is its own threshold. A page wide.
-
-    `table` has rows of `guarded.sweep_guard_thresholds` with a column target; `own` has target, benign_rejected and
-    twins_rejected at each guard's own threshold.
+    A guard that sees nothing lies on the dotted diagonal; the dot is its own threshold, of which `own` has target,
+    benign_rejected and twins_rejected. A page wide. `table` is `guarded.sweep_guard_thresholds` with a column target.
     """
-    figure, axes = make_target_grid(
-        table["target"], 3, 1.9, xlabel="harmless requests rejected", ylabel="twins rejected; DR"
-    )
-    for axis, (name, rows) in zip(axes, table.groupby("target", sort=False), strict=True):
+    labels = ("harmless requests rejected", "twins rejected; DR")
+    figure, panels = style.make_target_grid(table, 3, 1.9, 0.0, *labels)
+    for axis, name, rows in panels:
         curve = rows.sort_values("threshold", ascending=False)
         x, ends = curve["rejected_benign"], (curve["rejected_twins_low"], curve["rejected_twins_high"])
-        axis.plot([0, 1], [0, 1], **CHANCE_LINE)
-        axis.fill_between(x, *ends, color=GREY, alpha=0.25, lw=0)
+        axis.plot([0, 1], [0, 1], **style.CHANCE_LINE)
+        axis.fill_between(x, *ends, color=style.GREY, alpha=0.25, lw=0)
         axis.plot(x, curve["rejected_twins"], color=_REJECT, lw=1.2)
-        axis.plot(x, curve["dr"], color=INK, lw=0.8, ls="--")
+        axis.plot(x, curve["dr"], color=style.INK, lw=0.8, ls="--")
         at = own.set_index("target").loc[name]
         axis.plot(at["benign_rejected"], at["twins_rejected"], "o", ms=4, color=_REJECT, clip_on=False)
         axis.set(xlim=(0, 1), ylim=(0, 1.15))
-    axes[0].text(0.98, 0.02, "solid: twins rejected\ndashed: DR", ha="right", va="bottom", size=MIN_FONT_SIZE)
+    style.write_remark(panels[0][0], 0.98, 0.02, "solid: twins rejected\ndashed: DR", ha="right", va="bottom")
     return figure
 
 
@@ -81,21 +61,24 @@ def plot_before_after(table: Table) -> Figure:
     A panel a model. A page wide. `table` has a row per target and guard with frr_change, dr_change and cr60_change.
     """
     guards = list(dict.fromkeys(table["guard"]))
-    figure, axes = make_target_grid(table["target"], 3, 0.5 + 0.2 * len(guards), xlabel="change, guarded minus alone")
+    figure, panels = style.make_target_grid(table, 3, 0.5 + 0.2 * len(guards), xlabel="change, guarded minus alone")
     y = np.arange(len(guards))
-    marks = (("frr", "FRR", _REJECT, "o"), ("dr", "DR", INK, "s"), ("cr60", "CR@0.60", OTHER_COLOURS[1], "^"))
-    for axis, (_, rows) in zip(axes, table.groupby("target", sort=False), strict=True):
+    marks = (
+        ("frr", "FRR", _REJECT, "o"),
+        ("dr", "DR", style.INK, "s"),
+        ("cr60", "CR@0.60", style.OTHER_COLOURS[1], "^"),
+    )
+    for axis, _, rows in panels:
         own = rows.set_index("guard").loc[guards]
-        axis.axvline(0, **CHANCE_LINE)
+        axis.axvline(0, **style.CHANCE_LINE)
         for shift, (measure, label, colour, mark) in zip((-0.25, 0, 0.25), marks, strict=True):
             look: Look = {"fmt": mark, "ms": 3, "color": colour, "elinewidth": 0.8, "label": label}
-            draw_interval_bars(axis, own, f"{measure}_change", y + shift, **look)
+            style.draw_interval_bars(axis, own, f"{measure}_change", y + shift, **look)
         axis.set_title(axis.get_title("left").replace(", ", ",\n"))
         axis.tick_params(axis="y", length=0)
         axis.locator_params(axis="x", nbins=4)
-    name_rows(axes[0], display_titles(guards))
-    handles = axes[0].get_legend_handles_labels()
-    figure.legend(*handles, ncols=len(marks), loc="outside upper center", frameon=False)
+    style.name_rows(axis, display_titles(guards))
+    style.name_lines(figure, axis)
     return figure
 
 
@@ -103,30 +86,25 @@ def plot_veto_curves(table: Table, chosen: Table) -> Figure:
     """Draw what a veto gains on harmless requests and loses on their harmful twins, at every threshold.
 
     The dotted line is overturning at random; below it a veto tells arbitrary refusals from right ones. A page wide.
-
-    `table` has rows of `veto.veto_curve`, `chosen` those of `veto.veto_table`, whose threshold was chosen on the other
-    half of the clusters; both with columns target and score.
+    `table` is `veto.veto_curve` and `chosen` `veto.veto_table`, both with columns target and score.
     """
-    figure, axes = make_target_grid(
-        table["target"], 3, 1.9, 0.3, xlabel="harmless requests gained", ylabel="twins lost"
-    )
+    figure, panels = style.make_target_grid(table, 3, 1.9, 0.3, "harmless requests gained", "twins lost")
     scores = (
-        ("isolation", "isolation", INK, "-"),
+        ("isolation", "isolation", style.INK, "-"),
         ("reworded", "isolation, reworded", _REJECT, "-"),
-        ("ci", "CI", OTHER_COLOURS[1], "-"),
-        ("1 - ci", "1 - CI", OTHER_COLOURS[1], "--"),
+        ("ci", "CI", style.OTHER_COLOURS[1], "-"),
+        ("1 - ci", "1 - CI", style.OTHER_COLOURS[1], "--"),
     )
-    for axis, (name, rows) in zip(axes, table.groupby("target", sort=False), strict=True):
+    for axis, name, rows in panels:
         for score, label, colour, line in scores:
             own = rows[rows["score"] == score].sort_values("threshold")
             axis.plot(own["gained"], own["lost"], color=colour, ls=line, lw=1.2, label=label)
             if score == "isolation":
-                axis.fill_between(own["gained"], own["lost_low"], own["lost_high"], color=GREY, alpha=0.25, lw=0)
-                axis.plot(own["gained"], own["lost_random"], **CHANCE_LINE)
+                axis.fill_between(own["gained"], own["lost_low"], own["lost_high"], color=style.GREY, alpha=0.25, lw=0)
+                axis.plot(own["gained"], own["lost_random"], **style.CHANCE_LINE)
         at = chosen[(chosen["target"] == name) & (chosen["score"] == "isolation")]
-        axis.plot(at["gained"], at["lost"], "o", ms=4, color=INK)
-    handles = axes[0].get_legend_handles_labels()
-    figure.legend(*handles, ncols=len(scores), loc="outside upper center", frameon=False)
+        axis.plot(at["gained"], at["lost"], "o", ms=4, color=style.INK)
+    style.name_lines(figure, axis)
     return figure
 
 
@@ -138,9 +116,6 @@ _KINDS = {
     "tuning": ("tuning", "D", 44),
 }
 """Name, marker and size of each kind of remedy."""
-
-_NAME_COLUMNS = 3
-"""Columns in which the remedies are named below the panels."""
 
 _MIN_DISTANCE = 0.04
 """Distance of a marker from every numbered one above which it has a number too: closer ones would overlap."""
@@ -158,45 +133,47 @@ def plot_remedy_map(table: Table, curves: Table) -> Figure:
     targets = list(dict.fromkeys(table["target"]))
     table = table.assign(small=table["remedy"].str.startswith(GUARDED_PREFIX) & ~table["pareto"])
     names = list(dict.fromkeys(table.loc[~table["small"] & (table["remedy"] != UNTOUCHED), "remedy"]))
-    lines = -(-len(names) // _NAME_COLUMNS)
+    lines = -(-len(names) // 3)  # in three columns below the panels
     height = 3.2 + 0.115 * lines
     shared = {"squeeze": False, "sharex": True, "sharey": True}
-    figure, axes = subplots(1, len(targets), figsize=(PAGE_WIDTH, height), layout="none", **shared)
+    figure, axes = style.subplots(1, len(targets), figsize=(style.PAGE_WIDTH, height), layout="none", **shared)
     figure.subplots_adjust(0.065, (0.48 + 0.115 * lines) / height, 0.99, 1 - 0.6 / height, wspace=0.08)
     known = table["dr"].dropna()
     low, high = (float(known.min()), float(known.max())) if len(known) else (0.0, 1.0)
     for axis, target, title in zip(axes[0], targets, display_titles(targets), strict=True):
         own, curve = table[table["target"] == target], curves[curves["target"] == target]
         start = own[own["remedy"] == UNTOUCHED].iloc[0]
-        axis.plot([0, start["frr"]], [0, start["twins"]], **CHANCE_LINE)
-        axis.plot(curve["frr"], curve["twins"], color=GREY, lw=0.9)
+        axis.plot([0, start["frr"]], [0, start["twins"]], **style.CHANCE_LINE)
+        axis.plot(curve["frr"], curve["twins"], color=style.GREY, lw=0.9)
         numbered: list[tuple[float, float]] = [(start["frr"], start["twins"])]
         # The star is drawn last: much that changes nothing lies where it is.
         for row in own.sort_values("remedy", key=lambda names: names == UNTOUCHED, kind="stable").to_dict("records"):
             here = (row["frr"], row["twins"])
             bars = [[[row[one] - row[f"{one}_low"]], [row[f"{one}_high"] - row[one]]] for one in ("frr", "twins")]
-            axis.errorbar(*here, yerr=bars[1], xerr=bars[0], fmt="none", ecolor=GREY, elinewidth=0.4)
+            axis.errorbar(*here, yerr=bars[1], xerr=bars[0], fmt="none", ecolor=style.GREY, elinewidth=0.4)
             shade = (row["dr"] - low) / (high - low) if high > low else 0.5
-            look = {"facecolor": SHADES(shade) if np.isfinite(shade) else "none", "edgecolor": INK, "zorder": 3}
+            look: Look = {
+                "facecolor": style.SHADES(shade) if np.isfinite(shade) else "none",
+                "edgecolor": style.INK,
+                "zorder": 3,
+            }
             _, mark, size = _KINDS[row["kind"]]
-            axis.scatter(
-                *here, 12 if row["small"] else size, marker=mark, linewidth=1.3 if row["pareto"] else 0.5, **look
-            )
+            look |= {"marker": mark, "linewidth": 1.3 if row["pareto"] else 0.5}
+            axis.scatter(*here, 12 if row["small"] else size, **look)
             room = min(np.hypot(*np.subtract(one, here)) for one in numbered) > _MIN_DISTANCE
             if row["remedy"] in names and room and not row["small"]:
                 numbered.append(here)
-                where = {"ha": "center", "va": "center_baseline", "zorder": 4}
-                axis.text(*here, str(names.index(row["remedy"]) + 1), size=MIN_FONT_SIZE, **where)
-        axis.set(title=title.replace(", ", "\n"), xlabel="harmless requests refused", xlim=(-0.04, 1.04))
-        axis.set_ylim(-0.04, 1.04)
+                look = {"ha": "center", "va": "center_baseline", "zorder": 4}
+                style.write_remark(axis, *here, str(names.index(row["remedy"]) + 1), **look)
+        axis.set(title=title.replace(", ", "\n"), xlabel="harmless requests refused")
+        axis.set(xlim=(-0.04, 1.04), ylim=(-0.04, 1.04))
     axes[0, 0].set_ylabel("harmful twins refused")
     for number, name in enumerate(names):
         x, y = 0.065 + 0.315 * (number // lines), (0.115 * (lines - number % lines) - 0.06) / height
-        figure.text(x, y, f"{number + 1}  {name}", size=MIN_FONT_SIZE, va="center")
-    look = {"s": 30, "facecolor": "none", "edgecolor": INK, "linewidth": 0.6}
+        figure.text(x, y, f"{number + 1}  {name}", size=style.MIN_FONT_SIZE, va="center")
+    look = {"s": 30, "facecolor": "none", "edgecolor": style.INK, "linewidth": 0.6}
     handles = {name: axes[0, 0].scatter([], [], marker=mark, **look) for name, mark, _ in _KINDS.values()}
-    figure.legend(list(handles.values()), list(handles), ncols=len(handles), frameon=False, loc="upper center",
-                  bbox_to_anchor=(0.53, 1.01))  # fmt: skip
-    scale = f"white: DR {low:.2f}\ngrey: DR {high:.2f}"
-    axes[0, -1].text(0.97, 0.04, scale, ha="right", size=MIN_FONT_SIZE, transform=axes[0, -1].transAxes)
+    where: Look = {"loc": "upper center", "bbox_to_anchor": (0.53, 1.01)}
+    figure.legend(list(handles.values()), list(handles), ncols=len(handles), frameon=False, **where)
+    style.write_remark(axis, 0.97, 0.04, f"white: DR {low:.2f}\ngrey: DR {high:.2f}", of="xy", ha="right")
     return figure

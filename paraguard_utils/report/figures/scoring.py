@@ -13,26 +13,8 @@ from paraguard_utils.core.confusion import CR_THRESHOLDS
 from paraguard_utils.core.estimates import MIN_MIXED, MIN_REFUSALS, ClusterBootstrap
 from paraguard_utils.registry import display_titles
 from paraguard_utils.report import tables
-from paraguard_utils.report.figures.style import (
-    CHANCE_LINE,
-    GREY,
-    INK,
-    MIN_FONT_SIZE,
-    PAGE_WIDTH,
-    PALE,
-    PAPER_LINE,
-    PART_COLOURS,
-    READING_COLOURS,
-    Look,
-    draw_interval_bars,
-    draw_row_rules,
-    label_line_ends,
-    make_listed_panels,
-    make_target_grid,
-    name_rows,
-    subplots,
-    target_looks,
-)
+from paraguard_utils.report.figures import style
+from paraguard_utils.report.figures.style import Look
 from paraguard_utils.report.paper import paper_value
 from paraguard_utils.schemas import Table
 
@@ -50,37 +32,33 @@ def plot_variance_parts(table: Table) -> Figure:
     order = {"by": ["few", "meaning"], "ascending": [True, False], "kind": "stable"}
     kinds = [table[table["decoding"] == decoding] for decoding in ("greedy", "drawn")]
     rows, greedy = pd.concat([kind.sort_values(**order) for kind in kinds], ignore_index=True), len(kinds[0])
-    figure, axis = subplots(figsize=(PAGE_WIDTH, 0.5 + 0.24 * len(rows)))
+    figure, axis = style.subplots(figsize=(style.PAGE_WIDTH, 0.5 + 0.24 * len(rows)))
     y = np.arange(len(rows), dtype=float)
     y[greedy:] += 0.6  # a gap before the drawn ones
     left, starts = np.zeros(len(rows)), {}
-    for part, colour in PART_COLOURS.items():
+    for part, colour in style.PART_COLOURS.items():
         width, starts[part] = rows[part].clip(lower=0).to_numpy(), left
         axis.barh(y, width, left=left, height=0.72, color=colour, label=part, lw=0)
         left = left + width
-    value, low, high = (rows[f"meaning{end}"].clip(lower=0).to_numpy() for end in ("", "_low", "_high"))
-    known = np.isfinite(low) & np.isfinite(high)
-    spreads = [(value - low)[known], (high - value)[known]]
-    axis.errorbar(value[known], y[known], xerr=spreads, fmt="none", color=INK, capsize=1.5)
-    look: Look = {"va": "center", "size": MIN_FONT_SIZE}
+    whole = rows[["meaning", "meaning_low", "meaning_high"]].clip(lower=0)
+    known = whole.notna().all(axis=1).to_numpy()
+    style.draw_interval_bars(axis, whole[known], "meaning", y[known], fmt="none", color=style.INK, capsize=1.5)
+    right: Look = {"va": "center", "ha": "right"}
     for place in y[rows["few"].to_numpy(bool)]:
-        axis.text(
-            0.99, place, f"fewer than {disagreement.MIN_DECISIONS_EACH} rejections or acceptances", ha="right", **look
-        )
+        few = f"fewer than {disagreement.MIN_DECISIONS_EACH} rejections or acceptances"
+        style.write_remark(axis, 0.99, place, few, **right)
     # Each part is named once, where it has most room.
-    clear = y[_widest(np.nan_to_num(np.fmin(low, value)))]
-    axis.text(0.005, clear, "meaning", **look)
-    axis.text(0.99, clear, "other wording", ha="right", **look)
-    beyond = np.fmax(starts["wording"], high)
+    clear = y[_widest(whole[["meaning", "meaning_low"]].min(axis=1).fillna(0))]
+    style.write_remark(axis, 0.005, clear, "meaning", va="center")
+    style.write_remark(axis, 0.99, clear, "other wording", **right)
+    beyond = np.fmax(starts["wording"], whole["meaning_high"].to_numpy())
     free = _widest((rows["style"] - (beyond - starts["wording"]))[: greedy or None])
-    axis.text(beyond[free] + 0.005, y[free], "\u2190 wording, as style explains it", **look)
+    style.write_remark(axis, beyond[free] + 0.005, y[free], "\u2190 wording, as style explains it", va="center")
     if greedy < len(rows):
-        axis.text(0.99, y[greedy:][_widest(rows["dice"][greedy:])], "dice", ha="right", **look)
-        axis.axhline(greedy - 0.2, color=GREY, linewidth=0.6)
-    names = [
-        f"{title}, drawn" if place >= greedy else title for place, title in enumerate(display_titles(rows["target"]))
-    ]
-    axis.set_yticks(y, names)
+        style.write_remark(axis, 0.99, y[greedy:][_widest(rows["dice"][greedy:])], "dice", **right)
+        axis.axhline(greedy - 0.2, color=style.GREY, linewidth=0.6)
+    titles = display_titles(rows["target"])
+    axis.set_yticks(y, [*titles[:greedy], *(f"{title}, drawn" for title in titles[greedy:])])
     axis.tick_params(axis="y", length=0)
     axis.set(xlim=(0, 1), ylim=(y[-1] + 0.6, -0.6))
     axis.set_xlabel("share of the variance of a decision (line: 95 % interval of meaning's)")
@@ -108,10 +86,10 @@ def plot_targets(table: Table) -> Figure:
     rows = table[table["reading"] == "relative"].set_index("target").loc[names]
     figure, axes = _measure_panels(rows, panels)
     for axis, measure in zip(axes, panels, strict=True):
-        draw_interval_bars(axis, rows, measure, np.arange(len(names)), ms=3, color=INK, clip_on=False)
+        style.draw_interval_bars(axis, rows, measure, np.arange(len(names)), ms=3, color=style.INK, clip_on=False)
         axis.set_xlim(left=0)
         _add_remarks(axis, rows, measure)
-    axes[1].axvline(1, zorder=0, **CHANCE_LINE)
+    axes[1].axvline(1, zorder=0, **style.CHANCE_LINE)
     return figure
 
 
@@ -121,17 +99,17 @@ def plot_by_source(table: Table) -> Figure:
     A page wide. `table` has rows of `full_scale.estimate_by_source`, of targets with the same sources.
     """
     names, sources = (list(dict.fromkeys(table[column])) for column in ("target", "source"))
-    size = (PAGE_WIDTH, 0.35 + (0.35 + 0.17 * len(sources)) * len(names))
-    figure, axes = subplots(len(names), 2, figsize=size, sharex="col", sharey=True, squeeze=False)
+    size = (style.PAGE_WIDTH, 0.35 + (0.35 + 0.17 * len(sources)) * len(names))
+    figure, axes = style.subplots(len(names), 2, figsize=size, sharex="col", sharey=True, squeeze=False)
     for name, title, line in zip(names, display_titles(names), axes, strict=True):
         rows = table[table["target"] == name].set_index("source").loc[sources]
         for axis, measure in zip(line, ("frr", "dr"), strict=True):
-            draw_interval_bars(axis, rows, measure, np.arange(len(rows)), ms=3, color=INK)
-            draw_row_rules(axis)
+            style.draw_interval_bars(axis, rows, measure, np.arange(len(rows)), ms=3, color=style.INK)
+            style.draw_row_rules(axis)
             _add_remarks(axis, rows, measure)
         line[0].set_title(title)
-        line[1].axvline(1, zorder=0, **CHANCE_LINE)
-    name_rows(axes[0, 0], sources)
+        line[1].axvline(1, zorder=0, **style.CHANCE_LINE)
+    style.name_rows(axes[0, 0], sources)
     axes[-1, 0].set(xlabel="FRR", xlim=(0, None))
     axes[-1, 1].set(xlabel="DR (0: meaning decides, 1, dotted: chance)", xlim=(0, None))
     return figure
@@ -146,34 +124,28 @@ def plot_shared_wording(table: Table, curves: Table) -> Figure:
     rows = table[table["dr_free"].notna()].sort_values("few", kind="stable", ignore_index=True)
     rows["title"] = display_titles(rows["target"])
     few = rows["few"].to_numpy(bool)
-    figure, (left, right) = subplots(
-        1, 2, figsize=(PAGE_WIDTH, max(0.8 + 0.19 * len(rows), 2.4)), width_ratios=[1.3, 1]
-    )
+    size = (style.PAGE_WIDTH, max(0.8 + 0.19 * len(rows), 2.4))
+    figure, (left, right) = style.subplots(1, 2, figsize=size, width_ratios=[1.3, 1])
     y = np.arange(len(rows), dtype=float)
-    for chosen, colour in ((~few, INK), (few, GREY)):
+    for chosen, colour in ((~few, style.INK), (few, style.GREY)):
         for measure, face, shift in (("dr_near", "white", -0.13), ("dr_free", colour, 0.13)):
-            draw_interval_bars(
-                left, rows[chosen], measure, y[chosen] + shift, ms=3.5, color=colour, markerfacecolor=face
-            )
-    left.set_yticks(y, rows["title"])
-    left.tick_params(axis="y", length=0)
+            style.draw_interval_bars(left, rows[chosen], measure, y[chosen] + shift, ms=3.5, color=colour, mfc=face)
+    style.name_rows(left, rows["title"])
     left.set(xlim=(0, 1.3), ylim=(len(rows) - 0.5, -1.2), xlabel="DR (0: meaning decides; 1, dotted: it does not)")
     for measure, text in (("dr_near", "near-copies"), ("dr_free", "free rewordings")):
-        left.text(
-            rows.loc[~few, measure].median() if not few.all() else 0.5, -0.65, text, ha="center", size=MIN_FONT_SIZE
-        )
+        style.write_remark(left, rows.loc[~few, measure].median() if not few.all() else 0.5, -0.65, text, ha="center")
     right.set(xlim=(0, 1), ylim=(0, 1.3), xlabel="words in common (Jaccard)", ylabel="DR")
-    looks, ends = target_looks(rows["target"]), []
+    looks, ends = style.target_looks(rows["target"]), []
     for target, title in rows.loc[~few, ["target", "title"]].itertuples(index=False):
         own = curves[(curves["target"] == target) & ~curves["few"].astype(bool)]
-        look = dict(zip(("color", "linestyle"), looks[target][:2], strict=True))
+        look = {"color": looks[target][0], "linestyle": looks[target][1]}
         at = own["overlap"] + wording.OVERLAP_STEP / 2
-        draw_interval_bars(right, own, "dr", at, "y", fmt="", marker="o", ms=2, elinewidth=0.4, **look)
+        style.draw_interval_bars(right, own, "dr", at, "y", fmt="", marker="o", ms=2, elinewidth=0.4, **look)
         if len(own):
             ends.append((float(own["dr"].iloc[-1]), title.replace(" wrapper", ""), look))
-    left.axvline(1, zorder=0, **CHANCE_LINE)
-    right.axhline(1, zorder=0, **CHANCE_LINE)
-    label_line_ends(figure, right, ends)
+    left.axvline(1, zorder=0, **style.CHANCE_LINE)
+    right.axhline(1, zorder=0, **style.CHANCE_LINE)
+    style.label_line_ends(figure, right, ends)
     return figure
 
 
@@ -188,22 +160,21 @@ def plot_against_floors(table: Table) -> Figure:
         "excess_matched": ("Excess over floor", "CI minus\nmatched floor"),
     }
     names = list(dict.fromkeys(table["target"]))
-    by_reading = {
-        reading: table[table["reading"] == reading].set_index("target").loc[names] for reading in READING_COLOURS
-    }
+    rows = table.set_index(["reading", "target"])
+    by_reading = {reading: rows.loc[reading].loc[names] for reading in style.READING_COLOURS}
     figure, axes = _measure_panels(by_reading["relative"], panels)
     for axis, measure in zip(axes, panels, strict=True):
         for shift, up, (reading, rows) in zip((-0.13, 0.13), (2, 9), by_reading.items(), strict=True):
-            y, colour = np.arange(len(rows)) + shift, READING_COLOURS[reading]
-            draw_interval_bars(axis, rows, measure, y, ms=3, color=colour)
+            y, colour = np.arange(len(rows)) + shift, style.READING_COLOURS[reading]
+            style.draw_interval_bars(axis, rows, measure, y, ms=3, color=colour)
             if measure == "ci":
                 rings: Look = {"ms": 4.5, "mfc": "none", "mew": 0.7, "elinewidth": 0.7, "color": colour}
-                draw_interval_bars(axis, rows, "floor_matched", y, **rings)
+                style.draw_interval_bars(axis, rows, "floor_matched", y, **rings)
                 _name_reading(axis, reading, (1, 1), (0, up))
         if measure == "ci":
             axis.set_xlim(0, 1)
         else:
-            axis.axvline(0, zorder=0, **CHANCE_LINE)
+            axis.axvline(0, zorder=0, **style.CHANCE_LINE)
         # What is undefined or rests on few is so in both readings.
         _add_remarks(axis, by_reading["clipped"], measure)
     return figure
@@ -211,31 +182,27 @@ def plot_against_floors(table: Table) -> Figure:
 
 def _name_reading(axis: Axes, reading: str, place: tuple[float, float], shift: tuple[float, float]) -> None:
     """Write a reading's name in its colour, left of a place in a panel that is moved by some points."""
-    look: Look = {"ha": "right", "color": READING_COLOURS[reading], "weight": "bold", "size": MIN_FONT_SIZE}
+    look: Look = {"ha": "right", "color": style.READING_COLOURS[reading], "weight": "bold", "size": style.MIN_FONT_SIZE}
     axis.annotate(reading, place, xytext=shift, xycoords="axes fraction", textcoords="offset points", **look)
 
 
 def _measure_panels(rows: pd.DataFrame, panels: dict[str, tuple[str, str]]) -> tuple[Figure, list[Axes]]:
     """Make a panel a measure, targets with their counts on the left."""
-    figure, axes = subplots(1, len(panels), figsize=(PAGE_WIDTH, 0.8 + 0.32 * len(rows)), sharey=True)
+    figure, axes = style.subplots(1, len(panels), figsize=(style.PAGE_WIDTH, 0.8 + 0.32 * len(rows)), sharey=True)
     for axis, (title, label) in zip(axes, panels.values(), strict=True):
         axis.set(title=title, xlabel=label)
-        draw_row_rules(axis)
+        style.draw_row_rules(axis)
         axis.locator_params(axis="x", nbins=3)
     noisy = rows["noisy"].eq("yes") if "noisy" in rows else [False] * len(rows)  # a guard's decisions are no labels
-    counted = [
-        f"{title}\n{n} of {total} rejected{', noisy' if unsure else ''}"
-        for title, n, total, unsure in zip(
-            display_titles(rows.index), rows["n_reject"], rows["n_scored"], noisy, strict=True
-        )
-    ]
-    name_rows(axes[0], counted)
+    counts = zip(display_titles(rows.index), rows["n_reject"], rows["n_scored"], noisy, strict=True)
+    names = [f"{name}\n{n} of {total} rejected{', noisy' if unsure else ''}" for name, n, total, unsure in counts]
+    style.name_rows(axes[0], names)
     return figure, list(axes)
 
 
 def _add_remarks(axis: Axes, rows: pd.DataFrame, measure: str) -> None:
     """Write beside a target that its CI rests on few rejections, its excess on few clusters, or that there is none."""
-    look: Look = {"va": "center", "size": MIN_FONT_SIZE, "color": GREY, "transform": axis.get_yaxis_transform()}
+    look: Look = {"of": "x", "va": "center", "color": style.GREY}
     remarks = {}
     for flag, of, least in (("few", "ci", MIN_REFUSALS), ("few_dr", "dr", disagreement.MIN_DECISIONS_EACH)):
         if measure == of and flag in rows:
@@ -243,9 +210,9 @@ def _add_remarks(axis: Axes, rows: pd.DataFrame, measure: str) -> None:
     if measure == "excess":
         remarks = {y: f"only {n} clusters" for y, n in enumerate(rows["n_mixed"]) if 1 <= n < MIN_MIXED}
     for y, text in remarks.items():
-        axis.text(0.98, y - 0.33, text, ha="right", bbox={"color": "white", "pad": 0.5}, **look)
+        style.write_remark(axis, 0.98, y - 0.33, text, ha="right", bbox={"color": "white", "pad": 0.5}, **look)
     for y in np.flatnonzero(rows[measure].isna()).tolist():
-        axis.text(0.02, y, "undefined", **look)
+        style.write_remark(axis, 0.02, y, "undefined", **look)
 
 
 def plot_variogram(table: Table) -> Figure:
@@ -255,11 +222,14 @@ def plot_variogram(table: Table) -> Figure:
     wide. `table` is `validity.decision_variogram` with a column target.
     """
     across = min(table["target"].nunique(), 3)
-    figure, axes = make_target_grid(table["target"], across, 1.5, 0.3, xlabel="cosine of the two prompts")
-    scopes: dict[str, Look] = {"two clusters": {"color": GREY, "mfc": "white"}, "one cluster": {"color": INK}}
+    figure, panels = style.make_target_grid(table, across, 1.5, 0.3, "cosine of the two prompts")
+    scopes: dict[str, Look] = {
+        "two clusters": {"color": style.GREY, "mfc": "white"},
+        "one cluster": {"color": style.INK},
+    }
     ends = {}
-    for axis, (_, rows) in zip(axes, table.groupby("target", sort=False), strict=True):
-        axis.axhline(1, zorder=0, **CHANCE_LINE)
+    for axis, _, rows in panels:
+        axis.axhline(1, zorder=0, **style.CHANCE_LINE)
         for scope, look in scopes.items():
             own = rows[(rows["scope"] == scope) & (rows["pairs"] >= MIN_REFUSALS)]
             x = (own["low_edge"].clip(lower=0) + own["high_edge"].clip(upper=1)) / 2
@@ -270,9 +240,9 @@ def plot_variogram(table: Table) -> Figure:
     # The last panel's points are named.
     for scope, end, shift, side in (("two clusters", 0, (0, 5), "left"), ("one cluster", -1, (-6, -2), "right")):
         if ends[scope]:
-            axes[-1].annotate(scope, ends[scope][end], xytext=shift, textcoords="offset points", ha=side,
-                              size=MIN_FONT_SIZE, color=scopes[scope]["color"])  # fmt: skip
-    axes[-1].text(0.99, 1.03, "chance", ha="right", va="bottom", size=MIN_FONT_SIZE, color=GREY)
+            look = {"size": style.MIN_FONT_SIZE, "color": scopes[scope]["color"], "ha": side}
+            axis.annotate(scope, ends[scope][end], xytext=shift, textcoords="offset points", **look)
+    style.write_remark(axis, 0.99, 1.03, "chance", ha="right", va="bottom", color=style.GREY)
     figure.supylabel("decided differently, against unrelated prompts", size=7)
     return figure
 
@@ -281,48 +251,44 @@ def plot_ci_against_similarity(scores: pd.DataFrame, correlations: Table) -> Fig
     """Draw CI(r) against mean neighbour similarity, one panel per target, with r and its interval (Fig. 3).
 
     Rejections are counted in hexagons; above them stand the mean of each bin of equally many rejections, with its 95 %
-    interval over resampled clusters, and, dashed, the slope that the paper's r would have. A page wide.
-
-    `scores` has scored rejections of all targets: target, cluster_id, mean_similarity, ci, ci_clipped; `correlations`
-    has target, reading, r, r_low, r_high.
+    interval over resampled clusters, and, dashed, the slope that the paper's r would have. A page wide. `scores` has
+    target, cluster_id, mean_similarity, ci, ci_clipped of scored rejections; `correlations` has target, reading and r.
     """
     labels = ("mean similarity to accepted neighbours", "CI of a rejection")
     across = min(correlations["target"].nunique(), 3)
-    figure, axes = make_target_grid(correlations["target"], across, 1.9, 0.0, *labels)
-    for axis, (name, known) in zip(axes, correlations.groupby("target", sort=False), strict=True):
+    figure, panels = style.make_target_grid(correlations, across, 1.9, 0.0, *labels)
+    for axis, name, known in panels:
         own = scores[scores["target"] == name].dropna(subset=["mean_similarity", *CI_COLUMNS.values()])
         for line, (reading, column) in enumerate(CI_COLUMNS.items()):
-            colour = READING_COLOURS[reading]
+            colour = style.READING_COLOURS[reading]
             tint = LinearSegmentedColormap.from_list(reading, [to_rgba(colour, 0.12), to_rgba(colour, 0.75)])
             bins: Look = {"gridsize": (40, 18), "extent": (0, 1, 0, 1), "mincnt": 1}
             axis.hexbin(own["mean_similarity"], own[column], cmap=tint, linewidths=0, **bins)
             _draw_trend(axis, own, column, colour)
             row = known[known["reading"] == reading].iloc[0]
             r = f"r = {tables.format_estimate(row, 'r', 2)}" if np.isfinite(row["r"]) else "r undefined"
-            look: Look = {"color": colour, "transform": axis.transAxes, "size": MIN_FONT_SIZE, "weight": "bold"}
-            axis.text(0.02, 0.11 - 0.08 * line, f"{reading}: {r}", **look)
+            style.write_remark(axis, 0.02, 0.11 - 0.08 * line, f"{reading}: {r}", of="xy", color=colour, weight="bold")
         few = f", fewer than {MIN_REFUSALS}" if len(own) < MIN_REFUSALS else ""
         axis.set(title=f"{axis.get_title('left')}\nn = {len(own)}{few}", xlim=(0, 1), ylim=(0, 1))
-    axes[0].text(0.02, 0.98, f"dashed: as the paper's r = {paper_value(PAPER_R_ITEM)}", va="top", size=MIN_FONT_SIZE)
+    style.write_remark(panels[0][0], 0.02, 0.98, f"dashed: as the paper's r = {paper_value(PAPER_R_ITEM)}", va="top")
     return figure
 
 
 def average_ci_by_similarity(own: pd.DataFrame, column: str) -> pd.DataFrame:
     """Average a target's CI, `column`, in up to 8 bins of equally many rejections by similarity, each of at least 15.
 
-    Returns mean_similarity of each bin and mean, low, high of CI over resampled clusters; nothing of fewer than 30
-    rejections.
+    Returns mean_similarity of each bin and mean of CI with its interval over resampled clusters; nothing of fewer than
+    30 rejections.
     """
+    columns = ["mean_similarity", "mean", "mean_low", "mean_high"]
     if len(own) < MIN_REFUSALS:
-        return pd.DataFrame(columns=["mean_similarity", "mean", "low", "high"], dtype=float)
+        return pd.DataFrame(columns=columns, dtype=float)
     bins = pd.qcut(own["mean_similarity"], min(8, 2 * len(own) // MIN_REFUSALS), labels=False, duplicates="drop")
-    clusters = ClusterBootstrap(own["cluster_id"])
-    rows = []
-    for _, part in own.groupby(bins):
-        mean, low, high = clusters.mean(part["cluster_id"].to_numpy(), part[column])
-        rows.append({"mean_similarity": part["mean_similarity"].mean(), "mean": mean, "low": low, "high": high})
+    clusters, parts = ClusterBootstrap(own["cluster_id"]), [part for _, part in own.groupby(bins)]
+    means = [clusters.mean(part["cluster_id"].to_numpy(), part[column]) for part in parts]
+    rows = [(part["mean_similarity"].mean(), *mean) for part, mean in zip(parts, means, strict=True)]
     # Processors differ in the last digits.
-    return pd.DataFrame(rows).round(9)
+    return pd.DataFrame(rows, columns=columns).round(9)
 
 
 def _draw_trend(axis: Axes, own: pd.DataFrame, column: str, colour: str) -> None:
@@ -330,11 +296,10 @@ def _draw_trend(axis: Axes, own: pd.DataFrame, column: str, colour: str) -> None
     x, y = own["mean_similarity"], own[column]
     if len(own) > 1 and x.std() > 0:
         ends = np.array([x.min(), x.max()])
-        axis.plot(ends, y.mean() + paper_value(PAPER_R_ITEM) * y.std() / x.std() * (ends - x.mean()), **PAPER_LINE)
-    means = average_ci_by_similarity(own, column)
-    spread = np.nan_to_num([means["mean"] - means["low"], means["high"] - means["mean"]])
-    look: Look = {"fmt": "o-", "ms": 2.5, "capsize": 1.5, "color": colour}
-    axis.errorbar(means["mean_similarity"], means["mean"], yerr=spread, **look)
+        line = y.mean() + paper_value(PAPER_R_ITEM) * y.std() / x.std() * (ends - x.mean())
+        axis.plot(ends, line, **style.PAPER_LINE)
+    means, look = average_ci_by_similarity(own, column), {"fmt": "o-", "ms": 2.5, "capsize": 1.5, "color": colour}
+    style.draw_interval_bars(axis, means, "mean", means["mean_similarity"], "y", **look)
 
 
 def plot_ci_correlates(table: Table, titled: dict[str, str], parts: dict[str, str], limit: float) -> Figure:
@@ -344,25 +309,26 @@ def plot_ci_correlates(table: Table, titled: dict[str, str], parts: dict[str, st
     condition on |r|, `limit`, is dashed. A page wide.
     """
     rows, names = [*titled, *parts], [*titled.values(), *(f"{part} (part of CI)" for part in parts.values())]
-    figure, axes = make_listed_panels(table["target"], names, 3)
-    for axis, (_, own) in zip(axes, table.groupby("target", sort=False), strict=True):
-        axis.axhspan(len(titled) - 0.5, len(rows) - 0.5, color=PALE, lw=0, zorder=-1)
-        axis.axvline(0, zorder=0, **CHANCE_LINE)
+    figure, panels = style.make_listed_panels(table, names, 3)
+    for axis, _, own in panels:
+        axis.axhspan(len(titled) - 0.5, len(rows) - 0.5, color=style.PALE, lw=0, zorder=-1)
+        axis.axvline(0, zorder=0, **style.CHANCE_LINE)
         for x in (-limit, limit):
-            axis.axvline(x, zorder=0, **PAPER_LINE)
+            axis.axvline(x, zorder=0, **style.PAPER_LINE)
         if "similarity" in rows:
-            axis.plot(paper_value(PAPER_R_ITEM), rows.index("similarity"), "D", ms=3.5, mfc="none", mec=INK, mew=0.7)
-        for shift, (reading, colour) in zip((-0.15, 0.15), READING_COLOURS.items(), strict=True):
+            look: Look = {"ms": 3.5, "mfc": "none", "mec": style.INK, "mew": 0.7}
+            axis.plot(paper_value(PAPER_R_ITEM), rows.index("similarity"), "D", **look)
+        for shift, (reading, colour) in zip((-0.15, 0.15), style.READING_COLOURS.items(), strict=True):
             found = own[own["reading"] == reading].set_index("covariate").loc[rows]
             y = np.arange(len(rows)) + shift
-            draw_interval_bars(axis, found, "r", y, ms=2.5, lw=0.9, color=colour)
+            style.draw_interval_bars(axis, found, "r", y, ms=2.5, lw=0.9, color=colour)
             for height in y[found["r"].isna()]:
-                axis.text(-0.97, height, "undefined", va="center", size=MIN_FONT_SIZE, color=colour)
+                style.write_remark(axis, -0.97, height, "undefined", va="center", color=colour)
         few = " (few)" if own["few"].any() else ""
         axis.set_title(f"{axis.get_title('left')}, n = {own['n'].max()}{few}")
-    axes[0].set(xlim=(-1.03, 1.03), xticks=[-1, -0.5, 0, 0.5, 1], xticklabels=["\u22121", "\u22120.5", "0", "0.5", "1"])
-    for x, reading in zip((-36, -4), READING_COLOURS, strict=True):
-        _name_reading(axes[0], reading, (0, 1), (x, 3))
+    axis.set(xlim=(-1.03, 1.03), xticks=[-1, -0.5, 0, 0.5, 1], xticklabels=["\u22121", "\u22120.5", "0", "0.5", "1"])
+    for x, reading in zip((-36, -4), style.READING_COLOURS, strict=True):
+        _name_reading(panels[0][0], reading, (0, 1), (x, 3))
     known = f"diamond, r = {paper_value(PAPER_R_ITEM)}"
     figure.supxlabel(f"r with CI of a rejection (the paper's: {known}; dashed, its break condition; dotted: chance)")
     return figure
@@ -373,21 +339,20 @@ def plot_cr_curve(curve: Table) -> Figure:
 
     `curve` has target, reading, tau, cr, null, null_low, null_high.
     """
-    figure, axes = make_target_grid(curve["target"], 3, 1.7, ylabel="CR@tau")
-    for axis, (_, own) in zip(axes, curve.groupby("target", sort=False), strict=True):
-        axis.axvline(CR_THRESHOLDS[0], zorder=0, **PAPER_LINE)
-        for reading, colour in READING_COLOURS.items():
+    figure, panels = style.make_target_grid(curve, 3, 1.7, ylabel="CR@tau")
+    for axis, _, own in panels:
+        axis.axvline(CR_THRESHOLDS[0], zorder=0, **style.PAPER_LINE)
+        for reading, colour in style.READING_COLOURS.items():
             rows = own[own["reading"] == reading]
             axis.fill_between(rows["tau"], rows["null_low"], rows["null_high"], color="0.8", lw=0)
-            axis.plot(rows["tau"], rows["null"], **CHANCE_LINE)
+            axis.plot(rows["tau"], rows["null"], **style.CHANCE_LINE)
             axis.plot(rows["tau"], rows["cr"], color=colour, marker="o", ms=1.8)
             halves = [rows.loc[rows[column] >= 0.5, "tau"].max() for column in ("cr", "null_low")]
             if np.isfinite(halves).any():
                 left = reading == "relative"
                 place = np.nanmin(halves) - 0.02 if left else np.nanmax(halves) + 0.07
-                axis.text(place, 0.5, reading, color=colour, size=MIN_FONT_SIZE, ha="right" if left else "left")
+                style.write_remark(axis, place, 0.5, reading, color=colour, ha="right" if left else "left")
         axis.set(xlim=(0, 1), ylim=(0, 1.02))
-    figure.supxlabel(
-        f"tau (dashed: the paper's, {CR_THRESHOLDS[0]:.2f}; dotted and grey: chance, and 95 % of its permutations)"
-    )
+    known = f"dashed: the paper's, {CR_THRESHOLDS[0]:.2f}"
+    figure.supxlabel(f"tau ({known}; dotted and grey: chance, and 95 % of its permutations)")
     return figure

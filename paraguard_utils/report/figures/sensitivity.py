@@ -13,22 +13,8 @@ from paraguard_utils.analysis import surrogate
 from paraguard_utils.core.confusion import N_NEIGHBOURS
 from paraguard_utils.labels import follow_ups
 from paraguard_utils.registry import display_titles
-from paraguard_utils.report.figures.style import (
-    GREY,
-    INK,
-    MIN_FONT_SIZE,
-    PAGE_WIDTH,
-    PAPER_LINE,
-    SHADES,
-    Look,
-    draw_interval_bars,
-    draw_row_rules,
-    label_line_ends,
-    make_target_grid,
-    name_rows,
-    subplots,
-    target_looks,
-)
+from paraguard_utils.report.figures import style
+from paraguard_utils.report.figures.style import Look
 from paraguard_utils.schemas import Table
 
 
@@ -37,25 +23,24 @@ def plot_weight_simplex(table: Table) -> Figure:
 
     A page wide. `table` is the dimension `weights` of the sensitivity table, whose settings are "drift/prob_shift/ppl".
     """
-    figure, axes = make_target_grid(table["target"], 3, 2.1)
-    parts = table["setting"].str.split("/", expand=True).astype(float).to_numpy()
-    x, y = parts[:, 2] + parts[:, 1] / 2, parts[:, 1] * np.sqrt(3) / 2
+    figure, panels = style.make_target_grid(table, 3, 2.1)
     scale = mpl.colors.Normalize(min(0.0, table["excess"].min()), table["excess"].max())
-    above, paper = (table["excess_low"] > 0).to_numpy(), (table["setting"] == "0.4/0.1/0.5").to_numpy()
-    look: Look = {"norm": scale, "cmap": SHADES, "edgecolors": INK, "linewidths": 0.4}
-    for axis, name in zip(axes, table["target"].unique(), strict=True):
-        mine = (table["target"] == name).to_numpy()
-        for chosen, size in ((mine & above, 36), (mine & ~above, 10)):
-            axis.scatter(x[chosen], y[chosen], size, table.loc[chosen, "excess"], **look)
-        at = mine & paper
-        axis.scatter(x[at], y[at], 110, "none", linewidths=0.8, linestyle=PAPER_LINE["linestyle"], edgecolors=INK)
+    look: Look = {"norm": scale, "cmap": style.SHADES, "edgecolors": style.INK, "linewidths": 0.4}
+    ring: Look = {"linewidths": 0.8, "linestyle": style.PAPER_LINE["linestyle"], "edgecolors": style.INK}
+    for axis, _, rows in panels:
+        parts = rows["setting"].str.split("/", expand=True).astype(float)
+        x, y, above = parts[2] + parts[1] / 2, parts[1] * np.sqrt(3) / 2, rows["excess_low"] > 0
+        for chosen, size in ((above, 36), (~above, 10)):
+            axis.scatter(x[chosen], y[chosen], size, rows.loc[chosen, "excess"], **look)
+        paper = rows["setting"] == "0.4/0.1/0.5"
+        axis.scatter(x[paper], y[paper], 110, "none", **ring)
         corners = {"Drift": (0, -0.1, "top"), "PPL": (1, -0.1, "top"), "ProbShift": (0.5, 0.95, "bottom")}
         for text, (at_x, at_y, up) in corners.items():
-            axis.text(at_x, at_y, text, ha="center", va=up, size=MIN_FONT_SIZE)
+            style.write_remark(axis, at_x, at_y, text, ha="center", va=up)
         axis.set(xlim=(-0.12, 1.12), ylim=(-0.2, 1.0), aspect="equal")
         axis.set_title(axis.get_title("left"), y=1.02)
         axis.axis("off")
-    bar = figure.colorbar(mpl.cm.ScalarMappable(scale, SHADES), ax=figure.axes, shrink=0.6, pad=0.01)
+    bar = figure.colorbar(mpl.cm.ScalarMappable(scale, style.SHADES), ax=figure.axes, shrink=0.6, pad=0.01)
     bar.set_label("excess (small: its interval reaches 0; ringed: the paper's weights)")
     return figure
 
@@ -65,9 +50,9 @@ def plot_against_k(table: Table) -> Figure:
 
     `table` is the dimension `k` of the sensitivity table.
     """
-    figure, axes = subplots(1, 3, figsize=(PAGE_WIDTH, 2.1))
+    figure, axes = style.subplots(1, 3, figsize=(style.PAGE_WIDTH, 2.1))
     deepest = table["setting"].astype(int).max() if len(table) else N_NEIGHBOURS
-    looks, ends = target_looks(dict.fromkeys(table["target"])), []
+    looks, ends = style.target_looks(dict.fromkeys(table["target"])), []
     for axis, (measure, label) in zip(axes, (("cr60", "CR@0.60"), ("cd", "CD"), ("ci", "CI")), strict=True):
         for name, (colour, line, _) in looks.items():
             rows = table[table["target"] == name]
@@ -76,10 +61,10 @@ def plot_against_k(table: Table) -> Figure:
             axis.fill_between(k, rows[f"{measure}_low"], rows[f"{measure}_high"], color=colour, alpha=0.12, lw=0)
             if axis is axes[-1] and np.isfinite(rows[measure].iloc[-1]):
                 ends.append((rows[measure].iloc[-1], display_titles([name])[0], {"color": colour, "linestyle": line}))
-        axis.axvline(N_NEIGHBOURS, zorder=0, **PAPER_LINE)
+        axis.axvline(N_NEIGHBOURS, zorder=0, **style.PAPER_LINE)
         axis.set(xlabel="k (dashed: the paper's)", title=label, xlim=(1, deepest), ylim=(0, None))
         axis.set_xticks([1, 5, 10, 15, 20])
-    label_line_ends(figure, axes[-1], ends)
+    style.label_line_ends(figure, axes[-1], ends)
     return figure
 
 
@@ -87,9 +72,7 @@ def plot_settings(table: Table, default: dict[str, str]) -> Figure:
     """Draw by how much CI and excess differ from those of the default setting: a mark a target, 0 is the default.
 
     The lines are the 95 % intervals of the settings' own estimates, less the estimate of the default. A page wide.
-
-    `table` has rows of the sensitivity table, `default` the usual setting of each dimension. A setting without an
-    excess cannot move it.
+    `table` has rows of the sensitivity table, `default` the usual setting of each dimension.
     """
     names, measures = list(dict.fromkeys(table["target"])), ("ci", "excess")
     usual = table["setting"] == table["dimension"].map(default)
@@ -103,16 +86,16 @@ def plot_settings(table: Table, default: dict[str, str]) -> Figure:
     height = max(0.17, 0.04 * len(names))
     figure, axes = _marks(moved, names, keys, measures, height, 0.8, (3, 2, 1.2), ms=2, elinewidth=0.7)
     for axis, measure, label in zip(axes, measures, ("CI", "excess"), strict=True):
-        axis.axvline(0, color=INK, linewidth=0.6, zorder=0)
+        axis.axvline(0, color=style.INK, linewidth=0.6, zorder=0)
         axis.set(title=f"{label} less that at the default", xlabel="0: as at the default")
         for place, (dimension, _) in enumerate(keys):
             first = not place or dimension != keys[place - 1][0]
             if first and place:
-                axis.axhline(place - 0.5, color=GREY, linewidth=0.5)
+                axis.axhline(place - 0.5, color=style.GREY, linewidth=0.5)
             if first and moved.loc[dimension, measure].isna().all():
-                axis.text(0.02, place, f"{dimension} cannot move it", size=MIN_FONT_SIZE, color=GREY, va="center",
-                          transform=axis.get_yaxis_transform())  # fmt: skip
-    name_rows(axes[0], [f"{dimension}: {setting}" for dimension, setting in keys])
+                remark = f"{dimension} cannot move it"
+                style.write_remark(axis, 0.02, place, remark, of="x", color=style.GREY, va="center")
+    style.name_rows(axes[0], [f"{dimension}: {setting}" for dimension, setting in keys])
     return figure
 
 
@@ -128,10 +111,9 @@ _LENT = {
 def plot_surrogate_levels(table: Table) -> Figure:
     """Draw how far CI at a level is CI with the target's own signals: a mark a target, with its 95 % interval.
 
-    Left the rank correlation of CI(r) over rejections, right the difference of CI. A page wide.
-
-    `table` has rows of one reading of `surrogate.surrogate_table`; targets with few rejections are left out. Of the
-    prompts that were answered several times, what only they have is drawn, and `text` beside it.
+    Left the rank correlation of CI(r) over rejections, right the difference of CI. A page wide. `table` has rows of
+    one reading of `surrogate.surrogate_table`; targets with few rejections are left out. Of the prompts that were
+    answered several times, what only they have is drawn, and `text` beside it.
     """
     table = table[table["few"].eq(False)]
     names = list(dict.fromkeys(table["target"]))
@@ -145,13 +127,13 @@ def plot_surrogate_levels(table: Table) -> Figure:
     for axis, same in zip(axes, (1, 0), strict=True):
         axis.locator_params(axis="x", nbins=5)
         if drawn:
-            axis.axhline(len(usual) - 0.5, color=GREY, linewidth=0.5)
-        axis.axvline(same, color=INK, linewidth=0.6, zorder=0)
+            axis.axhline(len(usual) - 0.5, color=style.GREY, linewidth=0.5)
+        axis.axvline(same, color=style.INK, linewidth=0.6, zorder=0)
     axes[0].set(title="CI(r): rank correlation with own signals", xlabel="1: the same order of rejections")
     axes[1].set(title="CI less that with own signals", xlabel="0: the same CI")
     axes[0].set_xlim(np.fmin(0.0, table["rho_low"].min()), 1.02)
     part = f"on {follow_ups.N_SAMPLED_CLUSTERS} clusters"
-    name_rows(axes[0], [f"{name}\n{_LENT[name] if of == surrogate.ALL_PROMPTS else part}" for of, name in lines])
+    style.name_rows(axes[0], [f"{name}\n{_LENT[name] if of == surrogate.ALL_PROMPTS else part}" for of, name in lines])
     return figure
 
 
@@ -170,20 +152,19 @@ def _marks(
     Keys stand `height` inches apart; a target's marks are spread over the share `room` of that.
     """
     inches = height * max(4, len(keys))
-    figure, axes = subplots(1, 3, figsize=(PAGE_WIDTH, 0.6 + inches), sharey=True, width_ratios=widths)
+    figure, axes = style.subplots(1, 3, figsize=(style.PAGE_WIDTH, 0.6 + inches), sharey=True, width_ratios=widths)
     shifts = room * (np.arange(len(names)) + 0.5) / max(1, len(names)) - room / 2
-    looks = target_looks(names)
+    looks = style.target_looks(names)
     for place, (name, title) in enumerate(zip(names, display_titles(names), strict=True)):
         colour, _, mark = looks[name]
         rows = table[table["target"] == name].reindex(keys)
         for axis, measure in zip(axes[:2], measures, strict=True):
-            draw_interval_bars(
-                axis, rows, measure, np.arange(len(keys)) + shifts[place], color=colour, fmt=mark, **look
-            )
+            at = np.arange(len(keys)) + shifts[place]
+            style.draw_interval_bars(axis, rows, measure, at, color=colour, fmt=mark, **look)
         y = 1 - (place + 0.5) * 0.13 / inches
         axes[2].plot(0, y, mark, ms=3, color=colour, transform=axes[2].transAxes, clip_on=False)
-        axes[2].text(0.06, y, title, va="center", size=MIN_FONT_SIZE, transform=axes[2].transAxes)
+        style.write_remark(axes[2], 0.06, y, title, of="xy", va="center")
     for axis in axes[:2]:
-        draw_row_rules(axis)
+        style.draw_row_rules(axis)
     axes[2].axis("off")
     return figure, axes[:2]

@@ -18,6 +18,7 @@ from matplotlib.figure import Figure
 
 from paraguard_utils.models.prompting import model_of_target
 from paraguard_utils.registry import display_titles, published_targets
+from paraguard_utils.schemas import Table
 from paraguard_utils.stores import Store, write_file
 
 Look: TypeAlias = dict[str, Any]
@@ -76,43 +77,47 @@ def publish_figure(store: Store, name: str, figure: Figure, panel: pd.DataFrame,
 
 
 def make_target_grid(
-    targets: Iterable[str], across: int, height: float, margin: float = 0.0, xlabel: str = "", ylabel: str = ""
-) -> tuple[Figure, list[Axes]]:
-    """Make a page-wide figure with a titled panel for each target, `across` of them in a line, and shared axes.
+    table: Table, across: int, height: float, margin: float = 0.0, xlabel: str = "", ylabel: str = ""
+) -> tuple[Figure, list[tuple[Axes, str, Table]]]:
+    """Make a page-wide figure with a titled panel for each target of a table; return each with its target and rows.
 
-    A line is `height` inches high, and `margin` inches are added once. Labels stand at the outer panels.
+    `across` panels, with shared axes, stand in a line, which is `height` inches high; `margin` inches are added once.
+    Labels stand at the outer panels.
     """
-    names = list(dict.fromkeys(targets))
-    lines = -(-len(names) // across)
+    groups = list(table.groupby("target", sort=False))
+    lines = -(-len(groups) // across)
     size = (PAGE_WIDTH, margin + height * lines)
     figure, axes = subplots(lines, across, figsize=size, squeeze=False, sharex=True, sharey=True)
-    for axis, title in zip(axes.flat, display_titles(names), strict=False):
+    name_panels(axes, [name for name, _ in groups], xlabel, ylabel)
+    return figure, [(axis, *group) for axis, group in zip(axes.flat, groups, strict=False)]
+
+
+def name_panels(axes: np.ndarray, targets: Sequence[str], xlabel: str, ylabel: str) -> None:
+    """Title the panels of a grid by targets and hide those that are left over; labels stand at the outer ones."""
+    for place, axis in enumerate(axes.flat):
+        axis.set(xlabel=xlabel, ylabel=ylabel, visible=place < len(targets))
+        axis.label_outer()
+    for axis, title in zip(axes.flat, display_titles(targets), strict=False):
         axis.set_title(title)
-    for axis in axes.flat[len(names) :]:
-        axis.set_visible(False)
-    for axis in axes[-1]:
-        axis.set_xlabel(xlabel)
-    for axis in axes[:, 0]:
-        axis.set_ylabel(ylabel)
-    return figure, list(axes.flat[: len(names)])
 
 
-def make_listed_panels(targets: pd.Series, rows: Sequence[str], across: int) -> tuple[Figure, list[Axes]]:
-    """Make a panel for each target, in which `rows` are listed from top to bottom."""
-    across = min(across, targets.nunique())
-    figure, axes = make_target_grid(targets, across, 0.55 + 0.15 * len(rows), margin=0.3)
-    for place, axis in enumerate(axes):
+def make_listed_panels(table: Table, rows: Sequence[str], across: int) -> tuple[Figure, list[tuple[Axes, str, Table]]]:
+    """Make a panel for each target as `make_target_grid` does, in which `rows` are listed from top to bottom."""
+    across = min(across, table["target"].nunique())
+    figure, panels = make_target_grid(table, across, 0.55 + 0.15 * len(rows), margin=0.3)
+    for place, (axis, _, _) in enumerate(panels):
         axis.set_title(axis.get_title("left").replace(", ", "\n"))
         draw_row_rules(axis)
-        axis.xaxis.set_tick_params(labelbottom=place + across >= len(axes))
-    name_rows(axes[0], rows)
-    return figure, axes
+        axis.xaxis.set_tick_params(labelbottom=place + across >= len(panels))
+    name_rows(panels[0][0], rows)
+    return figure, panels
 
 
 def name_rows(axis: Axes, names: Sequence[str]) -> None:
     """Name the rows 0, 1, ... of a panel, the first on top."""
     axis.set_yticks(range(len(names)), names)
     axis.set_ylim(max(len(names), 1) - 0.5, -0.5)
+    axis.tick_params(axis="y", length=0)
 
 
 def draw_row_rules(axis: Axes) -> None:
@@ -120,6 +125,22 @@ def draw_row_rules(axis: Axes) -> None:
     axis.grid(axis="x", linewidth=0.3)
     axis.set_axisbelow(True)
     axis.tick_params(axis="y", length=0)
+
+
+def write_remark(axis: Axes, x: float, y: float, remark: str, of: str = "", **look: Any) -> None:
+    """Write a remark in the smallest print; `look` is `Axes.text`'s.
+
+    Its place is in data, or in shares of the panel ("xy") or of its width or height only (`of` "x" or "y").
+    """
+    shares = {"xy": axis.transAxes, "x": axis.get_yaxis_transform(), "y": axis.get_xaxis_transform()}
+    usual: Look = {"size": MIN_FONT_SIZE, "transform": shares.get(of, axis.transData)}
+    axis.text(x, y, remark, **(usual | look))
+
+
+def name_lines(figure: Figure, axis: Axes) -> None:
+    """Name what is drawn in a panel, in a line above the figure."""
+    handles, names = axis.get_legend_handles_labels()
+    figure.legend(handles, names, ncols=len(names), loc="outside upper center", frameon=False)
 
 
 def draw_interval_bars(
@@ -152,7 +173,7 @@ def label_line_ends(figure: Figure, axis: Axes, ends: Sequence[tuple[float, str,
     for (end, name, look), place in zip(ends, places, strict=True):
         x, y = [1.02, 1.08, 1.2], [end, place, place]
         axis.plot(x, y, transform=axis.get_yaxis_transform(), clip_on=False, linewidth=0.8, **look)
-        axis.text(1.23, place, name, transform=axis.get_yaxis_transform(), size=MIN_FONT_SIZE, va="center")
+        write_remark(axis, 1.23, place, name, of="x", va="center")
 
 
 def model_looks(models: Iterable[str]) -> dict[str, tuple[str, str]]:
