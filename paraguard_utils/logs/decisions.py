@@ -233,19 +233,11 @@ def label_refusals(
     requests: Sequence[object] | None = None,
     labeller: str = "",
 ) -> pd.DataFrame:
-    """Label answers as accept, reject, blocked (by a provider) or unparsed (nothing that can be read).
+    """Label n answers as accept, reject, blocked (by a provider) or unparsed (nothing that can be read).
 
-    Parameters
-    ----------
-    answers : sequence of str, length n
-        None and NaN are answers that never came.
-    finish_reasons : sequence of str, length n, or None
-        Why the answers ended, as the provider says.
-    requests : sequence of str, length n, or None
-        What was asked; the classifier reads it.
-    labeller : str
-        "cues": the cue list alone; "combined": with the classifier; "": with the classifier if it is installed and
-        there are at most `MAX_CLASSIFIED` answers.
+    None and NaN are answers that never came. Finish reasons are those that the provider tells; the classifier also
+    reads what was asked. `labeller` is "cues" for the cue list alone, "combined" for the classifier too, or "" for the
+    classifier if it is installed and there are at most `MAX_CLASSIFIED` answers.
 
     Returns
     -------
