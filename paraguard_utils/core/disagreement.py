@@ -192,7 +192,6 @@ def estimate_neighbour_disagreement(
     rejected : numpy.ndarray of bool, shape (n,)
     near, near_rejected : numpy.ndarray of int, shape (n,)
         How many neighbours each prompt has, itself left out, and how many of them are rejected.
-    resamples, seed : int
 
     Returns
     -------
@@ -281,13 +280,7 @@ def isolation(refused: ArrayLike, cluster: ArrayLike) -> np.ndarray:
 def permutation_test(
     profiles: pd.DataFrame, permutations: int = _PERMUTATIONS, seed: int = SEED
 ) -> tuple[float, float]:
-    """Test DR by permutation: deal the rejections out anew over all scored prompts.
-
-    Parameters
-    ----------
-    profiles : DataFrame
-        From `cluster_profiles`.
-    permutations, seed : int
+    """Test DR of `cluster_profiles` by permutation: deal the rejections out anew over all scored prompts.
 
     Returns
     -------
@@ -311,12 +304,7 @@ def permutation_test(
 
 
 def latent_correlation(profiles: pd.DataFrame) -> tuple[float, float, float]:
-    """Estimate the latent intra-cluster correlation of the decision by a probit model with normal intercepts.
-
-    Parameters
-    ----------
-    profiles : DataFrame
-        From `cluster_profiles`.
+    """Estimate the latent intra-cluster correlation of `cluster_profiles` by a probit model with normal intercepts.
 
     Returns
     -------

@@ -149,9 +149,8 @@ class ClusterBootstrap:
         ----------
         statistic : callable
             Takes the totals of `n` and of each of `sums`, returns an array.
-        n : numpy.ndarray, shape (n_clusters,)
-            Values per cluster.
-        *sums : numpy.ndarray, shape (n_clusters,)
+        n, *sums : numpy.ndarray, shape (n_clusters,)
+            Values per cluster, and what else is summed by cluster.
 
         Returns
         -------
@@ -285,7 +284,6 @@ def ratio_of_totals(clusters: ClusterBootstrap, *sides: tuple[np.ndarray, np.nda
 
     Parameters
     ----------
-    clusters : ClusterBootstrap
     *sides : (numpy.ndarray, numpy.ndarray), each of shape (n_clusters,)
         How much counts in each cluster, and how much of it hits. Two sides give the first ratio minus the second.
 

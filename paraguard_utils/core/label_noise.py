@@ -80,7 +80,6 @@ def correct_label_noise(
 
     Parameters
     ----------
-    clusters : ClusterBootstrap
     decided : DataFrame
         From `disagreement.count_decisions`.
     precision, missed : (int, int)

@@ -120,14 +120,7 @@ def _totals(
 
 
 def estimate_pair_disagreement(clusters: ClusterBootstrap, phrasings: Phrasings, ends: PairRows) -> Estimate:
-    """Estimate DR of some pairs of phrasings, with marginals matched by style.
-
-    Parameters
-    ----------
-    clusters : ClusterBootstrap
-    phrasings : Phrasings
-    ends : (numpy.ndarray, numpy.ndarray)
-        Rows of pairs of one cluster; pairs that are not both scored are left out.
+    """Estimate DR of some pairs of one cluster, with marginals matched by style; pairs not both scored are left out.
 
     Returns
     -------

@@ -152,8 +152,7 @@ def _gather(
     answers = []
     for part in parts:
         index.append(part.index.to_numpy())
-        decided = "decision" in part and (part["decision"].notna().any() or part.empty)
-        if not decided:
+        if "decision" not in part or (part["decision"].isna().all() and not part.empty):
             if "answer" not in part and "finish_reason" not in part:
                 raise DataError(
                     f"{source.name}: there is neither a decision nor an answer (read: "
@@ -169,17 +168,16 @@ def _gather(
     for name, own in fields.items():
         if sum(map(len, own)) != n:
             raise DataError(f"{source.name}: {name} is told in some rows only; fill it in, or pass --{name} none")
-    frame = pd.DataFrame({name: union_categoricals(own) for name, own in fields.items()}, index=np.concatenate(index))
-    labelled_by, category = "", pd.Series("", index=frame.index)
+    of_all = {"category": "", "system": ONLY_SYSTEM}
+    made = {name: pd.Categorical.from_codes(np.zeros(n, np.int8), [value]) for name, value in of_all.items()}
+    made |= {name: union_categoricals(own) for name, own in fields.items()}
+    frame, labelled_by = pd.DataFrame(made, index=np.concatenate(index)), ""
     if answers:
         found, labelled_by = _label(pd.concat(answers), labeller)
         frame["label"] = pd.Categorical(found["label"], categories=list(LABELS))
-        category = found["kind"].where(found["label"] == "blocked", "").set_axis(frame.index)
+        frame["category"] = pd.Categorical(found["kind"].where(found["label"] == "blocked", ""))
     else:
         frame["label"] = _to_labels(source, frame["decision"], rejects)
-    frame["category"] = pd.Categorical(category)
-    if "system" not in frame:
-        frame["system"] = pd.Categorical.from_codes(np.zeros(n, np.int8), [ONLY_SYSTEM])
     if "harmful" in frame:
         bits = {one: _HARMFUL.get(one.strip().lower()) for one in frame["harmful"].cat.categories}
         if bad := [one for one, bit in bits.items() if bit is None]:
