@@ -1,8 +1,9 @@
 """Decisions of one or several systems, read from anybody's file (`docs/usage.md`, Your own log)."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Self
 
@@ -51,16 +52,15 @@ class Decisions:
         Name of the file.
     labelled_by : str
         Who labelled the answers; "" if the file has decisions.
-    source, columns, requests
-        Where texts are read again: the file, its columns by field, the input file of a batch.
+    read, first
+        Reads the file again, in parts, for its texts; and the number by which users know its first row.
     """
 
     rows: pd.DataFrame
     name: str = "decisions"
     labelled_by: str = ""
-    source: LogSource | None = None
-    columns: Mapping[str, str] = field(default_factory=dict)
-    requests: str | Path = ""
+    read: Callable[[], Iterable[pd.DataFrame]] = field(default=tuple, repr=False)
+    first: int = 0
 
     @property
     def clustered(self) -> bool:
@@ -109,8 +109,9 @@ class Decisions:
         if unknown := set(columns or {}) - set(USUAL_COLUMNS):
             raise DataError(f"there is no field {unknown.pop()!r}; there are {', '.join(USUAL_COLUMNS)}")
         named = dict.fromkeys(USUAL_COLUMNS, "") | dict(columns or {})
-        rows, labelled_by = _gather(source, records.read_parts(source, named, requests), rejects, labeller)
-        return cls(rows, source.name, labelled_by, source, named, requests)
+        read = partial(records.read_parts, source, named, requests)
+        rows, labelled_by = _gather(source, read(), rejects, labeller)
+        return cls(rows, source.name, labelled_by, read, source.first)
 
     @classmethod
     def from_frame(cls, frame: pd.DataFrame, name: str = "decisions") -> Self:
@@ -135,7 +136,7 @@ class Decisions:
         if "text" in self.rows:
             return self.rows["text"].reindex(wanted)
         found = [pd.Series(dtype=str)]
-        for part in records.read_parts(self.source, self.columns, self.requests) if self.source is not None else ():
+        for part in self.read():
             if "text" in part:
                 texts = part.loc[part.index.isin(wanted), "text"].fillna("").astype(str)
                 found.append(texts.map(lambda text: text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")))

@@ -62,9 +62,9 @@ def list_audit_notes(table: pd.DataFrame) -> list[str]:
 def write_audit_page(found: Audit, out: Path) -> list[Path]:
     """Write an audit to a folder, its tables, a figure and a page, and return the files."""
     out.mkdir(parents=True, exist_ok=True)
-    source, places = found.decisions.source, found.refusals["row"].astype(int)
+    places = found.refusals["row"].astype(int)
     words = found.decisions.texts(places.to_numpy()).to_numpy() if len(places) else []
-    refusals = found.refusals.assign(text=words, row=places + (source.first if source is not None else 0))
+    refusals = found.refusals.assign(text=words, row=places + found.decisions.first)
     files = {
         "audit.csv": found.table,
         "refusals.csv": refusals,
