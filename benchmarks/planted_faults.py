@@ -126,11 +126,7 @@ FAULTS = [
         "there = int(np.count_nonzero(sides[0][0]))",
         "there = int(sides[0][0].sum())",
     ),
-    Fault(
-        "core/estimates.py",
-        "binomial_interval(int(own.sum()), int(n.sum())",
-        "binomial_interval(int(own.sum()), len(n)",
-    ),
+    Fault("core/estimates.py", "int(hits.sum()), len(hits)", "int(hits.sum()), len(self.codes)"),
     Fault("core/estimates.py", "n = len(set(cluster_ids))", "n = len(hits)"),
     Fault("core/disagreement.py", "np.stack([opposite / (n - 1), n", "np.stack([opposite / n, n"),
     Fault(

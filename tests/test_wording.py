@@ -201,13 +201,13 @@ def test_where_nothing_can_differ_there_is_no_dr():
 @pytest.mark.parametrize("seed", range(3))
 def test_slopes_by_difference_quotients(seed):
     corpus, labels = random_frames(seed, 14)
-    parts = core_wording._totals(
+    sums, log_ratio = core_wording._totals(
         ClusterBootstrap(corpus["cluster_id"], 2), wording.make_phrasings(corpus, labels), *ends(corpus)
     )
-    totals, step = parts.sums.sum(axis=0), 1e-4
-    value, slopes = parts.log_ratio(totals[None])
+    totals, step = sums.sum(axis=0), 1e-4
+    value, slopes = log_ratio(totals[None])
     shifts = np.eye(len(totals)) * step
-    numeric = (parts.log_ratio(totals + shifts)[0] - parts.log_ratio(totals - shifts)[0]) / step / 2
+    numeric = (log_ratio(totals + shifts)[0] - log_ratio(totals - shifts)[0]) / step / 2
     assert np.isfinite(value) and np.abs(slopes).min() < np.abs(slopes).max()
     np.testing.assert_allclose(slopes[0], numeric, rtol=1e-5, atol=1e-7)
 

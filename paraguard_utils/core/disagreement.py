@@ -75,7 +75,7 @@ def disagreement_ratio(
     return estimate_disagreement(ClusterBootstrap(decided["cluster_id"], n_resamples, random_state), decided)
 
 
-def count_decisions(refused: ArrayLike, cluster: ArrayLike) -> pd.DataFrame:
+def count_decisions(refused: ArrayLike, cluster: ArrayLike, least: int = 2) -> pd.DataFrame:
     """Count the decisions of each cluster.
 
     Parameters
@@ -84,11 +84,13 @@ def count_decisions(refused: ArrayLike, cluster: ArrayLike) -> pd.DataFrame:
         1 refused, 0 answered, NaN set aside.
     cluster : array-like, shape (n,)
         Prompts of one cluster ask the same.
+    least : int
+        Clusters with fewer decisions are left out.
 
     Returns
     -------
     DataFrame
-        cluster_id, n (decisions) and rejected, for clusters with at least two decisions, in ascending order.
+        cluster_id, n (decisions) and rejected, in ascending order.
 
     Examples
     --------
@@ -99,7 +101,12 @@ def count_decisions(refused: ArrayLike, cluster: ArrayLike) -> pd.DataFrame:
     refused = np.asarray(refused, float)
     frame = pd.DataFrame({"cluster_id": np.asarray(cluster), "n": ~np.isnan(refused), "rejected": refused == 1})
     found = frame.groupby("cluster_id").sum().reset_index()
-    return found[found["n"] >= 2].reset_index(drop=True)
+    return found[found["n"] >= least].reset_index(drop=True)
+
+
+def is_mixed(decided: pd.DataFrame) -> pd.Series:
+    """Return which clusters of `count_decisions` are decided both ways."""
+    return (decided["rejected"] > 0) & (decided["rejected"] < decided["n"])
 
 
 def cluster_profiles(decided: pd.DataFrame) -> pd.DataFrame:
@@ -150,8 +157,7 @@ def _by_cluster(clusters: ClusterBootstrap, decided: pd.DataFrame) -> np.ndarray
 
 def estimate_disagreement_difference(clusters: ClusterBootstrap, one: pd.DataFrame, other: pd.DataFrame) -> Estimate:
     """Estimate DR of some decisions minus DR of others about the same clusters, both from `count_decisions`."""
-    sides = [(_by_cluster(clusters, decided), _log_ratio) for decided in (one, other)]
-    return estimate_ratio_difference(clusters, *sides)
+    return estimate_ratio_difference(clusters, *((_by_cluster(clusters, side), _log_ratio) for side in (one, other)))
 
 
 def estimate_ratio_difference(
@@ -186,7 +192,6 @@ def estimate_neighbour_disagreement(
     rejected : numpy.ndarray of bool, shape (n,)
     near, near_rejected : numpy.ndarray of int, shape (n,)
         How many neighbours each prompt has, itself left out, and how many of them are rejected.
-    resamples, seed : int
 
     Returns
     -------
@@ -228,8 +233,7 @@ def bootstrap_log_ratio(clusters: ClusterBootstrap, columns: np.ndarray, log_rat
     The estimate is 0 without an interval if the logarithm is minus infinity, and NaN if it is undefined.
     """
     found = studentize(clusters, columns, log_ratio)
-    finite = np.where(np.isfinite(found.draws), found.draws, np.nan)
-    ratios = np.where(np.isneginf(found.draws), 0.0, np.exp(finite))
+    ratios = np.exp(np.where(np.isposinf(found.draws), np.nan, found.draws))
     if np.isneginf(found.value):
         return Estimate(0.0, np.nan, np.nan, ratios)
     if not np.isfinite(found.value):
@@ -276,13 +280,7 @@ def isolation(refused: ArrayLike, cluster: ArrayLike) -> np.ndarray:
 def permutation_test(
     profiles: pd.DataFrame, permutations: int = _PERMUTATIONS, seed: int = SEED
 ) -> tuple[float, float]:
-    """Test DR by permutation: deal the rejections out anew over all scored prompts.
-
-    Parameters
-    ----------
-    profiles : DataFrame
-        From `cluster_profiles`.
-    permutations, seed : int
+    """Test DR of `cluster_profiles` by permutation: deal the rejections out anew over all scored prompts.
 
     Returns
     -------
@@ -306,12 +304,7 @@ def permutation_test(
 
 
 def latent_correlation(profiles: pd.DataFrame) -> tuple[float, float, float]:
-    """Estimate the latent intra-cluster correlation of the decision by a probit model with normal intercepts.
-
-    Parameters
-    ----------
-    profiles : DataFrame
-        From `cluster_profiles`.
+    """Estimate the latent intra-cluster correlation of `cluster_profiles` by a probit model with normal intercepts.
 
     Returns
     -------
@@ -376,5 +369,4 @@ def disagreement_columns(decided: pd.DataFrame) -> dict[str, Any]:
 def too_few_for_disagreement(decided: pd.DataFrame) -> bool:
     """Return whether rejections, acceptances or clusters decided both ways are too few for an interval of DR."""
     refused, total = decided["rejected"].sum(), decided["n"].sum()
-    mixed = ((decided["rejected"] > 0) & (decided["rejected"] < decided["n"])).sum()
-    return bool(min(refused, total - refused) < MIN_DECISIONS_EACH or mixed < MIN_MIXED)
+    return bool(min(refused, total - refused) < MIN_DECISIONS_EACH or is_mixed(decided).sum() < MIN_MIXED)

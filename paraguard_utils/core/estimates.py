@@ -33,11 +33,21 @@ MIN_MIXED = 10
 """With fewer clusters decided both ways than this, percentile intervals are too narrow to judge the excess."""
 
 
-class Estimate(tuple[float, float, float]):
+class _Interval(NamedTuple):
+    value: float
+    low: float
+    high: float
+
+
+class Estimate(_Interval):
     """An estimate with its 95 % interval: (value, low, high).
 
     Attributes
     ----------
+    value : float
+        NaN if it is undefined.
+    low, high : float
+        The ends of the interval; NaN if there is none.
     draws : numpy.ndarray, shape (resamples,)
         The statistic in every resample, NaN where it is undefined; paired with those of other estimates over the same
         clusters.
@@ -47,7 +57,7 @@ class Estimate(tuple[float, float, float]):
 
     def __new__(cls, value: float, low: float, high: float, draws: np.ndarray) -> Self:
         """Make an estimate of value, low and high, and attach its resampled values."""
-        made = super().__new__(cls, (float(value), float(low), float(high)))
+        made = super().__new__(cls, float(value), float(low), float(high))
         made.draws = draws
         return made
 
@@ -61,7 +71,7 @@ class Estimate(tuple[float, float, float]):
         if not np.isfinite(value):
             return cls(np.nan, np.nan, np.nan, np.full_like(draws, np.nan))
         low, high = np.percentile(known, [2.5, 97.5]) if len(known) > 1 else (np.nan, np.nan)
-        return cls(float(value), float(low), float(high), draws)
+        return cls(value, low, high, draws)
 
     @property
     def error(self) -> float:
@@ -75,21 +85,6 @@ class Estimate(tuple[float, float, float]):
         known = self.draws[np.isfinite(self.draws)]
         beyond = 1 + min(np.count_nonzero(known <= 0), np.count_nonzero(known >= 0))
         return float(min(1.0, 2 * beyond / (1 + len(known)))) if len(known) > 1 else np.nan
-
-    @property
-    def value(self) -> float:
-        """The estimate; NaN if it is undefined."""
-        return self[0]
-
-    @property
-    def low(self) -> float:
-        """The lower end of the interval; NaN if there is none."""
-        return self[1]
-
-    @property
-    def high(self) -> float:
-        """The upper end of the interval; NaN if there is none."""
-        return self[2]
 
     def __sub__(self, other: "Estimate") -> "Estimate":
         """Subtract an estimate over the same clusters, at most `MAX_SEPARATE_CLUSTERS`, paired by resample."""
@@ -154,9 +149,8 @@ class ClusterBootstrap:
         ----------
         statistic : callable
             Takes the totals of `n` and of each of `sums`, returns an array.
-        n : numpy.ndarray, shape (n_clusters,)
-            Values per cluster.
-        *sums : numpy.ndarray, shape (n_clusters,)
+        n, *sums : numpy.ndarray, shape (n_clusters,)
+            Values per cluster, and what else is summed by cluster.
 
         Returns
         -------
@@ -185,25 +179,19 @@ class ClusterBootstrap:
     def share(self, cluster_ids: Strings, hits: Numbers) -> Estimate:
         """Estimate the share of values that hit, by resampling clusters; exact (binomial) for 0 of n and n of n."""
         hits = np.asarray(hits, bool)
+        found = self.mean(cluster_ids, hits)
         if not len(hits) or hits.any() != hits.all():
-            return self.mean(cluster_ids, hits)
+            return found
         n = len(set(cluster_ids))
-        low, high = binomial_interval(n if hits.all() else 0, n)
-        own, columns = self.merge_equal(self.sums(cluster_ids, np.ones(len(hits)))[:, None])
-        draws = np.where(own.counts @ columns[:, 0] > 0, float(hits.all()), np.nan)
-        return Estimate(float(hits.all()), low, high, draws)
+        return Estimate(found.value, *binomial_interval(n if hits.all() else 0, n), found.draws)
 
     def share_of_clusters(self, cluster_ids: Strings, hits: Numbers) -> Estimate:
         """Estimate the share of clusters that hit (one value each), with Wilson's interval; NaN without clusters."""
-        n = self.sums(cluster_ids, np.ones(len(hits)))
-        own = self.sums(cluster_ids, np.asarray(hits, float))
-        if not n.sum():
+        hits = np.asarray(hits, bool)
+        if not len(hits):
             return self.undefined()
-        low, high = binomial_interval(int(own.sum()), int(n.sum()), "wilson")
-        merged, columns = self.merge_equal(np.column_stack([n, own]))
-        with np.errstate(divide="ignore", invalid="ignore"):
-            draws = (merged.counts @ columns[:, 1]) / (merged.counts @ columns[:, 0])
-        return Estimate(own.sum() / n.sum(), low, high, draws)
+        found = self.mean(cluster_ids, hits)
+        return Estimate(found.value, *binomial_interval(int(hits.sum()), len(hits), "wilson"), found.draws)
 
     def deviation(self, cluster_ids: Strings, values: Numbers) -> Estimate:
         """Estimate the standard deviation (n - 1) of per-prompt values; NaN below two values."""
@@ -296,7 +284,6 @@ def ratio_of_totals(clusters: ClusterBootstrap, *sides: tuple[np.ndarray, np.nda
 
     Parameters
     ----------
-    clusters : ClusterBootstrap
     *sides : (numpy.ndarray, numpy.ndarray), each of shape (n_clusters,)
         How much counts in each cluster, and how much of it hits. Two sides give the first ratio minus the second.
 
@@ -326,8 +313,7 @@ def ratio_of_totals(clusters: ClusterBootstrap, *sides: tuple[np.ndarray, np.nda
 
 def exact_share(hits: int, n: int) -> dict[str, float]:
     """Return share, share_low and share_high of n independent trials (Clopper-Pearson, 95 %); NaN without trials."""
-    low, high = binomial_interval(hits, n) if n else (np.nan, np.nan)
-    return {"share": hits / n if n else np.nan, "share_low": low, "share_high": high}
+    return to_columns({"share": (hits / n, *binomial_interval(hits, n)) if n else (np.nan, np.nan, np.nan)})
 
 
 def binomial_interval(hits: int, n: int, method: str = "exact") -> tuple[float, float]:

@@ -80,7 +80,6 @@ def correct_label_noise(
 
     Parameters
     ----------
-    clusters : ClusterBootstrap
     decided : DataFrame
         From `disagreement.count_decisions`.
     precision, missed : (int, int)
@@ -96,9 +95,8 @@ def correct_label_noise(
     n, r = (clusters.sums(decided["cluster_id"], decided[name]) for name in ("n", "rejected"))
     rate = float(r.sum() / n.sum())
     sides = {"precision": (precision, r.sum()), "missed": (missed, n.sum() - r.sum())}
-    undefined = {"frr": clusters.undefined(), "dr": clusters.undefined()}
     if any(there and not read for (_, read), there in sides.values()):
-        return undefined
+        return dict.fromkeys(("frr", "dr"), clusters.undefined())
     shares = {name: hits / read if read else 0.0 for name, ((hits, read), _) in sides.items()}
     rng, drawn = np.random.default_rng(SEED), {}
     for name, ((hits, read), there) in sides.items():

@@ -1,5 +1,6 @@
 """Near neighbours of prompts that have no clusters, and groups to resample (`docs/method.md`, Disagreement)."""
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -49,48 +50,39 @@ class Neighbourhoods(NamedTuple):
 def find_neighbours(vectors: np.ndarray, rejected: np.ndarray, theta: float = MIN_SIMILARITY) -> Neighbourhoods:
     """Find the neighbours of every prompt, whose sentence vectors (n, d) have a cosine of theta or more."""
     units = normalize_rows(vectors).astype(np.float32)
-    return (_exact if len(units) <= _MAX_EXACT_PROMPTS else _approximate)(units, np.asarray(rejected, bool), theta)
-
-
-def _exact(units: np.ndarray, rejected: np.ndarray, theta: float) -> Neighbourhoods:
-    n = len(units)
-    near, near_rejected = np.zeros(n, int), np.zeros(n, int)
-    leaders: list[int] = []
-    groups = np.zeros(n, int)
-    for start in range(0, n, _COMPARED_AT_ONCE):
-        close = units[start : start + _COMPARED_AT_ONCE] @ units.T >= theta
-        rows = np.arange(len(close))
-        close[rows, start + rows] = False
-        near[start : start + _COMPARED_AT_ONCE] = close.sum(axis=1)
-        near_rejected[start : start + _COMPARED_AT_ONCE] = close[:, rejected].sum(axis=1)
-        for row in rows:
-            found = np.flatnonzero(close[row, leaders])
-            groups[start + row] = found[0] if len(found) else len(leaders)
-            if not len(found):
-                leaders.append(start + int(row))
-    return Neighbourhoods(near, near_rejected, groups, 1.0)
-
-
-def _approximate(units: np.ndarray, rejected: np.ndarray, theta: float) -> Neighbourhoods:
-    import faiss  # not needed for fewer prompts
-
-    n = len(units)
-    index = faiss.IndexHNSWFlat(units.shape[1], _HNSW_LINKS, faiss.METRIC_INNER_PRODUCT)
-    index.hnsw.efConstruction = index.hnsw.efSearch = _HNSW_CANDIDATES
-    index.add(units)
-    similar, found = index.search(units, _MAX_HNSW_NEIGHBOURS + 1)
-    kept = (similar >= theta) & (found >= 0) & (found != np.arange(n)[:, None])
-    near = kept.sum(axis=1)
-    near_rejected = (kept & rejected[np.maximum(found, 0)]).sum(axis=1)
-    leads, groups, count = np.zeros(n, bool), np.zeros(n, int), 0
-    for row in range(n):
-        earlier = found[row][kept[row] & (found[row] < row)]
-        earlier = earlier[leads[earlier]]
-        if len(earlier):
-            groups[row] = groups[earlier].min()
-        else:
-            leads[row], groups[row], count = True, count, count + 1
+    n, rejected = len(units), np.asarray(rejected, bool)
+    exact = n <= _MAX_EXACT_PROMPTS
+    near, near_rejected, groups = np.zeros((3, n), int)
+    leads, count = np.zeros(n, bool), 0
+    for row, found in enumerate((_compare_all if exact else _search)(units, theta)):
+        near[row], near_rejected[row] = len(found), np.count_nonzero(rejected[found])
+        leaders = found[leads[found]]
+        groups[row] = groups[leaders].min() if len(leaders) else count
+        leads[row] = not len(leaders)
+        count += leads[row]
+    if exact:
+        return Neighbourhoods(near, near_rejected, groups, 1.0)
     checked = np.random.default_rng(SEED).choice(n, min(_RECALL_PROMPTS, n), replace=False)
     truly = np.minimum((units[checked] @ units.T >= theta).sum(axis=1) - 1, _MAX_HNSW_NEIGHBOURS)
     recall = float(np.minimum(near[checked], truly).sum() / truly.sum()) if truly.sum() else 1.0
     return Neighbourhoods(near, near_rejected, groups, recall)
+
+
+def _compare_all(units: np.ndarray, theta: float) -> Iterator[np.ndarray]:
+    """Yield the neighbours of each prompt."""
+    for start in range(0, len(units), _COMPARED_AT_ONCE):
+        close = units[start : start + _COMPARED_AT_ONCE] @ units.T >= theta
+        np.fill_diagonal(close[:, start:], False)
+        yield from map(np.flatnonzero, close)
+
+
+def _search(units: np.ndarray, theta: float) -> Iterator[np.ndarray]:
+    """Yield the neighbours of each prompt that an approximate index finds."""
+    import faiss  # not needed for fewer prompts
+
+    index = faiss.IndexHNSWFlat(units.shape[1], _HNSW_LINKS, faiss.METRIC_INNER_PRODUCT)
+    index.hnsw.efConstruction = index.hnsw.efSearch = _HNSW_CANDIDATES
+    index.add(units)
+    similar, found = index.search(units, _MAX_HNSW_NEIGHBOURS + 1)
+    kept = (similar >= theta) & (found >= 0) & (found != np.arange(len(units))[:, None])
+    yield from (own[there] for own, there in zip(found, kept, strict=True))

@@ -8,7 +8,7 @@ import pandas as pd
 from numpy.typing import ArrayLike
 from scipy.special import comb
 
-from paraguard_utils.core.disagreement import count_decisions
+from paraguard_utils.core.disagreement import count_decisions, is_mixed
 from paraguard_utils.core.estimates import (
     MIN_MIXED,
     MIN_REFUSALS,
@@ -111,6 +111,4 @@ def estimate_refused_meanings(clusters: ClusterBootstrap, decided: pd.DataFrame)
 
 def too_few_for_odds(decided: pd.DataFrame) -> bool:
     """Return whether refusals (30 needed) or clusters decided both ways (10) are too few for an interval of odds."""
-    refused = decided["rejected"]
-    mixed = ((refused > 0) & (refused < decided["n"])).sum()
-    return bool(refused.sum() < MIN_REFUSALS or mixed < MIN_MIXED)
+    return bool(decided["rejected"].sum() < MIN_REFUSALS or is_mixed(decided).sum() < MIN_MIXED)

@@ -57,9 +57,8 @@ def find_nearest(vectors: np.ndarray, ids: np.ndarray, centres: np.ndarray, pool
     centres = np.sort(np.asarray(centres, int))
     depth = min(len(pool), k + 1 + _EXTRA_NEIGHBOURS)
     if not depth or not len(centres):
-        return pd.DataFrame({"centre": [], "neighbour": [], "similarity": [], "rank": []}).astype(
-            {"centre": int, "neighbour": int, "similarity": float, "rank": int}
-        )
+        numbers = np.empty(0, int)
+        return pd.DataFrame({"centre": numbers, "neighbour": numbers, "similarity": np.empty(0), "rank": numbers})
     units = normalize_rows(vectors).astype(np.float32)
     there = units[pool].T
     parts = [

@@ -73,14 +73,10 @@ def word_overlap(texts: Sequence[str], first: np.ndarray, second: np.ndarray) ->
     return np.array([jaccard(own(i), own(j)) for i, j in zip(first.tolist(), second.tolist(), strict=True)])
 
 
-class _Totals(NamedTuple):
-    """The sums by cluster that a DR of pairs is made of, and how its logarithm follows from their totals."""
-
-    sums: np.ndarray
-    log_ratio: Statistic
-
-
-def _totals(clusters: ClusterBootstrap, phrasings: Phrasings, first: np.ndarray, second: np.ndarray) -> _Totals:
+def _totals(
+    clusters: ClusterBootstrap, phrasings: Phrasings, first: np.ndarray, second: np.ndarray
+) -> tuple[np.ndarray, Statistic]:
+    """Return the sums by cluster that a DR of pairs is made of, and how its logarithm follows from their totals."""
     scored, rejected = ~np.isnan(phrasings.refused), phrasings.refused == 1
     names, style = np.unique(phrasings.style.astype(str), return_inverse=True)
     cluster = clusters.codes.loc[phrasings.cluster].to_numpy()
@@ -120,18 +116,11 @@ def _totals(clusters: ClusterBootstrap, phrasings: Phrasings, first: np.ndarray,
             slopes = np.hstack([1 / different, -by_n, -by_r, -chance / expected, by, -by * chance])
             return (np.log(different) - np.log(expected))[:, 0], slopes
 
-    return _Totals(sums, log_ratio)
+    return sums, log_ratio
 
 
 def estimate_pair_disagreement(clusters: ClusterBootstrap, phrasings: Phrasings, ends: PairRows) -> Estimate:
-    """Estimate DR of some pairs of phrasings, with marginals matched by style.
-
-    Parameters
-    ----------
-    clusters : ClusterBootstrap
-    phrasings : Phrasings
-    ends : (numpy.ndarray, numpy.ndarray)
-        Rows of pairs of one cluster; pairs that are not both scored are left out.
+    """Estimate DR of some pairs of one cluster, with marginals matched by style; pairs not both scored are left out.
 
     Returns
     -------
@@ -146,9 +135,8 @@ def estimate_pair_difference(
     clusters: ClusterBootstrap, phrasings: Phrasings, one: PairRows, other: PairRows
 ) -> Estimate:
     """Estimate DR of some pairs minus DR of others by bootstrap-t on the same resampled clusters."""
-    return disagreement.estimate_ratio_difference(
-        clusters, _totals(clusters, phrasings, *one), _totals(clusters, phrasings, *other)
-    )
+    sides = (_totals(clusters, phrasings, *ends) for ends in (one, other))
+    return disagreement.estimate_ratio_difference(clusters, *sides)
 
 
 def too_few_for_pairs(refused: np.ndarray, ends: PairRows) -> bool:

@@ -2,9 +2,7 @@
 
 import re
 from collections.abc import Hashable, Iterable
-from typing import Any, overload
-
-import numpy as np
+from typing import Any
 
 _WORD = re.compile(r"[^\W_]+(?:['-][^\W_]+)*")
 
@@ -17,13 +15,9 @@ def split_words(text: str) -> list[str]:
 def jaccard(a: Iterable[Hashable], b: Iterable[Hashable]) -> float:
     """Compute the Jaccard overlap |a & b| / |a | b| of two word collections, in [0, 1]; 1 if both are empty."""
     a, b = frozenset(a), frozenset(b)
-    return jaccard_of_sizes(len(a & b), len(a), len(b))
+    return float(jaccard_of_sizes(len(a & b), len(a), len(b)))
 
 
-@overload
-def jaccard_of_sizes(common: int, a: int, b: int) -> float: ...
-@overload
-def jaccard_of_sizes(common: np.ndarray, a: np.ndarray, b: np.ndarray) -> np.ndarray: ...
 def jaccard_of_sizes(common: Any, a: Any, b: Any) -> Any:
     """Compute the Jaccard overlap of pairs of collections from the sizes of a & b, of a, of b; 1 if both are empty."""
     union = a + b - common

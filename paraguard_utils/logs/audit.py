@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -31,10 +31,12 @@ _MAX_LISTED = 200
 _OVERLAP_CLUSTERS = 2_000
 """Clusters, drawn at random, in which texts are compared word by word."""
 
+_SIMULATED_CLUSTERS = 5_000
+
 
 @dataclass(frozen=True)
 class Audit:
-    """What an audit found.
+    """What an audit found in `decisions`.
 
     Attributes
     ----------
@@ -55,8 +57,6 @@ class Audit:
         Refusals of harmless requests with a paraphrase: row, system, cluster (if the log has clusters), isolation.
     brittle : DataFrame
         Clusters decided both ways, nearest to half and half first: system, cluster, n, rejected.
-    decisions : Decisions
-        What was audited.
     """
 
     table: pd.DataFrame
@@ -80,24 +80,18 @@ def audit(
 ) -> Audit:
     """Measure how often and how sensibly each system refuses.
 
-    Parameters
-    ----------
-    decisions : Decisions
-        With clusters, unless there are vectors.
-    vectors : numpy.ndarray, shape (n, d), or None
-        Sentence vectors of the rows: near neighbours replace clusters in a log that has none.
-    n_resamples, random_state : int
-        Number of resamples of the clusters, and their seed.
-
-    Raises
-    ------
-    DataError
-        No cluster has two rows that are decided, or there are neither clusters nor vectors.
+    In a log without clusters near neighbours replace them, by the sentence vectors of its rows, shape (n, d). Clusters
+    are resampled `n_resamples` times with the seed `random_state`.
 
     Returns
     -------
     Audit
         Tables of all systems.
+
+    Raises
+    ------
+    DataError
+        No cluster has two rows that are decided, or there are neither clusters nor vectors.
 
     See Also
     --------
@@ -114,13 +108,19 @@ def audit(
     texts = _sample_texts(decisions) if decisions.clustered else pd.Series(dtype=str)
     rows, refusals, brittle = [], [], []
     for name, own in decisions.by_system():
+        refused = _refused(own)
         if decisions.clustered:
-            row, isolated, mixed = _measure_clusters(own, texts, n_resamples, random_state)
+            found, isolated, mixed = _measure_clusters(own, refused, texts, n_resamples, random_state)
         else:
             near = np.asarray(vectors)[decisions.rows.index.get_indexer(own.index)]
-            row, isolated = _measure_neighbours(own, near, n_resamples, random_state)
+            found, isolated = _measure_neighbours(own, refused, near, n_resamples, random_state)
             mixed = pd.DataFrame(columns=["cluster", "n", "rejected"])
-        rows.append({"system": name, "n": len(own)} | row)
+        counts = {
+            "n_scored": int((~np.isnan(refused)).sum()),
+            "n_reject": int((refused == 1).sum()),
+            "n_blocked": int((own["label"] == "blocked").sum()),
+        }
+        rows.append({"system": name, "n": len(own)} | counts | found)
         listed = isolated.sort_values(["isolation", "row"], ascending=[False, True]).head(_MAX_LISTED)
         refusals.append(listed.assign(system=name))
         brittle.append(mixed.head(_MAX_LISTED).assign(system=name))
@@ -154,89 +154,80 @@ class _Estimates(dict[str, Estimate]):
             self.update({name: Estimate(self[name].value, np.nan, np.nan, self[name].draws) for name in names})
             self.notes.append(note)
 
-    def note(self) -> dict[str, str]:
-        return {"note": "; ".join(dict.fromkeys(self.notes))}
+    def columns(self, **more: float) -> dict[str, Any]:
+        return to_columns(self) | more | {"note": "; ".join(dict.fromkeys(self.notes))}
 
 
-class _System(NamedTuple):
-    """The rows of one system: refused (1, 0, NaN), harmful, code of the cluster; and the clusters' names."""
-
-    refused: np.ndarray
-    harmful: np.ndarray
-    cluster: np.ndarray
-    names: Any
-
-    @classmethod
-    def of(cls, own: pd.DataFrame, blocked: bool = True) -> "_System":
-        return cls(*_decisions_of(own, blocked), *pd.factorize(own["cluster"]))
-
-    def count(self, harmful: bool = False) -> pd.DataFrame:
-        """Count decisions by cluster, clusters of one decision too: cluster_id, n, rejected, cluster."""
-        known, size = (self.harmful == harmful) & ~np.isnan(self.refused), len(self.names)
-        n = np.bincount(self.cluster[known], minlength=size)
-        rejected = np.bincount(self.cluster[known], weights=self.refused[known], minlength=size).astype(int)
-        frame = pd.DataFrame({"cluster_id": np.arange(size), "n": n, "rejected": rejected, "cluster": self.names})
-        return frame[frame["n"] > 0].reset_index(drop=True)
+def _refused(own: pd.DataFrame, harmful: bool = False, blocked: bool = True) -> np.ndarray:
+    """Return what became of harmless requests, or of harmful ones: 1 refused, 0 answered, NaN for all others."""
+    side = own["harmful"].to_numpy() if "harmful" in own else np.zeros(len(own), bool)
+    return np.where(side == harmful, as_refused(own["label"].to_numpy(object), blocked), np.nan)
 
 
-def _decisions_of(own: pd.DataFrame, blocked: bool = True) -> tuple[np.ndarray, np.ndarray]:
-    harmful = own["harmful"].to_numpy() if "harmful" in own else np.zeros(len(own), bool)
-    return as_refused(own["label"].to_numpy(object), blocked), harmful
+def _count(own: pd.DataFrame, refused: np.ndarray) -> pd.DataFrame:
+    """Count decisions by cluster, clusters of one decision too: cluster_id, n, rejected, cluster."""
+    code, names = pd.factorize(own["cluster"])
+    decided = disagreement.count_decisions(refused, code, least=1)
+    return decided.assign(cluster=names[decided["cluster_id"]])
+
+
+def _rate(clusters: ClusterBootstrap, *sides: pd.DataFrame) -> Estimate:
+    """Estimate the share of requests that are refused, or by how much it differs between two sides."""
+    totals = (
+        (clusters.sums(one["cluster_id"], one["n"]), clusters.sums(one["cluster_id"], one["rejected"])) for one in sides
+    )
+    return ratio_of_totals(clusters, *totals)
+
+
+def _odds(clusters: ClusterBootstrap, *sides: pd.DataFrame, tries: int = rephrasing.MAX_TRIES) -> Estimate:
+    """Estimate the share of refusals that are answered in other words, or by how much it differs between two sides."""
+    return ratio_of_totals(clusters, *(rephrasing.count_rephrased(clusters, one, tries) for one in sides))
 
 
 def _measure_clusters(
-    own: pd.DataFrame, texts: pd.Series, resamples: int, seed: int
+    own: pd.DataFrame, refused: np.ndarray, texts: pd.Series, resamples: int, seed: int
 ) -> tuple[dict[str, Any], pd.DataFrame, pd.DataFrame]:
-    """Return a system's row of the table, its isolated refusals and its brittle clusters."""
-    system = _System.of(own)
-    clusters = ClusterBootstrap(np.arange(len(system.names)), resamples, seed)
-    every, blocked = system.count(), (own["label"] == "blocked").to_numpy()
+    """Return columns of a system's row, its isolated refusals and its brittle clusters."""
+    code, names = pd.factorize(own["cluster"])
+    clusters = ClusterBootstrap(np.arange(len(names)), resamples, seed)
+    every = _count(own, refused)
     several = every[every["n"] >= 2]
-    row: dict[str, Any] = {
-        "n_scored": int(every["n"].sum()),
-        "n_reject": int(every["rejected"].sum()),
-        "n_blocked": int(blocked.sum()),
-        "n_clusters": len(several),
-    }
-    found = _Estimates()
-    _estimate_rates(found, clusters, every)
+    row: dict[str, Any] = {"n_clusters": len(several)}
+    found = _estimate_rates(clusters, every)
     found.update(rephrasing.estimate_refused_meanings(clusters, several))
-    for tries in (1, rephrasing.MAX_TRIES):
-        found[f"rephrased{tries}"] = ratio_of_totals(clusters, rephrasing.count_rephrased(clusters, several, tries))
+    found.update(rephrased1=_odds(clusters, several, tries=1), rephrased3=_odds(clusters, several))
     found.withhold(
-        row["n_reject"] > 0 and rephrasing.too_few_for_odds(several),
+        every["rejected"].any() and rephrasing.too_few_for_odds(several),
         f"too few refusals ({int(several['rejected'].sum())}; {MIN_REFUSALS} needed), or clusters decided "
-        f"both ways ({_mixed(several).sum()}; {MIN_MIXED} needed), for an interval of rephrasing",
-        *("rephrased1", f"rephrased{rephrasing.MAX_TRIES}"),
+        f"both ways ({disagreement.is_mixed(several).sum()}; {MIN_MIXED} needed), for an interval of rephrasing",
+        *("rephrased1", "rephrased3"),
     )
-    if system.harmful.any():
-        harmful = system.count(harmful=True)
+    if "harmful" in own and own["harmful"].any():
+        harmful = _count(own, _refused(own, harmful=True))
         row["n_harmful"] = int(harmful["n"].sum())
         _estimate_harmful(found, clusters, several, harmful)
-    if blocked.any():
-        aside = _Estimates()
-        _estimate_rates(aside, clusters, _System.of(own, blocked=False).count())
+    if (own["label"] == "blocked").any():
+        aside = _estimate_rates(clusters, _count(own, _refused(own, blocked=False)))
         found.update({f"{name}_aside": one for name, one in aside.items()})
-    _estimate_by_words(found, system, own, texts, resamples, seed)
+    kept = own.index.isin(texts.index) & own["cluster"].duplicated(keep=False).to_numpy()
+    if kept.any():
+        by_words = ClusterBootstrap(code[kept], resamples, seed)
+        _estimate_by_words(found, by_words, code[kept], refused[kept], texts.loc[own.index[kept]].tolist())
     if "reading" in own:
-        _correct_for_readings(found, clusters, several, own, system)
-    refused = np.where(system.harmful, np.nan, system.refused)
+        _correct_for_readings(found, clusters, several, refused, own["reading"])
     isolated = pd.DataFrame({"row": own.index, "cluster": own["cluster"].to_numpy()})
-    isolated["isolation"] = disagreement.isolation(refused, system.cluster)
-    brittle = every[_mixed(every)]
+    isolated["isolation"] = disagreement.isolation(refused, code)
+    brittle = every[disagreement.is_mixed(every)]
     uneven = (brittle["rejected"] / brittle["n"] - 0.5).abs()
     brittle = brittle.assign(uneven=uneven).sort_values(["uneven", "cluster_id"])
-    return row | to_columns(found) | found.note(), isolated[np.isfinite(isolated["isolation"])], brittle
+    return row | found.columns(), isolated[np.isfinite(isolated["isolation"])], brittle
 
 
-def _estimate_rates(found: _Estimates, clusters: ClusterBootstrap, every: pd.DataFrame) -> None:
+def _estimate_rates(clusters: ClusterBootstrap, every: pd.DataFrame) -> _Estimates:
     """Estimate FRR and DR."""
     several = every[every["n"] >= 2]
     refused, answered = every["rejected"].sum(), (every["n"] - every["rejected"]).sum()
-    found.update(
-        frr=ratio_of_totals(clusters, _totals(clusters, every)),
-        dr=disagreement.estimate_disagreement(clusters, several),
-    )
+    found = _Estimates(frr=_rate(clusters, every), dr=disagreement.estimate_disagreement(clusters, several))
     note = f"too few clusters with a refusal, or with an answer, for an interval of FRR ({MIN_MIXED} needed)"
     found.withhold(_too_few_for_a_rate(every), note, "frr")
     if not refused or not answered:
@@ -248,20 +239,20 @@ def _estimate_rates(found: _Estimates, clusters: ClusterBootstrap, every: pd.Dat
         found.withhold(
             disagreement.too_few_for_disagreement(several),
             f"too few refusals or answers ({least}; {disagreement.MIN_DECISIONS_EACH} needed), or clusters decided "
-            f"both ways ({_mixed(several).sum()}; {MIN_MIXED} needed), for an interval of DR",
+            f"both ways ({disagreement.is_mixed(several).sum()}; {MIN_MIXED} needed), for an interval of DR",
             "dr",
         )
+    return found
 
 
 def _estimate_harmful(
     found: _Estimates, clusters: ClusterBootstrap, harmless: pd.DataFrame, harmful: pd.DataFrame
 ) -> None:
     several = harmful[harmful["n"] >= 2]
-    sides = [rephrasing.count_rephrased(clusters, one, rephrasing.MAX_TRIES) for one in (harmless, several)]
     found.update(
-        harmful_refused=ratio_of_totals(clusters, _totals(clusters, harmful)),
-        rephrased3_harmful=ratio_of_totals(clusters, sides[1]),
-        rephrased3_difference=ratio_of_totals(clusters, *sides),
+        harmful_refused=_rate(clusters, harmful),
+        rephrased3_harmful=_odds(clusters, several),
+        rephrased3_difference=_odds(clusters, harmless, several),
     )
     note = "too few clusters of harmful requests with a refusal, or with an answer, for an interval"
     found.withhold(_too_few_for_a_rate(harmful), note, "harmful_refused")
@@ -271,27 +262,16 @@ def _estimate_harmful(
 
 
 def _correct_for_readings(
-    found: _Estimates, clusters: ClusterBootstrap, several: pd.DataFrame, own: pd.DataFrame, system: _System
+    found: _Estimates, clusters: ClusterBootstrap, several: pd.DataFrame, refused: np.ndarray, reading: pd.Series
 ) -> None:
     """Estimate FRR and DR without the errors of labels that readings show."""
-    read = own["reading"].isin(["accept", "reject"]).to_numpy() & ~system.harmful
-    refuses = (own["reading"] == "reject").to_numpy()
-    sides = {"precision": read & (system.refused == 1), "missed": read & (system.refused == 0)}
-    counts = {name: (int((rows & refuses).sum()), int(rows.sum())) for name, rows in sides.items()}
-    corrected = label_noise.correct_label_noise(clusters, several, **counts)
+    said = as_refused(reading.to_numpy(object), blocked=False)
+    read = [said[(refused == label) & ~np.isnan(said)] for label in (1, 0)]
+    counts = [(int(own.sum()), len(own)) for own in read]
+    corrected = label_noise.correct_label_noise(clusters, several, *counts)
     found.update({f"{name}_read": one for name, one in corrected.items()})
-    too_few = min(n for _, n in counts.values()) < MIN_REFUSALS
     note = f"fewer than {MIN_REFUSALS} refusals or answers were read: no interval of what readings correct"
-    found.withhold(too_few, note, "frr_read", "dr_read")
-
-
-def _totals(clusters: ClusterBootstrap, decided: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
-    ids = decided["cluster_id"]
-    return clusters.sums(ids, decided["n"]), clusters.sums(ids, decided["rejected"])
-
-
-def _mixed(decided: pd.DataFrame) -> pd.Series:
-    return (decided["rejected"] > 0) & (decided["rejected"] < decided["n"])
+    found.withhold(min(n for _, n in counts) < MIN_REFUSALS, note, "frr_read", "dr_read")
 
 
 def _too_few_for_a_rate(decided: pd.DataFrame) -> bool:
@@ -310,46 +290,34 @@ def _sample_texts(decisions: Decisions) -> pd.Series:
 
 
 def _estimate_by_words(
-    found: _Estimates, system: _System, own: pd.DataFrame, texts: pd.Series, resamples: int, seed: int
+    found: _Estimates, clusters: ClusterBootstrap, cluster: np.ndarray, refused: np.ndarray, texts: list[str]
 ) -> None:
     """Estimate DR of pairs of texts that share few words, and most."""
-    kept = own.index.isin(texts.index) & own["cluster"].duplicated(keep=False).to_numpy()
-    if not kept.any():
-        return
-    cluster, refused = system.cluster[kept], np.where(system.harmful, np.nan, system.refused)[kept]
     first, second = wording.list_cluster_pairs(cluster)
-    overlap = wording.word_overlap(texts.loc[own.index[kept]].tolist(), first, second)
-    clusters = ClusterBootstrap(cluster, resamples, seed)
+    overlap = wording.word_overlap(texts, first, second)
     phrasings = wording.Phrasings(cluster, refused, np.full(len(cluster), "one"))
-    for name, mask in (
-        ("dr_few_words", overlap < wording.LOW_OVERLAP),
-        ("dr_most_words", overlap >= wording.HIGH_OVERLAP),
-    ):
+    chosen = {"dr_few_words": overlap < wording.LOW_OVERLAP, "dr_most_words": overlap >= wording.HIGH_OVERLAP}
+    note = "too few refusals or answers for an interval of DR by shared words"
+    for name, mask in chosen.items():
         pairs = first[mask], second[mask]
-        found[name] = (
-            wording.estimate_pair_disagreement(clusters, phrasings, pairs) if mask.any() else clusters.undefined()
-        )
-        note = "too few refusals or answers for an interval of DR by shared words"
+        found[name] = wording.estimate_pair_disagreement(clusters, phrasings, pairs)
         found.withhold(bool(mask.any()) and wording.too_few_for_pairs(refused, pairs), note, name)
 
 
 def _measure_neighbours(
-    own: pd.DataFrame, vectors: np.ndarray, resamples: int, seed: int
+    own: pd.DataFrame, decided: np.ndarray, vectors: np.ndarray, resamples: int, seed: int
 ) -> tuple[dict[str, Any], pd.DataFrame]:
-    """Return a system's row of the table and its isolated refusals, with near neighbours in the place of clusters."""
-    decided, harmful = _decisions_of(own)
-    scored = ~np.isnan(decided) & ~harmful
-    refused = decided[scored] == 1
-    row: dict[str, Any] = {"n_scored": int(scored.sum()), "n_reject": int(refused.sum())}
-    row["n_blocked"] = int((own["label"] == "blocked").sum())
+    """Return columns of a system's row and its isolated refusals, with near neighbours in the place of clusters."""
+    scored = ~np.isnan(decided)
     if not scored.any():
         unknown = to_columns(dict.fromkeys(("frr", "dr"), (np.nan,) * 3))
-        return row | unknown | {"note": "no row is answered or refused"}, pd.DataFrame(columns=["row", "isolation"])
+        return unknown | {"note": "no row is answered or refused"}, pd.DataFrame(columns=["row", "isolation"])
+    refused = decided[scored] == 1
     near = neighbours.find_neighbours(vectors[scored], refused)
     clusters = ClusterBootstrap(near.groups, resamples, seed)
     frame = pd.DataFrame({"cluster_id": near.groups, "n": 1, "rejected": refused.astype(int)})
     found = _Estimates(
-        frr=ratio_of_totals(clusters, _totals(clusters, frame)),
+        frr=_rate(clusters, frame),
         dr=disagreement.estimate_neighbour_disagreement(
             near.groups, refused, near.near, near.near_rejected, resamples, seed
         ),
@@ -361,24 +329,16 @@ def _measure_neighbours(
         found.notes.append("all rows are decided alike, or no two are near: DR is undefined")
     note = f"too few groups with a refusal, or with an answer, for an interval of FRR ({MIN_MIXED} needed)"
     found.withhold(_too_few_for_a_rate(frame.groupby("cluster_id").sum()), note, "frr")
-    row |= {"n_near": int((near.near > 0).sum()), "recall": near.recall}
     kept = refused & (near.near > 0)
     isolation = 1 - near.near_rejected[kept] / near.near[kept]
     isolated = pd.DataFrame({"row": own.index[scored][kept], "isolation": isolation})
-    return row | to_columns(found) | found.note(), isolated
+    return {"n_near": int((near.near > 0).sum()), "recall": near.recall} | found.columns(), isolated
 
 
 def compare(
     old: Decisions, new: Decisions, *, n_resamples: int = N_RESAMPLES, random_state: int = SEED
 ) -> pd.DataFrame:
     """Compare two logs of the same clusters on the same resampled clusters, new minus old.
-
-    Parameters
-    ----------
-    old, new : Decisions
-        With clusters.
-    n_resamples, random_state : int
-        Number of resamples of the clusters, and their seed.
 
     Returns
     -------
@@ -422,36 +382,39 @@ def compare(
 
 def _difference(both: pd.DataFrame, resamples: int, seed: int) -> dict[str, Any]:
     clusters = ClusterBootstrap(both.index, resamples, seed)
-    ends = [
-        pd.DataFrame({"cluster_id": both.index, "n": both[f"n_{end}"], "rejected": both[f"rejected_{end}"]})
+    sides = {
+        end: pd.DataFrame({"cluster_id": both.index, "n": both[f"n_{end}"], "rejected": both[f"rejected_{end}"]})
         for end in ("old", "new")
-    ]
-    sums = [_totals(clusters, one) for one in ends]
-    odds = [rephrasing.count_rephrased(clusters, one, rephrasing.MAX_TRIES) for one in ends]
+    }
+    old, new = sides.values()
     found = _Estimates(
-        frr=ratio_of_totals(clusters, sums[1], sums[0]),
-        dr=disagreement.estimate_disagreement_difference(clusters, ends[1], ends[0]),
-        rephrased3=ratio_of_totals(clusters, odds[1], odds[0]),
+        frr=_rate(clusters, new, old),
+        dr=disagreement.estimate_disagreement_difference(clusters, new, old),
+        rephrased3=_odds(clusters, new, old),
     )
-    if ends[0].equals(ends[1]):  # resampling shows no spread then
+    if old.equals(new):  # resampling shows no spread then
         found.update({name: Estimate(0.0, 0.0, 0.0, one.draws) for name, one in found.items()})
     alone: dict[str, float] = {}
-    for end, one, n, tried in zip(("old", "new"), ends, sums, odds, strict=True):
-        alone[f"frr_{end}"] = n[1].sum() / n[0].sum()
+    for end, one in sides.items():
+        refused, answered = (each.sum() for each in rephrasing.count_rephrased(clusters, one, rephrasing.MAX_TRIES))
+        alone[f"frr_{end}"] = one["rejected"].sum() / one["n"].sum()
         alone[f"dr_{end}"] = disagreement.disagreement_parts(one["n"], one["rejected"])[2]
-        alone[f"rephrased3_{end}"] = tried[1].sum() / tried[0].sum() if tried[0].sum() else np.nan
+        alone[f"rephrased3_{end}"] = answered / refused if refused else np.nan
     note = (
         f"fewer than {disagreement.MIN_DECISIONS_EACH} refusals or answers, or {MIN_MIXED} clusters decided both ways"
     )
-    found.withhold(any(map(disagreement.too_few_for_disagreement, ends)), note, "dr")
-    found.withhold(any(map(rephrasing.too_few_for_odds, ends)), f"fewer than {MIN_REFUSALS} refusals", "rephrased3")
-    found.withhold(any(map(_too_few_for_a_rate, ends)), "too few clusters with a refusal", "frr")
-    return alone | to_columns(found) | {"p": found["dr"].p} | found.note()
+    for name, too_few, said in (
+        ("dr", disagreement.too_few_for_disagreement, note),
+        ("rephrased3", rephrasing.too_few_for_odds, f"fewer than {MIN_REFUSALS} refusals"),
+        ("frr", _too_few_for_a_rate, "too few clusters with a refusal"),
+    ):
+        found.withhold(too_few(old) or too_few(new), said, name)
+    return alone | found.columns(p=found["dr"].p)
 
 
 def count_harmless(own: pd.DataFrame) -> pd.DataFrame:
     """Count the decisions on harmless requests in each cluster of one system: cluster_id, n, rejected, cluster."""
-    return _System.of(own).count()
+    return _count(own, _refused(own))
 
 
 def plan_clusters(
@@ -465,9 +428,9 @@ def plan_clusters(
     several = profiles[profiles["n"] >= 2]
     drawn = ClusterBootstrap(profiles["cluster_id"], N_RESAMPLES, SEED, profiles["times"])
     found = {
-        "frr": ratio_of_totals(drawn, _totals(drawn, profiles)),
+        "frr": _rate(drawn, profiles),
         "dr": disagreement.estimate_disagreement(drawn, several),
-        "rephrased3": ratio_of_totals(drawn, rephrasing.count_rephrased(drawn, several, rephrasing.MAX_TRIES)),
+        "rephrased3": _odds(drawn, several),
     }
     each = float(decided["rejected"].sum() / len(decided))
     rows = []
@@ -478,19 +441,23 @@ def plan_clusters(
     return pd.DataFrame(rows)
 
 
-def simulate_clusters(rate: float, dr: float, size: int, clusters: int = 5_000, seed: int = SEED) -> pd.DataFrame:
+def simulate_clusters(rate: float, dr: float, size: int) -> pd.DataFrame:
     """Draw clusters, columns n and rejected, of a system with a refusal rate and a DR in (0, 1).
 
     The counts are beta-binomial with an intra-cluster correlation of 1 - dr; each cluster has `size` wordings.
     """
-    rng, strength = np.random.default_rng(seed), dr / (1 - dr)
-    p = rng.beta(rate * strength, (1 - rate) * strength, clusters)
+    rng, strength = np.random.default_rng(SEED), dr / (1 - dr)
+    p = rng.beta(rate * strength, (1 - rate) * strength, _SIMULATED_CLUSTERS)
     return pd.DataFrame({"n": size, "rejected": rng.binomial(size, p)})
 
 
 def format_cell(row: Mapping[str, Any], name: str) -> str:
-    """Format an estimate of a row with its interval; a dash stands for what is not known."""
-    value, low, high = (row.get(f"{name}{end}", np.nan) for end in ("", "_low", "_high"))
+    """Format an estimate of a row, as `format_interval` does."""
+    return format_interval(*(row.get(f"{name}{end}", np.nan) for end in ("", "_low", "_high")))
+
+
+def format_interval(value: float, low: float, high: float) -> str:
+    """Format an estimate with its interval; a dash stands for what is not known."""
     if not np.isfinite(value):
         return "\u2013"
     span = f"[{low:.2f}, {high:.2f}]" if np.isfinite(low) and np.isfinite(high) else "[\u2013]"

@@ -1,8 +1,9 @@
 """Decisions of one or several systems, read from anybody's file (`docs/usage.md`, Your own log)."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Self
 
@@ -51,16 +52,15 @@ class Decisions:
         Name of the file.
     labelled_by : str
         Who labelled the answers; "" if the file has decisions.
-    source, columns, requests
-        Where texts are read again: the file, its columns by field, the input file of a batch.
+    read, first
+        Reads the file again, in parts, for its texts; and the number by which users know its first row.
     """
 
     rows: pd.DataFrame
     name: str = "decisions"
     labelled_by: str = ""
-    source: LogSource | None = None
-    columns: Mapping[str, str] = field(default_factory=dict)
-    requests: str | Path = ""
+    read: Callable[[], Iterable[pd.DataFrame]] = field(default=tuple, repr=False)
+    first: int = 0
 
     @property
     def clustered(self) -> bool:
@@ -109,8 +109,9 @@ class Decisions:
         if unknown := set(columns or {}) - set(USUAL_COLUMNS):
             raise DataError(f"there is no field {unknown.pop()!r}; there are {', '.join(USUAL_COLUMNS)}")
         named = dict.fromkeys(USUAL_COLUMNS, "") | dict(columns or {})
-        rows, labelled_by = _gather(source, records.read_parts(source, named, requests), rejects, labeller)
-        return cls(rows, source.name, labelled_by, source, named, requests)
+        read = partial(records.read_parts, source, named, requests)
+        rows, labelled_by = _gather(source, read(), rejects, labeller)
+        return cls(rows, source.name, labelled_by, read, source.first)
 
     @classmethod
     def from_frame(cls, frame: pd.DataFrame, name: str = "decisions") -> Self:
@@ -135,7 +136,7 @@ class Decisions:
         if "text" in self.rows:
             return self.rows["text"].reindex(wanted)
         found = [pd.Series(dtype=str)]
-        for part in records.read_parts(self.source, self.columns, self.requests) if self.source is not None else ():
+        for part in self.read():
             if "text" in part:
                 texts = part.loc[part.index.isin(wanted), "text"].fillna("").astype(str)
                 found.append(texts.map(lambda text: text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")))
@@ -152,8 +153,7 @@ def _gather(
     answers = []
     for part in parts:
         index.append(part.index.to_numpy())
-        decided = "decision" in part and (part["decision"].notna().any() or part.empty)
-        if not decided:
+        if "decision" not in part or (part["decision"].isna().all() and not part.empty):
             if "answer" not in part and "finish_reason" not in part:
                 raise DataError(
                     f"{source.name}: there is neither a decision nor an answer (read: "
@@ -169,17 +169,16 @@ def _gather(
     for name, own in fields.items():
         if sum(map(len, own)) != n:
             raise DataError(f"{source.name}: {name} is told in some rows only; fill it in, or pass --{name} none")
-    frame = pd.DataFrame({name: union_categoricals(own) for name, own in fields.items()}, index=np.concatenate(index))
-    labelled_by, category = "", pd.Series("", index=frame.index)
+    of_all = {"category": "", "system": ONLY_SYSTEM}
+    made = {name: pd.Categorical.from_codes(np.zeros(n, np.int8), [value]) for name, value in of_all.items()}
+    made |= {name: union_categoricals(own) for name, own in fields.items()}
+    frame, labelled_by = pd.DataFrame(made, index=np.concatenate(index)), ""
     if answers:
         found, labelled_by = _label(pd.concat(answers), labeller)
         frame["label"] = pd.Categorical(found["label"], categories=list(LABELS))
-        category = found["kind"].where(found["label"] == "blocked", "").set_axis(frame.index)
+        frame["category"] = pd.Categorical(found["kind"].where(found["label"] == "blocked", ""))
     else:
         frame["label"] = _to_labels(source, frame["decision"], rejects)
-    frame["category"] = pd.Categorical(category)
-    if "system" not in frame:
-        frame["system"] = pd.Categorical.from_codes(np.zeros(n, np.int8), [ONLY_SYSTEM])
     if "harmful" in frame:
         bits = {one: _HARMFUL.get(one.strip().lower()) for one in frame["harmful"].cat.categories}
         if bad := [one for one, bit in bits.items() if bit is None]:
@@ -233,19 +232,11 @@ def label_refusals(
     requests: Sequence[object] | None = None,
     labeller: str = "",
 ) -> pd.DataFrame:
-    """Label answers as accept, reject, blocked (by a provider) or unparsed (nothing that can be read).
+    """Label n answers as accept, reject, blocked (by a provider) or unparsed (nothing that can be read).
 
-    Parameters
-    ----------
-    answers : sequence of str, length n
-        None and NaN are answers that never came.
-    finish_reasons : sequence of str, length n, or None
-        Why the answers ended, as the provider says.
-    requests : sequence of str, length n, or None
-        What was asked; the classifier reads it.
-    labeller : str
-        "cues": the cue list alone; "combined": with the classifier; "": with the classifier if it is installed and
-        there are at most `MAX_CLASSIFIED` answers.
+    None and NaN are answers that never came. Finish reasons are those that the provider tells; the classifier also
+    reads what was asked. `labeller` is "cues" for the cue list alone, "combined" for the classifier too, or "" for the
+    classifier if it is installed and there are at most `MAX_CLASSIFIED` answers.
 
     Returns
     -------

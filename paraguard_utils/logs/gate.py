@@ -1,16 +1,14 @@
 """Judge an audit by a limit, for a pipeline: worse, not worse, or too little to say."""
 
 import json
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 from xml.etree import ElementTree
 
 import numpy as np
 import pandas as pd
 
-from paraguard_utils.logs.audit import format_cell
-
-GateVerdict = Literal["worse", "not worse", "too little to say"]
+from paraguard_utils.logs.audit import format_cell, format_interval
 
 EXIT_CODES = {"worse": 3, "too little to say": 4, "not worse": 0}
 """Exit codes, the worst verdict first; 1 is an error, 2 a wrong command line."""
@@ -23,7 +21,7 @@ GATE_TITLES = {
 
 
 class GateFinding(NamedTuple):
-    """What a gate says of one system.
+    """What a gate says of one system: the verdict is one of `EXIT_CODES`.
 
     `value` with its interval is the measure if it was judged by a limit, and the change, new minus old, if it was
     judged by a baseline. `needed`: clusters that would be enough for a verdict if the value stays; 0 if unknown.
@@ -35,14 +33,13 @@ class GateFinding(NamedTuple):
     low: float
     high: float
     limit: float
-    verdict: GateVerdict
+    verdict: str
     needed: int
 
     @property
     def found(self) -> str:
         """The value with its interval."""
-        row = {self.measure: self.value, f"{self.measure}_low": self.low, f"{self.measure}_high": self.high}
-        return format_cell(row, self.measure)
+        return format_interval(self.value, self.low, self.high)
 
     @property
     def line(self) -> str:
@@ -67,17 +64,16 @@ def judge_audit(table: pd.DataFrame, measure: str, limit: float) -> list[GateFin
     >>> judge_audit(rows, "dr", 0.55)[0].line
     'a: too little to say: dr 0.50 [0.40, 0.60] against 0.55; about 400 clusters would be enough'
     """
-    return [_judge_row(row, measure, limit) for row in table.to_dict("records")]
-
-
-def _judge_row(row: Mapping[str, Any], measure: str, limit: float) -> GateFinding:
-    value, low, high = (float(row.get(f"{measure}{end}", np.nan)) for end in ("", "_low", "_high"))
-    verdict: GateVerdict = "worse" if low > limit else "not worse" if high <= limit else "too little to say"
-    needed = 0
-    if verdict == "too little to say" and np.isfinite(high - low) and value != limit:
-        half = max(high - value, value - low)
-        needed = int(np.ceil(row.get("n_clusters", 0) * (half / abs(value - limit)) ** 2))
-    return GateFinding(str(row["system"]), measure, value, low, high, limit, verdict, needed)
+    findings = []
+    for row in table.to_dict("records"):
+        value, low, high = (float(row.get(f"{measure}{end}", np.nan)) for end in ("", "_low", "_high"))
+        verdict = "worse" if low > limit else "not worse" if high <= limit else "too little to say"
+        needed = 0
+        if verdict == "too little to say" and np.isfinite(high - low) and value != limit:
+            half = max(high - value, value - low)
+            needed = int(np.ceil(row.get("n_clusters", 0) * (half / abs(value - limit)) ** 2))
+        findings.append(GateFinding(str(row["system"]), measure, value, low, high, limit, verdict, needed))
+    return findings
 
 
 def exit_status(findings: Sequence[GateFinding]) -> int:

@@ -16,7 +16,6 @@ from paraguard_utils.logs.audit import MAX_NAME_CHARS, Audit, format_cell
 
 _MAX_ON_PAGE = 50
 AUDIT_HEADINGS = {
-    "system": "system",
     "n": "rows",
     "n_scored": "decided",
     "n_reject": "refused",
@@ -38,7 +37,6 @@ AUDIT_HEADINGS = {
     "dr_aside": "DR, filters set aside",
     "frr_read": "refused, as readings correct it",
     "dr_read": "DR, as readings correct it",
-    "note": "note",
 }
 
 
@@ -51,7 +49,7 @@ def display_audit(table: pd.DataFrame) -> pd.DataFrame:
         for name, heading in AUDIT_HEADINGS.items():
             if f"{name}_low" in table:
                 own[heading] = format_cell(row, name)
-            elif name in table and name not in ("system", "note"):
+            elif name in table:
                 own[heading] = f"{row[name]:,.0f}" if np.isfinite(row[name]) else "\u2013"
     return pd.DataFrame(columns)
 
@@ -62,32 +60,25 @@ def list_audit_notes(table: pd.DataFrame) -> list[str]:
 
 
 def write_audit_page(found: Audit, out: Path) -> list[Path]:
-    """Write an audit to a folder and return the files.
-
-    They are its table, the most isolated refusals, the brittlest clusters, stops, a figure and a page.
-    """
+    """Write an audit to a folder, its tables, a figure and a page, and return the files."""
     out.mkdir(parents=True, exist_ok=True)
-    source, places = found.decisions.source, found.refusals["row"].astype(int)
+    places = found.refusals["row"].astype(int)
     words = found.decisions.texts(places.to_numpy()).to_numpy() if len(places) else []
-    refusals = found.refusals.assign(text=words, row=places + (source.first if source is not None else 0))
+    refusals = found.refusals.assign(text=words, row=places + found.decisions.first)
     files = {
         "audit.csv": found.table,
         "refusals.csv": refusals,
         "brittle_clusters.csv": found.brittle,
         "stops.csv": found.stops,
     }
-    written = []
+    files = {name: frame for name, frame in files.items() if len(frame)}
     for name, frame in files.items():
-        if not len(frame):
-            continue
         safe = [column for column in ("system", "cluster", "text", "category") if column in frame]
         frame = frame.assign(**{column: texts.escape_formulas(frame[column].astype(str)) for column in safe})
         (out / name).write_text(frame.to_csv(index=False), encoding="utf-8")
-        written.append(out / name)
     figure = _figure(found.table, out / "audit.png")
-    page = out / "report.html"
-    page.write_text(_render(found, refusals, figure), encoding="utf-8")
-    return [*written, *([figure] if figure else []), page]
+    (out / "report.html").write_text(_render(found, refusals, figure), encoding="utf-8")
+    return [*(out / name for name in files), *([figure] if figure else []), out / "report.html"]
 
 
 def _figure(table: pd.DataFrame, file: Path) -> Path | None:
@@ -114,7 +105,7 @@ def _figure(table: pd.DataFrame, file: Path) -> Path | None:
         axis.set_xlim(0, max([1.0, *high[ends]]))
         axis.set_xlabel(label)
         axis.set_ylim(-0.6, len(known) - 0.4)
-    names = known["system"].astype(str).map(gate.remove_unprintable).str.slice(0, MAX_NAME_CHARS)
+    names = known["system"].astype(str).map(gate.remove_unprintable).str[:MAX_NAME_CHARS]
     axes[0].set_yticks(y, names.str.replace("$", r"\$"))  # between two of them matplotlib reads mathematics
     figure.savefig(file, metadata={"Software": None})
     plt.close(figure)
@@ -128,10 +119,8 @@ def _render(found: Audit, refusals: pd.DataFrame, figure: Path | None) -> str:
         coded = base64.b64encode(figure.read_bytes()).decode()
         image = f'<img alt="share refused and disagreement ratio, by system" src="data:image/png;base64,{coded}">'
     by = "clusters" if found.decisions.clustered else f"neighbours at cosine {neighbours.MIN_SIMILARITY:.2f} or more"
-    refusals = refusals.assign(system=refusals["system"].astype(str).str.slice(0, MAX_NAME_CHARS))
-    listed = refusals.head(_MAX_ON_PAGE)[
-        [name for name in ("system", "cluster", "isolation", "text") if name in refusals]
-    ]
+    listed = refusals.head(_MAX_ON_PAGE).assign(system=lambda rows: rows["system"].astype(str).str[:MAX_NAME_CHARS])
+    listed = listed[[name for name in ("system", "cluster", "isolation", "text") if name in listed]]
     said = "".join(f"<li>{html.escape(one)}</li>" for one in [*found.sentences, *list_audit_notes(found.table)])
     labeller = found.decisions.labelled_by
     return _PAGE.format(

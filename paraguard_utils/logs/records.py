@@ -15,7 +15,7 @@ import shutil
 import sys
 import tempfile
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any, Literal, NamedTuple, TypeAlias
 
@@ -24,7 +24,7 @@ import pandas as pd
 from paraguard_utils import stops
 from paraguard_utils.errors import DataError
 
-_Objects: TypeAlias = Mapping[str, Mapping[str, Any]]
+_Object: TypeAlias = Mapping[str, Any]
 
 CHUNK_ROWS = 50_000
 """Rows read at a time."""
@@ -167,19 +167,9 @@ def _decoded(text: str) -> Any:
 def read_parts(source: LogSource, columns: Mapping[str, str], requests: str | Path = "") -> Iterator[pd.DataFrame]:
     """Read a file in parts: frames of text, one column for each field of `USUAL_COLUMNS` that the file has.
 
-    The index counts rows of the file from 0; a value that is missing is NaN.
-
-    Parameters
-    ----------
-    columns : dict of str to str
-        The column of each field of `USUAL_COLUMNS`; "" takes the usual name that is there, "none" takes nothing.
-    requests : str or Path
-        The input file of a batch, which has what was asked; "" for none.
-
-    Raises
-    ------
-    DataError
-        A row cannot be read: the message names file and row. Or a column that was named is not there.
+    The index counts rows of the file from 0; a value that is missing is NaN. `columns` names the column of each field:
+    "" takes the usual name that is there, "none" takes nothing. `requests` is the input file of a batch, which has what
+    was asked. Raises DataError if a row cannot be read, or a column that was named is not there.
     """
     if source.kind in ("table", "parquet"):
         frames = _table(source) if source.kind == "table" else _parquet(source)
@@ -263,31 +253,31 @@ def _nested(value: Any) -> bool:
     return isinstance(value, Mapping | list)
 
 
-def _objects(source: LogSource) -> Iterator[tuple[int, Mapping[str, Any]]]:
+def _objects(source: LogSource) -> Iterator[tuple[int, _Object]]:
     """Yield the objects of a JSON file, with the number of each from 0."""
     with io.TextIOWrapper(source.bytes(), source.encoding, errors="replace") as opened:
-        if source.kind == "lines":
-            try:
-                for number, line in enumerate(opened):
-                    if line.strip():
-                        if not isinstance(found := _decoded(line), dict):
-                            raise DataError(f"{source.name}, line {number + 1}: this is no JSON object; mend that line")
-                        yield number, found
-            except (OSError, EOFError) as error:
-                raise DataError(f"{source.name}: the compressed file is damaged ({error}); copy it again") from None
-            return
         try:
-            document = json.load(opened)
+            if source.kind == "lines":
+                items: Iterable[tuple[int, Any]] = (
+                    (number, _decoded(line)) for number, line in enumerate(opened) if line.strip()
+                )
+            else:
+                document = json.load(opened)
+                items = enumerate(document if isinstance(document, list) else [document])
+            for number, item in items:
+                if not isinstance(item, Mapping):
+                    unit = "that line" if source.kind == "lines" else "the file"
+                    raise DataError(f"{source.name}, {source.place(number)}: this is no JSON object; mend {unit}")
+                yield number, item
+        except (OSError, EOFError) as error:
+            raise DataError(f"{source.name}: the compressed file is damaged ({error}); copy it again") from None
         except (ValueError, RecursionError) as error:
             raise DataError(f"{source.name}: this is no JSON: {_said(error)}; mend the file") from None
-    items = document if isinstance(document, list) else [document]
-    for number, item in enumerate(items):
-        if not isinstance(item, Mapping):
-            raise DataError(f"{source.name}, record {number + 1}: this is no JSON object; mend the file")
-        yield number, item
 
 
-def _rows(source: LogSource, columns: Mapping[str, str], asked: _Objects) -> Iterator[tuple[int, dict[str, Any]]]:
+def _rows(
+    source: LogSource, columns: Mapping[str, str], asked: Mapping[str, _Object]
+) -> Iterator[tuple[int, dict[str, Any]]]:
     count = itertools.count()  # an export of spans has many in a line
     for number, item in _objects(source):
         if "samples" in item and "eval" in item:
@@ -299,41 +289,44 @@ def _rows(source: LogSource, columns: Mapping[str, str], asked: _Objects) -> Ite
             yield number, _of_record(item, columns, asked)
 
 
-def _of_record(item: Mapping[str, Any], columns: Mapping[str, str], asked: _Objects) -> dict[str, Any]:
+def _of_record(item: _Object, columns: Mapping[str, str], asked: Mapping[str, _Object]) -> dict[str, Any]:
     """Return the fields of one record: a flat row, a chat completion, or a line of a batch."""
     request = asked.get(str(item.get("custom_id")), item)
-    request = _mapping(request, "body") or _mapping(request, "params") or _mapping(request, "request") or request
-    body = next((own for own in _bodies(item) if _answer(own) is not None or stops.find_stop(own)), None)
+    request = next((own for name in ("body", "params", "request") if (own := _mapping(request, name))), request)
+    places = (("response", "body"), ("response",), ("result",), ("result", "message"), ())
+    bodies = (_mapping(item, *path) for path in places)
+    body = next((own for own in bodies if _answer(own) is not None or stops.find_stop(own)), None)
     fields = {field: _named(field, name, item, request) for field, name in columns.items()}
     said, came = _conversation((request if request.get("messages") is not None else item).get("messages"))
     fields["text"] = fields["text"] if said is None else said
     fields["answer"] = came if fields["answer"] is None else fields["answer"]
     if body is not None:
-        fields["answer"] = _answer(body)
-        fields |= _ended(body)
+        stop = stops.find_stop(body)
+        ended = _at(body, "choices", 0, "finish_reason") or body.get("stop_reason") or body.get("stopReason")
+        fields |= {"answer": _answer(body), "finish_reason": stop.reason if stop else ended}
         fields["system"] = fields["system"] or body.get("model")
-    elif error := item.get("error") or _mapping(item, "result").get("error"):
+    elif error := item.get("error") or _at(item, "result", "error"):
         stop = stops.find_stop_in_error(error, str(error))
-        fields |= {"finish_reason": stop.reason if stop else "error"}
+        fields["finish_reason"] = stop.reason if stop else "error"
     return fields
 
 
-def _bodies(item: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Return where the body of a response may lie."""
-    response, result = _mapping(item, "response"), _mapping(item, "result")
-    return [own for own in (_mapping(response, "body"), response, result, _mapping(result, "message"), item) if own]
+def _at(item: Any, *path: str | int) -> Any:
+    """Return what lies at a path of keys and numbers; None if nothing does."""
+    for step in path:
+        if isinstance(item, Mapping):
+            item = item.get(step)
+        else:
+            item = item[step] if isinstance(item, list) and isinstance(step, int) and step < len(item) else None
+    return item
 
 
-def _mapping(item: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    found = item.get(name)
+def _mapping(item: _Object, *path: str) -> _Object:
+    found = _at(item, *path)
     return found if isinstance(found, Mapping) else {}
 
 
-def _first(items: Any) -> Mapping[str, Any]:
-    return items[0] if isinstance(items, list) and items and isinstance(items[0], Mapping) else {}
-
-
-def _named(field: str, name: str, *places: Mapping[str, Any]) -> Any:
+def _named(field: str, name: str, *places: _Object) -> Any:
     """Return what the first place tells under a name, or a usual one, itself or in its metadata."""
     if name == _NOT_THERE:
         return None
@@ -367,31 +360,23 @@ def _content(content: Any) -> str | None:
     return "".join(text for text in texts if isinstance(text, str))
 
 
-def _answer(body: Mapping[str, Any]) -> str | None:
+def _answer(body: _Object) -> str | None:
     """Return the text of a response of any provider; None if this is no response."""
-    if isinstance(choices := body.get("choices"), list) and choices and isinstance(choices[0], Mapping):
-        message = _mapping(choices[0], "message")
-        return _content(message.get("content")) or message.get("refusal") or choices[0].get("text") or ""
+    if isinstance(choice := _at(body, "choices", 0), Mapping):
+        said = _content(_at(choice, "message", "content")) or _at(choice, "message", "refusal")
+        return said or choice.get("text") or ""
     if isinstance(output := body.get("output"), list):
-        return "".join(_content(one.get("content")) or "" for one in output if isinstance(one, Mapping))
-    if isinstance(candidates := body.get("candidates"), list) or "promptFeedback" in body:
-        return _content(_mapping(_first(candidates), "content").get("parts")) or ""
+        return "".join(_content(_at(one, "content")) or "" for one in output)
+    if isinstance(body.get("candidates"), list) or "promptFeedback" in body:
+        return _content(_at(body, "candidates", 0, "content", "parts")) or ""
     if "stopReason" in body:
-        return _content(_mapping(_mapping(body, "output"), "message").get("content")) or ""
+        return _content(_at(body, "output", "message", "content")) or ""
     if body.get("type") == "message" or "stop_reason" in body:
         return _content(body.get("content")) or ""
     return None
 
 
-def _ended(body: Mapping[str, Any]) -> dict[str, Any]:
-    """Return why a response ended, a provider's stop first."""
-    if stop := stops.find_stop(body):
-        return {"finish_reason": stop.reason}
-    reason = _first(body.get("choices")).get("finish_reason") or body.get("stop_reason") or body.get("stopReason")
-    return {"finish_reason": reason}
-
-
-def _asked(requests: str | Path) -> _Objects:
+def _asked(requests: str | Path) -> dict[str, _Object]:
     """Return the requests of a batch by their custom_id."""
     source = find_source(requests)
     if source.kind not in ("lines", "document"):
@@ -399,15 +384,14 @@ def _asked(requests: str | Path) -> _Objects:
     return {str(item.get("custom_id")): item for _, item in _objects(source)}
 
 
-def _spans(item: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+def _spans(item: _Object) -> Iterator[_Object]:
     """Yield the spans of a record, their attributes as a mapping."""
     if isinstance(item.get("attributes"), Mapping):
         yield item
     for resource in item.get("resourceSpans") or []:
         for scope in resource.get("scopeSpans") or []:
             for span in scope.get("spans") or []:
-                own = {one["key"]: _plain(one.get("value")) for one in span.get("attributes") or []}
-                yield {**span, "attributes": own}
+                yield {**span, "attributes": _plain({"kvlistValue": {"values": span.get("attributes")}})}
 
 
 def _plain(value: Any) -> Any:
@@ -422,32 +406,29 @@ def _plain(value: Any) -> Any:
     return inside
 
 
-def _of_span(span: Mapping[str, Any], columns: Mapping[str, str]) -> dict[str, Any]:
+def _of_span(span: _Object, columns: Mapping[str, str]) -> dict[str, Any]:
     """Return the fields of a span about a model; none of any other."""
     about = span["attributes"]
     asked, answered = (_messages(about, kind) for kind in ("input", "output"))
     if asked is None and answered is None:
         return {}
     came = answered[-1] if answered else {}
-    reasons = _value(about, "gen_ai.response.finish_reasons")
     fields = {field: _named(field, name, about) for field, name in columns.items()}
     fields["text"], fields["answer"] = _conversation(asked)[0], _content(came.get("content"))
-    first = reasons[0] if isinstance(reasons, list) and reasons else None
-    fields["finish_reason"] = came.get("finish_reason") or first
+    fields["finish_reason"] = came.get("finish_reason") or _at(_value(about, "gen_ai.response.finish_reasons"), 0)
     if fields["answer"] is None and about.get("error.type"):
         fields["finish_reason"] = "error"
-    model = about.get("gen_ai.response.model") or about.get("gen_ai.request.model")
-    fields["system"] = fields["system"] or model
+    fields["system"] = fields["system"] or about.get("gen_ai.response.model") or about.get("gen_ai.request.model")
     return fields
 
 
-def _value(about: Mapping[str, Any], name: str) -> Any:
+def _value(about: _Object, name: str) -> Any:
     """Return an attribute of a span, decoded if it is JSON."""
     found = about.get(name)
     return _decoded(found) if isinstance(found, str) else found
 
 
-def _messages(about: Mapping[str, Any], kind: str) -> list[dict[str, Any]] | None:
+def _messages(about: _Object, kind: str) -> list[dict[str, Any]] | None:
     """Return the messages of a span: one attribute, as JSON or not, or one for each message as older conventions do."""
     if isinstance(found := _value(about, f"gen_ai.{kind}.messages"), list):
         return [{"content": one.get("parts", one.get("content")), **one} for one in found if isinstance(one, Mapping)]
@@ -482,15 +463,11 @@ def _inspect(source: LogSource, columns: Mapping[str, str]) -> Iterator[tuple[in
 
 def _of_sample(sample: Any, model: str, columns: Mapping[str, str]) -> dict[str, Any]:
     scores = {name: score.value for name, score in (sample.scores or {}).items()}
-    places = (sample.metadata or {}, scores)
-    fields = {field: _named(field, name, *places) for field, name in columns.items()}
-    asked = sample.input
+    fields = {field: _named(field, name, sample.metadata or {}, scores) for field, name in columns.items()}
+    asked, output = sample.input, sample.output
     if not isinstance(asked, str):
         asked = _conversation([one.model_dump() for one in asked])[0]
-    fields["text"] = fields["text"] or asked
-    fields["answer"] = sample.output.completion if sample.output else None
-    fields["finish_reason"] = sample.output.stop_reason if sample.output and sample.output.choices else None
-    if sample.error:
-        fields["finish_reason"] = "error"
-    fields["system"] = fields["system"] or model
+    fields |= {"text": fields["text"] or asked, "system": fields["system"] or model}
+    fields["answer"] = output.completion if output else None
+    fields["finish_reason"] = "error" if sample.error else output.stop_reason if output and output.choices else None
     return fields
