@@ -77,7 +77,7 @@ FAULTS = [
         '(scores["label"] == "reject") & scores["ci"].notna()',
         'scores["ci"].notna()',
     ),
-    Fault("core/disagreement.py", ">= 2].reset_index(drop=True)", ">= 1].reset_index(drop=True)"),
+    Fault("core/disagreement.py", "least: int = 2) ->", "least: int = 1) ->"),
     Fault("analysis/chance.py", "n_r > 0) & (n_a > 0)", "n_r > 0) & (n_a >= 0)"),
     Fault("analysis/chance.py", 'side="right"), len(ends) + 1', 'side="left"), len(ends) + 1'),
     Fault(

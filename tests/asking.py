@@ -1,9 +1,10 @@
 """What the tests of asking share."""
 
+import nbformat
 import numpy as np
 import pandas as pd
 
-from paraguard_utils import stores
+from paraguard_utils import paths, stores
 from paraguard_utils.models import prompting, trace_store
 
 ANSWERS = [
@@ -23,6 +24,23 @@ class Killed(BaseException):
 def dies(*_):
     """Stand in for a step that the process does not survive."""
     raise Killed
+
+
+def code_cells(path):
+    return [cell for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"]
+
+
+def run_here(stem, **parameters):
+    """Run a notebook's cells in this process, with parameters in the place where papermill puts them.
+
+    Starting a kernel and importing takes longer than most notebooks on a small corpus; test_commands does it.
+    """
+    first, *rest = code_cells(paths.NOTEBOOKS / f"{stem}.ipynb")
+    namespace = {}
+    exec(first.source, namespace)
+    namespace |= parameters
+    for cell in rest:
+        exec(cell.source, namespace)
 
 
 def ask(prompts, model, wrapper="safety", batch=2, tokens=6, **options):

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 import test_engine
 import tiny
+from asking import run_here
 
-from paraguard_utils import paths, registry, run, stores
+from paraguard_utils import paths, registry, stores
 from paraguard_utils.errors import UserError, WeightsError
 from paraguard_utils.labels import judge, labelling
 from paraguard_utils.models import loading, trace_store, weights
@@ -53,17 +54,16 @@ def test_twelve_prompts_live_equal_the_record(results, recorded_corpus):
     assert set(labelling.label_answers(live, sample)["label"]) <= {"accept", "reject"}
 
 
-def ask_and_score(parameters, folder):
-    """Run 02 and 03; test_commands runs the others on a model that nobody has seen."""
-    for stem in ("02_querying", "03_scoring"):
-        more = {"max_new_tokens": 8} if stem == "02_querying" else {}
-        run.execute_notebook(paths.NOTEBOOKS / f"{stem}.ipynb", folder / f"{stem}.ipynb", parameters | more)
+def ask_and_score(**parameters):
+    """Run 02 and 03; test_commands runs all on a model that nobody has seen, each in a kernel of its own."""
+    run_here("02_querying", **parameters, max_new_tokens=8)
+    run_here("03_scoring", **parameters, resamples=100)
 
 
-def test_a_model_the_repo_has_never_seen_gets_a_full_table(tiny_folder, tmp_path, store_name):
-    ask_and_score({"store": store_name, "model": str(tiny_folder)}, tmp_path)
-    table = stores.Store(store_name).read("tables", "table1_targets")
-    own = table[table["store"] == store_name]
+def test_a_model_the_repo_has_never_seen_gets_a_full_table(tiny_folder, results):
+    ask_and_score(store="test", model=str(tiny_folder))
+    table = stores.Store("test").read("tables", "table1_targets")
+    own = table[table["store"] == "test"]
     assert own["target"].str.startswith("tiny-chat-").all()
     assert own["target"].nunique() == 3
     assert set(table.loc[table["store"] == "recorded", "target"]) == set(registry.published_targets("chat").index)
@@ -71,12 +71,11 @@ def test_a_model_the_repo_has_never_seen_gets_a_full_table(tiny_folder, tmp_path
 
 # test_engine asks every architecture; here one with windows and one that has no position ids go through the notebook.
 @pytest.mark.parametrize(("family", "more"), [test_engine.FAMILIES[7], test_engine.FAMILIES[11]])
-def test_papermill_asks_other_architectures(family, more, tmp_path, recorded_corpus, store_name):
-    store = stores.Store(store_name)
+def test_02_asks_other_architectures(family, more, tmp_path, recorded_corpus, results):
+    store = stores.Store("test")
     store.write("corpus", "small", frame=recorded_corpus.head(12), meta={})
     folder = tiny.write(tmp_path / family, family=family, **more)
-    parameters = {"store": store_name, "corpus": "small", "model": str(folder), "max_new_tokens": 8}
-    run.execute_notebook(paths.NOTEBOOKS / "02_querying.ipynb", tmp_path / "02.ipynb", parameters)
+    run_here("02_querying", store="test", corpus="small", model=str(folder), max_new_tokens=8)
     found = trace_store.find_targets(store, "small", str(folder))
     assert [name.rpartition("--")[2] for name in found] == ["none", "safety", "strict"]
     for name in found:
@@ -101,32 +100,25 @@ def test_converted_weights_that_were_changed_are_made_again(tmp_path, monkeypatc
     assert "it is made again" in capsys.readouterr().err
 
 
-def test_another_corpus_stands_alone(tiny_folder, tmp_path, recorded_corpus, store_name):
+def test_another_corpus_stands_alone(tiny_folder, recorded_corpus, results):
     small = recorded_corpus[recorded_corpus["cluster_id"].isin(recorded_corpus["cluster_id"].unique()[:4])]
-    stores.Store(store_name).write("corpus", "small", frame=small, meta={})
-    given = {"store": store_name, "corpus": "small", "model": str(tiny_folder)}
-    ask_and_score(given, tmp_path)
-    table = stores.Store(store_name).read("tables", "table1_targets")
-    assert set(table["store"]) == {store_name} and (table["n_prompts"] == 24).all()
-    run.execute_notebook(paths.NOTEBOOKS / "03_scoring.ipynb", tmp_path / "03.ipynb", given | {"k": 3})
+    stores.Store("test").write("corpus", "small", frame=small, meta={})
+    given = {"store": "test", "corpus": "small", "model": str(tiny_folder)}
+    ask_and_score(**given)
+    table = stores.Store("test").read("tables", "table1_targets")
+    assert set(table["store"]) == {"test"} and (table["n_prompts"] == 24).all()
+    run_here("03_scoring", **given, k=3, resamples=100)
     with pytest.raises(UserError, match=r"scored with another k, labeller or weights; run 03_scoring again"):
-        run.execute_notebook(paths.NOTEBOOKS / "06_sensitivity.ipynb", tmp_path / "06.ipynb", given)
+        run_here("06_sensitivity", **given)
 
 
-def test_seeds_without_candidates_become_a_corpus(tmp_path, store_name):
+def test_seeds_without_candidates_become_a_corpus(tmp_path, results):
     seeds = stores.read_file(paths.DATA / "seeds" / "paraguard_mini.csv", "seeds").iloc[::20].drop(columns="topical")
     seeds["seed_id"] = "mine-" + seeds["seed_id"]  # nobody has read these
     seeds.to_csv(tmp_path / "seeds.csv", index=False)
-    parameters = {
-        "store": store_name,
-        "corpus": "mine",
-        "seeds": str(tmp_path / "seeds.csv"),
-        "candidates": "rules",
-        "paraphraser": "rules",
-        "min_strategies": 1,
-    }
-    run.execute_notebook(paths.NOTEBOOKS / "01_corpus_building.ipynb", tmp_path / "01.ipynb", parameters)
-    store = stores.Store(store_name)
+    rules = {"candidates": "rules", "paraphraser": "rules", "min_strategies": 1}
+    run_here("01_corpus_building", store="test", corpus="mine", seeds=str(tmp_path / "seeds.csv"), **rules)
+    store = stores.Store("test")
     corpus = store.read("corpus", "mine")
     assert (corpus.groupby("cluster_id").size() == 6).all() and len(corpus) >= 12
     assert set(corpus["cluster_id"]) <= set(seeds["seed_id"])

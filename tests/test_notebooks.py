@@ -5,6 +5,7 @@ import ast
 import nbformat
 import papermill
 import pytest
+from asking import code_cells, run_here
 
 from paraguard_utils import paths, run, settings
 from paraguard_utils.errors import SettingsError, UserError
@@ -12,20 +13,6 @@ from paraguard_utils.settings import Settings
 
 NOTEBOOKS = run.list_notebooks()
 each_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-
-
-def code_cells(path):
-    return [cell for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"]
-
-
-def run_here(path, parameters):
-    """Run a notebook's cells in this process, with parameters in the place where papermill puts them."""
-    first, *rest = code_cells(path)
-    namespace = {}
-    exec(first.source, namespace)
-    namespace |= parameters
-    for cell in rest:
-        exec(cell.source, namespace)
 
 
 def test_there_are_notebooks():
@@ -162,22 +149,20 @@ def test_naming_a_model_means_the_live_store():
 @pytest.mark.slow
 def test_an_unknown_target_is_one_clear_error(tmp_path):
     with pytest.raises(UserError, match="there is no target 'nobody' in this store; there are smollm2") as caught:
-        run.execute_notebook(
-            paths.NOTEBOOKS / "05_guard_comparison.ipynb", tmp_path / "o.ipynb", {"reference": "nobody"}
-        )
+        run.execute_notebook(paths.NOTEBOOKS / "04_cohort_analysis.ipynb", tmp_path / "o.ipynb", {"target": "nobody"})
     assert len(str(caught.value).splitlines()) == 1
 
 
 @pytest.mark.slow
-def test_an_unknown_target_of_cohorts_is_one_clear_error():
+def test_an_unknown_reference_is_one_clear_error():
     with pytest.raises(UserError, match="there is no target 'nobody' in this store; there are smollm2") as caught:
-        run_here(paths.NOTEBOOKS / "04_cohort_analysis.ipynb", {"target": "nobody"})
+        run_here("05_guard_comparison", reference="nobody")
     assert len(str(caught.value).splitlines()) == 1
 
 
 @pytest.mark.slow
-def test_cohorts_can_be_drawn_from_the_record_under_another_labeller(tmp_path):
-    run.execute_notebook(paths.NOTEBOOKS / "04_cohort_analysis.ipynb", tmp_path / "o.ipynb", {"labeller": "policy"})
+def test_cohorts_can_be_drawn_from_the_record_under_another_labeller(results):
+    run_here("04_cohort_analysis", labeller="policy", resamples=100)
 
 
 CORPUS = "prompt_id,cluster_id,variant,strategy,text,source,category,topical,similarity,overlap,risk\n"
@@ -205,7 +190,7 @@ def test_02_stops_with_one_line_before_any_model_is_loaded(parameters, message, 
     monkeypatch.setenv("PARAGUARD_CACHE", str(tmp_path / "cache"))
     try:
         with pytest.raises(UserError, match=message) as caught:
-            run_here(paths.NOTEBOOKS / "02_querying.ipynb", {"store": store, **parameters})
+            run_here("02_querying", store=store, **parameters)
         assert len(str(caught.value).splitlines()) == 1
         assert not (tmp_path / "cache").exists()
     finally:

@@ -7,7 +7,7 @@ texts that can be looked for and labelled.
 import numpy as np
 import pandas as pd
 import pytest
-from asking import Killed, dies, texts_in
+from asking import Killed, dies, run_here, texts_in
 from test_live import has_model
 
 from paraguard_utils import paths, registry, run, settings, stores, unsafe
@@ -413,7 +413,7 @@ def test_notebooks_on_requests_that_ask_for_harm(tmp_path, harmful, xstest, tiny
     executed = (tmp_path / "02.ipynb").read_text(encoding="utf-8")
     assert settings.XSTEST in executed and not [text for text in OUTSIDE if text in executed]
     with pytest.raises(UserError, match="03_scoring: not for requests that ask for harm"):
-        run.execute_notebook(paths.NOTEBOOKS / "03_scoring.ipynb", tmp_path / "03.ipynb", given)
+        run_here("03_scoring", **given)
 
 
 @pytest.mark.slow

@@ -6,11 +6,11 @@ import threading
 import numpy as np
 import pandas as pd
 import pytest
-from asking import Killed
+from asking import Killed, run_here
 from pytest_httpserver import HTTPServer
 from werkzeug import Response
 
-from paraguard_utils import paths, run, settings, stores
+from paraguard_utils import paths, settings, stores
 from paraguard_utils.corpus import fidelity, gates, inputs, paraphrase, writer
 from paraguard_utils.errors import DataError, Missing, ModelError, SettingsError
 from paraguard_utils.models import engine, loading, served, trace_store
@@ -431,7 +431,7 @@ def test_every_strategy_has_one_prompt_and_the_judge_two_questions():
 
 
 @pytest.mark.slow
-def test_01_builds_a_corpus_of_what_a_server_writes(serve, tmp_path, store_name):
+def test_01_builds_a_corpus_of_what_a_server_writes(serve, tmp_path, results):
     seeds = stores.read_file(paths.DATA / "seeds" / "paraguard_mini.csv", "seeds").head(3)
     known = stores.read_file(paths.DATA / "candidates" / "paraguard_mini.csv", "candidates")
     prompts = paraphrase.make_paraphrase_prompts(seeds, paraphrase.read_model_prompts()["writer"]).set_index("text")[
@@ -445,12 +445,12 @@ def test_01_builds_a_corpus_of_what_a_server_writes(serve, tmp_path, store_name)
 
     _, url = serve(pen=answer, ear=lambda words, _: "No." if "Write" in words else "Yes.")
     given = {
-        "store": store_name, "corpus": "written", "seeds": seed_file(tmp_path, seeds), "candidates": "model:pen",
+        "store": "test", "corpus": "written", "seeds": seed_file(tmp_path, seeds), "candidates": "model:pen",
         "base_url": url, "samples": 3, "intent_judge": "openai/ear", "judge_base_url": url, "min_strategies": 1,
         "per_seed": 2,
     }  # fmt: skip
-    run.execute_notebook(paths.NOTEBOOKS / "01_corpus_building.ipynb", tmp_path / "01.ipynb", given)
-    store = stores.Store(store_name)
+    run_here("01_corpus_building", **given)
+    store = stores.Store("test")
     meta = stores.read_meta(store.path("corpus", "written"))
     assert meta["writer"]["name"] == "pen-served" and meta["judge"]["name"] == "ear-served"
     assert set(store.read("corpus", "written")["cluster_id"]) <= set(seeds["seed_id"])

@@ -140,7 +140,12 @@ class ClusterBootstrap:
 
     def sums(self, cluster_ids: Strings, values: Numbers) -> np.ndarray:
         """Sum values within clusters: shape (n_clusters,)."""
-        return np.bincount(self.codes.loc[cluster_ids], weights=np.asarray(values, float), minlength=len(self.codes))
+        return self._totals(cluster_ids, values)[0]
+
+    def _totals(self, cluster_ids: Strings, *columns: Numbers) -> list[np.ndarray]:
+        """Sum each column within clusters; looking clusters up takes longer than summing."""
+        codes, n = self.codes.loc[cluster_ids].to_numpy(), len(self.codes)
+        return [np.bincount(codes, weights=np.asarray(column, float), minlength=n) for column in columns]
 
     def estimate(self, statistic: Callable[..., np.ndarray], n: np.ndarray, *sums: np.ndarray) -> Estimate:
         """Apply a statistic to the corpus and to every resample.
@@ -173,8 +178,8 @@ class ClusterBootstrap:
 
     def mean(self, cluster_ids: Strings, values: Numbers) -> Estimate:
         """Estimate the mean of per-prompt values; NaN without values."""
-        n = self.sums(cluster_ids, np.ones(len(values)))
-        return self.estimate(lambda n, total: total / n, n, self.sums(cluster_ids, values))
+        columns = self._totals(cluster_ids, np.ones(len(values)), values)
+        return self.estimate(lambda n, total: total / n, *columns)
 
     def share(self, cluster_ids: Strings, hits: Numbers) -> Estimate:
         """Estimate the share of values that hit, by resampling clusters; exact (binomial) for 0 of n and n of n."""
@@ -199,8 +204,7 @@ class ClusterBootstrap:
         if len(values) < 2:
             return self.undefined()
         centred = values - values.mean()  # moments of centred values lose no digits
-        columns = (self.sums(cluster_ids, column) for column in (np.ones(len(values)), centred, centred**2))
-        return self.estimate(_deviation, *columns)
+        return self.estimate(_deviation, *self._totals(cluster_ids, np.ones(len(values)), centred, centred**2))
 
     def correlation(self, cluster_ids: Strings, x: Numbers, y: Numbers) -> Estimate:
         """Estimate Pearson's r of two per-prompt values; NaN below three values or without spread."""
@@ -208,8 +212,8 @@ class ClusterBootstrap:
         if len(x) < 3 or np.ptp(x) == 0 or np.ptp(y) == 0:
             return self.undefined()
         a, b = (x - x.mean()) / x.std(), (y - y.mean()) / y.std()
-        columns = (self.sums(cluster_ids, column) for column in (np.ones(len(x)), a, b, a * a, b * b, a * b))
-        return self.estimate(_correlation, *columns)
+        columns = (np.ones(len(x)), a, b, a * a, b * b, a * b)
+        return self.estimate(_correlation, *self._totals(cluster_ids, *columns))
 
     def kappa(self, cluster_ids: Strings, first: Strings, second: Strings) -> Estimate:
         """Estimate Cohen's kappa of two labellings by any sortable labels, in [-1, 1].
@@ -219,7 +223,7 @@ class ClusterBootstrap:
         first, second = np.asarray(first), np.asarray(second)
         uses = [side == label for label in np.union1d(first, second) for side in (first, second)]
         cells = (np.ones(len(first)), first == second, *uses)
-        return self.estimate(_kappa, *(self.sums(cluster_ids, cell) for cell in cells))
+        return self.estimate(_kappa, *self._totals(cluster_ids, *cells))
 
 
 Statistic: TypeAlias = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]

@@ -41,6 +41,7 @@ COLUMN_HEADINGS = {
     "over_verdict": "curve",
     "twins_change": "twins, change",
     "twins_verdict": "twins are",
+    "xstest_rejected": "xstest rejected",
     "xstest_safe_rejected": "xstest safe",
 }
 """How columns are headed in a published table; any other keeps its name, underscores as spaces."""
