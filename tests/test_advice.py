@@ -108,6 +108,7 @@ def test_the_map_reads_back_to_the_same_advice(tmp_path):
     assert back.remedy["remedy"] == "vote" and back.remedy["queries"] == 2.5
 
 
+@pytest.mark.slow
 def test_whose_rows_speak_for_a_target(results):
     mine, record = stores.Store("mine"), stores.Store("others")
     assert advice.find_measured_remedies(mine, record, CORPUS, TARGET, 0.5) is None
@@ -159,6 +160,7 @@ def answered(name="mine"):
     return store
 
 
+@pytest.mark.slow
 def test_the_command_says_and_writes_what_to_do(results, command):
     store = answered()
     # Of answers to requests that ask for harm there are none; were there any, they would not be read.
@@ -200,6 +202,7 @@ def test_the_command_says_and_writes_what_to_do(results, command):
         assert "QUOKKA" not in content and not any(text in content for text in asked)
 
 
+@pytest.mark.slow
 def test_what_was_measured_on_another_model_says_so(results, command, monkeypatch):
     answered()
     monkeypatch.setattr(advice, "RECORDED", "others")

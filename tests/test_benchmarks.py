@@ -80,6 +80,7 @@ def test_a_missing_file_is_one_clear_error():
         benchmarks.read_benchmarks({"phtest": "nowhere.csv"})
 
 
+@pytest.mark.slow
 @given(st.lists(st.sampled_from(["a", "b", "c"]), min_size=1, max_size=60), st.integers(0, 5))
 def test_every_prefix_of_the_order_is_stratified(categories, seed):
     seeds = pd.DataFrame({"n": range(len(categories)), "source": "s", "category": categories})

@@ -623,6 +623,7 @@ def test_the_corpora_can_tell():
             assert {0, 5} < {centre.n_theta for centre in centres} and {0, 1, 2, 3} <= {c.mates for c in centres}
 
 
+@pytest.mark.slow
 @settings(max_examples=8)
 @given(
     st.sampled_from([(1, 1, 1, 1), (5, 4, 1, 1), (30, 1, 1, 1), (1, 30, 1, 1), (0, 1, 0, 0), (1, 0, 0, 0)]),

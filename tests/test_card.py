@@ -29,6 +29,7 @@ def table(path):
     return next((name for name in TABLES if fnmatch(path.stem, name.replace("TARGET", "*"))), None)
 
 
+@pytest.mark.slow
 def test_what_files_say_is_filled_in():
     known = stores.Store("recorded").read("tables", numbers.NUMBERS_TABLE)
     assert croissant.fill_card(TEXT, known) == TEXT, "run paraguard card"
@@ -37,6 +38,7 @@ def test_what_files_say_is_filled_in():
     )
 
 
+@pytest.mark.slow
 def test_filling_in_takes_nothing_from_what_was_filled_in_before():
     known = stores.Store("recorded").read("tables", numbers.NUMBERS_TABLE)
     emptied = re.sub(r"(?m)^(\| `\w+` \| .*? \|).*\|$", r"\1 |", TEXT.partition("## Tables")[0])

@@ -129,6 +129,7 @@ labels = st.sampled_from(["accept", "reject", "unparsed"])
 clusters_of_three = st.lists(st.tuples(labels, labels, labels), min_size=1, max_size=10)
 
 
+@pytest.mark.slow
 @settings(max_examples=12)
 @given(clusters_of_three)
 def test_flips_split_into_their_directions_and_groups_add_up(decisions):
@@ -239,6 +240,7 @@ def test_planted_effects_are_found_and_others_are_not():
     assert math.isnan(found.loc["length", "p_holm"]) and found.loc["length", "odds_ratio"] > 0
 
 
+@pytest.mark.slow
 def test_targets_are_pooled_and_corrected_as_families():
     corpus, scores = drawn({"register": 1.5})
     table = cohorts.refusal_odds_ratios(corpus, {"a": scores, "b": scores, "c": scores.assign(label="accept")})
@@ -254,6 +256,7 @@ def test_targets_are_pooled_and_corrected_as_families():
     assert pooled["p_holm"].min() == pytest.approx(min(1, 7 * pooled["p"].drop("length").min()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(6))
 def test_a_target_that_decides_as_another_does_not_spoil_the_pooled_fit(seed):
     # The second target's own term is 0 in every cluster: its variance is 0, or what rounding leaves of it, +-1e-19.
@@ -306,6 +309,7 @@ def test_verdicts_follow_the_intervals():
     assert list(found.index) == list(findings.COHORT_CLAIMS)
 
 
+@pytest.mark.slow
 def test_figures_are_drawn_where_much_is_undefined():
     corpus, scores = asked(pairs_of(3, 3, 3, 91))
     clusters = ClusterBootstrap(corpus["cluster_id"], resamples=50)

@@ -49,6 +49,12 @@ NOT_RUN = {
 }
 """Documented commands that are not run as written, by their beginning, and why."""
 
+WEEKLY = {
+    f".venv/bin/paraguard run --model {HUB}": "make reproduce runs its notebooks, and test_live a model of one's own",
+    ".venv/bin/paraguard run --store mine": "the same on another corpus, which test_live asks, with a real model",
+}
+"""Documented commands that take minutes and are run where PARAGUARD_WEEKLY is set, and what runs every time."""
+
 KILL = """
 import os, signal
 from pathlib import Path
@@ -157,7 +163,7 @@ def to_servers():
 
 
 def test_every_exception_is_documented():
-    assert all(any(command.startswith(start) for command in documented()) for start in NOT_RUN)
+    assert all(any(command.startswith(start) for command in documented()) for start in (*NOT_RUN, *WEEKLY))
     assert len(runnable()) >= 10
 
 
@@ -193,7 +199,12 @@ def test_a_kernel_that_dies_ends_the_run_with_one_line_and_a_rerun_goes_on(clone
     assert set(done["key"]) == set(kept["key"])
 
 
-@pytest.mark.parametrize("command", runnable())
+def with_weekly():
+    skipped = pytest.mark.skipif(not os.environ.get("PARAGUARD_WEEKLY"), reason="PARAGUARD_WEEKLY is not set")
+    return [pytest.param(one, marks=skipped if one.startswith(tuple(WEEKLY)) else ()) for one in runnable()]
+
+
+@pytest.mark.parametrize("command", with_weekly())
 def test_every_documented_command_runs_as_written(command, request, tiny_folder):
     clone = request.getfixturevalue("whole" if command.startswith(RECORD) else "clone")
     (clone / "answers.csv").write_text("id,prompt,completion\n1,How?,I cannot help with that.\n")

@@ -300,6 +300,7 @@ labels_of_clusters = st.lists(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(labels_of_clusters, st.integers(0, 1000))
 def test_everything_lies_in_its_range_and_fits_its_schema(groups, seed):
@@ -316,6 +317,7 @@ def test_everything_lies_in_its_range_and_fits_its_schema(groups, seed):
     assert row["cr75"] <= row["cr60"] or math.isnan(row["cr60"])
 
 
+@pytest.mark.slow
 @settings(max_examples=15)
 @given(st.randoms(use_true_random=False))
 def test_the_order_of_rows_changes_nothing(random):

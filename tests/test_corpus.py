@@ -105,6 +105,7 @@ def test_variants_lie_nearest_to_their_own_seed_and_seeds_apart(recorded_corpus)
     assert (seeds - np.eye(len(seeds))).max() < 0.85
 
 
+@pytest.mark.slow
 def test_01_builds_the_recorded_corpus(recorded_corpus):
     store = stores.Store("recorded")
     seeds, candidates = inputs.read_seeds_and_candidates(store, "paraguard_mini", SEEDS, CANDIDATES)

@@ -207,6 +207,7 @@ def test_a_wrong_entry_is_one_error_that_names_guard_and_field(change, says):
 # Prompts
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
 def test_rendered_prompts(family, folders):
     for answers, key in ((False, "request"), (True, "answer")):

@@ -115,6 +115,7 @@ def test_it_is_one_minus_the_intra_class_correlation(name):
     )
 
 
+@pytest.mark.slow
 @given(clusters_of_letters, st.randoms())
 def test_order_and_names_do_not_matter(clusters, random):
     before = ratio(*clusters)

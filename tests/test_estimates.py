@@ -194,6 +194,7 @@ def test_what_does_not_count_has_no_ratio():
         assert np.isnan(found).all() and np.isnan(found.draws).all()
 
 
+@pytest.mark.slow
 def test_holm_by_hand():
     # three p: 0.01 * 3, 0.03 * 2, and 0.04 * 1, which may not be the smaller: 0.06
     assert adjust_holm(pd.Series([0.01, np.nan, 0.04, 0.03])).tolist() == pytest.approx(

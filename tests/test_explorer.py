@@ -725,6 +725,7 @@ def test_a_users_error_is_one_line(store, command, results):
     assert not (results / "explorer.html").exists()
 
 
+@pytest.mark.slow
 def test_guards_stand_beside_the_target_that_lent_its_trace(recorded_corpus):
     names = list(registry.published_targets("chat").index[:2])
     data = pipeline.read_evaluations(RECORDED, "paraguard_mini", recorded_corpus, names)

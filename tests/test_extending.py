@@ -172,6 +172,7 @@ def copy(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", USES)
 def test_one_more_takes_few_files(name, copy):
     added, most, use = USES[name]

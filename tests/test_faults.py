@@ -261,6 +261,7 @@ def test_what_a_killed_write_left_behind_is_removed(results, prompts, tiny_model
     assert not list(folder_of(results).rglob("*.tmp"))
 
 
+@pytest.mark.slow
 def test_a_clock_that_goes_backwards_changes_nothing(results, many, tiny_model, monkeypatch):
     whole = ask(many, tiny_model)
     (results / "test").rename(results / "whole")

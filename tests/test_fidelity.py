@@ -91,6 +91,7 @@ def test_what_counts_as_a_refusal_is_read_beside_the_intent(tmp_path):
 marks = st.lists(st.tuples(st.sampled_from("xyz"), st.sampled_from("xyz")), min_size=2, max_size=12)
 
 
+@pytest.mark.slow
 @given(marks)
 def test_kappa_is_scikit_learn_s_in_every_resample(pairs):
     first, second = map(np.array, zip(*pairs, strict=True))
@@ -107,6 +108,7 @@ def test_kappa_is_scikit_learn_s_in_every_resample(pairs):
     assert found.draws == pytest.approx(draws, abs=1e-12, nan_ok=True)
 
 
+@pytest.mark.slow
 @given(marks)
 def test_the_kappa_of_two_sheets_is_over_resampled_pairs(pairs):
     first, second = (

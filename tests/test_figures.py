@@ -3,6 +3,7 @@
 import csv
 import hashlib
 import inspect
+import os
 from itertools import combinations
 from pathlib import Path
 
@@ -174,13 +175,18 @@ def pictures():
     return drawn()
 
 
+SAMPLED_FIGURES = ("fig3_ci_similarity", "fig5_cohorts")
+"""Figures that two processes draw each time; they draw all where PARAGUARD_WEEKLY is set."""
+
+
 def digests(folder):
-    """Publish every figure under a folder; the hashes of what is there then, by file name."""
+    """Publish figures under a folder; the hashes of what is there then, by file name."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(style, "display", lambda *_, **__: None)
         patch.setattr(paths, "RESULTS", Path(folder))
         for name, (figure, panel) in drawn().items():
-            figures.publish_figure(stores.Store("live"), name, figure, panel, {})
+            if name in SAMPLED_FIGURES or os.environ.get("PARAGUARD_WEEKLY"):
+                figures.publish_figure(stores.Store("live"), name, figure, panel, {})
         files = sorted((paths.RESULTS / "live/figures").iterdir())
         return {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
 
@@ -279,6 +285,7 @@ FUNCTIONS = {
 }
 
 
+@pytest.mark.slow
 def test_widths_are_as_the_figure_map_and_the_docstrings_say(pictures):
     with (paths.FIGURES / "FIGURE_MAP.csv").open(encoding="utf-8") as file:
         said = {Path(row["figure"]).stem: row["width"] for row in csv.DictReader(file)}
@@ -289,6 +296,7 @@ def test_widths_are_as_the_figure_map_and_the_docstrings_say(pictures):
         assert f"A {width} wide." in " ".join(about.split()), name
 
 
+@pytest.mark.slow
 def test_every_text_has_6_to_7_points(pictures):
     for name, (figure, _) in pictures.items():
         figure.draw_without_rendering()

@@ -76,6 +76,7 @@ def test_a_packaged_guard_tells_what_it_is_for_from_a_plain_question(name):
     assert loaded.score([unsafe])[0] == pytest.approx(found, abs=1e-6)
 
 
+@pytest.mark.slow
 def test_nanoguard_s_scores_are_the_same_whatever_is_scored_beside_a_text():
     import torch
 
@@ -120,6 +121,7 @@ def test_the_packaged_chat_model_gives_a_probability_of_yes():
     assert found[0] == pytest.approx(said["yes"] / (said["yes"] + said["no"]), abs=1e-3)
 
 
+@pytest.mark.slow
 def test_the_exemplars_threshold_is_the_rule_s():
     texts = pd.read_csv(paths.DATA / "harmful_exemplars.csv")["text"].tolist()
     vectors = encoder.encode_texts(texts)
@@ -138,6 +140,7 @@ def test_no_exemplar_is_a_prompt_of_the_corpus(recorded_corpus):
     assert cosine_similarity(encoder.encode_texts(texts), found).max() < 0.9
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["alt-profanity-check", "better-profanity"])
 def test_recorded_guard_scores_are_the_guard_s(recorded_corpus, name):
     sample = recorded_corpus.iloc[::7]
@@ -385,6 +388,7 @@ def test_a_name_that_no_guard_has_stops_before_anything_is_asked(name):
         settings.check_settings({"store": "live", "corpus": "paraguard_mini", "guards": [name]})
 
 
+@pytest.mark.slow
 def test_setting_up_goes_on_where_a_package_is_gone(tmp_path):
     """The step of `make setup`, with packages that stand in for the real ones."""
     for name in ("first", "third"):

@@ -209,6 +209,7 @@ def test_the_abstract_has_the_numbers_it_is_given():
         handout.render_report({}, FOUND[FOUND["key"] != DR], CITATION, RECORD)
 
 
+@pytest.mark.slow
 def test_the_recorded_report_can_be_handed_round(show, recorded):
     assert len(recorded.encode()) < 15e6
     tab = show(recorded)
@@ -240,6 +241,7 @@ def test_the_recorded_report_fits_a_phone(show, recorded):
     assert tab.locator(".box").evaluate_all(scrolls) > 5
 
 
+@pytest.mark.slow
 def test_nothing_is_cut_in_print(show, recorded):
     tab = show(recorded, width=PAPER_WIDTH)
     tab.emulate_media(media="print")

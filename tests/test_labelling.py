@@ -66,6 +66,7 @@ def test_answers_of_our_own():
     assert again["label"].tolist() == found["label"].tolist()[::-1], "an answer's label is its own"
 
 
+@pytest.mark.slow
 @given(st.lists(st.text(), min_size=1, max_size=5))
 def test_any_text_gets_one_label_and_a_probability(texts):
     found = labelling.label_responses(texts, [""] * len(texts), None, nothing)
@@ -120,6 +121,7 @@ def test_fitting_by_the_same_answers_gives_the_same_coefficients():
         classifier.fit_classifier(rows.assign(label="maybe"), rows, nothing)
 
 
+@pytest.mark.slow
 def test_training_answers_are_those_with_two_equal_labels():
     rows = classifier.read_training_answers()
     assert len(rows) > 2500 and (rows["first_label"] == rows["second_label"]).all()

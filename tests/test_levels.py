@@ -169,6 +169,7 @@ LABELS = ["accept", "reject", "accept", "accept", "reject", "accept"] * 10
 CLUSTERS = np.repeat([f"c{i}" for i in range(10)], 6)
 
 
+@pytest.mark.slow
 def test_what_is_left_out_is_in_no_pair_and_still_decided():
     corpus, vectors, traces, labels, tokens = world(LABELS, CLUSTERS)
     lost = [1, 2]  # a rejection and an acceptance
@@ -247,6 +248,7 @@ def test_predictions_are_judged_on_targets_with_enough_rejections():
     assert predictions.judge_predictions({"proxies": low})["verdict"].tolist() == ["open"]
 
 
+@pytest.mark.slow
 def test_recorded_targets_as_if_less_were_known(recorded_corpus):
     """Sixty clusters of one target: decisions stay, what is own stays, and the table says so."""
     store, name = stores.Store("recorded"), "qwen2.5-coder-1.5b-instruct-q4_k_m--safety"

@@ -1,5 +1,7 @@
 """The real default model on a slice of the corpus, against its recorded answers."""
 
+import shutil
+
 import numpy as np
 import pytest
 import test_engine
@@ -54,18 +56,17 @@ def test_twelve_prompts_live_equal_the_record(results, recorded_corpus):
     assert set(labelling.label_answers(live, sample)["label"]) <= {"accept", "reject"}
 
 
-def ask_and_score(**parameters):
+def ask_and_score(wrappers, **parameters):
     """Run 02 and 03; test_commands runs all on a model that nobody has seen, each in a kernel of its own."""
-    run_here("02_querying", **parameters, max_new_tokens=8)
-    run_here("03_scoring", **parameters, resamples=100)
+    run_here("02_querying", **parameters, max_new_tokens=8, wrappers=wrappers)
+    run_here("03_scoring", **parameters)
 
 
 def test_a_model_the_repo_has_never_seen_gets_a_full_table(tiny_folder, results):
-    ask_and_score(store="test", model=str(tiny_folder))
+    ask_and_score(["safety"], store="test", model=str(tiny_folder))
     table = stores.Store("test").read("tables", "table1_targets")
-    own = table[table["store"] == "test"]
-    assert own["target"].str.startswith("tiny-chat-").all()
-    assert own["target"].nunique() == 3
+    (own,) = table.loc[table["store"] == "test", "target"]
+    assert own.startswith("tiny-chat-") and own.endswith("--safety")
     assert set(table.loc[table["store"] == "recorded", "target"]) == set(registry.published_targets("chat").index)
 
 
@@ -85,9 +86,10 @@ def test_02_asks_other_architectures(family, more, tmp_path, recorded_corpus, re
 
 
 def test_converted_weights_that_were_changed_are_made_again(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(paths, "CACHE", tmp_path)
     source = loading.resolve_model("smollm2-135m-instruct")
-    first = loading.convert_gguf(source)
+    kept = loading.convert_gguf(source)
+    first = shutil.copytree(kept, tmp_path / kept.relative_to(paths.CACHE))
+    monkeypatch.setattr(paths, "CACHE", tmp_path)
     capsys.readouterr()
     assert loading.convert_gguf(source) == first and "made again" not in capsys.readouterr().err
     file = sorted(first.glob("*.safetensors"))[-1]
@@ -104,7 +106,7 @@ def test_another_corpus_stands_alone(tiny_folder, recorded_corpus, results):
     small = recorded_corpus[recorded_corpus["cluster_id"].isin(recorded_corpus["cluster_id"].unique()[:4])]
     stores.Store("test").write("corpus", "small", frame=small, meta={})
     given = {"store": "test", "corpus": "small", "model": str(tiny_folder)}
-    ask_and_score(**given)
+    ask_and_score(["none", "safety", "strict"], **given)
     table = stores.Store("test").read("tables", "table1_targets")
     assert set(table["store"]) == {"test"} and (table["n_prompts"] == 24).all()
     run_here("03_scoring", **given, k=3, resamples=100)
@@ -113,14 +115,14 @@ def test_another_corpus_stands_alone(tiny_folder, recorded_corpus, results):
 
 
 def test_seeds_without_candidates_become_a_corpus(tmp_path, results):
-    seeds = stores.read_file(paths.DATA / "seeds" / "paraguard_mini.csv", "seeds").iloc[::20].drop(columns="topical")
+    seeds = stores.read_file(paths.DATA / "seeds" / "paraguard_mini.csv", "seeds").iloc[::40].drop(columns="topical")
     seeds["seed_id"] = "mine-" + seeds["seed_id"]  # nobody has read these
     seeds.to_csv(tmp_path / "seeds.csv", index=False)
     rules = {"candidates": "rules", "paraphraser": "rules", "min_strategies": 1}
     run_here("01_corpus_building", store="test", corpus="mine", seeds=str(tmp_path / "seeds.csv"), **rules)
     store = stores.Store("test")
     corpus = store.read("corpus", "mine")
-    assert (corpus.groupby("cluster_id").size() == 6).all() and len(corpus) >= 12
+    assert (corpus.groupby("cluster_id").size() == 6).all() and len(corpus) >= 6
     assert set(corpus["cluster_id"]) <= set(seeds["seed_id"])
     assert set(store.read("generated", "mine")["generator"]) == {"rules"}
     assert set(store.read("tables", "corpus_yield")["generator"]) == {"rules"}

@@ -34,6 +34,7 @@ def test_the_package_agrees_on_wording_and_rephrasing(target, known):
     assert {name: own[name] for name in values} == pytest.approx(values, rel=0, abs=1e-9, nan_ok=True)
 
 
+@pytest.mark.slow
 def test_the_package_agrees_on_corrected_rates():
     labels = {name: RECORDED.read("labels", outside.HARMLESS, name) for name in CHAT}
     table = label_noise.correct_rates(

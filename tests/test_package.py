@@ -267,6 +267,7 @@ def everything_asked_by(names):
     return found
 
 
+@pytest.mark.slow
 def test_an_audit_needs_the_dependencies_only(tmp_path):
     needed = everything_asked_by(CORE)
     others = {

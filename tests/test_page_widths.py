@@ -35,6 +35,7 @@ def test_no_cell_prints_a_wall_of_text(path):
         assert sum(map(len, streams + plain)) <= PRINTED, f"cell {number}"
 
 
+@pytest.mark.slow
 @pytest.mark.browser
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_tables_fit_and_notebooks_end(path, browser, tmp_path):

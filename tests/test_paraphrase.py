@@ -44,6 +44,7 @@ def replaced(sentence):
     return sentence
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("sentence", "expected"),
     [

@@ -64,6 +64,7 @@ def test_every_cell_of_the_figure_map_resolves():
     assert drawn == named
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", list(registry.published_targets("chat").index))
 def test_recorded_labels_follow_from_recorded_traces(name, recorded_corpus):
     traces = trace_store.read_traces(RECORDED, "paraguard_mini", recorded_corpus, name, prompting.Decoding())
@@ -76,6 +77,7 @@ def test_recorded_labels_follow_from_recorded_traces(name, recorded_corpus):
     assert set(traces["finish_reason"]) <= {"stop", "length"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", list(registry.published_targets("chat").index))
 def test_recorded_scores_follow_from_recorded_traces(name, recorded_corpus, results):
     config = settings.freeze({"store": "recorded", "corpus": "paraguard_mini"})
@@ -148,6 +150,7 @@ def test_no_machine_path_in_recorded_files():
         assert str(paths.ROOT) not in path.read_text(encoding="utf-8"), path
 
 
+@pytest.mark.slow
 def test_the_recorded_numbers_follow_from_the_recorded_tables():
     pd.testing.assert_frame_equal(RECORDED.read("tables", numbers.NUMBERS_TABLE), numbers.collect_numbers(RECORDED))
 

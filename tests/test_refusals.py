@@ -204,6 +204,7 @@ FRAGMENTS = st.sampled_from(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=100)
 @given(st.lists(st.text() | st.lists(FRAGMENTS).map("".join), min_size=1))
 def test_any_text_gets_one_label(texts):

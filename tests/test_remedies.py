@@ -81,6 +81,7 @@ def test_the_seed_alone_decides_a_split(corpora, thirds):
     is_a_split(other, *corpora.values())
 
 
+@pytest.mark.slow
 @given(st.integers(0, 2**32 - 1), st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), min_size=1, max_size=7))
 def test_any_corpus_is_split_or_refused_in_one_line(seed, sizes):
     clusters = [
@@ -325,6 +326,7 @@ def asked_of(results, prompts, tiny_model, answers, monkeypatch):
     return ask
 
 
+@pytest.mark.slow
 def test_a_live_store_asks_what_is_missing_and_keeps_labels_only(asked_of, prompts, results, watched):
     parameters = {"before": "Kindly: ", "after": " Thanks."}
     first = asked_of(parameters)
@@ -436,6 +438,7 @@ def test_votes_by_hand():
     assert found["answer"].tolist() == ["of p0", "of p1", "of p2", "of p3~2", "of p4"]
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(st.sampled_from("aru"), st.text("aru", max_size=4)), min_size=1, max_size=6), st.booleans())
 def test_the_majority_decides(votes, with_own):
     assume(any(more for _, more in votes))

@@ -77,6 +77,7 @@ WAYS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 def test_a_changed_model_is_itself_again_bit_for_bit(model, way):
     network = model.network
@@ -168,6 +169,7 @@ def withheld(prompts):
     return labelling.label_in_memory(prompts, numbers=False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["ablated", "steered"])
 def test_a_run_that_dies_in_the_middle_leaves_the_model_as_it_was(results, model, prompts, answers, kind, monkeypatch):
     network, local = model.network, LocalBackend(model)
@@ -241,6 +243,7 @@ def contrasted(model, prompts, alpha, tokens=6):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("alpha", [0.0, 0.5, 1.0, 2.0])
 def test_self_cd_is_what_its_formula_says(results, model, prompts, alpha):
     found = contrasted(model, prompts, alpha)

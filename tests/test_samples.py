@@ -20,6 +20,7 @@ def test_whole_clusters_are_drawn_whatever_the_order(recorded_corpus):
     assert len(follow_ups.select_sampled_prompts(recorded_corpus.head(12))) == 12, "a small corpus is asked whole"
 
 
+@pytest.mark.slow
 def test_every_draw_is_asked_once_and_kept(results, tiny_folder, recorded_corpus, monkeypatch):
     monkeypatch.setattr(follow_ups, "N_DRAWS", 3)
     store, corpus = stores.Store("test"), recorded_corpus.head(6)

@@ -146,6 +146,7 @@ def test_too_few_clusters_to_search():
     assert found["gain"].isna().all() and found["few"].all() and (found["best"] == "").all()
 
 
+@pytest.mark.slow
 def test_tables_and_sentences(laid_out):
     _, _, _, frame, clusters = laid_out
     frame = frame.assign(drift_centred=frame["drift"], drift_encoder=1 - frame["drift"])
@@ -174,6 +175,7 @@ def test_tables_and_sentences(laid_out):
     assert sensitivity.count_sure_orders(orders, few).empty, "one target has no order"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("labels", [["accept"] * 60, ["reject"] * 60, ["reject"] + ["accept"] * 59])
 def test_one_target_with_hardly_anything_to_score(labels):
     corpus, vectors, traces, labelled, tokens = world(labels, CLUSTERS)

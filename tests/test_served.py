@@ -2,6 +2,7 @@
 
 import datetime
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -22,6 +23,9 @@ from paraguard_utils.labels import labelling, targets
 from paraguard_utils.models import prompting, served, trace_store
 
 KEY = "sk-QUOKKA-1234567890"
+
+KILLS = min(20, int(os.environ.get("PARAGUARD_KILLS", "4")))
+"""Times that a client is killed; each starts a process that imports for seconds."""
 
 
 def reply(text="Sure, here is how.", reason="stop", top=(("Sure", -0.1), ("I", -2.5)), tokens=20):
@@ -540,13 +544,13 @@ trace_store.query_model(stores.Store("test"), "mine", corpus, served.ServerBacke
 
 
 @pytest.mark.slow
-def test_a_client_killed_ten_times_loses_only_what_was_under_way(server, results):
+def test_a_client_killed_again_and_again_loses_only_what_was_under_way(server, results):
     handler, model = server({})
     chance = np.random.default_rng(1)
     command = [sys.executable, "-c", CLIENT, str(results), model.base_url]
     parts = stores.Parts(results / "test/traces/mine/made-up-served--safety.parquet", "traces")
-    for kills in range(1, 11):
-        before, more = handler.prompts(), int(chance.integers(1, 28))
+    for kills in range(1, KILLS + 1):
+        before, more = handler.prompts(), int(chance.integers(1, 280 // KILLS))
         with subprocess.Popen(command, stderr=subprocess.DEVNULL) as client:
             while handler.prompts() < before + more and client.poll() is None:
                 time.sleep(0.001)
@@ -557,5 +561,5 @@ def test_a_client_killed_ten_times_loses_only_what_was_under_way(server, results
     subprocess.run(command, check=True, stderr=subprocess.DEVNULL)
     traces = stores.Store("test").read("traces", "mine", "made-up-served--safety")
     assert sorted(traces["prompt_id"]) == sorted(f"p{i}" for i in range(300))
-    assert handler.prompts() <= 300 + 10 * 10
+    assert handler.prompts() <= 300 + 10 * KILLS
     assert not parts.files()

@@ -105,6 +105,7 @@ def test_nearest_breaks_ties_by_prompt_id():
     assert found["rank"].tolist() == [1, 2]
 
 
+@pytest.mark.slow
 @given(
     hnp.arrays(np.float64, st.tuples(st.integers(8, 60), st.just(5)), elements=st.floats(-1, 1)).filter(
         lambda v: (np.linalg.norm(v, axis=1) > 0.1).all()
@@ -177,6 +178,7 @@ def one_by_one(traces, tokens, a, b):
     return np.array(found).reshape(-1, 4)
 
 
+@pytest.mark.slow
 @given(
     st.lists(
         st.tuples(

@@ -64,6 +64,7 @@ def test_words_that_look_missing_survive(results):
 _any_text = st.text(st.characters(codec="utf-8"), min_size=1)
 
 
+@pytest.mark.slow
 @given(_any_text.filter(lambda text: text.strip() and not CONTROL_CHARACTERS.search(text)))
 def test_any_text_survives_a_csv(tmp_path_factory, text):
     path = tmp_path_factory.mktemp("csv") / "c.csv"
@@ -72,6 +73,7 @@ def test_any_text_survives_a_csv(tmp_path_factory, text):
     assert stores.read_file(path, "corpus")["text"].tolist() == frame["text"].tolist()
 
 
+@pytest.mark.slow
 @given(_any_text)
 @example("carriage\rreturn")
 @example("nul\x00 and escape\x1b")

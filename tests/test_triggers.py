@@ -195,6 +195,7 @@ def test_a_trigger_stands_against_all_that_was_tested(others, trigger):
     assert row["trigger"] == trigger and math.isinf(row["odds_ratio"])
 
 
+@pytest.mark.slow
 def test_targets_are_adjusted_on_their_own():
     corpus, labels, exposed = frames(*["srxoa-"] * 8)
     labels = {"m--none": labels, "m--safety": labels, "guard": labels.assign(label="accept")}

@@ -123,6 +123,7 @@ def test_nothing_recorded_holds_an_answer_to_a_request_that_asks_for_harm():
     assert not list(paths.DATA.glob(f"traces/{settings.XSTEST}"))
 
 
+@pytest.mark.slow
 def test_no_text_of_an_answer_is_written_or_shown(results, harmful, tiny_folder, answers, watched, capfd):
     traces, labels = asked_and_labelled(harmful, config_of(tiny_folder))
     assert len(answers) == 16 and len(watched) > 8
@@ -139,6 +140,7 @@ def test_no_text_of_an_answer_is_written_or_shown(results, harmful, tiny_folder,
         assert not list(results.rglob("*.parts"))
 
 
+@pytest.mark.slow
 def test_labels_and_numbers_are_those_of_the_usual_way(results, harmful, tiny_folder, answers):
     traces, labels = asked_and_labelled(harmful, config_of(tiny_folder))
     again = {name: traces[name].assign(response=traces[name]["key"].map(answers)) for name in traces}
@@ -167,6 +169,7 @@ KILLS = (
 """Steps that a run does not survive, at which call of them, and how many prompts are answered by then."""
 
 
+@pytest.mark.slow
 def test_kills_leave_no_text_and_a_resume_gives_the_same_labels(
     results, harmful, tiny_folder, answers, watched, monkeypatch
 ):
@@ -215,6 +218,7 @@ def test_a_changed_or_missing_prompt_keeps_labels_and_traces_together(
     assert len(asked) == 1
 
 
+@pytest.mark.slow
 def test_another_labeller_means_asking_again(results, harmful, tiny_folder, answers, monkeypatch, capsys):
     config = config_of(tiny_folder, wrappers=["safety"])
     traces, _ = asked_and_labelled(harmful, config)
@@ -243,6 +247,7 @@ def test_asking_without_a_labeller_is_refused(results, harmful, prompts, tiny_mo
     assert not results.exists()
 
 
+@pytest.mark.slow
 def test_answers_from_before_the_declaration_are_named(results, harmful, tiny_folder, answers, monkeypatch):
     config = config_of(tiny_folder, wrappers=["safety"])
     harmless = harmful.assign(source="made up")
@@ -419,7 +424,7 @@ def test_notebooks_on_requests_that_ask_for_harm(tmp_path, harmful, xstest, tiny
 @pytest.mark.slow
 @pytest.mark.skipif(not has_model(), reason="the default model's weights package is not installed")
 def test_a_real_model_leaves_no_word_of_its_answers(results, harmful, watched, capfd):
-    config = config_of("smollm2-135m-instruct", wrappers=["none", "safety"], max_new_tokens=32, batch=4)
+    config = config_of("smollm2-135m-instruct", wrappers=["none", "safety"], max_new_tokens=16, batch=4)
     _, labels = asked_and_labelled(harmful, config)
     there = list(watched)
     harmless = harmful.assign(source="made up")

@@ -64,6 +64,7 @@ def test_veto_by_loops():
         assert found.loc[name, "ci"] == pytest.approx(ci, abs=1e-9)
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(st.integers(0, 5), st.booleans(), st.integers(0, 4)), min_size=4, max_size=40))
 def test_auc_agrees_with_scikit_learn(rows):
     cluster, outcome, scores = (np.array(column) for column in zip(*rows, strict=True))
@@ -104,6 +105,7 @@ def test_auc_within_strata_by_hand():
     assert np.isnan(validity.estimate_auc(ClusterBootstrap(names, 50), names, outcome, scores, np.arange(7))[0])
 
 
+@pytest.mark.slow
 def test_matched_ratio_by_loops(monkeypatch):
     monkeypatch.setattr(validity, "MATCHING_BINS", 2)
     corpus, _, traces, labels, _ = small(5, 10)

@@ -141,6 +141,7 @@ def test_predictions_are_judged_by_whole_intervals():
     assert said == {9: ["holds", "few"], 10: ["fails"], 11: ["holds", "few"], 12: ["holds", "open"]}
 
 
+@pytest.mark.slow
 @given(st.integers(0, 2**32 - 1))
 def test_gain_and_loss_fall_with_the_threshold(seed):
     rng = np.random.default_rng(seed)
@@ -154,6 +155,7 @@ def test_gain_and_loss_fall_with_the_threshold(seed):
         assert (known.diff().dropna() <= 1e-12).all() and known.between(0, 1).all()
 
 
+@pytest.mark.slow
 @given(st.integers(0, 2**32 - 1))
 def test_each_half_is_judged_on_the_prompts_of_the_other(seed):
     rng, clusters = np.random.default_rng(seed), [f"c{i}" for i in np.repeat(range(6), 3)]

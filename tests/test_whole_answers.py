@@ -44,6 +44,7 @@ def test_what_is_asked_to_the_end_by_hand():
     assert follow_ups.select_cut_answers(corpus, traces, labels, vectors) == {"f"}
 
 
+@pytest.mark.slow
 def test_only_what_is_needed_is_asked_and_labels_must_be_todays(results, tiny_folder, tiny_model, recorded_corpus):
     store, corpus = stores.Store("test"), recorded_corpus.head(12)
     wrappers = ["none", "safety"]

@@ -226,6 +226,7 @@ def studentized(statistic, counts):
     return value, value - high * error, value - low * error
 
 
+@pytest.mark.slow
 def test_intervals_by_difference_quotients():
     corpus, labels = random_frames(5, 10)
     own, near, free = ClusterBootstrap(corpus["cluster_id"], 12), ends(corpus, "near"), ends(corpus, "free")

@@ -125,6 +125,7 @@ def test_a_served_writer_that_stops_loses_what_was_under_way(serve, results, tmp
     assert {draw for _, draw in done[done > 1].index} == {2}, "the two whole draws are not asked again"
 
 
+@pytest.mark.slow
 def test_a_rerun_asks_a_server_that_died_only_for_what_is_missing(serve, results, tmp_path):
     answered, dead = [], threading.Event()
 
@@ -149,6 +150,7 @@ def test_a_rerun_asks_a_server_that_died_only_for_what_is_missing(serve, results
     assert len(kept) + len(answered) <= 4 * N + 4, "twice no more than were under way when it died"
 
 
+@pytest.mark.slow
 def test_a_local_writer_resumes_after_a_kill(tiny_folder, results, tmp_path, monkeypatch):
     asked, real = [], engine.Engine.ask
 
