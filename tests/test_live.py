@@ -65,7 +65,7 @@ def ask_and_score(wrappers, **parameters):
 def test_a_model_the_repo_has_never_seen_gets_a_full_table(tiny_folder, results):
     ask_and_score(["safety"], store="test", model=str(tiny_folder))
     table = stores.Store("test").read("tables", "table1_targets")
-    (own,) = table.loc[table["store"] == "test", "target"]
+    (own,) = set(table.loc[table["store"] == "test", "target"])
     assert own.startswith("tiny-chat-") and own.endswith("--safety")
     assert set(table.loc[table["store"] == "recorded", "target"]) == set(registry.published_targets("chat").index)
 
