@@ -20,8 +20,9 @@ from paraguard_utils.run import MINUTES_TABLE
 from paraguard_utils.settings import CORPUS, TWINS, XSTEST, XSTEST_SAFE, name_remedied, name_reworded
 from paraguard_utils.stores import LIVE, RECORDED, Store
 
-PROMOTED_FOLDERS, ON_REQUEST_FOLDERS, DERIVED_FOLDERS = map(
-    stores.recorded_folders, ("promoted", "on request", "derived")
+PROMOTED_FOLDERS, ON_REQUEST_FOLDERS, DERIVED_FOLDERS = (
+    list(dict.fromkeys(kind.path.partition("/")[0] for kind in stores.KINDS.values() if kind.recorded == way))
+    for way in ("promoted", "on request", "derived")
 )
 """Folders of a live store that are copied to `data/`; those that a live run fills on request only, where a target
 without a file keeps its recorded one; and those that the recorded notebooks make anew."""

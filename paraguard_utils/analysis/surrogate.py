@@ -88,10 +88,7 @@ def fill_from_surrogate(
 
 
 def retokenize(traces: Traces, surrogate: Traces) -> Traces:
-    """Return completed traces in the tokens of their surrogate, for which Drift has embeddings.
-
-    The traces keep their own perplexities: each token of a prompt gets their mean loss.
-    """
+    """Return traces in their surrogate's tokens, which have embeddings; each token gets its prompt's mean loss."""
     surrogate = align_traces(surrogate, traces["prompt_id"]).set_axis(traces.index)
     means = np.log(signals.trace_perplexity(traces))
     flat = [np.full(len(ids), mean) for ids, mean in zip(surrogate["token_ids"], means, strict=True)]
@@ -231,16 +228,14 @@ def compare_with_surrogates(
         found += _compared((name, surrogate, ALL_PROMPTS), corpus, vectors, *both, None, settings)
         if name in samples:
             rows = np.flatnonzero(corpus["prompt_id"].isin(samples[name]["prompt_id"]))
-            part, (own, other) = corpus.iloc[rows].reset_index(drop=True), (_restricted(one, rows) for one in both)
+            part, restricted = corpus.iloc[rows].reset_index(drop=True), []
+            for whole in both:  # as if it had been asked these prompts only; pairs and scores stay as they are
+                labels, traces = (frame.iloc[rows].reset_index(drop=True) for frame in (whole.labels, whole.traces))
+                drifts = signals.DriftCache(traces, whole.tokens)
+                restricted.append(whole._replace(labels=labels, traces=traces, drifts=drifts))
             of = (name, surrogate, DRAWN_PROMPTS)
-            found += _compared(of, part, vectors[rows], own, other, samples[name], settings)
+            found += _compared(of, part, vectors[rows], *restricted, samples[name], settings)
     return found
-
-
-def _restricted(one: Evaluation, rows: np.ndarray) -> Evaluation:
-    """Return a target as if it had been asked some of its prompts only; pairs and scores stay as they are."""
-    labels, traces = (frame.iloc[rows].reset_index(drop=True) for frame in (one.labels, one.traces))
-    return one._replace(labels=labels, traces=traces, drifts=signals.DriftCache(traces, one.tokens))
 
 
 def _compared(

@@ -64,10 +64,7 @@ def measure_spread(corpus: Corpus, vectors: np.ndarray) -> tuple[pd.DataFrame, p
 
 
 def nearest_seed_share(variants: pd.DataFrame) -> Table:
-    """Compute the share of variants whose nearest seed is their own, with a cluster-bootstrap interval.
-
-    Returns one row: own, variants, share, share_low, share_high.
-    """
+    """Return the share of variants nearest to their own seed: own, variants, share, share_low, share_high."""
     own = (variants["nearest_seed"] == variants["cluster_id"]).to_numpy()
     share = ClusterBootstrap(variants["cluster_id"]).share(variants["cluster_id"], own)
     return pd.DataFrame([{"own": own.sum(), "variants": len(own)} | to_columns({"share": share})])
@@ -231,10 +228,7 @@ def describe_sheets(sheets: Sequence[pd.DataFrame]) -> list[str]:
 
 
 def write_sheet(store: stores.Store, corpus_name: str, n: int, seed: int) -> str:
-    """Write an empty sheet into a store's folder `fidelity/`; return the line that says what to do with it.
-
-    Raise DataError where there is one already, which may hold marks.
-    """
+    """Write an empty sheet into `fidelity/` and return what to do with it; DataError where there is one."""
     corpus = store.read("corpus", corpus_name)
     path = store.writes / "fidelity" / f"{corpus_name}.csv"
     where = paths.display_path(path)

@@ -1,7 +1,4 @@
-"""The gates a paraphrase must pass to enter the corpus (`docs/method.md`, Corpus).
-
-`GATE_REASONS` lists them; a model may be asked too whether a candidate keeps the intent (`writer`).
-"""
+"""The gates (`GATE_REASONS`) that a paraphrase must pass to enter the corpus (`docs/method.md`, Corpus)."""
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TypeAlias

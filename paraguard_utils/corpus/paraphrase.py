@@ -417,8 +417,9 @@ def paraphrase_by_model(
         trace_store.query_model(store, f"{name}-paraphrases{key}", asked, model, "none", decoding)
         for key, decoding in decodings.items()
     ]
-    trace_store.end_if_waiting(len(asked) * len(frames) - sum(map(len, frames)))
     traces = pd.concat(frames, ignore_index=True)
+    if len(traces) < len(asked) * len(frames):
+        raise SystemExit(0)  # which papermill takes as an end and not as a fault
     keys = traces["prompt_id"].str.rsplit("--", n=2, expand=True)
     found = traces["response"].fillna("").map(extract_paraphrase)  # a request that failed has no response
     rows = pd.DataFrame({"seed_id": keys[0], "strategy": keys[1], "text": found, "rule": model.name})
@@ -427,10 +428,7 @@ def paraphrase_by_model(
 
 
 def make_paraphrase_prompts(seeds: pd.DataFrame, wordings: Mapping[str, str | Sequence[str]]) -> pd.DataFrame:
-    """Return what a model is asked for seeds, with one or more wordings a strategy.
-
-    Returns prompt_id (`SEED--STRATEGY--NUMBER of the wording`) and text.
-    """
+    """Return what a model is asked for seeds: prompt_id (`SEED--STRATEGY--NUMBER of the wording`) and text."""
     by_strategy = {name: [found] if isinstance(found, str) else found for name, found in wordings.items()}
     rows = [
         (f"{seed_id}--{strategy}--{number}", wording.format(text=text))

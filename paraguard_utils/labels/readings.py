@@ -1,7 +1,4 @@
-"""How often are a target's labels right? Two blind readings of recorded answers say (`docs/method.md`, Labels).
-
-The two readers are language models, which are no substitute for people.
-"""
+"""How often are labels right? Two language models read answers blind, no substitute for people (`docs/method.md`)."""
 
 from collections.abc import Mapping, Sequence
 

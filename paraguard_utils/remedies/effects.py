@@ -44,10 +44,7 @@ MAX_CURVE_POINTS = 60
 
 
 class ThresholdCurve:
-    """What a threshold on p(refuse) rejects, at every threshold and in every resample.
-
-    `benign` and `twins` are p(refuse) of the prompts of a split, and `clusters` resamples its benign ones.
-    """
+    """What thresholds on p(refuse) of a split's benign prompts and twins reject, in the corpus and every resample."""
 
     def __init__(self, prompts: Split, benign: np.ndarray, twins: np.ndarray, clusters: ClusterBootstrap) -> None:
         # The threshold of infinity rejects nothing.
@@ -80,10 +77,7 @@ class ThresholdCurve:
 
 
 def estimate_effects(prompts: Split, decided: Mapping[str, Labels], clusters: ClusterBootstrap) -> dict[str, Estimate]:
-    """Estimate frr, dr, isolation, usable and twins of a system.
-
-    `decided` holds labels of the benign prompts first, then of the twins; `clusters` resamples the benign ones.
-    """
+    """Estimate frr, dr, isolation, usable and twins from labels by corpus, benign first; `clusters` are benign."""
     benign, twins = (decided[of] for of in list(decided)[:2])
     ids, label = prompts.benign["cluster_id"].to_numpy(), benign["label"].to_numpy()
     scored, rejected = np.isin(label, ["accept", "reject"]), label == "reject"

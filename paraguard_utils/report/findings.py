@@ -86,7 +86,9 @@ def ci_correlates(table: Table) -> Table:
     of r above and below 0, and, for similarity, how many have |r| above `CORRELATION_LIMIT` for sure, or perhaps.
     """
     judged = table[~table["few"] & table["r_low"].notna()].copy()
-    judged["met"], judged["unclear"] = validity.exceeds_correlation_limit(judged)
+    low, high, limit = judged["r_low"], judged["r_high"], validity.CORRELATION_LIMIT
+    judged["met"] = (low > limit) | (high < -limit)
+    judged["unclear"] = ~judged["met"] & ((low <= -limit) | (high >= limit))
     judged["side"] = _sides(judged, "r")
     rows = []
     for name, title in (COVARIATE_TITLES | SIGNAL_TITLES).items():
@@ -228,10 +230,7 @@ def tabulate_claims(claims: Mapping[str, Table]) -> Table:
 
 
 def compare_with_paper(table: Table, correlations: Table) -> Table:
-    """Put CD (Table 1) and the correlation of CI with similarity (`validity.correlate_ci`) beside the paper's.
-
-    Returns measure, paper, and for each reading the range over targets with at least 30 rejections.
-    """
+    """Put the paper's CD and r of CI with similarity beside ours: measure, paper, a range of targets by reading."""
     known = read_paper_values()["written"]
     ends = " to ".join(known[f"cd.mistral-7b.{end}"] for end in ("low", "high"))
     similar = correlations[correlations["covariate"] == "similarity"]
@@ -250,14 +249,11 @@ def _range(values: pd.Series, decimals: int, sign: str = "") -> str:
     return " to ".join(tables.format_number(end, decimals, sign) for end in (values.min(), values.max()))
 
 
-def find_leading_groups(table: Table, kind: str, rate: str) -> Table:
-    """Return for each target the group of `cohorts.group_table` with the highest rate, "flip" or "frr".
-
-    Groups are of one kind: "strategy", "category" or "topical". Targets below 30 rejections are left out.
-    """
-    own = table[(table["kind"] == kind) & table[rate].notna()]
+def find_leading_groups(table: Table) -> Table:
+    """Return the row of `cohorts.group_table` of most flips by strategy, for targets with 30 rejections or more."""
+    own = table[(table["kind"] == "strategy") & table["flip"].notna()]
     enough = own.groupby("target")["n_reject"].transform("sum") >= MIN_REFUSALS
-    return own[enough].sort_values(rate, ascending=False, kind="stable").drop_duplicates("target").sort_index()
+    return own[enough].sort_values("flip", ascending=False, kind="stable").drop_duplicates("target").sort_index()
 
 
 def summarize_ranges(table: Table) -> Table:

@@ -36,10 +36,7 @@ def list_brittle_clusters(corpus: Corpus, labels: Mapping[str, Labels], scores: 
 
 
 def pair_with_nearest_accepted(pairs: Pairs) -> pd.DataFrame:
-    """Return a target's pairs of a rejection and the most similar accepted prompt of its own cluster.
-
-    Column accepted counts the accepted prompts of the cluster; a rejection in a cluster without any has no row.
-    """
+    """Pair rejections with the nearest accepted prompt of their cluster; `accepted` counts these, none: no row."""
     own = pairs[pairs["same_cluster"] & (pairs["centre_label"] == "reject") & (pairs["neighbour_label"] == "accept")]
     own = own.assign(accepted=own.groupby("centre_id")["neighbour_id"].transform("size"))
     return own.sort_values(["similarity", "neighbour_id"], ascending=[False, True]).drop_duplicates("centre_id")
