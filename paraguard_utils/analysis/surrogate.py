@@ -234,7 +234,7 @@ def compare_with_surrogates(
                 drifts = signals.DriftCache(traces, whole.tokens)
                 restricted.append(whole._replace(labels=labels, traces=traces, drifts=drifts))
             of = (name, surrogate, DRAWN_PROMPTS)
-            found += _compared(of, part, vectors[rows], *restricted, samples[name], settings)
+            found += _compared(of, part, vectors[rows], restricted[0], restricted[1], samples[name], settings)
     return found
 
 

@@ -71,10 +71,7 @@ def nearest_seed_share(variants: pd.DataFrame) -> Table:
 
 
 def draw_sheet(corpus: Corpus, n: int = 100, seed: int = SEED) -> pd.DataFrame:
-    """Draw n variants of a corpus (fewer where it has fewer), the strategies in turn, to be compared with their seeds.
-
-    Returns the columns of `SHEET_COLUMNS`, in random order, `mark` and `comment` empty.
-    """
+    """Draw n variants, or all, the strategies in turn: `SHEET_COLUMNS` in random order, `mark` and `comment` empty."""
     generator = np.random.default_rng(seed)
     variants = corpus[corpus["variant"] > 0]
     variants = variants.iloc[generator.permutation(len(variants))]

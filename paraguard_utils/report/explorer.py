@@ -18,7 +18,7 @@ import numpy as np
 import pandas as pd
 
 from paraguard_utils import schemas, text, unsafe
-from paraguard_utils.analysis import signals
+from paraguard_utils.analysis import confusion, signals
 from paraguard_utils.analysis.cohorts import BIN_NAMES, RISK_BIN_EDGES, cut_at_edges
 from paraguard_utils.analysis.evaluation import Evaluation
 from paraguard_utils.core import neighbours
@@ -26,7 +26,6 @@ from paraguard_utils.core.estimates import MIN_REFUSALS
 from paraguard_utils.core.signals import PPL_READINGS
 from paraguard_utils.core.vectors import normalize_rows
 from paraguard_utils.corpus import fidelity
-from paraguard_utils.report import review
 from paraguard_utils.schemas import Corpus
 
 
@@ -99,7 +98,7 @@ def collect_explorer_data(corpus: Corpus, data: Mapping[str, Evaluation], about:
         by_centre = defaultdict(list)
         for centre, *fields in near.astype(object).to_numpy().tolist():
             by_centre[centre].append(fields)
-        closest = review.pair_with_nearest_accepted(own.pairs).set_index("centre_id")[["neighbour_id", "similarity"]]
+        closest = confusion.pair_with_nearest_accepted(own.pairs).set_index("centre_id")[["neighbour_id", "similarity"]]
         for row in own.scores[own.scores["label"] == "reject"].to_dict("records"):
             at, paraphrase = int(place[row["prompt_id"]]), None
             if row["prompt_id"] in closest.index:

@@ -67,10 +67,7 @@ def significant_pairs(between: Table, table: Table) -> Table:
 
 
 def list_differences(between: Table, table: Table, measure: str) -> Table:
-    """List the pairs of targets that differ in a measure (`significant_pairs`), the largest difference first.
-
-    Returns first, second (targets' titles), difference (first minus second) with its interval, p_holm.
-    """
+    """List `significant_pairs`, largest first: first, second (titles), difference with its interval, p_holm."""
     judged = _judged_differences(between, table)
     rows = judged[(judged["measure"] == measure) & judged["differ"]]
     rows = rows.sort_values("difference", key=abs, ascending=False, kind="stable")
@@ -204,10 +201,7 @@ def combine_verdicts(words: Iterable[str]) -> str:
 
 
 def decide_claims(claims: Table) -> Table:
-    """Add up what `count_cohort_claims` (one tau) and the like count, and give verdicts.
-
-    Returns claim, reading, confirm, contradict, open; word, the reading's verdict, and verdict, that of all readings.
-    """
+    """Add up counts by claim and reading: confirm, contradict, open, word (the reading's), verdict (all readings')."""
     counts = claims.groupby(["claim", "reading"], sort=False)[CLAIM_OUTCOMES].sum().reset_index()
     counts["word"] = [choose_verdict(*map(int, row)) for row in counts[CLAIM_OUTCOMES].to_numpy()]
     return counts.assign(verdict=counts.groupby("claim")["word"].transform(combine_verdicts))
