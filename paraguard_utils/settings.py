@@ -45,7 +45,7 @@ def name_reworded(corpus_name: str) -> str:
 
 
 def name_remedied(corpus_name: str, remedy: str, third: int = 0) -> str:
-    """Name the folder of a remedied target's decisions on a corpus (08); `third`: of the test split, 0: all."""
+    """Return the name that a remedied target's decisions are kept under; `third` numbers the test split, 0: all."""
     return f"{corpus_name}--{remedy}" + (f"--third-{third}" if third else "")
 
 

@@ -197,7 +197,7 @@ def read_meta(path: str | Path) -> dict[str, Any]:
 
 
 def write_atomically(path: Path, produce: Callable[[Path], object]) -> None:
-    """Let `produce` write a temporary file and move it to `path` in one step; DataError leaves `path` as it was."""
+    """Let `produce` write a temporary file, then move it to `path` at once; DataError, nothing changed, if it fails."""
     part = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

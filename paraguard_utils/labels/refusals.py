@@ -113,9 +113,9 @@ def label_by_cues(responses: Sequence[object], finish_reasons: Sequence[object])
             why = "error" if reason == "error" else "empty"
             rows.append(("unparsed", why, why))
         else:
-            matched = [read_cues()[number] for number in sorted(_all_patterns().Match(opening) or ())]
-            first = (cue for cue in matched if not cue[3] or not re2.search(cue[3], opening))
-            rule, kind, *_ = next(first, ("no_cue", ""))
+            cues = [read_cues()[number] for number in sorted(_all_patterns().Match(opening) or ())]
+            told = ((rule, kind) for rule, kind, _, unless in cues if not unless or not re2.search(unless, opening))
+            rule, kind = next(told, ("no_cue", ""))
             rows.append(("reject" if kind else "accept", kind, rule))
     return pd.DataFrame(rows, columns=["label", "kind", "rule"], dtype=object)
 

@@ -78,7 +78,7 @@ _LINE_ENDS = {ord(mark): f"\\u{ord(mark):04x}" for mark in "\x85\u2028\u2029"}
 
 
 def write_jsonl(path: Path, examples: Sequence[dict], meta: dict) -> None:
-    """Write objects as JSON lines in one step, with a meta file; DataError, and the old file, if that cannot be."""
+    """Write objects as JSON lines in one step, with a meta file; if that fails, DataError and the file as before."""
     lines = (json.dumps(example, ensure_ascii=False, allow_nan=False).translate(_LINE_ENDS) for example in examples)
     stores.write_text(path, "".join(f"{line}\n" for line in lines))
     stores.write_meta(path, meta)

@@ -49,7 +49,7 @@ class UntouchedSystem:
         return found if prompts is None else select_prompts(found, prompts)
 
     def traces(self, of: str, prompts: Corpus | None, wrapper: str = "") -> Traces:
-        """Return the model's traces, by default under its own wrapper; Missing for others or without probabilities."""
+        """Return the model's traces, by default under its own wrapper; Missing if it lacks prompts or probabilities."""
         wrapper = wrapper or self.wrapper
         if of not in self.corpora or prompts is None:
             raise Missing(f"no traces of {of} are kept, without which nothing can be decided on it")

@@ -27,9 +27,8 @@ PAPER_COHORTS = {
 def plot_cohort_heat_map(table: Table) -> Figure:
     """Draw CI by surface risk and neighbour similarity for each target, and CR@0.60 of the paper's cohorts (Fig. 5).
 
-    Shades span the range of all cells. The cohorts that the paper gives a CR for are outlined, dashed; below, their CR
-    in both readings stands beside the paper's. A page wide. `table` is `cohorts.cohort_table` of any targets in one
-    binning.
+    The paper's cohorts are outlined, dashed; below, their CR in both readings stands beside the paper's. A page wide.
+    `table` is `cohorts.cohort_table` of any targets in one binning.
     """
     names = list(dict.fromkeys(table["target"]))
     cells = table[(table["reading"] == "relative") & table[["risk", "similarity"]].isin(BIN_NAMES).all(axis=1)]

@@ -25,9 +25,8 @@ PAPER_R_ITEM = "r.similarity"
 def plot_variance_parts(table: Table) -> Figure:
     """Draw where the variance of each target's decisions goes: a bar a target, its parts side by side.
 
-    The bar of meaning carries its 95 % interval; most meaning stands first, targets with few refusals last. Answers
-    drawn by chance stand below a line, with their dice. A page wide. `table` has rows of `variance.split_variance` and
-    of `variance.split_sampled_variance`.
+    Most meaning stands first, targets with few refusals last; drawn answers stand below a line, with their dice. A page
+    wide. `table` has rows of `variance.split_variance` and of `variance.split_sampled_variance`.
     """
     order = {"by": ["few", "meaning"], "ascending": [True, False], "kind": "stable"}
     kinds = [table[table["decoding"] == decoding] for decoding in ("greedy", "drawn")]

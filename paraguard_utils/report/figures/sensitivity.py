@@ -108,9 +108,8 @@ _LENT = {
 def plot_surrogate_levels(table: Table) -> Figure:
     """Draw how far CI at a level is CI with the target's own signals: a mark a target, with its 95 % interval.
 
-    Left the rank correlation of CI(r) over rejections, right the difference of CI. A page wide. `table` has rows of
-    one reading of `surrogate.surrogate_table`; targets with few rejections are left out. Of the prompts that were
-    answered several times, what only they have is drawn, and `text` beside it.
+    Left the rank correlation of CI(r) over rejections, right the difference of CI; of drawn answers what only they
+    have, and `text` beside it. A page wide. `table` is one reading of `surrogate.surrogate_table`; few are left out.
     """
     table = table[table["few"].eq(False)]
     names = list(dict.fromkeys(table["target"]))
