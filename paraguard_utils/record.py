@@ -145,10 +145,7 @@ def make_demo_log(recorded: Store) -> pd.DataFrame:
 
 
 def _kept(live: Store, recorded: Store) -> list[str]:
-    """Return the published targets that keep their recorded files because the live store has not asked them.
-
-    Raise UserError where one is half in the live store, or in neither, or the corpus it was asked is another one.
-    """
+    """Return the published targets, not asked live, that keep their recorded files; UserError on half a target."""
     kept = []
     for kind, product in (("chat", "traces"), ("guard", "guards")):
         for name, default in registry.published_targets(kind)["default"].items():

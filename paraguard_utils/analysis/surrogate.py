@@ -323,10 +323,7 @@ def surrogate_orders(compared: Iterable[SurrogateComparison]) -> Table:
 
 
 def _pairs(own: Mapping[str, SurrogateComparison], measure: str) -> pd.DataFrame:
-    """Return every two targets: the sign of the first's value minus the second's, and what they share.
-
-    Signs are own and found (with own signals and at the setting), sure_own and sure_found (0 where not sure).
-    """
+    """Return the signs of differences of every two targets (`sure_`: 0 where not sure), and what the two share."""
     sides = {side: {name: getattr(one, side) for name, one in own.items()} for side in ("own", "found")}
     higher = confusion.compare_orders(sides, "own", [measure])
     higher = higher.pivot(index=["first", "second"], columns="setting", values="higher")

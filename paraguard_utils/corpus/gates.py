@@ -184,10 +184,7 @@ def _fluent(candidates: pd.DataFrame, losses: Losses) -> pd.DataFrame:
 
 
 def _select(cluster: pd.DataFrame, gates: Gates) -> np.ndarray:
-    """Choose a cluster's variants and return the reason for each row ("" = kept).
-
-    Where no complete cluster results, it is tried once more with the paper's four strategies as labels and frames last.
-    """
+    """Choose a cluster's variants, by the paper's four strategies if need be; return each row's reason or "" (kept)."""
     words = [(frozenset(split_words(text)), content_words(text)) for text in cluster["text"]]
     overlap = np.array([[max(map(jaccard, a, b)) for b in words] for a in words])
     label = cluster["strategy"]

@@ -123,7 +123,8 @@ def find_substitutions(text: str, kept: Sequence[_Span] = ()) -> list[tuple[int,
     """
     tokens = list(_TOKEN.finditer(text))
     lowered = [token[0].lower().replace("’", "'") for token in tokens]
-    tags = _tags([token[0] for token in tokens])
+    tagged = part_of_speech_tags(" ".join("-" if token[0] == "/" else token[0] for token in tokens), tokenize=False)
+    tags = [tag for _, tag in tagged] if len(tagged) == len(tokens) else [""] * len(tokens)
     spans = [*kept, *(match.span() for match in _QUOTATION.finditer(text))]
     stays = [
         _is_no_common_word(i, tokens) or any(a <= token.start() and token.end() <= b for a, b in spans)
@@ -140,11 +141,6 @@ def find_substitutions(text: str, kept: Sequence[_Span] = ()) -> list[tuple[int,
                 break
         i += step
     return found
-
-
-def _tags(tokens: list[str]) -> list[str]:
-    tagged = part_of_speech_tags(" ".join("-" if token == "/" else token for token in tokens), tokenize=False)
-    return [tag for _, tag in tagged] if len(tagged) == len(tokens) else [""] * len(tokens)
 
 
 def _is_no_common_word(i: int, tokens: list[re.Match[str]]) -> bool:
@@ -378,10 +374,7 @@ def _candidates(text: str, seed: int) -> Iterator[tuple[str, str, str]]:
 def _bases(
     text: str, strategy: str, kinds: Counter[str], generator: np.random.Generator
 ) -> list[tuple[str, str, list[_Span]]]:
-    """List what a strategy's substitutions start from (rule, text, spans to keep): frames, tones in turn, or the text.
-
-    Without a frame a register shift needs `MIN_TONE_WORDS` of its tone; `kinds` counts what can be replaced.
-    """
+    """List what substitutions start from (rule, text, spans to keep): frames, tones in turn, or the text itself."""
     count = MAX_CANDIDATES[strategy]
     if strategy not in _frames():
         return [(strategy, text, [])] * count

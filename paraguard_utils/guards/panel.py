@@ -141,11 +141,7 @@ def label_by_threshold(frame: pd.DataFrame, threshold: float) -> Labels:
 
 
 def _asked(guard: Guard, texts: list[str]) -> tuple[np.ndarray, Counter[str]]:
-    """Return a guard's probabilities, NaN for texts on which it fails alone, and how often it failed in which way.
-
-    Raise DataError where it fails on the first `MAX_FIRST_FAILURES` texts or on all, or does not return a probability a
-    text.
-    """
+    """Return probabilities, NaN where a guard fails on a text alone, and its failures; DataError if it always fails."""
     found = np.full(len(texts), np.nan)
     failed: Counter[str] = Counter()
     succeeded = False

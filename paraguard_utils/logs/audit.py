@@ -81,8 +81,21 @@ def audit(
     """Measure how often and how sensibly each system refuses.
 
     In a log without clusters near neighbours replace them, by the sentence vectors of its rows, shape (n, d). Clusters
-    are resampled `n_resamples` times with the seed `random_state`. DataError if no cluster has two rows that are
-    decided, or if there are neither clusters nor vectors.
+    are resampled `n_resamples` times with the seed `random_state`.
+
+    Returns
+    -------
+    Audit
+        Tables of all systems.
+
+    Raises
+    ------
+    DataError
+        No cluster has two rows that are decided, or there are neither clusters nor vectors.
+
+    See Also
+    --------
+    compare : Two logs of the same clusters.
 
     Examples
     --------
@@ -327,9 +340,20 @@ def compare(
 ) -> pd.DataFrame:
     """Compare two logs of the same clusters on the same resampled clusters, new minus old.
 
-    Columns: system, n_clusters (with two decisions in both); frr, dr and rephrased3: `x_old`, `x_new` and the
-    difference `x` with its interval, NaN where that cannot be relied on; p, two-sided, of the difference of DR; note.
-    DataError if they share no system, or fewer than two clusters with two decisions in both.
+    Returns
+    -------
+    DataFrame
+        system, n_clusters (with two decisions in both); frr, dr and rephrased3: `x_old`, `x_new` and the difference `x`
+        with its interval, NaN where that cannot be relied on; p, two-sided, of the difference of DR; note.
+
+    Raises
+    ------
+    DataError
+        They share no system, or fewer than two clusters with two decisions in both.
+
+    See Also
+    --------
+    audit : One log by itself.
 
     Examples
     --------

@@ -228,8 +228,16 @@ def label_refusals(
 
     None and NaN are answers that never came. Finish reasons are those that the provider tells; the classifier also
     reads what was asked. `labeller` is "cues" for the cue list alone, "combined" for the classifier too, or "" for the
-    classifier if it is installed and there are at most `MAX_CLASSIFIED` answers. Columns: label, kind and rule;
-    p_refusal if the classifier read the answers.
+    classifier if it is installed and there are at most `MAX_CLASSIFIED` answers.
+
+    Returns
+    -------
+    DataFrame, n rows
+        label, kind and rule; p_refusal if the classifier read the answers.
+
+    See Also
+    --------
+    Decisions.from_file : Reads a log and labels its answers where it has no decisions.
 
     Examples
     --------

@@ -248,10 +248,7 @@ def find_stop_tokens(model: LoadedModel) -> list[int]:
 
 
 def _merged(whole: DynamicCache | None, cache: DynamicCache, row: int, rows: int) -> DynamicCache:
-    """Put one prefill's keys and values, right-aligned, into the cache of a batch of `rows` rows, from `row` on.
-
-    The first prefill, which is the longest, comes without such a cache (None): its layers become the batch's.
-    """
+    """Put a prefill, right-aligned, into a batch's cache from `row` on; without one (None) the first makes it."""
     whole = cache if whole is None else whole
     pairs: Iterable[tuple[Any, Any]] = zip(whole.layers, cache.layers, strict=True)  # no base declares what they share
     for into, layer in pairs:

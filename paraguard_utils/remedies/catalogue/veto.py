@@ -23,11 +23,7 @@ from paraguard_utils.settings import name_reworded
 def _veto(
     base: UntouchedSystem, validation: Split, isolation: Callable[[str, Corpus], np.ndarray]
 ) -> Callable[[Labels, np.ndarray], Labels]:
-    """Return a function that overturns rejections by their isolation, from a threshold on.
-
-    The threshold is chosen on the validation split, with the `isolation` of a corpus's prompts there; NaN if it is
-    unknown or the prompt is accepted.
-    """
+    """Return what overturns rejections by isolation (NaN: unknown), from a threshold that `validation` chooses."""
 
     @cache
     def chosen() -> float:

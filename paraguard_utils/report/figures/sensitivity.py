@@ -143,10 +143,7 @@ def _marks(
     widths: Sequence[float],
     **look: Any,
 ) -> tuple[Figure, Sequence[Axes]]:
-    """Draw two measures of each target at the keys of the index, and name the targets in a third panel.
-
-    Keys stand `height` inches apart; a target's marks are spread over the share `room` of that.
-    """
+    """Draw two measures by key, `height` inches apart, targets over the share `room`; name them in a third panel."""
     inches = height * max(4, len(keys))
     figure, axes = style.subplots(1, 3, figsize=(style.PAGE_WIDTH, 0.6 + inches), sharey=True, width_ratios=widths)
     shifts = room * (np.arange(len(names)) + 0.5) / max(1, len(names)) - room / 2
