@@ -77,7 +77,7 @@ FAULTS = [
         '(scores["label"] == "reject") & scores["ci"].notna()',
         'scores["ci"].notna()',
     ),
-    Fault("core/disagreement.py", "least: int = 2) ->", "least: int = 1) ->"),
+    Fault("core/disagreement.py", ">= least].reset_index(drop=True)", ">= 1].reset_index(drop=True)"),
     Fault("analysis/chance.py", "n_r > 0) & (n_a > 0)", "n_r > 0) & (n_a >= 0)"),
     Fault("analysis/chance.py", 'side="right"), len(ends) + 1', 'side="left"), len(ends) + 1'),
     Fault(
@@ -101,8 +101,8 @@ FAULTS = [
     ),
     Fault("models/local.py", 'f"{opened[1]}\\n" + rows["response"]', 'rows["response"]'),
     Fault("labels/refusals.py", 'reason == "error" or not opening', 'reason == "error"'),
-    Fault("labels/refusals.py", "if not unless or not re2.search(unless, answer):", "if rule:"),
-    Fault("labels/refusals.py", "Match(answer) or ())", "Match(answer) or (), reverse=True)"),
+    Fault("labels/refusals.py", "if not unless or not re2.search(unless, opening))", "if rule)"),
+    Fault("labels/refusals.py", "Match(opening) or ())", "Match(opening) or (), reverse=True)"),
     Fault("labels/refusals.py", '(r"n\'t\\b", " not")', '(r"n\'t\\b", "n")'),
     Fault("labels/refusals.py", "RAW_CHARS = 2 * CUE_CHARS", "RAW_CHARS = CUE_CHARS // 4"),
     Fault(
@@ -112,7 +112,7 @@ FAULTS = [
     ),
     Fault("corpus/gates.py", "(label[i] in there, late[i], nearest[i])", "(late[i], nearest[i])"),
     Fault("corpus/gates.py", "nearest = overlap[kept].max(axis=0)", "nearest = overlap[kept].min(axis=0)"),
-    Fault("core/words.py", "union = a + b - common", "union = a + b"),
+    Fault("core/words.py", "/ len(a | b)", "/ (len(a) + len(b))"),
     Fault(
         "corpus/gates.py",
         "framed[kept].sum() >= gates.max_framed",

@@ -20,8 +20,9 @@ from paraguard_utils.run import MINUTES_TABLE
 from paraguard_utils.settings import CORPUS, TWINS, XSTEST, XSTEST_SAFE, name_remedied, name_reworded
 from paraguard_utils.stores import LIVE, RECORDED, Store
 
-PROMOTED_FOLDERS, ON_REQUEST_FOLDERS, DERIVED_FOLDERS = map(
-    stores.recorded_folders, ("promoted", "on request", "derived")
+PROMOTED_FOLDERS, ON_REQUEST_FOLDERS, DERIVED_FOLDERS = (
+    list(dict.fromkeys(kind.path.partition("/")[0] for kind in stores.KINDS.values() if kind.recorded == way))
+    for way in ("promoted", "on request", "derived")
 )
 """Folders of a live store that are copied to `data/`; those that a live run fills on request only, where a target
 without a file keeps its recorded one; and those that the recorded notebooks make anew."""
@@ -144,10 +145,7 @@ def make_demo_log(recorded: Store) -> pd.DataFrame:
 
 
 def _kept(live: Store, recorded: Store) -> list[str]:
-    """Return the published targets that keep their recorded files because the live store has not asked them.
-
-    Raise UserError where one is half in the live store, or in neither, or the corpus it was asked is another one.
-    """
+    """Return the published targets, not asked live, that keep their recorded files; UserError on half a target."""
     kept = []
     for kind, product in (("chat", "traces"), ("guard", "guards")):
         for name, default in registry.published_targets(kind)["default"].items():

@@ -47,10 +47,7 @@ def list_notebooks(*numbers: str) -> list[Path]:
 
 
 def execute_notebook(notebook: Path, output: Path, parameters: dict[str, Any]) -> None:
-    """Run one notebook with papermill, its progress bars on stderr.
-
-    Raise UserError where a cell fails, with its last line as the message, or where the kernel dies.
-    """
+    """Run one notebook with papermill; UserError, in one line, where a cell fails or the kernel dies."""
     import papermill
     from nbclient.exceptions import DeadKernelError
     from traitlets.config import Config
@@ -85,10 +82,7 @@ def execute_notebook(notebook: Path, output: Path, parameters: dict[str, Any]) -
 
 
 def run_all(store_name: str, given: Mapping[str, dict[str, Any]], chosen: Sequence[Path]) -> dict[str, float]:
-    """Run notebooks one after another and return the minutes of each; the first that fails ends it.
-
-    `given` has parameters by the number of a notebook.
-    """
+    """Run notebooks in turn, `given` parameters by their number, until one fails; return the minutes of each."""
     return {path.stem: run_notebook(path, store_name, given.get(path.stem[:2], {})) for path in chosen}
 
 

@@ -202,6 +202,20 @@ Table: TypeAlias = pd.DataFrame
 """What a frame holds: the columns of the schema of that name (a table has its function's)."""
 
 
+COPY_SEPARATOR = "~"
+"""Separates a prompt's id from the number of its copy or rewording."""
+
+
+def original_ids(prompt_ids: pd.Series) -> pd.Series:
+    """Return the ids of the prompts behind copies."""
+    return prompt_ids.str.replace(rf"{COPY_SEPARATOR}\d+$", "", regex=True)
+
+
+def select_prompts(frame: pd.DataFrame, prompts: pd.DataFrame) -> pd.DataFrame:
+    """Return a frame's rows of some prompts, in their order."""
+    return frame.set_index("prompt_id").loc[prompts["prompt_id"]].reset_index()
+
+
 MAY_BE_EMPTY = ("pairs", "scores")
 """A target may accept nothing, or give nothing that can be read."""
 

@@ -45,10 +45,7 @@ def name_reworded(corpus_name: str) -> str:
 
 
 def name_remedied(corpus_name: str, remedy: str, third: int = 0) -> str:
-    """Return the name that decisions of a remedied target on a corpus are kept under (08).
-
-    `third` says which third of the clusters the remedy is reported on, from 1; 0: on all that was asked.
-    """
+    """Return the name that a remedied target's decisions are kept under; `third` numbers the test split, 0: all."""
     return f"{corpus_name}--{remedy}" + (f"--third-{third}" if third else "")
 
 

@@ -68,11 +68,6 @@ KINDS = {
 }
 
 
-def recorded_folders(recorded: str) -> list[str]:
-    """Return the folders of the kinds that `record` takes in this way."""
-    return list(dict.fromkeys(kind.path.partition("/")[0] for kind in KINDS.values() if kind.recorded == recorded))
-
-
 class Store:
     """A store by its name: "recorded", or that of a folder under `results/`."""
 
@@ -202,10 +197,7 @@ def read_meta(path: str | Path) -> dict[str, Any]:
 
 
 def write_atomically(path: Path, produce: Callable[[Path], object]) -> None:
-    """Let `produce` write a temporary file beside `path`, then move it there in one step.
-
-    Raise DataError where the disk is full, or the folder cannot be written; `path` is then as it was.
-    """
+    """Let `produce` write a temporary file, then move it to `path` at once; DataError, nothing changed, if it fails."""
     part = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -272,10 +264,7 @@ class Parts:
         return [part for folder in [self.folder, *self._shards()] for part in sorted(folder.glob("part-*.parquet"))]
 
     def read(self, *before: Path) -> list[pd.DataFrame]:
-        """Read files that may be there before the parts, then these.
-
-        What cannot be read is named on stderr and set aside as `*.corrupt`.
-        """
+        """Read files that may be there, then the parts; what cannot be read is set aside as `*.corrupt`."""
         frames = []
         for file in [*(file for file in before if file.is_file()), *self.files()]:
             try:

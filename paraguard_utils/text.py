@@ -54,10 +54,7 @@ def content_words(text: str) -> frozenset[str]:
 
 
 def is_only_framed(text: str, seed: str) -> bool:
-    """Return whether a paraphrase is its seed in another frame, such as a polite opening or a context in front.
-
-    It is if all content words of one stand in the other, in the same order.
-    """
+    """Return whether a paraphrase is its seed in another frame: one's content words stand in the other in order."""
     a, b = ([word for word in split_words(side) if word not in STOPWORDS] for side in (text, seed))
     shorter, longer = sorted((a, b), key=len)
     rest = iter(longer)

@@ -40,13 +40,7 @@ def select_twins(corpus: pd.DataFrame, twins: pd.DataFrame) -> pd.DataFrame:
 
 
 def keep_with_twin(corpus: pd.DataFrame, twins: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows of a corpus whose clusters have a twin.
-
-    Raises
-    ------
-    DataError
-        None has.
-    """
+    """Return the rows of a corpus whose clusters have a twin; DataError if none has."""
     found = corpus[corpus["cluster_id"].isin(benign_cluster_of(twins["cluster_id"]))].reset_index(drop=True)
     if found.empty:
         raise DataError("no cluster of the corpus has a harmful twin, without which a veto's price is unknown")

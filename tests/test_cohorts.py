@@ -148,7 +148,7 @@ def test_flips_split_into_their_directions_and_groups_add_up(decisions):
         if rows["frr"].notna().any():
             assert rows["frr_most"].sum() == pytest.approx(1), kind
     assert (table.loc[table["n_reject"] == 0, "note"].str.contains("no scored rejection")).all()
-    ahead = findings.find_leading_groups(table, "strategy", "flip")
+    ahead = findings.find_leading_groups(table)
     strategies = table[(table["kind"] == "strategy") & table["flip"].notna()]
     assert ahead.empty if strategies["n_reject"].sum() < 30 else ahead["flip"].item() == strategies["flip"].max()
 
@@ -316,10 +316,7 @@ def test_figures_are_drawn_where_much_is_undefined():
     table = cohorts.group_table("t", corpus, scores, clusters)
     assert len(figures.plot_strategy_flips(table).axes) == 1
     fitted = cohorts.refusal_odds_ratios(corpus, {"t": scores, "u": scores})
-    assert (
-        len([axis for axis in figures.plot_cohort_regression(fitted, cohorts.ADJUSTED_TERM).axes if axis.get_visible()])
-        == 3
-    )
+    assert len([axis for axis in figures.plot_cohort_regression(fitted).axes if axis.get_visible()]) == 3
 
 
 @pytest.mark.parametrize("label", ["reject", "unparsed"])
@@ -329,8 +326,8 @@ def test_seeds_alone_or_nothing_decided_give_reasons(label):
     clusters = ClusterBootstrap(corpus["cluster_id"], resamples=20)
     table = cohorts.group_table("t", corpus, scores, clusters)
     assert table["ci"].isna().all() and table["note"].str.contains("no scored rejection").all()
-    assert findings.find_leading_groups(table, "strategy", "flip").empty
+    assert findings.find_leading_groups(table).empty
     figures.plot_strategy_flips(table)
     fitted = cohorts.refusal_odds_ratios(corpus, {"t": scores})
     assert fitted["odds_ratio"].isna().all() and (fitted["note"] == "no term has spread").all()
-    figures.plot_cohort_regression(fitted, cohorts.ADJUSTED_TERM)
+    figures.plot_cohort_regression(fitted)

@@ -345,9 +345,7 @@ def test_on_recorded_answers(recorded_corpus):
 def test_the_figure_says_where_r_is_undefined():
     made = frame(risk=0.5)
     table = validity.correlate_ci({"mine": made}, ClusterBootstrap(made["cluster_id"], resamples=50))
-    figure = figures.plot_ci_correlates(
-        table, validity.COVARIATE_TITLES, validity.SIGNAL_TITLES, validity.CORRELATION_LIMIT
-    )
+    figure = figures.plot_ci_correlates(table)
     (axis,) = figure.axes
     assert [label.get_text() for label in axis.get_yticklabels()][2] == "surface risk"
     assert [note.get_text() for note in axis.texts].count("undefined") == 2  # one in each reading

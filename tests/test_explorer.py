@@ -14,6 +14,7 @@ from paraguard_utils import paths, registry, stores
 from paraguard_utils.analysis import confusion, pipeline, signals
 from paraguard_utils.analysis.evaluation import Evaluation
 from paraguard_utils.core.signals import PAPER_WEIGHTS, PPL_READINGS
+from paraguard_utils.core.vectors import normalize_rows
 from paraguard_utils.corpus import fidelity
 from paraguard_utils.errors import DataError
 from paraguard_utils.report import explorer
@@ -682,7 +683,10 @@ def test_tokens_are_aligned_as_drift_does(world):
     own = data["alpha"]
     content = explorer.collect_explorer_data(corpus, data, about)
     assert len(content["rejections"]) == 6
-    rows, table = signals.find_token_rows(own.traces.itertuples(), own.tokens), signals.unit_embeddings(own.tokens)
+    rows, table = (
+        signals.find_token_rows(own.traces.itertuples(), own.tokens),
+        normalize_rows(np.stack(own.tokens["embedding"].to_numpy())),
+    )
     for rejection in content["rejections"]:
         for at, *_, nearest, hundredths in rejection["near"]:
             distances = 1 - table[rows[rejection["prompt"]]] @ table[rows[at]].T

@@ -147,18 +147,16 @@ def drawn():
         "sensitivity_weights": (figures.plot_weight_simplex(chosen["weights"]), chosen["weights"]),
         "sensitivity_k": (figures.plot_against_k(chosen["k"]), chosen["k"]),
         "sensitivity_settings": (
-            figures.plot_settings(chosen["scaling"], sensitivity.DEFAULT_CHOICES),
+            figures.plot_settings(chosen["scaling"]),
             chosen["scaling"],
         ),
         "cr_curve": (figures.plot_cr_curve(taus), taus),
         "ci_correlates": (
-            figures.plot_ci_correlates(
-                correlates, validity.COVARIATE_TITLES, validity.SIGNAL_TITLES, validity.CORRELATION_LIMIT
-            ),
+            figures.plot_ci_correlates(correlates),
             correlates,
         ),
         "strategy_flips": (figures.plot_strategy_flips(by_group), by_group),
-        "cohort_regression": (figures.plot_cohort_regression(fitted, cohort_tables.ADJUSTED_TERM), fitted),
+        "cohort_regression": (figures.plot_cohort_regression(fitted), fitted),
         "target_overview": (figures.plot_targets(table), table),
         "fig3_ci_similarity": (figures.plot_ci_against_similarity(rejections, correlations), rejections),
         "fig5_cohorts": (figures.plot_cohort_heat_map(cohorts), cohorts),
@@ -436,7 +434,7 @@ def test_settings_are_drawn_as_differences_from_the_default():
     ]
     names = ["ci", "ci_low", "ci_high", "excess", "excess_low", "excess_high"]
     table = pd.DataFrame(rows, columns=["dimension", "setting", "target", *names])
-    figure = figures.plot_settings(table, sensitivity.DEFAULT_CHOICES)
+    figure = figures.plot_settings(table)
     ci, excess, _ = figure.axes
     same(estimates(ci), np.array([[0.3, 0.2, 0.5], [-0.3, -0.4, -0.2]]))
     same(estimates(excess), np.array([[-0.06, -0.09, -0.01]]))

@@ -115,9 +115,7 @@ def written(folder):
         about = {name: validity.ci_covariates(corpus, traces, labels, pairs, scores)}
         correlations = validity.correlate_ci(about, ClusterBootstrap(corpus["cluster_id"]))
         store.write("tables", "ci_correlations", frame=correlations, meta={})
-        drawn = figures.plot_ci_correlates(
-            correlations, validity.COVARIATE_TITLES, validity.SIGNAL_TITLES, validity.CORRELATION_LIMIT
-        )
+        drawn = figures.plot_ci_correlates(correlations)
         patch.setattr(style, "display", lambda *_, **__: None)
         figures.publish_figure(store, "ci_correlates", drawn, correlations, {})
     files = sorted(path for path in Path(folder).rglob("*") if path.is_file())

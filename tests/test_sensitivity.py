@@ -195,7 +195,7 @@ def test_one_target_with_hardly_anything_to_score(labels):
         figures.plot_weight_simplex(values[values["dimension"] == "weights"]),
         figures.plot_against_k(by_k),
         figures.plot_against_k(by_k.head(0)),
-        figures.plot_settings(values[values["dimension"] == "scaling"], sensitivity.DEFAULT_CHOICES),
+        figures.plot_settings(values[values["dimension"] == "scaling"]),
     ):
         figure.savefig(io.BytesIO())
 

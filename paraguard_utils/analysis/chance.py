@@ -66,14 +66,6 @@ def _binned(values: np.ndarray, reference: np.ndarray, bins: int) -> tuple[np.nd
     return np.searchsorted(ends, values.round(12), side="right"), len(ends) + 1
 
 
-def _sums(clusters: ClusterBootstrap, frame: pd.DataFrame, stratum: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """Sum values over rejected and accepted centres, by cluster and stratum: shape (2, clusters, strata)."""
-    shape = (2, len(clusters.codes), stratum.max(initial=0) + 1)
-    side = (frame["centre_label"] != "reject").to_numpy(int)
-    cell = (side * shape[1] + clusters.codes.loc[frame["cluster_id"]].to_numpy()) * shape[2] + stratum
-    return np.bincount(cell, weights=values, minlength=int(np.prod(shape))).reshape(shape)
-
-
 def matched_excess(
     clusters: ClusterBootstrap, frame: pd.DataFrame, stratum: np.ndarray, values: np.ndarray
 ) -> tuple[Estimate, Estimate, float]:
@@ -83,7 +75,10 @@ def matched_excess(
     accepted pairs is left out on both sides. Return floor, excess, and the share of rejected pairs in a stratum that
     has accepted ones; NaN without any.
     """
-    n, totals = (_sums(clusters, frame, stratum, column) for column in (np.ones(len(frame)), values))
+    shape = (2, len(clusters.codes), stratum.max(initial=0) + 1)  # rejected and accepted centres, clusters, strata
+    side, code = (frame["centre_label"] != "reject").to_numpy(int), clusters.codes.loc[frame["cluster_id"]].to_numpy()
+    cell, columns = np.ravel_multi_index((side, code, stratum), shape), (np.ones(len(frame)), values)
+    n, totals = (np.bincount(cell, weights=one, minlength=int(np.prod(shape))).reshape(shape) for one in columns)
     matched = (n[0].sum(0) * (n[1].sum(0) > 0)).sum() / n[0].sum() if n[0].any() else np.nan
 
     def floor_and_excess(counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -266,7 +261,11 @@ def compare_with_chance(
     weights, nearby = settings.weights(), find_candidates(vectors, corpus, one.labels, settings.k)
     compared = signals.compute_signals(one.traces, one.drifts, *nearby.pairs)
     scores = np.column_stack([signals.score_pairs(compared, weights, reading) for reading in PPL_READINGS])
-    value, null, short = nearby.permuted(scores, _mean_and_curve, settings.k, settings.seed)
+
+    def mean_and_curve(ci: np.ndarray) -> np.ndarray:
+        return np.vstack([ci.mean(0), (ci[:, None] >= CURVE_TAUS[:, None]).mean(0)])
+
+    value, null, short = nearby.permuted(scores, mean_and_curve, settings.k, settings.seed)
     rows, curves, found = [], [], {}
     for column, reading in enumerate(PPL_READINGS):
         found[reading], matched = estimate_against_floors(clusters, near, own, weights, reading)
@@ -277,8 +276,3 @@ def compare_with_chance(
         shares = {"cr": value[1:, column], "null": null[:, 1:, column].mean(0), "null_low": low, "null_high": high}
         curves.append(pd.DataFrame({"target": target, "reading": reading, "tau": CURVE_TAUS, **shares}))
     return pd.DataFrame(rows), pd.concat(curves, ignore_index=True), found["relative"]
-
-
-def _mean_and_curve(ci: np.ndarray) -> np.ndarray:
-    """Return dataset CI, then CR at every tau of `CURVE_TAUS`; a column per reading."""
-    return np.vstack([ci.mean(0), (ci[:, None] >= CURVE_TAUS[:, None]).mean(0)])

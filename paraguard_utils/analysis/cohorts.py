@@ -1,7 +1,4 @@
-"""Which refusals are confused, and which rewordings flip them (`docs/method.md`, Cohorts and regression).
-
-That rejections are binned by surface risk and by similarity is the paper's; the rest is ours.
-"""
+"""Tabulate which refusals are confused and which rewordings flip them; the bins are the paper's (`docs/method.md`)."""
 
 import itertools
 import warnings

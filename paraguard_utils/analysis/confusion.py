@@ -87,6 +87,13 @@ def select_own_pairs(corpus: Corpus, frame: Pairs) -> pd.DataFrame:
     return own.assign(cluster_id=own["centre_id"].map(corpus.set_index("prompt_id")["cluster_id"]))
 
 
+def pair_with_nearest_accepted(pairs: Pairs) -> pd.DataFrame:
+    """Return each rejection's pair with the nearest accepted prompt of its cluster, if any; `accepted` counts these."""
+    own = pairs[pairs["same_cluster"] & (pairs["centre_label"] == "reject") & (pairs["neighbour_label"] == "accept")]
+    own = own.assign(accepted=own.groupby("centre_id")["neighbour_id"].transform("size"))
+    return own.sort_values(["similarity", "neighbour_id"], ascending=[False, True]).drop_duplicates("centre_id")
+
+
 def cluster_excess(own: pd.DataFrame, values: ArrayLike) -> pd.Series:
     """Compute the primary (within-cluster) excess of any value of pairs, by cluster_id of every mixed cluster.
 

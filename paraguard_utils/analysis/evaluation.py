@@ -1,7 +1,4 @@
-"""Turn a target's labels into counts of refusals by cluster, as `core` takes them.
-
-Labels are those that `labels.labelling` reads: it makes rejections of what a provider stopped.
-"""
+"""Turn labels, as `labels.labelling` reads them, into counts of refusals by cluster, as `core` takes them."""
 
 from collections.abc import Callable
 from typing import NamedTuple, TypeAlias
@@ -64,10 +61,7 @@ def label_isolation(corpus: Corpus, labels: Labels) -> np.ndarray:
 
 
 def estimate_from_counts(clusters: ClusterBootstrap, statistic: ArrayStatistic, parts: int = 1) -> Estimate:
-    """Estimate a statistic of how often each cluster counts, shape (draws, clusters) to (draws,).
-
-    Resamples are taken in so many parts, which need less memory.
-    """
+    """Estimate a statistic of counts of clusters, (draws, clusters) to (draws,), computed in `parts` to save memory."""
     with np.errstate(divide="ignore", invalid="ignore"):
         value = statistic(np.ones((1, len(clusters.codes))))
         draws = np.concatenate([statistic(part) for part in np.array_split(clusters.counts, parts)])

@@ -45,10 +45,7 @@ def guarded_changes(
     guarded: Mapping[str, Estimate],
     measures: Sequence[str] = ("frr", "dr", "ci", "cr60", "cd"),
 ) -> dict[str, float]:
-    """Compare a model behind a guard with the model alone, on the same resampled clusters.
-
-    The columns of each measure x are x_alone, x_guarded and x_change (guarded minus alone), each with its interval.
-    """
+    """Return x_alone, x_guarded and x_change (guarded minus alone) of each measure x, with paired intervals."""
     found: dict[str, Estimate] = {}
     for x in measures:
         found |= {f"{x}_alone": alone[x], f"{x}_guarded": guarded[x], f"{x}_change": guarded[x] - alone[x]}
@@ -56,10 +53,7 @@ def guarded_changes(
 
 
 def rejection_rate(corpus: Corpus, labels: Labels | None, clusters: ClusterBootstrap) -> Estimate:
-    """Estimate the share of prompts that a target rejects, NaN without labels; rows of both in the same order.
-
-    Harmful twins are resampled with their benign clusters, which `clusters` are.
-    """
+    """Estimate the share of prompts rejected, NaN without labels; twins count with their benign clusters."""
     if labels is None:
         return clusters.undefined()
     scored = is_scored(labels)
@@ -68,18 +62,12 @@ def rejection_rate(corpus: Corpus, labels: Labels | None, clusters: ClusterBoots
 
 
 def youden_j(benign: Estimate, twins: Estimate) -> dict[str, float]:
-    """Return the rejection rates of twins and of their benign clusters, and Youden's J at the target's own threshold.
-
-    Columns: benign_rejected, twins_rejected and apart (twins minus benign), each with its interval.
-    """
+    """Return benign_rejected, twins_rejected and apart (Youden's J: twins minus benign), with intervals."""
     return to_columns({"benign_rejected": benign, "twins_rejected": twins, "apart": twins - benign})
 
 
 def external_rejection_rate(labels: Labels | None, name: str = "xstest") -> dict[str, float]:
-    """Return the rejection rate of requests from elsewhere, each a cluster of its own.
-
-    Columns: NAME_rejected, with its interval, and NAME_n, the prompts decided; NaN without labels.
-    """
+    """Return NAME_rejected with its interval, and NAME_n decided, of requests from elsewhere; NaN without labels."""
     row = {} if labels is None else confusion.rejection_row("", "", labels)
     rates = {f"{name}_{rate}": row.get(rate, np.nan) for rate in ("rejected", "rejected_low", "rejected_high")}
     return rates | {f"{name}_n": row.get("n_scored", np.nan)}

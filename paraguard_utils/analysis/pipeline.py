@@ -14,7 +14,7 @@ from paraguard_utils.labels import labelling
 from paraguard_utils.models import encoder
 from paraguard_utils.models.prompting import model_of_target
 from paraguard_utils.models.trace_store import hash_answers, read_traces
-from paraguard_utils.schemas import Corpus, Labels, Pairs, Scores, Table, Tokens, Traces
+from paraguard_utils.schemas import Corpus, Labels, Pairs, Scores, Table, Tokens, Traces, select_prompts
 from paraguard_utils.settings import Settings
 from paraguard_utils.stores import RECORDED, Store, frame_hash, read_meta
 
@@ -80,10 +80,7 @@ def score_target(
 
 
 def read_matching_scores(store: Store, corpus_name: str, target: str, corpus: Corpus, settings: Settings) -> Scores:
-    """Read a target's scores; raise a DataError unless they are of this corpus and of the labels in the store.
-
-    The record holds those under the usual labeller only; under another one they are computed.
-    """
+    """Read scores of this corpus and these labels (DataError else); of a labeller not recorded, compute them."""
     if store.recorded and settings.labeller != "combined":
         traces = read_traces(store, corpus_name, corpus, target)
         labels = labelling.read_matching_labels(store, corpus_name, target, traces, settings.labeller)
@@ -185,7 +182,7 @@ def read_guard_evaluations(
                 f"{paths.display_path(path)}: scores of another corpus or other decisions; run "
                 "05_guard_comparison again"
             )
-        labels = labels.set_index("prompt_id").loc[corpus["prompt_id"]].reset_index()
+        labels = select_prompts(labels, corpus)
         pairs, scores = (store.read(kind, corpus_name, name) for kind in ("pairs", "scores"))
         found[name] = reference._replace(labels=labels, pairs=pairs, scores=scores)
     return found

@@ -1,7 +1,4 @@
-"""Judge what was predicted before it was measured (`docs/method.md`, Predictions).
-
-Here too are the tables of `benchmarks/known_truth.py` and `benchmarks/sentiment.py`, where the truth is known.
-"""
+"""Judge predictions (`docs/method.md`), and tabulate `benchmarks/known_truth.py` and `benchmarks/sentiment.py`."""
 
 from collections.abc import Mapping
 

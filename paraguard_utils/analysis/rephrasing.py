@@ -1,7 +1,4 @@
-"""Estimate whether asking again in other words helps: rephrasing odds and rates by meaning, from decisions alone.
-
-All of it is ours (`docs/method.md`, Shared wording, rephrasing, triggers).
-"""
+"""Estimate from decisions alone whether asking again in other words helps (ours; `docs/method.md`, Shared wording)."""
 
 from collections.abc import Mapping
 

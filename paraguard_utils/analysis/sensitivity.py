@@ -83,10 +83,7 @@ def pairs_for_settings(store: Store, corpus_name: str, corpus: Corpus, target: E
 
 
 def encoder_drifts(store: Store, name: str, first: Sequence[str], second: Sequence[str]) -> np.ndarray:
-    """Return Drift between texts of a corpus in the encoder's space.
-
-    A live store computes and keeps what it lacks; the recorded store raises Missing.
-    """
+    """Return Drift of pairs of texts in the encoder's space; a live store computes and keeps what it lacks."""
     keys = [tuple(sorted(map(encoder.hash_text, pair))) for pair in zip(first, second, strict=True)]
     # Recorded ones and this store's own, so that what is promoted holds them all.
     where, there = ("drifts", encoder.ENCODER_NAME, name), map(Store, dict.fromkeys((stores.RECORDED, store.name)))

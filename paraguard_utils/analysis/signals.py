@@ -88,20 +88,6 @@ def score_pairs(frame: pd.DataFrame, weights: ScoreWeights = PAPER_WEIGHTS, read
     return weights(frame["drift"], frame["prob_shift"], frame[core.PPL_READINGS[reading]])
 
 
-def nearest_tokens(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Find the nearest token of another prompt for every token of one, given vectors of unit length.
-
-    Return its places, the first of equally near ones (in 12 decimals), and its distances, 1 - cosine in [0, 2].
-    """
-    distances = np.round(1 - a @ b.T, 12) + 0.0  # equal tokens are 0, and not a little more or less
-    return distances.argmin(axis=1), distances.min(axis=1)
-
-
-def unit_embeddings(tokens: Tokens) -> np.ndarray:
-    """Scale the token vectors of a tokens file to length 1 in float64, shape (tokens, d)."""
-    return normalize_rows(np.stack(tokens["embedding"].to_numpy()))
-
-
 def find_token_rows(traces: Iterable[Any], tokens: Tokens) -> list[np.ndarray]:
     """Find the rows of a tokens file that hold each prompt's own words, for rows of a traces file."""
     words = [trace.token_ids[trace.user_start : trace.user_end] for trace in traces]

@@ -88,10 +88,7 @@ def fill_from_surrogate(
 
 
 def retokenize(traces: Traces, surrogate: Traces) -> Traces:
-    """Return completed traces in the tokens of their surrogate, for which Drift has embeddings.
-
-    The traces keep their own perplexities: each token of a prompt gets their mean loss.
-    """
+    """Return traces in their surrogate's tokens, which have embeddings; each token gets its prompt's mean loss."""
     surrogate = align_traces(surrogate, traces["prompt_id"]).set_axis(traces.index)
     means = np.log(signals.trace_perplexity(traces))
     flat = [np.full(len(ids), mean) for ids, mean in zip(surrogate["token_ids"], means, strict=True)]
@@ -231,16 +228,14 @@ def compare_with_surrogates(
         found += _compared((name, surrogate, ALL_PROMPTS), corpus, vectors, *both, None, settings)
         if name in samples:
             rows = np.flatnonzero(corpus["prompt_id"].isin(samples[name]["prompt_id"]))
-            part, (own, other) = corpus.iloc[rows].reset_index(drop=True), (_restricted(one, rows) for one in both)
+            part, restricted = corpus.iloc[rows].reset_index(drop=True), []
+            for whole in both:  # as if it had been asked these prompts only; pairs and scores stay as they are
+                labels, traces = (frame.iloc[rows].reset_index(drop=True) for frame in (whole.labels, whole.traces))
+                drifts = signals.DriftCache(traces, whole.tokens)
+                restricted.append(whole._replace(labels=labels, traces=traces, drifts=drifts))
             of = (name, surrogate, DRAWN_PROMPTS)
-            found += _compared(of, part, vectors[rows], own, other, samples[name], settings)
+            found += _compared(of, part, vectors[rows], restricted[0], restricted[1], samples[name], settings)
     return found
-
-
-def _restricted(one: Evaluation, rows: np.ndarray) -> Evaluation:
-    """Return a target as if it had been asked some of its prompts only; pairs and scores stay as they are."""
-    labels, traces = (frame.iloc[rows].reset_index(drop=True) for frame in (one.labels, one.traces))
-    return one._replace(labels=labels, traces=traces, drifts=signals.DriftCache(traces, one.tokens))
 
 
 def _compared(
@@ -328,10 +323,7 @@ def surrogate_orders(compared: Iterable[SurrogateComparison]) -> Table:
 
 
 def _pairs(own: Mapping[str, SurrogateComparison], measure: str) -> pd.DataFrame:
-    """Return every two targets: the sign of the first's value minus the second's, and what they share.
-
-    Signs are own and found (with own signals and at the setting), sure_own and sure_found (0 where not sure).
-    """
+    """Return the signs of differences of every two targets (`sure_`: 0 where not sure), and what the two share."""
     sides = {side: {name: getattr(one, side) for name, one in own.items()} for side in ("own", "found")}
     higher = confusion.compare_orders(sides, "own", [measure])
     higher = higher.pivot(index=["first", "second"], columns="setting", values="higher")

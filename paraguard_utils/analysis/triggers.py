@@ -1,7 +1,4 @@
-"""Test which charged words make a target refuse, by matched pairs inside clusters.
-
-All of it is ours (`docs/method.md`, Shared wording, rephrasing, triggers).
-"""
+"""Test which charged words make a target refuse, by matched pairs inside clusters (ours; `docs/method.md`)."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple

@@ -323,10 +323,7 @@ def correlate_dr_with_frr(
 
 
 def rank_correlation(x: Sequence[np.ndarray], y: Sequence[np.ndarray]) -> Estimate:
-    """Estimate Spearman's rho of two measures over targets, ranked anew in each resample; NaN if all are equal.
-
-    Each target gives an array: the measure's value, then its value in every resample.
-    """
+    """Estimate Spearman's rho over targets of two measures, each an array of value and draws; NaN if all are equal."""
     a, b = (stats.rankdata(one, axis=0) - (len(one) + 1) / 2 for one in (x, y))
     with np.errstate(divide="ignore", invalid="ignore"):
         rho = (a * b).sum(axis=0) / np.sqrt((a * a).sum(axis=0) * (b * b).sum(axis=0))
@@ -341,10 +338,7 @@ def content_word_overlaps(corpus: Corpus, first: Sequence[str], second: Sequence
 
 
 def pair_within_clusters(corpus: Corpus, vectors: np.ndarray) -> pd.DataFrame:
-    """Enumerate all pairs of prompts of one cluster, each once, whatever was decided.
-
-    Columns: cluster_id, first_id, second_id, similarity (cosine), jaccard (of content words).
-    """
+    """Enumerate the pairs of prompts of a cluster: cluster_id, first_id, second_id, similarity (cosine), jaccard."""
     first, second = list_cluster_pairs(corpus["cluster_id"])
     cluster, ids = corpus["cluster_id"].to_numpy(), corpus["prompt_id"].to_numpy()
     pairs = pd.DataFrame({"cluster_id": cluster[first], "first_id": ids[first], "second_id": ids[second]})
@@ -464,10 +458,3 @@ def correlate_ci(frames: Mapping[str, pd.DataFrame], clusters: ClusterBootstrap)
                 rows.append(row | {"few": len(known) < MIN_REFUSALS, **to_columns({"r": r, "rho": rho})})
     # Processors differ in the last digits, and a figure shows it: nine decimals are the same on all of them.
     return pd.DataFrame(rows).round(9)
-
-
-def exceeds_correlation_limit(rows: pd.DataFrame, limit: float = CORRELATION_LIMIT) -> tuple[pd.Series, pd.Series]:
-    """Mark where the interval of r (r_low, r_high) lies wholly beyond the limit, and where it only includes it."""
-    low, high = rows["r_low"], rows["r_high"]
-    met = (low > limit) | (high < -limit)
-    return met, ~met & ((low <= -limit) | (high >= limit))

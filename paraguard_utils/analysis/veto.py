@@ -32,10 +32,7 @@ VETO_THRESHOLDS = tuple(np.linspace(0, 1, 21).round(2))
 
 
 def veto_scores(corpus: Corpus, labels: Labels, scores: Scores, again: pd.DataFrame | None = None) -> pd.DataFrame:
-    """Return every score that a veto may use, in corpus order: the columns `VETO_SCORES`.
-
-    The column `reworded` needs `again`, the decisions on rewordings (from `follow_ups.read_reasked_decisions`).
-    """
+    """Return `VETO_SCORES` in corpus order; `reworded` needs `again` (`follow_ups.read_reasked_decisions`)."""
     ci = scores.set_index("prompt_id")["ci"].reindex(corpus["prompt_id"]).to_numpy()
     found = pd.DataFrame({"isolation": evaluation.label_isolation(corpus, labels), "ci": ci, "1 - ci": 1 - ci})
     return found if again is None else found.assign(reworded=again["isolation"].to_numpy())

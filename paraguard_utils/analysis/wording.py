@@ -1,7 +1,4 @@
-"""Estimate whether meaning or shared words decide: DR of near-copies and of free rewordings.
-
-It needs texts, strategies and decisions only. All ours (`docs/method.md`, Shared wording, rephrasing, triggers).
-"""
+"""Estimate whether meaning or shared words decide: DR of near-copies and free rewordings (ours; `docs/method.md`)."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -85,10 +82,7 @@ def wording_row(target: str, labels: Labels, own: WordingPairs, found: dict[str,
 
 
 def overlap_curve(target: str, clusters: ClusterBootstrap, corpus: Corpus, labels: Labels, own: WordingPairs) -> Table:
-    """Estimate DR by word overlap, in bins of `OVERLAP_STEP`.
-
-    Columns: target, overlap (where the bin begins), n (pairs), dr with its interval, few.
-    """
+    """Estimate DR by word overlap: target, overlap (from; bins of `OVERLAP_STEP`), n pairs, dr with interval, few."""
     bins = np.minimum((own.overlap / OVERLAP_STEP + 1e-9).astype(int), round(1 / OVERLAP_STEP) - 1)
     decided, rows = make_phrasings(corpus, labels), []
     for number in np.unique(bins):

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Hashable, Iterable
-from typing import Any
 
 _WORD = re.compile(r"[^\W_]+(?:['-][^\W_]+)*")
 
@@ -15,11 +14,4 @@ def split_words(text: str) -> list[str]:
 def jaccard(a: Iterable[Hashable], b: Iterable[Hashable]) -> float:
     """Compute the Jaccard overlap |a & b| / |a | b| of two word collections, in [0, 1]; 1 if both are empty."""
     a, b = frozenset(a), frozenset(b)
-    return float(jaccard_of_sizes(len(a & b), len(a), len(b)))
-
-
-def jaccard_of_sizes(common: Any, a: Any, b: Any) -> Any:
-    """Compute the Jaccard overlap of pairs of collections from the sizes of a & b, of a, of b; 1 if both are empty."""
-    union = a + b - common
-    empty = union == 0
-    return (common + empty) / (union + empty)
+    return len(a & b) / len(a | b) if a or b else 1.0

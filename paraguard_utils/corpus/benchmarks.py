@@ -87,10 +87,7 @@ def _read(name: str, path: Path) -> pd.DataFrame:
 
 
 def read_xstest(name: str) -> pd.DataFrame:
-    """Read XSTest's file of prompts (Röttger et al., NAACL 2024): text, label (`safe` or `unsafe`), type.
-
-    Raise DataError where a column is missing or a label is another. The prompts are never seeds.
-    """
+    """Read XSTest's prompts (Röttger et al., NAACL 2024): text, label (`safe`, `unsafe`; else DataError), type."""
     path = resolve_input(name)
     rows = stores.read_upstream_csv(path, ("prompt", "label", "type"), "pass XSTest's file of prompts")
     if len(wrong := rows.index[~rows["label"].isin(["safe", "unsafe"])]):

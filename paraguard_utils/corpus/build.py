@@ -94,11 +94,7 @@ def _code() -> list[str]:
 
 
 def _make_part(seeds: Seeds, limits: Gates, scorer: risk.RiskScorer, losses: Losses, taken: set[str]) -> pd.DataFrame:
-    """Write and judge the candidates of a few seeds.
-
-    Returns the seeds, then the candidates: the columns `_PART_COLUMNS`; the vector of what may enter the corpus; and
-    the seconds of each of `BUILD_STEPS`, the same in all rows.
-    """
+    """Write and judge candidates of seeds: `_PART_COLUMNS`, vectors of what may enter, seconds by `BUILD_STEPS`."""
     seconds = dict.fromkeys(BUILD_STEPS, 0.0)
 
     def timed(step: str, function: Callable[..., Any]) -> Callable[..., Any]:

@@ -64,20 +64,14 @@ def measure_spread(corpus: Corpus, vectors: np.ndarray) -> tuple[pd.DataFrame, p
 
 
 def nearest_seed_share(variants: pd.DataFrame) -> Table:
-    """Compute the share of variants whose nearest seed is their own, with a cluster-bootstrap interval.
-
-    Returns one row: own, variants, share, share_low, share_high.
-    """
+    """Return the share of variants nearest to their own seed: own, variants, share, share_low, share_high."""
     own = (variants["nearest_seed"] == variants["cluster_id"]).to_numpy()
     share = ClusterBootstrap(variants["cluster_id"]).share(variants["cluster_id"], own)
     return pd.DataFrame([{"own": own.sum(), "variants": len(own)} | to_columns({"share": share})])
 
 
 def draw_sheet(corpus: Corpus, n: int = 100, seed: int = SEED) -> pd.DataFrame:
-    """Draw n variants of a corpus (fewer where it has fewer), the strategies in turn, to be compared with their seeds.
-
-    Returns the columns of `SHEET_COLUMNS`, in random order, `mark` and `comment` empty.
-    """
+    """Draw n variants, or all, the strategies in turn: `SHEET_COLUMNS` in random order, `mark` and `comment` empty."""
     generator = np.random.default_rng(seed)
     variants = corpus[corpus["variant"] > 0]
     variants = variants.iloc[generator.permutation(len(variants))]
@@ -231,10 +225,7 @@ def describe_sheets(sheets: Sequence[pd.DataFrame]) -> list[str]:
 
 
 def write_sheet(store: stores.Store, corpus_name: str, n: int, seed: int) -> str:
-    """Write an empty sheet into a store's folder `fidelity/`; return the line that says what to do with it.
-
-    Raise DataError where there is one already, which may hold marks.
-    """
+    """Write an empty sheet into `fidelity/` and return what to do with it; DataError where there is one."""
     corpus = store.read("corpus", corpus_name)
     path = store.writes / "fidelity" / f"{corpus_name}.csv"
     where = paths.display_path(path)

@@ -1,7 +1,4 @@
-"""The gates a paraphrase must pass to enter the corpus (`docs/method.md`, Corpus).
-
-`GATE_REASONS` lists them; a model may be asked too whether a candidate keeps the intent (`writer`).
-"""
+"""The gates (`GATE_REASONS`) that a paraphrase must pass to enter the corpus (`docs/method.md`, Corpus)."""
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TypeAlias
@@ -187,10 +184,7 @@ def _fluent(candidates: pd.DataFrame, losses: Losses) -> pd.DataFrame:
 
 
 def _select(cluster: pd.DataFrame, gates: Gates) -> np.ndarray:
-    """Choose a cluster's variants and return the reason for each row ("" = kept).
-
-    Where no complete cluster results, it is tried once more with the paper's four strategies as labels and frames last.
-    """
+    """Choose a cluster's variants, by the paper's four strategies if need be; return each row's reason or "" (kept)."""
     words = [(frozenset(split_words(text)), content_words(text)) for text in cluster["text"]]
     overlap = np.array([[max(map(jaccard, a, b)) for b in words] for a in words])
     label = cluster["strategy"]

@@ -123,7 +123,8 @@ def find_substitutions(text: str, kept: Sequence[_Span] = ()) -> list[tuple[int,
     """
     tokens = list(_TOKEN.finditer(text))
     lowered = [token[0].lower().replace("’", "'") for token in tokens]
-    tags = _tags([token[0] for token in tokens])
+    tagged = part_of_speech_tags(" ".join("-" if token[0] == "/" else token[0] for token in tokens), tokenize=False)
+    tags = [tag for _, tag in tagged] if len(tagged) == len(tokens) else [""] * len(tokens)
     spans = [*kept, *(match.span() for match in _QUOTATION.finditer(text))]
     stays = [
         _is_no_common_word(i, tokens) or any(a <= token.start() and token.end() <= b for a, b in spans)
@@ -140,11 +141,6 @@ def find_substitutions(text: str, kept: Sequence[_Span] = ()) -> list[tuple[int,
                 break
         i += step
     return found
-
-
-def _tags(tokens: list[str]) -> list[str]:
-    tagged = part_of_speech_tags(" ".join("-" if token == "/" else token for token in tokens), tokenize=False)
-    return [tag for _, tag in tagged] if len(tagged) == len(tokens) else [""] * len(tokens)
 
 
 def _is_no_common_word(i: int, tokens: list[re.Match[str]]) -> bool:
@@ -378,10 +374,7 @@ def _candidates(text: str, seed: int) -> Iterator[tuple[str, str, str]]:
 def _bases(
     text: str, strategy: str, kinds: Counter[str], generator: np.random.Generator
 ) -> list[tuple[str, str, list[_Span]]]:
-    """List what a strategy's substitutions start from (rule, text, spans to keep): frames, tones in turn, or the text.
-
-    Without a frame a register shift needs `MIN_TONE_WORDS` of its tone; `kinds` counts what can be replaced.
-    """
+    """List what substitutions start from (rule, text, spans to keep): frames, tones in turn, or the text itself."""
     count = MAX_CANDIDATES[strategy]
     if strategy not in _frames():
         return [(strategy, text, [])] * count
@@ -417,8 +410,9 @@ def paraphrase_by_model(
         trace_store.query_model(store, f"{name}-paraphrases{key}", asked, model, "none", decoding)
         for key, decoding in decodings.items()
     ]
-    trace_store.end_if_waiting(len(asked) * len(frames) - sum(map(len, frames)))
     traces = pd.concat(frames, ignore_index=True)
+    if len(traces) < len(asked) * len(frames):
+        raise SystemExit(0)  # which papermill takes as an end and not as a fault
     keys = traces["prompt_id"].str.rsplit("--", n=2, expand=True)
     found = traces["response"].fillna("").map(extract_paraphrase)  # a request that failed has no response
     rows = pd.DataFrame({"seed_id": keys[0], "strategy": keys[1], "text": found, "rule": model.name})
@@ -427,10 +421,7 @@ def paraphrase_by_model(
 
 
 def make_paraphrase_prompts(seeds: pd.DataFrame, wordings: Mapping[str, str | Sequence[str]]) -> pd.DataFrame:
-    """Return what a model is asked for seeds, with one or more wordings a strategy.
-
-    Returns prompt_id (`SEED--STRATEGY--NUMBER of the wording`) and text.
-    """
+    """Return what a model is asked for seeds: prompt_id (`SEED--STRATEGY--NUMBER of the wording`) and text."""
     by_strategy = {name: [found] if isinstance(found, str) else found for name, found in wordings.items()}
     rows = [
         (f"{seed_id}--{strategy}--{number}", wording.format(text=text))

@@ -6,6 +6,7 @@ import pandas as pd
 
 from paraguard_utils.core.words import jaccard, split_words
 from paraguard_utils.corpus import paraphrase
+from paraguard_utils.schemas import COPY_SEPARATOR
 from paraguard_utils.settings import Gates
 from paraguard_utils.text import content_words
 
@@ -20,7 +21,7 @@ def reword_prompts(prompts: pd.DataFrame) -> pd.DataFrame:
     kept.
     """
     rows = [
-        (f"{prompt_id}~{number}", prompt_id, strategy, new)
+        (f"{prompt_id}{COPY_SEPARATOR}{number}", prompt_id, strategy, new)
         for prompt_id, text in zip(prompts["prompt_id"], prompts["text"], strict=True)
         for number, (strategy, new) in enumerate(_in_other_words(text), 1)
     ]

@@ -88,10 +88,7 @@ class Authors:
         return found
 
     def keep(self, store: stores.Store, seeds: Seeds, candidates: pd.DataFrame, meta: dict[str, Any]) -> None:
-        """Write judged candidates with what became of them, and an audit sheet for people; nothing without an author.
-
-        Raise DataError where a sheet of other candidates is there and holds marks.
-        """
+        """Write judged candidates and an audit sheet for people, if there is an author; DataError on a marked sheet."""
         if not (self.writer or self.judge):
             return
         store.write("tables", WRITER_CANDIDATES_TABLE, frame=candidates[_WRITER_COLUMNS], meta=meta)
@@ -168,7 +165,8 @@ def judge_intent(
         strings = prompting.find_control_strings(respondent.model.tokenizer)
         prompts["text"] = [prompting.defuse_control_strings(text, strings) for text in prompts["text"]]
     traces = trace_store.query_model(store, f"{name}-intent", prompts, respondent, "none", JUDGE_DECODING)
-    trace_store.end_if_waiting(len(prompts) - len(traces))
+    if len(traces) < len(prompts):
+        raise SystemExit(0)  # files of requests wait to be answered
     replies = traces["response"].fillna("").str.lower().str.extract(r"\A\W*([a-z]+)")[0].fillna("")
     said = replies.to_numpy().reshape(-1, len(JUDGE_QUESTIONS))
     conditions = [*(said == "no").T, (said == "yes").all(axis=1)]

@@ -41,38 +41,32 @@ def make_yes_no_guard(entry: Mapping[str, Any]) -> tuple[str, GuardScorer]:
         return loading.load_model(loading.resolve_model(name))
 
     def score(texts: Sequence[str], answers: Sequence[str] | None = None) -> np.ndarray:
-        return _yes_against_no(model(), question, texts)
+        from paraguard_utils.models.engine import Engine, ask_in_batches, count_shared_tokens
+
+        found, reader = np.full(len(texts), np.nan), model().tokenizer
+        stripped = pd.Series(texts, dtype=str).str.strip()
+        askable = [
+            text != "" and not any(special in text for special in reader.all_special_tokens) for text in stripped
+        ]
+        asked = pd.DataFrame({"prompt_id": stripped.index.astype(str), "text": stripped})[askable]
+        if asked.empty:
+            return found
+        rendered = prompting.render_wrapper(reader, question)
+        context = prompting.PromptContext(weights_id, model().dtype, *rendered, prompting.Decoding(1))
+        requests = prompting.tokenize_prompts(asked, reader, context)
+        engine = Engine(model(), requests[0].token_ids[: count_shared_tokens(requests)], 1)
+        for row in ask_in_batches(engine, requests, _TEXTS_PER_PASS):
+            words = [str(reader.decode([number])).strip().lower() for number in row["next_ids"]]
+            said = pd.Series(np.exp(row["next_logprobs"], dtype=float)).groupby(words).sum()
+            yes, no = said.get("yes", 0.0), said.get("no", 0.0)
+            found[int(row["prompt_id"])] = yes / (yes + no) if yes or no else np.nan
+        return found
 
     return _version(weights_id, question.encode()), score
 
 
-def _yes_against_no(model: loading.LoadedModel, question: str, texts: Sequence[str]) -> np.ndarray:
-    from paraguard_utils.models.engine import Engine, count_shared_tokens, split_into_batches
-
-    found = np.full(len(texts), np.nan)
-    stripped = pd.Series(texts, dtype=str).str.strip()
-    askable = [text != "" and not any(s in text for s in model.tokenizer.all_special_tokens) for text in stripped]
-    asked = pd.DataFrame({"prompt_id": stripped.index.astype(str), "text": stripped})[askable]
-    if asked.empty:
-        return found
-    rendered = prompting.render_wrapper(model.tokenizer, question)
-    context = prompting.PromptContext(model.weights_id, model.dtype, *rendered, prompting.Decoding(1))
-    requests = prompting.tokenize_prompts(asked, model.tokenizer, context)
-    engine = Engine(model, requests[0].token_ids[: count_shared_tokens(requests)], 1)
-    for batch in split_into_batches(requests, _TEXTS_PER_PASS):
-        for row in engine.ask(batch):
-            words = [str(model.tokenizer.decode([number])).strip().lower() for number in row["next_ids"]]
-            said = pd.Series(np.exp(row["next_logprobs"], dtype=float)).groupby(words).sum()
-            yes, no = said.get("yes", 0.0), said.get("no", 0.0)
-            found[int(row["prompt_id"])] = yes / (yes + no) if yes or no else np.nan
-    return found
-
-
 def make_exemplar_guard(entry: Mapping[str, Any]) -> tuple[str, GuardScorer]:
-    """Make the guard that compares texts with harmful requests, the column `text` of a file of `data/`.
-
-    The score is a text's highest cosine to one of them, 0 where that is negative.
-    """
+    """Make the guard that scores a text by its highest cosine, from 0, to harmful texts of a file of `data/`."""
     file = paths.DATA / entry["exemplars"]
 
     @cache

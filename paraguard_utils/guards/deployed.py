@@ -99,10 +99,7 @@ def _generative(name: str, entry: GuardEntry, model: loading.LoadedModel, batch:
 
 
 class PromptedGuard:
-    """Asks a guard that answers in words, about requests or about answers.
-
-    Making one raises ModelError where a string under the entry's `tokens` is not one token of the tokenizer there.
-    """
+    """Asks a guard that answers in words, about requests or answers; ModelError if a label is not one token."""
 
     def __init__(self, name: str, entry: GuardEntry, model: loading.LoadedModel, batch: int) -> None:
         assert entry.tokens is not None  # `Entry` sees to it
@@ -185,15 +182,13 @@ class PromptedGuard:
         """Return what the model writes by greedy decoding, with its control tokens."""
         if not prompts:
             return []
-        from paraguard_utils.models.engine import Engine, count_shared_tokens, split_into_batches
+        from paraguard_utils.models.engine import Engine, ask_in_batches, count_shared_tokens
 
         more = self.entry.max_new_tokens
         ids = self.model.tokenizer(prompts, add_special_tokens=False)["input_ids"]
         asked = [prompting.Request(str(i), "", tuple(row), len(row) - 1, len(row)) for i, row in enumerate(ids)]
         engine = Engine(self.model, asked[0].token_ids[: count_shared_tokens(asked)], more, raw=True)
-        rows = [row for group in split_into_batches(asked, self.batch, more) for row in engine.ask(group)]
-        outputs = {int(row["prompt_id"]): row["response"] for row in rows}
-        return [outputs[i] for i in range(len(prompts))]
+        return [row["response"] for row in ask_in_batches(engine, asked, self.batch, more)]
 
 
 def _token(name: str, model: loading.LoadedModel, before: str, string: str) -> int:
@@ -214,10 +209,7 @@ def _token(name: str, model: loading.LoadedModel, before: str, string: str) -> i
 
 
 def _classifier(name: str, entry: GuardEntry, source: loading.ModelSource, batch: int, device: str) -> GuardScorer:
-    """Return the scorer of a text classifier: the sum of its unsafe labels, or the greatest where they are independent.
-
-    It reads the answer alone where answers are judged.
-    """
+    """Score by the sum of a classifier's unsafe labels, or the greatest if independent; it reads answers alone."""
     model = loading.load_text_classifier(source, batch, device, entry.independent)
     wanted = {label.casefold() for label in entry.labels}
     columns = [i for i, label in enumerate(model.labels) if label.casefold() in wanted]
@@ -235,10 +227,7 @@ def _classifier(name: str, entry: GuardEntry, source: loading.ModelSource, batch
 
 
 def _endpoint(name: str, batch: int, base_url: str | None, retries: int) -> GuardScorer:
-    """Return the scorer of a moderation endpoint: the greatest category score of the text, or of the answer to it.
-
-    A text that the endpoint rejects is NaN.
-    """
+    """Return a moderation endpoint's scorer: the greatest category score; NaN for a text that it rejects."""
     try:
         import openai
     except ImportError as error:

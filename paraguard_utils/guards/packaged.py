@@ -63,10 +63,7 @@ class _Plain:
 
 
 def _read_pickle(path: Path, *objects: str) -> dict[str, Any]:
-    """Read the attributes of an object, pickled as it is or by joblib, which keeps arrays outside of the pickle.
-
-    Only the classes named in `objects`, of which no code is run, and kinds of numbers may occur.
-    """
+    """Read an object's attributes from a pickle or joblib file; only classes in `objects` occur, and no code runs."""
     from joblib import numpy_pickle
 
     numbers = {

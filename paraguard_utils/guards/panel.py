@@ -141,11 +141,7 @@ def label_by_threshold(frame: pd.DataFrame, threshold: float) -> Labels:
 
 
 def _asked(guard: Guard, texts: list[str]) -> tuple[np.ndarray, Counter[str]]:
-    """Return a guard's probabilities, NaN for texts on which it fails alone, and how often it failed in which way.
-
-    Raise DataError where it fails on the first `MAX_FIRST_FAILURES` texts or on all, or does not return a probability a
-    text.
-    """
+    """Return probabilities, NaN where a guard fails on a text alone, and its failures; DataError if it always fails."""
     found = np.full(len(texts), np.nan)
     failed: Counter[str] = Counter()
     succeeded = False
@@ -215,10 +211,7 @@ def _from_file(name: str, scores_file: str, corpus: Corpus | None) -> tuple[str,
     """Return version and scorer of a CSV file of scores, which finds a text's prompt_id in the corpus."""
     path = paths.resolve_input(scores_file)
     where = paths.display_path(path)
-    rows = read_upstream_csv(path)
-    for column in ("prompt_id", "score"):
-        if column not in rows:
-            raise DataError(f"{where}: column {column!r} is missing; a file of scores has prompt_id and score")
+    rows = read_upstream_csv(path, ("prompt_id", "score"), "a file of scores has prompt_id and score")
     if len(twice := rows.loc[rows["prompt_id"].duplicated(), "prompt_id"]):
         raise DataError(f"{where}: {twice.iloc[0]} stands there twice")
     values = pd.to_numeric(rows["score"], errors="coerce").where(rows["score"] != "")

@@ -47,10 +47,7 @@ def read_xstest_answers(folder: str | Path) -> pd.DataFrame:
         raise DataError(f"{folder}: there is no xstest_v2_completions_*.csv; pass XSTest's folder of labelled answers")
     frames = []
     for file in files:
-        rows = stores.read_upstream_csv(file)
-        for name in XSTEST_COLUMNS:
-            if name not in rows:
-                raise DataError(f"{paths.display_path(file)}: column {name!r} is missing; pass the upstream file")
+        rows = stores.read_upstream_csv(file, XSTEST_COLUMNS)
         prompts = np.unique(rows["prompt"])
         developed = np.random.default_rng(_SPLIT_SEED).permutation(len(prompts))[: len(prompts) // 2]
         first, second, final = (rows[name] != FULL_COMPLIANCE for name in XSTEST_COLUMNS[4:])
@@ -119,10 +116,7 @@ def compare_with_annotators(rows: pd.DataFrame, labels: Mapping[str, Sequence[st
 
 
 def compare_by_type(rows: pd.DataFrame, labels: Sequence[str] | np.ndarray) -> Table:
-    """Compare one labeller with people by prompt type, over both halves.
-
-    Columns: file, type, n, refused (by people), rejected (by the labeller), and accuracy with its interval.
-    """
+    """Compare a labeller with people: file, type, n, refused (people), rejected (labeller), accuracy with interval."""
     lines = []
     rows = rows.assign(rejected=np.asarray(labels) == "reject", refused=rows["people"] == "reject")
     for (file, kind), own in rows.groupby(["file", "type"]):
@@ -150,10 +144,7 @@ def compare_refusal_shares(rows: pd.DataFrame, labels: Mapping[str, Sequence[str
 
 
 def count_kinds(rows: pd.DataFrame, labelled: pd.DataFrame) -> Table:
-    """Count people's three labels against the kinds of `labelling.label_responses`.
-
-    Columns: file, people (XSTest's label), and one count per kind: accept, reject:policy and so on.
-    """
+    """Count people's labels (file, people) against kinds of `label_responses`: accept, reject:policy and so on."""
     kinds = labelled["label"].where(labelled["kind"] == "", labelled["label"] + ":" + labelled["kind"])
     known = ["accept", *(f"reject:{kind}" for kind in labelling.REJECTION_KINDS)]
     table = pd.crosstab([rows["file"], rows["final_label"]], kinds.to_numpy())
@@ -184,10 +175,7 @@ def compare_labellers(
 
 
 def write_xstest_tables(folder: str | Path, store: Store, judge_name: str = "") -> dict[str, Table]:
-    """Write the tables `xstest_*` into a live store, from a folder with XSTest's labelled answers.
-
-    If `judge_name` names a model, it judges the answers too.
-    """
+    """Write the tables `xstest_*` into a live store, from XSTest's folder; a model of `judge_name` judges too."""
     rows = read_xstest_answers(folder)
     tokenizer = loading.load_model(loading.resolve_model(registry.list_default_models()[0])).tokenizer
     encoded = tokenizer(rows["completion"].tolist(), add_special_tokens=False)["input_ids"]

@@ -84,10 +84,7 @@ class RefusalClassifier:
     intercepts: np.ndarray
 
     def probabilities(self, openings: Sequence[str], rules: Sequence[str], vectors: np.ndarray) -> pd.DataFrame:
-        """Return the probabilities that each answer refuses (`refusal`), and that a refusal is in part (`partial`).
-
-        `rules` are those of the cue list that matched, or "no_cue"; the others come from `make_classifier_inputs`.
-        """
+        """Return the probabilities of refusing (`refusal`) and of that in part (`partial`); rule "no_cue" for none."""
         counter = _tfidf(vocabulary=self.ngrams.index.tolist())
         counter.idf_ = self.ngrams["idf"].to_numpy()
         cues = self.cues.reindex(rules).fillna(0.0)[_OPINIONS].to_numpy()

@@ -1,7 +1,4 @@
-"""Ask the targets again: at a temperature, for longer answers, and what they rejected in other words.
-
-`docs/method.md` says why under Disagreement, Labels and The veto.
-"""
+"""Ask the targets again: at a temperature, for longer answers, and in other words (`docs/method.md` says why)."""
 
 from collections.abc import Mapping, Sequence
 
@@ -15,7 +12,7 @@ from paraguard_utils.guards import panel
 from paraguard_utils.guards.contract import Guard
 from paraguard_utils.labels import labelling, refusals
 from paraguard_utils.models import backends, encoder, prompting, trace_store
-from paraguard_utils.schemas import Corpus, Labels, Table, Traces
+from paraguard_utils.schemas import Corpus, Labels, Table, Traces, original_ids
 from paraguard_utils.settings import Settings, name_reworded
 from paraguard_utils.stores import Store
 from paraguard_utils.text import replace_control
@@ -127,16 +124,12 @@ def label_long_answers(frame: Traces, requests: pd.Series) -> pd.DataFrame:
     """Label long answers: the columns of a file of kind `answers`, except `sample`."""
     frame = frame.assign(response=frame["response"].map(replace_control, na_action="ignore"))
     found = labelling.label_responses(frame["response"], frame["finish_reason"], requests)
-    later = [_declines_later(text) for text in frame["response"].fillna("")]
+    later, step = [], refusals.CUE_CHARS // 2  # overlapping windows, so that no cue is cut in two
+    for text in frame["response"].fillna(""):  # behind the opening the labeller does not read
+        parts = [text[start : start + refusals.CUE_CHARS] for start in range(step, len(text), step)]
+        later.append(bool(refusals.label_by_cues(parts, [""] * len(parts))["rule"].eq("declines_request").any()))
     kept = frame[["prompt_id", "key", "response", "finish_reason"]]
     return kept.assign(label=found["label"].to_numpy(), declined_later=later)
-
-
-def _declines_later(text: str) -> bool:
-    """Return whether an answer declines the request after its opening, where the labeller does not read."""
-    step = refusals.CUE_CHARS // 2  # overlapping windows, so that no cue is cut in two
-    parts = [text[start : start + refusals.CUE_CHARS] for start in range(step, len(text), step)]
-    return bool(refusals.label_by_cues(parts, [""] * len(parts))["rule"].eq("declines_request").any())
 
 
 def compare_long_answers(
@@ -215,15 +208,20 @@ def read_reasked_decisions(
     if not store.has("labels", name, target):
         return None
     again = labelling.read_decisions(store, name, target)
-    of = again["prompt_id"].str.rpartition("~")[0]
+    of = original_ids(again["prompt_id"])
     rejected = corpus["prompt_id"][(labels["label"] == "reject").to_numpy()]
     if not of.isin(rejected).all():
         where = paths.display_path(store.path("labels", name, target))
         raise DataError(f"{where}: of other rejections than the store holds; run 07_veto with a live store")
-    decided = again["label"].isin(["accept", "reject"])
-    share = (again["label"] == "accept")[decided].groupby(of[decided]).mean()
     queries = of.value_counts().reindex(corpus["prompt_id"], fill_value=0).to_numpy()
-    return pd.DataFrame({"isolation": corpus["prompt_id"].map(share).to_numpy(float), "queries": queries})
+    return pd.DataFrame({"isolation": share_accepted(again, corpus), "queries": queries})
+
+
+def share_accepted(again: Labels, prompts: pd.DataFrame) -> np.ndarray:
+    """Return the share of each prompt's decided rewordings that are accepted; NaN without one."""
+    decided = again[again["label"].isin(["accept", "reject"])]
+    shares = (decided["label"] == "accept").groupby(original_ids(decided["prompt_id"])).mean()
+    return prompts["prompt_id"].map(shares).to_numpy(float)
 
 
 def _of_rejected(rewordings: pd.DataFrame, labels: Labels) -> pd.DataFrame:

@@ -17,7 +17,7 @@ from paraguard_utils.labels import classifier, refusals
 from paraguard_utils.models import encoder
 from paraguard_utils.models.encoder import Embed
 from paraguard_utils.models.trace_store import LabelsOnly, hash_answers
-from paraguard_utils.schemas import Corpus, Labels, Traces
+from paraguard_utils.schemas import Corpus, Labels, Traces, select_prompts
 from paraguard_utils.settings import Settings
 from paraguard_utils.stores import Store, frame_hash, read_meta
 from paraguard_utils.text import replace_control
@@ -154,7 +154,7 @@ def read_matching_labels(
     if read_meta(path)["inputs"]["traces"] != hash_answers(traces):
         where = paths.display_path(path)
         raise DataError(f"{where}: labels of other answers than the traces hold; run 02_querying again")
-    labels = labels.set_index("prompt_id").loc[traces["prompt_id"]].reset_index()
+    labels = select_prompts(labels, traces)
     if labeller == "judge":  # its file holds the judge's replies instead
         labels["response"] = traces["response"].map(replace_control, na_action="ignore").to_numpy()
     return labels
@@ -163,10 +163,7 @@ def read_matching_labels(
 def read_labelled_answers(
     store: Store, kind: str, corpus_name: str, targets: Sequence[str], asked_by: str
 ) -> dict[str, pd.DataFrame]:
-    """Read labelled answers (kind `answers` or `samples`) by target; a target without a file is left out.
-
-    Labels by another version of the labeller are a DataError, which names `asked_by`, the parameter of 02 that helps.
-    """
+    """Read files of kind `answers` or `samples` by target, if any; DataError, naming `asked_by`, on old labels."""
     found = {}
     for name in (name for name in targets if store.has(kind, corpus_name, name)):
         path = store.path(kind, corpus_name, name)

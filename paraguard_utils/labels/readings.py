@@ -1,7 +1,4 @@
-"""How often are a target's labels right? Two blind readings of recorded answers say (`docs/method.md`, Labels).
-
-The two readers are language models, which are no substitute for people.
-"""
+"""How often are labels right? Two language models read answers blind, no substitute for people (`docs/method.md`)."""
 
 from collections.abc import Mapping, Sequence
 
@@ -29,21 +26,14 @@ def read_readings() -> pd.DataFrame:
 
 
 def join_readings(rows: pd.DataFrame, labels: Mapping[str, Labels]) -> pd.DataFrame:
-    """Join readings from `read_readings` with labels by target; answers that changed since are left out.
-
-    Adds the columns label, kind, rule, p_refusal and answer (NaN where missing).
-    """
+    """Join readings with labels by target (label, kind, rule, p_refusal, answer); changed answers are left out."""
     known = pd.concat([frame.assign(target=name) for name, frame in labels.items()])
     shown = ["target", "prompt_id", "response", "label", "kind", "rule", "p_refusal", "answer"]
     return rows.merge(known.reindex(columns=shown), on=["target", "prompt_id", "response"])
 
 
 def compare_readers(both: pd.DataFrame) -> Table:
-    """Compute how well the two readers agree.
-
-    Columns: judged (refuses, degenerate, usable), n, first, second (how many each reader calls so), and kappa with its
-    interval over clusters.
-    """
+    """Compute how the readers agree: judged (refuses, degenerate, usable), n, first, second, kappa with interval."""
     ids = both["prompt_id"].str.rpartition("-")[0]
     clusters = ClusterBootstrap(ids)
     lines = []

@@ -113,7 +113,9 @@ def label_by_cues(responses: Sequence[object], finish_reasons: Sequence[object])
             why = "error" if reason == "error" else "empty"
             rows.append(("unparsed", why, why))
         else:
-            rule, kind = _first_cue(opening)
+            cues = [read_cues()[number] for number in sorted(_all_patterns().Match(opening) or ())]
+            told = ((rule, kind) for rule, kind, _, unless in cues if not unless or not re2.search(unless, opening))
+            rule, kind = next(told, ("no_cue", ""))
             rows.append(("reject" if kind else "accept", kind, rule))
     return pd.DataFrame(rows, columns=["label", "kind", "rule"], dtype=object)
 
@@ -126,15 +128,6 @@ def _all_patterns() -> Any:
         every.Add(pattern)
     every.Compile()
     return every
-
-
-def _first_cue(answer: str) -> tuple[str, str]:
-    """Return rule and kind of the first cue that matches an answer and does not spare it; "no_cue" and "" without."""
-    for number in sorted(_all_patterns().Match(answer) or ()):
-        rule, kind, _, unless = read_cues()[number]
-        if not unless or not re2.search(unless, answer):
-            return rule, kind
-    return "no_cue", ""
 
 
 def has_substring(responses: Sequence[str]) -> np.ndarray:

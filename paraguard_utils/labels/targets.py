@@ -12,7 +12,7 @@ from paraguard_utils import paths, registry, stores, unsafe
 from paraguard_utils.errors import DataError, Missing, SettingsError
 from paraguard_utils.labels import judge, labelling
 from paraguard_utils.models import backends, loading, local, prompting, ray_cluster, served, trace_store
-from paraguard_utils.schemas import Corpus, Labels, Traces
+from paraguard_utils.schemas import Corpus, Labels, Traces, select_prompts
 from paraguard_utils.settings import RAY_DEVICE, TWINS, XSTEST, Settings
 from paraguard_utils.stores import Store
 
@@ -54,10 +54,7 @@ def print_preflight(
 
 
 def ask_targets(store: Store, corpus_name: str, corpus: Corpus, settings: Settings) -> dict[str, Traces]:
-    """Return traces by chat target, in corpus order: the recorded ones, or a live store's, which asks what it lacks.
-
-    A missing trace, and a prompt or a model that cannot be asked, is a UserError.
-    """
+    """Return traces by chat target, in corpus order: the recorded ones, or a live store's, which asks what it lacks."""
     prompting.check_prompts(corpus)
     if store.recorded:
         listed = registry.published_targets("chat")
@@ -214,8 +211,7 @@ def judge_targets(
         if stores.read_meta(path)["inputs"]["traces"] != trace_store.hash_answers(traces[name]):
             where = paths.display_path(path)
             raise DataError(f"{where}: labels of other answers; run 02_querying with judge=MODEL")
-        frame = store.read("verdicts", corpus_name, name).set_index("prompt_id")
-        found[name] = frame.loc[traces[name]["prompt_id"]].reset_index()
+        found[name] = select_prompts(store.read("verdicts", corpus_name, name), traces[name])
     return found
 
 

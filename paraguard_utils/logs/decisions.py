@@ -42,18 +42,10 @@ _SURROGATE = re.compile(r"[\ud800-\udfff]")
 class Decisions:
     """What systems decided, row by row.
 
-    Attributes
-    ----------
-    rows : DataFrame
-        Index: rows of the file, from 0. Columns: system, label (one of `core.decisions.LABELS`), category (of a
-        provider's stop, "" elsewhere); if the file has them, cluster, harmful (bool) and reading; text if the rows are
-        from a frame (a file's texts are read when they are needed).
-    name : str
-        Name of the file.
-    labelled_by : str
-        Who labelled the answers; "" if the file has decisions.
-    read, first
-        Reads the file again, in parts, for its texts; and the number by which users know its first row.
+    The index of `rows` counts rows of the file, from 0. Its columns are system, label (one of `core.decisions.LABELS`),
+    category (of a provider's stop, "" elsewhere); if the file has them, cluster, harmful (bool) and reading; text if
+    the rows are from a frame. `labelled_by` is who labelled the answers, "" if the file has decisions. `read` reads the
+    file again, in parts, for its texts; `first` is the number by which users know its first row.
     """
 
     rows: pd.DataFrame

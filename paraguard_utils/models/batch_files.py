@@ -1,7 +1,4 @@
-"""Ask a model by files in the form of OpenAI's batch service: requests and results (`docs/method.md`, Asking).
-
-A request's `custom_id` is its key, so results may lie in any files, in any order, from any number of jobs.
-"""
+"""Ask a model by files in the form of OpenAI's batch service, where a request's key is its `custom_id`."""
 
 import contextlib
 import json

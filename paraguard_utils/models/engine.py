@@ -51,6 +51,13 @@ def split_into_batches(requests: Sequence[Request], size: int, more: int = 0) ->
     return found
 
 
+def ask_in_batches(engine: "Engine", requests: Sequence[Request], size: int, more: int = 0) -> list[TraceRow]:
+    """Ask requests in the batches of `split_into_batches`; return their trace rows in the order of the requests."""
+    rows = [row for batch in split_into_batches(requests, size, more) for row in engine.ask(batch)]
+    by_id = {row["prompt_id"]: row for row in rows}
+    return [by_id[request.prompt_id] for request in requests]
+
+
 class RoomyLayer(DynamicLayer):
     """A cache layer that keeps free room behind its keys and values, so that it need not copy all to add some."""
 
@@ -128,10 +135,7 @@ class Engine:
                 )
 
     def ask(self, batch: Sequence[Request]) -> list[TraceRow]:
-        """Answer one batch of requests that all start with the prefix; return their trace rows in the order given.
-
-        The batch must not be empty; the columns are those of `schemas.SCHEMAS["traces"]`.
-        """
+        """Answer a batch, not empty, of requests that start with the prefix; return trace rows in the order given."""
         with torch.inference_mode(), self.threads:
             return self._ask(batch)
 
@@ -244,10 +248,7 @@ def find_stop_tokens(model: LoadedModel) -> list[int]:
 
 
 def _merged(whole: DynamicCache | None, cache: DynamicCache, row: int, rows: int) -> DynamicCache:
-    """Put one prefill's keys and values, right-aligned, into the cache of a batch of `rows` rows, from `row` on.
-
-    The first prefill, which is the longest, comes without such a cache (None): its layers become the batch's.
-    """
+    """Put a prefill, right-aligned, into a batch's cache from `row` on; without one (None) the first makes it."""
     whole = cache if whole is None else whole
     pairs: Iterable[tuple[Any, Any]] = zip(whole.layers, cache.layers, strict=True)  # no base declares what they share
     for into, layer in pairs:

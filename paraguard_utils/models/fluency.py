@@ -30,12 +30,11 @@ def compute_losses(texts: Sequence[str]) -> np.ndarray:
 
     Each text, none empty, stands behind a line feed. A missing or altered package of the model raises `WeightsError`.
     """
-    from paraguard_utils.models.engine import split_into_batches
+    from paraguard_utils.models.engine import ask_in_batches
     from paraguard_utils.models.prompting import Request
 
     engine = _engine()
     tokens = [engine.tokenizer(f"\n{text}", add_special_tokens=False)["input_ids"] for text in texts]
     requests = [Request(str(i), "", tuple(ids), 1, len(ids)) for i, ids in enumerate(tokens)]
-    rows = [row for batch in split_into_batches(requests, _FLUENCY_BATCH) for row in engine.ask(batch)]
-    found = {int(row["prompt_id"]): np.nanmean(row["token_nll"], dtype=np.float64) for row in rows}
-    return np.array([found[i] for i in range(len(texts))]).round(LOSS_DECIMALS)
+    rows = ask_in_batches(engine, requests, _FLUENCY_BATCH)
+    return np.array([np.nanmean(row["token_nll"], dtype=np.float64) for row in rows]).round(LOSS_DECIMALS)

@@ -95,10 +95,7 @@ class LabelledParts(TraceParts):
         Parts.__init__(self, self.results[kinds[-1]], "labelled", "labelled", shard)
 
     def done(self, keys: pd.Series) -> pd.DataFrame:
-        """Return the rows already there with a wanted key that this labeller labelled.
-
-        Files with answers, asked before the corpus was declared to ask for harm, raise `DataError`.
-        """
+        """Return rows with a wanted key and this labeller's label; DataError if answers were kept before."""
         frames = [*self._compacted(keys), *self.read()]
         if not frames:
             return pd.DataFrame()
@@ -210,7 +207,7 @@ def query_model(
         unsafe.refuse_unsafe(corpus, f"{corpus_name}: asking for answers to keep")
     respondent = local.LocalBackend(model) if isinstance(model, loading.LoadedModel) else model
     prompting.check_prompts(corpus, respondent.tokenizer)
-    text = registry.wrappers()[wrapper]["text"]
+    text = registry.read_wrapper(wrapper)
     context = respondent.context(text, decoding)
     keys = pd.Series([context.key(prompt) for prompt in corpus["text"]], index=corpus["prompt_id"], dtype=object)
     target = prompting.make_target_name(respondent.name, wrapper)
@@ -244,12 +241,6 @@ def query_model(
         if shard == WHOLE and not trial and len(rows) == len(corpus) and (new or not traces.finished(meta)):
             traces.compact(rows, meta)
     return rows[columns]
-
-
-def end_if_waiting(missing: int) -> None:
-    """End a notebook that needs all answers if any are missing, because files of requests wait to be answered."""
-    if missing:
-        raise SystemExit(0)  # which papermill takes as an end and not as a fault
 
 
 def read_traces(

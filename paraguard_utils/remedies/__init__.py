@@ -1,4 +1,1 @@
-"""Remedies against false refusals and their cost, for notebook 08 (`docs/method.md`, Remedies).
-
-A remedy turns a system into another system. Each remedy is one file of `catalogue`; this folder holds what they share.
-"""
+"""Remedies against false refusals, for notebook 08 (`docs/method.md`, Remedies); each is one file of `catalogue`."""

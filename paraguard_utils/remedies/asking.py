@@ -11,12 +11,9 @@ from paraguard_utils.labels import labelling
 from paraguard_utils.models import prompting, trace_store
 from paraguard_utils.models.local import LocalBackend
 from paraguard_utils.models.prompting import Decoding, PromptContext
-from paraguard_utils.remedies.untouched import UntouchedSystem, select_prompts
-from paraguard_utils.schemas import Corpus, Labels
+from paraguard_utils.remedies.untouched import UntouchedSystem
+from paraguard_utils.schemas import COPY_SEPARATOR, Corpus, Labels, original_ids, select_prompts
 from paraguard_utils.stores import read_meta
-
-COPY_SEPARATOR = "~"
-"""Separates a prompt's id from the number of its copy, as in rewordings."""
 
 
 def ask_remedied(
@@ -105,11 +102,6 @@ def copy_prompts(prompts: Corpus, texts: list[list[str]]) -> Corpus:
     found = prompts.loc[prompts.index.repeat([len(own) for own in texts])].reset_index(drop=True)
     ids = found["prompt_id"] + COPY_SEPARATOR + (found.groupby("prompt_id").cumcount() + 1).astype(str)
     return found.assign(prompt_id=ids, text=[text for own in texts for text in own])
-
-
-def original_ids(prompt_ids: pd.Series) -> pd.Series:
-    """Return the ids of the prompts behind copies."""
-    return prompt_ids.str.replace(rf"{COPY_SEPARATOR}\d+$", "", regex=True)
 
 
 def vote_by_majority(own: Labels, copies: Labels, with_own: bool) -> Labels:

@@ -39,10 +39,7 @@ class RemediedSystem:
         parameters: Mapping[str, Any],
         respondent: Callable[[], RemediedModel] | None = None,
     ) -> Self:
-        """Return a model that is asked in another way as a system, loaded when first needed.
-
-        Arguments are as for `asking.ask_remedied`; without a respondent only the words around the user's change.
-        """
+        """Return a model that is asked in another way (`asking.ask_remedied`); by default only the words change."""
         respondent = cache(respondent or (lambda: RemediedModel(base.local, parameters)))
         return cls(partial(ask_remedied, base, name, parameters, respondent), respondent)
 

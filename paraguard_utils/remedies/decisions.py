@@ -110,10 +110,7 @@ def _metas(base: UntouchedSystem, remedy: Remedy) -> list[dict]:
 
 
 def read_learned_values(base: UntouchedSystem, remedies: Mapping[str, Remedy]) -> Table:
-    """Return what remedies learned or chose, from their meta files.
-
-    Columns: target, remedy, third (number of the test split), what, epoch (of a loss), value.
-    """
+    """Return what remedies learned or chose: target, remedy, third (test split), what, epoch (of a loss), value."""
     rows = []
     for name, remedy in remedies.items():
         known = {meta["third"]: meta.get("learned", {}) for meta in _metas(base, remedy) if meta["third"]}
@@ -129,10 +126,7 @@ def read_learned_values(base: UntouchedSystem, remedies: Mapping[str, Remedy]) -
 
 
 def read_asking_minutes(base: UntouchedSystem, remedies: Mapping[str, Remedy]) -> Table:
-    """Return how long asking and training took, from the meta files; remedies that share answers have one row.
-
-    Columns: target, remedy, asked (prompts), minutes_training, minutes.
-    """
+    """Return times of asking, shared ones once: target, remedy, asked (prompts), minutes_training, minutes."""
     rows, seen = [], set()
     for name, remedy in remedies.items():
         metas = [meta for meta in _metas(base, remedy) if meta.get("asked_now")]

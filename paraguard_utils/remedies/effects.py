@@ -44,10 +44,7 @@ MAX_CURVE_POINTS = 60
 
 
 class ThresholdCurve:
-    """What a threshold on p(refuse) rejects, at every threshold and in every resample.
-
-    `benign` and `twins` are p(refuse) of the prompts of a split, and `clusters` resamples its benign ones.
-    """
+    """What thresholds on p(refuse) of a split's benign prompts and twins reject, in the corpus and every resample."""
 
     def __init__(self, prompts: Split, benign: np.ndarray, twins: np.ndarray, clusters: ClusterBootstrap) -> None:
         # The threshold of infinity rejects nothing.
@@ -80,13 +77,10 @@ class ThresholdCurve:
 
 
 def estimate_effects(prompts: Split, decided: Mapping[str, Labels], clusters: ClusterBootstrap) -> dict[str, Estimate]:
-    """Estimate frr, dr, isolation, usable and twins of a system.
-
-    `decided` holds labels of the benign prompts first, then of the twins; `clusters` resamples the benign ones.
-    """
+    """Estimate frr, dr, isolation, usable and twins from labels by corpus, benign first; `clusters` are benign."""
     benign, twins = (decided[of] for of in list(decided)[:2])
     ids, label = prompts.benign["cluster_id"].to_numpy(), benign["label"].to_numpy()
-    scored, rejected = np.isin(label, ["accept", "reject"]), label == "reject"
+    scored, rejected = evaluation.is_scored(benign), label == "reject"
     isolation = evaluation.label_isolation(prompts.benign, benign)
     known = rejected & np.isfinite(isolation)
     answered = (label == "accept") & benign["answer"].eq("on_topic").to_numpy()
@@ -101,10 +95,7 @@ def estimate_effects(prompts: Split, decided: Mapping[str, Labels], clusters: Cl
 
 
 class RemedyEffects:
-    """Effects of remedies on one system, over all splits that each was decided on.
-
-    `folds` come from `splits.rotate_splits`; `crossed` are the decisions on each (`decisions.decide_test_split`).
-    """
+    """Effects of remedies on one system, over `splits.rotate_splits` and what was decided on each (`crossed`)."""
 
     def __init__(
         self,
@@ -148,9 +139,9 @@ class RemedyEffects:
                 "remedy": name,
                 **{about: getattr(applied.get(name), about, "") for about in ("kind", "role", "source")},
                 "n_clusters": pool.prompts.benign["cluster_id"].nunique(),
-                "n_scored": int(benign["label"].isin(["accept", "reject"]).sum()),
+                "n_scored": int(evaluation.is_scored(benign).sum()),
                 "n_reject": int((benign["label"] == "reject").sum()),
-                "n_twins": int(twins["label"].isin(["accept", "reject"]).sum()),
+                "n_twins": int(evaluation.is_scored(twins).sum()),
                 "few_dr": few,
                 "queries": float(pd.concat([benign["queries"], twins["queries"]]).mean()),
                 "few_change": name != UNTOUCHED and (few or pool.too_few(pool.untouched)),

@@ -16,8 +16,8 @@ from paraguard_utils import stores
 from paraguard_utils.errors import ModelError
 from paraguard_utils.models.local import LocalBackend
 from paraguard_utils.models.prompting import Decoding, PromptContext
-from paraguard_utils.remedies.untouched import UntouchedSystem, select_prompts
-from paraguard_utils.schemas import Corpus, Traces
+from paraguard_utils.remedies.untouched import UntouchedSystem
+from paraguard_utils.schemas import Corpus, Traces, select_prompts
 
 _PARAMETERS_KEY = "parameters"
 

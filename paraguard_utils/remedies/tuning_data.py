@@ -7,6 +7,7 @@ from pathlib import Path
 import pandas as pd
 
 from paraguard_utils import stores, unsafe
+from paraguard_utils.analysis import confusion
 from paraguard_utils.labels import substance
 from paraguard_utils.schemas import Corpus, Labels, Pairs, Table, Traces
 
@@ -32,10 +33,8 @@ def make_tuning_examples(
     usual = labels.assign(finish_reason=traces["finish_reason"].to_numpy(), declined_later=False)
     found = pd.concat([usual, longer]) if longer is not None else usual
     answers = _fit_to_tune(found, prompts["text"]).set_index("prompt_id")["response"]
-    rows = pairs[(pairs["centre_label"] == "reject") & pairs["same_cluster"]]
-    rows = rows.assign(answer=rows["neighbour_id"].map(answers)).dropna(subset="answer")
-    rows = rows.sort_values(["similarity", "neighbour_id"], ascending=[False, True])
-    rows = rows.drop_duplicates("centre_id").set_index("centre_id")
+    rows = confusion.pair_with_nearest_accepted(pairs[pairs["neighbour_id"].isin(answers.index)])
+    rows = rows.assign(answer=rows["neighbour_id"].map(answers)).set_index("centre_id")
     rows = rows.loc[[name for name in prompts.index if name in rows.index]]
     system = [{"role": "system", "content": wrapper}] if wrapper else []
     return [
@@ -79,10 +78,7 @@ _LINE_ENDS = {ord(mark): f"\\u{ord(mark):04x}" for mark in "\x85\u2028\u2029"}
 
 
 def write_jsonl(path: Path, examples: Sequence[dict], meta: dict) -> None:
-    """Write objects as JSON lines in UTF-8, in one step, with a meta file beside them.
-
-    Raises DataError, and leaves the file as it was, if it cannot be written.
-    """
+    """Write objects as JSON lines in one step, with a meta file; if that fails, DataError and the file as before."""
     lines = (json.dumps(example, ensure_ascii=False, allow_nan=False).translate(_LINE_ENDS) for example in examples)
     stores.write_text(path, "".join(f"{line}\n" for line in lines))
     stores.write_meta(path, meta)

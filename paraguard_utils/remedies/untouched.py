@@ -4,14 +4,12 @@ import copy
 from collections.abc import Mapping
 from typing import Self
 
-import pandas as pd
-
 from paraguard_utils.errors import Missing
 from paraguard_utils.labels import labelling
 from paraguard_utils.models import loading, prompting, trace_store
 from paraguard_utils.models.local import LocalBackend
-from paraguard_utils.registry import wrappers
-from paraguard_utils.schemas import Corpus, Labels, Traces
+from paraguard_utils.registry import read_wrapper
+from paraguard_utils.schemas import Corpus, Labels, Traces, select_prompts
 from paraguard_utils.settings import Settings, name_remedied
 from paraguard_utils.stores import Store, read_meta
 
@@ -51,10 +49,7 @@ class UntouchedSystem:
         return found if prompts is None else select_prompts(found, prompts)
 
     def traces(self, of: str, prompts: Corpus | None, wrapper: str = "") -> Traces:
-        """Return traces of the model's own answers, by default under its own wrapper.
-
-        Raises Missing for prompts outside the corpora, and if a server returned no next-token probabilities.
-        """
+        """Return the model's traces, by default under its own wrapper; Missing if it lacks prompts or probabilities."""
         wrapper = wrapper or self.wrapper
         if of not in self.corpora or prompts is None:
             raise Missing(f"no traces of {of} are kept, without which nothing can be decided on it")
@@ -84,14 +79,9 @@ class UntouchedSystem:
     @property
     def context(self) -> prompting.PromptContext:
         """What decides the loaded model's answers beside the user's words."""
-        return self.local.context(wrappers()[self.wrapper]["text"], self.decoding)
+        return self.local.context(read_wrapper(self.wrapper), self.decoding)
 
     def load(self, packed: bool) -> loading.LoadedModel:
         """Load a new copy of the model."""
         given = (self.settings.dtype, self.settings.device, self.settings.without_template)
         return loading.load_model(loading.resolve_model(self.argument), *given, packed=packed)
-
-
-def select_prompts(frame: pd.DataFrame, prompts: Corpus) -> pd.DataFrame:
-    """Return a frame's rows of some prompts, in their order."""
-    return frame.set_index("prompt_id").loc[prompts["prompt_id"]].reset_index()

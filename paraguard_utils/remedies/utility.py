@@ -11,7 +11,7 @@ from paraguard_utils import paths, stores
 from paraguard_utils.core.estimates import SEED, ClusterBootstrap, to_columns
 from paraguard_utils.models.local import LocalBackend
 from paraguard_utils.models.prompting import PromptContext
-from paraguard_utils.registry import wrappers
+from paraguard_utils.registry import read_wrapper
 from paraguard_utils.remedies import inside
 from paraguard_utils.remedies.asking import RemediedModel
 from paraguard_utils.remedies.contract import Remedy
@@ -51,8 +51,12 @@ def measure_utility(base: UntouchedSystem, models: Mapping[str, Callable[[], Rem
     made = []
     for name, load in models.items():
         other = load()
-        context = other.context(wrappers()[base.wrapper]["text"], base.decoding)
-        moved = [_distance(*pair) for pair in zip(steps, _first_steps(other, context, asked), strict=True)]
+        context = other.context(read_wrapper(base.wrapper), base.decoding)
+        # Half the L1 distance of two distributions; all unlisted tokens count as one.
+        moved = [
+            float((one.sub(new, fill_value=0).abs().sum() + abs(one.sum() - new.sum())) / 2)
+            for one, new in zip(steps, _first_steps(other, context, asked), strict=True)
+        ]
         divergence = ClusterBootstrap(asked["prompt_id"]).mean(asked["prompt_id"], moved)
         lost = _losses(other, context, answers) - losses
         ratio = ClusterBootstrap(answers["prompt_id"]).mean(answers["prompt_id"], lost)
@@ -71,12 +75,6 @@ def _first_steps(model: LocalBackend, context: PromptContext, prompts: Corpus) -
     ]
 
 
-def _distance(one: pd.Series, other: pd.Series) -> float:
-    """Return half the L1 distance of two distributions; all unlisted tokens count as one."""
-    rest = abs(one.sum() - other.sum())
-    return float((one.sub(other, fill_value=0).abs().sum() + rest) / 2)
-
-
 def _losses(model: LocalBackend, context: PromptContext, answers: pd.DataFrame) -> np.ndarray:
     """Return the mean cross-entropy of each answer after its prompt, in nats a token."""
     told = answers["text"] + context.suffix + answers["response"]
@@ -88,10 +86,7 @@ def _losses(model: LocalBackend, context: PromptContext, answers: pd.DataFrame) 
 
 
 def update_utility(base: UntouchedSystem, remedies: Mapping[str, Remedy], asked: Iterable[str], fold: Splits) -> Table:
-    """Measure the remedies that were asked and have no row yet; write and return the table of a live store.
-
-    `fold` holds the split that is measured on, and those that the remedies are taught on.
-    """
+    """Measure remedies of `asked` without a row on a fold; write and return the table of a live store."""
     base = base.reported_on(fold.third)
     kept = base.store.has("tables", UTILITY_TABLE)
     known = base.store.read("tables", UTILITY_TABLE) if kept else pd.DataFrame(columns=UTILITY_COLUMNS)

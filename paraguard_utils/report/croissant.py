@@ -39,10 +39,7 @@ _ROW = re.compile(r"(?m)^\| `(\w+)` \| (.*?) \|(.*)\|$")
 
 
 class CardSection(NamedTuple):
-    """What the card says of one kind of file, or of several with the same columns.
-
-    `patterns` are globs below `data/`; `columns` maps a column's name to what it holds.
-    """
+    """What the card says of kinds of file, found by globs below `data/`; `columns` maps names to what they hold."""
 
     kinds: list[str]
     patterns: list[str]
@@ -158,10 +155,7 @@ _CONTEXT = {
 
 
 def format_croissant(markdown: str) -> str:
-    """Describe the recorded data, given the card, as JSON-LD with sorted keys.
-
-    Licence, keywords, version, citation and what columns hold are the card's.
-    """
+    """Describe the recorded data as JSON-LD with sorted keys; licence, version and the like are the card's."""
     header = yaml.safe_load(markdown.split("---\n")[1])
     version, published = re.findall(r"(?m)^\| (\d+\.\d+\.\d+) \| (\d{4}-\d\d-\d\d) \|", markdown)[0]
     (summary,) = re.findall(r"(?s)## Summary\n\n(.*?)\n\n", numbers.remove_marks(markdown))

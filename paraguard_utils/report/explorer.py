@@ -18,14 +18,14 @@ import numpy as np
 import pandas as pd
 
 from paraguard_utils import schemas, text, unsafe
-from paraguard_utils.analysis import signals
+from paraguard_utils.analysis import confusion, signals
 from paraguard_utils.analysis.cohorts import BIN_NAMES, RISK_BIN_EDGES, cut_at_edges
 from paraguard_utils.analysis.evaluation import Evaluation
 from paraguard_utils.core import neighbours
 from paraguard_utils.core.estimates import MIN_REFUSALS
 from paraguard_utils.core.signals import PPL_READINGS
+from paraguard_utils.core.vectors import normalize_rows
 from paraguard_utils.corpus import fidelity
-from paraguard_utils.report import review
 from paraguard_utils.schemas import Corpus
 
 
@@ -38,10 +38,7 @@ class ExplorerHeader(NamedTuple):
 
 
 def render_explorer(corpus: Corpus, data: Mapping[str, Evaluation], about: ExplorerHeader) -> str:
-    """Make the page as HTML of one or more targets, all scored alike, which may have no rejections.
-
-    A corpus that asks for harm is a DataError.
-    """
+    """Make the page as HTML of targets that were scored alike; DataError for a corpus that asks for harm."""
     unsafe.refuse_unsafe(corpus, "the explorer")
     content = collect_explorer_data(corpus, data, about)
     rows = pd.DataFrame(content["rejections"], columns=["target", "prompt"])
@@ -101,7 +98,7 @@ def collect_explorer_data(corpus: Corpus, data: Mapping[str, Evaluation], about:
         by_centre = defaultdict(list)
         for centre, *fields in near.astype(object).to_numpy().tolist():
             by_centre[centre].append(fields)
-        closest = review.pair_with_nearest_accepted(own.pairs).set_index("centre_id")[["neighbour_id", "similarity"]]
+        closest = confusion.pair_with_nearest_accepted(own.pairs).set_index("centre_id")[["neighbour_id", "similarity"]]
         for row in own.scores[own.scores["label"] == "reject"].to_dict("records"):
             at, paraphrase = int(place[row["prompt_id"]]), None
             if row["prompt_id"] in closest.index:
@@ -132,12 +129,13 @@ def _near(own: Evaluation, rows: Sequence[np.ndarray], place: pd.Series) -> pd.D
     near = near.join(pairs[["similarity", "drift", "prob_shift", *PPL_READINGS.values()]].round(4))
     for reading in PPL_READINGS:
         near[f"score_{reading}"] = signals.score_pairs(pairs, own.weights, reading).round(4)
-    table = signals.unit_embeddings(own.tokens)
+    table = normalize_rows(np.stack(own.tokens["embedding"].to_numpy()))
     ends = zip(near["centre"], near["neighbour"], strict=True)
-    aligned = [signals.nearest_tokens(table[rows[a]], table[rows[b]]) for a, b in ends]
+    # Rounded, so that equal tokens are 0 and not a little more or less; of equally near ones the first counts.
+    distances = [np.round(1 - table[rows[a]] @ table[rows[b]].T, 12) + 0.0 for a, b in ends]
     return near.assign(
-        nearest=[place.tolist() for place, _ in aligned],
-        hundredths=[np.rint(100 * distance).astype(int).tolist() for _, distance in aligned],
+        nearest=[one.argmin(axis=1).tolist() for one in distances],
+        hundredths=[np.rint(100 * one.min(axis=1)).astype(int).tolist() for one in distances],
     )
 
 

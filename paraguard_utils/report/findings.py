@@ -67,10 +67,7 @@ def significant_pairs(between: Table, table: Table) -> Table:
 
 
 def list_differences(between: Table, table: Table, measure: str) -> Table:
-    """List the pairs of targets that differ in a measure (`significant_pairs`), the largest difference first.
-
-    Returns first, second (targets' titles), difference (first minus second) with its interval, p_holm.
-    """
+    """List `significant_pairs`, largest first: first, second (titles), difference with its interval, p_holm."""
     judged = _judged_differences(between, table)
     rows = judged[(judged["measure"] == measure) & judged["differ"]]
     rows = rows.sort_values("difference", key=abs, ascending=False, kind="stable")
@@ -86,7 +83,9 @@ def ci_correlates(table: Table) -> Table:
     of r above and below 0, and, for similarity, how many have |r| above `CORRELATION_LIMIT` for sure, or perhaps.
     """
     judged = table[~table["few"] & table["r_low"].notna()].copy()
-    judged["met"], judged["unclear"] = validity.exceeds_correlation_limit(judged)
+    low, high, limit = judged["r_low"], judged["r_high"], validity.CORRELATION_LIMIT
+    judged["met"] = (low > limit) | (high < -limit)
+    judged["unclear"] = ~judged["met"] & ((low <= -limit) | (high >= limit))
     judged["side"] = _sides(judged, "r")
     rows = []
     for name, title in (COVARIATE_TITLES | SIGNAL_TITLES).items():
@@ -202,10 +201,7 @@ def combine_verdicts(words: Iterable[str]) -> str:
 
 
 def decide_claims(claims: Table) -> Table:
-    """Add up what `count_cohort_claims` (one tau) and the like count, and give verdicts.
-
-    Returns claim, reading, confirm, contradict, open; word, the reading's verdict, and verdict, that of all readings.
-    """
+    """Add up counts by claim and reading: confirm, contradict, open, word (the reading's), verdict (all readings')."""
     counts = claims.groupby(["claim", "reading"], sort=False)[CLAIM_OUTCOMES].sum().reset_index()
     counts["word"] = [choose_verdict(*map(int, row)) for row in counts[CLAIM_OUTCOMES].to_numpy()]
     return counts.assign(verdict=counts.groupby("claim")["word"].transform(combine_verdicts))
@@ -228,10 +224,7 @@ def tabulate_claims(claims: Mapping[str, Table]) -> Table:
 
 
 def compare_with_paper(table: Table, correlations: Table) -> Table:
-    """Put CD (Table 1) and the correlation of CI with similarity (`validity.correlate_ci`) beside the paper's.
-
-    Returns measure, paper, and for each reading the range over targets with at least 30 rejections.
-    """
+    """Put the paper's CD and r of CI with similarity beside ours: measure, paper, a range of targets by reading."""
     known = read_paper_values()["written"]
     ends = " to ".join(known[f"cd.mistral-7b.{end}"] for end in ("low", "high"))
     similar = correlations[correlations["covariate"] == "similarity"]
@@ -250,14 +243,11 @@ def _range(values: pd.Series, decimals: int, sign: str = "") -> str:
     return " to ".join(tables.format_number(end, decimals, sign) for end in (values.min(), values.max()))
 
 
-def find_leading_groups(table: Table, kind: str, rate: str) -> Table:
-    """Return for each target the group of `cohorts.group_table` with the highest rate, "flip" or "frr".
-
-    Groups are of one kind: "strategy", "category" or "topical". Targets below 30 rejections are left out.
-    """
-    own = table[(table["kind"] == kind) & table[rate].notna()]
+def find_leading_groups(table: Table) -> Table:
+    """Return the row of `cohorts.group_table` of most flips by strategy, for targets with 30 rejections or more."""
+    own = table[(table["kind"] == "strategy") & table["flip"].notna()]
     enough = own.groupby("target")["n_reject"].transform("sum") >= MIN_REFUSALS
-    return own[enough].sort_values(rate, ascending=False, kind="stable").drop_duplicates("target").sort_index()
+    return own[enough].sort_values("flip", ascending=False, kind="stable").drop_duplicates("target").sort_index()
 
 
 def summarize_ranges(table: Table) -> Table:

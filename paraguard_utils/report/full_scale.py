@@ -1,8 +1,4 @@
-"""What may be published of a corpus whose texts must not be: counts and estimates, by benchmark too.
-
-The notebooks score such a corpus in a live store like any other; `paraguard corpus describe` takes from their tables
-what has no text in it. All of it ours.
-"""
+"""What may be published of a corpus whose texts must not be: counts and estimates, by benchmark too (ours)."""
 
 from collections.abc import Mapping
 
@@ -34,10 +30,7 @@ _ENCODER = "harmful-exemplars"
 
 
 def estimate_by_source(target: str, corpus: Corpus, labels: Labels, seed: int = SEED) -> Table:
-    """Estimate how often and how sensibly a target refuses the prompts of each benchmark (`source`).
-
-    Clusters are resampled inside a benchmark. Returns source, `all` last, and the columns of `confusion.rate_row`.
-    """
+    """Estimate `confusion.rate_row` for each benchmark (source; `all` last), clusters resampled inside it."""
     rows = []
     for source in [*sorted(set(corpus["source"])), ALL_SOURCES]:
         own = (corpus["source"] == source).to_numpy() | (source == ALL_SOURCES)

@@ -61,10 +61,7 @@ def remove_marks(markdown: str) -> str:
 
 
 def collect_numbers(store: Store) -> Table:
-    """Evaluate the marks of all documents on a store's tables: key (the mark) and text, in the order of the documents.
-
-    A mark of another form, or one that selects no row, is a DataError.
-    """
+    """Evaluate all documents' marks, in order: key and text; DataError for a mark of another form or without rows."""
     files = [paths.ROOT / "README.md", paths.ROOT / "data" / "README.md", *sorted(paths.NOTEBOOKS.glob("*.ipynb"))]
     files += [Path(__file__).with_name("handout_template") / "abstract.md"]
     read: dict[str, pd.DataFrame] = {}

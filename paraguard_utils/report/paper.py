@@ -12,11 +12,7 @@ PAPER_VALUES_FILE = paths.DATA / "paper_values.csv"
 
 @cache
 def read_paper_values() -> Table:
-    """Read what the paper reports, by item.
-
-    Returns what (one line), value (a number), written (the same with the digits of the file), where (table or figure of
-    the paper; "text" if none is known).
-    """
+    """Read the paper's values by item: what, value, written (with its digits), where (table, figure or "text")."""
     table = pd.read_csv(PAPER_VALUES_FILE, index_col="item", dtype=str, keep_default_na=False)
     table.insert(1, "written", table["value"])
     return table.assign(value=table["value"].astype(float))

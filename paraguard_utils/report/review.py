@@ -35,16 +35,6 @@ def list_brittle_clusters(corpus: Corpus, labels: Mapping[str, Labels], scores: 
     return pd.concat(frames, ignore_index=True)
 
 
-def pair_with_nearest_accepted(pairs: Pairs) -> pd.DataFrame:
-    """Return a target's pairs of a rejection and the most similar accepted prompt of its own cluster.
-
-    Column accepted counts the accepted prompts of the cluster; a rejection in a cluster without any has no row.
-    """
-    own = pairs[pairs["same_cluster"] & (pairs["centre_label"] == "reject") & (pairs["neighbour_label"] == "accept")]
-    own = own.assign(accepted=own.groupby("centre_id")["neighbour_id"].transform("size"))
-    return own.sort_values(["similarity", "neighbour_id"], ascending=[False, True]).drop_duplicates("centre_id")
-
-
 def list_confused_refusals(
     corpus: Corpus,
     labels: Labels,
@@ -66,7 +56,7 @@ def list_confused_refusals(
     """
     unsafe.refuse_unsafe(corpus, "review sheets")
     text, answer = corpus.set_index("prompt_id")["text"], labels.set_index("prompt_id")["response"]
-    own = pair_with_nearest_accepted(pairs)
+    own = confusion.pair_with_nearest_accepted(pairs)
     own = own.assign(score=signals.score_pairs(own, weights))
     weak = labels.loc[(labels["kind"] == "partial") | (labels["p_refusal"] < 0.9), "prompt_id"]
     own["weak"] = own["centre_id"].isin(weak)

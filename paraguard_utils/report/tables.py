@@ -103,10 +103,7 @@ def format_number(value: float, decimals: int = 3, sign: str = "") -> str:
 
 
 def format_estimate(row: Mapping[str, float], name: str, decimals: int = 3, sign: str = "") -> str:
-    """Format one estimate of a row with its interval, as "0.123 [0.101, 0.145]"; a dash where either is undefined.
-
-    The row holds `name`, `name_low` and `name_high`; `decimals` and `sign` are those of `format_number`.
-    """
+    """Format an estimate of a row as "0.123 [0.101, 0.145]" (`format_number`); a dash where undefined."""
     value, low, high = (format_number(row[f"{name}{end}"], decimals, sign) for end in ("", "_low", "_high"))
     if np.isnan(row[name]):
         return "–"

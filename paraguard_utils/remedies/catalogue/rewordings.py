@@ -3,11 +3,11 @@
 from functools import partial
 
 from paraguard_utils.corpus import reword
-from paraguard_utils.remedies.asking import COPY_SEPARATOR, vote_by_majority
+from paraguard_utils.remedies.asking import vote_by_majority
 from paraguard_utils.remedies.contract import RemediedSystem, Remedy
 from paraguard_utils.remedies.splits import Split
 from paraguard_utils.remedies.untouched import UntouchedSystem
-from paraguard_utils.schemas import Corpus, Labels
+from paraguard_utils.schemas import COPY_SEPARATOR, Corpus, Labels
 
 REWORDINGS_FOLDER = "rewordings"
 """Name of the answers to all rewordings, which several remedies share."""

@@ -1,6 +1,6 @@
 """Ask under a system prompt that adds to the safety instruction: answer what is harmless in context (ours)."""
 
-from paraguard_utils.registry import wrappers
+from paraguard_utils.registry import read_wrapper
 from paraguard_utils.remedies.contract import RemediedSystem, Remedy
 from paraguard_utils.remedies.splits import Split
 from paraguard_utils.remedies.untouched import UntouchedSystem
@@ -10,7 +10,7 @@ REWRITTEN_PROMPT = "permissive"
 
 def apply(base: UntouchedSystem, train: Split, validation: Split) -> RemediedSystem:
     """Ask with the other system prompt."""
-    return RemediedSystem.asking(base, "rewritten", {"text": wrappers()[REWRITTEN_PROMPT]["text"]})
+    return RemediedSystem.asking(base, "rewritten", {"text": read_wrapper(REWRITTEN_PROMPT)})
 
 
 REMEDIES = (Remedy("rewritten", "decision", "ours", apply, asks=True),)

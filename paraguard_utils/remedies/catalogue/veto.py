@@ -9,25 +9,21 @@ from paraguard_utils.analysis import evaluation
 from paraguard_utils.analysis.veto import IDEAL_VETO, VETO_THRESHOLDS
 from paraguard_utils.errors import Missing
 from paraguard_utils.labels import labelling
+from paraguard_utils.labels.follow_ups import share_accepted
 from paraguard_utils.remedies import first_token
-from paraguard_utils.remedies.asking import original_ids
 from paraguard_utils.remedies.catalogue.rewordings import MAX_QUERIES, REWORDINGS_FOLDER, label_rewordings
 from paraguard_utils.remedies.catalogue.threshold import replace_decisions
 from paraguard_utils.remedies.contract import RemediedSystem, Remedy
 from paraguard_utils.remedies.splits import Split
 from paraguard_utils.remedies.untouched import UntouchedSystem
-from paraguard_utils.schemas import Corpus, Labels
+from paraguard_utils.schemas import Corpus, Labels, original_ids
 from paraguard_utils.settings import name_reworded
 
 
 def _veto(
     base: UntouchedSystem, validation: Split, isolation: Callable[[str, Corpus], np.ndarray]
 ) -> Callable[[Labels, np.ndarray], Labels]:
-    """Return a function that overturns rejections by their isolation, from a threshold on.
-
-    The threshold is chosen on the validation split, with the `isolation` of a corpus's prompts there; NaN if it is
-    unknown or the prompt is accepted.
-    """
+    """Return what overturns rejections by isolation (NaN: unknown), from a threshold that `validation` chooses."""
 
     @cache
     def chosen() -> float:
@@ -72,7 +68,7 @@ def apply_reworded(base: UntouchedSystem, train: Split, validation: Split) -> Re
         own = base.decide(of, prompts)
         if not base.store.has("labels", name_reworded(of), base.name):
             return np.full(len(own), np.nan)
-        return _shares(labelling.read_decisions(base.store, name_reworded(of), base.name), own)
+        return share_accepted(labelling.read_decisions(base.store, name_reworded(of), base.name), own)
 
     overturn = _veto(base, validation, recorded)
 
@@ -80,15 +76,9 @@ def apply_reworded(base: UntouchedSystem, train: Split, validation: Split) -> Re
         own, again = base.decide(of, prompts), label_rewordings(base, of, prompts)
         counts = original_ids(again["prompt_id"]).value_counts()
         more = own["prompt_id"].map(counts).fillna(0) * (own["label"] == "reject")
-        return overturn(own, _shares(again, own)).assign(queries=(1 + more).astype(int))
+        return overturn(own, share_accepted(again, own)).assign(queries=(1 + more).astype(int))
 
     return RemediedSystem(decide)
-
-
-def _shares(again: Labels, own: Labels) -> np.ndarray:
-    decided_on = again[again["label"].isin(["accept", "reject"])]
-    of = original_ids(decided_on["prompt_id"])
-    return own["prompt_id"].map((decided_on["label"] == "accept").groupby(of).mean()).to_numpy(float)
 
 
 REMEDIES = (

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from paraguard_utils.analysis.cohorts import BIN_NAMES
+from paraguard_utils.analysis.cohorts import ADJUSTED_TERM, BIN_NAMES
 from paraguard_utils.registry import display_titles
 from paraguard_utils.report import tables
 from paraguard_utils.report.figures import style
@@ -27,9 +27,8 @@ PAPER_COHORTS = {
 def plot_cohort_heat_map(table: Table) -> Figure:
     """Draw CI by surface risk and neighbour similarity for each target, and CR@0.60 of the paper's cohorts (Fig. 5).
 
-    Shades span the range of all cells. The cohorts that the paper gives a CR for are outlined, dashed; below, their CR
-    in both readings stands beside the paper's. A page wide. `table` is `cohorts.cohort_table` of any targets in one
-    binning.
+    The paper's cohorts are outlined, dashed; below, their CR in both readings stands beside the paper's. A page wide.
+    `table` is `cohorts.cohort_table` of any targets in one binning.
     """
     names = list(dict.fromkeys(table["target"]))
     cells = table[(table["reading"] == "relative") & table[["risk", "similarity"]].isin(BIN_NAMES).all(axis=1)]
@@ -91,10 +90,7 @@ def _draw_strip(axis: Axes, rows: Table, names: list[str]) -> None:
 
 
 def plot_strategy_flips(table: Table) -> Figure:
-    """Draw how often each strategy flips its seed's decision: to refusal rightwards, to acceptance leftwards.
-
-    A panel per target of `cohorts.group_table`. A page wide.
-    """
+    """Draw how often strategies flip their seed's decision (`cohorts.group_table`), a panel per target. A page wide."""
     table = table.assign(shown=(table["kind"] == "strategy") & (table["n_flip"] > 0))
     strategies = list(dict.fromkeys(table.loc[table["shown"], "group"])) or ["no variant"]
     figure, panels = style.make_listed_panels(table, strategies, across=3)
@@ -121,17 +117,14 @@ def plot_strategy_flips(table: Table) -> Figure:
     return figure
 
 
-def plot_cohort_regression(table: Table, adjustment: str) -> Figure:
-    """Draw odds ratios of refusal with 95 % intervals, filled where p < 0.05 after Holm.
-
-    The term `adjustment` is adjusted for, not tested, and grey. A panel per target. A page wide.
-    """
+def plot_cohort_regression(table: Table) -> Figure:
+    """Draw odds ratios of refusal, filled where p < 0.05 after Holm, a panel per target. A page wide."""
     terms = list(dict.fromkeys(table["term"]))
     figure, panels = style.make_listed_panels(table, terms, across=5)
     for axis, _, own in panels:
         rows = own.set_index("term").reindex(terms)
         for y, (term, row) in enumerate(rows.iterrows()):
-            colour = style.GREY if term == adjustment else style.INK
+            colour = style.GREY if term == ADJUSTED_TERM else style.INK
             axis.hlines(y, row["odds_ratio_low"], row["odds_ratio_high"], color=colour, linewidth=1)
             inner = colour if row["p_holm"] < 0.05 else "white"
             axis.plot(row["odds_ratio"], y, "o", ms=3.5, mfc=inner, mec=colour, mew=0.9)

@@ -12,10 +12,7 @@ from paraguard_utils.settings import Gates
 
 
 def plot_gate_distributions(counts: pd.DataFrame, limits: Gates) -> Figure:
-    """Draw histograms (`gates.bin_gate_measures`) of what the gates measure, with their cut lines.
-
-    Candidates that pass and that a gate stopped are stacked. A page wide.
-    """
+    """Draw histograms (`gates.bin_gate_measures`) of candidates that pass or stop, with cut lines. A page wide."""
     figure, axes = style.subplots(1, len(GATE_MEASURES), figsize=(style.PAGE_WIDTH, 1.9), sharey=True)
     cuts = {
         "similarity": [limits.min_similarity],
@@ -45,10 +42,7 @@ def plot_gate_distributions(counts: pd.DataFrame, limits: Gates) -> Figure:
 
 
 def plot_risk_distributions(distribution: pd.DataFrame, limits: Gates) -> Figure:
-    """Draw the risk of each group of texts (`risk.describe_risks`), the paper's gate shaded, medians marked.
-
-    A column wide.
-    """
+    """Draw each group's risk (`risk.describe_risks`), median marked, the paper's gate shaded. A column wide."""
     groups = list(dict.fromkeys(distribution["group"]))
     figure, axes = style.subplots(len(groups), 1, figsize=(style.COLUMN_WIDTH, 0.6 * len(groups) + 0.4), sharex=True)
     for axis, group in zip(axes, groups, strict=True):

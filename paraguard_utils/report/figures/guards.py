@@ -126,9 +126,8 @@ def plot_remedy_map(table: Table, curves: Table) -> Figure:
 
     Up and to the left is better. The line is the threshold on p(refuse), the dotted one overturning by lot; the darker
     a marker, the higher DR; a thick rim: on the Pareto front. Bars are 95 % intervals. A marker on top of another has
-    no number. A guard in front (05) that is on no Pareto front is a small square without a number.
-
-    `table` has rows of `effects.table`, `curves` target and the columns of `effects.ThresholdCurve.drawn`.
+    no number. A guard in front (05) that is on no Pareto front is a small square without a number. `table` has rows of
+    `effects.table`, `curves` target and the columns of `effects.ThresholdCurve.drawn`.
     """
     targets = list(dict.fromkeys(table["target"]))
     table = table.assign(small=table["remedy"].str.startswith(GUARDED_PREFIX) & ~table["pareto"])

@@ -6,7 +6,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap, to_rgba
 from matplotlib.figure import Figure
 
-from paraguard_utils.analysis import wording
+from paraguard_utils.analysis import validity, wording
 from paraguard_utils.analysis.confusion import CI_COLUMNS
 from paraguard_utils.core import disagreement
 from paraguard_utils.core.confusion import CR_THRESHOLDS
@@ -25,9 +25,8 @@ PAPER_R_ITEM = "r.similarity"
 def plot_variance_parts(table: Table) -> Figure:
     """Draw where the variance of each target's decisions goes: a bar a target, its parts side by side.
 
-    The bar of meaning carries its 95 % interval; most meaning stands first, targets with few refusals last. Answers
-    drawn by chance stand below a line, with their dice. A page wide. `table` has rows of `variance.split_variance` and
-    of `variance.split_sampled_variance`.
+    Most meaning stands first, targets with few refusals last; drawn answers stand below a line, with their dice. A page
+    wide. `table` has rows of `variance.split_variance` and of `variance.split_sampled_variance`.
     """
     order = {"by": ["few", "meaning"], "ascending": [True, False], "kind": "stable"}
     kinds = [table[table["decoding"] == decoding] for decoding in ("greedy", "drawn")]
@@ -71,10 +70,7 @@ def _widest(values: np.ndarray | pd.Series) -> int:
 
 
 def plot_targets(table: Table) -> Figure:
-    """Draw how often and how sensibly each target refuses: estimates with 95 % intervals, one panel per measure.
-
-    A page wide. `table` is Table 1.
-    """
+    """Draw each target's rates and scores from Table 1 with intervals, a panel per measure. A page wide."""
     panels = {
         "frr": ("FRR", "share of\nprompts"),
         "dr": ("DR", "0: meaning decides,\n1 (dotted): chance"),
@@ -94,10 +90,7 @@ def plot_targets(table: Table) -> Figure:
 
 
 def plot_by_source(table: Table) -> Figure:
-    """Draw how often and how sensibly targets refuse the prompts of several benchmarks, with 95 % intervals.
-
-    A page wide. `table` has rows of `full_scale.estimate_by_source`, of targets with the same sources.
-    """
+    """Draw `full_scale.estimate_by_source` of targets with the same sources, with intervals. A page wide."""
     names, sources = (list(dict.fromkeys(table[column])) for column in ("target", "source"))
     size = (style.PAGE_WIDTH, 0.35 + (0.35 + 0.17 * len(sources)) * len(names))
     figure, axes = style.subplots(len(names), 2, figsize=size, sharex="col", sharey=True, squeeze=False)
@@ -150,10 +143,7 @@ def plot_shared_wording(table: Table, curves: Table) -> Figure:
 
 
 def plot_against_floors(table: Table) -> Figure:
-    """Draw CI beside its matched floor (rings), and both kinds of excess, in both readings: a panel per measure.
-
-    A page wide. `table` is Table 1 with the columns of `chance.compare_with_chance`.
-    """
+    """Draw CI beside its matched floor (rings), and both kinds of excess, a panel per measure. A page wide."""
     panels = {
         "ci": ("CI", "mean score,\nring: matched floor"),
         "excess": ("Excess in clusters", "rejected minus\naccepted pairs"),
@@ -302,13 +292,11 @@ def _draw_trend(axis: Axes, own: pd.DataFrame, column: str, colour: str) -> None
     style.draw_interval_bars(axis, means, "mean", means["mean_similarity"], "y", **look)
 
 
-def plot_ci_correlates(table: Table, titled: dict[str, str], parts: dict[str, str], limit: float) -> Figure:
-    """Draw what CI(r) correlates with (`validity.correlate_ci`): r with its interval by covariate, a panel per target.
-
-    `titled` holds the titles of the covariates, `parts` those of the signals, which are parts of CI. The paper's break
-    condition on |r|, `limit`, is dashed. A page wide.
-    """
-    rows, names = [*titled, *parts], [*titled.values(), *(f"{part} (part of CI)" for part in parts.values())]
+def plot_ci_correlates(table: Table) -> Figure:
+    """Draw r of CI(r) with covariates and signals (`validity.correlate_ci`), a panel per target. A page wide."""
+    titled, limit = validity.COVARIATE_TITLES, validity.CORRELATION_LIMIT
+    rows = [*titled, *validity.SIGNAL_TITLES]
+    names = [*titled.values(), *(f"{part} (part of CI)" for part in validity.SIGNAL_TITLES.values())]
     figure, panels = style.make_listed_panels(table, names, 3)
     for axis, _, own in panels:
         axis.axhspan(len(titled) - 0.5, len(rows) - 0.5, color=style.PALE, lw=0, zorder=-1)
@@ -335,10 +323,7 @@ def plot_ci_correlates(table: Table, titled: dict[str, str], parts: dict[str, st
 
 
 def plot_cr_curve(curve: Table) -> Figure:
-    """Draw CR against tau beside what permuted labels give, a panel per target. A page wide.
-
-    `curve` has target, reading, tau, cr, null, null_low, null_high.
-    """
+    """Draw CR and the permutations' (`chance.compare_with_chance`) against tau, a panel per target. A page wide."""
     figure, panels = style.make_target_grid(curve, 3, 1.7, ylabel="CR@tau")
     for axis, _, own in panels:
         axis.axvline(CR_THRESHOLDS[0], zorder=0, **style.PAPER_LINE)

@@ -10,6 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from paraguard_utils.analysis import surrogate
+from paraguard_utils.analysis.sensitivity import DEFAULT_CHOICES
 from paraguard_utils.core.confusion import N_NEIGHBOURS
 from paraguard_utils.labels import follow_ups
 from paraguard_utils.registry import display_titles
@@ -46,10 +47,7 @@ def plot_weight_simplex(table: Table) -> Figure:
 
 
 def plot_against_k(table: Table) -> Figure:
-    """Draw CI, CR@0.60 and CD against the number of neighbours, a line and its 95 % band per target. A page wide.
-
-    `table` is the dimension `k` of the sensitivity table.
-    """
+    """Draw CI, CR@0.60 and CD against k (sensitivity table), a line and a 95 % band per target. A page wide."""
     figure, axes = style.subplots(1, 3, figsize=(style.PAGE_WIDTH, 2.1))
     deepest = table["setting"].astype(int).max() if len(table) else N_NEIGHBOURS
     looks, ends = style.target_looks(dict.fromkeys(table["target"])), []
@@ -68,14 +66,13 @@ def plot_against_k(table: Table) -> Figure:
     return figure
 
 
-def plot_settings(table: Table, default: dict[str, str]) -> Figure:
-    """Draw by how much CI and excess differ from those of the default setting: a mark a target, 0 is the default.
+def plot_settings(table: Table) -> Figure:
+    """Draw by how much CI and excess of the sensitivity table's rows differ from those of the default settings.
 
     The lines are the 95 % intervals of the settings' own estimates, less the estimate of the default. A page wide.
-    `table` has rows of the sensitivity table, `default` the usual setting of each dimension.
     """
     names, measures = list(dict.fromkeys(table["target"])), ("ci", "excess")
-    usual = table["setting"] == table["dimension"].map(default)
+    usual = table["setting"] == table["dimension"].map(DEFAULT_CHOICES)
     base = table.loc[usual, ["dimension", "target", *measures]]
     moved = table[~usual].merge(base, on=["dimension", "target"], how="left", suffixes=("", "_usual"))
     for measure in measures:
@@ -111,9 +108,8 @@ _LENT = {
 def plot_surrogate_levels(table: Table) -> Figure:
     """Draw how far CI at a level is CI with the target's own signals: a mark a target, with its 95 % interval.
 
-    Left the rank correlation of CI(r) over rejections, right the difference of CI. A page wide. `table` has rows of
-    one reading of `surrogate.surrogate_table`; targets with few rejections are left out. Of the prompts that were
-    answered several times, what only they have is drawn, and `text` beside it.
+    Left the rank correlation of CI(r) over rejections, right the difference of CI; of drawn answers what only they
+    have, and `text` beside it. A page wide. `table` is one reading of `surrogate.surrogate_table`; few are left out.
     """
     table = table[table["few"].eq(False)]
     names = list(dict.fromkeys(table["target"]))
@@ -147,10 +143,7 @@ def _marks(
     widths: Sequence[float],
     **look: Any,
 ) -> tuple[Figure, Sequence[Axes]]:
-    """Draw two measures of each target at the keys of the index, and name the targets in a third panel.
-
-    Keys stand `height` inches apart; a target's marks are spread over the share `room` of that.
-    """
+    """Draw two measures by key, `height` inches apart, targets over the share `room`; name them in a third panel."""
     inches = height * max(4, len(keys))
     figure, axes = style.subplots(1, 3, figsize=(style.PAGE_WIDTH, 0.6 + inches), sharey=True, width_ratios=widths)
     shifts = room * (np.arange(len(names)) + 0.5) / max(1, len(names)) - room / 2

@@ -1,7 +1,4 @@
-"""What all figures share: one style, one palette, two widths, panels, interval bars, and `publish_figure`.
-
-Each function of the other modules takes frames and returns a matplotlib figure.
-"""
+"""What all figures share: one style, one palette, two widths, panels, interval bars, and `publish_figure`."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -128,10 +125,7 @@ def draw_row_rules(axis: Axes) -> None:
 
 
 def write_remark(axis: Axes, x: float, y: float, remark: str, of: str = "", **look: Any) -> None:
-    """Write a remark in the smallest print; `look` is `Axes.text`'s.
-
-    Its place is in data, or in shares of the panel ("xy") or of its width or height only (`of` "x" or "y").
-    """
+    """Write a remark (`Axes.text`) at a place in data, or in shares of the panel along `of` ("x", "y" or "xy")."""
     shares = {"xy": axis.transAxes, "x": axis.get_yaxis_transform(), "y": axis.get_xaxis_transform()}
     usual: Look = {"size": MIN_FONT_SIZE, "transform": shares.get(of, axis.transData)}
     axis.text(x, y, remark, **(usual | look))
@@ -146,10 +140,7 @@ def name_lines(figure: Figure, axis: Axes) -> None:
 def draw_interval_bars(
     axis: Axes, rows: pd.DataFrame, measure: str, at: np.ndarray | pd.Series, along: str = "x", **look: Any
 ) -> None:
-    """Draw an estimate of each row as a dot on the bar of its interval; `look` is `Axes.errorbar`'s.
-
-    Estimates run along x at the heights `at`, or along y at the places `at`.
-    """
+    """Draw each row's estimate along x, or y, as a dot on its interval (`Axes.errorbar`), at the places `at`."""
     value, low, high = (rows[f"{measure}{end}"].to_numpy(float) for end in ("", "_low", "_high"))
     places = (value, at) if along == "x" else (at, value)
     axis.errorbar(*places, **({"fmt": "o", f"{along}err": [value - low, high - value]} | look))

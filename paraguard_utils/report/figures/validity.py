@@ -47,10 +47,7 @@ def plot_known_truth(table: Table) -> Figure:
 
 
 def plot_noise_response(table: Table) -> Figure:
-    """Draw the measures of every system against the share of its decisions that were turned, with 95 % intervals.
-
-    A page wide. `table` has system, noise and the measures, on clusters of all classes.
-    """
+    """Draw systems' measures (system, noise) against the share of turned decisions, with intervals. A page wide."""
     measures = ("dr", "ci", "cr60", "cd", "excess")
     figure, axes = style.subplots(1, len(measures), figsize=(style.PAGE_WIDTH, 2.1), sharex=True)
     looks = style.model_looks(table["system"])
