@@ -1,4 +1,4 @@
-"""Estimate from decisions alone whether asking again in other words helps (ours; `docs/method.md`, Shared wording)."""
+"""Estimate from decisions alone whether asking again in other words helps (ours; `docs/method.md`, Shared wording, rephrasing, triggers)."""
 
 from collections.abc import Mapping
 
