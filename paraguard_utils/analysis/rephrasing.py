@@ -1,4 +1,7 @@
-"""Estimate from decisions alone whether asking again in other words helps (ours; `docs/method.md`, Shared wording, rephrasing, triggers)."""
+"""Estimate from decisions alone whether asking again in other words helps.
+
+All of it ours (`docs/method.md`, Shared wording, rephrasing, triggers).
+"""
 
 from collections.abc import Mapping
 
