@@ -83,8 +83,9 @@ def test_recorded_scores_follow_from_recorded_traces(name, recorded_corpus, resu
     config = settings.freeze({"store": "recorded", "corpus": "paraguard_mini"})
     traces = trace_store.read_traces(RECORDED, "paraguard_mini", recorded_corpus, name)
     labels = labelling.read_matching_labels(RECORDED, "paraguard_mini", name, traces)
+    store = stores.Store("recorded")  # made here, so that it writes below the test's own folder
     pairs, scores = pipeline.score_target(
-        RECORDED, recorded_corpus, name, labels, traces, prompting.model_of_target(name), config
+        store, recorded_corpus, name, labels, traces, prompting.model_of_target(name), config
     )
     old = RECORDED.read("pairs", "paraguard_mini", name)
     pd.testing.assert_frame_equal(pairs, old, check_dtype=False, rtol=0, atol=0.51 * 10.0**-pipeline.PAIR_DECIMALS)
