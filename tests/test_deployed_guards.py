@@ -595,6 +595,36 @@ def test_a_classifier_whose_unsafe_labels_are_unknown_is_an_error(labels, tmp_pa
         deployed.load_deployed_guard(str(folder), ENTRIES["any-classifier"])
 
 
+def test_a_model_that_answers_in_words_is_no_classifier(tmp_path, capfd):
+    folder = tiny.write(tmp_path / "some-chat-model")
+    with pytest.raises(ModelError, match=r"its weights are of LlamaForCausalLM, not of a text classifier") as error:
+        panel.load_guard(str(folder))
+    assert "\n" not in str(error.value) and capfd.readouterr() == ("", "")
+
+
+def test_a_classifier_without_its_head_is_refused_before_anything_is_scored(tmp_path, capfd):
+    folder = classifier(tmp_path / "toxic-bert", "bert", ["toxic", "threat"])
+    network = AutoModelForSequenceClassification.from_pretrained(folder)
+    kept = {name: value for name, value in network.state_dict().items() if not name.startswith("classifier")}
+    network.save_pretrained(folder, state_dict=kept)
+    capfd.readouterr()
+    with pytest.raises(ModelError, match=r"2 of its weights are not in the folder, classifier\.bias first") as error:
+        panel.load_guard(str(folder))
+    assert "\n" not in str(error.value) and capfd.readouterr() == ("", "")
+
+
+def test_a_snapshot_of_a_hub_is_known_by_its_name_and_another_folder_by_match(folders, tmp_path):
+    snapshot = tmp_path / "models--meta-llama--Llama-Guard-3-8B" / "snapshots" / "0f1e2d3c"
+    shutil.copytree(folders("llama-guard-3-8b"), snapshot)
+    found = panel.load_guard(str(snapshot))
+    assert found.name.startswith("meta-llama_llama-guard-3-8b-") and "chat template" in found.about
+    other = shutil.copytree(snapshot, tmp_path / "weights")
+    (tmp_path / "g.yaml").write_text(f"model: {other}\nmatch: meta-llama/Llama-Guard-3-8B\nthreshold: 0.7\n")
+    named_by_file = panel.load_guard(str(tmp_path / "g.yaml"))
+    assert named_by_file.threshold == 0.7 and named_by_file.about == found.about
+    np.testing.assert_array_equal(named_by_file.score(TEXTS), found.score(TEXTS))
+
+
 def test_a_classifier_reads_control_tokens_as_text(tmp_path):
     guard = deployed.load_deployed_guard(
         str(classifier(tmp_path / "toxic-bert", "bert", ["toxic", "threat"])), ENTRIES["toxic-bert"]

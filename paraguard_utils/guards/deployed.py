@@ -32,16 +32,18 @@ _MIN_LABEL_SHARE = 1e-4
 def match_guard_entry(name: str, entries: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Any] | None:
     """Return the first of the entries (section `deployed` of `data/guards.yaml`) with a pattern that a name matches.
 
-    The name is a hub id or a local folder, of which the last part is compared; behind a colon may stand another reading
-    of the same weights.
+    The name is a hub id or a local folder, of which the last part is compared unless it is a hub's snapshot; behind a
+    colon may stand another reading of the same weights.
     """
     where, _, reading = name.partition(":")
     folder = Path(where).expanduser()
+    own = loading.folder_model_id(folder) if folder.is_dir() else where
+    by_last_part = folder.is_dir() and "/" not in own
     for entry in entries.values():
         for pattern in entry.get("match", ()):
             wanted, _, other = pattern.lower().partition(":")
-            names = {where: wanted} | ({folder.resolve().name: wanted.rpartition("/")[2]} if folder.is_dir() else {})
-            if reading == other and any(fnmatchcase(own.lower(), glob) for own, glob in names.items()):
+            wanted = wanted.rpartition("/")[2] if by_last_part else wanted
+            if reading == other and fnmatchcase(own.lower(), wanted):
                 return entry
     return None
 

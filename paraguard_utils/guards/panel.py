@@ -198,10 +198,15 @@ def _from_user(name: str, given: Mapping[str, Any], corpus: Corpus | None) -> Gu
 
 
 def _from_deployed(model: str, given: Mapping[str, Any]) -> Guard:
-    """Load a deployed guard by its hub id or folder; fields that are `given` override those of the entry it matches."""
+    """Load a deployed guard by its hub id or folder; fields that are `given` override those of the entry it matches.
+
+    A string under `match` names the hub id whose entry it is, for a folder of another name.
+    """
     from paraguard_utils.guards import deployed  # takes seconds, for torch
 
-    entry = {**(deployed.match_guard_entry(model, registry.guard_entries("deployed")) or {}), **given}
+    own = {field: value for field, value in given.items() if field != "match"}
+    found = deployed.match_guard_entry(str(given.get("match", model)), registry.guard_entries("deployed"))
+    entry = {**(found or {}), **own}
     if not entry.get("kind"):
         raise SettingsError(registry.unknown_guard(model))
     return deployed.load_deployed_guard(model, entry)

@@ -88,7 +88,7 @@ def resolve_model(name: str) -> ModelSource:
         return ModelSource(f"{slugify_model(path.stem)}-{digest[:8]}", digest, path, name)
     if path.is_dir():
         digest = _folder_digest(path)
-        return ModelSource(f"{slugify_model(path.resolve().name)}-{digest[:8]}", digest, path, name)
+        return ModelSource(f"{slugify_model(folder_model_id(path).replace('/', '_'))}-{digest[:8]}", digest, path, name)
     if re.fullmatch(r"[\w.-]+/[\w.-]+", name) and not name.startswith((".", "~")):
         from huggingface_hub import snapshot_download
 
@@ -103,6 +103,13 @@ def resolve_model(name: str) -> ModelSource:
         f"model {name!r} is neither a packaged name ({', '.join(PACKAGED_MODELS)}), nor an existing folder or .gguf "
         "file, nor a hub id such as owner/model"
     )
+
+
+def folder_model_id(folder: Path) -> str:
+    """Return the name of a model's folder; for a hub's snapshot, which is named by its commit, the hub id."""
+    folder = folder.resolve()
+    cached = [part for part in folder.parts if part.startswith("models--")]
+    return cached[-1].removeprefix("models--").replace("--", "/") if cached else folder.name
 
 
 def check_device(device: str) -> None:
@@ -183,14 +190,34 @@ def load_text_classifier(
 ) -> TextClassifier:
     """Load a resolved text classifier, which reads the string of a control token inside a text as text.
 
-    With `independent` None the model's configuration decides. Errors are those of `load_model`.
+    With `independent` None the model's configuration decides. Errors are those of `load_model`; weights without a
+    classifier's head are one too, since the library would draw a head at random.
     """
     import torch
-    from transformers import AutoModelForSequenceClassification, AutoTokenizer
+    from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
+    from transformers.utils import logging
 
     place = (source.path, f"classifier {source.name}")
+    kinds = _from_folder(AutoConfig, *place).architectures or ["an architecture that is not named"]
+    if not any(kind.endswith("ForSequenceClassification") for kind in kinds):
+        raise ModelError(
+            f"{place[1]} cannot be loaded: its weights are of {', '.join(kinds)}, not of a text classifier, whose head "
+            "would be drawn at random; an entry of your own says how to ask a model that answers in words"
+        )
     tokenizer = _from_folder(AutoTokenizer, *place)
-    network = _from_folder(AutoModelForSequenceClassification, *place, use_safetensors=True)
+    verbosity = logging.get_verbosity()
+    logging.set_verbosity_error()  # the library reports at length on what is missing
+    try:
+        network, about = _from_folder(
+            AutoModelForSequenceClassification, *place, use_safetensors=True, output_loading_info=True
+        )
+    finally:
+        logging.set_verbosity(verbosity)
+    if lacking := sorted(about["missing_keys"]):
+        raise ModelError(
+            f"{place[1]} cannot be loaded: {len(lacking)} of its weights are not in the folder, {lacking[0]} first, "
+            "and would be drawn at random; copy it again"
+        )
     network.eval().to(device)
     if independent is None:
         independent = network.config.num_labels == 1 or network.config.problem_type == "multi_label_classification"
