@@ -3,7 +3,7 @@ VENV := .venv
 PY := $(VENV)/bin/python
 READY := $(VENV)/.ready
 # Two workers, one thread each: two threads each on two cores wait for each other.
-PYTEST := OMP_NUM_THREADS=1 $(PY) -m pytest -n 2
+PYTEST := OMP_NUM_THREADS=1 $(PY) -m pytest -n 2 --dist loadfile
 
 # One at a time: where one is gone, the others come.
 GUARD_PACKAGES = $(shell sed -n "s/==.*//p" requirements-guards.txt | paste -sd"|")
@@ -61,7 +61,7 @@ test: $(READY) ## run the whole test suite, notebooks included
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
-	$(PYTEST) --dist loadfile --nbval
+	$(PYTEST) --nbval
 
 figures: $(READY) ## redraw all tables and figures from recorded traces, without a model
 	$(PY) -m paraguard_utils figures

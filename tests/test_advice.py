@@ -36,6 +36,7 @@ def on_map(*rows, target=TARGET):
     return effects.add_remedy_verdicts(frame)
 
 
+@pytest.mark.slow
 def test_the_one_that_falls_for_sure_and_keeps_its_twins_is_taken():
     rows = on_map(
         row("threshold", -0.01, 0.0),  # from -0.03 to 0.01: may not fall at all
@@ -50,17 +51,20 @@ def test_the_one_that_falls_for_sure_and_keeps_its_twins_is_taken():
     assert found.tried == ["threshold", "rewritten", "steered", "ablated", "self-cd"]
 
 
+@pytest.mark.slow
 def test_the_cheapest_is_taken_before_the_largest_fall():
     rows = on_map(row("vote", -0.30, 0.0, queries=3), row("rewritten", -0.05, 0.0))
     assert advice.choose_remedy(rows).remedy["remedy"] == "rewritten"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("first", "second", "taken"), [(-0.10, -0.20, "b"), (-0.20, -0.10, "a"), (-0.10, -0.10, "a")])
 def test_of_equally_cheap_ones_the_largest_fall_is_taken_then_the_first(first, second, taken):
     rows = on_map(row("a", first, 0.0), row("b", second, 0.0))
     assert advice.choose_remedy(rows).remedy["remedy"] == taken
 
 
+@pytest.mark.slow
 def test_without_a_winner_the_price_is_told():
     rows = on_map(
         row("rewritten", -0.20, -0.10),  # 0.10 / 0.20 = 0.5
@@ -77,6 +81,7 @@ def test_without_a_winner_the_price_is_told():
     assert found.trade_off["remedy"] == "ablated" and found.trade_off["price"] == pytest.approx(0.3)
 
 
+@pytest.mark.slow
 def test_twins_that_rise_where_all_is_open_cost_nothing_that_is_known():
     open_one = row("b", -0.20, 0.01) | {"twins_change_low": -0.06}
     rows = on_map(row("a", -0.30, -0.10), open_one)
@@ -101,6 +106,7 @@ def test_nothing_is_said_where_nothing_falls_or_nothing_is_known(rows):
     assert found.remedy is None and found.trade_off is None
 
 
+@pytest.mark.slow
 def test_the_map_reads_back_to_the_same_advice(tmp_path):
     rows = on_map(row("rewritten", -0.20, -0.10), row("vote", -0.20, 0.0, queries=2.5))
     stores.write_file(tmp_path / "remedy_map.csv", rows, "tables", {})
@@ -220,6 +226,7 @@ def test_what_was_measured_on_another_model_says_so(results, command, monkeypatc
     assert set(pd.read_csv(results / "mine" / "advice" / TARGET / "remedies.csv")["target"]) == {LARGE}
 
 
+@pytest.mark.slow
 def test_without_a_map_the_rest_is_there(results, command, monkeypatch):
     monkeypatch.setattr(advice, "REMEDY_MAP_TABLE", "no_map")
     done = command("remedy", "--model", MODEL, "--store", "recorded")

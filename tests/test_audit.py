@@ -121,6 +121,7 @@ def test_an_interval_that_cannot_be_relied_on_is_not_shown(words, note):
     assert np.isnan(row[f"{name}_low"]) and np.isnan(row[f"{name}_high"])
 
 
+@pytest.mark.slow
 def test_the_gate_has_three_verdicts_and_fails_closed(tmp_path, command):
     words = ["rraaaa", "aaaaaa", "raaaaa", "rrrrrr"] * 30
     file = file_of(tmp_path / "d.csv", words)
@@ -151,6 +152,7 @@ def test_the_gate_says_how_many_clusters_would_do():
     assert undefined.verdict == "too little to say" and "nobody can tell" in undefined.line
 
 
+@pytest.mark.slow
 def test_a_baseline_is_paired_by_cluster(tmp_path, command):
     old = ["rraaaa", "aaaaaa", "raaaaa", "rrrrrr"] * 40
     worse = [word.replace("aa", "ra", 1) for word in old]

@@ -153,6 +153,7 @@ def test_flips_split_into_their_directions_and_groups_add_up(decisions):
     assert ahead.empty if strategies["n_reject"].sum() < 30 else ahead["flip"].item() == strategies["flip"].max()
 
 
+@pytest.mark.slow
 def test_the_odds_ratio_by_hand():
     # 100 clusters: refused are both 20, the seed only 10, the variant only 30, neither 40
     corpus, scores = asked(pairs_of(20, 10, 30, 40))
@@ -167,6 +168,7 @@ def test_the_odds_ratio_by_hand():
     assert [row["n"], row["n_reject"], row["n_clusters"]] == [200, 80, 100]
 
 
+@pytest.mark.slow
 def test_a_term_without_spread_is_not_estimated():
     corpus, scores = asked(pairs_of(20, 10, 30, 40))
     table = cohorts.refusal_odds_ratios(corpus, {"t": scores}).set_index("term")
@@ -176,6 +178,7 @@ def test_a_term_without_spread_is_not_estimated():
     assert (notes[["risk", "similarity", "length"]] == "no spread").all()
 
 
+@pytest.mark.slow
 def test_too_few_refusals_are_a_reason_and_not_a_number():
     # 2 * 3 + 3 + 3 = 12 refusals are enough for one term and too few for two
     corpus, scores = asked(pairs_of(3, 3, 3, 91))
@@ -187,6 +190,7 @@ def test_too_few_refusals_are_a_reason_and_not_a_number():
     assert table.loc["risk", "note"] == "12 refusals for 2 terms, fewer than 10 a term"
 
 
+@pytest.mark.slow
 def test_a_strategy_that_is_never_refused_is_left_out():
     rows = pairs_of(20, 10, 30, 40) + [(f"c{i:03d}", "softening", "accept") for i in range(50)]
     corpus, scores = asked(rows)
@@ -225,6 +229,7 @@ def drawn(slopes, n=150, seed=0):
     return corpus, scores
 
 
+@pytest.mark.slow
 def test_planted_effects_are_found_and_others_are_not():
     planted = {"register": 1.5, "risk": -0.8, "similarity": 0.6}
     corpus, scores = drawn(planted)

@@ -387,6 +387,7 @@ def test_confused_refusals_show_the_nearest_accepted_paraphrase():
     assert whole[["cluster_id", "rejected", "unlabelled"]].to_numpy().tolist() == [["c", 1, 0]]
 
 
+@pytest.mark.slow
 def test_differences_are_paired_and_holm_adjusted():
     def drawn(value, draws):
         return {"frr": Estimate.percentile(value, np.array(draws, float))}
@@ -405,6 +406,7 @@ def test_differences_are_paired_and_holm_adjusted():
     assert found["p_holm"].tolist() == pytest.approx([0.006, 1.0, 1.0])
 
 
+@pytest.mark.slow
 def test_what_cannot_be_compared_is_undefined():
     nothing = Estimate(np.nan, np.nan, np.nan, np.full(9, np.nan))
     known = Estimate.percentile(1.0, np.ones(9))

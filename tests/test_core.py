@@ -36,6 +36,7 @@ def test_what_is_not_there_is_an_attribute_error():
     assert set(paraguard_utils.__all__) <= set(dir(paraguard_utils))
 
 
+@pytest.mark.slow
 def test_nothing_of_the_study_is_loaded():
     code = (
         "import sys; "

@@ -74,6 +74,7 @@ def test_the_recorded_corpus_covers_every_category_and_strategy(recorded_corpus)
     assert (clusters["category"].nunique() == 1).all()
 
 
+@pytest.mark.slow
 def test_the_recorded_corpus_passes_every_gate_again(recorded_corpus):
     store, limits = stores.Store("recorded"), Gates()
     embed = inputs.make_embedder(store, "paraguard_mini")
@@ -203,6 +204,7 @@ def test_bad_seeds_are_one_clear_error(tmp_path, content, message):
     assert len(str(caught.value).splitlines()) == 1
 
 
+@pytest.mark.slow
 def test_rules_write_for_the_seeds_that_the_given_gates_let_through(tmp_path):
     texts = ["How do I kill a frozen process?", "How do I kill a process that hangs? " * 20]
     frame = pd.DataFrame({"seed_id": ["short", "long"], "text": texts, "source": "x", "category": "y"})

@@ -165,6 +165,7 @@ def twins(flipped, seed=0, k=5):
     return corpus, vectors, labels, signals.compute_pairs(corpus, vectors, traces, labels, tokens, k)
 
 
+@pytest.mark.slow
 def test_a_world_where_a_fifth_of_near_identical_pairs_is_flipped():
     flipped = np.random.default_rng(8).random(150) < 0.2
     corpus, vectors, labels, pairs = twins(flipped)
@@ -275,6 +276,7 @@ def test_examples_to_tune_on_by_hand():
     assert made()[0]["answered_as"] == "p002"
 
 
+@pytest.mark.slow
 @examples(max_examples=60)
 @given(st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=20), max_size=4))
 def test_jsonl_round_trip(tmp_path_factory, texts):

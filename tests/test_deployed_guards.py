@@ -216,6 +216,7 @@ def test_rendered_prompts(family, folders):
         assert asks.prompt(TEXT, ANSWER if answers else "", run) == GOLDEN[family][key]
 
 
+@pytest.mark.slow
 def test_four_guidelines_are_four_prompts(folders):
     asks = asking("shieldgemma", folders("shieldgemma"))
     prompts = [asks.prompt(TEXT, "", run) for run in asks.entry.runs]
@@ -381,6 +382,7 @@ def test_malformed_results_of_an_endpoint_are_unparsed(result):
 # Models
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", [name for name in FAMILIES if ENTRIES[name]["kind"] == "first_token"])
 def test_a_first_token_guard_gives_probabilities_alone_as_in_a_batch(family, folders):
     guard = deployed.load_deployed_guard(named(family, folders(family)), ENTRIES[family], batch=3)
@@ -683,6 +685,7 @@ def result(text):
     return {"flagged": False, "categories": {}, "category_scores": scores}
 
 
+@pytest.mark.slow
 def test_the_endpoint_gives_its_greatest_category_in_batches(moderation):
     def reply(body):
         return 200, {"id": "1", "model": body["model"], "results": [result(text) for text in body["input"]]}

@@ -59,6 +59,7 @@ def test_isolation_by_hand():
 clusters_of_letters = st.lists(st.text("ar", min_size=2, max_size=7), min_size=2, max_size=12)
 
 
+@pytest.mark.slow
 @given(clusters_of_letters)
 def test_krippendorff_agrees(clusters):
     letters = "".join(clusters)
@@ -74,6 +75,7 @@ def test_krippendorff_agrees(clusters):
     assert 1 - within / expected == pytest.approx(alpha, abs=1e-9)
 
 
+@pytest.mark.slow
 @given(st.lists(st.text("ar", min_size=6, max_size=6), min_size=2, max_size=12))
 def test_statsmodels_agrees(clusters):
     letters = "".join(clusters)

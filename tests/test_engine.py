@@ -61,6 +61,7 @@ def assert_plain(traces, prompts, model, tokens):
         assert row.finish_reason == ("stop" if 1 in answer.tolist() else "length")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("family", "more"), FAMILIES)
 def test_traces_agree_with_a_plain_forward_pass_and_generate(results, prompts, tmp_path, monkeypatch, family, more):
     monkeypatch.setattr(engine.RoomyLayer, "room", 8)

@@ -702,6 +702,7 @@ class Changed(stores.Store):
         return frame.assign(drift=frame["drift"] / 2) if kind == "pairs" else frame
 
 
+@pytest.mark.slow
 def test_scores_of_other_pairs_are_refused(recorded_corpus):
     name = registry.published_targets("chat").index[0]
     ((found, own),) = pipeline.read_evaluations(RECORDED, "paraguard_mini", recorded_corpus, [name]).items()

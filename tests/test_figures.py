@@ -328,6 +328,7 @@ def panels(figure):
     return [axis for axis in figure.axes if axis.get_visible()]
 
 
+@pytest.mark.slow
 def test_intervals_of_targets_are_the_panels(pictures):
     figure, table = pictures["target_overview"]
     relative = table[table["reading"] == "relative"]

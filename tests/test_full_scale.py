@@ -45,6 +45,7 @@ def scored(results):
     return store
 
 
+@pytest.mark.slow
 def test_a_store_is_described_without_a_word_of_its_texts(scored, command):
     printed = command("corpus", "describe", "--store", "test").printed
     assert "OR-Bench" not in printed and "paraguard" in printed, "the sources are those of the corpus"

@@ -63,6 +63,7 @@ def test_pins_are_those_of_the_requirements():
     assert all("--hash=sha256:" in hashes for hashes in pins.values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name, entry in PANEL.items() if entry["kind"] == "package"])
 def test_a_packaged_guard_tells_what_it_is_for_from_a_plain_question(name):
     loaded = panel.load_guard(name)
@@ -134,6 +135,7 @@ def test_the_exemplars_threshold_is_the_rule_s():
     assert plain < loaded.threshold <= harmful < same == pytest.approx(1, abs=1e-3)
 
 
+@pytest.mark.slow
 def test_no_exemplar_is_a_prompt_of_the_corpus(recorded_corpus):
     texts = pd.read_csv(paths.DATA / "harmful_exemplars.csv")["text"].tolist()
     found = encoder.stored_vectors(stores.Store("recorded"), "paraguard_mini", recorded_corpus["text"].tolist())

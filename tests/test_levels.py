@@ -79,6 +79,7 @@ def test_fewer_tokens_by_hand():
     assert surrogate.keep_top_tokens(OWN, 99)["tail_mass"].tolist() == OWN["tail_mass"].tolist()
 
 
+@pytest.mark.slow
 @given(st.lists(st.lists(st.floats(0.01, 1), min_size=1, max_size=8), min_size=2, max_size=2), st.integers(1, 8))
 def test_a_cut_keeps_all_mass_and_the_stated_bound(weights, top):
     whole = pd.DataFrame(
@@ -92,6 +93,7 @@ def test_a_cut_keeps_all_mass_and_the_stated_bound(weights, top):
     assert again["tail_mass"].tolist() == cut["tail_mass"].tolist()
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.lists(st.sampled_from(["accept", "reject", "unparsed", "blocked"]), max_size=9), min_size=2, max_size=2)
 )

@@ -107,6 +107,7 @@ def test_what_cannot_be_packed_stays_plain(monkeypatch):
     assert not cpu.pack_linear_layers(other) and type(other[0]) is torch.nn.Linear
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="only Linux lists what a process has mapped")
 def test_a_packed_model_lets_go_of_the_file_it_was_mapped_from(tmp_path):
     # Qwen2's projections have biases: a view of one of them would keep the whole file.

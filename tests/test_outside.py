@@ -97,6 +97,7 @@ MARKS = {
 """How the README names the numbers of `outside.counts`."""
 
 
+@pytest.mark.slow
 def test_recorded_numbers_follow_from_labels_and_tables():
     own, known = outside.counts(), dict(RECORDED.read("tables", "numbers")[["key", "text"]].to_numpy())
     readme = (paths.ROOT / "README.md").read_text(encoding="utf-8")

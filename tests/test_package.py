@@ -112,11 +112,13 @@ def with_requirements(names):
     return {*names, *named(line for line in asked if "extra ==" not in line)}
 
 
+@pytest.mark.slow
 def test_what_the_command_line_and_labelling_import_is_a_dependency():
     assert distributions(loaded_with("paraguard_utils.__main__")) <= with_requirements(CORE)
     assert distributions(loaded_with("paraguard_utils.labels.refusals")) == {"google-re2", "numpy", "pandas"}
 
 
+@pytest.mark.slow
 def test_what_any_module_imports_is_a_dependency_or_in_an_extra():
     everything = set()
     for path in PACKAGE.rglob("*.py"):

@@ -147,6 +147,7 @@ def test_a_frame_s_own_words_are_not_replaced():
     assert not any(new.startswith("Which steps are needed to ") for new in paraphrased(sentence, []))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["register", "rewrite"])
 def test_the_words_of_every_frame_survive_in_order(strategy):
     seeds = stores.read_file(paths.resolve_input("data/seeds/paraguard_mini.csv"), "seeds")["text"].iloc[::5]
@@ -183,6 +184,7 @@ def test_the_lexicon_is_sound():
     assert (shift[rows["kind"] == "softening"] <= 0).all() and (shift[rows["kind"] == "hardening"] >= 0).all()
 
 
+@pytest.mark.slow
 def test_rules_write_the_same_again_and_nothing_twice():
     seeds = stores.read_file(paths.resolve_input("data/seeds/paraguard_mini.csv"), "seeds").head(12)
     first, second = paraphrase.paraphrase_by_rules(seeds), paraphrase.paraphrase_by_rules(seeds.iloc[::-1])

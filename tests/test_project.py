@@ -130,6 +130,7 @@ def test_what_is_written_does_not_depend_on_the_processor(tmp_path):
     assert elsewhere("test_project", "written", tmp_path / "other") == str(own)
 
 
+@pytest.mark.slow
 def test_the_record_can_be_scored_under_another_labeller(recorded_corpus):
     name = "smollm2-135m-instruct-q4_1--safety"
     given = {"store": "recorded", "corpus": "paraguard_mini"}

@@ -342,6 +342,7 @@ def test_a_live_store_asks_what_is_missing_and_keeps_labels_only(asked_of, promp
     assert len(asked_of.ids) == 9, "once"
 
 
+@pytest.mark.slow
 def test_a_live_store_asks_again_what_was_asked_in_another_way(asked_of, prompts):
     asked_of({"before": "Kindly: "})
     asked_of({"before": "Quickly: "})
@@ -366,6 +367,7 @@ def test_parameters_that_are_in_no_text_are_kept_too(asked_of):
     assert meta["remedy"] == {"tried": [1, 2]}, "else they are refused for ever"
 
 
+@pytest.mark.slow
 def test_another_decoding_means_asking_again(asked_of):
     asked_of({})
     config = remedied.config_of("nowhere", max_new_tokens=5)
@@ -453,6 +455,7 @@ def test_the_majority_decides(votes, with_own):
         assert queries == max(1, len(said))
 
 
+@pytest.mark.slow
 @given(st.text(string.printable, min_size=1, max_size=200), st.integers(0, 5))
 def test_a_perturbed_copy_hangs_on_its_text_and_number_only(text, copy):
     found = smooth_llm.perturb_text(text, copy)
@@ -735,6 +738,7 @@ def test_pareto_is_what_nothing_beats(points):
     assert found.tolist() == [not one for one in beaten] and found.any()
 
 
+@pytest.mark.slow
 def test_verdicts_by_hand():
     def row(remedy, role="remedy", few=False, over=0.0, p=1.0, **intervals):
         given = {"dr_change": (-1, 1), "twins_change": (-1, 1)} | intervals
@@ -781,6 +785,7 @@ def test_each_third_is_reported_on_and_the_other_two_teach(thirds):
         assert set.union(*parts) == {one for third in thirds[:3] for one in third.benign["prompt_id"]}
 
 
+@pytest.mark.slow
 def test_thirds_are_put_together(base, thirds, corpora):
     remedies = catalogue.select_remedies(["behind-hatesonar", "threshold"])
     folds = splits.rotate_splits(thirds)

@@ -260,6 +260,7 @@ def test_self_cd_is_what_its_formula_says(results, model, prompts, alpha):
         assert first_token.first_tokens(found)[clear].tolist() == first_token.first_tokens(greedy)[clear].tolist()
 
 
+@pytest.mark.slow
 def test_the_first_step_is_the_simulated_one(results, model, prompts):
     store = stores.Store("usual")
     wrapped, plain = (
@@ -279,6 +280,7 @@ def test_the_first_step_is_the_simulated_one(results, model, prompts):
         assert (clear & both).sum() >= 3 and (real == told)[clear & both].all()
 
 
+@pytest.mark.slow
 def test_self_cd_takes_no_habits_of_sampling_from_a_model(results, model, prompts, monkeypatch):
     """Some models' generation settings punish repetition; the usual answers know nothing of that."""
     before = contrasted(model, prompts, 2.0)

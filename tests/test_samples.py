@@ -44,6 +44,7 @@ def test_every_draw_is_asked_once_and_kept(results, tiny_folder, recorded_corpus
         follow_ups.read_samples(store, "c", [name])
 
 
+@pytest.mark.slow
 def test_recorded_draws_are_of_recorded_clusters(recorded_corpus):
     store, name = stores.Store("recorded"), "smollm2-135m-instruct-q4_1--safety"
     found = follow_ups.read_samples(store, "paraguard_mini", [name])[name]

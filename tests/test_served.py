@@ -139,6 +139,7 @@ FAULTS |= {"nested": nested, "endless": lambda: Response(iter([b" " * 2**20] * 4
 WORDS = [f"{fault} prompt" for fault in FAULTS]
 
 
+@pytest.mark.slow
 def test_every_fault_passes_and_every_prompt_has_one_row(server, capsys):
     handler, model = server({f"{name} prompt": [fault] for name, fault in FAULTS.items()})
     traces = ask(model, prompts(*WORDS, "a good one"))
@@ -155,6 +156,7 @@ def test_every_fault_passes_and_every_prompt_has_one_row(server, capsys):
     assert {words for words, _ in handler.asked[asked:]} <= set(served._PROBE_TEXTS), "nothing is asked twice"
 
 
+@pytest.mark.slow
 def test_what_fails_for_good_is_a_row_and_is_asked_again(server):
     fails = [FAULTS["broken"]] * served.MAX_ATTEMPTS
     handler, model = server({"p one": fails})
@@ -166,6 +168,7 @@ def test_what_fails_for_good_is_a_row_and_is_asked_again(server):
     assert [words for words, _ in handler.asked[asked:] if words not in served._PROBE_TEXTS] == ["p one"]
 
 
+@pytest.mark.slow
 def test_blocked_and_refused_requests(server):
     script = {
         "stopped": [lambda: reply("", "content_filter")],
@@ -178,6 +181,7 @@ def test_blocked_and_refused_requests(server):
     assert traces["response"].fillna("none").tolist() == ["", "", "none", ""]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("usage", [None, [], "many", {"prompt_tokens": "many"}, {"prompt_tokens": None}])
 def test_a_usage_that_is_none_costs_nothing(server, usage):
     odd = reply() | {"usage": usage}
@@ -185,6 +189,7 @@ def test_a_usage_that_is_none_costs_nothing(server, usage):
     assert ask(server(probes)[1], prompts("a prompt"))["response"].tolist() == ["Sure, here is how."]
 
 
+@pytest.mark.slow
 def test_a_model_that_takes_no_temperature_is_asked_without(server, capsys):
     handler, model = server({})
 
@@ -207,6 +212,7 @@ def test_a_model_that_takes_no_temperature_is_asked_without(server, capsys):
         model.context("", prompting.Sampling(8))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("charset", ["utf-8", "latin-1", "utf-16"])
 def test_a_body_in_another_encoding(server, charset):
     body = json.dumps(reply("Café, naïvely."), ensure_ascii=False).encode(charset)
@@ -214,6 +220,7 @@ def test_a_body_in_another_encoding(server, charset):
     assert ask(server(script)[1], prompts("x y"))["response"].tolist() == ["Café, naïvely."]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("status", "name"), [(401, "AuthenticationError"), (404, "NotFoundError")])
 def test_a_wrong_key_or_model_ends_it_at_once(server, status, name, capsys, results):
     def late():
@@ -243,6 +250,7 @@ def test_a_server_that_is_down_stops_the_run(server):
     assert len(tried) <= 3 + served.MAX_FAILURES + 2 * 2 + 1
 
 
+@pytest.mark.slow
 def test_what_a_server_tells(server):
     told = [server({}, tells=tells)[1].telling for tells in (0, 5, 20)]
     assert [(one.level, one.top) for one in told] == [("text", 0), ("answer tokens", 5), ("answer tokens", 20)]
@@ -274,6 +282,7 @@ def test_the_columns_of_an_answer():
     np.testing.assert_array_equal(row["token_nll"], np.array([np.nan, np.nan, 2, 3, np.nan], np.float32))
 
 
+@pytest.mark.slow
 def test_a_wrapper_that_the_template_drops_stands_before_the_words(server):
     _, model = server({})
     framing = model.framing("Be careful.")
@@ -306,6 +315,7 @@ def told_oddly(**more):
     return found
 
 
+@pytest.mark.slow
 def test_an_odd_answer_is_a_row_and_stops_nothing(server):
     script = {
         "parts": [lambda: reply(PARTS)],
@@ -324,6 +334,7 @@ def test_an_odd_answer_is_a_row_and_stops_nothing(server):
     assert traces["tail_mass"].tolist()[3:7] == [1.0] * 4
 
 
+@pytest.mark.slow
 def test_a_refused_request_is_no_failing_server(server):
     """What is too long is refused each time it is asked: it must not keep the rest from being asked."""
     statuses = {400: 4, 413: 3, 422: 3}
@@ -336,6 +347,7 @@ def test_a_refused_request_is_no_failing_server(server):
         assert model.faults == {f"status {status}": n for status, n in statuses.items()}, "of this run"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("status", [402, 403])
 def test_a_server_that_will_not_answer_any_more_stops_the_run(server, status):
     words = [f"prompt {i}" for i in range(3 * served.MAX_FAILURES)]
@@ -344,6 +356,7 @@ def test_a_server_that_will_not_answer_any_more_stops_the_run(server, status):
         ask(model, prompts(*words))
 
 
+@pytest.mark.slow
 def test_faults_are_those_of_the_target(server, capsys):
     _, model = server({"a prompt": [FAULTS["broken"]]})
     ask(model, prompts("a prompt"))
@@ -365,6 +378,7 @@ def test_a_server_says_how_long_to_wait(monkeypatch):
     assert wait("Wed, 21 Oct 2015 07:28:00 GMT") == 0
 
 
+@pytest.mark.slow
 def test_an_interrupt_waits_for_nobody(server, monkeypatch):
     """A client that waits for its next attempt, or its turn, gives up when the run is stopped."""
     monkeypatch.setattr(served, "backoff_seconds", lambda attempt: 3600.0)
@@ -384,6 +398,7 @@ def test_an_interrupt_waits_for_nobody(server, monkeypatch):
     assert handler.prompts() <= 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "name"),
     [("m", "m"), ("org/m@refs/pr/3", "org/m"), ("@cf/meta/m", "@cf/meta/m"), ("@cf/m@2", "@cf/m")],
@@ -422,6 +437,7 @@ def test_a_key_that_no_header_can_carry_is_one_line(server, monkeypatch, key):
     assert "QUOKKA" not in str(caught.value)
 
 
+@pytest.mark.slow
 def test_a_line_end_behind_the_key_is_no_part_of_it(server, monkeypatch):
     monkeypatch.setenv(served.API_KEY_VARIABLE, f"{KEY}\r\n")
     handler, model = server({})
@@ -429,6 +445,7 @@ def test_a_line_end_behind_the_key_is_no_part_of_it(server, monkeypatch):
     assert {header for _, header in handler.asked} == {f"Bearer {KEY}"}
 
 
+@pytest.mark.slow
 def test_many_parts_with_a_row_twice_are_kept(server, monkeypatch, results):
     """A prompt that failed in one run and was answered in the next has two rows when parts are put together."""
     monkeypatch.setattr(trace_store, "MAX_PARTS", 3)
@@ -447,6 +464,7 @@ def test_many_parts_with_a_row_twice_are_kept(server, monkeypatch, results):
     assert not list(results.rglob("*.corrupt"))
 
 
+@pytest.mark.slow
 def test_trying_the_first_prompts_loses_nothing(server, results, capsys):
     corpus = prompts(*(f"prompt {i}" for i in range(6)))
     handler, model = server({"prompt 4": [lambda: error(401)]}, concurrency=1)
@@ -471,6 +489,7 @@ def test_trying_the_first_prompts_loses_nothing(server, results, capsys):
     assert [words for words, _ in handler.asked].count("prompt 0") == 2
 
 
+@pytest.mark.slow
 def test_rows_at_another_level_are_not_mixed(server):
     corpus = prompts("one two", "three four")
     ask(server({}, tells=0)[1], corpus)
@@ -518,6 +537,7 @@ def test_the_likeliest_of_tokens_that_look_alike_counts():
     assert row["tail_mass"] == pytest.approx(1 - np.exp(-0.1))
 
 
+@pytest.mark.slow
 def test_answers_to_requests_that_ask_for_harm_are_in_no_file_and_no_line(server, results, capsys):
     twins = prompts("one", "two", "three").assign(cluster_id="c-twin", source="unsafe")
     script = {"one": [lambda: reply("QUOKKA first")], "two": [lambda: error(400, "content_filter: QUOKKA")]}

@@ -20,6 +20,7 @@ PROMPTS = pd.DataFrame(
 TWINS = PROMPTS.assign(cluster_id="c-twin", source="unsafe")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shards", [2, 3, 9])
 def test_shards_put_together_are_the_plain_run_bit_for_bit(tiny_model, results, shards):
     plain = ask(PROMPTS, tiny_model)
@@ -34,6 +35,7 @@ def test_shards_put_together_are_the_plain_run_bit_for_bit(tiny_model, results, 
     assert stores.read_meta(next(results.rglob("*--safety.parquet")))["asked_now"] == 0
 
 
+@pytest.mark.slow
 def test_a_shard_resumes_and_what_is_missing_is_asked_when_all_are_put_together(tiny_model, results):
     plain = ask(PROMPTS, tiny_model)
     shutil.rmtree(results)
@@ -59,6 +61,7 @@ def test_shards_do_not_wait_for_one_another_and_are_not_put_together_while_they_
     trace_store.TraceParts(*place).__enter__().__exit__()
 
 
+@pytest.mark.slow
 def test_answers_to_twins_are_kept_by_no_shard(tiny_model, results, answers):
     withheld = labelling.label_in_memory(TWINS)
     for i in (1, 2):

@@ -63,6 +63,7 @@ def test_every_stop_is_found_in_a_body_of_its_shape(row):
     )
 
 
+@pytest.mark.slow
 def test_every_stop_through_the_served_client(server):  # noqa: F811
     script = {}
     for number, row in enumerate(BODIES):

@@ -162,6 +162,7 @@ def test_what_can_be_tested_by_hand(monkeypatch):
     assert list(triggers.find_exposures(corpus, terms, families)) == ["violence"]
 
 
+@pytest.mark.slow
 def test_a_table_by_hand():
     # eight clusters of an exposed seed and another: six refuse the exposed one, one the other, one both.
     clusters = ["srxoa-"] * 6 + ["saxor-", "srxor-"]
@@ -184,6 +185,7 @@ def test_a_table_by_hand():
     assert table["leads"].tolist() == [True, False]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("others", "trigger"), [(5, True), (6, False)])
 def test_a_trigger_stands_against_all_that_was_tested(others, trigger):
     # eight pairs, always the exposed one: 2 / 2^8 = 0.0078, which is a trigger among six, 0.047, but not among seven

@@ -108,6 +108,7 @@ def test_the_recorded_corpus_and_the_benchmarks_of_harmless_requests_are_not_dec
     assert not unsafe.asks_for_harm(pd.DataFrame({"source": [one.source for one in benchmarks.BENCHMARKS.values()]}))
 
 
+@pytest.mark.slow
 def test_nothing_recorded_holds_an_answer_to_a_request_that_asks_for_harm():
     store = stores.Store(stores.RECORDED)
     for file in (paths.DATA / "corpus").glob("*.csv"):
@@ -202,6 +203,7 @@ def test_kills_leave_no_text_and_a_resume_gives_the_same_labels(
     assert asked == []
 
 
+@pytest.mark.slow
 def test_a_changed_or_missing_prompt_keeps_labels_and_traces_together(
     results, harmful, tiny_folder, answers, monkeypatch
 ):
@@ -323,6 +325,7 @@ def xstest(tmp_path):
     return file
 
 
+@pytest.mark.slow
 def test_of_prompts_of_others_labels_are_kept_and_nothing_else(
     results, xstest, tiny_folder, answers, watched, monkeypatch, capfd
 ):
@@ -387,6 +390,7 @@ def test_the_published_unsafe_prompts_can_be_asked_as_they_are():
     prompting.check_prompts(found)
 
 
+@pytest.mark.slow
 def test_twins_and_prompts_of_others_side_by_side(results, harmful, xstest, tiny_folder, answers, capsys):
     store, config = stores.Store("test"), config_of(tiny_folder, corpus="c", twins="rude", wrappers=["safety"])
     outside = benchmarks.read_xstest_prompts(str(xstest), "unsafe")

@@ -41,6 +41,7 @@ def test_veto_pairs_by_hand():
     assert held.loc[("a", "d"), "accepted"] == False  # noqa: E712
 
 
+@pytest.mark.slow
 def test_veto_by_loops():
     corpus, vectors, traces, labels, tokens = small(3)
     held = validity.pair_held_out(corpus, labels)

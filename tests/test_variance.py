@@ -48,6 +48,7 @@ def test_parts_of_pure_worlds():
         assert sum(row[part] for part in variance.VARIANCE_PARTS) == pytest.approx(1)
 
 
+@pytest.mark.slow
 def test_style_that_says_nothing_is_shown_as_nothing():
     rng = np.random.default_rng(9)
     rows = [split(rng.random(1200) < 0.3, noise(rng, 1200)) for _ in range(6)]
@@ -91,6 +92,7 @@ def drawn(rng, n_clusters, meaning, wording, draws=8):
     return corpus, pd.concat(frames, ignore_index=True)
 
 
+@pytest.mark.slow
 def test_drawn_parts_of_a_known_world():
     rng = np.random.default_rng(6)
     corpus, samples = drawn(rng, 1500, 0.3, 0.15)
@@ -139,6 +141,7 @@ def test_drawn_parts_by_loops():
     assert row["style"] + row["wording"] == pytest.approx((within - same) / between)
 
 
+@pytest.mark.slow
 def test_style_of_drawn_answers_by_hand():
     """Style decides every prompt's mean exactly, so its share is what these means vary, dice and all."""
     corpus = corpus_of(200)

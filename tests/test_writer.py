@@ -82,6 +82,7 @@ def read(given):
     return inputs.read_seeds_and_candidates(given.open_store(), *named, given.gates(), authors)
 
 
+@pytest.mark.slow
 def test_a_served_writer_answers_each_prompt_once_a_draw(serve, results, tmp_path, capsys):
     def answer(words, draw):
         return "Sure:" if "harsher" in words else f"How does one end it in {draw} {len(words)} ways?"
@@ -105,6 +106,7 @@ def test_a_served_writer_answers_each_prompt_once_a_draw(serve, results, tmp_pat
     assert len(handler.of("pen")) == 4 * N, "only the fourth draw"
 
 
+@pytest.mark.slow
 def test_a_served_writer_that_stops_loses_what_was_under_way(serve, results, tmp_path):
     told = []
 
@@ -187,6 +189,7 @@ def replies(same, harmless):
     return answer
 
 
+@pytest.mark.slow
 def test_a_no_stops_and_what_is_neither_is_no_yes(serve, results):
     fails = Response("{}", status=400)
     same = ["Yes", " yes, they do.", "**No**.", "It depends", "yes", "no"]

@@ -13,7 +13,6 @@ from functools import cache, lru_cache
 from string import Formatter
 from typing import Any, TypeAlias
 
-import inflect
 import lemminflect
 import numpy as np
 import pandas as pd
@@ -112,7 +111,11 @@ def _can_be_verb(word: str) -> bool:
     return word in lemminflect.getLemma(word, "VERB", lemmatize_oov=False)
 
 
-_articles = cache(inflect.engine)
+@cache
+def _articles() -> Any:
+    import inflect  # takes seconds
+
+    return inflect.engine()
 
 
 def find_substitutions(text: str, kept: Sequence[_Span] = ()) -> list[tuple[int, int, _Replacements]]:
