@@ -2,6 +2,8 @@ PYTHON ?= python3
 VENV := .venv
 PY := $(VENV)/bin/python
 READY := $(VENV)/.ready
+# Bytecode is kept, whatever the environment says: compiling package and tests anew takes seconds a process.
+export PYTHONDONTWRITEBYTECODE :=
 # Two workers, one thread each: two threads each on two cores wait for each other.
 PYTEST := OMP_NUM_THREADS=1 $(PY) -m pytest -n 2 --dist loadfile
 
