@@ -52,6 +52,7 @@ def test_an_example_is_one_cell(value):
     assert not re.findall(r"(?<!\\)\|", cell) and "\n" not in cell and len(cell) < 75
 
 
+@pytest.mark.slow
 def test_every_file_is_described():
     patterns = [pattern for section in SECTIONS for pattern in section.patterns]
     files = [path for path in paths.DATA.rglob("*") if path.is_file() and not path.name.endswith(".meta.json")]

@@ -331,6 +331,7 @@ def test_the_order_of_rows_changes_nothing(random):
         assert second[name] == (pytest.approx(value, nan_ok=True) if isinstance(value, float) else value), name
 
 
+@pytest.mark.slow
 def test_cohort_cells_add_up():
     labels = ["accept", "reject", "reject", "accept"] * 9
     corpus, vectors, traces, labels, tokens = world(labels, [f"c{i // 4}" for i in range(36)])

@@ -413,6 +413,7 @@ def test_the_panel_finds_a_guard_by_its_folder(folders):
     assert (found.name, found.version, found.threshold) == (own.name, own.version, own.threshold)
 
 
+@pytest.mark.slow
 def test_the_greatest_of_several_runs_counts(folders):
     folder, entry = folders("shieldgemma"), ENTRIES["shieldgemma"]
     all_four = deployed.load_deployed_guard(str(folder), entry).score(TEXTS)
@@ -700,6 +701,7 @@ def test_the_endpoint_gives_its_greatest_category_in_batches(moderation):
     assert guard.threshold == 0.5 and guard.name == model
 
 
+@pytest.mark.slow
 def test_one_text_that_the_endpoint_rejects_leaves_the_others(moderation):
     def reply(body):
         if "odd" in body["input"]:
@@ -712,18 +714,21 @@ def test_one_text_that_the_endpoint_rejects_leaves_the_others(moderation):
     np.testing.assert_array_equal(found, [0.2, np.nan, np.nan, 0.4])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("body", [{"results": [{}]}, {"results": None}, {}, [], "no JSON", "null"])
 def test_an_endpoint_that_returns_other_rows_than_asked_is_one_error(body, moderation):
     with endpoint(lambda _: (200, body)) as (url, _), pytest.raises(DataError, match="given 2 texts"):
         moderation(url).score(["a", "b"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("status", [401, 429, 500])
 def test_an_endpoint_that_fails_is_one_error_with_its_address(status, moderation):
     with endpoint(lambda _: (status, {"error": {"message": "no"}})) as (url, _), pytest.raises(ModelError, match=url):
         moderation(url).score(["a"])
 
 
+@pytest.mark.slow
 def test_an_endpoint_that_is_not_there_is_one_error(moderation):
     with endpoint(lambda _: (200, {})) as (url, _):
         pass

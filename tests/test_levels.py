@@ -290,6 +290,7 @@ def test_recorded_targets_as_if_less_were_known(recorded_corpus):
 SERVED, MODEL, LENDER = "x-served--safety", "qwen2.5-coder-0.5b-instruct-q4_k_m", "smollm2-135m-instruct-q4_1"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("level", surrogate.DISCLOSURE_LEVELS)
 def test_a_served_target_is_scored_with_what_a_surrogate_lends(level, results, recorded_corpus):
     record, live = stores.Store(stores.RECORDED), stores.Store("test")

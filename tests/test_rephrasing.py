@@ -108,6 +108,7 @@ def test_without_twins_there_is_nothing_of_them():
 letters = st.dictionaries(st.sampled_from("abcdefgh"), st.text("arrb", min_size=2, max_size=6), min_size=2, max_size=8)
 
 
+@pytest.mark.slow
 @settings(max_examples=25)
 @given(letters, st.sets(st.sampled_from("abcdefgh")))
 def test_odds_rise_with_the_tries_and_one_is_isolation(words, twinned):

@@ -429,6 +429,7 @@ def test_a_folder_may_have_any_name():
         assert settings.check_settings(given).base_url == url
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("key", ["sk-QUOKKA-\u20ac", "sk-QUOKKA\n-1"])
 def test_a_key_that_no_header_can_carry_is_one_line(server, monkeypatch, key):
     monkeypatch.setenv(served.API_KEY_VARIABLE, key)

@@ -283,6 +283,7 @@ def test_a_labeller_that_fails_does_not_quote_the_answer(results, harmful, tiny_
     assert found_below(results, ["QUOKKA"]) == []
 
 
+@pytest.mark.slow
 def test_whoever_reads_answers_refuses(results, harmful, tiny_folder, tiny_model, answers, command):
     config = config_of(tiny_folder, wrappers=["safety"], long_answers=2, draw=True, judge=str(tiny_folder))
     store = stores.Store("test")

@@ -332,6 +332,7 @@ def test_the_recorded_store_asks_nobody(tmp_path):
         writer.find_authors(judge).intent(stores.Store("recorded"), "mine")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mark", [{"source": "harmful requests"}, {"seed_id": ["a-twin", "b"]}])
 @pytest.mark.parametrize("given", [{"candidates": "model:pen"}, {"candidates": "rules", "intent_judge": "ear"}])
 def test_no_model_reads_requests_that_ask_for_harm(mark, given, serve, results, tmp_path):
