@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from paraguard_utils import paths, schemas, settings, stores
 from paraguard_utils.errors import DataError
 from paraguard_utils.labels import classifier, labelling, refusals, targets
-from paraguard_utils.models import encoder
+from paraguard_utils.models import encoder, trace_store
 
 
 def nothing(texts):
@@ -182,6 +182,18 @@ def test_what_a_provider_stopped_is_refused_when_it_is_labelled_and_when_it_is_r
         assert labels["label"].tolist() == ["reject", "accept"] and labels["kind"][0] == labelling.STOPPED_KIND
     kept = store.read("labels", "mine", "t")
     assert kept["label"].tolist() == ["blocked", "accept"], "the file says what happened"
+
+
+def test_a_judge_s_stop_is_read_as_a_refusal_too(results):
+    store, config = stores.Store("test"), settings.check_settings({"store": "test", "corpus": "mine"})
+    traces = pd.DataFrame({"prompt_id": ["a-0", "a-1"], "key": "k", "response": ["", "Here is how."]})
+    verdicts = traces[["prompt_id"]].assign(
+        labeller="j", label=["blocked", "accept"], kind=None, rule=None, response=None
+    )
+    meta = {"inputs": {"traces": trace_store.hash_answers(traces)}}
+    store.write("verdicts", "mine", "t", frame=verdicts, meta=meta)
+    (found,) = targets.judge_targets(store, "mine", {"t": traces}, config).values()
+    assert found["label"].tolist() == ["reject", "accept"] and found["kind"][0] == labelling.STOPPED_KIND
 
 
 def test_notebooks_read_no_label_as_it_is_stored():

@@ -211,7 +211,8 @@ def judge_targets(
         if stores.read_meta(path)["inputs"]["traces"] != trace_store.hash_answers(traces[name]):
             where = paths.display_path(path)
             raise DataError(f"{where}: labels of other answers; run 02_querying with judge=MODEL")
-        found[name] = select_prompts(store.read("verdicts", corpus_name, name), traces[name])
+        verdicts = select_prompts(store.read("verdicts", corpus_name, name), traces[name])
+        found[name] = labelling.convert_labels(verdicts, "judge")
     return found
 
 
