@@ -79,6 +79,11 @@ def _lexicon() -> dict[tuple[str, str], list[tuple[str, str]]]:
 
 
 @cache
+def _longest_term() -> int:
+    return max(len(term.split()) for _, term in _lexicon())
+
+
+@cache
 def _frames() -> dict[str, list[dict[str, Any]]]:
     """Read the frames of each strategy and compile their patterns."""
     content = yaml.safe_load(FRAMES_FILE.read_text(encoding="utf-8"))
@@ -118,7 +123,8 @@ def _articles() -> Any:
     return inflect.engine()
 
 
-def find_substitutions(text: str, kept: Sequence[_Span] = ()) -> list[tuple[int, int, _Replacements]]:
+@lru_cache(maxsize=1_000)  # the same text is substituted in again and again
+def find_substitutions(text: str, kept: tuple[_Span, ...] = ()) -> list[tuple[int, int, _Replacements]]:
     """Find what the lexicon can replace in a text, outside the spans to be kept, in text order and without overlaps.
 
     Returns start, end, and for each kind the replacements, inflected and capitalised as the original. Where terms
@@ -133,11 +139,10 @@ def find_substitutions(text: str, kept: Sequence[_Span] = ()) -> list[tuple[int,
         _is_no_common_word(i, tokens) or any(a <= token.start() and token.end() <= b for a, b in spans)
         for i, token in enumerate(tokens)
     ]
-    longest = max(len(term.split()) for _, term in _lexicon())
     found, i = [], 0
     while i < len(tokens):
         step, free = 1, [*stays[i:], True].index(True)
-        for length in range(min(longest, free), 0, -1):
+        for length in range(min(_longest_term(), free), 0, -1):
             if options := _options(i, length, tokens[i][0][0].isupper(), lowered, tags):
                 found.append((tokens[i].start(), tokens[i + length - 1].end(), options))
                 step = length
@@ -227,7 +232,7 @@ def substitute_words(
     """
     needed: list[tuple[int, int, list[str]]] = []
     others: list[tuple[int, int, list[str]]] = []
-    for start, end, options in find_substitutions(text, kept):
+    for start, end, options in find_substitutions(text, tuple(kept)):
         for kinds, places in ((always, needed), (beside, others)):
             found = sorted({new for kind in kinds for new in options.get(kind, ())})
             if found:
