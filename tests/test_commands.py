@@ -52,7 +52,6 @@ NOT_RUN = {
 WEEKLY = {
     f".venv/bin/paraguard run --model {HUB}": "make reproduce runs its notebooks, and test_live a model of one's own",
     ".venv/bin/paraguard run --store mine": "the same on another corpus, which test_live asks, with a real model",
-    ".venv/bin/paraguard run 02 03 --model smollm2": "test_live asks the real model a dozen prompts and compares",
 }
 """Documented commands that take minutes and are run where PARAGUARD_WEEKLY is set, and what runs every time."""
 
