@@ -152,8 +152,8 @@ def read_matching_labels(
     """Read a target's labels in trace order; labels of other answers than the traces' are a DataError."""
     path, labels = read_labels(store, corpus_name, target, labeller)
     if read_meta(path)["inputs"]["traces"] != hash_answers(traces):
-        where = paths.display_path(path)
-        raise DataError(f"{where}: labels of other answers than the traces hold; run 02_querying again")
+        where, how = paths.display_path(path), "with judge=MODEL" if labeller == "judge" else "again"
+        raise DataError(f"{where}: labels of other answers than the traces hold; run 02_querying {how}")
     labels = select_prompts(labels, traces)
     if labeller == "judge":  # its file holds the judge's replies instead
         labels["response"] = traces["response"].map(replace_control, na_action="ignore").to_numpy()

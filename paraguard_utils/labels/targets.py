@@ -12,7 +12,7 @@ from paraguard_utils import paths, registry, stores, unsafe
 from paraguard_utils.errors import DataError, Missing, SettingsError
 from paraguard_utils.labels import judge, labelling
 from paraguard_utils.models import backends, loading, local, prompting, ray_cluster, served, trace_store
-from paraguard_utils.schemas import Corpus, Labels, Traces, select_prompts
+from paraguard_utils.schemas import Corpus, Labels, Traces
 from paraguard_utils.settings import RAY_DEVICE, TWINS, XSTEST, Settings
 from paraguard_utils.stores import Store
 
@@ -205,15 +205,11 @@ def judge_targets(
             labels = judge.judge_answers(store, f"{corpus_name}--{name}", model, frame, settings.batch)
             meta = settings.meta(traces=trace_store.hash_answers(frame), rubric=judge.JUDGE_RUBRIC)
             store.write("verdicts", corpus_name, name, frame=labels, meta=meta)
-    found = {}
-    for name in (name for name in traces if store.has("verdicts", corpus_name, name)):
-        path = store.path("verdicts", corpus_name, name)
-        if stores.read_meta(path)["inputs"]["traces"] != trace_store.hash_answers(traces[name]):
-            where = paths.display_path(path)
-            raise DataError(f"{where}: labels of other answers; run 02_querying with judge=MODEL")
-        verdicts = select_prompts(store.read("verdicts", corpus_name, name), traces[name])
-        found[name] = labelling.convert_labels(verdicts, "judge")
-    return found
+    return {
+        name: labelling.read_matching_labels(store, corpus_name, name, frame, "judge")
+        for name, frame in traces.items()
+        if store.has("verdicts", corpus_name, name)
+    }
 
 
 def choose_focus(names: Sequence[str], model: str = "", wanted: str = "") -> str:
