@@ -35,8 +35,9 @@ def print_preflight(
         asked = [file] if current and way.items() <= known.items() else []
         parts = (part for apart in ("", "labelled") for part in stores.Parts(file, kind, apart).files())
         for part in [*asked, *parts]:
-            with contextlib.suppress(DataError):  # missing or damaged: asked again
-                done += len(stores.read_file(part, "tables"))
+            with contextlib.suppress(OSError, ValueError):  # missing or damaged: asked again
+                of_parquet, only = part.suffix == ".parquet", ["prompt_id"]  # the rest of traces is large
+                done += len(pd.read_parquet(part, columns=only) if of_parquet else pd.read_csv(part, usecols=only))
         earlier = stores.read_meta(stores.Store(stores.RECORDED).path(kind, corpus_name, name))
         if earlier.get("asked_now") and (way | {"device": settings.device}).items() <= earlier.items():
             alike.append(earlier)
