@@ -78,7 +78,7 @@ def describe_flips(corpus: Corpus, labels: Labels) -> pd.DataFrame:
     decided = evaluation.count_label_decisions(corpus, labels)
     share = decided["rejected"] / decided["n"]
     entropy = [0.0 if p in (0.0, 1.0) else float(-p * np.log2(p) - (1 - p) * np.log2(1 - p)) for p in share]
-    return decided.assign(mixed=(share > 0) & (share < 1), entropy=entropy)
+    return decided.assign(mixed=disagreement.is_mixed(decided), entropy=entropy)
 
 
 def select_own_pairs(corpus: Corpus, frame: Pairs) -> pd.DataFrame:

@@ -8,6 +8,7 @@ import pandas as pd
 from paraguard_utils.analysis import cohorts, validity
 from paraguard_utils.analysis.cohorts import BINNINGS
 from paraguard_utils.analysis.sensitivity import DEFAULT_CHOICES, NEIGHBOUR_DIMENSIONS
+from paraguard_utils.analysis.surrogate import MIN_ORDER_PROBABILITY
 from paraguard_utils.analysis.validity import CORRELATION_LIMIT, COVARIATE_TITLES, SIGNAL_TITLES
 from paraguard_utils.core.estimates import MIN_MIXED, MIN_REFUSALS
 from paraguard_utils.models.prompting import model_of_target
@@ -275,15 +276,17 @@ def summarize_ranges(table: Table) -> Table:
 
 
 def find_reversed_orders(orders: Table, few: Sequence[str] = ()) -> Table:
-    """Return the pairs of targets whose order is sure (probability 0.95) under one setting and reversed under another.
+    """Return the pairs of targets whose order is sure under one setting and reversed under another.
 
-    `orders` is from `sensitivity.sensitivity_orders`; targets in `few` are not judged. Returns dimension, measure,
-    first, second, and the lowest and highest probability that the first is higher.
+    Sure is a probability of `surrogate.MIN_ORDER_PROBABILITY`. `orders` is from `sensitivity.sensitivity_orders`;
+    targets in `few` are not judged. Returns dimension, measure, first, second, and the lowest and highest probability
+    that the first is higher.
     """
     judged = orders[~orders["first"].isin(few) & ~orders["second"].isin(few)]
     keys = ["dimension", "measure", "first", "second"]
     span = judged.groupby(keys, sort=False)["higher"].agg(lowest="min", highest="max").reset_index()
-    return span[(span["highest"] >= 0.95) & (span["lowest"] <= 1 - 0.95)].reset_index(drop=True)
+    both = (span["highest"] >= MIN_ORDER_PROBABILITY) & (span["lowest"] <= 1 - MIN_ORDER_PROBABILITY)
+    return span[both].reset_index(drop=True)
 
 
 def summarize_kept_orders(orders: Table) -> Table:
