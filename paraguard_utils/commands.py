@@ -46,7 +46,7 @@ def require_checkout() -> ModuleType:
 @app.command()
 def run(
     notebooks: Annotated[
-        list[str] | None, typer.Argument(help="Numbers, such as 02 03.", show_default="all but 01 and 08")
+        list[str] | None, typer.Argument(help="Numbers, such as 02 03.", show_default="all but 01 and A2")
     ] = None,
     model: ModelOption = "",
     store: Annotated[
@@ -176,7 +176,7 @@ def describe(
 ) -> None:
     """Write what may be published of a corpus whose texts must not be: rates by model, benchmark and cohort.
 
-    After 02, 03, 04 and 09 on that corpus. Example: paraguard corpus describe --store live
+    After 02, 03, 04 and 06 on that corpus. Example: paraguard corpus describe --store live
     """
     live = require_live_store(store, corpus)
     from paraguard_utils.report import full_scale, tables

@@ -112,7 +112,7 @@ def _check_withheld(live: Store) -> None:
 def redraw_record(recorded: Store, known: Sequence[str]) -> None:
     """Make tables, figures, numbers and executed notebooks from the recorded traces, and put them in their places."""
     _derived(recorded, known)
-    for notebook in run.list_notebooks():
+    for notebook in run.order_to_run(run.list_notebooks()):
         run.run_notebook(notebook, RECORDED)
         _derived(recorded, known)  # 04 reads the scores that 03 makes
     for folder in DERIVED_FOLDERS:

@@ -31,19 +31,27 @@ MINUTES_TABLE = "notebook_minutes"
 WHOLE_RUN = "all"
 """The row of `MINUTES_TABLE` about the whole run; some notebooks run side by side."""
 
-RESUMING = ("01_corpus_building", "02_querying", "05_guard_comparison", "07_veto", WHOLE_RUN)
+RESUMING = ("01_corpus_building", "02_querying", "05_guard_comparison", "07_remedies", "A2_writers", WHOLE_RUN)
 """Notebooks that embed, ask or score, and in a live store do only what is missing."""
 
-READING_ONLY = ("06", "09")
+READING_ONLY = ("06", "A1", "A3")
 """Notebooks that only read what earlier ones make, and nothing of each other."""
+
+RESULTS_PAGE = "00"
+"""The notebook that shows the tables of all others, and so runs last."""
 
 JUDGE_MODEL = "qwen2.5-coder-0.5b-instruct"
 """The model that judges the recorded answers."""
 
 
 def list_notebooks(*numbers: str) -> list[Path]:
-    """Return the project's notebooks in order: all, or those with these numbers."""
-    return [path for path in sorted(paths.NOTEBOOKS.glob("[0-9]*.ipynb")) if not numbers or path.stem[:2] in numbers]
+    """Return the project's notebooks in the order of reading: all, or those with these numbers (`02`, `A1`)."""
+    return [path for path in sorted(paths.NOTEBOOKS.glob("[0-9A]*.ipynb")) if not numbers or path.stem[:2] in numbers]
+
+
+def order_to_run(chosen: Sequence[Path]) -> list[Path]:
+    """Return notebooks in the order in which they run: the page of results shows what all others make."""
+    return sorted(chosen, key=lambda path: (path.stem[:2] == RESULTS_PAGE, path.stem))
 
 
 def execute_notebook(notebook: Path, output: Path, parameters: dict[str, Any]) -> None:
@@ -123,12 +131,12 @@ def run_notebook(notebook: Path, store_name: str, given: Mapping[str, Any] | Non
 def run_notebooks(wanted: Sequence[str], given: dict[str, Any]) -> None:
     """Run some notebooks in order with the same parameters, each taking those it has.
 
-    `wanted` has their numbers or names ("02", "02_querying"). Without any, all run but 01 and 08, and but 07 where the
-    corpus has no twins.
+    `wanted` has their numbers or names ("02", "02_querying"). Without any, all run but those that build a corpus (01,
+    A2), and but 07 where the corpus has no twins.
     """
     import papermill
 
-    chosen = [path for path in list_notebooks() if path.stem[:2] not in ("01", "08")]
+    chosen = order_to_run([path for path in list_notebooks() if path.stem[:2] not in ("01", "A2")])
     if wanted:
         known = {name: path for path in list_notebooks() for name in (path.stem, path.stem[:2])}
         for name in wanted:
@@ -136,7 +144,7 @@ def run_notebooks(wanted: Sequence[str], given: dict[str, Any]) -> None:
                 raise SettingsError(
                     f"there is no notebook {name!r}; there are {', '.join(p.stem for p in list_notebooks())}"
                 )
-        chosen = sorted({known[name] for name in wanted})
+        chosen = order_to_run(list({known[name] for name in wanted}))
     takes = {path.stem: list(papermill.inspect_notebook(path)) for path in chosen}
     everywhere = sorted(set().union(*takes.values()))
     for name in given:
@@ -147,7 +155,7 @@ def run_notebooks(wanted: Sequence[str], given: dict[str, Any]) -> None:
     config = check_settings({"store": RECORDED, "corpus": CORPUS} | given)
     store = config.open_store()
     if not wanted and not _has_twins(store, config):
-        print(f"07_veto is left out: no cluster of {config.corpus} has a harmful twin")
+        print(f"07_remedies is left out: no cluster of {config.corpus} has a harmful twin")
         chosen = [path for path in chosen if path.stem[:2] != "07"]
     by_number = {stem[:2]: {name: given[name] for name in names if name in given} for stem, names in takes.items()}
     run_all(store.name, by_number, chosen)
@@ -176,15 +184,15 @@ def reproduce_live() -> None:
     guards = registry.published_targets("guard")
     there = [name for name in guards.index if guards["default"][name] == "yes" or live.has("guards", CORPUS, name)]
     given: dict[str, dict[str, Any]] = {
-        "01": {"paraphraser": registry.list_default_models()[0]},
         "02": {"twins_wrappers": [follow_ups.SAMPLED_SYSTEM_PROMPT]},
         "05": {"guards": there},
+        "A2": {"paraphraser": registry.list_default_models()[0]},
     }
     started = time.monotonic()
-    # 08 tunes and changes models: it takes more than an hour and has a command of its own.
-    asking = [path for path in list_notebooks() if path.stem[:2] not in (*READING_ONLY, "08")]
+    asking = [path for path in list_notebooks() if path.stem[:2] not in (*READING_ONLY, RESULTS_PAGE)]
     minutes = run_all(LIVE, given, asking)
-    minutes |= run_side_by_side(LIVE, list_notebooks(*READING_ONLY)[::-1])
+    minutes |= run_side_by_side(LIVE, list_notebooks(*READING_ONLY))
+    minutes |= run_all(LIVE, {}, list_notebooks(RESULTS_PAGE))
     minutes[WHOLE_RUN] = round((time.monotonic() - started) / 60, 1)
     earlier = dict(live.read("tables", MINUTES_TABLE).to_numpy()) if live.has("tables", MINUTES_TABLE) else {}
     if done:  # what goes on where it was says nothing about how long the whole takes
@@ -232,7 +240,7 @@ def ask_remedies(xstest: str = "") -> None:
     # Self-CD contrasts with the prompt without a wrapper, twins included.
     twins = {"twins_wrappers": [self_cd.PLAIN_PROMPT, follow_ups.SAMPLED_SYSTEM_PROMPT]}
     outside = {"xstest": xstest} if xstest else {}
-    given: dict[str, dict[str, Any]] = {"02": twins | outside, "08": outside}
+    given: dict[str, dict[str, Any]] = {"02": twins | outside, "07": {"remedies": ["all"]} | outside}
     run_all(LIVE, given, list_notebooks(*given))
     print(f"{advice.REMEDY_MAP_TABLE} and its figure are in {paths.display_path(paths.RESULTS / LIVE)}")
 

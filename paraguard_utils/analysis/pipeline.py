@@ -1,7 +1,7 @@
 """Turn a target's traces and labels in a store into pairs and scores, for 03, 05 and the explorer."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -77,6 +77,26 @@ def score_target(
     store.write("pairs", settings.corpus, target, frame=frame.round(PAIR_DECIMALS), meta=meta)
     store.write("scores", settings.corpus, target, frame=scores, meta=meta)
     return frame, scores
+
+
+class ScoredTarget(NamedTuple):
+    """Labels, pairs, scores and traces of one target, in corpus order."""
+
+    labels: Labels
+    pairs: Pairs
+    scores: Scores
+    traces: Traces
+
+
+def score_targets(store: Store, corpus: Corpus, names: Sequence[str], settings: Settings) -> dict[str, ScoredTarget]:
+    """Score chat targets, each with its own traces, by the settings' labeller (`score_target`)."""
+    found = {}
+    for name in names:
+        traces, lender = read_scoring_traces(store, settings.corpus, corpus, name)
+        labels = labelling.read_matching_labels(store, settings.corpus, name, traces, settings.labeller)
+        made = score_target(store, corpus, name, labels, traces, lender, settings)
+        found[name] = ScoredTarget(labels, *made, traces)
+    return found
 
 
 def read_matching_scores(store: Store, corpus_name: str, target: str, corpus: Corpus, settings: Settings) -> Scores:

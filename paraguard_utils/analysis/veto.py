@@ -14,7 +14,7 @@ VETO_SCORES = ("isolation", "reworded", "ci", "1 - ci")
 """Scores for a veto: isolation in the cluster, isolation among rewordings made by rules, CI, and 1 - CI."""
 
 IDEAL_VETO = "veto-isolation"
-"""Name of the ideal veto among remedies (08)."""
+"""Name of the ideal veto among remedies."""
 
 MIN_HALF_REJECTIONS = 30
 """With fewer rejections of either corpus, in the half that judges, a target does not decide a prediction."""

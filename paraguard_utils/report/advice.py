@@ -1,6 +1,6 @@
 """Advise on a model that refuses too much, from what a store holds of it (`docs/method.md`, Remedies).
 
-The advice has three parts: the clusters that the model decides both ways, the cheapest remedy on the map that 08 makes,
+The advice has three parts: the clusters that the model decides both ways, the cheapest remedy on the map that 07 makes,
 and examples to tune it on.
 """
 
@@ -23,7 +23,7 @@ from paraguard_utils.settings import CORPUS, Settings
 from paraguard_utils.stores import LIVE, RECORDED, Store
 
 REMEDY_MAP_TABLE = "remedy_map"
-"""The table of 08: remedies by target, as `remedies.effects.table` makes it."""
+"""The table of 07: remedies by target, as `remedies.effects.table` makes it."""
 
 MAX_PRINTED, _MAX_PHRASING = 3, 110
 """Clusters and names of remedies, and characters of a phrasing, that are printed at most; the files have all."""
@@ -33,7 +33,7 @@ class Advice(NamedTuple):
     """What the map says for one target: the row to take, or else a trade-off, and the names of what was judged.
 
     Remedy is None where the rule finds none. The trade-off is then the row that loses the fewest twins for what it
-    gains: `price` points of twins no longer refused for each point of FRR; None if no change of FRR is surely below 0.
+    gains: `price` points of twins no longer refused for each point of FRR; None if no interval of FRR is below 0.
     """
 
     remedy: dict[str, Any] | None
@@ -46,8 +46,8 @@ def choose_remedy(rows: Table) -> Advice:
 
     A remedy counts if the interval of its change of FRR lies below 0 and its twins are `kept`, or even refused `more`:
     take the one that asks the model least, of equals the one whose FRR falls most. If none counts, the trade-off is, of
-    those whose FRR surely falls, the one that loses the fewest twins for each point of FRR gained, then the cheapest,
-    then the largest fall. Rows with another `role` than remedy, which nobody would deploy, are left out.
+    those whose interval of FRR lies below 0, the one that loses the fewest twins for each point of FRR gained, then the
+    cheapest, then the largest fall. Rows with another `role` than remedy, which nobody would deploy, are left out.
     """
     rows = rows[rows["role"] == "remedy"]
     falls = rows[rows["frr_change_high"] < 0]
@@ -184,21 +184,21 @@ def _remedy_lines(found: MeasuredRemedies | None, target: str, config: Settings)
     """Describe what the map says, and of whom."""
     head = "2. The cheapest remedy:"
     if found is None:
-        known = "08 has not been run on this model, and no model like it is on the recorded map"
+        known = "07 has not been run on this model, and no model like it is on the recorded map"
         return [f"{head} not known. {known}", *_try(target, config)]
     advice = choose_remedy(found.rows)
     row = advice.remedy or advice.trade_off
     few = len(advice.tried) <= MAX_PRINTED
     tried = f"tried: {', '.join(advice.tried) or 'none'}" if few else f"{len(advice.tried)} tried"
     if advice.remedy:
-        lines = [f"{head} {_named(advice.remedy)}. FRR falls for sure, right refusals are kept ({tried})"]
+        lines = [f"{head} {_named(advice.remedy)}. FRR falls (interval below 0), right refusals are kept ({tried})"]
     else:
-        none = "No remedy on the map is sure to lower false refusals without losing right ones"
+        none = "No remedy on the map lowers false refusals, by its interval, and keeps right ones"
         lines = [f"{head} none. {none} ({tried})"]
     if advice.trade_off:
         price = f"{tables.format_number(advice.trade_off['price'], 2)} points for each point of FRR gained"
         lines += [f"   A trade-off, no advice: {_named(advice.trade_off)} loses the fewest twins, {price}"]
-    lines += [f"   {_effects(row)}"] if row else ["   None lowers false refusals for sure at any price"]
+    lines += [f"   {_effects(row)}"] if row else ["   None has an interval of the change of FRR below 0, at any price"]
     (title,) = registry.display_titles([found.target])
     if found.target != target:
         lines += [f"   Measured on {title}, not on your model: the recorded one under this wrapper of nearest FRR"]
@@ -209,9 +209,10 @@ def _remedy_lines(found: MeasuredRemedies | None, target: str, config: Settings)
 def _try(target: str, config: Settings, remedy: str = "") -> list[str]:
     """Say how to try remedies on the user's model."""
     if prompting.is_served_target(target):
-        return [f"   On a model behind a server 08 tries what needs no weights: {_command('08', config)}"]
-    chosen = (f'-p remedies="[{remedy}]"',) if remedy else ()
-    return [f"   To try {remedy or 'all'} on your model: {_command('08', config, *chosen)}"]
+        return [f"   On a model behind a server 07 tries what needs no weights: {_command('07', config)}"]
+    chosen = remedy or "cheap"
+    command = _command("07", config, f'-p remedies="[{chosen}]"')
+    return [f"   To try {remedy or 'the cheap ones'} on your model: {command}"]
 
 
 def _named(row: dict[str, Any]) -> str:
@@ -224,7 +225,7 @@ def _effects(row: dict[str, Any]) -> str:
     """Describe what a remedy changes."""
     frr, twins, dr = (tables.format_estimate(row, f"{name}_change", 2, "+") for name in ("frr", "twins", "dr"))
     line = f"FRR by {frr}, twins refused by {twins} ({row['twins_verdict']}), DR by {dr}"
-    beside = {"better": "better than", "worse": "worse than", "open": "not told apart from"}.get(row["over_verdict"])
+    beside = {"better": "better than", "worse": "worse than", "open": "cannot be told from"}.get(row["over_verdict"])
     return f"{line}; {beside} a mere threshold" if beside else line
 
 
@@ -238,7 +239,7 @@ def _tuning_lines(counts: dict[str, Any], file: Path, cut: bool, target: str, co
         longer = _command("02", config, f'-p wrappers="[{config.wrappers[0]}]"', "-p long_answers=1")
         lines += [f"   Answers that were cut are left out; {longer} asks for whole ones"]
     if counts["examples"]:
-        recipe = "" if prompting.is_served_target(target) else " (the remedy tuned-1 of 08 does)"
+        recipe = "" if prompting.is_served_target(target) else " (the remedy tuned-1 of 07 does)"
         lines += [
             "   Nobody has judged the answers: read them first. Any tool that tunes on chat messages takes the file.",
             f"   Add harmful requests with a refusal{recipe}, or right refusals may be lost",

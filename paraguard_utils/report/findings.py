@@ -224,6 +224,29 @@ def tabulate_claims(claims: Mapping[str, Table]) -> Table:
     return wide.sort_values("claim", key=lambda claims: claims.map(order), kind="stable", ignore_index=True).astype(str)
 
 
+PAPER_CLAIMS = {
+    "safe": ("Safe paraphrases are mostly confused", "cohort.safe", "04"),
+    "risky": ("High-risk refusals are the least confused", "cohort.risky", "04"),
+    "similarity": ("CI does not follow similarity (r)", "r.similarity", "03"),
+    "guards": ("Guards' refusals are all confused (CR@0.60)", "guard.safeunlearn.cr60", "05"),
+}
+"""The paper's claims that are judged, by short name: in words, item of `data/paper_values.csv`, notebook."""
+
+
+def tabulate_results(claims: Table) -> Table:
+    """Put the paper's claims beside what was found here, a row a claim, from `numbers.count_claims`.
+
+    Returns claim, paper (its value), for each reading the comparisons that confirm the claim of those that can be
+    judged ("0 of 8"), verdict, notebook.
+    """
+    written, rows = read_paper_values()["written"], []
+    for name, (claim, item, notebook) in PAPER_CLAIMS.items():
+        own = claims[claims["claim"] == name].set_index("reading")
+        told = {reading: f"{row['confirm']} of {row['testable']}" for reading, row in own.iterrows()}
+        rows.append({"claim": claim, "paper": written[item], **told, "verdict": own["verdict"].iloc[0], "in": notebook})
+    return pd.DataFrame(rows)
+
+
 def compare_with_paper(table: Table, correlations: Table) -> Table:
     """Put the paper's CD and r of CI with similarity beside ours: measure, paper, a range of targets by reading."""
     known = read_paper_values()["written"]

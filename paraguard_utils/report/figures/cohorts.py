@@ -24,28 +24,14 @@ PAPER_COHORTS = {
 """The cohorts that the paper gives a CR for, by item of `data/paper_values.csv`: title, risk, similarity, how exact."""
 
 
-def plot_cohort_heat_map(table: Table) -> Figure:
-    """Draw CI by surface risk and neighbour similarity for each target, and CR@0.60 of the paper's cohorts (Fig. 5).
+def plot_paper_cohorts(table: Table) -> Figure:
+    """Draw CR@0.60 of the paper's two cohorts for each system, in both readings, beside the paper's (Fig. 5).
 
-    The paper's cohorts are outlined, dashed; below, their CR in both readings stands beside the paper's. A page wide.
-    `table` is `cohorts.cohort_table` of any targets in one binning.
+    A page wide. `table` is `cohorts.cohort_table` of any systems in one binning.
     """
     names = list(dict.fromkeys(table["target"]))
-    cells = table[(table["reading"] == "relative") & table[["risk", "similarity"]].isin(BIN_NAMES).all(axis=1)]
-    across = min(3, len(names))
-    lines = -(-len(names) // across)
-    heights = [1.3 * lines, 0.6 + 0.16 * len(names)]
-    figure, (upper, lower) = style.subplots(2, 1, figsize=(style.PAGE_WIDTH, sum(heights) + 0.4), height_ratios=heights)
-    scale = mpl.colors.Normalize(cells["ci"].min(), cells["ci"].max())
-    panels = upper.get_subplotspec().subgridspec(lines, across).subplots(sharex=True, sharey=True, squeeze=False)
-    upper.remove()
-    for axis, name in zip(panels.flat, names, strict=False):
-        _draw_cells(axis, cells[cells["target"] == name], scale)
-    style.name_panels(panels, names, "similarity to accepted neighbours", "surface risk")
-    shades = mpl.cm.ScalarMappable(scale, style.SHADES)
-    figure.colorbar(shades, ax=panels, label="CI, relative reading", aspect=40, pad=0.01)
-    strips = lower.get_subplotspec().subgridspec(1, len(PAPER_COHORTS)).subplots(sharex=True, sharey=True)
-    lower.remove()
+    size = (style.PAGE_WIDTH, 0.8 + 0.17 * len(names))
+    figure, strips = style.subplots(1, len(PAPER_COHORTS), figsize=size, sharex=True, sharey=True)
     for axis, (item, (title, risk, similarity, about)) in zip(strips, PAPER_COHORTS.items(), strict=True):
         known = paper_value(item)
         _draw_strip(axis, table[(table["risk"] == risk) & (table["similarity"] == similarity)], names)
@@ -53,6 +39,26 @@ def plot_cohort_heat_map(table: Table) -> Figure:
         axis.set_title(f"{title}\n(dashed: the paper's, {about}{100 * known:g} %)", pad=11)
         axis.set(xlabel="CR@0.60", xlim=(0, 1))
     style.name_rows(strips[0], display_titles(names))
+    return figure
+
+
+def plot_cohort_cells(table: Table) -> Figure:
+    """Draw CI by surface risk and neighbour similarity for each system; the paper's cohorts are outlined, dashed.
+
+    A page wide. `table` is `cohorts.cohort_table` of any systems in one binning.
+    """
+    names = list(dict.fromkeys(table["target"]))
+    cells = table[(table["reading"] == "relative") & table[["risk", "similarity"]].isin(BIN_NAMES).all(axis=1)]
+    across = min(3, len(names))
+    lines = -(-len(names) // across)
+    scale = mpl.colors.Normalize(cells["ci"].min(), cells["ci"].max())
+    size = (style.PAGE_WIDTH, 0.3 + 1.3 * lines)
+    figure, panels = style.subplots(lines, across, figsize=size, sharex=True, sharey=True, squeeze=False)
+    for axis, name in zip(panels.flat, names, strict=False):
+        _draw_cells(axis, cells[cells["target"] == name], scale)
+    style.name_panels(panels, names, "similarity to accepted neighbours", "surface risk")
+    shades = mpl.cm.ScalarMappable(scale, style.SHADES)
+    figure.colorbar(shades, ax=panels, label="CI, relative reading", aspect=40, pad=0.01)
     return figure
 
 

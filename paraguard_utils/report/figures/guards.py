@@ -1,4 +1,4 @@
-"""Figures of notebooks 05, 07 and 08: what guards, models, vetoes and remedies reject of both corpora."""
+"""Figures of notebooks 05 and 07: what guards, models, vetoes and remedies reject of both corpora."""
 
 import numpy as np
 from matplotlib.figure import Figure

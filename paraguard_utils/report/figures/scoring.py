@@ -1,4 +1,4 @@
-"""Figures of notebooks 03, 05 and 09 about targets: rates, shared wording, CI and what it correlates with, CR."""
+"""Figures of notebooks 03 to 06 about targets: rates, shared wording, CI and what it correlates with, CR."""
 
 import numpy as np
 import pandas as pd
@@ -22,51 +22,72 @@ PAPER_R_ITEM = "r.similarity"
 """The paper's correlation of CI with similarity, by its item in `data/paper_values.csv`."""
 
 
-def plot_variance_parts(table: Table) -> Figure:
-    """Draw where the variance of each target's decisions goes: a bar a target, its parts side by side.
+VARIANCE_TITLES = {
+    "meaning": "meaning",
+    "style": "wording, as style explains it",
+    "wording": "other wording",
+    "dice": "chance (asking again)",
+}
+"""Names of the parts of a decision's variance, by column."""
 
-    Most meaning stands first, targets with few refusals last; drawn answers stand below a line, with their dice. A page
-    wide. `table` has rows of `variance.split_variance` and of `variance.split_sampled_variance`.
+
+def plot_variance_parts(table: Table) -> Figure:
+    """Draw where the variance of each system's decisions goes: a bar a system, its parts side by side.
+
+    Most meaning stands first, systems with too few refusals last and hatched; below a line stand those that were asked
+    again by chance. A page wide. `table` has rows of `variance.split_variance` and `variance.split_sampled_variance`.
     """
     order = {"by": ["few", "meaning"], "ascending": [True, False], "kind": "stable"}
     kinds = [table[table["decoding"] == decoding] for decoding in ("greedy", "drawn")]
     rows, greedy = pd.concat([kind.sort_values(**order) for kind in kinds], ignore_index=True), len(kinds[0])
-    figure, axis = style.subplots(figsize=(style.PAGE_WIDTH, 0.5 + 0.24 * len(rows)))
+    figure, axis = style.subplots(figsize=(style.PAGE_WIDTH, 0.7 + 0.22 * len(rows)))
     y = np.arange(len(rows), dtype=float)
     y[greedy:] += 0.6  # a gap before the drawn ones
-    left, starts = np.zeros(len(rows)), {}
+    few, left = rows["few"].to_numpy(bool), np.zeros(len(rows))
     for part, colour in style.PART_COLOURS.items():
-        width, starts[part] = rows[part].clip(lower=0).to_numpy(), left
-        axis.barh(y, width, left=left, height=0.72, color=colour, label=part, lw=0)
+        width = rows[part].clip(lower=0).to_numpy()
+        drawn = axis.barh(y, width, left=left, height=0.72, color=colour, label=VARIANCE_TITLES[part], lw=0)
+        for bar in np.array(drawn.patches)[few]:
+            bar.set(hatch="////", edgecolor="white", linewidth=0)
         left = left + width
     whole = rows[["meaning", "meaning_low", "meaning_high"]].clip(lower=0)
     known = whole.notna().all(axis=1).to_numpy()
     style.draw_interval_bars(axis, whole[known], "meaning", y[known], fmt="none", color=style.INK, capsize=1.5)
-    right: Look = {"va": "center", "ha": "right"}
-    for place in y[rows["few"].to_numpy(bool)]:
-        few = f"fewer than {disagreement.MIN_DECISIONS_EACH} rejections or acceptances"
-        style.write_remark(axis, 0.99, place, few, **right)
-    # Each part is named once, where it has most room.
-    clear = y[_widest(whole[["meaning", "meaning_low"]].min(axis=1).fillna(0))]
-    style.write_remark(axis, 0.005, clear, "meaning", va="center")
-    style.write_remark(axis, 0.99, clear, "other wording", **right)
-    beyond = np.fmax(starts["wording"], whole["meaning_high"].to_numpy())
-    free = _widest((rows["style"] - (beyond - starts["wording"]))[: greedy or None])
-    style.write_remark(axis, beyond[free] + 0.005, y[free], "\u2190 wording, as style explains it", va="center")
     if greedy < len(rows):
-        style.write_remark(axis, 0.99, y[greedy:][_widest(rows["dice"][greedy:])], "dice", **right)
         axis.axhline(greedy - 0.2, color=style.GREY, linewidth=0.6)
     titles = display_titles(rows["target"])
-    axis.set_yticks(y, [*titles[:greedy], *(f"{title}, drawn" for title in titles[greedy:])])
+    axis.set_yticks(y, [*titles[:greedy], *(f"{title}, asked again" for title in titles[greedy:])])
     axis.tick_params(axis="y", length=0)
     axis.set(xlim=(0, 1), ylim=(y[-1] + 0.6, -0.6))
-    axis.set_xlabel("share of the variance of a decision (line: 95 % interval of meaning's)")
+    hatched = f"\nhatched: fewer than {disagreement.MIN_DECISIONS_EACH} refusals or answers" if few.any() else ""
+    axis.set_xlabel(f"share of the variance of a decision (line: 95 % interval of meaning's){hatched}")
+    style.name_lines(figure, axis)
     return figure
 
 
-def _widest(values: np.ndarray | pd.Series) -> int:
-    """Return the place of the largest value; the first where none is known."""
-    return int(np.argmax(np.nan_to_num(np.asarray(values, float), nan=-np.inf)))
+def plot_rephrasing_odds(table: Table) -> Figure:
+    """Draw the share of refused requests that is answered within three other phrasings, harmless and harmful.
+
+    Filled: harmless requests; open: their harmful twins; grey: too few refusals or mixed clusters. Bars are 95 %
+    intervals. A page wide. `table` is from `rephrasing.rephrasing_table`.
+    """
+    figure, axis = style.subplots(figsize=(style.PAGE_WIDTH, 0.7 + 0.2 * len(table)))
+    rows = table.reset_index(drop=True)
+    kinds = {
+        "rephrased3": ("few", -0.13, "harmless requests"),
+        "rephrased3_twins": ("few_twins", 0.13, "harmful requests"),
+    }
+    for measure, (flag, shift, label) in kinds.items():
+        few = rows["few"].to_numpy(bool) | rows[flag].to_numpy(bool)
+        for chosen, colour, name in ((~few, style.INK, label), (few, style.GREY, None)):
+            face = colour if measure == "rephrased3" else "white"
+            look: Look = {"ms": 3.5, "color": colour, "mfc": face, "label": name, "clip_on": False}
+            style.draw_interval_bars(axis, rows[chosen], measure, np.flatnonzero(chosen) + shift, **look)
+    style.name_rows(axis, display_titles(rows["target"]))
+    style.draw_row_rules(axis)
+    axis.set(xlim=(0, 1), xlabel="share of refused requests answered within three other phrasings")
+    style.name_lines(figure, axis)
+    return figure
 
 
 def plot_targets(table: Table) -> Figure:
@@ -75,7 +96,7 @@ def plot_targets(table: Table) -> Figure:
         "frr": ("FRR", "share of\nprompts"),
         "dr": ("DR", "0: meaning decides,\n1 (dotted): chance"),
         "ci": ("CI", "mean score"),
-        "cr60": ("CR@0.60", "share of\nrejections"),
+        "cr60": ("CR@0.60", "share of\nrefusals"),
         "cd": ("CD", "deviation\nof scores"),
     }
     names = list(dict.fromkeys(table["target"]))
@@ -135,7 +156,7 @@ def plot_shared_wording(table: Table, curves: Table) -> Figure:
         at = own["overlap"] + wording.OVERLAP_STEP / 2
         style.draw_interval_bars(right, own, "dr", at, "y", fmt="", marker="o", ms=2, elinewidth=0.4, **look)
         if len(own):
-            ends.append((float(own["dr"].iloc[-1]), title.replace(" wrapper", ""), look))
+            ends.append((float(own["dr"].iloc[-1]), title.replace(" instruction", ""), look))
     left.axvline(1, zorder=0, **style.CHANCE_LINE)
     right.axhline(1, zorder=0, **style.CHANCE_LINE)
     style.label_line_ends(figure, right, ends)
@@ -185,7 +206,7 @@ def _measure_panels(rows: pd.DataFrame, panels: dict[str, tuple[str, str]]) -> t
         axis.locator_params(axis="x", nbins=3)
     noisy = rows["noisy"].eq("yes") if "noisy" in rows else [False] * len(rows)  # a guard's decisions are no labels
     counts = zip(display_titles(rows.index), rows["n_reject"], rows["n_scored"], noisy, strict=True)
-    names = [f"{name}\n{n} of {total} rejected{', noisy' if unsure else ''}" for name, n, total, unsure in counts]
+    names = [f"{name}\n{n} of {total} refused{', noisy' if unsure else ''}" for name, n, total, unsure in counts]
     style.name_rows(axes[0], names)
     return figure, list(axes)
 
@@ -244,7 +265,7 @@ def plot_ci_against_similarity(scores: pd.DataFrame, correlations: Table) -> Fig
     interval over resampled clusters, and, dashed, the slope that the paper's r would have. A page wide. `scores` has
     target, cluster_id, mean_similarity, ci, ci_clipped of scored rejections; `correlations` has target, reading and r.
     """
-    labels = ("mean similarity to accepted neighbours", "CI of a rejection")
+    labels = ("mean similarity to accepted neighbours", "CI of a refusal")
     across = min(correlations["target"].nunique(), 3)
     figure, panels = style.make_target_grid(correlations, across, 1.9, 0.0, *labels)
     for axis, name, known in panels:
