@@ -221,7 +221,7 @@ def test_what_was_measured_on_another_model_says_so(results, command, monkeypatc
     assert done.error == ""
     assert "No remedy on the map lowers false refusals, by its interval, and keeps right ones" in done.printed
     assert "A trade-off, no advice: ablated" in done.printed and "0.30 points for each point of FRR" in done.printed
-    assert "Measured on Qwen2.5-Coder-1.5B, safety wrapper, not on your model" in done.printed
+    assert "Measured on Qwen2.5-Coder-1.5B, safety instruction, not on your model" in done.printed
     assert f'paraguard run 07 --model {MODEL} --store mine -p remedies="[ablated]"' in done.printed
     assert set(pd.read_csv(results / "mine" / "advice" / TARGET / "remedies.csv")["target"]) == {LARGE}
 

@@ -131,6 +131,7 @@ def drawn():
     shared = shared.assign(**made(rng, 2, "dr_near", "dr_free"))
     curves = pd.DataFrame({"target": ["mine--safety"] * 3, "overlap": [0.0, 0.2, 0.8], "few": False})
     curves = curves.assign(**made(rng, 3, "dr"))
+    again = shared.assign(few_twins=[True, False], **made(rng, 2, "rephrased3", "rephrased3_twins"))
     return {
         "both_corpora": (figures.plot_both_corpora(guards), guards),
         "guard_sweep": (figures.plot_guard_sweep(swept, guards), swept),
@@ -158,12 +159,15 @@ def drawn():
         "strategy_flips": (figures.plot_strategy_flips(by_group), by_group),
         "cohort_regression": (figures.plot_cohort_regression(fitted), fitted),
         "target_overview": (figures.plot_targets(table), table),
+        "rephrasing_odds": (figures.plot_rephrasing_odds(again), again),
         "fig3_ci_similarity": (figures.plot_ci_against_similarity(rejections, correlations), rejections),
-        "fig5_cohorts": (figures.plot_cohort_heat_map(cohorts), cohorts),
+        "fig3_all_systems": (figures.plot_ci_against_similarity(rejections, correlations), rejections),
+        "fig5_cohorts": (figures.plot_paper_cohorts(cohorts), cohorts),
+        "cohort_cells": (figures.plot_cohort_cells(cohorts), cohorts),
         "corpus_gates": (figures.plot_gate_distributions(counts, limits), counts),
         "public_gates": (figures.plot_gate_distributions(counts, limits), counts),
         "public_sources": (figures.plot_by_source(by_source), by_source),
-        "public_cohorts": (figures.plot_cohort_heat_map(cohorts), cohorts),
+        "public_cohorts": (figures.plot_cohort_cells(cohorts), cohorts),
         "risk_distributions": (figures.plot_risk_distributions(groups_of_risk, limits), groups_of_risk),
     }
 
@@ -202,7 +206,9 @@ def test_bars_are_as_long_as_their_parts():
     figure = figures.plot_variance_parts(rows)
     bars = {bar.get_label(): (bar[0].get_x(), bar[0].get_width()) for bar in figure.axes[0].containers[:4]}
     assert [round(end, 6) for bar in bars.values() for end in bar] == [0, 0.4, 0.4, 0.1, 0.5, 0.3, 0.8, 0.2]
-    assert "fewer than 100 rejections or acceptances" in texts_in(figure) and "t, drawn" in texts_in(figure)
+    assert "hatched: fewer than 100 refusals or answers" in "".join(texts_in(figure))
+    assert "t, asked again" in texts_in(figure)
+    assert {bar.get_hatch() for bars in figure.axes[0].containers[:4] for bar in bars} == {"////"}
 
 
 def texts_in(figure):
@@ -271,9 +277,10 @@ FUNCTIONS = {
     "corpus_gates": "plot_gate_distributions",
     "public_gates": "plot_gate_distributions",
     "public_sources": "plot_by_source",
-    "public_cohorts": "plot_cohort_heat_map",
+    "public_cohorts": "plot_cohort_cells",
     "fig3_ci_similarity": "plot_ci_against_similarity",
-    "fig5_cohorts": "plot_cohort_heat_map",
+    "fig3_all_systems": "plot_ci_against_similarity",
+    "fig5_cohorts": "plot_paper_cohorts",
     "sentiment_noise": "plot_noise_response",
     "sensitivity_weights": "plot_weight_simplex",
     "sensitivity_k": "plot_against_k",
@@ -391,8 +398,8 @@ def test_fig_3_counts_every_rejection_and_averages_those_of_a_bin():
     assert scoring_figures.average_ci_by_similarity(own.head(29), "ci").empty  # too few
 
 
-def test_fig_5_shades_are_ci_and_its_strips_the_cr_of_the_papers_cohorts(pictures):
-    figure, table = pictures["fig5_cohorts"]
+def test_fig_5_is_the_cr_of_the_papers_cohorts_and_shades_are_ci(pictures):
+    figure, table = pictures["cohort_cells"]
     relative = table[
         (table["reading"] == "relative") & table["risk"].isin(BIN_NAMES) & table["similarity"].isin(BIN_NAMES)
     ]
@@ -407,7 +414,8 @@ def test_fig_5_shades_are_ci_and_its_strips_the_cr_of_the_papers_cohorts(picture
         outlined = [(box.get_xy(), box.get_width()) for box in axis.patches]
         assert outlined == [((BIN_NAMES.index("high"), BIN_NAMES.index("low")), 1), ((0, BIN_NAMES.index("high")), 3)]
     assert len(maps) == 2 and ends == {(relative["ci"].min(), relative["ci"].max())}
-    strips = [axis for axis in panels(figure) if axis.get_xlabel() == "CR@0.60"]
+    figure, table = pictures["fig5_cohorts"]
+    strips = panels(figure)
     assert len(strips) == len(cohort_figures.PAPER_COHORTS) == 2
     for axis, where, paper in zip(strips, (("low", "high"), ("high", "all")), (0.6, 0.278), strict=True):
         rows = table[(table["risk"] == where[0]) & (table["similarity"] == where[1])]

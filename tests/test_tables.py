@@ -108,7 +108,7 @@ def test_latex_by_hand():
         r"\label{tab:mine}",
         r"\begin{tabular}{llrrlrl}",
         r"\toprule",
-        r"target & text & FRR & excess & few & p & note \\",
+        r"system & text & FRR & excess & too few & p & note \\",
         r"\midrule",
         r"a\_b & 50 \% \& \#1 \textasciitilde{} \textasciicircum{} \textbackslash{} \{x\} \$y\$ & 0.100 [--] & "
         r"$-$0.100 [$-$0.200, +0.050] & yes & 0.500 & -- \\",
@@ -229,20 +229,20 @@ def test_latex_cells_hold_no_bare_markup(text):
 
 def test_published_tables_are_the_same_bytes_and_keep_every_column(results):
     store = stores.Store("live")
-    frame = pd.DataFrame({"n_reject": [1], "rejections": [2]})  # both are headed "rejections"
+    frame = pd.DataFrame({"n_reject": [1], "refused": [2]})  # both are headed "refused"
     found = []
     for _ in range(2):
         assert tables.publish_table(store, "mine", frame, "two") is None
         found.append([(results / "live/tables" / f"mine.{suffix}").read_bytes() for suffix in ("tex", "md")])
     assert found[0] == found[1]
-    assert b"rejections & rejections" in found[0][0] and b"1 & 2" in found[0][0]
+    assert b"refused & refused" in found[0][0] and b"1 & 2" in found[0][0]
     assert sorted(path.name for path in (results / "live/tables").iterdir()) == ["mine.md", "mine.tex"]
 
 
 def test_published_targets_carry_their_titles_and_a_table_may_be_empty():
     frame = pd.DataFrame({"target": ["smollm2-135m-instruct-q4_1--safety", "my_model--safety"], "ci": ["–", "–"]})
     text = tables.to_markdown(frame, "")
-    assert "SmolLM2-135M, safety wrapper" in text and r"my\_model--safety" in text
+    assert "SmolLM2-135M, safety instruction" in text and r"my\_model--safety" in text
     assert r"\midrule" in tables.to_latex(frame[:0], "none", "x") and "| target" in tables.to_markdown(
         frame[:0], "none"
     )
