@@ -243,6 +243,6 @@ def test_published_targets_carry_their_titles_and_a_table_may_be_empty():
     frame = pd.DataFrame({"target": ["smollm2-135m-instruct-q4_1--safety", "my_model--safety"], "ci": ["–", "–"]})
     text = tables.to_markdown(frame, "")
     assert "SmolLM2-135M, safety instruction" in text and r"my\_model--safety" in text
-    assert r"\midrule" in tables.to_latex(frame[:0], "none", "x") and "| target" in tables.to_markdown(
+    assert r"\midrule" in tables.to_latex(frame[:0], "none", "x") and "| system" in tables.to_markdown(
         frame[:0], "none"
     )
