@@ -20,7 +20,8 @@ from paraguard_utils import paths, registry, stores, unsafe
 from paraguard_utils.analysis import pipeline
 from paraguard_utils.errors import Missing, SettingsError, UserError
 from paraguard_utils.labels import follow_ups, targets
-from paraguard_utils.models import loading
+from paraguard_utils.logs import audit
+from paraguard_utils.models import loading, trace_store
 from paraguard_utils.remedies.catalogue import self_cd
 from paraguard_utils.report import advice, compare, explorer, numbers, tables
 from paraguard_utils.settings import CORPUS, Settings, check_settings
@@ -159,7 +160,30 @@ def run_notebooks(wanted: Sequence[str], given: dict[str, Any]) -> None:
         chosen = [path for path in chosen if path.stem[:2] != "07"]
     by_number = {stem[:2]: {name: given[name] for name in names if name in given} for stem, names in takes.items()}
     run_all(store.name, by_number, chosen)
+    if config.model:
+        print("\n".join(describe_model(store, config)))
     print(f"tables, figures and executed notebooks are in {paths.display_path(store.writes)}")
+
+
+def describe_model(store: stores.Store, config: Settings) -> list[str]:
+    """Say of each system of a user's model what was found, one line a system, and where to look next."""
+    lines = []
+    if store.has("tables", "table1_rephrasing"):
+        names = trace_store.find_targets(store, config.corpus, config.model)
+        table = store.read("tables", "table1_targets")
+        table = table[table["target"].isin(names) & (table["reading"] == "relative")]
+        again = store.read("tables", "table1_rephrasing").drop(columns=["n_reject", "few"])
+        again.columns = again.columns.str.replace("3_twins", "3_harmful")
+        for row in table.merge(again, on="target").to_dict("records"):
+            dr = (
+                "not known, too little was refused or answered"
+                if row["few_dr"]
+                else tables.format_estimate(row, "dr", 2)
+            )
+            said = audit.describe_system(row | {"system": row["target"]})
+            lines.append(f"{said} DR is {dr} (0: meaning decides; 1: it does not).")
+    page = paths.display_path(store.writes / "notebooks" / "00_results.ipynb")
+    return [*lines, f"next: {page}, or paraguard remedy --model {config.model}"]
 
 
 def _has_twins(store: stores.Store, config: Settings) -> bool:

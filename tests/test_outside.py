@@ -5,7 +5,7 @@ import outside
 import pandas as pd
 import pytest
 
-from paraguard_utils import paths, registry, stores
+from paraguard_utils import paths, registry, run, stores
 from paraguard_utils.analysis import evaluation, label_noise, rephrasing, wording
 from paraguard_utils.core import disagreement
 from paraguard_utils.core.estimates import ClusterBootstrap
@@ -94,14 +94,15 @@ MARKS = {
     "claim.risky.verdict": "claims[claim == 'risky'].verdict",
     "claim.guards.verdict": "claims[claim == 'guards'].verdict",
 }
-"""How the README names the numbers of `outside.counts`."""
+"""How README and notebooks name the numbers of `outside.counts`."""
 
 
 @pytest.mark.slow
 def test_recorded_numbers_follow_from_labels_and_tables():
     own, known = outside.counts(), dict(RECORDED.read("tables", "numbers")[["key", "text"]].to_numpy())
-    readme = (paths.ROOT / "README.md").read_text(encoding="utf-8")
-    assert [mark for mark in MARKS.values() if f"<!--={mark}-->" not in readme] == []
+    pages = [paths.ROOT / "README.md", *run.list_notebooks()]
+    text = "".join(path.read_text(encoding="utf-8") for path in pages)
+    assert [mark for mark in MARKS.values() if f"<!--={mark}-->" not in text] == []
     named = own.keys() & MARKS.keys()
     assert "prompts" in named and {key: own[key] for key in named} == {key: known[MARKS[key]] for key in named}
 

@@ -125,7 +125,6 @@ def block_for_a_cluster(page):
 @pytest.mark.slow
 def test_the_documented_lines_for_a_cluster_run_as_written_up_to_what_asks_nothing(clone, tiny_folder, tmp_path):  # noqa: F811
     lines, other = block_for_a_cluster(paths.ROOT / "docs" / "scale.md")
-    assert ([*lines[-2:]], other) == block_for_a_cluster(paths.ROOT / "README.md"), "the same, made safe"
     *before, head, run = lines
     tries = [f"for _ in $(seq {cluster.TRIES}); do {line} && break; ray stop --force; done" for line in (head, other)]
     hub = re.search(r"--model (\S+)", run)[1]

@@ -68,7 +68,7 @@ class Audit:
     @property
     def sentences(self) -> list[str]:
         """One sentence for each system, for somebody who knows none of the measures."""
-        return [_describe(row) for row in self.table.to_dict("records")]
+        return [describe_system(row) for row in self.table.to_dict("records")]
 
 
 def audit(
@@ -464,7 +464,12 @@ def format_interval(value: float, low: float, high: float) -> str:
     return f"{value:.2f} {span}"
 
 
-def _describe(row: Mapping[str, Any]) -> str:
+def describe_system(row: Mapping[str, Any]) -> str:
+    """Say in two or three sentences how often a system refuses, and what asking again in other words gives.
+
+    `row` is one of the audit's table: system, n_scored, and frr, rephrased3 and rephrased3_harmful with their
+    intervals, each NaN or missing where it is not known.
+    """
     system = str(row["system"])[:MAX_NAME_CHARS]
     if not np.isfinite(row.get("frr", np.nan)):
         return f"{system}: nothing was decided."
