@@ -79,6 +79,7 @@ def test_02_asks_other_architectures(family, more, tmp_path, recorded_corpus, re
     run_here("02_querying", store="test", corpus="small", model=str(folder), max_new_tokens=8)
     found = trace_store.find_targets(store, "small", str(folder))
     assert [name.rpartition("--")[2] for name in found] == ["none", "safety", "strict"]
+    run_here("A1_labels", store="test", corpus="small", model=str(folder))
     for name in found:
         traces = store.read("traces", "small", name)
         assert traces["prompt_id"].tolist() == recorded_corpus["prompt_id"].head(12).tolist()
@@ -118,8 +119,9 @@ def test_seeds_without_candidates_become_a_corpus(tmp_path, results):
     seeds = stores.read_file(paths.DATA / "seeds" / "paraguard_mini.csv", "seeds").iloc[::40].drop(columns="topical")
     seeds["seed_id"] = "mine-" + seeds["seed_id"]  # nobody has read these
     seeds.to_csv(tmp_path / "seeds.csv", index=False)
-    rules = {"candidates": "rules", "paraphraser": "rules", "min_strategies": 1}
-    run_here("01_corpus_building", store="test", corpus="mine", seeds=str(tmp_path / "seeds.csv"), **rules)
+    given = {"store": "test", "corpus": "mine", "seeds": str(tmp_path / "seeds.csv"), "min_strategies": 1}
+    run_here("01_corpus_building", **given, candidates="rules")
+    run_here("A2_writers", **given, paraphraser="rules")
     store = stores.Store("test")
     corpus = store.read("corpus", "mine")
     assert (corpus.groupby("cluster_id").size() == 6).all() and len(corpus) >= 6

@@ -37,10 +37,7 @@ def read_seeds_and_candidates(
     Rules and writers write for the seeds that pass the sanity gates. Raise UserError where a file is missing or does
     not fit, a candidate names a seed that is not there, or a model would read requests that ask for harm.
     """
-    seeds, candidates = (name.replace("{corpus}", corpus_name) for name in (seeds, candidates))
-    seed_file = resolve_input(seeds)
-    seed_rows = _stripped(stores.read_file(seed_file, "seeds"))
-    seed_rows = seed_rows.assign(topical=seed_rows.get("topical", "unstated"))
+    seed_rows = read_seeds(corpus_name, seeds)
     if authors and (authors.writer or authors.judge):
         unsafe.refuse_unsafe(seed_rows, "candidates written or judged by a model")
     sane = seed_rows[[reason == "" for reason in gates.sanity_reasons(seed_rows["text"], limits)]]
@@ -48,7 +45,7 @@ def read_seeds_and_candidates(
         return seed_rows, paraphrase.paraphrase_by_rules(sane).assign(generator=RULES_GENERATOR)
     if authors and authors.writer:
         return seed_rows, authors.write(store, corpus_name, sane)
-    candidate_file = resolve_input(candidates)
+    seed_file, candidate_file = (resolve_input(name.replace("{corpus}", corpus_name)) for name in (seeds, candidates))
     rows = _stripped(stores.read_file(candidate_file, "candidates"))
     if len(orphans := rows.index[~rows["seed_id"].isin(seed_rows["seed_id"])]):
         raise DataError(
@@ -56,6 +53,12 @@ def read_seeds_and_candidates(
             f"{rows['seed_id'][orphans[0]]!r} is not in {paths.display_path(seed_file)}; add the seed or remove the row"
         )
     return seed_rows, rows.assign(generator=FILE_GENERATOR, rule=FILE_GENERATOR)
+
+
+def read_seeds(corpus_name: str, seeds: str) -> Seeds:
+    """Read and check the seeds file of `read_seeds_and_candidates`; topical is "unstated" where it lacks that."""
+    rows = _stripped(stores.read_file(resolve_input(seeds.replace("{corpus}", corpus_name)), "seeds"))
+    return rows.assign(topical=rows.get("topical", "unstated"))
 
 
 def sample_compared_seeds(seeds: Seeds) -> Seeds:
@@ -75,8 +78,7 @@ def generate_candidates(
     sample = sample_compared_seeds(seeds)
     meta = {"seeds": stores.frame_hash(sample), "rules": paraphrase.rules_digest()}
     meta |= {"paraphraser": paraphraser} if paraphraser else {}
-    known = stores.read_meta(store.path("generated", corpus_name))
-    there = {key: known.get(key) for key in meta} == meta
+    there = meta.items() <= stores.read_meta(store.path("generated", corpus_name)).items()
     if paraphraser and not store.recorded:
         written = [paraphrase.paraphrase_by_rules(sample).assign(generator=RULES_GENERATOR)]
         if paraphraser != RULES_GENERATOR:
@@ -85,10 +87,7 @@ def generate_candidates(
             written.append(paraphrase.paraphrase_by_model(*asked).assign(generator=model.name))
         store.write("generated", corpus_name, frame=pd.concat(written, ignore_index=True), meta=meta)
     elif paraphraser and not there:
-        raise Missing(
-            "the recorded generators' texts are for other seeds, another model or other rules; "
-            "run 01_corpus_building with a live store"
-        )
+        raise Missing("the recorded texts are for other seeds, rules or another model; run A2_writers in a live store")
     elif not there:
         print("generators are not compared: that takes a live store and paraphraser=rules, or =MODEL", file=sys.stderr)
         return sample, pd.DataFrame(columns=["generator"])
