@@ -45,7 +45,7 @@ class FileKind(NamedTuple):
 
 
 KINDS = {
-    "generated": FileKind("generated/{}.csv", "01_corpus_building", "promoted"),
+    "generated": FileKind("generated/{}.csv", "A2_writers", "promoted"),
     "corpus": FileKind("corpus/{}.csv", "01_corpus_building", "promoted"),
     "sentences": FileKind("vectors/{}/{}.parquet", "01_corpus_building", "promoted"),
     "drifts": FileKind("vectors/{}/{}.drifts.parquet", "06_validity", "promoted"),
