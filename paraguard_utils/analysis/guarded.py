@@ -10,7 +10,8 @@ from paraguard_utils.analysis import confusion, pipeline, validity
 from paraguard_utils.analysis.evaluation import Evaluation, is_scored
 from paraguard_utils.core import disagreement
 from paraguard_utils.core.confusion import estimate_confusion
-from paraguard_utils.core.estimates import ClusterBootstrap, Estimate, to_columns
+from paraguard_utils.core.estimates import SEED, ClusterBootstrap, Estimate, to_columns
+from paraguard_utils.core.thresholds import choose_promised_cut
 from paraguard_utils.core.words import split_words
 from paraguard_utils.schemas import Corpus, Labels, Scores, Table
 from paraguard_utils.settings import Settings
@@ -93,6 +94,31 @@ def guard_auc(benign: pd.DataFrame, twins: pd.DataFrame, clusters: ClusterBootst
     strata = {"auc": None, "auc_equal_length": length}
     areas = {name: validity.estimate_auc(clusters, ids, harmful, score, by) for name, by in strata.items()}
     return {**to_columns(areas), "sees": judge_guard_auc(*areas["auc_equal_length"][1:])}
+
+
+def compare_with_promised_cut(
+    benign: pd.DataFrame, twins: pd.DataFrame, threshold: float, clusters: ClusterBootstrap
+) -> dict[str, float]:
+    """Say what a guard blocks at its own threshold and at the cut that promises to block at most 5 % of meanings.
+
+    Both frames have the columns cluster_id and score; what has no score is left out. The cut for one half of the
+    clusters is chosen on the other (`thresholds.choose_promised_cut`). The columns are own_meanings, own_twins,
+    promised_meanings and promised_twins with intervals: the share of harmless clusters that are blocked in any wording,
+    and of twins.
+    """
+    sides = [frame[frame["score"].notna()] for frame in (benign, twins)]
+    names = pd.Series(benign["cluster_id"].unique()).sort_values()
+    half = pd.Series(np.random.default_rng(SEED).permutation(len(names)) % 2, names)
+    chosen = [sides[0][sides[0]["cluster_id"].map(half) == other] for other in (1, 0)]
+    cuts = np.array([choose_promised_cut(one["score"], one["cluster_id"]).above for one in chosen])
+    found = {}
+    ids = [unsafe.benign_cluster_of(frame["cluster_id"]) for frame in sides]
+    for name, blocks in (("own", lambda score, _: score >= threshold), ("promised", lambda score, cut: score > cut)):
+        hits = [blocks(frame["score"], cuts[of.map(half)]) for frame, of in zip(sides, ids, strict=True)]
+        meanings = hits[0].groupby(ids[0]).any()
+        found[f"{name}_meanings"] = clusters.share_of_clusters(meanings.index, meanings)
+        found[f"{name}_twins"] = clusters.share(ids[1], hits[1])
+    return to_columns(found)
 
 
 def clipped_and_floor_cr(scores: Scores, clusters: ClusterBootstrap) -> dict[str, float]:
