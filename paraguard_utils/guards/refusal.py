@@ -96,14 +96,14 @@ def load_refusal_guards(store: stores.Store, settings: Settings, corpus: Corpus,
     """Return the guards that 05 asks: a model's own refusal ready to score both corpora, any other by its name.
 
     `settings` names the guards and the corpora, of which `twins` may be empty. A model whose answers are not in the
-    store is named on stderr and left out; for the one in `settings.guard` that raises Missing.
+    store, or teach too little, is named on stderr and left out; if it is `settings.guard`, that is a DataError.
     """
     found: list[str | Guard] = []
     for name in settings.asked_guards("guard", "refusal"):
         try:
             known = registry.is_refusal(name)
             found.append(_load(store, name, {settings.corpus: corpus, settings.twins: twins}) if known else name)
-        except Missing as error:
+        except DataError as error:
             if name == settings.guard:
                 raise
             print(f"left out: {error}", file=sys.stderr)
@@ -112,14 +112,10 @@ def load_refusal_guards(store: stores.Store, settings: Settings, corpus: Corpus,
 
 def _load(store: stores.Store, name: str, corpora: dict[str, Corpus]) -> Guard:
     """Return a model's own refusal as a guard; the first corpus teaches, where the second has no twin of it."""
-    if name.startswith(registry.REFUSAL_PREFIX):
-        model = name.removeprefix(registry.REFUSAL_PREFIX)
-        name = re.sub(r"[^\w.-]+", "-", f"{model}-refusal")
-        about = f"{model} without a system prompt, its own first token read as a guard"
-        entry: dict[str, Any] = {"model": model, "rejects": MAX_REJECTED, "axis": "harm", "about": about}
-        entry = {**USER_GUARD_DEFAULTS, **entry, **registry.guard_entries("panel").get(name, {})}
-    else:
-        entry = registry.guard_entries("panel")[name]
+    model = name.removeprefix(registry.REFUSAL_PREFIX)
+    name = name if name == model else re.sub(r"[^\w.-]+", "-", f"{model}-refusal")
+    entry: dict[str, Any] = {**USER_GUARD_DEFAULTS, "model": model, "axis": "harm", "rejects": MAX_REJECTED}
+    entry |= registry.guard_entries("panel").get(name, {})
     (of, corpus), (_, twins) = corpora.items()
     targets = trace_store.find_targets(store, of, entry["model"])
     target = next((one for one in targets if one.endswith("--none")), "")
