@@ -21,7 +21,7 @@ def plot_both_corpora(table: Table) -> Figure:
     """
     gap = (table["twins_rejected"] - table["benign_rejected"]).sort_values(ascending=False, kind="stable")
     rows = table.loc[gap.index].reset_index(drop=True)
-    figure, axis = style.subplots(figsize=(style.PAGE_WIDTH, 0.6 + 0.22 * len(rows)))
+    figure, axis = style.subplots(figsize=(style.PAGE_WIDTH, 0.6 + 0.18 * len(rows)))
     y = np.arange(len(rows))
     axis.hlines(y, rows["benign_rejected"], rows["twins_rejected"], color=style.GREY, linewidth=0.8, zorder=0)
     for name, face, text in (("benign_rejected", "white", "harmless"), ("twins_rejected", _REJECT, "harmful twins")):
@@ -40,7 +40,7 @@ def plot_guard_sweep(table: Table, own: Table) -> Figure:
     benign_rejected and twins_rejected. A page wide. `table` is `guarded.sweep_guard_thresholds` with a column target.
     """
     labels = ("harmless requests rejected", "twins rejected; DR")
-    figure, panels = style.make_target_grid(table, 4, 1.7, 0.0, *labels)
+    figure, panels = style.make_target_grid(table, 4, 1.5, 0.0, *labels)
     for place, (axis, name, rows) in enumerate(panels):
         curve = rows.sort_values("threshold", ascending=False)
         x, ends = curve["rejected_benign"], (curve["rejected_twins_low"], curve["rejected_twins_high"])
