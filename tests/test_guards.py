@@ -55,10 +55,21 @@ def refusals():
     return own_refusals(stores.Store("recorded"), True)
 
 
-@pytest.mark.parametrize("name", list(PANEL))
-def test_every_entry_says_what_a_reader_must_know(name, refusals):
-    loaded, entry = refusals.get(name) or panel.load_guard(name), PANEL[name]
-    assert loaded.name == name and loaded.version and loaded.axis in GUARD_AXES and loaded.about
+@pytest.mark.slow
+@pytest.mark.parametrize("name", REFUSALS)
+def test_every_refusal_says_what_a_reader_must_know(name, refusals):
+    check_entry(refusals[name])
+
+
+@pytest.mark.parametrize("name", [name for name in PANEL if name not in REFUSALS])
+def test_every_entry_says_what_a_reader_must_know(name):
+    check_entry(panel.load_guard(name))
+    assert panel.load_guard(name).name == name
+
+
+def check_entry(loaded):
+    entry = PANEL[loaded.name]
+    assert loaded.version and loaded.axis in GUARD_AXES and loaded.about
     assert 0 < loaded.threshold <= 1 and loaded.citation.startswith("https://") and loaded.licence != "unstated"
     assert (entry["kind"] == "package") == ("sha256" in entry)
 
@@ -92,6 +103,7 @@ def test_no_prompt_is_scored_by_what_its_own_cluster_taught():
     np.testing.assert_array_equal(other, found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", REFUSALS)
 def test_recorded_refusal_scores_are_what_the_traces_say(name, refusals):
     one, recorded = refusals[name], stores.Store("recorded")
@@ -105,6 +117,7 @@ def test_recorded_refusal_scores_are_what_the_traces_say(name, refusals):
     assert 0.04 < reach.mean() <= PANEL[name]["rejects"]
 
 
+@pytest.mark.slow
 def test_a_refusal_guard_says_what_to_run_and_where_it_is_not_scored(refusals, results, capsys):
     live = stores.Store("live")
     assert own_refusals(live, True) == {}

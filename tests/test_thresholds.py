@@ -57,6 +57,7 @@ def test_a_missing_score_is_an_error():
         choose_promised_cut([np.nan, *range(98)], np.arange(99))
 
 
+@pytest.mark.slow
 @given(st.integers(45, 160), st.integers(0, 2**32 - 1), st.sampled_from([0.05, 0.1, 0.3]), st.booleans())
 def test_the_cut_is_the_lowest_that_keeps_the_promise(n, seed, meanings, coarse):
     rng = np.random.default_rng(seed)

@@ -50,7 +50,7 @@ def plot_guard_sweep(table: Table, own: Table) -> Figure:
         axis.plot(x, curve["dr"], color=style.INK, lw=0.8, ls="--")
         at = own.set_index("target").loc[name]
         axis.plot(at["benign_rejected"], at["twins_rejected"], "o", ms=4, color=_REJECT, clip_on=False)
-        axis.set(xlim=(0, 1), ylim=(0, 1.15))
+        axis.set(xlim=(0, 1), ylim=(0, 1.15), xticks=(0, 0.5, 1), title=axis.get_title("left").replace(", ", ",\n"))
         axis.xaxis.set_tick_params(labelbottom=place + 4 >= len(panels))
     style.write_remark(panels[0][0], 0.98, 0.02, "solid: twins rejected\ndashed: DR", ha="right", va="bottom")
     return figure
