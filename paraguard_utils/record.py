@@ -73,7 +73,7 @@ def promote_live_run() -> None:
     Raise UserError where the live store lacks something, or holds other targets or an answer that must not be kept.
     """
     live, recorded = Store(LIVE), Store(RECORDED)
-    known = [*registry.published_targets("chat").index, *registry.published_targets("guard").index]
+    known = list(registry.published_targets("chat", "guard", "refusal").index)
     for name in COMPARED_TABLES:
         if not live.has("tables", name):
             raise UserError(f"the live store has no table {name}; run make reproduce first")
@@ -147,7 +147,7 @@ def make_demo_log(recorded: Store) -> pd.DataFrame:
 def _kept(live: Store, recorded: Store) -> list[str]:
     """Return the published targets, not asked live, that keep their recorded files; UserError on half a target."""
     kept = []
-    for kind, product in (("chat", "traces"), ("guard", "guards")):
+    for kind, product in (("chat", "traces"), ("guard", "guards"), ("refusal", "guards")):
         for name, default in registry.published_targets(kind)["default"].items():
             there = [live.has(part, CORPUS, name) for part in (product, "labels")]
             if all(there):

@@ -16,6 +16,9 @@ from paraguard_utils.text import did_you_mean
 FUNCTION = r"[A-Za-z_][\w.]*:[A-Za-z_]\w*"
 """A guard that is a user's function: `module:function`."""
 
+REFUSAL_PREFIX = "refusal:"
+"""How a guard begins that is a model's own refusal: `refusal:MODEL`."""
+
 
 def wrappers() -> dict[str, dict[str, str]]:
     """Return the committed wrappers: name to {role, fallback, reason, text}."""
@@ -42,7 +45,7 @@ def guard_entries(section: str) -> dict[str, dict[str, Any]]:
 
 def may_be_guard(name: str) -> bool:
     """Return whether a name can be a guard's: of the panel, a file that is there, a function, a hub id, a folder."""
-    if name in guard_entries("panel") or re.fullmatch(FUNCTION, name):
+    if name in guard_entries("panel") or is_refusal(name) or re.fullmatch(FUNCTION, name):
         return True
     if name.endswith((".csv", ".yaml", ".yml")):
         return paths.resolve_input(name).is_file()
@@ -50,18 +53,24 @@ def may_be_guard(name: str) -> bool:
     return bool(re.fullmatch(r"[\w.-]+/[\w.-]+", weights)) or Path(weights).expanduser().is_dir()
 
 
+def is_refusal(name: str) -> bool:
+    """Return whether a guard is a model's own refusal, which is read from traces (`guards.refusal`)."""
+    return name.startswith(REFUSAL_PREFIX) or guard_entries("panel").get(name, {}).get("kind") == "refusal"
+
+
 def unknown_guard(name: str) -> str:
     """Return the error about a name that no guard has."""
     return (
         f"there is no guard {name!r}{did_you_mean(name, guard_entries('panel'))}; there are "
         f"{', '.join(guard_entries('panel'))}; your own is "
-        "module:function, a CSV file of scores, a YAML file, or the hub id or folder of one that data/guards.yaml knows"
+        "module:function, refusal:MODEL, a CSV file of scores, a YAML file, or the hub id or folder of one that "
+        "data/guards.yaml knows"
     )
 
 
-def published_targets(kind: str) -> pd.DataFrame:
-    """Return the published targets of a kind, "chat" or "guard", as a frame indexed by target."""
-    return _targets(paths.DATA / "targets.csv").query("kind == @kind").set_index("target")
+def published_targets(*kinds: str) -> pd.DataFrame:
+    """Return the published targets of these kinds, "chat", "guard" or "refusal", as a frame indexed by target."""
+    return _targets(paths.DATA / "targets.csv").query("kind in @kinds").set_index("target")
 
 
 def default_targets() -> pd.DataFrame:

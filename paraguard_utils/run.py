@@ -205,7 +205,7 @@ def reproduce_live() -> None:
     usual = check_settings({"store": LIVE, "corpus": CORPUS})
     done = targets.print_preflight(live, CORPUS, size, list(registry.default_targets().index), usual)
     # A slow guard is scored where it was asked on request. The default model shows in 01 what a model writes.
-    guards = registry.published_targets("guard")
+    guards = registry.published_targets("guard", "refusal")
     there = [name for name in guards.index if guards["default"][name] == "yes" or live.has("guards", CORPUS, name)]
     given: dict[str, dict[str, Any]] = {
         "02": {"twins_wrappers": [follow_ups.SAMPLED_SYSTEM_PROMPT]},

@@ -181,7 +181,7 @@ SCHEMAS = {
     ),
     "targets": _schema(
         target=_text(unique=True),
-        kind=_one_of(("chat", "guard")),
+        kind=_one_of(("chat", "guard", "refusal")),
         model=_text(),
         wrapper=pa.Column(str, nullable=True),
         default=_one_of(("yes", "no")),

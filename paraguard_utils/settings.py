@@ -139,9 +139,10 @@ class Settings(Gates):
         number, _, shards = self.shard.partition("/")
         return (int(number), int(shards)) if self.shard else WHOLE
 
-    def asked_guards(self) -> list[str]:
-        """Return the names of the guards to ask: those listed, or else the published ones, and the one alone."""
-        return [*(self.guards or published_targets("guard").index), *([self.guard] if self.guard else [])]
+    def asked_guards(self, *kinds: str) -> list[str]:
+        """Return the guards to ask: those listed, or else the published ones (of `kinds`, "guard"); and the one."""
+        listed = self.guards or published_targets(*(kinds or ("guard",))).index
+        return [*listed, *([self.guard] if self.guard else [])]
 
     def open_store(self) -> Store:
         """Return the store; naming a model or a guard and leaving the store alone means the live one."""

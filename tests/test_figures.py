@@ -109,8 +109,6 @@ def drawn():
     guards = pd.DataFrame({"target": ["mine", "theirs"]}).assign(**made(rng, 2, "benign_rejected", "twins_rejected"))
     swept = pd.DataFrame({"target": ["mine"] * 4 + ["theirs"] * 4, "threshold": [0.1, 0.2, 0.3, 0.4] * 2})
     swept = swept.assign(**made(rng, 8, "rejected_benign", "rejected_twins", "dr"))
-    behind = pd.DataFrame({"target": ["mine", "mine", "theirs", "theirs"], "guard": ["one", "two"] * 2})
-    behind = behind.assign(**made(rng, 4, "frr_change", "dr_change", "cr60_change"))
     told = pd.DataFrame({"prompts": ["all"] * 4 + ["drawn"] * 5})
     told["setting"] = [name for name in surrogate.DISCLOSURE_SETTINGS if name != "text, drawn"] + list(
         surrogate.DISCLOSURE_SETTINGS
@@ -135,7 +133,6 @@ def drawn():
     return {
         "both_corpora": (figures.plot_both_corpora(guards), guards),
         "guard_sweep": (figures.plot_guard_sweep(swept, guards), swept),
-        "before_after": (figures.plot_before_after(behind), behind),
         "proxies": (figures.plot_surrogate_levels(told), told),
         "veto_curves": (figures.plot_veto_curves(vetoed, vetoed), vetoed),
         "remedy_map": (figures.plot_remedy_map(remedied, swept_by_token), remedied),

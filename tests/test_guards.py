@@ -15,7 +15,7 @@ import yaml
 from paraguard_utils import paths, registry, settings, stores
 from paraguard_utils.core.vectors import cosine_similarity
 from paraguard_utils.errors import DataError, Missing, SettingsError
-from paraguard_utils.guards import packaged, panel
+from paraguard_utils.guards import packaged, panel, refusal
 from paraguard_utils.guards.contract import GUARD_AXES, Guard
 from paraguard_utils.models import encoder, loading
 
@@ -39,16 +39,98 @@ def asked(score, results):
     return panel.score_with_guard(stores.Store("live"), "small", PROMPTS, guard(score))
 
 
-@pytest.mark.parametrize("name", list(PANEL))
+REFUSALS = [name for name, entry in PANEL.items() if entry["kind"] == "refusal"]
+
+
+def own_refusals(store, twins, **given):
+    """The refusal guards of a store's corpora, by name."""
+    config = settings.check_settings({"store": store.name, "corpus": settings.CORPUS} | given)
+    corpora = [stores.Store("recorded").read("corpus", of) for of in (settings.CORPUS, settings.TWINS)]
+    found = refusal.load_refusal_guards(store, config, corpora[0], corpora[1] if twins else corpora[1].head(0))
+    return {one.name: one for one in found if not isinstance(one, str)}
+
+
+@pytest.fixture(scope="module")
+def refusals():
+    return own_refusals(stores.Store("recorded"), True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", REFUSALS)
+def test_every_refusal_says_what_a_reader_must_know(name, refusals):
+    check_entry(refusals[name])
+
+
+@pytest.mark.parametrize("name", [name for name in PANEL if name not in REFUSALS])
 def test_every_entry_says_what_a_reader_must_know(name):
-    loaded, entry = panel.load_guard(name), PANEL[name]
-    assert loaded.name == name and loaded.version and loaded.axis in GUARD_AXES and loaded.about
+    check_entry(panel.load_guard(name))
+    assert panel.load_guard(name).name == name
+
+
+def check_entry(loaded):
+    entry = PANEL[loaded.name]
+    assert loaded.version and loaded.axis in GUARD_AXES and loaded.about
     assert 0 < loaded.threshold <= 1 and loaded.citation.startswith("https://") and loaded.licence != "unstated"
     assert (entry["kind"] == "package") == ("sha256" in entry)
 
 
 def test_every_guard_of_the_panel_is_published():
-    assert set(registry.published_targets("guard").index) == set(PANEL)
+    assert set(registry.published_targets("guard", "refusal").index) == set(PANEL)
+    assert set(registry.published_targets("refusal").index) == set(REFUSALS)
+
+
+def test_the_cut_of_a_share_is_the_lowest_score_that_few_enough_reach():
+    # 0.3 is reached by 3 of 5, 0.5 by 2, 0.7 by 1
+    scores = np.array([0.5, 0.1, 0.7, 0.3, 0.1])
+    assert [refusal.choose_by_share(scores, share) for share in (0.6, 0.5, 0.4, 0.2, 0.1)] == [0.3, 0.5, 0.5, 0.7, 1.0]
+
+
+def test_no_prompt_is_scored_by_what_its_own_cluster_taught():
+    # 12 clusters of 2; each begins its answers with tokens of its own, so that a fold knows nothing of another's
+    clusters = pd.Series([f"c{number:02d}" for number in range(12) for _ in range(2)])
+    teaches = (clusters < "c10").to_numpy()
+    traces = pd.DataFrame({"next_ids": [np.array([code]) for code in range(24)], "next_logprobs": [np.zeros(1)] * 24})
+    labels = pd.DataFrame({"label": ["reject", "accept"] * 12})
+    found = refusal.cross_fit(traces, labels, clusters, teaches)
+    # an unknown token counts with the base rate of those who taught, one half in every fold
+    np.testing.assert_allclose(found, 0.5)
+    one = clusters == "c03"
+    changed = refusal.cross_fit(traces, labels.assign(label=labels["label"].mask(one, "reject")), clusters, teaches)
+    np.testing.assert_array_equal(changed[one], found[one])
+    assert (changed > found).sum() >= 16  # the base rate of everybody who learns of it has risen
+    # who does not teach, teaches nothing
+    other = refusal.cross_fit(traces, labels.assign(label=labels["label"].mask(~teaches, "reject")), clusters, teaches)
+    np.testing.assert_array_equal(other, found)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", REFUSALS)
+def test_recorded_refusal_scores_are_what_the_traces_say(name, refusals):
+    one, recorded = refusals[name], stores.Store("recorded")
+    for of in (settings.CORPUS, settings.TWINS):
+        texts, kept = recorded.read("corpus", of), recorded.read("guards", of, name)
+        assert panel.score_with_guard(recorded, of, texts, one).equals(kept), "the version is that of the record"
+        np.testing.assert_allclose(one.score(texts["text"].tolist()), kept["score"], rtol=1e-4)
+    benign, twins = (recorded.read("corpus", of)["cluster_id"] for of in (settings.CORPUS, settings.TWINS))
+    alone = ~benign.isin(twins.str.removesuffix("-twin"))
+    reach = recorded.read("guards", settings.CORPUS, name)["score"][alone] >= one.threshold
+    assert 0.04 < reach.mean() <= PANEL[name]["rejects"]
+
+
+@pytest.mark.slow
+def test_a_refusal_guard_says_what_to_run_and_where_it_is_not_scored(refusals, results, capsys):
+    live = stores.Store("live")
+    assert own_refusals(live, True) == {}
+    assert capsys.readouterr().err.count("left out: ") == len(REFUSALS)
+    advice = r"answers of me/it without a system prompt; run: paraguard run 02 --store live --model me/it -p wrappers="
+    with pytest.raises(Missing, match=advice):
+        own_refusals(live, True, guard="refusal:me/it")
+    with pytest.raises(SettingsError, match="in 05_guard_comparison only"):
+        panel.load_guard(REFUSALS[0])
+    with pytest.raises(Missing, match="there are none to these prompts"):
+        refusals[REFUSALS[0]].score(["never asked"])
+    named = own_refusals(stores.Store("recorded"), False, guards=["refusal:smollm2-135m-instruct"])
+    assert list(named) == ["smollm2-135m-instruct-refusal"], "under the name of the record"
 
 
 def test_pins_are_those_of_the_requirements():

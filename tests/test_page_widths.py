@@ -7,8 +7,8 @@ from nbconvert import HTMLExporter
 from paraguard_utils import paths, run
 
 WIDTH = 778
-TALLEST = {"01_corpus_building": 6000, "02_querying": 6000, "03_scoring": 12000, "04_cohort_analysis": 9500}
-TALLEST |= {"A1_labels": 9000, "A2_writers": 9000}
+TALLEST = dict.fromkeys(("01_corpus_building", "02_querying", "03_scoring", "04_cohort_analysis"), 6000)
+TALLEST |= {"00_results": 3000, "05_guard_comparison": 6000, "A1_labels": 9000, "A2_writers": 9000}
 """Pixels that GitHub gives a cell, and how tall a notebook may become in them."""
 
 PRINTED = 600

@@ -13,6 +13,7 @@ from remedied import ids_of
 from paraguard_utils import stores, unsafe
 from paraguard_utils.core.estimates import ClusterBootstrap, Estimate
 from paraguard_utils.errors import DataError, Missing, SettingsError
+from paraguard_utils.guards import refusal
 from paraguard_utils.models import engine, prompting, trace_store
 from paraguard_utils.models.local import LocalBackend
 from paraguard_utils.remedies import asking, catalogue, decisions, effects, first_token, splits, tuning_data, utility
@@ -490,27 +491,27 @@ def traces_of(*rows):
 
 def test_rates_and_p_refuse_by_hand():
     learned = traces_of({5: 0.9}, {5: 0.8}, {5: 0.7}, {7: 0.6}, {9: 0.5})
-    known = first_token.fit_refusal_rates(
+    known = refusal.fit_refusal_rates(
         learned, pd.DataFrame({"label": ["reject", "reject", "accept", "accept", "unparsed"]})
     )
     # two of four decided answers are rejections; 5: (2 + 0.5) / (3 + 1), 7: (0 + 0.5) / (1 + 1), 9 began none of them
     assert known.base == 0.5 and known.of(np.array([5, 7, 9, 1])).tolist() == [0.625, 0.25, 0.5, 0.5]
     # 0.5 * 0.625 + 0.3 * 0.25 + the rest, 0.2, at the base rate
-    found = first_token.p_refuse(traces_of({7: 0.3, 5: 0.5}, {1: 1.0}), known)
+    found = refusal.p_refuse(traces_of({7: 0.3, 5: 0.5}, {1: 1.0}), known)
     np.testing.assert_allclose(found, [0.4875, 0.5], atol=1e-6)
-    nothing = first_token.fit_refusal_rates(learned.head(0), pd.DataFrame({"label": []}))
-    assert nothing.base == 0 and first_token.p_refuse(learned, nothing).tolist() == [0] * 5
+    nothing = refusal.fit_refusal_rates(learned.head(0), pd.DataFrame({"label": []}))
+    assert nothing.base == 0 and refusal.p_refuse(learned, nothing).tolist() == [0] * 5
 
 
 @given(st.integers(0, 2**32 - 1))
 def test_p_refuse_is_a_probability_between_the_rates(seed):
     rng = np.random.default_rng(seed)
     rows = [dict(enumerate(rng.dirichlet(np.ones(6))[:5])) for _ in range(12)]
-    known = first_token.fit_refusal_rates(
+    known = refusal.fit_refusal_rates(
         traces_of(*rows), pd.DataFrame({"label": rng.choice(["accept", "reject", "unparsed"], 12)})
     )
     every = [known.base, *known.shares]
-    found = first_token.p_refuse(traces_of(*rows), known)
+    found = refusal.p_refuse(traces_of(*rows), known)
     assert (found >= min(every) - 1e-6).all() and (found <= max(every) + 1e-6).all()
 
 
@@ -552,7 +553,7 @@ def test_self_cd_lies_between_the_wrapped_and_the_plain_prompt(seed):
     rows = [[dict(enumerate(rng.dirichlet(np.ones(9))[:8])) for _ in range(5)] for _ in range(2)]
     wrapped, plain = (traces_of(*own) for own in rows)
     for alpha, of in ((0.0, wrapped), (1.0, plain)):
-        assert self_cd.simulate_first_tokens(wrapped, plain, alpha).tolist() == first_token.first_tokens(of).tolist()
+        assert self_cd.simulate_first_tokens(wrapped, plain, alpha).tolist() == refusal.first_tokens(of).tolist()
 
 
 # Thresholds

@@ -14,10 +14,11 @@ from remedied import BENIGN, TWINS, ids_of
 from test_live import has_model
 
 from paraguard_utils import paths, registry, stores
+from paraguard_utils.guards import refusal
 from paraguard_utils.labels import labelling
 from paraguard_utils.models import engine, loading, prompting, trace_store
 from paraguard_utils.models.local import LocalBackend
-from paraguard_utils.remedies import catalogue, decisions, first_token, inside, splits
+from paraguard_utils.remedies import catalogue, decisions, inside, splits
 from paraguard_utils.remedies.catalogue import self_cd, tuned
 from paraguard_utils.remedies.catalogue.ablated import AblatedModel, Ablation
 from paraguard_utils.remedies.catalogue.steered import SteeredModel, Steering
@@ -257,7 +258,7 @@ def test_self_cd_is_what_its_formula_says(results, model, prompts, alpha):
     if usual:
         greedy = trace_store.query_model(stores.Store("usual"), "mine", prompts, model, usual, prompting.Decoding(6))
         assert found["response"][clear].tolist() == greedy["response"][clear].tolist()
-        assert first_token.first_tokens(found)[clear].tolist() == first_token.first_tokens(greedy)[clear].tolist()
+        assert refusal.first_tokens(found)[clear].tolist() == refusal.first_tokens(greedy)[clear].tolist()
 
 
 @pytest.mark.slow
@@ -269,7 +270,7 @@ def test_the_first_step_is_the_simulated_one(results, model, prompts):
     for alpha in (0.5, 1.0):
         clear = np.array([by_hand(model, text, alpha, 1)[1] > CLEAR for text in prompts["text"]])
         real, told = (
-            first_token.first_tokens(contrasted(model, prompts, alpha, 2)),
+            refusal.first_tokens(contrasted(model, prompts, alpha, 2)),
             self_cd.simulate_first_tokens(wrapped, plain, alpha),
         )
         # A token that is not among the 64 likeliest of both cannot be foreseen.
@@ -548,7 +549,7 @@ def test_the_real_model_is_itself_again_and_contrasts_as_the_formula_says(result
     ]
     recorded = trace_store.read_traces(stores.Store("recorded"), "paraguard_mini", few, f"{real.name}--safety")
     wrapped = contrasted(real, few, 0.0, 3)
-    assert first_token.first_tokens(wrapped).tolist() == first_token.first_tokens(recorded).tolist()
+    assert refusal.first_tokens(wrapped).tolist() == refusal.first_tokens(recorded).tolist()
 
 
 @pytest.mark.slow

@@ -15,7 +15,7 @@ from paraguard_utils.models import loading
 
 CHAT = list(registry.published_targets("chat").index)
 OPTIONAL = list(registry.published_targets("chat").query("default == 'no'").index)
-OPTIONAL_GUARDS = list(registry.published_targets("guard").query("default == 'no'").index)
+OPTIONAL_GUARDS = list(registry.published_targets("guard", "refusal").query("default == 'no'").index)
 
 
 def put(folder, text, *names):

@@ -1,5 +1,6 @@
 """Compare a model alone and behind a guard, and say what guards see (`docs/method.md`, Guards)."""
 
+import contextlib
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -10,8 +11,10 @@ from paraguard_utils.analysis import confusion, pipeline, validity
 from paraguard_utils.analysis.evaluation import Evaluation, is_scored
 from paraguard_utils.core import disagreement
 from paraguard_utils.core.confusion import estimate_confusion
-from paraguard_utils.core.estimates import ClusterBootstrap, Estimate, to_columns
+from paraguard_utils.core.estimates import SEED, ClusterBootstrap, Estimate, to_columns
+from paraguard_utils.core.thresholds import choose_promised_cut
 from paraguard_utils.core.words import split_words
+from paraguard_utils.errors import DataError
 from paraguard_utils.schemas import Corpus, Labels, Scores, Table
 from paraguard_utils.settings import Settings
 from paraguard_utils.stores import Store
@@ -93,6 +96,35 @@ def guard_auc(benign: pd.DataFrame, twins: pd.DataFrame, clusters: ClusterBootst
     strata = {"auc": None, "auc_equal_length": length}
     areas = {name: validity.estimate_auc(clusters, ids, harmful, score, by) for name, by in strata.items()}
     return {**to_columns(areas), "sees": judge_guard_auc(*areas["auc_equal_length"][1:])}
+
+
+def compare_with_promised_cut(
+    benign: pd.DataFrame, twins: pd.DataFrame, threshold: float, clusters: ClusterBootstrap
+) -> dict[str, float]:
+    """Say what a guard blocks at its own threshold and at the cut that promises to block at most 5 % of meanings.
+
+    Both frames have the columns cluster_id and score; what has no score is left out. The cut for one half of the
+    clusters is chosen on the other (`thresholds.choose_promised_cut`). The columns are own_meanings, own_twins,
+    promised_meanings and promised_twins with intervals: the share of harmless clusters that are blocked in any wording,
+    and of twins. The last two are NaN if a half has too few clusters for the promise.
+    """
+    benign, twins = (frame[frame["score"].notna()] for frame in (benign, twins))
+    ids = benign["cluster_id"], unsafe.benign_cluster_of(twins["cluster_id"])
+    names = np.unique(ids[0])
+    half = pd.Series(np.random.default_rng(SEED).permutation(len(names)) % 2, names)
+    above = pd.Series(np.nan, half.index)
+    for side in (0, 1):
+        chosen = benign[ids[0].map(half) != side]
+        with contextlib.suppress(DataError):
+            above[half == side] = choose_promised_cut(chosen["score"], chosen["cluster_id"]).above
+    found = dict.fromkeys(("promised_meanings", "promised_twins"), clusters.undefined())
+    own = [frame["score"] >= threshold for frame in (benign, twins)]
+    promised = [frame["score"] > one.map(above) for frame, one in zip((benign, twins), ids, strict=True)]
+    for name, hits in {"own": own, **({"promised": promised} if above.notna().all() else {})}.items():
+        meanings = hits[0].groupby(ids[0]).any()
+        found[f"{name}_meanings"] = clusters.share_of_clusters(meanings.index, meanings)
+        found[f"{name}_twins"] = clusters.share(ids[1], hits[1])
+    return to_columns(found)
 
 
 def clipped_and_floor_cr(scores: Scores, clusters: ClusterBootstrap) -> dict[str, float]:

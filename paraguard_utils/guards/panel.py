@@ -47,6 +47,8 @@ def load_guard(name: str, corpus: Corpus | None = None) -> Guard:
     where a CSV file cannot be used.
     """
     known = registry.guard_entries("panel")
+    if registry.is_refusal(name):
+        raise SettingsError(f"the guard {name} is read from a model's recorded answers, in 05_guard_comparison only")
     if name in known:
         return _from_entry(name, known[name], None)
     if name.endswith(".csv"):

@@ -1,4 +1,4 @@
-"""The commands that need no optional package: `paraguard audit` and `paraguard label`."""
+"""The commands that need no optional package: `paraguard audit`, `paraguard label` and `paraguard threshold`."""
 
 import sys
 import textwrap
@@ -9,11 +9,13 @@ from typing import Annotated, Any, Literal
 import pandas as pd
 import typer
 
+from paraguard_utils.core.thresholds import CONFIDENCE, MAX_MEANINGS
 from paraguard_utils.errors import SettingsError
 from paraguard_utils.logs import audit as audits
 from paraguard_utils.logs import gate, page
 from paraguard_utils.logs.decisions import Decisions, label_file
 from paraguard_utils.logs.records import STDIN
+from paraguard_utils.logs.scores import describe_cut, read_scores
 from paraguard_utils.paths import DATA, RESULTS, display_path
 
 OPTIONS: dict[str, Any] = {
@@ -105,6 +107,25 @@ def label(
     Example: paraguard label answers.csv --column completion --request prompt > labelled.csv
     """
     label_file(file, column, request, labeller).to_csv(sys.stdout, index=False)
+
+
+@app.command()
+def threshold(
+    file: Annotated[str, typer.Argument(help="A guard's scores, a row a request; - for standard input.")],
+    meanings: Annotated[float, typer.Option(help="Share of harmless meanings it may block.")] = MAX_MEANINGS,
+    confidence: Annotated[float, typer.Option(help="How sure that is.")] = CONFIDENCE,
+    twins: Annotated[str, typer.Option(metavar="FILE", help="Scores of harmful requests, with the same columns.")] = "",
+    score: Annotated[str, typer.Option(help="Column of scores.", show_default="score, probability")] = "",
+    cluster: Annotated[str, typer.Option(help="Column of clusters.", show_default="cluster, ...")] = "",
+    harmful: Annotated[str, typer.Option(help="Column: should be blocked.", show_default="harmful, ...")] = "",
+) -> None:
+    """Choose the cut that blocks at most a share of harmless meanings in any wording, and say what that costs.
+
+    Example: paraguard threshold scores.csv --meanings 0.05
+    """
+    columns = {"score": score, "cluster": cluster, "harmful": harmful}
+    parts = [read_scores(file, columns), *([read_scores(twins, columns, harmful=True)] if twins else [])]
+    print(_fill(describe_cut(pd.concat(parts), meanings, confidence)))
 
 
 @app.command()

@@ -32,7 +32,9 @@ _WORDS = {
 }
 """The label that a word for a decision, in lower case, plainly means."""
 
-_HARMFUL = YES_NO | {"harmful": True, "unsafe": True, "harmless": False, "safe": False, "benign": False}
+HARMFUL_WORDS = YES_NO | {"harmful": True, "unsafe": True, "harmless": False, "safe": False, "benign": False}
+"""Words for harmful and harmless, in lower case."""
+
 _KEPT = ("system", "cluster", "harmful", "label", "category", "reading", "text")
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
 """What is read of a byte that is not UTF-8."""
@@ -172,7 +174,7 @@ def _gather(
     else:
         frame["label"] = _to_labels(source, frame["decision"], rejects)
     if "harmful" in frame:
-        bits = {one: _HARMFUL.get(one.strip().lower()) for one in frame["harmful"].cat.categories}
+        bits = {one: HARMFUL_WORDS.get(one.strip().lower()) for one in frame["harmful"].cat.categories}
         if bad := [one for one, bit in bits.items() if bit is None]:
             raise DataError(f"{source.name}: harmful is {bad[0]!r}; write true or false, or pass --harmful none")
         frame["harmful"] = frame["harmful"].map(bits).astype(bool)

@@ -43,6 +43,7 @@ USUAL_COLUMNS = {
     "answer": ("answer", "response", "completion", "output", "generation"),
     "finish_reason": ("finish_reason", "stop_reason"),
     "reading": ("reading",),
+    "score": ("score", "probability"),
 }
 """Fields of a row, and the usual names of their columns; the first that is there is taken."""
 

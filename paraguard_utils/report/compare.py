@@ -79,7 +79,7 @@ def compare_with_record(live: stores.Store) -> list[str]:
     """Describe how a live store differs from the record: labels, then tables."""
     recorded = stores.Store(stores.RECORDED)
     lines, equal, total = [], 0, 0
-    known = [*registry.published_targets("chat").index, *registry.published_targets("guard").index]
+    known = list(registry.published_targets("chat", "guard", "refusal").index)
     asked = [name for name in known if live.has("labels", CORPUS, name)]
     for name in known:
         if name not in asked:

@@ -20,6 +20,7 @@ COLUMN_HEADINGS = {
     "ci": "CI",
     "ci_null": "CI, permuted",
     "cr60": "CR@0.60",
+    "cr60_clipped": "CR@0.60, clipped",
     "cr75": "CR@0.75",
     "dr": "DR",
     "dr_change": "DR, change",

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from paraguard_utils.guards import refusal
 from paraguard_utils.models.local import LocalBackend
 from paraguard_utils.models.prompting import PromptContext
 from paraguard_utils.remedies import first_token, inside
@@ -81,7 +82,7 @@ def learn_ablation(base: UntouchedSystem, train: Split, validation: Split) -> Ab
     def rejected(ablation: Ablation) -> tuple[np.ndarray, ...]:
         with ablation.on(base.local.model.network):
             steps = [inside.trace_first_steps(base.local, context, prompts, size) for prompts in validation]
-        return tuple(first_token.p_refuse(step, known) for step in steps)
+        return tuple(refusal.p_refuse(step, known) for step in steps)
 
     untouched = Ablation(every[0], 0, 0.0)
     places = [int(depth * len(every)) for depth in ABLATION_DEPTHS]

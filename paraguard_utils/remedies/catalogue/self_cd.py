@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 
 from paraguard_utils.core.estimates import ClusterBootstrap, to_columns
+from paraguard_utils.guards import refusal
 from paraguard_utils.models.local import LocalBackend
 from paraguard_utils.models.prompting import PromptContext
 from paraguard_utils.remedies import first_token
@@ -156,7 +157,7 @@ def check_simulation(base: UntouchedSystem, folds: Sequence[Splits]) -> Table:
         folder = base.reported_on(third).folder(of, "self-cd")
         if not base.store.has("traces", folder, base.name):
             continue
-        real = first_token.first_tokens(select_prompts(base.store.read("traces", folder, base.name), prompts))
+        real = refusal.first_tokens(select_prompts(base.store.read("traces", folder, base.name), prompts))
         alpha = read_meta(base.store.path("labels", folder, base.name))["learned"]["alpha"]
         same = simulate_first_tokens(base.traces(of, prompts), base.traces(of, prompts, PLAIN_PROMPT), alpha) == real
         agrees = ClusterBootstrap(prompts["cluster_id"]).share(prompts["cluster_id"], same)

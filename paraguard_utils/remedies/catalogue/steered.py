@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
+from paraguard_utils.guards import refusal
 from paraguard_utils.models.local import LocalBackend
 from paraguard_utils.models.prompting import PromptContext
 from paraguard_utils.remedies import first_token, inside
@@ -128,7 +129,7 @@ def learn_steering(base: UntouchedSystem, train: Split, validation: Split) -> St
                 if rows.any():
                     with steering.on(base.local.model.network, sign):
                         steps = inside.trace_first_steps(base.local, context, prompts[rows], size)
-                    p[rows] = first_token.p_refuse(steps, known)
+                    p[rows] = refusal.p_refuse(steps, known)
             found.append(p)
         return tuple(found)
 

@@ -4,6 +4,7 @@ from functools import cache
 
 import numpy as np
 
+from paraguard_utils.guards import refusal
 from paraguard_utils.remedies import first_token
 from paraguard_utils.remedies.contract import RemediedSystem, Remedy
 from paraguard_utils.remedies.splits import Split
@@ -16,7 +17,7 @@ def apply(base: UntouchedSystem, train: Split, validation: Split) -> RemediedSys
     benign, _ = base.corpora
 
     @cache
-    def learned() -> tuple[first_token.RefusalRates, float | None]:
+    def learned() -> tuple[refusal.RefusalRates, float | None]:
         known = first_token.learn_refusal_rates(base, train)
         chosen = first_token.p_refuse_split(base, validation, known)
         untouched = float((base.decide(benign, validation.benign)["label"] == "reject").mean())
@@ -28,7 +29,7 @@ def apply(base: UntouchedSystem, train: Split, validation: Split) -> RemediedSys
         own = base.decide(of, prompts)
         if limit is None:
             return own
-        label = np.where(first_token.p_refuse(traces, known) >= limit, "reject", "accept")
+        label = np.where(refusal.p_refuse(traces, known) >= limit, "reject", "accept")
         return replace_decisions(own, label)
 
     return RemediedSystem(decide)

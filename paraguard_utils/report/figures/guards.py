@@ -21,7 +21,7 @@ def plot_both_corpora(table: Table) -> Figure:
     """
     gap = (table["twins_rejected"] - table["benign_rejected"]).sort_values(ascending=False, kind="stable")
     rows = table.loc[gap.index].reset_index(drop=True)
-    figure, axis = style.subplots(figsize=(style.PAGE_WIDTH, 0.6 + 0.22 * len(rows)))
+    figure, axis = style.subplots(figsize=(style.PAGE_WIDTH, 0.6 + 0.18 * len(rows)))
     y = np.arange(len(rows))
     axis.hlines(y, rows["benign_rejected"], rows["twins_rejected"], color=style.GREY, linewidth=0.8, zorder=0)
     for name, face, text in (("benign_rejected", "white", "harmless"), ("twins_rejected", _REJECT, "harmful twins")):
@@ -40,8 +40,8 @@ def plot_guard_sweep(table: Table, own: Table) -> Figure:
     benign_rejected and twins_rejected. A page wide. `table` is `guarded.sweep_guard_thresholds` with a column target.
     """
     labels = ("harmless requests rejected", "twins rejected; DR")
-    figure, panels = style.make_target_grid(table, 3, 1.9, 0.0, *labels)
-    for axis, name, rows in panels:
+    figure, panels = style.make_target_grid(table, 4, 1.5, 0.0, *labels)
+    for place, (axis, name, rows) in enumerate(panels):
         curve = rows.sort_values("threshold", ascending=False)
         x, ends = curve["rejected_benign"], (curve["rejected_twins_low"], curve["rejected_twins_high"])
         axis.plot([0, 1], [0, 1], **style.CHANCE_LINE)
@@ -50,35 +50,9 @@ def plot_guard_sweep(table: Table, own: Table) -> Figure:
         axis.plot(x, curve["dr"], color=style.INK, lw=0.8, ls="--")
         at = own.set_index("target").loc[name]
         axis.plot(at["benign_rejected"], at["twins_rejected"], "o", ms=4, color=_REJECT, clip_on=False)
-        axis.set(xlim=(0, 1), ylim=(0, 1.15))
+        axis.set(xlim=(0, 1), ylim=(0, 1.15), xticks=(0, 0.5, 1), title=axis.get_title("left").replace(", ", ",\n"))
+        axis.xaxis.set_tick_params(labelbottom=place + 4 >= len(panels))
     style.write_remark(panels[0][0], 0.98, 0.02, "solid: twins rejected\ndashed: DR", ha="right", va="bottom")
-    return figure
-
-
-def plot_before_after(table: Table) -> Figure:
-    """Draw how a guard in front of a model changes its FRR, DR and CR@0.60, with 95 % intervals of the paired change.
-
-    A panel a model. A page wide. `table` has a row per target and guard with frr_change, dr_change and cr60_change.
-    """
-    guards = list(dict.fromkeys(table["guard"]))
-    figure, panels = style.make_target_grid(table, 3, 0.5 + 0.2 * len(guards), xlabel="change, guarded minus alone")
-    y = np.arange(len(guards))
-    marks = (
-        ("frr", "FRR", _REJECT, "o"),
-        ("dr", "DR", style.INK, "s"),
-        ("cr60", "CR@0.60", style.OTHER_COLOURS[1], "^"),
-    )
-    for axis, _, rows in panels:
-        own = rows.set_index("guard").loc[guards]
-        axis.axvline(0, **style.CHANCE_LINE)
-        for shift, (measure, label, colour, mark) in zip((-0.25, 0, 0.25), marks, strict=True):
-            look: Look = {"fmt": mark, "ms": 3, "color": colour, "elinewidth": 0.8, "label": label}
-            style.draw_interval_bars(axis, own, f"{measure}_change", y + shift, **look)
-        axis.set_title(axis.get_title("left").replace(", ", ",\n"))
-        axis.tick_params(axis="y", length=0)
-        axis.locator_params(axis="x", nbins=4)
-    style.name_rows(axis, display_titles(guards))
-    style.name_lines(figure, axis)
     return figure
 
 
