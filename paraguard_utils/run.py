@@ -249,7 +249,8 @@ def write_html(folder: Path | None = None) -> None:
     from paraguard_utils.report import croissant, handout  # the notebooks' packages, which not every installation has
 
     notebooks = {path.stem: nbformat.read(path, as_version=4) for path in list_notebooks()}
-    found = numbers.collect_numbers(stores.Store(RECORDED), [handout.ABSTRACT, handout.INDEX])
+    pages = {file: paths.ROOT / file for file in handout.SITE_PAGES}
+    found = numbers.collect_numbers(stores.Store(RECORDED), [handout.ABSTRACT, *pages.values()])
     page = handout.render_report(
         notebooks,
         found,
@@ -257,11 +258,9 @@ def write_html(folder: Path | None = None) -> None:
         record=json.loads(croissant.CROISSANT_FILE.read_text(encoding="utf-8")),
     )
     stores.write_text(folder / "report.html", page)
-    for file, name in handout.SITE_PAGES.items():
-        path = handout.INDEX if name == "index.html" else paths.ROOT / file
-        markdown = path.read_text(encoding="utf-8")
-        markdown = numbers.fill_numbers(markdown, found) if path == handout.INDEX else markdown
-        stores.write_text(folder / name, handout.render_page(file, markdown, notebooks))
+    for file, path in pages.items():
+        markdown = numbers.fill_numbers(path.read_text(encoding="utf-8"), found)
+        stores.write_text(folder / handout.SITE_PAGES[file], handout.render_page(file, markdown, notebooks))
     write_explorer(check_settings({"store": RECORDED, "corpus": CORPUS}), folder)
     print(f"open {paths.display_path(folder / 'index.html')}, which links to the report and all other pages")
 

@@ -15,7 +15,7 @@ from paraguard_utils import paths, run, stores
 from paraguard_utils.errors import DataError
 from paraguard_utils.report import croissant, handout, numbers
 
-FOUND = numbers.collect_numbers(stores.Store("recorded"), [handout.ABSTRACT, handout.INDEX])
+FOUND = numbers.collect_numbers(stores.Store("recorded"), [handout.ABSTRACT, paths.ROOT / handout.SITE_INDEX])
 DR = "wording[few == False].dr_near:.2f"
 CITATION = yaml.safe_load((paths.ROOT / "CITATION.cff").read_text(encoding="utf-8"))
 KNOWN = pd.concat([FOUND, stores.Store("recorded").read("tables", numbers.NUMBERS_TABLE)]).drop_duplicates("key")
@@ -214,7 +214,7 @@ def test_the_abstract_has_the_numbers_it_is_given():
         handout.render_report({}, FOUND[FOUND["key"] != DR], CITATION, RECORD)
 
 
-@pytest.mark.parametrize("page", [handout.ABSTRACT, handout.INDEX], ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", [handout.ABSTRACT, paths.ROOT / handout.SITE_INDEX], ids=lambda page: page.stem)
 def test_the_first_pages_type_no_result(page):
     # What is typed is a temperature, the ends of a scale, the level of an interval and the paper's number.
     text = re.sub(
@@ -264,9 +264,8 @@ def test_the_recorded_report_is_readable_wide_and_narrow(show, recorded, width):
 @pytest.mark.slow
 @pytest.mark.parametrize("file", handout.SITE_PAGES)
 def test_every_page_of_the_site_is_readable(show, file):
-    source = handout.INDEX if file == "index.md" else paths.ROOT / file
     stems = [path.stem for path in run.list_notebooks()]
-    html = handout.render_page(file, numbers.fill_numbers(source.read_text(), KNOWN), stems)
+    html = handout.render_page(file, numbers.fill_numbers((paths.ROOT / file).read_text(), KNOWN), stems)
     pages = {*handout.SITE_PAGES.values(), "report.html", "explorer.html"}
     for width in (1200, 390):
         tab = show(html, width)
@@ -279,7 +278,7 @@ def test_every_page_of_the_site_is_readable(show, file):
         assert page in pages or link.startswith("https://") or (not page and place in ids), link
         assert page != handout.SITE_PAGES[file] or not place or place in ids, link
         assert page != "report.html" or not place or any(place.startswith(stem) for stem in stems), link
-    if file == "index.md":
+    if file == handout.SITE_INDEX:
         assert {link.partition("#")[0] for link in tab.locator("main a").evaluate_all(HREFS)} >= pages - {"index.html"}
         assert tab.locator("img[src^='data:image/png']").get_attribute("alt")
         assert FOUND.set_index("key")["text"]["wording[few == False].dr_free:.2f"] in tab.locator("strong").inner_text()

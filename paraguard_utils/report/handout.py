@@ -30,10 +30,9 @@ from paraguard_utils.report import numbers
 from paraguard_utils.schemas import Table
 
 _TEMPLATE = Path(__file__).with_name("handout_template")
-ABSTRACT, INDEX = _TEMPLATE / "abstract.md", _TEMPLATE / "index.md"
-"""What the report and the site begin with; their numbers are read from the record whenever a page is made."""
-
-SITE_PAGES = {"index.md": "index.html", "data/README.md": "data.html", "docs/method.md": "method.html"}
+ABSTRACT = _TEMPLATE / "abstract.md"
+SITE_INDEX = "paraguard_utils/report/handout_template/index.md"
+SITE_PAGES = {SITE_INDEX: "index.html", "data/README.md": "data.html", "docs/method.md": "method.html"}
 """The site's page of each Markdown file, beside `report.html` and `explorer.html`."""
 
 _OUTPUT_KINDS = ("text/html", "text/markdown", "image/svg+xml", "image/png", "image/jpeg", "text/latex", "text/plain")
@@ -75,7 +74,8 @@ def render_page(file: str, markdown: str, stems: Iterable[str] = ()) -> str:
     """
     pages = {name: f"{page}#{page.removesuffix('.html')}" for name, page in SITE_PAGES.items()}
     pages |= {f"notebooks/{stem}.ipynb": f"report.html#{stem}" for stem in stems}
-    prose = _Prose(file, pages | {page: page for page in ("report.html", "explorer.html")}, shift=0)
+    pages |= {posixpath.join(posixpath.dirname(SITE_INDEX), page): page for page in ("report.html", "explorer.html")}
+    prose = _Prose(file, pages, shift=0)
     body = prose.html(numbers.remove_marks(_MACHINE_HEADER.sub("", markdown)))
     return _template("document.html.j2").render(body=Markup(body), headings=prose.headings, page=SITE_PAGES[file])
 

@@ -14,7 +14,7 @@ report's abstract and the site's first page are filled whenever they are made.
 """
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from difflib import SequenceMatcher
 from pathlib import Path
 
@@ -61,13 +61,10 @@ def remove_marks(markdown: str) -> str:
     return re.sub(r"<!--=.*?-->", "", markdown)
 
 
-def collect_numbers(store: Store, files: Iterable[Path] = ()) -> Table:
-    """Evaluate the marks of files, without any of README, the data card and the notebooks: key and text, in order.
-
-    A mark of another form or without rows is a DataError.
-    """
+def collect_numbers(store: Store, files: Sequence[Path] = ()) -> Table:
+    """Evaluate the marks of files, or of all documents, in order: key and text; DataError for a mark without rows."""
     notebooks = sorted(paths.NOTEBOOKS.glob("*.ipynb"))
-    files = list(files) or [paths.ROOT / "README.md", paths.ROOT / "data" / "README.md", *notebooks]
+    files = files or [paths.ROOT / "README.md", paths.ROOT / "data" / "README.md", *notebooks]
     read: dict[str, pd.DataFrame] = {}
     marks = (mark for path in files for mark in NUMBER_PLACE.findall(path.read_text(encoding="utf-8")))
     return pd.DataFrame({mark: evaluate_mark(mark, store, read) for mark in marks}.items(), columns=["key", "text"])
