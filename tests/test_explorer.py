@@ -279,11 +279,13 @@ def test_the_page_opens_on_one_system_with_refused_wordings_beside_answered_ones
     assert tab.locator(".list .sides").nth(1).locator("u").all_text_contents()[-1] == LONG  # words of one alone
     answer = tab.locator(".list blockquote").nth(1)
     assert not answer.is_visible()
-    tab.locator(".list summary").nth(1).click()
+    tab_to(tab, tab.locator(".list summary").nth(1))  # by the keyboard alone
+    tab.keyboard.press("Enter")
     assert answer.is_visible() and answer.text_content() == "alpha says 5"
-    tab.get_by_role("link", name="Neighbours, scores and tokens").first.click()
+    tab_to(tab, tab.get_by_role("link", name="Neighbours, scores and tokens").nth(1))
+    tab.keyboard.press("Enter")
     wait_for_view(tab, "refusals")
-    assert tab.locator("button.open[aria-expanded=true]").text_content() == "text 4"
+    assert tab.locator("button.open[aria-expanded=true]").text_content() == HOSTILE_PROMPT
 
 
 @pytest.mark.slow

@@ -284,6 +284,22 @@ def test_every_page_of_the_site_is_readable(show, file):
         assert FOUND.set_index("key")["text"]["wording[few == False].dr_free:.2f"] in tab.locator("strong").inner_text()
 
 
+@pytest.mark.slow
+def test_one_command_makes_a_site_whose_links_lead_somewhere(command, monkeypatch, tmp_path):
+    monkeypatch.setattr(
+        run, "write_explorer", lambda config, folder: stores.write_text(folder / "explorer.html", "<p>")
+    )
+    assert command("html", "--out", str(tmp_path / "site")).error == ""
+    pages = {path.name: path.read_text(encoding="utf-8") for path in (tmp_path / "site").iterdir()}
+    assert set(pages) == {"index.html", "report.html", "explorer.html", "data.html", "method.html"}
+    found = [link for html in pages.values() for link in re.findall(r'href="([^"]*)"', html)]
+    inner = {link for link in found if not link.startswith(("https://", "#", "data:"))}
+    assert len(inner) > 10
+    for page, _, place in (link.partition("#") for link in inner):
+        assert page in pages and (not place or f'id="{place}"' in pages[page]), (page, place)
+    assert "<!--=" not in "".join(pages.values())
+
+
 def test_a_page_of_the_site_shows_markup_as_text_and_links_to_the_others(show):
     source = (
         f"---\nsize: [x]\n---\n# Method\n## Part\n### Below\n## Next\n{HOSTILE}\n\n| | a |\n|---|---|\n| b | c |\n\n"
