@@ -15,7 +15,7 @@ define GUARDS
 	echo "$$line" | $(PY) -m pip install --quiet --no-deps -r /dev/stdin || echo "not installed: $${line%% *}" >&2; done
 endef
 
-.PHONY: help remedies servers cluster setup reproduce optional-models check test figures html record lint lock
+.PHONY: help remedies servers cluster setup reproduce optional-models check test figures html site record lint lock
 .DEFAULT_GOAL := help
 
 help: ## list the commands
@@ -68,8 +68,11 @@ test: $(READY) ## run the whole test suite, notebooks included
 figures: $(READY) ## redraw all tables and figures from recorded traces, without a model
 	$(PY) -m paraguard_utils figures
 
-html: $(READY) ## write results/report.html, one readable report, and results/explorer.html, every refusal beside its neighbours
+html: $(READY) ## write results/index.html and what it links to: the report, the explorer, the data card and the method
 	$(PY) -m paraguard_utils html
+
+site: $(READY) ## the same into site/, for a fork to publish (.github/workflows/site.yml)
+	$(PY) -m paraguard_utils html --out site
 
 record: $(READY) ## promote results/live to data/, figures/ and the committed notebooks
 	$(PY) -m paraguard_utils record

@@ -111,7 +111,7 @@ def agreement(
 
 @app.command()
 def explorer(store: StoreOption = RECORDED, corpus: CorpusOption = CORPUS, model: ModelOption = "") -> None:
-    """Write one page on which the rejections of a store can be explored, without a network.
+    """Write one page on which the refusals of a store can be explored, without a network.
 
     Example: paraguard explorer --store live --model Qwen/Qwen2.5-7B-Instruct
     """
@@ -283,12 +283,12 @@ def card() -> None:
 
 
 @app.command()
-def html() -> None:
-    """Write one readable report and the explorer of all recorded rejections.
+def html(out: Annotated[Path | None, typer.Option(help="Folder; without it, results/.")] = None) -> None:
+    """Write the site of the record: its first page, the report, the explorer, the data card and the method.
 
-    Example: paraguard html
+    Example: paraguard html --out site
     """
-    require_checkout().write_html()
+    require_checkout().write_html(out)
 
 
 @app.command()

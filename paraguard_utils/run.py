@@ -275,23 +275,29 @@ def redraw_figures() -> None:
     print(f"tables and figures are in {paths.display_path(paths.RESULTS / RECORDED)}")
 
 
-def write_html() -> None:
-    """Write one readable report of all recorded notebooks, and the explorer of all recorded rejections."""
+def write_html(folder: Path | None = None) -> None:
+    """Write the site of the record: its first page, the report, the explorer, the data card and the method."""
+    folder = folder or paths.RESULTS
     from paraguard_utils.report import croissant, handout  # the notebooks' packages, which not every installation has
 
+    notebooks = {path.stem: nbformat.read(path, as_version=4) for path in list_notebooks()}
+    pages = {file: paths.ROOT / file for file in handout.SITE_PAGES}
+    found = numbers.collect_numbers(stores.Store(RECORDED), [handout.ABSTRACT, *pages.values()])
     page = handout.render_report(
-        {path.stem: nbformat.read(path, as_version=4) for path in list_notebooks()},
-        stores.Store(RECORDED).read("tables", numbers.NUMBERS_TABLE),
+        notebooks,
+        found,
         citation=yaml.safe_load((paths.ROOT / "CITATION.cff").read_text(encoding="utf-8")),
         record=json.loads(croissant.CROISSANT_FILE.read_text(encoding="utf-8")),
     )
-    path = paths.RESULTS / "report.html"
-    stores.write_text(path, page)
-    print(f"{path.stat().st_size / 1e6:.1f} MB: the report is {paths.display_path(path)}")
-    write_explorer(check_settings({"store": RECORDED, "corpus": CORPUS}))
+    stores.write_text(folder / "report.html", page)
+    for file, path in pages.items():
+        markdown = numbers.fill_numbers(path.read_text(encoding="utf-8"), found)
+        stores.write_text(folder / handout.SITE_PAGES[file], handout.render_page(file, markdown, notebooks))
+    write_explorer(check_settings({"store": RECORDED, "corpus": CORPUS}), folder)
+    print(f"open {paths.display_path(folder / 'index.html')}, which links to the report and all other pages")
 
 
-def write_explorer(config: Settings) -> None:
+def write_explorer(config: Settings, folder: Path | None = None) -> None:
     """Write the explorer of the decisions in a store, on one corpus and of one model where it is named."""
     store = config.open_store()
     corpus = store.read_earlier("corpus", config.corpus)
@@ -301,7 +307,7 @@ def write_explorer(config: Settings) -> None:
     data |= pipeline.read_guard_evaluations(store, config.corpus, corpus, data)
     titles = dict(zip(data, registry.display_titles(data), strict=True))
     page = explorer.render_explorer(corpus, data, explorer.ExplorerHeader(config.corpus, store.name, titles))
-    path = paths.RESULTS / "explorer.html"
+    path = (folder or paths.RESULTS) / "explorer.html"
     stores.write_text(path, page)
     n = sum(int((own.labels["label"] == "reject").sum()) for own in data.values())
-    print(f"{n} rejections, {path.stat().st_size / 1e6:.1f} MB: open {paths.display_path(path)} in a browser")
+    print(f"{n:,} refusals, {path.stat().st_size / 1e6:.1f} MB: open {paths.display_path(path)} in a browser")

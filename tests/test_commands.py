@@ -34,6 +34,7 @@ NOT_RUN = {
     "make test": "this is it",
     "make setup": "the packages are those that the tests run with",
     "make optional-models": "fetches 1.6 GB of packages and asks for hours",
+    "make site": "make html makes the same pages",
     "make reproduce": "run below, killed and resumed",
     "make figures": "nbval runs the same notebooks on the same record; weekly.yml draws it anew and compares",
     "make remedies": "asks for an hour; test_remedies_models runs every remedy",

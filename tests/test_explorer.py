@@ -20,7 +20,15 @@ from paraguard_utils.errors import DataError
 from paraguard_utils.report import explorer
 
 RECORDED = stores.Store("recorded")
-VIEWS = {"refusals": "Refusals", "clusters": "Clusters", "compare": "Two targets", "review": "Review"}
+VIEWS = {
+    "wordings": "Refused beside answered",
+    "refusals": "Refusals",
+    "clusters": "Every system",
+    "compare": "Two systems",
+    "review": "Review",
+}
+ALL = "#view=refusals&target=&outcome="
+FEW = ", too few to judge"
 
 HOSTILE_PROMPT = """<img src=x onerror="window.ran='prompt'"> & </script><script>window.ran='script'</script>"""
 HOSTILE_ANSWER = "<!--<script>window.ran='answer'</script> &amp; \u2028<iframe src='javascript:alert(1)'>"
@@ -77,7 +85,7 @@ WORDS = [[0, 2], [1], [2, 1], [0], [2], [1, 1], [0], [2, 0]]  # each prompt's ow
 
 
 def make_world():
-    """Eight prompts in two clusters, four targets, numbers chosen by hand."""
+    """Eight prompts in two clusters, four systems, numbers chosen by hand."""
     corpus, _, traces, _, _ = worlds.world(LABELS["alpha"], ["c0"] * 4 + ["c1"] * 4)
     texts = [HOSTILE_PROMPT, FORMULA, LONG, *corpus["text"][3:]]
     corpus = corpus.assign(
@@ -152,7 +160,7 @@ def show(browser, tmp_path):
 
 @pytest.fixture
 def tab(show, html):
-    return show(html)
+    return show(html, ALL)
 
 
 IDS = {HOSTILE_PROMPT: "p000", FORMULA: "p001", LONG: "p002"} | {f"text {i}": f"p00{i}" for i in range(3, 8)}
@@ -172,11 +180,15 @@ def status(tab):
 
 
 def choose(tab, **filters):
-    tab.get_by_role("button", name="Show all").click()
-    for name, value in filters.items():
+    """Set filters; what is not named shows everything."""
+    tab.get_by_role("button", name="Reset filters").click()
+    for name, value in ({"target": "all systems", "outcome": "all"} | filters).items():
         field = tab.locator(f"#filters [name={name}]")
+        if not field.is_visible():
+            continue
         if field.evaluate("field => field.tagName") == "SELECT":
-            field.select_option(label=value)
+            names = "all => all.map((one) => one.dataset.label ?? one.textContent)"
+            field.select_option(index=field.locator("option").evaluate_all(names).index(value))
         elif value is True:
             field.check()
         else:
@@ -214,26 +226,142 @@ def table(tab, path):
 def test_filters_leave_exactly_the_refusals_that_fit(tab):
     assert rows(tab) == BY_ISOLATION
     for filters, expected in (
-        ({"target": "beta (2, few)"}, ["p001 beta", "p005 beta"]),
-        ({"target": "gamma (0, few)"}, []),
-        ({"category": f"{HOSTILE_CATEGORY} (2)"}, ["p004 alpha", "p005 beta"]),
-        ({"strategy": "lexical (3)"}, ["p001 beta", "p005 beta", "p001 alpha"]),
-        ({"cluster_id": "c0 (4)"}, ["p001 beta", "p003 guard", "p000 alpha", "p001 alpha"]),
+        ({"target": f"beta{FEW}"}, ["p001 beta", "p005 beta"]),
+        ({"target": f"gamma{FEW}"}, []),
+        ({"category": HOSTILE_CATEGORY}, ["p004 alpha", "p005 beta"]),
+        ({"strategy": "lexical"}, ["p001 beta", "p005 beta", "p001 alpha"]),
+        ({"cluster_id": "c0"}, ["p001 beta", "p003 guard", "p000 alpha", "p001 alpha"]),
         # the gate's 0.30 to 0.70 in thirds: p005 0.40 is low, p000 0.45 and p001 0.50 are middle, the rest is high
-        ({"bin": "low, < 0.43 (1)"}, ["p005 beta"]),
-        ({"bin": "high, ≥ 0.57 (2)"}, ["p003 guard", "p004 alpha"]),
+        ({"bin": "low, < 0.43"}, ["p005 beta"]),
+        ({"bin": "high, ≥ 0.57"}, ["p003 guard", "p004 alpha"]),
         ({"same": True}, [row for row in BY_ISOLATION if row != "p003 guard"]),
         ({"q": "BETA says 5"}, ["p005 beta"]),
         ({"q": "<IMG src=x"}, ["p000 alpha"]),
         ({"q": "p004"}, ["p004 alpha"]),
-        ({"target": "beta (2, few)", "strategy": "lexical (3)", "cluster_id": "c1 (2)"}, ["p005 beta"]),
+        ({"target": f"beta{FEW}", "strategy": "lexical", "cluster_id": "c1"}, ["p005 beta"]),
         ({"q": "nowhere"}, []),
         ({}, BY_ISOLATION),
     ):
         choose(tab, **filters)
         assert rows(tab) == expected, filters
-        assert status(tab) == f"Refusals: {len(expected)}{' of 6' if len(expected) < 6 else ''}"
+        every = {f"beta{FEW}": 2, f"gamma{FEW}": 0}.get(filters.get("target"), 6)  # of the system that is chosen
+        assert status(tab) == f"Refusals: {len(expected)}{f' of {every}' if len(expected) < every else ''}"
     assert not tab.get_by_text("Nothing fits these filters.").is_visible()
+
+
+def requests(tab):
+    """The requests of the first view, in order, by cluster."""
+    return [head.split(",")[0] for head in tab.locator(".list > li > h3").all_text_contents()]
+
+
+def beside(tab):
+    """The refused wordings of the first view with the answered ones beside them, by prompt."""
+    return [
+        [IDS[text] for text in pair.locator(".prompt").all_text_contents()]
+        for pair in tab.locator(".list .sides").all()
+    ]
+
+
+@pytest.mark.slow
+def test_the_page_opens_on_one_system_with_refused_wordings_beside_answered_ones(show, html):
+    tab = show(html)
+    # alpha and beta decide both requests both ways; the first is shown, whose p004 is the most isolated refusal (1)
+    heading = f"Requests refused in one wording and answered in another: {HOSTILE_TITLE}"
+    assert tab.locator("h2").text_content() == heading and status(tab) == "Requests: 2"
+    assert requests(tab) == ["c1", "c0"]
+    assert beside(tab) == [["p004", "p005"], ["p000", "p002"], ["p001", "p003"]]
+    # p006 is not judged
+    assert tab.locator(".list h3").all_text_contents() == [
+        f"c1, {HOSTILE_CATEGORY}: refused in 1 of 3 wordings",
+        "c0, deception: refused in 2 of 4 wordings",
+    ]
+    assert tab.locator(".list h4 .decision").all_text_contents() == ["✗ refused", "✓ answered"] * 3
+    assert tab.locator(".list .sides").nth(1).locator("u").all_text_contents()[-1] == LONG  # words of one alone
+    answer = tab.locator(".list blockquote").nth(1)
+    assert not answer.is_visible()
+    tab_to(tab, tab.locator(".list summary").nth(1))  # by the keyboard alone
+    tab.keyboard.press("Enter")
+    assert answer.is_visible() and answer.text_content() == "alpha says 5"
+    tab_to(tab, tab.get_by_role("link", name="Neighbours, scores and tokens").nth(1))
+    tab.keyboard.press("Enter")
+    wait_for_view(tab, "refusals")
+    assert tab.locator("button.open[aria-expanded=true]").text_content() == HOSTILE_PROMPT
+
+
+@pytest.mark.slow
+def test_requests_are_chosen_by_how_a_system_decides_their_wordings(show, tmp_path):
+    corpus, data, about = make_world()
+    data["beta"].scores["label"] = ["reject"] * 4 + list(data["beta"].scores["label"][4:])
+    data["beta"].labels["label"] = data["beta"].scores["label"].to_numpy()
+    data["beta"] = data["beta"]._replace(
+        pairs=data["beta"].pairs.iloc[1:]
+    )  # without that of p001 with p000, which is refused too now
+    tab = show(explorer.render_explorer(corpus, data, about), "#target=beta")
+    assert requests(tab) == ["c1"] and status(tab) == "Requests: 1 of 2"
+    choose(tab, target=f"beta{FEW}", outcome="all refused")
+    assert tab.locator("h2").text_content() == "Requests refused in every wording: beta" and requests(tab) == ["c0"]
+    assert sorted(beside(tab)) == [["p000"], ["p001"], ["p002"], ["p003"]]
+    assert tab.get_by_text("No wording of this request is answered.").count() == 4
+    choose(tab, target=f"gamma{FEW}", outcome="all answered")
+    assert requests(tab) == ["c0", "c1"] and "answered in 4 of 4" in tab.locator(".list h3").first.text_content()
+    choose(tab)
+    assert len(requests(tab)) == 8 and tab.locator("h2").text_content().endswith("all systems")
+    choose(tab, target=f"beta{FEW}", outcome="decided both ways")
+    found = table(tab, tmp_path / "wordings.csv").to_dict("records")
+    assert [(row["refused_wording"], row["answered_wording"]) for row in found] == [("text 5", "text 4")]
+    tab.get_by_role("link", name="What every system decides").click()
+    wait_for_view(tab, "clusters")
+    assert cluster_names(tab) == ["c1"] and "beta refuses 1 of 4 wordings" in tab.locator(".cluster-head").inner_text()
+
+
+def choices(tab, name):
+    """How much is found with each choice of a filter."""
+    texts = tab.locator(f"#filters [name={name}] option").all_text_contents()
+    return {text.rpartition(" (")[0].removesuffix(FEW): int(text.rpartition("(")[2][:-1]) for text in texts}
+
+
+@pytest.mark.slow
+def test_the_counts_beside_choices_follow_the_other_filters(tab):
+    assert choices(tab, "target") == {"all systems": 6, HOSTILE_TITLE: 3, "beta": 2, "gamma": 0, "guard": 1}
+    choose(tab, target=f"beta{FEW}", strategy="lexical")
+    assert choices(tab, "target") == {"all systems": 3, HOSTILE_TITLE: 1, "beta": 2, "gamma": 0, "guard": 0}
+    assert choices(tab, "cluster_id") == {"all": 2, "c0": 1, "c1": 1}
+    assert choices(tab, "strategy") == {"all": 2, "lexical": 2, "register": 0, "rewrite": 0, "seed": 0}
+    choose(tab, q="alpha says 0")
+    assert choices(tab, "category") == {"all": 1, "deception": 1, HOSTILE_CATEGORY: 0}
+    for view in ("wordings", "clusters"):
+        go(tab, view)
+        choose(tab)
+        assert choices(tab, "cluster_id") == (
+            {"all": 8, "c0": 4, "c1": 4} if view == "wordings" else {"all": 2, "c0": 1, "c1": 1}
+        )
+        # beside each choice stands what choosing it then shows
+        for name in ("target", "outcome", "category", "strategy", "bin"):
+            choose(tab)
+            for choice, count in choices(tab, name).items():
+                shown = choice + FEW if name == "target" and choice != "all systems" else choice
+                choose(tab, **{name: shown})
+                assert status(tab).split()[1] == str(count), (view, name, choice)
+    go(tab, "review")
+    choose(tab)
+    assert choices(tab, "target") == {"all systems": 5, HOSTILE_TITLE: 3, "beta": 2, "gamma": 0, "guard": 1}
+
+
+@pytest.mark.slow
+def test_on_a_phone_columns_have_numbers_and_a_key(tab):
+    go(tab, "clusters")
+    choose(tab)
+    key = tab.locator(".key")
+    assert not key.is_visible()
+    tab.set_viewport_size({"width": 390, "height": 844})
+    assert key.locator("li").all_inner_texts() == [HOSTILE_TITLE, "beta", "gamma", "guard"]
+    heads = tab.locator(".grid thead th:not(:first-child)")
+    boxes = heads.evaluate_all(
+        "all => all.map((one) => { const b = one.getBoundingClientRect(); return [b.left, b.right, b.height]; })"
+    )
+    assert all(right <= left for (_, right, _), (left, _, _) in itertools.pairwise(boxes))  # nothing is printed over
+    assert all(0 < height < 40 for *_, height in boxes)
+    assert heads.all_text_contents() == [HOSTILE_TITLE, "beta", "gamma", "guard"]  # for who listens
 
 
 def test_other_orders_can_be_chosen(tab):
@@ -253,17 +381,17 @@ def facts(node):
 def test_an_opened_refusal_shows_neighbours_answers_signals_and_tokens(tab):
     item = opened(tab, "p000 alpha")
     assert item.locator("button.open").get_attribute("aria-expanded") == "true"
-    assert facts(item)["Isolation"] == "0.67 (2 of 3 accepted)"
+    assert facts(item)["Isolation"] == "0.67 (2 of 3 answered)"
     details = item.locator("article")
     assert details.locator("blockquote").first.text_content() == "alpha says 0"
-    assert "2 nearest accepted prompts: mean score 0.360 (relative), 0.585 (clipped)" in details.inner_text()
+    assert "2 nearest answered prompts: mean score 0.360 (relative), 0.585 (clipped)" in details.inner_text()
 
     near = details.locator("li.neighbour")
     assert near.count() == 2
     first, second = near.nth(0), near.nth(1)
     assert "p002" in first.locator("h5").inner_text() and "p007" in second.locator("h5").inner_text()
     assert [one.locator(".cluster").inner_text() for one in (first, second)] == ["same cluster", "another cluster"]
-    assert [one.locator(".decision").inner_text() for one in (first, second)] == ["✓ accept"] * 2
+    assert [one.locator(".decision").inner_text() for one in (first, second)] == ["✓ answered"] * 2
     assert second.locator(".prompt").text_content() == "text 7"
     assert second.locator(".answer").text_content() == "alpha says 7"
     assert facts(first) == {
@@ -326,13 +454,13 @@ def test_the_cluster_view_shows_every_phrasing_and_every_targets_decision(tab):
     assert decisions(tab) == {f"p00{i}": [LABELS[name][i] for name in LABELS] for i in range(8)}
     assert cluster_names(tab) == ["c0", "c1"] and status(tab) == "Clusters: 2"
     assert tab.locator(".cluster-head").first.inner_text() == "c0, deception: 4 of 16 decisions are refusals"
-    assert tab.locator(".grid thead th").all_text_contents() == ["Phrasing", HOSTILE_TITLE, "beta", "gamma", "guard"]
+    assert tab.locator(".grid thead th").all_text_contents() == ["Wording", HOSTILE_TITLE, "beta", "gamma", "guard"]
 
-    accepted = tab.get_by_role("button", name=f"accept: {HOSTILE_TITLE}, p003")
+    accepted = tab.get_by_role("button", name=f"answered: {HOSTILE_TITLE}, p003")
     accepted.click()
-    tab.get_by_role("button", name="reject: guard, p003").click()
+    tab.get_by_role("button", name="refused: guard, p003").click()
     said = tab.locator("tr.said")
-    assert [line.locator("p").inner_text() for line in said.all()] == [f"✓ accept {HOSTILE_TITLE}", "✗ reject guard"]
+    assert [line.locator("p").inner_text() for line in said.all()] == [f"✓ answered {HOSTILE_TITLE}", "✗ refused guard"]
     assert said.locator("blockquote").all_text_contents() == ["alpha says 3", "(no answer)"]
     accepted.click()
     assert said.count() == 1 and accepted.get_attribute("aria-expanded") == "false"
@@ -341,10 +469,13 @@ def test_the_cluster_view_shows_every_phrasing_and_every_targets_decision(tab):
 def test_clusters_are_filtered_by_their_refusals_which_are_marked(tab):
     go(tab, "clusters")
     for filters, names, marked in (
-        ({"category": f"{HOSTILE_CATEGORY} (2)"}, ["c1"], []),
-        ({"target": "beta (2, few)"}, ["c0", "c1"], ["reject: beta, p001", "reject: beta, p005"]),
-        ({"target": "guard (1, few)"}, ["c0"], ["reject: guard, p003"]),
-        ({"strategy": "seed (2)", "cluster_id": "c1 (2)"}, ["c1"], [f"reject: {HOSTILE_TITLE}, p004"]),
+        ({"category": HOSTILE_CATEGORY}, ["c1"], []),
+        ({"target": f"beta{FEW}"}, ["c0", "c1"], ["refused: beta, p001", "refused: beta, p005"]),
+        ({"target": f"guard{FEW}"}, ["c0", "c1"], ["refused: guard, p003"]),
+        ({"target": f"guard{FEW}", "outcome": "decided both ways"}, ["c0"], ["refused: guard, p003"]),
+        ({"target": f"guard{FEW}", "outcome": "all answered"}, ["c1"], []),
+        ({"outcome": "all refused"}, [], []),
+        ({"strategy": "seed", "cluster_id": "c1"}, ["c1"], [f"refused: {HOSTILE_TITLE}, p004"]),
         ({"order": "similarity"}, ["c0", "c1"], []),
         ({"order": "surface risk"}, ["c1", "c0"], []),
     ):
@@ -356,19 +487,19 @@ def test_clusters_are_filtered_by_their_refusals_which_are_marked(tab):
 
 def test_clusters_that_nobody_refuses_are_shown_too(show, world):
     corpus, data, about = world
-    tab = show(explorer.render_explorer(corpus, {"gamma": data["gamma"]}, about))
+    tab = show(explorer.render_explorer(corpus, {"gamma": data["gamma"]}, about), ALL)
     assert rows(tab) == [] and tab.get_by_text("Nothing fits these filters.").is_visible()
     assert tab.get_by_role("button", name="Save as CSV").is_disabled()
     go(tab, "clusters")
     assert cluster_names(tab) == ["c0", "c1"]
-    choose(tab, target="gamma (0, few)")
+    choose(tab, target=f"gamma{FEW}", outcome="decided both ways")
     assert cluster_names(tab) == []
     go(tab, "compare")
     choose(tab, shown="all")
     assert status(tab) == "Prompts: 8"
 
 
-def test_two_targets_stand_side_by_side(tab):
+def test_two_systems_stand_side_by_side(tab):
     go(tab, "compare")
     choose(tab, a=HOSTILE_TITLE, b="guard")
 
@@ -378,15 +509,15 @@ def test_two_targets_stand_side_by_side(tab):
     # refused by one: alpha's p004 (isolation 1) and guard's p003 (1), then alpha's p000 and p001 (2/3); p006 unparsed
     assert found() == ["p003", "p004", "p000", "p001", "p006"] and status(tab) == "Prompts: 5 of 8"
     item = tab.locator(".list > li").first
-    assert item.locator("h4").all_text_contents() == [f"✓ accept {HOSTILE_TITLE}", "✗ reject guard"]
+    assert item.locator("h4").all_text_contents() == [f"✓ answered {HOSTILE_TITLE}", "✗ refused guard"]
     assert item.locator("blockquote").all_text_contents() == ["alpha says 3", "(no answer)"]
     cells = tab.locator(".contingency tbody tr").all()
     assert [line.locator("th, td").all_text_contents() for line in cells] == [
-        ["✓ accept", "3", "1"],
-        ["✗ reject", "3", "0"],
-        ["? unparsed", "1", "0"],
+        ["✓ answered", "3", "1"],
+        ["✗ refused", "3", "0"],
+        ["? not judged", "1", "0"],
     ]
-    choose(tab, a="beta", b="gamma", cluster_id="c1 (2)", shown="all")
+    choose(tab, a="beta", b="gamma", cluster_id="c1", shown="all")
     assert found()[0] == "p005" and sorted(found()) == ["p004", "p005", "p006", "p007"]
     assert tab.locator(".contingency tbody td").all_text_contents() == ["3", "1"]
 
@@ -398,9 +529,9 @@ def picture(tab):
 
 
 def test_a_link_restores_view_filters_and_what_was_opened(show, html):
-    tab = show(html)
-    choose(tab, target=f"{HOSTILE_TITLE} (3, few)", strategy="seed (2)", same=True, order="CI, relative", q="p00")
-    opened(tab, "p000 alpha").get_by_role("button", name="accept: guard, p002").click()
+    tab = show(html, ALL)
+    choose(tab, target=HOSTILE_TITLE + FEW, strategy="seed", same=True, order="CI, relative", q="p00")
+    opened(tab, "p000 alpha").get_by_role("button", name="answered: guard, p002").click()
     refusals, first = picture(tab), tab.url
     go(tab, "compare")
     choose(tab, a="guard", b="beta", shown="all")
@@ -420,7 +551,7 @@ def test_a_link_restores_view_filters_and_what_was_opened(show, html):
 
 
 def test_a_link_to_one_refusal_shows_it_alone_and_opened(show, html):
-    tab = show(html)
+    tab = show(html, ALL)
     address = opened(tab, "p001 alpha").get_by_role("link", name="Link to this refusal").get_attribute("href")
     tab = show(html, address)
     assert rows(tab) == ["p000 alpha", "p001 alpha"]  # of that target and cluster
@@ -429,20 +560,23 @@ def test_a_link_to_one_refusal_shows_it_alone_and_opened(show, html):
 
 def test_a_link_from_another_page_is_taken_as_far_as_it_goes(show, html):
     tab = show(html, "#view=constructor&target=nobody&cluster_id=c1&open=nobody~p000&page=99&x=1")
-    assert tab.locator("h2").text_content() == "Refusals" and rows(tab) == ["p004 alpha", "p005 beta"]
+    assert (
+        tab.locator("h2").text_content() == f"Requests refused in one wording and answered in another: {HOSTILE_TITLE}"
+    )
+    assert requests(tab) == ["c1"]
     assert "target" not in parse_qs(urldefrag(tab.url).fragment)
     tab = show(html, "#view=compare&a=nobody&b=beta")
     assert tab.locator("[name=a]").input_value() == "alpha"
 
 
 def test_what_is_shown_is_saved_with_formulas_as_text(tab, tmp_path):
-    choose(tab, strategy="lexical (3)")
+    choose(tab, strategy="lexical")
     found = table(tab, tmp_path / "refusals.csv")
     assert found["target"].tolist() == ["beta", "beta", "alpha"]
     assert found["prompt"].tolist() == [f"'{FORMULA}", "text 5", f"'{FORMULA}"]
     assert found["isolation"].tolist() == [1, 1, 0.6667]
     assert found["nearest_accepted_paraphrase"].tolist() == [HOSTILE_PROMPT, "text 4", "text 3"]
-    choose(tab, category=f"{HOSTILE_CATEGORY} (2)")
+    choose(tab, category=HOSTILE_CATEGORY)
     assert table(tab, tmp_path / "refusals.csv")["answer"].tolist() == ["'-1+1", "beta says 5"]
     go(tab, "clusters")
     found = table(tab, tmp_path / "clusters.csv").set_index("prompt_id")
@@ -478,16 +612,18 @@ def drawn(tab):
 def test_a_review_draws_a_refusal_and_its_nearest_accepted_paraphrase_by_seed(show, html):
     draws = []
     for seed in (1, 1, 2, 3, 4):
-        draws.append(drawn(show(html, f"#view=review&draw={seed}&page=1")))
+        draws.append(drawn(show(html, f"#view=review&target=&draw={seed}&page=1")))
     for draw in draws:
         assert all(NEAREST[refused] == accepted for refused, accepted in draw)
         # p001 is refused by two, and judged once
         assert sorted(refused[:4] for refused, _ in draw) == ["p000", "p001", "p003", "p004", "p005"]
     assert draws[0] == draws[1] and len(set(map(tuple, draws))) > 2
     assert {row for draw in draws for row, _ in draw} == set(BY_ISOLATION)
-    assert drawn(show(html, "#view=review&draw=1&same=yes&page=1")) == draws[0]  # a filter that a review does not show
+    assert (
+        drawn(show(html, "#view=review&target=&draw=1&same=yes&page=1")) == draws[0]
+    )  # a filter that a review does not show
     # filters leave out, and change no order
-    tab = show(html, "#view=review&draw=2&cluster_id=c1&page=1")
+    tab = show(html, "#view=review&target=&draw=2&cluster_id=c1&page=1")
     assert status(tab) == "Pairs: 2, judged: 0"
     assert [text[:4] for text, _ in draws[2] if text[:4] in ("p004", "p005")] == [
         IDS[row["paraphrase"]] for row in reviewed(tab)
@@ -576,7 +712,7 @@ def tab_to(tab, node):
 
 
 def test_the_keyboard_alone_does_everything(show, html):
-    tab = show(html)
+    tab = show(html, ALL)
     tab_to(tab, tab.locator("[name=strategy]"))
     tab.keyboard.type("lex")
     assert rows(tab) == ["p001 beta", "p005 beta", "p001 alpha"]
@@ -585,7 +721,7 @@ def test_the_keyboard_alone_does_everything(show, html):
     tab_to(tab, tab.locator("article summary").nth(1))
     tab.keyboard.press("Space")
     assert tab.locator(".tokens").nth(1).is_visible()
-    tab_to(tab, tab.get_by_role("button", name="accept: gamma, p000"))
+    tab_to(tab, tab.get_by_role("button", name="answered: gamma, p000"))
     tab.keyboard.press("Space")
     assert tab.locator("tr.said blockquote").text_content() == "gamma says 0"
     tab.keyboard.press("Enter")
@@ -611,7 +747,7 @@ def test_the_keyboard_alone_does_everything(show, html):
 
 def unfolded(show, html, view):
     """A view with everything open that can be opened."""
-    tab = show(html, f"#view={view}{'&shown=all' if view == 'compare' else ''}")
+    tab = show(html, f"#view={view}&target=&outcome={'&shown=all' if view == 'compare' else ''}")
     folded = tab.locator("[aria-expanded=false]")
     while folded.count():
         folded.first.click()
@@ -755,7 +891,20 @@ def test_the_recorded_refusals_are_all_there(command, results, show):
     names = [*registry.published_targets("chat").index, *registry.published_targets("guard").index]
     labels = pd.concat([RECORDED.read("labels", "paraguard_mini", name) for name in names])
     n = int((labels["label"] == "reject").sum())
-    tab = show(path.read_text(encoding="utf-8"))
+    page = path.read_text(encoding="utf-8")
+    tab = show(page)
+    # the model that decides most requests both ways
+    cluster, models = RECORDED.read("corpus", "paraguard_mini")["cluster_id"], registry.published_targets("chat").index
+    both = {}
+    for name in models:
+        label = RECORDED.read("labels", "paraguard_mini", name)["label"]
+        refused, answered = ((label == one).groupby(cluster).any() for one in ("reject", "accept"))
+        both[registry.display_titles([name])[0]] = int((refused & answered).sum())
+    busiest = max(both, key=both.get)
+    assert status(tab) == f"Requests: {both[busiest]} of 200"
+    assert tab.locator("h2").text_content().endswith(f"answered in another: {busiest}")
+    assert tab.locator(".list > li").count() == 10 and tab.locator(".none").count() == 0
+    tab = show(page, ALL)
     assert status(tab) == f"Refusals: {n:,}"
     tab.locator("button.open").first.click()
     assert tab.locator("li.neighbour").count() == 5 and tab.locator(".tokens li").count() > 25

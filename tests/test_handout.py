@@ -5,17 +5,21 @@ import json
 import re
 
 import nbformat
+import pandas as pd
 import pytest
 import yaml
+from axe_playwright_python.sync_playwright import Axe
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
 from paraguard_utils import paths, run, stores
 from paraguard_utils.errors import DataError
 from paraguard_utils.report import croissant, handout, numbers
 
-FOUND = stores.Store("recorded").read("tables", numbers.NUMBERS_TABLE)
-DR = "table1_targets[few_dr == False].dr:.2f"
+FOUND = numbers.collect_numbers(stores.Store("recorded"), [handout.ABSTRACT, paths.ROOT / handout.SITE_INDEX])
+DR = "wording[few == False].dr_near:.2f"
 CITATION = yaml.safe_load((paths.ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+KNOWN = pd.concat([FOUND, stores.Store("recorded").read("tables", numbers.NUMBERS_TABLE)]).drop_duplicates("key")
+HREFS = "all => all.map((one) => one.getAttribute('href'))"
 RECORD = {"datePublished": "2031-02-03", "version": "9.8.7"}
 PICTURE = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 PAPER_WIDTH = 703
@@ -193,20 +197,127 @@ def test_the_cover_says_what_when_and_after_whom(show, small):
     for part in (
         known[DR],
         known["wording[few == False].dr_free:.2f"],
+        known["wording.few == False"],
         "2031-02-03",
         "9.8.7",
         CITATION["version"],
         "2512.01037",
     ):
         assert part in cover
-    assert 3 <= len(re.findall(r"\.(?= |$)", re.sub(r"\s+", " ", cover.split("Record")[0]).strip())) <= 7
+    assert 3 <= len(re.findall(r"\.(?= |$)", re.sub(r"\s+", " ", cover.split("Record")[0]).strip())) <= 9
 
 
 def test_the_abstract_has_the_numbers_it_is_given():
     other = FOUND.assign(text=FOUND["text"].where(FOUND["key"] != DR, "seldom or often"))
     assert "differently seldom or often times" in " ".join(handout.render_report({}, other, CITATION, RECORD).split())
-    with pytest.raises(DataError, match=r"few_dr == False\]\.dr:"):
+    with pytest.raises(DataError, match=r"few == False\]\.dr_near:"):
         handout.render_report({}, FOUND[FOUND["key"] != DR], CITATION, RECORD)
+
+
+@pytest.mark.parametrize("page", [handout.ABSTRACT, paths.ROOT / handout.SITE_INDEX], ids=lambda page: page.stem)
+def test_the_first_pages_type_no_result(page):
+    # What is typed is a temperature, the ends of a scale, the level of an interval and the paper's number.
+    text = re.sub(
+        r"temperature 0\.7|ratio of 0 says|decides, 1 that|95 % intervals|2512\.01037(v2)?", "", page.read_text()
+    )
+    text = numbers.NUMBER_PLACE.sub("", text)
+    words = r"one of|two of|three|four|five|six|seven|eight|nine"
+    assert re.findall(rf"\d[\d.,]*|\b(?:{words})\b", text) == []
+
+
+def test_an_entity_is_shown_as_its_character(show):
+    cells = "| a&nbsp;b | &lt;b&gt; &amp; |\n|---:|---|\n| 0.5 [0.1,&nbsp;0.9] | &#60;i> |"
+    notebook = new_notebook(cells=[new_markdown_cell(f"# One\n{cells.splitlines()[0]}\n\n{cells}")])
+    tab = show(handout.render_report({"01_one": notebook}, FOUND, CITATION, RECORD))
+    assert tab.locator("th").all_text_contents() == ["a\u00a0b", "<b> &"]
+    assert tab.locator("td").all_text_contents() == ["0.5 [0.1,\u00a00.9]", "<i>"]
+    assert tab.locator("th[scope=col]").count() == 2 and tab.locator("td.short").count() == 2
+    assert tab.locator(".prose b, .prose i").count() == 0
+
+
+SCROLLING = """all => all.filter((one) => {
+    const box = one.closest(".box"), edge = box.getBoundingClientRect().right;
+    const hint = getComputedStyle(box).backgroundAttachment.includes("local") && box.tabIndex === 0;
+    return edge > innerWidth || (one.getBoundingClientRect().right > edge + 1 && !hint);
+}).map((one) => one.innerText.slice(0, 60))"""
+"""The tables that are cut, or scroll in a box that neither shows it nor takes the focus."""
+
+
+def assert_readable(tab, width):
+    """Nothing is wider than the page, no table is cut, no entity is seen, headings are in order."""
+    assert tab.evaluate("document.documentElement.scrollWidth") == width
+    assert tab.locator(".box table").evaluate_all(SCROLLING) == []
+    assert not re.search(r"&(amp;)?\w+;", tab.locator("body").inner_text())
+    assert in_order(levels(tab))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("width", [1200, 390])
+def test_the_recorded_report_is_readable_wide_and_narrow(show, recorded, width):
+    tab = show(recorded, width)
+    assert_readable(tab, width)
+    if width == 1200:  # most tables stand there whole
+        cut = "all => all.filter((one) => one.scrollWidth > one.clientWidth + 1).length"
+        assert tab.locator(".box:has(table)").evaluate_all(cut) <= 5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("file", handout.SITE_PAGES)
+def test_every_page_of_the_site_is_readable(show, file):
+    stems = [path.stem for path in run.list_notebooks()]
+    html = handout.render_page(file, numbers.fill_numbers((paths.ROOT / file).read_text(), KNOWN), stems)
+    pages = {*handout.SITE_PAGES.values(), "report.html", "explorer.html"}
+    for width in (1200, 390):
+        tab = show(html, width)
+        assert_readable(tab, width)
+        assert [(one["id"], one["nodes"][0]["html"]) for one in Axe().run(tab).response["violations"]] == []
+    ids = tab.locator("[id]").evaluate_all("all => all.map((one) => one.id)")
+    assert len(ids) == len(set(ids)) and tab.locator("script, iframe, [onerror]").count() == 0
+    for link in tab.locator("a").evaluate_all("all => all.map((one) => one.getAttribute('href'))"):
+        page, _, place = link.partition("#")
+        assert page in pages or link.startswith("https://") or (not page and place in ids), link
+        assert page != handout.SITE_PAGES[file] or not place or place in ids, link
+        assert page != "report.html" or not place or any(place.startswith(stem) for stem in stems), link
+    if file == handout.SITE_INDEX:
+        assert {link.partition("#")[0] for link in tab.locator("main a").evaluate_all(HREFS)} >= pages - {"index.html"}
+        assert tab.locator("img[src^='data:image/png']").get_attribute("alt")
+        assert FOUND.set_index("key")["text"]["wording[few == False].dr_free:.2f"] in tab.locator("strong").inner_text()
+
+
+@pytest.mark.slow
+def test_one_command_makes_a_site_whose_links_lead_somewhere(command, monkeypatch, tmp_path):
+    monkeypatch.setattr(
+        run, "write_explorer", lambda config, folder: stores.write_text(folder / "explorer.html", "<p>")
+    )
+    assert command("html", "--out", str(tmp_path / "site")).error == ""
+    pages = {path.name: path.read_text(encoding="utf-8") for path in (tmp_path / "site").iterdir()}
+    assert set(pages) == {"index.html", "report.html", "explorer.html", "data.html", "method.html"}
+    found = [link for html in pages.values() for link in re.findall(r'href="([^"]*)"', html)]
+    inner = {link for link in found if not link.startswith(("https://", "#", "data:"))}
+    assert len(inner) > 10
+    for page, _, place in (link.partition("#") for link in inner):
+        assert page in pages and (not place or f'id="{place}"' in pages[page]), (page, place)
+    assert "<!--=" not in "".join(pages.values())
+
+
+def test_a_page_of_the_site_shows_markup_as_text_and_links_to_the_others(show):
+    source = (
+        f"---\nsize: [x]\n---\n# Method\n## Part\n### Below\n## Next\n{HOSTILE}\n\n| | a |\n|---|---|\n| b | c |\n\n"
+    )
+    source += (
+        "[card](../data/README.md#uses) [03](../notebooks/03_x.ipynb) [part](#part) [code](../paraguard_utils/x.py#L1)"
+    )
+    tab = show(handout.render_page("docs/method.md", source, ["03_x"]))
+    assert levels(tab) == [1, 2, 3, 2] and HOSTILE in tab.locator("main").inner_text()
+    assert "size:" not in tab.locator("body").inner_text() and "code (paraguard_utils/x.py#L1)" in tab.inner_text(
+        "main"
+    )
+    assert tab.locator("main > p:last-child a").evaluate_all(HREFS) == [
+        "data.html#data-uses",
+        "report.html#03_x",
+        "method.html#method-part",
+    ]
+    assert tab.locator("thead td").count() == 1 and tab.locator("[aria-current]").inner_text() == "Method"
 
 
 @pytest.mark.slow

@@ -236,6 +236,17 @@ def test_every_make_target_of_workflows_and_contributing_exists():
         assert called and called <= known, name
 
 
+def test_the_site_is_published_with_the_least_rights_where_it_is_wanted():
+    workflow = yaml.safe_load((paths.ROOT / ".github" / "workflows" / "site.yml").read_text(encoding="utf-8"))
+    build, deploy = workflow["jobs"]["build"], workflow["jobs"]["deploy"]
+    assert workflow["permissions"] == {"contents": "read"} and "permissions" not in build
+    assert deploy["permissions"] == {"pages": "write", "id-token": "write"} and deploy["needs"] == "build"
+    assert "vars.PUBLISH_SITE" in build["if"]
+    (made,) = [step["with"]["path"] for step in build["steps"] if "upload-pages-artifact" in step.get("uses", "")]
+    assert f"html --out {made}\n" in (paths.ROOT / "Makefile").read_text(encoding="utf-8")
+    assert f"/{made}/" in (paths.ROOT / ".gitignore").read_text(encoding="utf-8").splitlines()
+
+
 def test_contributing_names_every_room_and_files_that_exist():
     text = CONTRIBUTING.read_text(encoding="utf-8")
     for room in PROJECT["tool"]["setuptools"]["packages"]:

@@ -41,13 +41,6 @@ def render_explorer(corpus: Corpus, data: Mapping[str, Evaluation], about: Explo
     """Make the page as HTML of targets that were scored alike; DataError for a corpus that asks for harm."""
     unsafe.refuse_unsafe(corpus, "the explorer")
     content = collect_explorer_data(corpus, data, about)
-    rows = pd.DataFrame(content["rejections"], columns=["target", "prompt"])
-    rows = rows.join(pd.DataFrame(content["prompts"]), on="prompt")
-    every = {"target": range(len(data)), "bin": BIN_NAMES, "cluster_id": corpus["cluster_id"].unique()}
-    counts = {
-        name: rows[name].value_counts().reindex(every.get(name, sorted(set(rows[name]))), fill_value=0).to_dict()
-        for name in ("target", "category", "strategy", "bin", "cluster_id")
-    }
     low, high = (f"{edge:.2f}" for edge in RISK_BIN_EDGES)
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("paraguard_utils.report", "."), autoescape=True, undefined=jinja2.StrictUndefined
@@ -57,11 +50,9 @@ def render_explorer(corpus: Corpus, data: Mapping[str, Evaluation], about: Explo
         about=about,
         scored=next(iter(data.values())),  # what it was scored with is the same for all
         content=content,
-        counts=counts,
-        bins=[f"low, < {low}", f"middle, {low} to < {high}", f"high, ≥ {high}"],
+        bins=zip(BIN_NAMES, (f"low, < {low}", f"middle, {low} to < {high}", f"high, ≥ {high}"), strict=True),
         few=MIN_REFUSALS,
         theta=neighbours.MIN_SIMILARITY,
-        zip=zip,
     )
 
 

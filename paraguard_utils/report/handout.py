@@ -1,4 +1,4 @@
-"""The report to hand round: all notebooks on one page that needs no network.
+"""Pages to hand round or to publish, none of which needs a network: all notebooks in one report, and Markdown files.
 
 nbconvert lays each notebook out by `handout_template/`: code folded, prose and outputs shown. Outputs are data: an HTML
 output is cut down to its table, one with a script is replaced by its picture or its text, and the page's content
@@ -10,7 +10,7 @@ import html
 import mimetypes
 import posixpath
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 
 import jinja2
 from markupsafe import Markup
+from mistune.util import safe_entity
 from nbconvert import HTMLExporter
 from nbconvert.filters.markdown_mistune import IPythonRenderer, MarkdownWithMath
 from nbconvert.preprocessors.sanitize import SanitizeHTML
@@ -29,6 +30,11 @@ from paraguard_utils.report import numbers
 from paraguard_utils.schemas import Table
 
 _TEMPLATE = Path(__file__).with_name("handout_template")
+ABSTRACT = _TEMPLATE / "abstract.md"
+SITE_INDEX = "paraguard_utils/report/handout_template/index.md"
+SITE_PAGES = {SITE_INDEX: "index.html", "data/README.md": "data.html", "docs/method.md": "method.html"}
+"""The site's page of each Markdown file, beside `report.html` and `explorer.html`."""
+
 _OUTPUT_KINDS = ("text/html", "text/markdown", "image/svg+xml", "image/png", "image/jpeg", "text/latex", "text/plain")
 """Kinds of output that are shown, the best first."""
 
@@ -37,7 +43,8 @@ _TAGS += ["div", "p", "br", "pre", "code", "b", "strong", "i", "em", "sub", "sup
 """What an HTML output may hold."""
 
 _COLUMN_NAME = re.compile(r"<th>\w+</th>")
-_SHORT_CELL = re.compile(r"<td>([^<]{,48})</td>")
+_SHORT_CELL = re.compile(r"<td([^>]*)>((?:[^<]|<br ?/?>){,48})</td>")
+_MACHINE_HEADER = re.compile(r"(?s)\A---\n.*?\n---\n")
 _INTERVAL = re.compile(r"(\[[-+.\d]+), (?=[-+.\d]+\])")
 
 
@@ -49,22 +56,38 @@ def render_report(
     `found` has the numbers (key, text) that the abstract names, of which a missing one is a DataError; `citation` is
     what `CITATION.cff` holds, `record` has datePublished and version of the recorded data, as `data/croissant.json`.
     """
-    abstract = (_TEMPLATE / "abstract.md").read_text(encoding="utf-8")
-    abstract = numbers.remove_marks(numbers.fill_numbers(abstract, found))
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(_TEMPLATE), autoescape=True, undefined=jinja2.StrictUndefined
-    )
-    return environment.get_template("page.html.j2").render(
-        abstract=Markup(_Prose("abstract", ()).html(abstract)),
+    abstract = numbers.remove_marks(numbers.fill_numbers(ABSTRACT.read_text(encoding="utf-8"), found))
+    pages = {f"notebooks/{stem}.ipynb": f"#{stem}" for stem in notebooks}
+    return _template("page.html.j2").render(
+        abstract=Markup(_Prose("abstract.md", {}).html(abstract)),
         citation=citation,
         record=record,
-        sections=[_section(stem, notebook, list(notebooks)) for stem, notebook in notebooks.items()],
+        sections=[_section(file, notebook, pages) for file, notebook in zip(pages, notebooks.values(), strict=True)],
     )
 
 
-def _section(stem: str, notebook: NotebookNode, stems: list[str]) -> dict[str, Any]:
+def render_page(file: str, markdown: str, stems: Iterable[str] = ()) -> str:
+    """Make a page of the site as HTML of a Markdown file that `SITE_PAGES` names; `stems` are the report's notebooks.
+
+    A header for machines and the marks of numbers are left out. Links to other pages of the site and to notebooks of
+    the report work; any other file is named only.
+    """
+    pages = {name: f"{page}#{page.removesuffix('.html')}" for name, page in SITE_PAGES.items()}
+    pages |= {f"notebooks/{stem}.ipynb": f"report.html#{stem}" for stem in stems}
+    pages |= {posixpath.join(posixpath.dirname(SITE_INDEX), page): page for page in ("report.html", "explorer.html")}
+    prose = _Prose(file, pages, shift=0)
+    body = prose.html(numbers.remove_marks(_MACHINE_HEADER.sub("", markdown)))
+    return _template("document.html.j2").render(body=Markup(body), headings=prose.headings, page=SITE_PAGES[file])
+
+
+def _template(name: str) -> jinja2.Template:
+    loader = jinja2.FileSystemLoader(_TEMPLATE)
+    return jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined).get_template(name)
+
+
+def _section(file: str, notebook: NotebookNode, pages: Mapping[str, str]) -> dict[str, Any]:
     """Lay out one notebook: html, and its headings in order, of which the first is its title."""
-    prose = _Prose(stem, stems)
+    prose = _Prose(file, pages)
     exporter = HTMLExporter(
         config=Config({"NbConvertBase": {"display_data_priority": _OUTPUT_KINDS}}),
         template_name=_TEMPLATE.name,
@@ -103,45 +126,52 @@ def sanitize_table(output: str) -> str:
 
 def _mark_short(cells: str) -> str:
     """Mark short cells, and keep intervals on one line."""
-    return _SHORT_CELL.sub(r'<td class="short">\1</td>', _INTERVAL.sub("\\1,\u00a0", cells))
+    return _SHORT_CELL.sub(r'<td class="short"\1>\2</td>', _INTERVAL.sub("\\1,\u00a0", cells))
 
 
 class _Prose(IPythonRenderer):
-    """Markdown of one notebook as HTML. HTML in it is shown as text, formulas as TeX."""
+    """Markdown of one file as HTML, headings moved down by `shift`. HTML in it is shown as text, formulas as TeX.
 
-    def __init__(self, stem: str, stems: list[str] | tuple[str, ...]) -> None:
+    `pages` has the addresses of files by their path in the project; the anchor of one is its first heading.
+    """
+
+    def __init__(self, file: str, pages: Mapping[str, str], shift: int = 1) -> None:
         super().__init__(escape=True, allow_harmful_protocols=False)
-        self.stem, self.stems = stem, stems
-        self.headings: list[dict[str, str]] = []
-        self.level = 1  # of the page's title
+        self.file, self.pages, self.stem = file, pages, pages.get(file, "").partition("#")[2]
+        self.headings: list[dict[str, Any]] = []
+        self.level = self.shift = shift
 
     def html(self, source: str) -> str:
         return MarkdownWithMath(renderer=self).render(source)
 
+    def text(self, text: str) -> str:
+        """Show an entity, such as a space that keeps a line together, as the character that it stands for."""
+        return safe_entity(text)
+
     def heading(self, text: str, level: int, **attrs: Any) -> str:
-        """Put a heading one level down, and never two levels below the one before."""
-        self.level = min(level, self.level) + 1
+        """Move a heading down, and never two levels below the one before."""
+        self.level = min(level + self.shift, self.level + 1)
         taken = {one["anchor"] for one in self.headings}
         words = Markup(text).striptags()
         github_slug = re.sub(r"[^\w\- ]", "", words.lower()).replace(" ", "-")
         slug = f"{self.stem}-{github_slug}" if taken else self.stem
         anchor = next(name for n in count(1) if (name := f"{slug}-{n}" if n > 1 else slug) not in taken)
-        self.headings.append({"anchor": anchor, "text": Markup.escape(words)})
+        self.headings.append({"anchor": anchor, "text": Markup.escape(words), "level": self.level})
         return f'<h{self.level} id="{anchor}">{text}</h{self.level}>\n'
 
     def link(self, text: str, url: str, title: str | None = None) -> str:
-        """Keep links to the page's own places and to the web; show only the name of another file."""
+        """Keep links to the web and to what `pages` has; show only the name of another file."""
         if scheme := urlsplit(url).scheme:
             return super().link(text, url, title) if scheme in ("http", "https") else text
         file, _, place = url.partition("#")
-        stem = posixpath.basename(file).removesuffix(".ipynb") if file else self.stem
-        if stem in (self.stem, *self.stems):
-            return super().link(text, f"#{stem}-{place}" if place else f"#{stem}", title)
-        return f"{text} (<code>{html.escape(posixpath.normpath(posixpath.join('notebooks', url)))}</code>)"
+        path = posixpath.normpath(posixpath.join(posixpath.dirname(self.file), file)) if file else self.file
+        if path in self.pages:
+            return super().link(text, f"{self.pages[path]}-{place}" if place else self.pages[path], title)
+        return f"{text} (<code>{html.escape(path + url[len(file) :])}</code>)"
 
     def image(self, text: str, url: str, title: str | None = None) -> str:
         """Embed a picture of the project; replace any other by its description."""
-        path = (paths.NOTEBOOKS / url).resolve()
+        path = ((paths.ROOT / self.file).parent / url).resolve()
         if urlsplit(url).scheme or not path.is_relative_to(paths.ROOT) or not path.is_file():
             return html.escape(Markup(text).striptags())
         kind, _ = mimetypes.guess_type(path)
@@ -152,8 +182,10 @@ class _Prose(IPythonRenderer):
         return "<br>" if html == "<br>" else super().inline_html(html)
 
     def table(self, text: str) -> str:
-        """Put a table into a box that scrolls."""
-        return f'<div class="box"><table>{_mark_short(text)}</table></div>\n'
+        """Put a table into a box that scrolls, by keys too."""
+        cells = re.sub("<th([^>]*)></th>", r"<td\1></td>", _mark_short(text))
+        cells = re.sub("<th(?=[ >])", '<th scope="col"', cells)
+        return f'<div class="box" role="group" aria-label="Table" tabindex="0"><table>{cells}</table></div>\n'
 
     def block_code(self, code: str, info: str | None = None) -> str:
         """Show diagrams and formulas as their source."""

@@ -9,11 +9,12 @@ A place in Markdown is `<!--=MARK-->text<!--=-->`, invisible around its text whe
   "low to high", booleans as "n of m", `x±` as an estimate with its 95 % interval, and `a of b` as both.
 - FORMAT is Python's; ".0f %" shows a share in percent.
 
-`make record` evaluates all marks and fills the README, the data card and the notebooks, so that no result is typed.
+`make record` evaluates all marks and fills the README, the data card and the notebooks, so that no result is typed; the
+report's abstract and the site's first page are filled whenever they are made.
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from difflib import SequenceMatcher
 from pathlib import Path
 
@@ -60,10 +61,10 @@ def remove_marks(markdown: str) -> str:
     return re.sub(r"<!--=.*?-->", "", markdown)
 
 
-def collect_numbers(store: Store) -> Table:
-    """Evaluate all documents' marks, in order: key and text; DataError for a mark of another form or without rows."""
-    files = [paths.ROOT / "README.md", paths.ROOT / "data" / "README.md", *sorted(paths.NOTEBOOKS.glob("*.ipynb"))]
-    files += [Path(__file__).with_name("handout_template") / "abstract.md"]
+def collect_numbers(store: Store, files: Sequence[Path] = ()) -> Table:
+    """Evaluate the marks of files, or of all documents, in order: key and text; DataError for a mark without rows."""
+    notebooks = sorted(paths.NOTEBOOKS.glob("*.ipynb"))
+    files = files or [paths.ROOT / "README.md", paths.ROOT / "data" / "README.md", *notebooks]
     read: dict[str, pd.DataFrame] = {}
     marks = (mark for path in files for mark in NUMBER_PLACE.findall(path.read_text(encoding="utf-8")))
     return pd.DataFrame({mark: evaluate_mark(mark, store, read) for mark in marks}.items(), columns=["key", "text"])

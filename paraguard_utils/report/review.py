@@ -12,7 +12,7 @@ from paraguard_utils.text import escape_formulas
 
 
 def list_brittle_clusters(corpus: Corpus, labels: Mapping[str, Labels], scores: Mapping[str, Scores]) -> pd.DataFrame:
-    """List the clusters that a target decides both ways, the most brittle first; labels are in corpus order.
+    """List the requests that a system decides both ways, the most brittle first; labels are in corpus order.
 
     Returns target, cluster_id, category, n_accepted, n_rejected, flip_entropy (bits), ci (mean CI(r) of its rejections,
     reading `relative`), accepted and rejected (phrasings, " | " between them, made safe for a spreadsheet). Targets
@@ -43,7 +43,7 @@ def list_confused_refusals(
     weights: ScoreWeights = PAPER_WEIGHTS,
     most: int = 20,
 ) -> pd.DataFrame:
-    """List a target's rejections of which paraphrases were accepted, each beside the nearest of these, for review.
+    """List a system's refusals of which paraphrases were answered, each beside the nearest of these, for review.
 
     The neighbour with the highest score would not do: the score grows with distance, so that one asks something else.
     At most `most` are listed: those with the most accepted paraphrases first; then whole refusals of which the
@@ -84,7 +84,7 @@ def list_confused_refusals(
 
 
 def list_refused_clusters(corpus: Corpus, labels: Mapping[str, Labels]) -> pd.DataFrame:
-    """List the clusters of which a target rejects every prompt it has a label for: refused, but not confused.
+    """List the requests of which a system refuses every wording it has a label for: refused, but not confused.
 
     Returns target, cluster_id, category, rejected (prompts), unlabelled (blocked or unparsed), seed (the first
     prompt's text, made safe for a spreadsheet); targets in the order given, clusters in corpus order, as labels are.
@@ -93,11 +93,8 @@ def list_refused_clusters(corpus: Corpus, labels: Mapping[str, Labels]) -> pd.Da
     for target, own in labels.items():
         label = own["label"].to_numpy()
         table = corpus.assign(accepted=label == "accept", rejected=label == "reject", prompts=1, seed=corpus["text"])
-        first, count = (
-            dict.fromkeys(["category", "seed"], "first"),
-            dict.fromkeys(["accepted", "rejected", "prompts"], "sum"),
-        )
-        table = table.groupby("cluster_id", sort=False).agg(first | count).query("accepted == 0 and rejected > 0")
+        how = {"category": "first", "seed": "first", "accepted": "sum", "rejected": "sum", "prompts": "sum"}
+        table = table.groupby("cluster_id", sort=False).agg(how).query("accepted == 0 and rejected > 0")
         unlabelled = table["prompts"] - table["rejected"]
         table = table.assign(target=target, unlabelled=unlabelled, seed=escape_formulas(table["seed"]))
         frames.append(table.reset_index())
