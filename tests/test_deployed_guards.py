@@ -1212,6 +1212,13 @@ def test_the_page_about_deployed_guards_is_made_of_their_entries():
     rows = [line for line in page.splitlines() if line.startswith("|")]
     assert all(len(re.findall(r"(?<!\\)\|", row)) == 5 for row in rows)  # four columns
     assert len(rows) == 2 + len(ENTRIES)
+    # It fits 778 px: the longest words of the columns, at 7.5 px a letter, beside 27 px of a cell's own
+    cells = [re.split(r"(?<!\\)\|", row)[1:-1] for row in rows[2:]]
+    words = [
+        max((len(word) for cell in column for word in re.split(r"[\s/-]+", cell)), default=0)
+        for column in zip(*cells, strict=True)
+    ]
+    assert sum(words) * 7.5 + 4 * 27 <= 778
 
 
 def result(text):

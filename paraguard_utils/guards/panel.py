@@ -115,17 +115,12 @@ def score_with_guard(store: Store, corpus_name: str, corpus: Corpus, guard: str 
 
 
 def ask_guards(
-    store: Store,
-    corpora: Mapping[str, Corpus],
-    guards: Sequence[str | Guard],
-    needed: str = "",
-    **options: Any,
+    store: Store, corpora: Mapping[str, Corpus], guards: Sequence[str | Guard], needed: str = "", **options: Any
 ) -> dict[str, dict[str, tuple[Guard, pd.DataFrame]]]:
     """Return guards with their probabilities, by corpus and name; one that cannot be asked is named on stderr.
 
-    Each is loaded once, with the options of `load_guard`, asked about all corpora, and given up. An unknown name or a
-    wrong entry raises SettingsError. Where no guard could be asked about the corpus `needed`, the first one's error is
-    raised.
+    Each is loaded once for all corpora, with the options of `load_guard`. An unknown name or a wrong entry raises
+    SettingsError. Where no guard could be asked about the corpus `needed`, the first one's error is raised.
     """
     found: dict[str, dict[str, tuple[Guard, pd.DataFrame]]] = {name: {} for name in corpora}
     faults: list[UserError] = []
