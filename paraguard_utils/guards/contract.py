@@ -25,11 +25,7 @@ class GuardScorer(Protocol):
 
 @dataclass(frozen=True)
 class GuardNotes:
-    """What a guard noted while it scored: the texts that it read in part, and by text the share of its labels' tokens.
-
-    The share is that of the next token's probability, in [0, 1]: where it is small, the guard was about to say another
-    thing than a label.
-    """
+    """What a guard noted: texts that it read in part, and by text its labels' share of the next token, in [0, 1]."""
 
     cut: set[str] = field(default_factory=set)
     masses: dict[str, float] = field(default_factory=dict)

@@ -239,7 +239,7 @@ def _classifier(
     name: str, entry: GuardEntry, source: loading.ModelSource, batch: int, device: str, notes: GuardNotes
 ) -> GuardScorer:
     """Score by the sum of a classifier's unsafe labels, or the greatest if independent; it reads answers alone."""
-    model = loading.load_text_classifier(source, batch, device, entry.independent, entry.respace, notes.cut)
+    model = loading.load_text_classifier(source, batch, device, entry.independent, entry.respace)
     wanted = {label.casefold() for label in entry.labels}
     columns = [i for i, label in enumerate(model.labels) if label.casefold() in wanted]
     if not columns or (len(columns) == len(model.labels) > 1 and not model.independent):
@@ -251,6 +251,7 @@ def _classifier(
 
     def score(texts: Sequence[str], answers: Sequence[str] | None = None) -> np.ndarray:
         rows = model.classify(texts if answers is None else answers)[:, columns]
+        notes.cut.update(model.cut)
         return rows.max(1) if model.independent else rows.sum(1).clip(0, 1)
 
     return score
@@ -287,13 +288,10 @@ def _any_guardrail(name: str, entry: GuardEntry) -> GuardScorer:
         from any_guardrail import AnyGuardrail, GuardrailName
 
         guard = AnyGuardrail.create(GuardrailName(filled(entry.guardrail)), **filled(entry.options))
-    except ImportError as error:
+    except Exception as error:  # the package, or an extra of it, is missing, or the guard fails in its own way
         raise ModelError(
-            f"the guard {name} needs a package ({error}); run: python -m pip install 'paraguard-utils[any-guardrail]'"
-        ) from error
-    except Exception as error:  # each of its guards fails in its own way
-        raise ModelError(
-            f"the guard {name}: any-guardrail cannot make it ({loading.first_error_line(error)})"
+            f"the guard {name}: any-guardrail cannot make it ({loading.first_error_line(error)}); it is installed by: "
+            "python -m pip install 'paraguard-utils[any-guardrail]'"
         ) from error
 
     def judge(*texts: str) -> float:
@@ -310,24 +308,22 @@ def _any_guardrail(name: str, entry: GuardEntry) -> GuardScorer:
 
 def _service(name: str, call: ServiceCall, batch: int, base_url: str, retries: int) -> GuardScorer:
     """Return a moderation service's scorer; NaN for a text that it rejects. No message holds the key."""
-    try:
-        import openai  # it asks, and asks again, any service
-    except ImportError as error:
-        raise ModelError(
-            f"the guard {name} needs the package openai; run: python -m pip install 'paraguard-utils[endpoints]'"
-        ) from error
     base, key = base_url or os.environ.get(call.variable) or call.base, os.environ.get(call.key, "").strip()
-    if not base or not key or not (key.isascii() and key.isprintable()):
+    if not base or not key:
         missing = f"key; set {call.key}" if base else f"address; set {call.variable}"
         raise ModelError(f"the guard {name}: its service has no {missing}")
+    client = served.ServerBackend(name, base).client  # it asks, and asks again, any service
+    import openai
+
     headers: Any = {"Authorization": openai.Omit(), **formats.fill_template(call.headers, key=key)}
-    client = openai.OpenAI(base_url=base, api_key=key, max_retries=retries)
     fill = partial(formats.fill_template, call.body, model=name.partition(":")[0].rpartition("/")[2])
 
     def ask(texts: list[str]) -> list[float]:
         try:
             body = fill(texts=texts, text=texts[0])
-            reply: Any = client.post(call.path, cast_to=object, body=body, options={"headers": headers})
+            reply: Any = client.post(
+                call.path, cast_to=object, body=body, options={"headers": headers, "max_retries": retries}
+            )
             results = reply[call.results] if call.results else [reply]
         except (openai.BadRequestError, openai.UnprocessableEntityError):  # one of the texts may be why
             return [np.nan] if len(texts) == 1 else [value for text in texts for value in ask([text])]

@@ -19,19 +19,11 @@ from paraguard_utils.guards.contract import GUARD_AXES
 ChatTurns: TypeAlias = list[dict[str, Any]]
 """Chat messages, as chat templates take them."""
 
-REQUIRED_FIELDS = {
-    "": (),
-    "package": ("version", "sha256"),
-    "yes_no": ("model",),
-    "exemplars": ("exemplars",),
-    "classifier": ("labels",),
-    "first_token": ("tokens",),
-    "regex": ("tokens", "pattern"),
-    "json": ("tokens", "key"),
-    "endpoint": ("call",),
-    "any_guardrail": ("guardrail",),
-    "refused": ("about",),
-}
+REQUIRED_FIELDS: dict[str, tuple[str, ...]] = {
+    "": (), "package": ("version", "sha256"), "yes_no": ("model",), "exemplars": ("exemplars",),
+    "classifier": ("labels",), "first_token": ("tokens",), "regex": ("tokens", "pattern"), "json": ("tokens", "key"),
+    "endpoint": ("call",), "any_guardrail": ("guardrail",), "refused": ("about",)
+}  # fmt: skip
 """Fields that an entry of a kind cannot do without; no kind is that of a function or of scores in a file."""
 
 UNSCORED_FIELDS = (

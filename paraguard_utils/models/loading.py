@@ -182,11 +182,15 @@ def load_model(
 
 @dataclass(frozen=True)
 class TextClassifier:
-    """A text classifier: n texts to probabilities, shape (n, labels), sigmoids of `independent` labels or a softmax."""
+    """A text classifier: n texts to probabilities, shape (n, labels), sigmoids of `independent` labels or a softmax.
+
+    `cut` are the texts so far of which it read the beginning only.
+    """
 
     classify: Callable[[Sequence[str]], np.ndarray]
     labels: list[str]
     independent: bool
+    cut: set[str]
 
 
 def count_positions(network: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase") -> int:
@@ -207,18 +211,13 @@ def join_split_words(tokenizer: "PreTrainedTokenizerBase", text: str) -> str:
 
 
 def load_text_classifier(
-    source: ModelSource,
-    batch: int = 32,
-    device: str = "cpu",
-    independent: bool | None = None,
-    respace: bool = False,
-    cut: set[str] | None = None,
+    source: ModelSource, batch: int = 32, device: str = "cpu", independent: bool | None = None, respace: bool = False
 ) -> TextClassifier:
     """Load a resolved text classifier, which reads the string of a control token inside a text as text.
 
     With `independent` None the model's configuration decides; with `respace` a text goes through `join_split_words`.
-    Texts of which it reads the beginning only are added to `cut`. Errors are those of `load_model`; weights without a
-    classifier's head are one too, since the library would draw a head at random.
+    Errors are those of `load_model`; weights without a classifier's head are one too, since the library would draw a
+    head at random.
     """
     import torch
     from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
@@ -252,7 +251,7 @@ def load_text_classifier(
         tokenizer.pad_token = tokenizer.eos_token
     network.config.pad_token_id = tokenizer.pad_token_id
     controls, room = find_control_strings(tokenizer), count_positions(network, tokenizer)
-    cut = set() if cut is None else cut
+    cut: set[str] = set()
 
     @torch.inference_mode()
     def classify(texts: Sequence[str]) -> np.ndarray:
@@ -267,7 +266,8 @@ def load_text_classifier(
             rows.append(logits.sigmoid() if independent else logits.softmax(-1))
         return torch.cat(rows).numpy()
 
-    return TextClassifier(classify, [network.config.id2label[i] for i in range(network.config.num_labels)], independent)
+    labels = [network.config.id2label[i] for i in range(network.config.num_labels)]
+    return TextClassifier(classify, labels, independent, cut)
 
 
 def slugify_model(name: str) -> str:
