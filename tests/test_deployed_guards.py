@@ -340,6 +340,14 @@ def test_added_tokens_of_the_template_are_control_tokens_though_not_special(tmp_
     assert prompting.defuse_control_strings("no control < here", strings) == "no control < here"
 
 
+def test_every_guard_that_is_asked_in_words_has_a_golden_prompt_and_its_source():
+    assert list(GOLDEN) == list(FAMILIES)
+    for family, golden in GOLDEN.items():
+        assert set(golden) == {"source", "request", "answer"} and golden["source"]
+        assert TEXT in golden["request"] and ANSWER not in golden["request"] and ANSWER in golden["answer"]
+        assert (golden["source"] == "ours") == family.endswith("-ours")
+
+
 def test_a_text_is_no_template(folders):
     text = "{{ messages }} {% raw %} {{ 7 * 7 }}"
     assert text in asking("polyguard", folders("polyguard")).prompt(text, "", {})
@@ -1085,6 +1093,9 @@ def test_a_guard_of_any_guardrail_is_its_name(any_guardrail):
 
 
 def test_a_line_of_yaml_names_a_guard_of_any_guardrail_and_its_options(any_guardrail, tmp_path):
+    (tmp_path / "one_line.yaml").write_text("{kind: any_guardrail, guardrail: duo_guard}\n")
+    assert panel.load_guard(str(tmp_path / "one_line.yaml")).score(["user"]) == [0.2]
+    any_guardrail.clear()
     lines = "model: any-guardrail/duo_guard\noptions: {threshold: 0.3}\nname: duo\naxis: harm\nthreshold: 0.3\n"
     (tmp_path / "duo.yaml").write_text(lines)
     found = panel.load_guard(str(tmp_path / "duo.yaml"))

@@ -20,7 +20,7 @@ ChatTurns: TypeAlias = list[dict[str, Any]]
 """Chat messages, as chat templates take them."""
 
 REQUIRED_FIELDS: dict[str, tuple[str, ...]] = {
-    "": (), "package": ("version", "sha256"), "yes_no": ("model",), "exemplars": ("exemplars",),
+    "": (), "package": ("version",), "yes_no": ("model",), "exemplars": ("exemplars",),
     "classifier": ("labels",), "first_token": ("tokens",), "regex": ("tokens", "pattern"), "json": ("tokens", "key"),
     "endpoint": ("call",), "any_guardrail": ("guardrail",), "refused": ("about",)
 }  # fmt: skip

@@ -56,9 +56,10 @@ def load_guard(name: str, corpus: Corpus | None = None, **options: Any) -> Guard
         raise SettingsError(f"{name}: it cannot be read as YAML in UTF-8: {reason}; see docs/usage.md") from None
     if not isinstance(entry, dict):
         raise SettingsError(f"{name}: a guard's file is one entry, names and values; see docs/usage.md")
-    if "model" in entry and entry.get("kind") not in chat.GUARD_MAKERS:
-        return _from_deployed(str(entry["model"]), entry, options)
-    return _from_user(Path(name).stem, entry, corpus)
+    own, kind = Path(name).stem, str(entry.get("kind", ""))
+    if kind not in chat.GUARD_MAKERS and ("model" in entry or kind not in ("", "package")):
+        return _from_deployed(str(entry.get("model", own)), entry, options)
+    return _from_user(own, entry, corpus)
 
 
 def score_with_guard(store: Store, corpus_name: str, corpus: Corpus, guard: str | Guard) -> pd.DataFrame:
