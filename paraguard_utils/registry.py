@@ -50,7 +50,7 @@ def may_be_guard(name: str) -> bool:
     if name.endswith((".csv", ".yaml", ".yml")):
         return paths.resolve_input(name).is_file()
     weights = re.sub(r":\w+$", "", name)  # behind a colon, another reading of the same weights
-    return bool(re.fullmatch(r"[\w.-]+/[\w.-]+", weights)) or Path(weights).expanduser().is_dir()
+    return bool(re.fullmatch(r"(openai/)?[\w.-]+/[\w.-]+", weights)) or Path(weights).expanduser().is_dir()
 
 
 def is_refusal(name: str) -> bool:

@@ -144,6 +144,11 @@ class Settings(Gates):
         listed = self.guards or published_targets(*(kinds or ("guard",))).index
         return [*listed, *([self.guard] if self.guard else [])]
 
+    def guard_options(self) -> dict[str, Any]:
+        """Return how guards that people deploy are loaded and asked; no cluster asks them."""
+        device = "cpu" if self.device == RAY_DEVICE else self.device
+        return {"device": device, **self.model_dump(include={"dtype", "batch", "base_url"})}
+
     def open_store(self) -> Store:
         """Return the store; naming a model or a guard and leaving the store alone means the live one."""
         return Store(LIVE if (self.model or self.guard) and self.store == RECORDED else self.store)
@@ -185,10 +190,11 @@ def check_settings(given: Mapping[str, Any]) -> Settings:
         )
     if settings.candidates == MODEL_PREFIX:
         raise SettingsError("parameter 'candidates': model: names no model; name it, as in model:NAME")
-    if settings.base_url and not (settings.model or settings.writer):
+    served = [guard for guard in settings.asked_guards() if guard.startswith("openai/") or guard.endswith(".yaml")]
+    if settings.base_url and not (settings.model or settings.writer or served):
         raise SettingsError(
-            "parameter 'base_url': a server is asked for a model; name it, as in model=openai/NAME, or in 01 as in "
-            "candidates=model:NAME"
+            "parameter 'base_url': a server is asked for a model; name it, as in model=openai/NAME, in 01 as in "
+            "candidates=model:NAME, or in 05 as in guard=openai/NAME"
         )
     if settings.judge_base_url and not settings.intent_judge:
         raise SettingsError(

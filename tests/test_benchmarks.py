@@ -14,7 +14,7 @@ from paraguard_utils import paths, stores
 from paraguard_utils.corpus import benchmarks, reword
 from paraguard_utils.errors import DataError, Missing, SettingsError
 from paraguard_utils.guards import chat, packaged
-from paraguard_utils.guards.contract import Guard
+from paraguard_utils.guards.contract import Guard, GuardNotes
 
 SHARED = paths.ROOT.parent / "shared" / "data"
 FILES = {
@@ -134,7 +134,7 @@ def test_a_guard_is_stopped_after_the_batch_in_which_its_limit_passes(tiny_folde
     assert measured(guard(score), texts, 0, 3)["prompts"] == batch
     assert asked == [1, batch, 1, 1, 1, 3]
     assert measured(guard(score), texts, np.inf, 3)["prompts"] == len(texts)
-    _, score = chat.make_yes_no_guard({"model": str(tiny_folder)})
+    _, score = chat.make_yes_no_guard({"model": str(tiny_folder)}, GuardNotes())
     row = measured(guard(score), prompts["text"].tolist(), np.inf, 2)
     assert row["prompts"] == len(prompts) and row["ratio"] == row["one_by_one"] / row["together"]
 

@@ -42,6 +42,7 @@ PANEL = named(
     if not line.startswith("#")
 )
 CLUSTER, INSPECT = named(EXTRAS.pop("cluster")), named(EXTRAS.pop("inspect"))
+ANY_GUARDRAIL = named(EXTRAS.pop("any-guardrail"))
 CORE = named(PROJECT["project"]["dependencies"])
 OPTIONAL = named([line for lines in EXTRAS.values() for line in lines])
 
@@ -125,8 +126,12 @@ def test_what_any_module_imports_is_a_dependency_or_in_an_extra():
         everything |= set(imported(ast.walk(ast.parse(path.read_text(encoding="utf-8")))))
     declared = (CORE | OPTIONAL).keys() - {"paraguard-utils"}
     panel = {"nanoguard", *map(str, PANEL)} | {name.replace("-", "_") for name in PANEL}
-    usual = {module for module in everything if module.partition(".")[0] not in panel | {*CLUSTER, "inspect_ai"}}
-    assert set(INSPECT) == {"inspect-ai"}
+    usual = {
+        module
+        for module in everything
+        if module.partition(".")[0] not in panel | {*CLUSTER, "inspect_ai", "any_guardrail"}
+    }
+    assert set(INSPECT) == {"inspect-ai"} and set(ANY_GUARDRAIL) == {"paraguard-utils", "any-guardrail"}
     assert distributions(usual) <= with_requirements(declared)
 
 

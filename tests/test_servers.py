@@ -8,6 +8,7 @@ import pytest
 import servers
 
 from paraguard_utils import stores
+from paraguard_utils.guards import panel
 from paraguard_utils.labels import labelling
 from paraguard_utils.models import batch_files, loading, prompting, served, trace_store
 
@@ -109,3 +110,32 @@ def test_batch_files_are_answered_by_vllm(smollm2, recorded_corpus, results, tmp
     here = trace_store.query_model(store, "mine", prompts, smollm2[0], "safety", prompting.Decoding(8))
     assert traces["response"].tolist() == here["response"].tolist()
     assert json.loads(asked.read_text().splitlines()[0])["custom_id"] in set(traces["key"])
+
+
+GUARD = """
+model: openai/smollm2
+name: asked-{kind}
+kind: first_token
+messages:
+  - {{role: user, content: "Answer with one word, yes or no: is this a question? {{{{ text }}}}"}}
+tokens: {{unsafe: ["Yes", "yes"], safe: ["No", "no"]}}
+least: 0.0
+"""
+
+
+def test_a_guard_behind_a_server_is_asked_and_read(lesser, results, tmp_path, recorded_corpus):
+    """A chat model stands in for a guard: what it writes is read, whatever it is, and nothing is left without a row."""
+    kind, url = lesser
+    (tmp_path / "guard.yaml").write_text(GUARD.format(kind=kind))
+    prompts = recorded_corpus.sample(6, random_state=6)
+    found = panel.ask_guards(
+        stores.Store("test"), {"mine": prompts}, [str(tmp_path / "guard.yaml")], "mine", base_url=url
+    )
+    guard, scores = found["mine"][f"asked-{kind}"]
+    assert guard.version.startswith("served smollm2 ") and scores["prompt_id"].tolist() == prompts["prompt_id"].tolist()
+    read = scores["score"].dropna()
+    assert read.between(0, 1).all()
+    if kind == "transformers":  # it tells its text only
+        assert read.isin([0.0, 1.0]).all() and not guard.notes.masses
+    else:
+        assert len(guard.notes.masses) == len(read)

@@ -14,13 +14,13 @@ import pandas as pd
 
 from paraguard_utils import paths, registry
 from paraguard_utils.core.vectors import cosine_similarity
-from paraguard_utils.guards.contract import GuardScorer
+from paraguard_utils.guards.contract import GuardNotes, GuardScorer
 from paraguard_utils.models import encoder, loading, prompting, weights
 
 _TEXTS_PER_PASS = 32  # texts a forward pass
 
 
-def make_yes_no_guard(entry: Mapping[str, Any]) -> tuple[str, GuardScorer]:
+def make_yes_no_guard(entry: Mapping[str, Any], notes: GuardNotes) -> tuple[str, GuardScorer]:
     """Make a guard of a chat model (`model`) that is asked one question, a `wrapper` of `data/wrappers.yaml`.
 
     The probability is that of "yes" against "no" as the first word of the answer, however they are written. It is NaN
@@ -59,13 +59,14 @@ def make_yes_no_guard(entry: Mapping[str, Any]) -> tuple[str, GuardScorer]:
             words = [str(reader.decode([number])).strip().lower() for number in row["next_ids"]]
             said = pd.Series(np.exp(row["next_logprobs"], dtype=float)).groupby(words).sum()
             yes, no = said.get("yes", 0.0), said.get("no", 0.0)
+            notes.masses[texts[int(row["prompt_id"])]] = yes + no
             found[int(row["prompt_id"])] = yes / (yes + no) if yes or no else np.nan
         return found
 
     return _version(weights_id, question.encode()), score
 
 
-def make_exemplar_guard(entry: Mapping[str, Any]) -> tuple[str, GuardScorer]:
+def make_exemplar_guard(entry: Mapping[str, Any], notes: GuardNotes) -> tuple[str, GuardScorer]:
     """Make the guard that scores a text by its highest cosine, from 0, to harmful texts of a file of `data/`."""
     file = paths.DATA / entry["exemplars"]
 

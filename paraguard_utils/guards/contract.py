@@ -5,7 +5,7 @@ prompt is `unparsed`, a missing row, never a safe one.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
@@ -24,12 +24,26 @@ class GuardScorer(Protocol):
 
 
 @dataclass(frozen=True)
+class GuardNotes:
+    """What a guard noted: texts that it read in part, and by text its labels' share of the next token, in [0, 1]."""
+
+    cut: set[str] = field(default_factory=set)
+    masses: dict[str, float] = field(default_factory=dict)
+
+    def note_mass(self, text: str, mass: float) -> None:
+        """Note a share, unless it is NaN; of several runs the least counts."""
+        if np.isfinite(mass):
+            self.masses[text] = min(mass, self.masses.get(text, 1.0))
+
+
+@dataclass(frozen=True)
 class Guard:
     """A guard, ready to score.
 
     `name` stands in tables and file names. `version` is that of the package, the weights or the served model, and part
     of a score's key. The guard rejects from `threshold` on, which is its makers' unless `about` says otherwise. `axis`
-    is one of `GUARD_AXES`. `citation` describes the guard, its prompt or its threshold.
+    is one of `GUARD_AXES`. `citation` describes the guard, its prompt or its threshold. `asks` says in words how it is
+    asked, where that costs something. A guard that is `by_prompt` has scores only for the corpus it was loaded with.
     """
 
     name: str
@@ -40,6 +54,9 @@ class Guard:
     licence: str
     citation: str
     about: str
+    asks: str = ""
+    by_prompt: bool = False
+    notes: GuardNotes = field(default_factory=GuardNotes)
 
 
 def check_probabilities(name: str, values: np.ndarray | Sequence[float], asked: int) -> np.ndarray:

@@ -7,8 +7,9 @@ plain words, such as the line that ends a conversation, no tokenizer can tell th
 """
 
 import hashlib
-import json
+import os
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
@@ -18,15 +19,15 @@ import numpy as np
 
 from paraguard_utils.errors import DataError, ModelError
 from paraguard_utils.guards import formats
-from paraguard_utils.guards.contract import Guard, GuardScorer
-from paraguard_utils.guards.formats import GuardEntry
-from paraguard_utils.models import loading, prompting
+from paraguard_utils.guards.contract import Guard, GuardNotes, GuardScorer
+from paraguard_utils.guards.formats import GuardEntry, ServiceCall
+from paraguard_utils.models import loading, prompting, served
 
 if TYPE_CHECKING:
     import torch
 
-_MIN_LABEL_SHARE = 1e-4
-"""Share of the next token's probability that the labels must have: below it, a guard was about to say another thing."""
+SERVED_PREFIX = "openai/"
+"""How the name of a guard begins that is asked at a server, as a model's does."""
 
 
 def match_guard_entry(name: str, entries: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Any] | None:
@@ -40,7 +41,8 @@ def match_guard_entry(name: str, entries: Mapping[str, Mapping[str, Any]]) -> Ma
     own = loading.folder_model_id(folder) if folder.is_dir() else where
     by_last_part = folder.is_dir() and "/" not in own
     for entry in entries.values():
-        for pattern in entry.get("match", ()):
+        hosted = entry.get("kind") in ("endpoint", "any_guardrail")  # by no folder
+        for pattern in () if hosted and folder.is_dir() else entry.get("match", ()):
             wanted, _, other = pattern.lower().partition(":")
             wanted = wanted.rpartition("/")[2] if by_last_part else wanted
             if reading == other and fnmatchcase(own.lower(), wanted):
@@ -54,65 +56,69 @@ def load_deployed_guard(
     device: str = "cpu",
     dtype: str = "float32",
     batch: int = 16,
-    base_url: str | None = None,
+    base_url: str = "",
     retries: int = 2,
 ) -> Guard:
     """Load a guard that people deploy, with its entry as in the section `deployed` of `data/guards.yaml`.
 
-    `name` is a hub id, a local folder, or the model of an endpoint. A classifier has the precision of its weights,
-    whatever `dtype` says. An endpoint's `base_url` is by default that of the variable OPENAI_BASE_URL, or OpenAI's;
-    `retries` are those of a call to it. Raise DataError where the entry is not complete, and ModelError where the model
-    cannot be loaded, lacks a token or a label that the entry names, or its endpoint cannot be asked.
+    `name` is a hub id, a local folder, the model of a service, or `openai/` and the name of a model at the server
+    `base_url`. A classifier has the precision of its weights, whatever `dtype` says. A service's address is `base_url`,
+    or that of its entry; `retries` are those of a call to it. Raise SettingsError where the entry is not complete, and
+    ModelError where the model cannot be loaded, lacks a token or a label that the entry names, or cannot be asked.
     """
     where, _, reading = name.partition(":")
     checked = formats.parse_guard_entry(name, entry)
-    if checked.kind == "endpoint":
-        own, weights = where.rpartition("/")[2], where
-        score = _endpoint(name, batch, base_url, retries)
+    if checked.kind == "refused":
+        raise ModelError(f"the guard {name} cannot be asked: {checked.about}")
+    notes, own, weights = GuardNotes(), where.rpartition("/")[2], where
+    how = f"{len(checked.runs)} times each, on {device} in {dtype}, {batch} at a time"
+    if checked.call:
+        score, how = _service(name, checked.call, batch, base_url, retries), "by a service that may charge for it"
+    elif checked.kind == "any_guardrail":
+        score, how = _any_guardrail(name, checked), "by any-guardrail"
+    elif base_url and where.startswith(SERVED_PREFIX):
+        backend = served.ServerBackend(where.removeprefix(SERVED_PREFIX), base_url)
+        own, weights, score = backend.name, backend.weights_id, _served(name, checked, backend, notes)
+        how = f"{len(checked.runs)} times each, at {base_url}"
     else:
+        loading.check_device(device)
         source = loading.resolve_model(where)
         own, weights = source.name, source.weights_id[:16]
         if checked.kind == "classifier":
-            score = _classifier(name, checked, source, batch, device)
+            score = _classifier(name, checked, source, batch, device, notes)
         else:
             model = loading.load_model(source, dtype, device, "plain" if checked.template else "error")
-            score = _generative(name, checked, model, batch)
+            judges = [PromptedGuard(name, one, model, batch, notes) for one in (checked, checked.judging_answers)]
+            score = lambda texts, answers=None: judges[answers is not None](texts, answers)  # noqa: E731
     shape = hashlib.sha256(f"{checked.shape} {dtype}".encode()).hexdigest()[:8]
     return Guard(
         name=checked.name or (f"{own}-{reading}" if reading else own),
         version=checked.version or f"{weights} {shape}",
         score=score,
-        threshold=checked.threshold,
-        axis=checked.axis,
-        licence=checked.licence,
-        citation=checked.citation,
-        about=checked.about + (f"; unverified: {checked.unverified}" if checked.unverified else ""),
+        asks=how,
+        notes=notes,
+        **checked.described,
     )
-
-
-def _generative(name: str, entry: GuardEntry, model: loading.LoadedModel, batch: int) -> GuardScorer:
-    """Return the scorer of a guard that answers in words; a token that is missing is an error now, not later."""
-    of_requests, of_answers = (PromptedGuard(name, one, model, batch) for one in (entry, entry.judging_answers))
-
-    def score(texts: Sequence[str], answers: Sequence[str] | None = None) -> np.ndarray:
-        return of_requests(texts, [""] * len(texts)) if answers is None else of_answers(texts, answers)
-
-    return score
 
 
 class PromptedGuard:
     """Asks a guard that answers in words, about requests or answers; ModelError if a label is not one token."""
 
-    def __init__(self, name: str, entry: GuardEntry, model: loading.LoadedModel, batch: int) -> None:
+    def __init__(
+        self, name: str, entry: GuardEntry, model: loading.LoadedModel, batch: int, notes: GuardNotes | None = None
+    ) -> None:
         assert entry.tokens is not None  # `Entry` sees to it
-        self.entry, self.model, self.batch = entry, model, batch
+        self.name, self.entry, self.model, self.batch, self.notes = name, entry, model, batch, notes or GuardNotes()
+        self.room = loading.count_positions(model.network, model.tokenizer)
+        self.room -= 0 if entry.kind == "first_token" else entry.max_new_tokens
         frame = self.prompt("x", "x", entry.runs[0])  # a request and an answer that stand for any
         self.controls = prompting.find_control_strings(model.tokenizer, frame)
         resolve = partial(_token, name, model, frame + entry.before)
         self.unsafe, self.safe = (list(map(resolve, strings)) for strings in (entry.tokens.unsafe, entry.tokens.safe))
 
-    def __call__(self, texts: Sequence[str], answers: Sequence[str]) -> np.ndarray:
+    def __call__(self, texts: Sequence[str], answers: Sequence[str] | None = None) -> np.ndarray:
         """Return one probability a text: the greatest of its runs; NaN where an output cannot be read."""
+        answers = [""] * len(texts) if answers is None else answers
         pairs = [
             (
                 prompting.defuse_control_strings(text, self.controls),
@@ -120,8 +126,28 @@ class PromptedGuard:
             )
             for text, answer in zip(texts, answers, strict=True)
         ]
-        runs = [self._run([self.prompt(*pair, run) for pair in pairs]) for run in self.entry.runs]
-        return np.max(runs, axis=0)
+        found = np.full((len(self.entry.runs), len(texts)), np.nan)
+        for row, run in zip(found, self.entry.runs, strict=True):
+            prompts = [self._fitted(text, *pair, run) for text, pair in zip(texts, pairs, strict=True)]
+            row[:], masses = self._run(prompts)
+            for text, mass in zip(texts, masses, strict=True):
+                self.notes.note_mass(text, mass)
+        return found.max(axis=0)
+
+    def _fitted(self, asked: str, text: str, answer: str, run: Mapping[str, Any]) -> str:
+        """Return a prompt that the model can hold: the longer of text and answer loses its end, which is noted."""
+        count: Any = partial(self.model.tokenizer.__call__, add_special_tokens=False)
+        prompt = self.prompt(text, answer, run)
+        while (over := len(count(prompt)["input_ids"]) - self.room) > 0:
+            self.notes.cut.add(asked)
+            longer = max(text, answer, key=len)
+            ends = [end for _, end in count(longer, return_offsets_mapping=True)["offset_mapping"]]
+            if len(ends) < 2:
+                raise ModelError(f"the guard {self.name}: {self.model.name} cannot hold its instruction alone")
+            kept = longer[: ends[max(len(ends) - over, 1) - 1]]
+            text, answer = (kept, answer) if longer is text else (text, kept)
+            prompt = self.prompt(text, answer, run)
+        return prompt
 
     def prompt(self, text: str, answer: str, run: Mapping[str, Any]) -> str:
         """Return what the model reads for one text, up to where its own words begin."""
@@ -136,19 +162,18 @@ class PromptedGuard:
         )
         return rendered if rendered.endswith(self.entry.forced) else rendered + self.entry.forced
 
-    def _run(self, prompts: list[str]) -> np.ndarray:
-        found = np.full(len(prompts), np.nan)
+    def _run(self, prompts: list[str]) -> tuple[np.ndarray, np.ndarray]:
+        """Return probabilities and the labels' share of the next token's, NaN where an output cannot be read."""
+        probabilities = np.full((len(prompts), 2), np.nan)
         if self.entry.kind == "first_token":
-            probabilities = self._next(prompts)
-            read = np.flatnonzero(probabilities.sum(1) >= _MIN_LABEL_SHARE)
+            probabilities[:] = self._next(prompts)
         else:
             verdicts = [formats.read_verdict(self.entry, output) for output in self._written(prompts)]
-            read = np.array([i for i, verdict in enumerate(verdicts) if verdict], dtype=int)
-            probabilities = np.full((len(prompts), 2), np.nan)
-            written = [prompts[i] + verdict.written for i, verdict in enumerate(verdicts) if verdict]
-            probabilities[read] = self._next(written)
-        found[read] = probabilities[read, 0] / probabilities[read].sum(1)
-        return found
+            read = [i for i, verdict in enumerate(verdicts) if verdict]
+            probabilities[read] = self._next([prompts[i] + verdicts[i].written for i in read])  # type: ignore[union-attr]
+        masses = probabilities.sum(1)
+        found = probabilities[:, 0] / np.where(masses > 0, masses, np.nan)
+        return np.where(masses >= self.entry.least, found, np.nan), masses
 
     def _next(self, prompts: list[str]) -> np.ndarray:
         """Return the probabilities that the next token is an unsafe label's and a safe one's, shape (prompts, 2)."""
@@ -210,62 +235,112 @@ def _token(name: str, model: loading.LoadedModel, before: str, string: str) -> i
     )
 
 
-def _classifier(name: str, entry: GuardEntry, source: loading.ModelSource, batch: int, device: str) -> GuardScorer:
+def _classifier(
+    name: str, entry: GuardEntry, source: loading.ModelSource, batch: int, device: str, notes: GuardNotes
+) -> GuardScorer:
     """Score by the sum of a classifier's unsafe labels, or the greatest if independent; it reads answers alone."""
-    model = loading.load_text_classifier(source, batch, device, entry.independent)
+    model = loading.load_text_classifier(source, batch, device, entry.independent, entry.respace)
     wanted = {label.casefold() for label in entry.labels}
     columns = [i for i, label in enumerate(model.labels) if label.casefold() in wanted]
     if not columns or (len(columns) == len(model.labels) > 1 and not model.independent):
-        raise ModelError(
-            f"the guard {name}: it is not known which of the labels {', '.join(model.labels)} are the unsafe "
-            "ones; name them under `labels` in an entry of your own"
-        )
+        remedy = "name them under `labels` in an entry of your own"
+        if columns:  # all are, and of a softmax their sum is 1
+            remedy = "if each stands alone, say `independent: true` in an entry of your own; if not, " + remedy
+        known = ", ".join(model.labels)
+        raise ModelError(f"the guard {name}: it is not known which of the labels {known} are the unsafe ones; {remedy}")
 
     def score(texts: Sequence[str], answers: Sequence[str] | None = None) -> np.ndarray:
         rows = model.classify(texts if answers is None else answers)[:, columns]
+        notes.cut.update(model.cut)
         return rows.max(1) if model.independent else rows.sum(1).clip(0, 1)
 
     return score
 
 
-def _endpoint(name: str, batch: int, base_url: str | None, retries: int) -> GuardScorer:
-    """Return a moderation endpoint's scorer: the greatest category score; NaN for a text that it rejects."""
+def _served(name: str, entry: GuardEntry, backend: served.ServerBackend, notes: GuardNotes) -> GuardScorer:
+    """Return the scorer of a guard behind a server, whose own chat template is used; its answer is generated."""
+    if entry.template or entry.tokens is None:
+        raise ModelError(f"the guard {name} cannot be asked at a server: it needs a prompt of ours, or a classifier")
+
+    def judge(one: GuardEntry, text: str, answer: str) -> float:
+        found = []
+        for run in one.runs:
+            more = {key: value for key, value in {**one.arguments, **run}.items() if key != "add_generation_prompt"}
+            turns = formats.render_turns(one, text, answer)
+            choice = backend.ask_turns(turns, one.max_new_tokens, {"chat_template_kwargs": more} if more else {})
+            probability, mass = formats.read_choice(one, choice)
+            notes.note_mass(text, mass)
+            found.append(probability)
+        return float(np.max(found))
+
+    def score(texts: Sequence[str], answers: Sequence[str] | None = None) -> list[float]:
+        one = entry if answers is None else entry.judging_answers
+        with ThreadPoolExecutor(backend.concurrency) as pool:
+            return list(pool.map(partial(judge, one), texts, [""] * len(texts) if answers is None else answers))
+
+    return score
+
+
+def _any_guardrail(name: str, entry: GuardEntry) -> GuardScorer:
+    """Return the scorer of a guard of the package any-guardrail: its score where that is a probability, else 1 or 0."""
+    filled = partial(formats.fill_template, model=name.partition(":")[0].rpartition("/")[2])
     try:
-        import openai
-    except ImportError as error:
+        from any_guardrail import AnyGuardrail, GuardrailName
+
+        guard = AnyGuardrail.create(GuardrailName(filled(entry.guardrail)), **filled(entry.options))
+    except Exception as error:  # the package, or an extra of it, is missing, or the guard fails in its own way
         raise ModelError(
-            f"the guard {name} needs the package openai; run: python -m pip install 'paraguard-utils[endpoints]'"
+            f"the guard {name}: any-guardrail cannot make it ({loading.first_error_line(error)}); it is installed by: "
+            "python -m pip install 'paraguard-utils[any-guardrail]'"
         ) from error
-    try:
-        client = openai.OpenAI(base_url=base_url, max_retries=retries)
-    except openai.OpenAIError as error:
-        raise ModelError(f"the guard {name}: its endpoint has no key; set OPENAI_API_KEY") from error
-    model = name.partition(":")[0].rpartition("/")[2]
+
+    def judge(*texts: str) -> float:
+        found = guard.validate(*texts)
+        if (found.extra or {}).get("parse_failure"):
+            return np.nan
+        return found.score if found.score is not None and 0 <= found.score <= 1 else float(not found.valid)
+
+    def score(texts: Sequence[str], answers: Sequence[str] | None = None) -> list[float]:
+        return [judge(*asked) for asked in (zip(texts) if answers is None else zip(texts, answers, strict=True))]
+
+    return score
+
+
+def _service(name: str, call: ServiceCall, batch: int, base_url: str, retries: int) -> GuardScorer:
+    """Return a moderation service's scorer; NaN for a text that it rejects. No message holds the key."""
+    base, key = base_url or os.environ.get(call.variable) or call.base, os.environ.get(call.key, "").strip()
+    if not base or not key:
+        missing = f"key; set {call.key}" if base else f"address; set {call.variable}"
+        raise ModelError(f"the guard {name}: its service has no {missing}")
+    client = served.ServerBackend(name, base).client  # it asks, and asks again, any service
+    import openai
+
+    headers: Any = {"Authorization": openai.Omit(), **formats.fill_template(call.headers, key=key)}
+    fill = partial(formats.fill_template, call.body, model=name.partition(":")[0].rpartition("/")[2])
 
     def ask(texts: list[str]) -> list[float]:
         try:
-            reply = client.moderations.with_raw_response.create(model=model, input=texts)
+            body = fill(texts=texts, text=texts[0])
+            reply: Any = client.post(
+                call.path, cast_to=object, body=body, options={"headers": headers, "max_retries": retries}
+            )
+            results = reply[call.results] if call.results else [reply]
         except (openai.BadRequestError, openai.UnprocessableEntityError):  # one of the texts may be why
             return [np.nan] if len(texts) == 1 else [value for text in texts for value in ask([text])]
         except openai.OpenAIError as error:
             raise ModelError(
-                f"the guard {name}: the endpoint {client.base_url} cannot be asked ({type(error).__name__}: "
-                f"{str(error).partition(chr(10))[0]}); see OPENAI_BASE_URL and OPENAI_API_KEY"
-            ) from error
-        try:
-            results = json.loads(reply.content)["results"]
+                f"the guard {name}: the service {base} cannot be asked ({type(error).__name__}); see {call.variable} "
+                f"and {call.key}"
+            ) from None
         except (ValueError, KeyError, TypeError):
-            results = []
+            results = None
         if not isinstance(results, list) or len(results) != len(texts):
-            raise DataError(
-                f"the guard {name}: the endpoint {client.base_url} was given {len(texts)} texts and returned "
-                f"{len(results) if isinstance(results, list) else 'no list of'} results"
-            )
-        return [formats.max_category_score(result) for result in results]
+            said = f"{len(results)} results" if isinstance(results, list) else "no list of results"
+            raise DataError(f"the guard {name}: the service {base} was given {len(texts)} texts and returned {said}")
+        return [formats.read_service_score(call, result) for result in results]
 
-    def score(texts: Sequence[str], answers: Sequence[str] | None = None) -> np.ndarray:
-        judged = list(texts if answers is None else answers)
-        found = [value for start in range(0, len(judged), batch) for value in ask(judged[start : start + batch])]
-        return np.array(found, dtype=float)
+    def score(texts: Sequence[str], answers: Sequence[str] | None = None) -> list[float]:
+        judged, size = list(texts if answers is None else answers), batch if call.results else 1
+        return [value for start in range(0, len(judged), size) for value in ask(judged[start : start + size])]
 
     return score

@@ -1,33 +1,39 @@
-"""How a deployed guard is asked and how its output is read: the entries of `data/guards.yaml`, without any model."""
+"""What an entry of `data/guards.yaml`, or of a user's file, says of a guard, and how its output is read; no model."""
 
 import json
 import math
 import re
 from collections.abc import Mapping
-from typing import Any, Literal, NamedTuple, Self, TypeAlias
+from typing import Annotated, Any, Literal, NamedTuple, Self, TypeAlias
 
+import numpy as np
+import pandas as pd
+from jinja2 import TemplateError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
-from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
-from paraguard_utils.errors import DataError
+from paraguard_utils import registry
+from paraguard_utils.errors import SettingsError
 from paraguard_utils.guards.contract import GUARD_AXES
 
 ChatTurns: TypeAlias = list[dict[str, Any]]
 """Chat messages, as chat templates take them."""
 
-REQUIRED_FIELDS = {
-    "classifier": ("labels",),
-    "first_token": ("tokens",),
-    "regex": ("tokens", "pattern"),
-    "json": ("tokens", "key"),
-    "endpoint": (),
-}
-"""Fields that an entry of a kind cannot do without."""
+REQUIRED_FIELDS: dict[str, tuple[str, ...]] = {
+    "": (), "package": ("version",), "yes_no": ("model",), "exemplars": ("exemplars",),
+    "classifier": ("labels",), "first_token": ("tokens",), "regex": ("tokens", "pattern"), "json": ("tokens", "key"),
+    "endpoint": ("call",), "any_guardrail": ("guardrail",), "refused": ("about",), "refusal": ("model",)
+}  # fmt: skip
+"""Fields that an entry of a kind cannot do without; no kind is that of a function or of scores in a file."""
 
 UNSCORED_FIELDS = (
-    "match", "name", "axis", "licence", "citation", "about", "unverified", "threshold", "model", "version", "answers"
+    "match", "name", "axis", "licence", "citation", "about", "unverified", "wording", "checked", "threshold", "model",
+    "version", "answers"
 )  # fmt: skip
 """Fields that change no score."""
+
+
+_ENVIRONMENT = ImmutableSandboxedEnvironment(keep_trailing_newline=True)
 
 
 class _Strict(BaseModel):
@@ -48,20 +54,42 @@ class LabelTokens(_Strict):
     safe: tuple[str, ...]
 
 
-class GuardEntry(_Strict):
-    """An entry of `deployed` in `data/guards.yaml`; the head of that file says what the fields mean."""
+class ServiceCall(_Strict):
+    """How a moderation service is asked, and where the scores are in its reply."""
 
-    match: tuple[str, ...] = ()
-    name: str = ""
-    kind: Literal["classifier", "first_token", "regex", "json", "endpoint"]
-    axis: str
-    licence: str
-    citation: str
-    about: str
+    base: str = ""
+    variable: str
+    path: str
+    key: str
+    headers: dict[str, str]
+    body: dict[str, Any]
+    results: str = ""
+    score: str
+
+
+class GuardEntry(_Strict):
+    """An entry of a guard; the head of `data/guards.yaml` says what the fields mean."""
+
+    match: Annotated[tuple[str, ...], BeforeValidator(lambda one: (one,) if isinstance(one, str) else one)] = ()
+    name: Annotated[str, Field(min_length=1)] = ""
+    kind: str = ""
+    axis: str = "policy"
+    licence: str = "unstated"
+    citation: str = "unstated"
+    about: str = "a guard of your own"
     unverified: str = ""
-    threshold: float = 0.5
+    wording: str = ""
+    checked: str = ""
+    threshold: Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)] = 0.5
     model: str = ""
-    version: str = ""
+    version: Annotated[str, BeforeValidator(str)] = ""
+    function: Annotated[str, Field(pattern=rf"^{registry.FUNCTION}$")] = ""
+    scores: str = ""
+    sha256: str = ""
+    files: dict[str, str] = {}
+    wrapper: str = ""
+    exemplars: str = ""
+    rejects: float = Field(0.05, gt=0, lt=1)
     messages: tuple[ChatMessage, ...] = (
         ChatMessage(role="user", content="{{ text }}"),
         ChatMessage(role="assistant", content="{{ answer }}"),
@@ -72,29 +100,48 @@ class GuardEntry(_Strict):
     runs: tuple[dict[str, Any], ...] = ({},)
     forced: str = ""
     tokens: LabelTokens | None = None
+    least: float = Field(0.5, ge=0, le=1)
     before: str = ""
     pattern: str = ""
     key: str = ""
     after: str = ""
-    max_new_tokens: int = 32
+    max_new_tokens: int = Field(32, ge=1)
     labels: tuple[str, ...] = ()
     independent: bool | None = None
+    respace: bool = False
+    call: ServiceCall | None = None
+    guardrail: str = ""
+    options: dict[str, Any] = {}
     answers: dict[str, Any] = {}
 
     @model_validator(mode="after")
     def _complete(self) -> Self:
         if self.axis not in GUARD_AXES:
-            raise ValueError(f"axis: one of {', '.join(GUARD_AXES)}")
+            raise ValueError(f"axis is one of {', '.join(GUARD_AXES)}, not {self.axis!r}")
+        if self.kind not in REQUIRED_FIELDS:
+            raise ValueError(f"kind is one of {', '.join(filter(None, REQUIRED_FIELDS))}, not {self.kind!r}")
+        if not (self.kind or self.function or self.scores):
+            raise ValueError("its entry has neither function, scores nor model")
         if missing := [field for field in REQUIRED_FIELDS[self.kind] if not getattr(self, field)]:
             raise ValueError(f"{missing[0]}: a guard of kind {self.kind} needs it")
         if self.kind == "regex" and "label" not in re.compile(self.pattern).groupindex:
             raise ValueError("pattern: a group (?P<label>...) is needed")
+        re.compile(self.after)
+        for message in self.messages:
+            _ENVIRONMENT.parse(message.content)
         return self
+
+    @property
+    def described(self) -> dict[str, Any]:
+        """What a reader of the guard's scores must know, as fields of `contract.Guard`."""
+        unverified = f"; unverified: {self.unverified}" if self.unverified else ""
+        known = self.model_dump(include={"threshold", "axis", "licence", "citation"})
+        return known | {"about": self.about + unverified}
 
     @property
     def judging_answers(self) -> "GuardEntry":
         """The entry with the fields that hold when answers are judged."""
-        return GuardEntry(**{**self.model_dump(), **self.answers, "answers": {}})
+        return GuardEntry.model_validate({**self.model_dump(exclude_unset=True), **self.answers, "answers": {}})
 
     @property
     def shape(self) -> str:
@@ -103,34 +150,67 @@ class GuardEntry(_Strict):
 
 
 def parse_guard_entry(name: str, raw: Mapping[str, Any]) -> GuardEntry:
-    """Check an entry; raise DataError where a field, also in `answers`, is missing, unknown or of another type."""
+    """Check an entry; raise SettingsError where a field, also in `answers`, is missing, unknown or of another type."""
     try:
-        entry = GuardEntry(**raw)
+        entry = GuardEntry.model_validate(raw)
         entry.judging_answers  # noqa: B018
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
         reason = first["msg"].removeprefix("Value error, ")
-        raise DataError(
+        raise SettingsError(
             f"the guard {name}: {where}{': ' if where else ''}{reason}; see the head of data/guards.yaml"
-        ) from error
-    except re.error as error:
-        raise DataError(f"the guard {name}: pattern: {error}") from error
+        ) from None
+    except (re.error, TemplateError) as error:
+        where = "pattern" if isinstance(error, re.error) else "messages"
+        raise SettingsError(f"the guard {name}: {where}: {error}") from None
     return entry
-
-
-_ENVIRONMENT = ImmutableSandboxedEnvironment(keep_trailing_newline=True)
 
 
 def render_turns(entry: GuardEntry, text: str, answer: str = "") -> ChatTurns:
     """Return what a guard is asked about a request, or about the answer to it; messages that would be empty go."""
     found: ChatTurns = []
     for message in entry.messages:
-        content = _ENVIRONMENT.from_string(message.content).render(text=text, answer=answer)
+        content = fill_template(message.content, text=text, answer=answer)
         if content:
             parts = [{"type": "text", "text": content}]
             found.append({"role": message.role, "content": parts if entry.content == "parts" else content})
     return found
+
+
+def fill_template(value: Any, **given: Any) -> Any:
+    """Return a tree of dicts and lists with its templates filled in; `{{ texts }}` alone becomes the list of them."""
+    if isinstance(value, dict):
+        return {key: fill_template(one, **given) for key, one in value.items()}
+    if isinstance(value, list):
+        return [fill_template(one, **given) for one in value]
+    if value == "{{ texts }}":
+        return given["texts"]
+    return _ENVIRONMENT.from_string(value).render(**given) if isinstance(value, str) else value
+
+
+def read_choice(entry: GuardEntry, choice: Mapping[str, Any] | None) -> tuple[float, float]:
+    """Read a server's answer; return the probability of unsafe, and the labels' share of the token's at their place.
+
+    Where the server tells no probabilities, the former is 1 or 0. Both are NaN where the answer cannot be read, and the
+    former also where the share is too small.
+    """
+    output = str((choice or {"message": {}})["message"].get("content") or "")
+    # Many servers keep the reasoning apart.
+    verdict = read_verdict(entry, output) or read_verdict(entry.model_copy(update={"after": ""}), output)
+    if choice is None or verdict is None or entry.tokens is None:
+        return math.nan, math.nan
+    before, place = "", list[dict[str, Any]]()
+    for token in (choice.get("logprobs") or {}).get("content") or []:
+        place = token["top_logprobs"] if before.strip() == verdict.written.strip() else place
+        before += token["token"]
+    chances = pd.DataFrame(place, columns=["token", "logprob"])
+    sides = ([string.strip() for string in side] for side in (entry.tokens.unsafe, entry.tokens.safe))
+    unsafe, safe = (np.exp(chances["logprob"][chances["token"].str.strip().isin(side)]).sum() for side in sides)
+    if not place:
+        return float(verdict.unsafe), math.nan
+    mass = float(unsafe + safe)
+    return (float(unsafe) / mass if mass and mass >= entry.least else math.nan), mass
 
 
 class GuardVerdict(NamedTuple):
@@ -141,16 +221,28 @@ class GuardVerdict(NamedTuple):
 
 
 def read_verdict(entry: GuardEntry, output: str) -> GuardVerdict | None:
-    """Read what a guard of kind `regex` or `json` wrote; None where it is not of the guard's form: `unparsed`."""
-    head, mark, body = output.rpartition(entry.after) if entry.after else ("", "", output)
-    if entry.after and not mark:
+    """Read what a guard that answers in words wrote; None where it is not of the guard's form: `unparsed`.
+
+    A pattern says itself which labels there are, so that of its labels the beginnings are compared. Without one, an
+    answer begins with `forced` and a label.
+    """
+    marks = list(re.finditer(entry.after, output)) if entry.after else []
+    if entry.after and not marks:
         return None
-    found = _by_pattern(entry.pattern, body) if entry.kind == "regex" else _by_key(entry.key, body)
-    assert entry.tokens is not None  # `GuardEntry` sees to it
+    start = marks[-1].end() if marks else 0
+    if entry.tokens is None:
+        return None
+    labels = "|".join(re.escape(string.strip()) for string in (*entry.tokens.unsafe, *entry.tokens.safe))
+    first_word = rf"\A\s*{re.escape(entry.forced.strip())}\s*(?P<label>{labels})\b"
+    found = (_by_key if entry.key else _by_pattern)(entry.key or entry.pattern or first_word, output[start:])
+    if found is None:
+        return None
     for unsafe, strings in ((True, entry.tokens.unsafe), (False, entry.tokens.safe)):
-        if found and found[0].casefold() in [string.strip().casefold() for string in strings]:
-            space = strings[0][: len(strings[0]) - len(strings[0].lstrip())]  # it is part of the label's first token
-            return GuardVerdict(unsafe, (head + mark + body[: found[1]]).removesuffix(space))
+        for string in strings:
+            label, known = found[0].casefold(), string.strip().casefold()
+            if label == known or (label.startswith(known) and not entry.key):
+                space = string[: len(string) - len(string.lstrip())]  # it is part of the label's first token
+                return GuardVerdict(unsafe, output[: start + found[1]].removesuffix(space))
     return None
 
 
@@ -163,9 +255,10 @@ def _by_pattern(pattern: str, body: str) -> tuple[str, int] | None:
 
 
 def _by_key(key: str, body: str) -> tuple[str, int] | None:
-    """Return the string under a key of an output that is one JSON object, and where it stands."""
+    """Return the string under a key of an output that is one JSON object, fenced or not, and where it stands."""
+    fenced = re.fullmatch(r"\s*```(?:json)?\s*\n(.*?)\s*```\s*", body, flags=re.DOTALL)
     try:
-        found = json.loads(body, object_pairs_hook=_unique)
+        found = json.loads(fenced[1] if fenced else body, object_pairs_hook=_unique)
     except (ValueError, RecursionError):
         return None
     if not isinstance(found, dict) or not isinstance(found.get(key), str):
@@ -181,10 +274,17 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return dict(pairs)
 
 
-def max_category_score(result: object) -> float:
-    """Return the greatest category score, in [0, 1], of one of an endpoint's `results`; NaN for another form."""
-    scores = result.get("category_scores") if isinstance(result, dict) else None
-    values = [value for value in scores.values() if value is not None] if isinstance(scores, dict) else []
-    if not values or not all(type(value) in (int, float) and 0 <= value <= 1 for value in values):
+def read_service_score(call: ServiceCall, result: object) -> float:
+    """Return the score, in [0, 1], in a service's result about one text; NaN for another form.
+
+    >>> call = ServiceCall(variable="V", path="", key="K", headers={}, body={}, score="result.a.values() | list")
+    >>> read_service_score(call, {"a": {"hate": 0.2, "violence": 0.75, "illicit": None}})
+    0.75
+    """
+    try:
+        found: Any = _ENVIRONMENT.compile_expression(call.score)(result=result)
+    except Exception:  # a result of another form may fail in any way
         return math.nan
-    return float(max(values))
+    values = [one for one in (found if isinstance(found, list) else [found]) if one is not None]
+    right = values and all(type(one) in (int, float) and 0 <= one <= 1 for one in values)
+    return float(max(values)) if right else math.nan

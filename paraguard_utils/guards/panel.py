@@ -17,34 +17,28 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import yaml
+from tqdm import tqdm
 
-from paraguard_utils import paths, registry
+from paraguard_utils import paths, registry, stores
 from paraguard_utils.errors import DataError, Missing, SettingsError, UserError
-from paraguard_utils.guards import chat, packaged
-from paraguard_utils.guards.contract import GUARD_AXES, Guard, GuardScorer, check_probabilities
+from paraguard_utils.guards import chat, formats, packaged
+from paraguard_utils.guards.contract import Guard, GuardNotes, GuardScorer, check_probabilities
 from paraguard_utils.schemas import Corpus, Labels
 from paraguard_utils.stores import Store, frame_hash, read_upstream_csv
 
 MAX_FIRST_FAILURES = 20  # a guard that fails on its first texts is given up after as many
-
-USER_GUARD_DEFAULTS = {
-    "threshold": 0.5,
-    "axis": "policy",
-    "licence": "unstated",
-    "citation": "unstated",
-    "about": "a guard of your own",
-}
-"""What is assumed of a user's guard whose entry does not say."""
+TEXTS_PER_STEP = 256  # texts that a guard which costs something is given at once
+MAX_NAME = 100  # characters of a guard's name, which names files
 
 
-def load_guard(name: str, corpus: Corpus | None = None) -> Guard:
+def load_guard(name: str, corpus: Corpus | None = None, **options: Any) -> Guard:
     """Return a guard by name; packages and packaged weights are looked for when the first text is scored.
 
     The name is the first of these that fits: a key of `panel` in `data/guards.yaml`; a CSV file of scores (prompt_id,
     score) for the prompts of `corpus` (prompt_id, text); `module:function`, a function from texts to probabilities; a
-    YAML file with one entry; a hub id or local folder that a pattern of `deployed` in `data/guards.yaml` matches. Raise
-    SettingsError where there is no such guard, or its entry lacks something or has what no guard has, and DataError
-    where a CSV file cannot be used.
+    YAML file with one entry; a hub id or folder that a pattern of `deployed` in `data/guards.yaml` matches, loaded with
+    `options` (`deployed.load_deployed_guard`: device, dtype, batch, base_url). Raise SettingsError where there is
+    no such guard, or its entry lacks something or has what no guard has, and DataError where a CSV file cannot be used.
     """
     known = registry.guard_entries("panel")
     if registry.is_refusal(name):
@@ -55,14 +49,19 @@ def load_guard(name: str, corpus: Corpus | None = None) -> Guard:
         return _from_user(Path(name).stem, {"scores": name}, corpus)
     if re.fullmatch(registry.FUNCTION, name):
         return _from_user(name, {"function": name}, corpus)
-    if name.endswith((".yaml", ".yml")):
+    if not name.endswith((".yaml", ".yml")):
+        return _from_deployed(name, {}, options)
+    try:
         entry = yaml.safe_load(paths.resolve_input(name).read_text(encoding="utf-8"))
-        if not isinstance(entry, dict):
-            raise SettingsError(f"{name}: a guard's file is one entry, names and values; see docs/usage.md")
-        if "model" in entry and entry.get("kind") not in chat.GUARD_MAKERS:
-            return _from_deployed(entry["model"], entry)
-        return _from_user(entry.get("name", Path(name).stem), entry, corpus)
-    return _from_deployed(name, {})
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        reason = str(error).splitlines()[0]
+        raise SettingsError(f"{name}: it cannot be read as YAML in UTF-8: {reason}; see docs/usage.md") from None
+    if not isinstance(entry, dict):
+        raise SettingsError(f"{name}: a guard's file is one entry, names and values; see docs/usage.md")
+    own, kind = Path(name).stem, str(entry.get("kind", ""))
+    if kind not in chat.GUARD_MAKERS and ("model" in entry or kind not in ("", "package")):
+        return _from_deployed(str(entry.get("model", own)), entry, options)
+    return _from_user(own, entry, corpus)
 
 
 def score_with_guard(store: Store, corpus_name: str, corpus: Corpus, guard: str | Guard) -> pd.DataFrame:
@@ -76,6 +75,7 @@ def score_with_guard(store: Store, corpus_name: str, corpus: Corpus, guard: str 
     name = guard.name
     keys = [hashlib.sha256(f"{name} {guard.version}\x1f{text}".encode()).hexdigest()[:32] for text in corpus["text"]]
     frame = pd.DataFrame({"prompt_id": corpus["prompt_id"].to_numpy(), "key": keys, "score": np.nan})
+    earlier = stores.read_meta(store.path("guards", corpus_name, name)).get("cut", [])
     if store.recorded or store.has("guards", corpus_name, name):
         there = store.read("guards", corpus_name, name)
         same = there[["prompt_id", "key"]].equals(frame[["prompt_id", "key"]])
@@ -88,9 +88,13 @@ def score_with_guard(store: Store, corpus_name: str, corpus: Corpus, guard: str 
             )
         frame["score"] = frame["key"].map(there.drop_duplicates("key").set_index("key")["score"])
     open_ = frame["score"].isna().to_numpy()
+    if guard.asks and open_.any():
+        print(f"the guard {name}: {open_.sum():,} prompts of {corpus_name} to ask, {guard.asks}", file=sys.stderr)
     started = time.monotonic()
     frame.loc[open_, "score"], failed = _asked(guard, corpus["text"][open_].tolist())
     unparsed = frame.loc[frame["score"].isna(), "prompt_id"].tolist()
+    was_cut = corpus["text"].isin(guard.notes.cut).to_numpy() | (frame["prompt_id"].isin(earlier).to_numpy() & ~open_)
+    masses = corpus["text"][open_].map(guard.notes.masses).dropna()
     meta = {
         "guard": name,
         "version": guard.version,
@@ -98,6 +102,8 @@ def score_with_guard(store: Store, corpus_name: str, corpus: Corpus, guard: str 
         "asked_now": int(open_.sum()),
         "seconds": round(time.monotonic() - started, 1),
         "unparsed": len(unparsed),
+        "cut": frame.loc[was_cut, "prompt_id"].tolist(),  # of which the guard read the beginning only
+        "median_label_mass": round(float(masses.median()), 4) if len(masses) else None,
         # A message may quote the text on which it failed.
         "failed": dict(Counter(reason.partition(":")[0] for reason in failed.elements())),
     }
@@ -112,24 +118,31 @@ def score_with_guard(store: Store, corpus_name: str, corpus: Corpus, guard: str 
 
 
 def ask_guards(
-    store: Store, corpus_name: str, corpus: Corpus, guards: Sequence[str | Guard], needed: bool = True
-) -> dict[str, tuple[Guard, pd.DataFrame]]:
-    """Return guards with their probabilities, by name; one that cannot be asked is named on stderr.
+    store: Store, corpora: Mapping[str, Corpus], guards: Sequence[str | Guard], needed: str = "", **options: Any
+) -> dict[str, dict[str, tuple[Guard, pd.DataFrame]]]:
+    """Return guards with their probabilities, by corpus and name; one that cannot be asked is named on stderr.
 
-    An unknown name or a wrong entry raises SettingsError. Where no guard could be asked and one is `needed`, the first
-    one's error is raised.
+    Each is loaded once for all corpora, with the options of `load_guard`. An unknown name or a wrong entry raises
+    SettingsError. Where no guard could be asked about the corpus `needed`, the first one's error is raised.
     """
-    found, faults = {}, []
+    found: dict[str, dict[str, tuple[Guard, pd.DataFrame]]] = {name: {} for name in corpora}
+    faults: list[UserError] = []
     for named in guards:
-        try:
-            guard = load_guard(named, corpus) if isinstance(named, str) else named
-            found[guard.name] = (guard, score_with_guard(store, corpus_name, corpus, guard))
-        except SettingsError:  # a name that is wrong, not a guard that is missing
-            raise
-        except UserError as error:
-            faults.append(error)
-            print(f"left out: {error}", file=sys.stderr)
-    if needed and not found and faults:
+        guard = named if isinstance(named, Guard) else None
+        for name, corpus in corpora.items():
+            try:
+                if isinstance(named, str) and (guard is None or guard.by_prompt):
+                    guard = load_guard(named, corpus, **options)
+                assert guard is not None
+                found[name][guard.name] = (guard, score_with_guard(store, name, corpus, guard))
+            except SettingsError:  # a name that is wrong, not a guard that is missing
+                raise
+            except UserError as error:
+                faults += [error] if name == needed else []
+                print(f"left out: {error}", file=sys.stderr)
+                if guard is None:
+                    break
+    if needed and not found[needed] and faults:
         raise faults[0]
     return found
 
@@ -147,15 +160,18 @@ def _asked(guard: Guard, texts: list[str]) -> tuple[np.ndarray, Counter[str]]:
     found = np.full(len(texts), np.nan)
     failed: Counter[str] = Counter()
     succeeded = False
-    pending = [(0, len(texts))] if texts else []
+    size = TEXTS_PER_STEP if guard.asks else max(len(texts), 1)
+    pending = [(start, min(start + size, len(texts))) for start in range(0, len(texts), size)][::-1]
+    bar = tqdm(total=len(texts), desc=guard.name, unit="prompt", disable=len(pending) < 2)
     while pending:
         start, end = pending.pop()
         try:
             found[start:end] = check_probabilities(guard.name, guard.score(texts[start:end]), end - start)
             succeeded = True
+            bar.update(end - start)
         except UserError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             if end - start > 1:  # find the text on which it fails
                 middle = (start + end) // 2
                 pending += [(middle, end), (start, middle)]
@@ -170,48 +186,55 @@ def _asked(guard: Guard, texts: list[str]) -> tuple[np.ndarray, Counter[str]]:
 
 def _from_entry(name: str, entry: Mapping[str, Any], corpus: Corpus | None) -> Guard:
     """Make a guard of its entry; only scores in a file need the corpus."""
-    about = {field: entry[field] for field in USER_GUARD_DEFAULTS if field in entry}
-    if missing := USER_GUARD_DEFAULTS.keys() - about.keys():
-        raise SettingsError(f"the guard {name}: its entry lacks {min(missing)!r}")
-    if about["axis"] not in GUARD_AXES:
-        raise SettingsError(f"the guard {name}: axis is one of {', '.join(GUARD_AXES)}, not {about['axis']!r}")
-    if isinstance(about["threshold"], bool) or not isinstance(about["threshold"], int | float):
-        raise SettingsError(f"the guard {name}: threshold is a number, not {about['threshold']!r}")
-    kind, version = entry.get("kind"), str(entry.get("version", ""))
-    if "scores" in entry:
-        found, score = _from_file(name, entry["scores"], corpus)
-    elif "function" in entry:
-        found, score = _from_function(entry["function"])
-    elif kind == "package":
-        found, score = version, packaged.make_package_scorer(name, entry)
-    elif kind in chat.GUARD_MAKERS:
-        found, score = chat.GUARD_MAKERS[kind](entry)
+    checked, notes = formats.parse_guard_entry(name, entry), GuardNotes()
+    if checked.scores:
+        found, score = _from_file(name, checked.scores, corpus)
+    elif checked.function:
+        found, score = _from_function(checked.function)
+    elif checked.kind == "package":
+        found, score = checked.version, packaged.make_package_scorer(name, entry)
     else:
-        raise SettingsError(f"the guard {name}: its entry has neither function, scores nor model")
-    return Guard(name=name, version=version or found, score=score, **about)
+        found, score = chat.GUARD_MAKERS[checked.kind](entry, notes)
+    about = {"version": checked.version or found, "by_prompt": bool(checked.scores), **checked.described}
+    return Guard(name=name, score=score, notes=notes, **about)
 
 
 def _from_user(name: str, given: Mapping[str, Any], corpus: Corpus | None) -> Guard:
-    """Make a user's guard, under a name fit for files; raise SettingsError where a recorded target has it."""
+    """Make a user's guard, under the name in its entry or another one."""
+    return _from_entry(_own_name(formats.parse_guard_entry(name, given).name or name), given, corpus)
+
+
+def _own_name(name: str) -> str:
+    """Return a name fit for files; raise SettingsError where it cannot be, or a recorded target has it."""
     own = re.sub(r"[^\w.-]+", "-", name)
+    if not own.strip("-.") or len(own) > MAX_NAME:
+        raise SettingsError(
+            f"the name {name[:40]!r}: a guard's has 1 to {MAX_NAME} characters, a letter or digit in it"
+        )
     if own in registry.guard_entries("panel") or own in registry.published_targets("chat").index:
         raise SettingsError(f"the name {own} is taken by a target of the record; give your guard another")
-    return _from_entry(own, {**USER_GUARD_DEFAULTS, **given}, corpus)
+    return own
 
 
-def _from_deployed(model: str, given: Mapping[str, Any]) -> Guard:
+def _from_deployed(model: str, given: Mapping[str, Any], options: Mapping[str, Any]) -> Guard:
     """Load a deployed guard by its hub id or folder; fields that are `given` override those of the entry it matches.
 
     A string under `match` names the hub id whose entry it is, for a folder of another name.
     """
     from paraguard_utils.guards import deployed  # takes seconds, for torch
 
-    own = {field: value for field, value in given.items() if field != "match"}
-    found = deployed.match_guard_entry(str(given.get("match", model)), registry.guard_entries("deployed"))
-    entry = {**(found or {}), **own}
+    entries = registry.guard_entries("deployed")
+    like = str(given.get("match", model))
+    found = deployed.match_guard_entry(like, entries)
+    if found and found["kind"] == "endpoint":
+        options = {**options, "base_url": ""}  # a model's server is another's than a service
+    elif options.get("base_url"):
+        found = deployed.match_guard_entry(like.removeprefix(deployed.SERVED_PREFIX), entries)
+    entry = {**(found or {}), **{field: value for field, value in given.items() if field != "match"}}
     if not entry.get("kind"):
         raise SettingsError(registry.unknown_guard(model))
-    return deployed.load_deployed_guard(model, entry)
+    named = formats.parse_guard_entry(model, entry).name
+    return deployed.load_deployed_guard(model, {**entry, "name": _own_name(named)} if named else entry, **options)
 
 
 def _from_file(name: str, scores_file: str, corpus: Corpus | None) -> tuple[str, GuardScorer]:
@@ -240,14 +263,14 @@ def _from_file(name: str, scores_file: str, corpus: Corpus | None) -> tuple[str,
 
 def _from_function(named: str) -> tuple[str, GuardScorer]:
     """Return version and scorer of a user's function; its file's digest is the version: changed code is asked anew."""
-    module_name, _, function_name = str(named).partition(":")
+    module_name, _, function_name = named.partition(":")
     for folder in (str(Path.cwd()), str(paths.ROOT)):  # papermill's kernels run in one, the project's in the other
         if folder not in sys.path:
             sys.path.append(folder)
     try:
         module = importlib.import_module(module_name)
         function = getattr(module, function_name)
-    except Exception as error:  # a user's module may fail in any way
+    except (Exception, SystemExit) as error:  # a user's module may fail in any way
         raise SettingsError(f"the guard {named} cannot be imported: {type(error).__name__}: {error}") from None
-    code = Path(module.__file__).read_bytes() if module.__file__ else str(named).encode()
+    code = Path(module.__file__).read_bytes() if module.__file__ else named.encode()
     return hashlib.sha256(code).hexdigest()[:12], lambda texts, answers=None: function(list(texts))

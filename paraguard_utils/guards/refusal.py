@@ -7,7 +7,7 @@ remedies decide by.
 import re
 import sys
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -16,16 +16,13 @@ from paraguard_utils import registry, stores, unsafe
 from paraguard_utils.core.estimates import SEED
 from paraguard_utils.errors import DataError, Missing
 from paraguard_utils.guards.contract import Guard
-from paraguard_utils.guards.panel import USER_GUARD_DEFAULTS
+from paraguard_utils.guards.formats import parse_guard_entry
 from paraguard_utils.models import trace_store
 from paraguard_utils.schemas import Corpus, Labels, Traces
 from paraguard_utils.settings import Settings
 
 FOLDS = 5
 """Folds of the clusters that teach."""
-
-MAX_REJECTED = 0.05
-"""Share of the harmless prompts that teach above the cut of a model of the user's."""
 
 _DECIMALS = 9
 """Decimals of p(refuse): processors differ in the sixteenth."""
@@ -114,15 +111,15 @@ def _load(store: stores.Store, name: str, corpora: dict[str, Corpus]) -> Guard:
     """Return a model's own refusal as a guard; the first corpus teaches, where the second has no twin of it."""
     model = name.removeprefix(registry.REFUSAL_PREFIX)
     name = name if name == model else re.sub(r"[^\w.-]+", "-", f"{model}-refusal")
-    entry: dict[str, Any] = {**USER_GUARD_DEFAULTS, "model": model, "axis": "harm", "rejects": MAX_REJECTED}
-    entry |= registry.guard_entries("panel").get(name, {})
+    known = registry.guard_entries("panel").get(name, {})
+    entry = parse_guard_entry(name, {"kind": "refusal", "model": model, "axis": "harm", **known})
     (of, corpus), (_, twins) = corpora.items()
-    targets = trace_store.find_targets(store, of, entry["model"])
+    targets = trace_store.find_targets(store, of, entry.model)
     target = next((one for one in targets if one.endswith("--none")), "")
     if not all(store.has("traces", one, target) for one, texts in corpora.items() if len(texts)):
         raise Missing(
-            f"{name}: the {store.name} store lacks answers of {entry['model']} without a system prompt; run: "
-            f"paraguard run 02 --store {store.name} --model {entry['model']} -p wrappers='[none]'"
+            f"{name}: the {store.name} store lacks answers of {entry.model} without a system prompt; run: "
+            f"paraguard run 02 --store {store.name} --model {entry.model} -p wrappers='[none]'"
         )
     every = [trace_store.read_traces(store, one, texts, target) for one, texts in corpora.items() if len(texts)]
     traces, prompts = pd.concat(every, ignore_index=True), pd.concat([corpus, twins], ignore_index=True)
@@ -147,6 +144,5 @@ def _load(store: stores.Store, name: str, corpora: dict[str, Corpus]) -> Guard:
         name=name,
         version=f"{weights[:12]}-{stores.frame_hash(labels[teaches])[:12]}",
         score=score,
-        threshold=choose_by_share(scores[teaches], entry["rejects"]),
-        **{field: entry[field] for field in ("axis", "licence", "citation", "about")},
+        **entry.described | {"threshold": choose_by_share(scores[teaches], entry.rejects)},
     )

@@ -189,7 +189,7 @@ def reask_guards(
     of = name_reworded(corpus_name)
     for name, guard in guards.items():
         rows = _of_rejected(rewordings, labels[name])
-        asked = panel.ask_guards(store, of, rows, [guard], needed=False) if len(rows) else {}
+        asked = panel.ask_guards(store, {of: rows}, [guard])[of] if len(rows) else {}
         for _, scores in asked.values():
             made = panel.label_by_threshold(scores, guard.threshold)
             store.write("labels", of, name, frame=made, meta=settings.meta(scores=scores))

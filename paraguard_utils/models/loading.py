@@ -141,7 +141,7 @@ def _from_folder(auto: Any, folder: Path, what: str, **more: Any) -> Any:
     """Load one part of a model, without running foreign code; `what` begins the error if that cannot be."""
     try:
         return auto.from_pretrained(folder, local_files_only=True, trust_remote_code=False, **more)
-    except (OSError, ValueError) as error:
+    except Exception as error:  # the library raises many kinds: a wrong field of a configuration is one of its own
         raise ModelError(f"{what} cannot be loaded: {first_error_line(error)}") from error
 
 
@@ -160,7 +160,7 @@ def load_model(
     cannot load without running foreign code, raise `ModelError`.
     """
     import torch
-    from transformers import AutoModelForCausalLM
+    from transformers import AutoConfig, AutoModelForCausalLM
     from transformers.utils import logging
 
     from paraguard_utils.models.cpu import pack_linear_layers
@@ -168,7 +168,11 @@ def load_model(
     logging.disable_progress_bar()
     source = replace(source, path=convert_gguf(source))
     reader = load_reader(source, dtype, without_template)
-    how = {"dtype": getattr(torch, dtype), "use_safetensors": True}
+    config = _from_folder(AutoConfig, source.path, f"model {source.name}: its configuration")
+    text_part = config.get_text_config()
+    if getattr(text_part, "attention_chunk_size", 0) is None:  # so Llama Guard 4 is published, and cannot be asked
+        text_part.attention_chunk_size = type(text_part)().attention_chunk_size
+    how = {"dtype": getattr(torch, dtype), "use_safetensors": True, "config": config}
     network = _from_folder(AutoModelForCausalLM, source.path, f"model {source.name}: its weights", **how)
     network.eval().to(device)
     if packed:
@@ -178,20 +182,42 @@ def load_model(
 
 @dataclass(frozen=True)
 class TextClassifier:
-    """A text classifier: n texts to probabilities, shape (n, labels), sigmoids of `independent` labels or a softmax."""
+    """A text classifier: n texts to probabilities, shape (n, labels), sigmoids of `independent` labels or a softmax.
+
+    `cut` are the texts so far of which it read the beginning only.
+    """
 
     classify: Callable[[Sequence[str]], np.ndarray]
     labels: list[str]
     independent: bool
+    cut: set[str]
+
+
+def count_positions(network: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase") -> int:
+    """Return how many tokens a model reads: the least that its tokenizer and its configuration say."""
+    config = network.config.get_text_config()
+    held = getattr(config, "max_position_embeddings", None) or sys.maxsize
+    held -= (config.pad_token_id or 0) + 1 if "roberta" in config.model_type else 0  # its places begin behind padding's
+    return min(held, tokenizer.model_max_length)
+
+
+def join_split_words(tokenizer: "PreTrainedTokenizerBase", text: str) -> str:
+    """Return a text whose white space stands where a token of the text without any begins, and nowhere else."""
+    places = [i for i, char in enumerate(text) if not char.isspace()]
+    bare = "".join(text[i] for i in places)
+    found = tokenizer(bare, add_special_tokens=False, return_offsets_mapping=True)["offset_mapping"]
+    found = [(start, end) for start, end in found if end > start]
+    return "".join(" " * text[max(places[start] - 1, 0)].isspace() + bare[start:end] for start, end in found)
 
 
 def load_text_classifier(
-    source: ModelSource, batch: int = 32, device: str = "cpu", independent: bool | None = None
+    source: ModelSource, batch: int = 32, device: str = "cpu", independent: bool | None = None, respace: bool = False
 ) -> TextClassifier:
     """Load a resolved text classifier, which reads the string of a control token inside a text as text.
 
-    With `independent` None the model's configuration decides. Errors are those of `load_model`; weights without a
-    classifier's head are one too, since the library would draw a head at random.
+    With `independent` None the model's configuration decides; with `respace` a text goes through `join_split_words`.
+    Errors are those of `load_model`; weights without a classifier's head are one too, since the library would draw a
+    head at random.
     """
     import torch
     from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
@@ -221,19 +247,27 @@ def load_text_classifier(
     network.eval().to(device)
     if independent is None:
         independent = network.config.num_labels == 1 or network.config.problem_type == "multi_label_classification"
-    controls = find_control_strings(tokenizer)
+    if tokenizer.pad_token is None:  # so are causal models with a classifier's head published
+        tokenizer.pad_token = tokenizer.eos_token
+    network.config.pad_token_id = tokenizer.pad_token_id
+    controls, room = find_control_strings(tokenizer), count_positions(network, tokenizer)
+    cut: set[str] = set()
 
     @torch.inference_mode()
     def classify(texts: Sequence[str]) -> np.ndarray:
-        texts = [defuse_control_strings(text, controls) for text in texts]
         rows = [torch.empty((0, network.config.num_labels), dtype=torch.float64)]
         for start in range(0, len(texts), batch):
-            inputs = tokenizer(texts[start : start + batch], padding=True, truncation=True, return_tensors="pt")
+            part = [join_split_words(tokenizer, text) if respace else text for text in texts[start : start + batch]]
+            part = [defuse_control_strings(text, controls) for text in part]
+            lengths = map(len, tokenizer(part, verbose=False)["input_ids"])
+            cut.update(text for text, length in zip(texts[start:], lengths, strict=False) if length > room)
+            inputs = tokenizer(part, padding=True, truncation=True, max_length=room, return_tensors="pt")
             logits = network(**inputs.to(device)).logits.cpu().double()
             rows.append(logits.sigmoid() if independent else logits.softmax(-1))
         return torch.cat(rows).numpy()
 
-    return TextClassifier(classify, [network.config.id2label[i] for i in range(network.config.num_labels)], independent)
+    labels = [network.config.id2label[i] for i in range(network.config.num_labels)]
+    return TextClassifier(classify, labels, independent, cut)
 
 
 def slugify_model(name: str) -> str:

@@ -293,6 +293,21 @@ class ServerBackend(ServedModel):
             if self.faults:
                 print(f"{target}: {self.summary()}", file=sys.stderr)
 
+    def ask_turns(self, turns: list[dict[str, Any]], most: int, more: Mapping[str, Any]) -> dict[str, Any] | None:
+        """Return the one choice of an answer to chat turns, of at most `most` tokens; None where it is refused.
+
+        `more` are fields of the request beyond the usual ones. A server that cannot be asked raises `ModelError`.
+        """
+        import openai
+
+        options = self.telling._replace(level="answer tokens").options(Decoding(most))
+        try:
+            return dict(self._asked(turns, options | ({"extra_body": more} if more else {}))["choices"][0])
+        except (openai.OpenAIError, UnusableAnswer) as error:
+            if getattr(error, "status_code", None) in REFUSED_STATUSES:
+                return None
+            raise self._unusable(error) from None
+
     def summary(self) -> str:
         """Return the faults of this run in words."""
         return ", ".join(f"{count} x {fault}" for fault, count in self.faults.most_common())
