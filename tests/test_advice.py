@@ -21,7 +21,7 @@ FORMULA = "=1+1"
 
 
 def row(remedy, frr, twins, queries=1.0, target=TARGET, kind="decision", dr=0.0):
-    """One row of the map, every interval 0.04 wide; verdicts are those of 08."""
+    """One row of the map, every interval 0.04 wide; verdicts are those of 07."""
     values = {"frr_change": frr, "twins_change": twins, "dr_change": dr, "over_curve": 0.0}
     ends = {f"{name}{end}": values[name] + by for name in values for end, by in (("_low", -0.02), ("_high", 0.02))}
     role = {UNTOUCHED: "", "veto-isolation": "ideal"}.get(remedy, "remedy")
@@ -222,7 +222,7 @@ def test_what_was_measured_on_another_model_says_so(results, command, monkeypatc
     assert "No remedy on the map is sure to lower false refusals without losing right ones" in done.printed
     assert "A trade-off, no advice: ablated" in done.printed and "0.30 points for each point of FRR" in done.printed
     assert "Measured on Qwen2.5-Coder-1.5B, safety wrapper, not on your model" in done.printed
-    assert f'paraguard run 08 --model {MODEL} --store mine -p remedies="[ablated]"' in done.printed
+    assert f'paraguard run 07 --model {MODEL} --store mine -p remedies="[ablated]"' in done.printed
     assert set(pd.read_csv(results / "mine" / "advice" / TARGET / "remedies.csv")["target"]) == {LARGE}
 
 
@@ -230,7 +230,8 @@ def test_what_was_measured_on_another_model_says_so(results, command, monkeypatc
 def test_without_a_map_the_rest_is_there(results, command, monkeypatch):
     monkeypatch.setattr(advice, "REMEDY_MAP_TABLE", "no_map")
     done = command("remedy", "--model", MODEL, "--store", "recorded")
-    assert done.error == "" and "08 has not been run" in done.printed and f"run 08 --model {MODEL}\n" in done.printed
+    assert done.error == "" and "07 has not been run" in done.printed
+    assert f'run 07 --model {MODEL} -p remedies="[all]"\n' in done.printed
     folder = results / "recorded" / "advice" / TARGET
     assert (folder / "tuning.jsonl").is_file() and not (folder / "remedies.csv").exists()
 

@@ -292,7 +292,9 @@ def test_the_catalogue_names_each_remedy_once_and_kinds_stay_together():
     assert kinds == sorted(kinds, key=catalogue.KIND_ORDER.index) and set(kinds) == set(catalogue.KIND_ORDER)
     asked = [name for name, remedy in found.items() if remedy.asks]
     assert all(set(name) <= set(string.ascii_lowercase + string.digits + "-") and "--" not in name for name in asked)
-    assert catalogue.select_remedies([]) == found
+    assert catalogue.select_remedies([]) == {} and catalogue.select_remedies(["all"]) == found
+    cheap = catalogue.select_remedies(["cheap", "steered"])
+    assert set(cheap) == {"steered", *(name for name, remedy in found.items() if remedy.cheap)} < set(found)
     with pytest.raises(SettingsError, match=ONE_LINE.format("there is no remedy 'self-reminders'.*self-reminder")):
         catalogue.select_remedies(["self-reminders"])
 
@@ -392,7 +394,7 @@ def test_the_record_refuses_labels_that_are_not_these(asked_of, prompts, monkeyp
     refused = {
         "the remedy had other parameters": ({"before": "Quickly: "}, prompts),
         "labels of other prompts": (parameters, prompts.assign(text=prompts["text"] + "!")),
-        "labels of other prompts; run 08_remedies": (parameters, prompts.head(8)),
+        "labels of other prompts; run 07_remedies": (parameters, prompts.head(8)),
     }
     for message, (own, texts) in refused.items():
         with pytest.raises(DataError, match=ONE_LINE.format(message)):

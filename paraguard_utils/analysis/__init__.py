@@ -1,1 +1,1 @@
-"""Notebooks 03, 04, 06 and 09: neighbours, signals, confusion, chance, cohorts, sensitivity. Estimators only."""
+"""Notebooks 03, 04, 06 and 07: neighbours, signals, confusion, chance, cohorts, sensitivity. Estimators only."""

@@ -94,7 +94,7 @@ def encoder_drifts(store: Store, name: str, first: Sequence[str], second: Sequen
     missing = {key: pair for key, pair in zip(keys, zip(first, second, strict=True), strict=True) if key not in drifts}
     if missing and store.recorded:
         raise Missing(
-            f"{len(missing)} pairs of {name} have no recorded Drift in the encoder's space; run 06_sensitivity with a "
+            f"{len(missing)} pairs of {name} have no recorded Drift in the encoder's space; run 06_validity with a "
             "live store"
         )
     if missing:

@@ -212,7 +212,7 @@ def read_reasked_decisions(
     rejected = corpus["prompt_id"][(labels["label"] == "reject").to_numpy()]
     if not of.isin(rejected).all():
         where = paths.display_path(store.path("labels", name, target))
-        raise DataError(f"{where}: of other rejections than the store holds; run 07_veto with a live store")
+        raise DataError(f"{where}: of other rejections than the store holds; run 07_remedies with a live store")
     queries = of.value_counts().reindex(corpus["prompt_id"], fill_value=0).to_numpy()
     return pd.DataFrame({"isolation": share_accepted(again, corpus), "queries": queries})
 

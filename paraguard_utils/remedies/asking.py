@@ -42,7 +42,7 @@ def ask_remedied(
     elif problem:
         base.store.read("labels", folder, base.name)  # if the file is missing, the error says what to run
         path = paths.display_path(base.store.path("labels", folder, base.name))
-        raise DataError(f"{path}: {problem}; run 08_remedies with a live store")
+        raise DataError(f"{path}: {problem}; run 07_remedies with a live store")
     _, found = labelling.read_labels(base.store, folder, base.name)
     return (found if texts is None else select_prompts(found, texts)).assign(queries=1)
 

@@ -1,6 +1,6 @@
 """Advise on a model that refuses too much, from what a store holds of it (`docs/method.md`, Remedies).
 
-The advice has three parts: the clusters that the model decides both ways, the cheapest remedy on the map that 08 makes,
+The advice has three parts: the clusters that the model decides both ways, the cheapest remedy on the map that 07 makes,
 and examples to tune it on.
 """
 
@@ -23,7 +23,7 @@ from paraguard_utils.settings import CORPUS, Settings
 from paraguard_utils.stores import LIVE, RECORDED, Store
 
 REMEDY_MAP_TABLE = "remedy_map"
-"""The table of 08: remedies by target, as `remedies.effects.table` makes it."""
+"""The table of 07: remedies by target, as `remedies.effects.table` makes it."""
 
 MAX_PRINTED, _MAX_PHRASING = 3, 110
 """Clusters and names of remedies, and characters of a phrasing, that are printed at most; the files have all."""
@@ -184,7 +184,7 @@ def _remedy_lines(found: MeasuredRemedies | None, target: str, config: Settings)
     """Describe what the map says, and of whom."""
     head = "2. The cheapest remedy:"
     if found is None:
-        known = "08 has not been run on this model, and no model like it is on the recorded map"
+        known = "07 has not been run on this model, and no model like it is on the recorded map"
         return [f"{head} not known. {known}", *_try(target, config)]
     advice = choose_remedy(found.rows)
     row = advice.remedy or advice.trade_off
@@ -202,16 +202,16 @@ def _remedy_lines(found: MeasuredRemedies | None, target: str, config: Settings)
     (title,) = registry.display_titles([found.target])
     if found.target != target:
         lines += [f"   Measured on {title}, not on your model: the recorded one under this wrapper of nearest FRR"]
-        return [*lines, *_try(target, config, row["remedy"] if row else "")]
+        return [*lines, *_try(target, config, row["remedy"] if row else "all")]
     return [*lines, f"   Measured on {title}, in the {found.place} store"]
 
 
-def _try(target: str, config: Settings, remedy: str = "") -> list[str]:
+def _try(target: str, config: Settings, remedy: str = "all") -> list[str]:
     """Say how to try remedies on the user's model."""
     if prompting.is_served_target(target):
-        return [f"   On a model behind a server 08 tries what needs no weights: {_command('08', config)}"]
-    chosen = (f'-p remedies="[{remedy}]"',) if remedy else ()
-    return [f"   To try {remedy or 'all'} on your model: {_command('08', config, *chosen)}"]
+        return [f"   On a model behind a server 07 tries what needs no weights: {_command('07', config)}"]
+    chosen = f'-p remedies="[{remedy}]"'
+    return [f"   To try {remedy} on your model: {_command('07', config, chosen)}"]
 
 
 def _named(row: dict[str, Any]) -> str:
@@ -238,7 +238,7 @@ def _tuning_lines(counts: dict[str, Any], file: Path, cut: bool, target: str, co
         longer = _command("02", config, f'-p wrappers="[{config.wrappers[0]}]"', "-p long_answers=1")
         lines += [f"   Answers that were cut are left out; {longer} asks for whole ones"]
     if counts["examples"]:
-        recipe = "" if prompting.is_served_target(target) else " (the remedy tuned-1 of 08 does)"
+        recipe = "" if prompting.is_served_target(target) else " (the remedy tuned-1 of 07 does)"
         lines += [
             "   Nobody has judged the answers: read them first. Any tool that tunes on chat messages takes the file.",
             f"   Add harmful requests with a refusal{recipe}, or right refusals may be lost",

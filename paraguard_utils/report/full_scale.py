@@ -16,7 +16,7 @@ NOTEBOOK_TABLES = {
     "targets": ("table1_targets", "03_scoring"),
     "cohorts": ("table2_cohorts", "04_cohort_analysis"),
     "regression": ("table2_regression", "04_cohort_analysis"),
-    "predictions": ("predictions", "09_validity"),
+    "predictions": ("predictions", "06_validity"),
 }
 """Tables without texts: what each is called, where it comes from, and the notebook that writes that."""
 
@@ -53,7 +53,7 @@ def publishable_labels(corpus: Corpus, labels: Mapping[str, Labels]) -> Table:
 def describe_full_scale(store: stores.Store, name: str, seed: int) -> dict[str, Table]:
     """Write the tables of a scored corpus that hold no text, as `NAME_targets` and so on, and return them.
 
-    02, 03, 04 and 09 must have run on the corpus in this store. `targets` is Table 1, with the minutes and the most
+    02, 03, 04 and 06 must have run on the corpus in this store. `targets` is Table 1, with the minutes and the most
     gigabytes of memory that asking all prompts took; `seed` is that of the intervals by benchmark and wording. A table
     of another corpus is a DataError.
     """

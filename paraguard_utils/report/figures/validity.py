@@ -1,4 +1,4 @@
-"""Figures of notebook 09: measures where the truth is known, and on a task without safety."""
+"""Figures of notebook 06: measures where the truth is known, and on a task without safety."""
 
 import numpy as np
 from matplotlib.figure import Figure
