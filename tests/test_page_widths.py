@@ -6,7 +6,7 @@ from nbconvert import HTMLExporter
 
 from paraguard_utils import paths, run
 
-WIDTH, TALLEST = 778, {"03_scoring": 12000, "04_cohort_analysis": 9500}
+WIDTH, TALLEST = 778, {"03_scoring": 12000, "04_cohort_analysis": 9500, "06_validity": 8000, "07_remedies": 8000}
 """Pixels that GitHub gives a cell, and how tall a notebook may become in them."""
 
 PRINTED = 600

@@ -299,6 +299,26 @@ def test_the_catalogue_names_each_remedy_once_and_kinds_stay_together():
         catalogue.select_remedies(["self-reminders"])
 
 
+@pytest.mark.parametrize("named", [[], ["rewritten"], ["cheap"], ["all"]])
+def test_a_live_store_asks_what_is_named_and_no_more(base, named):
+    every = catalogue.all_remedies()
+    config = check_settings({"store": "live", "corpus": CORPORA[0], "remedies": named})
+    live = UntouchedSystem(stores.Store("live"), RECORDED, base.corpora, config)
+    asked = {name for name, remedy in decisions.choose_remedies(live, config).items() if remedy.asks}
+    assert asked == {name for name in catalogue.select_remedies(named) if every[name].asks}
+    assert set(decisions.choose_remedies(live, config)) >= set(WITHOUT)
+    assert list(decisions.choose_remedies(base, config)) == list(catalogue.select_remedies(named) or every)
+
+
+def test_where_too_few_twins_can_be_split_no_remedy_is_tried(corpora, results, capsys):
+    few = {of: prompts.head(6) for of, prompts in corpora.items()}
+    given = {"store": "live", "corpus": CORPORA[0]}
+    assert effects.measure_remedies(stores.Store("live"), few, check_settings(given)) == {}
+    assert "no remedy is tried: too few clusters with a twin to split" in capsys.readouterr().out
+    with pytest.raises(DataError, match=ONE_LINE.format("too few clusters with a twin to split")):
+        effects.measure_remedies(stores.Store("live"), few, check_settings(given | {"remedies": ["vote"]}))
+
+
 # Asking
 
 

@@ -38,8 +38,10 @@ VETO_THRESHOLDS = tuple(np.linspace(0, 1, 21).round(2))
 def veto_scores(corpus: Corpus, labels: Labels, scores: Scores, again: pd.DataFrame | None = None) -> pd.DataFrame:
     """Return `VETO_SCORES` in corpus order; `reworded` needs `again` (`follow_ups.read_reasked_decisions`)."""
     ci = scores.set_index("prompt_id")["ci"].reindex(corpus["prompt_id"]).to_numpy()
-    found = pd.DataFrame({"isolation": evaluation.label_isolation(corpus, labels), "ci": ci, "1 - ci": 1 - ci})
-    return found if again is None else found.assign(reworded=again["isolation"].to_numpy())
+    reworded = {} if again is None else {"reworded": again["isolation"].to_numpy()}
+    return pd.DataFrame(
+        {"isolation": evaluation.label_isolation(corpus, labels), **reworded, "ci": ci, "1 - ci": 1 - ci}
+    )
 
 
 def count_reasked(target: str, prompts: str, labels: Labels, again: pd.DataFrame) -> dict[str, object]:
@@ -225,7 +227,7 @@ def measure_vetoes(
     known = {one.name: one for one in map(panel.load_guard, settings.asked_guards())}
     decided = targets.list_decided_targets(store, corpora, [*chat, *known])
     guards = {name: known[name] for name in decided if name in known}
-    labels: dict[str, dict[str, Labels]] = {}
+    labels, again = {}, {}
     for of, texts in corpora.items():
         labels[of] = {name: select_prompts(labelling.read_decisions(store, of, name), texts) for name in decided}
         if not store.recorded:
@@ -233,7 +235,6 @@ def measure_vetoes(
             follow_ups.reask_guards(store, of, reword(texts), labels[of], guards, settings)
     of, twins = list(corpora.items())[1]
     frames: dict[tuple[str, str], tuple[pd.DataFrame, pd.DataFrame]] = {}
-    again = {}
     for name in decided:
         traces, lender = pipeline.read_scoring_traces(store, of, twins, reference if name in guards else name)
         given = (labels[of][name], traces, store.read_earlier("tokens", lender), settings)
@@ -247,11 +248,7 @@ def measure_vetoes(
             looks = veto_scores(texts, own, scored, again[name, one])
             risks = risks.reindex(texts["prompt_id"]).to_numpy(float)
             sides.append({look: veto_frame(texts, own, looks[look], risks) for look in looks})
-        frames |= {
-            (name, score): (sides[0][score], sides[1][score])
-            for score in VETO_SCORES
-            if all(score in side for side in sides)
-        }
+        frames |= {(name, look): (one, sides[1][look]) for look, one in sides[0].items() if look in sides[1]}
     clusters = ClusterBootstrap(corpora[settings.corpus]["cluster_id"], settings.resamples, settings.seed)
     vetoes = veto_table(frames, clusters, settings.seed)
     curves = [veto_curve(*pair, clusters).assign(target=key[0], score=key[1]) for key, pair in frames.items()]

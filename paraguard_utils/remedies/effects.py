@@ -282,7 +282,8 @@ def measure_remedies(store: Store, corpora: Mapping[str, Corpus], settings: Sett
     `corpora` are the benign one and its twins. A live store asks what is missing. If it cannot be split, or has no such
     system, and no remedy is named, that is said, and there are no tables.
     """
-    outside = {XSTEST: "unsafe", XSTEST_SAFE: "safe"} if settings.xstest else {}
+    named = {XSTEST: "unsafe", XSTEST_SAFE: "safe"} if settings.xstest else {}
+    outside = {of: benchmarks.read_xstest_prompts(settings.xstest, label) for of, label in named.items()}
     try:
         thirds = split_clusters(*corpora.values())
         bases = decisions.find_untouched_systems(store, corpora, settings)
@@ -291,14 +292,10 @@ def measure_remedies(store: Store, corpora: Mapping[str, Corpus], settings: Sett
             raise
         print(f"no remedy is tried: {error}")
         return {}
-    folds, others = (
-        rotate_splits(thirds),
-        {of: benchmarks.read_xstest_prompts(settings.xstest, label) for of, label in outside.items()},
-    )
-    found, made = {}, []
+    folds, found, made = rotate_splits(thirds), {}, []
     for name, base in bases.items():
         chosen = decisions.choose_remedies(base, settings)
-        decided = [decisions.decide_test_split(base, chosen, fold, others) for fold in folds]
+        decided = [decisions.decide_test_split(base, chosen, fold, outside) for fold in folds]
         effect = RemedyEffects(base, folds, decided, settings.resamples, settings.seed)
         table, found[name] = effect.table(chosen)
         parts = {"remedy_map": table, "remedy_curves": effect.drawn()}

@@ -7,7 +7,7 @@ import pandas as pd
 
 from paraguard_utils.analysis import cohorts
 from paraguard_utils.analysis.cohorts import BINNINGS
-from paraguard_utils.analysis.sensitivity import DEFAULT_CHOICES, NEIGHBOUR_DIMENSIONS
+from paraguard_utils.analysis.sensitivity import NEIGHBOUR_DIMENSIONS
 from paraguard_utils.core.estimates import MIN_MIXED, MIN_REFUSALS
 from paraguard_utils.models.prompting import model_of_target
 from paraguard_utils.registry import display_titles
@@ -229,23 +229,22 @@ def summarize_ranges(table: Table) -> Table:
     """Say how far each dimension of `sensitivity.sensitivity_table` moves CI, and where the excess stays above zero.
 
     What rests on fewer than 30 rejections is left out. Returns dimension, settings, target (whose CI moves most),
-    default, lowest, highest (its CI); always and never: of how many targets the interval of the excess lies above 0
+    lowest, highest (its CI); always and never: of how many targets the interval of the excess lies above 0
     under every setting, and under none.
     """
     rows = []
     judged = table[(table["n"] >= MIN_REFUSALS) & table["ci"].notna()]
     for dimension, own in judged.groupby("dimension", sort=False):
-        usual = own[own["setting"] == DEFAULT_CHOICES[dimension]].set_index("target")["ci"]
         spans = own.groupby("target", sort=False)["ci"].agg(["min", "max"])
         widest = (spans["max"] - spans["min"]).idxmax()
         row = {"dimension": dimension, "settings": own["setting"].nunique(), "target": widest}
-        row |= {"default": usual.get(widest, np.nan), "lowest": spans["min"][widest], "highest": spans["max"][widest]}
+        row |= {"lowest": spans["min"][widest], "highest": spans["max"][widest]}
         if dimension not in NEIGHBOUR_DIMENSIONS:
             above = (own["excess_low"] > 0).groupby(own["target"]).agg(["all", "any"])
             counts = {"always": above["all"].sum(), "never": (~above["any"]).sum()}
             row |= {name: f"{count} of {len(above)}" for name, count in counts.items()}
         rows.append(row)
-    names = ["dimension", "settings", "target", "default", "lowest", "highest", "always", "never"]
+    names = ["dimension", "settings", "target", "lowest", "highest", "always", "never"]
     return pd.DataFrame(rows, columns=names)
 
 

@@ -155,8 +155,8 @@ def plot_remedy_map(table: Table, curves: Table) -> Figure:
                 axis.plot(
                     *([before[of], row[of]] for of in ("frr", "twins")), "o-", color=colour, ms=4, mfc="white", lw=1.4
                 )
-                bars = [[[row[of] - row[f"{of}_low"]], [row[f"{of}_high"] - row[of]]] for of in ("frr", "twins")]
-                axis.errorbar(row["frr"], row["twins"], bars[1], bars[0], "o", ms=4, color=colour, elinewidth=0.7)
+                bars = [[[row[of] - row[f"{of}_low"]], [row[f"{of}_high"] - row[of]]] for of in ("twins", "frr")]
+                axis.errorbar(row["frr"], row["twins"], *bars, "o", ms=4, color=colour, elinewidth=0.7)
                 dr = "DR: too few to judge" if row["few_change"] else f"DR {before['dr']:.2f} to {row['dr']:.2f}"
                 y = 0.08 * (len(targets) - place) - 0.03
                 axis.plot(0.6, y, "o", ms=3, color=colour, transform=axis.transAxes)
