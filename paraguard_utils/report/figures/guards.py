@@ -134,7 +134,7 @@ def plot_remedy_map(table: Table, curves: Table) -> Figure:
     `effects.ThresholdCurve.drawn`.
     """
     tried = table.loc[table["remedy"] != UNTOUCHED, "remedy"].drop_duplicates()
-    others = sorted(set(tried) - set(NAMED_REMEDIES), key=lambda name: name.startswith(GUARDED_PREFIX))
+    others = sorted(tried[~tried.isin(NAMED_REMEDIES)], key=lambda name: name.startswith(GUARDED_PREFIX))
     names = [*(name for name in NAMED_REMEDIES if name in set(tried)), *others][: len(NAMED_REMEDIES)]
     lines = -(-len(names) // 3)
     size = (style.PAGE_WIDTH, 0.4 + 1.8 * lines)
