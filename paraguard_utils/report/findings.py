@@ -18,7 +18,7 @@ from paraguard_utils.schemas import Table
 EXCESS_VERDICTS = {
     "above": "refused phrasings lie further off",
     "below": "refused phrasings lie closer",
-    "about": "not told from noise",
+    "about": "cannot tell from noise",
     "undefined": "undefined",
 }
 """What the excess says of a target, by the side of 0 on which its interval lies."""
@@ -33,14 +33,14 @@ def _sides(table: pd.DataFrame, name: str, value: float = 0) -> np.ndarray:
 def judge_excess(table: Table) -> list[str]:
     """Say of each row of Table 1 or 3 whether refusals are more confused than paraphrase noise.
 
-    Each is a value of `EXCESS_VERDICTS`, or "not judged" below 30 rejections or 10 mixed clusters. If the table has
+    Each is a value of `EXCESS_VERDICTS`, or "too few to judge" below 30 rejections or 10 mixed clusters. If the table has
     excess_equal_contrast and its interval does not lie above 0, refusals further off are "separable by wording".
     """
     said = np.array([EXCESS_VERDICTS[side] for side in _sides(table, "excess")], object)
     if "excess_equal_contrast" in table:
         left = _sides(table, "excess_equal_contrast")
         said[(said == EXCESS_VERDICTS["above"]) & ~np.isin(left, ["above", "undefined"])] = "separable by wording"
-    return list(np.where(tables.too_few_for_excess(table), "not judged", said))
+    return list(np.where(tables.too_few_for_excess(table), "too few to judge", said))
 
 
 def _judged_differences(between: Table, table: Table) -> pd.DataFrame:
