@@ -6,7 +6,8 @@ from nbconvert import HTMLExporter
 
 from paraguard_utils import paths, run
 
-WIDTH, TALLEST = 778, {"03_scoring": 12000, "04_cohort_analysis": 9500, "06_validity": 8000, "07_remedies": 8000}
+WIDTH = 778
+TALLEST = {"03_scoring": 12000, "04_cohort_analysis": 9500, "06_validity": 8000, "07_remedies": 8000, "A3_more": 60000}
 """Pixels that GitHub gives a cell, and how tall a notebook may become in them."""
 
 PRINTED = 600

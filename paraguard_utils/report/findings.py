@@ -33,8 +33,8 @@ def _sides(table: pd.DataFrame, name: str, value: float = 0) -> np.ndarray:
 def judge_excess(table: Table) -> list[str]:
     """Say of each row of Table 1 or 3 whether refusals are more confused than paraphrase noise.
 
-    Each is a value of `EXCESS_VERDICTS`, or "too few to judge" below 30 rejections or 10 mixed clusters. If the table has
-    excess_equal_contrast and its interval does not lie above 0, refusals further off are "separable by wording".
+    Each is a value of `EXCESS_VERDICTS`, or "too few to judge" below 30 rejections or 10 mixed clusters. If the table
+    has excess_equal_contrast and its interval does not lie above 0, refusals further off are "separable by wording".
     """
     said = np.array([EXCESS_VERDICTS[side] for side in _sides(table, "excess")], object)
     if "excess_equal_contrast" in table:
