@@ -21,7 +21,7 @@ FORMULA = "=1+1"
 
 
 def row(remedy, frr, twins, queries=1.0, target=TARGET, kind="decision", dr=0.0):
-    """One row of the map, every interval 0.04 wide; verdicts are those of 08."""
+    """One row of the map, every interval 0.04 wide; verdicts are those of 07."""
     values = {"frr_change": frr, "twins_change": twins, "dr_change": dr, "over_curve": 0.0}
     ends = {f"{name}{end}": values[name] + by for name in values for end, by in (("_low", -0.02), ("_high", 0.02))}
     role = {UNTOUCHED: "", "veto-isolation": "ideal"}.get(remedy, "remedy")

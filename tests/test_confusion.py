@@ -233,7 +233,13 @@ def test_a_verdict_needs_rejections_and_mixed_clusters():
     frames = [row, row | {"few": True}, row | {"n_mixed": 2}, row | {"excess_low": -0.1}]
     frames.append(row | {"excess_low": math.nan, "excess_high": math.nan})
     said = findings.judge_excess(pd.DataFrame(frames))
-    assert said == [findings.EXCESS_VERDICTS["above"], "not judged", "not judged", "not told from noise", "undefined"]
+    assert said == [
+        findings.EXCESS_VERDICTS["above"],
+        "too few to judge",
+        "too few to judge",
+        "cannot tell from noise",
+        "undefined",
+    ]
     left = pd.DataFrame([row] * 3).assign(excess_equal_contrast=0.0)
     left = left.assign(
         excess_equal_contrast_low=[-0.1, 0.01, math.nan], excess_equal_contrast_high=[0.1, 0.1, math.nan]

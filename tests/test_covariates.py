@@ -19,7 +19,7 @@ from paraguard_utils.core.vectors import cosine_similarity
 from paraguard_utils.labels import follow_ups, labelling
 from paraguard_utils.models import trace_store
 from paraguard_utils.remedies import tuning_data
-from paraguard_utils.report import figures, findings, review
+from paraguard_utils.report import figures, review
 
 
 def scored(labels, clusters, seed=0, texts=None, k=2):
@@ -110,26 +110,6 @@ def test_each_reading_has_its_own_ci_and_its_own_contrast():
 def test_a_covariate_without_spread_is_undefined():
     table = correlated(risk=0.5)
     assert table.loc[("relative", "risk"), ["r", "r_low", "rho"]].isna().all()
-
-
-def correlation_rows(covariate, *bounds, few=False):
-    return pd.DataFrame(
-        {"target": f"t{i}", "reading": "relative", "covariate": covariate, "n": 50, "few": few, "r": (low + high) / 2,
-         "r_low": low, "r_high": high} for i, (low, high) in enumerate(bounds)
-    )  # fmt: skip
-
-
-def test_the_break_conditions_are_counted():
-    table = correlation_rows("similarity", (-0.9, -0.75), (-0.8, -0.6), (-0.3, 0.1), (0.65, 0.9), (-0.69, 0.69))
-    (row,) = findings.ci_correlates(table).to_dict("records")
-    assert row["r, relative"] == "-0.82 to +0.78"
-    assert row["sure, relative"] == "1 up, 2 down of 5; |r| > 0.7 in 1, perhaps 2"
-    (row,) = findings.ci_correlates(correlation_rows("risk", (-0.5, -0.1), (-0.2, 0.2), (0.1, 0.2))).to_dict("records")
-    assert row["sure, relative"] == "1 up, 1 down of 3"
-
-
-def test_too_few_rejections_are_not_judged():
-    assert findings.ci_correlates(correlation_rows("similarity", (-0.9, -0.8), few=True)).empty
 
 
 def test_near_identical_by_hand():
@@ -239,7 +219,6 @@ def test_a_target_of_one_mind_has_no_brittle_cluster_no_tail_and_no_example(labe
     clusters = ClusterBootstrap(corpus["cluster_id"], resamples=50)
     table = validity.correlate_ci({"t": made}, clusters)
     assert table["r"].isna().all()
-    assert findings.ci_correlates(table).empty
 
 
 def test_examples_to_tune_on_by_hand():

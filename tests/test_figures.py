@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from matplotlib.collections import LineCollection, PathCollection
+from matplotlib.collections import LineCollection
 from matplotlib.container import ErrorbarContainer
 from matplotlib.text import Text
 from processors import elsewhere
@@ -120,11 +120,13 @@ def drawn():
     by_source = pd.DataFrame([(name, source) for name in ("mine", "theirs") for source in ("one", "two", "all")])
     by_source = by_source.set_axis(["target", "source"], axis="columns").assign(**made(rng, 6, "frr", "dr"))
     by_source["few_dr"] = by_source["few"] = False
-    remedied = pd.DataFrame({"target": ["mine"] * 6, "remedy": [UNTOUCHED, "a", "behind-b", "behind-c", "d", "e"]})
-    remedied["kind"] = ["", "decision", "defence", "defence", "inside", "tuning"]
-    remedied = remedied.assign(pareto=remedied["remedy"] == "behind-c", **made(rng, 6, "frr", "twins", "dr"))
-    remedied.loc[5, "dr"] = np.nan  # all decided alike
-    swept_by_token = pd.DataFrame({"target": "mine", "threshold": [0.9, 0.5], "frr": [0.1, 0.8], "twins": [0.3, 0.9]})
+    tried = ["a", "behind-b", "behind-c", "threshold", "d", "e", "rewritten"]
+    remedied = pd.DataFrame({"target": "mine--safety", "remedy": [UNTOUCHED, *tried], "few_change": False})
+    remedied = remedied.assign(**made(rng, 8, "frr", "twins", "dr", "frr_change", "twins_change", "dr_change"))
+    remedied.loc[remedied["remedy"] == "d", ["dr", "few_change"]] = np.nan, True  # all decided alike
+    swept_by_token = pd.DataFrame(
+        {"target": "mine--safety", "threshold": [0.9, 0.5], "frr": [0.1, 0.8], "twins": [0.3, 0.9]}
+    )
     shared = pd.DataFrame({"target": ["mine--safety", "theirs"], "few": [False, True]})
     shared = shared.assign(**made(rng, 2, "dr_near", "dr_free"))
     curves = pd.DataFrame({"target": ["mine--safety"] * 3, "overlap": [0.0, 0.2, 0.8], "few": False})
@@ -348,21 +350,30 @@ def test_intervals_of_targets_are_the_panels(pictures):
         same(estimates(axis), np.vstack([numbers(rows, measure) for rows in by]))
 
 
-def test_remedies_stand_where_their_rates_are(pictures):
+def test_remedies_lead_from_the_untouched_target_to_where_their_rates_are(pictures):
     figure, table = pictures["remedy_map"]
+    named = ["softer instruction", "threshold on the first token", "a", "d", "e", "behind-b"]
+    assert [axis.get_title("left") for axis in panels(figure)] == named, "those that matter, then others, guards last"
+    for axis, remedy in zip(panels(figure), ["rewritten", "threshold", "a", "d", "e", "behind-b"], strict=True):
+        (row,) = table[table["remedy"] == remedy].to_dict("records")
+        for direction, measure in ((0, "frr"), (1, "twins")):
+            bars = [bar for part in axis.containers if isinstance(part, ErrorbarContainer) for bar in part.lines[2]]
+            ends = [line[:, direction] for bar in bars for line in bar.get_segments() if np.ptp(line[:, direction])]
+            assert ends == [pytest.approx([row[f"{measure}_low"], row[f"{measure}_high"]])]
+        before = [row[measure] - row[f"{measure}_change"] for measure in ("frr", "twins")]
+        lines = [line.get_xydata().tolist() for line in axis.lines if len(line.get_xydata()) == 2]
+        assert lines == [[[0.1, 0.3], [0.8, 0.9]], [pytest.approx(before), pytest.approx([row["frr"], row["twins"]])]]
+        dr = f"DR {row['dr'] - row['dr_change']:.2f} to {row['dr']:.2f}"
+        assert [text.get_text() for text in axis.texts] == ["DR: too few to judge" if remedy == "d" else dr]
+
+
+def test_a_veto_that_keeps_more_refused_lies_higher(pictures):
+    figure, table = pictures["veto_curves"]
     (axis,) = panels(figure)
-    for direction, measure in ((0, "frr"), (1, "twins")):
-        bars = [bar for part in axis.containers if isinstance(part, ErrorbarContainer) for bar in part.lines[2]]
-        ends = [line[:, direction] for bar in bars for line in bar.get_segments() if np.ptp(line[:, direction])]
-        known = table[[f"{measure}_low", f"{measure}_high"]].to_numpy()
-        assert np.sort(ends, axis=0) == pytest.approx(np.sort(known, axis=0))
-    marks = [part for part in axis.collections if isinstance(part, PathCollection) and len(part.get_offsets())]
-    dots = np.concatenate([np.asarray(mark.get_offsets()) for mark in marks])
-    assert np.sort(dots, axis=0) == pytest.approx(np.sort(table[["frr", "twins"]].to_numpy(), axis=0))
-    lines = [line.get_xydata().tolist() for line in axis.lines if len(line.get_xydata()) == 2]
-    assert [[0.1, 0.3], [0.8, 0.9]] in lines
-    assert {"1  a", "2  behind-c", "3  d", "4  e"} <= set(texts_in(figure))
-    assert not [text for text in texts_in(figure) if "behind-b" in text], "one guard of many, which 05 is about"
+    for line, score in zip([axis.lines[0], *axis.lines[2:5]], veto.VETO_SCORES, strict=True):
+        own = table[table["score"] == score].sort_values("threshold")
+        known = np.column_stack([own["gained"], table["lost"].max() - own["lost"]])
+        assert line.get_xydata() == pytest.approx(known)
 
 
 def test_correlations_are_the_panel_and_the_papers_stands_beside(pictures):
@@ -433,12 +444,13 @@ def test_flips_and_odds_are_the_panels(pictures):
 
 def test_settings_are_drawn_as_differences_from_the_default():
     rows = [
-        ("scaling", "relative", "t", 0.4, 0.3, 0.5, 0.10, 0.05, 0.15),
-        ("scaling", "clipped", "t", 0.7, 0.6, 0.9, 0.04, 0.01, 0.09),
-        ("theta", "none", "t", 0.4, 0.3, 0.5, np.nan, np.nan, np.nan),
-        ("theta", "0.90", "t", 0.1, 0.0, 0.2, np.nan, np.nan, np.nan),
+        ("scaling", "relative", "t", 30, 0.4, 0.3, 0.5, 0.10, 0.05, 0.15),
+        ("scaling", "clipped", "t", 30, 0.7, 0.6, 0.9, 0.04, 0.01, 0.09),
+        ("scaling", "clipped", "few", 29, 0.7, 0.6, 0.9, 0.04, 0.01, 0.09),
+        ("theta", "none", "t", 30, 0.4, 0.3, 0.5, np.nan, np.nan, np.nan),
+        ("theta", "0.90", "t", 30, 0.1, 0.0, 0.2, np.nan, np.nan, np.nan),
     ]
-    names = ["ci", "ci_low", "ci_high", "excess", "excess_low", "excess_high"]
+    names = ["n", "ci", "ci_low", "ci_high", "excess", "excess_low", "excess_high"]
     table = pd.DataFrame(rows, columns=["dimension", "setting", "target", *names])
     figure = figures.plot_settings(table)
     ci, excess, _ = figure.axes

@@ -1,6 +1,5 @@
 """Measures in worlds of known truth and on the task without safety, and what predictions are judged on: by hand."""
 
-import numpy as np
 import pandas as pd
 import pytest
 
@@ -22,18 +21,6 @@ def test_what_moves_a_measure_by_hand(monkeypatch):
     assert row["chance"] == pytest.approx(0.1 / 0.4)
     assert row["frr"] == pytest.approx((0.1 + 0) / 2 / 0.4)
     assert row["perplexity"] == pytest.approx((0.2 + 0) / 2 / 0.4) and row["length"] == 0
-
-
-def test_what_depends_on_wording_by_hand(monkeypatch):
-    monkeypatch.setattr(predictions, "MEASURE_TITLES", {"dr": "DR"})
-    # surely above, about, surely below 0; one without an interval, and one that is few
-    ends = [(0.1, 0.05, 0.2), (0.1, -0.1, 0.3), (-0.3, -0.4, -0.2), (0.9, np.nan, np.nan), (0.8, 0.7, 0.9)]
-    rows = pd.DataFrame(ends, columns=["difference", "difference_low", "difference_high"])
-    rows = rows.assign(target=list("abcde"), measure="dr", few=[False] * 4 + [True])
-    halves = pd.concat([rows.assign(wording="length"), rows[:2].assign(wording="perplexity")])
-    (row,) = predictions.wording_dependence(halves).to_dict("records")
-    assert (row["length"], row["length_low"], row["length_high"]) == ("2 of 3", -0.3, 0.1)
-    assert (row["perplexity"], row["perplexity_low"]) == ("1 of 2", 0.1)
 
 
 def test_what_follows_noise_by_hand(monkeypatch):

@@ -15,7 +15,6 @@ from paraguard_utils.core.signals import PAPER_WEIGHTS
 from paraguard_utils.errors import DataError, Missing
 from paraguard_utils.labels import follow_ups
 from paraguard_utils.models import encoder, trace_store
-from paraguard_utils.report import findings
 
 NOT_TOLD = {"token_ids": [], "token_nll": [], "user_start": 0, "user_end": 0}
 
@@ -225,7 +224,6 @@ def test_orders_by_hand():
     assert row.loc["all", counts].tolist() == [3, 3, 1, 3, 1, 2]
     assert row.loc["same surrogate", counts].tolist() == [3, 1, 1, 1, 1, 0] == row.loc["same model", counts].tolist()
     assert rows["rho"].isna().all(), "three targets"
-    assert findings.summarize_kept_orders(rows)["CI"].tolist() == ["1 of 3, 2 turned", "1 of 1", "1 of 1"]
     assert surrogate.surrogate_orders(own[:1])["pairs"].eq(0).all() and surrogate.surrogate_orders([]).empty
 
 

@@ -293,9 +293,31 @@ def test_the_catalogue_names_each_remedy_once_and_kinds_stay_together():
     assert kinds == sorted(kinds, key=catalogue.KIND_ORDER.index) and set(kinds) == set(catalogue.KIND_ORDER)
     asked = [name for name, remedy in found.items() if remedy.asks]
     assert all(set(name) <= set(string.ascii_lowercase + string.digits + "-") and "--" not in name for name in asked)
-    assert catalogue.select_remedies([]) == found
+    assert catalogue.select_remedies([]) == {} and catalogue.select_remedies(["all"]) == found
+    cheap = catalogue.select_remedies(["cheap", "steered"])
+    assert set(cheap) == {"steered", *(name for name, remedy in found.items() if remedy.cheap)} < set(found)
     with pytest.raises(SettingsError, match=ONE_LINE.format("there is no remedy 'self-reminders'.*self-reminder")):
         catalogue.select_remedies(["self-reminders"])
+
+
+@pytest.mark.parametrize("named", [[], ["rewritten"], ["cheap"], ["all"]])
+def test_a_live_store_asks_what_is_named_and_no_more(base, named):
+    every = catalogue.all_remedies()
+    config = check_settings({"store": "live", "corpus": CORPORA[0], "remedies": named})
+    live = UntouchedSystem(stores.Store("live"), RECORDED, base.corpora, config)
+    asked = {name for name, remedy in decisions.choose_remedies(live, config).items() if remedy.asks}
+    assert asked == {name for name in catalogue.select_remedies(named) if every[name].asks}
+    assert set(decisions.choose_remedies(live, config)) >= set(WITHOUT)
+    assert list(decisions.choose_remedies(base, config)) == list(catalogue.select_remedies(named) or every)
+
+
+def test_where_too_few_twins_can_be_split_no_remedy_is_tried(corpora, results, capsys):
+    few = {of: prompts.head(6) for of, prompts in corpora.items()}
+    given = {"store": "live", "corpus": CORPORA[0]}
+    assert effects.measure_remedies(stores.Store("live"), few, check_settings(given)) == {}
+    assert "no remedy is tried: too few clusters with a twin to split" in capsys.readouterr().out
+    with pytest.raises(DataError, match=ONE_LINE.format("too few clusters with a twin to split")):
+        effects.measure_remedies(stores.Store("live"), few, check_settings(given | {"remedies": ["vote"]}))
 
 
 # Asking
@@ -393,7 +415,7 @@ def test_the_record_refuses_labels_that_are_not_these(asked_of, prompts, monkeyp
     refused = {
         "the remedy had other parameters": ({"before": "Quickly: "}, prompts),
         "labels of other prompts": (parameters, prompts.assign(text=prompts["text"] + "!")),
-        "labels of other prompts; run 08_remedies": (parameters, prompts.head(8)),
+        "labels of other prompts; run 07_remedies": (parameters, prompts.head(8)),
     }
     for message, (own, texts) in refused.items():
         with pytest.raises(DataError, match=ONE_LINE.format(message)):

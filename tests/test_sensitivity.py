@@ -162,10 +162,7 @@ def test_tables_and_sentences(laid_out):
     assert higher["1/0/0"] == 1.0 and higher["0/0/1"] == 0.5
     told = findings.summarize_ranges(table.assign(n=30)).set_index("dimension")
     assert len(told) == 6 and findings.summarize_ranges(table).empty
-    assert (
-        told.loc["k", "settings"] == 20
-        and told.loc["k", "lowest"] <= told.loc["k", "default"] <= told.loc["k", "highest"]
-    )
+    assert told.loc["k", "settings"] == 20 and told.loc["k", "lowest"] <= told.loc["k", "highest"]
     assert pd.isna(told.loc["k", "always"]) or "of 2" in told.loc["weights", "always"]
     counts = sensitivity.count_sure_orders(orders, table.assign(n=30)).set_index(["dimension", "measure"])
     assert counts.loc[("k", "ci")].tolist() == [20, 1, 1, 1, 0]
@@ -185,7 +182,6 @@ def test_one_target_with_hardly_anything_to_score(labels):
     found = sensitivity.vary_settings(clusters, {"t--x": frame.assign(drift_centred=0.5, drift_encoder=0.5)})
     values, orders = sensitivity.sensitivity_table(found), sensitivity.sensitivity_orders(found)
     assert len(values) == 123 and orders.empty
-    assert findings.find_reversed_orders(orders).empty
     some = "reject" in labels and "accept" in labels
     assert len(findings.summarize_ranges(values.assign(n=30))) == (6 if some else 0)
     searched = sensitivity.search_weights(clusters, {"t--x": frame})
@@ -218,5 +214,5 @@ def test_drift_in_the_encoders_space(results):
     sensitivity.encoder_drifts(store, "paraguard_mini", texts[:1], texts[1:])
     kept = store.read("drifts", encoder.ENCODER_NAME, "paraguard_mini")
     assert len(kept) == len(recorded), "a live store holds the recorded ones too, so that record keeps them"
-    with pytest.raises(Missing, match=r"3 pairs of c have no recorded Drift .* run 06_sensitivity with a live store"):
+    with pytest.raises(Missing, match=r"3 pairs of c have no recorded Drift .* run 06_validity with a live store"):
         sensitivity.encoder_drifts(stores.Store("recorded"), "c", first, second)

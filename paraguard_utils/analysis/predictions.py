@@ -103,24 +103,6 @@ def known_truth_effects(worlds: Table) -> Table:
     return pd.DataFrame(rows)
 
 
-def wording_dependence(halves: Table) -> Table:
-    """Count the targets in which a measure differs between clusters of two kinds of wording.
-
-    Columns: measure; for length and perplexity the targets, of those that are not few, in which the interval of the
-    difference excludes 0, as "1 of 7", and the range of the differences.
-    """
-    rows = []
-    for measure in MEASURE_TITLES:
-        row: dict[str, object] = {"measure": measure}
-        for wording in ("length", "perplexity"):
-            own = halves.query("measure == @measure and wording == @wording and not few and difference_low.notna()")
-            excluded = (own["difference_low"] > 0) | (own["difference_high"] < 0)
-            row[wording] = f"{excluded.sum()} of {len(own)}"
-            row[f"{wording}_low"], row[f"{wording}_high"] = own["difference"].min(), own["difference"].max()
-        rows.append(row)
-    return pd.DataFrame(rows)
-
-
 def noise_response(task: Table) -> Table:
     """Count the systems in which a measure follows noise in the decisions, and the overlap of the classes.
 

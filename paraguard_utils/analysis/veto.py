@@ -1,14 +1,18 @@
 """Estimate what overturning rejections gains, and what it loses on harmful requests (`docs/method.md`, The veto)."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import pandas as pd
 
 from paraguard_utils import unsafe
-from paraguard_utils.analysis import evaluation
+from paraguard_utils.analysis import evaluation, pipeline
 from paraguard_utils.core.estimates import SEED, ClusterBootstrap, Estimate, to_columns
-from paraguard_utils.schemas import Corpus, Labels, Scores, Table
+from paraguard_utils.guards import panel
+from paraguard_utils.labels import follow_ups, labelling, targets
+from paraguard_utils.schemas import Corpus, Labels, Scores, Table, select_prompts
+from paraguard_utils.settings import Settings
+from paraguard_utils.stores import Store
 
 VETO_SCORES = ("isolation", "reworded", "ci", "1 - ci")
 """Scores for a veto: isolation in the cluster, isolation among rewordings made by rules, CI, and 1 - CI."""
@@ -34,8 +38,10 @@ VETO_THRESHOLDS = tuple(np.linspace(0, 1, 21).round(2))
 def veto_scores(corpus: Corpus, labels: Labels, scores: Scores, again: pd.DataFrame | None = None) -> pd.DataFrame:
     """Return `VETO_SCORES` in corpus order; `reworded` needs `again` (`follow_ups.read_reasked_decisions`)."""
     ci = scores.set_index("prompt_id")["ci"].reindex(corpus["prompt_id"]).to_numpy()
-    found = pd.DataFrame({"isolation": evaluation.label_isolation(corpus, labels), "ci": ci, "1 - ci": 1 - ci})
-    return found if again is None else found.assign(reworded=again["isolation"].to_numpy())
+    reworded = {} if again is None else {"reworded": again["isolation"].to_numpy()}
+    return pd.DataFrame(
+        {"isolation": evaluation.label_isolation(corpus, labels), **reworded, "ci": ci, "1 - ci": 1 - ci}
+    )
 
 
 def count_reasked(target: str, prompts: str, labels: Labels, again: pd.DataFrame) -> dict[str, object]:
@@ -205,3 +211,48 @@ def veto_table(
 def has_enough_rejections(vetoes: Table) -> pd.Series:
     """Mark the rows of `veto_table` that have `MIN_HALF_REJECTIONS` of each corpus in the judging half."""
     return vetoes[["n_reject_benign", "n_reject_twins"]].min(axis=1) >= MIN_HALF_REJECTIONS
+
+
+def measure_vetoes(
+    store: Store, corpora: Mapping[str, Corpus], settings: Settings, reword: Callable[[Corpus], pd.DataFrame]
+) -> dict[str, Table]:
+    """Judge the vetoes of every target whose labels on both corpora a store has; return tables by name.
+
+    `corpora` are the benign clusters that have a twin, and their twins, by name. A live store first asks what was
+    rejected in the words of `reword` (`corpus.reword.reword_prompts`). The tables are vetoes (`veto_table`),
+    veto_curves (`veto_curve` by target and score) and veto_queries (`count_reasked`, if rejections are enough).
+    """
+    chat, _ = targets.list_targets_to_score(store, settings.corpus, settings)
+    reference = targets.choose_focus(chat, settings.model, settings.reference)
+    known = {one.name: one for one in map(panel.load_guard, settings.asked_guards())}
+    decided = targets.list_decided_targets(store, corpora, [*chat, *known])
+    guards = {name: known[name] for name in decided if name in known}
+    labels, again = {}, {}
+    for of, texts in corpora.items():
+        labels[of] = {name: select_prompts(labelling.read_decisions(store, of, name), texts) for name in decided}
+        if not store.recorded:
+            follow_ups.reask_models(store, of, reword(texts), labels[of], settings)
+            follow_ups.reask_guards(store, of, reword(texts), labels[of], guards, settings)
+    of, twins = list(corpora.items())[1]
+    frames: dict[tuple[str, str], tuple[pd.DataFrame, pd.DataFrame]] = {}
+    for name in decided:
+        traces, lender = pipeline.read_scoring_traces(store, of, twins, reference if name in guards else name)
+        given = (labels[of][name], traces, store.read_earlier("tokens", lender), settings)
+        scores = [store.read("scores", settings.corpus, name)]
+        scores.append(pipeline.compute_pairs_and_scores(store, of, twins, *given)[1])
+        sides = []
+        for (one, texts), scored in zip(corpora.items(), scores, strict=True):
+            own = labels[one][name]
+            again[name, one] = follow_ups.read_reasked_decisions(store, one, texts, name, own)
+            risks = store.read("guards", one, name).set_index("prompt_id")["score"] if name in guards else pd.Series()
+            looks = veto_scores(texts, own, scored, again[name, one])
+            risks = risks.reindex(texts["prompt_id"]).to_numpy(float)
+            sides.append({look: veto_frame(texts, own, looks[look], risks) for look in looks})
+        frames |= {(name, look): (one, sides[1][look]) for look, one in sides[0].items() if look in sides[1]}
+    clusters = ClusterBootstrap(corpora[settings.corpus]["cluster_id"], settings.resamples, settings.seed)
+    vetoes = veto_table(frames, clusters, settings.seed)
+    curves = [veto_curve(*pair, clusters).assign(target=key[0], score=key[1]) for key, pair in frames.items()]
+    enough = set(vetoes.loc[has_enough_rejections(vetoes), "target"])
+    asked = {key: found for key, found in again.items() if found is not None and key[0] in enough}
+    rows = [count_reasked(name, one, labels[one][name], found) for (name, one), found in asked.items()]
+    return {"vetoes": vetoes, "veto_curves": pd.concat(curves, ignore_index=True), "veto_queries": pd.DataFrame(rows)}

@@ -52,16 +52,13 @@ def find_untouched_systems(
 
 
 def choose_remedies(base: UntouchedSystem, settings: Settings) -> dict[str, Remedy]:
-    """Choose the remedies to apply to a system.
+    """Choose the remedies to apply to a system: those that are named, and in a live store those that ask no model.
 
-    The recorded store gets all that are named. A live store gets the named ones and those that ask nothing; if none is
-    named, a default model gets all, and any other model the cheap ones.
+    From the recorded store, where nothing is asked, all are read if none is named.
     """
     named = catalogue.select_remedies(settings.remedies)
     if base.store.recorded:
-        return named
-    if not settings.remedies and base.argument not in registry.list_default_models():
-        named = {name: remedy for name, remedy in named.items() if remedy.cheap}
+        return named or catalogue.all_remedies()
     return {name: remedy for name, remedy in catalogue.all_remedies().items() if name in named or not remedy.asks}
 
 

@@ -9,20 +9,21 @@ import pandas as pd
 from scipy.stats import norm
 
 from paraguard_utils import unsafe
-from paraguard_utils.analysis import evaluation, guarded
+from paraguard_utils.analysis import evaluation, guarded, predictions
 from paraguard_utils.analysis.multiple_testing import adjust_holm
 from paraguard_utils.core import disagreement
 from paraguard_utils.core.estimates import ClusterBootstrap, Estimate, to_columns
-from paraguard_utils.errors import Missing
-from paraguard_utils.remedies import first_token
-from paraguard_utils.remedies.catalogue import UNTOUCHED
-from paraguard_utils.remedies.catalogue.guarded import GUARDED_PREFIX
+from paraguard_utils.corpus import benchmarks
+from paraguard_utils.errors import DataError, Missing
+from paraguard_utils.remedies import decisions, first_token, utility
+from paraguard_utils.remedies.catalogue import UNTOUCHED, self_cd
 from paraguard_utils.remedies.contract import Remedy
 from paraguard_utils.remedies.decisions import RemedyDecisions
-from paraguard_utils.remedies.splits import Split, Splits
+from paraguard_utils.remedies.splits import Split, Splits, count_splits, rotate_splits, split_clusters
 from paraguard_utils.remedies.untouched import UntouchedSystem
-from paraguard_utils.schemas import Labels, Table
-from paraguard_utils.settings import XSTEST, XSTEST_SAFE
+from paraguard_utils.schemas import Corpus, Labels, Table
+from paraguard_utils.settings import XSTEST, XSTEST_SAFE, Settings
+from paraguard_utils.stores import Store
 
 MAX_KEPT_CHANGE = 0.05
 """Twins count as kept if the share refused changes by less than this, either way."""
@@ -254,11 +255,6 @@ def _side(low: float, high: float, below: str, above: str) -> str:
     return below if high < 0 else above if low > 0 else "open"
 
 
-def drop_guards(frame: Table) -> Table:
-    """Return the rows without guards in front of the model, which 05 is about."""
-    return frame[~frame["remedy"].str.startswith(GUARDED_PREFIX)].reset_index(drop=True)
-
-
 def average_estimates(found: list[Estimate]) -> Estimate:
     """Return the mean of estimates over the same clusters, paired by resample."""
     return Estimate.percentile(float(np.mean([one[0] for one in found])), np.mean([one.draws for one in found], axis=0))
@@ -278,3 +274,39 @@ def compare_with_control(table: Table, found: Mapping[str, Mapping[str, Mapping[
             about = {"target": target, "remedy": "tuned - control", "few_dr": few}
             made.append(about | to_columns({"dr": average_estimates(tuned) - average_estimates(control)}))
     return pd.DataFrame(made)
+
+
+def measure_remedies(store: Store, corpora: Mapping[str, Corpus], settings: Settings) -> dict[str, Table]:
+    """Apply remedies to every system under the safety instruction, and return the tables of their effects by name.
+
+    `corpora` are the benign one and its twins. A live store asks what is missing. If it cannot be split, or has no such
+    system, and no remedy is named, that is said, and there are no tables.
+    """
+    named = {XSTEST: "unsafe", XSTEST_SAFE: "safe"} if settings.xstest else {}
+    outside = {of: benchmarks.read_xstest_prompts(settings.xstest, label) for of, label in named.items()}
+    try:
+        thirds = split_clusters(*corpora.values())
+        bases = decisions.find_untouched_systems(store, corpora, settings)
+    except (DataError, Missing) as error:
+        if settings.remedies or store.recorded:
+            raise
+        print(f"no remedy is tried: {error}")
+        return {}
+    folds, found, made = rotate_splits(thirds), {}, []
+    for name, base in bases.items():
+        chosen = decisions.choose_remedies(base, settings)
+        decided = [decisions.decide_test_split(base, chosen, fold, outside) for fold in folds]
+        effect = RemedyEffects(base, folds, decided, settings.resamples, settings.seed)
+        table, found[name] = effect.table(chosen)
+        parts = {"remedy_map": table, "remedy_curves": effect.drawn()}
+        parts |= {"remedy_parts": effect.by_part(decisions.TUNED_REMEDIES)}
+        parts |= {"remedy_learned": decisions.read_learned_values(base, chosen)}
+        parts |= {"remedy_minutes": decisions.read_asking_minutes(base, chosen)}
+        made.append(parts | {"remedy_self_cd": self_cd.check_simulation(base, folds)})
+        if not store.recorded:
+            utility.update_utility(base, chosen, decided[-1], folds[-1])
+    tables = {name: pd.concat([one[name] for one in made], ignore_index=True) for name in made[0]}
+    tables["remedy_map"] = add_remedy_verdicts(tables["remedy_map"])
+    control = pd.concat([tables["remedy_map"], compare_with_control(tables["remedy_map"], found)], ignore_index=True)
+    tables["remedy_predictions"] = predictions.judge_predictions({"remedy_map": control})
+    return tables | {"remedy_splits": count_splits(thirds)}

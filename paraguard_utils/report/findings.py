@@ -1,15 +1,13 @@
 """Short tables from long ones: verdicts, counts, ranges. Nothing is estimated here."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 import pandas as pd
 
-from paraguard_utils.analysis import cohorts, validity
+from paraguard_utils.analysis import cohorts
 from paraguard_utils.analysis.cohorts import BINNINGS
-from paraguard_utils.analysis.sensitivity import DEFAULT_CHOICES, NEIGHBOUR_DIMENSIONS
-from paraguard_utils.analysis.surrogate import MIN_ORDER_PROBABILITY
-from paraguard_utils.analysis.validity import CORRELATION_LIMIT, COVARIATE_TITLES, SIGNAL_TITLES
+from paraguard_utils.analysis.sensitivity import NEIGHBOUR_DIMENSIONS
 from paraguard_utils.core.estimates import MIN_MIXED, MIN_REFUSALS
 from paraguard_utils.models.prompting import model_of_target
 from paraguard_utils.registry import display_titles
@@ -20,7 +18,7 @@ from paraguard_utils.schemas import Table
 EXCESS_VERDICTS = {
     "above": "refused phrasings lie further off",
     "below": "refused phrasings lie closer",
-    "about": "not told from noise",
+    "about": "cannot tell from noise",
     "undefined": "undefined",
 }
 """What the excess says of a target, by the side of 0 on which its interval lies."""
@@ -35,14 +33,14 @@ def _sides(table: pd.DataFrame, name: str, value: float = 0) -> np.ndarray:
 def judge_excess(table: Table) -> list[str]:
     """Say of each row of Table 1 or 3 whether refusals are more confused than paraphrase noise.
 
-    Each is a value of `EXCESS_VERDICTS`, or "not judged" below 30 rejections or 10 mixed clusters. If the table has
-    excess_equal_contrast and its interval does not lie above 0, refusals further off are "separable by wording".
+    Each is a value of `EXCESS_VERDICTS`, or "too few to judge" below 30 rejections or 10 mixed clusters. If the table
+    has excess_equal_contrast and its interval does not lie above 0, refusals further off are "separable by wording".
     """
     said = np.array([EXCESS_VERDICTS[side] for side in _sides(table, "excess")], object)
     if "excess_equal_contrast" in table:
         left = _sides(table, "excess_equal_contrast")
         said[(said == EXCESS_VERDICTS["above"]) & ~np.isin(left, ["above", "undefined"])] = "separable by wording"
-    return list(np.where(tables.too_few_for_excess(table), "not judged", said))
+    return list(np.where(tables.too_few_for_excess(table), "too few to judge", said))
 
 
 def _judged_differences(between: Table, table: Table) -> pd.DataFrame:
@@ -74,30 +72,6 @@ def list_differences(between: Table, table: Table, measure: str) -> Table:
     rows = rows.sort_values("difference", key=abs, ascending=False, kind="stable")
     rows = rows.assign(first=display_titles(rows["first"]), second=display_titles(rows["second"]))
     return rows[["first", "second", "difference", "difference_low", "difference_high", "p_holm"]]
-
-
-def ci_correlates(table: Table) -> Table:
-    """Count over all judged targets of `validity.correlate_ci` what CI correlates with, readings side by side.
-
-    The paper's break conditions are |r| above 0.7-0.8 with similarity, and CI following risk: read here as an interval
-    of r that excludes 0 (ours). Returns covariate; for each reading the range of r, how many targets have an interval
-    of r above and below 0, and, for similarity, how many have |r| above `CORRELATION_LIMIT` for sure, or perhaps.
-    """
-    judged = table[~table["few"] & table["r_low"].notna()].copy()
-    low, high, limit = judged["r_low"], judged["r_high"], validity.CORRELATION_LIMIT
-    judged["met"] = (low > limit) | (high < -limit)
-    judged["unclear"] = ~judged["met"] & ((low <= -limit) | (high >= limit))
-    judged["side"] = _sides(judged, "r")
-    rows = []
-    for name, title in (COVARIATE_TITLES | SIGNAL_TITLES).items():
-        row: dict[str, object] = {"covariate": title}
-        for reading, own in judged[judged["covariate"] == name].groupby("reading", sort=False):
-            row[f"r, {reading}"] = _range(own["r"], 2, "+")
-            above, below = ((own["side"] == side).sum() for side in ("above", "below"))
-            beyond = f"; |r| > {CORRELATION_LIMIT} in {own['met'].sum()}, perhaps {own['unclear'].sum()}"
-            row[f"sure, {reading}"] = f"{above} up, {below} down of {len(own)}{beyond if name == 'similarity' else ''}"
-        rows.append(row)
-    return pd.DataFrame([row for row in rows if len(row) > 1])
 
 
 COHORT_CLAIMS = {
@@ -278,52 +252,23 @@ def summarize_ranges(table: Table) -> Table:
     """Say how far each dimension of `sensitivity.sensitivity_table` moves CI, and where the excess stays above zero.
 
     What rests on fewer than 30 rejections is left out. Returns dimension, settings, target (whose CI moves most),
-    default, lowest, highest (its CI); always and never: of how many targets the interval of the excess lies above 0
+    lowest, highest (its CI); always and never: of how many targets the interval of the excess lies above 0
     under every setting, and under none.
     """
     rows = []
     judged = table[(table["n"] >= MIN_REFUSALS) & table["ci"].notna()]
     for dimension, own in judged.groupby("dimension", sort=False):
-        usual = own[own["setting"] == DEFAULT_CHOICES[dimension]].set_index("target")["ci"]
         spans = own.groupby("target", sort=False)["ci"].agg(["min", "max"])
         widest = (spans["max"] - spans["min"]).idxmax()
         row = {"dimension": dimension, "settings": own["setting"].nunique(), "target": widest}
-        row |= {"default": usual.get(widest, np.nan), "lowest": spans["min"][widest], "highest": spans["max"][widest]}
+        row |= {"lowest": spans["min"][widest], "highest": spans["max"][widest]}
         if dimension not in NEIGHBOUR_DIMENSIONS:
             above = (own["excess_low"] > 0).groupby(own["target"]).agg(["all", "any"])
             counts = {"always": above["all"].sum(), "never": (~above["any"]).sum()}
             row |= {name: f"{count} of {len(above)}" for name, count in counts.items()}
         rows.append(row)
-    names = ["dimension", "settings", "target", "default", "lowest", "highest", "always", "never"]
+    names = ["dimension", "settings", "target", "lowest", "highest", "always", "never"]
     return pd.DataFrame(rows, columns=names)
-
-
-def find_reversed_orders(orders: Table, few: Sequence[str] = ()) -> Table:
-    """Return the pairs of targets whose order is sure under one setting and reversed under another.
-
-    Sure is a probability of `surrogate.MIN_ORDER_PROBABILITY`. `orders` is from `sensitivity.sensitivity_orders`;
-    targets in `few` are not judged. Returns dimension, measure, first, second, and the lowest and highest probability
-    that the first is higher.
-    """
-    judged = orders[~orders["first"].isin(few) & ~orders["second"].isin(few)]
-    keys = ["dimension", "measure", "first", "second"]
-    span = judged.groupby(keys, sort=False)["higher"].agg(lowest="min", highest="max").reset_index()
-    both = (span["highest"] >= MIN_ORDER_PROBABILITY) & (span["lowest"] <= 1 - MIN_ORDER_PROBABILITY)
-    return span[both].reset_index(drop=True)
-
-
-def summarize_kept_orders(orders: Table) -> Table:
-    """Say how many sure orders of targets each setting keeps and turns (reading `relative`), measures side by side.
-
-    Returns pairs (which are compared), setting, and for each measure "kept of sure", with what is turned.
-    """
-    own = orders[orders["reading"] == "relative"]
-    turned = (", " + own["sure_turned"].astype(str) + " turned").where(own["sure_turned"] > 0, "")
-    told = own["sure_kept"].astype(str) + " of " + own["sure"].astype(str) + turned
-    named = own.assign(told=told, measure=own["measure"].replace(tables.COLUMN_HEADINGS))
-    wide = named.set_index(["among", "setting", "measure"])["told"].unstack(sort=False).rename_axis(columns=None)
-    # "all" first, settings as they come
-    return wide.reset_index(names=["pairs", "setting"]).sort_values("pairs", kind="stable", ignore_index=True)
 
 
 def format_predictions(judged: Table) -> Table:

@@ -41,7 +41,7 @@ COLUMN_HEADINGS = {
     "n_reject": "refused",
     "n_scored": "scored",
     "n_unparsed": "unparsed",
-    "over_verdict": "curve",
+    "over_verdict": "against a threshold",
     "target": "system",
     "twins_change": "twins, change",
     "twins_verdict": "twins are",
@@ -192,7 +192,7 @@ def _columns(frame: pd.DataFrame) -> list[tuple[str, list[str], bool]]:
     """Turn every column into its heading, its cells as one line of text each, and whether they are numbers."""
     columns = []
     for name in frame.columns:
-        values = registry.display_titles(frame[name]) if name == "target" else frame[name]
+        values = registry.display_titles(frame[name]) if name in ("target", "system") else frame[name]
         if name == "measure":
             values = [COLUMN_HEADINGS.get(value, value) for value in values]
         texts = [_text(value) for value in values]

@@ -34,9 +34,14 @@ def remedy_folders() -> list[str]:
 
 
 def select_remedies(names: list[str]) -> dict[str, Remedy]:
-    """Return the remedies of these names, or all if there are none; raises SettingsError for an unknown name."""
+    """Return the remedies of these names; "all" names every one and "cheap" those that are `Remedy.cheap`.
+
+    Raises SettingsError for an unknown name.
+    """
     known = all_remedies()
+    groups = {name: {name, "all"} | ({"cheap"} if remedy.cheap else set()) for name, remedy in known.items()}
     for name in names:
-        if name not in known:
-            raise SettingsError(f"there is no remedy {name!r}{did_you_mean(name, known)}; there are {', '.join(known)}")
-    return {name: remedy for name, remedy in known.items() if not names or name in names}
+        if name not in (*known, "all", "cheap"):
+            there = ", ".join(("all", "cheap", *known))
+            raise SettingsError(f"there is no remedy {name!r}{did_you_mean(name, known)}; there are {there}")
+    return {name: remedy for name, remedy in known.items() if groups[name] & set(names)}

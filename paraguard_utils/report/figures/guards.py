@@ -3,6 +3,7 @@
 import numpy as np
 from matplotlib.figure import Figure
 
+from paraguard_utils.models.prompting import model_of_target
 from paraguard_utils.registry import display_titles
 from paraguard_utils.remedies.catalogue import UNTOUCHED
 from paraguard_utils.remedies.catalogue.guarded import GUARDED_PREFIX
@@ -57,96 +58,83 @@ def plot_guard_sweep(table: Table, own: Table) -> Figure:
 
 
 def plot_veto_curves(table: Table, chosen: Table) -> Figure:
-    """Draw what a veto gains on harmless requests and loses on their harmful twins, at every threshold.
+    """Draw how many harmful requests are still refused where a veto answers harmless ones after all.
 
-    The dotted line is overturning at random; below it a veto tells arbitrary refusals from right ones. A page wide.
-    `table` is `veto.veto_curve` and `chosen` `veto.veto_table`, both with columns target and score.
+    Each line is a veto at every threshold; above the dotted line, overturning at random, it tells arbitrary refusals
+    from right ones. A page wide. `table` is `veto.veto_curve` and `chosen` `veto.veto_table`, both with columns target
+    and score.
     """
-    figure, panels = style.make_target_grid(table, 3, 1.9, 0.3, "harmless requests gained", "twins lost")
+    labels = ("harmless requests answered after all", "harmful requests still refused")
+    figure, panels = style.make_target_grid(table, 3, 1.9, 0.3, *labels)
     scores = (
-        ("isolation", "isolation", style.INK, "-"),
-        ("reworded", "isolation, reworded", _REJECT, "-"),
+        ("isolation", "paraphrases answered (isolation)", style.INK, "-"),
+        ("reworded", "machine rewordings answered", _REJECT, "-"),
         ("ci", "CI", style.OTHER_COLOURS[1], "-"),
         ("1 - ci", "1 - CI", style.OTHER_COLOURS[1], "--"),
     )
     for axis, name, rows in panels:
+        refused = rows["lost"].max()  # a veto that overturns every refusal loses all that was refused
         for score, label, colour, line in scores:
             own = rows[rows["score"] == score].sort_values("threshold")
-            axis.plot(own["gained"], own["lost"], color=colour, ls=line, lw=1.2, label=label)
+            axis.plot(own["gained"], refused - own["lost"], color=colour, ls=line, lw=1.2, label=label)
             if score == "isolation":
-                axis.fill_between(own["gained"], own["lost_low"], own["lost_high"], color=style.GREY, alpha=0.25, lw=0)
-                axis.plot(own["gained"], own["lost_random"], **style.CHANCE_LINE)
+                ends = (refused - own["lost_low"], refused - own["lost_high"])
+                axis.fill_between(own["gained"], *ends, color=style.GREY, alpha=0.25, lw=0)
+                axis.plot(own["gained"], refused - own["lost_random"], label="at random", **style.CHANCE_LINE)
         at = chosen[(chosen["target"] == name) & (chosen["score"] == "isolation")]
-        axis.plot(at["gained"], at["lost"], "o", ms=4, color=style.INK)
+        axis.plot(at["gained"], refused - at["lost"], "o", ms=4, color=style.INK)
+        axis.set_ylim(-0.04, 1.04)
     style.name_lines(figure, axis)
     return figure
 
 
-_KINDS = {
-    "": ("untouched", "*", 120),
-    "defence": ("defence", "s", 52),
-    "decision": ("decision time", "o", 52),
-    "inside": ("inside the model", "^", 80),
-    "tuning": ("tuning", "D", 44),
+NAMED_REMEDIES = {
+    "demonstrations": "refused examples in front",
+    "self-reminder": "self-reminder",
+    "rewritten": "softer instruction",
+    "threshold": "threshold on the first token",
+    "veto-isolation": "ideal veto",
+    "ablated": "ablation of a direction",
 }
-"""Name, marker and size of each kind of remedy."""
-
-_MIN_DISTANCE = 0.04
-"""Distance of a marker from every numbered one above which it has a number too: closer ones would overlap."""
+"""Remedies that the map shows, if they were tried; else others, to as many."""
 
 
 def plot_remedy_map(table: Table, curves: Table) -> Figure:
-    """Draw what every remedy refuses of harmless requests and of their harmful twins, a panel a target. A page wide.
+    """Draw how a remedy moves each target's refusals of harmless requests and of their harmful twins. A page wide.
 
-    Up and to the left is better. The line is the threshold on p(refuse), the dotted one overturning by lot; the darker
-    a marker, the higher DR; a thick rim: on the Pareto front. Bars are 95 % intervals. A marker on top of another has
-    no number. A guard in front (05) that is on no Pareto front is a small square without a number. `table` has rows of
-    `effects.table`, `curves` target and the columns of `effects.ThresholdCurve.drawn`.
+    A panel a remedy; up and to the left is better. Hollow: untouched, on the clusters that the remedied one was asked;
+    full, with 95 % intervals: remedied. Thin lines are thresholds on p(refuse). The numbers are DR before and after,
+    where refusals are enough. `table` has rows of `effects.table`, `curves` target and the columns of
+    `effects.ThresholdCurve.drawn`.
     """
+    tried = table.loc[table["remedy"] != UNTOUCHED, "remedy"].drop_duplicates()
+    others = sorted(tried[~tried.isin(NAMED_REMEDIES)], key=lambda name: name.startswith(GUARDED_PREFIX))
+    names = [*(name for name in NAMED_REMEDIES if name in set(tried)), *others][: len(NAMED_REMEDIES)]
+    lines = -(-len(names) // 3)
+    size = (style.PAGE_WIDTH, 0.4 + 1.8 * lines)
+    figure, axes = style.subplots(lines, 3, figsize=size, squeeze=False, sharex=True, sharey=True)
+    titles = [NAMED_REMEDIES.get(name, name) for name in names]
+    style.name_panels(axes, titles, "harmless requests refused", "harmful twins refused")
     targets = list(dict.fromkeys(table["target"]))
-    table = table.assign(small=table["remedy"].str.startswith(GUARDED_PREFIX) & ~table["pareto"])
-    names = list(dict.fromkeys(table.loc[~table["small"] & (table["remedy"] != UNTOUCHED), "remedy"]))
-    lines = -(-len(names) // 3)  # in three columns below the panels
-    height = 3.2 + 0.115 * lines
-    shared = {"squeeze": False, "sharex": True, "sharey": True}
-    figure, axes = style.subplots(1, len(targets), figsize=(style.PAGE_WIDTH, height), layout="none", **shared)
-    figure.subplots_adjust(0.065, (0.48 + 0.115 * lines) / height, 0.99, 1 - 0.6 / height, wspace=0.08)
-    known = table["dr"].dropna()
-    low, high = (float(known.min()), float(known.max())) if len(known) else (0.0, 1.0)
-    for axis, target, title in zip(axes[0], targets, display_titles(targets), strict=True):
-        own, curve = table[table["target"] == target], curves[curves["target"] == target]
-        start = own[own["remedy"] == UNTOUCHED].iloc[0]
-        axis.plot([0, start["frr"]], [0, start["twins"]], **style.CHANCE_LINE)
-        axis.plot(curve["frr"], curve["twins"], color=style.GREY, lw=0.9)
-        numbered: list[tuple[float, float]] = [(start["frr"], start["twins"])]
-        # The star is drawn last: much that changes nothing lies where it is.
-        for row in own.sort_values("remedy", key=lambda names: names == UNTOUCHED, kind="stable").to_dict("records"):
-            here = (row["frr"], row["twins"])
-            bars = [[[row[one] - row[f"{one}_low"]], [row[f"{one}_high"] - row[one]]] for one in ("frr", "twins")]
-            axis.errorbar(*here, yerr=bars[1], xerr=bars[0], fmt="none", ecolor=style.GREY, elinewidth=0.4)
-            shade = (row["dr"] - low) / (high - low) if high > low else 0.5
-            look: Look = {
-                "facecolor": style.SHADES(shade) if np.isfinite(shade) else "none",
-                "edgecolor": style.INK,
-                "zorder": 3,
-            }
-            _, mark, size = _KINDS[row["kind"]]
-            look |= {"marker": mark, "linewidth": 1.3 if row["pareto"] else 0.5}
-            axis.scatter(*here, 12 if row["small"] else size, **look)
-            room = min(np.hypot(*np.subtract(one, here)) for one in numbered) > _MIN_DISTANCE
-            if row["remedy"] in names and room and not row["small"]:
-                numbered.append(here)
-                look = {"ha": "center", "va": "center_baseline", "zorder": 4}
-                style.write_remark(axis, *here, str(names.index(row["remedy"]) + 1), **look)
-        axis.set(title=title.replace(", ", "\n"), xlabel="harmless requests refused")
+    looks = style.model_looks(map(model_of_target, targets))
+    for axis, name in zip(axes.flat, names, strict=False):
+        rows = table[table["remedy"] == name]
+        for place, target in enumerate(targets):
+            title, colour = looks[model_of_target(target)]
+            curve = curves[curves["target"] == target]
+            axis.plot(curve["frr"], curve["twins"], color=colour, lw=0.5)
+            axis.plot([], [], "o", color=colour, label=title)
+            for row in rows[rows["target"] == target].to_dict("records"):
+                before = {of: row[of] - row[f"{of}_change"] for of in ("frr", "twins", "dr")}
+                axis.plot(
+                    *([before[of], row[of]] for of in ("frr", "twins")), "o-", color=colour, ms=4, mfc="white", lw=1.4
+                )
+                bars = [[[row[of] - row[f"{of}_low"]], [row[f"{of}_high"] - row[of]]] for of in ("twins", "frr")]
+                axis.errorbar(row["frr"], row["twins"], *bars, "o", ms=4, color=colour, elinewidth=0.7)
+                dr = "DR: too few to judge" if row["few_change"] else f"DR {before['dr']:.2f} to {row['dr']:.2f}"
+                y = 0.08 * (len(targets) - place) - 0.03
+                axis.plot(0.6, y, "o", ms=3, color=colour, transform=axis.transAxes)
+                style.write_remark(axis, 0.64, y, dr, of="xy", va="center")
         axis.set(xlim=(-0.04, 1.04), ylim=(-0.04, 1.04))
-    axes[0, 0].set_ylabel("harmful twins refused")
-    for number, name in enumerate(names):
-        x, y = 0.065 + 0.315 * (number // lines), (0.115 * (lines - number % lines) - 0.06) / height
-        figure.text(x, y, f"{number + 1}  {name}", size=style.MIN_FONT_SIZE, va="center")
-    look = {"s": 30, "facecolor": "none", "edgecolor": style.INK, "linewidth": 0.6}
-    handles = {name: axes[0, 0].scatter([], [], marker=mark, **look) for name, mark, _ in _KINDS.values()}
-    where: Look = {"loc": "upper center", "bbox_to_anchor": (0.53, 1.01)}
-    figure.legend(list(handles.values()), list(handles), ncols=len(handles), frameon=False, **where)
-    style.write_remark(axis, 0.97, 0.04, f"white: DR {low:.2f}\ngrey: DR {high:.2f}", of="xy", ha="right")
+    style.name_lines(figure, axes[0, 0])
     return figure

@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 from paraguard_utils.analysis import surrogate
 from paraguard_utils.analysis.sensitivity import DEFAULT_CHOICES
 from paraguard_utils.core.confusion import N_NEIGHBOURS
+from paraguard_utils.core.estimates import MIN_REFUSALS
 from paraguard_utils.labels import follow_ups
 from paraguard_utils.registry import display_titles
 from paraguard_utils.report.figures import style
@@ -67,10 +68,11 @@ def plot_against_k(table: Table) -> Figure:
 
 
 def plot_settings(table: Table) -> Figure:
-    """Draw by how much CI and excess of the sensitivity table's rows differ from those of the default settings.
+    """Draw by how much other settings change CI and excess of the sensitivity table, with their 95 % intervals.
 
-    The lines are the 95 % intervals of the settings' own estimates, less the estimate of the default. A page wide.
+    Targets with fewer than 30 refusals under a setting are left out there. A page wide.
     """
+    table = table[table["n"] >= MIN_REFUSALS]
     names, measures = list(dict.fromkeys(table["target"])), ("ci", "excess")
     usual = table["setting"] == table["dimension"].map(DEFAULT_CHOICES)
     base = table.loc[usual, ["dimension", "target", *measures]]
@@ -84,7 +86,7 @@ def plot_settings(table: Table) -> Figure:
     figure, axes = _marks(moved, names, keys, measures, height, 0.8, (3, 2, 1.2), ms=2, elinewidth=0.7)
     for axis, measure, label in zip(axes, measures, ("CI", "excess"), strict=True):
         axis.axvline(0, color=style.INK, linewidth=0.6, zorder=0)
-        axis.set(title=f"{label} less that at the default", xlabel="0: as at the default")
+        axis.set(title=f"change of {label} from the default setting")
         for place, (dimension, _) in enumerate(keys):
             first = not place or dimension != keys[place - 1][0]
             if first and place:
@@ -126,7 +128,7 @@ def plot_surrogate_levels(table: Table) -> Figure:
             axis.axhline(len(usual) - 0.5, color=style.GREY, linewidth=0.5)
         axis.axvline(same, color=style.INK, linewidth=0.6, zorder=0)
     axes[0].set(title="CI(r): rank correlation with own signals", xlabel="1: the same order of rejections")
-    axes[1].set(title="CI less that with own signals", xlabel="0: the same CI")
+    axes[1].set(title="change of CI from that with own signals")
     axes[0].set_xlim(np.fmin(0.0, table["rho_low"].min()), 1.02)
     part = f"on {follow_ups.N_SAMPLED_CLUSTERS} clusters"
     style.name_rows(axes[0], [f"{name}\n{_LENT[name] if of == surrogate.ALL_PROMPTS else part}" for of, name in lines])
