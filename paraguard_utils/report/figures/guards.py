@@ -8,7 +8,6 @@ from paraguard_utils.registry import display_titles
 from paraguard_utils.remedies.catalogue import UNTOUCHED
 from paraguard_utils.remedies.catalogue.guarded import GUARDED_PREFIX
 from paraguard_utils.report.figures import style
-from paraguard_utils.report.figures.style import Look
 from paraguard_utils.schemas import Table
 
 _REJECT = style.DECISION_COLOURS["reject"]
