@@ -8,7 +8,7 @@ import test_engine
 import tiny
 from asking import run_here
 
-from paraguard_utils import paths, registry, stores
+from paraguard_utils import paths, registry, stores, unsafe
 from paraguard_utils.errors import UserError, WeightsError
 from paraguard_utils.labels import judge, labelling
 from paraguard_utils.models import loading, trace_store, weights
@@ -112,7 +112,21 @@ def test_another_corpus_stands_alone(tiny_folder, recorded_corpus, results):
     assert set(table["store"]) == {"test"} and (table["n_prompts"] == 24).all()
     run_here("03_scoring", **given, k=3, resamples=100)
     with pytest.raises(UserError, match=r"scored with another k, labeller or weights; run 03_scoring again"):
-        run_here("06_sensitivity", **given)
+        run_here("06_validity", **given)
+
+
+def test_four_clusters_with_twins_go_through_the_last_notebooks(tiny_folder, recorded_corpus, results):
+    every = stores.Store("recorded").read("corpus", "paraguard_twins")
+    of = unsafe.benign_cluster_of(every["cluster_id"])
+    ids = sorted(set(of))[:4]
+    store = stores.Store("test")
+    store.write("corpus", "small", frame=recorded_corpus[recorded_corpus["cluster_id"].isin(ids)], meta={})
+    store.write("corpus", "paraguard_twins", frame=every[of.isin(ids)], meta={})
+    given = {"store": "test", "corpus": "small", "model": str(tiny_folder)}
+    ask_and_score(["none", "safety", "strict"], **given)
+    for stem in ("06_validity", "07_remedies", "A3_more"):
+        run_here(stem, **given, resamples=100)
+    assert all(store.has("tables", name) for name in ("predictions", "vetoes", "remedy_map", "by_wording"))
 
 
 def test_seeds_without_candidates_become_a_corpus(tmp_path, results):

@@ -255,4 +255,5 @@ def measure_vetoes(
     enough = set(vetoes.loc[has_enough_rejections(vetoes), "target"])
     asked = {key: found for key, found in again.items() if found is not None and key[0] in enough}
     rows = [count_reasked(name, one, labels[one][name], found) for (name, one), found in asked.items()]
-    return {"vetoes": vetoes, "veto_curves": pd.concat(curves, ignore_index=True), "veto_queries": pd.DataFrame(rows)}
+    tables = {"vetoes": vetoes, "veto_curves": pd.concat(curves, ignore_index=True), "veto_queries": pd.DataFrame(rows)}
+    return {name: table for name, table in tables.items() if len(table.columns)}

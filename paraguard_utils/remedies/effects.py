@@ -172,6 +172,8 @@ class RemedyEffects:
         for part, held in (("held out", True), ("seen", False)):
             masks = [(side["category"].isin(fold.held_out) == held).to_numpy() for side in fold.test]
             prompts = Split(*(side[mask].reset_index(drop=True) for side, mask in zip(fold.test, masks, strict=True)))
+            if any(side.empty for side in prompts):  # a small corpus has no category that is held out
+                continue
             clusters = ClusterBootstrap(prompts.benign["cluster_id"], *self.drawn_with)
             own = {}
             for name in [UNTOUCHED, *(name for name in names if name in decisions)]:
@@ -309,4 +311,5 @@ def measure_remedies(store: Store, corpora: Mapping[str, Corpus], settings: Sett
     tables["remedy_map"] = add_remedy_verdicts(tables["remedy_map"])
     control = pd.concat([tables["remedy_map"], compare_with_control(tables["remedy_map"], found)], ignore_index=True)
     tables["remedy_predictions"] = predictions.judge_predictions({"remedy_map": control})
-    return tables | {"remedy_splits": count_splits(thirds)}
+    tables["remedy_splits"] = count_splits(thirds)
+    return {name: table for name, table in tables.items() if len(table.columns)}
