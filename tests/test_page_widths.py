@@ -9,7 +9,7 @@ from paraguard_utils import paths, run
 WIDTH = 778
 TALLEST = {"00_results": 3000, "06_validity": 8000, "07_remedies": 8000, "A3_more": 60000}
 TALLEST |= dict.fromkeys(("01_corpus_building", "02_querying", "03_scoring", "04_cohort_analysis"), 6000)
-TALLEST |= {"05_guard_comparison": 6000, "A1_labels": 9000, "A2_writers": 9000}
+TALLEST |= {"05_guard_comparison": 6000, "A1_labels": 9200, "A2_writers": 9000}
 """Pixels that GitHub gives a cell, and how tall a notebook may become in them."""
 
 PRINTED = 600
