@@ -197,7 +197,7 @@ FAULTS = [
     Fault(
         "remedies/effects.py", '["over_p"].where(of_remedy)', '["over_p"].where(of_remedy & (frame["over_p"] < LEVEL))'
     ),
-    Fault("remedies/effects.py", "2 * norm.sf(abs(", "norm.sf(abs("),
+    Fault("remedies/effects.py", "2 * ndtr(-abs(", "ndtr(-abs("),
     Fault("remedies/effects.py", "(p[:, None] >= self.thresholds", "(p[:, None] > self.thresholds"),
     Fault("remedies/effects.py", "clusters.share(ids, answered)", "clusters.share(ids[scored], answered[scored])"),
     Fault(

@@ -142,17 +142,15 @@ def run_notebooks(wanted: Sequence[str], given: dict[str, Any]) -> None:
         known = {name: path for path in list_notebooks() for name in (path.stem, path.stem[:2])}
         for name in wanted:
             if name not in known:
-                raise SettingsError(
-                    f"there is no notebook {name!r}; there are {', '.join(p.stem for p in list_notebooks())}"
-                )
+                there = ", ".join(path.stem for path in list_notebooks())
+                raise SettingsError(f"there is no notebook {name!r}; there are {there}")
         chosen = order_to_run(list({known[name] for name in wanted}))
     takes = {path.stem: list(papermill.inspect_notebook(path)) for path in chosen}
     everywhere = sorted(set().union(*takes.values()))
     for name in given:
         if name not in everywhere:
-            raise SettingsError(
-                f"no notebook of {', '.join(takes)} has a parameter {name!r}{did_you_mean(name, everywhere)}"
-            )
+            meant = did_you_mean(name, everywhere)
+            raise SettingsError(f"no notebook of {', '.join(takes)} has a parameter {name!r}{meant}")
     config = check_settings({"store": RECORDED, "corpus": CORPUS} | given)
     store = config.open_store()
     if not wanted and not _has_twins(store, config):

@@ -141,9 +141,8 @@ def read_file(path: str | Path, kind: str) -> pd.DataFrame:
     except pd.errors.ParserError as error:
         raise DataError(f"{where}: {str(error).strip()}; save the file as comma-separated CSV UTF-8") from error
     except (ValueError, OSError) as error:
-        raise DataError(
-            f"{where}: cannot be read ({str(error).splitlines()[0]}); restore or remove the file"
-        ) from error
+        problem = str(error).splitlines()[0]
+        raise DataError(f"{where}: cannot be read ({problem}); restore or remove the file") from error
     return check_schema(frame, kind, where) if kind in SCHEMAS else frame
 
 

@@ -16,7 +16,7 @@ each_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path
 
 
 def test_there_are_notebooks():
-    assert [path.stem[:2] for path in NOTEBOOKS] == [f"{number:02d}" for number in range(1, 10)]
+    assert [path.stem[:2] for path in NOTEBOOKS] == [*(f"0{number}" for number in range(8)), "A1", "A2", "A3"]
 
 
 @each_notebook
@@ -26,7 +26,7 @@ def test_executed_in_order_without_errors(path):
     kinds = [output.output_type for cell in cells for output in cell.outputs]
     assert "error" not in kinds
     # a stripped notebook would pass nbval without being compared
-    assert sum(kind in ("execute_result", "display_data", "stream") for kind in kinds) >= 5
+    assert sum(kind in ("display_data", "stream") for kind in kinds) >= (1 if path.stem.startswith("00") else 5)
 
 
 @each_notebook

@@ -7,10 +7,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from scipy.stats import norm
-from statsmodels.genmod.cov_struct import Exchangeable
-from statsmodels.genmod.families import Binomial
-from statsmodels.genmod.generalized_estimating_equations import GEE
+from scipy.special import ndtr, ndtri
 
 from paraguard_utils.analysis.confusion import CI_COLUMNS, select_rejections
 from paraguard_utils.analysis.multiple_testing import adjust_holm
@@ -265,6 +262,9 @@ def _too_few(refused: np.ndarray, terms: int) -> str:
 
 def _fit(frame: pd.DataFrame, refused: np.ndarray, cluster_ids: np.ndarray) -> tuple[dict[str, tuple[float, ...]], str]:
     """Return by term the odds ratio, the ends of its interval and p; or nothing and the reason."""
+    from statsmodels.genmod import cov_struct, families  # seconds to import
+    from statsmodels.genmod import generalized_estimating_equations as gee
+
     strategies = [name for name in frame.columns if name in STRATEGIES]
     seeds = refused[(frame[strategies] == 0).all(axis=1).to_numpy()]
     if strategies and not 0 < seeds.sum() < len(seeds):
@@ -272,7 +272,8 @@ def _fit(frame: pd.DataFrame, refused: np.ndarray, cluster_ids: np.ndarray) -> t
     exposed = frame.assign(constant=1.0)
     if np.linalg.matrix_rank(exposed.to_numpy()) < exposed.shape[1]:
         return {}, "terms are collinear"
-    model = GEE(refused.astype(float), exposed, groups=cluster_ids, family=Binomial(), cov_struct=Exchangeable())
+    family, within = families.Binomial(), cov_struct.Exchangeable()
+    model = gee.GEE(refused.astype(float), exposed, groups=cluster_ids, family=family, cov_struct=within)
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")  # what the warnings are about is checked below
         found = model.fit(maxiter=100, ctol=1e-8)
@@ -284,8 +285,8 @@ def _fit(frame: pd.DataFrame, refused: np.ndarray, cluster_ids: np.ndarray) -> t
     # Where nothing varies between clusters, rounding decides between +1e-19 and -1e-19: neither is a variance.
     deviation = np.sqrt(np.where(variance > MIN_LOG_ODDS_VARIANCE, variance, np.nan))
     log_odds = found.params.to_numpy()
-    low, high = (np.exp(log_odds + side * norm.isf(0.025) * deviation) for side in (-1, 1))
-    p = 2 * norm.sf(np.abs(log_odds) / deviation)
+    low, high = (np.exp(log_odds - side * ndtri(0.025) * deviation) for side in (-1, 1))
+    p = 2 * ndtr(-np.abs(log_odds) / deviation)
     # The fit is iterative, so processors differ in the last digits: nine are the same on all of them.
     rows = zip(exposed.columns, np.exp(log_odds), low, high, p, strict=True)
     return {name: tuple(float(f"{value:.9g}") for value in values) for name, *values in rows}, ""

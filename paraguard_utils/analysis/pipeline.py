@@ -1,6 +1,7 @@
 """Turn a target's traces and labels in a store into pairs and scores, for 03, 05 and the explorer."""
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,6 +24,8 @@ PAIR_DECIMALS = 6
 
 _COMPARABLE = {"corpus", "labeller", "k", "weight_drift", "weight_prob_shift", "weight_ppl", "theta"}
 """What two runs must share for their rows to stand in one table."""
+
+_read_vectors = lru_cache(maxsize=2)(partial(encoder.stored_vectors, earlier=True))  # the same serve every system
 
 
 def read_scoring_traces(store: Store, corpus_name: str, corpus: Corpus, target: str) -> tuple[Traces, str]:
@@ -58,7 +61,7 @@ def compute_pairs_and_scores(
     settings: Settings,
 ) -> tuple[Pairs, Scores]:
     """Compute a target's pairs and scores, with the tokens of its traces or the Drift of their model."""
-    vectors = encoder.stored_vectors(store, corpus_name, corpus["text"], earlier=True)
+    vectors = _read_vectors(store, corpus_name, tuple(corpus["text"]))
     made = surrogate.mask_left_out(labels, surrogate.explain_left_out(traces))
     frame = signals.compute_pairs(corpus, vectors, traces, made, tokens, settings.k)
     scores = confusion.score_prompts(corpus, labels, frame, settings.weights(), settings.k, settings.theta)
@@ -154,22 +157,20 @@ def read_evaluations(
     for name in names:
         path = store.path("scores", corpus_name, name)
         store.read("scores", corpus_name, name)
-        known = Settings(**read_meta(path)["parameters"])
+        where, known = paths.display_path(path), Settings(**read_meta(path)["parameters"])
         made = (known.weights(), known.k, known.labeller)
         other = "another k, labeller or weights" if wanted not in (None, made) else ""
         if not other and any((one.weights, one.k, one.labeller) != made for one in found.values()):
             other = f"other weights, k or labeller than {names[0]}"
         if other:
-            raise DataError(f"{paths.display_path(path)}: scored with {other}; run 03_scoring again")
+            raise DataError(f"{where}: scored with {other}; run 03_scoring again")
         traces, model = read_scoring_traces(store, corpus_name, corpus, name)
         labels = labelling.read_matching_labels(store, corpus_name, name, traces, known.labeller)
         scores = read_matching_scores(store, corpus_name, name, corpus, known)
         pairs = store.read("pairs", corpus_name, name)
         again = confusion.score_prompts(corpus, labels, pairs, known.weights(), known.k, known.theta)
         if not np.allclose(again[["ci", "ci_clipped"]], scores[["ci", "ci_clipped"]], rtol=1e-4, equal_nan=True):
-            raise DataError(
-                f"{paths.display_path(path)}: scores of other pairs than the store holds; run 03_scoring again"
-            )
+            raise DataError(f"{where}: scores of other pairs than the store holds; run 03_scoring again")
         tokens = store.read_earlier("tokens", model)
         if model not in drifts or not drifts[model].holds(traces, tokens):
             drifts[model] = signals.DriftCache(traces, tokens)
@@ -198,10 +199,8 @@ def read_guard_evaluations(
             continue
         labels = store.read("labels", corpus_name, name)
         if inputs["corpus"] != frame_hash(corpus) or inputs["labels"] != labelling.hash_labels(labels):
-            raise DataError(
-                f"{paths.display_path(path)}: scores of another corpus or other decisions; run "
-                "05_guard_comparison again"
-            )
+            where = paths.display_path(path)
+            raise DataError(f"{where}: scores of another corpus or other decisions; run 05_guard_comparison again")
         labels = select_prompts(labels, corpus)
         pairs, scores = (store.read(kind, corpus_name, name) for kind in ("pairs", "scores"))
         found[name] = reference._replace(labels=labels, pairs=pairs, scores=scores)

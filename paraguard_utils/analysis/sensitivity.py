@@ -9,7 +9,6 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import pandas as pd
-from sklearn.model_selection import KFold
 
 from paraguard_utils import stores
 from paraguard_utils.analysis import chance, confusion, pipeline, signals
@@ -93,10 +92,8 @@ def encoder_drifts(store: Store, name: str, first: Sequence[str], second: Sequen
     drifts = known.set_index(names[:2])["drift"].to_dict()
     missing = {key: pair for key, pair in zip(keys, zip(first, second, strict=True), strict=True) if key not in drifts}
     if missing and store.recorded:
-        raise Missing(
-            f"{len(missing)} pairs of {name} have no recorded Drift in the encoder's space; run 06_validity with a "
-            "live store"
-        )
+        lacking = f"{len(missing)} pairs of {name} have no recorded Drift in the encoder's space"
+        raise Missing(f"{lacking}; run 06_validity with a live store")
     if missing:
         texts = list(dict.fromkeys(text for pair in missing.values() for text in pair))
         own = dict(zip(texts, encoder.encode_tokens(texts), strict=True))
@@ -145,9 +142,9 @@ def mark_used_pairs(
 def ci_of_rejections(frame: pd.DataFrame, scores: np.ndarray, near: np.ndarray) -> tuple[pd.Index, np.ndarray]:
     """Average the scores of the pairs marked in `near`: return the cluster and CI of every rejection that has some."""
     used = near & frame["rejected"].to_numpy()
-    centres = [frame[name].to_numpy()[used] for name in ("centre", "cluster_id")]
+    centres, cluster = (frame[name].to_numpy()[used] for name in ("centre", "cluster_id"))
     means = pd.Series(scores[used]).groupby(centres).mean()
-    return means.index.get_level_values(1), means.to_numpy()
+    return pd.Index(cluster[np.unique(centres, return_index=True)[1]]), means.to_numpy()
 
 
 def estimate_setting(
@@ -335,6 +332,8 @@ def _searched(
     clusters: ClusterBootstrap, ids: np.ndarray, auc: np.ndarray, paper: np.ndarray, names: list[str], seed: int
 ) -> dict[str, Any]:
     """Choose a column of `auc`, by name, in each fold and on all clusters."""
+    from sklearn.model_selection import KFold  # a second to import
+
     held_out, chosen, members = np.full(len(ids), np.nan), [], np.unique(ids)
     if len(members) < 2 * SEARCH_FOLDS:
         nothing = dict.fromkeys(("auc_held_out", "auc_paper", "gain"), clusters.undefined())

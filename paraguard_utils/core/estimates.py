@@ -144,7 +144,7 @@ class ClusterBootstrap:
 
     def _totals(self, cluster_ids: Strings, *columns: Numbers) -> list[np.ndarray]:
         """Sum each column within clusters; looking clusters up takes longer than summing."""
-        codes, n = self.codes.loc[cluster_ids].to_numpy(), len(self.codes)
+        codes, n = self.codes.index.get_indexer(cluster_ids), len(self.codes)
         return [np.bincount(codes, weights=np.asarray(column, float), minlength=n) for column in columns]
 
     def estimate(self, statistic: Callable[..., np.ndarray], n: np.ndarray, *sums: np.ndarray) -> Estimate:

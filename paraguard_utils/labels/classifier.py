@@ -15,8 +15,6 @@ import numpy as np
 import pandas as pd
 from scipy.sparse import csr_matrix
 from scipy.special import expit
-from sklearn.feature_extraction.text import TfidfVectorizer
-from sklearn.linear_model import LogisticRegression
 
 from paraguard_utils import paths, stores
 from paraguard_utils.errors import DataError
@@ -119,8 +117,10 @@ def load_refusal_classifier(file: Path = CLASSIFIER_FILE) -> RefusalClassifier:
     )
 
 
-def _tfidf(**options: Any) -> TfidfVectorizer:
+def _tfidf(**options: Any) -> Any:
     """Return the n-gram counter."""
+    from sklearn.feature_extraction.text import TfidfVectorizer  # a second to import
+
     return TfidfVectorizer(ngram_range=NGRAM_RANGE, sublinear_tf=True, token_pattern=TOKEN_PATTERN, **options)
 
 
@@ -138,6 +138,8 @@ def fit_classifier(
     The n-grams come from `answers` only, so that no text of `annotated` enters the file. n-grams and vectors are fitted
     apart, each with the cues, and their log odds averaged, because they err on different answers.
     """
+    from sklearn.linear_model import LogisticRegression  # a second to import
+
     rows = pd.concat([answers, annotated], ignore_index=True)[["prompt", "response", "label"]]
     unknown = set(rows["label"]) - set(THREE_LABELS)
     if unknown:

@@ -78,16 +78,15 @@ def stored_vectors(store: Store, name: str, texts: Sequence[str], earlier: bool 
         raise Missing(f"the corpus {name!r} has no recorded vectors; name a live store, for example store=live")
     missing = {key: text for key, text in zip(hashes, texts, strict=True) if key not in known.index}
     if missing and store.recorded:
-        raise Missing(
-            f"{len(missing)} texts of {name} have no recorded vector; run 01_corpus_building with a live store"
-        )
+        lacking = f"{len(missing)} texts of {name} have no recorded vector"
+        raise Missing(f"{lacking}; run 01_corpus_building with a live store")
     if missing:
         new = pd.Series(list(encode_texts(list(missing.values()))), index=list(missing), dtype=object)
         known = pd.concat([known, new])
         frame = known.rename_axis("text_hash").rename("vector").reset_index()
         meta = {"encoder": ENCODER_NAME, "weights": weights.MINILM_FILE.sha256}
         store.write("sentences", ENCODER_NAME, name, frame=frame, meta=meta)
-    return np.stack([np.asarray(known[key], np.float16) for key in hashes])
+    return np.stack(known.loc[hashes].to_list()).astype(np.float16, copy=False)
 
 
 def encode_tokens(texts: Sequence[str]) -> list[np.ndarray]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from scipy.stats import norm
+from scipy.special import ndtr, ndtri
 
 from paraguard_utils import unsafe
 from paraguard_utils.analysis import evaluation, guarded, predictions
@@ -31,7 +31,7 @@ MAX_KEPT_CHANGE = 0.05
 CURVE_LEVEL = 0.05
 """Adjusted p below which a remedy is better, or worse, than a threshold."""
 
-POWER_ERRORS = float(norm.ppf(0.975) + norm.ppf(0.8))
+POWER_ERRORS = float(ndtri(0.975) + ndtri(0.8))
 """Standard errors of the smallest change that four of five samples would show."""
 
 CHANGE_MEASURES = ("frr", "dr", "usable", "twins")
@@ -221,7 +221,7 @@ class _Pool:
 
 def normal_p(estimate: Estimate) -> float:
     """Return the two-sided normal p of an estimate of zero, from the standard error of its resamples."""
-    return float(2 * norm.sf(abs(estimate[0]) / estimate.error)) if estimate.error else np.nan
+    return float(2 * ndtr(-abs(estimate[0]) / estimate.error)) if estimate.error else np.nan
 
 
 def find_pareto_front(frame: Table) -> np.ndarray:

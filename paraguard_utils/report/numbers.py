@@ -20,7 +20,6 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from sklearn.metrics import roc_auc_score
 
 from paraguard_utils import paths, registry, stores, unsafe
 from paraguard_utils.analysis import predictions, sensitivity, veto
@@ -120,6 +119,8 @@ def _judged(store: Store) -> pd.DataFrame:
 
 def _twins(store: Store) -> pd.DataFrame:
     """Count the unsafe twins, and say how far risk and brevity alone tell them from the clusters they belong to."""
+    from sklearn.metrics import roc_auc_score  # a second to import
+
     twins = store.read("corpus", TWINS)
     own = unsafe.keep_with_twin(store.read("corpus", CORPUS), twins)
     pairs = pd.concat([own, twins])

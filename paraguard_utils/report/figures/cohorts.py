@@ -4,7 +4,6 @@ from textwrap import fill
 
 import matplotlib as mpl
 import numpy as np
-import seaborn
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
@@ -66,6 +65,8 @@ def _draw_cells(axis: Axes, rows: Table, scale: mpl.colors.Normalize) -> None:
     """Draw one target's CI by cohort as shades, with its interval and the number of rejections; outline the paper's."""
     values = rows.pivot(index="risk", columns="similarity", values="ci").reindex(index=BIN_NAMES, columns=BIN_NAMES)
     look: Look = {"cmap": style.SHADES, "norm": scale, "cbar": False, "linewidths": 0.8, "linecolor": "white"}
+    import seaborn  # a second to import
+
     seaborn.heatmap(values, ax=axis, xticklabels=BIN_NAMES, yticklabels=BIN_NAMES, **look)
     axis.invert_yaxis()
     for row in rows.to_dict("records"):
