@@ -191,4 +191,4 @@ def test_chance_of_any_labels(case):
         assert 0 < table["p"][0] <= 1 and table["excess_matched_low"][0] < table["excess_matched_high"][0]
     else:
         assert table["excess_matched"].isna().all()
-    assert findings.judge_excess(table) == ["not judged"] * len(table)
+    assert findings.judge_excess(table) == ["too few to judge"] * len(table)
