@@ -35,11 +35,11 @@ WHOLE_RUN = "all"
 RESUMING = ("01_corpus_building", "02_querying", "05_guard_comparison", "07_remedies", "A2_writers", WHOLE_RUN)
 """Notebooks that embed, ask or score, and in a live store do only what is missing."""
 
-READING_ONLY = ("06", "A1", "A3")
+READING_ONLY = ("06", "A1")
 """Notebooks that only read what earlier ones make, and nothing of each other."""
 
-RESULTS_PAGE = "00"
-"""The notebook that shows the tables of all others, and so runs last."""
+LAST = ("A3", "00")
+"""Notebooks that show the tables of all others, and so run last."""
 
 JUDGE_MODEL = "qwen2.5-coder-0.5b-instruct"
 """The model that judges the recorded answers."""
@@ -51,8 +51,8 @@ def list_notebooks(*numbers: str) -> list[Path]:
 
 
 def order_to_run(chosen: Sequence[Path]) -> list[Path]:
-    """Return notebooks in the order in which they run: the page of results shows what all others make."""
-    return sorted(chosen, key=lambda path: (path.stem[:2] == RESULTS_PAGE, path.stem))
+    """Return notebooks in the order in which they run: what shows the tables of others comes last."""
+    return sorted(chosen, key=lambda path: (path.stem[:2] in LAST, path.stem[:2] in LAST[1:], path.stem))
 
 
 def execute_notebook(notebook: Path, output: Path, parameters: dict[str, Any]) -> None:
@@ -211,10 +211,10 @@ def reproduce_live() -> None:
         "A2": {"paraphraser": registry.list_default_models()[0]},
     }
     started = time.monotonic()
-    asking = [path for path in list_notebooks() if path.stem[:2] not in (*READING_ONLY, RESULTS_PAGE)]
+    asking = [path for path in list_notebooks() if path.stem[:2] not in (*READING_ONLY, *LAST)]
     minutes = run_all(LIVE, given, asking)
     minutes |= run_side_by_side(LIVE, list_notebooks(*READING_ONLY))
-    minutes |= run_all(LIVE, {}, list_notebooks(RESULTS_PAGE))
+    minutes |= run_all(LIVE, {}, order_to_run(list_notebooks(*LAST)))
     minutes[WHOLE_RUN] = round((time.monotonic() - started) / 60, 1)
     earlier = dict(live.read("tables", MINUTES_TABLE).to_numpy()) if live.has("tables", MINUTES_TABLE) else {}
     if done:  # what goes on where it was says nothing about how long the whole takes

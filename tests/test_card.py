@@ -16,9 +16,9 @@ from paraguard_utils.schemas import SCHEMAS
 TEXT = croissant.CARD_FILE.read_text(encoding="utf-8")
 SECTIONS = croissant.read_card_sections(TEXT)
 HEADER = DatasetCard(TEXT).data.to_dict()
-TARGETS = {kind: set(registry.published_targets(kind).index) for kind in ("chat", "guard")}
+TARGETS = {kind: set(registry.published_targets(kind).index) for kind in ("chat", "guard", "refusal")}
 ITSELF = ("README.md", "LICENSE", "croissant.json")
-COUNTED = {"labels": ("chat", "guard"), "scores": ("chat", "guard"), "traces": ("chat",)}
+COUNTED = {"labels": ("chat", "guard", "refusal"), "scores": ("chat", "guard", "refusal"), "traces": ("chat",)}
 """Kinds with one file a target, and of which targets."""
 
 

@@ -37,7 +37,6 @@ NOT_RUN = {
     "make site": "make html makes the same pages",
     "make reproduce": "run below, killed and resumed",
     "make figures": "nbval runs the same notebooks on the same record; weekly.yml draws it anew and compares",
-    "make remedies": "asks for an hour; test_remedies_models runs every remedy",
     "make servers": "fetches 3.5 GB of packages",
     "make cluster": "fetches 250 MB of packages",
     ".venv/bin/paraguard run 01 --store written": "asks two servers thousands of prompts; test_writer runs it",

@@ -124,7 +124,7 @@ def test_four_clusters_with_twins_go_through_the_last_notebooks(tiny_folder, rec
     store.write("corpus", "paraguard_twins", frame=every[of.isin(ids)], meta={})
     given = {"store": "test", "corpus": "small", "model": str(tiny_folder)}
     ask_and_score(["none", "safety", "strict"], **given)
-    for stem in ("06_validity", "07_remedies", "A3_more"):
+    for stem in ("04_cohort_analysis", "06_validity", "07_remedies", "A3_more"):
         run_here(stem, **given, resamples=100)
     assert all(store.has("tables", name) for name in ("predictions", "vetoes", "remedy_map", "by_wording"))
 

@@ -202,11 +202,11 @@ def _remedy_lines(found: MeasuredRemedies | None, target: str, config: Settings)
     (title,) = registry.display_titles([found.target])
     if found.target != target:
         lines += [f"   Measured on {title}, not on your model: the recorded one under this wrapper of nearest FRR"]
-        return [*lines, *_try(target, config, row["remedy"] if row else "all")]
+        return [*lines, *_try(target, config, row["remedy"] if row else "")]
     return [*lines, f"   Measured on {title}, in the {found.place} store"]
 
 
-def _try(target: str, config: Settings, remedy: str = "all") -> list[str]:
+def _try(target: str, config: Settings, remedy: str = "") -> list[str]:
     """Say how to try remedies on the user's model."""
     if prompting.is_served_target(target):
         return [f"   On a model behind a server 07 tries what needs no weights: {_command('07', config)}"]

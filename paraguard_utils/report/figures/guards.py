@@ -34,12 +34,12 @@ def plot_both_corpora(table: Table) -> Figure:
 
 
 def plot_guard_sweep(table: Table, own: Table) -> Figure:
-    """Draw what each guard rejects at every threshold: harmful twins against harmless requests, and its DR on these.
+    """Draw what each guard rejects at every threshold: harmful twins against harmless requests.
 
     A guard that sees nothing lies on the dotted diagonal; the dot is its own threshold, of which `own` has target,
     benign_rejected and twins_rejected. A page wide. `table` is `guarded.sweep_guard_thresholds` with a column target.
     """
-    labels = ("harmless requests rejected", "twins rejected; DR")
+    labels = ("harmless requests rejected", "harmful twins rejected")
     figure, panels = style.make_target_grid(table, 4, 1.5, 0.0, *labels)
     for place, (axis, name, rows) in enumerate(panels):
         curve = rows.sort_values("threshold", ascending=False)
@@ -47,12 +47,10 @@ def plot_guard_sweep(table: Table, own: Table) -> Figure:
         axis.plot([0, 1], [0, 1], **style.CHANCE_LINE)
         axis.fill_between(x, *ends, color=style.GREY, alpha=0.25, lw=0)
         axis.plot(x, curve["rejected_twins"], color=_REJECT, lw=1.2)
-        axis.plot(x, curve["dr"], color=style.INK, lw=0.8, ls="--")
         at = own.set_index("target").loc[name]
         axis.plot(at["benign_rejected"], at["twins_rejected"], "o", ms=4, color=_REJECT, clip_on=False)
-        axis.set(xlim=(0, 1), ylim=(0, 1.15), xticks=(0, 0.5, 1), title=axis.get_title("left").replace(", ", ",\n"))
+        axis.set(xlim=(0, 1), ylim=(0, 1), xticks=(0, 0.5, 1), title=axis.get_title("left").replace(", ", ",\n"))
         axis.xaxis.set_tick_params(labelbottom=place + 4 >= len(panels))
-    style.write_remark(panels[0][0], 0.98, 0.02, "solid: twins rejected\ndashed: DR", ha="right", va="bottom")
     return figure
 
 
