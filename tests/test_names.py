@@ -29,7 +29,7 @@ def test_a_public_name_stands_in_one_module():
 
 
 def test_rooms_keep_their_size():
-    """21,000 lines held before the guards that people deploy were asked in their makers' words, on devices and at servers."""
+    """21,000 lines held before the guards that people deploy were asked as their makers ask them."""
     sizes = defaultdict(int)
     for path in (paths.ROOT / "paraguard_utils").rglob("*.py"):
         room = path.relative_to(paths.ROOT / "paraguard_utils").parts[0]
