@@ -39,7 +39,7 @@ READING_ONLY = ("06", "A1")
 """Notebooks that only read what earlier ones make, and nothing of each other."""
 
 LAST = ("A3", "00")
-"""Notebooks that show the tables of all others, and so run last."""
+"""Notebooks that show the tables of all others, and so run last, in this order."""
 
 JUDGE_MODEL = "qwen2.5-coder-0.5b-instruct"
 """The model that judges the recorded answers."""
@@ -52,7 +52,8 @@ def list_notebooks(*numbers: str) -> list[Path]:
 
 def order_to_run(chosen: Sequence[Path]) -> list[Path]:
     """Return notebooks in the order in which they run: what shows the tables of others comes last."""
-    return sorted(chosen, key=lambda path: (path.stem[:2] in LAST, path.stem[:2] in LAST[1:], path.stem))
+    late = {number: place for place, number in enumerate(LAST, 1)}
+    return sorted(chosen, key=lambda path: (late.get(path.stem[:2], 0), path.stem))
 
 
 def execute_notebook(notebook: Path, output: Path, parameters: dict[str, Any]) -> None:
@@ -172,12 +173,9 @@ def describe_model(store: stores.Store, config: Settings) -> list[str]:
         table = table[table["target"].isin(names) & (table["reading"] == "relative")]
         again = store.read("tables", "table1_rephrasing").drop(columns=["n_reject", "few"])
         again.columns = again.columns.str.replace("3_twins", "3_harmful")
+        unknown = "not known, too little was refused or answered"
         for row in table.merge(again, on="target").to_dict("records"):
-            dr = (
-                "not known, too little was refused or answered"
-                if row["few_dr"]
-                else tables.format_estimate(row, "dr", 2)
-            )
+            dr = unknown if row["few_dr"] else tables.format_estimate(row, "dr", 2)
             said = audit.describe_system(row | {"system": row["target"]})
             lines.append(f"{said} DR is {dr} (0: meaning decides; 1: it does not).")
     page = paths.display_path(store.writes / "notebooks" / "00_results.ipynb")
@@ -202,7 +200,7 @@ def reproduce_live() -> None:
     size = len(stores.Store(RECORDED).read("corpus", CORPUS))
     usual = check_settings({"store": LIVE, "corpus": CORPUS})
     done = targets.print_preflight(live, CORPUS, size, list(registry.default_targets().index), usual)
-    # A slow guard is scored where it was asked on request. The default model shows in 01 what a model writes.
+    # A slow guard is scored where it was asked on request. The default model shows in A2 what a model writes.
     guards = registry.published_targets("guard", "refusal")
     there = [name for name in guards.index if guards["default"][name] == "yes" or live.has("guards", CORPUS, name)]
     given: dict[str, dict[str, Any]] = {
