@@ -33,6 +33,9 @@ RAY_DEVICE = "ray"
 MODEL_PREFIX = "model:"
 """How `candidates` begins that names a model which is to write them."""
 
+SERVED_PREFIX = "openai/"
+"""How the name of a model, or of a guard, begins that is asked at a server."""
+
 ADDRESS_PATTERN = r"^((https?|file)://\S+)?$"
 """Of a server, or of a folder of requests and results."""
 
@@ -190,7 +193,7 @@ def check_settings(given: Mapping[str, Any]) -> Settings:
         )
     if settings.candidates == MODEL_PREFIX:
         raise SettingsError("parameter 'candidates': model: names no model; name it, as in model:NAME")
-    served = [guard for guard in settings.asked_guards() if guard.startswith("openai/") or guard.endswith(".yaml")]
+    served = [guard for guard in settings.asked_guards() if guard.startswith(SERVED_PREFIX) or guard.endswith(".yaml")]
     if settings.base_url and not (settings.model or settings.writer or served):
         raise SettingsError(
             "parameter 'base_url': a server is asked for a model; name it, as in model=openai/NAME, in 01 as in "

@@ -20,7 +20,7 @@ from paraguard_utils.models.backends import Backend, BackendSource
 from paraguard_utils.models.loading import slugify_model
 from paraguard_utils.models.prompting import Decoding, Sampling
 from paraguard_utils.schemas import Seeds
-from paraguard_utils.settings import MODEL_PREFIX, Settings
+from paraguard_utils.settings import MODEL_PREFIX, SERVED_PREFIX, Settings
 
 PARAPHRASE_DECODING = Decoding(max_new_tokens=96)  # some paraphrases are longer than the 64 tokens of an answer
 JUDGE_DECODING = Decoding(max_new_tokens=4)  # of a judge's reply only the first word is read
@@ -121,7 +121,7 @@ def _model_id(source: BackendSource, other: BackendSource) -> str:
     """Return which model it is: its weights where those of both are known, else its name without owner and revision."""
     if isinstance(source, loading.ModelSource) and isinstance(other, loading.ModelSource):
         return source.weights_id
-    name = source.argument.removeprefix("openai/").rstrip("/").partition("@")[0]
+    name = source.argument.removeprefix(SERVED_PREFIX).rstrip("/").partition("@")[0]
     return slugify_model(name.rpartition("/")[2])
 
 

@@ -22,12 +22,10 @@ from paraguard_utils.guards import formats
 from paraguard_utils.guards.contract import Guard, GuardNotes, GuardScorer
 from paraguard_utils.guards.formats import GuardEntry, ServiceCall
 from paraguard_utils.models import loading, prompting, served
+from paraguard_utils.settings import SERVED_PREFIX
 
 if TYPE_CHECKING:
     import torch
-
-SERVED_PREFIX = "openai/"
-"""How the name of a guard begins that is asked at a server, as a model's does."""
 
 
 def match_guard_entry(name: str, entries: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Any] | None:

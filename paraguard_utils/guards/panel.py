@@ -24,6 +24,7 @@ from paraguard_utils.errors import DataError, Missing, SettingsError, UserError
 from paraguard_utils.guards import chat, formats, packaged
 from paraguard_utils.guards.contract import Guard, GuardNotes, GuardScorer, check_probabilities
 from paraguard_utils.schemas import Corpus, Labels
+from paraguard_utils.settings import SERVED_PREFIX
 from paraguard_utils.stores import Store, frame_hash, read_upstream_csv
 
 MAX_FIRST_FAILURES = 20  # a guard that fails on its first texts is given up after as many
@@ -229,7 +230,7 @@ def _from_deployed(model: str, given: Mapping[str, Any], options: Mapping[str, A
     if found and found["kind"] == "endpoint":
         options = {**options, "base_url": ""}  # a model's server is another's than a service
     elif options.get("base_url"):
-        found = deployed.match_guard_entry(like.removeprefix(deployed.SERVED_PREFIX), entries)
+        found = deployed.match_guard_entry(like.removeprefix(SERVED_PREFIX), entries)
     entry = {**(found or {}), **{field: value for field, value in given.items() if field != "match"}}
     if not entry.get("kind"):
         raise SettingsError(registry.unknown_guard(model))

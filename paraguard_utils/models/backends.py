@@ -6,7 +6,7 @@ from typing import TypeAlias
 from paraguard_utils import registry
 from paraguard_utils.models import batch_files, loading, ray_cluster, served
 from paraguard_utils.models.local import LocalBackend
-from paraguard_utils.settings import RAY_DEVICE, Settings
+from paraguard_utils.settings import RAY_DEVICE, SERVED_PREFIX, Settings
 
 FILE_SCHEME = "file://"  # the beginning of a `base_url` that is a folder of requests and results
 
@@ -30,7 +30,7 @@ def resolve_backends(settings: Settings) -> list[BackendSource]:
     if not settings.base_url:
         names = [settings.model] if settings.model else registry.list_default_models()
         return [loading.resolve_model(name) for name in names]
-    name = settings.model.removeprefix("openai/")
+    name = settings.model.removeprefix(SERVED_PREFIX)
     if settings.base_url.startswith(FILE_SCHEME):
         folder = Path(settings.base_url.removeprefix(FILE_SCHEME)).expanduser()
         return [batch_files.BatchFiles(name, folder, settings.model)]

@@ -19,7 +19,7 @@ from paraguard_utils.models import prompting, trace_store
 from paraguard_utils.remedies import tuning_data
 from paraguard_utils.report import review, tables
 from paraguard_utils.schemas import Corpus, Labels, Table
-from paraguard_utils.settings import CORPUS, Settings
+from paraguard_utils.settings import CORPUS, SERVED_PREFIX, Settings
 from paraguard_utils.stores import LIVE, RECORDED, Store
 
 REMEDY_MAP_TABLE = "remedy_map"
@@ -159,7 +159,7 @@ def _command(notebooks: str, config: Settings, *more: str) -> str:
     parts = [f"paraguard run {notebooks} --model {shlex.quote(config.model)}"]
     parts += [f"--store {config.store}"] if config.store not in (LIVE, RECORDED) else []
     parts += [f"--corpus {config.corpus}"] if config.corpus != CORPUS else []
-    parts += ["-p base_url=URL"] if config.model.startswith("openai/") and "02" in notebooks else []
+    parts += ["-p base_url=URL"] if config.model.startswith(SERVED_PREFIX) and "02" in notebooks else []
     return " ".join([*parts, *more])
 
 
