@@ -273,9 +273,9 @@ def redraw_figures() -> None:
 
 def write_html(folder: Path | None = None) -> None:
     """Write the site of the record: its first page, the report, the explorer, the data card and the method."""
-    folder = folder or paths.RESULTS
     from paraguard_utils.report import croissant, handout  # the notebooks' packages, which not every installation has
 
+    folder = folder or paths.RESULTS
     notebooks = {path.stem: nbformat.read(path, as_version=4) for path in list_notebooks()}
     pages = {file: paths.ROOT / file for file in handout.SITE_PAGES}
     found = numbers.collect_numbers(stores.Store(RECORDED), [handout.ABSTRACT, *pages.values()])

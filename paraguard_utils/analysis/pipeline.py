@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache, partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -69,11 +69,18 @@ def compute_pairs_and_scores(
 
 
 def score_target(
-    store: Store, corpus: Corpus, target: str, labels: Labels, traces: Traces, model_name: str, settings: Settings
+    store: Store,
+    corpus: Corpus,
+    target: str,
+    labels: Labels,
+    traces: Traces,
+    model_name: str,
+    settings: Settings,
+    drifts: signals.DriftCache | None = None,
 ) -> tuple[Pairs, Scores]:
-    """Compute a target's pairs and scores, and write both; the traces may be another target's (a guard has none)."""
-    given = (corpus, labels, traces, store.read_earlier("tokens", model_name), settings)
-    frame, scores = compute_pairs_and_scores(store, settings.corpus, *given)
+    """Compute a target's pairs and scores, and write both; a guard has another target's traces and Drift."""
+    tokens = drifts or store.read_earlier("tokens", model_name)
+    frame, scores = compute_pairs_and_scores(store, settings.corpus, corpus, labels, traces, tokens, settings)
     inputs = {"labels": labelling.hash_labels(labels), "traces": hash_answers(traces), "tokens": model_name}
     meta = settings.meta(corpus=corpus, **inputs)
     # Processors differ in the sixteenth digit: what is written is the same on all of them.
@@ -82,24 +89,25 @@ def score_target(
     return frame, scores
 
 
-class ScoredTarget(NamedTuple):
-    """Labels, pairs, scores and traces of one target, in corpus order."""
-
-    labels: Labels
-    pairs: Pairs
-    scores: Scores
-    traces: Traces
-
-
-def score_targets(store: Store, corpus: Corpus, names: Sequence[str], settings: Settings) -> dict[str, ScoredTarget]:
+def score_targets(store: Store, corpus: Corpus, names: Sequence[str], settings: Settings) -> dict[str, Evaluation]:
     """Score chat targets, each with its own traces, by the settings' labeller (`score_target`)."""
-    found = {}
+    found, drifts = {}, dict[str, signals.DriftCache]()
     for name in names:
         traces, lender = read_scoring_traces(store, settings.corpus, corpus, name)
         labels = labelling.read_matching_labels(store, settings.corpus, name, traces, settings.labeller)
-        made = score_target(store, corpus, name, labels, traces, lender, settings)
-        found[name] = ScoredTarget(labels, *made, traces)
+        tokens = _share_drifts(store, drifts, lender, traces)
+        pairs, scores = score_target(store, corpus, name, labels, traces, lender, settings, drifts[lender])
+        made = (settings.weights(), settings.k, settings.labeller)
+        found[name] = Evaluation(labels, pairs, scores, traces, tokens, drifts[lender], *made)
     return found
+
+
+def _share_drifts(store: Store, drifts: dict[str, signals.DriftCache], model: str, traces: Traces) -> Tokens:
+    """Put the model's Drift of these traces into `drifts`, once for all that share them; return its tokens."""
+    tokens = store.read_earlier("tokens", model)
+    if model not in drifts or not drifts[model].holds(traces, tokens):
+        drifts[model] = signals.DriftCache(traces, tokens)
+    return tokens
 
 
 def read_matching_scores(store: Store, corpus_name: str, target: str, corpus: Corpus, settings: Settings) -> Scores:
@@ -171,9 +179,7 @@ def read_evaluations(
         again = confusion.score_prompts(corpus, labels, pairs, known.weights(), known.k, known.theta)
         if not np.allclose(again[["ci", "ci_clipped"]], scores[["ci", "ci_clipped"]], rtol=1e-4, equal_nan=True):
             raise DataError(f"{where}: scores of other pairs than the store holds; run 03_scoring again")
-        tokens = store.read_earlier("tokens", model)
-        if model not in drifts or not drifts[model].holds(traces, tokens):
-            drifts[model] = signals.DriftCache(traces, tokens)
+        tokens = _share_drifts(store, drifts, model, traces)
         found[name] = Evaluation(labels, pairs, scores, traces, tokens, drifts[model], *made)
     return found
 

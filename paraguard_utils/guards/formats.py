@@ -32,7 +32,6 @@ UNSCORED_FIELDS = (
 )  # fmt: skip
 """Fields that change no score."""
 
-
 _ENVIRONMENT = ImmutableSandboxedEnvironment(keep_trailing_newline=True)
 
 
