@@ -157,7 +157,7 @@ def _has_words(traces: pd.DataFrame) -> np.ndarray:
 def _has_first(traces: pd.DataFrame) -> np.ndarray:
     """Return which traces have a likeliest first token, each with its probability, and the mass of the rest."""
     rows = traces[_FIRST].itertuples(index=False)
-    found = [0 < len(ids) == len(logs) and not np.isnan([*logs, tail]).any() for ids, logs, tail in rows]
+    found = [0 < len(ids) == len(logs) and not (np.isnan(tail) or np.isnan(logs).any()) for ids, logs, tail in rows]
     return np.array(found, bool)
 
 

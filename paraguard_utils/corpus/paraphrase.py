@@ -353,18 +353,17 @@ def paraphrase_by_rules(seeds: pd.DataFrame, seed: int = SEED) -> pd.DataFrame:
 
     Returns seed_id, strategy, text, rule (the frame's name, or the kind of substitution); no two of a seed alike.
     """
-    rows = []
-    for seed_id, text in zip(seeds["seed_id"], seeds["text"], strict=True):
-        known = {match_key(text)}
-        for strategy, rule, new in _candidates(text, seed):
-            if match_key(new) not in known:
-                known.add(match_key(new))
-                rows.append((seed_id, strategy, new, rule))
+    rows = [
+        (seed_id, strategy, new, rule)
+        for seed_id, text in zip(seeds["seed_id"], seeds["text"], strict=True)
+        for strategy, rule, new in paraphrase_text(text, seed)
+    ]
     return pd.DataFrame(rows, columns=["seed_id", "strategy", "text", "rule"])
 
 
-def _candidates(text: str, seed: int) -> Iterator[tuple[str, str, str]]:
-    """Yield strategy, rule and text; a text may come more than once."""
+def paraphrase_text(text: str, seed: int = SEED) -> Iterator[tuple[str, str, str]]:
+    """Yield strategy, rule and text of the candidates of `paraphrase_by_rules` for one text, as they are wanted."""
+    known = {match_key(text)}
     kinds = Counter(kind for _, _, options in find_substitutions(text) for kind in options)
     for strategy in STRATEGIES:
         content = f"{seed}\x1f{strategy}\x1f{text}".encode()
@@ -376,7 +375,10 @@ def _candidates(text: str, seed: int) -> Iterator[tuple[str, str, str]]:
         for number, (rule, base, kept) in enumerate(_bases(text, strategy, kinds, generator)):
             always = [strategy] if charged else [rule.partition("-")[0]] if strategy == "register" else []
             beside = ["lexical"] if always else ["lexical", "formal"]
-            yield strategy, rule, substitute_words(base, generator, always, beside, shares[number % len(shares)], kept)
+            new = substitute_words(base, generator, always, beside, shares[number % len(shares)], kept)
+            if match_key(new) not in known:
+                known.add(match_key(new))
+                yield strategy, rule, new
 
 
 def _bases(

@@ -32,9 +32,10 @@ def reword_prompts(prompts: pd.DataFrame) -> pd.DataFrame:
 def _in_other_words(text: str) -> tuple[tuple[str, str], ...]:
     """Return the strategies and texts of a prompt's rewordings."""
     found: dict[str, str] = {}
-    candidates = paraphrase.paraphrase_by_rules(pd.DataFrame({"seed_id": ["own"], "text": [text]}))
-    for strategy, new in zip(candidates["strategy"], candidates["text"], strict=True):
+    for strategy, _, new in paraphrase.paraphrase_text(text):
         overlap = max(jaccard(split_words(new), split_words(text)), jaccard(content_words(new), content_words(text)))
         if overlap <= Gates().max_overlap:
             found.setdefault(strategy, new)
-    return tuple(found.items())[:MAX_REWORDINGS]
+        if len(found) == MAX_REWORDINGS:
+            break  # candidates take a while to write
+    return tuple(found.items())
