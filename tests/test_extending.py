@@ -15,8 +15,8 @@ METRIC = {
         "answered": clusters.share(cluster[scored], ~rejected[scored]),
         "frr": """,
     },
-    "paraguard_utils/report/tables.py": {
-        "COLUMN_HEADINGS = {\n": 'COLUMN_HEADINGS = {\n    "answered": "answered",\n',
+    "paraguard_utils/core/measures.py": {
+        "\nMEASURES = {\n": '\nMEASURES = {\n    "answered": Measure("helped", headline=True),\n',
     },
 }
 """By file: texts that stand there once, and what takes their place; what is added where there is no such file."""
@@ -111,6 +111,9 @@ labels = pd.DataFrame({"label": ["accept", "reject", "accept", "accept"]})
 row = confusion.rate_row("t", corpus, labels, ClusterBootstrap(corpus["cluster_id"], 50))
 shown = tables.format_estimates(pd.DataFrame([row]), ["answered"], ["target"])
 assert shown.iloc[0, 1].startswith("0.750 ["), shown
+assert "helped |" in tables.to_markdown(shown, "")
+both = {name: confusion.estimate_rates(corpus, labels, ClusterBootstrap(corpus["cluster_id"], 50)) for name in "ab"}
+assert "answered" in set(confusion.compare_targets(both, ["frr", *confusion.HEADLINE_MEASURES[:1]])["measure"])
 """,
     ),
     "figure": (

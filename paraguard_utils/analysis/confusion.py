@@ -20,6 +20,7 @@ from paraguard_utils.core import disagreement
 from paraguard_utils.core.confusion import N_NEIGHBOURS, estimate_confusion
 from paraguard_utils.core.decisions import LABELS
 from paraguard_utils.core.estimates import MIN_REFUSALS, ClusterBootstrap, Estimate, to_columns
+from paraguard_utils.core.measures import MEASURES
 from paraguard_utils.core.neighbours import MIN_SIMILARITY
 from paraguard_utils.core.signals import PAPER_WEIGHTS, PPL_READINGS, ScoreWeights
 from paraguard_utils.schemas import Corpus, Labels, Pairs, Scores, Table
@@ -255,7 +256,7 @@ def target_row(
     }
 
 
-HEADLINE_MEASURES = ("frr", "flip_rate", "dr", "ci", "excess")
+HEADLINE_MEASURES = tuple(name for name, measure in MEASURES.items() if measure.headline)
 
 
 def compare_targets(

@@ -17,6 +17,7 @@ from paraguard_utils.analysis.evaluation import Evaluation
 from paraguard_utils.analysis.surrogate import MIN_ORDER_PROBABILITY
 from paraguard_utils.core.confusion import N_NEIGHBOURS, estimate_confusion
 from paraguard_utils.core.estimates import MIN_MIXED, MIN_REFUSALS, SEED, ClusterBootstrap, to_columns
+from paraguard_utils.core.measures import MEASURES
 from paraguard_utils.core.neighbours import MIN_SIMILARITY
 from paraguard_utils.core.signals import PAPER_WEIGHTS, PPL_READINGS, ScoreWeights, drift
 from paraguard_utils.errors import Missing
@@ -42,10 +43,7 @@ DRIFT_SPACES = {"target": "drift", "target, centred": "drift_centred", "encoder"
 NEIGHBOUR_DIMENSIONS = ("k", "theta", "neighbours")
 """Dimensions that cannot move the excess."""
 
-RATE_MEASURES = ("frr", "flip_rate")
-"""Measures that are defined without a rejection."""
-
-ORDERED_MEASURES = (*RATE_MEASURES, "ci", "cr60", "cd", "cr", "excess")
+ORDERED_MEASURES = ("frr", "flip_rate", "ci", "cr60", "cd", "cr", "excess")
 """Measures by which targets are ordered, where a dimension has them; `cr` is CR at the tau varied."""
 
 DEFAULT_CHOICES = {
@@ -256,7 +254,8 @@ def count_sure_orders(orders: Table, table: Table) -> Table:
     """
     few = table[table["n"] < MIN_REFUSALS].set_index(["dimension", "setting", "target"]).index
     sides = [pd.MultiIndex.from_frame(orders[["dimension", "setting", side]]) for side in ("first", "second")]
-    judged = orders[orders["measure"].isin(RATE_MEASURES) | ~(sides[0].isin(few) | sides[1].isin(few))]
+    rates = [name for name, measure in MEASURES.items() if not measure.needs_refusals]
+    judged = orders[orders["measure"].isin(rates) | ~(sides[0].isin(few) | sides[1].isin(few))]
     rows = []
     for (dimension, measure), own in judged.groupby(["dimension", "measure"], sort=False):
         higher = own.pivot(index=["first", "second"], columns="setting", values="higher")

@@ -11,6 +11,7 @@ import pandas as pd
 
 from paraguard_utils import text as texts
 from paraguard_utils.core import neighbours
+from paraguard_utils.core.measures import MEASURES
 from paraguard_utils.logs import gate
 from paraguard_utils.logs.audit import MAX_NAME_CHARS, Audit, format_cell
 
@@ -22,21 +23,7 @@ AUDIT_HEADINGS = {
     "n_blocked": "stopped by a filter",
     "n_clusters": "clusters",
     "n_near": "rows with a neighbour",
-    "frr": "refused (FRR)",
-    "dr": "disagreement ratio (DR)",
-    "refused_once": "meanings refused in one wording or more",
-    "refused_always": "meanings refused in all",
-    "rephrased1": "answered at the first rewording",
-    "rephrased3": "within three",
-    "dr_few_words": "DR, few words in common",
-    "dr_most_words": "DR, most words in common",
-    "harmful_refused": "harmful requests refused",
-    "rephrased3_harmful": "harmful ones answered within three",
-    "rephrased3_difference": "harmless minus harmful",
-    "frr_aside": "refused, filters set aside",
-    "dr_aside": "DR, filters set aside",
-    "frr_read": "refused, as readings correct it",
-    "dr_read": "DR, as readings correct it",
+    **{name: measure.plain for name, measure in MEASURES.items() if measure.plain},
 }
 
 

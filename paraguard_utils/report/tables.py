@@ -12,20 +12,18 @@ import pandas as pd
 
 from paraguard_utils import registry, stores
 from paraguard_utils.core.estimates import MIN_MIXED
+from paraguard_utils.core.measures import MEASURES
 from paraguard_utils.schemas import Table
 from paraguard_utils.text import replace_control
 
-COLUMN_HEADINGS = {
-    "cd": "CD",
-    "ci": "CI",
+COLUMN_HEADINGS = {name: measure.heading for name, measure in MEASURES.items()} | {
     "ci_null": "CI, permuted",
-    "cr60": "CR@0.60",
     "cr60_clipped": "CR@0.60, clipped",
-    "cr75": "CR@0.75",
-    "dr": "DR",
     "dr_change": "DR, change",
     "dr_matched": "DR, matched",
-    "dr_near": "DR, near-identical",
+    "dr_free": "DR, free rewordings",
+    "dr_near": "DR, near-copies",
+    "dr_near_identical": "DR, near-identical",
     "dr_verdict": "DR is",
     "excess_equal_contrast": "excess at equal contrast",
     "excess_matched": "excess over matched floor",
@@ -33,9 +31,7 @@ COLUMN_HEADINGS = {
     "few_dr": "too few",
     "few_twins": "too few harmful",
     "floor_matched": "matched floor",
-    "frr": "FRR",
     "frr_change": "FRR, change",
-    "frr_aside": "FRR, blocked aside",
     "n_accept": "accepted",
     "n_mixed": "mixed clusters",
     "n_reject": "refused",
