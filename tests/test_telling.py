@@ -115,3 +115,7 @@ def test_columns_of_tables_are_explained(path):
                 assert name.isdigit() or name in PLAIN_COLUMNS or any(word in text for word in [name, *words]), (
                     f"cell {number}: {name}"
                 )
+
+
+def test_the_method_is_read_in_one_sitting():
+    assert len((paths.ROOT / "docs" / "method.md").read_text(encoding="utf-8").split()) <= 5_000
