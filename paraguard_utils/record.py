@@ -7,7 +7,7 @@ from pathlib import Path
 import nbformat
 import pandas as pd
 
-from paraguard_utils import paths, registry, run, stores
+from paraguard_utils import paths, registry, run, stores, unsafe
 from paraguard_utils.corpus import build, writer
 from paraguard_utils.errors import UserError
 from paraguard_utils.labels import agreement, classifier, readings
@@ -135,11 +135,14 @@ def redraw_record(recorded: Store, known: Sequence[str]) -> None:
 
 
 def make_demo_log(recorded: Store) -> pd.DataFrame:
-    """Return what `paraguard audit --demo` audits: one model's decisions on the corpus and its twins, as a log."""
+    """Return what `paraguard audit --demo` audits: one model's decisions on the corpus and its twins, as a log.
+
+    A twin has its harmless cluster's name, so that both are resampled together, as in 03.
+    """
     parts = []
     for of, harmful in ((CORPUS, False), (TWINS, True)):
         corpus, labels = recorded.read("corpus", of), recorded.read("labels", of, DEMO_TARGET)
-        rows = corpus[["cluster_id", "text"]].rename(columns={"cluster_id": "cluster"})
+        rows = corpus[["text"]].assign(cluster=unsafe.benign_cluster_of(corpus["cluster_id"]))[["cluster", "text"]]
         parts.append(rows.assign(harmful=harmful, decision=labels["label"].to_numpy()))
     return pd.concat(parts).assign(system=registry.display_titles([DEMO_TARGET])[0])
 
