@@ -96,8 +96,8 @@ class Store:
         path = self.path(kind, *names)
         if not path.is_file():
             remedy = (
-                f"restore it (git checkout -- {paths.display_path(path)}), or run {KINDS[kind].maker} with a live "
-                "store (store=live): the recorded store is read-only"
+                f"restore it (git checkout -- {paths.display_path(path)}) or, if it never was, run "
+                f"{KINDS[kind].maker} with a live store (store=live): the recorded store is read-only"
                 if self.recorded
                 else f"run {KINDS[kind].maker} with the same store, corpus and model"
             )

@@ -94,10 +94,10 @@ def test_recorded_scores_follow_from_recorded_traces(name, recorded_corpus, resu
     for reading in PPL_READINGS:
         row = confusion.target_row(name, recorded_corpus, labels, pairs, scores, clusters, reading)
         recorded = table[(table["target"] == name) & (table["reading"] == reading)].iloc[0]
-        assert set(row) <= {*recorded.index, "reference"}, "a new column: it is recorded by the next make record"
         for column, value in row.items():
-            if isinstance(value, float | int):
+            if isinstance(value, float | int) and column in recorded:
                 assert recorded[column] == pytest.approx(value, rel=1e-4, nan_ok=True), column
+        assert set(row) <= {*recorded.index, "reference"}, "a new column: it is recorded by the next make record"
 
 
 def written(folder):

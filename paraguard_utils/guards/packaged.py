@@ -31,7 +31,7 @@ def make_package_scorer(name: str, entry: Mapping[str, Any]) -> GuardScorer:
     The package is looked for when the first text is scored: Missing is raised where it, or one that it needs, is not
     installed or has another version.
     """
-    install = f"make setup, or python -m pip install --no-deps -r {_REQUIREMENTS_FILE}, where {name} is pinned"
+    install = f"make setup, or python -m pip install --no-deps -r {_REQUIREMENTS_FILE}"
 
     @cache
     def ready() -> _TextScorer:
