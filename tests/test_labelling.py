@@ -20,8 +20,17 @@ def nothing(texts):
     return np.zeros((len(texts), encoder.ENCODER_DIMENSIONS), np.float16)
 
 
+FROZEN = {"cues+classifier-3": ("cues-3", "39e26bf3270251cb8438fc2b06e8a143bffdb1a17938500df71083819fd9e1ae")}
+"""By version of the labeller: version of the cue list, SHA-256 of the classifier. A changed part gets a new row."""
+
+
+def test_the_classifier_was_fitted_on_this_cue_list():
+    assert set(classifier.load_refusal_classifier().cues.index) == {rule for rule, *_ in refusals.read_cues()}
+
+
 def test_the_labeller_is_the_frozen_one():
-    assert labelling.LABELLER == "cues+classifier-3"
+    used = refusals.CUES_VERSION, labelling.FROZEN_DIGESTS["classifier"]
+    assert used == FROZEN[labelling.LABELLER]
     files = {"cues": refusals.CUES_FILE, "classifier": classifier.CLASSIFIER_FILE}
     digests = {name: hashlib.sha256(file.read_bytes()).hexdigest() for name, file in files.items()}
     assert digests == labelling.FROZEN_DIGESTS
