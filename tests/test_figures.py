@@ -131,6 +131,10 @@ def drawn():
     shared = shared.assign(**made(rng, 2, "dr_near", "dr_free"))
     curves = pd.DataFrame({"target": ["mine--safety"] * 3, "overlap": [0.0, 0.2, 0.8], "few": False})
     curves = curves.assign(**made(rng, 3, "dr"))
+    words = pd.DataFrame({"target": "mine--safety", "kind": "family", "term": ["hate", "sexual"]})
+    words = words.assign(
+        p_holm=[0.2, 0.01], odds_ratio=[0.5, np.inf], odds_ratio_low=[0.0, 2.0], odds_ratio_high=[3.0, np.inf]
+    )
     again = shared.assign(few_twins=[True, False], **made(rng, 2, "rephrased3", "rephrased3_twins"))
     return {
         "both_corpora": (figures.plot_both_corpora(guards), guards),
@@ -157,6 +161,7 @@ def drawn():
         ),
         "strategy_flips": (figures.plot_strategy_flips(by_group), by_group),
         "cohort_regression": (figures.plot_cohort_regression(fitted), fitted),
+        "triggers": (figures.plot_triggers(words), words),
         "target_overview": (figures.plot_targets(table), table),
         "rephrasing_odds": (figures.plot_rephrasing_odds(again), again),
         "fig3_ci_similarity": (figures.plot_ci_against_similarity(rejections, correlations), rejections),

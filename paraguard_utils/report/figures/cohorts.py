@@ -127,15 +127,9 @@ def plot_strategy_flips(table: Table) -> Figure:
 def plot_cohort_regression(table: Table) -> Figure:
     """Draw odds ratios of refusal, filled where p < 0.05 after Holm, a panel per target. A page wide."""
     terms = list(dict.fromkeys(table["term"]))
-    figure, panels = style.make_listed_panels(table, terms, across=5)
+    figure, panels = _draw_odds_ratios(table, terms, 5)
     for axis, _, own in panels:
         rows = own.set_index("term").reindex(terms)
-        for y, (term, row) in enumerate(rows.iterrows()):
-            colour = style.GREY if term == ADJUSTED_TERM else style.INK
-            axis.hlines(y, row["odds_ratio_low"], row["odds_ratio_high"], color=colour, linewidth=1)
-            inner = colour if row["p_holm"] < 0.05 else "white"
-            axis.plot(row["odds_ratio"], y, "o", ms=3.5, mfc=inner, mec=colour, mew=0.9)
-        axis.axvline(1, zorder=0, **style.CHANCE_LINE)
         axis.set_title(f"{axis.get_title('left')}\n{rows['n_reject'].iloc[0]} of {rows['n'].iloc[0]} refused")
         look: Look = {"va": "center", "color": style.GREY}
         if rows["odds_ratio"].isna().all():
@@ -144,14 +138,47 @@ def plot_cohort_regression(table: Table) -> Figure:
         else:
             for y in np.flatnonzero(rows["odds_ratio"].isna()).tolist():
                 style.write_remark(axis, 1.05, y, "undefined", **look)
-    axis.set_xscale("log")  # as every panel's
-    edge = 1.1 * np.nanmax([2.0, *np.exp(np.abs(np.log(table[["odds_ratio_low", "odds_ratio_high"]]))).max()])
-    ticks = [tick for tick in (0.1, 0.3, 1, 3, 10) if 1 / edge <= tick <= edge]
-    axis.set(xlim=(1 / edge, edge))
-    axis.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
-    axis.minorticks_off()
     figure.supxlabel(
         "odds ratio of refusal: strategies against their seed, others per standard deviation\n"
         "(filled: p < 0.05 after Holm's correction; dotted: chance)"
     )
     return figure
+
+
+def plot_triggers(table: Table) -> Figure:
+    """Draw how charged words of each theme change the odds of a refusal, a panel per target. A page wide.
+
+    `table` is `triggers.stack_trigger_tables`; an infinite ratio stands at the edge.
+    """
+    families = table[table["kind"] == "family"]
+    figure, _ = _draw_odds_ratios(families, sorted(set(families["term"])), 3, most=100)
+    figure.supxlabel(
+        "odds ratio of refusal with words of a theme, in one request's near-copies\n"
+        "(filled: a trigger; at an edge: 0, infinite, or beyond it)"
+    )
+    return figure
+
+
+def _draw_odds_ratios(
+    table: Table, terms: list[str], across: int, most: float = np.inf
+) -> tuple[Figure, list[tuple[Axes, str, Table]]]:
+    """Draw odds ratios by term, 1 / most to most, filled where p_holm < 0.05; a panel per target on a log scale."""
+    figure, panels = style.make_listed_panels(table, terms, across)
+    ends = ["odds_ratio", "odds_ratio_low", "odds_ratio_high"]
+    for axis, _, own in panels:
+        rows = own.set_index("term").reindex(terms)
+        for y, (term, row) in enumerate(rows.iterrows()):
+            value, low, high = row[ends].astype(float).clip(1 / most, most)
+            colour = style.GREY if term == ADJUSTED_TERM else style.INK
+            axis.hlines(y, low, high, color=colour, linewidth=1)
+            inner = colour if row["p_holm"] < 0.05 else "white"
+            axis.plot(value, y, "o", ms=3.5, mfc=inner, mec=colour, mew=0.9, clip_on=False)
+        axis.axvline(1, zorder=0, **style.CHANCE_LINE)
+    axis.set_xscale("log")  # as every panel's
+    edge = 1.1 * np.nanmax([2.0, *np.exp(np.abs(np.log(table[ends[1:]].clip(1 / most, most)))).max()])
+    ticks = [tick for tick in (0.01, 0.1, 0.3, 1, 3, 10, 100) if 1 / edge <= tick <= edge]
+    ticks = [tick for tick in ticks if most == np.inf or tick not in (0.3, 3)]
+    axis.set(xlim=(1 / edge, edge))
+    axis.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+    axis.minorticks_off()
+    return figure, panels
