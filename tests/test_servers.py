@@ -6,8 +6,9 @@ import subprocess
 import numpy as np
 import pytest
 import servers
+from asking import run_here
 
-from paraguard_utils import stores
+from paraguard_utils import stores, unsafe
 from paraguard_utils.guards import panel
 from paraguard_utils.labels import labelling
 from paraguard_utils.models import batch_files, loading, prompting, served, trace_store
@@ -110,6 +111,23 @@ def test_batch_files_are_answered_by_vllm(smollm2, recorded_corpus, results, tmp
     here = trace_store.query_model(store, "mine", prompts, smollm2[0], "safety", prompting.Decoding(8))
     assert traces["response"].tolist() == here["response"].tolist()
     assert json.loads(asked.read_text().splitlines()[0])["custom_id"] in set(traces["key"])
+
+
+def test_a_guard_behind_vllm_goes_through_05(vllm, tiny_folder, results, tmp_path, recorded_corpus):
+    (tmp_path / "guard.yaml").write_text(GUARD.format(kind="vllm"))
+    every = stores.Store("recorded").read("corpus", "paraguard_twins")
+    of = unsafe.benign_cluster_of(every["cluster_id"])
+    ids, store = sorted(set(of))[:4], stores.Store("test")
+    store.write("corpus", "small", frame=recorded_corpus[recorded_corpus["cluster_id"].isin(ids)], meta={})
+    store.write("corpus", "paraguard_twins", frame=every[of.isin(ids)], meta={})
+    given = {"store": "test", "corpus": "small", "model": str(tiny_folder)}
+    run_here("02_querying", **given, max_new_tokens=8, wrappers=["safety"], twins_wrappers=["safety"])
+    run_here("03_scoring", **given, resamples=100)
+    guards = {"guards": ["better-profanity"], "guard": str(tmp_path / "guard.yaml"), "base_url": vllm}
+    run_here("05_guard_comparison", **given, **guards, resamples=100)
+    table = store.read("tables", "table3_guards").set_index("target")
+    assert table.loc["asked-vllm", "n_scored"] == table.loc["asked-vllm", "n_prompts"] == 24
+    assert store.read("guards", "paraguard_twins", "asked-vllm")["score"].between(0, 1).sum() == 24
 
 
 GUARD = """
