@@ -21,7 +21,7 @@ from paraguard_utils.text import did_you_mean
 CORPUS = "paraguard_mini"
 """The project's own corpus."""
 
-TWINS = "paraguard_twins"
+TWINS, MATCHED_TWINS = "paraguard_twins", "paraguard_twins_2"
 """Harmful twins of its clusters, which should be refused: answers to them are labelled in memory and not kept."""
 
 XSTEST, XSTEST_SAFE = "xstest_unsafe", "xstest_safe"

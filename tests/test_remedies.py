@@ -717,6 +717,16 @@ def test_a_threshold_is_not_above_itself(curved, limit):
     assert found[0] == 0 and np.nanmax(found.draws) <= 1e-12
 
 
+def test_a_change_that_no_cluster_shows_is_not_sure_to_be_none():
+    none = effects.bound_unchanged(Estimate(0.0, 0.0, 0.0, np.zeros(40)), 22)
+    # 0 of 22 clusters: the share that changes is below p where (1 - p)^22 = 0.025, p = 1 - 0.025^(1/22) = 0.154
+    assert none == pytest.approx((0, -0.1544, 0.1544), abs=1e-4)
+    some = Estimate.percentile(0.0, np.array([0.0, 0.1, -0.1, 0.0]))
+    assert effects.bound_unchanged(some, 22) is some
+    unknown = Estimate(np.nan, np.nan, np.nan, np.full(40, np.nan))
+    assert effects.bound_unchanged(unknown, 22) is unknown
+
+
 def test_what_lies_above_the_curve_and_what_below(curved):
     curve = curved[2]
     # one of four benign prompts and both twins: the threshold that rejects as many refuses one twin of two

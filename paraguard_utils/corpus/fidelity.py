@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from paraguard_utils import paths, stores
+from paraguard_utils import paths, stores, unsafe
 from paraguard_utils.core.estimates import N_RESAMPLES, SEED, ClusterBootstrap, exact_share, to_columns
 from paraguard_utils.core.vectors import normalize_rows
+from paraguard_utils.core.words import split_words
 from paraguard_utils.errors import DataError
 from paraguard_utils.schemas import STRATEGIES, Corpus, Seeds, Table
 
@@ -29,7 +30,39 @@ refusal, or a paraphrase harmless and natural English."""
 SHEET_COLUMNS = ("prompt_id", "strategy", "seed", "paraphrase", "mark", "comment")
 """Columns of a sheet; `mark` and `comment` are for the reader."""
 
+_FORM = (
+    ".",
+    r"(?i)\b(?:i|i'm|i've|i'd|im|me|my|mine|we|us|our)\b",
+    r"\?",
+    r"[.!?]+",
+    ",",
+    r"[\"“”']",
+    "[-–—;:()]",
+    "^[a-z]",
+)
+"""What is counted of a text's form beside its words: characters, first person, question marks, sentences, other marks,
+and a lower-case start."""
+
 AUDITED_SHARE = 0.05  # share of the passing candidates that people are to read
+
+
+def measure_twin_auc(benign: Corpus, twins: Corpus) -> dict[str, float]:
+    """Compute how far surface, brevity and form alone tell twins from their own clusters, as areas under the ROC curve.
+
+    Keys: auc_risk, auc_brevity (fewer words), and auc_form, of a logistic regression on words and `_FORM` that
+    scores the clusters left out of ten folds. 0.5 means not at all.
+    """
+    from sklearn import linear_model, metrics, model_selection, pipeline, preprocessing  # seconds to import
+
+    pairs = pd.concat([benign, twins], ignore_index=True)
+    harmful = np.arange(len(pairs)) >= len(benign)
+    words = pairs["text"].map(lambda text: len(split_words(text)))
+    form = np.column_stack([words, *(pairs["text"].str.count(pattern) for pattern in _FORM)]).astype(float)
+    model = pipeline.make_pipeline(preprocessing.StandardScaler(), linear_model.LogisticRegression())
+    folds, groups = model_selection.GroupKFold(10), unsafe.benign_cluster_of(pairs["cluster_id"])
+    scores = model_selection.cross_val_predict(model, form, harmful, groups=groups, cv=folds, method="predict_proba")
+    told = {"risk": pairs["risk"], "brevity": -words, "form": scores[:, 1]}
+    return {f"auc_{name}": float(metrics.roc_auc_score(harmful, by)) for name, by in told.items()}
 
 
 def measure_spread(corpus: Corpus, vectors: np.ndarray) -> tuple[pd.DataFrame, pd.DataFrame]:

@@ -12,7 +12,7 @@ from paraguard_utils import unsafe
 from paraguard_utils.analysis import evaluation, guarded, predictions
 from paraguard_utils.analysis.multiple_testing import adjust_holm
 from paraguard_utils.core import disagreement
-from paraguard_utils.core.estimates import ClusterBootstrap, Estimate, to_columns
+from paraguard_utils.core.estimates import ClusterBootstrap, Estimate, binomial_interval, to_columns
 from paraguard_utils.corpus import benchmarks
 from paraguard_utils.errors import DataError, Missing
 from paraguard_utils.remedies import decisions, first_token, utility
@@ -95,6 +95,14 @@ def estimate_effects(prompts: Split, decided: Mapping[str, Labels], clusters: Cl
     }
 
 
+def bound_unchanged(change: Estimate, n_clusters: int) -> Estimate:
+    """Return a change that no cluster shows with the exact 95 % interval that so many clusters allow."""
+    if change.value or np.nan_to_num(change.draws).any():
+        return change
+    most = binomial_interval(0, n_clusters)[1]
+    return Estimate(change.value, -most, most, change.draws)
+
+
 class RemedyEffects:
     """Effects of remedies on one system, over `splits.rotate_splits` and what was decided on each (`crossed`)."""
 
@@ -131,6 +139,9 @@ class RemedyEffects:
             found[name] = own = estimate_effects(pool.prompts, decided, pool.clusters)
             benign, twins, *_ = decided.values()
             changes = {f"{one}_change": own[one] - pool.alone[one] for one in CHANGE_MEASURES}
+            for one, side in (("frr", 0), ("usable", 0), ("twins", 1)):
+                n_clusters = pool.prompts[side]["cluster_id"].nunique()
+                changes[f"{one}_change"] = bound_unchanged(changes[f"{one}_change"], n_clusters)
             if name == UNTOUCHED:
                 changes = dict.fromkeys(changes, undefined)
             over = pool.curve.above(own["frr"], own["twins"]) if pool.curve else undefined
@@ -146,7 +157,10 @@ class RemedyEffects:
                 "few_dr": few,
                 "queries": float(pd.concat([benign["queries"], twins["queries"]]).mean()),
                 "few_change": name != UNTOUCHED and (few or pool.too_few(pool.untouched)),
-                **{f"{one}_detectable": POWER_ERRORS * changes[f"{one}_change"].error for one in PART_MEASURES},
+                **{
+                    f"{one}_detectable": POWER_ERRORS * (changes[f"{one}_change"].error or np.nan)
+                    for one in PART_MEASURES
+                },
                 "over_p": normal_p(over),
                 **to_columns(own | changes | {"over_curve": over}),
                 **guarded.external_rejection_rate(decided.get(XSTEST)),

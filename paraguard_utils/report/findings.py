@@ -170,9 +170,11 @@ def choose_verdict(confirm: int, contradict: int, unclear: int) -> str:
 
 
 def combine_verdicts(words: Iterable[str]) -> str:
-    """Combine the verdicts of all readings: their common word, or `DEPENDS_ON_READING` if they differ."""
-    different = set(words) or {CANNOT_TELL}
-    return different.pop() if len(different) == 1 else DEPENDS_ON_READING
+    """Combine the verdicts of all readings: their common word; `DEPENDS_ON_READING` if they are opposite."""
+    different = set(words)
+    if different == {REPRODUCED, NOT_REPRODUCED}:
+        return DEPENDS_ON_READING
+    return different.pop() if len(different) == 1 else CANNOT_TELL
 
 
 def decide_claims(claims: Table) -> Table:

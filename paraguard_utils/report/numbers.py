@@ -15,7 +15,7 @@ report's abstract and the site's first page are filled whenever they are made.
 
 import re
 from collections.abc import Callable, Sequence
-from difflib import SequenceMatcher
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +24,8 @@ import pandas as pd
 from paraguard_utils import paths, registry, stores, unsafe
 from paraguard_utils.analysis import predictions, sensitivity, veto
 from paraguard_utils.core.estimates import MIN_REFUSALS
-from paraguard_utils.core.words import split_words
+from paraguard_utils.core.wording import LOW_OVERLAP
+from paraguard_utils.core.words import jaccard, split_words
 from paraguard_utils.corpus import fidelity, gates
 from paraguard_utils.errors import DataError
 from paraguard_utils.labels import readings
@@ -32,7 +33,7 @@ from paraguard_utils.models import trace_store
 from paraguard_utils.report import findings, tables
 from paraguard_utils.report.paper import read_paper_values
 from paraguard_utils.schemas import Table
-from paraguard_utils.settings import CORPUS, TWINS
+from paraguard_utils.settings import CORPUS, MATCHED_TWINS, TWINS
 from paraguard_utils.stores import Store
 from paraguard_utils.text import replace_control
 
@@ -117,30 +118,23 @@ def _judged(store: Store) -> pd.DataFrame:
     return table[~tables.too_few_for_excess(table)]
 
 
-def _twins(store: Store) -> pd.DataFrame:
-    """Count the unsafe twins, and say how far risk and brevity alone tell them from the clusters they belong to."""
-    from sklearn.metrics import roc_auc_score  # a second to import
-
-    twins = store.read("corpus", TWINS)
+def _twins(store: Store, name: str = TWINS) -> pd.DataFrame:
+    """Count unsafe twins, and say how far form alone tells them from the clusters they belong to."""
+    twins = store.read("corpus", name)
     own = unsafe.keep_with_twin(store.read("corpus", CORPUS), twins)
-    pairs = pd.concat([own, twins])
-    harmful = np.arange(len(pairs)) >= len(own)
-    brevity = -pairs["text"].map(lambda text: len(split_words(text)))
-    auc = {f"auc_{name}": roc_auc_score(harmful, by) for name, by in (("risk", pairs["risk"]), ("brevity", brevity))}
+    auc = fidelity.measure_twin_auc(own, twins)
     return pd.DataFrame([{"prompts": len(twins), "clusters": twins["cluster_id"].nunique()} | auc])
 
 
 def _example(store: Store) -> pd.DataFrame:
-    """Return the first plain refusal of the sheet beside its nearest accepted paraphrase, what differs in bold."""
+    """Return the shortest plainly refused request of the sheet that shares few words with its accepted paraphrase."""
     sheet = store.read("tables", f"confused_refusals_{_EXAMPLE}")
-    row = sheet[sheet["rejected_answer"].str.len() <= _MAX_REFUSAL].iloc[0]
-    answered, refused = (_quoted(row[name]).split(" ") for name in ("paraphrase", "rejected_prompt"))
-    for kind, a, b, c, d in reversed(SequenceMatcher(None, answered, refused).get_opcodes()):
-        if kind != "equal":
-            answered[a:b] = [f"**{' '.join(answered[a:b])}**"] if a < b else []
-            refused[c:d] = [f"**{' '.join(refused[c:d])}**"] if c < d else []
-    answers = {"answer": _quoted(row["paraphrase_answer"]), "refusal": _quoted(row["rejected_answer"])}
-    return pd.DataFrame([{"answered": " ".join(answered), "refused": " ".join(refused)} | answers])
+    sides = sheet[["paraphrase", "rejected_prompt"]].map(split_words)
+    chosen = sheet["rejected_answer"].str.len() <= _MAX_REFUSAL
+    chosen &= np.array([jaccard(*pair) < LOW_OVERLAP for pair in sides.itertuples(index=False)])
+    row = sheet.loc[sheet.loc[chosen, "rejected_prompt"].str.len().idxmin()].map(lambda cell: _quoted(str(cell)))
+    names = {"paraphrase": "answered", "paraphrase_answer": "answer", "rejected_prompt": "refused"}
+    return row.rename(names | {"rejected_answer": "refusal"}).to_frame().T
 
 
 def _quoted(text: str) -> str:
@@ -236,6 +230,7 @@ DERIVED_TABLES: dict[str, Callable[[Store], pd.DataFrame]] = {
     "proxy_predictions": lambda store: predictions.judge_predictions({"proxies": store.read("tables", "proxies")}),
     "read_clusters": _readings,
     "twins": _twins,
+    "matched_twins": partial(_twins, name=MATCHED_TWINS),
     "writer_fates": _writer,
 }
 """Tables that are not recorded, made from those that are."""
