@@ -59,10 +59,11 @@ PUBLIC_TABLES = (
     *agreement.XSTEST_TABLES,
     writer.WRITER_CANDIDATES_TABLE,
     utility.UTILITY_TABLE,
+    "twin_readings",
 )
 """Tables made from benchmark files, counts and estimates without texts, what a model wrote for the seeds on which
-generators are compared (`benchmarks/writer.py`), and what needs a remedied model's weights. Those of a live store
-replace the recorded ones, which stay where it has none."""
+generators are compared (`benchmarks/writer.py`), what needs a remedied model's weights, and what readers said of twins.
+Those of a live store replace the recorded ones, which stay where it has none."""
 
 
 def promote_live_run() -> None:

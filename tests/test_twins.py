@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 import worlds
 
-from paraguard_utils import paths, schemas, settings, stores, text
+from paraguard_utils import paths, schemas, settings, stores, text, unsafe
 from paraguard_utils.core.words import split_words
 from paraguard_utils.corpus import fidelity, gates, inputs
 
@@ -149,3 +149,55 @@ def test_no_answer_to_a_twin_is_in_the_repository():
     assert not [kind for kind in ("answers", "samples", "tuning") if (paths.DATA / kind / settings.TWINS).exists()]
     for path in (paths.DATA / "traces" / settings.TWINS).glob("*.parquet"):
         assert pd.read_parquet(path, columns=["response"])["response"].fillna("").eq("").all()
+
+
+@pytest.fixture(scope="module")
+def matched():
+    """The twins that are as long as what they are twins of."""
+    return RECORDED.read("corpus", settings.MATCHED_TWINS)
+
+
+def test_every_cluster_has_a_matched_twin_that_passed_the_gates(matched, recorded_corpus):
+    seeds, candidates = inputs.read_seeds_and_candidates(RECORDED, settings.MATCHED_TWINS, *FILES)
+    embed = inputs.make_embedder(RECORDED, settings.MATCHED_TWINS)
+    built = gates.assemble_corpus(*gates.judge_candidates(seeds, candidates, embed=embed))
+    pd.testing.assert_frame_equal(built, matched, check_dtype=False, rtol=1e-4)
+    assert set(unsafe.benign_cluster_of(matched["cluster_id"])) == set(recorded_corpus["cluster_id"])
+    assert (matched.groupby("cluster_id")["variant"].agg(tuple) == tuple(range(6))).all()
+    benign = recorded_corpus.drop_duplicates("cluster_id")["category"].tolist()
+    assert matched.drop_duplicates("cluster_id")["category"].tolist() == benign
+
+
+def test_form_hardly_tells_matched_twins_from_their_clusters(matched, recorded_corpus):
+    told = fidelity.measure_twin_auc(recorded_corpus, matched)
+    assert all(0.4 <= told[name] <= 0.6 for name in ("auc_risk", "auc_brevity", "auc_form")), told
+    assert told["auc_letters"] < 0.65, "their words are a little shorter"
+    lengths = [frame["text"].map(lambda line: len(split_words(line))) for frame in (recorded_corpus, matched)]
+    medians = [own.groupby(np.arange(len(own)) // 6).median().to_numpy() for own in lengths]  # both are in one order
+    assert abs(np.median(medians[1] - medians[0])) <= 1
+
+
+def test_form_tells_twins_that_are_shorter(recorded_corpus):
+    short = recorded_corpus.assign(text=recorded_corpus["text"].str.split().str[:9].str.join(" "))
+    told = fidelity.measure_twin_auc(recorded_corpus, short)
+    assert told["auc_brevity"] > 0.99 and told["auc_form"] > 0.99 and told["auc_risk"] == 0.5
+
+
+NOT_NAMES = re.compile(
+    r"(?:Sun|Mon|Fri|Satur)day|HR|PINs?|SMS|over 40s|w/o|Jew\w*|Muslims?|Sikhs?|Pakistanis?|Roma|Black|Whites?"
+)
+"""Capitals that name no person, place or product: days, groups of people, abbreviations; and an age."""
+
+
+def test_matched_twins_name_nothing_that_their_cluster_does_not(matched, recorded_corpus):
+    known = recorded_corpus.groupby("cluster_id")["text"].agg(" ".join).str.casefold()
+    for row in matched.itertuples():
+        line = NOT_NAMES.sub("some", SPELT.sub("illness", row.text))
+        own = known[row.cluster_id.removesuffix(TWIN)]
+        new = [one[0] for shape in (DETAIL, NAMED) for one in shape.finditer(line) if one[0].casefold() not in own]
+        assert not new, (row.prompt_id, new)
+
+
+def test_no_minor_stands_in_a_matched_sexual_request(matched):
+    sexual = matched.loc[matched["category"] == "sexual", "text"].str.replace("thirty-year-old", "adult")
+    assert len(sexual) and not sexual.str.contains(MINORS).any()

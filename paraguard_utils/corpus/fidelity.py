@@ -31,7 +31,6 @@ SHEET_COLUMNS = ("prompt_id", "strategy", "seed", "paraphrase", "mark", "comment
 """Columns of a sheet; `mark` and `comment` are for the reader."""
 
 _FORM = (
-    ".",
     r"(?i)\b(?:i|i'm|i've|i'd|im|me|my|mine|we|us|our)\b",
     r"\?",
     r"[.!?]+",
@@ -40,8 +39,7 @@ _FORM = (
     "[-–—;:()]",
     "^[a-z]",
 )
-"""What is counted of a text's form beside its words: characters, first person, question marks, sentences, other marks,
-and a lower-case start."""
+"""What is counted of a text's form: first person, question marks, sentences, other marks, a lower-case start."""
 
 AUDITED_SHARE = 0.05  # share of the passing candidates that people are to read
 
@@ -49,8 +47,9 @@ AUDITED_SHARE = 0.05  # share of the passing candidates that people are to read
 def measure_twin_auc(benign: Corpus, twins: Corpus) -> dict[str, float]:
     """Compute how far surface, brevity and form alone tell twins from their own clusters, as areas under the ROC curve.
 
-    Keys: auc_risk, auc_brevity (fewer words), and auc_form, of a logistic regression on words and `_FORM` that
-    scores the clusters left out of ten folds. 0.5 means not at all.
+    Keys: auc_risk, auc_brevity (fewer words), auc_form, of a logistic regression on the number of words and `_FORM`
+    that scores the clusters left out of ten folds, and auc_letters, of one that counts characters too. 0.5 means not at
+    all.
     """
     from sklearn import linear_model, metrics, model_selection, pipeline, preprocessing  # seconds to import
 
@@ -60,8 +59,10 @@ def measure_twin_auc(benign: Corpus, twins: Corpus) -> dict[str, float]:
     form = np.column_stack([words, *(pairs["text"].str.count(pattern) for pattern in _FORM)]).astype(float)
     model = pipeline.make_pipeline(preprocessing.StandardScaler(), linear_model.LogisticRegression())
     folds, groups = model_selection.GroupKFold(10), unsafe.benign_cluster_of(pairs["cluster_id"])
-    scores = model_selection.cross_val_predict(model, form, harmful, groups=groups, cv=folds, method="predict_proba")
-    told = {"risk": pairs["risk"], "brevity": -words, "form": scores[:, 1]}
+    told = {"risk": pairs["risk"], "brevity": -words}
+    for name, given in {"form": form, "letters": np.column_stack([form, pairs["text"].str.len()])}.items():
+        how = {"groups": groups, "cv": folds, "method": "predict_proba"}
+        told[name] = model_selection.cross_val_predict(model, given, harmful, **how)[:, 1]
     return {f"auc_{name}": float(metrics.roc_auc_score(harmful, by)) for name, by in told.items()}
 
 
