@@ -76,8 +76,7 @@ MARKS = {
     "guards.harm.wrong": "table3_guards[axis in ('harm', 'policy')].sees == 'the wrong way'",
     "veto.isolation.better": "judged_vetoes[score == 'isolation'].better",
     "veto.reworded.better": "judged_vetoes[score == 'reworded'].better",
-    "remedies.could": "remedy_map[role == 'remedy'].frr_change_high < 0 and twins_verdict in ('kept', 'more') "
-    "and dr_verdict != 'few'",
+    "remedies.gains": "remedy_map[role == 'remedy'].frr_change_high < 0 and twins_verdict in ('kept', 'more')",
     "remedies.wins": "remedy_map[role == 'remedy'].frr_change_high < 0 and twins_verdict in ('kept', 'more') "
     "and dr_verdict == 'lower'",
     "auc.ci.all.below": "validity.auc_ci_high < 0.5",

@@ -255,7 +255,7 @@ def validity_row(
     """Estimate how well isolation and CI serve as a veto, and other people's indices beside them.
 
     Keys: target, pairs (of `pair_held_out`); with intervals auc_isolation, auc_ci and auc_ci_clipped, dr_matched and
-    dr_near_identical, matched_change and near_identical_change (these minus DR), agreement and pss.
+    dr_near_identical, matched_change and near_change (these minus DR), agreement and pss.
     """
     held = pair_held_out(corpus, one.labels)
     pairs = signals.compute_pairs(corpus, vectors, one.traces, one.labels, one.drifts, N_NEIGHBOURS + 1)
@@ -266,10 +266,10 @@ def validity_row(
     wording = signals.trace_lengths(one.traces), signals.trace_perplexity(one.traces)
     ratios = {
         "matched": matched_disagreement_ratio(corpus, one.labels, *wording, clusters),
-        "near_identical": near_identical_ratio(corpus, one.labels, vectors, clusters),
+        "near": near_identical_ratio(corpus, one.labels, vectors, clusters),
     }
     dr = disagreement.estimate_disagreement(clusters, evaluation.count_label_decisions(corpus, one.labels))
-    found |= {f"dr_{name}": ratio for name, ratio in ratios.items()}
+    found |= {"dr_matched": ratios["matched"], "dr_near_identical": ratios["near"]}
     found |= {f"{name}_change": ratio - dr for name, ratio in ratios.items()}
     found |= sensitivity_indices(corpus, one.labels, clusters)
     return {"target": target, "pairs": len(held), **to_columns(found)}
