@@ -82,7 +82,7 @@ def promote_live_run() -> None:
         meta = stores.read_meta(live.path("tables", name))["parameters"]
         rows = live.read("tables", name)
         if meta["corpus"] != CORPUS or not set(rows["target"]) <= set(known) or meta.get("model"):
-            raise UserError(f"the live table {name} is of another corpus or other targets; run make reproduce first")
+            raise UserError(f"the live table {name} is of another corpus or other systems; run make reproduce first")
     described = live.read("tables", "public_risk") if live.has("tables", "public_risk") else None
     if described is not None and described["texts"].iloc[0] != len(live.read("corpus", CORPUS)):
         raise UserError("the live table public_risk describes another corpus; run paraguard corpus build again")

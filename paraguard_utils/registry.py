@@ -29,7 +29,7 @@ def read_wrapper(name: str) -> str:
     """Return the text of a committed wrapper, "" for none; raise SettingsError where there is no such wrapper."""
     known = wrappers()
     if name not in known:
-        raise SettingsError(f"there is no wrapper {name!r}; data/wrappers.yaml has {', '.join(known)}")
+        raise SettingsError(f"there is no system prompt {name!r}; data/wrappers.yaml has {', '.join(known)}")
     return known[name]["text"]
 
 

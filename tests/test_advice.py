@@ -277,7 +277,7 @@ def test_a_server_and_another_corpus_are_part_of_the_command(results, command):
 @pytest.mark.parametrize(
     ("given", "wanted"),
     [
-        (("--wrapper", "saftey"), "there is no wrapper 'saftey'"),
+        (("--wrapper", "saftey"), "there is no system prompt 'saftey'"),
         (("--store", "../x"), "is no name of a store"),
         (("--corpus", "nothing"), "corpus/nothing.csv is not in the live store"),
         (("--corpus", "paraguard_twins"), "not for requests that ask for harm"),

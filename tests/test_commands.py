@@ -196,7 +196,7 @@ def test_a_kernel_that_dies_ends_the_run_with_one_line_and_a_rerun_goes_on(clone
 
     status, printed = call(command, clone)
     assert status == 0 and "Traceback" not in printed, printed
-    assert f"preflight: {3 * prompts} prompts to ask ({prompts} x 3 targets), {prompts} already done" in printed
+    assert f"preflight: {3 * prompts} prompts to ask ({prompts} x 3 systems), {prompts} already done" in printed
     assert not whole or "Differences to the recorded run:" in printed
     done = pd.read_parquet(next(traces.glob(f"*--{first}.parquet")))
     assert set(done["key"]) == set(kept["key"])
@@ -227,7 +227,7 @@ def test_every_documented_command_runs_as_written(command, request, tiny_folder)
     assert status == 0, printed
     assert "Traceback" not in printed
     if asks:
-        assert f"preflight: {SEEDS * 18} prompts to ask ({SEEDS * 6} x 3 targets), 0 already done" in printed
+        assert f"preflight: {SEEDS * 18} prompts to ask ({SEEDS * 6} x 3 systems), 0 already done" in printed
         assert f"{SEEDS * 6}/{SEEDS * 6}" in printed and "prompt/s]" in printed, "progress shows in the terminal"
     if command == f".venv/bin/paraguard run --model {HUB}":
         assert "06_validity done" in printed

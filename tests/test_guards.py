@@ -486,7 +486,7 @@ FUNCTION = "function: my_guard:score\n"
         ("kind: [regex]\nmodel: a/b\n", "kind: Input should be a valid string"),
         ("kind: package\n", "version: a guard of kind package needs it"),
         ("kind: yes_no\nmodel: 7\n", "model: Input should be a valid string"),
-        ("kind: yes_no\nmodel: smollm2-135m-instruct\nwrapper: sterner\n", "no wrapper 'sterner'"),
+        ("kind: yes_no\nmodel: smollm2-135m-instruct\nwrapper: sterner\n", "no system prompt 'sterner'"),
         ("function: my_guard:nothing\n", "my_guard:nothing cannot be imported: AttributeError"),
         ("function: no_such_module:score\n", "cannot be imported: ModuleNotFoundError"),
         ("name: hatesonar\n" + FUNCTION, "the name hatesonar is taken"),

@@ -77,7 +77,7 @@ def test_defaults_agree_with_the_settings(path):
         ({"k": 0}, "parameter 'k'"),
         ({"dtype": "float16"}, "parameter 'dtype'"),
         ({"store": "../escape"}, "parameter 'store'"),
-        ({"wrappers": ["saftey"]}, "no wrapper 'saftey'"),
+        ({"wrappers": ["saftey"]}, "no system prompt 'saftey'"),
         ({"guards": ["nobody"]}, "no guard 'nobody'"),
         ({"weight_ppl": 0.9}, "sum to 1"),
         ({"wrappers": []}, "'wrappers' names nothing"),
@@ -147,14 +147,14 @@ def test_naming_a_model_means_the_live_store():
 
 @pytest.mark.slow
 def test_an_unknown_target_is_one_clear_error(tmp_path):
-    with pytest.raises(UserError, match="there is no target 'nobody' in this store; there are smollm2") as caught:
+    with pytest.raises(UserError, match="there is no system 'nobody' in this store; there are smollm2") as caught:
         run.execute_notebook(paths.NOTEBOOKS / "04_cohort_analysis.ipynb", tmp_path / "o.ipynb", {"target": "nobody"})
     assert len(str(caught.value).splitlines()) == 1
 
 
 @pytest.mark.slow
 def test_an_unknown_reference_is_one_clear_error():
-    with pytest.raises(UserError, match="there is no target 'nobody' in this store; there are smollm2") as caught:
+    with pytest.raises(UserError, match="there is no system 'nobody' in this store; there are smollm2") as caught:
         run_here("05_guard_comparison", reference="nobody")
     assert len(str(caught.value).splitlines()) == 1
 

@@ -120,7 +120,7 @@ def test_the_focus_is_the_users_model_or_the_default_one(names, model, expected)
 
 def test_a_wanted_focus_must_be_there():
     assert targets.choose_focus(CHAT, wanted=CHAT[0]) == CHAT[0]
-    with pytest.raises(SettingsError, match="no target 'nobody'"):
+    with pytest.raises(SettingsError, match="no system 'nobody'"):
         targets.choose_focus(CHAT, wanted="nobody")
 
 

@@ -47,7 +47,7 @@ def read_scoring_traces(store: Store, corpus_name: str, corpus: Corpus, target: 
             return surrogate.retokenize(filled, lent), model_of_target(name)
     raise Missing(
         f"{target} tells {level!r} only, and no packaged model that could lend the rest was asked {corpus_name}; run "
-        f"02_querying with --store {store.name}, the same corpus and wrapper, and model=smollm2-135m-instruct"
+        f"02_querying with --store {store.name}, the same corpus and system prompt, and model=smollm2-135m-instruct"
     )
 
 
@@ -140,7 +140,7 @@ def add_recorded_rows(name: str, table: Table, store: Store, recorded: Sequence[
     for part in ("parameters", "inputs"):
         for key in _COMPARABLE & set(meta[part]):
             if known[part].get(key) != meta[part][key]:
-                print(f"the recorded targets are left out: they were scored with another {key}")
+                print(f"the recorded systems are left out: they were scored with another {key}")
                 return table
     rows = earlier.read("tables", name)
     return pd.concat([rows[rows["target"].isin(recorded)], table], ignore_index=True)

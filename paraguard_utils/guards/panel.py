@@ -213,7 +213,7 @@ def _own_name(name: str) -> str:
             f"the name {name[:40]!r}: a guard's has 1 to {MAX_NAME} characters, a letter or digit in it"
         )
     if own in registry.guard_entries("panel") or own in registry.published_targets("chat").index:
-        raise SettingsError(f"the name {own} is taken by a target of the record; give your guard another")
+        raise SettingsError(f"the name {own} is taken by a system of the record; give your guard another")
     return own
 
 

@@ -42,7 +42,7 @@ def print_preflight(
         if earlier.get("asked_now") and (way | {"device": settings.device}).items() <= earlier.items():
             alike.append(earlier)
     total = size * len(names)
-    line = f"preflight: {total} prompts to ask ({size} x {len(names)} targets), {min(done, total)} already done"
+    line = f"preflight: {total} prompts to ask ({size} x {len(names)} systems), {min(done, total)} already done"
     left = max(total - done, 0)
     if left and len(alike) == len(names):
         minutes = left * sum(meta["seconds"] / meta["asked_now"] / 60 for meta in alike) / len(alike)
@@ -220,7 +220,7 @@ def choose_focus(names: Sequence[str], model: str = "", wanted: str = "") -> str
     among them is a SettingsError.
     """
     if wanted and wanted not in names:
-        raise SettingsError(f"there is no target {wanted!r} in this store; there are {', '.join(names)}")
+        raise SettingsError(f"there is no system {wanted!r} in this store; there are {', '.join(names)}")
     known = registry.published_targets("chat")["model"]
     own = [name for name in names if known.get(name, model) == model] if model else names
     return wanted or ([name for name in own if name.endswith("--safety")] or own)[0]

@@ -293,7 +293,9 @@ def context_from_meta(meta: Mapping[str, Any], where: str) -> PromptContext:
         raise DataError(f"{where}: its meta file is missing; restore it beside the traces")
     text = registry.wrappers().get(meta["wrapper"], {}).get("text")
     if text != meta["wrapper_text"]:
-        raise DataError(f"{where}: the wrapper {meta['wrapper']!r} has another text than when it was asked; ask again")
+        raise DataError(
+            f"{where}: the system prompt {meta['wrapper']!r} has another text than when it was asked; ask again"
+        )
     how = meta["decoding"]
     decoding = (Sampling if how.get("method") == Sampling.method else Decoding)(**how)
     return PromptContext(meta["weights_id"], meta["dtype"], meta["prefix"], meta["suffix"], decoding)
