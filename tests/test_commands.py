@@ -35,7 +35,7 @@ NOT_RUN = {
     "make setup": "the packages are those that the tests run with",
     "make optional-models": "fetches 1.6 GB of packages and asks for hours",
     "make site": "make html makes the same pages",
-    "make reproduce": "run below, killed and resumed, where PARAGUARD_WEEKLY is set; its second notebook every time",
+    "make reproduce": "run below, killed and resumed, where PARAGUARD_WEEKLY is set; two of its notebooks every time",
     "make figures": "nbval runs the same notebooks on the same record; weekly.yml draws it anew and compares",
     "make servers": "fetches 3.5 GB of packages",
     "make cluster": "fetches 250 MB of packages",
@@ -176,7 +176,7 @@ def last_lines(printed):
 
 def test_a_kernel_that_dies_ends_the_run_with_one_line_and_a_rerun_goes_on(clone, tmp_path):
     whole = bool(os.environ.get("PARAGUARD_WEEKLY"))
-    command = "make reproduce" if whole else ".venv/bin/paraguard run 02 --store live"
+    command = "make reproduce" if whole else ".venv/bin/paraguard run 02 03 --store live"
     startup = tmp_path / "ipython" / "profile_default" / "startup"
     startup.mkdir(parents=True)
     (startup / "00-kill.py").write_text(KILL)

@@ -235,7 +235,7 @@ def test_another_labeller_means_asking_again(results, harmful, tiny_folder, answ
     asked = counted(monkeypatch)
     _, labels = asked_and_labelled(harmful, config)
     said = capsys.readouterr().err
-    assert "8 prompts to ask (8 x 1 targets), 0 already done" in said
+    assert "8 prompts to ask (8 x 1 systems), 0 already done" in said
     assert "8 answers were labelled by cues+classifier-3, not by cues+classifier-99, and not kept" in said
     assert len(asked) == 8 and set(labels[name]["labeller"]) == {"cues+classifier-99"}
 
@@ -343,7 +343,7 @@ def test_of_prompts_of_others_labels_are_kept_and_nothing_else(
     asked = counted(monkeypatch)
     labels = targets.ask_labels_only(store, "outside", prompts, config)
     assert len(asked) == 2, "the first target was answered before the kill"
-    assert "4 prompts to ask (2 x 2 targets), 2 already done" in capfd.readouterr().err
+    assert "4 prompts to ask (2 x 2 systems), 2 already done" in capfd.readouterr().err
     words = ["QUOKKA", *OUTSIDE, xstest.name]
     assert found_below(results, words) == [] and not [path for path, text in watched if any(w in text for w in words)]
     kinds = {path.relative_to(results / "test").parts[0] for path in results.rglob("*") if path.is_file()}
