@@ -146,14 +146,14 @@ def test_naming_a_model_means_the_live_store():
 
 
 @pytest.mark.slow
-def test_an_unknown_target_is_one_clear_error(tmp_path):
+def test_an_unknown_target_is_one_clear_error(results):
     with pytest.raises(UserError, match="there is no system 'nobody' in this store; there are qwen") as caught:
-        run.execute_notebook(paths.NOTEBOOKS / "04_cohort_analysis.ipynb", tmp_path / "o.ipynb", {"target": "nobody"})
+        run_here("04_cohort_analysis", target="nobody")
     assert len(str(caught.value).splitlines()) == 1
 
 
 @pytest.mark.slow
-def test_an_unknown_reference_is_one_clear_error():
+def test_an_unknown_reference_is_one_clear_error(results):
     with pytest.raises(UserError, match="there is no system 'nobody' in this store; there are smollm2") as caught:
         run_here("05_guard_comparison", reference="nobody")
     assert len(str(caught.value).splitlines()) == 1

@@ -157,6 +157,7 @@ def matched():
     return RECORDED.read("corpus", settings.MATCHED_TWINS)
 
 
+@pytest.mark.slow
 def test_every_cluster_has_a_matched_twin_that_passed_the_gates(matched, recorded_corpus):
     seeds, candidates = inputs.read_seeds_and_candidates(RECORDED, settings.MATCHED_TWINS, *FILES)
     embed = inputs.make_embedder(RECORDED, settings.MATCHED_TWINS)

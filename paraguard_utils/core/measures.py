@@ -7,7 +7,7 @@ class Measure(NamedTuple):
     """A measure, which is a column with its interval (`x`, `x_low`, `x_high`) in tables of the study and of audits.
 
     `heading` is for the study's tables, `plain` for an audit, whose readers know no such names ("" where it has none).
-    A measure that `needs_refusals` says nothing of a system that refuses less than `estimates.MIN_REFUSALS` prompts;
+    A measure that `needs_refusals` says nothing of a system that refuses fewer than `estimates.MIN_REFUSALS` prompts;
     every two systems are compared by one that is a `headline`.
     """
 
