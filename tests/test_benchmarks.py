@@ -206,6 +206,7 @@ def test_a_veto_costs_its_rewordings_and_one_row_a_step(tiny_model, recorded_cor
 
 
 @needs_files
+@pytest.mark.slow
 def test_no_text_of_the_benchmarks_is_in_the_repository():
     pool, _ = benchmarks.read_benchmarks(
         {name: str(file) for name, file in FILES.items()}, ("harmless", "controversial")

@@ -307,6 +307,7 @@ def test_four_guidelines_are_four_prompts(folders):
         assert name in prompt and TEXT in prompt
 
 
+@pytest.mark.slow
 def test_a_prompt_that_ends_with_the_forced_words_gets_them_once(tmp_path):
     folder = tiny.write(tmp_path / "Llama-Guard-3-8B", GUARD_TEMPLATE + "{{ '\\n\\n' }}", words=[LABELS] * 3)
     prompt = asking("llama-guard-3-8b", folder).prompt(TEXT, "", {})

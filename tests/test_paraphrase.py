@@ -68,6 +68,7 @@ def test_replacements_take_the_form_of_what_they_replace(small_lexicon, sentence
     assert replaced(sentence) == expected
 
 
+@pytest.mark.slow
 def test_articles_follow_the_new_word(small_lexicon):
     generator = np.random.default_rng(0)
     new = paraphrase.substitute_words("A quick answer on an idea, an hour", generator, ("lexical",), (), 0)
