@@ -18,7 +18,7 @@ import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from paraguard_utils import __version__, paths, registry
+from paraguard_utils import __version__, paths
 from paraguard_utils.labels import refusals
 
 PACKAGE = paths.ROOT / "paraguard_utils"
@@ -215,7 +215,8 @@ def test_an_installed_package_labels_answers_by_itself(wheel, tmp_path):
     )
     labels, heavy, where, wrappers = json.loads(done.stdout)
     assert labels == refusals.label_by_cues(answers, [""] * 3)["label"].tolist() == ["reject", "accept", "unparsed"]
-    assert heavy == [] and wrappers == sorted(registry.wrappers())
+    instructions = ["none", "permissive", "safety", "safety-2", "safety-3", "strict", "strict-2", "strict-3"]
+    assert heavy == [] and wrappers == sorted(["judge", "moderation", "sentiment", *instructions])
     package = target / "paraguard_utils"
     expected = [package / "labels/refusals.py", folder, package / "_data", folder / "results"]
     assert where == [str(expected[0]), False, *map(str, expected[1:]), str(tmp_path / "cache" / "paraguard")]

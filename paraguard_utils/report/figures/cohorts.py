@@ -1,5 +1,6 @@
 """Figures of notebook 04: cohorts, strategies, regression."""
 
+from collections.abc import Sequence
 from textwrap import fill
 
 import matplotlib as mpl
@@ -127,7 +128,7 @@ def plot_strategy_flips(table: Table) -> Figure:
 def plot_cohort_regression(table: Table) -> Figure:
     """Draw odds ratios of refusal, filled where p < 0.05 after Holm, a panel per target. A page wide."""
     terms = list(dict.fromkeys(table["term"]))
-    figure, panels = _draw_odds_ratios(table, terms, 5)
+    figure, panels = _draw_odds_ratios(table, terms, 5, (0.1, 0.3, 1, 3, 10))
     for axis, _, own in panels:
         rows = own.set_index("term").reindex(terms)
         axis.set_title(f"{axis.get_title('left')}\n{rows['n_reject'].iloc[0]} of {rows['n'].iloc[0]} refused")
@@ -151,7 +152,7 @@ def plot_triggers(table: Table) -> Figure:
     `table` is `triggers.stack_trigger_tables`; an infinite ratio stands at the edge.
     """
     families = table[table["kind"] == "family"]
-    figure, _ = _draw_odds_ratios(families, sorted(set(families["term"])), 3, most=100)
+    figure, _ = _draw_odds_ratios(families, sorted(set(families["term"])), 3, (0.01, 0.1, 1, 10, 100), most=100)
     figure.supxlabel(
         "odds ratio of refusal with words of a theme, in one request's near-copies\n"
         "(filled: a trigger; at an edge: 0, infinite, or beyond it)"
@@ -160,7 +161,7 @@ def plot_triggers(table: Table) -> Figure:
 
 
 def _draw_odds_ratios(
-    table: Table, terms: list[str], across: int, most: float = np.inf
+    table: Table, terms: list[str], across: int, ticks: Sequence[float], most: float = np.inf
 ) -> tuple[Figure, list[tuple[Axes, str, Table]]]:
     """Draw odds ratios by term, 1 / most to most, filled where p_holm < 0.05; a panel per target on a log scale."""
     figure, panels = style.make_listed_panels(table, terms, across)
@@ -176,8 +177,7 @@ def _draw_odds_ratios(
         axis.axvline(1, zorder=0, **style.CHANCE_LINE)
     axis.set_xscale("log")  # as every panel's
     edge = 1.1 * np.nanmax([2.0, *np.exp(np.abs(np.log(table[ends[1:]].clip(1 / most, most)))).max()])
-    ticks = [tick for tick in (0.01, 0.1, 0.3, 1, 3, 10, 100) if 1 / edge <= tick <= edge]
-    ticks = [tick for tick in ticks if most == np.inf or tick not in (0.3, 3)]
+    ticks = [tick for tick in ticks if 1 / edge <= tick <= edge]
     axis.set(xlim=(1 / edge, edge))
     axis.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
     axis.minorticks_off()
