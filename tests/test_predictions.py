@@ -73,9 +73,9 @@ def test_judged_by_hand(tmp_path, monkeypatch):
 
 
 def test_a_number_is_one_prediction():
-    assert sorted(set(WRITTEN["number"])) == list(range(1, 29))
+    assert sorted(set(WRITTEN["number"])) == list(range(1, 37))
     assert WRITTEN.groupby("number")[["statement", "written"]].nunique().eq(1).all(axis=None)
-    assert WRITTEN["statement"].nunique() == 28 and not WRITTEN.duplicated(["number", "measure"]).any()
+    assert WRITTEN["statement"].nunique() == 36 and not WRITTEN.duplicated(["number", "measure"]).any()
     assert (WRITTEN["low"] < WRITTEN["high"]).all()
     assert set(WRITTEN["written"]) == {"before", "with", "after part"}
     assert repr(veto.IDEAL_VETO) in WRITTEN.set_index("number").loc[15, "rows"]
@@ -94,7 +94,8 @@ def test_every_prediction_is_of_a_recorded_table(row):
     rows = table.query(row.rows)
     ends = ("",) if row.measure == "p_holm" else ("", "_low", "_high")  # a p has no interval
     assert set(predictions.SUBJECT_COLUMNS) & set(rows) and {f"{row.measure}{end}" for end in ends} <= set(rows)
-    assert len(rows) or row.number == 18  # to which 08 adds a row
+    # 07 adds a row for 18; 34 is about more twins than are recorded
+    assert len(rows) or row.number in (18, 34)
     if row.few:
         assert rows.eval(row.few).isin([True, False]).all()
 
