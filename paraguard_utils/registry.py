@@ -22,7 +22,7 @@ REFUSAL_PREFIX = "refusal:"
 
 def wrappers() -> dict[str, dict[str, str]]:
     """Return the committed wrappers: name to {role, fallback, reason, text}."""
-    return yaml.safe_load((paths.DATA / "wrappers.yaml").read_text(encoding="utf-8"))
+    return _read_yaml(paths.DATA / "wrappers.yaml")
 
 
 def read_wrapper(name: str) -> str:
@@ -40,7 +40,7 @@ def wrapper_text_of(target: str) -> str:
 
 def guard_entries(section: str) -> dict[str, dict[str, Any]]:
     """Return the guards of a section of `data/guards.yaml`, "panel" or "deployed": name or pattern to its entry."""
-    return _guards(paths.DATA / "guards.yaml").get(section, {})
+    return _read_yaml(paths.DATA / "guards.yaml").get(section, {})
 
 
 def may_be_guard(name: str) -> bool:
@@ -100,5 +100,5 @@ def _targets(path: Path) -> pd.DataFrame:
 
 
 @cache
-def _guards(path: Path) -> dict[str, dict[str, dict[str, Any]]]:
+def _read_yaml(path: Path) -> dict[str, dict[str, Any]]:
     return yaml.safe_load(path.read_text(encoding="utf-8"))

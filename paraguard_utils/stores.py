@@ -13,6 +13,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple, Self, TypeAlias
 
@@ -125,15 +126,23 @@ class Store:
 
 def read_file(path: str | Path, kind: str) -> pd.DataFrame:
     """Read one CSV or Parquet file and check it against its schema (tables have none), or raise DataError."""
-    path, where = Path(path), paths.display_path(path)
+    path = Path(path)
+    if not path.is_file():
+        raise DataError(f"{paths.display_path(path)}: there is no such file")
+    facts = path.stat()
+    return _read_unchanged(path, kind, facts.st_mtime_ns, facts.st_ino, facts.st_size).copy(deep=False)
+
+
+@lru_cache(maxsize=64)  # a notebook reads the same labels again and again, and checking them takes longest
+def _read_unchanged(path: Path, kind: str, *state: int) -> pd.DataFrame:
+    """Read and check a file once while its `state` is the same."""
+    where = paths.display_path(path)
     try:
         if path.suffix == ".parquet":
             frame = pd.read_parquet(path)
         else:  # a prompt may be the word "null": only empty fields are missing, and text columns stay text
             types = dict.fromkeys(list_text_columns(kind), str) if kind in SCHEMAS else None
             frame = pd.read_csv(path, dtype=types, keep_default_na=False, na_values=[""], encoding="utf-8")
-    except FileNotFoundError:
-        raise DataError(f"{where}: there is no such file") from None
     except UnicodeDecodeError as error:
         text = path.read_bytes().decode("utf-8", "surrogateescape")
         row = re.split("[\udc80-\udcff]", text, maxsplit=1)[0].count("\n") + 1

@@ -12,12 +12,13 @@ from remedied import ids_of
 
 from paraguard_utils import stores, unsafe
 from paraguard_utils.core.estimates import ClusterBootstrap, Estimate
+from paraguard_utils.corpus import reword
 from paraguard_utils.errors import DataError, Missing, SettingsError
 from paraguard_utils.guards import refusal
 from paraguard_utils.models import engine, prompting, trace_store
 from paraguard_utils.models.local import LocalBackend
 from paraguard_utils.remedies import asking, catalogue, decisions, effects, first_token, splits, tuning_data, utility
-from paraguard_utils.remedies.catalogue import ablated, self_cd, smooth_llm, steered, threshold
+from paraguard_utils.remedies.catalogue import ablated, rewordings, self_cd, smooth_llm, steered, threshold
 from paraguard_utils.remedies.contract import RemediedSystem, Remedy
 from paraguard_utils.remedies.splits import Split
 from paraguard_utils.remedies.untouched import UntouchedSystem
@@ -893,3 +894,14 @@ def test_kinds_of_remedies_sum_to_all_that_somebody_could_deploy():
     )
     yardsticks = table["remedy"].isin(["untouched", "veto-isolation", "control-1", "control-2"])
     assert pairs == sum(each) == (~yardsticks).sum()
+
+
+@pytest.mark.slow
+def test_recorded_rewordings_are_those_that_the_rules_make(base, thirds):
+    """What reads the record takes them as they are."""
+    base = base.reported_on(3)
+    for of, prompts in zip(CORPORA, thirds.test, strict=True):
+        folder = base.folder(of, rewordings.REWORDINGS_FOLDER)
+        made = reword.reword_prompts(prompts)
+        assert not asking._problem(base, folder, rewordings._PARAMETERS, made)
+        assert asking._problem(base, folder, rewordings._PARAMETERS, made.iloc[1:]) == "labels of other prompts"

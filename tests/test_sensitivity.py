@@ -51,6 +51,15 @@ def test_a_setting_gives_what_the_usual_scores_give(laid_out, k, weights):
         assert np.allclose(estimate.draws, expected[measure].draws, equal_nan=True)
 
 
+def test_only_what_moves_the_excess_has_one(laid_out):
+    corpus, labels, pairs, frame, clusters = laid_out
+    frame = frame.assign(drift_centred=frame["drift"], drift_encoder=frame["drift"])
+    found = sensitivity.vary_settings(clusters, {"t": frame})
+    expected = confusion.estimate_scores(corpus, pairs, confusion.score_prompts(corpus, labels, pairs), clusters)
+    assert found["weights"]["0.4/0.1/0.5"]["t"]["excess"] == pytest.approx(expected["excess"], abs=1e-12)
+    assert not any("excess" in found[name]["5" if name == "k" else "none"]["t"] for name in ("k", "theta"))
+
+
 def test_theta_gives_what_the_theta_columns_give(laid_out):
     corpus, labels, pairs, frame, clusters = laid_out
     scores = confusion.score_prompts(corpus, labels, pairs, theta=0.3)

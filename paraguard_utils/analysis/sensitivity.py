@@ -148,21 +148,21 @@ def ci_of_rejections(frame: pd.DataFrame, scores: np.ndarray, near: np.ndarray) 
 def estimate_setting(
     clusters: ClusterBootstrap, frame: pd.DataFrame, scores: np.ndarray, near: np.ndarray
 ) -> SettingEstimates:
-    """Estimate ci, cr60, cd and the primary excess under one setting (`ci_of_rejections`), and count rejections, n."""
+    """Estimate ci, cr60 and cd under one setting (`ci_of_rejections`), and count rejections, n."""
     ids, ci = ci_of_rejections(frame, scores, near)
-    own = frame["same_cluster"].to_numpy()
-    excess = confusion.estimate_excess(clusters, frame.loc[own, ["cluster_id", "centre_label"]], scores[own])
-    return {"n": len(ci), **estimate_confusion(clusters, ids, ci, taus=(0.60,)), "excess": excess}
+    return {"n": len(ci), **estimate_confusion(clusters, ids, ci, taus=(0.60,))}
 
 
 def vary_settings(clusters: ClusterBootstrap, frames: Mapping[str, pd.DataFrame]) -> EstimatesBySetting:
-    """Estimate every target (`pairs_for_settings`) under every setting of every dimension but the labeller."""
+    """Estimate every target (`pairs_for_settings`) under every setting but the labeller's, with the primary excess."""
     found: EstimatesBySetting = {}
     for name, frame in frames.items():
+        same = frame["same_cluster"].to_numpy()
+        own = frame.loc[same, ["cluster_id", "centre_label"]]
         for dimension, setting, scores, near in _settings(frame):
             estimate = estimate_setting(clusters, frame, scores, near)
-            if dimension in NEIGHBOUR_DIMENSIONS:
-                del estimate["excess"]
+            if dimension not in NEIGHBOUR_DIMENSIONS:
+                estimate["excess"] = confusion.estimate_excess(clusters, own, scores[same])
             found.setdefault(dimension, {}).setdefault(setting, {})[name] = estimate
         ids, ci = ci_of_rejections(frame, signals.score_pairs(frame).to_numpy(), mark_used_pairs(frame))
         for tau in chance.CURVE_TAUS:

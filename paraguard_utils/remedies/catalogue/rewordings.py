@@ -18,12 +18,9 @@ _PARAMETERS = {"most": reword.MAX_REWORDINGS, "by": "rules"}
 
 
 def label_rewordings(base: UntouchedSystem, of: str, prompts: Corpus | None) -> Labels:
-    """Return labels of the answers to all rewordings."""
+    """Return labels of the answers to all rewordings; recorded ones are taken as they are, for rewording takes long."""
     texts = None
-    place = ("labels", base.folder(of, REWORDINGS_FOLDER), base.name)
-    if base.store.recorded and not base.store.has(*place):
-        base.store.read(*place)  # an error before rewording, which takes a while
-    if prompts is not None:
+    if prompts is not None and not base.store.recorded:
         texts = reword.reword_prompts(prompts)
         kept = prompts.drop(columns=["text", "strategy"], errors="ignore").rename(columns={"cluster_id": "own_cluster"})
         texts = texts.merge(kept.rename(columns={"prompt_id": "cluster_id"}), on="cluster_id", how="left")
