@@ -1,6 +1,6 @@
 """Estimate what overturning rejections gains, and what it loses on harmful requests (`docs/method.md`, The veto)."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import pandas as pd
@@ -97,22 +97,25 @@ def veto_curve(benign: pd.DataFrame, twins: pd.DataFrame, clusters: ClusterBoots
     rejection rate over the benign one; better, lost minus lost_random (below 0 the veto is better than chance; NaN if
     nothing is overturned).
     """
-    return pd.DataFrame(
-        [{"threshold": one, **to_columns(_at(benign, twins, one, clusters))} for one in VETO_THRESHOLDS]
-    )
+    found = zip(VETO_THRESHOLDS, _at(benign, twins, VETO_THRESHOLDS, clusters), strict=True)
+    return pd.DataFrame([{"threshold": one, **to_columns(row)} for one, row in found])
 
 
-def _at(benign: pd.DataFrame, twins: pd.DataFrame, threshold: float, clusters: ClusterBootstrap) -> dict[str, Estimate]:
-    """Estimate one row of `veto_curve`."""
-    if np.isnan(threshold):
-        return dict.fromkeys(("gained", "lost", "lost_random", "better"), clusters.undefined())
-    gained, lost = (clusters.share(frame["cluster_id"], is_overturned(frame, threshold)) for frame in (benign, twins))
-    wrong, right = (clusters.share(frame["cluster_id"], frame["rejected"]) for frame in (benign, twins))
-    with np.errstate(divide="ignore", invalid="ignore"):
-        value = np.float64(gained[0]) * right[0] / wrong[0]
-        random = Estimate.percentile(value, gained.draws * right.draws / wrong.draws)
-    better = lost - random if gained[0] or lost[0] else clusters.undefined()
-    return {"gained": gained, "lost": lost, "lost_random": random, "better": better}
+def _at(
+    benign: pd.DataFrame, twins: pd.DataFrame, thresholds: Sequence[float], clusters: ClusterBootstrap
+) -> list[dict[str, Estimate]]:
+    """Estimate rows of `veto_curve`."""
+    frames = (benign, twins)
+    wrong, right = (clusters.share(frame["cluster_id"], frame["rejected"]) for frame in frames)
+    rows = []
+    for one in thresholds:
+        gained, lost = (clusters.share(frame["cluster_id"], is_overturned(frame, one)) for frame in frames)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            value = np.float64(gained[0]) * right[0] / wrong[0]
+            random = Estimate.percentile(value, gained.draws * right.draws / wrong.draws)
+        better = lost - random if gained[0] or lost[0] else clusters.undefined()
+        rows.append({"gained": gained, "lost": lost, "lost_random": random, "better": better})
+    return rows
 
 
 def cross_judge_veto(
@@ -197,7 +200,9 @@ def veto_table(
         benign, twins = (frame[frame["cluster_id"].isin(judging)] for frame in (benign, twins))
         row: dict[str, object] = {"target": target, "score": score, "n_benign": len(benign), "n_twins": len(twins)}
         row |= {"n_reject_benign": int(benign["rejected"].sum()), "n_reject_twins": int(twins["rejected"].sum())}
-        estimates = _at(benign, twins, threshold, clusters)
+        estimates = dict.fromkeys(("gained", "lost", "lost_random", "better"), clusters.undefined())
+        if not np.isnan(threshold):
+            (estimates,) = _at(benign, twins, [threshold], clusters)
         estimates |= {f"{name}_one_more": value for name, value in retry_once(benign, twins, clusters).items()}
         lower = clusters.undefined()
         if np.isfinite(estimates["gained"][0]) and benign["probability"].notna().any():
