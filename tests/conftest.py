@@ -1,3 +1,4 @@
+import os
 import shutil
 import sys
 from types import SimpleNamespace
@@ -18,10 +19,12 @@ hypothesis.settings.load_profile("paraguard")
 
 
 def pytest_collection_modifyitems(items):
-    """Mark what opens pages."""
+    """Mark what opens pages, and skip what only a weekly run tries."""
     for item in items:
         if "browser" in getattr(item, "fixturenames", ()):
             item.add_marker("browser")
+        if item.get_closest_marker("weekly") and not os.environ.get("PARAGUARD_WEEKLY"):
+            item.add_marker(pytest.mark.skip(reason="PARAGUARD_WEEKLY is not set"))
 
 
 @pytest.fixture(autouse=True)

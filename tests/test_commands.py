@@ -52,6 +52,7 @@ NOT_RUN = {
 WEEKLY = {
     f".venv/bin/paraguard run --model {HUB}": "make reproduce runs its notebooks, and test_live a model of one's own",
     f".venv/bin/paraguard remedy --model {HUB}": "the same for the packaged model runs every time",
+    ".venv/bin/paraguard run 02 03 --model smollm2-135m": "test_live asks the packaged model twelve prompts",
     ".venv/bin/paraguard run --store mine": "the same on another corpus, which test_live asks, with a real model",
     ".venv/bin/paraguard run 05 --store live -p guard=meta-llama": "run 05 with a guard of one's own runs every time",
 }
@@ -204,8 +205,7 @@ def test_a_kernel_that_dies_ends_the_run_with_one_line_and_a_rerun_goes_on(clone
 
 
 def with_weekly():
-    skipped = pytest.mark.skipif(not os.environ.get("PARAGUARD_WEEKLY"), reason="PARAGUARD_WEEKLY is not set")
-    return [pytest.param(one, marks=skipped if one.startswith(tuple(WEEKLY)) else ()) for one in runnable()]
+    return [pytest.param(one, marks=pytest.mark.weekly if one.startswith(tuple(WEEKLY)) else ()) for one in runnable()]
 
 
 @pytest.mark.parametrize("command", with_weekly())

@@ -86,6 +86,7 @@ def test_02_asks_other_architectures(family, more, tmp_path, recorded_corpus, re
         assert len(store.read("labels", "small", name)) == 12
 
 
+@pytest.mark.weekly
 def test_converted_weights_that_were_changed_are_made_again(tmp_path, monkeypatch, capsys):
     source = loading.resolve_model("smollm2-135m-instruct")
     kept = loading.convert_gguf(source)

@@ -160,6 +160,7 @@ def test_an_unknown_reference_is_one_clear_error(results):
 
 
 @pytest.mark.slow
+@pytest.mark.weekly
 def test_cohorts_can_be_drawn_from_the_record_under_another_labeller(results):
     run_here("04_cohort_analysis", labeller="policy", resamples=100)
 

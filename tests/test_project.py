@@ -26,6 +26,12 @@ from paraguard_utils.report.figures import style
 RECORDED = stores.Store("recorded")
 
 
+def sampled_systems():
+    """Return the published chat systems; those without the safety instruction are tried by a weekly run."""
+    names = registry.published_targets("chat").index
+    return [pytest.param(name, marks=() if name.endswith("--safety") else pytest.mark.weekly) for name in names]
+
+
 def pins(lines):
     names = (line.strip().lower().replace("_", "-") for line in lines)
     return {name for name in names if re.fullmatch(r"[\w-]+==[\w.]+", name)}
@@ -65,7 +71,7 @@ def test_every_cell_of_the_figure_map_resolves():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", list(registry.published_targets("chat").index))
+@pytest.mark.parametrize("name", sampled_systems())
 def test_recorded_labels_follow_from_recorded_traces(name, recorded_corpus):
     traces = trace_store.read_traces(RECORDED, "paraguard_mini", recorded_corpus, name, prompting.Decoding())
     labels = RECORDED.read("labels", "paraguard_mini", name)
@@ -78,7 +84,7 @@ def test_recorded_labels_follow_from_recorded_traces(name, recorded_corpus):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", list(registry.published_targets("chat").index))
+@pytest.mark.parametrize("name", sampled_systems())
 def test_recorded_scores_follow_from_recorded_traces(name, recorded_corpus, results):
     config = settings.freeze({"store": "recorded", "corpus": "paraguard_mini"})
     traces = trace_store.read_traces(RECORDED, "paraguard_mini", recorded_corpus, name)

@@ -24,7 +24,7 @@ from paraguard_utils.models import prompting, served, trace_store
 
 KEY = "sk-QUOKKA-1234567890"
 
-KILLS = min(20, int(os.environ.get("PARAGUARD_KILLS", "4")))
+KILLS = min(20, int(os.environ.get("PARAGUARD_KILLS", "2")))
 """Times that a client is killed; each starts a process that imports for seconds."""
 
 
