@@ -2,11 +2,16 @@
 
 `python benchmarks/coverage.py [WORLDS] [KIND]` writes `benchmarks/coverage.csv`: for each kind of world and estimate
 the truth, the share of worlds whose 95 % interval covers it, the mean estimate and its standard deviation, and the
-share of worlds in which the interval lies above zero. KIND is `ratio` or `scores`; the rows of the other kind stay.
+share of worlds in which the interval lies above zero. KIND is `ratio`, `scores` or `instructions`; the rows of other
+kinds stay.
 
 The worlds of `ratio` know decisions only: clusters of six prompts, or of 2 to 10, with a probit intercept each whose
 latent correlation is given. DR follows from it and the refusal rate. Rows named "DR, not flagged" are over the worlds
 with 100 refusals and 100 acceptances or more.
+
+The worlds of `instructions` are 200 clusters of six prompts, decided under three wordings of each of two instructions.
+The probability of a refusal is 0.5 and steps up or down: of the meaning, the prompt, the instruction, its wording, the
+prompt under one instruction, and the prompt under one wording. The parts of the variance follow from the steps.
 
 The other worlds have 200 clusters of six prompts, with a place in a space of meanings, a log-perplexity and a length
 that clusters share in part; the rule of refusing is
@@ -36,7 +41,7 @@ import pandas as pd
 from scipy.stats import norm
 
 from paraguard_utils import paths, stores
-from paraguard_utils.analysis import chance, confusion, signals, validity
+from paraguard_utils.analysis import chance, confusion, signals, validity, variance
 from paraguard_utils.core import disagreement
 from paraguard_utils.core.confusion import N_NEIGHBOURS
 from paraguard_utils.core.estimates import ClusterBootstrap, to_columns
@@ -213,6 +218,51 @@ def ratio_rows(cell):
     return rows
 
 
+STEPS = {
+    "much meaning": (0.25, 0.08, 0.0, 0.02, 0.05, 0.05),
+    "all parts": (0.2, 0.1, 0.08, 0.05, 0.03, 0.02),
+    "instructions differ": (0.15, 0.1, 0.15, 0.08, 0.01, 0.0),
+    "wordings interact": (0.2, 0.1, 0.02, 0.01, 0.03, 0.1),
+}
+"""Sizes of the steps: meaning, prompt, instruction, its wording, prompt with instruction, prompt with wording."""
+
+
+def instruction_rows(cell):
+    """Draw the worlds of one row of `STEPS`; return its rows of the table."""
+    name, worlds = cell
+    meaning, prompt, idea, wording, own_idea, own_wording = STEPS[name]
+    total = 0.25 + idea**2
+    # Products of two wordings of one instruction, and of two instructions, differ by these.
+    truth = {"meaning": meaning**2, "request": prompt**2, "idea": 2 * idea**2 - wording**2 / 3, "wording": wording**2}
+    truth |= {"idea_request": own_idea**2}
+    truth |= {"wording_request": total - sum(truth.values())}
+    corpus = pd.DataFrame({"cluster_id": np.repeat(np.arange(CLUSTERS), SIZE)})
+    fixed, n = np.repeat([idea, -idea], 3) + np.tile([wording, 0, -wording], 2), len(corpus)
+    found = []
+    for seed in range(worlds):
+        rng = np.random.default_rng([seed, list(STEPS).index(name)])
+        chances = 0.5 + fixed + np.repeat(rng.choice([-meaning, meaning], CLUSTERS), SIZE)[:, None]
+        chances = chances + rng.choice([-prompt, prompt], (n, 1)) + rng.choice([-own_wording, own_wording], (n, 6))
+        chances = chances + np.repeat(rng.choice([-own_idea, own_idea], (n, 2)), 3, axis=1)
+        label = np.where(rng.random((n, 6)) < chances, "reject", "accept")
+        labels = {one: pd.DataFrame({"label": own}) for one, own in zip(INSTRUCTIONS, label.T, strict=True)}
+        clusters = ClusterBootstrap(corpus["cluster_id"], RESAMPLES, seed)
+        row = variance.split_instruction_variance(name, corpus, labels, clusters)
+        for part, value in truth.items():
+            low, high = row[f"{part}_low"], row[f"{part}_high"]
+            found.append((part, row[part], low <= value / total <= high, low > 0))
+    frame = pd.DataFrame(found, columns=["part", "value", "covered", "above"])
+    rows = []
+    for part, own in frame.groupby("part", sort=False):
+        row = {"rule": f"instructions: {name}", "estimate": f"share of {part}", "worlds": len(own)}
+        row |= {"mean": own["value"].mean(), "deviation": own["value"].std(), "truth": truth[part] / total}
+        rows.append(row | {"known": True, "covered": own["covered"].mean(), "above_zero": own["above"].mean()})
+    return rows
+
+
+INSTRUCTIONS = ("safety", "safety-2", "safety-3", "strict", "strict-2", "strict-3")
+
+
 def summary(rows):
     """Make the table of coverage from the rows of all worlds."""
     table = []
@@ -229,18 +279,23 @@ def summary(rows):
 
 
 def main():
-    """Measure one kind of worlds, or both, on two processes, and write the table."""
+    """Measure some kinds of worlds, or all, on two processes, and write the table."""
     worlds = int(sys.argv[1]) if len(sys.argv) > 1 else 2000
-    kinds = sys.argv[2:] or ["scores", "ratio"]
+    kinds = sys.argv[2:] or ["scores", "ratio", "instructions"]
     file = Path(__file__).with_suffix(".csv")
     known = stores.read_file(file, "tables")
-    parts = {"scores": known[known["rule"].isin(RULES)], "ratio": known[~known["rule"].isin(RULES)]}
+    split = known["rule"].isin(RULES), known["rule"].str.startswith("instructions: ")
+    parts = {"scores": known[split[0]], "ratio": known[~split[0] & ~split[1]], "instructions": known[split[1]]}
     if "scores" in kinds:
         parts["scores"] = scores(worlds)
     if "ratio" in kinds:
         cells = [(*cell, worlds) for cell in itertools.product(NUMBERS, RATES, CORRELATIONS, SIZES)]
         with ProcessPoolExecutor(2) as pool:
             parts["ratio"] = pd.DataFrame([row for rows in pool.map(ratio_rows, cells) for row in rows])
+    if "instructions" in kinds:
+        with ProcessPoolExecutor(2) as pool:
+            found = pool.map(instruction_rows, [(name, worlds) for name in STEPS])
+            parts["instructions"] = pd.DataFrame([row for rows in found for row in rows])
     table = pd.concat(parts.values(), ignore_index=True)
     stores.write_file(file, table, "tables", {"worlds": worlds, "resamples": RESAMPLES})
     print(table.round(4).to_string())

@@ -178,3 +178,66 @@ def test_the_flag_counts_what_is_rarer():
     assert disagreement.too_few_for_disagreement(evaluation.count_label_decisions(corpus, labels))
     labels.loc[np.flatnonzero(label == "reject")[0], "label"] = "accept"
     assert not disagreement.too_few_for_disagreement(evaluation.count_label_decisions(corpus, labels))
+
+
+def instructed(y, clusters=None):
+    """Return a corpus and labels of decisions, shape (prompts, instructions); NaN is unparsed."""
+    names = ("safety", "safety-2", "strict", "strict-2", "strict-3")[: y.shape[1]]
+    corpus = pd.DataFrame({"cluster_id": np.repeat(np.arange(len(y) // 3), 3) if clusters is None else clusters})
+    label = np.where(np.isnan(y), "unparsed", np.where(y == 1, "reject", "accept"))
+    return corpus, {name: pd.DataFrame({"label": own}) for name, own in zip(names, label.T, strict=True)}
+
+
+def test_parts_by_loops_over_pairs_of_prompts_and_instructions():
+    rng = np.random.default_rng(5)
+    y = (rng.random((15, 5)) < rng.choice([0.2, 0.8], (5, 1)).repeat(3, axis=0)).astype(float)
+    y[4, 1] = np.nan  # leaves the prompt out
+    corpus, labels = instructed(y)
+    row = variance.split_instruction_variance("m", corpus, labels, ClusterBootstrap(corpus["cluster_id"], 50))
+    ideas, kept = "aabbb", [i for i in range(15) if i != 4]
+
+    def mean(prompts, instructions):
+        found = [
+            y[p, i] * y[q, j]
+            for p in kept
+            for q in kept
+            for i in range(5)
+            for j in range(5)
+            if (p == q, p // 3 == q // 3) == prompts and (i == j, ideas[i] == ideas[j]) == instructions
+        ]
+        return np.mean(found)
+
+    same, meaning, apart = (True, True), (False, True), (False, False)
+    one, idea, two = same, meaning, apart  # an instruction with itself, with another wording, with another idea
+    total = mean(same, one) - mean(apart, two)
+    expected = {
+        "meaning": mean(meaning, two) - mean(apart, two),
+        "request": mean(same, two) - mean(meaning, two),
+        "idea": mean(apart, idea) - mean(apart, two),
+        "wording": mean(apart, one) - mean(apart, idea),
+        "idea_request": mean(same, idea) - mean(same, two) - mean(apart, idea) + mean(apart, two),
+        "wording_request": mean(same, one) - mean(same, idea) - mean(apart, one) + mean(apart, idea),
+    }
+    assert row["n"] == 14 and row["few"] and set(expected) == set(variance.INSTRUCTION_PARTS)
+    for part, value in expected.items():
+        assert row[part] == pytest.approx(value / total), part
+    assert sum(row[part] for part in expected) == pytest.approx(1)
+    assert row["idea_minus_wording"] == pytest.approx(row["idea"] - row["wording"])
+    assert row["interaction_minus_wording"] == pytest.approx(row["wording_request"] - row["wording"])
+
+
+def test_pure_instructions_by_hand():
+    # one idea always refuses, the other never: of the products 1/2 - 0 is the idea's, all of the variance
+    y = np.tile([1.0, 1.0, 0.0, 0.0], (12, 1))
+    corpus, labels = instructed(y)
+    row = variance.split_instruction_variance("m", corpus, labels, ClusterBootstrap(corpus["cluster_id"], 50))
+    assert {name: round(row[name], 9) for name in variance.INSTRUCTION_PARTS} == {
+        **dict.fromkeys(variance.INSTRUCTION_PARTS, 0.0),
+        "idea": 1.0,
+    }
+    # a wording that refuses whatever is asked, beside one of its idea that does not, and so in the other idea: its own
+    y = np.tile([1.0, 0.0, 1.0, 0.0], (12, 1))
+    corpus, labels = instructed(y)
+    row = variance.split_instruction_variance("m", corpus, labels, ClusterBootstrap(corpus["cluster_id"], 50))
+    # products: itself 1/2, other wording of its idea 0, other idea 1/4: wording 1/2, idea -1/4, of 1/4 in all
+    assert (row["wording"], row["idea"]) == pytest.approx((2, -1)) and row["request"] == pytest.approx(0)

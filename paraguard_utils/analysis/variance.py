@@ -1,5 +1,7 @@
 """Split the variance of decisions into meaning, wording and sampling (`docs/method.md`, Disagreement). All ours."""
 
+from collections.abc import Mapping
+
 import numpy as np
 import pandas as pd
 from sklearn.linear_model import RidgeCV
@@ -142,3 +144,57 @@ def compare_with_majority(target: str, labels: Labels, samples: pd.DataFrame, co
         "unanimous": clusters.share(ids, both["share"].isin([0.0, 1.0]).to_numpy()),
     }
     return {"target": target, "n": int(clear.sum()), **to_columns(found)}
+
+
+INSTRUCTION_PARTS = ("meaning", "request", "idea", "wording", "idea_request", "wording_request")
+"""Parts of the variance over requests and instructions; the last two are interactions, the last with frozen chance."""
+
+
+def split_instruction_variance(
+    model: str, corpus: Corpus, labels: Mapping[str, Labels], clusters: ClusterBootstrap
+) -> dict[str, object]:
+    """Split the variance of a model's decisions under several wordings of several instructions.
+
+    `labels`, in corpus order, are by instruction: what stands before a hyphen is its idea (safety, safety-2, strict).
+    Prompts without a decision under one of them are left out. The wordings are taken as given: intervals are over
+    meanings only. Columns: model; n (prompts); few, as in `split_variance`, for one instruction at least; with
+    intervals `INSTRUCTION_PARTS`, shares that sum to 1, and interaction_minus_wording and idea_minus_wording. A part of
+    a resample, and of little data, may lie below 0: it is estimated from products of different prompts' decisions.
+    """
+    scored = np.all([evaluation.is_scored(own) for own in labels.values()], axis=0)
+    ids = corpus["cluster_id"].to_numpy()[scored]
+    y = np.column_stack([(own["label"] == "reject").to_numpy(float)[scored] for own in labels.values()])
+    ideas, same = [name.partition("-")[0] for name in labels], np.eye(len(labels), dtype=bool)
+    alike = np.equal.outer(ideas, ideas)
+    sums = np.column_stack([clusters.sums(ids, column) for column in y.T])
+    n = clusters.sums(ids, np.ones(len(ids)))
+    columns = [n, n**2, *sums.T]
+    for pairs in (same, alike & ~same, ~alike):  # one instruction, two of an idea, two ideas
+        first, second = np.nonzero(pairs)
+        own = clusters.sums(ids, (y[:, first] * y[:, second]).mean(axis=1))
+        columns += [own, (sums[:, first] * sums[:, second]).mean(axis=1)]
+    found = {
+        name: clusters.estimate(lambda *totals, of=name: _instruction_shares(alike, *totals)[of], *columns)
+        for name in INSTRUCTION_PARTS
+    }
+    found["interaction_minus_wording"] = found["wording_request"] - found["wording"]
+    found["idea_minus_wording"] = found["idea"] - found["wording"]
+    each = [disagreement.count_decisions(column, ids) for column in y.T]
+    few = any(map(disagreement.too_few_for_disagreement, each))
+    return {"model": model, "n": len(ids), "few": few, **to_columns(found)}
+
+
+def _instruction_shares(alike: np.ndarray, *totals: np.ndarray) -> dict[str, np.ndarray]:
+    """Return all parts from the totals of `split_instruction_variance`."""
+    k, same = len(alike), np.eye(len(alike), dtype=bool)
+    (n, squares), refused, products = totals[:2], np.stack(totals[2 : 2 + k]), np.stack(totals[2 + k :])
+    means = []
+    for (prompt, cluster), pairs in zip(products.reshape(3, 2, -1), (same, alike & ~same, ~alike), strict=True):
+        first, second = np.nonzero(pairs)
+        apart = ((refused[first] * refused[second]).mean(axis=0) - cluster) / (n**2 - squares)
+        means.append((prompt / n, (cluster - prompt) / (squares - n), apart))
+    (own, _, apart), (own_idea, _, apart_idea), (across, across_meaning, nothing) = means
+    parts = {"meaning": across_meaning - nothing, "request": across - across_meaning}
+    parts |= {"idea": apart_idea - nothing, "wording": apart - apart_idea}
+    parts |= {"idea_request": own_idea - across - parts["idea"], "wording_request": own - own_idea - parts["wording"]}
+    return {name: part / (own - nothing) for name, part in parts.items()}
