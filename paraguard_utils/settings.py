@@ -90,6 +90,7 @@ class Settings(Gates):
     concurrency: int = Field(16, ge=1, le=1024)
     per_minute: int = Field(0, ge=0)
     limit: int = Field(0, ge=0)
+    stop: float = Field(0.0, ge=0)
     shard: str = Field("", pattern=r"^([1-9]\d*/[1-9]\d*)?$")
     judge: str = ""
     long_answers: int = Field(0, ge=0)
@@ -207,6 +208,12 @@ def check_settings(given: Mapping[str, Any]) -> Settings:
         raise SettingsError("parameter 'device': files of requests are asked by nobody here; leave device=ray out")
     if settings.device == RAY_DEVICE and settings.judge:
         raise SettingsError("parameter 'judge': a judge is asked on this machine, in a run without device=ray")
+    if settings.stop and (
+        settings.open_store().recorded or settings.limit or settings.shard or "file:" in settings.base_url
+    ):
+        raise SettingsError(
+            "parameter 'stop': a live store asks until it is sure, without limit, shard and batch files"
+        )
     number, shards = settings.parts()
     if number > shards:
         raise SettingsError(f"parameter 'shard': there is no part {number} of {shards}; count from 1")

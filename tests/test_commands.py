@@ -51,8 +51,9 @@ NOT_RUN = {
 
 WEEKLY = {
     f".venv/bin/paraguard run --model {HUB}": "make reproduce runs its notebooks, and test_live a model of one's own",
-    f".venv/bin/paraguard remedy --model {HUB}": "the same for the packaged model runs every time",
+    f".venv/bin/paraguard remedy --model {HUB}": "the same from the record runs every time",
     ".venv/bin/paraguard run 02 03 --model smollm2-135m": "test_live asks the packaged model twelve prompts",
+    ".venv/bin/paraguard remedy --model smollm2-135m": "the same from the record runs every time",
     ".venv/bin/paraguard run --store mine": "the same on another corpus, which test_live asks, with a real model",
     ".venv/bin/paraguard run 05 --store live -p guard=meta-llama": "run 05 with a guard of one's own runs every time",
 }

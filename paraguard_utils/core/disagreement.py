@@ -155,6 +155,38 @@ def _by_cluster(clusters: ClusterBootstrap, decided: pd.DataFrame) -> np.ndarray
     return columns
 
 
+def disagreement_so_far(decided: pd.DataFrame, planned: int, alpha: float = 0.1) -> tuple[float, float, float]:
+    """Estimate DR of the clusters that were decided so far, with bounds that hold wherever one stops to look.
+
+    Parameters
+    ----------
+    decided : DataFrame
+        From `count_decisions`, of clusters in random order.
+    planned : int
+        Clusters that are asked at most; the bounds are narrowest at half of them.
+    alpha : float
+        Probability that DR lies outside the bounds at any time, half of it on either side.
+
+    Returns
+    -------
+    value, low, high : float
+        NaN where DR is, and the bounds where they rest on too little (`too_few_for_disagreement`).
+
+    Notes
+    -----
+    An asymptotic confidence sequence on the log scale (Waudby-Smith et al., arXiv 2103.06476, theorem 2.2).
+    """
+    columns = _columns(decided["n"], decided["rejected"])
+    value, slopes = _log_ratio(columns.sum(axis=0))
+    if not np.isfinite(value) or too_few_for_disagreement(decided):
+        return float(np.exp(value)), np.nan, np.nan
+    t, influence = len(decided), columns @ slopes
+    error = np.sqrt(max((influence**2).sum() - influence.sum() ** 2 / t, 0.0))
+    best = (-2 * np.log(alpha) + np.log(1 - 2 * np.log(alpha))) / (planned / 2) * t
+    half = error * np.sqrt(2 * (best + 1) / best * np.log(np.sqrt(best + 1) / alpha))
+    return float(np.exp(value)), float(np.exp(value - half)), float(np.exp(value + half))
+
+
 def estimate_disagreement_difference(clusters: ClusterBootstrap, one: pd.DataFrame, other: pd.DataFrame) -> Estimate:
     """Estimate DR of some decisions minus DR of others about the same clusters, both from `count_decisions`."""
     return estimate_ratio_difference(clusters, *((_by_cluster(clusters, side), _log_ratio) for side in (one, other)))

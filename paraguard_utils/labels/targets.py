@@ -6,15 +6,21 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 
+import numpy as np
 import pandas as pd
 
 from paraguard_utils import paths, registry, stores, unsafe
+from paraguard_utils.core import disagreement
+from paraguard_utils.core.decisions import as_refused
 from paraguard_utils.errors import DataError, Missing, SettingsError
 from paraguard_utils.labels import judge, labelling
 from paraguard_utils.models import backends, loading, local, prompting, ray_cluster, served, trace_store
 from paraguard_utils.schemas import Corpus, Labels, Traces
 from paraguard_utils.settings import RAY_DEVICE, TWINS, XSTEST, Settings
 from paraguard_utils.stores import Store
+
+CLUSTERS_AT_ONCE = 10
+"""Clusters that are asked between two looks at DR, where asking stops when it is sure."""
 
 
 def print_preflight(
@@ -64,6 +70,9 @@ def ask_targets(store: Store, corpus_name: str, corpus: Corpus, settings: Settin
             name: trace_store.read_traces(store, corpus_name, corpus, name, decoding, settings.dtype)
             for name in listed.index[listed["wrapper"].isin(settings.wrappers)]
         }
+    if settings.stop:
+        _ask_until_sure(store, corpus_name, corpus, settings)
+        raise SystemExit(0)  # papermill takes 0 as an end
     found = _asked(store, corpus_name, corpus, settings)
     if not settings.shard and all(len(frame) == len(corpus) for frame in found.values()):
         return found
@@ -73,7 +82,38 @@ def ask_targets(store: Store, corpus_name: str, corpus: Corpus, settings: Settin
     if settings.shard:
         told = f"shard {settings.shard} is asked; when all are, 02_querying without `shard` puts them together"
         print(told, file=sys.stderr)
-    raise SystemExit(0)  # papermill takes 0 as an end
+    raise SystemExit(0)
+
+
+def _ask_until_sure(store: Store, corpus_name: str, corpus: Corpus, settings: Settings) -> None:
+    """Ask clusters in random order until it is sure whether DR lies above `settings.stop`; print a line a system.
+
+    What was asked stays, so that a later run without `stop` asks the rest only.
+    """
+    sources = backends.resolve_backends(settings)
+    order = np.random.default_rng(settings.seed).permutation(corpus["cluster_id"].unique())
+    decoding = prompting.Decoding(settings.max_new_tokens)
+    names = [prompting.make_target_name(source.name, wrapper) for source in sources for wrapper in settings.wrappers]
+    print_preflight(store, corpus_name, len(corpus), names, settings)
+    for source in sources:
+        model = backends.open_backend(source, settings)
+        for wrapper in settings.wrappers:
+            ids, refused, verdict = [], [], "too little to say"
+            for start in range(0, len(order), CLUSTERS_AT_ONCE):
+                part = corpus[corpus["cluster_id"].isin(order[start : start + CLUSTERS_AT_ONCE])]
+                given = (store, corpus_name, part, model, wrapper, decoding, settings.batch)
+                labels = labelling.label_answers(trace_store.query_model(*given, trial=True), part)
+                ids += part["cluster_id"].tolist()
+                refused += as_refused(labels["label"], blocked=False).tolist()
+                decided = disagreement.count_decisions(refused, ids)
+                value, low, high = disagreement.disagreement_so_far(decided, len(order))
+                if low > settings.stop or high <= settings.stop:
+                    verdict = "worse" if low > settings.stop else "not worse"
+                    break
+            print(
+                f"{prompting.make_target_name(model.name, wrapper)}: {verdict} after {len(set(ids))} of {len(order)} "
+                f"clusters, {len(ids)} prompts: DR {value:.2f} [{low:.2f}, {high:.2f}] against {settings.stop:g}"
+            )
 
 
 def _asked(
