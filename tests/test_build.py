@@ -121,7 +121,11 @@ def test_other_thresholds_begin_anew(results, pool):
     assert first < set(made(results))
 
 
-def test_a_pool_that_is_too_small_says_how_many_it_allows(results, pool, command, tmp_path, monkeypatch):
+def test_a_pool_that_is_too_small_says_how_many_it_allows(
+    results, pool, command, recorded_corpus, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(build, "CORPUS", "own")
+    stores.Store("test").write("corpus", "own", frame=recorded_corpus.head(12), meta={})
     monkeypatch.setattr(build, "build_corpus", partial(build.build_corpus, losses=shorter_is_better))
     pool.rename(columns={"text": "prompt"})[["prompt", "category"]].tail(25).to_csv(tmp_path / "or.csv", index=False)
     (tmp_path / "xs.csv").write_text(
@@ -133,7 +137,7 @@ def test_a_pool_that_is_too_small_says_how_many_it_allows(results, pool, command
     read = {name: stores.Store("test").read("tables", f"mine_{name}") for name in build.PUBLIC_CORPUS_TABLES}
     assert read["seeds"].set_index("source").loc["all", "pool"] == 25
     groups = read["risk"].groupby("group", sort=False)["texts"].first()
-    assert groups.to_dict() == {"ParaGuard mini": 1200, "OR-Bench Hard-1K": 25, "XSTest safe": 2, "XSTest unsafe": 2}
+    assert groups.to_dict() == {"ParaGuard mini": 12, "OR-Bench Hard-1K": 25, "XSTest safe": 2, "XSTest unsafe": 2}
     assert (read["risk"].groupby("group")["n"].sum() == read["risk"].groupby("group")["texts"].first()).all()
     assert read["risk_auc"]["unsafe"].tolist() == [2, 2, 2]
 

@@ -148,7 +148,9 @@ def test_croissant_loads_what_the_project_reads(dataset, kind):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", list(COUNTED))
+@pytest.mark.parametrize(
+    "kind", ["labels", *(pytest.param(one, marks=pytest.mark.weekly) for one in ("scores", "traces"))]
+)
 def test_croissant_loads_every_target(dataset, kind):
     store, found = stores.Store("recorded"), {}
     for row in dataset.records(kind):

@@ -262,7 +262,7 @@ def test_targets_are_pooled_and_corrected_as_families():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(2))
 def test_a_target_that_decides_as_another_does_not_spoil_the_pooled_fit(seed):
     # The second target's own term is 0 in every cluster: its variance is 0, or what rounding leaves of it, +-1e-19.
     corpus, scores = drawn({"register": 1.5}, n=60, seed=seed)

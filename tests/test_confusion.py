@@ -307,7 +307,7 @@ labels_of_clusters = st.lists(
 
 
 @pytest.mark.slow
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(labels_of_clusters, st.integers(0, 1000))
 def test_everything_lies_in_its_range_and_fits_its_schema(groups, seed):
     labels = [label for group in groups for label in group]
@@ -324,7 +324,7 @@ def test_everything_lies_in_its_range_and_fits_its_schema(groups, seed):
 
 
 @pytest.mark.slow
-@settings(max_examples=15)
+@settings(max_examples=8)
 @given(st.randoms(use_true_random=False))
 def test_the_order_of_rows_changes_nothing(random):
     labels = random.choices(["accept", "reject"], k=24)

@@ -198,6 +198,7 @@ def digests(folder):
 
 
 @pytest.mark.slow
+@pytest.mark.weekly
 def test_two_processes_draw_the_same_bytes_whatever_the_processor(tmp_path):
     own = digests(tmp_path / "own")
     assert {"fig3_ci_similarity.pdf", "fig3_ci_similarity.png", "fig5_cohorts.csv"} <= set(own)

@@ -331,7 +331,10 @@ LEARN = {"self-cd", "ablated", "steered"} | {name for name in ASKING if name.sta
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ASKING)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(one, marks=pytest.mark.weekly if one in ("tuned-2", "control-1") else ()) for one in ASKING],
+)
 def test_what_asks_a_model_never_sees_the_test_third(base, thirds, name, monkeypatch):
     seen = remedied.looked_at(monkeypatch)
     decide = catalogue.all_remedies()[name].apply(base, thirds.train, thirds.validation).decide

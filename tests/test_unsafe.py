@@ -429,7 +429,7 @@ def test_notebooks_on_requests_that_ask_for_harm(tmp_path, harmful, xstest, tiny
 @pytest.mark.slow
 @pytest.mark.skipif(not has_model(), reason="the default model's weights package is not installed")
 def test_a_real_model_leaves_no_word_of_its_answers(results, harmful, watched, capfd):
-    config = config_of("smollm2-135m-instruct", wrappers=["none", "safety"], max_new_tokens=16, batch=4)
+    config = config_of("smollm2-135m-instruct", wrappers=["safety"], max_new_tokens=16, batch=4)
     _, labels = asked_and_labelled(harmful, config)
     there = list(watched)
     harmless = harmful.assign(source="made up")

@@ -65,7 +65,7 @@ def test_looking_again_and_again_errs_seldom_and_saves_half():
 def test_a_run_ends_when_it_is_sure_and_a_later_one_asks_the_rest(
     tiny_folder, recorded_corpus, results, answers, capsys
 ):
-    given = {"store": "test", "corpus": "mini", "model": str(tiny_folder), "wrappers": ["safety"], "max_new_tokens": 8}
+    given = {"store": "test", "corpus": "mini", "model": str(tiny_folder), "wrappers": ["safety"], "max_new_tokens": 2}
     # answers are dealt by the words of a request: meaning decides nothing, and DR is about 1
     with pytest.raises(SystemExit) as ended:
         targets.ask_targets(Store("test"), "mini", recorded_corpus, check_settings(given | {"stop": 0.5}))
