@@ -23,7 +23,7 @@ from paraguard_utils.labels import refusals
 
 PACKAGE = paths.ROOT / "paraguard_utils"
 PROJECT = tomllib.loads((paths.ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-INPUTS = ("generation", "labels", "risk")
+INPUTS = ("corpus", "generation", "labels", "risk")
 """Folders of `data/` with inputs that are installed; the others are recorded, or what the record is made of."""
 
 CONTRIBUTING = paths.ROOT / "CONTRIBUTING.md"

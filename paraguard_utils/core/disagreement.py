@@ -3,7 +3,8 @@
 The measures need decisions only, so any system can be measured: a model, a guard, a file of somebody's logs.
 """
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -23,6 +24,9 @@ from paraguard_utils.core.estimates import (
 
 MIN_DECISIONS_EACH = 100
 """With fewer rejections, or fewer acceptances, the interval of DR is too narrow."""
+
+CLUSTERS_AT_ONCE = 10
+"""Clusters that are asked between two looks at DR, where asking stops when it is sure."""
 
 _PERMUTATIONS = 999
 
@@ -185,6 +189,45 @@ def disagreement_so_far(decided: pd.DataFrame, planned: int, alpha: float = 0.1)
     best = (-2 * np.log(alpha) + np.log(1 - 2 * np.log(alpha))) / (planned / 2) * t
     half = error * np.sqrt(2 * (best + 1) / best * np.log(np.sqrt(best + 1) / alpha))
     return float(np.exp(value)), float(np.exp(value - half)), float(np.exp(value + half))
+
+
+class EarlyVerdict(NamedTuple):
+    """What is said of DR where asking stopped: worse than a limit, not worse, or too little to say."""
+
+    verdict: str
+    value: float
+    low: float
+    high: float
+    limit: float
+    rows: int
+    clusters: int
+    planned: int
+
+    @property
+    def line(self) -> str:
+        """One line for a log."""
+        return (
+            f"{self.verdict} after {self.clusters} of {self.planned} clusters, {self.rows} prompts: "
+            f"DR {self.value:.2f} [{self.low:.2f}, {self.high:.2f}] against {self.limit:g}"
+        )
+
+
+def judge_until_sure(order: np.ndarray, decide: Callable[[np.ndarray], pd.DataFrame], limit: float) -> EarlyVerdict:
+    """Decide clusters in random order, `CLUSTERS_AT_ONCE` at a time, until it is sure whether DR lies above a limit.
+
+    `decide` takes cluster ids and returns a frame with the columns cluster_id and refused (1, 0 or NaN). The bounds are
+    those of `disagreement_so_far`: worse is said wrongly in at most 5 % of runs, and so is not worse.
+    """
+    rows, verdict = pd.DataFrame(columns=["cluster_id", "refused"]), "too little to say"
+    for start in range(0, len(order), CLUSTERS_AT_ONCE):
+        found = decide(order[start : start + CLUSTERS_AT_ONCE])[list(rows)]
+        rows = found if rows.empty else pd.concat([rows, found])
+        value, low, high = disagreement_so_far(count_decisions(rows["refused"], rows["cluster_id"]), len(order))
+        if low > limit or high <= limit:
+            verdict = "worse" if low > limit else "not worse"
+            break
+    asked = rows["cluster_id"].nunique()
+    return EarlyVerdict(verdict, value, low, high, limit, len(rows), asked, len(order))
 
 
 def estimate_disagreement_difference(clusters: ClusterBootstrap, one: pd.DataFrame, other: pd.DataFrame) -> Estimate:

@@ -19,9 +19,6 @@ from paraguard_utils.schemas import Corpus, Labels, Traces
 from paraguard_utils.settings import RAY_DEVICE, TWINS, XSTEST, Settings
 from paraguard_utils.stores import Store
 
-CLUSTERS_AT_ONCE = 10
-"""Clusters that are asked between two looks at DR, where asking stops when it is sure."""
-
 
 def print_preflight(
     store: Store, corpus_name: str, size: int, names: Sequence[str], settings: Settings, kind: str = "traces"
@@ -98,22 +95,17 @@ def _ask_until_sure(store: Store, corpus_name: str, corpus: Corpus, settings: Se
     for source in sources:
         model = backends.open_backend(source, settings)
         for wrapper in settings.wrappers:
-            ids, refused, verdict = [], [], "too little to say"
-            for start in range(0, len(order), CLUSTERS_AT_ONCE):
-                part = corpus[corpus["cluster_id"].isin(order[start : start + CLUSTERS_AT_ONCE])]
+
+            def decide(
+                clusters: np.ndarray, wrapper: str = wrapper, model: trace_store.Backend = model
+            ) -> pd.DataFrame:
+                part = corpus[corpus["cluster_id"].isin(clusters)]
                 given = (store, corpus_name, part, model, wrapper, decoding, settings.batch)
                 labels = labelling.label_answers(trace_store.query_model(*given, trial=True), part)
-                ids += part["cluster_id"].tolist()
-                refused += as_refused(labels["label"], blocked=False).tolist()
-                decided = disagreement.count_decisions(refused, ids)
-                value, low, high = disagreement.disagreement_so_far(decided, len(order))
-                if low > settings.stop or high <= settings.stop:
-                    verdict = "worse" if low > settings.stop else "not worse"
-                    break
-            print(
-                f"{prompting.make_target_name(model.name, wrapper)}: {verdict} after {len(set(ids))} of {len(order)} "
-                f"clusters, {len(ids)} prompts: DR {value:.2f} [{low:.2f}, {high:.2f}] against {settings.stop:g}"
-            )
+                return part.assign(refused=as_refused(labels["label"], blocked=False))
+
+            found = disagreement.judge_until_sure(order, decide, settings.stop)
+            print(f"{prompting.make_target_name(model.name, wrapper)}: {found.line}")
 
 
 def _asked(

@@ -51,12 +51,12 @@ class GateFinding(NamedTuple):
         return f"{said}; {enough if self.needed else 'nobody can tell how many would do'}"
 
 
-def judge_audit(table: pd.DataFrame, measure: str, limit: float) -> list[GateFinding]:
-    """Judge each system's interval of dr, frr or rephrased3 by a limit.
+def judge_audit(table: pd.DataFrame, measure: str, limit: float, least: bool = False) -> list[GateFinding]:
+    """Judge each system's interval of a measure, such as dr, by a limit.
 
     The table is that of an audit, or of a comparison, whose measures are changes. A system is worse if its whole
-    interval lies above the limit, not worse if it lies at or below it. All else, and a measure that is undefined or
-    has no interval, is too little to say.
+    interval lies above the limit, not worse if it lies at or below it; the other way round if the limit is the `least`
+    that is wanted. All else, and a measure that is undefined or has no interval, is too little to say.
 
     Examples
     --------
@@ -67,7 +67,8 @@ def judge_audit(table: pd.DataFrame, measure: str, limit: float) -> list[GateFin
     findings = []
     for row in table.to_dict("records"):
         value, low, high = (float(row.get(f"{measure}{end}", np.nan)) for end in ("", "_low", "_high"))
-        verdict = "worse" if low > limit else "not worse" if high <= limit else "too little to say"
+        beyond, within = (high < limit, low >= limit) if least else (low > limit, high <= limit)
+        verdict = "worse" if beyond else "not worse" if within else "too little to say"
         needed = 0
         if verdict == "too little to say" and np.isfinite(high - low) and value != limit:
             half = max(high - value, value - low)
