@@ -15,7 +15,7 @@ define GUARDS
 	echo "$$line" | $(PY) -m pip install --quiet --no-deps -r /dev/stdin || echo "not installed: $${line%% *}" >&2; done
 endef
 
-.PHONY: help remedies servers cluster setup reproduce optional-models check test figures html site record lint lock
+.PHONY: help remedies servers cluster setup reproduce optional-models check test figures html site dist record lint lock
 .DEFAULT_GOAL := help
 
 help: ## list the commands
@@ -73,6 +73,9 @@ html: $(READY) ## write results/index.html and what it links to: the report, the
 
 site: $(READY) ## the same into site/, for a fork to publish (.github/workflows/site.yml)
 	$(PY) -m paraguard_utils html --out site
+
+dist: ## build what is published into dist/, and try it in an empty environment
+	$(PYTHON) tests/release.py $(TAG)
 
 record: $(READY) ## promote results/live to data/, figures/ and the committed notebooks
 	$(PY) -m paraguard_utils record

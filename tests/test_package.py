@@ -253,6 +253,15 @@ def test_the_site_is_published_with_the_least_rights_where_it_is_wanted():
     assert f"/{made}/" in (paths.ROOT / ".gitignore").read_text(encoding="utf-8").splitlines()
 
 
+def test_a_tag_publishes_what_was_built_and_tried_and_nothing_else_does():
+    text = (paths.ROOT / ".github" / "workflows" / "release.yml").read_text(encoding="utf-8")
+    workflow = yaml.safe_load(text)
+    publish = workflow["jobs"]["publish"]
+    assert workflow["permissions"] == {"contents": "read"} and publish["permissions"] == {"id-token": "write"}
+    assert publish["needs"] == "build" and "github.ref_type == 'tag'" in publish["if"] and "secrets." not in text
+    assert "make dist\n" in steps(paths.ROOT / ".github" / "workflows" / "release.yml")
+
+
 def test_contributing_names_every_room_and_files_that_exist():
     text = CONTRIBUTING.read_text(encoding="utf-8")
     for room in PROJECT["tool"]["setuptools"]["packages"]:

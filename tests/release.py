@@ -1,0 +1,58 @@
+"""Build what is published into `dist/`, and try it where nothing else is: `make dist`, `make dist TAG=v0.1.0`.
+
+A tag that is given must be the package's version. The index's own checks are twine's.
+"""
+
+import subprocess
+import sys
+import tempfile
+import venv
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+DIST = ROOT / "dist"
+
+TRIED = """
+import sys
+import pandas as pd
+import paraguard_utils as paraguard
+
+rows = pd.DataFrame({"cluster": list("aabbcc"), "label": ["reject", "accept", *["accept"] * 4]})
+print(paraguard.audit(paraguard.Decisions.from_frame(rows)).sentences[0])
+assert not {"torch", "pyarrow", "pydantic"} & set(sys.modules)
+print(paraguard.__version__)
+"""
+
+
+def call(*command: object, folder: Path = ROOT) -> str:
+    """Run a command; return the last line that it prints."""
+    done = subprocess.run([str(one) for one in command], cwd=folder, check=True, stdout=subprocess.PIPE, text=True)
+    print(done.stdout, end="", flush=True)
+    return done.stdout.strip().rpartition("\n")[2]
+
+
+def made_environment(folder: Path, *packages: object) -> Path:
+    """Make an environment with packages; return its folder of commands."""
+    venv.create(folder, with_pip=True)
+    call(folder / "bin" / "python", "-m", "pip", "install", "--quiet", *packages)
+    return folder / "bin"
+
+
+def release(tag: str = "") -> None:
+    """Build, check, install, run the demo and call the functions."""
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        tools = made_environment(folder / "tools", "build", "twine")
+        for old in DIST.glob("*"):
+            old.unlink()
+        call(tools / "python", "-m", "build", "--outdir", DIST, ROOT)
+        call(tools / "twine", "check", "--strict", *DIST.iterdir())
+        alone = made_environment(folder / "alone", *DIST.glob("*.whl"))
+        call(alone / "paraguard", "audit", "--demo", folder=folder)
+        version = call(alone / "python", "-c", TRIED, folder=folder)
+        if tag and tag != f"v{version}":
+            raise SystemExit(f"the tag is {tag}, and the package's version {version}")
+
+
+if __name__ == "__main__":
+    release(*sys.argv[1:])
