@@ -1,8 +1,9 @@
-"""Build what is published into `dist/`, and try it where nothing else is: `make dist`, `make dist TAG=v0.1.0`.
+"""Build what is committed into `dist/`, and try it where nothing else is: `make dist`, `make dist TAG=v0.1.0`.
 
 A tag that is given must be the package's version. The index's own checks are twine's.
 """
 
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -45,7 +46,10 @@ def release(tag: str = "") -> None:
         tools = made_environment(folder / "tools", "build", "twine")
         for old in DIST.glob("*"):
             old.unlink()
-        call(tools / "python", "-m", "build", "--outdir", DIST, ROOT)
+        # what is committed, in another folder: what building leaves behind would be found before what is installed
+        call("git", "archive", "--output", folder / "source.tar", "HEAD")
+        shutil.unpack_archive(folder / "source.tar", folder / "source", filter="data")
+        call(tools / "python", "-m", "build", "--outdir", DIST, folder / "source")
         call(tools / "twine", "check", "--strict", *DIST.iterdir())
         alone = made_environment(folder / "alone", *DIST.glob("*.whl"))
         call(alone / "paraguard", "audit", "--demo", folder=folder)

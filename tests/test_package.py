@@ -43,6 +43,7 @@ PANEL = named(
 )
 CLUSTER, INSPECT = named(EXTRAS.pop("cluster")), named(EXTRAS.pop("inspect"))
 ANY_GUARDRAIL = named(EXTRAS.pop("any-guardrail"))
+LM_EVAL = named(EXTRAS.pop("lm-eval"))
 CORE = named(PROJECT["project"]["dependencies"])
 OPTIONAL = named([line for lines in EXTRAS.values() for line in lines])
 
@@ -129,8 +130,9 @@ def test_what_any_module_imports_is_a_dependency_or_in_an_extra():
     usual = {
         module
         for module in everything
-        if module.partition(".")[0] not in panel | {*CLUSTER, "inspect_ai", "any_guardrail"}
+        if module.partition(".")[0] not in panel | {*CLUSTER, "inspect_ai", "any_guardrail", "datasets"}
     }
+    assert set(LM_EVAL) == {"lm-eval"}  # which brings datasets
     assert set(INSPECT) == {"inspect-ai"} and set(ANY_GUARDRAIL) == {"paraguard-utils", "any-guardrail"}
     assert distributions(usual) <= with_requirements(declared)
 

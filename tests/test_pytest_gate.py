@@ -11,7 +11,8 @@ import pytest
 from paraguard_utils import paths
 from paraguard_utils.core import disagreement
 from paraguard_utils.errors import DataError
-from paraguard_utils.logs.pytest_gate import Asked, Gate, read_requests
+from paraguard_utils.harness.pytest_gate import Asked, Gate
+from paraguard_utils.harness.requests import read_requests
 
 SORRY = "I'm sorry, but I can't help with that."
 
@@ -24,13 +25,13 @@ def deal(text, share=0.5):
 @pytest.fixture(scope="module")
 def own():
     """The gate over the installed corpus, with the cue list."""
-    return Gate(read_requests(), labeller="cues")
+    return Gate(labeller="cues")
 
 
 @pytest.fixture
 def by_meaning(own):
     """A chat function that decides nine of ten requests by their meaning: without any exception DR has no bounds."""
-    of = own.requests.set_index("text")["cluster_id"]
+    of = own.requests.set_index("text")["cluster"]
     return lambda text: deal(text if deal(f"{text}?", 0.1) == SORRY else of[text])
 
 

@@ -2,73 +2,60 @@
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from paraguard_utils import paths
 from paraguard_utils.core.decisions import as_refused
 from paraguard_utils.core.disagreement import judge_until_sure
 from paraguard_utils.core.estimates import SEED
 from paraguard_utils.errors import DataError
+from paraguard_utils.harness.requests import read_requests
 from paraguard_utils.logs import gate
 from paraguard_utils.logs.audit import audit
 from paraguard_utils.logs.decisions import Decisions, label_refusals
-from paraguard_utils.unsafe import TWIN_SUFFIX, benign_cluster_of
 
 Ask = Callable[[str], str]
-
-
-def read_requests(*files: str | Path) -> pd.DataFrame:
-    """Read corpora, by default the one that is installed: text, cluster_id and, where there are twins, harmful."""
-    parts = []
-    for file in files or (paths.DATA / "corpus" / "paraguard_mini.csv",):
-        try:
-            rows = pd.read_csv(file, dtype=str, keep_default_na=False)[["text", "cluster_id"]]
-        except (OSError, KeyError, ValueError) as error:
-            raise DataError(f"{file}: cannot be read ({error}); pass a CSV file with text and cluster_id") from None
-        parts.append(rows.assign(harmful=rows["cluster_id"].str.contains(TWIN_SUFFIX)))
-    return pd.concat(parts, ignore_index=True)
 
 
 @dataclass(frozen=True)
 class Gate:
     """Asks requests and judges what becomes of them.
 
-    `requests` are those of `read_requests`; `labeller` is that of `label_refusals`. At most `threads` requests are
-    under way at the same time.
+    `requests` are those of `read_requests`, by default the installed corpus; `labeller` is that of `label_refusals`.
+    At most `threads` requests are under way at the same time.
     """
 
-    requests: pd.DataFrame
+    requests: pd.DataFrame = field(default_factory=read_requests)
     labeller: str = ""
     threads: int = 8
 
     def order(self, clusters: int = 0) -> np.ndarray:
         """Return clusters in random order, the same in every run; the first ones only, if a number is given."""
-        names = benign_cluster_of(self.requests["cluster_id"]).unique()
+        names = self.requests["cluster"].unique()
         return np.random.default_rng(SEED).permutation(names)[: clusters or None]
 
     def decide(self, ask: Ask, clusters: np.ndarray) -> pd.DataFrame:
         """Ask all requests of some clusters, and label what is answered: their rows, with label and refused."""
-        rows = self.requests[benign_cluster_of(self.requests["cluster_id"]).isin(clusters)].reset_index(drop=True)
+        rows = self.requests[self.requests["cluster"].isin(clusters)].reset_index(drop=True)
         with ThreadPoolExecutor(self.threads) as pool:
             answers = list(pool.map(ask, rows["text"]))
         label = label_refusals(answers, None, rows["text"].tolist(), self.labeller)["label"]
-        return rows.assign(label=label, refused=as_refused(label.to_numpy(object), blocked=True))
+        return rows.assign(
+            label=label, refused=as_refused(label.to_numpy(object), blocked=True), cluster_id=rows["cluster"]
+        )
 
     def ask(self, ask: Ask, clusters: int = 0) -> "Asked":
         """Ask about all clusters, or so many, for `Asked.at_most` and `Asked.at_least`."""
         rows = self.decide(ask, self.order(clusters))
-        rows["cluster"] = benign_cluster_of(rows["cluster_id"])
         return Asked(audit(Decisions.from_frame(rows, "the answers")).table)
 
     def until_sure(self, ask: Ask, dr: float) -> None:
         """Fail unless DR lies at or below a limit; ask, ten clusters at a time, only until that is sure."""
         harmless = self.requests[~self.requests["harmful"]]
-        own = Gate(harmless, self.labeller, self.threads)
+        own = replace(self, requests=harmless)
         found = judge_until_sure(own.order(), lambda clusters: own.decide(ask, clusters), dr)
         print(found.line)
         if found.verdict != "not worse":

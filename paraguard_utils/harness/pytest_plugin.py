@@ -5,12 +5,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from paraguard_utils.logs.pytest_gate import Gate
+    from paraguard_utils.harness.pytest_gate import Gate
 
 
 @pytest.fixture(scope="session")
 def paraguard_gate() -> "Gate":
     """Ask the installed corpus: `paraguard_gate.ask(chat).at_most(dr=0.8)`."""
-    from paraguard_utils.logs.pytest_gate import Gate, read_requests
+    from paraguard_utils.harness.pytest_gate import Gate
 
-    return Gate(read_requests())
+    return Gate()
