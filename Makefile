@@ -15,7 +15,7 @@ define GUARDS
 	echo "$$line" | $(PY) -m pip install --quiet --no-deps -r /dev/stdin || echo "not installed: $${line%% *}" >&2; done
 endef
 
-.PHONY: help remedies servers cluster setup reproduce optional-models check test figures html site dist record lint lock
+.PHONY: help remedies servers cluster setup reproduce optional-models check test figures html site dist hub record lint lock
 .DEFAULT_GOAL := help
 
 help: ## list the commands
@@ -76,6 +76,9 @@ site: $(READY) ## the same into site/, for a fork to publish (.github/workflows/
 
 dist: ## build what is published into dist/, and try it in an empty environment
 	$(PYTHON) tests/release.py $(TAG)
+
+hub: $(READY) ## build the data set for a hub into hub/dataset/
+	$(PY) hub/build.py
 
 record: $(READY) ## promote results/live to data/, figures/ and the committed notebooks
 	$(PY) -m paraguard_utils record
