@@ -291,7 +291,7 @@ def test_one_command_makes_a_site_whose_links_lead_somewhere(command, monkeypatc
     )
     assert command("html", "--out", str(tmp_path / "site")).error == ""
     pages = {path.name: path.read_text(encoding="utf-8") for path in (tmp_path / "site").iterdir()}
-    assert set(pages) == {"index.html", "report.html", "explorer.html", "data.html", "method.html"}
+    assert set(pages) == {"index.html", "report.html", "explorer.html", "data.html", "method.html", "leaderboard.html"}
     found = [link for html in pages.values() for link in re.findall(r'href="([^"]*)"', html)]
     inner = {link for link in found if not link.startswith(("https://", "#", "data:"))}
     assert len(inner) > 10
