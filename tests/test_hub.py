@@ -37,7 +37,11 @@ def read(dataset, name):
 @pytest.mark.slow
 def test_the_record_follows_from_what_is_uploaded(dataset):
     decisions, requests = read(dataset, "decisions"), read(dataset, "harmless")
-    table = RECORD.read("tables", "table1_targets").query("store == 'recorded'").set_index("target")
+    table = (
+        RECORD.read("tables", "table1_targets")
+        .query("store == 'recorded' and reading == 'relative'")
+        .set_index("target")
+    )
     chat = decisions[(decisions["kind"] == "chat") & (decisions["corpus"] == "harmless")]
     assert set(chat["system"]) == set(registry.published_targets("chat").index)
     for system, own in chat.merge(requests, on="prompt_id", validate="m:1").groupby("system"):

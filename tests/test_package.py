@@ -2,6 +2,7 @@
 
 import ast
 import contextlib
+import importlib
 import json
 import os
 import re
@@ -9,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
+import venv
 import zipfile
 from importlib import metadata
 
@@ -18,7 +20,7 @@ import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from paraguard_utils import __version__, paths
+from paraguard_utils import __version__, paths, stores
 from paraguard_utils.labels import refusals
 
 PACKAGE = paths.ROOT / "paraguard_utils"
@@ -314,3 +316,94 @@ def test_an_audit_needs_the_dependencies_only(tmp_path):
     assert run.returncode == 0, run.stderr
     (row,) = pd.read_csv(tmp_path / "out" / "audit.csv").to_dict("records")
     assert row["n_reject"] == 9  # three in each of the three clusters with an odd number
+
+
+@pytest.mark.slow
+@pytest.mark.weekly
+@pytest.mark.parametrize("stem", ["00_results", "03_scoring"])
+def test_pages_run_elsewhere_from_the_record_without_weights_or_network(stem, tmp_path):
+    """As the page says it, in an empty environment whose network is cut after the install."""
+    (root := tmp_path / "clone").mkdir()
+    own = tmp_path / "own"
+    copied(root)
+    venv.create(own, with_pip=True)
+    python = own / "bin" / "python"
+    install = [python, "-m", "pip", "install", "--quiet", "-e", f"{root}[record]"]
+    subprocess.run(install, check=True)
+    nowhere = dict.fromkeys(("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"), "http://127.0.0.1:9")
+    command = [own / "bin" / "papermill", root / "notebooks" / f"{stem}.ipynb", tmp_path / "out.ipynb", "-k", "python3"]
+    subprocess.run(command, check=True, env=os.environ | nowhere | {"JUPYTER_PREFER_ENV_PATH": "1"})
+    known = subprocess.run([python, "-m", "pip", "list"], check=True, stdout=subprocess.PIPE, text=True).stdout
+    assert not re.search(r"(?m)^(torch|transformers) ", known)
+
+
+EMPTY = """
+import json, sys
+from collections import Counter
+
+import pandas as pd
+import paraguard_utils as paraguard
+from paraguard_utils import paths
+
+log = pd.read_csv(paths.DATA / "demo.csv")
+log = log[~log["harmful"]]
+found = paraguard.audit(paraguard.Decisions.from_frame(log.assign(label=log["decision"]))).table.iloc[0]
+asked = None
+if "inspect" in sys.argv:
+    from inspect_ai import eval as evaluate
+    from inspect_ai.model import ModelOutput, ModelUsage, get_model
+    from paraguard_utils.harness.inspect_task import paraguard as task
+
+    said = {"reject": "I'm sorry, but I can't help with that.", "accept": "Sure: dig."}
+    answers = {text: said[label] for text, label in zip(log["text"], log["decision"])}
+
+    def answer(messages, *_):
+        output = ModelOutput.from_content("mockllm/model", answers[messages[-1].text])
+        output.usage = ModelUsage(input_tokens=1, output_tokens=1, total_tokens=2)
+        return output
+
+    model = get_model("mockllm/model", custom_outputs=answer)
+    (done,) = evaluate(task(labeller="cues"), model=model, display="none")
+    asked = {name: one.value for name, one in done.results.scores[0].metrics.items()}
+print(json.dumps([str(paths.DATA), found["frr"], found["dr"], asked]))
+"""
+
+
+@pytest.mark.slow
+def test_demo_functions_gate_and_task_work_from_the_wheel_alone(wheel, tmp_path):
+    """In an empty folder; the task of Inspect where Inspect is installed."""
+    target, folder = tmp_path / "target", tmp_path / "elsewhere"
+    pip("install", "--target", target, wheel)
+    folder.mkdir()
+
+    def call(*command):
+        done = subprocess.run(
+            [sys.executable, *command],
+            cwd=folder,
+            env=os.environ | {"PYTHONPATH": str(target)},
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    assert "SmolLM2-135M, safety instruction refused 13 %" in call("-m", "paraguard_utils", "audit", "--demo")
+    inspect = ["inspect"] if importlib.util.find_spec("inspect_ai") else []
+    data, frr, dr, asked = json.loads(call("-c", EMPTY, *inspect).splitlines()[-1])
+    assert data == str(target / "paraguard_utils" / "_data")
+    table = (
+        stores.Store("recorded")
+        .read("tables", "table1_targets")
+        .query("store == 'recorded' and reading == 'relative'")
+        .set_index("target")
+    )
+    row = table.loc["smollm2-135m-instruct-q4_1--safety"]
+    assert [frr, dr] == pytest.approx([row["frr"], row["dr"]], abs=1e-3)
+    assert asked is None or [asked["frr"], asked["dr"]] == pytest.approx([frr, dr])
+    (folder / "test_mine.py").write_text(
+        "from paraguard_utils import harness\n\n"
+        "def test_mine(paraguard_gate):\n"
+        f"    assert harness.__file__.startswith({str(target)!r})\n"
+        "    paraguard_gate.ask(lambda text: 'Sure: dig.', clusters=20).at_most(frr=0.2)\n"
+    )
+    assert "1 passed" in call("-m", "pytest", "-q", "test_mine.py")
