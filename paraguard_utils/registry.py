@@ -22,7 +22,7 @@ REFUSAL_PREFIX = "refusal:"
 
 def wrappers() -> dict[str, dict[str, str]]:
     """Return the committed wrappers: name to {role, fallback, reason, text}."""
-    return _read_yaml(paths.DATA / "wrappers.yaml")
+    return {name: dict(entry) for name, entry in _read_yaml(paths.DATA / "wrappers.yaml").items()}  # the caller's own
 
 
 def read_wrapper(name: str) -> str:

@@ -43,6 +43,7 @@ NOT_RUN = {
     ".venv/bin/paraguard corpus build": "needs downloaded benchmarks; test_build runs it",
     ".venv/bin/paraguard run 02 03 04 06": "asks that corpus, for hours",
     ".venv/bin/paraguard run 07": "four clusters are too few to split in three; the notebook's own tests run it",
+    ".venv/bin/python leaderboard/board.py": "needs a system that was asked; test_leaderboard adds a recorded one",
     ".venv/bin/paraguard corpus describe": "of that corpus; test_full_scale runs it",
     ".venv/bin/paraguard agreement": "needs downloaded benchmarks; test_agreement runs it",
     ".venv/bin/paraguard train": "needs downloaded benchmarks; test_labelling fits",

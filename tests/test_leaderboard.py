@@ -37,6 +37,18 @@ def test_recorded_systems_are_on_the_board_with_their_recorded_decisions():
     assert rows["label"].tolist() == [one for labels in record for one in labels]
 
 
+def test_a_system_is_added_from_its_labels(tmp_path, monkeypatch, capsys):
+    committed = board.check_file(board.RESULTS / f"{SAFETY}.json")
+    monkeypatch.setattr(board, "RESULTS", tmp_path)
+    board.main(["add", SAFETY, "--created", committed["retrieved_timestamp"]])
+    added = board.check_file(tmp_path / f"{SAFETY}.json")
+    for one in (committed, added):
+        one.pop("evaluation_results")
+    assert added == committed
+    with pytest.raises(SystemExit, match=r"TARGET\.csv is not"):
+        board.main(["add", "TARGET"])
+
+
 @pytest.mark.slow
 def test_the_page_follows_from_the_files():
     text, made = board.format_page([board.check_file(path) for path in sorted(board.RESULTS.glob("*.json"))])
