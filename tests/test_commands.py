@@ -179,7 +179,7 @@ def last_lines(printed):
 
 def test_a_kernel_that_dies_ends_the_run_with_one_line_and_a_rerun_goes_on(clone, tmp_path):
     whole = bool(os.environ.get("PARAGUARD_WEEKLY"))
-    command = "make reproduce" if whole else ".venv/bin/paraguard run 02 --store live"
+    command = "make reproduce" if whole else ".venv/bin/paraguard run 02 03 --store live"
     startup = tmp_path / "ipython" / "profile_default" / "startup"
     startup.mkdir(parents=True)
     (startup / "00-kill.py").write_text(KILL)
