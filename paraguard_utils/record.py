@@ -17,7 +17,7 @@ from paraguard_utils.remedies.splits import SPLIT_NUMBERS
 from paraguard_utils.report import croissant, full_scale, numbers
 from paraguard_utils.report.compare import COMPARED_TABLES
 from paraguard_utils.run import MINUTES_TABLE
-from paraguard_utils.settings import CORPUS, MATCHED_TWINS, TWINS, XSTEST, XSTEST_SAFE, name_remedied, name_reworded
+from paraguard_utils.settings import CORPUS, OLD_TWINS, TWINS, XSTEST, XSTEST_SAFE, name_remedied, name_reworded
 from paraguard_utils.stores import LIVE, RECORDED, Store
 
 PROMOTED_FOLDERS, ON_REQUEST_FOLDERS, DERIVED_FOLDERS = (
@@ -38,7 +38,7 @@ DEMO_TARGET = "smollm2-135m-instruct-q4_1--safety"
 
 ASKED_BESIDE = (
     TWINS,
-    MATCHED_TWINS,
+    OLD_TWINS,
     XSTEST,
     *(name_reworded(of) for of in (CORPUS, TWINS)),
     *(

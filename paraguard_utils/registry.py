@@ -33,6 +33,11 @@ def read_wrapper(name: str) -> str:
     return known[name]["text"]
 
 
+def list_other_wordings() -> list[str]:
+    """Return the wrappers that say in other words what a wrapper says: `safety-2` says what `safety` does."""
+    return [name for name in wrappers() if name.partition("-")[0] in wrappers() and "-" in name]
+
+
 def wrapper_text_of(target: str) -> str:
     """Return the text of a chat target's wrapper, "" for none."""
     return read_wrapper(target.rpartition("--")[2])

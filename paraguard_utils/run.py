@@ -242,7 +242,7 @@ def ask_optional_models() -> None:
         loading.resolve_model(name)  # before anything expensive
     for name in (*optional, ""):
         output = paths.RESULTS / LIVE / "notebooks" / f"02_{name or 'default'}.ipynb"
-        given = {"store": LIVE, "model": name, "judge": JUDGE_MODEL, "long_answers": 200, "draw": True}
+        given = {"store": LIVE, "model": name, "judge": JUDGE_MODEL, "long_answers": 200, "draw": 60, "wordings": True}
         execute_notebook(list_notebooks("02")[0], output, given)
     run_all(LIVE, {}, list_notebooks("03", "05"))
     for name in (*optional, ""):

@@ -124,8 +124,9 @@ SCHEMAS = {
         sample=pa.Column(bool),
     ),
     "samples": _schema(
-        ["prompt_id", "draw"],
+        ["prompt_id", "temperature", "draw"],
         prompt_id=_text(),
+        temperature=_number(),
         draw=_count(),
         key=_text(),
         label=_label,

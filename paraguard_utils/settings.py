@@ -21,8 +21,9 @@ from paraguard_utils.text import did_you_mean
 CORPUS = "paraguard_mini"
 """The project's own corpus."""
 
-TWINS, MATCHED_TWINS = "paraguard_twins", "paraguard_twins_2"
-"""Harmful twins of its clusters, which should be refused: answers to them are labelled in memory and not kept."""
+TWINS, OLD_TWINS = "paraguard_twins", "paraguard_twins_1"
+"""Harmful twins of its clusters, which should be refused, and seventy earlier, shorter ones: answers to them are labelled
+in memory and not kept."""
 
 XSTEST, XSTEST_SAFE = "xstest_unsafe", "xstest_safe"
 """The names of XSTest's unsafe and of its safe prompts, of which labels are kept and nothing else."""
@@ -94,7 +95,8 @@ class Settings(Gates):
     shard: str = Field("", pattern=r"^([1-9]\d*/[1-9]\d*)?$")
     judge: str = ""
     long_answers: int = Field(0, ge=0)
-    draw: bool = False
+    draw: int = Field(0, ge=0)
+    wordings: bool = False
     twins: str = Field(TWINS, pattern=r"^([A-Za-z0-9][\w.-]*)?$")
     twins_wrappers: list[str] = []
     xstest: str = ""

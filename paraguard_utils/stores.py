@@ -56,7 +56,7 @@ KINDS = {
     "labels": FileKind("labels/{}/{}.csv", "02_querying, 05_guard_comparison or 07_remedies", "promoted"),
     "verdicts": FileKind("verdicts/{}/{}.csv", "02_querying with judge=MODEL", "on request"),
     "answers": FileKind("answers/{}/{}.csv", "02_querying with long_answers=200", "on request"),
-    "samples": FileKind("samples/{}/{}.csv", "02_querying with draw=true", "on request"),
+    "samples": FileKind("samples/{}/{}.parquet", "02_querying with draw=true", "on request"),
     "pairs": FileKind("pairs/{}/{}.parquet", "03_scoring or 05_guard_comparison", "derived"),
     "scores": FileKind("scores/{}/{}.csv", "03_scoring or 05_guard_comparison", "derived"),
     "tuning": FileKind("tuning/{}/{}.jsonl", "03_scoring", "derived"),

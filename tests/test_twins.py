@@ -154,13 +154,13 @@ def test_no_answer_to_a_twin_is_in_the_repository():
 @pytest.fixture(scope="module")
 def matched():
     """The twins that are as long as what they are twins of."""
-    return RECORDED.read("corpus", settings.MATCHED_TWINS)
+    return RECORDED.read("corpus", settings.OLD_TWINS)
 
 
 @pytest.mark.slow
 def test_every_cluster_has_a_matched_twin_that_passed_the_gates(matched, recorded_corpus):
-    seeds, candidates = inputs.read_seeds_and_candidates(RECORDED, settings.MATCHED_TWINS, *FILES)
-    embed = inputs.make_embedder(RECORDED, settings.MATCHED_TWINS)
+    seeds, candidates = inputs.read_seeds_and_candidates(RECORDED, settings.OLD_TWINS, *FILES)
+    embed = inputs.make_embedder(RECORDED, settings.OLD_TWINS)
     built = gates.assemble_corpus(*gates.judge_candidates(seeds, candidates, embed=embed))
     pd.testing.assert_frame_equal(built, matched, check_dtype=False, rtol=1e-4)
     assert set(unsafe.benign_cluster_of(matched["cluster_id"])) == set(recorded_corpus["cluster_id"])

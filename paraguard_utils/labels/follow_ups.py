@@ -1,11 +1,12 @@
 """Ask the targets again: at a temperature, for longer answers, and in other words (`docs/method.md` says why)."""
 
+import itertools
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
 
-from paraguard_utils import paths, unsafe
+from paraguard_utils import paths, registry, unsafe
 from paraguard_utils.core.estimates import SEED, ClusterBootstrap, to_columns
 from paraguard_utils.errors import DataError
 from paraguard_utils.guards import panel
@@ -13,49 +14,80 @@ from paraguard_utils.guards.contract import Guard
 from paraguard_utils.labels import labelling, refusals
 from paraguard_utils.models import backends, encoder, prompting, trace_store
 from paraguard_utils.schemas import Corpus, Labels, Table, Traces, original_ids
-from paraguard_utils.settings import Settings, name_reworded
+from paraguard_utils.settings import Settings, name_remedied, name_reworded
 from paraguard_utils.stores import Store
 from paraguard_utils.text import replace_control
 
-N_SAMPLED_CLUSTERS, N_DRAWS = 60, 8
-"""Clusters that are asked again, drawn by seed, and answers per prompt."""
+N_DRAWS, SAMPLING_TEMPERATURES = 8, (0.7, 1.0)
+"""Answers that are drawn per prompt at each temperature; the first temperature is the usual one."""
 
-SAMPLING_TEMPERATURE = 0.7
 SAMPLED_SYSTEM_PROMPT = "safety"
 """The wrapper of all samples and rewordings."""
 
 
-def select_sampled_prompts(corpus: Corpus) -> Corpus:
-    """Return the rows of the clusters that are asked again at a temperature, in corpus order."""
+def select_sampled_prompts(corpus: Corpus, clusters: int) -> Corpus:
+    """Return the rows of so many clusters, drawn by seed, in corpus order."""
     ids = sorted(set(corpus["cluster_id"]))
-    chosen = np.random.default_rng(SEED).choice(ids, min(N_SAMPLED_CLUSTERS, len(ids)), replace=False)
+    chosen = np.random.default_rng(SEED).choice(ids, min(clusters, len(ids)), replace=False)
     return corpus[corpus["cluster_id"].isin(chosen)].reset_index(drop=True)
 
 
 def ask_samples(store: Store, corpus_name: str, corpus: Corpus, settings: Settings) -> None:
-    """Ask the drawn prompts `N_DRAWS` times at `SAMPLING_TEMPERATURE` and top-p 1, under `SAMPLED_SYSTEM_PROMPT`.
+    """Ask `settings.draw` clusters `N_DRAWS` times at each temperature, top-p 1, under `SAMPLED_SYSTEM_PROMPT`.
 
     The store is a live one, in which every draw resumes. A corpus that asks for harm is a DataError.
     """
     unsafe.refuse_unsafe(corpus, "drawn answers (draw)")
-    prompts = select_sampled_prompts(corpus)
+    prompts = select_sampled_prompts(corpus, settings.draw)
     meta = settings.meta(corpus=prompts[["prompt_id", "text"]], labeller=labelling.LABELLER)
-    meta |= {"draws": N_DRAWS, "temperature": SAMPLING_TEMPERATURE}
     for source in backends.resolve_backends(settings):
         model, frames = backends.open_backend(source, settings), []
-        for draw in range(N_DRAWS):
-            decoding = prompting.Sampling(settings.max_new_tokens, temperature=SAMPLING_TEMPERATURE, draw=draw)
-            place = (store, f"{corpus_name}--draw-{draw}", prompts, model, SAMPLED_SYSTEM_PROMPT, decoding)
-            traces = trace_store.query_model(*place, settings.batch)
+        for temperature, draw in itertools.product(SAMPLING_TEMPERATURES, range(N_DRAWS)):
+            decoding = prompting.Sampling(settings.max_new_tokens, temperature=temperature, draw=draw)
+            name = f"{corpus_name}--draw-{temperature}-{draw}"
+            traces = trace_store.query_model(
+                store, name, prompts, model, SAMPLED_SYSTEM_PROMPT, decoding, settings.batch
+            )
             labels = labelling.label_answers(traces, prompts)[["prompt_id", "label", "answer", "response"]]
-            frames.append(labels.assign(draw=draw, key=traces["key"].to_numpy()))
+            frames.append(labels.assign(temperature=temperature, draw=draw, key=traces["key"].to_numpy()))
         target = prompting.make_target_name(model.name, SAMPLED_SYSTEM_PROMPT)
         store.write("samples", corpus_name, target, frame=pd.concat(frames, ignore_index=True), meta=meta)
 
 
-def read_samples(store: Store, corpus_name: str, targets: Sequence[str]) -> dict[str, pd.DataFrame]:
-    """Read the drawn answers in a store by target (`labelling.read_labelled_answers`)."""
-    return labelling.read_labelled_answers(store, "samples", corpus_name, targets, "draw=true")
+def read_samples(
+    store: Store, corpus_name: str, targets: Sequence[str], temperature: float = SAMPLING_TEMPERATURES[0]
+) -> dict[str, pd.DataFrame]:
+    """Read the answers in a store that were drawn at a temperature, by target (`labelling.read_labelled_answers`)."""
+    found = labelling.read_labelled_answers(store, "samples", corpus_name, targets, "draw=60")
+    return {name: own[own["temperature"] == temperature].reset_index(drop=True) for name, own in found.items()}
+
+
+def ask_other_wordings(store: Store, corpus_name: str, corpus: Corpus, settings: Settings) -> None:
+    """Ask a corpus under the other wordings of the system prompts (`safety-2`, ...); keep labels only.
+
+    The store is a live one, in which asking resumes.
+    """
+    for source in backends.resolve_backends(settings):
+        model, decoding = backends.open_backend(source, settings), prompting.Decoding(settings.max_new_tokens)
+        for wrapper in registry.list_other_wordings():
+            place = (store, name_remedied(corpus_name, "wordings"), corpus, model, wrapper, decoding, settings.batch)
+            trace_store.query_model(*place, withheld=labelling.label_in_memory(corpus, numbers=False))
+
+
+def read_wordings(store: Store, corpus_name: str, model: str) -> dict[str, Labels]:
+    """Return a model's labels, in corpus order, by wording of a system prompt, the usual ones among them.
+
+    Nothing where the model was not asked under one of the wordings.
+    """
+    found: dict[str, Labels] = {}
+    for wrapper in registry.list_other_wordings():
+        usual = wrapper.partition("-")[0]
+        for of, name in ((corpus_name, usual), (name_remedied(corpus_name, "wordings"), wrapper)):
+            target = prompting.make_target_name(model, name)
+            if not store.has("labels", of, target):
+                return {}
+            found[name] = labelling.read_labels(store, of, target)[1]
+    return found
 
 
 LONG_ANSWER_TOKENS = 256

@@ -22,6 +22,7 @@ from paraguard_utils.models.loading import LoadedModel
 from paraguard_utils.models.prompting import Request, count_shared
 
 PREFILL_POSITIONS = 320  # token positions in one prefill: the products are large enough, and the CPU's caches too
+GPU_PREFILL_POSITIONS = 8192  # in one prefill on a GPU, which wants few and large products
 BATCH_POSITIONS = 32_768  # token positions in the cache of one batch; longer prompts come in smaller batches
 TOP_TOKENS = 64  # first answer tokens kept in a trace; the probability of all others is `tail_mass`
 _NO_TARGET = -100  # the target of logits without a loss
@@ -148,7 +149,8 @@ class Engine:
         ends: list[Tensor] = []
         while len(rows) < len(batch):
             width = len(batch[order[len(rows)]].token_ids) - shared
-            part = [batch[i] for i in order[len(rows) : len(rows) + max(1, PREFILL_POSITIONS // width)]]
+            positions = PREFILL_POSITIONS if self.device.type == "cpu" else GPU_PREFILL_POSITIONS
+            part = [batch[i] for i in order[len(rows) : len(rows) + max(1, positions // width)]]
             traced, end, own, mask = self._prefill(part, width)
             cache = _merged(cache, own, len(rows), len(batch))
             rows += traced

@@ -33,7 +33,7 @@ from paraguard_utils.models import trace_store
 from paraguard_utils.report import findings, tables
 from paraguard_utils.report.paper import read_paper_values
 from paraguard_utils.schemas import Table
-from paraguard_utils.settings import CORPUS, MATCHED_TWINS, TWINS
+from paraguard_utils.settings import CORPUS, OLD_TWINS, TWINS
 from paraguard_utils.stores import Store
 from paraguard_utils.text import replace_control
 
@@ -230,7 +230,7 @@ DERIVED_TABLES: dict[str, Callable[[Store], pd.DataFrame]] = {
     "proxy_predictions": lambda store: predictions.judge_predictions({"proxies": store.read("tables", "proxies")}),
     "read_clusters": _readings,
     "twins": _twins,
-    "matched_twins": partial(_twins, name=MATCHED_TWINS),
+    "old_twins": partial(_twins, name=OLD_TWINS),
     "writer_fates": _writer,
 }
 """Tables that are not recorded, made from those that are."""
