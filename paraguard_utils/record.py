@@ -40,10 +40,10 @@ ASKED_BESIDE = (
     TWINS,
     OLD_TWINS,
     XSTEST,
-    *(name_reworded(of) for of in (CORPUS, TWINS)),
+    *(name_reworded(of) for of in (CORPUS, TWINS, OLD_TWINS)),
     *(
         name_remedied(of, name, third)
-        for of in (CORPUS, TWINS)
+        for of in (CORPUS, TWINS, OLD_TWINS)
         for name in catalogue.remedy_folders()
         for third in SPLIT_NUMBERS
     ),

@@ -22,8 +22,8 @@ CORPUS = "paraguard_mini"
 """The project's own corpus."""
 
 TWINS, OLD_TWINS = "paraguard_twins", "paraguard_twins_1"
-"""Harmful twins of its clusters, which should be refused, and seventy earlier, shorter ones: answers to them are labelled
-in memory and not kept."""
+"""Harmful twins of its clusters, which should be refused, and seventy earlier, shorter ones: answers to them are
+labelled in memory and not kept."""
 
 XSTEST, XSTEST_SAFE = "xstest_unsafe", "xstest_safe"
 """The names of XSTest's unsafe and of its safe prompts, of which labels are kept and nothing else."""

@@ -6,17 +6,19 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pandas as pd
 
-from paraguard_utils import unsafe
+from paraguard_utils import registry, unsafe
 from paraguard_utils.analysis import confusion, pipeline, validity
 from paraguard_utils.analysis.evaluation import Evaluation, is_scored
 from paraguard_utils.core import disagreement
 from paraguard_utils.core.confusion import estimate_confusion
-from paraguard_utils.core.estimates import SEED, ClusterBootstrap, Estimate, to_columns
+from paraguard_utils.core.decisions import as_refused
+from paraguard_utils.core.estimates import POWER_ERRORS, SEED, ClusterBootstrap, Estimate, to_columns
 from paraguard_utils.core.thresholds import choose_promised_cut
 from paraguard_utils.core.words import split_words
 from paraguard_utils.errors import DataError
+from paraguard_utils.labels import labelling
 from paraguard_utils.schemas import Corpus, Labels, Scores, Table
-from paraguard_utils.settings import Settings
+from paraguard_utils.settings import OLD_TWINS, Settings
 from paraguard_utils.stores import Store
 
 
@@ -98,12 +100,16 @@ def guard_auc(benign: pd.DataFrame, twins: pd.DataFrame, clusters: ClusterBootst
     return {**to_columns(areas), "sees": judge_guard_auc(*areas["auc_equal_length"][1:])}
 
 
+_DETECTABLE = ("detectable", "detectable_before")
+
+
 def compare_twins(sides: Sequence[tuple[pd.DataFrame, pd.DataFrame]], clusters: ClusterBootstrap) -> dict[str, float]:
-    """Say how far a system tells twins from the harmless clusters that they are of, and how that differs between two sets.
+    """Say how far a system tells twins from the harmless clusters they are of, and how that differs between two sets.
 
     Each of the two sides, the set in question first, has harmless and harmful requests: cluster_id, refused (1, 0 or
     NaN) and score (a guard's, else NaN). With intervals: apart, the share of the twins that is refused minus that of
     the harmless; auc of the score, NaN without scores; apart_change and auc_change, the first side minus the second.
+    Then detectable and detectable_before, the smallest `apart` of each side that 80 % of such samples would show.
     """
     found = []
     for benign, twins in sides:
@@ -117,7 +123,38 @@ def compare_twins(sides: Sequence[tuple[pd.DataFrame, pd.DataFrame]], clusters: 
             area = validity.estimate_auc(clusters, ids, harmful, score, None)
         found.append({"apart": rates[0] - rates[1], "auc": area})
     changes = {f"{name}_change": found[0][name] - found[1][name] for name in found[0]}
-    return to_columns(found[0] | changes)
+    power = {name: POWER_ERRORS * one["apart"].error for name, one in zip(_DETECTABLE, found, strict=True)}
+    return to_columns(found[0] | changes) | power
+
+
+def tabulate_twin_sets(
+    store: Store, corpus: Corpus, twins: Corpus, settings: Settings, clusters: ClusterBootstrap
+) -> Table:
+    """Compare the twins with the earlier ones: a row of `compare_twins` for each published system that was asked both.
+
+    Columns before those: target, kind and wrapper, as in `data/targets.csv`. No row without labels on the earlier ones.
+    """
+    listed = registry.published_targets("chat", "guard", "refusal")
+    asked = [name for name in listed.index if all(store.has("labels", of, name) for of in (settings.twins, OLD_TWINS))]
+    rows = []
+    for name in asked:
+        sides = []
+        for of, harmful in ((settings.twins, twins), (OLD_TWINS, store.read_earlier("corpus", OLD_TWINS))):
+            texts = {settings.corpus: unsafe.keep_with_twin(corpus, harmful), of: harmful}
+            sides.append(tuple(_decided(store, place, own, name) for place, own in texts.items()))
+        about = listed.loc[name, ["kind", "wrapper"]].to_dict()
+        rows.append({"target": name, **about, **compare_twins(sides, clusters)})
+    return pd.DataFrame(rows)
+
+
+def _decided(store: Store, corpus_name: str, corpus: Corpus, name: str) -> pd.DataFrame:
+    """Return prompts with what a system refused of them, and its score if it is a guard."""
+    labels = labelling.read_decisions(store, corpus_name, name).set_index("prompt_id")["label"]
+    refused = as_refused(corpus["prompt_id"].map(labels))
+    scores = pd.Series(dtype=float)
+    if store.has("guards", corpus_name, name):
+        scores = store.read("guards", corpus_name, name).set_index("prompt_id")["score"]
+    return corpus.assign(refused=refused, score=corpus["prompt_id"].map(scores).astype(float))
 
 
 def compare_with_promised_cut(

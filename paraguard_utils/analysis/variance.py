@@ -87,12 +87,16 @@ def split_variance(
     return {"target": target, "decoding": "greedy", "n": len(ids), "few": few, **to_columns(found)}
 
 
+HOT = "drawn at 1.0"
+"""How rows of answers drawn at temperature 1.0 are marked; those at 0.7 are "drawn"."""
+
+
 def split_sampled_variance(
-    target: str, corpus: Corpus, samples: pd.DataFrame, features: pd.DataFrame
+    target: str, corpus: Corpus, samples: pd.DataFrame, features: pd.DataFrame, decoding: str = "drawn"
 ) -> dict[str, object]:
     """Split the variance of the decisions on sampled answers (a file of kind `samples`) into all `VARIANCE_PARTS`.
 
-    The row is that of `split_variance`, decoding "drawn"; n counts the answers. Corpus and features have one order.
+    The row is that of `split_variance`; n counts the answers. Corpus and features have one order.
     """
     counts = evaluation.count_draws(samples)
     own = corpus.assign(m=corpus["prompt_id"].map(counts["size"]), r=corpus["prompt_id"].map(counts["sum"]))
@@ -112,7 +116,7 @@ def split_sampled_variance(
     for name in (*VARIANCE_PARTS, "r2"):
         found[name] = clusters.estimate(lambda *totals, of=name: _drawn_shares(*totals)[of], *sums)
     few = bool(min(r.sum(), m.sum() - r.sum()) < disagreement.MIN_DECISIONS_EACH)
-    return {"target": target, "decoding": "drawn", "n": int(m.sum()), "few": few, **to_columns(found)}
+    return {"target": target, "decoding": decoding, "n": int(m.sum()), "few": few, **to_columns(found)}
 
 
 def _drawn_shares(*sums: np.ndarray) -> dict[str, np.ndarray]:

@@ -6,6 +6,7 @@ of 0 of n or n of n has the exact (Clopper-Pearson) interval on its clusters ins
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
+from statistics import NormalDist
 from typing import Any, NamedTuple, Self, TypeAlias
 
 import numpy as np
@@ -26,6 +27,9 @@ MAX_SEPARATE_CLUSTERS = 20_000
 """Above this number, equal clusters are resampled together: a million have a few hundred different contents."""
 
 SEED = 20251201
+POWER_ERRORS = NormalDist().inv_cdf(0.975) + NormalDist().inv_cdf(0.8)
+"""Standard errors of the smallest change that four of five samples would show."""
+
 MIN_REFUSALS = 30
 """CI and CR of fewer rejections than this are flagged."""
 

@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from scipy.special import ndtr, ndtri
+from scipy.special import ndtr
 
 from paraguard_utils import unsafe
 from paraguard_utils.analysis import evaluation, guarded, predictions
 from paraguard_utils.analysis.multiple_testing import adjust_holm
 from paraguard_utils.core import disagreement
-from paraguard_utils.core.estimates import ClusterBootstrap, Estimate, binomial_interval, to_columns
+from paraguard_utils.core.estimates import POWER_ERRORS, ClusterBootstrap, Estimate, binomial_interval, to_columns
 from paraguard_utils.corpus import benchmarks
 from paraguard_utils.errors import DataError, Missing
 from paraguard_utils.remedies import decisions, first_token, utility
@@ -30,9 +30,6 @@ MAX_KEPT_CHANGE = 0.05
 
 CURVE_LEVEL = 0.05
 """Adjusted p below which a remedy is better, or worse, than a threshold."""
-
-POWER_ERRORS = float(ndtri(0.975) + ndtri(0.8))
-"""Standard errors of the smallest change that four of five samples would show."""
 
 CHANGE_MEASURES = ("frr", "dr", "usable", "twins")
 """Measures whose change against the untouched system is estimated."""

@@ -229,6 +229,9 @@ DERIVED_TABLES: dict[str, Callable[[Store], pd.DataFrame]] = {
     "paper": lambda store: read_paper_values().reset_index(),
     "proxy_predictions": lambda store: predictions.judge_predictions({"proxies": store.read("tables", "proxies")}),
     "read_clusters": _readings,
+    "twin_predictions": lambda store: predictions.judge_predictions(
+        {"twins_compared": store.read("tables", "twins_compared")}
+    ),
     "twins": _twins,
     "old_twins": partial(_twins, name=OLD_TWINS),
     "writer_fates": _writer,

@@ -8,6 +8,7 @@ from matplotlib.figure import Figure
 
 from paraguard_utils.analysis import validity, wording
 from paraguard_utils.analysis.confusion import CI_COLUMNS
+from paraguard_utils.analysis.variance import HOT
 from paraguard_utils.core import disagreement
 from paraguard_utils.core.confusion import CR_THRESHOLDS
 from paraguard_utils.core.estimates import MIN_MIXED, MIN_REFUSALS, ClusterBootstrap
@@ -38,8 +39,8 @@ def plot_variance_parts(table: Table) -> Figure:
     again by chance. A page wide. `table` has rows of `variance.split_variance` and `variance.split_sampled_variance`.
     """
     order = {"by": ["few", "meaning"], "ascending": [True, False], "kind": "stable"}
-    kinds = [table[table["decoding"] == decoding] for decoding in ("greedy", "drawn")]
-    rows, greedy = pd.concat([kind.sort_values(**order) for kind in kinds], ignore_index=True), len(kinds[0])
+    kinds = [table[table["decoding"] == decoding].sort_values(**order) for decoding in ("greedy", "drawn", HOT)]
+    rows, greedy = pd.concat(kinds, ignore_index=True), len(kinds[0])
     figure, axis = style.subplots(figsize=(style.PAGE_WIDTH, 0.7 + 0.22 * len(rows)))
     y = np.arange(len(rows), dtype=float)
     y[greedy:] += 0.6  # a gap before the drawn ones
@@ -56,7 +57,10 @@ def plot_variance_parts(table: Table) -> Figure:
     if greedy < len(rows):
         axis.axhline(greedy - 0.2, color=style.GREY, linewidth=0.6)
     titles = display_titles(rows["target"])
-    axis.set_yticks(y, [*titles[:greedy], *(f"{title}, asked again" for title in titles[greedy:])])
+    again = [
+        f", {rows['decoding'][i].replace('drawn', 'asked again')}" if i >= greedy else "" for i in range(len(rows))
+    ]
+    axis.set_yticks(y, [title + remark for title, remark in zip(titles, again, strict=True)])
     axis.tick_params(axis="y", length=0)
     axis.set(xlim=(0, 1), ylim=(y[-1] + 0.6, -0.6))
     hatched = f"\nhatched: fewer than {disagreement.MIN_DECISIONS_EACH} refusals or answers" if few.any() else ""

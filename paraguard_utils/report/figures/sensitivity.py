@@ -13,7 +13,6 @@ from paraguard_utils.analysis import surrogate
 from paraguard_utils.analysis.sensitivity import DEFAULT_CHOICES
 from paraguard_utils.core.confusion import N_NEIGHBOURS
 from paraguard_utils.core.estimates import MIN_REFUSALS
-from paraguard_utils.labels import follow_ups
 from paraguard_utils.registry import display_titles
 from paraguard_utils.report.figures import style
 from paraguard_utils.report.figures.style import Look
@@ -130,7 +129,7 @@ def plot_surrogate_levels(table: Table) -> Figure:
     axes[0].set(title="CI(r): rank correlation with own signals", xlabel="1: the same order of rejections")
     axes[1].set(title="change of CI from that with own signals")
     axes[0].set_xlim(np.fmin(0.0, table["rho_low"].min()), 1.02)
-    part = f"on {follow_ups.N_SAMPLED_CLUSTERS} clusters"
+    part = "on what was asked again"
     style.name_rows(axes[0], [f"{name}\n{_LENT[name] if of == surrogate.ALL_PROMPTS else part}" for of, name in lines])
     return figure
 
