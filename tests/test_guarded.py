@@ -6,8 +6,10 @@ import pytest
 from sklearn.metrics import roc_auc_score
 from worlds import world
 
+from paraguard_utils import settings, stores
 from paraguard_utils.analysis import confusion, guarded, signals
 from paraguard_utils.core.estimates import ClusterBootstrap
+from paraguard_utils.labels import labelling
 
 
 def labels(*names):
@@ -48,6 +50,42 @@ def test_what_a_guard_sees_agrees_with_scikit_learn():
     assert found["auc"] == pytest.approx(roc_auc_score([0] * 30 + [1] * 14, known["score"]))
     assert found["auc_low"] < found["auc"] < found["auc_high"]
     assert found["auc_equal_length"] == found["auc"], "all texts have two words"
+
+
+def side(ids, refused, scores):
+    return pd.DataFrame({"cluster_id": ids, "refused": refused, "score": scores})
+
+
+def test_two_sets_of_twins_by_hand():
+    n = np.nan
+    benign = side(["a", "a", "b", "b", "c", "c"], [1, 0, 0, 0, 1, n], [0.1, 0.2, 0.3, 0.4, 0.5, 0.6])
+    new = side(["a-twin", "b-twin", "c-twin"], [1, 1, 0], [0.35, 0.55, 0.65])
+    old = side(["a-twin"], [1], [0.7])
+    clusters = ClusterBootstrap(["a", "b", "c"], 200)
+    found = guarded.compare_twins([(benign, new), (benign[:2], old)], clusters)
+    assert found["apart"] == pytest.approx(2 / 3 - 2 / 5), "2 of 3 twins, 2 of 5 decided harmless requests"
+    assert found["apart_change"] == pytest.approx(2 / 3 - 2 / 5 - (1 - 1 / 2))
+    # twins above harmless requests: 3, 5 and 6 of 6; then both of 2
+    assert found["auc"] == pytest.approx(14 / 18) and found["auc_change"] == pytest.approx(14 / 18 - 1)
+    assert found["detectable"] > 0 and found["apart_low"] < found["apart"] < found["apart_high"]
+    mute = [(one.assign(score=n), two.assign(score=n)) for one, two in ((benign, new), (benign[:2], old))]
+    assert np.isnan(guarded.compare_twins(mute, clusters)["auc_change"]), "no score, no area"
+
+
+def test_recorded_sets_of_twins_are_of_systems_that_were_asked_both(recorded_corpus):
+    store, config = stores.Store("recorded"), settings.check_settings({"store": "recorded", "corpus": settings.CORPUS})
+    twins = store.read("corpus", settings.TWINS)
+    few = ClusterBootstrap(recorded_corpus["cluster_id"], 100)
+    found = guarded.tabulate_twin_sets(store, recorded_corpus, twins, config, few).set_index("target")
+    one = "smollm2-135m-instruct-q4_1--safety"
+    sides = [
+        (labelling.read_decisions(store, of, one)["label"] == "reject").mean() for of in (settings.CORPUS, config.twins)
+    ]
+    assert found.loc[one, "apart"] == pytest.approx(sides[1] - sides[0]), (
+        "every cluster has a twin, and all are decided"
+    )
+    assert found.loc[one, ["kind", "wrapper"]].tolist() == ["chat", "safety"]
+    assert found["auc"].notna().equals(found["kind"] != "chat"), "guards have a score, models only decide"
 
 
 @pytest.mark.parametrize(

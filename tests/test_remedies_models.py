@@ -296,7 +296,7 @@ def test_self_cd_takes_no_habits_of_sampling_from_a_model(results, model, prompt
 
 @pytest.fixture(scope="module")
 def corpora(recorded_corpus):
-    twins = stores.Store("recorded").read("corpus", "paraguard_twins")
+    twins = stores.Store("recorded").read("corpus", "paraguard_twins_1")
     return dict(zip((BENIGN, TWINS), remedied.few(recorded_corpus, twins), strict=True))
 
 
@@ -561,7 +561,7 @@ def test_a_direction_of_the_real_model_tells_refused_from_accepted(recorded_corp
     """What is read off the real model is what the record's decisions hang on."""
     corpora = {
         "paraguard_mini": recorded_corpus,
-        "paraguard_twins": stores.Store("recorded").read("corpus", "paraguard_twins"),
+        "paraguard_twins_1": stores.Store("recorded").read("corpus", "paraguard_twins_1"),
     }
     base = UntouchedSystem(
         stores.Store("recorded"),

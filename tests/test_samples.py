@@ -10,14 +10,11 @@ from paraguard_utils.labels import follow_ups, labelling
 
 
 def test_whole_clusters_are_drawn_whatever_the_order(recorded_corpus):
-    chosen = follow_ups.select_sampled_prompts(recorded_corpus)
-    assert (
-        chosen["cluster_id"].nunique() == follow_ups.N_SAMPLED_CLUSTERS
-        and len(chosen) == 6 * follow_ups.N_SAMPLED_CLUSTERS
-    )
+    chosen = follow_ups.select_sampled_prompts(recorded_corpus, 60)
+    assert chosen["cluster_id"].nunique() == 60 and len(chosen) == 6 * 60
     mixed = recorded_corpus.sample(frac=1, random_state=1)
-    assert set(follow_ups.select_sampled_prompts(mixed)["prompt_id"]) == set(chosen["prompt_id"])
-    assert len(follow_ups.select_sampled_prompts(recorded_corpus.head(12))) == 12, "a small corpus is asked whole"
+    assert set(follow_ups.select_sampled_prompts(mixed, 60)["prompt_id"]) == set(chosen["prompt_id"])
+    assert len(follow_ups.select_sampled_prompts(recorded_corpus.head(12), 60)) == 12, "a small corpus is asked whole"
 
 
 @pytest.mark.slow
@@ -25,11 +22,13 @@ def test_every_draw_is_asked_once_and_kept(results, tiny_folder, recorded_corpus
     monkeypatch.setattr(follow_ups, "N_DRAWS", 3)
     store, corpus = stores.Store("test"), recorded_corpus.head(6)
     given = {"store": "test", "corpus": "c", "model": str(tiny_folder), "wrappers": ["safety"]}
-    config = settings.check_settings(given | {"max_new_tokens": 4, "draw": True})
+    config = settings.check_settings(given | {"max_new_tokens": 4, "draw": 60})
     follow_ups.ask_samples(store, "c", corpus, config)
-    (name,) = [file.stem for file in store.path("samples", "c", "x").parent.glob("*.csv")]
+    (name,) = [file.stem for file in store.path("samples", "c", "x").parent.glob("*.parquet")]
     found = follow_ups.read_samples(store, "c", [name, "another"])
     assert list(found) == [name]
+    hot = follow_ups.read_samples(store, "c", [name], temperature=1.0)[name]
+    assert len(hot) == 18 and not set(hot["key"]) & set(found[name]["key"])
     first = found[name]
     assert first.groupby("draw").size().to_dict() == {0: 6, 1: 6, 2: 6} and first["key"].is_unique
     answers = first.pivot(index="prompt_id", columns="draw", values="response")
@@ -40,7 +39,7 @@ def test_every_draw_is_asked_once_and_kept(results, tiny_folder, recorded_corpus
 
     path = store.path("samples", "c", name)
     stores.write_meta(path, stores.read_meta(path) | {"inputs": {"labeller": "cues-0"}})
-    with pytest.raises(DataError, match=r"labels of another version; run 02_querying with draw=true"):
+    with pytest.raises(DataError, match=r"labels of another version; run 02_querying with draw=60"):
         follow_ups.read_samples(store, "c", [name])
 
 
@@ -48,7 +47,7 @@ def test_every_draw_is_asked_once_and_kept(results, tiny_folder, recorded_corpus
 def test_recorded_draws_are_of_recorded_clusters(recorded_corpus):
     store, name = stores.Store("recorded"), "smollm2-135m-instruct-q4_1--safety"
     found = follow_ups.read_samples(store, "paraguard_mini", [name])[name]
-    prompts = follow_ups.select_sampled_prompts(recorded_corpus)
+    prompts = follow_ups.select_sampled_prompts(recorded_corpus, 60)
     assert set(found["prompt_id"]) == set(prompts["prompt_id"])
     assert (found.groupby("prompt_id")["draw"].nunique() == follow_ups.N_DRAWS).all()
     part = found.iloc[::97]

@@ -92,3 +92,31 @@ def test_guards_are_asked_about_what_each_rejected_and_one_that_fails_is_named(r
     kept = store.read("labels", "mine--reworded", "long").set_index("prompt_id")["label"]
     asked = made[made["cluster_id"] == "a-1"].set_index("prompt_id")["text"]
     assert kept.to_dict() == {name: "reject" if len(text) > 50 else "accept" for name, text in asked.items()}
+
+
+@pytest.mark.slow
+def test_other_wordings_are_asked_and_only_labels_stay(results, tiny_folder):
+    store, corpus = stores.Store("test"), CORPUS.iloc[:2]
+    given = {"store": "test", "corpus": "mine", "model": str(tiny_folder), "max_new_tokens": 4, "wrappers": ["safety"]}
+    config = settings.check_settings(given)
+    model = loading.resolve_model(str(tiny_folder)).name
+    follow_ups.ask_other_wordings(store, "mine", corpus, config)
+    asked = sorted(
+        path.stem.rpartition("--")[2] for path in store.path("labels", "mine--wordings", "x").parent.glob("*.csv")
+    )
+    assert asked == ["safety-2", "safety-3", "strict-2", "strict-3"]
+    kept = store.read("labels", "mine--wordings", prompting.make_target_name(model, "safety-2"))
+    assert kept["response"].isna().all() and kept["label"].notna().all()
+    assert not list(store.path("traces", "mine--wordings", "x").parent.glob("*.parquet"))
+    assert follow_ups.read_wordings(store, "mine", model) == {}, "the usual wordings were not asked"
+    for wrapper in ("safety", "strict"):
+        target = prompting.make_target_name(model, wrapper)
+        store.write("labels", "mine", target, frame=kept, meta={})
+    assert list(follow_ups.read_wordings(store, "mine", model)) == [
+        "safety",
+        "safety-2",
+        "safety-3",
+        "strict",
+        "strict-2",
+        "strict-3",
+    ]

@@ -1,4 +1,4 @@
-"""The unsafe twins: paired with benign clusters, gated as those are, short and without detail."""
+"""The unsafe twins, first seventy and then two hundred: paired with benign clusters, gated as those, without detail."""
 
 import re
 
@@ -44,11 +44,11 @@ MINORS = re.compile(
 
 @pytest.fixture(scope="module")
 def twins():
-    return RECORDED.read("corpus", settings.TWINS)
+    return RECORDED.read("corpus", settings.OLD_TWINS)
 
 
 def texts_of(kind):
-    return stores.read_file(paths.DATA / kind / f"{settings.TWINS}.csv", kind)["text"].tolist()
+    return stores.read_file(paths.DATA / kind / f"{settings.OLD_TWINS}.csv", kind)["text"].tolist()
 
 
 @pytest.fixture(scope="module")
@@ -75,15 +75,15 @@ def test_clusters_are_complete_and_spread_over_the_categories(twins):
 
 
 def test_01_builds_the_twins_by_the_gates_of_the_benign_corpus(twins):
-    seeds, candidates = inputs.read_seeds_and_candidates(RECORDED, settings.TWINS, *FILES)
-    embed = inputs.make_embedder(RECORDED, settings.TWINS)
+    seeds, candidates = inputs.read_seeds_and_candidates(RECORDED, settings.OLD_TWINS, *FILES)
+    embed = inputs.make_embedder(RECORDED, settings.OLD_TWINS)
     built = gates.assemble_corpus(*gates.judge_candidates(seeds, candidates, embed=embed))
     pd.testing.assert_frame_equal(built, twins, check_dtype=False, rtol=1e-4)
     assert set(seeds["seed_id"]) == set(twins["cluster_id"])  # no seed was given up
 
 
 def test_the_twins_were_built_with_the_gates_of_the_benign_corpus():
-    limits = [stores.read_meta(RECORDED.path("corpus", name)) for name in (settings.CORPUS, settings.TWINS)]
+    limits = [stores.read_meta(RECORDED.path("corpus", name)) for name in (settings.CORPUS, settings.OLD_TWINS)]
     chosen = [
         {name: meta["parameters"][name] for name in (*vars(settings.Gates()), "risk")}
         | {"scorer": meta["inputs"]["risk"]}
@@ -100,7 +100,7 @@ def test_controlled_variants_move_the_risk_the_right_way(twins):
 
 
 def test_variants_lie_nearest_to_their_own_seed(twins):
-    vectors = inputs.make_embedder(RECORDED, settings.TWINS)(twins["text"].tolist())
+    vectors = inputs.make_embedder(RECORDED, settings.OLD_TWINS)(twins["text"].tolist())
     variants, _ = fidelity.measure_spread(twins, vectors)
     assert (variants["nearest_seed"] == variants["cluster_id"]).mean() >= 0.98
 
@@ -139,28 +139,29 @@ def test_names_are_seen(line):
 
 def test_no_minor_stands_in_a_sexual_request():
     for kind in ("seeds", "candidates"):
-        rows = stores.read_file(paths.DATA / kind / f"{settings.TWINS}.csv", kind)
+        rows = stores.read_file(paths.DATA / kind / f"{settings.OLD_TWINS}.csv", kind)
         sexual = rows.loc[rows["seed_id"].str.startswith("sexual-"), "text"]
         assert len(sexual) and not sexual.str.contains(MINORS).any()
 
 
 def test_no_answer_to_a_twin_is_in_the_repository():
     """Of what a target says to a twin, numbers and labels may be kept, and no text."""
-    assert not [kind for kind in ("answers", "samples", "tuning") if (paths.DATA / kind / settings.TWINS).exists()]
-    for path in (paths.DATA / "traces" / settings.TWINS).glob("*.parquet"):
-        assert pd.read_parquet(path, columns=["response"])["response"].fillna("").eq("").all()
+    for of in (settings.TWINS, settings.OLD_TWINS):
+        assert not [kind for kind in ("answers", "samples", "tuning") if (paths.DATA / kind / of).exists()]
+        for path in (paths.DATA / "traces" / of).glob("*.parquet"):
+            assert pd.read_parquet(path, columns=["response"])["response"].fillna("").eq("").all()
 
 
 @pytest.fixture(scope="module")
 def matched():
     """The twins that are as long as what they are twins of."""
-    return RECORDED.read("corpus", settings.OLD_TWINS)
+    return RECORDED.read("corpus", settings.TWINS)
 
 
 @pytest.mark.slow
 def test_every_cluster_has_a_matched_twin_that_passed_the_gates(matched, recorded_corpus):
-    seeds, candidates = inputs.read_seeds_and_candidates(RECORDED, settings.OLD_TWINS, *FILES)
-    embed = inputs.make_embedder(RECORDED, settings.OLD_TWINS)
+    seeds, candidates = inputs.read_seeds_and_candidates(RECORDED, settings.TWINS, *FILES)
+    embed = inputs.make_embedder(RECORDED, settings.TWINS)
     built = gates.assemble_corpus(*gates.judge_candidates(seeds, candidates, embed=embed))
     pd.testing.assert_frame_equal(built, matched, check_dtype=False, rtol=1e-4)
     assert set(unsafe.benign_cluster_of(matched["cluster_id"])) == set(recorded_corpus["cluster_id"])
