@@ -24,7 +24,7 @@ from paraguard_utils.logs import audit
 from paraguard_utils.models import loading, trace_store
 from paraguard_utils.remedies.catalogue import self_cd
 from paraguard_utils.report import advice, compare, explorer, numbers, tables
-from paraguard_utils.settings import CORPUS, TWINS, Settings, check_settings
+from paraguard_utils.settings import CORPUS, Settings, check_settings
 from paraguard_utils.stores import LIVE, RECORDED
 from paraguard_utils.text import did_you_mean
 
@@ -124,12 +124,7 @@ def run_notebook(notebook: Path, store_name: str, given: Mapping[str, Any] | Non
     started = time.monotonic()
     print(f"{notebook.stem} ...", flush=True)
     output = paths.RESULTS / store_name / "notebooks" / notebook.name
-    own = dict(given or {})
-    if store_name != RECORDED:
-        own["store"] = store_name
-        if notebook.stem[:2] == "07":  # whose record was asked the earlier twins; 02 asks these
-            own.setdefault("twins", TWINS)
-    execute_notebook(notebook, output, own)
+    execute_notebook(notebook, output, {**(given or {}), **({"store": store_name} if store_name != RECORDED else {})})
     minutes = round((time.monotonic() - started) / 60, 1)
     print(f"{notebook.stem} done in {minutes:.1f} min", flush=True)
     return minutes
