@@ -101,6 +101,11 @@ def test_no_prompt_is_scored_by_what_its_own_cluster_taught():
     changed = refusal.cross_fit(traces, labels.assign(label=labels["label"].mask(one, "reject")), clusters, teaches)
     np.testing.assert_array_equal(changed[one], found[one])
     assert (changed > found).sum() >= 16  # the base rate of everybody who learns of it has risen
+    # a twin is scored in its cluster's fold: it hears nothing of what that cluster taught
+    twin = np.arange(24) >= 20
+    own = clusters.mask(twin, "c03")
+    heard = refusal.cross_fit(traces, labels.assign(label=labels["label"].mask(one, "reject")), own, teaches)
+    np.testing.assert_array_equal(heard[twin], refusal.cross_fit(traces, labels, own, teaches)[twin])
     # who does not teach, teaches nothing
     other = refusal.cross_fit(traces, labels.assign(label=labels["label"].mask(~teaches, "reject")), clusters, teaches)
     np.testing.assert_array_equal(other, found)
@@ -114,9 +119,7 @@ def test_recorded_refusal_scores_are_what_the_traces_say(name, refusals):
         texts, kept = recorded.read("corpus", of), recorded.read("guards", of, name)
         assert panel.score_with_guard(recorded, of, texts, one).equals(kept), "the version is that of the record"
         np.testing.assert_allclose(one.score(texts["text"].tolist()), kept["score"], rtol=1e-4)
-    benign, twins = (recorded.read("corpus", of)["cluster_id"] for of in (settings.CORPUS, settings.TWINS))
-    alone = ~benign.isin(twins.str.removesuffix("-twin"))
-    reach = recorded.read("guards", settings.CORPUS, name)["score"][alone] >= one.threshold
+    reach = recorded.read("guards", settings.CORPUS, name)["score"] >= one.threshold
     assert 0.04 < reach.mean() <= PANEL[name]["rejects"]
 
 

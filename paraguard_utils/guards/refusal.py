@@ -67,10 +67,10 @@ def p_refuse(traces: Traces, known: RefusalRates) -> np.ndarray:
 
 
 def cross_fit(traces: Traces, labels: Labels, clusters: pd.Series, teaches: np.ndarray) -> np.ndarray:
-    """Return p(refuse) of each prompt, by what other clusters taught: prompts that teach are scored in `FOLDS` folds.
+    """Return p(refuse) of each prompt, by what other clusters taught, which are dealt to `FOLDS` folds.
 
-    All four are of the same n prompts in the same order; `teaches` says which are used to learn. At least `FOLDS`
-    clusters must teach.
+    All four are of the same n prompts in the same order; a twin has its benign cluster, so that it is scored in that
+    one's fold. `teaches` says which are used to learn. At least `FOLDS` clusters must teach.
     """
     names = np.unique(clusters[teaches])
     dealt = pd.Series(np.random.default_rng(SEED).permutation(len(names)) % FOLDS, names)
@@ -108,7 +108,7 @@ def load_refusal_guards(store: stores.Store, settings: Settings, corpus: Corpus,
 
 
 def _load(store: stores.Store, name: str, corpora: dict[str, Corpus]) -> Guard:
-    """Return a model's own refusal as a guard; the first corpus teaches, where the second has no twin of it."""
+    """Return a model's own refusal as a guard; the first corpus teaches, each cluster those of other folds."""
     model = name.removeprefix(registry.REFUSAL_PREFIX)
     name = name if name == model else re.sub(r"[^\w.-]+", "-", f"{model}-refusal")
     known = registry.guard_entries("panel").get(name, {})
@@ -127,10 +127,10 @@ def _load(store: stores.Store, name: str, corpora: dict[str, Corpus]) -> Guard:
         raise DataError(f"{name}: its server told no probabilities of first tokens; use one that does, or weights")
     own = store.read("labels", of, target).set_index("prompt_id")["label"]
     labels = pd.DataFrame({"prompt_id": prompts["prompt_id"], "label": prompts["prompt_id"].map(own)})
-    teaches = ~prompts["cluster_id"].isin([*twins["cluster_id"], *unsafe.benign_cluster_of(twins["cluster_id"])])
-    if (n := prompts["cluster_id"][teaches].nunique()) < FOLDS:
-        raise DataError(f"{name}: {n} clusters have no twin; at least {FOLDS} are needed to learn what a refusal is")
-    scores = cross_fit(traces, labels, prompts["cluster_id"], teaches.to_numpy())
+    teaches = np.arange(len(prompts)) < len(corpus)
+    if (n := corpus["cluster_id"].nunique()) < FOLDS:
+        raise DataError(f"{name}: there are {n} clusters; at least {FOLDS} are needed to learn what a refusal is")
+    scores = cross_fit(traces, labels, unsafe.benign_cluster_of(prompts["cluster_id"]), teaches)
     scores = np.array([float(f"{score:.5g}") for score in scores])  # as they are kept, so that the cut is one of them
     by_text = dict(zip(prompts["text"], scores, strict=True))
 
