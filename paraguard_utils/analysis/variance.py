@@ -10,7 +10,7 @@ from paraguard_utils.analysis import evaluation
 from paraguard_utils.core import disagreement
 from paraguard_utils.core.estimates import SEED, ClusterBootstrap, Estimate, to_columns
 from paraguard_utils.core.words import split_words
-from paraguard_utils.schemas import STRATEGIES, Corpus, Labels
+from paraguard_utils.schemas import STRATEGIES, Corpus, Labels, Table
 
 N_STYLE_FOLDS = 10
 RIDGE_PENALTIES = tuple(10.0**power for power in range(-2, 5))
@@ -128,6 +128,20 @@ def _drawn_shares(*sums: np.ndarray) -> dict[str, np.ndarray]:
     by_style = np.maximum(explained, 0.0) * (within - same + same * inverse / n)
     found = {"meaning": 1 - within / between, "style": by_style / between}
     return found | {"wording": (within - same - by_style) / between, "dice": same / between, "r2": explained}
+
+
+def tabulate_variance(
+    corpus: Corpus,
+    labels: Mapping[str, Labels],
+    samples: Mapping[str, Mapping[str, pd.DataFrame]],
+    features: Mapping[str, pd.DataFrame],
+    clusters: ClusterBootstrap,
+) -> Table:
+    """Split the variance of every target's greedy decisions, then of those drawn: `samples` by decoding and target."""
+    greedy = [split_variance(name, corpus, own, features[name], clusters) for name, own in labels.items()]
+    drawn = [(name, one, decoding) for decoding, found in samples.items() for name, one in found.items()]
+    again = [split_sampled_variance(name, corpus, one, features[name], decoding) for name, one, decoding in drawn]
+    return pd.DataFrame(greedy + again)
 
 
 def compare_with_majority(target: str, labels: Labels, samples: pd.DataFrame, corpus: Corpus) -> dict[str, object]:
