@@ -105,6 +105,15 @@ def test_drawn_parts_of_a_known_world():
     assert sum(row[part] for part in variance.VARIANCE_PARTS) == pytest.approx(1)
 
 
+def test_the_table_has_greedy_rows_then_drawn_ones():
+    rng = np.random.default_rng(4)
+    corpus, samples = drawn(rng, 8, 0.2, 0.2, draws=3)
+    greedy, features = samples[samples["draw"] == 0].reset_index(drop=True), {"t": noise(rng, len(corpus))}
+    asked = {"drawn": {"t": samples}, variance.HOT: {}}
+    found = variance.tabulate_variance(corpus, {"t": greedy}, asked, features, ClusterBootstrap(corpus["cluster_id"]))
+    assert found[["target", "decoding", "n"]].to_numpy().tolist() == [["t", "greedy", 48], ["t", "drawn", 144]]
+
+
 def test_drawn_parts_by_loops():
     rng = np.random.default_rng(3)
     corpus, samples = drawn(rng, 8, 0.2, 0.2, draws=3)
