@@ -59,7 +59,8 @@ def read_samples(
 ) -> dict[str, pd.DataFrame]:
     """Read the answers in a store that were drawn at a temperature, by target (`labelling.read_labelled_answers`)."""
     found = labelling.read_labelled_answers(store, "samples", corpus_name, targets, "draw=60")
-    return {name: own[own["temperature"] == temperature].reset_index(drop=True) for name, own in found.items()}
+    parts = {name: own[own["temperature"] == temperature].reset_index(drop=True) for name, own in found.items()}
+    return {name: own for name, own in parts.items() if len(own)}
 
 
 def ask_other_wordings(store: Store, corpus_name: str, corpus: Corpus, settings: Settings) -> None:
