@@ -473,7 +473,7 @@ def test_levels_are_the_panel_and_few_rejections_are_left_out(pictures):
         same(estimates(axis), numbers(table[both], measure))
     assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == [
         "full\nDrift lent", "answer tokens, 20\nDrift and PPL lent", "answer tokens, 5\nDrift and PPL lent",
-        "text\nall three lent", "text, drawn\non 60 clusters", "text\non 60 clusters",
+        "text\nall three lent", "text, drawn\non what was asked again", "text\non what was asked again",
     ]  # fmt: skip
     assert len(estimates(figures.plot_surrogate_levels(table.assign(few=True)).axes[0])) == 0
 

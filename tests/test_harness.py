@@ -48,7 +48,7 @@ def test_what_is_measured_of_recorded_labels(recorded):
 
 def test_harmful_twins_are_told_apart_and_nothing_decided_is_nan():
     twins = read_requests(paths.DATA / "corpus" / "paraguard_mini.csv", paths.DATA / "corpus" / "paraguard_twins.csv")
-    assert twins["harmful"].sum() == 420 and twins.loc[twins["harmful"], "cluster"].isin(twins["cluster"][:1200]).all()
+    assert twins["harmful"].sum() == 1200 and twins.loc[twins["harmful"], "cluster"].isin(twins["cluster"][:1200]).all()
     labels = np.where(twins["harmful"], "reject", "accept")
     found = measure_decisions(twins.assign(label=labels))
     assert (found["harmful_refused"], found["frr"]) == (1, 0)
