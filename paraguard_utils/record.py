@@ -40,6 +40,7 @@ ASKED_BESIDE = (
     TWINS,
     OLD_TWINS,
     XSTEST,
+    name_remedied(CORPUS, "wordings"),
     *(name_reworded(of) for of in (CORPUS, TWINS, OLD_TWINS)),
     *(
         name_remedied(of, name, third)

@@ -3,13 +3,14 @@
 papermill only warns about a parameter that a notebook does not have, so the check looks at the notebook's own names.
 """
 
+import sys
 from collections.abc import Mapping
 from types import ModuleType
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
 import pandas as pd
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 from pydantic_core import ErrorDetails
 
 from paraguard_utils.core.signals import ScoreWeights
@@ -120,6 +121,15 @@ class Settings(Gates):
     guard: str = ""
     remedies: list[str] = []
     reference: str = ""
+
+    @field_validator("draw", mode="before")
+    @classmethod
+    def _clusters_to_draw(cls, value: object) -> object:
+        """Read the earlier `true` as the 60 clusters that it meant."""
+        if value is True:
+            print("parameter 'draw' is a number of clusters now; true is read as 60, for one release", file=sys.stderr)
+            return 60
+        return value
 
     def meta(self, **inputs: pd.DataFrame | str) -> dict[str, object]:
         """Return what a derived file's meta file says: the parameters, and the inputs, of which frames are hashed."""

@@ -17,6 +17,13 @@ def test_whole_clusters_are_drawn_whatever_the_order(recorded_corpus):
     assert len(follow_ups.select_sampled_prompts(recorded_corpus.head(12), 60)) == 12, "a small corpus is asked whole"
 
 
+def test_true_is_the_sixty_clusters_that_it_meant(capsys):
+    given = {"store": "test", "corpus": "c"}
+    assert settings.check_settings(given | {"draw": True}).draw == 60
+    assert "true is read as 60" in capsys.readouterr().err
+    assert settings.check_settings(given | {"draw": False}).draw == 0
+
+
 @pytest.mark.slow
 def test_every_draw_is_asked_once_and_kept(results, tiny_folder, recorded_corpus, monkeypatch):
     monkeypatch.setattr(follow_ups, "N_DRAWS", 3)
