@@ -41,10 +41,10 @@ ASKED_BESIDE = (
     OLD_TWINS,
     XSTEST,
     name_remedied(CORPUS, "wordings"),
-    *(name_reworded(of) for of in (CORPUS, TWINS, OLD_TWINS)),
+    *(name_reworded(of) for of in (CORPUS, TWINS)),
     *(
         name_remedied(of, name, third)
-        for of in (CORPUS, TWINS, OLD_TWINS)
+        for of in (CORPUS, TWINS)
         for name in catalogue.remedy_folders()
         for third in SPLIT_NUMBERS
     ),
@@ -60,6 +60,7 @@ PUBLIC_TABLES = (
     *agreement.XSTEST_TABLES,
     writer.WRITER_CANDIDATES_TABLE,
     utility.UTILITY_TABLE,
+    "hardening_readings",
     "twin_readings",
 )
 """Tables made from benchmark files, counts and estimates without texts, what a model wrote for the seeds on which

@@ -105,14 +105,15 @@ def test_other_wordings_are_asked_and_only_labels_stay(results, tiny_folder):
         path.stem.rpartition("--")[2] for path in store.path("labels", "mine--wordings", "x").parent.glob("*.csv")
     )
     assert asked == ["safety-2", "safety-3", "strict-2", "strict-3"]
-    kept = store.read("labels", "mine--wordings", prompting.make_target_name(model, "safety-2"))
+    kept_name = prompting.make_target_name(model, "safety-2")
+    kept = store.read("labels", "mine--wordings", kept_name)
     assert kept["response"].isna().all() and kept["label"].notna().all()
     assert not list(store.path("traces", "mine--wordings", "x").parent.glob("*.parquet"))
-    assert follow_ups.read_wordings(store, "mine", model) == {}, "the usual wordings were not asked"
+    assert follow_ups.read_wordings(store, "mine", [kept_name]) == {}, "the usual wordings were not asked"
     for wrapper in ("safety", "strict"):
         target = prompting.make_target_name(model, wrapper)
         store.write("labels", "mine", target, frame=kept, meta={})
-    assert list(follow_ups.read_wordings(store, "mine", model)) == [
+    assert list(follow_ups.read_wordings(store, "mine", [kept_name, kept_name])[model]) == [
         "safety",
         "safety-2",
         "safety-3",

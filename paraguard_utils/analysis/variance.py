@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 from sklearn.linear_model import RidgeCV
 
-from paraguard_utils.analysis import evaluation
+from paraguard_utils.analysis import confusion, evaluation, wording
 from paraguard_utils.core import disagreement
 from paraguard_utils.core.estimates import SEED, ClusterBootstrap, Estimate, to_columns
 from paraguard_utils.core.words import split_words
@@ -175,9 +175,9 @@ def split_instruction_variance(
 
     `labels`, in corpus order, are by instruction: what stands before a hyphen is its idea (safety, safety-2, strict).
     Prompts without a decision under one of them are left out. The wordings are taken as given: intervals are over
-    meanings only. Columns: model; n (prompts); few, as in `split_variance`, for one instruction at least; with
-    intervals `INSTRUCTION_PARTS`, shares that sum to 1, and interaction_minus_wording and idea_minus_wording. A part of
-    a resample, and of little data, may lie below 0: it is estimated from products of different prompts' decisions.
+    meanings only. Columns: target (the model); n (prompts); few, as in `split_variance`, for one instruction or more;
+    with intervals `INSTRUCTION_PARTS`, shares that sum to 1, and interaction_minus_wording and idea_minus_wording. A
+    part of a resample, and of little data, may lie below 0: it is made of products of different prompts' decisions.
     """
     scored = np.all([evaluation.is_scored(own) for own in labels.values()], axis=0)
     ids = corpus["cluster_id"].to_numpy()[scored]
@@ -199,7 +199,22 @@ def split_instruction_variance(
     found["idea_minus_wording"] = found["idea"] - found["wording"]
     each = [disagreement.count_decisions(column, ids) for column in y.T]
     few = any(map(disagreement.too_few_for_disagreement, each))
-    return {"model": model, "n": len(ids), "few": few, **to_columns(found)}
+    return {"target": model, "n": len(ids), "few": few, **to_columns(found)}
+
+
+def tabulate_instructions(
+    corpus: Corpus, asked: Mapping[str, Mapping[str, Labels]], clusters: ClusterBootstrap
+) -> dict[str, Table]:
+    """Return two tables by name, of labels by model and wording of an instruction, in corpus order.
+
+    instructions: `split_instruction_variance` of each model. instruction_wordings: a row MODEL--WORDING each, with the
+    columns of `confusion.rate_row`, and DR of near-copies and free rewordings as in `wording.wording_tables`.
+    """
+    parts = [split_instruction_variance(model, corpus, own, clusters) for model, own in asked.items()]
+    every = {f"{model}--{name}": labels for model, own in asked.items() for name, labels in own.items()}
+    rates = pd.DataFrame([confusion.rate_row(name, corpus, labels, clusters) for name, labels in every.items()])
+    shared = wording.wording_tables(corpus, every, clusters)[0].filter(regex="^(target|few|dr_near|dr_free|difference)")
+    return {"instructions": pd.DataFrame(parts), "instruction_wordings": rates.merge(shared, on="target")}
 
 
 def _instruction_shares(alike: np.ndarray, *totals: np.ndarray) -> dict[str, np.ndarray]:

@@ -1,7 +1,7 @@
 """Ask the targets again: at a temperature, for longer answers, and in other words (`docs/method.md` says why)."""
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import pandas as pd
@@ -75,19 +75,20 @@ def ask_other_wordings(store: Store, corpus_name: str, corpus: Corpus, settings:
             trace_store.query_model(*place, withheld=labelling.label_in_memory(corpus, numbers=False))
 
 
-def read_wordings(store: Store, corpus_name: str, model: str) -> dict[str, Labels]:
-    """Return a model's labels, in corpus order, by wording of a system prompt, the usual ones among them.
+def read_wordings(store: Store, corpus_name: str, targets: Iterable[str]) -> dict[str, dict[str, Labels]]:
+    """Return labels, in corpus order, by model of some targets and wording of a system prompt, the usual ones first.
 
-    Nothing where the model was not asked under one of the wordings.
+    A model that was not asked under one of the wordings is left out.
     """
-    found: dict[str, Labels] = {}
-    for wrapper in registry.list_other_wordings():
-        usual = wrapper.partition("-")[0]
-        for of, name in ((corpus_name, usual), (name_remedied(corpus_name, "wordings"), wrapper)):
-            target = prompting.make_target_name(model, name)
-            if not store.has("labels", of, target):
-                return {}
-            found[name] = labelling.read_labels(store, of, target)[1]
+    found: dict[str, dict[str, Labels]] = {}
+    for model in dict.fromkeys(map(prompting.model_of_target, targets)):
+        places = {}
+        for wrapper in registry.list_other_wordings():
+            usual = wrapper.partition("-")[0]
+            for of, name in ((corpus_name, usual), (name_remedied(corpus_name, "wordings"), wrapper)):
+                places[name] = ("labels", of, prompting.make_target_name(model, name))
+        if all(store.has(*place) for place in places.values()):
+            found[model] = {name: labelling.read_labels(store, *place[1:])[1] for name, place in places.items()}
     return found
 
 
