@@ -5,8 +5,8 @@
 it writes `languages/decisions.csv`, without answers. Without STORE it reads these. It then compares decisions with two
 blind readings (`languages/readings.csv`) and writes `languages.csv`: agreement, and FRR and DR of each system.
 
-The cue lists were written before any answer was read by anybody, and not changed after. SmolLM2 is left out: it speaks
-neither language.
+The cue lists were written when four answers of each system had been looked at, before the readings, and not changed
+after. SmolLM2 is left out: it speaks neither language.
 """
 
 import re
@@ -37,7 +37,7 @@ def label_answers(language, traces, prompts):
         hit = openings.map(lambda text, pattern=cue.pattern: bool(re.search(pattern, text)))
         if isinstance(cue.unless, str):
             hit &= ~openings.map(lambda text, pattern=cue.unless: bool(re.search(pattern, text)))
-        found |= hit.to_numpy()
+        found = found | hit.to_numpy()
     return np.where(openings.eq(""), "unparsed", np.where(found, "reject", "accept"))
 
 
