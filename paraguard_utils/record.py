@@ -202,7 +202,9 @@ def _is_of(path: Path, targets: Sequence[str]) -> bool:
 
 
 def _stem(path: Path) -> str:
-    return path.name.removesuffix(".meta.json").rpartition(".")[0]
+    stem = path.name.removesuffix(".meta.json").rpartition(".")[0]
+    # Under another wording (safety-2) a target is that of the usual one.
+    return stem.rpartition("-")[0] if path.parent.name == name_remedied(CORPUS, "wordings") else stem
 
 
 def _corpus_of(path: Path) -> str:
