@@ -212,7 +212,7 @@ def test_bars_are_as_long_as_their_parts():
     bars = {bar.get_label(): (bar[0].get_x(), bar[0].get_width()) for bar in figure.axes[0].containers[:4]}
     assert [round(end, 6) for bar in bars.values() for end in bar] == [0, 0.4, 0.4, 0.1, 0.5, 0.3, 0.8, 0.2]
     assert "hatched: fewer than 100 refusals or answers" in "".join(texts_in(figure))
-    assert "t, asked again" in texts_in(figure)
+    assert "t, drawn at 0.7" in texts_in(figure)
     assert {bar.get_hatch() for bars in figure.axes[0].containers[:4] for bar in bars} == {"////"}
 
 

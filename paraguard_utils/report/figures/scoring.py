@@ -57,7 +57,7 @@ def plot_variance_parts(table: Table) -> Figure:
     if greedy < len(rows):
         axis.axhline(greedy - 0.2, color=style.GREY, linewidth=0.6)
     titles = display_titles(rows["target"])
-    again = rows["decoding"].map({"greedy": "", "drawn": ", asked again", HOT: f", {HOT}"})
+    again = rows["decoding"].map({"greedy": "", "drawn": ", drawn at 0.7", HOT: f", {HOT}"})
     axis.set_yticks(y, [title + remark for title, remark in zip(titles, again, strict=True)])
     axis.tick_params(axis="y", length=0)
     axis.set(xlim=(0, 1), ylim=(y[-1] + 0.6, -0.6))
