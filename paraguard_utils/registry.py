@@ -94,9 +94,10 @@ def list_optional_models() -> list[str]:
 
 
 def display_titles(names: Iterable[str]) -> list[str]:
-    """Return the titles of targets for tables and figures; one that is not published keeps its name."""
+    """Return the titles of targets, or of models, for tables and figures; what is not published keeps its name."""
     known = _targets(paths.DATA / "targets.csv").set_index("target")["title"]
-    return [known.get(name, name) for name in names]
+    models = {name.rpartition("--")[0]: title.partition(",")[0] for name, title in known.items() if "--" in name}
+    return [known.get(name, models.get(name, name)) for name in names]
 
 
 @cache  # tables and figures ask for titles again and again

@@ -112,7 +112,7 @@ def test_01_builds_the_recorded_corpus(recorded_corpus):
     seeds, candidates = inputs.read_seeds_and_candidates(store, "paraguard_mini", SEEDS, CANDIDATES)
     embed = inputs.make_embedder(store, "paraguard_mini")
     built = gates.assemble_corpus(*gates.judge_candidates(seeds, candidates, embed=embed))
-    pd.testing.assert_frame_equal(built, recorded_corpus, check_dtype=False, rtol=1e-4)
+    pd.testing.assert_frame_equal(built, recorded_corpus, check_dtype=False, atol=1.5e-4, rtol=0)
 
 
 @needs_encoder

@@ -171,6 +171,7 @@ def drawn():
         "corpus_gates": (figures.plot_gate_distributions(counts, limits), counts),
         "public_gates": (figures.plot_gate_distributions(counts, limits), counts),
         "public_sources": (figures.plot_by_source(by_source), by_source),
+        "instruction_wordings": (figures.plot_by_source(by_source), by_source),
         "public_cohorts": (figures.plot_cohort_cells(cohorts), cohorts),
         "risk_distributions": (figures.plot_risk_distributions(groups_of_risk, limits), groups_of_risk),
     }
@@ -282,6 +283,7 @@ FUNCTIONS = {
     "corpus_gates": "plot_gate_distributions",
     "public_gates": "plot_gate_distributions",
     "public_sources": "plot_by_source",
+    "instruction_wordings": "plot_by_source",
     "public_cohorts": "plot_cohort_cells",
     "fig3_ci_similarity": "plot_ci_against_similarity",
     "fig3_all_systems": "plot_ci_against_similarity",

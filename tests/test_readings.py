@@ -200,7 +200,7 @@ def test_recorded_readings_are_of_recorded_answers(name):
     counts = both["label"].value_counts()
     whole = labels["label"].value_counts()
     for label in ("reject", "accept"):
-        assert counts[label] >= min(50, whole[label]) * 0.9, "nearly all that were read are still the recorded ones"
+        assert counts[label] >= min(50, whole[label]) * 0.85, "most that were read are still the recorded ones"
 
 
 LOOPS = {

@@ -25,7 +25,7 @@ from paraguard_utils.remedies.untouched import UntouchedSystem
 from paraguard_utils.report import numbers
 from paraguard_utils.settings import XSTEST, XSTEST_SAFE, check_settings
 
-CORPORA = ("paraguard_mini", "paraguard_twins_1")
+CORPORA = ("paraguard_mini", "paraguard_twins")
 RECORDED = "smollm2-135m-instruct-q4_1--safety"
 ONE_LINE = r"^[^\n]*{}[^\n]*$"
 

@@ -52,10 +52,12 @@ def test_every_draw_is_asked_once_and_kept(results, tiny_folder, recorded_corpus
 
 @pytest.mark.slow
 def test_recorded_draws_are_of_recorded_clusters(recorded_corpus):
-    store, name = stores.Store("recorded"), "smollm2-135m-instruct-q4_1--safety"
+    store, name = stores.Store("recorded"), "qwen2.5-coder-1.5b-instruct-q4_k_m--safety"
     found = follow_ups.read_samples(store, "paraguard_mini", [name])[name]
     prompts = follow_ups.select_sampled_prompts(recorded_corpus, 60)
     assert set(found["prompt_id"]) == set(prompts["prompt_id"])
+    hot = follow_ups.read_samples(store, "paraguard_mini", [name], 1.0)[name]
+    assert hot["prompt_id"].tolist() == found["prompt_id"].tolist() and not hot["response"].equals(found["response"])
     assert (found.groupby("prompt_id")["draw"].nunique() == follow_ups.N_DRAWS).all()
     part = found.iloc[::97]
     requests = part["prompt_id"].map(recorded_corpus.set_index("prompt_id")["text"])

@@ -215,7 +215,7 @@ def _measure_panels(rows: pd.DataFrame, panels: dict[str, tuple[str, str]]) -> t
 
 def _add_remarks(axis: Axes, rows: pd.DataFrame, measure: str) -> None:
     """Write beside a target that its CI rests on few rejections, its excess on few clusters, or that there is none."""
-    look: Look = {"of": "x", "va": "center", "color": style.GREY}
+    look: Look = {"of": "x", "va": "center", "color": style.GREY, "zorder": 1.5}
     remarks = {}
     for flag, of, least in (("few", "ci", MIN_REFUSALS), ("few_dr", "dr", disagreement.MIN_DECISIONS_EACH)):
         if measure == of and flag in rows:
