@@ -62,7 +62,7 @@ def plot_veto_curves(table: Table, chosen: Table) -> Figure:
     and score.
     """
     labels = ("harmless requests answered after all", "harmful requests still refused")
-    figure, panels = style.make_target_grid(table, 3, 1.9, 0.3, *labels)
+    figure, panels = style.make_target_grid(table, 3, 1.55, 0.3, *labels)
     scores = (
         ("isolation", "paraphrases answered (isolation)", style.INK, "-"),
         ("reworded", "machine rewordings answered", _REJECT, "-"),
