@@ -41,7 +41,7 @@ def plot_variance_parts(table: Table) -> Figure:
     order = {"by": ["few", "meaning"], "ascending": [True, False], "kind": "stable"}
     kinds = [table[table["decoding"] == decoding].sort_values(**order) for decoding in ("greedy", "drawn", HOT)]
     rows, greedy = pd.concat(kinds, ignore_index=True), len(kinds[0])
-    figure, axis = style.subplots(figsize=(style.PAGE_WIDTH, 0.7 + 0.16 * len(rows)))
+    figure, axis = style.subplots(figsize=(style.PAGE_WIDTH, 0.7 + 0.15 * len(rows)))
     y = np.arange(len(rows), dtype=float)
     y[greedy:] += 0.6  # a gap before the drawn ones
     few, left = rows["few"].to_numpy(bool), np.zeros(len(rows))
