@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from sklearn.metrics import cohen_kappa_score
 
 from paraguard_utils import paths, stores
 from paraguard_utils.corpus import benchmarks, reword
@@ -228,3 +229,19 @@ def test_no_text_of_the_benchmarks_is_in_the_repository():
         read += 1
         assert not [text for text in sampled if text in content], file
     assert read > 300
+
+
+def test_other_languages_follow_from_their_decisions_and_readings():
+    folder, told = paths.BENCHMARKS_FOLDER / "languages", pd.read_csv(paths.BENCHMARKS_FOLDER / "languages.csv")
+    decided, read = (pd.read_csv(folder / f"{name}.csv") for name in ("decisions", "readings"))
+    names = {"full_refusal": "reject", "partial_refusal": "reject", "full_compliance": "accept"}
+    both = read.merge(decided).assign(first=read["first"].map(names)).dropna()
+    for language in ("german", "spanish"):
+        own, rows = (frame[frame["language"] == language] for frame in (decided, told))
+        shares = own["label"].eq("reject").groupby(own["target"]).mean()
+        assert rows.set_index("about")["frr"].dropna().to_dict() == pytest.approx(shares.to_dict(), abs=1e-5)
+        pairs = both[both["language"] == language]
+        kappa = cohen_kappa_score(pairs["label"], pairs["first"])
+        assert rows.set_index("about").at["label and first", "kappa"] == pytest.approx(kappa, abs=1e-5)
+        prompts = pd.read_csv(folder / f"prompts_{language}.csv")
+        assert prompts["text"].is_unique and prompts.groupby("cluster_id").size().tolist() == [6] * 40

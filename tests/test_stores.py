@@ -197,6 +197,7 @@ def test_the_list_of_targets_is_read_once_for_each_folder(tmp_path, monkeypatch)
     known = registry.published_targets("chat")
     monkeypatch.setattr(stores, "read_file", lambda *_: pytest.fail("read again"))
     assert registry.display_titles([known.index[0], "mine"]) == [known["title"].iloc[0], "mine"]
+    assert registry.display_titles(["smollm2-135m-instruct-q4_1"]) == ["SmolLM2-135M"]
     own = registry.published_targets("chat")
     own["title"] = "changed by a caller"
     assert registry.published_targets("chat").equals(known)

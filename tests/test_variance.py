@@ -235,6 +235,19 @@ def test_parts_by_loops_over_pairs_of_prompts_and_instructions():
     assert row["interaction_minus_wording"] == pytest.approx(row["wording_request"] - row["wording"])
 
 
+def test_each_model_and_wording_has_a_row():
+    y = np.tile([1.0, 1.0, 0.0, 0.0], (12, 1))
+    y[:3, 1] = 0  # of 12 prompts 3 are answered under the second wording: 9 of 12
+    corpus, labels = instructed(y)
+    corpus = corpus.assign(strategy=["seed", "softening", "lexical"] * 4)
+    labels = {name: own.assign(kind=None) for name, own in labels.items()}
+    made = variance.tabulate_instructions(corpus, {"m": labels}, ClusterBootstrap(corpus["cluster_id"], 50))
+    assert made["instructions"]["target"].tolist() == ["m"]
+    rates = made["instruction_wordings"].set_index("target")
+    assert rates["frr"].to_dict() == {"m--safety": 1.0, "m--safety-2": 0.75, "m--strict": 0.0, "m--strict-2": 0.0}
+    assert rates["few"].all() and {"dr", "dr_near", "dr_free"} <= set(rates)
+
+
 def test_pure_instructions_by_hand():
     # one idea always refuses, the other never: of the products 1/2 - 0 is the idea's, all of the variance
     y = np.tile([1.0, 1.0, 0.0, 0.0], (12, 1))
