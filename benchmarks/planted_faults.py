@@ -92,7 +92,7 @@ FAULTS = [
         "np.count_nonzero(null >= value - 1e-12) / len(null)",
     ),
     Fault("models/trace_store.py", 'return rows[rows["prompt_id"].map(keys).eq(rows["key"])]', "return rows[:]"),
-    Fault("models/prompting.py", "            self.dtype,\n        )", "        )"),
+    Fault("models/prompting.py", "self._decoding_key, self.dtype)", "self._decoding_key)"),
     Fault("stores.py", "max(taken, default=-1) + 1", "max(taken, default=0)"),
     Fault(
         "models/local.py",

@@ -99,8 +99,8 @@ def measure(n, resamples, with_chance):
     every, accepted = np.arange(n), np.flatnonzero(label == "accept")
     timed("search", find_nearest, vectors, corpus["prompt_id"].to_numpy(), every, accepted, N_NEIGHBOURS)
     if with_chance:
-        config, drifts = Settings(store=NAME, corpus=NAME, resamples=resamples), signals.DriftCache(traces, tokens)
-        one = Evaluation(labels, pairs, scores, traces, tokens, drifts, config.weights(), config.k, config.labeller)
+        config = Settings(store=NAME, corpus=NAME, resamples=resamples)
+        one = Evaluation(labels, pairs, scores, traces, tokens, config.weights(), config.k, config.labeller)
         timed("chance", chance.compare_with_chance, TARGET, corpus, one, vectors, config, clusters)
         row["chance_peak_gb"] = peak()
     return row | {f"{name}_seconds": value for name, value in seconds.items()}

@@ -2,6 +2,7 @@
 
 import json
 import multiprocessing
+import multiprocessing.util
 import os
 import sys
 import tempfile
@@ -10,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import nbformat
 import pandas as pd
@@ -27,6 +28,9 @@ from paraguard_utils.report import advice, compare, explorer, numbers, tables
 from paraguard_utils.settings import CORPUS, Settings, check_settings
 from paraguard_utils.stores import LIVE, RECORDED
 from paraguard_utils.text import did_you_mean
+
+if TYPE_CHECKING:  # the notebooks' packages, which not every installation has
+    from jupyter_client.manager import KernelManager
 
 MINUTES_TABLE = "notebook_minutes"
 WHOLE_RUN = "all"
@@ -56,8 +60,13 @@ def order_to_run(chosen: Sequence[Path]) -> list[Path]:
     return sorted(chosen, key=lambda path: (late.get(path.stem[:2], 0), path.stem))
 
 
-def execute_notebook(notebook: Path, output: Path, parameters: dict[str, Any]) -> None:
-    """Run one notebook with papermill; UserError, in one line, where a cell fails or the kernel dies."""
+def execute_notebook(
+    notebook: Path, output: Path, parameters: dict[str, Any], kernel: "KernelManager | None" = None
+) -> None:
+    """Run one notebook with papermill, in a kernel of its own if none is given.
+
+    A cell that fails or a kernel that dies is a UserError, in one line.
+    """
     import papermill
     from nbclient.exceptions import DeadKernelError
     from traitlets.config import Config
@@ -65,8 +74,7 @@ def execute_notebook(notebook: Path, output: Path, parameters: dict[str, Any]) -
     os.environ.setdefault("PYTHONWARNINGS", "ignore:IProgress not found")
     output.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="kernel-") as folder:
-        # Local sockets instead of TCP ports: nothing on the machine can listen in. Two kernels need two places.
-        sockets = Config({"KernelManager": {"transport": "ipc", "ip": f"{folder}/k"}})
+        own = {"config": Config({"KernelManager": make_sockets(folder)})}
         try:
             papermill.execute_notebook(
                 notebook,
@@ -76,7 +84,8 @@ def execute_notebook(notebook: Path, output: Path, parameters: dict[str, Any]) -
                 progress_bar=False,
                 start_timeout=600,  # a busy machine is no error
                 stderr_file=sys.stderr,
-                config=sockets,
+                request_save_on_cell_execute=kernel is None,
+                **(own if kernel is None else {"km": kernel}),
             )
         except papermill.PapermillExecutionError as error:
             raise UserError(f"{notebook.stem}: {error.ename}: {error.evalue}") from None
@@ -91,6 +100,11 @@ def execute_notebook(notebook: Path, output: Path, parameters: dict[str, Any]) -
             raise UserError(f"{notebook.stem}: its kernel did not start: {error}; run the same command again") from None
 
 
+def make_sockets(folder: str) -> dict[str, str]:
+    """Return where a kernel listens: local sockets, not TCP ports, which anybody on the machine could listen in on."""
+    return {"transport": "ipc", "ip": f"{folder}/k"}
+
+
 def run_all(store_name: str, given: Mapping[str, dict[str, Any]], chosen: Sequence[Path]) -> dict[str, float]:
     """Run notebooks in turn, `given` parameters by their number, until one fails; return the minutes of each."""
     return {path.stem: run_notebook(path, store_name, given.get(path.stem[:2], {})) for path in chosen}
@@ -102,9 +116,8 @@ def run_side_by_side(store_name: str, chosen: Sequence[Path]) -> dict[str, float
     They are started in this order, and none may read what another writes. One that fails stops the others.
     """
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
-    # No model runs, so one thread a notebook is faster.
-    with ProcessPoolExecutor(cores, initializer=os.environ.update, initargs=({"OMP_NUM_THREADS": "1"},)) as pool:
-        running = {pool.submit(run_notebook, notebook, store_name): notebook.stem for notebook in chosen}
+    with ProcessPoolExecutor(min(cores, len(chosen)), initializer=_open_kernel) as pool:
+        running = {pool.submit(_run_in_kernel, notebook, store_name): notebook.stem for notebook in chosen}
         try:
             return {running[done]: done.result() for done in as_completed(running)}
         except BaseException as error:
@@ -119,12 +132,42 @@ def run_side_by_side(store_name: str, chosen: Sequence[Path]) -> dict[str, float
             raise
 
 
-def run_notebook(notebook: Path, store_name: str, given: Mapping[str, Any] | None = None) -> float:
+_KERNELS: "list[KernelManager]" = []
+"""The kernel of a worker of `run_side_by_side`, which runs one notebook after the other: importing takes seconds."""
+
+
+def _open_kernel() -> None:
+    """Give this worker its kernel, which ends with it."""
+    from jupyter_client.manager import KernelManager
+
+    os.environ["OMP_NUM_THREADS"] = "1"  # no model runs, so one thread a notebook is faster
+    folder = tempfile.TemporaryDirectory(prefix="kernel-")
+    kernel = KernelManager(kernel_name="python3", **make_sockets(folder.name))
+    _KERNELS[:] = [kernel]
+    multiprocessing.util.Finalize(kernel, folder.cleanup, exitpriority=1)
+    multiprocessing.util.Finalize(kernel, kernel.shutdown_kernel, kwargs={"now": True}, exitpriority=2)
+
+
+def _run_in_kernel(notebook: Path, store_name: str) -> float:
+    """Run a notebook in this worker's kernel, after taking away the names that the one before has left there."""
+    if _KERNELS[0].has_kernel:
+        client = _KERNELS[0].blocking_client()
+        client.start_channels()
+        client.wait_for_ready(timeout=600)
+        client.execute("import gc; get_ipython().reset(); gc.freeze()", silent=True, reply=True)
+        client.stop_channels()
+    return run_notebook(notebook, store_name, kernel=_KERNELS[0])
+
+
+def run_notebook(
+    notebook: Path, store_name: str, given: Mapping[str, Any] | None = None, kernel: "KernelManager | None" = None
+) -> float:
     """Run one notebook on a store, say so, and return its minutes."""
     started = time.monotonic()
     print(f"{notebook.stem} ...", flush=True)
     output = paths.RESULTS / store_name / "notebooks" / notebook.name
-    execute_notebook(notebook, output, {**(given or {}), **({"store": store_name} if store_name != RECORDED else {})})
+    parameters = {**(given or {}), **({"store": store_name} if store_name != RECORDED else {})}
+    execute_notebook(notebook, output, parameters, kernel)
     minutes = round((time.monotonic() - started) / 60, 1)
     print(f"{notebook.stem} done in {minutes:.1f} min", flush=True)
     return minutes

@@ -26,9 +26,10 @@ STRATEGIES = ("lexical", "register", "softening", "hardening", "rewrite")
 TOPICAL = ("yes", "word only", "unstated")
 """Is a seed's category its topic, or does only a word of it sound like it?"""
 
-_not_blank = pa.Check(lambda text: text.str.strip() != "", element_wise=False, error="is blank")
+_not_blank = pa.Check(lambda texts: texts.str.strip() != "", error="is blank")
 _no_control = pa.Check(
-    lambda text: CONTROL_CHARACTERS.search(text) is None, element_wise=True, error="has a control character"
+    lambda texts: ~texts.isin([text for text in texts.tolist() if CONTROL_CHARACTERS.search(text)]),
+    error="has a control character",
 )
 _unit = pa.Check.in_range(0, 1)
 

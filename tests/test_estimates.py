@@ -5,6 +5,7 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from statsmodels.stats.multitest import multipletests
 
 from paraguard_utils.analysis.multiple_testing import adjust_holm
 from paraguard_utils.core.estimates import (
@@ -194,7 +195,11 @@ def test_what_does_not_count_has_no_ratio():
         assert np.isnan(found).all() and np.isnan(found.draws).all()
 
 
-@pytest.mark.slow
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=30))
+def test_statsmodels_adjusts_alike(p):
+    np.testing.assert_allclose(adjust_holm(pd.Series(p)), multipletests(p, method="holm")[1], rtol=1e-12)
+
+
 def test_holm_by_hand():
     # three p: 0.01 * 3, 0.03 * 2, and 0.04 * 1, which may not be the smaller: 0.06
     assert adjust_holm(pd.Series([0.01, np.nan, 0.04, 0.03])).tolist() == pytest.approx(

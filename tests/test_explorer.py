@@ -115,9 +115,7 @@ def make_world():
         cluster = corpus.set_index("prompt_id")["cluster_id"]
         pairs["same_cluster"] = pairs["centre_id"].map(cluster) == pairs["neighbour_id"].map(cluster)
         scores = confusion.score_prompts(corpus, labelled, pairs, k=2)
-        data[name] = Evaluation(
-            labelled, pairs, scores, traces, tokens, signals.DriftCache(traces, tokens), PAPER_WEIGHTS, 2, "combined"
-        )
+        data[name] = Evaluation(labelled, pairs, scores, traces, tokens, PAPER_WEIGHTS, 2, "combined")
     titles = {"alpha": HOSTILE_TITLE, "beta": "beta", "gamma": "gamma", "guard": "guard"}
     return corpus, data, explorer.ExplorerHeader("tiny", "test", titles)
 
@@ -820,7 +818,7 @@ def test_tokens_are_aligned_as_drift_does(world):
     content = explorer.collect_explorer_data(corpus, data, about)
     assert len(content["rejections"]) == 6
     rows, table = (
-        signals.find_token_rows(own.traces.itertuples(), own.tokens),
+        signals.find_token_rows(own.traces, own.tokens),
         normalize_rows(np.stack(own.tokens["embedding"].to_numpy())),
     )
     for rejection in content["rejections"]:

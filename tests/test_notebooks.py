@@ -117,7 +117,7 @@ def test_a_bad_request_stops_before_any_notebook_runs(wanted, given, message, mo
 
 def test_notebooks_get_the_parameters_they_have_in_order(monkeypatch, results):
     ran = []
-    monkeypatch.setattr(run, "execute_notebook", lambda notebook, output, given: ran.append((notebook.stem, given)))
+    monkeypatch.setattr(run, "execute_notebook", lambda notebook, output, given, *_: ran.append((notebook.stem, given)))
     run.run_notebooks((), {"model": "m", "max_new_tokens": 8, "labeller": "policy"})
     assert [stem[:2] for stem, _ in ran] == ["02", "03", "04", "05", "06", "07", "A1", "A3", "00"]
     every = {"model": "m", "store": "live"}

@@ -141,14 +141,14 @@ def test_the_default_models_do_not_include_the_optional_ones():
     )
 
 
-def one_fails(notebook, *_):
+def one_fails(notebook, *_, **__):
     """Fail in the notebook that is started first; all others never end."""
     if notebook.stem.startswith("A3"):
         raise UserError("A3_more: there is no such thing")
     signal.pause()
 
 
-def one_is_killed(notebook, *_):
+def one_is_killed(notebook, *_, **__):
     if notebook.stem.startswith("A3"):
         os.kill(os.getpid(), signal.SIGKILL)
     signal.pause()
@@ -163,6 +163,18 @@ def test_a_notebook_that_fails_stops_those_beside_it(timed, message, monkeypatch
     with pytest.raises(UserError, match=message):
         run.redraw_figures()
     assert {child.pid for child in psutil.Process().children()} <= before
+
+
+def test_a_notebook_sees_no_name_of_the_one_before_in_its_kernel(tmp_path, results, monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0}, raising=False)
+    cells = "import pandas as pd; left = 1", "print(sorted({'left', 'pd'} & set(globals())), 'pandas' in sys.modules)"
+    for name, code in zip("ab", cells, strict=True):
+        notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(f"import sys; {code}")])
+        notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
+        nbformat.write(notebook, tmp_path / f"{name}.ipynb")
+    run.run_side_by_side("mine", [tmp_path / "a.ipynb", tmp_path / "b.ipynb"])
+    made = nbformat.read(paths.RESULTS / "mine" / "notebooks" / "b.ipynb", as_version=4)
+    assert made.cells[-1].outputs[0].text == "[] True\n" and made.cells[-1].execution_count <= 2
 
 
 def test_a_corpus_without_twins_leaves_the_veto_out(results, recorded_corpus, monkeypatch, capsys):

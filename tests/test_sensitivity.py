@@ -114,6 +114,7 @@ def test_minmax_by_hand():
 def test_separation_by_hand():
     frame, _ = small()
     # In x: rejected-accepted drifts 0.4 and 0.2, accepted-accepted 0.1. All lie higher; ProbShift is 0 everywhere.
+    frame = frame[frame["same_cluster"]].copy()
     cluster, auc = sensitivity.pair_separation(frame, [ScoreWeights(1, 0, 0), ScoreWeights(0, 1, 0)])
     assert cluster.tolist() == ["x"] and auc.tolist() == [[1.0, 0.5]]
     frame.loc[3, "drift"] = 0.3
@@ -127,7 +128,8 @@ def planted(signal, strength, seed=0):
     rejected = np.tile([True, False], 240)
     frame = pd.DataFrame(rng.random((480, 3)), columns=["drift", "prob_shift", "ppl_relative"])
     frame[signal] = (frame[signal] + strength * rejected) / (1 + strength)
-    return frame.assign(ppl_clipped=frame["ppl_relative"], same_cluster=True, cluster_id=cluster, rejected=rejected)
+    label = np.where(rejected, "reject", "accept")
+    return frame.assign(ppl_clipped=frame["ppl_relative"], cluster_id=cluster, centre_label=label)
 
 
 def test_the_search_finds_the_signal_that_separates():
@@ -151,7 +153,7 @@ def test_held_out_chance_is_chance():
 
 def test_too_few_clusters_to_search():
     frame, clusters = small()
-    found = sensitivity.search_weights(clusters, {"t": frame})
+    found = sensitivity.search_weights(clusters, {"t": frame[frame["same_cluster"]]})
     assert found["gain"].isna().all() and found["few"].all() and (found["best"] == "").all()
 
 
@@ -193,7 +195,7 @@ def test_one_target_with_hardly_anything_to_score(labels):
     assert len(values) == 123 and orders.empty
     some = "reject" in labels and "accept" in labels
     assert len(findings.summarize_ranges(values.assign(n=30))) == (6 if some else 0)
-    searched = sensitivity.search_weights(clusters, {"t--x": frame})
+    searched = sensitivity.search_weights(clusters, {"t--x": frame[frame["same_cluster"]]})
     assert searched["gain"].isna().all()
     by_k = values[values["dimension"] == "k"]
     for figure in (

@@ -243,6 +243,16 @@ def test_drifts_serve_all_wrappers_of_a_model_and_no_other_words():
     assert not drifts.holds(traces.iloc[::-1], tokens) and not drifts.holds(traces.head(7), tokens)
 
 
+def test_traces_with_the_same_words_share_their_drift():
+    _, _, traces, _, tokens = worlds.world(["accept"] * 8, list("aabbccdd"))
+    again = signals.DriftCache.share(traces.copy(), tokens.copy())
+    assert signals.DriftCache.share(traces, tokens) is again
+    other = tokens.assign(embedding=[-1 * own if row == 3 else own for row, own in enumerate(tokens["embedding"])])
+    assert signals.DriftCache.share(traces, other) is not again
+    assert signals.DriftCache.share(traces.iloc[::-1], tokens) is not again
+    assert signals.DriftCache.share(traces, tokens) is again
+
+
 def test_centred_drift_is_that_of_embeddings_less_their_mean():
     _, _, traces, _, tokens = worlds.world(["accept"] * 8, list("aabbccdd"))
     table = np.stack(tokens["embedding"].to_numpy()).astype(float)

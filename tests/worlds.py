@@ -4,7 +4,6 @@ import numpy as np
 import pandas as pd
 
 from paraguard_utils.analysis.evaluation import Evaluation
-from paraguard_utils.analysis.signals import DriftCache
 from paraguard_utils.core.confusion import N_NEIGHBOURS
 from paraguard_utils.core.signals import PAPER_WEIGHTS
 
@@ -77,5 +76,4 @@ def world(labels, clusters, seed=0):
 
 def evaluation(labels, traces, tokens, pairs, scores=None):
     """Return what a store would hold of a target with these frames."""
-    drifts = DriftCache(traces, tokens)
-    return Evaluation(labels, pairs, scores, traces, tokens, drifts, PAPER_WEIGHTS, N_NEIGHBOURS, "combined")
+    return Evaluation(labels, pairs, scores, traces, tokens, PAPER_WEIGHTS, N_NEIGHBOURS, "combined")

@@ -259,7 +259,7 @@ def compare_with_chance(
     )
     near, own = frame[signals.is_ranked(frame, settings.k)], frame[frame["same_cluster"]]
     weights, nearby = settings.weights(), find_candidates(vectors, corpus, one.labels, settings.k)
-    compared = signals.compute_signals(one.traces, one.drifts, *nearby.pairs)
+    compared = signals.compute_signals(one.traces, one.tokens, *nearby.pairs)
     scores = np.column_stack([signals.score_pairs(compared, weights, reading) for reading in PPL_READINGS])
 
     def mean_and_curve(ci: np.ndarray) -> np.ndarray:

@@ -101,9 +101,12 @@ def cluster_excess(own: pd.DataFrame, values: ArrayLike) -> pd.Series:
     It is the mean value of the cluster's rejected-accepted pairs minus that of its accepted-accepted pairs; mixed are
     clusters with at least one rejected and two accepted prompts. `own` has cluster_id and centre_label of each pair.
     """
-    sides = [own["cluster_id"].to_numpy(), (own["centre_label"] == "reject").to_numpy()]
-    means = pd.Series(np.asarray(values)).groupby(sides).mean().unstack().reindex(columns=[True, False])
-    return (means[True] - means[False]).dropna()
+    codes, names = pd.factorize(own["cluster_id"], sort=True)
+    cells = 2 * codes + (own["centre_label"] == "reject").to_numpy()
+    counts, sums = (np.bincount(cells, weights, 2 * len(names)) for weights in (None, np.asarray(values, float)))
+    with np.errstate(invalid="ignore"):
+        means = (sums / counts).reshape(-1, 2)
+    return pd.Series(means[:, 1] - means[:, 0], index=names).dropna()
 
 
 def estimate_excess(clusters: ClusterBootstrap, own: pd.DataFrame, values: ArrayLike) -> Estimate:

@@ -6,7 +6,6 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 import pandas as pd
 
-from paraguard_utils.analysis.signals import DriftCache
 from paraguard_utils.core import disagreement
 from paraguard_utils.core.decisions import as_refused
 from paraguard_utils.core.estimates import ClusterBootstrap, Estimate
@@ -19,7 +18,7 @@ ArrayStatistic: TypeAlias = Callable[[np.ndarray], np.ndarray]
 class Evaluation(NamedTuple):
     """What a store holds of one scored target (frames by kind, labels and traces in corpus order), and its settings.
 
-    `drifts` holds the Drift of the pairs of the target's model, `labeller` the value of that parameter of 03.
+    `labeller` is the value of that parameter of 03.
     """
 
     labels: Labels
@@ -27,7 +26,6 @@ class Evaluation(NamedTuple):
     scores: Scores
     traces: Traces
     tokens: Tokens
-    drifts: DriftCache
     weights: ScoreWeights
     k: int
     labeller: str

@@ -39,7 +39,7 @@ def estimate_guarded(
     store: Store, corpus: Corpus, one: Evaluation, labels: Labels, settings: Settings, clusters: ClusterBootstrap
 ) -> dict[str, Estimate]:
     """Estimate all measures of a chat target under some labels: its own, or those of the target behind a guard."""
-    given = (corpus, labels, one.traces, one.drifts, settings)
+    given = (corpus, labels, one.traces, one.tokens, settings)
     pairs, scores = pipeline.compute_pairs_and_scores(store, settings.corpus, *given)
     found = confusion.estimate_rates(corpus, labels, clusters)
     return found | confusion.estimate_scores(corpus, pairs, scores, clusters, weights=settings.weights())

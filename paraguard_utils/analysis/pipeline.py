@@ -57,10 +57,10 @@ def compute_pairs_and_scores(
     corpus: Corpus,
     labels: Labels,
     traces: Traces,
-    tokens: Tokens | signals.DriftCache,
+    tokens: Tokens,
     settings: Settings,
 ) -> tuple[Pairs, Scores]:
-    """Compute a target's pairs and scores, with the tokens of its traces or the Drift of their model."""
+    """Compute a target's pairs and scores, with the tokens of its traces."""
     vectors = _read_vectors(store, corpus_name, tuple(corpus["text"]))
     made = surrogate.mask_left_out(labels, surrogate.explain_left_out(traces))
     frame = signals.compute_pairs(corpus, vectors, traces, made, tokens, settings.k)
@@ -76,10 +76,9 @@ def score_target(
     traces: Traces,
     model_name: str,
     settings: Settings,
-    drifts: signals.DriftCache | None = None,
 ) -> tuple[Pairs, Scores]:
-    """Compute a target's pairs and scores, and write both; a guard has another target's traces and Drift."""
-    tokens = drifts or store.read_earlier("tokens", model_name)
+    """Compute a target's pairs and scores, and write both; a guard has another target's traces."""
+    tokens = store.read_earlier("tokens", model_name)
     frame, scores = compute_pairs_and_scores(store, settings.corpus, corpus, labels, traces, tokens, settings)
     inputs = {"labels": labelling.hash_labels(labels), "traces": hash_answers(traces), "tokens": model_name}
     meta = settings.meta(corpus=corpus, **inputs)
@@ -91,23 +90,14 @@ def score_target(
 
 def score_targets(store: Store, corpus: Corpus, names: Sequence[str], settings: Settings) -> dict[str, Evaluation]:
     """Score chat targets, each with its own traces, by the settings' labeller (`score_target`)."""
-    found, drifts = {}, dict[str, signals.DriftCache]()
+    found = {}
     for name in names:
         traces, lender = read_scoring_traces(store, settings.corpus, corpus, name)
         labels = labelling.read_matching_labels(store, settings.corpus, name, traces, settings.labeller)
-        tokens = _share_drifts(store, drifts, lender, traces)
-        pairs, scores = score_target(store, corpus, name, labels, traces, lender, settings, drifts[lender])
+        pairs, scores = score_target(store, corpus, name, labels, traces, lender, settings)
         made = (settings.weights(), settings.k, settings.labeller)
-        found[name] = Evaluation(labels, pairs, scores, traces, tokens, drifts[lender], *made)
+        found[name] = Evaluation(labels, pairs, scores, traces, store.read_earlier("tokens", lender), *made)
     return found
-
-
-def _share_drifts(store: Store, drifts: dict[str, signals.DriftCache], model: str, traces: Traces) -> Tokens:
-    """Put the model's Drift of these traces into `drifts`, once for all that share them; return its tokens."""
-    tokens = store.read_earlier("tokens", model)
-    if model not in drifts or not drifts[model].holds(traces, tokens):
-        drifts[model] = signals.DriftCache(traces, tokens)
-    return tokens
 
 
 def read_matching_scores(store: Store, corpus_name: str, target: str, corpus: Corpus, settings: Settings) -> Scores:
@@ -160,7 +150,6 @@ def read_evaluations(
     A DataError says that they were not, or that a file is missing or of other answers, labels, pairs or another corpus.
     """
     found: dict[str, Evaluation] = {}
-    drifts: dict[str, signals.DriftCache] = {}
     wanted = (settings.weights(), settings.k, settings.labeller) if settings else None
     for name in names:
         path = store.path("scores", corpus_name, name)
@@ -179,8 +168,7 @@ def read_evaluations(
         again = confusion.score_prompts(corpus, labels, pairs, known.weights(), known.k, known.theta)
         if not np.allclose(again[["ci", "ci_clipped"]], scores[["ci", "ci_clipped"]], rtol=1e-4, equal_nan=True):
             raise DataError(f"{where}: scores of other pairs than the store holds; run 03_scoring again")
-        tokens = _share_drifts(store, drifts, model, traces)
-        found[name] = Evaluation(labels, pairs, scores, traces, tokens, drifts[model], *made)
+        found[name] = Evaluation(labels, pairs, scores, traces, store.read_earlier("tokens", model), *made)
     return found
 
 

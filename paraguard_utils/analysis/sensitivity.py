@@ -68,13 +68,13 @@ def pairs_for_settings(store: Store, corpus_name: str, corpus: Corpus, target: E
     (contextual token vectors of the sentence encoder), both for the default neighbours and the own cluster only.
     """
     vectors = encoder.stored_vectors(store, corpus_name, corpus["text"], earlier=True)
-    frame = signals.compute_pairs(corpus, vectors, target.traces, target.labels, target.drifts, MAX_K)
+    frame = signals.compute_pairs(corpus, vectors, target.traces, target.labels, target.tokens, MAX_K)
     place = pd.Series(np.arange(len(corpus)), index=corpus["prompt_id"])
     usual = (signals.is_ranked(frame, N_NEIGHBOURS) | frame["same_cluster"]).to_numpy(bool)
     a, b = (place.loc[frame.loc[usual, name]].to_numpy() for name in ("centre_id", "neighbour_id"))
     texts = corpus["text"].to_numpy()
     frame[["drift_centred", "drift_encoder"]] = np.nan
-    frame.loc[usual, "drift_centred"] = target.drifts.centred(a, b)
+    frame.loc[usual, "drift_centred"] = signals.DriftCache.share(target.traces, target.tokens).centred(a, b)
     frame.loc[usual, "drift_encoder"] = encoder_drifts(store, corpus_name, texts[a], texts[b])
     return prepare_pairs(frame, corpus, signals.trace_perplexity(target.traces))
 
@@ -210,7 +210,7 @@ def vary_labeller(
             labels = labelling.read_matching_labels(store, settings.corpus, name, own.traces, labeller)
             if labeller == "aside" and labelling.STOPPED_KIND not in set(labels["kind"]):
                 continue
-            given = (corpus, labels, own.traces, own.drifts, settings)
+            given = (corpus, labels, own.traces, own.tokens, settings)
             frame, scores = pipeline.compute_pairs_and_scores(store, settings.corpus, *given)
             counts = {f"n_{label}": int((labels["label"] == label).sum()) for label in ("reject", "accept")}
             n = len(confusion.select_rejections(scores))
@@ -279,17 +279,16 @@ def weight_grid() -> dict[str, ScoreWeights]:
 
 
 def pair_separation(
-    frame: pd.DataFrame, weights: Sequence[ScoreWeights], reading: str = "relative"
+    own: pd.DataFrame, weights: Sequence[ScoreWeights], reading: str = "relative"
 ) -> tuple[np.ndarray, np.ndarray]:
     """Compute how well each of m weights tells rejected-accepted from accepted-accepted pairs of a cluster (ours).
 
-    Returns the ids of the mixed clusters in `frame` (`prepare_pairs`), and for each, shape (clusters, m), the share of
-    (rejected-accepted, accepted-accepted) couples in which the first scores higher, ties half.
+    Returns the ids of the mixed clusters in `own` (`confusion.select_own_pairs`), and for each, shape (clusters, m),
+    the share of (rejected-accepted, accepted-accepted) couples in which the first scores higher, ties half.
     """
-    own = frame[frame["same_cluster"]]
     parts = own[["drift", "prob_shift", PPL_READINGS[reading]]].to_numpy()
     scores = parts @ np.array([[one.drift, one.prob_shift, one.ppl] for one in weights]).T
-    rejected = own["rejected"].to_numpy()
+    rejected = (own["centre_label"] == "reject").to_numpy()
     mixed, aucs = [], []
     for cluster_id, mine in own.groupby("cluster_id").indices.items():
         one, other = scores[mine[rejected[mine]]], scores[mine[~rejected[mine]]]
@@ -300,15 +299,16 @@ def pair_separation(
     return np.array(mixed, dtype=object), np.array(aucs).reshape(len(aucs), len(weights))
 
 
-def search_weights(clusters: ClusterBootstrap, frames: Mapping[str, pd.DataFrame], seed: int = SEED) -> Table:
+def search_weights(clusters: ClusterBootstrap, own: Mapping[str, pd.DataFrame], seed: int = SEED) -> Table:
     """Search the weights that tell rejected-accepted pairs best, cross-validated, with and without ProbShift.
 
     The criterion (ours) is the mean over mixed clusters of `pair_separation`. In each of `SEARCH_FOLDS` folds the
-    weights are chosen on the other folds' clusters, which intervals keep. `frames` are from `prepare_pairs`, by target;
-    the row `all targets` pools their clusters. Columns: target, reading, prob_shift (with / without), n_mixed, few
-    (fewer than 10), best: the weights with the highest criterion on all clusters; auc_best, their criterion there; with
-    intervals auc_held_out, that of each fold's choice on the clusters left out, auc_paper, that of the paper's weights,
-    and gain, held out minus paper; chosen: the folds' choices. NaN below two clusters a fold.
+    weights are chosen on the other folds' clusters, which intervals keep. `own` has what `confusion.select_own_pairs`
+    returns, by target; the row `all targets` pools their clusters. Columns: target, reading, prob_shift (with /
+    without), n_mixed, few (fewer than 10), best: the weights with the highest criterion on all clusters; auc_best,
+    their criterion there; with intervals auc_held_out, that of each fold's choice on the clusters left out, auc_paper,
+    that of the paper's weights, and gain, held out minus paper; chosen: the folds' choices. NaN below two clusters a
+    fold.
     """
     grid, rest = weight_grid(), PAPER_WEIGHTS.without_prob_shift()
     assert rest is not None  # Drift and the PPL contrast have weight
@@ -316,7 +316,7 @@ def search_weights(clusters: ClusterBootstrap, frames: Mapping[str, pd.DataFrame
     rows = []
     for reading in PPL_READINGS:
         tried = [*grid.values(), PAPER_WEIGHTS, rest]
-        by_target = {name: pair_separation(frame, tried, reading) for name, frame in frames.items()}
+        by_target = {name: pair_separation(frame, tried, reading) for name, frame in own.items()}
         pooled = tuple(np.concatenate(parts) for parts in zip(*by_target.values(), strict=True))
         for name, (ids, auc) in {**by_target, ALL_TARGETS: pooled}.items():
             for which, usable, paper in (("with", list(range(len(grid))), -2), ("without", without, -1)):

@@ -5,10 +5,9 @@ processor. All three signals are symmetric and 0 for identical prompts.
 """
 
 import itertools
-from collections.abc import Iterable
 from copy import copy
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import pandas as pd
@@ -23,7 +22,8 @@ from paraguard_utils.schemas import Corpus, Labels, Pairs, Tokens, Traces
 
 def trace_perplexity(traces: Traces) -> np.ndarray:
     """Compute the perplexity of each prompt's own words under the target (`core.signals.perplexity`), shape (n,)."""
-    return core.perplexity([row.token_nll[row.user_start : row.user_end] for row in traces.itertuples()])
+    ends = zip(traces["token_nll"].to_numpy(), traces["user_start"].tolist(), traces["user_end"].tolist(), strict=True)
+    return core.perplexity([losses[start:end] for losses, start, end in ends])
 
 
 def trace_lengths(traces: Traces) -> np.ndarray:
@@ -76,7 +76,7 @@ def compute_signals(traces: Traces, tokens: "Tokens | DriftCache", a: np.ndarray
     ends, place = np.unique(np.minimum(a, b) * len(traces) + np.maximum(a, b), return_inverse=True)
     a, b = np.divmod(ends, max(len(traces), 1))
     ppl = trace_perplexity(traces)
-    drifts = tokens if isinstance(tokens, DriftCache) else DriftCache(traces, tokens)
+    drifts = tokens if isinstance(tokens, DriftCache) else DriftCache.share(traces, tokens)
     frame = pd.DataFrame({"drift": drifts(a, b), "prob_shift": trace_prob_shifts(traces, a, b)})
     frame["ppl_relative"] = core.ppl_relative(ppl[a], ppl[b])
     frame["ppl_clipped"] = core.ppl_clipped(ppl[a], ppl[b])
@@ -88,9 +88,10 @@ def score_pairs(frame: pd.DataFrame, weights: ScoreWeights = PAPER_WEIGHTS, read
     return weights(frame["drift"], frame["prob_shift"], frame[core.PPL_READINGS[reading]])
 
 
-def find_token_rows(traces: Iterable[Any], tokens: Tokens) -> list[np.ndarray]:
-    """Find the rows of a tokens file that hold each prompt's own words, for rows of a traces file."""
-    words = [trace.token_ids[trace.user_start : trace.user_end] for trace in traces]
+def find_token_rows(traces: Traces, tokens: Tokens) -> list[np.ndarray]:
+    """Find the rows of a tokens file that hold each prompt's own words."""
+    ends = zip(traces["token_ids"].to_numpy(), traces["user_start"].tolist(), traces["user_end"].tolist(), strict=True)
+    words = [ids[start:end] for ids, start, end in ends]
     position = pd.Series(np.arange(len(tokens)), index=tokens["token_id"])
     rows = position.loc[np.concatenate([np.empty(0, int), *words], dtype=int)].to_numpy()
     return np.split(rows, np.cumsum([len(own) for own in words]))[:-1]
@@ -99,23 +100,42 @@ def find_token_rows(traces: Iterable[Any], tokens: Tokens) -> list[np.ndarray]:
 class DriftCache:
     """Drift of the pairs of one model's traces, each computed once: labels decide only which pairs are compared."""
 
+    recent: ClassVar[list[Self]] = []
+    """Those that `share` made last; another corpus or model takes the place of the oldest of eight."""
+
     def __init__(self, traces: Traces, tokens: Tokens) -> None:
-        self.embeddings = np.stack(tokens["embedding"].to_numpy()).astype(np.float64)
-        self.rows = find_token_rows(traces.itertuples(), tokens)
-        self.table = normalize_rows(self.embeddings)
-        self.codes, self.values = np.empty(0, int), np.empty(0)
+        self.source, self.words = tokens["embedding"].to_numpy(), find_token_rows(traces, tokens)
+        self.used, place = np.unique(np.concatenate([np.empty(0, int), *self.words]), return_inverse=True)
+        self.rows = np.split(place, np.cumsum([len(own) for own in self.words]))[:-1]
+        self._keep(0.0)
+
+    def _keep(self, centre: np.ndarray | float) -> None:
+        """Start with no pair, and the unit vectors of the words' tokens, seen from a centre."""
+        vectors = np.stack(self.source[self.used]).astype(np.float64) if len(self.used) else np.empty((0, 1))
+        self.table, self.codes, self.values = normalize_rows(vectors - centre), np.empty(0, int), np.empty(0)
+
+    @classmethod
+    def share(cls, traces: Traces, tokens: Tokens) -> Self:
+        """Return the Drift of these words in these tokens, one for all traces of a model that share them."""
+        found = next((one for one in cls.recent if one.holds(traces, tokens)), None) or cls(traces, tokens)
+        cls.recent[:] = [found, *(one for one in cls.recent if one is not found)][:8]
+        return found
 
     def holds(self, traces: Traces, tokens: Tokens) -> bool:
-        """Return whether other traces of the model have the same words, so that they have the same Drift."""
-        words = find_token_rows(traces.itertuples(), tokens)
-        return len(words) == len(self.rows) and all(map(np.array_equal, words, self.rows))
+        """Return whether other traces have the same words and embeddings, so that they have the same Drift."""
+        source = tokens["embedding"].to_numpy()
+        if len(source) != len(self.source) or len(traces) != len(self.rows):
+            return False
+        if not np.shares_memory(source, self.source) and not all(map(np.array_equal, source, self.source)):
+            return False
+        self.source = source  # the file's last reading, which the next one shares
+        return all(map(np.array_equal, find_token_rows(traces, tokens), self.words))
 
     @cached_property
     def centred(self) -> "DriftCache":
         """The same after subtracting the embeddings' mean over the distinct tokens kept for the model."""
         other = copy(self)
-        other.table = normalize_rows(self.embeddings - self.embeddings.mean(axis=0))
-        other.codes, other.values = np.empty(0, int), np.empty(0)
+        other._keep(np.stack(self.source).astype(np.float64).mean(axis=0))
         return other
 
     def __call__(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:

@@ -54,7 +54,7 @@ def fill_from_surrogate(
     """Complete a target's traces at one of `DISCLOSURE_LEVELS` with a surrogate's; rows stay in the order of `own`.
 
     What the level of `own` does not tell may hold anything. With drawn answers (`samples`, at `text` only) ProbShift is
-    that of the decision; `top` keeps so many first tokens. Drift is not in a trace: make `signals.DriftCache` from
+    that of the decision; `top` keeps so many first tokens. Drift is not in a trace: take `DriftCache.share` of
     `align_traces` traces of the surrogate and its tokens. A DataError says that the surrogate was not asked a prompt,
     or that its trace lacks what it should give; a ValueError that the level has no use for `samples` or `top`.
     """
@@ -231,8 +231,7 @@ def compare_with_surrogates(
             part, restricted = corpus.iloc[rows].reset_index(drop=True), []
             for whole in both:  # as if it had been asked these prompts only; pairs and scores stay as they are
                 labels, traces = (frame.iloc[rows].reset_index(drop=True) for frame in (whole.labels, whole.traces))
-                drifts = signals.DriftCache(traces, whole.tokens)
-                restricted.append(whole._replace(labels=labels, traces=traces, drifts=drifts))
+                restricted.append(whole._replace(labels=labels, traces=traces))
             of = (name, surrogate, DRAWN_PROMPTS)
             found += _compared(of, part, vectors[rows], restricted[0], restricted[1], samples[name], settings)
     return found
@@ -260,14 +259,15 @@ def _compared(
             for reading in CI_COLUMNS
         }
 
-    own, usual = scored(FilledTraces(one.traces, pd.Series("", one.traces.index)), one.drifts)
+    drifts, lent = (signals.DriftCache.share(side.traces, side.tokens) for side in (one, surrogate))
+    own, usual = scored(FilledTraces(one.traces, pd.Series("", one.traces.index)), drifts)
     found = []
     for name, setting in DISCLOSURE_SETTINGS.items():
         if setting.draws and samples is None:
             continue
         draws = samples if setting.draws else None
         made = fill_from_surrogate(one.traces, setting.level, surrogate.traces, draws, setting.top)
-        told, estimates = scored(made, surrogate.drifts)
+        told, estimates = scored(made, lent)
         left_out = int((made.left_out != "").sum())
         for reading, column in CI_COLUMNS.items():
             both = own.merge(told[["prompt_id", column]], on="prompt_id", suffixes=("", "_told"))

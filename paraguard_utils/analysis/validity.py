@@ -258,7 +258,7 @@ def validity_row(
     dr_near_identical, matched_change and near_change (these minus DR), agreement and pss.
     """
     held = pair_held_out(corpus, one.labels)
-    pairs = signals.compute_pairs(corpus, vectors, one.traces, one.labels, one.drifts, N_NEIGHBOURS + 1)
+    pairs = signals.compute_pairs(corpus, vectors, one.traces, one.labels, one.tokens, N_NEIGHBOURS + 1)
     scores = {"isolation": held["isolation"].to_numpy(float)}
     scores |= {ci: ci_without_held_out(held, pairs, reading) for reading, ci in CI_COLUMNS.items()}
     ids, accepted = held["cluster_id"].to_numpy(), held["accepted"].to_numpy()

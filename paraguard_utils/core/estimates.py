@@ -5,7 +5,7 @@ of 0 of n or n of n has the exact (Clopper-Pearson) interval on its clusters ins
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from statistics import NormalDist
 from typing import Any, NamedTuple, Self, TypeAlias
 
@@ -126,9 +126,7 @@ class ClusterBootstrap:
     @cached_property
     def counts(self) -> np.ndarray:
         """How often each cluster is drawn in each resample, shape (resamples, n_clusters)."""
-        (resamples, seed), total = self.drawn_with, self.multiplicity.sum()
-        drawn = np.random.default_rng(seed).multinomial(int(total), self.multiplicity / total, size=resamples)
-        return drawn.astype(float)
+        return _draw_counts(*self.drawn_with, tuple(self.multiplicity.tolist()))
 
     def merge_equal(self, columns: np.ndarray) -> tuple[Self, np.ndarray]:
         """Merge clusters with equal rows of `columns`, (n_clusters, width), above `MAX_SEPARATE_CLUSTERS`.
@@ -324,6 +322,16 @@ def exact_share(hits: int, n: int) -> dict[str, float]:
     return to_columns({"share": (hits / n, *binomial_interval(hits, n)) if n else (np.nan, np.nan, np.nan)})
 
 
+@lru_cache(maxsize=4)  # every set of the same clusters has the same resamples
+def _draw_counts(resamples: int, seed: int, multiplicity: tuple[float, ...]) -> np.ndarray:
+    weights = np.array(multiplicity)
+    total = weights.sum()
+    drawn = np.random.default_rng(seed).multinomial(int(total), weights / total, size=resamples).astype(float)
+    drawn.flags.writeable = False
+    return drawn
+
+
+@lru_cache  # scipy takes half a millisecond, and the same few are asked for again and again
 def binomial_interval(hits: int, n: int, method: str = "exact") -> tuple[float, float]:
     """Return the 95 % interval of a share of independent trials, exact (Clopper-Pearson) or by Wilson; n > 0."""
     from scipy.stats import binomtest  # a second to import

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 _EXTRA_NEIGHBOURS = 32
-"""So many more neighbours than asked for are compared in float64, because float32 may order near-ties wrongly."""
+"""So many more neighbours than asked for are ordered, since rounding and ids decide between near-ties."""
 
 BLOCK_ROWS = 1024
 """Rows compared at the same time."""
@@ -59,14 +59,12 @@ def find_nearest(vectors: np.ndarray, ids: np.ndarray, centres: np.ndarray, pool
     if not depth or not len(centres):
         numbers = np.empty(0, int)
         return pd.DataFrame({"centre": numbers, "neighbour": numbers, "similarity": np.empty(0), "rank": numbers})
-    units = normalize_rows(vectors).astype(np.float32)
-    there = units[pool].T
-    parts = [
-        np.argpartition(units[centres[part]] @ there, -depth, axis=1)[:, -depth:]
-        for part in iterate_blocks(len(centres))
-    ]
-    found = np.asarray(pool)[np.concatenate(parts)]
-    cosines = paired_cosine_similarity(vectors, np.repeat(centres, depth), found.ravel()).reshape(found.shape)
+    units, blocks = normalize_rows(vectors), []
+    for part in iterate_blocks(len(centres)):
+        dense = units[centres[part]] @ units[pool].T
+        nearest = np.argpartition(dense, -depth, axis=1)[:, -depth:]
+        blocks.append((np.asarray(pool)[nearest], np.take_along_axis(dense, nearest, axis=1).clip(-1.0, 1.0)))
+    found, cosines = (np.concatenate(one) for one in zip(*blocks, strict=True))
     cosines[found == centres[:, None]] = -np.inf
     tie = np.unique(ids, return_inverse=True)[1][found]
     order = np.lexsort((tie, -cosines.round(12)))[:, :k]

@@ -4,6 +4,7 @@ import hashlib
 import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import pandas as pd
@@ -51,14 +52,13 @@ class PromptContext:
     suffix: str
     decoding: Decoding
 
+    @cached_property
+    def _decoding_key(self) -> str:
+        return repr(sorted(asdict(self.decoding).items()))
+
     def key(self, text: str) -> str:
         """Return the key of one prompt: 32 hex digits."""
-        parts = (
-            self.weights_id,
-            self.prefix + text + self.suffix,
-            repr(sorted(asdict(self.decoding).items())),
-            self.dtype,
-        )
+        parts = (self.weights_id, self.prefix + text + self.suffix, self._decoding_key, self.dtype)
         return hashlib.sha256("\x1f".join(parts).encode("utf-8")).hexdigest()[:32]
 
 

@@ -269,12 +269,13 @@ def read_traces(
         raise DataError(
             f"{where}: the weights differ from those of the packaged {model_name}; ask again in a live store"
         )
-    for row in corpus.itertuples():
-        if row.prompt_id not in traces.index:
-            raise DataError(f"{where}: prompt {row.prompt_id} is not in it; run 02_querying with a live store")
-        if traces.at[row.prompt_id, "key"] != context.key(row.text):
+    keys = traces["key"].to_dict()
+    for prompt_id, text in zip(corpus["prompt_id"].tolist(), corpus["text"].tolist(), strict=True):
+        if prompt_id not in keys:
+            raise DataError(f"{where}: prompt {prompt_id} is not in it; run 02_querying with a live store")
+        if keys[prompt_id] != context.key(text):
             raise DataError(
-                f"{where}: prompt {row.prompt_id} had another text when it was asked; ask again in a live store"
+                f"{where}: prompt {prompt_id} had another text when it was asked; ask again in a live store"
             )
     return traces.loc[corpus["prompt_id"]].reset_index()
 

@@ -71,7 +71,7 @@ def collect_explorer_data(corpus: Corpus, data: Mapping[str, Evaluation], about:
     columns = ["prompt_id", "cluster_id", "strategy", "category", "risk", "text"]
     targets, rejections = [], []
     for number, (name, own) in enumerate(data.items()):
-        rows = signals.find_token_rows(own.traces.itertuples(), own.tokens)
+        rows = signals.find_token_rows(own.traces, own.tokens)
         near = _near(own, rows, place)
         # The page holds the texts of those tokens only that it shows.
         compared = {at: rows[at] for at in sorted({*near["centre"], *near["neighbour"]})}
