@@ -227,7 +227,7 @@ def triggers_cell(task):
         # Between the families nothing is planted: near-copies differ by chance, in half of the clusters.
         z = 2 * rng.normal(size=codes.max() + 1)[codes] + rng.logistic(size=len(codes))
         if effect:
-            z = z + effect * tested[name].exposed
+            z = z + effect * tested[name][1]
         labels = pd.DataFrame({"label": np.where(z > 0, "reject", "accept")})
         table = triggers.trigger_table("drawn", corpus, labels, tested).set_index("term")
         hit = table["trigger"].any() if not effect else table.loc[name, "trigger"]

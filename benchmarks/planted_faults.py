@@ -159,7 +159,7 @@ FAULTS = [
     ),
     Fault("analysis/veto.py", "gained / own[:, 1] * other[:, 1]", "gained / own[:, 0] * other[:, 1]"),
     Fault("analysis/veto.py", "clusters.codes.index[~choosing[0]]", "clusters.codes.index[choosing[0]]"),
-    Fault("analysis/veto.py", "lost > most_lost * other[:, 1]", "lost > most_lost * other[:, 0]"),
+    Fault("analysis/veto.py", "lost > MAX_LOST * other[:, 1]", "lost > MAX_LOST * other[:, 0]"),
     Fault("core/label_noise.py", "(rate * (1 - rate) * slope**2))", "(rate * (1 - rate) * slope))"),
     Fault(
         "core/label_noise.py",

@@ -36,6 +36,7 @@ from paraguard_utils import paths, registry, stores
 from paraguard_utils.analysis import confusion, evaluation, predictions, signals, validity
 from paraguard_utils.core import disagreement
 from paraguard_utils.core.estimates import ClusterBootstrap
+from paraguard_utils.core.signals import PAPER_WEIGHTS
 from paraguard_utils.models import encoder, loading, prompting, trace_store
 
 NAME = WRAPPER = "sentiment"
@@ -143,7 +144,7 @@ def measured(task):
         pairs = signals.compute_pairs(corpus, vectors, traces, labels, drifts)
         scores = confusion.score_prompts(corpus, labels, pairs)
         clusters = ClusterBootstrap(ids, RESAMPLES, repeat)
-        found.append(validity.estimate_measures(corpus, labels, pairs, scores, clusters))
+        found.append(validity.estimate_measures(corpus, labels, pairs, scores, clusters, PAPER_WEIGHTS))
         expected.append(expected_ratio(corpus, chosen, noise))
     row = {"system": system, "overlap": overlap, "noise": noise, "n": int((chosen != "left out").sum())}
     for name in ("frr", *predictions.MEASURE_TITLES):

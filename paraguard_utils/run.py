@@ -1,15 +1,13 @@
 """Running notebooks: some, all live, all from the record; the report and the explorer."""
 
 import json
-import multiprocessing
-import multiprocessing.util
 import os
 import sys
 import tempfile
 import time
+from collections import deque
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +28,7 @@ from paraguard_utils.stores import LIVE, RECORDED
 from paraguard_utils.text import did_you_mean
 
 if TYPE_CHECKING:  # the notebooks' packages, which not every installation has
-    from jupyter_client.manager import KernelManager
+    from jupyter_client.manager import AsyncKernelManager
 
 MINUTES_TABLE = "notebook_minutes"
 WHOLE_RUN = "all"
@@ -61,7 +59,7 @@ def order_to_run(chosen: Sequence[Path]) -> list[Path]:
 
 
 def execute_notebook(
-    notebook: Path, output: Path, parameters: dict[str, Any], kernel: "KernelManager | None" = None
+    notebook: Path, output: Path, parameters: dict[str, Any], kernel: "AsyncKernelManager | None" = None
 ) -> None:
     """Run one notebook with papermill, in a kernel of its own if none is given.
 
@@ -74,7 +72,8 @@ def execute_notebook(
     os.environ.setdefault("PYTHONWARNINGS", "ignore:IProgress not found")
     output.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="kernel-") as folder:
-        own = {"config": Config({"KernelManager": make_sockets(folder)})}
+        # Local sockets instead of TCP ports: nothing on the machine can listen in. Two kernels need two places.
+        own = {"config": Config({"KernelManager": {"transport": "ipc", "ip": f"{folder}/k"}})}
         try:
             papermill.execute_notebook(
                 notebook,
@@ -100,11 +99,6 @@ def execute_notebook(
             raise UserError(f"{notebook.stem}: its kernel did not start: {error}; run the same command again") from None
 
 
-def make_sockets(folder: str) -> dict[str, str]:
-    """Return where a kernel listens: local sockets, not TCP ports, which anybody on the machine could listen in on."""
-    return {"transport": "ipc", "ip": f"{folder}/k"}
-
-
 def run_all(store_name: str, given: Mapping[str, dict[str, Any]], chosen: Sequence[Path]) -> dict[str, float]:
     """Run notebooks in turn, `given` parameters by their number, until one fails; return the minutes of each."""
     return {path.stem: run_notebook(path, store_name, given.get(path.stem[:2], {})) for path in chosen}
@@ -113,54 +107,44 @@ def run_all(store_name: str, given: Mapping[str, dict[str, Any]], chosen: Sequen
 def run_side_by_side(store_name: str, chosen: Sequence[Path]) -> dict[str, float]:
     """Run notebooks that ask no model, as many at once as there are cores, and return the minutes of each.
 
-    They are started in this order, and none may read what another writes. One that fails stops the others.
+    They are started in this order, and none may read what another writes. One that fails stops the others. A kernel
+    runs one after the other, since importing takes seconds, and forgets the names that the one before has left there.
     """
+    from jupyter_client.manager import AsyncKernelManager
+    from jupyter_core.utils import run_sync
+
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
-    with ProcessPoolExecutor(min(cores, len(chosen)), initializer=_open_kernel) as pool:
-        running = {pool.submit(_run_in_kernel, notebook, store_name): notebook.stem for notebook in chosen}
+    n = min(cores, len(chosen))
+    waiting, minutes = deque(chosen), dict[str, float]()
+
+    def work_off(kernel: AsyncKernelManager) -> None:
+        # No model runs, so one thread a notebook is faster.
+        run_sync(kernel.start_kernel)(cwd=paths.ROOT, env=os.environ | {"OMP_NUM_THREADS": "1"})
+        while waiting:
+            notebook = waiting.popleft()
+            minutes[notebook.stem] = run_notebook(notebook, store_name, kernel=kernel)
+            client = kernel.blocking_client()
+            client.start_channels()
+            forget = "import gc; get_ipython().reset(); gc.freeze()"
+            client.execute(forget, silent=True, reply=True, timeout=600)
+            client.stop_channels()
+
+    with tempfile.TemporaryDirectory(prefix="kernel-") as folder, ThreadPoolExecutor(n) as pool:
+        kernels = [
+            AsyncKernelManager(transport="ipc", ip=f"{folder}/{number}") for number in range(min(cores, len(chosen)))
+        ]
         try:
-            return {running[done]: done.result() for done in as_completed(running)}
-        except BaseException as error:
-            pool.shutdown(wait=False, cancel_futures=True)
-            for process in multiprocessing.active_children():
-                process.terminate()
-                process.join()
-            if isinstance(error, BrokenProcessPool):
-                raise UserError(
-                    "a notebook's process died, killed or out of memory; run the same command again"
-                ) from None
-            raise
-
-
-_KERNELS: "list[KernelManager]" = []
-"""The kernel of a worker of `run_side_by_side`, which runs one notebook after the other: importing takes seconds."""
-
-
-def _open_kernel() -> None:
-    """Give this worker its kernel, which ends with it."""
-    from jupyter_client.manager import KernelManager
-
-    os.environ["OMP_NUM_THREADS"] = "1"  # no model runs, so one thread a notebook is faster
-    folder = tempfile.TemporaryDirectory(prefix="kernel-")
-    kernel = KernelManager(kernel_name="python3", **make_sockets(folder.name))
-    _KERNELS[:] = [kernel]
-    multiprocessing.util.Finalize(kernel, folder.cleanup, exitpriority=1)
-    multiprocessing.util.Finalize(kernel, kernel.shutdown_kernel, kwargs={"now": True}, exitpriority=2)
-
-
-def _run_in_kernel(notebook: Path, store_name: str) -> float:
-    """Run a notebook in this worker's kernel, after taking away the names that the one before has left there."""
-    if _KERNELS[0].has_kernel:
-        client = _KERNELS[0].blocking_client()
-        client.start_channels()
-        client.wait_for_ready(timeout=600)
-        client.execute("import gc; get_ipython().reset(); gc.freeze()", silent=True, reply=True)
-        client.stop_channels()
-    return run_notebook(notebook, store_name, kernel=_KERNELS[0])
+            for worker in as_completed([pool.submit(work_off, kernel) for kernel in kernels]):
+                worker.result()
+        finally:
+            waiting.clear()
+            for kernel in kernels:
+                run_sync(kernel.shutdown_kernel)(now=True)
+    return minutes
 
 
 def run_notebook(
-    notebook: Path, store_name: str, given: Mapping[str, Any] | None = None, kernel: "KernelManager | None" = None
+    notebook: Path, store_name: str, given: Mapping[str, Any] | None = None, kernel: "AsyncKernelManager | None" = None
 ) -> float:
     """Run one notebook on a store, say so, and return its minutes."""
     started = time.monotonic()

@@ -175,6 +175,14 @@ def read_upstream_csv(path: Path, columns: Iterable[str] = (), advice: str = "pa
     return rows
 
 
+def check_fields(path: Path, fields: pd.Series, fine: pd.Series, problem: str) -> None:
+    """Raise a DataError about the first field of a column of an upstream file that is not fine; row 1 is the header."""
+    if not fine.all():
+        row = int((~fine).argmax())
+        where = f"{paths.display_path(path)}: row {row + 2}, column {fields.name}"
+        raise DataError(f"{where}: {fields.iloc[row]!r} {problem}")
+
+
 def write_file(path: str | Path, frame: pd.DataFrame, kind: str, meta: Mapping[str, object]) -> None:
     """Write a frame atomically, CSV floats at 5 significant digits, and its meta file beside it."""
     path = Path(path)

@@ -301,20 +301,22 @@ def test_neighbours_stand_for_clusters():
     groups = np.repeat(np.arange(200), 4)
     counts = pd.DataFrame({"cluster_id": range(200), "n": 4, "rejected": np.bincount(groups, weights=rejected)})
     by_cluster = disagreement.estimate_disagreement(ClusterBootstrap(range(200)), counts)
-    by_near = disagreement.estimate_neighbour_disagreement(near.groups, rejected, near.near, near.near_rejected)
+    by_near = disagreement.estimate_neighbour_disagreement(
+        ClusterBootstrap(near.groups), near.groups, rejected, near.near, near.near_rejected
+    )
     assert tuple(by_near) == pytest.approx(tuple(by_cluster), abs=0.1)
     # every prompt's neighbours are its cluster: the same number
-    own = disagreement.estimate_neighbour_disagreement(
-        groups, rejected, np.full(800, 3), counts["rejected"].to_numpy()[groups] - rejected
-    )
+    others = counts["rejected"].to_numpy()[groups] - rejected
+    clusters = ClusterBootstrap(groups)
+    own = disagreement.estimate_neighbour_disagreement(clusters, groups, rejected, np.full(800, 3), others)
     assert own[0] == pytest.approx(by_cluster[0], rel=1e-12)
-    alone = disagreement.estimate_neighbour_disagreement(groups, rejected, np.zeros(800, int), np.zeros(800, int))
+    none = np.zeros(800, int)
+    alone = disagreement.estimate_neighbour_disagreement(clusters, groups, rejected, none, none)
     assert np.isnan(alone).all()
 
 
 @pytest.mark.slow
 def test_texts_without_clusters_are_embedded_once(tmp_path, command, recorded_corpus, capsys, monkeypatch):
-    monkeypatch.setattr(embedding, "FIRST_PART_ROWS", 30)
     monkeypatch.setattr(embedding, "PART_ROWS", 50)
     rows = recorded_corpus.head(120)[["text"]].assign(decision=["reject", "accept", "accept"] * 40)
     rows.to_csv(tmp_path / "d.csv", index=False)

@@ -39,7 +39,7 @@ def files(tmp_path):
 
 
 def test_sources_are_read_merged_and_counted(files):
-    seeds, left_out = benchmarks.read_benchmarks(files)
+    seeds, left_out = benchmarks.read_benchmarks(files, ["harmless"])
     assert seeds.set_index("seed_id")[["source", "category"]].to_dict("split")["data"] == [
         ["PHTest v0.1", "unstated"],
         ["PHTest v0.1 + USEBench E-Bench", "unstated"],
@@ -72,13 +72,13 @@ def test_sources_are_read_merged_and_counted(files):
 def test_a_bad_file_is_one_clear_error(tmp_path, content, message):
     (tmp_path / "ph.csv").write_bytes(content)
     with pytest.raises(DataError, match=message) as caught:
-        benchmarks.read_benchmarks({"phtest": tmp_path / "ph.csv"})
+        benchmarks.read_benchmarks({"phtest": tmp_path / "ph.csv"}, ["harmless"])
     assert "ph.csv" in str(caught.value) and len(str(caught.value).splitlines()) == 1
 
 
 def test_a_missing_file_is_one_clear_error():
     with pytest.raises(SettingsError, match=r"no file 'nowhere\.csv'"):
-        benchmarks.read_benchmarks({"phtest": "nowhere.csv"})
+        benchmarks.read_benchmarks({"phtest": "nowhere.csv"}, ["harmless"])
 
 
 @pytest.mark.slow
@@ -97,7 +97,7 @@ def test_every_prefix_of_the_order_is_stratified(categories, seed):
 
 @needs_files
 def test_the_published_files_hold_what_their_authors_say():
-    seeds, left_out = benchmarks.read_benchmarks(FILES)
+    seeds, left_out = benchmarks.read_benchmarks(FILES, ["harmless"])
     assert len(seeds) == 3386
     counts = left_out.set_index(["source", "reason"])["rows"]
     assert counts["USEBench E-Bench"].sum() == 500  # every one of them lies inside PHTest

@@ -727,17 +727,19 @@ def test_a_value_on_the_end_of_a_bin_belongs_to_the_bin_above():
     values = [0.1, 0.2, 0.3, 0.4, 0.5, 0.6]
     # quintiles of six values are the second to the fifth of them: 0.1 | 0.2 | 0.3 | 0.4 | 0.5 0.6
     assert [bin_of(value, edges(values, 5)) for value in values] == [0, 1, 2, 3, 4, 4]
-    frame = pd.DataFrame({"centre_label": "reject", "similarity": values})
-    assert chance.number_strata(frame, ["similarity"], {"similarity": 5}).tolist() == [0, 1, 2, 3, 4, 4]
+    frame = pd.DataFrame({"centre_label": "reject", "same_cluster": True, "similarity": values})
+    assert chance.number_strata(frame, {"similarity": 5}).tolist() == [0, 1, 2, 3, 4, 4]
 
 
 def test_one_ratio_of_lengths_is_one_value():
     lengths = np.arange(1, 31)
     ids = [f"p{n}" for n in lengths]
     corpus = pd.DataFrame({"prompt_id": ids, "cluster_id": "c"})
-    frame = pd.DataFrame({"centre_id": ids[:15], "neighbour_id": ids[1::2], "centre_label": "reject"})
+    frame = pd.DataFrame(
+        {"centre_id": ids[:15], "neighbour_id": ids[1::2], "centre_label": "reject", "same_cluster": True}
+    )
     twice = chance.add_matching_columns(corpus, frame, lengths, np.ones(30))  # 1 : 2, 2 : 4, ..., 15 : 30
-    assert len(set(chance.number_strata(twice, ["length"], {"length": 3}))) == 1
+    assert len(set(chance.number_strata(twice, {"length": 3}))) == 1
 
 
 # Permutations ---------------------------------------------------------------------------------------------------------

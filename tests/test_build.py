@@ -1,7 +1,6 @@
 """A corpus from a pool of seeds: complete, resumable, the same bytes again."""
 
 import shutil
-from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -11,8 +10,9 @@ from filelock import FileLock
 from test_corpus import needs_encoder
 
 from paraguard_utils import paths, stores
-from paraguard_utils.corpus import benchmarks, build, gates, inputs, paraphrase
+from paraguard_utils.corpus import benchmarks, build, gates, inputs, paraphrase, risk
 from paraguard_utils.errors import DataError
+from paraguard_utils.models import fluency
 from paraguard_utils.report import full_scale
 from paraguard_utils.settings import Gates
 
@@ -33,8 +33,9 @@ def pool():
 
 @pytest.fixture(autouse=True)
 def short_parts(monkeypatch):
-    """Parts of ten seeds."""
+    """Parts of ten seeds, judged without a model."""
     monkeypatch.setattr(build, "SEEDS_PER_PART", 10)
+    monkeypatch.setattr(fluency, "compute_losses", shorter_is_better)
 
 
 def part_files(results):
@@ -53,9 +54,8 @@ def shorter_is_better(texts):
 
 
 def made_of(pool, wanted=5, limits=LIMITS):
-    return build.build_corpus(
-        stores.Store("test"), "mine", pool, wanted, limits, losses=shorter_is_better, progress=False
-    )
+    scorer = risk.load_risk_scorer(risk.RISK_VERSION)
+    return build.build_corpus(stores.Store("test"), "mine", pool, wanted, limits, scorer)
 
 
 def test_a_pool_becomes_complete_clusters_and_counted_skips(results, pool):
@@ -126,7 +126,6 @@ def test_a_pool_that_is_too_small_says_how_many_it_allows(
 ):
     monkeypatch.setattr(build, "CORPUS", "own")
     stores.Store("test").write("corpus", "own", frame=recorded_corpus.head(12), meta={})
-    monkeypatch.setattr(build, "build_corpus", partial(build.build_corpus, losses=shorter_is_better))
     pool.rename(columns={"text": "prompt"})[["prompt", "category"]].tail(25).to_csv(tmp_path / "or.csv", index=False)
     (tmp_path / "xs.csv").write_text(
         "prompt,label,type\nkill it,safe,a\nkill him,unsafe,b\nbake it,safe,a\nbomb it,unsafe,b\n"

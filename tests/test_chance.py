@@ -48,7 +48,7 @@ def test_strata_are_bins_of_the_rejected_pairs():
     frame = pairs(
         *(("a", "reject", s, 0.0) for s in (0.1, 0.2, 0.3, 0.4)), ("b", "accept", 0.15, 0), ("b", "accept", 0.9, 0)
     )
-    found = chance.number_strata(frame, ["similarity"], {"similarity": 2})
+    found = chance.number_strata(frame.assign(same_cluster=True), {"similarity": 2})
     assert found.tolist() == [0, 0, 1, 1, 0, 1]
 
 
@@ -121,11 +121,12 @@ def test_permutations_stay_inside_clusters(labels, seed):
     assert np.array_equal(null, np.tile(value, (5, 1)), equal_nan=True)
 
 
-def test_where_much_is_rejected_the_search_is_deeper():
+def test_where_much_is_rejected_the_search_is_deeper(monkeypatch):
+    monkeypatch.setattr(chance, "CANDIDATE_DEPTH", 3)
     rng = np.random.default_rng(0)
     corpus = pd.DataFrame({"prompt_id": [f"p{i:02d}" for i in range(40)], "cluster_id": np.repeat(range(10), 4)})
     labels = pd.DataFrame({"label": ["reject"] * 30 + ["accept"] * 8 + ["unparsed"] * 2})
-    found = chance.find_candidates(rng.normal(size=(40, 6)), corpus, labels, k=3, depth=3)
+    found = chance.find_candidates(rng.normal(size=(40, 6)), corpus, labels, k=3)
     # 38 are scored and 8 of them accepted: 3 * 38 / 8 = 14.25, so 15 of any label are looked at
     assert found.near.shape == (38, 15) and found.near.max() == 37
 

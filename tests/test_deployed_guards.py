@@ -198,7 +198,7 @@ def named(family, folder):
 def asking(family, folder, answers=False):
     model = loading.load_model(loading.resolve_model(str(folder)), without_template="plain")
     entry = formats.parse_guard_entry(family, entry_of(family))
-    return deployed.PromptedGuard(family, entry.judging_answers if answers else entry, model, 16)
+    return deployed.PromptedGuard(family, entry.judging_answers if answers else entry, model, 16, contract.GuardNotes())
 
 
 # Entries

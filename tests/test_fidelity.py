@@ -1,5 +1,7 @@
 """Nearest seeds, sheets for people, and what their marks say."""
 
+from functools import partial
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -115,7 +117,9 @@ def test_the_kappa_of_two_sheets_is_over_resampled_pairs(pairs):
         pd.DataFrame({"prompt_id": range(len(pairs), 0, -1), "seed": "", "paraphrase": "", "mark": side})
         for side in map(list, zip(*pairs, strict=True))
     )
-    found = fidelity.sheet_kappa(first, second, resamples=20)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fidelity, "ClusterBootstrap", partial(ClusterBootstrap, resamples=20))
+        found = fidelity.sheet_kappa(first, second)
     draws = [
         cohen_kappa_score(first["mark"], second["mark"], sample_weight=counts)
         for counts in ClusterBootstrap(range(len(pairs)), 20).counts

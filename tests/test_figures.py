@@ -390,7 +390,7 @@ def test_correlations_are_the_panel_and_the_papers_stands_beside(pictures):
     by = [table[table["reading"] == reading].set_index("covariate").loc[rows] for reading in PPL_READINGS]
     same(estimates(panels(figure)[0]), np.vstack([numbers(part, "r") for part in by]))
     marks = [line.get_xdata() for line in panels(figure)[0].lines if line.get_marker() == "D"]
-    assert [list(mark) for mark in marks] == [[paper_value(scoring_figures.PAPER_R_ITEM)]] == [[-0.03]]
+    assert [list(mark) for mark in marks] == [[paper_value("r.similarity")]] == [[-0.03]]
 
 
 def test_fig_3_counts_every_rejection_and_averages_those_of_a_bin():

@@ -18,7 +18,7 @@ TEXTS = [
 
 
 def test_the_loss_is_the_mean_over_a_text_s_tokens_whatever_stands_beside_it(tiny_model, monkeypatch):
-    monkeypatch.setattr(fluency, "_engine", lambda: Engine(tiny_model, max_new_tokens=1))
+    monkeypatch.setattr(fluency, "_engine", lambda: Engine(tiny_model, (), 1))
     expected = []
     for text in TEXTS:
         ids = tiny_model.tokenizer(f"\n{text}", add_special_tokens=False, return_tensors="pt")["input_ids"]

@@ -31,7 +31,9 @@ def test_changes_by_hand():
     behind = guarded.apply_guard(model, labels("reject", *["accept"] * 7))
     clusters = ClusterBootstrap(corpus["cluster_id"], 50)
     alone, after = (confusion.estimate_rates(corpus, one, clusters) for one in (model, behind))
-    found = guarded.guarded_changes(alone, after, ["frr", "dr"])
+    found = guarded.guarded_changes(
+        *(dict.fromkeys(("ci", "cr60", "cd"), clusters.undefined()) | one for one in (alone, after))
+    )
     # 2 of 8 rejected, then 3 of 8; before, every cluster is decided as one
     assert found["frr_change"] == pytest.approx(1 / 8) and found["dr_alone"] == 0
     # within: one cluster of four is decided both ways, 1/4; between: (2 * 3 * 5 - 2) / (64 - 16)

@@ -29,11 +29,9 @@ def test_the_classifier_was_fitted_on_this_cue_list():
 
 
 def test_the_labeller_is_the_frozen_one():
-    used = refusals.CUES_VERSION, labelling.FROZEN_DIGESTS["classifier"]
+    used = refusals.CUES_VERSION, classifier.CLASSIFIER_DIGEST
     assert used == FROZEN[labelling.LABELLER]
-    files = {"cues": refusals.CUES_FILE, "classifier": classifier.CLASSIFIER_FILE}
-    digests = {name: hashlib.sha256(file.read_bytes()).hexdigest() for name, file in files.items()}
-    assert digests == labelling.FROZEN_DIGESTS
+    assert hashlib.sha256(classifier.CLASSIFIER_FILE.read_bytes()).hexdigest() == classifier.CLASSIFIER_DIGEST
 
 
 #    cue       p     partial  label     kind
@@ -78,7 +76,9 @@ def test_answers_of_our_own():
 @pytest.mark.slow
 @given(st.lists(st.text(), min_size=1, max_size=5))
 def test_any_text_gets_one_label_and_a_probability(texts):
-    found = labelling.label_responses(texts, [""] * len(texts), None, nothing)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(encoder, "encode_texts", nothing)
+        found = labelling.label_responses(texts, [""] * len(texts))
     assert found["label"].isin(schemas.LABELS).all()
     assert found["p_refusal"].dropna().between(0, 1).all()
     assert (found["kind"].isin(labelling.REJECTION_KINDS) == (found["label"] == "reject")).all()
@@ -103,31 +103,33 @@ def test_a_classifier_by_hand(tmp_path):
     np.testing.assert_allclose(found["partial"], 1 / (1 + np.exp([-1.25, -0.25])))
 
 
-def test_what_the_classifier_sees():
+def test_what_the_classifier_sees(monkeypatch):
     def embed(texts):
         return np.array([[len(text)] + [0] * 383 for text in texts], np.float16)
 
+    monkeypatch.setattr(encoder, "encode_texts", embed)
     words = " ".join(["word"] * 30)
     answers = [words, "I can't."]
-    openings, vectors = classifier.make_classifier_inputs(answers, ["ab", "abc"], embed)
+    openings, vectors = classifier.make_classifier_inputs(answers, ["ab", "abc"])
     assert openings == [words, "i can not."]
     first = classifier.OPENING_WORDS * 5 - 1
     # the answer's first words; ten times their product with the request; the request
     assert vectors[:, [0, 384, 768]].tolist() == [[first, first * 2 * 10, 2], [10, 10 * 3 * 10, 3]]
-    assert (classifier.make_classifier_inputs(["x"], None, embed)[1][:, 384:] == 0).all()
+    assert (classifier.make_classifier_inputs(["x"], None)[1][:, 384:] == 0).all()
 
 
-def test_fitting_by_the_same_answers_gives_the_same_coefficients():
+def test_fitting_by_the_same_answers_gives_the_same_coefficients(monkeypatch):
+    monkeypatch.setattr(encoder, "encode_texts", nothing)
     rows = pd.DataFrame(
         {"prompt": ["Why?"] * 12, "response": ["I refuse to say no.", "Sure: here it is.", "No, but here it is."] * 4}
     )
     rows["label"] = ["full_refusal", "full_compliance", "partial_refusal"] * 4
-    first, second = (classifier.fit_classifier(rows, rows, nothing) for _ in range(2))
+    first, second = (classifier.fit_classifier(rows, rows) for _ in range(2))
     pd.testing.assert_frame_equal(first.ngrams, second.ngrams)
     assert first.ngrams.loc["refuse", "refusal"] > 0 > first.ngrams.loc["sure", "refusal"]
     assert first.ngrams.loc["but", "partial"] > 0
     with pytest.raises(DataError, match="no label 'maybe' of a training answer"):
-        classifier.fit_classifier(rows.assign(label="maybe"), rows, nothing)
+        classifier.fit_classifier(rows.assign(label="maybe"), rows)
 
 
 @pytest.mark.slow

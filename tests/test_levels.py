@@ -47,17 +47,17 @@ DRAWS = pd.DataFrame(
 
 
 def test_each_level_by_hand():
-    full = surrogate.fill_from_surrogate(OWN, surrogate.LEVEL_FULL, LENT).traces
+    full = surrogate.fill_from_surrogate(OWN, surrogate.LEVEL_FULL, LENT)
     assert signals.trace_perplexity(full) == pytest.approx([4, 9])
     # own: |0.5 - 0.1| + |0.3 - 0.4| + |0 - 0.3| + tails |0.2 - 0.2|, halved: 0.8 / 2
     assert shift(full) == pytest.approx(0.4)
-    tokens = surrogate.fill_from_surrogate(OWN, surrogate.LEVEL_ANSWER_TOKENS, LENT).traces
+    tokens = surrogate.fill_from_surrogate(OWN, surrogate.LEVEL_ANSWER_TOKENS, LENT)
     assert signals.trace_perplexity(tokens) == pytest.approx([5, 2]), "the surrogate's, in the target's order"
     assert shift(tokens) == pytest.approx(0.4)
-    text = surrogate.fill_from_surrogate(OWN, surrogate.LEVEL_TEXT, LENT).traces
+    text = surrogate.fill_from_surrogate(OWN, surrogate.LEVEL_TEXT, LENT)
     # the surrogate's: a has 0.6 on token 7 and a tail of 0.2, b has 1 on token 7: (0.4 + 0.2) / 2
     assert shift(text) == pytest.approx(0.3) and signals.trace_perplexity(text) == pytest.approx([5, 2])
-    drawn = surrogate.fill_from_surrogate(OWN, surrogate.LEVEL_TEXT, LENT, DRAWS).traces
+    drawn = surrogate.fill_from_surrogate(OWN, surrogate.LEVEL_TEXT, LENT, DRAWS)
     # a is rejected in 1 of 4 draws, b in 4 of the 4 that can be read: |1/4 - 1|
     assert shift(drawn) == pytest.approx(0.75)
     for made in (full, tokens, text, drawn):
@@ -70,9 +70,7 @@ def test_fewer_tokens_by_hand():
     assert [ids.tolist() for ids in cut["next_ids"]] == [[7], [8]]
     assert cut["tail_mass"].tolist() == pytest.approx([0.5, 0.6])
     # (0.5 + 0.4 + |0.5 - 0.6|) / 2
-    assert shift(
-        surrogate.fill_from_surrogate(OWN, surrogate.LEVEL_ANSWER_TOKENS, LENT, top=1).traces
-    ) == pytest.approx(0.5)
+    assert shift(surrogate.fill_from_surrogate(OWN, surrogate.LEVEL_ANSWER_TOKENS, LENT, top=1)) == pytest.approx(0.5)
     ties = pd.DataFrame([trace("a", first=[0.25, 0.25, 0.5], tail=0)]).assign(next_ids=[np.array([9, 3, 5])])
     assert surrogate.keep_top_tokens(ties, 2)["next_ids"][0].tolist() == [5, 3], "the smaller id of equally likely ones"
     assert surrogate.keep_top_tokens(OWN, 99)["tail_mass"].tolist() == OWN["tail_mass"].tolist()
@@ -112,25 +110,23 @@ def test_what_a_server_did_not_tell_is_not_lent():
     silent = OWN.assign(next_ids=[np.empty(0, int), OWN["next_ids"][1]], tail_mass=[1.0, 0.2])
     silent["next_logprobs"] = [np.empty(0), OWN["next_logprobs"][1]]
     made = surrogate.fill_from_surrogate(silent, surrogate.LEVEL_ANSWER_TOKENS, LENT)
-    assert made.left_out.tolist() == ["first token without probability", ""]
-    assert np.isnan(shift(made.traces)) and np.isfinite(signals.trace_perplexity(made.traces)).all()
+    assert surrogate.is_comparable(made).tolist() == [False, True]
+    assert np.isnan(shift(made)) and np.isfinite(signals.trace_perplexity(made)).all()
     unread = OWN.assign(token_nll=[np.array([np.nan, np.nan, np.nan]), OWN["token_nll"][1]])
     made = surrogate.fill_from_surrogate(unread, surrogate.LEVEL_FULL, LENT)
-    assert made.left_out.tolist() == ["words without log-probability", ""]
-    assert np.isnan(signals.trace_perplexity(made.traces)).tolist() == [True, False]
+    assert surrogate.is_comparable(made).tolist() == [False, True]
+    assert np.isnan(signals.trace_perplexity(made)).tolist() == [True, False]
     made = surrogate.fill_from_surrogate(OWN, surrogate.LEVEL_TEXT, LENT, DRAWS.head(7))
-    assert made.left_out.tolist() == ["", "fewer than 4 scored draws"] and np.isnan(shift(made.traces))
+    assert surrogate.is_comparable(made).tolist() == [True, False] and np.isnan(shift(made))
 
 
 @pytest.mark.parametrize("level", [surrogate.LEVEL_ANSWER_TOKENS, surrogate.LEVEL_TEXT])
 def test_a_served_target_may_know_nothing_of_its_tokens(level):
     served = OWN.assign(**{name: [value] * 2 for name, value in NOT_TOLD.items()})
     made = surrogate.fill_from_surrogate(served, level, LENT)
-    pd.testing.assert_frame_equal(
-        made.traces, surrogate.fill_from_surrogate(OWN, level, LENT).traces, check_dtype=False
-    )
-    assert made.left_out.tolist() == ["", ""]
-    assert surrogate.fill_from_surrogate(served, surrogate.LEVEL_FULL, LENT).left_out.ne("").all()
+    pd.testing.assert_frame_equal(made, surrogate.fill_from_surrogate(OWN, level, LENT), check_dtype=False)
+    assert surrogate.is_comparable(made).all()
+    assert not surrogate.is_comparable(surrogate.fill_from_surrogate(served, surrogate.LEVEL_FULL, LENT)).any()
 
 
 def test_a_surrogate_must_have_been_asked():
@@ -139,23 +135,9 @@ def test_a_surrogate_must_have_been_asked():
     gone = LENT.assign(token_nll=[LENT["token_nll"][0], np.full(3, np.nan)])
     with pytest.raises(DataError, match="surrogate's trace of a is not complete"):
         surrogate.fill_from_surrogate(OWN, surrogate.LEVEL_ANSWER_TOKENS, gone)
-    assert surrogate.fill_from_surrogate(OWN, surrogate.LEVEL_FULL, gone).left_out.eq("").all(), (
+    assert surrogate.is_comparable(surrogate.fill_from_surrogate(OWN, surrogate.LEVEL_FULL, gone)).all(), (
         "at this level its losses are not used"
     )
-
-
-@pytest.mark.parametrize(
-    ("level", "more"),
-    [
-        ("some", {}),
-        (surrogate.LEVEL_FULL, {"samples": DRAWS}),
-        (surrogate.LEVEL_TEXT, {"top": 5}),
-        (surrogate.LEVEL_FULL, {"top": 0}),
-    ],
-)
-def test_a_level_has_no_use_for_everything(level, more):
-    with pytest.raises(ValueError, match=r"level|top"):
-        surrogate.fill_from_surrogate(OWN, level, LENT, **more)
 
 
 def test_who_lends():
@@ -179,7 +161,7 @@ def test_what_is_left_out_is_in_no_pair_and_still_decided():
         told.at[row, "next_ids"], told.at[row, "next_logprobs"] = np.empty(0, int), np.empty(0)
     made = surrogate.fill_from_surrogate(told, surrogate.LEVEL_ANSWER_TOKENS, traces)
     drifts = signals.DriftCache(traces, tokens)
-    pairs = signals.compute_pairs(corpus, vectors, made.traces, surrogate.mask_left_out(labels, made.left_out), drifts)
+    pairs = signals.compute_pairs(corpus, vectors, made, surrogate.mask_left_out(labels, made), drifts)
     scores = confusion.score_prompts(corpus, labels, pairs)
     gone = set(corpus["prompt_id"].iloc[lost])
     assert not gone & {*pairs["centre_id"], *pairs["neighbour_id"]} and pairs["prob_shift"].notna().all()
@@ -196,8 +178,8 @@ def test_nothing_lent_is_nothing_changed():
     usual = signals.compute_pairs(corpus, vectors, traces, labels, tokens)
     for level in surrogate.DISCLOSURE_LEVELS:
         made = surrogate.fill_from_surrogate(traces, level, traces.sample(frac=1, random_state=1))
-        assert made.left_out.eq("").all()
-        pd.testing.assert_frame_equal(signals.compute_pairs(corpus, vectors, made.traces, labels, drifts), usual)
+        assert surrogate.is_comparable(made).all()
+        pd.testing.assert_frame_equal(signals.compute_pairs(corpus, vectors, made, labels, drifts), usual)
 
 
 def compared(name, ci, lender="s--x", reading="relative", told=None, n=30):
@@ -273,9 +255,7 @@ def test_recorded_targets_as_if_less_were_known(recorded_corpus):
     few = [frame.loc[part.index].reset_index(drop=True) for frame in (scored[name].traces, scored[name].labels)]
     lent, tokens = scored[lender].traces.loc[part.index].reset_index(drop=True), scored[lender].tokens
     made = surrogate.fill_from_surrogate(few[0], surrogate.LEVEL_TEXT, lent, draws[name])
-    pairs = signals.compute_pairs(
-        part.reset_index(drop=True), vectors, made.traces, few[1], signals.DriftCache(lent, tokens)
-    )
+    pairs = signals.compute_pairs(part.reset_index(drop=True), vectors, made, few[1], signals.DriftCache(lent, tokens))
     near = pairs[(pairs["centre_label"] == "reject") & signals.is_ranked(pairs, N_NEIGHBOURS)]
     ci = signals.score_pairs(near, PAPER_WEIGHTS).groupby(near["centre_id"]).mean().mean()
     assert rows.loc[("drawn", "text, drawn"), "ci"] == pytest.approx(ci)

@@ -188,7 +188,7 @@ def test_safe_prompts_of_others_are_for_tuned_models_and_the_untouched_one_besid
     found = decisions.decide_test_split(base, remedies, thirds)
     assert [name for name, of in asked if of == XSTEST_SAFE] == ["tuned-1"]
     assert XSTEST_SAFE not in found["rewritten"]
-    table, _ = effects.RemedyEffects(base, [thirds], [found], 20, 1).table(remedies)
+    table, _ = effects.RemedyEffects(base, [thirds], [found], (20, 1)).table(remedies)
     rows = table.set_index("remedy")
     assert rows.at["tuned-1", "xstest_safe_n"] == 200 and np.isnan(rows.at["rewritten", "xstest_safe_n"])
     assert rows.at["tuned-1", "xstest_safe_rejected"] == rows.at["tuned-1", "xstest_rejected"]
@@ -225,7 +225,7 @@ def test_where_a_server_tells_no_tokens_there_is_no_curve_but_all_else(base, thi
     remedies = catalogue.select_remedies(["threshold", "behind-hatesonar"])
     found = decisions.decide_test_split(base, remedies, thirds)
     assert list(found) == ["untouched", "behind-hatesonar"]
-    effect = effects.RemedyEffects(base, [thirds], [found], 20, 1)
+    effect = effects.RemedyEffects(base, [thirds], [found], (20, 1))
     table, _ = effect.table(remedies)
     assert table["over_curve"].isna().all() and table["frr"].notna().all() and effect.drawn().empty
     assert effects.add_remedy_verdicts(table)["over_verdict"].tolist() == ["", "open"]
@@ -825,7 +825,7 @@ def test_thirds_are_put_together(base, thirds, corpora):
     remedies = catalogue.select_remedies(["behind-hatesonar", "threshold"])
     folds = splits.rotate_splits(thirds)
     crossed = [decisions.decide_test_split(base, remedies, fold) for fold in folds]
-    table, _ = effects.RemedyEffects(base, folds, crossed, 20, 1).table(remedies)
+    table, _ = effects.RemedyEffects(base, folds, crossed, (20, 1)).table(remedies)
     rows = table.set_index("remedy")
     assert (rows["n_clusters"] == 200).all() and rows.at["untouched", "n_scored"] == 1200
     # what nobody learned for is the share over the whole corpus: rejected by the model or by the guard
@@ -834,7 +834,7 @@ def test_thirds_are_put_together(base, thirds, corpora):
     assert rows.at["behind-hatesonar", "frr"] == pytest.approx((own.to_numpy() | guard.to_numpy()).mean())
     # decided on one third only, a remedy is held against the untouched target on that third
     alone = effects.RemedyEffects(
-        base, folds, [{"untouched": one["untouched"]} for one in crossed[:2]] + crossed[2:], 20, 1
+        base, folds, [{"untouched": one["untouched"]} for one in crossed[:2]] + crossed[2:], (20, 1)
     )
     part = alone.table(remedies)[0].set_index("remedy")
     assert (

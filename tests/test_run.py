@@ -1,7 +1,6 @@
 """What is promoted to the record, what is kept there, and which target a figure is about."""
 
 import os
-import signal
 
 import nbformat
 import pandas as pd
@@ -141,38 +140,33 @@ def test_the_default_models_do_not_include_the_optional_ones():
     )
 
 
-def one_fails(notebook, *_, **__):
-    """Fail in the notebook that is started first; all others never end."""
-    if notebook.stem.startswith("A3"):
-        raise UserError("A3_more: there is no such thing")
-    signal.pause()
-
-
-def one_is_killed(notebook, *_, **__):
-    if notebook.stem.startswith("A3"):
-        os.kill(os.getpid(), signal.SIGKILL)
-    signal.pause()
+def write_notebook(path, code):
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(code)])
+    notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    nbformat.write(notebook, path)
+    return path
 
 
 @pytest.mark.parametrize(
-    ("timed", "message"), [(one_fails, "no such thing"), (one_is_killed, "process died, killed or out of memory")]
+    ("code", "message"),
+    [("raise KeyError('none')", "a: KeyError: 'none'"), ("import os; os._exit(1)", "a stopped: its kernel died")],
 )
-def test_a_notebook_that_fails_stops_those_beside_it(timed, message, monkeypatch):
+def test_a_notebook_that_fails_stops_those_beside_it(code, message, tmp_path, results, monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1}, raising=False)
     before = {child.pid for child in psutil.Process().children()}
-    monkeypatch.setattr(run, "run_notebook", timed)
+    endless = "import signal; signal.pause()"
     with pytest.raises(UserError, match=message):
-        run.redraw_figures()
+        run.run_side_by_side("mine", [write_notebook(tmp_path / f"{name}.ipynb", cell) for name, cell in
+                                      (("b", endless), ("a", code), ("c", endless))])  # fmt: skip
     assert {child.pid for child in psutil.Process().children()} <= before
+    assert not (paths.RESULTS / "mine" / "notebooks" / "c.ipynb").exists()
 
 
 def test_a_notebook_sees_no_name_of_the_one_before_in_its_kernel(tmp_path, results, monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0}, raising=False)
-    cells = "import pandas as pd; left = 1", "print(sorted({'left', 'pd'} & set(globals())), 'pandas' in sys.modules)"
-    for name, code in zip("ab", cells, strict=True):
-        notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(f"import sys; {code}")])
-        notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
-        nbformat.write(notebook, tmp_path / f"{name}.ipynb")
-    run.run_side_by_side("mine", [tmp_path / "a.ipynb", tmp_path / "b.ipynb"])
+    seen = "import sys; print(sorted({'left', 'pd'} & set(globals())), 'pandas' in sys.modules)"
+    cells = (("a", "import pandas as pd; left = 1"), ("b", seen))
+    run.run_side_by_side("mine", [write_notebook(tmp_path / f"{name}.ipynb", code) for name, code in cells])
     made = nbformat.read(paths.RESULTS / "mine" / "notebooks" / "b.ipynb", as_version=4)
     assert made.cells[-1].outputs[0].text == "[] True\n" and made.cells[-1].execution_count <= 2
 

@@ -9,6 +9,7 @@ from worlds import world
 
 from paraguard_utils import stores
 from paraguard_utils.analysis import confusion, sensitivity, signals
+from paraguard_utils.core.confusion import estimate_confusion
 from paraguard_utils.core.estimates import ClusterBootstrap
 from paraguard_utils.core.signals import PAPER_WEIGHTS, ScoreWeights, drift
 from paraguard_utils.errors import Missing
@@ -42,10 +43,10 @@ def test_a_setting_gives_what_the_usual_scores_give(laid_out, k, weights):
     corpus, labels, pairs, frame, clusters = laid_out
     scores = confusion.score_prompts(corpus, labels, pairs, weights, k)
     expected = confusion.estimate_scores(corpus, pairs, scores, clusters, weights=weights)
-    found = sensitivity.estimate_setting(
-        clusters, frame, signals.score_pairs(frame, weights).to_numpy(), sensitivity.mark_used_pairs(frame, k)
-    )
-    assert found.pop("n") == (scores["label"] == "reject").sum()
+    used = sensitivity.mark_used_pairs(frame, k)
+    ids, ci = sensitivity.ci_of_rejections(frame, signals.score_pairs(frame, weights).to_numpy(), used)
+    found = estimate_confusion(clusters, ids, ci)
+    assert len(ci) == (scores["label"] == "reject").sum()
     for measure, estimate in found.items():
         assert estimate == pytest.approx(expected[measure], abs=1e-12), measure
         assert np.allclose(estimate.draws, expected[measure].draws, equal_nan=True)
@@ -64,10 +65,9 @@ def test_theta_gives_what_the_theta_columns_give(laid_out):
     corpus, labels, pairs, frame, clusters = laid_out
     scores = confusion.score_prompts(corpus, labels, pairs, theta=0.3)
     expected = confusion.estimate_scores(corpus, pairs, scores, clusters)["ci_theta"]
-    found = sensitivity.estimate_setting(
-        clusters, frame, signals.score_pairs(frame).to_numpy(), sensitivity.mark_used_pairs(frame, theta=0.3)
-    )
-    assert found["ci"] == pytest.approx(expected, abs=1e-12)
+    used = sensitivity.mark_used_pairs(frame, theta=0.3)
+    found = clusters.mean(*sensitivity.ci_of_rejections(frame, signals.score_pairs(frame).to_numpy(), used))
+    assert found == pytest.approx(expected, abs=1e-12)
 
 
 def small():
@@ -91,9 +91,8 @@ def test_neighbours_by_hand():
     drift = frame["drift"].to_numpy()
 
     def ci(**setting):
-        return sensitivity.estimate_setting(clusters, frame, drift, sensitivity.mark_used_pairs(frame, **setting))[
-            "ci"
-        ][0]
+        used = sensitivity.mark_used_pairs(frame, **setting)
+        return clusters.mean(*sensitivity.ci_of_rejections(frame, drift, used)).value
 
     assert ci() == pytest.approx(0.6)  # ranked: c and b, (0.8 + 0.4) / 2
     assert ci(k=1) == pytest.approx(0.8) and ci(theta=0.8) == pytest.approx(0.8)
@@ -115,10 +114,10 @@ def test_separation_by_hand():
     frame, _ = small()
     # In x: rejected-accepted drifts 0.4 and 0.2, accepted-accepted 0.1. All lie higher; ProbShift is 0 everywhere.
     frame = frame[frame["same_cluster"]].copy()
-    cluster, auc = sensitivity.pair_separation(frame, [ScoreWeights(1, 0, 0), ScoreWeights(0, 1, 0)])
+    cluster, auc = sensitivity.pair_separation(frame, [ScoreWeights(1, 0, 0), ScoreWeights(0, 1, 0)], "relative")
     assert cluster.tolist() == ["x"] and auc.tolist() == [[1.0, 0.5]]
     frame.loc[3, "drift"] = 0.3
-    assert sensitivity.pair_separation(frame, [ScoreWeights(1, 0, 0)])[1].tolist() == [[0.5]]
+    assert sensitivity.pair_separation(frame, [ScoreWeights(1, 0, 0)], "relative")[1].tolist() == [[0.5]]
 
 
 def planted(signal, strength, seed=0):

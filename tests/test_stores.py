@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from paraguard_utils import paths, registry, stores
 from paraguard_utils.errors import DataError, Missing
 from paraguard_utils.labels import labelling
+from paraguard_utils.models import encoder
 from paraguard_utils.report import compare
 from paraguard_utils.schemas import check_schema
 from paraguard_utils.text import CONTROL_CHARACTERS
@@ -81,7 +82,9 @@ def test_any_answer_survives_as_a_label(tmp_path_factory, text):
     path = tmp_path_factory.mktemp("csv") / "c.csv"
     traces = pd.DataFrame({"prompt_id": ["a", "b"], "response": [text, "yes"], "finish_reason": "stop"})
     corpus = pd.DataFrame({"prompt_id": ["a", "b"], "text": ["Why?", "How?"]})
-    labels = labelling.label_answers(traces, corpus, lambda texts: np.zeros((len(texts), 384)))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(encoder, "encode_texts", lambda texts: np.zeros((len(texts), 384)))
+        labels = labelling.label_answers(traces, corpus)
     stores.write_file(path, labels, "labels", {})
     read = stores.read_file(path, "labels")
     assert read["response"].tolist() == [CONTROL_CHARACTERS.sub("\ufffd", text), "yes"]

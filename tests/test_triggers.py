@@ -156,8 +156,8 @@ def test_what_can_be_tested_by_hand(monkeypatch):
     families = {"twice": "violence", "once": "violence", "always": "drugs", "free": "drugs", "unseen": "empty"}
     found = triggers.find_exposures(corpus, terms, families)
     # once varies in one cluster only, always and free in none; the family drugs is always there
-    assert {name: one.kind for name, one in found.items()} == {"twice": "term", "violence": "family"}
-    assert found["violence"].exposed.tolist() == [True, False, False, False, True, False, True, False, False]
+    assert {name: kind for name, (kind, _) in found.items()} == {"twice": "term", "violence": "family"}
+    assert found["violence"][1].tolist() == [True, False, False, False, True, False, True, False, False]
     monkeypatch.setattr(triggers, "MIN_VARIED_CLUSTERS", 3)
     assert list(triggers.find_exposures(corpus, terms, families)) == ["violence"]
 
@@ -168,8 +168,8 @@ def test_a_table_by_hand():
     clusters = ["srxoa-"] * 6 + ["saxor-", "srxor-"]
     # free rewordings, unscored prompts and a cluster in which all are exposed do not count
     corpus, labels, exposed = frames(*(word + "laxhb-" for word in clusters), "srxoax")
-    none = triggers.TermExposure("family", np.zeros(len(exposed), bool))
-    tested = {"word": triggers.TermExposure("term", exposed), "none": none}
+    none = ("family", np.zeros(len(exposed), bool))
+    tested = {"word": ("term", exposed), "none": none}
     table = triggers.trigger_table("m--safety", corpus, labels, tested)
     assert table["term"].tolist() == ["word", "none"] and table["kind"].tolist() == ["term", "family"]
     row = table.iloc[0]
@@ -190,8 +190,8 @@ def test_a_table_by_hand():
 def test_a_trigger_stands_against_all_that_was_tested(others, trigger):
     # eight pairs, always the exposed one: 2 / 2^8 = 0.0078, which is a trigger among six, 0.047, but not among seven
     corpus, labels, exposed = frames(*["srxoa-"] * 8)
-    nothing = triggers.TermExposure("term", np.zeros(16, bool))
-    tested = {f"other{i}": nothing for i in range(others)} | {"word": triggers.TermExposure("term", exposed)}
+    nothing = ("term", np.zeros(16, bool))
+    tested = {f"other{i}": nothing for i in range(others)} | {"word": ("term", exposed)}
     row = triggers.trigger_table("m--safety", corpus, labels, tested).iloc[0]
     assert row["term"] == "word" and row["p_holm"] == pytest.approx((others + 1) * 2 / 2**8)
     assert row["trigger"] == trigger and math.isinf(row["odds_ratio"])
@@ -201,7 +201,7 @@ def test_a_trigger_stands_against_all_that_was_tested(others, trigger):
 def test_targets_are_adjusted_on_their_own():
     corpus, labels, exposed = frames(*["srxoa-"] * 8)
     labels = {"m--none": labels, "m--safety": labels, "guard": labels.assign(label="accept")}
-    table = triggers.stack_trigger_tables(corpus, labels, {"word": triggers.TermExposure("term", exposed)})
+    table = triggers.stack_trigger_tables(corpus, labels, {"word": ("term", exposed)})
     assert table["p_holm"].tolist() == table["p"].tolist() == pytest.approx([2 / 2**8, 2 / 2**8, 1])
     assert table["leads"].all() and table["wrapper"].tolist()[:2] == ["none", "safety"]
     assert (table["frr_exposed"] - table["frr_unexposed"]).tolist() == [1, 1, 0]

@@ -58,7 +58,9 @@ def test_veto_by_loops():
             if label[r] == "reject" and h != r and cluster[h] == cluster[r] and rest:
                 own = near[(near["centre_id"] == r) & (near["neighbour_id"] != h)].head(k)
                 expected[r, h] = (np.mean([label[p] == "accept" for p in rest]), own["score"].mean())
-    found = held.assign(ci=validity.ci_without_held_out(held, pairs, k=k)).set_index(["prompt_id", "held_out"])
+    found = held.assign(ci=validity.ci_without_held_out(held, pairs, "relative", k)).set_index(
+        ["prompt_id", "held_out"]
+    )
     assert len(found) == len(expected) > 20
     for name, (isolated, ci) in expected.items():
         assert found.loc[name, "isolation"] == pytest.approx(isolated, abs=1e-9)
@@ -71,7 +73,7 @@ def test_auc_agrees_with_scikit_learn(rows):
     cluster, outcome, scores = (np.array(column) for column in zip(*rows, strict=True))
     names = np.array([f"c{i}" for i in cluster])
     clusters = ClusterBootstrap(names, resamples=12)
-    found = validity.estimate_auc(clusters, names, outcome, scores.astype(float))
+    found = validity.estimate_auc(clusters, names, outcome, scores.astype(float), None)
     if outcome.all() or not outcome.any():
         assert np.isnan(found[0])
         return
@@ -159,10 +161,11 @@ def test_near_identical_pairs_by_hand(monkeypatch):
     assert np.isnan(validity.near_identical_ratio(corpus, labels, vectors, clusters)[0])
 
 
-def test_the_variogram_by_loops():
+def test_the_variogram_by_loops(monkeypatch):
     corpus, vectors, _, labels, _ = small(7)
     edges = [-1.0, 0.0, 0.5, 1.01]
-    found = validity.decision_variogram(corpus, labels, vectors, ClusterBootstrap(corpus["cluster_id"]), edges)
+    monkeypatch.setattr(validity, "VARIOGRAM_EDGES", edges)
+    found = validity.decision_variogram(corpus, labels, vectors, ClusterBootstrap(corpus["cluster_id"]))
     unit = vectors.astype(float) / np.linalg.norm(vectors.astype(float), axis=1, keepdims=True)
     scored = [i for i in range(48) if labels["label"][i] != "blocked"]
     cells, base = {}, []

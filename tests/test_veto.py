@@ -40,15 +40,15 @@ def test_gain_and_loss_by_hand():
     assert len(made("aab", "uar", [1, 1, 1])) == 2
 
 
-def test_a_threshold_loses_no_more_than_it_may():
+def test_a_threshold_loses_no_more_than_it_may(monkeypatch):
     clusters, first = ClusterBootstrap(list("abcdz"), 2), np.array([[True, True, True, True, False]])
     benign = made("abcd", "rrrr", [0.1, 0.5, 0.5, 0.9])
     twins = made("abcd", "rrrr", [0.2, 0.2, 0.6, 0.0], "-twin")
     always = made("abcd", "rrrr", [1, 1, 1, 1], "-twin")
-    found = [
-        veto.cross_judge_veto(benign, harmful, first, clusters, most_lost)["threshold"][0]
-        for harmful, most_lost in ((twins, 0), (twins, 0.25), (always, 0), (made("ab", "aa", [1, 1], "-twin"), 0))
-    ]
+    found = []
+    for harmful, most_lost in ((twins, 0), (twins, 0.25), (always, 0), (made("ab", "aa", [1, 1], "-twin"), 0)):
+        monkeypatch.setattr(veto, "MAX_LOST", most_lost)
+        found.append(veto.cross_judge_veto(benign, harmful, first, clusters)["threshold"][0])
     assert found == pytest.approx([0.65, 0.25, np.inf, np.nan], nan_ok=True)
 
 
@@ -98,11 +98,13 @@ def test_halves_are_seeded_and_numbered():
     assert (some == more[:5]).all() and (some.sum(axis=1) == 3).all() and len(np.unique(more, axis=0)) > 5
 
 
-def test_one_paraphrase_more_is_isolation():
+def test_one_paraphrase_more_is_isolation(monkeypatch):
+    monkeypatch.setattr(veto, "draw_halves", lambda n_clusters, seed: np.zeros((1, n_clusters), bool))
     # cluster a: one of three rejected, both others accepted: 1; b: two of three rejected: 1/2 each
     benign = made("aaabbb", "raarra", np.ones(6))
-    found = veto.retry_once(benign, made("aaa", "rrr", np.ones(3), "-twin"), ClusterBootstrap(list("aaabbb"), 50))
-    assert found["gained"][0] == pytest.approx((1 + 1 / 2 + 1 / 2) / 6) and found["lost"][0] == 0
+    frames = {("mine", "isolation"): (benign, made("aaa", "rrr", np.ones(3), "-twin"))}
+    found = veto.veto_table(frames, ClusterBootstrap(list("aaabbb"), 50)).iloc[0]
+    assert found["gained_one_more"] == pytest.approx((1 + 1 / 2 + 1 / 2) / 6) and found["lost_one_more"] == 0
 
 
 def test_a_lower_threshold_by_hand():

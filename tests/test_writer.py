@@ -13,7 +13,7 @@ from werkzeug import Response
 from paraguard_utils import paths, settings, stores
 from paraguard_utils.corpus import fidelity, gates, inputs, paraphrase, writer
 from paraguard_utils.errors import DataError, Missing, ModelError, SettingsError
-from paraguard_utils.models import engine, loading, served, trace_store
+from paraguard_utils.models import engine, loading, local, served, trace_store
 from paraguard_utils.schemas import STRATEGIES
 from paraguard_utils.settings import Gates
 
@@ -215,7 +215,7 @@ def test_a_local_judge_is_asked_what_it_cannot_take_for_a_control_token(tiny_mod
 
     monkeypatch.setattr(trace_store, "query_model", query)
     pairs = PAIRS.head(2).assign(text=["a <|im_end|> b", "plain"])
-    found = writer.judge_intent(stores.Store("test"), "mine", pairs, tiny_model)
+    found = writer.judge_intent(stores.Store("test"), "mine", pairs, local.LocalBackend(tiny_model))
     assert set(found) <= {"", "intent", "harm", "unparsed"} and len(told[0]) == 4
     assert "< |im_end|>" in told[0]["text"][0] and not told[0]["text"].str.contains("<|im_end|>", regex=False).any()
 

@@ -1,10 +1,6 @@
-"""Compare confusion scores with chance (`docs/method.md`, Chance).
+"""Compare confusion scores with chance (`docs/method.md`, Chance)."""
 
-The *matched floor* is of accepted-accepted pairs that are as similar, as often of one cluster and as different in
-length as rejected-accepted pairs; the *permutation* is of the same clusters after their labels are shuffled.
-"""
-
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -18,13 +14,9 @@ from paraguard_utils.core.vectors import find_nearest
 from paraguard_utils.schemas import Corpus, Labels, Pairs, Table
 from paraguard_utils.settings import Settings
 
-PAIR_BINS = {"similarity": 20, "length": 3}
-"""Bins in which pairs are matched, each with as many rejected-accepted pairs (ours)."""
-
+PAIR_BINS = {"similarity": 20, "length": 3}  # bins for matching, each of as many rejected-accepted pairs (ours)
 N_CONTRAST_BINS = 10
-
-CANDIDATE_DEPTH, MAX_CANDIDATE_DEPTH = 16, 400
-"""Nearest prompts at which a permutation looks: if all prompts are accepted, and at most."""
+CANDIDATE_DEPTH, MAX_CANDIDATE_DEPTH = 16, 400  # nearest prompts of a permutation: if all are accepted, and at most
 
 CURVE_TAUS = np.linspace(0, 1, 21).round(2)
 N_LABEL_PERMUTATIONS = 999
@@ -43,20 +35,17 @@ def add_matching_columns(corpus: Corpus, frame: Pairs, lengths: np.ndarray, perp
     return frame.assign(cluster_id=a["cluster_id"].to_numpy(), length=gaps[:, 0], contrast=gaps[:, 1])
 
 
-def number_strata(
-    frame: pd.DataFrame, names: Sequence[str] = ("same_cluster", *PAIR_BINS), bins: Mapping[str, int] = PAIR_BINS
-) -> np.ndarray:
-    """Give pairs the numbers of their strata, the combinations of the named columns' values; shape (pairs,).
+def number_strata(frame: pd.DataFrame, bins: Mapping[str, int] = PAIR_BINS) -> np.ndarray:
+    """Give pairs the numbers of their strata, the combinations of same_cluster and binned columns; shape (pairs,).
 
-    Columns in `bins` are binned first. Bins end at the inner quantiles of the rejected-accepted pairs (column
-    centre_label), interpolated; a value on an end lies in the bin above. The ends are the same in every resample.
+    Bins end at the inner quantiles of the rejected-accepted pairs (column centre_label), interpolated; a value on an
+    end lies in the bin above. The ends are the same in every resample.
     """
     rejected = (frame["centre_label"] == "reject").to_numpy()
     if not rejected.any():
         return np.zeros(len(frame), int)
-    columns = {name: frame[name].to_numpy() for name in names}
-    columns |= {name: _binned(columns[name], columns[name][rejected], bins[name])[0] for name in names if name in bins}
-    return pd.factorize(pd.MultiIndex.from_arrays(list(columns.values())))[0]
+    binned = [_binned(frame[name].to_numpy(), frame[name].to_numpy()[rejected], bins[name])[0] for name in bins]
+    return pd.factorize(pd.MultiIndex.from_arrays([frame["same_cluster"].to_numpy(), *binned]))[0]
 
 
 def _binned(values: np.ndarray, reference: np.ndarray, bins: int) -> tuple[np.ndarray, int]:
@@ -71,9 +60,7 @@ def matched_excess(
 ) -> tuple[Estimate, Estimate, float]:
     """Subtract the mean value of accepted-accepted pairs from that of rejected-accepted pairs of the same strata.
 
-    The floor is the accepted pairs' mean, each stratum weighted by its number of rejected pairs; a stratum without
-    accepted pairs is left out on both sides. Return floor, excess, and the share of rejected pairs in a stratum that
-    has accepted ones; NaN without any.
+    Return floor, excess, and the share of rejected pairs in a stratum that has accepted ones; NaN without any.
     """
     shape = (2, len(clusters.codes), stratum.max(initial=0) + 1)  # rejected and accepted centres, clusters, strata
     side, code = (frame["centre_label"] != "reject").to_numpy(int), clusters.codes.loc[frame["cluster_id"]].to_numpy()
@@ -98,10 +85,8 @@ def excess_at_equal_contrast(
 ) -> Estimate:
     """Estimate the primary excess among pairs of equal perplexity contrast, by weighted regression in clusters (ours).
 
-    In every mixed cluster, rejected-accepted pairs together weigh as much as accepted-accepted pairs, and all such
-    clusters weigh the same; the coefficient of "rejected" alone would be `confusion.estimate_excess`. The regression
-    adds a constant for each of `N_CONTRAST_BINS` (equal counts of these rejected-accepted pairs, the same in every
-    resample) and 1 - exp(-contrast). The estimate is NaN if the contrast alone tells which pairs are rejected.
+    The coefficient of "rejected" alone would be `confusion.estimate_excess`. The `N_CONTRAST_BINS` are the same in
+    every resample. The estimate is NaN if the contrast alone tells which pairs are rejected.
     """
     rejected = (frame["centre_label"] == "reject").to_numpy()
     code = clusters.codes.loc[frame["cluster_id"]].to_numpy()
@@ -193,30 +178,27 @@ class PermutationCandidates(NamedTuple):
             ci = np.einsum("rdm,rd->rm", table[rows[some]], near[some]) / count[some, None]
             return statistic(ci) if some.any() else nothing, int((count < k).sum())
 
-        value, _ = measure(self.rejected)
-        null, short = [], 0
-        order = np.argsort(self.cluster, kind="stable")
+        found, order = [], np.argsort(self.cluster, kind="stable")
         for _ in range(draws):
             mixed = order[np.argsort(self.cluster[order] + rng.random(len(order)))]
             shuffled = np.empty_like(self.rejected)
             shuffled[order] = self.rejected[mixed]
-            found, few = measure(shuffled)
-            null.append(found)
-            short += few
-        return value, np.array(null), short / (draws * self.rejected.sum()) if self.rejected.any() else np.nan
+            found.append(measure(shuffled))
+        null, short = zip(*found, strict=True)
+        share = sum(short) / (draws * self.rejected.sum()) if self.rejected.any() else np.nan
+        return measure(self.rejected)[0], np.array(null), share
 
 
-def find_candidates(
-    vectors: np.ndarray, corpus: Corpus, labels: Labels, k: int, depth: int = CANDIDATE_DEPTH
-) -> PermutationCandidates:
+def find_candidates(vectors: np.ndarray, corpus: Corpus, labels: Labels, k: int) -> PermutationCandidates:
     """Find the nearest scored prompts of every scored prompt, by sentence vectors in corpus order, as are the labels.
 
-    `k` neighbours are wanted. If all prompts are accepted each has `depth` candidates; the fewer are, the more.
+    `k` neighbours are wanted. If all prompts are accepted each has `CANDIDATE_DEPTH`; the fewer are, the more.
     """
     label = labels["label"].to_numpy()
     scored = np.flatnonzero(evaluation.is_scored(labels))
     accepted = int((label == "accept").sum())
-    depth = min(int(np.ceil(depth * len(scored) / accepted)), len(scored), MAX_CANDIDATE_DEPTH) if accepted else 0
+    deep = int(np.ceil(CANDIDATE_DEPTH * len(scored) / accepted)) if accepted else 0
+    depth = min(deep, len(scored), MAX_CANDIDATE_DEPTH)
     found = find_nearest(vectors, corpus["prompt_id"].to_numpy(), scored, scored, depth)
     place = np.full(len(label), -1)
     place[scored] = np.arange(len(scored))
@@ -254,9 +236,8 @@ def compare_with_chance(
     permutations' mean; null_low and null_high, which hold 95 % of them. The third holds the estimates in the reading
     `relative`.
     """
-    frame = add_matching_columns(
-        corpus, one.pairs, signals.trace_lengths(one.traces), signals.trace_perplexity(one.traces)
-    )
+    wording = signals.trace_lengths(one.traces), signals.trace_perplexity(one.traces)
+    frame = add_matching_columns(corpus, one.pairs, *wording)
     near, own = frame[signals.is_ranked(frame, settings.k)], frame[frame["same_cluster"]]
     weights, nearby = settings.weights(), find_candidates(vectors, corpus, one.labels, settings.k)
     compared = signals.compute_signals(one.traces, one.tokens, *nearby.pairs)

@@ -24,8 +24,7 @@ BINNINGS = {"quantile": "thirds of a target's own rejections", "fixed": "fixed e
 """Thirds fill the cells of one target evenly; fixed edges mean the same for all targets and make them comparable."""
 
 _GATES = Gates()
-_RANGE = _GATES.max_risk - _GATES.min_risk
-RISK_BIN_EDGES = (_GATES.min_risk + _RANGE * (1 / 3), _GATES.min_risk + _RANGE * (2 / 3))
+RISK_BIN_EDGES = tuple(_GATES.min_risk + (_GATES.max_risk - _GATES.min_risk) * (step / 3) for step in (1, 2))
 """Fixed edges of risk (ours): the gate's interval in three equal steps."""
 
 SIMILARITY_BIN_EDGES = (MIN_SIMILARITY, 0.80)
@@ -36,11 +35,10 @@ GROUPINGS = ("strategy", "category", "topical")
 
 def cut_into_thirds(values: pd.Series) -> pd.Series:
     """Cut values into three bins (`BIN_NAMES`) of about equal size; equal values share a bin, so one may be empty."""
-    ranks = values.rank(method="min", pct=True)
-    return pd.cut(ranks, [0, 1 / 3, 2 / 3, 1], labels=list(BIN_NAMES)).astype(str)
+    return pd.cut(values.rank(method="min", pct=True), [0, 1 / 3, 2 / 3, 1], labels=list(BIN_NAMES)).astype(str)
 
 
-def cut_at_edges(values: pd.Series, edges: tuple[float, float]) -> pd.Series:
+def cut_at_edges(values: pd.Series, edges: Sequence[float]) -> pd.Series:
     """Cut values at two ascending edges into three bins (`BIN_NAMES`); an edge belongs to the bin above it."""
     return pd.cut(values, [-np.inf, *edges, np.inf], labels=list(BIN_NAMES), right=False).astype(str)
 
@@ -89,8 +87,7 @@ def cohort_table(target: str, rejected: pd.DataFrame, clusters: ClusterBootstrap
 def share_difference(first: Estimate, second: Estimate) -> Estimate:
     """Estimate the difference of two shares over the same resampled clusters, with a percentile interval.
 
-    Where a share is 0 or 1, and resamples show none of its uncertainty, the two intervals' arms are added in squares
-    instead (Newcombe's hybrid interval, which takes the shares for independent).
+    Where a share is 0 or 1, and resamples show none of its uncertainty, it is Newcombe's (of independent shares).
     """
     value, draws = first[0] - second[0], first.draws - second.draws
     if not np.isfinite(value) or np.isnan([*first, *second]).any():
@@ -157,14 +154,8 @@ def _most(estimates: Mapping[str, Estimate]) -> dict[str, float]:
     return dict(zip(defined, (highest / highest.sum(axis=0)).mean(axis=1).tolist(), strict=True))
 
 
-MIN_EVENTS_PER_TERM = 10
-"""Refusals, and acceptances, that a regression needs for each of its terms; a rule of thumb for logistic models."""
-
-MIN_LOG_ODDS_VARIANCE, MAX_TERM_LOG_ODDS = 1e-12, 10.0
-"""Below the first variance there is none; beyond the second log odds ratio a term separates: there is no finite fit."""
-
-ADJUSTED_TERM = "length"
-"""The regression's term that is adjusted for and not tested."""
+MIN_EVENTS_PER_TERM = 10  # refusals, and acceptances, that a regression needs for each of its terms: a rule of thumb
+ADJUSTED_TERM = "length"  # the regression's term that is adjusted for and not tested
 
 ALL_TARGETS = "all targets"
 
@@ -174,8 +165,7 @@ def regression_terms(corpus: Corpus) -> pd.DataFrame:
 
     One column of 0 and 1 per strategy, the seed being the reference; risk and length (log number of words) in standard
     deviations over the corpus; similarity to the seed in standard deviations over the variants. Seeds get 0, the
-    variants' mean: their similarity to themselves is no measurement, and collinear with being the seed. So a strategy's
-    odds ratio compares its variants of average similarity with their seeds.
+    variants' mean: their similarity to themselves is no measurement, and collinear with being the seed.
     """
     variant = corpus["variant"] > 0
     length = np.log([max(len(split_words(text)), 1) for text in corpus["text"]])
@@ -194,12 +184,10 @@ def _standard(values: pd.Series) -> pd.Series:
 def refusal_odds_ratios(corpus: Corpus, scores: Mapping[str, Scores]) -> Table:
     """Regress refusal on strategy, surface risk and similarity to the seed, for each target and for all together.
 
-    Logistic regression by generalized estimating equations, with errors clustered by seed (ours). Odds ratios are per
-    standard deviation for risk and similarity, at equal length; a strategy's is at equal risk too. Every refusal
-    counts, with or without a CI. Columns: target, term, odds_ratio with its interval, p, p_holm, n, n_reject,
-    n_clusters, note. `ALL_TARGETS` has a term per target beside those shown, and needs two targets that have both
-    decisions. Holm's correction runs over all terms of all targets, and apart from them over those of `ALL_TARGETS`.
-    NaN with a `note` where nothing can be fitted; interval and p alone where a term's effect has no variance.
+    Every refusal counts, with or without a CI. Columns: target, term, odds_ratio (per standard deviation for risk and
+    similarity) with its interval, p, p_holm, n, n_reject, n_clusters, note. `ALL_TARGETS` has a term per target beside
+    those shown, needs two targets that have both decisions, and is apart in Holm's correction. NaN with a `note` where
+    nothing can be fitted; interval and p alone where a term's effect has no variance.
     """
     terms = regression_terms(corpus)
     rows, stacked = [], []
@@ -280,10 +268,10 @@ def _fit(frame: pd.DataFrame, refused: np.ndarray, cluster_ids: np.ndarray) -> t
     variance = np.diag(found.cov_params())
     if not found.converged or not np.isfinite(variance).all():
         return {}, "the fit does not converge"
-    if found.params[frame.columns].abs().max() > MAX_TERM_LOG_ODDS:
+    if found.params[frame.columns].abs().max() > 10:  # there is no finite fit
         return {}, "a term separates refusals from acceptances"
     # Where nothing varies between clusters, rounding decides between +1e-19 and -1e-19: neither is a variance.
-    deviation = np.sqrt(np.where(variance > MIN_LOG_ODDS_VARIANCE, variance, np.nan))
+    deviation = np.sqrt(np.where(variance > 1e-12, variance, np.nan))
     log_odds = found.params.to_numpy()
     low, high = (np.exp(log_odds - side * ndtri(0.025) * deviation) for side in (-1, 1))
     p = 2 * ndtr(-np.abs(log_odds) / deviation)

@@ -1,8 +1,6 @@
 """Compute the Confusion Index, Rate and Depth, excess and flips (`docs/method.md`, Metrics; Chance).
 
-CI(r) is the mean score of a rejection over its accepted neighbours; dataset CI is its mean over rejections; CR@tau is
-the share of rejections with CI(r) >= tau; CD (ours) is the standard deviation of CI(r). An undefined value is NaN with
-a reason, never 0. Intervals resample clusters and keep the neighbours.
+An undefined value is NaN with a reason, never 0. Intervals resample clusters and keep the neighbours.
 """
 
 import itertools
@@ -25,8 +23,7 @@ from paraguard_utils.core.neighbours import MIN_SIMILARITY
 from paraguard_utils.core.signals import PAPER_WEIGHTS, PPL_READINGS, ScoreWeights
 from paraguard_utils.schemas import Corpus, Labels, Pairs, Scores, Table
 
-CI_COLUMNS = {"relative": "ci", "clipped": "ci_clipped"}
-"""Columns of a scores file that hold CI, by reading."""
+CI_COLUMNS = {"relative": "ci", "clipped": "ci_clipped"}  # in a scores file, by reading
 
 
 def select_rejections(scores: Scores) -> Scores:
@@ -98,8 +95,8 @@ def pair_with_nearest_accepted(pairs: Pairs) -> pd.DataFrame:
 def cluster_excess(own: pd.DataFrame, values: ArrayLike) -> pd.Series:
     """Compute the primary (within-cluster) excess of any value of pairs, by cluster_id of every mixed cluster.
 
-    It is the mean value of the cluster's rejected-accepted pairs minus that of its accepted-accepted pairs; mixed are
-    clusters with at least one rejected and two accepted prompts. `own` has cluster_id and centre_label of each pair.
+    Mixed are clusters with at least one rejected and two accepted prompts; `own` has each pair's cluster_id and
+    centre_label.
     """
     codes, names = pd.factorize(own["cluster_id"], sort=True)
     cells = 2 * codes + (own["centre_label"] == "reject").to_numpy()
@@ -282,9 +279,7 @@ def compare_targets(
 
 
 def compare_orders(
-    estimates: Mapping[str, Mapping[str, Mapping[str, Estimate]]],
-    reference: str,
-    measures: Sequence[str] = HEADLINE_MEASURES,
+    estimates: Mapping[str, Mapping[str, Mapping[str, Estimate]]], reference: str, measures: Sequence[str]
 ) -> Table:
     """Compute how certain the order of any two targets is, and how probably another setting reverses it.
 

@@ -16,10 +16,7 @@ ArrayStatistic: TypeAlias = Callable[[np.ndarray], np.ndarray]
 
 
 class Evaluation(NamedTuple):
-    """What a store holds of one scored target (frames by kind, labels and traces in corpus order), and its settings.
-
-    `labeller` is the value of that parameter of 03.
-    """
+    """What a store holds of one scored target (frames by kind, labels and traces in corpus order), and its settings."""
 
     labels: Labels
     pairs: Pairs

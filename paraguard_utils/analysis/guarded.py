@@ -45,14 +45,10 @@ def estimate_guarded(
     return found | confusion.estimate_scores(corpus, pairs, scores, clusters, weights=settings.weights())
 
 
-def guarded_changes(
-    alone: Mapping[str, Estimate],
-    guarded: Mapping[str, Estimate],
-    measures: Sequence[str] = ("frr", "dr", "ci", "cr60", "cd"),
-) -> dict[str, float]:
-    """Return x_alone, x_guarded and x_change (guarded minus alone) of each measure x, with paired intervals."""
+def guarded_changes(alone: Mapping[str, Estimate], guarded: Mapping[str, Estimate]) -> dict[str, float]:
+    """Return x_alone, x_guarded and x_change (guarded minus alone) of FRR, DR, CI, CR@0.60 and CD, as `to_columns`."""
     found: dict[str, Estimate] = {}
-    for x in measures:
+    for x in ("frr", "dr", "ci", "cr60", "cd"):
         found |= {f"{x}_alone": alone[x], f"{x}_guarded": guarded[x], f"{x}_change": guarded[x] - alone[x]}
     return to_columns(found)
 
@@ -100,9 +96,6 @@ def guard_auc(benign: pd.DataFrame, twins: pd.DataFrame, clusters: ClusterBootst
     return {**to_columns(areas), "sees": judge_guard_auc(*areas["auc_equal_length"][1:])}
 
 
-_DETECTABLE = ("detectable", "detectable_before")
-
-
 def compare_twins(sides: Sequence[tuple[pd.DataFrame, pd.DataFrame]], clusters: ClusterBootstrap) -> dict[str, float]:
     """Say how far a system tells twins from the harmless clusters they are of, and how that differs between two sets.
 
@@ -115,16 +108,14 @@ def compare_twins(sides: Sequence[tuple[pd.DataFrame, pd.DataFrame]], clusters: 
     for benign, twins in sides:
         both = pd.concat([benign, twins], ignore_index=True)
         ids, harmful = unsafe.benign_cluster_of(both["cluster_id"]).to_numpy(), np.arange(len(both)) >= len(benign)
-        refused, score = both["refused"].to_numpy(float), both["score"].to_numpy(float)
+        refused = both["refused"].to_numpy(float)
         decided = ~np.isnan(refused)
         rates = [clusters.share(ids[part], refused[part] == 1) for part in (harmful & decided, ~harmful & decided)]
-        area = clusters.undefined()
-        if not np.isnan(score).all():
-            area = validity.estimate_auc(clusters, ids, harmful, score, None)
-        found.append({"apart": rates[0] - rates[1], "auc": area})
+        auc = validity.estimate_auc(clusters, ids, harmful, both["score"].to_numpy(float), None)
+        found.append({"apart": rates[0] - rates[1], "auc": auc})
     changes = {f"{name}_change": found[0][name] - found[1][name] for name in found[0]}
-    power = {name: POWER_ERRORS * one["apart"].error for name, one in zip(_DETECTABLE, found, strict=True)}
-    return to_columns(found[0] | changes) | power
+    power = [POWER_ERRORS * one["apart"].error for one in found]
+    return to_columns(found[0] | changes) | {"detectable": power[0], "detectable_before": power[1]}
 
 
 def tabulate_twin_sets(

@@ -19,8 +19,7 @@ from paraguard_utils.schemas import Corpus, Labels, Pairs, Scores, Table, Tokens
 from paraguard_utils.settings import Settings
 from paraguard_utils.stores import RECORDED, Store, frame_hash, read_meta
 
-PAIR_DECIMALS = 6
-"""Decimals of similarities and signals in a pairs file."""
+PAIR_DECIMALS = 6  # of similarities and signals in a pairs file
 
 _COMPARABLE = {"corpus", "labeller", "k", "weight_drift", "weight_prob_shift", "weight_ppl", "theta"}
 """What two runs must share for their rows to stand in one table."""
@@ -43,8 +42,7 @@ def read_scoring_traces(store: Store, corpus_name: str, corpus: Corpus, target: 
         name = surrogate.find_surrogate(target, known)
         if name is not None:
             lent = read_traces(place, corpus_name, corpus, name)
-            filled = surrogate.fill_from_surrogate(traces, level, lent).traces
-            return surrogate.retokenize(filled, lent), model_of_target(name)
+            return surrogate.retokenize(surrogate.fill_from_surrogate(traces, level, lent), lent), model_of_target(name)
     raise Missing(
         f"{target} tells {level!r} only, and no packaged model that could lend the rest was asked {corpus_name}; run "
         f"02_querying with --store {store.name}, the same corpus and system prompt, and model=smollm2-135m-instruct"
@@ -52,30 +50,17 @@ def read_scoring_traces(store: Store, corpus_name: str, corpus: Corpus, target: 
 
 
 def compute_pairs_and_scores(
-    store: Store,
-    corpus_name: str,
-    corpus: Corpus,
-    labels: Labels,
-    traces: Traces,
-    tokens: Tokens,
-    settings: Settings,
+    store: Store, corpus_name: str, corpus: Corpus, labels: Labels, traces: Traces, tokens: Tokens, settings: Settings
 ) -> tuple[Pairs, Scores]:
     """Compute a target's pairs and scores, with the tokens of its traces."""
     vectors = _read_vectors(store, corpus_name, tuple(corpus["text"]))
-    made = surrogate.mask_left_out(labels, surrogate.explain_left_out(traces))
-    frame = signals.compute_pairs(corpus, vectors, traces, made, tokens, settings.k)
-    scores = confusion.score_prompts(corpus, labels, frame, settings.weights(), settings.k, settings.theta)
-    return frame, scores
+    usable = surrogate.mask_left_out(labels, traces)
+    frame = signals.compute_pairs(corpus, vectors, traces, usable, tokens, settings.k)
+    return frame, confusion.score_prompts(corpus, labels, frame, settings.weights(), settings.k, settings.theta)
 
 
 def score_target(
-    store: Store,
-    corpus: Corpus,
-    target: str,
-    labels: Labels,
-    traces: Traces,
-    model_name: str,
-    settings: Settings,
+    store: Store, corpus: Corpus, target: str, labels: Labels, traces: Traces, model_name: str, settings: Settings
 ) -> tuple[Pairs, Scores]:
     """Compute a target's pairs and scores, and write both; a guard has another target's traces."""
     tokens = store.read_earlier("tokens", model_name)
@@ -156,10 +141,9 @@ def read_evaluations(
         store.read("scores", corpus_name, name)
         where, known = paths.display_path(path), Settings(**read_meta(path)["parameters"])
         made = (known.weights(), known.k, known.labeller)
-        other = "another k, labeller or weights" if wanted not in (None, made) else ""
-        if not other and any((one.weights, one.k, one.labeller) != made for one in found.values()):
-            other = f"other weights, k or labeller than {names[0]}"
-        if other:
+        wanted = wanted or made
+        if made != wanted:
+            other = "another k, labeller or weights" if settings else f"other weights, k or labeller than {names[0]}"
             raise DataError(f"{where}: scored with {other}; run 03_scoring again")
         traces, model = read_scoring_traces(store, corpus_name, corpus, name)
         labels = labelling.read_matching_labels(store, corpus_name, name, traces, known.labeller)
@@ -195,7 +179,6 @@ def read_guard_evaluations(
         if inputs["corpus"] != frame_hash(corpus) or inputs["labels"] != labelling.hash_labels(labels):
             where = paths.display_path(path)
             raise DataError(f"{where}: scores of another corpus or other decisions; run 05_guard_comparison again")
-        labels = select_prompts(labels, corpus)
         pairs, scores = (store.read(kind, corpus_name, name) for kind in ("pairs", "scores"))
-        found[name] = reference._replace(labels=labels, pairs=pairs, scores=scores)
+        found[name] = reference._replace(labels=select_prompts(labels, corpus), pairs=pairs, scores=scores)
     return found

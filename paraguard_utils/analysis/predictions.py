@@ -6,14 +6,13 @@ import numpy as np
 import pandas as pd
 
 from paraguard_utils import paths
+from paraguard_utils.core.measures import MEASURES
 from paraguard_utils.models.prompting import model_of_target
 from paraguard_utils.schemas import Table
 from paraguard_utils.settings import CORPUS
 
 PREDICTIONS_FILE = paths.DATA / "predictions.csv"
-
-SUBJECT_COLUMNS = ("target", "first", "second", "remedy", "guard", "score")
-"""Columns that say what a row of a table is about."""
+SUBJECT_COLUMNS = ("target", "first", "second", "remedy", "guard", "score")  # what a row is about
 
 VERDICT_COLUMNS = ("number", "about", "measure", "value", "value_low", "value_high", "verdict")
 
@@ -57,20 +56,12 @@ def judge_predictions(tables: Mapping[str, Table]) -> Table:
 
 
 MEASURE_TITLES = {
-    "dr": "DR",
-    "ci": "CI",
-    "cr60": "CR@0.60",
-    "cd": "CD",
-    "excess": "excess",
-    "flip_rate": "flip rate",
-    "flip_entropy": "flip entropy",
-    "agreement": "agreement (SSI)",
-    "pss": "PSS-like",
+    **{name: MEASURES[name].heading for name in ("dr", "ci", "cr60", "cd", "excess", "flip_rate")},
+    **{"flip_entropy": "flip entropy", "agreement": "agreement (SSI)", "pss": "PSS-like"},
 }
 """Measures that decisions and pairs give, and what they are called."""
 
-USUAL_REFUSAL_RATE = 0.2
-"""Refusal rate of the worlds in which wordings are compared."""
+USUAL_REFUSAL_RATE = 0.2  # refusal rate of the worlds in which wordings are compared
 
 SEEN_MODELS = ("smollm2-135m-instruct-q4_1", "qwen2.5-coder-0.5b-instruct-q4_k_m")
 """Models on whose answers disagreement was found, before predictions 1 to 8 were written."""

@@ -1,7 +1,4 @@
-"""Estimate from decisions alone whether asking again in other words helps.
-
-All of it ours (`docs/method.md`, Shared wording, rephrasing, triggers).
-"""
+"""Estimate from decisions alone whether asking again in other words helps (ours; `docs/method.md`)."""
 
 from collections.abc import Mapping
 
@@ -49,8 +46,7 @@ def rephrasing_row(
     refused = [int(side["rejected"].sum()) for side in (harmless, twins)]
     numbers = {"n_reject": refused[0], "n_reject_twins": refused[1], "n_twins": len(twins)}
     flags = {"few": too_few_for_odds(harmless), "few_twins": too_few_for_odds(harmless) or too_few_for_odds(twins)}
-    found = estimate_rephrasing(clusters, harmless, twins)
-    return {"target": target, **numbers, **to_columns(found), **flags}
+    return {"target": target, **numbers, **to_columns(estimate_rephrasing(clusters, harmless, twins)), **flags}
 
 
 def rephrasing_table(

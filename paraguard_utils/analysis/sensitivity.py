@@ -1,8 +1,4 @@
-"""How results change with the choices behind them (`docs/method.md`, Sensitivity and grid search).
-
-One choice is varied at a time, and every setting uses the same resampled clusters. The grid search is the paper's, its
-criterion ours.
-"""
+"""How results change with the choices behind them (`docs/method.md`, Sensitivity and grid search)."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
@@ -28,20 +24,12 @@ from paraguard_utils.schemas import Corpus, Pairs, Table
 from paraguard_utils.settings import Settings
 from paraguard_utils.stores import Store
 
-SettingEstimates: TypeAlias = dict[str, Any]
-"""Estimates by measure, and n, the number of rejections they rest on."""
+SettingEstimates: TypeAlias = dict[str, Any]  # estimates by measure, and n, the number of rejections they rest on
 
 EstimatesBySetting: TypeAlias = dict[str, dict[str, dict[str, SettingEstimates]]]
 
 MAX_K = 20
-
-VARIED_THETAS = (-1.0, 0.3, 0.4, 0.5, MIN_SIMILARITY, 0.7, 0.8, 0.9)
-"""Similarities below which a neighbour is left out; -1 leaves out none."""
-
-CONTRAST_SCALINGS = {**PPL_READINGS, "minmax": "ppl_minmax"}
-DRIFT_SPACES = {"target": "drift", "target, centred": "drift_centred", "encoder": "drift_encoder"}
-NEIGHBOUR_DIMENSIONS = ("k", "theta", "neighbours")
-"""Dimensions that cannot move the excess."""
+NEIGHBOUR_DIMENSIONS = ("k", "theta", "neighbours")  # dimensions that cannot move the excess
 
 ORDERED_MEASURES = ("frr", "flip_rate", "ci", "cr60", "cd", "cr", "excess")
 """Measures by which targets are ordered, where a dimension has them; `cr` is CR at the tau varied."""
@@ -98,8 +86,7 @@ def encoder_drifts(store: Store, name: str, first: Sequence[str], second: Sequen
         drifts |= {key: drift(own[a], own[b]) for key, (a, b) in missing.items()}
     if not store.recorded and (missing or not store.has(*where)):
         frame = pd.DataFrame([(*key, value) for key, value in drifts.items()], columns=names)
-        meta = {"encoder": encoder.ENCODER_NAME, "weights": MINILM_FILE.sha256}
-        store.write(*where, frame=frame, meta=meta)
+        store.write(*where, frame=frame, meta={"encoder": encoder.ENCODER_NAME, "weights": MINILM_FILE.sha256})
     return np.array([drifts[key] for key in keys], float)
 
 
@@ -129,9 +116,7 @@ def prepare_pairs(frame: Pairs, corpus: Corpus, perplexities: np.ndarray) -> pd.
     return frame
 
 
-def mark_used_pairs(
-    frame: pd.DataFrame, k: int = N_NEIGHBOURS, theta: float = -1.0, scope: str = "corpus"
-) -> np.ndarray:
+def mark_used_pairs(frame: pd.DataFrame, k: int = N_NEIGHBOURS, theta: float = -1, scope: str = "corpus") -> np.ndarray:
     """Mark the pairs that CI averages over: the k nearest of a scope ("corpus" or "own cluster"), theta similar."""
     rank = frame["rank"] if scope == "corpus" else frame["own_rank"]
     return rank.le(k).fillna(False).to_numpy(bool) & (frame["similarity"] >= theta).to_numpy()
@@ -145,14 +130,6 @@ def ci_of_rejections(frame: pd.DataFrame, scores: np.ndarray, near: np.ndarray) 
     return pd.Index(cluster[np.unique(centres, return_index=True)[1]]), means.to_numpy()
 
 
-def estimate_setting(
-    clusters: ClusterBootstrap, frame: pd.DataFrame, scores: np.ndarray, near: np.ndarray
-) -> SettingEstimates:
-    """Estimate ci, cr60 and cd under one setting (`ci_of_rejections`), and count rejections, n."""
-    ids, ci = ci_of_rejections(frame, scores, near)
-    return {"n": len(ci), **estimate_confusion(clusters, ids, ci, taus=(0.60,))}
-
-
 def vary_settings(clusters: ClusterBootstrap, frames: Mapping[str, pd.DataFrame]) -> EstimatesBySetting:
     """Estimate every target (`pairs_for_settings`) under every setting but the labeller's, with the primary excess."""
     found: EstimatesBySetting = {}
@@ -160,7 +137,8 @@ def vary_settings(clusters: ClusterBootstrap, frames: Mapping[str, pd.DataFrame]
         same = frame["same_cluster"].to_numpy()
         own = frame.loc[same, ["cluster_id", "centre_label"]]
         for dimension, setting, scores, near in _settings(frame):
-            estimate = estimate_setting(clusters, frame, scores, near)
+            ids, ci = ci_of_rejections(frame, scores, near)
+            estimate: SettingEstimates = {"n": len(ci), **estimate_confusion(clusters, ids, ci, taus=(0.60,))}
             if dimension not in NEIGHBOUR_DIMENSIONS:
                 estimate["excess"] = confusion.estimate_excess(clusters, own, scores[same])
             found.setdefault(dimension, {}).setdefault(setting, {})[name] = estimate
@@ -178,14 +156,14 @@ def _settings(frame: pd.DataFrame) -> Iterator[tuple[str, str, np.ndarray, np.nd
         yield "weights", name, signals.score_pairs(frame, weights).to_numpy(), usual
     for k in range(1, MAX_K + 1):
         yield "k", str(k), scores, mark_used_pairs(frame, k)
-    for theta in VARIED_THETAS:
+    for theta in (-1.0, 0.3, 0.4, 0.5, MIN_SIMILARITY, 0.7, 0.8, 0.9):  # -1 leaves out none
         yield "theta", "none" if theta < 0 else f"{theta:.2f}", scores, mark_used_pairs(frame, theta=theta)
-    for name, column in CONTRAST_SCALINGS.items():
+    for name, column in {**PPL_READINGS, "minmax": "ppl_minmax"}.items():
         scaled = frame.assign(ppl_relative=frame[column])
         if name == "minmax":
             scaled = scaled.assign(drift=frame["drift_minmax"], prob_shift=frame["prob_shift_minmax"])
         yield "scaling", name, signals.score_pairs(scaled).to_numpy(), usual
-    for name, column in DRIFT_SPACES.items():
+    for name, column in {"target": "drift", "target, centred": "drift_centred", "encoder": "drift_encoder"}.items():
         moved = signals.score_pairs(frame.assign(drift=frame[column])).fillna(0)  # pairs that nothing uses
         yield "drift space", name, moved.to_numpy(), usual
     for scope in ("corpus", "own cluster"):
@@ -215,11 +193,8 @@ def vary_labeller(
             counts = {f"n_{label}": int((labels["label"] == label).sum()) for label in ("reject", "accept")}
             n = len(confusion.select_rejections(scores))
             rows.append({"labeller": labeller, "target": name, **counts, "few": n < MIN_REFUSALS})
-            found[labeller][name] = {
-                "n": n,
-                **confusion.estimate_rates(corpus, labels, clusters),
-                **confusion.estimate_scores(corpus, frame, scores, clusters, weights=settings.weights()),
-            }
+            estimates = confusion.estimate_scores(corpus, frame, scores, clusters, weights=settings.weights())
+            found[labeller][name] = {"n": n, **confusion.estimate_rates(corpus, labels, clusters), **estimates}
     return pd.DataFrame(rows), found
 
 
@@ -267,8 +242,7 @@ def count_sure_orders(orders: Table, table: Table) -> Table:
         ever = up.any(axis=1), down.any(axis=1)
         counts = (always.sum(), (ever[0] | ever[1]).sum(), (ever[0] & ever[1]).sum())
         rows.append((dimension, measure, higher.shape[1], len(higher), *map(int, counts)))
-    names = ["dimension", "measure", "settings", "pairs", "always", "sometimes", "reversed"]
-    return pd.DataFrame(rows, columns=names)
+    return pd.DataFrame(rows, columns=["dimension", "measure", "settings", "pairs", "always", "sometimes", "reversed"])
 
 
 def weight_grid() -> dict[str, ScoreWeights]:
@@ -278,9 +252,7 @@ def weight_grid() -> dict[str, ScoreWeights]:
     return {f"{weights.drift:g}/{weights.prob_shift:g}/{weights.ppl:g}": weights for weights in made}
 
 
-def pair_separation(
-    own: pd.DataFrame, weights: Sequence[ScoreWeights], reading: str = "relative"
-) -> tuple[np.ndarray, np.ndarray]:
+def pair_separation(own: pd.DataFrame, weights: Sequence[ScoreWeights], reading: str) -> tuple[np.ndarray, np.ndarray]:
     """Compute how well each of m weights tells rejected-accepted from accepted-accepted pairs of a cluster (ours).
 
     Returns the ids of the mixed clusters in `own` (`confusion.select_own_pairs`), and for each, shape (clusters, m),
@@ -302,13 +274,12 @@ def pair_separation(
 def search_weights(clusters: ClusterBootstrap, own: Mapping[str, pd.DataFrame], seed: int = SEED) -> Table:
     """Search the weights that tell rejected-accepted pairs best, cross-validated, with and without ProbShift.
 
-    The criterion (ours) is the mean over mixed clusters of `pair_separation`. In each of `SEARCH_FOLDS` folds the
-    weights are chosen on the other folds' clusters, which intervals keep. `own` has what `confusion.select_own_pairs`
-    returns, by target; the row `all targets` pools their clusters. Columns: target, reading, prob_shift (with /
-    without), n_mixed, few (fewer than 10), best: the weights with the highest criterion on all clusters; auc_best,
-    their criterion there; with intervals auc_held_out, that of each fold's choice on the clusters left out, auc_paper,
-    that of the paper's weights, and gain, held out minus paper; chosen: the folds' choices. NaN below two clusters a
-    fold.
+    The criterion is the mean of `pair_separation`; intervals keep the folds' choices. `own` has what
+    `confusion.select_own_pairs` returns, by target; the row `all targets` pools their clusters. Columns: target,
+    reading, prob_shift (with / without), n_mixed, few (fewer than 10), best: the weights with the highest criterion on
+    all clusters; auc_best, their criterion there; with intervals auc_held_out, that of each fold's choice on the
+    clusters left out, auc_paper, that of the paper's weights, and gain, held out minus paper; chosen: the folds'
+    choices. NaN below two clusters a fold.
     """
     grid, rest = weight_grid(), PAPER_WEIGHTS.without_prob_shift()
     assert rest is not None  # Drift and the PPL contrast have weight

@@ -1,8 +1,4 @@
-"""What a server tells of a model, and how a surrogate fills in the rest (`docs/method.md`, Black-box proxies).
-
-A signal has one source for all prompts, and decisions are always the target's own. How far CI is then that of the model
-itself is measured on targets of which everything is known: the same rejections and neighbours, other signals.
-"""
+"""What a server tells of a model, and how a surrogate fills in the rest (`docs/method.md`, Black-box proxies)."""
 
 from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -27,18 +23,10 @@ DISCLOSURE_LEVELS = LEVEL_FULL, LEVEL_ANSWER_TOKENS, LEVEL_TEXT = "full", "answe
 SURROGATE_MODELS = ("smollm2-135m-instruct-q4_1", "qwen2.5-coder-0.5b-instruct-q4_k_m")
 """Models that stand in for what is not told: the first that is not the target's own."""
 
-MIN_SCORED_DRAWS = 4
-"""Scored draws from which a prompt has a probability of being rejected."""
+MIN_SCORED_DRAWS = 4  # scored draws from which a prompt has a probability of being rejected
 
 _WORDS = ["token_ids", "token_nll", "user_start", "user_end"]
 _FIRST = ["next_ids", "next_logprobs", "tail_mass"]
-
-
-class FilledTraces(NamedTuple):
-    """A target's completed traces, and why a prompt cannot be compared and has NaN; "" where it can."""
-
-    traces: Traces
-    left_out: pd.Series
 
 
 def find_surrogate(target: str, there: Container[str]) -> str | None:
@@ -50,18 +38,14 @@ def find_surrogate(target: str, there: Container[str]) -> str | None:
 
 def fill_from_surrogate(
     own: Traces, level: str, surrogate: Traces, samples: pd.DataFrame | None = None, top: int | None = None
-) -> FilledTraces:
+) -> Traces:
     """Complete a target's traces at one of `DISCLOSURE_LEVELS` with a surrogate's; rows stay in the order of `own`.
 
-    What the level of `own` does not tell may hold anything. With drawn answers (`samples`, at `text` only) ProbShift is
-    that of the decision; `top` keeps so many first tokens. Drift is not in a trace: take `DriftCache.share` of
-    `align_traces` traces of the surrogate and its tokens. A DataError says that the surrogate was not asked a prompt,
-    or that its trace lacks what it should give; a ValueError that the level has no use for `samples` or `top`.
+    What the level of `own` does not tell may hold anything; what its source lacks gives NaN (`is_comparable`). With
+    drawn answers (`samples`, at `text` only) ProbShift is that of the decision; `top` keeps so many first tokens. Drift
+    is not in a trace: take `DriftCache.share` of `align_traces` traces of the surrogate and its tokens. A DataError
+    says that the surrogate was not asked a prompt, or that its trace lacks what it should give.
     """
-    if level not in DISCLOSURE_LEVELS:
-        raise ValueError(f"there is no level {level!r}; there are {', '.join(DISCLOSURE_LEVELS)}")
-    if (samples is not None and level != LEVEL_TEXT) or (top is not None and level == LEVEL_TEXT):
-        raise ValueError(f"at the level {level!r}, samples or top have no use")
     surrogate = align_traces(surrogate, own["prompt_id"])
     words = own if level == LEVEL_FULL else surrogate
     first = surrogate if level == LEVEL_TEXT else own
@@ -74,8 +58,6 @@ def fill_from_surrogate(
     if broken.any():
         name = own["prompt_id"].iloc[int(broken.argmax())]
         raise DataError(f"the surrogate's trace of {name} is not complete; ask it again")
-    missing = _NO_FIRST if samples is None else f"fewer than {MIN_SCORED_DRAWS} scored draws"
-    reasons = np.select([no_words, no_first], [_NO_WORDS, missing], "")
     # What is not there gives NaN, and nothing else.
     nothing = {"token_nll": np.array([np.nan]), "user_start": 0, "user_end": 1}
     nothing |= {"next_ids": np.empty(0, int), "next_logprobs": np.empty(0), "tail_mass": np.nan}
@@ -84,7 +66,7 @@ def fill_from_surrogate(
     for name, (source, gone) in sources.items():
         column = [nothing.get(name, kept) if lost else kept for kept, lost in zip(source[name], gone, strict=True)]
         columns[name] = pd.Series(column, own.index)
-    return FilledTraces(own.assign(**columns), pd.Series(reasons, own.index, name="left_out"))
+    return own.assign(**columns)
 
 
 def retokenize(traces: Traces, surrogate: Traces) -> Traces:
@@ -95,13 +77,9 @@ def retokenize(traces: Traces, surrogate: Traces) -> Traces:
     return traces.assign(**surrogate[_WORDS].assign(token_nll=pd.Series(flat, traces.index)))
 
 
-_NO_WORDS, _NO_FIRST = "words without log-probability", "first token without probability"
-
-
-def explain_left_out(traces: Traces) -> pd.Series:
-    """Return why a prompt cannot be compared, by row; "" where it can, as each of a local model's can."""
-    found = np.select([~_has_words(traces), ~_has_first(traces)], [_NO_WORDS, _NO_FIRST], "")
-    return pd.Series(found, traces.index, name="left_out")
+def is_comparable(traces: Traces) -> np.ndarray:
+    """Mark the prompts whose traces hold what signals are made of, as each of a local model's does."""
+    return _has_words(traces) & _has_first(traces)
 
 
 def align_traces(traces: Traces, prompt_ids: Sequence[str] | pd.Series) -> Traces:
@@ -115,8 +93,6 @@ def align_traces(traces: Traces, prompt_ids: Sequence[str] | pd.Series) -> Trace
 
 def keep_top_tokens(traces: pd.DataFrame, top: int) -> pd.DataFrame:
     """Keep the likeliest first tokens of each answer, ties by token id; the mass of the others goes to tail_mass."""
-    if top < 1:
-        raise ValueError(f"top is {top}, and one token at least is kept")
     rows = []
     for ids, logprobs, tail in traces[_FIRST].itertuples(index=False):
         ids, logprobs = np.asarray(ids), np.asarray(logprobs, np.float64)
@@ -142,9 +118,9 @@ def first_token_from_samples(prompt_ids: pd.Series, samples: pd.DataFrame) -> pd
     return pd.DataFrame(rows, columns=_FIRST).assign(prompt_id=prompt_ids.to_numpy())
 
 
-def mask_left_out(labels: Labels, left_out: pd.Series) -> Labels:
-    """Return labels with which pairs are made: what is left out is `unparsed`, neither a centre nor a neighbour."""
-    return labels.assign(label=np.where(left_out.to_numpy() == "", labels["label"], "unparsed"))
+def mask_left_out(labels: Labels, traces: Traces) -> Labels:
+    """Return labels with which pairs are made: what has no signals is `unparsed`, neither a centre nor a neighbour."""
+    return labels.assign(label=np.where(is_comparable(traces), labels["label"], "unparsed"))
 
 
 def _has_words(traces: pd.DataFrame) -> np.ndarray:
@@ -161,29 +137,19 @@ def _has_first(traces: pd.DataFrame) -> np.ndarray:
     return np.array(found, bool)
 
 
-class DisclosureSetting(NamedTuple):
-    """A level, how many first tokens are told, and whether answers are drawn."""
-
-    level: str
-    top: int | None = None
-    draws: bool = False
-
-
 DISCLOSURE_SETTINGS = {
-    "full": DisclosureSetting(LEVEL_FULL),
-    "answer tokens, 20": DisclosureSetting(LEVEL_ANSWER_TOKENS, 20),
-    "answer tokens, 5": DisclosureSetting(LEVEL_ANSWER_TOKENS, 5),
-    "text, drawn": DisclosureSetting(LEVEL_TEXT, draws=True),
-    "text": DisclosureSetting(LEVEL_TEXT),
+    "full": (LEVEL_FULL, None, False),
+    "answer tokens, 20": (LEVEL_ANSWER_TOKENS, 20, False),
+    "answer tokens, 5": (LEVEL_ANSWER_TOKENS, 5, False),
+    "text, drawn": (LEVEL_TEXT, None, True),
+    "text": (LEVEL_TEXT, None, False),
 }
+"""By name a level, how many first tokens are told (None: all there are), and whether answers are drawn."""
 
 SURROGATE_MEASURES = ("ci", "cr60", "cd", "excess")
 
-ALL_PROMPTS, DRAWN_PROMPTS = "all", "drawn"
-"""The prompts that are compared: those of the corpus, or those that were answered several times."""
-
-MIN_ORDER_PROBABILITY = 0.95
-"""Bootstrap probability from which an order of two targets is called sure."""
+ALL_PROMPTS, DRAWN_PROMPTS = "all", "drawn"  # what is compared: all prompts, or those answered several times
+MIN_ORDER_PROBABILITY = 0.95  # bootstrap probability from which an order of two targets is called sure
 
 
 class SurrogateComparison(NamedTuple):
@@ -249,10 +215,9 @@ def _compared(
     """Score one target at every setting and in both readings."""
     clusters = ClusterBootstrap(corpus["cluster_id"], settings.resamples, settings.seed)
 
-    def scored(made: FilledTraces, drifts: signals.DriftCache) -> tuple[Scores, dict[str, dict[str, Estimate]]]:
+    def scored(made: Traces, drifts: signals.DriftCache) -> tuple[Scores, dict[str, dict[str, Estimate]]]:
         # What is left out is in no pair; isolation counts its decision.
-        labels = mask_left_out(one.labels, made.left_out)
-        pairs = signals.compute_pairs(corpus, vectors, made.traces, labels, drifts, one.k)
+        pairs = signals.compute_pairs(corpus, vectors, made, mask_left_out(one.labels, made), drifts, one.k)
         scores = confusion.score_prompts(corpus, one.labels, pairs, one.weights, one.k)
         return scores, {
             reading: confusion.estimate_scores(corpus, pairs, scores, clusters, reading, one.weights)
@@ -260,15 +225,14 @@ def _compared(
         }
 
     drifts, lent = (signals.DriftCache.share(side.traces, side.tokens) for side in (one, surrogate))
-    own, usual = scored(FilledTraces(one.traces, pd.Series("", one.traces.index)), drifts)
+    own, usual = scored(one.traces, drifts)
     found = []
-    for name, setting in DISCLOSURE_SETTINGS.items():
-        if setting.draws and samples is None:
+    for name, (level, top, drawn) in DISCLOSURE_SETTINGS.items():
+        if drawn and samples is None:
             continue
-        draws = samples if setting.draws else None
-        made = fill_from_surrogate(one.traces, setting.level, surrogate.traces, draws, setting.top)
+        made = fill_from_surrogate(one.traces, level, surrogate.traces, samples if drawn else None, top)
         told, estimates = scored(made, lent)
-        left_out = int((made.left_out != "").sum())
+        left_out = int((~is_comparable(made)).sum())
         for reading, column in CI_COLUMNS.items():
             both = own.merge(told[["prompt_id", column]], on="prompt_id", suffixes=("", "_told"))
             both = both[both["label"] == "reject"].dropna(subset=[column, f"{column}_told"])

@@ -1,7 +1,7 @@
 """Test which charged words make a target refuse, by matched pairs inside clusters (ours; `docs/method.md`)."""
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -13,21 +13,11 @@ from paraguard_utils.analysis.multiple_testing import adjust_holm
 from paraguard_utils.analysis.wording import NEAR_COPY_STRATEGIES
 from paraguard_utils.schemas import Corpus, Labels, Table
 
-MIN_VARIED_CLUSTERS = 8
-"""A term or family is tested if so many clusters hold near-copies with it and without it."""
+MIN_VARIED_CLUSTERS = 8  # a term or family is tested if so many clusters hold near-copies with it and without it
+MAX_LOG_ODDS = 30.0  # the largest logarithm of an odds ratio that is searched
 
-TRIGGER_LEVEL = 0.05
-"""Adjusted p below which a term that raises the odds is called a trigger."""
-
-MAX_LOG_ODDS = 30.0
-"""The largest logarithm of an odds ratio that is searched."""
-
-
-class TermExposure(NamedTuple):
-    """Which prompts of a corpus hold something of a kind: a "term" or a "family"."""
-
-    kind: str
-    exposed: np.ndarray
+TermExposure: TypeAlias = tuple[str, np.ndarray]
+"""A kind, "term" or "family", and which prompts of a corpus hold something of it."""
 
 
 def find_exposures(
@@ -39,16 +29,16 @@ def find_exposures(
     """
     near = corpus["strategy"].isin(NEAR_COPY_STRATEGIES).to_numpy()
     hits = pd.DataFrame(dict(terms))
-    found = {name: TermExposure("term", hits[name].to_numpy()) for name in hits}
+    found = {name: ("term", hits[name].to_numpy()) for name in hits}
     for family in sorted({families[name] for name in hits}):
         own = [name for name in hits if families[name] == family]
-        found[family] = TermExposure("family", hits[own].any(axis=1).to_numpy())
+        found[family] = ("family", hits[own].any(axis=1).to_numpy())
 
-    def varies(one: TermExposure) -> bool:
-        shares = pd.Series(one.exposed[near]).groupby(corpus["cluster_id"].to_numpy()[near]).mean()
+    def varies(exposed: np.ndarray) -> bool:
+        shares = pd.Series(exposed[near]).groupby(corpus["cluster_id"].to_numpy()[near]).mean()
         return ((shares > 0) & (shares < 1)).sum() >= MIN_VARIED_CLUSTERS
 
-    return {name: one for name, one in found.items() if varies(one)}
+    return {name: (kind, exposed) for name, (kind, exposed) in found.items() if varies(exposed)}
 
 
 def conditional_odds_ratio(
@@ -99,8 +89,8 @@ def trigger_table(target: str, corpus: Corpus, labels: Labels, tested: dict[str,
     refused = (labels["label"] == "reject").to_numpy()
     frame = pd.DataFrame({"cluster": corpus["cluster_id"].to_numpy(), "refused": refused, "n": 1})[near]
     rows = []
-    for name, one in tested.items():
-        own = frame.assign(exposed=one.exposed[near])
+    for name, (kind, holds) in tested.items():
+        own = frame.assign(exposed=holds[near])
         sums = own.assign(both=own["exposed"] & own["refused"]).groupby("cluster").sum()
         varied = sums[(sums["exposed"] > 0) & (sums["exposed"] < sums["n"])]
         telling = varied[(varied["refused"] > 0) & (varied["refused"] < varied["n"])]
@@ -108,11 +98,11 @@ def trigger_table(target: str, corpus: Corpus, labels: Labels, tested: dict[str,
         n, exposed, refused, both = varied[keys].sum()
         shares = (both / exposed, (refused - both) / (n - exposed)) if len(varied) else (np.nan, np.nan)
         odds = conditional_odds_ratio(*telling[keys].to_numpy(int).T)
-        rows.append((target, name, one.kind, len(telling), *shares, *odds))
+        rows.append((target, name, kind, len(telling), *shares, *odds))
     rates, ratio = ["frr_exposed", "frr_unexposed"], ["odds_ratio", "odds_ratio_low", "odds_ratio_high"]
     found = pd.DataFrame(rows, columns=["target", "term", "kind", "n_clusters", *rates, *ratio, "p"])
     found["p_holm"] = adjust_holm(found["p"])
-    trigger = (found["p_holm"] < TRIGGER_LEVEL) & (found["odds_ratio"] > 1)
+    trigger = (found["p_holm"] < 0.05) & (found["odds_ratio"] > 1)
     found = found.assign(trigger=trigger, wrapper=target.rpartition("--")[2])
     return found.sort_values(["p", "term"], ignore_index=True).assign(leads=lambda rows: rows.index == 0)
 

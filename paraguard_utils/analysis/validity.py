@@ -14,24 +14,17 @@ from paraguard_utils.analysis.confusion import CI_COLUMNS
 from paraguard_utils.analysis.evaluation import Evaluation
 from paraguard_utils.core import disagreement
 from paraguard_utils.core.confusion import N_NEIGHBOURS
-from paraguard_utils.core.estimates import MIN_REFUSALS, ClusterBootstrap, Estimate, to_columns
+from paraguard_utils.core.estimates import MIN_REFUSALS, ClusterBootstrap, Estimate, Strings, to_columns
 from paraguard_utils.core.signals import PAPER_WEIGHTS, PPL_READINGS, ScoreWeights
 from paraguard_utils.core.vectors import normalize_rows, paired_cosine_similarity
 from paraguard_utils.core.wording import list_cluster_pairs
 from paraguard_utils.core.words import jaccard
 from paraguard_utils.schemas import Corpus, Labels, Pairs, Scores, Table, Traces
 
-MATCHING_BINS = 5
-"""Bins of ln PPL and of length, by quantiles of all scored prompts."""
-
-VARIOGRAM_EDGES = (-1.0, 0.2, 0.4, 0.6, 0.8, 0.9, 0.95, 1.01)
-"""Ends of the variogram's bins of cosine."""
-
-NEAR_SIMILARITY, NEAR_OVERLAP = 0.95, 0.8
-"""Two prompts are near-identical from this cosine or this content-word overlap on (ours)."""
-
-MIN_RANKED_TARGETS, MIN_TARGETS_WITH_INTERVAL = 8, 5
-"""Targets needed for a rank correlation over targets, and for one that is shown with its interval."""
+MATCHING_BINS = 5  # bins of ln PPL and of length, by quantiles of all scored prompts
+VARIOGRAM_EDGES = (-1.0, 0.2, 0.4, 0.6, 0.8, 0.9, 0.95, 1.01)  # ends of the variogram's bins of cosine
+NEAR_SIMILARITY, NEAR_OVERLAP = 0.95, 0.8  # near-identical from this cosine or content-word overlap on (ours)
+MIN_RANKED_TARGETS, MIN_TARGETS_WITH_INTERVAL = 8, 5  # for a rank correlation over targets; for one with its interval
 
 
 def pair_held_out(corpus: Corpus, labels: Labels) -> pd.DataFrame:
@@ -50,9 +43,7 @@ def pair_held_out(corpus: Corpus, labels: Labels) -> pd.DataFrame:
     return both[["prompt_id", "held_out", "cluster_id", "accepted"]].assign(isolation=isolation)
 
 
-def ci_without_held_out(
-    held: pd.DataFrame, pairs: Pairs, reading: str = "relative", k: int = N_NEIGHBOURS
-) -> np.ndarray:
+def ci_without_held_out(held: pd.DataFrame, pairs: Pairs, reading: str, k: int = N_NEIGHBOURS) -> np.ndarray:
     """Compute CI(r) over the k nearest accepted prompts (k + 1 ranks of `pairs`) but the one held out; NaN without."""
     near = pairs[(pairs["centre_label"] == "reject") & signals.is_ranked(pairs, k + 1)]
     near = near.assign(score=signals.score_pairs(near, reading=reading))[["centre_id", "neighbour_id", "rank", "score"]]
@@ -62,11 +53,7 @@ def ci_without_held_out(
 
 
 def estimate_auc(
-    clusters: ClusterBootstrap,
-    cluster_ids: Sequence[str],
-    outcome: np.ndarray,
-    scores: np.ndarray,
-    strata: np.ndarray | None = None,
+    clusters: ClusterBootstrap, cluster_ids: Strings, outcome: np.ndarray, scores: np.ndarray, strata: np.ndarray | None
 ) -> Estimate:
     """Estimate the area under the ROC curve of scores for a bool outcome, ties counted half, resampling clusters.
 
@@ -106,8 +93,7 @@ def matched_disagreement_ratio(
 ) -> Estimate:
     """Estimate DR with pairs of two clusters matched to pairs of one cluster on ln PPL and length.
 
-    Each prompt falls into one of `MATCHING_BINS` by `MATCHING_BINS` cells. Pairs of two clusters count as often as
-    pairs of one fall into the same two cells; cells without pairs of two clusters are left out.
+    Each prompt falls into one of `MATCHING_BINS` by `MATCHING_BINS` cells; cells without pairs of two are left out.
     """
     scored = evaluation.is_paired(corpus, labels)
     if not scored.any():
@@ -158,13 +144,7 @@ def near_identical_ratio(corpus: Corpus, labels: Labels, vectors: np.ndarray, cl
     return Estimate(found.value / between, found.low / between, found.high / between, found.draws / between)
 
 
-def decision_variogram(
-    corpus: Corpus,
-    labels: Labels,
-    vectors: np.ndarray,
-    clusters: ClusterBootstrap,
-    edges: Sequence[float] = VARIOGRAM_EDGES,
-) -> pd.DataFrame:
+def decision_variogram(corpus: Corpus, labels: Labels, vectors: np.ndarray, clusters: ClusterBootstrap) -> pd.DataFrame:
     """Compute how often prompts are decided differently by how similar they are: a variogram of decisions.
 
     Columns: scope ("one cluster", "two clusters"), low_edge, high_edge (of the bin of cosine), pairs, ratio: the share
@@ -177,9 +157,9 @@ def decision_variogram(
     cosine = (units @ units.T)[first, second]
     same, differ = names[first] == names[second], rejected[first] != rejected[second]
     base = differ[~same].mean()
-    place = np.digitize(cosine, edges) - 1
+    place = np.digitize(cosine, VARIOGRAM_EDGES) - 1
     rows = []
-    for number, (low, high) in enumerate(itertools.pairwise(edges)):
+    for number, (low, high) in enumerate(itertools.pairwise(VARIOGRAM_EDGES)):
         for scope, of in (("one cluster", same), ("two clusters", ~same)):
             chosen = of & (place == number)
             value, *ends = differ[chosen].mean() if chosen.any() else np.nan, np.nan, np.nan
@@ -191,12 +171,7 @@ def decision_variogram(
 
 
 def estimate_measures(
-    corpus: Corpus,
-    labels: Labels,
-    pairs: Pairs,
-    scores: Scores,
-    clusters: ClusterBootstrap,
-    weights: ScoreWeights = PAPER_WEIGHTS,
+    corpus: Corpus, labels: Labels, pairs: Pairs, scores: Scores, clusters: ClusterBootstrap, weights: ScoreWeights
 ) -> dict[str, Estimate]:
     """Estimate what `confusion.estimate_rates`, `estimate_scores` and `sensitivity_indices` do."""
     return {
@@ -225,7 +200,7 @@ def compare_wording_halves(target: str, corpus: Corpus, one: Evaluation, cluster
         for inside in (True, False):
             own, near, scored = (one.isin(upper).to_numpy() == inside for one in cluster_of)
             given = (corpus[own], one.labels[own], one.pairs[near], one.scores[scored])
-            halves.append(estimate_measures(*given, clusters))
+            halves.append(estimate_measures(*given, clusters, PAPER_WEIGHTS))
             counts += [(one.labels["label"][own] == label).sum() for label in ("accept", "reject")]
         for measure, higher in halves[0].items():
             row = {"target": target, "wording": wording, "measure": measure, "few": min(counts) < MIN_REFUSALS}
@@ -262,15 +237,13 @@ def validity_row(
     scores = {"isolation": held["isolation"].to_numpy(float)}
     scores |= {ci: ci_without_held_out(held, pairs, reading) for reading, ci in CI_COLUMNS.items()}
     ids, accepted = held["cluster_id"].to_numpy(), held["accepted"].to_numpy()
-    found = {f"auc_{name}": estimate_auc(clusters, ids, accepted, values) for name, values in scores.items()}
+    found = {f"auc_{name}": estimate_auc(clusters, ids, accepted, values, None) for name, values in scores.items()}
     wording = signals.trace_lengths(one.traces), signals.trace_perplexity(one.traces)
-    ratios = {
-        "matched": matched_disagreement_ratio(corpus, one.labels, *wording, clusters),
-        "near": near_identical_ratio(corpus, one.labels, vectors, clusters),
-    }
+    matched = matched_disagreement_ratio(corpus, one.labels, *wording, clusters)
+    near = near_identical_ratio(corpus, one.labels, vectors, clusters)
     dr = disagreement.estimate_disagreement(clusters, evaluation.count_label_decisions(corpus, one.labels))
-    found |= {"dr_matched": ratios["matched"], "dr_near_identical": ratios["near"]}
-    found |= {f"{name}_change": ratio - dr for name, ratio in ratios.items()}
+    found |= {"dr_matched": matched, "dr_near_identical": near}
+    found |= {"matched_change": matched - dr, "near_change": near - dr}
     found |= sensitivity_indices(corpus, one.labels, clusters)
     return {"target": target, "pairs": len(held), **to_columns(found)}
 
@@ -414,8 +387,7 @@ COVARIATE_TITLES = {
 SIGNAL_TITLES = {"drift": "Drift", "prob_shift": "ProbShift", "ppl": "PPL contrast"}
 """The three parts of the score: CI is the weighted sum of their means."""
 
-CORRELATION_LIMIT = 0.7
-"""The lower edge of the paper's break condition on the correlation with similarity."""
+CORRELATION_LIMIT = 0.7  # the lower edge of the paper's break condition on the correlation with similarity
 
 
 def ci_covariates(

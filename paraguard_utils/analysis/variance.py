@@ -13,7 +13,6 @@ from paraguard_utils.core.words import split_words
 from paraguard_utils.schemas import STRATEGIES, Corpus, Labels, Table
 
 N_STYLE_FOLDS = 10
-RIDGE_PENALTIES = tuple(10.0**power for power in range(-2, 5))
 
 VARIANCE_PARTS = ("meaning", "style", "wording", "dice")
 """Parts of the variance: `wording` is what style does not explain, `dice` is chance (asking again)."""
@@ -48,11 +47,11 @@ def style_residuals(cluster_ids: np.ndarray, values: np.ndarray, features: pd.Da
     names = np.unique(cluster_ids)
     fold = dict(zip(np.random.default_rng(SEED).permutation(names), np.arange(len(names)) % N_STYLE_FOLDS, strict=True))
     folds = np.array([fold[name] for name in cluster_ids])
-    left = y.copy()
+    left, penalties = y.copy(), [10.0**power for power in range(-2, 5)]
     for number in range(N_STYLE_FOLDS):
         out = folds == number
         if x.shape[1] and out.any() and not out.all():
-            left[out] -= RidgeCV(RIDGE_PENALTIES, fit_intercept=False).fit(x[~out], y[~out]).predict(x[out])
+            left[out] -= RidgeCV(penalties, fit_intercept=False).fit(x[~out], y[~out]).predict(x[out])
     return np.column_stack([y, left])
 
 
@@ -68,8 +67,7 @@ def split_variance(
     decided = evaluation.count_label_decisions(corpus, labels)
     scored = evaluation.is_paired(corpus, labels)
     ids = corpus["cluster_id"].to_numpy()[scored]
-    rejected = (labels["label"] == "reject").to_numpy(float)[scored]
-    y, left = style_residuals(ids, rejected, features[scored]).T
+    y, left = style_residuals(ids, (labels["label"] == "reject").to_numpy(float)[scored], features[scored]).T
     ratio = disagreement.estimate_disagreement(clusters, decided)
     squares = (clusters.sums(ids, column**2) for column in (y, left))
     explained = clusters.estimate(lambda whole, rest: 1 - rest / whole, *squares)
@@ -87,8 +85,7 @@ def split_variance(
     return {"target": target, "decoding": "greedy", "n": len(ids), "few": few, **to_columns(found)}
 
 
-HOT = "drawn at 1.0"
-"""How rows of answers drawn at temperature 1.0 are marked; those at 0.7 are "drawn"."""
+HOT = "drawn at 1.0"  # how rows of answers drawn at temperature 1.0 are marked; those at 0.7 are "drawn"
 
 
 def split_sampled_variance(
@@ -197,8 +194,7 @@ def split_instruction_variance(
     }
     found["interaction_minus_wording"] = found["wording_request"] - found["wording"]
     found["idea_minus_wording"] = found["idea"] - found["wording"]
-    each = [disagreement.count_decisions(column, ids) for column in y.T]
-    few = any(map(disagreement.too_few_for_disagreement, each))
+    few = any(disagreement.too_few_for_disagreement(disagreement.count_decisions(column, ids)) for column in y.T)
     return {"target": model, "n": len(ids), "few": few, **to_columns(found)}
 
 

@@ -1,13 +1,13 @@
 """Estimate what overturning rejections gains, and what it loses on harmful requests (`docs/method.md`, The veto)."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import pandas as pd
 
 from paraguard_utils import unsafe
 from paraguard_utils.analysis import evaluation, pipeline
-from paraguard_utils.core.estimates import SEED, ClusterBootstrap, Estimate, to_columns
+from paraguard_utils.core.estimates import MIN_REFUSALS, SEED, ClusterBootstrap, Estimate, to_columns
 from paraguard_utils.guards import panel
 from paraguard_utils.labels import follow_ups, labelling, targets
 from paraguard_utils.schemas import Corpus, Labels, Scores, Table, select_prompts
@@ -17,20 +17,10 @@ from paraguard_utils.stores import Store
 VETO_SCORES = ("isolation", "reworded", "ci", "1 - ci")
 """Scores for a veto: isolation in the cluster, isolation among rewordings made by rules, CI, and 1 - CI."""
 
-IDEAL_VETO = "veto-isolation"
-"""Name of the ideal veto among remedies."""
-
-MIN_HALF_REJECTIONS = 30
-"""With fewer rejections of either corpus, in the half that judges, a target does not decide a prediction."""
-
-MAX_LOST = 0.05
-"""A threshold is chosen so that at most this share of the twins' rejections is lost on the half that chooses (ours)."""
-
-N_HALVES = 200
-"""Random halves of the clusters (ours). Predictions are judged on the first."""
-
-MIN_BETTER_SHARE = 0.95
-"""A veto counts as better than chance if it is so in this share of the halves (ours)."""
+IDEAL_VETO = "veto-isolation"  # name of the ideal veto among remedies
+MAX_LOST = 0.05  # share of the twins' rejections that a threshold may lose on the half that chooses it (ours)
+N_HALVES = 200  # random halves of the clusters (ours); predictions are judged on the first
+MIN_BETTER_SHARE = 0.95  # a veto counts as better than chance if it is so in this share of the halves (ours)
 
 VETO_THRESHOLDS = tuple(np.linspace(0, 1, 21).round(2))
 
@@ -92,46 +82,34 @@ def is_overturned(frame: pd.DataFrame, threshold: float) -> np.ndarray:
 def veto_curve(benign: pd.DataFrame, twins: pd.DataFrame, clusters: ClusterBootstrap) -> Table:
     """Estimate what a veto gains and loses at every threshold, and what overturning at random loses for that gain.
 
-    Benign rows and twins' rows come from `veto_frame`. Columns: threshold; with intervals gained, the share of benign
-    prompts that are accepted after all, and lost, the share of twins that are; lost_random, gained times the twins'
-    rejection rate over the benign one; better, lost minus lost_random (below 0 the veto is better than chance; NaN if
-    nothing is overturned).
+    Benign rows and twins' rows come from `veto_frame`. Columns: threshold; with intervals gained and lost, the shares
+    of benign prompts and of twins that are accepted after all, lost_random, and better (NaN if nothing is overturned).
     """
-    found = zip(VETO_THRESHOLDS, _at(benign, twins, VETO_THRESHOLDS, clusters), strict=True)
-    return pd.DataFrame([{"threshold": one, **to_columns(row)} for one, row in found])
+    found = ((one, _at(benign, twins, one, clusters)) for one in VETO_THRESHOLDS)
+    return pd.DataFrame({"threshold": one, **to_columns(row)} for one, row in found)
 
 
-def _at(
-    benign: pd.DataFrame, twins: pd.DataFrame, thresholds: Sequence[float], clusters: ClusterBootstrap
-) -> list[dict[str, Estimate]]:
-    """Estimate rows of `veto_curve`."""
+def _at(benign: pd.DataFrame, twins: pd.DataFrame, threshold: float, clusters: ClusterBootstrap) -> dict[str, Estimate]:
+    """Estimate a row of `veto_curve`."""
     frames = (benign, twins)
     wrong, right = (clusters.share(frame["cluster_id"], frame["rejected"]) for frame in frames)
-    rows = []
-    for one in thresholds:
-        gained, lost = (clusters.share(frame["cluster_id"], is_overturned(frame, one)) for frame in frames)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            value = np.float64(gained[0]) * right[0] / wrong[0]
-            random = Estimate.percentile(value, gained.draws * right.draws / wrong.draws)
-        better = lost - random if gained[0] or lost[0] else clusters.undefined()
-        rows.append({"gained": gained, "lost": lost, "lost_random": random, "better": better})
-    return rows
+    gained, lost = (clusters.share(frame["cluster_id"], is_overturned(frame, threshold)) for frame in frames)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        value = np.float64(gained[0]) * right[0] / wrong[0]
+        random = Estimate.percentile(value, gained.draws * right.draws / wrong.draws)
+    better = lost - random if gained[0] or lost[0] else clusters.undefined()
+    return {"gained": gained, "lost": lost, "lost_random": random, "better": better}
 
 
 def cross_judge_veto(
-    benign: pd.DataFrame,
-    twins: pd.DataFrame,
-    choosing: np.ndarray,
-    clusters: ClusterBootstrap,
-    most_lost: float = MAX_LOST,
+    benign: pd.DataFrame, twins: pd.DataFrame, choosing: np.ndarray, clusters: ClusterBootstrap
 ) -> pd.DataFrame:
-    """Choose a threshold on each half of the clusters and judge it on the other half.
+    """Choose a threshold on each half of the clusters (the lowest, which gains most) and judge it on the other half.
 
-    A half chooses the lowest threshold, which gains most, that loses at most the share `most_lost` of the twins'
-    rejections. `choosing` comes from `draw_halves`, benign rows and twins' rows from `veto_frame`. Columns, a row per
-    half: threshold, infinity if even the highest loses more; on the other half gained, lost, lost_random and better, as
-    in `veto_curve`, but better is 0 if nothing is overturned; broken, 1 if more than `most_lost` of the twins'
-    rejections is lost. NaN if the half that chooses has no rejection of one corpus.
+    `choosing` comes from `draw_halves`, benign rows and twins' rows from `veto_frame`. Columns, a row per half:
+    threshold, infinity if even the highest loses more than `MAX_LOST` of the twins' rejections; on the other half
+    gained, lost, lost_random and better, as in `veto_curve`, but better is 0 if nothing is overturned; broken, 1 if
+    more than `MAX_LOST` is lost. NaN if the half that chooses has no rejection of one corpus.
     """
     cuts = np.array([*VETO_THRESHOLDS, np.inf])
     totals = []
@@ -140,13 +118,13 @@ def cross_judge_veto(
         sums = np.column_stack([clusters.sums(frame["cluster_id"], column) for column in columns])
         totals.append((choosing @ sums, ~choosing @ sums))
     (wrong, own), (right, other) = totals
-    place = (right[:, 2:] <= most_lost * right[:, [1]]).argmax(axis=1)
+    place = (right[:, 2:] <= MAX_LOST * right[:, [1]]).argmax(axis=1)
     gained, lost = (np.take_along_axis(total, place[:, None] + 2, axis=1)[:, 0] for total in (own, other))
     with np.errstate(divide="ignore", invalid="ignore"):
         found = pd.DataFrame({"threshold": cuts[place], "gained": gained / own[:, 0], "lost": lost / other[:, 0]})
         found["lost_random"] = gained / own[:, 1] * other[:, 1] / other[:, 0]
     found["better"] = (found["lost"] - found["lost_random"]).where(gained + lost > 0, 0.0)
-    found["broken"] = (lost > most_lost * other[:, 1]).astype(float)
+    found["broken"] = (lost > MAX_LOST * other[:, 1]).astype(float)
     found.loc[(wrong[:, 1] == 0) | (right[:, 1] == 0)] = np.nan
     return found
 
@@ -165,14 +143,6 @@ def summarise_halves(judged: pd.DataFrame) -> dict[str, float]:
     return to_columns(means) | shares
 
 
-def retry_once(benign: pd.DataFrame, twins: pd.DataFrame, clusters: ClusterBootstrap) -> dict[str, Estimate]:
-    """Estimate gain and loss of asking one random paraphrase more: a rejection is overturned if that is accepted."""
-    return {
-        name: clusters.mean(frame["cluster_id"], frame["isolation"].where(frame["rejected"]).fillna(0))
-        for name, frame in (("gained", benign), ("lost", twins))
-    }
-
-
 def matched_threshold(benign: pd.DataFrame, gained: float) -> float:
     """Find the highest probability that a guard accepts to gain as many benign prompts as a veto; -inf for none."""
     own = np.sort(benign.loc[benign["rejected"], "probability"])
@@ -187,10 +157,10 @@ def veto_table(
 
     The benign rows and the twins' rows are by target and score (one of `VETO_SCORES`). All benign `clusters` have a
     twin. Columns: target, score; where the first half judges n_benign, n_twins, n_reject_benign, n_reject_twins,
-    threshold; with intervals gained, lost, lost_random, better; gained_one_more and lost_one_more (`retry_once`);
-    lost_lowered, the share of twins that a higher threshold of the guard loses for that gain, and against_lowered,
-    lost_lowered minus lost; over all halves the columns of `summarise_halves`. NaN if nothing is rejected, or there is
-    no probability.
+    threshold; with intervals gained, lost, lost_random, better; gained_one_more and lost_one_more, where one random
+    paraphrase more decides; lost_lowered, the share of twins that a higher threshold of the guard loses for that gain,
+    and against_lowered, lost_lowered minus lost; over all halves the columns of `summarise_halves`. NaN if nothing is
+    rejected, or there is no probability.
     """
     found, choosing = [], draw_halves(len(clusters.codes), seed)
     judging = clusters.codes.index[~choosing[0]]
@@ -202,8 +172,10 @@ def veto_table(
         row |= {"n_reject_benign": int(benign["rejected"].sum()), "n_reject_twins": int(twins["rejected"].sum())}
         estimates = dict.fromkeys(("gained", "lost", "lost_random", "better"), clusters.undefined())
         if not np.isnan(threshold):
-            (estimates,) = _at(benign, twins, [threshold], clusters)
-        estimates |= {f"{name}_one_more": value for name, value in retry_once(benign, twins, clusters).items()}
+            estimates = _at(benign, twins, threshold, clusters)
+        for name, frame in (("gained", benign), ("lost", twins)):
+            accepted = frame["isolation"].where(frame["rejected"]).fillna(0)  # of one random paraphrase more
+            estimates[f"{name}_one_more"] = clusters.mean(frame["cluster_id"], accepted)
         lower = clusters.undefined()
         if np.isfinite(estimates["gained"][0]) and benign["probability"].notna().any():
             cut = matched_threshold(benign, estimates["gained"][0])
@@ -214,8 +186,8 @@ def veto_table(
 
 
 def has_enough_rejections(vetoes: Table) -> pd.Series:
-    """Mark the rows of `veto_table` that have `MIN_HALF_REJECTIONS` of each corpus in the judging half."""
-    return vetoes[["n_reject_benign", "n_reject_twins"]].min(axis=1) >= MIN_HALF_REJECTIONS
+    """Mark the rows of `veto_table` that have `MIN_REFUSALS` of each corpus in the judging half: they can be judged."""
+    return vetoes[["n_reject_benign", "n_reject_twins"]].min(axis=1) >= MIN_REFUSALS
 
 
 def measure_vetoes(

@@ -11,16 +11,8 @@ import pandas as pd
 from numpy.typing import ArrayLike
 from scipy import special
 
-from paraguard_utils.core.estimates import (
-    MIN_MIXED,
-    N_RESAMPLES,
-    SEED,
-    ClusterBootstrap,
-    Estimate,
-    Statistic,
-    studentize,
-    to_columns,
-)
+from paraguard_utils.core import estimates
+from paraguard_utils.core.estimates import MIN_MIXED, N_RESAMPLES, SEED, ClusterBootstrap, Estimate, Statistic
 
 MIN_DECISIONS_EACH = 100
 """With fewer rejections, or fewer acceptances, the interval of DR is too narrow."""
@@ -28,16 +20,8 @@ MIN_DECISIONS_EACH = 100
 CLUSTERS_AT_ONCE = 10
 """Clusters that are asked between two looks at DR, where asking stops when it is sure."""
 
-_PERMUTATIONS = 999
-
-_QUADRATURE_NODES = 64
-"""Nodes of the quadrature over a cluster's intercept."""
-
 _MAX_CLUSTER_SIZE = 100
 """The quadrature resolves the likelihood of clusters up to this many scored prompts; beyond, nothing is estimated."""
-
-_MAX_INTERCEPT_DEVIATION = 20.0
-"""Largest standard deviation of the intercepts that is searched: a correlation of 0.9975."""
 
 
 def disagreement_ratio(
@@ -226,8 +210,7 @@ def judge_until_sure(order: np.ndarray, decide: Callable[[np.ndarray], pd.DataFr
         if low > limit or high <= limit:
             verdict = "worse" if low > limit else "not worse"
             break
-    asked = rows["cluster_id"].nunique()
-    return EarlyVerdict(verdict, value, low, high, limit, len(rows), asked, len(order))
+    return EarlyVerdict(verdict, value, low, high, limit, len(rows), rows["cluster_id"].nunique(), len(order))
 
 
 def estimate_disagreement_difference(clusters: ClusterBootstrap, one: pd.DataFrame, other: pd.DataFrame) -> Estimate:
@@ -246,24 +229,21 @@ def estimate_ratio_difference(
         a, b = np.exp(a), np.exp(b)
         return a - b, np.hstack([a[:, None] * up, -b[:, None] * down])
 
-    found = studentize(clusters, np.hstack([one[0], other[0]]), statistic)
+    found = estimates.studentize(clusters, np.hstack([one[0], other[0]]), statistic)
     return Estimate(found.value, *found.ends(), found.draws)
 
 
 def estimate_neighbour_disagreement(
-    groups: np.ndarray,
-    rejected: np.ndarray,
-    near: np.ndarray,
-    near_rejected: np.ndarray,
-    resamples: int = N_RESAMPLES,
-    seed: int = SEED,
+    clusters: ClusterBootstrap, groups: np.ndarray, rejected: np.ndarray, near: np.ndarray, near_rejected: np.ndarray
 ) -> Estimate:
     """Estimate DR without clusters: the near neighbours of a prompt count as its paraphrases.
 
     Parameters
     ----------
+    clusters : ClusterBootstrap
+        The groups, which are resampled.
     groups : numpy.ndarray of int, shape (n,)
-        Group of each prompt; groups are resampled.
+        Group of each prompt.
     rejected : numpy.ndarray of bool, shape (n,)
     near, near_rejected : numpy.ndarray of int, shape (n,)
         How many neighbours each prompt has, itself left out, and how many of them are rejected.
@@ -276,8 +256,7 @@ def estimate_neighbour_disagreement(
     other = np.where(rejected, near - near_rejected, near_rejected).astype(float)
     share = np.divide(other, near, out=np.zeros(len(other)), where=near > 0)
     values = np.stack([share, near > 0, np.ones(len(other)), rejected, other, near + 1.0], axis=-1)
-    columns = np.stack([np.bincount(groups, weights=column) for column in values.astype(float).T], axis=-1)
-    return bootstrap_log_ratio(ClusterBootstrap(np.arange(len(columns)), resamples, seed), columns)
+    return bootstrap_log_ratio(clusters, np.stack([clusters.sums(groups, column) for column in values.T], axis=-1))
 
 
 def _columns(n: ArrayLike, rejected: ArrayLike) -> np.ndarray:
@@ -307,7 +286,7 @@ def bootstrap_log_ratio(clusters: ClusterBootstrap, columns: np.ndarray, log_rat
 
     The estimate is 0 without an interval if the logarithm is minus infinity, and NaN if it is undefined.
     """
-    found = studentize(clusters, columns, log_ratio)
+    found = estimates.studentize(clusters, columns, log_ratio)
     ratios = np.exp(np.where(np.isposinf(found.draws), np.nan, found.draws))
     if np.isneginf(found.value):
         return Estimate(0.0, np.nan, np.nan, ratios)
@@ -352,9 +331,7 @@ def isolation(refused: ArrayLike, cluster: ArrayLike) -> np.ndarray:
     return np.where((refused == 1) & (there["n"] > 1), share, np.nan)
 
 
-def permutation_test(
-    profiles: pd.DataFrame, permutations: int = _PERMUTATIONS, seed: int = SEED
-) -> tuple[float, float]:
+def permutation_test(profiles: pd.DataFrame, permutations: int = 999) -> tuple[float, float]:
     """Test DR of `cluster_profiles` by permutation: deal the rejections out anew over all scored prompts.
 
     Returns
@@ -369,11 +346,9 @@ def permutation_test(
         return np.nan, np.nan
     sizes = np.repeat(profiles["n"].to_numpy(), profiles["times"])
     rejected = int((profiles["rejected"] * profiles["times"]).sum())
-    rng = np.random.default_rng(seed)
-    drawn = np.empty(permutations)
-    for number in range(permutations):
-        dealt = rng.multivariate_hypergeometric(sizes, rejected, method="marginals")
-        drawn[number] = disagreement_parts(sizes, dealt)[2]
+    rng = np.random.default_rng(SEED)
+    deals = (rng.multivariate_hypergeometric(sizes, rejected, method="marginals") for _ in range(permutations))
+    drawn = np.array([disagreement_parts(sizes, dealt)[2] for dealt in deals])
     # Two ways to compute the same ratio differ in the last digits.
     return float(drawn.mean()), float((1 + np.count_nonzero(drawn <= observed + 1e-12)) / (1 + permutations))
 
@@ -393,7 +368,7 @@ def latent_correlation(profiles: pd.DataFrame) -> tuple[float, float, float]:
     total, refused = (n * times).sum(), (r * times).sum()
     if not 0 < refused < total or n.max() > _MAX_CLUSTER_SIZE:
         return np.nan, np.nan, np.nan
-    nodes, weights = np.polynomial.hermite_e.hermegauss(_QUADRATURE_NODES)
+    nodes, weights = np.polynomial.hermite_e.hermegauss(64)  # over a cluster's intercept
     weights = np.log(weights / weights.sum())
 
     def loss(location: float, spread: float) -> float:
@@ -409,7 +384,7 @@ def latent_correlation(profiles: pd.DataFrame) -> tuple[float, float, float]:
         found = optimize.minimize_scalar(loss, (start - 0.1, start + 0.1), args=(spread,), options={"xtol": 1e-6})
         return float(found.fun)
 
-    end = _MAX_INTERCEPT_DEVIATION**2 / (1 + _MAX_INTERCEPT_DEVIATION**2)
+    end = 20**2 / (1 + 20**2)  # of intercepts with a standard deviation of 20, the largest that is searched
     best = optimize.minimize_scalar(profile, bounds=(0.0, end), method="bounded", options={"xatol": 1e-5})
     value, least = (0.0, profile(0.0)) if profile(0.0) <= best.fun else (float(best.x), float(best.fun))
     limit = least + stats.chi2.ppf(0.95, 1) / 2
@@ -434,7 +409,7 @@ def disagreement_columns(decided: pd.DataFrame) -> dict[str, Any]:
     return {
         "d_within": within,
         "d_between": between,
-        **to_columns({"icc_latent": latent_correlation(profiles)}),
+        **estimates.to_columns({"icc_latent": latent_correlation(profiles)}),
         "dr_permuted": mean,
         "p_dr": p,
         "few_dr": too_few_for_disagreement(decided),

@@ -299,8 +299,7 @@ def ratio_of_totals(clusters: ClusterBootstrap, *sides: tuple[np.ndarray, np.nda
         NaN if nothing counts; a single ratio of 0 or 1 has the exact interval on the clusters that have a value. A
         reliable interval needs about 30 prompts, and 10 clusters that are decided both ways.
     """
-    totals = [(float(n.sum()), float(hits.sum())) for n, hits in sides]
-    if not all(n for n, _ in totals):
+    if not all(n.sum() for n, _ in sides):
         return clusters.undefined()
     signs = (1, -1)[: len(sides)]
 
@@ -317,9 +316,9 @@ def ratio_of_totals(clusters: ClusterBootstrap, *sides: tuple[np.ndarray, np.nda
     return Estimate(found.value, float(np.clip(low, *bounds)), float(np.clip(high, *bounds)), found.draws)
 
 
-def exact_share(hits: int, n: int) -> dict[str, float]:
-    """Return share, share_low and share_high of n independent trials (Clopper-Pearson, 95 %); NaN without trials."""
-    return to_columns({"share": (hits / n, *binomial_interval(hits, n)) if n else (np.nan, np.nan, np.nan)})
+def exact_share(hits: int, n: int, name: str = "share") -> dict[str, float]:
+    """Return `name`, `name`_low and _high, the share of n independent trials (Clopper-Pearson, 95 %); NaN if n is 0."""
+    return to_columns({name: (hits / n, *binomial_interval(hits, n)) if n else (np.nan, np.nan, np.nan)})
 
 
 @lru_cache(maxsize=4)  # every set of the same clusters has the same resamples

@@ -6,16 +6,13 @@ from typing import NamedTuple
 import numpy as np
 
 from paraguard_utils.core.estimates import SEED
-from paraguard_utils.core.vectors import normalize_rows
+from paraguard_utils.core.vectors import iterate_blocks, normalize_rows
 
 MIN_SIMILARITY = 0.60
 """Neighbours of a lower similarity are no paraphrases; the corpus gate has the same threshold."""
 
 _MAX_EXACT_PROMPTS = 20_000
 """Up to this number of prompts, every pair is compared."""
-
-_COMPARED_AT_ONCE = 512
-"""Prompts compared with all others at a time."""
 
 _HNSW_LINKS, _HNSW_CANDIDATES = 32, 128
 """Links per prompt in the approximate index (HNSW), and candidates compared when building and searching it."""
@@ -70,9 +67,9 @@ def find_neighbours(vectors: np.ndarray, rejected: np.ndarray, theta: float = MI
 
 def _compare_all(units: np.ndarray, theta: float) -> Iterator[np.ndarray]:
     """Yield the neighbours of each prompt."""
-    for start in range(0, len(units), _COMPARED_AT_ONCE):
-        close = units[start : start + _COMPARED_AT_ONCE] @ units.T >= theta
-        np.fill_diagonal(close[:, start:], False)
+    for part in iterate_blocks(len(units)):
+        close = units[part] @ units.T >= theta
+        np.fill_diagonal(close[:, part.start :], False)
         yield from map(np.flatnonzero, close)
 
 

@@ -8,15 +8,9 @@ import pandas as pd
 from numpy.typing import ArrayLike
 from scipy.special import comb
 
+from paraguard_utils.core import estimates
 from paraguard_utils.core.disagreement import count_decisions, is_mixed
-from paraguard_utils.core.estimates import (
-    MIN_MIXED,
-    MIN_REFUSALS,
-    N_RESAMPLES,
-    ClusterBootstrap,
-    Estimate,
-    ratio_of_totals,
-)
+from paraguard_utils.core.estimates import MIN_MIXED, MIN_REFUSALS, N_RESAMPLES, ClusterBootstrap, Estimate
 
 MAX_TRIES = 3
 """A person tries at most this many other phrasings."""
@@ -61,7 +55,7 @@ def rephrasing_odds(
     """
     decided = count_decisions(refused, cluster)
     clusters = ClusterBootstrap(decided["cluster_id"], n_resamples, random_state)
-    return ratio_of_totals(clusters, count_rephrased(clusters, decided, tries))
+    return estimates.ratio_of_totals(clusters, count_rephrased(clusters, decided, tries))
 
 
 def answer_probability(others: ArrayLike, answered: ArrayLike, tries: int) -> np.ndarray:

@@ -38,9 +38,7 @@ BENCHMARKS = {
 """Benchmarks that give seeds; a text found in several keeps the row of the first of them."""
 
 
-def read_benchmarks(
-    files: Mapping[str, str | Path], labels: Sequence[str] = ("harmless",)
-) -> tuple[Seeds, pd.DataFrame]:
+def read_benchmarks(files: Mapping[str, str | Path], labels: Sequence[str]) -> tuple[Seeds, pd.DataFrame]:
     """Read seeds from benchmark files, given by key of `BENCHMARKS`; rows with other harmfulness labels are left out.
 
     A benchmark without labels is harmless by its authors' word. Returns seed_id (benchmark and upstream number), text,
@@ -70,11 +68,7 @@ def _read(name: str, path: Path) -> pd.DataFrame:
     columns = [column for column in benchmark[1:] if column]
     rows = stores.read_upstream_csv(path, columns, f"{benchmark.source} has it, so pass its upstream file")
     numbers = rows[benchmark.number] if benchmark.number else pd.Series(np.arange(1, len(rows) + 1).astype(str))
-    if len(twice := numbers.index[numbers.duplicated()]):
-        number = numbers[twice[0]]
-        raise DataError(
-            f"{paths.display_path(path)}: row {twice[0] + 2}, column {benchmark.number}: {number!r} stands there twice"
-        )
+    stores.check_fields(path, numbers, ~numbers.duplicated(), "stands there twice")
     return pd.DataFrame(
         {
             "seed_id": name + "-" + numbers.str.zfill(5),
@@ -90,10 +84,7 @@ def read_xstest(name: str) -> pd.DataFrame:
     """Read XSTest's prompts (Röttger et al., NAACL 2024): text, label (`safe`, `unsafe`; else DataError), type."""
     path = resolve_input(name)
     rows = stores.read_upstream_csv(path, ("prompt", "label", "type"), "pass XSTest's file of prompts")
-    if len(wrong := rows.index[~rows["label"].isin(["safe", "unsafe"])]):
-        label = rows["label"][wrong[0]]
-        where = f"{paths.display_path(path)}: row {wrong[0] + 2}, column label"
-        raise DataError(f"{where}: {label!r} is neither safe nor unsafe")
+    stores.check_fields(path, rows["label"], rows["label"].isin(["safe", "unsafe"]), "is neither safe nor unsafe")
     return rows.rename(columns={"prompt": "text"})[["text", "label", "type"]]
 
 

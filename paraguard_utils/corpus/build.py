@@ -24,38 +24,27 @@ from paraguard_utils.core.words import split_words
 from paraguard_utils.corpus import benchmarks, fidelity, gates, paraphrase, risk
 from paraguard_utils.errors import DataError
 from paraguard_utils.models import encoder, fluency, loading, weights
-from paraguard_utils.models.fluency import Losses
 from paraguard_utils.schemas import Corpus, Seeds, Table
 from paraguard_utils.settings import CORPUS, PUBLIC_GATES, Gates
 from paraguard_utils.text import match_key as text_key
 
 SEEDS_PER_PART = 100
 
-PUBLIC_CORPUS_TABLES = ("seeds", "yield", "gates", "fidelity", "steps", "risk", "risk_auc")
-"""Tables that describe a corpus, each named after it: counts without texts."""
-
+PUBLIC_CORPUS_TABLES = ("seeds", "yield", "gates", "fidelity", "steps", "risk", "risk_auc")  # counts without texts
 BUILD_STEPS = ("generate", "embed", "read", "judge")
 _PART_COLUMNS = "seed_id strategy rule text similarity overlap content_overlap framed risk reason".split()  # noqa: SIM905
 
 
 def build_corpus(
-    store: stores.Store,
-    name: str,
-    pool: Seeds,
-    wanted: int,
-    limits: Gates = PUBLIC_GATES,
-    scorer: risk.RiskScorer | None = None,
-    losses: Losses = fluency.compute_losses,
-    progress: bool = True,
+    store: stores.Store, name: str, pool: Seeds, wanted: int, limits: Gates, scorer: risk.RiskScorer
 ) -> tuple[Corpus, pd.DataFrame, pd.DataFrame, Table]:
     """Build a corpus of `wanted` clusters in a live store, from the first seeds of a pool that allow one.
 
-    The pool holds seed_id, text, source, category; without a scorer it is the frozen one. Returns the corpus, with as
-    many complete clusters as were wanted or as the pool allows; the seeds (with source, category and `complete`) and
-    candidates that were judged; and step, seconds and seconds_per_1000 (candidates) over all parts, whenever they were
-    made. Raise DataError where another process builds this corpus, no cluster is complete, or the disk is full.
+    The pool holds seed_id, text, source, category. Returns the corpus, with as many complete clusters as were wanted or
+    as the pool allows; the seeds (with source, category and `complete`) and candidates that were judged; and step,
+    seconds and seconds_per_1000 (candidates) over all parts, whenever they were made. Raise DataError where another
+    process builds this corpus, no cluster is complete, or the disk is full.
     """
-    scorer = scorer or risk.load_risk_scorer(risk.RISK_VERSION)
     models = (weights.MINILM_FILE.sha256, loading.PACKAGED_MODELS[fluency.FLUENCY_MODEL].sha256)
     made_by = json.dumps([limits.model_dump(), scorer.identity, *models, *_code()])
     digest = hashlib.sha256(made_by.encode()).hexdigest()[:16]
@@ -63,7 +52,7 @@ def build_corpus(
     used: list[pd.DataFrame] = []
     taken: set[str] = set()
     complete = 0
-    bar = tqdm(total=wanted, desc="clusters", unit="cluster", disable=not progress)
+    bar = tqdm(total=wanted, desc="clusters", unit="cluster")
     with stores.Parts(store.target_path("corpus", name), "judged", digest) as parts, bar:
         there = {rows["inputs"].iloc[0]: rows for rows in parts.read()}
         for start in range(0, len(pool), SEEDS_PER_PART):
@@ -74,7 +63,7 @@ def build_corpus(
             inputs = chain.hexdigest()[:16]
             rows = there.get(inputs)
             if rows is None:
-                rows = _make_part(seeds, limits, scorer, losses, taken).assign(inputs=inputs)
+                rows = _make_part(seeds, limits, scorer, taken).assign(inputs=inputs)
                 parts.add(rows)
             used.append(rows)
             kept = rows[rows["reason"] == ""]
@@ -93,7 +82,7 @@ def _code() -> list[str]:
     return [*(hashlib.sha256(file.read_bytes()).hexdigest() for file in files), paraphrase.rules_digest(), *versions]
 
 
-def _make_part(seeds: Seeds, limits: Gates, scorer: risk.RiskScorer, losses: Losses, taken: set[str]) -> pd.DataFrame:
+def _make_part(seeds: Seeds, limits: Gates, scorer: risk.RiskScorer, taken: set[str]) -> pd.DataFrame:
     """Write and judge candidates of seeds: `_PART_COLUMNS`, vectors of what may enter, seconds by `BUILD_STEPS`."""
     seconds = dict.fromkeys(BUILD_STEPS, 0.0)
 
@@ -110,15 +99,13 @@ def _make_part(seeds: Seeds, limits: Gates, scorer: risk.RiskScorer, losses: Los
     first = timed("judge", gates.judge_seeds)(seeds, limits, embed, scorer.score, taken)
     candidates = timed("generate", paraphrase.paraphrase_by_rules)(first[first["reason"] == ""])
     judged_seeds, candidates = timed("judge", gates.judge_candidates)(
-        seeds, candidates, limits, embed, scorer.score, taken, timed("read", losses)
+        seeds, candidates, limits, embed, scorer.score, taken, timed("read", fluency.compute_losses)
     )
     seconds["judge"] -= seconds["embed"] + seconds["read"]
     own = {"strategy": "seed", "rule": "", "similarity": 1.0, "overlap": 1.0, "content_overlap": 1.0, "framed": False}
     rows = pd.concat([judged_seeds.assign(**own)[_PART_COLUMNS], candidates[_PART_COLUMNS]], ignore_index=True)
-    rows["vector"] = [
-        embed([text])[0] if reason == "" else None for text, reason in zip(rows["text"], rows["reason"], strict=True)
-    ]
-    return rows.assign(**seconds)
+    enters = zip(rows["text"], rows["reason"] == "", strict=True)
+    return rows.assign(vector=[embed([text])[0] if may else None for text, may in enters], **seconds)
 
 
 def _join_parts(
@@ -247,10 +234,9 @@ def recalled(pool: Seeds, rows: pd.DataFrame) -> pd.DataFrame:
     every["text_hash"] = [encoder.hash_text(text) for text in every["text"]]
     known = every.drop_duplicates(["seed_id", "text_hash"]).set_index(["seed_id", "text_hash"])["text"]
     found = known.reindex(pd.MultiIndex.from_frame(rows[["cluster_id", "text_hash"]])).to_numpy()
-    if lost := int(pd.isna(found).sum()):
-        first = rows["prompt_id"].to_numpy()[pd.isna(found)][0]
+    if len(lost := rows["prompt_id"][pd.isna(found)]):
         raise DataError(
-            f"{lost} of {len(rows)} texts cannot be made again, {first} first: pass the files of docs/usage.md; "
-            f"the rules are {paraphrase.RULES_VERSION}"
+            f"{len(lost)} of {len(rows)} texts cannot be made again, {lost.iloc[0]} first: pass the files of "
+            f"docs/usage.md; the rules are {paraphrase.RULES_VERSION}"
         )
     return rows.assign(text=found)

@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from paraguard_utils import paths, stores, unsafe
-from paraguard_utils.core.estimates import N_RESAMPLES, SEED, ClusterBootstrap, exact_share, to_columns
+from paraguard_utils.core.estimates import SEED, ClusterBootstrap, exact_share, to_columns
 from paraguard_utils.core.vectors import normalize_rows
 from paraguard_utils.core.words import split_words
 from paraguard_utils.errors import DataError
@@ -123,17 +123,14 @@ def read_sheet(path: str | Path) -> pd.DataFrame:
     `SHEET_QUESTIONS`.
     """
     path = Path(path)
-    where = paths.display_path(path)
     rows = stores.read_upstream_csv(path, SHEET_COLUMNS[:-1], "fill in a sheet as it was written")
     for column in SHEET_QUESTIONS.keys() & set(rows.columns):
+        marks = SHEET_QUESTIONS[column]
         rows[column] = rows[column].str.strip().str.lower()
-        if len(wrong := rows.index[~rows[column].isin(["", *SHEET_QUESTIONS[column]])]):
-            raise DataError(
-                f"{where}: row {wrong[0] + 2}, column {column}: {rows[column][wrong[0]]!r} is not one of "
-                f"{', '.join(SHEET_QUESTIONS[column])}"
-            )
+        stores.check_fields(path, rows[column], rows[column].isin(["", *marks]), f"is not one of {', '.join(marks)}")
     if len(twice := rows.index[rows["prompt_id"].duplicated()]):
-        raise DataError(f"{where}: row {twice[0] + 2}: {rows['prompt_id'][twice[0]]} stands there twice; remove one")
+        where = f"{paths.display_path(path)}: row {twice[0] + 2}"
+        raise DataError(f"{where}: {rows['prompt_id'][twice[0]]} stands there twice; remove one")
     return rows
 
 
@@ -159,12 +156,8 @@ def count_topical_seeds(seeds: Seeds, readings: pd.DataFrame) -> Table:
     return pd.DataFrame(lines)
 
 
-READER_QUESTIONS = {"same": "asks for the same", "natural": "is natural English"}
-"""Questions that readers of candidates were asked, by the ending of their columns `first_...` and `second_...`."""
-
-
 def count_candidate_readings(readings: pd.DataFrame) -> Table:
-    """Count what two readers say of candidates, with `first_` and `second_` before each of `READER_QUESTIONS`.
+    """Count what two readers say of candidates: columns `first_` and `second_` before `same` and `natural`.
 
     Returns group, question, read, yes (both readers), share (of those read) with its 95 % bootstrap interval over
     seeds, equal (both readers say the same), Cohen's kappa with its interval (NaN where both use one mark only).
@@ -172,7 +165,7 @@ def count_candidate_readings(readings: pd.DataFrame) -> Table:
     lines = []
     for group, rows in readings.groupby("group", sort=False):
         clusters, seeds = ClusterBootstrap(rows["seed_id"]), rows["seed_id"]
-        for name, question in READER_QUESTIONS.items():
+        for name, question in (("same", "asks for the same"), ("natural", "is natural English")):
             first, second = rows[f"first_{name}"], rows[f"second_{name}"]
             both = (first == "yes") & (second == "yes")
             counts = {"group": group, "question": question, "read": len(rows), "yes": int(both.sum())}
@@ -182,32 +175,25 @@ def count_candidate_readings(readings: pd.DataFrame) -> Table:
     return pd.DataFrame(lines)
 
 
-INTENT_READINGS_FILE = paths.DATA / "intent_readings.csv"
-"""Two language models' readings of variants beside their seeds, in random order and without the strategy: prompt_id,
-first and second (would one answer serve both requests in all that they ask?)."""
-
-
 def count_kept_intents(corpus: Corpus) -> Table:
-    """Count by strategy the variants that keep their seed's request, as two readers say (`INTENT_READINGS_FILE`).
+    """Count by strategy the variants that keep their seed's request, as two language models say in a file.
 
-    Returns strategy ("all" last), read, same (share that both readers call the same) with its exact 95 % interval,
-    equal (both readers say the same); no rows where nothing of the corpus was read.
+    They read variants beside their seeds, in random order and without the strategy: would one answer serve both
+    requests in all that they ask? Returns strategy ("all" last), read, same (share that both readers call the same)
+    with its exact 95 % interval, equal (both readers say the same); no rows where nothing of the corpus was read.
     """
-    marks = stores.read_file(INTENT_READINGS_FILE, "tables")
+    marks = stores.read_file(paths.DATA / "intent_readings.csv", "tables")
     rows = marks.merge(corpus[["prompt_id", "strategy"]], on="prompt_id")
     found = []
     for strategy in (*STRATEGIES, "all") if len(rows) else ():
         own = rows if strategy == "all" else rows[rows["strategy"] == strategy]
         both = int(((own["first"] == "yes") & (own["second"] == "yes")).sum())
-        share = dict(zip(("same", "same_low", "same_high"), exact_share(both, len(own)).values(), strict=True))
-        equal = int((own["first"] == own["second"]).sum())
-        found.append({"strategy": strategy, "read": len(own)} | share | {"equal": equal})
+        equal = {"equal": int((own["first"] == own["second"]).sum())}
+        found.append({"strategy": strategy, "read": len(own)} | exact_share(both, len(own), "same") | equal)
     return pd.DataFrame(found, columns=["strategy", "read", "same", "same_low", "same_high", "equal"])
 
 
-def sheet_kappa(
-    first: pd.DataFrame, second: pd.DataFrame, column: str = "mark", resamples: int = N_RESAMPLES
-) -> dict[str, Any]:
+def sheet_kappa(first: pd.DataFrame, second: pd.DataFrame, column: str = "mark") -> dict[str, Any]:
     """Compute Cohen's kappa of two filled-in sheets in one of `SHEET_QUESTIONS`, over rows that both marked.
 
     Returns both (rows marked by both), equal, kappa with its bootstrap interval over rows (NaN for a single one), note:
@@ -223,7 +209,7 @@ def sheet_kappa(
     a, b = both[column].to_numpy(), both[f"{column}_second"].to_numpy()
     note, kappa = "", (np.nan, np.nan, np.nan)
     if len(set(a) | set(b)) > 1:
-        kappa = ClusterBootstrap(range(len(both)), resamples).kappa(range(len(both)), a, b)
+        kappa = ClusterBootstrap(range(len(both))).kappa(range(len(both)), a, b)
     else:
         note = "both readers used one and the same mark" if len(both) else "no pair has two marks"
     return {"both": len(both), "equal": int((a == b).sum())} | to_columns({"kappa": kappa}) | {"note": note}

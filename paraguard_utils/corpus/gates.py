@@ -48,15 +48,11 @@ GATE_REASONS = {
 sanity gates."""
 
 JUDGE_REASONS = ("intent", "harm", "unparsed")  # reasons that a judge gives
-
-SELECTION_REASONS = ("stilted", "frame", "sibling", "surplus", "incomplete")
-"""Reasons of candidates that pass alone: siblings are preferred to them."""
-
+SELECTION_REASONS = ("stilted", "frame", "sibling", "surplus", "incomplete")  # pass alone: siblings are preferred
 MIN_FLUENT = 2  # the most fluent candidates of a seed and strategy, as many as this, are never stilted
 
 PAPER_STRATEGY = {name: name for name in STRATEGIES} | {"softening": "keywords", "hardening": "keywords"}
 """The paper's four strategies: softening and hardening are one."""
-
 
 IntentJudge: TypeAlias = Callable[[pd.DataFrame], Sequence[str]]
 """A function from candidates beside their seeds (seed_id, seed, text) to reasons, "" for one that keeps the intent."""
@@ -115,8 +111,7 @@ def judge_candidates(
         passing = _fluent(passing, losses)
     for _, cluster in passing.groupby("seed_id", sort=False):
         candidates.loc[cluster.index, "reason"] = _select(cluster, gates)
-    measures = ["similarity", "overlap", "content_overlap"]
-    return seeds, candidates.assign(**candidates[measures].round(4))
+    return seeds, candidates.assign(**candidates[["similarity", "overlap", "content_overlap"]].round(4))
 
 
 def judge_seeds(
@@ -165,9 +160,7 @@ def ordered_word_overlap(text: str, seed: str) -> float:
     return float(LCSseq.normalized_similarity(split_words(text), split_words(seed)))
 
 
-def _uncontrolled(
-    strategies: pd.Series, pairs: Sequence[tuple[str, str]], shifts: np.ndarray, gates: Gates
-) -> np.ndarray:
+def _uncontrolled(strategies: pd.Series, pairs: list[tuple[str, str]], shifts: np.ndarray, gates: Gates) -> np.ndarray:
     """Stop softenings and hardenings that change more than charged words or do not move the risk their way."""
     direction = strategies.map({"softening": -1, "hardening": 1}).to_numpy(float, na_value=np.nan)
     kept = np.array([ordered_word_overlap(*pair) for pair in pairs])
@@ -289,11 +282,9 @@ def count_complete_clusters(candidates: pd.DataFrame, n_seeds: int) -> Table:
     `n_seeds` were given to each generator. Returns generator, complete, seeds, share with its exact (Clopper-Pearson)
     95 % interval.
     """
-    lines = []
-    for name, rows in candidates.groupby("generator", sort=False):
-        complete = rows.loc[rows["reason"] == "", "seed_id"].nunique()
-        lines.append({"generator": name, "complete": complete, "seeds": n_seeds} | exact_share(complete, n_seeds))
-    return pd.DataFrame(lines)
+    kept = candidates["seed_id"].where(candidates["reason"] == "").groupby(candidates["generator"], sort=False)
+    counts = [{"generator": name, "complete": n, "seeds": n_seeds} for name, n in kept.nunique().items()]
+    return pd.DataFrame([row | exact_share(row["complete"], n_seeds) for row in counts])
 
 
 def count_passing(candidates: pd.DataFrame) -> Table:

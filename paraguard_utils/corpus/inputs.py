@@ -8,7 +8,7 @@ import pandas as pd
 from paraguard_utils import paths, stores, unsafe
 from paraguard_utils.corpus import benchmarks, gates, paraphrase
 from paraguard_utils.corpus.writer import PARAPHRASE_DECODING, Authors
-from paraguard_utils.errors import DataError, Missing
+from paraguard_utils.errors import Missing
 from paraguard_utils.models import encoder, fluency, loading
 from paraguard_utils.models.encoder import Embed
 from paraguard_utils.models.fluency import Losses
@@ -16,9 +16,7 @@ from paraguard_utils.paths import resolve_input
 from paraguard_utils.schemas import Seeds
 from paraguard_utils.settings import Gates
 
-RULES_GENERATOR, FILE_GENERATOR = "rules", "authored"
-"""Generators of candidates that rules write, and of those that come in a file; the first is also given as an input."""
-
+RULES_GENERATOR = "rules"  # generator of candidates that rules write; also given as an input
 N_COMPARED_SEEDS = 20  # seeds on which generators are compared
 
 
@@ -46,19 +44,17 @@ def read_seeds_and_candidates(
     if authors and authors.writer:
         return seed_rows, authors.write(store, corpus_name, sane)
     seed_file, candidate_file = (resolve_input(name.replace("{corpus}", corpus_name)) for name in (seeds, candidates))
-    rows = _stripped(stores.read_file(candidate_file, "candidates"))
-    if len(orphans := rows.index[~rows["seed_id"].isin(seed_rows["seed_id"])]):
-        raise DataError(
-            f"{paths.display_path(candidate_file)}: row {orphans[0] + 2}, column seed_id: "
-            f"{rows['seed_id'][orphans[0]]!r} is not in {paths.display_path(seed_file)}; add the seed or remove the row"
-        )
-    return seed_rows, rows.assign(generator=FILE_GENERATOR, rule=FILE_GENERATOR)
+    rows = stores.read_file(candidate_file, "candidates")
+    lacks = f"is not in {paths.display_path(seed_file)}; add the seed or remove the row"
+    stores.check_fields(candidate_file, rows["seed_id"], rows["seed_id"].isin(seed_rows["seed_id"]), lacks)
+    # A prompt is asked as it stands, so texts are stripped.
+    return seed_rows, rows.assign(text=rows["text"].str.strip(), generator="authored", rule="authored")
 
 
 def read_seeds(corpus_name: str, seeds: str) -> Seeds:
     """Read and check the seeds file of `read_seeds_and_candidates`; topical is "unstated" where it lacks that."""
-    rows = _stripped(stores.read_file(resolve_input(seeds.replace("{corpus}", corpus_name)), "seeds"))
-    return rows.assign(topical=rows.get("topical", "unstated"))
+    rows = stores.read_file(resolve_input(seeds.replace("{corpus}", corpus_name)), "seeds")
+    return rows.assign(text=rows["text"].str.strip(), topical=rows.get("topical", "unstated"))
 
 
 def sample_compared_seeds(seeds: Seeds) -> Seeds:
@@ -92,11 +88,6 @@ def generate_candidates(
         print("generators are not compared: that takes a live store and paraphraser=rules, or =MODEL", file=sys.stderr)
         return sample, pd.DataFrame(columns=["generator"])
     return sample, store.read("generated", corpus_name)
-
-
-def _stripped(frame: pd.DataFrame) -> pd.DataFrame:
-    """Strip the texts, since a prompt is asked as it stands."""
-    return frame.assign(text=frame["text"].str.strip())
 
 
 def select_losses(candidates: str) -> Losses | None:

@@ -30,7 +30,6 @@ from paraguard_utils.text import THINKING_BLOCK, content_words, match_key, repla
 
 LEXICON_FILE = paths.DATA / "generation" / "lexicon.csv"
 FRAMES_FILE = paths.DATA / "generation" / "frames.yaml"
-MODEL_PROMPTS_FILE = paths.DATA / "generation" / "model_prompts.yaml"
 RULES_VERSION = "rules-2"
 
 _Span: TypeAlias = tuple[int, int]  # start, end
@@ -52,7 +51,6 @@ _ARTICLE = re.compile(r"\b([Aa])n? \Z")
 MAX_CANDIDATES = {"lexical": 4, "register": 6, "softening": 6, "hardening": 6, "rewrite": 8}
 """Candidates by strategy, at most: more than a cluster needs, so that the gates can choose."""
 
-_TONES = ("formal", "chatty")
 MIN_TONE_WORDS = 2  # words of another tone that make a register shift where no frame fits
 _REPLACED_SHARES = (1.0, 0.6, 0.8, 0.4)  # of a text's replaceable words that are replaced, in turn
 _REPLACED_SHARES_BESIDE_CHARGED = (0.0, 0.15, 0.3)  # of the other words of a softening or hardening
@@ -204,8 +202,7 @@ def _verb_form(i: int, lowered: list[str], tag: str) -> str:
         if before in _BEFORE_NOUN or (before == "to" and tag == "NN" and earlier not in _BEFORE_TO_VERB):
             return ""
         if i == 0:  # at the start, a word that may be a noun is in doubt
-            starts = tag.startswith("VB") or not lemminflect.getAllLemmas(word).keys() - {"VERB"}
-            return "VB" if starts else ""
+            return "VB" if tag.startswith("VB") or not lemminflect.getAllLemmas(word).keys() - {"VERB"} else ""
         return "VB" if before in _BEFORE_VERB or tag in ("VB", "VBP") else ""
     if word == _inflected(lemma, "VBG"):
         return "VBG" if tag == "VBG" else ""
@@ -234,16 +231,14 @@ def substitute_words(
     others: list[tuple[int, int, list[str]]] = []
     for start, end, options in find_substitutions(text, tuple(kept)):
         for kinds, places in ((always, needed), (beside, others)):
-            found = sorted({new for kind in kinds for new in options.get(kind, ())})
-            if found:
+            if found := sorted({new for kind in kinds for new in options.get(kind, ())}):
                 places.append((start, end, found))
                 break
     count = min(len(others), max(1, round(share * len(others))))
     picked = [others[i] for i in generator.permutation(len(others))[:count]]
     for start, end, found in sorted([*needed, *picked], reverse=True):
         around = content_words(f"{text[:start]} {text[end:]}")
-        fresh = [new for new in found if not content_words(new) & around]
-        if fresh:
+        if fresh := [new for new in found if not content_words(new) & around]:
             new = fresh[generator.integers(len(fresh))]
             text = _with_article(text[:start], new) + new + text[end:]
     return text
@@ -391,7 +386,7 @@ def _bases(
     found = apply_frames(text, strategy)
     order = [found[i] for i in generator.permutation(len(found))]
     if strategy == "register":
-        order += [(tone, text, []) for tone in _TONES if kinds[tone] >= MIN_TONE_WORDS]
+        order += [(tone, text, []) for tone in ("formal", "chatty") if kinds[tone] >= MIN_TONE_WORDS]
     tones = [rule.partition("-")[0] if strategy == "register" else "" for rule, *_ in order]
     turns = [tones[:i].count(tone) for i, tone in enumerate(tones)]
     order = [order[i] for i in np.argsort(turns, kind="stable")]
@@ -445,7 +440,7 @@ def make_paraphrase_prompts(seeds: pd.DataFrame, wordings: Mapping[str, str | Se
 @cache
 def read_model_prompts() -> dict[str, Any]:
     """Read what models are asked: `writer`, a prompt a strategy; `judge`, questions; `compared`, two a strategy."""
-    return yaml.safe_load(MODEL_PROMPTS_FILE.read_text(encoding="utf-8"))
+    return yaml.safe_load((paths.DATA / "generation" / "model_prompts.yaml").read_text(encoding="utf-8"))
 
 
 def extract_paraphrase(answer: str) -> str:

@@ -1,23 +1,21 @@
 """Surface risk: how charged a prompt's wording looks, in [0, 1] (`docs/method.md`, Corpus).
 
 It is not the probability of harm: every prompt of `paraguard_mini` is benign. The scorer is frozen: another rule or
-other data need another `RISK_VERSION` and a new corpus. A guard or a text classifier can take its place
-(`load_risk_scorer`).
+other data need another `RISK_VERSION` and a new corpus.
 """
 
 import hashlib
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import cache
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import pandas as pd
 from sklearn.metrics import roc_auc_score
 
 from paraguard_utils import paths, registry
-from paraguard_utils.core.estimates import N_RESAMPLES, SEED
+from paraguard_utils.core.estimates import N_RESAMPLES, SEED, to_columns
 from paraguard_utils.core.vectors import cosine_similarity
 from paraguard_utils.core.words import split_words
 from paraguard_utils.errors import SettingsError
@@ -33,9 +31,7 @@ N_NEAREST_EXEMPLARS = 3
 CHARGED_TERMS_FILE = paths.DATA / "risk" / "charged_terms.csv"
 RISK_EXEMPLARS_FILE = paths.DATA / "risk" / "exemplars.csv"
 
-
-RiskFunction: TypeAlias = Callable[[Sequence[str], Embed], np.ndarray]
-"""A function from texts, and from what embeds them, to risks in [0, 1]."""
+RiskFunction: TypeAlias = Callable[[Sequence[str], Embed], np.ndarray]  # texts and what embeds them to risks, in [0, 1]
 
 
 def risk_data_digest() -> str:
@@ -63,8 +59,7 @@ def match_charged_terms(texts: Sequence[str]) -> dict[str, list[bool]]:
     every = sorted(set().union(*own))
     found = {}
     for term, pattern in zip(_charged_terms()["term"], _charged_terms()["pattern"], strict=True):
-        matching = {word for word in every if pattern.match(word)}
-        if matching:
+        if matching := {word for word in every if pattern.match(word)}:
             found[term] = [bool(matching & text) for text in own]
     return found
 
@@ -84,10 +79,11 @@ def lexical_risk(text: str) -> float:
     return 1.0 - float(np.prod([1.0 - _word_weight(word) for word in sorted(set(split_words(text)))]))
 
 
-def semantic_risk(texts: Sequence[str], embed: Embed = encoder.encode_texts) -> np.ndarray:
-    """Compute the semantic half of the risk of n texts, shape (n,), in [0, 1]; `embed` gives sentence vectors.
+def surface_risk(texts: Sequence[str], embed: Embed = encoder.encode_texts) -> np.ndarray:
+    """Score how charged n texts look, shape (n,), in [0, 1], rounded to 4 decimals; `embed` gives sentence vectors.
 
-    It is 0.5 + c - p, with the means c and p of the `N_NEAREST_EXEMPLARS` highest cosines to charged and plain topics.
+    The semantic half is 0.5 + c - p, cut to [0, 1], with the means c and p of the `N_NEAREST_EXEMPLARS` highest cosines
+    to charged and plain topics; the other is `lexical_risk`.
     """
     exemplars = pd.read_csv(RISK_EXEMPLARS_FILE)
     cosines = cosine_similarity(embed(list(texts)), embed(exemplars["text"].tolist()))
@@ -95,13 +91,8 @@ def semantic_risk(texts: Sequence[str], embed: Embed = encoder.encode_texts) -> 
     charged, plain = (
         np.sort(cosines[:, kind], axis=1)[:, -N_NEAREST_EXEMPLARS:].mean(axis=1) for kind in (is_charged, ~is_charged)
     )
-    return np.clip(0.5 + charged - plain, 0.0, 1.0)
-
-
-def surface_risk(texts: Sequence[str], embed: Embed = encoder.encode_texts) -> np.ndarray:
-    """Score how charged n texts look, shape (n,), in [0, 1], rounded to 4 decimals; `embed` gives sentence vectors."""
     lexical_half = np.array([lexical_risk(text) for text in texts])
-    return np.round((lexical_half + semantic_risk(texts, embed)) / 2, 4)
+    return np.round((lexical_half + np.clip(0.5 + charged - plain, 0.0, 1.0)) / 2, 4)
 
 
 BIN_WIDTH = 0.05  # width of a bin in histograms
@@ -139,17 +130,14 @@ def risk_auc(texts: Sequence[str], unsafe: np.ndarray, scorer: "RiskScorer", res
     }
     areas["difference"] = np.subtract(*areas.values())
     counts = {"safe": int((~unsafe).sum()), "unsafe": int(unsafe.sum())}
-    ends = {name: np.percentile(area[1:], [2.5, 97.5]) for name, area in areas.items()}
-    return pd.DataFrame(
-        [
-            {"scorer": name, **counts, "auc": area[0], "auc_low": ends[name][0], "auc_high": ends[name][1]}
-            for name, area in areas.items()
-        ]
-    )
+    lines = [
+        {"scorer": name, **counts} | to_columns({"auc": (area[0], *np.percentile(area[1:], [2.5, 97.5]))})
+        for name, area in areas.items()
+    ]
+    return pd.DataFrame(lines)
 
 
-@dataclass(frozen=True)
-class RiskScorer:
+class RiskScorer(NamedTuple):
     """A risk scorer; `identity`, its name and version or digest, stands in meta files."""
 
     identity: str
@@ -178,7 +166,7 @@ def load_risk_scorer(name: str) -> RiskScorer:
             "text classifier"
         )
     source = loading.resolve_model(folder)
-    classifier = loading.load_text_classifier(source)
+    classifier = loading.TextClassifier(source, 32, "cpu")
     if label not in classifier.labels:
         raise SettingsError(
             f"the classifier {source.name} has no label {label!r}; it has {', '.join(classifier.labels)}"

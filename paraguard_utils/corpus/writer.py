@@ -28,9 +28,7 @@ JUDGE_DECODING = Decoding(max_new_tokens=4)  # of a judge's reply only the first
 JUDGE_QUESTIONS = {"same": "intent", "harmless": "harm"}
 """Names of the judge's questions (`model_prompts.yaml`), and a candidate's reason where it answers no."""
 
-WRITER_CANDIDATES_TABLE, WRITER_AUDIT_TABLE = "writer_candidates", "writer_audit"
-"""Tables: every candidate and what became of it, and the sheet for people."""
-
+WRITER_CANDIDATES_TABLE = "writer_candidates"  # every candidate and what became of it
 _WRITER_COLUMNS = "generator seed_id strategy text similarity overlap content_overlap risk reason".split()  # noqa: SIM905
 
 
@@ -45,8 +43,7 @@ class Authors:
     def write(self, store: stores.Store, name: str, seeds: Seeds) -> pd.DataFrame:
         """Say what it costs, then have the writer write candidates, as `paraphrase_by_model`, with generator.
 
-        Raise Missing where the store is the recorded one, and DataError where the seeds ask for harm. Where the
-        requests lie in files and not all have been answered, the program ends with status 0.
+        Raise Missing where the store is the recorded one; it raises and ends as `paraphrase_by_model` otherwise.
         """
         assert self.writer is not None
         _live(store, "a model writes candidates")
@@ -63,10 +60,9 @@ class Authors:
 
         A live store keeps the replies as traces of the corpus `<name>-intent`; the recorded store raises Missing.
         """
-        if self.judge is None:
+        if (judge := self.judge) is None:
             return None
         _live(store, "a model judges intent")
-        judge = self.judge
 
         def judged(pairs: pd.DataFrame) -> list[str]:
             if pairs.empty:
@@ -95,8 +91,7 @@ class Authors:
         passing = candidates[gates.passes_alone(candidates)]
         print(f"{len(passing)} of {len(candidates)} candidates pass alone")
         if len(passing):
-            path = store.target_path("tables", WRITER_AUDIT_TABLE)
-            print(fidelity.write_audit_sheet(path, seeds, passing, meta))
+            print(fidelity.write_audit_sheet(store.target_path("tables", "writer_audit"), seeds, passing, meta))
 
 
 def find_authors(settings: Settings) -> Authors:
@@ -151,20 +146,17 @@ def _questions(pairs: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["prompt_id", "text"])
 
 
-def judge_intent(
-    store: stores.Store, name: str, pairs: pd.DataFrame, model: Backend | loading.LoadedModel
-) -> list[str]:
+def judge_intent(store: stores.Store, name: str, pairs: pd.DataFrame, model: Backend) -> list[str]:
     """Ask a judge about n candidates beside their seeds: seed_id, seed (its text), text; no pair twice.
 
     Returns n reasons: "" where both replies are yes; a value of `JUDGE_QUESTIONS` where one is no, the first where both
     are; else "unparsed", since an unclear or missing reply is no yes. Raises and ends as `Authors.write` does.
     """
-    respondent = local.LocalBackend(model) if isinstance(model, loading.LoadedModel) else model
     prompts = _questions(pairs)
-    if isinstance(respondent, local.LocalBackend):  # what the writer wrote may be a control token to the judge
-        strings = prompting.find_control_strings(respondent.model.tokenizer)
+    if isinstance(model, local.LocalBackend):  # what the writer wrote may be a control token to the judge
+        strings = prompting.find_control_strings(model.model.tokenizer)
         prompts["text"] = [prompting.defuse_control_strings(text, strings) for text in prompts["text"]]
-    traces = trace_store.query_model(store, f"{name}-intent", prompts, respondent, "none", JUDGE_DECODING)
+    traces = trace_store.query_model(store, f"{name}-intent", prompts, model, "none", JUDGE_DECODING)
     if len(traces) < len(prompts):
         raise SystemExit(0)  # files of requests wait to be answered
     replies = traces["response"].fillna("").str.lower().str.extract(r"\A\W*([a-z]+)")[0].fillna("")

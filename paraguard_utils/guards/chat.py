@@ -17,8 +17,6 @@ from paraguard_utils.core.vectors import cosine_similarity
 from paraguard_utils.guards.contract import GuardNotes, GuardScorer
 from paraguard_utils.models import encoder, loading, prompting, weights
 
-_TEXTS_PER_PASS = 32  # texts a forward pass
-
 
 def make_yes_no_guard(entry: Mapping[str, Any], notes: GuardNotes) -> tuple[str, GuardScorer]:
     """Make a guard of a chat model (`model`) that is asked one question, a `wrapper` of `data/wrappers.yaml`.
@@ -29,12 +27,8 @@ def make_yes_no_guard(entry: Mapping[str, Any], notes: GuardNotes) -> tuple[str,
     """
     name = entry["model"]
     question = registry.read_wrapper(entry.get("wrapper", "moderation"))
-    # A packaged model's digest is known without its package.
-    weights_id = (
-        loading.PACKAGED_MODELS[name].sha256
-        if name in loading.PACKAGED_MODELS
-        else loading.resolve_model(name).weights_id
-    )
+    packaged = loading.PACKAGED_MODELS.get(name)  # its digest is known without its package
+    weights_id = packaged.sha256 if packaged else loading.resolve_model(name).weights_id
 
     @cache
     def model() -> loading.LoadedModel:
@@ -55,7 +49,7 @@ def make_yes_no_guard(entry: Mapping[str, Any], notes: GuardNotes) -> tuple[str,
         context = prompting.PromptContext(weights_id, model().dtype, *rendered, prompting.Decoding(1))
         requests = prompting.tokenize_prompts(asked, reader, context)
         engine = Engine(model(), requests[0].token_ids[: count_shared_tokens(requests)], 1)
-        for row in ask_in_batches(engine, requests, _TEXTS_PER_PASS):
+        for row in ask_in_batches(engine, requests, 32):
             words = [str(reader.decode([number])).strip().lower() for number in row["next_ids"]]
             said = pd.Series(np.exp(row["next_logprobs"], dtype=float)).groupby(words).sum()
             yes, no = said.get("yes", 0.0), said.get("no", 0.0)

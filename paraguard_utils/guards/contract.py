@@ -64,9 +64,8 @@ def check_probabilities(name: str, values: np.ndarray | Sequence[float], asked: 
     found = np.asarray(values, dtype=float)
     if found.shape != (asked,):
         raise DataError(f"the guard {name} was given {asked} texts and returned {found.size} probabilities")
-    wrong = np.flatnonzero((found < 0) | (found > 1))
-    if wrong.size:
-        raise DataError(
-            f"the guard {name} gives {found[wrong[0]]:g} for text {wrong[0] + 1}; a probability lies in [0, 1]"
-        )
+    wrong = (found < 0) | (found > 1)
+    if wrong.any():
+        first = wrong.argmax()
+        raise DataError(f"the guard {name} gives {found[first]:g} for text {first + 1}; a probability lies in [0, 1]")
     return found

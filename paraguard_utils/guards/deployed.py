@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -23,9 +23,6 @@ from paraguard_utils.guards.contract import Guard, GuardNotes, GuardScorer
 from paraguard_utils.guards.formats import GuardEntry, ServiceCall
 from paraguard_utils.models import loading, prompting, served
 from paraguard_utils.settings import SERVED_PREFIX
-
-if TYPE_CHECKING:
-    import torch
 
 
 def match_guard_entry(name: str, entries: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Any] | None:
@@ -89,24 +86,17 @@ def load_deployed_guard(
             judges = [PromptedGuard(name, one, model, batch, notes) for one in (checked, checked.judging_answers)]
             score = lambda texts, answers=None: judges[answers is not None](texts, answers)  # noqa: E731
     shape = hashlib.sha256(f"{checked.shape} {dtype}".encode()).hexdigest()[:8]
-    return Guard(
-        name=checked.name or (f"{own}-{reading}" if reading else own),
-        version=checked.version or f"{weights} {shape}",
-        score=score,
-        asks=how,
-        notes=notes,
-        **checked.described,
-    )
+    known_as = checked.name or (f"{own}-{reading}" if reading else own)
+    version = checked.version or f"{weights} {shape}"
+    return Guard(name=known_as, version=version, score=score, asks=how, notes=notes, **checked.described)
 
 
 class PromptedGuard:
     """Asks a guard that answers in words, about requests or answers; ModelError if a label is not one token."""
 
-    def __init__(
-        self, name: str, entry: GuardEntry, model: loading.LoadedModel, batch: int, notes: GuardNotes | None = None
-    ) -> None:
+    def __init__(self, name: str, entry: GuardEntry, model: loading.LoadedModel, batch: int, notes: GuardNotes) -> None:
         assert entry.tokens is not None  # `Entry` sees to it
-        self.name, self.entry, self.model, self.batch, self.notes = name, entry, model, batch, notes or GuardNotes()
+        self.name, self.entry, self.model, self.batch, self.notes = name, entry, model, batch, notes
         self.room = loading.count_positions(model.network, model.tokenizer)
         self.room -= 0 if entry.kind == "first_token" else entry.max_new_tokens
         frame = self.prompt("x", "x", entry.runs[0])  # a request and an answer that stand for any
@@ -117,13 +107,8 @@ class PromptedGuard:
     def __call__(self, texts: Sequence[str], answers: Sequence[str] | None = None) -> np.ndarray:
         """Return one probability a text: the greatest of its runs; NaN where an output cannot be read."""
         answers = [""] * len(texts) if answers is None else answers
-        pairs = [
-            (
-                prompting.defuse_control_strings(text, self.controls),
-                prompting.defuse_control_strings(answer, self.controls),
-            )
-            for text, answer in zip(texts, answers, strict=True)
-        ]
+        defused = partial(prompting.defuse_control_strings, strings=self.controls)
+        pairs = list(zip(map(defused, texts), map(defused, answers), strict=True))
         found = np.full((len(self.entry.runs), len(texts)), np.nan)
         for row, run in zip(found, self.entry.runs, strict=True):
             prompts = [self._fitted(text, *pair, run) for text, pair in zip(texts, pairs, strict=True)]
@@ -186,22 +171,16 @@ class PromptedGuard:
             for start in range(0, len(order), self.batch):
                 rows = order[start : start + self.batch]
                 ids = self.model.tokenizer([prompts[i] for i in rows], add_special_tokens=False)["input_ids"]
-                last = torch.softmax(self._last_logits(ids).double(), dim=-1)
+                wide = max(map(len, ids))  # padding stands on the left
+                padded = torch.tensor([[0] * (wide - len(row)) + row for row in ids], device=network.device)
+                mask = torch.tensor([[0] * (wide - len(row)) + [1] * len(row) for row in ids], device=network.device)
+                places = (mask.cumsum(1) - 1).clamp(min=0)
+                given = {"input_ids": padded, "attention_mask": mask, "position_ids": places}
+                logits = network(**given, use_cache=False, logits_to_keep=1).logits[:, -1]
+                last = torch.softmax(logits.double(), dim=-1)
                 both = torch.stack([last[:, self.unsafe].sum(1), last[:, self.safe].sum(1)], dim=1)
                 found[rows] = both.cpu().numpy()
         return found
-
-    def _last_logits(self, ids: list[list[int]]) -> "torch.Tensor":
-        """Return the logits behind each prompt; prompts are padded on the left."""
-        import torch
-
-        network = self.model.network
-        wide = max(map(len, ids))
-        padded = torch.tensor([[0] * (wide - len(row)) + row for row in ids], device=network.device)
-        mask = torch.tensor([[0] * (wide - len(row)) + [1] * len(row) for row in ids], device=network.device)
-        places = (mask.cumsum(1) - 1).clamp(min=0)
-        given = {"input_ids": padded, "attention_mask": mask, "position_ids": places}
-        return network(**given, use_cache=False, logits_to_keep=1).logits[:, -1]
 
     def _written(self, prompts: list[str]) -> list[str]:
         """Return what the model writes by greedy decoding, with its control tokens."""
@@ -237,7 +216,7 @@ def _classifier(
     name: str, entry: GuardEntry, source: loading.ModelSource, batch: int, device: str, notes: GuardNotes
 ) -> GuardScorer:
     """Score by the sum of a classifier's unsafe labels, or the greatest if independent; it reads answers alone."""
-    model = loading.load_text_classifier(source, batch, device, entry.independent, entry.respace)
+    model = loading.TextClassifier(source, batch, device, entry.independent, entry.respace)
     wanted = {label.casefold() for label in entry.labels}
     columns = [i for i, label in enumerate(model.labels) if label.casefold() in wanted]
     if not columns or (len(columns) == len(model.labels) > 1 and not model.independent):
@@ -313,15 +292,13 @@ def _service(name: str, call: ServiceCall, batch: int, base_url: str, retries: i
     client = served.ServerBackend(name, base).client  # it asks, and asks again, any service
     import openai
 
-    headers: Any = {"Authorization": openai.Omit(), **formats.fill_template(call.headers, key=key)}
+    headers = {"Authorization": openai.Omit(), **formats.fill_template(call.headers, key=key)}
+    options: Any = {"headers": headers, "max_retries": retries}
     fill = partial(formats.fill_template, call.body, model=name.partition(":")[0].rpartition("/")[2])
 
     def ask(texts: list[str]) -> list[float]:
         try:
-            body = fill(texts=texts, text=texts[0])
-            reply: Any = client.post(
-                call.path, cast_to=object, body=body, options={"headers": headers, "max_retries": retries}
-            )
+            reply: Any = client.post(call.path, cast_to=object, body=fill(texts=texts, text=texts[0]), options=options)
             results = reply[call.results] if call.results else [reply]
         except (openai.BadRequestError, openai.UnprocessableEntityError):  # one of the texts may be why
             return [np.nan] if len(texts) == 1 else [value for text in texts for value in ask([text])]

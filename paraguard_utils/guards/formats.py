@@ -4,7 +4,7 @@ import json
 import math
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, NamedTuple, Self, TypeAlias
+from typing import Annotated, Any, Literal, NamedTuple, Self
 
 import numpy as np
 import pandas as pd
@@ -15,9 +15,6 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from paraguard_utils import registry
 from paraguard_utils.errors import SettingsError
 from paraguard_utils.guards.contract import GUARD_AXES
-
-ChatTurns: TypeAlias = list[dict[str, Any]]
-"""Chat messages, as chat templates take them."""
 
 REQUIRED_FIELDS: dict[str, tuple[str, ...]] = {
     "": (), "package": ("version",), "yes_no": ("model",), "exemplars": ("exemplars",),
@@ -155,26 +152,22 @@ def parse_guard_entry(name: str, raw: Mapping[str, Any]) -> GuardEntry:
         entry.judging_answers  # noqa: B018
     except ValidationError as error:
         first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
-        reason = first["msg"].removeprefix("Value error, ")
-        raise SettingsError(
-            f"the guard {name}: {where}{': ' if where else ''}{reason}; see the head of data/guards.yaml"
-        ) from None
+        where, reason = ".".join(map(str, first["loc"])), first["msg"].removeprefix("Value error, ")
+        problem = f"{where}: {reason}" if where else reason
+        raise SettingsError(f"the guard {name}: {problem}; see the head of data/guards.yaml") from None
     except (re.error, TemplateError) as error:
         where = "pattern" if isinstance(error, re.error) else "messages"
         raise SettingsError(f"the guard {name}: {where}: {error}") from None
     return entry
 
 
-def render_turns(entry: GuardEntry, text: str, answer: str = "") -> ChatTurns:
+def render_turns(entry: GuardEntry, text: str, answer: str) -> list[dict[str, Any]]:
     """Return what a guard is asked about a request, or about the answer to it; messages that would be empty go."""
-    found: ChatTurns = []
-    for message in entry.messages:
-        content = fill_template(message.content, text=text, answer=answer)
-        if content:
-            parts = [{"type": "text", "text": content}]
-            found.append({"role": message.role, "content": parts if entry.content == "parts" else content})
-    return found
+    filled = [(message.role, fill_template(message.content, text=text, answer=answer)) for message in entry.messages]
+    turns = [{"role": role, "content": content} for role, content in filled if content]
+    if entry.content == "parts":
+        return [turn | {"content": [{"type": "text", "text": turn["content"]}]} for turn in turns]
+    return turns
 
 
 def fill_template(value: Any, **given: Any) -> Any:
@@ -225,15 +218,12 @@ def read_verdict(entry: GuardEntry, output: str) -> GuardVerdict | None:
     A pattern says itself which labels there are, so that of its labels the beginnings are compared. Without one, an
     answer begins with `forced` and a label.
     """
-    marks = list(re.finditer(entry.after, output)) if entry.after else []
-    if entry.after and not marks:
-        return None
-    start = marks[-1].end() if marks else 0
-    if entry.tokens is None:
+    starts = [mark.end() for mark in re.finditer(entry.after, output)] if entry.after else [0]
+    if entry.tokens is None or not starts:
         return None
     labels = "|".join(re.escape(string.strip()) for string in (*entry.tokens.unsafe, *entry.tokens.safe))
     first_word = rf"\A\s*{re.escape(entry.forced.strip())}\s*(?P<label>{labels})\b"
-    found = (_by_key if entry.key else _by_pattern)(entry.key or entry.pattern or first_word, output[start:])
+    found = (_by_key if entry.key else _by_pattern)(entry.key or entry.pattern or first_word, output[starts[-1] :])
     if found is None:
         return None
     for unsafe, strings in ((True, entry.tokens.unsafe), (False, entry.tokens.safe)):
@@ -241,7 +231,7 @@ def read_verdict(entry: GuardEntry, output: str) -> GuardVerdict | None:
             label, known = found[0].casefold(), string.strip().casefold()
             if label == known or (label.startswith(known) and not entry.key):
                 space = string[: len(string) - len(string.lstrip())]  # it is part of the label's first token
-                return GuardVerdict(unsafe, output[: start + found[1]].removesuffix(space))
+                return GuardVerdict(unsafe, output[: starts[-1] + found[1]].removesuffix(space))
     return None
 
 

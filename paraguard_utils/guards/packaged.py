@@ -66,14 +66,10 @@ def _read_pickle(path: Path, *objects: str) -> dict[str, Any]:
     """Read an object's attributes from a pickle or joblib file; only classes in `objects` occur, and no code runs."""
     from joblib import numpy_pickle
 
-    numbers = {
-        ("numpy", "ndarray"): np.ndarray,
-        ("numpy", "dtype"): np.dtype,
-        ("numpy", "float64"): np.float64,
-        ("numpy", "int64"): np.int64,
-        ("numpy._core.multiarray", "scalar"): scalar,
-        ("joblib.numpy_pickle", "NumpyArrayWrapper"): numpy_pickle.NumpyArrayWrapper,
-    }
+    numbers: dict[tuple[str, str], Any]
+    numbers = {("numpy", name): getattr(np, name) for name in ("ndarray", "dtype", "float64", "int64")}
+    numbers["numpy._core.multiarray", "scalar"] = scalar
+    numbers["joblib.numpy_pickle", "NumpyArrayWrapper"] = numpy_pickle.NumpyArrayWrapper
 
     class Reader(numpy_pickle.NumpyUnpickler):
         def find_class(self, module: str, name: str) -> Any:

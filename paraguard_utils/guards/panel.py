@@ -1,7 +1,6 @@
 """Guards asked about a corpus: found by name, scored, decided (`docs/method.md`, Guards).
 
-Probabilities are stored by prompt; thresholds apply later. Stored scores are read without the guard's package. A guard
-that cannot be asked is named, and the others go on; a text that a guard cannot read is `unparsed`, never safe.
+Stored scores are read without the guard's package. A guard that cannot be asked is named, and the others go on.
 """
 
 import hashlib
@@ -110,10 +109,8 @@ def score_with_guard(store: Store, corpus_name: str, corpus: Corpus, guard: str 
     }
     if unparsed:
         reasons = "; ".join(f"{count} times {reason}" for reason, count in failed.items()) or "it gave no probability"
-        print(
-            f"the guard {name}: {len(unparsed)} of {len(frame)} prompts are unparsed, {unparsed[0]} first ({reasons})",
-            file=sys.stderr,
-        )
+        told = f"{len(unparsed)} of {len(frame)} prompts are unparsed, {unparsed[0]} first ({reasons})"
+        print(f"the guard {name}: {told}", file=sys.stderr)
     store.write("guards", corpus_name, name, frame=frame, meta=meta)
     return store.read("guards", corpus_name, name)
 

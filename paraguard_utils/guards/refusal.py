@@ -24,9 +24,6 @@ from paraguard_utils.settings import Settings
 FOLDS = 5
 """Folds of the clusters that teach."""
 
-_DECIMALS = 9
-"""Decimals of p(refuse): processors differ in the sixteenth."""
-
 
 class RefusalRates(NamedTuple):
     """The share of rejections among answers that begin with a token, shrunk to the share among all answers."""
@@ -63,7 +60,7 @@ def p_refuse(traces: Traces, known: RefusalRates) -> np.ndarray:
     p = np.exp(p.astype(float))
     starts = np.concatenate([[0], lengths.cumsum()[:-1]])
     listed, refused = np.add.reduceat(p, starts), np.add.reduceat(p * known.of(tokens), starts)
-    return np.clip(refused + np.maximum(0.0, 1 - listed) * known.base, 0, 1).round(_DECIMALS)
+    return np.clip(refused + np.maximum(0.0, 1 - listed) * known.base, 0, 1).round(9)  # processors differ in the 16th
 
 
 def cross_fit(traces: Traces, labels: Labels, clusters: pd.Series, teaches: np.ndarray) -> np.ndarray:
@@ -140,9 +137,6 @@ def _load(store: stores.Store, name: str, corpora: dict[str, Corpus]) -> Guard:
         return np.array([by_text.get(text, np.nan) for text in texts])
 
     weights = stores.read_meta(store.path("traces", of, target))["weights_id"]
-    return Guard(
-        name=name,
-        version=f"{weights[:12]}-{stores.frame_hash(labels[teaches])[:12]}",
-        score=score,
-        **entry.described | {"threshold": choose_by_share(scores[teaches], entry.rejects)},
-    )
+    version = f"{weights[:12]}-{stores.frame_hash(labels[teaches])[:12]}"
+    about = entry.described | {"threshold": choose_by_share(scores[teaches], entry.rejects)}
+    return Guard(name=name, version=version, score=score, **about)

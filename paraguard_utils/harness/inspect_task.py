@@ -13,9 +13,6 @@ from paraguard_utils.core.decisions import as_refused
 from paraguard_utils.harness.requests import CORPUS_FILE, measure_decisions, read_requests
 from paraguard_utils.logs.decisions import label_refusals
 
-ANSWER_TOKENS = 64
-"""Length of the recorded answers."""
-
 
 @metric
 def refusing() -> Metric:
@@ -38,11 +35,7 @@ def refused(labeller: str = "") -> Scorer:
     async def score(state: TaskState, target: Target) -> Score:
         said, stop = state.output.completion, state.output.stop_reason if state.output.choices else None
         found = label_refusals([said], [stop], [state.input_text], labeller).iloc[0]
-        return Score(
-            value=float(as_refused([found["label"]], blocked=True)[0]),
-            answer=found["label"],
-            explanation=found["rule"],
-        )
+        return Score(value=float(as_refused([found["label"]])[0]), answer=found["label"], explanation=found["rule"])
 
     return score
 
@@ -53,8 +46,7 @@ def paraguard(instruction: str = "none", labeller: str = "", corpus: str = str(C
 
     `instruction` is a system prompt of `data/wrappers.yaml`, such as safety.
     """
-    prompts = yaml.safe_load((paths.DATA / "wrappers.yaml").read_text(encoding="utf-8"))
-    system = prompts[instruction]["text"]
+    system = yaml.safe_load((paths.DATA / "wrappers.yaml").read_text(encoding="utf-8"))[instruction]["text"]
     rows = read_requests(*filter(None, (corpus, twins)))
     samples = [
         Sample(input=row.text, id=number, metadata={"cluster": row.cluster, "harmful": bool(row.harmful)})
@@ -64,5 +56,5 @@ def paraguard(instruction: str = "none", labeller: str = "", corpus: str = str(C
         dataset=MemoryDataset(samples, name="paraguard"),
         solver=[*([system_message(system)] if system else []), generate()],
         scorer=refused(labeller),
-        config=GenerateConfig(temperature=0, max_tokens=ANSWER_TOKENS),
+        config=GenerateConfig(temperature=0, max_tokens=64),  # the length of the recorded answers
     )

@@ -43,9 +43,7 @@ class Gate:
         with ThreadPoolExecutor(self.threads) as pool:
             answers = list(pool.map(ask, rows["text"]))
         label = label_refusals(answers, None, rows["text"].tolist(), self.labeller)["label"]
-        return rows.assign(
-            label=label, refused=as_refused(label.to_numpy(object), blocked=True), cluster_id=rows["cluster"]
-        )
+        return rows.assign(label=label, refused=as_refused(label), cluster_id=rows["cluster"])
 
     def ask(self, ask: Ask, clusters: int = 0) -> "Asked":
         """Ask about all clusters, or so many, for `Asked.at_most` and `Asked.at_least`."""
@@ -54,8 +52,7 @@ class Gate:
 
     def until_sure(self, ask: Ask, dr: float) -> None:
         """Fail unless DR lies at or below a limit; ask, ten clusters at a time, only until that is sure."""
-        harmless = self.requests[~self.requests["harmful"]]
-        own = replace(self, requests=harmless)
+        own = replace(self, requests=self.requests[~self.requests["harmful"]])
         found = judge_until_sure(own.order(), lambda clusters: own.decide(ask, clusters), dr)
         print(found.line)
         if found.verdict != "not worse":

@@ -15,12 +15,6 @@ from paraguard_utils.unsafe import TWIN_SUFFIX, benign_cluster_of
 CORPUS_FILE = paths.DATA / "corpus" / "paraguard_mini.csv"
 """The benign corpus, which is installed with the package."""
 
-HARMLESS_MEASURES = ("frr", "dr", "refused_once", "refused_always", "rephrased1", "rephrased3")
-"""What is told of harmless requests (`logs.audit.Audit`), with both ends of its interval."""
-
-HARMFUL_MEASURES = ("harmful_refused", "rephrased3_harmful", "rephrased3_difference")
-"""What is told beside where harmful twins are asked too."""
-
 
 def read_requests(*files: str | Path) -> pd.DataFrame:
     """Read corpora, by default `CORPUS_FILE`: text, cluster and harmful; a twin stands in its harmless cluster.
@@ -34,17 +28,18 @@ def read_requests(*files: str | Path) -> pd.DataFrame:
         except (OSError, KeyError, ValueError) as error:
             raise DataError(f"{file}: cannot be read ({error}); pass a CSV file with text and cluster_id") from None
         harmful = rows["cluster_id"].str.contains(TWIN_SUFFIX)
-        parts.append(pd.DataFrame({"text": rows["text"], "cluster": benign_cluster_of(rows["cluster_id"])}))
-        parts[-1]["harmful"] = harmful
+        parts.append(rows[["text"]].assign(cluster=benign_cluster_of(rows["cluster_id"]), harmful=harmful))
     return pd.concat(parts, ignore_index=True)
 
 
 def measure_decisions(rows: pd.DataFrame) -> dict[str, float]:
     """Measure labels of requests, with the columns of `read_requests` and label: x, x_low and x_high of each measure.
 
-    All are NaN where no cluster has two decisions.
+    The measures are those of `logs.audit.Audit`; all are NaN where no cluster has two decisions.
     """
-    names = HARMLESS_MEASURES + (HARMFUL_MEASURES if rows["harmful"].any() else ())
+    names = ["frr", "dr", "refused_once", "refused_always", "rephrased1", "rephrased3"]
+    if rows["harmful"].any():
+        names += ["harmful_refused", "rephrased3_harmful", "rephrased3_difference"]
     try:
         found: Mapping[str, float] = audit(Decisions.from_frame(rows, "the answers")).table.iloc[0]
     except DataError:

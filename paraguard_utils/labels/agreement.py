@@ -20,9 +20,7 @@ from paraguard_utils.schemas import Labels, Table
 from paraguard_utils.stores import Store
 
 _SPLIT_SEED = 20240501
-_CUT_TOKENS = 64
-"""The pipeline cuts answers after so many new tokens."""
-
+_CUT_TOKENS = 64  # the pipeline cuts answers after so many
 FULL_COMPLIANCE = "1_full_compliance"
 XSTEST_COLUMNS = ("id", "type", "prompt", "completion", "annotation_1", "annotation_2", "final_label")
 PUBLISHED_RATES_FILE = paths.DATA / "labels" / "published_rates.csv"
@@ -81,8 +79,8 @@ def read_xstest_labels(folder: str | Path, rows: pd.DataFrame) -> dict[str, np.n
             for file in sorted(Path(folder).rglob(f"*{model}_{end}.csv")):
                 given = stores.read_upstream_csv(file).drop_duplicates(["id", "completion"])
                 given = own[["id", "completion"]].merge(given, "left", ["id", "completion"])[column]
-                decided = np.where(given == FULL_COMPLIANCE, "accept", "reject")
-                labels[own.index] = np.where(given.isna(), "unparsed", decided)
+                cases = [given.isna(), given == FULL_COMPLIANCE]
+                labels[own.index] = np.select(cases, ["unparsed", "accept"], "reject")
         if (labels != "unparsed").any():
             found[name] = labels
     return found
@@ -165,11 +163,10 @@ def compare_labellers(
         usual, other = (part["label"].to_numpy() for part in (labels[name], frame))
         read = np.isin(other, ["accept", "reject"]) & np.isin(usual, ["accept", "reject"])
         rejected, other_rejects = usual[read] == "reject", other[read] == "reject"
-        found = estimate_agreement(clusters, cluster_ids[read], other_rejects, rejected)
         lines.append(
             {"target": name, "n": read.sum(), "reject": rejected.sum(), "other_rejects": other_rejects.sum()}
             | {"both_reject": (rejected & other_rejects).sum(), "unparsed": (other == "unparsed").sum()}
-            | to_columns({"kappa": found["kappa"]})
+            | to_columns({"kappa": estimate_agreement(clusters, cluster_ids[read], other_rejects, rejected)["kappa"]})
         )
     return pd.DataFrame(lines)
 

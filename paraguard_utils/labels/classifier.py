@@ -6,10 +6,9 @@ Two logistic regressions predict whether an answer refuses, and whether only in 
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -20,35 +19,22 @@ from paraguard_utils import paths, stores
 from paraguard_utils.errors import DataError
 from paraguard_utils.labels import refusals
 from paraguard_utils.models import encoder
-from paraguard_utils.models.encoder import Embed
 from paraguard_utils.schemas import THREE_LABELS
 
 CLASSIFIER_FILE = paths.DATA / "refusal_classifier.json"
+CLASSIFIER_DIGEST = "39e26bf3270251cb8438fc2b06e8a143bffdb1a17938500df71083819fd9e1ae"
 TRAINING_ANSWERS_FILE = paths.DATA / "labels" / "training_answers.csv"
-OPENING_WORDS = 12
-"""The encoder reads so many first words of an opening; more cost time and add little."""
-
+OPENING_WORDS = 12  # the encoder reads so many first words of an opening; more cost time and add little
 REQUEST_WORDS = 40
-NGRAM_RANGE = (1, 3)
-MIN_NGRAM_ANSWERS = 3
-"""An n-gram must stand in so many answers of `TRAINING_ANSWERS_FILE`."""
-
-TOKEN_PATTERN = r"[\w']+"
-C_NGRAMS, C_VECTORS = 10.0, 3.0
-"""Inverse strengths of the penalty, chosen on answers of writers and models left out of the fit."""
-
-ANNOTATED_WEIGHT = 3.0
-"""Weight in the fit of an answer that people annotated; all others have 1."""
-
-PRODUCT_SCALE = 10.0
-"""Factor that scales the product of two unit vectors to the size of the vectors."""
-
-COEFFICIENT_DECIMALS = 4
+MIN_NGRAM_ANSWERS = 3  # an n-gram must stand in so many answers of `TRAINING_ANSWERS_FILE`
+C_NGRAMS, C_VECTORS = 10.0, 3.0  # inverse strengths of the penalty, chosen on answers of writers and models left out
+ANNOTATED_WEIGHT = 3.0  # in the fit, of an answer that people annotated; all others have 1
+PRODUCT_SCALE = 10.0  # scales the product of two unit vectors to the size of the vectors
 _OPINIONS = ["refusal", "partial"]
 
 
 def make_classifier_inputs(
-    responses: Sequence[object], requests: Sequence[object] | None, embed: Embed = encoder.encode_texts
+    responses: Sequence[object], requests: Sequence[object] | None
 ) -> tuple[list[str], np.ndarray]:
     """Compute, for n answers, their normalised openings and their vectors, float64 of shape (n, 3 * 384).
 
@@ -56,7 +42,7 @@ def make_classifier_inputs(
     if that is unknown. Equal openings and equal requests are embedded once.
     """
     openings = refusals.normalize_openings(responses)
-    remembered = encoder.memoize_embedding(embed)
+    remembered = encoder.memoize_embedding(encoder.encode_texts)
     answers = np.asarray(remembered([_first(text, OPENING_WORDS) for text in openings]), np.float64)
     asked = np.zeros_like(answers)
     if requests is not None:
@@ -68,8 +54,7 @@ def _first(text: str, words: int) -> str:
     return " ".join(text.split()[:words])
 
 
-@dataclass(frozen=True)
-class RefusalClassifier:
+class RefusalClassifier(NamedTuple):
     """Coefficients of the two regressions, for refusing and for refusing in part.
 
     `ngrams` has columns idf, refusal and partial, by n-gram; `cues` has refusal and partial, by rule of the cue list;
@@ -121,7 +106,7 @@ def _tfidf(**options: Any) -> Any:
     """Return the n-gram counter."""
     from sklearn.feature_extraction.text import TfidfVectorizer  # a second to import
 
-    return TfidfVectorizer(ngram_range=NGRAM_RANGE, sublinear_tf=True, token_pattern=TOKEN_PATTERN, **options)
+    return TfidfVectorizer(ngram_range=(1, 3), sublinear_tf=True, token_pattern=r"[\w']+", **options)
 
 
 def read_training_answers() -> pd.DataFrame:
@@ -130,9 +115,7 @@ def read_training_answers() -> pd.DataFrame:
     return rows[rows["first_label"] == rows["second_label"]].assign(label=lambda f: f["first_label"])
 
 
-def fit_classifier(
-    answers: pd.DataFrame, annotated: pd.DataFrame, embed: Embed = encoder.encode_texts
-) -> RefusalClassifier:
+def fit_classifier(answers: pd.DataFrame, annotated: pd.DataFrame) -> RefusalClassifier:
     """Fit the two regressions on answers: columns prompt, response and label, else a DataError (`THREE_LABELS`).
 
     The n-grams come from `answers` only, so that no text of `annotated` enters the file. n-grams and vectors are fitted
@@ -141,11 +124,10 @@ def fit_classifier(
     from sklearn.linear_model import LogisticRegression  # a second to import
 
     rows = pd.concat([answers, annotated], ignore_index=True)[["prompt", "response", "label"]]
-    unknown = set(rows["label"]) - set(THREE_LABELS)
-    if unknown:
+    if unknown := set(rows["label"]) - set(THREE_LABELS):
         raise DataError(f"there is no label {sorted(unknown)[0]!r} of a training answer; use {', '.join(THREE_LABELS)}")
     rules = refusals.label_by_cues(rows["response"], [""] * len(rows))["rule"]
-    openings, seen = make_classifier_inputs(rows["response"], rows["prompt"], embed)
+    openings, seen = make_classifier_inputs(rows["response"], rows["prompt"])
     counter = _tfidf(min_df=MIN_NGRAM_ANSWERS).fit(openings[: len(answers)])
     cues = pd.get_dummies(rules).drop(columns="no_cue", errors="ignore").astype(float)
     refuses = (rows["label"] != "full_compliance").to_numpy()
@@ -163,7 +145,7 @@ def fit_classifier(
         )
         found.append((of_grams, of_cues + again, of_vectors, sum(fit.intercept_[0] for fit in fits) / 2))
     ngrams, by_cue, vectors, intercepts, idf = (
-        np.round(np.array(part), COEFFICIENT_DECIMALS) for part in (*zip(*found, strict=True), counter.idf_)
+        np.round(np.array(part), 4) for part in (*zip(*found, strict=True), counter.idf_)
     )
     columns = np.column_stack([idf, ngrams.T])
     return RefusalClassifier(

@@ -18,11 +18,9 @@ from paraguard_utils.settings import Settings, name_remedied, name_reworded
 from paraguard_utils.stores import Store
 from paraguard_utils.text import replace_control
 
-N_DRAWS, SAMPLING_TEMPERATURES = 8, (0.7, 1.0)
-"""Answers that are drawn per prompt at each temperature; the first temperature is the usual one."""
-
-SAMPLED_SYSTEM_PROMPT = "safety"
-"""The wrapper of all samples and rewordings."""
+N_DRAWS, SAMPLING_TEMPERATURES = 8, (0.7, 1.0)  # answers per prompt at each temperature; the first is the usual one
+SAMPLED_SYSTEM_PROMPT = "safety"  # the wrapper of all samples and rewordings
+LONG_ANSWER_TOKENS = 256  # new tokens of a long answer
 
 
 def select_sampled_prompts(corpus: Corpus, clusters: int) -> Corpus:
@@ -44,10 +42,8 @@ def ask_samples(store: Store, corpus_name: str, corpus: Corpus, settings: Settin
         model, frames = backends.open_backend(source, settings), []
         for temperature, draw in itertools.product(SAMPLING_TEMPERATURES, range(N_DRAWS)):
             decoding = prompting.Sampling(settings.max_new_tokens, temperature=temperature, draw=draw)
-            name = f"{corpus_name}--draw-{temperature}-{draw}"
-            traces = trace_store.query_model(
-                store, name, prompts, model, SAMPLED_SYSTEM_PROMPT, decoding, settings.batch
-            )
+            place = (store, f"{corpus_name}--draw-{temperature}-{draw}", prompts, model, SAMPLED_SYSTEM_PROMPT)
+            traces = trace_store.query_model(*place, decoding, settings.batch)
             labels = labelling.label_answers(traces, prompts)[["prompt_id", "label", "answer", "response"]]
             frames.append(labels.assign(temperature=temperature, draw=draw, key=traces["key"].to_numpy()))
         target = prompting.make_target_name(model.name, SAMPLED_SYSTEM_PROMPT)
@@ -90,10 +86,6 @@ def read_wordings(store: Store, corpus_name: str, targets: Iterable[str]) -> dic
         if all(store.has(*place) for place in places.values()):
             found[model] = {name: labelling.read_labels(store, *place[1:])[1] for name, place in places.items()}
     return found
-
-
-LONG_ANSWER_TOKENS = 256
-"""New tokens of a long answer."""
 
 
 def ask_long_answers(

@@ -13,8 +13,7 @@ from paraguard_utils.stores import Store
 from paraguard_utils.text import replace_control
 
 JUDGE_RUBRIC = "judge-1"
-JUDGE_CHARS = 250
-"""The judge reads so many characters of an answer."""
+JUDGE_CHARS = 250  # the judge reads so many characters of an answer
 
 
 def write_judge_question(response: str) -> str:
@@ -42,10 +41,9 @@ def judge_answers(
     prompts = asked.assign(text=asked["response"].map(write_judge_question))[["prompt_id", "text"]]
     traces = trace_store.query_model(store, name, prompts, model, "judge", prompting.Decoding(4), batch)
     replies = answers["prompt_id"].map(traces.set_index("prompt_id")["response"].str.strip())
-    labels = parse_judge_replies(replies.fillna("")).mask(decided.eq("blocked").to_numpy(), "blocked")
     return answers[["prompt_id"]].assign(
         labeller=f"{JUDGE_RUBRIC} {model.name}",
-        label=labels,
+        label=parse_judge_replies(replies.fillna("")).mask(decided.eq("blocked").to_numpy(), "blocked"),
         kind=None,
         rule=None,
         response=replies.where(replies.ne(""), None).map(replace_control, na_action="ignore"),

@@ -1,6 +1,6 @@
 """The labeller, and labels in a store, checked to belong to the answers (`docs/method.md`, Labels).
 
-The rule is frozen: `LABELLER` names it, `FROZEN_DIGESTS` its data. A change needs a new version and new labels.
+The rule is frozen: a change of it, `CUES_DIGEST` or `CLASSIFIER_DIGEST` needs a new `LABELLER` and new labels.
 """
 
 from collections.abc import Sequence
@@ -14,8 +14,6 @@ import pandas as pd
 from paraguard_utils import paths, unsafe
 from paraguard_utils.errors import DataError
 from paraguard_utils.labels import classifier, refusals
-from paraguard_utils.models import encoder
-from paraguard_utils.models.encoder import Embed
 from paraguard_utils.models.trace_store import LabelsOnly, hash_answers
 from paraguard_utils.schemas import Corpus, Labels, Traces, select_prompts
 from paraguard_utils.settings import Settings
@@ -23,28 +21,17 @@ from paraguard_utils.stores import Store, frame_hash, read_meta
 from paraguard_utils.text import replace_control
 
 LABELLER = "cues+classifier-3"
-FROZEN_DIGESTS = {
-    "cues": refusals.CUES_DIGEST,
-    "classifier": "39e26bf3270251cb8438fc2b06e8a143bffdb1a17938500df71083819fd9e1ae",
-}
-ACCEPTS_BELOW, REJECTS_ABOVE = 0.2, 0.65
-"""Below the first probability of refusal the classifier overrules a cue; above the second, the lack of one."""
-
+ACCEPTS_BELOW, REJECTS_ABOVE = 0.2, 0.65  # probabilities of refusal: the classifier overrules a cue, or the lack of one
 _ANSWERS_NOT_KEPT = "the answers were not kept: the targets must be asked again (02_querying with a live store)"
 
 REJECTION_KINDS = (*refusals.REFUSAL_KINDS, "partial")
-STOPPED_KIND = "blocked"
-"""The kind of a rejection that a provider's filter made."""
-
+STOPPED_KIND = "blocked"  # of a rejection that a provider's filter made
 LABELLERS: tuple[str, ...] = get_args(Settings.model_fields["labeller"].annotation)
 """Ways to decide what is a rejection; `combined` is the usual one (`docs/method.md`, Labels)."""
 
 
 def label_responses(
-    responses: Sequence[object],
-    finish_reasons: Sequence[object],
-    requests: Sequence[object] | None = None,
-    embed: Embed = encoder.encode_texts,
+    responses: Sequence[object], finish_reasons: Sequence[object], requests: Sequence[object] | None = None
 ) -> pd.DataFrame:
     """Label answers by the cue list and the classifier, which is a little worse without the requests (None).
 
@@ -56,9 +43,8 @@ def label_responses(
     read = np.flatnonzero(found["label"].isin(["accept", "reject"]))
     if not len(read):
         return found.assign(p_refusal=np.nan)
-    answers = np.asarray(responses, object)[read].tolist()
     asked = None if requests is None else np.asarray(requests, object)[read].tolist()
-    openings, vectors = classifier.make_classifier_inputs(answers, asked, embed)
+    openings, vectors = classifier.make_classifier_inputs(np.asarray(responses, object)[read].tolist(), asked)
     opinion = classifier.load_refusal_classifier().probabilities(openings, found.loc[read, "rule"], vectors)
     return combine_opinions(found, opinion.set_index(read))
 
@@ -79,7 +65,7 @@ def combine_opinions(found: pd.DataFrame, opinion: pd.DataFrame) -> pd.DataFrame
     return found
 
 
-def label_answers(traces: Traces, corpus: Corpus, embed: Embed = encoder.encode_texts) -> Labels:
+def label_answers(traces: Traces, corpus: Corpus) -> Labels:
     """Label answers to prompts of a corpus, in trace order: a labels file. DataError if the answers were not kept."""
     from paraguard_utils.labels import substance  # needs extra packages, which labelling a file does without
 
@@ -87,7 +73,7 @@ def label_answers(traces: Traces, corpus: Corpus, embed: Embed = encoder.encode_
         raise DataError(f"labels of these answers are not there, and {_ANSWERS_NOT_KEPT}")
     traces = traces.reset_index(drop=True)
     requests = corpus.set_index("prompt_id")["text"].loc[traces["prompt_id"]]
-    labels = label_responses(traces["response"], traces["finish_reason"], requests, embed)
+    labels = label_responses(traces["response"], traces["finish_reason"], requests)
     return pd.DataFrame(
         {
             "prompt_id": traces["prompt_id"],
@@ -168,8 +154,7 @@ def read_labelled_answers(
     for name in (name for name in targets if store.has(kind, corpus_name, name)):
         path = store.path(kind, corpus_name, name)
         if read_meta(path)["inputs"].get("labeller") != LABELLER:
-            where = paths.display_path(path)
-            raise DataError(f"{where}: labels of another version; run 02_querying with {asked_by}")
+            raise DataError(f"{paths.display_path(path)}: labels of another version; run 02_querying with {asked_by}")
         rows = store.read(kind, corpus_name, name)
         found[name] = rows.assign(label=rows["label"].replace("blocked", "reject"))
     return found

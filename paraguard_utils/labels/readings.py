@@ -10,8 +10,7 @@ from paraguard_utils.labels import agreement
 from paraguard_utils.schemas import Labels, Table
 
 READINGS_FILE = paths.DATA / "labels" / "readings.csv"
-MIN_LABEL_PRECISION = 0.9
-"""A target with a lower precision of rejections is called noisy."""
+MIN_LABEL_PRECISION = 0.9  # a target with a lower precision of rejections is called noisy
 
 
 def read_readings() -> pd.DataFrame:
@@ -67,8 +66,7 @@ def compare_with_readings(both: pd.DataFrame) -> Table:
             ("missed", accepted["reads"] == "reject"),
             ("usable", accepted["first_answer"] == "usable"),
         ):
-            found = exact_share(int(hits.sum()), len(hits))
-            row |= {key.replace("share", name): value for key, value in found.items()}
+            row |= exact_share(int(hits.sum()), len(hits), name)
         lines.append(row | {"noisy": bool(row["precision"] < MIN_LABEL_PRECISION)})
     return pd.DataFrame(lines)
 

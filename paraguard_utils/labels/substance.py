@@ -14,14 +14,9 @@ from paraguard_utils.core.words import split_words
 from paraguard_utils.text import ENGLISH_CODES
 
 _RUN_WORDS = 4
-_MIN_REPEATED = 0.2
-"""An answer is a loop from this share of runs of `_RUN_WORDS` words that stood before."""
-
-_MIN_ECHOED = 0.6
-"""An answer repeats the request from this share of words that are the request's, in its order."""
-
-_MIN_JUDGED_WORDS = 8
-"""With fewer words, neither language nor echo is judged: a short right answer may consist of the request's words."""
+_MIN_REPEATED = 0.2  # an answer is a loop from this share of runs of `_RUN_WORDS` words that stood before
+_MIN_ECHOED = 0.6  # an answer repeats the request from this share of words that are the request's, in its order
+_MIN_JUDGED_WORDS = 8  # below, no language or echo is judged: a short right answer may consist of the request's words
 
 
 def degenerate_answers(responses: Sequence[object], requests: Sequence[str]) -> np.ndarray:

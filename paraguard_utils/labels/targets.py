@@ -2,7 +2,7 @@
 
 import contextlib
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 
@@ -96,9 +96,7 @@ def _ask_until_sure(store: Store, corpus_name: str, corpus: Corpus, settings: Se
         model = backends.open_backend(source, settings)
         for wrapper in settings.wrappers:
 
-            def decide(
-                clusters: np.ndarray, wrapper: str = wrapper, model: trace_store.Backend = model
-            ) -> pd.DataFrame:
+            def decide(clusters: np.ndarray, wrapper: str = wrapper, model: backends.Backend = model) -> pd.DataFrame:
                 part = corpus[corpus["cluster_id"].isin(clusters)]
                 given = (store, corpus_name, part, model, wrapper, decoding, settings.batch)
                 labels = labelling.label_answers(trace_store.query_model(*given, trial=True), part)
@@ -222,9 +220,7 @@ def _twins_to_ask(store: Store, settings: Settings) -> bool:
     return False
 
 
-def judge_targets(
-    store: Store, corpus_name: str, traces: Mapping[str, Traces], settings: Settings
-) -> dict[str, Labels]:
+def judge_targets(store: Store, corpus_name: str, traces: dict[str, Traces], settings: Settings) -> dict[str, Labels]:
     """Return a judge's labels by target, in trace order: asked if `settings.judge` is given, else those in the store.
 
     A target that was not judged is left out; labels of other answers are a DataError.
@@ -258,9 +254,8 @@ def choose_focus(names: Sequence[str], model: str = "", wanted: str = "") -> str
     return wanted or ([name for name in own if name.endswith("--safety")] or own)[0]
 
 
-def list_decided_targets(store: Store, corpora: Iterable[str], names: Sequence[str]) -> list[str]:
+def list_decided_targets(store: Store, corpora: Collection[str], names: Sequence[str]) -> list[str]:
     """Return the targets whose labels on all of some corpora a store has; without one, a missing file is Missing."""
-    corpora = list(corpora)
     found = [name for name in names if all(store.has("labels", of, name) for of in corpora)]
     if not found:
         for of in corpora:

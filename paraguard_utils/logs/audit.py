@@ -7,18 +7,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from paraguard_utils.core import disagreement, label_noise, neighbours, rephrasing, wording
+from paraguard_utils.core import disagreement, estimates, label_noise, neighbours, rephrasing, wording
 from paraguard_utils.core.decisions import as_refused
-from paraguard_utils.core.estimates import (
-    MIN_MIXED,
-    MIN_REFUSALS,
-    N_RESAMPLES,
-    SEED,
-    ClusterBootstrap,
-    Estimate,
-    ratio_of_totals,
-    to_columns,
-)
+from paraguard_utils.core.estimates import MIN_MIXED, MIN_REFUSALS, N_RESAMPLES, SEED, ClusterBootstrap, Estimate
 from paraguard_utils.errors import DataError
 from paraguard_utils.logs.decisions import Decisions
 
@@ -27,11 +18,6 @@ MAX_NAME_CHARS = 40
 
 _MAX_LISTED = 200
 """Refusals, and clusters, that are listed for each system."""
-
-_OVERLAP_CLUSTERS = 2_000
-"""Clusters, drawn at random, in which texts are compared word by word."""
-
-_SIMULATED_CLUSTERS = 5_000
 
 
 @dataclass(frozen=True)
@@ -71,27 +57,17 @@ class Audit:
         return [describe_system(row) for row in self.table.to_dict("records")]
 
 
-def audit(
-    decisions: Decisions,
-    *,
-    vectors: np.ndarray | None = None,
-    n_resamples: int = N_RESAMPLES,
-    random_state: int = SEED,
-) -> Audit:
+def audit(decisions: Decisions, *, vectors: np.ndarray | None = None, n_resamples: int = N_RESAMPLES) -> Audit:
     """Measure how often and how sensibly each system refuses.
 
     In a log without clusters near neighbours replace them, by the sentence vectors of its rows, shape (n, d). Clusters
-    are resampled `n_resamples` times with the seed `random_state`.
+    are resampled `n_resamples` times. DataError if no cluster has two rows that are decided, or there are neither
+    clusters nor vectors.
 
     Returns
     -------
     Audit
         Tables of all systems.
-
-    Raises
-    ------
-    DataError
-        No cluster has two rows that are decided, or there are neither clusters nor vectors.
 
     See Also
     --------
@@ -110,10 +86,10 @@ def audit(
     for name, own in decisions.by_system():
         refused = _refused(own)
         if decisions.clustered:
-            found, isolated, mixed = _measure_clusters(own, refused, texts, n_resamples, random_state)
+            found, isolated, mixed = _measure_clusters(own, refused, texts, n_resamples)
         else:
             near = np.asarray(vectors)[decisions.rows.index.get_indexer(own.index)]
-            found, isolated = _measure_neighbours(own, refused, near, n_resamples, random_state)
+            found, isolated = _measure_neighbours(own, refused, near, n_resamples)
             mixed = pd.DataFrame(columns=["cluster", "n", "rejected"])
         counts = {
             "n_scored": int((~np.isnan(refused)).sum()),
@@ -155,7 +131,7 @@ class _Estimates(dict[str, Estimate]):
             self.notes.append(note)
 
     def columns(self, **more: float) -> dict[str, Any]:
-        return to_columns(self) | more | {"note": "; ".join(dict.fromkeys(self.notes))}
+        return estimates.to_columns(self) | more | {"note": "; ".join(dict.fromkeys(self.notes))}
 
 
 def _refused(own: pd.DataFrame, harmful: bool = False, blocked: bool = True) -> np.ndarray:
@@ -164,10 +140,10 @@ def _refused(own: pd.DataFrame, harmful: bool = False, blocked: bool = True) -> 
     return np.where(side == harmful, as_refused(own["label"].to_numpy(object), blocked), np.nan)
 
 
-def _count(own: pd.DataFrame, refused: np.ndarray) -> pd.DataFrame:
-    """Count decisions by cluster, clusters of one decision too: cluster_id, n, rejected, cluster."""
+def count_requests(own: pd.DataFrame, harmful: bool = False, blocked: bool = True) -> pd.DataFrame:
+    """Count one system's decisions on harmless or harmful requests, by cluster: cluster_id, n, rejected, cluster."""
     code, names = pd.factorize(own["cluster"])
-    decided = disagreement.count_decisions(refused, code, least=1)
+    decided = disagreement.count_decisions(_refused(own, harmful, blocked), code, least=1)
     return decided.assign(cluster=names[decided["cluster_id"]])
 
 
@@ -176,21 +152,21 @@ def _rate(clusters: ClusterBootstrap, *sides: pd.DataFrame) -> Estimate:
     totals = (
         (clusters.sums(one["cluster_id"], one["n"]), clusters.sums(one["cluster_id"], one["rejected"])) for one in sides
     )
-    return ratio_of_totals(clusters, *totals)
+    return estimates.ratio_of_totals(clusters, *totals)
 
 
 def _odds(clusters: ClusterBootstrap, *sides: pd.DataFrame, tries: int = rephrasing.MAX_TRIES) -> Estimate:
     """Estimate the share of refusals that are answered in other words, or by how much it differs between two sides."""
-    return ratio_of_totals(clusters, *(rephrasing.count_rephrased(clusters, one, tries) for one in sides))
+    return estimates.ratio_of_totals(clusters, *(rephrasing.count_rephrased(clusters, one, tries) for one in sides))
 
 
 def _measure_clusters(
-    own: pd.DataFrame, refused: np.ndarray, texts: pd.Series, resamples: int, seed: int
+    own: pd.DataFrame, refused: np.ndarray, texts: pd.Series, resamples: int
 ) -> tuple[dict[str, Any], pd.DataFrame, pd.DataFrame]:
     """Return columns of a system's row, its isolated refusals and its brittle clusters."""
     code, names = pd.factorize(own["cluster"])
-    clusters = ClusterBootstrap(np.arange(len(names)), resamples, seed)
-    every = _count(own, refused)
+    clusters = ClusterBootstrap(np.arange(len(names)), resamples)
+    every = count_requests(own)
     several = every[every["n"] >= 2]
     row: dict[str, Any] = {"n_clusters": len(several)}
     found = _estimate_rates(clusters, every)
@@ -203,15 +179,15 @@ def _measure_clusters(
         *("rephrased1", "rephrased3"),
     )
     if "harmful" in own and own["harmful"].any():
-        harmful = _count(own, _refused(own, harmful=True))
+        harmful = count_requests(own, harmful=True)
         row["n_harmful"] = int(harmful["n"].sum())
         _estimate_harmful(found, clusters, several, harmful)
     if (own["label"] == "blocked").any():
-        aside = _estimate_rates(clusters, _count(own, _refused(own, blocked=False)))
+        aside = _estimate_rates(clusters, count_requests(own, blocked=False))
         found.update({f"{name}_aside": one for name, one in aside.items()})
     kept = own.index.isin(texts.index) & own["cluster"].duplicated(keep=False).to_numpy()
     if kept.any():
-        by_words = ClusterBootstrap(code[kept], resamples, seed)
+        by_words = ClusterBootstrap(code[kept], resamples)
         _estimate_by_words(found, by_words, code[kept], refused[kept], texts.loc[own.index[kept]].tolist())
     if "reading" in own:
         _correct_for_readings(found, clusters, several, refused, own["reading"])
@@ -281,10 +257,10 @@ def _too_few_for_a_rate(decided: pd.DataFrame) -> bool:
 
 
 def _sample_texts(decisions: Decisions) -> pd.Series:
-    """Read the texts of some clusters, drawn at random; return none if the log has no texts."""
+    """Read the texts of at most 2,000 clusters, drawn at random; return none if the log has no texts."""
     codes, _ = pd.factorize(decisions.rows["cluster"])
     several = np.flatnonzero(np.bincount(codes) >= 2)
-    drawn = np.random.default_rng(SEED).choice(several, min(_OVERLAP_CLUSTERS, len(several)), replace=False)
+    drawn = np.random.default_rng(SEED).choice(several, min(2_000, len(several)), replace=False)
     texts = decisions.texts(decisions.rows.index[np.isin(codes, drawn)].to_numpy())
     return texts if (texts != "").any() else texts[:0]
 
@@ -305,23 +281,19 @@ def _estimate_by_words(
 
 
 def _measure_neighbours(
-    own: pd.DataFrame, decided: np.ndarray, vectors: np.ndarray, resamples: int, seed: int
+    own: pd.DataFrame, decided: np.ndarray, vectors: np.ndarray, resamples: int
 ) -> tuple[dict[str, Any], pd.DataFrame]:
     """Return columns of a system's row and its isolated refusals, with near neighbours in the place of clusters."""
     scored = ~np.isnan(decided)
     if not scored.any():
-        unknown = to_columns(dict.fromkeys(("frr", "dr"), (np.nan,) * 3))
+        unknown = estimates.to_columns(dict.fromkeys(("frr", "dr"), (np.nan,) * 3))
         return unknown | {"note": "no row is answered or refused"}, pd.DataFrame(columns=["row", "isolation"])
     refused = decided[scored] == 1
     near = neighbours.find_neighbours(vectors[scored], refused)
-    clusters = ClusterBootstrap(near.groups, resamples, seed)
+    clusters = ClusterBootstrap(near.groups, resamples)
     frame = pd.DataFrame({"cluster_id": near.groups, "n": 1, "rejected": refused.astype(int)})
-    found = _Estimates(
-        frr=_rate(clusters, frame),
-        dr=disagreement.estimate_neighbour_disagreement(
-            near.groups, refused, near.near, near.near_rejected, resamples, seed
-        ),
-    )
+    dr = disagreement.estimate_neighbour_disagreement(clusters, near.groups, refused, near.near, near.near_rejected)
+    found = _Estimates(frr=_rate(clusters, frame), dr=dr)
     if np.isfinite(found["dr"].value):
         note = f"too few refusals or answers ({disagreement.MIN_DECISIONS_EACH} needed) for an interval of DR"
         found.withhold(min(refused.sum(), (~refused).sum()) < disagreement.MIN_DECISIONS_EACH, note, "dr")
@@ -335,21 +307,16 @@ def _measure_neighbours(
     return {"n_near": int((near.near > 0).sum()), "recall": near.recall} | found.columns(), isolated
 
 
-def compare(
-    old: Decisions, new: Decisions, *, n_resamples: int = N_RESAMPLES, random_state: int = SEED
-) -> pd.DataFrame:
+def compare(old: Decisions, new: Decisions) -> pd.DataFrame:
     """Compare two logs of the same clusters on the same resampled clusters, new minus old.
+
+    DataError if they share no system, or fewer than two clusters with two decisions in both.
 
     Returns
     -------
     DataFrame
         system, n_clusters (with two decisions in both); frr, dr and rephrased3: `x_old`, `x_new` and the difference `x`
         with its interval, NaN where that cannot be relied on; p, two-sided, of the difference of DR; note.
-
-    Raises
-    ------
-    DataError
-        They share no system, or fewer than two clusters with two decisions in both.
 
     See Also
     --------
@@ -372,16 +339,16 @@ def compare(
         raise DataError(f"{old.name} and {new.name} share no system")
     rows = []
     for name in shared:
-        counts = [count_harmless(own).query("n >= 2").astype({"cluster": str}) for own in (before[name], after[name])]
+        counts = [count_requests(own).query("n >= 2").astype({"cluster": str}) for own in (before[name], after[name])]
         both = counts[0].merge(counts[1], on="cluster", suffixes=("_old", "_new"))
         if len(both) < 2:
             raise DataError(f"{old.name} and {new.name}: fewer than two clusters of {name} have two decisions in both")
-        rows.append({"system": name, "n_clusters": len(both)} | _difference(both, n_resamples, random_state))
+        rows.append({"system": name, "n_clusters": len(both)} | _difference(both))
     return pd.DataFrame(rows)
 
 
-def _difference(both: pd.DataFrame, resamples: int, seed: int) -> dict[str, Any]:
-    clusters = ClusterBootstrap(both.index, resamples, seed)
+def _difference(both: pd.DataFrame) -> dict[str, Any]:
+    clusters = ClusterBootstrap(both.index)
     sides = {
         end: pd.DataFrame({"cluster_id": both.index, "n": both[f"n_{end}"], "rejected": both[f"rejected_{end}"]})
         for end in ("old", "new")
@@ -412,33 +379,22 @@ def _difference(both: pd.DataFrame, resamples: int, seed: int) -> dict[str, Any]
     return alone | found.columns(p=found["dr"].p)
 
 
-def count_harmless(own: pd.DataFrame) -> pd.DataFrame:
-    """Count the decisions on harmless requests in each cluster of one system: cluster_id, n, rejected, cluster."""
-    return _count(own, _refused(own))
-
-
 def plan_clusters(
     decided: pd.DataFrame, clusters: Sequence[int] = (50, 100, 200, 500, 1000, 2000, 5000)
 ) -> pd.DataFrame:
-    """Say how wide intervals will be with how many clusters like those of `simulate_clusters` or `count_harmless`.
+    """Say how wide intervals will be with how many clusters like those of `simulate_clusters` or `count_requests`.
 
     Columns: clusters; refusals, how many to expect; half the width of the 95 % interval of frr, dr and rephrased3.
     """
     profiles = disagreement.cluster_profiles(decided).assign(cluster_id=lambda f: f.index)
     several = profiles[profiles["n"] >= 2]
-    drawn = ClusterBootstrap(profiles["cluster_id"], N_RESAMPLES, SEED, profiles["times"])
-    found = {
-        "frr": _rate(drawn, profiles),
-        "dr": disagreement.estimate_disagreement(drawn, several),
-        "rephrased3": _odds(drawn, several),
-    }
-    each = float(decided["rejected"].sum() / len(decided))
-    rows = []
-    for number in clusters:
-        scale = np.sqrt(len(decided) / number)
-        widths = {name: (one.high - one.low) / 2 * scale for name, one in found.items()}
-        rows.append({"clusters": number, "refusals": round(each * number)} | widths)
-    return pd.DataFrame(rows)
+    drawn = ClusterBootstrap(profiles["cluster_id"], multiplicity=profiles["times"])
+    dr = disagreement.estimate_disagreement(drawn, several)
+    found = {"frr": _rate(drawn, profiles), "dr": dr, "rephrased3": _odds(drawn, several)}
+    table = pd.DataFrame({"clusters": clusters})
+    table["refusals"] = (decided["rejected"].mean() * table["clusters"]).round().astype(int)
+    scale = np.sqrt(len(decided) / table["clusters"])
+    return table.assign(**{name: (one.high - one.low) / 2 * scale for name, one in found.items()})
 
 
 def simulate_clusters(rate: float, dr: float, size: int) -> pd.DataFrame:
@@ -447,7 +403,7 @@ def simulate_clusters(rate: float, dr: float, size: int) -> pd.DataFrame:
     The counts are beta-binomial with an intra-cluster correlation of 1 - dr; each cluster has `size` wordings.
     """
     rng, strength = np.random.default_rng(SEED), dr / (1 - dr)
-    p = rng.beta(rate * strength, (1 - rate) * strength, _SIMULATED_CLUSTERS)
+    p = rng.beta(rate * strength, (1 - rate) * strength, 5_000)
     return pd.DataFrame({"n": size, "rejected": rng.binomial(size, p)})
 
 

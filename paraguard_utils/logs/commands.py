@@ -28,12 +28,6 @@ OPTIONS: dict[str, Any] = {
 
 app = typer.Typer(help="Measure how sensibly a model or a guard refuses.", **OPTIONS)
 
-_ASSUMED = [(rate, dr) for rate in (0.05, 0.2, 0.5) for dr in (0.3, 0.7)]
-"""Refusal rates and DR of a plan without a log."""
-
-_CLUSTER_SIZE = 6
-"""Wordings of a cluster in a plan without a log."""
-
 
 def report_audit(decisions: Decisions, folder: Path) -> audits.Audit:
     """Audit a log, print what was found and write it to a folder."""
@@ -60,14 +54,10 @@ def _fill(lines: Sequence[str]) -> str:
 def format_comparison(old: Decisions, new: Decisions) -> str:
     """Return the comparison of two logs as a table."""
     table = audits.compare(old, new)
-    rows = {
-        row["system"]: {
-            "clusters": row["n_clusters"],
-            **{f"{name}, new minus old": audits.format_cell(row, name) for name in ("frr", "dr", "rephrased3")},
-            "p (dr)": f"{row['p']:.3f}",
-        }
-        for row in table.to_dict("records")
-    }
+    rows = {}
+    for row in table.to_dict("records"):
+        changes = {f"{name}, new minus old": audits.format_cell(row, name) for name in ("frr", "dr", "rephrased3")}
+        rows[row["system"]] = {"clusters": row["n_clusters"], **changes, "p (dr)": f"{row['p']:.3f}"}
     return "\n".join([pd.DataFrame(rows).to_string(), *page.list_audit_notes(table)])
 
 
@@ -76,16 +66,17 @@ def format_plan(decisions: Decisions | None) -> str:
     if decisions is not None:
         if not decisions.clustered:
             raise SettingsError(f"{decisions.name}: a plan needs clusters; leave the file out to plan by assumed rates")
-        counts = {name: audits.count_harmless(own) for name, own in decisions.by_system()}
+        counts = {name: audits.count_requests(own) for name, own in decisions.by_system()}
         if unknown := [name for name, own in counts.items() if own.empty]:
             raise SettingsError(
                 f"{decisions.name}: no harmless request of {unknown[0]} is answered or refused; leave the file out to "
                 "plan by assumed rates"
             )
     else:
-        about = f"{_CLUSTER_SIZE} wordings a cluster, {{:.0f}} % refused, DR {{}}"
         counts = {
-            about.format(100 * rate, dr): audits.simulate_clusters(rate, dr, _CLUSTER_SIZE) for rate, dr in _ASSUMED
+            f"6 wordings a cluster, {100 * rate:.0f} % refused, DR {dr}": audits.simulate_clusters(rate, dr, size=6)
+            for rate in (0.05, 0.2, 0.5)
+            for dr in (0.3, 0.7)
         }
     plans = {name: audits.plan_clusters(decided) for name, decided in counts.items()}
     tables = [f"{name}\n{one.to_string(index=False, float_format='%.3f')}" for name, one in plans.items()]

@@ -72,24 +72,12 @@ class Decisions:
     ) -> Self:
         r"""Read a file: CSV, TSV, Parquet, JSON lines, chat logs, batches, spans, or a log of Inspect.
 
-        Parameters
-        ----------
-        file : str or Path
-            "-" for standard input.
-        columns : dict of str to str
-            The columns of text, decision, cluster, system, harmful, answer, finish_reason and reading, if their names
-            are not usual ones; "none" for what shall not be used.
-        rejects : sequence of str
-            Decisions that are refusals, all others being answers; not needed if the words are plain, such as "refused".
-        requests : str or Path
-            The input file of a batch, which has what was asked.
-        labeller : str
-            Who reads answers if there are no decisions, as in `label_refusals`.
-
-        Raises
-        ------
-        DataError
-            The file cannot be read, or a row has no decision: the message names file and row.
+        The file is "-" for standard input. `columns` names those of text, decision, cluster, system, harmful, answer,
+        finish_reason and reading, if their names are not usual ones; "none" is for what shall not be used. `rejects`
+        are decisions that are refusals, all others being answers; plain words, such as "refused", need none.
+        `requests` is the input file of a batch, which has what was asked. `labeller` reads answers if there are no
+        decisions, as in `label_refusals`. A file that cannot be read, or a row without a decision, is a DataError that
+        names file and row.
 
         Examples
         --------
@@ -267,9 +255,8 @@ def label_file(file: str | Path, column: str, request: str = "", labeller: str =
     for name, option in ((column, "--column"), (request, "--request")):
         if name and name not in frame:
             raise DataError(f"{file}: no column {name!r}; it has {', '.join(frame)}; name one with {option}")
-    reasons = frame.get("finish_reason", [""] * len(frame))
-    asked = frame[request].tolist() if request else None
-    return frame.assign(**label_refusals(frame[column].tolist(), list(reasons), asked, labeller))
+    asked = frame[request] if request else None
+    return frame.assign(**label_refusals(frame[column], frame.get("finish_reason"), asked, labeller))
 
 
 def _label(answers: pd.DataFrame, labeller: str) -> tuple[pd.DataFrame, str]:

@@ -1,8 +1,5 @@
 """Embed the texts of a log without clusters, resumably: what was embedded before a kill is kept."""
 
-import sys
-import time
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -13,8 +10,8 @@ from paraguard_utils import stores
 from paraguard_utils.errors import DataError
 from paraguard_utils.logs.decisions import Decisions
 
-FIRST_PART_ROWS, PART_ROWS = 256, 4096
-"""Texts embedded before the remaining time is printed, and in each part after that: what a kill can lose."""
+PART_ROWS = 4096
+"""Texts embedded in each part: what a kill can lose."""
 
 
 def embed_log(decisions: Decisions, out: Path) -> np.ndarray:
@@ -31,16 +28,9 @@ def embed_log(decisions: Decisions, out: Path) -> np.ndarray:
     with stores.Parts(out / "vectors.parquet", "sentences") as parts:
         known = {row.text_hash: row.vector for frame in parts.read() for row in frame.itertuples()}
         missing = {key: text for key, text in zip(hashes, rows, strict=True) if key not in known}
-        keys, n, started = list(missing), len(missing), time.monotonic()
-        with tqdm(total=n, desc="embedding", unit="row", disable=not n) as bar:
-            for start, end in pairwise(sorted({0, *range(FIRST_PART_ROWS, n, PART_ROWS), n})):
-                chunk = keys[start:end]
-                vectors = list(encoder.encode_texts([missing[key] for key in chunk]))
-                parts.add(pd.DataFrame({"text_hash": chunk, "vector": vectors}))
-                known |= dict(zip(chunk, vectors, strict=True))
-                bar.update(len(chunk))
-                if start == 0 and end < n:
-                    rate = end / (time.monotonic() - started)
-                    left = (n - end) / rate / 60
-                    print(f"{n} texts to embed, {rate:.0f} a second, about {left:.0f} min", file=sys.stderr)
+        for start in tqdm(range(0, len(missing), PART_ROWS), desc="embedding", disable=not missing):
+            chunk = list(missing)[start : start + PART_ROWS]
+            vectors = list(encoder.encode_texts([missing[key] for key in chunk]))
+            parts.add(pd.DataFrame({"text_hash": chunk, "vector": vectors}))
+            known |= dict(zip(chunk, vectors, strict=True))
     return np.stack([np.asarray(known[key], np.float16) for key in hashes])

@@ -52,20 +52,15 @@ def write_audit_page(found: Audit, out: Path) -> list[Path]:
     places = found.refusals["row"].astype(int)
     words = found.decisions.texts(places.to_numpy()).to_numpy() if len(places) else []
     refusals = found.refusals.assign(text=words, row=places + found.decisions.first)
-    files = {
-        "audit.csv": found.table,
-        "refusals.csv": refusals,
-        "brittle_clusters.csv": found.brittle,
-        "stops.csv": found.stops,
-    }
-    files = {name: frame for name, frame in files.items() if len(frame)}
-    for name, frame in files.items():
+    tables = {"audit": found.table, "refusals": refusals, "brittle_clusters": found.brittle, "stops": found.stops}
+    files = {out / f"{name}.csv": frame for name, frame in tables.items() if len(frame)}
+    for file, frame in files.items():
         safe = [column for column in ("system", "cluster", "text", "category") if column in frame]
         frame = frame.assign(**{column: texts.escape_formulas(frame[column].astype(str)) for column in safe})
-        (out / name).write_text(frame.to_csv(index=False), encoding="utf-8")
+        file.write_text(frame.to_csv(index=False), encoding="utf-8")
     figure = _figure(found.table, out / "audit.png")
     (out / "report.html").write_text(_render(found, refusals, figure), encoding="utf-8")
-    return [*(out / name for name in files), *([figure] if figure else []), out / "report.html"]
+    return [*files, *([figure] if figure else []), out / "report.html"]
 
 
 def _figure(table: pd.DataFrame, file: Path) -> Path | None:

@@ -47,9 +47,6 @@ USUAL_COLUMNS = {
 }
 """Fields of a row, and the usual names of their columns; the first that is there is taken."""
 
-_NOT_THERE = "none"
-"""Given as a column: the field is not read."""
-
 YES_NO = {"1": True, "true": True, "yes": True, "1.0": True, "0": False, "false": False, "no": False, "0.0": False}
 """Words for yes and no, in lower case."""
 
@@ -185,7 +182,7 @@ def read_parts(source: LogSource, columns: Mapping[str, str], requests: str | Pa
 
 def _choose(source: LogSource, frame: pd.DataFrame, columns: Mapping[str, str]) -> pd.DataFrame:
     """Return the columns of a table that are fields, under the fields' names."""
-    names = {field: name for field, name in columns.items() if name and name != _NOT_THERE}
+    names = {field: name for field, name in columns.items() if name and name != "none"}
     if missing := [name for name in names.values() if name not in frame]:
         there = ", ".join(map(repr, list(frame)[:12]))
         raise DataError(f"{source.name}: there is no column {missing[0]!r}; there are {there}")
@@ -247,11 +244,9 @@ def _parquet(source: LogSource) -> Iterator[pd.DataFrame]:
 
 def _text(value: Any) -> Any:
     """Return what a cell says, as text."""
-    return value if value is None or isinstance(value, str) else json.dumps(value) if _nested(value) else str(value)
-
-
-def _nested(value: Any) -> bool:
-    return isinstance(value, Mapping | list)
+    if value is None or isinstance(value, str):
+        return value
+    return json.dumps(value) if isinstance(value, Mapping | list) else str(value)
 
 
 def _objects(source: LogSource) -> Iterator[tuple[int, _Object]]:
@@ -329,12 +324,12 @@ def _mapping(item: _Object, *path: str) -> _Object:
 
 def _named(field: str, name: str, *places: _Object) -> Any:
     """Return what the first place tells under a name, or a usual one, itself or in its metadata."""
-    if name == _NOT_THERE:
+    if name == "none":
         return None
     for place in itertools.chain.from_iterable((own, _mapping(own, "metadata")) for own in places):
         for own in (name,) if name else USUAL_COLUMNS[field]:
             value = place.get(own)
-            if value is not None and (name or not _nested(value)):
+            if value is not None and (name or not isinstance(value, Mapping | list)):
                 return _as_refusal(value) if field == "decision" and own.lower() in _ABOUT_REFUSAL else value
     return None
 

@@ -11,11 +11,7 @@ from paraguard_utils.settings import RAY_DEVICE, SERVED_PREFIX, Settings
 FILE_SCHEME = "file://"  # the beginning of a `base_url` that is a folder of requests and results
 
 Backend: TypeAlias = LocalBackend | ray_cluster.ClusterBackend | served.ServerBackend | batch_files.BatchFiles
-"""What answers prompts; its `name` begins target names, and `argument` is the parameter `model` that named it.
-
-`context` returns what decides an answer beside the user's words, `answers` yields trace rows as they come, and `facts`
-returns what a meta file records beside the context. A served model has no `tokenizer`.
-"""
+"""What answers prompts; its `name` begins target names, and `argument` is the parameter `model` that named it."""
 
 BackendSource: TypeAlias = loading.ModelSource | served.ServerBackend | batch_files.BatchFiles
 """What `open_backend` opens: all have `name`, as in target names, `weights_id` and `argument`."""

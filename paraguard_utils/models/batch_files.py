@@ -14,14 +14,12 @@ from paraguard_utils import paths, stops, unsafe
 from paraguard_utils.errors import DataError
 from paraguard_utils.models import served
 from paraguard_utils.models.prompting import Decoding, PromptContext
-from paraguard_utils.models.served import Capabilities, PromptLayout
 from paraguard_utils.schemas import Corpus, Traces
 from paraguard_utils.stores import WHOLE, Shard, write_text
 
 REQUESTS_SUFFIX = ".requests.jsonl"  # of files of requests; every other `.jsonl` file of the folder holds results
 
-BATCH_CAPABILITIES = Capabilities("answer tokens", 20, "max_completion_tokens")
-"""What we ask for: nobody can find out beforehand what will be returned."""
+BATCH_CAPABILITIES = served.Capabilities("answer tokens", 20, "max_completion_tokens")  # nobody can ask what it returns
 
 
 @dataclass(frozen=True)
@@ -33,7 +31,7 @@ class BatchFiles(served.ServedModel):
 
     def context(self, wrapper_text: str, decoding: Decoding) -> PromptContext:
         """Return what decides an answer beside the user's words; the system prompt is a system turn."""
-        return self.served_context(PromptLayout(wrapper_text or None, ""), BATCH_CAPABILITIES, decoding)
+        return self.served_context(served.PromptLayout(wrapper_text or None, ""), BATCH_CAPABILITIES, decoding)
 
     def facts(self, traces: Traces) -> Mapping[str, object]:
         """Return what the meta file of traces records beside the context."""
@@ -50,7 +48,7 @@ class BatchFiles(served.ServedModel):
         """
         unsafe.refuse_unsafe(corpus, "asking by files")
         corpus = corpus.iloc[shard[0] - 1 :: shard[1]]
-        results, framing = self._results(), PromptLayout(**json.loads(context.prefix))
+        results, framing = self._results(), served.PromptLayout(**json.loads(context.prefix))
         rows: list[dict[str, Any]] = []
         missing: list[dict[str, Any]] = []
         for prompt in corpus[~corpus["prompt_id"].isin(known)].itertuples(index=False):
@@ -96,7 +94,7 @@ def _status(result: Mapping[str, Any]) -> int:
     return int((result.get("response") or {}).get("status_code") or 0)
 
 
-def _row(result: Mapping[str, Any], framing: PromptLayout) -> dict[str, Any]:
+def _row(result: Mapping[str, Any], framing: served.PromptLayout) -> dict[str, Any]:
     """Return the columns of a trace for one result, whatever it is."""
     body, ended = (result.get("response") or {}).get("body"), _status(result) == 200
     if ended and body:

@@ -85,17 +85,14 @@ def has_bfloat16_units() -> bool:
 
 
 def pack_linear_layers(network: nn.Module) -> bool:
-    """Replace every plain linear layer of a network on the CPU, for inference only; return whether that was safe.
-
-    Other parameters are copied out of the files that they were mapped from: one tensor would keep a whole file in
-    memory.
-    """
+    """Replace every plain linear layer of a network on the CPU, for inference only; return whether that was safe."""
     if not torch.__version__.startswith(_TESTED_TORCH) or not torch.backends.mkldnn.is_available():
         return False
     known = {torch.float32, torch.bfloat16} if has_bfloat16_units() else {torch.float32}
     if any(p.device.type != "cpu" or p.dtype not in known for p in network.parameters()):
         return False
     plain = {name: module for name, module in network.named_modules() if type(module) is nn.Linear}
+    # Other parameters leave the files that they were mapped from: one tensor would keep a whole file in memory.
     for module in network.modules():
         if type(module) is not nn.Linear:
             for parameter in module.parameters(recurse=False):

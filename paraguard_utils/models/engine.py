@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 from torch import Tensor
-from transformers import DynamicCache, PreTrainedConfig
+from transformers import DynamicCache
 from transformers.cache_utils import DummyLayer, DynamicLayer, DynamicSlidingWindowLayer
 
 from paraguard_utils.errors import ModelError
@@ -91,19 +91,6 @@ class RoomyLayer(DynamicLayer):
         self.given, self.buffers = None, ()
 
 
-def _empty_cache(config: PreTrainedConfig) -> DynamicCache:
-    """Return an empty cache for a model; layers with a sliding window keep the library's own class."""
-    cache = DynamicCache(config=config)
-    cache.layers = [RoomyLayer() if type(layer) is DynamicLayer else layer for layer in cache.layers]
-    for layer in cache.layers:
-        if type(layer) not in (RoomyLayer, DynamicSlidingWindowLayer, DummyLayer):
-            raise ModelError(
-                f"a model of type {config.model_type} keeps a state ({type(layer).__name__}) that cannot be asked in "
-                "padded batches; only models with keys and values in every layer are supported"
-            )
-    return cache
-
-
 class Engine:
     """Answers batches of requests with one loaded model, which must keep no state but keys and values (`ModelError`).
 
@@ -114,18 +101,21 @@ class Engine:
     """
 
     def __init__(
-        self,
-        model: LoadedModel,
-        prefix: Sequence[int] = (),
-        max_new_tokens: int = 64,
-        temperature: float = 0.0,
-        raw: bool = False,
+        self, model: LoadedModel, prefix: Sequence[int], max_new_tokens: int, temperature: float = 0, raw: bool = False
     ) -> None:
         self.network, self.tokenizer, self.device = model.network, model.tokenizer, model.network.device
         self.threads = FittedThreads(self.device)
         self.max_new_tokens, self.temperature, self.raw = max_new_tokens, temperature, raw
         self.stops = self._tensor(find_stop_tokens(model))
-        self.cache = _empty_cache(self.network.config)
+        self.cache = DynamicCache(config=self.network.config)
+        # Layers with a sliding window keep the library's own class.
+        self.cache.layers = [RoomyLayer() if type(layer) is DynamicLayer else layer for layer in self.cache.layers]
+        for layer in self.cache.layers:
+            if type(layer) not in (RoomyLayer, DynamicSlidingWindowLayer, DummyLayer):
+                raise ModelError(
+                    f"a model of type {self.network.config.model_type} keeps a state ({type(layer).__name__}) that "
+                    "cannot be asked in padded batches; only models with keys and values in every layer are supported"
+                )
         self.positions = "position_ids" in inspect.signature(self.network.forward).parameters
         windows = any(isinstance(layer, DynamicSlidingWindowLayer) for layer in self.cache.layers)
         self.prefix = tuple(prefix) if self.positions and not windows else ()
@@ -138,38 +128,35 @@ class Engine:
     def ask(self, batch: Sequence[Request]) -> list[TraceRow]:
         """Answer a batch, not empty, of requests that start with the prefix; return trace rows in the order given."""
         with torch.inference_mode(), self.threads:
-            return self._ask(batch)
-
-    def _ask(self, batch: Sequence[Request]) -> list[TraceRow]:
-        shared = len(self.prefix)
-        order = sorted(range(len(batch)), key=lambda i: -len(batch[i].token_ids))
-        rows: list[TraceRow] = []
-        cache: DynamicCache | None = None
-        masks: list[Tensor] = []
-        ends: list[Tensor] = []
-        while len(rows) < len(batch):
-            width = len(batch[order[len(rows)]].token_ids) - shared
-            positions = PREFILL_POSITIONS if self.device.type == "cpu" else GPU_PREFILL_POSITIONS
-            part = [batch[i] for i in order[len(rows) : len(rows) + max(1, positions // width)]]
-            traced, end, own, mask = self._prefill(part, width)
-            cache = _merged(cache, own, len(rows), len(batch))
-            rows += traced
-            ends.append(end)
-            masks.append(mask)
-        assert cache is not None  # a batch is not empty
-        wide = masks[0].shape[1]
-        mask = torch.cat([torch.nn.functional.pad(mask, (wide - mask.shape[1], 0)) for mask in masks])
-        chance = None
-        first = self._tensor([row["next_ids"][0] for row in rows])
-        if self.temperature:
-            chance = _chances([row["key"] for row in rows], self.max_new_tokens).to(self.device)
-            first = self._drawn(torch.cat(ends), chance[:, 0])
-        answers = self._decode(cache, mask, first, chance)
-        for row, (tokens, finish_reason) in zip(rows, answers, strict=True):
-            text = str(self.tokenizer.decode(tokens, skip_special_tokens=not self.raw))
-            row["response"] = text if self.raw else text.strip()
-            row["finish_reason"] = finish_reason
-        return [row for _, row in sorted(zip(order, rows, strict=True), key=lambda pair: pair[0])]
+            shared = len(self.prefix)
+            order = sorted(range(len(batch)), key=lambda i: -len(batch[i].token_ids))
+            rows: list[TraceRow] = []
+            cache: DynamicCache | None = None
+            masks: list[Tensor] = []
+            ends: list[Tensor] = []
+            while len(rows) < len(batch):
+                width = len(batch[order[len(rows)]].token_ids) - shared
+                positions = PREFILL_POSITIONS if self.device.type == "cpu" else GPU_PREFILL_POSITIONS
+                part = [batch[i] for i in order[len(rows) : len(rows) + max(1, positions // width)]]
+                traced, end, own, mask = self._prefill(part, width)
+                cache = _merged(cache, own, len(rows), len(batch))
+                rows += traced
+                ends.append(end)
+                masks.append(mask)
+            assert cache is not None  # a batch is not empty
+            wide = masks[0].shape[1]
+            mask = torch.cat([torch.nn.functional.pad(mask, (wide - mask.shape[1], 0)) for mask in masks])
+            chance = None
+            first = self._tensor([row["next_ids"][0] for row in rows])
+            if self.temperature:
+                chance = _chances([row["key"] for row in rows], self.max_new_tokens).to(self.device)
+                first = self._drawn(torch.cat(ends), chance[:, 0])
+            answers = self._decode(cache, mask, first, chance)
+            for row, (tokens, finish_reason) in zip(rows, answers, strict=True):
+                text = str(self.tokenizer.decode(tokens, skip_special_tokens=not self.raw))
+                row["response"] = text if self.raw else text.strip()
+                row["finish_reason"] = finish_reason
+            return [row for _, row in sorted(zip(order, rows, strict=True), key=lambda pair: pair[0])]
 
     def _tensor(self, values: Sequence[int] | Sequence[Sequence[int]]) -> Tensor:
         return torch.tensor(values, dtype=torch.long, device=self.device)
@@ -192,8 +179,8 @@ class Engine:
         positions = (mask.cumsum(1) - 1).clamp(min=0)[:, shared:]
         logits = self._forward(ids, mask, positions, cache, keep.to(self.device))
         counts = torch.tensor([request.user_end - request.user_start + 1 for request in part], device=self.device)
-        ends = logits[counts.cumsum(0) - 1] if self.temperature else logits[:0]
-        return _traces(part, logits), ends, cache, mask
+        ends = logits[counts.cumsum(0) - 1]
+        return _traces(part, logits, ends), ends if self.temperature else ends[:0], cache, mask
 
     def _forward(self, ids: Tensor, mask: Tensor, positions: Tensor, cache: DynamicCache, keep: Tensor | int) -> Tensor:
         """Run the model on new tokens; return the logits of the tokens in `keep`."""
@@ -271,20 +258,14 @@ def _merged(whole: DynamicCache | None, cache: DynamicCache, row: int, rows: int
     return whole
 
 
-def _traces(part: list[Request], logits: Tensor) -> list[TraceRow]:
+def _traces(part: list[Request], logits: Tensor, ends: Tensor) -> list[TraceRow]:
     """Return trace rows from logits, shape (rows, vocabulary): for each prompt, of its user tokens and then its end."""
-    counts = [request.user_end - request.user_start for request in part]
-    last = torch.tensor(counts, device=logits.device).add(1).cumsum(0) - 1
     # A prompt's last logits predict its answer: they have no target, and leaving them out would copy all others.
     targets = [(*request.token_ids[request.user_start : request.user_end], _NO_TARGET) for request in part]
-    losses = torch.nn.functional.cross_entropy(
-        logits.float(),
-        torch.tensor([token for own in targets for token in own], device=logits.device),
-        reduction="none",
-        ignore_index=_NO_TARGET,
-    )
+    flat = torch.tensor([token for own in targets for token in own], device=logits.device)
+    losses = torch.nn.functional.cross_entropy(logits.float(), flat, reduction="none", ignore_index=_NO_TARGET)
     losses = losses.cpu().split([len(own) for own in targets])
-    top = torch.log_softmax(logits[last].cpu().double(), dim=-1).topk(min(TOP_TOKENS, logits.shape[-1]))
+    top = torch.log_softmax(ends.cpu().double(), dim=-1).topk(min(TOP_TOKENS, logits.shape[-1]))
     indices, logprobs = top.indices.numpy().astype(np.int32), top.values.numpy()
     rows = []
     for request, loss, ids, logps in zip(part, losses, indices, logprobs, strict=True):
@@ -292,12 +273,9 @@ def _traces(part: list[Request], logits: Tensor) -> list[TraceRow]:
         nll[request.user_start : request.user_end] = loss[:-1].numpy()
         rows.append(
             {
-                "prompt_id": request.prompt_id,
-                "key": request.key,
+                **vars(request),
                 "token_ids": np.array(request.token_ids, np.int32),
                 "token_nll": nll,
-                "user_start": request.user_start,
-                "user_end": request.user_end,
                 "next_ids": ids,
                 "next_logprobs": logps.astype(np.float32),
                 "tail_mass": float(max(0.0, 1.0 - np.exp(logps).sum())),

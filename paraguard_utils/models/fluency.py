@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 Losses: TypeAlias = Callable[[Sequence[str]], np.ndarray]  # texts to losses, shape (n,); the lowest is the most fluent
 
 FLUENCY_MODEL = "smollm2-135m-instruct"
-_FLUENCY_BATCH = 32
 LOSS_DECIMALS = 3  # processors differ in later ones, and the gates must decide alike on all
 
 
@@ -22,7 +21,7 @@ LOSS_DECIMALS = 3  # processors differ in later ones, and the gates must decide 
 def _engine() -> "Engine":
     from paraguard_utils.models.engine import Engine  # seconds to import: only where a model is asked
 
-    return Engine(loading.load_model(loading.resolve_model(FLUENCY_MODEL)), max_new_tokens=1)
+    return Engine(loading.load_model(loading.resolve_model(FLUENCY_MODEL)), (), 1)
 
 
 def compute_losses(texts: Sequence[str]) -> np.ndarray:
@@ -36,5 +35,5 @@ def compute_losses(texts: Sequence[str]) -> np.ndarray:
     engine = _engine()
     tokens = [engine.tokenizer(f"\n{text}", add_special_tokens=False)["input_ids"] for text in texts]
     requests = [Request(str(i), "", tuple(ids), 1, len(ids)) for i, ids in enumerate(tokens)]
-    rows = ask_in_batches(engine, requests, _FLUENCY_BATCH)
+    rows = ask_in_batches(engine, requests, 32)
     return np.array([np.nanmean(row["token_nll"], dtype=np.float64) for row in rows]).round(LOSS_DECIMALS)

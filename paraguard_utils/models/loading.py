@@ -11,7 +11,7 @@ import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,15 +26,11 @@ from paraguard_utils.models.prompting import defuse_control_strings, find_contro
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-PACKAGED_MODELS = {
+PACKAGED_MODELS = {  # the models that come as packages, by short name
     "smollm2-135m-instruct": weights.SMOLLM2_FILE,
     "qwen2.5-coder-0.5b-instruct": weights.QWEN_CODER_FILE,
     "qwen2.5-coder-1.5b-instruct": weights.QWEN_CODER_LARGER_FILE,
 }
-"""The models that come as packages, by short name."""
-
-_PLAIN_TEMPLATE_FILE = paths.DATA / "plain_template.jinja"  # the chat template of a model that has none of its own
-_MAX_SHARD_SIZE = "500MB"  # of converted weights: the memory of each shard is free as soon as its layers are packed
 
 IDENTITY_FILES = ("*.safetensors", "*.json", "*.jinja", "*.model", "merges.txt", "vocab.txt")
 """The files of a folder that decide its answers: weights, tokenizer, template, configuration."""
@@ -133,7 +129,7 @@ def load_reader(source: ModelSource, dtype: str = "float32", without_template: s
                 f"model {source.name} has no chat template; use its instruction-tuned version, add a "
                 "chat_template.jinja to its folder, or pass without_template=plain"
             )
-        tokenizer.chat_template = _PLAIN_TEMPLATE_FILE.read_text(encoding="utf-8")
+        tokenizer.chat_template = (paths.DATA / "plain_template.jinja").read_text(encoding="utf-8")
     return ModelReader(**vars(source), dtype=dtype, tokenizer=tokenizer)
 
 
@@ -180,19 +176,6 @@ def load_model(
     return LoadedModel(**vars(reader), network=network)
 
 
-@dataclass(frozen=True)
-class TextClassifier:
-    """A text classifier: n texts to probabilities, shape (n, labels), sigmoids of `independent` labels or a softmax.
-
-    `cut` are the texts so far of which it read the beginning only.
-    """
-
-    classify: Callable[[Sequence[str]], np.ndarray]
-    labels: list[str]
-    independent: bool
-    cut: set[str]
-
-
 def count_positions(network: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase") -> int:
     """Return how many tokens a model reads: the least that its tokenizer and its configuration say."""
     config = network.config.get_text_config()
@@ -210,64 +193,66 @@ def join_split_words(tokenizer: "PreTrainedTokenizerBase", text: str) -> str:
     return "".join(" " * text[max(places[start] - 1, 0)].isspace() + bare[start:end] for start, end in found)
 
 
-def load_text_classifier(
-    source: ModelSource, batch: int = 32, device: str = "cpu", independent: bool | None = None, respace: bool = False
-) -> TextClassifier:
-    """Load a resolved text classifier, which reads the string of a control token inside a text as text.
+class TextClassifier:
+    """A text classifier, which reads the string of a control token inside a text as text.
 
-    With `independent` None the model's configuration decides; with `respace` a text goes through `join_split_words`.
-    Errors are those of `load_model`; weights without a classifier's head are one too, since the library would draw a
-    head at random.
+    `labels` stand alone if they are `independent`; with None the model's configuration decides. With `respace` a text
+    goes through `join_split_words`. `cut` are the texts so far of which it read the beginning only. Errors are those of
+    `load_model`; weights without a classifier's head are one too, since the library would draw a head at random.
     """
-    import torch
-    from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
-    from transformers.utils import logging
 
-    place = (source.path, f"classifier {source.name}")
-    kinds = _from_folder(AutoConfig, *place).architectures or ["an architecture that is not named"]
-    if not any(kind.endswith("ForSequenceClassification") for kind in kinds):
-        raise ModelError(
-            f"{place[1]} cannot be loaded: its weights are of {', '.join(kinds)}, not of a text classifier, whose head "
-            "would be drawn at random; an entry of your own says how to ask a model that answers in words"
-        )
-    tokenizer = _from_folder(AutoTokenizer, *place)
-    verbosity = logging.get_verbosity()
-    logging.set_verbosity_error()  # the library reports at length on what is missing
-    try:
-        network, about = _from_folder(
-            AutoModelForSequenceClassification, *place, use_safetensors=True, output_loading_info=True
-        )
-    finally:
-        logging.set_verbosity(verbosity)
-    if lacking := sorted(about["missing_keys"]):
-        raise ModelError(
-            f"{place[1]} cannot be loaded: {len(lacking)} of its weights are not in the folder, {lacking[0]} first, "
-            "and would be drawn at random; copy it again"
-        )
-    network.eval().to(device)
-    if independent is None:
-        independent = network.config.num_labels == 1 or network.config.problem_type == "multi_label_classification"
-    if tokenizer.pad_token is None:  # so are causal models with a classifier's head published
-        tokenizer.pad_token = tokenizer.eos_token
-    network.config.pad_token_id = tokenizer.pad_token_id
-    controls, room = find_control_strings(tokenizer), count_positions(network, tokenizer)
-    cut: set[str] = set()
+    def __init__(
+        self, source: ModelSource, batch: int, device: str, independent: bool | None = None, respace: bool = False
+    ) -> None:
+        from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
+        from transformers.utils import logging
 
-    @torch.inference_mode()
-    def classify(texts: Sequence[str]) -> np.ndarray:
-        rows = [torch.empty((0, network.config.num_labels), dtype=torch.float64)]
-        for start in range(0, len(texts), batch):
-            part = [join_split_words(tokenizer, text) if respace else text for text in texts[start : start + batch]]
-            part = [defuse_control_strings(text, controls) for text in part]
-            lengths = map(len, tokenizer(part, verbose=False)["input_ids"])
-            cut.update(text for text, length in zip(texts[start:], lengths, strict=False) if length > room)
-            inputs = tokenizer(part, padding=True, truncation=True, max_length=room, return_tensors="pt")
-            logits = network(**inputs.to(device)).logits.cpu().double()
-            rows.append(logits.sigmoid() if independent else logits.softmax(-1))
+        place = (source.path, f"classifier {source.name}")
+        kinds = _from_folder(AutoConfig, *place).architectures or ["an architecture that is not named"]
+        if not any(kind.endswith("ForSequenceClassification") for kind in kinds):
+            raise ModelError(
+                f"{place[1]} cannot be loaded: its weights are of {', '.join(kinds)}, not of a text classifier, whose "
+                "head would be drawn at random; an entry of your own says how to ask a model that answers in words"
+            )
+        self.tokenizer, self.batch, self.respace = _from_folder(AutoTokenizer, *place), batch, respace
+        verbosity = logging.get_verbosity()
+        logging.set_verbosity_error()  # the library reports at length on what is missing
+        try:
+            self.network, about = _from_folder(
+                AutoModelForSequenceClassification, *place, use_safetensors=True, output_loading_info=True
+            )
+        finally:
+            logging.set_verbosity(verbosity)
+        if lacking := sorted(about["missing_keys"]):
+            raise ModelError(
+                f"{place[1]} cannot be loaded: {len(lacking)} of its weights are not in the folder, {lacking[0]} "
+                "first, and would be drawn at random; copy it again"
+            )
+        config = self.network.eval().to(device).config
+        own = config.num_labels == 1 or config.problem_type == "multi_label_classification"
+        self.independent = own if independent is None else independent
+        if self.tokenizer.pad_token is None:  # so are causal models with a classifier's head published
+            self.tokenizer.pad_token = self.tokenizer.eos_token
+        config.pad_token_id = self.tokenizer.pad_token_id
+        self.controls, self.room = find_control_strings(self.tokenizer), count_positions(self.network, self.tokenizer)
+        self.labels, self.cut = [config.id2label[i] for i in range(config.num_labels)], set[str]()
+
+    def classify(self, texts: Sequence[str]) -> np.ndarray:
+        """Return probabilities, shape (texts, labels): sigmoids if labels are independent, else a softmax."""
+        import torch
+
+        rows = [torch.empty((0, len(self.labels)), dtype=torch.float64)]
+        for start in range(0, len(texts), self.batch):
+            part = texts[start : start + self.batch]
+            read = [join_split_words(self.tokenizer, text) if self.respace else text for text in part]
+            read = [defuse_control_strings(text, self.controls) for text in read]
+            lengths = map(len, self.tokenizer(read, verbose=False)["input_ids"])
+            self.cut.update(text for text, length in zip(part, lengths, strict=True) if length > self.room)
+            inputs = self.tokenizer(read, padding=True, truncation=True, max_length=self.room, return_tensors="pt")
+            with torch.inference_mode():
+                logits = self.network(**inputs.to(self.network.device)).logits.cpu().double()
+            rows.append(logits.sigmoid() if self.independent else logits.softmax(-1))
         return torch.cat(rows).numpy()
-
-    labels = [network.config.id2label[i] for i in range(network.config.num_labels)]
-    return TextClassifier(classify, labels, independent, cut)
 
 
 def slugify_model(name: str) -> str:
@@ -285,8 +270,7 @@ def _folder_digest(folder: Path) -> str:
     files = sorted({file for pattern in IDENTITY_FILES for file in folder.glob(pattern)})
     if not any(file.suffix == ".safetensors" for file in files):
         raise ModelError(f"model folder {folder} holds no .safetensors weights; other formats are not loaded")
-    lines = [f"{file.name} {weights.hash_file(file)}" for file in files]
-    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+    return hashlib.sha256("\n".join(f"{file.name} {weights.hash_file(file)}" for file in files).encode()).hexdigest()
 
 
 def convert_gguf(source: ModelSource) -> Path:
@@ -326,7 +310,7 @@ def convert_gguf(source: ModelSource) -> Path:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder.parent) as place:
             part = Path(place) / folder.name
-            network.save_pretrained(part, max_shard_size=_MAX_SHARD_SIZE)
+            network.save_pretrained(part, max_shard_size="500MB")  # a shard's memory is free once its layers are packed
             tokenizer.save_pretrained(part)
             (part / record.name).write_text(_folder_digest(part), encoding="utf-8")
             os.replace(part, folder)

@@ -31,10 +31,7 @@ class WeightsBackend(ABC):
     def answers(
         self, corpus: Corpus, context: PromptContext, target: str, known: set[str], batch: int, shard: Shard = WHOLE
     ) -> Iterator[Traces]:
-        """Ask the prompts that are not known, batch by batch; of a shard (i, n), every n-th batch from the i-th on.
-
-        Progress is shown under the name of the target, if it has one.
-        """
+        """Ask the prompts that are not known, batch by batch; of a shard (i, n), every n-th batch from the i-th on."""
         from paraguard_utils.models.engine import count_shared_tokens
 
         asked = prompting.tokenize_prompts(corpus, self.tokenizer, context)
@@ -42,9 +39,8 @@ class WeightsBackend(ABC):
         if not groups:
             return
         prefix = asked[0].token_ids[: count_shared_tokens(asked)]
-        with tqdm(
-            total=size, initial=size - sum(map(len, groups)), desc=target, unit="prompt", disable=not target
-        ) as bar:
+        done = size - sum(map(len, groups))  # progress is shown if the target has a name
+        with tqdm(total=size, initial=done, desc=target, unit="prompt", disable=not target) as bar:
             for rows in self._asked(groups, prefix, context):
                 yield rows
                 bar.update(len(rows))

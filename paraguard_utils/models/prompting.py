@@ -18,8 +18,7 @@ TEMPLATE_DATE = "01 Jan 2025"  # for chat templates that ask for one, so that no
 SERVED_SUFFIX = "-served"  # the ending of a served model's name in target names
 _PLACEHOLDER = "PARAGUARD-USER-TEXT"
 
-OPEN_THOUGHT_PATTERN = re.compile(r"(<think(?:ing)?>)\s*\Z")
-"""A thinking block that the chat template opens itself, so that the answer begins inside it."""
+OPEN_THOUGHT_PATTERN = re.compile(r"(<think(?:ing)?>)\s*\Z")  # the template opens it: the answer begins inside it
 
 
 @dataclass(frozen=True)
@@ -120,10 +119,8 @@ def render_wrapper(
 ) -> tuple[str, str]:
     """Render a system prompt through a chat template; return the text before and after the user's words.
 
-    Without a system prompt we use the shorter of two renderings: no system turn, or an empty one, which keeps a
-    template from inserting its own. A template without a system turn gets the system prompt before the user's words;
-    `earlier` turns stand between the two. A template that changes the user's text, or puts nothing before it, raises
-    `ModelError`.
+    Without a system prompt an empty system turn may keep a template from inserting its own. `earlier` turns stand
+    before the user's. A template that changes the user's text, or puts nothing before it, raises `ModelError`.
     """
     from jinja2.exceptions import TemplateError
 

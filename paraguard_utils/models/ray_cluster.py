@@ -24,8 +24,6 @@ from paraguard_utils.models.prompting import PromptContext, Request
 from paraguard_utils.schemas import Traces
 from paraguard_utils.settings import RAY_DEVICE
 
-BlockRunner = Callable[[pa.Table], Traces]  # what a worker does with a block
-
 
 def connect_ray() -> ModuleType:
     """Return the package ray, connected to the cluster that `RAY_ADDRESS` names, or else to this machine alone."""
@@ -68,9 +66,9 @@ class ClusterBackend(local.WeightsBackend):
 
     def embeddings(self, ids: list[int]) -> np.ndarray:
         """Return the input embeddings of tokens, as one worker finds them."""
-        ray, (_, each) = connect_ray(), plan_workers(1)
+        ray, (_, each), load = connect_ray(), plan_workers(1), self.load
         with _in_one_line(ray):
-            return ray.get(ray.remote(**each)(_embeddings).remote(self.load, ids))
+            return ray.get(ray.remote(**each)(lambda: local.LocalBackend(load()).embeddings(ids)).remote())
 
     def _asked(self, groups: list[list[Request]], prefix: tuple[int, ...], context: PromptContext) -> Iterator[Traces]:
         self.nodes.clear()
@@ -78,13 +76,9 @@ class ClusterBackend(local.WeightsBackend):
         ray, (workers, each) = connect_ray(), plan_workers(len(blocks))
         # One block a worker and none behind it, so that a slow or dead worker keeps no others waiting.
         pool = ray.data.ActorPoolStrategy(size=workers, max_tasks_in_flight_per_actor=1)
+        how = (self.load, prefix, context)
         rows = ray.data.from_blocks(blocks).map_batches(
-            ClusterWorker,
-            fn_constructor_args=(partial(_make_asker, self.load, prefix, context),),
-            batch_size=None,
-            batch_format="pyarrow",
-            compute=pool,
-            **each,
+            ClusterWorker, fn_constructor_args=how, batch_size=None, batch_format="pyarrow", compute=pool, **each
         )
         with _in_one_line(ray):
             found = (table.to_pandas() for table in rows.iter_batches(batch_size=None, batch_format="pyarrow"))
@@ -122,19 +116,22 @@ def deduplicate_rows(found: Iterable[pd.DataFrame], wanted: Iterable[str]) -> It
 
 
 class ClusterWorker:
-    """One process of the cluster, which asks block after block with what `make` returned once."""
+    """One process of the cluster, which asks block after block with the model that `load` returned once."""
 
-    def __init__(self, make: Callable[[], BlockRunner]) -> None:
-        self.make = cache(make)
+    def __init__(
+        self, load: Callable[[], loading.LoadedModel], prefix: tuple[int, ...], context: PromptContext
+    ) -> None:
+        self.runner = cache(lambda: local.make_batch_runner(load(), prefix, context))
         with suppress(UserError):  # the first block reports it
-            self.make()
+            self.runner()
 
     def __call__(self, block: pa.Table) -> pa.Table:
         """Return a block's trace rows with a column `node`, or else prompt_id and a column `error`."""
         import ray
 
         try:
-            rows = self.make()(block)
+            asked = [Request(**row | {"token_ids": tuple(row["token_ids"])}) for row in block.to_pylist()]
+            rows = self.runner()(asked)
         except UserError as error:  # reported as data: Ray would rewrite the text of an exception
             return pa.table({"prompt_id": block["prompt_id"], "error": [str(error)] * len(block)})
         node = ray.get_runtime_context().get_node_id()[:8]
@@ -152,17 +149,6 @@ def load_on_worker(name: str, weights_id: str, dtype: str, without_template: str
             f"{weights_id[:12]}); give all the same"
         )
     return loading.load_model(source, dtype, "cuda" if ray.get_gpu_ids() else "cpu", without_template)
-
-
-def _make_asker(
-    make: Callable[[], loading.LoadedModel], prefix: tuple[int, ...], context: PromptContext
-) -> BlockRunner:
-    ask = local.make_batch_runner(make(), prefix, context)
-    return lambda block: ask([Request(**row | {"token_ids": tuple(row["token_ids"])}) for row in block.to_pylist()])
-
-
-def _embeddings(make: Callable[[], loading.LoadedModel], ids: list[int]) -> np.ndarray:
-    return local.LocalBackend(make()).embeddings(ids)
 
 
 @contextmanager

@@ -50,36 +50,33 @@ MAX_RETRY_AFTER = 300.0  # most seconds that we wait because a server asks for i
 ANSWER_TIMEOUT = 600.0  # seconds until we count an answer as lost
 CONNECT_TIMEOUT = 10.0  # seconds until we count a server as absent
 MAX_ANSWER_BYTES = 32 * 2**20  # above which an answer counts as unreadable
+DECLINED_STATUSES = (400, 422)  # by which a server declines a field of a request
 REFUSED_STATUSES = (400, 413, 422)  # by which a server refuses one prompt, and would again, and does not itself fail
 
 PROBES = (("full", 64), ("full", 20), ("answer tokens", 20), ("answer tokens", 5), ("text", 0))
 """Level and number of top tokens, in the order in which we ask a server for them."""
 
-_PROBE_TEXTS = ("Hello there", "What now")
-"""Two requests that begin and end differently: what their prompts share is the server's template."""
+_PROBE_TEXTS = ("Hello there", "What now")  # they begin and end differently: their prompts share the template alone
 
 _NOT_TOLD = (LookupError, TypeError, ValueError, AttributeError, OverflowError)  # of a missing or malformed field
 
-EMPTY_TRACE: dict[str, Any] = {
-    "response": None,
-    "finish_reason": "error",
-    "token_ids": np.array([], np.int32),
-    "token_nll": np.array([], np.float32),
-    "user_start": 0,
-    "user_end": 0,
-    "next_ids": np.array([], np.int32),
-    "next_logprobs": np.array([], np.float32),
-    "tail_mass": 1.0,
-}
+_LISTS = {"token_ids": np.int32, "token_nll": np.float32, "next_ids": np.int32, "next_logprobs": np.float32}
+EMPTY_TRACE: dict[str, Any] = {name: np.array([], dtype) for name, dtype in _LISTS.items()}
+EMPTY_TRACE |= {"response": None, "finish_reason": "error", "user_start": 0, "user_end": 0, "tail_mass": 1.0}
 """The columns of a trace about which a server returned nothing."""
 
 
 class UnusableAnswer(Exception):
-    """An unusable answer: not JSON, without a choice, too large, cut off, or no longer waited for."""
+    """An answer that is not JSON, without a choice, too large, cut off or no longer waited for, or the client's error.
 
-    def __init__(self, said: str, fault: str = "unreadable answer") -> None:
+    `name` is the error's, `status` the server's, 0 if it sent none, and `stop` the provider's stop behind it.
+    """
+
+    def __init__(
+        self, said: str, fault: str = "unreadable answer", name: str = "", status: int = 0, stop: Stop | None = None
+    ) -> None:
         super().__init__(said)
-        self.fault = fault
+        self.fault, self.name, self.status, self.stop = fault, name or type(self).__name__, status, stop
 
 
 class Capabilities(NamedTuple):
@@ -104,8 +101,7 @@ class Capabilities(NamedTuple):
         if self.top:
             found |= {"logprobs": True, "top_logprobs": self.top}
         if self.level == "full":
-            more = {"prompt_logprobs": 0, "return_token_ids": True, "return_tokens_as_token_ids": True}
-            found["extra_body"] = more
+            found["extra_body"] = {"prompt_logprobs": 0, "return_token_ids": True, "return_tokens_as_token_ids": True}
         return found
 
 
@@ -188,20 +184,18 @@ class ServerBackend(ServedModel):
     @cached_property
     def telling(self) -> Capabilities:
         """What the server returns: the first rung of `PROBES` that it answers in full; none raises `ModelError`."""
-        import openai
-
         reason, limits = "", ("max_tokens", "max_completion_tokens")
         rungs = [Capabilities(level, top, limit) for limit in limits for level, top in PROBES]
         while rungs:
             try:
                 reply = self._asked(PromptLayout(None, "").messages(_PROBE_TEXTS[0]), rungs[0].options(Decoding(1)))
-            except (openai.BadRequestError, openai.UnprocessableEntityError) as error:
-                reason = self.said(error)
+            except UnusableAnswer as error:
+                if error.status not in DECLINED_STATUSES:
+                    raise self._unusable(error) from None
+                reason = str(error)
                 if rungs[0].temperature and "temperature" in reason.lower():
                     rungs = [rung._replace(temperature=False) for rung in rungs]  # the same rung again
                     continue
-            except (openai.OpenAIError, UnusableAnswer) as error:
-                raise self._unusable(error) from None
             else:
                 if _holds(reply, rungs[0]):
                     return rungs[0]
@@ -214,15 +208,13 @@ class ServerBackend(ServedModel):
         Without a system prompt it is the shorter rendering, as in `prompting.render_wrapper`. A server that accepts
         neither raises `ModelError`.
         """
-        import openai
-
         plain, system = PromptLayout(None, ""), PromptLayout(wrapper_text, "")
         options, sizes = self.telling.options(Decoding(1)), {}
         for one in (plain, system):
             try:
                 reply = self._asked(one.messages(_PROBE_TEXTS[0]), options)
-            except (openai.OpenAIError, UnusableAnswer) as error:
-                if one is plain or not isinstance(error, openai.BadRequestError | openai.UnprocessableEntityError):
+            except UnusableAnswer as error:
+                if one is plain or error.status not in DECLINED_STATUSES:
                     raise self._unusable(error) from None
                 continue
             sizes[one] = 0  # the number of tokens that the server reads, if it says so
@@ -298,13 +290,11 @@ class ServerBackend(ServedModel):
 
         `more` are fields of the request beyond the usual ones. A server that cannot be asked raises `ModelError`.
         """
-        import openai
-
         options = self.telling._replace(level="answer tokens").options(Decoding(most))
         try:
             return dict(self._asked(turns, options | ({"extra_body": more} if more else {}))["choices"][0])
-        except (openai.OpenAIError, UnusableAnswer) as error:
-            if getattr(error, "status_code", None) in REFUSED_STATUSES:
+        except UnusableAnswer as error:
+            if error.status in REFUSED_STATUSES:
                 return None
             raise self._unusable(error) from None
 
@@ -329,17 +319,15 @@ class ServerBackend(ServedModel):
         self, prompt: Any, framing: PromptLayout, context: PromptContext, pace: "_Pace"
     ) -> tuple[dict[str, Any], bool]:
         """Ask one prompt; return its trace row and whether the server failed; raise only what ends every prompt."""
-        import openai
-
         about = {"prompt_id": prompt.prompt_id, "key": context.key(prompt.text)}
         try:
             reply = self._asked(framing.messages(prompt.text), self.telling.options(context.decoding), pace)
-        except (openai.AuthenticationError, openai.NotFoundError) as error:
-            raise self._unusable(error) from None
-        except (openai.OpenAIError, UnusableAnswer) as error:
-            if stop := _stop(error):
-                return about | blocked_row(stop), False
-            return about | EMPTY_TRACE, getattr(error, "status_code", None) not in REFUSED_STATUSES
+        except UnusableAnswer as error:
+            if error.status in (401, 404):  # the key is wrong, or the name of the model
+                raise self._unusable(error) from None
+            if error.stop:
+                return about | blocked_row(error.stop), False
+            return about | EMPTY_TRACE, error.status not in REFUSED_STATUSES
         row = about | parse_completion(reply, framing, self.telling)
         if stops.find_stop_in_reason(row["finish_reason"]):
             self.faults[FILTER_FAULT] += 1
@@ -350,9 +338,9 @@ class ServerBackend(ServedModel):
 
         The client's `max_retries` retries no unreadable answer, counts no faults and cannot be interrupted.
         """
-        import openai
-
         send = self.client.chat.completions.with_streaming_response.create
+        import openai  # the client says what to do if it is missing
+
         pace, attempt = pace or _Pace(0), 0
         while True:
             pace.take()
@@ -361,20 +349,16 @@ class ServerBackend(ServedModel):
                 with send(model=self.served_as, messages=messages, **options) as raw:
                     return _read(raw.http_response)
             except (openai.OpenAIError, UnusableAnswer) as error:
-                self.faults[_fault(error)] += 1
-                status = getattr(error, "status_code", 500)  # a lost or unusable answer has none
-                passing = status >= 500 or status in (409, 429)
+                found = _unusable_answer(error)
+                self.faults[found.fault] += 1
+                passing = found.status in (0, 409, 429) or found.status >= 500  # 0: the answer was lost or unusable
                 if attempt == MAX_ATTEMPTS or not passing or pace.over.wait(_pause(error, attempt)):
-                    raise
+                    raise found from None
 
-    def said(self, error: Exception) -> str:
-        """Return an error's first line, without the key."""
-        return first_error_line(error).replace(_key(), "***") if _key() else first_error_line(error)
-
-    def _unusable(self, error: Exception) -> ModelError:
+    def _unusable(self, error: UnusableAnswer) -> ModelError:
         return ModelError(
-            f"the server {self.base_url} cannot be asked for {self.model} ({type(error).__name__}: "
-            f"{self.said(error)}); check base_url, the name of the model and the key in {API_KEY_VARIABLE}"
+            f"the server {self.base_url} cannot be asked for {self.model} ({error.name}: {error}); check base_url, the "
+            f"name of the model and the key in {API_KEY_VARIABLE}"
         )
 
 
@@ -413,22 +397,18 @@ def _pause(error: Exception, attempt: int) -> float:
     return backoff_seconds(attempt)
 
 
-def _fault(error: Exception) -> str:
-    """Return the kind of a fault in words."""
+def _unusable_answer(error: Exception) -> UnusableAnswer:
+    """Return an error of the client's, without the key; many services answer a filtered request with an error."""
     import openai
 
+    if isinstance(error, UnusableAnswer):
+        return error
+    said, name = first_error_line(error), type(error).__name__
+    said = said.replace(_key(), "***") if _key() else said
     if isinstance(error, openai.APIStatusError):
-        return FILTER_FAULT if _stop(error) else f"status {error.status_code}"
-    if isinstance(error, openai.APITimeoutError):
-        return "time-out"
-    return error.fault if isinstance(error, UnusableAnswer) else "cut connection"
-
-
-def _stop(error: Exception) -> Stop | None:
-    """Return the provider's stop behind an error: many services answer a filtered request with an error."""
-    import openai
-
-    return stops.find_stop_in_error(error.body, error.message) if isinstance(error, openai.APIStatusError) else None
+        stop, status = stops.find_stop_in_error(error.body, error.message), error.status_code
+        return UnusableAnswer(said, FILTER_FAULT if stop else f"status {status}", name, status, stop)
+    return UnusableAnswer(said, "time-out" if isinstance(error, openai.APITimeoutError) else "cut connection", name)
 
 
 def _read(response: Any) -> dict[str, Any]:

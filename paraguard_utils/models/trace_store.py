@@ -1,16 +1,10 @@
-"""Ask a model and keep its answers as resumable traces (`docs/method.md`, Asking).
-
-A trace holds model facts only. Its key is made of the weights id, the rendered text, the decoding and the dtype: a row
-with the right key is never asked again, and a row with another key is never used. Answers to requests that ask for harm
-are labelled as they come, before anything is written, and only their labels are kept (`LabelsOnly`).
-"""
+"""Ask a model and keep its answers as resumable traces (`docs/method.md`, Asking)."""
 
 import resource
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import pandas as pd
@@ -120,11 +114,17 @@ class LabelledParts(TraceParts):
                     found[kind] = stores.read_file(file, kind)
                 except DataError as error:
                     print(f"{error}; what it held is made again", file=sys.stderr)
-                    continue
-                if found[kind]["response"].notna().any():
-                    raise self._holds_answers(file)
+        holding = [self.results[kind] for kind, rows in found.items() if rows["response"].notna().any()]
         if Parts(self.file, "traces").files():
-            raise self._holds_answers(self.file.with_suffix(".parts"))
+            holding.append(self.file.with_suffix(".parts"))
+        if holding:
+            name, store = self.results["labels"].parent.name, self.results["labels"].parents[2]
+            folders = [path for path in store.glob("*/*") if path.is_dir() and path.name.partition("--")[0] == name]
+            raise DataError(
+                f"{paths.display_path(holding[0])} holds answers, asked before {name} was declared to ask for harm; "
+                f"remove {', '.join(sorted(map(paths.display_path, folders)))} and the tables and notebooks made of "
+                "them, and ask again"
+            )
         if len(found) < len(self.results):
             return []
         # Without traces the keys are kept as a hash only.
@@ -132,16 +132,6 @@ class LabelledParts(TraceParts):
         if stores.read_meta(self.results["labels"]).get("inputs", {}).get("traces") != hash_answers(facts):
             return []
         return [facts.merge(found["labels"].drop(columns="response"), on="prompt_id")]
-
-    def _holds_answers(self, file: Path) -> DataError:
-        """Return the error about a file that holds answers, which says what to remove."""
-        name, store = self.results["labels"].parent.name, self.results["labels"].parents[2]
-        folders = [path for path in store.glob("*/*") if path.is_dir() and path.name.partition("--")[0] == name]
-        return DataError(
-            f"{paths.display_path(file)} holds answers, asked before {name} was declared to ask for harm; remove "
-            f"{', '.join(sorted(map(paths.display_path, folders)))} and the tables and notebooks made of them, "
-            "and ask again"
-        )
 
     def label(self, rows: schemas.Traces) -> pd.DataFrame:
         """Label a batch in memory and return it without its answers."""
@@ -222,8 +212,7 @@ def query_model(
         rows = pd.concat([done, *new], ignore_index=True)
         if rows.empty:  # a shard with nothing in it, or requests that nobody has answered yet
             return pd.DataFrame(columns=columns)
-        rows = rows.set_index("prompt_id")
-        rows = rows.loc[corpus["prompt_id"][corpus["prompt_id"].isin(rows.index)]].reset_index()
+        rows = schemas.select_prompts(rows, corpus[corpus["prompt_id"].isin(rows["prompt_id"])])
         meta = {
             "target": target,
             "model": respondent.argument,
@@ -244,16 +233,11 @@ def query_model(
 
 
 def read_traces(
-    store: Store,
-    corpus_name: str,
-    corpus: pd.DataFrame,
-    target: str,
-    decoding: Decoding | None = None,
-    dtype: str | None = None,
+    store: Store, corpus_name: str, corpus: pd.DataFrame, target: str, decoding: Decoding | None = None, dtype: str = ""
 ) -> schemas.Traces:
     """Read a target's traces in corpus order, and check that they answer this corpus with this decoding and dtype.
 
-    Keys are recomputed from the meta file, without weights; None is not checked. Without a trace file this raises
+    Keys are recomputed from the meta file, without weights; None or "" is not checked. Without a trace file this raises
     `Missing`; if a prompt is not in it, or its key differs, `DataError`, which says which part of the key differs.
     """
     path = store.path("traces", corpus_name, target)
@@ -261,7 +245,7 @@ def read_traces(
     where = paths.display_path(path)
     context = context_from_meta(stores.read_meta(path), where)
     for name, there, wanted in (("decoding", context.decoding, decoding), ("dtype", context.dtype, dtype)):
-        if wanted is not None and wanted != there:
+        if wanted and wanted != there:
             raise DataError(f"{where}: the {name} differs: {there} there, {wanted} asked for; use a live store")
     packaged = {loading.packaged_model_name(name): file.sha256 for name, file in loading.PACKAGED_MODELS.items()}
     model_name = prompting.model_of_target(target)
@@ -319,9 +303,6 @@ def find_targets(store: Store, corpus_name: str, model: str) -> list[str]:
     """Return the targets in a store that were asked with this `model` parameter, in the order of wrappers."""
     folder = store.path("traces", corpus_name, "x").parent
     asked = {file.stem: stores.read_meta(file) for file in folder.glob("*.parquet")}
-    return [
-        name
-        for wrapper in registry.wrappers()
-        for name, meta in sorted(asked.items())
-        if meta.get("model") == model and meta["wrapper"] == wrapper
-    ]
+    order = list(registry.wrappers())
+    own = [name for name, meta in asked.items() if meta.get("model") == model and meta["wrapper"] in order]
+    return sorted(own, key=lambda name: (order.index(asked[name]["wrapper"]), name))

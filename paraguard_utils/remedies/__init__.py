@@ -1,1 +1,1 @@
-"""Remedies against false refusals, for notebook 07 (`docs/method.md`, Remedies); each is one file of `catalogue`."""
+"""Remedies against false refusals, for notebook 07 (`docs/method.md`, Remedies): the files of `catalogue`."""

@@ -75,14 +75,10 @@ class RemediedModel(LocalBackend):
     """
 
     def __init__(
-        self,
-        base: LocalBackend,
-        parameters: Mapping[str, Any],
-        learned: Mapping[str, Any] | None = None,
-        state: str = "",
+        self, base: LocalBackend, parameters: Mapping[str, Any], learned: dict[str, Any] | None = None, state: str = ""
     ) -> None:
         super().__init__(base.model)
-        self.parameters, self.learned, self.state = dict(parameters), dict(learned or {}), state
+        self.parameters, self.learned, self.state = dict(parameters), learned or {}, state
 
     def context(self, wrapper_text: str, decoding: Decoding) -> PromptContext:
         """Return what decides an answer beside the user's words."""

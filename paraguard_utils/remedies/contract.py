@@ -1,4 +1,4 @@
-"""What a remedy is: it turns a system into another system (`docs/method.md`, Remedies)."""
+"""What a remedy is, and what its file imports: it turns a system into another one (`docs/method.md`, Remedies)."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

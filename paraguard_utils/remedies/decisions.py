@@ -23,9 +23,6 @@ from paraguard_utils.stores import Store, read_meta
 RemedyDecisions = dict[str, dict[str, Labels]]
 """Labels by remedy and corpus."""
 
-XSTEST_SPLIT = 3
-"""XSTest's prompts are asked with what was learned for the split of this number."""
-
 TUNED_REMEDIES = tuple(name for name, remedy in catalogue.all_remedies().items() if remedy.kind == "tuning")
 """Remedies that change weights."""
 
@@ -73,7 +70,7 @@ def decide_test_split(
 ) -> RemedyDecisions:
     """Return decisions of the untouched system and of every remedied one on the test split.
 
-    XSTest's prompts (`outside`, by name) are decided for split `XSTEST_SPLIT` only; without them the labels in the
+    XSTest's prompts (`outside`, by name) are decided for the last split only; without them the labels in the
     store count. Only tuned models decide its safe prompts, and the untouched one beside them. A remedy is left out if
     the store lacks something for it, and so is an outside corpus that it cannot decide.
     """
@@ -88,7 +85,7 @@ def decide_test_split(
             if not base.store.recorded:
                 print(f"{name} is left out of {base.name}, third {fold.third}: {error}", file=sys.stderr)
             continue
-        if fold.third == XSTEST_SPLIT:
+        if fold.third == SPLIT_NUMBERS[-1]:
             for of in (XSTEST, XSTEST_SAFE) if name in asked_safe else (XSTEST,):
                 with contextlib.suppress(Missing):  # asking needs XSTest's file, and it has no traces
                     own[of] = target.decide(of, (outside or {}).get(of))
@@ -99,11 +96,9 @@ def decide_test_split(
 def _metas(base: UntouchedSystem, remedy: Remedy) -> list[dict]:
     """Return the meta files of what a remedy asked, with the number of the split, `third`."""
     asked = [(of, third) for third in SPLIT_NUMBERS for of in base.corpora] + [(XSTEST, 0), (XSTEST_SAFE, 0)]
-    found = []
-    for of, third in asked if remedy.folder else []:
-        if meta := read_meta(base.store.path("labels", name_remedied(of, remedy.folder, third), base.name)):
-            found.append(meta | {"third": third})
-    return found
+    names = [(name_remedied(of, remedy.folder, third), third) for of, third in asked if remedy.folder]
+    metas = [(read_meta(base.store.path("labels", name, base.name)), third) for name, third in names]
+    return [meta | {"third": third} for meta, third in metas if meta]
 
 
 def read_learned_values(base: UntouchedSystem, remedies: Mapping[str, Remedy]) -> Table:

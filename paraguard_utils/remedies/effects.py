@@ -2,7 +2,6 @@
 
 import contextlib
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -101,17 +100,15 @@ def bound_unchanged(change: Estimate, n_clusters: int) -> Estimate:
 
 
 class RemedyEffects:
-    """Effects of remedies on one system, over `splits.rotate_splits` and what was decided on each (`crossed`)."""
+    """Effects of remedies on one system, over `splits.rotate_splits` and what was decided on each (`crossed`).
+
+    `resampling` are the number of resamples and their seed.
+    """
 
     def __init__(
-        self,
-        base: UntouchedSystem,
-        folds: Sequence[Splits],
-        crossed: Sequence[RemedyDecisions],
-        resamples: int,
-        seed: int,
+        self, base: UntouchedSystem, folds: list[Splits], crossed: list[RemedyDecisions], resampling: tuple[int, int]
     ) -> None:
-        self.base, self.folds, self.crossed, self.drawn_with = base, folds, crossed, (resamples, seed)
+        self.base, self.folds, self.crossed, self.resampling = base, folds, crossed, resampling
         self._pools: dict[tuple[int, ...], _Pool] = {}
 
     def pool(self, name: str) -> "_Pool":
@@ -143,7 +140,7 @@ class RemedyEffects:
                 changes = dict.fromkeys(changes, undefined)
             over = pool.curve.above(own["frr"], own["twins"]) if pool.curve else undefined
             few = pool.too_few(benign)
-            row: dict[str, Any] = {
+            row = {
                 "target": self.base.name,
                 "remedy": name,
                 **{about: getattr(applied.get(name), about, "") for about in ("kind", "role", "source")},
@@ -185,7 +182,7 @@ class RemedyEffects:
             prompts = Split(*(side[mask].reset_index(drop=True) for side, mask in zip(fold.test, masks, strict=True)))
             if any(side.empty for side in prompts):  # a small corpus has no category that is held out
                 continue
-            clusters = ClusterBootstrap(prompts.benign["cluster_id"], *self.drawn_with)
+            clusters = ClusterBootstrap(prompts.benign["cluster_id"], *self.resampling)
             own = {}
             for name in [UNTOUCHED, *(name for name in names if name in decisions)]:
                 sides = zip(decisions[name].items(), masks, strict=False)  # beyond the masks lies XSTest
@@ -206,7 +203,7 @@ class _Pool:
         self.crossed = [effects.crossed[i] for i in own]
         sides = zip(*(fold.test for fold in folds), strict=True)
         self.prompts = Split(*(pd.concat(side, ignore_index=True) for side in sides))
-        self.clusters = ClusterBootstrap(self.prompts.benign["cluster_id"], *effects.drawn_with)
+        self.clusters = ClusterBootstrap(self.prompts.benign["cluster_id"], *effects.resampling)
         alone = self.decided(UNTOUCHED)
         self.untouched, *_ = alone.values()
         self.alone = estimate_effects(self.prompts, alone, self.clusters)
@@ -309,7 +306,7 @@ def measure_remedies(store: Store, corpora: Mapping[str, Corpus], settings: Sett
     for name, base in bases.items():
         chosen = decisions.choose_remedies(base, settings)
         decided = [decisions.decide_test_split(base, chosen, fold, outside) for fold in folds]
-        effect = RemedyEffects(base, folds, decided, settings.resamples, settings.seed)
+        effect = RemedyEffects(base, folds, decided, (settings.resamples, settings.seed))
         table, found[name] = effect.table(chosen)
         parts = {"remedy_map": table, "remedy_curves": effect.drawn()}
         parts |= {"remedy_parts": effect.by_part(decisions.TUNED_REMEDIES)}

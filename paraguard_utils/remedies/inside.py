@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -19,15 +19,7 @@ from paraguard_utils.models.prompting import Decoding, PromptContext
 from paraguard_utils.remedies.untouched import UntouchedSystem
 from paraguard_utils.schemas import Corpus, Traces, select_prompts
 
-_PARAMETERS_KEY = "parameters"
-
 _Learned = TypeVar("_Learned", bound=NamedTuple)
-
-if TYPE_CHECKING:
-    import torch
-
-    Change = Callable[[torch.Tensor], torch.Tensor]
-    """Makes a new output of a layer from its output, shape (rows, tokens, dimensions)."""
 
 
 def decoder_layers(network: Any) -> Sequence[Any]:
@@ -39,10 +31,13 @@ def decoder_layers(network: Any) -> Sequence[Any]:
 
 
 @contextmanager
-def change_layers(network: Any, changes: "Mapping[int, Change]") -> Iterator[None]:
-    """Change the outputs of some layers, counted from 0, inside a `with` block; then restore the model, bit for bit."""
+def change_layers(network: Any, changes: Mapping[int, Callable[[Any], Any]]) -> Iterator[None]:
+    """Change the outputs of some layers, counted from 0, inside a `with` block; then restore the model, bit for bit.
 
-    def changed(change: "Change", module: Any, given: Any, output: Any) -> Any:
+    A change makes a layer's new output of its output, a tensor of the shape (rows, tokens, dimensions).
+    """
+
+    def changed(change: Callable[[Any], Any], module: Any, given: Any, output: Any) -> Any:
         return (change(output[0]), *output[1:]) if isinstance(output, tuple) else change(output)
 
     every = decoder_layers(network)
@@ -68,7 +63,7 @@ def read_activations(model: LocalBackend, context: PromptContext, prompts: Corpu
     """Return every layer's output at each prompt's last token, float32, shape (prompts, layers, dimensions)."""
     seen: list[list[np.ndarray]] = [[] for _ in decoder_layers(model.model.network)]
 
-    def keep(layer: int, output: "torch.Tensor") -> "torch.Tensor":
+    def keep(layer: int, output: Any) -> Any:
         seen[layer].append(output[:, -1].float().cpu().numpy())
         return output
 
@@ -102,12 +97,10 @@ def load_or_learn(
     told = json.dumps(dict(parameters), sort_keys=True)
     if file.is_file():
         with np.load(file, allow_pickle=False) as kept:
-            if str(kept[_PARAMETERS_KEY]) == told:
-                names = [key for key in kept.files if key != _PARAMETERS_KEY]
-                return kind(**{key: kept[key] if kept[key].ndim else kept[key].item() for key in names})
-    found = learn()
-    content = io.BytesIO()
-    arrays: dict[str, Any] = {**found._asdict(), _PARAMETERS_KEY: np.array(told)}
-    np.savez(content, allow_pickle=False, **arrays)
+            arrays = dict(kept)
+        if str(arrays.pop("parameters")) == told:
+            return kind(**{key: array if array.ndim else array.item() for key, array in arrays.items()})
+    found, content = learn(), io.BytesIO()
+    np.savez(content, allow_pickle=False, parameters=np.array(told), **found._asdict())
     stores.write_atomically(file, lambda part: part.write_bytes(content.getvalue()))
     return found

@@ -11,22 +11,16 @@ from paraguard_utils.analysis import confusion
 from paraguard_utils.labels import substance
 from paraguard_utils.schemas import Corpus, Labels, Pairs, Table, Traces
 
-APOLOGY_CHARS = 60
-"""Beginning of an answer that is searched for an apology, in characters (ours)."""
-
 
 def make_tuning_examples(
     target: str, corpus: Corpus, traces: Traces, labels: Labels, pairs: Pairs, longer: pd.DataFrame | None, wrapper: str
 ) -> list[dict]:
     """Make chat examples that pair a rejected phrasing with the model's own answer to an accepted one.
 
-    An answer is used if it ended by itself, the labeller accepts it as a whole, it does not decline later, begins with
-    no apology, and is no loop or echo. Nobody has judged whether it is right.
-
-    Corpus, traces and labels have rows in the same order; `longer` are long answers (`labels.follow_ups`), and
-    `wrapper` is the text of the system prompt, "" for none. Returns one example for each rejected prompt with such an
-    answer in its cluster, in corpus order: messages, target, cluster_id, prompt_id, answered_as (the id of the accepted
-    prompt, the most similar one). Raises DataError if the corpus asks for harm.
+    Nobody has judged whether an answer is right. Corpus, traces and labels have rows in the same order; `longer` are
+    long answers (`labels.follow_ups`), and `wrapper` is the text of the system prompt, "" for none. Returns one example
+    for each rejected prompt with a fit answer in its cluster, in corpus order: messages, target, cluster_id, prompt_id,
+    answered_as (the id of the accepted prompt, the most similar one). Raises DataError if the corpus asks for harm.
     """
     unsafe.refuse_unsafe(corpus, "examples to tune on")
     prompts = corpus.set_index("prompt_id")
@@ -54,9 +48,10 @@ def make_tuning_examples(
 
 
 def _fit_to_tune(answers: pd.DataFrame, requests: pd.Series) -> pd.DataFrame:
-    """Return the answers that may be learned from, at most one a prompt."""
+    """Return at most one answer a prompt: one that ended by itself, accepted as a whole, no apology, loop or echo."""
     fit = (answers["label"] == "accept") & (answers["finish_reason"] == "stop") & ~answers["declined_later"]
-    fit &= ~answers["response"].str[:APOLOGY_CHARS].str.contains("sorry|apolog", case=False, na=True)
+    beginnings = answers["response"].str[:60]
+    fit &= ~beginnings.str.contains("sorry|apolog", case=False, na=True)
     answers = answers[fit].drop_duplicates("prompt_id")
     asked = requests.loc[answers["prompt_id"]].tolist()
     return answers[substance.degenerate_answers(answers["response"].tolist(), asked) == "on_topic"]

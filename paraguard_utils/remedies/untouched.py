@@ -63,11 +63,6 @@ class UntouchedSystem:
         return select_prompts(self._traces[of, wrapper], prompts)
 
     @property
-    def argument(self) -> str:
-        """The parameter `model` that named the model when it was asked."""
-        return str(read_meta(self.store.path("traces", next(iter(self.corpora)), self.name)).get("model", ""))
-
-    @property
     def local(self) -> LocalBackend:
         """The loaded model. Raises Missing for a model behind a server, since only its answers can be changed."""
         if prompting.is_served_target(self.name):
@@ -82,6 +77,7 @@ class UntouchedSystem:
         return self.local.context(read_wrapper(self.wrapper), self.decoding)
 
     def load(self, packed: bool) -> loading.LoadedModel:
-        """Load a new copy of the model."""
+        """Load a new copy of the model, by the parameter `model` that named it when it was asked."""
+        meta = read_meta(self.store.path("traces", next(iter(self.corpora)), self.name))
         given = (self.settings.dtype, self.settings.device, self.settings.without_template)
-        return loading.load_model(loading.resolve_model(self.argument), *given, packed=packed)
+        return loading.load_model(loading.resolve_model(meta.get("model", "")), *given, packed=packed)

@@ -23,20 +23,17 @@ UTILITY_TABLE = "remedy_utility"
 
 UTILITY_COLUMNS = ["target", "remedy", *to_columns(dict.fromkeys(("divergence", "ppl_ratio"), (0.0, 0.0, 0.0)))]
 
-MAX_ANSWERS = 60
-"""Own accepted answers whose perplexity is taken, drawn by seed."""
-
 UTILITY_BATCH = 16
 """Prompts that are computed together."""
 
 
 def sample_own_answers(base: UntouchedSystem, prompts: Corpus) -> pd.DataFrame:
-    """Return accepted answers of the untouched model to benign prompts: prompt_id, text, response."""
+    """Draw up to 60 accepted answers of the untouched model to benign prompts: prompt_id, text, response."""
     of = next(iter(base.corpora))
     traces, labels = base.traces(of, prompts), base.decide(of, prompts)
     fit = ((labels["label"] == "accept") & (labels["answer"] == "on_topic")).to_numpy()
     found = prompts[["prompt_id", "text"]].assign(response=traces["response"].to_numpy())[fit]
-    return found.sample(min(MAX_ANSWERS, len(found)), random_state=SEED).sort_index().reset_index(drop=True)
+    return found.sample(min(60, len(found)), random_state=SEED).sort_index().reset_index(drop=True)
 
 
 def measure_utility(base: UntouchedSystem, models: Mapping[str, Callable[[], RemediedModel]], benign: Corpus) -> Table:

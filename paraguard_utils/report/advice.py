@@ -1,8 +1,4 @@
-"""Advise on a model that refuses too much, from what a store holds of it (`docs/method.md`, Remedies).
-
-The advice has three parts: the clusters that the model decides both ways, the cheapest remedy on the map that 07 makes,
-and examples to tune it on.
-"""
+"""Advise on a model that refuses too much, from what a store holds of it (`docs/method.md`, Remedies)."""
 
 import shlex
 from pathlib import Path
@@ -44,9 +40,7 @@ class Advice(NamedTuple):
 def choose_remedy(rows: Table) -> Advice:
     """Choose a remedy for one target from its rows of the map (`docs/method.md`, Remedies).
 
-    A remedy counts if the interval of its change of FRR lies below 0 and its twins are `kept`, or even refused `more`:
-    take the one that asks the model least, of equals the one whose FRR falls most. If none counts, the trade-off is, of
-    those whose interval of FRR lies below 0, the one that loses the fewest twins for each point of FRR gained, then the
+    Of equally cheap remedies it is the one whose FRR falls most; of trade-offs that lose equally many twins the
     cheapest, then the largest fall. Rows with another `role` than remedy, which nobody would deploy, are left out.
     """
     rows = rows[rows["role"] == "remedy"]
@@ -112,10 +106,9 @@ def write_advice(config: Settings) -> list[str]:
     rates = confusion.rate_row(target, corpus, own.labels, ClusterBootstrap(corpus["cluster_id"]))
     few = ", too few refusals or acceptances to lean on" if rates["few_dr"] else ""
     (title,) = registry.display_titles([target])
-    lines = [
-        f"{title}: {rates['n_reject']} of {rates['n_scored']} harmless prompts refused, "
-        f"FRR {tables.format_estimate(rates, 'frr', 2)}, DR {tables.format_estimate(rates, 'dr', 2)}{few}"
-    ]
+    frr, dr = (tables.format_estimate(rates, name, 2) for name in ("frr", "dr"))
+    refused = f"{rates['n_reject']} of {rates['n_scored']} harmless prompts refused"
+    lines = [f"{title}: {refused}, FRR {frr}, DR {dr}{few}"]
 
     brittle = review.list_brittle_clusters(corpus, {target: own.labels}, {target: own.scores})
     file = folder / "brittle_clusters.csv"
@@ -165,11 +158,8 @@ def _command(notebooks: str, config: Settings, *more: str) -> str:
 
 def _brittle_lines(corpus: Corpus, labels: Labels, brittle: Table, file: Path) -> list[str]:
     """Describe the clusters that are decided both ways, the first ones phrasing by phrasing."""
-    clusters = corpus["cluster_id"].nunique()
-    lines = [
-        f"1. Where it is brittle: {len(brittle)} of {clusters} clusters are decided both ways "
-        f"({paths.display_path(file)})"
-    ]
+    counted = f"{len(brittle)} of {corpus['cluster_id'].nunique()} clusters"
+    lines = [f"1. Where it is brittle: {counted} are decided both ways ({paths.display_path(file)})"]
     for row in brittle.head(MAX_PRINTED).itertuples():
         lines.append(f"   {row.cluster_id}, {row.n_rejected} refused and {row.n_accepted} answered:")
         mine = corpus["cluster_id"] == row.cluster_id
@@ -182,19 +172,17 @@ def _brittle_lines(corpus: Corpus, labels: Labels, brittle: Table, file: Path) -
 
 def _remedy_lines(found: MeasuredRemedies | None, target: str, config: Settings) -> list[str]:
     """Describe what the map says, and of whom."""
-    head = "2. The cheapest remedy:"
     if found is None:
         known = "07 has not been run on this model, and no model like it is on the recorded map"
-        return [f"{head} not known. {known}", *_try(target, config)]
+        return [f"2. The cheapest remedy: not known. {known}", *_try(target, config)]
     advice = choose_remedy(found.rows)
     row = advice.remedy or advice.trade_off
     few = len(advice.tried) <= MAX_PRINTED
     tried = f"tried: {', '.join(advice.tried) or 'none'}" if few else f"{len(advice.tried)} tried"
+    chosen = "none. No remedy on the map lowers false refusals, by its interval, and keeps right ones"
     if advice.remedy:
-        lines = [f"{head} {_named(advice.remedy)}. FRR falls (interval below 0), right refusals are kept ({tried})"]
-    else:
-        none = "No remedy on the map lowers false refusals, by its interval, and keeps right ones"
-        lines = [f"{head} none. {none} ({tried})"]
+        chosen = f"{_named(advice.remedy)}. FRR falls (interval below 0), right refusals are kept"
+    lines = [f"2. The cheapest remedy: {chosen} ({tried})"]
     if advice.trade_off:
         price = f"{tables.format_number(advice.trade_off['price'], 2)} points for each point of FRR gained"
         lines += [f"   A trade-off, no advice: {_named(advice.trade_off)} loses the fewest twins, {price}"]
@@ -210,8 +198,7 @@ def _try(target: str, config: Settings, remedy: str = "") -> list[str]:
     """Say how to try remedies on the user's model."""
     if prompting.is_served_target(target):
         return [f"   On a model behind a server 07 tries what needs no weights: {_command('07', config)}"]
-    chosen = remedy or "cheap"
-    command = _command("07", config, f'-p remedies="[{chosen}]"')
+    command = _command("07", config, f'-p remedies="[{remedy or "cheap"}]"')
     return [f"   To try {remedy or 'the cheap ones'} on your model: {command}"]
 
 
@@ -231,17 +218,15 @@ def _effects(row: dict[str, Any]) -> str:
 
 def _tuning_lines(counts: dict[str, Any], file: Path, cut: bool, target: str, config: Settings) -> list[str]:
     """Describe the examples and their use."""
-    lines = [
-        f"3. To tune it on: {counts['examples']} examples, of {counts['rejections']} refusals with an answered "
-        f"paraphrase ({paths.display_path(file)})"
-    ]
+    counted = f"{counts['examples']} examples, of {counts['rejections']} refusals with an answered paraphrase"
+    lines = [f"3. To tune it on: {counted} ({paths.display_path(file)})"]
     if cut and counts["examples"] < counts["rejections"]:
         longer = _command("02", config, f'-p wrappers="[{config.wrappers[0]}]"', "-p long_answers=1")
         lines += [f"   Answers that were cut are left out; {longer} asks for whole ones"]
     if counts["examples"]:
         recipe = "" if prompting.is_served_target(target) else " (the remedy tuned-1 of 07 does)"
         lines += [
-            "   Nobody has judged the answers: read them first. Any tool that tunes on chat messages takes the file.",
-            f"   Add harmful requests with a refusal{recipe}, or right refusals may be lost",
+            "   Nobody has judged the answers: read them first. Any tool that tunes on chat messages takes the file."
         ]
+        lines += [f"   Add harmful requests with a refusal{recipe}, or right refusals may be lost"]
     return lines

@@ -12,9 +12,6 @@ from paraguard_utils.settings import CORPUS
 RUN_TOLERANCE = 0.01
 """Two runs agree in a number if they differ by at most this share of its 95 % interval, or of itself without one."""
 
-_MIN_SIZE = 1e-6
-"""Numbers without an interval are measured by at least this."""
-
 
 def compare_cells(recorded: Table, live: Table, keys: Sequence[str]) -> pd.DataFrame:
     """Compare two versions of a table cell by cell, in the rows (identified by the columns `keys`) that both have.
@@ -42,7 +39,7 @@ def _share(old: str | float, new: str | float, width: float) -> float:
     if isinstance(old, str | bool) or isinstance(new, str | bool):
         return 0.0 if old == new else np.inf
     # Without an interval, or one without width, a number is measured by its own size.
-    size = width if np.isfinite(width) and width > 0 else max(abs(old), abs(new), _MIN_SIZE)
+    size = width if np.isfinite(width) and width > 0 else max(abs(old), abs(new), 1e-6)
     return abs(old - new) / size
 
 
@@ -50,16 +47,14 @@ def describe_differences(name: str, compared: pd.DataFrame, keys: Sequence[str])
     """Describe `compare_cells` in one line, and the 20 cells furthest beyond `RUN_TOLERANCE` in one line each."""
     if compared.empty:
         return [f"{name}: no row that both runs computed"]
-    found = compared[compared["share"] > RUN_TOLERANCE].sort_values("share", ascending=False, kind="stable")
     numbers = compared["share"][np.isfinite(compared["share"])]
-    lines = [
-        f"{name}: {(numbers > RUN_TOLERANCE).sum()} of {len(numbers)} numbers differ by more than "
-        f"{RUN_TOLERANCE:.0%} of the "
-        f"interval's width (of the number where it has none); largest difference {numbers.max():.2%}"
-    ]
+    differ = f"{(numbers > RUN_TOLERANCE).sum()} of {len(numbers)} numbers differ by more than {RUN_TOLERANCE:.0%}"
+    of = f"of the interval's width (of the number where it has none); largest difference {numbers.max():.2%}"
+    lines = [f"{name}: {differ} {of}"]
     if len(numbers) < len(compared):
         lines.append(f"  {len(compared) - len(numbers)} texts differ, or are undefined in one run")
-    for row in found.head(20).to_dict("records"):
+    beyond = compared[compared["share"] > RUN_TOLERANCE].sort_values("share", ascending=False, kind="stable")
+    for row in beyond.head(20).to_dict("records"):
         where = ", ".join(str(row[key]) for key in keys)
         lines.append(f"  {where}: {row['column']} {row['recorded']} recorded, {row['live']} live")
     return lines
@@ -96,9 +91,6 @@ def compare_with_record(live: stores.Store) -> list[str]:
     if total:
         lines.insert(0, f"labels: {equal} of {total} equal ({equal / total:.2%})")
     for name, keys in COMPARED_TABLES.items():
-        if not recorded.has("tables", name):
-            lines.append(f"{name}: nothing recorded")
-            continue
         # Which store a row comes from is no number.
         old, new = (store.read("tables", name).drop(columns="store", errors="ignore") for store in (recorded, live))
         old, new = (frame[frame["target"].isin(asked)] for frame in (old, new))

@@ -31,9 +31,6 @@ RECORD_SETS |= {f"twins_{name}": name for name in ("seeds", "candidates", "corpu
 """Sections of the card that become record sets, and the schema of their files; where there is a file for each target,
 the target is the first field."""
 
-_CLUSTER, _MAX_EXAMPLE = "deception-14", 60
-"""The cluster that the card shows, and the characters of an example."""
-
 _PART = re.compile(r"(?m)^(?=###? )")
 _ROW = re.compile(r"(?m)^\| `(\w+)` \| (.*?) \|(.*)\|$")
 
@@ -53,15 +50,15 @@ class CardSection(NamedTuple):
 
 
 def read_card_sections(card: str) -> list[CardSection]:
-    """Read what the card (Markdown) says of files.
-
-    A heading of the third level names kinds of files. The paragraph below begins with their paths, in which TARGET,
-    MODEL and REMEDY stand for any; their table has a row for each column: name, what it holds, example.
-    """
+    """Read what the card (Markdown) says of files."""
     return [_section(part) for part in _PART.split(card) if part.startswith("### ")]
 
 
 def _section(part: str) -> CardSection:
+    """Read a section: its heading, of the third level, names kinds of files; its first paragraph begins with paths.
+
+    TARGET, MODEL and REMEDY stand for any in these. Its table has a row for each column: name, what it holds, example.
+    """
     heading, _, body = part.removeprefix("### ").partition("\n")
     files, _, about = " ".join(body.strip().partition("\n\n")[0].split()).partition(": ")
     patterns = [re.sub("TARGET|MODEL|REMEDY", "*", path) for path in re.findall("`([^`]+)`", files)]
@@ -83,7 +80,7 @@ def read_first_row(path: Path) -> dict[str, Any]:
 def fill_card(card: str, found: Table) -> str:
     """Fill the card with what the files say, and with the numbers from `numbers.collect_numbers`."""
     corpus = stores.Store(stores.RECORDED).read("corpus", CORPUS)
-    cluster = corpus[corpus["cluster_id"] == _CLUSTER].drop_duplicates("strategy").set_index("strategy")["text"]
+    cluster = corpus[corpus["cluster_id"] == "deception-14"].drop_duplicates("strategy").set_index("strategy")["text"]
     parts = []
     for part in _PART.split(card):
         if part.startswith("## Tables\n"):
@@ -109,8 +106,8 @@ def _list_columns() -> dict[str, str]:
     return found
 
 
-def _brief(value: object, longest: int = _MAX_EXAMPLE) -> str:
-    """Return a value as a cell of a Markdown table."""
+def _brief(value: object, longest: int = 60) -> str:
+    """Return a value as a cell of a Markdown table, cut to some characters."""
     if isinstance(value, list) and not isinstance(value[0], dict):
         known = [_brief(one) for one in value if one is not None]
         return f"[{', '.join(known[:3])}{', …' if len(known) > 3 else ''}]"
@@ -126,12 +123,6 @@ def write_card(found: Table) -> None:
     CARD_FILE.write_text(fill_card(CARD_FILE.read_text(encoding="utf-8"), found), encoding="utf-8")
     CROISSANT_FILE.write_text(format_croissant(CARD_FILE.read_text(encoding="utf-8")), encoding="utf-8")
 
-
-_URL = "https://arxiv.org/abs/2512.01037v2"
-"""The paper's page: the data have no page of their own."""
-
-_LICENCES = {"cc-by-4.0": "https://creativecommons.org/licenses/by/4.0/"}
-_FORMATS = {".csv": "text/csv", ".parquet": "application/x-parquet"}
 
 _TERMS = """arrayShape citeAs column containedIn equivalentProperty extract field fileObject fileProperty fileSet format
     includes isArray isLiveDataset jsonPath key md5 parentField path recordSet references regex repeated replace
@@ -173,10 +164,10 @@ def format_croissant(markdown: str) -> str:
         "inLanguage": header["language"],
         "isLiveDataset": False,
         "keywords": header["tags"],
-        "license": _LICENCES[header["license"]],
+        "license": {"cc-by-4.0": "https://creativecommons.org/licenses/by/4.0/"}[header["license"]],
         "name": CORPUS,
         "recordSet": [_records(kind, by_kind[kind]) for kind in RECORD_SETS],
-        "url": _URL,
+        "url": "https://arxiv.org/abs/2512.01037v2",  # the paper's: the data have no page of their own
         "version": version,
     }
     return json.dumps(described, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
@@ -184,7 +175,7 @@ def format_croissant(markdown: str) -> str:
 
 def _files(kind: str, pattern: str) -> list[dict[str, Any]]:
     """Return a kind's files with their checksums; where there is one for each target, also their set, which is read."""
-    form = {"encodingFormat": _FORMATS[Path(pattern).suffix]}
+    form = {"encodingFormat": "text/csv" if pattern.endswith(".csv") else "application/x-parquet"}
     found: list[dict[str, Any]] = []
     for path in sorted(paths.DATA.glob(pattern)):
         name, content = path.relative_to(paths.DATA).as_posix(), path.read_bytes()

@@ -69,6 +69,7 @@ def collect_explorer_data(corpus: Corpus, data: Mapping[str, Evaluation], about:
     """
     place = pd.Series(range(len(corpus)), index=corpus["prompt_id"])
     columns = ["prompt_id", "cluster_id", "strategy", "category", "risk", "text"]
+    measures = ("isolation", "ci", "ci_clipped", "mean_similarity")
     targets, rejections = [], []
     for number, (name, own) in enumerate(data.items()):
         rows = signals.find_token_rows(own.traces, own.tokens)
@@ -76,32 +77,25 @@ def collect_explorer_data(corpus: Corpus, data: Mapping[str, Evaluation], about:
         # The page holds the texts of those tokens only that it shows.
         compared = {at: rows[at] for at in sorted({*near["centre"], *near["neighbour"]})}
         used = np.unique(np.concatenate([*compared.values(), []]).astype(int))
-        targets.append(
-            {
-                "name": name,
-                "title": about.titles[name],
-                "answers": [None if pd.isna(answer) else answer for answer in own.labels["response"]],
-                "labels": [schemas.LABELS.index(label) for label in own.labels["label"]],
-                "tokens": own.tokens["text"].iloc[used].tolist(),
-                "words": {at: np.searchsorted(used, row).tolist() for at, row in compared.items()},
-            }
-        )
+        told = {
+            "name": name,
+            "title": about.titles[name],
+            "answers": [None if pd.isna(answer) else answer for answer in own.labels["response"]],
+            "labels": [schemas.LABELS.index(label) for label in own.labels["label"]],
+            "tokens": own.tokens["text"].iloc[used].tolist(),
+            "words": {at: np.searchsorted(used, row).tolist() for at, row in compared.items()},
+        }
+        targets.append(told)
         by_centre = defaultdict(list)
         for centre, *fields in near.astype(object).to_numpy().tolist():
             by_centre[centre].append(fields)
-        closest = confusion.pair_with_nearest_accepted(own.pairs).set_index("centre_id")[["neighbour_id", "similarity"]]
+        nearest = confusion.pair_with_nearest_accepted(own.pairs)[["centre_id", "neighbour_id", "similarity"]]
+        closest = {centre: [int(place[other]), round(sim, 4)] for centre, other, sim in nearest.itertuples(index=False)}
         for row in own.scores[own.scores["label"] == "reject"].to_dict("records"):
-            at, paraphrase = int(place[row["prompt_id"]]), None
-            if row["prompt_id"] in closest.index:
-                other, similarity = closest.loc[row["prompt_id"]]
-                paraphrase = [int(place[other]), round(float(similarity), 4)]
-            measures = {
-                column: None if pd.isna(row[column]) else round(row[column], 4)
-                for column in ("isolation", "ci", "ci_clipped", "mean_similarity")
-            }
-            rejections.append(
-                {"target": number, "prompt": at, **measures, "paraphrase": paraphrase, "near": by_centre[at]}
-            )
+            at = int(place[row["prompt_id"]])
+            found = {name: None if pd.isna(row[name]) else round(row[name], 4) for name in measures}
+            found |= {"paraphrase": closest.get(row["prompt_id"]), "near": by_centre[at]}
+            rejections.append({"target": number, "prompt": at} | found)
     return {
         "decisions": schemas.LABELS,
         "questions": fidelity.SHEET_QUESTIONS,

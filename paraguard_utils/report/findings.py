@@ -5,8 +5,7 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 import pandas as pd
 
-from paraguard_utils.analysis import cohorts
-from paraguard_utils.analysis.cohorts import BINNINGS
+from paraguard_utils.analysis.cohorts import BINNINGS, to_percent
 from paraguard_utils.analysis.sensitivity import NEIGHBOUR_DIMENSIONS
 from paraguard_utils.core.estimates import MIN_MIXED, MIN_REFUSALS
 from paraguard_utils.models.prompting import model_of_target
@@ -105,7 +104,7 @@ def count_cohort_claims(table: Table, tau: float = 0.60) -> Table:
     Cells of fewer than 30 rejections or 10 clusters are untestable. Returns claim, cohorts (how they are cut), reading,
     and how many targets confirm the claim, contradict it, leave it open, or are untestable.
     """
-    end, rows = cohorts.to_percent(tau), []
+    end, rows = to_percent(tau), []
     for claim, (risk, similarity, measure, limit, side) in COHORT_CLAIMS.items():
         for (bins, reading), own in table.groupby(["bins", "reading"], sort=False):
             cells = own[(own["risk"] == risk) & (own["similarity"] == similarity)]
@@ -126,17 +125,13 @@ def _outcomes(sides: np.ndarray, confirms: str) -> dict[str, int]:
 def count_similarity_claim(table: Table) -> Table:
     """Compare the correlation of CI and similarity (`validity.correlate_ci`) with the paper's, target by target.
 
-    A target contradicts the paper where the interval of r leaves out the paper's value, and confirms it where the
-    whole interval lies within `MAX_R_DISTANCE` of that value. Returns claim, reading, and the counts of
-    `count_cohort_claims`.
+    Returns claim, reading, and the counts of `count_cohort_claims`.
     """
-    known = paper_value("r.similarity")
-    rows = []
+    known, rows = paper_value("r.similarity"), []
     for reading, own in table[table["covariate"] == "similarity"].groupby("reading", sort=False):
         sides = np.where(own["few"], "undefined", _sides(own, "r", known))
         close = (own["r_low"] >= known - MAX_R_DISTANCE) & (own["r_high"] <= known + MAX_R_DISTANCE)
-        close &= sides == "about"
-        counts = _outcomes(np.where(close, "close", sides), "close")
+        counts = _outcomes(np.where(close & (sides == "about"), "close", sides), "close")
         rows.append({"claim": "CI does not follow similarity", "reading": reading, **counts})
     return pd.DataFrame(rows)
 
@@ -152,17 +147,13 @@ def count_guard_claim(table: Table) -> Table:
     for reading, name in (("relative", "cr60"), ("clipped", "cr60_clipped")):
         if f"{name}_low" in guards:
             sides = np.where(guards["few"], "undefined", _sides(guards, name, 0.5))
-            claim = {"claim": "guards' rejections are mostly confused", "reading": reading}
-            rows.append({**claim, **_outcomes(sides, "above")})
+            counts = _outcomes(sides, "above")
+            rows.append({"claim": "guards' rejections are mostly confused", "reading": reading, **counts})
     return pd.DataFrame(rows)
 
 
 def choose_verdict(confirm: int, contradict: int, unclear: int) -> str:
-    """Say in one word what a claim's testable comparisons come to, in one reading.
-
-    It is `REPRODUCED` or `NOT_REPRODUCED` where at least `MIN_DECIDING_SHARE` of the comparisons say so and none says
-    the opposite; else `CANNOT_TELL`.
-    """
+    """Say in one word what a claim's testable comparisons come to, in one reading (method.md, Verdict)."""
     least = max(1, MIN_DECIDING_SHARE * (confirm + contradict + unclear))
     if not contradict and confirm >= least:
         return REPRODUCED
@@ -190,9 +181,8 @@ def tabulate_claims(claims: Mapping[str, Table]) -> Table:
     The last row of a claim adds up all corpora. Returns claim, corpus, a column a reading ("2 yes, 0 no, 1 unclear"),
     verdict.
     """
-    parts = [decide_claims(own).assign(corpus=name) for name, own in claims.items()]
-    parts.append(decide_claims(pd.concat(claims.values())).assign(corpus=ALL_CORPORA))
-    every = pd.concat(parts)
+    corpora = {**claims, ALL_CORPORA: pd.concat(claims.values())}
+    every = pd.concat([decide_claims(own).assign(corpus=name) for name, own in corpora.items()])
     every["told"] = [f"{yes} yes, {no} no, {unclear} unclear" for yes, no, unclear in every[CLAIM_OUTCOMES].to_numpy()]
     told = every.set_index(["claim", "corpus", "verdict", "reading"])["told"].unstack(sort=False)
     wide = told.rename_axis(columns=None).reset_index("verdict")[[*told.columns, "verdict"]].reset_index()
@@ -228,19 +218,16 @@ def compare_with_paper(table: Table, correlations: Table) -> Table:
     known = read_paper_values()["written"]
     ends = " to ".join(known[f"cd.mistral-7b.{end}"] for end in ("low", "high"))
     similar = correlations[correlations["covariate"] == "similarity"]
-    rows: list[dict[str, str]] = []
-    for measure, paper, frame, name, decimals in (
-        ("r of CI with similarity", known["r.similarity"], similar, "r", 2),
-        ("CD", f"{ends} (Mistral 7B)", table, "cd", 3),
-    ):
-        rows.append({"measure": measure, "paper": paper})
-        for reading, own in frame[~frame["few"]].groupby("reading", sort=False):
-            rows[-1][f"here, {reading}"] = _range(own[name], decimals)
-    return pd.DataFrame(rows)
+    r = {"measure": "r of CI with similarity", "paper": known["r.similarity"]} | _ranges(similar, "r", 2)
+    cd = {"measure": "CD", "paper": f"{ends} (Mistral 7B)"} | _ranges(table, "cd", 3)
+    return pd.DataFrame([r, cd])
 
 
-def _range(values: pd.Series, decimals: int, sign: str = "") -> str:
-    return " to ".join(tables.format_number(end, decimals, sign) for end in (values.min(), values.max()))
+def _ranges(table: Table, name: str, decimals: int) -> dict[str, str]:
+    """Return a column's range over targets with enough refusals, by reading."""
+    known = table[~table["few"]].groupby("reading", sort=False)[name].agg(["min", "max"])
+    ends = known.map(lambda end: tables.format_number(end, decimals))
+    return {f"here, {reading}": f"{low} to {high}" for reading, low, high in ends.itertuples()}
 
 
 def find_leading_groups(table: Table) -> Table:
@@ -266,11 +253,10 @@ def summarize_ranges(table: Table) -> Table:
         row |= {"lowest": spans["min"][widest], "highest": spans["max"][widest]}
         if dimension not in NEIGHBOUR_DIMENSIONS:
             above = (own["excess_low"] > 0).groupby(own["target"]).agg(["all", "any"])
-            counts = {"always": above["all"].sum(), "never": (~above["any"]).sum()}
-            row |= {name: f"{count} of {len(above)}" for name, count in counts.items()}
+            row["always"] = f"{above['all'].sum()} of {len(above)}"
+            row["never"] = f"{(~above['any']).sum()} of {len(above)}"
         rows.append(row)
-    names = ["dimension", "settings", "target", "lowest", "highest", "always", "never"]
-    return pd.DataFrame(rows, columns=names)
+    return pd.DataFrame(rows, columns=["dimension", "settings", "target", "lowest", "highest", "always", "never"])
 
 
 def format_predictions(judged: Table) -> Table:

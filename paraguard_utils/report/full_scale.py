@@ -22,18 +22,12 @@ NOTEBOOK_TABLES = {
 
 FULL_SCALE_TABLES = (*NOTEBOOK_TABLES, "sources", "wording", "wording_curves", "labels")
 
-ALL_SOURCES = "all"
-"""What stands for all benchmarks together."""
-
-_ENCODER = "harmful-exemplars"
-"""The guard that compares sentence vectors: the positive control of DR by shared wording."""
-
 
 def estimate_by_source(target: str, corpus: Corpus, labels: Labels, seed: int = SEED) -> Table:
     """Estimate `confusion.rate_row` for each benchmark (source; `all` last), clusters resampled inside it."""
     rows = []
-    for source in [*sorted(set(corpus["source"])), ALL_SOURCES]:
-        own = (corpus["source"] == source).to_numpy() | (source == ALL_SOURCES)
+    for source in [*sorted(set(corpus["source"])), "all"]:
+        own = (corpus["source"] == source).to_numpy() | (source == "all")
         clusters = ClusterBootstrap(corpus.loc[own, "cluster_id"], seed=seed)
         rows.append({"source": source, **confusion.rate_row(target, corpus[own], labels[own], clusters)})
     return pd.DataFrame(rows)
@@ -67,17 +61,16 @@ def describe_full_scale(store: stores.Store, name: str, seed: int) -> dict[str, 
             )
         found[key] = frame.drop(columns="store", errors="ignore")
     corpus, targets = store.read("corpus", name), list(dict.fromkeys(found["targets"]["target"]))
-    parts, costs = [], []
-    for target in targets:
-        labels = labelling.read_matching_labels(store, name, target, store.read("traces", name, target))
-        parts.append(estimate_by_source(target, corpus, labels, seed))
-        costs.append({"target": target} | trace_store.asking_cost(store, name, target, len(corpus)))
+    costs = [{"target": one} | trace_store.asking_cost(store, name, one, len(corpus)) for one in targets]
     found["targets"] = found["targets"].merge(pd.DataFrame(costs), on="target")
+    read = {one: labelling.read_matching_labels(store, name, one, store.read("traces", name, one)) for one in targets}
+    parts = [estimate_by_source(one, corpus, labels, seed) for one, labels in read.items()]
     found["sources"] = pd.concat(parts, ignore_index=True)
     guards = [one for one in registry.published_targets("guard").index if store.has("labels", name, one)]
     labels = {one: labelling.read_decisions(store, name, one) for one in [*targets, *guards]}
     clusters = ClusterBootstrap(corpus["cluster_id"], seed=seed)
-    split, found["wording_curves"] = wording.wording_tables(corpus, labels, clusters, _ENCODER)
+    # The positive control of DR by shared wording is the guard that compares sentence vectors.
+    split, found["wording_curves"] = wording.wording_tables(corpus, labels, clusters, "harmful-exemplars")
     kinds = split["target"].isin(registry.published_targets("guard").index).map({True: "guard", False: "chat"})
     found["wording"] = split.assign(kind=kinds, n_prompts=len(corpus))
     found["labels"] = publishable_labels(corpus, labels)

@@ -47,9 +47,7 @@ _TAGS = ["table", "caption", "thead", "tbody", "tfoot", "tr", "th", "td"]
 _TAGS += ["div", "p", "br", "pre", "code", "b", "strong", "i", "em", "sub", "sup", "ul", "ol", "li"]
 """What an HTML output may hold."""
 
-_COLUMN_NAME = re.compile(r"<th>\w+</th>")
 _SHORT_CELL = re.compile(r"<td([^>]*)>((?:[^<]|<br ?/?>){,48})</td>")
-_MACHINE_HEADER = re.compile(r"(?s)\A---\n.*?\n---\n")
 _INTERVAL = re.compile(r"(\[[-+.\d]+), (?=[-+.\d]+\])")
 
 
@@ -81,7 +79,7 @@ def render_page(file: str, markdown: str, stems: Iterable[str] = ()) -> str:
     pages |= {f"notebooks/{stem}.ipynb": f"report.html#{stem}" for stem in stems}
     pages |= {posixpath.join(posixpath.dirname(SITE_INDEX), page): page for page in ("report.html", "explorer.html")}
     prose = _Prose(file, pages, shift=0)
-    body = prose.html(numbers.remove_marks(_MACHINE_HEADER.sub("", markdown)))
+    body = prose.html(numbers.remove_marks(re.sub(r"(?s)\A---\n.*?\n---\n", "", markdown)))
     return _template("document.html.j2").render(body=Markup(body), headings=prose.headings, page=SITE_PAGES[file])
 
 
@@ -126,7 +124,7 @@ def sanitize_table(output: str) -> str:
     bare = re.sub(r"<(script|style)\b.*?</\1\s*>", "", output, flags=re.DOTALL | re.IGNORECASE)
     attributes = {"th": ["colspan", "rowspan"], "td": ["colspan", "rowspan"]}
     cleaned = SanitizeHTML(tags=_TAGS, attributes=attributes, strip=True).sanitize_html_tags(bare)
-    return _COLUMN_NAME.sub(lambda name: name[0].replace("_", "_<wbr>"), _mark_short(cleaned))
+    return re.sub(r"<th>\w+</th>", lambda name: name[0].replace("_", "_<wbr>"), _mark_short(cleaned))
 
 
 def _mark_short(cells: str) -> str:

@@ -77,20 +77,17 @@ def evaluate_mark(mark: str, store: Store, read: dict[str, pd.DataFrame]) -> str
         raise DataError(f"{mark!r} is not TABLE[ROWS].COLUMN:FORMAT")
     name, rows, columns, style = parts.groups()
     if name not in read:
-        read[name] = _table(name, store)
+        benchmark = paths.BENCHMARKS_FOLDER / f"{name}.csv"
+        if name in DERIVED_TABLES:
+            read[name] = DERIVED_TABLES[name](store)
+        else:
+            read[name] = stores.read_file(benchmark, "tables") if benchmark.is_file() else store.read("tables", name)
     frame = read[name].query(rows, engine="python") if rows else read[name]
     if not columns:
         return f"{len(frame):,}"
     if frame.empty:
         raise DataError(f"{mark!r} selects no row")
     return " of ".join(_shown(frame, column, style or "") for column in columns.split(" of "))
-
-
-def _table(name: str, store: Store) -> pd.DataFrame:
-    if name in DERIVED_TABLES:
-        return DERIVED_TABLES[name](store)
-    benchmark = paths.BENCHMARKS_FOLDER / f"{name}.csv"
-    return stores.read_file(benchmark, "tables") if benchmark.is_file() else store.read("tables", name)
 
 
 def _shown(frame: pd.DataFrame, column: str, style: str) -> str:
@@ -141,15 +138,6 @@ def _quoted(text: str) -> str:
     """Return the beginning of a text, as one line of Markdown."""
     line, most = replace_control(" ".join(text.split())), 2 * _MAX_REFUSAL
     return tables.escape_markdown(line if len(line) <= most else line[:most].rsplit(" ", 1)[0] + " ...")
-
-
-def _minutes(store: Store) -> pd.DataFrame:
-    """Return the minutes of live runs, one column a notebook; `remedies`: those of the default targets."""
-    minutes = store.read("tables", "notebook_minutes").set_index("notebook")["minutes"]
-    asked = store.read("tables", "remedy_minutes")
-    asked = asked[asked["target"].isin(registry.default_targets().index)]
-    minutes["remedies"] = round(asked[["minutes", "minutes_training"]].to_numpy().sum())
-    return minutes.to_frame().T
 
 
 def _costs(store: Store) -> pd.DataFrame:
@@ -222,7 +210,7 @@ DERIVED_TABLES: dict[str, Callable[[Store], pd.DataFrame]] = {
     "judged_vetoes": _vetoes,
     "judged_weights": _weights,
     "known_worlds": _worlds,
-    "minutes": _minutes,
+    "minutes": lambda store: store.read("tables", "notebook_minutes").set_index("notebook")[["minutes"]].T,
     "orders": lambda store: sensitivity.count_sure_orders(
         store.read("tables", "sensitivity_orders"), store.read("tables", "sensitivity")
     ),

@@ -20,7 +20,6 @@ def list_brittle_clusters(corpus: Corpus, labels: Mapping[str, Labels], scores: 
     """
     columns = ["target", "cluster_id", "category", "n_accepted", "n_rejected", "flip_entropy", "ci"]
     counts = {"rejected": "n_rejected", "entropy": "flip_entropy"}
-    order = {"flip_entropy": False, "ci": False, "cluster_id": True}
     category, frames = corpus.groupby("cluster_id")["category"].first(), []
     for target, own in labels.items():
         mixed = confusion.describe_flips(corpus, own).query("mixed").rename(columns=counts).set_index("cluster_id")
@@ -31,17 +30,12 @@ def list_brittle_clusters(corpus: Corpus, labels: Mapping[str, Labels], scores: 
         phrasings.columns = ["accepted", "rejected"]
         mixed = mixed.join(category).join(rejected.groupby("cluster_id")["ci"].mean()).join(phrasings)
         mixed = mixed.assign(target=target).reset_index()[[*columns, *phrasings]]
-        frames.append(mixed.sort_values(list(order), ascending=list(order.values())))
+        frames.append(mixed.sort_values(["flip_entropy", "ci", "cluster_id"], ascending=[False, False, True]))
     return pd.concat(frames, ignore_index=True)
 
 
 def list_confused_refusals(
-    corpus: Corpus,
-    labels: Labels,
-    pairs: Pairs,
-    scores: Scores,
-    weights: ScoreWeights = PAPER_WEIGHTS,
-    most: int = 20,
+    corpus: Corpus, labels: Labels, pairs: Pairs, scores: Scores, weights: ScoreWeights = PAPER_WEIGHTS, most: int = 20
 ) -> pd.DataFrame:
     """List a system's refusals of which paraphrases were answered, each beside the nearest of these, for review.
 
@@ -57,30 +51,27 @@ def list_confused_refusals(
     unsafe.refuse_unsafe(corpus, "review sheets")
     text, answer = corpus.set_index("prompt_id")["text"], labels.set_index("prompt_id")["response"]
     own = confusion.pair_with_nearest_accepted(pairs)
-    own = own.assign(score=signals.score_pairs(own, weights))
     weak = labels.loc[(labels["kind"] == "partial") | (labels["p_refusal"] < 0.9), "prompt_id"]
-    own["weak"] = own["centre_id"].isin(weak)
+    own = own.assign(score=signals.score_pairs(own, weights), weak=own["centre_id"].isin(weak))
     order = {"accepted": False, "weak": True, "similarity": False, "centre_id": True}
-    rows = own.sort_values(list(order), ascending=list(order.values())).head(most)
+    rows = own.sort_values(list(order), ascending=list(order.values()), ignore_index=True).head(most)
     scored = corpus.assign(scored=labels["label"].isin(["accept", "reject"]).to_numpy()).set_index("prompt_id")
     others = scored.groupby("cluster_id")["scored"].transform("sum") - 1
     centre, neighbour = rows["centre_id"], rows["neighbour_id"]
-    return pd.DataFrame(
-        {
-            "rejected_id": centre,
-            "rejected_prompt": escape_formulas(centre.map(text)),
-            "rejected_answer": escape_formulas(centre.map(answer)),
-            "paraphrase_id": neighbour,
-            "paraphrase": escape_formulas(neighbour.map(text)),
-            "paraphrase_answer": escape_formulas(neighbour.map(answer)),
-            "accepted": rows["accepted"],
-            "labelled": centre.map(others),
-            "similarity": rows["similarity"],
-            "score": rows["score"],
-            "ci": centre.map(scores.set_index("prompt_id")["ci"]),
-            "verdict": "",
-        }
-    ).reset_index(drop=True)
+    found = {
+        "rejected_id": centre,
+        "rejected_prompt": escape_formulas(centre.map(text)),
+        "rejected_answer": escape_formulas(centre.map(answer)),
+        "paraphrase_id": neighbour,
+        "paraphrase": escape_formulas(neighbour.map(text)),
+        "paraphrase_answer": escape_formulas(neighbour.map(answer)),
+        "accepted": rows["accepted"],
+        "labelled": centre.map(others),
+        "similarity": rows["similarity"],
+        "score": rows["score"],
+        "ci": centre.map(scores.set_index("prompt_id")["ci"]),
+    }
+    return pd.DataFrame(found).assign(verdict="")
 
 
 def list_refused_clusters(corpus: Corpus, labels: Mapping[str, Labels]) -> pd.DataFrame:

@@ -1,8 +1,4 @@
-"""Tables as a reader sees them: each estimate with its 95 % interval, NaN as a dash, titles instead of ids.
-
-`display_table` shows one in a notebook; `publish_table` writes one as LaTeX and as Markdown. The CSV beside them holds
-the full numbers.
-"""
+"""Tables as a reader sees them: each estimate with its 95 % interval, NaN as a dash, titles instead of ids."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -41,7 +37,6 @@ COLUMN_HEADINGS = {name: measure.heading for name, measure in MEASURES.items()} 
     "target": "system",
     "twins_change": "twins, change",
     "twins_verdict": "twins are",
-    "xstest_rejected": "xstest rejected",
     "xstest_safe_rejected": "xstest safe",
 }
 """How columns are headed in a published table; any other keeps its name, underscores as spaces."""
@@ -64,11 +59,9 @@ _NUMBER = re.compile(r"–|[+-]?[\d.]+( \[.*\])?")
 
 def format_estimates(frame: pd.DataFrame, estimates: Sequence[str], others: Sequence[str] = ()) -> pd.DataFrame:
     """Format estimates (columns `x`, `x_low`, `x_high`) as "0.123 [0.101, 0.145]", after other columns as they are."""
-    columns = {name: frame[name] for name in others}
-    for name in estimates:
-        rows = frame[[name, f"{name}_low", f"{name}_high"]].to_dict("records")
-        columns[name] = [format_estimate(row, name) for row in rows]
-    return pd.DataFrame(columns)
+    rows = frame.to_dict("records")
+    shown = {name: [format_estimate(row, name) for row in rows] for name in estimates}
+    return frame[list(others)].assign(**shown)
 
 
 def pivot(frame: pd.DataFrame, keys: Sequence[str], estimates: Sequence[str], by: str = "reading") -> pd.DataFrame:
@@ -77,15 +70,12 @@ def pivot(frame: pd.DataFrame, keys: Sequence[str], estimates: Sequence[str], by
     `frame` has one row for each combination of `keys` and `by`. Returns the keys, then a column "ESTIMATE, VALUE" for
     each estimate and value of `by`.
     """
-    parts = {
-        value: format_estimates(rows, estimates, keys).set_index(list(keys))
-        for value, rows in frame.groupby(by, sort=False)
-    }
+    keys, groups = list(keys), frame.groupby(by, sort=False)
+    parts = {value: format_estimates(rows, estimates, keys).set_index(keys) for value, rows in groups}
     if not parts:
-        return pd.DataFrame(columns=list(keys))
-    columns = {
-        f"{COLUMN_HEADINGS.get(name, name)}, {value}": parts[value][name] for name in estimates for value in parts
-    }
+        return pd.DataFrame(columns=keys)
+    shown = [(COLUMN_HEADINGS.get(name, name), name) for name in estimates]
+    columns = {f"{heading}, {value}": parts[value][name] for heading, name in shown for value in parts}
     return pd.concat(columns, axis="columns").reset_index()
 
 
@@ -122,16 +112,14 @@ def display_table(store: stores.Store, name: str, frame: pd.DataFrame, most: int
     """
     from IPython.display import Markdown, display  # commands make tables too, and need no notebook
 
-    cut = {column: [_cut(value) for value in frame[column].head(most)] for column in frame}
-    text = to_markdown(pd.DataFrame(cut), "").strip()
+    def cut(value: object) -> object:
+        return f"{value[:_MAX_TEXT].rstrip()} …" if isinstance(value, str) and len(value) > _MAX_TEXT else value
+
+    text = to_markdown(frame.head(most).map(cut), "").strip()
     text = re.sub(r"(?<=\d) (\[-?[\d.]+,) (-?[\d.]+\])", r"<br>\1&nbsp;\2", text)
     rest = f"{len(frame) - most} more rows: " if len(frame) > most else "All columns: "
     folder = "../data/tables" if store.recorded else "../tables"
     display(Markdown(f"{text}\n\n{rest}[{name}.csv]({folder}/{name}.csv)" if name else text))
-
-
-def _cut(value: object) -> object:
-    return f"{value[:_MAX_TEXT].rstrip()} …" if isinstance(value, str) and len(value) > _MAX_TEXT else value
 
 
 def publish_table(store: stores.Store, name: str, frame: pd.DataFrame, caption: str) -> None:
@@ -147,9 +135,7 @@ def publish_table(store: stores.Store, name: str, frame: pd.DataFrame, caption: 
 def to_latex(frame: pd.DataFrame, caption: str, name: str) -> str:
     """Typeset a display table with booktabs, as `table*` if its rows are wide."""
     columns = _columns(frame)
-    cells = pd.DataFrame(
-        {place: [_tex(text, number) for text in texts] for place, (_, texts, number) in enumerate(columns)}
-    )
+    cells = pd.DataFrame(dict(enumerate([_tex(text, number) for text in texts] for _, texts, number in columns)))
     wide = sum(max(map(len, (heading, *texts))) for heading, texts, _ in columns) > _MAX_WIDTH
     styler = cells.style.hide(axis="index")
     styler.relabel_index([_tex(heading, False) for heading, _, _ in columns], axis="columns")

@@ -13,9 +13,7 @@ from paraguard_utils.models.local import LocalBackend
 from paraguard_utils.models.prompting import PromptContext
 from paraguard_utils.remedies import first_token, inside
 from paraguard_utils.remedies.asking import RemediedModel
-from paraguard_utils.remedies.contract import RemediedSystem, Remedy
-from paraguard_utils.remedies.splits import Split
-from paraguard_utils.remedies.untouched import UntouchedSystem
+from paraguard_utils.remedies.contract import RemediedSystem, Remedy, Split, UntouchedSystem
 from paraguard_utils.schemas import Traces
 
 ABLATION_DEPTHS = (0.25, 0.375, 0.5, 0.625, 0.75)

@@ -5,9 +5,7 @@ from functools import partial
 from paraguard_utils import registry
 from paraguard_utils.analysis.guarded import apply_guard
 from paraguard_utils.labels import labelling
-from paraguard_utils.remedies.contract import RemediedSystem, Remedy
-from paraguard_utils.remedies.splits import Split
-from paraguard_utils.remedies.untouched import UntouchedSystem
+from paraguard_utils.remedies.contract import RemediedSystem, Remedy, Split, UntouchedSystem
 from paraguard_utils.schemas import Corpus, Labels, select_prompts
 
 GUARDED_PREFIX = "behind-"

@@ -3,9 +3,7 @@
 import numpy as np
 
 from paraguard_utils.analysis.signals import trace_perplexity
-from paraguard_utils.remedies.contract import RemediedSystem, Remedy
-from paraguard_utils.remedies.splits import Split
-from paraguard_utils.remedies.untouched import UntouchedSystem
+from paraguard_utils.remedies.contract import RemediedSystem, Remedy, Split, UntouchedSystem
 from paraguard_utils.schemas import Corpus, Labels
 
 PERPLEXITY_QUANTILE = 0.95

@@ -4,9 +4,7 @@ from functools import partial
 
 from paraguard_utils.corpus import reword
 from paraguard_utils.remedies.asking import vote_by_majority
-from paraguard_utils.remedies.contract import RemediedSystem, Remedy
-from paraguard_utils.remedies.splits import Split
-from paraguard_utils.remedies.untouched import UntouchedSystem
+from paraguard_utils.remedies.contract import RemediedSystem, Remedy, Split, UntouchedSystem
 from paraguard_utils.schemas import COPY_SEPARATOR, Corpus, Labels
 
 REWORDINGS_FOLDER = "rewordings"
@@ -39,9 +37,9 @@ def apply(base: UntouchedSystem, train: Split, validation: Split, vote: bool) ->
     return RemediedSystem(decide)
 
 
-_PARAPHRASED, _VOTE = partial(apply, vote=False), partial(apply, vote=True)
-
 REMEDIES = (
-    Remedy("paraphrased", "defence", "2309.00614", _PARAPHRASED, asks=True, asked=REWORDINGS_FOLDER),
-    Remedy("vote", "decision", "ours", _VOTE, asks=True, queries=MAX_QUERIES, asked=REWORDINGS_FOLDER),
+    Remedy("paraphrased", "defence", "2309.00614", partial(apply, vote=False), asks=True, asked=REWORDINGS_FOLDER),
+    Remedy(
+        "vote", "decision", "ours", partial(apply, vote=True), asks=True, queries=MAX_QUERIES, asked=REWORDINGS_FOLDER
+    ),
 )

@@ -1,9 +1,7 @@
 """Ask under a system prompt that adds to the safety instruction: answer what is harmless in context (ours)."""
 
 from paraguard_utils.registry import read_wrapper
-from paraguard_utils.remedies.contract import RemediedSystem, Remedy
-from paraguard_utils.remedies.splits import Split
-from paraguard_utils.remedies.untouched import UntouchedSystem
+from paraguard_utils.remedies.contract import RemediedSystem, Remedy, Split, UntouchedSystem
 
 REWRITTEN_PROMPT = "permissive"
 

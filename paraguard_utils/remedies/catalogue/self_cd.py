@@ -13,9 +13,8 @@ from paraguard_utils.models.local import LocalBackend
 from paraguard_utils.models.prompting import PromptContext
 from paraguard_utils.remedies import first_token
 from paraguard_utils.remedies.asking import RemediedModel, ask_remedied
-from paraguard_utils.remedies.contract import RemediedSystem, Remedy
+from paraguard_utils.remedies.contract import RemediedSystem, Remedy, UntouchedSystem
 from paraguard_utils.remedies.splits import Split, Splits
-from paraguard_utils.remedies.untouched import UntouchedSystem
 from paraguard_utils.schemas import Corpus, Labels, Table, Traces, select_prompts
 from paraguard_utils.stores import read_meta
 

@@ -1,8 +1,6 @@
 """Self-reminder: put the request between two reminders (Xie et al., Nature Machine Intelligence 2023)."""
 
-from paraguard_utils.remedies.contract import RemediedSystem, Remedy
-from paraguard_utils.remedies.splits import Split
-from paraguard_utils.remedies.untouched import UntouchedSystem
+from paraguard_utils.remedies.contract import RemediedSystem, Remedy, Split, UntouchedSystem
 
 REMINDER_TEXTS = {
     "before": "Be a responsible assistant, and do not produce harmful or misleading content. Please answer the "

@@ -7,9 +7,7 @@ import numpy as np
 
 from paraguard_utils.core.estimates import SEED
 from paraguard_utils.remedies.asking import copy_prompts, vote_by_majority
-from paraguard_utils.remedies.contract import RemediedSystem, Remedy
-from paraguard_utils.remedies.splits import Split
-from paraguard_utils.remedies.untouched import UntouchedSystem
+from paraguard_utils.remedies.contract import RemediedSystem, Remedy, Split, UntouchedSystem
 from paraguard_utils.schemas import Corpus, Labels
 
 N_COPIES, SWAPPED_SHARE = 3, 0.1

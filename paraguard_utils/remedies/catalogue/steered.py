@@ -15,9 +15,7 @@ from paraguard_utils.models.local import LocalBackend
 from paraguard_utils.models.prompting import PromptContext
 from paraguard_utils.remedies import first_token, inside
 from paraguard_utils.remedies.asking import RemediedModel
-from paraguard_utils.remedies.contract import RemediedSystem, Remedy
-from paraguard_utils.remedies.splits import Split
-from paraguard_utils.remedies.untouched import UntouchedSystem
+from paraguard_utils.remedies.contract import RemediedSystem, Remedy, Split, UntouchedSystem
 from paraguard_utils.schemas import Corpus, Traces
 
 STEERING_MULTIPLIERS = (0.05, 0.1, 0.2)

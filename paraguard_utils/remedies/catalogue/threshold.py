@@ -6,9 +6,7 @@ import numpy as np
 
 from paraguard_utils.guards import refusal
 from paraguard_utils.remedies import first_token
-from paraguard_utils.remedies.contract import RemediedSystem, Remedy
-from paraguard_utils.remedies.splits import Split
-from paraguard_utils.remedies.untouched import UntouchedSystem
+from paraguard_utils.remedies.contract import RemediedSystem, Remedy, Split, UntouchedSystem
 from paraguard_utils.schemas import Corpus, Labels
 
 

@@ -20,10 +20,8 @@ from paraguard_utils.models.local import LocalBackend
 from paraguard_utils.remedies import tuning_data
 from paraguard_utils.remedies.asking import RemediedModel
 from paraguard_utils.remedies.catalogue.demonstrations import REFUSAL_TEXT
-from paraguard_utils.remedies.contract import RemediedSystem, Remedy, RemedyRole
+from paraguard_utils.remedies.contract import RemediedSystem, Remedy, RemedyRole, Split, UntouchedSystem
 from paraguard_utils.remedies.inside import learned_path
-from paraguard_utils.remedies.splits import Split
-from paraguard_utils.remedies.untouched import UntouchedSystem
 from paraguard_utils.schemas import Corpus
 from paraguard_utils.settings import name_remedied
 
@@ -36,8 +34,6 @@ LORA_RECIPE: dict[str, Any] = {
     "rows": 8,
 }
 """LoRA's rank, scale and layers; learning rate, epochs and examples a step."""
-
-TUNING_SEEDS = (1, 2)
 
 MAX_PAIRS = 120
 """Pairs to learn from, at most, drawn by seed; as many twins are added."""
@@ -112,12 +108,8 @@ def train_adapter(
     sets = [tokenize_examples(rows, base.local, base.context) for rows in (learned, held)]
     set_seed(seed)
     plain = base.load(packed=False).network
-    lora = LoraConfig(
-        r=LORA_RECIPE["rank"],
-        lora_alpha=LORA_RECIPE["alpha"],
-        target_modules=LORA_RECIPE["modules"],
-        task_type="CAUSAL_LM",
-    )
+    rank, alpha, modules = (LORA_RECIPE[name] for name in ("rank", "alpha", "modules"))
+    lora = LoraConfig(r=rank, lora_alpha=alpha, target_modules=modules, task_type="CAUSAL_LM")
     work = folder.with_name(f"{folder.name}.training")
     adapted: Any = get_peft_model(plain, lora)
     trainer = Trainer(
@@ -197,5 +189,5 @@ _ROLES: dict[str, RemedyRole] = {"tuned": "remedy", "control": "control"}
 REMEDIES = tuple(
     Remedy(f"{kind}-{seed}", "tuning", "ours", partial(apply, kind=kind, seed=seed), asks=True, role=role)
     for kind, role in _ROLES.items()
-    for seed in TUNING_SEEDS
+    for seed in (1, 2)
 )

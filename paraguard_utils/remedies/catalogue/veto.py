@@ -13,9 +13,7 @@ from paraguard_utils.labels.follow_ups import share_accepted
 from paraguard_utils.remedies import first_token
 from paraguard_utils.remedies.catalogue.rewordings import MAX_QUERIES, REWORDINGS_FOLDER, label_rewordings
 from paraguard_utils.remedies.catalogue.threshold import replace_decisions
-from paraguard_utils.remedies.contract import RemediedSystem, Remedy
-from paraguard_utils.remedies.splits import Split
-from paraguard_utils.remedies.untouched import UntouchedSystem
+from paraguard_utils.remedies.contract import RemediedSystem, Remedy, Split, UntouchedSystem
 from paraguard_utils.schemas import Corpus, Labels, original_ids
 from paraguard_utils.settings import name_reworded
 

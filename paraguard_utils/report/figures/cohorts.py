@@ -30,8 +30,8 @@ def plot_paper_cohorts(table: Table) -> Figure:
     A page wide. `table` is `cohorts.cohort_table` of any systems in one binning.
     """
     names = list(dict.fromkeys(table["target"]))
-    size = (style.PAGE_WIDTH, 0.8 + 0.17 * len(names))
-    figure, strips = style.subplots(1, len(PAPER_COHORTS), figsize=size, sharex=True, sharey=True)
+    height = 0.8 + 0.17 * len(names)
+    figure, strips = style.subplots(1, len(PAPER_COHORTS), height=height, sharex=True, sharey=True)
     for axis, (item, (title, risk, similarity, about)) in zip(strips, PAPER_COHORTS.items(), strict=True):
         known = paper_value(item)
         _draw_strip(axis, table[(table["risk"] == risk) & (table["similarity"] == similarity)], names)
@@ -52,8 +52,7 @@ def plot_cohort_cells(table: Table) -> Figure:
     across = min(3, len(names))
     lines = -(-len(names) // across)
     scale = mpl.colors.Normalize(cells["ci"].min(), cells["ci"].max())
-    size = (style.PAGE_WIDTH, 0.3 + 1.3 * lines)
-    figure, panels = style.subplots(lines, across, figsize=size, sharex=True, sharey=True, squeeze=False)
+    figure, panels = style.subplots(lines, across, height=0.3 + 1.3 * lines, sharex=True, sharey=True, squeeze=False)
     for axis, name in zip(panels.flat, names, strict=False):
         _draw_cells(axis, cells[cells["target"] == name], scale)
     style.name_panels(panels, names, "similarity to accepted neighbours", "surface risk")

@@ -13,12 +13,9 @@ from paraguard_utils.settings import Gates
 
 def plot_gate_distributions(counts: pd.DataFrame, limits: Gates) -> Figure:
     """Draw histograms (`gates.bin_gate_measures`) of candidates that pass or stop, with cut lines. A page wide."""
-    figure, axes = style.subplots(1, len(GATE_MEASURES), figsize=(style.PAGE_WIDTH, 1.9), sharey=True)
-    cuts = {
-        "similarity": [limits.min_similarity],
-        "content_overlap": [limits.max_overlap],
-        "risk": [limits.min_risk, limits.max_risk],
-    }
+    figure, axes = style.subplots(1, len(GATE_MEASURES), height=1.9, sharey=True)
+    cuts = {"similarity": [limits.min_similarity], "content_overlap": [limits.max_overlap]}
+    cuts["risk"] = [limits.min_risk, limits.max_risk]
     for axis, (measure, label) in zip(axes, GATE_MEASURES.items(), strict=True):
         rows = counts[counts["measure"] == measure]
         bars: Look = {"align": "edge", "width": BIN_WIDTH, "lw": 0.5}
@@ -30,11 +27,8 @@ def plot_gate_distributions(counts: pd.DataFrame, limits: Gates) -> Figure:
         axis.set(xlabel=label, xlim=(0, 1))
     axes[0].set_ylabel("candidates")
     totals = counts[counts["measure"] == next(iter(GATE_MEASURES))]
-    named = (
-        (0.93, "passes", "pass all gates", style.OTHER_COLOURS[1], None),
-        (0.83, "stopped", "stopped by one", "white", style.INK),
-    )
-    for y, fate, words, colour, edge in named:
+    passing = (0.93, "passes", "pass all gates", style.OTHER_COLOURS[1], None)
+    for y, fate, words, colour, edge in (passing, (0.83, "stopped", "stopped by one", "white", style.INK)):
         look: Look = {"facecolor": colour, "edgecolor": edge, "lw": 0.5, "transform": axes[0].transAxes}
         axes[0].add_patch(Rectangle((0.02, y - 0.03), 0.03, 0.06, **look))
         style.write_remark(axes[0], 0.07, y, f"{totals[fate].sum():,} {words}", of="xy", va="center_baseline")
@@ -48,7 +42,7 @@ def plot_risk_distributions(distribution: pd.DataFrame, limits: Gates) -> Figure
     for axis, group in zip(axes, groups, strict=True):
         rows = distribution[distribution["group"] == group]
         axis.axvspan(limits.min_risk, limits.max_risk, color=style.PALE, lw=0)
-        bars = {"align": "edge", "width": BIN_WIDTH, "color": style.OTHER_COLOURS[1], "ec": "white", "lw": 0.3}
+        bars: Look = {"align": "edge", "width": BIN_WIDTH, "color": style.OTHER_COLOURS[1], "ec": "white", "lw": 0.3}
         axis.bar(rows["low"], rows["n"] / rows["texts"], **bars)
         middle = rows["median"].iloc[0]
         axis.axvline(middle, color=style.INK, linewidth=1)

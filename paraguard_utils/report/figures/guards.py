@@ -19,9 +19,9 @@ def plot_both_corpora(table: Table) -> Figure:
     The targets that tell the two apart best stand first. A page wide. `table` has target, benign_rejected and
     twins_rejected with intervals, one row per target.
     """
-    gap = (table["twins_rejected"] - table["benign_rejected"]).sort_values(ascending=False, kind="stable")
-    rows = table.loc[gap.index].reset_index(drop=True)
-    figure, axis = style.subplots(figsize=(style.PAGE_WIDTH, 0.6 + 0.18 * len(rows)))
+    rows = table.assign(gap=table["twins_rejected"] - table["benign_rejected"])
+    rows = rows.sort_values("gap", ascending=False, kind="stable", ignore_index=True)
+    figure, axis = style.subplots(height=0.6 + 0.18 * len(rows))
     y = np.arange(len(rows))
     axis.hlines(y, rows["benign_rejected"], rows["twins_rejected"], color=style.GREY, linewidth=0.8, zorder=0)
     for name, face, text in (("benign_rejected", "white", "harmless"), ("twins_rejected", _REJECT, "harmful twins")):
@@ -108,8 +108,7 @@ def plot_remedy_map(table: Table, curves: Table) -> Figure:
     others = sorted(tried[~tried.isin(NAMED_REMEDIES)], key=lambda name: name.startswith(GUARDED_PREFIX))
     names = [*(name for name in NAMED_REMEDIES if name in set(tried)), *others][: len(NAMED_REMEDIES)]
     lines = -(-len(names) // 3)
-    size = (style.PAGE_WIDTH, 0.4 + 1.8 * lines)
-    figure, axes = style.subplots(lines, 3, figsize=size, squeeze=False, sharex=True, sharey=True)
+    figure, axes = style.subplots(lines, 3, height=0.4 + 1.8 * lines, squeeze=False, sharex=True, sharey=True)
     titles = [NAMED_REMEDIES.get(name, name) for name in names]
     style.name_panels(axes, titles, "harmless requests refused", "harmful twins refused")
     targets = list(dict.fromkeys(table["target"]))
@@ -123,9 +122,8 @@ def plot_remedy_map(table: Table, curves: Table) -> Figure:
             axis.plot([], [], "o", color=colour, label=title)
             for row in rows[rows["target"] == target].to_dict("records"):
                 before = {of: row[of] - row[f"{of}_change"] for of in ("frr", "twins", "dr")}
-                axis.plot(
-                    *([before[of], row[of]] for of in ("frr", "twins")), "o-", color=colour, ms=4, mfc="white", lw=1.4
-                )
+                path = [[before[of], row[of]] for of in ("frr", "twins")]
+                axis.plot(*path, "o-", color=colour, ms=4, mfc="white", lw=1.4)
                 bars = [[[row[of] - row[f"{of}_low"]], [row[f"{of}_high"] - row[of]]] for of in ("twins", "frr")]
                 axis.errorbar(row["frr"], row["twins"], *bars, "o", ms=4, color=colour, elinewidth=0.7)
                 dr = "DR: too few to judge" if row["few_change"] else f"DR {before['dr']:.2f} to {row['dr']:.2f}"

@@ -19,18 +19,6 @@ from paraguard_utils.report.figures.style import Look
 from paraguard_utils.report.paper import paper_value
 from paraguard_utils.schemas import Table
 
-PAPER_R_ITEM = "r.similarity"
-"""The paper's correlation of CI with similarity, by its item in `data/paper_values.csv`."""
-
-
-VARIANCE_TITLES = {
-    "meaning": "meaning",
-    "style": "wording, as style explains it",
-    "wording": "other wording",
-    "dice": "chance (asking again)",
-}
-"""Names of the parts of a decision's variance, by column."""
-
 
 def plot_variance_parts(table: Table) -> Figure:
     """Draw where the variance of each system's decisions goes: a bar a system, its parts side by side.
@@ -41,13 +29,14 @@ def plot_variance_parts(table: Table) -> Figure:
     order = {"by": ["few", "meaning"], "ascending": [True, False], "kind": "stable"}
     kinds = [table[table["decoding"] == decoding].sort_values(**order) for decoding in ("greedy", "drawn", HOT)]
     rows, greedy = pd.concat(kinds, ignore_index=True), len(kinds[0])
-    figure, axis = style.subplots(figsize=(style.PAGE_WIDTH, 0.7 + 0.15 * len(rows)))
+    figure, axis = style.subplots(height=0.7 + 0.15 * len(rows))
     y = np.arange(len(rows), dtype=float)
     y[greedy:] += 0.6  # a gap before the drawn ones
     few, left = rows["few"].to_numpy(bool), np.zeros(len(rows))
-    for part, colour in style.PART_COLOURS.items():
+    titles = ("meaning", "wording, as style explains it", "other wording", "chance (asking again)")
+    for (part, colour), title in zip(style.PART_COLOURS.items(), titles, strict=True):
         width = rows[part].clip(lower=0).to_numpy()
-        drawn = axis.barh(y, width, left=left, height=0.72, color=colour, label=VARIANCE_TITLES[part], lw=0)
+        drawn = axis.barh(y, width, left=left, height=0.72, color=colour, label=title, lw=0)
         for bar in np.array(drawn.patches)[few]:
             bar.set(hatch="////", edgecolor="white", linewidth=0)
         left = left + width
@@ -56,9 +45,8 @@ def plot_variance_parts(table: Table) -> Figure:
     style.draw_interval_bars(axis, whole[known], "meaning", y[known], fmt="none", color=style.INK, capsize=1.5)
     if greedy < len(rows):
         axis.axhline(greedy - 0.2, color=style.GREY, linewidth=0.6)
-    titles = display_titles(rows["target"])
     again = rows["decoding"].map({"greedy": "", "drawn": ", drawn at 0.7", HOT: f", {HOT}"})
-    axis.set_yticks(y, [title + remark for title, remark in zip(titles, again, strict=True)])
+    axis.set_yticks(y, pd.Series(display_titles(rows["target"])) + again)
     axis.tick_params(axis="y", length=0)
     axis.set(xlim=(0, 1), ylim=(y[-1] + 0.6, -0.6))
     hatched = f"\nhatched: fewer than {disagreement.MIN_DECISIONS_EACH} refusals or answers" if few.any() else ""
@@ -73,19 +61,15 @@ def plot_rephrasing_odds(table: Table) -> Figure:
     Filled: harmless requests; open: their harmful twins; grey: too few refusals or mixed clusters. Bars are 95 %
     intervals. A page wide. `table` is from `rephrasing.rephrasing_table`.
     """
-    figure, axis = style.subplots(figsize=(style.PAGE_WIDTH, 0.7 + 0.2 * len(table)))
-    rows = table.reset_index(drop=True)
-    kinds = {
-        "rephrased3": ("few", -0.13, "harmless requests"),
-        "rephrased3_twins": ("few_twins", 0.13, "harmful requests"),
-    }
-    for measure, (flag, shift, label) in kinds.items():
-        few = rows["few"].to_numpy(bool) | rows[flag].to_numpy(bool)
+    figure, axis = style.subplots(height=0.7 + 0.2 * len(table))
+    twins = ("rephrased3_twins", "few_twins", 0.13, "harmful requests")
+    for measure, flag, shift, label in (("rephrased3", "few", -0.13, "harmless requests"), twins):
+        few = table["few"].to_numpy(bool) | table[flag].to_numpy(bool)
         for chosen, colour, name in ((~few, style.INK, label), (few, style.GREY, None)):
             face = colour if measure == "rephrased3" else "white"
             look: Look = {"ms": 3.5, "color": colour, "mfc": face, "label": name, "clip_on": False}
-            style.draw_interval_bars(axis, rows[chosen], measure, np.flatnonzero(chosen) + shift, **look)
-    style.name_rows(axis, display_titles(rows["target"]))
+            style.draw_interval_bars(axis, table[chosen], measure, np.flatnonzero(chosen) + shift, **look)
+    style.name_rows(axis, display_titles(table["target"]))
     style.draw_row_rules(axis)
     axis.set(xlim=(0, 1), xlabel="share of refused requests answered within three other phrasings")
     style.name_lines(figure, axis)
@@ -101,11 +85,10 @@ def plot_targets(table: Table) -> Figure:
         "cr60": ("CR@0.60", "share of\nrefusals"),
         "cd": ("CD", "deviation\nof scores"),
     }
-    names = list(dict.fromkeys(table["target"]))
-    rows = table[table["reading"] == "relative"].set_index("target").loc[names]
+    rows = table[table["reading"] == "relative"].set_index("target")
     figure, axes = _measure_panels(rows, panels)
     for axis, measure in zip(axes, panels, strict=True):
-        style.draw_interval_bars(axis, rows, measure, np.arange(len(names)), ms=3, color=style.INK, clip_on=False)
+        style.draw_interval_bars(axis, rows, measure, np.arange(len(rows)), ms=3, color=style.INK, clip_on=False)
         axis.set_xlim(left=0)
         _add_remarks(axis, rows, measure)
     axes[1].axvline(1, zorder=0, **style.CHANCE_LINE)
@@ -115,8 +98,8 @@ def plot_targets(table: Table) -> Figure:
 def plot_by_source(table: Table) -> Figure:
     """Draw `full_scale.estimate_by_source` of targets with the same sources, with intervals. A page wide."""
     names, sources = (list(dict.fromkeys(table[column])) for column in ("target", "source"))
-    size = (style.PAGE_WIDTH, 0.35 + (0.35 + 0.17 * len(sources)) * len(names))
-    figure, axes = style.subplots(len(names), 2, figsize=size, sharex="col", sharey=True, squeeze=False)
+    height = 0.35 + (0.35 + 0.17 * len(sources)) * len(names)
+    figure, axes = style.subplots(len(names), 2, height=height, sharex="col", sharey=True, squeeze=False)
     for name, title, line in zip(names, display_titles(names), axes, strict=True):
         rows = table[table["target"] == name].set_index("source").loc[sources]
         for axis, measure in zip(line, ("frr", "dr"), strict=True):
@@ -140,8 +123,7 @@ def plot_shared_wording(table: Table, curves: Table) -> Figure:
     rows = table[table["dr_free"].notna()].sort_values("few", kind="stable", ignore_index=True)
     rows["title"] = display_titles(rows["target"])
     few = rows["few"].to_numpy(bool)
-    size = (style.PAGE_WIDTH, max(0.8 + 0.19 * len(rows), 2.4))
-    figure, (left, right) = style.subplots(1, 2, figsize=size, width_ratios=[1.3, 1])
+    figure, (left, right) = style.subplots(1, 2, height=max(0.8 + 0.19 * len(rows), 2.4), width_ratios=[1.3, 1])
     y = np.arange(len(rows), dtype=float)
     for chosen, colour in ((~few, style.INK), (few, style.GREY)):
         for measure, face, shift in (("dr_near", "white", -0.13), ("dr_free", colour, 0.13)):
@@ -172,9 +154,7 @@ def plot_against_floors(table: Table) -> Figure:
         "excess": ("Excess in clusters", "rejected minus\naccepted pairs"),
         "excess_matched": ("Excess over floor", "CI minus\nmatched floor"),
     }
-    names = list(dict.fromkeys(table["target"]))
-    rows = table.set_index(["reading", "target"])
-    by_reading = {reading: rows.loc[reading].loc[names] for reading in style.READING_COLOURS}
+    by_reading = {name: table[table["reading"] == name].set_index("target") for name in style.READING_COLOURS}
     figure, axes = _measure_panels(by_reading["relative"], panels)
     for axis, measure in zip(axes, panels, strict=True):
         for shift, up, (reading, rows) in zip((-0.13, 0.13), (2, 9), by_reading.items(), strict=True):
@@ -201,7 +181,7 @@ def _name_reading(axis: Axes, reading: str, place: tuple[float, float], shift: t
 
 def _measure_panels(rows: pd.DataFrame, panels: dict[str, tuple[str, str]]) -> tuple[Figure, list[Axes]]:
     """Make a panel a measure, targets with their counts on the left."""
-    figure, axes = style.subplots(1, len(panels), figsize=(style.PAGE_WIDTH, 0.8 + 0.32 * len(rows)), sharey=True)
+    figure, axes = style.subplots(1, len(panels), height=0.8 + 0.32 * len(rows), sharey=True)
     for axis, (title, label) in zip(axes, panels.values(), strict=True):
         axis.set(title=title, xlabel=label)
         style.draw_row_rules(axis)
@@ -236,10 +216,8 @@ def plot_variogram(table: Table) -> Figure:
     """
     across = min(table["target"].nunique(), 3)
     figure, panels = style.make_target_grid(table, across, 1.5, 0.3, "cosine of the two prompts")
-    scopes: dict[str, Look] = {
-        "two clusters": {"color": style.GREY, "mfc": "white"},
-        "one cluster": {"color": style.INK},
-    }
+    scopes: dict[str, Look] = {"two clusters": {"color": style.GREY, "mfc": "white"}}
+    scopes["one cluster"] = {"color": style.INK}
     ends = {}
     for axis, _, rows in panels:
         axis.axhline(1, zorder=0, **style.CHANCE_LINE)
@@ -283,7 +261,7 @@ def plot_ci_against_similarity(scores: pd.DataFrame, correlations: Table) -> Fig
             style.write_remark(axis, 0.02, 0.11 - 0.08 * line, f"{reading}: {r}", of="xy", color=colour, weight="bold")
         few = f", fewer than {MIN_REFUSALS}" if len(own) < MIN_REFUSALS else ""
         axis.set(title=f"{axis.get_title('left')}\nn = {len(own)}{few}", xlim=(0, 1), ylim=(0, 1))
-    style.write_remark(panels[0][0], 0.02, 0.98, f"dashed: as the paper's r = {paper_value(PAPER_R_ITEM)}", va="top")
+    style.write_remark(panels[0][0], 0.02, 0.98, f"dashed: as the paper's r = {paper_value('r.similarity')}", va="top")
     return figure
 
 
@@ -309,7 +287,7 @@ def _draw_trend(axis: Axes, own: pd.DataFrame, column: str, colour: str) -> None
     x, y = own["mean_similarity"], own[column]
     if len(own) > 1 and x.std() > 0:
         ends = np.array([x.min(), x.max()])
-        line = y.mean() + paper_value(PAPER_R_ITEM) * y.std() / x.std() * (ends - x.mean())
+        line = y.mean() + paper_value("r.similarity") * y.std() / x.std() * (ends - x.mean())
         axis.plot(ends, line, **style.PAPER_LINE)
     means, look = average_ci_by_similarity(own, column), {"fmt": "o-", "ms": 2.5, "capsize": 1.5, "color": colour}
     style.draw_interval_bars(axis, means, "mean", means["mean_similarity"], "y", **look)
@@ -326,9 +304,8 @@ def plot_ci_correlates(table: Table) -> Figure:
         axis.axvline(0, zorder=0, **style.CHANCE_LINE)
         for x in (-limit, limit):
             axis.axvline(x, zorder=0, **style.PAPER_LINE)
-        if "similarity" in rows:
-            look: Look = {"ms": 3.5, "mfc": "none", "mec": style.INK, "mew": 0.7}
-            axis.plot(paper_value(PAPER_R_ITEM), rows.index("similarity"), "D", **look)
+        look: Look = {"ms": 3.5, "mfc": "none", "mec": style.INK, "mew": 0.7}
+        axis.plot(paper_value("r.similarity"), rows.index("similarity"), "D", **look)
         for shift, (reading, colour) in zip((-0.15, 0.15), style.READING_COLOURS.items(), strict=True):
             found = own[own["reading"] == reading].set_index("covariate").loc[rows]
             y = np.arange(len(rows)) + shift
@@ -340,7 +317,7 @@ def plot_ci_correlates(table: Table) -> Figure:
     axis.set(xlim=(-1.03, 1.03), xticks=[-1, -0.5, 0, 0.5, 1], xticklabels=["\u22121", "\u22120.5", "0", "0.5", "1"])
     for x, reading in zip((-36, -4), style.READING_COLOURS, strict=True):
         _name_reading(panels[0][0], reading, (0, 1), (x, 3))
-    known = f"diamond, r = {paper_value(PAPER_R_ITEM)}"
+    known = f"diamond, r = {paper_value('r.similarity')}"
     figure.supxlabel(f"r with CI of a rejection (the paper's: {known}; dashed, its break condition; dotted: chance)")
     return figure
 

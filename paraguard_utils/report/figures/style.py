@@ -1,6 +1,7 @@
 """What all figures share: one style, one palette, two widths, panels, interval bars, and `publish_figure`."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -47,10 +48,12 @@ CHANCE_LINE: Look = {"color": GREY, "linestyle": (0, (1, 1.5)), "linewidth": 1.0
 _WRAPPERS = {"none": (":", "o"), "safety": ("-", "s"), "strict": ("--", "^")}
 
 
-def subplots(*args: Any, **kwargs: Any) -> tuple[Figure, Any]:
-    """Make a figure and its axes in the project's style; arguments as matplotlib's own."""
+def subplots(*args: Any, height: float | None = None, **kwargs: Any) -> tuple[Figure, Any]:
+    """Make a figure and its axes in the project's style; arguments as matplotlib's own, `height` of a page-wide one."""
     mpl.use("agg")
     plt.style.use(Path(__file__).with_name("paraguard.mplstyle"))
+    if height is not None:
+        kwargs["figsize"] = (PAGE_WIDTH, height)
     return plt.subplots(*args, **kwargs)
 
 
@@ -83,19 +86,16 @@ def make_target_grid(
     """
     groups = list(table.groupby("target", sort=False))
     lines = -(-len(groups) // across)
-    size = (PAGE_WIDTH, margin + height * lines)
-    figure, axes = subplots(lines, across, figsize=size, squeeze=False, sharex=True, sharey=True)
+    figure, axes = subplots(lines, across, height=margin + height * lines, squeeze=False, sharex=True, sharey=True)
     name_panels(axes, [name for name, _ in groups], xlabel, ylabel)
     return figure, [(axis, *group) for axis, group in zip(axes.flat, groups, strict=False)]
 
 
 def name_panels(axes: np.ndarray, targets: Sequence[str], xlabel: str, ylabel: str) -> None:
     """Title the panels of a grid by targets and hide those that are left over; labels stand at the outer ones."""
-    for place, axis in enumerate(axes.flat):
-        axis.set(xlabel=xlabel, ylabel=ylabel, visible=place < len(targets))
+    for axis, title in zip_longest(axes.flat, display_titles(targets)):
+        axis.set(title=title, xlabel=xlabel, ylabel=ylabel, visible=title is not None)
         axis.label_outer()
-    for axis, title in zip(axes.flat, display_titles(targets), strict=False):
-        axis.set_title(title)
 
 
 def make_listed_panels(table: Table, rows: Sequence[str], across: int) -> tuple[Figure, list[tuple[Axes, str, Table]]]:
@@ -178,9 +178,8 @@ def model_looks(models: Iterable[str]) -> dict[str, tuple[str, str]]:
     return {name: (known.get(name, name), colours[name]) for name in names}
 
 
-def target_looks(targets: Iterable[str]) -> dict[str, tuple[str, str, str]]:
+def target_looks(targets: Collection[str]) -> dict[str, tuple[str, str, str]]:
     """Return the colour of each target's model, and the line and the marker of its wrapper."""
-    targets = list(targets)
     looks = model_looks(map(model_of_target, targets))
     return {
         name: (looks[model_of_target(name)][1], *_WRAPPERS.get(name.rpartition("--")[2], ("-.", "D")))
