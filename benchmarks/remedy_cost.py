@@ -24,7 +24,6 @@ from paraguard_utils.corpus import reword
 from paraguard_utils.models import prompting
 from paraguard_utils.models.local import LocalBackend
 from paraguard_utils.remedies import inside, splits
-from paraguard_utils.remedies.asking import copy_prompts
 from paraguard_utils.remedies.catalogue import (
     UNTOUCHED,
     ablated,
@@ -71,13 +70,7 @@ def ways(base: UntouchedSystem, thirds: splits.Splits) -> dict[str, tuple[LocalB
         found[name] = (target.respondent(), same)
     found["paraphrased"] = (base.local, lambda prompts: rewordings(prompts).drop_duplicates("cluster_id"))
     found["vote"] = (base.local, lambda prompts: pd.concat([prompts, rewordings(prompts)], ignore_index=True))
-    found["smooth-llm"] = (
-        base.local,
-        lambda prompts: copy_prompts(
-            prompts,
-            [[smooth_llm.perturb_text(text, i) for i in range(smooth_llm.N_COPIES)] for text in prompts["text"]],
-        ),
-    )
+    found["smooth-llm"] = (base.local, smooth_llm.copy_prompts)
     return found | {name: (model, same) for name, model in learned(base).items()}
 
 

@@ -7,8 +7,7 @@ import typer
 from paraguard_utils.errors import UserError
 from paraguard_utils.logs.commands import app
 
-NEEDED = ""
-"""The package for the want of which the study's commands are not there."""
+NEEDED = ""  # the package for the want of which the study's commands are not there
 
 try:
     import paraguard_utils.commands  # noqa: F401  (adds them to the app)

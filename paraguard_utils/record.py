@@ -33,8 +33,7 @@ BY_CORPUS = ("generated", "corpus", encoder.ENCODER_NAME)
 LABEL_INPUTS = (readings.READINGS_FILE, classifier.TRAINING_ANSWERS_FILE, agreement.PUBLISHED_RATES_FILE)
 """Files among the labels that no run makes."""
 
-DEMO_TARGET = "smollm2-135m-instruct-q4_1--safety"
-"""Whose decisions `paraguard audit --demo` audits."""
+DEMO_TARGET = "smollm2-135m-instruct-q4_1--safety"  # whose decisions `paraguard audit --demo` audits
 
 ASKED_BESIDE = (
     TWINS,

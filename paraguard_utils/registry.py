@@ -13,11 +13,8 @@ from paraguard_utils import paths, stores
 from paraguard_utils.errors import SettingsError
 from paraguard_utils.text import did_you_mean
 
-FUNCTION = r"[A-Za-z_][\w.]*:[A-Za-z_]\w*"
-"""A guard that is a user's function: `module:function`."""
-
-REFUSAL_PREFIX = "refusal:"
-"""How a guard begins that is a model's own refusal: `refusal:MODEL`."""
+FUNCTION = r"[A-Za-z_][\w.]*:[A-Za-z_]\w*"  # a guard that is a user's function: `module:function`
+REFUSAL_PREFIX = "refusal:"  # how a guard begins that is a model's own refusal: `refusal:MODEL`
 
 
 def wrappers() -> dict[str, dict[str, str]]:

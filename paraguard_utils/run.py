@@ -31,20 +31,14 @@ if TYPE_CHECKING:  # the notebooks' packages, which not every installation has
     from jupyter_client.manager import AsyncKernelManager
 
 MINUTES_TABLE = "notebook_minutes"
-WHOLE_RUN = "all"
-"""The row of `MINUTES_TABLE` about the whole run; some notebooks run side by side."""
+WHOLE_RUN = "all"  # the row of `MINUTES_TABLE` about the whole run; some notebooks run side by side
 
 RESUMING = ("01_corpus_building", "02_querying", "05_guard_comparison", "07_remedies", "A2_writers", WHOLE_RUN)
 """Notebooks that embed, ask or score, and in a live store do only what is missing."""
 
-READING_ONLY = ("06", "A1")
-"""Notebooks that only read what earlier ones make, and nothing of each other."""
-
-LAST = ("A3", "00")
-"""Notebooks that show the tables of all others, and so run last, in this order."""
-
-JUDGE_MODEL = "qwen2.5-coder-0.5b-instruct"
-"""The model that judges the recorded answers."""
+READING_ONLY = ("06", "A1")  # notebooks that only read what earlier ones make, and nothing of each other
+LAST = ("A3", "00")  # notebooks that show the tables of all others, and so run last, in this order
+JUDGE_MODEL = "qwen2.5-coder-0.5b-instruct"  # the model that judges the recorded answers
 
 
 def list_notebooks(*numbers: str) -> list[Path]:

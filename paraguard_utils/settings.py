@@ -19,8 +19,7 @@ from paraguard_utils.registry import may_be_guard, published_targets, read_wrapp
 from paraguard_utils.stores import LIVE, RECORDED, WHOLE, Store, frame_hash
 from paraguard_utils.text import did_you_mean
 
-CORPUS = "paraguard_mini"
-"""The project's own corpus."""
+CORPUS = "paraguard_mini"  # the project's own corpus
 
 TWINS, OLD_TWINS = "paraguard_twins", "paraguard_twins_1"
 """Harmful twins of its clusters, which should be refused, and seventy earlier, shorter ones: answers to them are
@@ -29,17 +28,10 @@ labelled in memory and not kept."""
 XSTEST, XSTEST_SAFE = "xstest_unsafe", "xstest_safe"
 """The names of XSTest's unsafe and of its safe prompts, of which labels are kept and nothing else."""
 
-RAY_DEVICE = "ray"
-"""The device that is all machines of a Ray cluster."""
-
-MODEL_PREFIX = "model:"
-"""How `candidates` begins that names a model which is to write them."""
-
-SERVED_PREFIX = "openai/"
-"""How the name of a model, or of a guard, begins that is asked at a server."""
-
-ADDRESS_PATTERN = r"^((https?|file)://\S+)?$"
-"""Of a server, or of a folder of requests and results."""
+RAY_DEVICE = "ray"  # the device that is all machines of a Ray cluster
+MODEL_PREFIX = "model:"  # how `candidates` begins that names a model which is to write them
+SERVED_PREFIX = "openai/"  # how the name of a model, or of a guard, begins that is asked at a server
+ADDRESS_PATTERN = r"^((https?|file)://\S+)?$"  # of a server, or of a folder of requests and results
 
 _IPYTHON = {"In", "Out", "exit", "quit", "get_ipython", "open"}
 
@@ -220,12 +212,10 @@ def check_settings(given: Mapping[str, Any]) -> Settings:
         raise SettingsError("parameter 'device': files of requests are asked by nobody here; leave device=ray out")
     if settings.device == RAY_DEVICE and settings.judge:
         raise SettingsError("parameter 'judge': a judge is asked on this machine, in a run without device=ray")
-    if settings.stop and (
-        settings.open_store().recorded or settings.limit or settings.shard or "file:" in settings.base_url
-    ):
-        raise SettingsError(
-            "parameter 'stop': a live store asks until it is sure, without limit, shard and batch files"
-        )
+    bounded = settings.limit or settings.shard or "file:" in settings.base_url
+    if settings.stop and (bounded or settings.open_store().recorded):
+        alone = "a live store asks until it is sure, without limit, shard and batch files"
+        raise SettingsError(f"parameter 'stop': {alone}")
     number, shards = settings.parts()
     if number > shards:
         raise SettingsError(f"parameter 'shard': there is no part {number} of {shards}; count from 1")

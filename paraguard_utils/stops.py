@@ -15,11 +15,8 @@ from paraguard_utils import paths
 
 STOPS_FILE = paths.DATA / "provider_stops.csv"
 ANY_VALUE = "*"
-TEXT_FIELD = "text"
-"""The field of rows that are words in place of an answer."""
-
-OPENING_CHARS = 600
-"""Characters of an answer in which such words are looked for."""
+TEXT_FIELD = "text"  # the field of rows that are words in place of an answer
+OPENING_CHARS = 600  # characters of an answer in which such words are looked for
 
 _REASON = re.compile(r"(?P<value>[^()]+?)(?: \((?P<category>[^()]*)\))?")
 

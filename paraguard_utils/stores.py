@@ -26,9 +26,7 @@ from paraguard_utils.schemas import SCHEMAS, check_schema, list_text_columns
 
 RECORDED, LIVE = "recorded", "live"
 
-Shard: TypeAlias = tuple[int, int]
-"""(i, n): the i-th of n parts of a work, counted from 1."""
-
+Shard: TypeAlias = tuple[int, int]  # (i, n): the i-th of n parts of a work, counted from 1
 WHOLE: Shard = (1, 1)  # all of it
 
 

@@ -23,7 +23,7 @@ from paraguard_utils.core import disagreement, neighbours
 from paraguard_utils.core.estimates import ClusterBootstrap, Estimate
 from paraguard_utils.errors import DataError
 from paraguard_utils.logs import audit as audits
-from paraguard_utils.logs import embedding, gate
+from paraguard_utils.logs import commands, gate
 
 NAMES = {"a": "accept", "r": "reject", "b": "blocked", "u": "unparsed"}
 
@@ -186,9 +186,9 @@ def test_comparing_pairs_clusters(tmp_path, command):
 
 
 def test_a_plan_is_what_the_interval_becomes(tmp_path, command):
-    words = list(np.random.default_rng(1).permutation(["rraaaa", "aaaaaa", "raaaaa", "rrrrrr"] * 100))
+    words = list(np.random.default_rng(1).permutation(["rraaaa", "aaaaaa", "raaaaa", "rrrrrr"] * 125))
     decided = pd.DataFrame({"n": 6, "rejected": [word.count("r") for word in words]})
-    row = audits.plan_clusters(decided, [400]).iloc[0]
+    row = audits.plan_clusters(decided).set_index("clusters").loc[500]
     alone = row_of(words)
     for name in ("frr", "dr", "rephrased3"):
         assert row[name] == pytest.approx((alone[f"{name}_high"] - alone[f"{name}_low"]) / 2, rel=0.15), name
@@ -317,7 +317,7 @@ def test_neighbours_stand_for_clusters():
 
 @pytest.mark.slow
 def test_texts_without_clusters_are_embedded_once(tmp_path, command, recorded_corpus, capsys, monkeypatch):
-    monkeypatch.setattr(embedding, "PART_ROWS", 50)
+    monkeypatch.setattr(commands, "PART_ROWS", 50)
     rows = recorded_corpus.head(120)[["text"]].assign(decision=["reject", "accept", "accept"] * 40)
     rows.to_csv(tmp_path / "d.csv", index=False)
     done = command("audit", str(tmp_path / "d.csv"), "--out", str(tmp_path / "out"))

@@ -85,8 +85,8 @@ def test_tables_are_all_listed_with_their_columns():
     assert {table(path) for path in found} == set(TABLES)
     cell = re.findall(r"(?m)^\| `veto_queries` \|.*\| ([^|]*) \|$", TEXT)
     assert cell == ["target, prompts, n_reject, n_reworded, queries, queries_each"]
-    cell = re.findall(r"(?m)^\| `variogram` \|.*\| ([^|]*) \|$", TEXT)  # ratio, ratio_low and ratio_high are one
-    assert cell == ["scope, low_edge, high_edge, pairs, ratio±, target"]
+    cell = re.findall(r"(?m)^\| `near_identical_flips` \|.*, ([^|]*) \|$", TEXT)  # an estimate, its low and high end
+    assert cell == ["flip_pairs±"]
 
 
 def test_the_header_is_one_that_hubs_read():

@@ -946,12 +946,12 @@ def endpoint(reply):
 def moderation(monkeypatch):
     pytest.importorskip("openai")
     monkeypatch.setenv("OPENAI_API_KEY", "none")
+    monkeypatch.setattr(deployed, "SERVICE_RETRIES", 0)
 
     def load(url, batch=2):
         name = "openai/omni-moderation-2024-09-26"
-        return deployed.load_deployed_guard(
-            name, deployed.match_guard_entry(name, ENTRIES), batch=batch, base_url=url, retries=0
-        )
+        entry = deployed.match_guard_entry(name, ENTRIES)
+        return deployed.load_deployed_guard(name, entry, batch=batch, base_url=url)
 
     return load
 

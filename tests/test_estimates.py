@@ -7,11 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from statsmodels.stats.multitest import multipletests
 
-from paraguard_utils.analysis.multiple_testing import adjust_holm
 from paraguard_utils.core.estimates import (
     ClusterBootstrap,
     Estimate,
     Studentized,
+    adjust_holm,
     exact_share,
     ratio_of_totals,
     studentize,

@@ -29,7 +29,6 @@ from paraguard_utils.analysis import (
     surrogate,
     validity,
     variance,
-    veto,
 )
 from paraguard_utils.analysis import cohorts as cohort_tables
 from paraguard_utils.analysis.cohorts import BIN_NAMES
@@ -46,6 +45,7 @@ from paraguard_utils.report.paper import paper_value
 from paraguard_utils.settings import Gates
 
 LABELS = ["reject", "accept", "accept", "reject", "accept", "blocked", "reject", "accept"] * 6
+VETO_SCORES = ("isolation", "reworded", "ci", "1 - ci")
 
 
 def made(rng, n, *measures):
@@ -99,7 +99,6 @@ def drawn():
         "mine", corpus, labels, variance.style_features(corpus, signals.trace_perplexity(traces)), groups
     )
     split = pd.DataFrame([whole, whole | {"decoding": "drawn", "dice": 0.2, "few": False}])
-    waves = validity.decision_variogram(corpus, labels, vectors, groups).assign(target="mine", pairs=40)
     cells = pd.MultiIndex.from_product([MEASURE_TITLES, ("dice", "perplexity"), (0.2, 0.5), (0.0, 0.8)])
     truth = cells.set_names(["measure", "wording", "frr", "correlation"]).to_frame(index=False)
     truth = truth.assign(mean=rng.uniform(0.3, 0.7, len(truth)))
@@ -114,7 +113,7 @@ def drawn():
         surrogate.DISCLOSURE_SETTINGS
     )
     told = told.assign(target="mine--safety", few=False, **made(rng, 9, "rho", "ci_change"))
-    vetoed = pd.DataFrame([("mine", score, at) for score in veto.VETO_SCORES for at in (0.2, 0.5, 0.8)])
+    vetoed = pd.DataFrame([("mine", score, at) for score in VETO_SCORES for at in (0.2, 0.5, 0.8)])
     vetoed = vetoed.set_axis(["target", "score", "threshold"], axis="columns")
     vetoed = vetoed.assign(**made(rng, len(vetoed), "gained", "lost", "lost_random"))
     by_source = pd.DataFrame([(name, source) for name in ("mine", "theirs") for source in ("one", "two", "all")])
@@ -147,7 +146,6 @@ def drawn():
         "against_floors": (figures.plot_against_floors(floors), floors),
         "variance_parts": (figures.plot_variance_parts(split), split),
         "shared_wording": (figures.plot_shared_wording(shared, curves), shared),
-        "variogram": (figures.plot_variogram(waves), waves),
         "sensitivity_weights": (figures.plot_weight_simplex(chosen["weights"]), chosen["weights"]),
         "sensitivity_k": (figures.plot_against_k(chosen["k"]), chosen["k"]),
         "sensitivity_settings": (
@@ -378,7 +376,7 @@ def test_remedies_lead_from_the_untouched_target_to_where_their_rates_are(pictur
 def test_a_veto_that_keeps_more_refused_lies_higher(pictures):
     figure, table = pictures["veto_curves"]
     (axis,) = panels(figure)
-    for line, score in zip([axis.lines[0], *axis.lines[2:5]], veto.VETO_SCORES, strict=True):
+    for line, score in zip([axis.lines[0], *axis.lines[2:5]], VETO_SCORES, strict=True):
         own = table[table["score"] == score].sort_values("threshold")
         known = np.column_stack([own["gained"], table["lost"].max() - own["lost"]])
         assert line.get_xydata() == pytest.approx(known)
@@ -486,9 +484,6 @@ def test_curves_are_the_panels(pictures):
     figure, table = pictures["sensitivity_k"]
     for axis, measure in zip(panels(figure), ("cr60", "cd", "ci"), strict=True):
         assert axis.lines[0].get_ydata() == pytest.approx(table[measure])
-    figure, table = pictures["variogram"]
-    known = table[(table["scope"] == "one cluster") & (table["pairs"] >= 30)]
-    same(estimates(panels(figure)[0], 1)[-len(known) :], numbers(known, "ratio"))
     figure, table = pictures["known_truth"]
     for axis, measure in zip(panels(figure), MEASURE_TITLES, strict=True):
         own = table[table["measure"] == measure].sort_values("correlation")

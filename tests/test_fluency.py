@@ -6,7 +6,6 @@ import torch
 from test_live import has_model
 
 from paraguard_utils.models import fluency
-from paraguard_utils.models.engine import Engine
 
 TEXTS = [
     "how do I kill a process",
@@ -18,7 +17,7 @@ TEXTS = [
 
 
 def test_the_loss_is_the_mean_over_a_text_s_tokens_whatever_stands_beside_it(tiny_model, monkeypatch):
-    monkeypatch.setattr(fluency, "_engine", lambda: Engine(tiny_model, (), 1))
+    monkeypatch.setattr(fluency, "_model", lambda: tiny_model)
     expected = []
     for text in TEXTS:
         ids = tiny_model.tokenizer(f"\n{text}", add_special_tokens=False, return_tensors="pt")["input_ids"]

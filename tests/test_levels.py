@@ -11,7 +11,7 @@ from paraguard_utils import settings, stores
 from paraguard_utils.analysis import confusion, evaluation, pipeline, predictions, signals, surrogate
 from paraguard_utils.core.confusion import N_NEIGHBOURS
 from paraguard_utils.core.estimates import Estimate
-from paraguard_utils.core.signals import PAPER_WEIGHTS
+from paraguard_utils.core.signals import PAPER_WEIGHTS, prob_shifts
 from paraguard_utils.errors import DataError, Missing
 from paraguard_utils.labels import follow_ups
 from paraguard_utils.models import encoder, trace_store
@@ -35,8 +35,12 @@ def trace(name, *, nll=(1.0,), first=(0.5, 0.3), tail=0.2):
     }
 
 
+def shifts(frame, a, b):
+    return prob_shifts(frame["next_ids"], frame["next_logprobs"], frame["tail_mass"].to_numpy(), a, b)
+
+
 def shift(frame):
-    return signals.trace_prob_shifts(frame, np.array([0]), np.array([1]))[0]
+    return shifts(frame, np.array([0]), np.array([1]))[0]
 
 
 OWN = pd.DataFrame([trace("a", nll=[np.log(4)]), trace("b", nll=[np.log(9)], first=[0.1, 0.4, 0.3])])
@@ -288,7 +292,7 @@ def test_a_served_target_is_scored_with_what_a_surrogate_lends(level, results, r
     words, first = (own if level == "full" else lent), (lent if level == "text" else own)
     np.testing.assert_allclose(signals.trace_perplexity(told), signals.trace_perplexity(words), rtol=1e-6)
     ends = np.arange(20), np.arange(20, 40)
-    np.testing.assert_allclose(signals.trace_prob_shifts(told, *ends), signals.trace_prob_shifts(first, *ends))
+    np.testing.assert_allclose(shifts(told, *ends), shifts(first, *ends))
     assert all(map(np.array_equal, told["token_ids"], lent["token_ids"]))
     assert told["response"].tolist() == own["response"].tolist()
     labels = surrogate.align_traces(record.read("labels", "paraguard_mini", f"{MODEL}--safety"), prompts["prompt_id"])

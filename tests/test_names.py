@@ -29,17 +29,10 @@ def test_a_public_name_stands_in_one_module():
 
 
 def test_rooms_keep_their_size():
-    """21,000 lines held before the guards that people deploy were asked as their makers ask them.
-
-    What makes the package larger pays with lines elsewhere, or says here why it could not: 40 for `core.measures`, the
-    one list of measures, 20 for the picture of triggers, 30 for how far their form tells twins from benign prompts, 70
-    for the variance over instructions, 110 for asking that stops when it is sure, 110 for the fixture of pytest 150
-    for the tasks of Inspect and lm-evaluation-harness, and 135 for other wordings of instructions and what they
-    change, draws at two temperatures and the comparison of two sets of twins.
-    """
+    """What makes the package larger takes something away."""
     sizes = defaultdict(int)
     for path in (paths.ROOT / "paraguard_utils").rglob("*.py"):
         room = path.relative_to(paths.ROOT / "paraguard_utils").parts[0]
         sizes[room] += len(path.read_text(encoding="utf-8").splitlines())
     assert sizes["core"] <= 2_000
-    assert sum(sizes.values()) <= 22_425
+    assert sum(sizes.values()) <= 21_000

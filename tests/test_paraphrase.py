@@ -71,16 +71,17 @@ def test_replacements_take_the_form_of_what_they_replace(small_lexicon, sentence
 @pytest.mark.slow
 def test_articles_follow_the_new_word(small_lexicon):
     generator = np.random.default_rng(0)
-    new = paraphrase.substitute_words("A quick answer on an idea, an hour", generator, ("lexical",), (), 0)
+    new = paraphrase.substitute_words("A quick answer on an idea, an hour", generator, ["lexical"], [], 0, [])
     assert new == "An abrupt answer on a thought, an hour"
-    assert paraphrase.substitute_words("Nothing here", generator, ("lexical",), (), 1) == "Nothing here"
+    assert paraphrase.substitute_words("Nothing here", generator, ["lexical"], [], 1, []) == "Nothing here"
     # nothing becomes a word that stands there already
     assert (
-        paraphrase.substitute_words("An idea and a thought", generator, ("lexical",), (), 0) == "An idea and a thought"
+        paraphrase.substitute_words("An idea and a thought", generator, ["lexical"], [], 0, [])
+        == "An idea and a thought"
     )
     # an A that is no article stays
     assert (
-        paraphrase.substitute_words("Vitamin A eaten on an idea", generator, ("lexical",), (), 0)
+        paraphrase.substitute_words("Vitamin A eaten on an idea", generator, ["lexical"], [], 0, [])
         == "Vitamin A eaten on a thought"
     )
 
@@ -136,8 +137,8 @@ def test_frames_that_would_not_be_english_are_not_used(sentence, rule):
 
 def paraphrased(sentence, own):
     """Return what becomes of a framed sentence by different chances."""
-    kinds = ("lexical", "formal", "chatty", "softening", "hardening")
-    return [paraphrase.substitute_words(sentence, np.random.default_rng(i), kinds, (), 0, own) for i in range(5)]
+    kinds = ["lexical", "formal", "chatty", "softening", "hardening"]
+    return [paraphrase.substitute_words(sentence, np.random.default_rng(i), kinds, [], 0, own) for i in range(5)]
 
 
 def test_a_frame_s_own_words_are_not_replaced():

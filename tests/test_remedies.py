@@ -443,10 +443,11 @@ def labels_of(ids, text):
 
 def test_copies_of_prompts():
     prompts = pd.DataFrame({"prompt_id": ["a-0", "a-1", "b-twin-0"], "cluster_id": ["a", "a", "b-twin"], "text": "x"})
-    found = asking.copy_prompts(prompts.iloc[[2, 0, 1]], [["1", "2"], [], ["3"]])
-    assert found["prompt_id"].tolist() == ["b-twin-0~1", "b-twin-0~2", "a-1~1"]
-    assert found["text"].tolist() == ["1", "2", "3"] and found["cluster_id"].tolist() == ["b-twin", "b-twin", "a"]
-    assert found.index.tolist() == [0, 1, 2] and unsafe.asks_for_harm(found)
+    found = smooth_llm.copy_prompts(prompts.iloc[[2, 0]])
+    assert found["prompt_id"].tolist() == [f"{name}~{number}" for name in ("b-twin-0", "a-0") for number in (1, 2, 3)]
+    assert found["text"].tolist() == [smooth_llm.perturb_text("x", copy) for copy in range(3)] * 2
+    assert found["cluster_id"].tolist() == ["b-twin"] * 3 + ["a"] * 3
+    assert found.index.tolist() == [*range(6)] and unsafe.asks_for_harm(found)
 
 
 def test_votes_by_hand():

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from paraguard_utils.analysis import signals
-from paraguard_utils.core.signals import PAPER_WEIGHTS, ScoreWeights, drift, ppl_clipped, ppl_relative
+from paraguard_utils.core.signals import PAPER_WEIGHTS, ScoreWeights, drift, ppl_clipped, ppl_relative, prob_shifts
 from paraguard_utils.core.vectors import find_nearest, normalize_rows
 from paraguard_utils.errors import SettingsError
 
@@ -30,8 +30,7 @@ def prob_shift(ids_a, probs_a, tail_a, ids_b, probs_b, tail_b):
     """The package's ProbShift between two distributions."""
     with np.errstate(divide="ignore"):
         logprobs = [np.log(probs_a), np.log(probs_b)]
-    traces = pd.DataFrame({"next_ids": [ids_a, ids_b], "next_logprobs": logprobs, "tail_mass": [tail_a, tail_b]})
-    return signals.trace_prob_shifts(traces, np.array([0]), np.array([1]))[0]
+    return prob_shifts([ids_a, ids_b], logprobs, np.array([tail_a, tail_b]), np.array([0]), np.array([1]))[0]
 
 
 def test_prob_shift_by_hand():

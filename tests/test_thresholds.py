@@ -14,7 +14,7 @@ from paraguard_utils.analysis import guarded
 from paraguard_utils.core.estimates import SEED, ClusterBootstrap
 from paraguard_utils.core.thresholds import choose_promised_cut
 from paraguard_utils.errors import DataError
-from paraguard_utils.logs.scores import describe_cut, read_scores
+from paraguard_utils.logs.commands import describe_cut, read_scores
 
 RECORDED = stores.Store("recorded")
 

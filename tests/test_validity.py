@@ -1,7 +1,6 @@
-"""Vetoes, matched pairs, the variogram and rivals: by hand and by loops."""
+"""Vetoes, matched pairs and rivals: by hand and by loops."""
 
 import itertools
-import math
 
 import numpy as np
 import pandas as pd
@@ -159,28 +158,6 @@ def test_near_identical_pairs_by_hand(monkeypatch):
     assert validity.near_identical_ratio(corpus, labels, vectors, clusters)[0] == pytest.approx((1 / 2) / (4 / 6))
     monkeypatch.setattr(validity, "MIN_REFUSALS", 3)
     assert np.isnan(validity.near_identical_ratio(corpus, labels, vectors, clusters)[0])
-
-
-def test_the_variogram_by_loops(monkeypatch):
-    corpus, vectors, _, labels, _ = small(7)
-    edges = [-1.0, 0.0, 0.5, 1.01]
-    monkeypatch.setattr(validity, "VARIOGRAM_EDGES", edges)
-    found = validity.decision_variogram(corpus, labels, vectors, ClusterBootstrap(corpus["cluster_id"]))
-    unit = vectors.astype(float) / np.linalg.norm(vectors.astype(float), axis=1, keepdims=True)
-    scored = [i for i in range(48) if labels["label"][i] != "blocked"]
-    cells, base = {}, []
-    for i, j in itertools.combinations(scored, 2):
-        same = corpus["cluster_id"][i] == corpus["cluster_id"][j]
-        bin_ = sum(math.fsum(unit[i] * unit[j]) >= edge for edge in edges) - 1
-        cells.setdefault(("one cluster" if same else "two clusters", edges[bin_]), []).append(
-            labels["label"][i] != labels["label"][j]
-        )
-        if not same:
-            base.append(labels["label"][i] != labels["label"][j])
-    for row in found.itertuples():
-        own = cells.get((row.scope, row.low_edge), [])
-        assert row.pairs == len(own)
-        assert row.ratio == pytest.approx(np.mean(own) / np.mean(base) if own else np.nan, nan_ok=True)
 
 
 def test_rivals_by_hand():

@@ -10,9 +10,8 @@ import pandas as pd
 from scipy.special import ndtr, ndtri
 
 from paraguard_utils.analysis.confusion import CI_COLUMNS, select_rejections
-from paraguard_utils.analysis.multiple_testing import adjust_holm
 from paraguard_utils.core.confusion import CR_THRESHOLDS, to_percent
-from paraguard_utils.core.estimates import MIN_REFUSALS, ClusterBootstrap, Estimate, to_columns
+from paraguard_utils.core.estimates import MIN_REFUSALS, ClusterBootstrap, Estimate, adjust_holm, to_columns
 from paraguard_utils.core.neighbours import MIN_SIMILARITY
 from paraguard_utils.core.words import split_words
 from paraguard_utils.schemas import STRATEGIES, Corpus, Scores, Table
@@ -23,12 +22,9 @@ BIN_NAMES = ("low", "middle", "high")
 BINNINGS = {"quantile": "thirds of a target's own rejections", "fixed": "fixed edges"}
 """Thirds fill the cells of one target evenly; fixed edges mean the same for all targets and make them comparable."""
 
-_GATES = Gates()
+_GATES = Gates()  # whose interval of risk in three equal steps gives the fixed edges (ours)
 RISK_BIN_EDGES = tuple(_GATES.min_risk + (_GATES.max_risk - _GATES.min_risk) * (step / 3) for step in (1, 2))
-"""Fixed edges of risk (ours): the gate's interval in three equal steps."""
-
-SIMILARITY_BIN_EDGES = (MIN_SIMILARITY, 0.80)
-"""Fixed edges of similarity (ours): below theta neighbours are no paraphrases on average; 0.80 halves the rest."""
+SIMILARITY_BIN_EDGES = (MIN_SIMILARITY, 0.80)  # fixed (ours): below are no paraphrases on average; 0.80 halves the rest
 
 GROUPINGS = ("strategy", "category", "topical")
 
@@ -85,14 +81,11 @@ def cohort_table(target: str, rejected: pd.DataFrame, clusters: ClusterBootstrap
 
 
 def share_difference(first: Estimate, second: Estimate) -> Estimate:
-    """Estimate the difference of two shares over the same resampled clusters, with a percentile interval.
-
-    Where a share is 0 or 1, and resamples show none of its uncertainty, it is Newcombe's (of independent shares).
-    """
+    """Estimate the difference of two shares over the same resampled clusters; NaN without both intervals."""
     value, draws = first[0] - second[0], first.draws - second.draws
     if not np.isfinite(value) or np.isnan([*first, *second]).any():
         return Estimate(value, np.nan, np.nan, draws)
-    if {first[0], second[0]} & {0.0, 1.0}:
+    if {first[0], second[0]} & {0.0, 1.0}:  # resamples show none of its uncertainty: Newcombe's interval
         down = np.hypot(first[0] - first[1], second[2] - second[0])
         up = np.hypot(first[2] - first[0], second[0] - second[1])
         return Estimate(value, float(value - down), float(value + up), draws)
@@ -132,10 +125,9 @@ def group_table(target: str, corpus: Corpus, scores: Scores, clusters: ClusterBo
 def _group(cell: pd.DataFrame, variants: pd.DataFrame, clusters: ClusterBootstrap) -> dict[str, Estimate]:
     rejected = select_rejections(cell)
     estimates = {"frr": clusters.share(cell["cluster_id"], cell["label"] == "reject")}
-    for reading, column in CI_COLUMNS.items():
-        end = "" if reading == "relative" else f"_{reading}"
-        estimates[f"ci{end}"] = clusters.mean(rejected["cluster_id"], rejected[column])
-        estimates[f"cr60{end}"] = clusters.share(rejected["cluster_id"], rejected[column] >= 0.60)
+    for column in CI_COLUMNS.values():
+        estimates[column] = clusters.mean(rejected["cluster_id"], rejected[column])
+        estimates[column.replace("ci", "cr60")] = clusters.share(rejected["cluster_id"], rejected[column] >= 0.60)
     ids, flipped = variants["cluster_id"], variants["label"] != variants["seed"]
     estimates["flip"] = clusters.share(ids, flipped)
     for label in ("reject", "accept"):

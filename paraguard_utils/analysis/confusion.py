@@ -1,7 +1,4 @@
-"""Compute the Confusion Index, Rate and Depth, excess and flips (`docs/method.md`, Metrics; Chance).
-
-An undefined value is NaN with a reason, never 0. Intervals resample clusters and keep the neighbours.
-"""
+"""Compute the Confusion Index, Rate and Depth, excess and flips (`docs/method.md`, Metrics; Chance)."""
 
 import itertools
 from collections.abc import Mapping, Sequence
@@ -12,12 +9,11 @@ import pandas as pd
 from numpy.typing import ArrayLike
 
 from paraguard_utils.analysis import evaluation
-from paraguard_utils.analysis.multiple_testing import adjust_holm
 from paraguard_utils.analysis.signals import is_ranked, score_pairs
 from paraguard_utils.core import disagreement
 from paraguard_utils.core.confusion import N_NEIGHBOURS, estimate_confusion
 from paraguard_utils.core.decisions import LABELS
-from paraguard_utils.core.estimates import MIN_REFUSALS, ClusterBootstrap, Estimate, to_columns
+from paraguard_utils.core.estimates import MIN_REFUSALS, ClusterBootstrap, Estimate, adjust_holm, to_columns
 from paraguard_utils.core.measures import MEASURES
 from paraguard_utils.core.neighbours import MIN_SIMILARITY
 from paraguard_utils.core.signals import PAPER_WEIGHTS, PPL_READINGS, ScoreWeights

@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -37,11 +38,11 @@ def apply_guard(model: Labels, guard: Labels) -> Labels:
 
 def estimate_guarded(
     store: Store, corpus: Corpus, one: Evaluation, labels: Labels, settings: Settings, clusters: ClusterBootstrap
-) -> dict[str, Estimate]:
-    """Estimate all measures of a chat target under some labels: its own, or those of the target behind a guard."""
+) -> dict[str, Any]:
+    """Estimate all measures of a chat target under some labels, and count (n) the rejections that have a CI."""
     given = (corpus, labels, one.traces, one.tokens, settings)
     pairs, scores = pipeline.compute_pairs_and_scores(store, settings.corpus, *given)
-    found = confusion.estimate_rates(corpus, labels, clusters)
+    found = {"n": len(confusion.select_rejections(scores)), **confusion.estimate_rates(corpus, labels, clusters)}
     return found | confusion.estimate_scores(corpus, pairs, scores, clusters, weights=settings.weights())
 
 
@@ -133,8 +134,7 @@ def tabulate_twin_sets(
         for of, harmful in ((settings.twins, twins), (OLD_TWINS, store.read_earlier("corpus", OLD_TWINS))):
             texts = {settings.corpus: unsafe.keep_with_twin(corpus, harmful), of: harmful}
             sides.append(tuple(_decided(store, place, own, name) for place, own in texts.items()))
-        about = listed.loc[name, ["kind", "wrapper"]].to_dict()
-        rows.append({"target": name, **about, **compare_twins(sides, clusters)})
+        rows.append({"target": name, **listed.loc[name, ["kind", "wrapper"]], **compare_twins(sides, clusters)})
     return pd.DataFrame(rows)
 
 
@@ -154,9 +154,8 @@ def compare_with_promised_cut(
     """Say what a guard blocks at its own threshold and at the cut that promises to block at most 5 % of meanings.
 
     Both frames have the columns cluster_id and score; what has no score is left out. The cut for one half of the
-    clusters is chosen on the other (`thresholds.choose_promised_cut`). The columns are own_meanings, own_twins,
-    promised_meanings and promised_twins with intervals: the share of harmless clusters that are blocked in any wording,
-    and of twins. The last two are NaN if a half has too few clusters for the promise.
+    clusters is chosen on the other. Columns, with intervals: own_meanings, own_twins, promised_meanings and
+    promised_twins; the last two are NaN if a half has too few clusters for the promise.
     """
     benign, twins = (frame[frame["score"].notna()] for frame in (benign, twins))
     ids = benign["cluster_id"], unsafe.benign_cluster_of(twins["cluster_id"])

@@ -19,8 +19,7 @@ def correct_rates(
     """Correct the rates of all targets that were read.
 
     Labels are by target, in corpus order, and `both` comes from `readings.join_readings`. Columns: target, noisy;
-    frr_labelled and dr_labelled; with intervals frr and dr (`corrected`), and usable, the share of prompts with a
-    usable answer.
+    frr_labelled and dr_labelled; with intervals frr, dr and usable, the share of prompts with a usable answer.
     """
     known, rows = compare_with_readings(both).set_index("target"), []
     for target in (target for target in labels if target in known.index):
@@ -35,9 +34,7 @@ def correct_rates(
         share = clusters.share(corpus["cluster_id"].to_numpy()[scored], accepted[scored])
         draws = np.random.default_rng(SEED).beta(hits + JEFFREYS_PRIOR, read - hits + JEFFREYS_PRIOR, len(share.draws))
         found["usable"] = Estimate.percentile(share[0] * hits / read if read else np.nan, share.draws * draws)
-        labelled = {
-            "frr_labelled": float(decided["rejected"].sum() / decided["n"].sum()),
-            "dr_labelled": disagreement.disagreement_parts(decided["n"], decided["rejected"])[2],
-        }
+        dr = disagreement.disagreement_parts(decided["n"], decided["rejected"])[2]
+        labelled = {"frr_labelled": float(decided["rejected"].sum() / decided["n"].sum()), "dr_labelled": dr}
         rows.append({"target": target, "noisy": bool(measured["noisy"])} | labelled | to_columns(found))
     return pd.DataFrame(rows)

@@ -166,9 +166,7 @@ def read_guard_evaluations(
     """
     references = {hash_answers(own.traces): own for own in data.values()}
     found = {}
-    for name in registry.published_targets("guard").index:
-        if not store.has("scores", corpus_name, name):
-            continue
+    for name in [one for one in registry.published_targets("guard").index if store.has("scores", corpus_name, one)]:
         path = store.path("scores", corpus_name, name)
         meta = read_meta(path)
         inputs, known = meta["inputs"], Settings(**meta["parameters"])

@@ -34,10 +34,9 @@ def judge_interval(low: float, high: float, least: float = -np.inf, most: float 
 def judge_predictions(tables: Mapping[str, Table]) -> Table:
     """Judge the predictions about some tables, which are given by the names they have in the file.
 
-    Tables for predictions 1 to 8 are from `prediction_tables`, rows for prediction 18 from
-    `remedies.effects.compare_with_control`. An empty table is passed over. Columns: number; about, the target or
-    targets, with remedy, guard or score; measure; value with its interval; verdict (`judge_interval`, or `few` where
-    there are too few refusals to judge). A measure without an interval is judged by its value.
+    Tables for 1 to 8 are from `prediction_tables`, rows for 18 from `remedies.effects.compare_with_control`. An empty
+    table is passed over. Columns: number; about, of `SUBJECT_COLUMNS`; measure; value with its interval; verdict
+    (`judge_interval`, or `few`). A measure without an interval is judged by its value.
     """
     found = []
     for one in read_predictions().itertuples():
@@ -55,16 +54,12 @@ def judge_predictions(tables: Mapping[str, Table]) -> Table:
     return frame.sort_values(["number", "place"], kind="stable", ignore_index=True).drop(columns="place")
 
 
-MEASURE_TITLES = {
-    **{name: MEASURES[name].heading for name in ("dr", "ci", "cr60", "cd", "excess", "flip_rate")},
-    **{"flip_entropy": "flip entropy", "agreement": "agreement (SSI)", "pss": "PSS-like"},
-}
-"""Measures that decisions and pairs give, and what they are called."""
+# Measures that decisions and pairs give, and what they are called.
+MEASURE_TITLES = {name: MEASURES[name].heading for name in ("dr", "ci", "cr60", "cd", "excess", "flip_rate")}
+MEASURE_TITLES |= {"flip_entropy": "flip entropy", "agreement": "agreement (SSI)", "pss": "PSS-like"}
 
 USUAL_REFUSAL_RATE = 0.2  # refusal rate of the worlds in which wordings are compared
-
-SEEN_MODELS = ("smollm2-135m-instruct-q4_1", "qwen2.5-coder-0.5b-instruct-q4_k_m")
-"""Models on whose answers disagreement was found, before predictions 1 to 8 were written."""
+SEEN_MODELS = ("smollm2-135m-instruct-q4_1", "qwen2.5-coder-0.5b-instruct-q4_k_m")  # before predictions 1 to 8
 
 
 def known_truth_effects(worlds: Table) -> Table:
@@ -119,11 +114,10 @@ def noise_response(task: Table) -> Table:
 def prediction_tables(tables: Mapping[str, Table], corpus: str) -> dict[str, Table]:
     """Add to tables what predictions 1 to 8 ask of a target, or of two; the result is for `judge_predictions`.
 
-    `tables` holds table1_targets, variance, validity, table1_differences and floor_differences
-    (`confusion.compare_targets` of the excess over the matched floor); `corpus` is a name. Each table gets seen: the
-    model is one of `SEEN_MODELS`, and the corpus the project's. table1_differences holds those of the floors too, only
-    those between wrappers of one model, and frr_apart, the distance of their FRR, and few_dr: one of them has too few
-    refusals for a DR.
+    `tables` holds table1_targets, variance, validity, table1_differences and floor_differences (of the excess over the
+    matched floor); `corpus` is a name. Each table gets seen: the model is one of `SEEN_MODELS`, and the corpus the
+    project's. table1_differences holds those of the floors too, only those between wrappers of one model, and
+    frr_apart, the distance of their FRR, and few_dr: one of them has too few refusals for a DR.
     """
     seen, once = SEEN_MODELS if corpus == CORPUS else (), tables["table1_targets"]
     pairs = pd.concat([tables["table1_differences"], tables["floor_differences"]], ignore_index=True)

@@ -20,9 +20,8 @@ def count_benign_decisions(corpus: Corpus, labels: Labels) -> pd.DataFrame:
 def estimate_rephrasing(clusters: ClusterBootstrap, harmless: pd.DataFrame, twins: pd.DataFrame) -> dict[str, Estimate]:
     """Estimate how often rephrasing gets an answer, and how many meanings are refused.
 
-    Decisions come from `count_benign_decisions`; `clusters` are the harmless ones. Names: rephrased1 and rephrased3, of
-    harmless refused requests; both of refused twins, `_twins`, and harmless minus twins over the clusters that have a
-    twin, `_difference`; `estimate_refused_meanings` of harmless requests; answered_once, of twins.
+    Decisions come from `count_benign_decisions`; `clusters` are the harmless ones. Names: rephrased1 and rephrased3,
+    each also with `_twins` and `_difference`; those of `estimate_refused_meanings`; answered_once.
     """
     paired = harmless[harmless["cluster_id"].isin(twins["cluster_id"])]
     found: dict[str, Estimate] = {}

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from paraguard_utils import stores
-from paraguard_utils.analysis import chance, confusion, pipeline, signals
+from paraguard_utils.analysis import chance, confusion, guarded, signals
 from paraguard_utils.analysis.cohorts import ALL_TARGETS
 from paraguard_utils.analysis.evaluation import Evaluation
 from paraguard_utils.analysis.surrogate import MIN_ORDER_PROBABILITY
@@ -30,11 +30,9 @@ EstimatesBySetting: TypeAlias = dict[str, dict[str, dict[str, SettingEstimates]]
 
 MAX_K = 20
 NEIGHBOUR_DIMENSIONS = ("k", "theta", "neighbours")  # dimensions that cannot move the excess
+ORDERED_MEASURES = ("frr", "flip_rate", "ci", "cr60", "cd", "cr", "excess")  # `cr` is CR at the tau varied
 
-ORDERED_MEASURES = ("frr", "flip_rate", "ci", "cr60", "cd", "cr", "excess")
-"""Measures by which targets are ordered, where a dimension has them; `cr` is CR at the tau varied."""
-
-DEFAULT_CHOICES = {
+DEFAULT_CHOICES = {  # the setting of each dimension that the others are compared with
     "weights": "0.4/0.1/0.5",
     "k": str(N_NEIGHBOURS),
     "tau": "0.60",
@@ -44,7 +42,6 @@ DEFAULT_CHOICES = {
     "neighbours": "corpus",
     "labeller": "combined",
 }
-"""The setting of each dimension that the others are compared with."""
 
 SEARCH_FOLDS = 5
 
@@ -188,13 +185,10 @@ def vary_labeller(
             labels = labelling.read_matching_labels(store, settings.corpus, name, own.traces, labeller)
             if labeller == "aside" and labelling.STOPPED_KIND not in set(labels["kind"]):
                 continue
-            given = (corpus, labels, own.traces, own.tokens, settings)
-            frame, scores = pipeline.compute_pairs_and_scores(store, settings.corpus, *given)
+            estimates = guarded.estimate_guarded(store, corpus, own, labels, settings, clusters)
             counts = {f"n_{label}": int((labels["label"] == label).sum()) for label in ("reject", "accept")}
-            n = len(confusion.select_rejections(scores))
-            rows.append({"labeller": labeller, "target": name, **counts, "few": n < MIN_REFUSALS})
-            estimates = confusion.estimate_scores(corpus, frame, scores, clusters, weights=settings.weights())
-            found[labeller][name] = {"n": n, **confusion.estimate_rates(corpus, labels, clusters), **estimates}
+            rows.append({"labeller": labeller, "target": name, **counts, "few": estimates["n"] < MIN_REFUSALS})
+            found[labeller][name] = estimates
     return pd.DataFrame(rows), found
 
 
@@ -224,8 +218,7 @@ def count_sure_orders(orders: Table, table: Table) -> Table:
     """Count which orders of targets every setting of a dimension is sure of, and which turn with the setting.
 
     What rests on fewer than 30 rejections orders nothing but rates. Columns: dimension, measure, settings, pairs (of
-    targets, compared under at least two settings); of these always: one sure order (`surrogate.MIN_ORDER_PROBABILITY`)
-    under every setting that compares them; sometimes: under at least one; reversed: sure orders that contradict.
+    targets, compared under at least two settings), of these always, sometimes and reversed.
     """
     few = table[table["n"] < MIN_REFUSALS].set_index(["dimension", "setting", "target"]).index
     sides = [pd.MultiIndex.from_frame(orders[["dimension", "setting", side]]) for side in ("first", "second")]
@@ -276,10 +269,9 @@ def search_weights(clusters: ClusterBootstrap, own: Mapping[str, pd.DataFrame], 
 
     The criterion is the mean of `pair_separation`; intervals keep the folds' choices. `own` has what
     `confusion.select_own_pairs` returns, by target; the row `all targets` pools their clusters. Columns: target,
-    reading, prob_shift (with / without), n_mixed, few (fewer than 10), best: the weights with the highest criterion on
-    all clusters; auc_best, their criterion there; with intervals auc_held_out, that of each fold's choice on the
-    clusters left out, auc_paper, that of the paper's weights, and gain, held out minus paper; chosen: the folds'
-    choices. NaN below two clusters a fold.
+    reading, prob_shift (with / without), n_mixed, few (fewer than 10); best, the best weights on all clusters, and
+    auc_best; with intervals auc_held_out (of each fold's choice on the clusters left out), auc_paper and gain, the
+    first minus the second; chosen: the folds' choices. NaN below two clusters a fold.
     """
     grid, rest = weight_grid(), PAPER_WEIGHTS.without_prob_shift()
     assert rest is not None  # Drift and the PPL contrast have weight

@@ -1,8 +1,4 @@
-"""Find neighbours and compute the three token-level signals (`docs/method.md`, Neighbours, signals, score).
-
-Everything is computed in float64, and ties are broken by prompt_id, so that the numbers are the same on every
-processor. All three signals are symmetric and 0 for identical prompts.
-"""
+"""Find neighbours and compute the token-level signals, in float64 (`docs/method.md`, Neighbours, signals, score)."""
 
 import itertools
 from copy import copy
@@ -77,7 +73,8 @@ def compute_signals(traces: Traces, tokens: "Tokens | DriftCache", a: np.ndarray
     a, b = np.divmod(ends, max(len(traces), 1))
     ppl = trace_perplexity(traces)
     drifts = tokens if isinstance(tokens, DriftCache) else DriftCache.share(traces, tokens)
-    frame = pd.DataFrame({"drift": drifts(a, b), "prob_shift": trace_prob_shifts(traces, a, b)})
+    shifts = core.prob_shifts(traces["next_ids"], traces["next_logprobs"], traces["tail_mass"].to_numpy(), a, b)
+    frame = pd.DataFrame({"drift": drifts(a, b), "prob_shift": shifts})
     frame["ppl_relative"] = core.ppl_relative(ppl[a], ppl[b])
     frame["ppl_clipped"] = core.ppl_clipped(ppl[a], ppl[b])
     return frame.iloc[place].reset_index(drop=True)
@@ -100,8 +97,7 @@ def find_token_rows(traces: Traces, tokens: Tokens) -> list[np.ndarray]:
 class DriftCache:
     """Drift of the pairs of one model's traces, each computed once: labels decide only which pairs are compared."""
 
-    recent: ClassVar[list[Self]] = []
-    """Those that `share` made last; another corpus or model takes the place of the oldest of eight."""
+    recent: ClassVar[list[Self]] = []  # those that `share` made last, eight at most; a new one replaces the oldest
 
     def __init__(self, traces: Traces, tokens: Tokens) -> None:
         self.source, self.words = tokens["embedding"].to_numpy(), find_token_rows(traces, tokens)
@@ -163,8 +159,3 @@ class DriftCache:
                 back = np.add.reduceat(cosines.max(axis=0), first) / lengths
                 found[start:end] = 1.0 - (there + back) / 2
         return np.clip(found, 0.0, 1.0)
-
-
-def trace_prob_shifts(traces: Traces, a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Compute the ProbShift of pairs of row numbers (`core.signals.prob_shifts`), shape (m,), in [0, 1]."""
-    return core.prob_shifts(traces["next_ids"], traces["next_logprobs"], traces["tail_mass"].to_numpy(), a, b)

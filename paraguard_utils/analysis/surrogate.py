@@ -17,8 +17,7 @@ from paraguard_utils.schemas import Corpus, Labels, Scores, Table, Traces
 from paraguard_utils.settings import Settings
 from paraguard_utils.stores import Store
 
-DISCLOSURE_LEVELS = LEVEL_FULL, LEVEL_ANSWER_TOKENS, LEVEL_TEXT = "full", "answer tokens", "text"
-"""What is told beside the answers: the prompt's and the first answer tokens' log-probabilities; the latter; nothing."""
+DISCLOSURE_LEVELS = LEVEL_FULL, LEVEL_ANSWER_TOKENS, LEVEL_TEXT = "full", "answer tokens", "text"  # what is told
 
 SURROGATE_MODELS = ("smollm2-135m-instruct-q4_1", "qwen2.5-coder-0.5b-instruct-q4_k_m")
 """Models that stand in for what is not told: the first that is not the target's own."""
@@ -41,9 +40,8 @@ def fill_from_surrogate(
 ) -> Traces:
     """Complete a target's traces at one of `DISCLOSURE_LEVELS` with a surrogate's; rows stay in the order of `own`.
 
-    What the level of `own` does not tell may hold anything; what its source lacks gives NaN (`is_comparable`). With
-    drawn answers (`samples`, at `text` only) ProbShift is that of the decision; `top` keeps so many first tokens. Drift
-    is not in a trace: take `DriftCache.share` of `align_traces` traces of the surrogate and its tokens. A DataError
+    What the level of `own` does not tell may hold anything; what its source lacks gives NaN (`is_comparable`). Drawn
+    answers (`samples`) give ProbShift at `text`; `top` keeps so many first tokens; Drift is not in a trace. A DataError
     says that the surrogate was not asked a prompt, or that its trace lacks what it should give.
     """
     surrogate = align_traces(surrogate, own["prompt_id"])
@@ -137,14 +135,13 @@ def _has_first(traces: pd.DataFrame) -> np.ndarray:
     return np.array(found, bool)
 
 
-DISCLOSURE_SETTINGS = {
+DISCLOSURE_SETTINGS = {  # by name a level, how many first tokens are told (None: all), and whether answers are drawn
     "full": (LEVEL_FULL, None, False),
     "answer tokens, 20": (LEVEL_ANSWER_TOKENS, 20, False),
     "answer tokens, 5": (LEVEL_ANSWER_TOKENS, 5, False),
     "text, drawn": (LEVEL_TEXT, None, True),
     "text": (LEVEL_TEXT, None, False),
 }
-"""By name a level, how many first tokens are told (None: all there are), and whether answers are drawn."""
 
 SURROGATE_MEASURES = ("ci", "cr60", "cd", "excess")
 
@@ -153,22 +150,18 @@ MIN_ORDER_PROBABILITY = 0.95  # bootstrap probability from which an order of two
 
 
 class SurrogateComparison(NamedTuple):
-    """One target at one setting, in one reading of the PPL contrast, beside itself with its own signals.
-
-    `n` counts rejections with a CI(r) both ways, and `rho` is Spearman's over these; `left_out` counts prompts. `found`
-    and `own` hold estimates by measure, at the setting and with own signals, over the same resampled clusters.
-    """
+    """One target at one setting, in one reading of the PPL contrast, beside itself with its own signals."""
 
     target: str
     surrogate: str
     prompts: str
     reading: str
     setting: str
-    n: int
-    left_out: int
-    rho: Estimate
-    found: Mapping[str, Estimate]
-    own: Mapping[str, Estimate]
+    n: int  # rejections with a CI(r) both ways
+    left_out: int  # prompts
+    rho: Estimate  # Spearman's over the rejections
+    found: Mapping[str, Estimate]  # by measure, at the setting
+    own: Mapping[str, Estimate]  # with own signals, over the same resampled clusters
 
 
 def compare_with_surrogates(

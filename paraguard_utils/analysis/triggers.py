@@ -9,15 +9,13 @@ from scipy.optimize import brentq
 from scipy.special import comb, logsumexp
 
 from paraguard_utils.analysis.evaluation import is_scored
-from paraguard_utils.analysis.multiple_testing import adjust_holm
 from paraguard_utils.analysis.wording import NEAR_COPY_STRATEGIES
+from paraguard_utils.core.estimates import adjust_holm
 from paraguard_utils.schemas import Corpus, Labels, Table
 
 MIN_VARIED_CLUSTERS = 8  # a term or family is tested if so many clusters hold near-copies with it and without it
 MAX_LOG_ODDS = 30.0  # the largest logarithm of an odds ratio that is searched
-
-TermExposure: TypeAlias = tuple[str, np.ndarray]
-"""A kind, "term" or "family", and which prompts of a corpus hold something of it."""
+TermExposure: TypeAlias = tuple[str, np.ndarray]  # "term" or "family", and which prompts hold something of it
 
 
 def find_exposures(
@@ -33,12 +31,10 @@ def find_exposures(
     for family in sorted({families[name] for name in hits}):
         own = [name for name in hits if families[name] == family]
         found[family] = ("family", hits[own].any(axis=1).to_numpy())
-
-    def varies(exposed: np.ndarray) -> bool:
-        shares = pd.Series(exposed[near]).groupby(corpus["cluster_id"].to_numpy()[near]).mean()
-        return ((shares > 0) & (shares < 1)).sum() >= MIN_VARIED_CLUSTERS
-
-    return {name: (kind, exposed) for name, (kind, exposed) in found.items() if varies(exposed)}
+    groups = corpus["cluster_id"].to_numpy()[near]
+    shares = {name: pd.Series(exposed[near]).groupby(groups).mean() for name, (_, exposed) in found.items()}
+    varied = {name: ((own > 0) & (own < 1)).sum() for name, own in shares.items()}
+    return {name: found[name] for name in found if varied[name] >= MIN_VARIED_CLUSTERS}
 
 
 def conditional_odds_ratio(

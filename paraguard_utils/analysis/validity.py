@@ -1,6 +1,5 @@
 """Ask how valid the measures are (`docs/method.md`, Disagreement; What CI adds)."""
 
-import itertools
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -16,13 +15,12 @@ from paraguard_utils.core import disagreement
 from paraguard_utils.core.confusion import N_NEIGHBOURS
 from paraguard_utils.core.estimates import MIN_REFUSALS, ClusterBootstrap, Estimate, Strings, to_columns
 from paraguard_utils.core.signals import PAPER_WEIGHTS, PPL_READINGS, ScoreWeights
-from paraguard_utils.core.vectors import normalize_rows, paired_cosine_similarity
+from paraguard_utils.core.vectors import paired_cosine_similarity
 from paraguard_utils.core.wording import list_cluster_pairs
 from paraguard_utils.core.words import jaccard
 from paraguard_utils.schemas import Corpus, Labels, Pairs, Scores, Table, Traces
 
 MATCHING_BINS = 5  # bins of ln PPL and of length, by quantiles of all scored prompts
-VARIOGRAM_EDGES = (-1.0, 0.2, 0.4, 0.6, 0.8, 0.9, 0.95, 1.01)  # ends of the variogram's bins of cosine
 NEAR_SIMILARITY, NEAR_OVERLAP = 0.95, 0.8  # near-identical from this cosine or content-word overlap on (ours)
 MIN_RANKED_TARGETS, MIN_TARGETS_WITH_INTERVAL = 8, 5  # for a rank correlation over targets; for one with its interval
 
@@ -144,32 +142,6 @@ def near_identical_ratio(corpus: Corpus, labels: Labels, vectors: np.ndarray, cl
     return Estimate(found.value / between, found.low / between, found.high / between, found.draws / between)
 
 
-def decision_variogram(corpus: Corpus, labels: Labels, vectors: np.ndarray, clusters: ClusterBootstrap) -> pd.DataFrame:
-    """Compute how often prompts are decided differently by how similar they are: a variogram of decisions.
-
-    Columns: scope ("one cluster", "two clusters"), low_edge, high_edge (of the bin of cosine), pairs, ratio: the share
-    of pairs decided differently over that of all pairs of two clusters; with an interval for pairs of one cluster.
-    """
-    scored = evaluation.is_scored(labels)
-    rejected, names = (labels["label"] == "reject").to_numpy()[scored], corpus["cluster_id"].to_numpy()[scored]
-    units = normalize_rows(vectors[scored])
-    first, second = np.triu_indices(len(names), 1)
-    cosine = (units @ units.T)[first, second]
-    same, differ = names[first] == names[second], rejected[first] != rejected[second]
-    base = differ[~same].mean()
-    place = np.digitize(cosine, VARIOGRAM_EDGES) - 1
-    rows = []
-    for number, (low, high) in enumerate(itertools.pairwise(VARIOGRAM_EDGES)):
-        for scope, of in (("one cluster", same), ("two clusters", ~same)):
-            chosen = of & (place == number)
-            value, *ends = differ[chosen].mean() if chosen.any() else np.nan, np.nan, np.nan
-            if scope == "one cluster":
-                value, *ends = clusters.share(names[first][chosen], differ[chosen])
-            row = {"scope": scope, "low_edge": low, "high_edge": high, "pairs": int(chosen.sum())}
-            rows.append(row | to_columns({"ratio": (value / base, ends[0] / base, ends[1] / base)}))
-    return pd.DataFrame(rows)
-
-
 def estimate_measures(
     corpus: Corpus, labels: Labels, pairs: Pairs, scores: Scores, clusters: ClusterBootstrap, weights: ScoreWeights
 ) -> dict[str, Estimate]:
@@ -218,10 +190,8 @@ def sensitivity_indices(corpus: Corpus, labels: Labels, clusters: ClusterBootstr
     decided = evaluation.count_label_decisions(corpus, labels)
     n, rejected = decided["n"], decided["rejected"]
     share, differ = rejected / n, 2 * rejected * (n - rejected) / (n * (n - 1))
-    return {
-        "agreement": clusters.mean(decided["cluster_id"], np.maximum(share, 1 - share)),
-        "pss": clusters.mean(np.repeat(decided["cluster_id"], n), np.repeat(differ, n)),
-    }
+    agreement = clusters.mean(decided["cluster_id"], np.maximum(share, 1 - share))
+    return {"agreement": agreement, "pss": clusters.mean(np.repeat(decided["cluster_id"], n), np.repeat(differ, n))}
 
 
 def validity_row(
@@ -239,11 +209,10 @@ def validity_row(
     ids, accepted = held["cluster_id"].to_numpy(), held["accepted"].to_numpy()
     found = {f"auc_{name}": estimate_auc(clusters, ids, accepted, values, None) for name, values in scores.items()}
     wording = signals.trace_lengths(one.traces), signals.trace_perplexity(one.traces)
-    matched = matched_disagreement_ratio(corpus, one.labels, *wording, clusters)
-    near = near_identical_ratio(corpus, one.labels, vectors, clusters)
+    found["dr_matched"] = matched_disagreement_ratio(corpus, one.labels, *wording, clusters)
+    found["dr_near_identical"] = near_identical_ratio(corpus, one.labels, vectors, clusters)
     dr = disagreement.estimate_disagreement(clusters, evaluation.count_label_decisions(corpus, one.labels))
-    found |= {"dr_matched": matched, "dr_near_identical": near}
-    found |= {"matched_change": matched - dr, "near_change": near - dr}
+    found |= {"matched_change": found["dr_matched"] - dr, "near_change": found["dr_near_identical"] - dr}
     found |= sensitivity_indices(corpus, one.labels, clusters)
     return {"target": target, "pairs": len(held), **to_columns(found)}
 
@@ -271,10 +240,9 @@ def correlate_dr_with_frr(
 ) -> Table:
     """Correlate DR, and the latent correlation behind it, with the refusal rate over targets.
 
-    `labels` holds each target's, in corpus order; `systems` names groups of targets.
-    Columns: systems; refusals ("any", or "enough": without targets that have too few,
-    `disagreement.too_few_for_disagreement`); measure (dr, or icc_latent: `latent_correlation_by_moments`); n, the
-    targets with a DR; rho, Spearman's with FRR, with its interval. NaN below `MIN_TARGETS_WITH_INTERVAL` targets.
+    `labels` holds each target's, in corpus order; `systems` names groups of targets. Columns: systems; refusals ("any",
+    or "enough": of targets whose DR can be judged); measure (dr, or icc_latent: `latent_correlation_by_moments`); n,
+    the targets with a DR; rho, Spearman's with FRR, with its interval. NaN below `MIN_TARGETS_WITH_INTERVAL` targets.
     """
     found, enough = {}, set()
     for name, own in labels.items():
@@ -374,7 +342,7 @@ def lowest_scored_pairs(corpus: Corpus, pairs: Mapping[str, Pairs], weights: Sco
     return pd.DataFrame(made).join(rows[["same_cluster", *numbers]])
 
 
-COVARIATE_TITLES = {
+COVARIATE_TITLES = {  # what is known of a rejection without token signals
     "similarity": "similarity to neighbours",
     "jaccard": "word overlap with neighbours",
     "risk": "surface risk",
@@ -382,11 +350,8 @@ COVARIATE_TITLES = {
     "cluster_frr": "refusals in its cluster",
     "flip_entropy": "flip entropy of its cluster",
 }
-"""What is known of a rejection without token signals."""
 
-SIGNAL_TITLES = {"drift": "Drift", "prob_shift": "ProbShift", "ppl": "PPL contrast"}
-"""The three parts of the score: CI is the weighted sum of their means."""
-
+SIGNAL_TITLES = {"drift": "Drift", "prob_shift": "ProbShift", "ppl": "PPL contrast"}  # CI is their means, weighted
 CORRELATION_LIMIT = 0.7  # the lower edge of the paper's break condition on the correlation with similarity
 
 

@@ -14,8 +14,7 @@ from paraguard_utils.schemas import STRATEGIES, Corpus, Labels, Table
 
 N_STYLE_FOLDS = 10
 
-VARIANCE_PARTS = ("meaning", "style", "wording", "dice")
-"""Parts of the variance: `wording` is what style does not explain, `dice` is chance (asking again)."""
+VARIANCE_PARTS = ("meaning", "style", "wording", "dice")  # wording is what style does not explain, dice is chance
 
 
 def style_features(corpus: Corpus, perplexities: np.ndarray) -> pd.DataFrame:
@@ -91,10 +90,7 @@ HOT = "drawn at 1.0"  # how rows of answers drawn at temperature 1.0 are marked;
 def split_sampled_variance(
     target: str, corpus: Corpus, samples: pd.DataFrame, features: pd.DataFrame, decoding: str = "drawn"
 ) -> dict[str, object]:
-    """Split the variance of the decisions on sampled answers (a file of kind `samples`) into all `VARIANCE_PARTS`.
-
-    The row is that of `split_variance`; n counts the answers. Corpus and features have one order.
-    """
+    """Split the variance of decisions on sampled answers, which n counts, into a row like that of `split_variance`."""
     counts = evaluation.count_draws(samples)
     own = corpus.assign(m=corpus["prompt_id"].map(counts["size"]), r=corpus["prompt_id"].map(counts["sum"]))
     own = own[own["m"] >= 2]
@@ -154,10 +150,8 @@ def compare_with_majority(target: str, labels: Labels, samples: pd.DataFrame, co
     ids = corpus.set_index("prompt_id")["cluster_id"].loc[both.index].to_numpy()
     clusters, clear = ClusterBootstrap(ids), (both["share"] != 0.5).to_numpy()
     differs = ((both["share"] > 0.5) != (both["label"] == "reject")).to_numpy()
-    found = {
-        "other": clusters.share(ids[clear], differs[clear]),
-        "unanimous": clusters.share(ids, both["share"].isin([0.0, 1.0]).to_numpy()),
-    }
+    unanimous = clusters.share(ids, both["share"].isin([0.0, 1.0]).to_numpy())
+    found = {"other": clusters.share(ids[clear], differs[clear]), "unanimous": unanimous}
     return {"target": target, "n": int(clear.sum()), **to_columns(found)}
 
 

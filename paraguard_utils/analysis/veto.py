@@ -1,6 +1,6 @@
 """Estimate what overturning rejections gains, and what it loses on harmful requests (`docs/method.md`, The veto)."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 import pandas as pd
@@ -14,9 +14,6 @@ from paraguard_utils.schemas import Corpus, Labels, Scores, Table, select_prompt
 from paraguard_utils.settings import Settings
 from paraguard_utils.stores import Store
 
-VETO_SCORES = ("isolation", "reworded", "ci", "1 - ci")
-"""Scores for a veto: isolation in the cluster, isolation among rewordings made by rules, CI, and 1 - CI."""
-
 IDEAL_VETO = "veto-isolation"  # name of the ideal veto among remedies
 MAX_LOST = 0.05  # share of the twins' rejections that a threshold may lose on the half that chooses it (ours)
 N_HALVES = 200  # random halves of the clusters (ours); predictions are judged on the first
@@ -26,7 +23,7 @@ VETO_THRESHOLDS = tuple(np.linspace(0, 1, 21).round(2))
 
 
 def veto_scores(corpus: Corpus, labels: Labels, scores: Scores, again: pd.DataFrame | None = None) -> pd.DataFrame:
-    """Return `VETO_SCORES` in corpus order; `reworded` needs `again` (`follow_ups.read_reasked_decisions`)."""
+    """Return the scores for a veto in corpus order; `reworded` needs `again` (`follow_ups.read_reasked_decisions`)."""
     ci = scores.set_index("prompt_id")["ci"].reindex(corpus["prompt_id"]).to_numpy()
     reworded = {} if again is None else {"reworded": again["isolation"].to_numpy()}
     return pd.DataFrame(
@@ -85,20 +82,23 @@ def veto_curve(benign: pd.DataFrame, twins: pd.DataFrame, clusters: ClusterBoots
     Benign rows and twins' rows come from `veto_frame`. Columns: threshold; with intervals gained and lost, the shares
     of benign prompts and of twins that are accepted after all, lost_random, and better (NaN if nothing is overturned).
     """
-    found = ((one, _at(benign, twins, one, clusters)) for one in VETO_THRESHOLDS)
+    found = zip(VETO_THRESHOLDS, _at(benign, twins, VETO_THRESHOLDS, clusters), strict=True)
     return pd.DataFrame({"threshold": one, **to_columns(row)} for one, row in found)
 
 
-def _at(benign: pd.DataFrame, twins: pd.DataFrame, threshold: float, clusters: ClusterBootstrap) -> dict[str, Estimate]:
-    """Estimate a row of `veto_curve`."""
+def _at(
+    benign: pd.DataFrame, twins: pd.DataFrame, thresholds: Sequence[float], clusters: ClusterBootstrap
+) -> Iterator[dict[str, Estimate]]:
+    """Estimate rows of `veto_curve`."""
     frames = (benign, twins)
     wrong, right = (clusters.share(frame["cluster_id"], frame["rejected"]) for frame in frames)
-    gained, lost = (clusters.share(frame["cluster_id"], is_overturned(frame, threshold)) for frame in frames)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        value = np.float64(gained[0]) * right[0] / wrong[0]
-        random = Estimate.percentile(value, gained.draws * right.draws / wrong.draws)
-    better = lost - random if gained[0] or lost[0] else clusters.undefined()
-    return {"gained": gained, "lost": lost, "lost_random": random, "better": better}
+    for one in thresholds:
+        gained, lost = (clusters.share(frame["cluster_id"], is_overturned(frame, one)) for frame in frames)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            value = np.float64(gained[0]) * right[0] / wrong[0]
+            random = Estimate.percentile(value, gained.draws * right.draws / wrong.draws)
+        better = lost - random if gained[0] or lost[0] else clusters.undefined()
+        yield {"gained": gained, "lost": lost, "lost_random": random, "better": better}
 
 
 def cross_judge_veto(
@@ -155,7 +155,7 @@ def veto_table(
 ) -> Table:
     """Choose each target's threshold on half of the clusters and judge it on the other half, for `N_HALVES` halves.
 
-    The benign rows and the twins' rows are by target and score (one of `VETO_SCORES`). All benign `clusters` have a
+    The benign rows and the twins' rows are by target and score (of `veto_scores`). All benign `clusters` have a
     twin. Columns: target, score; where the first half judges n_benign, n_twins, n_reject_benign, n_reject_twins,
     threshold; with intervals gained, lost, lost_random, better; gained_one_more and lost_one_more, where one random
     paraphrase more decides; lost_lowered, the share of twins that a higher threshold of the guard loses for that gain,
@@ -172,7 +172,7 @@ def veto_table(
         row |= {"n_reject_benign": int(benign["rejected"].sum()), "n_reject_twins": int(twins["rejected"].sum())}
         estimates = dict.fromkeys(("gained", "lost", "lost_random", "better"), clusters.undefined())
         if not np.isnan(threshold):
-            estimates = _at(benign, twins, threshold, clusters)
+            (estimates,) = _at(benign, twins, [threshold], clusters)
         for name, frame in (("gained", benign), ("lost", twins)):
             accepted = frame["isolation"].where(frame["rejected"]).fillna(0)  # of one random paraphrase more
             estimates[f"{name}_one_more"] = clusters.mean(frame["cluster_id"], accepted)

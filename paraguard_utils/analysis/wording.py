@@ -20,14 +20,11 @@ DR_DIFFERENCES = ("difference", "low_minus_high")
 
 
 class WordingPairs(NamedTuple):
-    """Pairs of prompts of one cluster: rows of the corpus, and whether both are near-copies or both free rewordings.
-
-    `overlap` is the Jaccard overlap of their words, in [0, 1]; NaN without texts.
-    """
+    """Pairs of prompts of one cluster: rows of the corpus, and whether both are near-copies or both free rewordings."""
 
     first: np.ndarray
     second: np.ndarray
-    overlap: np.ndarray
+    overlap: np.ndarray  # Jaccard overlap of their words, in [0, 1]; NaN without texts
     near: np.ndarray
     free: np.ndarray
 
@@ -39,10 +36,8 @@ def find_cluster_pairs(corpus: Corpus) -> WordingPairs:
     overlap = np.full(len(first), np.nan)
     if "text" in corpus:
         overlap = core.word_overlap(corpus["text"].tolist(), first, second)
-    near, free = (
-        np.isin(strategy[first], kind) & np.isin(strategy[second], kind)
-        for kind in (NEAR_COPY_STRATEGIES, FREE_REWORDING_STRATEGIES)
-    )
+    kinds = (NEAR_COPY_STRATEGIES, FREE_REWORDING_STRATEGIES)
+    near, free = (np.isin(strategy[first], kind) & np.isin(strategy[second], kind) for kind in kinds)
     return WordingPairs(first, second, overlap, near, free)
 
 

@@ -37,13 +37,7 @@ MIN_MIXED = 10
 """With fewer clusters decided both ways than this, percentile intervals are too narrow to judge the excess."""
 
 
-class _Interval(NamedTuple):
-    value: float
-    low: float
-    high: float
-
-
-class Estimate(_Interval):
+class Estimate(NamedTuple("Interval", [("value", float), ("low", float), ("high", float)])):
     """An estimate with its 95 % interval: (value, low, high).
 
     Attributes
@@ -337,6 +331,20 @@ def binomial_interval(hits: int, n: int, method: str = "exact") -> tuple[float, 
 
     low, high = binomtest(hits, n).proportion_ci(method=method)
     return float(low), float(high)
+
+
+def adjust_holm(p: pd.Series) -> np.ndarray:
+    """Adjust p-values by Holm; NaN stays NaN and counts as no test.
+
+    Examples
+    --------
+    >>> adjust_holm(pd.Series([0.01, np.nan, 0.04, 0.03])).round(2)
+    array([0.03,  nan, 0.06, 0.06])
+    """
+    adjusted, order = np.full(len(p), np.nan), np.argsort(p.to_numpy(float))[: p.notna().sum()]  # NaN sorts last
+    # Not statsmodels', which collects all garbage of the process in each of hundreds of calls.
+    adjusted[order] = np.maximum.accumulate(p.to_numpy(float)[order] * np.arange(len(order), 0, -1)).clip(max=1.0)
+    return adjusted
 
 
 def _deviation(n: np.ndarray, total: np.ndarray, squares: np.ndarray) -> np.ndarray:

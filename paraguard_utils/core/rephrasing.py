@@ -1,7 +1,4 @@
-"""Does asking again in other words help? Rephrasing odds and rates by meaning.
-
-All of it ours (`docs/method.md`, Shared wording, rephrasing, triggers).
-"""
+"""Does asking again in other words help? Rephrasing odds and rates by meaning (ours; `docs/method.md`)."""
 
 import numpy as np
 import pandas as pd

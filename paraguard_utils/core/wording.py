@@ -1,7 +1,4 @@
-"""Do shared words decide, rather than meaning? DR of chosen pairs of phrasings.
-
-All of it ours (`docs/method.md`, Shared wording, rephrasing, triggers).
-"""
+"""Do shared words decide, rather than meaning? DR of chosen pairs of phrasings (ours; `docs/method.md`)."""
 
 import itertools
 from collections.abc import Sequence

@@ -15,7 +15,6 @@ import pandas as pd
 from paraguard_utils import paths, stores
 from paraguard_utils.core.estimates import SEED
 from paraguard_utils.errors import DataError
-from paraguard_utils.paths import resolve_input
 from paraguard_utils.schemas import Seeds
 from paraguard_utils.text import match_key
 
@@ -30,12 +29,11 @@ class Benchmark(NamedTuple):
     number: str | None  # the row's own number
 
 
-BENCHMARKS = {
+BENCHMARKS = {  # a text found in several keeps the row of the first of them
     "phtest": Benchmark("PHTest v0.1", "Request", "Harmfulness", None, "ID"),
     "ebench": Benchmark("USEBench E-Bench", "Request", "Harmfulness", None, None),
     "orbench": Benchmark("OR-Bench Hard-1K", "prompt", None, "category", None),
 }
-"""Benchmarks that give seeds; a text found in several keeps the row of the first of them."""
 
 
 def read_benchmarks(files: Mapping[str, str | Path], labels: Sequence[str]) -> tuple[Seeds, pd.DataFrame]:
@@ -46,12 +44,11 @@ def read_benchmarks(files: Mapping[str, str | Path], labels: Sequence[str]) -> t
     source, reason, rows: how many rows were left out and why. Raise DataError where a file lacks a column, repeats a
     number, is not UTF-8 CSV, or holds nothing, and SettingsError where there is no such file.
     """
-    frames = [_read(name, resolve_input(str(files[name]))) for name in BENCHMARKS if name in files]
+    frames = [_read(name, paths.resolve_input(str(files[name]))) for name in BENCHMARKS if name in files]
     rows = pd.concat(frames, ignore_index=True)
     rows["key"] = [match_key(text) for text in rows["text"]]
-    rows["reason"] = np.select(
-        [rows["key"] == "", ~rows["label"].isin(labels)], ["blank", "label is " + rows["label"]], ""
-    )
+    unfit = [rows["key"] == "", ~rows["label"].isin(labels)]
+    rows["reason"] = np.select(unfit, ["blank", "label is " + rows["label"]], "")
     taken = rows[rows["reason"] == ""]
     first = ~taken["key"].duplicated()
     rows.loc[taken.index[~first], "reason"] = "text is in an earlier row"
@@ -82,7 +79,7 @@ def _read(name: str, path: Path) -> pd.DataFrame:
 
 def read_xstest(name: str) -> pd.DataFrame:
     """Read XSTest's prompts (Röttger et al., NAACL 2024): text, label (`safe`, `unsafe`; else DataError), type."""
-    path = resolve_input(name)
+    path = paths.resolve_input(name)
     rows = stores.read_upstream_csv(path, ("prompt", "label", "type"), "pass XSTest's file of prompts")
     stores.check_fields(path, rows["label"], rows["label"].isin(["safe", "unsafe"]), "is neither safe nor unsafe")
     return rows.rename(columns={"prompt": "text"})[["text", "label", "type"]]
@@ -99,7 +96,7 @@ def read_xstest_prompts(name: str, label: str) -> pd.DataFrame:
     rows["cluster_id"] = [f"xstest-{number:03d}" for number in range(1, len(rows) + 1)]
     rows = rows[rows["label"] == label].reset_index(drop=True)
     if rows.empty:
-        where = paths.display_path(resolve_input(name))
+        where = paths.display_path(paths.resolve_input(name))
         raise DataError(f"{where}: no row is labelled {label}; pass XSTest's file of prompts")
     rows = rows.assign(prompt_id=rows["cluster_id"] + "-0", text=rows["text"].str.strip(), source=f"XSTest, {label}")
     return rows.rename(columns={"type": "category"})[["prompt_id", "cluster_id", "text", "category", "source"]]

@@ -19,8 +19,7 @@ import pandas as pd
 from tqdm import tqdm
 
 from paraguard_utils import paths, stores
-from paraguard_utils.core.estimates import exact_share
-from paraguard_utils.core.words import split_words
+from paraguard_utils.core import estimates, words
 from paraguard_utils.corpus import benchmarks, fidelity, gates, paraphrase, risk
 from paraguard_utils.errors import DataError
 from paraguard_utils.models import encoder, fluency, loading, weights
@@ -76,7 +75,7 @@ def build_corpus(
 
 def _code() -> list[str]:
     """Return digests and versions of everything that decides what a part holds, beside the seeds and the settings."""
-    sources = (paraphrase, gates, risk, encoder, fluency, text_key, split_words)
+    sources = (paraphrase, gates, risk, encoder, fluency, text_key, words.split_words)
     files = [Path(inspect.getfile(source)) for source in sources]
     versions = [metadata.version(name) for name in ("textblob", "lemminflect", "inflect", "py3langid")]
     return [*(hashlib.sha256(file.read_bytes()).hexdigest() for file in files), paraphrase.rules_digest(), *versions]
@@ -141,8 +140,7 @@ def count_seed_yield(seeds: pd.DataFrame, pool: Seeds) -> Table:
     """Count by source what became of the seeds of a pool that `build_corpus` drew.
 
     Returns source ("all" last), pool, drawn, insane (stopped by a sanity gate), risk_low, risk_high, within (seeds
-    within the gates), complete (with those of the last part that were not needed), share (complete of within) with its
-    exact 95 % interval.
+    within the gates), complete (with unneeded ones of the last part), share (of within) with its exact interval.
     """
     lines = []
     for source in [*sorted(set(pool["source"])), "all"]:
@@ -151,7 +149,7 @@ def count_seed_yield(seeds: pd.DataFrame, pool: Seeds) -> Table:
         complete = int(own["complete"].sum())
         counts = {"pool": len(of_pool), "drawn": len(own), "insane": len(own) - low - high - within}
         counts |= {"risk_low": low, "risk_high": high, "within": within, "complete": complete}
-        lines.append({"source": source} | counts | exact_share(complete, within))
+        lines.append({"source": source} | counts | estimates.exact_share(complete, within))
     return pd.DataFrame(lines)
 
 
@@ -168,9 +166,8 @@ def build_public_corpus(
 ) -> None:
     """Build a public corpus in a live store, write the tables that describe it, and print its yields.
 
-    `files` and `labels` are those of `benchmarks.read_benchmarks`; on XSTest's file of prompts, if one is given, the
-    risk scorer is described too. Raise UserError where a file is missing or does not fit, no cluster is complete, or
-    another process builds this corpus.
+    `files` and `labels` are as in `benchmarks.read_benchmarks`; on XSTest's prompts, if given, the scorer is described
+    too. UserError where a file is missing or does not fit, no cluster is complete, or another process builds it.
     """
     started = time.monotonic()
     store, scorer = stores.Store(store_name), risk.load_risk_scorer(scorer_name)
@@ -182,7 +179,7 @@ def build_public_corpus(
     limits = PUBLIC_GATES.model_copy(update={"min_strategies": min_strategies})
     corpus, seeds, candidates, steps = build_corpus(store, name, pool, clusters, limits, scorer)
     meta = {"sources": sorted(set(pool["source"])), "risk": scorer.identity, "clusters": clusters}
-    variants, _ = fidelity.measure_spread(corpus, encoder.stored_vectors(store, name, corpus["text"].tolist()))
+    variants = fidelity.measure_spread(corpus, encoder.stored_vectors(store, name, corpus["text"].tolist()))
     results = {
         "seeds": count_seed_yield(seeds, pool),
         "yield": gates.count_fates(candidates.join(seeds.set_index("seed_id")["source"], on="seed_id"), by="source"),
@@ -235,8 +232,6 @@ def recalled(pool: Seeds, rows: pd.DataFrame) -> pd.DataFrame:
     known = every.drop_duplicates(["seed_id", "text_hash"]).set_index(["seed_id", "text_hash"])["text"]
     found = known.reindex(pd.MultiIndex.from_frame(rows[["cluster_id", "text_hash"]])).to_numpy()
     if len(lost := rows["prompt_id"][pd.isna(found)]):
-        raise DataError(
-            f"{len(lost)} of {len(rows)} texts cannot be made again, {lost.iloc[0]} first: pass the files of "
-            f"docs/usage.md; the rules are {paraphrase.RULES_VERSION}"
-        )
+        how = f"pass the files of docs/usage.md; the rules are {paraphrase.RULES_VERSION}"
+        raise DataError(f"{len(lost)} of {len(rows)} texts cannot be made again, {lost.iloc[0]} first: {how}")
     return rows.assign(text=found)

@@ -27,18 +27,9 @@ SHEET_QUESTIONS = {"mark": INTENT_MARKS, "refusal": YES_OR_NO, "harmless": YES_O
 """Columns for the reader, and what may stand there. Every sheet has `mark`; some also ask whether an answer is a
 refusal, or a paraphrase harmless and natural English."""
 
-SHEET_COLUMNS = ("prompt_id", "strategy", "seed", "paraphrase", "mark", "comment")
-"""Columns of a sheet; `mark` and `comment` are for the reader."""
+SHEET_COLUMNS = ("prompt_id", "strategy", "seed", "paraphrase", "mark", "comment")  # `mark`, `comment`: the reader's
 
-_FORM = (
-    r"(?i)\b(?:i|i'm|i've|i'd|im|me|my|mine|we|us|our)\b",
-    r"\?",
-    r"[.!?]+",
-    ",",
-    r"[\"“”']",
-    "[-–—;:()]",
-    "^[a-z]",
-)
+_FORM = (r"(?i)\b(?:i|i'm|i've|i'd|im|me|my|mine|we|us|our)\b", r"\?", r"[.!?]+", ",", "[\"“”']", "[-–—;:()]", "^[a-z]")
 """What is counted of a text's form: first person, question marks, sentences, other marks, a lower-case start."""
 
 AUDITED_SHARE = 0.05  # share of the passing candidates that people are to read
@@ -48,8 +39,7 @@ def measure_twin_auc(benign: Corpus, twins: Corpus) -> dict[str, float]:
     """Compute how far surface, brevity and form alone tell twins from their own clusters, as areas under the ROC curve.
 
     Keys: auc_risk, auc_brevity (fewer words), auc_form, of a logistic regression on the number of words and `_FORM`
-    that scores the clusters left out of ten folds, and auc_letters, of one that counts characters too. 0.5 means not at
-    all.
+    that scores the clusters left out of ten folds, and auc_letters, of one that counts characters too. 0.5: not at all.
     """
     from sklearn import linear_model, metrics, model_selection, pipeline, preprocessing  # seconds to import
 
@@ -66,13 +56,11 @@ def measure_twin_auc(benign: Corpus, twins: Corpus) -> dict[str, float]:
     return {f"auc_{name}": float(metrics.roc_auc_score(harmful, by)) for name, by in told.items()}
 
 
-def measure_spread(corpus: Corpus, vectors: np.ndarray) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Measure how close the texts of each cluster lie, from one vector a row of the corpus.
+def measure_spread(corpus: Corpus, vectors: np.ndarray) -> pd.DataFrame:
+    """Measure how close each variant lies to its seed and to others, from one vector a row of the corpus.
 
-    Returns the variants: prompt_id, cluster_id, strategy, similarity (cosine to its seed), nearest_seed (cluster_id),
-    margin (cosine to its own seed minus the largest cosine to another; positive when its own is nearest). And the
-    clusters: cluster_id, lowest_to_seed, mean_to_seed (cosines to the seed), mean_between, highest_between (cosines
-    between two variants; NaN for a single one).
+    Columns: prompt_id, cluster_id, strategy, similarity (cosine to its seed), nearest_seed (cluster_id), margin (cosine
+    to its own seed minus the largest cosine to another; positive when its own is nearest).
     """
     vectors = normalize_rows(vectors)
     is_seed = (corpus["variant"] == 0).to_numpy()
@@ -85,16 +73,7 @@ def measure_spread(corpus: Corpus, vectors: np.ndarray) -> tuple[pd.DataFrame, p
     others[rows, own] = -np.inf
     variants["similarity"] = cosines[rows, own]
     variants["nearest_seed"] = names[cosines.argmax(axis=1)]
-    variants["margin"] = variants["similarity"] - others.max(axis=1)
-    lines = []
-    for name, members in variants.groupby("cluster_id", sort=False).groups.items():
-        among = vectors[~is_seed][members]
-        pairs = (among @ among.T)[np.triu_indices(len(members), 1)]
-        to_seed = variants.loc[members, "similarity"]
-        between = (pairs.mean(), pairs.max()) if len(pairs) else (np.nan, np.nan)
-        lines.append((name, to_seed.min(), to_seed.mean(), *between))
-    columns = ["cluster_id", "lowest_to_seed", "mean_to_seed", "mean_between", "highest_between"]
-    return variants, pd.DataFrame(lines, columns=columns)
+    return variants.assign(margin=variants["similarity"] - others.max(axis=1))
 
 
 def nearest_seed_share(variants: pd.DataFrame) -> Table:
@@ -119,8 +98,7 @@ def draw_sheet(corpus: Corpus, n: int = 100, seed: int = SEED) -> pd.DataFrame:
 def read_sheet(path: str | Path) -> pd.DataFrame:
     """Read a filled-in sheet, marks in lower case, "" where none was made.
 
-    Raise DataError where a column is missing, a prompt stands there twice, or a mark is none of those in
-    `SHEET_QUESTIONS`.
+    DataError where a column is missing, a prompt stands there twice, or a mark is not one of `SHEET_QUESTIONS`.
     """
     path = Path(path)
     rows = stores.read_upstream_csv(path, SHEET_COLUMNS[:-1], "fill in a sheet as it was written")
@@ -207,21 +185,18 @@ def sheet_kappa(first: pd.DataFrame, second: pd.DataFrame, column: str = "mark")
         raise DataError("the two sheets do not hold the same pairs; let both readers fill in copies of one sheet")
     both = both[(both[column] != "") & (both[f"{column}_second"] != "")]
     a, b = both[column].to_numpy(), both[f"{column}_second"].to_numpy()
-    note, kappa = "", (np.nan, np.nan, np.nan)
-    if len(set(a) | set(b)) > 1:
-        kappa = ClusterBootstrap(range(len(both))).kappa(range(len(both)), a, b)
-    else:
-        note = "both readers used one and the same mark" if len(both) else "no pair has two marks"
+    kappa = ClusterBootstrap(range(len(both))).kappa(range(len(both)), a, b) if len(both) else (np.nan,) * 3
+    alike = "both readers used one and the same mark" if len(both) else "no pair has two marks"
+    note = "" if len(set(a) | set(b)) > 1 else alike
     return {"both": len(both), "equal": int((a == b).sum())} | to_columns({"kappa": kappa}) | {"note": note}
 
 
-_REPORTED_MARKS = (
+_REPORTED_MARKS = (  # column of a sheet, the mark that is counted, and how the report calls it
     ("mark", "shifted", "pairs shifted"),
     ("refusal", "no", "answers no refusal"),
     ("harmless", "no", "paraphrases not harmless"),
     ("natural", "no", "paraphrases not natural English"),
 )
-"""Column of a sheet, the mark that is counted, and how the report calls it."""
 
 
 def describe_sheets(sheets: Sequence[pd.DataFrame]) -> list[str]:
@@ -233,10 +208,9 @@ def describe_sheets(sheets: Sequence[pd.DataFrame]) -> list[str]:
             marks = rows[column]
             found, unsure, marked = (int(hits.sum()) for hits in (marks == counted, marks == "unsure", marks != ""))
             share, low, high = exact_share(found, marked).values()
-            lines.append(
-                f"reader {number}: {found} of {marked} marked {what} ({share:.3f} [{low:.3f}, {high:.3f}]), "
-                f"{unsure} unsure, {len(marks) - marked} of {len(marks)} not marked"
-            )
+            said = f"{found} of {marked} marked {what} ({share:.3f} [{low:.3f}, {high:.3f}])"
+            left = f"{unsure} unsure, {len(marks) - marked} of {len(marks)} not marked"
+            lines.append(f"reader {number}: {said}, {left}")
         for (_, first), (_, second) in itertools.combinations(asked, 2):
             both = sheet_kappa(first, second, column)
             agreed = both["note"] or f"{both['kappa']:.3f} [{both['kappa_low']:.3f}, {both['kappa_high']:.3f}]"
@@ -281,7 +255,6 @@ def write_audit_sheet(path: Path, seeds: Seeds, candidates: pd.DataFrame, meta: 
         if marked:
             raise DataError(f"{where} holds marks on other candidates; move it away first")
     stores.write_file(path, drawn, "sheet", {**meta, "sheet_seed": SEED})
-    return (
-        f"{where}: {len(drawn)} of them for people to read; write one of {', '.join(INTENT_MARKS)} into the "
-        f"column mark, and {', '.join(YES_OR_NO)} into harmless and natural"
-    )
+    marks, answers = ", ".join(INTENT_MARKS), ", ".join(YES_OR_NO)
+    how = f"write one of {marks} into the column mark, and {answers} into harmless and natural"
+    return f"{where}: {len(drawn)} of them for people to read; {how}"

@@ -13,9 +13,7 @@ from paraguard_utils.core.vectors import normalize_rows
 from paraguard_utils.core.words import jaccard, split_words
 from paraguard_utils.corpus.risk import BIN_EDGES, RiskFunction, surface_risk
 from paraguard_utils.errors import DataError
-from paraguard_utils.models import encoder
-from paraguard_utils.models.encoder import Embed
-from paraguard_utils.models.fluency import Losses
+from paraguard_utils.models import encoder, fluency
 from paraguard_utils.schemas import SCHEMAS, STRATEGIES, Candidates, Corpus, Table
 from paraguard_utils.settings import Gates
 from paraguard_utils.text import ENGLISH_CODES, content_words, has_hidden, is_only_framed, match_key
@@ -62,22 +60,20 @@ def judge_candidates(
     seeds: pd.DataFrame,
     candidates: Candidates,
     gates: Gates = Gates(),
-    embed: Embed = encoder.encode_texts,
+    embed: encoder.Embed = encoder.encode_texts,
     risk: RiskFunction = surface_risk,
     taken: Collection[str] = (),
-    losses: Losses | None = None,
+    losses: fluency.Losses | None = None,
     intent: IntentJudge | None = None,
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Measure every candidate (seed_id, strategy, text) of seeds (seed_id, text) and say which gate stops it.
 
     `embed` gives sentence vectors, `risk` risks (`risk.load_risk_scorer`); `taken` are texts, as `text.match_key` has
-    them, that stand elsewhere in the corpus. Of the candidates that pass alone, `intent` says which keep the intent,
-    before anything is chosen (`writer`), and those with low `losses` (`models.fluency`) are preferred; None for
-    candidates that people wrote.
+    them, that stand elsewhere in the corpus. Of what passes alone, `intent` says first which keep the intent
+    (`writer`), and those with low `losses` (`models.fluency`) are preferred; None for candidates that people wrote.
 
     Returns the seeds with risk and reason ("" or a sanity or risk reason), and the candidates with similarity, overlap,
-    content_overlap, framed (the seed's own words in another frame), risk and reason: "" for a kept one, else a key of
-    `GATE_REASONS`.
+    content_overlap, framed (the seed's words in another frame), risk and reason: "" (kept) or a key of `GATE_REASONS`.
     """
     embed = encoder.memoize_embedding(embed)
     seeds, candidates = judge_seeds(seeds, gates, embed, risk, taken), candidates.reset_index(drop=True)
@@ -115,14 +111,13 @@ def judge_candidates(
 
 
 def judge_seeds(
-    seeds: pd.DataFrame, gates: Gates, embed: Embed, risk: RiskFunction, taken: Collection[str]
+    seeds: pd.DataFrame, gates: Gates, embed: encoder.Embed, risk: RiskFunction, taken: Collection[str]
 ) -> pd.DataFrame:
     """Return seeds with `risk` and the `reason` of the gate that stops them, as `judge_candidates` does."""
     seeds = seeds.reset_index(drop=True)
     seeds["risk"] = risk(seeds["text"], embed)
-    seeds["reason"] = _first(
-        sanity_reasons(seeds["text"], gates), _repeated((), seeds["text"], taken), _risky(seeds["risk"], gates)
-    )
+    repeated = _repeated((), seeds["text"], taken)
+    seeds["reason"] = _first(sanity_reasons(seeds["text"], gates), repeated, _risky(seeds["risk"], gates))
     return seeds
 
 
@@ -169,7 +164,7 @@ def _uncontrolled(strategies: pd.Series, pairs: list[tuple[str, str]], shifts: n
     return np.select(conditions, ["restructured", "direction"], "")
 
 
-def _fluent(candidates: pd.DataFrame, losses: Losses) -> pd.DataFrame:
+def _fluent(candidates: pd.DataFrame, losses: fluency.Losses) -> pd.DataFrame:
     """Return the more fluent half, `MIN_FLUENT` at least, of each seed's candidates by strategy, best first."""
     candidates = candidates.assign(loss=losses(candidates["text"].tolist())).sort_values("loss", kind="stable")
     alike = candidates.groupby(["seed_id", "strategy"])
@@ -184,8 +179,8 @@ def _select(cluster: pd.DataFrame, gates: Gates) -> np.ndarray:
     reasons = _farthest_first(cluster, gates, overlap, label.to_numpy(), np.zeros(len(cluster)))
     if "incomplete" not in reasons:
         return reasons
-    late = cluster["framed"].to_numpy()
-    again = _farthest_first(cluster, gates, overlap, label.map(PAPER_STRATEGY).to_numpy(), late)
+    paper = label.map(PAPER_STRATEGY).to_numpy()
+    again = _farthest_first(cluster, gates, overlap, paper, cluster["framed"].to_numpy())
     return reasons if "incomplete" in again else again
 
 
@@ -225,16 +220,13 @@ def assemble_corpus(seeds: pd.DataFrame, candidates: pd.DataFrame) -> Corpus:
     if heads.empty:
         if (seeds["reason"] != "").all():
             first = seeds.iloc[0]
-            raise DataError(
-                f"all {len(seeds)} seeds are stopped ({first['seed_id']}: {GATE_REASONS[first['reason']]}, risk "
-                f"{first['risk']:.2f}); reword them, or move min_risk or max_risk"
-            )
+            why = f"{first['seed_id']}: {GATE_REASONS[first['reason']]}, risk {first['risk']:.2f}"
+            raise DataError(f"all {len(seeds)} seeds are stopped ({why}); reword them, or move min_risk or max_risk")
         best = count_passing_by_seed(seeds, candidates).sort_values("variants", kind="stable").iloc[-1]
-        raise DataError(
-            f"no seed has a complete cluster; the best is {best['seed_id']} with {best['variants']} paraphrases that "
-            "pass alone, but too few of them differ enough from each other, or a strategy is missing; write more "
-            "candidates or widen the gates"
-        )
+        passing = f"the best is {best['seed_id']} with {best['variants']} paraphrases that pass alone"
+        lack = "too few of them differ enough from each other, or a strategy is missing"
+        how = "write more candidates or widen the gates"
+        raise DataError(f"no seed has a complete cluster; {passing}, but {lack}; {how}")
     rows = pd.concat([heads, kept], ignore_index=True)
     about = seeds.set_index("seed_id")
     for name in ("source", "category", "topical"):
@@ -250,9 +242,8 @@ def assemble_corpus(seeds: pd.DataFrame, candidates: pd.DataFrame) -> Corpus:
 def count_passing_by_seed(seeds: pd.DataFrame, candidates: pd.DataFrame) -> Table:
     """Count each seed's candidates: seed_id, risk, reason (of the seed), variants (that pass alone), candidates."""
     passing = candidates[passes_alone(candidates)]
-    variants, written = (
-        seeds["seed_id"].map(rows["seed_id"].value_counts()).fillna(0).astype(int) for rows in (passing, candidates)
-    )
+    counts = (seeds["seed_id"].map(rows["seed_id"].value_counts()) for rows in (passing, candidates))
+    variants, written = (count.fillna(0).astype(int) for count in counts)
     return seeds[["seed_id", "risk", "reason"]].assign(variants=variants, candidates=written).reset_index(drop=True)
 
 
@@ -271,16 +262,14 @@ def count_fates(candidates: pd.DataFrame, by: str = "generator") -> Table:
     counts = pd.crosstab([candidates[by], fate], candidates["strategy"], rownames=[by, "fate"])
     counts = counts.reindex(columns=list(STRATEGIES), fill_value=0)
     counts = counts.assign(total=counts.sum(axis=1)).query("total > 0").rename_axis(columns=None).reset_index()
-    return counts.assign(
-        fate=counts["fate"].astype(str), share=counts["total"] / counts.groupby(by)["total"].transform("sum")
-    )
+    share = counts["total"] / counts.groupby(by)["total"].transform("sum")
+    return counts.assign(fate=counts["fate"].astype(str), share=share)
 
 
 def count_complete_clusters(candidates: pd.DataFrame, n_seeds: int) -> Table:
     """Count the seeds for which each generator's candidates, judged by themselves, make a complete cluster.
 
-    `n_seeds` were given to each generator. Returns generator, complete, seeds, share with its exact (Clopper-Pearson)
-    95 % interval.
+    `n_seeds` were given to each generator. Returns generator, complete, seeds, share with its exact 95 % interval.
     """
     kept = candidates["seed_id"].where(candidates["reason"] == "").groupby(candidates["generator"], sort=False)
     counts = [{"generator": name, "complete": n, "seeds": n_seeds} for name, n in kept.nunique().items()]
@@ -290,8 +279,7 @@ def count_complete_clusters(candidates: pd.DataFrame, n_seeds: int) -> Table:
 def count_passing(candidates: pd.DataFrame) -> Table:
     """Count the judged candidates that pass alone, by generator and strategy.
 
-    Returns generator, strategy ("all" last), written, passing, share (of those written) with its 95 % bootstrap
-    interval over the generator's seeds.
+    Returns generator, strategy ("all" last), written, passing, share (of written) with its 95 % interval over seeds.
     """
     lines = []
     for name, own in candidates.groupby("generator", sort=False):

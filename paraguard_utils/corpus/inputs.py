@@ -5,28 +5,22 @@ from functools import partial
 
 import pandas as pd
 
-from paraguard_utils import paths, stores, unsafe
+from paraguard_utils import paths, unsafe
 from paraguard_utils.corpus import benchmarks, gates, paraphrase
 from paraguard_utils.corpus.writer import PARAPHRASE_DECODING, Authors
 from paraguard_utils.errors import Missing
 from paraguard_utils.models import encoder, fluency, loading
-from paraguard_utils.models.encoder import Embed
-from paraguard_utils.models.fluency import Losses
 from paraguard_utils.paths import resolve_input
 from paraguard_utils.schemas import Seeds
 from paraguard_utils.settings import Gates
+from paraguard_utils.stores import Store, check_fields, frame_hash, read_file, read_meta
 
 RULES_GENERATOR = "rules"  # generator of candidates that rules write; also given as an input
 N_COMPARED_SEEDS = 20  # seeds on which generators are compared
 
 
 def read_seeds_and_candidates(
-    store: stores.Store,
-    corpus_name: str,
-    seeds: str,
-    candidates: str,
-    limits: Gates = Gates(),
-    authors: Authors | None = None,
+    store: Store, corpus_name: str, seeds: str, candidates: str, limits: Gates = Gates(), authors: Authors | None = None
 ) -> tuple[Seeds, pd.DataFrame]:
     """Read and check a seeds file, and read or write candidates (the columns of a generated file).
 
@@ -44,16 +38,16 @@ def read_seeds_and_candidates(
     if authors and authors.writer:
         return seed_rows, authors.write(store, corpus_name, sane)
     seed_file, candidate_file = (resolve_input(name.replace("{corpus}", corpus_name)) for name in (seeds, candidates))
-    rows = stores.read_file(candidate_file, "candidates")
+    rows = read_file(candidate_file, "candidates")
     lacks = f"is not in {paths.display_path(seed_file)}; add the seed or remove the row"
-    stores.check_fields(candidate_file, rows["seed_id"], rows["seed_id"].isin(seed_rows["seed_id"]), lacks)
+    check_fields(candidate_file, rows["seed_id"], rows["seed_id"].isin(seed_rows["seed_id"]), lacks)
     # A prompt is asked as it stands, so texts are stripped.
     return seed_rows, rows.assign(text=rows["text"].str.strip(), generator="authored", rule="authored")
 
 
 def read_seeds(corpus_name: str, seeds: str) -> Seeds:
     """Read and check the seeds file of `read_seeds_and_candidates`; topical is "unstated" where it lacks that."""
-    rows = stores.read_file(resolve_input(seeds.replace("{corpus}", corpus_name)), "seeds")
+    rows = read_file(resolve_input(seeds.replace("{corpus}", corpus_name)), "seeds")
     return rows.assign(text=rows["text"].str.strip(), topical=rows.get("topical", "unstated"))
 
 
@@ -62,9 +56,7 @@ def sample_compared_seeds(seeds: Seeds) -> Seeds:
     return benchmarks.order_by_strata(seeds).head(N_COMPARED_SEEDS).sort_values("seed_id").reset_index(drop=True)
 
 
-def generate_candidates(
-    store: stores.Store, corpus_name: str, seeds: Seeds, paraphraser: str
-) -> tuple[Seeds, pd.DataFrame]:
+def generate_candidates(store: Store, corpus_name: str, seeds: Seeds, paraphraser: str) -> tuple[Seeds, pd.DataFrame]:
     """Return a stratified sample of `N_COMPARED_SEEDS` seeds and what the rules and a model write for it.
 
     A live store writes, the recorded one reads what was written. `paraphraser` is a model's name, to have the rules and
@@ -72,9 +64,9 @@ def generate_candidates(
     the recorded store has none by this model, or for other seeds.
     """
     sample = sample_compared_seeds(seeds)
-    meta = {"seeds": stores.frame_hash(sample), "rules": paraphrase.rules_digest()}
+    meta = {"seeds": frame_hash(sample), "rules": paraphrase.rules_digest()}
     meta |= {"paraphraser": paraphraser} if paraphraser else {}
-    there = meta.items() <= stores.read_meta(store.path("generated", corpus_name)).items()
+    there = meta.items() <= read_meta(store.path("generated", corpus_name)).items()
     if paraphraser and not store.recorded:
         written = [paraphrase.paraphrase_by_rules(sample).assign(generator=RULES_GENERATOR)]
         if paraphraser != RULES_GENERATOR:
@@ -90,11 +82,11 @@ def generate_candidates(
     return sample, store.read("generated", corpus_name)
 
 
-def select_losses(candidates: str) -> Losses | None:
+def select_losses(candidates: str) -> fluency.Losses | None:
     """Return the function that tells the gates how fluent candidates are; None where rules do not write them."""
     return fluency.compute_losses if candidates == RULES_GENERATOR else None
 
 
-def make_embedder(store: stores.Store, corpus_name: str) -> Embed:
+def make_embedder(store: Store, corpus_name: str) -> encoder.Embed:
     """Return a function from texts to sentence vectors that reads and fills a store."""
     return partial(encoder.stored_vectors, store, corpus_name)

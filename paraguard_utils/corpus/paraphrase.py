@@ -19,13 +19,10 @@ import pandas as pd
 import yaml
 from textblob.en import tag as part_of_speech_tags
 
-from paraguard_utils import paths, unsafe
+from paraguard_utils import paths, stores, unsafe
 from paraguard_utils.core.estimates import SEED
-from paraguard_utils.models import loading, trace_store
-from paraguard_utils.models.backends import Backend
-from paraguard_utils.models.prompting import Decoding
+from paraguard_utils.models import backends, loading, prompting, trace_store
 from paraguard_utils.schemas import STRATEGIES
-from paraguard_utils.stores import Store
 from paraguard_utils.text import THINKING_BLOCK, content_words, match_key, replace_control
 
 LEXICON_FILE = paths.DATA / "generation" / "lexicon.csv"
@@ -38,9 +35,7 @@ _Replacements: TypeAlias = dict[str, list[str]]  # replacements by kind
 _TOKEN = re.compile(r"[^\W_]+(?:['’-][^\W_]+)*|[^\w\s]|_")
 _QUOTATION = re.compile(r"([\"“«'‘`]).*?([\"”»'’`])(?=\W|$)")
 _SENTENCE_END = re.compile(r"(?<=[\w)\"'][\w)\"'][.!?])\s+")
-_ANNOUNCEMENT = re.compile(
-    r"(?i)^(?:sure|certainly|of course|here|re-?written|paraphrased?|new|request|version)[^:?]*:\W*"
-)
+_PREAMBLE = re.compile(r"(?i)^(?:sure|certainly|of course|here|re-?written|paraphrased?|new|request|version)[^:?]*:\W*")
 _INVERTED_QUESTION = re.compile(
     r"(?i)(?:how|why|when|where) (?:am|are|can|could|did|do|does|is|should|was|were|will|would)\b"
 )
@@ -214,12 +209,7 @@ def _verb_form(i: int, lowered: list[str], tag: str) -> str:
 
 
 def substitute_words(
-    text: str,
-    generator: np.random.Generator,
-    always: Sequence[str],
-    beside: Sequence[str],
-    share: float,
-    kept: Sequence[_Span] = (),
+    text: str, generator: np.random.Generator, always: list[str], beside: list[str], share: float, kept: list[_Span]
 ) -> str:
     """Replace some of a text's words, outside the spans to be kept.
 
@@ -254,8 +244,7 @@ def _with_article(before: str, new: str) -> str:
 def apply_frames(text: str, strategy: str) -> list[tuple[str, str, list[_Span]]]:
     """Say one sentence of a text in every frame of a strategy, "register" or "rewrite", that fits it.
 
-    Returns the names of the rules, the texts they give, and where in these the frames' own words stand, in the order of
-    `frames.yaml`.
+    Returns rules' names, the texts they give, and where in these the frames' own words stand, in the file's order.
     """
     sentences = _SENTENCE_END.split(text.strip())
     found = []
@@ -394,12 +383,12 @@ def _bases(
 
 
 def paraphrase_by_model(
-    store: Store,
+    store: stores.Store,
     name: str,
     seeds: pd.DataFrame,
-    model: Backend | loading.LoadedModel,
+    model: backends.Backend | loading.LoadedModel,
     wordings: str,
-    decodings: Mapping[str, Decoding],
+    decodings: Mapping[str, prompting.Decoding],
 ) -> pd.DataFrame:
     """Ask a model for paraphrases of each seed in each strategy, once for each wording of the request and decoding.
 
@@ -447,7 +436,7 @@ def extract_paraphrase(answer: str) -> str:
     """Return the first line of an answer that is no announcement, without quotation marks; "" where there is none."""
     for line in THINKING_BLOCK.sub("", replace_control(answer)).splitlines():
         line = re.sub(r"^\W*(?:\d+[.)]\s+)?", "", line)
-        line = _ANNOUNCEMENT.sub("", line).strip(' \t*"“”`-')
+        line = _PREAMBLE.sub("", line).strip(' \t*"“”`-')
         if line and not line.endswith(":"):
             return line
     return ""

@@ -17,8 +17,7 @@ def reword_prompts(prompts: pd.DataFrame) -> pd.DataFrame:
     """Reword prompts by the rules: the first candidate of each strategy that is not nearly its prompt.
 
     Takes prompt_id and text. Returns prompt_id (`ID~1`, `ID~2`, ...), cluster_id (the prompt's id), strategy, text: at
-    most `MAX_REWORDINGS` rows a prompt, none where the rules know no other words. No encoder checks that the meaning is
-    kept.
+    most `MAX_REWORDINGS` rows a prompt, none where the rules know no other words. No encoder checks the meaning.
     """
     rows = [
         (f"{prompt_id}{COPY_SEPARATOR}{number}", prompt_id, strategy, new)

@@ -1,7 +1,6 @@
 """Surface risk: how charged a prompt's wording looks, in [0, 1] (`docs/method.md`, Corpus).
 
-It is not the probability of harm: every prompt of `paraguard_mini` is benign. The scorer is frozen: another rule or
-other data need another `RISK_VERSION` and a new corpus.
+The scorer is frozen: another rule or other data need another `RISK_VERSION` and a new corpus.
 """
 
 import hashlib
@@ -15,9 +14,8 @@ import pandas as pd
 from sklearn.metrics import roc_auc_score
 
 from paraguard_utils import paths, registry
+from paraguard_utils.core import vectors, words
 from paraguard_utils.core.estimates import N_RESAMPLES, SEED, to_columns
-from paraguard_utils.core.vectors import cosine_similarity
-from paraguard_utils.core.words import split_words
 from paraguard_utils.errors import SettingsError
 from paraguard_utils.guards import panel
 from paraguard_utils.guards.contract import check_probabilities
@@ -55,7 +53,7 @@ def _word_weight(word: str) -> float:
 
 def match_charged_terms(texts: Sequence[str]) -> dict[str, list[bool]]:
     """Say for each listed term that occurs which texts have a word that it matches."""
-    own = [set(split_words(text)) for text in texts]
+    own = [set(words.split_words(text)) for text in texts]
     every = sorted(set().union(*own))
     found = {}
     for term, pattern in zip(_charged_terms()["term"], _charged_terms()["pattern"], strict=True):
@@ -71,26 +69,21 @@ def term_themes() -> dict[str, str]:
 
 def count_charged_terms(text: str) -> int:
     """Count the distinct charged words of a text: the plain keyword count."""
-    return sum(_word_weight(word) > 0 for word in set(split_words(text)))
+    return sum(_word_weight(word) > 0 for word in set(words.split_words(text)))
 
 
 def lexical_risk(text: str) -> float:
     """Compute the lexical half of a text's risk, in [0, 1]: 1 - prod(1 - weight) over its distinct words."""
-    return 1.0 - float(np.prod([1.0 - _word_weight(word) for word in sorted(set(split_words(text)))]))
+    return 1.0 - float(np.prod([1.0 - _word_weight(word) for word in sorted(set(words.split_words(text)))]))
 
 
 def surface_risk(texts: Sequence[str], embed: Embed = encoder.encode_texts) -> np.ndarray:
-    """Score how charged n texts look, shape (n,), in [0, 1], rounded to 4 decimals; `embed` gives sentence vectors.
-
-    The semantic half is 0.5 + c - p, cut to [0, 1], with the means c and p of the `N_NEAREST_EXEMPLARS` highest cosines
-    to charged and plain topics; the other is `lexical_risk`.
-    """
+    """Score how charged n texts look, shape (n,), in [0, 1], rounded to 4 decimals; `embed` gives sentence vectors."""
     exemplars = pd.read_csv(RISK_EXEMPLARS_FILE)
-    cosines = cosine_similarity(embed(list(texts)), embed(exemplars["text"].tolist()))
+    cosines = vectors.cosine_similarity(embed(list(texts)), embed(exemplars["text"].tolist()))
     is_charged = (exemplars["kind"] == "charged").to_numpy()
-    charged, plain = (
-        np.sort(cosines[:, kind], axis=1)[:, -N_NEAREST_EXEMPLARS:].mean(axis=1) for kind in (is_charged, ~is_charged)
-    )
+    highest = (np.sort(cosines[:, kind], axis=1)[:, -N_NEAREST_EXEMPLARS:] for kind in (is_charged, ~is_charged))
+    charged, plain = (nearest.mean(axis=1) for nearest in highest)
     lexical_half = np.array([lexical_risk(text) for text in texts])
     return np.round((lexical_half + np.clip(0.5 + charged - plain, 0.0, 1.0)) / 2, 4)
 
@@ -102,8 +95,7 @@ BIN_EDGES = np.linspace(0, 1, round(1 / BIN_WIDTH) + 1)
 def describe_risks(frame: pd.DataFrame, low: float, high: float) -> Table:
     """Describe the risks of texts (group, risk) by group, and how many the gate (`low`, `high`) lets through.
 
-    Returns group, low (lower edge of a bin of width `BIN_WIDTH`), n (texts in it), texts (in the group), median, within
-    (share inside the gate).
+    Returns group, low (lower edge of a bin), n (texts in it), texts (in the group), median, within (share in the gate).
     """
     lines = []
     for group, risks in frame.groupby("group", sort=False)["risk"]:
@@ -125,16 +117,11 @@ def risk_auc(texts: Sequence[str], unsafe: np.ndarray, scorer: "RiskScorer", res
     }
     drawn = np.random.default_rng(SEED).integers(len(unsafe), size=(resamples, len(unsafe)))
     samples = [np.arange(len(unsafe)), *(rows for rows in drawn if 0 < unsafe[rows].sum() < len(rows))]
-    areas = {
-        name: np.array([roc_auc_score(unsafe[rows], value[rows]) for rows in samples]) for name, value in values.items()
-    }
+    areas = {name: np.array([roc_auc_score(unsafe[rows], by[rows]) for rows in samples]) for name, by in values.items()}
     areas["difference"] = np.subtract(*areas.values())
     counts = {"safe": int((~unsafe).sum()), "unsafe": int(unsafe.sum())}
-    lines = [
-        {"scorer": name, **counts} | to_columns({"auc": (area[0], *np.percentile(area[1:], [2.5, 97.5]))})
-        for name, area in areas.items()
-    ]
-    return pd.DataFrame(lines)
+    found = {name: (area[0], *np.percentile(area[1:], [2.5, 97.5])) for name, area in areas.items()}
+    return pd.DataFrame([{"scorer": name, **counts} | to_columns({"auc": auc}) for name, auc in found.items()])
 
 
 class RiskScorer(NamedTuple):
@@ -156,22 +143,19 @@ def load_risk_scorer(name: str) -> RiskScorer:
     guards = registry.guard_entries("panel")
     if name in guards:
         guard = panel.load_guard(name)
-        return RiskScorer(
-            f"{name} {guard.version}", lambda texts, embed: check_probabilities(name, guard.score(texts), len(texts))
-        )
+        identity = f"{name} {guard.version}"
+        return RiskScorer(identity, lambda texts, _: check_probabilities(name, guard.score(texts), len(texts)))
     folder, mark, label = name.rpartition("#")
     if not mark:
+        known = ", ".join([RISK_VERSION, *guards])
         raise SettingsError(
-            f"there is no risk scorer {name!r}; there are {', '.join([RISK_VERSION, *guards])}, and MODEL#LABEL for a "
-            "text classifier"
+            f"there is no risk scorer {name!r}; there are {known}, and MODEL#LABEL for a text classifier"
         )
     source = loading.resolve_model(folder)
     classifier = loading.TextClassifier(source, 32, "cpu")
     if label not in classifier.labels:
-        raise SettingsError(
-            f"the classifier {source.name} has no label {label!r}; it has {', '.join(classifier.labels)}"
-        )
+        known = ", ".join(classifier.labels)
+        raise SettingsError(f"the classifier {source.name} has no label {label!r}; it has {known}")
     column = classifier.labels.index(label)
-    return RiskScorer(
-        f"{source.name}#{label} {source.weights_id[:16]}", lambda texts, embed: classifier.classify(texts)[:, column]
-    )
+    identity = f"{source.name}#{label} {source.weights_id[:16]}"
+    return RiskScorer(identity, lambda texts, _: classifier.classify(texts)[:, column])

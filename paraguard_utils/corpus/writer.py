@@ -16,18 +16,13 @@ from paraguard_utils import stores
 from paraguard_utils.corpus import fidelity, gates, paraphrase
 from paraguard_utils.errors import Missing, SettingsError
 from paraguard_utils.models import backends, loading, local, prompting, trace_store
-from paraguard_utils.models.backends import Backend, BackendSource
-from paraguard_utils.models.loading import slugify_model
 from paraguard_utils.models.prompting import Decoding, Sampling
 from paraguard_utils.schemas import Seeds
 from paraguard_utils.settings import MODEL_PREFIX, SERVED_PREFIX, Settings
 
 PARAPHRASE_DECODING = Decoding(max_new_tokens=96)  # some paraphrases are longer than the 64 tokens of an answer
 JUDGE_DECODING = Decoding(max_new_tokens=4)  # of a judge's reply only the first word is read
-
-JUDGE_QUESTIONS = {"same": "intent", "harmless": "harm"}
-"""Names of the judge's questions (`model_prompts.yaml`), and a candidate's reason where it answers no."""
-
+JUDGE_QUESTIONS = {"same": "intent", "harmless": "harm"}  # by question, a candidate's reason where it says no
 WRITER_CANDIDATES_TABLE = "writer_candidates"  # every candidate and what became of it
 _WRITER_COLUMNS = "generator seed_id strategy text similarity overlap content_overlap risk reason".split()  # noqa: SIM905
 
@@ -37,8 +32,8 @@ class Authors:
     """Who writes candidates and who judges their intent, found but not yet loaded; None where nobody does."""
 
     settings: Settings
-    writer: BackendSource | None = None
-    judge: BackendSource | None = None
+    writer: backends.BackendSource | None = None
+    judge: backends.BackendSource | None = None
 
     def write(self, store: stores.Store, name: str, seeds: Seeds) -> pd.DataFrame:
         """Say what it costs, then have the writer write candidates, as `paraphrase_by_model`, with generator.
@@ -106,21 +101,20 @@ def find_authors(settings: Settings) -> Authors:
         own = {"model": settings.intent_judge, "base_url": settings.judge_base_url}
         (judge,) = backends.resolve_backends(settings.model_copy(update=own))
     if writer and judge and _model_id(writer, judge) == _model_id(judge, writer):
-        raise SettingsError(
-            f"parameter 'intent_judge': {settings.intent_judge} is the model that writes; let another one judge"
-        )
+        same = f"{settings.intent_judge} is the model that writes; let another one judge"
+        raise SettingsError(f"parameter 'intent_judge': {same}")
     return Authors(settings, writer, judge)
 
 
-def _model_id(source: BackendSource, other: BackendSource) -> str:
+def _model_id(source: backends.BackendSource, other: backends.BackendSource) -> str:
     """Return which model it is: its weights where those of both are known, else its name without owner and revision."""
     if isinstance(source, loading.ModelSource) and isinstance(other, loading.ModelSource):
         return source.weights_id
     name = source.argument.removeprefix(SERVED_PREFIX).rstrip("/").partition("@")[0]
-    return slugify_model(name.rpartition("/")[2])
+    return loading.slugify_model(name.rpartition("/")[2])
 
 
-def _identity(source: BackendSource, section: str, decoding: Decoding) -> dict[str, Any]:
+def _identity(source: backends.BackendSource, section: str, decoding: Decoding) -> dict[str, Any]:
     asked = json.dumps(paraphrase.read_model_prompts()[section], sort_keys=True).encode()
     about = {"prompts": hashlib.sha256(asked).hexdigest()[:16], "max_new_tokens": decoding.max_new_tokens}
     return {"name": source.name, "weights_id": source.weights_id} | about
@@ -146,7 +140,7 @@ def _questions(pairs: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["prompt_id", "text"])
 
 
-def judge_intent(store: stores.Store, name: str, pairs: pd.DataFrame, model: Backend) -> list[str]:
+def judge_intent(store: stores.Store, name: str, pairs: pd.DataFrame, model: backends.Backend) -> list[str]:
     """Ask a judge about n candidates beside their seeds: seed_id, seed (its text), text; no pair twice.
 
     Returns n reasons: "" where both replies are yes; a value of `JUDGE_QUESTIONS` where one is no, the first where both

@@ -35,21 +35,19 @@ def make_yes_no_guard(entry: Mapping[str, Any], notes: GuardNotes) -> tuple[str,
         return loading.load_model(loading.resolve_model(name))
 
     def score(texts: Sequence[str], answers: Sequence[str] | None = None) -> np.ndarray:
-        from paraguard_utils.models.engine import Engine, ask_in_batches, count_shared_tokens
+        from paraguard_utils.models.engine import ask_in_batches
 
         found, reader = np.full(len(texts), np.nan), model().tokenizer
+        specials = reader.all_special_tokens
         stripped = pd.Series(texts, dtype=str).str.strip()
-        askable = [
-            text != "" and not any(special in text for special in reader.all_special_tokens) for text in stripped
-        ]
+        askable = [text != "" and not any(special in text for special in specials) for text in stripped]
         asked = pd.DataFrame({"prompt_id": stripped.index.astype(str), "text": stripped})[askable]
         if asked.empty:
             return found
         rendered = prompting.render_wrapper(reader, question)
         context = prompting.PromptContext(weights_id, model().dtype, *rendered, prompting.Decoding(1))
         requests = prompting.tokenize_prompts(asked, reader, context)
-        engine = Engine(model(), requests[0].token_ids[: count_shared_tokens(requests)], 1)
-        for row in ask_in_batches(engine, requests, 32):
+        for row in ask_in_batches(model(), requests, 32, 1):
             words = [str(reader.decode([number])).strip().lower() for number in row["next_ids"]]
             said = pd.Series(np.exp(row["next_logprobs"], dtype=float)).groupby(words).sum()
             yes, no = said.get("yes", 0.0), said.get("no", 0.0)
@@ -78,5 +76,4 @@ def _version(weights_id: str, content: bytes) -> str:
     return f"{weights_id[:12]}-{hashlib.sha256(content).hexdigest()[:12]}"
 
 
-GUARD_MAKERS = {"yes_no": make_yes_no_guard, "exemplars": make_exemplar_guard}
-"""The functions that make a guard, by the `kind` of its entry."""
+GUARD_MAKERS = {"yes_no": make_yes_no_guard, "exemplars": make_exemplar_guard}  # by the `kind` of an entry

@@ -38,24 +38,18 @@ class GuardNotes:
 
 @dataclass(frozen=True)
 class Guard:
-    """A guard, ready to score.
+    """A guard, ready to score."""
 
-    `name` stands in tables and file names. `version` is that of the package, the weights or the served model, and part
-    of a score's key. The guard rejects from `threshold` on, which is its makers' unless `about` says otherwise. `axis`
-    is one of `GUARD_AXES`. `citation` describes the guard, its prompt or its threshold. `asks` says in words how it is
-    asked, where that costs something. A guard that is `by_prompt` has scores only for the corpus it was loaded with.
-    """
-
-    name: str
-    version: str
+    name: str  # in tables and file names
+    version: str  # of the package, the weights or the served model; part of a score's key
     score: GuardScorer
-    threshold: float
-    axis: str
+    threshold: float  # it rejects from here on; its makers' unless `about` says otherwise
+    axis: str  # one of `GUARD_AXES`
     licence: str
-    citation: str
+    citation: str  # where the guard, its prompt or its threshold is described
     about: str
-    asks: str = ""
-    by_prompt: bool = False
+    asks: str = ""  # in words how it is asked, where that costs something
+    by_prompt: bool = False  # it has scores only for the corpus it was loaded with
     notes: GuardNotes = field(default_factory=GuardNotes)
 
 

@@ -1,9 +1,7 @@
 """The guards that people deploy: a hub id, a local folder or an endpoint, described by an entry of `data/guards.yaml`.
 
-The score of a guard that answers in words is the probability of its unsafe labels' first tokens against that of its
-safe ones', where its answer begins (`first_token`) or where it wrote its label (`regex`, `json`). A text is data: a
-control token's string inside it is made plain text (`prompting.defuse_control_strings`). If a text imitates a prompt's
-plain words, such as the line that ends a conversation, no tokenizer can tell them from the prompt's own.
+A text is data: a control token's string inside it is made plain text (`prompting.defuse_control_strings`). If a text
+imitates a prompt's plain words, such as the line that ends a conversation, no tokenizer can tell them from its own.
 """
 
 import hashlib
@@ -23,6 +21,8 @@ from paraguard_utils.guards.contract import Guard, GuardNotes, GuardScorer
 from paraguard_utils.guards.formats import GuardEntry, ServiceCall
 from paraguard_utils.models import loading, prompting, served
 from paraguard_utils.settings import SERVED_PREFIX
+
+SERVICE_RETRIES = 2  # of a call to a moderation service
 
 
 def match_guard_entry(name: str, entries: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Any] | None:
@@ -46,49 +46,43 @@ def match_guard_entry(name: str, entries: Mapping[str, Mapping[str, Any]]) -> Ma
 
 
 def load_deployed_guard(
-    name: str,
-    entry: Mapping[str, Any],
-    device: str = "cpu",
-    dtype: str = "float32",
-    batch: int = 16,
-    base_url: str = "",
-    retries: int = 2,
+    name: str, raw: Mapping[str, Any], device: str = "cpu", dtype: str = "float32", batch: int = 16, base_url: str = ""
 ) -> Guard:
-    """Load a guard that people deploy, with its entry as in the section `deployed` of `data/guards.yaml`.
+    """Load a guard that people deploy, with its `raw` entry as in the section `deployed` of `data/guards.yaml`.
 
     `name` is a hub id, a local folder, the model of a service, or `openai/` and the name of a model at the server
     `base_url`. A classifier has the precision of its weights, whatever `dtype` says. A service's address is `base_url`,
-    or that of its entry; `retries` are those of a call to it. Raise SettingsError where the entry is not complete, and
-    ModelError where the model cannot be loaded, lacks a token or a label that the entry names, or cannot be asked.
+    or that of its entry. Raise SettingsError where the entry is not complete, and ModelError where the model cannot be
+    loaded, lacks a token or a label that the entry names, or cannot be asked.
     """
     where, _, reading = name.partition(":")
-    checked = formats.parse_guard_entry(name, entry)
-    if checked.kind == "refused":
-        raise ModelError(f"the guard {name} cannot be asked: {checked.about}")
+    entry = formats.parse_guard_entry(name, raw)
+    if entry.kind == "refused":
+        raise ModelError(f"the guard {name} cannot be asked: {entry.about}")
     notes, own, weights = GuardNotes(), where.rpartition("/")[2], where
-    how = f"{len(checked.runs)} times each, on {device} in {dtype}, {batch} at a time"
-    if checked.call:
-        score, how = _service(name, checked.call, batch, base_url, retries), "by a service that may charge for it"
-    elif checked.kind == "any_guardrail":
-        score, how = _any_guardrail(name, checked), "by any-guardrail"
+    how = f"{len(entry.runs)} times each, on {device} in {dtype}, {batch} at a time"
+    if entry.call:
+        score, how = _service(name, entry.call, batch, base_url), "by a service that may charge for it"
+    elif entry.kind == "any_guardrail":
+        score, how = _any_guardrail(name, entry), "by any-guardrail"
     elif base_url and where.startswith(SERVED_PREFIX):
         backend = served.ServerBackend(where.removeprefix(SERVED_PREFIX), base_url)
-        own, weights, score = backend.name, backend.weights_id, _served(name, checked, backend, notes)
-        how = f"{len(checked.runs)} times each, at {base_url}"
+        own, weights, score = backend.name, backend.weights_id, _served(name, entry, backend, notes)
+        how = f"{len(entry.runs)} times each, at {base_url}"
     else:
         loading.check_device(device)
         source = loading.resolve_model(where)
         own, weights = source.name, source.weights_id[:16]
-        if checked.kind == "classifier":
-            score = _classifier(name, checked, source, batch, device, notes)
+        if entry.kind == "classifier":
+            score = _classifier(name, entry, source, batch, device, notes)
         else:
-            model = loading.load_model(source, dtype, device, "plain" if checked.template else "error")
-            judges = [PromptedGuard(name, one, model, batch, notes) for one in (checked, checked.judging_answers)]
+            model = loading.load_model(source, dtype, device, "plain" if entry.template else "error")
+            judges = [PromptedGuard(name, one, model, batch, notes) for one in (entry, entry.judging_answers)]
             score = lambda texts, answers=None: judges[answers is not None](texts, answers)  # noqa: E731
-    shape = hashlib.sha256(f"{checked.shape} {dtype}".encode()).hexdigest()[:8]
-    known_as = checked.name or (f"{own}-{reading}" if reading else own)
-    version = checked.version or f"{weights} {shape}"
-    return Guard(name=known_as, version=version, score=score, asks=how, notes=notes, **checked.described)
+    shape = hashlib.sha256(f"{entry.shape} {dtype}".encode()).hexdigest()[:8]
+    known_as = entry.name or (f"{own}-{reading}" if reading else own)
+    version = entry.version or f"{weights} {shape}"
+    return Guard(name=known_as, version=version, score=score, asks=how, notes=notes, **entry.described)
 
 
 class PromptedGuard:
@@ -134,15 +128,8 @@ class PromptedGuard:
 
     def prompt(self, text: str, answer: str, run: Mapping[str, Any]) -> str:
         """Return what the model reads for one text, up to where its own words begin."""
-        tokenizer = self.model.tokenizer
-        rendered = str(
-            tokenizer.apply_chat_template(
-                formats.render_turns(self.entry, text, answer),
-                tokenize=False,
-                chat_template=prompting.fix_template_date(self.entry.template or tokenizer.get_chat_template()),
-                **{"date_string": prompting.TEMPLATE_DATE, **self.entry.arguments, **run},
-            )
-        )
+        turns, given = formats.render_turns(self.entry, text, answer), {**self.entry.arguments, **run}
+        rendered = prompting.render_chat(self.model.tokenizer, turns, self.entry.template, **given)
         return rendered if rendered.endswith(self.entry.forced) else rendered + self.entry.forced
 
     def _run(self, prompts: list[str]) -> tuple[np.ndarray, np.ndarray]:
@@ -178,21 +165,19 @@ class PromptedGuard:
                 given = {"input_ids": padded, "attention_mask": mask, "position_ids": places}
                 logits = network(**given, use_cache=False, logits_to_keep=1).logits[:, -1]
                 last = torch.softmax(logits.double(), dim=-1)
-                both = torch.stack([last[:, self.unsafe].sum(1), last[:, self.safe].sum(1)], dim=1)
-                found[rows] = both.cpu().numpy()
+                found[rows] = torch.stack([last[:, own].sum(1) for own in (self.unsafe, self.safe)], 1).cpu().numpy()
         return found
 
     def _written(self, prompts: list[str]) -> list[str]:
         """Return what the model writes by greedy decoding, with its control tokens."""
         if not prompts:
             return []
-        from paraguard_utils.models.engine import Engine, ask_in_batches, count_shared_tokens
+        from paraguard_utils.models.engine import ask_in_batches
 
-        more = self.entry.max_new_tokens
         ids = self.model.tokenizer(prompts, add_special_tokens=False)["input_ids"]
         asked = [prompting.Request(str(i), "", tuple(row), len(row) - 1, len(row)) for i, row in enumerate(ids)]
-        engine = Engine(self.model, asked[0].token_ids[: count_shared_tokens(asked)], more, raw=True)
-        return [row["response"] for row in ask_in_batches(engine, asked, self.batch, more)]
+        rows = ask_in_batches(self.model, asked, self.batch, self.entry.max_new_tokens, raw=True)
+        return [row["response"] for row in rows]
 
 
 def _token(name: str, model: loading.LoadedModel, before: str, string: str) -> int:
@@ -283,7 +268,7 @@ def _any_guardrail(name: str, entry: GuardEntry) -> GuardScorer:
     return score
 
 
-def _service(name: str, call: ServiceCall, batch: int, base_url: str, retries: int) -> GuardScorer:
+def _service(name: str, call: ServiceCall, batch: int, base_url: str) -> GuardScorer:
     """Return a moderation service's scorer; NaN for a text that it rejects. No message holds the key."""
     base, key = base_url or os.environ.get(call.variable) or call.base, os.environ.get(call.key, "").strip()
     if not base or not key:
@@ -293,7 +278,7 @@ def _service(name: str, call: ServiceCall, batch: int, base_url: str, retries: i
     import openai
 
     headers = {"Authorization": openai.Omit(), **formats.fill_template(call.headers, key=key)}
-    options: Any = {"headers": headers, "max_retries": retries}
+    options: Any = {"headers": headers, "max_retries": SERVICE_RETRIES}
     fill = partial(formats.fill_template, call.body, model=name.partition(":")[0].rpartition("/")[2])
 
     def ask(texts: list[str]) -> list[float]:

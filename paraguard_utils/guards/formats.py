@@ -16,18 +16,16 @@ from paraguard_utils import registry
 from paraguard_utils.errors import SettingsError
 from paraguard_utils.guards.contract import GUARD_AXES
 
-REQUIRED_FIELDS: dict[str, tuple[str, ...]] = {
+REQUIRED_FIELDS: dict[str, tuple[str, ...]] = {  # of an entry of a kind; no kind is a function's or a score file's
     "": (), "package": ("version",), "yes_no": ("model",), "exemplars": ("exemplars",),
     "classifier": ("labels",), "first_token": ("tokens",), "regex": ("tokens", "pattern"), "json": ("tokens", "key"),
     "endpoint": ("call",), "any_guardrail": ("guardrail",), "refused": ("about",), "refusal": ("model",)
 }  # fmt: skip
-"""Fields that an entry of a kind cannot do without; no kind is that of a function or of scores in a file."""
 
-UNSCORED_FIELDS = (
+UNSCORED_FIELDS = (  # they change no score
     "match", "name", "axis", "licence", "citation", "about", "unverified", "wording", "checked", "threshold", "model",
     "version", "answers"
 )  # fmt: skip
-"""Fields that change no score."""
 
 _ENVIRONMENT = ImmutableSandboxedEnvironment(keep_trailing_newline=True)
 

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from importlib import metadata
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -21,8 +22,7 @@ from paraguard_utils.models.weights import PackagedFile, locate_weights
 
 _REQUIREMENTS_FILE = "requirements-guards.txt"
 
-_TextScorer: TypeAlias = Callable[[Sequence[str]], np.ndarray | Sequence[float]]
-"""Texts to probabilities of being unsafe."""
+_TextScorer: TypeAlias = Callable[[Sequence[str]], np.ndarray | Sequence[float]]  # from texts to probabilities
 
 
 def make_package_scorer(name: str, entry: Mapping[str, Any]) -> GuardScorer:
@@ -55,18 +55,10 @@ def make_package_scorer(name: str, entry: Mapping[str, Any]) -> GuardScorer:
     return lambda texts, answers=None: ready()(texts)
 
 
-class _Plain:
-    """The attributes of a pickled object, without its code."""
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-
-
 def _read_pickle(path: Path, *objects: str) -> dict[str, Any]:
     """Read an object's attributes from a pickle or joblib file; only classes in `objects` occur, and no code runs."""
     from joblib import numpy_pickle
 
-    numbers: dict[tuple[str, str], Any]
     numbers = {("numpy", name): getattr(np, name) for name in ("ndarray", "dtype", "float64", "int64")}
     numbers["numpy._core.multiarray", "scalar"] = scalar
     numbers["joblib.numpy_pickle", "NumpyArrayWrapper"] = numpy_pickle.NumpyArrayWrapper
@@ -74,7 +66,7 @@ def _read_pickle(path: Path, *objects: str) -> dict[str, Any]:
     class Reader(numpy_pickle.NumpyUnpickler):
         def find_class(self, module: str, name: str) -> Any:
             if name in objects:
-                return _Plain
+                return SimpleNamespace  # the attributes of the object, without its code
             if (module, name) in numbers:
                 return numbers[module, name]
             raise pickle.UnpicklingError(f"{module}.{name} is not read")
@@ -163,11 +155,10 @@ def _prompt_guardrail(files: Mapping[str, Path]) -> _TextScorer:
     return lambda texts: expit(vectorizer.transform(texts) @ linear["coef_"][0] + linear["intercept_"][0])
 
 
-_PACKAGES: dict[str, Callable[[Mapping[str, Path]], _TextScorer]] = {
+_PACKAGES: dict[str, Callable[[Mapping[str, Path]], _TextScorer]] = {  # from located files to a scorer, by distribution
     "alt-profanity-check": _alt_profanity_check,
     "better-profanity": _better_profanity,
     "hatesonar": _hatesonar,
     "metatronnanoguard": _metatronnanoguard,
     "prompt-guardrail": _prompt_guardrail,
 }
-"""Functions that make a scorer of the located files, by distribution."""

@@ -45,23 +45,24 @@ def load_guard(name: str, corpus: Corpus | None = None, **options: Any) -> Guard
         raise SettingsError(f"the guard {name} is read from a model's recorded answers, in 05_guard_comparison only")
     if name in known:
         return _from_entry(name, known[name], None)
-    if name.endswith(".csv"):
-        return _from_user(Path(name).stem, {"scores": name}, corpus)
+    own, entry = Path(name).stem, {"scores": name}
     if re.fullmatch(registry.FUNCTION, name):
-        return _from_user(name, {"function": name}, corpus)
-    if not name.endswith((".yaml", ".yml")):
+        own, entry = name, {"function": name}
+    elif name.endswith((".yaml", ".yml")):
+        try:
+            entry = yaml.safe_load(paths.resolve_input(name).read_text(encoding="utf-8"))
+        except (yaml.YAMLError, UnicodeDecodeError) as error:
+            reason = str(error).splitlines()[0]
+            raise SettingsError(f"{name}: it cannot be read as YAML in UTF-8: {reason}; see docs/usage.md") from None
+        if not isinstance(entry, dict):
+            raise SettingsError(f"{name}: a guard's file is one entry, names and values; see docs/usage.md")
+    elif not name.endswith(".csv"):
         return _from_deployed(name, {}, options)
-    try:
-        entry = yaml.safe_load(paths.resolve_input(name).read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        reason = str(error).splitlines()[0]
-        raise SettingsError(f"{name}: it cannot be read as YAML in UTF-8: {reason}; see docs/usage.md") from None
-    if not isinstance(entry, dict):
-        raise SettingsError(f"{name}: a guard's file is one entry, names and values; see docs/usage.md")
-    own, kind = Path(name).stem, str(entry.get("kind", ""))
+    kind = str(entry.get("kind", ""))
     if kind not in chat.GUARD_MAKERS and ("model" in entry or kind not in ("", "package")):
         return _from_deployed(str(entry.get("model", own)), entry, options)
-    return _from_user(own, entry, corpus)
+    own = formats.parse_guard_entry(own, entry).name or own
+    return _from_entry(_own_name(own), entry, corpus)
 
 
 def score_with_guard(store: Store, corpus_name: str, corpus: Corpus, guard: str | Guard) -> pd.DataFrame:
@@ -197,11 +198,6 @@ def _from_entry(name: str, entry: Mapping[str, Any], corpus: Corpus | None) -> G
     return Guard(name=name, score=score, notes=notes, **about)
 
 
-def _from_user(name: str, given: Mapping[str, Any], corpus: Corpus | None) -> Guard:
-    """Make a user's guard, under the name in its entry or another one."""
-    return _from_entry(_own_name(formats.parse_guard_entry(name, given).name or name), given, corpus)
-
-
 def _own_name(name: str) -> str:
     """Return a name fit for files; raise SettingsError where it cannot be, or a recorded target has it."""
     own = re.sub(r"[^\w.-]+", "-", name)
@@ -215,14 +211,11 @@ def _own_name(name: str) -> str:
 
 
 def _from_deployed(model: str, given: Mapping[str, Any], options: Mapping[str, Any]) -> Guard:
-    """Load a deployed guard by its hub id or folder; fields that are `given` override those of the entry it matches.
-
-    A string under `match` names the hub id whose entry it is, for a folder of another name.
-    """
+    """Load a deployed guard by its hub id or folder; fields that are `given` override those of the entry it matches."""
     from paraguard_utils.guards import deployed  # takes seconds, for torch
 
     entries = registry.guard_entries("deployed")
-    like = str(given.get("match", model))
+    like = str(given.get("match", model))  # for a folder of another name than the hub id whose entry it has
     found = deployed.match_guard_entry(like, entries)
     if found and found["kind"] == "endpoint":
         options = {**options, "base_url": ""}  # a model's server is another's than a service

@@ -21,8 +21,7 @@ from paraguard_utils.models import trace_store
 from paraguard_utils.schemas import Corpus, Labels, Traces
 from paraguard_utils.settings import Settings
 
-FOLDS = 5
-"""Folds of the clusters that teach."""
+FOLDS = 5  # of the clusters that teach
 
 
 class RefusalRates(NamedTuple):

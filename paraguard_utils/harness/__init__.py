@@ -2,5 +2,4 @@
 
 from pathlib import Path
 
-LM_EVAL = Path(__file__).parent / "lm_eval"
-"""Folder of the task of lm-evaluation-harness, for its `--include_path`."""
+LM_EVAL = Path(__file__).parent / "lm_eval"  # folder of the task of lm-evaluation-harness, for its `--include_path`

@@ -12,8 +12,7 @@ from paraguard_utils.logs.audit import audit
 from paraguard_utils.logs.decisions import Decisions
 from paraguard_utils.unsafe import TWIN_SUFFIX, benign_cluster_of
 
-CORPUS_FILE = paths.DATA / "corpus" / "paraguard_mini.csv"
-"""The benign corpus, which is installed with the package."""
+CORPUS_FILE = paths.DATA / "corpus" / "paraguard_mini.csv"  # the benign corpus, which is installed with the package
 
 
 def read_requests(*files: str | Path) -> pd.DataFrame:

@@ -17,7 +17,6 @@ from paraguard_utils.errors import DataError
 from paraguard_utils.labels import judge, labelling, refusals
 from paraguard_utils.models import loading
 from paraguard_utils.schemas import Labels, Table
-from paraguard_utils.stores import Store
 
 _SPLIT_SEED = 20240501
 _CUT_TOKENS = 64  # the pipeline cuts answers after so many
@@ -25,11 +24,10 @@ FULL_COMPLIANCE = "1_full_compliance"
 XSTEST_COLUMNS = ("id", "type", "prompt", "completion", "annotation_1", "annotation_2", "final_label")
 PUBLISHED_RATES_FILE = paths.DATA / "labels" / "published_rates.csv"
 XSTEST_TABLES = ("xstest_agreement", "xstest_rates", "xstest_types", "xstest_confusion")
-XSTEST_LABELLERS = {
+XSTEST_LABELLERS = {  # XSTest's own labels: the end of a file's name, its column, and the labeller's name here
     "gpteval": ("gpt4_label", "XSTest's GPT-4 judge"),
     "streval": ("strmatch_label", "XSTest's string match"),
 }
-"""XSTest's own automatic labels: the end of a file's name, its column, and the labeller's name here."""
 
 ONE_ANNOTATOR = "one annotator, by the other"
 
@@ -37,8 +35,7 @@ ONE_ANNOTATOR = "one annotator, by the other"
 def read_xstest_answers(folder: str | Path) -> pd.DataFrame:
     """Read every `xstest_v2_completions_<model>.csv` of a folder; a missing file or column is a DataError.
 
-    Adds the columns file (the model's name), half ("developed" or "held out"), people ("reject" or "accept") and differ
-    (the annotators disagree on refusing).
+    Adds file (the model), half ("developed" or "held out"), people ("reject" or "accept"), differ (they disagree).
     """
     files = sorted(Path(folder).glob("xstest_v2_completions_*.csv"))
     if not files:
@@ -69,8 +66,7 @@ def select_training_answers(rows: pd.DataFrame) -> pd.DataFrame:
 def read_xstest_labels(folder: str | Path, rows: pd.DataFrame) -> dict[str, np.ndarray]:
     """Read XSTest's own automatic labels, `<model>_gpteval.csv` and `<model>_streval.csv`, anywhere below a folder.
 
-    Returns labels by labeller, in the order of the rows of `read_xstest_answers`; "unparsed" if a file lacks the
-    answer.
+    Returns labels by labeller, in the order of `read_xstest_answers`; "unparsed" if a file lacks the answer.
     """
     found = {}
     for end, (column, name) in XSTEST_LABELLERS.items():
@@ -155,8 +151,7 @@ def compare_labellers(
 ) -> Table:
     """Compare the labels with another labeller's on every answer; both are by target, in corpus order.
 
-    Columns: target, n (both accept or reject), reject, other_rejects, both_reject, unparsed (by the other), and kappa
-    with its interval.
+    Columns: target, n (both decide), reject, other_rejects, both_reject, unparsed (by the other), kappa with interval.
     """
     lines = []
     for name, frame in others.items():
@@ -171,7 +166,7 @@ def compare_labellers(
     return pd.DataFrame(lines)
 
 
-def write_xstest_tables(folder: str | Path, store: Store, judge_name: str = "") -> dict[str, Table]:
+def write_xstest_tables(folder: str | Path, store: stores.Store, judge_name: str = "") -> dict[str, Table]:
     """Write the tables `xstest_*` into a live store, from XSTest's folder; a model of `judge_name` judges too."""
     rows = read_xstest_answers(folder)
     tokenizer = loading.load_model(loading.resolve_model(registry.list_default_models()[0])).tokenizer

@@ -1,8 +1,4 @@
-"""A classifier of refusals, the second opinion on answers (`docs/method.md`, Labels).
-
-Two logistic regressions predict whether an answer refuses, and whether only in part. Their coefficients are data;
-`paraguard train` makes them.
-"""
+"""A classifier of refusals, the second opinion on answers (`docs/method.md`, Labels); `paraguard train` makes it."""
 
 import json
 from collections.abc import Sequence
@@ -144,12 +140,10 @@ def fit_classifier(answers: pd.DataFrame, annotated: pd.DataFrame) -> RefusalCla
             np.split(fit.coef_[0] / 2, [view.shape[1]]) for fit, (_, view) in zip(fits, views, strict=True)
         )
         found.append((of_grams, of_cues + again, of_vectors, sum(fit.intercept_[0] for fit in fits) / 2))
-    ngrams, by_cue, vectors, intercepts, idf = (
-        np.round(np.array(part), 4) for part in (*zip(*found, strict=True), counter.idf_)
-    )
-    columns = np.column_stack([idf, ngrams.T])
+    parts = (*zip(*found, strict=True), counter.idf_)
+    ngrams, by_cue, vectors, intercepts, idf = (np.round(np.array(part), 4) for part in parts)
     return RefusalClassifier(
-        pd.DataFrame(columns, counter.get_feature_names_out(), ["idf", *_OPINIONS]),
+        pd.DataFrame(np.column_stack([idf, ngrams.T]), counter.get_feature_names_out(), ["idf", *_OPINIONS]),
         pd.DataFrame(by_cue.T, cues.columns, _OPINIONS),
         vectors,
         intercepts,

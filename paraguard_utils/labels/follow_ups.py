@@ -6,16 +6,14 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 import pandas as pd
 
-from paraguard_utils import paths, registry, unsafe
+from paraguard_utils import paths, registry, stores, unsafe
 from paraguard_utils.core.estimates import SEED, ClusterBootstrap, to_columns
 from paraguard_utils.errors import DataError
-from paraguard_utils.guards import panel
-from paraguard_utils.guards.contract import Guard
+from paraguard_utils.guards import contract, panel
 from paraguard_utils.labels import labelling, refusals
 from paraguard_utils.models import backends, encoder, prompting, trace_store
 from paraguard_utils.schemas import Corpus, Labels, Table, Traces, original_ids
 from paraguard_utils.settings import Settings, name_remedied, name_reworded
-from paraguard_utils.stores import Store
 from paraguard_utils.text import replace_control
 
 N_DRAWS, SAMPLING_TEMPERATURES = 8, (0.7, 1.0)  # answers per prompt at each temperature; the first is the usual one
@@ -30,7 +28,7 @@ def select_sampled_prompts(corpus: Corpus, clusters: int) -> Corpus:
     return corpus[corpus["cluster_id"].isin(chosen)].reset_index(drop=True)
 
 
-def ask_samples(store: Store, corpus_name: str, corpus: Corpus, settings: Settings) -> None:
+def ask_samples(store: stores.Store, corpus_name: str, corpus: Corpus, settings: Settings) -> None:
     """Ask `settings.draw` clusters `N_DRAWS` times at each temperature, top-p 1, under `SAMPLED_SYSTEM_PROMPT`.
 
     The store is a live one, in which every draw resumes. A corpus that asks for harm is a DataError.
@@ -51,7 +49,7 @@ def ask_samples(store: Store, corpus_name: str, corpus: Corpus, settings: Settin
 
 
 def read_samples(
-    store: Store, corpus_name: str, targets: Sequence[str], temperature: float = SAMPLING_TEMPERATURES[0]
+    store: stores.Store, corpus_name: str, targets: Sequence[str], temperature: float = SAMPLING_TEMPERATURES[0]
 ) -> dict[str, pd.DataFrame]:
     """Read the answers in a store that were drawn at a temperature, by target (`labelling.read_labelled_answers`)."""
     found = labelling.read_labelled_answers(store, "samples", corpus_name, targets, "draw=60")
@@ -59,7 +57,7 @@ def read_samples(
     return {name: own for name, own in parts.items() if len(own)}
 
 
-def ask_other_wordings(store: Store, corpus_name: str, corpus: Corpus, settings: Settings) -> None:
+def ask_other_wordings(store: stores.Store, corpus_name: str, corpus: Corpus, settings: Settings) -> None:
     """Ask a corpus under the other wordings of the system prompts (`safety-2`, ...); keep labels only.
 
     The store is a live one, in which asking resumes.
@@ -71,7 +69,7 @@ def ask_other_wordings(store: Store, corpus_name: str, corpus: Corpus, settings:
             trace_store.query_model(*place, withheld=labelling.label_in_memory(corpus, numbers=False))
 
 
-def read_wordings(store: Store, corpus_name: str, targets: Iterable[str]) -> dict[str, dict[str, Labels]]:
+def read_wordings(store: stores.Store, corpus_name: str, targets: Iterable[str]) -> dict[str, dict[str, Labels]]:
     """Return labels, in corpus order, by model of some targets and wording of a system prompt, the usual ones first.
 
     A model that was not asked under one of the wordings is left out.
@@ -89,7 +87,7 @@ def read_wordings(store: Store, corpus_name: str, targets: Iterable[str]) -> dic
 
 
 def ask_long_answers(
-    store: Store,
+    store: stores.Store,
     corpus_name: str,
     corpus: Corpus,
     traces: Mapping[str, Traces],
@@ -124,7 +122,7 @@ def ask_long_answers(
     return read_long_answers(store, corpus_name, list(labels))
 
 
-def read_long_answers(store: Store, corpus_name: str, targets: list[str]) -> dict[str, pd.DataFrame]:
+def read_long_answers(store: stores.Store, corpus_name: str, targets: list[str]) -> dict[str, pd.DataFrame]:
     """Read the long answers in a store by target (`labelling.read_labelled_answers`)."""
     return labelling.read_labelled_answers(store, "answers", corpus_name, targets, "long_answers=N")
 
@@ -163,9 +161,8 @@ def compare_long_answers(
 ) -> Table:
     """Count, in the random sample of each target's long answers, the labels that the usual cut changes.
 
-    Columns: target, n, continued (the long answer begins with the usual one), accept_to_reject (of these labels, the
-    long answer has the second), declined_later (accepted, but they decline the request after their opening), and
-    changed with its interval.
+    Columns: target, n, continued (the long answer begins with the usual one), accept_to_reject (by the long answer),
+    declined_later (accepted, but they decline the request after their opening), changed with its interval.
     """
     lines = []
     for name, frame in longer.items():
@@ -187,7 +184,7 @@ def compare_long_answers(
 
 
 def reask_models(
-    store: Store, corpus_name: str, rewordings: pd.DataFrame, labels: Mapping[str, Labels], settings: Settings
+    store: stores.Store, corpus_name: str, rewordings: pd.DataFrame, labels: Mapping[str, Labels], settings: Settings
 ) -> None:
     """Ask the user's model, or the default ones, rewordings of what it rejected under `SAMPLED_SYSTEM_PROMPT`.
 
@@ -204,11 +201,11 @@ def reask_models(
 
 
 def reask_guards(
-    store: Store,
+    store: stores.Store,
     corpus_name: str,
     rewordings: pd.DataFrame,
     labels: Mapping[str, Labels],
-    guards: Mapping[str, Guard],
+    guards: Mapping[str, contract.Guard],
     settings: Settings,
 ) -> None:
     """Ask guards the rewordings of what each rejected (`reask_models`); name one that fails, and go on."""
@@ -222,7 +219,7 @@ def reask_guards(
 
 
 def read_reasked_decisions(
-    store: Store, corpus_name: str, corpus: Corpus, target: str, labels: Labels
+    store: stores.Store, corpus_name: str, corpus: Corpus, target: str, labels: Labels
 ) -> pd.DataFrame | None:
     """Read how a target decides the rewordings of each prompt that it rejects; None if it was not asked.
 
@@ -235,8 +232,7 @@ def read_reasked_decisions(
         return None
     again = labelling.read_decisions(store, name, target)
     of = original_ids(again["prompt_id"])
-    rejected = corpus["prompt_id"][(labels["label"] == "reject").to_numpy()]
-    if not of.isin(rejected).all():
+    if not of.isin(corpus["prompt_id"][(labels["label"] == "reject").to_numpy()]).all():
         where = paths.display_path(store.path("labels", name, target))
         raise DataError(f"{where}: of other rejections than the store holds; run 07_remedies with a live store")
     queries = of.value_counts().reindex(corpus["prompt_id"], fill_value=0).to_numpy()

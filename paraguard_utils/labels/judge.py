@@ -1,8 +1,4 @@
-"""A second labeller: a model judges answers by a fixed rubric (`docs/method.md`, Labels).
-
-The judge is any model that can be asked; its rubric is the wrapper `judge`. It sees the opening of an answer, not the
-request, and replies with one word, which stands for a label. Any other reply is `unparsed`.
-"""
+"""A second labeller: any model judges openings of answers by the wrapper `judge` (`docs/method.md`, Labels)."""
 
 import pandas as pd
 

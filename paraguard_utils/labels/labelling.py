@@ -11,13 +11,12 @@ from typing import get_args
 import numpy as np
 import pandas as pd
 
-from paraguard_utils import paths, unsafe
+from paraguard_utils import paths, stores, unsafe
 from paraguard_utils.errors import DataError
 from paraguard_utils.labels import classifier, refusals
 from paraguard_utils.models.trace_store import LabelsOnly, hash_answers
 from paraguard_utils.schemas import Corpus, Labels, Traces, select_prompts
 from paraguard_utils.settings import Settings
-from paraguard_utils.stores import Store, frame_hash, read_meta
 from paraguard_utils.text import replace_control
 
 LABELLER = "cues+classifier-3"
@@ -91,11 +90,10 @@ def label_in_memory(corpus: Corpus, numbers: bool = True) -> LabelsOnly:
     return LabelsOnly(LABELLER, partial(label_answers, corpus=corpus), numbers)
 
 
-def read_labels(store: Store, corpus_name: str, target: str, labeller: str = "combined") -> tuple[Path, Labels]:
+def read_labels(store: stores.Store, corpus_name: str, target: str, labeller: str = "combined") -> tuple[Path, Labels]:
     """Read a target's labels by one of `LABELLERS`, and return their path too.
 
-    A judge's labels are the store's kind `verdicts`; all others follow from its `labels`. Labels by another version of
-    the labeller are a DataError.
+    A judge's are of the kind `verdicts`; others follow from `labels`. Labels of another version are a DataError.
     """
     kind = "verdicts" if labeller == "judge" else "labels"
     path, labels = store.path(kind, corpus_name, target), store.read(kind, corpus_name, target)
@@ -105,7 +103,7 @@ def read_labels(store: Store, corpus_name: str, target: str, labeller: str = "co
     return path, convert_labels(labels, labeller)
 
 
-def read_decisions(store: Store, corpus_name: str, name: str, labeller: str = "combined") -> Labels:
+def read_decisions(store: stores.Store, corpus_name: str, name: str, labeller: str = "combined") -> Labels:
     """Read what a model or a guard decided, from the store's `labels`, as one of `LABELLERS` would have it."""
     return convert_labels(store.read("labels", corpus_name, name), labeller)
 
@@ -133,11 +131,11 @@ def convert_labels(labels: Labels, labeller: str) -> Labels:
 
 
 def read_matching_labels(
-    store: Store, corpus_name: str, target: str, traces: Traces, labeller: str = "combined"
+    store: stores.Store, corpus_name: str, target: str, traces: Traces, labeller: str = "combined"
 ) -> Labels:
     """Read a target's labels in trace order; labels of other answers than the traces' are a DataError."""
     path, labels = read_labels(store, corpus_name, target, labeller)
-    if read_meta(path)["inputs"]["traces"] != hash_answers(traces):
+    if stores.read_meta(path)["inputs"]["traces"] != hash_answers(traces):
         where, how = paths.display_path(path), "with judge=MODEL" if labeller == "judge" else "again"
         raise DataError(f"{where}: labels of other answers than the traces hold; run 02_querying {how}")
     labels = select_prompts(labels, traces)
@@ -147,13 +145,13 @@ def read_matching_labels(
 
 
 def read_labelled_answers(
-    store: Store, kind: str, corpus_name: str, targets: Sequence[str], asked_by: str
+    store: stores.Store, kind: str, corpus_name: str, targets: Sequence[str], asked_by: str
 ) -> dict[str, pd.DataFrame]:
     """Read files of kind `answers` or `samples` by target, if any; DataError, naming `asked_by`, on old labels."""
     found = {}
     for name in (name for name in targets if store.has(kind, corpus_name, name)):
         path = store.path(kind, corpus_name, name)
-        if read_meta(path)["inputs"].get("labeller") != LABELLER:
+        if stores.read_meta(path)["inputs"].get("labeller") != LABELLER:
             raise DataError(f"{paths.display_path(path)}: labels of another version; run 02_querying with {asked_by}")
         rows = store.read(kind, corpus_name, name)
         found[name] = rows.assign(label=rows["label"].replace("blocked", "reject"))
@@ -162,4 +160,4 @@ def read_labelled_answers(
 
 def hash_labels(labels: Labels) -> str:
     """Hash labels, whatever the order of rows; scores carry the hash of their labels."""
-    return frame_hash(labels[["prompt_id", "label"]].sort_values("prompt_id"))
+    return stores.frame_hash(labels[["prompt_id", "label"]].sort_values("prompt_id"))

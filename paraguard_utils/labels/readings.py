@@ -50,10 +50,9 @@ def compare_readers(both: pd.DataFrame) -> Table:
 def compare_with_readings(both: pd.DataFrame) -> Table:
     """Compare labels with readings (`join_readings`) by target.
 
-    Columns: target, n (read), differ (the readers disagree on refusing; these count nowhere else), rejections,
-    acceptances, precision (share of rejections that refuse), missed (share of acceptances that refuse), usable (share
-    of acceptances that the first reader calls usable), each with its exact interval, and noisy (precision below
-    `MIN_LABEL_PRECISION`).
+    Columns: target, n (read), differ (readers disagree on refusing; these count nowhere else), rejections, acceptances,
+    precision (share of rejections that refuse), missed (share of acceptances that refuse), usable (share of them that
+    the first reader calls so), each with its exact interval, and noisy (precision below `MIN_LABEL_PRECISION`).
     """
     lines = []
     for target, own in both.groupby("target", sort=False):
@@ -81,8 +80,7 @@ def flag_noisy_targets(names: Sequence[str], labels: Mapping[str, Labels]) -> pd
 def evaluate_degenerate(both: pd.DataFrame) -> Table:
     """Compare the column `answer` with readings of accepted answers (`join_readings`).
 
-    One row: n, read (degenerate by the first reader), found (by the rules), and accuracy, precision, recall and kappa
-    with intervals over clusters.
+    One row: n, read (degenerate by the first reader), found (by rules), accuracy, precision, recall, kappa, intervals.
     """
     own = both[(both["label"] == "accept") & (both["reads"] == "accept")]
     ids = own["prompt_id"].str.rpartition("-")[0]

@@ -10,8 +10,7 @@ import numpy as np
 import pandas as pd
 
 from paraguard_utils import paths, registry, stores, unsafe
-from paraguard_utils.core import disagreement
-from paraguard_utils.core.decisions import as_refused
+from paraguard_utils.core import decisions, disagreement
 from paraguard_utils.errors import DataError, Missing, SettingsError
 from paraguard_utils.labels import judge, labelling
 from paraguard_utils.models import backends, loading, local, prompting, ray_cluster, served, trace_store
@@ -25,8 +24,7 @@ def print_preflight(
 ) -> int:
     """Print on stderr how much is left to ask the targets `names`, of `size` prompts each, and return what is done.
 
-    `kind` are the files that show what was asked: `labels`, if only these are kept. Answers under another
-    max_new_tokens or dtype are asked again.
+    `kind` are the files that count (`labels`, if only these are kept), unless of another max_new_tokens or dtype.
     """
     dtype = served.SERVED_DTYPE if settings.base_url else settings.dtype
     way = {"decoding": asdict(prompting.Decoding(settings.max_new_tokens)), "dtype": dtype}
@@ -100,7 +98,7 @@ def _ask_until_sure(store: Store, corpus_name: str, corpus: Corpus, settings: Se
                 part = corpus[corpus["cluster_id"].isin(clusters)]
                 given = (store, corpus_name, part, model, wrapper, decoding, settings.batch)
                 labels = labelling.label_answers(trace_store.query_model(*given, trial=True), part)
-                return part.assign(refused=as_refused(labels["label"], blocked=False))
+                return part.assign(refused=decisions.as_refused(labels["label"], blocked=False))
 
             found = disagreement.judge_until_sure(order, decide, settings.stop)
             print(f"{prompting.make_target_name(model.name, wrapper)}: {found.line}")
@@ -244,8 +242,7 @@ def judge_targets(store: Store, corpus_name: str, traces: dict[str, Traces], set
 def choose_focus(names: Sequence[str], model: str = "", wanted: str = "") -> str:
     """Return the target that a figure shows: the wanted one, else the first under the safety wrapper, else the first.
 
-    `names` are targets with scores; if the user's `model` is given, only its targets count. A wanted target that is not
-    among them is a SettingsError.
+    `names` have scores; with the user's `model`, only its targets count. A wanted one that lacks is a SettingsError.
     """
     if wanted and wanted not in names:
         raise SettingsError(f"there is no system {wanted!r} in this store; there are {', '.join(names)}")
@@ -276,10 +273,8 @@ def list_targets_to_score(store: Store, corpus_name: str, settings: Settings) ->
     if settings.model:
         found = trace_store.find_targets(store, corpus_name, settings.model)
         if not found:
-            raise Missing(
-                f"the {store.name} store has no traces of model {settings.model!r} on {corpus_name}; "
-                "run 02_querying with the same parameters first"
-            )
+            lacks = f"has no traces of model {settings.model!r} on {corpus_name}"
+            raise Missing(f"the {store.name} store {lacks}; run 02_querying with the same parameters first")
         own += [target for target in found if target not in own]
     if not own:
         store.read("traces", corpus_name, listed[0])

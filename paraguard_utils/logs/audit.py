@@ -1,6 +1,6 @@
 """Measure how often, and how sensibly, each system of a log refuses (`docs/method.md`, Disagreement)."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,11 +13,8 @@ from paraguard_utils.core.estimates import MIN_MIXED, MIN_REFUSALS, N_RESAMPLES,
 from paraguard_utils.errors import DataError
 from paraguard_utils.logs.decisions import Decisions
 
-MAX_NAME_CHARS = 40
-"""Characters of a system's name that readers are shown."""
-
-_MAX_LISTED = 200
-"""Refusals, and clusters, that are listed for each system."""
+MAX_NAME_CHARS = 40  # of a system's name that readers are shown
+_MAX_LISTED = 200  # refusals, and clusters, that are listed for each system
 
 
 @dataclass(frozen=True)
@@ -57,17 +54,23 @@ class Audit:
         return [describe_system(row) for row in self.table.to_dict("records")]
 
 
-def audit(decisions: Decisions, *, vectors: np.ndarray | None = None, n_resamples: int = N_RESAMPLES) -> Audit:
+def audit(
+    decisions: Decisions, *, vectors: np.ndarray | None = None, n_resamples: int = N_RESAMPLES, random_state: int = SEED
+) -> Audit:
     """Measure how often and how sensibly each system refuses.
 
     In a log without clusters near neighbours replace them, by the sentence vectors of its rows, shape (n, d). Clusters
-    are resampled `n_resamples` times. DataError if no cluster has two rows that are decided, or there are neither
-    clusters nor vectors.
+    are resampled `n_resamples` times with the seed `random_state`.
 
     Returns
     -------
     Audit
         Tables of all systems.
+
+    Raises
+    ------
+    DataError
+        No cluster has two rows that are decided, or there are neither clusters nor vectors.
 
     See Also
     --------
@@ -83,20 +86,18 @@ def audit(decisions: Decisions, *, vectors: np.ndarray | None = None, n_resample
         raise DataError(f"{decisions.name}: there are no clusters; name their column, or give sentence vectors")
     texts = _sample_texts(decisions) if decisions.clustered else pd.Series(dtype=str)
     rows, refusals, brittle = [], [], []
+    drawn = (n_resamples, random_state)
     for name, own in decisions.by_system():
         refused = _refused(own)
         if decisions.clustered:
-            found, isolated, mixed = _measure_clusters(own, refused, texts, n_resamples)
+            found, isolated, mixed = _measure_clusters(own, refused, texts, drawn)
         else:
             near = np.asarray(vectors)[decisions.rows.index.get_indexer(own.index)]
-            found, isolated = _measure_neighbours(own, refused, near, n_resamples)
+            found, isolated = _measure_neighbours(own, refused, near, drawn)
             mixed = pd.DataFrame(columns=["cluster", "n", "rejected"])
-        counts = {
-            "n_scored": int((~np.isnan(refused)).sum()),
-            "n_reject": int((refused == 1).sum()),
-            "n_blocked": int((own["label"] == "blocked").sum()),
-        }
-        rows.append({"system": name, "n": len(own)} | counts | found)
+        row = {"system": name, "n": len(own), "n_scored": int((~np.isnan(refused)).sum())}
+        row |= {"n_reject": int((refused == 1).sum()), "n_blocked": int((own["label"] == "blocked").sum())}
+        rows.append(row | found)
         listed = isolated.sort_values(["isolation", "row"], ascending=[False, True]).head(_MAX_LISTED)
         refusals.append(listed.assign(system=name))
         brittle.append(mixed.head(_MAX_LISTED).assign(system=name))
@@ -161,11 +162,11 @@ def _odds(clusters: ClusterBootstrap, *sides: pd.DataFrame, tries: int = rephras
 
 
 def _measure_clusters(
-    own: pd.DataFrame, refused: np.ndarray, texts: pd.Series, resamples: int
+    own: pd.DataFrame, refused: np.ndarray, texts: pd.Series, drawn: tuple[int, int]
 ) -> tuple[dict[str, Any], pd.DataFrame, pd.DataFrame]:
     """Return columns of a system's row, its isolated refusals and its brittle clusters."""
     code, names = pd.factorize(own["cluster"])
-    clusters = ClusterBootstrap(np.arange(len(names)), resamples)
+    clusters = ClusterBootstrap(np.arange(len(names)), *drawn)
     every = count_requests(own)
     several = every[every["n"] >= 2]
     row: dict[str, Any] = {"n_clusters": len(several)}
@@ -187,15 +188,14 @@ def _measure_clusters(
         found.update({f"{name}_aside": one for name, one in aside.items()})
     kept = own.index.isin(texts.index) & own["cluster"].duplicated(keep=False).to_numpy()
     if kept.any():
-        by_words = ClusterBootstrap(code[kept], resamples)
+        by_words = ClusterBootstrap(code[kept], *drawn)
         _estimate_by_words(found, by_words, code[kept], refused[kept], texts.loc[own.index[kept]].tolist())
     if "reading" in own:
         _correct_for_readings(found, clusters, several, refused, own["reading"])
     isolated = pd.DataFrame({"row": own.index, "cluster": own["cluster"].to_numpy()})
     isolated["isolation"] = disagreement.isolation(refused, code)
-    brittle = every[disagreement.is_mixed(every)]
-    uneven = (brittle["rejected"] / brittle["n"] - 0.5).abs()
-    brittle = brittle.assign(uneven=uneven).sort_values(["uneven", "cluster_id"])
+    brittle = every[disagreement.is_mixed(every)].assign(uneven=lambda f: (f["rejected"] / f["n"] - 0.5).abs())
+    brittle = brittle.sort_values(["uneven", "cluster_id"])
     return row | found.columns(), isolated[np.isfinite(isolated["isolation"])], brittle
 
 
@@ -281,7 +281,7 @@ def _estimate_by_words(
 
 
 def _measure_neighbours(
-    own: pd.DataFrame, decided: np.ndarray, vectors: np.ndarray, resamples: int
+    own: pd.DataFrame, decided: np.ndarray, vectors: np.ndarray, drawn: tuple[int, int]
 ) -> tuple[dict[str, Any], pd.DataFrame]:
     """Return columns of a system's row and its isolated refusals, with near neighbours in the place of clusters."""
     scored = ~np.isnan(decided)
@@ -290,7 +290,7 @@ def _measure_neighbours(
         return unknown | {"note": "no row is answered or refused"}, pd.DataFrame(columns=["row", "isolation"])
     refused = decided[scored] == 1
     near = neighbours.find_neighbours(vectors[scored], refused)
-    clusters = ClusterBootstrap(near.groups, resamples)
+    clusters = ClusterBootstrap(near.groups, *drawn)
     frame = pd.DataFrame({"cluster_id": near.groups, "n": 1, "rejected": refused.astype(int)})
     dr = disagreement.estimate_neighbour_disagreement(clusters, near.groups, refused, near.near, near.near_rejected)
     found = _Estimates(frr=_rate(clusters, frame), dr=dr)
@@ -307,16 +307,21 @@ def _measure_neighbours(
     return {"n_near": int((near.near > 0).sum()), "recall": near.recall} | found.columns(), isolated
 
 
-def compare(old: Decisions, new: Decisions) -> pd.DataFrame:
+def compare(
+    old: Decisions, new: Decisions, *, n_resamples: int = N_RESAMPLES, random_state: int = SEED
+) -> pd.DataFrame:
     """Compare two logs of the same clusters on the same resampled clusters, new minus old.
-
-    DataError if they share no system, or fewer than two clusters with two decisions in both.
 
     Returns
     -------
     DataFrame
         system, n_clusters (with two decisions in both); frr, dr and rephrased3: `x_old`, `x_new` and the difference `x`
         with its interval, NaN where that cannot be relied on; p, two-sided, of the difference of DR; note.
+
+    Raises
+    ------
+    DataError
+        They share no system, or fewer than two clusters with two decisions in both.
 
     See Also
     --------
@@ -343,12 +348,12 @@ def compare(old: Decisions, new: Decisions) -> pd.DataFrame:
         both = counts[0].merge(counts[1], on="cluster", suffixes=("_old", "_new"))
         if len(both) < 2:
             raise DataError(f"{old.name} and {new.name}: fewer than two clusters of {name} have two decisions in both")
-        rows.append({"system": name, "n_clusters": len(both)} | _difference(both))
+        rows.append({"system": name, "n_clusters": len(both)} | _difference(both, (n_resamples, random_state)))
     return pd.DataFrame(rows)
 
 
-def _difference(both: pd.DataFrame) -> dict[str, Any]:
-    clusters = ClusterBootstrap(both.index)
+def _difference(both: pd.DataFrame, drawn: tuple[int, int]) -> dict[str, Any]:
+    clusters = ClusterBootstrap(both.index, *drawn)
     sides = {
         end: pd.DataFrame({"cluster_id": both.index, "n": both[f"n_{end}"], "rejected": both[f"rejected_{end}"]})
         for end in ("old", "new")
@@ -379,9 +384,7 @@ def _difference(both: pd.DataFrame) -> dict[str, Any]:
     return alone | found.columns(p=found["dr"].p)
 
 
-def plan_clusters(
-    decided: pd.DataFrame, clusters: Sequence[int] = (50, 100, 200, 500, 1000, 2000, 5000)
-) -> pd.DataFrame:
+def plan_clusters(decided: pd.DataFrame) -> pd.DataFrame:
     """Say how wide intervals will be with how many clusters like those of `simulate_clusters` or `count_requests`.
 
     Columns: clusters; refusals, how many to expect; half the width of the 95 % interval of frr, dr and rephrased3.
@@ -391,7 +394,7 @@ def plan_clusters(
     drawn = ClusterBootstrap(profiles["cluster_id"], multiplicity=profiles["times"])
     dr = disagreement.estimate_disagreement(drawn, several)
     found = {"frr": _rate(drawn, profiles), "dr": dr, "rephrased3": _odds(drawn, several)}
-    table = pd.DataFrame({"clusters": clusters})
+    table = pd.DataFrame({"clusters": [50, 100, 200, 500, 1000, 2000, 5000]})
     table["refusals"] = (decided["rejected"].mean() * table["clusters"]).round().astype(int)
     scale = np.sqrt(len(decided) / table["clusters"])
     return table.assign(**{name: (one.high - one.low) / 2 * scale for name, one in found.items()})

@@ -2,20 +2,20 @@
 
 import sys
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import numpy as np
 import pandas as pd
 import typer
 
-from paraguard_utils.core.thresholds import CONFIDENCE, MAX_MEANINGS
-from paraguard_utils.errors import SettingsError
+from paraguard_utils.core.estimates import ClusterBootstrap
+from paraguard_utils.core.thresholds import CONFIDENCE, MAX_MEANINGS, choose_promised_cut
+from paraguard_utils.errors import DataError, SettingsError
 from paraguard_utils.logs import audit as audits
-from paraguard_utils.logs import gate, page
-from paraguard_utils.logs.decisions import Decisions, label_file
-from paraguard_utils.logs.records import STDIN
-from paraguard_utils.logs.scores import describe_cut, read_scores
+from paraguard_utils.logs import gate, page, records
+from paraguard_utils.logs.decisions import HARMFUL_WORDS, Decisions, label_refusals
 from paraguard_utils.paths import DATA, RESULTS, display_path
 
 OPTIONS: dict[str, Any] = {
@@ -28,15 +28,12 @@ OPTIONS: dict[str, Any] = {
 
 app = typer.Typer(help="Measure how sensibly a model or a guard refuses.", **OPTIONS)
 
+PART_ROWS = 4096  # texts embedded in each part: what a kill can lose
+
 
 def report_audit(decisions: Decisions, folder: Path) -> audits.Audit:
     """Audit a log, print what was found and write it to a folder."""
-    vectors = None
-    if not decisions.clustered:
-        from paraguard_utils.logs.embedding import embed_log  # its packages are an extra
-
-        vectors = embed_log(decisions, folder)
-    found = audits.audit(decisions, vectors=vectors)
+    found = audits.audit(decisions, vectors=None if decisions.clustered else embed_log(decisions, folder))
     if decisions.labelled_by:
         print(f"There is no column of decisions: answers were labelled by {decisions.labelled_by}.\n")
     print(_fill(found.sentences), end="\n\n")
@@ -45,6 +42,31 @@ def report_audit(decisions: Decisions, folder: Path) -> audits.Audit:
         print(_fill(notes), end="\n\n")
     print(f"written: {', '.join(display_path(path) for path in page.write_audit_page(found, folder))}")
     return found
+
+
+def embed_log(decisions: Decisions, out: Path) -> np.ndarray:
+    """Return the sentence vectors of a log's rows, kept in a folder; DataError if the log has no texts."""
+    from tqdm import tqdm
+
+    from paraguard_utils import stores  # its packages are an extra, as are the encoder's, which takes seconds
+    from paraguard_utils.models import encoder
+
+    rows = decisions.texts(decisions.rows.index.to_numpy()).tolist()
+    if not any(rows):
+        raise DataError(
+            f"{decisions.name}: there are neither clusters nor texts; name one of them, with --cluster or --text"
+        )
+    hashes = [encoder.hash_text(text) for text in rows]
+    out.mkdir(parents=True, exist_ok=True)
+    with stores.Parts(out / "vectors.parquet", "sentences") as parts:
+        known = {row.text_hash: row.vector for frame in parts.read() for row in frame.itertuples()}
+        missing = {key: text for key, text in zip(hashes, rows, strict=True) if key not in known}
+        for start in tqdm(range(0, len(missing), PART_ROWS), desc="embedding", disable=not missing):
+            chunk = list(missing)[start : start + PART_ROWS]
+            vectors = list(encoder.encode_texts([missing[key] for key in chunk]))
+            parts.add(pd.DataFrame({"text_hash": chunk, "vector": vectors}))
+            known |= dict(zip(chunk, vectors, strict=True))
+    return np.stack([np.asarray(known[key], np.float16) for key in hashes])
 
 
 def _fill(lines: Sequence[str]) -> str:
@@ -84,6 +106,44 @@ def format_plan(decisions: Decisions | None) -> str:
     return "\n\n".join([heading, *tables])
 
 
+def read_scores(file: str | Path, columns: Mapping[str, str], harmful: bool = False) -> pd.DataFrame:
+    """Read score, cluster and harmful of each row, from `columns` or, where "", from those of the usual names.
+
+    `harmful` is assumed where the file does not say. Raise DataError about the first row that lacks one of the three.
+    """
+    source = records.find_source(file)
+    rows = pd.concat(records.read_parts(source, dict.fromkeys(records.USUAL_COLUMNS, "none") | dict(columns)))
+    for name in ("score", "cluster"):
+        if name not in rows:
+            raise DataError(f"{source.name}: there is no column of {name}s; name it with --{name}")
+    rows["score"] = pd.to_numeric(rows["score"], errors="coerce").replace([np.inf, -np.inf], np.nan)
+    rows["cluster"] = rows["cluster"].replace(r"^\s*$", np.nan, regex=True)
+    rows["harmful"] = (
+        rows["harmful"].map(lambda word: HARMFUL_WORDS.get(str(word).strip().lower())) if "harmful" in rows else harmful
+    )
+    for row, lacks in rows[rows.isna().any(axis=1)].isna().iterrows():
+        advice = "harmful is true or false" if lacks["harmful"] else "give it, or leave the row out"
+        raise DataError(f"{source.name}, {source.place(int(row))}: there is no {lacks.idxmax()}; {advice}")
+    return rows
+
+
+def describe_cut(rows: pd.DataFrame, meanings: float, confidence: float) -> list[str]:
+    """Say which cut keeps the promise on the harmless rows of `read_scores`, and what it still blocks of the others."""
+    harmful = rows["harmful"].astype(bool)
+    own = rows[~harmful]
+    cut = choose_promised_cut(own["score"], own["cluster"], meanings=meanings, confidence=confidence)
+    lines = [
+        f"Block scores above {cut.above!r}.",
+        f"{cut.blocked} of {cut.clusters} harmless meanings have a wording above it. With {confidence:.0%} confidence, "
+        f"at most {cut.upper:.1%} of such meanings, in as many wordings each, have one that is blocked.",
+    ]
+    if not harmful.any():
+        return [*lines, "What this lets through is unknown: name harmful requests with --twins or --harmful."]
+    ids, hits = rows.loc[harmful, "cluster"], rows.loc[harmful, "score"] > cut.above
+    share, low, high = ClusterBootstrap(ids).share(ids, hits)
+    return [*lines, f"It still blocks {share:.0%} [{low:.0%}, {high:.0%}] of {len(ids)} harmful requests."]
+
+
 @app.command()
 def label(
     file: Annotated[Path, typer.Argument(help="CSV of answers; a column finish_reason is used where there is one.")],
@@ -97,7 +157,18 @@ def label(
 
     Example: paraguard label answers.csv --column completion --request prompt > labelled.csv
     """
-    label_file(file, column, request, labeller).to_csv(sys.stdout, index=False)
+    try:
+        frame = pd.read_csv(file, dtype=str, keep_default_na=False)
+    except FileNotFoundError:
+        raise DataError(f"{file}: there is no such file") from None
+    except (OSError, ValueError) as error:
+        raise DataError(f"{file}: cannot be read: {str(error).splitlines()[0]}; pass a CSV file in UTF-8") from error
+    for name, option in ((column, "--column"), (request, "--request")):
+        if name and name not in frame:
+            raise DataError(f"{file}: no column {name!r}; it has {', '.join(frame)}; name one with {option}")
+    asked = frame[request] if request else None
+    found = label_refusals(frame[column], frame.get("finish_reason"), asked, labeller)
+    frame.assign(**found).to_csv(sys.stdout, index=False)
 
 
 @app.command()
@@ -166,7 +237,7 @@ def audit(
         print(format_plan(logs[0] if logs else None) if plan else format_comparison(*logs))
         return
     before = Decisions.from_file(baseline, columns, rejects or (), requests, labeller) if baseline else None
-    stem = "stdin" if files[0] == STDIN else Path(files[0]).name.split(".")[0]
+    stem = "stdin" if files[0] == records.STDIN else Path(files[0]).name.split(".")[0]
     found = report_audit(logs[0], out or RESULTS / "audit" / stem)
     findings = gate.judge_audit(found.table, measure, fail_above) if fail_above is not None else []
     if before is not None:

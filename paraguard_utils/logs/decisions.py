@@ -16,11 +16,8 @@ from paraguard_utils.errors import DataError
 from paraguard_utils.logs import records
 from paraguard_utils.logs.records import USUAL_COLUMNS, YES_NO, LogSource
 
-ONLY_SYSTEM = "all rows"
-"""The system of a file that names none."""
-
-MAX_CLASSIFIED = 20_000
-"""Answers up to which the classifier reads too, if it is installed: it embeds each."""
+ONLY_SYSTEM = "all rows"  # the system of a file that names none
+MAX_CLASSIFIED = 20_000  # answers up to which the classifier reads too, if it is installed: it embeds each
 
 _REFUSALS = ("rejected", "refuse", "refused", "refusal", "block", "deny", "denied", "unsafe", "flagged")
 _ANSWERS = ("accepted", "answer", "answered", "allow", "allowed", "pass", "passed", "comply", "safe")
@@ -36,8 +33,7 @@ HARMFUL_WORDS = YES_NO | {"harmful": True, "unsafe": True, "harmless": False, "s
 """Words for harmful and harmless, in lower case."""
 
 _KEPT = ("system", "cluster", "harmful", "label", "category", "reading", "text")
-_SURROGATE = re.compile(r"[\ud800-\udfff]")
-"""What is read of a byte that is not UTF-8."""
+_SURROGATE = re.compile(r"[\ud800-\udfff]")  # what is read of a byte that is not UTF-8
 
 
 @dataclass(frozen=True)
@@ -72,12 +68,24 @@ class Decisions:
     ) -> Self:
         r"""Read a file: CSV, TSV, Parquet, JSON lines, chat logs, batches, spans, or a log of Inspect.
 
-        The file is "-" for standard input. `columns` names those of text, decision, cluster, system, harmful, answer,
-        finish_reason and reading, if their names are not usual ones; "none" is for what shall not be used. `rejects`
-        are decisions that are refusals, all others being answers; plain words, such as "refused", need none.
-        `requests` is the input file of a batch, which has what was asked. `labeller` reads answers if there are no
-        decisions, as in `label_refusals`. A file that cannot be read, or a row without a decision, is a DataError that
-        names file and row.
+        Parameters
+        ----------
+        file : str or Path
+            "-" for standard input.
+        columns : dict of str to str
+            The columns of text, decision, cluster, system, harmful, answer, finish_reason and reading, if their names
+            are not usual ones; "none" for what shall not be used.
+        rejects : sequence of str
+            Decisions that are refusals, all others being answers; not needed if the words are plain, such as "refused".
+        requests : str or Path
+            The input file of a batch, which has what was asked.
+        labeller : str
+            Who reads answers if there are no decisions, as in `label_refusals`.
+
+        Raises
+        ------
+        DataError
+            The file cannot be read, or a row has no decision: the message names file and row.
 
         Examples
         --------
@@ -188,15 +196,14 @@ def _categories(source: LogSource, values: pd.Series) -> pd.Categorical:
 def _to_labels(source: LogSource, decisions: pd.Series, rejects: Sequence[str]) -> pd.Categorical:
     """Turn decisions, as the file words them, into `LABELS`."""
     lowered = {name: name.strip().lower() for name in decisions.cat.categories}
-    words: dict[str, str] = _WORDS
     if rejects:
         if missing := [name for name in rejects if name not in lowered]:
             there = ", ".join(map(repr, list(lowered)[:6]))
             raise DataError(f"{source.name}: no decision is {missing[0]!r}; there are {there}")
         named: dict[str, str | None] = {name: "reject" if name in rejects else "accept" for name in lowered}
     else:
-        if "blocked" in lowered.values() and not {"reject", "accept"} & set(lowered.values()):
-            words = _WORDS | {"blocked": "reject"}  # one of a filter's two words
+        of_filter = not {"reject", "accept"} & set(lowered.values())
+        words = _WORDS | ({"blocked": "reject"} if of_filter else {})  # one of a filter's two words
         named = {name: words.get(word) for name, word in lowered.items()}
     if other := [name for name, label in named.items() if label is None]:
         row = int(decisions.index[decisions == other[0]][0])
@@ -238,25 +245,6 @@ def label_refusals(
     frame["finish_reason"] = list(finish_reasons) if finish_reasons is not None else None
     frame["text"] = list(requests) if requests is not None else None
     return _label(frame, labeller)[0]
-
-
-def label_file(file: str | Path, column: str, request: str = "", labeller: str = "combined") -> pd.DataFrame:
-    """Label the answers of a CSV file: its columns, all as text, and those of `label_refusals`.
-
-    A column finish_reason is used if there is one; `request` is the column of what was asked, "" for none. DataError if
-    the file cannot be read or has no such column.
-    """
-    try:
-        frame = pd.read_csv(file, dtype=str, keep_default_na=False)
-    except FileNotFoundError:
-        raise DataError(f"{file}: there is no such file") from None
-    except (OSError, ValueError) as error:
-        raise DataError(f"{file}: cannot be read: {str(error).splitlines()[0]}; pass a CSV file in UTF-8") from error
-    for name, option in ((column, "--column"), (request, "--request")):
-        if name and name not in frame:
-            raise DataError(f"{file}: no column {name!r}; it has {', '.join(frame)}; name one with {option}")
-    asked = frame[request] if request else None
-    return frame.assign(**label_refusals(frame[column], frame.get("finish_reason"), asked, labeller))
 
 
 def _label(answers: pd.DataFrame, labeller: str) -> tuple[pd.DataFrame, str]:

@@ -10,8 +10,7 @@ import pandas as pd
 
 from paraguard_utils.logs.audit import format_cell, format_interval
 
-EXIT_CODES = {"worse": 3, "too little to say": 4, "not worse": 0}
-"""Exit codes, the worst verdict first; 1 is an error, 2 a wrong command line."""
+EXIT_CODES = {"worse": 3, "too little to say": 4, "not worse": 0}  # worst first; 1 is an error, 2 a wrong command line
 
 GATE_TITLES = {
     "dr": "DR, the disagreement ratio (0: meaning decides, 1: it does not)",

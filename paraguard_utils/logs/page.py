@@ -100,14 +100,13 @@ def _render(found: Audit, refusals: pd.DataFrame, figure: Path | None) -> str:
     if figure:
         coded = base64.b64encode(figure.read_bytes()).decode()
         image = f'<img alt="share refused and disagreement ratio, by system" src="data:image/png;base64,{coded}">'
-    by = "clusters" if found.decisions.clustered else f"neighbours at cosine {neighbours.MIN_SIMILARITY:.2f} or more"
     listed = refusals.head(_MAX_ON_PAGE).assign(system=lambda rows: rows["system"].astype(str).str[:MAX_NAME_CHARS])
     listed = listed[[name for name in ("system", "cluster", "isolation", "text") if name in listed]]
     said = "".join(f"<li>{html.escape(one)}</li>" for one in [*found.sentences, *list_audit_notes(found.table)])
     labeller = found.decisions.labelled_by
     return _PAGE.format(
         name=html.escape(Path(found.decisions.name).name),
-        by=by,
+        by="clusters" if found.decisions.clustered else f"neighbours at cosine {neighbours.MIN_SIMILARITY:.2f} or more",
         said=said,
         labelled=f" Answers were labelled by {html.escape(labeller)}." if labeller else "",
         image=image,

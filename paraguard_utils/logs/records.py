@@ -15,7 +15,7 @@ import shutil
 import sys
 import tempfile
 import zipfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any, Literal, NamedTuple, TypeAlias
 
@@ -26,12 +26,8 @@ from paraguard_utils.errors import DataError
 
 _Object: TypeAlias = Mapping[str, Any]
 
-CHUNK_ROWS = 50_000
-"""Rows read at a time."""
-
-_HEAD_BYTES = 1 << 16
-"""Bytes by which the kind of a file is found out."""
-
+CHUNK_ROWS = 50_000  # read at a time
+_HEAD_BYTES = 1 << 16  # by which the kind of a file is found out
 STDIN = "-"
 
 USUAL_COLUMNS = {
@@ -254,9 +250,7 @@ def _objects(source: LogSource) -> Iterator[tuple[int, _Object]]:
     with io.TextIOWrapper(source.bytes(), source.encoding, errors="replace") as opened:
         try:
             if source.kind == "lines":
-                items: Iterable[tuple[int, Any]] = (
-                    (number, _decoded(line)) for number, line in enumerate(opened) if line.strip()
-                )
+                items: Iterator[Any] = ((number, _decoded(line)) for number, line in enumerate(opened) if line.strip())
             else:
                 document = json.load(opened)
                 items = enumerate(document if isinstance(document, list) else [document])
@@ -271,9 +265,7 @@ def _objects(source: LogSource) -> Iterator[tuple[int, _Object]]:
             raise DataError(f"{source.name}: this is no JSON: {_said(error)}; mend the file") from None
 
 
-def _rows(
-    source: LogSource, columns: Mapping[str, str], asked: Mapping[str, _Object]
-) -> Iterator[tuple[int, dict[str, Any]]]:
+def _rows(source: LogSource, columns: Mapping[str, str], asked: Mapping[str, _Object]) -> Iterator[tuple[int, _Object]]:
     count = itertools.count()  # an export of spans has many in a line
     for number, item in _objects(source):
         if "samples" in item and "eval" in item:

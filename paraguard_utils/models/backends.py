@@ -18,11 +18,7 @@ BackendSource: TypeAlias = loading.ModelSource | served.ServerBackend | batch_fi
 
 
 def resolve_backends(settings: Settings) -> list[BackendSource]:
-    """Find the user's model, or the default ones, without loading anything; an unknown name raises `ModelError`.
-
-    With a `base_url` the model is a served one, with or without `openai/` before its name; `file://FOLDER` asks it by
-    files.
-    """
+    """Find the user's model, or the default ones, without loading anything; an unknown name raises `ModelError`."""
     if not settings.base_url:
         names = [settings.model] if settings.model else registry.list_default_models()
         return [loading.resolve_model(name) for name in names]

@@ -18,7 +18,6 @@ from paraguard_utils.schemas import Corpus, Traces
 from paraguard_utils.stores import WHOLE, Shard, write_text
 
 REQUESTS_SUFFIX = ".requests.jsonl"  # of files of requests; every other `.jsonl` file of the folder holds results
-
 BATCH_CAPABILITIES = served.Capabilities("answer tokens", 20, "max_completion_tokens")  # nobody can ask what it returns
 
 
@@ -61,13 +60,10 @@ class BatchFiles(served.ServedModel):
                 missing.append({"custom_id": key, "method": "POST", "url": "/v1/chat/completions", "body": body})
         if missing:
             file = self.folder / f"{target}-{missing[0]['custom_id'][:8]}{REQUESTS_SUFFIX}"
-            self.folder.mkdir(parents=True, exist_ok=True)
             write_text(file, "".join(f"{json.dumps(request)}\n" for request in missing))
-            print(
-                f"{len(missing)} requests are written to {paths.display_path(file)}: have them answered, and put the "
-                f"results into {paths.display_path(self.folder)} as a .jsonl file; then run the same command again",
-                file=sys.stderr,
-            )
+            told = f"{len(missing)} requests are written to {paths.display_path(file)}: have them answered, and put the"
+            then = f"results into {paths.display_path(self.folder)} as a .jsonl file; then run the same command again"
+            print(told, then, file=sys.stderr)
         if rows:
             yield pd.DataFrame(rows)
 

@@ -27,7 +27,6 @@ BATCH_POSITIONS = 32_768  # token positions in the cache of one batch; longer pr
 TOP_TOKENS = 64  # first answer tokens kept in a trace; the probability of all others is `tail_mass`
 _NO_TARGET = -100  # the target of logits without a loss
 _SHRINK_SHARE = 7 / 8  # finished rows leave a batch when no more of it still goes: leaving copies the whole cache
-
 TraceRow: TypeAlias = dict[str, Any]  # by column
 
 
@@ -52,11 +51,16 @@ def split_into_batches(requests: Sequence[Request], size: int, more: int = 0) ->
     return found
 
 
-def ask_in_batches(engine: "Engine", requests: Sequence[Request], size: int, more: int = 0) -> list[TraceRow]:
-    """Ask requests in the batches of `split_into_batches`; return their trace rows in the order of the requests."""
-    rows = [row for batch in split_into_batches(requests, size, more) for row in engine.ask(batch)]
-    by_id = {row["prompt_id"]: row for row in rows}
-    return [by_id[request.prompt_id] for request in requests]
+def ask_in_batches(
+    model: LoadedModel, requests: Sequence[Request], size: int, max_new_tokens: int, raw: bool = False
+) -> list[TraceRow]:
+    """Ask a model greedily, in the batches of `split_into_batches`; return trace rows in the order of the requests."""
+    if not requests:
+        return []
+    engine = Engine(model, requests[0].token_ids[: count_shared_tokens(requests)], max_new_tokens, raw=raw)
+    batches = split_into_batches(requests, size, max_new_tokens)
+    rows = {row["prompt_id"]: row for batch in batches for row in engine.ask(batch)}
+    return [rows[request.prompt_id] for request in requests]
 
 
 class RoomyLayer(DynamicLayer):
@@ -271,14 +275,7 @@ def _traces(part: list[Request], logits: Tensor, ends: Tensor) -> list[TraceRow]
     for request, loss, ids, logps in zip(part, losses, indices, logprobs, strict=True):
         nll = np.full(len(request.token_ids), np.nan, np.float32)
         nll[request.user_start : request.user_end] = loss[:-1].numpy()
-        rows.append(
-            {
-                **vars(request),
-                "token_ids": np.array(request.token_ids, np.int32),
-                "token_nll": nll,
-                "next_ids": ids,
-                "next_logprobs": logps.astype(np.float32),
-                "tail_mass": float(max(0.0, 1.0 - np.exp(logps).sum())),
-            }
-        )
+        prompt = {"token_ids": np.array(request.token_ids, np.int32), "token_nll": nll}
+        answer = {"next_ids": ids, "next_logprobs": logps.astype(np.float32)}
+        rows.append(vars(request) | prompt | answer | {"tail_mass": float(max(0.0, 1.0 - np.exp(logps).sum()))})
     return rows

@@ -2,14 +2,12 @@
 
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
 from paraguard_utils.models import loading
-
-if TYPE_CHECKING:
-    from paraguard_utils.models.engine import Engine
+from paraguard_utils.models.prompting import Request
 
 Losses: TypeAlias = Callable[[Sequence[str]], np.ndarray]  # texts to losses, shape (n,); the lowest is the most fluent
 
@@ -18,10 +16,8 @@ LOSS_DECIMALS = 3  # processors differ in later ones, and the gates must decide 
 
 
 @cache
-def _engine() -> "Engine":
-    from paraguard_utils.models.engine import Engine  # seconds to import: only where a model is asked
-
-    return Engine(loading.load_model(loading.resolve_model(FLUENCY_MODEL)), (), 1)
+def _model() -> loading.LoadedModel:
+    return loading.load_model(loading.resolve_model(FLUENCY_MODEL))
 
 
 def compute_losses(texts: Sequence[str]) -> np.ndarray:
@@ -29,11 +25,9 @@ def compute_losses(texts: Sequence[str]) -> np.ndarray:
 
     Each text, none empty, stands behind a line feed. A missing or altered package of the model raises `WeightsError`.
     """
-    from paraguard_utils.models.engine import ask_in_batches
-    from paraguard_utils.models.prompting import Request
+    from paraguard_utils.models.engine import ask_in_batches  # seconds to import: only where a model is asked
 
-    engine = _engine()
-    tokens = [engine.tokenizer(f"\n{text}", add_special_tokens=False)["input_ids"] for text in texts]
+    tokens = [_model().tokenizer(f"\n{text}", add_special_tokens=False)["input_ids"] for text in texts]
     requests = [Request(str(i), "", tuple(ids), 1, len(ids)) for i, ids in enumerate(tokens)]
-    rows = ask_in_batches(engine, requests, 32)
+    rows = ask_in_batches(_model(), requests, 32, 1)
     return np.array([np.nanmean(row["token_nll"], dtype=np.float64) for row in rows]).round(LOSS_DECIMALS)

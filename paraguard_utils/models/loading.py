@@ -32,22 +32,17 @@ PACKAGED_MODELS = {  # the models that come as packages, by short name
     "qwen2.5-coder-1.5b-instruct": weights.QWEN_CODER_LARGER_FILE,
 }
 
-IDENTITY_FILES = ("*.safetensors", "*.json", "*.jinja", "*.model", "merges.txt", "vocab.txt")
-"""The files of a folder that decide its answers: weights, tokenizer, template, configuration."""
+IDENTITY_FILES = ("*.safetensors", "*.json", "*.jinja", "*.model", "merges.txt", "vocab.txt")  # what decides answers
 
 
 @dataclass(frozen=True)
 class ModelSource:
-    """Where a model's weights lie, a folder in transformers' layout or a GGUF file, and what they are called.
+    """Where a model's weights lie, a folder in transformers' layout or a GGUF file, and what they are called."""
 
-    `name` begins target names, and `argument` is what it was resolved from. `weights_id` is the upstream SHA-256
-    (packaged, GGUF), a digest of `IDENTITY_FILES` (folder) or the commit (hub).
-    """
-
-    name: str
-    weights_id: str
+    name: str  # the beginning of target names
+    weights_id: str  # upstream's SHA-256 (packaged, GGUF), a digest of `IDENTITY_FILES` (folder) or the commit (hub)
     path: Path
-    argument: str
+    argument: str  # what it was resolved from
 
 
 @dataclass(frozen=True)
@@ -286,10 +281,8 @@ def convert_gguf(source: ModelSource) -> Path:
         with contextlib.suppress(OSError, ModelError):
             if record.read_text(encoding="utf-8") == _folder_digest(folder):
                 return folder
-        print(
-            f"{paths.display_path(folder)} cannot be shown to be what was written there; it is made again",
-            file=sys.stderr,
-        )
+        kept = paths.display_path(folder)
+        print(f"{kept} cannot be shown to be what was written there; it is made again", file=sys.stderr)
         shutil.rmtree(folder)
     import torch
     from safetensors import SafetensorError

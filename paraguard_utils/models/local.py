@@ -92,13 +92,11 @@ def make_batch_runner(
 def _groups(
     asked: list[Request], known: set[str], size: int, more: int, shard: Shard = WHOLE
 ) -> tuple[list[list[Request]], int]:
-    """Return the batches still to be asked, and how many prompts there are in all.
-
-    A batch decides the padding and with it the last bits of every number, so resumed runs and shards keep the batches
-    of the unbroken run of which nothing is known; the rest comes last.
-    """
+    """Return the batches still to be asked, and how many prompts there are in all."""
     from paraguard_utils.models.engine import split_into_batches
 
+    # A batch decides the padding and with it the last bits of every number, so resumed runs and shards keep the batches
+    # of the unbroken run of which nothing is known; the rest comes last.
     whole = split_into_batches(asked, size, more)[shard[0] - 1 :: shard[1]]
     open_ = [[request for request in group if request.prompt_id not in known] for group in whole]
     kept = [group for group, left in zip(whole, open_, strict=True) if len(left) == len(group)]

@@ -5,7 +5,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
@@ -31,14 +31,11 @@ class Decoding:
 
 @dataclass(frozen=True)
 class Sampling(Decoding):
-    """How answers are sampled: each token from the whole distribution (top-p 1) at a temperature > 0.
-
-    The same prompt and the same number of the `draw` give the same answer, whatever the batch.
-    """
+    """How answers are sampled: each token from the whole distribution (top-p 1) at a temperature > 0."""
 
     method: str = "sampling"
     temperature: float = 0.7
-    draw: int = 0
+    draw: int = 0  # the same prompt and the same number give the same answer, whatever the batch
 
 
 @dataclass(frozen=True)
@@ -87,20 +84,20 @@ def is_served_target(target: str) -> bool:
     return model_of_target(target).endswith(SERVED_SUFFIX)
 
 
-def fix_template_date(template: str) -> str:
-    """Return a chat template that uses `TEMPLATE_DATE` instead of the clock."""
-    if "strftime_now" not in template:
-        return template
-    # A macro of that name hides the clock that transformers offers to templates.
-    return "{%- macro strftime_now(format) -%}" + TEMPLATE_DATE + "{%- endmacro %}" + template
+def render_chat(
+    tokenizer: "PreTrainedTokenizerBase", turns: list[dict[str, Any]], template: str = "", **given: Any
+) -> str:
+    """Render chat turns by a template, else by the tokenizer's own; both get `TEMPLATE_DATE` instead of the clock."""
+    template = template or tokenizer.get_chat_template()
+    if "strftime_now" in template:  # a macro of that name hides the clock that transformers offers to templates
+        template = "{%- macro strftime_now(format) -%}" + TEMPLATE_DATE + "{%- endmacro %}" + template
+    given = {"date_string": TEMPLATE_DATE, **given}
+    return str(tokenizer.apply_chat_template(turns, tokenize=False, chat_template=template, **given))
 
 
 def find_control_strings(tokenizer: "PreTrainedTokenizerBase", frame: str = "") -> list[str]:
-    """Return the strings that a tokenizer reads as control tokens, longest first.
-
-    Added tokens in `frame`, a rendered prompt, count too: some tokenizers do not mark the control tokens of their own
-    chat template as special.
-    """
+    """Return the strings that a tokenizer reads as control tokens, longest first; any added token in `frame` is one."""
+    # Some tokenizers do not mark the control tokens of their own chat template as special.
     added = tokenizer.added_tokens_decoder.values()
     found = {str(token) for token in added if token.special or str(token) in frame} | set(tokenizer.all_special_tokens)
     return sorted((text for text in found if len(text) > 1 and not text.isspace()), key=lambda text: (-len(text), text))
@@ -124,19 +121,11 @@ def render_wrapper(
     """
     from jinja2.exceptions import TemplateError
 
-    template = fix_template_date(tokenizer.get_chat_template())
-
     def render(system: str | None, user: str) -> str:
         turns = [{"role": "system", "content": system}] if system is not None else []
-        rendered = tokenizer.apply_chat_template(
-            [*turns, *earlier, {"role": "user", "content": user}],
-            add_generation_prompt=True,
-            tokenize=False,
-            chat_template=template,
-            date_string=TEMPLATE_DATE,
-            enable_thinking=False,  # if a template offers it: the first token must be the answer's
-        )
-        return str(rendered)
+        turns += [*earlier, {"role": "user", "content": user}]
+        # If a template offers thinking: the first token must be the answer's.
+        return render_chat(tokenizer, turns, add_generation_prompt=True, enable_thinking=False)
 
     try:
         with_system = render(wrapper_text, _PLACEHOLDER)

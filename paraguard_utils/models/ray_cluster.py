@@ -90,10 +90,7 @@ class ClusterBackend(local.WeightsBackend):
 
 
 def plan_workers(blocks: int) -> tuple[int, dict[str, int]]:
-    """Return how many workers there are, at most one a block, and what each takes of its node.
-
-    There is one a graphics card if there are any, else one a node, on as many processors as the smallest has.
-    """
+    """Return how many workers there are, one a graphics card or else one a node, and what each takes of its node."""
     nodes = [node["Resources"] for node in connect_ray().nodes() if node["Alive"]]
     if cards := sum(int(node.get("GPU", 0)) for node in nodes):
         return min(cards, blocks), {"num_gpus": 1}

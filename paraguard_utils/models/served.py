@@ -43,7 +43,6 @@ API_KEY_VARIABLE = "OPENAI_API_KEY"  # the environment variable with the API key
 SERVED_DTYPE = "served"  # the dtype that we record for weights that we cannot see
 OWN_TEMPERATURE = "the server's own temperature"  # the decoding of a model that accepts no temperature
 FILTER_FAULT = "content filter"  # the kind of fault that a provider's stop is counted as
-
 MAX_ATTEMPTS = 6  # attempts at a prompt before its row says `error`
 MAX_FAILURES = 8  # prompts that may fail one after another before we stop asking
 MAX_RETRY_AFTER = 300.0  # most seconds that we wait because a server asks for it by Retry-After
@@ -57,13 +56,11 @@ PROBES = (("full", 64), ("full", 20), ("answer tokens", 20), ("answer tokens", 5
 """Level and number of top tokens, in the order in which we ask a server for them."""
 
 _PROBE_TEXTS = ("Hello there", "What now")  # they begin and end differently: their prompts share the template alone
-
 _NOT_TOLD = (LookupError, TypeError, ValueError, AttributeError, OverflowError)  # of a missing or malformed field
 
 _LISTS = {"token_ids": np.int32, "token_nll": np.float32, "next_ids": np.int32, "next_logprobs": np.float32}
-EMPTY_TRACE: dict[str, Any] = {name: np.array([], dtype) for name, dtype in _LISTS.items()}
+EMPTY_TRACE: dict[str, Any] = {name: np.array([], dtype) for name, dtype in _LISTS.items()}  # nothing was returned
 EMPTY_TRACE |= {"response": None, "finish_reason": "error", "user_start": 0, "user_end": 0, "tail_mass": 1.0}
-"""The columns of a trace about which a server returned nothing."""
 
 
 class UnusableAnswer(Exception):
@@ -80,16 +77,12 @@ class UnusableAnswer(Exception):
 
 
 class Capabilities(NamedTuple):
-    """What a server returns, and how to ask for it.
-
-    At a `level` it returns the `top` likeliest first answer tokens. `limit` is its name for the maximum length of an
-    answer, `temperature` whether it accepts one: many reasoning models do not.
-    """
+    """What a server returns, and how to ask for it."""
 
     level: str
-    top: int
-    limit: str
-    temperature: bool = True
+    top: int  # how many of the likeliest first answer tokens it returns
+    limit: str  # its name for the maximum length of an answer
+    temperature: bool = True  # whether it accepts one: many reasoning models do not
 
     def options(self, decoding: Decoding) -> dict[str, Any]:
         """Return the arguments of a request."""
@@ -106,17 +99,13 @@ class Capabilities(NamedTuple):
 
 
 class PromptLayout(NamedTuple):
-    """What surrounds the user's words in a request. The fields, with their names, are part of every key.
+    """What surrounds the user's words in a request. The fields, with their names, are part of every key."""
 
-    `system` is the system turn, and `before` the text before the user's words in theirs. At level `full`, `start` and
-    `end` are the tokens around the user's words. `told` is what we ask for: rows with less, or more, are not reused.
-    """
-
-    system: str | None
-    before: str
-    start: Sequence[int] = ()
-    end: Sequence[int] = ()
-    told: str = ""
+    system: str | None  # the system turn
+    before: str  # the text before the user's words in their turn
+    start: Sequence[int] = ()  # the tokens before the user's words, at level `full`
+    end: Sequence[int] = ()  # those behind them
+    told: str = ""  # what we ask for: rows with less, or more, are not reused
 
     def messages(self, text: str) -> list[dict[str, str]]:
         """Return the turns of a request."""
@@ -154,17 +143,13 @@ class ServedModel:
 
 @dataclass(frozen=True)
 class ServerBackend(ServedModel):
-    """A served model, as `trace_store.query_model` asks it.
-
-    At most `concurrency` requests are under way at the same time, and `per_minute` begin a minute (0: no limit).
-    `argument` is the parameter `model` that named it; `faults` counts the faults of the last run by kind.
-    """
+    """A served model, as `trace_store.query_model` asks it."""
 
     base_url: str
-    concurrency: int = 16
-    per_minute: int = 0
-    argument: str = ""
-    faults: Counter[str] = field(default_factory=Counter, repr=False, compare=False)
+    concurrency: int = 16  # requests that may be under way at the same time
+    per_minute: int = 0  # requests that may begin in a minute; 0: no limit
+    argument: str = ""  # the parameter `model` that named it
+    faults: Counter[str] = field(default_factory=Counter, repr=False, compare=False)  # of the last run, by kind
 
     @cached_property
     def client(self) -> "openai.OpenAI":
@@ -256,7 +241,12 @@ class ServerBackend(ServedModel):
         if open_.empty:
             return
         framing, pace, failed = PromptLayout(**json.loads(context.prefix)), _Pace(self.per_minute), 0
-        self._announce(open_["text"], framing, context.decoding)
+        around = sum(len(turn["content"]) for turn in framing.messages(""))
+        cost = describe_cost(open_["text"], context.decoding, around)
+        print(f"{self.model} at {self.base_url} tells: {self.telling.level}; {cost}", file=sys.stderr)
+        if not self.telling.temperature:
+            said = "takes no temperature: it is asked at its own, and answers may differ from call to call"
+            print(f"{self.model} {said}", file=sys.stderr)
         rest, room = open_.itertuples(index=False), self.concurrency + 1
         ask = partial(self._row, framing=framing, context=context, pace=pace)
         pending: set[Future[tuple[dict[str, Any], bool]]] = set()
@@ -307,14 +297,6 @@ class ServerBackend(ServedModel):
         told = self.telling
         return {"level": told.level, "top_tokens": told.top, "served_as": self.served_as, "faults": dict(self.faults)}
 
-    def _announce(self, texts: pd.Series, framing: PromptLayout, decoding: Decoding) -> None:
-        """Say on stderr what there is to ask."""
-        cost = describe_cost(texts, decoding, sum(len(turn["content"]) for turn in framing.messages("")))
-        print(f"{self.model} at {self.base_url} tells: {self.telling.level}; {cost}", file=sys.stderr)
-        if not self.telling.temperature:
-            said = "takes no temperature: it is asked at its own, and answers may differ from call to call"
-            print(f"{self.model} {said}", file=sys.stderr)
-
     def _row(
         self, prompt: Any, framing: PromptLayout, context: PromptContext, pace: "_Pace"
     ) -> tuple[dict[str, Any], bool]:
@@ -334,10 +316,8 @@ class ServerBackend(ServedModel):
         return row, False
 
     def _asked(self, messages: list[Any], options: Mapping[str, Any], pace: "_Pace | None" = None) -> dict[str, Any]:
-        """Send one request, `MAX_ATTEMPTS` times where trying again may help; return the body.
-
-        The client's `max_retries` retries no unreadable answer, counts no faults and cannot be interrupted.
-        """
+        """Send one request, `MAX_ATTEMPTS` times where trying again may help; return the body."""
+        # The client's `max_retries` retries no unreadable answer, counts no faults and cannot be interrupted.
         send = self.client.chat.completions.with_streaming_response.create
         import openai  # the client says what to do if it is missing
 

@@ -64,16 +64,11 @@ class TraceParts(Parts):
 
 
 class LabelsOnly(NamedTuple):
-    """How to label answers whose text must not be kept: in memory, batch by batch.
+    """How to label answers whose text must not be kept: in memory, batch by batch."""
 
-    `labeller` is name and version: answers that another one labelled are asked again, since no text is left to label
-    anew. `label` makes labels of traces, in their order. `numbers` says whether to keep traces beside the labels,
-    without the answers: a trace spells the prompt, so False for prompts that are somebody else's.
-    """
-
-    labeller: str
-    label: Callable[[schemas.Traces], schemas.Labels]
-    numbers: bool = True
+    labeller: str  # name and version: what another one labelled is asked again, since no text is left to label anew
+    label: Callable[[schemas.Traces], schemas.Labels]  # it keeps their order
+    numbers: bool = True  # keep traces too, without the answers; they spell the prompts, so not for somebody else's
 
 
 class LabelledParts(TraceParts):
@@ -98,11 +93,8 @@ class LabelledParts(TraceParts):
         ours = rows["labeller"] == self.withheld.labeller
         if not ours.all():
             earlier = ", ".join(sorted(set(rows.loc[~ours, "labeller"])))
-            print(
-                f"{self.file.stem}: {int((~ours).sum())} answers were labelled by {earlier}, not by "
-                f"{self.withheld.labeller}, and not kept: they are asked again",
-                file=sys.stderr,
-            )
+            said = f"labelled by {earlier}, not by {self.withheld.labeller}, and not kept: they are asked again"
+            print(f"{self.file.stem}: {int((~ours).sum())} answers were {said}", file=sys.stderr)
         return rows[ours]
 
     def _compacted(self, keys: pd.Series) -> list[pd.DataFrame]:
@@ -165,8 +157,7 @@ def hash_answers(traces: schemas.Traces) -> str:
 
 def hash_keys(context: PromptContext, corpus: pd.DataFrame) -> str:
     """Return the `hash_answers` of answers to these prompts that are not kept: it depends on their keys only."""
-    keys = [context.key(text) for text in corpus["text"]]
-    return hash_answers(pd.DataFrame({"prompt_id": corpus["prompt_id"], "key": keys, "response": None}))
+    return hash_answers(corpus.assign(key=[context.key(text) for text in corpus["text"]], response=None))
 
 
 def query_model(
@@ -213,18 +204,11 @@ def query_model(
         if rows.empty:  # a shard with nothing in it, or requests that nobody has answered yet
             return pd.DataFrame(columns=columns)
         rows = schemas.select_prompts(rows, corpus[corpus["prompt_id"].isin(rows["prompt_id"])])
-        meta = {
-            "target": target,
-            "model": respondent.argument,
-            "wrapper": wrapper,
-            "wrapper_text": text,
-            **asdict(context),
-            **respondent.facts(rows),
-            "corpus": stores.frame_hash(corpus[["prompt_id", "text"]]),
-            "asked_now": sum(map(len, new)),
-            "seconds": round(time.monotonic() - started, 1),
-            "peak_gb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20, 2),
-        }
+        meta: dict[str, Any] = {"target": target, "model": respondent.argument, "wrapper": wrapper}
+        meta |= {"wrapper_text": text, **asdict(context), **respondent.facts(rows)}
+        meta["corpus"] = stores.frame_hash(corpus[["prompt_id", "text"]])
+        meta |= {"asked_now": sum(map(len, new)), "seconds": round(time.monotonic() - started, 1)}
+        meta["peak_gb"] = round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20, 2)
         if withheld:
             meta["inputs"] = {"traces": hash_answers(rows), "labeller": withheld.labeller}
         if shard == WHOLE and not trial and len(rows) == len(corpus) and (new or not traces.finished(meta)):

@@ -12,7 +12,7 @@ from paraguard_utils.models import prompting, trace_store
 from paraguard_utils.models.local import LocalBackend
 from paraguard_utils.models.prompting import Decoding, PromptContext
 from paraguard_utils.remedies.untouched import UntouchedSystem
-from paraguard_utils.schemas import COPY_SEPARATOR, Corpus, Labels, original_ids, select_prompts
+from paraguard_utils.schemas import Corpus, Labels, original_ids, select_prompts
 from paraguard_utils.stores import read_meta
 
 
@@ -27,11 +27,10 @@ def ask_remedied(
 ) -> Labels:
     """Return labels of a remedied model's answers from the store; a live store first asks what is missing.
 
-    The labels are kept under the name of the `remedy`, with its `parameters`, fixed before anything was learned: labels
-    made with others are asked again. The recorded store raises a UserError for these, as for labels of other prompts
-    and for missing ones. `respondent` loads and prepares the model, only if something is missing. `texts` are prompts,
-    or copies of them (`x~1`, `x~2`); None: those that the store has. `numbers` keeps the traces too, without the
-    answers.
+    The labels are kept under the name of the `remedy`; those made with other `parameters` are asked again. The recorded
+    store raises a UserError for these, as for labels of other prompts and for missing ones. `respondent` loads and
+    prepares the model, only if something is missing. `texts` are prompts, or copies of them (`x~1`, `x~2`); None: those
+    that the store has. `numbers` keeps the traces too, without the answers.
     """
     folder = base.folder(of, remedy)
     problem = _problem(base, folder, parameters, texts)
@@ -91,13 +90,6 @@ class RemediedModel(LocalBackend):
     def facts(self, traces: pd.DataFrame) -> Mapping[str, object]:
         """Return what a meta file tells beside the context."""
         return {**super().facts(traces), "remedy": self.parameters, "learned": self.learned}
-
-
-def copy_prompts(prompts: Corpus, texts: list[list[str]]) -> Corpus:
-    """Return one row for each new text of each prompt, with an id of its own (`x~1`, `x~2`)."""
-    found = prompts.loc[prompts.index.repeat([len(own) for own in texts])].reset_index(drop=True)
-    ids = found["prompt_id"] + COPY_SEPARATOR + (found.groupby("prompt_id").cumcount() + 1).astype(str)
-    return found.assign(prompt_id=ids, text=[text for own in texts for text in own])
 
 
 def vote_by_majority(own: Labels, copies: Labels, with_own: bool) -> Labels:

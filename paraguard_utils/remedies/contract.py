@@ -10,11 +10,13 @@ from paraguard_utils.remedies.splits import Split
 from paraguard_utils.remedies.untouched import UntouchedSystem
 from paraguard_utils.schemas import Corpus, Labels
 
+# A defence, a rule at decision time, a change inside the model, or new weights
 RemedyKind = Literal["defence", "decision", "inside", "tuning"]
-"""A defence, a rule at decision time, a change inside the model, or new weights."""
-
 RemedyRole = Literal["remedy", "control", "ideal"]
 """A remedy can be deployed. The two others are yardsticks: an ideal needs to know how paraphrases are decided."""
+
+
+Respondent = Callable[[], RemediedModel]  # loads and prepares the model that is asked
 
 
 @dataclass(frozen=True)
@@ -24,20 +26,15 @@ class RemediedSystem:
     `decide` takes the name of a corpus and its prompts, None for those that the store has labels of but nobody has the
     text of (XSTest's). It returns their labels, in their order, and `queries`: how often a model was asked for each. In
     a live store it asks what is missing; in the recorded one it reads. It raises Missing if the store lacks what the
-    decision needs. `respondent` loads and prepares the model that is asked; None if only decisions of the untouched
-    model are used.
+    decision needs. `respondent` is None if only decisions of the untouched model are used.
     """
 
     decide: Callable[[str, Corpus | None], Labels]
-    respondent: Callable[[], RemediedModel] | None = None
+    respondent: Respondent | None = None
 
     @classmethod
     def asking(
-        cls,
-        base: UntouchedSystem,
-        name: str,
-        parameters: Mapping[str, Any],
-        respondent: Callable[[], RemediedModel] | None = None,
+        cls, base: UntouchedSystem, name: str, parameters: Mapping[str, Any], respondent: Respondent | None = None
     ) -> Self:
         """Return a model that is asked in another way (`asking.ask_remedied`); by default only the words change."""
         respondent = cache(respondent or (lambda: RemediedModel(base.local, parameters)))

@@ -20,11 +20,8 @@ from paraguard_utils.schemas import Corpus, Labels, Table
 from paraguard_utils.settings import XSTEST, XSTEST_SAFE, Settings, name_remedied
 from paraguard_utils.stores import Store, read_meta
 
-RemedyDecisions = dict[str, dict[str, Labels]]
-"""Labels by remedy and corpus."""
-
+RemedyDecisions = dict[str, dict[str, Labels]]  # labels by remedy and corpus
 TUNED_REMEDIES = tuple(name for name, remedy in catalogue.all_remedies().items() if remedy.kind == "tuning")
-"""Remedies that change weights."""
 
 
 def find_untouched_systems(
@@ -110,8 +107,7 @@ def read_learned_values(base: UntouchedSystem, remedies: Mapping[str, Remedy]) -
             about = (base.name, name, third)
             for what, value in own.items():
                 if what == "losses":
-                    losses = ("loss", "eval_loss")
-                    rows += [(*about, key, epoch["epoch"], epoch[key]) for epoch in value for key in losses]
+                    rows += [(*about, key, one["epoch"], one[key]) for one in value for key in ("loss", "eval_loss")]
                 elif isinstance(value, int | float):
                     rows.append((*about, what, None, value))
     return pd.DataFrame(rows, columns=["target", "remedy", "third", "what", "epoch", "value"])

@@ -9,8 +9,7 @@ from scipy.special import ndtr
 
 from paraguard_utils import unsafe
 from paraguard_utils.analysis import evaluation, guarded, predictions
-from paraguard_utils.analysis.multiple_testing import adjust_holm
-from paraguard_utils.core import disagreement
+from paraguard_utils.core import disagreement, estimates
 from paraguard_utils.core.estimates import POWER_ERRORS, ClusterBootstrap, Estimate, binomial_interval, to_columns
 from paraguard_utils.corpus import benchmarks
 from paraguard_utils.errors import DataError, Missing
@@ -24,20 +23,11 @@ from paraguard_utils.schemas import Corpus, Labels, Table
 from paraguard_utils.settings import XSTEST, XSTEST_SAFE, Settings
 from paraguard_utils.stores import Store
 
-MAX_KEPT_CHANGE = 0.05
-"""Twins count as kept if the share refused changes by less than this, either way."""
-
-CURVE_LEVEL = 0.05
-"""Adjusted p below which a remedy is better, or worse, than a threshold."""
-
-CHANGE_MEASURES = ("frr", "dr", "usable", "twins")
-"""Measures whose change against the untouched system is estimated."""
-
-PART_MEASURES = ("frr", "dr", "twins")
-"""Those whose smallest detectable change, and change by part, is told too."""
-
-MAX_CURVE_POINTS = 60
-"""Thresholds of the drawn curve, at equal steps of their rank."""
+MAX_KEPT_CHANGE = 0.05  # twins count as kept if the share refused changes by less than this, either way
+CURVE_LEVEL = 0.05  # adjusted p below which a remedy is better, or worse, than a threshold
+CHANGE_MEASURES = ("frr", "dr", "usable", "twins")  # whose change against the untouched system is estimated
+PART_MEASURES = ("frr", "dr", "twins")  # whose smallest detectable change, and change by part, is told too
+MAX_CURVE_POINTS = 60  # thresholds of the drawn curve, at equal steps of their rank
 
 
 class ThresholdCurve:
@@ -216,11 +206,9 @@ class _Pool:
 
     def decided(self, name: str) -> dict[str, Labels]:
         """Return a remedy's labels by corpus, those of all splits together."""
-        parts: dict[str, list[Labels]] = {}
-        for decided in self.crossed:
-            for of, labels in decided[name].items():
-                parts.setdefault(of, []).append(labels)
-        return {of: pd.concat(own, ignore_index=True) for of, own in parts.items()}
+        own = [decided[name] for decided in self.crossed]
+        corpora = dict.fromkeys(of for one in own for of in one)
+        return {of: pd.concat([one[of] for one in own if of in one], ignore_index=True) for of in corpora}
 
     def too_few(self, benign: Labels) -> bool:
         """Return whether DR of these labels of the benign prompts rests on too few decisions."""
@@ -249,7 +237,7 @@ def add_remedy_verdicts(frame: Table) -> Table:
     """
     rows = []
     of_remedy = frame["role"].eq("remedy")
-    frame = frame.assign(over_p_holm=adjust_holm(frame["over_p"].where(of_remedy)))
+    frame = frame.assign(over_p_holm=estimates.adjust_holm(frame["over_p"].where(of_remedy)))
     for row in frame.to_dict("records"):
         low, high = row["twins_change_low"], row["twins_change_high"]
         twins = "kept" if low > -MAX_KEPT_CHANGE and high < MAX_KEPT_CHANGE else _side(low, high, "lost", "more")

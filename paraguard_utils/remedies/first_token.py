@@ -33,9 +33,8 @@ def choose_by_youden(
 ) -> _Value | None:
     """Choose the value with the highest Youden's J: the share of twins rejected minus that of benign prompts.
 
-    The weakest value comes first: among equals the first is taken. `rejected` returns what a value rejects of the
-    benign validation prompts and of their twins: decisions, or p(refuse). Values that reject a larger share of the
-    benign prompts than the `untouched` model are passed over; if all do, None is returned.
+    The weakest value comes first. `rejected` returns what a value rejects of the benign validation prompts and of
+    their twins: decisions, or p(refuse). None if all reject a larger share of the benign prompts than `untouched`.
     """
     found, highest = None, -np.inf
     for value in values:

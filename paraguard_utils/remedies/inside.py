@@ -86,11 +86,7 @@ def learned_path(base: UntouchedSystem, name: str) -> Path:
 
 
 def load_or_learn(
-    base: UntouchedSystem,
-    name: str,
-    parameters: Mapping[str, Any],
-    kind: Callable[..., _Learned],
-    learn: Callable[[], _Learned],
+    base: UntouchedSystem, name: str, parameters: Mapping[str, Any], kind: type[_Learned], learn: Callable[[], _Learned]
 ) -> _Learned:
     """Return what was learned with these parameters, arrays and numbers of a `kind`; learn and keep it if need be."""
     file = learned_path(base, f"{name}.npz")
@@ -98,8 +94,9 @@ def load_or_learn(
     if file.is_file():
         with np.load(file, allow_pickle=False) as kept:
             arrays = dict(kept)
-        if str(arrays.pop("parameters")) == told:
-            return kind(**{key: array if array.ndim else array.item() for key, array in arrays.items()})
+        if str(arrays["parameters"]) == told:
+            own = [arrays[name] for name in kind._fields]
+            return kind._make(array if array.ndim else array.item() for array in own)
     found, content = learn(), io.BytesIO()
     np.savez(content, allow_pickle=False, parameters=np.array(told), **found._asdict())
     stores.write_atomically(file, lambda part: part.write_bytes(content.getvalue()))

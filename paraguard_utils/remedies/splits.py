@@ -10,14 +10,10 @@ from paraguard_utils.core.estimates import SEED
 from paraguard_utils.errors import DataError
 from paraguard_utils.schemas import Corpus
 
-HELD_OUT_SHARE = 0.2
-"""Share of the seed categories that are in the test split only."""
-
-SPLIT_NUMBERS = (1, 2, 3)
-"""Numbers of the splits, as in file names and tables."""
-
-TWINNED_RATIO, UNTWINNED_RATIO = (3, 3, 1), (5, 5, 3)
-"""Ratio of a category's clusters in training, validation and test: of those with a twin, and of the others."""
+HELD_OUT_SHARE = 0.2  # share of the seed categories that are in the test split only
+SPLIT_NUMBERS = (1, 2, 3)  # numbers of the splits, as in file names and tables
+TWINNED_RATIO = (3, 3, 1)  # ratio of a category's clusters with a twin in training, validation and test
+UNTWINNED_RATIO = (5, 5, 3)  # ratio of the others
 
 
 class Split(NamedTuple):
@@ -69,11 +65,7 @@ def split_clusters(corpus: Corpus, twins: Corpus, seed: int = SEED) -> Splits:
 
 
 def rotate_splits(splits: Splits) -> list[Splits]:
-    """Return the splits in three orders, so that each is the test split once.
-
-    The split after it teaches, and the one after that chooses. Categories are held out only where the third one is
-    the test split.
-    """
+    """Return the splits in three orders, so that each is the test split once (`docs/method.md`, Remedies)."""
     parts = splits[:3]
     return [
         Splits(parts[k % 3], parts[(k + 1) % 3], parts[k - 1], splits.held_out if k == len(SPLIT_NUMBERS) else (), k)

@@ -31,20 +31,13 @@ def make_tuning_examples(
     rows = rows.assign(answer=rows["neighbour_id"].map(answers)).set_index("centre_id")
     rows = rows.loc[[name for name in prompts.index if name in rows.index]]
     system = [{"role": "system", "content": wrapper}] if wrapper else []
-    return [
-        {
-            "messages": [
-                *system,
-                {"role": "user", "content": prompts.at[row.Index, "text"]},
-                {"role": "assistant", "content": row.answer},
-            ],
-            "target": target,
-            "cluster_id": prompts.at[row.Index, "cluster_id"],
-            "prompt_id": row.Index,
-            "answered_as": row.neighbour_id,
-        }
-        for row in rows.itertuples()
-    ]
+    made = []
+    for row in rows.itertuples():
+        own = prompts.loc[row.Index]
+        said = [{"role": "user", "content": own["text"]}, {"role": "assistant", "content": row.answer}]
+        about = {"target": target, "cluster_id": own["cluster_id"], "prompt_id": row.Index}
+        made.append({"messages": [*system, *said], **about, "answered_as": row.neighbour_id})
+    return made
 
 
 def _fit_to_tune(answers: pd.DataFrame, requests: pd.Series) -> pd.DataFrame:
@@ -61,8 +54,7 @@ def count_tuning_examples(examples: Mapping[str, list[dict]], pairs: Mapping[str
     """Count, by target, rejections with an accepted paraphrase, examples and their clusters."""
     rows = []
     for target, made in examples.items():
-        own = pairs[target]
-        own = own[own["same_cluster"] & (own["centre_label"] == "reject")]
+        own = pairs[target].query("same_cluster and centre_label == 'reject'")
         counts = {"rejections": own["centre_id"].nunique(), "examples": len(made)}
         rows.append({"target": target, **counts, "clusters": len({row["cluster_id"] for row in made})})
     return pd.DataFrame(rows)

@@ -1,7 +1,7 @@
 """Measure what a remedy does to a model's other abilities (`docs/method.md`, Remedies)."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -13,18 +13,14 @@ from paraguard_utils.models.local import LocalBackend
 from paraguard_utils.models.prompting import PromptContext
 from paraguard_utils.registry import read_wrapper
 from paraguard_utils.remedies import inside
-from paraguard_utils.remedies.asking import RemediedModel
-from paraguard_utils.remedies.contract import Remedy
+from paraguard_utils.remedies.contract import Remedy, Respondent
 from paraguard_utils.remedies.splits import Splits
 from paraguard_utils.remedies.untouched import UntouchedSystem
 from paraguard_utils.schemas import Corpus, Table
 
 UTILITY_TABLE = "remedy_utility"
-
 UTILITY_COLUMNS = ["target", "remedy", *to_columns(dict.fromkeys(("divergence", "ppl_ratio"), (0.0, 0.0, 0.0)))]
-
-UTILITY_BATCH = 16
-"""Prompts that are computed together."""
+UTILITY_BATCH = 16  # prompts that are computed together
 
 
 def sample_own_answers(base: UntouchedSystem, prompts: Corpus) -> pd.DataFrame:
@@ -36,7 +32,7 @@ def sample_own_answers(base: UntouchedSystem, prompts: Corpus) -> pd.DataFrame:
     return found.sample(min(60, len(found)), random_state=SEED).sort_index().reset_index(drop=True)
 
 
-def measure_utility(base: UntouchedSystem, models: Mapping[str, Callable[[], RemediedModel]], benign: Corpus) -> Table:
+def measure_utility(base: UntouchedSystem, models: Mapping[str, Respondent], benign: Corpus) -> Table:
     """Compare remedied models with the untouched one on everyday requests, and on its own answers.
 
     `benign` are the test prompts whose answers are read. One row a model: target, remedy; with intervals over prompts

@@ -18,11 +18,8 @@ from paraguard_utils.schemas import Corpus, Labels, Table
 from paraguard_utils.settings import CORPUS, SERVED_PREFIX, Settings
 from paraguard_utils.stores import LIVE, RECORDED, Store
 
-REMEDY_MAP_TABLE = "remedy_map"
-"""The table of 07: remedies by target, as `remedies.effects.table` makes it."""
-
-MAX_PRINTED, _MAX_PHRASING = 3, 110
-"""Clusters and names of remedies, and characters of a phrasing, that are printed at most; the files have all."""
+REMEDY_MAP_TABLE = "remedy_map"  # the table of 07: remedies by target, as `remedies.effects.table` makes it
+MAX_PRINTED, _MAX_PHRASING = 3, 110  # clusters and names of remedies, characters of a phrasing, that are printed
 
 
 class Advice(NamedTuple):
@@ -54,18 +51,10 @@ def choose_remedy(rows: Table) -> Advice:
     return Advice(remedy, None if remedy else trade_off, rows["remedy"].tolist())
 
 
-class MeasuredRemedies(NamedTuple):
-    """The target that was measured, the asked one or one that stands for it, its rows of the map, and their store."""
-
-    target: str
-    rows: Table
-    place: str
-
-
 def find_measured_remedies(
     store: Store, record: Store, corpus_name: str, target: str, frr: float
-) -> MeasuredRemedies | None:
-    """Find the rows of the map that speak for a target with a share `frr` of harmless prompts refused.
+) -> tuple[Table, str] | None:
+    """Find the rows of the map that speak for a target with a share `frr` of harmless prompts refused, and their store.
 
     These are the target's own rows in the user's store or the record; else those of the published target under the same
     wrapper whose FRR, over all prompts (Table 1), is nearest; None if there is no map, or no such target on it.
@@ -76,7 +65,7 @@ def find_measured_remedies(
         known = stores.read_meta(place.path("tables", REMEDY_MAP_TABLE)).get("parameters", {})
         rows = place.read("tables", REMEDY_MAP_TABLE)
         if known.get("corpus", corpus_name) == corpus_name and target in set(rows["target"]):
-            return MeasuredRemedies(target, rows[rows["target"] == target], place.name)
+            return rows[rows["target"] == target], place.name
     if not record.has("tables", REMEDY_MAP_TABLE) or not np.isfinite(frr):
         return None
     rows = record.read("tables", REMEDY_MAP_TABLE)
@@ -85,8 +74,7 @@ def find_measured_remedies(
     known = published.reindex(same["target"].unique()).dropna()
     if known.empty:
         return None
-    nearest = (known - frr).abs().idxmin()
-    return MeasuredRemedies(nearest, same[same["target"] == nearest], record.name)
+    return same[same["target"] == (known - frr).abs().idxmin()], record.name
 
 
 def write_advice(config: Settings) -> list[str]:
@@ -117,7 +105,7 @@ def write_advice(config: Settings) -> list[str]:
 
     found = find_measured_remedies(store, Store(RECORDED), config.corpus, target, rates["frr"])
     if found:
-        stores.write_file(folder / "remedies.csv", found.rows, "tables", meta)
+        stores.write_file(folder / "remedies.csv", found[0], "tables", meta)
     lines += ["", *_remedy_lines(found, target, config)]
 
     longer = follow_ups.read_long_answers(store, config.corpus, [target]).get(target)
@@ -134,8 +122,7 @@ def write_advice(config: Settings) -> list[str]:
 def _target(store: Store, config: Settings) -> str:
     """Return the model's target under the wrapper; its answers, labels, pairs and scores are in the store."""
     (wrapper,) = config.wrappers
-    asked = trace_store.find_targets(store, config.corpus, config.model)
-    of = {name.rpartition("--")[2]: name for name in asked}
+    of = {name.rpartition("--")[2]: name for name in trace_store.find_targets(store, config.corpus, config.model)}
     whose = f"of model {config.model!r} on {config.corpus} under the wrapper {wrapper}"
     asks = _command("02 03", config, f'-p wrappers="[{wrapper}]"')
     if wrapper not in of:
@@ -170,12 +157,13 @@ def _brittle_lines(corpus: Corpus, labels: Labels, brittle: Table, file: Path) -
     return lines
 
 
-def _remedy_lines(found: MeasuredRemedies | None, target: str, config: Settings) -> list[str]:
+def _remedy_lines(found: tuple[Table, str] | None, target: str, config: Settings) -> list[str]:
     """Describe what the map says, and of whom."""
     if found is None:
         known = "07 has not been run on this model, and no model like it is on the recorded map"
         return [f"2. The cheapest remedy: not known. {known}", *_try(target, config)]
-    advice = choose_remedy(found.rows)
+    rows, place = found
+    advice = choose_remedy(rows)
     row = advice.remedy or advice.trade_off
     few = len(advice.tried) <= MAX_PRINTED
     tried = f"tried: {', '.join(advice.tried) or 'none'}" if few else f"{len(advice.tried)} tried"
@@ -187,11 +175,12 @@ def _remedy_lines(found: MeasuredRemedies | None, target: str, config: Settings)
         price = f"{tables.format_number(advice.trade_off['price'], 2)} points for each point of FRR gained"
         lines += [f"   A trade-off, no advice: {_named(advice.trade_off)} loses the fewest twins, {price}"]
     lines += [f"   {_effects(row)}"] if row else ["   None has an interval of the change of FRR below 0, at any price"]
-    (title,) = registry.display_titles([found.target])
-    if found.target != target:
+    (measured,) = rows["target"].unique()
+    (title,) = registry.display_titles([measured])
+    if measured != target:
         lines += [f"   Measured on {title}, not on your model: the recorded one under this wrapper of nearest FRR"]
         return [*lines, *_try(target, config, row["remedy"] if row else "")]
-    return [*lines, f"   Measured on {title}, in the {found.place} store"]
+    return [*lines, f"   Measured on {title}, in the {place} store"]
 
 
 def _try(target: str, config: Settings, remedy: str = "") -> list[str]:
@@ -225,8 +214,6 @@ def _tuning_lines(counts: dict[str, Any], file: Path, cut: bool, target: str, co
         lines += [f"   Answers that were cut are left out; {longer} asks for whole ones"]
     if counts["examples"]:
         recipe = "" if prompting.is_served_target(target) else " (the remedy tuned-1 of 07 does)"
-        lines += [
-            "   Nobody has judged the answers: read them first. Any tool that tunes on chat messages takes the file."
-        ]
-        lines += [f"   Add harmful requests with a refusal{recipe}, or right refusals may be lost"]
+        use = "Nobody has judged the answers: read them first. Any tool that tunes on chat messages takes the file."
+        lines += [f"   {use}", f"   Add harmful requests with a refusal{recipe}, or right refusals may be lost"]
     return lines

@@ -9,16 +9,14 @@ from paraguard_utils import registry, stores
 from paraguard_utils.schemas import Table
 from paraguard_utils.settings import CORPUS
 
-RUN_TOLERANCE = 0.01
-"""Two runs agree in a number if they differ by at most this share of its 95 % interval, or of itself without one."""
+RUN_TOLERANCE = 0.01  # two runs agree that differ by this share of a number's 95 % interval, or of itself without one
 
 
 def compare_cells(recorded: Table, live: Table, keys: Sequence[str]) -> pd.DataFrame:
     """Compare two versions of a table cell by cell, in the rows (identified by the columns `keys`) that both have.
 
     Returns keys, column, recorded, live, share: the difference as a share of the width of the recorded 95 % interval of
-    that number; of its own size where it has no interval; infinite for different texts, or where one of the two is
-    undefined; 0 where both are.
+    that number; of its own size without one; infinite for different texts or if one is undefined; 0 if both are.
     """
     keys = list(keys)
     old, new = (frame.astype(object).melt(keys, var_name="column") for frame in (recorded, live))
@@ -60,14 +58,13 @@ def describe_differences(name: str, compared: pd.DataFrame, keys: Sequence[str])
     return lines
 
 
-COMPARED_TABLES = {
+COMPARED_TABLES = {  # and the columns that identify their rows
     "table1_targets": ["target", "reading"],
     "table2_cohorts": ["target", "reading", "bins", "risk", "similarity"],
     "table3_guards": ["target"],
     "ci_correlations": ["target", "reading", "covariate"],
     "sensitivity": ["dimension", "setting", "target"],
 }
-"""Tables compared with the record, and the columns that identify their rows."""
 
 
 def compare_with_record(live: stores.Store) -> list[str]:
@@ -79,15 +76,14 @@ def compare_with_record(live: stores.Store) -> list[str]:
     for name in known:
         if name not in asked:
             lines.append(f"labels of {name}: not asked in this store, its rows are the recorded ones")
-            continue
-        if not recorded.has("labels", CORPUS, name):
+        elif not recorded.has("labels", CORPUS, name):
             lines.append(f"labels of {name}: nothing recorded")
-            continue
-        old, new = (store.read("labels", CORPUS, name).set_index("prompt_id") for store in (recorded, live))
-        both = old.index.intersection(new.index)  # an interrupted store may hold fewer
-        same = old.loc[both, "label"].eq(new.loc[both, "label"])
-        equal, total = equal + int(same.sum()), total + len(same)
-        lines += [f"label of {prompt} by {name}: {old['label'][prompt]} recorded" for prompt in same.index[~same]]
+        else:
+            old, new = (store.read("labels", CORPUS, name).set_index("prompt_id") for store in (recorded, live))
+            both = old.index.intersection(new.index)  # an interrupted store may hold fewer
+            same = old.loc[both, "label"].eq(new.loc[both, "label"])
+            equal, total = equal + int(same.sum()), total + len(same)
+            lines += [f"label of {prompt} by {name}: {old['label'][prompt]} recorded" for prompt in same.index[~same]]
     if total:
         lines.insert(0, f"labels: {equal} of {total} equal ({equal / total:.2%})")
     for name, keys in COMPARED_TABLES.items():

@@ -1,8 +1,7 @@
 """The page on which a reader explores who decided what (`docs/method.md`, Metrics): from frames to HTML.
 
-The page is one HTML file that needs no network: it holds its script, its style and the data. Every text of a prompt, an
-answer or a token travels as packed JSON and is shown as text; a content security policy lets no other script run and
-nothing be fetched.
+It is one HTML file that needs no network: it holds script, style and data. Every text of a prompt, an answer or a token
+travels as packed JSON and is shown as text; a content security policy lets no other script run and nothing be fetched.
 """
 
 import base64
@@ -21,10 +20,8 @@ from paraguard_utils import schemas, text, unsafe
 from paraguard_utils.analysis import confusion, signals
 from paraguard_utils.analysis.cohorts import BIN_NAMES, RISK_BIN_EDGES, cut_at_edges
 from paraguard_utils.analysis.evaluation import Evaluation
-from paraguard_utils.core import neighbours
-from paraguard_utils.core.estimates import MIN_REFUSALS
+from paraguard_utils.core import estimates, neighbours, vectors
 from paraguard_utils.core.signals import PPL_READINGS
-from paraguard_utils.core.vectors import normalize_rows
 from paraguard_utils.corpus import fidelity
 from paraguard_utils.schemas import Corpus
 
@@ -40,18 +37,16 @@ class ExplorerHeader(NamedTuple):
 def render_explorer(corpus: Corpus, data: Mapping[str, Evaluation], about: ExplorerHeader) -> str:
     """Make the page as HTML of targets that were scored alike; DataError for a corpus that asks for harm."""
     unsafe.refuse_unsafe(corpus, "the explorer")
-    content = collect_explorer_data(corpus, data, about)
     low, high = (f"{edge:.2f}" for edge in RISK_BIN_EDGES)
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("paraguard_utils.report", "."), autoescape=True, undefined=jinja2.StrictUndefined
-    )
+    loader = jinja2.PackageLoader("paraguard_utils.report", ".")
+    environment = jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined)
     environment.filters |= {"source": _source, "packed": _packed}
     return environment.get_template("explorer.html").render(
         about=about,
         scored=next(iter(data.values())),  # what it was scored with is the same for all
-        content=content,
+        content=collect_explorer_data(corpus, data, about),
         bins=zip(BIN_NAMES, (f"low, < {low}", f"middle, {low} to < {high}", f"high, ≥ {high}"), strict=True),
-        few=MIN_REFUSALS,
+        few=estimates.MIN_REFUSALS,
         theta=neighbours.MIN_SIMILARITY,
     )
 
@@ -114,7 +109,7 @@ def _near(own: Evaluation, rows: Sequence[np.ndarray], place: pd.Series) -> pd.D
     near = near.join(pairs[["similarity", "drift", "prob_shift", *PPL_READINGS.values()]].round(4))
     for reading in PPL_READINGS:
         near[f"score_{reading}"] = signals.score_pairs(pairs, own.weights, reading).round(4)
-    table = normalize_rows(np.stack(own.tokens["embedding"].to_numpy()))
+    table = vectors.normalize_rows(np.stack(own.tokens["embedding"].to_numpy()))
     ends = zip(near["centre"], near["neighbour"], strict=True)
     # Rounded, so that equal tokens are 0 and not a little more or less; of equally near ones the first counts.
     distances = [np.round(1 - table[rows[a]] @ table[rows[b]].T, 12) + 0.0 for a, b in ends]

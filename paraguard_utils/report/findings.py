@@ -10,17 +10,15 @@ from paraguard_utils.analysis.sensitivity import NEIGHBOUR_DIMENSIONS
 from paraguard_utils.core.estimates import MIN_MIXED, MIN_REFUSALS
 from paraguard_utils.models.prompting import model_of_target
 from paraguard_utils.registry import display_titles
-from paraguard_utils.report import tables
-from paraguard_utils.report.paper import paper_value, read_paper_values
+from paraguard_utils.report import paper, tables
 from paraguard_utils.schemas import Table
 
-EXCESS_VERDICTS = {
+EXCESS_VERDICTS = {  # what the excess says of a target, by the side of 0 on which its interval lies
     "above": "refused phrasings lie further off",
     "below": "refused phrasings lie closer",
     "about": "cannot tell from noise",
     "undefined": "undefined",
 }
-"""What the excess says of a target, by the side of 0 on which its interval lies."""
 
 
 def _sides(table: pd.DataFrame, name: str, value: float = 0) -> np.ndarray:
@@ -73,27 +71,20 @@ def list_differences(between: Table, table: Table, measure: str) -> Table:
     return rows[["first", "second", "difference", "difference_low", "difference_high", "p_holm"]]
 
 
-COHORT_CLAIMS = {
+COHORT_CLAIMS = {  # the paper's: risk, similarity, what is looked at, its limit, and the side that confirms
     "safe paraphrases are mostly confused": ("low", "high", "cr", 0.5, "above"),
     "safe paraphrases are the more confused": ("low", "high", "gap", 0.0, "above"),
     "high-risk rejections are the less confused": ("high", "all", "gap", 0.0, "below"),
 }
-"""The paper's claims about cohorts: risk, similarity, what is looked at, its limit, and the side that confirms."""
 
-COHORT_CLAIM_KEYS = dict(zip(COHORT_CLAIMS, ("safe", "safe_more", "risky"), strict=True))
-"""A short name of each claim about cohorts, for keys of numbers."""
+COHORT_CLAIM_KEYS = dict(zip(COHORT_CLAIMS, ("safe", "safe_more", "risky"), strict=True))  # for keys of numbers
 
 REPRODUCED, NOT_REPRODUCED = "reproduced", "not reproduced"
 DEPENDS_ON_READING, CANNOT_TELL = "depends on the reading", "cannot tell here"
 
-MIN_DECIDING_SHARE = 0.5
-"""Least share of the testable comparisons that must decide a claim (ours); with 0 a single one would."""
-
-MAX_R_DISTANCE = 0.1
-"""A correlation is as the paper's where its whole interval lies this close to it (ours)."""
-
-CLAIM_OUTCOMES = ["confirm", "contradict", "open"]
-"""What a testable comparison may say of a claim, as columns of counts."""
+MIN_DECIDING_SHARE = 0.5  # least share of the testable comparisons that must decide a claim (ours)
+MAX_R_DISTANCE = 0.1  # a correlation is as the paper's where its whole interval lies this close to it (ours)
+CLAIM_OUTCOMES = ["confirm", "contradict", "open"]  # what a testable comparison may say; columns of counts
 
 ALL_CORPORA = "all corpora"
 
@@ -127,7 +118,7 @@ def count_similarity_claim(table: Table) -> Table:
 
     Returns claim, reading, and the counts of `count_cohort_claims`.
     """
-    known, rows = paper_value("r.similarity"), []
+    known, rows = paper.paper_value("r.similarity"), []
     for reading, own in table[table["covariate"] == "similarity"].groupby("reading", sort=False):
         sides = np.where(own["few"], "undefined", _sides(own, "r", known))
         close = (own["r_low"] >= known - MAX_R_DISTANCE) & (own["r_high"] <= known + MAX_R_DISTANCE)
@@ -146,8 +137,7 @@ def count_guard_claim(table: Table) -> Table:
     guards, rows = table[table["axis"] != "model"], []
     for reading, name in (("relative", "cr60"), ("clipped", "cr60_clipped")):
         if f"{name}_low" in guards:
-            sides = np.where(guards["few"], "undefined", _sides(guards, name, 0.5))
-            counts = _outcomes(sides, "above")
+            counts = _outcomes(np.where(guards["few"], "undefined", _sides(guards, name, 0.5)), "above")
             rows.append({"claim": "guards' rejections are mostly confused", "reading": reading, **counts})
     return pd.DataFrame(rows)
 
@@ -178,8 +168,7 @@ def decide_claims(claims: Table) -> Table:
 def tabulate_claims(claims: Mapping[str, Table]) -> Table:
     """Put what each corpus says of a claim (`count_cohort_claims`, one tau) into one table, readings side by side.
 
-    The last row of a claim adds up all corpora. Returns claim, corpus, a column a reading ("2 yes, 0 no, 1 unclear"),
-    verdict.
+    A claim's last row adds up all corpora. Returns claim, corpus, by reading "2 yes, 0 no, 1 unclear", verdict.
     """
     corpora = {**claims, ALL_CORPORA: pd.concat(claims.values())}
     every = pd.concat([decide_claims(own).assign(corpus=name) for name, own in corpora.items()])
@@ -190,13 +179,12 @@ def tabulate_claims(claims: Mapping[str, Table]) -> Table:
     return wide.sort_values("claim", key=lambda claims: claims.map(order), kind="stable", ignore_index=True).astype(str)
 
 
-PAPER_CLAIMS = {
+PAPER_CLAIMS = {  # those that are judged: in words, item of `data/paper_values.csv`, notebook
     "safe": ("Safe paraphrases are mostly confused", "cohort.safe", "04"),
     "risky": ("High-risk refusals are the least confused", "cohort.risky", "04"),
     "similarity": ("CI does not follow similarity (r)", "r.similarity", "03"),
     "guards": ("Guards' refusals are all confused (CR@0.60)", "guard.safeunlearn.cr60", "05"),
 }
-"""The paper's claims that are judged, by short name: in words, item of `data/paper_values.csv`, notebook."""
 
 
 def tabulate_results(claims: Table) -> Table:
@@ -205,7 +193,7 @@ def tabulate_results(claims: Table) -> Table:
     Returns claim, paper (its value), for each reading the comparisons that confirm the claim of those that can be
     judged ("0 of 8"), verdict, notebook.
     """
-    written, rows = read_paper_values()["written"], []
+    written, rows = paper.read_paper_values()["written"], []
     for name, (claim, item, notebook) in PAPER_CLAIMS.items():
         own = claims[claims["claim"] == name].set_index("reading")
         told = {reading: f"{row['confirm']} of {row['testable']}" for reading, row in own.iterrows()}
@@ -215,7 +203,7 @@ def tabulate_results(claims: Table) -> Table:
 
 def compare_with_paper(table: Table, correlations: Table) -> Table:
     """Put the paper's CD and r of CI with similarity beside ours: measure, paper, a range of targets by reading."""
-    known = read_paper_values()["written"]
+    known = paper.read_paper_values()["written"]
     ends = " to ".join(known[f"cd.mistral-7b.{end}"] for end in ("low", "high"))
     similar = correlations[correlations["covariate"] == "similarity"]
     r = {"measure": "r of CI with similarity", "paper": known["r.similarity"]} | _ranges(similar, "r", 2)
@@ -240,9 +228,8 @@ def find_leading_groups(table: Table) -> Table:
 def summarize_ranges(table: Table) -> Table:
     """Say how far each dimension of `sensitivity.sensitivity_table` moves CI, and where the excess stays above zero.
 
-    What rests on fewer than 30 rejections is left out. Returns dimension, settings, target (whose CI moves most),
-    lowest, highest (its CI); always and never: of how many targets the interval of the excess lies above 0
-    under every setting, and under none.
+    Rows below 30 rejections are left out. Returns dimension, settings, target (whose CI moves most), lowest, highest
+    (its CI); always, never: of how many targets the excess's interval lies above 0 under all settings, and none.
     """
     rows = []
     judged = table[(table["n"] >= MIN_REFUSALS) & table["ci"].notna()]

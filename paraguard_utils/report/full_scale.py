@@ -12,13 +12,12 @@ from paraguard_utils.labels import labelling
 from paraguard_utils.models import encoder, trace_store
 from paraguard_utils.schemas import Corpus, Labels, Table
 
-NOTEBOOK_TABLES = {
+NOTEBOOK_TABLES = {  # without texts: what each is called, where it comes from, and the notebook that writes that
     "targets": ("table1_targets", "03_scoring"),
     "cohorts": ("table2_cohorts", "04_cohort_analysis"),
     "regression": ("table2_regression", "04_cohort_analysis"),
     "predictions": ("predictions", "06_validity"),
 }
-"""Tables without texts: what each is called, where it comes from, and the notebook that writes that."""
 
 FULL_SCALE_TABLES = (*NOTEBOOK_TABLES, "sources", "wording", "wording_curves", "labels")
 
@@ -47,18 +46,16 @@ def publishable_labels(corpus: Corpus, labels: Mapping[str, Labels]) -> Table:
 def describe_full_scale(store: stores.Store, name: str, seed: int) -> dict[str, Table]:
     """Write the tables of a scored corpus that hold no text, as `NAME_targets` and so on, and return them.
 
-    02, 03, 04 and 06 must have run on the corpus in this store. `targets` is Table 1, with the minutes and the most
-    gigabytes of memory that asking all prompts took; `seed` is that of the intervals by benchmark and wording. A table
-    of another corpus is a DataError.
+    02, 03, 04 and 06 must have run on the corpus in this store. `targets` is Table 1, with minutes and most gigabytes
+    of asking; `seed` is that of the intervals by benchmark and wording. A table of another corpus is a DataError.
     """
     found: dict[str, Table] = {}
     for key, (table, notebook) in NOTEBOOK_TABLES.items():
         frame = store.read("tables", table)
-        if stores.read_meta(store.path("tables", table))["parameters"]["corpus"] != name:
-            raise DataError(
-                f"{paths.display_path(store.path('tables', table))} is of another corpus than {name}; run: "
-                f"paraguard run {notebook[:2]} --store {store.name} --corpus {name}"
-            )
+        file = store.path("tables", table)
+        if stores.read_meta(file)["parameters"]["corpus"] != name:
+            run = f"paraguard run {notebook[:2]} --store {store.name} --corpus {name}"
+            raise DataError(f"{paths.display_path(file)} is of another corpus than {name}; run: {run}")
         found[key] = frame.drop(columns="store", errors="ignore")
     corpus, targets = store.read("corpus", name), list(dict.fromkeys(found["targets"]["target"]))
     costs = [{"target": one} | trace_store.asking_cost(store, name, one, len(corpus)) for one in targets]

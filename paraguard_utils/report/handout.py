@@ -32,13 +32,12 @@ from paraguard_utils.schemas import Table
 _TEMPLATE = Path(__file__).with_name("handout_template")
 ABSTRACT = _TEMPLATE / "abstract.md"
 SITE_INDEX = "paraguard_utils/report/handout_template/index.md"
-SITE_PAGES = {
+SITE_PAGES = {  # the site's page of each Markdown file, beside `report.html` and `explorer.html`
     SITE_INDEX: "index.html",
     "data/README.md": "data.html",
     "docs/method.md": "method.html",
     "leaderboard/README.md": "leaderboard.html",
 }
-"""The site's page of each Markdown file, beside `report.html` and `explorer.html`."""
 
 _OUTPUT_KINDS = ("text/html", "text/markdown", "image/svg+xml", "image/png", "image/jpeg", "text/latex", "text/plain")
 """Kinds of output that are shown, the best first."""

@@ -23,25 +23,20 @@ import pandas as pd
 
 from paraguard_utils import paths, registry, stores, unsafe
 from paraguard_utils.analysis import predictions, sensitivity, veto
-from paraguard_utils.core.estimates import MIN_REFUSALS
-from paraguard_utils.core.wording import LOW_OVERLAP
-from paraguard_utils.core.words import jaccard, split_words
+from paraguard_utils.core import estimates, wording, words
 from paraguard_utils.corpus import fidelity, gates
 from paraguard_utils.errors import DataError
 from paraguard_utils.labels import readings
 from paraguard_utils.models import trace_store
-from paraguard_utils.report import findings, tables
-from paraguard_utils.report.paper import read_paper_values
+from paraguard_utils.report import findings, paper, tables
 from paraguard_utils.schemas import Table
 from paraguard_utils.settings import CORPUS, OLD_TWINS, TWINS
-from paraguard_utils.stores import Store
 from paraguard_utils.text import replace_control
 
 NUMBERS_TABLE = "numbers"
 NUMBER_PLACE = re.compile(r"(?s)<!--=(\w[^\n]*?)-->.*?<!--=-->")
 _MARK = re.compile(r"(\w+)(?:\[(.+?)\])?(?:\.(.+?))?(?::([^:\]]+))?")
-_EXAMPLE, _MAX_REFUSAL = "qwen2.5-coder-1.5b-instruct-q4_k_m--safety", 80
-"""The target of which a refusal is shown, and the characters of an answer that refuses and does nothing else."""
+_EXAMPLE, _MAX_REFUSAL = "qwen2.5-coder-1.5b-instruct-q4_k_m--safety", 80  # target; characters of a plain refusal
 
 
 def fill_numbers(markdown: str, numbers: Table) -> str:
@@ -61,7 +56,7 @@ def remove_marks(markdown: str) -> str:
     return re.sub(r"<!--=.*?-->", "", markdown)
 
 
-def collect_numbers(store: Store, files: Sequence[Path] = ()) -> Table:
+def collect_numbers(store: stores.Store, files: Sequence[Path] = ()) -> Table:
     """Evaluate the marks of files, or of all documents, in order: key and text; DataError for a mark without rows."""
     notebooks = sorted(paths.NOTEBOOKS.glob("*.ipynb"))
     files = files or [paths.ROOT / "README.md", paths.ROOT / "data" / "README.md", *notebooks]
@@ -70,7 +65,7 @@ def collect_numbers(store: Store, files: Sequence[Path] = ()) -> Table:
     return pd.DataFrame({mark: evaluate_mark(mark, store, read) for mark in marks}.items(), columns=["key", "text"])
 
 
-def evaluate_mark(mark: str, store: Store, read: dict[str, pd.DataFrame]) -> str:
+def evaluate_mark(mark: str, store: stores.Store, read: dict[str, pd.DataFrame]) -> str:
     """Return the text of a mark; tables are kept in `read`."""
     parts = _MARK.fullmatch(mark)
     if not parts:
@@ -108,27 +103,26 @@ def _shown(frame: pd.DataFrame, column: str, style: str) -> str:
     return " to ".join(dict.fromkeys(texts))
 
 
-def _judged(store: Store) -> pd.DataFrame:
+def _judged(store: stores.Store) -> pd.DataFrame:
     """Return the rows of Table 1, with its floors, that rest on enough rejections and mixed clusters."""
     table = store.read("tables", "table1_targets")
     table = table.merge(store.read("tables", "table1_floors"), on=["target", "reading"])
     return table[~tables.too_few_for_excess(table)]
 
 
-def _twins(store: Store, name: str = TWINS) -> pd.DataFrame:
+def _twins(store: stores.Store, name: str = TWINS) -> pd.DataFrame:
     """Count unsafe twins, and say how far form alone tells them from the clusters they belong to."""
     twins = store.read("corpus", name)
-    own = unsafe.keep_with_twin(store.read("corpus", CORPUS), twins)
-    auc = fidelity.measure_twin_auc(own, twins)
+    auc = fidelity.measure_twin_auc(unsafe.keep_with_twin(store.read("corpus", CORPUS), twins), twins)
     return pd.DataFrame([{"prompts": len(twins), "clusters": twins["cluster_id"].nunique()} | auc])
 
 
-def _example(store: Store) -> pd.DataFrame:
+def _example(store: stores.Store) -> pd.DataFrame:
     """Return the shortest plainly refused request of the sheet that shares few words with its accepted paraphrase."""
     sheet = store.read("tables", f"confused_refusals_{_EXAMPLE}")
-    sides = sheet[["paraphrase", "rejected_prompt"]].map(split_words)
+    sides = sheet[["paraphrase", "rejected_prompt"]].map(words.split_words)
     chosen = sheet["rejected_answer"].str.len() <= _MAX_REFUSAL
-    chosen &= np.array([jaccard(*pair) < LOW_OVERLAP for pair in sides.itertuples(index=False)])
+    chosen &= np.array([words.jaccard(*pair) < wording.LOW_OVERLAP for pair in sides.itertuples(index=False)])
     row = sheet.loc[sheet.loc[chosen, "rejected_prompt"].str.len().idxmin()].map(lambda cell: _quoted(str(cell)))
     names = {"paraphrase": "answered", "paraphrase_answer": "answer", "rejected_prompt": "refused"}
     return row.rename(names | {"rejected_answer": "refusal"}).to_frame().T
@@ -140,21 +134,20 @@ def _quoted(text: str) -> str:
     return tables.escape_markdown(line if len(line) <= most else line[:most].rsplit(" ", 1)[0] + " ...")
 
 
-def _costs(store: Store) -> pd.DataFrame:
+def _costs(store: stores.Store) -> pd.DataFrame:
     """Return the minutes, and the most gigabytes, that asking a target all prompts took on the recording machine."""
     size, names = len(store.read("corpus", CORPUS)), registry.published_targets("chat").index
-    costs = [{"target": name} | trace_store.asking_cost(store, CORPUS, name, size) for name in names]
-    return pd.DataFrame(costs)
+    return pd.DataFrame([{"target": name} | trace_store.asking_cost(store, CORPUS, name, size) for name in names])
 
 
-def _weights(store: Store) -> pd.DataFrame:
+def _weights(store: stores.Store) -> pd.DataFrame:
     """Say of each target whether its excess lies above 0 under all weights."""
     table = store.read("tables", "sensitivity")
-    rows = table[(table["dimension"] == "weights") & (table["n"] >= MIN_REFUSALS)]
+    rows = table[(table["dimension"] == "weights") & (table["n"] >= estimates.MIN_REFUSALS)]
     return (rows["excess_low"] > 0).groupby(rows["target"]).all().rename("above").reset_index()
 
 
-def _worlds(store: Store) -> pd.DataFrame:
+def _worlds(store: stores.Store) -> pd.DataFrame:
     """Return how far DR falls from the rarest to the most frequent refusals, by the correlation in known worlds."""
     table = stores.read_file(paths.BENCHMARKS_FOLDER / "known_truth.csv", "tables")
     rows = table.query("wording == 'dice' and measure == 'dr' and correlation > 0")
@@ -162,12 +155,11 @@ def _worlds(store: Store) -> pd.DataFrame:
     return (by_rate.iloc[:, 0] - by_rate.iloc[:, -1]).rename("dr_falls").reset_index()
 
 
-def count_claims(store: Store) -> pd.DataFrame:
+def count_claims(store: stores.Store) -> pd.DataFrame:
     """Count the comparisons that confirm each of the paper's claims, by reading, with the verdicts.
 
-    `store` has the tables of 03, 04 and 05; what was counted on public benchmarks may be the record's. Returns the
-    columns of `findings.decide_claims`, with short names of the claims, and testable, the comparisons that can be
-    judged.
+    `store` has the tables of 03, 04 and 05; what was counted on public benchmarks may be the record's. Returns
+    `findings.decide_claims`, with short names of the claims, and testable: how many comparisons can be judged.
     """
     cohorts = [
         store.read("tables", "table2_claims").query("tau == 0.60"),
@@ -182,26 +174,26 @@ def count_claims(store: Store) -> pd.DataFrame:
     return found.assign(testable=found[findings.CLAIM_OUTCOMES].sum(axis="columns"))
 
 
-def _vetoes(store: Store) -> pd.DataFrame:
+def _vetoes(store: stores.Store) -> pd.DataFrame:
     """Return the vetoes that enough refusals judge, and whether they beat chance in nearly all halves."""
     table = store.read("tables", "vetoes")
     table = table[veto.has_enough_rejections(table)]
     return table.assign(better=table["beats_chance"] >= veto.MIN_BETTER_SHARE, halves=veto.N_HALVES)
 
 
-def _writer(store: Store) -> pd.DataFrame:
+def _writer(store: stores.Store) -> pd.DataFrame:
     """Return by fate what became of a model's candidates, and whether they passed all gates but the judge."""
     table = store.read("tables", "writer_yield")
     return table.assign(gated=table["fate"].isin(["kept", *gates.SELECTION_REASONS, *gates.JUDGE_REASONS]))
 
 
-def _readings(store: Store) -> pd.DataFrame:
+def _readings(store: stores.Store) -> pd.DataFrame:
     """Count the answers that were read by target and cluster."""
     read = readings.read_readings()
     return read.groupby(["target", read["prompt_id"].str.rpartition("-")[0]]).size().to_frame("n")
 
 
-DERIVED_TABLES: dict[str, Callable[[Store], pd.DataFrame]] = {
+DERIVED_TABLES: dict[str, Callable[[stores.Store], pd.DataFrame]] = {
     "claims": count_claims,
     "costs": _costs,
     "example": _example,
@@ -214,7 +206,7 @@ DERIVED_TABLES: dict[str, Callable[[Store], pd.DataFrame]] = {
     "orders": lambda store: sensitivity.count_sure_orders(
         store.read("tables", "sensitivity_orders"), store.read("tables", "sensitivity")
     ),
-    "paper": lambda store: read_paper_values().reset_index(),
+    "paper": lambda store: paper.read_paper_values().reset_index(),
     "proxy_predictions": lambda store: predictions.judge_predictions({"proxies": store.read("tables", "proxies")}),
     "read_clusters": _readings,
     "twin_predictions": lambda store: predictions.judge_predictions(

@@ -56,7 +56,6 @@ def list_confused_refusals(
     order = {"accepted": False, "weak": True, "similarity": False, "centre_id": True}
     rows = own.sort_values(list(order), ascending=list(order.values()), ignore_index=True).head(most)
     scored = corpus.assign(scored=labels["label"].isin(["accept", "reject"]).to_numpy()).set_index("prompt_id")
-    others = scored.groupby("cluster_id")["scored"].transform("sum") - 1
     centre, neighbour = rows["centre_id"], rows["neighbour_id"]
     found = {
         "rejected_id": centre,
@@ -66,7 +65,7 @@ def list_confused_refusals(
         "paraphrase": escape_formulas(neighbour.map(text)),
         "paraphrase_answer": escape_formulas(neighbour.map(answer)),
         "accepted": rows["accepted"],
-        "labelled": centre.map(others),
+        "labelled": centre.map(scored.groupby("cluster_id")["scored"].transform("sum") - 1),
         "similarity": rows["similarity"],
         "score": rows["score"],
         "ci": centre.map(scores.set_index("prompt_id")["ci"]),

@@ -41,11 +41,8 @@ COLUMN_HEADINGS = {name: measure.heading for name, measure in MEASURES.items()} 
 }
 """How columns are headed in a published table; any other keeps its name, underscores as spaces."""
 
-_MAX_ROWS, _MAX_TEXT = 9, 200
-"""Rows of a table, and characters of a text, that a notebook shows; the rest stands in the CSV."""
-
-_MAX_WIDTH = 50
-"""Characters in a row above which a LaTeX table spans both columns of a page, in small print."""
+_MAX_ROWS, _MAX_TEXT = 9, 200  # rows of a table, characters of a text, that a notebook shows; the CSV has all
+_MAX_WIDTH = 50  # characters in a row above which a LaTeX table spans both columns of a page, in small print
 
 # One pass over a text, so that no replacement is replaced again. < > | print as other characters in TeX's own fonts.
 _LATEX = str.maketrans(
@@ -60,15 +57,13 @@ _NUMBER = re.compile(r"–|[+-]?[\d.]+( \[.*\])?")
 def format_estimates(frame: pd.DataFrame, estimates: Sequence[str], others: Sequence[str] = ()) -> pd.DataFrame:
     """Format estimates (columns `x`, `x_low`, `x_high`) as "0.123 [0.101, 0.145]", after other columns as they are."""
     rows = frame.to_dict("records")
-    shown = {name: [format_estimate(row, name) for row in rows] for name in estimates}
-    return frame[list(others)].assign(**shown)
+    return frame[list(others)].assign(**{name: [format_estimate(row, name) for row in rows] for name in estimates})
 
 
 def pivot(frame: pd.DataFrame, keys: Sequence[str], estimates: Sequence[str], by: str = "reading") -> pd.DataFrame:
     """Format estimates and put the values of one column side by side, such as the two readings of the PPL contrast.
 
-    `frame` has one row for each combination of `keys` and `by`. Returns the keys, then a column "ESTIMATE, VALUE" for
-    each estimate and value of `by`.
+    `frame` has a row for each combination of `keys` and `by`. Returns the keys, then columns "ESTIMATE, VALUE of `by`".
     """
     keys, groups = list(keys), frame.groupby(by, sort=False)
     parts = {value: format_estimates(rows, estimates, keys).set_index(keys) for value, rows in groups}

@@ -10,8 +10,7 @@ from datasets import Dataset
 from paraguard_utils.harness.requests import measure_decisions, read_requests
 from paraguard_utils.logs.decisions import label_refusals
 
-Decided = tuple[str, str, bool]
-"""Label, cluster, and whether it is harmful."""
+Decided = tuple[str, str, bool]  # label, cluster, and whether it is harmful
 
 
 def load(**_: Any) -> dict[str, Dataset]:

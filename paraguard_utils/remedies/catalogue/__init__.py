@@ -9,9 +9,7 @@ from paraguard_utils.errors import SettingsError
 from paraguard_utils.remedies.contract import Remedy, RemedyKind
 from paraguard_utils.text import did_you_mean
 
-UNTOUCHED = "untouched"
-"""Name of the system that no remedy was applied to."""
-
+UNTOUCHED = "untouched"  # name of the system that no remedy was applied to
 KIND_ORDER = get_args(RemedyKind)
 
 

@@ -16,11 +16,8 @@ from paraguard_utils.remedies.asking import RemediedModel
 from paraguard_utils.remedies.contract import RemediedSystem, Remedy, Split, UntouchedSystem
 from paraguard_utils.schemas import Traces
 
-ABLATION_DEPTHS = (0.25, 0.375, 0.5, 0.625, 0.75)
-"""Depths at which a direction may be taken, as a share of the layers."""
-
-ABLATION_STRENGTHS = (0.5, 1.0)
-"""Share of the direction that is removed, the weaker first."""
+ABLATION_DEPTHS = (0.25, 0.375, 0.5, 0.625, 0.75)  # at which a direction may be taken, as a share of the layers
+ABLATION_STRENGTHS = (0.5, 1.0)  # share of the direction that is removed, the weaker first
 
 
 class Ablation(NamedTuple):
@@ -83,11 +80,10 @@ def learn_ablation(base: UntouchedSystem, train: Split, validation: Split) -> Ab
         return tuple(refusal.p_refuse(step, known) for step in steps)
 
     untouched = Ablation(every[0], 0, 0.0)
+    share = float(rejected(untouched)[0].mean())
     places = [int(depth * len(every)) for depth in ABLATION_DEPTHS]
-    found = [Ablation(every[layer], layer, strength) for strength in ABLATION_STRENGTHS for layer in places]
-    return (
-        first_token.choose_by_youden([untouched, *found], rejected, float(rejected(untouched)[0].mean())) or untouched
-    )
+    tried = [Ablation(every[layer], layer, strength) for strength in ABLATION_STRENGTHS for layer in places]
+    return first_token.choose_by_youden([untouched, *tried], rejected, share) or untouched
 
 
 def apply(base: UntouchedSystem, train: Split, validation: Split) -> RemediedSystem:

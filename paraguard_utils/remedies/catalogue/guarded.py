@@ -8,8 +8,7 @@ from paraguard_utils.labels import labelling
 from paraguard_utils.remedies.contract import RemediedSystem, Remedy, Split, UntouchedSystem
 from paraguard_utils.schemas import Corpus, Labels, select_prompts
 
-GUARDED_PREFIX = "behind-"
-"""Prefix of the names of these remedies."""
+GUARDED_PREFIX = "behind-"  # of the names of these remedies
 
 
 def apply(base: UntouchedSystem, train: Split, validation: Split, guard: str) -> RemediedSystem:

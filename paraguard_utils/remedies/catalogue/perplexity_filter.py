@@ -6,8 +6,7 @@ from paraguard_utils.analysis.signals import trace_perplexity
 from paraguard_utils.remedies.contract import RemediedSystem, Remedy, Split, UntouchedSystem
 from paraguard_utils.schemas import Corpus, Labels
 
-PERPLEXITY_QUANTILE = 0.95
-"""Quantile of the benign validation prompts' perplexity; the papers take the maximum over some harmless set."""
+PERPLEXITY_QUANTILE = 0.95  # of the benign validation prompts; the papers take the maximum over some harmless set
 
 
 def apply(base: UntouchedSystem, train: Split, validation: Split) -> RemediedSystem:

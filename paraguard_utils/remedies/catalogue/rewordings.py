@@ -7,11 +7,8 @@ from paraguard_utils.remedies.asking import vote_by_majority
 from paraguard_utils.remedies.contract import RemediedSystem, Remedy, Split, UntouchedSystem
 from paraguard_utils.schemas import COPY_SEPARATOR, Corpus, Labels
 
-REWORDINGS_FOLDER = "rewordings"
-"""Name of the answers to all rewordings, which several remedies share."""
-
+REWORDINGS_FOLDER = "rewordings"  # name of the answers to all rewordings, which several remedies share
 MAX_QUERIES = 1 + reword.MAX_REWORDINGS
-
 _PARAMETERS = {"most": reword.MAX_REWORDINGS, "by": "rules"}
 
 

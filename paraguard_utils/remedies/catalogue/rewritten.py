@@ -3,12 +3,10 @@
 from paraguard_utils.registry import read_wrapper
 from paraguard_utils.remedies.contract import RemediedSystem, Remedy, Split, UntouchedSystem
 
-REWRITTEN_PROMPT = "permissive"
-
 
 def apply(base: UntouchedSystem, train: Split, validation: Split) -> RemediedSystem:
     """Ask with the other system prompt."""
-    return RemediedSystem.asking(base, "rewritten", {"text": read_wrapper(REWRITTEN_PROMPT)})
+    return RemediedSystem.asking(base, "rewritten", {"text": read_wrapper("permissive")})
 
 
 REMEDIES = (Remedy("rewritten", "decision", "ours", apply, asks=True),)

@@ -18,17 +18,10 @@ from paraguard_utils.remedies.splits import Split, Splits
 from paraguard_utils.schemas import Corpus, Labels, Table, Traces, select_prompts
 from paraguard_utils.stores import read_meta
 
-PLAIN_PROMPT = "none"
-"""The system prompt whose distribution is contrasted with the system's own."""
-
-SELF_CD_ALPHAS = (0.5, 1.0, 1.5, 2.0, 2.5, 3.0)
-"""0 is the wrapped prompt, 1 the plain one; more exaggerates the plain one."""
-
-MIN_REFUSAL_SHARE = 0.5
-"""A first token counts as a refusal if at least this share of its answers are."""
-
-SELF_CD_BATCH = 16
-"""Prompts that are generated at once, each twice."""
+PLAIN_PROMPT = "none"  # the system prompt whose distribution is contrasted with the system's own
+SELF_CD_ALPHAS = (0.5, 1.0, 1.5, 2.0, 2.5, 3.0)  # 0 is the wrapped prompt, 1 the plain one; more exaggerates that
+MIN_REFUSAL_SHARE = 0.5  # a first token counts as a refusal if at least this share of its answers are
+SELF_CD_BATCH = 16  # prompts that are generated at once, each twice
 
 
 def simulate_first_tokens(wrapped: Traces, plain: Traces, alpha: float) -> np.ndarray:

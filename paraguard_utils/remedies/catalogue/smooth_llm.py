@@ -6,15 +6,13 @@ import string
 import numpy as np
 
 from paraguard_utils.core.estimates import SEED
-from paraguard_utils.remedies.asking import copy_prompts, vote_by_majority
+from paraguard_utils.remedies.asking import vote_by_majority
 from paraguard_utils.remedies.contract import RemediedSystem, Remedy, Split, UntouchedSystem
-from paraguard_utils.schemas import Corpus, Labels
+from paraguard_utils.schemas import COPY_SEPARATOR, Corpus, Labels
 
-N_COPIES, SWAPPED_SHARE = 3, 0.1
-"""Copies a prompt (the paper has up to 10), and the share of characters that is swapped (the paper's)."""
-
-SWAP_ALPHABET = np.array(list(string.ascii_letters + string.digits + string.punctuation))
-"""Characters that are swapped in; the paper has white space too."""
+N_COPIES = 3  # of a prompt; the paper has up to 10
+SWAPPED_SHARE = 0.1  # share of characters that is swapped (the paper's)
+SWAP_ALPHABET = np.array(list(string.ascii_letters + string.digits + string.punctuation))  # the paper has space too
 
 
 def perturb_text(text: str, copy: int) -> str:
@@ -27,17 +25,21 @@ def perturb_text(text: str, copy: int) -> str:
     return "".join(letters)
 
 
+def copy_prompts(prompts: Corpus) -> Corpus:
+    """Return perturbed copies of each prompt, with ids of their own (`x~1`, `x~2`)."""
+    copies = prompts.loc[prompts.index.repeat(N_COPIES)].reset_index(drop=True)
+    number = copies.groupby("prompt_id").cumcount()
+    texts = [perturb_text(text, i) for text, i in zip(copies["text"], number, strict=True)]
+    return copies.assign(prompt_id=copies["prompt_id"] + COPY_SEPARATOR + (number + 1).astype(str), text=texts)
+
+
 def apply(base: UntouchedSystem, train: Split, validation: Split) -> RemediedSystem:
     """Ask perturbed copies and let them vote."""
     asked = RemediedSystem.asking(base, "smooth-llm", {"copies": N_COPIES, "share": SWAPPED_SHARE})
 
     def decide(of: str, prompts: Corpus | None) -> Labels:
-        copies = None
-        if prompts is not None:
-            texts = [[perturb_text(text, i) for i in range(N_COPIES)] for text in prompts["text"]]
-            copies = copy_prompts(prompts, texts)
-        found = asked.decide(of, copies)
-        return vote_by_majority(base.decide(of, prompts), found, with_own=False)
+        copies = None if prompts is None else copy_prompts(prompts)
+        return vote_by_majority(base.decide(of, prompts), asked.decide(of, copies), with_own=False)
 
     return RemediedSystem(decide)
 

@@ -21,8 +21,7 @@ from paraguard_utils.schemas import Corpus, Traces
 STEERING_MULTIPLIERS = (0.05, 0.1, 0.2)
 """Length of the added vector as a share of the layer's mean activation length (ours; the paper's is absolute)."""
 
-STEERING_BATCH = 64
-"""Prompts whose activations are read together."""
+STEERING_BATCH = 64  # prompts whose activations are read together
 
 ASSENT_TEXT = "Sure"
 """Put behind a prompt: the move of activations from before it to behind it tells harmful requests (the paper's)."""

@@ -27,8 +27,7 @@ def apply(base: UntouchedSystem, train: Split, validation: Split) -> RemediedSys
         own = base.decide(of, prompts)
         if limit is None:
             return own
-        label = np.where(refusal.p_refuse(traces, known) >= limit, "reject", "accept")
-        return replace_decisions(own, label)
+        return replace_decisions(own, np.where(refusal.p_refuse(traces, known) >= limit, "reject", "accept"))
 
     return RemediedSystem(decide)
 

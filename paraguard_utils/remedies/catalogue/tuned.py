@@ -35,9 +35,7 @@ LORA_RECIPE: dict[str, Any] = {
 }
 """LoRA's rank, scale and layers; learning rate, epochs and examples a step."""
 
-MAX_PAIRS = 120
-"""Pairs to learn from, at most, drawn by seed; as many twins are added."""
-
+MAX_PAIRS = 120  # pairs to learn from, at most, drawn by seed; as many twins are added
 ADAPTER_FILE = "adapter_model.safetensors"
 
 
@@ -107,11 +105,10 @@ def train_adapter(
     learned, held = (make_training_rows(base, split, brittle, seed) for split in (train, validation))
     sets = [tokenize_examples(rows, base.local, base.context) for rows in (learned, held)]
     set_seed(seed)
-    plain = base.load(packed=False).network
     rank, alpha, modules = (LORA_RECIPE[name] for name in ("rank", "alpha", "modules"))
     lora = LoraConfig(r=rank, lora_alpha=alpha, target_modules=modules, task_type="CAUSAL_LM")
     work = folder.with_name(f"{folder.name}.training")
-    adapted: Any = get_peft_model(plain, lora)
+    adapted: Any = get_peft_model(base.load(packed=False).network, lora)
     trainer = Trainer(
         adapted,
         TrainingArguments(

@@ -11,10 +11,8 @@ from matplotlib.patches import Rectangle
 
 from paraguard_utils.analysis.cohorts import ADJUSTED_TERM, BIN_NAMES
 from paraguard_utils.registry import display_titles
-from paraguard_utils.report import tables
+from paraguard_utils.report import paper, tables
 from paraguard_utils.report.figures import style
-from paraguard_utils.report.figures.style import Look
-from paraguard_utils.report.paper import paper_value
 from paraguard_utils.schemas import Table
 
 PAPER_COHORTS = {
@@ -30,10 +28,9 @@ def plot_paper_cohorts(table: Table) -> Figure:
     A page wide. `table` is `cohorts.cohort_table` of any systems in one binning.
     """
     names = list(dict.fromkeys(table["target"]))
-    height = 0.8 + 0.17 * len(names)
-    figure, strips = style.subplots(1, len(PAPER_COHORTS), height=height, sharex=True, sharey=True)
+    figure, strips = style.subplots(1, len(PAPER_COHORTS), height=0.8 + 0.17 * len(names), sharex=True, sharey=True)
     for axis, (item, (title, risk, similarity, about)) in zip(strips, PAPER_COHORTS.items(), strict=True):
-        known = paper_value(item)
+        known = paper.paper_value(item)
         _draw_strip(axis, table[(table["risk"] == risk) & (table["similarity"] == similarity)], names)
         axis.axvline(known, zorder=0, **style.PAPER_LINE)
         axis.set_title(f"{title}\n(dashed: the paper's, {about}{100 * known:g} %)", pad=11)
@@ -64,7 +61,7 @@ def plot_cohort_cells(table: Table) -> Figure:
 def _draw_cells(axis: Axes, rows: Table, scale: mpl.colors.Normalize) -> None:
     """Draw one target's CI by cohort as shades, with its interval and the number of rejections; outline the paper's."""
     values = rows.pivot(index="risk", columns="similarity", values="ci").reindex(index=BIN_NAMES, columns=BIN_NAMES)
-    look: Look = {"cmap": style.SHADES, "norm": scale, "cbar": False, "linewidths": 0.8, "linecolor": "white"}
+    look: style.Look = {"cmap": style.SHADES, "norm": scale, "cbar": False, "linewidths": 0.8, "linecolor": "white"}
     import seaborn  # a second to import
 
     seaborn.heatmap(values, ax=axis, xticklabels=BIN_NAMES, yticklabels=BIN_NAMES, **look)
@@ -88,7 +85,7 @@ def _draw_strip(axis: Axes, rows: Table, names: list[str]) -> None:
         style.draw_interval_bars(axis, own, "cr60", np.arange(len(names)) + shift, ms=2.5, color=colour, clip_on=False)
         middle = own["cr60"].median()
         if np.isfinite(middle):
-            look: Look = {"of": "y", "color": colour, "weight": "bold", "ha": "center"}
+            look: style.Look = {"of": "y", "color": colour, "weight": "bold", "ha": "center"}
             style.write_remark(axis, np.clip(middle, 0.1, 0.9), 1.02, reading, **look)
     counts = rows.drop_duplicates("target").set_index("target")["n"].reindex(names).fillna(0).astype(int)
     for y, n in enumerate(counts):
@@ -111,7 +108,7 @@ def plot_strategy_flips(table: Table) -> Figure:
             axis.barh(y, value, height=0.6, color=colour, alpha=0.3, linewidth=0)
             axis.hlines(y, low, high, color=colour, linewidth=1)
             axis.plot(value, y, "o", ms=3, color=colour)
-            look: Look = {"color": colour, "weight": "bold", "ha": alignment, "va": "bottom"}
+            look: style.Look = {"color": colour, "weight": "bold", "ha": alignment, "va": "bottom"}
             style.write_remark(axis, 0.5 + 0.03 * sign, 1.01, side, of="xy", **look)
         axis.axvline(0, color=style.INK, linewidth=0.6)
         least, most = (int(bound) for bound in rows["n_flip"].fillna(0).agg(["min", "max"]))
@@ -131,17 +128,15 @@ def plot_cohort_regression(table: Table) -> Figure:
     for axis, _, own in panels:
         rows = own.set_index("term").reindex(terms)
         axis.set_title(f"{axis.get_title('left')}\n{rows['n_reject'].iloc[0]} of {rows['n'].iloc[0]} refused")
-        look: Look = {"va": "center", "color": style.GREY}
+        look: style.Look = {"va": "center", "color": style.GREY}
         if rows["odds_ratio"].isna().all():
             look |= {"ha": "center", "bbox": {"color": "white", "pad": 1}}
             style.write_remark(axis, 0.5, 0.5, fill(rows["note"].iloc[0], 18), of="xy", **look)
         else:
             for y in np.flatnonzero(rows["odds_ratio"].isna()).tolist():
                 style.write_remark(axis, 1.05, y, "undefined", **look)
-    figure.supxlabel(
-        "odds ratio of refusal: strategies against their seed, others per standard deviation\n"
-        "(filled: p < 0.05 after Holm's correction; dotted: chance)"
-    )
+    key = "(filled: p < 0.05 after Holm's correction; dotted: chance)"
+    figure.supxlabel(f"odds ratio of refusal: strategies against their seed, others per standard deviation\n{key}")
     return figure
 
 
@@ -152,10 +147,8 @@ def plot_triggers(table: Table) -> Figure:
     """
     families = table[table["kind"] == "family"]
     figure, _ = _draw_odds_ratios(families, sorted(set(families["term"])), 3, (0.01, 0.1, 1, 10, 100), most=100)
-    figure.supxlabel(
-        "odds ratio of refusal with words of a theme, in one request's near-copies\n"
-        "(filled: a trigger; at an edge: 0, infinite, or beyond it)"
-    )
+    key = "(filled: a trigger; at an edge: 0, infinite, or beyond it)"
+    figure.supxlabel(f"odds ratio of refusal with words of a theme, in one request's near-copies\n{key}")
     return figure
 
 
@@ -166,8 +159,7 @@ def _draw_odds_ratios(
     figure, panels = style.make_listed_panels(table, terms, across)
     ends = ["odds_ratio", "odds_ratio_low", "odds_ratio_high"]
     for axis, _, own in panels:
-        rows = own.set_index("term").reindex(terms)
-        for y, (term, row) in enumerate(rows.iterrows()):
+        for y, (term, row) in enumerate(own.set_index("term").reindex(terms).iterrows()):
             value, low, high = row[ends].astype(float).clip(1 / most, most)
             colour = style.GREY if term == ADJUSTED_TERM else style.INK
             axis.hlines(y, low, high, color=colour, linewidth=1)

@@ -5,8 +5,7 @@ from matplotlib.figure import Figure
 
 from paraguard_utils.models.prompting import model_of_target
 from paraguard_utils.registry import display_titles
-from paraguard_utils.remedies.catalogue import UNTOUCHED
-from paraguard_utils.remedies.catalogue.guarded import GUARDED_PREFIX
+from paraguard_utils.remedies.catalogue import UNTOUCHED, guarded
 from paraguard_utils.report.figures import style
 from paraguard_utils.schemas import Table
 
@@ -58,8 +57,7 @@ def plot_veto_curves(table: Table, chosen: Table) -> Figure:
     """Draw how many harmful requests are still refused where a veto answers harmless ones after all.
 
     Each line is a veto at every threshold; above the dotted line, overturning at random, it tells arbitrary refusals
-    from right ones. A page wide. `table` is `veto.veto_curve` and `chosen` `veto.veto_table`, both with columns target
-    and score.
+    from right ones. A page wide. `table` is `veto.veto_curve`, `chosen` `veto.veto_table`, both with target and score.
     """
     labels = ("harmless requests answered after all", "harmful requests still refused")
     figure, panels = style.make_target_grid(table, 3, 1.55, 0.3, *labels)
@@ -85,7 +83,7 @@ def plot_veto_curves(table: Table, chosen: Table) -> Figure:
     return figure
 
 
-NAMED_REMEDIES = {
+NAMED_REMEDIES = {  # those that the map shows, if they were tried; else others, to as many
     "demonstrations": "refused examples in front",
     "self-reminder": "self-reminder",
     "rewritten": "softer instruction",
@@ -93,19 +91,17 @@ NAMED_REMEDIES = {
     "veto-isolation": "ideal veto",
     "ablated": "ablation of a direction",
 }
-"""Remedies that the map shows, if they were tried; else others, to as many."""
 
 
 def plot_remedy_map(table: Table, curves: Table) -> Figure:
     """Draw how a remedy moves each target's refusals of harmless requests and of their harmful twins. A page wide.
 
     A panel a remedy; up and to the left is better. Hollow: untouched, on the clusters that the remedied one was asked;
-    full, with 95 % intervals: remedied. Thin lines are thresholds on p(refuse). The numbers are DR before and after,
-    where refusals are enough. `table` has rows of `effects.table`, `curves` target and the columns of
-    `effects.ThresholdCurve.drawn`.
+    full, with 95 % intervals: remedied. Thin lines: thresholds on p(refuse). Numbers: DR before and after, where
+    refusals are enough. `table` is from `effects.table`, `curves` from `effects.ThresholdCurve.drawn`, with target.
     """
     tried = table.loc[table["remedy"] != UNTOUCHED, "remedy"].drop_duplicates()
-    others = sorted(tried[~tried.isin(NAMED_REMEDIES)], key=lambda name: name.startswith(GUARDED_PREFIX))
+    others = sorted(tried[~tried.isin(NAMED_REMEDIES)], key=lambda name: name.startswith(guarded.GUARDED_PREFIX))
     names = [*(name for name in NAMED_REMEDIES if name in set(tried)), *others][: len(NAMED_REMEDIES)]
     lines = -(-len(names) // 3)
     figure, axes = style.subplots(lines, 3, height=0.4 + 1.8 * lines, squeeze=False, sharex=True, sharey=True)

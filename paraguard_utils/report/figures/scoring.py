@@ -6,8 +6,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap, to_rgba
 from matplotlib.figure import Figure
 
-from paraguard_utils.analysis import validity, wording
-from paraguard_utils.analysis.confusion import CI_COLUMNS
+from paraguard_utils.analysis import confusion, validity, wording
 from paraguard_utils.analysis.variance import HOT
 from paraguard_utils.core import disagreement
 from paraguard_utils.core.confusion import CR_THRESHOLDS
@@ -208,36 +207,6 @@ def _add_remarks(axis: Axes, rows: pd.DataFrame, measure: str) -> None:
         style.write_remark(axis, 0.02, y, "undefined", **look)
 
 
-def plot_variogram(table: Table) -> Figure:
-    """Draw how often prompts are decided differently by how similar they are, a panel a target.
-
-    Dots with 95 % intervals are pairs of one cluster, rings pairs of two; 1 is what unrelated prompts give. A page
-    wide. `table` is `validity.decision_variogram` with a column target.
-    """
-    across = min(table["target"].nunique(), 3)
-    figure, panels = style.make_target_grid(table, across, 1.5, 0.3, "cosine of the two prompts")
-    scopes: dict[str, Look] = {"two clusters": {"color": style.GREY, "mfc": "white"}}
-    scopes["one cluster"] = {"color": style.INK}
-    ends = {}
-    for axis, _, rows in panels:
-        axis.axhline(1, zorder=0, **style.CHANCE_LINE)
-        for scope, look in scopes.items():
-            own = rows[(rows["scope"] == scope) & (rows["pairs"] >= MIN_REFUSALS)]
-            x = (own["low_edge"].clip(lower=0) + own["high_edge"].clip(upper=1)) / 2
-            bars = np.nan_to_num([own["ratio"] - own["ratio_low"], own["ratio_high"] - own["ratio"]])
-            axis.errorbar(x, own["ratio"], yerr=bars, fmt="o-", ms=3, lw=0.8, **look)
-            ends[scope] = list(zip(x, own["ratio"], strict=True))
-        axis.set(xlim=(0, 1), ylim=(0, 2))
-    # The last panel's points are named.
-    for scope, end, shift, side in (("two clusters", 0, (0, 5), "left"), ("one cluster", -1, (-6, -2), "right")):
-        if ends[scope]:
-            look = {"size": style.MIN_FONT_SIZE, "color": scopes[scope]["color"], "ha": side}
-            axis.annotate(scope, ends[scope][end], xytext=shift, textcoords="offset points", **look)
-    style.write_remark(axis, 0.99, 1.03, "chance", ha="right", va="bottom", color=style.GREY)
-    figure.supylabel("decided differently, against unrelated prompts", size=7)
-    return figure
-
-
 def plot_ci_against_similarity(scores: pd.DataFrame, correlations: Table) -> Figure:
     """Draw CI(r) against mean neighbour similarity, one panel per target, with r and its interval (Fig. 3).
 
@@ -246,11 +215,10 @@ def plot_ci_against_similarity(scores: pd.DataFrame, correlations: Table) -> Fig
     target, cluster_id, mean_similarity, ci, ci_clipped of scored rejections; `correlations` has target, reading and r.
     """
     labels = ("mean similarity to accepted neighbours", "CI of a refusal")
-    across = min(correlations["target"].nunique(), 3)
-    figure, panels = style.make_target_grid(correlations, across, 1.9, 0.0, *labels)
+    figure, panels = style.make_target_grid(correlations, min(correlations["target"].nunique(), 3), 1.9, 0.0, *labels)
     for axis, name, known in panels:
-        own = scores[scores["target"] == name].dropna(subset=["mean_similarity", *CI_COLUMNS.values()])
-        for line, (reading, column) in enumerate(CI_COLUMNS.items()):
+        own = scores[scores["target"] == name].dropna(subset=["mean_similarity", *confusion.CI_COLUMNS.values()])
+        for line, (reading, column) in enumerate(confusion.CI_COLUMNS.items()):
             colour = style.READING_COLOURS[reading]
             tint = LinearSegmentedColormap.from_list(reading, [to_rgba(colour, 0.12), to_rgba(colour, 0.75)])
             bins: Look = {"gridsize": (40, 18), "extent": (0, 1, 0, 1), "mincnt": 1}
@@ -268,8 +236,7 @@ def plot_ci_against_similarity(scores: pd.DataFrame, correlations: Table) -> Fig
 def average_ci_by_similarity(own: pd.DataFrame, column: str) -> pd.DataFrame:
     """Average a target's CI, `column`, in up to 8 bins of equally many rejections by similarity, each of at least 15.
 
-    Returns mean_similarity of each bin and mean of CI with its interval over resampled clusters; nothing of fewer than
-    30 rejections.
+    Returns each bin's mean_similarity and mean of CI with its interval over clusters; nothing below 30 rejections.
     """
     columns = ["mean_similarity", "mean", "mean_low", "mean_high"]
     if len(own) < MIN_REFUSALS:

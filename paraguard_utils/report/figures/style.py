@@ -19,31 +19,22 @@ from paraguard_utils.registry import display_titles, published_targets
 from paraguard_utils.schemas import Table
 from paraguard_utils.stores import Store, write_file
 
-Look: TypeAlias = dict[str, Any]
-"""Keyword arguments of matplotlib that say how something is drawn."""
-COLUMN_WIDTH, PAGE_WIDTH = 3.3, 6.9
-"""Figure widths in inches: one and two columns of a paper."""
-MIN_FONT_SIZE = 6
-"""Size in points of a remark inside a figure, the smallest text there is."""
+Look: TypeAlias = dict[str, Any]  # keyword arguments of matplotlib that say how something is drawn
+COLUMN_WIDTH, PAGE_WIDTH = 3.3, 6.9  # figure widths in inches: one and two columns of a paper
+MIN_FONT_SIZE = 6  # size in points of a remark inside a figure, the smallest text there is
 
 # Hue says what is drawn, and each hue says one thing in all figures; lightness says how much. The colours are Okabe and
 # Ito's, with Tol's indigo, purple and sand: every kind of colour vision tells them apart.
 DECISION_COLOURS = {"accept": "#0072B2", "reject": "#D55E00"}
 READING_COLOURS = {"relative": "#332288", "clipped": "#AA4499"}
-MODEL_COLOURS = ("#009E73", "#E69F00", "#56B4E9")
-"""Colours of the published models, in their order."""
+MODEL_COLOURS = ("#009E73", "#E69F00", "#56B4E9")  # colours of the published models, in their order
 PART_COLOURS = {"meaning": "#DDCC77", "style": "#7A7A7A", "wording": "#B8B8B8", "dice": "#EBEBEB"}
 """Parts of a decision's variance; only meaning has a hue."""
-INK, GREY, PALE = "#000000", "#737373", "#EDEDED"
-"""Colours of what belongs to no group; of remarks and of what is not tested; of backgrounds."""
-OTHER_COLOURS = ("#404040", "#8C8C8C")
-"""Colours of what stands beside the published models, in turn."""
-SHADES = mpl.colors.LinearSegmentedColormap.from_list("shades", ["#FFFFFF", "#777777"])
-"""Scale of quantities; black text is readable on every shade."""
-PAPER_LINE: Look = {"color": INK, "linestyle": (0, (4, 2)), "linewidth": 0.8}
-"""Dashed line of a value that the paper reports."""
-CHANCE_LINE: Look = {"color": GREY, "linestyle": (0, (1, 1.5)), "linewidth": 1.0}
-"""Dotted line of what chance gives."""
+INK, GREY, PALE = "#000000", "#737373", "#EDEDED"  # what has no group; remarks, what is not tested; backgrounds
+OTHER_COLOURS = ("#404040", "#8C8C8C")  # colours of what stands beside the published models, in turn
+SHADES = mpl.colors.LinearSegmentedColormap.from_list("shades", ["#FFFFFF", "#777777"])  # black text is readable on all
+PAPER_LINE: Look = {"color": INK, "linestyle": (0, (4, 2)), "linewidth": 0.8}  # dashed: a value of the paper
+CHANCE_LINE: Look = {"color": GREY, "linestyle": (0, (1, 1.5)), "linewidth": 1.0}  # dotted line of what chance gives
 
 _WRAPPERS = {"none": (":", "o"), "safety": ("-", "s"), "strict": ("--", "^")}
 
@@ -82,7 +73,6 @@ def make_target_grid(
     """Make a page-wide figure with a titled panel for each target of a table; return each with its target and rows.
 
     `across` panels, with shared axes, stand in a line, which is `height` inches high; `margin` inches are added once.
-    Labels stand at the outer panels.
     """
     groups = list(table.groupby("target", sort=False))
     lines = -(-len(groups) // across)

@@ -8,17 +8,13 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from paraguard_utils.analysis import predictions, surrogate
-from paraguard_utils.analysis.sensitivity import DEFAULT_CHOICES
-from paraguard_utils.core.confusion import N_NEIGHBOURS
-from paraguard_utils.core.estimates import MIN_REFUSALS
+from paraguard_utils.analysis import predictions, sensitivity, surrogate
+from paraguard_utils.core import confusion, estimates
 from paraguard_utils.registry import display_titles
 from paraguard_utils.report.figures import style
-from paraguard_utils.report.figures.style import Look
 from paraguard_utils.schemas import Table
 
-_CHANCE_LEVELS = {"dr": 1.0, "excess": 0.0}
-"""Value of a measure where decisions have nothing to do with prompts, whatever the refusal rate."""
+_CHANCE_LEVELS = {"dr": 1.0, "excess": 0.0}  # where decisions have nothing to do with prompts
 
 
 def plot_known_truth(table: Table) -> Figure:
@@ -32,7 +28,7 @@ def plot_known_truth(table: Table) -> Figure:
     shades = {rate: f"{level:.2f}" for rate, level in zip(rates, np.linspace(0.65, 0.05, len(rates)), strict=True)}
     lines = [("dice", rate, f"FRR {rate:g}", {"color": shade, "linestyle": "-"}) for rate, shade in shades.items()]
     lines.append(("perplexity", usual, f"FRR {usual:g}, perplexity", {"color": shades[usual], "linestyle": "--"}))
-    ends: dict[str, list[tuple[float, str, Look]]] = {measure: [] for measure in predictions.MEASURE_TITLES}
+    ends: dict[str, list[tuple[float, str, style.Look]]] = {measure: [] for measure in predictions.MEASURE_TITLES}
     step = np.ptp(table["correlation"]) / 80
     for axis, (measure, label) in zip(axes.flat, predictions.MEASURE_TITLES.items(), strict=True):
         own = table[table["measure"] == measure].sort_values("correlation")
@@ -64,7 +60,7 @@ def plot_noise_response(table: Table) -> Figure:
         ends = []
         for place, (name, (title, colour)) in enumerate(looks.items()):
             rows = table[table["system"] == name].sort_values("noise")
-            look: Look = {"color": colour, "marker": "ovPX*"[place % 5], "ms": 2.5, "lw": 0.8, "elinewidth": 0.6}
+            look: style.Look = {"color": colour, "marker": "ovPX*"[place % 5], "ms": 2.5, "lw": 0.8, "elinewidth": 0.6}
             x = 100 * rows["noise"] + 0.5 * (place - (len(looks) - 1) / 2)
             style.draw_interval_bars(axis, rows, measure, x, "y", fmt="", **look)
             ends.append((rows[measure].iloc[-1], title, {"color": colour}))
@@ -85,8 +81,8 @@ def plot_weight_simplex(table: Table) -> Figure:
     """
     figure, panels = style.make_target_grid(table, 3, 2.1)
     scale = mpl.colors.Normalize(min(0.0, table["excess"].min()), table["excess"].max())
-    look: Look = {"norm": scale, "cmap": style.SHADES, "edgecolors": style.INK, "linewidths": 0.4}
-    ring: Look = {"linewidths": 0.8, "linestyle": style.PAPER_LINE["linestyle"], "edgecolors": style.INK}
+    look: style.Look = {"norm": scale, "cmap": style.SHADES, "edgecolors": style.INK, "linewidths": 0.4}
+    ring: style.Look = {"linewidths": 0.8, "linestyle": style.PAPER_LINE["linestyle"], "edgecolors": style.INK}
     for axis, _, rows in panels:
         parts = rows["setting"].str.split("/", expand=True).astype(float)
         x, y, above = parts[2] + parts[1] / 2, parts[1] * np.sqrt(3) / 2, rows["excess_low"] > 0
@@ -108,7 +104,7 @@ def plot_weight_simplex(table: Table) -> Figure:
 def plot_against_k(table: Table) -> Figure:
     """Draw CI, CR@0.60 and CD against k (sensitivity table), a line and a 95 % band per target. A page wide."""
     figure, axes = style.subplots(1, 3, height=2.1)
-    deepest = table["setting"].astype(int).max() if len(table) else N_NEIGHBOURS
+    deepest = table["setting"].astype(int).max() if len(table) else confusion.N_NEIGHBOURS
     looks, ends = style.target_looks(dict.fromkeys(table["target"])), []
     for axis, (measure, label) in zip(axes, (("cr60", "CR@0.60"), ("cd", "CD"), ("ci", "CI")), strict=True):
         for name, (colour, line, _) in looks.items():
@@ -118,7 +114,7 @@ def plot_against_k(table: Table) -> Figure:
             axis.fill_between(k, rows[f"{measure}_low"], rows[f"{measure}_high"], color=colour, alpha=0.12, lw=0)
             if axis is axes[-1] and np.isfinite(rows[measure].iloc[-1]):
                 ends.append((rows[measure].iloc[-1], display_titles([name])[0], {"color": colour, "linestyle": line}))
-        axis.axvline(N_NEIGHBOURS, zorder=0, **style.PAPER_LINE)
+        axis.axvline(confusion.N_NEIGHBOURS, zorder=0, **style.PAPER_LINE)
         axis.set(xlabel="k (dashed: the paper's)", title=label, xlim=(1, deepest), ylim=(0, None))
         axis.set_xticks([1, 5, 10, 15, 20])
     style.label_line_ends(figure, axes[-1], ends)
@@ -130,8 +126,8 @@ def plot_settings(table: Table) -> Figure:
 
     Targets with fewer than 30 refusals under a setting are left out there. A page wide.
     """
-    table, measures = table[table["n"] >= MIN_REFUSALS], ("ci", "excess")
-    usual = table["setting"] == table["dimension"].map(DEFAULT_CHOICES)
+    table, measures = table[table["n"] >= estimates.MIN_REFUSALS], ("ci", "excess")
+    usual = table["setting"] == table["dimension"].map(sensitivity.DEFAULT_CHOICES)
     base = table.loc[usual, ["dimension", "target", *measures]]
     moved = table[~usual].merge(base, on=["dimension", "target"], how="left", suffixes=("", "_usual"))
     for measure in measures:
