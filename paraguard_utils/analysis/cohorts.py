@@ -81,7 +81,7 @@ def cohort_table(target: str, rejected: pd.DataFrame, clusters: ClusterBootstrap
 
 
 def share_difference(first: Estimate, second: Estimate) -> Estimate:
-    """Estimate the difference of two shares over the same resampled clusters; NaN without both intervals."""
+    """Estimate the difference of two shares, paired by resample; Newcombe's interval if one is 0 or 1."""
     value, draws = first[0] - second[0], first.draws - second.draws
     if not np.isfinite(value) or np.isnan([*first, *second]).any():
         return Estimate(value, np.nan, np.nan, draws)

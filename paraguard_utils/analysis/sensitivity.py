@@ -218,7 +218,7 @@ def count_sure_orders(orders: Table, table: Table) -> Table:
     """Count which orders of targets every setting of a dimension is sure of, and which turn with the setting.
 
     What rests on fewer than 30 rejections orders nothing but rates. Columns: dimension, measure, settings, pairs (of
-    targets, compared under at least two settings), of these always, sometimes and reversed.
+    targets, under two settings or more); sure (`MIN_ORDER_PROBABILITY`) always, sometimes, or both ways (reversed).
     """
     few = table[table["n"] < MIN_REFUSALS].set_index(["dimension", "setting", "target"]).index
     sides = [pd.MultiIndex.from_frame(orders[["dimension", "setting", side]]) for side in ("first", "second")]

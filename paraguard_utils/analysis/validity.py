@@ -91,7 +91,7 @@ def matched_disagreement_ratio(
 ) -> Estimate:
     """Estimate DR with pairs of two clusters matched to pairs of one cluster on ln PPL and length.
 
-    Each prompt falls into one of `MATCHING_BINS` by `MATCHING_BINS` cells; cells without pairs of two are left out.
+    Pairs of two clusters count as often as pairs of one lie in the same two of `MATCHING_BINS` squared cells.
     """
     scored = evaluation.is_paired(corpus, labels)
     if not scored.any():

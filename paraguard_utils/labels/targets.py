@@ -24,7 +24,7 @@ def print_preflight(
 ) -> int:
     """Print on stderr how much is left to ask the targets `names`, of `size` prompts each, and return what is done.
 
-    `kind` are the files that count (`labels`, if only these are kept), unless of another max_new_tokens or dtype.
+    Files of `kind` show what was asked (`labels`, if only these are kept), with this max_new_tokens and dtype.
     """
     dtype = served.SERVED_DTYPE if settings.base_url else settings.dtype
     way = {"decoding": asdict(prompting.Decoding(settings.max_new_tokens)), "dtype": dtype}
@@ -242,7 +242,7 @@ def judge_targets(store: Store, corpus_name: str, traces: dict[str, Traces], set
 def choose_focus(names: Sequence[str], model: str = "", wanted: str = "") -> str:
     """Return the target that a figure shows: the wanted one, else the first under the safety wrapper, else the first.
 
-    `names` have scores; with the user's `model`, only its targets count. A wanted one that lacks is a SettingsError.
+    `names` have scores; with the user's `model`, only its targets count. SettingsError if the wanted one has none.
     """
     if wanted and wanted not in names:
         raise SettingsError(f"there is no system {wanted!r} in this store; there are {', '.join(names)}")

@@ -50,7 +50,7 @@ class CardSection(NamedTuple):
 
 
 def read_card_sections(card: str) -> list[CardSection]:
-    """Read what the card (Markdown) says of files."""
+    """Read what the card (Markdown) says of files: a heading of level three, their paths, a table of columns."""
     return [_section(part) for part in _PART.split(card) if part.startswith("### ")]
 
 
