@@ -157,12 +157,7 @@ def test_two_processes_do_not_build_one_corpus(results, pool):
         made_of(pool)
 
 
-def test_texts_are_made_again_from_what_is_published(results, pool):
+def test_no_text_is_published(results, pool):
     corpus, *_ = made_of(pool)
     published = full_scale.publishable_labels(corpus, {"m": corpus.assign(label="accept")})
     assert "text" not in published and published["m"].eq("accept").all()
-    again = build.recalled(pool, published)
-    assert again["text"].tolist() == corpus["text"].tolist()
-    other = pool.assign(text=pool["text"] + " Please.")
-    with pytest.raises(DataError, match=r"30 of 30 texts cannot be made again, .*-0 first"):
-        build.recalled(other, published)

@@ -82,7 +82,7 @@ def select_own_pairs(corpus: Corpus, frame: Pairs) -> pd.DataFrame:
 
 
 def pair_with_nearest_accepted(pairs: Pairs) -> pd.DataFrame:
-    """Return each rejection's pair with the nearest accepted prompt of its cluster, if any; `accepted` counts these."""
+    """Return each rejection's pair with the nearest accepted prompt of its cluster, if any; `accepted`: how many."""
     own = pairs[pairs["same_cluster"] & (pairs["centre_label"] == "reject") & (pairs["neighbour_label"] == "accept")]
     own = own.assign(accepted=own.groupby("centre_id")["neighbour_id"].transform("size"))
     return own.sort_values(["similarity", "neighbour_id"], ascending=[False, True]).drop_duplicates("centre_id")

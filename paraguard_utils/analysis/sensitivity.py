@@ -114,7 +114,7 @@ def prepare_pairs(frame: Pairs, corpus: Corpus, perplexities: np.ndarray) -> pd.
 
 
 def mark_used_pairs(frame: pd.DataFrame, k: int = N_NEIGHBOURS, theta: float = -1, scope: str = "corpus") -> np.ndarray:
-    """Mark the pairs that CI averages over: the k nearest of a scope ("corpus" or "own cluster"), theta similar."""
+    """Mark the pairs CI averages over: the k nearest of a scope ("corpus", "own cluster") if at least theta similar."""
     rank = frame["rank"] if scope == "corpus" else frame["own_rank"]
     return rank.le(k).fillna(False).to_numpy(bool) & (frame["similarity"] >= theta).to_numpy()
 
@@ -218,7 +218,7 @@ def count_sure_orders(orders: Table, table: Table) -> Table:
     """Count which orders of targets every setting of a dimension is sure of, and which turn with the setting.
 
     What rests on fewer than 30 rejections orders nothing but rates. Columns: dimension, measure, settings, pairs (of
-    targets, under two settings or more); sure (`MIN_ORDER_PROBABILITY`) always, sometimes, or both ways (reversed).
+    targets, under two settings or more); always, sometimes, reversed: those surely ordered in all, any, both ways.
     """
     few = table[table["n"] < MIN_REFUSALS].set_index(["dimension", "setting", "target"]).index
     sides = [pd.MultiIndex.from_frame(orders[["dimension", "setting", side]]) for side in ("first", "second")]

@@ -42,7 +42,7 @@ def pair_held_out(corpus: Corpus, labels: Labels) -> pd.DataFrame:
 
 
 def ci_without_held_out(held: pd.DataFrame, pairs: Pairs, reading: str, k: int = N_NEIGHBOURS) -> np.ndarray:
-    """Compute CI(r) over the k nearest accepted prompts (k + 1 ranks of `pairs`) but the one held out; NaN without."""
+    """Compute CI(r) over the k nearest accepted prompts (`pairs` has k + 1) but the one held out; NaN if none."""
     near = pairs[(pairs["centre_label"] == "reject") & signals.is_ranked(pairs, k + 1)]
     near = near.assign(score=signals.score_pairs(near, reading=reading))[["centre_id", "neighbour_id", "rank", "score"]]
     rows = held.reset_index().merge(near, left_on="prompt_id", right_on="centre_id")
@@ -55,7 +55,7 @@ def estimate_auc(
 ) -> Estimate:
     """Estimate the area under the ROC curve of scores for a bool outcome, ties counted half, resampling clusters.
 
-    A score of NaN is left out; with `strata`, only values of one are compared. NaN if the outcome is always the same.
+    A score of NaN is left out; with `strata`, only scores of one stratum are compared. NaN if the outcome never varies.
     """
     known = np.isfinite(scores)
     codes = clusters.codes.loc[np.asarray(cluster_ids)[known]].to_numpy()

@@ -34,7 +34,7 @@ def veto_scores(corpus: Corpus, labels: Labels, scores: Scores, again: pd.DataFr
 def count_reasked(target: str, prompts: str, labels: Labels, again: pd.DataFrame) -> dict[str, object]:
     """Count what a target rejects of some prompts, how much of it could be reworded, and what asking again costs.
 
-    `again` is as in `veto_scores`. Columns: target, prompts, n_reject, n_reworded, queries, and queries_each rejection.
+    `again` is as in `veto_scores`. Columns: target, prompts, n_reject, n_reworded, queries, queries_each (a rejection).
     """
     n, queries = int((labels["label"] == "reject").sum()), int(again["queries"].sum())
     found = {"target": target, "prompts": prompts, "n_reject": n, "n_reworded": int((again["queries"] > 0).sum())}
@@ -79,8 +79,8 @@ def is_overturned(frame: pd.DataFrame, threshold: float) -> np.ndarray:
 def veto_curve(benign: pd.DataFrame, twins: pd.DataFrame, clusters: ClusterBootstrap) -> Table:
     """Estimate what a veto gains and loses at every threshold, and what overturning at random loses for that gain.
 
-    Benign rows and twins' rows come from `veto_frame`. Columns: threshold; with intervals gained and lost, the shares
-    of benign prompts and of twins that are accepted after all, lost_random, and better (NaN if nothing is overturned).
+    Rows are from `veto_frame`. Columns: threshold; with intervals gained and lost, the shares of benign prompts and of
+    twins that are accepted after all, lost_random, and better, lost minus lost_random (NaN if nothing is overturned).
     """
     found = zip(VETO_THRESHOLDS, _at(benign, twins, VETO_THRESHOLDS, clusters), strict=True)
     return pd.DataFrame({"threshold": one, **to_columns(row)} for one, row in found)
@@ -104,12 +104,12 @@ def _at(
 def cross_judge_veto(
     benign: pd.DataFrame, twins: pd.DataFrame, choosing: np.ndarray, clusters: ClusterBootstrap
 ) -> pd.DataFrame:
-    """Choose a threshold on each half of the clusters (the lowest, which gains most) and judge it on the other half.
+    """Choose a threshold on each half of the clusters (the lowest that keeps `MAX_LOST`), and judge it on the other.
 
     `choosing` comes from `draw_halves`, benign rows and twins' rows from `veto_frame`. Columns, a row per half:
     threshold, infinity if even the highest loses more than `MAX_LOST` of the twins' rejections; on the other half
     gained, lost, lost_random and better, as in `veto_curve`, but better is 0 if nothing is overturned; broken, 1 if
-    more than `MAX_LOST` is lost. NaN if the half that chooses has no rejection of one corpus.
+    more than `MAX_LOST` of the twins' rejections are lost. NaN if the half that chooses rejects nothing of one corpus.
     """
     cuts = np.array([*VETO_THRESHOLDS, np.inf])
     totals = []
@@ -156,7 +156,7 @@ def veto_table(
     """Choose each target's threshold on half of the clusters and judge it on the other half, for `N_HALVES` halves.
 
     The benign rows and the twins' rows are by target and score (of `veto_scores`). All benign `clusters` have a
-    twin. Columns: target, score; where the first half judges n_benign, n_twins, n_reject_benign, n_reject_twins,
+    twin. Columns: target, score; in the half that judges first n_benign, n_twins, n_reject_benign, n_reject_twins,
     threshold; with intervals gained, lost, lost_random, better; gained_one_more and lost_one_more, where one random
     paraphrase more decides; lost_lowered, the share of twins that a higher threshold of the guard loses for that gain,
     and against_lowered, lost_lowered minus lost; over all halves the columns of `summarise_halves`. NaN if nothing is

@@ -21,7 +21,6 @@ from tqdm import tqdm
 from paraguard_utils import paths, stores
 from paraguard_utils.core import estimates, words
 from paraguard_utils.corpus import benchmarks, fidelity, gates, paraphrase, risk
-from paraguard_utils.errors import DataError
 from paraguard_utils.models import encoder, fluency, loading, weights
 from paraguard_utils.schemas import Corpus, Seeds, Table
 from paraguard_utils.settings import CORPUS, PUBLIC_GATES, Gates
@@ -217,21 +216,3 @@ def _describe_risk(store: stores.Store, name: str, xstest: pd.DataFrame, found: 
     areas = risk.risk_auc(xstest["text"], (xstest["label"] == "unsafe").to_numpy(), scorer)
     store.write("tables", f"{name}_risk_auc", frame=areas, meta=meta)
     print(f"\nrisk on XSTest\n{areas.to_string(index=False, float_format='%.3f')}\n")
-
-
-def recalled(pool: Seeds, rows: pd.DataFrame) -> pd.DataFrame:
-    """Make the texts of a public corpus again from the benchmarks' files and the labels by row that were published.
-
-    Rules write the candidates anew, which takes seconds; the hashes say which of them the corpus has. Takes the seeds
-    of `benchmarks.read_benchmarks` and the recorded table `public_labels`; returns the latter with a column text. Raise
-    DataError where a text cannot be made again: the files, or the rules, are of another version.
-    """
-    seeds = pool[pool["seed_id"].isin(rows["cluster_id"])]
-    every = pd.concat([seeds.assign(strategy="seed"), paraphrase.paraphrase_by_rules(seeds)], ignore_index=True)
-    every["text_hash"] = [encoder.hash_text(text) for text in every["text"]]
-    known = every.drop_duplicates(["seed_id", "text_hash"]).set_index(["seed_id", "text_hash"])["text"]
-    found = known.reindex(pd.MultiIndex.from_frame(rows[["cluster_id", "text_hash"]])).to_numpy()
-    if len(lost := rows["prompt_id"][pd.isna(found)]):
-        how = f"pass the files of docs/usage.md; the rules are {paraphrase.RULES_VERSION}"
-        raise DataError(f"{len(lost)} of {len(rows)} texts cannot be made again, {lost.iloc[0]} first: {how}")
-    return rows.assign(text=found)

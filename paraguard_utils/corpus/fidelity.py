@@ -39,7 +39,7 @@ def measure_twin_auc(benign: Corpus, twins: Corpus) -> dict[str, float]:
     """Compute how far surface, brevity and form alone tell twins from their own clusters, as areas under the ROC curve.
 
     Keys: auc_risk, auc_brevity (fewer words), auc_form, of a logistic regression on the number of words and `_FORM`
-    that scores the clusters left out of ten folds, and auc_letters, of one that counts characters too. 0.5: not at all.
+    that scores each of ten folds by the others, and auc_letters, of one that counts characters too. 0.5: not at all.
     """
     from sklearn import linear_model, metrics, model_selection, pipeline, preprocessing  # seconds to import
 
@@ -135,7 +135,7 @@ def count_topical_seeds(seeds: Seeds, readings: pd.DataFrame) -> Table:
 
 
 def count_candidate_readings(readings: pd.DataFrame) -> Table:
-    """Count what two readers say of candidates: columns `first_` and `second_` before `same` and `natural`.
+    """Count what two readers say of candidates, in the columns first_same, second_same, first_natural, second_natural.
 
     Returns group, question, read, yes (both readers), share (of those read) with its 95 % bootstrap interval over
     seeds, equal (both readers say the same), Cohen's kappa with its interval (NaN where both use one mark only).

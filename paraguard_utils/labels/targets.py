@@ -56,7 +56,7 @@ def print_preflight(
 
 
 def ask_targets(store: Store, corpus_name: str, corpus: Corpus, settings: Settings) -> dict[str, Traces]:
-    """Return traces by chat target, in corpus order: the recorded ones, or a live store's, which asks what it lacks."""
+    """Return traces by chat target, in corpus order; live stores ask what they lack. `stop` or a shard ends the run."""
     prompting.check_prompts(corpus)
     if store.recorded:
         listed = registry.published_targets("chat")
@@ -252,7 +252,7 @@ def choose_focus(names: Sequence[str], model: str = "", wanted: str = "") -> str
 
 
 def list_decided_targets(store: Store, corpora: Collection[str], names: Sequence[str]) -> list[str]:
-    """Return the targets whose labels on all of some corpora a store has; without one, a missing file is Missing."""
+    """Return the targets with labels on all these corpora in a store; where there is none, raise Missing for a file."""
     found = [name for name in names if all(store.has("labels", of, name) for of in corpora)]
     if not found:
         for of in corpora:

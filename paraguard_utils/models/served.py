@@ -1,7 +1,7 @@
 """Ask a model behind an OpenAI-compatible server over HTTP (`docs/method.md`, Asking).
 
 A server's *level* says what it returns beside its answers: `full`, the log-probabilities of the prompt and of the
-first answer token; `answer tokens`, those of the first answer token; `text`, none. We find the level by one request
+first answer token; `answer tokens`, those of the first answer token; `text`, none. We find the level by requests
 before the first prompt. The API key comes from the environment and appears in no message.
 """
 
@@ -190,8 +190,8 @@ class ServerBackend(ServedModel):
     def framing(self, wrapper_text: str) -> PromptLayout:
         """Return where the system prompt goes: the system turn, or the user's turn where the server drops the former.
 
-        Without a system prompt it is the shorter rendering, as in `prompting.render_wrapper`. A server that accepts
-        neither raises `ModelError`.
+        Without a system prompt it is the shorter rendering, as in `prompting.render_wrapper`. A server that declines
+        a request without a system turn raises `ModelError`.
         """
         plain, system = PromptLayout(None, ""), PromptLayout(wrapper_text, "")
         options, sizes = self.telling.options(Decoding(1)), {}
@@ -206,7 +206,7 @@ class ServerBackend(ServedModel):
             with contextlib.suppress(*_NOT_TOLD):
                 sizes[one] = int(reply["usage"]["prompt_tokens"])
         if wrapper_text:
-            # A template that drops the system turn makes a prompt of the same length; one with its own, a shorter one.
+            # A template that drops the system turn makes a prompt as long; one with a default system text, a shorter.
             kept = system in sizes and (not sizes[plain] or sizes[system] != sizes[plain])
             found = system if kept else PromptLayout(None, f"{wrapper_text}\n\n")
         else:
@@ -430,8 +430,8 @@ def blocked_row(stop: Stop) -> dict[str, Any]:
 def parse_completion(reply: Mapping[str, Any], framing: PromptLayout, telling: Capabilities) -> dict[str, Any]:
     """Return all columns of a trace but prompt_id and key from a chat completion whose first choice has a message.
 
-    Without log-probabilities of this answer, lists are empty and the tail mass is 1. What the model thinks before its
-    answer is left out.
+    Without log-probabilities of this answer, lists are empty and the tail mass is 1. Thinking that the server
+    keeps apart from the answer is left out.
     """
     choice = reply["choices"][0]
     message = choice["message"]
