@@ -195,8 +195,8 @@ def test_what_does_not_count_has_no_ratio():
         assert np.isnan(found).all() and np.isnan(found.draws).all()
 
 
-@given(st.lists(st.floats(0, 1), min_size=1, max_size=30))
-def test_statsmodels_adjusts_alike(p):
+def test_statsmodels_adjusts_alike():
+    p = np.concatenate([np.random.default_rng(1).random(20) ** 4, [0.0, 1.0, 0.01, 0.01]])  # ties, and what is above 1
     np.testing.assert_allclose(adjust_holm(pd.Series(p)), multipletests(p, method="holm")[1], rtol=1e-12)
 
 

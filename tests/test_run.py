@@ -147,6 +147,7 @@ def write_notebook(path, code):
     return path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("code", "message"),
     [("raise KeyError('none')", "a: KeyError: 'none'"), ("import os; os._exit(1)", "a stopped: its kernel died")],
@@ -162,6 +163,7 @@ def test_a_notebook_that_fails_stops_those_beside_it(code, message, tmp_path, re
     assert not (paths.RESULTS / "mine" / "notebooks" / "c.ipynb").exists()
 
 
+@pytest.mark.slow
 def test_a_notebook_sees_no_name_of_the_one_before_in_its_kernel(tmp_path, results, monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0}, raising=False)
     seen = "import sys; print(sorted({'left', 'pd'} & set(globals())), 'pandas' in sys.modules)"
