@@ -124,9 +124,7 @@ def run_side_by_side(store_name: str, chosen: Sequence[Path]) -> dict[str, float
             client.stop_channels()
 
     with tempfile.TemporaryDirectory(prefix="kernel-") as folder, ThreadPoolExecutor(n) as pool:
-        kernels = [
-            AsyncKernelManager(transport="ipc", ip=f"{folder}/{number}") for number in range(min(cores, len(chosen)))
-        ]
+        kernels = [AsyncKernelManager(transport="ipc", ip=f"{folder}/{number}") for number in range(n)]
         try:
             for worker in as_completed([pool.submit(work_off, kernel) for kernel in kernels]):
                 worker.result()
