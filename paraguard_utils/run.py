@@ -119,8 +119,7 @@ def run_side_by_side(store_name: str, chosen: Sequence[Path]) -> dict[str, float
             minutes[notebook.stem] = run_notebook(notebook, store_name, kernel=kernel)
             client = kernel.blocking_client()
             client.start_channels()
-            forget = "import gc; get_ipython().reset(); gc.freeze()"
-            client.execute(forget, silent=True, reply=True, timeout=600)
+            client.execute("import gc; get_ipython().reset(); gc.freeze()", silent=True, reply=True, timeout=600)
             client.stop_channels()
 
     with tempfile.TemporaryDirectory(prefix="kernel-") as folder, ThreadPoolExecutor(n) as pool:

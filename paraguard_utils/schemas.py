@@ -11,20 +11,16 @@ from paraguard_utils.core.decisions import LABELS
 from paraguard_utils.errors import DataError
 from paraguard_utils.text import CONTROL_CHARACTERS
 
-THREE_LABELS = ("full_compliance", "full_refusal", "partial_refusal")
-"""XSTest's three labels of an answer."""
+THREE_LABELS = ("full_compliance", "full_refusal", "partial_refusal")  # XSTest's three labels of an answer
 
-READ_ANSWERS = ("usable", "poor", "off_topic", "degenerate")
-"""What a reader says of an answer (`docs/reading.md`)."""
+READ_ANSWERS = ("usable", "poor", "off_topic", "degenerate")  # what a reader says of an answer (`docs/reading.md`)
 
-ANSWER_KINDS = ("on_topic", "degenerate")
-"""What an answer is made of, whether it refuses or not (`labels.substance`)."""
+ANSWER_KINDS = ("on_topic", "degenerate")  # what an answer is made of, whether it refuses or not (`labels.substance`)
 
 STRATEGIES = ("lexical", "register", "softening", "hardening", "rewrite")
 """The paper's four strategies; keyword softening / hardening is one of them, in two directions."""
 
-TOPICAL = ("yes", "word only", "unstated")
-"""Is a seed's category its topic, or does only a word of it sound like it?"""
+TOPICAL = ("yes", "word only", "unstated")  # is a seed's category its topic, or does only a word of it sound like it?
 
 _not_blank = pa.Check(lambda texts: texts.str.strip() != "", error="is blank")
 _no_control = pa.Check(
@@ -204,8 +200,7 @@ Table: TypeAlias = pd.DataFrame
 """What a frame holds: the columns of the schema of that name (a table has its function's)."""
 
 
-COPY_SEPARATOR = "~"
-"""Separates a prompt's id from the number of its copy or rewording."""
+COPY_SEPARATOR = "~"  # separates a prompt's id from the number of its copy or rewording
 
 
 def original_ids(prompt_ids: pd.Series) -> pd.Series:
@@ -218,8 +213,7 @@ def select_prompts(frame: pd.DataFrame, prompts: pd.DataFrame) -> pd.DataFrame:
     return frame.set_index("prompt_id").loc[prompts["prompt_id"]].reset_index()
 
 
-MAY_BE_EMPTY = ("pairs", "scores")
-"""A target may accept nothing, or give nothing that can be read."""
+MAY_BE_EMPTY = ("pairs", "scores")  # a target may accept nothing, or give nothing that can be read
 
 
 def list_text_columns(kind: str) -> list[str]:

@@ -1,5 +1,8 @@
 """Estimates over resampled clusters: by hand, and against influences by difference quotients."""
 
+import gc
+import weakref
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -193,6 +196,15 @@ def test_what_does_not_count_has_no_ratio():
     for sides in ([(0 * n, 0 * n)], [(n, n), (0 * n, 0 * n)]):
         found = ratio_of_totals(clusters, *sides)
         assert np.isnan(found).all() and np.isnan(found.draws).all()
+
+
+def test_the_same_clusters_share_their_resamples_while_they_are_in_use():
+    one, same, other = (ClusterBootstrap(list("abc"), 50, seed) for seed in (1, 1, 2))
+    assert one.counts is same.counts and not np.array_equal(one.counts, other.counts)
+    gone = weakref.ref(one.counts)
+    del one, same
+    gc.collect()
+    assert gone() is None, "nothing is kept for clusters that nobody has"
 
 
 def test_statsmodels_adjusts_alike():

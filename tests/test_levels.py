@@ -144,6 +144,20 @@ def test_a_surrogate_must_have_been_asked():
     )
 
 
+@pytest.mark.parametrize(
+    ("level", "more"),
+    [
+        ("some", {}),
+        (surrogate.LEVEL_FULL, {"samples": DRAWS}),
+        (surrogate.LEVEL_TEXT, {"top": 5}),
+        (surrogate.LEVEL_FULL, {"top": 0}),
+    ],
+)
+def test_a_level_has_no_use_for_everything(level, more):
+    with pytest.raises(ValueError, match=r"level|top"):
+        surrogate.fill_from_surrogate(OWN, level, LENT, **more)
+
+
 def test_who_lends():
     there = ["smollm2-135m-instruct-q4_1--safety", "qwen2.5-coder-0.5b-instruct-q4_k_m--safety", "mine--none"]
     assert surrogate.find_surrogate("mine--safety", there) == there[0]
@@ -165,7 +179,9 @@ def test_what_is_left_out_is_in_no_pair_and_still_decided():
         told.at[row, "next_ids"], told.at[row, "next_logprobs"] = np.empty(0, int), np.empty(0)
     made = surrogate.fill_from_surrogate(told, surrogate.LEVEL_ANSWER_TOKENS, traces)
     drifts = signals.DriftCache(traces, tokens)
-    pairs = signals.compute_pairs(corpus, vectors, made, surrogate.mask_left_out(labels, made), drifts)
+    pairs = signals.compute_pairs(
+        corpus, vectors, made, surrogate.mask_left_out(labels, surrogate.is_comparable(made)), drifts
+    )
     scores = confusion.score_prompts(corpus, labels, pairs)
     gone = set(corpus["prompt_id"].iloc[lost])
     assert not gone & {*pairs["centre_id"], *pairs["neighbour_id"]} and pairs["prob_shift"].notna().all()

@@ -90,9 +90,9 @@ def test_recorded_scores_follow_from_recorded_traces(name, recorded_corpus, resu
     traces = trace_store.read_traces(RECORDED, "paraguard_mini", recorded_corpus, name)
     labels = labelling.read_matching_labels(RECORDED, "paraguard_mini", name, traces)
     store = stores.Store("recorded")  # made here, so that it writes below the test's own folder
-    pairs, scores = pipeline.score_target(
-        store, recorded_corpus, name, labels, traces, prompting.model_of_target(name), config
-    )
+    model = prompting.model_of_target(name)
+    one = pipeline.score_target(store, recorded_corpus, name, labels, traces, model, config)
+    pairs, scores = one.pairs, one.scores
     old = RECORDED.read("pairs", "paraguard_mini", name)
     pd.testing.assert_frame_equal(pairs, old, check_dtype=False, rtol=0, atol=0.51 * 10.0**-pipeline.PAIR_DECIMALS)
     table = RECORDED.read("tables", "table1_targets")
@@ -116,10 +116,8 @@ def written(folder):
         store = stores.Store("recorded")
         traces = trace_store.read_traces(store, "paraguard_mini", corpus, name)
         labels = labelling.read_matching_labels(store, "paraguard_mini", name, traces)
-        pairs, scores = pipeline.score_target(
-            store, corpus, name, labels, traces, prompting.model_of_target(name), config
-        )
-        about = {name: validity.ci_covariates(corpus, traces, labels, pairs, scores)}
+        one = pipeline.score_target(store, corpus, name, labels, traces, prompting.model_of_target(name), config)
+        about = {name: validity.ci_covariates(corpus, traces, labels, one.pairs, one.scores)}
         correlations = validity.correlate_ci(about, ClusterBootstrap(corpus["cluster_id"]))
         store.write("tables", "ci_correlations", frame=correlations, meta={})
         drawn = figures.plot_ci_correlates(correlations)

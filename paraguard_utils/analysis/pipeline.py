@@ -54,15 +54,15 @@ def compute_pairs_and_scores(
 ) -> tuple[Pairs, Scores]:
     """Compute a target's pairs and scores, with the tokens of its traces."""
     vectors = _read_vectors(store, corpus_name, tuple(corpus["text"]))
-    usable = surrogate.mask_left_out(labels, traces)
+    usable = surrogate.mask_left_out(labels, surrogate.is_comparable(traces))
     frame = signals.compute_pairs(corpus, vectors, traces, usable, tokens, settings.k)
     return frame, confusion.score_prompts(corpus, labels, frame, settings.weights(), settings.k, settings.theta)
 
 
 def score_target(
     store: Store, corpus: Corpus, target: str, labels: Labels, traces: Traces, model_name: str, settings: Settings
-) -> tuple[Pairs, Scores]:
-    """Compute a target's pairs and scores, and write both; a guard has another target's traces."""
+) -> Evaluation:
+    """Compute a target's pairs and scores, write both, and return all; a guard has another target's traces."""
     tokens = store.read_earlier("tokens", model_name)
     frame, scores = compute_pairs_and_scores(store, settings.corpus, corpus, labels, traces, tokens, settings)
     inputs = {"labels": labelling.hash_labels(labels), "traces": hash_answers(traces), "tokens": model_name}
@@ -70,7 +70,7 @@ def score_target(
     # Processors differ in the sixteenth digit: what is written is the same on all of them.
     store.write("pairs", settings.corpus, target, frame=frame.round(PAIR_DECIMALS), meta=meta)
     store.write("scores", settings.corpus, target, frame=scores, meta=meta)
-    return frame, scores
+    return Evaluation(labels, frame, scores, traces, tokens, settings.weights(), settings.k, settings.labeller)
 
 
 def score_targets(store: Store, corpus: Corpus, names: Sequence[str], settings: Settings) -> dict[str, Evaluation]:
@@ -79,9 +79,7 @@ def score_targets(store: Store, corpus: Corpus, names: Sequence[str], settings: 
     for name in names:
         traces, lender = read_scoring_traces(store, settings.corpus, corpus, name)
         labels = labelling.read_matching_labels(store, settings.corpus, name, traces, settings.labeller)
-        pairs, scores = score_target(store, corpus, name, labels, traces, lender, settings)
-        made = (settings.weights(), settings.k, settings.labeller)
-        found[name] = Evaluation(labels, pairs, scores, traces, store.read_earlier("tokens", lender), *made)
+        found[name] = score_target(store, corpus, name, labels, traces, lender, settings)
     return found
 
 

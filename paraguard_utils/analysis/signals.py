@@ -114,6 +114,7 @@ class DriftCache:
     def share(cls, traces: Traces, tokens: Tokens) -> Self:
         """Return the Drift of these words in these tokens, one for all traces of a model that share them."""
         found = next((one for one in cls.recent if one.holds(traces, tokens)), None) or cls(traces, tokens)
+        found.source = tokens["embedding"].to_numpy()  # the file's last reading, which the next one shares
         cls.recent[:] = [found, *(one for one in cls.recent if one is not found)][:8]
         return found
 
@@ -124,7 +125,6 @@ class DriftCache:
             return False
         if not np.shares_memory(source, self.source) and not all(map(np.array_equal, source, self.source)):
             return False
-        self.source = source  # the file's last reading, which the next one shares
         return all(map(np.array_equal, find_token_rows(traces, tokens), self.words))
 
     @cached_property

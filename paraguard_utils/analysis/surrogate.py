@@ -42,8 +42,13 @@ def fill_from_surrogate(
 
     What the level of `own` does not tell may hold anything; what its source lacks gives NaN (`is_comparable`). Drawn
     answers (`samples`) give ProbShift at `text`; `top` keeps so many first tokens; Drift is not in a trace. A DataError
-    says that the surrogate was not asked a prompt, or that its trace lacks what it should give.
+    says that the surrogate was not asked a prompt, or that its trace lacks what it should give; a ValueError that the
+    level has no use for `samples` or `top`.
     """
+    if level not in DISCLOSURE_LEVELS:
+        raise ValueError(f"there is no level {level!r}; there are {', '.join(DISCLOSURE_LEVELS)}")
+    if (samples is not None and level != LEVEL_TEXT) or (top is not None and level == LEVEL_TEXT):
+        raise ValueError(f"at the level {level!r}, samples or top have no use")
     surrogate = align_traces(surrogate, own["prompt_id"])
     words = own if level == LEVEL_FULL else surrogate
     first = surrogate if level == LEVEL_TEXT else own
@@ -91,6 +96,8 @@ def align_traces(traces: Traces, prompt_ids: Sequence[str] | pd.Series) -> Trace
 
 def keep_top_tokens(traces: pd.DataFrame, top: int) -> pd.DataFrame:
     """Keep the likeliest first tokens of each answer, ties by token id; the mass of the others goes to tail_mass."""
+    if top < 1:
+        raise ValueError(f"top is {top}, and one token at least is kept")
     rows = []
     for ids, logprobs, tail in traces[_FIRST].itertuples(index=False):
         ids, logprobs = np.asarray(ids), np.asarray(logprobs, np.float64)
@@ -116,9 +123,9 @@ def first_token_from_samples(prompt_ids: pd.Series, samples: pd.DataFrame) -> pd
     return pd.DataFrame(rows, columns=_FIRST).assign(prompt_id=prompt_ids.to_numpy())
 
 
-def mask_left_out(labels: Labels, traces: Traces) -> Labels:
+def mask_left_out(labels: Labels, comparable: np.ndarray) -> Labels:
     """Return labels with which pairs are made: what has no signals is `unparsed`, neither a centre nor a neighbour."""
-    return labels.assign(label=np.where(is_comparable(traces), labels["label"], "unparsed"))
+    return labels.assign(label=np.where(comparable, labels["label"], "unparsed"))
 
 
 def _has_words(traces: pd.DataFrame) -> np.ndarray:
@@ -208,24 +215,25 @@ def _compared(
     """Score one target at every setting and in both readings."""
     clusters = ClusterBootstrap(corpus["cluster_id"], settings.resamples, settings.seed)
 
-    def scored(made: Traces, drifts: signals.DriftCache) -> tuple[Scores, dict[str, dict[str, Estimate]]]:
+    def scored(made: Traces, drifts: signals.DriftCache) -> tuple[Scores, dict[str, dict[str, Estimate]], int]:
         # What is left out is in no pair; isolation counts its decision.
-        pairs = signals.compute_pairs(corpus, vectors, made, mask_left_out(one.labels, made), drifts, one.k)
+        comparable = is_comparable(made)
+        pairs = signals.compute_pairs(corpus, vectors, made, mask_left_out(one.labels, comparable), drifts, one.k)
         scores = confusion.score_prompts(corpus, one.labels, pairs, one.weights, one.k)
-        return scores, {
+        estimates = {
             reading: confusion.estimate_scores(corpus, pairs, scores, clusters, reading, one.weights)
             for reading in CI_COLUMNS
         }
+        return scores, estimates, int((~comparable).sum())
 
     drifts, lent = (signals.DriftCache.share(side.traces, side.tokens) for side in (one, surrogate))
-    own, usual = scored(one.traces, drifts)
+    own, usual, _ = scored(one.traces, drifts)
     found = []
     for name, (level, top, drawn) in DISCLOSURE_SETTINGS.items():
         if drawn and samples is None:
             continue
         made = fill_from_surrogate(one.traces, level, surrogate.traces, samples if drawn else None, top)
-        told, estimates = scored(made, lent)
-        left_out = int((~is_comparable(made)).sum())
+        told, estimates, left_out = scored(made, lent)
         for reading, column in CI_COLUMNS.items():
             both = own.merge(told[["prompt_id", column]], on="prompt_id", suffixes=("", "_told"))
             both = both[both["label"] == "reject"].dropna(subset=[column, f"{column}_told"])

@@ -13,11 +13,8 @@ from numpy.typing import ArrayLike
 from paraguard_utils.core.estimates import ClusterBootstrap, Estimate, Strings
 from paraguard_utils.core.vectors import find_nearest
 
-N_NEIGHBOURS = 5
-"""Neighbours per refusal, from the paper."""
-
-CR_THRESHOLDS = (0.60, 0.75)
-"""Thresholds of CR: the paper's guard table uses 0.60, its models 0.75."""
+N_NEIGHBOURS = 5  # neighbours per refusal, from the paper
+CR_THRESHOLDS = (0.60, 0.75)  # thresholds of CR: the paper's guard table uses 0.60, its models 0.75
 
 
 def confusion_index(

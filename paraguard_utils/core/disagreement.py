@@ -14,11 +14,8 @@ from scipy import special
 from paraguard_utils.core import estimates
 from paraguard_utils.core.estimates import MIN_MIXED, N_RESAMPLES, SEED, ClusterBootstrap, Estimate, Statistic
 
-MIN_DECISIONS_EACH = 100
-"""With fewer rejections, or fewer acceptances, the interval of DR is too narrow."""
-
-CLUSTERS_AT_ONCE = 10
-"""Clusters that are asked between two looks at DR, where asking stops when it is sure."""
+MIN_DECISIONS_EACH = 100  # with fewer rejections, or fewer acceptances, the interval of DR is too narrow
+CLUSTERS_AT_ONCE = 10  # clusters that are asked between two looks at DR, where asking stops when it is sure
 
 _MAX_CLUSTER_SIZE = 100
 """The quadrature resolves the likelihood of clusters up to this many scored prompts; beyond, nothing is estimated."""

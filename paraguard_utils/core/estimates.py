@@ -8,20 +8,18 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, lru_cache
 from statistics import NormalDist
 from typing import Any, NamedTuple, Self, TypeAlias
+from weakref import WeakValueDictionary
 
 import numpy as np
 import pandas as pd
 
-_MIN_VARIANCE = 1e-9
-"""A standardized value whose variance in a resample is at most this has no spread there."""
+_MIN_VARIANCE = 1e-9  # a standardized value whose variance in a resample is at most this has no spread there
 
 Strings: TypeAlias = Sequence[Any] | np.ndarray
-Numbers: TypeAlias = Sequence[float] | np.ndarray
-"""One value per prompt, also as a Series."""
+Numbers: TypeAlias = Sequence[float] | np.ndarray  # one value per prompt, also as a Series
 
 N_RESAMPLES = 2000
-_RESAMPLES_AT_ONCE = 250
-"""Resamples whose influences are held in memory at a time."""
+_RESAMPLES_AT_ONCE = 250  # resamples whose influences are held in memory at a time
 
 MAX_SEPARATE_CLUSTERS = 20_000
 """Above this number, equal clusters are resampled together: a million have a few hundred different contents."""
@@ -30,14 +28,19 @@ SEED = 20251201
 POWER_ERRORS = NormalDist().inv_cdf(0.975) + NormalDist().inv_cdf(0.8)
 """Standard errors of the smallest change that four of five samples would show."""
 
-MIN_REFUSALS = 30
-"""CI and CR of fewer rejections than this are flagged."""
+MIN_REFUSALS = 30  # CI and CR of fewer rejections than this are flagged
 
 MIN_MIXED = 10
 """With fewer clusters decided both ways than this, percentile intervals are too narrow to judge the excess."""
 
 
-class Estimate(NamedTuple("Interval", [("value", float), ("low", float), ("high", float)])):
+class _Interval(NamedTuple):
+    value: float
+    low: float
+    high: float
+
+
+class Estimate(_Interval):
     """An estimate with its 95 % interval: (value, low, high).
 
     Attributes
@@ -315,12 +318,19 @@ def exact_share(hits: int, n: int, name: str = "share") -> dict[str, float]:
     return to_columns({name: (hits / n, *binomial_interval(hits, n)) if n else (np.nan, np.nan, np.nan)})
 
 
-@lru_cache(maxsize=4)  # every set of the same clusters has the same resamples
+_DRAWN: WeakValueDictionary[tuple[Any, ...], np.ndarray] = WeakValueDictionary()
+
+
 def _draw_counts(resamples: int, seed: int, multiplicity: tuple[float, ...]) -> np.ndarray:
-    weights = np.array(multiplicity)
-    total = weights.sum()
-    drawn = np.random.default_rng(seed).multinomial(int(total), weights / total, size=resamples).astype(float)
-    drawn.flags.writeable = False
+    """Draw resamples, or return those of other clusters that are the same, while these are in use."""
+    key = (resamples, seed, multiplicity)
+    drawn = _DRAWN.get(key)
+    if drawn is None:
+        weights = np.array(multiplicity)
+        total = weights.sum()
+        drawn = np.random.default_rng(seed).multinomial(int(total), weights / total, size=resamples).astype(float)
+        drawn.flags.writeable = False
+        _DRAWN[key] = drawn
     return drawn
 
 

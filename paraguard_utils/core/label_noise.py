@@ -12,8 +12,7 @@ import pandas as pd
 from paraguard_utils.core import disagreement
 from paraguard_utils.core.estimates import SEED, ClusterBootstrap, Estimate
 
-JEFFREYS_PRIOR = 0.5
-"""Jeffreys' prior of a share: half a hit and half a miss."""
+JEFFREYS_PRIOR = 0.5  # Jeffreys' prior of a share: half a hit and half a miss
 
 
 def true_rate(rate: Any, precision: Any, missed: Any) -> Any:

@@ -8,20 +8,14 @@ import numpy as np
 from paraguard_utils.core.estimates import SEED
 from paraguard_utils.core.vectors import iterate_blocks, normalize_rows
 
-MIN_SIMILARITY = 0.60
-"""Neighbours of a lower similarity are no paraphrases; the corpus gate has the same threshold."""
-
-_MAX_EXACT_PROMPTS = 20_000
-"""Up to this number of prompts, every pair is compared."""
+MIN_SIMILARITY = 0.60  # neighbours of a lower similarity are no paraphrases; the corpus gate has the same threshold
+_MAX_EXACT_PROMPTS = 20_000  # up to this number of prompts, every pair is compared
 
 _HNSW_LINKS, _HNSW_CANDIDATES = 32, 128
 """Links per prompt in the approximate index (HNSW), and candidates compared when building and searching it."""
 
-_MAX_HNSW_NEIGHBOURS = 100
-"""The approximate index returns at most this many neighbours."""
-
-_RECALL_PROMPTS = 200
-"""Prompts on which the recall of the approximate index is measured."""
+_MAX_HNSW_NEIGHBOURS = 100  # the approximate index returns at most this many neighbours
+_RECALL_PROMPTS = 200  # prompts on which the recall of the approximate index is measured
 
 
 class Neighbourhoods(NamedTuple):

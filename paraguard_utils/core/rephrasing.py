@@ -9,8 +9,7 @@ from paraguard_utils.core import estimates
 from paraguard_utils.core.disagreement import count_decisions, is_mixed
 from paraguard_utils.core.estimates import MIN_MIXED, MIN_REFUSALS, N_RESAMPLES, ClusterBootstrap, Estimate
 
-MAX_TRIES = 3
-"""A person tries at most this many other phrasings."""
+MAX_TRIES = 3  # a person tries at most this many other phrasings
 
 
 def rephrasing_odds(

@@ -8,8 +8,7 @@ from numpy.typing import ArrayLike
 
 from paraguard_utils.errors import DataError
 
-MAX_MEANINGS, CONFIDENCE = 0.05, 0.9
-"""Share of harmless meanings that may be blocked, and how sure that is."""
+MAX_MEANINGS, CONFIDENCE = 0.05, 0.9  # share of harmless meanings that may be blocked, and how sure that is
 
 
 class PromisedCut(NamedTuple):

@@ -5,11 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 import pandas as pd
 
-_EXTRA_NEIGHBOURS = 32
-"""So many more neighbours than asked for are ordered, since rounding and ids decide between near-ties."""
-
-BLOCK_ROWS = 1024
-"""Rows compared at the same time."""
+BLOCK_ROWS = 1024  # rows compared at the same time
 
 
 def normalize_rows(vectors: np.ndarray) -> np.ndarray:
@@ -55,7 +51,7 @@ def find_nearest(vectors: np.ndarray, ids: np.ndarray, centres: np.ndarray, pool
         rows if the pool is small.
     """
     centres = np.sort(np.asarray(centres, int))
-    depth = min(len(pool), k + 1 + _EXTRA_NEIGHBOURS)
+    depth = min(len(pool), k + 1 + 32)  # 32 more are ordered, since rounding and ids decide between near-ties
     if not depth or not len(centres):
         numbers = np.empty(0, int)
         return pd.DataFrame({"centre": numbers, "neighbour": numbers, "similarity": np.empty(0), "rank": numbers})

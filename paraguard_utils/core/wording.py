@@ -13,8 +13,7 @@ from paraguard_utils.core import disagreement
 from paraguard_utils.core.estimates import ClusterBootstrap, Estimate, Statistic
 from paraguard_utils.core.words import jaccard, split_words
 
-PairRows: TypeAlias = tuple[np.ndarray, np.ndarray]
-"""First and second rows of pairs, each of shape (pairs,)."""
+PairRows: TypeAlias = tuple[np.ndarray, np.ndarray]  # first and second rows of pairs, each of shape (pairs,)
 
 LOW_OVERLAP, HIGH_OVERLAP = 0.4, 0.6
 """Pairs that share few words have an overlap below the first; those that share most reach the second."""

@@ -61,8 +61,9 @@ def embed_log(decisions: Decisions, out: Path) -> np.ndarray:
     with stores.Parts(out / "vectors.parquet", "sentences") as parts:
         known = {row.text_hash: row.vector for frame in parts.read() for row in frame.itertuples()}
         missing = {key: text for key, text in zip(hashes, rows, strict=True) if key not in known}
-        for start in tqdm(range(0, len(missing), PART_ROWS), desc="embedding", disable=not missing):
-            chunk = list(missing)[start : start + PART_ROWS]
+        keys = list(missing)
+        for start in tqdm(range(0, len(keys), PART_ROWS), desc="embedding", disable=not keys):
+            chunk = keys[start : start + PART_ROWS]
             vectors = list(encoder.encode_texts([missing[key] for key in chunk]))
             parts.add(pd.DataFrame({"text_hash": chunk, "vector": vectors}))
             known |= dict(zip(chunk, vectors, strict=True))

@@ -87,6 +87,9 @@ def compare_with_record(live: stores.Store) -> list[str]:
     if total:
         lines.insert(0, f"labels: {equal} of {total} equal ({equal / total:.2%})")
     for name, keys in COMPARED_TABLES.items():
+        if not recorded.has("tables", name):
+            lines.append(f"{name}: nothing recorded")
+            continue
         # Which store a row comes from is no number.
         old, new = (store.read("tables", name).drop(columns="store", errors="ignore") for store in (recorded, live))
         old, new = (frame[frame["target"].isin(asked)] for frame in (old, new))
