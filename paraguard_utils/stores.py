@@ -131,7 +131,7 @@ def read_file(path: str | Path, kind: str) -> pd.DataFrame:
     return _read_unchanged(path, kind, facts.st_mtime_ns, facts.st_ino, facts.st_size).copy(deep=False)
 
 
-@lru_cache(maxsize=256)  # a notebook reads the same labels again and again, and checking them takes longest
+@lru_cache(maxsize=1024)  # a notebook reads the same labels again and again, and checking them takes longest
 def _read_unchanged(path: Path, kind: str, *state: int) -> pd.DataFrame:
     """Read and check a file once while its `state` is the same."""
     where = paths.display_path(path)

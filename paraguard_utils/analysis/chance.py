@@ -175,7 +175,7 @@ class PermutationCandidates(NamedTuple):
             near &= np.cumsum(near, axis=1) <= k
             count = near.sum(1)
             some = count > 0
-            ci = np.einsum("rdm,rd->rm", table[rows[some]], near[some]) / count[some, None]
+            ci = (near[some, None].astype(float) @ table[rows[some]])[:, 0] / count[some, None]
             return statistic(ci) if some.any() else nothing, int((count < k).sum())
 
         found, order = [], np.argsort(self.cluster, kind="stable")

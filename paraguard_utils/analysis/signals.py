@@ -87,11 +87,15 @@ def score_pairs(frame: pd.DataFrame, weights: ScoreWeights = PAPER_WEIGHTS, read
 
 def find_token_rows(traces: Traces, tokens: Tokens) -> list[np.ndarray]:
     """Find the rows of a tokens file that hold each prompt's own words."""
+    ids, ends = _join_words(traces)
+    return np.split(pd.Series(np.arange(len(tokens)), index=tokens["token_id"]).loc[ids].to_numpy(), ends)[:-1]
+
+
+def _join_words(traces: Traces) -> tuple[np.ndarray, np.ndarray]:
+    """Return the ids of all prompts' own tokens, one prompt after the other, and where each prompt's end."""
     ends = zip(traces["token_ids"].to_numpy(), traces["user_start"].tolist(), traces["user_end"].tolist(), strict=True)
     words = [ids[start:end] for ids, start, end in ends]
-    position = pd.Series(np.arange(len(tokens)), index=tokens["token_id"])
-    rows = position.loc[np.concatenate([np.empty(0, int), *words], dtype=int)].to_numpy()
-    return np.split(rows, np.cumsum([len(own) for own in words]))[:-1]
+    return np.concatenate([np.empty(0, int), *words], dtype=int), np.cumsum([len(own) for own in words])
 
 
 class DriftCache:
@@ -100,9 +104,10 @@ class DriftCache:
     recent: ClassVar[list[Self]] = []  # those that `share` made last, eight at most; a new one replaces the oldest
 
     def __init__(self, traces: Traces, tokens: Tokens) -> None:
-        self.source, self.words = tokens["embedding"].to_numpy(), find_token_rows(traces, tokens)
-        self.used, place = np.unique(np.concatenate([np.empty(0, int), *self.words]), return_inverse=True)
-        self.rows = np.split(place, np.cumsum([len(own) for own in self.words]))[:-1]
+        self.source, self.ids = tokens["embedding"].to_numpy(), tokens["token_id"].to_numpy()
+        rows, self.words = find_token_rows(traces, tokens), _join_words(traces)
+        self.used, place = np.unique(np.concatenate([np.empty(0, int), *rows]), return_inverse=True)
+        self.rows = np.split(place, self.words[1])[:-1]
         self._keep(0.0)
 
     def _keep(self, centre: np.ndarray | float) -> None:
@@ -121,11 +126,11 @@ class DriftCache:
     def holds(self, traces: Traces, tokens: Tokens) -> bool:
         """Return whether other traces have the same words and embeddings, so that they have the same Drift."""
         source = tokens["embedding"].to_numpy()
-        if len(source) != len(self.source) or len(traces) != len(self.rows):
+        if not np.array_equal(tokens["token_id"], self.ids):
             return False
         if not np.shares_memory(source, self.source) and not all(map(np.array_equal, source, self.source)):
             return False
-        return all(map(np.array_equal, find_token_rows(traces, tokens), self.words))
+        return all(map(np.array_equal, _join_words(traces), self.words))
 
     @cached_property
     def centred(self) -> "DriftCache":

@@ -67,20 +67,22 @@ def estimate_auc(
         return clusters.undefined()
 
     def area(counts: np.ndarray) -> np.ndarray:
-        won, pairs = np.sum([_won(counts[:, codes[part]], outcome[part], scores[part]) for part in parts], axis=0)
+        won, pairs = np.sum([_won(counts, codes[part], outcome[part], scores[part]) for part in parts], axis=0)
         return won / pairs
 
     return evaluation.estimate_from_counts(clusters, area, max(1, len(codes) // 200))
 
 
-def _won(weights: np.ndarray, outcome: np.ndarray, scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Count the pairs of two outcomes in which the hit scores higher, ties half, and all pairs, by row of weights."""
+def _won(
+    counts: np.ndarray, codes: np.ndarray, outcome: np.ndarray, scores: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Count the pairs of two outcomes in which the hit scores higher, ties half, and all pairs, by row of counts."""
     values, place = np.unique(scores, return_inverse=True)
-    cells = [np.zeros((len(weights), len(values))) for _ in range(2)]
+    cells = [np.zeros((len(counts), len(values))) for _ in range(2)]
     for cell, chosen in zip(cells, (outcome, ~outcome), strict=True):
-        order = np.argsort(place[chosen], kind="stable")
-        starts, first = np.unique(place[chosen][order], return_index=True)
-        cell[:, starts] = np.add.reduceat(weights[:, chosen][:, order], first, axis=1)
+        order = np.flatnonzero(chosen)[np.argsort(place[chosen], kind="stable")]
+        starts, first = np.unique(place[order], return_index=True)
+        cell[:, starts] = np.add.reduceat(counts[:, codes[order]], first, axis=1)
     hits, misses = cells
     below = misses.cumsum(axis=1) - misses / 2
     return (hits * below).sum(axis=1), hits.sum(axis=1) * misses.sum(axis=1)

@@ -11,7 +11,6 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import pandas as pd
-from sklearn.metrics import roc_auc_score
 
 from paraguard_utils import paths, registry
 from paraguard_utils.core import vectors, words
@@ -111,6 +110,8 @@ def risk_auc(texts: Sequence[str], unsafe: np.ndarray, scorer: "RiskScorer", res
     `unsafe` says which of the texts are; prompts are resampled, the same for both scorers. Returns scorer, safe, unsafe
     (numbers of texts), auc, auc_low, auc_high (95 % interval); a last row with the difference.
     """
+    from sklearn.metrics import roc_auc_score  # a second to import
+
     values = {
         scorer.identity.split()[0]: scorer.score(texts, encoder.encode_texts),
         "keyword count": np.array([count_charged_terms(text) for text in texts]),

@@ -55,7 +55,7 @@ def publish_figure(store: Store, name: str, figure: Figure, panel: pd.DataFrame,
     """
     png, pdf = (store.target_path("figures", f"{name}.{suffix}") for suffix in ("png", "pdf"))
     # No software version and no date: the same figure is the same bytes.
-    figure.savefig(png, metadata={"Software": None}, pil_kwargs={"compress_level": 1})
+    figure.savefig(png, metadata={"Software": None}, pil_kwargs={"compress_level": 0})
     # 128 colours are enough for a chart, and a notebook that shows it stays small.
     with PIL.Image.open(png) as drawn:
         drawn.convert("RGB").quantize(128, dither=PIL.Image.Dither.NONE).save(png, optimize=True)
