@@ -112,8 +112,8 @@ def run_side_by_side(store_name: str, chosen: Sequence[Path]) -> dict[str, float
     waiting, minutes = deque(chosen), dict[str, float]()
 
     def work_off(kernel: AsyncKernelManager) -> None:
-        # No model runs, so one thread a notebook is faster. A kernel lives a minute: collecting garbage takes longer
-        # than what it frees is worth.
+        # No model runs, so one thread a notebook is faster. A kernel lives a minute, and collecting garbage takes
+        # longer than what it frees is worth; a reset collects too, but passes over what is frozen.
         how = ["--IPKernelApp.exec_lines=__import__('gc').disable()", "--HistoryManager.enabled=False"]
         environment = os.environ | {"OMP_NUM_THREADS": "1"}
         run_sync(kernel.start_kernel)(cwd=paths.ROOT, env=environment, extra_arguments=how)

@@ -88,7 +88,11 @@ def score_pairs(frame: pd.DataFrame, weights: ScoreWeights = PAPER_WEIGHTS, read
 def find_token_rows(traces: Traces, tokens: Tokens) -> list[np.ndarray]:
     """Find the rows of a tokens file that hold each prompt's own words."""
     ids, ends = _join_words(traces)
-    return np.split(pd.Series(np.arange(len(tokens)), index=tokens["token_id"]).loc[ids].to_numpy(), ends)[:-1]
+    return np.split(_look_up(ids, tokens), ends)[:-1]
+
+
+def _look_up(ids: np.ndarray, tokens: Tokens) -> np.ndarray:
+    return pd.Series(np.arange(len(tokens)), index=tokens["token_id"]).loc[ids].to_numpy()
 
 
 def _join_words(traces: Traces) -> tuple[np.ndarray, np.ndarray]:
@@ -105,9 +109,9 @@ class DriftCache:
 
     def __init__(self, traces: Traces, tokens: Tokens) -> None:
         self.source, self.ids = tokens["embedding"].to_numpy(), tokens["token_id"].to_numpy()
-        rows, self.words = find_token_rows(traces, tokens), _join_words(traces)
-        self.used, place = np.unique(np.concatenate([np.empty(0, int), *rows]), return_inverse=True)
-        self.rows = np.split(place, self.words[1])[:-1]
+        self.words = ids, ends = _join_words(traces)
+        self.used, place = np.unique(_look_up(ids, tokens), return_inverse=True)
+        self.rows = np.split(place, ends)[:-1]
         self._keep(0.0)
 
     def _keep(self, centre: np.ndarray | float) -> None:
